@@ -1,0 +1,3 @@
+module github.com/pleme-io/lifecycle-go
+
+go 1.26

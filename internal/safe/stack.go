@@ -1,0 +1,54 @@
+package safe
+
+import (
+	"bytes"
+	"runtime"
+	"strconv"
+)
+
+// MaxDump is the most that a dump of all goroutines may take, in bytes.
+const MaxDump = 8 << 20
+
+// GoroutineID returns the id of the calling goroutine, as stack traces print
+// it, or 0. It is for finding a stack in a dump and for nothing else.
+func GoroutineID() uint64 {
+	var buf [64]byte
+	// "goroutine 123 [running]:"
+	rest, ok := bytes.CutPrefix(buf[:runtime.Stack(buf[:], false)], []byte("goroutine "))
+	if !ok {
+		return 0
+	}
+	digits, _, _ := bytes.Cut(rest, []byte(" "))
+	id, err := strconv.ParseUint(string(digits), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return id
+}
+
+// Dump returns the stacks of all goroutines, cut at [MaxDump].
+func Dump() []byte {
+	for size := 64 << 10; ; size *= 2 {
+		buf := make([]byte, min(size, MaxDump))
+		if n := runtime.Stack(buf, true); n < len(buf) || len(buf) == MaxDump {
+			return buf[:n]
+		}
+	}
+}
+
+// StackOf cuts the stack of one goroutine out of a dump. It returns "" when
+// the goroutine is not in it.
+func StackOf(dump []byte, goid uint64) string {
+	if goid == 0 {
+		return ""
+	}
+	head := []byte("goroutine " + strconv.FormatUint(goid, 10) + " ")
+	for len(dump) > 0 {
+		block, rest, _ := bytes.Cut(dump, []byte("\n\n"))
+		if bytes.HasPrefix(block, head) {
+			return string(block)
+		}
+		dump = rest
+	}
+	return ""
+}
