@@ -1,0 +1,206 @@
+package fsm
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"sync"
+	"time"
+)
+
+// Event is one change of one life.
+type Event struct {
+	Kind  string    // what lives: "app", "worker", "probe", …
+	Name  string    // which one
+	Seq   uint64    // 1 for a machine's first change, 2 for its second; for a gap the number of events lost
+	From  string    // the state it left
+	To    string    // the state it entered
+	At    time.Time // when
+	Cause error     // why, when there was a reason to give
+}
+
+// KindGap is the Kind of the event that stands for events which a reader was
+// too slow to take. Its Seq is their number.
+const KindGap = "gap"
+
+// IsGap reports whether e stands for lost events, Seq of them.
+func (e Event) IsGap() bool { return e.Kind == KindGap }
+
+// ErrClosed is returned by [Subscription.Next] once the subscription is closed
+// and everything in it was read.
+var ErrClosed = errors.New("lifecycle: subscription is closed")
+
+// Dispatcher delivers the events of any number of machines to any number of
+// readers. Each reader sees the events of one machine in the order in which
+// they happened, each once. A reader that is too slow loses the oldest ones
+// and is told how many by a gap event ([KindGap]); it never holds a machine up.
+//
+// The zero value is ready, starts nothing and needs no closing. All methods
+// may be called concurrently.
+type Dispatcher struct {
+	mu   sync.RWMutex
+	subs []*Subscription // replaced, never changed in place
+}
+
+// publish appends e to every reader's ring. Machines call it under their own
+// lock, which is what keeps the order; it never waits for a reader.
+func (d *Dispatcher) publish(e Event) {
+	d.mu.RLock()
+	subs := d.subs
+	d.mu.RUnlock()
+	for _, s := range subs {
+		s.put(e)
+	}
+}
+
+// Subscribe returns a reader of all events from now on. At most buffer unread
+// events are kept, at least 1.
+func (d *Dispatcher) Subscribe(buffer int) *Subscription {
+	s := &Subscription{from: d, limit: max(buffer, 1), wake: make(chan struct{}, 1)}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.subs = append(d.subs[:len(d.subs):len(d.subs)], s)
+	return s
+}
+
+// Listen calls fn with every event from now on, one at a time, in a goroutine
+// of its own, so that a slow fn delays nobody. Of more than buffer unread
+// events the oldest are replaced by a gap event. stop ends it: it returns when
+// fn has been called for everything published before, and may be called twice.
+// It must not be called from fn.
+func (d *Dispatcher) Listen(buffer int, fn func(Event)) (stop func()) {
+	s := d.Subscribe(buffer)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for e := range s.All(context.Background()) {
+			fn(e)
+		}
+	}()
+	return func() {
+		s.Close()
+		<-done
+	}
+}
+
+func (d *Dispatcher) remove(s *Subscription) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	kept := make([]*Subscription, 0, len(d.subs))
+	for _, other := range d.subs {
+		if other != s {
+			kept = append(kept, other)
+		}
+	}
+	d.subs = kept
+}
+
+// Subscription is one reader's place in the stream of events.
+type Subscription struct {
+	from  *Dispatcher
+	limit int
+	wake  chan struct{} // holds a token when there may be something to read
+
+	mu     sync.Mutex // guards what follows
+	ring   []Event    // grows up to limit; unread are count events from head on
+	head   int
+	count  int
+	lost   uint64 // events dropped before the oldest unread one
+	closed bool
+}
+
+func (s *Subscription) put(e Event) {
+	s.mu.Lock()
+	switch {
+	case s.closed:
+	case s.count < s.limit:
+		if s.count == len(s.ring) {
+			s.growLocked()
+		}
+		s.ring[(s.head+s.count)%len(s.ring)] = e
+		s.count++
+	default: // full: the oldest gives way
+		s.ring[s.head] = e
+		s.head = (s.head + 1) % len(s.ring)
+		s.lost++
+	}
+	s.mu.Unlock()
+	s.signal()
+}
+
+func (s *Subscription) growLocked() {
+	bigger := make([]Event, min(max(2*len(s.ring), 8), s.limit))
+	n := copy(bigger, s.ring[s.head:])
+	copy(bigger[n:], s.ring[:s.head])
+	s.ring, s.head = bigger, 0
+}
+
+func (s *Subscription) signal() {
+	select {
+	case s.wake <- struct{}{}:
+	default: // a token is there already
+	}
+}
+
+// take returns the next event, if there is one.
+func (s *Subscription) take() (e Event, ok, closed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.lost > 0 {
+		e = Event{Kind: KindGap, Seq: s.lost, At: time.Now()}
+		s.lost = 0
+		return e, true, false
+	}
+	if s.count == 0 {
+		return Event{}, false, s.closed
+	}
+	e = s.ring[s.head]
+	s.ring[s.head] = Event{} // let go of its Cause
+	s.head = (s.head + 1) % len(s.ring)
+	s.count--
+	return e, true, false
+}
+
+// Next returns the next event, waiting for one when there is none. It returns
+// the context's error when that ends first, and [ErrClosed] when the
+// subscription was closed and nothing is left to read. One goroutine may read
+// a subscription at a time.
+func (s *Subscription) Next(ctx context.Context) (Event, error) {
+	for {
+		e, ok, closed := s.take()
+		if ok {
+			return e, nil
+		}
+		if closed {
+			s.signal() // for a Next that comes after this one
+			return Event{}, ErrClosed
+		}
+		select {
+		case <-s.wake:
+		case <-ctx.Done():
+			return Event{}, ctx.Err()
+		}
+	}
+}
+
+// All yields the events until ctx ends or the subscription is closed.
+func (s *Subscription) All(ctx context.Context) iter.Seq[Event] {
+	return func(yield func(Event) bool) {
+		for {
+			e, err := s.Next(ctx)
+			if err != nil || !yield(e) {
+				return
+			}
+		}
+	}
+}
+
+// Close ends the subscription. What was published before can still be read. A
+// second call does nothing.
+func (s *Subscription) Close() {
+	s.from.remove(s)
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.signal()
+}

@@ -1,0 +1,129 @@
+// Package fsm holds a life with named states: a table that says which changes
+// are allowed, a machine that holds one life and changes it along that table
+// only, and the event that every change makes.
+//
+// A process, a goroutine, a child process, a probe and a durable entity differ
+// in scale and are the same thing here. Whoever wants to know about them, a
+// log, a metric, a diagram or a test, reads the events of a [Dispatcher] and
+// keeps no state of its own.
+package fsm
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// ErrInvalidTable is wrapped by every error of [Table.Validate].
+var ErrInvalidTable = errors.New("lifecycle: invalid transitions table")
+
+// ErrInvalidTransition is wrapped by the error of a change that the table does
+// not allow. The error itself is a [*TransitionError].
+var ErrInvalidTransition = errors.New("lifecycle: invalid transition")
+
+// Table declares the transitions of one kind of life: its keys are the states,
+// its values the states that may follow. A state with nothing after it is
+// terminal. An edge from a state to itself is allowed when it is declared.
+//
+// A Table is data. Nothing changes it after it was built, so it may be used by
+// any number of goroutines.
+type Table[S ~string] map[S][]S
+
+// Edge is one allowed transition.
+type Edge[S ~string] struct{ From, To S }
+
+// Validate reports every inconsistency of the table at once: no states, an
+// empty name, an edge to a state that is not declared (a typo, mostly), the
+// same edge twice, no terminal state. Each line names the state it is about.
+// The error wraps [ErrInvalidTable].
+func (t Table[S]) Validate() error {
+	if len(t) == 0 {
+		return fmt.Errorf("%w: it declares no states", ErrInvalidTable)
+	}
+	var faults []string
+	for _, from := range t.Phases() {
+		if from == "" {
+			faults = append(faults, "a state has an empty name")
+		}
+		seen := make(map[S]bool, len(t[from]))
+		for _, to := range t[from] {
+			if seen[to] {
+				faults = append(faults, fmt.Sprintf("the edge %q -> %q is declared twice", from, to))
+				continue
+			}
+			seen[to] = true
+			if _, ok := t[to]; !ok {
+				faults = append(faults, fmt.Sprintf("the edge %q -> %q leads to a state that is not declared (declared are %s)", from, to, quoted(t.Phases())))
+			}
+		}
+	}
+	if len(t.TerminalPhases()) == 0 {
+		faults = append(faults, "no state is terminal: at least one must have no edge out of it")
+	}
+	if len(faults) > 0 {
+		return fmt.Errorf("%w: %s", ErrInvalidTable, strings.Join(faults, "; "))
+	}
+	return nil
+}
+
+// Has reports whether s is a state of the table.
+func (t Table[S]) Has(s S) bool {
+	_, ok := t[s]
+	return ok
+}
+
+// IsTerminal reports whether nothing follows s. A state that the table does
+// not know is terminal too, so that a life in it cannot go anywhere.
+func (t Table[S]) IsTerminal(s S) bool { return len(t[s]) == 0 }
+
+// IsValidTransition reports whether the edge from -> to is declared.
+func (t Table[S]) IsValidTransition(from, to S) bool { return slices.Contains(t[from], to) }
+
+// Phases returns every state, sorted.
+func (t Table[S]) Phases() []S { return slices.Sorted(maps.Keys(t)) }
+
+// TerminalPhases returns the states that nothing follows, sorted.
+func (t Table[S]) TerminalPhases() []S {
+	return slices.DeleteFunc(t.Phases(), func(s S) bool { return !t.IsTerminal(s) })
+}
+
+// Edges returns every edge, sorted by From and in the declared order after it.
+func (t Table[S]) Edges() []Edge[S] {
+	var edges []Edge[S]
+	for _, from := range t.Phases() {
+		for _, to := range t[from] {
+			edges = append(edges, Edge[S]{from, to})
+		}
+	}
+	return edges
+}
+
+// TransitionError says which change was refused and what was allowed instead.
+// It wraps [ErrInvalidTransition].
+type TransitionError struct {
+	Kind, Name string   // whose life it was
+	From, To   string   // the change that was refused
+	Allowed    []string // what may follow From, sorted; empty when From is terminal
+}
+
+// Error says what was refused and what would have been right.
+func (e *TransitionError) Error() string {
+	right := "nothing follows it: it is terminal"
+	if len(e.Allowed) > 0 {
+		right = "allowed are " + quoted(e.Allowed)
+	}
+	return fmt.Sprintf("%s %q: %v: %q -> %q (%s)", e.Kind, e.Name, ErrInvalidTransition, e.From, e.To, right)
+}
+
+// Unwrap returns [ErrInvalidTransition].
+func (e *TransitionError) Unwrap() error { return ErrInvalidTransition }
+
+func quoted[S ~string](states []S) string {
+	out := make([]string, len(states))
+	for i, s := range states {
+		out[i] = fmt.Sprintf("%q", s)
+	}
+	return strings.Join(out, ", ")
+}
