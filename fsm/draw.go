@@ -150,7 +150,7 @@ func mermaidLabel(s string) string {
 		switch {
 		case unicode.IsControl(r):
 			b.WriteByte(' ')
-		case strings.ContainsRune("\"'`<>&#;:{}[]()|\\%-", r):
+		case strings.ContainsRune("\"'`<>&#;:{}[]|\\%-", r):
 			fmt.Fprintf(&b, "#%d;", r)
 		default:
 			b.WriteRune(r)
