@@ -38,19 +38,41 @@ var ErrClosed = errors.New("lifecycle: subscription is closed")
 // The zero value is ready, starts nothing and needs no closing. All methods
 // may be called concurrently.
 type Dispatcher struct {
-	mu   sync.RWMutex
-	subs []*Subscription // replaced, never changed in place
+	mu   sync.RWMutex // guards what follows; the slice is replaced, never changed in place
+	subs []*Subscription
+	next *Dispatcher
 }
 
 // publish appends e to every reader's ring. Machines call it under their own
 // lock, which is what keeps the order; it never waits for a reader.
 func (d *Dispatcher) publish(e Event) {
-	d.mu.RLock()
-	subs := d.subs
-	d.mu.RUnlock()
-	for _, s := range subs {
-		s.put(e)
+	for d != nil {
+		d.mu.RLock()
+		subs, next := d.subs, d.next
+		d.mu.RUnlock()
+		for _, s := range subs {
+			s.put(e)
+		}
+		d = next
 	}
+}
+
+// Forward hands every event from now on to next as well, so that the readers of
+// a whole see the events of its parts. A later call replaces an earlier one; nil
+// ends it. Forwarding in a circle would never end and panics.
+func (d *Dispatcher) Forward(next *Dispatcher) {
+	for n := next; n != nil; {
+		if n == d {
+			panic("fsm: events are forwarded in a circle")
+		}
+		n.mu.RLock()
+		following := n.next
+		n.mu.RUnlock()
+		n = following
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.next = next
 }
 
 // Subscribe returns a reader of all events from now on. At most buffer unread

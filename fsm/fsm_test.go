@@ -225,6 +225,24 @@ func TestListenerThatBlocksHoldsNobodyUp(t *testing.T) {
 	}
 }
 
+func TestForwardedEventsReachTheReadersOfTheWhole(t *testing.T) {
+	var whole, part fsm.Dispatcher
+	part.Forward(&whole)
+	sub := whole.Subscribe(2)
+	defer sub.Close()
+	m := fsm.MustNew("door", "front", door, "closed", &part)
+	_ = m.To("open", nil)
+	if e, err := sub.Next(t.Context()); err != nil || e.To != "open" {
+		t.Errorf("got %+v, %v", e, err)
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("forwarding in a circle must panic, or it would never end")
+		}
+	}()
+	whole.Forward(&part)
+}
+
 func TestSubscriptionCloseLetsTheRestBeRead(t *testing.T) {
 	var events fsm.Dispatcher
 	sub := events.Subscribe(0) // at least one is kept

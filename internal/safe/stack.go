@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"runtime"
 	"strconv"
+	"sync"
+	"time"
 )
 
 // MaxDump is the most that a dump of all goroutines may take, in bytes.
@@ -34,6 +36,28 @@ func Dump() []byte {
 			return buf[:n]
 		}
 	}
+}
+
+// recent is the last dump that [Stack] took.
+var recent struct {
+	mu   sync.Mutex
+	at   time.Time
+	dump []byte
+}
+
+// Stack returns the stack of one goroutine, or "" when there is no such
+// goroutine. A dump stops the whole process while it is taken, so many calls
+// within 100 ms share one.
+func Stack(goid uint64) string {
+	recent.mu.Lock()
+	defer recent.mu.Unlock()
+	if age := time.Since(recent.at); age >= 0 && age < 100*time.Millisecond {
+		if stack := StackOf(recent.dump, goid); stack != "" {
+			return stack
+		}
+	}
+	recent.dump, recent.at = Dump(), time.Now()
+	return StackOf(recent.dump, goid)
 }
 
 // StackOf cuts the stack of one goroutine out of a dump. It returns "" when

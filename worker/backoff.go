@@ -1,0 +1,130 @@
+package worker
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+// Backoff says how long to wait before something that failed is started again,
+// and when to give up. The zero value of a field is its default.
+type Backoff struct {
+	// Min is the wait after the first failure. Defaults to 500 ms.
+	Min time.Duration
+	// Max bounds the wait. Defaults to 1 minute.
+	Max time.Duration
+	// Factor is what each further failure multiplies the wait by, at least 1.
+	// Defaults to 2.
+	Factor float64
+	// Jitter moves each wait by up to this part of it, up or down, so that many
+	// that failed together do not start together: 0.2 makes 10 s anything from
+	// 8 s to 12 s. Defaults to 0.2; [NoJitter] turns it off.
+	Jitter float64
+	// ResetAfter is the uptime after which an instance counts as healthy: the
+	// wait is Min again after its failure. Defaults to 1 minute.
+	ResetAfter time.Duration
+	// MaxRestarts is the restart budget: so many restarts within Window are
+	// made, the next failure is final. Defaults to 10; [NoLimit] never gives
+	// up.
+	MaxRestarts int
+	// Window is the time over which restarts count. Defaults to 10 minutes.
+	Window time.Duration
+}
+
+// Values that turn a field of [Backoff] off.
+const (
+	NoJitter = -1
+	NoLimit  = -1
+)
+
+// DefaultBackoff returns the backoff with every default filled in. A function
+// that fails at once is restarted after about 0.5, 1, 2, 4 … 60 seconds, and
+// given up after ten restarts, some four minutes later.
+func DefaultBackoff() Backoff { return Backoff{}.WithDefaults() }
+
+// WithDefaults returns a copy in which no field is zero. A Max that was not set
+// is raised to Min.
+func (b Backoff) WithDefaults() Backoff {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	def(&b.Min, 500*time.Millisecond)
+	def(&b.Max, max(time.Minute, b.Min))
+	def(&b.ResetAfter, time.Minute)
+	def(&b.Window, 10*time.Minute)
+	if b.Factor == 0 {
+		b.Factor = 2
+	}
+	if b.Jitter == 0 {
+		b.Jitter = 0.2
+	}
+	if b.MaxRestarts == 0 {
+		b.MaxRestarts = 10
+	}
+	return b
+}
+
+// Validate names each field that makes no sense, with what would.
+func (b Backoff) Validate() error {
+	b = b.WithDefaults()
+	var errs []error
+	positive := func(field string, d time.Duration) {
+		if d < 0 {
+			errs = append(errs, fmt.Errorf("backoff %s is %v, want more than 0", field, d))
+		}
+	}
+	positive("Min", b.Min)
+	positive("Max", b.Max)
+	positive("ResetAfter", b.ResetAfter)
+	positive("Window", b.Window)
+	if b.Max < b.Min {
+		errs = append(errs, fmt.Errorf("backoff Max is %v, want at least Min, which is %v", b.Max, b.Min))
+	}
+	if !(b.Factor >= 1 && b.Factor <= 1000) {
+		errs = append(errs, fmt.Errorf("backoff Factor is %v, want 1 to 1000", b.Factor))
+	}
+	if b.Jitter != NoJitter && !(b.Jitter >= 0 && b.Jitter <= 1) {
+		errs = append(errs, fmt.Errorf("backoff Jitter is %v, want 0 to 1, or NoJitter", b.Jitter))
+	}
+	if b.MaxRestarts < NoLimit {
+		errs = append(errs, fmt.Errorf("backoff MaxRestarts is %d, want 1 or more, or NoLimit", b.MaxRestarts))
+	}
+	return errors.Join(errs...)
+}
+
+// delays walks through a backoff: one life's failures, one after the other.
+type delays struct {
+	Backoff // with defaults
+	next    time.Duration
+	past    []time.Time // restarts within the window, oldest first
+}
+
+func (b Backoff) delays() *delays { return &delays{Backoff: b.WithDefaults()} }
+
+// failed returns how long to wait after a failure at now of an instance that
+// lived for uptime, and false when the budget is spent.
+func (d *delays) failed(now time.Time, uptime time.Duration) (wait time.Duration, ok bool) {
+	if d.MaxRestarts != NoLimit {
+		for len(d.past) > 0 && now.Sub(d.past[0]) >= d.Window {
+			d.past = d.past[1:]
+		}
+		if len(d.past) >= d.MaxRestarts {
+			return 0, false
+		}
+		d.past = append(d.past, now)
+	}
+	if d.next == 0 || uptime >= d.ResetAfter {
+		d.next = d.Min
+	} else {
+		// Compared as floats: the product may not fit a Duration.
+		d.next = time.Duration(min(float64(d.next)*d.Factor, float64(d.Max)))
+	}
+	wait = d.next
+	if d.Jitter != NoJitter {
+		wait += time.Duration((2*rand.Float64() - 1) * d.Jitter * float64(wait))
+	}
+	return min(max(wait, 0), d.Max), true
+}

@@ -1,0 +1,292 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/fsm"
+)
+
+// BaseWorker is the part that all workers have in common: the status, who
+// asked for what, and how it ended. Embed it, call [BaseWorker.Init] before
+// anything else and [BaseWorker.Begin] when it starts, move it with
+// [BaseWorker.SetStatus], and hand the result of the work to
+// [BaseWorker.Finish]. All methods may be called concurrently.
+type BaseWorker struct {
+	name, kind string
+	machine    *fsm.Machine[Status]
+	events     fsm.Dispatcher
+
+	mu            sync.Mutex // guards what follows, and is held around every change of status
+	stopRequested bool
+	killed        bool
+	ended         bool
+	err           error
+	ctx           context.Context // the work's own; nil before Begin
+	unwatch       func() bool     // ends the watch on ctx
+	health        Health
+	reason        string
+	due           time.Time
+	startedAt     time.Time
+	healthAt      time.Time
+}
+
+// Init names the worker. kind is what it is ("func", "process", …).
+func (b *BaseWorker) Init(kind, name string) {
+	b.kind, b.name = kind, name
+	b.machine = fsm.MustNew(KindWorker, name, transitions, StatusCreated, &b.events)
+}
+
+// Name returns the worker's name.
+func (b *BaseWorker) Name() string { return b.name }
+
+// Done is closed once the worker is in a terminal status.
+func (b *BaseWorker) Done() <-chan struct{} { return b.machine.Done() }
+
+// Status returns the status it is in.
+func (b *BaseWorker) Status() Status { return b.machine.State() }
+
+// Await returns the first status, now or later, for which until is true. It
+// misses none. When ctx ends first it returns ctx's error. until must return at
+// once and must not call the worker.
+func (b *BaseWorker) Await(ctx context.Context, until func(Status) bool) (Status, error) {
+	return b.machine.Wait(ctx, until)
+}
+
+// Watch returns a reader of this worker's changes, and of its children's, from
+// now on: at most buffer unread ones, and a gap event for the rest. Close it
+// when it is no longer read.
+func (b *BaseWorker) Watch(buffer int) *fsm.Subscription { return b.events.Subscribe(buffer) }
+
+// PublishTo sends the changes of this worker and its children to events as
+// well, in the way of [fsm.Dispatcher.Forward].
+func (b *BaseWorker) PublishTo(events *fsm.Dispatcher) { b.events.Forward(events) }
+
+// SetStatus changes the status. A change that the table does not have, and a
+// word that is no status, is an [*fsm.TransitionError] and changes nothing.
+func (b *BaseWorker) SetStatus(to Status) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.setLocked(to, nil)
+}
+
+func (b *BaseWorker) setLocked(to Status, cause error) error {
+	if err := b.machine.To(to, cause); err != nil {
+		return err
+	}
+	if to != StatusPending {
+		b.reason, b.due = "", time.Time{}
+	}
+	if to == StatusRunning && b.startedAt.IsZero() {
+		b.startedAt = time.Now()
+	}
+	return nil
+}
+
+// Hold makes a created worker pending: reason says what holds it back, due when
+// it will be let go.
+func (b *BaseWorker) Hold(reason string, due time.Time) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.setLocked(StatusPending, errors.New(reason)); err != nil {
+		return err
+	}
+	b.reason, b.due = reason, due
+	return nil
+}
+
+// Begin moves a created or pending worker to Starting. ctx is the context that
+// its work runs under: once that is cancelled the worker counts as asked to
+// stop. For a worker in any other status Begin returns an error that wraps
+// [ErrNotStartable].
+func (b *BaseWorker) Begin(ctx context.Context) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.setLocked(StatusStarting, nil); err != nil {
+		return fmt.Errorf("start %s: %w: it is %s", b.name, ErrNotStartable, b.machine.State())
+	}
+	b.ctx = ctx
+	b.unwatch = context.AfterFunc(ctx, func() { b.RequestStop(context.Cause(ctx)) })
+	return nil
+}
+
+// MarkRunning moves a starting worker to Running. One that is being stopped, or
+// has ended, stays as it is.
+func (b *BaseWorker) MarkRunning() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.machine.State() == StatusStarting {
+		_ = b.setLocked(StatusRunning, nil)
+	}
+}
+
+// RequestStop notes that the worker was asked to stop. One that has not begun
+// is Stopped at once; one that has begun is Stopping. It reports whether the
+// worker still has to end. Asking again changes nothing.
+func (b *BaseWorker) RequestStop(cause error) (live bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch s := b.machine.State(); {
+	case s.Terminal():
+		return false
+	case s == StatusCreated || s == StatusPending:
+		b.stopRequested = true
+		b.finishLocked(nil)
+		return false
+	case s != StatusStopping:
+		b.stopRequested = true
+		_ = b.setLocked(StatusStopping, cause) // every status that comes here has that edge
+	}
+	return true
+}
+
+// Kill notes that the worker did not stop when asked and was ended by force, or
+// left behind, with err. It reports false, and changes nothing, when the worker
+// has ended by itself meanwhile.
+func (b *BaseWorker) Kill(err error) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ended {
+		return false
+	}
+	b.killed = true
+	b.finishLocked(err)
+	return true
+}
+
+// Finish ends the worker with the result of its work. The final status is
+// [FinalStatus] of what is known. An error that says no more than that the
+// worker's own context was cancelled, context.Canceled or the context's cause,
+// is wrapped in [ErrInterrupted]; context.Canceled of somebody else's context
+// and a deadline that passed are failures. A second Finish changes nothing: what
+// was abandoned may come back late.
+func (b *BaseWorker) Finish(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ended {
+		return
+	}
+	if b.ctx != nil && b.ctx.Err() != nil {
+		if !b.stopRequested { // the watch on ctx is on its way, and late
+			b.stopRequested = true
+			_ = b.setLocked(StatusStopping, context.Cause(b.ctx))
+		}
+		if err != nil && !errors.Is(err, ErrInterrupted) && means(err, b.ctx) {
+			err = fmt.Errorf("%w: %w", ErrInterrupted, err)
+		}
+	}
+	b.finishLocked(err)
+}
+
+// means reports whether err is just the word that ctx was cancelled.
+func means(err error, ctx context.Context) bool {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return false
+	}
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))
+}
+
+// finishLocked walks to the final status. Where no edge leads there directly
+// the worker passes through the status that it skipped: a function may return
+// before anybody saw it run, a killed one was stopping.
+func (b *BaseWorker) finishLocked(err error) {
+	final := FinalStatus(b.killed, b.stopRequested, err)
+	b.ended, b.err = true, err
+	if b.unwatch != nil {
+		b.unwatch()
+	}
+	if b.setLocked(final, err) == nil {
+		return
+	}
+	via := StatusRunning
+	if b.killed || b.stopRequested {
+		via = StatusStopping
+	}
+	_ = b.setLocked(via, nil)
+	_ = b.setLocked(final, err)
+}
+
+// DeriveFinalStatus returns the status that the worker would end in now, by
+// [FinalStatus].
+func (b *BaseWorker) DeriveFinalStatus() Status {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return FinalStatus(b.killed, b.stopRequested, b.err)
+}
+
+// StopRequested reports whether the worker was asked to stop, by Stop or by the
+// context given to Start.
+func (b *BaseWorker) StopRequested() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.stopRequested
+}
+
+// Killed reports whether it was ended by force or left behind.
+func (b *BaseWorker) Killed() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.killed
+}
+
+// Err returns what the worker ended with, nil before it has ended.
+func (b *BaseWorker) Err() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.err
+}
+
+// killedErr is what Stop returns for a worker that has ended.
+func (b *BaseWorker) killedErr() error {
+	if b.Killed() {
+		return b.Err()
+	}
+	return nil
+}
+
+// StartedAt returns when it reached Running, or the zero time.
+func (b *BaseWorker) StartedAt() time.Time {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.startedAt
+}
+
+// UpdatedAt returns when its status or its health last changed.
+func (b *BaseWorker) UpdatedAt() time.Time {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.updatedLocked()
+}
+
+func (b *BaseWorker) updatedLocked() time.Time {
+	if _, at := b.machine.Since(); at.After(b.healthAt) {
+		return at
+	}
+	return b.healthAt
+}
+
+// SetHealth notes the worker's health.
+func (b *BaseWorker) SetHealth(h Health) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if h != b.health {
+		b.health, b.healthAt = h, time.Now()
+	}
+}
+
+// State describes the worker, without children.
+func (b *BaseWorker) State() State {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := State{
+		Name: b.name, Kind: b.kind, Status: b.machine.State(), Health: b.health,
+		Reason: b.reason, Due: b.due, StartedAt: b.startedAt, UpdatedAt: b.updatedLocked(),
+	}
+	if b.err != nil {
+		s.Error = b.err.Error()
+	}
+	return s
+}

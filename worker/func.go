@@ -1,0 +1,142 @@
+package worker
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/pleme-io/lifecycle-go/internal/safe"
+)
+
+// Func is a worker that runs a function.
+type Func struct {
+	BaseWorker
+	fn     func(context.Context) error
+	marked bool // it is Running when the function says so, not before
+
+	goid   atomic.Uint64
+	cancel context.CancelCauseFunc
+	begun  sync.Mutex // orders Start against Stop
+}
+
+// FuncOption shapes a [Func].
+type FuncOption func(*Func)
+
+// WithStartCondition keeps the worker Starting until its function calls
+// [MarkStarted] with the context that it was given. Without it a worker is
+// Running as soon as its function was called.
+func WithStartCondition() FuncOption { return func(f *Func) { f.marked = true } }
+
+// NewFunc returns a worker that runs fn. The context that fn gets is cancelled
+// when the worker is stopped or the context given to Start is; its
+// context.Cause says why. fn should return soon then, with nil or with the
+// context's error.
+func NewFunc(name string, fn func(context.Context) error, opts ...FuncOption) *Func {
+	f := &Func{fn: fn}
+	f.Init("func", name)
+	for _, opt := range opts {
+		opt(f)
+	}
+	return f
+}
+
+type startedKey struct{}
+
+// MarkStarted says that the worker whose function was given ctx has met its
+// start condition. It does nothing for a worker that has none, when called
+// again, and for any other context.
+func MarkStarted(ctx context.Context) {
+	if mark, ok := ctx.Value(startedKey{}).(func()); ok {
+		mark()
+	}
+}
+
+// Start runs the function in a goroutine of its own and returns. Cancelling ctx
+// asks the worker to stop.
+func (f *Func) Start(ctx context.Context) error {
+	f.begun.Lock()
+	defer f.begun.Unlock()
+	own, cancel := context.WithCancelCause(ctx)
+	if err := f.Begin(own); err != nil {
+		cancel(nil)
+		return err
+	}
+	f.cancel = cancel
+	given := maskStarted(own) // the mark of an enclosing worker is not this one's to set
+	if f.marked {
+		given = context.WithValue(own, startedKey{}, f.MarkRunning)
+	} else {
+		f.MarkRunning()
+	}
+	safe.Go(f.Name(), func() error { return f.fn(given) }, f.goid.Store, func(err error) {
+		f.Finish(err)
+		cancel(nil)
+	})
+	return nil
+}
+
+func maskStarted(ctx context.Context) context.Context {
+	if ctx.Value(startedKey{}) == nil {
+		return ctx
+	}
+	return context.WithValue(ctx, startedKey{}, nil)
+}
+
+// Stop cancels the function's context and waits until it has returned. When ctx
+// ends first the function is abandoned: the worker is Killed, and the error is
+// an [*AbandonedError] with the stack of the function's goroutine.
+func (f *Func) Stop(ctx context.Context) error {
+	f.begun.Lock()
+	live, cancel := f.RequestStop(ErrStopRequested), f.cancel
+	f.begun.Unlock()
+	if cancel != nil {
+		cancel(ErrStopRequested)
+	}
+	if !live {
+		return f.killedErr()
+	}
+	select {
+	case <-f.Done():
+		return f.killedErr()
+	case <-ctx.Done():
+	}
+	select {
+	case <-f.Done(): // both were true: it did return
+		return f.killedErr()
+	default:
+	}
+	err := Abandoned(f.Name(), f.goid.Load())
+	if f.Kill(err) {
+		return err
+	}
+	return f.killedErr()
+}
+
+// Abandoned returns the error for name, whose goroutine has the id goid and
+// will not return.
+func Abandoned(name string, goid uint64) *AbandonedError {
+	stack := safe.Stack(goid)
+	return &AbandonedError{Name: name, Where: topOf(stack), Stack: stack}
+}
+
+// topOf returns the function of the innermost frame that is not the runtime's
+// own, with its file and line.
+func topOf(stack string) string {
+	lines := strings.Split(stack, "\n")
+	for i := 1; i+1 < len(lines); i += 2 {
+		call, file := lines[i], strings.TrimSpace(lines[i+1])
+		if strings.HasPrefix(call, "runtime.") || strings.HasPrefix(call, "internal/") || strings.HasPrefix(call, "sync.") || strings.HasPrefix(call, "time.") {
+			continue
+		}
+		if j := strings.LastIndex(call, "("); j > 0 {
+			call = call[:j]
+		}
+		file, _, _ = strings.Cut(file, " +0x")
+		if j := strings.LastIndex(file, "/"); j >= 0 {
+			file = file[j+1:]
+		}
+		return call + " (" + file + ")"
+	}
+	return ""
+}

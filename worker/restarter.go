@@ -1,0 +1,202 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/safe"
+)
+
+var (
+	// ErrDoNotRestart ends a restarted function cleanly: return it, or an error
+	// that wraps it, when there is nothing more to do.
+	ErrDoNotRestart = errors.New("do not restart")
+
+	// ErrTerminate ends a restarted function for good, and whatever runs it:
+	// return it, or an error that wraps it, when going on would do harm. For an
+	// end of this function alone use [ErrDoNotRestart].
+	ErrTerminate = errors.New("terminate")
+
+	// ErrRestartBudget ends a function that failed more often than its
+	// [Backoff] allows. It is joined with the last failure.
+	ErrRestartBudget = errors.New("restart budget is spent")
+)
+
+// Restarter is a worker that runs a function and starts it again when it fails.
+// Each run is a child of its own, with its own status: Pending while the
+// backoff lasts, then Starting, Running and how it ended.
+type Restarter struct {
+	BaseWorker
+	fn      func(context.Context) error
+	opts    []FuncOption
+	backoff Backoff
+
+	begun  sync.Mutex // orders Start against Stop
+	cancel context.CancelCauseFunc
+	hold   chan struct{} // closed by HoldRestarts
+	held   sync.Once
+
+	nowMu    sync.Mutex // guards what follows
+	child    *Func
+	restarts int
+}
+
+// NewRestarter returns a worker that runs fn until it returns nil or
+// [ErrDoNotRestart]. A failure, a panic too, starts it again after the wait
+// that backoff says; [ErrTerminate] and a spent budget make it fail.
+func NewRestarter(name string, fn func(context.Context) error, backoff Backoff, opts ...FuncOption) *Restarter {
+	r := &Restarter{fn: fn, opts: opts, backoff: backoff, hold: make(chan struct{})}
+	r.Init("restarter", name)
+	return r
+}
+
+// Start begins the first run and returns. Cancelling ctx asks it to stop.
+func (r *Restarter) Start(ctx context.Context) error {
+	if err := r.backoff.Validate(); err != nil {
+		return fmt.Errorf("start %s: %w", r.Name(), err)
+	}
+	r.begun.Lock()
+	defer r.begun.Unlock()
+	own, cancel := context.WithCancelCause(ctx)
+	if err := r.Begin(own); err != nil {
+		cancel(nil)
+		return err
+	}
+	r.cancel = cancel
+	first := r.instance()
+	if err := first.Start(own); err != nil { // a new one always starts
+		r.Finish(err)
+		return err
+	}
+	safe.Go(r.Name(), func() error { return r.loop(own, first) }, nil, func(err error) {
+		// Never another opinion than the child's.
+		if child := r.current(); !child.Killed() || !r.Kill(err) {
+			r.Finish(err)
+		}
+		cancel(nil)
+	})
+	return nil
+}
+
+// instance makes the next child. A new one takes the place of one that has
+// ended, never of one that lives.
+func (r *Restarter) instance() *Func {
+	child := NewFunc(r.Name(), r.fn, r.opts...)
+	child.PublishTo(&r.events)
+	r.nowMu.Lock()
+	defer r.nowMu.Unlock()
+	r.child = child
+	return child
+}
+
+func (r *Restarter) loop(ctx context.Context, child *Func) error {
+	delays := r.backoff.delays()
+	for {
+		began := time.Now()
+		_, _ = child.Await(ctx, func(s Status) bool { return s == StatusRunning || s.Terminal() })
+		if !child.StartedAt().IsZero() {
+			r.MarkRunning()
+		}
+		<-child.Done()
+		err := child.Err()
+		if ctx.Err() != nil || err == nil {
+			return err
+		}
+		switch {
+		case errors.Is(err, ErrTerminate):
+			return err
+		case errors.Is(err, ErrDoNotRestart):
+			return nil
+		}
+		wait, ok := delays.failed(time.Now(), time.Since(began))
+		if !ok {
+			return fmt.Errorf("%w (%d restarts in %v): %w", ErrRestartBudget, delays.MaxRestarts, delays.Window, err)
+		}
+		if r.holding() {
+			return err
+		}
+		next := r.instance() // from here on the failure is history: a stop finds a pending worker, and stops it
+		_ = next.Hold(fmt.Sprintf("backoff after: %v", err), time.Now().Add(wait))
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+		case <-r.hold:
+		}
+		timer.Stop()
+		if !r.again(ctx, next) {
+			next.RequestStop(ErrStopRequested)
+			r.RequestStop(ErrStopRequested)
+			return nil
+		}
+		child = next
+	}
+}
+
+// again starts the next run unless somebody has asked for an end. Stop cancels
+// under the same lock, so what it then sees as the child is the last one.
+func (r *Restarter) again(ctx context.Context, next *Func) bool {
+	r.begun.Lock()
+	defer r.begun.Unlock()
+	if ctx.Err() != nil || r.holding() || next.Start(ctx) != nil {
+		return false
+	}
+	r.nowMu.Lock()
+	r.restarts++
+	r.nowMu.Unlock()
+	return true
+}
+
+func (r *Restarter) holding() bool {
+	select {
+	case <-r.hold:
+		return true
+	default:
+		return false
+	}
+}
+
+// HoldRestarts lets the run that is on finish and makes it the last. A run that
+// waits for its backoff never starts. An App calls it when it begins to drain.
+func (r *Restarter) HoldRestarts() { r.held.Do(func() { close(r.hold) }) }
+
+// Stop cancels the run that is on, or the wait for the next, and waits for its
+// end. When ctx ends first the function is abandoned, as by [Func.Stop].
+func (r *Restarter) Stop(ctx context.Context) error {
+	r.begun.Lock()
+	live := r.RequestStop(ErrStopRequested)
+	if r.cancel != nil {
+		r.cancel(ErrStopRequested)
+	}
+	child := r.current()
+	r.begun.Unlock()
+	if child == nil || !live {
+		return r.killedErr()
+	}
+	// It is the last child, see again: when it has ended the loop ends at once.
+	err := child.Stop(ctx)
+	<-r.Done()
+	return err
+}
+
+func (r *Restarter) current() *Func {
+	r.nowMu.Lock()
+	defer r.nowMu.Unlock()
+	return r.child
+}
+
+// State describes the worker, with the run that is on as its child.
+func (r *Restarter) State() State {
+	s := r.BaseWorker.State()
+	r.nowMu.Lock()
+	child, restarts := r.child, r.restarts
+	r.nowMu.Unlock()
+	s.Restarts = restarts
+	if child != nil {
+		s.Children = []State{child.State()}
+	}
+	return s
+}

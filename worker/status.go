@@ -1,0 +1,97 @@
+package worker
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/pleme-io/lifecycle-go/fsm"
+)
+
+// Status says where in its life a worker is.
+type Status string
+
+// The ten statuses. How a worker came to its end is three of them, by intent:
+// it was done (Finished), it was asked to stop (Stopped), it went wrong
+// (Failed); Killed is the fourth, for one that was asked and would not.
+const (
+	StatusCreated   Status = "Created"   // it exists, and Start was not called
+	StatusPending   Status = "Pending"   // something holds it back: a backoff, a rate limit, a breaker
+	StatusStarting  Status = "Starting"  // Start was called, initialisation runs
+	StatusRunning   Status = "Running"   // it does its work
+	StatusSuspended Status = "Suspended" // it pauses, and keeps what it holds
+	StatusStopping  Status = "Stopping"  // Stop was called or its context cancelled, it winds down
+	StatusStopped   Status = "Stopped"   // it ended because it was asked to
+	StatusFinished  Status = "Finished"  // it ended because it was done
+	StatusFailed    Status = "Failed"    // it ended with an error
+	StatusKilled    Status = "Killed"    // it was asked to stop, did not, and was given up or forced
+)
+
+// Transitions returns the table that every worker lives by. The caller owns
+// what it gets.
+func Transitions() fsm.Table[Status] {
+	t := make(fsm.Table[Status], len(transitions))
+	for from, to := range transitions {
+		t[from] = slices.Clone(to)
+	}
+	return t
+}
+
+// AddedEdges returns the edges of [Transitions] that the state machine's
+// original description does not list, and that life needs: a stop that reaches
+// a worker before or while it starts, one that is over before it shows, and a
+// suspended process that dies.
+func AddedEdges() []fsm.Edge[Status] {
+	return []fsm.Edge[Status]{
+		{From: StatusCreated, To: StatusStopped},
+		{From: StatusStarting, To: StatusStopped},
+		{From: StatusStarting, To: StatusStopping},
+		{From: StatusRunning, To: StatusStopped},
+		{From: StatusSuspended, To: StatusFailed},
+	}
+}
+
+var transitions = fsm.Table[Status]{
+	StatusCreated:   {StatusStarting, StatusPending, StatusStopped},
+	StatusPending:   {StatusStarting, StatusStopped},
+	StatusStarting:  {StatusRunning, StatusFailed, StatusStopping, StatusStopped},
+	StatusRunning:   {StatusSuspended, StatusStopping, StatusFinished, StatusFailed, StatusStopped},
+	StatusSuspended: {StatusRunning, StatusStopping, StatusFailed},
+	StatusStopping:  {StatusStopped, StatusFailed, StatusKilled},
+	StatusStopped:   {},
+	StatusFinished:  {},
+	StatusFailed:    {},
+	StatusKilled:    {},
+}
+
+// Terminal reports whether a worker in s has ended.
+func (s Status) Terminal() bool { return transitions.IsTerminal(s) }
+
+// FinalStatus decides how a life ended. It is a pure function of three facts:
+// whether the worker was killed, whether it was asked to stop, and the error it
+// ended with. They count in that order, with one exception: an error that is
+// [ErrInterrupted] is the answer to a request and counts as [StatusStopped].
+func FinalStatus(killed, stopRequested bool, err error) Status {
+	switch {
+	case killed:
+		return StatusKilled
+	case errors.Is(err, ErrInterrupted):
+		return StatusStopped
+	case err != nil:
+		return StatusFailed
+	case stopRequested:
+		return StatusStopped
+	default:
+		return StatusFinished
+	}
+}
+
+// Health says whether a running worker is any good. It is independent of the
+// status: a process can run and have lost its database.
+type Health string
+
+// The healths. A worker that nobody has probed is [HealthUnknown].
+const (
+	HealthUnknown   Health = ""
+	HealthHealthy   Health = "Healthy"
+	HealthUnhealthy Health = "Unhealthy"
+)
