@@ -1,0 +1,299 @@
+package httpdrain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// tracker knows every connection that a listener handed out and that is still
+// open, whoever owns it by now.
+type tracker struct {
+	created    time.Time
+	accepted   atomic.Uint64
+	lastAccept atomic.Int64 // nanoseconds after created, 0 before the first
+
+	mu    sync.Mutex // guards everything that follows
+	conns map[*conn]struct{}
+	left  chan struct{} // closed when a connection leaves or is hijacked; nil while nobody waits
+}
+
+func newTracker() *tracker {
+	return &tracker{created: time.Now(), conns: make(map[*conn]struct{})}
+}
+
+// since is a moment as nanoseconds after created: half the price of time.Now.
+func (t *tracker) since() int64 { return int64(time.Since(t.created)) }
+
+// at turns a moment noted with since back into a time, the zero time for 0.
+func (t *tracker) at(offset int64) time.Time {
+	if offset == 0 {
+		return time.Time{}
+	}
+	return t.created.Add(time.Duration(offset))
+}
+
+func (t *tracker) admit(nc net.Conn) *conn {
+	c := &conn{Conn: nc, tracker: t}
+	t.mu.Lock()
+	t.conns[c] = struct{}{}
+	t.mu.Unlock()
+	t.accepted.Add(1)
+	t.lastAccept.Store(t.since())
+	return c
+}
+
+func (t *tracker) remove(c *conn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.conns, c)
+	t.wakeLocked()
+}
+
+// wake lets those who wait for fewer connections look again.
+func (t *tracker) wake() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.wakeLocked()
+}
+
+func (t *tracker) wakeLocked() {
+	if t.left != nil {
+		close(t.left)
+		t.left = nil
+	}
+}
+
+// open lists the connections that are open now.
+func (t *tracker) open() []*conn {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	list := make([]*conn, 0, len(t.conns))
+	for c := range t.conns {
+		list = append(list, c)
+	}
+	return list
+}
+
+// count returns how many connections are open, hijacked ones apart.
+func (t *tracker) count() (served, hijacked int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.countLocked()
+}
+
+func (t *tracker) countLocked() (served, hijacked int) {
+	for c := range t.conns {
+		if c.hijacked.Load() {
+			hijacked++
+		} else {
+			served++
+		}
+	}
+	return served, hijacked
+}
+
+// waitNoneServed returns when only hijacked connections are open, or when ctx
+// is done.
+func (t *tracker) waitNoneServed(ctx context.Context) {
+	for {
+		t.mu.Lock()
+		if served, _ := t.countLocked(); served == 0 {
+			t.mu.Unlock()
+			return
+		}
+		if t.left == nil {
+			t.left = make(chan struct{})
+		}
+		left := t.left
+		t.mu.Unlock()
+		select {
+		case <-left:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// The bits of conn.request.
+const (
+	requestActive  = 1 << iota // a handler runs
+	requestStream              // its context is cancelled at the window's end
+	requestUpgrade             // it asks for another protocol, a websocket for one
+	requestCut                 // its context has been cancelled at the window's end
+)
+
+// conn is a connection that the listener handed out. TLS lies above it. It is
+// in the tracker's set until it is closed, which net/http does for the ones
+// that it serves and the handler for the ones that it hijacked.
+type conn struct {
+	net.Conn
+	tracker *tracker
+
+	used     atomic.Bool   // the peer has sent a byte
+	hijacked atomic.Bool   // a handler owns it
+	request  atomic.Uint32 // the one HTTP/1 request in progress, as bits; 0 on HTTP/2
+
+	// spent says that the connection's context was cancelled for one request
+	// and cannot be the parent of the next. Only net/http's goroutine of this
+	// connection touches it.
+	spent bool
+
+	server *Server // nil for gRPC; set before net/http sees the connection
+
+	mu     sync.Mutex // guards everything that follows
+	cancel context.CancelCauseFunc
+	closed bool
+
+	goodbye farewell // guarded by Server.mu
+
+	closeOnce sync.Once
+	closeErr  error
+}
+
+// farewell is how one hijacked connection, or one about to be, is told.
+type farewell struct {
+	told      bool
+	scheduled bool          // it has a place of its own in the spread
+	ch        chan struct{} // nil until somebody asks
+}
+
+func (f *farewell) tell() {
+	if !f.told {
+		f.told = true
+		if f.ch != nil {
+			close(f.ch)
+		}
+	}
+}
+
+func (f *farewell) channel() <-chan struct{} {
+	if f.ch == nil {
+		f.ch = make(chan struct{})
+		if f.told {
+			close(f.ch)
+		}
+	}
+	return f.ch
+}
+
+// trackedConn finds our connection below what net/http was given, which is
+// TLS or the connection itself. It returns nil when there is none.
+func trackedConn(nc net.Conn) *conn {
+	for nc != nil {
+		switch v := nc.(type) {
+		case *conn:
+			return v
+		case interface{ NetConn() net.Conn }:
+			nc = v.NetConn()
+		default:
+			return nil
+		}
+	}
+	return nil
+}
+
+// withContext remembers how to cancel the connection's context.
+func (c *conn) withContext(cancel context.CancelCauseFunc) {
+	c.mu.Lock()
+	c.cancel = cancel
+	closed := c.closed
+	c.mu.Unlock()
+	if closed {
+		cancel(nil)
+	}
+}
+
+func (c *conn) cancelContext(cause error) {
+	c.mu.Lock()
+	cancel := c.cancel
+	c.mu.Unlock()
+	if cancel != nil {
+		cancel(cause)
+	}
+}
+
+// cutStream cancels the context of the HTTP/1 request in progress if that is
+// a stream.
+func (c *conn) cutStream() {
+	for {
+		bits := c.request.Load()
+		if bits&requestStream == 0 || bits&requestCut != 0 {
+			return
+		}
+		if c.request.CompareAndSwap(bits, bits|requestCut) {
+			c.cancelContext(ErrWindowOver)
+			return
+		}
+	}
+}
+
+// markStream makes the HTTP/1 request in progress a stream.
+func (c *conn) markStream() {
+	for {
+		bits := c.request.Load()
+		if bits&requestActive == 0 || bits&requestStream != 0 || c.request.CompareAndSwap(bits, bits|requestStream) {
+			return
+		}
+	}
+}
+
+func (c *conn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if n > 0 && !c.used.Load() {
+		c.used.Store(true)
+	}
+	return n, err
+}
+
+// ReadFrom lets net/http use sendfile where the connection below can.
+func (c *conn) ReadFrom(src io.Reader) (int64, error) {
+	if rf, ok := c.Conn.(io.ReaderFrom); ok {
+		return rf.ReadFrom(src)
+	}
+	return io.Copy(struct{ io.Writer }{c.Conn}, src)
+}
+
+// CloseWrite sends the end of the stream and leaves reading open. The error is
+// errors.ErrUnsupported when the connection below cannot.
+func (c *conn) CloseWrite() error {
+	if cw, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return cw.CloseWrite()
+	}
+	return fmt.Errorf("close the write side of a %T: %w", c.Conn, errors.ErrUnsupported)
+}
+
+// SyscallConn gives the socket's options to those who need them. The error is
+// errors.ErrUnsupported when there is no socket below.
+func (c *conn) SyscallConn() (syscall.RawConn, error) {
+	if sc, ok := c.Conn.(syscall.Conn); ok {
+		return sc.SyscallConn()
+	}
+	return nil, fmt.Errorf("raw connection of a %T: %w", c.Conn, errors.ErrUnsupported)
+}
+
+// NetConn returns the connection as it was accepted.
+func (c *conn) NetConn() net.Conn { return c.Conn }
+
+// Close closes the connection, cancels the contexts of its requests and takes
+// it out of the set. Later calls return what the first one returned.
+func (c *conn) Close() error {
+	c.closeOnce.Do(func() {
+		c.closeErr = c.Conn.Close()
+		c.mu.Lock()
+		c.closed = true
+		cancel := c.cancel
+		c.mu.Unlock()
+		if cancel != nil {
+			cancel(nil)
+		}
+		c.tracker.remove(c)
+	})
+	return c.closeErr
+}

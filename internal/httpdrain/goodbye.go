@@ -1,0 +1,163 @@
+package httpdrain
+
+import (
+	"context"
+	"time"
+)
+
+// BeginDrain is T0. From now on HTTP/1.x responses to requests that arrive
+// carry Connection: close, and after GoAwayAfter everybody else is told. The
+// window ends with EndWindow, not by itself: window says when that is
+// expected, so that hijacked connections can be told spread over it. A second
+// call does nothing.
+func (s *Server) BeginDrain(now time.Time, window time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.began {
+		return
+	}
+	s.began = true
+	s.draining.Store(true)
+	window = max(window, 0)
+	after := min(s.cfg.GoAwayAfter, window/2)
+	ctx, stop := context.WithCancel(context.Background())
+	s.stopSpeak, s.spoken = stop, make(chan struct{})
+	go func() {
+		defer close(s.spoken)
+		s.speak(ctx, now.Add(after), (window-after)*3/4)
+	}()
+}
+
+// speak says goodbye at start, and to hijacked connections spread evenly over
+// span from there, so that their clients do not come back all at once.
+func (s *Server) speak(ctx context.Context, start time.Time, span time.Duration) {
+	timer := time.NewTimer(time.Until(start))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+		return
+	}
+	spread := s.sayGoodbye()
+	for i, c := range spread {
+		timer.Reset(time.Until(start.Add(span * time.Duration(i) / time.Duration(len(spread)))))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			return // EndWindow tells the others
+		}
+		s.mu.Lock()
+		c.goodbye.tell()
+		s.mu.Unlock()
+	}
+}
+
+// sayGoodbye tells everybody but the connections that it returns, which are to
+// be told one by one.
+func (s *Server) sayGoodbye() (spread []*conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.said {
+		return nil
+	}
+	s.said = true
+	close(s.goodbye)
+	for _, c := range s.tracker.open() {
+		if c.hijacked.Load() || c.request.Load()&requestUpgrade != 0 || c.goodbye.ch != nil {
+			c.goodbye.scheduled = true
+			spread = append(spread, c)
+		}
+	}
+	s.h2.send()
+	return spread
+}
+
+// EndWindow ends the drain window: contexts of streams are cancelled with
+// ErrWindowOver, and hijacked connections are told, if that has not happened
+// yet, and closed. Ordinary requests go on. It may come early, and without
+// BeginDrain, whose work it then does. A second call does nothing.
+//
+// A stream is a request whose handler asked for Draining, and one whose Accept
+// is text/event-stream and nothing else.
+func (s *Server) EndWindow() {
+	s.mu.Lock()
+	if s.windowOver.Load() {
+		s.mu.Unlock()
+		return
+	}
+	s.began = true
+	s.draining.Store(true)
+	s.windowOver.Store(true)
+	s.windowEnd = time.Now()
+	stop, spoken := s.stopSpeak, s.spoken
+	s.mu.Unlock()
+
+	if stop != nil {
+		stop()
+		<-spoken
+	}
+	s.sayGoodbye()
+
+	s.mu.Lock()
+	streams := make([]*stream, 0, len(s.streams))
+	for st := range s.streams {
+		streams = append(streams, st)
+	}
+	conns := s.tracker.open()
+	for _, c := range conns {
+		c.goodbye.tell()
+	}
+	s.h2.send() // connections that came after the first goodbye
+	s.mu.Unlock()
+
+	for _, st := range streams {
+		st.cancel(ErrWindowOver)
+	}
+	for _, c := range conns {
+		if c.hijacked.Load() {
+			c.cancelContext(ErrWindowOver)
+			_ = c.Close() // the handler reports what it was doing
+		} else {
+			c.cutStream()
+		}
+	}
+}
+
+// Draining returns the channel that closes when the request of ctx should say
+// goodbye, and marks the request as a stream. It reports false when ctx is not
+// of a request that a Server serves. The channel is the same for every call
+// about one request. It may be called from any goroutine, also after the
+// connection was hijacked.
+//
+// It closes GoAwayAfter after T0; for a hijacked connection, and a request
+// that asks for an upgrade, at its own place in the spread after that; for a
+// request that arrives later, it is closed already. After the window a request
+// is no longer made a stream: nothing would cancel it but the end of all.
+func Draining(ctx context.Context) (<-chan struct{}, bool) {
+	switch v := ctx.Value(key{}).(type) {
+	case *stream:
+		if ctx.Err() == nil {
+			v.server.markStream(v)
+		}
+		return v.server.goodbye, true
+	case *conn:
+		return v.server.drainingConn(ctx, v), true
+	}
+	return nil, false
+}
+
+func (s *Server) drainingConn(ctx context.Context, c *conn) <-chan struct{} {
+	if !c.hijacked.Load() && c.request.Load()&requestUpgrade == 0 {
+		// The context of a request that is over must not mark the next one.
+		if ctx.Err() == nil {
+			c.markStream()
+		}
+		return s.goodbye
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.said && !c.goodbye.scheduled {
+		c.goodbye.tell()
+	}
+	return c.goodbye.channel()
+}

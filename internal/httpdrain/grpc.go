@@ -1,0 +1,263 @@
+package httpdrain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/safe"
+)
+
+// GRPCServer is what a *grpc.Server has. Serve returns nil after GracefulStop
+// or Stop. GracefulStop closes the listener, sends GOAWAY to every connection
+// and returns when the RPCs in progress are done; Stop closes everything and
+// makes a GracefulStop in progress return.
+type GRPCServer interface {
+	Serve(net.Listener) error
+	GracefulStop()
+	Stop()
+}
+
+// GRPCHealth is what grpc's health.Server has. Shutdown sets every service to
+// NOT_SERVING and ignores changes from then on.
+type GRPCHealth interface{ Shutdown() }
+
+// stopPatience is how long GracefulStop may take to return after Stop.
+const stopPatience = time.Second
+
+// GRPC is a gRPC server with the same goodbye as [Server]:
+//
+//	T0             health says NOT_SERVING; RPCs are served as before
+//	T0+window      nothing: streams end with GracefulStop, or are cut with Stop
+//	then           the listener closes once nothing was accepted for AcceptQuiet
+//	Shutdown       GracefulStop; Stop when its context is done
+//
+// GracefulStop is not called earlier because it closes the listener at once,
+// and clients that are sent away while endpoints still point here come back to
+// a closed port. There is no linger: GOAWAY comes in two steps (RFC 9113, 6.8),
+// so that a client on an open connection loses nothing by it. Requests cannot
+// be seen without importing grpc, so connections are counted in their place.
+//
+// Its methods may be called concurrently and in any order.
+type GRPC struct {
+	name    string
+	srv     GRPCServer
+	health  GRPCHealth
+	cfg     Config
+	given   net.Listener
+	tracker *tracker
+
+	mu        sync.Mutex // guards everything that follows
+	ln        *listener
+	serving   bool
+	closing   bool
+	began     bool
+	windowEnd time.Time
+	graceful  chan struct{} // closed when GracefulStop has returned; nil before it is called
+	panicked  error         // of GracefulStop; read after graceful
+}
+
+// NewGRPC prepares srv, which is used once, on ln, which the GRPC owns from
+// Bind on. health may be nil.
+func NewGRPC(name string, srv GRPCServer, ln net.Listener, health GRPCHealth, cfg Config) *GRPC {
+	return &GRPC{name: name, srv: srv, health: health, cfg: cfg.clean(), given: ln, tracker: newTracker()}
+}
+
+// Name returns the name given to NewGRPC.
+func (g *GRPC) Name() string { return g.name }
+
+// Bind takes the listener. It fails when the server or the listener is nil,
+// and when it is called twice or after Shutdown. ctx is not used: the listener
+// is bound already.
+func (g *GRPC) Bind(context.Context) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case g.srv == nil:
+		return fmt.Errorf("bind gRPC server %q: nil server", g.name)
+	case g.given == nil:
+		return fmt.Errorf("bind gRPC server %q: nil listener", g.name)
+	case g.ln != nil:
+		return fmt.Errorf("bind gRPC server %q: already bound to %s", g.name, g.ln.Addr())
+	case g.closing:
+		return fmt.Errorf("bind gRPC server %q: stopped", g.name)
+	}
+	g.ln = newListener(g.given, g.tracker)
+	g.ln.anyConn = true
+	return nil
+}
+
+// Addr returns the address of the listener, nil before Bind.
+func (g *GRPC) Addr() net.Addr {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ln == nil {
+		return nil
+	}
+	return g.ln.Addr()
+}
+
+// Serve serves until Shutdown or Close and then returns nil. It returns an
+// error when the server ends by itself, when it was not bound, and when it is
+// called twice. The context is not used: RPCs have contexts of grpc's own.
+func (g *GRPC) Serve(context.Context) error {
+	g.mu.Lock()
+	switch {
+	case g.ln == nil:
+		g.mu.Unlock()
+		return fmt.Errorf("serve gRPC %q: not bound: call Bind first", g.name)
+	case g.serving:
+		g.mu.Unlock()
+		return fmt.Errorf("serve gRPC %q on %s: already serving", g.name, g.ln.Addr())
+	case g.closing:
+		g.mu.Unlock()
+		return nil
+	}
+	g.serving = true
+	ln := g.ln
+	g.mu.Unlock()
+
+	err := g.srv.Serve(ln)
+	ln.Close()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closing {
+		return nil
+	}
+	if err == nil {
+		err = errors.New("stopped by somebody else")
+	}
+	return fmt.Errorf("serve gRPC %q on %s: %w", g.name, ln.Addr(), err)
+}
+
+// BeginDrain is T0: health says NOT_SERVING. A panic of it is not caught. A
+// second call does nothing.
+func (g *GRPC) BeginDrain(time.Time, time.Duration) {
+	g.mu.Lock()
+	began := g.began
+	g.began = true
+	g.mu.Unlock()
+	if !began && g.health != nil {
+		g.health.Shutdown()
+	}
+}
+
+// EndWindow notes the moment from which AcceptQuiet and Linger count, and does
+// BeginDrain's work if that was not called.
+func (g *GRPC) EndWindow() {
+	g.BeginDrain(time.Now(), 0)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.windowEnd.IsZero() {
+		g.windowEnd = time.Now()
+	}
+}
+
+// CloseWhenQuiet closes the listener as [Server.CloseWhenQuiet] does.
+func (g *GRPC) CloseWhenQuiet(ctx context.Context) error {
+	g.mu.Lock()
+	ln, end := g.ln, g.windowEnd
+	g.mu.Unlock()
+	if ln == nil {
+		return nil
+	}
+	if end.IsZero() {
+		end = time.Now()
+	}
+	if err := ln.closeWhenQuiet(ctx, end, g.cfg.AcceptQuiet, end.Add(g.cfg.Linger/2)); err != nil {
+		return fmt.Errorf("close the listener of gRPC server %q: %w", g.name, err)
+	}
+	return nil
+}
+
+// LingerOpen returns at once: see [GRPC].
+func (g *GRPC) LingerOpen(context.Context) {}
+
+// Shutdown calls GracefulStop and, when ctx is done before that returns, Stop.
+// cut is the number of connections that were open then. The error says that
+// connections were cut and why (the cause of ctx), that the listener could not
+// be closed, that GracefulStop panicked, or that it did not return after Stop
+// and was abandoned.
+func (g *GRPC) Shutdown(ctx context.Context) (cut int, err error) {
+	ln, graceful := g.begin()
+	if ln == nil {
+		return 0, nil
+	}
+	select {
+	case <-graceful:
+	case <-ctx.Done():
+		select {
+		case <-graceful:
+		default:
+			cut, _ = g.tracker.count()
+			if cut > 0 {
+				err = fmt.Errorf("shut down gRPC server %q: %d connections cut: %w", g.name, cut, context.Cause(ctx))
+			}
+		}
+	}
+	return cut, errors.Join(err, g.stop(ln, graceful))
+}
+
+// Close stops the server and closes every connection now.
+func (g *GRPC) Close() error {
+	g.mu.Lock()
+	g.closing = true
+	ln, graceful := g.ln, g.graceful
+	g.mu.Unlock()
+	if ln == nil {
+		return nil
+	}
+	return g.stop(ln, graceful)
+}
+
+// begin says that the server is to end and starts GracefulStop, once.
+func (g *GRPC) begin() (*listener, <-chan struct{}) {
+	g.EndWindow()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.closing = true
+	if g.ln != nil && g.graceful == nil {
+		g.graceful = make(chan struct{})
+		safe.Go(g.name, func() error { g.srv.GracefulStop(); return nil }, nil, func(err error) {
+			g.panicked = err
+			close(g.graceful)
+		})
+	}
+	return g.ln, g.graceful
+}
+
+// stop calls Stop, which is harmless after GracefulStop, and closes what is
+// left. graceful is nil when GracefulStop was not called.
+func (g *GRPC) stop(ln *listener, graceful <-chan struct{}) error {
+	err := safe.Do(g.name, func() error { g.srv.Stop(); return nil })
+	if lerr := ln.Close(); lerr != nil {
+		err = errors.Join(err, fmt.Errorf("close the listener of gRPC server %q: %w", g.name, lerr))
+	}
+	for _, c := range g.tracker.open() {
+		_ = c.Close()
+	}
+	if graceful == nil {
+		return err
+	}
+	timer := time.NewTimer(stopPatience)
+	defer timer.Stop()
+	select {
+	case <-graceful:
+		return errors.Join(err, g.panicked)
+	case <-timer.C:
+		return errors.Join(err, fmt.Errorf("shut down gRPC server %q: GracefulStop did not return %v after Stop", g.name, stopPatience))
+	}
+}
+
+// Stats returns what the server is doing now.
+func (g *GRPC) Stats() Stats {
+	st := Stats{
+		Accepted:    g.tracker.accepted.Load(),
+		LastArrival: g.tracker.at(g.tracker.lastAccept.Load()),
+	}
+	st.Conns, _ = g.tracker.count()
+	return st
+}

@@ -1,0 +1,180 @@
+package httpdrain
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+)
+
+const (
+	// backlogLook is how long one look into the kernel's queue of accepted
+	// connections may take. It is not a wait for new ones: it is long enough
+	// for a process whose CPU is throttled to get round to looking.
+	backlogLook = 20 * time.Millisecond
+	// acceptorStall is how long retire waits for an accept loop that is busy
+	// elsewhere (in a ConnContext that blocks, say) before it closes without it.
+	acceptorStall = time.Second
+)
+
+// errTLSConn says why connections that are TLS already are refused.
+var errTLSConn = errors.New("the listener hands out TLS connections, which cannot be tracked and served as HTTP/2 at once: " +
+	"give a plain listener and set TLSConfig")
+
+// listener hands out tracked connections. It can be retired: it stops
+// accepting while the server's accept loop stays parked in Accept, so that the
+// server neither fails nor spins, until Close ends that loop.
+type listener struct {
+	net.Listener
+	tracker *tracker
+	anyConn bool // TLS connections are handed out too
+
+	closeOnce sync.Once
+	closeErr  error
+	closed    chan struct{} // the listener below is closed
+	released  chan struct{} // Close was called
+
+	mu        sync.Mutex // guards everything that follows
+	accepting bool       // an accept loop has come
+	retiring  bool
+	done      bool // released is closed
+}
+
+func newListener(ln net.Listener, t *tracker) *listener {
+	return &listener{Listener: ln, tracker: t, closed: make(chan struct{}), released: make(chan struct{})}
+}
+
+// Accept waits for the next connection. Once the listener is retired it hands
+// out what the kernel has accepted already, closes the listener below and then
+// blocks until Close.
+func (l *listener) Accept() (net.Conn, error) {
+	for empty := 0; empty < 2; {
+		retiring := l.look()
+		nc, err := l.Listener.Accept()
+		if err == nil {
+			if _, is := nc.(*tls.Conn); is && !l.anyConn {
+				nc.Close()
+				return nil, errTLSConn
+			}
+			return l.tracker.admit(nc), nil
+		}
+		if !l.isRetiring() {
+			return nil, err
+		}
+		// One look can be late: a deadline that passes before the call is made
+		// is an error without a look. So only the second empty one counts.
+		if retiring {
+			empty++
+		}
+	}
+	l.closeBelow()
+	<-l.released
+	return nil, net.ErrClosed
+}
+
+// look prepares an Accept that does not wait, if the listener is retiring.
+func (l *listener) look() (retiring bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.accepting = true
+	if l.retiring {
+		l.setDeadline(time.Now().Add(backlogLook))
+	}
+	return l.retiring
+}
+
+func (l *listener) isRetiring() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.retiring
+}
+
+// setDeadline reports whether the listener below has deadlines.
+func (l *listener) setDeadline(t time.Time) bool {
+	d, ok := l.Listener.(interface{ SetDeadline(time.Time) error })
+	return ok && d.SetDeadline(t) == nil
+}
+
+// retire stops accepting and returns when the listener below is closed. A
+// connection that the kernel had accepted by then is handed out first, unless
+// ctx is done before or the listener below has no deadlines.
+func (l *listener) retire(ctx context.Context) error {
+	l.mu.Lock()
+	// Under the lock: a deadline in the past that is set after the accept loop
+	// has set its own would hide the backlog from it.
+	l.retiring = true
+	parked := l.accepting && l.setDeadline(time.Now())
+	l.mu.Unlock()
+	if parked {
+		stall := time.NewTimer(acceptorStall)
+		defer stall.Stop()
+		select {
+		case <-l.closed:
+		case <-ctx.Done():
+		case <-stall.C:
+		}
+	}
+	return l.closeBelow()
+}
+
+func (l *listener) closeBelow() error {
+	l.closeOnce.Do(func() {
+		l.closeErr = l.Listener.Close()
+		close(l.closed)
+	})
+	return l.closeErr
+}
+
+// Close closes the listener and ends the accept loop. Later calls return what
+// the first one returned.
+func (l *listener) Close() error {
+	err := l.closeBelow()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.done {
+		l.done = true
+		close(l.released)
+	}
+	return err
+}
+
+// closeWhenQuiet waits until nothing was accepted for quiet, counted from
+// start or from the last connection, and retires the listener; at the latest
+// at limit, or when ctx is done.
+func (l *listener) closeWhenQuiet(ctx context.Context, start time.Time, quiet time.Duration, limit time.Time) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		last := start
+		if accept := l.tracker.at(l.tracker.lastAccept.Load()); accept.After(last) {
+			last = accept
+		}
+		due := last.Add(quiet)
+		if due.After(limit) {
+			due = limit
+		}
+		wait := time.Until(due)
+		if wait <= 0 {
+			return l.retire(ctx)
+		}
+		timer.Reset(wait)
+		select {
+		case <-timer.C:
+		case <-l.closed:
+			return l.closeErr
+		case <-ctx.Done():
+			return l.retire(ctx)
+		}
+	}
+}
+
+// checkListener refuses what cannot work before anything is started.
+func checkListener(ln net.Listener) error {
+	if fmt.Sprintf("%T", ln) == "*tls.listener" {
+		return errTLSConn
+	}
+	return nil
+}

@@ -1,0 +1,176 @@
+package httpdrain
+
+import (
+	"context"
+	"io"
+	"net/http"
+)
+
+// handler counts requests and lets responses say goodbye.
+type handler struct{ *Server }
+
+func (s handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.lastArrival.Store(s.tracker.since())
+	next := s.next
+	if s.optionsStar && r.RequestURI == "*" && r.Method == http.MethodOptions {
+		next = http.HandlerFunc(optionsStar)
+	}
+	if r.ProtoMajor >= 2 {
+		s.serveStream(next, w, r)
+		return
+	}
+	c, _ := r.Context().Value(key{}).(*conn)
+	if c == nil {
+		// A ConnContext of the user that lost ours, or a call that did not
+		// come through our listener.
+		s.inFlight.Add(1)
+		defer s.inFlight.Add(-1)
+		s.serve1(next, w, r)
+		return
+	}
+	s.inFlight.Add(1)
+	c.request.Store(requestBits(r))
+	defer s.endRequest(c)
+	if c.spent {
+		ctx, stop := s.detach(r.Context())
+		defer stop()
+		old := r
+		r = r.WithContext(ctx)
+		defer keepForm(old, r)
+	}
+	if s.windowOver.Load() {
+		s.lateStream(c)
+	}
+	s.serve1(next, w, r)
+}
+
+func (s handler) serve1(next http.Handler, w http.ResponseWriter, r *http.Request) {
+	if !s.draining.Load() {
+		next.ServeHTTP(w, r)
+		return
+	}
+	full, ok := w.(http1Writer)
+	if !ok {
+		next.ServeHTTP(w, r)
+		return
+	}
+	cw := &closeWriter1{http1Writer: full}
+	next.ServeHTTP(cw, r)
+	cw.sayClose() // a handler that wrote nothing; not reached by a panic, which aborts the response
+}
+
+func (s handler) endRequest(c *conn) {
+	bits := c.request.Swap(0)
+	if bits&requestActive != 0 { // else it was hijacked
+		s.inFlight.Add(-1)
+	}
+	if bits&requestCut != 0 {
+		c.spent = true
+	}
+}
+
+// lateStream cancels an event stream that arrives after the window: nobody
+// would end it before it is cut.
+func (s handler) lateStream(c *conn) {
+	c.cutStream()
+}
+
+// detach gives a request a context of its own in place of one whose parent,
+// the connection's, was cancelled for the request before it.
+func (s handler) detach(ctx context.Context) (context.Context, func()) {
+	s.mu.Lock()
+	base := s.base
+	s.mu.Unlock()
+	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(base, func() { cancel(context.Cause(base)) })
+	return ctx, func() { stop(); cancel(nil) }
+}
+
+// serveStream serves one HTTP/2 request, which has a context of its own since
+// it shares its connection.
+func (s handler) serveStream(next http.Handler, w http.ResponseWriter, r *http.Request) {
+	s.inFlight.Add(1)
+	defer s.inFlight.Add(-1)
+	st := &stream{server: s.Server}
+	st.Context, st.cancel = context.WithCancelCause(r.Context())
+	defer s.endStream(st)
+	if requestBits(r)&requestStream != 0 {
+		if s.windowOver.Load() || !s.markStream(st) {
+			st.cancel(ErrWindowOver)
+		}
+	}
+	own := r.WithContext(st)
+	defer keepForm(r, own)
+	if s.draining.Load() {
+		if full, ok := w.(http2Writer); ok {
+			cw := &closeWriter2{http2Writer: full, server: s.Server}
+			next.ServeHTTP(cw, own)
+			cw.sayClose()
+			return
+		}
+	}
+	next.ServeHTTP(w, own)
+}
+
+// keepForm gives net/http back the form that was parsed on a copy of its
+// request, because it removes the form's temporary files.
+func keepForm(original, copied *http.Request) {
+	if original.MultipartForm == nil {
+		original.MultipartForm = copied.MultipartForm
+	}
+}
+
+// requestBits says what kind of request this is. Only an Accept that is
+// exactly an event stream makes one: clients that take JSON or an event
+// stream, whichever comes, send ordinary requests.
+func requestBits(r *http.Request) uint32 {
+	bits := uint32(requestActive)
+	if accept := r.Header["Accept"]; len(accept) == 1 && accept[0] == "text/event-stream" {
+		bits |= requestStream
+	}
+	if len(r.Header["Upgrade"]) > 0 || r.Method == http.MethodConnect {
+		bits |= requestUpgrade
+	}
+	return bits
+}
+
+// stream is the context of one HTTP/2 request.
+type stream struct {
+	context.Context
+	cancel context.CancelCauseFunc
+	server *Server
+}
+
+func (st *stream) Value(k any) any {
+	if k == (key{}) {
+		return st
+	}
+	return st.Context.Value(k)
+}
+
+// markStream has st cancelled at the window's end. It reports false when that
+// has passed.
+func (s *Server) markStream(st *stream) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.windowOver.Load() {
+		return false
+	}
+	s.streams[st] = struct{}{}
+	return true
+}
+
+func (s *Server) endStream(st *stream) {
+	s.mu.Lock()
+	delete(s.streams, st)
+	s.mu.Unlock()
+	st.cancel(nil)
+}
+
+// optionsStar answers as net/http does.
+func optionsStar(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Length", "0")
+	if r.ContentLength != 0 {
+		_, _ = io.Copy(io.Discard, http.MaxBytesReader(w, r.Body, 4<<10))
+	}
+}

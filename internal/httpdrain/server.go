@@ -1,0 +1,235 @@
+// Package httpdrain takes an http.Server, or a gRPC server by its shape, out
+// of service without failing a request.
+//
+// The timeline, with T0 the moment at which the process was asked to stop:
+//
+//	T0              BeginDrain     HTTP/1.x responses to requests that arrive from now on say Connection: close
+//	T0+GoAwayAfter                 HTTP/2 connections get GOAWAY; Draining closes; hijacked connections are told, spread out
+//	T0+window       EndWindow      contexts of streams are cancelled, hijacked connections are closed
+//	then            CloseWhenQuiet the listener closes once nothing was accepted for AcceptQuiet
+//	then            LingerOpen     connections that are open go on being served, told to close
+//	then            Shutdown       http.Server.Shutdown for what is left, then Close, cut requests counted
+//
+// http.Server.Shutdown comes last because its accept loop and its read loops
+// drop what they have just read once it has begun, even the first request on a
+// new connection (net/http, conn.serve; golang/go#75591). Keep-alive is never
+// switched off for the same reason.
+package httpdrain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// ErrWindowOver is the cause (context.Cause) of a stream's context that was
+// cancelled because the drain window was over.
+var ErrWindowOver = errors.New("drain window over")
+
+// Config is the timing of a goodbye. A value that is not positive is 0.
+type Config struct {
+	// AcceptQuiet is for how long nothing may have been accepted before the
+	// listener closes.
+	AcceptQuiet time.Duration
+	// Linger is for how long, counted from the window's end, open connections
+	// go on being served. Half of it is the most that AcceptQuiet may take.
+	Linger time.Duration
+	// GoAwayAfter is how long after T0 clients on HTTP/2, handlers that watch
+	// Draining, and hijacked connections are told: while endpoints still point
+	// here a client that reconnects may land here again. It is clipped to half
+	// of the window.
+	GoAwayAfter time.Duration
+}
+
+func (c Config) clean() Config {
+	c.AcceptQuiet = max(c.AcceptQuiet, 0)
+	c.Linger = max(c.Linger, 0)
+	c.GoAwayAfter = max(c.GoAwayAfter, 0)
+	return c
+}
+
+// Stats is a moment's view of one server. The fields are read one by one, so
+// that they need not fit each other exactly.
+type Stats struct {
+	InFlight    int64     // requests whose handler runs and has not hijacked its connection; 0 for gRPC, where they cannot be seen
+	Conns       int       // open connections that are not hijacked
+	Hijacked    int       // open connections that a handler took over
+	Accepted    uint64    // connections accepted since Bind
+	LastArrival time.Time // when the latest request arrived (HTTP) or the latest connection was accepted (gRPC); zero before the first
+}
+
+// Option changes how a Server is made.
+type Option func(*Server)
+
+// WithListener serves on ln in place of one made from srv.Addr. The Server
+// owns it from Bind on. It must hand out plain connections: TLS is added when
+// srv.TLSConfig has a certificate.
+func WithListener(ln net.Listener) Option {
+	return func(s *Server) { s.given = ln }
+}
+
+// Server is one http.Server with its goodbye. Its methods may be called
+// concurrently and in any order; what makes no sense is an error or does
+// nothing.
+type Server struct {
+	name    string
+	srv     *http.Server
+	cfg     Config
+	given   net.Listener
+	tracker *tracker
+
+	next        http.Handler // the user's, set by Bind
+	optionsStar bool         // OPTIONS * is answered here, as net/http would
+	inFlight    atomic.Int64
+	lastArrival atomic.Int64  // nanoseconds after tracker.created, 0 before the first
+	draining    atomic.Bool   // T0 has passed
+	windowOver  atomic.Bool   // EndWindow was called
+	goodbye     chan struct{} // closed at T0+GoAwayAfter
+
+	mu        sync.Mutex // guards everything that follows, and conn.goodbye
+	ln        *listener
+	tls       bool
+	h2        *http2Goodbye // nil when HTTP/2 is not ours
+	base      context.Context
+	serving   bool
+	closing   bool // Shutdown or Close was called
+	began     bool
+	said      bool // goodbye is closed
+	windowEnd time.Time
+	stopSpeak context.CancelFunc // ends the goroutine that says goodbye
+	spoken    chan struct{}      // closed when that goroutine has ended
+	streams   map[*stream]struct{}
+}
+
+// New prepares srv, which is the caller's and is used once. Nothing of srv is
+// read or changed before Bind, so that its fields may still be set until then.
+func New(name string, srv *http.Server, cfg Config, opts ...Option) *Server {
+	s := &Server{
+		name:    name,
+		srv:     srv,
+		cfg:     cfg.clean(),
+		tracker: newTracker(),
+		goodbye: make(chan struct{}),
+		streams: make(map[*stream]struct{}),
+	}
+	for _, opt := range opts {
+		opt(s)
+	}
+	return s
+}
+
+// Name returns the name given to New.
+func (s *Server) Name() string { return s.name }
+
+// Bind listens on srv.Addr, ":http" or with TLS ":https" when that is empty,
+// and puts the tracking around srv's Handler, BaseContext, ConnContext,
+// ConnState and TLSNextProto, which are called as before. Serving is with TLS
+// when srv.TLSConfig has Certificates, GetCertificate or GetConfigForClient.
+//
+// It fails when the address cannot be bound, when the server is nil, and when
+// it is called twice or after Shutdown; the error has the name and the address.
+func (s *Server) Bind(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.srv == nil:
+		return fmt.Errorf("bind server %q: nil *http.Server", s.name)
+	case s.ln != nil:
+		return fmt.Errorf("bind server %q: already bound to %s", s.name, s.ln.Addr())
+	case s.closing:
+		return fmt.Errorf("bind server %q: %w", s.name, http.ErrServerClosed)
+	}
+	c := s.srv.TLSConfig
+	s.tls = c != nil && (len(c.Certificates) > 0 || c.GetCertificate != nil || c.GetConfigForClient != nil)
+	ln := s.given
+	if ln == nil {
+		addr := s.srv.Addr
+		if addr == "" {
+			addr = ":http"
+			if s.tls {
+				addr = ":https"
+			}
+		}
+		var lc net.ListenConfig
+		var err error
+		if ln, err = lc.Listen(ctx, "tcp", addr); err != nil {
+			return fmt.Errorf("bind server %q to %q: %w", s.name, addr, err)
+		}
+	} else if err := checkListener(ln); err != nil {
+		return fmt.Errorf("bind server %q to the given listener on %s: %w", s.name, ln.Addr(), err)
+	}
+	s.ln = newListener(ln, s.tracker)
+	s.wrap()
+	return nil
+}
+
+// Addr returns the address that the server listens on, nil before Bind.
+func (s *Server) Addr() net.Addr {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ln == nil {
+		return nil
+	}
+	return s.ln.Addr()
+}
+
+// Serve serves until Shutdown or Close and then returns nil. Contexts of
+// requests have the values of base (behind those of the user's own
+// BaseContext) and are cancelled with it: base is to be cancelled only when
+// the process is stopping, after Shutdown.
+//
+// It returns an error when the server ends by itself, when somebody else
+// closed it, when it was not bound, and when it is called twice.
+func (s *Server) Serve(base context.Context) error {
+	s.mu.Lock()
+	switch {
+	case s.ln == nil:
+		s.mu.Unlock()
+		return fmt.Errorf("serve %q: not bound: call Bind first", s.name)
+	case s.serving:
+		s.mu.Unlock()
+		return fmt.Errorf("serve %q on %s: already serving", s.name, s.ln.Addr())
+	case s.closing:
+		s.mu.Unlock()
+		return nil
+	}
+	s.serving = true
+	s.base = base
+	ln, withTLS := s.ln, s.tls
+	s.mu.Unlock()
+
+	var err error
+	if withTLS {
+		err = s.srv.ServeTLS(ln, "", "")
+	} else {
+		err = s.srv.Serve(ln)
+	}
+	// ServeTLS leaves the listener open when it fails before it serves.
+	ln.Close()
+	s.mu.Lock()
+	closing := s.closing
+	s.mu.Unlock()
+	if errors.Is(err, http.ErrServerClosed) {
+		if closing {
+			return nil
+		}
+		err = fmt.Errorf("closed by somebody else: %w", err)
+	}
+	return fmt.Errorf("serve %q on %s: %w", s.name, ln.Addr(), err)
+}
+
+// Stats returns what the server is doing now.
+func (s *Server) Stats() Stats {
+	st := Stats{
+		InFlight:    s.inFlight.Load(),
+		Accepted:    s.tracker.accepted.Load(),
+		LastArrival: s.tracker.at(s.lastArrival.Load()),
+	}
+	st.Conns, st.Hijacked = s.tracker.count()
+	return st
+}

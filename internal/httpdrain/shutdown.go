@@ -1,0 +1,113 @@
+package httpdrain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// CloseWhenQuiet waits until nothing was accepted for AcceptQuiet, counted
+// from the window's end (now, without EndWindow) or from the last connection,
+// then closes the listener. It waits until half of Linger after the window's
+// end at most, and closes at once when ctx is done. Connections that are open,
+// and those that the kernel had accepted, go on being served; Serve does not
+// return. The error is the one of closing the listener.
+func (s *Server) CloseWhenQuiet(ctx context.Context) error {
+	s.mu.Lock()
+	ln, end := s.ln, s.windowEndLocked()
+	s.mu.Unlock()
+	if ln == nil {
+		return nil
+	}
+	if err := ln.closeWhenQuiet(ctx, end, s.cfg.AcceptQuiet, end.Add(s.cfg.Linger/2)); err != nil {
+		return fmt.Errorf("close the listener of server %q: %w", s.name, err)
+	}
+	return nil
+}
+
+func (s *Server) windowEndLocked() time.Time {
+	if s.windowEnd.IsZero() {
+		return time.Now()
+	}
+	return s.windowEnd
+}
+
+// LingerOpen returns when no connection is open but hijacked ones, when Linger
+// is over, counted from the window's end, or when ctx is done.
+func (s *Server) LingerOpen(ctx context.Context) {
+	s.mu.Lock()
+	end := s.windowEndLocked()
+	s.mu.Unlock()
+	ctx, cancel := context.WithDeadline(ctx, end.Add(s.cfg.Linger))
+	defer cancel()
+	s.tracker.waitNoneServed(ctx)
+}
+
+// Shutdown ends the window, if EndWindow has not, closes the listener and idle
+// connections and waits for requests in flight until ctx is done. Then it
+// closes everything that is left, hijacked connections too. cut is the number
+// of requests that were in flight then. Their handlers may still run: their
+// contexts are cancelled and their connections are closed.
+//
+// The error says how many requests were cut and why (the cause of ctx), or
+// that the listener could not be closed. A second call is as good as the
+// first; after Close there is nothing left to do.
+func (s *Server) Shutdown(ctx context.Context) (cut int, err error) {
+	ln := s.begin()
+	if ln == nil {
+		return 0, nil
+	}
+	for _, c := range s.tracker.open() {
+		// net/http waits five seconds for a connection that has never sent
+		// anything: a health check of a load balancer, a browser's spare one.
+		if !c.used.Load() {
+			_ = c.Close()
+		}
+	}
+	err = s.srv.Shutdown(ctx)
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		err = nil
+		if cut = int(s.inFlight.Load()); cut > 0 {
+			err = fmt.Errorf("shut down server %q: %d requests cut: %w", s.name, cut, context.Cause(ctx))
+		}
+	} else if err != nil {
+		err = fmt.Errorf("shut down server %q: %w", s.name, err)
+	}
+	return cut, errors.Join(err, s.closeAll(ln))
+}
+
+// Close closes the listener and every connection now. A second call returns
+// nil.
+func (s *Server) Close() error {
+	ln := s.begin()
+	if ln == nil {
+		return nil
+	}
+	return s.closeAll(ln)
+}
+
+// begin says that the server is to end. It returns nil when there is nothing
+// to end yet, and nothing will be: Bind fails from now on.
+func (s *Server) begin() *listener {
+	s.mu.Lock()
+	s.closing = true
+	ln := s.ln
+	s.mu.Unlock()
+	s.EndWindow()
+	return ln
+}
+
+func (s *Server) closeAll(ln *listener) error {
+	err := s.srv.Close()
+	if lerr := ln.Close(); err == nil {
+		err = lerr // the server had not begun to serve
+	}
+	for _, c := range s.tracker.open() {
+		_ = c.Close()
+	}
+	if err != nil {
+		return fmt.Errorf("close server %q: %w", s.name, err)
+	}
+	return nil
+}

@@ -1,0 +1,100 @@
+package httpdrain
+
+import (
+	"context"
+	"net"
+	"net/http"
+)
+
+// key finds the connection (HTTP/1) or the stream (HTTP/2) of a request in its
+// context.
+type key struct{}
+
+// wrap puts the tracking around what the user has set. It is called once, by
+// Bind, with s.mu held.
+func (s *Server) wrap() {
+	s.next = s.srv.Handler
+	if s.next == nil {
+		s.next = http.DefaultServeMux
+	}
+	s.srv.Handler = handler{s}
+	// net/http answers OPTIONS * above the handler; it would be one response
+	// that neither counts nor says goodbye.
+	s.optionsStar = !s.srv.DisableGeneralOptionsHandler
+	s.srv.DisableGeneralOptionsHandler = true
+
+	userBase := s.srv.BaseContext
+	s.srv.BaseContext = func(ln net.Listener) context.Context {
+		s.mu.Lock()
+		base := s.base
+		s.mu.Unlock()
+		if userBase == nil {
+			return base
+		}
+		ctx := userBase(ln)
+		if ctx == nil {
+			return nil // net/http panics with a message of its own
+		}
+		ctx, cancel := context.WithCancelCause(withValuesOf(ctx, base))
+		context.AfterFunc(base, func() { cancel(context.Cause(base)) })
+		return ctx
+	}
+
+	userConn := s.srv.ConnContext
+	s.srv.ConnContext = func(ctx context.Context, nc net.Conn) context.Context {
+		if c := trackedConn(nc); c != nil {
+			var cancel context.CancelCauseFunc
+			ctx, cancel = context.WithCancelCause(ctx)
+			c.server = s
+			c.withContext(cancel)
+			ctx = context.WithValue(ctx, key{}, c)
+		}
+		if userConn != nil {
+			return userConn(ctx, nc)
+		}
+		return ctx
+	}
+
+	userState := s.srv.ConnState
+	s.srv.ConnState = func(nc net.Conn, state http.ConnState) {
+		if state == http.StateHijacked {
+			if c := trackedConn(nc); c != nil {
+				s.hijack(c)
+			}
+		}
+		if userState != nil {
+			userState(nc, state)
+		}
+	}
+	s.h2 = s.wrapHTTP2()
+}
+
+// hijack moves a request from in-flight to hijacked.
+func (s *Server) hijack(c *conn) {
+	c.hijacked.Store(true)
+	if c.request.Swap(0)&requestActive != 0 {
+		s.inFlight.Add(-1)
+	}
+	// It no longer counts among those that are waited for.
+	c.tracker.wake()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.said && !c.goodbye.scheduled {
+		c.goodbye.tell()
+	}
+}
+
+// values is a context with the values of another behind its own.
+type values struct {
+	context.Context
+	behind context.Context
+}
+
+func withValuesOf(ctx, behind context.Context) context.Context { return values{ctx, behind} }
+
+func (v values) Value(key any) any {
+	if value := v.Context.Value(key); value != nil {
+		return value
+	}
+	return v.behind.Value(key)
+}
