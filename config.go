@@ -1,0 +1,292 @@
+package lifecycle
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// Off turns a duration of [Config] off, where zero would give its default. In a
+// configuration file that is written as 0.
+const Off time.Duration = -1
+
+// DrainReadiness says what /readyz answers while the App drains.
+type DrainReadiness string
+
+const (
+	// ReadinessDown fails /readyz from the first moment of the drain on. On a
+	// node shutdown, a kubelet eviction, a failed liveness probe or a fatal
+	// unit nothing else tells the endpoints controller to look elsewhere.
+	ReadinessDown DrainReadiness = "down"
+
+	// ReadinessServing leaves /readyz as it is until the listeners close. It is
+	// for a single replica, and for a Service with externalTrafficPolicy Local:
+	// kube-proxy falls back to endpoints that terminate and are still ready
+	// when there are no others (KEP-1669, KEP-1672), and going down leaves it
+	// with none.
+	ReadinessServing DrainReadiness = "serving"
+)
+
+// DrainWait says whether the drain waits for the cluster to notice.
+type DrainWait string
+
+const (
+	// WaitAuto waits, unless there is nobody to wait for: the App was never
+	// ready, nothing listens, or somebody pressed Ctrl-C at a terminal outside
+	// of Kubernetes.
+	WaitAuto DrainWait = "auto"
+	// WaitAlways waits in these cases too.
+	WaitAlways DrainWait = "always"
+	// WaitNever does not wait. Drainers still run.
+	WaitNever DrainWait = "never"
+)
+
+// HealthOff as [Config].HealthAddr runs the App without a health server.
+const HealthOff = "off"
+
+// Config holds what an operator may tune. The zero value is a sound
+// configuration: every field has a default. It is a plain value; [New] copies
+// it.
+//
+// The time that a stop may take is fixed by three of the fields:
+//
+//	T0                                      the stop is requested
+//	T0 + DrainInterval                      the window is over
+//	T0 + DrainInterval + ShutdownGrace      everything has ended
+//	T0 + DrainInterval + ShutdownGrace + 2s the watchdog ends the process
+//
+// The last one, after PreStop, has to be within the grace that Kubernetes
+// gives; [New] refuses a Config for which it is not.
+type Config struct {
+	// Name of the service, in the log and the report. Defaults to the name of
+	// the program.
+	Name string `koanf:"name" json:"name"`
+
+	// HealthAddr is where the health planes are served, apart from everything
+	// else. Defaults to ":8081"; "off" ([HealthOff]) serves none.
+	HealthAddr string `koanf:"health_addr" json:"healthAddr"`
+
+	// DrainInterval is the window in which readiness is down and everything is
+	// still served, so that the cluster can take this process out of every
+	// load balancer before it goes: the period of the readiness probe times
+	// its failure threshold, and what endpoints take to spread. Drainers run
+	// inside it. Defaults to 5 s; Off leaves no window.
+	DrainInterval time.Duration `koanf:"drain_interval" json:"drainInterval"`
+
+	// DrainQuiet ends the window early: once no request is in flight, none has
+	// arrived for this long and every drainer has returned, but not before
+	// DrainMin. Defaults to not at all.
+	DrainQuiet time.Duration `koanf:"drain_quiet" json:"drainQuiet"`
+
+	// DrainMin is the shortest window that DrainQuiet can make. Defaults to
+	// 1 s, or to DrainInterval when that is shorter.
+	DrainMin time.Duration `koanf:"drain_min" json:"drainMin"`
+
+	// DrainReadiness is what /readyz answers in the window. Defaults to "down".
+	DrainReadiness DrainReadiness `koanf:"drain_readiness" json:"drainReadiness"`
+
+	// DrainWait says whether the window may be skipped. Defaults to "auto".
+	DrainWait DrainWait `koanf:"drain_wait" json:"drainWait"`
+
+	// GoAwayAfter is when, after T0, HTTP/2 connections, websockets and streams
+	// are told to go elsewhere. Earlier their clients would come back here,
+	// because endpoints still do. At most half of the window. Defaults to 1 s.
+	GoAwayAfter time.Duration `koanf:"go_away_after" json:"goAwayAfter"`
+
+	// AcceptQuiet is how long nothing may have connected before the listeners
+	// close, after the window. Defaults to 1 s, or to half of Linger when that
+	// is shorter.
+	AcceptQuiet time.Duration `koanf:"accept_quiet" json:"acceptQuiet"`
+
+	// Linger is how long after the window connections that are open go on
+	// being served, so that a client that was idle all through the window does
+	// not lose the request that it sends next. Ends early when none is left.
+	// Defaults to 5 s, or a quarter of ShutdownGrace when that is shorter.
+	Linger time.Duration `koanf:"linger" json:"linger"`
+
+	// ShutdownGrace is what everything after the window may take together:
+	// requests in flight, units, hooks. Keep it below the pod's
+	// terminationGracePeriodSeconds. Defaults to 20 s.
+	ShutdownGrace time.Duration `koanf:"shutdown_grace" json:"shutdownGrace"`
+
+	// UnitSlice is the part of ShutdownGrace that is kept for units to return
+	// in. Defaults to 5 s, or a quarter of ShutdownGrace when that is shorter.
+	UnitSlice time.Duration `koanf:"unit_slice" json:"unitSlice"`
+
+	// HookSlice is the part of ShutdownGrace that is kept for shutdown hooks.
+	// Defaults to 5 s, or a quarter of ShutdownGrace when that is shorter.
+	HookSlice time.Duration `koanf:"hook_slice" json:"hookSlice"`
+
+	// MinSlice is what each hook is sure to get, whatever the hooks before it
+	// took. Defaults to 1 s, or an equal share of HookSlice when that is
+	// shorter. With Off a hook may take all that is left, and the hooks behind
+	// it are skipped and reported.
+	MinSlice time.Duration `koanf:"min_slice" json:"minSlice"`
+
+	// ProbeTimeout is the longest that a health plane takes to answer. Defaults
+	// to 900 ms: the kubelet gives up after 1 s unless told otherwise.
+	ProbeTimeout time.Duration `koanf:"probe_timeout" json:"probeTimeout"`
+
+	// SignalDebounce is the time within which two signals are one request:
+	// process managers and wrappers send some twice. Defaults to 250 ms.
+	SignalDebounce time.Duration `koanf:"signal_debounce" json:"signalDebounce"`
+
+	// ExitOnSignal makes Run return the signal that stopped it, so that
+	// [ExitCode] gives 128+n. It is for work that runs to completion: a Job
+	// whose pod exits 0 on SIGTERM counts as complete.
+	ExitOnSignal bool `koanf:"exit_on_signal" json:"exitOnSignal"`
+
+	// TerminationGrace is the pod's terminationGracePeriodSeconds, as the
+	// manifest has it. Declared, it is checked against the times above; the
+	// downward API does not carry it. Defaults to not declared.
+	TerminationGrace time.Duration `koanf:"termination_grace" json:"terminationGrace"`
+
+	// LivenessGrace and StartupGrace are the terminationGracePeriodSeconds of
+	// the liveness and the startup probe, which replace the pod's when that
+	// probe fails. Default to not declared.
+	LivenessGrace time.Duration `koanf:"liveness_grace" json:"livenessGrace"`
+	StartupGrace  time.Duration `koanf:"startup_grace" json:"startupGrace"`
+
+	// PreStop is the time that the pod's preStop hook takes, which the grace
+	// pays for as well. Defaults to none.
+	PreStop time.Duration `koanf:"pre_stop" json:"preStop"`
+
+	// TerminationLog is the file that Kubernetes reads a container's last words
+	// from. It is written when it exists and never created. Defaults to
+	// "/dev/termination-log"; "off" writes none.
+	TerminationLog string `koanf:"termination_log" json:"terminationLog"`
+}
+
+// margin is kept between the end of the shutdown and the watchdog, and counted
+// into what the grace has to hold.
+const margin = 2 * time.Second
+
+// DefaultConfig returns the Config with every default filled in.
+func DefaultConfig() Config { return Config{}.WithDefaults() }
+
+// WithDefaults returns a copy in which every field has its value: defaults in
+// place of zeros. Off stays what it is.
+func (c Config) WithDefaults() Config {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	if c.Name == "" {
+		c.Name = filepath.Base(os.Args[0])
+	}
+	if c.HealthAddr == "" {
+		c.HealthAddr = ":8081"
+	}
+	if c.DrainReadiness == "" {
+		c.DrainReadiness = ReadinessDown
+	}
+	if c.DrainWait == "" {
+		c.DrainWait = WaitAuto
+	}
+	if c.TerminationLog == "" {
+		c.TerminationLog = "/dev/termination-log"
+	}
+	def(&c.DrainInterval, 5*time.Second)
+	def(&c.DrainMin, min(time.Second, on(c.DrainInterval)))
+	def(&c.GoAwayAfter, time.Second)
+	def(&c.ShutdownGrace, 20*time.Second)
+	quarter := min(5*time.Second, on(c.ShutdownGrace)/4)
+	def(&c.Linger, quarter)
+	def(&c.UnitSlice, quarter)
+	def(&c.HookSlice, quarter)
+	def(&c.AcceptQuiet, min(time.Second, on(c.Linger)/2))
+	def(&c.ProbeTimeout, 900*time.Millisecond)
+	def(&c.SignalDebounce, 250*time.Millisecond)
+	return c
+}
+
+// on is the duration that d stands for: none for Off.
+func on(d time.Duration) time.Duration {
+	if d == Off {
+		return 0
+	}
+	return d
+}
+
+// total is how long a stop may take, from T0 to the watchdog.
+func (c Config) total() time.Duration {
+	return on(c.DrainInterval) + on(c.ShutdownGrace) + margin
+}
+
+// Validate names every field that makes no sense and every sum that does not
+// add up, with what would. It looks at the Config with its defaults.
+func (c Config) Validate() error {
+	c = c.WithDefaults()
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("config: "+format, args...)) }
+
+	for _, f := range []struct {
+		name     string
+		d        time.Duration
+		required bool
+	}{
+		{"DrainInterval", c.DrainInterval, false}, {"DrainQuiet", c.DrainQuiet, false}, {"DrainMin", c.DrainMin, false},
+		{"GoAwayAfter", c.GoAwayAfter, false}, {"AcceptQuiet", c.AcceptQuiet, false}, {"Linger", c.Linger, false},
+		{"ShutdownGrace", c.ShutdownGrace, true}, {"UnitSlice", c.UnitSlice, false}, {"HookSlice", c.HookSlice, false},
+		{"MinSlice", c.MinSlice, false}, {"ProbeTimeout", c.ProbeTimeout, true}, {"SignalDebounce", c.SignalDebounce, false},
+		{"TerminationGrace", c.TerminationGrace, false}, {"LivenessGrace", c.LivenessGrace, false},
+		{"StartupGrace", c.StartupGrace, false}, {"PreStop", c.PreStop, false},
+	} {
+		switch {
+		case f.d == Off && f.required:
+			bad("%s is off, and has to be more than 0", f.name)
+		case f.d < 0 && f.d != Off:
+			bad("%s is %v, want 0 (its default), more, or Off", f.name, f.d)
+		}
+	}
+	switch c.DrainReadiness {
+	case ReadinessDown, ReadinessServing:
+	default:
+		bad("DrainReadiness is %q, want %q or %q", c.DrainReadiness, ReadinessDown, ReadinessServing)
+	}
+	switch c.DrainWait {
+	case WaitAuto, WaitAlways, WaitNever:
+	default:
+		bad("DrainWait is %q, want %q, %q or %q", c.DrainWait, WaitAuto, WaitAlways, WaitNever)
+	}
+	if c.HealthAddr != HealthOff {
+		if _, _, err := net.SplitHostPort(c.HealthAddr); err != nil {
+			bad("HealthAddr is %q, want host:port, :port or %q: %w", c.HealthAddr, HealthOff, err)
+		}
+	}
+	if len(errs) > 0 {
+		return errors.Join(errs...) // sums of senseless numbers say nothing
+	}
+
+	if on(c.DrainMin) > on(c.DrainInterval) {
+		bad("DrainMin (%v) is longer than the window, DrainInterval (%v)", on(c.DrainMin), on(c.DrainInterval))
+	}
+	if sum := on(c.Linger) + on(c.UnitSlice) + on(c.HookSlice); sum > c.ShutdownGrace {
+		bad("Linger + UnitSlice + HookSlice is %v + %v + %v = %v, and has to fit into ShutdownGrace, which is %v",
+			on(c.Linger), on(c.UnitSlice), on(c.HookSlice), sum, c.ShutdownGrace)
+	}
+	if on(c.AcceptQuiet) > on(c.Linger) {
+		bad("AcceptQuiet (%v) is longer than Linger (%v), in which it has to fit", on(c.AcceptQuiet), on(c.Linger))
+	}
+	if on(c.MinSlice) > on(c.HookSlice) {
+		bad("MinSlice (%v) is longer than HookSlice (%v), which all hooks share", on(c.MinSlice), on(c.HookSlice))
+	}
+	for _, g := range []struct {
+		field, where string
+		grace        time.Duration
+	}{
+		{"TerminationGrace", "the pod's terminationGracePeriodSeconds", c.TerminationGrace},
+		{"LivenessGrace", "the liveness probe's terminationGracePeriodSeconds", c.LivenessGrace},
+		{"StartupGrace", "the startup probe's terminationGracePeriodSeconds", c.StartupGrace},
+	} {
+		if need := on(c.PreStop) + c.total(); on(g.grace) > 0 && need > g.grace {
+			bad("PreStop + DrainInterval + ShutdownGrace + margin is %v + %v + %v + %v = %v, and %s (%s) gives %v: the kubelet would kill the process before it is done; raise that or lower these",
+				on(c.PreStop), on(c.DrainInterval), c.ShutdownGrace, margin, need, g.where, g.field, g.grace)
+		}
+	}
+	return errors.Join(errs...)
+}

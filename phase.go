@@ -1,0 +1,82 @@
+package lifecycle
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/fsm"
+)
+
+// Phase is where an [App] is in its one life.
+type Phase string
+
+// The phases, in order. Each is entered at most once.
+const (
+	PhaseCreated  Phase = "created"  // New has returned
+	PhaseStarting Phase = "starting" // Run was called: listeners are bound, units started
+	PhaseRunning  Phase = "running"  // every unit has started
+	PhaseDraining Phase = "draining" // a stop was requested: everything is still served
+	PhaseStopping Phase = "stopping" // units are cancelled, hooks run
+	PhaseStopped  Phase = "stopped"  // it ended cleanly
+	PhaseFailed   Phase = "failed"   // it ended with an error
+	PhaseKilled   Phase = "killed"   // a further signal or the watchdog ended the process
+)
+
+// Phases returns the table that every App lives by. The caller owns it.
+func Phases() fsm.Table[Phase] {
+	t := maps.Clone(phases)
+	for p := range t {
+		t[p] = slices.Clone(t[p])
+	}
+	return t
+}
+
+var phases = fsm.Table[Phase]{
+	PhaseCreated:  {PhaseStarting, PhaseFailed},
+	PhaseStarting: {PhaseRunning, PhaseStopping, PhaseKilled},
+	PhaseRunning:  {PhaseDraining, PhaseKilled},
+	PhaseDraining: {PhaseStopping, PhaseKilled},
+	PhaseStopping: {PhaseStopped, PhaseFailed, PhaseKilled},
+	PhaseStopped:  {},
+	PhaseFailed:   {},
+	PhaseKilled:   {},
+}
+
+// KindApp is the Kind of the events that an App's changes of phase make.
+const KindApp = "app"
+
+// Phase returns the phase that the App is in.
+func (a *App) Phase() Phase { return a.phases.State() }
+
+// Reached returns a channel that is closed when the App enters p. A phase is
+// entered at most once, so the channel stays closed; for a word that is no
+// phase it never closes.
+func (a *App) Reached(p Phase) <-chan struct{} { return a.reached[p] }
+
+// EnteredAt returns when the App entered p, and the zero time when it has not.
+func (a *App) EnteredAt(p Phase) time.Time {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.entered[p]
+}
+
+// Events returns the stream of everything that changes in the App: its phases
+// (Kind [KindApp]), its units (Kind worker.KindWorker) and its probes (Kind
+// "probe"), each life in order.
+func (a *App) Events() *fsm.Dispatcher { return &a.events }
+
+// enter changes the phase, notes when, and lets go of who waits for it.
+func (a *App) enter(p Phase, cause error) {
+	if err := a.phases.To(p, cause); err != nil {
+		// Only a process that is being killed leaves the path.
+		a.log.Error("phase change refused", "error", err)
+		return
+	}
+	_, at := a.phases.Since()
+	a.mu.Lock()
+	a.entered[p] = at
+	a.mu.Unlock()
+	close(a.reached[p])
+	a.terminationLog()
+}

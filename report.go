@@ -1,0 +1,234 @@
+package lifecycle
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+	"unicode/utf8"
+
+	"github.com/pleme-io/lifecycle-go/worker"
+)
+
+// Report is the account of one life of an [App]: why it stopped, how long each
+// phase took, and how each of its parts ended. It is plain data.
+type Report struct {
+	Name        string      `json:"name"`
+	Phase       Phase       `json:"phase"`             // where it is, or ended
+	Reason      string      `json:"reason,omitempty"`  // why it stopped
+	Error       string      `json:"error,omitempty"`   // what Run returned
+	Phases      []PhaseTime `json:"phases"`            // in the order in which they were entered
+	Window      string      `json:"window,omitempty"`  // how the drain window ended: "full", "quiet" or why it was skipped
+	Units       []Outcome   `json:"units,omitempty"`   // in the order of registration
+	Drainers    []Outcome   `json:"drainers,omitempty"`
+	Hooks       []Outcome   `json:"hooks,omitempty"`   // in the order in which they ran
+	Reloads     []Outcome   `json:"reloads,omitempty"`
+	CutRequests int         `json:"cutRequests,omitempty"` // requests still in flight when their time was over
+	Refused     []string    `json:"refused,omitempty"`     // registrations that came too late
+}
+
+// PhaseTime is one phase of a life and how long it lasted. The last one's
+// duration is 0.
+type PhaseTime struct {
+	Phase    Phase         `json:"phase"`
+	Entered  time.Time     `json:"entered"`
+	Duration time.Duration `json:"duration"`
+}
+
+// Result says how something ended.
+type Result string
+
+// The results.
+const (
+	ResultOK        Result = "ok"
+	ResultFailed    Result = "failed"
+	ResultPanicked  Result = "panicked"
+	ResultAbandoned Result = "abandoned" // it did not return in time and was left behind
+	ResultSkipped   Result = "skipped"   // no time was left to begin it
+	ResultRunning   Result = "running"   // it has not ended
+)
+
+// Outcome says how one unit, drainer, hook or reload ended.
+type Outcome struct {
+	Name   string        `json:"name"`
+	Result Result        `json:"result"`
+	Took   time.Duration `json:"took"`
+	Error  string        `json:"error,omitempty"`
+	Stack  string        `json:"stack,omitempty"` // of its goroutine, when it was abandoned
+
+	err error
+}
+
+// outcome describes what began at began and ended just now with err.
+func outcome(name string, began time.Time, err error) Outcome {
+	out := Outcome{Name: name, Result: ResultOK, Took: time.Since(began), err: err}
+	var panicked *worker.PanicError
+	var abandoned *worker.AbandonedError
+	switch {
+	case err == nil:
+		return out
+	case errors.As(err, &abandoned):
+		out.Result, out.Stack = ResultAbandoned, abandoned.Stack
+	case errors.As(err, &panicked):
+		out.Result = ResultPanicked
+	default:
+		out.Result = ResultFailed
+	}
+	out.Error = err.Error()
+	return out
+}
+
+func (o Outcome) String() string {
+	s := fmt.Sprintf("%s %s in %v", o.Name, o.Result, o.Took.Round(time.Millisecond))
+	if o.Error != "" {
+		s += " (" + o.Error + ")"
+	}
+	return s
+}
+
+// goroutine holds the id of a goroutine that is looked for later.
+type goroutine = atomic.Uint64
+
+// Report returns the account of the App's life so far. After Run has returned
+// it is complete. It may be called at any time.
+func (a *App) Report() Report {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	r := Report{Name: a.cfg.Name, Phase: a.phases.State(), Window: a.window, CutRequests: a.cut}
+	if a.request != nil {
+		r.Reason = a.request.reason
+	}
+	if a.result != nil {
+		r.Error = a.result.Error()
+	}
+	for _, p := range []Phase{PhaseCreated, PhaseStarting, PhaseRunning, PhaseDraining, PhaseStopping, PhaseStopped, PhaseFailed, PhaseKilled} {
+		if at := a.entered[p]; !at.IsZero() {
+			if n := len(r.Phases); n > 0 {
+				r.Phases[n-1].Duration = at.Sub(r.Phases[n-1].Entered)
+			}
+			r.Phases = append(r.Phases, PhaseTime{Phase: p, Entered: at})
+		}
+	}
+	for _, u := range a.units {
+		r.Units = append(r.Units, u.outcome())
+	}
+	r.Drainers = append(r.Drainers, a.drained...)
+	r.Reloads = append(r.Reloads, a.reloaded...)
+	r.Hooks = a.hooks.outcomes()
+	for _, err := range a.late {
+		r.Refused = append(r.Refused, err.Error())
+	}
+	return r
+}
+
+func (s *Shutdown) outcomes() []Outcome {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]Outcome(nil), s.results...)
+}
+
+// logReport writes the report as one record.
+func (a *App) logReport() {
+	r := a.Report()
+	attrs := []any{"reason", r.Reason}
+	var times []any
+	for _, p := range r.Phases {
+		if p.Duration > 0 {
+			times = append(times, slog.Duration(string(p.Phase), p.Duration.Round(time.Millisecond)))
+		}
+	}
+	attrs = append(attrs, slog.Group("phases", times...))
+	for _, part := range []struct {
+		name     string
+		outcomes []Outcome
+	}{{"units", r.Units}, {"drainers", r.Drainers}, {"hooks", r.Hooks}} {
+		if len(part.outcomes) > 0 {
+			attrs = append(attrs, part.name, joined(part.outcomes))
+		}
+	}
+	if r.CutRequests > 0 {
+		attrs = append(attrs, "cut_requests", r.CutRequests)
+	}
+	if r.Error != "" {
+		a.log.Error("the app failed", append(attrs, "error", r.Error)...)
+		return
+	}
+	a.log.Info("the app stopped", attrs...)
+}
+
+func joined(outcomes []Outcome) string {
+	all := make([]string, len(outcomes))
+	for i, o := range outcomes {
+		all[i] = o.String()
+	}
+	return strings.Join(all, ", ")
+}
+
+// maxLastWords bounds what is written to the termination log. The kubelet keeps
+// the last 4096 bytes of all containers of a pod together.
+const maxLastWords = 1 << 10
+
+// terminationLog writes where the App is and what is known to be wrong, so that
+// even a process that is killed leaves a cause.
+func (a *App) terminationLog() {
+	phase := a.phases.State()
+	words := string(phase)
+	a.mu.Lock()
+	if a.request != nil {
+		words += ": " + a.request.reason
+	}
+	if a.result != nil {
+		words += ": " + a.result.Error()
+	}
+	a.mu.Unlock()
+	if phase == PhaseDraining || phase == PhaseStopping {
+		if on := a.blocking(); on != "" {
+			words += "; waiting for " + on
+		}
+	}
+	a.lastWords(words)
+}
+
+// lastWords overwrites the termination log, if there is one. The file is the
+// kubelet's, mounted into the container: it must not be created or replaced.
+func (a *App) lastWords(words string) {
+	if a.cfg.TerminationLog == "off" {
+		return
+	}
+	f, err := os.OpenFile(a.cfg.TerminationLog, os.O_WRONLY|os.O_TRUNC, 0)
+	if err != nil {
+		return // not in Kubernetes, mostly
+	}
+	defer func() { _ = f.Close() }()
+	words = a.cfg.Name + ": " + words
+	if len(words) > maxLastWords {
+		words = words[:maxLastWords-4]
+		for !utf8.ValidString(words) {
+			words = words[:len(words)-1]
+		}
+		words += " …"
+	}
+	_, _ = f.WriteString(words)
+}
+
+// blocking names what the App waits for at this moment. It takes no lock, so
+// that the watchdog may call it whatever is stuck.
+func (a *App) blocking() string {
+	var names []string
+	if doing := a.doing.Load(); doing != nil && *doing != "" {
+		names = append(names, *doing)
+	}
+	if a.cancelled.Load() {
+		for _, u := range a.units {
+			if !u.ended.Load() {
+				names = append(names, "unit "+u.name)
+			}
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+func (a *App) nowDoing(what string) { a.doing.Store(&what) }

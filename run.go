@@ -1,0 +1,233 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/worker"
+	"golang.org/x/sync/errgroup"
+)
+
+// ErrStopRequested is the context.Cause that units see when the App stops and
+// nothing is wrong: App.Stop(nil) was called, or an Actor returned nil.
+var ErrStopRequested = worker.ErrStopRequested
+
+// stopRequest says who wants the App to stop, and why.
+type stopRequest struct {
+	reason string       // for people
+	cause  error        // what units see as their context's cause; nil when nothing is wrong
+	err    error        // the primary part of what Run returns; nil for a clean stop
+	signal *SignalError // when it was one
+}
+
+// Run runs the App: it starts what was registered, waits for the first reason to
+// stop, and takes everything down in order. Reasons are a signal (SIGINT,
+// SIGTERM), parent being cancelled, a unit that fails, an Actor that returns,
+// and [App.Stop]; all lead to the same teardown. A reason that comes while it
+// starts takes down what has started.
+//
+// It returns nil when the App was asked to stop and everything ended well.
+// Otherwise the error's first part is the primary cause, joined with everything
+// else that went wrong; [ExitCode] makes an exit status of it. It returns when
+// every unit, drainer and hook has returned or was abandoned, with its name in
+// the error. A second Run returns [ErrAlreadyRun] at once.
+//
+// Registrations that were refused are returned before anything starts. With a
+// parent that is cancelled already nothing starts either, and Run returns nil
+// once the shutdown hooks have run: what they close was opened before.
+func (a *App) Run(parent context.Context) error {
+	if !a.seal() {
+		return ErrAlreadyRun
+	}
+	a.queue.Start()
+	defer a.queue.Close(time.Second)
+	// Before any code of the user's, so that no signal from here on is lost.
+	defer a.watchSignals()()
+	if err := a.refusals(); err != nil {
+		a.log.Error("nothing was started", "error", err)
+		return a.finish(err)
+	}
+	defer a.disarmWatchdog()
+
+	base := context.WithValue(context.WithoutCancel(parent), appKey{}, a)
+	a.unitsCtx, a.cancelUnits = context.WithCancelCause(base)
+	defer a.cancelUnits(nil)
+	ended := func() {
+		a.requestStop(stopRequest{reason: "the parent context ended: " + context.Cause(parent).Error(), cause: context.Cause(parent)})
+	}
+	switch {
+	case parent.Err() != nil:
+		ended()
+	case a.early != nil:
+		a.requestStop(*a.early)
+	}
+	defer context.AfterFunc(parent, ended)()
+
+	var group errgroup.Group
+	hurried := true
+	if a.start(&group) {
+		hurried = a.run(base)
+	}
+	return a.teardown(base, &group, hurried)
+}
+
+// seal ends registration. It reports false when it was ended before.
+func (a *App) seal() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.sealed {
+		return false
+	}
+	a.sealed = true
+	return true
+}
+
+// refusals returns everything that was wrong with the registrations.
+func (a *App) refusals() error {
+	errs := append([]error(nil), a.errs...)
+	errs = append(errs, a.reg.errs())
+	hooks := time.Duration(len(a.hooks.hooks))
+	slice := a.cfg.MinSlice
+	switch {
+	case slice == 0 && hooks > 0:
+		slice = min(time.Second, on(a.cfg.HookSlice)/hooks)
+	case on(slice)*hooks > on(a.cfg.HookSlice):
+		errs = append(errs, fmt.Errorf("config: MinSlice is %v, which %d shutdown hooks do not get out of HookSlice, which is %v", slice, hooks, on(a.cfg.HookSlice)))
+	}
+	a.hooks.minSlice = on(slice)
+	return errors.Join(errs...)
+}
+
+// run is the time in which the App does what it is for, and the drain after it.
+func (a *App) run(base context.Context) (hurried bool) {
+	a.enter(PhaseRunning, nil)
+	a.reg.setGate(StateUp, "")
+	a.log.Info("running", "units", len(a.units))
+	reloads := make(chan struct{})
+	go func() {
+		defer close(reloads)
+		a.serveReloads()
+	}()
+	<-a.stopping
+
+	for _, u := range a.units {
+		if r, ok := u.Worker.(interface{ HoldRestarts() }); ok {
+			r.HoldRestarts()
+		}
+	}
+	a.enter(PhaseDraining, a.request.cause)
+	hurried = a.drain(base)
+	a.cancelReload()
+	<-reloads
+	return hurried
+}
+
+// requestStop is T0. Only the first request counts; it reports false for any
+// other. It never waits, so that whoever has a reason to stop may call it.
+func (a *App) requestStop(req stopRequest) (first bool) {
+	a.mu.Lock()
+	switch {
+	case a.request != nil || !a.sealed && a.early != nil:
+		a.mu.Unlock()
+		return false
+	case !a.sealed:
+		a.early = &req
+		a.mu.Unlock()
+		return true
+	}
+	a.request, a.t0 = &req, time.Now()
+	a.mu.Unlock()
+
+	a.armWatchdog()
+	a.reg.setDraining(a.cfg.DrainReadiness == ReadinessDown)
+	for _, s := range a.servers {
+		s.BeginDrain(a.t0, on(a.cfg.DrainInterval))
+	}
+	a.guardPipe()
+	close(a.stopping)
+	close(a.draining)
+	a.log.Info("stopping", "reason", req.reason)
+	return true
+}
+
+// stopCause returns what began the stop: nil before it, and when nothing is
+// wrong.
+func (a *App) stopCause() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.request == nil {
+		return nil
+	}
+	return a.request.cause
+}
+
+// teardown takes down whatever has started. It has ShutdownGrace for it, from
+// the window's end, and keeps a slice of that for each of its steps.
+func (a *App) teardown(base context.Context, group *errgroup.Group, hurried bool) error {
+	if a.windowEnd.IsZero() {
+		a.windowEnd = a.t0
+	}
+	end := a.windowEnd.Add(a.cfg.ShutdownGrace)
+	hooksBegin := end.Add(-on(a.cfg.HookSlice))
+	unitsBegin := hooksBegin.Add(-on(a.cfg.UnitSlice))
+
+	if hurried && a.Phase() == PhaseStarting {
+		// Nothing was ever offered: there is nobody to let finish.
+		a.enter(PhaseStopping, a.request.cause)
+		a.retireServers(base, unitsBegin, true)
+	} else {
+		a.retireServers(base, unitsBegin, hurried)
+		a.enter(PhaseStopping, a.request.cause)
+	}
+	a.reg.setDraining(true) // now also with DrainReadiness serving
+	a.stopUnits(base, hooksBegin)
+	_ = group.Wait() // each unit's error is with the unit
+
+	a.nowDoing("shutdown hooks")
+	hooksErr := a.hooks.runUntil(base, end)
+	a.nowDoing("the health server")
+	a.closeHealth(end)
+	a.nowDoing("")
+	return a.finish(a.collect(hooksErr))
+}
+
+// collect joins everything that went wrong, the primary cause first.
+func (a *App) collect(hooksErr error) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	primary := a.request.err
+	if a.cfg.ExitOnSignal && a.request.signal != nil {
+		primary = a.request.signal
+	}
+	errs := []error{primary}
+	for _, u := range a.units {
+		u.mu.Lock()
+		if u.err != nil && !errors.Is(primary, u.err) {
+			errs = append(errs, u.err)
+		}
+		u.mu.Unlock()
+	}
+	for _, out := range a.drained {
+		errs = append(errs, out.err)
+	}
+	errs = append(errs, a.further...)
+	return errors.Join(append(errs, hooksErr)...)
+}
+
+// finish is the end.
+func (a *App) finish(err error) error {
+	a.mu.Lock()
+	a.result = err
+	a.mu.Unlock()
+	p := PhaseStopped
+	if err != nil {
+		p = PhaseFailed
+	}
+	a.enter(p, err)
+	if a.request != nil {
+		a.logReport()
+	}
+	return err
+}

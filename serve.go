@@ -1,0 +1,163 @@
+package lifecycle
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/httpdrain"
+	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/worker"
+)
+
+// ErrWindowOver is the cause of the context of a stream that was still open
+// when the drain window ended.
+var ErrWindowOver = httpdrain.ErrWindowOver
+
+// ServeOption shapes [App.Serve].
+type ServeOption func(*serveConfig)
+
+type serveConfig struct{ ln net.Listener }
+
+// WithListener serves on ln in place of a listener made from the server's Addr.
+// The App closes it.
+func WithListener(ln net.Listener) ServeOption { return func(c *serveConfig) { c.ln = ln } }
+
+// Serve adds an HTTP server. Its listener, on srv.Addr, is bound while the App
+// starts: an address in use is an error of Run, and nothing is ready before.
+// TLS is spoken when srv.TLSConfig has a certificate.
+//
+// While the App drains the server goes on serving, and says goodbye to its
+// clients: HTTP/1.x responses carry Connection: close, HTTP/2 connections get a
+// GOAWAY after GoAwayAfter, handlers of streams see [Draining]. After the
+// window the listener closes once nothing new arrives, open connections are
+// served until they are gone or Linger is over, and only then is srv.Shutdown
+// called, because that drops requests that are just being read. Handlers that
+// need longer than the in-flight slice are cut, and counted.
+//
+// The context of a request is cancelled when its client goes away, when the App
+// is stopping, and for a stream (it called [Draining], accepts
+// text/event-stream, or was hijacked) at the window's end. srv is the App's
+// from here on: do not call its Shutdown or Close. Its BaseContext, ConnContext
+// and ConnState functions are still called.
+func (a *App) Serve(name string, srv *http.Server, opts ...ServeOption) *App {
+	var c serveConfig
+	for _, opt := range opts {
+		opt(&c)
+	}
+	return a.addUnit(name, srv == nil, false, func() worker.Worker {
+		var hopts []httpdrain.Option
+		if c.ln != nil {
+			hopts = append(hopts, httpdrain.WithListener(c.ln))
+		}
+		return newServer(name, "http", httpdrain.New(name, srv, a.drainConfig(), hopts...), a)
+	})
+}
+
+// GRPCServer is what a *grpc.Server has.
+type GRPCServer = httpdrain.GRPCServer
+
+// GRPCHealth is what a *health.Server of grpc has.
+type GRPCHealth = httpdrain.GRPCHealth
+
+// GRPC adds a gRPC server, which it knows by its shape, so that this package
+// need not import grpc. health may be nil. At T0 health says NOT_SERVING; RPCs
+// are served all through the window; after it GracefulStop lets those that run
+// finish, and Stop ends them when the in-flight slice is over. The App closes
+// the listener.
+func (a *App) GRPC(name string, srv GRPCServer, ln net.Listener, health GRPCHealth) *App {
+	return a.addUnit(name, srv == nil || ln == nil, false, func() worker.Worker {
+		return newServer(name, "grpc", httpdrain.NewGRPC(name, srv, ln, health, a.drainConfig()), a)
+	})
+}
+
+func (a *App) drainConfig() httpdrain.Config {
+	return httpdrain.Config{AcceptQuiet: on(a.cfg.AcceptQuiet), Linger: on(a.cfg.Linger), GoAwayAfter: on(a.cfg.GoAwayAfter)}
+}
+
+// drainingServer is a server that can say goodbye.
+type drainingServer interface {
+	Bind(context.Context) error
+	Addr() net.Addr
+	Serve(context.Context) error
+	BeginDrain(now time.Time, window time.Duration)
+	EndWindow()
+	CloseWhenQuiet(context.Context) error
+	LingerOpen(context.Context)
+	Shutdown(context.Context) (cut int, err error)
+	Close() error
+	Stats() httpdrain.Stats
+}
+
+// server is the worker around one. The App walks it through the drain; its Stop
+// closes what is left.
+type server struct {
+	worker.BaseWorker
+	drainingServer
+}
+
+func newServer(name, kind string, s drainingServer, a *App) *server {
+	w := &server{drainingServer: s}
+	w.Init(kind, name)
+	a.servers = append(a.servers, w)
+	return w
+}
+
+// Start serves. The listener is bound already.
+func (s *server) Start(ctx context.Context) error {
+	if err := s.Begin(ctx); err != nil {
+		return err
+	}
+	s.MarkRunning()
+	safe.Go(s.Name(), func() error { return s.Serve(ctx) }, nil, s.Finish)
+	return nil
+}
+
+// Stop closes the listener and every connection that the drain has left.
+func (s *server) Stop(ctx context.Context) error {
+	if live := s.RequestStop(worker.ErrStopRequested); !live {
+		return s.drainingServer.Close()
+	}
+	err := s.drainingServer.Close()
+	select {
+	case <-s.Done():
+	case <-ctx.Done():
+		s.Kill(fmt.Errorf("%s: %w", s.Name(), context.Cause(ctx)))
+	}
+	return err
+}
+
+// serving reports whether its accept loop runs.
+func (s *server) isServing() bool {
+	st := s.Status()
+	return st == worker.StatusRunning || st == worker.StatusStopping
+}
+
+// retire takes the server out of service after the window, by end at the
+// latest, and returns how many requests had to be cut. hurried leaves out what
+// is only there for clients that have not noticed yet.
+func (s *server) retire(ctx context.Context, hurried bool) (cut int, err error) {
+	if !hurried {
+		if err := s.CloseWhenQuiet(ctx); err != nil {
+			return 0, err
+		}
+		s.LingerOpen(ctx)
+	}
+	return s.Shutdown(ctx)
+}
+
+// Addr returns the address on which the server added under name listens, or nil
+// when there is no such server or it is not bound yet. It is for servers on
+// port 0.
+func (a *App) Addr(name string) net.Addr {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, s := range a.servers {
+		if s.Name() == name {
+			return s.drainingServer.Addr()
+		}
+	}
+	return nil
+}

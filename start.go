@@ -1,0 +1,236 @@
+package lifecycle
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/worker"
+	"golang.org/x/sync/errgroup"
+)
+
+// start brings everything up, in order: the health server, so that the kubelet
+// is answered from the beginning; the listeners, so that an address in use
+// shows before any work is begun; the units. It reports false when something
+// failed or somebody asked for a stop meanwhile.
+func (a *App) start(group *errgroup.Group) bool {
+	if a.isStopping() {
+		a.enter(PhaseStarting, nil)
+		return false
+	}
+	a.enter(PhaseStarting, nil)
+	a.reg.setGate(StateUnknown, "starting")
+	err := a.startHealth()
+	for i := 0; err == nil && i < len(a.servers) && !a.isStopping(); i++ {
+		err = a.bind(a.servers[i])
+	}
+	for i := 0; err == nil && i < len(a.units) && !a.isStopping(); i++ {
+		err = a.launch(a.units[i], group)
+	}
+	for i := 0; err == nil && i < len(a.units) && !a.isStopping(); i++ {
+		a.awaitStarted(a.units[i])
+	}
+	if err != nil {
+		err = fmt.Errorf("start: %w", err)
+		a.requestStop(stopRequest{reason: err.Error(), cause: err, err: err})
+	}
+	return !a.isStopping()
+}
+
+func (a *App) isStopping() bool {
+	select {
+	case <-a.stopping:
+		return true
+	default:
+		return false
+	}
+}
+
+func (a *App) bind(s *server) error {
+	a.nowDoing("listener " + s.Name())
+	ctx, cancel := a.untilStop()
+	defer cancel()
+	if err := s.Bind(ctx); err != nil {
+		return err
+	}
+	a.log.Info("listening", "server", s.Name(), "addr", s.drainingServer.Addr().String())
+	return nil
+}
+
+// untilStop returns a context that ends when somebody asks for a stop.
+func (a *App) untilStop() (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(a.unitsCtx)
+	go func() {
+		select {
+		case <-a.stopping:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
+}
+
+// launch starts one unit. A Start that hangs does not keep a stop from coming
+// through: the teardown finds the unit as it finds all others.
+func (a *App) launch(u *unit, group *errgroup.Group) error {
+	a.nowDoing("start of unit " + u.name)
+	u.mu.Lock()
+	u.began = time.Now()
+	u.mu.Unlock()
+	u.launched.Store(true)
+	result := make(chan error, 1) // the one send finds room, whether or not anybody still waits
+	safe.Go(u.name, func() error { return u.Start(a.unitsCtx) }, nil, func(err error) { result <- err })
+	var err error
+	select {
+	case err = <-result:
+	case <-a.stopping:
+	}
+	if err != nil {
+		err = fmt.Errorf("unit %s: %w", u.name, err)
+		u.finish(err)
+		return err
+	}
+	group.Go(func() error {
+		a.watch(u)
+		return nil
+	})
+	return nil
+}
+
+// awaitStarted waits until the unit has met its start condition, or has ended,
+// or a stop is asked for.
+func (a *App) awaitStarted(u *unit) {
+	begun := func(s worker.Status) bool {
+		return s != worker.StatusCreated && s != worker.StatusPending && s != worker.StatusStarting
+	}
+	if begun(u.State().Status) {
+		return
+	}
+	waiting := "unit " + u.name + " to start"
+	a.nowDoing(waiting)
+	a.reg.setGate(StateUnknown, "starting: waiting for "+waiting)
+	ctx, cancel := a.untilStop()
+	defer cancel()
+	if w, ok := u.Worker.(interface {
+		Await(context.Context, func(worker.Status) bool) (worker.Status, error)
+	}); ok {
+		_, _ = w.Await(ctx, begun) // an error says that a stop was asked for
+		return
+	}
+	// A worker that keeps its own account can only be asked.
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for !begun(u.State().Status) {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// watch waits for the end of a unit and says what it means.
+func (a *App) watch(u *unit) {
+	select {
+	case <-u.Done():
+	case <-u.over: // it was given up
+		return
+	}
+	status, err := u.State().Status, u.Err()
+	if status != worker.StatusFailed && status != worker.StatusKilled {
+		u.finish(nil)
+		a.log.Info("unit ended", "unit", u.name, "status", string(status))
+		if u.endsApp {
+			a.requestStop(stopRequest{reason: "actor " + u.name + " returned"})
+		}
+		return
+	}
+	err = fmt.Errorf("unit %s: %w", u.name, err)
+	u.finish(err)
+	a.log.Error("unit failed", "unit", u.name, "status", string(status), "error", err)
+	a.requestStop(stopRequest{reason: err.Error(), cause: err, err: err})
+}
+
+// retireServers takes every server out of service, all at once.
+func (a *App) retireServers(base context.Context, end time.Time, hurried bool) {
+	if len(a.servers) == 0 {
+		return
+	}
+	a.nowDoing("requests in flight")
+	ctx, cancel := context.WithDeadline(base, end)
+	defer cancel()
+	var wg sync.WaitGroup
+	for _, s := range a.servers {
+		wg.Go(func() {
+			began := time.Now()
+			cut, err := s.retire(ctx, hurried)
+			if err != nil {
+				a.log.Error("server retired with an error", "server", s.Name(), "took", time.Since(began), "cut", cut, "error", err)
+			} else {
+				a.log.Info("server retired", "server", s.Name(), "took", time.Since(began))
+			}
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			a.cut += cut
+			if err != nil {
+				a.further = append(a.further, err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// stopUnits cancels the units' context and waits until each unit has returned,
+// until end. What has not is abandoned.
+func (a *App) stopUnits(base context.Context, end time.Time) {
+	a.nowDoing("")
+	a.cancelled.Store(true)
+	cause := a.request.cause
+	if cause == nil {
+		cause = ErrStopRequested
+	}
+	a.cancelUnits(cause)
+	ctx, cancel := context.WithDeadline(base, end)
+	defer cancel()
+	var wg sync.WaitGroup
+	for _, u := range a.units {
+		if u.launched.Load() {
+			wg.Go(func() { a.stopUnit(ctx, u) })
+		}
+	}
+	wg.Wait()
+}
+
+func (a *App) stopUnit(ctx context.Context, u *unit) {
+	// A worker bounds its own Stop; twice the time that it gets for that is
+	// for one that does not keep its contract.
+	over := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		time.AfterFunc(2*settle, func() { close(over) })
+	})
+	defer stop()
+	out := await(u.name+": Stop", time.Now(), over, func() error { return u.Stop(ctx) })
+	select {
+	case <-u.Done():
+		<-u.over // its watch has seen it
+	default:
+		err := out.err
+		if err == nil {
+			err = worker.ErrNotStopped
+		}
+		u.finish(fmt.Errorf("unit %s: %w", u.name, err))
+		return
+	}
+	if out.err == nil {
+		return
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if !isOf(u.err, out.err) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.further = append(a.further, fmt.Errorf("unit %s: %w", u.name, out.err))
+	}
+}

@@ -1,0 +1,209 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/worker"
+)
+
+// UnitOption shapes a unit of an [App].
+type UnitOption func(*unitConfig)
+
+type unitConfig struct{ startCondition bool }
+
+// WithStartCondition declares that the unit has started only once its function
+// calls [MarkStarted]: the App is not ready before. Without it a unit has
+// started as soon as its function was called.
+func WithStartCondition() UnitOption { return func(c *unitConfig) { c.startCondition = true } }
+
+// MarkStarted says that the unit whose function was given ctx has met its start
+// condition. For a unit without one, for any other context and when called
+// again it does nothing.
+func MarkStarted(ctx context.Context) { worker.MarkStarted(ctx) }
+
+func unitOptions(opts []UnitOption) (c unitConfig, w []worker.FuncOption) {
+	for _, opt := range opts {
+		opt(&c)
+	}
+	if c.startCondition {
+		w = append(w, worker.WithStartCondition())
+	}
+	return c, w
+}
+
+// unit is one worker of an App, and what its end means.
+type unit struct {
+	name string
+	worker.Worker
+	endsApp bool // its end, also a good one, is the end of the App
+
+	launched atomic.Bool   // Start was called
+	ended    atomic.Bool   // it is over, or was given up
+	over     chan struct{} // closed then
+	once     sync.Once
+
+	mu    sync.Mutex // guards what follows
+	began time.Time
+	end   time.Time
+	err   error // what its end adds to the result of Run
+}
+
+// finish notes the end of the unit, once.
+func (u *unit) finish(err error) {
+	u.once.Do(func() {
+		u.mu.Lock()
+		u.end, u.err = time.Now(), err
+		u.mu.Unlock()
+		u.ended.Store(true)
+		close(u.over)
+	})
+}
+
+func (u *unit) outcome() Outcome {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	switch {
+	case u.began.IsZero():
+		return Outcome{Name: u.name, Result: ResultSkipped}
+	case u.end.IsZero():
+		return Outcome{Name: u.name, Result: ResultRunning, Took: time.Since(u.began)}
+	}
+	out := outcome(u.name, u.began, u.err)
+	out.Took = u.end.Sub(u.began)
+	return out
+}
+
+// Go adds a function to run in a goroutine of its own. A nil return is fine and
+// the App goes on, also when it was the last unit; an error, a panic or a
+// runtime.Goexit stops the App.
+//
+// The context is cancelled when the App is stopping, which is after the drain:
+// context.Cause says why. Returning the context's error then is clean.
+// context.Canceled of anybody else's context is a failure.
+func (a *App) Go(name string, fn func(context.Context) error, opts ...UnitOption) *App {
+	_, w := unitOptions(opts)
+	return a.addUnit(name, fn == nil, false, func() worker.Worker { return worker.NewFunc(name, fn, w...) })
+}
+
+// Actor adds work that cannot watch a context, in the way of oklog/run: execute
+// blocks, and interrupt makes it return. Any return of execute stops the App; a
+// nil one is a clean stop. interrupt is called exactly once, after the drain and
+// also when execute has returned already, with the cause of the stop: nil when
+// nothing went wrong. It is not called when execute never was.
+//
+// What an interrupted listener, server or file returns because it was closed
+// (net.ErrClosed, http.ErrServerClosed, os.ErrClosed, io.ErrClosedPipe), and
+// the cause handed back, are clean.
+func (a *App) Actor(name string, execute func() error, interrupt func(error)) *App {
+	return a.addUnit(name, execute == nil || interrupt == nil, true, func() worker.Worker {
+		act := &actor{execute: execute, interrupt: interrupt, cause: a.stopCause}
+		act.Init("actor", name)
+		return act
+	})
+}
+
+// Add adds a worker of any kind: a process, a tree of workers, a pool. It is
+// started with Run, in the order of registration, and stopped after the drain.
+// That it finishes or stops by itself is fine; that it fails stops the App. A
+// worker that has been started already is an error.
+func (a *App) Add(w worker.Worker) *App {
+	if w == nil {
+		return a.addUnit("", true, false, nil)
+	}
+	return a.addUnit(w.Name(), false, false, func() worker.Worker { return w })
+}
+
+func (a *App) addUnit(name string, missing, endsApp bool, make_ func() worker.Worker) *App {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.registerLocked("unit", name, missing) {
+		return a
+	}
+	w := make_()
+	if p, ok := w.(interface{ PublishTo(*eventStream) }); ok {
+		p.PublishTo(&a.events)
+	}
+	a.units = append(a.units, &unit{name: name, Worker: w, endsApp: endsApp, over: make(chan struct{})})
+	return a
+}
+
+// actor is a worker around a pair of functions.
+type actor struct {
+	worker.BaseWorker
+	execute   func() error
+	interrupt func(error)
+	cause     func() error
+
+	goid        atomic.Uint64
+	interrupted atomic.Bool
+	once        sync.Once
+}
+
+func (w *actor) Start(ctx context.Context) error {
+	if err := w.Begin(ctx); err != nil {
+		return err
+	}
+	w.MarkRunning()
+	safe.Go(w.Name(), w.execute, w.goid.Store, func(err error) {
+		if w.interrupted.Load() && w.closedByUs(err) {
+			err = errors.Join(worker.ErrInterrupted, err)
+		}
+		w.Finish(err)
+	})
+	return nil
+}
+
+// closedByUs reports whether err is what interrupt makes execute return.
+func (w *actor) closedByUs(err error) bool {
+	for _, closed := range []error{net.ErrClosed, http.ErrServerClosed, os.ErrClosed, io.ErrClosedPipe, context.Canceled} {
+		if errors.Is(err, closed) {
+			return true
+		}
+	}
+	cause := w.cause()
+	return cause != nil && errors.Is(err, cause)
+}
+
+// Stop interrupts, once, and waits for execute to return.
+func (w *actor) Stop(ctx context.Context) error {
+	began := w.Status() != worker.StatusCreated
+	w.RequestStop(worker.ErrStopRequested)
+	var err error
+	w.once.Do(func() {
+		if !began {
+			return
+		}
+		w.interrupted.Store(true)
+		out := await(w.Name()+": interrupt", time.Now(), ctx.Done(), func() error {
+			w.interrupt(w.cause())
+			return nil
+		})
+		err = out.err
+	})
+	select {
+	case <-w.Done():
+		return err
+	case <-ctx.Done():
+	}
+	late := time.NewTimer(settle)
+	defer late.Stop()
+	select {
+	case <-w.Done():
+		return err
+	case <-late.C:
+	}
+	abandoned := worker.Abandoned(w.Name(), w.goid.Load())
+	if w.Kill(abandoned) {
+		err = errors.Join(abandoned, err)
+	}
+	return err
+}
