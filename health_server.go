@@ -107,10 +107,13 @@ func (s *healthServer) serve() error {
 	if ln == nil {
 		return fmt.Errorf("serve health on %s: the address is not bound", s.address)
 	}
-	if err := s.srv.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve health on %s: %w", ln.Addr(), err)
+	err := s.srv.Serve(ln)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || errors.Is(err, http.ErrServerClosed) {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("serve health on %s: %w", ln.Addr(), err)
 }
 
 // close closes the listener and the connections that are not being answered,
