@@ -1,0 +1,146 @@
+package lifecycle
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+)
+
+// maxQuery bounds the query of a probe, in bytes. What a kubelet or a person
+// asks is far below it.
+const maxQuery = 4096
+
+// Handler serves the planes:
+//
+//	/livez, /healthz   liveness
+//	/readyz            readiness
+//	/startupz          startup
+//	/readyz/NAME       one check of a plane, whether it is critical or not
+//
+// 200 when it passes and 503 when not, with a body of
+// {"status":"ok"|"fail","checks":{NAME:"ok"|ERROR}}, sorted by name. The
+// query ?verbose gives lines for people in its place, and ?exclude=NAME, any
+// number of times, leaves checks out: they are not run. (The two are those of
+// the Kubernetes API server's own endpoints.) The built-in condition
+// "lifecycle", with which an App says that it is starting, suspended or
+// draining, cannot be left out.
+//
+// GET and HEAD are served, 405 answers the rest. A path that is no plane or
+// check is 404, a query that is malformed or over 4096 bytes 400. An answer
+// comes within the probe timeout. The handler may be mounted anywhere and used
+// by any number of servers; it looks at the whole path.
+func (r *Registry) Handler() http.Handler { return healthHandler{r} }
+
+type healthHandler struct{ r *Registry }
+
+func (h healthHandler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	p, name, found := h.route(req.URL.Path)
+	switch {
+	case !found:
+		refuse(http.StatusNotFound, "not found: the health planes are /livez, /readyz and /startupz").write(w, req)
+	case req.Method != http.MethodGet && req.Method != http.MethodHead:
+		w.Header()["Allow"] = allowed
+		refuse(http.StatusMethodNotAllowed, "method not allowed: use GET or HEAD").write(w, req)
+	case name == "" && req.URL.RawQuery == "":
+		p.current(req.Context()).write(w, req)
+	default:
+		h.part(p, name, req).write(w, req)
+	}
+}
+
+var allowed = []string{"GET, HEAD"}
+
+// route finds the plane of a path, and the name of the one check asked for, if
+// any.
+func (h healthHandler) route(path string) (p *plane, name string, found bool) {
+	head, name, one := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+	if one && name == "" {
+		return nil, "", false
+	}
+	switch head {
+	case "livez", "healthz":
+		return h.r.planes[livenessPlane], name, true
+	case "readyz":
+		return h.r.planes[readinessPlane], name, true
+	case "startupz":
+		return h.r.planes[startupPlane], name, true
+	}
+	return nil, "", false
+}
+
+// refuse answers with a line of text.
+func refuse(status int, text string) *answer {
+	return newAnswer(status, typeText, []byte(text+"\n"))
+}
+
+// part answers a probe that has a query or asks for one check. Nothing of it is
+// kept.
+func (h healthHandler) part(p *plane, name string, req *http.Request) *answer {
+	if n := len(req.URL.RawQuery); n > maxQuery {
+		return refuse(http.StatusBadRequest, fmt.Sprintf("the query has %d bytes, at most %d are read", n, maxQuery))
+	}
+	query, err := url.ParseQuery(req.URL.RawQuery)
+	if err != nil {
+		return refuse(http.StatusBadRequest, fmt.Sprintf("malformed query: %v", err))
+	}
+	asked := p.reg.now()
+	if p.frozen() {
+		asked = noProbe
+	}
+	checks := *p.checks.Load()
+	var res result
+	switch {
+	case name == conditionName:
+		res = p.conditionAlone()
+	case name != "":
+		c := p.find(name)
+		if c == nil {
+			return refuse(http.StatusNotFound, fmt.Sprintf("%s has no check %q", p.kind.path(), clip(name, maxNameLen)))
+		}
+		if asked != noProbe {
+			p.run(req.Context(), asked, []*check{c})
+		}
+		res = p.alone(c, asked)
+	default:
+		var names []string
+		for _, n := range query["exclude"] {
+			if n != "" {
+				names = append(names, n)
+			}
+		}
+		var noted result
+		kept, out := noted.exclude(names, checks)
+		if asked != noProbe {
+			p.run(req.Context(), asked, kept)
+		}
+		res = p.result(kept, asked)
+		res.strange = noted.strange
+		for _, c := range out {
+			res.items = append(res.items, item{name: c.name, excluded: true})
+		}
+		slices.SortFunc(res.items, func(a, b item) int { return strings.Compare(a.name, b.name) })
+		if res.ok && len(out) == 0 {
+			p.reg.passed(p.kind)
+		}
+	}
+	if query.Has("verbose") {
+		return newAnswer(statusOf(res.ok), typeText, res.verbose())
+	}
+	return res.answer(0)
+}
+
+// alone is the result of one check: it fails when that does, critical or not.
+func (p *plane) alone(c *check, asked time.Duration) result {
+	it, _ := c.view(asked)
+	ok := it.passes(p.kind) || p.reg.cond.Load().overrides(p.kind)
+	return result{plane: p.kind, ok: ok, items: []item{it}}
+}
+
+// conditionAlone is the result of the built-in condition.
+func (p *plane) conditionAlone() result {
+	it, _ := p.reg.cond.Load().item(p.kind)
+	return result{plane: p.kind, ok: it.passes(p.kind), items: []item{it}}
+}

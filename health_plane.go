@@ -1,0 +1,190 @@
+package lifecycle
+
+import (
+	"context"
+	"math"
+	"sync/atomic"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/probe"
+)
+
+// planeKind is one of the three questions that Kubernetes asks.
+type planeKind int
+
+const (
+	livenessPlane planeKind = iota
+	readinessPlane
+	startupPlane
+)
+
+// String is the plane's name in events, snapshots and errors.
+func (k planeKind) String() string { return [...]string{"liveness", "readiness", "startup"}[k] }
+
+// path is the plane's name in answers and, after a slash, in URLs.
+func (k planeKind) path() string { return [...]string{"livez", "readyz", "startupz"}[k] }
+
+// plane is the checks that answer one question, and the answer made from them.
+//
+// The answer is kept rendered. It is used again for as long as no check has
+// reported a change (version) and no result has to be renewed (answer.fresh).
+type plane struct {
+	reg  *Registry
+	kind planeKind
+
+	checks  atomic.Pointer[[]*check] // sorted by name; replaced, never changed
+	always  atomic.Pointer[[]*probe.Check]
+	version atomic.Uint64
+	answer  atomic.Pointer[answer]
+}
+
+func newPlane(r *Registry, kind planeKind) *plane {
+	p := &plane{reg: r, kind: kind}
+	p.setChecks(nil)
+	return p
+}
+
+// setChecks replaces the list. Its runners are kept as a slice of their own for
+// a plane on which every probe runs every check.
+func (p *plane) setChecks(checks []*check) {
+	always := make([]*probe.Check, 0, len(checks))
+	for _, c := range checks {
+		if c.renewal() == 0 {
+			always = append(always, c.runner)
+		}
+	}
+	if len(always) < len(checks) {
+		always = nil
+	}
+	p.checks.Store(&checks)
+	p.always.Store(&always)
+	p.changed()
+}
+
+// changed makes the kept answer one of the past.
+func (p *plane) changed() { p.version.Add(1) }
+
+// find returns the check of that name, or nil.
+func (p *plane) find(name string) *check {
+	for _, c := range *p.checks.Load() {
+		if c.name == name {
+			return c
+		}
+	}
+	return nil
+}
+
+// current returns the answer to a plain probe of the plane. It runs the checks
+// that are due and waits for them, until ctx is done or the probe timeout has
+// passed at most.
+func (p *plane) current(ctx context.Context) *answer {
+	asked := p.reg.now()
+	version := p.version.Load()
+	a := p.answer.Load()
+	if a != nil && a.version == version && int64(asked) < a.fresh.Load() {
+		return a
+	}
+	if p.frozen() {
+		asked = noProbe
+	} else if always := *p.always.Load(); len(always) > 0 {
+		// Every check ran, every run has ended, and none reported a change.
+		if probe.Run(ctx, *p.reg.base.Load(), p.reg.timeout, always) &&
+			a != nil && a.version == version && p.version.Load() == version {
+			return a
+		}
+	} else {
+		p.run(ctx, asked, *p.checks.Load())
+	}
+	return p.render(asked)
+}
+
+// run runs those of the checks that are due at now.
+func (p *plane) run(ctx context.Context, now time.Duration, checks []*check) {
+	var due []*probe.Check
+	for _, c := range checks {
+		if c.due(now) {
+			due = append(due, c.runner)
+		}
+	}
+	if len(due) > 0 {
+		probe.Run(ctx, *p.reg.base.Load(), p.reg.timeout, due)
+	}
+}
+
+// frozen says whether a probe gets what is known and runs nothing: a startup
+// plane that has passed, and liveness from the moment that draining begins.
+func (p *plane) frozen() bool {
+	cond := p.reg.cond.Load()
+	return p.kind == startupPlane && cond.started || p.kind == livenessPlane && cond.draining
+}
+
+// render makes the answer from what the checks say now, and keeps it.
+func (p *plane) render(asked time.Duration) *answer {
+	// What changes from here on makes another version.
+	version := p.version.Load()
+	checks := *p.checks.Load()
+	res := p.result(checks, asked)
+	fresh := time.Duration(math.MaxInt64)
+	if asked != noProbe {
+		for _, c := range checks {
+			fresh = min(fresh, c.freshUntil())
+		}
+	}
+	if res.ok {
+		p.reg.passed(p.kind)
+	}
+	a := p.answer.Load()
+	if a == nil || a.version != version || res.volatile {
+		a = res.answer(version)
+		if res.volatile {
+			return a
+		}
+		p.answer.Store(a)
+	}
+	a.fresh.Store(int64(fresh))
+	return a
+}
+
+// result is what a plane, or a part of it, says.
+type result struct {
+	plane    planeKind
+	ok       bool
+	volatile bool
+	items    []item   // sorted by name
+	strange  []string // asked to be excluded and not there, sorted
+}
+
+// result collects what the checks say to a probe that came in at asked.
+func (p *plane) result(checks []*check, asked time.Duration) result {
+	res := result{plane: p.kind, ok: true, items: make([]item, 0, len(checks)+1)}
+	cond := p.reg.cond.Load()
+	builtin, shown := cond.item(p.kind)
+	for _, c := range checks {
+		if shown && builtin.name < c.name {
+			res.add(builtin, cond)
+			shown = false
+		}
+		it, volatile := c.view(asked)
+		res.volatile = res.volatile || volatile
+		res.add(it, cond)
+	}
+	if shown {
+		res.add(builtin, cond)
+	}
+	if cond.overrides(p.kind) {
+		res.ok = true
+	}
+	return res
+}
+
+func (r *result) add(it item, cond *condition) {
+	r.items = append(r.items, it)
+	if it.critical && !it.passes(r.plane) {
+		r.ok = false
+	}
+}
+
+// passes says whether the check lets the plane pass.
+func (it item) passes(kind planeKind) bool {
+	return it.state == StateUp || kind == livenessPlane && it.state == StateUnknown
+}

@@ -1,0 +1,222 @@
+package lifecycle
+
+import (
+	"bytes"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"unicode/utf8"
+)
+
+// answer is a rendered response. Nothing in it changes but how long it holds.
+type answer struct {
+	version uint64       // of the plane that it was made from
+	fresh   atomic.Int64 // it holds until then without a look at the checks
+	ok      bool
+	status  int
+	ctype   []string
+	length  []string
+	body    []byte
+}
+
+// Header values are shared by all responses: a slice that nobody appends to in
+// place.
+var (
+	typeJSON = []string{"application/json"}
+	typeText = []string{"text/plain; charset=utf-8"}
+	noStore  = []string{"no-store"}
+	noSniff  = []string{"nosniff"}
+)
+
+// write sends the answer. It allocates nothing.
+func (a *answer) write(w http.ResponseWriter, req *http.Request) {
+	h := w.Header()
+	h["Content-Type"] = a.ctype
+	h["Content-Length"] = a.length
+	h["Cache-Control"] = noStore
+	h["X-Content-Type-Options"] = noSniff
+	w.WriteHeader(a.status)
+	if req.Method != http.MethodHead {
+		_, _ = w.Write(a.body) // the prober has gone: there is nobody to tell
+	}
+}
+
+func newAnswer(status int, ctype []string, body []byte) *answer {
+	return &answer{status: status, ok: status == http.StatusOK, ctype: ctype, length: []string{strconv.Itoa(len(body))}, body: body}
+}
+
+func statusOf(ok bool) int {
+	if ok {
+		return http.StatusOK
+	}
+	return http.StatusServiceUnavailable
+}
+
+// answer renders the result as JSON.
+func (r *result) answer(version uint64) *answer {
+	a := newAnswer(statusOf(r.ok), typeJSON, r.json())
+	a.version = version
+	return a
+}
+
+// json renders {"status":"ok"|"fail","checks":{NAME:"ok"|ERROR}}. Excluded
+// checks are left out.
+func (r *result) json() []byte {
+	buf := make([]byte, 0, 64+64*len(r.items))
+	buf = append(buf, `{"status":"`...)
+	if r.ok {
+		buf = append(buf, "ok"...)
+	} else {
+		buf = append(buf, "fail"...)
+	}
+	buf = append(buf, `","checks":{`...)
+	first := true
+	for _, it := range r.items {
+		if it.excluded {
+			continue
+		}
+		if !first {
+			buf = append(buf, ',')
+		}
+		first = false
+		buf = appendJSONString(buf, it.name)
+		buf = append(buf, ':')
+		buf = appendJSONString(buf, it.word())
+	}
+	return append(buf, "}}\n"...)
+}
+
+// word is what the JSON says about a check.
+func (it item) word() string {
+	switch {
+	case it.state == StateUp && it.note != "":
+		return it.note
+	case it.state == StateUp:
+		return "ok"
+	case it.text == "":
+		return string(it.state)
+	}
+	return it.text
+}
+
+// verbose renders the result for people, as the components of Kubernetes do.
+func (r *result) verbose() []byte {
+	var b bytes.Buffer
+	for _, it := range r.items {
+		it.line(&b)
+	}
+	if len(r.strange) > 0 {
+		b.WriteString("warn: some health checks cannot be excluded: no matches for ")
+		for i, name := range r.strange {
+			if i > 0 {
+				b.WriteString(", ")
+			}
+			b.WriteString(strconv.Quote(name))
+		}
+		b.WriteByte('\n')
+	}
+	b.WriteString(r.plane.path())
+	if r.ok {
+		b.WriteString(" check passed\n")
+	} else {
+		b.WriteString(" check failed\n")
+	}
+	return b.Bytes()
+}
+
+func (it item) line(b *bytes.Buffer) {
+	aside := ""
+	if !it.critical {
+		aside = " (not critical)"
+	}
+	switch {
+	case it.excluded:
+		b.WriteString("[+]" + it.name + " excluded: ok")
+	case it.state == StateUp && it.note != "":
+		b.WriteString("[+]" + it.name + " ok: " + it.note)
+	case it.state == StateUp && it.text != "":
+		b.WriteString("[+]" + it.name + " ok" + aside + ", its last run failed: " + oneLine(it.text))
+	case it.state == StateUp:
+		b.WriteString("[+]" + it.name + " ok" + aside)
+	case it.state == StateUnknown:
+		b.WriteString("[?]" + it.name + " unknown" + aside + ": " + oneLine(it.text))
+	default:
+		b.WriteString("[-]" + it.name + " failed" + aside + ": " + oneLine(it.text))
+	}
+	b.WriteByte('\n')
+}
+
+// exclude takes the named checks out of the list. Names that are not on it are
+// noted, the built-in condition's among them: that cannot be excluded.
+func (r *result) exclude(names []string, checks []*check) (kept, out []*check) {
+	for _, c := range checks {
+		if slices.Contains(names, c.name) {
+			out = append(out, c)
+		} else {
+			kept = append(kept, c)
+		}
+	}
+	for _, name := range names {
+		if !slices.ContainsFunc(out, func(c *check) bool { return c.name == name }) {
+			r.strange = append(r.strange, clip(name, maxNameLen))
+		}
+	}
+	slices.Sort(r.strange)
+	r.strange = slices.Compact(r.strange)
+	return kept, out
+}
+
+// clip cuts s to about n bytes, between two runes, and repairs what is not
+// UTF-8.
+func clip(s string, n int) string {
+	if len(s) > n {
+		cut := n
+		for cut > 0 && !utf8.RuneStart(s[cut]) {
+			cut--
+		}
+		s = s[:cut] + "…"
+	}
+	return strings.ToValidUTF8(s, "\uFFFD")
+}
+
+// oneLine makes a text fit on a line: what an error says must not look like the
+// next check's line.
+func oneLine(s string) string {
+	if strings.IndexFunc(s, isControl) < 0 {
+		return s
+	}
+	return strings.Map(func(c rune) rune {
+		if isControl(c) {
+			return ' '
+		}
+		return c
+	}, s)
+}
+
+func isControl(c rune) bool {
+	return c < ' ' || c >= 0x7f && c < 0xa0 || c == '\u2028' || c == '\u2029'
+}
+
+// appendJSONString appends s as a JSON string (RFC 8259, section 7). Bytes that
+// are not UTF-8 become U+FFFD.
+func appendJSONString(buf []byte, s string) []byte {
+	const hex = "0123456789abcdef"
+	buf = append(buf, '"')
+	for _, c := range s { // an invalid byte comes as U+FFFD
+		switch {
+		case c == '"' || c == '\\':
+			buf = append(buf, '\\', byte(c))
+		case c == '\n':
+			buf = append(buf, '\\', 'n')
+		case c == '\t':
+			buf = append(buf, '\\', 't')
+		case c < ' ':
+			buf = append(buf, '\\', 'u', '0', '0', hex[c>>4], hex[c&0xf])
+		default:
+			buf = utf8.AppendRune(buf, c)
+		}
+	}
+	return append(buf, '"')
+}

@@ -1,0 +1,168 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/safe"
+)
+
+// yields is how often whoever started a batch lets other goroutines run before
+// it takes a check to be one that waits for something. A few microseconds.
+const yields = 32
+
+// batch is a set of claimed runs and the goroutines that execute them. It
+// begins with one goroutine, which executes the runs one after another: for
+// checks that return at once that is several times cheaper than a goroutine
+// each. When they have not all returned soon, every run that has not begun
+// gets a goroutine of its own, so that no check waits for another.
+type batch struct {
+	runs []run
+	next atomic.Int64 // index of the next run to begin
+	over atomic.Bool  // nothing is left to begin, and the goroutine that found out has ended its own
+}
+
+// Start begins a run of every check that has none in progress, each under a
+// context with base's values and cancellation, and returns at once.
+func Start(base context.Context, checks ...*Check) {
+	if b := newBatch(base, checks); b != nil {
+		b.spread()
+	}
+}
+
+// Run begins a run of every check that has none in progress, as [Start] does,
+// and waits until each of them, and each that was in progress already, has
+// ended or is overdue; at most for patience, or until ctx is done. The runs go
+// on when the caller leaves: they end with base, not with ctx. It returns
+// whether all have ended.
+func Run(ctx, base context.Context, patience time.Duration, checks []*Check) bool {
+	began := Now()
+	b := newBatch(base, checks)
+	if b != nil && b.runSoon() && len(b.runs) == len(checks) {
+		return true
+	}
+	return wait(ctx, began+patience, checks)
+}
+
+// newBatch claims the checks that are not running. It returns nil when all
+// are.
+func newBatch(base context.Context, checks []*Check) *batch {
+	var b *batch
+	now := Now()
+	for i, c := range checks {
+		if !c.claim(now) {
+			continue
+		}
+		if b == nil {
+			b = &batch{runs: make([]run, 0, len(checks)-i)}
+		}
+		n := len(b.runs)
+		b.runs = b.runs[:n+1]
+		b.runs[n].check, b.runs[n].base = c, base
+	}
+	return b
+}
+
+// runSoon executes the batch in one goroutine for as long as the checks return
+// at once, and in a goroutine each from then on. It returns whether all have
+// ended.
+func (b *batch) runSoon() bool {
+	go b.work()
+	for range yields {
+		runtime.Gosched()
+		if b.over.Load() {
+			return true
+		}
+	}
+	b.spread()
+	return false
+}
+
+// spread gives every run that has not begun a goroutine of its own.
+func (b *batch) spread() {
+	for range int64(len(b.runs)) - b.next.Load() {
+		go b.work()
+	}
+}
+
+// work executes runs until none is left to begin. Each goroutine in it is
+// executing one run or about to end, so that there are never more of them than
+// there are runs in progress.
+func (b *batch) work() {
+	var current *run
+	var started time.Duration
+	goexit := true
+	defer func() {
+		if goexit {
+			current.finish(fmt.Errorf("%s: %w", current.check.name, safe.ErrGoexit), started, Now())
+			go b.work() // this goroutine is lost, the rest of the batch is not
+		}
+	}()
+	rest := func() error {
+		for now := Now(); ; {
+			i := b.next.Add(1) - 1
+			if i >= int64(len(b.runs)) {
+				return nil
+			}
+			current, started = &b.runs[i], now
+			c := current.check
+			current.deadline = started + c.timeout
+			err := c.fn(current)
+			now = Now()
+			current.finish(err, started, now)
+		}
+	}
+	for {
+		err := safe.Do("", rest)
+		if err == nil {
+			break
+		}
+		if p := new(safe.PanicError); errors.As(err, &p) {
+			p.Name = current.check.name
+		}
+		current.finish(err, started, Now())
+	}
+	goexit = false
+	b.over.Store(true)
+}
+
+// finish ends the run's context and the run.
+func (r *run) finish(err error, started, ended time.Duration) {
+	r.end()
+	r.check.finish(err, started, ended)
+}
+
+// wait waits as [Run] says, until deadline at most.
+func wait(ctx context.Context, deadline time.Duration, checks []*Check) bool {
+	var timer *time.Timer
+	all := true
+	for _, c := range checks {
+		ended, overdue := c.inProgress()
+		if ended == nil {
+			continue
+		}
+		left := min(overdue, deadline) - Now()
+		switch {
+		case left <= 0:
+			all = false
+			continue
+		case timer == nil:
+			timer = time.NewTimer(left)
+			defer timer.Stop()
+		default:
+			timer.Reset(left)
+		}
+		select {
+		case <-ended:
+		case <-timer.C:
+			all = false
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return all
+}

@@ -1,0 +1,209 @@
+// Package probe runs health checks so that nothing a check does can hurt who
+// asks for it.
+//
+// A [Check] has at most one goroutine at any time. It runs under a context
+// with its own timeout, detached from whoever asked: a prober that hangs up
+// neither cancels a run nor spoils its result for the others. Whoever asks
+// while a run is going on shares that run. A panic and a runtime.Goexit are
+// errors of the run. A run that does not return when its timeout passes cannot
+// be ended; it is overdue until it returns, and no second one is started
+// beside it.
+package probe
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// Result is the end of one run.
+type Result struct {
+	// Err is nil when the check passed in time; else what it returned, a
+	// [*TimeoutError], a [*safe.PanicError] or an error that is
+	// [safe.ErrGoexit].
+	Err error
+	// Run numbers the runs of a check from 1. It is 0 when there was none.
+	Run uint64
+	// Took is how long it ran.
+	Took time.Duration
+	// Ended is when it ended, on the clock of [Now].
+	Ended time.Duration
+}
+
+// Now is the monotonic clock that results are stamped with. It costs half of
+// what time.Now does. [At] turns it into a time of day.
+func Now() time.Duration { return time.Since(epoch) }
+
+// At is the time of day of a reading of [Now].
+func At(now time.Duration) time.Time { return epoch.Add(now) }
+
+// TimeoutError is the result of a run that took its whole timeout or longer,
+// also when the check returned nil in the end.
+type TimeoutError struct {
+	Timeout time.Duration // what it was given
+	Took    time.Duration // what it took
+	Err     error         // what it returned, late; may be nil
+}
+
+// Error says how long the run took and what it returned.
+func (e *TimeoutError) Error() string {
+	if e.Err == nil {
+		return fmt.Sprintf("took %v, over its timeout of %v", Round(e.Took), e.Timeout)
+	}
+	return fmt.Sprintf("timed out after %v: %v", e.Timeout, e.Err)
+}
+
+// Unwrap returns what the check returned in the end.
+func (e *TimeoutError) Unwrap() error { return e.Err }
+
+// Round cuts a duration to a tenth of its unit, for people: 3.2s, 15.1ms.
+func Round(d time.Duration) time.Duration {
+	for unit := time.Second; unit > time.Nanosecond; unit /= 1000 {
+		if d >= unit {
+			return d.Round(unit / 10)
+		}
+	}
+	return d
+}
+
+// Check is one check and its one run. Make it with [New]. All methods may be
+// called concurrently.
+type Check struct {
+	name    string
+	timeout time.Duration
+	fn      func(context.Context) error
+	report  func(Result) (settled bool)
+
+	mu      sync.Mutex // guards everything that follows
+	running bool
+	over    bool // the run in progress has ended and is being reported
+	overdue bool // somebody was told that the run in progress is overdue
+	settled bool
+	closed  bool
+	started time.Duration // of the run in progress
+	ended   chan struct{} // made by the first who has to wait, closed at the end of the run
+	last    Result
+}
+
+// New returns a check that runs fn with the given timeout. The name stands in
+// its errors. timeout must be positive and fn not nil: the caller has
+// validated both.
+//
+// report, when not nil, is called at the end of a run, in the run's goroutine
+// and before anybody who waits for the run goes on; it must not block. Once it
+// has returned true for a run it is not called for runs that pass, until one
+// has failed.
+func New(name string, timeout time.Duration, fn func(context.Context) error, report func(Result) (settled bool)) *Check {
+	return &Check{name: name, timeout: timeout, fn: fn, report: report}
+}
+
+// Timeout returns what the check was made with.
+func (c *Check) Timeout() time.Duration { return c.timeout }
+
+// Status returns the result of the last run that has ended and, when one is in
+// progress, how long that has been going on. It is overdue once running has
+// reached the timeout; whoever has been told so can rely on the run counting
+// as a [*TimeoutError], also when it returns this very moment.
+func (c *Check) Status() (last Result, running time.Duration, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.running || c.over {
+		return c.last, 0, false
+	}
+	running = Now() - c.started
+	if running >= c.timeout {
+		c.overdue = true
+	}
+	return c.last, running, true
+}
+
+// Unsettle makes the next run that passes be reported, whatever report said
+// before. It does nothing and returns false when a run after the given one has
+// ended.
+func (c *Check) Unsettle(run uint64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.last.Run != run {
+		return false
+	}
+	c.settled = false
+	return true
+}
+
+// Close makes sure that no run begins any more. It does not end one in
+// progress: cancel the base context for that, and [Check.Wait].
+func (c *Check) Close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+}
+
+// Wait waits until no run is in progress that was when Wait was called, or
+// until ctx is done. It returns whether the run has ended.
+func (c *Check) Wait(ctx context.Context) bool {
+	ended, _ := c.inProgress()
+	if ended == nil {
+		return true
+	}
+	select {
+	case <-ended:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// claim makes the caller the one who must execute the next run. It returns
+// false when a run is already claimed or going on.
+func (c *Check) claim(now time.Duration) bool {
+	c.mu.Lock()
+	if c.running || c.closed {
+		c.mu.Unlock()
+		return false
+	}
+	c.running = true
+	c.started = now
+	c.mu.Unlock()
+	return true
+}
+
+// inProgress returns a channel that closes when the run in progress ends and
+// when that run becomes overdue, or nil when there is none.
+func (c *Check) inProgress() (ended <-chan struct{}, overdue time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.running {
+		return nil, 0
+	}
+	if c.ended == nil {
+		c.ended = make(chan struct{})
+	}
+	return c.ended, c.started + c.timeout
+}
+
+// finish records the end of the claimed run and lets go who waits for it.
+func (c *Check) finish(err error, started, ended time.Duration) {
+	took := ended - started
+	c.mu.Lock()
+	if took >= c.timeout || c.overdue {
+		err = &TimeoutError{Timeout: c.timeout, Took: took, Err: err}
+	}
+	c.last.Err, c.last.Took, c.last.Ended = err, took, ended
+	c.last.Run++
+	if c.report != nil && (err != nil || !c.settled) {
+		c.over = true
+		res := c.last
+		c.mu.Unlock()
+		settled := c.report(res)
+		c.mu.Lock()
+		c.settled, c.over = settled, false
+	}
+	c.running, c.overdue = false, false
+	waiting := c.ended
+	c.ended = nil
+	c.mu.Unlock()
+	if waiting != nil {
+		close(waiting)
+	}
+}
