@@ -36,7 +36,8 @@ type App struct {
 	reached  map[Phase]chan struct{} // each closed when its phase is entered
 	extra    map[string]http.Handler // what the health server serves beside the planes
 	signals  signals
-	stderr   io.Writer // of dumps
+	pipe     chan os.Signal // takes SIGPIPE while the App goes down, and is never read
+	stderr   io.Writer      // of dumps
 	exit     func(int)
 	terminal func() bool
 
@@ -54,10 +55,13 @@ type App struct {
 	cancelled atomic.Bool            // units have been told to stop
 
 	// Set by Run, in its goroutine, before anything that reads them starts.
-	unitsCtx    context.Context
-	cancelUnits context.CancelCauseFunc
-	health      *healthServer
-	windowEnd   time.Time
+	unitsCtx     context.Context
+	cancelUnits  context.CancelCauseFunc
+	reloadCtx    context.Context // ends with the drain window
+	cancelReload context.CancelFunc
+	health       *healthServer
+	healthEnded  chan struct{} // closed when its serve has returned
+	windowEnd    time.Time
 
 	mu       sync.Mutex // guards what follows; sealed things are read freely once Run has begun
 	sealed   bool
@@ -124,6 +128,7 @@ func New(cfg Config, opts ...Option) (*App, error) {
 		stderr:      os.Stderr,
 		exit:        exitProcess,
 		terminal:    atTerminal,
+		pipe:        make(chan os.Signal, 1),
 		draining:    make(chan struct{}),
 		stopping:    make(chan struct{}),
 		skip:        make(chan struct{}),

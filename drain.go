@@ -191,7 +191,7 @@ func (a *App) noWait() string {
 		return "the app was never ready"
 	case !a.listens():
 		return "nothing listens"
-	case a.request.signal != nil && a.request.signal.Signal == stopSignals[0] && a.atTerminal():
+	case a.request.signal != nil && a.request.signal.Signal == stopSignals[0] && a.terminal():
 		return "Ctrl-C at a terminal"
 	}
 	return ""

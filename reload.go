@@ -17,8 +17,8 @@ var ErrReloadRefused = errors.New("reload refused: the app is not running")
 //
 // Reloads run one at a time, the functions in the order of registration. One
 // that fails should have changed nothing: the failure is logged and in the
-// report, the App goes on, and the functions behind it still run. The context
-// is cancelled when the App is stopping. None starts once it drains.
+// report, the App goes on, and the functions behind it still run. None starts
+// once the App drains; the context of one that runs ends with the window.
 func (a *App) OnReload(name string, fn func(context.Context) error) *App {
 	if !a.register("reload", name, fn == nil) {
 		return a
@@ -45,7 +45,7 @@ func (a *App) Reload(ctx context.Context) error {
 	var errs []error
 	for _, r := range a.reloads {
 		began := time.Now()
-		out := await(r.name, began, a.unitsCtx.Done(), func() error { return r.fn(a.unitsCtx) })
+		out := await(r.name, began, a.reloadCtx.Done(), func() error { return r.fn(a.reloadCtx) })
 		if out.err != nil {
 			a.log.Error("reload failed, the old state stays", "reload", r.name, "took", out.Took, "error", out.err)
 			errs = append(errs, fmt.Errorf("reload %s: %w", r.name, out.err))
@@ -75,7 +75,7 @@ func (a *App) serveReloads() {
 		case <-a.draining:
 			return
 		case <-a.reloadAsked:
-			_ = a.Reload(a.unitsCtx) // logged and reported there
+			_ = a.Reload(a.reloadCtx) // logged and reported there
 		}
 	}
 }

@@ -17,14 +17,14 @@ import (
 // phase took, and how each of its parts ended. It is plain data.
 type Report struct {
 	Name        string      `json:"name"`
-	Phase       Phase       `json:"phase"`             // where it is, or ended
-	Reason      string      `json:"reason,omitempty"`  // why it stopped
-	Error       string      `json:"error,omitempty"`   // what Run returned
-	Phases      []PhaseTime `json:"phases"`            // in the order in which they were entered
-	Window      string      `json:"window,omitempty"`  // how the drain window ended: "full", "quiet" or why it was skipped
-	Units       []Outcome   `json:"units,omitempty"`   // in the order of registration
+	Phase       Phase       `json:"phase"`            // where it is, or ended
+	Reason      string      `json:"reason,omitempty"` // why it stopped
+	Error       string      `json:"error,omitempty"`  // what Run returned
+	Phases      []PhaseTime `json:"phases"`           // in the order in which they were entered
+	Window      string      `json:"window,omitempty"` // how the drain window ended: "full", "quiet" or why it was skipped
+	Units       []Outcome   `json:"units,omitempty"`  // in the order of registration
 	Drainers    []Outcome   `json:"drainers,omitempty"`
-	Hooks       []Outcome   `json:"hooks,omitempty"`   // in the order in which they ran
+	Hooks       []Outcome   `json:"hooks,omitempty"` // in the order in which they ran
 	Reloads     []Outcome   `json:"reloads,omitempty"`
 	CutRequests int         `json:"cutRequests,omitempty"` // requests still in flight when their time was over
 	Refused     []string    `json:"refused,omitempty"`     // registrations that came too late

@@ -47,6 +47,9 @@ func (a *App) Run(parent context.Context) error {
 	defer a.watchSignals()()
 	if err := a.refusals(); err != nil {
 		a.log.Error("nothing was started", "error", err)
+		a.mu.Lock()
+		a.request = &stopRequest{reason: "refused registrations", cause: err, err: err}
+		a.mu.Unlock()
 		return a.finish(err)
 	}
 	defer a.disarmWatchdog()
@@ -54,6 +57,8 @@ func (a *App) Run(parent context.Context) error {
 	base := context.WithValue(context.WithoutCancel(parent), appKey{}, a)
 	a.unitsCtx, a.cancelUnits = context.WithCancelCause(base)
 	defer a.cancelUnits(nil)
+	a.reloadCtx, a.cancelReload = context.WithCancel(a.unitsCtx)
+	defer a.cancelReload()
 	ended := func() {
 		a.requestStop(stopRequest{reason: "the parent context ended: " + context.Cause(parent).Error(), cause: context.Cause(parent)})
 	}
@@ -105,6 +110,7 @@ func (a *App) run(base context.Context) (hurried bool) {
 	a.enter(PhaseRunning, nil)
 	a.reg.setGate(StateUp, "")
 	a.log.Info("running", "units", len(a.units))
+	a.lookOnce()
 	reloads := make(chan struct{})
 	go func() {
 		defer close(reloads)
@@ -226,7 +232,7 @@ func (a *App) finish(err error) error {
 		p = PhaseFailed
 	}
 	a.enter(p, err)
-	if a.request != nil {
+	if !a.t0.IsZero() {
 		a.logReport()
 	}
 	return err

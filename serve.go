@@ -145,6 +145,7 @@ func (s *server) retire(ctx context.Context, hurried bool) (cut int, err error) 
 		}
 		s.LingerOpen(ctx)
 	}
+	s.RequestStop(worker.ErrStopRequested)
 	return s.Shutdown(ctx)
 }
 

@@ -144,6 +144,15 @@ func (g *givenSignals) stop(ch chan<- os.Signal) {
 
 func (g *givenSignals) ignored(os.Signal) bool { return false }
 
+// guardPipe keeps a write to a log whose reader is gone from ending the process
+// in the middle of its teardown: with a handler the write is an error instead.
+// Before T0 a broken pipe has its default effect, as in every Go program.
+func (a *App) guardPipe() {
+	if _, ok := a.signals.(processSignals); ok {
+		signal.Notify(a.pipe, syscall.SIGPIPE) // it is full at once, and Notify does not wait
+	}
+}
+
 // watchSignals installs the handlers and returns what ends them. It is the
 // first thing that Run does: a signal at any time after is seen.
 //
@@ -184,6 +193,7 @@ func (a *App) watchSignals() (stop func()) {
 	}()
 	return func() {
 		a.signals.stop(ch)
+		signal.Stop(a.pipe)
 		close(quit)
 		<-ended
 	}

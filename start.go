@@ -2,7 +2,9 @@ package lifecycle
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"sync"
 	"time"
 
@@ -57,6 +59,77 @@ func (a *App) bind(s *server) error {
 	}
 	a.log.Info("listening", "server", s.Name(), "addr", s.drainingServer.Addr().String())
 	return nil
+}
+
+// startHealth serves the health planes and starts the periodic checks.
+func (a *App) startHealth() error {
+	if err := a.reg.Start(a.unitsCtx); err != nil {
+		return err
+	}
+	if a.cfg.HealthAddr == HealthOff {
+		return nil
+	}
+	a.nowDoing("the health server")
+	h := newHealthServer(a.cfg.HealthAddr, a.reg.Handler(), a.extra, a.log)
+	if err := h.bind(a.unitsCtx); err != nil {
+		return err
+	}
+	a.mu.Lock()
+	a.health, a.healthEnded = h, make(chan struct{})
+	a.mu.Unlock()
+	a.log.Info("health planes are served", "addr", h.addr().String())
+	go func() {
+		defer close(a.healthEnded)
+		if err := h.serve(); err != nil {
+			a.requestStop(stopRequest{reason: err.Error(), cause: err, err: err})
+		}
+	}()
+	return nil
+}
+
+// closeHealth ends the health server and the periodic checks, as the last of
+// all, by end.
+func (a *App) closeHealth(end time.Time) {
+	ctx, cancel := context.WithDeadline(context.Background(), end)
+	defer cancel()
+	if a.health != nil {
+		if err := a.health.close(ctx); err != nil {
+			a.log.Warn("health server", "error", err)
+		}
+		<-a.healthEnded
+	}
+	if err := a.reg.Close(ctx); err != nil {
+		a.log.Warn("health checks", "error", err)
+	}
+}
+
+// HealthAddr returns the address on which the health planes are served, nil
+// before they are and when they are off. It is for a port 0.
+func (a *App) HealthAddr() net.Addr {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.health == nil {
+		return nil
+	}
+	return a.health.addr()
+}
+
+// lookOnce runs the readiness probes, so that it is known at T0 whether the App
+// was ever ready, also when nobody has asked.
+func (a *App) lookOnce() {
+	ctx, cancel := a.untilStop()
+	defer cancel()
+	a.reg.ready(ctx)
+}
+
+// everReady reports whether readiness was ever found up.
+func (a *App) everReady() bool {
+	select {
+	case <-a.reg.firstReady:
+		return true
+	default:
+		return false
+	}
 }
 
 // untilStop returns a context that ends when somebody asks for a stop.
@@ -218,7 +291,7 @@ func (a *App) stopUnit(ctx context.Context, u *unit) {
 	default:
 		err := out.err
 		if err == nil {
-			err = worker.ErrNotStopped
+			err = errors.New("its Stop has returned, and it has not ended")
 		}
 		u.finish(fmt.Errorf("unit %s: %w", u.name, err))
 		return
@@ -228,7 +301,7 @@ func (a *App) stopUnit(ctx context.Context, u *unit) {
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if !isOf(u.err, out.err) {
+	if !errors.Is(u.err, out.err) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.further = append(a.further, fmt.Errorf("unit %s: %w", u.name, out.err))
