@@ -397,9 +397,9 @@ func TestReadyOnlyWhenEveryStartConditionIsMet(t *testing.T) {
 			lifecycle.MarkStarted(ctx)
 			return untilCancelled(ctx)
 		}, lifecycle.WithStartCondition())
-		up := false
+		var up atomic.Bool
 		r.Probe("db", lifecycle.ProbeFunc(func(context.Context) error {
-			if !up {
+			if !up.Load() {
 				return errBoom
 			}
 			return nil
@@ -421,7 +421,7 @@ func TestReadyOnlyWhenEveryStartConditionIsMet(t *testing.T) {
 			if code, body := get(h, "/startupz"); code != 200 {
 				t.Errorf("/startupz at 3s: %d %s", code, body)
 			}
-			up = true
+			up.Store(true)
 		})
 		r.after(4*time.Second, func() {
 			if code, body := get(h, "/readyz"); code != 200 {
