@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
@@ -175,8 +176,12 @@ type item struct {
 	excluded bool
 }
 
+// never is before every reading of the clock, which may be negative: in a
+// synctest bubble it is.
+const never = time.Duration(math.MinInt64)
+
 // noProbe is the asked of a view that no probe waits for.
-const noProbe = time.Duration(-1)
+const noProbe = never
 
 // view returns what an answer says about the check to a probe that came in at
 // asked. volatile is true when the text holds a duration.
@@ -239,12 +244,12 @@ func (c *check) due(now time.Duration) bool {
 // reported.
 func (c *check) freshUntil() time.Duration {
 	if c.renewal() == 0 {
-		return 0
+		return never
 	}
 	last, _, _ := c.runner.Status()
 	switch {
 	case last.Run == 0:
-		return 0
+		return never
 	case c.interval > 0 && c.plane.reg.active.Load():
 		return last.Ended + c.maxAge
 	}

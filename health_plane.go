@@ -136,12 +136,13 @@ func (p *plane) render(asked time.Duration) *answer {
 	a := p.answer.Load()
 	if a == nil || a.version != version || res.volatile {
 		a = res.answer(version)
+		a.fresh.Store(int64(never))
 		if res.volatile {
 			return a
 		}
-		p.answer.Store(a)
 	}
 	a.fresh.Store(int64(fresh))
+	p.answer.Store(a)
 	return a
 }
 
