@@ -29,7 +29,7 @@ func stuck() (fn func(context.Context) error, release func()) {
 	return func(context.Context) error { <-ch; return nil }, func() { close(ch) }
 }
 
-func run(c ...*probe.Check) bool { return probe.Run(background, background, time.Second, c) }
+func run(c ...*probe.Check) bool { return probe.Run(background, background, time.Second, c) == nil }
 
 func TestRunReportsEachResultOnce(t *testing.T) {
 	boom := errors.New("boom")
@@ -82,7 +82,7 @@ func TestOneGoroutinePerCheck(t *testing.T) {
 		before := runtime.NumGoroutine()
 		for range 50 {
 			probe.Start(background, c)
-			if probe.Run(background, background, 100*time.Millisecond, []*probe.Check{c}) {
+			if probe.Run(background, background, 100*time.Millisecond, []*probe.Check{c}) == nil {
 				t.Fatal("a stuck check has ended")
 			}
 		}
@@ -137,7 +137,7 @@ func TestCallerDoesNotCancelTheRun(t *testing.T) {
 		ctx, hangUp := context.WithCancel(background)
 		time.AfterFunc(100*time.Millisecond, hangUp)
 		began := time.Now()
-		if probe.Run(ctx, background, time.Second, []*probe.Check{c}) {
+		if probe.Run(ctx, background, time.Second, []*probe.Check{c}) == nil {
 			t.Error("the run has ended for a caller who left before")
 		}
 		if took := time.Since(began); took != 100*time.Millisecond {
@@ -162,7 +162,7 @@ func TestSlowCheckHoldsUpNoOther(t *testing.T) {
 			probe.New("quick", time.Hour, pass, nil),
 		}
 		began := time.Now()
-		if probe.Run(background, background, 400*time.Millisecond, checks) {
+		if probe.Run(background, background, 400*time.Millisecond, checks) == nil {
 			t.Error("all checks have ended, want the stuck one not to")
 		}
 		if took := time.Since(began); took != 400*time.Millisecond {
@@ -279,7 +279,7 @@ func TestPanicAndGoexitAreResults(t *testing.T) {
 		probe.New("passes", time.Minute, pass, nil),
 	}
 	for range 3 { // a check goes on being run after it panicked
-		if !probe.Run(background, background, time.Minute, checks) {
+		if probe.Run(background, background, time.Minute, checks) != nil {
 			t.Fatal("not all runs have ended")
 		}
 	}
@@ -342,7 +342,7 @@ func TestRunUnderContention(t *testing.T) {
 	for g := range 8 {
 		wg.Go(func() {
 			for i := range 200 {
-				if part := checks[(g+i)%10:]; !probe.Run(background, background, time.Minute, part) {
+				if part := checks[(g+i)%10:]; probe.Run(background, background, time.Minute, part) != nil {
 					t.Error("not all runs have ended")
 				}
 			}
