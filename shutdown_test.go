@@ -174,9 +174,9 @@ func TestAppKeepsASliceForEveryHook(t *testing.T) {
 		r.Go("slow", func(ctx context.Context) error { <-ctx.Done(); time.Sleep(3 * time.Second); return nil })
 		r.OnShutdown("db", func(context.Context) error { r.mark("db"); return nil }).
 			OnShutdown("flush", func(ctx context.Context) error { <-ctx.Done(); r.mark("flush"); return ctx.Err() })
-		r.signalAfter(0, syscall.SIGTERM)
+		r.signalAfter(time.Second, syscall.SIGTERM)
 		wantErr(t, r.Run(t.Context()), context.DeadlineExceeded, "hook flush")
-		r.wantTrail("7s flush", "7s db")
+		r.wantTrail("8s flush", "8s db") // T0 is at 1s, 8 s of grace
 		rep := r.Report()
 		if len(rep.Hooks) != 2 || rep.Hooks[0].Result != lifecycle.ResultFailed || rep.Hooks[0].Took != 4*time.Second || rep.Hooks[1].Result != lifecycle.ResultOK {
 			t.Errorf("the report says %v", rep.Hooks)
