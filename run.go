@@ -107,10 +107,10 @@ func (a *App) refusals() error {
 
 // run is the time in which the App does what it is for, and the drain after it.
 func (a *App) run(base context.Context) (hurried bool) {
-	a.enter(PhaseRunning, nil)
 	a.reg.setGate(StateUp, "")
-	a.log.Info("running", "units", len(a.units))
 	a.lookOnce()
+	a.enter(PhaseRunning, nil)
+	a.log.Info("running", "units", len(a.units))
 	reloads := make(chan struct{})
 	go func() {
 		defer close(reloads)
