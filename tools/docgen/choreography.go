@@ -71,7 +71,7 @@ func lanes(t timeline) []lane {
 			{-lead, 0, serving, ""},
 			{0, t.Drain, goodbye, ""},
 			{t.Drain, t.Drain + t.Linger, goodbye, "linger"},
-			{t.Drain + t.Linger, t.serveEnd(), atMost, "requests in flight end"},
+			{t.Drain + t.Linger, t.serveEnd(), atMost, "what is in flight"},
 		}, marks: []mark{{t.GoAwayAfter, goodbye, "GOAWAY"}}, after: "then cut, and counted"},
 		{name: "streams", sub: "SSE, websockets", bars: []bar{
 			{-lead, 0, serving, ""},
@@ -182,6 +182,6 @@ func choreography(t timeline) ([]byte, error) {
 	}
 
 	c.legend(pad, bottom+25)
-	c.text(pad, bottom+47, "start", "key", "These are the limits. Everything dashed ends as soon as it is done: with nothing in flight an App is down shortly after its window.")
+	c.text(pad, bottom+47, "start", "key", "These are the limits. After the window everything ends as soon as it is done: with nothing in flight an App is down a moment later.")
 	return c.close(), nil
 }

@@ -117,3 +117,21 @@ func TestImpossibleTimelinesAreRefused(t *testing.T) {
 		}
 	}
 }
+
+func TestEveryEdgeIsOnThePage(t *testing.T) {
+	page, err := states()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"```mermaid\nstateDiagram-v2\n    [*] --> Created\n",
+		"    Created --> Stopped: (added)\n",
+		"| Created | Starting, Pending, Stopped (added) |",
+		"| Killed | nothing: it is terminal |",
+	} {
+		// fsm writes a label's parentheses as they are or as entities.
+		if !strings.Contains(strings.NewReplacer("#40;", "(", "#41;", ")").Replace(string(page)), want) {
+			t.Errorf("the page lacks %q:\n%s", want, page)
+		}
+	}
+}

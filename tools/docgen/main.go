@@ -19,6 +19,7 @@ type document struct {
 // documents are all that docgen writes.
 var documents = []document{
 	{"choreography.svg", func() ([]byte, error) { return choreography(defaults()) }},
+	{"states.md", states},
 }
 
 func main() {

@@ -24,7 +24,7 @@ func defaults() timeline {
 		Drain:       5 * time.Second,
 		GoAwayAfter: time.Second,
 		AcceptQuiet: time.Second,
-		Linger:      3 * time.Second,
+		Linger:      5 * time.Second,
 		Grace:       20 * time.Second,
 		UnitSlice:   5 * time.Second,
 		HookSlice:   5 * time.Second,
