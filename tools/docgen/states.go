@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
@@ -21,6 +22,8 @@ type row struct{ state, next string }
 
 func lives() []life {
 	return []life{
+		describe("App", "One service process. Each phase is entered at most once, and `App.Reached` gives a channel for each. The table is `lifecycle.Phases`.",
+			lifecycle.Phases(), lifecycle.PhaseCreated, nil),
 		describe("Worker", "Every unit of an App is one: a function, a process, a container, a supervisor. The table is `worker.Transitions`.",
 			worker.Transitions(), worker.StatusCreated, worker.AddedEdges()),
 	}
@@ -30,7 +33,7 @@ func lives() []life {
 // marked.
 func describe[S ~string](title, text string, t fsm.Table[S], initial S, added []fsm.Edge[S]) life {
 	l := life{title: title, text: text, diagram: t.Mermaid(fsm.Drawing[S]{Initial: initial, Added: added})}
-	for _, from := range t.Phases() {
+	for _, from := range inOrder(t, initial) {
 		next := make([]string, 0, len(t[from]))
 		for _, to := range t[from] {
 			name := string(to)
@@ -45,6 +48,36 @@ func describe[S ~string](title, text string, t fsm.Table[S], initial S, added []
 		l.rows = append(l.rows, row{string(from), strings.Join(next, ", ")})
 	}
 	return l
+}
+
+// inOrder returns the states as a life comes by them that always takes the
+// first edge it has not taken, the terminal ones last.
+func inOrder[S ~string](t fsm.Table[S], initial S) []S {
+	var order []S
+	var visit func(S)
+	visit = func(s S) {
+		if slices.Contains(order, s) {
+			return
+		}
+		order = append(order, s)
+		for _, next := range t[s] {
+			visit(next)
+		}
+	}
+	visit(initial)
+	for _, s := range t.Phases() {
+		visit(s) // also what nothing leads to
+	}
+	slices.SortStableFunc(order, func(a, b S) int {
+		switch {
+		case t.IsTerminal(a) == t.IsTerminal(b):
+			return 0
+		case t.IsTerminal(a):
+			return 1
+		}
+		return -1
+	})
+	return order
 }
 
 // states renders every kind of life as a page.

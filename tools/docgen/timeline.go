@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"time"
+
+	"github.com/pleme-io/lifecycle-go"
 )
 
 // timeline is what a picture of a shutdown needs to know, counted from T0, the
@@ -20,15 +22,16 @@ type timeline struct {
 
 // defaults is the timeline of an App whose Config is the default one.
 func defaults() timeline {
+	c := lifecycle.DefaultConfig()
 	return timeline{
-		Drain:       5 * time.Second,
-		GoAwayAfter: time.Second,
-		AcceptQuiet: time.Second,
-		Linger:      5 * time.Second,
-		Grace:       20 * time.Second,
-		UnitSlice:   5 * time.Second,
-		HookSlice:   5 * time.Second,
-		Margin:      2 * time.Second,
+		Drain:       c.DrainInterval,
+		GoAwayAfter: c.GoAwayAfter,
+		AcceptQuiet: c.AcceptQuiet,
+		Linger:      c.Linger,
+		Grace:       c.ShutdownGrace,
+		UnitSlice:   c.UnitSlice,
+		HookSlice:   c.HookSlice,
+		Margin:      2 * time.Second, // stated in the doc of lifecycle.Config
 	}
 }
 
