@@ -7,6 +7,10 @@
 //	curl -N localhost:8080/events
 //	curl -X POST 'localhost:8080/work?note=hello'
 //	curl localhost:8081/readyz
+//
+// At a terminal nobody waits for a load balancer, so Ctrl-C skips the drain
+// window; with -drain-wait=always it takes its five seconds as in a cluster.
+// -h lists the flags.
 package main
 
 import (
