@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"context"
 	"fmt"
+	"os"
 	"sync"
 	"time"
 
@@ -194,7 +195,7 @@ func (a *App) noWait() string {
 		return "the app was never ready"
 	case !a.listens():
 		return "nothing listens"
-	case a.request.signal != nil && a.request.signal.Signal == stopSignals[0] && a.terminal():
+	case a.request.signal != nil && a.request.signal.Signal == os.Interrupt && a.terminal():
 		return "Ctrl-C at a terminal"
 	}
 	return ""

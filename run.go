@@ -187,7 +187,7 @@ func (a *App) teardown(base context.Context, group *errgroup.Group, hurried bool
 		a.retireServers(base, unitsBegin, hurried)
 		a.enter(PhaseStopping, a.request.cause)
 	}
-	a.reg.setDraining(true) // now also with DrainReadiness serving
+	a.reg.setDraining(true) // also with DrainReadiness serving, and without a server
 	a.stopUnits(base, hooksBegin)
 	_ = group.Wait() // each unit's error is with the unit
 

@@ -136,11 +136,16 @@ func (s *server) isServing() bool {
 }
 
 // retire takes the server out of service after the window, by end at the
-// latest, and returns how many requests had to be cut. hurried leaves out what
-// is only there for clients that have not noticed yet.
-func (s *server) retire(ctx context.Context, hurried bool) (cut int, err error) {
-	if !hurried {
-		if err := s.CloseWhenQuiet(ctx); err != nil {
+// latest, and returns how many requests had to be cut. It calls closed once
+// nobody can connect any more. hurried leaves out what is only there for clients
+// that have not noticed yet.
+func (s *server) retire(ctx context.Context, hurried bool, closed func()) (cut int, err error) {
+	if hurried {
+		closed()
+	} else {
+		err := s.CloseWhenQuiet(ctx)
+		closed()
+		if err != nil {
 			return 0, err
 		}
 		s.LingerOpen(ctx)
