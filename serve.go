@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -140,18 +141,17 @@ func (s *server) isServing() bool {
 // nobody can connect any more. hurried leaves out what is only there for clients
 // that have not noticed yet.
 func (s *server) retire(ctx context.Context, hurried bool, closed func()) (cut int, err error) {
+	var closeErr error
 	if hurried {
 		closed()
 	} else {
-		err := s.CloseWhenQuiet(ctx)
+		closeErr = s.CloseWhenQuiet(ctx)
 		closed()
-		if err != nil {
-			return 0, err
-		}
-		s.LingerOpen(ctx)
+		s.LingerOpen(ctx) // also when its listener is broken: those who are connected are served
 	}
 	s.RequestStop(worker.ErrStopRequested)
-	return s.Shutdown(ctx)
+	cut, err = s.Shutdown(ctx)
+	return cut, errors.Join(closeErr, err)
 }
 
 // Addr returns the address on which the server added under name listens, or nil
