@@ -3,6 +3,7 @@ package asynclog_test
 import (
 	"bytes"
 	"context"
+	"io"
 	"log/slog"
 	"runtime"
 	"strings"
@@ -174,7 +175,7 @@ func TestEveryRecordIsWrittenOnceWhileItCloses(t *testing.T) {
 }
 
 func BenchmarkLog(b *testing.B) {
-	log, q := asynclog.New(slog.New(slog.DiscardHandler))
+	log, q := asynclog.New(slog.New(slog.NewTextHandler(io.Discard, nil)))
 	q.Start()
 	defer q.Close(time.Minute)
 	b.ReportAllocs()
