@@ -142,6 +142,7 @@ func (a *App) waitWindow(ctx context.Context, drained <-chan struct{}) string {
 		defer tick.Stop()
 		look = tick.C
 	}
+	waiting := drained
 	for {
 		select {
 		case <-ctx.Done():
@@ -149,9 +150,11 @@ func (a *App) waitWindow(ctx context.Context, drained <-chan struct{}) string {
 		case <-a.skip:
 			return windowSkipped
 		case <-look:
-			if a.isQuiet(quiet, drained) {
-				return windowQuiet
-			}
+		case <-waiting:
+			waiting = nil // once is enough
+		}
+		if quiet > 0 && a.isQuiet(quiet, drained) {
+			return windowQuiet
 		}
 	}
 }

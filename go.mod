@@ -2,6 +2,7 @@ module github.com/pleme-io/lifecycle-go
 
 go 1.26.0
 
-require go.uber.org/goleak v1.3.0
-
-require golang.org/x/sync v0.24.0 // indirect
+require (
+	go.uber.org/goleak v1.3.0
+	golang.org/x/sync v0.24.0
+)

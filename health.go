@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fsm"
-	"github.com/pleme-io/lifecycle-go/internal/probe"
 )
 
 // ErrUnknown is what a [Probe] returns, or wraps, when it cannot tell whether
@@ -282,6 +281,3 @@ func validateName(name string) error {
 	}
 	return nil
 }
-
-// now is the clock of everything about the age of results.
-func (r *Registry) now() time.Duration { return probe.Now() }

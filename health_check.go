@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"time"
 
@@ -133,12 +134,12 @@ func (c *check) overdue() time.Duration {
 }
 
 // expire makes the state that of a check whose result of the given run is too
-// old, unless there is a newer one.
-func (c *check) expire(run uint64, why string) {
+// old. It returns false when there is a newer one.
+func (c *check) expire(run uint64, why string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.runner.Unsettle(run) {
-		return
+		return false
 	}
 	c.good = 0
 	state := StateUnknown
@@ -146,6 +147,7 @@ func (c *check) expire(run uint64, why string) {
 		state = StateDown // or a check that never ends again would pass for ever
 	}
 	c.toLocked(state, errors.New(why))
+	return true
 }
 
 // toLocked changes the state. To the same one is no change.
@@ -175,19 +177,17 @@ type item struct {
 	excluded bool
 }
 
-// noProbe is the asked of a view that no probe waits for.
-const noProbe = time.Duration(-1)
-
-// view returns what an answer says about the check to a probe that came in at
-// asked. volatile is true when the text holds a duration.
-func (c *check) view(asked time.Duration) (it item, volatile bool) {
+// view returns what an answer says about the check. unfinished are the runs that
+// the probe has stopped waiting for. volatile is true when the text holds a
+// duration.
+func (c *check) view(unfinished []probe.Unfinished) (it item, volatile bool) {
 	it = item{name: c.name, critical: c.critical}
 	hung := c.overdue()
-	last, _, _ := c.runner.Status()
 	stale := ""
-	if hung == 0 && last.Run > 0 {
-		if stale = c.stale(last, asked); stale != "" {
-			c.expire(last.Run, stale)
+	if last, _, _ := c.runner.Status(); hung == 0 && last.Run > 0 {
+		stale = c.stale(last, unfinished)
+		if stale != "" && !c.expire(last.Run, stale) {
+			stale = ""
 		}
 	}
 	c.mu.Lock()
@@ -196,25 +196,31 @@ func (c *check) view(asked time.Duration) (it item, volatile bool) {
 	switch {
 	case hung > 0:
 		it.text, volatile = fmt.Sprintf("still running for %v", probe.Round(hung)), true
-	case stale != "" && it.state != StateUp:
+	case stale != "":
 		it.text, volatile = stale, true
 	}
 	return it, volatile
 }
 
-// stale says why the last result is too old for a probe that came in at asked,
-// or "".
-func (c *check) stale(last probe.Result, asked time.Duration) string {
-	switch {
-	case c.maxAge > 0:
+// stale says why the last result is too old, or "".
+func (c *check) stale(last probe.Result, unfinished []probe.Unfinished) string {
+	if c.maxAge > 0 {
 		if age := probe.Now() - last.Ended; age > c.maxAge {
 			return fmt.Sprintf("the last result is %v old", probe.Round(age))
 		}
-	case asked != noProbe && last.Ended < asked:
-		return fmt.Sprintf("no result within %v", c.plane.reg.timeout)
+		return ""
+	}
+	for _, u := range unfinished {
+		if u.Check == c.runner && u.Run > last.Run {
+			return fmt.Sprintf("no result within %v", c.plane.reg.timeout)
+		}
 	}
 	return ""
 }
+
+// never is before every reading of the clock, which may be negative: in a
+// synctest bubble it is.
+const never = time.Duration(math.MinInt64)
 
 // renewal is the age from which on a probe runs the check again: 0 for every
 // probe.
@@ -239,12 +245,12 @@ func (c *check) due(now time.Duration) bool {
 // reported.
 func (c *check) freshUntil() time.Duration {
 	if c.renewal() == 0 {
-		return 0
+		return never
 	}
 	last, _, _ := c.runner.Status()
 	switch {
 	case last.Run == 0:
-		return 0
+		return never
 	case c.interval > 0 && c.plane.reg.active.Load():
 		return last.Ended + c.maxAge
 	}

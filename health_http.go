@@ -6,7 +6,8 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/probe"
 )
 
 // maxQuery bounds the query of a probe, in bytes. What a kubelet or a person
@@ -86,10 +87,6 @@ func (h healthHandler) part(p *plane, name string, req *http.Request) *answer {
 	if err != nil {
 		return refuse(http.StatusBadRequest, fmt.Sprintf("malformed query: %v", err))
 	}
-	asked := p.reg.now()
-	if p.frozen() {
-		asked = noProbe
-	}
 	checks := *p.checks.Load()
 	var res result
 	switch {
@@ -100,10 +97,7 @@ func (h healthHandler) part(p *plane, name string, req *http.Request) *answer {
 		if c == nil {
 			return refuse(http.StatusNotFound, fmt.Sprintf("%s has no check %q", p.kind.path(), clip(name, maxNameLen)))
 		}
-		if asked != noProbe {
-			p.run(req.Context(), asked, []*check{c})
-		}
-		res = p.alone(c, asked)
+		res = p.alone(c, p.runPart(req, []*check{c}))
 	default:
 		var names []string
 		for _, n := range query["exclude"] {
@@ -113,10 +107,7 @@ func (h healthHandler) part(p *plane, name string, req *http.Request) *answer {
 		}
 		var noted result
 		kept, out := noted.exclude(names, checks)
-		if asked != noProbe {
-			p.run(req.Context(), asked, kept)
-		}
-		res = p.result(kept, asked)
+		res = p.result(kept, p.runPart(req, kept))
 		res.strange = noted.strange
 		for _, c := range out {
 			res.items = append(res.items, item{name: c.name, excluded: true})
@@ -132,9 +123,17 @@ func (h healthHandler) part(p *plane, name string, req *http.Request) *answer {
 	return res.answer(0)
 }
 
+// runPart runs those of the checks that are due, unless the plane is frozen.
+func (p *plane) runPart(req *http.Request, checks []*check) []probe.Unfinished {
+	if p.frozen() {
+		return nil
+	}
+	return p.run(req.Context(), checks)
+}
+
 // alone is the result of one check: it fails when that does, critical or not.
-func (p *plane) alone(c *check, asked time.Duration) result {
-	it, _ := c.view(asked)
+func (p *plane) alone(c *check, unfinished []probe.Unfinished) result {
+	it, _ := c.view(unfinished)
 	ok := it.passes(p.kind) || p.reg.cond.Load().overrides(p.kind)
 	return result{plane: p.kind, ok: ok, items: []item{it}}
 }

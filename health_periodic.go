@@ -122,7 +122,7 @@ const idle = time.Hour
 func (r *Registry) runPeriodic() time.Duration {
 	var due []*probe.Check
 	sleep := idle
-	now := r.now()
+	now := probe.Now()
 	for _, p := range r.planes {
 		if p.kind == startupPlane && r.cond.Load().started {
 			continue

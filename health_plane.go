@@ -78,37 +78,40 @@ func (p *plane) find(name string) *check {
 // that are due and waits for them, until ctx is done or the probe timeout has
 // passed at most.
 func (p *plane) current(ctx context.Context) *answer {
-	asked := p.reg.now()
+	now := probe.Now()
 	version := p.version.Load()
 	a := p.answer.Load()
-	if a != nil && a.version == version && int64(asked) < a.fresh.Load() {
+	if a != nil && a.version == version && int64(now) < a.fresh.Load() {
 		return a
 	}
 	if p.frozen() {
-		asked = noProbe
-	} else if always := *p.always.Load(); len(always) > 0 {
-		// Every check ran, every run has ended, and none reported a change.
-		if probe.Run(ctx, *p.reg.base.Load(), p.reg.timeout, always) &&
-			a != nil && a.version == version && p.version.Load() == version {
-			return a
-		}
-	} else {
-		p.run(ctx, asked, *p.checks.Load())
+		return p.render(nil, true)
 	}
-	return p.render(asked)
+	always := *p.always.Load()
+	if len(always) == 0 {
+		return p.render(p.run(ctx, *p.checks.Load()), false)
+	}
+	unfinished := probe.Run(ctx, *p.reg.base.Load(), p.reg.timeout, always)
+	if unfinished == nil && a != nil && a.version == version && p.version.Load() == version {
+		return a // every check has run and none has reported a change
+	}
+	return p.render(unfinished, false)
 }
 
-// run runs those of the checks that are due at now.
-func (p *plane) run(ctx context.Context, now time.Duration, checks []*check) {
+// run runs those of the checks that are due, and returns the runs that it has
+// stopped waiting for.
+func (p *plane) run(ctx context.Context, checks []*check) []probe.Unfinished {
+	now := probe.Now()
 	var due []*probe.Check
 	for _, c := range checks {
 		if c.due(now) {
 			due = append(due, c.runner)
 		}
 	}
-	if len(due) > 0 {
-		probe.Run(ctx, *p.reg.base.Load(), p.reg.timeout, due)
+	if len(due) == 0 {
+		return nil
 	}
+	return probe.Run(ctx, *p.reg.base.Load(), p.reg.timeout, due)
 }
 
 // frozen says whether a probe gets what is known and runs nothing: a startup
@@ -119,13 +122,13 @@ func (p *plane) frozen() bool {
 }
 
 // render makes the answer from what the checks say now, and keeps it.
-func (p *plane) render(asked time.Duration) *answer {
+func (p *plane) render(unfinished []probe.Unfinished, frozen bool) *answer {
 	// What changes from here on makes another version.
 	version := p.version.Load()
 	checks := *p.checks.Load()
-	res := p.result(checks, asked)
+	res := p.result(checks, unfinished)
 	fresh := time.Duration(math.MaxInt64)
-	if asked != noProbe {
+	if !frozen {
 		for _, c := range checks {
 			fresh = min(fresh, c.freshUntil())
 		}
@@ -136,12 +139,13 @@ func (p *plane) render(asked time.Duration) *answer {
 	a := p.answer.Load()
 	if a == nil || a.version != version || res.volatile {
 		a = res.answer(version)
+		a.fresh.Store(int64(never))
 		if res.volatile {
 			return a
 		}
-		p.answer.Store(a)
 	}
 	a.fresh.Store(int64(fresh))
+	p.answer.Store(a)
 	return a
 }
 
@@ -154,8 +158,8 @@ type result struct {
 	strange  []string // asked to be excluded and not there, sorted
 }
 
-// result collects what the checks say to a probe that came in at asked.
-func (p *plane) result(checks []*check, asked time.Duration) result {
+// result collects what the checks say.
+func (p *plane) result(checks []*check, unfinished []probe.Unfinished) result {
 	res := result{plane: p.kind, ok: true, items: make([]item, 0, len(checks)+1)}
 	cond := p.reg.cond.Load()
 	builtin, shown := cond.item(p.kind)
@@ -164,7 +168,7 @@ func (p *plane) result(checks []*check, asked time.Duration) result {
 			res.add(builtin, cond)
 			shown = false
 		}
-		it, volatile := c.view(asked)
+		it, volatile := c.view(unfinished)
 		res.volatile = res.volatile || volatile
 		res.add(it, cond)
 	}

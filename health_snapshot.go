@@ -52,7 +52,7 @@ func (r *Registry) Snapshot() []ProbeStatus {
 }
 
 func (c *check) status() ProbeStatus {
-	it, _ := c.view(noProbe)
+	it, _ := c.view(nil)
 	last, running, _ := c.runner.Status()
 	_, since := c.machine.Since()
 	st := ProbeStatus{

@@ -113,11 +113,12 @@ func (a *App) refusals() error {
 
 // run is the time in which the App does what it is for, and the drain after it.
 func (a *App) run(base context.Context) (hurried bool) {
+	a.nowDoing("the readiness probes")
+	a.reg.setGate(StateUp, "")
+	a.lookOnce()
 	a.nowDoing("")
 	a.enter(PhaseRunning, nil)
-	a.reg.setGate(StateUp, "")
 	a.log.Info("running", "units", len(a.units))
-	a.lookOnce()
 	reloads := make(chan struct{})
 	go func() {
 		defer close(reloads)

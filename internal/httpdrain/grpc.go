@@ -56,6 +56,7 @@ type GRPC struct {
 	closing   bool
 	began     bool
 	windowEnd time.Time
+	unwell    error         // of the health's Shutdown
 	graceful  chan struct{} // closed when GracefulStop has returned; nil before it is called
 	panicked  error         // of GracefulStop; read after graceful
 }
@@ -133,16 +134,20 @@ func (g *GRPC) Serve(context.Context) error {
 	return fmt.Errorf("serve gRPC %q on %s: %w", g.name, ln.Addr(), err)
 }
 
-// BeginDrain is T0: health says NOT_SERVING. A panic of it is not caught. A
-// second call does nothing.
+// BeginDrain is T0: health says NOT_SERVING. A panic there is part of what
+// Shutdown returns. A second call does nothing.
 func (g *GRPC) BeginDrain(time.Time, time.Duration) {
 	g.mu.Lock()
 	began := g.began
 	g.began = true
 	g.mu.Unlock()
-	if !began && g.health != nil {
-		g.health.Shutdown()
+	if began || g.health == nil {
+		return
 	}
+	err := safe.Do(g.name, func() error { g.health.Shutdown(); return nil })
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.unwell = err
 }
 
 // EndWindow notes the moment from which AcceptQuiet and Linger count, and does
@@ -198,7 +203,10 @@ func (g *GRPC) Shutdown(ctx context.Context) (cut int, err error) {
 			}
 		}
 	}
-	return cut, errors.Join(err, g.stop(ln, graceful))
+	g.mu.Lock()
+	unwell := g.unwell
+	g.mu.Unlock()
+	return cut, errors.Join(err, g.stop(ln, graceful), unwell)
 }
 
 // Close stops the server and closes every connection now.

@@ -34,16 +34,22 @@ func Start(base context.Context, checks ...*Check) {
 	}
 }
 
+// Unfinished is a run that somebody stopped waiting for.
+type Unfinished struct {
+	Check *Check
+	Run   uint64 // its number
+}
+
 // Run begins a run of every check that has none in progress, as [Start] does,
 // and waits until each of them, and each that was in progress already, has
 // ended or is overdue; at most for patience, or until ctx is done. The runs go
-// on when the caller leaves: they end with base, not with ctx. It returns
-// whether all have ended.
-func Run(ctx, base context.Context, patience time.Duration, checks []*Check) bool {
+// on when the caller leaves: they end with base, not with ctx. It returns those
+// that have not ended, nil when all have.
+func Run(ctx, base context.Context, patience time.Duration, checks []*Check) []Unfinished {
 	began := Now()
 	b := newBatch(base, checks)
 	if b != nil && b.runSoon() && len(b.runs) == len(checks) {
-		return true
+		return nil
 	}
 	return wait(ctx, began+patience, checks)
 }
@@ -137,32 +143,30 @@ func (r *run) finish(err error, started, ended time.Duration) {
 }
 
 // wait waits as [Run] says, until deadline at most.
-func wait(ctx context.Context, deadline time.Duration, checks []*Check) bool {
+func wait(ctx context.Context, deadline time.Duration, checks []*Check) []Unfinished {
 	var timer *time.Timer
-	all := true
+	var unfinished []Unfinished
 	for _, c := range checks {
-		ended, overdue := c.inProgress()
+		ended, overdue, run := c.inProgress()
 		if ended == nil {
 			continue
 		}
 		left := min(overdue, deadline) - Now()
-		switch {
-		case left <= 0:
-			all = false
-			continue
-		case timer == nil:
-			timer = time.NewTimer(left)
-			defer timer.Stop()
-		default:
-			timer.Reset(left)
+		if left > 0 && ctx.Err() == nil {
+			if timer == nil {
+				timer = time.NewTimer(left)
+				defer timer.Stop()
+			} else {
+				timer.Reset(left)
+			}
+			select {
+			case <-ended:
+				continue
+			case <-timer.C:
+			case <-ctx.Done():
+			}
 		}
-		select {
-		case <-ended:
-		case <-timer.C:
-			all = false
-		case <-ctx.Done():
-			return false
-		}
+		unfinished = append(unfinished, Unfinished{c, run})
 	}
-	return all
+	return unfinished
 }

@@ -142,7 +142,7 @@ func (c *Check) Close() {
 // Wait waits until no run is in progress that was when Wait was called, or
 // until ctx is done. It returns whether the run has ended.
 func (c *Check) Wait(ctx context.Context) bool {
-	ended, _ := c.inProgress()
+	ended, _, _ := c.inProgress()
 	if ended == nil {
 		return true
 	}
@@ -168,18 +168,22 @@ func (c *Check) claim(now time.Duration) bool {
 	return true
 }
 
-// inProgress returns a channel that closes when the run in progress ends and
-// when that run becomes overdue, or nil when there is none.
-func (c *Check) inProgress() (ended <-chan struct{}, overdue time.Duration) {
+// inProgress returns a channel that closes when the run in progress ends, when
+// that run becomes overdue, and its number; nil when there is none.
+func (c *Check) inProgress() (ended <-chan struct{}, overdue time.Duration, run uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.running {
-		return nil, 0
+		return nil, 0, 0
 	}
 	if c.ended == nil {
 		c.ended = make(chan struct{})
 	}
-	return c.ended, c.started + c.timeout
+	run = c.last.Run
+	if !c.over {
+		run++
+	}
+	return c.ended, c.started + c.timeout, run
 }
 
 // finish records the end of the claimed run and lets go who waits for it.

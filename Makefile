@@ -1,0 +1,101 @@
+# Every target works on a fresh clone: Go and make are all it needs, and a C
+# compiler where the race detector runs (installed where apt is there and we are root).
+
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+# Every folder with a go.mod is a module. go.work joins them.
+MODULES  := $(shell find . -name go.mod -not -path '*/testdata/*' -not -path '*/node_modules/*' -exec dirname {} \; | LC_ALL=C sort)
+PACKAGES := $(addsuffix /...,$(MODULES))
+
+FUZZTIME  ?= 20s# for each fuzz target; 50x counts executions
+BENCH     ?= .
+BENCHTIME ?= 1s
+COUNT     ?= 6
+TESTFLAGS ?=
+
+.PHONY: help
+help: ## list the targets (default)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo "  modules: $(MODULES)"
+
+.PHONY: run
+run: ## run the example service; Ctrl-C shows how it stops
+	go run ./examples/service $(ARGS)
+
+.PHONY: test
+test: cc ## test every module: races on, leaked goroutines are failures
+	go test -race -timeout 10m $(TESTFLAGS) $(PACKAGES)
+
+.PHONY: race
+race: cc ## the same, twenty times each test: flaky is broken
+	go test -race -timeout 60m -count 20 $(TESTFLAGS) $(PACKAGES)
+
+.PHONY: lint
+lint: bin/golangci-lint ## format check, vet and golangci-lint in every module
+	@set -e; for m in $(MODULES); do echo "lint $$m"; (cd $$m && $(CURDIR)/bin/golangci-lint run --config $(CURDIR)/.golangci.yml ./...); done
+
+.PHONY: fmt
+fmt: bin/golangci-lint ## format every module
+	@set -e; for m in $(MODULES); do (cd $$m && $(CURDIR)/bin/golangci-lint fmt --config $(CURDIR)/.golangci.yml ./...); done
+
+.PHONY: fuzz
+fuzz: ## fuzz each target for FUZZTIME (20s)
+	@tools/fuzz.sh -fuzztime $(FUZZTIME)
+
+.PHONY: fuzz-seeds
+fuzz-seeds: ## run the seeds and past findings of each fuzz target
+	@tools/fuzz.sh
+
+.PHONY: bench
+bench: bin/benchstat ## run the benchmarks, COUNT (6) times each, and sum them up
+	@mkdir -p bench/results
+	go test -run '^$$' -bench '$(BENCH)' -benchmem -benchtime $(BENCHTIME) -count $(COUNT) -timeout 60m $(PACKAGES) | tee bench/results/latest.txt
+	bin/benchstat bench/results/latest.txt
+
+.PHONY: bench-once
+bench-once: ## one pass of each benchmark: they still run
+	go test -run '^$$' -bench . -benchtime 1x -timeout 10m $(PACKAGES)
+
+.PHONY: e2e
+e2e: ## the tests on a real Kubernetes (root, Linux, about 10 minutes)
+	@if [ -x deploy/e2e/run ]; then deploy/e2e/run; else echo "make e2e: there is no deploy/e2e/run yet"; fi
+
+.PHONY: docs
+docs: ## draw the pictures and tables in docs/ from the code
+	cd tools && go run ./docgen -out ../docs
+
+.PHONY: alone
+alone: ## each module without the workspace, as its importers get it
+	@set -e; for m in $(MODULES); do echo "alone $$m"; (cd $$m && export GOWORK=off && go mod tidy -diff && go build -o /dev/null ./... && go vet ./...); done
+
+.PHONY: cross
+cross: ## build and vet the library for macOS and Windows
+	@set -e; for os in darwin windows; do for arch in amd64 arm64; do echo "cross $$os/$$arch"; \
+		GOWORK=off CGO_ENABLED=0 GOOS=$$os GOARCH=$$arch go build ./...; done; \
+		GOWORK=off CGO_ENABLED=0 GOOS=$$os go vet ./...; done
+
+.PHONY: ci
+ci: ## everything that must pass before a merge
+	@bash .ci/run
+
+.PHONY: clean
+clean: ## remove what was built
+	rm -rf bin bench/results
+
+# The race detector links with the C compiler.
+.PHONY: cc
+cc:
+	@cc=$$(go env CC); cc=$${cc%% *}; command -v "$$cc" >/dev/null && exit 0; \
+	if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
+		echo "make: installing gcc for the race detector"; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends gcc libc6-dev >/dev/null; \
+	else echo "make: the race detector needs a C compiler and there is no $$cc: install gcc or clang" >&2; exit 1; fi
+
+# Built from pinned sources, again when the pin changes.
+bin/golangci-lint: tools/tools.mod tools/tools.sum
+	@echo "building $@ (about a minute the first time)"
+	@cd tools && GOWORK=off go build -modfile=tools.mod -trimpath -o ../$@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+
+bin/benchstat: tools/tools.mod tools/tools.sum
+	@cd tools && GOWORK=off go build -modfile=tools.mod -trimpath -o ../$@ golang.org/x/perf/cmd/benchstat

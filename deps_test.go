@@ -1,0 +1,31 @@
+package lifecycle_test
+
+import (
+	"testing"
+
+	"github.com/pleme-io/lifecycle-go/internal/conventions"
+)
+
+// TestConventions holds the import table of the root module, and with it the
+// promise that whoever imports lifecycle gets golang.org/x/sync and nothing
+// else from outside.
+func TestConventions(t *testing.T) {
+	conventions.Check(t, conventions.Module{
+		Rooms: []conventions.Room{
+			{Path: ".", Imports: []string{"golang.org/x/sync", "./fsm", "./worker", "./internal/..."}},
+			{Path: "fsm"},
+			{Path: "internal/...", Imports: []string{"./internal/..."}},
+			{Path: "worker", Imports: []string{"./fsm", "./internal/..."}},
+			{Path: "procpool", Imports: []string{"./fsm", "./worker", "./internal/..."}},
+			{Path: "lifecycletest", Imports: []string{".", "./fsm", "./worker"}},
+			{Path: "metrics", Imports: []string{"github.com/prometheus/client_golang", ".", "./fsm", "./worker", "./procpool", "./internal/..."}, Brings: []string{"..."}},
+			{Path: "config", Imports: []string{"github.com/knadh/koanf", "."}, Brings: []string{"..."}},
+		},
+		Requires: []conventions.Require{
+			{Module: "golang.org/x/sync"},
+			{Module: "github.com/prometheus/client_golang"},
+			{Module: "github.com/knadh/koanf/v2"},
+			{Module: "go.uber.org/goleak", TestOnly: true},
+		},
+	})
+}

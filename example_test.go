@@ -1,0 +1,221 @@
+package lifecycle_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/worker"
+)
+
+// quiet is what the examples run with: no health server, no window, no log.
+func quiet() (lifecycle.Config, lifecycle.Option) {
+	return lifecycle.Config{HealthAddr: lifecycle.HealthOff, DrainWait: lifecycle.WaitNever},
+		lifecycle.WithLogger(slog.New(slog.DiscardHandler))
+}
+
+func Example() {
+	app, err := lifecycle.New(quiet())
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	app.Go("work", func(ctx context.Context) error {
+		fmt.Println("working")
+		app.Stop(nil) // in real life a signal does this
+		<-ctx.Done()
+		fmt.Println("work ends")
+		return ctx.Err()
+	}).
+		OnDrain("sessions", lifecycle.DrainFunc(func(context.Context) error { fmt.Println("sessions released"); return nil })).
+		OnShutdown("db", func(context.Context) error { fmt.Println("database closed"); return nil })
+	fmt.Println("exit", lifecycle.ExitCode(app.Run(context.Background())))
+	// Output:
+	// working
+	// sessions released
+	// work ends
+	// database closed
+	// exit 0
+}
+
+func ExampleApp_Go() {
+	app, _ := lifecycle.New(quiet())
+	app.Go("reconcile", func(ctx context.Context) error {
+		return lifecycle.RunLoop(ctx, time.Minute, func(context.Context) error {
+			return errors.New("the API server is gone")
+		}, lifecycle.WithImmediateTick(), lifecycle.WithStopOnError())
+	})
+	fmt.Println(app.Run(context.Background()))
+	// Output: unit reconcile: the API server is gone
+}
+
+func ExampleApp_Actor() {
+	app, _ := lifecycle.New(quiet())
+	ln, _ := net.Listen("tcp", "127.0.0.1:0")
+	app.Actor("echo", func() error {
+		for { // blocks, and cannot watch a context
+			conn, err := ln.Accept()
+			if err != nil {
+				return err
+			}
+			go io.Copy(conn, conn)
+		}
+	}, func(error) { ln.Close() })
+	app.Go("stop", func(context.Context) error { app.Stop(nil); return nil })
+	fmt.Println(app.Run(context.Background()))
+	// Output: <nil>
+}
+
+func ExampleApp_Supervise() {
+	app, _ := lifecycle.New(quiet())
+	run := 0
+	app.Supervise("poller", func(context.Context) error {
+		run++
+		fmt.Println("run", run)
+		if run < 3 {
+			return errors.New("connection refused") // run again
+		}
+		return fmt.Errorf("licence expired: %w", lifecycle.ErrTerminate) // no use
+	}, lifecycle.Backoff{Min: time.Millisecond})
+	fmt.Println(app.Run(context.Background()))
+	// Output:
+	// run 1
+	// run 2
+	// run 3
+	// unit poller: licence expired: terminate
+}
+
+func ExampleApp_Serve() {
+	app, _ := lifecycle.New(quiet())
+	mux := http.NewServeMux()
+	mux.HandleFunc("/hello", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "hello") })
+	app.Serve("http", &http.Server{Addr: "127.0.0.1:0", Handler: mux}).
+		Go("client", func(context.Context) error {
+			<-app.Reached(lifecycle.PhaseRunning)
+			resp, err := http.Get("http://" + app.Addr("http").String() + "/hello")
+			if err != nil {
+				return err
+			}
+			defer resp.Body.Close()
+			io.Copy(os.Stdout, resp.Body)
+			app.Stop(nil)
+			return nil
+		})
+	fmt.Println(app.Run(context.Background()))
+	// Output:
+	// hello
+	// <nil>
+}
+
+func ExampleDraining() {
+	cfg, log := quiet()
+	cfg.DrainWait, cfg.DrainInterval = lifecycle.WaitAlways, 200*time.Millisecond
+	app, _ := lifecycle.New(cfg, log)
+	// A handler of server-sent events says goodbye before it is cut.
+	events := func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		fmt.Fprint(w, "data: hello\n\n")
+		_ = http.NewResponseController(w).Flush()
+		app.Stop(nil)
+		select {
+		case <-lifecycle.Draining(r.Context()):
+			fmt.Fprint(w, "event: goodbye\ndata:\n\n")
+		case <-r.Context().Done():
+		}
+	}
+	app.Serve("http", &http.Server{Addr: "127.0.0.1:0", Handler: http.HandlerFunc(events)}).
+		Go("client", func(context.Context) error {
+			<-app.Reached(lifecycle.PhaseRunning)
+			resp, err := http.Get("http://" + app.Addr("http").String())
+			if err != nil {
+				return err
+			}
+			defer resp.Body.Close()
+			_, err = io.Copy(os.Stdout, resp.Body)
+			return err
+		})
+	fmt.Println(app.Run(context.Background()))
+	// Output:
+	// data: hello
+	//
+	// event: goodbye
+	// data:
+	//
+	// <nil>
+}
+
+func ExampleApp_Add() {
+	app, _ := lifecycle.New(quiet())
+	app.Add(worker.NewFunc("job", func(context.Context) error {
+		fmt.Println("any worker will do")
+		app.Stop(nil)
+		return nil
+	}))
+	fmt.Println(app.Run(context.Background()))
+	// Output:
+	// any worker will do
+	// <nil>
+}
+
+func ExampleApp_Probe() {
+	app, _ := lifecycle.New(quiet())
+	db := lifecycle.ProbeFunc(func(context.Context) error { return nil }) // db.PingContext
+	app.Probe("db", db, lifecycle.WithCache(time.Second)).
+		Go("show", func(context.Context) error {
+			<-app.Reached(lifecycle.PhaseRunning)
+			w := httptest.NewRecorder()
+			app.Registry().Handler().ServeHTTP(w, httptest.NewRequest("GET", "/readyz/db", nil))
+			fmt.Print(w.Code, " ", w.Body)
+			app.Stop(nil)
+			return nil
+		})
+	fmt.Println(app.Run(context.Background()))
+	// Output:
+	// 200 {"status":"ok","checks":{"db":"ok"}}
+	// <nil>
+}
+
+func ExampleApp_OnReload() {
+	signals := make(chan os.Signal, 1)
+	cfg, log := quiet()
+	app, _ := lifecycle.New(cfg, log, lifecycle.WithSignals(signals))
+	app.OnReload("certificates", func(context.Context) error {
+		fmt.Println("certificates read again")
+		app.Stop(nil)
+		return nil
+	})
+	signals <- syscall.SIGHUP
+	fmt.Println(app.Run(context.Background()))
+	// Output:
+	// certificates read again
+	// <nil>
+}
+
+func ExampleApp_OnDrain() {
+	app, _ := lifecycle.New(quiet())
+	app.OnDrain("sra-sessions", lifecycle.DrainFunc(func(ctx context.Context) error {
+		fmt.Println("no new sessions")
+		return nil // when those that live have ended, or ctx has
+	}))
+	app.Stop(nil)
+	_ = app.Run(context.Background())
+}
+
+func ExampleExitCode() {
+	fmt.Println(lifecycle.ExitCode(nil))
+	fmt.Println(lifecycle.ExitCode(errors.New("disk is full")))
+	fmt.Println(lifecycle.ExitCode(&lifecycle.SignalError{Signal: syscall.SIGTERM}))
+	// Output:
+	// 0
+	// 1
+	// 143
+}

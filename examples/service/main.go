@@ -1,0 +1,78 @@
+// Command service is a small HTTP service that is run by lifecycle: a database,
+// a readiness probe on it, a supervised poller, long-lived streams that are told
+// when to go, and hooks that close what was opened. Start it, open a stream,
+// press Ctrl-C and read the log:
+//
+//	go run ./examples/service
+//	curl -N localhost:8080/events
+//	curl -X POST 'localhost:8080/work?note=hello'
+//	curl localhost:8081/readyz
+//
+// At a terminal nobody waits for a load balancer, so Ctrl-C skips the drain
+// window; with -drain-wait=always it takes its five seconds as in a cluster.
+// -h lists the flags.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+func main() { os.Exit(lifecycle.ExitCode(run())) }
+
+func run() error {
+	cfg, err := parseConfig(os.Args[1:], os.LookupEnv, os.Stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		return nil
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "service:", err)
+		return err
+	}
+	log := newLogger(cfg.Log, os.Stderr)
+	db, err := openStore(cfg.DB)
+	if err != nil {
+		log.Error("cannot start", "error", err)
+		return err
+	}
+	svc := newService(log, db)
+
+	app, err := lifecycle.New(cfg.Lifecycle,
+		lifecycle.WithLogger(log),
+		lifecycle.WithMetrics(promhttp.HandlerFor(svc.metrics, promhttp.HandlerOpts{})))
+	if err != nil {
+		log.Error("cannot start", "error", err)
+		return errors.Join(err, db.Close())
+	}
+	app.Serve("http", newServer(cfg.Addr, svc.routes(cfg.AllowFaults))).
+		Supervise("poller", svc.poll(cfg.Poll), lifecycle.DefaultBackoff()).
+		Probe("db", lifecycle.ProbeFunc(db.Ping), lifecycle.WithCache(time.Second)).
+		OnDrain("streams", svc.hub).
+		OnShutdown("db", func(context.Context) error { return db.Close() })
+	if cfg.AllowFaults {
+		svc.faults.register(app)
+	}
+	return app.Run(context.Background())
+}
+
+// newServer speaks HTTP/1.1 and, without TLS too, HTTP/2.
+func newServer(addr string, routes http.Handler) *http.Server {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true)
+	return &http.Server{
+		Addr:              addr,
+		Handler:           routes,
+		Protocols:         protocols,
+		ReadHeaderTimeout: 5 * time.Second,
+		IdleTimeout:       time.Minute,
+	}
+}

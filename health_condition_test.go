@@ -1,0 +1,131 @@
+package lifecycle
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestGateHoldsReadinessAndStartup(t *testing.T) {
+	r := NewRegistry()
+	must(t, r.RegisterReadiness("db", ProbeFunc(passing), WithCache(time.Hour)))
+	expect(t, r, "/readyz", 200, "")
+	r.setGate(StateUnknown, "starting")
+	expect(t, r, "/readyz", 503, `{"status":"fail","checks":{"db":"ok","lifecycle":"starting"}}`)
+	expect(t, r, "/startupz", 503, `{"status":"fail","checks":{"lifecycle":"starting"}}`)
+	expect(t, r, "/livez", 200, `{"status":"ok","checks":{}}`)
+	r.setGate(StateUp, "")
+	expect(t, r, "/readyz", 200, `{"status":"ok","checks":{"db":"ok","lifecycle":"ok"}}`)
+	expect(t, r, "/startupz", 200, `{"status":"ok","checks":{"lifecycle":"ok"}}`)
+	r.setGate(StateDown, "listener closed")
+	expect(t, r, "/readyz", 503, `{"status":"fail","checks":{"db":"ok","lifecycle":"listener closed"}}`)
+	expect(t, r, "/startupz", 200, "") // latched
+}
+
+func TestStartupLatches(t *testing.T) {
+	r, f := NewRegistry(), new(fake)
+	f.set(errDown)
+	must(t, r.RegisterStartup("migrations", f))
+	must(t, r.RegisterStartup("warm", ProbeFunc(passing)))
+	r.setGate(StateUnknown, "starting")
+	expect(t, r, "/startupz", 503, "")
+	r.setGate(StateUp, "")
+	expect(t, r, "/startupz", 503, `{"status":"fail","checks":{"lifecycle":"ok","migrations":"connection refused","warm":"ok"}}`)
+	// A probe that leaves out what fails does not make it pass for ever.
+	expect(t, r, "/startupz?exclude=migrations", 200, "")
+	expect(t, r, "/startupz", 503, "")
+	f.set(nil)
+	expect(t, r, "/startupz", 200, `{"status":"ok","checks":{"lifecycle":"ok","migrations":"ok","warm":"ok"}}`)
+	runs := f.runs.Load()
+	f.set(errDown)
+	r.setGate(StateDown, "draining")
+	must(t, r.RegisterStartup("late", f))
+	for range 3 {
+		expect(t, r, "/startupz", 200, `{"status":"ok","checks":{"late":"not checked yet","lifecycle":"ok","migrations":"ok","warm":"ok"}}`)
+		expect(t, r, "/startupz/migrations", 200, "")
+	}
+	if f.runs.Load() != runs {
+		t.Error("startup checks run after the plane has passed")
+	}
+}
+
+func TestLivenessPassesOnceDraining(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hang, release := hanging()
+		defer synctest.Wait()
+		defer release()
+		r := NewRegistry()
+		must(t, r.RegisterLiveness("wedged", hang))
+		expect(t, r, "/livez", 503, "")
+		r.setDraining(true)
+		began := time.Now()
+		expect(t, r, "/livez", 200, `{"status":"ok","checks":{"lifecycle":"draining","wedged":"still running for 800ms"}}`)
+		expect(t, r, "/livez?verbose", 200, "[+]lifecycle ok: draining\n[-]wedged failed: still running for 800ms\nlivez check passed")
+		expect(t, r, "/livez/wedged", 200, "")
+		expect(t, r, "/healthz", 200, "")
+		if took := time.Since(began); took != 0 {
+			t.Errorf("liveness took %v while draining: it waits for checks", took)
+		}
+	})
+}
+
+func TestReadinessFlipIsImmediate(t *testing.T) {
+	r, f := NewRegistry(), new(fake)
+	must(t, r.RegisterReadiness("db", f, WithCache(time.Hour), WithFailureThreshold(1000)))
+	for range 3 {
+		expect(t, r, "/readyz", 200, "")
+	}
+	r.setDraining(false) // DrainReadiness: serving
+	expect(t, r, "/readyz", 200, `{"status":"ok","checks":{"db":"ok"}}`)
+	r.setDraining(true)
+	expect(t, r, "/readyz", 503, `{"status":"fail","checks":{"db":"ok","lifecycle":"draining"}}`)
+	if n := f.runs.Load(); n != 1 {
+		t.Errorf("%d runs, want 1: the flip does not touch the checks", n)
+	}
+}
+
+func TestSuspendAndResume(t *testing.T) {
+	r := NewRegistry()
+	expect(t, r, "/readyz", 200, "")
+	r.setSuspended(true, "by operator")
+	expect(t, r, "/readyz", 503, `{"status":"fail","checks":{"lifecycle":"suspended: by operator"}}`)
+	expect(t, r, "/livez", 200, `{"status":"ok","checks":{}}`)
+	r.setSuspended(false, "")
+	expect(t, r, "/readyz", 200, `{"status":"ok","checks":{}}`)
+	r.setSuspended(true, "")
+	expect(t, r, "/readyz", 503, `{"status":"fail","checks":{"lifecycle":"suspended"}}`)
+}
+
+func TestReadyAndFirstReady(t *testing.T) {
+	r, f := NewRegistry(), new(fake)
+	must(t, r.RegisterReadiness("db", f))
+	must(t, r.RegisterLiveness("self", ProbeFunc(passing)))
+	f.set(errDown)
+	r.setGate(StateUnknown, "starting")
+	closed := func() bool {
+		select {
+		case <-r.firstReady:
+			return true
+		default:
+			return false
+		}
+	}
+	if r.ready(t.Context()) || closed() {
+		t.Error("ready while starting and down")
+	}
+	r.setGate(StateUp, "")
+	if r.ready(t.Context()) || closed() {
+		t.Error("ready while a check is down")
+	}
+	f.set(nil)
+	if !r.ready(t.Context()) || !closed() {
+		t.Error("not ready with the gate and the check up")
+	}
+	f.set(errDown)
+	if r.ready(t.Context()) || !closed() {
+		t.Error("ready while a check is down, or no longer once ready")
+	}
+	if !r.alive(t.Context()) {
+		t.Error("not alive with every liveness check up")
+	}
+}

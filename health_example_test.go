@@ -1,0 +1,109 @@
+package lifecycle_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/fsm"
+)
+
+func probePath(r *lifecycle.Registry, path string) {
+	w := httptest.NewRecorder()
+	r.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+	fmt.Printf("%d %s", w.Code, w.Body)
+}
+
+// A registry works alone: mount its handler in any server.
+func ExampleNewRegistry() {
+	ping := func(context.Context) error { return errors.New("connection refused") }
+
+	reg := lifecycle.NewRegistry()
+	reg.RegisterLiveness("self", lifecycle.ProbeFunc(func(context.Context) error { return nil }))
+	reg.RegisterReadiness("db", lifecycle.ProbeFunc(ping))
+	reg.RegisterReadiness("cache", lifecycle.ProbeFunc(ping), lifecycle.WithNonCritical())
+
+	probePath(reg, "/healthz")
+	probePath(reg, "/readyz")
+	probePath(reg, "/readyz?verbose&exclude=db")
+	// Output:
+	// 200 {"status":"ok","checks":{"self":"ok"}}
+	// 503 {"status":"fail","checks":{"cache":"connection refused","db":"connection refused"}}
+	// 200 [-]cache failed (not critical): connection refused
+	// [+]db excluded: ok
+	// readyz check passed
+}
+
+// A periodic check runs in the background from Start to Close. Probes are
+// answered from its last result.
+func ExampleWithPeriodic() {
+	reg := lifecycle.NewRegistry()
+	err := reg.RegisterReadiness("db",
+		lifecycle.ProbeFunc(func(context.Context) error { return nil }),
+		lifecycle.WithPeriodic(10*time.Second),
+		lifecycle.WithFailureThreshold(3),
+	)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	if err := reg.Start(context.Background()); err != nil {
+		fmt.Println(err)
+		return
+	}
+	probePath(reg, "/readyz")
+	fmt.Println(reg.Close(context.Background()))
+	// Output:
+	// 200 {"status":"ok","checks":{"db":"ok"}}
+	// <nil>
+}
+
+// Whoever wants to know about changes reads the registry's events.
+func ExampleRegistry_Events() {
+	var err error
+	reg := lifecycle.NewRegistry()
+	_ = reg.RegisterReadiness("db", lifecycle.ProbeFunc(func(context.Context) error { return err }))
+	stop := reg.Events().Listen(64, func(e fsm.Event) {
+		fmt.Println(e.Kind, e.Name, e.From, "->", e.To, e.Cause)
+	})
+	for _, err = range []error{nil, nil, errors.New("connection refused"), nil} {
+		w := httptest.NewRecorder()
+		reg.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/readyz", nil))
+	}
+	stop() // returns when everything was told
+	// Output:
+	// probe readiness/db unknown -> up <nil>
+	// probe readiness/db up -> down connection refused
+	// probe readiness/db down -> up <nil>
+}
+
+func ExampleRegistry_Snapshot() {
+	reg := lifecycle.NewRegistry()
+	_ = reg.RegisterReadiness("db", lifecycle.ProbeFunc(func(context.Context) error { return lifecycle.ErrUnknown }))
+	w := httptest.NewRecorder()
+	reg.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/readyz/db", nil))
+	for _, st := range reg.Snapshot() {
+		fmt.Println(st.Plane, st.Name, st.State, st.Error, st.Runs)
+	}
+	// Output:
+	// readiness db unknown state unknown 1
+}
+
+func ExampleRunLoop() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	n := 0
+	err := lifecycle.RunLoop(ctx, time.Millisecond, func(context.Context) error {
+		if n++; n == 3 {
+			cancel()
+		}
+		return nil
+	}, lifecycle.WithImmediateTick(), lifecycle.WithBackoff(time.Minute))
+	fmt.Println(n, err)
+	// Output:
+	// 3 <nil>
+}

@@ -1,0 +1,329 @@
+package httpdrain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// pipeListener hands out the server's ends of pipes, for tests in which time
+// is synctest's.
+type pipeListener struct {
+	conns  chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+func newPipeListener() *pipeListener {
+	return &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
+}
+
+func (l *pipeListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *pipeListener) Close() error   { l.once.Do(func() { close(l.closed) }); return nil }
+func (l *pipeListener) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "pipe"} }
+
+// dial returns nil when the listener is closed.
+func (l *pipeListener) dial(t testing.TB) *raw {
+	client, server := net.Pipe()
+	select {
+	case l.conns <- server:
+	case <-l.closed:
+		return nil
+	}
+	t.Cleanup(func() { client.Close() })
+	r := newRaw(t, client)
+	_ = client.SetDeadline(time.Time{})
+	return r
+}
+
+const upgrade = "GET / HTTP/1.1\r\nHost: test\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+const events = "GET / HTTP/1.1\r\nHost: test\r\nAccept: text/event-stream\r\n\r\n"
+
+// One timeline: T0 at 0, GoAwayAfter 2 s, the window 10 s. Ordinary handlers
+// that watch Draining are told at 2 s; hijacked connections one by one over
+// the six seconds after that; streams are cancelled and hijacked connections
+// cut at 10 s, an ordinary request not.
+func TestTimeline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const hijackers = 4
+		var mu sync.Mutex
+		var told []time.Duration
+		ends := map[string]string{}
+		var t0 time.Time
+		note := func(name string, ctx context.Context) {
+			mu.Lock()
+			defer mu.Unlock()
+			ends[name] = fmt.Sprintf("%v %v", time.Since(t0), context.Cause(ctx))
+		}
+		finish := make(chan struct{})
+		ln := newPipeListener()
+		s := New("pipes", &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			switch r.URL.Path {
+			case "/ordinary":
+				<-finish
+				note("ordinary", r.Context())
+			case "/poll": // told, and does not listen
+				goodbye, _ := Draining(r.Context())
+				<-goodbye
+				note("poll told", r.Context())
+				<-r.Context().Done()
+				note("poll", r.Context())
+			case "/events":
+				w.Header().Set("Content-Type", "text/event-stream")
+				w.(http.Flusher).Flush()
+				<-r.Context().Done()
+				note("events", r.Context())
+			case "/socket":
+				goodbye, _ := Draining(r.Context())
+				nc, _, err := w.(http.Hijacker).Hijack()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if again, _ := Draining(r.Context()); again != goodbye {
+					t.Error("another channel after the hijack")
+				}
+				<-goodbye
+				mu.Lock()
+				told = append(told, time.Since(t0))
+				mu.Unlock()
+				_, err = nc.Read(make([]byte, 1))
+				note("socket", r.Context())
+				if err == nil {
+					t.Error("hijacked connection not cut")
+				}
+			}
+		})}, Config{GoAwayAfter: 2 * time.Second, Linger: 5 * time.Second, AcceptQuiet: time.Second}, WithListener(ln))
+		if err := s.Bind(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		serve(t, s)
+
+		ask := func(path, request string) *raw {
+			c := ln.dial(t)
+			c.send(strings.Replace(request, "GET /", "GET "+path, 1))
+			if path != "/ordinary" { // a pipe has no buffer: somebody must read
+				go func() { _, _ = io.Copy(io.Discard, c.r) }()
+			}
+			return c
+		}
+		ordinary := ask("/ordinary", get)
+		ask("/poll", get)
+		ask("/events", events)
+		for range hijackers {
+			ask("/socket", upgrade)
+		}
+		synctest.Wait()
+		if st := s.Stats(); st.InFlight != 3 || st.Hijacked != hijackers || st.Conns != 3 {
+			t.Errorf("before: %+v", st)
+		}
+
+		t0 = time.Now()
+		s.BeginDrain(t0, 10*time.Second)
+		s.BeginDrain(t0, time.Second) // does nothing
+		time.Sleep(10 * time.Second)
+		s.EndWindow()
+		s.EndWindow()
+		synctest.Wait()
+
+		mu.Lock()
+		want := []time.Duration{2 * time.Second, 3500 * time.Millisecond, 5 * time.Second, 6500 * time.Millisecond}
+		if !slices.Equal(told, want) {
+			t.Errorf("hijacked connections told at %v, want %v", told, want)
+		}
+		for name, want := range map[string]string{
+			"poll told": "2s <nil>",
+			"poll":      "10s drain window over",
+			"events":    "10s drain window over",
+			"socket":    "10s drain window over",
+		} {
+			if ends[name] != want {
+				t.Errorf("%s: %s, want %s", name, ends[name], want)
+			}
+		}
+		mu.Unlock()
+		if st := s.Stats(); st.InFlight != 1 || st.Hijacked != 0 {
+			t.Errorf("after the window: %+v", st)
+		}
+
+		time.Sleep(time.Second)
+		close(finish)
+		if res, _ := ordinary.response("GET"); res.StatusCode != 200 {
+			t.Error(res.Status)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if cut, err := s.Shutdown(ctx); cut != 0 || err != nil {
+			t.Errorf("cut %d, %v", cut, err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if ends["ordinary"] != "11s <nil>" {
+			t.Errorf("ordinary: %s", ends["ordinary"])
+		}
+	})
+}
+
+// What arrives after GoAwayAfter sees the channel closed; GoAwayAfter is
+// clipped to half of the window.
+func TestDrainingForLateArrivals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ln := newPipeListener()
+		s := New("pipes", &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			ch, ok := Draining(r.Context())
+			_, _ = fmt.Fprint(w, ok, isClosed(ch))
+		})}, Config{GoAwayAfter: time.Hour}, WithListener(ln))
+		if err := s.Bind(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		serve(t, s)
+		ask := func(request string) string {
+			c := ln.dial(t)
+			c.send(request)
+			_, body := c.response("GET")
+			c.Close()
+			return body
+		}
+		if got := ask(get); got != "true false" {
+			t.Error(got)
+		}
+		s.BeginDrain(time.Now(), 10*time.Second)
+		time.Sleep(5*time.Second - 1)
+		for _, request := range []string{get, upgrade} {
+			if got := ask(request); got != "true false" {
+				t.Errorf("just before: %s", got)
+			}
+		}
+		time.Sleep(1)
+		synctest.Wait()
+		for _, request := range []string{get, upgrade} {
+			if got := ask(request); got != "true true" {
+				t.Errorf("after: %s", got)
+			}
+		}
+	})
+}
+
+func TestDrainingOutsideOfAServer(t *testing.T) {
+	if ch, ok := Draining(t.Context()); ok || ch != nil {
+		t.Error(ch, ok)
+	}
+}
+
+// An early end (a second signal) tells and cuts at once, whatever was planned.
+func TestEndWindowEarly(t *testing.T) {
+	for _, begin := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			ln := newPipeListener()
+			var told, cut bool
+			s := New("pipes", &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				nc, _, err := w.(http.Hijacker).Hijack()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				goodbye, _ := Draining(r.Context())
+				<-goodbye
+				told = true
+				_, err = nc.Read(make([]byte, 1))
+				cut = err != nil
+			})}, Config{GoAwayAfter: time.Minute}, WithListener(ln))
+			if err := s.Bind(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			serve(t, s)
+			ln.dial(t).send(get)
+			synctest.Wait()
+			if begin {
+				s.BeginDrain(time.Now(), time.Hour)
+				time.Sleep(time.Second)
+			}
+			s.EndWindow()
+			synctest.Wait()
+			if !told || !cut {
+				t.Errorf("begin %v: told %v, cut %v", begin, told, cut)
+			}
+		})
+	}
+}
+
+// A connection whose stream from before T0 was cancelled may bring another
+// request: that has a context which lives, and ends with the base.
+func TestRequestAfterACutStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ln := newPipeListener()
+		var causes []error
+		s := New("pipes", &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/events" {
+				<-r.Context().Done()
+			} else if _, ok := Draining(r.Context()); !ok || r.Context().Value(http.ServerContextKey) == nil {
+				t.Error("values are lost")
+			}
+			causes = append(causes, context.Cause(r.Context()))
+		})}, Config{}, WithListener(ln))
+		if err := s.Bind(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		serve(t, s)
+		c := ln.dial(t)
+		c.send(strings.Replace(events, "/", "/events", 1))
+		synctest.Wait()
+		s.EndWindow()
+		if res, _ := c.response("GET"); res.Close {
+			t.Error("a request from before T0 says close")
+		}
+		c.send(get)
+		if res, _ := c.response("GET"); !res.Close {
+			t.Error("does not say close")
+		}
+		if len(causes) != 2 || !errors.Is(causes[0], ErrWindowOver) || causes[1] != nil {
+			t.Errorf("causes %v", causes)
+		}
+	})
+}
+
+// An event stream that arrives after the window is cancelled at once, since
+// nobody else would end it before the cut; one of several acceptable types is
+// an ordinary request.
+func TestStreamsAfterTheWindow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ln := newPipeListener()
+		s := New("pipes", &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			ch, _ := Draining(r.Context())
+			_, _ = fmt.Fprint(w, isClosed(ch), context.Cause(r.Context()))
+		})}, Config{}, WithListener(ln))
+		if err := s.Bind(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		serve(t, s)
+		s.EndWindow()
+		for request, want := range map[string]string{
+			events: "true drain window over",
+			get:    "true <nil>",
+			strings.Replace(events, "Accept: ", "Accept: application/json, ", 1): "true <nil>",
+		} {
+			c := ln.dial(t)
+			c.send(request)
+			if _, body := c.response("GET"); body != want {
+				t.Errorf("%q: %s, want %s", request, body, want)
+			}
+		}
+	})
+}

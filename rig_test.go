@@ -1,0 +1,149 @@
+package lifecycle_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go"
+)
+
+var errBoom = errors.New("boom")
+
+// rig is an App with signals that touch nothing of the process, a log that can
+// be read, and a trail of what happened when. It is for synctest bubbles.
+type rig struct {
+	*lifecycle.App
+	t       *testing.T
+	signals chan os.Signal
+	log     *syncBuffer
+	began   time.Time
+
+	mu    sync.Mutex
+	trail []string
+}
+
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+func newRig(t *testing.T, cfg lifecycle.Config, opts ...lifecycle.Option) *rig {
+	t.Helper()
+	if cfg.HealthAddr == "" {
+		cfg.HealthAddr = lifecycle.HealthOff
+	}
+	cfg.Name, cfg.TerminationLog = "rig", "off"
+	r := &rig{t: t, signals: make(chan os.Signal, 8), log: &syncBuffer{}, began: time.Now()}
+	app, err := lifecycle.New(cfg, append([]lifecycle.Option{
+		lifecycle.WithSignals(r.signals),
+		lifecycle.WithLogger(slog.New(slog.NewTextHandler(r.log, nil))),
+	}, opts...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.App = app
+	return r
+}
+
+// mark notes that something happens now.
+func (r *rig) mark(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.trail = append(r.trail, fmt.Sprintf("%v %s", time.Since(r.began), fmt.Sprintf(format, args...)))
+}
+
+// after calls fn when d has passed.
+func (r *rig) after(d time.Duration, fn func()) { time.AfterFunc(d, fn) }
+
+// signalAfter delivers a signal when d has passed.
+func (r *rig) signalAfter(d time.Duration, sig os.Signal) {
+	r.after(d, func() { r.signals <- sig })
+}
+
+func (r *rig) wantTrail(want ...string) {
+	r.t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !slices.Equal(r.trail, want) {
+		r.t.Errorf("happened:\n\t%s\nwant:\n\t%s", strings.Join(r.trail, "\n\t"), strings.Join(want, "\n\t"))
+	}
+}
+
+// took returns how long the App was in a phase.
+func (r *rig) took(p lifecycle.Phase) time.Duration {
+	for _, pt := range r.Report().Phases {
+		if pt.Phase == p {
+			return pt.Duration
+		}
+	}
+	r.t.Helper()
+	r.t.Errorf("it never was in phase %s", p)
+	return -1
+}
+
+// untilCancelled is a unit that minds its context.
+func untilCancelled(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+
+// wantErr checks what an error says and is.
+func wantErr(t *testing.T, err error, is error, says ...string) {
+	t.Helper()
+	if err == nil {
+		t.Fatalf("no error, want one that says %q", says)
+	}
+	if is != nil && !errors.Is(err, is) {
+		t.Errorf("%v\nis not %v", err, is)
+	}
+	for _, s := range says {
+		if !strings.Contains(err.Error(), s) {
+			t.Errorf("%v\ndoes not say %q", err, s)
+		}
+	}
+}
+
+// get asks a handler for a path.
+func get(h http.Handler, path string) (code int, body string) {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+	return w.Code, w.Body.String()
+}
+
+// fetch gets a URL on a connection of its own.
+func fetch(t *testing.T, url string) string {
+	t.Helper()
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute}
+	resp, err := client.Get(url)
+	if err != nil {
+		t.Error(err)
+		return err.Error()
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Error(err)
+	}
+	return fmt.Sprint(resp.StatusCode, " ", string(body))
+}

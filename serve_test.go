@@ -1,0 +1,309 @@
+package lifecycle_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go"
+)
+
+// small are budgets for tests on real sockets: short, in the proportions of the
+// defaults.
+func small() lifecycle.Config {
+	return lifecycle.Config{
+		DrainInterval: 400 * time.Millisecond, GoAwayAfter: 100 * time.Millisecond, AcceptQuiet: 150 * time.Millisecond,
+		Linger: 1500 * time.Millisecond, ShutdownGrace: 6 * time.Second,
+	}
+}
+
+// rawClient sends requests over one connection at a time and never retries: a
+// request that gets no response is lost. It reconnects when it is told to
+// close.
+func rawClient(addr string, idle time.Duration, stop <-chan struct{}) (sent, lost int, err error) {
+	var conn net.Conn
+	var r *bufio.Reader
+	defer func() {
+		if conn != nil {
+			conn.Close()
+		}
+	}()
+	for {
+		select {
+		case <-stop:
+			return sent, lost, err
+		default:
+		}
+		if conn == nil {
+			c, dialErr := net.Dial("tcp", addr)
+			if dialErr != nil {
+				return sent, lost, err // refused: the endpoint is gone, as it should be by then
+			}
+			conn, r = c, bufio.NewReader(c)
+		}
+		sent++
+		_, werr := fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbody")
+		resp, rerr := http.ReadResponse(r, nil)
+		if werr != nil || rerr != nil {
+			return sent, lost + 1, fmt.Errorf("request %d: %v, %v", sent, werr, rerr)
+		}
+		if _, cerr := io.Copy(io.Discard, resp.Body); cerr != nil || resp.StatusCode != 200 {
+			return sent, lost + 1, fmt.Errorf("request %d: status %d, %v", sent, resp.StatusCode, cerr)
+		}
+		resp.Body.Close()
+		if resp.Close {
+			conn.Close()
+			conn = nil
+		}
+		select {
+		case <-time.After(idle):
+		case <-stop:
+		}
+	}
+}
+
+func TestNoRequestIsLostWhileTheAppStops(t *testing.T) {
+	r := newRig(t, small())
+	r.Serve("http", &http.Server{Addr: "127.0.0.1:0", Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		_, _ = io.Copy(io.Discard, req.Body)
+		time.Sleep(2 * time.Millisecond)
+		_, _ = w.Write([]byte("ok"))
+	})})
+	var wg sync.WaitGroup
+	var sent atomic.Int64
+	end := make(chan struct{})
+	r.Go("clients", func(context.Context) error {
+		<-r.Reached(lifecycle.PhaseRunning)
+		for _, idle := range []time.Duration{0, 0, 5 * time.Millisecond, 50 * time.Millisecond, 300 * time.Millisecond, 700 * time.Millisecond} {
+			wg.Go(func() {
+				n, lost, err := rawClient(r.Addr("http").String(), idle, end)
+				sent.Add(int64(n))
+				if lost > 0 {
+					t.Errorf("a client that idles %v lost %d of %d requests: %v", idle, lost, n, err)
+				}
+			})
+		}
+		time.Sleep(200 * time.Millisecond) // load, in real time
+		r.Stop(nil)
+		return nil
+	})
+	if err := r.Run(t.Context()); err != nil {
+		t.Error(err)
+	}
+	close(end)
+	wg.Wait()
+	if sent.Load() < 50 {
+		t.Errorf("only %d requests: that proves nothing", sent.Load())
+	}
+}
+
+func TestRequestInFlightFinishesAfterTheWindow(t *testing.T) {
+	cfg := small()
+	cfg.Linger, cfg.AcceptQuiet = lifecycle.Off, lifecycle.Off
+	r := newRig(t, cfg)
+	r.Serve("http", &http.Server{Addr: "127.0.0.1:0", Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		r.Stop(nil)
+		select {
+		case <-time.After(900 * time.Millisecond): // longer than the window
+			_, _ = w.Write([]byte("finished"))
+		case <-req.Context().Done():
+			w.WriteHeader(http.StatusInternalServerError)
+			_, _ = w.Write([]byte("cancelled"))
+		}
+	})})
+	got := make(chan string, 1)
+	r.Go("client", func(context.Context) error {
+		<-r.Reached(lifecycle.PhaseRunning)
+		got <- fetch(t, "http://"+r.Addr("http").String())
+		return nil
+	})
+	if err := r.Run(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if s := <-got; s != "200 finished" {
+		t.Errorf("the client got %q", s)
+	}
+}
+
+func TestRequestThatNeverEndsIsCutAndCounted(t *testing.T) {
+	cfg := small()
+	cfg.ShutdownGrace, cfg.Linger = 2*time.Second, 200*time.Millisecond
+	r := newRig(t, cfg)
+	ended := make(chan error, 1)
+	r.Serve("http", &http.Server{Addr: "127.0.0.1:0", Handler: http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
+		r.Stop(nil)
+		<-req.Context().Done()
+		ended <- context.Cause(req.Context())
+	})})
+	r.Go("client", func(context.Context) error {
+		<-r.Reached(lifecycle.PhaseRunning)
+		resp, err := http.Get("http://" + r.Addr("http").String())
+		if err == nil {
+			resp.Body.Close()
+			t.Error("the client got an answer")
+		}
+		return nil
+	})
+	wantErr(t, r.Run(t.Context()), context.DeadlineExceeded, `server "http"`, "1 requests cut")
+	if got := r.Report().CutRequests; got != 1 {
+		t.Errorf("the report says %d", got)
+	}
+	<-ended
+}
+
+func TestServerThatDiesStopsTheApp(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newRig(t, small())
+	r.Serve("http", &http.Server{}, lifecycle.WithListener(ln)).
+		Go("kill", func(context.Context) error {
+			<-r.Reached(lifecycle.PhaseRunning)
+			return ln.Close()
+		})
+	err = r.Run(t.Context())
+	wantErr(t, err, net.ErrClosed, "unit http")
+	if got := r.Report().Window; got != "nothing listens" {
+		t.Errorf("the window: %q, want it skipped: the only listener is gone", got)
+	}
+}
+
+func TestFatalUnitKeepsTheWindowWhileAListenerServes(t *testing.T) {
+	r := newRig(t, small())
+	r.Serve("http", &http.Server{Addr: "127.0.0.1:0", Handler: http.NotFoundHandler()})
+	r.Go("bad", func(context.Context) error {
+		<-r.Reached(lifecycle.PhaseRunning)
+		return errBoom
+	})
+	r.OnDrain("client", lifecycle.DrainFunc(func(context.Context) error {
+		if got := fetch(t, "http://"+r.Addr("http").String()); !strings.HasPrefix(got, "404") {
+			t.Errorf("in the window a new connection gets %s", got)
+		}
+		return nil
+	}))
+	wantErr(t, r.Run(t.Context()), errBoom)
+	if got := r.Report().Window; got != "full" {
+		t.Errorf("the window: %q", got)
+	}
+}
+
+// fakeGRPC has the shape of a grpc.Server.
+type fakeGRPC struct {
+	quit   chan struct{}
+	once   sync.Once
+	events func(string)
+	stuck  chan struct{}
+}
+
+func (g *fakeGRPC) Serve(ln net.Listener) error {
+	go func() { <-g.quit; ln.Close() }()
+	for {
+		c, err := ln.Accept()
+		if err != nil {
+			select {
+			case <-g.quit:
+				return nil
+			default:
+				return err
+			}
+		}
+		c.Close()
+	}
+}
+
+func (g *fakeGRPC) GracefulStop() {
+	g.events("GracefulStop")
+	if g.stuck != nil {
+		<-g.stuck
+		return
+	}
+	g.once.Do(func() { close(g.quit) })
+}
+
+func (g *fakeGRPC) Stop() {
+	g.events("Stop")
+	g.once.Do(func() {
+		if g.stuck != nil {
+			close(g.stuck)
+		}
+		close(g.quit)
+	})
+}
+
+type fakeHealth func(string)
+
+func (h fakeHealth) Shutdown() { h("NOT_SERVING") }
+
+func TestGRPCServerIsWalkedThroughTheDrain(t *testing.T) {
+	for _, stuck := range []bool{false, true} {
+		t.Run(fmt.Sprint("stuck ", stuck), func(t *testing.T) {
+			ln, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			cfg := small()
+			cfg.ShutdownGrace, cfg.Linger = 2*time.Second, 200*time.Millisecond
+			r := newRig(t, cfg)
+			var mu sync.Mutex
+			var events []string
+			note := func(e string) {
+				mu.Lock()
+				defer mu.Unlock()
+				events = append(events, string(r.Phase())+" "+e)
+			}
+			srv := &fakeGRPC{quit: make(chan struct{}), events: note}
+			if stuck {
+				srv.stuck = make(chan struct{})
+			}
+			r.GRPC("grpc", srv, ln, fakeHealth(note))
+			r.Go("stop", func(context.Context) error {
+				<-r.Reached(lifecycle.PhaseRunning)
+				r.Stop(nil)
+				return nil
+			})
+			err = r.Run(t.Context())
+			mu.Lock()
+			defer mu.Unlock()
+			got := strings.Join(events, ", ")
+			got = strings.TrimPrefix(strings.TrimPrefix(got, "running "), "draining ")
+			want := "NOT_SERVING, draining GracefulStop"
+			if stuck {
+				want += ", draining Stop"
+			}
+			if err != nil { // nobody was connected: nothing was cut
+				t.Error(err)
+			}
+			if !strings.HasPrefix(got, want) { // Stop once more at the end is harmless
+				t.Errorf("went %s, want %s", got, want)
+			}
+		})
+	}
+}
+
+func TestConnectionRefusedAfterRun(t *testing.T) {
+	r := newRig(t, small())
+	r.Serve("http", &http.Server{Addr: "127.0.0.1:0"})
+	r.Go("stop", func(context.Context) error { <-r.Reached(lifecycle.PhaseRunning); r.Stop(nil); return nil })
+	if r.Addr("http") != nil || r.Addr("nobody") != nil {
+		t.Error("an address before it is bound")
+	}
+	if err := r.Run(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if c, err := net.Dial("tcp", r.Addr("http").String()); err == nil {
+		c.Close()
+		t.Error("the listener is open after Run")
+	} else if errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}

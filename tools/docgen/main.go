@@ -1,0 +1,51 @@
+// Command docgen draws the pictures and tables in docs/ from the code that
+// they show, so that they cannot say something else. "make docs" runs it; a
+// test fails when a committed file is stale.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// document is one file in docs/.
+type document struct {
+	name   string
+	render func() ([]byte, error)
+}
+
+// documents are all that docgen writes.
+var documents = []document{
+	{"choreography.svg", func() ([]byte, error) { return choreography(defaults()) }},
+	{"states.md", states},
+}
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "docgen:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	flags := flag.NewFlagSet("docgen", flag.ContinueOnError)
+	out := flags.String("out", "docs", "the folder to write into; it must exist")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("unexpected argument %q: everything is always drawn", flags.Arg(0))
+	}
+	for _, d := range documents {
+		text, err := d.render()
+		if err != nil {
+			return fmt.Errorf("draw %s: %w", d.name, err)
+		}
+		if err := os.WriteFile(filepath.Join(*out, d.name), text, 0o644); err != nil {
+			return fmt.Errorf("write %s: %w", d.name, err)
+		}
+	}
+	return nil
+}
