@@ -31,10 +31,11 @@ func (f DrainFunc) Drain(ctx context.Context) error { return f(ctx) }
 // elsewhere, and [App.OnShutdown] for what lives here.
 func (a *App) OnDrain(name string, d Drainable) *App {
 	fn, isFunc := d.(DrainFunc)
-	if !a.register("drainer", name, d == nil || isFunc && fn == nil) {
-		return a
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.registerLocked("drainer", name, d == nil || isFunc && fn == nil) {
+		a.drainers = append(a.drainers, hook{name, d.Drain})
 	}
-	a.drainers = append(a.drainers, hook{name, d.Drain})
 	return a
 }
 
@@ -106,6 +107,7 @@ func (a *App) drain(ctx context.Context) (hurried bool) {
 		hurried = why == windowSkipped
 	} else {
 		hurried = true
+		a.nowDoing("drainers")
 		select {
 		case <-drained:
 		case <-ctx.Done():

@@ -42,17 +42,20 @@ func (a *App) Run(parent context.Context) error {
 		return ErrAlreadyRun
 	}
 	a.queue.Start()
-	defer a.queue.Close(time.Second)
-	// Before any code of the user's, so that no signal from here on is lost.
-	defer a.watchSignals()()
+	// Before any code of the user's, so that no signal from here on is lost, and
+	// until the log is written, because its reader may be gone.
+	unwatch := a.watchSignals()
+	defer func() {
+		a.queue.Close(time.Second)
+		unwatch()
+	}()
+	defer a.disarmWatchdog()
 	if err := a.refusals(); err != nil {
 		a.log.Error("nothing was started", "error", err)
-		a.mu.Lock()
-		a.request = &stopRequest{reason: "refused registrations", cause: err, err: err}
-		a.mu.Unlock()
+		a.requestStop(stopRequest{reason: "refused registrations", cause: err, err: err})
+		<-a.stopping // also when somebody else was first
 		return a.finish(err)
 	}
-	defer a.disarmWatchdog()
 
 	base := context.WithValue(context.WithoutCancel(parent), appKey{}, a)
 	a.unitsCtx, a.cancelUnits = context.WithCancelCause(base)
@@ -60,7 +63,10 @@ func (a *App) Run(parent context.Context) error {
 	a.reloadCtx, a.cancelReload = context.WithCancel(a.unitsCtx)
 	defer a.cancelReload()
 	ended := func() {
-		a.requestStop(stopRequest{reason: "the parent context ended: " + context.Cause(parent).Error(), cause: context.Cause(parent)})
+		cause := context.Cause(parent)
+		req := stopRequest{reason: "the parent context ended: " + cause.Error(), cause: cause}
+		errors.As(cause, &req.signal) // a SignalContext saw the signal before we did: it is that signal
+		a.requestStop(req)
 	}
 	switch {
 	case parent.Err() != nil:
@@ -107,8 +113,10 @@ func (a *App) refusals() error {
 
 // run is the time in which the App does what it is for, and the drain after it.
 func (a *App) run(base context.Context) (hurried bool) {
+	a.nowDoing("the readiness probes")
 	a.reg.setGate(StateUp, "")
 	a.lookOnce()
+	a.nowDoing("")
 	a.enter(PhaseRunning, nil)
 	a.log.Info("running", "units", len(a.units))
 	reloads := make(chan struct{})
@@ -118,14 +126,16 @@ func (a *App) run(base context.Context) (hurried bool) {
 	}()
 	<-a.stopping
 
+	a.nowDoing("restarts to be held")
 	for _, u := range a.units {
 		if r, ok := u.Worker.(interface{ HoldRestarts() }); ok {
 			r.HoldRestarts()
 		}
 	}
+	a.nowDoing("")
 	a.enter(PhaseDraining, a.request.cause)
 	hurried = a.drain(base)
-	a.cancelReload()
+	a.endReloads()
 	<-reloads
 	return hurried
 }
@@ -174,6 +184,7 @@ func (a *App) stopCause() error {
 func (a *App) teardown(base context.Context, group *errgroup.Group, hurried bool) error {
 	if a.windowEnd.IsZero() {
 		a.windowEnd = a.t0
+		close(a.windowOver) // a further signal finds nothing to skip
 	}
 	end := a.windowEnd.Add(a.cfg.ShutdownGrace)
 	hooksBegin := end.Add(-on(a.cfg.HookSlice))
