@@ -154,18 +154,26 @@ func (c *Check) Wait(ctx context.Context) bool {
 	}
 }
 
-// claim makes the caller the one who must execute the next run. It returns
-// false when a run is already claimed or going on.
-func (c *Check) claim(now time.Duration) bool {
+// claim makes the caller the one who must execute the next run, and returns its
+// number. It returns 0 when a run is already claimed or going on.
+func (c *Check) claim(now time.Duration) uint64 {
 	c.mu.Lock()
 	if c.running || c.closed {
 		c.mu.Unlock()
-		return false
+		return 0
 	}
 	c.running = true
 	c.started = now
+	number := c.last.Run + 1
 	c.mu.Unlock()
-	return true
+	return number
+}
+
+// hasEnded says whether the run of that number has.
+func (c *Check) hasEnded(run uint64) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.last.Run >= run
 }
 
 // inProgress returns a channel that closes when the run in progress ends, when
