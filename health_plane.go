@@ -32,6 +32,7 @@ type plane struct {
 	reg  *Registry
 	kind planeKind
 
+	group   probe.Group
 	checks  atomic.Pointer[[]*check] // sorted by name; replaced, never changed
 	always  atomic.Pointer[[]*probe.Check]
 	version atomic.Uint64

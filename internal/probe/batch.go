@@ -59,8 +59,16 @@ func Run(ctx, base context.Context, patience time.Duration, checks []*Check) []U
 // are.
 func newBatch(base context.Context, checks []*Check, now time.Duration) *batch {
 	var b *batch
+	var held *Group
 	for i, c := range checks {
-		number := c.claim(now)
+		if c.group != held {
+			if held != nil {
+				held.mu.Unlock()
+			}
+			held = c.group
+			held.mu.Lock()
+		}
+		number := c.claimLocked(now)
 		if number == 0 {
 			continue
 		}
@@ -71,6 +79,9 @@ func newBatch(base context.Context, checks []*Check, now time.Duration) *batch {
 		b.runs = b.runs[:n+1]
 		r := &b.runs[n]
 		r.check, r.batch, r.number = c, b, number
+	}
+	if held != nil {
+		held.mu.Unlock()
 	}
 	return b
 }
