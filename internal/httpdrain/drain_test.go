@@ -108,7 +108,7 @@ func TestLateRequestOnAnOpenConnection(t *testing.T) {
 		t.Errorf("close %v, body %q", res.Close, body)
 	}
 	receive(t, "linger ends with the last connection", lingered)
-	if cut, err := s.Shutdown(t.Context()); cut != 0 || err != nil {
+	if cut, err := s.Shutdown(soon(t)); cut != 0 || err != nil {
 		t.Errorf("cut %d, %v", cut, err)
 	}
 }
@@ -300,7 +300,7 @@ func TestShutdownCutsAndCounts(t *testing.T) {
 			t.Error("a connection is open")
 		}
 	}
-	if cut, err := s.Shutdown(t.Context()); cut != 0 || err != nil {
+	if cut, err := s.Shutdown(soon(t)); cut != 0 || err != nil {
 		t.Errorf("again: cut %d, %v", cut, err)
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"io"
 	"mime/multipart"
 	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
 	"os"
 	"strings"
 	"sync"
@@ -41,7 +43,19 @@ func both(t *testing.T, cfg Config, h http.HandlerFunc, test func(t *testing.T, 
 
 func fetch(t *testing.T, client *http.Client, url string) string {
 	t.Helper()
-	res, err := client.Get(url)
+	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
+		Got1xxResponse: func(code int, h textproto.MIMEHeader) error {
+			if h.Get("Connection") != "" {
+				t.Errorf("%d with %v", code, h)
+			}
+			return nil
+		},
+	})
+	r, err := http.NewRequestWithContext(ctx, "GET", url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := client.Do(r)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +91,7 @@ func TestHTTP2GoAway(t *testing.T) {
 			}
 		}
 		eventually(t, "later connections are gone", func() bool { return s.Stats().Conns == 0 })
-		if cut, err := s.Shutdown(t.Context()); cut != 0 || err != nil {
+		if cut, err := s.Shutdown(soon(t)); cut != 0 || err != nil {
 			t.Errorf("cut %d, %v", cut, err)
 		}
 	})
@@ -120,7 +134,7 @@ func TestHTTP2ReplayableClientsLoseNothing(t *testing.T) {
 			t.Error(err)
 		}
 		s.LingerOpen(t.Context())
-		if cut, err := s.Shutdown(t.Context()); cut != 0 || err != nil {
+		if cut, err := s.Shutdown(soon(t)); cut != 0 || err != nil {
 			t.Errorf("cut %d, %v", cut, err)
 		}
 		t.Logf("%d requests on %d connections", sent.Load(), s.Stats().Accepted)
@@ -189,6 +203,40 @@ func TestHTTP2StreamsAreCancelledAlone(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A connection that comes after the window and asks for nothing is told too,
+// and holds up neither linger nor Shutdown.
+func TestHTTP2LateIdleConnection(t *testing.T) {
+	const prefaceAndSettings = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + "\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+	for _, linger := range []time.Duration{0, time.Hour} {
+		srv := &http.Server{Handler: http.HandlerFunc(hello), Protocols: new(http.Protocols)}
+		srv.Protocols.SetHTTP1(true)
+		srv.Protocols.SetUnencryptedHTTP2(true)
+		s := start(t, srv, Config{Linger: linger})
+		s.BeginDrain(time.Now(), 0)
+		s.EndWindow()
+		c := dial(t, s)
+		c.send(prefaceAndSettings[:10]) // not HTTP/2 yet when the first GOAWAY goes out
+		eventually(t, "has sent something", func() bool {
+			open := s.tracker.open()
+			return len(open) == 1 && open[0].used.Load()
+		})
+		down := make(chan error, 1)
+		go func() {
+			s.LingerOpen(context.Background())
+			_, err := s.Shutdown(context.Background())
+			down <- err
+		}()
+		if linger == 0 {
+			eventually(t, "Shutdown has begun", func() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.closing })
+		}
+		c.send(prefaceAndSettings[10:])
+		c.rest()
+		if err := receive(t, "Shutdown", down); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 // What an HTTP/2 handler may do with its writer works after T0 too, and an

@@ -85,8 +85,10 @@ func TestLingerOpen(t *testing.T) {
 	for _, tt := range []struct {
 		name          string
 		leave, cancel time.Duration
+		hijack        time.Duration
 		want          time.Duration
 	}{
+		{name: "the last one is hijacked", hijack: 2 * time.Second, want: 2 * time.Second},
 		{name: "nobody leaves", want: 7 * time.Second},
 		{name: "the last one leaves", leave: 2 * time.Second, want: 2 * time.Second},
 		{name: "cancelled", cancel: time.Second, want: time.Second},
@@ -94,7 +96,12 @@ func TestLingerOpen(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ln := newPipeListener()
-				s := New("pipes", &http.Server{Handler: http.HandlerFunc(hello)}, Config{Linger: 10 * time.Second}, WithListener(ln))
+				handler := func(w http.ResponseWriter, _ *http.Request) {
+					if _, _, err := w.(http.Hijacker).Hijack(); err != nil {
+						t.Error(err)
+					}
+				}
+				s := New("pipes", &http.Server{Handler: http.HandlerFunc(handler)}, Config{Linger: 10 * time.Second}, WithListener(ln))
 				if err := s.Bind(t.Context()); err != nil {
 					t.Fatal(err)
 				}
@@ -107,6 +114,10 @@ func TestLingerOpen(t *testing.T) {
 				defer cancel()
 				if tt.cancel > 0 {
 					time.AfterFunc(tt.cancel, cancel)
+				}
+				if tt.hijack > 0 {
+					a.Close()
+					time.AfterFunc(tt.hijack, func() { b.send(get) })
 				}
 				if tt.leave > 0 {
 					time.AfterFunc(tt.leave/2, func() { a.Close() })
