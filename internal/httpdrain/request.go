@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"sync/atomic"
 )
 
 // handler counts requests and lets responses say goodbye.
@@ -139,6 +140,7 @@ type stream struct {
 	context.Context
 	cancel context.CancelCauseFunc
 	server *Server
+	marked atomic.Bool // it is, or is about to be, in server.streams
 }
 
 func (st *stream) Value(k any) any {
@@ -156,15 +158,23 @@ func (s *Server) markStream(st *stream) bool {
 	if s.windowOver.Load() {
 		return false
 	}
+	// In this order against endStream: either this sees the end, or that sees
+	// the mark and waits for the lock.
+	st.marked.Store(true)
+	if st.Err() != nil {
+		return true
+	}
 	s.streams[st] = struct{}{}
 	return true
 }
 
 func (s *Server) endStream(st *stream) {
-	s.mu.Lock()
-	delete(s.streams, st)
-	s.mu.Unlock()
 	st.cancel(nil)
+	if st.marked.Load() {
+		s.mu.Lock()
+		delete(s.streams, st)
+		s.mu.Unlock()
+	}
 }
 
 // optionsStar answers as net/http does.
