@@ -121,6 +121,7 @@ func (a *App) drain(ctx context.Context) (hurried bool) {
 		s.EndWindow()
 	}
 	<-drained
+	a.log.Info("the drain window is over", "took", a.windowEnd.Sub(a.t0), "how", why)
 	a.mu.Lock()
 	a.window = why
 	a.mu.Unlock()
