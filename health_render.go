@@ -93,7 +93,7 @@ func (r *result) json() []byte {
 		buf = append(buf, ':')
 		buf = appendJSONString(buf, it.word())
 	}
-	return append(buf, "}}\n"...)
+	return append(buf, "}}"...)
 }
 
 // word is what the JSON says about a check.
