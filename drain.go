@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"context"
 	"fmt"
+	"os"
 	"sync"
 	"time"
 
@@ -120,6 +121,7 @@ func (a *App) drain(ctx context.Context) (hurried bool) {
 		s.EndWindow()
 	}
 	<-drained
+	a.log.Info("the drain window is over", "took", a.windowEnd.Sub(a.t0), "how", why)
 	a.mu.Lock()
 	a.window = why
 	a.mu.Unlock()
@@ -196,7 +198,7 @@ func (a *App) noWait() string {
 		return "the app was never ready"
 	case !a.listens():
 		return "nothing listens"
-	case a.request.signal != nil && a.request.signal.Signal == stopSignals[0] && a.terminal():
+	case a.request.signal != nil && a.request.signal.Signal == os.Interrupt && a.terminal():
 		return "Ctrl-C at a terminal"
 	}
 	return ""

@@ -72,7 +72,7 @@ func askedFor(err error) int {
 func (a *App) armWatchdog() {
 	total := a.cfg.total()
 	a.watchdog.Store(time.AfterFunc(total, func() {
-		a.die(fmt.Sprintf("the stop took longer than %v (DrainInterval + ShutdownGrace + margin)", total), ExitStuck)
+		a.die(fmt.Sprintf("the stop took longer than %v (DrainInterval + ShutdownGrace + Margin)", total), ExitStuck)
 	}))
 }
 

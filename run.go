@@ -99,13 +99,15 @@ func (a *App) seal() bool {
 func (a *App) refusals() error {
 	errs := append([]error(nil), a.errs...)
 	errs = append(errs, a.reg.errs())
-	hooks := time.Duration(len(a.hooks.hooks))
 	slice := a.cfg.MinSlice
-	switch {
-	case slice == 0 && hooks > 0:
-		slice = min(time.Second, on(a.cfg.HookSlice)/hooks)
-	case on(slice)*hooks > on(a.cfg.HookSlice):
-		errs = append(errs, fmt.Errorf("config: MinSlice is %v, which %d shutdown hooks do not get out of HookSlice, which is %v", slice, hooks, on(a.cfg.HookSlice)))
+	if hooks := len(a.hooks.hooks); hooks > 0 {
+		share := on(a.cfg.HookSlice) / time.Duration(hooks)
+		switch {
+		case slice == 0:
+			slice = min(time.Second, share)
+		case slice > share:
+			errs = append(errs, fmt.Errorf("config: MinSlice is %v, which %d shutdown hooks do not get out of HookSlice, which is %v", slice, hooks, on(a.cfg.HookSlice)))
+		}
 	}
 	a.hooks.minSlice = on(slice)
 	return errors.Join(errs...)
@@ -211,7 +213,7 @@ func (a *App) teardown(base context.Context, group *errgroup.Group, hurried bool
 		a.retireServers(base, unitsBegin, hurried)
 		a.enter(PhaseStopping, a.request.cause)
 	}
-	a.reg.setDraining(true) // now also with DrainReadiness serving
+	a.reg.setDraining(true) // also with DrainReadiness serving, and without a server
 	a.stopUnits(base, hooksBegin)
 	_ = group.Wait() // each unit's error is with the unit
 

@@ -241,7 +241,8 @@ func (a *App) retireServers(base context.Context, end time.Time, hurried bool) {
 	for _, s := range a.servers {
 		wg.Go(func() {
 			began := time.Now()
-			cut, err := s.retire(ctx, hurried)
+			// With DrainReadiness serving it is ready until here, and no longer.
+			cut, err := s.retire(ctx, hurried, func() { a.reg.setDraining(true) })
 			if err != nil {
 				a.log.Error("server retired with an error", "server", s.Name(), "took", time.Since(began), "cut", cut, "error", err)
 			} else {

@@ -86,7 +86,7 @@ func TestWatchdogEndsAStopThatIsStuck(t *testing.T) {
 			began := time.Now()
 			p.wantExit(ExitStuck)
 			t.Logf("exit after %v, of which 2.3s are its own", time.Since(began))
-			why := "the stop took longer than 2.3s (DrainInterval + ShutdownGrace + margin); giving up on " + c.culprit
+			why := "the stop took longer than 2.3s (DrainInterval + ShutdownGrace + Margin); giving up on " + c.culprit
 			p.says("lifecycle: svc: "+why+"; exit status 70", "lifecycle-go.hangForEver")
 			if got, want := read(t, cfg.TerminationLog), "svc: killed: "+why; got != want {
 				t.Errorf("the termination log is %q, want %q", got, want)
