@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"os/signal"
 	"strings"
 	"sync"
@@ -39,6 +40,7 @@ func init() {
 		"log reader":     logReader,
 		"stuck":          stuck,
 		"signal context": signalContext,
+		"child fails":    childFails,
 	} {
 		scenarios[name] = program
 	}
@@ -481,6 +483,14 @@ func stuck() int {
 type holder struct{ *ownWorker }
 
 func (holder) HoldRestarts() { hangForEver() }
+
+// childFails has a child whose exit status is to be its own.
+func childFails() int {
+	a := scenarioApp().OnShutdown("db", sayHook).Go("child", func(ctx context.Context) error {
+		return exec.CommandContext(ctx, "/bin/sh", "-c", "exit 42").Run()
+	})
+	return runApp(context.Background(), a)
+}
 
 // signalContext works under a SignalContext.
 func signalContext() int {
