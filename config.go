@@ -170,6 +170,13 @@ type Config struct {
 	// and is read again for every request, because a mounted Secret changes.
 	// Defaults to none.
 	AdminTokenFile string `koanf:"admin_token_file" json:"adminTokenFile"`
+
+	// MemoryLimitRatio is the part of the control group's memory limit that the
+	// garbage collector may count on, as with GOMEMLIMIT, which wins when it is
+	// set. More than 0 and at most 1; 0.9 leaves room for what the runtime does
+	// not count. A limit that is in force already stays, and the one set here
+	// stays when Run returns. Defaults to 0: none is set.
+	MemoryLimitRatio float64 `koanf:"memory_limit_ratio" json:"memoryLimitRatio"`
 }
 
 // margin is kept between the end of the shutdown and the watchdog, and counted
@@ -264,6 +271,9 @@ func (c Config) Validate() error {
 	case WaitAuto, WaitAlways, WaitNever:
 	default:
 		bad("DrainWait is %q, want %q, %q or %q", c.DrainWait, WaitAuto, WaitAlways, WaitNever)
+	}
+	if r := c.MemoryLimitRatio; !(r >= 0 && r <= 1) { // NaN is neither
+		bad("MemoryLimitRatio is %v, want 0 (off) or more, up to 1; 0.9 is usual", r)
 	}
 	switch {
 	case c.AdminToken != "" && c.AdminTokenFile != "":
