@@ -134,6 +134,11 @@ type Config struct {
 	// process managers and wrappers send some twice. Defaults to 250 ms.
 	SignalDebounce time.Duration `koanf:"signal_debounce" json:"signalDebounce"`
 
+	// LeaderRetry is how often a process that does not lead asks for the lease
+	// of each of its leader-elected units ([App.Lead]), with a jitter of up to a
+	// fifth more. Defaults to 2 s.
+	LeaderRetry time.Duration `koanf:"leader_retry" json:"leaderRetry"`
+
 	// ExitOnSignal makes Run return the signal that stopped it, so that
 	// [ExitCode] gives 128+n. It is for work that runs to completion: a Job
 	// whose pod exits 0 on SIGTERM counts as complete.
@@ -158,6 +163,11 @@ type Config struct {
 	// from. It is written when it exists and never created. Defaults to
 	// "/dev/termination-log"; "off" writes none.
 	TerminationLog string `koanf:"termination_log" json:"terminationLog"`
+
+	// StatuszOff leaves /statusz out of what the health address serves. It shows
+	// the units, servers and probes by name and the texts of their errors, to
+	// whoever reaches that address. Defaults to false: it is served.
+	StatuszOff bool `koanf:"statusz_off" json:"statuszOff"`
 
 	// AdminToken switches on what operators may ask for on the health address:
 	// the preStop hook and Suspend and Resume of readiness, see [App.Handler].
@@ -220,6 +230,7 @@ func (c Config) WithDefaults() Config {
 	def(&c.AcceptQuiet, min(time.Second, on(c.Linger)/2))
 	def(&c.ProbeTimeout, 900*time.Millisecond)
 	def(&c.SignalDebounce, 250*time.Millisecond)
+	def(&c.LeaderRetry, 2*time.Second)
 	return c
 }
 
@@ -252,6 +263,7 @@ func (c Config) Validate() error {
 		{"GoAwayAfter", c.GoAwayAfter, false}, {"AcceptQuiet", c.AcceptQuiet, false}, {"Linger", c.Linger, false},
 		{"ShutdownGrace", c.ShutdownGrace, true}, {"UnitSlice", c.UnitSlice, false}, {"HookSlice", c.HookSlice, false},
 		{"MinSlice", c.MinSlice, false}, {"ProbeTimeout", c.ProbeTimeout, true}, {"SignalDebounce", c.SignalDebounce, false},
+		{"LeaderRetry", c.LeaderRetry, true},
 		{"TerminationGrace", c.TerminationGrace, false}, {"LivenessGrace", c.LivenessGrace, false},
 		{"StartupGrace", c.StartupGrace, false}, {"PreStop", c.PreStop, false},
 	} {
