@@ -32,10 +32,13 @@ type candidate struct {
 	id  string
 
 	mu      sync.Mutex // guards what follows
-	acquire func(ctx context.Context, ask func() (time.Duration, error)) (time.Duration, error)
+	acquire acquireFunc
 	asked   int
 	freed   int
 }
+
+// acquireFunc stands between the App and the row, and may ask it or not.
+type acquireFunc = func(ctx context.Context, ask func() (time.Duration, error)) (time.Duration, error)
 
 func (c *candidate) Acquire(ctx context.Context) (time.Duration, error) {
 	c.mu.Lock()
@@ -45,11 +48,11 @@ func (c *candidate) Acquire(ctx context.Context) (time.Duration, error) {
 	ask := func() (time.Duration, error) {
 		c.row.mu.Lock()
 		defer c.row.mu.Unlock()
-		if now := time.Now(); c.row.holder != c.id && now.Before(c.row.until) {
+		now := time.Now()
+		if c.row.holder != c.id && now.Before(c.row.until) {
 			return 0, nil
-		} else {
-			c.row.holder, c.row.until = c.id, now.Add(ttl)
 		}
+		c.row.holder, c.row.until = c.id, now.Add(ttl)
 		return ttl, nil
 	}
 	if wrong != nil {
@@ -70,7 +73,7 @@ func (c *candidate) Release(context.Context) error {
 	return nil
 }
 
-func (c *candidate) goWrong(how func(context.Context, func() (time.Duration, error)) (time.Duration, error)) {
+func (c *candidate) goWrong(how acquireFunc) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.acquire = how
@@ -133,7 +136,6 @@ func (s *stage) want(trail ...string) {
 
 func newStage(t *testing.T) *stage { return &stage{t: t, row: &leaseRow{}, began: time.Now()} }
 
-// LeaderRetry of a minute makes who asks when plain to see.
 func leaderConfig() lifecycle.Config {
 	return lifecycle.Config{DrainWait: lifecycle.WaitAlways, LeaderRetry: 2 * time.Second}
 }
@@ -191,11 +193,11 @@ func TestLeadTwoAppsNeverBothAndTakeOver(t *testing.T) {
 	})
 }
 
-// One App, asked by the second.
-func leadAlone(t *testing.T, leave time.Duration, act func(*rig, *candidate, *stage)) (*rig, *candidate, *stage, error) {
+// leadAlone runs one App, and act beside it.
+func leadAlone(t *testing.T, acquire acquireFunc, leave time.Duration, act func(*rig, *candidate, *stage)) (*rig, *candidate, *stage, error) {
 	t.Helper()
 	s := newStage(t)
-	r, c := newRig(t, leaderConfig()), &candidate{row: s.row, id: "a"}
+	r, c := newRig(t, leaderConfig()), &candidate{row: s.row, id: "a", acquire: acquire}
 	r.Lead("work", c, s.play("a", leave))
 	go act(r, c, s)
 	err := r.Run(context.Background())
@@ -205,12 +207,12 @@ func leadAlone(t *testing.T, leave time.Duration, act func(*rig, *candidate, *st
 
 func TestLeadTrustsFromTheBeginningOfTheAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, c, s, err := leadAlone(t, 4*time.Second, func(r *rig, c *candidate, s *stage) {
-			c.goWrong(func(_ context.Context, ask func() (time.Duration, error)) (time.Duration, error) {
-				granted, err := ask() // the store grants at once, and the answer takes 4 s
-				time.Sleep(4 * time.Second)
-				return granted, err
-			})
+		slow := func(_ context.Context, ask func() (time.Duration, error)) (time.Duration, error) {
+			granted, err := ask() // the store grants at once, and the answer takes 4 s
+			time.Sleep(4 * time.Second)
+			return granted, err
+		}
+		_, c, s, err := leadAlone(t, slow, 4*time.Second, func(r *rig, c *candidate, s *stage) {
 			time.Sleep(4500 * time.Millisecond) // elected at 4 s, to be renewed at 5 s
 			c.goWrong(func(ctx context.Context, _ func() (time.Duration, error)) (time.Duration, error) {
 				<-ctx.Done() // the store is gone
@@ -232,7 +234,7 @@ func TestLeadTrustsFromTheBeginningOfTheAttempt(t *testing.T) {
 
 func TestLeadCampaignsAgainAfterALoss(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, c, s, err := leadAlone(t, 0, func(r *rig, c *candidate, s *stage) {
+		_, c, s, err := leadAlone(t, nil, 0, func(r *rig, c *candidate, s *stage) {
 			time.Sleep(time.Second)
 			other := 0
 			c.goWrong(func(_ context.Context, ask func() (time.Duration, error)) (time.Duration, error) {
@@ -355,7 +357,7 @@ func TestLeadEndOfTheFunctionReleasesTheLease(t *testing.T) {
 func TestLeadElectorThatHangsPanicsOrMiscounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
-		r, c, s, err := leadAlone(t, 0, func(r *rig, c *candidate, s *stage) {
+		r, c, s, err := leadAlone(t, nil, 0, func(r *rig, c *candidate, s *stage) {
 			time.Sleep(time.Second)
 			c.goWrong(func(context.Context, func() (time.Duration, error)) (time.Duration, error) {
 				<-release // whatever its context says
@@ -374,7 +376,7 @@ func TestLeadElectorThatHangsPanicsOrMiscounts(t *testing.T) {
 		_ = r
 	})
 	synctest.Test(t, func(t *testing.T) {
-		r, _, s, err := leadAlone(t, 0, func(r *rig, c *candidate, s *stage) {
+		r, _, s, err := leadAlone(t, nil, 0, func(r *rig, c *candidate, s *stage) {
 			time.Sleep(time.Second)
 			c.goWrong(func(context.Context, func() (time.Duration, error)) (time.Duration, error) { panic("ouch") })
 			time.Sleep(20 * time.Second)
