@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"sync"
 	"time"
 
@@ -23,6 +24,7 @@ func (a *App) start(group *errgroup.Group) bool {
 		return false
 	}
 	a.enter(PhaseStarting, nil)
+	a.limitMemory(os.DirFS("/"))
 	a.reg.setGate(StateUnknown, "starting")
 	err := a.startHealth()
 	for i := 0; err == nil && i < len(a.servers) && !a.isStopping(); i++ {
