@@ -1,16 +1,15 @@
 package probes
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
-	"strconv"
-	"strings"
 	"sync/atomic"
 	"testing"
+
+	"github.com/pleme-io/lifecycle-go/bench/internal/rawhttp"
 )
 
 // forEach runs a benchmark of every plane with 1, 10 and 50 checks. Peers are
@@ -85,11 +84,11 @@ func BenchmarkPlaneTCP(b *testing.B) {
 			b.Fatal(err)
 		}
 		defer nc.Close()
-		c := client{nc: nc, r: bufio.NewReader(nc)}
+		c := rawhttp.New(nc)
 		b.ReportAllocs()
 		b.ResetTimer()
 		for range b.N {
-			if err := c.probe(); err != nil {
+			if err := c.Do(probeRequest); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -98,63 +97,3 @@ func BenchmarkPlaneTCP(b *testing.B) {
 }
 
 var probeRequest = []byte("GET /readyz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-
-// client is an HTTP/1.1 client that does not allocate.
-type client struct {
-	nc net.Conn
-	r  *bufio.Reader
-}
-
-// probe sends one probe and reads the answer to its end.
-func (c *client) probe() error {
-	if _, err := c.nc.Write(probeRequest); err != nil {
-		return err
-	}
-	length, chunked := 0, false
-	for first := true; ; first = false {
-		line, err := c.r.ReadSlice('\n')
-		if err != nil {
-			return err
-		}
-		text := strings.TrimRight(string(line), "\r\n") // does not escape
-		if first && text != "HTTP/1.1 200 OK" {
-			return fmt.Errorf("the answer is %q", text)
-		}
-		if text == "" {
-			break
-		}
-		name, value, _ := strings.Cut(text, ": ")
-		switch name {
-		case "Content-Length":
-			if length, err = strconv.Atoi(value); err != nil {
-				return err
-			}
-		case "Transfer-Encoding":
-			chunked = true
-		}
-	}
-	if !chunked {
-		if length == 0 {
-			return errors.New("the answer is empty")
-		}
-		_, err := c.r.Discard(length)
-		return err
-	}
-	for {
-		line, err := c.r.ReadSlice('\n')
-		if err != nil {
-			return err
-		}
-		size, err := strconv.ParseUint(strings.TrimRight(string(line), "\r\n"), 16, 32)
-		if err != nil {
-			return err
-		}
-		if _, err := c.r.Discard(int(size) + len("\r\n")); err != nil {
-			return err
-		}
-		if size == 0 {
-			return nil
-		}
-	}
-}
-
