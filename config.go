@@ -158,11 +158,26 @@ type Config struct {
 	// from. It is written when it exists and never created. Defaults to
 	// "/dev/termination-log"; "off" writes none.
 	TerminationLog string `koanf:"termination_log" json:"terminationLog"`
+
+	// AdminToken switches on what operators may ask for on the health address:
+	// the preStop hook and Suspend and Resume of readiness, see [App.Handler].
+	// Whoever sends it as a bearer token may stop the process. 16 to 1024
+	// visible ASCII characters. Defaults to none: the endpoints do not exist.
+	AdminToken Secret `koanf:"admin_token" json:"-"`
+
+	// AdminTokenFile is a file with the admin token, in place of AdminToken;
+	// space around it does not count. It has to be there when the App is made,
+	// and is read again for every request, because a mounted Secret changes.
+	// Defaults to none.
+	AdminTokenFile string `koanf:"admin_token_file" json:"adminTokenFile"`
 }
 
-// margin is kept between the end of the shutdown and the watchdog, and counted
-// into what the grace has to hold.
-const margin = 2 * time.Second
+// Margin is the time between the end of the shutdown and the watchdog. It counts
+// into what a declared grace has to hold.
+const Margin = 2 * time.Second
+
+// longest bounds every duration, so that no sum of them overflows.
+const longest = 365 * 24 * time.Hour
 
 // DefaultConfig returns the Config with every default filled in.
 func DefaultConfig() Config { return Config{}.WithDefaults() }
@@ -214,7 +229,7 @@ func on(d time.Duration) time.Duration {
 
 // total is how long a stop may take, from T0 to the watchdog.
 func (c Config) total() time.Duration {
-	return on(c.DrainInterval) + on(c.ShutdownGrace) + margin
+	return on(c.DrainInterval) + on(c.ShutdownGrace) + Margin
 }
 
 // Validate names every field that makes no sense and every sum that does not
@@ -241,6 +256,8 @@ func (c Config) Validate() error {
 			bad("%s is off, and has to be more than 0", f.name)
 		case f.d < 0 && f.d != Off:
 			bad("%s is %v, want 0 (its default), more, or Off", f.name, f.d)
+		case f.d > longest:
+			bad("%s is %v, want at most %v", f.name, f.d, longest)
 		}
 	}
 	switch c.DrainReadiness {
@@ -252,6 +269,14 @@ func (c Config) Validate() error {
 	case WaitAuto, WaitAlways, WaitNever:
 	default:
 		bad("DrainWait is %q, want %q, %q or %q", c.DrainWait, WaitAuto, WaitAlways, WaitNever)
+	}
+	switch {
+	case c.AdminToken != "" && c.AdminTokenFile != "":
+		bad("AdminToken and AdminTokenFile are both set, want one of them")
+	case c.AdminToken != "":
+		if err := checkToken(string(c.AdminToken)); err != nil {
+			bad("AdminToken: %w", err)
+		}
 	}
 	if c.HealthAddr != HealthOff {
 		if _, _, err := net.SplitHostPort(c.HealthAddr); err != nil {
@@ -285,7 +310,7 @@ func (c Config) Validate() error {
 	} {
 		if need := on(c.PreStop) + c.total(); on(g.grace) > 0 && need > g.grace {
 			bad("PreStop + DrainInterval + ShutdownGrace + margin is %v + %v + %v + %v = %v, and %s (%s) gives %v: the kubelet would kill the process before it is done; raise that or lower these",
-				on(c.PreStop), on(c.DrainInterval), c.ShutdownGrace, margin, need, g.where, g.field, g.grace)
+				on(c.PreStop), on(c.DrainInterval), c.ShutdownGrace, Margin, need, g.where, g.field, g.grace)
 		}
 	}
 	return errors.Join(errs...)
