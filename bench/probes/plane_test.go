@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/pleme-io/lifecycle-go/bench/internal/cpu"
 	"github.com/pleme-io/lifecycle-go/bench/internal/rawhttp"
 )
 
@@ -48,6 +49,7 @@ func BenchmarkPlane(b *testing.B) {
 		h.ServeHTTP(w, req)
 		b.ReportAllocs()
 		b.ResetTimer()
+		report := cpu.Measure(b)
 		for range b.N - 1 { // the first has warmed up
 			w.status = http.StatusOK // net/http's default for those who only write
 			h.ServeHTTP(w, req)
@@ -56,6 +58,7 @@ func BenchmarkPlane(b *testing.B) {
 			}
 		}
 		b.StopTimer()
+		report()
 		if w.bytes == 0 {
 			b.Fatal("nothing was written")
 		}
@@ -87,12 +90,14 @@ func BenchmarkPlaneTCP(b *testing.B) {
 		c := rawhttp.New(nc)
 		b.ReportAllocs()
 		b.ResetTimer()
+		report := cpu.Measure(b)
 		for range b.N {
 			if err := c.Do(probeRequest); err != nil {
 				b.Fatal(err)
 			}
 		}
 		b.StopTimer()
+		report()
 	})
 }
 

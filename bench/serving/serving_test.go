@@ -13,6 +13,7 @@ import (
 	"time"
 
 	lifecycle "github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/bench/internal/cpu"
 	"github.com/pleme-io/lifecycle-go/bench/internal/rawhttp"
 	"go.uber.org/goleak"
 )
@@ -92,9 +93,11 @@ func BenchmarkRequest(b *testing.B) {
 			nc := newScript(b.N)
 			b.ReportAllocs()
 			b.ResetTimer()
+			report := cpu.Measure(b)
 			ln.offer <- nc
 			<-nc.closed // by the server, when it has read the last
 			b.StopTimer()
+			report()
 			if n := h.served.Load(); n != int64(b.N) {
 				b.Fatalf("%d requests were served, want %d", n, b.N)
 			}
@@ -124,12 +127,14 @@ func BenchmarkRequestTCP(b *testing.B) {
 			c := rawhttp.New(nc)
 			b.ReportAllocs()
 			b.ResetTimer()
+			report := cpu.Measure(b)
 			for range b.N {
 				if err := c.Do(request); err != nil {
 					b.Fatal(err)
 				}
 			}
 			b.StopTimer()
+			report()
 			if n := h.served.Load(); n != int64(b.N) {
 				b.Fatalf("%d requests were served, want %d", n, b.N)
 			}

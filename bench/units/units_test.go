@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
 
 	"github.com/oklog/run"
 	lifecycle "github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/bench/internal/cpu"
+	"github.com/pleme-io/lifecycle-go/worker"
 	"github.com/thejerf/suture/v4"
 	"go.uber.org/fx"
 	"go.uber.org/goleak"
@@ -45,11 +48,17 @@ type group struct {
 }
 
 // groups are what is compared. Each is used as its documentation shows, silent,
-// and without a server.
+// without a server, and without the process's signals, which none of the peers
+// touches here. "signals" is the App with them: to take a signal from the
+// runtime and give it back is a matter of threads, and costs more than the
+// rest. "worker" is the units without an App, as suture has supervisors
+// without one.
 var groups = []group{
 	{"errgroup", errGroup},
-	{"lifecycle-go", func(w *work) error { return app(w, goes) }},
-	{"lifecycle-go.Supervise", func(w *work) error { return app(w, supervised) }},
+	{"lifecycle-go", func(w *work) error { return app(w, goes, quiet) }},
+	{"lifecycle-go.Supervise", func(w *work) error { return app(w, supervised, quiet) }},
+	{"lifecycle-go.signals", func(w *work) error { return app(w, goes) }},
+	{"lifecycle-go.worker", workers},
 	{"oklog.run", oklogRun},
 	{"suture", sutures},
 	{"fx", fxApp},
@@ -159,12 +168,41 @@ func supervised(a *lifecycle.App, name string, fn func(context.Context) error) {
 	a.Supervise(name, fn, lifecycle.DefaultBackoff())
 }
 
-var silent = slog.New(slog.DiscardHandler)
+// workers starts and stops the workers that Supervise makes, by hand.
+func workers(w *work) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	all := make([]*worker.Restarter, w.n)
+	for i := range all {
+		all[i] = worker.NewRestarter(names[i], func(ctx context.Context) error {
+			w.run(ctx)
+			return nil
+		}, lifecycle.DefaultBackoff())
+		if err := all[i].Start(ctx); err != nil {
+			return err
+		}
+	}
+	<-w.all
+	cancel()
+	for _, r := range all {
+		<-r.Done()
+		if err := r.Err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var (
+	silent = slog.New(slog.DiscardHandler)
+	quiet  = lifecycle.WithSignals(make(chan os.Signal))
+)
 
 // app has no health server, as the peers have none, and so nothing to drain
 // for.
-func app(w *work, add func(*lifecycle.App, string, func(context.Context) error)) error {
-	a, err := lifecycle.New(lifecycle.Config{HealthAddr: lifecycle.HealthOff, TerminationLog: "off"}, lifecycle.WithLogger(silent))
+func app(w *work, add func(*lifecycle.App, string, func(context.Context) error), opts ...lifecycle.Option) error {
+	a, err := lifecycle.New(lifecycle.Config{HealthAddr: lifecycle.HealthOff, TerminationLog: "off"},
+		append(opts, lifecycle.WithLogger(silent))...)
 	if err != nil {
 		return err
 	}
@@ -215,11 +253,13 @@ func BenchmarkSpawn(b *testing.B) {
 		for _, g := range groups {
 			b.Run(fmt.Sprintf("units=%d/peer=%s", n, g.peer), func(b *testing.B) {
 				b.ReportAllocs()
+				report := cpu.Measure(b)
 				for b.Loop() {
 					if err := lives(g, n); err != nil {
 						b.Fatal(err)
 					}
 				}
+				report()
 			})
 		}
 	}
