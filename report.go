@@ -1,6 +1,7 @@
 package lifecycle
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -132,6 +133,9 @@ func (s *Shutdown) outcomes() []Outcome {
 
 // logReport writes the report as one record.
 func (a *App) logReport() {
+	if !a.log.Enabled(context.Background(), slog.LevelError) {
+		return // nobody would read what takes a while to compose
+	}
 	r := a.Report()
 	attrs := []any{"reason", r.Reason}
 	var times []any

@@ -158,12 +158,16 @@ func (a *App) launch(u *unit, group *errgroup.Group) error {
 	u.began = time.Now()
 	u.mu.Unlock()
 	u.launched.Store(true)
-	result := make(chan error, 1) // the one send finds room, whether or not anybody still waits
-	safe.Go(u.name, func() error { return u.Start(a.unitsCtx) }, nil, func(err error) { result <- err })
 	var err error
-	select {
-	case err = <-result:
-	case <-a.stopping:
+	if u.isFunction() {
+		err = u.Start(a.unitsCtx) // ours, and returns at once
+	} else {
+		result := make(chan error, 1) // the one send finds room, whether or not anybody still waits
+		safe.Go(u.name, func() error { return u.Start(a.unitsCtx) }, nil, func(err error) { result <- err })
+		select {
+		case err = <-result:
+		case <-a.stopping:
+		}
 	}
 	if err != nil {
 		err = fmt.Errorf("unit %s: %w", u.name, err)
@@ -270,12 +274,29 @@ func (a *App) stopUnits(base context.Context, end time.Time) {
 	if cause == nil {
 		cause = ErrStopRequested
 	}
+	for _, u := range a.units {
+		if f, ok := u.Worker.(interface{ RequestStop(error) bool }); ok && u.launched.Load() && u.isFunction() {
+			f.RequestStop(cause) // what its context would tell it, in a goroutine each
+		}
+	}
 	a.cancelUnits(cause)
 	ctx, cancel := context.WithDeadline(base, end)
 	defer cancel()
 	var wg sync.WaitGroup
 	for _, u := range a.units {
-		if u.launched.Load() {
+		if u.launched.Load() && !u.isFunction() {
+			wg.Go(func() { a.stopUnit(ctx, u) })
+		}
+	}
+	// For functions the context is all that a stop is. Only those that have not
+	// minded it are stopped, in goroutines of their own like all others.
+	for _, u := range a.units {
+		if !u.launched.Load() || !u.isFunction() {
+			continue
+		}
+		select {
+		case <-u.over:
+		case <-ctx.Done():
 			wg.Go(func() { a.stopUnit(ctx, u) })
 		}
 	}

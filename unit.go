@@ -57,6 +57,17 @@ type unit struct {
 	err   error // what its end adds to the result of Run
 }
 
+// isFunction reports whether the unit is a function under a context, run once
+// or again and again: its Start returns at once, and its context is all it
+// needs to be stopped.
+func (u *unit) isFunction() bool {
+	switch u.Worker.(type) {
+	case *worker.Func, *worker.Restarter:
+		return true
+	}
+	return false
+}
+
 // finish notes the end of the unit, once.
 func (u *unit) finish(err error) {
 	u.once.Do(func() {

@@ -138,6 +138,9 @@ func (b *BaseWorker) RequestStop(cause error) (live bool) {
 		return false
 	case s != StatusStopping:
 		b.stopRequested = true
+		if b.unwatch != nil {
+			b.unwatch() // all it would do is done: spare the goroutine
+		}
 		_ = b.setLocked(StatusStopping, cause) // every status that comes here has that edge
 	}
 	return true

@@ -41,10 +41,17 @@ func Go(name string, fn func() error, started func(goid uint64), done func(error
 		}
 		// Goexit runs the deferred calls and nothing after them: this is the
 		// only place from which every end of fn can be seen.
-		err := fmt.Errorf("%s: %w", name, ErrGoexit)
-		defer func() { done(err) }()
+		var err error
+		returned := false
+		defer func() {
+			if !returned && err == nil {
+				err = fmt.Errorf("%s: %w", name, ErrGoexit)
+			}
+			done(err)
+		}()
 		defer catch(name, &err) // here, and not in a call: Goexit would keep it from returning
 		err = fn()
+		returned = true
 	}()
 }
 
