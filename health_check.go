@@ -40,7 +40,7 @@ func newCheck(p *plane, name string, pr Probe, cfg probeConfig) *check {
 		state:       StateUnknown,
 		text:        notChecked,
 	}
-	c.runner = probe.New(name, cfg.timeout, func(ctx context.Context) error {
+	c.runner = p.group.New(name, cfg.timeout, func(ctx context.Context) error {
 		if err := pr.Check(ctx); err != nil {
 			return newFailure(err)
 		}

@@ -104,7 +104,7 @@ func (a *App) Report() Report {
 	if a.result != nil {
 		r.Error = a.result.Error()
 	}
-	for _, p := range []Phase{PhaseCreated, PhaseStarting, PhaseRunning, PhaseDraining, PhaseStopping, PhaseStopped, PhaseFailed, PhaseKilled} {
+	for _, p := range inOrder {
 		if at := a.entered[p]; !at.IsZero() {
 			if n := len(r.Phases); n > 0 {
 				r.Phases[n-1].Duration = at.Sub(r.Phases[n-1].Entered)
@@ -172,7 +172,8 @@ func joined(outcomes []Outcome) string {
 const maxLastWords = 1 << 10
 
 // terminationLog writes where the App is and what is known to be wrong, so that
-// even a process that is killed leaves a cause.
+// even a process that is killed leaves a cause. It is rewritten at each phase,
+// and at each step of the teardown.
 func (a *App) terminationLog() {
 	phase := a.phases.State()
 	words := string(phase)
@@ -180,38 +181,55 @@ func (a *App) terminationLog() {
 	if a.request != nil {
 		words += ": " + a.request.reason
 	}
-	if a.result != nil {
+	if a.result != nil && (a.request == nil || a.result.Error() != a.request.reason) {
 		words += ": " + a.result.Error()
 	}
 	a.mu.Unlock()
-	if phase == PhaseDraining || phase == PhaseStopping {
+	if phase == PhaseStarting || phase == PhaseDraining || phase == PhaseStopping {
 		if on := a.blocking(); on != "" {
 			words += "; waiting for " + on
 		}
 	}
-	a.lastWords(words)
+	a.lastWords(words, false)
 }
 
 // lastWords overwrites the termination log, if there is one. The file is the
 // kubelet's, mounted into the container: it must not be created or replaced.
-func (a *App) lastWords(words string) {
-	if a.cfg.TerminationLog == "off" {
+// Anything but a regular file is left alone; to open a pipe could take for ever.
+// Once the process is being ended by force only the final words are written.
+func (a *App) lastWords(words string, final bool) {
+	path := a.cfg.TerminationLog
+	if path == "off" {
 		return
 	}
-	f, err := os.OpenFile(a.cfg.TerminationLog, os.O_WRONLY|os.O_TRUNC, 0)
-	if err != nil {
+	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
 		return // not in Kubernetes, mostly
 	}
-	defer func() { _ = f.Close() }()
-	words = a.cfg.Name + ": " + words
-	if len(words) > maxLastWords {
-		words = words[:maxLastWords-4]
-		for !utf8.ValidString(words) {
-			words = words[:len(words)-1]
-		}
-		words += " …"
+	a.words.Lock()
+	defer a.words.Unlock()
+	if a.dying.Load() && !final {
+		return
 	}
-	_, _ = f.WriteString(words)
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
+	if err != nil {
+		return
+	}
+	defer func() { _ = f.Close() }()
+	_, _ = f.WriteString(clipWords(a.cfg.Name + ": " + words))
+}
+
+// clipWords makes s valid UTF-8 of at most maxLastWords bytes.
+func clipWords(s string) string {
+	const more = " …"
+	s = strings.ToValidUTF8(s, "\uFFFD")
+	if len(s) <= maxLastWords {
+		return s
+	}
+	end := maxLastWords - len(more)
+	for !utf8.RuneStart(s[end]) {
+		end--
+	}
+	return s[:end] + more
 }
 
 // blocking names what the App waits for at this moment. It takes no lock, so
@@ -223,7 +241,7 @@ func (a *App) blocking() string {
 	}
 	if a.cancelled.Load() {
 		for _, u := range a.units {
-			if !u.ended.Load() {
+			if u.launched.Load() && !u.ended.Load() {
 				names = append(names, "unit "+u.name)
 			}
 		}
@@ -231,4 +249,10 @@ func (a *App) blocking() string {
 	return strings.Join(names, ", ")
 }
 
-func (a *App) nowDoing(what string) { a.doing.Store(&what) }
+// nowDoing notes what the App waits for from here on. Run's goroutine calls it.
+func (a *App) nowDoing(what string) {
+	a.doing.Store(&what)
+	if a.isStopping() {
+		a.terminationLog()
+	}
+}

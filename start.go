@@ -37,6 +37,7 @@ func (a *App) start(group *errgroup.Group) bool {
 	if err != nil {
 		err = fmt.Errorf("start: %w", err)
 		a.requestStop(stopRequest{reason: err.Error(), cause: err, err: err})
+		<-a.stopping // somebody else may have been first, and not be through yet
 	}
 	return !a.isStopping()
 }
@@ -71,7 +72,9 @@ func (a *App) startHealth() error {
 	}
 	a.nowDoing("the health server")
 	h := newHealthServer(a.cfg.HealthAddr, a.reg.Handler(), a.extra, a.log)
-	if err := h.bind(a.unitsCtx); err != nil {
+	ctx, cancel := a.untilStop() // a name server may take its time
+	defer cancel()
+	if err := h.bind(ctx); err != nil {
 		return err
 	}
 	a.mu.Lock()
@@ -178,11 +181,11 @@ func (a *App) awaitStarted(u *unit) {
 	begun := func(s worker.Status) bool {
 		return s != worker.StatusCreated && s != worker.StatusPending && s != worker.StatusStarting
 	}
+	waiting := "unit " + u.name + " to start"
+	a.nowDoing(waiting)
 	if begun(u.State().Status) {
 		return
 	}
-	waiting := "unit " + u.name + " to start"
-	a.nowDoing(waiting)
 	a.reg.setGate(StateUnknown, "starting: waiting for "+waiting)
 	ctx, cancel := a.untilStop()
 	defer cancel()
@@ -238,7 +241,8 @@ func (a *App) retireServers(base context.Context, end time.Time, hurried bool) {
 	for _, s := range a.servers {
 		wg.Go(func() {
 			began := time.Now()
-			cut, err := s.retire(ctx, hurried)
+			// With DrainReadiness serving it is ready until here, and no longer.
+			cut, err := s.retire(ctx, hurried, func() { a.reg.setDraining(true) })
 			if err != nil {
 				a.log.Error("server retired with an error", "server", s.Name(), "took", time.Since(began), "cut", cut, "error", err)
 			} else {

@@ -122,13 +122,13 @@ func (a *App) Add(w worker.Worker) *App {
 	return a.addUnit(w.Name(), false, false, func() worker.Worker { return w })
 }
 
-func (a *App) addUnit(name string, missing, endsApp bool, make_ func() worker.Worker) *App {
+func (a *App) addUnit(name string, missing, endsApp bool, build func() worker.Worker) *App {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !a.registerLocked("unit", name, missing) {
 		return a
 	}
-	w := make_()
+	w := build()
 	if p, ok := w.(interface{ PublishTo(*eventStream) }); ok {
 		p.PublishTo(&a.events)
 	}
