@@ -154,6 +154,7 @@ func New(cfg Config, opts ...Option) (*App, error) {
 	for _, opt := range opts {
 		opt(a)
 	}
+	a.errs = append(a.errs, a.mountAdmin())
 	if err := errors.Join(append([]error{cfg.Validate()}, a.errs...)...); err != nil {
 		return nil, err
 	}

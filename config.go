@@ -158,6 +158,18 @@ type Config struct {
 	// from. It is written when it exists and never created. Defaults to
 	// "/dev/termination-log"; "off" writes none.
 	TerminationLog string `koanf:"termination_log" json:"terminationLog"`
+
+	// AdminToken switches on what operators may ask for on the health address:
+	// the preStop hook and Suspend and Resume of readiness, see [App.Handler].
+	// Whoever sends it as a bearer token may stop the process. 16 to 1024
+	// visible ASCII characters. Defaults to none: the endpoints do not exist.
+	AdminToken Secret `koanf:"admin_token" json:"-"`
+
+	// AdminTokenFile is a file with the admin token, in place of AdminToken;
+	// space around it does not count. It has to be there when the App is made,
+	// and is read again for every request, because a mounted Secret changes.
+	// Defaults to none.
+	AdminTokenFile string `koanf:"admin_token_file" json:"adminTokenFile"`
 }
 
 // Margin is the time between the end of the shutdown and the watchdog. It counts
@@ -257,6 +269,14 @@ func (c Config) Validate() error {
 	case WaitAuto, WaitAlways, WaitNever:
 	default:
 		bad("DrainWait is %q, want %q, %q or %q", c.DrainWait, WaitAuto, WaitAlways, WaitNever)
+	}
+	switch {
+	case c.AdminToken != "" && c.AdminTokenFile != "":
+		bad("AdminToken and AdminTokenFile are both set, want one of them")
+	case c.AdminToken != "":
+		if err := checkToken(string(c.AdminToken)); err != nil {
+			bad("AdminToken: %w", err)
+		}
 	}
 	if c.HealthAddr != HealthOff {
 		if _, _, err := net.SplitHostPort(c.HealthAddr); err != nil {
