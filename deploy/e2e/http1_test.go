@@ -15,9 +15,10 @@ import (
 // sends, as the most careless of clients.
 type rawConn struct {
 	net.Conn
-	reader *bufio.Reader
-	used   int
-	last   time.Time // when the latest answer was read
+	reader  *bufio.Reader
+	trickle time.Duration // between two bytes of a body
+	used    int
+	last    time.Time // when the latest answer was read
 }
 
 func dialRaw(addr string) (*rawConn, error) {
@@ -38,8 +39,17 @@ func (c *rawConn) post(path string) (a answer) {
 	if a.err = c.SetDeadline(a.sent.Add(answerIn)); a.err != nil {
 		return a
 	}
-	if _, a.err = io.WriteString(c, "POST "+path+" HTTP/1.1\r\nHost: e2e\r\nContent-Length: 7\r\n\r\nnothing"); a.err != nil {
+	if _, a.err = io.WriteString(c, "POST "+path+" HTTP/1.1\r\nHost: e2e\r\nContent-Length: 7\r\n\r\n"); a.err != nil {
 		return a
+	}
+	for _, b := range []byte("nothing") {
+		if c.trickle > 0 {
+			time.Sleep(c.trickle)
+		}
+		if _, a.err = c.Write([]byte{b}); a.err != nil {
+			a.err = fmt.Errorf("send the body: %w", a.err)
+			return a
+		}
 	}
 	resp, err := http.ReadResponse(c.reader, nil)
 	if err != nil {
@@ -92,12 +102,24 @@ func http1(path string, want int, idle func() time.Duration) client {
 // fresh is a client that opens a connection for every request. It does not say
 // so: that an answer closes the connection is the server's doing.
 func fresh(path string, want int, idle func() time.Duration) client {
+	return hesitant{}.client(path, want, idle)
+}
+
+// hesitant is how a fresh client tries the server's patience.
+type hesitant struct {
+	silent  time.Duration // between connecting and sending
+	trickle time.Duration // between two bytes of a body of seven
+}
+
+func (h hesitant) client(path string, want int, idle func() time.Duration) client {
 	return func(ctx context.Context, addr string, l *ledger) {
 		for range maxRequests {
 			began := time.Now()
 			if conn, err := dialRaw(addr); err != nil {
 				l.enter(answer{sent: began, conn: "no connection", err: err}, want)
 			} else {
+				time.Sleep(h.silent) // also when the load ends: it is bounded
+				conn.trickle = h.trickle
 				l.enter(conn.post(path), want)
 				conn.Close()
 			}

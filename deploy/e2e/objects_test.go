@@ -86,6 +86,49 @@ func service(name string, selector object) object {
 	}
 }
 
+// wayTo returns an address that leads to this pod alone, ready or not.
+func (d *deployed) wayTo(t *testing.T, p *pod) string {
+	t.Helper()
+	name := d.name + "-only"
+	d.must(t, "label", "pod", p.name, "only="+name)
+	only := service(name, object{"only": name})
+	only["spec"].(object)["publishNotReadyAddresses"] = true
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if _, err := d.kubectl(ctx, "delete", "service", name, "--ignore-not-found", "--wait=false"); err != nil {
+			t.Error(err)
+		}
+	})
+	d.apply(t, only)
+	addr := d.nodePort(t, name)
+	awaitAnswer(t, addr)
+	return addr
+}
+
+// tell posts to the address and wants this status.
+func tell(t *testing.T, addr, path string, want int) {
+	t.Helper()
+	conn, err := dialRaw(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if a := conn.post(path); a.err != nil || a.status != want {
+		t.Fatalf("POST %s: status %d, %v, want %d", path, a.status, a.err, want)
+	}
+}
+
+// stopPod deletes the pod. A grace of 0 or more replaces the pod's own.
+func (d *deployed) stopPod(t *testing.T, p *pod, grace int) {
+	t.Helper()
+	args := []string{"delete", "pod", p.name, "--wait=false"}
+	if grace >= 0 {
+		args = append(args, "--grace-period="+strconv.Itoa(grace))
+	}
+	d.must(t, args...)
+}
+
 // deployed is a Deployment behind a Service, watched.
 type deployed struct {
 	*cluster

@@ -12,6 +12,9 @@ var (
 	keepAlive = crowd{"HTTP/1 keep-alive", 24, http1("/work?note=e2e", 201, between(0, 4*time.Second))}
 	newConns  = crowd{"HTTP/1 fresh", 3, fresh("/work?note=e2e", 201, between(20*time.Millisecond, 150*time.Millisecond))}
 	replays   = crowd{"HTTP/2 replaying", 6, http2("/work?note=e2e", 201, between(0, 300*time.Millisecond))}
+	longIdle  = crowd{"HTTP/1 long idle", 6, http1("/work?note=e2e", 201, between(5500*time.Millisecond, 9*time.Second))}
+	silent    = crowd{"HTTP/1 silent", 6, hesitant{silent: 3 * time.Second}.client("/work?note=e2e", 201, between(0, time.Second))}
+	trickling = crowd{"HTTP/1 trickling", 4, hesitant{trickle: 600 * time.Millisecond}.client("/work?note=e2e", 201, between(0, time.Second))}
 	sse       = crowd{"SSE", 1, events("/events")}
 	sockets   = crowd{"websocket", 1, socket("/socket")}
 )
@@ -33,7 +36,7 @@ func TestRollingRestarts(t *testing.T) {
 	d.ready(t)
 	rounds := [][]crowd{{keepAlive}, {newConns}, {replays}, {sse, sockets}}
 	if !short() {
-		all := slices.Concat(rounds...)
+		all := append(slices.Concat(rounds...), longIdle, silent, trickling)
 		rounds = [][]crowd{all, all, all, all, all}
 	}
 	for i, crowds := range rounds {

@@ -183,6 +183,10 @@ func (p *pods) ended(t *testing.T, uid string) end {
 	return one.ends[0]
 }
 
+func (p *pods) isGone(uid string) bool {
+	return slices.ContainsFunc(p.list(), func(one *pod) bool { return one.uid == uid && !one.gone.IsZero() })
+}
+
 // stops lists the T0 of the pods that have one.
 func (p *pods) stops() []stop {
 	var all []stop
@@ -210,6 +214,71 @@ func (p *pods) String() string {
 		b.WriteString("\n")
 	}
 	return b.String()
+}
+
+// endpoints follows what the EndpointSlices of a Service say about its pods,
+// which is what kube-proxy and load balancers go by.
+type endpoints struct {
+	onUnready func() // may be nil
+
+	mu      sync.Mutex // guards what follows
+	ready   map[string]bool
+	unready map[string]time.Time // when a pod was first seen not to be ready, after it was
+}
+
+type sliceObject struct {
+	Endpoints []struct {
+		Conditions struct {
+			Ready *bool `json:"ready"`
+		} `json:"conditions"`
+		TargetRef struct {
+			UID string `json:"uid"`
+		} `json:"targetRef"`
+	} `json:"endpoints"`
+}
+
+// watchEndpoints follows the Service until the test ends. onUnready, which may
+// be nil, is called when a pod becomes unready.
+func (c *cluster) watchEndpoints(t *testing.T, service string, onUnready func()) *endpoints {
+	t.Helper()
+	e := &endpoints{onUnready: onUnready, ready: make(map[string]bool), unready: make(map[string]time.Time)}
+	watch(t, c, []string{"endpointslices", "--selector", "kubernetes.io/service-name=" + service}, e.take)
+	return e
+}
+
+func (e *endpoints) take(_ string, o sliceObject) {
+	now := time.Now()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, ep := range o.Endpoints {
+		uid, ready := ep.TargetRef.UID, ep.Conditions.Ready == nil || *ep.Conditions.Ready
+		if e.ready[uid] && !ready && e.unready[uid].IsZero() {
+			e.unready[uid] = now
+			if e.onUnready != nil {
+				e.onUnready()
+			}
+		}
+		e.ready[uid] = ready
+	}
+}
+
+// isReady returns what was said last.
+func (e *endpoints) isReady(uid string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.ready[uid]
+}
+
+// unreadySince waits until the pod is not ready, and returns when that was seen.
+func (e *endpoints) unreadySince(t *testing.T, uid string) (since time.Time) {
+	t.Helper()
+	eventually(t, "the endpoint to be unready", func() bool {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		since = e.unready[uid]
+		return !since.IsZero()
+	})
+	return since
 }
 
 // watch calls take for everything that happens to what the arguments of
