@@ -65,7 +65,8 @@ func tryLaunch(t *testing.T, scenario string, cfg Config, change ...func(*exec.C
 			p.cmd.Env = append(p.cmd.Env, v)
 		}
 	}
-	p.cmd.Env = append(p.cmd.Env, scenarioEnv+"="+scenario, configEnv+"="+string(text))
+	// The race detector would have every process wait a second at its end.
+	p.cmd.Env = append(p.cmd.Env, "GORACE=atexit_sleep_ms=0", scenarioEnv+"="+scenario, configEnv+"="+string(text))
 	p.cmd.Stdout, p.cmd.Stderr = p.out, p.out
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a terminal of the test's is none of its business
 	p.cmd.WaitDelay = patience

@@ -173,9 +173,9 @@ const maxLastWords = 1 << 10
 
 // terminationLog writes where the App is and what is known to be wrong, so that
 // even a process that is killed leaves a cause. It is rewritten at each phase,
-// and at each step of the teardown.
+// and at each step of the start and the teardown.
 func (a *App) terminationLog() {
-	phase := a.phases.State()
+	phase := a.lastReached() // which waits for no reader of phases
 	words := string(phase)
 	a.mu.Lock()
 	if a.request != nil {
@@ -252,7 +252,5 @@ func (a *App) blocking() string {
 // nowDoing notes what the App waits for from here on. Run's goroutine calls it.
 func (a *App) nowDoing(what string) {
 	a.doing.Store(&what)
-	if a.isStopping() {
-		a.terminationLog()
-	}
+	a.terminationLog()
 }

@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/signal"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -381,6 +382,21 @@ func reload() int {
 		}
 		return nil
 	})
+	if mode() == "slow start" { // until SIGUSR1
+		a.Go("slow", func(ctx context.Context) error {
+			begin := make(chan os.Signal, 1)
+			signal.Notify(begin, syscall.SIGUSR1)
+			defer signal.Stop(begin)
+			say("slow begins")
+			for len(a.reloadAsked) == 0 {
+				time.Sleep(time.Millisecond)
+			}
+			say("hangup seen")
+			<-begin
+			MarkStarted(ctx)
+			return untilStopped(ctx)
+		}, WithStartCondition())
+	}
 	a.OnReload("behind", func(context.Context) error { say("reload %d, behind", count.Load()); return nil })
 	return runApp(context.Background(), a)
 }

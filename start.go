@@ -262,8 +262,8 @@ func (a *App) retireServers(base context.Context, end time.Time, hurried bool) {
 // stopUnits cancels the units' context and waits until each unit has returned,
 // until end. What has not is abandoned.
 func (a *App) stopUnits(base context.Context, end time.Time) {
+	a.cancelled.Store(true) // those that have not ended are what is waited for
 	a.nowDoing("")
-	a.cancelled.Store(true)
 	cause := a.request.cause
 	if cause == nil {
 		cause = ErrStopRequested
