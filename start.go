@@ -274,7 +274,10 @@ func (a *App) stopUnits(base context.Context, end time.Time) {
 	var wg sync.WaitGroup
 	for _, u := range a.units {
 		if u.launched.Load() {
-			wg.Go(func() { a.stopUnit(ctx, u) })
+			wg.Go(func() {
+				a.stopUnit(ctx, u)
+				a.terminationLog() // names those that are left
+			})
 		}
 	}
 	wg.Wait()
