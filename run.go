@@ -155,6 +155,10 @@ func (a *App) requestStop(req stopRequest) (first bool) {
 		a.mu.Unlock()
 		return true
 	}
+	if on := a.blocking(); req.err == nil && on != "" && a.lastReached() == PhaseStarting {
+		// A start that does not get there is mostly why somebody asks.
+		req.reason += " (while starting, waiting for " + on + ")"
+	}
 	a.request, a.t0 = &req, time.Now()
 	a.mu.Unlock()
 	a.begin(req)

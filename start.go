@@ -285,17 +285,21 @@ func (a *App) stopUnits(base context.Context, end time.Time) {
 	var wg sync.WaitGroup
 	for _, u := range a.units {
 		if u.launched.Load() && !u.isFunction() {
-			wg.Go(func() { a.stopUnit(ctx, u) })
+			wg.Go(func() {
+				a.stopUnit(ctx, u)
+				a.terminationLog() // names those that are left
+			})
 		}
 	}
 	// For functions the context is all that a stop is. Only those that have not
 	// minded it are stopped, in goroutines of their own like all others.
 	for _, u := range a.units {
-		if !u.launched.Load() || !u.isFunction() {
+		if !u.launched.Load() || !u.isFunction() || u.ended.Load() {
 			continue
 		}
 		select {
 		case <-u.over:
+			a.terminationLog()
 		case <-ctx.Done():
 			wg.Go(func() { a.stopUnit(ctx, u) })
 		}

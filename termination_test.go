@@ -73,10 +73,67 @@ func TestTerminationLogIsRewrittenAtEachStep(t *testing.T) {
 		if err := <-ended; !errors.Is(err, boom) {
 			t.Error(err)
 		}
-		expect("svc: failed: App.Stop was called: boom: boom")
+		expect("svc: failed: App.Stop was called: boom (draining 5s, stopping 3s): boom")
 		after, err := os.Stat(path)
 		if err != nil || !os.SameFile(before, after) {
 			t.Errorf("it is not the same file any more (%v)", err)
+		}
+	})
+}
+
+// A process that is killed while units stop leaves the names of those that are
+// left, and not of those that have ended.
+func TestTerminationLogNamesTheUnitsThatAreLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := terminationFile(t)
+		a := testApp(t, Config{TerminationLog: path, DrainInterval: Off}, nil)
+		for i, name := range []string{"prompt", "slow", "slower"} {
+			a.Go(name, func(ctx context.Context) error {
+				<-ctx.Done()
+				time.Sleep(time.Duration(i) * time.Second)
+				return nil
+			})
+		}
+		ended := make(chan error)
+		go func() { ended <- a.Run(context.Background()) }()
+		synctest.Wait()
+		a.Stop(nil)
+		for _, want := range []string{
+			"svc: stopping: App.Stop was called; waiting for unit slow, unit slower",
+			"svc: stopping: App.Stop was called; waiting for unit slower",
+		} {
+			time.Sleep(time.Second / 2)
+			synctest.Wait()
+			if got := read(t, path); got != want {
+				t.Errorf("the termination log is %q, want %q", got, want)
+			}
+			time.Sleep(time.Second / 2)
+		}
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if got, want := read(t, path), "svc: stopped: App.Stop was called (draining 0s, stopping 2s)"; got != want {
+			t.Errorf("the termination log is %q, want %q", got, want)
+		}
+	})
+}
+
+// A start that does not get there is mostly why it is stopped.
+func TestTerminationLogNamesWhatTheStartWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := terminationFile(t)
+		a := testApp(t, Config{TerminationLog: path}, nil)
+		a.Go("slow", func(ctx context.Context) error { <-ctx.Done(); return nil }, WithStartCondition())
+		ended := make(chan error)
+		go func() { ended <- a.Run(context.Background()) }()
+		time.Sleep(3 * time.Second)
+		a.Stop(nil)
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		want := "svc: stopped: App.Stop was called (while starting, waiting for unit slow to start) (starting 3s, stopping 0s)"
+		if got := read(t, path); got != want {
+			t.Errorf("the termination log is %q, want %q", got, want)
 		}
 	})
 }
