@@ -138,6 +138,15 @@ func hangingHook() int {
 	}
 	if mode() == "lock" { // whoever it is, and for whatever reason
 		a.Go("locker", func(context.Context) error {
+			held := make(chan struct{})
+			go func() {
+				_, _ = a.phases.Wait(context.Background(), func(Phase) bool {
+					close(held)
+					hangForEver("the phase is held")
+					return false
+				})
+			}()
+			<-held
 			a.mu.Lock()
 			hangForEver("locked")
 			return nil
