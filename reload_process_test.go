@@ -113,7 +113,7 @@ func TestHangupWhileItStartsReloadsOnceItRuns(t *testing.T) {
 	p.saysNot("reload 1 begins")
 	p.signal(syscall.SIGUSR1)
 	p.await("reload 1 begins")
-	p.says("phase running")
+	p.await("phase running")
 	_, _ = in.w.WriteString("ok\n")
 	p.await("reload 1, behind")
 	p.signal(syscall.SIGTERM)
