@@ -197,7 +197,7 @@ func (a *App) terminationLog() {
 // lifeInBrief is the phase, why it stops or has stopped, for how long it did,
 // and what it waits for or ended with.
 func (a *App) lifeInBrief() string {
-	phase := a.lastReached() // a reader of phases that hangs must not hold this up
+	phase := a.lastReached() // which waits for no reader of phases
 	words := string(phase)
 	a.mu.Lock()
 	defer a.mu.Unlock()
