@@ -42,6 +42,7 @@ func (a *App) Reload(ctx context.Context) error {
 	if a.Phase() != PhaseRunning || a.isDraining() {
 		return ErrReloadRefused
 	}
+	defer a.notifier.Load().reloading()()
 	var errs []error
 	for _, r := range a.reloads {
 		began := time.Now()
