@@ -80,7 +80,8 @@ func TestFailuresSayWhatHappened(t *testing.T) {
 		}, nil},
 		"a phase that never comes": {func(t lifecycletest.TB) {
 			app := lifecycletest.New(t, lifecycle.Config{})
-			app.Go("work", func(context.Context) error { return boom }, lifecycle.WithStartCondition())
+			app.Go("work", func(context.Context) error { return boom })
+			app.Go("waits", minded, lifecycle.WithStartCondition())
 			app.Start()
 		}, []string{"never came to phase running", "ended in phase failed", "unit work: boom", "worker work Failed (boom)", "the App's log", "unit failed"}},
 		"a phase that takes too long": {func(t lifecycletest.TB) {
