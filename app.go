@@ -35,11 +35,13 @@ type App struct {
 	events   fsm.Dispatcher
 	reached  map[Phase]chan struct{} // each closed when its phase is entered
 	extra    map[string]http.Handler // what the health server serves beside the planes
-	signals  signals
-	pipe     chan os.Signal // takes SIGPIPE while the App goes down, and is never read
-	stderr   io.Writer      // of dumps
+	pipe     chan os.Signal          // takes SIGPIPE while the App goes down, and is never read
+	stderr   io.Writer               // of dumps
 	exit     func(int)
 	terminal func() bool
+
+	given        <-chan os.Signal // signals in place of the process's
+	signalsGiven bool             // there is such a channel, and the process is left alone
 
 	draining   chan struct{} // closed at T0
 	stopping   chan struct{} // closed at T0, before draining: what waits inside the App watches it
@@ -54,6 +56,11 @@ type App struct {
 	watchdog  atomic.Pointer[time.Timer]
 	doing     atomic.Pointer[string] // what the App waits for, for last words
 	cancelled atomic.Bool            // units have been told to stop
+	dying     atomic.Bool            // the process is being ended by force
+
+	words        sync.Mutex // held while the termination log is written, and for nothing else; guards wordsWritten
+	wordsTurn    atomic.Uint64
+	wordsWritten uint64 // the turn of what stands there
 
 	// Set by Run, in its goroutine, before anything that reads them starts.
 	unitsCtx     context.Context
@@ -110,10 +117,16 @@ func WithMetrics(h http.Handler) Option {
 }
 
 // WithSignals takes the signals from ch in place of those of the process, which
-// is then not touched. It is for tests. A signal that ch delivers before Run is
-// kept.
+// is then not touched: SIGHUP reloads, any other is a request to stop. Run reads
+// ch, from its beginning to its end, so that what was sent to a buffered one
+// before is kept; a nil or closed channel gives no signals. None counts as
+// Ctrl-C at a terminal. It is for tests, and for a program that has handlers of
+// its own.
 func WithSignals(ch <-chan os.Signal) Option {
-	return func(a *App) { a.signals = &givenSignals{from: ch} }
+	return func(a *App) {
+		a.given, a.signalsGiven = ch, true
+		a.terminal = func() bool { return false }
+	}
 }
 
 // New returns an App. It returns an error that names every field of cfg that
@@ -125,7 +138,6 @@ func New(cfg Config, opts ...Option) (*App, error) {
 		log:         slog.Default(),
 		reached:     make(map[Phase]chan struct{}),
 		extra:       make(map[string]http.Handler),
-		signals:     processSignals{},
 		stderr:      os.Stderr,
 		exit:        exitProcess,
 		terminal:    atTerminal,

@@ -56,9 +56,9 @@ func TestRegistrationInAndAfterRunIsRefused(t *testing.T) {
 		r := newRig(t, lifecycle.Config{})
 		no := func(context.Context) error { t.Error("it ran"); return nil }
 		late := func() {
-			r.Go("g", no).Actor("a", func() error { return no(nil) }, func(error) {}).Supervise("s", no, lifecycle.Backoff{Min: -1}). //nolint:staticcheck // not looked at
-																			OnDrain("d", lifecycle.DrainFunc(no)).OnShutdown("h", no).OnReload("r", no).Probe("p", lifecycle.ProbeFunc(no)).
-																			Serve("w", &http.Server{}).Add(worker.NewFunc("f", no))
+			r.Go("g", no).Actor("a", func() error { return no(nil) }, func(error) {}).Supervise("s", no, lifecycle.Backoff{Min: -1}).
+				OnDrain("d", lifecycle.DrainFunc(no)).OnShutdown("h", no).OnReload("r", no).Probe("p", lifecycle.ProbeFunc(no)).
+				Serve("w", &http.Server{}).Add(worker.NewFunc("f", no))
 		}
 		r.Go("u", func(ctx context.Context) error { late(); return untilCancelled(ctx) })
 		r.signalAfter(time.Second, syscall.SIGTERM)
@@ -104,6 +104,7 @@ func TestNewRefusesSenselessConfig(t *testing.T) {
 		says []string
 	}{
 		"negative":       {lifecycle.Config{DrainInterval: -5 * s}, []string{"DrainInterval is -5s", "want"}},
+		"endless":        {lifecycle.Config{ShutdownGrace: 1 << 62}, []string{"ShutdownGrace is", "want at most 8760h0m0s"}},
 		"many at a time": {lifecycle.Config{Linger: -2, ShutdownGrace: lifecycle.Off, DrainWait: "maybe"}, []string{"Linger", "ShutdownGrace is off", `DrainWait is "maybe"`, `"auto"`}},
 		"readiness":      {lifecycle.Config{DrainReadiness: "up"}, []string{`DrainReadiness is "up"`, `"down"`, `"serving"`}},
 		"address":        {lifecycle.Config{HealthAddr: "8081"}, []string{`HealthAddr is "8081"`, "host:port"}},
@@ -151,7 +152,7 @@ func TestRunReturnsThePrimaryCauseFirst(t *testing.T) {
 		"a signal that is to be told": {lifecycle.Config{ExitOnSignal: true}, func(r *rig) { r.signals <- syscall.SIGTERM }, "received signal: terminated", 143},
 		"SIGINT that is to be told":   {lifecycle.Config{ExitOnSignal: true}, func(r *rig) { r.signals <- os.Interrupt }, "received signal: interrupt", 130},
 		"no signal to tell":           {lifecycle.Config{ExitOnSignal: true}, func(r *rig) { r.Stop(nil) }, "", 0},
-		"Stop, then another":          {lifecycle.Config{}, func(r *rig) { r.Stop(errBoom); r.Stop(errors.New("later")); r.Stop(nil) }, "boom\nlater", 1},
+		"Stop, then another":          {lifecycle.Config{DrainWait: lifecycle.WaitAlways}, func(r *rig) { r.Stop(errBoom); r.Stop(errors.New("later")); r.Stop(nil) }, "boom\nlater", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

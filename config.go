@@ -189,9 +189,12 @@ type Config struct {
 	MemoryLimitRatio float64 `koanf:"memory_limit_ratio" json:"memoryLimitRatio"`
 }
 
-// margin is kept between the end of the shutdown and the watchdog, and counted
-// into what the grace has to hold.
-const margin = 2 * time.Second
+// Margin is the time between the end of the shutdown and the watchdog. It counts
+// into what a declared grace has to hold.
+const Margin = 2 * time.Second
+
+// longest bounds every duration, so that no sum of them overflows.
+const longest = 365 * 24 * time.Hour
 
 // DefaultConfig returns the Config with every default filled in.
 func DefaultConfig() Config { return Config{}.WithDefaults() }
@@ -244,7 +247,7 @@ func on(d time.Duration) time.Duration {
 
 // total is how long a stop may take, from T0 to the watchdog.
 func (c Config) total() time.Duration {
-	return on(c.DrainInterval) + on(c.ShutdownGrace) + margin
+	return on(c.DrainInterval) + on(c.ShutdownGrace) + Margin
 }
 
 // Validate names every field that makes no sense and every sum that does not
@@ -272,6 +275,8 @@ func (c Config) Validate() error {
 			bad("%s is off, and has to be more than 0", f.name)
 		case f.d < 0 && f.d != Off:
 			bad("%s is %v, want 0 (its default), more, or Off", f.name, f.d)
+		case f.d > longest:
+			bad("%s is %v, want at most %v", f.name, f.d, longest)
 		}
 	}
 	switch c.DrainReadiness {
@@ -327,7 +332,7 @@ func (c Config) Validate() error {
 	} {
 		if need := on(c.PreStop) + c.total(); on(g.grace) > 0 && need > g.grace {
 			bad("PreStop + DrainInterval + ShutdownGrace + margin is %v + %v + %v + %v = %v, and %s (%s) gives %v: the kubelet would kill the process before it is done; raise that or lower these",
-				on(c.PreStop), on(c.DrainInterval), c.ShutdownGrace, margin, need, g.where, g.field, g.grace)
+				on(c.PreStop), on(c.DrainInterval), c.ShutdownGrace, Margin, need, g.where, g.field, g.grace)
 		}
 	}
 	return errors.Join(errs...)

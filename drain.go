@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"context"
 	"fmt"
+	"os"
 	"sync"
 	"time"
 
@@ -30,10 +31,11 @@ func (f DrainFunc) Drain(ctx context.Context) error { return f(ctx) }
 // elsewhere, and [App.OnShutdown] for what lives here.
 func (a *App) OnDrain(name string, d Drainable) *App {
 	fn, isFunc := d.(DrainFunc)
-	if !a.register("drainer", name, d == nil || isFunc && fn == nil) {
-		return a
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.registerLocked("drainer", name, d == nil || isFunc && fn == nil) {
+		a.drainers = append(a.drainers, hook{name, d.Drain})
 	}
-	a.drainers = append(a.drainers, hook{name, d.Drain})
 	return a
 }
 
@@ -105,6 +107,7 @@ func (a *App) drain(ctx context.Context) (hurried bool) {
 		hurried = why == windowSkipped
 	} else {
 		hurried = true
+		a.nowDoing("drainers")
 		select {
 		case <-drained:
 		case <-ctx.Done():
@@ -118,6 +121,7 @@ func (a *App) drain(ctx context.Context) (hurried bool) {
 		s.EndWindow()
 	}
 	<-drained
+	a.log.Info("the drain window is over", "took", a.windowEnd.Sub(a.t0), "how", why)
 	a.mu.Lock()
 	a.window = why
 	a.mu.Unlock()
@@ -194,7 +198,7 @@ func (a *App) noWait() string {
 		return "the app was never ready"
 	case !a.listens():
 		return "nothing listens"
-	case a.request.signal != nil && a.request.signal.Signal == stopSignals[0] && a.terminal():
+	case a.request.signal != nil && a.request.signal.Signal == os.Interrupt && a.terminal():
 		return "Ctrl-C at a terminal"
 	}
 	return ""

@@ -174,7 +174,7 @@ func ExampleApp_Probe() {
 			<-app.Reached(lifecycle.PhaseRunning)
 			w := httptest.NewRecorder()
 			app.Registry().Handler().ServeHTTP(w, httptest.NewRequest("GET", "/readyz/db", nil))
-			fmt.Print(w.Code, " ", w.Body)
+			fmt.Println(w.Code, w.Body)
 			app.Stop(nil)
 			return nil
 		})

@@ -3,7 +3,10 @@ package lifecycle
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"reflect"
+	"sync"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/safe"
@@ -16,32 +19,52 @@ import (
 const ExitStuck = 70
 
 // ExitCode returns the exit status for what [App.Run] returned: 0 for nil, and
-// for an error whatever its primary cause, the first of the joined errors,
-// asks for: the result of an ExitCode method when that is from 1 to 255
+// for an error whatever its primary cause asks for, which is the first of errors
+// that were joined: the result of an ExitCode method when that is from 1 to 255
 // ([*SignalError] gives 128+n, an *exec.ExitError its child's), [ExitStuck]
-// when something was abandoned, else 1.
+// when something was abandoned, else 1. What the cause wraps is asked as well,
+// and err itself may be wrapped.
 func ExitCode(err error) int {
 	if err == nil {
 		return 0
 	}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		for _, first := range joined.Unwrap() {
-			if first != nil {
-				return ExitCode(first)
+	if code := askedFor(err); code != 0 {
+		return code
+	}
+	return 1
+}
+
+// joined is the type of what errors.Join returns. Of such a list the first part
+// alone counts; the parts of any other error that wraps several, as fmt.Errorf
+// makes it, are about one and the same thing.
+var joinType = reflect.TypeOf(errors.Join(io.EOF))
+
+// askedFor returns the exit status that err asks for, or 0.
+func askedFor(err error) int {
+	switch e := err.(type) { //nolint:errorlint // this walks the tree itself
+	case interface{ ExitCode() int }:
+		if code := e.ExitCode(); code >= 1 && code <= 255 {
+			return code
+		}
+	case *worker.AbandonedError:
+		return ExitStuck
+	}
+	switch e := err.(type) { //nolint:errorlint // as above
+	case interface{ Unwrap() error }:
+		if inner := e.Unwrap(); inner != nil {
+			return askedFor(inner)
+		}
+	case interface{ Unwrap() []error }:
+		for _, part := range e.Unwrap() {
+			if part == nil {
+				continue
+			}
+			if code := askedFor(part); code != 0 || reflect.TypeOf(err) == joinType {
+				return code
 			}
 		}
 	}
-	var coded interface{ ExitCode() int }
-	if errors.As(err, &coded) {
-		if code := coded.ExitCode(); code >= 1 && code <= 255 {
-			return code
-		}
-	}
-	var abandoned *worker.AbandonedError
-	if errors.As(err, &abandoned) {
-		return ExitStuck
-	}
-	return 1
+	return 0
 }
 
 // armWatchdog ends the process when the stop has not ended in all the time that
@@ -49,7 +72,7 @@ func ExitCode(err error) int {
 func (a *App) armWatchdog() {
 	total := a.cfg.total()
 	a.watchdog.Store(time.AfterFunc(total, func() {
-		a.die(fmt.Sprintf("the stop took longer than %v (DrainInterval + ShutdownGrace + margin): giving up on %s", total, a.blocking()), ExitStuck)
+		a.die(fmt.Sprintf("the stop took longer than %v (DrainInterval + ShutdownGrace + Margin)", total), ExitStuck)
 	}))
 }
 
@@ -59,22 +82,53 @@ func (a *App) disarmWatchdog() {
 	}
 }
 
+// dieWithin bounds what is written before a process is ended by force.
+const dieWithin = time.Second
+
 // die writes why to the termination log and, with the stacks of all goroutines,
-// to stderr, for one second at most, and exits.
+// to stderr, for one second at most, and exits. It takes no lock and waits for
+// nothing that somebody else could hold up.
 func (a *App) die(why string, code int) {
-	written := make(chan struct{})
-	go func() {
-		defer close(written)
-		a.lastWords("killed: " + why)
-		fmt.Fprintf(a.stderr, "lifecycle: %s: %s; exit status %d\n\n%s\n", a.cfg.Name, why, code, safe.Dump())
-	}()
-	select {
-	case <-written:
-	case <-time.After(time.Second):
+	if !a.dying.CompareAndSwap(false, true) {
+		return // the first one is about to exit
 	}
-	// Best effort: somebody may hold the lock of the phase, and be why we are here.
-	go func() { _ = a.phases.To(PhaseKilled, errors.New(why)) }()
+	if on := a.blocking(); on != "" {
+		why += "; giving up on " + on
+	}
+	// Best effort, each on its own: a lock of the phase, a file or a pipe may
+	// be what we are here for.
+	go a.enterKilled(errors.New(why))
+	var written sync.WaitGroup
+	written.Go(func() { a.lastWords(fmt.Sprintf("%s: %s", PhaseKilled, why), finalWords) })
+	written.Go(func() {
+		// The dump comes apart and last: of a million goroutines it takes a while.
+		_, _ = fmt.Fprintf(a.stderr, "lifecycle: %s: %s; exit status %d\n\n", a.cfg.Name, why, code)
+		_, _ = a.stderr.Write(append(safe.Dump(), '\n'))
+	})
+	all := make(chan struct{})
+	go func() {
+		written.Wait()
+		close(all)
+	}()
+	late := time.NewTimer(dieWithin)
+	defer late.Stop()
+	select {
+	case <-all:
+	case <-late.C:
+	}
 	a.exit(code)
+}
+
+// enterKilled is the last change of phase, for whoever still sees it.
+func (a *App) enterKilled(cause error) {
+	if a.phases.To(PhaseKilled, cause) != nil {
+		return // it has ended meanwhile
+	}
+	close(a.reached[PhaseKilled])
+	_, at := a.phases.Since()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.entered[PhaseKilled] = at
 }
 
 // exitProcess is os.Exit, but for tests of what leads to it.

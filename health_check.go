@@ -40,7 +40,7 @@ func newCheck(p *plane, name string, pr Probe, cfg probeConfig) *check {
 		state:       StateUnknown,
 		text:        notChecked,
 	}
-	c.runner = probe.New(name, cfg.timeout, func(ctx context.Context) error {
+	c.runner = p.group.New(name, cfg.timeout, func(ctx context.Context) error {
 		if err := pr.Check(ctx); err != nil {
 			return newFailure(err)
 		}
@@ -156,8 +156,8 @@ func (c *check) toLocked(state ProbeState, cause error) {
 		return
 	}
 	c.state = state
+	c.plane.changed()              // first: who was told of the change must not get the old answer
 	_ = c.machine.To(state, cause) // the table allows every change
-	c.plane.changed()
 }
 
 func (c *check) textLocked(text string) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go"
@@ -15,7 +16,7 @@ import (
 func probePath(r *lifecycle.Registry, path string) {
 	w := httptest.NewRecorder()
 	r.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
-	fmt.Printf("%d %s", w.Code, w.Body)
+	fmt.Println(w.Code, strings.TrimSpace(w.Body.String()))
 }
 
 // A registry works alone: mount its handler in any server.

@@ -32,6 +32,7 @@ type plane struct {
 	reg  *Registry
 	kind planeKind
 
+	group   probe.Group
 	checks  atomic.Pointer[[]*check] // sorted by name; replaced, never changed
 	always  atomic.Pointer[[]*probe.Check]
 	version atomic.Uint64
@@ -78,10 +79,9 @@ func (p *plane) find(name string) *check {
 // that are due and waits for them, until ctx is done or the probe timeout has
 // passed at most.
 func (p *plane) current(ctx context.Context) *answer {
-	now := probe.Now()
 	version := p.version.Load()
 	a := p.answer.Load()
-	if a != nil && a.version == version && int64(now) < a.fresh.Load() {
+	if a != nil && a.version == version && a.isFresh() {
 		return a
 	}
 	if p.frozen() {

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"unicode/utf8"
+
+	"github.com/pleme-io/lifecycle-go/internal/probe"
 )
 
 // answer is a rendered response. Nothing in it changes but how long it holds.
@@ -19,6 +21,12 @@ type answer struct {
 	ctype   []string
 	length  []string
 	body    []byte
+}
+
+// isFresh says whether the answer holds without a look at the checks.
+func (a *answer) isFresh() bool {
+	fresh := a.fresh.Load()
+	return fresh != int64(never) && int64(probe.Now()) < fresh
 }
 
 // Header values are shared by all responses: a slice that nobody appends to in
@@ -85,7 +93,7 @@ func (r *result) json() []byte {
 		buf = append(buf, ':')
 		buf = appendJSONString(buf, it.word())
 	}
-	return append(buf, "}}\n"...)
+	return append(buf, "}}"...)
 }
 
 // word is what the JSON says about a check.

@@ -242,3 +242,74 @@ func TestHealthServerCloseIsBounded(t *testing.T) {
 	must(t, <-served)
 	close(release)
 }
+
+func TestHealthServerCloseDoesNotWaitForSlowClients(t *testing.T) {
+	s := newHealthServer("127.0.0.1:0", NewRegistry().Handler(), nil, quiet)
+	s.srv.ReadTimeout, s.srv.ReadHeaderTimeout, s.srv.IdleTimeout = 0, 0, 0 // none of them helps
+	must(t, s.bind(t.Context()))
+	served := make(chan error, 1)
+	go func() { served <- s.serve() }()
+	for range 20 {
+		conn := dial(t, s)
+		must(t, conn.SetDeadline(time.Now().Add(generous)))
+		_, err := io.WriteString(conn, "GET /livez HTTP/1.1\r\nHost: x\r\n\r\nGET /li")
+		must(t, err)
+		_, err = bufio.NewReader(conn).ReadString('\n')
+		must(t, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), generous)
+	defer cancel()
+	must(t, s.close(ctx))
+	must(t, <-served)
+}
+
+func TestConnTableClosesTheOldestThatWaits(t *testing.T) {
+	table := &connTable{limit: 4, open: make(map[net.Conn]*healthConn)}
+	var conns []net.Conn
+	isOpen := func(i int) bool {
+		_, open := table.open[conns[i]]
+		return open
+	}
+	accept := func() *healthConn {
+		ours, theirs := net.Pipe()
+		t.Cleanup(func() { _ = ours.Close(); _ = theirs.Close() })
+		conns = append(conns, ours)
+		return table.context(t.Context(), ours).Value(healthConnKey{}).(*healthConn)
+	}
+	for i := range 4 {
+		if hc := accept(); i < 2 {
+			table.mark(hc, true) // the two oldest are being answered
+		}
+	}
+	accept() // closes 2
+	accept() // closes 3
+	for i, want := range []bool{true, true, false, false, true, true} {
+		if isOpen(i) != want {
+			t.Errorf("connection %d is open: %v, want %v", i, isOpen(i), want)
+		}
+	}
+	for _, hc := range table.open {
+		table.mark(hc, true)
+	}
+	accept() // all are being answered: closes 0
+	if isOpen(0) || !isOpen(1) || !isOpen(6) || len(table.open) != 4 {
+		t.Error("with every connection being answered, not the oldest one was closed")
+	}
+	if _, err := conns[0].Write([]byte("x")); !errors.Is(err, io.ErrClosedPipe) {
+		t.Errorf("writing to a closed connection: %v", err)
+	}
+	waiting := accept() // 7, for 1
+	table.mark(waiting, false)
+	table.closeWaiting()
+	for i, want := range map[int]error{4: nil, 7: io.ErrClosedPipe} {
+		_ = conns[i].SetWriteDeadline(time.Now()) // a pipe that is open has nobody who reads
+		if _, err := conns[i].Write([]byte("x")); errors.Is(err, io.ErrClosedPipe) != (want != nil) {
+			t.Errorf("closeWaiting: writing to connection %d gives %v", i, err)
+		}
+	}
+	conns[1] = conns[4] // one that is open
+	table.state(conns[1], http.StateClosed)
+	if isOpen(1) {
+		t.Error("a connection that was closed is still counted")
+	}
+}

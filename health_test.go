@@ -158,7 +158,7 @@ func TestMethods(t *testing.T) {
 				t.Errorf("GET: %d %s", res.StatusCode, body)
 			}
 		case "HEAD":
-			if res.StatusCode != 200 || len(body) != 0 || res.ContentLength != 36 {
+			if res.StatusCode != 200 || len(body) != 0 || res.ContentLength != 35 {
 				t.Errorf("HEAD: %d, %d bytes, Content-Length %d; want 200 and that of a GET", res.StatusCode, len(body), res.ContentLength)
 			}
 		default:

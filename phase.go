@@ -43,11 +43,28 @@ var phases = fsm.Table[Phase]{
 	PhaseKilled:   {},
 }
 
+// inOrder lists the phases as they follow each other.
+var inOrder = []Phase{PhaseCreated, PhaseStarting, PhaseRunning, PhaseDraining, PhaseStopping, PhaseStopped, PhaseFailed, PhaseKilled}
+
 // KindApp is the Kind of the events that an App's changes of phase make.
 const KindApp = "app"
 
 // Phase returns the phase that the App is in.
 func (a *App) Phase() Phase { return a.phases.State() }
+
+// lastReached is Phase for who must not take a lock. While the machine is stuck
+// it is the phase before.
+func (a *App) lastReached() Phase {
+	last := PhaseCreated
+	for _, p := range inOrder {
+		select {
+		case <-a.reached[p]:
+			last = p
+		default:
+		}
+	}
+	return last
+}
 
 // Reached returns a channel that is closed when the App enters p. A phase is
 // entered at most once, so the channel stays closed; for a word that is no
@@ -68,11 +85,17 @@ func (a *App) Events() *fsm.Dispatcher { return &a.events }
 
 // enter changes the phase, notes when, and lets go of who waits for it.
 func (a *App) enter(p Phase, cause error) {
+	// A reader of phases that does not return holds the machine, and the App
+	// with it: let the watchdog say so.
+	doing := a.doing.Load()
+	change := "the change of phase to " + string(p)
+	a.doing.Store(&change)
 	if err := a.phases.To(p, cause); err != nil {
 		// Only a process that is being killed leaves the path.
 		a.log.Error("phase change refused", "error", err)
 		return
 	}
+	a.doing.Store(doing)
 	_, at := a.phases.Since()
 	a.mu.Lock()
 	a.entered[p] = at

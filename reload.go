@@ -17,24 +17,30 @@ var ErrReloadRefused = errors.New("reload refused: the app is not running")
 //
 // Reloads run one at a time, the functions in the order of registration. One
 // that fails should have changed nothing: the failure is logged and in the
-// report, the App goes on, and the functions behind it still run. None starts
-// once the App drains; the context of one that runs ends with the window.
+// report, the App goes on, and the functions behind it still run. A SIGHUP
+// before the App is running reloads as soon as it is; one or many that come
+// while a reload runs make one more. None starts once the App drains; the
+// context of one that runs ends with the window, and one that ignores that is
+// abandoned.
 func (a *App) OnReload(name string, fn func(context.Context) error) *App {
-	if !a.register("reload", name, fn == nil) {
-		return a
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.registerLocked("reload", name, fn == nil) {
+		a.reloads = append(a.reloads, hook{name, fn})
 	}
-	a.reloads = append(a.reloads, hook{name, fn})
 	return a
 }
 
 // Reload calls what [App.OnReload] registered and returns when that is done,
 // with the joined errors. It waits while another reload runs, at most until ctx
-// ends. It returns [ErrReloadRefused] when the App is not running.
+// ends, whose cause it returns then. It returns [ErrReloadRefused] when the App
+// is not running, and joined with the other errors when a drain began before
+// every function was called. A reload function must not call it.
 func (a *App) Reload(ctx context.Context) error {
 	select {
 	case a.reloading <- struct{}{}:
 	case <-ctx.Done():
-		return ctx.Err()
+		return fmt.Errorf("wait for another reload: %w", context.Cause(ctx))
 	case <-a.draining:
 		return ErrReloadRefused
 	}
@@ -44,7 +50,11 @@ func (a *App) Reload(ctx context.Context) error {
 	}
 	defer a.notifier.Load().reloading()()
 	var errs []error
-	for _, r := range a.reloads {
+	for i, r := range a.reloads {
+		if i > 0 && a.isDraining() {
+			errs = append(errs, fmt.Errorf("reload %s: %w", r.name, ErrReloadRefused))
+			break
+		}
 		began := time.Now()
 		out := await(r.name, began, a.reloadCtx.Done(), func() error { return r.fn(a.reloadCtx) })
 		if out.err != nil {
@@ -67,6 +77,13 @@ func (a *App) requestReload() {
 	case a.reloadAsked <- struct{}{}:
 	default:
 	}
+}
+
+// endReloads cancels what still reloads at the window's end, waits for it, and
+// lets none begin any more. What ignores it is abandoned, so this is short.
+func (a *App) endReloads() {
+	a.cancelReload()
+	a.reloading <- struct{}{} // and kept
 }
 
 // serveReloads runs what requestReload asked for, until the drain.

@@ -1,9 +1,11 @@
 package lifecycle
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -104,14 +106,7 @@ func (a *App) Report() Report {
 	if a.result != nil {
 		r.Error = a.result.Error()
 	}
-	for _, p := range []Phase{PhaseCreated, PhaseStarting, PhaseRunning, PhaseDraining, PhaseStopping, PhaseStopped, PhaseFailed, PhaseKilled} {
-		if at := a.entered[p]; !at.IsZero() {
-			if n := len(r.Phases); n > 0 {
-				r.Phases[n-1].Duration = at.Sub(r.Phases[n-1].Entered)
-			}
-			r.Phases = append(r.Phases, PhaseTime{Phase: p, Entered: at})
-		}
-	}
+	r.Phases = a.phaseTimesLocked()
 	for _, u := range a.units {
 		r.Units = append(r.Units, u.outcome())
 	}
@@ -124,6 +119,19 @@ func (a *App) Report() Report {
 	return r
 }
 
+// phaseTimesLocked lists the phases that were entered, and how long each lasted.
+func (a *App) phaseTimesLocked() (times []PhaseTime) {
+	for _, p := range inOrder {
+		if at := a.entered[p]; !at.IsZero() {
+			if n := len(times); n > 0 {
+				times[n-1].Duration = at.Sub(times[n-1].Entered)
+			}
+			times = append(times, PhaseTime{Phase: p, Entered: at})
+		}
+	}
+	return times
+}
+
 func (s *Shutdown) outcomes() []Outcome {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -132,6 +140,9 @@ func (s *Shutdown) outcomes() []Outcome {
 
 // logReport writes the report as one record.
 func (a *App) logReport() {
+	if !a.log.Enabled(context.Background(), slog.LevelError) {
+		return // nobody would read what takes a while to compose
+	}
 	r := a.Report()
 	attrs := []any{"reason", r.Reason}
 	var times []any
@@ -171,47 +182,97 @@ func joined(outcomes []Outcome) string {
 // the last 4096 bytes of all containers of a pod together.
 const maxLastWords = 1 << 10
 
+// finalWords is the turn of what is written while the process is ended by force.
+const finalWords = math.MaxUint64
+
 // terminationLog writes where the App is and what is known to be wrong, so that
-// even a process that is killed leaves a cause.
+// even a process that is killed leaves a cause. It is rewritten at each phase,
+// at each step of the teardown, and as each unit ends. It may be called
+// concurrently: what is written last knows of every change before it.
 func (a *App) terminationLog() {
-	phase := a.phases.State()
+	turn := a.wordsTurn.Add(1)
+	a.lastWords(a.lifeInBrief(), turn)
+}
+
+// lifeInBrief is the phase, why it stops or has stopped, for how long it did,
+// and what it waits for or ended with.
+func (a *App) lifeInBrief() string {
+	phase := a.lastReached() // a reader of phases that hangs must not hold this up
 	words := string(phase)
 	a.mu.Lock()
+	defer a.mu.Unlock()
 	if a.request != nil {
 		words += ": " + a.request.reason
 	}
-	if a.result != nil {
-		words += ": " + a.result.Error()
-	}
-	a.mu.Unlock()
-	if phase == PhaseDraining || phase == PhaseStopping {
+	switch phase {
+	case PhaseStarting, PhaseDraining, PhaseStopping:
 		if on := a.blocking(); on != "" {
 			words += "; waiting for " + on
 		}
+	case PhaseStopped, PhaseFailed:
+		words += a.stopTimesLocked()
 	}
-	a.lastWords(words)
+	if a.result != nil && (a.request == nil || a.result.Error() != a.request.reason) {
+		words += ": " + a.result.Error()
+	}
+	return words
+}
+
+// stopTimesLocked says how long the phases of the stop took, in parentheses,
+// and that of the start when it never got further.
+func (a *App) stopTimesLocked() string {
+	var times []string
+	for _, p := range a.phaseTimesLocked() {
+		switch {
+		case p.Phase == PhaseStarting && a.entered[PhaseRunning].IsZero(), p.Phase == PhaseDraining, p.Phase == PhaseStopping:
+			times = append(times, fmt.Sprintf("%s %v", p.Phase, p.Duration.Round(time.Millisecond)))
+		}
+	}
+	if times == nil {
+		return ""
+	}
+	return " (" + strings.Join(times, ", ") + ")"
 }
 
 // lastWords overwrites the termination log, if there is one. The file is the
 // kubelet's, mounted into the container: it must not be created or replaced.
-func (a *App) lastWords(words string) {
-	if a.cfg.TerminationLog == "off" {
+// Anything but a regular file is left alone; to open a pipe could take for ever.
+// Words whose turn is over, because later ones were written, are dropped. Once
+// the process is being ended by force only the final ones are written.
+func (a *App) lastWords(words string, turn uint64) {
+	path := a.cfg.TerminationLog
+	if path == "off" {
 		return
 	}
-	f, err := os.OpenFile(a.cfg.TerminationLog, os.O_WRONLY|os.O_TRUNC, 0)
-	if err != nil {
+	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
 		return // not in Kubernetes, mostly
 	}
-	defer func() { _ = f.Close() }()
-	words = a.cfg.Name + ": " + words
-	if len(words) > maxLastWords {
-		words = words[:maxLastWords-4]
-		for !utf8.ValidString(words) {
-			words = words[:len(words)-1]
-		}
-		words += " …"
+	a.words.Lock()
+	defer a.words.Unlock()
+	if turn < a.wordsWritten || a.dying.Load() && turn != finalWords {
+		return
 	}
-	_, _ = f.WriteString(words)
+	a.wordsWritten = turn
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
+	if err != nil {
+		return
+	}
+	defer func() { _ = f.Close() }()
+	_, _ = f.WriteString(clipWords(a.cfg.Name + ": " + words))
+}
+
+// clipWords makes s valid UTF-8 of at most maxLastWords bytes.
+func clipWords(s string) string {
+	const more = " …"
+	s = strings.ToValidUTF8(s, "\uFFFD")
+	if len(s) <= maxLastWords {
+		return s
+	}
+	end := maxLastWords - len(more)
+	for !utf8.RuneStart(s[end]) {
+		end--
+	}
+	return s[:end] + more
 }
 
 // blocking names what the App waits for at this moment. It takes no lock, so
@@ -223,7 +284,7 @@ func (a *App) blocking() string {
 	}
 	if a.cancelled.Load() {
 		for _, u := range a.units {
-			if !u.ended.Load() {
+			if u.launched.Load() && !u.ended.Load() {
 				names = append(names, "unit "+u.name)
 			}
 		}
@@ -231,4 +292,8 @@ func (a *App) blocking() string {
 	return strings.Join(names, ", ")
 }
 
-func (a *App) nowDoing(what string) { a.doing.Store(&what) }
+// nowDoing notes what the App waits for from here on. Run's goroutine calls it.
+func (a *App) nowDoing(what string) {
+	a.doing.Store(&what)
+	a.terminationLog()
+}

@@ -53,17 +53,23 @@ func (a *App) Run(parent context.Context) error {
 		return ErrAlreadyRun
 	}
 	a.queue.Start()
-	defer a.queue.Close(time.Second)
-	// Before any code of the user's, so that no signal from here on is lost.
-	defer a.watchSignals()()
+	// Before any code of the user's, so that no signal from here on is lost, and
+	// until the log is written, because its reader may be gone.
+	unwatch := a.watchSignals()
+	defer func() {
+		a.queue.Close(time.Second)
+		unwatch()
+	}()
+	defer a.disarmWatchdog()
+	if a.early != nil {
+		a.stopNow(a.early)
+	}
 	if err := a.refusals(); err != nil {
 		a.log.Error("nothing was started", "error", err)
-		a.mu.Lock()
-		a.request = &stopRequest{reason: "refused registrations", cause: err, err: err}
-		a.mu.Unlock()
+		a.requestStop(stopRequest{reason: "refused registrations", cause: err, err: err})
+		<-a.stopping // also when somebody else was first
 		return a.finish(err)
 	}
-	defer a.disarmWatchdog()
 	defer a.notifyServiceManager()()
 
 	base := context.WithValue(context.WithoutCancel(parent), appKey{}, a)
@@ -72,13 +78,13 @@ func (a *App) Run(parent context.Context) error {
 	a.reloadCtx, a.cancelReload = context.WithCancel(a.unitsCtx)
 	defer a.cancelReload()
 	ended := func() {
-		a.requestStop(stopRequest{reason: "the parent context ended: " + context.Cause(parent).Error(), cause: context.Cause(parent)})
+		cause := context.Cause(parent)
+		req := stopRequest{reason: "the parent context ended: " + cause.Error(), cause: cause}
+		errors.As(cause, &req.signal) // a SignalContext saw the signal before we did: it is that signal
+		a.requestStop(req)
 	}
-	switch {
-	case parent.Err() != nil:
+	if parent.Err() != nil {
 		ended()
-	case a.early != nil:
-		a.requestStop(*a.early)
 	}
 	defer context.AfterFunc(parent, ended)()
 
@@ -105,13 +111,15 @@ func (a *App) seal() bool {
 func (a *App) refusals() error {
 	errs := append([]error(nil), a.errs...)
 	errs = append(errs, a.reg.errs())
-	hooks := time.Duration(len(a.hooks.hooks))
 	slice := a.cfg.MinSlice
-	switch {
-	case slice == 0 && hooks > 0:
-		slice = min(time.Second, on(a.cfg.HookSlice)/hooks)
-	case on(slice)*hooks > on(a.cfg.HookSlice):
-		errs = append(errs, fmt.Errorf("config: MinSlice is %v, which %d shutdown hooks do not get out of HookSlice, which is %v", slice, hooks, on(a.cfg.HookSlice)))
+	if hooks := len(a.hooks.hooks); hooks > 0 {
+		share := on(a.cfg.HookSlice) / time.Duration(hooks)
+		switch {
+		case slice == 0:
+			slice = min(time.Second, share)
+		case slice > share:
+			errs = append(errs, fmt.Errorf("config: MinSlice is %v, which %d shutdown hooks do not get out of HookSlice, which is %v", slice, hooks, on(a.cfg.HookSlice)))
+		}
 	}
 	a.hooks.minSlice = on(slice)
 	return errors.Join(errs...)
@@ -119,8 +127,10 @@ func (a *App) refusals() error {
 
 // run is the time in which the App does what it is for, and the drain after it.
 func (a *App) run(base context.Context) (hurried bool) {
+	a.nowDoing("the readiness probes")
 	a.reg.setGate(StateUp, "")
 	a.lookOnce()
+	a.nowDoing("")
 	a.enter(PhaseRunning, nil)
 	a.log.Info("running", "units", len(a.units))
 	reloads := make(chan struct{})
@@ -130,14 +140,16 @@ func (a *App) run(base context.Context) (hurried bool) {
 	}()
 	<-a.stopping
 
+	a.nowDoing("restarts to be held")
 	for _, u := range a.units {
 		if r, ok := u.Worker.(interface{ HoldRestarts() }); ok {
 			r.HoldRestarts()
 		}
 	}
+	a.nowDoing("")
 	a.enter(PhaseDraining, a.request.cause)
 	hurried = a.drain(base)
-	a.cancelReload()
+	a.endReloads()
 	<-reloads
 	return hurried
 }
@@ -147,28 +159,45 @@ func (a *App) run(base context.Context) (hurried bool) {
 func (a *App) requestStop(req stopRequest) (first bool) {
 	a.mu.Lock()
 	switch {
-	case a.request != nil || !a.sealed && a.early != nil:
+	case a.request != nil || a.early != nil:
 		a.mu.Unlock()
 		return false
 	case !a.sealed:
-		a.early = &req
+		a.early = &req // and Run begins with it
 		a.mu.Unlock()
 		return true
 	}
+	if on := a.blocking(); req.err == nil && on != "" && a.lastReached() == PhaseStarting {
+		// A start that does not get there is mostly why somebody asks.
+		req.reason += " (while starting, waiting for " + on + ")"
+	}
 	a.request, a.t0 = &req, time.Now()
 	a.mu.Unlock()
+	a.begin(req)
+	return true
+}
 
+// stopNow makes the request that came before Run the first.
+func (a *App) stopNow(early *stopRequest) {
+	a.mu.Lock()
+	a.request, a.t0 = early, time.Now()
+	a.mu.Unlock()
+	a.begin(*early)
+}
+
+// begin tells everybody that the stop has begun. It is called once, and without
+// a lock.
+func (a *App) begin(req stopRequest) {
 	a.armWatchdog()
 	a.reg.setDraining(a.cfg.DrainReadiness == ReadinessDown)
 	for _, s := range a.servers {
 		s.BeginDrain(a.t0, on(a.cfg.DrainInterval))
 	}
 	a.guardPipe()
-	a.notifier.Load().stopping(a.cfg.total())
 	close(a.stopping)
 	close(a.draining)
+	a.notifier.Load().stopping(a.cfg.total()) // one that comes now looks at stopping itself
 	a.log.Info("stopping", "reason", req.reason)
-	return true
 }
 
 // stopCause returns what began the stop: nil before it, and when nothing is
@@ -187,6 +216,7 @@ func (a *App) stopCause() error {
 func (a *App) teardown(base context.Context, group *errgroup.Group, hurried bool) error {
 	if a.windowEnd.IsZero() {
 		a.windowEnd = a.t0
+		close(a.windowOver) // a further signal finds nothing to skip
 	}
 	end := a.windowEnd.Add(a.cfg.ShutdownGrace)
 	hooksBegin := end.Add(-on(a.cfg.HookSlice))
@@ -200,7 +230,7 @@ func (a *App) teardown(base context.Context, group *errgroup.Group, hurried bool
 		a.retireServers(base, unitsBegin, hurried)
 		a.enter(PhaseStopping, a.request.cause)
 	}
-	a.reg.setDraining(true) // now also with DrainReadiness serving
+	a.reg.setDraining(true) // also with DrainReadiness serving, and without a server
 	a.stopUnits(base, hooksBegin)
 	_ = group.Wait() // each unit's error is with the unit
 

@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -136,17 +137,21 @@ func (s *server) isServing() bool {
 }
 
 // retire takes the server out of service after the window, by end at the
-// latest, and returns how many requests had to be cut. hurried leaves out what
-// is only there for clients that have not noticed yet.
-func (s *server) retire(ctx context.Context, hurried bool) (cut int, err error) {
-	if !hurried {
-		if err := s.CloseWhenQuiet(ctx); err != nil {
-			return 0, err
-		}
-		s.LingerOpen(ctx)
+// latest, and returns how many requests had to be cut. It calls closed once
+// nobody can connect any more. hurried leaves out what is only there for clients
+// that have not noticed yet.
+func (s *server) retire(ctx context.Context, hurried bool, closed func()) (cut int, err error) {
+	var closeErr error
+	if hurried {
+		closed()
+	} else {
+		closeErr = s.CloseWhenQuiet(ctx)
+		closed()
+		s.LingerOpen(ctx) // also when its listener is broken: those who are connected are served
 	}
 	s.RequestStop(worker.ErrStopRequested)
-	return s.Shutdown(ctx)
+	cut, err = s.Shutdown(ctx)
+	return cut, errors.Join(closeErr, err)
 }
 
 // Addr returns the address on which the server added under name listens, or nil

@@ -54,10 +54,10 @@ func rawClient(addr string, idle time.Duration, stop <-chan struct{}) (sent, los
 		_, werr := fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbody")
 		resp, rerr := http.ReadResponse(r, nil)
 		if werr != nil || rerr != nil {
-			return sent, lost + 1, fmt.Errorf("request %d: %v, %v", sent, werr, rerr)
+			return sent, lost + 1, fmt.Errorf("request %d: %w", sent, errors.Join(werr, rerr))
 		}
 		if _, cerr := io.Copy(io.Discard, resp.Body); cerr != nil || resp.StatusCode != 200 {
-			return sent, lost + 1, fmt.Errorf("request %d: status %d, %v", sent, resp.StatusCode, cerr)
+			return sent, lost + 1, fmt.Errorf("request %d: status %d: %w", sent, resp.StatusCode, errors.Join(cerr, errBoom))
 		}
 		resp.Body.Close()
 		if resp.Close {

@@ -16,9 +16,10 @@ type SignalError struct {
 }
 
 // Error names the signal.
-func (e *SignalError) Error() string { return "received signal: " + e.Signal.String() }
+func (e *SignalError) Error() string { return fmt.Sprintf("received signal: %v", e.Signal) }
 
-// ExitCode returns 128+n, as shells report a process that signal n ended.
+// ExitCode returns 128+n, as shells report a process that signal n ended, and 1
+// for a signal that has no number.
 func (e *SignalError) ExitCode() int {
 	if n, ok := e.Signal.(syscall.Signal); ok {
 		return 128 + int(n)
@@ -75,80 +76,11 @@ func SignalContext(parent context.Context, signals ...os.Signal) (ctx context.Co
 	}
 }
 
-// signals is where an App's signals come from.
-type signals interface {
-	// notify sends the named signals to ch from now on.
-	notify(ch chan<- os.Signal, sig ...os.Signal)
-	// stop gives all signals sent to ch back.
-	stop(ch chan<- os.Signal)
-	// ignored reports whether the process was started with sig ignored.
-	ignored(sig os.Signal) bool
-}
-
-// processSignals are those that the process gets.
-type processSignals struct{}
-
-func (processSignals) notify(ch chan<- os.Signal, sig ...os.Signal) { signal.Notify(ch, sig...) }
-func (processSignals) stop(ch chan<- os.Signal)                     { signal.Stop(ch) }
-func (processSignals) ignored(sig os.Signal) bool                   { return signal.Ignored(sig) }
-
-// givenSignals come from a channel, and touch nothing of the process.
-type givenSignals struct {
-	from <-chan os.Signal
-
-	mu   sync.Mutex // guards what follows
-	quit map[chan<- os.Signal]func()
-}
-
-func (g *givenSignals) notify(ch chan<- os.Signal, sig ...os.Signal) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.quit[ch] != nil {
-		return // one pump carries them all
-	}
-	quit, ended := make(chan struct{}), make(chan struct{})
-	if g.quit == nil {
-		g.quit = make(map[chan<- os.Signal]func())
-	}
-	g.quit[ch] = func() { close(quit); <-ended }
-	go func() {
-		defer close(ended)
-		for {
-			select {
-			case s, ok := <-g.from:
-				if !ok {
-					<-quit
-					return
-				}
-				select {
-				case ch <- s:
-				case <-quit:
-					return
-				}
-			case <-quit:
-				return
-			}
-		}
-	}()
-}
-
-func (g *givenSignals) stop(ch chan<- os.Signal) {
-	g.mu.Lock()
-	quit := g.quit[ch]
-	delete(g.quit, ch)
-	g.mu.Unlock()
-	if quit != nil {
-		quit()
-	}
-}
-
-func (g *givenSignals) ignored(os.Signal) bool { return false }
-
 // guardPipe keeps a write to a log whose reader is gone from ending the process
 // in the middle of its teardown: with a handler the write is an error instead.
 // Before T0 a broken pipe has its default effect, as in every Go program.
 func (a *App) guardPipe() {
-	if _, ok := a.signals.(processSignals); ok {
+	if !a.signalsGiven {
 		signal.Notify(a.pipe, syscall.SIGPIPE) // it is full at once, and Notify does not wait
 	}
 }
@@ -160,61 +92,81 @@ func (a *App) guardPipe() {
 // leaves a drain that something else began as it is. The next one, while the
 // window lasts, ends the window; one after that ends the process.
 func (a *App) watchSignals() (stop func()) {
-	// Room for a burst: the loop below never waits for anybody, and of more
-	// than this at once the surplus says nothing new.
-	ch := make(chan os.Signal, 16)
-	a.signals.notify(ch, stopSignals...)
-	if len(a.reloads) > 0 && !a.signals.ignored(syscall.SIGHUP) {
-		a.signals.notify(ch, syscall.SIGHUP)
+	// Notify drops what does not fit. The loop below waits for nobody, so it
+	// never finds a burst of this size, and the surplus of a larger one would
+	// say nothing new. Reloads have a channel of their own: a flood of them must
+	// not crowd out a request to stop.
+	stops, reloads := make(chan os.Signal, 16), make(chan os.Signal, 1)
+	if !a.signalsGiven {
+		signal.Notify(stops, stopSignals...)
+		if len(a.reloads) > 0 && !signal.Ignored(syscall.SIGHUP) {
+			signal.Notify(reloads, syscall.SIGHUP)
+		}
 	}
-	quit, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		var last time.Time
-		count := 0
+	quit := make(chan struct{})
+	var ended sync.WaitGroup
+	ended.Go(func() {
+		given := a.given
+		debounce := on(a.cfg.SignalDebounce)
+		count, last := 0, time.Time{}
 		for {
+			var sig os.Signal
 			select {
 			case <-quit:
 				return
-			case sig := <-ch:
-				if sig == syscall.SIGHUP {
-					a.requestReload()
-					continue
+			case sig = <-stops:
+			case sig = <-reloads:
+			case s, ok := <-given:
+				if !ok {
+					given = nil // no more will come
 				}
-				now := time.Now()
-				if count > 0 && now.Sub(last) <= on(a.cfg.SignalDebounce) {
-					last = now
-					continue
-				}
-				count, last = count+1, now
-				a.signalled(sig, count)
+				sig = s
+			}
+			if sig == nil {
+				continue
+			}
+			if sig == syscall.SIGHUP {
+				a.requestReload()
+				continue
+			}
+			now := time.Now()
+			repeated := count > 0 && debounce > 0 && now.Sub(last) <= debounce
+			last = now
+			switch {
+			case repeated:
+			case count == 0:
+				count++
+				// In a goroutine of its own: whatever holds up the beginning of
+				// the stop, the signals that force it are still seen.
+				ended.Go(func() { a.stopOn(sig) })
+			case a.skipWindow():
+				a.log.Warn("a further signal: the rest of the drain window is skipped", "signal", sig.String())
+			default:
+				a.force(sig)
 			}
 		}
-	}()
+	})
 	return func() {
-		a.signals.stop(ch)
+		signal.Stop(stops)
+		signal.Stop(reloads)
 		signal.Stop(a.pipe)
 		close(quit)
-		<-ended
+		ended.Wait()
 	}
 }
 
-// signalled acts on the n-th signal that counts.
-func (a *App) signalled(sig os.Signal, n int) {
-	switch {
-	case n == 1:
-		err := &SignalError{sig}
-		a.requestStop(stopRequest{reason: err.Error(), cause: err, signal: err})
-	case a.skipWindow():
-		a.log.Warn("second signal: the rest of the drain window is skipped", "signal", sig.String())
-	default:
-		a.force(sig)
+// stopOn acts on the first signal.
+func (a *App) stopOn(sig os.Signal) {
+	err := &SignalError{sig}
+	if !a.requestStop(stopRequest{reason: err.Error(), cause: err, signal: err}) {
+		a.log.Info("a signal, and the app is stopping already; one more skips the drain window", "signal", sig.String())
 	}
 }
 
 // force ends the process: a dump of all goroutines to stderr, then exit 128+n.
-// It waits for nothing that could block, the log least of all.
+// It waits for nothing that could block, the log least of all, and takes no
+// lock.
 func (a *App) force(sig os.Signal) {
 	err := &SignalError{sig}
-	a.die(fmt.Sprintf("a further signal (%s) during %s: giving up on %s", sig, a.Phase(), a.blocking()), err.ExitCode())
+	a.die(fmt.Sprintf("a further signal (%s) while %s", sig, a.lastReached()), err.ExitCode())
 }

@@ -39,6 +39,7 @@ func (a *App) start(group *errgroup.Group) bool {
 	if err != nil {
 		err = fmt.Errorf("start: %w", err)
 		a.requestStop(stopRequest{reason: err.Error(), cause: err, err: err})
+		<-a.stopping // somebody else may have been first, and not be through yet
 	}
 	return !a.isStopping()
 }
@@ -73,7 +74,9 @@ func (a *App) startHealth() error {
 	}
 	a.nowDoing("the health server")
 	h := newHealthServer(a.cfg.HealthAddr, a.reg.Handler(), a.extra, a.log)
-	if err := h.bind(a.unitsCtx); err != nil {
+	ctx, cancel := a.untilStop() // a name server may take its time
+	defer cancel()
+	if err := h.bind(ctx); err != nil {
 		return err
 	}
 	a.mu.Lock()
@@ -155,12 +158,16 @@ func (a *App) launch(u *unit, group *errgroup.Group) error {
 	u.began = time.Now()
 	u.mu.Unlock()
 	u.launched.Store(true)
-	result := make(chan error, 1) // the one send finds room, whether or not anybody still waits
-	safe.Go(u.name, func() error { return u.Start(a.unitsCtx) }, nil, func(err error) { result <- err })
 	var err error
-	select {
-	case err = <-result:
-	case <-a.stopping:
+	if u.isFunction() {
+		err = u.Start(a.unitsCtx) // ours, and returns at once
+	} else {
+		result := make(chan error, 1) // the one send finds room, whether or not anybody still waits
+		safe.Go(u.name, func() error { return u.Start(a.unitsCtx) }, nil, func(err error) { result <- err })
+		select {
+		case err = <-result:
+		case <-a.stopping:
+		}
 	}
 	if err != nil {
 		err = fmt.Errorf("unit %s: %w", u.name, err)
@@ -180,11 +187,11 @@ func (a *App) awaitStarted(u *unit) {
 	begun := func(s worker.Status) bool {
 		return s != worker.StatusCreated && s != worker.StatusPending && s != worker.StatusStarting
 	}
+	waiting := "unit " + u.name + " to start"
+	a.nowDoing(waiting)
 	if begun(u.State().Status) {
 		return
 	}
-	waiting := "unit " + u.name + " to start"
-	a.nowDoing(waiting)
 	a.reg.setGate(StateUnknown, "starting: waiting for "+waiting)
 	ctx, cancel := a.untilStop()
 	defer cancel()
@@ -240,7 +247,8 @@ func (a *App) retireServers(base context.Context, end time.Time, hurried bool) {
 	for _, s := range a.servers {
 		wg.Go(func() {
 			began := time.Now()
-			cut, err := s.retire(ctx, hurried)
+			// With DrainReadiness serving it is ready until here, and no longer.
+			cut, err := s.retire(ctx, hurried, func() { a.reg.setDraining(true) })
 			if err != nil {
 				a.log.Error("server retired with an error", "server", s.Name(), "took", time.Since(began), "cut", cut, "error", err)
 			} else {
@@ -260,18 +268,39 @@ func (a *App) retireServers(base context.Context, end time.Time, hurried bool) {
 // stopUnits cancels the units' context and waits until each unit has returned,
 // until end. What has not is abandoned.
 func (a *App) stopUnits(base context.Context, end time.Time) {
+	a.cancelled.Store(true) // those that have not ended are what is waited for
 	a.nowDoing("")
-	a.cancelled.Store(true)
 	cause := a.request.cause
 	if cause == nil {
 		cause = ErrStopRequested
+	}
+	for _, u := range a.units {
+		if f, ok := u.Worker.(interface{ RequestStop(error) bool }); ok && u.launched.Load() && u.isFunction() {
+			f.RequestStop(cause) // what its context would tell it, in a goroutine each
+		}
 	}
 	a.cancelUnits(cause)
 	ctx, cancel := context.WithDeadline(base, end)
 	defer cancel()
 	var wg sync.WaitGroup
 	for _, u := range a.units {
-		if u.launched.Load() {
+		if u.launched.Load() && !u.isFunction() {
+			wg.Go(func() {
+				a.stopUnit(ctx, u)
+				a.terminationLog() // names those that are left
+			})
+		}
+	}
+	// For functions the context is all that a stop is. Only those that have not
+	// minded it are stopped, in goroutines of their own like all others.
+	for _, u := range a.units {
+		if !u.launched.Load() || !u.isFunction() || u.ended.Load() {
+			continue
+		}
+		select {
+		case <-u.over:
+			a.terminationLog()
+		case <-ctx.Done():
 			wg.Go(func() { a.stopUnit(ctx, u) })
 		}
 	}

@@ -182,7 +182,7 @@ func TestStatuszAndPreStopOnTheHealthAddress(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = resp.Body.Close()
-	if resp.StatusCode != 200 {
+	if resp.StatusCode != http.StatusOK {
 		t.Errorf("preStop: %s", resp.Status)
 	}
 	if err := <-over; err != nil {

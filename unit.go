@@ -57,6 +57,17 @@ type unit struct {
 	err   error // what its end adds to the result of Run
 }
 
+// isFunction reports whether the unit is a function under a context, run once
+// or again and again: its Start returns at once, and its context is all it
+// needs to be stopped.
+func (u *unit) isFunction() bool {
+	switch u.Worker.(type) {
+	case *worker.Func, *worker.Restarter:
+		return true
+	}
+	return false
+}
+
 // finish notes the end of the unit, once.
 func (u *unit) finish(err error) {
 	u.once.Do(func() {
@@ -122,13 +133,13 @@ func (a *App) Add(w worker.Worker) *App {
 	return a.addUnit(w.Name(), false, false, func() worker.Worker { return w })
 }
 
-func (a *App) addUnit(name string, missing, endsApp bool, make_ func() worker.Worker) *App {
+func (a *App) addUnit(name string, missing, endsApp bool, build func() worker.Worker) *App {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !a.registerLocked("unit", name, missing) {
 		return a
 	}
-	w := make_()
+	w := build()
 	if p, ok := w.(interface{ PublishTo(*eventStream) }); ok {
 		p.PublishTo(&a.events)
 	}

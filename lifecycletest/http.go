@@ -1,11 +1,10 @@
 package lifecycletest
 
 import (
-	"bufio"
 	"context"
+	"io"
 	"net"
 	"net/http"
-	"strings"
 	"sync"
 	"time"
 )
@@ -138,14 +137,15 @@ func Send(t TB, client *http.Client, req *http.Request) *Answer {
 	go func() {
 		defer close(a.done)
 		defer cancel()
-		a.resp, a.err = client.Do(req.WithContext(ctx))
-		if a.err == nil {
-			var b strings.Builder
-			_, a.err = bufio.NewReader(a.resp.Body).WriteTo(&b)
-			_ = a.resp.Body.Close()
-			a.body = b.String()
+		defer func() { a.took = time.Since(began) }()
+		resp, err := client.Do(req.WithContext(ctx))
+		if err != nil {
+			a.err = err
+			return
 		}
-		a.took = time.Since(began)
+		defer func() { _ = resp.Body.Close() }()
+		body, err := io.ReadAll(resp.Body)
+		a.resp, a.body, a.err = resp, string(body), err
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -158,6 +158,12 @@ func Send(t TB, client *http.Client, req *http.Request) *Answer {
 // went wrong.
 func (a *Answer) Wait() (resp *http.Response, body string, err error) {
 	a.t.Helper()
+	a.await()
+	return a.resp, a.body, a.err
+}
+
+func (a *Answer) await() {
+	a.t.Helper()
 	late := time.NewTimer(Patience)
 	defer late.Stop()
 	select {
@@ -165,17 +171,16 @@ func (a *Answer) Wait() (resp *http.Response, body string, err error) {
 	case <-late.C:
 		a.t.Fatalf("lifecycletest: no answer from %s in %v", a.url, Patience)
 	}
-	return a.resp, a.body, a.err
 }
 
 // WantStatus waits for the answer and fails the test unless it has that status.
 func (a *Answer) WantStatus(status int) {
 	a.t.Helper()
-	resp, body, err := a.Wait()
+	a.await()
 	switch {
-	case err != nil:
-		a.t.Errorf("lifecycletest: %s: lost after %v: %v; want status %d", a.url, a.took, err, status)
-	case resp.StatusCode != status:
-		a.t.Errorf("lifecycletest: %s: status %d %s, want %d", a.url, resp.StatusCode, body, status)
+	case a.err != nil:
+		a.t.Errorf("lifecycletest: %s: lost after %v: %v; want status %d", a.url, a.took, a.err, status)
+	case a.resp.StatusCode != status:
+		a.t.Errorf("lifecycletest: %s: status %d %s, want %d", a.url, a.resp.StatusCode, a.body, status)
 	}
 }

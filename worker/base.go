@@ -138,6 +138,9 @@ func (b *BaseWorker) RequestStop(cause error) (live bool) {
 		return false
 	case s != StatusStopping:
 		b.stopRequested = true
+		if b.unwatch != nil {
+			b.unwatch() // all it would do is done: spare the goroutine
+		}
 		_ = b.setLocked(StatusStopping, cause) // every status that comes here has that edge
 	}
 	return true
@@ -174,7 +177,7 @@ func (b *BaseWorker) Finish(err error) {
 			b.stopRequested = true
 			_ = b.setLocked(StatusStopping, context.Cause(b.ctx))
 		}
-		if err != nil && !errors.Is(err, ErrInterrupted) && means(err, b.ctx) {
+		if err != nil && !errors.Is(err, ErrInterrupted) && means(b.ctx, err) {
 			err = fmt.Errorf("%w: %w", ErrInterrupted, err)
 		}
 	}
@@ -182,7 +185,7 @@ func (b *BaseWorker) Finish(err error) {
 }
 
 // means reports whether err is just the word that ctx was cancelled.
-func means(err error, ctx context.Context) bool {
+func means(ctx context.Context, err error) bool {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return false
 	}

@@ -17,22 +17,26 @@ const size = 1024
 
 // Queue carries records to a handler, in order, in a goroutine of its own.
 type Queue struct {
+	closing chan struct{} // closed by Close
+	once    sync.Once
+	records chan *record  // of pointers: a process that logs little does not pay for room
+	ended   chan struct{} // closed when everything is written and nothing more is queued
+
 	mu      sync.Mutex // guards what follows
-	records chan record
 	dropped int
-	open    bool // between Start and Close
-	ended   chan struct{}
+	open    bool // between Start and the end
 }
 
 type record struct {
-	to slog.Handler
-	r  slog.Record
+	to  slog.Handler
+	ctx context.Context // for its values
+	r   slog.Record
 }
 
-// New returns a logger that writes to log: through the queue between Start and
-// Close, directly before and after.
+// New returns a logger that writes to log: through the queue from Start to the
+// end that Close asks for, directly before and after. Both are for one use.
 func New(log *slog.Logger) (*slog.Logger, *Queue) {
-	q := &Queue{records: make(chan record, size), ended: make(chan struct{})}
+	q := &Queue{records: make(chan *record, size), closing: make(chan struct{}), ended: make(chan struct{})}
 	return slog.New(&handler{q, log.Handler()}), q
 }
 
@@ -44,29 +48,56 @@ func (q *Queue) Start() {
 	go q.run()
 }
 
+// run writes until Close was called and nothing is queued.
 func (q *Queue) run() {
-	defer close(q.ended)
-	for r := range q.records {
-		q.write(r)
-		// Room again: say what was lost while there was none.
-		q.mu.Lock()
-		dropped := q.dropped
-		q.dropped = 0
-		q.mu.Unlock()
-		if dropped > 0 {
-			lost := slog.NewRecord(time.Now(), slog.LevelWarn, "the log was too slow, records were dropped", 0)
-			lost.AddAttrs(slog.Int("dropped", dropped))
-			q.write(record{r.to, lost})
+	ended := false
+	defer func() {
+		if ended {
+			close(q.ended)
+			return
+		}
+		go q.run() // a handler has called runtime.Goexit: its record is lost, and no other
+	}()
+	for !ended {
+		select {
+		case r := <-q.records:
+			q.write(r)
+			continue
+		default:
+		}
+		select {
+		case r := <-q.records:
+			q.write(r)
+		case <-q.closing:
+			ended = q.finished()
 		}
 	}
 }
 
-// write hands one record over. A handler that panics loses its record.
-func (q *Queue) write(r record) {
-	_ = safe.Do("log handler", func() error { return r.to.Handle(context.Background(), r.r) })
+// finished ends the queue unless somebody has just put a record into it.
+func (q *Queue) finished() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.open = len(q.records) > 0
+	return !q.open
 }
 
-func (q *Queue) put(r record) (direct bool) {
+// write hands one record over, and says what was lost while there was no room.
+// A handler that panics loses its record.
+func (q *Queue) write(r *record) {
+	_ = safe.Do("log handler", func() error { return r.to.Handle(r.ctx, r.r) })
+	q.mu.Lock()
+	dropped := q.dropped
+	q.dropped = 0
+	q.mu.Unlock()
+	if dropped > 0 {
+		lost := slog.NewRecord(time.Now(), slog.LevelWarn, "the log was too slow, records were dropped", 0)
+		lost.AddAttrs(slog.Int("dropped", dropped))
+		_ = safe.Do("log handler", func() error { return r.to.Handle(context.Background(), lost) })
+	}
+}
+
+func (q *Queue) put(r *record) (direct bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !q.open {
@@ -81,16 +112,11 @@ func (q *Queue) put(r record) (direct bool) {
 }
 
 // Close writes what is queued and ends the queue, for d at most. It comes after
-// Start. It reports
-// whether everything was written; if not, the goroutine goes on until the
-// handler that it waits for returns.
+// Start and may be called again. It reports whether everything was written; if
+// not, the goroutine goes on until the handler that it waits for returns, and
+// what is logged meanwhile still goes through the queue and waits for nobody.
 func (q *Queue) Close(d time.Duration) bool {
-	q.mu.Lock()
-	if q.open {
-		q.open = false
-		close(q.records)
-	}
-	q.mu.Unlock()
+	q.once.Do(func() { close(q.closing) })
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -110,7 +136,7 @@ type handler struct {
 func (h *handler) Enabled(ctx context.Context, l slog.Level) bool { return h.to.Enabled(ctx, l) }
 
 func (h *handler) Handle(ctx context.Context, r slog.Record) error {
-	if h.q.put(record{h.to, r.Clone()}) {
+	if h.q.put(&record{h.to, context.WithoutCancel(ctx), r.Clone()}) {
 		return h.to.Handle(ctx, r)
 	}
 	return nil

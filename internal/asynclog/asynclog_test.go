@@ -3,8 +3,11 @@ package asynclog_test
 import (
 	"bytes"
 	"context"
+	"io"
 	"log/slog"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -40,8 +43,10 @@ func TestRecordsArriveInOrder(t *testing.T) {
 	log.WithGroup("g").Info("one", "b", 2)
 	log.With("c", 3).Info("two")
 	log.Debug("not enabled")
-	if !q.Close(time.Minute) || !q.Close(time.Minute) {
-		t.Error("not everything was written")
+	for range 2 {
+		if !q.Close(time.Minute) {
+			t.Error("not everything was written")
+		}
 	}
 	log.Info("three") // directly, now
 	got := out.String()
@@ -77,4 +82,106 @@ func TestStuckHandlerCostsRecordsAndNoTime(t *testing.T) {
 			t.Errorf("%d lines, and nothing of those dropped", strings.Count(got, "msg=line"))
 		}
 	})
+}
+
+func TestWhatIsLoggedAfterAFailedCloseWaitsForNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		open := make(chan struct{})
+		log, q := asynclog.New(slog.New(gate{slog.NewTextHandler(&out, nil), open}))
+		q.Start()
+		log.Info("one")
+		if q.Close(time.Second) {
+			t.Error("a stuck handler has written everything")
+		}
+		log.Info("two") // would wait for ever if it went to the handler
+		close(open)
+		if !q.Close(time.Second) {
+			t.Error("not everything was written")
+		}
+		log.Info("three")
+		if got := strings.Count(out.String(), "msg="); got != 3 {
+			t.Errorf("%d records, want 3:\n%s", got, out.String())
+		}
+	})
+}
+
+// quitter ends the goroutine that calls it, for one message.
+type quitter struct{ slog.Handler }
+
+func (h quitter) Handle(ctx context.Context, r slog.Record) error {
+	if r.Message == "quit" {
+		runtime.Goexit()
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+func TestHandlerThatExitsLosesItsRecordAndNoOther(t *testing.T) {
+	var out bytes.Buffer
+	log, q := asynclog.New(slog.New(quitter{slog.NewTextHandler(&out, nil)}))
+	q.Start()
+	log.Info("one")
+	log.Info("quit")
+	log.Info("quit")
+	log.Info("two")
+	if !q.Close(time.Minute) {
+		t.Error("not everything was written")
+	}
+	if got := out.String(); !strings.Contains(got, "msg=one") || !strings.Contains(got, "msg=two") {
+		t.Errorf("got\n%s", got)
+	}
+}
+
+type valuesKey struct{}
+
+// valued adds what the context carries.
+type valued struct{ slog.Handler }
+
+func (h valued) Handle(ctx context.Context, r slog.Record) error {
+	r.AddAttrs(slog.Any("value", ctx.Value(valuesKey{})), slog.Any("err", ctx.Err()))
+	return h.Handler.Handle(ctx, r)
+}
+
+func TestRecordKeepsTheValuesOfItsContext(t *testing.T) {
+	var out bytes.Buffer
+	log, q := asynclog.New(slog.New(valued{slog.NewTextHandler(&out, nil)}))
+	q.Start()
+	ctx, cancel := context.WithCancel(context.WithValue(t.Context(), valuesKey{}, "kept"))
+	cancel()
+	log.InfoContext(ctx, "one")
+	q.Close(time.Minute)
+	if got := out.String(); !strings.Contains(got, "value=kept err=<nil>") {
+		t.Errorf("got %s", got)
+	}
+}
+
+// Records that come while the queue is being closed are neither lost nor ahead
+// of those that came before.
+func TestEveryRecordIsWrittenOnceWhileItCloses(t *testing.T) {
+	var out bytes.Buffer
+	log, q := asynclog.New(slog.New(slog.NewTextHandler(&out, nil)))
+	q.Start()
+	var writers sync.WaitGroup
+	for range 4 {
+		writers.Go(func() {
+			for range 100 {
+				log.Info("line")
+			}
+		})
+	}
+	closed := q.Close(time.Minute)
+	writers.Wait()
+	if got := strings.Count(out.String(), "msg=line"); !closed || got != 400 {
+		t.Errorf("closed %v, %d records of 400", closed, got)
+	}
+}
+
+func BenchmarkLog(b *testing.B) {
+	log, q := asynclog.New(slog.New(slog.NewTextHandler(io.Discard, nil)))
+	q.Start()
+	defer q.Close(time.Minute)
+	b.ReportAllocs()
+	for b.Loop() {
+		log.Info("line", "a", 1)
+	}
 }

@@ -136,9 +136,7 @@ func (s *Server) EndWindow() {
 func Draining(ctx context.Context) (<-chan struct{}, bool) {
 	switch v := ctx.Value(key{}).(type) {
 	case *stream:
-		if ctx.Err() == nil {
-			v.server.markStream(v)
-		}
+		v.server.markStream(v)
 		return v.server.goodbye, true
 	case *conn:
 		return v.server.drainingConn(ctx, v), true

@@ -5,7 +5,11 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"time"
 )
+
+// resend is how often late connections are looked for.
+const resend = 100 * time.Millisecond
 
 // http2Goodbye sends GOAWAY to HTTP/2 connections, idle ones too, while the
 // server goes on serving.
@@ -64,6 +68,30 @@ func (g *http2Goodbye) send() {
 		// It has neither listeners nor connections of its own to wait for.
 		_ = g.hidden.Shutdown(context.Background())
 	}
+}
+
+// keepSending repeats send until stop is called: a connection whose handshake
+// was in progress would otherwise miss the last one, and stay for ever when it
+// is idle. stop returns when the goroutine has ended.
+func (g *http2Goodbye) keepSending() (stop func()) {
+	if g == nil {
+		return func() {}
+	}
+	quit, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		ticker := time.NewTicker(resend)
+		defer ticker.Stop()
+		for {
+			g.send() // once a connection, whatever the number of calls
+			select {
+			case <-ticker.C:
+			case <-quit:
+				return
+			}
+		}
+	}()
+	return func() { close(quit); <-done }
 }
 
 type closedListener struct{}

@@ -174,3 +174,10 @@ func dialAddr(t testing.TB, addr string) net.Conn {
 	}
 	return nc
 }
+
+// soon is a context that is done when patience is.
+func soon(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}

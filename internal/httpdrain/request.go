@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"sync/atomic"
 )
 
 // handler counts requests and lets responses say goodbye.
@@ -39,7 +40,7 @@ func (s handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		defer keepForm(old, r)
 	}
 	if s.windowOver.Load() {
-		s.lateStream(c)
+		c.cutStream() // nobody else would end an event stream before all is cut
 	}
 	s.serve1(next, w, r)
 }
@@ -67,12 +68,6 @@ func (s handler) endRequest(c *conn) {
 	if bits&requestCut != 0 {
 		c.spent = true
 	}
-}
-
-// lateStream cancels an event stream that arrives after the window: nobody
-// would end it before it is cut.
-func (s handler) lateStream(c *conn) {
-	c.cutStream()
 }
 
 // detach gives a request a context of its own in place of one whose parent,
@@ -139,6 +134,7 @@ type stream struct {
 	context.Context
 	cancel context.CancelCauseFunc
 	server *Server
+	marked atomic.Bool // it is, or is about to be, in server.streams
 }
 
 func (st *stream) Value(k any) any {
@@ -156,15 +152,23 @@ func (s *Server) markStream(st *stream) bool {
 	if s.windowOver.Load() {
 		return false
 	}
+	// In this order against endStream: either this sees the end, or that sees
+	// the mark and waits for the lock.
+	st.marked.Store(true)
+	if st.Err() != nil {
+		return true
+	}
 	s.streams[st] = struct{}{}
 	return true
 }
 
 func (s *Server) endStream(st *stream) {
-	s.mu.Lock()
-	delete(s.streams, st)
-	s.mu.Unlock()
 	st.cancel(nil)
+	if st.marked.Load() {
+		s.mu.Lock()
+		delete(s.streams, st)
+		s.mu.Unlock()
+	}
 }
 
 // optionsStar answers as net/http does.

@@ -144,17 +144,10 @@ func (s *Server) Bind(ctx context.Context) error {
 	case s.closing:
 		return fmt.Errorf("bind server %q: %w", s.name, http.ErrServerClosed)
 	}
-	c := s.srv.TLSConfig
-	s.tls = c != nil && (len(c.Certificates) > 0 || c.GetCertificate != nil || c.GetConfigForClient != nil)
+	addr, withTLS := listenAddr(s.srv)
+	s.tls = withTLS
 	ln := s.given
 	if ln == nil {
-		addr := s.srv.Addr
-		if addr == "" {
-			addr = ":http"
-			if s.tls {
-				addr = ":https"
-			}
-		}
 		var lc net.ListenConfig
 		var err error
 		if ln, err = lc.Listen(ctx, "tcp", addr); err != nil {
@@ -166,6 +159,20 @@ func (s *Server) Bind(ctx context.Context) error {
 	s.ln = newListener(ln, s.tracker)
 	s.wrap()
 	return nil
+}
+
+// listenAddr returns where srv listens, and whether with TLS.
+func listenAddr(srv *http.Server) (addr string, withTLS bool) {
+	c := srv.TLSConfig
+	withTLS = c != nil && (len(c.Certificates) > 0 || c.GetCertificate != nil || c.GetConfigForClient != nil)
+	switch {
+	case srv.Addr != "":
+		return srv.Addr, withTLS
+	case withTLS:
+		return ":https", true
+	default:
+		return ":http", false
+	}
 }
 
 // Addr returns the address that the server listens on, nil before Bind.

@@ -37,10 +37,13 @@ func (s *Server) windowEndLocked() time.Time {
 // is over, counted from the window's end, or when ctx is done.
 func (s *Server) LingerOpen(ctx context.Context) {
 	s.mu.Lock()
-	end := s.windowEndLocked()
+	end, h2 := s.windowEndLocked(), s.h2
 	s.mu.Unlock()
 	ctx, cancel := context.WithDeadline(ctx, end.Add(s.cfg.Linger))
 	defer cancel()
+	if s.windowOver.Load() {
+		defer h2.keepSending()()
+	}
 	s.tracker.waitNoneServed(ctx)
 }
 
@@ -65,7 +68,9 @@ func (s *Server) Shutdown(ctx context.Context) (cut int, err error) {
 			_ = c.Close()
 		}
 	}
+	stop := s.h2.keepSending()
 	err = s.srv.Shutdown(ctx)
+	stop()
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		err = nil
 		if cut = int(s.inFlight.Load()); cut > 0 {

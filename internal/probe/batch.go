@@ -11,8 +11,9 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/safe"
 )
 
-// yields is how often whoever started a batch lets other goroutines run before
-// it takes a check to be one that waits for something. A few microseconds.
+// yields is how often whoever started a batch lets other goroutines run, while
+// no run begins, before it takes a check to be one that waits for something. A
+// few microseconds.
 const yields = 32
 
 // batch is a set of claimed runs and the goroutines that execute them. It
@@ -21,6 +22,7 @@ const yields = 32
 // each. When they have not all returned soon, every run that has not begun
 // gets a goroutine of its own, so that no check waits for another.
 type batch struct {
+	base context.Context
 	runs []run
 	next atomic.Int64 // index of the next run to begin
 	over atomic.Bool  // nothing is left to begin, and the goroutine that found out has ended its own
@@ -29,7 +31,7 @@ type batch struct {
 // Start begins a run of every check that has none in progress, each under a
 // context with base's values and cancellation, and returns at once.
 func Start(base context.Context, checks ...*Check) {
-	if b := newBatch(base, checks); b != nil {
+	if b := newBatch(base, checks, Now()); b != nil {
 		b.spread()
 	}
 }
@@ -47,8 +49,8 @@ type Unfinished struct {
 // that have not ended, nil when all have.
 func Run(ctx, base context.Context, patience time.Duration, checks []*Check) []Unfinished {
 	began := Now()
-	b := newBatch(base, checks)
-	if b != nil && b.runSoon() && len(b.runs) == len(checks) {
+	b := newBatch(base, checks, began)
+	if b != nil && b.runSoon(began) && len(b.runs) == len(checks) {
 		return nil
 	}
 	return wait(ctx, began+patience, checks)
@@ -56,19 +58,31 @@ func Run(ctx, base context.Context, patience time.Duration, checks []*Check) []U
 
 // newBatch claims the checks that are not running. It returns nil when all
 // are.
-func newBatch(base context.Context, checks []*Check) *batch {
+func newBatch(base context.Context, checks []*Check, now time.Duration) *batch {
 	var b *batch
-	now := Now()
+	var held *Group
 	for i, c := range checks {
-		if !c.claim(now) {
+		if c.group != held {
+			if held != nil {
+				held.mu.Unlock()
+			}
+			held = c.group
+			held.mu.Lock()
+		}
+		number := c.claimLocked(now)
+		if number == 0 {
 			continue
 		}
 		if b == nil {
-			b = &batch{runs: make([]run, 0, len(checks)-i)}
+			b = &batch{base: base, runs: make([]run, 0, len(checks)-i)}
 		}
 		n := len(b.runs)
 		b.runs = b.runs[:n+1]
-		b.runs[n].check, b.runs[n].base = c, base
+		r := &b.runs[n]
+		r.check, r.batch, r.number = c, b, number
+	}
+	if held != nil {
+		held.mu.Unlock()
 	}
 	return b
 }
@@ -76,12 +90,16 @@ func newBatch(base context.Context, checks []*Check) *batch {
 // runSoon executes the batch in one goroutine for as long as the checks return
 // at once, and in a goroutine each from then on. It returns whether all have
 // ended.
-func (b *batch) runSoon() bool {
-	go b.work()
-	for range yields {
+func (b *batch) runSoon(now time.Duration) bool {
+	go b.work(now)
+	begun := int64(0)
+	for idle := 0; idle < yields; idle++ {
 		runtime.Gosched()
 		if b.over.Load() {
 			return true
+		}
+		if n := b.next.Load(); n != begun { // it gets on
+			begun, idle = n, 0
 		}
 	}
 	b.spread()
@@ -91,35 +109,33 @@ func (b *batch) runSoon() bool {
 // spread gives every run that has not begun a goroutine of its own.
 func (b *batch) spread() {
 	for range int64(len(b.runs)) - b.next.Load() {
-		go b.work()
+		go b.work(Now())
 	}
 }
 
-// work executes runs until none is left to begin. Each goroutine in it is
-// executing one run or about to end, so that there are never more of them than
-// there are runs in progress.
-func (b *batch) work() {
+// work executes runs until none is left to begin, the first as begun at now.
+// Each goroutine in it is executing one run or about to end, so that there are
+// never more of them than there are runs in progress.
+func (b *batch) work(now time.Duration) {
 	var current *run
-	var started time.Duration
 	goexit := true
 	defer func() {
 		if goexit {
-			current.finish(fmt.Errorf("%s: %w", current.check.name, safe.ErrGoexit), started, Now())
-			go b.work() // this goroutine is lost, the rest of the batch is not
+			current.finish(fmt.Errorf("%s: %w", current.check.name, safe.ErrGoexit), Now())
+			go b.work(Now()) // this goroutine is lost, the rest of the batch is not
 		}
 	}()
 	rest := func() error {
-		for now := Now(); ; {
+		for {
 			i := b.next.Add(1) - 1
 			if i >= int64(len(b.runs)) {
 				return nil
 			}
-			current, started = &b.runs[i], now
-			c := current.check
-			current.deadline = started + c.timeout
-			err := c.fn(current)
+			current = &b.runs[i]
+			current.started = now
+			err := current.check.fn(current)
 			now = Now()
-			current.finish(err, started, now)
+			current.finish(err, now)
 		}
 	}
 	for {
@@ -130,16 +146,11 @@ func (b *batch) work() {
 		if p := new(safe.PanicError); errors.As(err, &p) {
 			p.Name = current.check.name
 		}
-		current.finish(err, started, Now())
+		now = Now()
+		current.finish(err, now)
 	}
 	goexit = false
 	b.over.Store(true)
-}
-
-// finish ends the run's context and the run.
-func (r *run) finish(err error, started, ended time.Duration) {
-	r.end()
-	r.check.finish(err, started, ended)
 }
 
 // wait waits as [Run] says, until deadline at most.

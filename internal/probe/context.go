@@ -14,11 +14,11 @@ var epoch = time.Now()
 // when somebody asks for Done: most checks that return at once never do, and
 // the timer would cost several times what they cost.
 type run struct {
-	check    *Check
-	base     context.Context
-	deadline time.Duration // since epoch; set before fn sees the context
+	check   *Check
+	batch   *batch
+	number  uint64
+	started time.Duration // set before the check sees the context
 
-	ended atomic.Bool
 	timer atomic.Pointer[timerContext] // nil until Done is asked for
 }
 
@@ -28,22 +28,22 @@ type timerContext struct {
 }
 
 // Deadline returns when the run's timeout passes.
-func (r *run) Deadline() (time.Time, bool) { return epoch.Add(r.deadline), true }
+func (r *run) Deadline() (time.Time, bool) { return At(r.deadline()), true }
 
 // Done returns the channel that closes when the run's timeout passes, its base
 // is cancelled or it has ended.
 func (r *run) Done() <-chan struct{} {
 	timer := r.timer.Load()
 	if timer == nil {
-		ctx, cancel := context.WithDeadline(r.base, epoch.Add(r.deadline))
+		ctx, cancel := context.WithDeadline(r.batch.base, At(r.deadline()))
 		timer = &timerContext{ctx, cancel}
 		if !r.timer.CompareAndSwap(nil, timer) {
 			cancel()
 			timer = r.timer.Load()
 		}
-		// end stores ended and then looks for a timer; this looks the other
-		// way round, so that one of the two cancels it.
-		if r.ended.Load() {
+		// The end of the run is recorded first and looks for a timer then. This
+		// looks the other way round, so that one of the two cancels it.
+		if r.check.hasEnded(r.number) {
 			timer.cancel()
 		}
 	}
@@ -55,12 +55,12 @@ func (r *run) Err() error {
 	if timer := r.timer.Load(); timer != nil {
 		return timer.Err()
 	}
-	switch err := r.base.Err(); {
+	switch err := r.batch.base.Err(); {
 	case err != nil:
 		return err
-	case r.ended.Load():
+	case r.check.hasEnded(r.number):
 		return context.Canceled
-	case Now() >= r.deadline:
+	case Now() >= r.deadline():
 		return context.DeadlineExceeded
 	}
 	return nil
@@ -73,12 +73,14 @@ func (r *run) Value(key any) any {
 	if timer := r.timer.Load(); timer != nil {
 		return timer.Value(key)
 	}
-	return r.base.Value(key)
+	return r.batch.base.Value(key)
 }
 
-// end cancels the context.
-func (r *run) end() {
-	r.ended.Store(true)
+func (r *run) deadline() time.Duration { return r.started + r.check.timeout }
+
+// finish ends the run and then its context.
+func (r *run) finish(err error, ended time.Duration) {
+	r.check.finish(err, r.started, ended)
 	if timer := r.timer.Load(); timer != nil {
 		timer.cancel()
 	}

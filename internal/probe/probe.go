@@ -67,15 +67,20 @@ func Round(d time.Duration) time.Duration {
 	return d
 }
 
-// Check is one check and its one run. Make it with [New]. All methods may be
+// Group is checks that are mostly run together. They share a lock, so that
+// beginning a run of all of them takes it once. The zero value is ready.
+type Group struct{ mu sync.Mutex }
+
+// Check is one check and its one run. Make it with [Group.New]. All methods may be
 // called concurrently.
 type Check struct {
 	name    string
 	timeout time.Duration
 	fn      func(context.Context) error
 	report  func(Result) (settled bool)
+	group   *Group
 
-	mu      sync.Mutex // guards everything that follows
+	// What follows is guarded by group.mu.
 	running bool
 	over    bool // the run in progress has ended and is being reported
 	overdue bool // somebody was told that the run in progress is overdue
@@ -94,8 +99,8 @@ type Check struct {
 // and before anybody who waits for the run goes on; it must not block. Once it
 // has returned true for a run it is not called for runs that pass, until one
 // has failed.
-func New(name string, timeout time.Duration, fn func(context.Context) error, report func(Result) (settled bool)) *Check {
-	return &Check{name: name, timeout: timeout, fn: fn, report: report}
+func (g *Group) New(name string, timeout time.Duration, fn func(context.Context) error, report func(Result) (settled bool)) *Check {
+	return &Check{group: g, name: name, timeout: timeout, fn: fn, report: report}
 }
 
 // Timeout returns what the check was made with.
@@ -106,8 +111,8 @@ func (c *Check) Timeout() time.Duration { return c.timeout }
 // reached the timeout; whoever has been told so can rely on the run counting
 // as a [*TimeoutError], also when it returns this very moment.
 func (c *Check) Status() (last Result, running time.Duration, ok bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.group.mu.Lock()
+	defer c.group.mu.Unlock()
 	if !c.running || c.over {
 		return c.last, 0, false
 	}
@@ -122,8 +127,8 @@ func (c *Check) Status() (last Result, running time.Duration, ok bool) {
 // before. It does nothing and returns false when a run after the given one has
 // ended.
 func (c *Check) Unsettle(run uint64) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.group.mu.Lock()
+	defer c.group.mu.Unlock()
 	if c.last.Run != run {
 		return false
 	}
@@ -134,8 +139,8 @@ func (c *Check) Unsettle(run uint64) bool {
 // Close makes sure that no run begins any more. It does not end one in
 // progress: cancel the base context for that, and [Check.Wait].
 func (c *Check) Close() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.group.mu.Lock()
+	defer c.group.mu.Unlock()
 	c.closed = true
 }
 
@@ -154,25 +159,29 @@ func (c *Check) Wait(ctx context.Context) bool {
 	}
 }
 
-// claim makes the caller the one who must execute the next run. It returns
-// false when a run is already claimed or going on.
-func (c *Check) claim(now time.Duration) bool {
-	c.mu.Lock()
+// claimLocked makes the caller the one who must execute the next run, and
+// returns its number. It returns 0 when a run is already claimed or going on.
+func (c *Check) claimLocked(now time.Duration) uint64 {
 	if c.running || c.closed {
-		c.mu.Unlock()
-		return false
+		return 0
 	}
 	c.running = true
 	c.started = now
-	c.mu.Unlock()
-	return true
+	return c.last.Run + 1
+}
+
+// hasEnded says whether the run of that number has.
+func (c *Check) hasEnded(run uint64) bool {
+	c.group.mu.Lock()
+	defer c.group.mu.Unlock()
+	return c.last.Run >= run
 }
 
 // inProgress returns a channel that closes when the run in progress ends, when
 // that run becomes overdue, and its number; nil when there is none.
 func (c *Check) inProgress() (ended <-chan struct{}, overdue time.Duration, run uint64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.group.mu.Lock()
+	defer c.group.mu.Unlock()
 	if !c.running {
 		return nil, 0, 0
 	}
@@ -189,7 +198,7 @@ func (c *Check) inProgress() (ended <-chan struct{}, overdue time.Duration, run 
 // finish records the end of the claimed run and lets go who waits for it.
 func (c *Check) finish(err error, started, ended time.Duration) {
 	took := ended - started
-	c.mu.Lock()
+	c.group.mu.Lock()
 	if took >= c.timeout || c.overdue {
 		err = &TimeoutError{Timeout: c.timeout, Took: took, Err: err}
 	}
@@ -198,15 +207,15 @@ func (c *Check) finish(err error, started, ended time.Duration) {
 	if c.report != nil && (err != nil || !c.settled) {
 		c.over = true
 		res := c.last
-		c.mu.Unlock()
+		c.group.mu.Unlock()
 		settled := c.report(res)
-		c.mu.Lock()
+		c.group.mu.Lock()
 		c.settled, c.over = settled, false
 	}
 	c.running, c.overdue = false, false
 	waiting := c.ended
 	c.ended = nil
-	c.mu.Unlock()
+	c.group.mu.Unlock()
 	if waiting != nil {
 		close(waiting)
 	}

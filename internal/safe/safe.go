@@ -41,9 +41,17 @@ func Go(name string, fn func() error, started func(goid uint64), done func(error
 		}
 		// Goexit runs the deferred calls and nothing after them: this is the
 		// only place from which every end of fn can be seen.
-		err := fmt.Errorf("%s: %w", name, ErrGoexit)
-		defer func() { done(err) }()
-		err = Do(name, fn)
+		var err error
+		returned := false
+		defer func() {
+			if !returned && err == nil {
+				err = fmt.Errorf("%s: %w", name, ErrGoexit)
+			}
+			done(err)
+		}()
+		defer catch(name, &err) // here, and not in a call: Goexit would keep it from returning
+		err = fn()
+		returned = true
 	}()
 }
 
@@ -51,10 +59,14 @@ func Go(name string, fn func() error, started func(goid uint64), done func(error
 // [*PanicError]. A Goexit cannot be stopped and ends the caller's goroutine:
 // use [Go] where fn may call it.
 func Do(name string, fn func() error) (err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			err = &PanicError{Name: name, Value: v, Stack: debug.Stack()}
-		}
-	}()
+	defer catch(name, &err)
 	return fn()
+}
+
+// catch makes a panic an error. It is to be deferred itself: recover works
+// nowhere else.
+func catch(name string, err *error) {
+	if v := recover(); v != nil {
+		*err = &PanicError{Name: name, Value: v, Stack: debug.Stack()}
+	}
 }

@@ -124,8 +124,8 @@ func choreography(t timeline) ([]byte, error) {
 		name, note string
 	}{
 		{-lead, 0, "running", ""},
-		{0, t.Drain, "draining", seconds(t.Drain)},
-		{t.Drain, t.graceEnd(), "stopping", "within " + seconds(t.Grace)},
+		{0, t.Drain, "the window", seconds(t.Drain)},
+		{t.Drain, t.graceEnd(), "the grace", "within " + seconds(t.Grace)},
 	} {
 		c.rect(x(p.from)+1, 80, x(p.to)-x(p.from)-2, 24, 4, "phase "+p.name)
 		label := p.name

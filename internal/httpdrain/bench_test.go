@@ -1,0 +1,83 @@
+package httpdrain
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+)
+
+type noConn struct{ net.Conn }
+
+func (noConn) Close() error { return nil }
+
+type nullWriter struct{ h http.Header }
+
+func (w nullWriter) Header() http.Header         { return w.h }
+func (w nullWriter) Write(p []byte) (int, error) { return len(p), nil }
+func (w nullWriter) WriteHeader(int)             {}
+
+// tracked returns the handler net/http would call and a request as net/http
+// makes it on a connection of ours.
+func tracked(tb testing.TB, next http.HandlerFunc) (http.Handler, *http.Request, *Server) {
+	srv := &http.Server{Addr: "127.0.0.1:0", Handler: next}
+	s := New("bench", srv, Config{})
+	if err := s.Bind(tb.Context()); err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { s.Close() })
+	c := s.tracker.admit(noConn{})
+	ctx := srv.ConnContext(context.WithValue(context.Background(), http.ServerContextKey, srv), c)
+	ctx = context.WithValue(ctx, http.LocalAddrContextKey, s.Addr())
+	ctx, cancelConn := context.WithCancel(ctx)
+	ctx, cancelRequest := context.WithCancel(ctx)
+	tb.Cleanup(func() { cancelRequest(); cancelConn(); c.Close() })
+	r, err := http.NewRequestWithContext(ctx, "GET", "/", nil)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	r.Header = http.Header{"Accept": {"*/*"}, "User-Agent": {"bench"}, "Accept-Encoding": {"gzip"}}
+	return srv.Handler, r, s
+}
+
+func nothing(http.ResponseWriter, *http.Request) {}
+
+// What tracking costs an HTTP/1 request before T0: the difference of the two.
+func BenchmarkTracking(b *testing.B) {
+	h, r, _ := tracked(b, nothing)
+	w := nullWriter{http.Header{}}
+	b.Run("bare", func(b *testing.B) {
+		bare := http.Handler(http.HandlerFunc(nothing))
+		b.ReportAllocs()
+		for b.Loop() {
+			bare.ServeHTTP(w, r)
+		}
+	})
+	b.Run("tracked", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			h.ServeHTTP(w, r)
+		}
+	})
+	r2 := r.Clone(r.Context())
+	r2.ProtoMajor = 2
+	b.Run("tracked-http2", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			h.ServeHTTP(w, r2)
+		}
+	})
+}
+
+// Before T0 tracking an HTTP/1 request allocates nothing.
+func TestTrackingAllocatesNothing(t *testing.T) {
+	h, r, s := tracked(t, nothing)
+	w := nullWriter{http.Header{}}
+	if n := testing.AllocsPerRun(1000, func() { h.ServeHTTP(w, r) }); n != 0 {
+		t.Errorf("%v allocations a request", n)
+	}
+	if st := s.Stats(); st.InFlight != 0 || time.Since(st.LastArrival) > patience {
+		t.Errorf("stats %+v", st)
+	}
+}

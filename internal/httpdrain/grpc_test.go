@@ -1,0 +1,268 @@
+package httpdrain
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// fakeGRPC behaves as a grpc.Server does in what GRPC relies on. An RPC is one
+// byte that is echoed once it may be.
+type fakeGRPC struct {
+	mu      sync.Mutex
+	ln      net.Listener
+	conns   map[net.Conn]bool // true while an RPC runs
+	ended   chan struct{}
+	once    sync.Once
+	wg      sync.WaitGroup
+	release chan struct{}
+	log     []string
+}
+
+func newFakeGRPC() *fakeGRPC {
+	return &fakeGRPC{conns: map[net.Conn]bool{}, ended: make(chan struct{}), release: make(chan struct{})}
+}
+
+func (f *fakeGRPC) note(what string) { f.mu.Lock(); f.log = append(f.log, what); f.mu.Unlock() }
+
+func (f *fakeGRPC) Serve(ln net.Listener) error {
+	f.mu.Lock()
+	f.ln = ln
+	f.mu.Unlock()
+	for {
+		nc, err := ln.Accept()
+		if err != nil {
+			if isClosed(f.ended) {
+				return nil
+			}
+			return err
+		}
+		f.mu.Lock()
+		f.conns[nc] = false
+		f.mu.Unlock()
+		f.wg.Go(func() { f.serveConn(nc) })
+	}
+}
+
+func (f *fakeGRPC) serveConn(nc net.Conn) {
+	defer nc.Close()
+	defer func() { f.mu.Lock(); delete(f.conns, nc); f.mu.Unlock() }()
+	b := make([]byte, 1)
+	for {
+		if _, err := nc.Read(b); err != nil {
+			return
+		}
+		f.mu.Lock()
+		f.conns[nc] = true
+		f.mu.Unlock()
+		<-f.release
+		if _, err := nc.Write(b); err != nil {
+			return
+		}
+		f.mu.Lock()
+		f.conns[nc] = false
+		f.mu.Unlock()
+		if isClosed(f.ended) {
+			return
+		}
+	}
+}
+
+func (f *fakeGRPC) end(cut bool) {
+	f.once.Do(func() { close(f.ended) })
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.ln != nil {
+		f.ln.Close()
+	}
+	for nc, busy := range f.conns {
+		if cut || !busy {
+			nc.Close()
+		}
+	}
+	if cut && !isClosed(f.release) {
+		close(f.release)
+	}
+}
+
+func (f *fakeGRPC) GracefulStop() { f.note("GracefulStop"); f.end(false); f.wg.Wait() }
+func (f *fakeGRPC) Stop()         { f.note("Stop"); f.end(true) }
+func (f *fakeGRPC) Shutdown()     { f.note("NOT_SERVING") }
+
+func (f *fakeGRPC) calls() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return strings.Join(f.log, " ")
+}
+
+func startGRPC(t *testing.T, f *fakeGRPC, cfg Config) (*GRPC, *pipeListener) {
+	ln := newPipeListener()
+	g := NewGRPC("rpc", f, ln, f, cfg)
+	if err := g.Bind(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- g.Serve(t.Context()) }()
+	t.Cleanup(func() {
+		if err := g.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+		f.wg.Wait()
+	})
+	return g, ln
+}
+
+// NOT_SERVING at T0, RPCs and new connections served through the window and
+// until quiet, GracefulStop only then, and RPCs in progress end.
+func TestGRPCDrain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeGRPC()
+		g, ln := startGRPC(t, f, Config{AcceptQuiet: time.Second, Linger: 10 * time.Second})
+		old := ln.dial(t)
+		g.BeginDrain(time.Now(), 5*time.Second)
+		g.BeginDrain(time.Now(), 5*time.Second)
+		if got := f.calls(); got != "NOT_SERVING" {
+			t.Error(got)
+		}
+		time.Sleep(5 * time.Second)
+		g.EndWindow()
+		fresh := ln.dial(t)
+		if err := g.CloseWhenQuiet(t.Context()); err != nil {
+			t.Error(err)
+		}
+		old.send("a")
+		fresh.send("b")
+		g.LingerOpen(t.Context())
+		synctest.Wait()
+		if st := g.Stats(); st.Conns != 2 || st.Accepted != 2 || f.calls() != "NOT_SERVING" {
+			t.Errorf("%+v, %s", st, f.calls())
+		}
+		type result struct {
+			cut int
+			err error
+		}
+		down := make(chan result)
+		go func() { cut, err := g.Shutdown(t.Context()); down <- result{cut, err} }()
+		synctest.Wait()
+		close(f.release)
+		for _, c := range []*raw{old, fresh} {
+			if b, err := io.ReadAll(c.r); len(b) != 1 || err != nil {
+				t.Errorf("%q %v", b, err)
+			}
+		}
+		if r := <-down; r.cut != 0 || r.err != nil {
+			t.Errorf("%+v", r)
+		}
+		if got := f.calls(); got != "NOT_SERVING GracefulStop Stop" {
+			t.Error(got)
+		}
+	})
+}
+
+// At the in-flight deadline Stop cuts, and the connections are counted.
+func TestGRPCStopAtTheDeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeGRPC()
+		g, ln := startGRPC(t, f, Config{})
+		busy := ln.dial(t)
+		busy.send("a")
+		ln.dial(t)
+		synctest.Wait()
+		why := errors.New("slice over")
+		ctx, cancel := context.WithTimeoutCause(t.Context(), 3*time.Second, why)
+		defer cancel()
+		begin := time.Now()
+		cut, err := g.Shutdown(ctx)
+		if cut != 1 || !errors.Is(err, why) || time.Since(begin) != 3*time.Second {
+			t.Errorf("cut %d after %v, %v", cut, time.Since(begin), err)
+		}
+		if got := f.calls(); got != "NOT_SERVING GracefulStop Stop" {
+			t.Error(got)
+		}
+	})
+}
+
+type stubborn struct {
+	*fakeGRPC
+	release chan struct{}
+}
+
+func (s stubborn) GracefulStop() { <-s.release }
+func (s stubborn) Shutdown()     { panic("unwell") }
+
+// A GracefulStop that does not return after Stop is abandoned and named; a
+// health that panics is reported.
+func TestGRPCThatDoesNotStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeGRPC()
+		s := stubborn{f, make(chan struct{})}
+		g := NewGRPC("rpc", s, newPipeListener(), s, Config{})
+		if err := g.Bind(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		begin := time.Now()
+		_, err := g.Shutdown(ctx)
+		if err == nil || !strings.Contains(err.Error(), "did not return 1s after Stop") || !strings.Contains(err.Error(), "panic: unwell") {
+			t.Error(err)
+		}
+		if got := time.Since(begin); got != 2*time.Second {
+			t.Errorf("after %v", got)
+		}
+		close(s.release)
+	})
+}
+
+func TestGRPCErrors(t *testing.T) {
+	f := newFakeGRPC()
+	check := func(err error, want string) {
+		t.Helper()
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q in it", err, want)
+		}
+	}
+	check(NewGRPC("rpc", nil, newPipeListener(), nil, Config{}).Bind(t.Context()), `gRPC server "rpc": nil server`)
+	check(NewGRPC("rpc", f, nil, nil, Config{}).Bind(t.Context()), "nil listener")
+	g := NewGRPC("rpc", f, failingListener{newPipeListener()}, nil, Config{})
+	check(g.Serve(t.Context()), "call Bind first")
+	if g.Addr() != nil {
+		t.Error(g.Addr())
+	}
+	if err := g.Bind(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	check(g.Bind(t.Context()), "already bound")
+	check(g.Serve(t.Context()), "out of luck")
+	check(g.Serve(t.Context()), "already serving")
+
+	// Stopped by somebody else.
+	g = NewGRPC("rpc", f, newPipeListener(), nil, Config{})
+	if err := g.Bind(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	f.Stop()
+	g.given.Close()
+	check(g.Serve(t.Context()), "stopped by somebody else")
+
+	// Everything on one that was never bound.
+	g = NewGRPC("rpc", f, newPipeListener(), nil, Config{})
+	g.EndWindow()
+	g.LingerOpen(t.Context())
+	if cut, err := g.Shutdown(t.Context()); cut != 0 || err != nil {
+		t.Error(cut, err)
+	}
+	if err := errors.Join(g.CloseWhenQuiet(t.Context()), g.Close()); err != nil {
+		t.Error(err)
+	}
+	check(g.Bind(t.Context()), "stopped")
+}

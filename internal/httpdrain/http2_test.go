@@ -1,0 +1,322 @@
+package httpdrain
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"mime/multipart"
+	"net/http"
+	"net/http/httptrace"
+	"net/textproto"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// both runs a test on HTTP/2 over TLS and on unencrypted HTTP/2.
+func both(t *testing.T, cfg Config, h http.HandlerFunc, test func(t *testing.T, s *Server, url string, client *http.Client)) {
+	for _, proto := range []string{"https", "http"} {
+		t.Run(proto, func(t *testing.T) {
+			srv := &http.Server{Handler: h, Protocols: new(http.Protocols)}
+			srv.Protocols.SetHTTP1(true)
+			transport := &http.Transport{Protocols: new(http.Protocols)}
+			if proto == "https" {
+				srv.TLSConfig = serverTLS()
+				srv.Protocols.SetHTTP2(true)
+				transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: true}
+				transport.Protocols.SetHTTP2(true)
+			} else {
+				srv.Protocols.SetUnencryptedHTTP2(true)
+				transport.Protocols.SetUnencryptedHTTP2(true)
+			}
+			s := start(t, srv, cfg)
+			defer transport.CloseIdleConnections()
+			test(t, s, proto+"://"+s.Addr().String(), &http.Client{Transport: transport, Timeout: patience})
+		})
+	}
+}
+
+func fetch(t *testing.T, client *http.Client, url string) string {
+	t.Helper()
+	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{
+		Got1xxResponse: func(code int, h textproto.MIMEHeader) error {
+			if h.Get("Connection") != "" {
+				t.Errorf("%d with %v", code, h)
+			}
+			return nil
+		},
+	})
+	r, err := http.NewRequestWithContext(ctx, "GET", url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res.ProtoMajor != 2 || res.Header.Get("Connection") != "" {
+		t.Errorf("%s with %v", res.Proto, res.Header)
+	}
+	return string(body)
+}
+
+// An idle connection gets GOAWAY at GoAwayAfter, not at T0, while the server
+// goes on serving; a connection that comes later gets it with its response.
+func TestHTTP2GoAway(t *testing.T) {
+	both(t, Config{GoAwayAfter: time.Hour}, hello, func(t *testing.T, s *Server, url string, client *http.Client) {
+		fetch(t, client, url)
+		s.BeginDrain(time.Now(), 2*time.Hour)
+		for range 3 {
+			fetch(t, client, url)
+		}
+		if n := s.Stats().Accepted; n != 1 {
+			t.Fatalf("%d connections before the goodbye", n)
+		}
+		s.sayGoodbye()
+		// Without streams net/http closes a second after GOAWAY.
+		eventually(t, "the idle connection is gone", func() bool { return s.Stats().Conns == 0 })
+		for range 3 {
+			if got := fetch(t, client, url); got != "hello" {
+				t.Error(got)
+			}
+		}
+		eventually(t, "later connections are gone", func() bool { return s.Stats().Conns == 0 })
+		if cut, err := s.Shutdown(soon(t)); cut != 0 || err != nil {
+			t.Errorf("cut %d, %v", cut, err)
+		}
+	})
+}
+
+// Clients that can replay a request lose none through a whole drain.
+func TestHTTP2ReplayableClientsLoseNothing(t *testing.T) {
+	cfg := Config{AcceptQuiet: 100 * time.Millisecond, Linger: 3 * time.Second, GoAwayAfter: 100 * time.Millisecond}
+	echo := func(w http.ResponseWriter, r *http.Request) {
+		time.Sleep(5 * time.Millisecond) // work
+		_, _ = io.Copy(w, r.Body)
+	}
+	both(t, cfg, echo, func(t *testing.T, s *Server, url string, client *http.Client) {
+		stop := make(chan struct{})
+		var sent atomic.Int64
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				for !isClosed(stop) {
+					sent.Add(1)
+					res, err := client.Post(url, "text/plain", strings.NewReader("body"))
+					if err != nil {
+						t.Errorf("lost: %v", err)
+						continue
+					}
+					if body, err := io.ReadAll(res.Body); err != nil || string(body) != "body" {
+						t.Errorf("lost: %q %v", body, err)
+					}
+					res.Body.Close()
+				}
+			})
+		}
+		time.Sleep(100 * time.Millisecond)
+		s.BeginDrain(time.Now(), 400*time.Millisecond)
+		time.Sleep(400 * time.Millisecond)
+		close(stop) // endpoints have moved: these clients know no other address
+		wg.Wait()
+		s.EndWindow()
+		if err := s.CloseWhenQuiet(t.Context()); err != nil {
+			t.Error(err)
+		}
+		s.LingerOpen(t.Context())
+		if cut, err := s.Shutdown(soon(t)); cut != 0 || err != nil {
+			t.Errorf("cut %d, %v", cut, err)
+		}
+		t.Logf("%d requests on %d connections", sent.Load(), s.Stats().Accepted)
+	})
+}
+
+// At the window's end one stream of a connection is cancelled and its
+// neighbour, an ordinary request, is not.
+func TestHTTP2StreamsAreCancelledAlone(t *testing.T) {
+	type handler struct {
+		release, entered chan struct{}
+		causes           sync.Map
+	}
+	var h *handler
+	serve := func(w http.ResponseWriter, r *http.Request) {
+		defer func() { h.causes.Store(r.URL.Path, fmt.Sprint(context.Cause(r.Context()))) }()
+		switch r.URL.Path {
+		case "/poll":
+			ch, ok := Draining(r.Context())
+			if again, _ := Draining(r.Context()); !ok || again != ch {
+				t.Error("Draining changed")
+			}
+			h.entered <- struct{}{}
+			<-ch
+			<-r.Context().Done()
+		case "/events":
+			h.entered <- struct{}{}
+			<-r.Context().Done()
+		default:
+			h.entered <- struct{}{}
+			<-h.release
+		}
+		hello(w, r)
+	}
+	both(t, Config{}, serve, func(t *testing.T, s *Server, url string, client *http.Client) {
+		h = &handler{release: make(chan struct{}), entered: make(chan struct{})}
+		var wg sync.WaitGroup
+		for _, path := range []string{"/poll", "/events", "/slow"} {
+			wg.Go(func() {
+				r, _ := http.NewRequest("GET", url+path, nil)
+				if path == "/events" {
+					r.Header.Set("Accept", "text/event-stream")
+				}
+				res, err := client.Do(r)
+				if err != nil {
+					t.Errorf("%s: %v", path, err)
+					return
+				}
+				_, _ = io.Copy(io.Discard, res.Body)
+				res.Body.Close()
+			})
+			receive(t, path, h.entered)
+		}
+		if st := s.Stats(); st.InFlight != 3 || st.Conns != 1 {
+			t.Errorf("stats %+v", st)
+		}
+		s.BeginDrain(time.Now(), 0)
+		s.EndWindow()
+		eventually(t, "streams end", func() bool { return s.Stats().InFlight == 1 })
+		close(h.release)
+		wg.Wait()
+		eventually(t, "streams are forgotten", func() bool { s.mu.Lock(); defer s.mu.Unlock(); return len(s.streams) == 0 })
+		for path, want := range map[string]string{"/poll": ErrWindowOver.Error(), "/events": ErrWindowOver.Error(), "/slow": "<nil>"} {
+			if got, _ := h.causes.Load(path); got != want {
+				t.Errorf("%s: %v, want %s", path, got, want)
+			}
+		}
+	})
+}
+
+// A connection that comes after the window and asks for nothing is told too,
+// and holds up neither linger nor Shutdown.
+func TestHTTP2LateIdleConnection(t *testing.T) {
+	const prefaceAndSettings = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + "\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+	for _, linger := range []time.Duration{0, time.Hour} {
+		srv := &http.Server{Handler: http.HandlerFunc(hello), Protocols: new(http.Protocols)}
+		srv.Protocols.SetHTTP1(true)
+		srv.Protocols.SetUnencryptedHTTP2(true)
+		s := start(t, srv, Config{Linger: linger})
+		s.BeginDrain(time.Now(), 0)
+		s.EndWindow()
+		c := dial(t, s)
+		c.send(prefaceAndSettings[:10]) // not HTTP/2 yet when the first GOAWAY goes out
+		eventually(t, "has sent something", func() bool {
+			open := s.tracker.open()
+			return len(open) == 1 && open[0].used.Load()
+		})
+		down := make(chan error, 1)
+		go func() {
+			s.LingerOpen(context.Background())
+			_, err := s.Shutdown(context.Background())
+			down <- err
+		}()
+		if linger == 0 {
+			eventually(t, "Shutdown has begun", func() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.closing })
+		}
+		c.send(prefaceAndSettings[10:])
+		c.rest()
+		if err := receive(t, "Shutdown", down); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// What an HTTP/2 handler may do with its writer works after T0 too, and an
+// informational header does not say goodbye.
+func TestHTTP2WriterAfterDrain(t *testing.T) {
+	handle := func(w http.ResponseWriter, r *http.Request) {
+		if _, ok := w.(http.Pusher); !ok {
+			t.Error("no Pusher")
+		}
+		rc := http.NewResponseController(w)
+		if err := rc.SetWriteDeadline(time.Now().Add(patience)); err != nil {
+			t.Error(err)
+		}
+		w.WriteHeader(103)
+		switch r.URL.Path {
+		case "/flush":
+			if err := rc.Flush(); err != nil {
+				t.Error(err)
+			}
+		case "/flusher":
+			w.(http.Flusher).Flush()
+		case "/string":
+			_, _ = io.WriteString(w, "hello")
+		case "/status":
+			w.WriteHeader(404)
+		case "/nothing":
+		default:
+			hello(w, r)
+		}
+	}
+	both(t, Config{}, handle, func(t *testing.T, s *Server, url string, client *http.Client) {
+		s.EndWindow()
+		for _, path := range []string{"/flush", "/flusher", "/string", "/status", "/nothing", "/write"} {
+			fetch(t, client, url+path)
+		}
+		eventually(t, "every connection is told", func() bool { return s.Stats().Conns == 0 })
+	})
+}
+
+// The temporary files of a form are removed although the handler's request is
+// a copy.
+func TestHTTP2FormFilesAreRemoved(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("TMPDIR", dir)
+	handle := func(_ http.ResponseWriter, r *http.Request) {
+		if err := r.ParseMultipartForm(1); err != nil {
+			t.Error(err)
+		}
+		if files, _ := os.ReadDir(dir); len(files) == 0 {
+			t.Error("no temporary file: this test shows nothing")
+		}
+	}
+	both(t, Config{}, handle, func(t *testing.T, s *Server, url string, client *http.Client) {
+		var body bytes.Buffer
+		form := multipart.NewWriter(&body)
+		file, _ := form.CreateFormFile("f", "f")
+		_, _ = file.Write(make([]byte, 20<<20))
+		form.Close()
+		res, err := client.Post(url, form.FormDataContentType(), &body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		eventually(t, "files are removed", func() bool { files, _ := os.ReadDir(dir); return len(files) == 0 })
+	})
+}
+
+// A TLSNextProto of the user's own is left alone, HTTP/2 switched off too.
+func TestUsersNextProtoIsKept(t *testing.T) {
+	srv := &http.Server{Handler: http.HandlerFunc(hello), TLSConfig: serverTLS(), TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){}}
+	s := start(t, srv, Config{})
+	transport := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, ForceAttemptHTTP2: true}
+	defer transport.CloseIdleConnections()
+	res, err := (&http.Client{Transport: transport}).Get("https://" + s.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if res.ProtoMajor != 1 || len(srv.TLSNextProto) != 0 {
+		t.Errorf("%s, %d protocols", res.Proto, len(srv.TLSNextProto))
+	}
+	s.EndWindow()
+}
