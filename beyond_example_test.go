@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -106,10 +107,10 @@ func ExampleApp_Suspend() {
 	}
 	app.Suspend("the index is rebuilt")
 	code, body := get(app.Handler(), "/readyz")
-	fmt.Print(code, " ", body)
+	fmt.Println(code, strings.TrimSpace(body))
 	app.Resume()
 	code, body = get(app.Handler(), "/readyz")
-	fmt.Print(code, " ", body)
+	fmt.Println(code, strings.TrimSpace(body))
 	// Output:
 	// 503 {"status":"fail","checks":{"lifecycle":"suspended: the index is rebuilt"}}
 	// 200 {"status":"ok","checks":{}}
