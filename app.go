@@ -52,6 +52,7 @@ type App struct {
 	reloading   chan struct{} // holds a token while a reload runs
 	reloadAsked chan struct{} // holds a token while one is asked for
 
+	notifier  atomic.Pointer[notifier] // nil without a service manager
 	watchdog  atomic.Pointer[time.Timer]
 	doing     atomic.Pointer[string] // what the App waits for, for last words
 	cancelled atomic.Bool            // units have been told to stop
