@@ -76,7 +76,7 @@ func TestMediansAndIntervals(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := r.get("X/peer=us", clock)
+	s := r.get("X/peer=us", "sec/op")
 	if got := duration(s.Center) + " ± " + spread(s); got != "100 ns ± 10 %" {
 		t.Errorf("got %s", got)
 	}
