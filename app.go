@@ -56,7 +56,10 @@ type App struct {
 	doing     atomic.Pointer[string] // what the App waits for, for last words
 	cancelled atomic.Bool            // units have been told to stop
 	dying     atomic.Bool            // the process is being ended by force
-	words     sync.Mutex             // held while the termination log is written, and for nothing else
+
+	words        sync.Mutex // held while the termination log is written, and for nothing else; guards wordsWritten
+	wordsTurn    atomic.Uint64
+	wordsWritten uint64 // the turn of what stands there
 
 	// Set by Run, in its goroutine, before anything that reads them starts.
 	unitsCtx     context.Context
@@ -154,6 +157,7 @@ func New(cfg Config, opts ...Option) (*App, error) {
 	for _, opt := range opts {
 		opt(a)
 	}
+	a.mountStatusz()
 	a.errs = append(a.errs, a.mountAdmin())
 	if err := errors.Join(append([]error{cfg.Validate()}, a.errs...)...); err != nil {
 		return nil, err

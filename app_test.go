@@ -152,7 +152,7 @@ func TestRunReturnsThePrimaryCauseFirst(t *testing.T) {
 		"a signal that is to be told": {lifecycle.Config{ExitOnSignal: true}, func(r *rig) { r.signals <- syscall.SIGTERM }, "received signal: terminated", 143},
 		"SIGINT that is to be told":   {lifecycle.Config{ExitOnSignal: true}, func(r *rig) { r.signals <- os.Interrupt }, "received signal: interrupt", 130},
 		"no signal to tell":           {lifecycle.Config{ExitOnSignal: true}, func(r *rig) { r.Stop(nil) }, "", 0},
-		"Stop, then another":          {lifecycle.Config{}, func(r *rig) { r.Stop(errBoom); r.Stop(errors.New("later")); r.Stop(nil) }, "boom\nlater", 1},
+		"Stop, then another":          {lifecycle.Config{DrainWait: lifecycle.WaitAlways}, func(r *rig) { r.Stop(errBoom); r.Stop(errors.New("later")); r.Stop(nil) }, "boom\nlater", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -134,6 +134,11 @@ type Config struct {
 	// process managers and wrappers send some twice. Defaults to 250 ms.
 	SignalDebounce time.Duration `koanf:"signal_debounce" json:"signalDebounce"`
 
+	// LeaderRetry is how often a process that does not lead asks for the lease
+	// of each of its leader-elected units ([App.Lead]), with a jitter of up to a
+	// fifth more. Defaults to 2 s.
+	LeaderRetry time.Duration `koanf:"leader_retry" json:"leaderRetry"`
+
 	// ExitOnSignal makes Run return the signal that stopped it, so that
 	// [ExitCode] gives 128+n. It is for work that runs to completion: a Job
 	// whose pod exits 0 on SIGTERM counts as complete.
@@ -159,6 +164,11 @@ type Config struct {
 	// "/dev/termination-log"; "off" writes none.
 	TerminationLog string `koanf:"termination_log" json:"terminationLog"`
 
+	// StatuszOff leaves /statusz out of what the health address serves. It shows
+	// the units, servers and probes by name and the texts of their errors, to
+	// whoever reaches that address. Defaults to false: it is served.
+	StatuszOff bool `koanf:"statusz_off" json:"statuszOff"`
+
 	// AdminToken switches on what operators may ask for on the health address:
 	// the preStop hook and Suspend and Resume of readiness, see [App.Handler].
 	// Whoever sends it as a bearer token may stop the process. 16 to 1024
@@ -170,6 +180,13 @@ type Config struct {
 	// and is read again for every request, because a mounted Secret changes.
 	// Defaults to none.
 	AdminTokenFile string `koanf:"admin_token_file" json:"adminTokenFile"`
+
+	// MemoryLimitRatio is the part of the control group's memory limit that the
+	// garbage collector may count on, as with GOMEMLIMIT, which wins when it is
+	// set. More than 0 and at most 1; 0.9 leaves room for what the runtime does
+	// not count. A limit that is in force already stays, and the one set here
+	// stays when Run returns. Defaults to 0: none is set.
+	MemoryLimitRatio float64 `koanf:"memory_limit_ratio" json:"memoryLimitRatio"`
 }
 
 // Margin is the time between the end of the shutdown and the watchdog. It counts
@@ -216,6 +233,7 @@ func (c Config) WithDefaults() Config {
 	def(&c.AcceptQuiet, min(time.Second, on(c.Linger)/2))
 	def(&c.ProbeTimeout, 900*time.Millisecond)
 	def(&c.SignalDebounce, 250*time.Millisecond)
+	def(&c.LeaderRetry, 2*time.Second)
 	return c
 }
 
@@ -248,6 +266,7 @@ func (c Config) Validate() error {
 		{"GoAwayAfter", c.GoAwayAfter, false}, {"AcceptQuiet", c.AcceptQuiet, false}, {"Linger", c.Linger, false},
 		{"ShutdownGrace", c.ShutdownGrace, true}, {"UnitSlice", c.UnitSlice, false}, {"HookSlice", c.HookSlice, false},
 		{"MinSlice", c.MinSlice, false}, {"ProbeTimeout", c.ProbeTimeout, true}, {"SignalDebounce", c.SignalDebounce, false},
+		{"LeaderRetry", c.LeaderRetry, true},
 		{"TerminationGrace", c.TerminationGrace, false}, {"LivenessGrace", c.LivenessGrace, false},
 		{"StartupGrace", c.StartupGrace, false}, {"PreStop", c.PreStop, false},
 	} {
@@ -269,6 +288,9 @@ func (c Config) Validate() error {
 	case WaitAuto, WaitAlways, WaitNever:
 	default:
 		bad("DrainWait is %q, want %q, %q or %q", c.DrainWait, WaitAuto, WaitAlways, WaitNever)
+	}
+	if r := c.MemoryLimitRatio; !(r >= 0 && r <= 1) { // NaN is neither
+		bad("MemoryLimitRatio is %v, want 0 (off) or more, up to 1; 0.9 is usual", r)
 	}
 	switch {
 	case c.AdminToken != "" && c.AdminTokenFile != "":

@@ -99,7 +99,7 @@ func (a *App) die(why string, code int) {
 	// be what we are here for.
 	go a.enterKilled(errors.New(why))
 	var written sync.WaitGroup
-	written.Go(func() { a.lastWords(fmt.Sprintf("%s: %s", PhaseKilled, why), true) })
+	written.Go(func() { a.lastWords(fmt.Sprintf("%s: %s", PhaseKilled, why), finalWords) })
 	written.Go(func() {
 		// The dump comes apart and last: of a million goroutines it takes a while.
 		_, _ = fmt.Fprintf(a.stderr, "lifecycle: %s: %s; exit status %d\n\n", a.cfg.Name, why, code)

@@ -52,7 +52,7 @@ const KindApp = "app"
 // Phase returns the phase that the App is in.
 func (a *App) Phase() Phase { return a.phases.State() }
 
-// lastReached is Phase for who must not take a lock: while the machine is stuck
+// lastReached is Phase for who must not take a lock. While the machine is stuck
 // it is the phase before.
 func (a *App) lastReached() Phase {
 	last := PhaseCreated

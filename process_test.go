@@ -65,7 +65,8 @@ func tryLaunch(t *testing.T, scenario string, cfg Config, change ...func(*exec.C
 			p.cmd.Env = append(p.cmd.Env, v)
 		}
 	}
-	p.cmd.Env = append(p.cmd.Env, scenarioEnv+"="+scenario, configEnv+"="+string(text))
+	// The race detector would have every process wait a second at its end.
+	p.cmd.Env = append(p.cmd.Env, "GORACE=atexit_sleep_ms=0", scenarioEnv+"="+scenario, configEnv+"="+string(text))
 	p.cmd.Stdout, p.cmd.Stderr = p.out, p.out
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a terminal of the test's is none of its business
 	p.cmd.WaitDelay = patience
@@ -98,11 +99,12 @@ func (p *process) await(text string) {
 	}
 }
 
-// says checks what the process has written by now.
+// says checks what the process writes. What it wrote by two ways, its log and
+// its output, comes in no order, so text that is not there yet may come.
 func (p *process) says(texts ...string) {
 	p.t.Helper()
 	for _, text := range texts {
-		if !strings.Contains(p.out.String(), text) {
+		if !p.out.await(text) {
 			p.t.Errorf("the process did not say %q", text)
 		}
 	}

@@ -50,6 +50,9 @@ func (a *App) Run(parent context.Context) error {
 		unwatch()
 	}()
 	defer a.disarmWatchdog()
+	if a.early != nil {
+		a.stopNow(a.early)
+	}
 	if err := a.refusals(); err != nil {
 		a.log.Error("nothing was started", "error", err)
 		a.requestStop(stopRequest{reason: "refused registrations", cause: err, err: err})
@@ -68,11 +71,8 @@ func (a *App) Run(parent context.Context) error {
 		errors.As(cause, &req.signal) // a SignalContext saw the signal before we did: it is that signal
 		a.requestStop(req)
 	}
-	switch {
-	case parent.Err() != nil:
+	if parent.Err() != nil {
 		ended()
-	case a.early != nil:
-		a.requestStop(*a.early)
 	}
 	defer context.AfterFunc(parent, ended)()
 
@@ -147,17 +147,35 @@ func (a *App) run(base context.Context) (hurried bool) {
 func (a *App) requestStop(req stopRequest) (first bool) {
 	a.mu.Lock()
 	switch {
-	case a.request != nil || !a.sealed && a.early != nil:
+	case a.request != nil || a.early != nil:
 		a.mu.Unlock()
 		return false
 	case !a.sealed:
-		a.early = &req
+		a.early = &req // and Run begins with it
 		a.mu.Unlock()
 		return true
 	}
+	if on := a.blocking(); req.err == nil && on != "" && a.lastReached() == PhaseStarting {
+		// A start that does not get there is mostly why somebody asks.
+		req.reason += " (while starting, waiting for " + on + ")"
+	}
 	a.request, a.t0 = &req, time.Now()
 	a.mu.Unlock()
+	a.begin(req)
+	return true
+}
 
+// stopNow makes the request that came before Run the first.
+func (a *App) stopNow(early *stopRequest) {
+	a.mu.Lock()
+	a.request, a.t0 = early, time.Now()
+	a.mu.Unlock()
+	a.begin(*early)
+}
+
+// begin tells everybody that the stop has begun. It is called once, and without
+// a lock.
+func (a *App) begin(req stopRequest) {
 	a.armWatchdog()
 	a.reg.setDraining(a.cfg.DrainReadiness == ReadinessDown)
 	for _, s := range a.servers {
@@ -167,7 +185,6 @@ func (a *App) requestStop(req stopRequest) (first bool) {
 	close(a.stopping)
 	close(a.draining)
 	a.log.Info("stopping", "reason", req.reason)
-	return true
 }
 
 // stopCause returns what began the stop: nil before it, and when nothing is

@@ -13,6 +13,8 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
+	"os/signal"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -38,6 +40,7 @@ func init() {
 		"log reader":     logReader,
 		"stuck":          stuck,
 		"signal context": signalContext,
+		"child fails":    childFails,
 	} {
 		scenarios[name] = program
 	}
@@ -381,6 +384,21 @@ func reload() int {
 		}
 		return nil
 	})
+	if mode() == "slow start" { // until SIGUSR1
+		a.Go("slow", func(ctx context.Context) error {
+			begin := make(chan os.Signal, 1)
+			signal.Notify(begin, syscall.SIGUSR1)
+			defer signal.Stop(begin)
+			say("slow begins")
+			for len(a.reloadAsked) == 0 {
+				time.Sleep(time.Millisecond)
+			}
+			say("hangup seen")
+			<-begin
+			MarkStarted(ctx)
+			return untilStopped(ctx)
+		}, WithStartCondition())
+	}
 	a.OnReload("behind", func(context.Context) error { say("reload %d, behind", count.Load()); return nil })
 	return runApp(context.Background(), a)
 }
@@ -465,6 +483,14 @@ func stuck() int {
 type holder struct{ *ownWorker }
 
 func (holder) HoldRestarts() { hangForEver() }
+
+// childFails has a child whose exit status is to be its own.
+func childFails() int {
+	a := scenarioApp().OnShutdown("db", sayHook).Go("child", func(ctx context.Context) error {
+		return exec.CommandContext(ctx, "/bin/sh", "-c", "exit 42").Run()
+	})
+	return runApp(context.Background(), a)
+}
 
 // signalContext works under a SignalContext.
 func signalContext() int {

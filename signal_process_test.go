@@ -35,7 +35,7 @@ func TestSignalDuringStartRollsBackWhatHadStarted(t *testing.T) {
 		reached bool // the unit behind the one that is waited for has been started
 	}{
 		{"start condition", 0, true}, // start conditions are waited for once all are started
-		{"Start", ExitStuck, false}, // it never comes back, and is abandoned
+		{"Start", ExitStuck, false},  // it never comes back, and is abandoned
 		{"probe", 0, true},
 	} {
 		t.Run(c.mode, func(t *testing.T) {
@@ -308,23 +308,4 @@ func fullPipeOf(t *testing.T) (r, w *os.File) {
 		t.Fatal(err)
 	}
 	return p.r, p.w
-}
-
-// terminationFile is what the kubelet mounts into a container.
-func terminationFile(t *testing.T) string {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "termination-log")
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
-
-func read(t *testing.T, path string) string {
-	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"sync"
 	"time"
 
@@ -23,6 +24,7 @@ func (a *App) start(group *errgroup.Group) bool {
 		return false
 	}
 	a.enter(PhaseStarting, nil)
+	a.limitMemory(os.DirFS("/"))
 	a.reg.setGate(StateUnknown, "starting")
 	err := a.startHealth()
 	for i := 0; err == nil && i < len(a.servers) && !a.isStopping(); i++ {
@@ -266,8 +268,8 @@ func (a *App) retireServers(base context.Context, end time.Time, hurried bool) {
 // stopUnits cancels the units' context and waits until each unit has returned,
 // until end. What has not is abandoned.
 func (a *App) stopUnits(base context.Context, end time.Time) {
+	a.cancelled.Store(true) // those that have not ended are what is waited for
 	a.nowDoing("")
-	a.cancelled.Store(true)
 	cause := a.request.cause
 	if cause == nil {
 		cause = ErrStopRequested
@@ -283,17 +285,21 @@ func (a *App) stopUnits(base context.Context, end time.Time) {
 	var wg sync.WaitGroup
 	for _, u := range a.units {
 		if u.launched.Load() && !u.isFunction() {
-			wg.Go(func() { a.stopUnit(ctx, u) })
+			wg.Go(func() {
+				a.stopUnit(ctx, u)
+				a.terminationLog() // names those that are left
+			})
 		}
 	}
 	// For functions the context is all that a stop is. Only those that have not
 	// minded it are stopped, in goroutines of their own like all others.
 	for _, u := range a.units {
-		if !u.launched.Load() || !u.isFunction() {
+		if !u.launched.Load() || !u.isFunction() || u.ended.Load() {
 			continue
 		}
 		select {
 		case <-u.over:
+			a.terminationLog()
 		case <-ctx.Done():
 			wg.Go(func() { a.stopUnit(ctx, u) })
 		}
