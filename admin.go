@@ -194,7 +194,8 @@ func (a *App) servePreStop(w http.ResponseWriter, req *http.Request) {
 	// deleted while it works must not count as complete.
 	a.requestStop(stopRequest{reason: "the preStop hook was called", signal: &SignalError{syscall.SIGTERM}})
 	// The window may be longer than the server grants an ordinary answer.
-	if err := http.NewResponseController(w).SetWriteDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
+	rc := http.NewResponseController(w)
+	if err := rc.SetWriteDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		a.log.Warn("preStop: the answer may not get through", "error", err)
 	}
 	select {
@@ -205,6 +206,7 @@ func (a *App) servePreStop(w http.ResponseWriter, req *http.Request) {
 		return // the drain goes on
 	}
 	newAnswer(http.StatusOK, typeText, []byte("the drain window is over\n")).write(w, req)
+	_ = rc.Flush() // now: the health server may close as soon as this returns
 }
 
 func (a *App) serveSuspend(w http.ResponseWriter, req *http.Request) {

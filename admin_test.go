@@ -39,7 +39,7 @@ func adminRig(t *testing.T, cfg lifecycle.Config) *rig {
 	return newRig(t, cfg)
 }
 
-func (r *rig) preStopAfter(d time.Duration, ctx context.Context) {
+func (r *rig) preStopAfter(ctx context.Context, d time.Duration) {
 	r.after(d, func() {
 		r.mark("preStop called")
 		code, body := call(ctx, r.Handler(), http.MethodGet, "/admin/prestop")
@@ -50,7 +50,7 @@ func (r *rig) preStopAfter(d time.Duration, ctx context.Context) {
 func TestPreStopIsTheWindowAndTheSignalAfterItAddsNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := adminRig(t, lifecycle.Config{})
-		r.preStopAfter(time.Second, t.Context())
+		r.preStopAfter(t.Context(), time.Second)
 		// What a kubelet does: the hook, and SIGTERM once it has returned.
 		go func() {
 			<-r.Reached(lifecycle.PhaseDraining)
@@ -83,8 +83,8 @@ func TestPreStopIsTheWindowAndTheSignalAfterItAddsNone(t *testing.T) {
 func TestSignalDuringPreStopSkipsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := adminRig(t, lifecycle.Config{})
-		r.preStopAfter(time.Second, t.Context())
-		r.preStopAfter(3*time.Second, t.Context()) // a second caller joins the first
+		r.preStopAfter(t.Context(), time.Second)
+		r.preStopAfter(t.Context(), 3*time.Second) // a second caller joins the first
 		r.signalAfter(2*time.Second, syscall.SIGTERM)
 		if err := r.Run(context.Background()); err != nil {
 			t.Error(err)
@@ -103,7 +103,7 @@ func TestPreStopGoesOnWhenTheCallerHangsUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := adminRig(t, lifecycle.Config{})
 		ctx, hangUp := context.WithCancel(t.Context())
-		r.preStopAfter(time.Second, ctx)
+		r.preStopAfter(ctx, time.Second)
 		r.after(2*time.Second, hangUp)
 		if err := r.Run(context.Background()); err != nil {
 			t.Error(err)
@@ -118,7 +118,7 @@ func TestPreStopWhileStartingReturnsWithoutAWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := adminRig(t, lifecycle.Config{})
 		r.Go("slow", untilCancelled, lifecycle.WithStartCondition())
-		r.preStopAfter(time.Second, t.Context())
+		r.preStopAfter(t.Context(), time.Second)
 		if err := r.Run(context.Background()); err != nil {
 			t.Error(err)
 		}
@@ -133,7 +133,7 @@ func TestPreStopWhileStartingReturnsWithoutAWindow(t *testing.T) {
 func TestPreStopOfAJobIsNotCompletion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := adminRig(t, lifecycle.Config{ExitOnSignal: true})
-		r.preStopAfter(time.Second, t.Context())
+		r.preStopAfter(t.Context(), time.Second)
 		if code := lifecycle.ExitCode(r.Run(context.Background())); code != 143 {
 			t.Errorf("exit code %d, want that of SIGTERM: 143", code)
 		}

@@ -52,12 +52,14 @@ type App struct {
 	reloading   chan struct{} // holds a token while a reload runs
 	reloadAsked chan struct{} // holds a token while one is asked for
 
+	notifier  atomic.Pointer[notifier] // nil without a service manager
 	watchdog  atomic.Pointer[time.Timer]
 	doing     atomic.Pointer[string] // what the App waits for, for last words
 	cancelled atomic.Bool            // units have been told to stop
 	dying     atomic.Bool            // the process is being ended by force
 
-	words        sync.Mutex // held while the termination log is written, and for nothing else; guards wordsWritten
+	words        sync.Mutex  // held while the termination log is written, and for nothing else; guards wordsWritten
+	hasLog       atomic.Bool // there is a termination log
 	wordsTurn    atomic.Uint64
 	wordsWritten uint64 // the turn of what stands there
 

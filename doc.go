@@ -27,6 +27,8 @@
 //   - [App.Supervise]: the function is run again when it fails, with backoff and a
 //     budget. As in suture.
 //   - [App.Serve] and [App.GRPC]: a server whose clients lose no request.
+//   - [App.Lead]: the function runs while this process has a lease, in one process
+//     at a time.
 //   - [App.Add]: any worker.Worker.
 //
 // [App.OnDrain] lets go of what lives elsewhere, [App.OnShutdown] closes what
@@ -35,7 +37,7 @@
 //
 // # The timeline of a stop
 //
-// A stop is requested by a signal, by the parent context, by a unit that fails,
+// A stop is requested by a signal, by a preStop hook ([App.Handler]), by the parent context, by a unit that fails,
 // by an Actor that returns, or by [App.Stop]. It always goes the same way:
 //
 //	T0                      readiness down, liveness up whatever its checks say; Draining closes;

@@ -99,11 +99,12 @@ func (p *process) await(text string) {
 	}
 }
 
-// says checks what the process has written by now.
+// says checks what the process writes. What it wrote by two ways, its log and
+// its output, comes in no order, so text that is not there yet may come.
 func (p *process) says(texts ...string) {
 	p.t.Helper()
 	for _, text := range texts {
-		if !strings.Contains(p.out.String(), text) {
+		if !p.out.await(text) {
 			p.t.Errorf("the process did not say %q", text)
 		}
 	}

@@ -34,6 +34,17 @@ type stopRequest struct {
 // every unit, drainer and hook has returned or was abandoned, with its name in
 // the error. A second Run returns [ErrAlreadyRun] at once.
 //
+// When NOTIFY_SOCKET is set (systemd, Type=notify or notify-reload) the service
+// manager is told: READY=1 when the phase running is entered, which is when
+// everything has started; readiness does not count, because it may wait for
+// services that systemd starts after this one. STOPPING=1 at T0, with
+// EXTEND_TIMEOUT_USEC for all of the stop, so that TimeoutStopSec does not cut
+// the drain. RELOADING=1 with MONOTONIC_USEC around a reload. STATUS= with each
+// phase. WATCHDOG=1 at half of WATCHDOG_USEC while liveness passes, when
+// WATCHDOG_PID is this process or unset. The variables are removed from the
+// environment, so that no child speaks for its parent; of two Apps in a process
+// the first that runs takes the socket.
+//
 // Registrations that were refused are returned before anything starts. With a
 // parent that is cancelled already nothing starts either, and Run returns nil
 // once the shutdown hooks have run: what they close was opened before.
@@ -41,6 +52,7 @@ func (a *App) Run(parent context.Context) error {
 	if !a.seal() {
 		return ErrAlreadyRun
 	}
+	a.findLog()
 	a.queue.Start()
 	// Before any code of the user's, so that no signal from here on is lost, and
 	// until the log is written, because its reader may be gone.
@@ -59,6 +71,7 @@ func (a *App) Run(parent context.Context) error {
 		<-a.stopping // also when somebody else was first
 		return a.finish(err)
 	}
+	defer a.notifyServiceManager()()
 
 	base := context.WithValue(context.WithoutCancel(parent), appKey{}, a)
 	a.unitsCtx, a.cancelUnits = context.WithCancelCause(base)
@@ -184,6 +197,7 @@ func (a *App) begin(req stopRequest) {
 	a.guardPipe()
 	close(a.stopping)
 	close(a.draining)
+	a.notifier.Load().stopping(a.cfg.total()) // one that comes now looks at stopping itself
 	a.log.Info("stopping", "reason", req.reason)
 }
 
