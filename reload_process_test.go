@@ -28,7 +28,8 @@ func TestHangupReloads(t *testing.T) {
 	_, _ = in.w.WriteString("the file is broken\n")
 	p.await("reload 1, behind") // one that fails does not keep the others from it
 	p.await("reload 2 begins")
-	p.says(`msg="reload failed, the old state stays" reload=config`, "the file is broken")
+	p.await(`msg="reload failed, the old state stays" reload=config`)
+	p.await("the file is broken")
 	_, _ = in.w.WriteString(strings.Repeat("ok\n", 5))
 	p.await("reload 2, behind")
 	p.await("msg=reloaded reload=config")

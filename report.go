@@ -190,6 +190,9 @@ const finalWords = math.MaxUint64
 // at each step of the teardown, and as each unit ends. It may be called
 // concurrently: what is written last knows of every change before it.
 func (a *App) terminationLog() {
+	if !a.hasLog.Load() {
+		return // nobody reads it, and a life has many steps
+	}
 	turn := a.wordsTurn.Add(1)
 	a.lastWords(a.lifeInBrief(), turn)
 }
@@ -197,7 +200,7 @@ func (a *App) terminationLog() {
 // lifeInBrief is the phase, why it stops or has stopped, for how long it did,
 // and what it waits for or ended with.
 func (a *App) lifeInBrief() string {
-	phase := a.lastReached() // a reader of phases that hangs must not hold this up
+	phase := a.lastReached() // which waits for no reader of phases
 	words := string(phase)
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -234,18 +237,24 @@ func (a *App) stopTimesLocked() string {
 	return " (" + strings.Join(times, ", ") + ")"
 }
 
+// findLog looks, as Run begins, whether there is a termination log: a kubelet
+// makes it before it makes the process.
+func (a *App) findLog() {
+	if a.cfg.TerminationLog == "off" {
+		return
+	}
+	info, err := os.Stat(a.cfg.TerminationLog)
+	a.hasLog.Store(err == nil && info.Mode().IsRegular()) // not outside of Kubernetes, mostly
+}
+
 // lastWords overwrites the termination log, if there is one. The file is the
 // kubelet's, mounted into the container: it must not be created or replaced.
 // Anything but a regular file is left alone; to open a pipe could take for ever.
 // Words whose turn is over, because later ones were written, are dropped. Once
 // the process is being ended by force only the final ones are written.
 func (a *App) lastWords(words string, turn uint64) {
-	path := a.cfg.TerminationLog
-	if path == "off" {
+	if !a.hasLog.Load() {
 		return
-	}
-	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
-		return // not in Kubernetes, mostly
 	}
 	a.words.Lock()
 	defer a.words.Unlock()
@@ -253,7 +262,7 @@ func (a *App) lastWords(words string, turn uint64) {
 		return
 	}
 	a.wordsWritten = turn
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
+	f, err := os.OpenFile(a.cfg.TerminationLog, os.O_WRONLY|os.O_TRUNC, 0)
 	if err != nil {
 		return
 	}

@@ -52,6 +52,7 @@ func (a *App) Run(parent context.Context) error {
 	if !a.seal() {
 		return ErrAlreadyRun
 	}
+	a.findLog()
 	a.queue.Start()
 	// Before any code of the user's, so that no signal from here on is lost, and
 	// until the log is written, because its reader may be gone.

@@ -112,8 +112,9 @@ func service() int {
 	return runApp(context.Background(), a)
 }
 
-// hangForEver is where what hangs is found in a dump.
-func hangForEver() {
+// hangForEver is where what hangs is found in a dump, once it has said so.
+func hangForEver(words string) {
+	say("%s", words)
 	for { // and not select: the runtime ends a program in which nothing can happen
 		time.Sleep(time.Hour)
 	}
@@ -126,8 +127,7 @@ func hangingHook() int {
 		opts = append(opts, WithLogger(slog.New(slog.NewTextHandler(fullPipe(), nil))))
 	}
 	a := scenarioApp(opts...).Go("work", sayUnit).OnShutdown("stuck", func(context.Context) error {
-		say("hook begins")
-		hangForEver()
+		hangForEver("hook begins")
 		return nil
 	})
 	if mode() == "start" {
@@ -139,8 +139,7 @@ func hangingHook() int {
 	if mode() == "lock" { // whoever it is, and for whatever reason
 		a.Go("locker", func(context.Context) error {
 			a.mu.Lock()
-			say("locked")
-			hangForEver()
+			hangForEver("locked")
 			return nil
 		})
 	}
@@ -182,8 +181,7 @@ func stoppedBy() int {
 	defer cancel(nil)
 	a := scenarioApp()
 	a.OnShutdown("stuck", func(context.Context) error {
-		say("hook begins")
-		hangForEver()
+		hangForEver("hook begins")
 		return nil
 	})
 	a.Go("work", func(ctx context.Context) error {
@@ -312,7 +310,7 @@ func rollback() int {
 			return untilStopped(ctx) // it never calls MarkStarted
 		}, WithStartCondition())
 	case "Start":
-		a.Add(newOwnWorker("slow", func() { say("slow begins"); hangForEver() }, nil))
+		a.Add(newOwnWorker("slow", func() { hangForEver("slow begins") }, nil))
 	case "probe":
 		a.Probe("slow", ProbeFunc(func(ctx context.Context) error {
 			say("slow begins")
@@ -348,7 +346,7 @@ func twoApps() int {
 		say("nobody reads this")
 		return 3
 	}
-	hangForEver()
+	hangForEver("hangs")
 	return 3
 }
 
@@ -356,7 +354,7 @@ func twoApps() int {
 func notRun() int {
 	a := scenarioApp().Go("work", untilStopped).OnReload("config", func(context.Context) error { return nil })
 	say("made an app that is %s", a.Phase())
-	hangForEver()
+	hangForEver("hangs")
 	return 3
 }
 
@@ -440,12 +438,12 @@ func stuck() int {
 	var stopping atomic.Bool
 	switch what, _, _ := strings.Cut(mode(), "+"); what {
 	case "State while it starts":
-		a.Add(newOwnWorker("wedged", nil, func() { say("ready to be stuck"); hangForEver() }))
+		a.Add(newOwnWorker("wedged", nil, func() { hangForEver("ready to be stuck") }))
 		a.Go("behind", untilStopped)
 	case "State while it stops":
 		a.Add(newOwnWorker("wedged", nil, func() {
 			if stopping.Load() {
-				hangForEver()
+				hangForEver("hangs")
 			}
 		}))
 		a.Go("work", func(ctx context.Context) error {
@@ -459,8 +457,7 @@ func stuck() int {
 			<-a.Reached(PhaseRunning)
 			go func() {
 				_, _ = a.phases.Wait(ctx, func(p Phase) bool {
-					say("ready to be stuck")
-					hangForEver()
+					hangForEver("ready to be stuck")
 					return false
 				})
 			}()
@@ -482,7 +479,7 @@ func stuck() int {
 
 type holder struct{ *ownWorker }
 
-func (holder) HoldRestarts() { hangForEver() }
+func (holder) HoldRestarts() { hangForEver("hangs") }
 
 // childFails has a child whose exit status is to be its own.
 func childFails() int {
@@ -500,7 +497,7 @@ func signalContext() int {
 		stop()
 		stop()
 		say("stopped: %v", context.Cause(ctx))
-		hangForEver()
+		hangForEver("hangs")
 	case "twice at once":
 		_ = syscall.Kill(os.Getpid(), syscall.SIGTERM)
 		_ = syscall.Kill(os.Getpid(), syscall.SIGINT)
@@ -516,6 +513,6 @@ func signalContext() int {
 	say("ready")
 	<-ctx.Done()
 	say("cause: %v", context.Cause(ctx))
-	hangForEver()
+	hangForEver("hangs")
 	return 3
 }

@@ -297,9 +297,9 @@ func (a *App) stopUnits(base context.Context, end time.Time) {
 		if !u.launched.Load() || !u.isFunction() || u.ended.Load() {
 			continue
 		}
+		a.terminationLog() // without those that have ended by now
 		select {
 		case <-u.over:
-			a.terminationLog()
 		case <-ctx.Done():
 			wg.Go(func() { a.stopUnit(ctx, u) })
 		}

@@ -28,7 +28,9 @@ func TestKilledProcessLeavesPhaseAndCause(t *testing.T) {
 			}
 			p := launch(t, c.scenario, cfg, env(modeEnv, c.mode))
 			if strings.Contains(c.want, "signal") {
-				p.await("phase running")
+				// The event of the phase comes a moment earlier, and a signal
+				// in that moment is one while it starts.
+				eventually(t, "running", func() bool { return read(t, cfg.TerminationLog) == "svc: running" })
 				p.signal(syscall.SIGTERM)
 			}
 			eventually(t, c.until, func() bool { return strings.HasPrefix(read(t, cfg.TerminationLog), c.until) })

@@ -14,6 +14,10 @@ func TestConventions(t *testing.T) {
 			{Path: "."},
 			{Path: "probes"},
 			{Path: "units"},
+			{Path: "serving"},
+			{Path: "stop"},
+			{Path: "internal/..."},
+			{Path: "cmd/benchdoc", Imports: []string{"golang.org/x/perf"}, Brings: []string{"..."}},
 		},
 		Requires: []conventions.Require{
 			{Module: "github.com/pleme-io/lifecycle-go", TestOnly: true},
@@ -27,6 +31,7 @@ func TestConventions(t *testing.T) {
 			{Module: "go.uber.org/fx", TestOnly: true},
 			{Module: "golang.org/x/sync", TestOnly: true},
 			{Module: "go.uber.org/goleak", TestOnly: true},
+			{Module: "golang.org/x/perf"},
 		},
 	})
 }

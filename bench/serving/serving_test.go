@@ -38,16 +38,15 @@ func (h *counting) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write(body)
 }
 
-// server serves h on ln until stop.
+// server serves srv on ln until stop.
 type server struct {
 	peer  string
-	serve func(tb testing.TB, ln net.Listener, h http.Handler) (stop func())
+	serve func(tb testing.TB, ln net.Listener, srv *http.Server) (stop func())
 }
 
 var servers = []server{{"net-http", plain}, {"lifecycle-go", tracked}}
 
-func plain(tb testing.TB, ln net.Listener, h http.Handler) func() {
-	srv := &http.Server{Handler: h}
+func plain(tb testing.TB, ln net.Listener, srv *http.Server) func() {
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(ln) }()
 	return func() {
@@ -60,7 +59,7 @@ func plain(tb testing.TB, ln net.Listener, h http.Handler) func() {
 	}
 }
 
-func tracked(tb testing.TB, ln net.Listener, h http.Handler) func() {
+func tracked(tb testing.TB, ln net.Listener, srv *http.Server) func() {
 	a, err := lifecycle.New(lifecycle.Config{
 		HealthAddr: lifecycle.HealthOff, TerminationLog: "off",
 		DrainInterval: lifecycle.Off, Linger: lifecycle.Off,
@@ -68,7 +67,7 @@ func tracked(tb testing.TB, ln net.Listener, h http.Handler) func() {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	a.Serve("http", &http.Server{Handler: h}, lifecycle.WithListener(ln))
+	a.Serve("http", srv, lifecycle.WithListener(ln))
 	result := make(chan error, 1)
 	go func() { result <- a.Run(context.Background()) }()
 	<-a.Reached(lifecycle.PhaseRunning)
@@ -89,7 +88,7 @@ func BenchmarkRequest(b *testing.B) {
 		b.Run("peer="+s.peer, func(b *testing.B) {
 			h := new(counting)
 			ln := newListener()
-			defer s.serve(b, ln, h)()
+			defer s.serve(b, ln, &http.Server{Handler: h})()
 			nc := newScript(b.N)
 			b.ReportAllocs()
 			b.ResetTimer()
@@ -118,7 +117,7 @@ func BenchmarkRequestTCP(b *testing.B) {
 				b.Fatal(err)
 			}
 			h := new(counting)
-			defer s.serve(b, ln, h)()
+			defer s.serve(b, ln, &http.Server{Handler: h})()
 			nc, err := net.Dial("tcp", ln.Addr().String())
 			if err != nil {
 				b.Fatal(err)
@@ -141,6 +140,50 @@ func BenchmarkRequestTCP(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkTracking is the handler that net/http calls and nothing of net/http:
+// the user's own, and the App's around that, with a request that came over a
+// connection of the App's.
+func BenchmarkTracking(b *testing.B) {
+	for _, s := range servers {
+		b.Run("peer="+s.peer, func(b *testing.B) {
+			var calls int
+			arrived, release := make(chan *http.Request), make(chan struct{})
+			h := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				if calls++; calls == 1 {
+					arrived <- r
+					<-release
+				}
+			})
+			srv := &http.Server{Handler: h}
+			ln := newListener()
+			defer s.serve(b, ln, srv)()
+			ln.offer <- newScript(1)
+			r := <-arrived
+			defer close(release)
+			around := srv.Handler // what serving has made of it
+			var w http.ResponseWriter = discard{make(http.Header)}
+			b.ReportAllocs()
+			b.ResetTimer()
+			report := cpu.Measure(b)
+			for range b.N {
+				around.ServeHTTP(w, r)
+			}
+			report()
+			b.StopTimer()
+			if calls != b.N+1 {
+				b.Fatalf("the handler was called %d times, want %d", calls, b.N+1)
+			}
+		})
+	}
+}
+
+// discard is a ResponseWriter that costs nothing.
+type discard struct{ header http.Header }
+
+func (d discard) Header() http.Header         { return d.header }
+func (d discard) Write(p []byte) (int, error) { return len(p), nil }
+func (d discard) WriteHeader(int)             {}
 
 // script is a connection whose peer has sent n requests, one after the other,
 // and then closes. Reads never wait.

@@ -124,8 +124,8 @@ type stop struct {
 	at  time.Time
 }
 
-// mustLoseNothing fails the test for every request that was lost, and when the
-// clients were never sent away, because then nothing was put to the test.
+// mustLoseNothing prints the account and fails the test for every request that
+// was lost.
 func mustLoseNothing(t *testing.T, stops []stop, ledgers ...*ledger) {
 	t.Helper()
 	for _, l := range ledgers {
@@ -133,6 +133,29 @@ func mustLoseNothing(t *testing.T, stops []stop, ledgers ...*ledger) {
 		if lost, sent := l.lost(); lost > 0 {
 			t.Errorf("%s: %d of %d requests lost:\n%s", l.kind, lost, sent, l.explain(stops, 20))
 		}
+	}
+}
+
+// mustLoseSome is for a control: it prints the account and fails the test when
+// it is blind.
+func mustLoseSome(t *testing.T, ledgers ...*ledger) {
+	t.Helper()
+	all := 0
+	for _, l := range ledgers {
+		t.Log(l)
+		lost, _ := l.lost()
+		all += lost
+	}
+	if all == 0 {
+		t.Error("nothing is lost where requests have to be: the test is blind")
+	}
+}
+
+// mustHaveDrained fails the test when clients never met a server that drains:
+// then nothing was put to the test.
+func mustHaveDrained(t *testing.T, ledgers ...*ledger) {
+	t.Helper()
+	for _, l := range ledgers {
 		if l.seen() == 0 {
 			t.Errorf("%s: no server ever sent a client away: the drain was not put to the test", l.kind)
 		}

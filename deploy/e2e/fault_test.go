@@ -199,7 +199,7 @@ func TestStuckStart(t *testing.T) {
 		code int
 		says []string
 	}{
-		"start":  {0, []string{"received signal: terminated", "unit slow to start"}},
+		"start":  {0, []string{"stopped: received signal: terminated", "waiting for unit slow to start"}},
 		"return": {70, []string{"unit slow", "did not return"}},
 	} {
 		t.Run(never, func(t *testing.T) {

@@ -19,17 +19,14 @@ type deployment struct {
 	replicas int
 	args     []string
 	env      map[string]string
-	label    string // of the Service that it stands behind; defaults to the name
 	grace    int    // terminationGracePeriodSeconds; defaults to 30
 	lifetime object // the container's lifecycle hooks
 	memory   string // a limit
+	traffic  string // the Service's externalTrafficPolicy; defaults to Cluster
 	startups int    // how often the startup probe may fail; defaults to 120
 }
 
 func (d deployment) object() object {
-	if d.label == "" {
-		d.label = d.name
-	}
 	if d.grace == 0 {
 		d.grace = 30
 	}
@@ -59,7 +56,6 @@ func (d deployment) object() object {
 	if d.memory != "" {
 		container["resources"] = object{"limits": object{"memory": d.memory}}
 	}
-	labels := object{"deployment": d.name, "behind": d.label}
 	return object{
 		"apiVersion": "apps/v1", "kind": "Deployment", "metadata": object{"name": d.name},
 		"spec": object{
@@ -67,7 +63,7 @@ func (d deployment) object() object {
 			"selector": object{"matchLabels": object{"deployment": d.name}},
 			"strategy": object{"rollingUpdate": object{"maxSurge": 1, "maxUnavailable": 0}},
 			"template": object{
-				"metadata": object{"labels": labels},
+				"metadata": object{"labels": object{"deployment": d.name}},
 				"spec": object{
 					"terminationGracePeriodSeconds": d.grace, "automountServiceAccountToken": false, "enableServiceLinks": false,
 					"containers": []object{container},
@@ -154,7 +150,11 @@ func (c *cluster) deploy(t *testing.T, d deployment) *deployed {
 			t.Error(err)
 		}
 	})
-	c.apply(t, d.object(), service(d.name, object{"behind": d.name}))
+	svc := service(d.name, object{"deployment": d.name})
+	if d.traffic != "" {
+		svc["spec"].(object)["externalTrafficPolicy"] = d.traffic
+	}
+	c.apply(t, d.object(), svc)
 	up := &deployed{cluster: c, name: d.name, addr: c.nodePort(t, d.name), pods: c.watchPods(t, "deployment="+d.name)}
 	return up
 }
