@@ -37,8 +37,9 @@
 //
 // # The timeline of a stop
 //
-// A stop is requested by a signal, by a preStop hook ([App.Handler]), by the parent context, by a unit that fails,
-// by an Actor that returns, or by [App.Stop]. It always goes the same way:
+// A stop is requested by a signal, by a preStop hook ([App.Handler]), by the
+// parent context, by a unit that fails, by an Actor that returns, or by
+// [App.Stop]. It always goes the same way:
 //
 //	T0                      readiness down, liveness up whatever its checks say; Draining closes;
 //	                        HTTP/1.x responses carry Connection: close; drainers start;

@@ -195,9 +195,9 @@ func (a *App) begin(req stopRequest) {
 		s.BeginDrain(a.t0, on(a.cfg.DrainInterval))
 	}
 	a.guardPipe()
+	a.notifier.Load().stopping(a.cfg.total())
 	close(a.stopping)
 	close(a.draining)
-	a.notifier.Load().stopping(a.cfg.total()) // one that comes now looks at stopping itself
 	a.log.Info("stopping", "reason", req.reason)
 }
 

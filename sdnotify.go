@@ -53,7 +53,7 @@ func (a *App) notifyServiceManager() (stop func()) {
 		return a.t0.Add(a.cfg.total())
 	}}
 	a.notifier.Store(n)
-	if a.isStopping() { // a signal was quicker
+	if !n.stopBy().IsZero() { // a signal was quicker
 		n.stopping(a.cfg.total())
 	}
 	n.ended.Go(n.speak)
