@@ -220,7 +220,7 @@ func raise() int {
 	if mode() == "log handler" {
 		opts = append(opts, WithLogger(slog.New(raisingHandler{slog.NewTextHandler(os.Stderr, nil)})))
 	}
-	var ctx context.Context = context.Background()
+	ctx := context.Background()
 	if mode() == "parent context" {
 		ctx = raisingContext{ctx}
 	}
