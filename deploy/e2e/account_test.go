@@ -13,7 +13,8 @@ import (
 // ledger accounts for every request of one kind of client. All methods may be
 // called concurrently.
 type ledger struct {
-	kind string
+	kind   string
+	onLoss func() // called for each loss, may be nil; it must not wait
 
 	mu       sync.Mutex // guards what follows
 	sent     int
@@ -69,6 +70,9 @@ func (l *ledger) enter(a answer, want int) {
 		why = a.err.Error()
 	}
 	l.losses = append(l.losses, loss{a.sent, now, a.conn, why})
+	if l.onLoss != nil {
+		l.onLoss()
+	}
 }
 
 // lost returns how many requests were lost, and how many were sent.

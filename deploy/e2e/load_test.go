@@ -32,12 +32,13 @@ type load struct {
 	clients sync.WaitGroup
 }
 
-// startLoad sets the crowds to work on addr. Call stop.
-func startLoad(ctx context.Context, addr string, crowds ...crowd) *load {
+// startLoad sets the crowds to work on addr. Call stop. onLoss may be nil.
+func startLoad(ctx context.Context, addr string, onLoss func(), crowds ...crowd) *load {
 	ctx, cancel := context.WithTimeout(ctx, maxLoad)
 	l := &load{cancel: cancel}
 	for _, c := range crowds {
 		led := newLedger(c.kind)
+		led.onLoss = onLoss
 		l.ledgers = append(l.ledgers, led)
 		for range c.number {
 			l.clients.Go(func() {

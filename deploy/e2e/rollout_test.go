@@ -43,7 +43,7 @@ func TestRollingRestarts(t *testing.T) {
 	met := make(map[string]*ledger) // the last of each kind, or one that met a server that drains
 	for i, crowds := range rounds {
 		t.Run(fmt.Sprintf("%d", i+1), func(t *testing.T) {
-			load := startLoad(t.Context(), d.addr, crowds...)
+			load := d.load(t, crowds...)
 			defer load.stop()
 			pause(t.Context(), 3*time.Second)
 			d.restart(t)
@@ -68,7 +68,7 @@ func TestDeleteAndScale(t *testing.T) {
 	d := c.deploy(t, c.serviceOf("scaling", 3))
 	d.pods.onStop = c.slow(t)
 	d.ready(t)
-	load := startLoad(t.Context(), d.addr, keepAlive, newConns, replays, sse, sockets)
+	load := d.load(t, keepAlive, newConns, replays, sse, sockets)
 	defer load.stop()
 	pause(t.Context(), 3*time.Second)
 	d.must(t, "delete", "pod", d.pods.running()[0].name, "--wait=false")
@@ -90,7 +90,7 @@ func TestControlPlainServer(t *testing.T) {
 	d := c.deploy(t, deployment{name: "plain", image: c.app, replicas: 3, args: []string{"-server=plain"}})
 	d.pods.onStop = c.slow(t)
 	d.ready(t)
-	load := startLoad(t.Context(), d.addr, keepAlive, newConns, replays)
+	load := startLoad(t.Context(), d.addr, nil, keepAlive, newConns, replays)
 	defer load.stop()
 	pause(t.Context(), 3*time.Second)
 	d.restart(t)

@@ -15,7 +15,7 @@ func TestHandlersThatWatchTheirContext(t *testing.T) {
 	d.pods.onStop = c.slow(t)
 	d.ready(t)
 	idle := between(0, 300*time.Millisecond)
-	load := startLoad(t.Context(), d.addr,
+	load := d.load(t,
 		crowd{"HTTP/1 1.5 s", 12, http1("/work?note=e2e&sleep=1.5s", 201, idle)},
 		crowd{"HTTP/1 1.5 s fresh", 4, fresh("/work?note=e2e&sleep=1.5s", 201, idle)},
 		crowd{"HTTP/2 1.5 s", 8, http2("/work?note=e2e&sleep=1.5s", 201, idle)})
@@ -70,7 +70,7 @@ func (d *deployed) unreadyBeforeClosed(t *testing.T, one *pod, stopIt func()) en
 	slices := d.watchEndpoints(t, d.name, slow)
 	eventually(t, "the endpoint to be ready", func() bool { return slices.isReady(one.uid) })
 	p := d.process(t, one)
-	load := startLoad(t.Context(), d.addr, keepAlive, newConns, replays)
+	load := d.load(t, keepAlive, newConns, replays)
 	defer load.stop()
 	pause(t.Context(), 3*time.Second)
 	slow()
@@ -105,7 +105,11 @@ func TestSingleReplica(t *testing.T) {
 				name: "single-" + tt.readiness + "-" + strings.ToLower(tt.traffic), image: c.app, grace: 45, traffic: tt.traffic,
 				args: []string{"-start-after=6s", "-drain-interval=15s", "-drain-readiness=" + tt.readiness},
 			}).ready(t)
-			load := startLoad(t.Context(), d.addr, keepAlive, newConns, replays)
+			onLoss := d.evidence(t)
+			if tt.readiness == "down" {
+				onLoss = nil // there will be some
+			}
+			load := startLoad(t.Context(), d.addr, onLoss, keepAlive, newConns, replays)
 			defer load.stop()
 			pause(t.Context(), 3*time.Second)
 			one := d.pods.only(t)
@@ -148,14 +152,11 @@ func TestPreStop(t *testing.T) {
 			spec := c.serviceOf("prestop-"+name, 2)
 			key, value, _ := strings.Cut(hook.env, "=")
 			spec.env[key] = value
-			// The listener closes half of Linger after the window at the latest,
-			// so that one window and two are told apart.
-			spec.env["SERVICE_LINGER"] = "5s"
 			spec.lifetime = object{"preStop": hook.lifetime}
 			d := c.deploy(t, spec)
 			d.pods.onStop = c.slow(t)
 			d.ready(t)
-			load := startLoad(t.Context(), d.addr, keepAlive, newConns, replays)
+			load := d.load(t, keepAlive, newConns, replays)
 			defer load.stop()
 			pause(t.Context(), 3*time.Second)
 			one := d.pods.running()[0]
@@ -183,6 +184,7 @@ func TestPreStop(t *testing.T) {
 			if before := t0.Sub(deleted); before < hook.before {
 				t.Errorf("T0 comes %v after the deletion, want %v or more", before, hook.before)
 			}
+			// At the latest it closes half of Linger, 2.5 s, after the window.
 			if window := closed.Sub(t0); window < 5*time.Second || window > 10*time.Second {
 				t.Errorf("the listener closes %v after T0, want one window of 5 s and less than two", window)
 			}
