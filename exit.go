@@ -34,7 +34,7 @@ func ExitCode(err error) int {
 	return 1
 }
 
-// joined is the type of what errors.Join returns. Of such a list the first part
+// joinType is the type of what errors.Join returns. Of such a list the first part
 // alone counts; the parts of any other error that wraps several, as fmt.Errorf
 // makes it, are about one and the same thing.
 var joinType = reflect.TypeOf(errors.Join(io.EOF))
