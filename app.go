@@ -198,7 +198,9 @@ func (a *App) Probe(name string, p Probe, opts ...ProbeOption) *App {
 // failed before. Hooks run also when the App never got to run, because what they
 // close was mostly opened before.
 func (a *App) OnShutdown(name string, fn func(context.Context) error) *App {
-	if a.register("shutdown hook", name, fn == nil) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.registerLocked("shutdown hook", name, fn == nil) {
 		a.hooks.Add(name, fn)
 	}
 	return a

@@ -21,6 +21,7 @@ func TestRegistrationFaultsAreCollectedAndNothingStarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, lifecycle.Config{HookSlice: 2 * time.Second, MinSlice: 900 * time.Millisecond})
 		no := func(context.Context) error { t.Error("something was started"); return nil }
+		closed := func(context.Context) error { r.mark("hook"); return nil }
 		var nilProbe lifecycle.ProbeFunc
 		var nilDrain lifecycle.DrainFunc
 		r.Go("twice", no).Go("twice", no).
@@ -33,7 +34,7 @@ func TestRegistrationFaultsAreCollectedAndNothingStarts(t *testing.T) {
 			Serve("web", nil).
 			GRPC("rpc", nil, nil, nil).
 			OnDrain("d", nil).OnDrain("df", nilDrain).
-			OnShutdown("h", nil).OnShutdown("h1", no).OnShutdown("h1", no).OnShutdown("h2", no).OnShutdown("h3", no).
+			OnShutdown("h", nil).OnShutdown("h1", closed).OnShutdown("h1", no).OnShutdown("h2", closed).OnShutdown("h3", closed).
 			OnReload("r", nil).
 			Probe("p", nil).Probe("pf", nilProbe).Probe("", lifecycle.ProbeFunc(no))
 		err := r.Run(t.Context())
@@ -47,7 +48,8 @@ func TestRegistrationFaultsAreCollectedAndNothingStarts(t *testing.T) {
 		if r.Phase() != lifecycle.PhaseFailed {
 			t.Errorf("it is %s", r.Phase())
 		}
-		r.Stop(nil) // does nothing, and arms nothing
+		r.wantTrail("0s hook", "0s hook", "0s hook") // what they close was opened before
+		r.Stop(nil)                                  // does nothing, and arms nothing
 	})
 }
 
@@ -109,7 +111,7 @@ func TestNewRefusesSenselessConfig(t *testing.T) {
 		"readiness":      {lifecycle.Config{DrainReadiness: "up"}, []string{`DrainReadiness is "up"`, `"down"`, `"serving"`}},
 		"address":        {lifecycle.Config{HealthAddr: "8081"}, []string{`HealthAddr is "8081"`, "host:port"}},
 		"slices":         {lifecycle.Config{ShutdownGrace: 4 * s, Linger: 2 * s, UnitSlice: 2 * s, HookSlice: s}, []string{"2s + 2s + 1s = 5s", "ShutdownGrace, which is 4s"}},
-		"quiet":          {lifecycle.Config{AcceptQuiet: 9 * s}, []string{"AcceptQuiet (9s)", "Linger (5s)"}},
+		"quiet":          {lifecycle.Config{AcceptQuiet: 9 * s}, []string{"AcceptQuiet (9s)", "half of Linger (2.5s)"}},
 		"min slice":      {lifecycle.Config{MinSlice: 9 * s}, []string{"MinSlice (9s)", "HookSlice (5s)"}},
 		"drain min":      {lifecycle.Config{DrainMin: 9 * s}, []string{"DrainMin (9s)", "DrainInterval (5s)"}},
 		"pod grace":      {lifecycle.Config{TerminationGrace: 26 * s}, []string{"0s + 5s + 20s + 2s = 27s", "TerminationGrace", "gives 26s"}},

@@ -9,8 +9,7 @@ import (
 	"time"
 )
 
-// Off turns a duration of [Config] off, where zero would give its default. In a
-// configuration file that is written as 0.
+// Off turns a duration of [Config] off, where zero gives its default.
 const Off time.Duration = -1
 
 // DrainReadiness says what /readyz answers while the App drains.
@@ -316,8 +315,8 @@ func (c Config) Validate() error {
 		bad("Linger + UnitSlice + HookSlice is %v + %v + %v = %v, and has to fit into ShutdownGrace, which is %v",
 			on(c.Linger), on(c.UnitSlice), on(c.HookSlice), sum, c.ShutdownGrace)
 	}
-	if on(c.AcceptQuiet) > on(c.Linger) {
-		bad("AcceptQuiet (%v) is longer than Linger (%v), in which it has to fit", on(c.AcceptQuiet), on(c.Linger))
+	if on(c.AcceptQuiet) > on(c.Linger)/2 {
+		bad("AcceptQuiet (%v) is longer than half of Linger (%v), after which the listeners close in any case", on(c.AcceptQuiet), on(c.Linger)/2)
 	}
 	if on(c.MinSlice) > on(c.HookSlice) {
 		bad("MinSlice (%v) is longer than HookSlice (%v), which all hooks share", on(c.MinSlice), on(c.HookSlice))

@@ -26,7 +26,7 @@
 //     makes it return. As in oklog/run.
 //   - [App.Supervise]: the function is run again when it fails, with backoff and a
 //     budget. As in suture.
-//   - [App.Serve] and [App.GRPC]: a server whose clients lose no request.
+//   - [App.Serve] and [App.GRPC]: a server that lets its clients go before it does.
 //   - [App.Lead]: the function runs while this process has a lease, in one process
 //     at a time.
 //   - [App.Add]: any worker.Worker.
@@ -39,7 +39,8 @@
 //
 // A stop is requested by a signal, by a preStop hook ([App.Handler]), by the
 // parent context, by a unit that fails, by an Actor that returns, or by
-// [App.Stop]. It always goes the same way:
+// [App.Stop]. It always goes the same way, except that an App which is still
+// starting has nobody to drain for: what has started is taken down at once.
 //
 //	T0                      readiness down, liveness up whatever its checks say; Draining closes;
 //	                        HTTP/1.x responses carry Connection: close; drainers start;

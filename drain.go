@@ -30,10 +30,9 @@ func (f DrainFunc) Drain(ctx context.Context) error { return f(ctx) }
 // names it and where it stood; a panic is an error too. Use it for what lives
 // elsewhere, and [App.OnShutdown] for what lives here.
 func (a *App) OnDrain(name string, d Drainable) *App {
-	fn, isFunc := d.(DrainFunc)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.registerLocked("drainer", name, d == nil || isFunc && fn == nil) {
+	if a.registerLocked("drainer", name, isNil(d)) {
 		a.drainers = append(a.drainers, hook{name, d.Drain})
 	}
 	return a

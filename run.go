@@ -45,7 +45,7 @@ type stopRequest struct {
 // environment, so that no child speaks for its parent; of two Apps in a process
 // the first that runs takes the socket.
 //
-// Registrations that were refused are returned before anything starts. With a
+// Registrations that were refused are returned, and nothing starts. With a
 // parent that is cancelled already nothing starts either, and Run returns nil
 // once the shutdown hooks have run: what they close was opened before.
 func (a *App) Run(parent context.Context) error {
@@ -69,6 +69,11 @@ func (a *App) Run(parent context.Context) error {
 		a.log.Error("nothing was started", "error", err)
 		a.requestStop(stopRequest{reason: "refused registrations", cause: err, err: err})
 		<-a.stopping // also when somebody else was first
+		// What the hooks close was mostly opened before.
+		hooksErr := a.hooks.runUntil(context.WithoutCancel(parent), time.Now().Add(a.cfg.ShutdownGrace))
+		if hooksErr != nil {
+			err = errors.Join(err, hooksErr)
+		}
 		return a.finish(err)
 	}
 	defer a.notifyServiceManager()()
@@ -113,12 +118,13 @@ func (a *App) refusals() error {
 	errs := append([]error(nil), a.errs...)
 	errs = append(errs, a.reg.errs())
 	slice := a.cfg.MinSlice
-	if hooks := len(a.hooks.hooks); hooks > 0 {
+	if hooks := a.hooks.len(); hooks > 0 {
 		share := on(a.cfg.HookSlice) / time.Duration(hooks)
 		switch {
 		case slice == 0:
 			slice = min(time.Second, share)
 		case slice > share:
+			defer func() { a.hooks.minSlice = share }() // they still run
 			errs = append(errs, fmt.Errorf("config: MinSlice is %v, which %d shutdown hooks do not get out of HookSlice, which is %v", slice, hooks, on(a.cfg.HookSlice)))
 		}
 	}
@@ -143,9 +149,7 @@ func (a *App) run(base context.Context) (hurried bool) {
 
 	a.nowDoing("restarts to be held")
 	for _, u := range a.units {
-		if r, ok := u.Worker.(interface{ HoldRestarts() }); ok {
-			r.HoldRestarts()
-		}
+		u.holdRestarts()
 	}
 	a.nowDoing("")
 	a.enter(PhaseDraining, a.request.cause)
@@ -191,13 +195,13 @@ func (a *App) stopNow(early *stopRequest) {
 func (a *App) begin(req stopRequest) {
 	a.armWatchdog()
 	a.reg.setDraining(a.cfg.DrainReadiness == ReadinessDown)
+	a.guardPipe()
+	a.notifier.Load().stopping(a.cfg.total())
+	close(a.stopping) // before anything that a server could hold up
+	close(a.draining)
 	for _, s := range a.servers {
 		s.BeginDrain(a.t0, on(a.cfg.DrainInterval))
 	}
-	a.guardPipe()
-	a.notifier.Load().stopping(a.cfg.total())
-	close(a.stopping)
-	close(a.draining)
 	a.log.Info("stopping", "reason", req.reason)
 }
 
@@ -254,15 +258,20 @@ func (a *App) collect(hooksErr error) error {
 	errs := []error{primary}
 	for _, u := range a.units {
 		u.mu.Lock()
-		if u.err != nil && !errors.Is(primary, u.err) {
-			errs = append(errs, u.err)
-		}
+		err := u.err
 		u.mu.Unlock()
+		if err != nil && !errors.Is(primary, err) {
+			errs = append(errs, err)
+		}
 	}
 	for _, out := range a.drained {
 		errs = append(errs, out.err)
 	}
-	errs = append(errs, a.further...)
+	for _, err := range a.further {
+		if !errors.Is(primary, err) { // some say it twice
+			errs = append(errs, err)
+		}
+	}
 	return errors.Join(append(errs, hooksErr)...)
 }
 

@@ -136,7 +136,7 @@ func TestRequestInFlightFinishesAfterTheWindow(t *testing.T) {
 
 func TestRequestThatNeverEndsIsCutAndCounted(t *testing.T) {
 	cfg := small()
-	cfg.ShutdownGrace, cfg.Linger = 2*time.Second, 200*time.Millisecond
+	cfg.ShutdownGrace, cfg.Linger = 2*time.Second, 300*time.Millisecond
 	r := newRig(t, cfg)
 	ended := make(chan error, 1)
 	r.Serve("http", &http.Server{Addr: "127.0.0.1:0", Handler: http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
@@ -252,7 +252,7 @@ func TestGRPCServerIsWalkedThroughTheDrain(t *testing.T) {
 				t.Fatal(err)
 			}
 			cfg := small()
-			cfg.ShutdownGrace, cfg.Linger = 2*time.Second, 200*time.Millisecond
+			cfg.ShutdownGrace, cfg.Linger = 2*time.Second, 300*time.Millisecond
 			r := newRig(t, cfg)
 			var mu sync.Mutex
 			var events []string

@@ -86,7 +86,7 @@ func (a *App) startHealth() error {
 	go func() {
 		defer close(a.healthEnded)
 		if err := h.serve(); err != nil {
-			a.requestStop(stopRequest{reason: err.Error(), cause: err, err: err})
+			a.fail(err)
 		}
 	}()
 	return nil
@@ -95,6 +95,11 @@ func (a *App) startHealth() error {
 // closeHealth ends the health server and the periodic checks, as the last of
 // all, by end.
 func (a *App) closeHealth(end time.Time) {
+	// Whoever still reads from it, and a check that hangs, is not worth the rest
+	// of the grace.
+	if soon := time.Now().Add(time.Second); soon.Before(end) {
+		end = soon
+	}
 	ctx, cancel := context.WithDeadline(context.Background(), end)
 	defer cancel()
 	if a.health != nil {
@@ -127,13 +132,28 @@ func (a *App) lookOnce() {
 	a.reg.ready(ctx)
 }
 
-// everReady reports whether readiness was ever found up.
+// everReady reports whether anybody may count on the App: readiness was found up
+// once, or somebody has connected, whatever the probes say.
 func (a *App) everReady() bool {
+	for _, s := range a.servers {
+		if s.Stats().Accepted > 0 {
+			return true
+		}
+	}
 	select {
 	case <-a.reg.firstReady:
 		return true
 	default:
 		return false
+	}
+}
+
+// fail stops the App with err, which is told even when it is stopping already.
+func (a *App) fail(err error) {
+	if !a.requestStop(stopRequest{reason: err.Error(), cause: err, err: err}) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.further = append(a.further, err)
 	}
 }
 
@@ -167,6 +187,10 @@ func (a *App) launch(u *unit, group *errgroup.Group) error {
 		select {
 		case err = <-result:
 		case <-a.stopping:
+			select {
+			case err = <-result: // it came together with the stop
+			default:
+			}
 		}
 	}
 	if err != nil {
@@ -189,7 +213,13 @@ func (a *App) awaitStarted(u *unit) {
 	}
 	waiting := "unit " + u.name + " to start"
 	a.nowDoing(waiting)
-	if begun(u.State().Status) {
+	defer func() {
+		s := u.state().Status
+		if s == worker.StatusFailed || s == worker.StatusKilled || u.endsApp && s.Terminal() {
+			<-a.stopping // its watch is about to ask for that
+		}
+	}()
+	if begun(u.state().Status) {
 		return
 	}
 	a.reg.setGate(StateUnknown, "starting: waiting for "+waiting)
@@ -204,7 +234,7 @@ func (a *App) awaitStarted(u *unit) {
 	// A worker that keeps its own account can only be asked.
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	for !begun(u.State().Status) {
+	for !begun(u.state().Status) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -215,19 +245,24 @@ func (a *App) awaitStarted(u *unit) {
 
 // watch waits for the end of a unit and says what it means.
 func (a *App) watch(u *unit) {
+	done, err := u.done()
 	select {
-	case <-u.Done():
+	case <-done:
 	case <-u.over: // it was given up
 		return
 	}
-	status, err := u.State().Status, u.Err()
-	if status != worker.StatusFailed && status != worker.StatusKilled {
+	status := u.state().Status
+	failed := err != nil || status == worker.StatusFailed || status == worker.StatusKilled
+	if !failed {
 		u.finish(nil)
 		a.log.Info("unit ended", "unit", u.name, "status", string(status))
 		if u.endsApp {
 			a.requestStop(stopRequest{reason: "actor " + u.name + " returned"})
 		}
 		return
+	}
+	if err == nil {
+		err = u.lastErr()
 	}
 	err = fmt.Errorf("unit %s: %w", u.name, err)
 	u.finish(err)
@@ -310,14 +345,10 @@ func (a *App) stopUnits(base context.Context, end time.Time) {
 func (a *App) stopUnit(ctx context.Context, u *unit) {
 	// A worker bounds its own Stop; twice the time that it gets for that is
 	// for one that does not keep its contract.
-	over := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		time.AfterFunc(2*settle, func() { close(over) })
-	})
-	defer stop()
-	out := await(u.name+": Stop", time.Now(), over, func() error { return u.Stop(ctx) })
+	out := awaitFor(u.name+": Stop", time.Now(), ctx.Done(), 3*settle, func() error { return u.Stop(ctx) })
+	done, _ := u.done() // an error of that has been its end
 	select {
-	case <-u.Done():
+	case <-done:
 		<-u.over // its watch has seen it
 	default:
 		err := out.err
@@ -331,8 +362,9 @@ func (a *App) stopUnit(ctx context.Context, u *unit) {
 		return
 	}
 	u.mu.Lock()
-	defer u.mu.Unlock()
-	if !errors.Is(u.err, out.err) {
+	err := u.err
+	u.mu.Unlock() // before the App's lock: a report takes them the other way round
+	if !errors.Is(err, out.err) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.further = append(a.further, fmt.Errorf("unit %s: %w", u.name, out.err))

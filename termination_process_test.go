@@ -75,7 +75,6 @@ func TestWatchdogEndsAStopThatIsStuck(t *testing.T) {
 		{"State while it starts", "unit wedged to start"},
 		{"State while it stops", "unit wedged"},
 		{"predicate", "the change of phase to draining"},
-		{"HoldRestarts", "restarts to be held"},
 		{"State while it stops+log", "unit wedged"},
 		{"predicate+log", "the change of phase to draining"},
 	} {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fsm"
+	"github.com/pleme-io/lifecycle-go/internal/safe"
 )
 
 // BaseWorker is the part that all workers have in common: the status, who
@@ -184,12 +185,15 @@ func (b *BaseWorker) Finish(err error) {
 	b.finishLocked(err)
 }
 
-// means reports whether err is just the word that ctx was cancelled.
+// means reports whether err is just the word that ctx was cancelled, by itself
+// or in all of its parts: a failure does not vanish because it was joined with
+// that word.
 func means(ctx context.Context, err error) bool {
-	if errors.Is(err, context.DeadlineExceeded) {
-		return false
+	cause := context.Cause(ctx)
+	if safe.Same(cause, context.DeadlineExceeded) {
+		cause = context.Canceled // a deadline that passed is a failure
 	}
-	return errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))
+	return safe.Only(err, func(e error) bool { return safe.Same(e, context.Canceled) || safe.Same(e, cause) })
 }
 
 // finishLocked walks to the final status. Where no edge leads there directly

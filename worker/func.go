@@ -13,7 +13,8 @@ import (
 type Func struct {
 	BaseWorker
 	fn     func(context.Context) error
-	marked bool // it is Running when the function says so, not before
+	marked bool        // it is Running when the function says so, not before
+	met    atomic.Bool // and it has
 
 	goid   atomic.Uint64
 	cancel context.CancelCauseFunc
@@ -24,8 +25,9 @@ type Func struct {
 type FuncOption func(*Func)
 
 // WithStartCondition keeps the worker Starting until its function calls
-// [MarkStarted] with the context that it was given. Without it a worker is
-// Running as soon as its function was called.
+// [MarkStarted] with the context that it was given. Returning nil before that is
+// a failure, [ErrStartCondition]. Without it a worker is Running as soon as its
+// function was called.
 func WithStartCondition() FuncOption { return func(f *Func) { f.marked = true } }
 
 // NewFunc returns a worker that runs fn. The context that fn gets is cancelled
@@ -65,15 +67,24 @@ func (f *Func) Start(ctx context.Context) error {
 	f.cancel = cancel
 	given := maskStarted(own) // the mark of an enclosing worker is not this one's to set
 	if f.marked {
-		given = context.WithValue(own, startedKey{}, f.MarkRunning)
+		given = context.WithValue(own, startedKey{}, f.mark)
 	} else {
 		f.MarkRunning()
 	}
 	safe.Go(f.Name(), func() error { return f.fn(given) }, f.goid.Store, func(err error) {
+		if err == nil && f.marked && !f.met.Load() && own.Err() == nil {
+			err = ErrStartCondition
+		}
 		f.Finish(err)
 		cancel(nil)
 	})
 	return nil
+}
+
+// mark notes that the start condition is met.
+func (f *Func) mark() {
+	f.met.Store(true)
+	f.MarkRunning()
 }
 
 func maskStarted(ctx context.Context) context.Context {

@@ -133,7 +133,10 @@ type handler struct {
 	to slog.Handler
 }
 
-func (h *handler) Enabled(ctx context.Context, l slog.Level) bool { return h.to.Enabled(ctx, l) }
+func (h *handler) Enabled(ctx context.Context, l slog.Level) (on bool) {
+	_ = safe.Do("log handler", func() error { on = h.to.Enabled(ctx, l); return nil }) // one that panics is off
+	return on
+}
 
 func (h *handler) Handle(ctx context.Context, r slog.Record) error {
 	if h.q.put(&record{h.to, context.WithoutCancel(ctx), r.Clone()}) {
