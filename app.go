@@ -58,10 +58,11 @@ type App struct {
 	cancelled atomic.Bool            // units have been told to stop
 	dying     atomic.Bool            // the process is being ended by force
 
-	words        sync.Mutex  // held while the termination log is written, and for nothing else; guards wordsWritten
+	words        sync.Mutex  // held while the termination log is written, and for nothing else; guards what is written
 	hasLog       atomic.Bool // there is a termination log
 	wordsTurn    atomic.Uint64
 	wordsWritten uint64 // the turn of what stands there
+	wordsSaid    string // and what that is
 
 	// Set by Run, in its goroutine, before anything that reads them starts.
 	unitsCtx     context.Context

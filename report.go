@@ -187,7 +187,7 @@ const finalWords = math.MaxUint64
 
 // terminationLog writes where the App is and what is known to be wrong, so that
 // even a process that is killed leaves a cause. It is rewritten at each phase,
-// at each step of the teardown, and as each unit ends. It may be called
+// at each step of the teardown, and soon after a unit ends. It may be called
 // concurrently: what is written last knows of every change before it.
 func (a *App) terminationLog() {
 	if !a.hasLog.Load() {
@@ -262,6 +262,10 @@ func (a *App) lastWords(words string, turn uint64) {
 		return
 	}
 	a.wordsWritten = turn
+	if words == a.wordsSaid {
+		return
+	}
+	a.wordsSaid = words
 	f, err := os.OpenFile(a.cfg.TerminationLog, os.O_WRONLY|os.O_TRUNC, 0)
 	if err != nil {
 		return

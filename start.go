@@ -328,15 +328,25 @@ func (a *App) stopUnits(base context.Context, end time.Time) {
 	}
 	// For functions the context is all that a stop is. Only those that have not
 	// minded it are stopped, in goroutines of their own like all others.
+	// Those behind one that is stuck end meanwhile, and the last words are to
+	// name the one.
+	look := time.NewTicker(settle)
+	defer look.Stop()
 	for _, u := range a.units {
 		if !u.launched.Load() || !u.isFunction() || u.ended.Load() {
 			continue
 		}
 		a.terminationLog() // without those that have ended by now
-		select {
-		case <-u.over:
-		case <-ctx.Done():
-			wg.Go(func() { a.stopUnit(ctx, u) })
+		for waiting := true; waiting; {
+			select {
+			case <-u.over:
+				waiting = false
+			case <-ctx.Done():
+				waiting = false
+				wg.Go(func() { a.stopUnit(ctx, u) })
+			case <-look.C:
+				a.terminationLog()
+			}
 		}
 	}
 	wg.Wait()

@@ -84,38 +84,51 @@ func TestTerminationLogIsRewrittenAtEachStep(t *testing.T) {
 // A process that is killed while units stop leaves the names of those that are
 // left, and not of those that have ended.
 func TestTerminationLogNamesTheUnitsThatAreLeft(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		path := terminationFile(t)
-		a := testApp(t, Config{TerminationLog: path, DrainInterval: Off}, nil)
-		for i, name := range []string{"prompt", "slow", "slower"} {
-			a.Go(name, func(ctx context.Context) error {
-				<-ctx.Done()
-				time.Sleep(time.Duration(i) * time.Second)
-				return nil
+	type unit struct {
+		name  string
+		takes time.Duration
+	}
+	prompt, slow, slower := unit{"prompt", 0}, unit{"slow", time.Second}, unit{"slower", 2 * time.Second}
+	const stopping = "svc: stopping: App.Stop was called; waiting for "
+	for name, tt := range map[string]struct {
+		units []unit
+		want  []string // after half a second, and after one and a half
+	}{
+		"the slowest last":  {[]unit{prompt, slow, slower}, []string{stopping + "unit slow, unit slower", stopping + "unit slower"}},
+		"the slowest first": {[]unit{slower, slow, prompt}, []string{stopping + "unit slower, unit slow", stopping + "unit slower"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				path := terminationFile(t)
+				a := testApp(t, Config{TerminationLog: path, DrainInterval: Off}, nil)
+				for _, u := range tt.units {
+					a.Go(u.name, func(ctx context.Context) error {
+						<-ctx.Done()
+						time.Sleep(u.takes)
+						return nil
+					})
+				}
+				ended := make(chan error)
+				go func() { ended <- a.Run(context.Background()) }()
+				synctest.Wait()
+				a.Stop(nil)
+				for _, want := range tt.want {
+					time.Sleep(time.Second / 2)
+					synctest.Wait()
+					if got := read(t, path); got != want {
+						t.Errorf("the termination log is %q, want %q", got, want)
+					}
+					time.Sleep(time.Second / 2)
+				}
+				if err := <-ended; err != nil {
+					t.Error(err)
+				}
+				if got, want := read(t, path), "svc: stopped: App.Stop was called (draining 0s, stopping 2s)"; got != want {
+					t.Errorf("the termination log is %q, want %q", got, want)
+				}
 			})
-		}
-		ended := make(chan error)
-		go func() { ended <- a.Run(context.Background()) }()
-		synctest.Wait()
-		a.Stop(nil)
-		for _, want := range []string{
-			"svc: stopping: App.Stop was called; waiting for unit slow, unit slower",
-			"svc: stopping: App.Stop was called; waiting for unit slower",
-		} {
-			time.Sleep(time.Second / 2)
-			synctest.Wait()
-			if got := read(t, path); got != want {
-				t.Errorf("the termination log is %q, want %q", got, want)
-			}
-			time.Sleep(time.Second / 2)
-		}
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-		if got, want := read(t, path), "svc: stopped: App.Stop was called (draining 0s, stopping 2s)"; got != want {
-			t.Errorf("the termination log is %q, want %q", got, want)
-		}
-	})
+		})
+	}
 }
 
 // A start that does not get there is mostly why it is stopped.
