@@ -73,7 +73,7 @@ var targets = []target{
 	{
 		text:   "Starting and stopping units is ahead of fx",
 		judge:  func(r *results) (string, verdict) { return aheadOfSpawners(r, "fx", us) },
-		reason: "Starting and stopping units is not clearly ahead of fx for all sizes. What fx takes once, for its container, is outweighed by what it takes for each hook only slowly: it runs them one after the other, while a thousand units here are two thousand goroutines, and this run's intervals are wide.",
+		reason: "Starting and stopping units is not clearly ahead of fx for all sizes: where the intervals overlap, this run cannot tell the two apart.",
 	},
 	{
 		text:   "Starting and stopping units is ahead of suture",
