@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -67,7 +68,8 @@ func (r *results) page() ([]byte, error) {
 		s.tables(r, p)
 	}
 	if len(r.missing) > 0 {
-		return nil, fmt.Errorf("these were not measured: %s", strings.Join(r.missing, ", "))
+		slices.Sort(r.missing)
+		return nil, fmt.Errorf("these were not measured: %s", strings.Join(slices.Compact(r.missing), ", "))
 	}
 	return []byte(b.String()), nil
 }
@@ -120,7 +122,7 @@ func planes(r *results, p func(string, ...any), bench string) {
 }
 
 func slow(r *results, p func(string, ...any)) {
-	p("\n| | 99 % answered after | answered in 1 s | runs of the check | at once | goroutines |\n| --- | --- | --- | --- | --- | --- |")
+	p("\n| | 99 %% answered after | answered in 1 s | runs of the check | at once | goroutines |\n| --- | --- | --- | --- | --- | --- |")
 	for _, mode := range modes[:2] {
 		for _, peer := range append([]string{us}, rivals[mode]...) {
 			id := fmt.Sprintf("SlowCheck/mode=%s/peer=%s", mode, peer)
