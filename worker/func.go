@@ -91,7 +91,7 @@ func (f *Func) Stop(ctx context.Context) error {
 	live, cancel := f.RequestStop(ErrStopRequested), f.cancel
 	f.begun.Unlock()
 	if cancel != nil {
-		cancel(ErrStopRequested)
+		cancel(stopCause(ctx))
 	}
 	if !live {
 		return f.killedErr()
