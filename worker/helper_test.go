@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/worker"
 	"go.uber.org/goleak"
 )
 
@@ -91,6 +92,17 @@ func helper(mode string) {
 		fmt.Println("ready")
 		os.Stdout.Close()
 		os.Stderr.Close()
+		time.Sleep(time.Hour)
+	case "handover": // the first instance exits 5, the second has heard of it
+		h, ok, err := worker.HandoverFromEnv()
+		switch {
+		case !ok || err != nil || h.Session == "":
+			fmt.Println("nothing handed over", err)
+		case h.Previous == nil:
+			os.Exit(5)
+		default:
+			fmt.Printf("second: previous exit %d, restarts %d\n", h.Previous.Code, h.Restarts)
+		}
 		time.Sleep(time.Hour)
 	case "environ":
 		for _, v := range os.Environ() {
