@@ -17,12 +17,13 @@ type child struct {
 	spec *Spec
 
 	// Guarded by s.mu.
-	w        Worker      // the instance, also when it has ended; nil before the first
+	w        *instance   // the instance, also when it has ended; nil before the first
 	held     *BaseWorker // in place of an instance: pending, or a start that failed
 	restarts int
 	exit     *Exit // of the last that ended
 	lost     bool  // w did not stop when told to, and is nobody's now
 	op       *startOp
+	probing  *probing
 
 	// The loop's alone.
 	group    *group
@@ -33,8 +34,11 @@ type child struct {
 	decided  bool // what follows from the end of w was decided
 	delays   *delays
 	removed  []func(error)
-	probing  *probing
 }
+
+// instance tells one worker from the next. Workers themselves need not be
+// comparable.
+type instance struct{ Worker }
 
 // startOp is one start, from the factory's call to Running.
 type startOp struct {
@@ -47,6 +51,9 @@ type startOp struct {
 
 // statusOf does without a whole State where it can.
 func statusOf(w Worker) Status {
+	if i, ok := w.(*instance); ok {
+		w = i.Worker
+	}
 	if b, ok := w.(interface{ Status() Status }); ok {
 		return b.Status()
 	}
@@ -55,7 +62,7 @@ func statusOf(w Worker) Status {
 
 // current returns the instance, and what is pending in its place. A start may
 // change both at any time.
-func (c *child) current() (w Worker, held *BaseWorker) {
+func (c *child) current() (w *instance, held *BaseWorker) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	return c.w, c.held
@@ -164,21 +171,19 @@ func (s *Supervisor) adopt(c *child, op *startOp, w Worker) bool {
 	if op.late {
 		return false
 	}
-	if c.w == w {
-		return true // Start refuses it: a worker lives once
-	}
-	c.w, c.held, c.lost = w, nil, false
+	i := &instance{w}
+	c.w, c.held, c.lost = i, nil, false
 	if p, ok := w.(interface{ PublishTo(*fsm.Dispatcher) }); ok {
 		p.PublishTo(&s.events)
 	}
 	if b, ok := w.(interface{ hookEnd(func()) }); ok {
-		b.hookEnd(func() { s.box.post(func() { s.noticed(c, w) }) })
+		b.hookEnd(func() { s.box.post(func() { s.noticed(c, i) }) })
 		return true
 	}
 	go func() { // a worker of somebody else's making; it ends, or the supervisor does
 		select {
 		case <-w.Done():
-			s.box.post(func() { s.noticed(c, w) })
+			s.box.post(func() { s.noticed(c, i) })
 		case <-s.Gone():
 		}
 	}()
@@ -265,8 +270,8 @@ func (s *Supervisor) failedStart(c *child, err error) {
 }
 
 // noticed hears that an instance has ended, or is gone.
-func (s *Supervisor) noticed(c *child, w Worker) {
-	if b, ok := w.(interface{ isGone() bool }); ok {
+func (s *Supervisor) noticed(c *child, w *instance) {
+	if b, ok := w.Worker.(interface{ isGone() bool }); ok {
 		if b.isGone() {
 			s.exorcise(w)
 		} else {
@@ -300,7 +305,7 @@ func (s *Supervisor) recordExit(c *child) {
 	if err != nil {
 		exit.Error, exit.Code = err.Error(), -1
 	}
-	if _, isFunc := c.w.(*Func); !isFunc {
+	if _, isFunc := c.w.Worker.(*Func); !isFunc {
 		if own := c.w.State().Exit; own != nil {
 			exit = own
 		}
@@ -313,12 +318,12 @@ func (s *Supervisor) recordExit(c *child) {
 // stop has w stopped in the background. [Supervisor.stopped] hears of it. The
 // time it may take ends with the child's StopTimeout or at the given time, zero
 // for none.
-func (s *Supervisor) stop(c *child, w Worker, by time.Time) {
+func (s *Supervisor) stop(c *child, w *instance, by time.Time) {
 	s.ops++
 	c.stopping++
 	end := by
 	limit := c.spec.StopTimeout
-	if _, tree := w.(*Supervisor); limit == 0 && !tree {
+	if _, tree := w.Worker.(*Supervisor); limit == 0 && !tree {
 		limit = defaultStopTimeout
 	}
 	if limit != 0 {
@@ -345,7 +350,7 @@ func (s *Supervisor) stop(c *child, w Worker, by time.Time) {
 }
 
 // lose leaves an instance behind whose Stop does not return.
-func (s *Supervisor) lose(c *child, w Worker) {
+func (s *Supervisor) lose(c *child, w *instance) {
 	if now, _ := c.current(); now != w || c.stopping == 0 || !c.lives() {
 		return
 	}
@@ -354,7 +359,7 @@ func (s *Supervisor) lose(c *child, w Worker) {
 }
 
 // leaveBehind gives up an instance that lives on.
-func (s *Supervisor) leaveBehind(c *child, w Worker, err error) {
+func (s *Supervisor) leaveBehind(c *child, w *instance, err error) {
 	s.haunt(w, c.spec.Name)
 	if s.ending {
 		s.lostErrs = append(s.lostErrs, err)
@@ -366,7 +371,7 @@ func (s *Supervisor) leaveBehind(c *child, w Worker, err error) {
 }
 
 // stopped hears that a Stop has returned.
-func (s *Supervisor) stopped(c *child, w Worker, err error) {
+func (s *Supervisor) stopped(c *child, w *instance, err error) {
 	s.ops--
 	c.stopping--
 	if now, _ := c.current(); now != w {

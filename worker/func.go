@@ -15,6 +15,7 @@ type Func struct {
 	fn     func(context.Context) error
 	marked bool // it is Running when the function says so, not before
 
+	pause  pause
 	goid   atomic.Uint64
 	cancel context.CancelCauseFunc
 	begun  sync.Mutex // orders Start against Stop
@@ -41,14 +42,12 @@ func NewFunc(name string, fn func(context.Context) error, opts ...FuncOption) *F
 	return f
 }
 
-type startedKey struct{}
-
 // MarkStarted says that the worker whose function was given ctx has met its
 // start condition. It does nothing for a worker that has none, when called
 // again, and for any other context.
 func MarkStarted(ctx context.Context) {
-	if mark, ok := ctx.Value(startedKey{}).(func()); ok {
-		mark()
+	if f, ok := ctx.Value(funcKey{}).(*Func); ok && f != nil {
+		f.MarkRunning()
 	}
 }
 
@@ -63,10 +62,8 @@ func (f *Func) Start(ctx context.Context) error {
 		return err
 	}
 	f.cancel = cancel
-	given := maskStarted(own) // the mark of an enclosing worker is not this one's to set
-	if f.marked {
-		given = context.WithValue(own, startedKey{}, f.MarkRunning)
-	} else {
+	given := context.WithValue(own, funcKey{}, f)
+	if !f.marked {
 		f.MarkRunning()
 	}
 	safe.Go(f.Name(), func() error { return f.fn(given) }, f.goid.Store, func(err error) {
@@ -76,11 +73,13 @@ func (f *Func) Start(ctx context.Context) error {
 	return nil
 }
 
-func maskStarted(ctx context.Context) context.Context {
-	if ctx.Value(startedKey{}) == nil {
+// unnamed hides the function that ctx was given to: what it starts is not that
+// function's to mark or to pause.
+func unnamed(ctx context.Context) context.Context {
+	if ctx.Value(funcKey{}) == nil {
 		return ctx
 	}
-	return context.WithValue(ctx, startedKey{}, nil)
+	return context.WithValue(ctx, funcKey{}, (*Func)(nil))
 }
 
 // Stop cancels the function's context and waits until it has returned. When ctx

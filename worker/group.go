@@ -345,6 +345,7 @@ func (s *Supervisor) finish() {
 		s.hurryAt.Stop()
 	}
 	s.ended = true
+	s.endProbes()
 	for _, c := range s.children {
 		s.unwatchHealth(c)
 		for _, reply := range c.removed {

@@ -99,7 +99,7 @@ func beInit() {
 		fmt.Println("worker", got.Error)
 		stolen++
 	}
-	for zombies() > 1 { // the late one is not the reaper's
+	for children() > 1 { // the late one is not the reaper's
 		time.Sleep(10 * time.Millisecond)
 	}
 	var exit *exec.ExitError
@@ -108,13 +108,16 @@ func beInit() {
 		stolen++
 	}
 	_ = reaper.Stop(context.Background())
-	fmt.Println("stolen", stolen, "zombies", zombies())
+	fmt.Println("stolen", stolen, "children", children())
 }
 
-func zombies() (n int) {
+// children counts those of PID 1, zombies too.
+func children() (n int) {
 	dirs, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, file := range dirs {
-		if text, err := os.ReadFile(file); err == nil && bytes.Contains(text, []byte(") Z 1 ")) {
+		text, _ := os.ReadFile(file)
+		_, rest, _ := bytes.Cut(text, []byte(") "))
+		if fields := bytes.Fields(rest); len(fields) > 1 && string(fields[1]) == "1" {
 			n++
 		}
 	}

@@ -104,6 +104,11 @@ func helper(mode string) {
 			fmt.Printf("second: previous exit %d, restarts %d\n", h.Previous.Code, h.Restarts)
 		}
 		time.Sleep(time.Hour)
+	case "tick":
+		for i := range 1 << 20 {
+			fmt.Println("tick", i)
+			time.Sleep(time.Millisecond)
+		}
 	case "environ":
 		for _, v := range os.Environ() {
 			fmt.Println(v)

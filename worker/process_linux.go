@@ -119,6 +119,16 @@ func (p *Process) awaitGroup(force <-chan struct{}) {
 	}
 }
 
+// isStopped reports whether the kernel has stopped the program.
+func (p *Process) isStopped() bool {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID()))
+	if err != nil {
+		return false
+	}
+	s, ok := parseStat(text)
+	return ok && (s.state == 'T' || s.state == 't')
+}
+
 // groupLives reports whether a process of the group runs.
 func groupLives(pgid int) bool {
 	lives := false

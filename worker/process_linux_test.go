@@ -140,7 +140,7 @@ func TestOrphansAreReapedAsPID1(t *testing.T) {
 		t.Skipf("no PID namespace can be made here: %v", err)
 	}
 	<-p.Done()
-	if got := out.String(); !strings.HasSuffix(got, "stolen 0 zombies 0\n") || p.Status() != worker.StatusFinished {
+	if got := out.String(); !strings.HasSuffix(got, "stolen 0 children 0\n") || p.Status() != worker.StatusFinished {
 		t.Errorf("it is %s, %v, said %q", p.Status(), p.Err(), got)
 	}
 }

@@ -10,7 +10,10 @@ import (
 	"syscall"
 )
 
-const sigCont = syscall.SIGCONT
+const (
+	sigCont = syscall.SIGCONT
+	sigStop = syscall.SIGSTOP
+)
 
 // ownGroup makes the command the leader of a group. The attributes may be
 // shared with another command and are copied.

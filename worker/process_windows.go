@@ -6,8 +6,11 @@ import (
 	"syscall"
 )
 
-// sigCont is a signal that does nothing here.
-const sigCont = syscall.Signal(0)
+// Signals that do nothing here.
+const (
+	sigCont = syscall.Signal(0)
+	sigStop = syscall.Signal(0)
+)
 
 func ownGroup(*exec.Cmd) {}
 

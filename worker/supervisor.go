@@ -85,6 +85,8 @@ type Supervisor struct {
 	BaseWorker
 	cfg       SupervisorConfig
 	base      context.Context // what children are started with: the values of ours
+	probeCtx  context.Context // ends with the supervisor
+	endProbes context.CancelFunc
 	session   string
 	intensity intensity
 	box       mailbox
@@ -92,6 +94,8 @@ type Supervisor struct {
 
 	begun   sync.Mutex // orders Start against Stop and Add; guards running
 	running bool
+
+	suspending sync.Mutex // one Suspend or Resume at a time; nothing else takes it
 
 	mu       sync.Mutex // guards what follows and the marked fields of child; only the loop writes once it runs
 	children []*child
@@ -152,12 +156,13 @@ func (s *Supervisor) Start(ctx context.Context) error {
 		return err
 	}
 	s.running = true
-	s.base = context.WithoutCancel(maskStarted(ctx))
+	s.base = context.WithoutCancel(unnamed(ctx))
 	if h, ok := HandoverFrom(ctx); ok {
 		s.session = h.Session
 	} else {
 		s.session = rand.Text()
 	}
+	s.probeCtx, s.endProbes = context.WithCancel(s.base)
 	limits := s.cfg.Backoff.WithDefaults()
 	s.intensity = intensity{limit: limits.MaxRestarts, window: limits.Window}
 	s.cfg.Backoff.MaxRestarts, s.cfg.Backoff.Window = NoLimit, 0
@@ -356,7 +361,10 @@ func (s *Supervisor) HoldRestarts() {
 			s.unhold(c)
 			c.want = false
 			w, _ := c.current()
-			if h, ok := w.(interface{ HoldRestarts() }); ok && c.lives() {
+			if !c.lives() {
+				continue
+			}
+			if h, ok := w.Worker.(interface{ HoldRestarts() }); ok {
 				h.HoldRestarts()
 			}
 		}
