@@ -149,7 +149,7 @@ func (s *Supervisor) Inspect(ctx context.Context) State {
 			checks = append(checks, p.check)
 			patience = max(patience, p.check.Timeout())
 		}
-		if !c.lives() {
+		if w == nil || !c.lives() {
 			continue
 		}
 		if tree, ok := w.Worker.(*Supervisor); ok {

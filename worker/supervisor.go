@@ -95,7 +95,7 @@ type Supervisor struct {
 	begun   sync.Mutex // orders Start against Stop and Add; guards running
 	running bool
 
-	suspending sync.Mutex // one Suspend or Resume at a time; nothing else takes it
+	suspending chan struct{} // has room for one: who is in Suspend or Resume
 
 	mu       sync.Mutex // guards what follows and the marked fields of child; only the loop writes once it runs
 	children []*child
@@ -121,7 +121,7 @@ type Supervisor struct {
 // with cfg is returned by Start.
 func NewSupervisor(name string, cfg SupervisorConfig) *Supervisor {
 	s := &Supervisor{cfg: cfg, byName: make(map[string]*child, len(cfg.Children))}
-	s.box.wake = make(chan struct{}, 1)
+	s.box.wake, s.suspending = make(chan struct{}, 1), make(chan struct{}, 1)
 	s.Init("supervisor", name)
 	for _, spec := range cfg.Children {
 		s.append(spec)
@@ -360,10 +360,10 @@ func (s *Supervisor) HoldRestarts() {
 		for _, c := range s.children {
 			s.unhold(c)
 			c.want = false
-			w, _ := c.current()
 			if !c.lives() {
 				continue
 			}
+			w, _ := c.current()
 			if h, ok := w.Worker.(interface{ HoldRestarts() }); ok {
 				h.HoldRestarts()
 			}

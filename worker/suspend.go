@@ -194,8 +194,10 @@ func (p *Process) Resume(context.Context) error {
 // so, and none is started before [Supervisor.Resume]. When one cannot be suspended,
 // or ctx ends, those that were are resumed in order.
 func (s *Supervisor) Suspend(ctx context.Context) error {
-	s.suspending.Lock()
-	defer s.suspending.Unlock()
+	if err := s.alone(ctx, "suspend"); err != nil {
+		return err
+	}
+	defer func() { <-s.suspending }()
 	switch status := s.Status(); {
 	case status == StatusSuspended:
 		return nil
@@ -242,8 +244,10 @@ func (s *Supervisor) Suspend(ctx context.Context) error {
 // Resume resumes the children in order, and lets pending ones start. A child
 // that cannot be resumed keeps none of the others from it; the error names it.
 func (s *Supervisor) Resume(ctx context.Context) error {
-	s.suspending.Lock()
-	defer s.suspending.Unlock()
+	if err := s.alone(ctx, "resume"); err != nil {
+		return err
+	}
+	defer func() { <-s.suspending }()
 	if s.Status() == StatusRunning {
 		return nil
 	}
@@ -252,6 +256,16 @@ func (s *Supervisor) Resume(ctx context.Context) error {
 	}
 	err := s.resumeAll(ctx, s.snapshot())
 	return errors.Join(err, s.resume(), s.holdStarts(ctx, false))
+}
+
+// alone waits until nobody else suspends or resumes.
+func (s *Supervisor) alone(ctx context.Context, what string) error {
+	select {
+	case s.suspending <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%s %s: %w", what, s.Name(), ctx.Err())
+	}
 }
 
 func (s *Supervisor) resumeAll(ctx context.Context, children []*child) error {
