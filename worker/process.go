@@ -60,6 +60,7 @@ type Process struct {
 	heldOnce  sync.Once
 	reapOnce  sync.Once
 	reapErr   error
+	wasKilled bool // by a signal, as far as is known before it is reaped; set before exited is closed
 
 	sig    sync.Mutex // held while signalling, guards what follows
 	pid    int        // of the group and its leader; 0 before the start
@@ -212,7 +213,7 @@ func (p *Process) live(own context.Context, oom func() bool) error {
 		<-ended
 	}
 	p.kill() // the group is empty or dying, and the number still ours
-	outOfMemory := oom()
+	outOfMemory := p.wasKilled && oom()
 	return p.judge(own, p.reapOrLeave(), outOfMemory)
 }
 

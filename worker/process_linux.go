@@ -23,8 +23,9 @@ const holdsZombie = true
 
 // From <linux/wait.h>; package syscall does not have them.
 const (
-	idPID  = 1 // P_PID
-	noWait = syscall.WNOWAIT
+	idPID       = 1 // P_PID
+	noWait      = syscall.WNOWAIT
+	childKilled = 2 // CLD_KILLED: a signal ended it, without a core dump
 )
 
 func dieWithParent(attr *syscall.SysProcAttr) {
@@ -86,12 +87,10 @@ func processEnded() {
 // awaitExit returns when the program has ended. It is a zombie then, and stays
 // one until it is reaped.
 func (p *Process) awaitExit() {
-	for {
-		errno := waitid(p.cmd.Process.Pid, nil, syscall.WEXITED|noWait)
-		if errno != syscall.EINTR {
-			return
-		}
+	var info siginfo
+	for waitid(p.cmd.Process.Pid, &info, syscall.WEXITED|noWait) == syscall.EINTR {
 	}
+	p.wasKilled = info.code == childKilled
 }
 
 // siginfo is the part of siginfo_t that waitid fills in (128 bytes everywhere).
@@ -121,19 +120,21 @@ func (p *Process) awaitGroup(force <-chan struct{}) {
 
 // isStopped reports whether the kernel has stopped the program.
 func (p *Process) isStopped() bool {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID()))
-	if err != nil {
-		return false
-	}
-	s, ok := parseStat(text)
+	s, ok := readStat(p.PID())
 	return ok && (s.state == 'T' || s.state == 't')
 }
 
-// groupLives reports whether a process of the group runs.
+// groupLives reports whether a process of the group runs, besides the leader,
+// which has ended.
 func groupLives(pgid int) bool {
 	lives := false
-	eachProcess(func(s procStat) bool {
-		lives = s.pgrp == pgid && s.state != 'Z' && s.state != 'X'
+	eachPID(func(pid int) bool {
+		// The system call costs a twentieth of a look into /proc/PID/stat.
+		if got, err := syscall.Getpgid(pid); err != nil || got != pgid || pid == pgid {
+			return true
+		}
+		s, ok := readStat(pid)
+		lives = ok && s.state != 'Z' && s.state != 'X'
 		return !lives
 	})
 	return lives
@@ -145,9 +146,9 @@ type procStat struct {
 	state           byte
 }
 
-// eachProcess calls visit with every process until it returns false. Processes
-// come and go meanwhile; those that vanish are left out.
-func eachProcess(visit func(procStat) bool) {
+// eachPID calls visit with every process's number until it returns false.
+// Processes come and go meanwhile.
+func eachPID(visit func(pid int) bool) {
 	dir, err := os.Open("/proc")
 	if err != nil {
 		return
@@ -156,14 +157,7 @@ func eachProcess(visit func(procStat) bool) {
 	for {
 		names, err := dir.Readdirnames(512)
 		for _, name := range names {
-			if name[0] < '0' || name[0] > '9' {
-				continue
-			}
-			text, err := os.ReadFile("/proc/" + name + "/stat")
-			if err != nil {
-				continue
-			}
-			if s, ok := parseStat(text); ok && !visit(s) {
+			if pid, err := strconv.Atoi(name); err == nil && !visit(pid) {
 				return
 			}
 		}
@@ -171,6 +165,14 @@ func eachProcess(visit func(procStat) bool) {
 			return
 		}
 	}
+}
+
+func readStat(pid int) (procStat, bool) {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return procStat{}, false
+	}
+	return parseStat(text)
 }
 
 // parseStat reads "1 (name) S 0 1 …". The name may hold anything, parentheses

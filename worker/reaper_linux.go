@@ -51,8 +51,8 @@ func NewReaper(name string) *Func {
 func reapOrphans() (reaped int) {
 	var zombies []int
 	self := os.Getpid()
-	eachProcess(func(s procStat) bool {
-		if s.ppid == self && s.state == 'Z' {
+	eachPID(func(pid int) bool {
+		if s, ok := readStat(pid); ok && s.ppid == self && s.state == 'Z' {
 			zombies = append(zombies, s.pid)
 		}
 		return true
