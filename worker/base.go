@@ -229,7 +229,7 @@ func (b *BaseWorker) Finish(err error) {
 			b.stopRequested = true
 			_ = b.setLocked(StatusStopping, context.Cause(b.ctx))
 		}
-		if err != nil && !errors.Is(err, ErrInterrupted) && means(err, b.ctx) {
+		if err != nil && !errors.Is(err, ErrInterrupted) && means(b.ctx, err) {
 			err = fmt.Errorf("%w: %w", ErrInterrupted, err)
 		}
 	}
@@ -251,7 +251,7 @@ func (b *BaseWorker) leave(err error) {
 }
 
 // means reports whether err is just the word that ctx was cancelled.
-func means(err error, ctx context.Context) bool {
+func means(ctx context.Context, err error) bool {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return false
 	}

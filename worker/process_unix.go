@@ -31,7 +31,7 @@ func ownGroup(cmd *exec.Cmd) {
 
 // signalLocked signals the group. That it is empty is no error.
 func (p *Process) signalLocked(s syscall.Signal) error {
-	if !holdsZombie && p.cmd.Process.Signal(syscall.Signal(0)) != nil {
+	if !holdsZombie && errors.Is(p.cmd.Process.Signal(syscall.Signal(0)), os.ErrProcessDone) {
 		return nil
 	}
 	err := syscall.Kill(-p.pid, s)

@@ -111,6 +111,6 @@ var hasPidfd = func() bool {
 	if err != nil {
 		return false
 	}
-	defer p.Release()
-	return p.WithHandle(func(uintptr) {}) == nil
+	has := p.WithHandle(func(uintptr) {}) == nil
+	return p.Release() == nil && has
 }()

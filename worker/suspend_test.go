@@ -160,9 +160,9 @@ func TestUnhealthyChildIsRestartedByPolicy(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var d diary
 				var bad atomic.Bool
-				make_ := d.child("a", nil).New
+				inner := d.child("a", nil).New
 				spec := worker.Spec{Name: "a", Restart: policy, ProbePeriod: time.Second, RestartUnhealthy: 3, New: func(name string) (worker.Worker, error) {
-					w, err := make_(name)
+					w, err := inner(name)
 					return ill{w.(*worker.Func), func(context.Context) worker.ProbeResult {
 						if bad.Load() {
 							return worker.ProbeResult{Health: worker.HealthUnhealthy, Err: errBoom}
