@@ -48,6 +48,10 @@ fuzz: ## fuzz each target for FUZZTIME (20s)
 fuzz-seeds: ## run the seeds and past findings of each fuzz target
 	@tools/fuzz.sh
 
+.PHONY: chaos
+chaos: ## a million random operations on supervision trees; CHAOS_SEED=N for others
+	CHAOS_STEPS=1000000 go test -run '^TestRandomOperations$$' -count 1 -timeout 30m ./worker
+
 .PHONY: bench
 bench: bin/benchstat ## run the benchmarks COUNT (6) times over, peers in turn, and print tables
 	@mkdir -p bench/results

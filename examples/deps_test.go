@@ -14,6 +14,8 @@ func TestConventions(t *testing.T) {
 			{Path: "service", Imports: []string{
 				".", "github.com/coder/websocket", "github.com/prometheus/client_golang", "modernc.org/sqlite",
 			}, Brings: []string{"..."}},
+			{Path: "tree", Imports: []string{".", "./worker"}, Brings: []string{"golang.org/x/sync"}},
+			{Path: "handover", Imports: []string{".", "./worker"}, Brings: []string{"golang.org/x/sync"}},
 		},
 		Requires: []conventions.Require{
 			{Module: "github.com/pleme-io/lifecycle-go"},

@@ -41,7 +41,7 @@ func (t Table[S]) Mermaid(d Drawing[S]) string {
 			label = strings.TrimSpace(label + " (added)")
 		}
 		if label != "" {
-			label = ": " + mermaidLabel(label)
+			label = ": " + MermaidLabel(label)
 		}
 		fmt.Fprintf(&b, "    %s --> %s%s\n", id[e.From], id[e.To], label)
 	}
@@ -60,7 +60,7 @@ func (t Table[S]) DOT(d Drawing[S]) string {
 	var b strings.Builder
 	b.WriteString("digraph {\n\trankdir=LR\n\tnode [shape=box style=rounded]\n")
 	if t.Has(d.Initial) {
-		fmt.Fprintf(&b, "\t\"\" [shape=point]\n\t\"\" -> %s\n", dotText(string(d.Initial)))
+		fmt.Fprintf(&b, "\t\"\" [shape=point]\n\t\"\" -> %s\n", DOTText(string(d.Initial)))
 	}
 	for _, s := range t.Phases() {
 		var attrs []string
@@ -70,7 +70,7 @@ func (t Table[S]) DOT(d Drawing[S]) string {
 		if s == d.Current && s != "" {
 			attrs = append(attrs, `style="rounded,filled" fillcolor="#fde68a" color="#b45309"`)
 		}
-		fmt.Fprintf(&b, "\t%s%s\n", dotText(string(s)), bracketed(attrs))
+		fmt.Fprintf(&b, "\t%s%s\n", DOTText(string(s)), bracketed(attrs))
 	}
 	for _, e := range t.Edges() {
 		if !t.Has(e.To) {
@@ -81,9 +81,9 @@ func (t Table[S]) DOT(d Drawing[S]) string {
 			attrs = append(attrs, "style=dashed")
 		}
 		if label := d.label(e); label != "" {
-			attrs = append(attrs, "label="+dotText(label))
+			attrs = append(attrs, "label="+DOTText(label))
 		}
-		fmt.Fprintf(&b, "\t%s -> %s%s\n", dotText(string(e.From)), dotText(string(e.To)), bracketed(attrs))
+		fmt.Fprintf(&b, "\t%s -> %s%s\n", DOTText(string(e.From)), DOTText(string(e.To)), bracketed(attrs))
 	}
 	b.WriteString("}\n")
 	return b.String()
@@ -140,11 +140,12 @@ func plain(s string) bool {
 }
 
 // mermaidText quotes text for a state's description.
-func mermaidText(s string) string { return `"` + mermaidLabel(s) + `"` }
+func mermaidText(s string) string { return `"` + MermaidLabel(s) + `"` }
 
-// mermaidLabel replaces everything that has a meaning to Mermaid or HTML by
-// its entity code, and control characters by spaces.
-func mermaidLabel(s string) string {
+// MermaidLabel makes any text safe in a label of a Mermaid diagram: it replaces
+// everything that has a meaning to Mermaid or HTML by its entity code, and
+// control characters by spaces.
+func MermaidLabel(s string) string {
 	var b strings.Builder
 	for _, r := range s {
 		switch {
@@ -159,9 +160,9 @@ func mermaidLabel(s string) string {
 	return b.String()
 }
 
-// dotText quotes text for DOT: backslash and quote are escaped, control
-// characters become spaces.
-func dotText(s string) string {
+// DOTText returns text as a quoted string of Graphviz' language: backslash and
+// quote are escaped, control characters become spaces.
+func DOTText(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {
 			return ' '

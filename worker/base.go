@@ -25,6 +25,9 @@ type BaseWorker struct {
 	stopRequested bool
 	killed        bool
 	ended         bool
+	gone          bool          // nothing of it runs any more
+	goneCh        chan struct{} // made when somebody asks for it
+	hook          func()        // the owner's: called when it has ended, and when it is gone
 	err           error
 	ctx           context.Context // the work's own; nil before Begin
 	unwatch       func() bool     // ends the watch on ctx
@@ -57,6 +60,48 @@ func (b *BaseWorker) Await(ctx context.Context, until func(Status) bool) (Status
 	return b.machine.Wait(ctx, until)
 }
 
+// Gone returns a channel that is closed once nothing of the worker runs any
+// more. Mostly that is when it is [BaseWorker.Done]. What was abandoned is done
+// and not gone until it returns by itself: until then no other may take its
+// place.
+func (b *BaseWorker) Gone() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.goneCh == nil {
+		b.goneCh = make(chan struct{})
+		if b.gone {
+			close(b.goneCh)
+		}
+	}
+	return b.goneCh
+}
+
+func (b *BaseWorker) isGone() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.gone
+}
+
+// hookEnd makes fn be called when the worker has ended, and again when it is
+// gone if that is later. fn is called under the worker's lock: it must return at
+// once and must not call the worker. It is to be set before the worker starts.
+func (b *BaseWorker) hookEnd(fn func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.hook = fn
+}
+
+// goneLocked notes that nothing of it runs any more.
+func (b *BaseWorker) goneLocked() {
+	b.gone = true
+	if b.goneCh != nil {
+		close(b.goneCh)
+	}
+	if b.hook != nil {
+		b.hook()
+	}
+}
+
 // Watch returns a reader of this worker's changes, and of its children's, from
 // now on: at most buffer unread ones, and a gap event for the rest. Close it
 // when it is no longer read.
@@ -68,10 +113,21 @@ func (b *BaseWorker) PublishTo(events *fsm.Dispatcher) { b.events.Forward(events
 
 // SetStatus changes the status. A change that the table does not have, and a
 // word that is no status, is an [*fsm.TransitionError] and changes nothing.
+// Setting Stopping notes a request to stop; a terminal status is the end, and a
+// Finish after it changes nothing.
 func (b *BaseWorker) SetStatus(to Status) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.setLocked(to, nil)
+	if err := b.setLocked(to, nil); err != nil {
+		return err
+	}
+	switch {
+	case to.Terminal():
+		b.ended = true
+	case to == StatusStopping:
+		b.stopRequested = true
+	}
+	return nil
 }
 
 func (b *BaseWorker) setLocked(to Status, cause error) error {
@@ -136,6 +192,7 @@ func (b *BaseWorker) RequestStop(cause error) (live bool) {
 	case s == StatusCreated || s == StatusPending:
 		b.stopRequested = true
 		b.finishLocked(nil)
+		b.goneLocked()
 		return false
 	case s != StatusStopping:
 		b.stopRequested = true
@@ -149,7 +206,8 @@ func (b *BaseWorker) RequestStop(cause error) (live bool) {
 
 // Kill notes that the worker did not stop when asked and was ended by force, or
 // left behind, with err. It reports false, and changes nothing, when the worker
-// has ended by itself meanwhile.
+// has ended by itself meanwhile. Call [BaseWorker.Finish] once nothing of it
+// runs any more.
 func (b *BaseWorker) Kill(err error) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -158,6 +216,9 @@ func (b *BaseWorker) Kill(err error) bool {
 	}
 	b.killed = true
 	b.finishLocked(err)
+	if b.hook != nil {
+		b.hook()
+	}
 	return true
 }
 
@@ -165,11 +226,16 @@ func (b *BaseWorker) Kill(err error) bool {
 // [FinalStatus] of what is known. An error that says no more than that the
 // worker's own context was cancelled, context.Canceled or the context's cause,
 // is wrapped in [ErrInterrupted]; context.Canceled of somebody else's context
-// and a deadline that passed are failures. A second Finish changes nothing: what
-// was abandoned may come back late.
+// and a deadline that passed are failures. Finish also says that nothing of the
+// worker runs any more, and that alone when it has ended already: what was
+// abandoned may come back late. A further call changes nothing.
 func (b *BaseWorker) Finish(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.gone {
+		return
+	}
+	defer b.goneLocked()
 	if b.ended {
 		return
 	}
@@ -183,6 +249,20 @@ func (b *BaseWorker) Finish(err error) {
 		}
 	}
 	b.finishLocked(err)
+}
+
+// leave ends the worker with err while something of it runs on. Finish says
+// when that has ended.
+func (b *BaseWorker) leave(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ended {
+		return
+	}
+	b.finishLocked(err)
+	if b.hook != nil {
+		b.hook()
+	}
 }
 
 // means reports whether err is just the word that ctx was cancelled, by itself
@@ -208,6 +288,9 @@ func (b *BaseWorker) finishLocked(err error) {
 	if b.setLocked(final, err) == nil {
 		return
 	}
+	if s := b.machine.State(); s == StatusCreated || s == StatusPending {
+		_ = b.setLocked(StatusStarting, nil)
+	}
 	via := StatusRunning
 	if b.killed || b.stopRequested {
 		via = StatusStopping
@@ -217,10 +300,13 @@ func (b *BaseWorker) finishLocked(err error) {
 }
 
 // DeriveFinalStatus returns the status that the worker would end in now, by
-// [FinalStatus].
+// [FinalStatus], or the one that it has ended in.
 func (b *BaseWorker) DeriveFinalStatus() Status {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if s := b.machine.State(); s.Terminal() {
+		return s
+	}
 	return FinalStatus(b.killed, b.stopRequested, b.err)
 }
 

@@ -16,6 +16,7 @@ type Func struct {
 	marked bool        // it is Running when the function says so, not before
 	met    atomic.Bool // and it has
 
+	pause  pause
 	goid   atomic.Uint64
 	cancel context.CancelCauseFunc
 	begun  sync.Mutex // orders Start against Stop
@@ -43,14 +44,12 @@ func NewFunc(name string, fn func(context.Context) error, opts ...FuncOption) *F
 	return f
 }
 
-type startedKey struct{}
-
 // MarkStarted says that the worker whose function was given ctx has met its
 // start condition. It does nothing for a worker that has none, when called
 // again, and for any other context.
 func MarkStarted(ctx context.Context) {
-	if mark, ok := ctx.Value(startedKey{}).(func()); ok {
-		mark()
+	if f, ok := ctx.Value(funcKey{}).(*Func); ok && f != nil {
+		f.mark()
 	}
 }
 
@@ -65,10 +64,8 @@ func (f *Func) Start(ctx context.Context) error {
 		return err
 	}
 	f.cancel = cancel
-	given := maskStarted(own) // the mark of an enclosing worker is not this one's to set
-	if f.marked {
-		given = context.WithValue(own, startedKey{}, f.mark)
-	} else {
+	given := context.WithValue(own, funcKey{}, f)
+	if !f.marked {
 		f.MarkRunning()
 	}
 	safe.Go(f.Name(), func() error { return f.fn(given) }, f.goid.Store, func(err error) {
@@ -87,11 +84,13 @@ func (f *Func) mark() {
 	f.MarkRunning()
 }
 
-func maskStarted(ctx context.Context) context.Context {
-	if ctx.Value(startedKey{}) == nil {
+// unnamed hides the function that ctx was given to: what it starts is not that
+// function's to mark or to pause.
+func unnamed(ctx context.Context) context.Context {
+	if ctx.Value(funcKey{}) == nil {
 		return ctx
 	}
-	return context.WithValue(ctx, startedKey{}, nil)
+	return context.WithValue(ctx, funcKey{}, (*Func)(nil))
 }
 
 // Stop cancels the function's context and waits until it has returned. When ctx
@@ -102,7 +101,7 @@ func (f *Func) Stop(ctx context.Context) error {
 	live, cancel := f.RequestStop(ErrStopRequested), f.cancel
 	f.begun.Unlock()
 	if cancel != nil {
-		cancel(ErrStopRequested)
+		cancel(stopCause(ctx))
 	}
 	if !live {
 		return f.killedErr()

@@ -73,9 +73,12 @@ func (r *Restarter) Start(ctx context.Context) error {
 	}
 	safe.Go(r.Name(), func() error { return r.loop(own, first) }, nil, func(err error) {
 		// Never another opinion than the child's.
-		if child := r.current(); !child.Killed() || !r.Kill(err) {
-			r.Finish(err)
+		child := r.current()
+		if child.Killed() {
+			r.Kill(err)
+			<-child.Gone() // abandoned: it may come back late
 		}
+		r.Finish(err)
 		cancel(nil)
 	})
 	return nil

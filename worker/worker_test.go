@@ -15,10 +15,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/worker"
-	"go.uber.org/goleak"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var errBoom = errors.New("boom")
 
@@ -379,6 +376,87 @@ func TestHealthMovesUpdatedAt(t *testing.T) {
 		_ = b.SetStatus(worker.StatusStarting)
 		if got := b.UpdatedAt(); !got.Equal(time.Now()) {
 			t.Errorf("after a change of status UpdatedAt is %v", got)
+		}
+	})
+}
+
+func TestEveryEndIsATerminalStatus(t *testing.T) {
+	set := func(to ...worker.Status) func(*worker.BaseWorker) {
+		return func(b *worker.BaseWorker) {
+			for _, s := range to {
+				if err := b.SetStatus(s); err != nil {
+					panic(err)
+				}
+			}
+		}
+	}
+	finish := func(err error) func(*worker.BaseWorker) { return func(b *worker.BaseWorker) { b.Finish(err) } }
+	kill := func(b *worker.BaseWorker) { b.Kill(errBoom) }
+	for name, test := range map[string]struct {
+		do   []func(*worker.BaseWorker)
+		want worker.Status
+	}{
+		"stopping was set":           {[]func(*worker.BaseWorker){set("Starting", "Running", "Stopping"), finish(nil)}, "Stopped"},
+		"finished before it began":   {[]func(*worker.BaseWorker){finish(nil)}, "Finished"},
+		"failed before it began":     {[]func(*worker.BaseWorker){finish(errBoom)}, "Failed"},
+		"killed before it began":     {[]func(*worker.BaseWorker){kill}, "Killed"},
+		"killed while it was paused": {[]func(*worker.BaseWorker){set("Starting", "Running", "Suspended"), kill}, "Killed"},
+		"finished while pending":     {[]func(*worker.BaseWorker){set("Pending"), finish(nil)}, "Finished"},
+		"the end was set":            {[]func(*worker.BaseWorker){set("Starting", "Running", "Finished"), finish(errBoom)}, "Finished"},
+		"finished twice":             {[]func(*worker.BaseWorker){set("Starting", "Running"), finish(nil), finish(errBoom)}, "Finished"},
+		"suspended, then done":       {[]func(*worker.BaseWorker){set("Starting", "Running", "Suspended"), finish(nil)}, "Finished"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var b worker.BaseWorker
+			b.Init("test", "w")
+			for _, do := range test.do {
+				do(&b)
+			}
+			if b.Status() != test.want || b.DeriveFinalStatus() != test.want {
+				t.Errorf("it is %s, derived %s, want %s", b.Status(), b.DeriveFinalStatus(), test.want)
+			}
+			select {
+			case <-b.Done():
+			default:
+				t.Error("Done is open")
+			}
+		})
+	}
+}
+
+func TestFailureJoinedWithTheCancelIsAFailure(t *testing.T) {
+	for name, err := range map[string]error{
+		"joined": errors.Join(context.Canceled, errBoom),
+		"nested": fmt.Errorf("a: %w", errors.Join(worker.ErrStopRequested, fmt.Errorf("b: %w", errBoom))),
+	} {
+		w := worker.NewFunc("w", func(ctx context.Context) error { <-ctx.Done(); return err })
+		_ = w.Start(t.Context())
+		_ = w.Stop(t.Context())
+		if w.Status() != worker.StatusFailed || !errors.Is(w.Err(), errBoom) {
+			t.Errorf("%s: it is %s: %v", name, w.Status(), w.Err())
+		}
+	}
+}
+
+func TestTimeToStartIsNoHealthyUptime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := steady()
+		b.ResetAfter = 10 * time.Second
+		var at []time.Time
+		r := worker.NewRestarter("r", func(ctx context.Context) error {
+			at = append(at, time.Now())
+			time.Sleep(time.Minute) // long enough, and never started
+			if len(at) == 4 {
+				return worker.ErrDoNotRestart
+			}
+			return errBoom
+		}, b, worker.WithStartCondition())
+		_ = r.Start(t.Context())
+		<-r.Done()
+		for i, want := range []time.Duration{time.Second, 2 * time.Second, 4 * time.Second} {
+			if got := at[i+1].Sub(at[i]) - time.Minute; got != want {
+				t.Errorf("wait %d was %v, want %v", i, got, want)
+			}
 		}
 	})
 }

@@ -1,0 +1,230 @@
+package worker_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/fsm"
+	"github.com/pleme-io/lifecycle-go/worker"
+)
+
+// TestRandomOperations does anything to trees, in any order. CHAOS_STEPS sets how
+// many operations ("make chaos" does a million), CHAOS_SEED the first tree's seed.
+func TestRandomOperations(t *testing.T) {
+	number := func(name string, otherwise int) int {
+		if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
+			return n
+		}
+		return otherwise
+	}
+	const each = 250 // operations on one tree
+	seed := uint64(number("CHAOS_SEED", 1))
+	for done := 0; done < number("CHAOS_STEPS", 5000) && !t.Failed(); done += each {
+		synctest.Test(t, func(t *testing.T) {
+			c := newChaos(t, seed)
+			for range each {
+				c.step()
+			}
+			c.end()
+		})
+		if t.Failed() {
+			t.Logf("again with CHAOS_SEED=%d", seed)
+		}
+		seed++
+	}
+}
+
+type chaos struct {
+	t       *testing.T
+	rand    *rand.Rand
+	diary   diary
+	tree    *worker.Supervisor
+	sub     *fsm.Subscription
+	release chan struct{} // lets go of whoever hangs
+	calls   sync.WaitGroup
+
+	mu     sync.Mutex // guards what follows
+	orders map[string]chan string
+}
+
+func newChaos(t *testing.T, seed uint64) *chaos {
+	c := &chaos{t: t, rand: rand.New(rand.NewPCG(seed, 0)), release: make(chan struct{}), orders: make(map[string]chan string)}
+	strategies := []worker.Strategy{worker.OneForOne, worker.OneForAll, worker.RestForOne}
+	cfg := worker.SupervisorConfig{
+		Strategy: strategies[c.rand.IntN(3)],
+		Backoff:  worker.Backoff{Min: time.Millisecond, Max: time.Second, MaxRestarts: []int{3, 100, worker.NoLimit}[c.rand.IntN(3)], Window: time.Second},
+	}
+	for i := range c.rand.IntN(5) {
+		cfg.Children = append(cfg.Children, c.spec(fmt.Sprint("c", i)))
+	}
+	c.tree = worker.NewSupervisor("tree", cfg)
+	c.sub = c.tree.Watch(1 << 16)
+	if err := c.tree.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// spec is a child that does what it is told: by the seed how it is made, by
+// orders how it ends.
+func (c *chaos) spec(name string) worker.Spec {
+	policies := []worker.Restart{worker.Always, worker.OnFailure, worker.Never}
+	spec := worker.Spec{
+		Name: name, Restart: policies[c.rand.IntN(3)],
+		StartTimeout: 100 * time.Millisecond, StopTimeout: 50 * time.Millisecond, ProbePeriod: 20 * time.Millisecond,
+	}
+	kind := c.rand.IntN(12)
+	if kind == 0 {
+		inner := c.cfgOf(name)
+		spec.New = func(name string) (worker.Worker, error) { return worker.NewSupervisor(name, inner), nil }
+		return spec
+	}
+	order := make(chan string, 1)
+	c.mu.Lock()
+	c.orders[name] = order
+	c.mu.Unlock()
+	if c.rand.IntN(4) == 0 {
+		spec.RestartUnhealthy = 2
+		spec.Probe = func(context.Context) worker.ProbeResult { return worker.ProbeResult{Err: errBoom} }
+	}
+	fn := func(ctx context.Context) error {
+		c.diary.enter(name, 1)
+		defer c.diary.enter(name, -1)
+		for {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-worker.PauseRequested(ctx):
+				if err := worker.Pause(ctx); err != nil {
+					return err
+				}
+			case what := <-order:
+				switch what {
+				case "fail":
+					return errBoom
+				case "panic":
+					panic(errBoom)
+				case "finish":
+					return nil
+				case "hang":
+					<-c.release
+					return nil
+				case "slow":
+					time.Sleep(40 * time.Millisecond)
+				}
+			}
+		}
+	}
+	calls := 0
+	spec.New = func(name string) (worker.Worker, error) {
+		calls++
+		switch {
+		case kind == 1 && calls%2 == 1:
+			return nil, errBoom
+		case kind == 2 && calls%3 == 1:
+			panic(errBoom)
+		case kind == 3 && calls == 1:
+			<-c.release
+		}
+		return worker.NewFunc(name, fn), nil
+	}
+	return spec
+}
+
+func (c *chaos) cfgOf(name string) worker.SupervisorConfig {
+	return worker.SupervisorConfig{
+		Backoff:  worker.Backoff{Min: time.Millisecond, MaxRestarts: 2, Window: time.Second},
+		Children: []worker.Spec{c.leaf(name + ".x"), c.leaf(name + ".y")},
+	}
+}
+
+func (c *chaos) leaf(name string) worker.Spec {
+	for {
+		if spec := c.spec(name); spec.RestartUnhealthy == 0 {
+			return spec
+		}
+	}
+}
+
+// step does one thing. What may block is not waited for.
+func (c *chaos) step() {
+	name := fmt.Sprint("c", c.rand.IntN(8))
+	background := func(do func(context.Context)) {
+		limit := time.Duration(c.rand.IntN(200)) * time.Millisecond
+		c.calls.Go(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), limit)
+			defer cancel()
+			do(ctx)
+		})
+	}
+	switch n := c.rand.IntN(100); {
+	case n < 15:
+		spec := c.spec(name)
+		background(func(context.Context) { _ = c.tree.Add(spec) })
+	case n < 22:
+		background(func(ctx context.Context) { _ = c.tree.Remove(ctx, name) })
+	case n < 60:
+		what := []string{"fail", "fail", "fail", "panic", "finish", "slow", "hang"}[c.rand.IntN(7)]
+		c.mu.Lock()
+		order := c.orders[name]
+		c.mu.Unlock()
+		if order != nil {
+			select {
+			case order <- what:
+			default:
+			}
+		}
+	case n < 64:
+		background(func(ctx context.Context) { _ = c.tree.Suspend(ctx) })
+	case n < 72:
+		background(func(ctx context.Context) { _ = c.tree.Resume(ctx) })
+	case n < 76:
+		background(func(ctx context.Context) { _ = c.tree.Inspect(ctx).Mermaid() })
+	case n < 85:
+		synctest.Wait()
+	default:
+		time.Sleep(time.Duration(c.rand.IntN(50)) * time.Millisecond)
+	}
+	_ = c.tree.State()
+}
+
+// end stops the tree and looks at what was left.
+func (c *chaos) end() {
+	t := c.t
+	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(c.rand.IntN(300))*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	err := c.tree.Stop(ctx)
+	if end, _ := ctx.Deadline(); time.Now().After(end) && !began.Equal(time.Now()) {
+		t.Errorf("Stop took %v", time.Since(began))
+	}
+	if !c.tree.Status().Terminal() {
+		t.Errorf("after Stop it is %s, %v", c.tree.Status(), err)
+	}
+	close(c.release)
+	<-c.tree.Gone()
+	c.calls.Wait()
+	synctest.Wait()
+	for _, child := range c.tree.State().Children {
+		if !child.Status.Terminal() && child.Status != worker.StatusCreated {
+			t.Errorf("%s is %s in the end", child.Name, child.Status)
+		}
+	}
+	if c.diary.most > 1 {
+		t.Errorf("%d instances of one name at once", c.diary.most)
+	}
+	for name, n := range c.diary.live {
+		if n != 0 {
+			t.Errorf("%d of %s live on", n, name)
+		}
+	}
+	c.sub.Close()
+	onlyTableEdges(t, c.sub)
+}

@@ -1,0 +1,419 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/fsm"
+	"github.com/pleme-io/lifecycle-go/internal/safe"
+)
+
+// child is one place in a supervisor's order, and whoever is in it.
+type child struct {
+	s    *Supervisor
+	spec *Spec
+
+	// Guarded by s.mu.
+	w        *instance   // the instance, also when it has ended; nil before the first
+	held     *BaseWorker // in place of an instance: pending, or a start that failed
+	restarts int
+	exit     *Exit // of the last that ended
+	lost     bool  // w did not stop when told to, and is nobody's now
+	op       *startOp
+	probing  *probing
+
+	// The loop's alone.
+	group    *group
+	want     bool // its group is to start it
+	tried    bool
+	stopping int // calls of Stop that have not returned
+	began    time.Time
+	decided  bool // what follows from the end of w was decided
+	delays   *delays
+	removed  []func(error)
+}
+
+// instance tells one worker from the next. Workers themselves need not be
+// comparable.
+type instance struct{ Worker }
+
+// startOp is one start, from the factory's call to Running.
+type startOp struct {
+	goid   atomic.Uint64
+	timer  *time.Timer
+	cancel context.CancelFunc // ends the wait for Running
+	late   bool               // guarded by s.mu: it must start nothing any more
+	ending bool               // the loop's: it waits for the end of this
+}
+
+// statusOf does without a whole State where it can.
+func statusOf(w Worker) Status {
+	if i, ok := w.(*instance); ok {
+		w = i.Worker
+	}
+	if b, ok := w.(interface{ Status() Status }); ok {
+		return b.Status()
+	}
+	return w.State().Status
+}
+
+// current returns the instance, and what is pending in its place. A start may
+// change both at any time.
+func (c *child) current() (w *instance, held *BaseWorker) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	return c.w, c.held
+}
+
+// lives reports whether the child's instance has not ended.
+func (c *child) lives() bool {
+	c.s.mu.Lock()
+	w, lost := c.w, c.lost
+	c.s.mu.Unlock()
+	return w != nil && !lost && !statusOf(w).Terminal()
+}
+
+func (c *child) state() State {
+	c.s.mu.Lock()
+	w, held, restarts, exit := c.w, c.held, c.restarts, c.exit
+	c.s.mu.Unlock()
+	var state State
+	switch {
+	case held != nil:
+		state = held.State()
+	case w != nil:
+		state = w.State()
+	default:
+		state = State{Name: c.spec.Name, Status: StatusCreated}
+	}
+	state.Restarts += restarts
+	if state.Exit == nil {
+		state.Exit = exit
+	}
+	return state
+}
+
+// hold makes the place pending.
+func (s *Supervisor) hold(c *child, reason string, due time.Time) {
+	held := &BaseWorker{}
+	held.Init("child", c.spec.Name)
+	held.PublishTo(&s.events)
+	_ = held.Hold(reason, due)
+	s.mu.Lock()
+	c.held = held
+	s.mu.Unlock()
+}
+
+// unhold ends what is pending: it never starts.
+func (s *Supervisor) unhold(c *child) {
+	if _, held := c.current(); held != nil {
+		held.RequestStop(ErrStopRequested)
+	}
+}
+
+// start begins a start of c. [Supervisor.started] hears how it went.
+func (s *Supervisor) start(c *child) {
+	again := c.tried
+	op := &startOp{}
+	wait, cancel := context.WithCancel(context.Background())
+	op.cancel = cancel
+	s.mu.Lock()
+	c.op = op
+	if again {
+		c.restarts++
+	}
+	handover := Handover{Session: s.sessionOf(c.spec.Name), Restarts: c.restarts, Previous: c.exit}
+	s.mu.Unlock()
+	c.want, c.began, c.decided = false, time.Now(), false
+	s.ops++
+	op.timer = time.AfterFunc(c.spec.StartTimeout, func() {
+		s.box.post(func() { s.giveUp(c, op) })
+	})
+	safe.Go(c.spec.Name, func() error {
+		w, err := c.spec.New(c.spec.Name)
+		switch {
+		case err != nil:
+			return fmt.Errorf("make %s: %w", c.spec.Name, err)
+		case w == nil:
+			return fmt.Errorf("make %s: New returned nil, want a worker", c.spec.Name)
+		case w.Name() != c.spec.Name:
+			return fmt.Errorf("make %s: New returned a worker named %q, want the name it was given", c.spec.Name, w.Name())
+		}
+		if !s.adopt(c, op, w) {
+			ctx, cancel := context.WithTimeout(context.Background(), defaultStopTimeout)
+			defer cancel()
+			return errors.Join(errAbandonedStart, w.Stop(ctx)) // it was never started
+		}
+		if err := w.Start(WithHandover(s.base, handover)); err != nil {
+			return err
+		}
+		if a, ok := w.(interface {
+			Await(context.Context, func(Status) bool) (Status, error)
+		}); ok && statusOf(w) == StatusStarting {
+			_, _ = a.Await(wait, func(st Status) bool { return st != StatusStarting })
+		}
+		return nil
+	}, op.goid.Store, func(err error) {
+		cancel()
+		op.timer.Stop()
+		s.box.post(func() { s.started(c, op, err) })
+	})
+}
+
+// adopt puts w in its place before it is started. It reports false when the
+// start was given up meanwhile.
+func (s *Supervisor) adopt(c *child, op *startOp, w Worker) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if op.late {
+		return false
+	}
+	i := &instance{w}
+	c.w, c.held, c.lost = i, nil, false
+	if p, ok := w.(interface{ PublishTo(*fsm.Dispatcher) }); ok {
+		p.PublishTo(&s.events)
+	}
+	if b, ok := w.(interface{ hookEnd(func()) }); ok {
+		b.hookEnd(func() { s.box.post(func() { s.noticed(c, i) }) })
+		return true
+	}
+	go func() { // a worker of somebody else's making; it ends, or the supervisor does
+		select {
+		case <-w.Done():
+			s.box.post(func() { s.noticed(c, i) })
+		case <-s.Gone():
+		}
+	}()
+	return true
+}
+
+// giveUp leaves a start behind that does not return.
+func (s *Supervisor) giveUp(c *child, op *startOp) {
+	if c.op != op {
+		return
+	}
+	err := fmt.Errorf("start %s: %w", c.spec.Name, errAbandonedStart)
+	op.cancel()
+	if c.lives() { // it is Starting, and can be stopped
+		if !s.consider(c, StatusFailed, err) {
+			w, _ := c.current()
+			s.stop(c, w, s.deadline)
+		}
+		return
+	}
+	s.haunt(op, c.spec.Name)
+	s.mu.Lock()
+	op.late = true
+	c.op = nil
+	s.mu.Unlock()
+	s.failedStart(c, fmt.Errorf("%w: %w", err, Abandoned(c.spec.Name, op.goid.Load())))
+}
+
+// started hears the end of a start.
+func (s *Supervisor) started(c *child, op *startOp, err error) {
+	s.ops--
+	if c.op != op { // given up before
+		s.exorcise(op)
+		return
+	}
+	s.mu.Lock()
+	c.op = nil
+	s.mu.Unlock()
+	if err == nil {
+		s.try(c)
+		s.watchHealth(c)
+		if !c.lives() {
+			s.decide(c)
+		}
+		s.advance(c.group)
+		return
+	}
+	if c.lives() { // Start failed or panicked halfway
+		s.stop(c, c.w, s.deadline)
+	}
+	s.failedStart(c, err)
+}
+
+// try notes that c was started, or that this was tried.
+func (s *Supervisor) try(c *child) {
+	if c.tried {
+		return
+	}
+	c.tried = true
+	if s.untried--; s.untried == 0 {
+		s.MarkRunning()
+	}
+}
+
+// failedStart is for a start that left no instance behind which could say so.
+func (s *Supervisor) failedStart(c *child, err error) {
+	s.try(c)
+	s.mu.Lock()
+	if c.w == nil || c.held != nil { // the factory failed: w, if any, is the one before
+		if c.held == nil {
+			c.held = &BaseWorker{}
+			c.held.Init("child", c.spec.Name)
+			c.held.PublishTo(&s.events)
+		}
+		if c.held.SetStatus(StatusStarting) == nil {
+			c.held.Finish(err)
+		}
+	}
+	c.exit = &Exit{Status: StatusFailed, Error: err.Error(), Code: -1, At: time.Now()}
+	s.mu.Unlock()
+	c.decided = true
+	s.consider(c, StatusFailed, err)
+	s.advance(c.group)
+}
+
+// noticed hears that an instance has ended, or is gone.
+func (s *Supervisor) noticed(c *child, w *instance) {
+	if b, ok := w.Worker.(interface{ isGone() bool }); ok {
+		if b.isGone() {
+			s.exorcise(w)
+		} else {
+			s.haunt(w, c.spec.Name)
+		}
+	} else {
+		s.exorcise(w)
+	}
+	if now, _ := c.current(); now != w || c.op != nil || c.stopping > 0 {
+		return // somebody else waits for it
+	}
+	s.decide(c)
+	s.advance(c.group)
+}
+
+// decide does what follows from the end of c's instance, once.
+func (s *Supervisor) decide(c *child) {
+	if c.decided || c.w == nil || c.lives() {
+		return
+	}
+	c.decided = true
+	status, err := statusOf(c.w), c.w.Err()
+	s.recordExit(c)
+	s.consider(c, status, err)
+}
+
+// recordExit notes how c's instance ended.
+func (s *Supervisor) recordExit(c *child) {
+	status, err := statusOf(c.w), c.w.Err()
+	exit := &Exit{Status: status, At: time.Now()}
+	if err != nil {
+		exit.Error, exit.Code = err.Error(), -1
+	}
+	if _, isFunc := c.w.Worker.(*Func); !isFunc {
+		if own := c.w.State().Exit; own != nil {
+			exit = own
+		}
+	}
+	s.mu.Lock()
+	c.exit = exit
+	s.mu.Unlock()
+}
+
+// stop has w stopped in the background. [Supervisor.stopped] hears of it. The
+// time it may take ends with the child's StopTimeout or at the given time, zero
+// for none.
+func (s *Supervisor) stop(c *child, w *instance, by time.Time) {
+	s.ops++
+	c.stopping++
+	end := by
+	limit := c.spec.StopTimeout
+	if _, tree := w.Worker.(*Supervisor); limit == 0 && !tree {
+		limit = defaultStopTimeout
+	}
+	if limit != 0 {
+		if own := time.Now().Add(limit); end.IsZero() || own.Before(end) {
+			end = own
+		}
+	}
+	ctx, cancel := withStopCause(context.Background(), s.cause), context.CancelFunc(func() {})
+	var guard *time.Timer
+	if !end.IsZero() {
+		ctx, cancel = context.WithDeadline(ctx, end)
+		// A Stop that does not keep to its context holds up nobody.
+		guard = time.AfterFunc(time.Until(end)+time.Second, func() {
+			s.box.post(func() { s.lose(c, w) })
+		})
+	}
+	safe.Go(c.spec.Name, func() error { return w.Stop(ctx) }, nil, func(err error) {
+		cancel()
+		if guard != nil {
+			guard.Stop()
+		}
+		s.box.post(func() { s.stopped(c, w, err) })
+	})
+}
+
+// lose leaves an instance behind whose Stop does not return.
+func (s *Supervisor) lose(c *child, w *instance) {
+	if now, _ := c.current(); now != w || c.stopping == 0 || !c.lives() {
+		return
+	}
+	s.leaveBehind(c, w, &AbandonedError{Name: c.spec.Name, Where: "its Stop, which did not keep to its context"})
+	s.advance(c.group)
+}
+
+// leaveBehind gives up an instance that lives on.
+func (s *Supervisor) leaveBehind(c *child, w *instance, err error) {
+	s.haunt(w, c.spec.Name)
+	if s.ending {
+		s.lostErrs = append(s.lostErrs, err)
+	}
+	s.mu.Lock()
+	c.lost = true
+	c.exit = &Exit{Status: StatusKilled, Error: err.Error(), Code: -1, At: time.Now()}
+	s.mu.Unlock()
+}
+
+// stopped hears that a Stop has returned.
+func (s *Supervisor) stopped(c *child, w *instance, err error) {
+	s.ops--
+	c.stopping--
+	if now, _ := c.current(); now != w {
+		return
+	}
+	if !statusOf(w).Terminal() && !c.lost {
+		s.leaveBehind(c, w, errors.Join(&AbandonedError{Name: c.spec.Name, Where: "its Stop, which returned before it had ended"}, err))
+	}
+	if c.lost && statusOf(w).Terminal() {
+		s.exorcise(w)
+	}
+	if c.stopping > 0 {
+		return
+	}
+	if statusOf(w).Terminal() && !c.decided {
+		c.decided = true
+		s.recordExit(c)
+	}
+	s.advance(c.group)
+}
+
+// haunt notes that something of that name still runs, though nobody answers for
+// it.
+func (s *Supervisor) haunt(what any, name string) {
+	if _, known := s.haunts[what]; !known {
+		s.haunts[what] = name
+		s.ghosts[name]++
+	}
+}
+
+// exorcise notes that it has ended.
+func (s *Supervisor) exorcise(what any) {
+	name, known := s.haunts[what]
+	if !known {
+		return
+	}
+	delete(s.haunts, what)
+	if s.ghosts[name]--; s.ghosts[name] > 0 {
+		return
+	}
+	delete(s.ghosts, name)
+	if c := s.byName[name]; c != nil {
+		s.advance(c.group)
+	}
+}

@@ -1,0 +1,271 @@
+package worker_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/worker"
+)
+
+// engine is a container engine in memory.
+type engine struct {
+	mu       sync.Mutex // guards what follows
+	away     bool
+	fail     map[string]error // by method
+	deaf     bool             // containers ignore SIGTERM
+	took     time.Duration    // for a container to end after SIGTERM
+	code     int              // with which they end then
+	running  map[string]chan worker.ContainerExit
+	frozen   map[string]bool
+	there    map[string]bool
+	env      []string
+	exitSoon *worker.ContainerExit // each ends at once
+}
+
+func newEngine() *engine {
+	return &engine{code: 143, fail: map[string]error{}, running: map[string]chan worker.ContainerExit{}, frozen: map[string]bool{}, there: map[string]bool{}}
+}
+
+var errAway = errors.New("cannot connect to the engine")
+
+func (e *engine) call(method string) error {
+	if e.away {
+		return errAway
+	}
+	return e.fail[method]
+}
+
+func (e *engine) Create(_ context.Context, spec worker.ContainerSpec) (string, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err := e.call("Create"); err != nil {
+		return "", err
+	}
+	e.there["id1"], e.env = true, spec.Env
+	return "id1", nil
+}
+
+func (e *engine) Start(_ context.Context, id string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err := e.call("Start"); err != nil {
+		return err
+	}
+	e.running[id] = make(chan worker.ContainerExit, 1)
+	if e.exitSoon != nil {
+		e.running[id] <- *e.exitSoon
+	}
+	return nil
+}
+
+func (e *engine) Wait(ctx context.Context, id string) (worker.ContainerExit, error) {
+	for {
+		e.mu.Lock()
+		err, ch := e.call("Wait"), e.running[id]
+		e.mu.Unlock()
+		if err != nil {
+			return worker.ContainerExit{}, err
+		}
+		tick := time.NewTimer(100 * time.Millisecond) // to see that the engine went away
+		select {
+		case exit := <-ch:
+			tick.Stop()
+			e.mu.Lock()
+			delete(e.running, id)
+			e.mu.Unlock()
+			return exit, nil
+		case <-ctx.Done():
+			tick.Stop()
+			return worker.ContainerExit{}, ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
+
+func (e *engine) exit(id string, exit worker.ContainerExit) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	select {
+	case e.running[id] <- exit:
+	default:
+	}
+}
+
+func (e *engine) Signal(_ context.Context, id, name string) error {
+	e.mu.Lock()
+	err, deaf, frozen := e.call("Signal"), e.deaf, e.frozen[id]
+	e.mu.Unlock()
+	switch {
+	case err != nil:
+		return err
+	case name == "SIGKILL":
+		e.exit(id, worker.ContainerExit{Code: 137})
+	case !deaf && !frozen || !deaf && name == "SIGTERM":
+		time.AfterFunc(e.took, func() { e.exit(id, worker.ContainerExit{Code: e.code}) })
+	}
+	return nil
+}
+
+func (e *engine) Pause(_ context.Context, id string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.frozen[id] = true
+	return e.call("Pause")
+}
+
+func (e *engine) Unpause(_ context.Context, id string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.frozen[id] = false
+	return e.call("Unpause")
+}
+
+func (e *engine) Remove(_ context.Context, id string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err := e.call("Remove"); err != nil {
+		return err
+	}
+	delete(e.there, id)
+	delete(e.running, id)
+	return nil
+}
+
+func (e *engine) left() (running, there int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.running), len(e.there)
+}
+
+func TestContainerEnds(t *testing.T) {
+	tests := map[string]struct {
+		set  func(*engine)
+		stop bool
+		want worker.Status
+		says string
+		path string
+	}{
+		"exits at once":    {func(e *engine) { e.exitSoon = &worker.ContainerExit{} }, false, worker.StatusFinished, "", "Starting Running Finished"},
+		"exits with 3":     {func(e *engine) { e.exitSoon = &worker.ContainerExit{Code: 3} }, false, worker.StatusFailed, "exit code 3", "Starting Running Failed"},
+		"out of memory":    {func(e *engine) { e.exitSoon = &worker.ContainerExit{Code: 137, OOM: true} }, false, worker.StatusFailed, "out of memory", "Starting Running Failed"},
+		"obeys":            {func(e *engine) { e.took = 3 * time.Second }, true, worker.StatusStopped, "interrupted", "Starting Running Stopping Stopped"},
+		"obeys, exits 0":   {func(e *engine) { e.code = 0 }, true, worker.StatusStopped, "", "Starting Running Stopping Stopped"},
+		"obeys, exits 1":   {func(e *engine) { e.code = 1 }, true, worker.StatusFailed, "exit code 1", "Starting Running Stopping Failed"},
+		"deaf":             {func(e *engine) { e.deaf = true }, true, worker.StatusKilled, "was killed", "Starting Running Stopping Killed"},
+		"create fails":     {func(e *engine) { e.fail["Create"] = errBoom }, false, worker.StatusFailed, "create container: boom", "Starting Failed"},
+		"start fails":      {func(e *engine) { e.fail["Start"] = errBoom }, false, worker.StatusFailed, "start container id1: boom", "Starting Failed"},
+		"engine goes away": {func(e *engine) { time.AfterFunc(time.Second, func() { e.mu.Lock(); e.away = true; e.mu.Unlock() }) }, false, worker.StatusFailed, "id1 may still run", "Starting Running Failed"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := newEngine()
+				test.set(e)
+				w := worker.NewContainer("c", e, worker.ContainerSpec{Image: "img"})
+				got := path(t, w, func(ctx context.Context, _ context.CancelFunc) {
+					if err := w.Start(context.WithoutCancel(ctx)); err != nil {
+						t.Error(err)
+					}
+					synctest.Wait()
+					if test.stop {
+						_ = w.Stop(ctx)
+					}
+				})
+				if got != test.path || w.Status() != test.want {
+					t.Errorf("went %q", got)
+				}
+				if err := w.Err(); (err == nil) != (test.says == "") || err != nil && !strings.Contains(err.Error(), test.says) {
+					t.Errorf("Err() is %v", err)
+				}
+				if name == "engine goes away" { // and comes back
+					select {
+					case <-w.Gone():
+						t.Error("it is gone while its container runs")
+					default:
+					}
+					e.mu.Lock()
+					e.away = false
+					e.mu.Unlock()
+				}
+				<-w.Gone()
+				if running, there := e.left(); running != 0 || there != 0 {
+					t.Errorf("%d containers run and %d are there after the end", running, there)
+				}
+			})
+		})
+	}
+}
+
+func TestEngineThatIsAwayForAWhileCostsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEngine()
+		away := func(b bool) { e.mu.Lock(); e.away = b; e.mu.Unlock() }
+		w := worker.NewContainer("c", e, worker.ContainerSpec{Image: "img"})
+		_ = w.Start(t.Context())
+		synctest.Wait()
+		away(true)
+		time.Sleep(30 * time.Second)
+		away(false)
+		time.Sleep(time.Minute)
+		if w.Status() != worker.StatusRunning {
+			t.Errorf("it is %s, %v", w.Status(), w.Err())
+		}
+		// Away when it is stopped: it is not Stopped while the container runs.
+		away(true)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		var left *worker.AbandonedError
+		if err := w.Stop(ctx); !errors.As(err, &left) || !strings.Contains(left.Where, "id1") || w.Status() != worker.StatusKilled {
+			t.Errorf("Stop: %v, it is %s", err, w.Status())
+		}
+		select {
+		case <-w.Gone():
+			t.Error("it is gone while its container runs")
+		default:
+		}
+		away(false)
+		<-w.Gone()
+		if running, there := e.left(); running != 0 || there != 0 {
+			t.Errorf("%d run, %d there", running, there)
+		}
+	})
+}
+
+func TestContainerSuspendsAndIsHandedOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEngine()
+		w := worker.NewContainer("c", e, worker.ContainerSpec{Image: "img", Env: []string{"MINE=1"}})
+		_ = w.Start(worker.WithHandover(t.Context(), worker.Handover{Session: "s"}))
+		synctest.Wait()
+		if !slices.Contains(e.env, "MINE=1") || !slices.Contains(e.env, worker.EnvSession+"=s") {
+			t.Errorf("its environment is %q", e.env)
+		}
+		if err := w.Suspend(t.Context()); err != nil || w.Status() != worker.StatusSuspended || !e.frozen["id1"] {
+			t.Errorf("Suspend: %v, it is %s", err, w.Status())
+		}
+		if err := w.Resume(t.Context()); err != nil || w.Status() != worker.StatusRunning || e.frozen["id1"] {
+			t.Errorf("Resume: %v, it is %s", err, w.Status())
+		}
+		_ = w.Suspend(t.Context())
+		stop(t, w)
+		if w.Status() != worker.StatusStopped || e.frozen["id1"] {
+			t.Errorf("it is %s", w.Status())
+		}
+	})
+	for _, spec := range []worker.ContainerSpec{{}, {Image: "img"}} {
+		var e worker.Engine
+		if spec.Image == "" {
+			e = newEngine()
+		}
+		w := worker.NewContainer("c", e, spec)
+		if err := w.Start(t.Context()); err == nil || w.Status() != worker.StatusFailed {
+			t.Errorf("Start of %+v: %v", spec, err)
+		}
+	}
+}

@@ -1,0 +1,381 @@
+package worker
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// group is children that are stopped, held and started together: one alone, or
+// those that the strategy names. A child is in one group at a time, the youngest
+// that wants it; with none there is nothing to do for it.
+type group struct {
+	members []*child // in order
+	left    int      // those that are in no younger group
+	phase   groupPhase
+	cursor  int
+	due     time.Time
+	reason  string
+	timer   *time.Timer
+	removes bool // its child goes when it has stopped
+	final   bool // all go
+}
+
+type groupPhase int
+
+const (
+	groupStopping groupPhase = iota // in reverse order, one after the other
+	groupWaiting                    // until it is due
+	groupStarting                   // in order
+	groupOver
+)
+
+// join moves c to g, and returns the group that it left.
+func (c *child) join(g *group) (old *group) {
+	old = c.group
+	if old != nil && old != g {
+		if old.left--; old.left == 0 {
+			old.over()
+		}
+	}
+	c.group = g
+	g.left++
+	g.cursor = len(g.members) - 1
+	if g.phase == groupStarting {
+		g.cursor = 0
+	}
+	return old
+}
+
+func (g *group) over() {
+	g.phase = groupOver
+	if g.timer != nil {
+		g.timer.Stop()
+	}
+}
+
+// advance does for g what can be done now. It is called again for everything
+// that happens to a member.
+func (s *Supervisor) advance(g *group) {
+	if g == nil {
+		return
+	}
+	switch g.phase {
+	case groupStopping:
+		if !s.stopNext(g) {
+			return
+		}
+		switch {
+		case g.final:
+			g.over()
+			s.finish()
+			return
+		case g.removes:
+			s.removed(g.members[0])
+			return
+		}
+		g.phase, g.cursor = groupWaiting, 0
+		wait := time.Until(g.due)
+		if wait > 0 || len(g.members) > 1 { // one alone is not seen to be pending when it need not wait
+			for _, c := range g.members {
+				if c.group == g && c.want {
+					s.hold(c, g.reason, g.due)
+				}
+			}
+		}
+		if wait > 0 {
+			g.timer = time.AfterFunc(wait, func() {
+				s.box.post(func() {
+					if g.phase == groupWaiting {
+						g.phase = groupStarting
+						s.advance(g)
+					}
+				})
+			})
+			return
+		}
+		g.phase = groupStarting
+		fallthrough
+	case groupStarting:
+		if !s.startNext(g) {
+			return
+		}
+		g.over()
+		for _, c := range g.members {
+			if c.group == g {
+				c.group = nil
+			}
+		}
+	}
+}
+
+// stopNext stops the last member that lives. It reports true once none does.
+func (s *Supervisor) stopNext(g *group) bool {
+	for ; g.cursor >= 0; g.cursor-- {
+		c := g.members[g.cursor]
+		switch {
+		case c.group != g:
+		case c.lives():
+			if c.stopping == 0 {
+				w, _ := c.current()
+				s.stop(c, w, s.share(g.cursor))
+			}
+			return false
+		case c.stopping > 0 && !c.lost:
+			return false
+		case c.op != nil: // the factory runs, or a Start that does not return
+			s.cutShort(c, s.share(g.cursor))
+			return false
+		}
+	}
+	return true
+}
+
+// cutShort makes a start end without an instance that runs, by giveUp at the
+// latest.
+func (s *Supervisor) cutShort(c *child, by time.Time) {
+	s.mu.Lock()
+	c.op.late = true
+	s.mu.Unlock()
+	c.op.cancel()
+	if c.op.ending && by.IsZero() {
+		return
+	}
+	c.op.ending = true
+	limit := c.spec.StopTimeout
+	if limit == 0 {
+		limit = defaultStopTimeout
+	}
+	if !by.IsZero() {
+		limit = min(limit, time.Until(by))
+	}
+	c.op.timer.Reset(limit)
+}
+
+// share is when the child that is stopped now has to be done, so that half of
+// what is left of a stop remains for the others.
+func (s *Supervisor) share(others int) time.Time {
+	if s.deadline.IsZero() {
+		return time.Time{}
+	}
+	left := time.Until(s.deadline)
+	if others == 0 {
+		return time.Now().Add(left - left/20)
+	}
+	return time.Now().Add(left / 2)
+}
+
+// startNext starts the first member that is to be. It reports true once all are.
+func (s *Supervisor) startNext(g *group) bool {
+	for ; g.cursor < len(g.members); g.cursor++ {
+		c := g.members[g.cursor]
+		switch {
+		case c.group != g:
+		case c.op != nil:
+			return false
+		case !c.want || s.holding:
+		case s.ghosts[c.spec.Name] > 0:
+			s.holdBecause(c, "the instance before was abandoned and has not returned")
+			return false
+		case s.suspended:
+			s.holdBecause(c, "the supervisor is suspended")
+			return false
+		default:
+			s.start(c)
+			return false
+		}
+	}
+	return true
+}
+
+func (s *Supervisor) holdBecause(c *child, reason string) {
+	if _, held := c.current(); held == nil || held.Status() != StatusPending || held.State().Reason != reason {
+		s.hold(c, reason, time.Time{})
+	}
+}
+
+// consider does what follows from the end of a child, or of a start that failed.
+// It reports whether the child is restarted.
+func (s *Supervisor) consider(c *child, end Status, err error) bool {
+	again := !s.holding && c.spec.Restart.after(end, err)
+	switch {
+	case s.ending || len(c.removed) > 0:
+		return false
+	case isTerminate(err):
+		s.failWith(fmt.Errorf("child %s: %w", c.spec.Name, err))
+		return false
+	case c.group != nil && c.group.phase == groupStopping: // it was to be stopped, and is restarted with the others
+		c.want = c.want && again
+		return c.want
+	case again:
+		s.fail(c, err)
+	}
+	return again
+}
+
+// fail restarts a child that has failed, running or not, and those that the
+// strategy names.
+func (s *Supervisor) fail(c *child, err error) {
+	now := time.Now()
+	reason := fmt.Sprintf("backoff after: %v", err)
+	if err == nil {
+		reason = "backoff after it had ended"
+	}
+	if !s.intensity.allow(now) {
+		if err == nil {
+			err = errEnded
+		}
+		s.failWith(fmt.Errorf("%w (%d restarts in %v): child %s: %w", ErrRestartIntensity, s.intensity.limit, s.intensity.window, c.spec.Name, err))
+		return
+	}
+	if c.delays == nil {
+		b := c.spec.Backoff
+		if b == (Backoff{}) {
+			b = s.cfg.Backoff
+		}
+		b.MaxRestarts = NoLimit
+		c.delays = b.delays()
+	}
+	wait, _ := c.delays.failed(now, now.Sub(c.began))
+	g := &group{phase: groupStopping, due: now.Add(wait), reason: reason}
+	switch from := 0; s.cfg.Strategy {
+	case RestForOne:
+		from = slices.Index(s.children, c)
+		fallthrough
+	case OneForAll:
+		for _, m := range s.children[from:] {
+			if m == c || len(m.removed) == 0 && (m.lives() || m.op != nil || m.want) {
+				g.members = append(g.members, m)
+			}
+		}
+	default:
+		g.members = []*child{c}
+	}
+	var left []*group
+	for _, m := range g.members {
+		if m != c && m.spec.Restart == Never {
+			m.want = false // it goes along, and does not come back
+		} else {
+			m.want = true
+		}
+		if old := m.join(g); old != nil && !slices.Contains(left, old) {
+			left = append(left, old)
+		}
+	}
+	s.advance(g)
+	for _, old := range left {
+		s.advance(old)
+	}
+}
+
+// removed takes a child out for good.
+func (s *Supervisor) removed(c *child) {
+	if c.group != nil {
+		c.group.over()
+	}
+	c.group = nil
+	s.unhold(c)
+	s.unwatchHealth(c)
+	if !c.tried {
+		s.try(c)
+	}
+	s.mu.Lock()
+	s.drop(c)
+	s.mu.Unlock()
+	for _, reply := range c.removed {
+		reply(nil)
+	}
+}
+
+// failWith ends the supervisor with err.
+func (s *Supervisor) failWith(err error) {
+	if !s.ending {
+		s.failure = err
+		s.end(err, time.Time{})
+	}
+}
+
+// end stops all children in reverse order, by the given time if there is one. A
+// second call can only make it earlier.
+func (s *Supervisor) end(cause error, by time.Time) {
+	if !by.IsZero() && (s.deadline.IsZero() || by.Before(s.deadline)) {
+		s.deadline = by
+		if s.hurryAt != nil {
+			s.hurryAt.Stop()
+		}
+		left := time.Until(by)
+		s.hurryAt = time.AfterFunc(left-left/10, func() {
+			s.box.post(func() { s.hurry(by) })
+		})
+	}
+	if s.ending {
+		return
+	}
+	s.ending, s.cause = true, cause
+	g := &group{members: slices.Clone(s.children), phase: groupStopping, final: true}
+	for _, c := range g.members {
+		s.unhold(c)
+		c.want = false
+		c.join(g)
+	}
+	g.cursor = len(g.members) - 1
+	s.advance(g)
+}
+
+// hurry stops everything that is left, at once.
+func (s *Supervisor) hurry(by time.Time) {
+	if s.ended {
+		return
+	}
+	for _, c := range s.children {
+		switch {
+		case c.lives():
+			w, _ := c.current()
+			s.stop(c, w, by)
+		case c.op != nil:
+			s.cutShort(c, by)
+		}
+	}
+}
+
+// finish is called when the last child has ended.
+func (s *Supervisor) finish() {
+	if s.hurryAt != nil {
+		s.hurryAt.Stop()
+	}
+	s.ended = true
+	s.endProbes()
+	for _, c := range s.children {
+		s.unwatchHealth(c)
+		for _, reply := range c.removed {
+			reply(nil)
+		}
+	}
+	s.conclude()
+}
+
+// conclude puts an end to the supervisor's life. The loop goes on while something
+// that was abandoned runs.
+func (s *Supervisor) conclude() {
+	var killed []error
+	for _, c := range s.children {
+		if c.w != nil && statusOf(c.w) == StatusKilled && c.held == nil {
+			killed = append(killed, c.w.Err())
+		}
+	}
+	killed = append(killed, s.lostErrs...)
+	switch {
+	case len(killed) > 0 && s.StopRequested():
+		s.Kill(errors.Join(killed...))
+	case len(killed) > 0:
+		s.failure = errors.Join(append([]error{s.failure}, killed...)...)
+		s.leave(s.failure)
+	case len(s.haunts) > 0:
+		s.leave(s.failure)
+	}
+}
+
+var errEnded = errors.New("it ended")
+
+func isTerminate(err error) bool { return errors.Is(err, ErrTerminate) }

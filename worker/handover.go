@@ -1,0 +1,140 @@
+package worker
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// Exit is how an instance of a worker ended.
+type Exit struct {
+	Status Status    `json:"status,omitempty"`
+	Error  string    `json:"error,omitempty"`  // what it ended with, "" for nothing
+	PID    int       `json:"pid,omitempty"`    // of a process
+	Code   int       `json:"code"`             // exit code of a process or container; -1 when it has none: a signal ended it, or it is a func that failed
+	Signal string    `json:"signal,omitempty"` // the signal that ended it: SIGSEGV
+	OOM    bool      `json:"oom,omitempty"`    // the kernel killed it for want of memory, as far as one can tell
+	At     time.Time `json:"at,omitzero"`      // when it ended
+}
+
+// Handover is what a supervisor tells a new instance of a child before it
+// starts.
+type Handover struct {
+	// Session is the same for every instance of one child, as long as its
+	// outermost supervisor lives. Work that is to be taken up again can be filed
+	// under it.
+	Session string
+	// Restarts is how many instances there were before this one.
+	Restarts int
+	// Previous is how the one before ended, nil for the first.
+	Previous *Exit
+}
+
+// The variables in which a process finds its [Handover].
+const (
+	EnvSession  = "LIFECYCLE_SESSION"
+	EnvRestarts = "LIFECYCLE_RESTARTS"
+	EnvPrevious = "LIFECYCLE_PREVIOUS_EXIT" // an Exit as JSON; not set for the first instance
+)
+
+// maxHandoverError bounds the previous error in the environment, in bytes: the
+// kernel takes 128 KiB for one variable, and refuses to start a program with
+// more.
+const maxHandoverError = 4096
+
+type handoverKey struct{}
+
+// WithHandover returns a context that hands h over to the worker that is
+// started with it.
+func WithHandover(ctx context.Context, h Handover) context.Context {
+	return context.WithValue(ctx, handoverKey{}, &h)
+}
+
+// HandoverFrom returns what a supervisor handed over to the function that was
+// given ctx.
+func HandoverFrom(ctx context.Context) (Handover, bool) {
+	h, ok := ctx.Value(handoverKey{}).(*Handover)
+	if !ok || h == nil {
+		return Handover{}, false
+	}
+	return *h, true
+}
+
+// Environ returns h as variables, in the form of [os.Environ].
+func (h Handover) Environ() []string {
+	// The empty variable hides what this process itself was handed over.
+	previous := ""
+	if h.Previous != nil {
+		exit := *h.Previous
+		exit.Error = cut(exit.Error, maxHandoverError)
+		if text, err := json.Marshal(exit); err == nil { // it always is: times of this program
+			previous = string(text)
+		}
+	}
+	return []string{
+		EnvSession + "=" + strings.ReplaceAll(h.Session, "\x00", ""),
+		EnvRestarts + "=" + strconv.Itoa(h.Restarts),
+		EnvPrevious + "=" + previous,
+	}
+}
+
+// cut shortens s to at most n bytes of whole characters.
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
+}
+
+// HandoverFromEnv returns what this process was handed over by the supervisor
+// that started it. ok is false when there is none. The error names a variable
+// that does not hold what it should.
+func HandoverFromEnv() (h Handover, ok bool, err error) {
+	return parseHandover(os.LookupEnv)
+}
+
+func parseHandover(lookup func(string) (string, bool)) (h Handover, ok bool, err error) {
+	h.Session, ok = lookup(EnvSession)
+	if !ok || h.Session == "" {
+		return Handover{}, false, nil
+	}
+	if text, _ := lookup(EnvRestarts); text != "" {
+		if h.Restarts, err = strconv.Atoi(text); err != nil || h.Restarts < 0 {
+			return Handover{}, false, fmt.Errorf("%s is %q, want a number of restarts", EnvRestarts, text)
+		}
+	}
+	if text, _ := lookup(EnvPrevious); text != "" {
+		var exit Exit
+		if err := json.Unmarshal([]byte(text), &exit); err != nil {
+			return Handover{}, false, fmt.Errorf("%s is not the JSON of an exit: %w", EnvPrevious, err)
+		}
+		h.Previous = &exit
+	}
+	return h, true, nil
+}
+
+type stopCauseKey struct{}
+
+// withStopCause makes cause the context.Cause that a worker sees when it is
+// stopped with ctx.
+func withStopCause(ctx context.Context, cause error) context.Context {
+	if cause == nil {
+		return ctx
+	}
+	return context.WithValue(ctx, stopCauseKey{}, cause)
+}
+
+func stopCause(ctx context.Context) error {
+	if cause, ok := ctx.Value(stopCauseKey{}).(error); ok {
+		return cause
+	}
+	return ErrStopRequested
+}

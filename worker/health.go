@@ -1,0 +1,164 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/probe"
+)
+
+// ErrUnhealthy ends an instance that failed as many probes in a row as its
+// [Spec] allows.
+var ErrUnhealthy = errors.New("unhealthy")
+
+// ProbeResult is what a probe found.
+type ProbeResult struct {
+	Health Health // HealthHealthy, HealthUnhealthy, or HealthUnknown for no opinion
+	Err    error  // why it is unhealthy; one with an error is
+}
+
+// Prober is a worker that knows whether it is any good.
+type Prober interface {
+	// Probe looks, and should be done before ctx is. One probe of a worker runs
+	// at a time.
+	Probe(ctx context.Context) ProbeResult
+}
+
+// probing is the probes of one instance.
+type probing struct {
+	check  *probe.Check
+	before *probe.Check // of the instance before
+	found  atomic.Pointer[ProbeResult]
+	timer  *time.Timer
+	failed int // in a row
+}
+
+// watchHealth begins to probe an instance that has just started, if there is a
+// way to.
+func (s *Supervisor) watchHealth(c *child) {
+	look := c.spec.Probe
+	if look == nil {
+		w, _ := c.current()
+		prober, ok := w.Worker.(Prober)
+		if !ok {
+			return
+		}
+		look = prober.Probe
+	}
+	p := &probing{}
+	if c.probing != nil {
+		p.before = c.probing.check
+	}
+	s.unwatchHealth(c)
+	p.check = s.probes.New(c.spec.Name, c.spec.ProbeTimeout, func(ctx context.Context) error {
+		found := look(ctx)
+		p.found.Store(&found)
+		if found.Health == HealthUnhealthy && found.Err == nil {
+			return ErrUnhealthy
+		}
+		return found.Err
+	}, func(result probe.Result) bool {
+		s.box.post(func() { s.probed(c, p, result.Err) })
+		return false
+	})
+	s.mu.Lock()
+	c.probing = p
+	s.mu.Unlock()
+	if c.spec.ProbePeriod != NoLimit {
+		p.timer = time.AfterFunc(c.spec.ProbePeriod, func() { s.box.post(func() { s.probeAgain(c, p) }) })
+	}
+}
+
+func (s *Supervisor) unwatchHealth(c *child) {
+	p := c.probing
+	if p == nil {
+		return
+	}
+	p.check.Close()
+	if p.timer != nil {
+		p.timer.Stop()
+	}
+	s.mu.Lock()
+	c.probing = nil
+	s.mu.Unlock()
+}
+
+// probeAgain is called once in a period.
+func (s *Supervisor) probeAgain(c *child, p *probing) {
+	if c.probing != p || !c.lives() {
+		return
+	}
+	p.timer.Reset(c.spec.ProbePeriod)
+	if p.before != nil {
+		if _, _, running := p.before.Status(); running {
+			return // a child has one probe, whichever instance it is for
+		}
+		p.before = nil
+	}
+	if w, _ := c.current(); statusOf(w) == StatusSuspended {
+		return // it cannot answer
+	}
+	if _, running, ok := p.check.Status(); ok {
+		if running >= p.check.Timeout() {
+			s.probed(c, p, fmt.Errorf("probe is still running for %v", probe.Round(running)))
+		}
+		return
+	}
+	probe.Start(s.probeCtx, p.check)
+}
+
+// probed hears what a probe found.
+func (s *Supervisor) probed(c *child, p *probing, err error) {
+	if c.probing != p || !c.lives() {
+		return
+	}
+	health := HealthHealthy
+	if found := p.found.Load(); err == nil && found != nil && found.Health == HealthUnknown {
+		health = HealthUnknown
+	}
+	if err != nil {
+		health = HealthUnhealthy
+		p.failed++
+	} else {
+		p.failed = 0
+	}
+	w, _ := c.current()
+	if b, ok := w.Worker.(interface{ SetHealth(Health) }); ok {
+		b.SetHealth(health)
+	}
+	if limit := c.spec.RestartUnhealthy; limit > 0 && p.failed >= limit && c.group == nil && c.op == nil {
+		p.failed = 0
+		s.consider(c, StatusFailed, fmt.Errorf("%w after %d probes: %w", ErrUnhealthy, limit, err))
+	}
+}
+
+// Inspect probes every running child that can be probed, its children too, and
+// describes the tree afterwards. It waits for the probes no longer than their
+// timeouts, and than ctx lasts.
+func (s *Supervisor) Inspect(ctx context.Context) State {
+	var checks []*probe.Check
+	patience := time.Duration(0)
+	for _, c := range s.snapshot() {
+		s.mu.Lock()
+		w, p := c.w, c.probing
+		s.mu.Unlock()
+		if p != nil && c.lives() && statusOf(w) != StatusSuspended {
+			checks = append(checks, p.check)
+			patience = max(patience, p.check.Timeout())
+		}
+		if w == nil || !c.lives() {
+			continue
+		}
+		if tree, ok := w.Worker.(*Supervisor); ok {
+			_ = tree.Inspect(ctx)
+		}
+	}
+	if len(checks) > 0 {
+		probe.Run(ctx, s.probeCtx, patience, checks)
+		_ = s.ask(ctx, "inspect", func(reply func(error)) { reply(nil) }) // the results were posted before
+	}
+	return s.State()
+}

@@ -1,0 +1,125 @@
+package worker_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/worker"
+)
+
+func helperLinux(mode, arg string) bool {
+	switch mode {
+	case "feed": // joins the cgroup arg and runs eat in it
+		if err := os.WriteFile(arg+"/cgroup.procs", []byte(strconv.Itoa(os.Getpid())), 0o644); err != nil {
+			fmt.Println(err)
+			os.Exit(7)
+		}
+		p := worker.NewProcess("eat", helperCommand("eat", nil))
+		if err := p.Start(context.Background()); err != nil {
+			panic(err)
+		}
+		<-p.Done()
+		if err := json.NewEncoder(os.Stdout).Encode(p.State()); err != nil {
+			panic(err)
+		}
+	case "eat": // takes more memory than it may
+		var kept [][]byte
+		for range 64 {
+			b := make([]byte, 8<<20)
+			for i := 0; i < len(b); i += 4096 {
+				b[i] = 1
+			}
+			kept = append(kept, b)
+		}
+		time.Sleep(time.Minute)
+		fmt.Println(len(kept))
+	case "supervise": // starts a worker of its own, and is killed
+		p := worker.NewProcess("sleep", helperCommand("sleep", nil))
+		if err := p.Start(context.Background()); err != nil {
+			panic(err)
+		}
+		fmt.Println("worker", p.PID())
+		time.Sleep(time.Hour)
+	case "init": // is PID 1 of its own namespace
+		beInit()
+	case "orphan": // leaves a child behind, which ends after its parent
+		child := helperCommand("nap", nil)
+		if err := child.Start(); err != nil {
+			panic(err)
+		}
+		fmt.Println("left", child.Process.Pid)
+	case "nap":
+		time.Sleep(100 * time.Millisecond)
+	default:
+		return false
+	}
+	return true
+}
+
+// beInit reaps orphans while os/exec waits for children of its own, some of them
+// long after they have ended.
+func beInit() {
+	if os.Getpid() != 1 {
+		panic("not PID 1")
+	}
+	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil { // not the host's /proc
+		panic(err)
+	}
+	if err := syscall.Mount("proc", "/proc", "proc", 0, ""); err != nil {
+		panic(err)
+	}
+	reaper := worker.NewReaper("reaper")
+	if err := reaper.Start(context.Background()); err != nil {
+		panic(err)
+	}
+	late := helperCommand("exit:9", nil)
+	if err := late.Start(); err != nil {
+		panic(err)
+	}
+	stolen := 0
+	for range 30 {
+		if err := helperCommand("orphan", nil).Run(); err != nil {
+			fmt.Println(err)
+			stolen++
+		}
+	}
+	p := worker.NewProcess("child", helperCommand("exit:3", nil))
+	_ = p.Start(context.Background())
+	<-p.Done()
+	if got := p.State(); got.Exit.Code != 3 {
+		fmt.Println("worker", got.Error)
+		stolen++
+	}
+	for children() > 1 { // the late one is not the reaper's
+		time.Sleep(10 * time.Millisecond)
+	}
+	var exit *exec.ExitError
+	if err := late.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 9 {
+		fmt.Println("late", err)
+		stolen++
+	}
+	_ = reaper.Stop(context.Background())
+	fmt.Println("stolen", stolen, "children", children())
+}
+
+// children counts those of PID 1, zombies too.
+func children() (n int) {
+	dirs, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, file := range dirs {
+		text, _ := os.ReadFile(file)
+		_, rest, _ := bytes.Cut(text, []byte(") "))
+		if fields := bytes.Fields(rest); len(fields) > 1 && string(fields[1]) == "1" {
+			n++
+		}
+	}
+	return n
+}

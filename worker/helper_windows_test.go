@@ -1,0 +1,3 @@
+package worker_test
+
+func helperUnix(string, string) bool { return false }

@@ -1,0 +1,435 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/safe"
+)
+
+const (
+	defaultGrace     = 10 * time.Second
+	defaultWaitDelay = 2 * time.Second
+	// signalledTogether is how long a death by SIGTERM or SIGINT that we did not
+	// send waits for its judgement. systemd and a terminal signal everybody at
+	// once, and the child may be faster than whoever is to stop it.
+	signalledTogether = 250 * time.Millisecond
+)
+
+// Process is a worker that runs a program in a process group of its own.
+//
+// Stop and the end of the context given to Start signal the whole group:
+// SIGTERM first, and SIGKILL once the grace is over. When the program has ended
+// by itself, what it left behind in its group is ended in the same way before
+// the worker is done, so that no grandchild lives beside the next instance. A
+// grandchild that left the group (setsid) is out of reach. Nothing is signalled
+// after it was reaped.
+//
+// A program that dies of the signal that we sent, or exits with 128 plus its
+// number as shells and the JVM do, is Stopped. One that had to be killed is
+// Killed. One that is ended by anybody else is Failed; SIGTERM and SIGINT are
+// Stopped, too, while a stop is under way, since service managers signal
+// everybody at once.
+//
+// On Linux the kernel kills the program when this process dies. On other Unix
+// systems nothing does, and what is left of the group when the program has
+// ended is killed without a grace. On Windows there are neither signals nor
+// groups here: the program alone is ended, at once and by force, when it is
+// asked to stop.
+type Process struct {
+	BaseWorker
+	cmd    *exec.Cmd
+	grace  time.Duration
+	stopBy syscall.Signal
+
+	begun     sync.Mutex // orders the begin of Start against Stop
+	cancel    context.CancelCauseFunc
+	exited    chan struct{} // closed when the program has ended; its group may have more
+	force     chan struct{} // closed when the grace ends early
+	forceOnce sync.Once
+	held      chan struct{} // closed by HoldRestarts
+	heldOnce  sync.Once
+	reapOnce  sync.Once
+	reapErr   error
+	wasKilled bool // by a signal, as far as is known before it is reaped; set before exited is closed
+
+	sig    sync.Mutex // held while signalling, guards what follows
+	pid    int        // of the group and its leader; 0 before the start
+	reaped bool       // from here on the number may be somebody else's
+	asked  bool       // the stop signal was sent
+	forced bool       // SIGKILL was sent to the program while it ran
+
+	exitMu sync.Mutex // guards what follows
+	exit   *Exit
+}
+
+// ProcessOption shapes a [Process].
+type ProcessOption func(*Process)
+
+// WithGrace sets how long the program may take to end after it was asked to,
+// before it is killed. Defaults to 10 seconds. The context given to Stop
+// shortens it: the program is killed a little before that ends.
+func WithGrace(d time.Duration) ProcessOption { return func(p *Process) { p.grace = d } }
+
+// WithStopSignal sets the signal that asks the program to end. Defaults to
+// SIGTERM.
+func WithStopSignal(s syscall.Signal) ProcessOption { return func(p *Process) { p.stopBy = s } }
+
+// NewProcess returns a worker that runs cmd, made by [exec.Command] and shaped
+// by the caller: Dir, Env, Stdin, Stdout, Stderr, ExtraFiles, SysProcAttr. It is
+// the worker's from then on, and nobody else may start it or wait for it. One
+// made by [exec.CommandContext] is refused by Start: the worker is stopped in
+// place of a context that kills.
+//
+// A WaitDelay of 0 becomes 2 seconds: so long, and no longer, output is read
+// that a process outside of the group keeps open. An Env of nil is this
+// process's own, without the variables by which systemd speaks to it alone
+// (NOTIFY_SOCKET, WATCHDOG_PID, WATCHDOG_USEC).
+func NewProcess(name string, cmd *exec.Cmd, opts ...ProcessOption) *Process {
+	p := &Process{cmd: cmd, grace: defaultGrace, stopBy: syscall.SIGTERM, exited: make(chan struct{}), force: make(chan struct{}), held: make(chan struct{})}
+	p.Init("process", name)
+	for _, opt := range opts {
+		opt(p)
+	}
+	return p
+}
+
+func (p *Process) validate() error {
+	switch {
+	case p.cmd == nil:
+		return errors.New("there is no command: want one made by exec.Command")
+	case p.cmd.Cancel != nil:
+		return errors.New("the command was made by exec.CommandContext: use exec.Command, the worker's context stops it")
+	case p.cmd.Process != nil:
+		return errors.New("the command was started before: want one of its own for each worker")
+	case p.grace < 0:
+		return fmt.Errorf("grace is %v, want 0 or more", p.grace)
+	case p.stopBy <= 0:
+		return fmt.Errorf("stop signal is %d, want a signal", p.stopBy)
+	}
+	return nil
+}
+
+// Start runs the program. It returns once the kernel has accepted it, or with
+// the error that says why not: the worker is Failed then. Cancelling ctx asks
+// the program to stop. The variables of a [Handover] that ctx carries are added
+// to the program's environment.
+func (p *Process) Start(ctx context.Context) error {
+	own, cancel := context.WithCancelCause(ctx)
+	p.begun.Lock()
+	err := p.Begin(own)
+	if err == nil {
+		p.cancel = cancel
+	}
+	p.begun.Unlock() // the kernel may take its time over a start, and Stop must not wait for that
+	if err != nil {
+		cancel(nil)
+		return err
+	}
+	err = p.validate()
+	if err == nil {
+		p.shape(ctx)
+		err = startCommand(p.cmd)
+		if _, missing := os.Stat(p.cmd.Dir); errors.Is(err, fs.ErrNotExist) && p.cmd.Dir != "" && missing != nil {
+			err = missing // the kernel does not say which of the two it was
+		}
+	}
+	if err != nil {
+		err = fmt.Errorf("start %s: %w", p.Name(), err)
+		p.Finish(err)
+		cancel(nil)
+		return err
+	}
+	p.sig.Lock()
+	p.pid = p.cmd.Process.Pid
+	p.sig.Unlock()
+	p.MarkRunning()
+	oom := watchOOM(p.cmd)
+	safe.Go(p.Name(), func() error { return p.live(own, oom) }, nil, func(err error) {
+		processEnded()
+		p.Finish(err)
+		cancel(nil)
+	})
+	return nil
+}
+
+// shape completes the caller's command.
+func (p *Process) shape(ctx context.Context) {
+	if p.cmd.WaitDelay == 0 {
+		p.cmd.WaitDelay = defaultWaitDelay
+	}
+	env, inherited := p.cmd.Environ(), p.cmd.Env == nil
+	if inherited {
+		env = slices.DeleteFunc(env, func(v string) bool {
+			name, _, _ := strings.Cut(v, "=")
+			return name == "NOTIFY_SOCKET" || name == "WATCHDOG_PID" || name == "WATCHDOG_USEC"
+		})
+	}
+	if h, ok := HandoverFrom(ctx); ok {
+		env = append(env, h.Environ()...)
+	}
+	p.cmd.Env = env
+	ownGroup(p.cmd)
+}
+
+// live accompanies the program to its end, and its group.
+func (p *Process) live(own context.Context, oom func() bool) error {
+	go func() {
+		p.awaitExit()
+		close(p.exited)
+	}()
+	select {
+	case <-p.exited:
+	case <-own.Done():
+	}
+	grace := time.NewTimer(p.grace)
+	defer grace.Stop()
+	ended := make(chan struct{}) // all of the group
+	go func() {
+		defer close(ended)
+		<-p.exited
+		p.awaitGroup(p.force)
+	}()
+	select {
+	case <-ended:
+	default:
+		p.ask()
+		select {
+		case <-ended:
+		case <-grace.C:
+		case <-p.force:
+		}
+		p.kill()
+		p.forceNow() // nothing is left to wait for in the group
+		<-ended
+	}
+	p.kill() // the group is empty or dying, and the number still ours
+	outOfMemory := p.wasKilled && oom()
+	return p.judge(own, p.reapOrLeave(), outOfMemory)
+}
+
+// reapOrLeave reaps the program. When a Writer of the caller's does not take its
+// output, which package exec waits for without end, the worker has ended and is
+// gone once the Writer has returned.
+func (p *Process) reapOrLeave() error {
+	reaped := make(chan error, 1)
+	go func() { reaped <- p.reap() }()
+	patience := time.NewTimer(p.cmd.WaitDelay + time.Second)
+	defer patience.Stop()
+	select {
+	case err := <-reaped:
+		return err
+	case <-patience.C:
+	}
+	p.leave(p.outputLeft())
+	return <-reaped
+}
+
+func (p *Process) outputLeft() error {
+	return &AbandonedError{Name: p.Name(), Where: "writing its output, which its Stdout or Stderr does not take"}
+}
+
+// ask asks the group to stop. A stopped process gets no signal but SIGKILL
+// before it is continued.
+func (p *Process) ask() {
+	p.sig.Lock()
+	defer p.sig.Unlock()
+	if !p.reaped && !p.forced {
+		p.asked = true
+		_ = p.signalLocked(p.stopBy) // who may not signal it can only wait for its end
+		_ = p.signalLocked(sigCont)
+	}
+}
+
+func (p *Process) kill() {
+	p.sig.Lock()
+	defer p.sig.Unlock()
+	if p.pid == 0 || p.reaped {
+		return
+	}
+	select {
+	case <-p.exited: // what is killed is the rest of its group
+	default:
+		p.forced = true
+	}
+	_ = p.signalLocked(syscall.SIGKILL)
+}
+
+// reap waits for the program, once, and closes its pipes.
+func (p *Process) reap() error {
+	p.reapOnce.Do(func() {
+		if holdsZombie {
+			// It is a zombie: nobody signals it once it is about to be reaped.
+			p.sig.Lock()
+			p.reaped = true
+			p.sig.Unlock()
+		}
+		p.reapErr = p.cmd.Wait()
+		p.sig.Lock()
+		p.reaped = true
+		p.sig.Unlock()
+	})
+	return p.reapErr
+}
+
+// judge says what the end of the program means.
+func (p *Process) judge(own context.Context, err error, oom bool) error {
+	exit := exitOf(p.cmd)
+	p.sig.Lock()
+	asked, forced := p.asked && own.Err() != nil, p.forced && own.Err() != nil
+	p.sig.Unlock()
+	byOther := exit.signal == syscall.SIGTERM || exit.signal == syscall.SIGINT
+	killed := false
+	switch {
+	case err == nil:
+	case forced && exit.signal == syscall.SIGKILL && p.StopRequested():
+		killed = true
+		err = fmt.Errorf("%s: did not stop when asked and was killed: %w", p.Name(), err)
+	case asked && (exit.signal == p.stopBy || exit.Code == 128+int(p.stopBy)):
+		err = fmt.Errorf("%w: %w", ErrInterrupted, err)
+	case byOther && p.stopsSoon(own):
+		err = fmt.Errorf("%w: %w", ErrInterrupted, err)
+	case errors.Is(err, exec.ErrWaitDelay) && own.Err() != nil:
+		err = nil // it ended as it was asked to; a process outside of its group holds its output
+	case exit.signal == syscall.SIGKILL && oom:
+		exit.OOM = true
+		err = fmt.Errorf("out of memory: %w", err)
+	}
+	if err != nil {
+		exit.Error = err.Error()
+	}
+	p.exitMu.Lock()
+	p.exit = &exit.Exit
+	p.exitMu.Unlock()
+	if killed {
+		p.Kill(err)
+	}
+	return err
+}
+
+// stopsSoon reports whether a stop is under way or begins now.
+func (p *Process) stopsSoon(own context.Context) bool {
+	timer := time.NewTimer(signalledTogether)
+	defer timer.Stop()
+	select {
+	case <-own.Done():
+	case <-p.held:
+	case <-timer.C:
+		return false
+	}
+	return true
+}
+
+// HoldRestarts says that a stop is under way: from now on an end by SIGTERM or
+// SIGINT is no failure. An App calls it when it begins to drain.
+func (p *Process) HoldRestarts() { p.heldOnce.Do(func() { close(p.held) }) }
+
+// Stop asks the program to end and waits until it and its group have. It is
+// killed when the grace is over or ctx is about to end. When ctx ends before
+// the kernel has ended a killed program, the worker is Killed at once, the error
+// is an [*AbandonedError], and [BaseWorker.Gone] closes when the program is.
+func (p *Process) Stop(ctx context.Context) error {
+	p.begun.Lock()
+	live, cancel := p.RequestStop(ErrStopRequested), p.cancel
+	p.begun.Unlock()
+	if cancel != nil {
+		cancel(stopCause(ctx))
+	}
+	if !live {
+		return p.killedErr()
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		// The kernel needs a moment to end what was killed.
+		left := time.Until(deadline)
+		last := time.AfterFunc(left-min(left/10, 500*time.Millisecond), p.forceNow)
+		defer last.Stop()
+	}
+	select {
+	case <-p.Done():
+		return p.killedErr()
+	case <-ctx.Done():
+	}
+	p.kill()
+	p.forceNow()
+	select {
+	case <-p.Done(): // both were true
+		return p.killedErr()
+	default:
+	}
+	var err error = &AbandonedError{Name: p.Name(), Where: fmt.Sprintf("process %d, which SIGKILL has not ended yet", p.PID())}
+	select {
+	case <-p.exited:
+		err = p.outputLeft()
+	default:
+	}
+	if p.Kill(err) {
+		return err
+	}
+	return p.killedErr()
+}
+
+func (p *Process) forceNow() { p.forceOnce.Do(func() { close(p.force) }) }
+
+// PID returns the program's process id, 0 before it was started.
+func (p *Process) PID() int {
+	p.sig.Lock()
+	defer p.sig.Unlock()
+	return p.pid
+}
+
+// Signal sends a signal to the whole group. Before the start and after the end
+// it returns [os.ErrProcessDone].
+func (p *Process) Signal(s syscall.Signal) error {
+	p.sig.Lock()
+	defer p.sig.Unlock()
+	if p.pid == 0 || p.reaped {
+		return fmt.Errorf("signal %s: %w", p.Name(), os.ErrProcessDone)
+	}
+	if err := p.signalLocked(s); err != nil {
+		return fmt.Errorf("signal %s: %w", p.Name(), err)
+	}
+	return nil
+}
+
+// State describes the worker, with its process id and, once it has ended, its
+// exit.
+func (p *Process) State() State {
+	s := p.BaseWorker.State()
+	s.PID = p.PID()
+	p.exitMu.Lock()
+	defer p.exitMu.Unlock()
+	if p.exit != nil {
+		exit := *p.exit
+		exit.Status = s.Status
+		s.Exit = &exit
+	}
+	return s
+}
+
+// processExit is an Exit with the signal as a number.
+type processExit struct {
+	Exit
+	signal syscall.Signal // 0 for none
+}
+
+func exitOf(cmd *exec.Cmd) processExit {
+	e := processExit{Exit: Exit{Code: -1, At: time.Now()}}
+	state := cmd.ProcessState
+	if state == nil {
+		return e
+	}
+	e.PID, e.Code = state.Pid(), state.ExitCode()
+	if e.signal = signalOf(state); e.signal != 0 {
+		e.Signal = signalName(e.signal)
+	}
+	return e
+}

@@ -1,0 +1,146 @@
+package worker_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/worker"
+)
+
+func zombie(pid int) bool {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err == nil && strings.Contains(string(text), ") Z ")
+}
+
+func TestGrandchildGetsTheGraceToo(t *testing.T) {
+	out := newLines()
+	p := start(t, helperCommand("parent:late", out), worker.WithGrace(time.Minute))
+	out.await(t, "grandchild ")
+	if err := p.Stop(within(t)); err != nil {
+		t.Error(err)
+	}
+	if !strings.Contains(out.String(), "flushed") {
+		t.Errorf("the grandchild was cut short: %q", out.String())
+	}
+}
+
+func TestParentDeathSignalIsNotFiredByADyingThread(t *testing.T) {
+	out := newLines()
+	var p *worker.Process
+	started := make(chan struct{})
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
+		p = start(t, helperCommand("sleep", out))
+		close(started)
+	}()
+	<-started
+	out.await(t, "ready")
+	// Threads that die while the process lives must not take it along.
+	for range 50 {
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			runtime.LockOSThread()
+		}()
+		<-done
+	}
+	select {
+	case <-p.Done():
+		t.Fatalf("it ended: %s, %v", p.Status(), p.Err())
+	case <-time.After(300 * time.Millisecond): // the signal would have been there long ago
+	}
+	if err := p.Stop(within(t)); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestProcessDiesWithItsParent(t *testing.T) {
+	out := newLines()
+	parent := start(t, helperCommand("supervise", out))
+	pid := out.awaitPID(t, "worker ")
+	if err := syscall.Kill(parent.PID(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	gone(t, pid)
+}
+
+func TestOOMKillIsRecorded(t *testing.T) {
+	group := cgroupWithLimit(t, 64<<20)
+	out := newLines()
+	p := start(t, helperCommand("feed:"+group, out))
+	<-p.Done()
+	var s worker.State
+	if err := json.Unmarshal([]byte(out.String()), &s); err != nil {
+		t.Fatalf("%v: %q", err, out.String())
+	}
+	if s.Status != worker.StatusFailed || s.Exit == nil || !s.Exit.OOM || s.Exit.Signal != "SIGKILL" || s.Error != "out of memory: signal: killed" {
+		t.Errorf("it is %q", out.String())
+	}
+}
+
+// cgroupWithLimit makes a memory cgroup, v2 or v1, or skips the test.
+func cgroupWithLimit(t *testing.T, limit int) string {
+	t.Helper()
+	for _, at := range []struct{ root, file string }{{"/sys/fs/cgroup", "memory.max"}, {"/sys/fs/cgroup/memory", "memory.limit_in_bytes"}} {
+		dir := fmt.Sprintf("%s/worker-test-%d", at.root, os.Getpid())
+		if os.Mkdir(dir, 0o755) != nil {
+			continue
+		}
+		file, err := os.OpenFile(dir+"/"+at.file, os.O_WRONLY, 0)
+		if err == nil {
+			_, err = fmt.Fprint(file, limit)
+			file.Close()
+		}
+		if err != nil {
+			_ = os.Remove(dir)
+			continue
+		}
+		t.Cleanup(func() { _ = os.Remove(dir) })
+		return dir
+	}
+	t.Skip("no memory cgroup can be made here: it needs root and the memory controller")
+	return ""
+}
+
+func TestProcessIsReapedOnceAndNotSignalledAfterwards(t *testing.T) {
+	for range 20 {
+		p := start(t, helperCommand("exit:0", nil))
+		stop := make(chan struct{})
+		go func() {
+			defer close(stop)
+			for {
+				if err := p.Signal(syscall.Signal(0)); errors.Is(err, os.ErrProcessDone) {
+					return
+				}
+			}
+		}()
+		_ = p.Stop(context.WithoutCancel(t.Context()))
+		<-stop
+		if errors.Is(p.Err(), syscall.ECHILD) {
+			t.Fatal("somebody else reaped it")
+		}
+	}
+}
+
+func TestOrphansAreReapedAsPID1(t *testing.T) {
+	out := newLines()
+	cmd := helperCommand("init", out)
+	cmd.Stderr = out
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS}
+	p := worker.NewProcess("init", cmd)
+	if err := p.Start(t.Context()); err != nil {
+		t.Skipf("no PID namespace can be made here: %v", err)
+	}
+	<-p.Done()
+	if got := out.String(); !strings.HasSuffix(got, "stolen 0 children 0\n") || p.Status() != worker.StatusFinished {
+		t.Errorf("it is %s, %v, said %q", p.Status(), p.Err(), got)
+	}
+}

@@ -1,0 +1,64 @@
+//go:build unix
+
+package worker
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+)
+
+const (
+	sigCont = syscall.SIGCONT
+	sigStop = syscall.SIGSTOP
+)
+
+// ownGroup makes the command the leader of a group. The attributes may be
+// shared with another command and are copied.
+func ownGroup(cmd *exec.Cmd) {
+	attr := syscall.SysProcAttr{}
+	if cmd.SysProcAttr != nil {
+		attr = *cmd.SysProcAttr
+	}
+	if !attr.Setsid { // a session has a group of its own
+		attr.Setpgid, attr.Pgid = true, 0
+	}
+	dieWithParent(&attr)
+	cmd.SysProcAttr = &attr
+}
+
+// signalLocked signals the group. That it is empty is no error.
+func (p *Process) signalLocked(s syscall.Signal) error {
+	if !holdsZombie && errors.Is(p.cmd.Process.Signal(syscall.Signal(0)), os.ErrProcessDone) {
+		return nil
+	}
+	err := syscall.Kill(-p.pid, s)
+	if errors.Is(err, syscall.ESRCH) {
+		return nil
+	}
+	return err
+}
+
+func signalOf(state *os.ProcessState) syscall.Signal {
+	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		return status.Signal()
+	}
+	return 0
+}
+
+// signalName returns the name by which a signal is known: SIGKILL.
+func signalName(s syscall.Signal) string {
+	names := map[syscall.Signal]string{
+		syscall.SIGABRT: "SIGABRT", syscall.SIGALRM: "SIGALRM", syscall.SIGBUS: "SIGBUS", syscall.SIGFPE: "SIGFPE",
+		syscall.SIGHUP: "SIGHUP", syscall.SIGILL: "SIGILL", syscall.SIGINT: "SIGINT", syscall.SIGKILL: "SIGKILL",
+		syscall.SIGPIPE: "SIGPIPE", syscall.SIGQUIT: "SIGQUIT", syscall.SIGSEGV: "SIGSEGV", syscall.SIGSYS: "SIGSYS",
+		syscall.SIGTERM: "SIGTERM", syscall.SIGTRAP: "SIGTRAP", syscall.SIGUSR1: "SIGUSR1", syscall.SIGUSR2: "SIGUSR2",
+		syscall.SIGXCPU: "SIGXCPU", syscall.SIGXFSZ: "SIGXFSZ",
+	}
+	if name, ok := names[s]; ok {
+		return name
+	}
+	return fmt.Sprintf("signal %d", int(s))
+}

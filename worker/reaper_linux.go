@@ -1,0 +1,116 @@
+package worker
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// reapEvery is how often orphans are looked for without a signal: a process
+// that was given up with os.Process.Release after it had ended makes none.
+const reapEvery = time.Minute
+
+// NewReaper returns a worker that reaps orphans: as PID 1 of a container, or as
+// a child subreaper (prctl(2)), a process inherits every process whose parent
+// has died, and has to wait for it or keep it as a zombie for ever.
+//
+// It leaves the children of this process alone, also those that somebody else
+// here started with os/exec: whoever waits for one gets its result. Package os
+// holds a descriptor (pidfd) for each child from fork to Wait, and that is what
+// the reaper goes by. On a kernel before 5.4 there are none, and it reaps
+// nothing.
+//
+// Elsewhere than on Linux the worker runs and does nothing. In a process that
+// inherits nothing it does no harm.
+func NewReaper(name string) *Func {
+	return NewFunc(name, func(ctx context.Context) error {
+		died := make(chan os.Signal, 1) // one token: each look finds all there are
+		signal.Notify(died, syscall.SIGCHLD)
+		defer signal.Stop(died)
+		again := time.NewTicker(reapEvery)
+		defer again.Stop()
+		for {
+			reapOrphans()
+			select {
+			case <-died:
+			case <-again.C:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+	})
+}
+
+// reapOrphans reaps every zombie whose parent this process is and for which
+// nobody in it can wait. It returns how many there were.
+func reapOrphans() (reaped int) {
+	var zombies []int
+	self := os.Getpid()
+	eachPID(func(pid int) bool {
+		if s, ok := readStat(pid); ok && s.ppid == self && s.state == 'Z' {
+			zombies = append(zombies, s.pid)
+		}
+		return true
+	})
+	if len(zombies) == 0 {
+		return 0
+	}
+	// In this order: a zombie of ours has its descriptor until it was reaped,
+	// and its number is not given away before that.
+	ours, ok := ownChildren()
+	if !ok {
+		return 0
+	}
+	for _, pid := range zombies {
+		if ours[pid] {
+			continue
+		}
+		if got, err := syscall.Wait4(pid, nil, syscall.WNOHANG, nil); err == nil && got == pid {
+			reaped++
+		}
+	}
+	return reaped
+}
+
+// ownChildren returns the processes of which this process holds a pidfd. ok is
+// false when it cannot tell.
+func ownChildren() (pids map[int]bool, ok bool) {
+	const dir = "/proc/self/fdinfo"
+	if !hasPidfd {
+		return nil, false
+	}
+	infos, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, false
+	}
+	pids = make(map[int]bool)
+	for _, info := range infos {
+		text, err := os.ReadFile(filepath.Join(dir, info.Name()))
+		if err != nil {
+			continue // closed meanwhile
+		}
+		for line := range strings.Lines(string(text)) {
+			if n, found := strings.CutPrefix(line, "Pid:"); found {
+				if pid, err := strconv.Atoi(strings.TrimSpace(n)); err == nil {
+					pids[pid] = true
+				}
+			}
+		}
+	}
+	return pids, true
+}
+
+// hasPidfd reports whether package os uses pidfds here.
+var hasPidfd = func() bool {
+	p, err := os.FindProcess(os.Getpid())
+	if err != nil {
+		return false
+	}
+	has := p.WithHandle(func(uintptr) {}) == nil
+	return p.Release() == nil && has
+}()

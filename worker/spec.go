@@ -1,0 +1,179 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"time"
+)
+
+// Strategy says who is restarted when a child of a [Supervisor] is.
+type Strategy string
+
+// The strategies. With each of them the child's own [Restart] policy decides
+// whether anything is restarted, and the backoff when.
+const (
+	OneForOne  Strategy = "one-for-one"  // the child alone; the default
+	OneForAll  Strategy = "one-for-all"  // all children
+	RestForOne Strategy = "rest-for-one" // the child and those that were added after it
+)
+
+// Restart says which ends of a child are followed by a restart.
+type Restart string
+
+// The policies; Erlang's names for them are permanent, transient and temporary.
+// Whatever the policy, a child that ends with [ErrDoNotRestart] is done, and one
+// that ends with [ErrTerminate] ends its supervisor.
+const (
+	Always    Restart = "always"     // however it ended; the default
+	OnFailure Restart = "on-failure" // after Failed and Killed, not after Finished and Stopped
+	Never     Restart = "never"      // also not along with others
+)
+
+// Spec describes one child of a [Supervisor]. The zero value of a field is its
+// default.
+type Spec struct {
+	// Name tells the child from its siblings.
+	Name string
+	// New makes an instance, which must have the given name. A worker lives
+	// once, so it is called for each start. An error, a panic and nil are a
+	// failed start, which is retried as a failed child is.
+	New func(name string) (Worker, error)
+	// Restart defaults to Always.
+	Restart Restart
+	// Backoff is what the child waits before a restart, in place of the
+	// supervisor's. Its MaxRestarts and Window must be zero: they are the
+	// supervisor's alone.
+	Backoff Backoff
+	// StartTimeout bounds New, Start and the wait until the child is Running; a
+	// child that takes longer has failed. Defaults to 1 minute.
+	StartTimeout time.Duration
+	// StopTimeout bounds the child's Stop. Defaults to 15 seconds, and for a
+	// Supervisor to what its children may take. The time left for the stop of
+	// the whole shortens it.
+	StopTimeout time.Duration
+	// Probe says whether the running child is any good. Nil stands for the
+	// child's own Probe if it is a [Prober].
+	Probe func(ctx context.Context) ProbeResult
+	// ProbePeriod is the time from one probe to the next. Defaults to 10
+	// seconds; [NoLimit] leaves them to [Supervisor.Inspect].
+	ProbePeriod time.Duration
+	// ProbeTimeout is how long a probe may take. Defaults to 1 second.
+	ProbeTimeout time.Duration
+	// RestartUnhealthy restarts the child after so many failed probes in a row,
+	// under its policy and backoff as after a failure. 0 never does.
+	RestartUnhealthy int
+}
+
+const (
+	defaultStartTimeout = time.Minute
+	defaultStopTimeout  = 15 * time.Second
+	defaultProbePeriod  = 10 * time.Second
+	defaultProbeTimeout = time.Second
+)
+
+// FuncSpec describes a child that runs a function.
+func FuncSpec(name string, fn func(context.Context) error, opts ...FuncOption) Spec {
+	return Spec{Name: name, New: func(name string) (Worker, error) {
+		if fn == nil {
+			return nil, errors.New("there is no function")
+		}
+		return NewFunc(name, fn, opts...), nil
+	}}
+}
+
+// CommandSpec describes a child that runs a program. command is called for each
+// start, since an [exec.Cmd] cannot be used twice.
+func CommandSpec(name string, command func() *exec.Cmd, opts ...ProcessOption) Spec {
+	return Spec{Name: name, New: func(name string) (Worker, error) {
+		return NewProcess(name, command(), opts...), nil
+	}}
+}
+
+// Validate names each field that makes no sense, with what would.
+func (s Spec) Validate() error {
+	var errs []error
+	fault := func(format string, args ...any) {
+		errs = append(errs, fmt.Errorf("child %q: "+format, append([]any{s.Name}, args...)...))
+	}
+	if s.Name == "" {
+		fault("the name is empty")
+	}
+	if s.New == nil {
+		fault("New is nil, want a function that makes an instance")
+	}
+	switch s.Restart {
+	case "", Always, OnFailure, Never:
+	default:
+		fault("Restart is %q, want %q, %q or %q", s.Restart, Always, OnFailure, Never)
+	}
+	if s.Backoff.MaxRestarts != 0 || s.Backoff.Window != 0 {
+		fault("Backoff has MaxRestarts or Window, which belong to the supervisor's")
+	}
+	if err := s.Backoff.Validate(); err != nil {
+		fault("%w", err)
+	}
+	for _, d := range []struct {
+		field string
+		value time.Duration
+	}{{"StartTimeout", s.StartTimeout}, {"StopTimeout", s.StopTimeout}, {"ProbeTimeout", s.ProbeTimeout}} {
+		if d.value < 0 {
+			fault("%s is %v, want more than 0", d.field, d.value)
+		}
+	}
+	if s.ProbePeriod < 0 && s.ProbePeriod != NoLimit {
+		fault("ProbePeriod is %v, want more than 0, or NoLimit", s.ProbePeriod)
+	}
+	if s.RestartUnhealthy < 0 {
+		fault("RestartUnhealthy is %d, want 0 or more", s.RestartUnhealthy)
+	}
+	return errors.Join(errs...)
+}
+
+func (s *Spec) withDefaults() {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	if s.Restart == "" {
+		s.Restart = Always
+	}
+	def(&s.StartTimeout, defaultStartTimeout)
+	def(&s.ProbePeriod, defaultProbePeriod)
+	def(&s.ProbeTimeout, defaultProbeTimeout)
+}
+
+// restarts reports whether an end is followed by a restart.
+func (r Restart) after(end Status, err error) bool {
+	switch {
+	case r == Never || errors.Is(err, ErrDoNotRestart):
+		return false
+	case r == OnFailure:
+		return end == StatusFailed || end == StatusKilled
+	}
+	return true
+}
+
+// intensity counts restarts in a sliding window.
+type intensity struct {
+	limit  int
+	window time.Duration
+	past   []time.Time // within the window, oldest first
+}
+
+// allow counts a restart at now and reports whether there may be one.
+func (i *intensity) allow(now time.Time) bool {
+	if i.limit == NoLimit {
+		return true
+	}
+	for len(i.past) > 0 && now.Sub(i.past[0]) >= i.window {
+		i.past = i.past[1:]
+	}
+	if len(i.past) >= i.limit {
+		return false
+	}
+	i.past = append(i.past, now)
+	return true
+}

@@ -1,0 +1,61 @@
+//go:build unix
+
+package worker_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/worker"
+)
+
+func TestProcessSuspends(t *testing.T) {
+	out := newLines()
+	p := start(t, helperCommand("tick", out))
+	out.await(t, "tick 3")
+	if err := p.Suspend(within(t)); err != nil || p.Status() != worker.StatusSuspended {
+		t.Fatalf("Suspend: %v, it is %s", err, p.Status())
+	}
+	if err := p.Suspend(within(t)); err != nil {
+		t.Errorf("again: %v", err)
+	}
+	before := 0
+	for i := range 4 { // what was in the pipe has arrived by the second look
+		time.Sleep(50 * time.Millisecond)
+		if now := len(out.String()); i > 1 && now != before {
+			t.Error("it works while it is suspended")
+		} else {
+			before = now
+		}
+	}
+	if err := p.Resume(within(t)); err != nil || p.Status() != worker.StatusRunning {
+		t.Fatalf("Resume: %v, it is %s", err, p.Status())
+	}
+	for len(out.String()) == before {
+		time.Sleep(time.Millisecond)
+	}
+	if err := p.Suspend(within(t)); err != nil {
+		t.Error(err)
+	}
+	if err := p.Stop(within(t)); err != nil || p.Status() != worker.StatusStopped {
+		t.Errorf("Stop: %v, it is %s", err, p.Status())
+	}
+	if err := p.Suspend(within(t)); !errors.Is(err, worker.ErrNotSuspendable) {
+		t.Errorf("Suspend after the end: %v", err)
+	}
+}
+
+func TestSuspendedProcessThatIsKilledFails(t *testing.T) {
+	out := newLines()
+	p := start(t, helperCommand("tick", out))
+	out.await(t, "tick 1")
+	if err := p.Suspend(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	_ = p.Signal(9)
+	<-p.Done()
+	if p.Status() != worker.StatusFailed {
+		t.Errorf("it is %s", p.Status())
+	}
+}
