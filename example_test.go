@@ -220,3 +220,100 @@ func ExampleExitCode() {
 	// 1
 	// 143
 }
+
+func ExampleApp_OnShutdown() {
+	app, _ := lifecycle.New(quiet())
+	for _, name := range []string{"database", "cache", "queue"} { // in the order in which they were opened
+		app.OnShutdown(name, func(context.Context) error { fmt.Println(name, "closed"); return nil })
+	}
+	app.Stop(nil)
+	fmt.Println(app.Run(context.Background()))
+	// Output:
+	// queue closed
+	// cache closed
+	// database closed
+	// <nil>
+}
+
+func ExampleApp_Stop() {
+	app, _ := lifecycle.New(quiet())
+	app.Go("guard", func(ctx context.Context) error {
+		app.Stop(errors.New("the licence has expired"))
+		<-ctx.Done()
+		fmt.Println("stopping, because", context.Cause(ctx))
+		return ctx.Err()
+	})
+	err := app.Run(context.Background())
+	fmt.Println(err, lifecycle.ExitCode(err))
+	// Output:
+	// stopping, because the licence has expired
+	// the licence has expired 1
+}
+
+func ExampleMarkStarted() {
+	app, _ := lifecycle.New(quiet())
+	app.Go("cache", func(ctx context.Context) error {
+		fmt.Println("warm up:", app.Phase())
+		lifecycle.MarkStarted(ctx)
+		<-app.Reached(lifecycle.PhaseRunning)
+		fmt.Println("warm:", app.Phase())
+		app.Stop(nil)
+		<-ctx.Done()
+		return ctx.Err()
+	}, lifecycle.WithStartCondition())
+	fmt.Println(app.Run(context.Background()))
+	// Output:
+	// warm up: starting
+	// warm: running
+	// <nil>
+}
+
+func ExampleApp_GRPC() {
+	app, _ := lifecycle.New(quiet())
+	ln, _ := net.Listen("tcp", "127.0.0.1:0")
+	var srv lifecycle.GRPCServer = newEchoServer() // grpc.NewServer()
+	var health lifecycle.GRPCHealth                // health.NewServer()
+	app.GRPC("grpc", srv, ln, health).
+		Go("stop", func(context.Context) error {
+			<-app.Reached(lifecycle.PhaseRunning)
+			app.Stop(nil)
+			return nil
+		})
+	fmt.Println(app.Run(context.Background()))
+	// Output: <nil>
+}
+
+// echoServer has the shape of a grpc.Server.
+type echoServer struct{ quit chan struct{} }
+
+func newEchoServer() *echoServer { return &echoServer{make(chan struct{})} }
+
+func (s *echoServer) Serve(ln net.Listener) error {
+	<-s.quit
+	return ln.Close()
+}
+
+func (s *echoServer) GracefulStop() { close(s.quit) }
+func (s *echoServer) Stop()         {}
+
+func ExampleWithMetrics() {
+	cfg, log := quiet()
+	cfg.HealthAddr = "127.0.0.1:0"
+	metrics := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "jobs_total 3") }) // promhttp.Handler()
+	app, _ := lifecycle.New(cfg, log, lifecycle.WithMetrics(metrics))
+	app.Go("scraper", func(context.Context) error {
+		<-app.Reached(lifecycle.PhaseRunning)
+		resp, err := http.Get("http://" + app.HealthAddr().String() + "/metrics")
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		defer app.Stop(nil)
+		_, err = io.Copy(os.Stdout, resp.Body)
+		return err
+	})
+	fmt.Println(app.Run(context.Background()))
+	// Output:
+	// jobs_total 3
+	// <nil>
+}
