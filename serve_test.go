@@ -197,6 +197,40 @@ func TestFatalUnitKeepsTheWindowWhileAListenerServes(t *testing.T) {
 	}
 }
 
+// A name server that does not answer holds up the start, and not the stop.
+func TestStopWhileANameIsLookedUp(t *testing.T) {
+	asked, release := make(chan struct{}, 100), make(chan struct{})
+	resolver := net.DefaultResolver
+	defer func() { net.DefaultResolver = resolver }()
+	defer close(release)
+	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
+		asked <- struct{}{}
+		<-release
+		return nil, errBoom
+	}}
+	r := newRig(t, small())
+	r.Serve("http", &http.Server{Addr: "lifecycle.example:8080"})
+	stopped := make(chan struct{})
+	go func() {
+		<-asked
+		if addr := r.Addr("http"); addr != nil {
+			t.Errorf("on %v before it is bound", addr)
+		}
+		r.Stop(nil)
+		close(stopped)
+	}()
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(context.Background()) }()
+	select {
+	case <-stopped:
+	case <-time.After(30 * time.Second):
+		t.Fatal("Stop waits for the name server")
+	}
+	if err := <-ended; err != nil { // it was asked to stop, and has
+		t.Error(err)
+	}
+}
+
 // fakeGRPC has the shape of a grpc.Server.
 type fakeGRPC struct {
 	quit   chan struct{}
