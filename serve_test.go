@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go"
@@ -322,6 +323,26 @@ func TestGRPCServerIsWalkedThroughTheDrain(t *testing.T) {
 			}
 		})
 	}
+}
+
+type hungHealth chan struct{}
+
+func (h hungHealth) Shutdown() { <-h }
+
+// A health of gRPC's that hangs does not keep T0 from coming, and is reported.
+func TestGRPCHealthThatHangsDoesNotHoldUpTheStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, lifecycle.Config{})
+		h := make(hungHealth)
+		r.GRPC("grpc", &fakeGRPC{quit: make(chan struct{}), events: func(string) {}}, newPipeListener(), h)
+		r.after(time.Second, func() {
+			r.Stop(nil)
+			r.mark("Stop returns")
+		})
+		wantErr(t, r.Run(t.Context()), nil, `gRPC server "grpc": its health has not returned`)
+		r.wantTrail("1s Stop returns")
+		close(h)
+	})
 }
 
 func TestConnectionRefusedAfterRun(t *testing.T) {
