@@ -29,8 +29,9 @@ func small() lifecycle.Config {
 
 // rawClient sends requests over one connection at a time and never retries: a
 // request that gets no response is lost. It reconnects when it is told to
-// close.
-func rawClient(addr string, idle time.Duration, stop <-chan struct{}) (sent, lost int, err error) {
+// close, unless endpoints have moved: then it goes on using the connection that
+// it has, and opens no other.
+func rawClient(addr string, idle time.Duration, moved, stop <-chan struct{}) (sent, lost int, err error) {
 	var conn net.Conn
 	var r *bufio.Reader
 	defer func() {
@@ -45,9 +46,19 @@ func rawClient(addr string, idle time.Duration, stop <-chan struct{}) (sent, los
 		default:
 		}
 		if conn == nil {
+			select {
+			case <-moved:
+				return sent, lost, err
+			default:
+			}
 			c, dialErr := net.Dial("tcp", addr)
 			if dialErr != nil {
-				return sent, lost, err // refused: the endpoint is gone, as it should be by then
+				select {
+				case <-moved: // while it was dialling
+					return sent, lost, err
+				default:
+				}
+				return sent, lost + 1, fmt.Errorf("request %d: %w", sent+1, dialErr)
 			}
 			conn, r = c, bufio.NewReader(c)
 		}
@@ -72,6 +83,8 @@ func rawClient(addr string, idle time.Duration, stop <-chan struct{}) (sent, los
 	}
 }
 
+// Clients connect until the endpoints have moved, in the middle of the window,
+// and go on using the connections that they have.
 func TestNoRequestIsLostWhileTheAppStops(t *testing.T) {
 	r := newRig(t, small())
 	r.Serve("http", &http.Server{Addr: "127.0.0.1:0", Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -81,12 +94,17 @@ func TestNoRequestIsLostWhileTheAppStops(t *testing.T) {
 	})})
 	var wg sync.WaitGroup
 	var sent atomic.Int64
-	end := make(chan struct{})
+	moved, end := make(chan struct{}), make(chan struct{})
+	r.OnDrain("endpoints", lifecycle.DrainFunc(func(context.Context) error {
+		time.Sleep(r.Config().DrainInterval / 2) // under load, in real time
+		close(moved)
+		return nil
+	}))
 	r.Go("clients", func(context.Context) error {
 		<-r.Reached(lifecycle.PhaseRunning)
 		for _, idle := range []time.Duration{0, 0, 5 * time.Millisecond, 50 * time.Millisecond, 300 * time.Millisecond, 700 * time.Millisecond} {
 			wg.Go(func() {
-				n, lost, err := rawClient(r.Addr("http").String(), idle, end)
+				n, lost, err := rawClient(r.Addr("http").String(), idle, moved, end)
 				sent.Add(int64(n))
 				if lost > 0 {
 					t.Errorf("a client that idles %v lost %d of %d requests: %v", idle, lost, n, err)
