@@ -353,6 +353,19 @@ func TestServeErrors(t *testing.T) {
 	}
 }
 
+// A server that is never bound leaves nothing behind.
+func TestBeginDrainBeforeBindStartsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // which fails when a goroutine is left
+		begin := time.Now()
+		s := New("unbound", &http.Server{}, Config{GoAwayAfter: time.Minute})
+		s.BeginDrain(begin, time.Hour)
+		synctest.Wait()
+		if !isClosed(s.goodbye) || s.spoken != nil {
+			t.Error("it waits for somebody to tell")
+		}
+	})
+}
+
 // Everything may be called in any order, again, and at once.
 func TestAnyOrder(t *testing.T) {
 	verbs := []func(*Server){
