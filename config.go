@@ -96,13 +96,17 @@ type Config struct {
 	GoAwayAfter time.Duration `koanf:"go_away_after" json:"goAwayAfter"`
 
 	// AcceptQuiet is how long nothing may have connected before the listeners
-	// close, after the window. Defaults to 1 s, or to half of Linger when that
-	// is shorter.
+	// close, after the window. They close when half of Linger is over at the
+	// latest: a client that still connects then may be refused or reset.
+	// Defaults to 1 s, or to half of Linger when that is shorter.
 	AcceptQuiet time.Duration `koanf:"accept_quiet" json:"acceptQuiet"`
 
 	// Linger is how long after the window connections that are open go on
 	// being served, so that a client that was idle all through the window does
 	// not lose the request that it sends next. Ends early when none is left.
+	// Half of it is all that AcceptQuiet may take, so that traffic that still
+	// connects when that is over, because endpoints spread later than
+	// DrainInterval allows for, may be refused or reset.
 	// Defaults to 5 s, or a quarter of ShutdownGrace when that is shorter.
 	Linger time.Duration `koanf:"linger" json:"linger"`
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -146,4 +147,52 @@ func fetch(t *testing.T, url string) string {
 		t.Error(err)
 	}
 	return fmt.Sprint(resp.StatusCode, " ", string(body))
+}
+
+// pipeListener hands out the server's ends of pipes, for servers in a bubble.
+type pipeListener struct {
+	conns  chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+func newPipeListener() *pipeListener {
+	return &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
+}
+
+func (l *pipeListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *pipeListener) Close() error   { l.once.Do(func() { close(l.closed) }); return nil }
+func (l *pipeListener) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "pipe"} }
+
+// dial returns nil when the listener is closed.
+func (l *pipeListener) dial() net.Conn {
+	client, server := net.Pipe()
+	select {
+	case l.conns <- server:
+		return client
+	case <-l.closed:
+		return nil
+	}
+}
+
+// request sends one on a connection of its own and reads the answer to its end.
+func (l *pipeListener) request() error {
+	c := l.dial()
+	if c == nil {
+		return net.ErrClosed
+	}
+	defer c.Close()
+	if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n"); err != nil {
+		return err
+	}
+	_, err := io.ReadAll(c)
+	return err
 }

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go"
@@ -28,8 +29,9 @@ func small() lifecycle.Config {
 
 // rawClient sends requests over one connection at a time and never retries: a
 // request that gets no response is lost. It reconnects when it is told to
-// close.
-func rawClient(addr string, idle time.Duration, stop <-chan struct{}) (sent, lost int, err error) {
+// close, unless endpoints have moved: then it goes on using the connection that
+// it has, and opens no other.
+func rawClient(addr string, idle time.Duration, moved, stop <-chan struct{}) (sent, lost int, err error) {
 	var conn net.Conn
 	var r *bufio.Reader
 	defer func() {
@@ -44,9 +46,19 @@ func rawClient(addr string, idle time.Duration, stop <-chan struct{}) (sent, los
 		default:
 		}
 		if conn == nil {
+			select {
+			case <-moved:
+				return sent, lost, err
+			default:
+			}
 			c, dialErr := net.Dial("tcp", addr)
 			if dialErr != nil {
-				return sent, lost, err // refused: the endpoint is gone, as it should be by then
+				select {
+				case <-moved: // while it was dialling
+					return sent, lost, err
+				default:
+				}
+				return sent, lost + 1, fmt.Errorf("request %d: %w", sent+1, dialErr)
 			}
 			conn, r = c, bufio.NewReader(c)
 		}
@@ -71,6 +83,8 @@ func rawClient(addr string, idle time.Duration, stop <-chan struct{}) (sent, los
 	}
 }
 
+// Clients connect until the endpoints have moved, in the middle of the window,
+// and go on using the connections that they have.
 func TestNoRequestIsLostWhileTheAppStops(t *testing.T) {
 	r := newRig(t, small())
 	r.Serve("http", &http.Server{Addr: "127.0.0.1:0", Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -80,12 +94,17 @@ func TestNoRequestIsLostWhileTheAppStops(t *testing.T) {
 	})})
 	var wg sync.WaitGroup
 	var sent atomic.Int64
-	end := make(chan struct{})
+	moved, end := make(chan struct{}), make(chan struct{})
+	r.OnDrain("endpoints", lifecycle.DrainFunc(func(context.Context) error {
+		time.Sleep(r.Config().DrainInterval / 2) // under load, in real time
+		close(moved)
+		return nil
+	}))
 	r.Go("clients", func(context.Context) error {
 		<-r.Reached(lifecycle.PhaseRunning)
 		for _, idle := range []time.Duration{0, 0, 5 * time.Millisecond, 50 * time.Millisecond, 300 * time.Millisecond, 700 * time.Millisecond} {
 			wg.Go(func() {
-				n, lost, err := rawClient(r.Addr("http").String(), idle, end)
+				n, lost, err := rawClient(r.Addr("http").String(), idle, moved, end)
 				sent.Add(int64(n))
 				if lost > 0 {
 					t.Errorf("a client that idles %v lost %d of %d requests: %v", idle, lost, n, err)
@@ -197,6 +216,40 @@ func TestFatalUnitKeepsTheWindowWhileAListenerServes(t *testing.T) {
 	}
 }
 
+// A name server that does not answer holds up the start, and not the stop.
+func TestStopWhileANameIsLookedUp(t *testing.T) {
+	asked, release := make(chan struct{}, 100), make(chan struct{})
+	resolver := net.DefaultResolver
+	defer func() { net.DefaultResolver = resolver }()
+	defer close(release)
+	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
+		asked <- struct{}{}
+		<-release
+		return nil, errBoom
+	}}
+	r := newRig(t, small())
+	r.Serve("http", &http.Server{Addr: "lifecycle.example:8080"})
+	stopped := make(chan struct{})
+	go func() {
+		<-asked
+		if addr := r.Addr("http"); addr != nil {
+			t.Errorf("on %v before it is bound", addr)
+		}
+		r.Stop(nil)
+		close(stopped)
+	}()
+	ended := make(chan error, 1)
+	go func() { ended <- r.Run(context.Background()) }()
+	select {
+	case <-stopped:
+	case <-time.After(30 * time.Second):
+		t.Fatal("Stop waits for the name server")
+	}
+	if err := <-ended; err != nil { // it was asked to stop, and has
+		t.Error(err)
+	}
+}
+
 // fakeGRPC has the shape of a grpc.Server.
 type fakeGRPC struct {
 	quit   chan struct{}
@@ -288,6 +341,26 @@ func TestGRPCServerIsWalkedThroughTheDrain(t *testing.T) {
 			}
 		})
 	}
+}
+
+type hungHealth chan struct{}
+
+func (h hungHealth) Shutdown() { <-h }
+
+// A health of gRPC's that hangs does not keep T0 from coming, and is reported.
+func TestGRPCHealthThatHangsDoesNotHoldUpTheStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, lifecycle.Config{})
+		h := make(hungHealth)
+		r.GRPC("grpc", &fakeGRPC{quit: make(chan struct{}), events: func(string) {}}, newPipeListener(), h)
+		r.after(time.Second, func() {
+			r.Stop(nil)
+			r.mark("Stop returns")
+		})
+		wantErr(t, r.Run(t.Context()), nil, `gRPC server "grpc": its health has not returned`)
+		r.wantTrail("1s Stop returns")
+		close(h)
+	})
 }
 
 func TestConnectionRefusedAfterRun(t *testing.T) {

@@ -8,8 +8,9 @@ import (
 // BeginDrain is T0. From now on HTTP/1.x responses to requests that arrive
 // carry Connection: close, and after GoAwayAfter everybody else is told. The
 // window ends with EndWindow, not by itself: window says when that is
-// expected, so that hijacked connections can be told spread over it. A second
-// call does nothing.
+// expected, so that hijacked connections can be told spread over it. Before
+// Bind there is nobody to tell, and whoever comes later is told on arrival. A
+// second call does nothing.
 func (s *Server) BeginDrain(now time.Time, window time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -18,6 +19,10 @@ func (s *Server) BeginDrain(now time.Time, window time.Duration) {
 	}
 	s.began = true
 	s.draining.Store(true)
+	if s.ln == nil {
+		s.sayGoodbyeLocked() // and no goroutine that nothing would end: EndWindow may never come
+		return
+	}
 	window = max(window, 0)
 	after := min(s.cfg.GoAwayAfter, window/2)
 	ctx, stop := context.WithCancel(context.Background())
@@ -57,6 +62,10 @@ func (s *Server) speak(ctx context.Context, start time.Time, span time.Duration)
 func (s *Server) sayGoodbye() (spread []*conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.sayGoodbyeLocked()
+}
+
+func (s *Server) sayGoodbyeLocked() (spread []*conn) {
 	if s.said {
 		return nil
 	}

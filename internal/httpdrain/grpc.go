@@ -25,8 +25,13 @@ type GRPCServer interface {
 // NOT_SERVING and ignores changes from then on.
 type GRPCHealth interface{ Shutdown() }
 
-// stopPatience is how long GracefulStop may take to return after Stop.
-const stopPatience = time.Second
+const (
+	// stopPatience is how long GracefulStop may take to return after Stop.
+	stopPatience = time.Second
+	// healthPatience is how long Shutdown waits, counted from T0, for the
+	// health's Shutdown before it begins without it.
+	healthPatience = time.Second
+)
 
 // GRPC is a gRPC server with the same goodbye as [Server]:
 //
@@ -56,7 +61,9 @@ type GRPC struct {
 	closing   bool
 	began     bool
 	windowEnd time.Time
-	unwell    error         // of the health's Shutdown
+	t0        time.Time     // when the health's Shutdown was called
+	told      chan struct{} // closed when that has returned; nil before it is called and without a health
+	unwell    error         // of it; read after told
 	graceful  chan struct{} // closed when GracefulStop has returned; nil before it is called
 	panicked  error         // of GracefulStop; read after graceful
 }
@@ -134,20 +141,25 @@ func (g *GRPC) Serve(context.Context) error {
 	return fmt.Errorf("serve gRPC %q on %s: %w", g.name, ln.Addr(), err)
 }
 
-// BeginDrain is T0: health says NOT_SERVING. A panic there is part of what
+// BeginDrain is T0: health says NOT_SERVING, in a goroutine of its own, so that
+// nobody waits for it. That it panics or does not return is part of what
 // Shutdown returns. A second call does nothing.
 func (g *GRPC) BeginDrain(time.Time, time.Duration) {
 	g.mu.Lock()
-	began := g.began
-	g.began = true
-	g.mu.Unlock()
-	if began || g.health == nil {
+	defer g.mu.Unlock()
+	if g.began {
 		return
 	}
-	err := safe.Do(g.name, func() error { g.health.Shutdown(); return nil })
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.unwell = err
+	g.began = true
+	if g.health == nil {
+		return
+	}
+	told := make(chan struct{})
+	g.t0, g.told = time.Now(), told
+	safe.Go(g.name, func() error { g.health.Shutdown(); return nil }, nil, func(err error) {
+		g.unwell = err
+		close(told)
+	})
 }
 
 // EndWindow notes the moment from which AcceptQuiet and Linger count, and does
@@ -184,9 +196,13 @@ func (g *GRPC) LingerOpen(context.Context) {}
 // Shutdown calls GracefulStop and, when ctx is done before that returns, Stop.
 // cut is the number of connections that were open then. The error says that
 // connections were cut and why (the cause of ctx), that the listener could not
-// be closed, that GracefulStop panicked, or that it did not return after Stop
-// and was abandoned.
+// be closed, that GracefulStop or the health's Shutdown panicked, that
+// GracefulStop did not return after Stop and was abandoned, or that the health
+// has not returned either. That one is given a second after T0, which a window
+// mostly covers, so that clients hear NOT_SERVING before GOAWAY.
 func (g *GRPC) Shutdown(ctx context.Context) (cut int, err error) {
+	g.EndWindow()
+	g.awaitHealth(ctx)
 	ln, graceful := g.begin()
 	if ln == nil {
 		return 0, nil
@@ -203,10 +219,42 @@ func (g *GRPC) Shutdown(ctx context.Context) (cut int, err error) {
 			}
 		}
 	}
+	return cut, errors.Join(err, g.stop(ln, graceful), g.healthError())
+}
+
+// awaitHealth returns when the health has said NOT_SERVING, when healthPatience
+// is over, or when ctx is done.
+func (g *GRPC) awaitHealth(ctx context.Context) {
 	g.mu.Lock()
-	unwell := g.unwell
+	told, t0 := g.told, g.t0
 	g.mu.Unlock()
-	return cut, errors.Join(err, g.stop(ln, graceful), unwell)
+	if told == nil {
+		return
+	}
+	timer := time.NewTimer(time.Until(t0.Add(healthPatience)))
+	defer timer.Stop()
+	select {
+	case <-told:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// healthError returns what was wrong with the health's Shutdown.
+func (g *GRPC) healthError() error {
+	g.mu.Lock()
+	told, t0 := g.told, g.t0
+	g.mu.Unlock()
+	if told == nil {
+		return nil
+	}
+	select {
+	case <-told:
+		return g.unwell
+	default:
+		return fmt.Errorf("shut down gRPC server %q: its health has not returned from Shutdown %v after it was called",
+			g.name, time.Since(t0).Round(time.Millisecond))
+	}
 }
 
 // Close stops the server and closes every connection now.
@@ -223,7 +271,6 @@ func (g *GRPC) Close() error {
 
 // begin says that the server is to end and starts GracefulStop, once.
 func (g *GRPC) begin() (*listener, <-chan struct{}) {
-	g.EndWindow()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.closing = true

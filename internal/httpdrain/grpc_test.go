@@ -130,6 +130,7 @@ func TestGRPCDrain(t *testing.T) {
 		old := ln.dial(t)
 		g.BeginDrain(time.Now(), 5*time.Second)
 		g.BeginDrain(time.Now(), 5*time.Second)
+		synctest.Wait()
 		if got := f.calls(); got != "NOT_SERVING" {
 			t.Error(got)
 		}
@@ -221,6 +222,60 @@ func TestGRPCThatDoesNotStop(t *testing.T) {
 		}
 		close(s.release)
 	})
+}
+
+type hungHealth chan struct{}
+
+func (h hungHealth) Shutdown() { <-h }
+
+// A health that hangs keeps nobody waiting at T0, uses up a second of Shutdown
+// at most, counted from T0, and is reported.
+func TestGRPCHealthThatHangs(t *testing.T) {
+	for _, test := range []struct {
+		name         string
+		window, hang time.Duration // of the health; 0 for ever
+		want         time.Duration // what Shutdown takes
+		says         string
+	}{
+		{"for ever, with a window", 5 * time.Second, 0, 0, `gRPC server "rpc": its health has not returned from Shutdown 5s after`},
+		{"for ever, without", 0, 0, time.Second, "its health has not returned from Shutdown 1s after"},
+		{"a while", 0, 300 * time.Millisecond, 300 * time.Millisecond, ""},
+		{"all through the window", 5 * time.Second, 4 * time.Second, 0, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f, h := newFakeGRPC(), make(hungHealth)
+				g := NewGRPC("rpc", f, newPipeListener(), h, Config{})
+				if err := g.Bind(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				begin := time.Now()
+				if test.hang > 0 {
+					time.AfterFunc(test.hang, func() { close(h) })
+				}
+				if test.window > 0 {
+					g.BeginDrain(begin, test.window)
+					if got := time.Since(begin); got != 0 {
+						t.Errorf("T0 took %v", got)
+					}
+					time.Sleep(test.window)
+				}
+				cut, err := g.Shutdown(t.Context())
+				if got := time.Since(begin) - test.window; got != test.want || cut != 0 {
+					t.Errorf("Shutdown took %v, want %v; cut %d", got, test.want, cut)
+				}
+				if test.says == "" && err != nil || test.says != "" && (err == nil || !strings.Contains(err.Error(), test.says)) {
+					t.Errorf("got %v, want %q", err, test.says)
+				}
+				if got := f.calls(); got != "GracefulStop Stop" {
+					t.Error(got)
+				}
+				if test.hang == 0 {
+					close(h)
+				}
+			})
+		})
+	}
 }
 
 func TestGRPCErrors(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -190,6 +191,81 @@ func TestBindErrors(t *testing.T) {
 	}
 }
 
+// A Bind that takes its time, as with a slow name server, keeps nobody waiting:
+// not T0, not a look, not the end, after which the listener is closed.
+func TestBindKeepsNobodyWaiting(t *testing.T) {
+	for name, end := range map[string]func(s *Server) error{
+		"served":   nil,
+		"Shutdown": func(s *Server) error { _, err := s.Shutdown(context.Background()); return err },
+		"Close":    (*Server).Close,
+	} {
+		t.Run(name, func(t *testing.T) {
+			listening, release := make(chan struct{}), make(chan struct{})
+			s := New("test", &http.Server{Addr: "127.0.0.1:0", Handler: http.HandlerFunc(hello)}, Config{})
+			s.lc.Control = func(string, string, syscall.RawConn) error { close(listening); <-release; return nil }
+			bound, others := make(chan error, 1), make(chan error, 1)
+			go func() { bound <- s.Bind(context.Background()) }()
+			receive(t, "listen", listening)
+			go func() {
+				s.BeginDrain(time.Now(), 0)
+				if addr := s.Addr(); addr != nil {
+					t.Errorf("on %v before it is bound", addr)
+				}
+				s.Stats()
+				if err := s.Bind(context.Background()); err == nil || !strings.Contains(err.Error(), `server "test": it is being bound already`) {
+					t.Errorf("a second Bind: %v", err)
+				}
+				var err error
+				if end != nil {
+					err = end(s)
+				} else {
+					s.EndWindow()
+				}
+				others <- err
+			}()
+			if err := receive(t, "the others while Bind is on its way", others); err != nil {
+				t.Error(err)
+			}
+			close(release)
+			err := receive(t, "the end of Bind", bound)
+			if end != nil {
+				if !errors.Is(err, http.ErrServerClosed) || s.Addr() != nil {
+					t.Errorf("bound to %v after the end: %v", s.Addr(), err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			serve(t, s)
+			c := dial(t, s)
+			c.send(get)
+			if res, body := c.response("GET"); body != "hello" || !res.Close {
+				t.Errorf("%q, close %v", body, res.Close)
+			}
+		})
+	}
+}
+
+// The listener that comes too late is closed.
+func TestListenerThatComesAfterTheEndIsClosed(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := ln.Addr().String()
+	ln.Close()
+	s := New("test", &http.Server{Addr: addr}, Config{})
+	s.lc.Control = func(string, string, syscall.RawConn) error { return s.Close() }
+	if err := s.Bind(t.Context()); !errors.Is(err, http.ErrServerClosed) {
+		t.Error(err)
+	}
+	if c, err := net.Dial("tcp", addr); err == nil {
+		c.Close()
+		t.Error("the listener is open")
+	}
+}
+
 // An empty address means the port of the scheme, as net/http has it.
 func TestBindDefaultAddress(t *testing.T) {
 	for _, tt := range []struct {
@@ -275,6 +351,19 @@ func TestServeErrors(t *testing.T) {
 		nc.Close()
 		t.Error("the listener is open")
 	}
+}
+
+// A server that is never bound leaves nothing behind.
+func TestBeginDrainBeforeBindStartsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // which fails when a goroutine is left
+		begin := time.Now()
+		s := New("unbound", &http.Server{}, Config{GoAwayAfter: time.Minute})
+		s.BeginDrain(begin, time.Hour)
+		synctest.Wait()
+		if !isClosed(s.goodbye) || s.spoken != nil {
+			t.Error("it waits for somebody to tell")
+		}
+	})
 }
 
 // Everything may be called in any order, again, and at once.

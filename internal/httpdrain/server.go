@@ -81,6 +81,7 @@ type Server struct {
 	srv     *http.Server
 	cfg     Config
 	given   net.Listener
+	lc      net.ListenConfig
 	tracker *tracker
 
 	next        http.Handler // the user's, set by Bind
@@ -92,6 +93,7 @@ type Server struct {
 	goodbye     chan struct{} // closed at T0+GoAwayAfter
 
 	mu        sync.Mutex // guards everything that follows, and conn.goodbye
+	binding   bool       // Bind is looking up the address, or listening
 	ln        *listener
 	tls       bool
 	h2        *http2Goodbye // nil when HTTP/2 is not ours
@@ -131,34 +133,67 @@ func (s *Server) Name() string { return s.name }
 // ConnState and TLSNextProto, which are called as before. Serving is with TLS
 // when srv.TLSConfig has Certificates, GetCertificate or GetConfigForClient.
 //
-// It fails when the address cannot be bound, when the server is nil, and when
-// it is called twice or after Shutdown; the error has the name and the address.
+// It fails when the address cannot be bound, or not before ctx is done, when
+// the server is nil, when it is called twice, also at a time, and after
+// Shutdown; the error has the name and the address. It keeps nobody else
+// waiting, whatever a name server takes: a Shutdown or Close meanwhile returns
+// at once, and the listener that comes of it is closed.
 func (s *Server) Bind(ctx context.Context) error {
+	addr, err := s.beginBind()
+	if err != nil {
+		return err
+	}
+	ln, err := s.listen(ctx, addr)
+
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
-	case s.srv == nil:
-		return fmt.Errorf("bind server %q: nil *http.Server", s.name)
-	case s.ln != nil:
-		return fmt.Errorf("bind server %q: already bound to %s", s.name, s.ln.Addr())
-	case s.closing:
-		return fmt.Errorf("bind server %q: %w", s.name, http.ErrServerClosed)
+	s.binding = false
+	if err != nil {
+		return err
 	}
-	addr, withTLS := listenAddr(s.srv)
-	s.tls = withTLS
-	ln := s.given
-	if ln == nil {
-		var lc net.ListenConfig
-		var err error
-		if ln, err = lc.Listen(ctx, "tcp", addr); err != nil {
-			return fmt.Errorf("bind server %q to %q: %w", s.name, addr, err)
-		}
-	} else if err := checkListener(ln); err != nil {
-		return fmt.Errorf("bind server %q to the given listener on %s: %w", s.name, ln.Addr(), err)
+	if s.closing {
+		_ = ln.Close() // nobody has connected to it
+		return fmt.Errorf("bind server %q to %q: %w", s.name, addr, http.ErrServerClosed)
 	}
 	s.ln = newListener(ln, s.tracker)
 	s.wrap()
 	return nil
+}
+
+// beginBind makes sure that there is one Bind at a time and returns where to
+// listen.
+func (s *Server) beginBind() (addr string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.srv == nil:
+		return "", fmt.Errorf("bind server %q: nil *http.Server", s.name)
+	case s.ln != nil:
+		return "", fmt.Errorf("bind server %q: already bound to %s", s.name, s.ln.Addr())
+	case s.binding:
+		return "", fmt.Errorf("bind server %q: it is being bound already", s.name)
+	case s.closing:
+		return "", fmt.Errorf("bind server %q: %w", s.name, http.ErrServerClosed)
+	}
+	s.binding = true
+	addr, s.tls = listenAddr(s.srv)
+	return addr, nil
+}
+
+// listen returns the given listener, or one on addr. It is called without the
+// lock, because the address may be a name.
+func (s *Server) listen(ctx context.Context, addr string) (net.Listener, error) {
+	if ln := s.given; ln != nil {
+		if err := checkListener(ln); err != nil {
+			return nil, fmt.Errorf("bind server %q to the given listener on %s: %w", s.name, ln.Addr(), err)
+		}
+		return ln, nil
+	}
+	ln, err := s.lc.Listen(ctx, "tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("bind server %q to %q: %w", s.name, addr, err)
+	}
+	return ln, nil
 }
 
 // listenAddr returns where srv listens, and whether with TLS.
