@@ -11,6 +11,7 @@ PACKAGES := $(addsuffix /...,$(MODULES))
 FUZZTIME  ?= 20s# for each fuzz target; 50x counts executions
 BENCH     ?= .
 BENCHTIME ?= 1s
+BENCHPKGS ?= $(PACKAGES)
 COUNT     ?= 6
 TESTFLAGS ?=
 
@@ -52,14 +53,20 @@ chaos: ## a million random operations on supervision trees; CHAOS_SEED=N for oth
 	CHAOS_STEPS=1000000 go test -run '^TestRandomOperations$$' -count 1 -timeout 30m ./worker
 
 .PHONY: bench
-bench: bin/benchstat ## run the benchmarks, COUNT (6) times each, and sum them up
+bench: bin/benchstat ## run the benchmarks COUNT (6) times over, peers in turn, and print tables
 	@mkdir -p bench/results
-	go test -run '^$$' -bench '$(BENCH)' -benchmem -benchtime $(BENCHTIME) -count $(COUNT) -timeout 60m $(PACKAGES) | tee bench/results/latest.txt
-	bin/benchstat bench/results/latest.txt
+	@COUNT='$(COUNT)' BENCH='$(BENCH)' BENCHTIME='$(BENCHTIME)' tools/bench.sh $(BENCHPKGS) | tee bench/results/latest.txt
+	@bin/benchstat -filter '/peer:/./' -col /peer bench/results/latest.txt
+	@bin/benchstat -filter '-/peer:/./' bench/results/latest.txt
+
+.PHONY: bench-docs
+bench-docs: ## make docs/benchmarks.md of what "make bench" has measured last
+	cp bench/results/latest.txt docs/benchmarks.txt
+	cd bench && go run ./cmd/benchdoc
 
 .PHONY: bench-once
-bench-once: ## one pass of each benchmark: they still run
-	go test -run '^$$' -bench . -benchtime 1x -timeout 10m $(PACKAGES)
+bench-once: ## one short pass of each benchmark: they still run
+	go test -run '^$$' -bench . -benchtime 1x -short -timeout 10m $(PACKAGES)
 
 .PHONY: e2e
 e2e: ## the tests on a real Kubernetes (root, Linux, about 10 minutes)

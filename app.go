@@ -52,11 +52,17 @@ type App struct {
 	reloading   chan struct{} // holds a token while a reload runs
 	reloadAsked chan struct{} // holds a token while one is asked for
 
+	notifier  atomic.Pointer[notifier] // nil without a service manager
 	watchdog  atomic.Pointer[time.Timer]
 	doing     atomic.Pointer[string] // what the App waits for, for last words
 	cancelled atomic.Bool            // units have been told to stop
 	dying     atomic.Bool            // the process is being ended by force
-	words     sync.Mutex             // held while the termination log is written, and for nothing else
+
+	words        sync.Mutex  // held while the termination log is written, and for nothing else; guards what is written
+	hasLog       atomic.Bool // there is a termination log
+	wordsTurn    atomic.Uint64
+	wordsWritten uint64 // the turn of what stands there
+	wordsSaid    string // and what that is
 
 	// Set by Run, in its goroutine, before anything that reads them starts.
 	unitsCtx     context.Context
@@ -154,6 +160,8 @@ func New(cfg Config, opts ...Option) (*App, error) {
 	for _, opt := range opts {
 		opt(a)
 	}
+	a.mountStatusz()
+	a.errs = append(a.errs, a.mountAdmin())
 	if err := errors.Join(append([]error{cfg.Validate()}, a.errs...)...); err != nil {
 		return nil, err
 	}
@@ -191,7 +199,9 @@ func (a *App) Probe(name string, p Probe, opts ...ProbeOption) *App {
 // failed before. Hooks run also when the App never got to run, because what they
 // close was mostly opened before.
 func (a *App) OnShutdown(name string, fn func(context.Context) error) *App {
-	if a.register("shutdown hook", name, fn == nil) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.registerLocked("shutdown hook", name, fn == nil) {
 		a.hooks.Add(name, fn)
 	}
 	return a

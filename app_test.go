@@ -21,6 +21,7 @@ func TestRegistrationFaultsAreCollectedAndNothingStarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, lifecycle.Config{HookSlice: 2 * time.Second, MinSlice: 900 * time.Millisecond})
 		no := func(context.Context) error { t.Error("something was started"); return nil }
+		closed := func(context.Context) error { r.mark("hook"); return nil }
 		var nilProbe lifecycle.ProbeFunc
 		var nilDrain lifecycle.DrainFunc
 		r.Go("twice", no).Go("twice", no).
@@ -33,7 +34,7 @@ func TestRegistrationFaultsAreCollectedAndNothingStarts(t *testing.T) {
 			Serve("web", nil).
 			GRPC("rpc", nil, nil, nil).
 			OnDrain("d", nil).OnDrain("df", nilDrain).
-			OnShutdown("h", nil).OnShutdown("h1", no).OnShutdown("h1", no).OnShutdown("h2", no).OnShutdown("h3", no).
+			OnShutdown("h", nil).OnShutdown("h1", closed).OnShutdown("h1", no).OnShutdown("h2", closed).OnShutdown("h3", closed).
 			OnReload("r", nil).
 			Probe("p", nil).Probe("pf", nilProbe).Probe("", lifecycle.ProbeFunc(no))
 		err := r.Run(t.Context())
@@ -47,7 +48,8 @@ func TestRegistrationFaultsAreCollectedAndNothingStarts(t *testing.T) {
 		if r.Phase() != lifecycle.PhaseFailed {
 			t.Errorf("it is %s", r.Phase())
 		}
-		r.Stop(nil) // does nothing, and arms nothing
+		r.wantTrail("0s hook", "0s hook", "0s hook") // what they close was opened before
+		r.Stop(nil)                                  // does nothing, and arms nothing
 	})
 }
 
@@ -56,9 +58,9 @@ func TestRegistrationInAndAfterRunIsRefused(t *testing.T) {
 		r := newRig(t, lifecycle.Config{})
 		no := func(context.Context) error { t.Error("it ran"); return nil }
 		late := func() {
-			r.Go("g", no).Actor("a", func() error { return no(nil) }, func(error) {}).Supervise("s", no, lifecycle.Backoff{Min: -1}). //nolint:staticcheck // not looked at
-																			OnDrain("d", lifecycle.DrainFunc(no)).OnShutdown("h", no).OnReload("r", no).Probe("p", lifecycle.ProbeFunc(no)).
-																			Serve("w", &http.Server{}).Add(worker.NewFunc("f", no))
+			r.Go("g", no).Actor("a", func() error { return no(nil) }, func(error) {}).Supervise("s", no, lifecycle.Backoff{Min: -1}).
+				OnDrain("d", lifecycle.DrainFunc(no)).OnShutdown("h", no).OnReload("r", no).Probe("p", lifecycle.ProbeFunc(no)).
+				Serve("w", &http.Server{}).Add(worker.NewFunc("f", no))
 		}
 		r.Go("u", func(ctx context.Context) error { late(); return untilCancelled(ctx) })
 		r.signalAfter(time.Second, syscall.SIGTERM)
@@ -104,11 +106,12 @@ func TestNewRefusesSenselessConfig(t *testing.T) {
 		says []string
 	}{
 		"negative":       {lifecycle.Config{DrainInterval: -5 * s}, []string{"DrainInterval is -5s", "want"}},
+		"endless":        {lifecycle.Config{ShutdownGrace: 1 << 62}, []string{"ShutdownGrace is", "want at most 8760h0m0s"}},
 		"many at a time": {lifecycle.Config{Linger: -2, ShutdownGrace: lifecycle.Off, DrainWait: "maybe"}, []string{"Linger", "ShutdownGrace is off", `DrainWait is "maybe"`, `"auto"`}},
 		"readiness":      {lifecycle.Config{DrainReadiness: "up"}, []string{`DrainReadiness is "up"`, `"down"`, `"serving"`}},
 		"address":        {lifecycle.Config{HealthAddr: "8081"}, []string{`HealthAddr is "8081"`, "host:port"}},
 		"slices":         {lifecycle.Config{ShutdownGrace: 4 * s, Linger: 2 * s, UnitSlice: 2 * s, HookSlice: s}, []string{"2s + 2s + 1s = 5s", "ShutdownGrace, which is 4s"}},
-		"quiet":          {lifecycle.Config{AcceptQuiet: 9 * s}, []string{"AcceptQuiet (9s)", "Linger (5s)"}},
+		"quiet":          {lifecycle.Config{AcceptQuiet: 9 * s}, []string{"AcceptQuiet (9s)", "half of Linger (2.5s)"}},
 		"min slice":      {lifecycle.Config{MinSlice: 9 * s}, []string{"MinSlice (9s)", "HookSlice (5s)"}},
 		"drain min":      {lifecycle.Config{DrainMin: 9 * s}, []string{"DrainMin (9s)", "DrainInterval (5s)"}},
 		"pod grace":      {lifecycle.Config{TerminationGrace: 26 * s}, []string{"0s + 5s + 20s + 2s = 27s", "TerminationGrace", "gives 26s"}},
@@ -151,7 +154,7 @@ func TestRunReturnsThePrimaryCauseFirst(t *testing.T) {
 		"a signal that is to be told": {lifecycle.Config{ExitOnSignal: true}, func(r *rig) { r.signals <- syscall.SIGTERM }, "received signal: terminated", 143},
 		"SIGINT that is to be told":   {lifecycle.Config{ExitOnSignal: true}, func(r *rig) { r.signals <- os.Interrupt }, "received signal: interrupt", 130},
 		"no signal to tell":           {lifecycle.Config{ExitOnSignal: true}, func(r *rig) { r.Stop(nil) }, "", 0},
-		"Stop, then another":          {lifecycle.Config{}, func(r *rig) { r.Stop(errBoom); r.Stop(errors.New("later")); r.Stop(nil) }, "boom\nlater", 1},
+		"Stop, then another":          {lifecycle.Config{DrainWait: lifecycle.WaitAlways}, func(r *rig) { r.Stop(errBoom); r.Stop(errors.New("later")); r.Stop(nil) }, "boom\nlater", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

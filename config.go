@@ -9,8 +9,7 @@ import (
 	"time"
 )
 
-// Off turns a duration of [Config] off, where zero would give its default. In a
-// configuration file that is written as 0.
+// Off turns a duration of [Config] off, where zero gives its default.
 const Off time.Duration = -1
 
 // DrainReadiness says what /readyz answers while the App drains.
@@ -134,6 +133,11 @@ type Config struct {
 	// process managers and wrappers send some twice. Defaults to 250 ms.
 	SignalDebounce time.Duration `koanf:"signal_debounce" json:"signalDebounce"`
 
+	// LeaderRetry is how often a process that does not lead asks for the lease
+	// of each of its leader-elected units ([App.Lead]), with a jitter of up to a
+	// fifth more. Defaults to 2 s.
+	LeaderRetry time.Duration `koanf:"leader_retry" json:"leaderRetry"`
+
 	// ExitOnSignal makes Run return the signal that stopped it, so that
 	// [ExitCode] gives 128+n. It is for work that runs to completion: a Job
 	// whose pod exits 0 on SIGTERM counts as complete.
@@ -158,11 +162,38 @@ type Config struct {
 	// from. It is written when it exists and never created. Defaults to
 	// "/dev/termination-log"; "off" writes none.
 	TerminationLog string `koanf:"termination_log" json:"terminationLog"`
+
+	// StatuszOff leaves /statusz out of what the health address serves. It shows
+	// the units, servers and probes by name and the texts of their errors, to
+	// whoever reaches that address. Defaults to false: it is served.
+	StatuszOff bool `koanf:"statusz_off" json:"statuszOff"`
+
+	// AdminToken switches on what operators may ask for on the health address:
+	// the preStop hook and Suspend and Resume of readiness, see [App.Handler].
+	// Whoever sends it as a bearer token may stop the process. 16 to 1024
+	// visible ASCII characters. Defaults to none: the endpoints do not exist.
+	AdminToken Secret `koanf:"admin_token" json:"-"`
+
+	// AdminTokenFile is a file with the admin token, in place of AdminToken;
+	// space around it does not count. It has to be there when the App is made,
+	// and is read again for every request, because a mounted Secret changes.
+	// Defaults to none.
+	AdminTokenFile string `koanf:"admin_token_file" json:"adminTokenFile"`
+
+	// MemoryLimitRatio is the part of the control group's memory limit that the
+	// garbage collector may count on, as with GOMEMLIMIT, which wins when it is
+	// set. More than 0 and at most 1; 0.9 leaves room for what the runtime does
+	// not count. A limit that is in force already stays, and the one set here
+	// stays when Run returns. Defaults to 0: none is set.
+	MemoryLimitRatio float64 `koanf:"memory_limit_ratio" json:"memoryLimitRatio"`
 }
 
-// margin is kept between the end of the shutdown and the watchdog, and counted
-// into what the grace has to hold.
-const margin = 2 * time.Second
+// Margin is the time between the end of the shutdown and the watchdog. It counts
+// into what a declared grace has to hold.
+const Margin = 2 * time.Second
+
+// longest bounds every duration, so that no sum of them overflows.
+const longest = 365 * 24 * time.Hour
 
 // DefaultConfig returns the Config with every default filled in.
 func DefaultConfig() Config { return Config{}.WithDefaults() }
@@ -201,6 +232,7 @@ func (c Config) WithDefaults() Config {
 	def(&c.AcceptQuiet, min(time.Second, on(c.Linger)/2))
 	def(&c.ProbeTimeout, 900*time.Millisecond)
 	def(&c.SignalDebounce, 250*time.Millisecond)
+	def(&c.LeaderRetry, 2*time.Second)
 	return c
 }
 
@@ -214,7 +246,7 @@ func on(d time.Duration) time.Duration {
 
 // total is how long a stop may take, from T0 to the watchdog.
 func (c Config) total() time.Duration {
-	return on(c.DrainInterval) + on(c.ShutdownGrace) + margin
+	return on(c.DrainInterval) + on(c.ShutdownGrace) + Margin
 }
 
 // Validate names every field that makes no sense and every sum that does not
@@ -233,6 +265,7 @@ func (c Config) Validate() error {
 		{"GoAwayAfter", c.GoAwayAfter, false}, {"AcceptQuiet", c.AcceptQuiet, false}, {"Linger", c.Linger, false},
 		{"ShutdownGrace", c.ShutdownGrace, true}, {"UnitSlice", c.UnitSlice, false}, {"HookSlice", c.HookSlice, false},
 		{"MinSlice", c.MinSlice, false}, {"ProbeTimeout", c.ProbeTimeout, true}, {"SignalDebounce", c.SignalDebounce, false},
+		{"LeaderRetry", c.LeaderRetry, true},
 		{"TerminationGrace", c.TerminationGrace, false}, {"LivenessGrace", c.LivenessGrace, false},
 		{"StartupGrace", c.StartupGrace, false}, {"PreStop", c.PreStop, false},
 	} {
@@ -241,6 +274,8 @@ func (c Config) Validate() error {
 			bad("%s is off, and has to be more than 0", f.name)
 		case f.d < 0 && f.d != Off:
 			bad("%s is %v, want 0 (its default), more, or Off", f.name, f.d)
+		case f.d > longest:
+			bad("%s is %v, want at most %v", f.name, f.d, longest)
 		}
 	}
 	switch c.DrainReadiness {
@@ -252,6 +287,17 @@ func (c Config) Validate() error {
 	case WaitAuto, WaitAlways, WaitNever:
 	default:
 		bad("DrainWait is %q, want %q, %q or %q", c.DrainWait, WaitAuto, WaitAlways, WaitNever)
+	}
+	if r := c.MemoryLimitRatio; !(r >= 0 && r <= 1) { // NaN is neither
+		bad("MemoryLimitRatio is %v, want 0 (off) or more, up to 1; 0.9 is usual", r)
+	}
+	switch {
+	case c.AdminToken != "" && c.AdminTokenFile != "":
+		bad("AdminToken and AdminTokenFile are both set, want one of them")
+	case c.AdminToken != "":
+		if err := checkToken(string(c.AdminToken)); err != nil {
+			bad("AdminToken: %w", err)
+		}
 	}
 	if c.HealthAddr != HealthOff {
 		if _, _, err := net.SplitHostPort(c.HealthAddr); err != nil {
@@ -269,8 +315,8 @@ func (c Config) Validate() error {
 		bad("Linger + UnitSlice + HookSlice is %v + %v + %v = %v, and has to fit into ShutdownGrace, which is %v",
 			on(c.Linger), on(c.UnitSlice), on(c.HookSlice), sum, c.ShutdownGrace)
 	}
-	if on(c.AcceptQuiet) > on(c.Linger) {
-		bad("AcceptQuiet (%v) is longer than Linger (%v), in which it has to fit", on(c.AcceptQuiet), on(c.Linger))
+	if on(c.AcceptQuiet) > on(c.Linger)/2 {
+		bad("AcceptQuiet (%v) is longer than half of Linger (%v), after which the listeners close in any case", on(c.AcceptQuiet), on(c.Linger)/2)
 	}
 	if on(c.MinSlice) > on(c.HookSlice) {
 		bad("MinSlice (%v) is longer than HookSlice (%v), which all hooks share", on(c.MinSlice), on(c.HookSlice))
@@ -285,7 +331,7 @@ func (c Config) Validate() error {
 	} {
 		if need := on(c.PreStop) + c.total(); on(g.grace) > 0 && need > g.grace {
 			bad("PreStop + DrainInterval + ShutdownGrace + margin is %v + %v + %v + %v = %v, and %s (%s) gives %v: the kubelet would kill the process before it is done; raise that or lower these",
-				on(c.PreStop), on(c.DrainInterval), c.ShutdownGrace, margin, need, g.where, g.field, g.grace)
+				on(c.PreStop), on(c.DrainInterval), c.ShutdownGrace, Margin, need, g.where, g.field, g.grace)
 		}
 	}
 	return errors.Join(errs...)

@@ -26,7 +26,9 @@
 //     makes it return. As in oklog/run.
 //   - [App.Supervise]: the function is run again when it fails, with backoff and a
 //     budget. As in suture.
-//   - [App.Serve] and [App.GRPC]: a server whose clients lose no request.
+//   - [App.Serve] and [App.GRPC]: a server that lets its clients go before it does.
+//   - [App.Lead]: the function runs while this process has a lease, in one process
+//     at a time.
 //   - [App.Add]: any worker.Worker.
 //
 // [App.OnDrain] lets go of what lives elsewhere, [App.OnShutdown] closes what
@@ -35,8 +37,10 @@
 //
 // # The timeline of a stop
 //
-// A stop is requested by a signal, by the parent context, by a unit that fails,
-// by an Actor that returns, or by [App.Stop]. It always goes the same way:
+// A stop is requested by a signal, by a preStop hook ([App.Handler]), by the
+// parent context, by a unit that fails, by an Actor that returns, or by
+// [App.Stop]. It always goes the same way, except that an App which is still
+// starting has nobody to drain for: what has started is taken down at once.
 //
 //	T0                      readiness down, liveness up whatever its checks say; Draining closes;
 //	                        HTTP/1.x responses carry Connection: close; drainers start;

@@ -30,10 +30,9 @@ func (f DrainFunc) Drain(ctx context.Context) error { return f(ctx) }
 // names it and where it stood; a panic is an error too. Use it for what lives
 // elsewhere, and [App.OnShutdown] for what lives here.
 func (a *App) OnDrain(name string, d Drainable) *App {
-	fn, isFunc := d.(DrainFunc)
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.registerLocked("drainer", name, d == nil || isFunc && fn == nil) {
+	if a.registerLocked("drainer", name, isNil(d)) {
 		a.drainers = append(a.drainers, hook{name, d.Drain})
 	}
 	return a
@@ -121,6 +120,7 @@ func (a *App) drain(ctx context.Context) (hurried bool) {
 		s.EndWindow()
 	}
 	<-drained
+	a.log.Info("the drain window is over", "took", a.windowEnd.Sub(a.t0), "how", why)
 	a.mu.Lock()
 	a.window = why
 	a.mu.Unlock()

@@ -30,6 +30,7 @@ func Example() {
 		return
 	}
 	app.Go("work", func(ctx context.Context) error {
+		<-app.Reached(lifecycle.PhaseRunning)
 		fmt.Println("working")
 		app.Stop(nil) // in real life a signal does this
 		<-ctx.Done()

@@ -34,7 +34,7 @@ func ExitCode(err error) int {
 	return 1
 }
 
-// joined is the type of what errors.Join returns. Of such a list the first part
+// joinType is the type of what errors.Join returns. Of such a list the first part
 // alone counts; the parts of any other error that wraps several, as fmt.Errorf
 // makes it, are about one and the same thing.
 var joinType = reflect.TypeOf(errors.Join(io.EOF))
@@ -72,7 +72,7 @@ func askedFor(err error) int {
 func (a *App) armWatchdog() {
 	total := a.cfg.total()
 	a.watchdog.Store(time.AfterFunc(total, func() {
-		a.die(fmt.Sprintf("the stop took longer than %v (DrainInterval + ShutdownGrace + margin)", total), ExitStuck)
+		a.die(fmt.Sprintf("the stop took longer than %v (DrainInterval + ShutdownGrace + Margin)", total), ExitStuck)
 	}))
 }
 
@@ -99,7 +99,7 @@ func (a *App) die(why string, code int) {
 	// be what we are here for.
 	go a.enterKilled(errors.New(why))
 	var written sync.WaitGroup
-	written.Go(func() { a.lastWords(fmt.Sprintf("%s: %s", PhaseKilled, why), true) })
+	written.Go(func() { a.lastWords(fmt.Sprintf("%s: %s", PhaseKilled, why), finalWords) })
 	written.Go(func() {
 		// The dump comes apart and last: of a million goroutines it takes a while.
 		_, _ = fmt.Fprintf(a.stderr, "lifecycle: %s: %s; exit status %d\n\n", a.cfg.Name, why, code)

@@ -156,8 +156,8 @@ func (c *check) toLocked(state ProbeState, cause error) {
 		return
 	}
 	c.state = state
+	c.plane.changed()              // first: who was told of the change must not get the old answer
 	_ = c.machine.To(state, cause) // the table allows every change
-	c.plane.changed()
 }
 
 func (c *check) textLocked(text string) {

@@ -344,10 +344,10 @@ func TestPeriodicCheckThatHangsIsSeenWithoutAProbe(t *testing.T) {
 			}
 			return nil
 		}), WithPeriodic(10*time.Second), WithTimeout(2*time.Second), WithFailureThreshold(2)))
-		must(t, r.Start(t.Context()))
-		sub := r.Events().Subscribe(16)
+		sub := r.Events().Subscribe(16) // before Start, which makes the first event
 		defer sub.Close()
 		began := time.Now()
+		must(t, r.Start(t.Context()))
 		wait := func(to ProbeState) time.Duration {
 			t.Helper()
 			e, err := sub.Next(t.Context())

@@ -129,6 +129,9 @@ func (s *healthServer) close(ctx context.Context) error {
 	}
 	s.conns.closeWaiting()
 	err := s.srv.Shutdown(ctx)
+	if errors.Is(err, net.ErrClosed) {
+		err = nil // that the listener was closed before; all else has been done
+	}
 	if err != nil {
 		_ = s.srv.Close() // what is left is cut, which err tells
 		err = fmt.Errorf("close health server: %w", err)

@@ -298,6 +298,16 @@ func TestConnTableClosesTheOldestThatWaits(t *testing.T) {
 	if _, err := conns[0].Write([]byte("x")); !errors.Is(err, io.ErrClosedPipe) {
 		t.Errorf("writing to a closed connection: %v", err)
 	}
+	waiting := accept() // 7, for 1
+	table.mark(waiting, false)
+	table.closeWaiting()
+	for i, want := range map[int]error{4: nil, 7: io.ErrClosedPipe} {
+		_ = conns[i].SetWriteDeadline(time.Now()) // a pipe that is open has nobody who reads
+		if _, err := conns[i].Write([]byte("x")); errors.Is(err, io.ErrClosedPipe) != (want != nil) {
+			t.Errorf("closeWaiting: writing to connection %d gives %v", i, err)
+		}
+	}
+	conns[1] = conns[4] // one that is open
 	table.state(conns[1], http.StateClosed)
 	if isOpen(1) {
 		t.Error("a connection that was closed is still counted")

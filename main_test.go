@@ -1,9 +1,29 @@
 package lifecycle
 
 import (
+	"fmt"
+	"os"
 	"testing"
 
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// scenarioEnv names the scenario that the test binary is to run in place of the
+// tests.
+const scenarioEnv = "LIFECYCLE_TEST_SCENARIO"
+
+// scenarios are the programs that tests run as processes of their own, to send
+// them real signals. Each returns its exit status.
+var scenarios = map[string]func() int{}
+
+func TestMain(m *testing.M) {
+	if name := os.Getenv(scenarioEnv); name != "" {
+		program := scenarios[name]
+		if program == nil {
+			fmt.Fprintf(os.Stderr, "no scenario %q\n", name)
+			os.Exit(99)
+		}
+		os.Exit(program())
+	}
+	goleak.VerifyTestMain(m)
+}

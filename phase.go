@@ -52,7 +52,7 @@ const KindApp = "app"
 // Phase returns the phase that the App is in.
 func (a *App) Phase() Phase { return a.phases.State() }
 
-// lastReached is Phase for who must not take a lock: while the machine is stuck
+// lastReached is Phase for who must not take a lock. While the machine is stuck
 // it is the phase before.
 func (a *App) lastReached() Phase {
 	last := PhaseCreated
@@ -102,4 +102,5 @@ func (a *App) enter(p Phase, cause error) {
 	a.mu.Unlock()
 	close(a.reached[p])
 	a.terminationLog()
+	a.notifier.Load().phase(p, a.stopReason())
 }

@@ -48,6 +48,7 @@ func (a *App) Reload(ctx context.Context) error {
 	if a.Phase() != PhaseRunning || a.isDraining() {
 		return ErrReloadRefused
 	}
+	defer a.notifier.Load().reloading()()
 	var errs []error
 	for i, r := range a.reloads {
 		if i > 0 && a.isDraining() {

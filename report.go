@@ -1,9 +1,11 @@
 package lifecycle
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -104,14 +106,7 @@ func (a *App) Report() Report {
 	if a.result != nil {
 		r.Error = a.result.Error()
 	}
-	for _, p := range inOrder {
-		if at := a.entered[p]; !at.IsZero() {
-			if n := len(r.Phases); n > 0 {
-				r.Phases[n-1].Duration = at.Sub(r.Phases[n-1].Entered)
-			}
-			r.Phases = append(r.Phases, PhaseTime{Phase: p, Entered: at})
-		}
-	}
+	r.Phases = a.phaseTimesLocked()
 	for _, u := range a.units {
 		r.Units = append(r.Units, u.outcome())
 	}
@@ -124,6 +119,19 @@ func (a *App) Report() Report {
 	return r
 }
 
+// phaseTimesLocked lists the phases that were entered, and how long each lasted.
+func (a *App) phaseTimesLocked() (times []PhaseTime) {
+	for _, p := range inOrder {
+		if at := a.entered[p]; !at.IsZero() {
+			if n := len(times); n > 0 {
+				times[n-1].Duration = at.Sub(times[n-1].Entered)
+			}
+			times = append(times, PhaseTime{Phase: p, Entered: at})
+		}
+	}
+	return times
+}
+
 func (s *Shutdown) outcomes() []Outcome {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -132,6 +140,9 @@ func (s *Shutdown) outcomes() []Outcome {
 
 // logReport writes the report as one record.
 func (a *App) logReport() {
+	if !a.log.Enabled(context.Background(), slog.LevelError) {
+		return // nobody would read what takes a while to compose
+	}
 	r := a.Report()
 	attrs := []any{"reason", r.Reason}
 	var times []any
@@ -171,46 +182,91 @@ func joined(outcomes []Outcome) string {
 // the last 4096 bytes of all containers of a pod together.
 const maxLastWords = 1 << 10
 
+// finalWords is the turn of what is written while the process is ended by force.
+const finalWords = math.MaxUint64
+
 // terminationLog writes where the App is and what is known to be wrong, so that
 // even a process that is killed leaves a cause. It is rewritten at each phase,
-// and at each step of the teardown.
+// at each step of the teardown, and soon after a unit ends. It may be called
+// concurrently: what is written last knows of every change before it.
 func (a *App) terminationLog() {
-	phase := a.phases.State()
+	if !a.hasLog.Load() {
+		return // nobody reads it, and a life has many steps
+	}
+	turn := a.wordsTurn.Add(1)
+	a.lastWords(a.lifeInBrief(), turn)
+}
+
+// lifeInBrief is the phase, why it stops or has stopped, for how long it did,
+// and what it waits for or ended with.
+func (a *App) lifeInBrief() string {
+	phase := a.lastReached() // which waits for no reader of phases
 	words := string(phase)
 	a.mu.Lock()
+	defer a.mu.Unlock()
 	if a.request != nil {
 		words += ": " + a.request.reason
+	}
+	switch phase {
+	case PhaseStarting, PhaseDraining, PhaseStopping:
+		if on := a.blocking(); on != "" {
+			words += "; waiting for " + on
+		}
+	case PhaseStopped, PhaseFailed:
+		words += a.stopTimesLocked()
 	}
 	if a.result != nil && (a.request == nil || a.result.Error() != a.request.reason) {
 		words += ": " + a.result.Error()
 	}
-	a.mu.Unlock()
-	if phase == PhaseStarting || phase == PhaseDraining || phase == PhaseStopping {
-		if on := a.blocking(); on != "" {
-			words += "; waiting for " + on
+	return words
+}
+
+// stopTimesLocked says how long the phases of the stop took, in parentheses,
+// and that of the start when it never got further.
+func (a *App) stopTimesLocked() string {
+	var times []string
+	for _, p := range a.phaseTimesLocked() {
+		switch {
+		case p.Phase == PhaseStarting && a.entered[PhaseRunning].IsZero(), p.Phase == PhaseDraining, p.Phase == PhaseStopping:
+			times = append(times, fmt.Sprintf("%s %v", p.Phase, p.Duration.Round(time.Millisecond)))
 		}
 	}
-	a.lastWords(words, false)
+	if times == nil {
+		return ""
+	}
+	return " (" + strings.Join(times, ", ") + ")"
+}
+
+// findLog looks, as Run begins, whether there is a termination log: a kubelet
+// makes it before it makes the process.
+func (a *App) findLog() {
+	if a.cfg.TerminationLog == "off" {
+		return
+	}
+	info, err := os.Stat(a.cfg.TerminationLog)
+	a.hasLog.Store(err == nil && info.Mode().IsRegular()) // not outside of Kubernetes, mostly
 }
 
 // lastWords overwrites the termination log, if there is one. The file is the
 // kubelet's, mounted into the container: it must not be created or replaced.
 // Anything but a regular file is left alone; to open a pipe could take for ever.
-// Once the process is being ended by force only the final words are written.
-func (a *App) lastWords(words string, final bool) {
-	path := a.cfg.TerminationLog
-	if path == "off" {
+// Words whose turn is over, because later ones were written, are dropped. Once
+// the process is being ended by force only the final ones are written.
+func (a *App) lastWords(words string, turn uint64) {
+	if !a.hasLog.Load() {
 		return
-	}
-	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
-		return // not in Kubernetes, mostly
 	}
 	a.words.Lock()
 	defer a.words.Unlock()
-	if a.dying.Load() && !final {
+	if turn < a.wordsWritten || a.dying.Load() && turn != finalWords {
 		return
 	}
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
+	a.wordsWritten = turn
+	if words == a.wordsSaid {
+		return
+	}
+	a.wordsSaid = words
+	f, err := os.OpenFile(a.cfg.TerminationLog, os.O_WRONLY|os.O_TRUNC, 0)
 	if err != nil {
 		return
 	}
@@ -252,7 +308,5 @@ func (a *App) blocking() string {
 // nowDoing notes what the App waits for from here on. Run's goroutine calls it.
 func (a *App) nowDoing(what string) {
 	a.doing.Store(&what)
-	if a.isStopping() {
-		a.terminationLog()
-	}
+	a.terminationLog()
 }

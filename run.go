@@ -34,13 +34,25 @@ type stopRequest struct {
 // every unit, drainer and hook has returned or was abandoned, with its name in
 // the error. A second Run returns [ErrAlreadyRun] at once.
 //
-// Registrations that were refused are returned before anything starts. With a
+// When NOTIFY_SOCKET is set (systemd, Type=notify or notify-reload) the service
+// manager is told: READY=1 when the phase running is entered, which is when
+// everything has started; readiness does not count, because it may wait for
+// services that systemd starts after this one. STOPPING=1 at T0, with
+// EXTEND_TIMEOUT_USEC for all of the stop, so that TimeoutStopSec does not cut
+// the drain. RELOADING=1 with MONOTONIC_USEC around a reload. STATUS= with each
+// phase. WATCHDOG=1 at half of WATCHDOG_USEC while liveness passes, when
+// WATCHDOG_PID is this process or unset. The variables are removed from the
+// environment, so that no child speaks for its parent; of two Apps in a process
+// the first that runs takes the socket.
+//
+// Registrations that were refused are returned, and nothing starts. With a
 // parent that is cancelled already nothing starts either, and Run returns nil
 // once the shutdown hooks have run: what they close was opened before.
 func (a *App) Run(parent context.Context) error {
 	if !a.seal() {
 		return ErrAlreadyRun
 	}
+	a.findLog()
 	a.queue.Start()
 	// Before any code of the user's, so that no signal from here on is lost, and
 	// until the log is written, because its reader may be gone.
@@ -50,12 +62,21 @@ func (a *App) Run(parent context.Context) error {
 		unwatch()
 	}()
 	defer a.disarmWatchdog()
+	if a.early != nil {
+		a.stopNow(a.early)
+	}
 	if err := a.refusals(); err != nil {
 		a.log.Error("nothing was started", "error", err)
 		a.requestStop(stopRequest{reason: "refused registrations", cause: err, err: err})
 		<-a.stopping // also when somebody else was first
+		// What the hooks close was mostly opened before.
+		hooksErr := a.hooks.runUntil(context.WithoutCancel(parent), time.Now().Add(a.cfg.ShutdownGrace))
+		if hooksErr != nil {
+			err = errors.Join(err, hooksErr)
+		}
 		return a.finish(err)
 	}
+	defer a.notifyServiceManager()()
 
 	base := context.WithValue(context.WithoutCancel(parent), appKey{}, a)
 	a.unitsCtx, a.cancelUnits = context.WithCancelCause(base)
@@ -68,11 +89,8 @@ func (a *App) Run(parent context.Context) error {
 		errors.As(cause, &req.signal) // a SignalContext saw the signal before we did: it is that signal
 		a.requestStop(req)
 	}
-	switch {
-	case parent.Err() != nil:
+	if parent.Err() != nil {
 		ended()
-	case a.early != nil:
-		a.requestStop(*a.early)
 	}
 	defer context.AfterFunc(parent, ended)()
 
@@ -99,13 +117,16 @@ func (a *App) seal() bool {
 func (a *App) refusals() error {
 	errs := append([]error(nil), a.errs...)
 	errs = append(errs, a.reg.errs())
-	hooks := time.Duration(len(a.hooks.hooks))
 	slice := a.cfg.MinSlice
-	switch {
-	case slice == 0 && hooks > 0:
-		slice = min(time.Second, on(a.cfg.HookSlice)/hooks)
-	case on(slice)*hooks > on(a.cfg.HookSlice):
-		errs = append(errs, fmt.Errorf("config: MinSlice is %v, which %d shutdown hooks do not get out of HookSlice, which is %v", slice, hooks, on(a.cfg.HookSlice)))
+	if hooks := a.hooks.len(); hooks > 0 {
+		share := on(a.cfg.HookSlice) / time.Duration(hooks)
+		switch {
+		case slice == 0:
+			slice = min(time.Second, share)
+		case slice > share:
+			defer func() { a.hooks.minSlice = share }() // they still run
+			errs = append(errs, fmt.Errorf("config: MinSlice is %v, which %d shutdown hooks do not get out of HookSlice, which is %v", slice, hooks, on(a.cfg.HookSlice)))
+		}
 	}
 	a.hooks.minSlice = on(slice)
 	return errors.Join(errs...)
@@ -128,9 +149,7 @@ func (a *App) run(base context.Context) (hurried bool) {
 
 	a.nowDoing("restarts to be held")
 	for _, u := range a.units {
-		if r, ok := u.Worker.(interface{ HoldRestarts() }); ok {
-			r.HoldRestarts()
-		}
+		u.holdRestarts()
 	}
 	a.nowDoing("")
 	a.enter(PhaseDraining, a.request.cause)
@@ -145,27 +164,45 @@ func (a *App) run(base context.Context) (hurried bool) {
 func (a *App) requestStop(req stopRequest) (first bool) {
 	a.mu.Lock()
 	switch {
-	case a.request != nil || !a.sealed && a.early != nil:
+	case a.request != nil || a.early != nil:
 		a.mu.Unlock()
 		return false
 	case !a.sealed:
-		a.early = &req
+		a.early = &req // and Run begins with it
 		a.mu.Unlock()
 		return true
 	}
+	if on := a.blocking(); req.err == nil && on != "" && a.lastReached() == PhaseStarting {
+		// A start that does not get there is mostly why somebody asks.
+		req.reason += " (while starting, waiting for " + on + ")"
+	}
 	a.request, a.t0 = &req, time.Now()
 	a.mu.Unlock()
+	a.begin(req)
+	return true
+}
 
+// stopNow makes the request that came before Run the first.
+func (a *App) stopNow(early *stopRequest) {
+	a.mu.Lock()
+	a.request, a.t0 = early, time.Now()
+	a.mu.Unlock()
+	a.begin(*early)
+}
+
+// begin tells everybody that the stop has begun. It is called once, and without
+// a lock.
+func (a *App) begin(req stopRequest) {
 	a.armWatchdog()
 	a.reg.setDraining(a.cfg.DrainReadiness == ReadinessDown)
+	a.guardPipe()
+	a.notifier.Load().stopping(a.cfg.total())
+	close(a.stopping) // before anything that a server could hold up
+	close(a.draining)
 	for _, s := range a.servers {
 		s.BeginDrain(a.t0, on(a.cfg.DrainInterval))
 	}
-	a.guardPipe()
-	close(a.stopping)
-	close(a.draining)
 	a.log.Info("stopping", "reason", req.reason)
-	return true
 }
 
 // stopCause returns what began the stop: nil before it, and when nothing is
@@ -221,15 +258,20 @@ func (a *App) collect(hooksErr error) error {
 	errs := []error{primary}
 	for _, u := range a.units {
 		u.mu.Lock()
-		if u.err != nil && !errors.Is(primary, u.err) {
-			errs = append(errs, u.err)
-		}
+		err := u.err
 		u.mu.Unlock()
+		if err != nil && !errors.Is(primary, err) {
+			errs = append(errs, err)
+		}
 	}
 	for _, out := range a.drained {
 		errs = append(errs, out.err)
 	}
-	errs = append(errs, a.further...)
+	for _, err := range a.further {
+		if !errors.Is(primary, err) { // some say it twice
+			errs = append(errs, err)
+		}
+	}
 	return errors.Join(append(errs, hooksErr)...)
 }
 

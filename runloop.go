@@ -121,7 +121,7 @@ func (l *loop) run(ctx context.Context) error {
 			return nil
 		}
 		err := l.tick(ctx)
-		if ctx.Err() != nil && (err == nil || errors.Is(err, ctx.Err()) || errors.Is(err, context.Cause(ctx))) {
+		if ctx.Err() != nil && (err == nil || safe.Only(err, func(e error) bool { return safe.Same(e, ctx.Err()) || safe.Same(e, context.Cause(ctx)) })) {
 			return nil
 		}
 		switch {

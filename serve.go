@@ -57,11 +57,18 @@ func (a *App) Serve(name string, srv *http.Server, opts ...ServeOption) *App {
 	})
 }
 
-// GRPCServer is what a *grpc.Server has.
-type GRPCServer = httpdrain.GRPCServer
+// GRPCServer is what a *grpc.Server has: Serve returns nil after GracefulStop or
+// Stop; GracefulStop closes the listener, tells every connection to go and
+// returns when the calls in progress are done; Stop closes everything.
+type GRPCServer interface {
+	Serve(net.Listener) error
+	GracefulStop()
+	Stop()
+}
 
-// GRPCHealth is what a *health.Server of grpc has.
-type GRPCHealth = httpdrain.GRPCHealth
+// GRPCHealth is what a *health.Server of grpc has: Shutdown sets every service
+// to NOT_SERVING.
+type GRPCHealth interface{ Shutdown() }
 
 // GRPC adds a gRPC server, which it knows by its shape, so that this package
 // need not import grpc. health may be nil. At T0 health says NOT_SERVING; RPCs
@@ -69,7 +76,7 @@ type GRPCHealth = httpdrain.GRPCHealth
 // finish, and Stop ends them when the in-flight slice is over. The App closes
 // the listener.
 func (a *App) GRPC(name string, srv GRPCServer, ln net.Listener, health GRPCHealth) *App {
-	return a.addUnit(name, srv == nil || ln == nil, false, func() worker.Worker {
+	return a.addUnit(name, isNil(srv) || isNil(ln), false, func() worker.Worker {
 		return newServer(name, "grpc", httpdrain.NewGRPC(name, srv, ln, health, a.drainConfig()), a)
 	})
 }

@@ -54,10 +54,10 @@ func rawClient(addr string, idle time.Duration, stop <-chan struct{}) (sent, los
 		_, werr := fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbody")
 		resp, rerr := http.ReadResponse(r, nil)
 		if werr != nil || rerr != nil {
-			return sent, lost + 1, fmt.Errorf("request %d: %v, %v", sent, werr, rerr)
+			return sent, lost + 1, fmt.Errorf("request %d: %w", sent, errors.Join(werr, rerr))
 		}
 		if _, cerr := io.Copy(io.Discard, resp.Body); cerr != nil || resp.StatusCode != 200 {
-			return sent, lost + 1, fmt.Errorf("request %d: status %d, %v", sent, resp.StatusCode, cerr)
+			return sent, lost + 1, fmt.Errorf("request %d: status %d: %w", sent, resp.StatusCode, errors.Join(cerr, errBoom))
 		}
 		resp.Body.Close()
 		if resp.Close {
@@ -136,7 +136,7 @@ func TestRequestInFlightFinishesAfterTheWindow(t *testing.T) {
 
 func TestRequestThatNeverEndsIsCutAndCounted(t *testing.T) {
 	cfg := small()
-	cfg.ShutdownGrace, cfg.Linger = 2*time.Second, 200*time.Millisecond
+	cfg.ShutdownGrace, cfg.Linger = 2*time.Second, 300*time.Millisecond
 	r := newRig(t, cfg)
 	ended := make(chan error, 1)
 	r.Serve("http", &http.Server{Addr: "127.0.0.1:0", Handler: http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
@@ -252,7 +252,7 @@ func TestGRPCServerIsWalkedThroughTheDrain(t *testing.T) {
 				t.Fatal(err)
 			}
 			cfg := small()
-			cfg.ShutdownGrace, cfg.Linger = 2*time.Second, 200*time.Millisecond
+			cfg.ShutdownGrace, cfg.Linger = 2*time.Second, 300*time.Millisecond
 			r := newRig(t, cfg)
 			var mu sync.Mutex
 			var events []string

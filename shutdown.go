@@ -64,10 +64,16 @@ func NewShutdown(log *slog.Logger, opts ...ShutdownOption) *Shutdown {
 	return s
 }
 
+func (s *Shutdown) len() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.hooks)
+}
+
 // Add puts a hook on top of the stack. The context that fn gets carries its
 // deadline. A hook without a name or a function, and one that comes when Run
 // has begun, is refused: it does not run, the log says so at error level, and
-// the result of Run holds it.
+// the result of Run holds it, if Run has not returned yet.
 func (s *Shutdown) Add(name string, fn func(context.Context) error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,7 +145,11 @@ func (s *Shutdown) call(ctx context.Context, h hook, deadline time.Time) Outcome
 	}
 	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline)
 	defer cancel()
-	out := await(h.name, began, ctx.Done(), func() error { return h.fn(ctx) })
+	late := settle
+	if s.minSlice > 0 {
+		late = min(late, s.minSlice/4) // the hook behind it pays for this
+	}
+	out := awaitFor(h.name, began, ctx.Done(), late, func() error { return h.fn(ctx) })
 	if out.err != nil {
 		s.log.Error("shutdown hook failed", "hook", h.name, "took", out.Took, "error", out.err)
 	} else {
@@ -152,9 +162,14 @@ func (s *Shutdown) call(ctx context.Context, h hook, deadline time.Time) Outcome
 // context has ended.
 const settle = 100 * time.Millisecond
 
-// await calls fn in a goroutine of its own and waits for it, until over is
-// closed and a moment longer. Then fn is abandoned.
+// await is [awaitFor] with the usual moment.
 func await(name string, began time.Time, over <-chan struct{}, fn func() error) Outcome {
+	return awaitFor(name, began, over, settle, fn)
+}
+
+// awaitFor calls fn in a goroutine of its own and waits for it, until over is
+// closed and a moment longer. Then fn is abandoned.
+func awaitFor(name string, began time.Time, over <-chan struct{}, moment time.Duration, fn func() error) Outcome {
 	result := make(chan error, 1) // the one send finds room, whether or not anybody still waits
 	var goid goroutine
 	safe.Go(name, fn, goid.Store, func(err error) { result <- err })
@@ -162,7 +177,7 @@ func await(name string, began time.Time, over <-chan struct{}, fn func() error) 
 	select {
 	case err = <-result:
 	case <-over:
-		late := time.NewTimer(settle)
+		late := time.NewTimer(moment)
 		defer late.Stop()
 		select {
 		case err = <-result:

@@ -100,7 +100,7 @@ func TestShutdownContextIsDetachedWithDeadline(t *testing.T) {
 
 // hooks runs hooks that take the given times, the first of them first, and
 // returns what each had and what came out.
-func hooks(t *testing.T, grace time.Duration, obedient bool, opts []lifecycle.ShutdownOption, takes ...time.Duration) (had []string, err error, took time.Duration) {
+func hooks(t *testing.T, grace time.Duration, obedient bool, opts []lifecycle.ShutdownOption, takes ...time.Duration) (had []string, took time.Duration, err error) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
@@ -130,11 +130,11 @@ func hooks(t *testing.T, grace time.Duration, obedient bool, opts []lifecycle.Sh
 		took = time.Since(began)
 		time.Sleep(time.Hour) // those that were left behind come back
 	})
-	return had, err, took
+	return had, took, err
 }
 
 func TestSlowHookCannotStarveTheOnesBehindIt(t *testing.T) {
-	had, err, took := hooks(t, 10*time.Second, true, []lifecycle.ShutdownOption{lifecycle.WithMinSlice(2 * time.Second)},
+	had, took, err := hooks(t, 10*time.Second, true, []lifecycle.ShutdownOption{lifecycle.WithMinSlice(2 * time.Second)},
 		time.Hour, 500*time.Millisecond, time.Hour)
 	want := "[h0 at 0s had 6s h1 at 6s had 2s h2 at 6.5s had 3.5s]"
 	if got := fmt.Sprint(had); got != want {
@@ -147,7 +147,7 @@ func TestSlowHookCannotStarveTheOnesBehindIt(t *testing.T) {
 }
 
 func TestHookThatIgnoresItsContextIsAbandoned(t *testing.T) {
-	had, err, took := hooks(t, 10*time.Second, false, []lifecycle.ShutdownOption{lifecycle.WithMinSlice(2 * time.Second)}, time.Hour/2, 0, 0)
+	had, took, err := hooks(t, 10*time.Second, false, []lifecycle.ShutdownOption{lifecycle.WithMinSlice(2 * time.Second)}, time.Hour/2, 0, 0)
 	if len(had) != 3 {
 		t.Errorf("ran %v", had)
 	}
@@ -158,7 +158,7 @@ func TestHookThatIgnoresItsContextIsAbandoned(t *testing.T) {
 }
 
 func TestWithoutMinSliceTheRestIsSkippedAndReported(t *testing.T) {
-	had, err, took := hooks(t, 10*time.Second, true, nil, time.Hour, 0, 0)
+	had, took, err := hooks(t, 10*time.Second, true, nil, time.Hour, 0, 0)
 	if got := fmt.Sprint(had); got != "[h0 at 0s had 10s]" {
 		t.Errorf("got %s", got)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"sync"
 	"time"
 
@@ -23,6 +24,7 @@ func (a *App) start(group *errgroup.Group) bool {
 		return false
 	}
 	a.enter(PhaseStarting, nil)
+	a.limitMemory(os.DirFS("/"))
 	a.reg.setGate(StateUnknown, "starting")
 	err := a.startHealth()
 	for i := 0; err == nil && i < len(a.servers) && !a.isStopping(); i++ {
@@ -84,7 +86,7 @@ func (a *App) startHealth() error {
 	go func() {
 		defer close(a.healthEnded)
 		if err := h.serve(); err != nil {
-			a.requestStop(stopRequest{reason: err.Error(), cause: err, err: err})
+			a.fail(err)
 		}
 	}()
 	return nil
@@ -93,6 +95,11 @@ func (a *App) startHealth() error {
 // closeHealth ends the health server and the periodic checks, as the last of
 // all, by end.
 func (a *App) closeHealth(end time.Time) {
+	// Whoever still reads from it, and a check that hangs, is not worth the rest
+	// of the grace.
+	if soon := time.Now().Add(time.Second); soon.Before(end) {
+		end = soon
+	}
 	ctx, cancel := context.WithDeadline(context.Background(), end)
 	defer cancel()
 	if a.health != nil {
@@ -125,13 +132,28 @@ func (a *App) lookOnce() {
 	a.reg.ready(ctx)
 }
 
-// everReady reports whether readiness was ever found up.
+// everReady reports whether anybody may count on the App: readiness was found up
+// once, or somebody has connected, whatever the probes say.
 func (a *App) everReady() bool {
+	for _, s := range a.servers {
+		if s.Stats().Accepted > 0 {
+			return true
+		}
+	}
 	select {
 	case <-a.reg.firstReady:
 		return true
 	default:
 		return false
+	}
+}
+
+// fail stops the App with err, which is told even when it is stopping already.
+func (a *App) fail(err error) {
+	if !a.requestStop(stopRequest{reason: err.Error(), cause: err, err: err}) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.further = append(a.further, err)
 	}
 }
 
@@ -156,12 +178,20 @@ func (a *App) launch(u *unit, group *errgroup.Group) error {
 	u.began = time.Now()
 	u.mu.Unlock()
 	u.launched.Store(true)
-	result := make(chan error, 1) // the one send finds room, whether or not anybody still waits
-	safe.Go(u.name, func() error { return u.Start(a.unitsCtx) }, nil, func(err error) { result <- err })
 	var err error
-	select {
-	case err = <-result:
-	case <-a.stopping:
+	if u.isFunction() {
+		err = u.Start(a.unitsCtx) // ours, and returns at once
+	} else {
+		result := make(chan error, 1) // the one send finds room, whether or not anybody still waits
+		safe.Go(u.name, func() error { return u.Start(a.unitsCtx) }, nil, func(err error) { result <- err })
+		select {
+		case err = <-result:
+		case <-a.stopping:
+			select {
+			case err = <-result: // it came together with the stop
+			default:
+			}
+		}
 	}
 	if err != nil {
 		err = fmt.Errorf("unit %s: %w", u.name, err)
@@ -183,7 +213,13 @@ func (a *App) awaitStarted(u *unit) {
 	}
 	waiting := "unit " + u.name + " to start"
 	a.nowDoing(waiting)
-	if begun(u.State().Status) {
+	defer func() {
+		s := u.state().Status
+		if s == worker.StatusFailed || s == worker.StatusKilled || u.endsApp && s.Terminal() {
+			<-a.stopping // its watch is about to ask for that
+		}
+	}()
+	if begun(u.state().Status) {
 		return
 	}
 	a.reg.setGate(StateUnknown, "starting: waiting for "+waiting)
@@ -198,7 +234,7 @@ func (a *App) awaitStarted(u *unit) {
 	// A worker that keeps its own account can only be asked.
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	for !begun(u.State().Status) {
+	for !begun(u.state().Status) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -209,19 +245,24 @@ func (a *App) awaitStarted(u *unit) {
 
 // watch waits for the end of a unit and says what it means.
 func (a *App) watch(u *unit) {
+	done, err := u.done()
 	select {
-	case <-u.Done():
+	case <-done:
 	case <-u.over: // it was given up
 		return
 	}
-	status, err := u.State().Status, u.Err()
-	if status != worker.StatusFailed && status != worker.StatusKilled {
+	status := u.state().Status
+	failed := err != nil || status == worker.StatusFailed || status == worker.StatusKilled
+	if !failed {
 		u.finish(nil)
 		a.log.Info("unit ended", "unit", u.name, "status", string(status))
 		if u.endsApp {
 			a.requestStop(stopRequest{reason: "actor " + u.name + " returned"})
 		}
 		return
+	}
+	if err == nil {
+		err = u.lastErr()
 	}
 	err = fmt.Errorf("unit %s: %w", u.name, err)
 	u.finish(err)
@@ -262,19 +303,50 @@ func (a *App) retireServers(base context.Context, end time.Time, hurried bool) {
 // stopUnits cancels the units' context and waits until each unit has returned,
 // until end. What has not is abandoned.
 func (a *App) stopUnits(base context.Context, end time.Time) {
+	a.cancelled.Store(true) // those that have not ended are what is waited for
 	a.nowDoing("")
-	a.cancelled.Store(true)
 	cause := a.request.cause
 	if cause == nil {
 		cause = ErrStopRequested
+	}
+	for _, u := range a.units {
+		if f, ok := u.Worker.(interface{ RequestStop(error) bool }); ok && u.launched.Load() && u.isFunction() {
+			f.RequestStop(cause) // what its context would tell it, in a goroutine each
+		}
 	}
 	a.cancelUnits(cause)
 	ctx, cancel := context.WithDeadline(base, end)
 	defer cancel()
 	var wg sync.WaitGroup
 	for _, u := range a.units {
-		if u.launched.Load() {
-			wg.Go(func() { a.stopUnit(ctx, u) })
+		if u.launched.Load() && !u.isFunction() {
+			wg.Go(func() {
+				a.stopUnit(ctx, u)
+				a.terminationLog() // names those that are left
+			})
+		}
+	}
+	// For functions the context is all that a stop is. Only those that have not
+	// minded it are stopped, in goroutines of their own like all others.
+	// Those behind one that is stuck end meanwhile, and the last words are to
+	// name the one.
+	look := time.NewTicker(settle)
+	defer look.Stop()
+	for _, u := range a.units {
+		if !u.launched.Load() || !u.isFunction() || u.ended.Load() {
+			continue
+		}
+		a.terminationLog() // without those that have ended by now
+		for waiting := true; waiting; {
+			select {
+			case <-u.over:
+				waiting = false
+			case <-ctx.Done():
+				waiting = false
+				wg.Go(func() { a.stopUnit(ctx, u) })
+			case <-look.C:
+				a.terminationLog()
+			}
 		}
 	}
 	wg.Wait()
@@ -283,14 +355,10 @@ func (a *App) stopUnits(base context.Context, end time.Time) {
 func (a *App) stopUnit(ctx context.Context, u *unit) {
 	// A worker bounds its own Stop; twice the time that it gets for that is
 	// for one that does not keep its contract.
-	over := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		time.AfterFunc(2*settle, func() { close(over) })
-	})
-	defer stop()
-	out := await(u.name+": Stop", time.Now(), over, func() error { return u.Stop(ctx) })
+	out := awaitFor(u.name+": Stop", time.Now(), ctx.Done(), 3*settle, func() error { return u.Stop(ctx) })
+	done, _ := u.done() // an error of that has been its end
 	select {
-	case <-u.Done():
+	case <-done:
 		<-u.over // its watch has seen it
 	default:
 		err := out.err
@@ -304,8 +372,9 @@ func (a *App) stopUnit(ctx context.Context, u *unit) {
 		return
 	}
 	u.mu.Lock()
-	defer u.mu.Unlock()
-	if !errors.Is(u.err, out.err) {
+	err := u.err
+	u.mu.Unlock() // before the App's lock: a report takes them the other way round
+	if !errors.Is(err, out.err) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		a.further = append(a.further, fmt.Errorf("unit %s: %w", u.name, out.err))

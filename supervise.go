@@ -13,11 +13,13 @@ type eventStream = fsm.Dispatcher
 // it gives up.
 type Backoff = worker.Backoff
 
-// PanicError is a panic of a unit, hook, drainer or check, caught: who, with
-// what, and the stack.
+// PanicError is a panic of a unit, hook, drainer or check, caught. Name says
+// whose it was, Value is what was passed to panic, and Stack is that of the
+// goroutine. An error as the value is what it unwraps to.
 type PanicError = worker.PanicError
 
-// AbandonedError names something that ignored its context and was left behind.
+// AbandonedError names something that ignored its context and was left behind:
+// Name says what, Where the line at which it stood, Stack holds all of it.
 type AbandonedError = worker.AbandonedError
 
 var (

@@ -3,10 +3,12 @@ package lifecycle
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -55,6 +57,77 @@ type unit struct {
 	began time.Time
 	end   time.Time
 	err   error // what its end adds to the result of Run
+}
+
+// isFunction reports whether the unit is a function under a context, run once
+// or again and again: its Start returns at once, and its context is all it
+// needs to be stopped.
+func (u *unit) isFunction() bool {
+	switch u.Worker.(type) {
+	case *worker.Func, *worker.Restarter:
+		return true
+	}
+	return false
+}
+
+// What follows asks a worker that may be anybody's: one that panics has failed,
+// and takes nobody with it.
+
+// state is the worker's State.
+func (u *unit) state() (s worker.State) {
+	if err := safe.Do(u.name+": State", func() error { s = u.State(); return nil }); err != nil {
+		return worker.State{Name: u.name, Status: worker.StatusFailed, Error: err.Error()}
+	}
+	return s
+}
+
+// done is the worker's Done. When there is none to be had the channel is closed
+// and the error says why.
+func (u *unit) done() (ch <-chan struct{}, err error) {
+	if err = safe.Do(u.name+": Done", func() error { ch = u.Done(); return nil }); err != nil {
+		closed := make(chan struct{})
+		close(closed)
+		return closed, err
+	}
+	return ch, nil
+}
+
+// lastErr is the worker's Err. A worker that failed has one.
+func (u *unit) lastErr() (out error) {
+	if err := safe.Do(u.name+": Err", func() error { out = u.Err(); return nil }); err != nil {
+		return err
+	}
+	if out == nil {
+		if s := u.state(); s.Error != "" {
+			return errors.New(s.Error)
+		}
+		return errors.New("it says that it failed, and not why")
+	}
+	return out
+}
+
+// holdRestarts tells the worker, if it restarts things, to let it be.
+func (u *unit) holdRestarts() {
+	r, ok := u.Worker.(interface{ HoldRestarts() })
+	switch {
+	case !ok:
+	case u.isFunction():
+		r.HoldRestarts() // ours, and returns at once
+	default:
+		safe.Go(u.name+": HoldRestarts", func() error { r.HoldRestarts(); return nil }, nil, func(error) {})
+	}
+}
+
+// isNil reports whether v is nil or holds a nil pointer, function or the like.
+func isNil(v any) bool {
+	switch rv := reflect.ValueOf(v); rv.Kind() {
+	case reflect.Invalid:
+		return true
+	case reflect.Pointer, reflect.Func, reflect.Map, reflect.Slice, reflect.Chan, reflect.Interface:
+		return rv.IsNil()
+	default:
+		return false
+	}
 }
 
 // finish notes the end of the unit, once.
@@ -116,19 +189,24 @@ func (a *App) Actor(name string, execute func() error, interrupt func(error)) *A
 // That it finishes or stops by itself is fine; that it fails stops the App. A
 // worker that has been started already is an error.
 func (a *App) Add(w worker.Worker) *App {
-	if w == nil {
+	if isNil(w) {
 		return a.addUnit("", true, false, nil)
 	}
-	return a.addUnit(w.Name(), false, false, func() worker.Worker { return w })
+	var name string
+	if err := safe.Do("Name", func() error { name = w.Name(); return nil }); err != nil {
+		a.refuse("unit", fmt.Sprintf("%T", w), err)
+		return a
+	}
+	return a.addUnit(name, false, false, func() worker.Worker { return w })
 }
 
-func (a *App) addUnit(name string, missing, endsApp bool, make_ func() worker.Worker) *App {
+func (a *App) addUnit(name string, missing, endsApp bool, build func() worker.Worker) *App {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if !a.registerLocked("unit", name, missing) {
 		return a
 	}
-	w := make_()
+	w := build()
 	if p, ok := w.(interface{ PublishTo(*eventStream) }); ok {
 		p.PublishTo(&a.events)
 	}
@@ -162,15 +240,18 @@ func (w *actor) Start(ctx context.Context) error {
 	return nil
 }
 
-// closedByUs reports whether err is what interrupt makes execute return.
+// closedByUs reports whether err is what interrupt makes execute return, and
+// nothing beside it.
 func (w *actor) closedByUs(err error) bool {
-	for _, closed := range []error{net.ErrClosed, http.ErrServerClosed, os.ErrClosed, io.ErrClosedPipe, context.Canceled} {
-		if errors.Is(err, closed) {
-			return true
-		}
-	}
 	cause := w.cause()
-	return cause != nil && errors.Is(err, cause)
+	return err != nil && safe.Only(err, func(e error) bool {
+		for _, closed := range []error{net.ErrClosed, http.ErrServerClosed, os.ErrClosed, io.ErrClosedPipe, context.Canceled, cause} {
+			if closed != nil && safe.Same(e, closed) {
+				return true
+			}
+		}
+		return false
+	})
 }
 
 // Stop interrupts, once, and waits for execute to return.

@@ -278,7 +278,7 @@ func TestUnitThatNeverReturnsIsAbandonedByName(t *testing.T) {
 				case "Go":
 					r.Go("stuck", stuck)
 				case "Actor":
-					r.Actor("stuck", func() error { return stuck(nil) }, func(error) {}) //nolint:staticcheck // it does not look at it
+					r.Actor("stuck", func() error { return stuck(nil) }, func(error) {})
 				case "Supervise":
 					r.Supervise("stuck", stuck, lifecycle.DefaultBackoff())
 				case "Add":

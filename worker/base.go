@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fsm"
+	"github.com/pleme-io/lifecycle-go/internal/safe"
 )
 
 // BaseWorker is the part that all workers have in common: the status, who
@@ -184,6 +185,9 @@ func (b *BaseWorker) RequestStop(cause error) (live bool) {
 		return false
 	case s != StatusStopping:
 		b.stopRequested = true
+		if b.unwatch != nil {
+			b.unwatch() // all it would do is done: spare the goroutine
+		}
 		_ = b.setLocked(StatusStopping, cause) // every status that comes here has that edge
 	}
 	return true
@@ -250,12 +254,15 @@ func (b *BaseWorker) leave(err error) {
 	}
 }
 
-// means reports whether err is just the word that ctx was cancelled.
+// means reports whether err is just the word that ctx was cancelled, by itself
+// or in all of its parts: a failure does not vanish because it was joined with
+// that word.
 func means(ctx context.Context, err error) bool {
-	if errors.Is(err, context.DeadlineExceeded) {
-		return false
+	cause := context.Cause(ctx)
+	if safe.Same(cause, context.DeadlineExceeded) {
+		cause = context.Canceled // a deadline that passed is a failure
 	}
-	return errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))
+	return safe.Only(err, func(e error) bool { return safe.Same(e, context.Canceled) || safe.Same(e, cause) })
 }
 
 // finishLocked walks to the final status. Where no edge leads there directly

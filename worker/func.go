@@ -13,7 +13,8 @@ import (
 type Func struct {
 	BaseWorker
 	fn     func(context.Context) error
-	marked bool // it is Running when the function says so, not before
+	marked bool        // it is Running when the function says so, not before
+	met    atomic.Bool // and it has
 
 	pause  pause
 	goid   atomic.Uint64
@@ -25,8 +26,9 @@ type Func struct {
 type FuncOption func(*Func)
 
 // WithStartCondition keeps the worker Starting until its function calls
-// [MarkStarted] with the context that it was given. Without it a worker is
-// Running as soon as its function was called.
+// [MarkStarted] with the context that it was given. Returning nil before that is
+// a failure, [ErrStartCondition]. Without it a worker is Running as soon as its
+// function was called.
 func WithStartCondition() FuncOption { return func(f *Func) { f.marked = true } }
 
 // NewFunc returns a worker that runs fn. The context that fn gets is cancelled
@@ -47,7 +49,7 @@ func NewFunc(name string, fn func(context.Context) error, opts ...FuncOption) *F
 // again, and for any other context.
 func MarkStarted(ctx context.Context) {
 	if f, ok := ctx.Value(funcKey{}).(*Func); ok && f != nil {
-		f.MarkRunning()
+		f.mark()
 	}
 }
 
@@ -67,10 +69,19 @@ func (f *Func) Start(ctx context.Context) error {
 		f.MarkRunning()
 	}
 	safe.Go(f.Name(), func() error { return f.fn(given) }, f.goid.Store, func(err error) {
+		if err == nil && f.marked && !f.met.Load() && own.Err() == nil {
+			err = ErrStartCondition
+		}
 		f.Finish(err)
 		cancel(nil)
 	})
 	return nil
+}
+
+// mark notes that the start condition is met.
+func (f *Func) mark() {
+	f.met.Store(true)
+	f.MarkRunning()
 }
 
 // unnamed hides the function that ctx was given to: what it starts is not that

@@ -98,7 +98,6 @@ func (r *Restarter) instance() *Func {
 func (r *Restarter) loop(ctx context.Context, child *Func) error {
 	delays := r.backoff.delays()
 	for {
-		began := time.Now()
 		_, _ = child.Await(ctx, func(s Status) bool { return s == StatusRunning || s.Terminal() })
 		if !child.StartedAt().IsZero() {
 			r.MarkRunning()
@@ -114,7 +113,11 @@ func (r *Restarter) loop(ctx context.Context, child *Func) error {
 		case errors.Is(err, ErrDoNotRestart):
 			return nil
 		}
-		wait, ok := delays.failed(time.Now(), time.Since(began))
+		var uptime time.Duration // what it took to start does not count
+		if at := child.StartedAt(); !at.IsZero() {
+			uptime = time.Since(at)
+		}
+		wait, ok := delays.failed(time.Now(), uptime)
 		if !ok {
 			return fmt.Errorf("%w (%d restarts in %v): %w", ErrRestartBudget, delays.MaxRestarts, delays.Window, err)
 		}

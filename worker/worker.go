@@ -97,6 +97,10 @@ var (
 	// stopped before. Make a new one: a life is lived once.
 	ErrNotStartable = errors.New("worker cannot be started again")
 
+	// ErrStartCondition ends a worker whose function returned nil without having
+	// met the start condition that it was declared with.
+	ErrStartCondition = errors.New("returned before its start condition was met")
+
 	// ErrStopRequested is the context.Cause that a worker sees when Stop was
 	// called. A context cancelled by somebody else keeps its own cause.
 	ErrStopRequested = errors.New("stop requested")

@@ -50,6 +50,11 @@ func parseConfig(args []string, lookupEnv func(string) (string, bool), out io.Wr
 		l.DrainWait = lifecycle.DrainWait(s)
 		return nil
 	})
+	fs.Func("admin-token", "serve /admin/prestop, suspend and resume to whoever sends this `token`; the environment hides it better (default: do not)", func(s string) error {
+		l.AdminToken = lifecycle.Secret(s)
+		return nil
+	})
+	fs.StringVar(&l.AdminTokenFile, "admin-token-file", "", "the same, with the token in this `file`")
 	for _, d := range []struct {
 		field       *time.Duration
 		name, usage string

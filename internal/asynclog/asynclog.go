@@ -19,7 +19,7 @@ const size = 1024
 type Queue struct {
 	closing chan struct{} // closed by Close
 	once    sync.Once
-	records chan record
+	records chan *record  // of pointers: a process that logs little does not pay for room
 	ended   chan struct{} // closed when everything is written and nothing more is queued
 
 	mu      sync.Mutex // guards what follows
@@ -36,7 +36,7 @@ type record struct {
 // New returns a logger that writes to log: through the queue from Start to the
 // end that Close asks for, directly before and after. Both are for one use.
 func New(log *slog.Logger) (*slog.Logger, *Queue) {
-	q := &Queue{records: make(chan record, size), closing: make(chan struct{}), ended: make(chan struct{})}
+	q := &Queue{records: make(chan *record, size), closing: make(chan struct{}), ended: make(chan struct{})}
 	return slog.New(&handler{q, log.Handler()}), q
 }
 
@@ -84,7 +84,7 @@ func (q *Queue) finished() bool {
 
 // write hands one record over, and says what was lost while there was no room.
 // A handler that panics loses its record.
-func (q *Queue) write(r record) {
+func (q *Queue) write(r *record) {
 	_ = safe.Do("log handler", func() error { return r.to.Handle(r.ctx, r.r) })
 	q.mu.Lock()
 	dropped := q.dropped
@@ -97,7 +97,7 @@ func (q *Queue) write(r record) {
 	}
 }
 
-func (q *Queue) put(r record) (direct bool) {
+func (q *Queue) put(r *record) (direct bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !q.open {
@@ -133,10 +133,13 @@ type handler struct {
 	to slog.Handler
 }
 
-func (h *handler) Enabled(ctx context.Context, l slog.Level) bool { return h.to.Enabled(ctx, l) }
+func (h *handler) Enabled(ctx context.Context, l slog.Level) (on bool) {
+	_ = safe.Do("log handler", func() error { on = h.to.Enabled(ctx, l); return nil }) // one that panics is off
+	return on
+}
 
 func (h *handler) Handle(ctx context.Context, r slog.Record) error {
-	if h.q.put(record{h.to, context.WithoutCancel(ctx), r.Clone()}) {
+	if h.q.put(&record{h.to, context.WithoutCancel(ctx), r.Clone()}) {
 		return h.to.Handle(ctx, r)
 	}
 	return nil

@@ -141,8 +141,12 @@ func TestRollingUpdateLosesNothing(t *testing.T) {
 			return false, err
 		}
 		defer res.Body.Close()
-		if body, err := io.ReadAll(res.Body); err != nil || string(body) != "body" || res.StatusCode != 200 {
-			return false, fmt.Errorf("%s %q %v", res.Status, body, err)
+		body, err := io.ReadAll(res.Body)
+		if err != nil {
+			return false, err
+		}
+		if string(body) != "body" || res.StatusCode != 200 {
+			return false, fmt.Errorf("%s %q", res.Status, body)
 		}
 		return res.Close, nil
 	}

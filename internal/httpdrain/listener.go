@@ -70,7 +70,7 @@ func (l *listener) Accept() (net.Conn, error) {
 			empty++
 		}
 	}
-	l.closeBelow()
+	_ = l.closeBelow() // whoever asked for the close gets the error
 	<-l.released
 	return nil, net.ErrClosed
 }

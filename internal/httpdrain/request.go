@@ -40,7 +40,7 @@ func (s handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		defer keepForm(old, r)
 	}
 	if s.windowOver.Load() {
-		s.lateStream(c)
+		c.cutStream() // nobody else would end an event stream before all is cut
 	}
 	s.serve1(next, w, r)
 }
@@ -68,12 +68,6 @@ func (s handler) endRequest(c *conn) {
 	if bits&requestCut != 0 {
 		c.spent = true
 	}
-}
-
-// lateStream cancels an event stream that arrives after the window: nobody
-// would end it before it is cut.
-func (s handler) lateStream(c *conn) {
-	c.cutStream()
 }
 
 // detach gives a request a context of its own in place of one whose parent,

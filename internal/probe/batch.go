@@ -11,8 +11,9 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/safe"
 )
 
-// yields is how often whoever started a batch lets other goroutines run before
-// it takes a check to be one that waits for something. A few microseconds.
+// yields is how often whoever started a batch lets other goroutines run, while
+// no run begins, before it takes a check to be one that waits for something. A
+// few microseconds.
 const yields = 32
 
 // batch is a set of claimed runs and the goroutines that execute them. It
@@ -91,10 +92,14 @@ func newBatch(base context.Context, checks []*Check, now time.Duration) *batch {
 // ended.
 func (b *batch) runSoon(now time.Duration) bool {
 	go b.work(now)
-	for range yields {
+	begun := int64(0)
+	for idle := 0; idle < yields; idle++ {
 		runtime.Gosched()
 		if b.over.Load() {
 			return true
+		}
+		if n := b.next.Load(); n != begun { // it gets on
+			begun, idle = n, 0
 		}
 	}
 	b.spread()

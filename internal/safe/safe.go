@@ -41,10 +41,17 @@ func Go(name string, fn func() error, started func(goid uint64), done func(error
 		}
 		// Goexit runs the deferred calls and nothing after them: this is the
 		// only place from which every end of fn can be seen.
-		err := fmt.Errorf("%s: %w", name, ErrGoexit)
-		defer func() { done(err) }()
+		var err error
+		returned := false
+		defer func() {
+			if !returned && err == nil {
+				err = fmt.Errorf("%s: %w", name, ErrGoexit)
+			}
+			done(err)
+		}()
 		defer catch(name, &err) // here, and not in a call: Goexit would keep it from returning
-		err = fn()
+		err = sound(name, fn())
+		returned = true
 	}()
 }
 
@@ -53,8 +60,27 @@ func Go(name string, fn func() error, started func(goid uint64), done func(error
 // use [Go] where fn may call it.
 func Do(name string, fn func() error) (err error) {
 	defer catch(name, &err)
-	return fn()
+	return sound(name, fn())
 }
+
+// sound returns err if it can be read, and otherwise a [*PanicError] that says
+// that it cannot: a nil pointer in an error is the common case. Whoever gets an
+// error from here may log it and ask what it is.
+func sound(name string, err error) (out error) {
+	if err == nil {
+		return nil
+	}
+	defer func() {
+		if v := recover(); v != nil {
+			out = &PanicError{Name: name, Value: fmt.Sprintf("the error that it returned, a %T, cannot be read: %v", err, v), Stack: debug.Stack()}
+		}
+	}()
+	_ = err.Error()
+	errors.Is(err, errNobodys) // walks what it wraps
+	return err
+}
+
+var errNobodys = errors.New("nobody's")
 
 // catch makes a panic an error. It is to be deferred itself: recover works
 // nowhere else.

@@ -48,7 +48,7 @@ func TestEveryEndOfAFunctionIsAnError(t *testing.T) {
 		{name: "panic", fn: func() error { panic("ouch") }, panicked: true, text: "unit: panic: ouch"},
 		{name: "panic with an error", fn: func() error { panic(boom) }, is: boom, panicked: true, text: "unit: panic: boom"},
 		{name: "panic with nil", fn: func() error { panic(nil) }, panicked: true, text: "nil"}, //nolint:govet // that is the test
-		{name: "runtime error", fn: func() error { var m map[int]int; m[1] = 1; return nil }, panicked: true, text: "nil map"},
+		{name: "runtime error", fn: func() error { m := map[bool]map[int]int{}; m[true][1] = 1; return nil }, panicked: true, text: "nil map"},
 		{name: "unprintable panic", fn: func() error { panic(evil{}) }, panicked: true, text: "PANIC"},
 		{name: "Goexit", fn: func() error { runtime.Goexit(); return nil }, is: safe.ErrGoexit, text: "unit: called runtime.Goexit"},
 		{name: "Goexit while it panics", fn: func() error { defer runtime.Goexit(); panic("ouch") }, is: safe.ErrGoexit},

@@ -5,7 +5,7 @@ import (
 	"runtime"
 	"strconv"
 	"sync"
-	"time"
+	"sync/atomic"
 )
 
 // MaxDump is the most that a dump of all goroutines may take, in bytes.
@@ -15,8 +15,12 @@ const MaxDump = 8 << 20
 // it, or 0. It is for finding a stack in a dump and for nothing else.
 func GoroutineID() uint64 {
 	var buf [64]byte
-	// "goroutine 123 [running]:"
-	rest, ok := bytes.CutPrefix(buf[:runtime.Stack(buf[:], false)], []byte("goroutine "))
+	return idOf(buf[:runtime.Stack(buf[:], false)])
+}
+
+// idOf reads the id in "goroutine 123 [running]:".
+func idOf(stack []byte) uint64 {
+	rest, ok := bytes.CutPrefix(stack, []byte("goroutine "))
 	if !ok {
 		return 0
 	}
@@ -42,41 +46,49 @@ func Dump() []byte {
 	}
 }
 
-// recent is the last dump that [Stack] took.
-var recent struct {
-	mu   sync.Mutex
-	at   time.Time
-	dump []byte
-}
+// arrivals and departures count the calls of [Stack]; recent is the last dump
+// that one took.
+var (
+	arrivals, departures atomic.Uint64
+
+	recent struct {
+		mu     sync.Mutex
+		covers uint64            // the calls that had come before it was taken
+		stacks map[uint64]string // by goroutine; nil when nobody needs it any more
+	}
+)
 
 // Stack returns the stack of one goroutine, or "" when there is no such
-// goroutine. A dump stops the whole process while it is taken, so many calls
-// within 100 ms share one.
+// goroutine. A dump stops the whole process while it is taken, so all who ask
+// while one waits to be taken share it.
 func Stack(goid uint64) string {
+	arrival := arrivals.Add(1)
 	recent.mu.Lock()
 	defer recent.mu.Unlock()
-	if age := time.Since(recent.at); age >= 0 && age < 100*time.Millisecond {
-		if stack := StackOf(recent.dump, goid); stack != "" {
-			return stack
-		}
+	if recent.stacks == nil || recent.covers < arrival {
+		recent.covers = arrivals.Load()
+		recent.stacks = stacks(Dump())
 	}
-	recent.dump, recent.at = Dump(), time.Now()
-	return StackOf(recent.dump, goid)
+	stack := recent.stacks[goid]
+	if departures.Add(1) == arrivals.Load() {
+		recent.stacks = nil
+	}
+	return stack
+}
+
+// stacks cuts a dump into the stacks of its goroutines.
+func stacks(dump []byte) map[uint64]string {
+	out := make(map[uint64]string)
+	for len(dump) > 0 {
+		block, rest, _ := bytes.Cut(dump, []byte("\n\n"))
+		if id := idOf(block); id != 0 {
+			out[id] = string(block)
+		}
+		dump = rest
+	}
+	return out
 }
 
 // StackOf cuts the stack of one goroutine out of a dump. It returns "" when
 // the goroutine is not in it.
-func StackOf(dump []byte, goid uint64) string {
-	if goid == 0 {
-		return ""
-	}
-	head := []byte("goroutine " + strconv.FormatUint(goid, 10) + " ")
-	for len(dump) > 0 {
-		block, rest, _ := bytes.Cut(dump, []byte("\n\n"))
-		if bytes.HasPrefix(block, head) {
-			return string(block)
-		}
-		dump = rest
-	}
-	return ""
-}
+func StackOf(dump []byte, goid uint64) string { return stacks(dump)[goid] }

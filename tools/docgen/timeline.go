@@ -31,7 +31,7 @@ func defaults() timeline {
 		Grace:       c.ShutdownGrace,
 		UnitSlice:   c.UnitSlice,
 		HookSlice:   c.HookSlice,
-		Margin:      2 * time.Second, // stated in the doc of lifecycle.Config
+		Margin:      lifecycle.Margin,
 	}
 }
 

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+	"golang.org/x/perf/benchmath"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const committed = "../../../docs/benchmarks"
+
+// The page says what its measurements say.
+func TestThePageIsNotStale(t *testing.T) {
+	want, err := render(committed + ".txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := os.ReadFile(committed + ".md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("docs/benchmarks.md is not what docs/benchmarks.txt gives: run \"cd bench && go run ./cmd/benchdoc\"")
+	}
+}
+
+func TestMeasurementsThatAreMissingAreNamed(t *testing.T) {
+	all, err := os.ReadFile(committed + ".txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var kept []string
+	for line := range strings.Lines(string(all)) {
+		if !strings.HasPrefix(line, "BenchmarkStop/peer=fx") {
+			kept = append(kept, line)
+		}
+	}
+	name := filepath.Join(t.TempDir(), "results.txt")
+	if err := os.WriteFile(name, []byte(strings.Join(kept, "")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := render(name); err == nil || !strings.Contains(err.Error(), "Stop/peer=fx") {
+		t.Errorf("the error is %v, and should name Stop/peer=fx", err)
+	}
+}
+
+func TestWhatIsNoMeasurementIsRefused(t *testing.T) {
+	if _, err := read(strings.NewReader("ok pkg 1s\n"), "empty"); err == nil {
+		t.Error("no error for no benchmarks")
+	}
+	if _, err := read(strings.NewReader("BenchmarkX 1 nonsense ns/op\n"), "broken"); err == nil {
+		t.Error("no error for a line that is none")
+	}
+	if _, err := render("nowhere.txt"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the error is %v for no file", err)
+	}
+	if err := run([]string{"surplus"}); err == nil {
+		t.Error("no error for an argument too many")
+	}
+}
+
+func TestMediansAndIntervals(t *testing.T) {
+	var text strings.Builder
+	text.WriteString("cores: 2\n")
+	for _, ns := range []string{"90", "110", "100", "100", "95", "105"} {
+		text.WriteString("BenchmarkX/peer=us-2 10 " + ns + " ns/op 3 allocs/op\n")
+	}
+	r, err := read(strings.NewReader(text.String()), "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := r.get("X/peer=us", "sec/op")
+	if got := duration(s.Center) + " ± " + spread(s); got != "100 ns ± 10 %" {
+		t.Errorf("got %s", got)
+	}
+	if r.passes != 6 || r.config["cores"] != "2" || r.total("X/peer=us", allocs) != 18 {
+		t.Errorf("got %d passes, config %v, %v allocations", r.passes, r.config, r.total("X/peer=us", allocs))
+	}
+}
+
+// A verdict needs intervals that do not overlap.
+func TestVerdicts(t *testing.T) {
+	near := benchmath.Summary{Center: 10, Lo: 9, Hi: 11}
+	far := benchmath.Summary{Center: 20, Lo: 18, Hi: 22}
+	wide := benchmath.Summary{Center: 15, Lo: 10, Hi: 20}
+	for _, c := range []struct {
+		ours, theirs benchmath.Summary
+		want         verdict
+	}{{near, far, holds}, {far, near, fails}, {near, wide, level}, {wide, far, level}} {
+		if got := ahead(c.ours, c.theirs); got != c.want {
+			t.Errorf("%v beside %v: %q, want %q", c.ours, c.theirs, got, c.want)
+		}
+	}
+	if worse(holds, level) != level || worse(fails, level) != fails || worse(holds, holds) != holds {
+		t.Error("the worse of two verdicts is not the worse")
+	}
+}
+
+func TestNumbersForPeople(t *testing.T) {
+	for seconds, want := range map[float64]string{
+		0: "0 ns", 3.36e-9: "3.36 ns", 78.4e-9: "78.4 ns", 633e-9: "633 ns", 1.4e-6: "1.40 µs", 0.25: "250 ms", 25: "25.0 s", 1: "1 s",
+	} {
+		if got := duration(seconds); got != want {
+			t.Errorf("%v is %q, want %q", seconds, got, want)
+		}
+	}
+}

@@ -1,0 +1,165 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+const (
+	us        = "lifecycle-go"
+	processor = "cpu-sec/op" // processor time, all threads
+	allocs    = "allocs/op"
+)
+
+var (
+	sizes  = []string{"checks=1", "checks=10", "checks=50"}
+	groups = []string{"units=1", "units=10", "units=1000"}
+	modes  = []string{"uncached", "cached", "periodic"}
+	// rivals are the planes of each mode beside ours and the floor.
+	rivals = map[string][]string{
+		"uncached": {"alexliesenfeld", "hellofresh", "controller-runtime"},
+		"cached":   {"alexliesenfeld"},
+		"periodic": {"alexliesenfeld", "go-sundheit"},
+	}
+	spawners = []string{"errgroup", us, us + ".Supervise", us + ".signals", us + ".worker", "oklog.run", "suture", "fx"}
+	stoppers = []string{"net-http.Shutdown", "net-http.Sleep-Shutdown", "fx", "controller-runtime", us}
+)
+
+func plane(bench, mode, size, peer string) string {
+	return fmt.Sprintf("%s/mode=%s/%s/peer=%s", bench, mode, size, peer)
+}
+
+func spawn(group, peer string) string { return fmt.Sprintf("Spawn/%s/peer=%s", group, peer) }
+
+// page renders everything.
+func (r *results) page() ([]byte, error) {
+	var b strings.Builder
+	p := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+
+	p("<!-- Written by bench/cmd/benchdoc from benchmarks.txt. Do not edit: run \"make bench bench-docs\". -->\n")
+	p("# Benchmarks\n")
+	p("This project and its peers, measured in one run: every benchmark %d times, the peers of each comparison one after the other in every pass. [benchmarks.txt](benchmarks.txt) holds every measurement, for benchstat. \"make bench\" repeats it.\n", r.passes)
+	p("| | |\n| --- | --- |")
+	for _, row := range [][2]string{{"processor", "cpu"}, {"cores", "cores"}, {"kernel", "kernel"}, {"Go", "toolchain"}, {"peers", "peers"}} {
+		p("| %s | %s |", row[0], strings.TrimSpace(r.config[row[1]]))
+	}
+	p("\nThe machine was shared. Times are therefore processor time, of all threads of the process: that leaves out what others took, and counts what work in the background took. ± is how far the confidence interval (95 %%) of the median reaches. Ratios are those of medians.\n")
+
+	p("## Targets\n")
+	p("| target | measured | |\n| --- | --- | --- |")
+	var reasons []string
+	for _, t := range targets {
+		measured, v := t.judge(r)
+		p("| %s | %s | %s |", t.text, measured, v)
+		if v != holds {
+			reasons = append(reasons, t.reason)
+		}
+	}
+	if len(reasons) > 0 {
+		p("\nWhat does not hold, and why:\n")
+		for _, reason := range reasons {
+			p("- %s", reason)
+		}
+	}
+
+	for _, s := range sections {
+		p("\n## %s\n\n%s", s.title, s.text)
+		s.tables(r, p)
+	}
+	if len(r.missing) > 0 {
+		slices.Sort(r.missing)
+		return nil, fmt.Errorf("these were not measured: %s", strings.Join(slices.Compact(r.missing), ", "))
+	}
+	return []byte(b.String()), nil
+}
+
+// section is one comparison.
+type section struct {
+	title, text string
+	tables      func(r *results, p func(string, ...any))
+}
+
+var sections = []section{
+	{"A probe of a plane",
+		"The handler behind a mux, called with a ResponseWriter that is used again. Every check returns nil at once. The floor writes the same headers and the same body as our plane and looks at nothing. \"uncached\" runs every check for every probe, \"cached\" keeps results, \"periodic\" runs checks in the background; who is missing has no such thing. controller-runtime runs checks in the prober's goroutine, one after the other, without a timeout, and lets the server catch panics; the others, and we, run them apart from it.",
+		func(r *results, p func(string, ...any)) { planes(r, p, "Plane") }},
+	{"The same over a connection",
+		"One keep-alive connection on the loopback, and a client that allocates nothing. The time is that of both ends: most of it is the kernel's and net/http's.",
+		func(r *results, p func(string, ...any)) { planes(r, p, "PlaneTCP") }},
+	{"Fifty probers, one slow check",
+		"Fifty probers at once at a plane with one check that takes 500 ms. A kubelet waits 1 s. \"answered\" is how many got their answer within that; \"goroutines\" counts those beside the probers' own, each of which waits in its handler.",
+		slow},
+	{"Units: start, run, stop, await",
+		"Make a group, start its units, wait until all run, stop them, wait until all have returned. Silent, without servers. Peers touch no signals here, and neither does \"lifecycle-go\"; \".signals\" is the App as it comes, \".Supervise\" restarts units like suture does, and \".worker\" is the workers that Supervise makes without an App around them.",
+		spawns},
+	{"What tracking costs a request",
+		"App.Serve beside a plain http.Server. \"script\" is a connection in memory from which all requests can be read at once, so that nothing but net/http and what is around the handler is left; \"TCP\" is one keep-alive connection on the loopback. \"handler\" is the handler that net/http calls, an empty one and ours around an empty one, without net/http: the one of the three in which nanoseconds can be told apart.",
+		requests},
+	{"What a stop costs clients",
+		"A server is replaced under load. Two hundred clients keep their connections and pause for up to 1.6 s between requests; eight open a connection for each. They notice a connection that was closed while it was idle, and never send anything twice: a request that is refused, or gets no whole response, is lost. New connections go to the old server for 0.7 s after the stop, as they do until a cluster has noticed, and to its successor from then on. Sleep-Shutdown waits for 1 s and then calls Shutdown, as a preStop hook that sleeps makes it; lifecycle-go has the same second as DrainInterval. \"lost\" is the sum over all passes.",
+		stops},
+}
+
+// cell writes one measurement and its ratio to a base.
+func cell(r *results, id, base string) string {
+	s := r.get(id, processor)
+	return fmt.Sprintf("%s ± %s, %s×, %s allocs", duration(s.Center), spread(s),
+		digits(s.Center/r.get(base, processor).Center), digits(r.get(id, allocs).Center))
+}
+
+func planes(r *results, p func(string, ...any), bench string) {
+	for _, mode := range modes {
+		p("\n| %s | 1 check | 10 checks | 50 checks |\n| --- | --- | --- | --- |", mode)
+		for _, peer := range append([]string{"floor", us}, rivals[mode]...) {
+			row := "| " + peer
+			for _, size := range sizes {
+				row += " | " + cell(r, plane(bench, mode, size, peer), plane(bench, mode, size, "floor"))
+			}
+			p("%s |", row)
+		}
+	}
+}
+
+func slow(r *results, p func(string, ...any)) {
+	p("\n| | 99 %% answered after | answered in 1 s | runs of the check | at once | goroutines |\n| --- | --- | --- | --- | --- | --- |")
+	for _, mode := range modes[:2] {
+		for _, peer := range append([]string{us}, rivals[mode]...) {
+			id := fmt.Sprintf("SlowCheck/mode=%s/peer=%s", mode, peer)
+			p("| %s, %s | %s | %s of 50 | %s | %s | %s |", peer, mode, duration(r.get(id, "p99-ms").Center/1e3),
+				digits(r.get(id, "in-time").Center), digits(r.get(id, "runs").Center),
+				digits(r.get(id, "runs-at-once").Center), digits(r.get(id, "goroutines").Center))
+		}
+	}
+}
+
+func spawns(r *results, p func(string, ...any)) {
+	p("\n| | 1 unit | 10 units | 1000 units |\n| --- | --- | --- | --- |")
+	for _, peer := range spawners {
+		row := "| " + peer
+		for _, g := range groups {
+			row += " | " + cell(r, spawn(g, peer), spawn(g, "errgroup"))
+		}
+		p("%s |", row)
+	}
+	p("\nWhat the ratio to errgroup (%s× for a thousand units) buys: every unit is a life of its own. It goes through four states that a table allows, each stamped, kept and published as an event; it has a context of its own that says why it was cancelled; a panic or a Goexit in it is an error with its name; its goroutine is known, so that one that never returns is reported with its stack; and somebody waits for its end, who knows what that means for the App. An errgroup has a goroutine and an error.",
+		digits(r.get(spawn("units=1000", us), processor).Center/r.get(spawn("units=1000", "errgroup"), processor).Center))
+}
+
+func requests(r *results, p func(string, ...any)) {
+	p("\n| | net/http | lifecycle-go | beyond net/http |\n| --- | --- | --- | --- |")
+	for _, row := range [][2]string{{"handler", "Tracking"}, {"script", "Request"}, {"TCP", "RequestTCP"}} {
+		plain, ours := row[1]+"/peer=net-http", row[1]+"/peer="+us
+		beyond := r.get(ours, processor).Center - r.get(plain, processor).Center
+		p("| %s | %s | %s | %+.0f ns |", row[0], cell(r, plain, plain), cell(r, ours, plain), beyond*1e9)
+	}
+}
+
+func stops(r *results, p func(string, ...any)) {
+	p("\n| | lost, new connections | lost, kept connections | answered | time to stop |\n| --- | --- | --- | --- | --- |")
+	for _, peer := range stoppers {
+		id := "Stop/peer=" + peer
+		p("| %s | %.0f | %.0f | %.0f | %s |", peer, r.total(id, "lost-fresh"), r.total(id, "lost-keepalive"), r.total(id, "answered"),
+			duration(r.get(id, "stop-ms").Center/1e3))
+	}
+}

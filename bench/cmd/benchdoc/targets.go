@@ -1,0 +1,178 @@
+package main
+
+import (
+	"fmt"
+
+	"golang.org/x/perf/benchmath"
+)
+
+// verdict is what came of a target.
+type verdict string
+
+const (
+	holds verdict = "holds"
+	level verdict = "level: the intervals overlap"
+	fails verdict = "does not hold"
+)
+
+// target is one promise about the numbers, and what is to be said when it is
+// not kept.
+type target struct {
+	text   string
+	judge  func(*results) (measured string, v verdict)
+	reason string
+}
+
+var targets = []target{
+	{
+		text: "A cached or periodic plane answers without allocating",
+		judge: func(r *results) (string, verdict) {
+			most := 0.0
+			for _, mode := range modes[1:] {
+				for _, size := range sizes {
+					most = max(most, r.get(plane("Plane", mode, size, us), allocs).Center)
+				}
+			}
+			return digits(most) + " allocations", atMost(most, 0)
+		},
+		reason: "Cached planes allocate: a regression, and no reason for it is known.",
+	},
+	{
+		text:   "A cached or periodic plane is within 1.5× of the floor, the handler alone",
+		judge:  func(r *results) (string, verdict) { return nearFloor(r, "Plane") },
+		reason: "A cached plane costs more than 1.5× the floor, the handler alone: what it does beyond writing the answer is to find the plane of the path, to read the clock, and to look at three atomics. The floor does not look at the request.",
+	},
+	{
+		text:   "The same, over a connection",
+		judge:  func(r *results) (string, verdict) { return nearFloor(r, "PlaneTCP") },
+		reason: "A cached plane costs more than 1.5× the floor over a connection: nothing that the handler does explains that.",
+	},
+	{
+		text:   "An uncached plane is ahead of every peer, the handler alone",
+		judge:  func(r *results) (string, verdict) { return aheadOfPlanes(r, "Plane") },
+		reason: "An uncached plane is not clearly ahead of controller-runtime's for every size, the handler alone. That calls the checks in the prober's goroutine, where nothing can be done about one that hangs; we pay for a goroutine, a context with a timeout, a reading of the clock and the state of every check, and are level.",
+	},
+	{
+		text:   "The same, over a connection",
+		judge:  func(r *results) (string, verdict) { return aheadOfPlanes(r, "PlaneTCP") },
+		reason: "Over a connection an uncached plane is no faster than controller-runtime's, for all sizes. Most of what both take is what the floor takes, the kernel's and net/http's, and the rest is lost in its spread.",
+	},
+	{
+		text: "Fifty probers share one run of a slow check, and all are answered in time",
+		judge: func(r *results) (string, verdict) {
+			id := "SlowCheck/mode=uncached/peer=" + us
+			runs, inTime := r.get(id, "runs").Center, r.get(id, "in-time").Center
+			measured := fmt.Sprintf("%s run, %s of 50 answered, %s after 99 %%", digits(runs), digits(inTime), duration(r.get(id, "p99-ms").Center/1e3))
+			if runs == 1 && inTime == 50 {
+				return measured, holds
+			}
+			return measured, fails
+		},
+		reason: "Fifty probers did not share one run: a regression, and no reason for it is known.",
+	},
+	{
+		text:   "Starting and stopping units is ahead of fx",
+		judge:  func(r *results) (string, verdict) { return aheadOfSpawners(r, "fx", us) },
+		reason: "Starting and stopping units is not clearly ahead of fx for all sizes: where the intervals overlap, this run cannot tell the two apart.",
+	},
+	{
+		text:   "Starting and stopping units is ahead of suture",
+		judge:  func(r *results) (string, verdict) { return aheadOfSpawners(r, "suture", us) },
+		reason: "Units of an App are behind suture's services. For a few it is the App: one that runs has a health registry, a queue in front of its log, a watchdog and somebody who waits for signals and reloads, which a supervisor has not, and which are paid once. For many it is the unit: a thousand are a thousand goroutines in suture and two thousand here, since the work group waits for each; and suture keeps no states, no events, no cause of a cancellation and no id of a goroutine. A service pays this once in its life.",
+	},
+	{
+		text: "Tracking costs a request under 100 ns and no allocation",
+		judge: func(r *results) (string, verdict) {
+			plain, tracked := r.get("Tracking/peer=net-http", processor), r.get("Tracking/peer="+us, processor)
+			beyond := (tracked.Center - plain.Center) * 1e9
+			more := max(r.get("Tracking/peer="+us, allocs).Center, r.get("Request/peer="+us, allocs).Center-r.get("Request/peer=net-http", allocs).Center)
+			measured := fmt.Sprintf("%s ns, %s allocations", digits(beyond), digits(more))
+			if more > 0 {
+				return measured, fails
+			}
+			return measured, atMost(beyond, 100)
+		},
+		reason: "Tracking costs a request more than it may: a regression, and no reason for it is known.",
+	},
+	{
+		text: "A stop under load loses no request",
+		judge: func(r *results) (string, verdict) {
+			lost := r.total("Stop/peer="+us, "lost-fresh") + r.total("Stop/peer="+us, "lost-keepalive")
+			return fmt.Sprintf("%.0f of %.0f lost", lost, lost+r.total("Stop/peer="+us, "answered")), atMost(lost, 0)
+		},
+		reason: "A stop has lost requests: a defect.",
+	},
+}
+
+func atMost(x, limit float64) verdict {
+	if x <= limit {
+		return holds
+	}
+	return fails
+}
+
+// nearFloor judges the worst of the cached and periodic planes.
+func nearFloor(r *results, bench string) (string, verdict) {
+	worst := 0.0
+	for _, mode := range modes[1:] {
+		for _, size := range sizes {
+			worst = max(worst, r.get(plane(bench, mode, size, us), processor).Center/r.get(plane(bench, mode, size, "floor"), processor).Center)
+		}
+	}
+	return digits(worst) + "× at most", atMost(worst, 1.5)
+}
+
+// ahead compares two measurements.
+func ahead(ours, theirs benchmath.Summary) verdict {
+	switch {
+	case ours.Hi < theirs.Lo:
+		return holds
+	case ours.Lo > theirs.Hi:
+		return fails
+	}
+	return level
+}
+
+// worse returns the worse of two verdicts.
+func worse(a, b verdict) verdict {
+	for _, v := range []verdict{fails, level} {
+		if a == v || b == v {
+			return v
+		}
+	}
+	return holds
+}
+
+// aheadOfPlanes judges the uncached planes by the best peer of each size.
+func aheadOfPlanes(r *results, bench string) (measured string, v verdict) {
+	v = holds
+	for i, size := range sizes {
+		ours := r.get(plane(bench, "uncached", size, us), processor)
+		best, name := benchmath.Summary{}, ""
+		for _, peer := range rivals["uncached"] {
+			if s := r.get(plane(bench, "uncached", size, peer), processor); name == "" || s.Center < best.Center {
+				best, name = s, peer
+			}
+		}
+		v = worse(v, ahead(ours, best))
+		if i > 0 {
+			measured += ", "
+		}
+		measured += fmt.Sprintf("%s× of %s (%s)", digits(ours.Center/best.Center), name, size)
+	}
+	return measured, v
+}
+
+// aheadOfSpawners judges us by one peer, for all sizes.
+func aheadOfSpawners(r *results, peer, us string) (measured string, v verdict) {
+	v = holds
+	for i, g := range groups {
+		ours, theirs := r.get(spawn(g, us), processor), r.get(spawn(g, peer), processor)
+		v = worse(v, ahead(ours, theirs))
+		if i > 0 {
+			measured += ", "
+		}
+		measured += fmt.Sprintf("%s× (%s)", digits(ours.Center/theirs.Center), g)
+	}
+	return measured, v
+}

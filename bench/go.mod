@@ -1,0 +1,35 @@
+// This project and its peers, measured in one run. Never published.
+module github.com/pleme-io/lifecycle-go/bench
+
+go 1.26.0
+
+require (
+	github.com/AppsFlyer/go-sundheit v0.6.0
+	github.com/alexliesenfeld/health v0.8.0
+	github.com/go-logr/logr v1.4.3
+	github.com/hellofresh/health-go/v5 v5.5.4
+	github.com/oklog/run v1.2.0
+	github.com/pleme-io/lifecycle-go v0.0.0
+	github.com/thejerf/suture/v4 v4.0.6
+	go.uber.org/fx v1.24.0
+	go.uber.org/goleak v1.3.0
+	golang.org/x/perf v0.0.0-20260908200009-22c9c6c9d4da
+	golang.org/x/sync v0.24.0
+	sigs.k8s.io/controller-runtime v0.25.2
+)
+
+require (
+	github.com/aclements/go-moremath v0.0.0-20210112150236-f10218a38794 // indirect
+	github.com/cespare/xxhash/v2 v2.3.0 // indirect
+	github.com/pkg/errors v0.9.1 // indirect
+	github.com/stretchr/objx v0.5.3 // indirect
+	go.opentelemetry.io/otel v1.44.0 // indirect
+	go.opentelemetry.io/otel/trace v1.44.0 // indirect
+	go.uber.org/dig v1.19.0 // indirect
+	go.uber.org/multierr v1.11.0 // indirect
+	go.uber.org/zap v1.27.1 // indirect
+	golang.org/x/sys v0.48.0 // indirect
+	k8s.io/apimachinery v0.37.0 // indirect
+)
+
+replace github.com/pleme-io/lifecycle-go => ../

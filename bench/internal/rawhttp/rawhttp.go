@@ -1,0 +1,95 @@
+// Package rawhttp is an HTTP/1.1 client by hand, for measurements: it does not
+// allocate, it never retries, and it says what has happened to a connection.
+package rawhttp
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+)
+
+// Conn is one connection. It is for one goroutine.
+type Conn struct {
+	nc     net.Conn
+	r      *bufio.Reader
+	closes bool
+}
+
+// New returns a Conn on nc, which the caller closes.
+func New(nc net.Conn) *Conn { return &Conn{nc: nc, r: bufio.NewReader(nc)} }
+
+// Closes reports whether the last response said that the server closes the
+// connection after it.
+func (c *Conn) Closes() bool { return c.closes }
+
+// Do sends request and reads the response to its end. Anything but a whole
+// response with status 200 and a body is an error.
+func (c *Conn) Do(request []byte) error {
+	c.closes = false
+	if _, err := c.nc.Write(request); err != nil {
+		return err
+	}
+	length, chunked := 0, false
+	for first := true; ; first = false {
+		text, err := c.line()
+		if err != nil {
+			return err
+		}
+		if first && text != "HTTP/1.1 200 OK" {
+			return fmt.Errorf("the response is %q", text)
+		}
+		if text == "" {
+			break
+		}
+		switch name, value, _ := strings.Cut(text, ": "); name {
+		case "Content-Length":
+			if length, err = strconv.Atoi(value); err != nil {
+				return err
+			}
+		case "Transfer-Encoding":
+			chunked = true
+		case "Connection":
+			c.closes = value == "close"
+		}
+	}
+	switch {
+	case chunked:
+		return c.chunks()
+	case length == 0:
+		return errors.New("the response is empty")
+	}
+	_, err := c.r.Discard(length)
+	return err
+}
+
+// line reads one line, without what ends it. The string does not outlive the
+// next read: callers compare it and let it go, so that it costs nothing.
+func (c *Conn) line() (string, error) {
+	line, err := c.r.ReadSlice('\n')
+	if err != nil {
+		return "", err
+	}
+	return strings.TrimRight(string(line), "\r\n"), nil
+}
+
+func (c *Conn) chunks() error {
+	for {
+		text, err := c.line()
+		if err != nil {
+			return err
+		}
+		size, err := strconv.ParseUint(text, 16, 31)
+		if err != nil {
+			return err
+		}
+		if _, err := c.r.Discard(int(size) + len("\r\n")); err != nil {
+			return err
+		}
+		if size == 0 {
+			return nil
+		}
+	}
+}

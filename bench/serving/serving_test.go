@@ -1,0 +1,242 @@
+package serving
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	lifecycle "github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/bench/internal/cpu"
+	"github.com/pleme-io/lifecycle-go/bench/internal/rawhttp"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var request = []byte("GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+
+// counting is the handler of all.
+type counting struct{ served atomic.Int64 }
+
+var (
+	body   = []byte("hello\n")
+	length = []string{"6"}
+	ctype  = []string{"text/plain"}
+)
+
+func (h *counting) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	h.served.Add(1)
+	w.Header()["Content-Length"] = length
+	w.Header()["Content-Type"] = ctype
+	_, _ = w.Write(body)
+}
+
+// server serves srv on ln until stop.
+type server struct {
+	peer  string
+	serve func(tb testing.TB, ln net.Listener, srv *http.Server) (stop func())
+}
+
+var servers = []server{{"net-http", plain}, {"lifecycle-go", tracked}}
+
+func plain(tb testing.TB, ln net.Listener, srv *http.Server) func() {
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(ln) }()
+	return func() {
+		if err := srv.Close(); err != nil {
+			tb.Error(err)
+		}
+		if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+			tb.Error(err)
+		}
+	}
+}
+
+func tracked(tb testing.TB, ln net.Listener, srv *http.Server) func() {
+	a, err := lifecycle.New(lifecycle.Config{
+		HealthAddr: lifecycle.HealthOff, TerminationLog: "off",
+		DrainInterval: lifecycle.Off, Linger: lifecycle.Off,
+	}, lifecycle.WithLogger(slog.New(slog.DiscardHandler)))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	a.Serve("http", srv, lifecycle.WithListener(ln))
+	result := make(chan error, 1)
+	go func() { result <- a.Run(context.Background()) }()
+	<-a.Reached(lifecycle.PhaseRunning)
+	return func() {
+		a.Stop(nil)
+		if err := <-result; err != nil {
+			tb.Error(err)
+		}
+	}
+}
+
+// BenchmarkRequest is a request over a connection that costs nothing: its peer
+// has sent all requests already and throws responses away. What is left is
+// net/http, the handler and what is around it, so that a difference of some
+// nanoseconds can be seen.
+func BenchmarkRequest(b *testing.B) {
+	for _, s := range servers {
+		b.Run("peer="+s.peer, func(b *testing.B) {
+			h := new(counting)
+			ln := newListener()
+			defer s.serve(b, ln, &http.Server{Handler: h})()
+			nc := newScript(b.N)
+			b.ReportAllocs()
+			b.ResetTimer()
+			report := cpu.Measure(b)
+			ln.offer <- nc
+			<-nc.closed // by the server, when it has read the last
+			b.StopTimer()
+			report()
+			if n := h.served.Load(); n != int64(b.N) {
+				b.Fatalf("%d requests were served, want %d", n, b.N)
+			}
+			if nc.written < b.N*len(body) {
+				b.Fatalf("%d bytes were written in %d responses", nc.written, b.N)
+			}
+		})
+	}
+}
+
+// BenchmarkRequestTCP is a request over one keep-alive connection on the
+// loopback.
+func BenchmarkRequestTCP(b *testing.B) {
+	for _, s := range servers {
+		b.Run("peer="+s.peer, func(b *testing.B) {
+			ln, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				b.Fatal(err)
+			}
+			h := new(counting)
+			defer s.serve(b, ln, &http.Server{Handler: h})()
+			nc, err := net.Dial("tcp", ln.Addr().String())
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer nc.Close()
+			c := rawhttp.New(nc)
+			b.ReportAllocs()
+			b.ResetTimer()
+			report := cpu.Measure(b)
+			for range b.N {
+				if err := c.Do(request); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.StopTimer()
+			report()
+			if n := h.served.Load(); n != int64(b.N) {
+				b.Fatalf("%d requests were served, want %d", n, b.N)
+			}
+		})
+	}
+}
+
+// BenchmarkTracking is the handler that net/http calls and nothing of net/http:
+// the user's own, and the App's around that, with a request that came over a
+// connection of the App's.
+func BenchmarkTracking(b *testing.B) {
+	for _, s := range servers {
+		b.Run("peer="+s.peer, func(b *testing.B) {
+			var calls int
+			arrived, release := make(chan *http.Request), make(chan struct{})
+			h := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				if calls++; calls == 1 {
+					arrived <- r
+					<-release
+				}
+			})
+			srv := &http.Server{Handler: h}
+			ln := newListener()
+			defer s.serve(b, ln, srv)()
+			ln.offer <- newScript(1)
+			r := <-arrived
+			defer close(release)
+			around := srv.Handler // what serving has made of it
+			var w http.ResponseWriter = discard{make(http.Header)}
+			b.ReportAllocs()
+			b.ResetTimer()
+			report := cpu.Measure(b)
+			for range b.N {
+				around.ServeHTTP(w, r)
+			}
+			report()
+			b.StopTimer()
+			if calls != b.N+1 {
+				b.Fatalf("the handler was called %d times, want %d", calls, b.N+1)
+			}
+		})
+	}
+}
+
+// discard is a ResponseWriter that costs nothing.
+type discard struct{ header http.Header }
+
+func (d discard) Header() http.Header         { return d.header }
+func (d discard) Write(p []byte) (int, error) { return len(p), nil }
+func (d discard) WriteHeader(int)             {}
+
+// script is a connection whose peer has sent n requests, one after the other,
+// and then closes. Reads never wait.
+type script struct {
+	left    int // bytes still to be read
+	written int // bytes, read when the connection is closed
+	once    sync.Once
+	closed  chan struct{}
+}
+
+func newScript(n int) *script { return &script{left: n * len(request), closed: make(chan struct{})} }
+
+func (c *script) Read(p []byte) (int, error) {
+	if c.left == 0 {
+		return 0, io.EOF
+	}
+	n := 0
+	for n < len(p) && c.left > 0 {
+		// Where in a request we are follows from how much is left.
+		at := (len(request) - c.left%len(request)) % len(request)
+		k := copy(p[n:], request[at:])
+		n, c.left = n+k, c.left-k
+	}
+	return n, nil
+}
+
+func (c *script) Write(p []byte) (int, error)      { c.written += len(p); return len(p), nil }
+func (c *script) Close() error                     { c.once.Do(func() { close(c.closed) }); return nil }
+func (c *script) LocalAddr() net.Addr              { return &net.TCPAddr{} }
+func (c *script) RemoteAddr() net.Addr             { return &net.TCPAddr{} }
+func (c *script) SetDeadline(time.Time) error      { return nil }
+func (c *script) SetReadDeadline(time.Time) error  { return nil }
+func (c *script) SetWriteDeadline(time.Time) error { return nil }
+
+// listener hands out what it is offered.
+type listener struct {
+	offer  chan net.Conn
+	once   sync.Once
+	closed chan struct{}
+}
+
+func newListener() *listener {
+	return &listener{offer: make(chan net.Conn, 1), closed: make(chan struct{})}
+}
+
+func (l *listener) Accept() (net.Conn, error) {
+	select {
+	case nc := <-l.offer:
+		return nc, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *listener) Close() error   { l.once.Do(func() { close(l.closed) }); return nil }
+func (l *listener) Addr() net.Addr { return &net.TCPAddr{} }

@@ -1,0 +1,197 @@
+package e2e
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+)
+
+type object = map[string]any
+
+// deployment is what the tests want to say about one. Everything else is as
+// the documentation of the library recommends.
+type deployment struct {
+	name     string
+	image    string
+	replicas int
+	args     []string
+	env      map[string]string
+	grace    int    // terminationGracePeriodSeconds; defaults to 30
+	lifetime object // the container's lifecycle hooks
+	memory   string // a limit
+	traffic  string // the Service's externalTrafficPolicy; defaults to Cluster
+	startups int    // how often the startup probe may fail; defaults to 120
+}
+
+func (d deployment) object() object {
+	if d.grace == 0 {
+		d.grace = 30
+	}
+	if d.startups == 0 {
+		d.startups = 120
+	}
+	var env []object
+	for _, name := range slices.Sorted(maps.Keys(d.env)) {
+		env = append(env, object{"name": name, "value": d.env[name]})
+	}
+	// Timeouts are for a machine that is busy; the periods decide how soon a
+	// flip of readiness is seen.
+	probe := func(path string, period, failures int) object {
+		return object{"httpGet": object{"path": path, "port": "health"}, "periodSeconds": period, "timeoutSeconds": 5, "failureThreshold": failures}
+	}
+	container := object{
+		"name": "main", "image": d.image, "imagePullPolicy": "Never", "args": d.args, "env": env,
+		"ports":          []object{{"name": "http", "containerPort": 8080}, {"name": "health", "containerPort": 8081}},
+		"startupProbe":   probe("/startupz", 1, d.startups),
+		"livenessProbe":  probe("/livez", 10, 3),
+		"readinessProbe": probe("/readyz", 1, 1),
+		"volumeMounts":   []object{{"name": "tmp", "mountPath": "/tmp"}},
+	}
+	if d.lifetime != nil {
+		container["lifecycle"] = d.lifetime
+	}
+	if d.memory != "" {
+		container["resources"] = object{"limits": object{"memory": d.memory}}
+	}
+	return object{
+		"apiVersion": "apps/v1", "kind": "Deployment", "metadata": object{"name": d.name},
+		"spec": object{
+			"replicas": d.replicas,
+			"selector": object{"matchLabels": object{"deployment": d.name}},
+			"strategy": object{"rollingUpdate": object{"maxSurge": 1, "maxUnavailable": 0}},
+			"template": object{
+				"metadata": object{"labels": object{"deployment": d.name}},
+				"spec": object{
+					"terminationGracePeriodSeconds": d.grace, "automountServiceAccountToken": false, "enableServiceLinks": false,
+					"containers": []object{container},
+					"volumes":    []object{{"name": "tmp", "emptyDir": object{"medium": "Memory"}}},
+				},
+			},
+		},
+	}
+}
+
+// service is a nodePort for the pods with these labels.
+func service(name string, selector object) object {
+	return object{
+		"apiVersion": "v1", "kind": "Service", "metadata": object{"name": name},
+		"spec": object{"type": "NodePort", "selector": selector, "ports": []object{{"port": 80, "targetPort": "http"}}},
+	}
+}
+
+// wayTo returns an address that leads to this pod alone, ready or not.
+func (d *deployed) wayTo(t *testing.T, p *pod) string {
+	t.Helper()
+	name := d.name + "-only"
+	d.must(t, "label", "pod", p.name, "only="+name)
+	only := service(name, object{"only": name})
+	only["spec"].(object)["publishNotReadyAddresses"] = true
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if _, err := d.kubectl(ctx, "delete", "service", name, "--ignore-not-found", "--wait=false"); err != nil {
+			t.Error(err)
+		}
+	})
+	d.apply(t, only)
+	addr := d.nodePort(t, name)
+	awaitAnswer(t, addr)
+	return addr
+}
+
+// tell posts to the address and wants this status.
+func tell(t *testing.T, addr, path string, want int) {
+	t.Helper()
+	conn, err := dialRaw(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if a := conn.post(path); a.err != nil || a.status != want {
+		t.Fatalf("POST %s: status %d, %v, want %d", path, a.status, a.err, want)
+	}
+}
+
+// stopPod deletes the pod. A grace of 0 or more replaces the pod's own.
+func (d *deployed) stopPod(t *testing.T, p *pod, grace int) {
+	t.Helper()
+	args := []string{"delete", "pod", p.name, "--wait=false"}
+	if grace >= 0 {
+		args = append(args, "--grace-period="+strconv.Itoa(grace))
+	}
+	d.must(t, args...)
+}
+
+// deployed is a Deployment behind a Service, watched.
+type deployed struct {
+	*cluster
+	name string
+	addr string // on this machine
+	pods *pods
+}
+
+// deploy brings d up and waits until its Service answers. It is taken away with
+// the test, and the account of its pods is printed.
+func (c *cluster) deploy(t *testing.T, d deployment) *deployed {
+	t.Helper()
+	if d.replicas == 0 {
+		d.replicas = 1
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if _, err := c.kubectl(ctx, "delete", "deployment,service", d.name, "--ignore-not-found", "--wait=false"); err != nil {
+			t.Error(err)
+		}
+		if _, err := c.kubectl(ctx, "delete", "pods", "--selector", "deployment="+d.name, "--grace-period=1", "--wait=false"); err != nil {
+			t.Error(err)
+		}
+	})
+	svc := service(d.name, object{"deployment": d.name})
+	if d.traffic != "" {
+		svc["spec"].(object)["externalTrafficPolicy"] = d.traffic
+	}
+	c.apply(t, d.object(), svc)
+	up := &deployed{cluster: c, name: d.name, addr: c.nodePort(t, d.name), pods: c.watchPods(t, "deployment="+d.name)}
+	return up
+}
+
+// ready waits until all of it is ready and answers.
+func (d *deployed) ready(t *testing.T) *deployed {
+	t.Helper()
+	d.rolledOut(t)
+	awaitAnswer(t, d.addr)
+	return d
+}
+
+// restart rolls the Deployment and waits until the new pods are ready and the
+// old ones gone.
+func (d *deployed) restart(t *testing.T) {
+	t.Helper()
+	d.must(t, "rollout", "restart", "deployment/"+d.name)
+	d.rolledOut(t)
+	d.settled(t)
+}
+
+func (d *deployed) rolledOut(t *testing.T) {
+	t.Helper()
+	d.must(t, "rollout", "status", "deployment/"+d.name, "--timeout="+strconv.Itoa(int(patience/time.Second))+"s")
+}
+
+func (d *deployed) scale(t *testing.T, replicas int) {
+	t.Helper()
+	d.must(t, "scale", "deployment/"+d.name, "--replicas="+strconv.Itoa(replicas))
+	d.rolledOut(t)
+	d.settled(t)
+}
+
+// settled waits until no pod is on its way out.
+func (d *deployed) settled(t *testing.T) {
+	t.Helper()
+	d.pods.await(t, "pods to be gone", func(all []*pod) bool {
+		return !slices.ContainsFunc(all, func(p *pod) bool { return !p.stopped.IsZero() && p.gone.IsZero() })
+	})
+}

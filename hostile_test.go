@@ -1,0 +1,300 @@
+package lifecycle_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/worker"
+)
+
+// What a careless or a hostile part of the process may do to the App.
+
+// typed is an error whose nil pointer is no nil error, and cannot be read.
+type typed struct{ text string }
+
+func (e *typed) Error() string { return e.text }
+
+func nilTyped() error { var e *typed; return e }
+
+func TestErrorThatCannotBeReadIsAPanicOfItsOwner(t *testing.T) {
+	for name, shape := range map[string]func(*rig){
+		"unit": func(r *rig) { r.Go("culprit", func(context.Context) error { return nilTyped() }) },
+		"drainer": func(r *rig) {
+			r.OnDrain("culprit", lifecycle.DrainFunc(func(context.Context) error { return nilTyped() }))
+		},
+		"hook":    func(r *rig) { r.OnShutdown("culprit", func(context.Context) error { return nilTyped() }) },
+		"wrapped": func(r *rig) { r.Go("culprit", func(context.Context) error { return errors.Join(errBoom, nilTyped()) }) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, lifecycle.Config{})
+				r.OnShutdown("db", func(context.Context) error { r.mark("db closed"); return nil })
+				r.Go("u", untilCancelled)
+				shape(r)
+				r.signalAfter(time.Second, syscall.SIGTERM)
+				err := r.Run(t.Context())
+				wantErr(t, err, nil, "culprit", "cannot be read")
+				var p *lifecycle.PanicError
+				if !errors.As(err, &p) || p.Name != "culprit" {
+					t.Errorf("got %#v", err)
+				}
+				if len(r.trail) != 1 {
+					t.Error("the hook behind it did not run")
+				}
+			})
+		})
+	}
+}
+
+func TestFailureJoinedWithTheCancelIsKept(t *testing.T) {
+	full := errors.New("flush: disk full")
+	for name, give := range map[string]func(ctx context.Context) error{
+		"joined":    func(ctx context.Context) error { return errors.Join(ctx.Err(), full) },
+		"wrapped":   func(ctx context.Context) error { return fmt.Errorf("commit: %w (while %w)", full, ctx.Err()) },
+		"the cause": func(ctx context.Context) error { return errors.Join(context.Cause(ctx), full) },
+		"deep inside": func(ctx context.Context) error {
+			return fmt.Errorf("a: %w", errors.Join(ctx.Err(), fmt.Errorf("b: %w", full)))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, lifecycle.Config{})
+				r.Go("u", func(ctx context.Context) error { <-ctx.Done(); return give(ctx) })
+				quit := make(chan struct{})
+				r.Actor("a", func() error { <-quit; return errors.Join(http.ErrServerClosed, full) }, func(error) { close(quit) })
+				r.signalAfter(time.Second, syscall.SIGTERM)
+				err := r.Run(t.Context())
+				wantErr(t, err, full, "unit u: ", "unit a: ")
+			})
+		})
+	}
+	t.Run("but the cancel alone, however wrapped, is clean", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, lifecycle.Config{})
+			r.Go("u", func(ctx context.Context) error {
+				<-ctx.Done()
+				return fmt.Errorf("loop: %w", errors.Join(ctx.Err(), context.Cause(ctx)))
+			})
+			r.signalAfter(time.Second, syscall.SIGTERM)
+			if err := r.Run(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	})
+}
+
+func TestReportIsReadWhileEverythingFails(t *testing.T) {
+	for range 20 {
+		r := newRig(t, lifecycle.Config{DrainWait: lifecycle.WaitNever})
+		for i := range 50 {
+			quit := make(chan struct{})
+			r.Actor(fmt.Sprint("a", i), func() error { <-quit; return nil }, func(error) { close(quit); panic("interrupt") })
+		}
+		r.Go("reader", func(ctx context.Context) error {
+			<-r.Reached(lifecycle.PhaseRunning)
+			r.Stop(nil)
+			for ctx.Err() == nil || r.Phase() != lifecycle.PhaseStopping {
+				r.Report()
+			}
+			for range 200 {
+				r.Report()
+			}
+			return nil
+		})
+		wantErr(t, r.Run(t.Context()), nil, "interrupt")
+	}
+}
+
+func TestStubbornHooksLeaveTimeForTheOneBehindThem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		r := newRig(t, lifecycle.Config{ShutdownGrace: time.Second})
+		r.OnShutdown("db", func(context.Context) error { r.mark("db closed"); return nil })
+		for i := range 4 {
+			r.OnShutdown(fmt.Sprint("stubborn", i), func(context.Context) error { <-release; return nil })
+		}
+		r.Go("u", untilCancelled)
+		r.signalAfter(time.Second, syscall.SIGTERM)
+		wantErr(t, r.Run(t.Context()), nil, "stubborn0", "stubborn3", "abandoned")
+		if len(r.trail) != 1 {
+			t.Errorf("the database was not closed: %v", r.Report().Hooks)
+		}
+		close(release)
+		synctest.Wait()
+	})
+}
+
+func TestThousandsOfStuckUnitsKeepToTheBudget(t *testing.T) {
+	release := make(chan struct{})
+	r := newRig(t, lifecycle.Config{DrainWait: lifecycle.WaitNever, ShutdownGrace: 20 * time.Second, UnitSlice: time.Second, Linger: lifecycle.Off, AcceptQuiet: lifecycle.Off, HookSlice: 18 * time.Second})
+	var wg sync.WaitGroup
+	for i := range 3000 {
+		wg.Add(1)
+		r.Go(fmt.Sprint("u", i), func(context.Context) error { defer wg.Done(); <-release; return nil })
+	}
+	r.OnShutdown("db", func(context.Context) error { r.mark("db closed"); return nil })
+	r.Go("stop", func(context.Context) error { <-r.Reached(lifecycle.PhaseRunning); r.Stop(nil); return nil })
+	err := r.Run(t.Context())
+	wantErr(t, err, nil, "unit u0: ", "unit u2999: ", "abandoned")
+	if len(r.trail) != 1 {
+		t.Error("the hook did not run")
+	}
+	if out := r.Report().Units[7]; !strings.Contains(out.Stack, "goroutine ") {
+		t.Errorf("a stack is missing: %+v", out)
+	}
+	close(release)
+	wg.Wait()
+}
+
+// broken is a worker whose methods do what a mode says.
+type broken struct {
+	worker.BaseWorker
+	mode string
+	stop chan struct{}
+}
+
+func (w *broken) Start(ctx context.Context) error {
+	if err := w.Begin(ctx); err != nil {
+		return err
+	}
+	w.MarkRunning()
+	return nil
+}
+
+func (w *broken) Stop(context.Context) error { w.RequestStop(nil); w.Finish(nil); return nil }
+
+func (w *broken) State() worker.State {
+	if w.mode == "State" {
+		panic("State")
+	}
+	return w.BaseWorker.State()
+}
+
+func (w *broken) Done() <-chan struct{} {
+	if w.mode == "Done" {
+		panic("Done")
+	}
+	return w.BaseWorker.Done()
+}
+
+func (w *broken) Name() string {
+	if w.mode == "Name" {
+		panic("Name")
+	}
+	return w.BaseWorker.Name()
+}
+
+func (w *broken) HoldRestarts() {
+	if w.mode == "HoldRestarts" {
+		<-w.stop
+	}
+	if w.mode == "HoldRestarts panics" {
+		panic("HoldRestarts")
+	}
+}
+
+func TestWorkerWhoseMethodsPanicOrHang(t *testing.T) {
+	for mode, wants := range map[string]string{"State": "unit w: ", "Done": "unit w: ", "Name": "Name: panic", "HoldRestarts": "", "HoldRestarts panics": ""} {
+		t.Run(mode, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := &broken{mode: mode, stop: make(chan struct{})}
+				w.Init("broken", "w")
+				r := newRig(t, lifecycle.Config{})
+				r.Add(w).OnShutdown("db", func(context.Context) error { r.mark("db closed"); return nil })
+				r.signalAfter(time.Second, syscall.SIGTERM)
+				err := r.Run(t.Context())
+				if wants == "" {
+					if err != nil {
+						t.Error(err)
+					}
+				} else {
+					wantErr(t, err, nil, wants, mode)
+				}
+				if len(r.trail) != 1 {
+					t.Error("the hook did not run")
+				}
+				close(w.stop)
+			})
+		})
+	}
+	t.Run("a nil pointer", func(t *testing.T) {
+		r := newRig(t, lifecycle.Config{})
+		wantErr(t, r.Add((*worker.Func)(nil)).Run(t.Context()), nil, "nil where a function or value is needed")
+	})
+}
+
+// touchy is a log handler that panics.
+type touchy struct{ slog.Handler }
+
+func (touchy) Enabled(context.Context, slog.Level) bool { panic("Enabled") }
+
+func TestLogHandlerThatPanicsCostsItsLines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, lifecycle.Config{}, lifecycle.WithLogger(slog.New(touchy{slog.DiscardHandler})))
+		r.Go("u", untilCancelled).OnShutdown("db", func(context.Context) error { r.mark("db closed"); return nil })
+		r.signalAfter(time.Second, syscall.SIGTERM)
+		if err := r.Run(t.Context()); err != nil || len(r.trail) != 1 {
+			t.Errorf("%v, %v", err, r.trail)
+		}
+	})
+}
+
+func TestStartConditionThatIsNeverMetIsAFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, lifecycle.Config{})
+		r.Go("cache", func(context.Context) error { return nil }, lifecycle.WithStartCondition())
+		wantErr(t, r.Run(t.Context()), worker.ErrStartCondition, "unit cache")
+		if !r.EnteredAt(lifecycle.PhaseRunning).IsZero() {
+			t.Error("it was ready")
+		}
+	})
+}
+
+func TestCheckThatHangsDoesNotStretchTheStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		r := newRig(t, lifecycle.Config{})
+		r.Probe("db", lifecycle.ProbeFunc(func(context.Context) error { <-release; return nil }))
+		r.Go("u", untilCancelled)
+		r.signalAfter(10*time.Second, syscall.SIGTERM)
+		if err := r.Run(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if got := time.Since(r.began); got > 11*time.Second {
+			t.Errorf("the stop took %v", got-10*time.Second)
+		}
+		close(release)
+		synctest.Wait()
+	})
+}
+
+func TestRegisteringHooksAgainstRun(t *testing.T) {
+	for range 50 {
+		r := newRig(t, lifecycle.Config{})
+		r.Stop(nil)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			for i := range 5 {
+				r.OnShutdown(fmt.Sprint(i), func(context.Context) error { return nil })
+			}
+		})
+		if err := r.Run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		wg.Wait()
+		rep := r.Report()
+		if len(rep.Hooks)+len(rep.Refused) != 5 {
+			t.Fatalf("of 5 hooks %d ran and %d were refused", len(rep.Hooks), len(rep.Refused))
+		}
+	}
+}

@@ -1,0 +1,114 @@
+// Package sdnotify tells systemd, or whoever else has set NOTIFY_SOCKET, how a
+// service does: the protocol of sd_notify(3) and sd_watchdog_enabled(3).
+package sdnotify
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Env is where the variables are read from and removed.
+type Env struct {
+	Lookup func(string) (string, bool)
+	Unset  func(string) error
+}
+
+// The variables of the protocol.
+const (
+	socketVar      = "NOTIFY_SOCKET"
+	watchdogVar    = "WATCHDOG_USEC"
+	watchdogPIDVar = "WATCHDOG_PID"
+)
+
+// Socket is an open notification socket.
+type Socket struct {
+	conn *net.UnixConn
+	// Watchdog is within what time the service manager wants a sign of life, 0
+	// when it wants none from this process.
+	Watchdog time.Duration
+}
+
+// Open connects to the socket that the environment names, and removes the
+// variables from it, whatever comes of it, so that neither a child nor another
+// part of this process speaks for it. It returns nil and no error when no
+// socket is named. pid is this process. A watchdog that makes no sense is an
+// error beside a Socket that works.
+func Open(env Env, pid int) (*Socket, error) {
+	name, ok := env.Lookup(socketVar)
+	if !ok || name == "" {
+		return nil, nil
+	}
+	usec, _ := env.Lookup(watchdogVar)
+	owner, _ := env.Lookup(watchdogPIDVar)
+	var errs []error
+	for _, v := range []string{socketVar, watchdogVar, watchdogPIDVar} {
+		if err := env.Unset(v); err != nil {
+			errs = append(errs, fmt.Errorf("unset %s: %w", v, err))
+		}
+	}
+	if name[0] != '/' && name[0] != '@' {
+		return nil, errors.Join(append(errs, fmt.Errorf("%s is %q, want the path of a Unix socket, or @ and an abstract name", socketVar, name))...)
+	}
+	// net takes a leading @ for the abstract name space, as systemd does.
+	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: name, Net: "unixgram"})
+	if err != nil {
+		return nil, errors.Join(append(errs, fmt.Errorf("connect to %s: %w", socketVar, err))...)
+	}
+	s := &Socket{conn: conn}
+	s.Watchdog, err = watchdog(usec, owner, pid)
+	return s, errors.Join(append(errs, err)...)
+}
+
+// watchdog reads the two variables of the watchdog.
+func watchdog(usec, owner string, pid int) (time.Duration, error) {
+	if usec == "" {
+		return 0, nil
+	}
+	if owner != "" {
+		n, err := strconv.Atoi(owner)
+		if err != nil {
+			return 0, fmt.Errorf("%s is %q, want a process id", watchdogPIDVar, owner)
+		}
+		if n != pid {
+			return 0, nil // another process is to give the signs
+		}
+	}
+	n, err := strconv.ParseInt(usec, 10, 64)
+	if err != nil || n <= 0 || n > int64(1<<63-1)/int64(time.Microsecond) {
+		return 0, fmt.Errorf("%s is %q, want a positive number of microseconds", watchdogVar, usec)
+	}
+	return time.Duration(n) * time.Microsecond, nil
+}
+
+// Send sends the assignments as one message, and waits at most until deadline
+// for room in the socket.
+func (s *Socket) Send(deadline time.Time, assignments ...string) error {
+	if err := s.conn.SetWriteDeadline(deadline); err != nil {
+		return err
+	}
+	_, err := s.conn.Write([]byte(strings.Join(assignments, "\n")))
+	return err
+}
+
+// Close closes the socket.
+func (s *Socket) Close() error { return s.conn.Close() }
+
+// Status is the assignment of STATUS=, which is one line.
+func Status(text string) string {
+	return "STATUS=" + strings.Map(func(c rune) rune {
+		if c < ' ' {
+			return ' '
+		}
+		return c
+	}, text)
+}
+
+// ExtendTimeout is the assignment of EXTEND_TIMEOUT_USEC=: the next message, or
+// the end, comes within d.
+func ExtendTimeout(d time.Duration) string {
+	return "EXTEND_TIMEOUT_USEC=" + strconv.FormatInt(max(d, 0).Microseconds(), 10)
+}

@@ -1,0 +1,401 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/worker"
+)
+
+// Elector is one process's access to a lease that at most one process holds at
+// a time: a row in a database, a key with a time to live, a Kubernetes Lease.
+// [App.Lead] does the campaigning; an Elector only asks and gives back. Its
+// methods are never called concurrently by one unit.
+type Elector interface {
+	// Acquire asks once for the lease, or for more of it when this process has
+	// it, and returns for how long it is granted: a second or more, mostly 10
+	// to 60. 0 and no error means that another process has it. An error means that nobody knows.
+	//
+	// The lease may begin at any moment between the call and the return; the
+	// time granted is counted from the call, which is the safe side. ctx ends
+	// when the answer is of no use any more.
+	Acquire(ctx context.Context) (granted time.Duration, err error)
+
+	// Release gives the lease back, so that another process need not wait
+	// until it has run out. It is called after the unit has returned, also
+	// when it is not sure that this process has the lease, and does nothing
+	// when it has not.
+	Release(ctx context.Context) error
+}
+
+// ErrLeadershipLost is the context.Cause that a unit of [App.Lead] sees when
+// another process has the lease, or when this one could not be sure in time
+// that it still has it.
+var ErrLeadershipLost = errors.New("leadership lost")
+
+// Lead adds a function that runs while this process leads, and in one process
+// at a time:
+//
+//   - It asks e for the lease every LeaderRetry, and runs fn once it has it.
+//   - While fn runs the lease is renewed each third of its time. When another
+//     process has it, or two thirds have passed without an answer, counted from
+//     when the last successful attempt was begun, fn's context is cancelled with
+//     [ErrLeadershipLost]. The last third is for fn to return in; then it
+//     campaigns again.
+//   - A function that has not returned when the lease has run out is a failure
+//     of the unit, with its stack, and stops the App: another process may be at
+//     the same work by now. (Where even a moment of that does harm, let the
+//     store refuse writers whose fencing token is old; no lease can.)
+//   - fn's own end is that of the unit, as with [App.Go]: nil means that it is
+//     done, an error stops the App. The lease is released then.
+//
+// Not to lead is no reason not to be ready: the unit is running from the start,
+// and its child is pending until it leads. While the App drains nobody begins to
+// lead here; a function that leads goes on until the App is stopping, unless
+// it watches [Draining] and returns. It keeps the lease until it has returned,
+// and only then the lease is released. A function that is abandoned keeps it
+// until it runs out.
+func (a *App) Lead(name string, e Elector, fn func(context.Context) error) *App {
+	return a.addUnit(name, e == nil || fn == nil, false, func() worker.Worker {
+		l := &leader{elector: e, fn: fn, log: a.log, hold: make(chan struct{}),
+			retry: on(a.cfg.LeaderRetry), giveBack: max(on(a.cfg.UnitSlice)/2, settle)}
+		l.Init("leader", name)
+		return l
+	})
+}
+
+const (
+	// attemptTimeout bounds an attempt to acquire the lease when no term is on.
+	attemptTimeout = 10 * time.Second
+	// minLease is the shortest lease that can be kept. Below it, it is more
+	// likely that somebody forgot the unit.
+	minLease = time.Second
+)
+
+// leader is the worker that campaigns, and runs one child for each term.
+type leader struct {
+	worker.BaseWorker
+	elector Elector
+	fn      func(context.Context) error
+	log     *slog.Logger
+	events  *eventStream
+
+	retry    time.Duration // between two attempts while campaigning
+	giveBack time.Duration // what the release of the lease may take
+
+	cancel context.CancelCauseFunc // set by Start, which Stop comes after
+	goid   atomic.Uint64           // of the goroutine that the elector was called in last
+	hold   chan struct{}           // closed by HoldRestarts
+	held   sync.Once
+	mine   bool // the lease may be this process's; for the loop only
+
+	mu    sync.Mutex // guards what follows, and orders Start against Stop
+	term  *worker.Func
+	terms int
+}
+
+// grant is the answer to one attempt. It is counted from when that began.
+type grant struct {
+	began   time.Time
+	granted time.Duration
+	err     error
+}
+
+func (g grant) renewAt() time.Time { return g.began.Add(g.granted / 3) }
+func (g grant) loseAt() time.Time  { return g.began.Add(g.granted / 3 * 2) }
+func (g grant) overAt() time.Time  { return g.began.Add(g.granted) }
+
+// leads reports whether the grant, coming now, is one to begin with.
+func (g grant) leads() bool { return g.err == nil && time.Now().Before(g.loseAt()) }
+
+// PublishTo also sends the changes of each term.
+func (l *leader) PublishTo(events *eventStream) {
+	l.BaseWorker.PublishTo(events)
+	l.events = events
+}
+
+// Start begins to campaign.
+func (l *leader) Start(ctx context.Context) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	own, cancel := context.WithCancelCause(ctx)
+	if err := l.Begin(own); err != nil {
+		cancel(nil)
+		return err
+	}
+	l.cancel = cancel
+	l.MarkRunning()
+	safe.Go(l.Name(), func() error { return l.loop(own) }, nil, func(err error) {
+		// Never another opinion than the term's.
+		if !l.current().Killed() || !l.Kill(err) {
+			l.Finish(err)
+		}
+		cancel(nil)
+	})
+	return nil
+}
+
+// HoldRestarts ends the campaign. A term that has begun goes on. The App calls
+// it when it begins to drain.
+func (l *leader) HoldRestarts() { l.held.Do(func() { close(l.hold) }) }
+
+// Stop cancels the term or the campaign, and waits until the function has
+// returned and the lease is released. What does not return in time is abandoned.
+func (l *leader) Stop(ctx context.Context) error {
+	l.mu.Lock()
+	live, cancel := l.RequestStop(worker.ErrStopRequested), l.cancel
+	if cancel != nil {
+		cancel(worker.ErrStopRequested)
+	}
+	l.mu.Unlock()
+	if live {
+		select {
+		case <-l.Done():
+		case <-ctx.Done():
+			l.abandon(ctx)
+		}
+	}
+	if l.Killed() {
+		return l.Err()
+	}
+	return nil
+}
+
+// abandon gives up on whatever the loop waits for: the function, or else the
+// elector.
+func (l *leader) abandon(ended context.Context) {
+	err := error(nil)
+	if term := l.current(); term != nil {
+		err = term.Stop(ended)
+	}
+	if err == nil {
+		select {
+		case <-l.Done():
+			return
+		default:
+			err = worker.Abandoned(l.Name()+": elector", l.goid.Load())
+		}
+	}
+	l.Kill(err)
+}
+
+func (l *leader) current() *worker.Func {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.term
+}
+
+// State describes the worker, with the term that is on, or to come, as its
+// child.
+func (l *leader) State() worker.State {
+	s := l.BaseWorker.State()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.terms > 1 {
+		s.Restarts = l.terms - 1
+	}
+	if l.term != nil {
+		s.Children = []worker.State{l.term.State()}
+	}
+	return s
+}
+
+// loop campaigns and leads until somebody asks for an end or the function has
+// come to its own.
+func (l *leader) loop(ctx context.Context) error {
+	for {
+		term := l.next()
+		g, elected := l.campaign(ctx)
+		if !elected {
+			term.RequestStop(worker.ErrStopRequested)
+			l.RequestStop(worker.ErrStopRequested)
+			l.release(ctx)
+			return nil
+		}
+		l.log.Info("leading", "unit", l.Name())
+		lost, err := l.lead(ctx, term, g)
+		switch {
+		case lost && err == nil:
+			continue
+		case !term.Killed(): // else it may still be at work: the lease must run out by itself
+			l.release(ctx)
+		}
+		return err
+	}
+}
+
+// next makes the child for the coming term.
+func (l *leader) next() *worker.Func {
+	term := worker.NewFunc(l.Name()+"/term", l.fn)
+	if l.events != nil {
+		term.PublishTo(l.events)
+	}
+	_ = term.Hold("another process leads, or nobody knows", time.Time{}) // a new one can always be held
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.term = term
+	return term
+}
+
+// attempt asks for the lease in a goroutine of its own: an elector that hangs
+// keeps nobody from noticing that the time is over.
+func (l *leader) attempt(ctx context.Context, until time.Time) (answer <-chan grant, cancel context.CancelFunc) {
+	ctx, cancel = context.WithDeadline(context.WithoutCancel(ctx), until)
+	g := grant{began: time.Now()}
+	ch := make(chan grant, 1) // the one send finds room, whether or not anybody still waits
+	safe.Go(l.Name()+": Acquire", func() (err error) {
+		g.granted, err = l.elector.Acquire(ctx)
+		if err == nil && g.granted > 0 && g.granted < minLease {
+			err = fmt.Errorf("a lease of %v was granted, want %v or more", g.granted, minLease)
+		}
+		return err
+	}, l.goid.Store, func(err error) {
+		g.err = err
+		ch <- g
+	})
+	return ch, cancel
+}
+
+// campaign asks for the lease until it is granted. It reports false when
+// somebody has asked for an end.
+func (l *leader) campaign(ctx context.Context) (g grant, elected bool) {
+	said := ""
+	for !l.ending(ctx) {
+		answer, cancel := l.attempt(ctx, time.Now().Add(attemptTimeout))
+		select {
+		case g = <-answer:
+		case <-ctx.Done():
+			cancel()
+			g = <-answer // nothing else may be asked while this one is
+		case <-l.hold:
+			cancel()
+			g = <-answer
+		}
+		cancel()
+		l.mine = l.mine || g.granted > 0 || g.err != nil
+		switch {
+		case l.ending(ctx):
+			return g, false
+		case g.leads():
+			return g, true
+		case g.err != nil && g.err.Error() != said:
+			said = g.err.Error() // once: it may be so for hours
+			l.log.Warn("the lease cannot be acquired", "unit", l.Name(), "error", g.err)
+		}
+		// Apart from each other, so that those who wait do not ask all at once.
+		pause := time.NewTimer(l.retry + rand.N(l.retry/5+1))
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+		case <-l.hold:
+		}
+		pause.Stop()
+	}
+	return g, false
+}
+
+// ending reports whether no term may begin any more.
+func (l *leader) ending(ctx context.Context) bool {
+	select {
+	case <-l.hold:
+		return true
+	default:
+		return ctx.Err() != nil
+	}
+}
+
+// lead runs one term. It reports lost, and what went wrong with the function, if
+// anything did, when the lease was lost before the function had come to its end;
+// else what the function ended with. While the App is stopping it goes on
+// renewing until the function has returned.
+func (l *leader) lead(ctx context.Context, term *worker.Func, g grant) (lost bool, err error) {
+	own, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	l.mu.Lock()
+	l.terms++
+	err = term.Start(own)
+	l.mu.Unlock()
+	if err != nil { // Stop was quicker
+		return false, nil
+	}
+	renew, lose := time.NewTimer(time.Until(g.renewAt())), time.NewTimer(time.Until(g.loseAt()))
+	defer renew.Stop()
+	defer lose.Stop()
+	var answer <-chan grant
+	var failed, why error
+	cancel := context.CancelFunc(func() {})
+	for why == nil {
+		select {
+		case <-term.Done():
+			cancel()
+			if answer != nil {
+				<-answer // nothing else may be asked while this one is
+			}
+			return false, term.Err()
+		case <-renew.C:
+			until := time.Now().Add(g.granted / 6)
+			if lose := g.loseAt(); lose.Before(until) {
+				until = lose
+			}
+			answer, cancel = l.attempt(ctx, until)
+		case got := <-answer:
+			cancel()
+			answer = nil
+			switch {
+			case got.leads():
+				g, failed = got, nil
+				renew.Reset(time.Until(g.renewAt()))
+				lose.Reset(time.Until(g.loseAt()))
+			case got.err == nil && got.granted <= 0:
+				why = fmt.Errorf("%w: another process has the lease", ErrLeadershipLost)
+			default: // what is left of the time is for more attempts
+				failed = got.err
+				renew.Reset(g.granted / 12)
+			}
+		case <-lose.C:
+			why = fmt.Errorf("%w: it was not renewed in time", ErrLeadershipLost)
+			if failed != nil {
+				why = fmt.Errorf("%w: %w", why, failed)
+			}
+		}
+	}
+	l.log.Warn("leadership lost", "unit", l.Name(), "error", why)
+	end(why)
+	cancel()
+	until, over := context.WithDeadline(context.Background(), g.overAt())
+	defer over()
+	if err := term.Stop(until); err != nil {
+		return true, fmt.Errorf("its lease has run out and it still runs: %w", err)
+	}
+	if answer != nil {
+		<-answer
+	}
+	if err := term.Err(); !errors.Is(err, worker.ErrInterrupted) {
+		return true, err
+	}
+	return true, nil
+}
+
+// release gives the lease back, if there may be one. That it fails is no
+// failure of the unit: the lease runs out by itself.
+func (l *leader) release(ctx context.Context) {
+	if !l.mine {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.giveBack)
+	defer cancel()
+	result := make(chan error, 1)
+	safe.Go(l.Name()+": Release", func() error { return l.elector.Release(ctx) }, l.goid.Store, func(err error) { result <- err })
+	if err := <-result; err != nil {
+		l.log.Warn("the lease was not released and has to run out", "unit", l.Name(), "error", err)
+		return
+	}
+	l.log.Info("lease released", "unit", l.Name())
+}

@@ -1,0 +1,395 @@
+package lifecycle_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/worker"
+)
+
+const ttl = 15 * time.Second
+
+// leaseRow is what processes share: who has the lease, and until when.
+type leaseRow struct {
+	mu     sync.Mutex
+	holder string
+	until  time.Time
+}
+
+// candidate is one process's access to the row.
+type candidate struct {
+	row *leaseRow
+	id  string
+
+	mu      sync.Mutex // guards what follows
+	acquire acquireFunc
+	asked   int
+	freed   int
+}
+
+// acquireFunc stands between the App and the row, and may ask it or not.
+type acquireFunc = func(ctx context.Context, ask func() (time.Duration, error)) (time.Duration, error)
+
+func (c *candidate) Acquire(ctx context.Context) (time.Duration, error) {
+	c.mu.Lock()
+	c.asked++
+	wrong := c.acquire
+	c.mu.Unlock()
+	ask := func() (time.Duration, error) {
+		c.row.mu.Lock()
+		defer c.row.mu.Unlock()
+		now := time.Now()
+		if c.row.holder != c.id && now.Before(c.row.until) {
+			return 0, nil
+		}
+		c.row.holder, c.row.until = c.id, now.Add(ttl)
+		return ttl, nil
+	}
+	if wrong != nil {
+		return wrong(ctx, ask)
+	}
+	return ask()
+}
+
+func (c *candidate) Release(context.Context) error {
+	c.row.mu.Lock()
+	defer c.row.mu.Unlock()
+	if c.row.holder == c.id {
+		c.row.holder, c.row.until = "", time.Time{}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.freed++
+	return nil
+}
+
+func (c *candidate) goWrong(how acquireFunc) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.acquire = how
+}
+
+func (c *candidate) counts() (asked, freed int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.asked, c.freed
+}
+
+// stage is where at most one may be at a time.
+type stage struct {
+	t     *testing.T
+	row   *leaseRow
+	began time.Time
+
+	mu    sync.Mutex
+	on    string
+	trail []string
+}
+
+// play runs until its context ends, and then takes some time to leave.
+func (s *stage) play(id string, leave time.Duration) func(context.Context) error {
+	return func(ctx context.Context) error {
+		s.mu.Lock()
+		if s.on != "" {
+			s.t.Errorf("%s leads while %s still does", id, s.on)
+		}
+		s.on = id
+		s.note("%s leads", id)
+		s.mu.Unlock()
+		<-ctx.Done()
+		time.Sleep(leave)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.row.mu.Lock()
+		defer s.row.mu.Unlock()
+		if s.row.holder != id || time.Now().After(s.row.until) {
+			s.t.Errorf("%s returns at %v, and its lease was gone before", id, time.Since(s.began))
+		}
+		s.on = ""
+		s.note("%s is cancelled: %v", id, context.Cause(ctx))
+		return ctx.Err()
+	}
+}
+
+func (s *stage) note(format string, args ...any) {
+	s.trail = append(s.trail, fmt.Sprintf("%v ", time.Since(s.began).Round(time.Second))+fmt.Sprintf(format, args...))
+}
+
+func (s *stage) want(trail ...string) {
+	s.t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !slices.Equal(s.trail, trail) {
+		s.t.Errorf("happened:\n\t%s\nwant:\n\t%s", strings.Join(s.trail, "\n\t"), strings.Join(trail, "\n\t"))
+	}
+}
+
+func newStage(t *testing.T) *stage { return &stage{t: t, row: &leaseRow{}, began: time.Now()} }
+
+func leaderConfig() lifecycle.Config {
+	return lifecycle.Config{DrainWait: lifecycle.WaitAlways, LeaderRetry: 2 * time.Second}
+}
+
+func TestLeadTwoAppsNeverBothAndTakeOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(t)
+		run := func(id string) (*rig, *candidate, chan error) {
+			r, c, over := newRig(t, leaderConfig()), &candidate{row: s.row, id: id}, make(chan error, 1)
+			r.Lead("work", c, s.play(id, 3*time.Second))
+			go func() { over <- r.Run(context.Background()) }()
+			<-r.Reached(lifecycle.PhaseRunning)
+			synctest.Wait()
+			return r, c, over
+		}
+		a, _, overA := run("a")
+		b, cb, overB := run("b")
+		if code, body := get(b.Handler(), "/readyz"); code != http.StatusOK {
+			t.Errorf("who does not lead is not ready: %d %s", code, body)
+		}
+		time.Sleep(time.Minute) // a renews, four times over
+		a.signals <- syscall.SIGTERM
+		if err := <-overA; err != nil {
+			t.Error(err)
+		}
+		// At 60 s the drain, at 65 s the end of a's context, at 68 s it has returned.
+		time.Sleep(3 * time.Second)
+		c, _, overC := run("c")
+		time.Sleep(20 * time.Second)
+		// b is cut off: c has to wait until the lease has run out.
+		cb.goWrong(func(context.Context, func() (time.Duration, error)) (time.Duration, error) { return 0, errBoom })
+		time.Sleep(time.Minute)
+		cb.goWrong(nil)
+		time.Sleep(10 * time.Second)
+		c.Stop(nil)
+		if err := <-overC; err != nil {
+			t.Error(err)
+		}
+		time.Sleep(10 * time.Second)
+		b.Stop(nil)
+		if err := <-overB; err != nil {
+			t.Error(err)
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		var who []string
+		for _, line := range s.trail {
+			_, what, _ := strings.Cut(line, " ")
+			who = append(who, what)
+		}
+		want := []string{"a leads", "a is cancelled: received signal: terminated", "b leads", "b is cancelled: leadership lost: it was not renewed in time: boom", "c leads", "c is cancelled: stop requested", "b leads", "b is cancelled: stop requested"}
+		if !slices.Equal(who, want) {
+			t.Errorf("happened:\n\t%s\nwant:\n\t%s", strings.Join(s.trail, "\n\t"), strings.Join(want, "\n\t"))
+		}
+	})
+}
+
+// leadAlone runs one App, and act beside it.
+func leadAlone(t *testing.T, acquire acquireFunc, leave time.Duration, act func(*rig, *candidate, *stage)) (*rig, *candidate, *stage, error) {
+	t.Helper()
+	s := newStage(t)
+	r, c := newRig(t, leaderConfig()), &candidate{row: s.row, id: "a", acquire: acquire}
+	r.Lead("work", c, s.play("a", leave))
+	go act(r, c, s)
+	err := r.Run(context.Background())
+	synctest.Wait()
+	return r, c, s, err
+}
+
+func TestLeadTrustsFromTheBeginningOfTheAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow := func(_ context.Context, ask func() (time.Duration, error)) (time.Duration, error) {
+			granted, err := ask() // the store grants at once, and the answer takes 4 s
+			time.Sleep(4 * time.Second)
+			return granted, err
+		}
+		_, c, s, err := leadAlone(t, slow, 4*time.Second, func(r *rig, c *candidate, s *stage) {
+			time.Sleep(4500 * time.Millisecond) // elected at 4 s, to be renewed at 5 s
+			c.goWrong(func(ctx context.Context, _ func() (time.Duration, error)) (time.Duration, error) {
+				<-ctx.Done() // the store is gone
+				return 0, ctx.Err()
+			})
+			time.Sleep(10 * time.Second)
+			r.Stop(nil)
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		// 15 s from 0 s on: cancelled at 10 s, and not at 14 s; it leaves at 14 s, within the lease.
+		s.want("4s a leads", "14s a is cancelled: leadership lost: it was not renewed in time: context deadline exceeded")
+		if asked, _ := c.counts(); asked < 3 {
+			t.Errorf("it asked %d times, want more attempts before it gives up", asked)
+		}
+	})
+}
+
+func TestLeadCampaignsAgainAfterALoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, c, s, err := leadAlone(t, nil, 0, func(r *rig, c *candidate, s *stage) {
+			time.Sleep(time.Second)
+			other := 0
+			c.goWrong(func(_ context.Context, ask func() (time.Duration, error)) (time.Duration, error) {
+				if other++; other <= 2 {
+					return 0, nil
+				}
+				return ask()
+			})
+			time.Sleep(29 * time.Second)
+			st := r.Status().Units[0]
+			if st.Restarts != 1 || len(st.Children) != 1 || st.Children[0].Status != worker.StatusRunning {
+				t.Errorf("state in its second term: %+v", st)
+			}
+			r.Stop(nil)
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		if _, freed := c.counts(); freed != 1 {
+			t.Errorf("released %d times, want once", freed)
+		}
+		if len(s.trail) != 4 || s.trail[1] != "5s a is cancelled: leadership lost: another process has the lease" || !strings.HasSuffix(s.trail[2], "a leads") {
+			t.Errorf("happened:\n\t%s", strings.Join(s.trail, "\n\t"))
+		}
+	})
+}
+
+func TestLeadFunctionThatOutstaysItsLeaseStopsTheApp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, release := newStage(t), make(chan struct{})
+		r, c := newRig(t, leaderConfig()), &candidate{row: s.row, id: "a"}
+		r.Lead("work", c, func(context.Context) error { <-release; return nil })
+		r.after(time.Second, func() {
+			c.goWrong(func(context.Context, func() (time.Duration, error)) (time.Duration, error) { return 0, errBoom })
+		})
+		err := r.Run(context.Background())
+		var abandoned *lifecycle.AbandonedError
+		wantErr(t, err, nil, "unit work", "lease has run out and it still runs", "TestLeadFunctionThatOutstaysItsLeaseStopsTheApp")
+		if !errors.As(err, &abandoned) || abandoned.Stack == "" {
+			t.Errorf("no stack of it in %v", err)
+		}
+		if at := r.EnteredAt(lifecycle.PhaseDraining).Sub(r.began); at != ttl {
+			t.Errorf("stopped after %v, want %v: the time of the lease", at, ttl)
+		}
+		if _, freed := c.counts(); freed != 0 {
+			t.Error("the lease was released while the function runs")
+		}
+		close(release)
+		synctest.Wait()
+	})
+}
+
+func TestLeadAbandonedFunctionKeepsTheLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, release := newStage(t), make(chan struct{})
+		r, c := newRig(t, leaderConfig()), &candidate{row: s.row, id: "a"}
+		r.Lead("work", c, func(context.Context) error { <-release; return nil })
+		r.after(time.Second, func() { r.Stop(nil) })
+		wantErr(t, r.Run(context.Background()), nil, "work", "abandoned")
+		if st := r.Status().Units[0]; st.Status != worker.StatusKilled {
+			t.Errorf("status %s, want Killed", st.Status)
+		}
+		close(release)
+		synctest.Wait()
+		if _, freed := c.counts(); freed != 0 {
+			t.Error("the lease was released while the function runs")
+		}
+	})
+}
+
+func TestLeadBeginsNoTermWhileDraining(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage(t)
+		s.row.holder, s.row.until = "other", time.Now().Add(3*time.Second)
+		r, c := newRig(t, leaderConfig()), &candidate{row: s.row, id: "a"}
+		r.Lead("work", c, s.play("a", 0))
+		r.after(time.Second, func() { r.Stop(nil) })
+		if err := r.Run(context.Background()); err != nil {
+			t.Error(err)
+		}
+		s.want()
+		if _, freed := c.counts(); freed != 0 {
+			t.Error("it released what it never had")
+		}
+	})
+}
+
+func TestLeadEndOfTheFunctionReleasesTheLease(t *testing.T) {
+	for name, c := range map[string]struct {
+		end  func() error
+		want string
+	}{
+		"nil":      {func() error { return nil }, ""},
+		"error":    {func() error { return errBoom }, "boom"},
+		"panic":    {func() error { panic("ouch") }, "panic: ouch"},
+		"the word": {func() error { return lifecycle.ErrLeadershipLost }, "leadership lost"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStage(t)
+				r, cand := newRig(t, leaderConfig()), &candidate{row: s.row, id: "a"}
+				r.Lead("work", cand, func(context.Context) error { time.Sleep(time.Second); return c.end() })
+				r.after(30*time.Second, func() { r.Stop(nil) })
+				err := r.Run(context.Background())
+				if c.want == "" {
+					if err != nil || r.EnteredAt(lifecycle.PhaseDraining).Sub(r.began) != 30*time.Second {
+						t.Errorf("the app did not go on: %v", err)
+					}
+				} else {
+					wantErr(t, err, nil, "unit work", c.want)
+				}
+				if _, freed := cand.counts(); freed != 1 {
+					t.Errorf("released %d times, want once", freed)
+				}
+			})
+		})
+	}
+}
+
+func TestLeadElectorThatHangsPanicsOrMiscounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		r, c, s, err := leadAlone(t, nil, 0, func(r *rig, c *candidate, s *stage) {
+			time.Sleep(time.Second)
+			c.goWrong(func(context.Context, func() (time.Duration, error)) (time.Duration, error) {
+				<-release // whatever its context says
+				return 0, nil
+			})
+			time.Sleep(20 * time.Second)
+			r.Stop(nil)
+		})
+		wantErr(t, err, nil, "work: elector", "abandoned")
+		s.want("0s a leads", "10s a is cancelled: leadership lost: it was not renewed in time")
+		close(release)
+		synctest.Wait()
+		if _, freed := c.counts(); freed != 1 {
+			t.Errorf("released %d times, want once when the elector has come back", freed)
+		}
+		_ = r
+	})
+	synctest.Test(t, func(t *testing.T) {
+		r, _, s, err := leadAlone(t, nil, 0, func(r *rig, c *candidate, s *stage) {
+			time.Sleep(time.Second)
+			c.goWrong(func(context.Context, func() (time.Duration, error)) (time.Duration, error) { panic("ouch") })
+			time.Sleep(20 * time.Second)
+			c.goWrong(func(context.Context, func() (time.Duration, error)) (time.Duration, error) { return 15, nil })
+			time.Sleep(20 * time.Second)
+			r.Stop(nil)
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		s.want("0s a leads", "10s a is cancelled: leadership lost: it was not renewed in time: work: Acquire: panic: ouch")
+		if !strings.Contains(r.log.String(), "a lease of 15ns was granted, want 1s or more") {
+			t.Errorf("a lease of 15 ns goes unnoticed:\n%s", r.log.String())
+		}
+	})
+}

@@ -1,0 +1,186 @@
+package lifecycletest
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// Listener is a listener whose connections are in memory, so that a server can
+// be in a synctest bubble. Hand it to a server with [lifecycle.WithListener].
+type Listener struct {
+	conns  chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+// NewListener returns a listener that nobody has connected to.
+func NewListener() *Listener {
+	return &Listener{conns: make(chan net.Conn), closed: make(chan struct{})}
+}
+
+// Accept returns the next connection, and net.ErrClosed once it is closed.
+func (l *Listener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.closed:
+		return nil, &net.OpError{Op: "accept", Net: "memory", Addr: l.Addr(), Err: net.ErrClosed}
+	}
+}
+
+// Close refuses every further connection. Those that there are go on.
+func (l *Listener) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return nil
+}
+
+// Addr returns an address that nobody else listens on.
+func (l *Listener) Addr() net.Addr { return memoryAddr{} }
+
+type memoryAddr struct{}
+
+func (memoryAddr) Network() string { return "memory" }
+func (memoryAddr) String() string  { return "memory" }
+
+// Dial connects. It waits until the connection is accepted; a listener that is
+// closed is an error, as a port is on which nobody listens.
+func (l *Listener) Dial(ctx context.Context) (net.Conn, error) {
+	here, there := net.Pipe()
+	select {
+	case l.conns <- there:
+		return here, nil
+	case <-l.closed:
+		return nil, &net.OpError{Op: "dial", Net: "memory", Addr: l.Addr(), Err: net.ErrClosed}
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Client returns an HTTP client whose requests all go to this listener, whatever
+// their host, each on a connection of its own.
+func (l *Listener) Client() *http.Client {
+	return &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return l.Dial(ctx) },
+	}}
+}
+
+// Held is a handler that holds every request until it is released, so that a
+// test can have one in flight for as long as it wants.
+type Held struct {
+	next     http.Handler
+	arrived  chan struct{}
+	release  chan struct{}
+	once     sync.Once
+	released sync.Once
+}
+
+// Hold returns a handler that holds requests before next gets them. A nil next
+// answers 200. A request whose client goes away, or that the App cuts, is let go
+// of with its context.
+func Hold(next http.Handler) *Held {
+	if next == nil {
+		next = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
+	}
+	return &Held{next: next, arrived: make(chan struct{}), release: make(chan struct{})}
+}
+
+// ServeHTTP holds the request, and hands it on.
+func (h *Held) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	h.once.Do(func() { close(h.arrived) })
+	select {
+	case <-h.release:
+	case <-req.Context().Done():
+	}
+	h.next.ServeHTTP(w, req)
+}
+
+// Arrived is closed when the first request is being held.
+func (h *Held) Arrived() <-chan struct{} { return h.arrived }
+
+// Release lets go of all requests, and of those still to come. A second call
+// does nothing.
+func (h *Held) Release() { h.released.Do(func() { close(h.release) }) }
+
+// Answer is what will come of a request.
+type Answer struct {
+	t    TB
+	url  string
+	done chan struct{}
+	resp *http.Response
+	body string
+	err  error
+	took time.Duration
+}
+
+// Get sends a GET in a goroutine of its own and returns at once.
+func Get(t TB, client *http.Client, url string) *Answer {
+	t.Helper()
+	req, err := http.NewRequest(http.MethodGet, url, http.NoBody)
+	if err != nil {
+		t.Fatalf("lifecycletest: %v", err)
+	}
+	return Send(t, client, req)
+}
+
+// Send sends a request in a goroutine of its own and returns at once. A
+// request that has no answer when the test ends is cancelled.
+func Send(t TB, client *http.Client, req *http.Request) *Answer {
+	t.Helper()
+	a := &Answer{t: t, url: req.URL.String(), done: make(chan struct{})}
+	ctx, cancel := context.WithCancel(req.Context())
+	began := time.Now()
+	go func() {
+		defer close(a.done)
+		defer cancel()
+		defer func() { a.took = time.Since(began) }()
+		resp, err := client.Do(req.WithContext(ctx))
+		if err != nil {
+			a.err = err
+			return
+		}
+		defer func() { _ = resp.Body.Close() }()
+		body, err := io.ReadAll(resp.Body)
+		a.resp, a.body, a.err = resp, string(body), err
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-a.done
+	})
+	return a
+}
+
+// Wait waits for the answer: the response, its body read and closed, and what
+// went wrong.
+func (a *Answer) Wait() (resp *http.Response, body string, err error) {
+	a.t.Helper()
+	a.await()
+	return a.resp, a.body, a.err
+}
+
+func (a *Answer) await() {
+	a.t.Helper()
+	late := time.NewTimer(Patience)
+	defer late.Stop()
+	select {
+	case <-a.done:
+	case <-late.C:
+		a.t.Fatalf("lifecycletest: no answer from %s in %v", a.url, Patience)
+	}
+}
+
+// WantStatus waits for the answer and fails the test unless it has that status.
+func (a *Answer) WantStatus(status int) {
+	a.t.Helper()
+	a.await()
+	switch {
+	case a.err != nil:
+		a.t.Errorf("lifecycletest: %s: lost after %v: %v; want status %d", a.url, a.took, a.err, status)
+	case a.resp.StatusCode != status:
+		a.t.Errorf("lifecycletest: %s: status %d %s, want %d", a.url, a.resp.StatusCode, a.body, status)
+	}
+}

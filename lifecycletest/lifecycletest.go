@@ -1,0 +1,286 @@
+// Package lifecycletest is for tests of what an App does when it is stopped:
+// run it, in a test or in a testing/synctest bubble, deliver signals that touch
+// nothing of the process, hold a request in flight, and look at what happened in
+// which order.
+//
+//	synctest.Test(t, func(t *testing.T) {
+//		ln, slow := lifecycletest.NewListener(), lifecycletest.Hold(myHandler)
+//		app := lifecycletest.New(t, lifecycle.Config{})
+//		app.Serve("http", &http.Server{Handler: slow}, lifecycle.WithListener(ln))
+//		app.Start()
+//		answer := lifecycletest.Get(t, ln.Client(), "http://app/work")
+//		<-slow.Arrived()
+//		app.Signal(syscall.SIGTERM)
+//		app.Await(lifecycle.PhaseDraining)
+//		slow.Release()
+//		answer.WantStatus(http.StatusOK)
+//		app.WantClean()
+//	})
+//
+// In a bubble a drain of many seconds takes no time, and every duration can be
+// compared exactly. A clock to set is not needed: that is what the bubble is.
+// Outside of one the same test runs in real time.
+package lifecycletest
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/fsm"
+)
+
+// TB is what is needed of a *testing.T, so that other frameworks' may be given
+// as well.
+type TB interface {
+	Helper()
+	Name() string
+	Failed() bool
+	Errorf(format string, args ...any)
+	Fatalf(format string, args ...any)
+	Logf(format string, args ...any)
+	Cleanup(func())
+}
+
+// Patience is how long the methods that wait do so, beside the time that the
+// App itself may take for a stop, before they fail the test. In a bubble it is
+// the bubble's time.
+const Patience = time.Minute
+
+// App is a [lifecycle.App] under test. Make one with [New] or [Wrap], register
+// what it consists of, and call Start. When the test ends an App that still runs
+// is stopped, and the goroutines that it has left behind fail the test.
+type App struct {
+	*lifecycle.App
+
+	t       TB
+	signals chan os.Signal
+	log     lockedBuffer
+	began   time.Time
+	label   string // on all of its goroutines
+	started bool
+	ended   chan struct{} // closed when Run has returned
+	err     error         // what it returned
+	reader  *fsm.Subscription
+
+	mu     sync.Mutex // guards what follows
+	events []fsm.Event
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// New returns an App made from cfg with what a test needs: signals that come
+// from [App.Signal] alone, a log that is shown when the test fails, no
+// termination log, and no health server unless cfg has an address for one
+// ([App.Ask] works without). opts come after these and may replace them.
+//
+// A config that [lifecycle.New] refuses fails the test.
+func New(t TB, cfg lifecycle.Config, opts ...lifecycle.Option) *App {
+	t.Helper()
+	if cfg.Name == "" {
+		cfg.Name = t.Name()
+	}
+	if cfg.HealthAddr == "" {
+		cfg.HealthAddr = lifecycle.HealthOff
+	}
+	if cfg.TerminationLog == "" {
+		cfg.TerminationLog = "off"
+	}
+	return Wrap(t, func(given ...lifecycle.Option) (*lifecycle.App, error) {
+		return lifecycle.New(cfg, append(given, opts...)...)
+	})
+}
+
+// Wrap takes an App that the program's own code makes. build has to hand the
+// options on to [lifecycle.New]; they bring the signals and the log. What the
+// config says is build's business: in a bubble the health server has to be off,
+// because real sockets cannot be in one.
+func Wrap(t TB, build func(...lifecycle.Option) (*lifecycle.App, error)) *App {
+	t.Helper()
+	// Room for more signals than anybody sends at once: the App takes them one by one.
+	a := &App{t: t, signals: make(chan os.Signal, 64), began: time.Now(), ended: make(chan struct{})}
+	app, err := build(lifecycle.WithSignals(a.signals), lifecycle.WithLogger(slog.New(slog.NewTextHandler(&a.log, &slog.HandlerOptions{Level: slog.LevelDebug}))))
+	if err != nil {
+		t.Fatalf("lifecycletest: the App cannot be made: %v", err)
+	}
+	a.App = app
+	a.reader = app.Events().Subscribe(1 << 16)
+	t.Cleanup(a.cleanup)
+	return a
+}
+
+// Start calls Run in a goroutine and waits until the App runs. It fails the test
+// when the App comes to its end instead. For an App that is to be stopped while
+// it starts use [App.Launch].
+func (a *App) Start() {
+	a.t.Helper()
+	a.Launch()
+	a.Await(lifecycle.PhaseRunning)
+}
+
+// apps numbers the Apps of this process.
+var apps atomic.Uint64
+
+// Launch calls Run in a goroutine and returns at once.
+func (a *App) Launch() {
+	a.t.Helper()
+	if a.started {
+		a.t.Fatalf("lifecycletest: the App was started before; it lives once")
+	}
+	a.started = true
+	a.label = strconv.FormatUint(apps.Add(1), 10)
+	go labelled(a.label, func() {
+		defer close(a.ended)
+		a.err = a.Run(context.Background())
+	})
+}
+
+// Signal delivers a signal to the App, and to nothing else.
+func (a *App) Signal(sig os.Signal) {
+	a.t.Helper()
+	select {
+	case <-a.ended:
+		a.fatal("signal %v comes too late: the App has ended in phase %s", sig, a.Phase())
+	default:
+	}
+	select {
+	case a.signals <- sig:
+	default:
+		a.fatal("signal %v: %d others wait already", sig, cap(a.signals))
+	}
+}
+
+// Await waits until the App has entered a phase. It fails the test, with what
+// happened so far, when the App comes to its end in another.
+func (a *App) Await(p lifecycle.Phase) {
+	a.t.Helper()
+	reached := a.Reached(p)
+	if reached == nil {
+		a.t.Fatalf("lifecycletest: there is no phase %q", p)
+	}
+	late := time.NewTimer(a.patience())
+	defer late.Stop()
+	select {
+	case <-reached:
+		return
+	case <-a.ended:
+	case <-late.C:
+		a.fatal("the App did not come to phase %s in %v: it is in phase %s", p, a.patience(), a.Phase())
+	}
+	select {
+	case <-reached: // it did, on its way to the end
+	default:
+		a.fatal("the App never came to phase %s: it ended in phase %s with: %v", p, a.Phase(), a.err)
+	}
+}
+
+// Wait waits until Run has returned, and returns its error. It stops nothing.
+func (a *App) Wait() error {
+	a.t.Helper()
+	if !a.started {
+		a.t.Fatalf("lifecycletest: the App was not started")
+	}
+	late := time.NewTimer(a.patience())
+	defer late.Stop()
+	select {
+	case <-a.ended:
+	case <-late.C:
+		a.fatal("the App did not end in %v: it is in phase %s; was it asked to stop?", a.patience(), a.Phase())
+	}
+	return a.err
+}
+
+// WantClean waits until Run has returned and fails the test when it returned an
+// error, cut requests or left anything behind.
+func (a *App) WantClean() {
+	a.t.Helper()
+	if err := a.Wait(); err != nil {
+		a.errorf("Run returned: %v", err)
+	}
+	if n := a.Report().CutRequests; n > 0 {
+		a.errorf("%d requests were cut", n)
+	}
+}
+
+func (a *App) patience() time.Duration {
+	cfg := a.Config()
+	return max(cfg.DrainInterval, 0) + cfg.ShutdownGrace + Patience
+}
+
+// Ask asks the health planes for a path, such as "/readyz", and returns the
+// status and the body. It needs no health server.
+func (a *App) Ask(path string) (status int, body string) {
+	w := httptest.NewRecorder()
+	a.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+	return w.Code, w.Body.String()
+}
+
+// WantReady fails the test when the App is not ready, or is, as /readyz says.
+func (a *App) WantReady(want bool) {
+	a.t.Helper()
+	status, body := a.Ask("/readyz")
+	if (status == http.StatusOK) != want {
+		a.errorf("/readyz is %d %s, want ready to be %v", status, strings.TrimSpace(body), want)
+	}
+}
+
+// Log returns what the App has logged so far. Lines may come a moment after
+// what they tell; when Run has returned all are there.
+func (a *App) Log() string { return a.log.String() }
+
+// cleanup ends the App and looks for what it has left.
+func (a *App) cleanup() {
+	a.t.Helper()
+	defer a.reader.Close()
+	if !a.started {
+		return
+	}
+	late := time.NewTimer(a.patience())
+	defer late.Stop()
+	a.Stop(nil)
+	select {
+	case <-a.ended:
+		if left := leftBehind(a.label); left != "" {
+			a.errorf("goroutines that the App began are left after it has ended:\n%s", left)
+		}
+	case <-late.C:
+		a.errorf("the App did not end in %v after the test: it is in phase %s; its goroutines:\n%s", a.patience(), a.Phase(), labelledStacks(a.label))
+	}
+	if a.t.Failed() {
+		a.t.Logf("lifecycletest: what happened:\n%s\nthe App's log:\n%s", a.Timeline(), a.Log())
+	}
+}
+
+func (a *App) errorf(format string, args ...any) {
+	a.t.Helper()
+	a.t.Errorf("lifecycletest: "+format, args...)
+}
+
+func (a *App) fatal(format string, args ...any) {
+	a.t.Helper()
+	a.t.Fatalf("lifecycletest: "+format, args...)
+}

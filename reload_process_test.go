@@ -1,0 +1,123 @@
+//go:build unix
+
+package lifecycle
+
+import (
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// launchReload starts the scenario with a stdin that the test writes to.
+func launchReload(t *testing.T, cfg Config, change ...func(*exec.Cmd)) (*process, *pipe) {
+	t.Helper()
+	in := newPipe(t)
+	p := launch(t, "reload", cfg, append(change, func(cmd *exec.Cmd) { cmd.Stdin = in.r })...)
+	return p, in
+}
+
+func TestHangupReloads(t *testing.T) {
+	p, in := launchReload(t, window())
+	p.await("phase running")
+	p.signal(syscall.SIGHUP)
+	p.await("reload 1 begins")
+	for range 5 { // while it runs: at least one more, and never two at a time
+		p.signal(syscall.SIGHUP)
+	}
+	_, _ = in.w.WriteString("the file is broken\n")
+	p.await("reload 1, behind") // one that fails does not keep the others from it
+	p.await("reload 2 begins")
+	p.await(`msg="reload failed, the old state stays" reload=config`)
+	p.await("the file is broken")
+	_, _ = in.w.WriteString(strings.Repeat("ok\n", 5))
+	p.await("reload 2, behind")
+	p.await("msg=reloaded reload=config")
+	p.signal(syscall.SIGTERM)
+	p.await("phase draining")
+	p.signal(syscall.SIGTERM)
+	p.wantExit(0) // a reload that failed is no failure of the App
+	p.saysNot("two reloads at a time")
+	p.says(freshHook)
+}
+
+func TestNoReloadBeginsWhileDraining(t *testing.T) {
+	p, _ := launchReload(t, window())
+	p.await("phase running")
+	p.signal(syscall.SIGTERM)
+	p.await("phase draining")
+	p.signal(syscall.SIGHUP) // and it does not kill it either
+	p.signal(syscall.SIGTERM)
+	p.wantExit(0)
+	p.says("reloads: 0", "window: skipped by a second signal")
+}
+
+// Hangups in any number do not keep a request to stop from coming through.
+func TestFloodOfHangupsDoesNotCrowdOutAStop(t *testing.T) {
+	p, in := launchReload(t, Config{DrainInterval: Off, SignalDebounce: Off})
+	_ = in.w.Close() // each reload fails at once
+	p.await("phase running")
+	quit := make(chan struct{})
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-quit:
+				return
+			default:
+				_ = syscall.Kill(p.cmd.Process.Pid, syscall.SIGHUP)
+			}
+		}
+	}()
+	p.await("reload 3 begins")
+	p.signal(syscall.SIGTERM)
+	p.await("phase stopp")
+	close(quit)
+	<-ended
+	// Once Run has returned a hangup is what it always was, and the flood may
+	// have gone on until then.
+	if s := p.wait(); s.Signaled() && s.Signal() != syscall.SIGHUP || s.Exited() && s.ExitStatus() != 0 {
+		t.Errorf("it ended with %s", p.describe())
+	}
+}
+
+func TestHangupWithoutReloadsHasItsDefaultEffect(t *testing.T) {
+	p, _ := launchReload(t, window(), env(modeEnv, "without"))
+	p.await("phase running")
+	p.signal(syscall.SIGHUP)
+	p.wantKilledBy(syscall.SIGHUP)
+	p.saysNot("phase draining")
+}
+
+func TestHangupThatIsIgnoredStaysIgnored(t *testing.T) {
+	for _, m := range []string{"with", "without"} {
+		t.Run(m, func(t *testing.T) {
+			p, _ := launchReload(t, Config{DrainInterval: Off}, env(modeEnv, m), func(cmd *exec.Cmd) { // as nohup does
+				cmd.Args = []string{"sh", "-c", `trap "" HUP; exec "$0"`, cmd.Path}
+				cmd.Path = "/bin/sh"
+			})
+			p.await("phase running")
+			p.signal(syscall.SIGHUP)
+			p.signal(syscall.SIGTERM)
+			p.wantExit(0)
+			p.says("reloads: 0", freshHook)
+		})
+	}
+}
+
+func TestHangupWhileItStartsReloadsOnceItRuns(t *testing.T) {
+	p, in := launchReload(t, Config{DrainInterval: Off}, env(modeEnv, "slow start"))
+	p.await("slow begins")
+	p.signal(syscall.SIGHUP)
+	p.await("hangup seen")
+	p.saysNot("reload 1 begins")
+	p.signal(syscall.SIGUSR1)
+	p.await("reload 1 begins")
+	p.await("phase running")
+	_, _ = in.w.WriteString("ok\n")
+	p.await("reload 1, behind")
+	p.signal(syscall.SIGTERM)
+	p.wantExit(0)
+	p.says("reloads: 2") // two functions, once each
+}

@@ -1,0 +1,214 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// testApp is an App with signals that the test gives, which exits by telling.
+func testApp(t *testing.T, cfg Config, signals <-chan os.Signal) *App {
+	t.Helper()
+	cfg.Name = "svc"
+	if cfg.HealthAddr == "" {
+		cfg.HealthAddr = HealthOff
+	}
+	if cfg.TerminationLog == "" {
+		cfg.TerminationLog = "off"
+	}
+	a, err := New(cfg, WithSignals(signals), WithLogger(discard))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.exit = func(code int) { t.Errorf("exit %d", code) }
+	return a
+}
+
+func TestHangupsThatComeWhileOneReloadsAreOneMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		signals := make(chan os.Signal)
+		a := testApp(t, Config{DrainInterval: Off}, signals)
+		count := 0
+		a.OnReload("config", func(context.Context) error {
+			count++
+			time.Sleep(time.Minute)
+			return nil
+		})
+		ended := make(chan error)
+		go func() { ended <- a.Run(context.Background()) }()
+		for range 10 {
+			signals <- syscall.SIGHUP
+			time.Sleep(time.Second)
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if count != 2 {
+			t.Errorf("%d reloads for ten hangups within one, want 2", count)
+		}
+		signals <- syscall.SIGHUP
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if count != 3 {
+			t.Errorf("%d reloads after one more, want 3", count)
+		}
+		a.Stop(nil)
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestReloadEndsWithTheWindow(t *testing.T) {
+	for name, test := range map[string]struct {
+		by    func(a *App, signals chan<- os.Signal)
+		minds bool
+		want  Result
+	}{
+		"by a hangup":                   {func(_ *App, s chan<- os.Signal) { s <- syscall.SIGHUP }, true, ResultFailed},
+		"by Reload":                     {func(a *App, _ chan<- os.Signal) { go a.Reload(context.Background()) }, true, ResultFailed},
+		"by a hangup, and ignores that": {func(_ *App, s chan<- os.Signal) { s <- syscall.SIGHUP }, false, ResultAbandoned},
+		"by Reload, and ignores that":   {func(a *App, _ chan<- os.Signal) { go a.Reload(context.Background()) }, false, ResultAbandoned},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				signals := make(chan os.Signal)
+				a := testApp(t, Config{DrainInterval: 10 * time.Second, DrainWait: WaitAlways}, signals)
+				release := make(chan struct{})
+				var steps []string
+				a.OnReload("one", func(ctx context.Context) error {
+					if !test.minds {
+						<-release
+						return nil
+					}
+					<-ctx.Done()
+					steps = append(steps, "reload cancelled")
+					return ctx.Err()
+				})
+				a.OnReload("behind", func(context.Context) error {
+					t.Error("a reload began while it drained")
+					return nil
+				})
+				a.OnShutdown("hook", func(context.Context) error {
+					steps = append(steps, "hook")
+					return nil
+				})
+				ended := make(chan error)
+				go func() { ended <- a.Run(context.Background()) }()
+				<-a.Reached(PhaseRunning)
+				test.by(a, signals)
+				time.Sleep(time.Second)
+				a.Stop(nil)
+				if err := <-ended; err != nil {
+					t.Error(err)
+				}
+				if got := steps[len(steps)-1]; got != "hook" || len(steps) != 1 && steps[0] != "reload cancelled" {
+					t.Errorf("happened: %v", steps)
+				}
+				if r := a.Report(); len(r.Reloads) != 1 || r.Reloads[0].Result != test.want || r.Phases[3].Duration < 10*time.Second {
+					t.Errorf("reported: %+v, %v", r.Reloads, r.Phases)
+				}
+				if err := a.Reload(context.Background()); !errors.Is(err, ErrReloadRefused) {
+					t.Errorf("a reload after the end: %v", err)
+				}
+				close(release)
+			})
+		})
+	}
+}
+
+func TestReloadReturnsWhatWentWrong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := testApp(t, Config{DrainInterval: Off}, nil)
+		boom := errors.New("boom")
+		a.OnReload("good", func(context.Context) error { return nil })
+		a.OnReload("bad", func(context.Context) error { return boom })
+		a.OnReload("panics", func(context.Context) error { panic("ouch") })
+		a.OnReload("behind", func(context.Context) error { return nil })
+		if err := a.Reload(context.Background()); !errors.Is(err, ErrReloadRefused) {
+			t.Errorf("a reload before Run: %v", err)
+		}
+		ended := make(chan error)
+		go func() { ended <- a.Run(context.Background()) }()
+		<-a.Reached(PhaseRunning)
+		err := a.Reload(context.Background())
+		var panicked *PanicError
+		if !errors.Is(err, boom) || !errors.As(err, &panicked) || !strings.Contains(err.Error(), "reload bad: boom") {
+			t.Errorf("got %v", err)
+		}
+		var got []string
+		for _, r := range a.Report().Reloads {
+			got = append(got, fmt.Sprint(r.Name, " ", r.Result))
+		}
+		if want := []string{"good ok", "bad failed", "panics panicked", "behind ok"}; !slices.Equal(got, want) {
+			t.Errorf("reported %v, want %v", got, want)
+		}
+		a.Stop(nil)
+		if err := <-ended; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+}
+
+func TestReloadWaitsForAnotherUntilItsContextEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := testApp(t, Config{DrainInterval: Off}, nil)
+		running := 0
+		a.OnReload("config", func(context.Context) error {
+			running++
+			defer func() { running-- }()
+			if running > 1 {
+				t.Error("two reloads at a time")
+			}
+			time.Sleep(time.Minute)
+			return nil
+		})
+		ended := make(chan error)
+		go func() { ended <- a.Run(context.Background()) }()
+		<-a.Reached(PhaseRunning)
+		var all sync.WaitGroup
+		for range 3 {
+			all.Go(func() {
+				if err := a.Reload(context.Background()); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if err := a.Reload(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v", err)
+		}
+		all.Wait()
+		a.Stop(nil)
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestReloadsMayBeRegisteredAtTheSameTime(t *testing.T) {
+	a := testApp(t, Config{}, nil)
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			a.OnReload(fmt.Sprint("reload ", i), func(context.Context) error { return nil })
+			a.OnDrain(fmt.Sprint("drainer ", i), DrainFunc(func(context.Context) error { return nil }))
+		})
+	}
+	all.Wait()
+	if len(a.reloads) != 8 || len(a.drainers) != 8 {
+		t.Errorf("%d reloads and %d drainers of 8 each", len(a.reloads), len(a.drainers))
+	}
+}
+
+var discard = slog.New(slog.DiscardHandler)

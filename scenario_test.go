@@ -1,0 +1,529 @@
+//go:build unix
+
+package lifecycle
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/fsm"
+	"github.com/pleme-io/lifecycle-go/worker"
+)
+
+// The scenarios. Each says on stdout what it has come to, one line each, and
+// logs to stderr.
+func init() {
+	for name, program := range map[string]func() int{
+		"service":        service,
+		"hanging hook":   hangingHook,
+		"stopped by":     stoppedBy,
+		"raise":          raise,
+		"rollback":       rollback,
+		"two apps":       twoApps,
+		"not run":        notRun,
+		"reload":         reload,
+		"log reader":     logReader,
+		"stuck":          stuck,
+		"signal context": signalContext,
+		"child fails":    childFails,
+	} {
+		scenarios[name] = program
+	}
+}
+
+// modeEnv selects a variant of a scenario.
+const modeEnv = "LIFECYCLE_TEST_MODE"
+
+func mode() string { return os.Getenv(modeEnv) }
+
+func say(format string, args ...any) { fmt.Printf(format+"\n", args...) }
+
+// scenarioApp is the App that the test has configured. It says each phase that
+// it enters.
+func scenarioApp(opts ...Option) *App {
+	var cfg Config
+	if err := json.Unmarshal([]byte(os.Getenv(configEnv)), &cfg); err != nil {
+		panic(err)
+	}
+	a, err := New(cfg, append([]Option{WithLogger(slog.New(slog.NewTextHandler(os.Stderr, nil)))}, opts...)...)
+	if err != nil {
+		panic(err)
+	}
+	return a
+}
+
+// runApp runs the App and says what comes of it.
+func runApp(ctx context.Context, a *App) int {
+	stop := a.Events().Listen(64, func(e fsm.Event) {
+		if e.Kind == KindApp {
+			say("phase %s", e.To)
+		}
+	})
+	err := a.Run(ctx)
+	stop()
+	r := a.Report()
+	say("window: %s", r.Window)
+	say("reloads: %d", len(r.Reloads))
+	for _, u := range r.Units {
+		say("unit %s", u)
+	}
+	say("result: %v", err)
+	return ExitCode(err)
+}
+
+// untilStopped is a unit that minds its context.
+func untilStopped(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+
+// sayHook is a hook that says what context it got.
+func sayHook(ctx context.Context) error {
+	_, deadline := ctx.Deadline()
+	say("hook: context alive %v, deadline %v", ctx.Err() == nil, deadline)
+	return nil
+}
+
+// sayUnit is a unit that says when it has begun and when it ends, and why.
+func sayUnit(ctx context.Context) error {
+	say("unit begins")
+	<-ctx.Done()
+	say("unit ends: %v", context.Cause(ctx))
+	return ctx.Err()
+}
+
+const freshHook = "hook: context alive true, deadline true"
+
+func service() int {
+	say("pid %d", os.Getpid())
+	a := scenarioApp().Go("work", sayUnit).OnShutdown("db", sayHook)
+	return runApp(context.Background(), a)
+}
+
+// hangForEver is where what hangs is found in a dump, once it has said so.
+func hangForEver(words string) {
+	say("%s", words)
+	for { // and not select: the runtime ends a program in which nothing can happen
+		time.Sleep(time.Hour)
+	}
+}
+
+// hangingHook never ends by itself. Its mode says what else does not work.
+func hangingHook() int {
+	var opts []Option
+	if mode() == "log" {
+		opts = append(opts, WithLogger(slog.New(slog.NewTextHandler(fullPipe(), nil))))
+	}
+	a := scenarioApp(opts...).Go("work", sayUnit).OnShutdown("stuck", func(context.Context) error {
+		hangForEver("hook begins")
+		return nil
+	})
+	if mode() == "start" {
+		a.Go("slow", func(ctx context.Context) error {
+			say("slow begins")
+			return untilStopped(ctx) // it never calls MarkStarted
+		}, WithStartCondition())
+	}
+	if mode() == "lock" { // whoever it is, and for whatever reason
+		a.Go("locker", func(context.Context) error {
+			held := make(chan struct{})
+			go func() {
+				_, _ = a.phases.Wait(context.Background(), func(Phase) bool {
+					close(held)
+					hangForEver("the phase is held")
+					return false
+				})
+			}()
+			<-held
+			a.mu.Lock()
+			hangForEver("locked")
+			return nil
+		})
+	}
+	return runApp(context.Background(), a)
+}
+
+// fullPipe is a pipe that nobody reads and that takes nothing more: a write to
+// it blocks for ever.
+func fullPipe() *os.File {
+	var fds [2]int
+	if err := syscall.Pipe(fds[:]); err != nil {
+		panic(err)
+	}
+	if err := fill(fds[1]); err != nil {
+		panic(err)
+	}
+	return os.NewFile(uintptr(fds[1]), "full pipe")
+}
+
+// fill writes to a pipe until it takes no more, and leaves it in blocking mode.
+func fill(fd int) error {
+	if err := syscall.SetNonblock(fd, true); err != nil {
+		return err
+	}
+	for size := 4096; size > 0; {
+		switch _, err := syscall.Write(fd, make([]byte, size)); {
+		case errors.Is(err, syscall.EAGAIN):
+			size /= 2
+		case err != nil && !errors.Is(err, syscall.EINTR):
+			return err
+		}
+	}
+	return syscall.SetNonblock(fd, false)
+}
+
+// stoppedBy stops for a reason that is no signal.
+func stoppedBy() int {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	a := scenarioApp()
+	a.OnShutdown("stuck", func(context.Context) error {
+		hangForEver("hook begins")
+		return nil
+	})
+	a.Go("work", func(ctx context.Context) error {
+		<-a.Reached(PhaseRunning)
+		switch mode() {
+		case "Stop":
+			a.Stop(nil)
+		case "parent":
+			cancel(errors.New("enough"))
+		case "fault":
+			return errors.New("broken")
+		}
+		return untilStopped(ctx)
+	})
+	return runApp(ctx, a)
+}
+
+// raiseNow sends SIGTERM to the process itself, once.
+var raiseNow = sync.OnceFunc(func() {
+	say("raised")
+	_ = syscall.Kill(os.Getpid(), syscall.SIGTERM)
+})
+
+// raise sends itself a signal from a piece of the user's own code.
+func raise() int {
+	var opts []Option
+	if mode() == "log handler" {
+		opts = append(opts, WithLogger(slog.New(raisingHandler{slog.NewTextHandler(os.Stderr, nil)})))
+	}
+	ctx := context.Background()
+	if mode() == "parent context" {
+		ctx = raisingContext{ctx}
+	}
+	a := scenarioApp(opts...).OnShutdown("db", sayHook)
+	switch mode() {
+	case "unit":
+		a.Go("work", func(ctx context.Context) error { raiseNow(); return untilStopped(ctx) })
+	case "actor":
+		done := make(chan struct{})
+		a.Actor("work", func() error { raiseNow(); <-done; return nil }, func(error) { close(done) })
+	case "Start":
+		a.Add(newOwnWorker("work", func() { raiseNow() }, nil))
+	case "start condition":
+		a.Go("work", func(ctx context.Context) error {
+			raiseNow()
+			<-ctx.Done()
+			MarkStarted(ctx)
+			return ctx.Err()
+		}, WithStartCondition())
+	case "probe":
+		a.Probe("db", ProbeFunc(func(context.Context) error { raiseNow(); return nil }))
+	case "listener":
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			panic(err)
+		}
+		a.Serve("http", &http.Server{}, WithListener(raisingListener{ln}))
+	}
+	return runApp(ctx, a)
+}
+
+type raisingHandler struct{ slog.Handler }
+
+func (h raisingHandler) Handle(ctx context.Context, r slog.Record) error {
+	raiseNow()
+	return h.Handler.Handle(ctx, r)
+}
+
+type raisingContext struct{ context.Context }
+
+func (c raisingContext) Err() error { raiseNow(); return c.Context.Err() }
+
+type raisingListener struct{ net.Listener }
+
+func (l raisingListener) Accept() (net.Conn, error) { raiseNow(); return l.Listener.Accept() }
+
+// ownWorker is a worker that somebody has written, with code of their own in
+// Start and State.
+type ownWorker struct {
+	worker.BaseWorker
+	inStart, inState func()
+}
+
+func newOwnWorker(name string, inStart, inState func()) *ownWorker {
+	w := &ownWorker{inStart: inStart, inState: inState}
+	w.Init("own", name)
+	return w
+}
+
+func (w *ownWorker) Start(ctx context.Context) error {
+	if err := w.Begin(ctx); err != nil {
+		return err
+	}
+	if w.inStart != nil {
+		w.inStart()
+	}
+	w.MarkRunning()
+	context.AfterFunc(ctx, func() { w.Finish(nil) })
+	return nil
+}
+
+func (w *ownWorker) Stop(ctx context.Context) error {
+	w.RequestStop(worker.ErrStopRequested)
+	select {
+	case <-w.Done():
+	case <-ctx.Done():
+		w.Kill(&AbandonedError{Name: w.Name()})
+	}
+	return nil
+}
+
+func (w *ownWorker) State() worker.State {
+	if w.inState != nil {
+		w.inState()
+	}
+	return w.BaseWorker.State()
+}
+
+// rollback does not get through its start.
+func rollback() int {
+	a := scenarioApp().OnShutdown("db", sayHook).Go("first", sayUnit)
+	switch mode() {
+	case "start condition":
+		a.Go("slow", func(ctx context.Context) error {
+			say("slow begins")
+			return untilStopped(ctx) // it never calls MarkStarted
+		}, WithStartCondition())
+	case "Start":
+		a.Add(newOwnWorker("slow", func() { hangForEver("slow begins") }, nil))
+	case "probe":
+		a.Probe("slow", ProbeFunc(func(ctx context.Context) error {
+			say("slow begins")
+			return untilStopped(ctx)
+		}), WithTimeout(time.Hour))
+	}
+	a.Go("never", func(ctx context.Context) error {
+		say("the unit behind has begun")
+		return untilStopped(ctx)
+	})
+	return runApp(context.Background(), a)
+}
+
+// twoApps runs two at the same time, and goes on after both have returned.
+func twoApps() int {
+	var running sync.WaitGroup
+	var both sync.WaitGroup
+	both.Add(2)
+	for _, name := range []string{"one", "two"} {
+		a := scenarioApp().Go("work", untilStopped).OnReload("config", func(context.Context) error { return nil })
+		running.Go(func() {
+			go func() { <-a.Reached(PhaseRunning); both.Done() }()
+			err := a.Run(context.Background())
+			say("app %s: %v, %s", name, err, a.Report().Reason)
+		})
+	}
+	both.Wait()
+	say("both are running")
+	running.Wait()
+	say("both have returned")
+	if mode() == "pipe" {
+		_, _ = io.ReadAll(os.Stdin) // ends when the reader of stdout is gone
+		say("nobody reads this")
+		return 3
+	}
+	hangForEver("hangs")
+	return 3
+}
+
+// notRun makes an App and does not run it.
+func notRun() int {
+	a := scenarioApp().Go("work", untilStopped).OnReload("config", func(context.Context) error { return nil })
+	say("made an app that is %s", a.Phase())
+	hangForEver("hangs")
+	return 3
+}
+
+// reload reloads. Each waits for a line from stdin.
+func reload() int {
+	a := scenarioApp().Go("work", sayUnit).OnShutdown("db", sayHook)
+	if mode() == "without" {
+		return runApp(context.Background(), a)
+	}
+	in := bufio.NewReader(os.Stdin)
+	var count, running atomic.Int32
+	a.OnReload("config", func(context.Context) error {
+		n := count.Add(1)
+		if running.Add(1) > 1 {
+			say("two reloads at a time")
+		}
+		defer running.Add(-1)
+		say("reload %d begins", n)
+		line, err := in.ReadString('\n')
+		if err != nil {
+			return err
+		}
+		if line = strings.TrimSpace(line); line != "ok" {
+			return errors.New(line)
+		}
+		return nil
+	})
+	if mode() == "slow start" { // until SIGUSR1
+		a.Go("slow", func(ctx context.Context) error {
+			begin := make(chan os.Signal, 1)
+			signal.Notify(begin, syscall.SIGUSR1)
+			defer signal.Stop(begin)
+			say("slow begins")
+			for len(a.reloadAsked) == 0 {
+				time.Sleep(time.Millisecond)
+			}
+			say("hangup seen")
+			<-begin
+			MarkStarted(ctx)
+			return untilStopped(ctx)
+		}, WithStartCondition())
+	}
+	a.OnReload("behind", func(context.Context) error { say("reload %d, behind", count.Load()); return nil })
+	return runApp(context.Background(), a)
+}
+
+// logReader logs to stdout. What it has to tell goes to the file that the mode
+// names.
+func logReader() int {
+	trail, err := os.OpenFile(mode(), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	if err != nil {
+		panic(err)
+	}
+	a := scenarioApp(WithLogger(slog.New(slog.NewTextHandler(os.Stdout, nil))))
+	a.Go("work", untilStopped).OnShutdown("db", func(context.Context) error {
+		_, err := os.Stdout.WriteString("is anybody there?\n")
+		_, _ = fmt.Fprintf(trail, "hook: %v\n", errors.Is(err, syscall.EPIPE))
+		return nil
+	})
+	a.Go("writer", func(ctx context.Context) error {
+		line, _ := bufio.NewReader(os.Stdin).ReadString('\n')
+		if line == "write\n" {
+			_, _ = os.Stdout.WriteString("is anybody there?\n")
+			_, _ = fmt.Fprintln(trail, "the write came back")
+		}
+		return untilStopped(ctx)
+	})
+	_, _ = fmt.Fprintln(trail, "begins")
+	err = a.Run(context.Background())
+	_, _ = fmt.Fprintf(trail, "result: %v\n", err)
+	return ExitCode(err)
+}
+
+// stuck has something in it that really keeps Run from returning.
+func stuck() int {
+	var opts []Option
+	if strings.Contains(mode(), "log") {
+		opts = append(opts, WithLogger(slog.New(slog.NewTextHandler(fullPipe(), nil))))
+	}
+	a := scenarioApp(opts...)
+	var stopping atomic.Bool
+	switch what, _, _ := strings.Cut(mode(), "+"); what {
+	case "State while it starts":
+		a.Add(newOwnWorker("wedged", nil, func() { hangForEver("ready to be stuck") }))
+		a.Go("behind", untilStopped)
+	case "State while it stops":
+		a.Add(newOwnWorker("wedged", nil, func() {
+			if stopping.Load() {
+				hangForEver("hangs")
+			}
+		}))
+		a.Go("work", func(ctx context.Context) error {
+			<-a.Reached(PhaseRunning)
+			stopping.Store(true)
+			say("ready to be stuck")
+			return untilStopped(ctx)
+		})
+	case "predicate":
+		a.Go("work", func(ctx context.Context) error {
+			<-a.Reached(PhaseRunning)
+			go func() {
+				_, _ = a.phases.Wait(ctx, func(p Phase) bool {
+					hangForEver("ready to be stuck")
+					return false
+				})
+			}()
+			return untilStopped(ctx)
+		})
+	case "HoldRestarts":
+		a.Add(holder{newOwnWorker("wedged", nil, nil)})
+		a.Go("work", func(ctx context.Context) error {
+			<-a.Reached(PhaseRunning)
+			say("ready to be stuck")
+			return untilStopped(ctx)
+		})
+	}
+	a.OnShutdown("db", sayHook)
+	err := a.Run(context.Background())
+	say("it was not stuck: %v", err)
+	return 3
+}
+
+type holder struct{ *ownWorker }
+
+func (holder) HoldRestarts() { hangForEver("hangs") }
+
+// childFails has a child whose exit status is to be its own.
+func childFails() int {
+	a := scenarioApp().OnShutdown("db", sayHook).Go("child", func(ctx context.Context) error {
+		return exec.CommandContext(ctx, "/bin/sh", "-c", "exit 42").Run()
+	})
+	return runApp(context.Background(), a)
+}
+
+// signalContext works under a SignalContext.
+func signalContext() int {
+	ctx, stop := SignalContext(context.Background())
+	switch mode() {
+	case "stop": // twice, and then signals are what they were
+		stop()
+		stop()
+		say("stopped: %v", context.Cause(ctx))
+		hangForEver("hangs")
+	case "twice at once":
+		_ = syscall.Kill(os.Getpid(), syscall.SIGTERM)
+		<-ctx.Done()
+		for range 100 { // all of it well within 250 ms
+			_ = syscall.Kill(os.Getpid(), syscall.SIGINT)
+		}
+		stop()
+		say("survived")
+		return 0
+	case "app": // as the two are used together
+		defer stop()
+		a := scenarioApp().Go("work", sayUnit).OnShutdown("db", sayHook)
+		return runApp(ctx, a)
+	}
+	say("ready")
+	<-ctx.Done()
+	say("cause: %v", context.Cause(ctx))
+	hangForEver("hangs")
+	return 3
+}

@@ -1,0 +1,123 @@
+//go:build unix
+
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/signal"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func TestSignalContextIsCancelledWithTheSignal(t *testing.T) {
+	ctx, stop := SignalContext(context.WithValue(t.Context(), envKey{}, "kept"), syscall.SIGUSR1, syscall.SIGUSR2)
+	defer stop()
+	_ = syscall.Kill(os.Getpid(), syscall.SIGUSR2)
+	<-ctx.Done()
+	var sig *SignalError
+	if !errors.As(context.Cause(ctx), &sig) || sig.Signal != syscall.SIGUSR2 || !errors.Is(ctx.Err(), context.Canceled) {
+		t.Errorf("cause %v, err %v", context.Cause(ctx), ctx.Err())
+	}
+	if ctx.Value(envKey{}) != "kept" {
+		t.Error("it has lost the parent's values")
+	}
+	stop()
+	stop()
+	if !errors.As(context.Cause(ctx), &sig) {
+		t.Errorf("after stop the cause is %v", context.Cause(ctx))
+	}
+}
+
+type envKey struct{}
+
+func TestSignalContextTakesTheNamedSignalsOnly(t *testing.T) {
+	others := make(chan os.Signal, 1) // and keeps this one from ending the test
+	signal.Notify(others, syscall.SIGUSR1)
+	defer signal.Stop(others)
+	ctx, stop := SignalContext(t.Context(), syscall.SIGUSR2)
+	defer stop()
+	_ = syscall.Kill(os.Getpid(), syscall.SIGUSR1)
+	<-others
+	if ctx.Err() != nil {
+		t.Errorf("cancelled by a signal that was not named: %v", context.Cause(ctx))
+	}
+	_ = syscall.Kill(os.Getpid(), syscall.SIGUSR2)
+	<-ctx.Done()
+}
+
+func TestSignalContextEndsWithItsParentAndByStop(t *testing.T) {
+	boom := errors.New("boom")
+	parent, cancel := context.WithCancelCause(t.Context())
+	ctx, stop := SignalContext(parent, syscall.SIGUSR1)
+	cancel(boom)
+	<-ctx.Done()
+	if context.Cause(ctx) != boom { //nolint:errorlint // the very same
+		t.Errorf("the cause is %v", context.Cause(ctx))
+	}
+	stop()
+	ctx, stop = SignalContext(parent, syscall.SIGUSR1) // it has ended already
+	if ctx.Err() == nil {
+		t.Error("not cancelled")
+	}
+	stop()
+	ctx, stop = SignalContext(t.Context(), syscall.SIGUSR1)
+	if ctx.Err() != nil {
+		t.Error("cancelled from the beginning")
+	}
+	stop()
+	stop()
+	if !errors.Is(context.Cause(ctx), context.Canceled) {
+		t.Errorf("after stop the cause is %v", context.Cause(ctx))
+	}
+}
+
+func TestSignalContextGivesSignalsBack(t *testing.T) {
+	t.Run("by stop", func(t *testing.T) {
+		p := launch(t, "signal context", Config{}, env(modeEnv, "stop"))
+		p.await("stopped: context canceled")
+		p.signal(syscall.SIGTERM)
+		p.wantKilledBy(syscall.SIGTERM)
+	})
+	t.Run("after the first", func(t *testing.T) {
+		for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
+			p := launch(t, "signal context", Config{})
+			p.await("ready")
+			p.signal(sig)
+			p.await("cause: received signal: " + sig.String())
+			ended := make(chan struct{})
+			go func() { // nobody tells when they are given back
+				defer close(ended)
+				for syscall.Kill(p.cmd.Process.Pid, sig) == nil {
+					time.Sleep(20 * time.Millisecond)
+				}
+			}()
+			p.wantKilledBy(sig)
+			<-ended
+		}
+	})
+}
+
+func TestSignalContextTakesRepeatsAsOne(t *testing.T) {
+	p := launch(t, "signal context", Config{}, env(modeEnv, "twice at once"))
+	p.wantExit(0)
+	p.says("survived")
+}
+
+func TestSignalContextAsParentOfAnApp(t *testing.T) {
+	for range 5 { // either may see it first
+		p := launch(t, "signal context", Config{DrainInterval: Off, ExitOnSignal: true}, env(modeEnv, "app"))
+		p.await("phase running")
+		p.signal(syscall.SIGTERM)
+		p.wantExit(143)
+		p.says(freshHook, "unit ends: received signal: terminated")
+	}
+}
+
+func TestExitCodeOfARealChildIsKept(t *testing.T) {
+	p := launch(t, "child fails", Config{DrainInterval: Off})
+	p.wantExit(42)
+	p.says("exit status 42", freshHook)
+}
