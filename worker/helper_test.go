@@ -37,7 +37,7 @@ func helperCommand(mode string, out *lines) *exec.Cmd {
 		panic(err)
 	}
 	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), helperEnv+"="+mode)
+	cmd.Env = append(os.Environ(), helperEnv+"="+mode, "GORACE=atexit_sleep_ms=0") // it sleeps for a second otherwise
 	if out != nil {
 		cmd.Stdout = out
 	}

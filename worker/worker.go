@@ -2,8 +2,10 @@
 // it: each is a [Worker], in one of ten statuses, that changes along one table
 // ([Transitions]) and tells every change to whoever listens.
 //
-// [Func] runs a function, [Restarter] runs one again and again. Whatever the
-// kind, four things hold:
+// [Func] runs a function, [Process] a program, [Container] a container;
+// [Restarter] runs one function again and again, and [Supervisor] keeps any number
+// of workers alive, supervisors too. [NewReaper] is for PID 1. Whatever the kind,
+// four things hold:
 //
 //   - how a life ended is decided once, by [FinalStatus], from whether it was
 //     killed, whether it was asked to stop, and its error;
