@@ -57,26 +57,17 @@ func TestFloodOfHangupsDoesNotCrowdOutAStop(t *testing.T) {
 	p, in := launchReload(t, Config{DrainInterval: Off, SignalDebounce: Off})
 	_ = in.w.Close() // each reload fails at once
 	p.await("phase running")
-	quit := make(chan struct{})
-	ended := make(chan struct{})
+	flood := make(chan struct{})
 	go func() {
-		defer close(ended)
-		for {
-			select {
-			case <-quit:
-				return
-			default:
-				_ = syscall.Kill(p.cmd.Process.Pid, syscall.SIGHUP)
-			}
+		defer close(flood)
+		for p.cmd.Process.Signal(syscall.SIGHUP) == nil { // until it has ended
 		}
 	}()
+	t.Cleanup(func() { _ = p.cmd.Process.Kill(); p.wait(); <-flood })
 	p.await("reload 3 begins")
 	p.signal(syscall.SIGTERM)
-	p.await("phase stopp")
-	close(quit)
-	<-ended
-	// Once Run has returned a hangup is what it always was, and the flood may
-	// have gone on until then.
+	// Once Run has returned a hangup is what it always was, and the flood goes on
+	// until then.
 	if s := p.wait(); s.Signaled() && s.Signal() != syscall.SIGHUP || s.Exited() && s.ExitStatus() != 0 {
 		t.Errorf("it ended with %s", p.describe())
 	}
