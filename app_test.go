@@ -80,7 +80,7 @@ func TestServerOrListenerGivenTwiceIsRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, lifecycle.Config{})
 			test.shape(r)
-			r.Go("unit", func(context.Context) error { t.Error("something was started"); return nil })
+			r.Go("unit", func(context.Context) error { t.Error("something was started"); r.Stop(nil); return nil })
 			err := r.Run(t.Context())
 			wantErr(t, err, nil, test.says...)
 			if strings.Contains(err.Error(), `unit "a": `) {
