@@ -78,6 +78,7 @@ type App struct {
 	errs     []error // refused registrations that Run returns
 	late     []error // refused registrations that came after Run had begun
 	names    map[string]bool
+	claimed  map[any]string // servers and listeners, and the unit that has each
 	units    []*unit
 	servers  []*server
 	drainers []hook

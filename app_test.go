@@ -53,6 +53,45 @@ func TestRegistrationFaultsAreCollectedAndNothingStarts(t *testing.T) {
 	})
 }
 
+type uncomparableListener struct {
+	net.Listener
+	_ []int
+}
+
+// One server, or one listener, has one owner: two would close it under each
+// other.
+func TestServerOrListenerGivenTwiceIsRefused(t *testing.T) {
+	ln := newPipeListener()
+	odd := uncomparableListener{Listener: ln}
+	web, rpc := &http.Server{}, &fakeGRPC{}
+	for name, test := range map[string]struct {
+		shape func(r *rig)
+		says  []string
+	}{
+		"an HTTP server": {func(r *rig) { r.Serve("a", web).Serve("b", web).Serve("c", web) },
+			[]string{`unit "b": its server, a *http.Server, is that of unit "a" already: give each its own`, `unit "c": its server, a *http.Server, is that of unit "a"`}},
+		"a gRPC server": {func(r *rig) { r.GRPC("a", rpc, newPipeListener(), nil).GRPC("b", rpc, newPipeListener(), nil) },
+			[]string{`unit "b": its server, a *lifecycle_test.fakeGRPC, is that of unit "a"`}},
+		"a listener": {func(r *rig) {
+			r.Serve("a", &http.Server{}, lifecycle.WithListener(ln)).Serve("b", &http.Server{}, lifecycle.WithListener(ln)).GRPC("c", rpc, ln, nil)
+		}, []string{`unit "b": its listener, a *lifecycle_test.pipeListener, is that of unit "a"`, `unit "c": its listener`}},
+		"what cannot be compared": {func(r *rig) {
+			r.Serve("a", &http.Server{}, lifecycle.WithListener(odd)).Serve("b", nil, lifecycle.WithListener(odd))
+		}, []string{`unit "b": nil where`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, lifecycle.Config{})
+			test.shape(r)
+			r.Go("unit", func(context.Context) error { t.Error("something was started"); r.Stop(nil); return nil })
+			err := r.Run(t.Context())
+			wantErr(t, err, nil, test.says...)
+			if strings.Contains(err.Error(), `unit "a": `) {
+				t.Errorf("the first one is refused too: %v", err)
+			}
+		})
+	}
+}
+
 func TestRegistrationInAndAfterRunIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, lifecycle.Config{})

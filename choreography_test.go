@@ -282,6 +282,9 @@ func TestWindowIsSkippedOnlyWhenNobodyIsThere(t *testing.T) {
 		{"nothing listens, but it is to wait always", lifecycle.Config{DrainWait: lifecycle.WaitAlways}, func(*rig) {}, 5 * time.Second},
 		{"never ready", lifecycle.Config{}, func(r *rig) { r.Probe("db", down) }, 0},
 		{"never ready, but always", lifecycle.Config{DrainWait: lifecycle.WaitAlways}, func(r *rig) { r.Probe("db", down) }, 5 * time.Second},
+		{"never ready, and a server listens", lifecycle.Config{}, func(r *rig) { serveNothing(r); r.Probe("db", down) }, 0},
+		{"never waits, and a server listens", lifecycle.Config{DrainWait: lifecycle.WaitNever}, serveNothing, 0},
+		{"ready, and a server listens", lifecycle.Config{Linger: lifecycle.Off, AcceptQuiet: lifecycle.Off}, serveNothing, 5 * time.Second},
 		{"never waits", lifecycle.Config{DrainWait: lifecycle.WaitNever}, func(*rig) {}, 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -77,7 +77,9 @@ type Config struct {
 
 	// DrainQuiet ends the window early: once no request is in flight, none has
 	// arrived for this long and every drainer has returned, but not before
-	// DrainMin. Defaults to not at all.
+	// DrainMin. RPCs of a gRPC server cannot be seen: it is quiet only when it
+	// has no open connection, which clients that keep theirs leave to the end
+	// of the window. Defaults to not at all.
 	DrainQuiet time.Duration `koanf:"drain_quiet" json:"drainQuiet"`
 
 	// DrainMin is the shortest window that DrainQuiet can make. Defaults to

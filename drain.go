@@ -160,8 +160,8 @@ func (a *App) waitWindow(ctx context.Context, drained <-chan struct{}) string {
 	}
 }
 
-// isQuiet reports whether nothing is in flight, nothing has arrived for quiet,
-// and every drainer has returned.
+// isQuiet reports whether nothing is in flight, or could be unseen, nothing has
+// arrived for quiet, and every drainer has returned.
 func (a *App) isQuiet(quiet time.Duration, drained <-chan struct{}) bool {
 	select {
 	case <-drained:
@@ -174,7 +174,7 @@ func (a *App) isQuiet(quiet time.Duration, drained <-chan struct{}) bool {
 	}
 	for _, s := range a.servers {
 		st := s.Stats()
-		if st.InFlight > 0 || st.Hijacked > 0 {
+		if st.Busy() {
 			return false
 		}
 		if st.LastArrival.After(since) {

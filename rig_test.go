@@ -196,3 +196,13 @@ func (l *pipeListener) request() error {
 	_, err := io.ReadAll(c)
 	return err
 }
+
+// draining reports whether T0 has passed.
+func draining(r *rig) bool {
+	select {
+	case <-r.Draining():
+		return true
+	default:
+		return false
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"reflect"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/httpdrain"
@@ -41,7 +42,8 @@ func WithListener(ln net.Listener) ServeOption { return func(c *serveConfig) { c
 // The context of a request is cancelled when its client goes away, when the App
 // is stopping, and for a stream (it called [Draining], accepts
 // text/event-stream, or was hijacked) at the window's end. srv is the App's
-// from here on: do not call its Shutdown or Close. Its BaseContext, ConnContext
+// from here on: do not call its Shutdown or Close, and do not give it, or its
+// listener, to another Serve, which Run would refuse. Its BaseContext, ConnContext
 // and ConnState functions are still called.
 func (a *App) Serve(name string, srv *http.Server, opts ...ServeOption) *App {
 	var c serveConfig
@@ -50,7 +52,9 @@ func (a *App) Serve(name string, srv *http.Server, opts ...ServeOption) *App {
 	}
 	return a.addUnit(name, srv == nil, false, func() worker.Worker {
 		var hopts []httpdrain.Option
+		a.claimLocked(name, "server", srv)
 		if c.ln != nil {
+			a.claimLocked(name, "listener", c.ln)
 			hopts = append(hopts, httpdrain.WithListener(c.ln))
 		}
 		return newServer(name, "http", httpdrain.New(name, srv, a.drainConfig(), hopts...), a)
@@ -74,11 +78,29 @@ type GRPCHealth interface{ Shutdown() }
 // need not import grpc. health may be nil. At T0 health says NOT_SERVING; RPCs
 // are served all through the window; after it GracefulStop lets those that run
 // finish, and Stop ends them when the in-flight slice is over. The App closes
-// the listener.
+// the listener. A server or listener that another unit has is refused by Run.
 func (a *App) GRPC(name string, srv GRPCServer, ln net.Listener, health GRPCHealth) *App {
 	return a.addUnit(name, isNil(srv) || isNil(ln), false, func() worker.Worker {
+		a.claimLocked(name, "server", srv)
+		a.claimLocked(name, "listener", ln)
 		return newServer(name, "grpc", httpdrain.NewGRPC(name, srv, ln, health, a.drainConfig()), a)
 	})
+}
+
+// claimLocked refuses a server or a listener that another unit has: each would
+// close it under the other.
+func (a *App) claimLocked(name, what string, v any) {
+	if !reflect.ValueOf(v).Comparable() {
+		return // nobody can tell
+	}
+	if owner, taken := a.claimed[v]; taken {
+		a.errs = append(a.errs, fmt.Errorf("unit %q: its %s, a %T, is that of unit %q already: give each its own", name, what, v, owner))
+		return
+	}
+	if a.claimed == nil {
+		a.claimed = make(map[any]string)
+	}
+	a.claimed[v] = name
 }
 
 func (a *App) drainConfig() httpdrain.Config {

@@ -310,6 +310,7 @@ func (g *GRPC) stop(ln *listener, graceful <-chan struct{}) error {
 // Stats returns what the server is doing now.
 func (g *GRPC) Stats() Stats {
 	st := Stats{
+		Opaque:      true,
 		Accepted:    g.tracker.accepted.Load(),
 		LastArrival: g.tracker.at(g.tracker.lastAccept.Load()),
 	}

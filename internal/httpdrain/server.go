@@ -60,7 +60,15 @@ type Stats struct {
 	Conns       int       // open connections that are not hijacked
 	Hijacked    int       // open connections that a handler took over
 	Accepted    uint64    // connections accepted since Bind
+	Opaque      bool      // requests cannot be seen: each open connection may carry one (gRPC)
 	LastArrival time.Time // when the latest request arrived (HTTP) or the latest connection was accepted (gRPC); zero before the first
+}
+
+// Busy reports whether somebody is being served, as far as can be seen: a
+// request is in flight, a connection was taken over, or one is open on which
+// requests cannot be seen.
+func (s Stats) Busy() bool {
+	return s.InFlight > 0 || s.Hijacked > 0 || s.Opaque && s.Conns > 0
 }
 
 // Option changes how a Server is made.
