@@ -3,6 +3,8 @@ package lifecycle
 import (
 	"fmt"
 	"os"
+	"os/signal"
+	"syscall"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -24,6 +26,14 @@ func TestMain(m *testing.M) {
 			os.Exit(99)
 		}
 		os.Exit(program())
+	}
+	// Whoever runs the tests may have been started by nohup or in the background
+	// of a script. A process inherits what is ignored; what is caught it gets as
+	// the default.
+	for _, sig := range []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM} {
+		if signal.Ignored(sig) {
+			signal.Notify(make(chan os.Signal, 1), sig)
+		}
 	}
 	goleak.VerifyTestMain(m)
 }
