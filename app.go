@@ -208,14 +208,8 @@ func (a *App) OnShutdown(name string, fn func(context.Context) error) *App {
 	return a
 }
 
-// register notes the name of a thing of some kind. It reports false, and keeps
-// the reason, when the thing is to be refused.
-func (a *App) register(kind, name string, missing bool) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.registerLocked(kind, name, missing)
-}
-
+// registerLocked notes the name of a thing of some kind. It reports false, and
+// keeps the reason, when the thing is to be refused.
 func (a *App) registerLocked(kind, name string, missing bool) bool {
 	switch key := kind + " " + name; {
 	case a.sealed:

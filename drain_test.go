@@ -32,7 +32,7 @@ func (g holdingGRPC) Serve(ln net.Listener) error {
 		c, err := ln.Accept()
 		if err != nil {
 			<-g.quit
-			return nil
+			return nil //nolint:nilerr // as grpc does once it was told to stop
 		}
 		go func() { _, _ = io.Copy(io.Discard, c); c.Close() }()
 	}
