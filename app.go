@@ -20,11 +20,12 @@ import (
 var ErrAlreadyRun = errors.New("app was run before")
 
 // App is the one owner of a process's life. Register what it consists of, in
-// any order and chained, then call [App.Run] once. Registering is not finished
-// business: a name that is used twice, a missing function and the like are
-// collected, and Run returns them before it starts anything.
+// any order and chained, then call [App.Run] once. What is wrong with a
+// registration, a name that is used twice or a missing function, is collected,
+// and Run returns it and starts nothing.
 //
-// All methods may be called concurrently.
+// An App is made by [New]; its zero value is of no use. All methods may be
+// called concurrently.
 type App struct {
 	cfg      Config
 	log      *slog.Logger
@@ -159,7 +160,9 @@ func New(cfg Config, opts ...Option) (*App, error) {
 	}
 	close(a.reached[PhaseCreated])
 	for _, opt := range opts {
-		opt(a)
+		if opt != nil {
+			opt(a)
+		}
 	}
 	a.mountStatusz()
 	a.errs = append(a.errs, a.mountAdmin())

@@ -298,3 +298,32 @@ func TestRegisteringHooksAgainstRun(t *testing.T) {
 		}
 	}
 }
+
+func TestStartErrorBesideAStopIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &failsWhenStopped{r: newRig(t, lifecycle.Config{})}
+		w.Init("late", "late")
+		w.r.Add(w)
+		wantErr(t, w.r.Run(t.Context()), errBoom, "unit late")
+	})
+}
+
+// failsWhenStopped is a worker that cannot start, and by then the App is asked to
+// stop.
+type failsWhenStopped struct {
+	worker.BaseWorker
+	r *rig
+}
+
+func (w *failsWhenStopped) Start(context.Context) error {
+	w.r.Stop(nil)
+	return errBoom
+}
+
+func (w *failsWhenStopped) Stop(context.Context) error { w.RequestStop(nil); return nil }
+
+func TestNilOptionsAreLeftOut(t *testing.T) {
+	if _, err := lifecycle.New(lifecycle.Config{}, nil); err != nil {
+		t.Error(err)
+	}
+}

@@ -38,7 +38,10 @@ func (a *App) start(group *errgroup.Group) bool {
 	}
 	if err != nil {
 		err = fmt.Errorf("start: %w", err)
-		a.requestStop(stopRequest{reason: err.Error(), cause: err, err: err})
+		if a.isStopping() && errors.Is(err, context.Canceled) {
+			return false // that is what the stop does to whoever was looking up a name
+		}
+		a.fail(err)
 		<-a.stopping // somebody else may have been first, and not be through yet
 	}
 	return !a.isStopping()
@@ -178,25 +181,30 @@ func (a *App) launch(u *unit, group *errgroup.Group) error {
 	u.began = time.Now()
 	u.mu.Unlock()
 	u.launched.Store(true)
-	var err error
 	if u.isFunction() {
-		err = u.Start(a.unitsCtx) // ours, and returns at once
-	} else {
-		result := make(chan error, 1) // the one send finds room, whether or not anybody still waits
-		safe.Go(u.name, func() error { return u.Start(a.unitsCtx) }, nil, func(err error) { result <- err })
-		select {
-		case err = <-result:
-		case <-a.stopping:
-			select {
-			case err = <-result: // it came together with the stop
-			default:
-			}
+		if err := u.Start(a.unitsCtx); err != nil { // ours, and returns at once
+			err = fmt.Errorf("unit %s: %w", u.name, err)
+			u.finish(err)
+			return err
 		}
-	}
-	if err != nil {
-		err = fmt.Errorf("unit %s: %w", u.name, err)
-		u.finish(err)
-		return err
+	} else {
+		u.begun = make(chan struct{})
+		result := make(chan error, 1) // the one send finds room, whether or not anybody still waits
+		safe.Go(u.name, func() error { return u.Start(a.unitsCtx) }, nil, func(err error) {
+			if err != nil {
+				err = fmt.Errorf("unit %s: %w", u.name, err)
+				u.finish(err) // here, because it may come beside a stop, or long after
+			}
+			result <- err
+			close(u.begun)
+		})
+		select {
+		case err := <-result:
+			if err != nil {
+				return err
+			}
+		case <-a.stopping:
+		}
 	}
 	group.Go(func() error {
 		a.watch(u)
@@ -250,6 +258,14 @@ func (a *App) watch(u *unit) {
 	case <-done:
 	case <-u.over: // it was given up
 		return
+	}
+	if u.begun != nil {
+		late := time.NewTimer(settle) // a Start that fails beside a stop may be about to say so
+		select {
+		case <-u.begun:
+		case <-late.C:
+		}
+		late.Stop()
 	}
 	status := u.state().Status
 	failed := err != nil || status == worker.StatusFailed || status == worker.StatusKilled

@@ -49,6 +49,7 @@ type unit struct {
 	endsApp bool // its end, also a good one, is the end of the App
 
 	launched atomic.Bool   // Start was called
+	begun    chan struct{} // closed when Start has returned; nil for our own functions
 	ended    atomic.Bool   // it is over, or was given up
 	over     chan struct{} // closed then
 	once     sync.Once
