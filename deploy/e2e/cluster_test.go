@@ -156,6 +156,19 @@ func awaitAnswer(t *testing.T, addr string) {
 		resp.Body.Close()
 		return true
 	})
+	forgetDials(t, addr)
+}
+
+// forgetDials makes the kernel forget the connections to addr that were tried
+// before kube-proxy had laid the way. It keeps them for two minutes, as not
+// translated, and a later connection from the same local port would be taken for
+// one of them: refused by this node, with three pods ready.
+func forgetDials(t *testing.T, addr string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	// Its exit status says no more than whether there were any.
+	_, _ = command(ctx, nil, "conntrack", "-D", "-p", "tcp", "--orig-port-dst", addr[len("127.0.0.1:"):])
 }
 
 // eventually asks until the answer is yes.
