@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/lifecycletest"
 )
 
 var errBoom = errors.New("boom")
@@ -149,38 +150,30 @@ func fetch(t *testing.T, url string) string {
 	return fmt.Sprint(resp.StatusCode, " ", string(body))
 }
 
-// pipeListener hands out the server's ends of pipes, for servers in a bubble.
+// pipeListener is a listener in memory, for servers in a bubble, that says when
+// it is closed.
 type pipeListener struct {
-	conns  chan net.Conn
+	*lifecycletest.Listener
 	closed chan struct{}
 	once   sync.Once
 }
 
 func newPipeListener() *pipeListener {
-	return &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
+	return &pipeListener{Listener: lifecycletest.NewListener(), closed: make(chan struct{})}
 }
 
-func (l *pipeListener) Accept() (net.Conn, error) {
-	select {
-	case c := <-l.conns:
-		return c, nil
-	case <-l.closed:
-		return nil, net.ErrClosed
-	}
+func (l *pipeListener) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return l.Listener.Close()
 }
-
-func (l *pipeListener) Close() error   { l.once.Do(func() { close(l.closed) }); return nil }
-func (l *pipeListener) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "pipe"} }
 
 // dial returns nil when the listener is closed.
 func (l *pipeListener) dial() net.Conn {
-	client, server := net.Pipe()
-	select {
-	case l.conns <- server:
-		return client
-	case <-l.closed:
+	c, err := l.Dial(context.Background())
+	if err != nil {
 		return nil
 	}
+	return c
 }
 
 // request sends one on a connection of its own and reads the answer to its end.

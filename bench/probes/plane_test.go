@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/pleme-io/lifecycle-go/bench/internal/cpu"
 	"github.com/pleme-io/lifecycle-go/bench/internal/rawhttp"
 )
 
@@ -82,22 +81,7 @@ func BenchmarkPlaneTCP(b *testing.B) {
 				b.Error(err)
 			}
 		}()
-		nc, err := net.Dial("tcp", ln.Addr().String())
-		if err != nil {
-			b.Fatal(err)
-		}
-		defer nc.Close()
-		c := rawhttp.New(nc)
-		b.ReportAllocs()
-		b.ResetTimer()
-		report := cpu.Measure(b)
-		for range b.N {
-			if err := c.Do(probeRequest); err != nil {
-				b.Fatal(err)
-			}
-		}
-		b.StopTimer()
-		report()
+		rawhttp.Bench(b, ln.Addr(), probeRequest)
 	})
 }
 

@@ -118,22 +118,7 @@ func BenchmarkRequestTCP(b *testing.B) {
 			}
 			h := new(counting)
 			defer s.serve(b, ln, &http.Server{Handler: h})()
-			nc, err := net.Dial("tcp", ln.Addr().String())
-			if err != nil {
-				b.Fatal(err)
-			}
-			defer nc.Close()
-			c := rawhttp.New(nc)
-			b.ReportAllocs()
-			b.ResetTimer()
-			report := cpu.Measure(b)
-			for range b.N {
-				if err := c.Do(request); err != nil {
-					b.Fatal(err)
-				}
-			}
-			b.StopTimer()
-			report()
+			rawhttp.Bench(b, ln.Addr(), request)
 			if n := h.served.Load(); n != int64(b.N) {
 				b.Fatalf("%d requests were served, want %d", n, b.N)
 			}
