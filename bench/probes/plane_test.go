@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/pleme-io/lifecycle-go/bench/internal/cpu"
 	"github.com/pleme-io/lifecycle-go/bench/internal/rawhttp"
 )
 
