@@ -71,26 +71,52 @@ func fetch(t *testing.T, client *http.Client, url string) string {
 }
 
 // An idle connection gets GOAWAY at GoAwayAfter, not at T0, while the server
-// goes on serving; a connection that comes later gets it with its response.
+// goes on serving; a connection that comes later gets it with its response, and
+// one that never carries a request when the window ends: told before, a client
+// would take it for a refusal.
 func TestHTTP2GoAway(t *testing.T) {
-	both(t, Config{GoAwayAfter: time.Hour}, hello, func(t *testing.T, s *Server, url string, client *http.Client) {
+	var mu sync.Mutex
+	used := map[string]bool{} // the connections that carried a request
+	serve := func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		used[r.RemoteAddr] = true
+		mu.Unlock()
+		hello(w, r)
+	}
+	usedAndOpen := func(s *Server) (n int) {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, c := range s.tracker.open() {
+			if used[c.RemoteAddr().String()] {
+				n++
+			}
+		}
+		return n
+	}
+	both(t, Config{GoAwayAfter: time.Hour, Linger: time.Hour}, serve, func(t *testing.T, s *Server, url string, client *http.Client) {
 		fetch(t, client, url)
 		s.BeginDrain(time.Now(), 2*time.Hour)
 		for range 3 {
 			fetch(t, client, url)
 		}
-		if n := s.Stats().Accepted; n != 1 {
-			t.Fatalf("%d connections before the goodbye", n)
+		if n := usedAndOpen(s); n != 1 {
+			t.Fatalf("%d connections in use before the goodbye, want 1", n)
 		}
 		s.sayGoodbye()
 		// Without streams net/http closes a second after GOAWAY.
-		eventually(t, "the idle connection is gone", func() bool { return s.Stats().Conns == 0 })
+		eventually(t, "the idle connection is gone", func() bool { return usedAndOpen(s) == 0 })
 		for range 3 {
 			if got := fetch(t, client, url); got != "hello" {
 				t.Error(got)
 			}
 		}
-		eventually(t, "later connections are gone", func() bool { return s.Stats().Conns == 0 })
+		eventually(t, "later connections are gone", func() bool { return usedAndOpen(s) == 0 })
+		// A pool may have made a connection that it did not need.
+		s.EndWindow()
+		s.LingerOpen(soon(t))
+		if n := s.Stats().Conns; n != 0 {
+			t.Errorf("%d connections are open after the window", n)
+		}
 		if cut, err := s.Shutdown(soon(t)); cut != 0 || err != nil {
 			t.Errorf("cut %d, %v", cut, err)
 		}
