@@ -76,7 +76,11 @@ func (a *App) Run(parent context.Context) error {
 		}
 		return a.finish(err)
 	}
-	defer a.notifyServiceManager()()
+	goodbye := a.notifyServiceManager()
+	defer func() {
+		a.disarmWatchdog() // all that is left is bounded, and has ended well or not
+		goodbye()
+	}()
 
 	base := context.WithValue(context.WithoutCancel(parent), appKey{}, a)
 	a.unitsCtx, a.cancelUnits = context.WithCancelCause(base)
