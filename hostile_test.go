@@ -326,4 +326,14 @@ func TestNilOptionsAreLeftOut(t *testing.T) {
 	if _, err := lifecycle.New(lifecycle.Config{}, nil); err != nil {
 		t.Error(err)
 	}
+	if err := lifecycle.NewShutdown(nil, nil).Run(t.Context(), time.Second); err != nil {
+		t.Error(err)
+	}
+	r := newRig(t, lifecycle.Config{DrainWait: lifecycle.WaitNever})
+	r.Go("u", untilCancelled, nil).Supervise("s", untilCancelled, lifecycle.DefaultBackoff(), nil)
+	r.Serve("http", &http.Server{Addr: "127.0.0.1:0"}, nil)
+	r.Actor("ends", func() error { return nil }, func(error) {})
+	if err := r.Run(t.Context()); err != nil {
+		t.Error(err)
+	}
 }

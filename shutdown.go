@@ -59,7 +59,9 @@ func NewShutdown(log *slog.Logger, opts ...ShutdownOption) *Shutdown {
 	}
 	s := &Shutdown{log: log, done: make(chan struct{})}
 	for _, opt := range opts {
-		opt(s)
+		if opt != nil {
+			opt(s)
+		}
 	}
 	return s
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/safe"
@@ -236,7 +237,10 @@ func (a *App) awaitStarted(u *unit) {
 	if w, ok := u.Worker.(interface {
 		Await(context.Context, func(worker.Status) bool) (worker.Status, error)
 	}); ok {
-		_, _ = w.Await(ctx, begun) // an error says that a stop was asked for
+		a.awaitBegun(ctx, u, func() error {
+			_, err := w.Await(ctx, begun)
+			return err
+		})
 		return
 	}
 	// A worker that keeps its own account can only be asked.
@@ -248,6 +252,27 @@ func (a *App) awaitStarted(u *unit) {
 		case <-ctx.Done():
 			return
 		}
+	}
+}
+
+// awaitBegun calls the Await of a worker, which may be anybody's: one that does
+// not mind its context does not keep a stop out, and one that panics is a start
+// that failed.
+func (a *App) awaitBegun(ctx context.Context, u *unit, await func() error) {
+	if u.isFunction() {
+		_ = await() // an error says that a stop was asked for
+		return
+	}
+	result := make(chan error, 1) // the one send finds room, whether or not anybody still waits
+	safe.Go(u.name+": Await", await, nil, func(err error) { result <- err })
+	select {
+	case err := <-result:
+		var panicked *PanicError
+		if errors.As(err, &panicked) {
+			a.fail(fmt.Errorf("unit %s: %w", u.name, err))
+			<-a.stopping // somebody else may have been first, and not be through yet
+		}
+	case <-ctx.Done():
 	}
 }
 
@@ -298,8 +323,19 @@ func (a *App) retireServers(base context.Context, end time.Time, hurried bool) {
 	for _, s := range a.servers {
 		wg.Go(func() {
 			began := time.Now()
-			// With DrainReadiness serving it is ready until here, and no longer.
-			cut, err := s.retire(ctx, hurried, func() { a.reg.setDraining(true) })
+			// Its listener, or what is behind a gRPC server's shape, may hang or
+			// panic: that must not cost the units and hooks their time.
+			var cutNow atomic.Int64
+			out := awaitFor(s.Name()+": shutdown", began, ctx.Done(), a.serverPatience()+settle, func() error {
+				// With DrainReadiness serving it is ready until here, and no longer.
+				cut, err := s.retire(ctx, hurried, func() { a.reg.setDraining(true) })
+				cutNow.Store(int64(cut))
+				return err
+			})
+			cut, err := int(cutNow.Load()), out.err
+			if out.Result == ResultAbandoned && cut == 0 {
+				cut = int(s.Stats().InFlight)
+			}
 			if err != nil {
 				a.log.Error("server retired with an error", "server", s.Name(), "took", time.Since(began), "cut", cut, "error", err)
 			} else {

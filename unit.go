@@ -34,7 +34,9 @@ func MarkStarted(ctx context.Context) { worker.MarkStarted(ctx) }
 
 func unitOptions(opts []UnitOption) (c unitConfig, w []worker.FuncOption) {
 	for _, opt := range opts {
-		opt(&c)
+		if opt != nil {
+			opt(&c)
+		}
 	}
 	if c.startCondition {
 		w = append(w, worker.WithStartCondition())
