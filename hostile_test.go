@@ -337,3 +337,41 @@ func TestNilOptionsAreLeftOut(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestNilParentIsRefused(t *testing.T) {
+	r := newRig(t, lifecycle.Config{})
+	r.Go("u", func(context.Context) error { t.Error("a unit was started"); return nil })
+	r.OnShutdown("db", func(context.Context) error { r.mark("db closed"); return nil })
+	var none context.Context
+	wantErr(t, r.Run(none), nil, "parent context is nil", "context.Background()")
+	if len(r.trail) != 1 {
+		t.Error("the hook did not run")
+	}
+	s := lifecycle.NewShutdown(nil)
+	s.Add("db", func(ctx context.Context) error { return ctx.Err() })
+	if err := s.Run(none, time.Minute); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCauseThatCannotBeReadIsAReasonToStop(t *testing.T) {
+	for name, stop := range map[string]func(*rig, context.CancelCauseFunc){
+		"of the parent": func(_ *rig, cancel context.CancelCauseFunc) { cancel(nilTyped()) },
+		"of App.Stop":   func(r *rig, _ context.CancelCauseFunc) { r.Stop(nilTyped()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				parent, cancel := context.WithCancelCause(t.Context())
+				defer cancel(nil)
+				r := newRig(t, lifecycle.Config{})
+				r.Go("u", untilCancelled)
+				r.OnShutdown("db", func(context.Context) error { r.mark("db closed"); return nil })
+				r.after(time.Second, func() { stop(r, cancel) })
+				_ = r.Run(parent)
+				if got := r.Report().Reason; !strings.Contains(got, "cannot be read") || len(r.trail) != 1 {
+					t.Errorf("reason %q, %v", got, r.trail)
+				}
+			})
+		})
+	}
+}

@@ -194,3 +194,27 @@ func ExampleShutdown() {
 	// database closed
 	// shutdown hook server: one request was cut
 }
+
+func TestMinSliceThatDoesNotFitIsAnEqualShare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := lifecycle.NewShutdown(nil, lifecycle.WithMinSlice(10*time.Second))
+		var had []time.Duration
+		for i := range 5 {
+			s.Add(fmt.Sprint(i), func(ctx context.Context) error {
+				end, _ := ctx.Deadline()
+				had = append(had, time.Until(end))
+				<-ctx.Done()
+				return nil
+			})
+		}
+		if err := s.Run(t.Context(), 30*time.Second); err != nil {
+			t.Error(err)
+		}
+		for _, d := range had {
+			if d != 6*time.Second {
+				t.Errorf("of 30 s the five hooks had %v, want 6 s each", had)
+				break
+			}
+		}
+	})
+}
