@@ -129,7 +129,7 @@ func (g *rogueGRPC) Shutdown()                { g.hang("Shutdown") }
 
 func TestGRPCMethodThatHangsIsNamedWithItsStack(t *testing.T) {
 	for mode, says := range map[string]string{
-		"Serve":        "unit grpc: grpc: did not return",
+		"Serve":        "unit grpc: did not return",
 		"GracefulStop": "grpc: GracefulStop: did not return",
 		"Stop":         "grpc: Stop: did not return",
 		"Shutdown":     "grpc: Shutdown of its health: did not return",

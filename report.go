@@ -58,7 +58,7 @@ type Outcome struct {
 	Name   string        `json:"name"`
 	Result Result        `json:"result"`
 	Took   time.Duration `json:"took"`
-	Error  string        `json:"error,omitempty"`
+	Error  string        `json:"error,omitempty"` // without the name
 	Stack  string        `json:"stack,omitempty"` // of its goroutine, when it was abandoned
 
 	err error
@@ -79,14 +79,18 @@ func outcome(name string, began time.Time, err error) Outcome {
 	default:
 		out.Result = ResultFailed
 	}
-	out.Error = err.Error()
+	out.Error = strings.TrimPrefix(err.Error(), name+": ")
 	return out
 }
+
+// maxOutcomeText bounds what the text of an error adds to the line of an outcome,
+// in bytes.
+const maxOutcomeText = 1 << 10
 
 func (o Outcome) String() string {
 	s := fmt.Sprintf("%s %s in %v", o.Name, o.Result, o.Took.Round(time.Millisecond))
 	if o.Error != "" {
-		s += " (" + o.Error + ")"
+		s += " (" + clip(o.Error, maxOutcomeText) + ")"
 	}
 	return s
 }

@@ -128,7 +128,7 @@ func (s *Shutdown) runUntil(ctx context.Context, end time.Time) error {
 		deadline := end.Add(-time.Duration(i) * slice)
 		out := s.call(ctx, hooks[i], deadline, slice)
 		if out.err != nil {
-			errs = append(errs, fmt.Errorf("shutdown hook %s: %w", out.Name, out.err))
+			errs = append(errs, about("shutdown hook", out.Name, out.err))
 		}
 		s.mu.Lock()
 		s.results = append(s.results, out)

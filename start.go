@@ -184,17 +184,14 @@ func (a *App) launch(u *unit, group *errgroup.Group) error {
 	u.launched.Store(true)
 	if u.isFunction() {
 		if err := u.Start(a.unitsCtx); err != nil { // ours, and returns at once
-			err = fmt.Errorf("unit %s: %w", u.name, err)
-			u.finish(err)
-			return err
+			return u.finish(err)
 		}
 	} else {
 		u.begun = make(chan struct{})
 		result := make(chan error, 1) // the one send finds room, whether or not anybody still waits
 		safe.Go(u.name, func() error { return u.Start(a.unitsCtx) }, nil, func(err error) {
 			if err != nil {
-				err = fmt.Errorf("unit %s: %w", u.name, err)
-				u.finish(err) // here, because it may come beside a stop, or long after
+				err = u.finish(err) // here, because it may come beside a stop, or long after
 			}
 			result <- err
 			close(u.begun)
@@ -269,7 +266,7 @@ func (a *App) awaitBegun(ctx context.Context, u *unit, await func() error) {
 	case err := <-result:
 		var panicked *PanicError
 		if errors.As(err, &panicked) {
-			a.fail(fmt.Errorf("unit %s: %w", u.name, err))
+			a.fail(about("unit", u.name, err))
 			<-a.stopping // somebody else may have been first, and not be through yet
 		}
 	case <-ctx.Done():
@@ -295,7 +292,7 @@ func (a *App) watch(u *unit) {
 	status := u.state().Status
 	failed := err != nil || status == worker.StatusFailed || status == worker.StatusKilled
 	if !failed {
-		u.finish(nil)
+		_ = u.finish(nil)
 		a.log.Info("unit ended", "unit", u.name, "status", string(status))
 		if u.endsApp {
 			a.requestStop(stopRequest{reason: "actor " + u.name + " returned"})
@@ -305,10 +302,9 @@ func (a *App) watch(u *unit) {
 	if err == nil {
 		err = u.lastErr()
 	}
-	err = fmt.Errorf("unit %s: %w", u.name, err)
-	u.finish(err)
+	named := u.finish(err)
 	a.log.Error("unit failed", "unit", u.name, "status", string(status), "error", err)
-	a.requestStop(stopRequest{reason: err.Error(), cause: err, err: err})
+	a.requestStop(stopRequest{reason: named.Error(), cause: named, err: named})
 }
 
 // retireServers takes every server out of service, all at once.
@@ -417,7 +413,7 @@ func (a *App) stopUnit(ctx context.Context, u *unit) {
 		if err == nil {
 			err = errors.New("its Stop has returned, and it has not ended")
 		}
-		u.finish(fmt.Errorf("unit %s: %w", u.name, err))
+		_ = u.finish(err)
 		return
 	}
 	if out.err == nil {
@@ -429,6 +425,6 @@ func (a *App) stopUnit(ctx context.Context, u *unit) {
 	if !errors.Is(err, out.err) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		a.further = append(a.further, fmt.Errorf("unit %s: %w", u.name, out.err))
+		a.further = append(a.further, about("unit", u.name, out.err))
 	}
 }
