@@ -94,6 +94,7 @@ type App struct {
 	drained  []Outcome
 	reloaded []Outcome
 	cut      int
+	left     []string // what was not waited for at the end
 	result   error
 }
 

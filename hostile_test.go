@@ -273,6 +273,9 @@ func TestCheckThatHangsDoesNotStretchTheStop(t *testing.T) {
 		if got := time.Since(r.began); got > 11*time.Second {
 			t.Errorf("the stop took %v", got-10*time.Second)
 		}
+		if left := r.Report().Left; len(left) != 1 || !strings.Contains(left[0], "db") {
+			t.Errorf("the report does not name the check that hangs: %q", left)
+		}
 		close(release)
 		synctest.Wait()
 	})
@@ -374,4 +377,32 @@ func TestCauseThatCannotBeReadIsAReasonToStop(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestHealthClientThatIsCutIsInTheReport(t *testing.T) {
+	release, asked := make(chan struct{}), make(chan struct{})
+	slow := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { close(asked); <-release })
+	r := newRig(t, lifecycle.Config{HealthAddr: "127.0.0.1:0", DrainWait: lifecycle.WaitNever}, lifecycle.WithMetrics(slow))
+	r.Go("u", untilCancelled)
+	over := make(chan error, 1)
+	go func() { over <- r.Run(context.Background()) }()
+	<-r.Reached(lifecycle.PhaseRunning)
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		if resp, err := http.Get("http://" + r.HealthAddr().String() + "/metrics"); err == nil {
+			resp.Body.Close()
+			t.Error("it was answered")
+		}
+	}()
+	<-asked
+	r.Stop(nil)
+	if err := <-over; err != nil {
+		t.Errorf("a scraper that is cut fails the stop: %v", err)
+	}
+	<-answered
+	if left := r.Report().Left; len(left) != 1 || !strings.Contains(left[0], "close health server") {
+		t.Errorf("the report says %q", left)
+	}
+	close(release)
 }

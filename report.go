@@ -30,6 +30,7 @@ type Report struct {
 	Reloads     []Outcome   `json:"reloads,omitempty"`
 	CutRequests int         `json:"cutRequests,omitempty"` // requests still in flight when their time was over
 	Refused     []string    `json:"refused,omitempty"`     // registrations that came too late
+	Left        []string    `json:"left,omitempty"`        // what the end did not wait for: a check that hangs, a health client that still read
 }
 
 // PhaseTime is one phase of a life and how long it lasted. The last one's
@@ -120,6 +121,7 @@ func (a *App) Report() Report {
 	for _, err := range a.late {
 		r.Refused = append(r.Refused, err.Error())
 	}
+	r.Left = append(r.Left, a.left...)
 	return r
 }
 
@@ -166,6 +168,9 @@ func (a *App) logReport() {
 	}
 	if r.CutRequests > 0 {
 		attrs = append(attrs, "cut_requests", r.CutRequests)
+	}
+	if len(r.Left) > 0 {
+		attrs = append(attrs, "left", strings.Join(r.Left, ", "))
 	}
 	if r.Error != "" {
 		a.log.Error("the app failed", append(attrs, "error", r.Error)...)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -107,14 +108,22 @@ func (a *App) closeHealth(end time.Time) {
 	ctx, cancel := context.WithDeadline(context.Background(), end)
 	defer cancel()
 	if a.health != nil {
-		if err := a.health.close(ctx); err != nil {
-			a.log.Warn("health server", "error", err)
-		}
+		a.leave(a.health.close(ctx))
 		<-a.healthEnded
 	}
-	if err := a.reg.Close(ctx); err != nil {
-		a.log.Warn("health checks", "error", err)
+	a.leave(a.reg.Close(ctx))
+}
+
+// leave notes what the end does not wait for. The stop has not failed for that:
+// nobody has asked for anything that was not done.
+func (a *App) leave(err error) {
+	if err == nil {
+		return
 	}
+	a.log.Warn("left behind at the end", "error", err)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.left = append(a.left, strings.Split(err.Error(), "\n")...) // of joined errors, each
 }
 
 // HealthAddr returns the address on which the health planes are served, nil

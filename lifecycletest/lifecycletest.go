@@ -224,6 +224,9 @@ func (a *App) WantClean() {
 	if n := a.Report().CutRequests; n > 0 {
 		a.errorf("%d requests were cut", n)
 	}
+	for _, text := range a.Report().Left {
+		a.errorf("left behind: %s", text)
+	}
 }
 
 func (a *App) patience() time.Duration {
