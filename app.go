@@ -114,7 +114,7 @@ func WithLogger(log *slog.Logger) Option {
 // WithMetrics serves h at /metrics on the health address.
 func WithMetrics(h http.Handler) Option {
 	return func(a *App) {
-		if h == nil {
+		if isNil(h) {
 			a.errs = append(a.errs, errors.New("WithMetrics: the handler is nil"))
 			return
 		}

@@ -357,6 +357,20 @@ func TestNilParentIsRefused(t *testing.T) {
 	}
 }
 
+func TestNilPointerInAnInterfaceIsNil(t *testing.T) {
+	_, err := lifecycle.New(lifecycle.Config{}, lifecycle.WithMetrics(http.HandlerFunc(nil)))
+	wantErr(t, err, nil, "WithMetrics: the handler is nil")
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, lifecycle.Config{})
+		var health *hungHealth // a nil pointer
+		r.GRPC("grpc", &fakeGRPC{quit: make(chan struct{}), events: func(string) {}}, newPipeListener(), health)
+		r.after(time.Second, func() { r.Stop(nil) })
+		if err := r.Run(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestCauseThatCannotBeReadIsAReasonToStop(t *testing.T) {
 	for name, stop := range map[string]func(*rig, context.CancelCauseFunc){
 		"of the parent": func(_ *rig, cancel context.CancelCauseFunc) { cancel(nilTyped()) },

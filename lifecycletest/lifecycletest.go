@@ -127,6 +127,9 @@ func Wrap(t TB, build func(...lifecycle.Option) (*lifecycle.App, error)) *App {
 	if err != nil {
 		t.Fatalf("lifecycletest: the App cannot be made: %v", err)
 	}
+	if app == nil {
+		t.Fatalf("lifecycletest: build has returned neither an App nor an error")
+	}
 	a.App = app
 	a.reader = app.Events().Subscribe(1 << 16)
 	t.Cleanup(a.cleanup)
