@@ -257,7 +257,7 @@ func TestSecretIsNotShown(t *testing.T) {
 			t.Errorf("shows the token: %s", s)
 		}
 	}
-	if s := fmt.Sprintf("%v %d %q", cfg.AdminToken, cfg.AdminToken, cfg.AdminToken); s != `[secret] [secret] "[secret]"` { //nolint:govet // a verb that does not fit
+	if s := fmt.Sprintf("%v %d %q", cfg.AdminToken, cfg.AdminToken, cfg.AdminToken); s != `[secret] [secret] "[secret]"` {
 		t.Errorf("shown as %s", s)
 	}
 	if lifecycle.Secret("").String() != "" {
