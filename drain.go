@@ -224,7 +224,7 @@ func (a *App) runDrainers(ctx context.Context) <-chan struct{} {
 		wg.Go(func() {
 			out := await(d.name, began, ctx.Done(), func() error { return d.fn(ctx) })
 			if out.err != nil {
-				a.log.Error("drainer failed", "drainer", d.name, "took", out.Took, "error", out.err)
+				a.log.Error("drainer failed", "drainer", d.name, "took", out.Took, "error", unnamed(d.name, out.err))
 				out.err = about("drainer", d.name, out.err)
 			} else {
 				a.log.Info("drainer done", "drainer", d.name, "took", out.Took)

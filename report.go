@@ -80,7 +80,7 @@ func outcome(name string, began time.Time, err error) Outcome {
 	default:
 		out.Result = ResultFailed
 	}
-	out.Error = strings.TrimPrefix(err.Error(), name+": ")
+	out.Error = unnamed(name, err).Error()
 	return out
 }
 

@@ -161,7 +161,7 @@ func (s *Shutdown) call(ctx context.Context, h hook, deadline time.Time, slice t
 	}
 	out := awaitFor(h.name, began, ctx.Done(), late, func() error { return h.fn(ctx) })
 	if out.err != nil {
-		s.log.Error("shutdown hook failed", "hook", h.name, "took", out.Took, "error", out.err)
+		s.log.Error("shutdown hook failed", "hook", h.name, "took", out.Took, "error", unnamed(h.name, out.err))
 	} else {
 		s.log.Info("shutdown hook done", "hook", h.name, "took", out.Took)
 	}

@@ -312,7 +312,7 @@ func (a *App) watch(u *unit) {
 		err = u.lastErr()
 	}
 	named := u.finish(err)
-	a.log.Error("unit failed", "unit", u.name, "status", string(status), "error", err)
+	a.log.Error("unit failed", "unit", u.name, "status", string(status), "error", unnamed(u.name, err))
 	a.requestStop(stopRequest{reason: named.Error(), cause: named, err: named})
 }
 

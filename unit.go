@@ -176,6 +176,22 @@ func (u *unit) outcome() Outcome {
 	return out
 }
 
+// unnamed returns err without the name in front, for where that stands beside it.
+func unnamed(name string, err error) error {
+	if text, named := strings.CutPrefix(err.Error(), name+": "); named {
+		return &unnamedError{err, text}
+	}
+	return err
+}
+
+type unnamedError struct {
+	error
+	text string
+}
+
+func (e *unnamedError) Error() string { return e.text }
+func (e *unnamedError) Unwrap() error { return e.error }
+
 // Go adds a function to run in a goroutine of its own. A nil return is fine and
 // the App goes on, also when it was the last unit; an error, a panic or a
 // runtime.Goexit stops the App.

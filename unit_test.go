@@ -493,6 +493,7 @@ func TestNamesAndLongErrorsInLogAndReport(t *testing.T) {
 		log := r.log.String()
 		for _, want := range []string{
 			`msg="unit failed" unit=poller status=Failed error=boom`,
+			`msg="unit failed" unit=cache status=Failed error="panic: oh no"`,
 			"poller failed in 1s (boom), cache panicked in 1s (panic: oh no)",
 			"(1048576 bytes)",
 		} {
