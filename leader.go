@@ -21,7 +21,8 @@ import (
 type Elector interface {
 	// Acquire asks once for the lease, or for more of it when this process has
 	// it, and returns for how long it is granted: a second or more, mostly 10
-	// to 60. 0 and no error means that another process has it. An error means that nobody knows.
+	// to 60. 0 and no error means that another process has it. An error means
+	// that nobody knows.
 	//
 	// The lease may begin at any moment between the call and the return; the
 	// time granted is counted from the call, which is the safe side. ctx ends
@@ -62,6 +63,11 @@ var ErrLeadershipLost = errors.New("leadership lost")
 // it watches [Draining] and returns. It keeps the lease until it has returned,
 // and only then the lease is released. A function that is abandoned keeps it
 // until it runs out.
+//
+// An elector that does not return, whatever its context says, is an attempt that
+// brings nothing, and is not asked again before it has. When fn ends meanwhile
+// the elector is given up, half of UnitSlice later: the end of fn is told, with
+// the elector named beside a failure, and the lease runs out by itself.
 func (a *App) Lead(name string, e Elector, fn func(context.Context) error) *App {
 	return a.addUnit(name, isNil(e) || fn == nil, false, func() worker.Worker {
 		l := &leader{elector: e, fn: fn, log: a.log, hold: make(chan struct{}),
