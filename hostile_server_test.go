@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -75,6 +77,9 @@ func rogueRun(t *testing.T, register func(*rig), stuck bool, says ...string) {
 	r.after(100*time.Millisecond, func() { r.Stop(nil) })
 	err := r.Run(t.Context())
 	wantErr(t, err, nil, says...)
+	if lines := strings.Split(err.Error(), "\n"); len(slices.Compact(slices.Sorted(slices.Values(lines)))) < len(lines) {
+		t.Errorf("it is said twice: %v", err)
+	}
 	if !inTime {
 		t.Error("the hook behind it did not run in time")
 	}

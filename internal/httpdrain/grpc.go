@@ -60,8 +60,8 @@ type GRPC struct {
 	windowEnd time.Time
 	t0        time.Time // when the health's Shutdown was called
 	told      *call     // the health's Shutdown; nil without a health
-	graceful  *call     // GracefulStop
-	stopped   *call     // Stop
+	graceful  *call     // GracefulStop; nil before it is called
+	stopped   *call     // Stop; nil before it is called
 }
 
 // call is one of a function that may never return. A nil one has not been made.
@@ -308,25 +308,31 @@ func (g *GRPC) begin() (*listener, *call) {
 	return g.ln, g.graceful
 }
 
-// stop calls Stop, once, which is harmless after GracefulStop, and closes what
-// is left.
-func (g *GRPC) stop(ln *listener) error {
+// stop calls Stop, which is harmless after GracefulStop, and closes what is
+// left. Only the first call waits, and says what hangs.
+func (g *GRPC) stop(ln *listener) (err error) {
 	g.mu.Lock()
-	if g.stopped == nil {
+	first := g.stopped == nil
+	if first {
 		g.stopped = begin(g.name+": Stop", g.srv.Stop)
 	}
 	stopped, graceful := g.stopped, g.graceful
 	g.mu.Unlock()
 	over, cancel := context.WithTimeout(context.Background(), g.cfg.Patience)
 	defer cancel()
-	err := stopped.end(over.Done(), g.cfg.Abandoned)
+	if first {
+		err = stopped.end(over.Done(), g.cfg.Abandoned)
+	}
 	if lerr := ln.Close(); lerr != nil {
 		err = errors.Join(err, fmt.Errorf("close the listener of gRPC server %q: %w", g.name, lerr))
 	}
 	for _, c := range g.tracker.open() {
 		_ = c.Close()
 	}
-	if err = errors.Join(err, graceful.end(over.Done(), g.cfg.Abandoned)); err != nil {
+	if first {
+		err = errors.Join(err, graceful.end(over.Done(), g.cfg.Abandoned))
+	}
+	if err != nil {
 		return fmt.Errorf("shut down gRPC server %q: %w", g.name, err)
 	}
 	return nil
