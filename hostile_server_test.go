@@ -70,7 +70,11 @@ func listenTCP(t *testing.T) net.Listener {
 // it was.
 func rogueRun(t *testing.T, register func(*rig), stuck bool, says ...string) {
 	t.Helper()
-	r := newRig(t, lifecycle.Config{DrainInterval: 10 * time.Millisecond, DrainWait: lifecycle.WaitAlways, ShutdownGrace: 2 * time.Second})
+	r := newRig(t, lifecycle.Config{
+		DrainInterval: 10 * time.Millisecond, DrainWait: lifecycle.WaitAlways,
+		// Most of it for the hook, which may be late on a busy machine.
+		ShutdownGrace: 6 * time.Second, Linger: 500 * time.Millisecond, UnitSlice: time.Second, HookSlice: 4 * time.Second,
+	})
 	register(r)
 	inTime := false
 	r.OnShutdown("db", func(ctx context.Context) error { inTime = ctx.Err() == nil; return nil })
