@@ -89,10 +89,12 @@ type GRPCServer interface {
 type GRPCHealth interface{ Shutdown() }
 
 // GRPC adds a gRPC server, which it knows by its shape, so that this package
-// need not import grpc. health may be nil, or a nil pointer. At T0 health says NOT_SERVING; RPCs
-// are served all through the window; after it GracefulStop lets those that run
-// finish, and Stop ends them when the in-flight slice is over. The App closes
-// the listener. A server or listener that another unit has is refused by Run.
+// need not import grpc. health may be nil, or a nil pointer. At T0 health says
+// NOT_SERVING; RPCs are served all through the window; after it GracefulStop
+// lets those that run finish, and Stop ends them when the in-flight slice is
+// over. The App closes the listener. A server or listener that another unit has
+// is refused by Run. A method that does not return (Stop waits for handlers in a
+// server with grpc.WaitForHandlers) is abandoned and named, with its stack.
 func (a *App) GRPC(name string, srv GRPCServer, ln net.Listener, health GRPCHealth) *App {
 	if isNil(health) {
 		health = nil
