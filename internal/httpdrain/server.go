@@ -156,8 +156,8 @@ func (s *Server) Name() string { return s.name }
 // It fails when the address cannot be bound, or not before ctx is done, when
 // the server is nil or was that of another Server, when it is called twice, also
 // at a time, and after Shutdown; the error has the name and the address. It keeps
-// nobody else waiting, whatever a name server takes: a Shutdown or Close meanwhile returns
-// at once, and the listener that comes of it is closed.
+// nobody else waiting, whatever a name server takes: a Shutdown or Close
+// meanwhile returns at once, and the listener that comes of it is closed.
 func (s *Server) Bind(ctx context.Context) error {
 	addr, err := s.beginBind()
 	if err != nil {
