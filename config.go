@@ -255,12 +255,36 @@ func (c Config) total() time.Duration {
 	return on(c.DrainInterval) + on(c.ShutdownGrace) + Margin
 }
 
+// ConfigError is one fault of a [Config]. [Config.Validate] and [New] join one for
+// each.
+type ConfigError struct {
+	// Fields are the names of the fields that are at fault, one, or all that a
+	// sum is made of.
+	Fields []string
+	// Problem says what is wrong and what would be right. It speaks of the
+	// fields by these names.
+	Problem string
+	// Err is what the problem was found by, if anything.
+	Err error
+}
+
+// Error is Problem behind "config: ".
+func (e *ConfigError) Error() string { return "config: " + e.Problem }
+
+// Unwrap returns Err.
+func (e *ConfigError) Unwrap() error { return e.Err }
+
 // Validate names every field that makes no sense and every sum that does not
-// add up, with what would. It looks at the Config with its defaults.
+// add up, with what would, each as a [*ConfigError], joined. It looks at the Config
+// with its defaults.
 func (c Config) Validate() error {
 	c = c.WithDefaults()
 	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("config: "+format, args...)) }
+	bad := func(fields []string, format string, args ...any) {
+		err := fmt.Errorf(format, args...)
+		errs = append(errs, &ConfigError{Fields: fields, Problem: err.Error(), Err: errors.Unwrap(err)})
+	}
+	one := func(field string) []string { return []string{field} }
 
 	for _, f := range []struct {
 		name     string
@@ -277,37 +301,37 @@ func (c Config) Validate() error {
 	} {
 		switch {
 		case f.d == Off && f.required:
-			bad("%s is off, and has to be more than 0", f.name)
+			bad(one(f.name), "%s is off, and has to be more than 0", f.name)
 		case f.d < 0 && f.d != Off:
-			bad("%s is %v, want 0 (its default), more, or Off", f.name, f.d)
+			bad(one(f.name), "%s is %v, want 0 (its default), more, or Off", f.name, f.d)
 		case f.d > longest:
-			bad("%s is %v, want at most %v", f.name, f.d, longest)
+			bad(one(f.name), "%s is %v, want at most %v", f.name, f.d, longest)
 		}
 	}
 	switch c.DrainReadiness {
 	case ReadinessDown, ReadinessServing:
 	default:
-		bad("DrainReadiness is %q, want %q or %q", c.DrainReadiness, ReadinessDown, ReadinessServing)
+		bad(one("DrainReadiness"), "DrainReadiness is %q, want %q or %q", c.DrainReadiness, ReadinessDown, ReadinessServing)
 	}
 	switch c.DrainWait {
 	case WaitAuto, WaitAlways, WaitNever:
 	default:
-		bad("DrainWait is %q, want %q, %q or %q", c.DrainWait, WaitAuto, WaitAlways, WaitNever)
+		bad(one("DrainWait"), "DrainWait is %q, want %q, %q or %q", c.DrainWait, WaitAuto, WaitAlways, WaitNever)
 	}
 	if r := c.MemoryLimitRatio; !(r >= 0 && r <= 1) { // NaN is neither
-		bad("MemoryLimitRatio is %v, want 0 (off) or more, up to 1; 0.9 is usual", r)
+		bad(one("MemoryLimitRatio"), "MemoryLimitRatio is %v, want 0 (off) or more, up to 1; 0.9 is usual", r)
 	}
 	switch {
 	case c.AdminToken != "" && c.AdminTokenFile != "":
-		bad("AdminToken and AdminTokenFile are both set, want one of them")
+		bad([]string{"AdminToken", "AdminTokenFile"}, "AdminToken and AdminTokenFile are both set, want one of them")
 	case c.AdminToken != "":
 		if err := checkToken(string(c.AdminToken)); err != nil {
-			bad("AdminToken: %w", err)
+			bad(one("AdminToken"), "AdminToken: %w", err)
 		}
 	}
 	if c.HealthAddr != HealthOff {
 		if _, _, err := net.SplitHostPort(c.HealthAddr); err != nil {
-			bad("HealthAddr is %q, want host:port, :port or %q: %w", c.HealthAddr, HealthOff, err)
+			bad(one("HealthAddr"), "HealthAddr is %q, want host:port, :port or %q: %w", c.HealthAddr, HealthOff, err)
 		}
 	}
 	if len(errs) > 0 {
@@ -315,17 +339,17 @@ func (c Config) Validate() error {
 	}
 
 	if on(c.DrainMin) > on(c.DrainInterval) {
-		bad("DrainMin (%v) is longer than the window, DrainInterval (%v)", on(c.DrainMin), on(c.DrainInterval))
+		bad([]string{"DrainMin", "DrainInterval"}, "DrainMin (%v) is longer than the window, DrainInterval (%v)", on(c.DrainMin), on(c.DrainInterval))
 	}
 	if sum := on(c.Linger) + on(c.UnitSlice) + on(c.HookSlice); sum > c.ShutdownGrace {
-		bad("Linger + UnitSlice + HookSlice is %v + %v + %v = %v, and has to fit into ShutdownGrace, which is %v",
+		bad([]string{"Linger", "UnitSlice", "HookSlice", "ShutdownGrace"}, "Linger + UnitSlice + HookSlice is %v + %v + %v = %v, and has to fit into ShutdownGrace, which is %v",
 			on(c.Linger), on(c.UnitSlice), on(c.HookSlice), sum, c.ShutdownGrace)
 	}
 	if on(c.AcceptQuiet) > on(c.Linger)/2 {
-		bad("AcceptQuiet (%v) is longer than half of Linger (%v), after which the listeners close in any case", on(c.AcceptQuiet), on(c.Linger)/2)
+		bad([]string{"AcceptQuiet", "Linger"}, "AcceptQuiet (%v) is longer than half of Linger (%v), after which the listeners close in any case", on(c.AcceptQuiet), on(c.Linger)/2)
 	}
 	if on(c.MinSlice) > on(c.HookSlice) {
-		bad("MinSlice (%v) is longer than HookSlice (%v), which all hooks share", on(c.MinSlice), on(c.HookSlice))
+		bad([]string{"MinSlice", "HookSlice"}, "MinSlice (%v) is longer than HookSlice (%v), which all hooks share", on(c.MinSlice), on(c.HookSlice))
 	}
 	for _, g := range []struct {
 		field, where string
@@ -336,7 +360,7 @@ func (c Config) Validate() error {
 		{"StartupGrace", "the startup probe's terminationGracePeriodSeconds", c.StartupGrace},
 	} {
 		if need := on(c.PreStop) + c.total(); on(g.grace) > 0 && need > g.grace {
-			bad("PreStop + DrainInterval + ShutdownGrace + margin is %v + %v + %v + %v = %v, and %s (%s) gives %v: the kubelet would kill the process before it is done; raise that or lower these",
+			bad([]string{g.field, "PreStop", "DrainInterval", "ShutdownGrace"}, "PreStop + DrainInterval + ShutdownGrace + margin is %v + %v + %v + %v = %v, and %s (%s) gives %v: the kubelet would kill the process before it is done; raise that or lower these",
 				on(c.PreStop), on(c.DrainInterval), c.ShutdownGrace, Margin, need, g.where, g.field, g.grace)
 		}
 	}
