@@ -48,7 +48,8 @@ const HealthOff = "off"
 
 // Config holds what an operator may tune. The zero value is a sound
 // configuration: every field has a default. It is a plain value; [New] copies
-// it.
+// it. A running App takes on changes of the fields with the tag reload:"live", by
+// [App.Reconfigure].
 //
 // The time that a stop may take is fixed by three of the fields:
 //
@@ -73,35 +74,35 @@ type Config struct {
 	// load balancer before it goes: the period of the readiness probe times
 	// its failure threshold, and what endpoints take to spread. Drainers run
 	// inside it. Defaults to 5 s; Off leaves no window.
-	DrainInterval time.Duration `koanf:"drain_interval" json:"drainInterval"`
+	DrainInterval time.Duration `koanf:"drain_interval" json:"drainInterval" reload:"live"`
 
 	// DrainQuiet ends the window early: once no request is in flight, none has
 	// arrived for this long and every drainer has returned, but not before
 	// DrainMin. RPCs of a gRPC server cannot be seen: it is quiet only when it
 	// has no open connection, which clients that keep theirs leave to the end
 	// of the window. Defaults to not at all.
-	DrainQuiet time.Duration `koanf:"drain_quiet" json:"drainQuiet"`
+	DrainQuiet time.Duration `koanf:"drain_quiet" json:"drainQuiet" reload:"live"`
 
 	// DrainMin is the shortest window that DrainQuiet can make. Defaults to
 	// 1 s, or to DrainInterval when that is shorter.
-	DrainMin time.Duration `koanf:"drain_min" json:"drainMin"`
+	DrainMin time.Duration `koanf:"drain_min" json:"drainMin" reload:"live"`
 
 	// DrainReadiness is what /readyz answers in the window. Defaults to "down".
-	DrainReadiness DrainReadiness `koanf:"drain_readiness" json:"drainReadiness"`
+	DrainReadiness DrainReadiness `koanf:"drain_readiness" json:"drainReadiness" reload:"live"`
 
 	// DrainWait says whether the window may be skipped. Defaults to "auto".
-	DrainWait DrainWait `koanf:"drain_wait" json:"drainWait"`
+	DrainWait DrainWait `koanf:"drain_wait" json:"drainWait" reload:"live"`
 
 	// GoAwayAfter is when, after T0, HTTP/2 connections, websockets and streams
 	// are told to go elsewhere. Earlier their clients would come back here,
 	// because endpoints still do. At most half of the window. Defaults to 1 s.
-	GoAwayAfter time.Duration `koanf:"go_away_after" json:"goAwayAfter"`
+	GoAwayAfter time.Duration `koanf:"go_away_after" json:"goAwayAfter" reload:"live"`
 
 	// AcceptQuiet is how long nothing may have connected before the listeners
 	// close, after the window. They close when half of Linger is over at the
 	// latest: a client that still connects then may be refused or reset.
 	// Defaults to 1 s, or to half of Linger when that is shorter.
-	AcceptQuiet time.Duration `koanf:"accept_quiet" json:"acceptQuiet"`
+	AcceptQuiet time.Duration `koanf:"accept_quiet" json:"acceptQuiet" reload:"live"`
 
 	// Linger is how long after the window connections that are open go on
 	// being served, so that a client that was idle all through the window does
@@ -110,26 +111,26 @@ type Config struct {
 	// connects when that is over, because endpoints spread later than
 	// DrainInterval allows for, may be refused or reset.
 	// Defaults to 5 s, or a quarter of ShutdownGrace when that is shorter.
-	Linger time.Duration `koanf:"linger" json:"linger"`
+	Linger time.Duration `koanf:"linger" json:"linger" reload:"live"`
 
 	// ShutdownGrace is what everything after the window may take together:
 	// requests in flight, units, hooks. Keep it below the pod's
 	// terminationGracePeriodSeconds. Defaults to 20 s.
-	ShutdownGrace time.Duration `koanf:"shutdown_grace" json:"shutdownGrace"`
+	ShutdownGrace time.Duration `koanf:"shutdown_grace" json:"shutdownGrace" reload:"live"`
 
 	// UnitSlice is the part of ShutdownGrace that is kept for units to return
 	// in. Defaults to 5 s, or a quarter of ShutdownGrace when that is shorter.
-	UnitSlice time.Duration `koanf:"unit_slice" json:"unitSlice"`
+	UnitSlice time.Duration `koanf:"unit_slice" json:"unitSlice" reload:"live"`
 
 	// HookSlice is the part of ShutdownGrace that is kept for shutdown hooks.
 	// Defaults to 5 s, or a quarter of ShutdownGrace when that is shorter.
-	HookSlice time.Duration `koanf:"hook_slice" json:"hookSlice"`
+	HookSlice time.Duration `koanf:"hook_slice" json:"hookSlice" reload:"live"`
 
 	// MinSlice is what each hook is sure to get, whatever the hooks before it
 	// took. Defaults to 1 s, or an equal share of HookSlice when that is
 	// shorter. With Off a hook may take all that is left, and the hooks behind
 	// it are skipped and reported.
-	MinSlice time.Duration `koanf:"min_slice" json:"minSlice"`
+	MinSlice time.Duration `koanf:"min_slice" json:"minSlice" reload:"live"`
 
 	// ProbeTimeout is the longest that a health plane takes to answer. Defaults
 	// to 900 ms: the kubelet gives up after 1 s unless told otherwise.
@@ -147,22 +148,22 @@ type Config struct {
 	// ExitOnSignal makes Run return the signal that stopped it, so that
 	// [ExitCode] gives 128+n. It is for work that runs to completion: a Job
 	// whose pod exits 0 on SIGTERM counts as complete.
-	ExitOnSignal bool `koanf:"exit_on_signal" json:"exitOnSignal"`
+	ExitOnSignal bool `koanf:"exit_on_signal" json:"exitOnSignal" reload:"live"`
 
 	// TerminationGrace is the pod's terminationGracePeriodSeconds, as the
 	// manifest has it. Declared, it is checked against the times above; the
 	// downward API does not carry it. Defaults to not declared.
-	TerminationGrace time.Duration `koanf:"termination_grace" json:"terminationGrace"`
+	TerminationGrace time.Duration `koanf:"termination_grace" json:"terminationGrace" reload:"live"`
 
 	// LivenessGrace and StartupGrace are the terminationGracePeriodSeconds of
 	// the liveness and the startup probe, which replace the pod's when that
 	// probe fails. Default to not declared.
-	LivenessGrace time.Duration `koanf:"liveness_grace" json:"livenessGrace"`
-	StartupGrace  time.Duration `koanf:"startup_grace" json:"startupGrace"`
+	LivenessGrace time.Duration `koanf:"liveness_grace" json:"livenessGrace" reload:"live"`
+	StartupGrace  time.Duration `koanf:"startup_grace" json:"startupGrace" reload:"live"`
 
 	// PreStop is the time that the pod's preStop hook takes, which the grace
 	// pays for as well. Defaults to none.
-	PreStop time.Duration `koanf:"pre_stop" json:"preStop"`
+	PreStop time.Duration `koanf:"pre_stop" json:"preStop" reload:"live"`
 
 	// TerminationLog is the file that Kubernetes reads a container's last words
 	// from. It is written when it exists and never created. Defaults to
