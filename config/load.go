@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"strings"
+	"time"
 	"unicode"
 )
 
@@ -22,6 +23,7 @@ type options struct {
 	log      *slog.Logger
 	out      io.Writer
 	section  string
+	poll     time.Duration
 }
 
 // Optional lets the file be missing, unless it was asked for by the flag -config
@@ -73,6 +75,7 @@ func newOptions(path string, opts []Option) options {
 		environ: os.Environ(),
 		log:     slog.Default(),
 		out:     os.Stderr,
+		poll:    DefaultPoll,
 	}
 	if len(os.Args) > 1 {
 		o.args = os.Args[1:]

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -21,9 +22,11 @@ type node struct {
 	children []*node // of a struct, in the order of its fields
 	elem     *node   // of a list or a map
 	secret   bool
-	off      bool // a duration for which zero means [lifecycle.Off]
-	live     bool // a running App takes on a change of it
 	usage    string
+
+	lifecycle bool // a field of lifecycle.Config, whose zeros stand for defaults
+	off       bool // a duration for which a zero that is given means [lifecycle.Off]
+	live      bool // a running App takes on a change of it
 }
 
 // schema is what the keys of a type are.
@@ -35,6 +38,33 @@ type schema struct {
 
 // isLeaf reports whether n holds a value, and no keys of its own.
 func (n *node) isLeaf() bool { return n.children == nil }
+
+// field is the key of a field of n's struct, or nil.
+func (n *node) field(name string) *node {
+	f, ok := structOf(n.typ).FieldByName(name)
+	if !ok {
+		return nil
+	}
+	for _, c := range n.children {
+		if slices.Equal(c.index, f.Index) {
+			return c
+		}
+	}
+	return nil
+}
+
+// lifecycle is the section that is a lifecycle.Config, or nil.
+func (s *schema) lifecycle() *node {
+	if s.root.typ == typeLifecycle {
+		return s.root
+	}
+	for _, n := range s.keys {
+		if structOf(n.typ) == typeLifecycle {
+			return n
+		}
+	}
+	return nil
+}
 
 var (
 	typeDuration  = reflect.TypeFor[time.Duration]()
@@ -112,9 +142,11 @@ func (s *schema) addFields(n *node, t reflect.Type, index []int, above map[refle
 		child := &node{
 			name: name, key: join(n.key, name), typ: f.Type, index: at,
 			secret: f.Type == typeSecret || f.Tag.Get("secret") == "true",
-			off:    t == typeLifecycle && f.Type == typeDuration,
-			live:   f.Tag.Get("reload") == "live",
 			usage:  f.Tag.Get("usage"),
+
+			lifecycle: t == typeLifecycle,
+			off:       t == typeLifecycle && f.Type == typeDuration,
+			live:      t == typeLifecycle && lifecycle.IsLive(f.Name),
 		}
 		for _, other := range n.children {
 			if other.name == name {

@@ -25,6 +25,7 @@ type loader struct {
 	file      string         // the file that is read, "" for none
 	asked     string         // who asked for it, when not the program
 
+	look     look      // at the file when it was read last
 	settings []Setting // of the last read that succeeded
 }
 
@@ -205,6 +206,7 @@ func (l *loader) readFile() (*source, *Fault) {
 		return spoiled(&Fault{Problem: err.Error()})
 	}
 	content, err := readFile(l.file)
+	l.look = lookAt(content, err)
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			if l.optional && l.asked == "" {

@@ -69,15 +69,11 @@ func explain(err error, n *node, settings []Setting) *Fault {
 	problem := fields.Problem
 	var from []string
 	for _, name := range fields.Fields {
-		field, ok := typeLifecycle.FieldByName(name)
-		if !ok {
+		field := n.field(name)
+		if field == nil {
 			continue
 		}
-		i := slices.IndexFunc(n.children, func(c *node) bool { return slices.Equal(c.index, field.Index) })
-		if i < 0 {
-			continue
-		}
-		key := n.children[i].key
+		key := field.key
 		problem = regexp.MustCompile(`\b`+name+`\b`).ReplaceAllString(problem, key)
 		at := slices.IndexFunc(settings, func(s Setting) bool { return s.Key == key })
 		if at < 0 {
