@@ -3,6 +3,7 @@ package config
 import (
 	"encoding"
 	"fmt"
+	"maps"
 	"math"
 	"reflect"
 	"slices"
@@ -32,12 +33,7 @@ func (d *decoder) section(v reflect.Value, n *node, raw any, key string) {
 		d.fault(key, shown(raw, n.secret), "it is a section: want keys below it")
 		return
 	}
-	names := make([]string, 0, len(tree))
-	for name := range tree {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(tree)) {
 		i := slices.IndexFunc(n.children, func(c *node) bool { return c.name == name })
 		if i < 0 {
 			d.fault(join(key, name), "", d.unknown(n, name))
@@ -111,7 +107,8 @@ func (d *decoder) collection(v reflect.Value, n *node, raw any, key string) {
 		return
 	}
 	out := reflect.MakeMapWithSize(v.Type(), len(tree))
-	for name, item := range tree {
+	for _, name := range slices.Sorted(maps.Keys(tree)) {
+		item := tree[name]
 		one := reflect.New(v.Type().Elem()).Elem()
 		d.value(one, n.elem, item, join(key, name))
 		out.SetMapIndex(reflect.ValueOf(name).Convert(v.Type().Key()), one)

@@ -173,7 +173,7 @@ func (f format) syntaxFault(content []byte, err error) *Fault {
 		fault.Err = nil // it quotes the content
 		return fault
 	}
-	fault.Problem = "the file is no " + f.name + ", or not all of it is there: " + yamlQuote.ReplaceAllString(said, "…")
+	fault.Problem = "the file is no " + f.name + ", or not all of it is there: " + strings.TrimPrefix(yamlQuote.ReplaceAllString(said, "…"), "toml: ")
 	return fault
 }
 

@@ -20,9 +20,11 @@ type Key struct {
 	// Default is what holds when nobody gives it, as a file would have it; ""
 	// when that is nothing, or the zero of its type.
 	Default string
-	// Doc says what it is for: the field's tag usage:"…", and below lifecycle
-	// the comment of the field.
+	// Doc says what it is for: the field's tag usage:"…". docs/config.md has the
+	// words for the keys of lifecycle.
 	Doc string
+	// Field is the name of the struct's field.
+	Field string
 	// Secret says that its value is never shown.
 	Secret bool
 	// Live says that a running App takes on a change of it; the keys of the
@@ -46,7 +48,7 @@ func Keys[T any](path string, opts ...Option) ([]Key, error) {
 func (l *loader) keys(v reflect.Value) []Key {
 	keys := make([]Key, 0, len(l.schema.leaves))
 	for _, n := range l.schema.leaves {
-		k := Key{Name: n.key, Env: l.envOf(n), Flag: "-" + flagOf(n), Type: typeName(n), Doc: n.usage, Secret: n.secret, Live: n.live}
+		k := Key{Name: n.key, Env: l.envOf(n), Flag: "-" + flagOf(n), Type: typeName(n), Doc: n.usage, Secret: n.secret, Live: n.live, Field: n.fieldName}
 		if field, ok := lookup(v, l.schema.root, n); ok && !field.IsZero() {
 			k.Default = render(field, n)
 		}

@@ -15,14 +15,15 @@ import (
 
 // node is one key of a configuration: a section that holds others, or a value.
 type node struct {
-	name     string // the last part of key
-	key      string // "lifecycle.drain_interval"; "" for the whole
-	typ      reflect.Type
-	index    []int   // of the field, from the struct of the section above
-	children []*node // of a struct, in the order of its fields
-	elem     *node   // of a list or a map
-	secret   bool
-	usage    string
+	name      string // the last part of key
+	key       string // "lifecycle.drain_interval"; "" for the whole
+	typ       reflect.Type
+	fieldName string
+	index     []int   // of the field, from the struct of the section above
+	children  []*node // of a struct, in the order of its fields
+	elem      *node   // of a list or a map
+	secret    bool
+	usage     string
 
 	lifecycle bool // a field of lifecycle.Config, whose zeros stand for defaults
 	off       bool // a duration for which a zero that is given means [lifecycle.Off]
@@ -140,7 +141,7 @@ func (s *schema) addFields(n *node, t reflect.Type, index []int, above map[refle
 			continue
 		}
 		child := &node{
-			name: name, key: join(n.key, name), typ: f.Type, index: at,
+			name: name, key: join(n.key, name), typ: f.Type, fieldName: f.Name, index: at,
 			secret: f.Type == typeSecret || f.Tag.Get("secret") == "true",
 			usage:  f.Tag.Get("usage"),
 
