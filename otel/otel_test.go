@@ -187,8 +187,18 @@ func TestSpansOfAWholeLife(t *testing.T) {
 				t.Error("a run has no span events")
 			}
 		}
-		if failed != 2 || stopped == 0 {
-			t.Errorf("%d runs failed and %d were stopped, want 2 and some", failed, stopped)
+		if failed != 2 || stopped != 2 {
+			t.Errorf("%d lives failed and %d were stopped, want two runs, and the last run and what restarts them", failed, stopped)
+		}
+		for _, run := range s.all["lifecycle.unit poller"] {
+			var seen []string
+			for _, e := range run.Events {
+				seen = append(seen, e.Name)
+			}
+			// One that mixes two lives up has an event twice, or none of its own.
+			if want := []string{"Starting", "Running"}; len(seen) < 3 || !slices.Equal(slices.DeleteFunc(seen[:len(seen)-1], func(s string) bool { return s == "Stopping" }), want) {
+				t.Errorf("a life went by %q", seen)
+			}
 		}
 	})
 }
