@@ -222,7 +222,9 @@ func (a *App) runDrainers(ctx context.Context) <-chan struct{} {
 	for _, d := range a.drainers {
 		began := time.Now()
 		wg.Go(func() {
+			life := step(KindDrainer, d.name, &a.events)
 			out := await(d.name, began, ctx.Done(), func() error { return d.fn(ctx) })
+			_ = life.To(out.Result, out.err)
 			if out.err != nil {
 				a.log.Error("drainer failed", "drainer", d.name, "took", out.Took, "error", unnamed(d.name, out.err))
 				out.err = about("drainer", d.name, out.err)

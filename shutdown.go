@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/internal/safe"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
@@ -26,6 +27,7 @@ type Shutdown struct {
 	log      *slog.Logger
 	minSlice time.Duration
 	now      func(string)
+	events   *eventStream // of the App; nil without one
 
 	mu      sync.Mutex // guards what follows
 	hooks   []hook
@@ -148,6 +150,7 @@ func (s *Shutdown) call(ctx context.Context, h hook, deadline time.Time, slice t
 	began := time.Now()
 	if !began.Before(deadline) {
 		s.log.Error("shutdown hook skipped: no time was left", "hook", h.name)
+		_ = fsm.MustNew(KindHook, h.name, steps, resultPending, s.events).To(ResultSkipped, ErrHookSkipped) // allowed
 		return Outcome{Name: h.name, Result: ResultSkipped, err: ErrHookSkipped}
 	}
 	if s.now != nil {
@@ -159,7 +162,9 @@ func (s *Shutdown) call(ctx context.Context, h hook, deadline time.Time, slice t
 	if slice > 0 {
 		late = min(late, slice/4) // the hook behind it pays for this
 	}
+	life := step(KindHook, h.name, s.events)
 	out := awaitFor(h.name, began, ctx.Done(), late, func() error { return h.fn(ctx) })
+	_ = life.To(out.Result, out.err)
 	if out.err != nil {
 		s.log.Error("shutdown hook failed", "hook", h.name, "took", out.Took, "error", unnamed(h.name, out.err))
 	} else {

@@ -331,7 +331,7 @@ func (a *App) retireServers(base context.Context, end time.Time, hurried bool) {
 			// Its listener, or what is behind a gRPC server's shape, may hang or
 			// panic: that must not cost the units and hooks their time.
 			var cutNow atomic.Int64
-			out := awaitFor(s.Name()+": shutdown", began, ctx.Done(), a.serverPatience()+settle, func() error {
+			out := awaitFor(s.Name()+": shutdown", began, ctx.Done(), serverPatience(a.cfg)+settle, func() error {
 				// With DrainReadiness serving it is ready until here, and no longer.
 				cut, err := s.retire(ctx, hurried, func() { a.reg.setDraining(true) })
 				cutNow.Store(int64(cut))
