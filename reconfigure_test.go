@@ -90,9 +90,9 @@ func TestReconfigureChangesNothingWhenItDoesNotFit(t *testing.T) {
 // given again is no change.
 func TestReconfigureKnowsTheTokenAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		app := lifecycletest.New(t, lifecycle.Config{AdminToken: "sesame"})
+		app := lifecycletest.New(t, lifecycle.Config{AdminToken: "open-sesame-12345"})
 		app.Start()
-		for token, want := range map[lifecycle.Secret][]string{"": nil, "sesame": nil, "other": {"AdminToken"}} {
+		for token, want := range map[lifecycle.Secret][]string{"": nil, "open-sesame-12345": nil, "something-else-678": {"AdminToken"}} {
 			cfg := app.Config()
 			cfg.AdminToken = token
 			changed, kept, err := app.Reconfigure(cfg)

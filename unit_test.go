@@ -90,7 +90,10 @@ func TestGoUnits(t *testing.T) {
 			late := errors.New("late")
 			r := newRig(t, lifecycle.Config{})
 			r.Go("late", func(ctx context.Context) error { <-ctx.Done(); return late }).
-				Go("bad", func(context.Context) error { return errBoom }).
+				Go("bad", func(context.Context) error {
+					<-r.Reached(lifecycle.PhaseRunning) // before, there is nothing to drain
+					return errBoom
+				}).
 				OnDrain("d", lifecycle.DrainFunc(func(context.Context) error { return errors.New("drain") })).
 				OnShutdown("h", func(context.Context) error { panic("hook") })
 			err := r.Run(t.Context())
