@@ -3,6 +3,8 @@ package worker_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"sync"
@@ -25,6 +27,8 @@ type engine struct {
 	frozen   map[string]bool
 	there    map[string]bool
 	env      []string
+	stopBy   string // as the image says
+	signals  []string
 	exitSoon *worker.ContainerExit // each ends at once
 }
 
@@ -41,14 +45,37 @@ func (e *engine) call(method string) error {
 	return e.fail[method]
 }
 
-func (e *engine) Create(_ context.Context, spec worker.ContainerSpec) (string, error) {
+func (e *engine) Create(_ context.Context, spec worker.ContainerSpec) (worker.Created, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if err := e.call("Create"); err != nil {
-		return "", err
+		return worker.Created{}, err
 	}
 	e.there["id1"], e.env = true, spec.Env
-	return "id1", nil
+	return worker.Created{ID: "id1", StopSignal: e.stopBy}, nil
+}
+
+// Logs has something to tell once in a second, and nothing while it is away.
+func (e *engine) Logs(ctx context.Context, id string, after time.Time, stdout, _ io.Writer) (time.Time, error) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		e.mu.Lock()
+		err, running := e.call("Logs"), e.running[id] != nil
+		e.mu.Unlock()
+		if err != nil || !running {
+			return after, err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return after, ctx.Err()
+		}
+		if _, err := fmt.Fprintln(stdout, "line"); err != nil {
+			return after, err
+		}
+		after = time.Now()
+	}
 }
 
 func (e *engine) Start(_ context.Context, id string) error {
@@ -99,6 +126,7 @@ func (e *engine) exit(id string, exit worker.ContainerExit) {
 
 func (e *engine) Signal(_ context.Context, id, name string) error {
 	e.mu.Lock()
+	e.signals = append(e.signals, name)
 	err, deaf, frozen := e.call("Signal"), e.deaf, e.frozen[id]
 	e.mu.Unlock()
 	switch {
