@@ -8,6 +8,7 @@ require (
 	github.com/moby/moby/api v1.56.1
 	github.com/moby/moby/client v0.6.2
 	github.com/pleme-io/lifecycle-go v0.0.0
+	go.uber.org/goleak v1.3.0
 )
 
 require (
