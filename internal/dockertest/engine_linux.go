@@ -65,6 +65,10 @@ func (e *Engine) socket() string          { return e.path("docker.sock") }
 // Again starts the engine after [Engine.Shutdown] or [Engine.Kill], with its
 // data as they left it.
 func (e *Engine) Again() error {
+	if len(e.named("/exec/containerd/containerd.toml")) == 0 {
+		// A containerd that nobody has waited for yet passes for alive.
+		_ = os.Remove(e.path("exec/containerd/containerd.pid"))
+	}
 	log, err := os.OpenFile(e.path("log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
@@ -101,8 +105,19 @@ func (e *Engine) Again() error {
 // unless it was started with --live-restore.
 func (e *Engine) Shutdown() error { return e.signal(syscall.SIGTERM) }
 
-// Kill ends it with SIGKILL; containers run on.
-func (e *Engine) Kill() error { return e.signal(syscall.SIGKILL) }
+// Kill ends it with SIGKILL; containers run on. It returns once the engine's
+// containerd has ended too.
+func (e *Engine) Kill() error {
+	if err := e.signal(syscall.SIGKILL); err != nil {
+		return err
+	}
+	for end := time.Now().Add(stopPatience); len(e.named("/exec/containerd/containerd.toml")) > 0; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			return fmt.Errorf("containerd did not end in %v after dockerd was killed", stopPatience)
+		}
+	}
+	return nil
+}
 
 // Freeze makes the engine deaf: it takes connections and does not answer.
 func (e *Engine) Freeze() error { return e.cmd.Process.Signal(syscall.SIGSTOP) }
@@ -137,7 +152,9 @@ func (e *Engine) Close() error {
 		}
 		err = errors.Join(err, fmt.Errorf("%d processes of containers were left", len(left)))
 	}
-	e.endShims()
+	for _, pid := range e.named("/") { // the shims of an engine that was killed, and its containerd
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+	}
 	e.unmount()
 	for _, dir := range e.cgroups() {
 		_ = os.Remove(dir)
@@ -177,17 +194,18 @@ func (e *Engine) processes() (pids []int) {
 	return pids
 }
 
-// endShims ends the processes that name the engine's folder on their command
-// line: the shims of an engine that was killed, and its containerd.
-func (e *Engine) endShims() {
+// named lists the processes that name a path below the engine's folder on their
+// command line.
+func (e *Engine) named(below string) (pids []int) {
 	entries, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, name := range entries {
 		text, _ := os.ReadFile(name)
 		var pid int
-		if _, err := fmt.Sscanf(name, "/proc/%d/cmdline", &pid); err == nil && pid != os.Getpid() && strings.Contains(string(text), e.dir+"/") {
-			_ = syscall.Kill(pid, syscall.SIGKILL)
+		if _, err := fmt.Sscanf(name, "/proc/%d/cmdline", &pid); err == nil && pid != os.Getpid() && strings.Contains(string(text), e.dir+below) {
+			pids = append(pids, pid)
 		}
 	}
+	return pids
 }
 
 // unmount takes away what the engine has mounted below its folder, inner ones
