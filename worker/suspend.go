@@ -214,12 +214,12 @@ func (s *Supervisor) Suspend(ctx context.Context) error {
 				continue
 			}
 			w, _ := c.current()
-			if statusOf(w) == StatusSuspended {
+			if w.status() == StatusSuspended {
 				continue // by somebody else
 			}
 			child, ok := w.Worker.(Suspender)
 			if !ok {
-				return notSuspendable(c.spec.Name, statusOf(w))
+				return notSuspendable(c.spec.Name, w.status())
 			}
 			if err := within(ctx, c.spec.Name, child.Suspend); err != nil {
 				if c.lives() {
@@ -272,7 +272,7 @@ func (s *Supervisor) resumeAll(ctx context.Context, children []*child) error {
 	var errs []error
 	for _, c := range children {
 		w, _ := c.current()
-		if !c.lives() || statusOf(w) != StatusSuspended {
+		if !c.lives() || w.status() != StatusSuspended {
 			continue
 		}
 		if child, ok := w.Worker.(Suspender); ok {
