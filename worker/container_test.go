@@ -297,3 +297,148 @@ func TestContainerSuspendsAndIsHandedOver(t *testing.T) {
 		}
 	}
 }
+
+// fakes runs a container on the engine in memory until it has ended, and says
+// how it did.
+func fakes(t *testing.T, e *engine, spec worker.ContainerSpec, do func(w *worker.Container), opts ...worker.ContainerOption) *worker.Container {
+	t.Helper()
+	spec.Image = "img"
+	w := worker.NewContainer("c", e, spec, opts...)
+	if err := w.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Wait()
+	do(w)
+	<-w.Done()
+	return w
+}
+
+func (e *engine) set(change func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	change()
+}
+
+func TestContainerThatWasRemoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEngine()
+		w := fakes(t, e, worker.ContainerSpec{}, func(*worker.Container) {
+			e.set(func() { e.fail["Wait"] = worker.ErrNoContainer })
+		})
+		<-w.Gone()
+		if err := w.Err(); w.Status() != worker.StatusFailed || !errors.Is(err, worker.ErrNoContainer) || !strings.Contains(err.Error(), "id1 was removed by somebody else") {
+			t.Errorf("it is %s, %v", w.Status(), err)
+		}
+	})
+}
+
+// Nothing takes the place of a container that could not be removed.
+func TestContainerThatCannotBeRemoved(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			e := newEngine()
+			e.fail["Remove"] = errBoom
+			e.exitSoon = &worker.ContainerExit{}
+			if lost { // the answer of Start, not the start
+				e.fail["Start"] = errAway
+			}
+			w := fakes(t, e, worker.ContainerSpec{}, func(*worker.Container) {})
+			if want := map[bool]worker.Status{false: worker.StatusFinished, true: worker.StatusFailed}[lost]; w.Status() != want {
+				t.Errorf("it is %s, %v, want %s", w.Status(), w.Err(), want)
+			}
+			if lost && !strings.Contains(w.Err().Error(), "remove it: boom") {
+				t.Errorf("Err() is %v", w.Err())
+			}
+			time.Sleep(time.Minute)
+			select {
+			case <-w.Gone():
+				t.Error("it is gone while its container is there")
+			default:
+			}
+			e.set(func() { delete(e.fail, "Remove") })
+			<-w.Gone()
+		})
+	}
+}
+
+func TestContainerIsAskedAsItsImageSays(t *testing.T) {
+	for _, test := range []struct {
+		image, spec, want string
+		code              int
+	}{{"", "", "SIGTERM", 143}, {"SIGQUIT", "", "SIGQUIT", 131}, {"SIGQUIT", "SIGINT", "SIGINT", 130}, {"SIGRTMIN+4", "", "SIGRTMIN+4", 0}} {
+		synctest.Test(t, func(t *testing.T) {
+			e := newEngine()
+			e.stopBy, e.code = test.image, test.code
+			w := fakes(t, e, worker.ContainerSpec{StopSignal: test.spec}, func(w *worker.Container) { stop(t, w) })
+			if w.Status() != worker.StatusStopped || !slices.Equal(e.signals, []string{test.want}) {
+				t.Errorf("it is %s, %v, after %q, want %s", w.Status(), w.Err(), e.signals, test.want)
+			}
+		})
+	}
+	w := worker.NewContainer("c", newEngine(), worker.ContainerSpec{Image: "img", StopSignal: "TERM"})
+	if err := w.Start(t.Context()); err == nil || !strings.Contains(err.Error(), `StopSignal is "TERM", want a name such as SIGTERM`) {
+		t.Errorf("Start: %v", err)
+	}
+}
+
+// stubborn is a writer that fails, or that does not return.
+type stubborn struct{ block chan struct{} }
+
+func (s stubborn) Write(b []byte) (int, error) {
+	if s.block != nil {
+		<-s.block
+		return len(b), nil
+	}
+	return 0, errBoom
+}
+
+func TestOutputThatNobodyTakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEngine()
+		w := fakes(t, e, worker.ContainerSpec{}, func(*worker.Container) {
+			time.Sleep(3 * time.Second)
+			e.exit("id1", worker.ContainerExit{})
+		}, worker.WithContainerOutput(stubborn{}, nil))
+		if err := w.Err(); w.Status() != worker.StatusFailed || !strings.Contains(err.Error(), "copy the output of container id1: boom") {
+			t.Errorf("a write that fails: it is %s, %v", w.Status(), err)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		e := newEngine()
+		block := make(chan struct{})
+		w := fakes(t, e, worker.ContainerSpec{}, func(*worker.Container) {
+			time.Sleep(3 * time.Second)
+			e.exit("id1", worker.ContainerExit{})
+		}, worker.WithContainerOutput(stubborn{block}, nil))
+		if err := w.Err(); w.Status() != worker.StatusFailed || !strings.Contains(err.Error(), "a write did not return") {
+			t.Errorf("a write that blocks: it is %s, %v", w.Status(), err)
+		}
+		if running, there := e.left(); running != 0 || there != 0 {
+			t.Error("its container is kept for the sake of the output")
+		}
+		select {
+		case <-w.Gone():
+			t.Error("it is gone while its writer has not returned")
+		default:
+		}
+		close(block)
+		<-w.Gone()
+	})
+}
+
+// An engine that cannot say whether it froze a container lets it go on.
+func TestSuspendThatIsNotAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEngine()
+		e.fail["Pause"] = context.DeadlineExceeded
+		fakes(t, e, worker.ContainerSpec{}, func(w *worker.Container) {
+			if err := w.Suspend(t.Context()); !errors.Is(err, context.DeadlineExceeded) || w.Status() != worker.StatusRunning {
+				t.Errorf("Suspend: %v, it is %s", err, w.Status())
+			}
+			if e.frozen["id1"] {
+				t.Error("it is left frozen")
+			}
+			stop(t, w)
+		})
+	})
+}
