@@ -114,7 +114,7 @@ var targets = []target{
 		of:     treeBench,
 		text:   "Restarts are faster than in both peers",
 		judge:  func(r *results) (string, verdict) { return aheadOfTrees(r, []string{"Restart/"}, processor) },
-		reason: "A function that fails at once is restarted less often in a second than in the peers. A restart here is a new worker: six changes of status, each checked and published, a wait that is seen as Pending, the exit of the one before handed to the next, and two goroutines. Nobody wants it this often: the default backoff begins with a wait that is thousands of times as long.",
+		reason: "A function that fails at once is restarted less often in a second than in the peers. A restart here is a new worker: its factory is called in a goroutine that a timeout watches, its changes of status are checked and published, and the exit of the one before is kept and handed to the next. Nobody wants it this often: the default backoff begins with a wait that is thousands of times as long.",
 	},
 	{
 		of:     treeBench,
