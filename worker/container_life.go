@@ -194,7 +194,7 @@ func (v *containerLife) bury(ctx context.Context, err error) error {
 	}
 	if v.copied != nil { // a writer that takes its time
 		v.endWith(err)
-		<-v.copied
+		_ = <-v.copied // what it says comes too late
 	}
 	if v.killed {
 		v.Kill(err)
@@ -228,7 +228,7 @@ func (c *Container) copyLogs(ctx context.Context, id string, over <-chan struct{
 			return fmt.Errorf("copy the output of container %s: %w", id, failed)
 		}
 		if final || ctx.Err() != nil || errors.Is(err, ErrNoContainer) {
-			return nil
+			return nil //nolint:nilerr // how the container fares is for Wait to say
 		}
 		if at.After(last) {
 			last = at

@@ -171,11 +171,11 @@ func (e *Engine) options(spec worker.ContainerSpec) (client.ContainerCreateOptio
 	case o.Config == nil || o.HostConfig == nil || o.Config.Labels == nil:
 		return o, errors.New("the shape took Config, HostConfig or Config.Labels away: want them to be completed, not replaced by nil")
 	case o.HostConfig.AutoRemove:
-		return o, errors.New("AutoRemove is set: want it off, the worker removes the container once it knows how it ended")
+		return o, errors.New("the shape set AutoRemove: want it off, the worker removes the container once it knows how it ended")
 	case !o.HostConfig.RestartPolicy.IsNone():
-		return o, fmt.Errorf("RestartPolicy is %q: want none, restarts are a supervisor's", o.HostConfig.RestartPolicy.Name)
+		return o, fmt.Errorf("the shape set RestartPolicy %q: want none, restarts are a supervisor's", o.HostConfig.RestartPolicy.Name)
 	case o.Config.Tty:
-		return o, errors.New("Tty is set: want it off, a worker has no terminal")
+		return o, errors.New("the shape set Tty: want it off, a worker has no terminal")
 	}
 	o.Config.Labels[LabelManaged] = e.owner
 	o.Config.Labels[LabelInstance] = rand.Text()

@@ -122,11 +122,11 @@ func TestWhatCannotBeMade(t *testing.T) {
 		"no program":     {shaped(func(o *client.ContainerCreateOptions) { o.Config.Entrypoint = []string{"/nope"} }), worker.ContainerSpec{Image: "inmate:1"}, nil, "no such file"},
 		"bad name":       {r.of(), worker.ContainerSpec{Image: "inmate:1", Name: "a b"}, nil, "Invalid container name"},
 		"bad image":      {r.of(), worker.ContainerSpec{Image: "UPPER:::"}, nil, "UPPER"},
-		"removes itself": {shaped(func(o *client.ContainerCreateOptions) { o.HostConfig.AutoRemove = true }), worker.ContainerSpec{Image: "inmate:1"}, nil, "AutoRemove is set"},
+		"removes itself": {shaped(func(o *client.ContainerCreateOptions) { o.HostConfig.AutoRemove = true }), worker.ContainerSpec{Image: "inmate:1"}, nil, "the shape set AutoRemove"},
 		"restarts itself": {shaped(func(o *client.ContainerCreateOptions) {
 			o.HostConfig.RestartPolicy = container.RestartPolicy{Name: "always"}
-		}), worker.ContainerSpec{Image: "inmate:1"}, nil, `RestartPolicy is "always"`},
-		"has a terminal": {shaped(func(o *client.ContainerCreateOptions) { o.Config.Tty = true }), worker.ContainerSpec{Image: "inmate:1"}, nil, "Tty is set"},
+		}), worker.ContainerSpec{Image: "inmate:1"}, nil, `the shape set RestartPolicy "always"`},
+		"has a terminal": {shaped(func(o *client.ContainerCreateOptions) { o.Config.Tty = true }), worker.ContainerSpec{Image: "inmate:1"}, nil, "the shape set Tty"},
 		"shaped to nil":  {shaped(func(o *client.ContainerCreateOptions) { o.Config = nil }), worker.ContainerSpec{Image: "inmate:1"}, nil, "the shape took Config"},
 	}
 	for name, test := range tests {
