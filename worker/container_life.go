@@ -46,7 +46,9 @@ type containerLife struct {
 	forced bool   // SIGKILL was sent
 	lost   bool   // it may run, for all we know
 	killed bool   // it had to be
-	copied chan error
+
+	copied  chan struct{} // closed when copying has ended; nil when nobody wants the output
+	copyErr error         // set before that
 }
 
 // run is the container's life proper.
@@ -69,8 +71,11 @@ func (v *containerLife) run(own context.Context) error {
 	copying, endCopy := context.WithCancel(after)
 	defer endCopy()
 	if v.stdout != nil || v.stderr != nil {
-		v.copied = make(chan error, 1)
-		safe.Go(v.Name(), func() error { return v.copyLogs(copying, v.id, over) }, nil, func(err error) { v.copied <- err })
+		v.copied = make(chan struct{})
+		safe.Go(v.Name(), func() error { return v.copyLogs(copying, v.id, over) }, nil, func(err error) {
+			v.copyErr = err
+			close(v.copied)
+		})
 	}
 	err := v.judge(v.end(own, ended))
 	return v.rest(endCopy, err)
@@ -194,7 +199,7 @@ func (v *containerLife) bury(ctx context.Context, err error) error {
 	}
 	if v.copied != nil { // a writer that takes its time
 		v.endWith(err)
-		_ = <-v.copied // what it says comes too late
+		<-v.copied
 	}
 	if v.killed {
 		v.Kill(err)
@@ -253,11 +258,11 @@ func (v *containerLife) rest(endCopy context.CancelFunc, err error) error {
 	for _, patience := range []time.Duration{defaultWaitDelay, engineRetry} {
 		timer := time.NewTimer(patience)
 		select {
-		case failed := <-v.copied:
+		case <-v.copied:
 			timer.Stop()
 			v.copied = nil
 			if err == nil {
-				err = failed
+				err = v.copyErr
 			}
 			return err
 		case <-timer.C:

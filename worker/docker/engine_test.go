@@ -27,6 +27,24 @@ func counted(t *testing.T, text string) (n int) {
 	return n
 }
 
+// goneOnceBack checks that a worker that has ended is gone, and its container with
+// it, once its engine is back, and not before.
+func (r rig) goneOnceBack(t *testing.T, w *worker.Container, back func() error) {
+	t.Helper()
+	select {
+	case <-w.Gone():
+		t.Error("it is gone while its container runs")
+	default:
+	}
+	if err := back(); err != nil {
+		t.Fatal(err)
+	}
+	gone(t, w)
+	if s := r.state(t, w.ID()); s != nil {
+		t.Errorf("the container is %s", s.Status)
+	}
+}
+
 // Its containers outlive an engine with --live-restore, as most are run where
 // that matters.
 func TestRestartOfTheEngineCostsNothing(t *testing.T) {
@@ -95,18 +113,7 @@ func TestEngineThatStaysAway(t *testing.T) {
 	if err := w.Err(); w.Status() != worker.StatusFailed || !strings.Contains(err.Error(), w.ID()+" may still run") {
 		t.Errorf("it is %s, %v", w.Status(), err)
 	}
-	select {
-	case <-w.Gone():
-		t.Error("it is gone while its container runs")
-	default:
-	}
-	if err := r.engine.Again(); err != nil {
-		t.Fatal(err)
-	}
-	gone(t, w)
-	if s := r.state(t, w.ID()); s != nil {
-		t.Errorf("the container is %s", s.Status)
-	}
+	r.goneOnceBack(t, w, r.engine.Again)
 }
 
 // An engine that takes connections and never answers must not hold up a Stop.
@@ -124,18 +131,7 @@ func TestEngineThatHangs(t *testing.T) {
 	if err := w.Stop(ctx); !errors.As(err, &left) || !strings.Contains(left.Where, w.ID()) || w.Status() != worker.StatusKilled {
 		t.Errorf("Stop: %v, it is %s", err, w.Status())
 	}
-	select {
-	case <-w.Gone():
-		t.Error("it is gone while its container runs")
-	default:
-	}
-	if err := r.engine.Thaw(); err != nil {
-		t.Fatal(err)
-	}
-	gone(t, w)
-	if s := r.state(t, w.ID()); s != nil {
-		t.Errorf("the container is %s", s.Status)
-	}
+	r.goneOnceBack(t, w, r.engine.Thaw)
 }
 
 // A creation that was given up must leave nothing behind.
