@@ -82,9 +82,9 @@ alone: ## each module without the workspace, as its importers get it
 
 .PHONY: cross
 cross: ## build and vet the library for macOS and Windows
-	@set -e; for os in darwin windows; do for arch in amd64 arm64; do echo "cross $$os/$$arch"; \
-		GOWORK=off CGO_ENABLED=0 GOOS=$$os GOARCH=$$arch go build ./...; done; \
-		GOWORK=off CGO_ENABLED=0 GOOS=$$os go vet ./...; done
+	@set -e; for m in . worker/docker; do for os in darwin windows; do for arch in amd64 arm64; do echo "cross $$m $$os/$$arch"; \
+		(cd $$m && GOWORK=off CGO_ENABLED=0 GOOS=$$os GOARCH=$$arch go build ./...); done; \
+		(cd $$m && GOWORK=off CGO_ENABLED=0 GOOS=$$os go vet ./...); done; done
 
 .PHONY: ci
 ci: ## everything that must pass before a merge

@@ -70,6 +70,8 @@ func (a *App) mountStatusz() {
 	}
 }
 
+var typeDrawing = []string{"text/plain; charset=utf-8"}
+
 // What a page may do: show itself. It loads nothing from anywhere.
 var statuszPolicy = []string{"default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"}
 
@@ -102,8 +104,12 @@ func (a *App) serveStatusz(w http.ResponseWriter, req *http.Request) {
 			return
 		}
 		newAnswer(http.StatusOK, typeJSON, append(body, '\n')).write(w, req)
+	case "mermaid":
+		newAnswer(http.StatusOK, typeDrawing, []byte(a.Status().tree().Mermaid())).write(w, req)
+	case "dot":
+		newAnswer(http.StatusOK, typeDrawing, []byte(a.Status().tree().DOT())).write(w, req)
 	default:
-		refuse(http.StatusBadRequest, "format is html or json").write(w, req)
+		refuse(http.StatusBadRequest, "format is html, json, mermaid or dot").write(w, req)
 	}
 }
 

@@ -35,6 +35,8 @@ h1 { font-size: 1.3rem; margin: 0 0 .25rem } h2 { font-size: 1rem; margin: 1.5re
 th, td { text-align: left; vertical-align: top; padding: .3rem .75rem .3rem 0; border-bottom: 1px solid var(--line) }
 th { font-weight: 600; white-space: nowrap } td.n { font-variant-numeric: tabular-nums; white-space: nowrap }
 td.text { overflow-wrap: anywhere; min-width: 12rem }
+svg.tree { font: 13px system-ui, sans-serif; fill: currentColor } svg.tree rect { fill: #8881; stroke: currentColor } svg.tree .said { font-size: 12px }
+svg.tree path { fill: none; stroke: var(--dim) } svg.tree g.good, svg.tree g.bad, svg.tree g.wait, svg.tree g.dim { fill: currentColor }
 .good { color: var(--good) } .bad { color: var(--bad) } .wait { color: var(--wait) } .dim { color: var(--dim) }
 </style>
 `
@@ -78,6 +80,8 @@ func renderStatus(s Status) []byte {
 		p.unit(u, s.At, 0)
 	}
 	p.end(len(s.Units))
+
+	p.picture(s.tree())
 
 	p.table("Probes", len(s.Probes), "Plane", "Check", "State", "Since", "Took", "")
 	for _, c := range s.Probes {
@@ -141,15 +145,6 @@ func (p *page) end(n int) {
 const maxTree = 32
 
 func (p *page) unit(u worker.State, now time.Time, depth int) {
-	class := "wait"
-	switch u.Status {
-	case worker.StatusRunning:
-		class = "good"
-	case worker.StatusStopped, worker.StatusFinished:
-		class = "dim"
-	case worker.StatusFailed, worker.StatusKilled:
-		class = "bad"
-	}
 	status, text := string(u.Status), strings.Join(filled(u.Reason, u.Error), "; ")
 	if u.Health != worker.HealthUnknown {
 		status += ", " + string(u.Health)
@@ -162,7 +157,7 @@ func (p *page) unit(u worker.State, now time.Time, depth int) {
 		restarts = fmt.Sprint(u.Restarts)
 	}
 	fmt.Fprintf(p, "<tr><td style=\"padding-left: %.1fem\">", float64(depth)*1.2)
-	p.put("%v<td>%v<td class=\"%v\">%v<td class=\"n\">%v<td class=\"n\">%v<td class=\"text\">%v\n", u.Name, u.Kind, class, status, ago(u.UpdatedAt, now), restarts, text)
+	p.put("%v<td>%v<td class=\"%v\">%v<td class=\"n\">%v<td class=\"n\">%v<td class=\"text\">%v\n", u.Name, u.Kind, workerClass(u), status, ago(u.UpdatedAt, now), restarts, text)
 	if depth == maxTree {
 		return
 	}

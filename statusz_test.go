@@ -3,6 +3,9 @@ package lifecycle_test
 import (
 	"context"
 	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -116,6 +119,7 @@ func TestStatuszFormats(t *testing.T) {
 		{"GET", "/statusz?format=json", "text/html", 200, "application/json"},
 		{"GET", "/statusz?format=html", "application/json", 200, "text/html"},
 		{"HEAD", "/statusz", "", 200, "text/html"},
+		{"GET", "/statusz?format=mermaid", "", 200, "text/plain"}, {"GET", "/statusz?format=dot", "application/json", 200, "text/plain"},
 		{"GET", "/statusz?format=xml", "", 400, "text/plain"}, {"GET", "/statusz?x=" + strings.Repeat("x", 5000), "", 400, "text/plain"},
 		{"POST", "/statusz", "", 405, "text/plain"}, {"GET", "/statusz/", "", 404, "text/plain"},
 	} {
@@ -139,8 +143,80 @@ func TestStatuszSurvivesAnyTree(t *testing.T) {
 	w := &endlessTree{}
 	w.Init("tree", "endless")
 	r.Add(w)
-	if rec := statusz(r.Handler(), "GET", "/statusz", ""); rec.Code != 200 || rec.Body.Len() > 1<<20 {
-		t.Errorf("%d with %d bytes", rec.Code, rec.Body.Len())
+	for _, format := range []string{"html", "json", "mermaid", "dot"} {
+		if rec := statusz(r.Handler(), "GET", "/statusz?format="+format, ""); rec.Code != 200 || rec.Body.Len() > 1<<20 {
+			t.Errorf("%s: %d with %d bytes", format, rec.Code, rec.Body.Len())
+		}
+	}
+}
+
+// A crowd is listed, and not drawn; a worker that panics is a row.
+func TestStatuszDrawsTheTree(t *testing.T) {
+	r := newRig(t, lifecycle.Config{})
+	name := r.Report().Name
+	crowd := worker.NewSupervisor("crowd", worker.SupervisorConfig{})
+	for i := range 5 {
+		if err := crowd.Add(worker.FuncSpec(fmt.Sprintf("w%d %s", i, hostile), untilCancelled)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.Add(crowd)
+	page := statusz(r.Handler(), "GET", "/statusz", "").Body.String()
+	start, end := strings.Index(page, "<svg"), strings.Index(page, "</svg>")
+	if start < 0 || end < 0 {
+		t.Fatalf("there is no picture in\n%s", page)
+	}
+	drawing := page[start : end+len("</svg>")]
+	var boxes, lines int
+	for dec := xml.NewDecoder(strings.NewReader(drawing)); ; {
+		token, err := dec.Token()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatalf("the picture is no XML: %v\n%s", err, drawing)
+		}
+		if e, ok := token.(xml.StartElement); ok {
+			switch e.Name.Local {
+			case "rect":
+				boxes++
+			case "path":
+				lines++
+			case "script":
+				t.Error("a name became markup")
+			}
+		}
+	}
+	if boxes != 7 || lines != 6 || !strings.Contains(drawing, ">"+name+"<") || !strings.Contains(drawing, ">Created<") {
+		t.Errorf("%d boxes and %d lines in\n%s", boxes, lines, drawing)
+	}
+	if text := statusz(r.Handler(), "GET", "/statusz?format=mermaid", "").Body.String(); !strings.HasPrefix(text, "flowchart TD\n") || !strings.Contains(text, "n0 --> n1") || !strings.Contains(text, name+"<br/>app") {
+		t.Errorf("Mermaid:\n%s", text)
+	}
+	for i := range 400 {
+		if err := crowd.Add(worker.FuncSpec(fmt.Sprint("more", i), untilCancelled)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	page = statusz(r.Handler(), "GET", "/statusz", "").Body.String()
+	if strings.Contains(page, "<svg") || !strings.Contains(page, "too many for a picture") || !strings.Contains(page, "more399") {
+		t.Error("a crowd is drawn, or not listed")
+	}
+}
+
+type rudeState struct{ worker.BaseWorker }
+
+func (*rudeState) Start(context.Context) error { return nil }
+func (*rudeState) Stop(context.Context) error  { return nil }
+func (*rudeState) State() worker.State         { panic(errBoom) }
+
+func TestStatuszSurvivesAStateThatPanics(t *testing.T) {
+	r := newRig(t, lifecycle.Config{})
+	w := &rudeState{}
+	w.Init("rude", "rude")
+	r.Add(w)
+	if rec := statusz(r.Handler(), "GET", "/statusz", ""); rec.Code != 200 || !strings.Contains(rec.Body.String(), "State: panic: boom") {
+		t.Errorf("%d\n%s", rec.Code, rec.Body)
 	}
 }
 

@@ -16,6 +16,7 @@ func TestConventions(t *testing.T) {
 			{Path: "units"},
 			{Path: "serving"},
 			{Path: "stop"},
+			{Path: "workers"},
 			{Path: "internal/..."},
 			{Path: "cmd/benchdoc", Imports: []string{"golang.org/x/perf"}, Brings: []string{"..."}},
 		},
@@ -28,6 +29,7 @@ func TestConventions(t *testing.T) {
 			{Module: "github.com/go-logr/logr", TestOnly: true}, // silences controller-runtime
 			{Module: "github.com/oklog/run", TestOnly: true},
 			{Module: "github.com/thejerf/suture/v4", TestOnly: true},
+			{Module: "github.com/aretw0/lifecycle", TestOnly: true},
 			{Module: "go.uber.org/fx", TestOnly: true},
 			{Module: "golang.org/x/sync", TestOnly: true},
 			{Module: "go.uber.org/goleak", TestOnly: true},

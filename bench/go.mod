@@ -6,6 +6,7 @@ go 1.26.0
 require (
 	github.com/AppsFlyer/go-sundheit v0.6.0
 	github.com/alexliesenfeld/health v0.8.0
+	github.com/aretw0/lifecycle v1.5.1
 	github.com/go-logr/logr v1.4.3
 	github.com/hellofresh/health-go/v5 v5.5.4
 	github.com/oklog/run v1.2.0
@@ -20,7 +21,11 @@ require (
 
 require (
 	github.com/aclements/go-moremath v0.0.0-20210112150236-f10218a38794 // indirect
+	github.com/aretw0/introspection v0.1.3 // indirect
+	github.com/aretw0/procio v0.1.2 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
+	github.com/fsnotify/fsnotify v1.9.0 // indirect
+	github.com/google/uuid v1.6.0 // indirect
 	github.com/pkg/errors v0.9.1 // indirect
 	github.com/stretchr/objx v0.5.3 // indirect
 	go.opentelemetry.io/otel v1.44.0 // indirect
@@ -29,6 +34,7 @@ require (
 	go.uber.org/multierr v1.11.0 // indirect
 	go.uber.org/zap v1.27.1 // indirect
 	golang.org/x/sys v0.48.0 // indirect
+	golang.org/x/term v0.45.0 // indirect
 	k8s.io/apimachinery v0.37.0 // indirect
 )
 

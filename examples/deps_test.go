@@ -14,11 +14,13 @@ func TestConventions(t *testing.T) {
 			{Path: "service", Imports: []string{
 				".", "./config", "./metrics", "github.com/coder/websocket", "github.com/prometheus/client_golang", "modernc.org/sqlite",
 			}, Brings: []string{"..."}},
-			{Path: "tree", Imports: []string{".", "./worker"}, Brings: []string{"golang.org/x/sync"}},
+			{Path: "tree", Imports: []string{".", "./worker", "./worker/docker", "github.com/moby/moby/client"}, Brings: []string{"..."}},
 			{Path: "handover", Imports: []string{".", "./worker"}, Brings: []string{"golang.org/x/sync"}},
 		},
 		Requires: []conventions.Require{
 			{Module: "github.com/pleme-io/lifecycle-go"},
+			{Module: "github.com/pleme-io/lifecycle-go/worker/docker"},
+			{Module: "github.com/moby/moby/client"},
 			{Module: "github.com/coder/websocket"},
 			{Module: "github.com/prometheus/client_golang"},
 			{Module: "modernc.org/sqlite"},

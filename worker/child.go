@@ -36,10 +36,6 @@ type child struct {
 	removed  []func(error)
 }
 
-// instance tells one worker from the next. Workers themselves need not be
-// comparable.
-type instance struct{ Worker }
-
 // startOp is one start, from the factory's call to Running.
 type startOp struct {
 	goid   atomic.Uint64
@@ -47,17 +43,6 @@ type startOp struct {
 	cancel context.CancelFunc // ends the wait for Running
 	late   bool               // guarded by s.mu: it must start nothing any more
 	ending bool               // the loop's: it waits for the end of this
-}
-
-// statusOf does without a whole State where it can.
-func statusOf(w Worker) Status {
-	if i, ok := w.(*instance); ok {
-		w = i.Worker
-	}
-	if b, ok := w.(interface{ Status() Status }); ok {
-		return b.Status()
-	}
-	return w.State().Status
 }
 
 // current returns the instance, and what is pending in its place. A start may
@@ -73,7 +58,7 @@ func (c *child) lives() bool {
 	c.s.mu.Lock()
 	w, lost := c.w, c.lost
 	c.s.mu.Unlock()
-	return w != nil && !lost && !statusOf(w).Terminal()
+	return w != nil && !lost && !w.status().Terminal()
 }
 
 func (c *child) state() State {
@@ -85,7 +70,7 @@ func (c *child) state() State {
 	case held != nil:
 		state = held.State()
 	case w != nil:
-		state = w.State()
+		state = w.state(c.spec.Name)
 	default:
 		state = State{Name: c.spec.Name, Status: StatusCreated}
 	}
@@ -142,7 +127,11 @@ func (s *Supervisor) start(c *child) {
 		case w.Name() != c.spec.Name:
 			return fmt.Errorf("make %s: New returned a worker named %q, want the name it was given", c.spec.Name, w.Name())
 		}
-		if !s.adopt(c, op, w) {
+		i, err := newInstance(w)
+		if err != nil {
+			return fmt.Errorf("make %s: %w", c.spec.Name, err)
+		}
+		if !s.adopt(c, op, i) {
 			ctx, cancel := context.WithTimeout(context.Background(), defaultStopTimeout)
 			defer cancel()
 			return errors.Join(errAbandonedStart, w.Stop(ctx)) // it was never started
@@ -152,7 +141,7 @@ func (s *Supervisor) start(c *child) {
 		}
 		if a, ok := w.(interface {
 			Await(context.Context, func(Status) bool) (Status, error)
-		}); ok && statusOf(w) == StatusStarting {
+		}); ok && i.status() == StatusStarting {
 			_, _ = a.Await(wait, func(st Status) bool { return st != StatusStarting })
 		}
 		return nil
@@ -163,26 +152,25 @@ func (s *Supervisor) start(c *child) {
 	})
 }
 
-// adopt puts w in its place before it is started. It reports false when the
+// adopt puts an instance in its place before it is started. It reports false when the
 // start was given up meanwhile.
-func (s *Supervisor) adopt(c *child, op *startOp, w Worker) bool {
+func (s *Supervisor) adopt(c *child, op *startOp, i *instance) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if op.late {
 		return false
 	}
-	i := &instance{w}
 	c.w, c.held, c.lost = i, nil, false
-	if p, ok := w.(interface{ PublishTo(*fsm.Dispatcher) }); ok {
-		p.PublishTo(&s.events)
+	if p, ok := i.Worker.(interface{ PublishTo(*fsm.Dispatcher) }); ok {
+		i.tell("PublishTo", func() { p.PublishTo(&s.events) })
 	}
-	if b, ok := w.(interface{ hookEnd(func()) }); ok {
+	if b, ok := i.Worker.(interface{ hookEnd(func()) }); ok {
 		b.hookEnd(func() { s.box.post(func() { s.noticed(c, i) }) })
 		return true
 	}
 	go func() { // a worker of somebody else's making; it ends, or the supervisor does
 		select {
-		case <-w.Done():
+		case <-i.done:
 			s.box.post(func() { s.noticed(c, i) })
 		case <-s.Gone():
 		}
@@ -293,20 +281,20 @@ func (s *Supervisor) decide(c *child) {
 		return
 	}
 	c.decided = true
-	status, err := statusOf(c.w), c.w.Err()
+	status, err := c.w.status(), c.w.err()
 	s.recordExit(c)
 	s.consider(c, status, err)
 }
 
 // recordExit notes how c's instance ended.
 func (s *Supervisor) recordExit(c *child) {
-	status, err := statusOf(c.w), c.w.Err()
+	status, err := c.w.status(), c.w.err()
 	exit := &Exit{Status: status, At: time.Now()}
 	if err != nil {
 		exit.Error, exit.Code = err.Error(), -1
 	}
 	if _, isFunc := c.w.Worker.(*Func); !isFunc {
-		if own := c.w.State().Exit; own != nil {
+		if own := c.w.state(c.spec.Name).Exit; own != nil {
 			exit = own
 		}
 	}
@@ -377,16 +365,16 @@ func (s *Supervisor) stopped(c *child, w *instance, err error) {
 	if now, _ := c.current(); now != w {
 		return
 	}
-	if !statusOf(w).Terminal() && !c.lost {
+	if !w.status().Terminal() && !c.lost {
 		s.leaveBehind(c, w, errors.Join(&AbandonedError{Name: c.spec.Name, Where: "its Stop, which returned before it had ended"}, err))
 	}
-	if c.lost && statusOf(w).Terminal() {
+	if c.lost && w.status().Terminal() {
 		s.exorcise(w)
 	}
 	if c.stopping > 0 {
 		return
 	}
-	if statusOf(w).Terminal() && !c.decided {
+	if w.status().Terminal() && !c.decided {
 		c.decided = true
 		s.recordExit(c)
 	}

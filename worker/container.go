@@ -4,48 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"io"
 	"sync"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/safe"
 )
-
-// Engine runs containers: what a [Container] needs of Docker, containerd or
-// Podman. Every call is bounded by its context. Methods are called concurrently.
-type Engine interface {
-	// Create makes a container that does not run and returns its id.
-	Create(ctx context.Context, spec ContainerSpec) (id string, err error)
-	// Start runs it.
-	Start(ctx context.Context, id string) error
-	// Wait returns once the container does not run, also when that was before
-	// the call. An error says that it cannot tell.
-	Wait(ctx context.Context, id string) (ContainerExit, error)
-	// Signal sends a signal by name, SIGTERM, to its main process. For a
-	// container that does not run it may return an error.
-	Signal(ctx context.Context, id, signal string) error
-	// Pause freezes the container, Unpause lets it go on.
-	Pause(ctx context.Context, id string) error
-	Unpause(ctx context.Context, id string) error
-	// Remove removes it, by force when it runs. One that is not there is no
-	// error.
-	Remove(ctx context.Context, id string) error
-}
-
-// ContainerSpec says what to run.
-type ContainerSpec struct {
-	Name    string            // of the container; "" lets the engine choose
-	Image   string            // that the engine has
-	Command []string          // in place of the image's
-	Env     []string          // in the form of os.Environ
-	Labels  map[string]string // for those who look at the engine
-}
-
-// ContainerExit is how a container ended.
-type ContainerExit struct {
-	Code int
-	OOM  bool // killed for want of memory
-}
 
 // Container is a worker that runs a container. Each instance makes one and
 // removes it when it has ended. Stopped and Killed mean that the container does
@@ -53,13 +17,22 @@ type ContainerExit struct {
 // an error that names the container, and is not [BaseWorker.Gone] before the
 // engine is back and has removed it.
 //
-// A container that exits with 128 plus the number of the signal that we sent is
-// Stopped, as a process that dies of it is.
+// Its main process is process 1 of its own namespace. The kernel gives that no
+// signal which it has no handler for, so a program that does not handle the stop
+// signal runs until the grace is over and is Killed, unless the engine puts an
+// init before it. A container that exits with 128 plus the number of the signal
+// that we sent is Stopped, as a process that dies of it is.
+//
+// Nothing ends a container with the process that made it: one that is left by a
+// crash runs on. An engine may know how to find and replace it.
 type Container struct {
 	BaseWorker
-	engine Engine
-	spec   ContainerSpec
-	grace  time.Duration
+	engine         Engine
+	spec           ContainerSpec
+	grace          time.Duration
+	create         time.Duration
+	patience       time.Duration
+	stdout, stderr io.Writer
 
 	begun     sync.Mutex // orders Start against Stop
 	cancel    context.CancelCauseFunc
@@ -77,27 +50,66 @@ const (
 	// enginePatience is how long an engine that does not answer is asked again.
 	enginePatience = time.Minute
 	engineRetry    = time.Second
-
-	exitKilled     = 128 + 9
-	exitTerminated = 128 + 15
 )
 
 // ContainerOption shapes a [Container].
 type ContainerOption func(*Container)
 
-// WithContainerGrace sets how long the container may take to end after SIGTERM,
-// before it is killed. Defaults to 10 seconds. The context given to Stop
+// WithContainerGrace sets how long the container may take to end after it was
+// asked to, before it is killed. Defaults to 10 seconds. The context given to Stop
 // shortens it.
 func WithContainerGrace(d time.Duration) ContainerOption { return func(c *Container) { c.grace = d } }
 
+// WithCreateTimeout bounds the making of the container. Defaults to 30 seconds,
+// which is too short for an engine that may have to pull the image first. In a
+// [Supervisor] the child's StartTimeout has to allow for it too.
+func WithCreateTimeout(d time.Duration) ContainerOption { return func(c *Container) { c.create = d } }
+
+// WithEnginePatience sets for how long an engine that does not answer is asked
+// again before the worker fails. Defaults to 1 minute: a restart of the engine
+// should cost nothing.
+func WithEnginePatience(d time.Duration) ContainerOption {
+	return func(c *Container) { c.patience = d }
+}
+
+// WithContainerOutput copies what the container writes to stdout and stderr, to
+// nowhere for nil. One goroutine writes to both. When the engine was away copying
+// is taken up where it broke off. A write that fails ends the copying; the
+// container runs on, and a worker that would have ended well fails with that
+// error. Once the container has ended, 2 seconds are given to the rest.
+func WithContainerOutput(stdout, stderr io.Writer) ContainerOption {
+	return func(c *Container) { c.stdout, c.stderr = stdout, stderr }
+}
+
 // NewContainer returns a worker that runs spec on engine.
 func NewContainer(name string, engine Engine, spec ContainerSpec, opts ...ContainerOption) *Container {
-	c := &Container{engine: engine, spec: spec, grace: defaultGrace, force: make(chan struct{})}
+	c := &Container{
+		engine: engine, spec: spec, force: make(chan struct{}),
+		grace: defaultGrace, create: engineTimeout, patience: enginePatience,
+	}
 	c.Init("container", name)
 	for _, opt := range opts {
 		opt(c)
 	}
 	return c
+}
+
+func (c *Container) validate() error {
+	switch {
+	case c.engine == nil:
+		return errors.New("there is no engine")
+	case c.spec.Image == "":
+		return errors.New("the image is empty, want the name of one that the engine has")
+	case c.spec.StopSignal != "" && stopSignals[c.spec.StopSignal] == 0:
+		return fmt.Errorf("StopSignal is %q, want a name such as SIGTERM, SIGQUIT or SIGINT", c.spec.StopSignal)
+	case c.grace < 0:
+		return fmt.Errorf("the grace is %v, want 0 or more", c.grace)
+	case c.create <= 0:
+		return fmt.Errorf("the timeout of the creation is %v, want more than 0", c.create)
+	case c.patience < 0:
+		return fmt.Errorf("the patience with the engine is %v, want 0 or more", c.patience)
+	}
+	return nil
 }
 
 // Start makes and runs the container in the background; the worker is Running
@@ -112,159 +124,21 @@ func (c *Container) Start(ctx context.Context) error {
 		return err
 	}
 	c.cancel = cancel
-	spec := c.spec
-	if h, ok := HandoverFrom(ctx); ok {
-		spec.Env = append(slices.Clip(spec.Env), h.Environ()...)
-	}
-	if c.engine == nil || spec.Image == "" || c.grace < 0 {
-		err := fmt.Errorf("start %s: want an engine, an image and a grace of 0 or more, have %v, %q and %v", c.Name(), c.engine, spec.Image, c.grace)
+	if err := c.validate(); err != nil {
+		err = fmt.Errorf("start %s: %w", c.Name(), err)
 		c.Finish(err)
 		cancel(nil)
 		return err
+	}
+	spec := c.spec
+	if h, ok := HandoverFrom(ctx); ok {
+		spec.Env = override(spec.Env, h.Environ())
 	}
 	safe.Go(c.Name(), func() error { return c.live(own, spec) }, nil, func(err error) {
 		c.Finish(err)
 		cancel(nil)
 	})
 	return nil
-}
-
-// live is one container from its making to its removal. What has to happen when
-// it is stopped happens under a context of its own.
-func (c *Container) live(own context.Context, spec ContainerSpec) error {
-	after := context.WithoutCancel(own)
-	id, err := bounded(own, func(ctx context.Context) (string, error) { return c.engine.Create(ctx, spec) })
-	if err != nil {
-		return fmt.Errorf("create container: %w", err)
-	}
-	c.mu.Lock()
-	c.id = id
-	c.mu.Unlock()
-	defer func() {
-		_, _ = bounded(after, func(ctx context.Context) (struct{}, error) { return struct{}{}, c.engine.Remove(ctx, id) })
-	}()
-	if own.Err() != nil {
-		return nil // it never ran
-	}
-	if _, err := bounded(after, func(ctx context.Context) (struct{}, error) { return struct{}{}, c.engine.Start(ctx, id) }); err != nil {
-		return fmt.Errorf("start container %s: %w", id, err)
-	}
-	c.MarkRunning()
-	ended := make(chan containerEnd, 1)
-	waiting, endWait := context.WithCancel(after)
-	defer endWait()
-	go func() { ended <- c.await(waiting, id) }()
-	select {
-	case end := <-ended:
-		return c.judge(own, id, end, false, false)
-	case <-own.Done():
-	}
-	_ = c.signal(after, id, "SIGTERM")
-	_, _ = bounded(after, func(ctx context.Context) (struct{}, error) { return struct{}{}, c.engine.Unpause(ctx, id) }) // a frozen one gets no signal
-	grace := time.NewTimer(c.grace)
-	defer grace.Stop()
-	select {
-	case end := <-ended:
-		return c.judge(own, id, end, true, false)
-	case <-grace.C:
-	case <-c.force:
-	}
-	for { // an engine that was away may have missed it
-		_ = c.signal(after, id, "SIGKILL")
-		retry := time.NewTimer(engineRetry)
-		select {
-		case end := <-ended:
-			retry.Stop()
-			return c.judge(own, id, end, true, true)
-		case <-retry.C:
-		}
-	}
-}
-
-type containerEnd struct {
-	exit ContainerExit
-	err  error
-}
-
-// await waits for the container's end, and for an engine that is away for a
-// while.
-func (c *Container) await(ctx context.Context, id string) containerEnd {
-	var lost time.Time
-	for {
-		asked := time.Now()
-		exit, err := c.engine.Wait(ctx, id)
-		if err == nil || ctx.Err() != nil {
-			return containerEnd{exit, err}
-		}
-		now := time.Now()
-		if lost.IsZero() || now.Sub(asked) > engineRetry { // in between it was there
-			lost = now
-		} else if now.Sub(lost) >= enginePatience {
-			return containerEnd{exit, err}
-		}
-		retry := time.NewTimer(engineRetry)
-		select {
-		case <-retry.C:
-		case <-ctx.Done():
-			retry.Stop()
-		}
-	}
-}
-
-func (c *Container) judge(own context.Context, id string, end containerEnd, asked, forced bool) error {
-	if end.err != nil {
-		err := fmt.Errorf("container %s may still run: wait for it: %w", id, end.err)
-		c.leave(err)
-		c.removeLater(context.WithoutCancel(own), id)
-		return err
-	}
-	exit := &Exit{Code: end.exit.Code, OOM: end.exit.OOM, At: time.Now()}
-	var err error
-	switch code := end.exit.Code; {
-	case code == 0:
-	case end.exit.OOM:
-		err = fmt.Errorf("container %s: out of memory: exit code %d", id, code)
-	case forced && code == exitKilled:
-		err = fmt.Errorf("container %s: did not stop when asked and was killed", id)
-	case asked && code == exitTerminated:
-		err = fmt.Errorf("%w: container %s: exit code %d", ErrInterrupted, id, code)
-	default:
-		err = fmt.Errorf("container %s: exit code %d", id, code)
-	}
-	if err != nil {
-		exit.Error = err.Error()
-	}
-	c.mu.Lock()
-	c.exit = exit
-	c.mu.Unlock()
-	if forced && end.exit.Code == exitKilled && !end.exit.OOM && own.Err() != nil {
-		c.Kill(err)
-	}
-	return err
-}
-
-// removeLater removes a container that an engine which is away may still run.
-// Until it has, no other may take its place.
-func (c *Container) removeLater(ctx context.Context, id string) {
-	for {
-		_, err := bounded(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, c.engine.Remove(ctx, id) })
-		if err == nil {
-			return
-		}
-		time.Sleep(engineRetry)
-	}
-}
-
-func (c *Container) signal(ctx context.Context, id, name string) error {
-	_, err := bounded(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, c.engine.Signal(ctx, id, name) })
-	return err
-}
-
-// bounded bounds one call of an engine.
-func bounded[T any](ctx context.Context, call func(context.Context) (T, error)) (T, error) {
-	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
-	defer cancel()
-	return call(ctx)
 }
 
 // Stop asks the container to end and waits until it has and is removed. It is
@@ -313,7 +187,8 @@ func (c *Container) ID() string {
 	return c.id
 }
 
-// Suspend freezes the container.
+// Suspend freezes the container. When the engine cannot say that it did, it is
+// told to let the container go on.
 func (c *Container) Suspend(ctx context.Context) error {
 	switch s := c.Status(); {
 	case s == StatusSuspended:
@@ -321,19 +196,19 @@ func (c *Container) Suspend(ctx context.Context) error {
 	case s != StatusRunning:
 		return notSuspendable(c.Name(), s)
 	}
-	if err := c.engine.Pause(ctx, c.ID()); err != nil {
-		return fmt.Errorf("suspend %s: %w", c.Name(), err)
+	err := do(ctx, c.engine.Pause, c.ID())
+	if err == nil {
+		if err = c.SetStatus(StatusSuspended); err == nil {
+			return nil
+		} // a stop came in between, and needs it to run
 	}
-	if err := c.SetStatus(StatusSuspended); err != nil { // a stop came in between, and needs it to run
-		return errors.Join(fmt.Errorf("suspend %s: %w", c.Name(), err), c.engine.Unpause(context.WithoutCancel(ctx), c.ID()))
-	}
-	return nil
+	return errors.Join(fmt.Errorf("suspend %s: %w", c.Name(), err), do(context.WithoutCancel(ctx), c.engine.Unpause, c.ID()))
 }
 
 // Resume lets it go on.
 func (c *Container) Resume(ctx context.Context) error {
 	if c.Status() == StatusSuspended {
-		if err := c.engine.Unpause(ctx, c.ID()); err != nil {
+		if err := do(ctx, c.engine.Unpause, c.ID()); err != nil {
 			return fmt.Errorf("resume %s: %w", c.Name(), err)
 		}
 	}

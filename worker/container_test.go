@@ -3,6 +3,8 @@ package worker_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"sync"
@@ -25,6 +27,8 @@ type engine struct {
 	frozen   map[string]bool
 	there    map[string]bool
 	env      []string
+	stopBy   string // as the image says
+	signals  []string
 	exitSoon *worker.ContainerExit // each ends at once
 }
 
@@ -41,14 +45,37 @@ func (e *engine) call(method string) error {
 	return e.fail[method]
 }
 
-func (e *engine) Create(_ context.Context, spec worker.ContainerSpec) (string, error) {
+func (e *engine) Create(_ context.Context, spec worker.ContainerSpec) (worker.Created, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if err := e.call("Create"); err != nil {
-		return "", err
+		return worker.Created{}, err
 	}
 	e.there["id1"], e.env = true, spec.Env
-	return "id1", nil
+	return worker.Created{ID: "id1", StopSignal: e.stopBy}, nil
+}
+
+// Logs has something to tell once in a second, and nothing while it is away.
+func (e *engine) Logs(ctx context.Context, id string, after time.Time, stdout, _ io.Writer) (time.Time, error) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		e.mu.Lock()
+		err, running := e.call("Logs"), e.running[id] != nil
+		e.mu.Unlock()
+		if err != nil || !running {
+			return after, err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return after, ctx.Err()
+		}
+		if _, err := fmt.Fprintln(stdout, "line"); err != nil {
+			return after, err
+		}
+		after = time.Now()
+	}
 }
 
 func (e *engine) Start(_ context.Context, id string) error {
@@ -99,6 +126,7 @@ func (e *engine) exit(id string, exit worker.ContainerExit) {
 
 func (e *engine) Signal(_ context.Context, id, name string) error {
 	e.mu.Lock()
+	e.signals = append(e.signals, name)
 	err, deaf, frozen := e.call("Signal"), e.deaf, e.frozen[id]
 	e.mu.Unlock()
 	switch {
@@ -268,4 +296,149 @@ func TestContainerSuspendsAndIsHandedOver(t *testing.T) {
 			t.Errorf("Start of %+v: %v", spec, err)
 		}
 	}
+}
+
+// fakes runs a container on the engine in memory until it has ended, and says
+// how it did.
+func fakes(t *testing.T, e *engine, spec worker.ContainerSpec, do func(w *worker.Container), opts ...worker.ContainerOption) *worker.Container {
+	t.Helper()
+	spec.Image = "img"
+	w := worker.NewContainer("c", e, spec, opts...)
+	if err := w.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Wait()
+	do(w)
+	<-w.Done()
+	return w
+}
+
+func (e *engine) set(change func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	change()
+}
+
+func TestContainerThatWasRemoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEngine()
+		w := fakes(t, e, worker.ContainerSpec{}, func(*worker.Container) {
+			e.set(func() { e.fail["Wait"] = worker.ErrNoContainer })
+		})
+		<-w.Gone()
+		if err := w.Err(); w.Status() != worker.StatusFailed || !errors.Is(err, worker.ErrNoContainer) || !strings.Contains(err.Error(), "id1 was removed by somebody else") {
+			t.Errorf("it is %s, %v", w.Status(), err)
+		}
+	})
+}
+
+// Nothing takes the place of a container that could not be removed.
+func TestContainerThatCannotBeRemoved(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			e := newEngine()
+			e.fail["Remove"] = errBoom
+			e.exitSoon = &worker.ContainerExit{}
+			if lost { // the answer of Start, not the start
+				e.fail["Start"] = errAway
+			}
+			w := fakes(t, e, worker.ContainerSpec{}, func(*worker.Container) {})
+			if want := map[bool]worker.Status{false: worker.StatusFinished, true: worker.StatusFailed}[lost]; w.Status() != want {
+				t.Errorf("it is %s, %v, want %s", w.Status(), w.Err(), want)
+			}
+			if lost && !strings.Contains(w.Err().Error(), "remove it: boom") {
+				t.Errorf("Err() is %v", w.Err())
+			}
+			time.Sleep(time.Minute)
+			select {
+			case <-w.Gone():
+				t.Error("it is gone while its container is there")
+			default:
+			}
+			e.set(func() { delete(e.fail, "Remove") })
+			<-w.Gone()
+		})
+	}
+}
+
+func TestContainerIsAskedAsItsImageSays(t *testing.T) {
+	for _, test := range []struct {
+		image, spec, want string
+		code              int
+	}{{"", "", "SIGTERM", 143}, {"SIGQUIT", "", "SIGQUIT", 131}, {"SIGQUIT", "SIGINT", "SIGINT", 130}, {"SIGRTMIN+4", "", "SIGRTMIN+4", 0}} {
+		synctest.Test(t, func(t *testing.T) {
+			e := newEngine()
+			e.stopBy, e.code = test.image, test.code
+			w := fakes(t, e, worker.ContainerSpec{StopSignal: test.spec}, func(w *worker.Container) { stop(t, w) })
+			if w.Status() != worker.StatusStopped || !slices.Equal(e.signals, []string{test.want}) {
+				t.Errorf("it is %s, %v, after %q, want %s", w.Status(), w.Err(), e.signals, test.want)
+			}
+		})
+	}
+	w := worker.NewContainer("c", newEngine(), worker.ContainerSpec{Image: "img", StopSignal: "TERM"})
+	if err := w.Start(t.Context()); err == nil || !strings.Contains(err.Error(), `StopSignal is "TERM", want a name such as SIGTERM`) {
+		t.Errorf("Start: %v", err)
+	}
+}
+
+// stubborn is a writer that fails, or that does not return.
+type stubborn struct{ block chan struct{} }
+
+func (s stubborn) Write(b []byte) (int, error) {
+	if s.block != nil {
+		<-s.block
+		return len(b), nil
+	}
+	return 0, errBoom
+}
+
+func TestOutputThatNobodyTakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEngine()
+		w := fakes(t, e, worker.ContainerSpec{}, func(*worker.Container) {
+			time.Sleep(3 * time.Second)
+			e.exit("id1", worker.ContainerExit{})
+		}, worker.WithContainerOutput(stubborn{}, nil))
+		if err := w.Err(); w.Status() != worker.StatusFailed || !strings.Contains(err.Error(), "copy the output of container id1: boom") {
+			t.Errorf("a write that fails: it is %s, %v", w.Status(), err)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		e := newEngine()
+		block := make(chan struct{})
+		w := fakes(t, e, worker.ContainerSpec{}, func(*worker.Container) {
+			time.Sleep(3 * time.Second)
+			e.exit("id1", worker.ContainerExit{})
+		}, worker.WithContainerOutput(stubborn{block}, nil))
+		if err := w.Err(); w.Status() != worker.StatusFailed || !strings.Contains(err.Error(), "a write did not return") {
+			t.Errorf("a write that blocks: it is %s, %v", w.Status(), err)
+		}
+		if running, there := e.left(); running != 0 || there != 0 {
+			t.Error("its container is kept for the sake of the output")
+		}
+		select {
+		case <-w.Gone():
+			t.Error("it is gone while its writer has not returned")
+		default:
+		}
+		close(block)
+		<-w.Gone()
+	})
+}
+
+// An engine that cannot say whether it froze a container lets it go on.
+func TestSuspendThatIsNotAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEngine()
+		e.fail["Pause"] = context.DeadlineExceeded
+		fakes(t, e, worker.ContainerSpec{}, func(w *worker.Container) {
+			if err := w.Suspend(t.Context()); !errors.Is(err, context.DeadlineExceeded) || w.Status() != worker.StatusRunning {
+				t.Errorf("Suspend: %v, it is %s", err, w.Status())
+			}
+			if e.frozen["id1"] {
+				t.Error("it is left frozen")
+			}
+			stop(t, w)
+		})
+	})
 }

@@ -101,3 +101,94 @@ func TestForeignWorkers(t *testing.T) {
 		})
 	}
 }
+
+// rude is a foreign worker whose methods panic when told to.
+type rude struct {
+	foreign
+	panics map[string]bool
+	mu     sync.Mutex
+}
+
+func (r *rude) rage(method string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.panics[method] {
+		panic(errBoom)
+	}
+}
+
+func (r *rude) Name() string          { r.rage("Name"); return r.foreign.Name() }
+func (r *rude) State() worker.State   { r.rage("State"); return r.foreign.State() }
+func (r *rude) Err() error            { r.rage("Err"); return r.foreign.Err() }
+func (r *rude) Done() <-chan struct{} { r.rage("Done"); return r.foreign.Done() }
+func (r *rude) HoldRestarts()         { r.rage("HoldRestarts") }
+func (r *rude) SetHealth(worker.Health) {
+	r.rage("SetHealth")
+}
+func (r *rude) Probe(context.Context) worker.ProbeResult {
+	r.rage("Probe")
+	return worker.ProbeResult{Health: worker.HealthHealthy}
+}
+
+// A supervisor outlives whatever a child's methods do, and its other children
+// with it.
+func TestForeignWorkersThatPanic(t *testing.T) {
+	for _, method := range []string{"Name", "Done", "State", "Err", "HoldRestarts", "SetHealth", "Probe", "State Err"} {
+		t.Run(method, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var d diary
+				var mu sync.Mutex
+				var all []*rude
+				made := func() (n int, last *rude) {
+					mu.Lock()
+					defer mu.Unlock()
+					return len(all), all[len(all)-1]
+				}
+				panics := make(map[string]bool)
+				for _, m := range strings.Fields(method) {
+					panics[m] = true
+				}
+				spec := worker.Spec{Name: "f", StopTimeout: time.Second, ProbePeriod: time.Second, New: func(name string) (worker.Worker, error) {
+					r := &rude{foreign: foreign{name: name, done: make(chan struct{}), stop: func(_ context.Context, end func()) error { end(); return nil }}, panics: panics}
+					mu.Lock()
+					defer mu.Unlock()
+					all = append(all, r)
+					return r, nil
+				}}
+				s := supervise(t, worker.SupervisorConfig{
+					Backoff:  worker.Backoff{Min: time.Second, Max: time.Second, MaxRestarts: worker.NoLimit},
+					Children: []worker.Spec{d.child("a", nil), spec},
+				})
+				time.Sleep(3500 * time.Millisecond)
+				synctest.Wait()
+				_ = s.Inspect(t.Context())
+				n, last := made()
+				if lives := method != "Name" && method != "Done"; lives && n != 1 || !lives && n < 3 {
+					t.Errorf("after 3.5 s there were %d instances", n)
+				}
+				if strings.Contains(method, "State") {
+					if f := s.State().Children[1]; f.Status != worker.StatusRunning || !strings.Contains(f.Error, "State: panic: boom") {
+						t.Errorf("it is shown as %+v", f)
+					}
+				}
+				last.end() // by itself: it is restarted
+				time.Sleep(2 * time.Second)
+				synctest.Wait()
+				if now, _ := made(); now == n {
+					t.Error("it is not restarted")
+				}
+				if got := s.State().Children[0].Status; got != worker.StatusRunning {
+					t.Errorf("its sibling is %s", got)
+				}
+				if strings.Contains(method, "Err") && !strings.Contains(s.State().Children[1].Exit.Error, "Err: panic: boom") {
+					t.Errorf("its exit is %+v", s.State().Children[1].Exit)
+				}
+				s.HoldRestarts()
+				if err := s.Stop(t.Context()); err != nil {
+					t.Errorf("Stop: %v", err)
+				}
+				<-s.Gone()
+			})
+		})
+	}
+}

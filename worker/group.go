@@ -360,8 +360,8 @@ func (s *Supervisor) finish() {
 func (s *Supervisor) conclude() {
 	var killed []error
 	for _, c := range s.children {
-		if c.w != nil && statusOf(c.w) == StatusKilled && c.held == nil {
-			killed = append(killed, c.w.Err())
+		if c.w != nil && c.w.status() == StatusKilled && c.held == nil {
+			killed = append(killed, c.w.err())
 		}
 	}
 	killed = append(killed, s.lostErrs...)

@@ -98,7 +98,7 @@ func (s *Supervisor) probeAgain(c *child, p *probing) {
 		}
 		p.before = nil
 	}
-	if w, _ := c.current(); statusOf(w) == StatusSuspended {
+	if w, _ := c.current(); w.status() == StatusSuspended {
 		return // it cannot answer
 	}
 	if _, running, ok := p.check.Status(); ok {
@@ -127,7 +127,7 @@ func (s *Supervisor) probed(c *child, p *probing, err error) {
 	}
 	w, _ := c.current()
 	if b, ok := w.Worker.(interface{ SetHealth(Health) }); ok {
-		b.SetHealth(health)
+		w.tell("SetHealth", func() { b.SetHealth(health) })
 	}
 	if limit := c.spec.RestartUnhealthy; limit > 0 && p.failed >= limit && c.group == nil && c.op == nil {
 		p.failed = 0
@@ -145,7 +145,7 @@ func (s *Supervisor) Inspect(ctx context.Context) State {
 		s.mu.Lock()
 		w, p := c.w, c.probing
 		s.mu.Unlock()
-		if p != nil && c.lives() && statusOf(w) != StatusSuspended {
+		if p != nil && c.lives() && w.status() != StatusSuspended {
 			checks = append(checks, p.check)
 			patience = max(patience, p.check.Timeout())
 		}

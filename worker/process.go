@@ -153,8 +153,7 @@ func (p *Process) Start(ctx context.Context) error {
 	p.pid = p.cmd.Process.Pid
 	p.sig.Unlock()
 	p.MarkRunning()
-	oom := watchOOM(p.cmd)
-	safe.Go(p.Name(), func() error { return p.live(own, oom) }, nil, func(err error) {
+	safe.Go(p.Name(), func() error { return p.live(own) }, nil, func(err error) {
 		processEnded()
 		p.Finish(err)
 		cancel(nil)
@@ -182,11 +181,12 @@ func (p *Process) shape(ctx context.Context) {
 }
 
 // live accompanies the program to its end, and its group.
-func (p *Process) live(own context.Context, oom func() bool) error {
+func (p *Process) live(own context.Context) error {
 	go func() {
 		p.awaitExit()
 		close(p.exited)
 	}()
+	oom := watchOOM(p.cmd)
 	select {
 	case <-p.exited:
 	case <-own.Done():

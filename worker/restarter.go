@@ -39,9 +39,12 @@ type Restarter struct {
 	hold   chan struct{} // closed by HoldRestarts
 	held   sync.Once
 
+	suspending sync.Mutex // held by Suspend and Resume
+
 	nowMu    sync.Mutex // guards what follows
 	child    *Func
 	restarts int
+	gate     chan struct{} // while it is suspended; closed by Resume
 }
 
 // NewRestarter returns a worker that runs fn until it returns nil or
@@ -133,7 +136,20 @@ func (r *Restarter) loop(ctx context.Context, child *Func) error {
 		case <-r.hold:
 		}
 		timer.Stop()
-		if !r.again(ctx, next) {
+		started := false
+		for gate := r.gated(); ctx.Err() == nil && !r.holding(); gate = r.gated() {
+			if gate == nil {
+				if started, gate = r.again(ctx, next); started || gate == nil {
+					break
+				}
+			}
+			select {
+			case <-gate:
+			case <-ctx.Done():
+			case <-r.hold:
+			}
+		}
+		if !started {
 			next.RequestStop(ErrStopRequested)
 			r.RequestStop(ErrStopRequested)
 			return nil
@@ -143,17 +159,28 @@ func (r *Restarter) loop(ctx context.Context, child *Func) error {
 }
 
 // again starts the next run unless somebody has asked for an end. Stop cancels
-// under the same lock, so what it then sees as the child is the last one.
-func (r *Restarter) again(ctx context.Context, next *Func) bool {
+// under the same lock, so what it then sees as the child is the last one; so does
+// Suspend, whose gate it returns when there is one.
+func (r *Restarter) again(ctx context.Context, next *Func) (started bool, gate <-chan struct{}) {
 	r.begun.Lock()
 	defer r.begun.Unlock()
+	if gate = r.gated(); gate != nil {
+		return false, gate
+	}
 	if ctx.Err() != nil || r.holding() || next.Start(ctx) != nil {
-		return false
+		return false, nil
 	}
 	r.nowMu.Lock()
 	r.restarts++
 	r.nowMu.Unlock()
-	return true
+	return true, nil
+}
+
+// gated returns what a start has to wait for, nil for nothing.
+func (r *Restarter) gated() <-chan struct{} {
+	r.nowMu.Lock()
+	defer r.nowMu.Unlock()
+	return r.gate
 }
 
 func (r *Restarter) holding() bool {

@@ -365,7 +365,7 @@ func (s *Supervisor) HoldRestarts() {
 			}
 			w, _ := c.current()
 			if h, ok := w.Worker.(interface{ HoldRestarts() }); ok {
-				h.HoldRestarts()
+				w.tell("HoldRestarts", h.HoldRestarts)
 			}
 		}
 	})

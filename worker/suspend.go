@@ -11,9 +11,9 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/safe"
 )
 
-// Suspender is a worker that can pause and keep what it holds: [Func] where its
-// function calls [Pause], [Process] on Unix systems, [Supervisor] when all its
-// running children can.
+// Suspender is a worker that can pause and keep what it holds: [Func] and
+// [Restarter] where their function calls [Pause], [Process] on Unix systems,
+// [Container], [Supervisor] when all its running children can.
 type Suspender interface {
 	// Suspend returns once the worker is quiescent and Suspended. When ctx ends
 	// first, or the worker cannot pause, it goes on as if nothing had been, and
@@ -151,6 +151,62 @@ func (b *BaseWorker) resume() error {
 	return nil
 }
 
+// Suspend asks the run that is on to pause, and waits until it has. One that has
+// failed meanwhile is not started again before [Restarter.Resume].
+func (r *Restarter) Suspend(ctx context.Context) error {
+	r.suspending.Lock()
+	defer r.suspending.Unlock()
+	switch s := r.Status(); {
+	case s == StatusSuspended:
+		return nil
+	case s != StatusRunning:
+		return notSuspendable(r.Name(), s)
+	}
+	r.begun.Lock() // from here on no run begins
+	r.nowMu.Lock()
+	r.gate = make(chan struct{})
+	child := r.child
+	r.nowMu.Unlock()
+	r.begun.Unlock()
+	_, err := child.Await(ctx, func(s Status) bool { return s != StatusStarting })
+	if err == nil && child.Status() == StatusRunning {
+		if err = child.Suspend(ctx); err != nil && child.Status().Terminal() {
+			err = nil // nothing of it runs
+		}
+	}
+	if err == nil {
+		if err = r.SetStatus(StatusSuspended); err == nil {
+			return nil
+		}
+	}
+	return errors.Join(fmt.Errorf("suspend %s: %w", r.Name(), err), r.open())
+}
+
+// Resume lets the run go on, and one that waits begin.
+func (r *Restarter) Resume(context.Context) error {
+	r.suspending.Lock()
+	defer r.suspending.Unlock()
+	if err := r.resume(); err != nil {
+		return err
+	}
+	return r.open()
+}
+
+// open takes the gate away, and lets a suspended run go on.
+func (r *Restarter) open() error {
+	r.nowMu.Lock()
+	gate, child := r.gate, r.child
+	r.gate = nil
+	r.nowMu.Unlock()
+	if gate != nil {
+		close(gate)
+	}
+	if child != nil && child.Status() == StatusSuspended {
+		return child.Resume(context.Background())
+	}
+	return nil
+}
+
 // Suspend stops the program's whole group with SIGSTOP and returns once the
 // kernel says that the program is. Its connections stay open and nobody answers
 // on them. On Windows it is refused.
@@ -214,12 +270,12 @@ func (s *Supervisor) Suspend(ctx context.Context) error {
 				continue
 			}
 			w, _ := c.current()
-			if statusOf(w) == StatusSuspended {
+			if w.status() == StatusSuspended {
 				continue // by somebody else
 			}
 			child, ok := w.Worker.(Suspender)
 			if !ok {
-				return notSuspendable(c.spec.Name, statusOf(w))
+				return notSuspendable(c.spec.Name, w.status())
 			}
 			if err := within(ctx, c.spec.Name, child.Suspend); err != nil {
 				if c.lives() {
@@ -272,7 +328,7 @@ func (s *Supervisor) resumeAll(ctx context.Context, children []*child) error {
 	var errs []error
 	for _, c := range children {
 		w, _ := c.current()
-		if !c.lives() || statusOf(w) != StatusSuspended {
+		if !c.lives() || w.status() != StatusSuspended {
 			continue
 		}
 		if child, ok := w.Worker.(Suspender); ok {

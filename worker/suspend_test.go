@@ -261,3 +261,101 @@ func TestProbeThatHangsIsUnhealthyAndAlone(t *testing.T) {
 		stop(t, s)
 	})
 }
+
+func TestRestarterSuspends(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fail := make(chan error)
+		var work atomic.Int64
+		w := worker.NewRestarter("r", func(ctx context.Context) error {
+			for {
+				select {
+				case err := <-fail:
+					return err
+				case <-worker.PauseRequested(ctx):
+				case <-time.After(time.Second):
+					work.Add(1)
+				case <-ctx.Done():
+				}
+				if err := worker.Pause(ctx); err != nil {
+					return err
+				}
+			}
+		}, worker.Backoff{Min: time.Minute, Max: time.Minute, MaxRestarts: 10})
+		if err := w.Suspend(t.Context()); !errors.Is(err, worker.ErrNotSuspendable) {
+			t.Errorf("Suspend before Start: %v", err)
+		}
+		if err := w.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		for range 2 {
+			if err := w.Suspend(t.Context()); err != nil || w.Status() != worker.StatusSuspended || w.State().Children[0].Status != worker.StatusSuspended {
+				t.Fatalf("Suspend: %v, it is %+v", err, w.State())
+			}
+		}
+		before := work.Load()
+		time.Sleep(time.Hour)
+		if work.Load() != before {
+			t.Error("it works while it is suspended")
+		}
+		for range 2 {
+			if err := w.Resume(t.Context()); err != nil || w.Status() != worker.StatusRunning || w.State().Children[0].Status != worker.StatusRunning {
+				t.Fatalf("Resume: %v, it is %+v", err, w.State())
+			}
+		}
+		time.Sleep(3 * time.Second)
+		if work.Load() == before {
+			t.Error("it does not go on")
+		}
+
+		// Suspended while it waits: it starts when it is resumed, not before.
+		fail <- errBoom
+		synctest.Wait()
+		if err := w.Suspend(t.Context()); err != nil || w.Status() != worker.StatusSuspended {
+			t.Fatalf("Suspend: %v, it is %+v", err, w.State())
+		}
+		time.Sleep(time.Hour)
+		if s := w.State(); s.Restarts != 0 || s.Children[0].Status != worker.StatusPending {
+			t.Errorf("it is %+v", s)
+		}
+		if err := w.Resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if s := w.State(); s.Restarts != 1 || s.Children[0].Status != worker.StatusRunning {
+			t.Errorf("it is %+v", s)
+		}
+
+		// Stopped while it is suspended and pending: it never starts.
+		fail <- errBoom
+		synctest.Wait()
+		if err := w.Suspend(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		stop(t, w)
+		if s := w.State(); s.Status != worker.StatusStopped || s.Restarts != 1 {
+			t.Errorf("it is %+v", s)
+		}
+		if err := w.Resume(t.Context()); err == nil {
+			t.Error("Resume of one that has ended is no error")
+		}
+	})
+}
+
+// A function that does not pause goes on.
+func TestRestarterThatDoesNotPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := worker.NewRestarter("r", idle, worker.Backoff{})
+		if err := w.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := w.Suspend(ctx); !errors.Is(err, context.DeadlineExceeded) || w.Status() != worker.StatusRunning {
+			t.Errorf("Suspend: %v, it is %s", err, w.Status())
+		}
+		stop(t, w)
+	})
+}

@@ -3,6 +3,8 @@
 //
 //	go run ./examples/tree
 //
+// With -image, and a Docker engine that has that image, it has a container too.
+//
 // Every change of a status is a line. At the end, after -for or Ctrl-C, it prints
 // the tree as a Mermaid flowchart.
 package main
@@ -25,28 +27,34 @@ import (
 
 func main() {
 	if _, ok, _ := worker.HandoverFromEnv(); ok {
-		time.Sleep(time.Hour) // the child process: a service that somebody will kill
+		ctx, cancel := lifecycle.SignalContext(context.Background())
+		<-ctx.Done() // the child: a service that somebody will kill
+		cancel()
+		return
 	}
 	lasts := flag.Duration("for", 12*time.Second, "how long to run; 0 means until it is stopped")
 	pause := flag.Duration("every", 2*time.Second, "how often something is broken")
+	image := flag.String("image", "", "the image of a container, if there is a Docker engine")
 	flag.Parse()
-	os.Exit(lifecycle.ExitCode(run(context.Background(), os.Stdout, *lasts, *pause)))
+	os.Exit(lifecycle.ExitCode(run(context.Background(), os.Stdout, *lasts, *pause, *image)))
 }
 
-func run(ctx context.Context, out io.Writer, lasts, pause time.Duration) error {
+func run(ctx context.Context, out io.Writer, lasts, pause time.Duration, image string) error {
 	if lasts > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, lasts)
 		defer cancel()
 	}
-	tree := newTree()
+	engine := findEngine(ctx, image, out)
+	defer engine.close()
+	tree := newTree(engine)
 	stop := follow(tree, out)
 	app, err := lifecycle.New(lifecycle.Config{Name: "tree", HealthAddr: "127.0.0.1:0"},
 		lifecycle.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
 		return err
 	}
-	app.Add(tree).Go("vandal", func(context.Context) error { return vandalise(app.Draining(), tree, out, pause) })
+	app.Add(tree).Go("vandal", func(context.Context) error { return vandalise(app.Draining(), tree, engine, out, pause) })
 	err = app.Run(ctx)
 	stop()
 	fmt.Fprintln(out, tree.State().Mermaid())
@@ -56,7 +64,7 @@ func run(ctx context.Context, out io.Writer, lasts, pause time.Duration) error {
 // flaky is told to fail through this.
 var flaky = make(chan error)
 
-func newTree() *worker.Supervisor {
+func newTree(engine *containers) *worker.Supervisor {
 	backoff := worker.Backoff{Min: 100 * time.Millisecond, Max: time.Second, MaxRestarts: 1000}
 	functions := worker.SupervisorConfig{
 		Strategy: worker.OneForAll, Backoff: backoff,
@@ -82,6 +90,9 @@ func newTree() *worker.Supervisor {
 			return exec.Command(self)
 		})},
 	}
+	if engine != nil {
+		programs.Children = append(programs.Children, engine.spec())
+	}
 	branch := func(name string, cfg worker.SupervisorConfig) worker.Spec {
 		return worker.Spec{Name: name, New: func(name string) (worker.Worker, error) {
 			return worker.NewSupervisor(name, cfg), nil
@@ -99,7 +110,7 @@ func idle(ctx context.Context) error {
 }
 
 // vandalise breaks one thing after the other, until nothing is restarted any more.
-func vandalise(enough <-chan struct{}, tree *worker.Supervisor, out io.Writer, pause time.Duration) error {
+func vandalise(enough <-chan struct{}, tree *worker.Supervisor, engine *containers, out io.Writer, pause time.Duration) error {
 	tick := time.NewTicker(pause)
 	defer tick.Stop()
 	for n := 0; ; n++ {
@@ -108,7 +119,11 @@ func vandalise(enough <-chan struct{}, tree *worker.Supervisor, out io.Writer, p
 		case <-enough:
 			return nil
 		}
-		if n%2 == 0 {
+		if n%3 == 2 && engine != nil {
+			fmt.Fprintln(out, "--- somebody kills the container:", engine.kill(context.Background()))
+			continue
+		}
+		if n%3 == 0 {
 			fmt.Fprintln(out, "--- the reader fails")
 			select {
 			case flaky <- errors.New("connection reset"):

@@ -4,12 +4,15 @@ import (
 	"bytes"
 	"context"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/internal/dockertest"
 	"github.com/pleme-io/lifecycle-go/worker"
 	"go.uber.org/goleak"
 )
@@ -17,6 +20,7 @@ import (
 func TestMain(m *testing.M) {
 	if _, ok, _ := worker.HandoverFromEnv(); ok {
 		main() // this is the child process
+		os.Exit(0)
 	}
 	goleak.VerifyTestMain(m)
 }
@@ -44,7 +48,7 @@ func TestTheTreeHeals(t *testing.T) {
 	defer cancel()
 	healed := regexp.MustCompile(`(?s)the reader fails.*reader +Running -> Failed.*cache +Running -> Stopping.*reader +Starting -> Running.*kills the program.*program +Running -> Failed.*program +Starting -> Running`)
 	out := &log{end: cancel, enough: healed.MatchString}
-	if err := run(ctx, out, 0, 300*time.Millisecond); err != nil {
+	if err := run(ctx, out, 0, 300*time.Millisecond, ""); err != nil {
 		t.Errorf("run: %v", err)
 	}
 	text := out.text.String()
@@ -53,5 +57,29 @@ func TestTheTreeHeals(t *testing.T) {
 	}
 	if os.Getenv(worker.EnvSession) != "" {
 		t.Error("the session is the child's alone")
+	}
+}
+
+func TestTheTreeHealsAContainer(t *testing.T) {
+	engine := dockertest.Need(t)
+	program := filepath.Join(t.TempDir(), "tree")
+	build := exec.Command("go", "build", "-o", program, ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if text, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, text)
+	}
+	if err := engine.Build(t.Context(), "tree:1", map[string]string{"/tree": program}, `ENTRYPOINT ["/tree"]`); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("DOCKER_HOST", engine.Host())
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	healed := regexp.MustCompile(`(?s)kills the container: <nil>.*container +Running -> Failed.*container +Starting -> Running`)
+	out := &log{end: cancel, enough: healed.MatchString}
+	if err := run(ctx, out, 0, 300*time.Millisecond, "tree:1"); err != nil {
+		t.Errorf("run: %v", err)
+	}
+	if text := out.text.String(); !healed.MatchString(text) || !strings.Contains(text, "container<br/>container<br/>Stopped") {
+		t.Errorf("it printed\n%s", text)
 	}
 }

@@ -32,6 +32,16 @@ func plane(bench, mode, size, peer string) string {
 
 func spawn(group, peer string) string { return fmt.Sprintf("Spawn/%s/peer=%s", group, peer) }
 
+// treeBench stands for all of package workers.
+const treeBench = "Restart/peer=" + us
+
+const wallclock = "sec/op"
+
+var (
+	treePeers = []string{us, "suture", "aretw0-lifecycle"}
+	idles     = []string{"Idle/workers=1000/", "Idle/workers=10000/", "Idle/workers=100000/"}
+)
+
 // page renders everything.
 func (r *results) page() ([]byte, error) {
 	var b strings.Builder
@@ -50,6 +60,9 @@ func (r *results) page() ([]byte, error) {
 	p("| target | measured | |\n| --- | --- | --- |")
 	var reasons []string
 	for _, t := range targets {
+		if t.of != "" && !r.has(t.of) {
+			continue // measured since the results were kept
+		}
 		measured, v := t.judge(r)
 		p("| %s | %s | %s |", t.text, measured, v)
 		if v != holds {
@@ -64,6 +77,9 @@ func (r *results) page() ([]byte, error) {
 	}
 
 	for _, s := range sections {
+		if s.of != "" && !r.has(s.of) {
+			continue
+		}
 		p("\n## %s\n\n%s", s.title, s.text)
 		s.tables(r, p)
 	}
@@ -78,27 +94,34 @@ func (r *results) page() ([]byte, error) {
 type section struct {
 	title, text string
 	tables      func(r *results, p func(string, ...any))
+	of          string // as in target
 }
 
 var sections = []section{
 	{"A probe of a plane",
 		"The handler behind a mux, called with a ResponseWriter that is used again. Every check returns nil at once. The floor writes the same headers and the same body as our plane and looks at nothing. \"uncached\" runs every check for every probe, \"cached\" keeps results, \"periodic\" runs checks in the background; who is missing has no such thing. controller-runtime runs checks in the prober's goroutine, one after the other, without a timeout, and lets the server catch panics; the others, and we, run them apart from it.",
-		func(r *results, p func(string, ...any)) { planes(r, p, "Plane") }},
+		func(r *results, p func(string, ...any)) { planes(r, p, "Plane") }, ""},
 	{"The same over a connection",
 		"One keep-alive connection on the loopback, and a client that allocates nothing. The time is that of both ends: most of it is the kernel's and net/http's.",
-		func(r *results, p func(string, ...any)) { planes(r, p, "PlaneTCP") }},
+		func(r *results, p func(string, ...any)) { planes(r, p, "PlaneTCP") }, ""},
 	{"Fifty probers, one slow check",
 		"Fifty probers at once at a plane with one check that takes 500 ms. A kubelet waits 1 s. \"answered\" is how many got their answer within that; \"goroutines\" counts those beside the probers' own, each of which waits in its handler.",
-		slow},
+		slow, ""},
 	{"Units: start, run, stop, await",
 		"Make a group, start its units, wait until all run, stop them, wait until all have returned. Silent, without servers. Peers touch no signals here, and neither does \"lifecycle-go\"; \".signals\" is the App as it comes, \".Supervise\" restarts units like suture does, and \".worker\" is the workers that Supervise makes without an App around them.",
-		spawns},
+		spawns, ""},
 	{"What tracking costs a request",
 		"App.Serve beside a plain http.Server. \"script\" is a connection in memory from which all requests can be read at once, so that nothing but net/http and what is around the handler is left; \"TCP\" is one keep-alive connection on the loopback. \"handler\" is the handler that net/http calls, an empty one and ours around an empty one, without net/http: the one of the three in which nanoseconds can be told apart.",
-		requests},
+		requests, ""},
 	{"What a stop costs clients",
 		"A server is replaced under load. Two hundred clients keep their connections and pause for up to 1.6 s between requests; eight open a connection for each. They notice a connection that was closed while it was idle, and never send anything twice: a request that is refused, or gets no whole response, is lost. New connections go to the old server for 0.7 s after the stop, as they do until a cluster has noticed, and to its successor from then on. Sleep-Shutdown waits for 1 s and then calls Shutdown, as a preStop hook that sleeps makes it; lifecycle-go has the same second as DrainInterval. \"lost\" is the sum over all passes.",
-		stops},
+		stops, ""},
+	{"Supervision trees",
+		"One supervisor, one for one, with functions for children. \"idle\" is what a function that waits for its end costs, heap and stack, with the supervisor's share. \"restarts\" is of one function that fails as soon as it is called, with no wait and no limit, which is not how anybody should configure it; \"grown\" is how much more memory is in use after a million of them than after ten thousand. \"stop\" is on the clock. aretw0/lifecycle copies the state of all children whenever one ends: with ten thousand a stop takes minutes, so that it is left out there.",
+		trees, treeBench},
+	{"Processes",
+		"A program that exits at once, on the clock: from its start until it has been reaped, and the part until Start returns. Most of it is the kernel's, and the program's own start.",
+		processes, treeBench},
 }
 
 // cell writes one measurement and its ratio to a base.
@@ -161,5 +184,39 @@ func stops(r *results, p func(string, ...any)) {
 		id := "Stop/peer=" + peer
 		p("| %s | %.0f | %.0f | %.0f | %s |", peer, r.total(id, "lost-fresh"), r.total(id, "lost-keepalive"), r.total(id, "answered"),
 			duration(r.get(id, "stop-ms").Center/1e3))
+	}
+}
+
+func trees(r *results, p func(string, ...any)) {
+	p("\n| | 1000 idle | 10 000 idle | 100 000 idle | restarts | grown | stop of 10 000 |\n| --- | --- | --- | --- | --- | --- | --- |")
+	for _, peer := range treePeers {
+		row := "| " + peer
+		for _, id := range idles {
+			row += " | " + measured(r, id+"peer="+peer, func(id string) string {
+				return fmt.Sprintf("%s B, %s goroutines", digits(r.get(id, "B/worker").Center), digits(r.get(id, "goroutines/worker").Center))
+			})
+		}
+		row += " | " + measured(r, "Restart/peer="+peer, func(id string) string {
+			return fmt.Sprintf("%s each, %s allocs", duration(r.get(id, processor).Center), digits(r.get(id, allocs).Center))
+		})
+		row += " | " + measured(r, "Growth/peer="+peer, func(id string) string { return fmt.Sprintf("%.0f KiB", r.get(id, "grown-B").Center/1024) })
+		row += " | " + measured(r, "Stop10k/peer="+peer, func(id string) string { return duration(r.get(id, "stop-ms").Center / 1e3) })
+		p("%s |", row)
+	}
+}
+
+// measured is a cell of a benchmark that not everybody survives.
+func measured(r *results, id string, cell func(id string) string) string {
+	if !r.has(id) {
+		return "–"
+	}
+	return cell(id)
+}
+
+func processes(r *results, p func(string, ...any)) {
+	p("\n| | whole | until Start returns |\n| --- | --- | --- |")
+	for _, peer := range []string{"os-exec", us} {
+		id := "Process/peer=" + peer
+		p("| %s | %s ± %s | %s |", peer, duration(r.get(id, wallclock).Center), spread(r.get(id, wallclock)), duration(r.get(id, "spawn-sec").Center))
 	}
 }

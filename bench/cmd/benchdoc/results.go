@@ -70,6 +70,9 @@ func (r *results) get(id, unit string) benchmath.Summary {
 	return benchmath.AssumeNothing.Summary(benchmath.NewSample(values, &benchmath.DefaultThresholds), 0.95)
 }
 
+// has reports whether a benchmark was measured.
+func (r *results) has(id string) bool { return len(r.samples[id+" "+wallclock]) > 0 }
+
 // total is the sum of a measurement over all passes.
 func (r *results) total(id, unit string) float64 {
 	sum := 0.0

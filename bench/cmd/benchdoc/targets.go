@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 
 	"golang.org/x/perf/benchmath"
 )
@@ -21,6 +22,7 @@ type target struct {
 	text   string
 	judge  func(*results) (measured string, v verdict)
 	reason string
+	of     string // when not "", the benchmark without which there is nothing to judge
 }
 
 var targets = []target{
@@ -102,6 +104,59 @@ var targets = []target{
 		},
 		reason: "A stop has lost requests: a defect.",
 	},
+	{
+		of:     treeBench,
+		text:   "An idle worker is lighter than in both peers",
+		judge:  func(r *results) (string, verdict) { return aheadOfTrees(r, idles, "B/worker") },
+		reason: "An idle worker is heavier than suture's service. That is a function and a goroutine; a worker here has a name, a status that goes through a table and is published, a context with a cause, a health, the record of its exit and the id of its goroutine, so that it can be shown, told apart and named when it does not return.",
+	},
+	{
+		of:     treeBench,
+		text:   "Restarts are faster than in both peers",
+		judge:  func(r *results) (string, verdict) { return aheadOfTrees(r, []string{"Restart/"}, processor) },
+		reason: "A function that fails at once is restarted less often in a second than in the peers. A restart here is a new worker: its factory is called in a goroutine that a timeout watches, its changes of status are checked and published, and the exit of the one before is kept and handed to the next. Nobody wants it this often: the default backoff begins with a wait that is thousands of times as long.",
+	},
+	{
+		of:     treeBench,
+		text:   "Ten thousand workers stop faster than in both peers",
+		judge:  func(r *results) (string, verdict) { return aheadOfTrees(r, []string{"Stop10k/"}, "stop-ms") },
+		reason: "Ten thousand workers stop more slowly than in suture, which cancels all at once. Here they stop in reverse order, each once the one after it has stopped, because the ones before are what it needs.",
+	},
+	{
+		of:   treeBench,
+		text: "A process worker takes at most 1.1× of os/exec, from the start to the end",
+		judge: func(r *results) (string, verdict) {
+			ours, plain := r.get("Process/peer="+us, wallclock), r.get("Process/peer=os-exec", wallclock)
+			return digits(ours.Center/plain.Center) + "×", atMost(ours.Center/plain.Center, 1.1)
+		},
+		reason: "A process worker takes more than 1.1× of os/exec: it forks from a thread that outlives the child, for the parent-death signal, waits for the end before it reaps, so that nothing is signalled afterwards, looks after the rest of the group, and reads the counter of OOM kills twice.",
+	},
+}
+
+// aheadOfTrees judges us by the best peer that was measured, for each of ids.
+func aheadOfTrees(r *results, ids []string, unit string) (measured string, v verdict) {
+	v = holds
+	for i, id := range ids {
+		ours := r.get(id+"peer="+us, unit)
+		best, name := benchmath.Summary{}, ""
+		for _, peer := range treePeers[1:] {
+			if !r.has(id + "peer=" + peer) {
+				continue // it takes too long
+			}
+			if s := r.get(id+"peer="+peer, unit); name == "" || s.Center < best.Center {
+				best, name = s, peer
+			}
+		}
+		v = worse(v, ahead(ours, best))
+		if i > 0 {
+			measured += ", "
+		}
+		measured += fmt.Sprintf("%s× of %s", digits(ours.Center/best.Center), name)
+		if len(ids) > 1 {
+			measured += fmt.Sprintf(" (%s)", strings.TrimSuffix(strings.TrimPrefix(id, "Idle/"), "/"))
+		}
+	}
+	return measured, v
 }
 
 func atMost(x, limit float64) verdict {

@@ -1,0 +1,317 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/safe"
+)
+
+// live is one container from its making to its removal. What has to happen when
+// it is stopped happens under a context of its own.
+func (c *Container) live(own context.Context, spec ContainerSpec) error {
+	after := context.WithoutCancel(own)
+	making, endMaking := context.WithTimeout(own, c.create)
+	made, err := c.engine.Create(making, spec)
+	endMaking()
+	if err != nil {
+		return fmt.Errorf("create container: %w", err)
+	}
+	c.mu.Lock()
+	c.id = made.ID
+	c.mu.Unlock()
+	v := &containerLife{Container: c, id: made.ID, ask: "SIGTERM"}
+	for _, name := range []string{made.StopSignal, spec.StopSignal} {
+		if name != "" {
+			v.ask = name
+		}
+	}
+	if own.Err() == nil { // else it never runs
+		err = v.run(own)
+	}
+	return v.bury(after, err)
+}
+
+// containerLife is a container that was made.
+type containerLife struct {
+	*Container
+	id     string
+	ask    string // the signal that asks it to end
+	asked  bool   // it was sent
+	forced bool   // SIGKILL was sent
+	lost   bool   // it may run, for all we know
+	killed bool   // it had to be
+
+	copied  chan struct{} // closed when copying has ended; nil when nobody wants the output
+	copyErr error         // set before that
+}
+
+// run is the container's life proper.
+func (v *containerLife) run(own context.Context) error {
+	after := context.WithoutCancel(own)
+	if err := do(after, v.engine.Start, v.id); err != nil {
+		v.lost = true // the engine may have, and its answer was lost
+		return fmt.Errorf("start container %s: %w", v.id, err)
+	}
+	v.MarkRunning()
+	waiting, endWait := context.WithCancel(after)
+	defer endWait()
+	ended := make(chan containerEnd, 1)
+	over := make(chan struct{}) // closed when it has ended
+	go func() {
+		end := v.await(waiting, v.id)
+		close(over)
+		ended <- end
+	}()
+	copying, endCopy := context.WithCancel(after)
+	defer endCopy()
+	if v.stdout != nil || v.stderr != nil {
+		v.copied = make(chan struct{})
+		safe.Go(v.Name(), func() error { return v.copyLogs(copying, v.id, over) }, nil, func(err error) {
+			v.copyErr = err
+			close(v.copied)
+		})
+	}
+	err := v.judge(v.end(own, ended))
+	return v.rest(endCopy, err)
+}
+
+// end waits for the container's end, and sees to it when that was asked for.
+func (v *containerLife) end(own context.Context, ended <-chan containerEnd) containerEnd {
+	after := context.WithoutCancel(own)
+	select {
+	case end := <-ended:
+		return end
+	case <-own.Done():
+	}
+	v.asked = true
+	_ = v.signal(after, v.ask)
+	_ = do(after, v.engine.Unpause, v.id) // a frozen one gets no signal
+	grace := time.NewTimer(v.grace)
+	defer grace.Stop()
+	select {
+	case end := <-ended:
+		return end
+	case <-grace.C:
+	case <-v.force:
+	}
+	v.forced = true
+	for { // an engine that was away may have missed it
+		_ = v.signal(after, "SIGKILL")
+		retry := time.NewTimer(engineRetry)
+		select {
+		case end := <-ended:
+			retry.Stop()
+			return end
+		case <-retry.C:
+		}
+	}
+}
+
+func (v *containerLife) signal(ctx context.Context, name string) error {
+	return do(ctx, func(ctx context.Context, id string) error { return v.engine.Signal(ctx, id, name) }, v.id)
+}
+
+type containerEnd struct {
+	exit ContainerExit
+	err  error
+}
+
+// await waits for the container's end, and for an engine that is away for a
+// while.
+func (c *Container) await(ctx context.Context, id string) containerEnd {
+	var lost time.Time
+	for {
+		asked := time.Now()
+		exit, err := c.engine.Wait(ctx, id)
+		if err == nil || ctx.Err() != nil || errors.Is(err, ErrNoContainer) {
+			return containerEnd{exit, err}
+		}
+		now := time.Now()
+		if lost.IsZero() || now.Sub(asked) > engineRetry { // in between it was there
+			lost = now
+		}
+		if now.Sub(lost) >= c.patience {
+			return containerEnd{exit, err}
+		}
+		retry := time.NewTimer(engineRetry)
+		select {
+		case <-retry.C:
+		case <-ctx.Done():
+			retry.Stop()
+		}
+	}
+}
+
+// judge says what the end was, and notes the exit if there was one.
+func (v *containerLife) judge(end containerEnd) error {
+	switch {
+	case errors.Is(end.err, ErrNoContainer):
+		return fmt.Errorf("container %s was removed by somebody else, and how it ended is not known: %w", v.id, end.err)
+	case end.err != nil:
+		v.lost = true
+		return fmt.Errorf("container %s may still run: wait for it: %w", v.id, end.err)
+	}
+	exit := &Exit{Code: end.exit.Code, OOM: end.exit.OOM, At: time.Now()}
+	var err error
+	number := stopSignals[v.ask]
+	switch code := end.exit.Code; {
+	case code == 0:
+	case end.exit.OOM:
+		err = fmt.Errorf("container %s: out of memory: exit code %d", v.id, code)
+	case v.forced && code == 128+9:
+		v.killed = true
+		err = fmt.Errorf("container %s: did not stop when asked and was killed", v.id)
+	case v.asked && number != 0 && code == 128+number:
+		err = fmt.Errorf("%w: container %s: exit code %d", ErrInterrupted, v.id, code)
+	default:
+		err = fmt.Errorf("container %s: exit code %d", v.id, code)
+	}
+	if err != nil {
+		exit.Error = err.Error()
+	}
+	v.mu.Lock()
+	v.exit = exit
+	v.mu.Unlock()
+	return err
+}
+
+// bury removes the container and ends the worker. While the engine cannot remove
+// it the worker has ended, and no other may take its place.
+func (v *containerLife) bury(ctx context.Context, err error) error {
+	for first := true; ; first = false {
+		failed := do(ctx, v.engine.Remove, v.id)
+		if failed == nil {
+			break
+		}
+		if first {
+			if v.lost {
+				err = fmt.Errorf("%w; remove it: %w", err, failed)
+			}
+			v.endWith(err)
+		}
+		time.Sleep(engineRetry)
+	}
+	if v.copied != nil { // a writer that takes its time
+		v.endWith(err)
+		<-v.copied
+	}
+	if v.killed {
+		v.Kill(err)
+	}
+	return err
+}
+
+// endWith ends the worker while something of it is left. Finish says when it is
+// gone.
+func (v *containerLife) endWith(err error) {
+	if v.killed {
+		v.Kill(err)
+	} else {
+		v.leave(err)
+	}
+}
+
+// copyLogs copies the output until the container is over and all was copied.
+func (c *Container) copyLogs(ctx context.Context, id string, over <-chan struct{}) error {
+	stdout, stderr := &sink{to: c.stdout}, &sink{to: c.stderr}
+	var last time.Time
+	for {
+		final := false
+		select {
+		case <-over:
+			final = true
+		default:
+		}
+		at, err := c.engine.Logs(ctx, id, last, stdout, stderr)
+		if failed := errors.Join(stdout.failed, stderr.failed); failed != nil {
+			return fmt.Errorf("copy the output of container %s: %w", id, failed)
+		}
+		if final || ctx.Err() != nil || errors.Is(err, ErrNoContainer) {
+			return nil //nolint:nilerr // how the container fares is for Wait to say
+		}
+		if at.After(last) {
+			last = at
+		}
+		// An engine that shuts down ends the stream without a word, so one more
+		// look is needed whatever it said.
+		retry := time.NewTimer(engineRetry)
+		select {
+		case <-retry.C:
+		case <-over:
+		case <-ctx.Done():
+		}
+		retry.Stop()
+	}
+}
+
+// rest waits for the rest of the output of a container that has ended with err.
+func (v *containerLife) rest(endCopy context.CancelFunc, err error) error {
+	if v.copied == nil {
+		return err
+	}
+	for _, patience := range []time.Duration{defaultWaitDelay, engineRetry} {
+		timer := time.NewTimer(patience)
+		select {
+		case <-v.copied:
+			timer.Stop()
+			v.copied = nil
+			if err == nil {
+				err = v.copyErr
+			}
+			return err
+		case <-timer.C:
+			endCopy()
+		}
+	}
+	if err == nil {
+		err = fmt.Errorf("copy the output of container %s: a write did not return", v.id)
+	}
+	return err
+}
+
+// sink notes the first error of a writer. Nil takes everything.
+type sink struct {
+	to     io.Writer
+	failed error
+}
+
+func (s *sink) Write(b []byte) (int, error) {
+	if s.to == nil {
+		return len(b), nil
+	}
+	n, err := s.to.Write(b)
+	if err == nil && n < len(b) {
+		err = io.ErrShortWrite
+	}
+	if err != nil && s.failed == nil {
+		s.failed = err
+	}
+	return n, err
+}
+
+// do bounds one call of an engine.
+func do(ctx context.Context, call func(context.Context, string) error, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
+	defer cancel()
+	return call(ctx, id)
+}
+
+// override returns env with the variables of more in place of its own.
+func override(env, more []string) []string {
+	names := make(map[string]bool, len(more))
+	for _, v := range more {
+		name, _, _ := strings.Cut(v, "=")
+		names[name] = true
+	}
+	env = slices.DeleteFunc(slices.Clone(env), func(v string) bool {
+		name, _, _ := strings.Cut(v, "=")
+		return names[name]
+	})
+	return append(env, more...)
+}

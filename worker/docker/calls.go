@@ -1,0 +1,109 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/moby/moby/client"
+
+	"github.com/pleme-io/lifecycle-go/worker"
+)
+
+// Start runs the container. A program that is not in the image, or cannot be
+// executed, is an error.
+func (e *Engine) Start(ctx context.Context, id string) error {
+	_, err := e.cli.ContainerStart(ctx, id, client.ContainerStartOptions{})
+	return known(err)
+}
+
+// Wait returns once the container does not run.
+func (e *Engine) Wait(ctx context.Context, id string) (worker.ContainerExit, error) {
+	// Both channels are the client's to send on, one of them once, also when ctx
+	// ends; who leaves before leaves a goroutine of the client behind.
+	wait := e.cli.ContainerWait(ctx, id, client.ContainerWaitOptions{})
+	var exit worker.ContainerExit
+	select {
+	case err := <-wait.Error:
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		}
+		return exit, known(err)
+	case end := <-wait.Result:
+		if end.Error != nil {
+			return exit, errors.New(end.Error.Message)
+		}
+		exit.Code = int(end.StatusCode)
+	}
+	found, err := e.cli.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
+	switch {
+	case cerrdefs.IsNotFound(err): // removed since, and how it ended is known
+	case err != nil:
+		return exit, err
+	case found.Container.State == nil:
+	case found.Container.State.Running:
+		// An engine that came back had lost sight of it.
+		return exit, fmt.Errorf("the engine says that container %s ended with exit code %d, and that it runs", id, exit.Code)
+	default:
+		exit.OOM = found.Container.State.OOMKilled
+	}
+	return exit, nil
+}
+
+// Signal sends a signal to the container's main process.
+func (e *Engine) Signal(ctx context.Context, id, signal string) error {
+	_, err := e.cli.ContainerKill(ctx, id, client.ContainerKillOptions{Signal: signal})
+	return known(err)
+}
+
+// Pause freezes all processes of the container.
+func (e *Engine) Pause(ctx context.Context, id string) error {
+	_, err := e.cli.ContainerPause(ctx, id, client.ContainerPauseOptions{})
+	return e.unless(ctx, id, true, err)
+}
+
+// Unpause lets them go on.
+func (e *Engine) Unpause(ctx context.Context, id string) error {
+	_, err := e.cli.ContainerUnpause(ctx, id, client.ContainerUnpauseOptions{})
+	return e.unless(ctx, id, false, err)
+}
+
+// unless drops err when the container is as it was to become: engines disagree
+// about what they say then.
+func (e *Engine) unless(ctx context.Context, id string, paused bool, err error) error {
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	found, look := e.cli.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
+	if look == nil && found.Container.State != nil && found.Container.State.Paused == paused {
+		return nil
+	}
+	return known(err)
+}
+
+// Remove removes the container with its anonymous volumes, by force when it runs.
+func (e *Engine) Remove(ctx context.Context, id string) error {
+	_, err := e.cli.ContainerRemove(ctx, id, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
+	switch {
+	case cerrdefs.IsNotFound(err):
+		return nil
+	case cerrdefs.IsConflict(err): // somebody else is at it: it has not gone before it has gone
+		found, look := e.cli.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
+		if cerrdefs.IsNotFound(look) {
+			return nil
+		}
+		if look == nil && found.Container.State != nil {
+			err = fmt.Errorf("%w: it is %s", err, found.Container.State.Status)
+		}
+	}
+	return err
+}
+
+// known says in the worker's words that a container is not there.
+func known(err error) error {
+	if cerrdefs.IsNotFound(err) {
+		return fmt.Errorf("%w: %w", worker.ErrNoContainer, err)
+	}
+	return err
+}

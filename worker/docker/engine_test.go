@@ -1,0 +1,193 @@
+package docker_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/moby/moby/client"
+
+	"github.com/pleme-io/lifecycle-go/worker"
+	"github.com/pleme-io/lifecycle-go/worker/docker"
+)
+
+// counted returns how many numbers stand in text, and complains unless they are
+// 0, 1, 2, ….
+func counted(t *testing.T, text string) (n int) {
+	t.Helper()
+	for lines := bufio.NewScanner(strings.NewReader(text)); lines.Scan(); n++ {
+		if lines.Text() != strconv.Itoa(n) {
+			t.Fatalf("line %d is %q: output was lost, or copied twice", n, lines.Text())
+		}
+	}
+	return n
+}
+
+// goneOnceBack checks that a worker that has ended is gone, and its container with
+// it, once its engine is back, and not before.
+func (r rig) goneOnceBack(t *testing.T, w *worker.Container, back func() error) {
+	t.Helper()
+	select {
+	case <-w.Gone():
+		t.Error("it is gone while its container runs")
+	default:
+	}
+	if err := back(); err != nil {
+		t.Fatal(err)
+	}
+	gone(t, w)
+	if s := r.state(t, w.ID()); s != nil {
+		t.Errorf("the container is %s", s.Status)
+	}
+}
+
+// Its containers outlive an engine with --live-restore, as most are run where
+// that matters.
+func TestRestartOfTheEngineCostsNothing(t *testing.T) {
+	r := onOwn(t, "--live-restore")
+	out := &output{}
+	w := worker.NewContainer("c", r.of(), worker.ContainerSpec{Image: "inmate:1", Command: []string{"count"}},
+		worker.WithContainerOutput(out, nil), worker.WithContainerGrace(time.Second))
+	start(t, w)
+	pid := r.state(t, w.ID()).Pid
+	for name, end := range map[string]func() error{"ends as it should": r.engine.Shutdown, "is killed": r.engine.Kill} {
+		out.says(t, "\n")
+		if err := end(); err != nil {
+			t.Fatal(err)
+		}
+		seen := len(out.String())
+		if err := r.engine.Again(); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "output goes on after an engine "+name, func() bool { return len(out.String()) > seen })
+		if w.Status() != worker.StatusRunning || r.state(t, w.ID()).Pid != pid {
+			t.Fatalf("after an engine that %s it is %s, %v, %+v", name, w.Status(), w.Err(), r.state(t, w.ID()))
+		}
+	}
+	_ = stop(t, w)
+	gone(t, w)
+	if n := counted(t, out.String()); n == 0 {
+		t.Error("nothing was copied")
+	}
+}
+
+// An engine without --live-restore stops its containers when it shuts down.
+func TestEngineTakesItsContainersAlong(t *testing.T) {
+	r := onOwn(t)
+	w, out := r.inmate("until", "15", "0")
+	start(t, w)
+	out.says(t, "ready")
+	if err := r.engine.Shutdown(); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.engine.Again(); err != nil {
+		t.Fatal(err)
+	}
+	ended(t, w)
+	gone(t, w)
+	// Nobody asked us, and it ended by itself with 0.
+	if w.Status() != worker.StatusFinished {
+		t.Errorf("it is %s, %v", w.Status(), w.Err())
+	}
+	out.says(t, "bye")
+	if left := r.all(t); len(left) > 0 {
+		t.Errorf("%q are left", left)
+	}
+}
+
+func TestEngineThatStaysAway(t *testing.T) {
+	r := onOwn(t, "--live-restore")
+	out := &output{}
+	w := worker.NewContainer("c", r.of(), worker.ContainerSpec{Image: "inmate:1", Command: []string{"deaf"}},
+		worker.WithEnginePatience(2*time.Second), worker.WithContainerOutput(out, out))
+	start(t, w)
+	out.says(t, "ready")
+	if err := r.engine.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	ended(t, w)
+	if err := w.Err(); w.Status() != worker.StatusFailed || !strings.Contains(err.Error(), w.ID()+" may still run") {
+		t.Errorf("it is %s, %v", w.Status(), err)
+	}
+	r.goneOnceBack(t, w, r.engine.Again)
+}
+
+// An engine that takes connections and never answers must not hold up a Stop.
+func TestEngineThatHangs(t *testing.T) {
+	r := onOwn(t)
+	w, out := r.inmate("until", "15", "0")
+	start(t, w)
+	out.says(t, "ready")
+	if err := r.engine.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	var left *worker.AbandonedError
+	if err := w.Stop(ctx); !errors.As(err, &left) || !strings.Contains(left.Where, w.ID()) || w.Status() != worker.StatusKilled {
+		t.Errorf("Stop: %v, it is %s", err, w.Status())
+	}
+	r.goneOnceBack(t, w, r.engine.Thaw)
+}
+
+// A creation that was given up must leave nothing behind.
+func TestCreationThatNobodyHeardOf(t *testing.T) {
+	r := onOwn(t)
+	asked := make(chan struct{}, 1)
+	engine := r.of()
+	if err := r.engine.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	result := make(chan error, 1)
+	go func() {
+		asked <- struct{}{}
+		_, err := engine.Create(ctx, worker.ContainerSpec{Name: "unheard", Image: "inmate:1"})
+		result <- err
+	}()
+	<-asked
+	cancel()
+	if err := r.engine.Thaw(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-result; !errors.Is(err, context.Canceled) {
+		t.Errorf("Create: %v", err)
+	}
+	if left := r.all(t); len(left) > 0 {
+		t.Errorf("%q are left", left)
+	}
+}
+
+func TestContainerThatIsNotThere(t *testing.T) {
+	r := onShared(t)
+	if _, err := r.of().Wait(t.Context(), "nobody"); !errors.Is(err, worker.ErrNoContainer) {
+		t.Errorf("Wait: %v", err)
+	}
+	if err := r.of().Start(t.Context(), "nobody"); !errors.Is(err, worker.ErrNoContainer) {
+		t.Errorf("Start: %v", err)
+	}
+	if err := r.of().Remove(t.Context(), "nobody"); err != nil {
+		t.Errorf("Remove: %v", err)
+	}
+}
+
+func TestNoEngine(t *testing.T) {
+	cli, err := client.New(client.WithHost("unix:///nowhere/docker.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cli.Close() }()
+	w := worker.NewContainer("c", docker.New(cli), worker.ContainerSpec{Image: "inmate:1"})
+	if err := w.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ended(t, w)
+	gone(t, w)
+	if err := w.Err(); w.Status() != worker.StatusFailed || !strings.Contains(err.Error(), "create container: look for image inmate:1: ") || !client.IsErrConnectionFailed(err) {
+		t.Errorf("it is %s, %v", w.Status(), err)
+	}
+}
