@@ -211,13 +211,13 @@ func (q *Query) push(content json.RawMessage, gone <-chan struct{}) bool {
 	if q.State() == QueryProcessing {
 		_ = q.machine.To(QueryStreaming, nil) // it may have ended meanwhile
 	}
+	select {
+	case <-q.done:
+		return false
+	default:
+	}
 	if q.messages == nil {
-		select {
-		case <-q.done:
-			return false
-		default:
-			return true
-		}
+		return true
 	}
 	select {
 	case q.messages <- content:
