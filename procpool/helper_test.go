@@ -416,6 +416,13 @@ func alive(pid int) bool {
 	return len(rest) > 0 && rest[0] != 'Z' && rest[0] != 'X'
 }
 
+func kill(t testing.TB, pid int) {
+	t.Helper()
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func isLinux() bool {
 	_, err := os.Stat("/proc/self/stat")
 	return err == nil
