@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"unicode/utf8"
 )
 
@@ -61,6 +62,15 @@ type Envelope struct {
 	Graceful         bool
 	Uptime           float64 // in seconds
 	QueriesProcessed int64
+
+	faults []fault // nil, mostly
+}
+
+// fault is a field of the wrong type. It matters when the message's type has
+// that field.
+type fault struct {
+	field string
+	err   error
 }
 
 var (
@@ -127,12 +137,18 @@ func (e *Envelope) field(s *scanner) error {
 	if err := s.value(0); err != nil {
 		return err
 	}
-	raw := s.b[from:s.i:s.i]
+	e.set(name, s.b[from:s.i:s.i])
+	return nil
+}
+
+// set takes over one field.
+func (e *Envelope) set(name, raw []byte) {
+	var err error
 	switch string(name) { // does not allocate
 	case "type":
-		t, err := text("type", raw)
+		var t string
+		t, err = text("type", raw)
 		e.Type = known(t)
-		return err
 	case "requestId":
 		e.RequestID, err = text("requestId", raw)
 	case "sessionId":
@@ -162,8 +178,13 @@ func (e *Envelope) field(s *scanner) error {
 		if json.Unmarshal(raw, &e.QueriesProcessed) != nil || raw[0] == 'n' {
 			err = fmt.Errorf("%w: queriesProcessed is %s, want a whole number", ErrField, Excerpt(raw))
 		}
+	default:
+		return
 	}
-	return err
+	e.faults = slices.DeleteFunc(e.faults, func(f fault) bool { return f.field == string(name) }) // the last one counts
+	if err != nil {
+		e.faults = append(e.faults, fault{string(name), err})
+	}
 }
 
 // text returns what the string literal raw says.
@@ -192,9 +213,31 @@ func known(t string) Type {
 	return Type(t)
 }
 
-// check reports a field that the message's type needs and that is missing.
-// Types that are not known need nothing.
+// has reports whether messages of type t have the field.
+func (t Type) has(field string) bool {
+	switch field {
+	case "type":
+		return true
+	case "requestId":
+		return t == Query || t == Cancel || t == Session || t == Message || t == Complete || t == Error
+	case "sessionId":
+		return t == Session
+	case "error":
+		return t == Error
+	case "graceful":
+		return t == Shutdown
+	}
+	return t == HealthOK
+}
+
+// check reports a field that the message's type needs and that is missing or
+// wrong. Types that are not known need nothing.
 func (e *Envelope) check() error {
+	for _, f := range e.faults {
+		if e.Type.has(f.field) {
+			return f.err
+		}
+	}
 	missing := ""
 	switch e.Type {
 	case "":
