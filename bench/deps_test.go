@@ -16,6 +16,7 @@ func TestConventions(t *testing.T) {
 			{Path: "units"},
 			{Path: "serving"},
 			{Path: "stop"},
+			{Path: "procpool"},
 			{Path: "internal/..."},
 			{Path: "cmd/benchdoc", Imports: []string{"golang.org/x/perf"}, Brings: []string{"..."}},
 		},
@@ -30,6 +31,13 @@ func TestConventions(t *testing.T) {
 			{Module: "github.com/thejerf/suture/v4", TestOnly: true},
 			{Module: "go.uber.org/fx", TestOnly: true},
 			{Module: "golang.org/x/sync", TestOnly: true},
+			{Module: "github.com/hashicorp/go-plugin", TestOnly: true},
+			{Module: "github.com/hashicorp/go-hclog", TestOnly: true}, // silences go-plugin
+			{Module: "google.golang.org/grpc", TestOnly: true},
+			{Module: "google.golang.org/protobuf", TestOnly: true},
+			{Module: "github.com/roadrunner-server/pool", TestOnly: true},
+			{Module: "github.com/roadrunner-server/goridge/v3", TestOnly: true},
+			{Module: "go.uber.org/zap", TestOnly: true}, // silences RoadRunner
 			{Module: "go.uber.org/goleak", TestOnly: true},
 			{Module: "golang.org/x/perf"},
 		},
