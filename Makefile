@@ -49,8 +49,9 @@ fuzz-seeds: ## run the seeds and past findings of each fuzz target
 	@tools/fuzz.sh
 
 .PHONY: chaos
-chaos: ## a million random operations on supervision trees; CHAOS_SEED=N for others
+chaos: cc ## a million random operations on supervision trees, minutes of faults on a process pool; CHAOS_SEED=N for others
 	CHAOS_STEPS=1000000 go test -run '^TestRandomOperations$$' -count 1 -timeout 30m ./worker
+	CHAOS_SECONDS=180 go test -race -run '^TestChaos$$' -count 1 -timeout 30m -v ./procpool
 
 .PHONY: bench
 bench: bin/benchstat ## run the benchmarks COUNT (6) times over, peers in turn, and print tables

@@ -17,6 +17,7 @@ func TestConventions(t *testing.T) {
 			{Path: "serving"},
 			{Path: "stop"},
 			{Path: "workers"},
+			{Path: "procpool"},
 			{Path: "internal/..."},
 			{Path: "cmd/benchdoc", Imports: []string{"golang.org/x/perf"}, Brings: []string{"..."}},
 		},
@@ -32,6 +33,13 @@ func TestConventions(t *testing.T) {
 			{Module: "github.com/aretw0/lifecycle", TestOnly: true},
 			{Module: "go.uber.org/fx", TestOnly: true},
 			{Module: "golang.org/x/sync", TestOnly: true},
+			{Module: "github.com/hashicorp/go-plugin", TestOnly: true},
+			{Module: "github.com/hashicorp/go-hclog", TestOnly: true}, // silences go-plugin
+			{Module: "google.golang.org/grpc", TestOnly: true},
+			{Module: "google.golang.org/protobuf", TestOnly: true},
+			{Module: "github.com/roadrunner-server/pool", TestOnly: true},
+			{Module: "github.com/roadrunner-server/goridge/v3", TestOnly: true},
+			{Module: "go.uber.org/zap", TestOnly: true}, // silences RoadRunner
 			{Module: "go.uber.org/goleak", TestOnly: true},
 			{Module: "golang.org/x/perf"},
 		},

@@ -7,6 +7,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/fsm"
+	"github.com/pleme-io/lifecycle-go/procpool"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
@@ -26,6 +27,14 @@ func lives() []life {
 			lifecycle.Phases(), lifecycle.PhaseCreated, nil),
 		describe("Worker", "Every unit of an App is one: a function, a process, a container, a supervisor. The table is `worker.Transitions`.",
 			worker.Transitions(), worker.StatusCreated, worker.AddedEdges()),
+		describe("Worker process of a pool", "One process of a `procpool.Pool`, beside its life as a Worker. The table is `procpool.WorkerTransitions`.",
+			procpool.WorkerTransitions(), procpool.WorkerStarting, procpool.AddedWorkerEdges()),
+		describe("Query", "One question to a pool, from its submission to exactly one terminal state. The table is `procpool.QueryTransitions`.",
+			procpool.QueryTransitions(), procpool.QueryPending, procpool.AddedQueryEdges()),
+		describe("Connection", "The unix socket between a pool and one of its processes. The table is `procpool.ConnTransitions`.",
+			procpool.ConnTransitions(), procpool.ConnDisconnected, nil),
+		describe("Pool", "How much of its capacity a pool uses. The table is `procpool.PoolTransitions`.",
+			procpool.PoolTransitions(), procpool.PoolIdle, nil),
 	}
 }
 

@@ -1,0 +1,142 @@
+//go:build unix
+
+package procpool
+
+import (
+	"bufio"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/bench/internal/cpu"
+)
+
+func up(b *testing.B, k kind, n int) pool {
+	b.Helper()
+	p, err := k.make(n)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(p.stop)
+	return p
+}
+
+// BenchmarkRoundTrip has one caller and one worker that gives back what it got.
+func BenchmarkRoundTrip(b *testing.B) {
+	for _, size := range []struct {
+		name string
+		n    int
+	}{{"100B", 100}, {"4KB", 4 << 10}, {"1MB", 1 << 20}} {
+		for _, k := range kinds {
+			b.Run(fmt.Sprintf("size=%s/peer=%s", size.name, k.peer), func(b *testing.B) {
+				p := up(b, k, 1)
+				q := question(k, value(size.n, ""))
+				b.SetBytes(int64(size.n))
+				b.ReportAllocs()
+				report := cpu.Measure(b)
+				for b.Loop() {
+					got, err := p.echo(q)
+					if err != nil || len(got) != len(q) {
+						b.Fatal(len(got), err)
+					}
+				}
+				report()
+			})
+		}
+	}
+}
+
+// BenchmarkStream has one worker send a thousand messages of 1 KB.
+func BenchmarkStream(b *testing.B) {
+	for _, k := range kinds {
+		b.Run("peer="+k.peer, func(b *testing.B) {
+			p := up(b, k, 1)
+			q := question(k, value(1024, "stream"))
+			b.SetBytes(streamed * 1024)
+			b.ReportAllocs()
+			report := cpu.Measure(b)
+			for b.Loop() {
+				n, _, err := p.stream(q)
+				if err != nil || n != streamed {
+					b.Fatal(n, err)
+				}
+			}
+			report()
+		})
+	}
+}
+
+// BenchmarkCallers has eight callers ask four workers for 4 KB each.
+func BenchmarkCallers(b *testing.B) {
+	for _, k := range kinds {
+		b.Run("callers=8/workers=4/peer="+k.peer, func(b *testing.B) {
+			p := up(b, k, 4)
+			q := question(k, value(4<<10, ""))
+			var left atomic.Int64
+			left.Store(int64(b.N))
+			took := make([][]time.Duration, 8)
+			var all sync.WaitGroup
+			report := cpu.Measure(b)
+			b.ResetTimer()
+			for i := range took {
+				all.Go(func() {
+					for left.Add(-1) >= 0 {
+						began := time.Now()
+						if _, err := p.echo(q); err != nil {
+							b.Error(err)
+							return
+						}
+						took[i] = append(took[i], time.Since(began))
+					}
+				})
+			}
+			all.Wait()
+			b.StopTimer()
+			report()
+			every := slices.Concat(took...)
+			slices.Sort(every)
+			b.ReportMetric(float64(every[len(every)/2].Nanoseconds()), "p50-ns")
+			b.ReportMetric(float64(every[len(every)*99/100].Nanoseconds()), "p99-ns")
+		})
+	}
+}
+
+// BenchmarkSpawn is from nothing to a worker that can be asked, and down again.
+// The floor is the same binary, until it has said something on its standard
+// output.
+func BenchmarkSpawn(b *testing.B) {
+	all := append([]kind{{"fork+exec", func(int) (pool, error) {
+		cmd := self("started")
+		in, err := cmd.StdinPipe()
+		if err != nil {
+			return pool{}, err
+		}
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			return pool{}, err
+		}
+		if err := cmd.Start(); err != nil {
+			return pool{}, err
+		}
+		_, err = bufio.NewReader(out).ReadString('\n')
+		return pool{stop: func() { in.Close(); _ = cmd.Wait() }}, err
+	}}}, kinds[1:]...)
+	for _, k := range all {
+		b.Run("peer="+k.peer, func(b *testing.B) {
+			var ready time.Duration
+			for b.Loop() {
+				began := time.Now()
+				p, err := k.make(1)
+				if err != nil {
+					b.Fatal(err)
+				}
+				ready += time.Since(began)
+				p.stop()
+			}
+			b.ReportMetric(float64(ready.Nanoseconds())/float64(b.N), "ready-ns")
+		})
+	}
+}

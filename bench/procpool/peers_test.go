@@ -1,0 +1,292 @@
+//go:build unix
+
+package procpool
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/go-plugin"
+	ours "github.com/pleme-io/lifecycle-go/procpool"
+	"github.com/pleme-io/lifecycle-go/worker"
+	"github.com/roadrunner-server/pool/ipc/pipe"
+	"github.com/roadrunner-server/pool/payload"
+	rrpool "github.com/roadrunner-server/pool/pool"
+	"github.com/roadrunner-server/pool/pool/static_pool"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+// pool is n workers of one kind. Those that do not share workers among callers
+// by themselves are asked by one caller at a time for each worker.
+type pool struct {
+	// echo returns the answer.
+	echo func(payload json.RawMessage) (json.RawMessage, error)
+	// stream returns how many messages came, and the bytes in them.
+	stream func(payload json.RawMessage) (n, bytes int, err error)
+	stop   func()
+}
+
+// kind makes a pool and returns when its workers are ready.
+type kind struct {
+	peer string
+	make func(n int) (pool, error)
+}
+
+var kinds = []kind{
+	{"floor", floorPool},
+	{"lifecycle-go", ourPool},
+	{"go-plugin", pluginPool},
+	{"roadrunner", roadRunnerPool},
+}
+
+// floorPool gives each caller a connection of its own from a channel.
+func floorPool(n int) (pool, error) {
+	dir, err := os.MkdirTemp("", "floor")
+	if err != nil {
+		return pool{}, err
+	}
+	l, err := net.Listen("unix", dir+"/s")
+	if err != nil {
+		return pool{}, err
+	}
+	type member struct {
+		conn  net.Conn
+		lines *bufio.Reader
+		buf   []byte
+		cmd   *exec.Cmd
+	}
+	free := make(chan *member, n)
+	for range n {
+		cmd := self("floor:" + dir + "/s")
+		if err := cmd.Start(); err != nil {
+			return pool{}, err
+		}
+		conn, err := l.Accept()
+		if err != nil {
+			return pool{}, err
+		}
+		free <- &member{conn: conn, lines: bufio.NewReaderSize(conn, 64<<10), cmd: cmd}
+	}
+	read := func(w *member) ([]byte, error) {
+		w.buf = w.buf[:0]
+		for {
+			part, err := w.lines.ReadSlice('\n')
+			w.buf = append(w.buf, part...)
+			if err != bufio.ErrBufferFull { //nolint:errorlint // as it is
+				return w.buf, err
+			}
+		}
+	}
+	return pool{
+		echo: func(p json.RawMessage) (json.RawMessage, error) {
+			w := <-free
+			defer func() { free <- w }()
+			if _, err := w.conn.Write(p); err != nil {
+				return nil, err
+			}
+			return read(w)
+		},
+		stream: func(p json.RawMessage) (n, size int, err error) {
+			w := <-free
+			defer func() { free <- w }()
+			if _, err := w.conn.Write(p); err != nil {
+				return 0, 0, err
+			}
+			for range streamed + 1 {
+				got, err := read(w)
+				if err != nil {
+					return n, size, err
+				}
+				n, size = n+1, size+len(got)
+			}
+			return n - 1, size, nil
+		},
+		stop: func() {
+			for range n {
+				w := <-free
+				w.conn.Close()
+				_ = w.cmd.Wait()
+			}
+			l.Close()
+			os.RemoveAll(dir)
+		},
+	}, nil
+}
+
+func ourPool(n int) (pool, error) {
+	p, err := ours.New(ours.Config{
+		Command: func() *exec.Cmd { return self("lifecycle-go") }, MinWorkers: n, MaxWorkers: n, MaxQueue: 1000,
+		Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		return pool{}, err
+	}
+	if err := p.Start(context.Background()); err != nil {
+		return pool{}, err
+	}
+	if _, err := p.Await(context.Background(), func(s worker.Status) bool { return s != worker.StatusStarting }); err != nil {
+		return pool{}, err
+	}
+	ctx := context.Background()
+	return pool{
+		echo: func(q json.RawMessage) (json.RawMessage, error) { return p.Do(ctx, q) },
+		stream: func(payload json.RawMessage) (n, size int, err error) {
+			q, err := p.Submit(ctx, payload)
+			if err != nil {
+				return 0, 0, err
+			}
+			for m, err := range q.Messages() {
+				if err != nil {
+					return n, size, err
+				}
+				n, size = n+1, size+len(m)
+			}
+			return n, size, nil
+		},
+		stop: func() { _ = p.Stop(ctx) },
+	}, nil
+}
+
+// pluginPool is one plugin process and its connection for each worker.
+func pluginPool(n int) (pool, error) {
+	type member struct {
+		client *plugin.Client
+		conn   *grpc.ClientConn
+	}
+	free := make(chan member, n)
+	for range n {
+		client := plugin.NewClient(&plugin.ClientConfig{
+			HandshakeConfig: handshake, Plugins: plugin.PluginSet{"echo": echoPlugin{}}, Cmd: self("go-plugin"),
+			AllowedProtocols: []plugin.Protocol{plugin.ProtocolGRPC}, Logger: hclog.NewNullLogger(),
+			GRPCDialOptions: []grpc.DialOption{grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20), grpc.MaxCallSendMsgSize(64<<20))},
+		})
+		protocol, err := client.Client()
+		if err != nil {
+			return pool{}, err
+		}
+		raw, err := protocol.Dispense("echo")
+		if err != nil {
+			return pool{}, err
+		}
+		conn, ok := raw.(*grpc.ClientConn)
+		if !ok {
+			return pool{}, fmt.Errorf("it is a %T", raw)
+		}
+		free <- member{client, conn}
+	}
+	ctx := context.Background()
+	return pool{
+		echo: func(p json.RawMessage) (json.RawMessage, error) {
+			w := <-free
+			defer func() { free <- w }()
+			out := new(wrapperspb.BytesValue)
+			err := w.conn.Invoke(ctx, "/bench.Echo/Echo", &wrapperspb.BytesValue{Value: p}, out)
+			return out.GetValue(), err
+		},
+		stream: func(p json.RawMessage) (n, size int, err error) {
+			w := <-free
+			defer func() { free <- w }()
+			s, err := w.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, "/bench.Echo/Stream")
+			if err == nil {
+				err = errors.Join(s.SendMsg(&wrapperspb.BytesValue{Value: p}), s.CloseSend())
+			}
+			for err == nil {
+				out := new(wrapperspb.BytesValue)
+				if err = s.RecvMsg(out); err == nil {
+					n, size = n+1, size+len(out.GetValue())
+				}
+			}
+			if errors.Is(err, io.EOF) {
+				err = nil
+			}
+			return n - 1, size, err
+		},
+		stop: func() {
+			for range n {
+				(<-free).client.Kill()
+			}
+		},
+	}, nil
+}
+
+func roadRunnerPool(n int) (pool, error) {
+	ctx := context.Background()
+	log := zap.NewNop()
+	p, err := static_pool.NewPool(ctx, func([]string) *exec.Cmd { return self("roadrunner") }, pipe.NewPipeFactory(log), &rrpool.Config{
+		NumWorkers: uint64(n), AllocateTimeout: time.Minute, DestroyTimeout: time.Minute,
+	}, log)
+	if err != nil {
+		return pool{}, err
+	}
+	exec := func(q json.RawMessage) (n, size int, last []byte, err error) {
+		answers, err := p.Exec(ctx, &payload.Payload{Body: q}, make(chan struct{}))
+		if err != nil {
+			return 0, 0, nil, err
+		}
+		for a := range answers {
+			if a.Error() != nil {
+				return n, size, nil, a.Error()
+			}
+			last = a.Body()
+			n, size = n+1, size+len(last)
+		}
+		return n - 1, size, last, nil
+	}
+	return pool{
+		echo: func(q json.RawMessage) (json.RawMessage, error) {
+			_, _, last, err := exec(q)
+			return last, err
+		},
+		stream: func(q json.RawMessage) (n, size int, err error) {
+			n, size, _, err = exec(q)
+			return n, size, err
+		},
+		stop: func() { p.Destroy(ctx) },
+	}, nil
+}
+
+// value is a JSON string of so many bytes.
+func value(size int, begin string) json.RawMessage {
+	return append(append([]byte(`"`+begin), bytes.Repeat([]byte("x"), size-2-len(begin))...), '"')
+}
+
+// question is what a peer is asked: its payload, or the line for the floor.
+func question(k kind, v json.RawMessage) json.RawMessage {
+	if k.peer == "floor" {
+		return line(v)
+	}
+	return v
+}
+
+func TestPeersDoTheWork(t *testing.T) {
+	for _, k := range kinds {
+		t.Run(k.peer, func(t *testing.T) {
+			p, err := k.make(2)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.stop()
+			q := question(k, value(4096, ""))
+			if got, err := p.echo(q); err != nil || !bytes.Equal(got, q) {
+				t.Errorf("it answers %.50q, %v", got, err)
+			}
+			if n, _, err := p.stream(question(k, value(1024, "stream"))); err != nil || n != streamed {
+				t.Errorf("it streams %d, %v", n, err)
+			}
+		})
+	}
+}

@@ -1,0 +1,208 @@
+//go:build unix
+
+package procpool
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/go-plugin"
+	"github.com/pleme-io/lifecycle-go/procpool/child"
+	"github.com/pleme-io/lifecycle-go/procpool/wire"
+	"github.com/roadrunner-server/goridge/v3/pkg/frame"
+	"github.com/roadrunner-server/goridge/v3/pkg/pipe"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+// Every worker is this test binary, started again. They all do the same: echo
+// the payload, or stream it streamed times when it begins with "stream.
+const workerEnv = "BENCH_PROCPOOL_WORKER"
+
+const streamed = 1000
+
+func TestMain(m *testing.M) {
+	switch mode, path, _ := strings.Cut(os.Getenv(workerEnv), ":"); mode {
+	case "":
+		goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/roadrunner-server/events.(*Bus).handleEvents")) // it has no end
+	case "floor":
+		serveFloor(path)
+	case "started":
+		fmt.Println("started")
+		_, _ = io.Copy(io.Discard, os.Stdin)
+	case "lifecycle-go":
+		if err := child.Serve(context.Background(), echo); err != nil {
+			panic(err)
+		}
+	case "go-plugin":
+		servePlugin()
+	case "roadrunner":
+		serveRoadRunner()
+	}
+}
+
+func self(mode string) *exec.Cmd {
+	exe, err := os.Executable()
+	if err != nil {
+		panic(err)
+	}
+	cmd := exec.Command(exe)
+	cmd.Env = append(os.Environ(), workerEnv+"="+mode)
+	return cmd
+}
+
+func wantsStream(payload []byte) bool { return bytes.HasPrefix(payload, []byte(`"stream`)) }
+
+func echo(_ context.Context, q *child.Query) (any, error) {
+	if wantsStream(q.Payload) {
+		for range streamed {
+			if err := q.Send(q.Payload); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return q.Payload, nil
+}
+
+// serveFloor is what any pool over a unix socket comes down to: it reads a line
+// and writes one, with the bytes of ours, and looks at nothing.
+func serveFloor(path string) {
+	conn, err := net.Dial("unix", path)
+	if err != nil {
+		panic(err)
+	}
+	lines := bufio.NewReaderSize(conn, 64<<10)
+	var line []byte
+	for {
+		line = line[:0]
+		for {
+			part, err := lines.ReadSlice('\n')
+			line = append(line, part...)
+			if err == nil {
+				break
+			}
+			if err != bufio.ErrBufferFull { //nolint:errorlint // as it is
+				return
+			}
+		}
+		n := 1
+		if bytes.Contains(line[:min(len(line), 100)], []byte(`"stream`)) {
+			n = streamed + 1
+		}
+		for range n {
+			if _, err := conn.Write(line); err != nil {
+				return
+			}
+		}
+	}
+}
+
+// Package go-plugin asks for a gRPC service. This one is what protoc would make
+// of two methods on google.protobuf.BytesValue.
+var pluginService = grpc.ServiceDesc{
+	ServiceName: "bench.Echo", HandlerType: (*any)(nil),
+	Methods: []grpc.MethodDesc{{MethodName: "Echo", Handler: func(_ any, _ context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+		in := new(wrapperspb.BytesValue)
+		return in, decode(in)
+	}}},
+	Streams: []grpc.StreamDesc{{StreamName: "Stream", ServerStreams: true, Handler: func(_ any, stream grpc.ServerStream) error {
+		in := new(wrapperspb.BytesValue)
+		if err := stream.RecvMsg(in); err != nil {
+			return err
+		}
+		for range streamed + 1 {
+			if err := stream.SendMsg(in); err != nil {
+				return err
+			}
+		}
+		return nil
+	}}},
+}
+
+var handshake = plugin.HandshakeConfig{ProtocolVersion: 1, MagicCookieKey: "BENCH_PLUGIN", MagicCookieValue: "echo"}
+
+type echoPlugin struct{ plugin.NetRPCUnsupportedPlugin }
+
+func (echoPlugin) GRPCServer(_ *plugin.GRPCBroker, s *grpc.Server) error {
+	s.RegisterService(&pluginService, nil)
+	return nil
+}
+
+func (echoPlugin) GRPCClient(_ context.Context, _ *plugin.GRPCBroker, conn *grpc.ClientConn) (any, error) {
+	return conn, nil
+}
+
+func servePlugin() {
+	plugin.Serve(&plugin.ServeConfig{
+		HandshakeConfig: handshake, Plugins: plugin.PluginSet{"echo": echoPlugin{}},
+		GRPCServer: func(opts []grpc.ServerOption) *grpc.Server {
+			return grpc.NewServer(append(opts, grpc.MaxRecvMsgSize(64<<20), grpc.MaxSendMsgSize(64<<20))...)
+		},
+	})
+}
+
+// serveRoadRunner is a worker as goridge's PHP one is: frames on standard input
+// and output.
+func serveRoadRunner() {
+	relay := pipe.NewPipeRelay(os.Stdin, os.Stdout)
+	send := func(payload []byte, control, more bool) {
+		out := frame.NewFrame()
+		out.WriteVersion(out.Header(), frame.Version1)
+		if control {
+			out.WriteFlags(out.Header(), frame.CONTROL, frame.CodecJSON)
+		} else {
+			out.WriteFlags(out.Header(), frame.CodecRaw)
+			out.WriteOptions(out.HeaderPtr(), 0)
+		}
+		if more {
+			out.SetStreamFlag(out.Header())
+		}
+		out.WritePayloadLen(out.Header(), uint32(len(payload)))
+		out.WritePayload(payload)
+		out.WriteCRC(out.Header())
+		if err := relay.Send(out); err != nil {
+			os.Exit(1)
+		}
+	}
+	in := frame.NewFrame()
+	for {
+		in.Reset()
+		if err := relay.Receive(in); err != nil {
+			return
+		}
+		if in.ReadFlags()&frame.CONTROL != 0 {
+			var command struct {
+				Stop bool `json:"stop"`
+				Pid  int  `json:"pid"`
+			}
+			if err := json.Unmarshal(in.Payload(), &command); err != nil || command.Stop {
+				return
+			}
+			send(fmt.Appendf(nil, `{"pid":%d}`, os.Getpid()), true, false)
+			continue
+		}
+		if wantsStream(in.Payload()) {
+			for range streamed {
+				send(in.Payload(), false, true)
+			}
+		}
+		send(in.Payload(), false, false)
+	}
+}
+
+// line is what ours has on the wire, for the floor.
+func line(payload json.RawMessage) []byte {
+	var b bytes.Buffer
+	_ = wire.NewWriter(&b, 0).Query("q1", payload)
+	return b.Bytes()
+}

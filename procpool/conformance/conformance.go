@@ -1,0 +1,289 @@
+// Package conformance holds a worker program, in any language, against the wire
+// contract of a process pool (docs/procpool-wire.md). It plays the pool, one
+// process for each check, and says what is wrong and what would be right.
+//
+// The command procpool/cmd/conformance runs it.
+package conformance
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/procpool/wire"
+	"github.com/pleme-io/lifecycle-go/worker"
+)
+
+// Config says which program is checked, and with what.
+type Config struct {
+	// Command makes the command of the worker. It is called for each check.
+	Command func() *exec.Cmd
+	// Query is a payload that the worker answers soon, with a result or an
+	// error. Defaults to {}.
+	Query json.RawMessage
+	// Slow is a payload that keeps the worker busy until it is cancelled. Without
+	// it the checks that need it are skipped.
+	Slow json.RawMessage
+	// Timeout is how long the worker may take for each step. Defaults to 10 s.
+	Timeout time.Duration
+}
+
+// Result is what came of one check.
+type Result struct {
+	Check   string        // what was looked at
+	Skipped string        // why it was not, "" when it was
+	Err     error         // what is wrong, nil for nothing
+	Stderr  string        // the end of what the worker wrote there, when something is wrong
+	Took    time.Duration // how long it took
+}
+
+// check is one of the contract's rules.
+type check struct {
+	name string
+	slow bool
+	run  func(*rig) error
+}
+
+var checks = []check{
+	{"it connects and says ready first, and once", false, readyOnce},
+	{"a query is answered with its requestId, by one complete or error", false, answers},
+	{"many queries are answered, one after the other", false, many},
+	{"messages may come in pieces, and several at once", false, pieces},
+	{"fields come in any order, with space, escapes and unknown fields", false, spelling},
+	{"unknown types are ignored", false, unknown},
+	{"a cancel for a query that it does not have is ignored", false, cancelUnknown},
+	{"a payload of a megabyte is taken", false, large},
+	{"health_check is answered by health_ok", false, health},
+	{"shutdown is answered by shutdown_ack, and the process exits with code 0", false, shutdown},
+	{"the process exits when the pool's connection ends", false, eof},
+	{"a health_check is answered while a query runs", true, healthWhileBusy},
+	{"a cancelled query is confirmed by complete or error, and the next one answered", true, cancel},
+	{"a second query while one runs is refused with an error", true, busy},
+	{"a shutdown that is graceful waits for the query that runs", true, gracefulWhileBusy},
+	{"a shutdown that is not graceful does not wait", true, shutdownWhileBusy},
+	{"the process exits when the pool's connection ends while a query runs", true, eofWhileBusy},
+}
+
+// Run makes all checks and returns what came of each. The error says that
+// nothing could be checked: there is no place for a socket. Cancelling ctx ends
+// it early.
+func Run(ctx context.Context, cfg Config) ([]Result, error) {
+	if cfg.Command == nil {
+		return nil, errors.New("conformance: Command is nil, want a function that makes the command of a worker")
+	}
+	if cfg.Query == nil {
+		cfg.Query = json.RawMessage("{}")
+	}
+	for name, payload := range map[string]json.RawMessage{"Query": cfg.Query, "Slow": cfg.Slow} {
+		if err := wire.CheckValue(payload); err != nil && (name == "Query" || payload != nil) {
+			return nil, fmt.Errorf("conformance: %s: %w", name, err)
+		}
+	}
+	if cfg.Timeout <= 0 {
+		cfg.Timeout = 10 * time.Second
+	}
+	dir, err := os.MkdirTemp("", "conform")
+	if err != nil {
+		return nil, fmt.Errorf("conformance: make a folder for sockets: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	var results []Result
+	for i, c := range checks {
+		if err := ctx.Err(); err != nil {
+			return results, context.Cause(ctx)
+		}
+		result := Result{Check: c.name}
+		if c.slow && cfg.Slow == nil {
+			result.Skipped = "it needs a payload that keeps the worker busy"
+		} else {
+			began := time.Now()
+			result.Err, result.Stderr = one(ctx, cfg, filepath.Join(dir, fmt.Sprintf("%d.sock", i)), c)
+			result.Took = time.Since(began)
+		}
+		results = append(results, result)
+	}
+	return results, nil
+}
+
+// one makes one check with a process of its own.
+func one(ctx context.Context, cfg Config, socket string, c check) (err error, stderr string) { //nolint:revive // what is wrong comes first
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
+	if err != nil {
+		return fmt.Errorf("listen: %w", err), ""
+	}
+	defer l.Close()
+	file, err := os.CreateTemp(filepath.Dir(socket), "stderr")
+	if err != nil {
+		return err, ""
+	}
+	defer file.Close()
+	cmd := cfg.Command()
+	if cmd == nil {
+		return errors.New("Command returned nil, want the command of a worker"), "" //nolint:staticcheck // it is the field's name
+	}
+	cmd.Stderr = file
+	p := worker.NewProcess("worker", cmd, worker.WithGrace(time.Second), worker.WithEnv(
+		wire.EnvSocket+"="+socket, wire.EnvName+"=conformance/1", fmt.Sprintf("%s=%d", wire.EnvMaxFrame, wire.DefaultMaxFrame)))
+	if err := p.Start(ctx); err != nil {
+		return err, ""
+	}
+	defer func() { _ = p.Stop(context.Background()) }()
+	r := &rig{cfg: cfg, process: p}
+	if err = r.accept(l); err == nil {
+		defer r.conn.Close()
+		err = c.run(r)
+	}
+	if err != nil {
+		text, _ := os.ReadFile(file.Name())
+		stderr = strings.TrimSpace(string(text[max(0, len(text)-2000):]))
+	}
+	return err, stderr
+}
+
+// rig is the pool, as one worker sees it.
+type rig struct {
+	cfg     Config
+	process *worker.Process
+	conn    *net.UnixConn
+	reader  *wire.Reader
+	writer  *wire.Writer
+	id      int
+}
+
+func (r *rig) accept(l *net.UnixListener) error {
+	arrived := make(chan error, 1)
+	_ = l.SetDeadline(time.Now().Add(r.cfg.Timeout))
+	go func() {
+		conn, err := l.AcceptUnix()
+		r.conn = conn
+		arrived <- err
+	}()
+	var err error
+	select {
+	case err = <-arrived:
+	case <-r.process.Done():
+		l.Close()
+		if err = <-arrived; err != nil {
+			return fmt.Errorf("the process has ended before it connected (%s); it has to connect to the unix socket whose path is in %s", r.ended(), wire.EnvSocket)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("it has not connected within %v; it has to connect to the unix socket whose path is in %s", r.cfg.Timeout, wire.EnvSocket)
+	}
+	r.reader, r.writer = wire.NewReader(r.conn, 0), wire.NewWriter(r.conn, 0)
+	e, err := r.next()
+	if err != nil {
+		return fmt.Errorf(`wait for {"type":"ready"}: %w`, err)
+	}
+	if e.Type != wire.Ready {
+		return fmt.Errorf(`its first message is %q, want {"type":"ready"}`, e.Type)
+	}
+	return nil
+}
+
+func (r *rig) ended() string {
+	if exit := r.process.State().Exit; exit != nil {
+		if exit.Signal != "" {
+			return exit.Signal
+		}
+		return fmt.Sprintf("exit code %d", exit.Code)
+	}
+	return "it runs"
+}
+
+// next returns the worker's next message, which must fit its schema and be one
+// of those that workers send.
+func (r *rig) next() (wire.Envelope, error) {
+	var e wire.Envelope
+	_ = r.conn.SetReadDeadline(time.Now().Add(r.cfg.Timeout))
+	line, err := r.reader.Next()
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return e, fmt.Errorf("nothing came within %v", r.cfg.Timeout)
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return e, fmt.Errorf("its last line has no newline: %w", err)
+	case errors.Is(err, io.EOF):
+		return e, errClosed
+	case err != nil:
+		return e, err
+	}
+	if err := wire.Validate(line); err != nil {
+		return e, err
+	}
+	err = wire.Decode(line, &e)
+	switch e.Type { //nolint:exhaustive // the others are right
+	case wire.Query, wire.Cancel, wire.Shutdown, wire.HealthCheck:
+		err = fmt.Errorf("it sent %q, which only the pool does", e.Type)
+	}
+	return e, err
+}
+
+var errClosed = errors.New("it closed its connection")
+
+// ask sends a query under a new id.
+func (r *rig) ask(payload json.RawMessage) (id string, err error) {
+	r.id++
+	id = fmt.Sprintf("c%d", r.id)
+	return id, r.write(func() error { return r.writer.Query(id, payload) })
+}
+
+func (r *rig) write(send func() error) error {
+	_ = r.conn.SetWriteDeadline(time.Now().Add(r.cfg.Timeout))
+	if err := send(); err != nil {
+		return fmt.Errorf("it does not take messages: %w", err)
+	}
+	return nil
+}
+
+// answer waits for the end of a query. Its session and messages may come before.
+func (r *rig) answer(id string) error {
+	for {
+		e, err := r.next()
+		if err != nil {
+			return fmt.Errorf("wait for the complete or error of %q: %w", id, err)
+		}
+		switch e.Type { //nolint:exhaustive // anything else is wrong
+		case wire.Session, wire.Message, wire.Complete, wire.Error:
+			if e.RequestID != id {
+				return fmt.Errorf("it sent a %s with requestId %q, want %q", e.Type, e.RequestID, id)
+			}
+		default:
+			return fmt.Errorf("it sent %s while %q was waited for", e.Type, id)
+		}
+		if e.Type == wire.Complete || e.Type == wire.Error {
+			return nil
+		}
+	}
+}
+
+// turn asks once and has it answered.
+func (r *rig) turn(payload json.RawMessage) error {
+	id, err := r.ask(payload)
+	if err != nil {
+		return err
+	}
+	return r.answer(id)
+}
+
+// exits waits for the end of the process.
+func (r *rig) exits(code int) error {
+	timer := time.NewTimer(r.cfg.Timeout)
+	defer timer.Stop()
+	select {
+	case <-r.process.Done():
+	case <-timer.C:
+		return fmt.Errorf("the process still runs after %v", r.cfg.Timeout)
+	}
+	if exit := r.process.State().Exit; code >= 0 && (exit == nil || exit.Code != code) {
+		return fmt.Errorf("the process ended with %s, want exit code %d", r.ended(), code)
+	}
+	return nil
+}

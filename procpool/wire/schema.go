@@ -1,0 +1,107 @@
+package wire
+
+import (
+	"embed"
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"unicode/utf8"
+)
+
+//go:embed schema/*.schema.json
+var schemas embed.FS
+
+// Schema returns the JSON Schema (draft 2020-12) of a type, and false for a type
+// that there is not.
+func Schema(t Type) (text []byte, ok bool) {
+	text, err := schemas.ReadFile("schema/" + string(t) + ".schema.json")
+	return text, err == nil
+}
+
+// Types returns all types, those of the pool first.
+func Types() []Type {
+	return []Type{Query, Cancel, Shutdown, HealthCheck, Ready, Session, Message, Complete, Error, ShutdownAck, HealthOK}
+}
+
+// Validate holds a line against the schema of its type. It is stricter than
+// [Decode], which lets pass what does no harm, and slower. The error says which
+// field is wrong and what would be right.
+func Validate(line []byte) error {
+	var message map[string]any
+	if err := json.Unmarshal(line, &message); err != nil {
+		return fmt.Errorf("%w: %w: %s", ErrNotJSON, err, Excerpt(line))
+	}
+	if !utf8.Valid(line) {
+		return fmt.Errorf("%w: it is not UTF-8: %s", ErrNotJSON, Excerpt(line))
+	}
+	name, ok := message["type"].(string)
+	if !ok {
+		return fmt.Errorf("%w: type is missing or no string: %s", ErrField, Excerpt(line))
+	}
+	text, ok := Schema(Type(name))
+	if !ok {
+		return fmt.Errorf("%w: type is %q, want one of %q", ErrField, name, Types())
+	}
+	var s schema
+	if err := json.Unmarshal(text, &s); err != nil {
+		return fmt.Errorf("the schema of %q: %w", name, err)
+	}
+	for _, field := range s.Required {
+		if _, ok := message[field]; !ok {
+			return fmt.Errorf("%w: a %s without %s: %s", ErrField, name, field, Excerpt(line))
+		}
+	}
+	for field, value := range message {
+		if fault := s.Properties[field].check(value); fault != "" {
+			return fmt.Errorf("%w: %s of a %s %s: %s", ErrField, field, name, fault, Excerpt(line))
+		}
+	}
+	return nil
+}
+
+// schema is what of JSON Schema the messages need.
+type schema struct {
+	Required   []string            `json:"required"`
+	Properties map[string]property `json:"properties"`
+}
+
+type property struct {
+	Type      string   `json:"type"`
+	Const     any      `json:"const"`
+	MinLength int      `json:"minLength"`
+	Minimum   *float64 `json:"minimum"`
+}
+
+// check returns what is wrong with a value, "" for nothing.
+func (p property) check(value any) string {
+	got := "null"
+	switch v := value.(type) {
+	case string:
+		got = "string"
+		if utf8.RuneCountInString(v) < p.MinLength && p.Type == got {
+			return "is empty"
+		}
+	case bool:
+		got = "boolean"
+	case float64:
+		got = "number"
+		if p.Type == "integer" && v == math.Trunc(v) {
+			got = "integer"
+		}
+		if p.Minimum != nil && v < *p.Minimum {
+			return fmt.Sprintf("is %v, want %v or more", v, *p.Minimum)
+		}
+	case []any:
+		got = "array"
+	case map[string]any:
+		got = "object"
+	}
+	switch {
+	case p.Const != nil && !slices.Contains([]any{p.Const}, value):
+		return fmt.Sprintf("is %v, want %v", value, p.Const)
+	case p.Type != "" && p.Type != got:
+		return fmt.Sprintf("is of type %s, want %s", got, p.Type)
+	}
+	return ""
+}

@@ -1,0 +1,280 @@
+package wire_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/pleme-io/lifecycle-go/procpool/wire"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// every is one of each message, as the writer writes it.
+func every(t testing.TB, limit int) []byte {
+	var b bytes.Buffer
+	w := wire.NewWriter(&b, limit)
+	for _, err := range []error{
+		w.Query("q1", json.RawMessage(`{"a":[1,2.5e-3,"x\"}",true,null]}`)), w.Cancel("q1"), w.Shutdown(true), w.Shutdown(false), w.HealthCheck(),
+		w.Ready(), w.Session("q1", "é\n\"s\""), w.Message("q1", json.RawMessage("[1,\n2]")), w.Complete("q1", nil), w.Error("q1", "bad \x00\xff"),
+		w.ShutdownAck(), w.HealthOK(1.5, 7),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return b.Bytes()
+}
+
+func TestEveryMessageIsReadAsItWasWritten(t *testing.T) {
+	want := []wire.Envelope{
+		{Type: wire.Query, RequestID: "q1", Payload: json.RawMessage(`{"a":[1,2.5e-3,"x\"}",true,null]}`)},
+		{Type: wire.Cancel, RequestID: "q1"},
+		{Type: wire.Shutdown, Graceful: true},
+		{Type: wire.Shutdown},
+		{Type: wire.HealthCheck},
+		{Type: wire.Ready},
+		{Type: wire.Session, RequestID: "q1", SessionID: "é\n\"s\""},
+		{Type: wire.Message, RequestID: "q1", Content: json.RawMessage("[1, 2]")},
+		{Type: wire.Complete, RequestID: "q1", Result: json.RawMessage("null")},
+		{Type: wire.Error, RequestID: "q1", Error: "bad \x00�"},
+		{Type: wire.ShutdownAck},
+		{Type: wire.HealthOK, Uptime: 1.5, QueriesProcessed: 7},
+	}
+	for name, stream := range map[string]io.Reader{
+		"at once": bytes.NewReader(every(t, 0)), "byte by byte": iotest.OneByteReader(bytes.NewReader(every(t, 0))),
+	} {
+		r := wire.NewReader(stream, 0)
+		for _, want := range want {
+			line, err := r.Next()
+			if err != nil {
+				t.Fatal(name, err)
+			}
+			if err := wire.Validate(line); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			var e wire.Envelope
+			if err := wire.Decode(line, &e); err != nil || !reflect.DeepEqual(e, want) {
+				t.Errorf("%s: %q is\n%+v, %v, want\n%+v", name, line, e, err, want)
+			}
+		}
+		if _, err := r.Next(); err != io.EOF { //nolint:errorlint // as it is
+			t.Errorf("%s: at the end: %v", name, err)
+		}
+	}
+}
+
+func TestOrderSpaceAndUnknownFieldsDoNotMatter(t *testing.T) {
+	var e wire.Envelope
+	line := " { \"x\" : {\"type\":\"ready\",\"y\":[[],{}]} , \"requestId\":\"\\u0071\\u0031\",\t\"result\" : {\"a\" : 1} ,\"type\":\"complete\" } \r"
+	if err := wire.Decode([]byte(line), &e); err != nil || e.Type != wire.Complete || e.RequestID != "q1" || string(e.Result) != `{"a" : 1}` {
+		t.Errorf("%+v, %v", e, err)
+	}
+	if err := wire.Decode([]byte(`{"type":"from the future"}`), &e); err != nil || e.Type != "from the future" {
+		t.Errorf("%+v, %v", e, err)
+	}
+}
+
+func TestWrongLinesAreRefusedByName(t *testing.T) {
+	for line, want := range map[string]string{
+		``: "want an object", `x`: "want an object", `[]`: "want an object", `{`: "want a string", `{}`: "without type",
+		`{"type":"ready"`: "want , or }", `{"type":"ready"} x`: "more after", `{"type":}`: "want a value", `{"type":"ready",}`: "want a string",
+		`{"type":1}`: "type is \"1\", want a string", `{"type":"complete","result":1}`: "without requestId", `{"type":"complete","requestId":"a"}`: "without result",
+		`{"type":"message","requestId":"a"}`: "without content", `{"type":"query","requestId":"a"}`: "without payload",
+		`{"type":"session","requestId":"a"}`: "without sessionId", `{"type":"error"}`: "without requestId",
+		`{"type":"complete","requestId":"a","result":tru}`: "want true", `{"type":"complete","requestId":"a","result":01}`: "want , or }",
+		`{"type":"complete","requestId":"a","result":1.}`: "after the point", `{"type":"complete","requestId":"a","result":1e}`: "exponent",
+		`{"type":"complete","requestId":"a","result":"x}`: "does not end", `{"type":"complete","requestId":"a","result":[1 2]}`: "want , or ]",
+		`{"type":"complete","requestId":"a","result":{1:2}}`: "want a string", `{"type":"shutdown","graceful":1}`: "true or false",
+		`{"type":"health_ok","uptime":"1"}`: "number of seconds", `{"type":"health_ok","queriesProcessed":1.5}`: "whole number",
+		`{"type":"error","requestId":"\q"}`: "requestId", strings.Repeat("[", 20000): "want an object",
+		`{"a":` + strings.Repeat("[", 20000): "nested too deep",
+	} {
+		var e wire.Envelope
+		err := wire.Decode([]byte(line), &e)
+		if err == nil || !strings.Contains(err.Error(), want) || (!errors.Is(err, wire.ErrNotJSON) && !errors.Is(err, wire.ErrField)) {
+			t.Errorf("%.60q: %v, want %q", line, err, want)
+		}
+		if err != nil && len(err.Error()) > 1000 {
+			t.Errorf("the error has %d bytes", len(err.Error()))
+		}
+	}
+}
+
+func TestLongLinesAreSkipped(t *testing.T) {
+	long := `{"type":"message","requestId":"q1","content":"` + strings.Repeat("x", 5000) + `"}`
+	r := wire.NewReader(strings.NewReader(`{"type":"ready"}`+"\n"+long+"\n"+`{"type":"shutdown_ack"}`+"\n"), 1000)
+	if line, err := r.Next(); err != nil || string(line) != `{"type":"ready"}` {
+		t.Fatalf("%s, %v", line, err)
+	}
+	var tooLong *wire.TooLongError
+	if _, err := r.Next(); !errors.As(err, &tooLong) || tooLong.Limit != 1000 {
+		t.Fatal(err)
+	}
+	var e wire.Envelope
+	if err := wire.Decode(tooLong.Head, &e); err == nil || e.Type != wire.Message || e.RequestID != "q1" {
+		t.Errorf("of its head is known: %+v, %v", e, err)
+	}
+	if line, err := r.Next(); err != nil || string(line) != `{"type":"shutdown_ack"}` {
+		t.Errorf("behind it: %s, %v", line, err)
+	}
+	r = wire.NewReader(strings.NewReader(`{"type":"re`), 1000)
+	var partial *wire.PartialError
+	if _, err := r.Next(); !errors.As(err, &partial) || !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Error(err)
+	}
+	w := wire.NewWriter(io.Discard, 100)
+	if err := w.Error("q1", strings.Repeat("x", 200)); !errors.As(err, &tooLong) {
+		t.Error(err)
+	}
+	if err := w.Message("q1", json.RawMessage(`"`+strings.Repeat("x", 200)+`"`)); !errors.As(err, &tooLong) {
+		t.Error(err)
+	}
+	if err := w.Ready(); err != nil {
+		t.Errorf("what was not sent poisons nothing: %v", err)
+	}
+}
+
+// writes counts them, and fails after some.
+type writes struct{ n, fail int }
+
+func (w *writes) Write(b []byte) (int, error) {
+	if w.n++; w.n == w.fail {
+		return len(b) / 2, io.ErrShortWrite
+	}
+	return len(b), nil
+}
+
+func TestOneWriteForAFrameAndAPartialOnePoisons(t *testing.T) {
+	out := &writes{fail: 3}
+	w := wire.NewWriter(out, 0)
+	if err := errors.Join(w.Query("q1", json.RawMessage(`"`+strings.Repeat("x", 4096)+`"`)), w.HealthOK(1, 1)); err != nil || out.n != 2 {
+		t.Fatalf("%v, %d writes", err, out.n)
+	}
+	if err := w.Cancel("q1"); !errors.Is(err, io.ErrShortWrite) || errors.Is(err, wire.ErrPoisoned) {
+		t.Error(err)
+	}
+	for _, err := range []error{w.Cancel("q1"), w.Query("q2", json.RawMessage(`"`+strings.Repeat("x", 1<<20)+`"`))} {
+		if !errors.Is(err, wire.ErrPoisoned) || !errors.Is(err, io.ErrShortWrite) {
+			t.Error(err)
+		}
+	}
+	if out.n != 3 {
+		t.Errorf("%d writes: something was sent behind the partial one", out.n)
+	}
+}
+
+func TestSchemas(t *testing.T) {
+	files, err := filepath.Glob("schema/*.schema.json")
+	if err != nil || len(files) != len(wire.Types()) {
+		t.Errorf("there are %d schemas and %d types, %v", len(files), len(wire.Types()), err)
+	}
+	for line, want := range map[string]string{
+		`{`: "not JSON", `{"type":1}`: "type is missing", `{"type":"x"}`: `want one of ["query"`, `{"type":"cancel"}`: "a cancel without requestId",
+		`{"type":"cancel","requestId":1}`: "is of type number, want string", `{"type":"cancel","requestId":""}`: "is empty",
+		`{"type":"health_ok","uptime":-1,"queriesProcessed":1}`: "want 0 or more", `{"type":"health_ok","uptime":1,"queriesProcessed":1.5}`: "want integer",
+		`{"type":"shutdown","graceful":"yes"}`: "want boolean", "{\"type\":\"error\",\"requestId\":\"a\",\"error\":\"\xff\"}": "UTF-8",
+	} {
+		if err := wire.Validate([]byte(line)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", line, err, want)
+		}
+	}
+}
+
+// FuzzFrame holds the scanner against encoding/json: what is taken from a line
+// is what the whole parser finds, and nothing that is not JSON gets by as a
+// payload.
+func FuzzFrame(f *testing.F) {
+	f.Add(every(f, 0))
+	for _, seed := range []string{
+		"", "\n\n", `{"type":"ready"}`, `{"type":"complete","requestId":"q1","result":{"a":"\\\""}}` + "\n",
+		`{"type":"message","requestId":"q\u0031","content":"` + strings.Repeat("x", 300) + `"}`, `{"type":"x","type":"ready"}`, `{"a":1,"b":[`, "\xff{}", `{"type":"error","requestId":"\ud800"}`,
+		`1,"type":"shutdown"`, "\"\x1f\"", `"\`, `-`, `-0.0E+1`, " 1 ", `{"":{"":[]}}`, "\"\u0080\"",
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, in []byte) {
+		if err := wire.CheckValue(in); (err == nil) != (json.Valid(in) && json.Valid(bytes.ToValidUTF8(in, nil)) && bytes.Equal(in, bytes.ToValidUTF8(in, []byte("?")))) {
+			t.Errorf("CheckValue(%q) is %v, json.Valid says %v", in, err, json.Valid(in))
+		}
+		r := wire.NewReader(bytes.NewReader(in), 256)
+		for lines := 0; ; lines++ {
+			line, err := r.Next()
+			var long *wire.TooLongError
+			var partial *wire.PartialError
+			switch {
+			case errors.As(err, &long):
+				continue
+			case err == io.EOF, errors.As(err, &partial): //nolint:errorlint // as it is
+				return
+			case err != nil:
+				t.Fatal(err)
+			}
+			if lines > len(in) || bytes.IndexByte(line, '\n') >= 0 || len(line) >= 256 {
+				t.Fatalf("line %q", line)
+			}
+			var e wire.Envelope
+			err = wire.Decode(line, &e)
+			valid := wire.Validate(line)
+			if valid == nil && err != nil {
+				t.Errorf("%q fits its schema, and Decode says %v", line, err)
+			}
+			if err != nil || !json.Valid(line) {
+				continue
+			}
+			var whole struct {
+				Type                     string
+				RequestID                string `json:"requestId"`
+				Payload, Content, Result json.RawMessage
+			}
+			var fields map[string]json.RawMessage // names in Go match whatever their case
+			if json.Unmarshal(line, &fields) != nil {
+				continue
+			}
+			_ = json.Unmarshal(fields["type"], &whole.Type)
+			_ = json.Unmarshal(fields["requestId"], &whole.RequestID)
+			if whole.Type != string(e.Type) || whole.RequestID != e.RequestID || !bytes.Equal(fields["payload"], e.Payload) ||
+				!bytes.Equal(fields["content"], e.Content) || !bytes.Equal(fields["result"], e.Result) {
+				t.Errorf("%q is %+v, and by the parser %v", line, e, fields)
+			}
+		}
+	})
+}
+
+func BenchmarkDecode(b *testing.B) {
+	for _, size := range []int{100, 4 << 10, 1 << 20} {
+		b.Run(fmt.Sprint("size=", size), func(b *testing.B) {
+			line := []byte(`{"type":"complete","requestId":"q1","result":"` + strings.Repeat("x", size) + `"}`)
+			b.SetBytes(int64(len(line)))
+			b.ReportAllocs()
+			var e wire.Envelope
+			for b.Loop() {
+				if err := wire.Decode(line, &e); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkCheckValue(b *testing.B) {
+	for _, size := range []int{100, 4 << 10, 1 << 20} {
+		b.Run(fmt.Sprint("size=", size), func(b *testing.B) {
+			value := []byte(`"` + strings.Repeat("x", size) + `"`)
+			b.SetBytes(int64(len(value)))
+			for b.Loop() {
+				if err := wire.CheckValue(value); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
