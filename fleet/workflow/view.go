@@ -25,6 +25,7 @@ type view struct {
 	indexes  map[string]*index
 	entities map[string]*entity // by key
 	gone     map[string]uint64  // revisions of this process's deletions that the follower has not told yet
+	seq      uint64             // of the last message that the follower told
 	ready    bool               // what was there at the beginning has been read
 	progress alarm              // rings at every change
 }
@@ -127,7 +128,7 @@ func (v *view) clearLocked() {
 	}
 	clear(v.entities)
 	clear(v.gone)
-	v.ready = false
+	v.seq, v.ready = 0, false
 }
 
 // reset is called by the follower.
@@ -170,6 +171,7 @@ func (v *view) entry(e *entry) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	defer v.progress.ring()
+	v.seq = e.revision
 	if at, ok := v.gone[e.key]; ok {
 		if e.revision < at {
 			return
@@ -348,7 +350,7 @@ func (v *view) wrote(r *registration, e *entry, p Participant) {
 	en.own = true
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.follow.seq.Load() >= e.revision {
+	if v.seq >= e.revision {
 		// Told already, or the sequence went back without anybody having noticed.
 		if now := v.entities[e.key]; now == nil || now.revision != e.revision {
 			v.follow.look()
@@ -365,7 +367,7 @@ func (v *view) wrote(r *registration, e *entry, p Participant) {
 func (v *view) deletedOwn(key string, revision uint64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.follow.seq.Load() < revision {
+	if v.seq < revision {
 		v.gone[key] = revision
 	}
 	if now := v.entities[key]; now != nil && now.revision < revision {
@@ -425,7 +427,7 @@ func (v *view) catchUp(ctx context.Context) error {
 		// The last that is kept, not the last there was: what is gone is never told.
 		last, err := v.b.read(ctx, `{"last_by_subj":`+quote("$KV."+v.b.name+".>")+`}`)
 		if err == nil {
-			return v.wait(ctx, func() bool { return v.follow.seq.Load() >= last.revision })
+			return v.wait(ctx, func() bool { return v.seq >= last.revision })
 		}
 		if isNotFound(err) {
 			return v.wait(ctx, nil)
