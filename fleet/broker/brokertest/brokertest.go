@@ -97,13 +97,15 @@ func StartCluster(tb testing.TB, n int) *Cluster {
 	for i := range n {
 		c.start(i)
 	}
-	c.await("a leader of JetStream", func() bool {
+	c.await("a leader of JetStream that knows all servers", func() bool {
+		led := false
 		for _, s := range c.live() {
-			if s.JetStreamIsLeader() {
-				return true
+			if !s.JetStreamIsCurrent() {
+				return false
 			}
+			led = led || s.JetStreamIsLeader() && len(s.JetStreamClusterPeers()) == n
 		}
-		return false
+		return led
 	})
 	return c
 }
