@@ -206,4 +206,3 @@ func freePorts(tb testing.TB, n int) []int {
 	}
 	return ports
 }
-
