@@ -15,12 +15,17 @@ func TestConventions(t *testing.T) {
 				".", "./config", "./metrics", "github.com/coder/websocket", "github.com/prometheus/client_golang", "modernc.org/sqlite",
 			}, Brings: []string{"..."}},
 			{Path: "tree", Imports: []string{".", "./worker", "./worker/docker", "github.com/moby/moby/client"}, Brings: []string{"..."}},
+			{Path: "mission", Imports: []string{
+				".", "./fleet/broker", "./fleet/lease", "./fleet/workflow", "github.com/nats-io/nats.go",
+			}, Brings: []string{"..."}},
 			{Path: "handover", Imports: []string{".", "./worker"}, Brings: []string{"golang.org/x/sync"}},
 		},
 		Requires: []conventions.Require{
 			{Module: "github.com/pleme-io/lifecycle-go"},
 			{Module: "github.com/pleme-io/lifecycle-go/worker/docker"},
 			{Module: "github.com/moby/moby/client"},
+			{Module: "github.com/pleme-io/lifecycle-go/fleet"},
+			{Module: "github.com/nats-io/nats.go"},
 			{Module: "github.com/coder/websocket"},
 			{Module: "github.com/prometheus/client_golang"},
 			{Module: "modernc.org/sqlite"},
