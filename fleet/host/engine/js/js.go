@@ -12,7 +12,7 @@
 //
 // message has worker, id, topic, attempt, fence, headers (name to a list of
 // texts), text (the data as a string, what is not UTF-8 replaced) and bytes (an
-// ArrayBuffer). The result is nothing, a string or an ArrayBuffer or typed array
+// ArrayBuffer). The result is nothing, a string, an ArrayBuffer or a Uint8Array
 // for the worker's output topic, an object with topic, data and headers, or a
 // list of these; or a promise of one that needs nothing but itself to settle.
 // state.get gives a string or undefined, state.getBytes an ArrayBuffer or
@@ -28,6 +28,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/dop251/goja"
@@ -106,11 +108,7 @@ func (p *program) Handle(ctx context.Context, m *engine.Message, s engine.State)
 		if err != nil {
 			return err
 		}
-		if o, ok := result.(*goja.Object); ok && o.ClassName() == "Promise" {
-			promise, ok := o.Export().(*goja.Promise)
-			if !ok {
-				return errors.New("handle returned a promise that cannot be read")
-			}
+		if promise, ok := promiseOf(result); ok {
 			switch promise.State() {
 			case goja.PromiseStatePending:
 				return errors.New("the promise that handle returned waits for something that never comes: there are no timers, and no input and output")
@@ -246,7 +244,7 @@ func (p *program) predeclare() error {
 			c := handling("state.put")
 			data, ok := bytesOf(v)
 			if !ok {
-				panic(vm.NewTypeError("state.put: the value must be a string, an ArrayBuffer or a typed array"))
+				panic(vm.NewTypeError("state.put: the value must be a string, an ArrayBuffer or a Uint8Array"))
 			}
 			check(c.state.Put(c.ctx, key, data))
 		},
@@ -321,12 +319,12 @@ func export(vm *goja.Runtime, v goja.Value, level int) (any, error) {
 	if v == nil || goja.IsUndefined(v) || goja.IsNull(v) {
 		return nil, nil
 	}
-	if data, ok := bytesOf(v); ok {
-		return data, nil
-	}
 	o, ok := v.(*goja.Object)
 	if !ok {
 		return v.Export(), nil
+	}
+	if data, ok := bytesOf(v); ok {
+		return data, nil
 	}
 	switch o.ClassName() {
 	case "Array":
@@ -345,6 +343,9 @@ func export(vm *goja.Runtime, v goja.Value, level int) (any, error) {
 		}
 		return list, nil
 	case "Object":
+		if o.ExportType().Kind() != reflect.Map {
+			return value.Named(o.ExportType().String()), nil
+		}
 		m := make(map[string]any)
 		for _, key := range o.Keys() {
 			one, err := export(vm, o.Get(key), level+1)
@@ -358,6 +359,18 @@ func export(vm *goja.Runtime, v goja.Value, level int) (any, error) {
 	return value.Named(o.ClassName()), nil
 }
 
+// binary are the types that goja exports binary data as.
+var binary = []reflect.Type{reflect.TypeFor[goja.ArrayBuffer](), reflect.TypeFor[[]byte]()}
+
+// promiseOf returns v as a promise, if it is one.
+func promiseOf(v goja.Value) (*goja.Promise, bool) {
+	if o, ok := v.(*goja.Object); !ok || o.ExportType() != reflect.TypeFor[*goja.Promise]() {
+		return nil, false
+	}
+	p, ok := v.Export().(*goja.Promise)
+	return p, ok
+}
+
 // bytesOf reads text and the kinds of binary data. It does not ask goja to
 // export anything else: of an array that makes a slice as long as the array says
 // that it is.
@@ -365,7 +378,7 @@ func bytesOf(v goja.Value) ([]byte, bool) {
 	if v == nil {
 		return nil, false
 	}
-	if o, ok := v.(*goja.Object); ok && o.ClassName() != "ArrayBuffer" && !strings.HasSuffix(fmt.Sprint(o.ExportType()), "int8") {
+	if _, ok := v.(*goja.Object); ok && !slices.Contains(binary, v.ExportType()) {
 		return nil, false
 	}
 	switch x := v.Export().(type) {

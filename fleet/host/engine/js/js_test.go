@@ -70,7 +70,7 @@ func TestResults(t *testing.T) {
 	}
 	for mode, want := range map[string]string{
 		"async": "", "asyncreject": "rejected: later", "asyncthrow": "later", "pending": "never comes",
-		"deep": "nests more than", "function": "type Function", "long": "too long", "stack": "stack",
+		"deep": "nests more than", "function": "type Function", "long": "too long", "stack": "at f",
 	} {
 		out, err := p.Handle(t.Context(), &engine.Message{Topic: "test." + mode, Data: []byte("x")}, enginetest.NewState())
 		if want == "" && (err != nil || len(out) != 1 || string(out[0].Data) != "x") || want != "" && (err == nil || !strings.Contains(strings.ToLower(err.Error()), strings.ToLower(want))) {
