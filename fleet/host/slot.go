@@ -33,6 +33,8 @@ type slot struct {
 	tried   bool
 	status  map[string]bool // ids of members whose program is loaded
 
+	turn atomic.Uint64 // counts messages
+
 	// The owner's alone.
 	loaded []*member
 	runner *runner
@@ -43,7 +45,7 @@ type member struct {
 	record  *Record
 	program engine.Program
 	limits  engine.Limits
-	turn    uint64 // when it last handled a message: the least recent one is next
+	turn    *atomic.Uint64 // when it last handled a message: the least recent one is next
 	counts  *Counts
 }
 
@@ -237,7 +239,7 @@ func (s *slot) member(ctx context.Context, rec *Record) (*member, error) {
 	if err != nil {
 		return old, err
 	}
-	return &member{record: rec, program: program, limits: s.host.limits(rec), counts: s.host.counts(rec)}, nil
+	return &member{record: rec, program: program, turn: new(atomic.Uint64), limits: s.host.limits(rec), counts: s.host.counts(rec)}, nil
 }
 
 // swap gives the runner its members at a message boundary, and closes the
@@ -331,7 +333,6 @@ type runner struct {
 	members  atomic.Pointer[[]*member]
 	sem      chan struct{} // held while a message is handled: members change only without it
 	prefetch int
-	turn     uint64
 
 	ctx    context.Context // of the handlers; ends when the runner is left behind
 	cancel context.CancelCauseFunc
@@ -559,13 +560,12 @@ func messageKey(d *delivery) string { return strconv.FormatUint(d.meta.Sequence.
 func (r *runner) pick(subject string) *member {
 	var found *member
 	for _, m := range *r.members.Load() {
-		if (m.record.Topic == subject || matches(m.record.Topic, subject)) && (found == nil || m.turn < found.turn) {
+		if (m.record.Topic == subject || matches(m.record.Topic, subject)) && (found == nil || m.turn.Load() < found.turn.Load()) {
 			found = m
 		}
 	}
 	if found != nil {
-		r.turn++
-		found.turn = r.turn
+		found.turn.Store(r.slot.turn.Add(1))
 	}
 	return found
 }
