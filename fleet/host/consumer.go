@@ -36,7 +36,7 @@ func (h *Host) subscribe(ctx context.Context, slot, stream string) error {
 		return err
 	}
 	all = slices.DeleteFunc(all, func(r *Record) bool {
-		return r.slot() != slot || r.Phase == PhaseDeleting || r.Phase == PhaseDeleted
+		return r.slot() != slot || r.State == PhaseDeleting || r.State == PhaseDeleted
 	})
 	for _, r := range all {
 		if r.Stream != stream {

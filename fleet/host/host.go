@@ -84,7 +84,8 @@ var (
 // recovers what is to run here, Stop finishes what is being handled and lets go,
 // and nothing that is stored is touched by either. It has a Drain, and a Check
 // for a readiness probe. All methods may be called concurrently; the verbs work
-// on every worker, wherever it runs, from New on.
+// on every worker, wherever it runs, from New until Stop, which a host that is
+// not started needs too.
 type Host struct {
 	worker.BaseWorker
 
@@ -204,7 +205,9 @@ func (h *Host) ensure(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("host: code store: %w", err)
 	}
-	h.records = &records{kv: workers, table: Phases()}
+	if h.records, err = newRecords(h.js, workers, h.log); err != nil {
+		return fmt.Errorf("host: %w", err)
+	}
 	h.states = &states{nc: h.nc, js: h.js, stream: state, prefix: low + ".state.", ttl: h.cfg.DoneTTL}
 	h.letters = &letters{js: h.js, stream: dead, dead: low + ".dead.", held: low + ".held."}
 	h.members = &members{kv: hosts, id: h.cfg.HostID, ttl: h.cfg.LeaseTTL, seen: make(map[string]time.Time)}
@@ -226,6 +229,7 @@ func (h *Host) Start(ctx context.Context) error {
 		defer stop()
 		defer cancel()
 		err := h.serve(serving)
+		h.close()
 		h.Finish(err)
 	}()
 	h.MarkRunning()
@@ -237,6 +241,7 @@ func (h *Host) Start(ctx context.Context) error {
 // gone. Nothing that is stored changes: another host, or the next start, goes on
 // where this one ended.
 func (h *Host) Stop(ctx context.Context) error {
+	defer h.close()
 	if !h.RequestStop(nil) {
 		return h.Err()
 	}
@@ -248,6 +253,15 @@ func (h *Host) Stop(ctx context.Context) error {
 		err := fmt.Errorf("host %s: stop: %w", h.cfg.HostID, context.Cause(ctx))
 		h.Kill(err)
 		return err
+	}
+}
+
+// close ends the view of the records.
+func (h *Host) close() {
+	h.ensuring.Lock()
+	defer h.ensuring.Unlock()
+	if h.records != nil {
+		_ = h.records.manager.Close()
 	}
 }
 

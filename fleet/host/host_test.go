@@ -73,6 +73,7 @@ func (r *rig) host(id string) *host.Host {
 	r.tune(&cfg)
 	h, err := host.New(r.js, cfg)
 	must(r.t, err)
+	r.t.Cleanup(func() { r.stop(h) })
 	return h
 }
 
@@ -81,7 +82,6 @@ func (r *rig) start(id string) *host.Host {
 	r.t.Helper()
 	h := r.host(id)
 	must(r.t, h.Start(context.Background()))
-	r.t.Cleanup(func() { r.stop(h) })
 	r.eventually("host "+id+" is ready", func() bool { return h.Check(r.t.Context()) == nil })
 	return h
 }
@@ -392,7 +392,7 @@ func TestRecovery(t *testing.T) {
 		r.eventually(id+" is "+string(want), func() bool {
 			rec, err := again.Get(t.Context(), id)
 			must(t, err)
-			return rec.Phase == want
+			return rec.State == want
 		})
 	}
 	if err := again.Recover(t.Context()); err == nil || !strings.Contains(err.Error(), "worker broken: read code") {

@@ -7,18 +7,20 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/fleet/workflow"
 	"github.com/pleme-io/lifecycle-go/fsm"
 )
 
 // Record is a hosted worker as it is stored.
 type Record struct {
-	ID          string        `json:"id"`
+	ID          string        `json:"id" lifecycle:"id"`
 	UID         string        `json:"uid"` // of this life of the id: a worker created anew has another
-	Phase       Phase         `json:"phase"`
+	State       Phase         `json:"phase" lifecycle:"phase"`
 	Reason      string        `json:"reason,omitempty"` // why it is Failed
 	MIMEType    string        `json:"mimeType"`
 	Topic       string        `json:"topic"`
@@ -32,8 +34,34 @@ type Record struct {
 	Dropped     int           `json:"dropped,omitempty"`
 	Changed     Change        `json:"changed"` // the last change of anything
 
+	bucket   string
 	revision uint64
 }
+
+// A Record is an entity of package workflow, so that everything which shows
+// durable lives shows hosted workers too.
+var _ workflow.Participant = (*Record)(nil)
+
+// Workflow is the name under which records are registered: [Kind].
+func (*Record) Workflow() string { return Kind }
+
+// EntityID is the worker's id.
+func (r *Record) EntityID() string { return r.ID }
+
+// Phase is the State as text.
+func (r *Record) Phase() string { return string(r.State) }
+
+// IsTerminal reports whether the worker is Deleted.
+func (r *Record) IsTerminal() bool { return r.State == PhaseDeleted }
+
+// KVBucket is the bucket of the fleet.
+func (r *Record) KVBucket() string { return r.bucket }
+
+// KVKey is the id.
+func (*Record) KVKey(id string) string { return id }
+
+// ParentEntityID is empty.
+func (*Record) ParentEntityID() string { return "" }
 
 // MaxHistory is how many versions of a worker's code are known and can be rolled
 // back to. Record.Dropped counts the older ones.
@@ -54,6 +82,17 @@ type Change struct {
 	By   string    `json:"by,omitempty"`
 	Note string    `json:"note,omitempty"`
 	At   time.Time `json:"at"`
+}
+
+// text is the note of a transition.
+func (c Change) text() string {
+	switch {
+	case c.By == "":
+		return c.Note
+	case c.Note == "":
+		return "by " + c.By
+	}
+	return c.Note + " (by " + c.By + ")"
 }
 
 // slot is what is assigned to a host, and consumes, as one: a group, or a worker
@@ -85,8 +124,25 @@ func uid() string {
 // records is where workers are stored: one key each, changed by compare and set
 // along the table.
 type records struct {
-	kv    jetstream.KeyValue
-	table fsm.Table[Phase]
+	kv      jetstream.KeyValue
+	manager *workflow.Manager
+	table   fsm.Table[Phase]
+}
+
+// newRecords registers the workflow. Close the manager in the end.
+func newRecords(js jetstream.JetStream, kv jetstream.KeyValue, log *slog.Logger) (*records, error) {
+	s := &records{kv: kv, manager: workflow.NewManager(js, log), table: Phases()}
+	plain := make(workflow.Transitions, len(s.table))
+	for from, to := range s.table {
+		plain[string(from)] = []string{}
+		for _, p := range to {
+			plain[string(from)] = append(plain[string(from)], string(p))
+		}
+	}
+	if err := s.manager.Register(Kind, func() workflow.Participant { return &Record{bucket: kv.Bucket()} }, plain); err != nil {
+		return nil, errors.Join(err, s.manager.Close())
+	}
+	return s, nil
 }
 
 func (s *records) get(ctx context.Context, id string) (*Record, error) {
@@ -116,12 +172,9 @@ func decode(entry jetstream.KeyValueEntry) (*Record, error) {
 }
 
 func (s *records) create(ctx context.Context, r *Record) error {
-	data, err := json.Marshal(r)
-	if err != nil {
-		return err
-	}
-	r.revision, err = s.kv.Create(ctx, r.ID, data)
-	if errors.Is(err, jetstream.ErrKeyExists) {
+	r.bucket = s.kv.Bucket()
+	err := s.manager.Create(ctx, r, workflow.WithRevision(&r.revision))
+	if errors.Is(err, workflow.ErrEntityExists) {
 		return fmt.Errorf("worker %s: %w", r.ID, ErrExists)
 	}
 	if err != nil {
@@ -139,32 +192,39 @@ func (s *records) update(ctx context.Context, id string, by Change, change func(
 		if err != nil {
 			return nil, err
 		}
-		from := r.Phase
+		from := r.State
 		ok, err := change(r)
 		if err != nil || !ok {
 			return r, err
 		}
-		if !s.table.IsValidTransition(from, r.Phase) {
+		if !s.table.IsValidTransition(from, r.State) {
 			allowed := make([]string, 0, 4)
 			for _, p := range s.table[from] {
 				allowed = append(allowed, string(p))
 			}
-			return nil, &fsm.TransitionError{Kind: Kind, Name: id, From: string(from), To: string(r.Phase), Allowed: allowed}
+			return nil, &fsm.TransitionError{Kind: Kind, Name: id, From: string(from), To: string(r.State), Allowed: allowed}
 		}
 		by.At = time.Now().UTC()
 		r.Changed = by
-		data, err := json.Marshal(r)
-		if err != nil {
-			return nil, err
-		}
-		revision, err := s.kv.Update(ctx, id, data, r.revision)
+		var revision uint64
+		err = s.manager.TransitionWith(ctx, Kind, id, string(r.State), workflow.TransitionSourceOperator, by.text(), func(p workflow.Participant) error {
+			stored, ok := p.(*Record)
+			if !ok {
+				return fmt.Errorf("a %T is no record", p)
+			}
+			bucket := stored.bucket
+			*stored = *r
+			stored.State, stored.bucket = from, bucket // the phase is the manager's to change
+			return nil
+		}, workflow.IfMatch(r.revision), workflow.WithRevision(&revision))
 		if err == nil {
 			r.revision = revision
 			return r, nil
 		}
-		// Somebody was faster, or an attempt of ours that got no answer was
-		// carried out: the record says which.
-		if !isConflict(err) {
+		if errors.Is(err, workflow.ErrEntityNotFound) {
+			return nil, fmt.Errorf("worker %s: %w", id, ErrNotFound)
+		}
+		if !errors.Is(err, workflow.ErrRevisionMismatch) { // otherwise somebody was faster: decide again
 			return nil, fmt.Errorf("worker %s: write record: %w", id, err)
 		}
 		if err := ctx.Err(); err != nil {
@@ -175,7 +235,10 @@ func (s *records) update(ctx context.Context, id string, by Change, change func(
 
 // remove takes a record away.
 func (s *records) remove(ctx context.Context, r *Record) error {
-	err := s.kv.Purge(ctx, r.ID, jetstream.LastRevision(r.revision))
+	err := s.manager.Delete(ctx, Kind, r.ID, workflow.IfMatch(r.revision))
+	if errors.Is(err, workflow.ErrEntityNotFound) || errors.Is(err, workflow.ErrRevisionMismatch) {
+		return fmt.Errorf("worker %s: %w", r.ID, ErrNotFound)
+	}
 	if err != nil {
 		return fmt.Errorf("worker %s: remove record: %w", r.ID, err)
 	}

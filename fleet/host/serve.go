@@ -127,8 +127,8 @@ func (h *Host) observe(entry jetstream.KeyValueEntry, known map[string]*Record) 
 		return
 	}
 	r, err := decode(entry)
-	if err == nil && !h.records.table.Has(r.Phase) {
-		err = fmt.Errorf("record %s, revision %d: the phase %q is not in the table", entry.Key(), entry.Revision(), r.Phase)
+	if err == nil && !h.records.table.Has(r.State) {
+		err = fmt.Errorf("record %s, revision %d: the phase %q is not in the table", entry.Key(), entry.Revision(), r.State)
 	}
 	if err != nil {
 		// What runs goes on as it is; nobody guesses what was meant.

@@ -79,7 +79,7 @@ func (s *slot) run(ctx context.Context) {
 	retry := time.NewTimer(time.Hour)
 	defer retry.Stop()
 	for {
-		retry.Reset(time.Hour)
+		retry.Reset(time.Minute) // a host that thought the slot its own may have held something
 		if err := s.apply(ctx); err != nil {
 			if !errors.Is(err, errDeploying) {
 				s.host.log.Warn("hosted worker", "slot", s.name, "err", err)
@@ -130,13 +130,13 @@ func (s *slot) apply(ctx context.Context) error {
 	var leaving []*Record
 	again := false
 	for _, rec := range records {
-		if rec.Phase == PhaseDeleting || rec.Phase == PhaseDeleted {
+		if rec.State == PhaseDeleting || rec.State == PhaseDeleted {
 			leaving = append(leaving, rec)
 		}
-		if !rec.Phase.wanted() {
+		if !rec.State.wanted() {
 			continue
 		}
-		if rec.Phase == PhaseDeploying && time.Since(rec.Changed.At) < deployTime {
+		if rec.State == PhaseDeploying && time.Since(rec.Changed.At) < deployTime {
 			again = true // whoever creates it is about to set it Running, or to undo it
 			continue
 		}
@@ -149,7 +149,7 @@ func (s *slot) apply(ctx context.Context) error {
 			next = append(next, m)
 		}
 	}
-	errs = append(errs, s.swap(ctx, next))
+	errs = append(errs, s.swap(ctx, next), s.giveBack(ctx, next))
 	s.mu.Lock()
 	for id := range s.status {
 		if !slices.ContainsFunc(next, func(m *member) bool { return m.record.ID == id }) {
@@ -157,7 +157,7 @@ func (s *slot) apply(ctx context.Context) error {
 		}
 	}
 	for id := range s.faults {
-		if !slices.ContainsFunc(records, func(r *Record) bool { return r.ID == id && r.Phase.wanted() }) {
+		if !slices.ContainsFunc(records, func(r *Record) bool { return r.ID == id && r.State.wanted() }) {
 			delete(s.faults, id)
 		}
 	}
@@ -202,16 +202,16 @@ func (s *slot) note(rec *Record, loaded bool, err error) {
 	if err != nil {
 		want, reason = PhaseFailed, clip(err.Error(), 1000)
 	}
-	if rec.Phase == want && rec.Reason == reason {
+	if rec.State == want && rec.Reason == reason {
 		return
 	}
 	_, writeErr := s.host.records.update(ctx, rec.ID, Change{By: s.host.cfg.HostID, Note: reason}, func(r *Record) (bool, error) {
 		// Somebody may have stopped or updated it meanwhile: then there will be
 		// another try.
-		if r.UID != rec.UID || !r.Phase.wanted() || r.Digest != rec.Digest || r.Phase == want && r.Reason == reason {
+		if r.UID != rec.UID || !r.State.wanted() || r.Digest != rec.Digest || r.State == want && r.Reason == reason {
 			return false, nil
 		}
-		r.Phase, r.Reason = want, reason
+		r.State, r.Reason = want, reason
 		return true, nil
 	})
 	if writeErr != nil && !errors.Is(writeErr, ErrNotFound) {
@@ -301,6 +301,25 @@ func (s *slot) release(ctx context.Context) {
 		_ = m.program.Close()
 	}
 	s.loaded = nil
+}
+
+// giveBack publishes again, for this group, what was held for want of a member
+// that there is now.
+func (s *slot) giveBack(ctx context.Context, members []*member) error {
+	if !strings.HasPrefix(s.name, "g-") || len(members) == 0 {
+		return nil
+	}
+	l := s.host.letters
+	err := l.each(ctx, l.held+s.name, 1, func(d *DeadLetter) (bool, error) {
+		if !slices.ContainsFunc(members, func(m *member) bool { return matches(m.record.Topic, d.Topic) }) {
+			return true, nil
+		}
+		return true, l.redrive(ctx, d, s.name)
+	})
+	if err != nil {
+		return fmt.Errorf("group %s: messages that were held: %w", s.name, err)
+	}
+	return nil
 }
 
 // start attaches to the consumer and begins to handle messages.
@@ -560,7 +579,7 @@ func messageKey(d *delivery) string { return strconv.FormatUint(d.meta.Sequence.
 func (r *runner) pick(subject string) *member {
 	var found *member
 	for _, m := range *r.members.Load() {
-		if (m.record.Topic == subject || matches(m.record.Topic, subject)) && (found == nil || m.turn.Load() < found.turn.Load()) {
+		if matches(m.record.Topic, subject) && (found == nil || m.turn.Load() < found.turn.Load()) {
 			found = m
 		}
 	}

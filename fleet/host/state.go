@@ -251,5 +251,5 @@ func (s *states) batch(ctx context.Context, msgs []*nats.Msg) error {
 // apiError is the server's refusal, in the shape that package jetstream gives it.
 type apiError struct{ refusal *jetstream.APIError }
 
-func (e *apiError) Error() string                  { return e.refusal.Error() }
+func (e *apiError) Error() string                 { return e.refusal.Error() }
 func (e *apiError) APIError() *jetstream.APIError { return e.refusal }

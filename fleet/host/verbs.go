@@ -96,7 +96,7 @@ func (h *Host) Create(ctx context.Context, req CreateRequest) (id string, err er
 	}
 	dropRecord := func(ctx context.Context) error {
 		_, err := h.records.update(ctx, rec.ID, Change{By: req.By, Note: "create failed"}, func(r *Record) (bool, error) {
-			r.Phase = PhaseDeleting
+			r.State = PhaseDeleting
 			return true, nil
 		})
 		if err != nil {
@@ -111,8 +111,8 @@ func (h *Host) Create(ctx context.Context, req CreateRequest) (id string, err er
 		if r.UID != rec.UID {
 			return false, fmt.Errorf("%w: somebody deleted it meanwhile", ErrNotFound)
 		}
-		changed := r.Phase == PhaseDeploying
-		r.Phase = PhaseRunning
+		changed := r.State == PhaseDeploying
+		r.State = PhaseRunning
 		return changed, nil
 	})
 	if err != nil {
@@ -156,7 +156,7 @@ func (h *Host) prepare(ctx context.Context, req *CreateRequest) (*Record, []byte
 		return nil, nil, fmt.Errorf("topic %s: %w", req.Topic, err)
 	}
 	now := time.Now().UTC()
-	rec := &Record{ID: req.ID, UID: uid(), Phase: PhaseDeploying, MIMEType: req.MIMEType, Topic: req.Topic, Stream: stream, Group: req.Group,
+	rec := &Record{ID: req.ID, UID: uid(), State: PhaseDeploying, MIMEType: req.MIMEType, Topic: req.Topic, Stream: stream, Group: req.Group,
 		OutputTopic: req.OutputTopic, Limits: req.Limits, Changed: Change{By: req.By, Note: req.Note, At: now}}
 	code, source, err := h.source(ctx, req.Code, req.URL, req.Digest)
 	if err != nil {
@@ -215,7 +215,7 @@ func (h *Host) load(ctx context.Context, rec *Record) (engine.Program, error) {
 	return h.loadCode(ctx, rec, code)
 }
 
-func (r *Record) codePrefix() string              { return r.ID + "/" + r.UID + "/" }
+func (r *Record) codePrefix() string            { return r.ID + "/" + r.UID + "/" }
 func (r *Record) codeName(digest string) string { return r.codePrefix() + digest }
 
 func (h *Host) putCode(ctx context.Context, rec *Record, code []byte) error {
@@ -245,25 +245,14 @@ func (h *Host) dropCode(ctx context.Context, rec *Record) error {
 // that failed is tried again. For one that runs it does nothing.
 func (h *Host) StartWorker(ctx context.Context, id string, opts ...Option) error {
 	rec, err := h.change(ctx, id, optionsOf(opts), func(r *Record) (bool, error) {
-		changed := r.Phase != PhaseRunning && r.Phase != PhaseDeploying
+		changed := r.State != PhaseRunning && r.State != PhaseDeploying
 		if changed {
-			r.Phase, r.Reason = PhaseRunning, ""
+			r.State, r.Reason = PhaseRunning, ""
 		}
 		return changed, nil
 	})
 	if err != nil {
 		return fmt.Errorf("start: %w", err)
-	}
-	if rec.Group != "" {
-		err := h.letters.each(ctx, h.letters.held+rec.slot(), 1, func(d *DeadLetter) (bool, error) {
-			if !matches(rec.Topic, d.Topic) {
-				return true, nil
-			}
-			return true, h.letters.redrive(ctx, d, rec.slot())
-		})
-		if err != nil {
-			return fmt.Errorf("start: worker %s: messages that were held: %w", id, err)
-		}
 	}
 	return h.settle(ctx, rec)
 }
@@ -273,8 +262,8 @@ func (h *Host) StartWorker(ctx context.Context, id string, opts ...Option) error
 // runs on another host it returns once the wish is stored.
 func (h *Host) StopWorker(ctx context.Context, id string, opts ...Option) error {
 	rec, err := h.change(ctx, id, optionsOf(opts), func(r *Record) (bool, error) {
-		changed := r.Phase != PhaseStopped
-		r.Phase, r.Reason = PhaseStopped, ""
+		changed := r.State != PhaseStopped
+		r.State, r.Reason = PhaseStopped, ""
 		return changed, nil
 	})
 	if err != nil {
@@ -352,8 +341,8 @@ func (h *Host) newVersion(ctx context.Context, rec *Record, v Version, o options
 		if r.UID != rec.UID {
 			return false, fmt.Errorf("worker %s: %w: it was deleted meanwhile", rec.ID, ErrNotFound)
 		}
-		if r.Phase == PhaseDeploying || r.Phase == PhaseFailed {
-			r.Phase, r.Reason = PhaseRunning, ""
+		if r.State == PhaseDeploying || r.State == PhaseFailed {
+			r.State, r.Reason = PhaseRunning, ""
 		}
 		r.addVersion(v)
 		return true, nil
@@ -371,9 +360,9 @@ func (h *Host) newVersion(ctx context.Context, rec *Record, v Version, o options
 // being deleted it waits for the end.
 func (h *Host) Delete(ctx context.Context, id string, opts ...Option) error {
 	rec, err := h.change(ctx, id, optionsOf(opts), func(r *Record) (bool, error) {
-		changed := r.Phase != PhaseDeleting && r.Phase != PhaseDeleted
+		changed := r.State != PhaseDeleting && r.State != PhaseDeleted
 		if changed {
-			r.Phase = PhaseDeleting
+			r.State = PhaseDeleting
 		}
 		return changed, nil
 	})
@@ -437,7 +426,7 @@ func (h *Host) nobody(ctx context.Context) (bool, error) {
 func (h *Host) bury(ctx context.Context, rec *Record, others []*Record) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	others = slices.DeleteFunc(others, func(r *Record) bool { return r.Phase == PhaseDeleting || r.Phase == PhaseDeleted })
+	others = slices.DeleteFunc(others, func(r *Record) bool { return r.State == PhaseDeleting || r.State == PhaseDeleted })
 	var err error
 	if len(others) == 0 {
 		err = h.js.DeleteConsumer(ctx, rec.Stream, rec.slot())
@@ -460,14 +449,14 @@ func (h *Host) bury(ctx context.Context, rec *Record, others []*Record) error {
 		if r.UID != rec.UID {
 			return false, ErrNotFound
 		}
-		changed := r.Phase != PhaseDeleted
-		r.Phase = PhaseDeleted
+		changed := r.State != PhaseDeleted
+		r.State = PhaseDeleted
 		return changed, nil
 	})
 	if err == nil {
 		err = h.records.remove(ctx, rec)
 	}
-	if errors.Is(err, ErrNotFound) || isConflict(err) {
+	if errors.Is(err, ErrNotFound) {
 		return nil // somebody else did it
 	}
 	return err
@@ -612,10 +601,10 @@ func (h *Host) settle(ctx context.Context, rec *Record) error {
 	return nil
 }
 
-// hold keeps a message of a group whose members for it are all stopped, so that
-// it does not hold up the group.
+// hold keeps a message of a group of whose members for it none is loaded, so that
+// it does not hold up the group. slot.giveBack gives it back once one is.
 func (h *Host) hold(ctx context.Context, slot string, d *delivery) error {
 	return h.letters.put(ctx, h.letters.held+slot, slot, &DeadLetter{
-		Reason: "every worker for it is stopped", Topic: d.msg.Subject(), Message: d.id, Header: d.msg.Headers(), Data: d.msg.Data(),
+		Reason: "no worker for it is running", Topic: d.msg.Subject(), Message: d.id, Header: d.msg.Headers(), Data: d.msg.Data(),
 	})
 }

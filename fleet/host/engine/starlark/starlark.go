@@ -361,4 +361,3 @@ func export(v starlark.Value, level int) (any, error) {
 	}
 	return value.Named(v.Type()), nil
 }
-
