@@ -16,9 +16,12 @@ func TestConventions(t *testing.T) {
 			}, Brings: []string{"..."}},
 			{Path: "tree", Imports: []string{".", "./worker"}, Brings: []string{"golang.org/x/sync"}},
 			{Path: "handover", Imports: []string{".", "./worker"}, Brings: []string{"golang.org/x/sync"}},
+			{Path: "hosted", Imports: []string{".", "./fleet/broker", "./fleet/host/...", "github.com/nats-io/nats.go"}, Brings: []string{"..."}},
 		},
 		Requires: []conventions.Require{
 			{Module: "github.com/pleme-io/lifecycle-go"},
+			{Module: "github.com/pleme-io/lifecycle-go/fleet"},
+			{Module: "github.com/nats-io/nats.go"},
 			{Module: "github.com/coder/websocket"},
 			{Module: "github.com/prometheus/client_golang"},
 			{Module: "modernc.org/sqlite"},
