@@ -75,7 +75,7 @@ func (l *letters) put(ctx context.Context, subject, slot string, d *DeadLetter) 
 		// The original fits and the original with its reason does not: it stays
 		// where it is, and the letter says where that is.
 		m.Data = nil
-		m.Header.Set(HeaderReason, m.Header.Get(HeaderReason)+" (too large to keep a copy of)")
+		m.Header.Set(HeaderReason, m.Header.Get(HeaderReason)+" "+tooLarge)
 		_, err = l.js.PublishMsg(ctx, m, jetstream.WithMsgID(subject+":"+slot+":"+d.Message))
 	}
 	if err != nil {
@@ -157,7 +157,7 @@ func (l *letters) redrive(ctx context.Context, d *DeadLetter, slot string) error
 			m.Header[name] = values
 		}
 	}
-	if d.Data == nil {
+	if len(d.Data) == 0 {
 		if err := l.original(ctx, d, m); err != nil {
 			return err
 		}
@@ -172,21 +172,28 @@ func (l *letters) redrive(ctx context.Context, d *DeadLetter, slot string) error
 	return nil
 }
 
-// original reads the data of a letter that was too large to be copied.
+// original reads the data of a letter that was too large to be copied. A message
+// that had none stays as it is.
 func (l *letters) original(ctx context.Context, d *DeadLetter, m *nats.Msg) error {
-	name, seq, ok := strings.Cut(d.Message, ":")
-	n, err := strconv.ParseUint(seq, 10, 64)
-	if !ok || err != nil || !strings.HasSuffix(d.Reason, "keep a copy of)") {
+	if !strings.HasSuffix(d.Reason, tooLarge) {
 		return nil
+	}
+	name, text, _ := strings.Cut(d.Message, ":")
+	seq, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		return fmt.Errorf("redrive %d: %q does not name its original: %w", d.Seq, d.Message, err)
 	}
 	stream, err := l.js.Stream(ctx, name)
 	if err != nil {
 		return fmt.Errorf("redrive %d: %w", d.Seq, err)
 	}
-	raw, err := stream.GetMsg(ctx, n)
+	raw, err := stream.GetMsg(ctx, seq)
 	if err != nil {
 		return fmt.Errorf("redrive %d: the original %s: %w", d.Seq, d.Message, err)
 	}
 	m.Data = raw.Data
 	return nil
 }
+
+// tooLarge ends the reason of a letter without its original's data.
+const tooLarge = "(too large to keep a copy of)"

@@ -66,12 +66,12 @@ func (h *Host) session(ctx, work context.Context, began time.Time) error {
 	if err != nil {
 		return fmt.Errorf("watch the hosts: %w", err)
 	}
-	defer hosts.Stop()
+	defer func() { _ = hosts.Stop() }()
 	recs, err := h.records.kv.WatchAll(ctx)
 	if err != nil {
 		return fmt.Errorf("watch the workers: %w", err)
 	}
-	defer recs.Stop()
+	defer func() { _ = recs.Stop() }()
 	beat := time.NewTicker(h.cfg.LeaseTTL / 3)
 	defer beat.Stop()
 	known := make(map[string]*Record) // of this session: what is no longer there must not stay

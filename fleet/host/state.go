@@ -116,7 +116,6 @@ type handle struct {
 	writes map[string][]byte // nil is a delete
 	order  []string
 	size   int
-	over   error // set once the call is: a handler that was left behind gets nothing more
 }
 
 // maxState bounds what one message may write to state, in bytes and in keys:

@@ -475,7 +475,7 @@ func (h *Host) List(ctx context.Context) ([]*Record, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list workers: %w", err)
 	}
-	defer watch.Stop()
+	defer func() { _ = watch.Stop() }()
 	var all []*Record
 	var errs []error
 	for {

@@ -232,7 +232,10 @@ func (p *program) ask(ctx context.Context, payload json.RawMessage, s engine.Sta
 	}
 	printer := engine.NewPrinter(p.cfg)
 	defer printer.Close()
-	for part := range q.Messages() {
+	for part, err := range q.Messages() {
+		if err != nil {
+			break // the result says the same
+		}
 		var line struct {
 			Print string `json:"print"`
 		}

@@ -190,7 +190,7 @@ func (p *program) Handle(parent context.Context, m *engine.Message, s engine.Sta
 			return c.add(len(b))
 		}, c)).
 		WithStderr(writer(func(b []byte) error {
-			tail.Write(b)
+			_, _ = tail.Write(b) // it takes everything
 			_, err := printer.Write(b)
 			return err
 		}, c)).
