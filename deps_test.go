@@ -21,6 +21,7 @@ func TestConventions(t *testing.T) {
 			{Path: "procpool/child/example", Imports: []string{"./procpool/child"}},
 			{Path: "procpool/conformance", Imports: []string{"./procpool/wire", "./worker"}},
 			{Path: "procpool/cmd/conformance", Imports: []string{"./procpool/conformance"}},
+			{Path: "procpool/sdk"},
 			{Path: "procpool", Imports: []string{"./procpool/wire", "./procpool/child", "./fsm", "./worker", "./internal/..."}},
 			{Path: "lifecycletest", Imports: []string{".", "./fsm", "./worker"}},
 			{Path: "metrics", Imports: []string{"github.com/prometheus/client_golang", ".", "./fsm", "./worker", "./procpool", "./internal/..."}, Brings: []string{"..."}},

@@ -19,6 +19,8 @@ func TestConventions(t *testing.T) {
 			{Path: "workers"},
 			{Path: "procpool"},
 			{Path: "workflow"},
+			{Path: "host"},
+			{Path: "internal/rawhttp", Imports: []string{"./bench/internal/cpu"}},
 			{Path: "internal/..."},
 			{Path: "cmd/benchdoc", Imports: []string{"golang.org/x/perf"}, Brings: []string{"..."}},
 		},

@@ -19,6 +19,7 @@ func TestConventions(t *testing.T) {
 				".", "./fleet/broker", "./fleet/lease", "./fleet/workflow", "github.com/nats-io/nats.go",
 			}, Brings: []string{"..."}},
 			{Path: "handover", Imports: []string{".", "./worker"}, Brings: []string{"golang.org/x/sync"}},
+			{Path: "hosted", Imports: []string{".", "./fleet/broker", "./fleet/host/...", "github.com/nats-io/nats.go"}, Brings: []string{"..."}},
 		},
 		Requires: []conventions.Require{
 			{Module: "github.com/pleme-io/lifecycle-go"},

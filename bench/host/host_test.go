@@ -1,0 +1,236 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os/exec"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/pleme-io/lifecycle-go/fleet/broker"
+	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
+	"github.com/pleme-io/lifecycle-go/fleet/host"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine/js"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine/native"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine/python"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine/starlark"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine/wasm"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// tiny is a module whose _start does nothing (WebAssembly 2.0, chapter 5).
+const tiny = "\x00asm\x01\x00\x00\x00\x01\x04\x01\x60\x00\x00\x03\x02\x01\x00\x05\x03\x01\x00\x01" +
+	"\x07\x13\x02\x06_start\x00\x00\x06memory\x02\x00\x0a\x04\x01\x02\x00\x0b"
+
+// peers are what handles a message and does nothing. "raw" is no host at all:
+// the same iterator of the same client, and an acknowledgement.
+var peers = []struct{ name, mime, code string }{
+	{"raw", "", ""},
+	{"go", native.MIMEType, "none"},
+	{"starlark", "text/x-starlark", "def handle(message): pass"},
+	{"js", "text/javascript", "function handle(message) {}"},
+	{"wasm", wasm.MIMEType, tiny},
+	{"python", "text/x-python", "def handle(message): pass"},
+}
+
+// bed is a NATS with a stream of one topic, and a host.
+type bed struct {
+	js      jetstream.JetStream
+	host    *host.Host
+	handled atomic.Int64
+}
+
+func newBed(b *testing.B) *bed {
+	b.Helper()
+	bd := &bed{js: brokertest.Embedded(b, broker.Config{Streams: []jetstream.StreamConfig{{Name: "WORK", Subjects: []string{"work.>"}}}}).JetStream()}
+	bd.host = bd.start(b, "a")
+	return bd
+}
+
+func (bd *bed) start(b *testing.B, id string) *host.Host {
+	b.Helper()
+	engines := []engine.Engine{starlark.New(), js.New(), wasm.New(), native.New(map[string]native.Func{
+		"none": func(context.Context, *engine.Message, engine.State) ([]engine.Output, error) { return nil, nil },
+	})}
+	if py, err := python.New(); err == nil {
+		engines = append(engines, py)
+	}
+	registry, err := engine.NewRegistry(engines...)
+	check(b, err)
+	h, err := host.New(bd.js, host.Config{HostID: id, Engines: registry, Logger: slog.New(slog.DiscardHandler)})
+	check(b, err)
+	check(b, h.Start(context.Background()))
+	b.Cleanup(func() { stop(b, h) })
+	for h.Check(b.Context()) != nil {
+		time.Sleep(time.Millisecond)
+	}
+	return h
+}
+
+func stop(b *testing.B, h *host.Host) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	check(b, h.Stop(ctx))
+}
+
+func check(b *testing.B, err error) {
+	b.Helper()
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+// publish puts n messages of 100 bytes on the topic.
+func (bd *bed) publish(b *testing.B, n int) {
+	b.Helper()
+	data := []byte(strings.Repeat("x", 100))
+	for i := range n {
+		_, err := bd.js.PublishAsync("work.x", data)
+		check(b, err)
+		if i%1000 == 999 || i == n-1 {
+			<-bd.js.PublishAsyncComplete()
+		}
+	}
+	bd.js.CleanupPublisher() // or its goroutine outlives the connection
+}
+
+// raw handles n messages with a consumer and nothing else; each is called with
+// what has to be done for a message.
+func (bd *bed) raw(b *testing.B, cfg jetstream.ConsumerConfig, n int, each func() error) {
+	b.Helper()
+	cfg.Durable, cfg.FilterSubjects, cfg.AckPolicy, cfg.AckWait = "raw", []string{"work.x"}, jetstream.AckExplicitPolicy, 30*time.Second
+	c, err := bd.js.CreateConsumer(b.Context(), "WORK", cfg)
+	check(b, err)
+	bd.publish(b, n)
+	b.ResetTimer()
+	it, err := c.Messages(jetstream.PullMaxMessages(128))
+	check(b, err)
+	for range n {
+		m, err := it.Next()
+		check(b, err)
+		check(b, each())
+		check(b, m.Ack())
+	}
+	bd.settled(b, "raw")
+	b.StopTimer()
+	it.Stop()
+}
+
+// settled waits until the server has every acknowledgement.
+func (bd *bed) settled(b *testing.B, consumer string) {
+	b.Helper()
+	c, err := bd.js.Consumer(b.Context(), "WORK", consumer)
+	check(b, err)
+	for {
+		info, err := c.Info(b.Context())
+		check(b, err)
+		if info.NumPending == 0 && info.NumAckPending == 0 {
+			return
+		}
+		time.Sleep(200 * time.Microsecond)
+	}
+}
+
+// hosted has a worker handle n messages.
+func (bd *bed) hosted(b *testing.B, req host.CreateRequest, n int) {
+	b.Helper()
+	req.ID, req.Topic = "w", "work.x"
+	_, err := bd.host.Create(b.Context(), req)
+	check(b, err)
+	slot := "w-w"
+	if req.Group != "" {
+		slot = "g-" + req.Group
+	}
+	// What waits when the worker starts is what a raw consumer finds.
+	check(b, bd.host.StopWorker(b.Context(), "w"))
+	bd.publish(b, n)
+	b.ResetTimer()
+	check(b, bd.host.StartWorker(b.Context(), "w"))
+	bd.settled(b, slot)
+	b.StopTimer()
+}
+
+func rate(b *testing.B) {
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "msgs/s")
+}
+
+// BenchmarkNoop is what a message costs. For the hosted ones it has the load of
+// the code in it, once.
+func BenchmarkNoop(b *testing.B) {
+	for _, p := range peers {
+		b.Run("peer="+p.name, func(b *testing.B) {
+			if p.name == "python" {
+				if _, err := exec.LookPath("python3"); err != nil {
+					b.Skip("there is no python3 here")
+				}
+			}
+			bd := newBed(b)
+			if p.mime == "" {
+				bd.raw(b, jetstream.ConsumerConfig{MaxAckPending: 256}, b.N, func() error { return nil })
+			} else {
+				bd.hosted(b, host.CreateRequest{MIMEType: p.mime, Code: []byte(p.code)}, b.N)
+			}
+			rate(b)
+		})
+	}
+}
+
+// BenchmarkGroup is what it costs that one message is handled at a time among
+// hosts: by the consumer, as a group has it, and by a key that is created and
+// deleted for each message, as a lock in a store would have it.
+func BenchmarkGroup(b *testing.B) {
+	one := jetstream.ConsumerConfig{MaxAckPending: 1}
+	b.Run("peer=raw", func(b *testing.B) {
+		newBed(b).raw(b, one, b.N, func() error { return nil })
+		rate(b)
+	})
+	b.Run("peer=host", func(b *testing.B) {
+		newBed(b).hosted(b, host.CreateRequest{MIMEType: native.MIMEType, Code: []byte("none"), Group: "g"}, b.N)
+		rate(b)
+	})
+	b.Run("peer=kv-lock", func(b *testing.B) {
+		bd := newBed(b)
+		kv, err := bd.js.CreateKeyValue(b.Context(), jetstream.KeyValueConfig{Bucket: "LOCKS"})
+		check(b, err)
+		bd.raw(b, jetstream.ConsumerConfig{MaxAckPending: 256}, b.N, func() error {
+			_, err := kv.Create(b.Context(), "lock", []byte("me"))
+			return errors.Join(err, kv.Delete(b.Context(), "lock"))
+		})
+		rate(b)
+	})
+}
+
+// BenchmarkRecovery is the time from the start of a host until all its workers
+// run again.
+func BenchmarkRecovery(b *testing.B) {
+	n := 1000
+	if testing.Short() {
+		n = 50
+	}
+	b.Run(fmt.Sprint("workers=", n), func(b *testing.B) {
+		bd := newBed(b)
+		for i := range n {
+			_, err := bd.host.Create(b.Context(), host.CreateRequest{ID: fmt.Sprint("w", i), MIMEType: "text/x-starlark", Topic: fmt.Sprint("work.", i), Code: []byte("def handle(message): pass")})
+			check(b, err)
+		}
+		stop(b, bd.host)
+		b.ResetTimer()
+		for i := range b.N {
+			h := bd.start(b, fmt.Sprint("b", i))
+			b.StopTimer()
+			if got := len(h.Local()); got != n {
+				b.Fatalf("%d of %d workers run", got, n)
+			}
+			stop(b, h)
+			b.StartTimer()
+		}
+	})
+}

@@ -1,0 +1,273 @@
+// Command hosted is a text pipeline whose workers arrive while it runs, in three
+// languages: a Starlark worker cleans lines, a JavaScript worker counts words
+// with a state of its own, and a Python worker writes the report (in Starlark
+// where there is no python3). Messages flow all the time. One worker is updated;
+// an update of another does not compile and changes nothing; a third one
+// compiles, is wrong and fills the dead letters, is rolled back, and what it
+// failed is handled after all.
+//
+//	go run ./examples/hosted
+//
+// NATS runs inside this process, on a folder that is removed at the end.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	lifecycle "github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/fleet/broker"
+	"github.com/pleme-io/lifecycle-go/fleet/host"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine/js"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine/python"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine/starlark"
+)
+
+func main() { os.Exit(lifecycle.ExitCode(run(context.Background(), os.Stdout))) }
+
+func run(ctx context.Context, out io.Writer) error {
+	dir, err := os.MkdirTemp("", "hosted-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	quiet := slog.New(slog.DiscardHandler)
+	b, err := broker.Connect(ctx, broker.Config{
+		StoreDir: dir, Sync: broker.SyncInterval, Logger: quiet,
+		Streams: []jetstream.StreamConfig{{Name: "TEXT", Subjects: []string{"text.>"}}},
+	})
+	if err != nil {
+		return err
+	}
+	h, report, err := newHost(b, quiet)
+	if err != nil {
+		return err
+	}
+	app, err := lifecycle.New(lifecycle.Config{Name: "hosted", HealthAddr: "127.0.0.1:0"}, lifecycle.WithLogger(quiet))
+	if err != nil {
+		return err
+	}
+	p := &pipeline{host: h, js: b.JetStream(), out: out, report: report}
+	told, stop := context.WithCancel(ctx)
+	defer stop()
+	app.Add(h).
+		Probe("hosted", h).
+		OnDrain("hosted", h).
+		Actor("story", func() error { return p.story(told) }, func(error) { stop() }).
+		OnShutdown("nats", b.Close)
+	return app.Run(ctx)
+}
+
+// newHost returns a host, and the worker that writes the report in the language
+// that there is for it.
+func newHost(b *broker.Broker, log *slog.Logger) (*host.Host, host.CreateRequest, error) {
+	report := host.CreateRequest{ID: "report", Topic: "text.counted", OutputTopic: "text.report"}
+	engines := []engine.Engine{starlark.New(), js.New()}
+	if py, err := python.New(); err == nil {
+		engines = append(engines, py)
+		report.MIMEType, report.Code = "text/x-python", []byte(reportPython)
+	} else {
+		report.MIMEType, report.Code = "text/x-starlark", []byte(reportStarlark)
+	}
+	registry, err := engine.NewRegistry(engines...)
+	if err != nil {
+		return nil, report, err
+	}
+	h, err := host.New(b.JetStream(), host.Config{Engines: registry, Logger: log, RetryBase: 10 * time.Millisecond, MaxRetries: 1})
+	return h, report, err
+}
+
+const (
+	cleanV1 = `
+def handle(message):
+    return " ".join(message.text.split())
+`
+	cleanV2 = `
+def handle(message):
+    return " ".join(message.text.lower().split())
+`
+	count = `
+function handle(message) {
+    const words = message.text.split(" ").length;
+    const total = Number(state.get("total") ?? 0) + words;
+    state.put("total", String(total)); // once for each message, however often that is delivered
+    return JSON.stringify({line: message.text, words, total});
+}
+`
+	// It compiles, and has forgotten that a line may be in capitals.
+	countWrong = `
+function handle(message) {
+    const words = message.text.match(/^[a-z ]+$/).length;
+    return JSON.stringify({line: message.text, words, total: 0});
+}
+`
+	reportPython = `
+import json
+
+def handle(message):
+    c = json.loads(message.text)
+    return "%3d words so far, %d of them in %r" % (c["total"], c["words"], c["line"])
+`
+	reportStarlark = `
+def handle(message):
+    c = json.decode(message.text)
+    return "%d words so far, %d of them in %r" % (c["total"], c["words"], c["line"])
+`
+)
+
+// pipeline tells the story.
+type pipeline struct {
+	host   *host.Host
+	js     jetstream.JetStream
+	out    io.Writer
+	report host.CreateRequest
+	sent   int
+}
+
+func (p *pipeline) story(ctx context.Context) error {
+	steps := []func(context.Context) error{p.create, p.update, p.broken, p.wrong, p.history}
+	for _, step := range steps {
+		if err := step(ctx); err != nil {
+			if errors.Is(err, context.Canceled) {
+				return nil // it was stopped
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+func (p *pipeline) say(format string, args ...any) { fmt.Fprintf(p.out, "--- "+format+"\n", args...) }
+
+func (p *pipeline) create(ctx context.Context) error {
+	p.say("three workers: clean (Starlark), count (JavaScript), report (%s)", strings.TrimPrefix(p.report.MIMEType, "text/x-"))
+	for _, req := range []host.CreateRequest{
+		{ID: "clean", MIMEType: "text/x-starlark", Topic: "text.raw", OutputTopic: "text.clean", Code: []byte(cleanV1)},
+		{ID: "count", MIMEType: "text/javascript", Topic: "text.clean", OutputTopic: "text.counted", Code: []byte(count)},
+		p.report,
+	} {
+		req.By = "the example"
+		if _, err := p.host.Create(ctx, req); err != nil {
+			return err
+		}
+	}
+	return p.send(ctx, 3, "  Some   Lines of TEXT ", "and  another   one", "three")
+}
+
+func (p *pipeline) update(ctx context.Context) error {
+	p.say("clean is updated: everything in lower case from now on")
+	if err := p.host.LoadCodeFromContent(ctx, "clean", []byte(cleanV2), host.By("ann", "lower case")); err != nil {
+		return err
+	}
+	return p.send(ctx, 1, "NO MORE   SHOUTING")
+}
+
+func (p *pipeline) broken(ctx context.Context) error {
+	err := p.host.LoadCodeFromContent(ctx, "count", []byte("function handle(message) {"), host.By("bob", ""))
+	if !errors.Is(err, engine.ErrBadCode) {
+		return fmt.Errorf("code that does not compile was taken: %w", err)
+	}
+	p.say("an update of count does not compile, and count goes on: %v", err)
+	return p.send(ctx, 1, "as if nothing had been")
+}
+
+func (p *pipeline) wrong(ctx context.Context) error {
+	p.say("another one compiles, and cannot count digits")
+	before, err := p.host.Get(ctx, "count")
+	if err != nil {
+		return err
+	}
+	if err := p.host.LoadCodeFromContent(ctx, "count", []byte(countWrong), host.By("bob", "faster")); err != nil {
+		return err
+	}
+	if err := p.send(ctx, 0, "catch 22", "fahrenheit 451"); err != nil {
+		return err
+	}
+	var letters []*host.DeadLetter
+	for len(letters) < 2 {
+		if letters, err = p.host.DeadLetters(ctx, "count", 0, 10); err != nil {
+			return err
+		}
+		if err := sleep(ctx); err != nil {
+			return err
+		}
+	}
+	for _, d := range letters {
+		fmt.Fprintf(p.out, "dead letter %d: %q after %d attempts: %.60s\n", d.Seq, d.Data, d.Attempts, d.Reason)
+	}
+	if err := p.host.Rollback(ctx, "count", before.Digest, host.By("ann", "it cannot count digits")); err != nil {
+		return err
+	}
+	n, err := p.host.Redrive(ctx, "count")
+	if err != nil {
+		return err
+	}
+	p.say("rolled back, and %d dead letters redriven", n)
+	return p.send(ctx, 2)
+}
+
+func (p *pipeline) history(ctx context.Context) error {
+	p.say("the history of count")
+	versions, err := p.host.History(ctx, "count")
+	if err != nil {
+		return err
+	}
+	for _, v := range versions {
+		fmt.Fprintf(p.out, "generation %d: %s, %s, by %s\n", v.Generation, v.Digest[:12], v.Source, v.By)
+	}
+	for _, t := range p.host.Tallies() {
+		fmt.Fprintf(p.out, "%s generation %d: %d handled, %d failures, %d dead letters\n", t.Worker, t.Generation, t.Succeeded, t.Failed, t.DeadLetters)
+	}
+	return nil
+}
+
+// send publishes lines and prints the next reports, as many as are awaited.
+func (p *pipeline) send(ctx context.Context, reports int, lines ...string) error {
+	for _, line := range lines {
+		if _, err := p.js.Publish(ctx, "text.raw", []byte(line)); err != nil {
+			return err
+		}
+	}
+	stream, err := p.js.Stream(ctx, "TEXT")
+	if err != nil {
+		return err
+	}
+	for range reports {
+		for {
+			m, err := stream.GetMsg(ctx, uint64(p.sent+1), jetstream.WithGetMsgSubject("text.report"))
+			if err == nil {
+				p.sent = int(m.Sequence)
+				fmt.Fprintln(p.out, strconv.FormatUint(m.Sequence, 10)+":", string(m.Data))
+				break
+			}
+			if !errors.Is(err, jetstream.ErrMsgNotFound) {
+				return err
+			}
+			if err := sleep(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// sleep waits a moment.
+func sleep(ctx context.Context) error {
+	t := time.NewTimer(20 * time.Millisecond)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

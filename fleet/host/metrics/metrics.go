@@ -1,0 +1,48 @@
+// Package metrics shows a host of hosted workers to Prometheus:
+//
+//	prometheus.MustRegister(metrics.New(h))
+//
+// The counters are this host's, since it started:
+//
+//	lifecycle_hosted_messages_total{worker, generation, result}  result is succeeded, failed or dead
+//	lifecycle_hosted_workers                                     workers that are loaded here
+//
+// failed counts attempts; a message that became a dead letter is in both.
+package metrics
+
+import (
+	"strconv"
+
+	"github.com/pleme-io/lifecycle-go/fleet/host"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Collector reads a host whenever it is asked. It keeps nothing.
+type Collector struct {
+	host *host.Host
+}
+
+var (
+	messages = prometheus.NewDesc("lifecycle_hosted_messages_total", "What came of the messages of a hosted worker on this host, by version of its code.",
+		[]string{"worker", "generation", "result"}, nil)
+	workers = prometheus.NewDesc("lifecycle_hosted_workers", "Hosted workers that are loaded on this host.", nil, nil)
+)
+
+// New returns a collector for h.
+func New(h *host.Host) *Collector { return &Collector{host: h} }
+
+// Describe sends what there is.
+func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
+	ch <- messages
+	ch <- workers
+}
+
+// Collect sends how it stands.
+func (c *Collector) Collect(ch chan<- prometheus.Metric) {
+	ch <- prometheus.MustNewConstMetric(workers, prometheus.GaugeValue, float64(len(c.host.Local())))
+	for _, t := range c.host.Tallies() {
+		for result, n := range map[string]uint64{"succeeded": t.Succeeded, "failed": t.Failed, "dead": t.DeadLetters} {
+			ch <- prometheus.MustNewConstMetric(messages, prometheus.CounterValue, float64(n), t.Worker, strconv.Itoa(t.Generation), result)
+		}
+	}
+}

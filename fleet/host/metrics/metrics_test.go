@@ -1,0 +1,75 @@
+package metrics
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/pleme-io/lifecycle-go/fleet/broker"
+	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
+	"github.com/pleme-io/lifecycle-go/fleet/host"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine/native"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestCountsPerVersion(t *testing.T) {
+	b := brokertest.Embedded(t, broker.Config{Streams: []jetstream.StreamConfig{{Name: "WORK", Subjects: []string{"work"}}}})
+	engines, err := engine.NewRegistry(native.New(map[string]native.Func{"f": func(_ context.Context, m *engine.Message, _ engine.State) ([]engine.Output, error) {
+		if string(m.Data) == "bad" {
+			return nil, errors.New("bad")
+		}
+		return nil, nil
+	}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := host.New(b.JetStream(), host.Config{Engines: engines, MaxRetries: host.NoRetry, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := h.Stop(ctx); err != nil {
+			t.Error(err)
+		}
+	}()
+	if _, err := h.Create(t.Context(), host.CreateRequest{ID: "w", MIMEType: native.MIMEType, Topic: "work", Code: []byte("f")}); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []string{"good", "bad", "good"} {
+		if _, err := b.JetStream().Publish(t.Context(), "work", []byte(d)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := `
+# HELP lifecycle_hosted_messages_total What came of the messages of a hosted worker on this host, by version of its code.
+# TYPE lifecycle_hosted_messages_total counter
+lifecycle_hosted_messages_total{generation="1",result="dead",worker="w"} 1
+lifecycle_hosted_messages_total{generation="1",result="failed",worker="w"} 1
+lifecycle_hosted_messages_total{generation="1",result="succeeded",worker="w"} 2
+# HELP lifecycle_hosted_workers Hosted workers that are loaded on this host.
+# TYPE lifecycle_hosted_workers gauge
+lifecycle_hosted_workers 1
+`
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		err := testutil.CollectAndCompare(New(h), strings.NewReader(want))
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+}
