@@ -143,15 +143,41 @@ func httpStatus(c connect.Code) int {
 // cannot read a request: the reason, and the field when its text names one.
 func explain(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if isRPC(r.URL.Path) || strings.HasPrefix(r.URL.Path, "/ui/") || strings.HasPrefix(r.URL.Path, "/watch/") {
+		switch {
+		case isRPC(r.URL.Path):
+			// Connect without its version header, as curl sends it, would not be taken
+			// for Connect.
+			if r.Method == http.MethodPost && r.Header.Get("Connect-Protocol-Version") == "" && unary(r.Header.Get("Content-Type")) {
+				r.Header.Set("Connect-Protocol-Version", "1")
+			}
+			next.ServeHTTP(w, r)
+			return
+		case r.URL.Path == "/", strings.HasPrefix(r.URL.Path, "/ui/"), strings.HasPrefix(r.URL.Path, "/watch/"):
 			next.ServeHTTP(w, r)
 			return
 		}
+		// The transcoder unescapes the parts of the path by itself, and would see
+		// other ids than were meant in a path that is unescaped already.
+		escaped := *r.URL
+		escaped.Path, escaped.RawPath = r.URL.EscapedPath(), ""
+		r = r.WithContext(r.Context())
+		r.URL = &escaped
 		e := &explainer{ResponseWriter: w}
 		next.ServeHTTP(e, r)
 		e.finish(r)
 	})
 }
+
+// unary reports whether a content type is that of a unary call of Connect.
+func unary(contentType string) bool {
+	media, _, _ := strings.Cut(contentType, ";")
+	return media == "application/json" || media == "application/proto"
+}
+
+// misread are the transcoder's words for a request that it cannot read, whose
+// codes would say that the server is at fault. What the services themselves
+// answer has details, and is not looked at.
+var misread = regexp.MustCompile(`^(proto:|in field path |invalid parameter |invalid value|.*unmarshal)`)
 
 type explainer struct {
 	http.ResponseWriter
@@ -182,7 +208,7 @@ func (e *explainer) Flush() {
 
 // fieldName finds the field that an error of protojson or of the transcoder is
 // about.
-var fieldName = regexp.MustCompile(`(?:unknown field|field|parameter)\s+"?([A-Za-z_][\w.]*)"?`)
+var fieldName = regexp.MustCompile(`(?:unknown field|field path|parameter|field)\s+"?([A-Za-z_][\w.]*)"?`)
 
 func (e *explainer) finish(r *http.Request) {
 	if e.code == 0 {
@@ -197,6 +223,9 @@ func (e *explainer) finish(r *http.Request) {
 	}
 	if len(st.GetDetails()) == 0 {
 		reason := ReasonMalformed
+		if c := connect.Code(st.GetCode()); (c == connect.CodeUnknown || c == connect.CodeInternal) && misread.MatchString(st.GetMessage()) {
+			st.Code, e.code = int32(connect.CodeInvalidArgument), http.StatusBadRequest
+		}
 		switch connect.Code(st.GetCode()) {
 		case connect.CodeNotFound, connect.CodeUnimplemented:
 			reason = ReasonNotFound
