@@ -80,18 +80,18 @@ func (l *layout) state(b *strings.Builder, n node, s State, d Drawing, been bool
 	if d.Link != nil {
 		link = d.Link(s.Name)
 	}
-	said := name
-	if d.Counts != nil {
-		said += fmt.Sprintf(": %d", d.Counts[s.Name])
-		if d.Counts[s.Name] > 0 {
-			class += " some"
-		}
+	if d.Counts[s.Name] > 0 {
+		class += " some"
 	}
 	if link != "" {
-		fmt.Fprintf(b, `<a href="%s" aria-label="%s">`, html.EscapeString(link), said)
+		fmt.Fprintf(b, `<a href="%s">`, html.EscapeString(link))
 	}
 	x, y := n.x-n.w/2, n.y-nodeHeight/2
-	fmt.Fprintf(b, `<g class="%s"><title>%s</title><rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" rx="9"/>`, class, said, x, y, n.w, nodeHeight)
+	title := "<title>" + name + "</title>"
+	if link != "" && utf8.RuneCountInString(s.Name) <= maxLabel {
+		title = "" // the link is called what stands in it
+	}
+	fmt.Fprintf(b, `<g class="%s">%s<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" rx="9"/>`, class, title, x, y, n.w, nodeHeight)
 	if len(s.Next) == 0 {
 		fmt.Fprintf(b, `<rect class="inner" x="%.1f" y="%.1f" width="%.1f" height="%.1f" rx="6"/>`, x+3.5, y+3.5, n.w-7, nodeHeight-7)
 	}
