@@ -11,6 +11,8 @@ func TestConventions(t *testing.T) {
 	conventions.Check(t, conventions.Module{
 		Rooms: []conventions.Room{
 			{Path: "."},
+			{Path: "host/engine/wasm", Imports: []string{"./fleet/host/engine", "./internal/safe", "github.com/tetratelabs/wazero"}, Brings: []string{"..."}},
+
 		},
 		Requires: []conventions.Require{
 			{Module: "github.com/pleme-io/lifecycle-go"},
