@@ -76,6 +76,12 @@ e2e: ## the tests on a real Kubernetes (root, Linux, about 10 minutes)
 docs: ## draw the pictures and tables in docs/ from the code
 	cd tools && go run ./docgen -out ../docs
 
+PLUGINS := bin/protoc-gen-go bin/protoc-gen-connect-go bin/protoc-gen-connect-openapi
+
+.PHONY: generate
+generate: $(PLUGINS) ## make Go and OpenAPI of the operators' proto contract
+	cd tools && go run ./protogen
+
 .PHONY: alone
 alone: ## each module without the workspace, as its importers get it
 	@set -e; for m in $(MODULES); do echo "alone $$m"; (cd $$m && export GOWORK=off && go mod tidy -diff && go build -o /dev/null ./... && go vet ./...); done
@@ -110,3 +116,10 @@ bin/golangci-lint: tools/tools.mod tools/tools.sum
 
 bin/benchstat: tools/tools.mod tools/tools.sum
 	@cd tools && GOWORK=off go build -modfile=tools.mod -trimpath -o ../$@ golang.org/x/perf/cmd/benchstat
+
+bin/protoc-gen-go: PLUGIN = google.golang.org/protobuf/cmd/protoc-gen-go
+bin/protoc-gen-connect-go: PLUGIN = connectrpc.com/connect/cmd/protoc-gen-connect-go
+bin/protoc-gen-connect-openapi: PLUGIN = github.com/sudorandom/protoc-gen-connect-openapi
+$(PLUGINS): tools/proto.mod tools/proto.sum
+	@echo "building $@"
+	@cd tools && GOWORK=off go build -modfile=proto.mod -trimpath -o ../$@ $(PLUGIN)

@@ -8,14 +8,54 @@ import (
 
 // TestConventions holds the import table of the fleet module.
 func TestConventions(t *testing.T) {
+	const (
+		nats    = "github.com/nats-io/nats.go"
+		server  = "github.com/nats-io/nats-server/v2"
+		connect = "connectrpc.com/connect"
+		proto   = "google.golang.org/protobuf"
+		api     = "google.golang.org/genproto/googleapis/api"
+		rpc     = "google.golang.org/genproto/googleapis/rpc"
+	)
 	conventions.Check(t, conventions.Module{
 		Rooms: []conventions.Room{
 			{Path: "."},
-			{Path: "host/engine/wasm", Imports: []string{"./fleet/host/engine", "./internal/safe", "github.com/tetratelabs/wazero"}, Brings: []string{"..."}},
-
+			{Path: "broker/...", Imports: []string{nats, server, "./worker", "./fleet/broker"}, Brings: []string{"..."}},
+			{Path: "lease", Imports: []string{nats, "github.com/nats-io/nuid"}, Brings: []string{"..."}, Never: []string{server}},
+			{Path: "presence", Imports: []string{nats, ".", "./fsm", "./worker"}, Brings: []string{"..."}, Never: []string{server}},
+			{Path: "workflow", Imports: []string{nats, "github.com/nats-io/nuid", "github.com/google/btree", "./fsm", "./internal/..."}, Brings: []string{"..."}, Never: []string{server}},
+			{Path: "host/...", Imports: []string{
+				".", "./fsm", "./worker", "./procpool/...", "./internal/...", "./fleet/host/...", "./fleet/workflow", "./fleet/broker", "./fleet/lease",
+				nats, "github.com/tetratelabs/wazero", "go.starlark.net", "github.com/dop251/goja",
+			}, Brings: []string{"..."}},
+			{Path: "operator/operatorv1/...", Imports: []string{connect, proto, api, "./fleet/operator/operatorv1"}, Brings: []string{"..."}, Never: []string{nats, server}},
+			{Path: "operator/client", Imports: []string{connect, rpc, "./fleet/operator/operatorv1/operatorv1connect"}, Brings: []string{"..."}, Never: []string{nats, server}},
+			{Path: "operator/internal/dashboard", Imports: []string{connect, proto, "./fleet/operator/internal/diagram", "./fleet/operator/operatorv1/..."}, Brings: []string{"..."}, Never: []string{nats, server}},
+			{Path: "operator/internal/...", Never: []string{nats, server}},
+			{Path: "operator", Imports: []string{
+				".", "./worker", "./fleet/workflow", "./fleet/host", "./fleet/host/engine", "./fleet/presence", "./fleet/operator/...", nats, connect, proto, rpc,
+				"connectrpc.com/vanguard", "connectrpc.com/grpchealth", "connectrpc.com/grpcreflect", "golang.org/x/time",
+			}, Brings: []string{"..."}},
 		},
 		Requires: []conventions.Require{
 			{Module: "github.com/pleme-io/lifecycle-go"},
+			{Module: nats},
+			{Module: server},
+			{Module: "github.com/nats-io/nkeys"},
+			{Module: "github.com/nats-io/nuid"},
+			{Module: "github.com/google/btree"},
+			{Module: "github.com/tetratelabs/wazero"},
+			{Module: "go.starlark.net"},
+			{Module: "github.com/dop251/goja"},
+			{Module: connect},
+			{Module: "connectrpc.com/vanguard"},
+			{Module: "connectrpc.com/grpchealth"},
+			{Module: "connectrpc.com/grpcreflect"},
+			{Module: proto},
+			{Module: api},
+			{Module: rpc},
+			{Module: "golang.org/x/time"},
+			{Module: "github.com/chromedp/chromedp", TestOnly: true},
+			{Module: "github.com/chromedp/cdproto", TestOnly: true},
 			{Module: "go.uber.org/goleak", TestOnly: true},
 		},
 	})

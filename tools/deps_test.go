@@ -11,9 +11,13 @@ func TestConventions(t *testing.T) {
 	conventions.Check(t, conventions.Module{
 		Rooms: []conventions.Room{
 			{Path: "docgen", Imports: []string{".", "./fsm", "./worker", "./internal/..."}, Brings: []string{"golang.org/x/sync"}},
+			{Path: "protogen", Imports: []string{"github.com/bufbuild/protocompile", "google.golang.org/genproto/googleapis/api", "google.golang.org/protobuf"}, Brings: []string{"..."}},
 		},
 		Requires: []conventions.Require{
 			{Module: "github.com/pleme-io/lifecycle-go"},
+			{Module: "github.com/bufbuild/protocompile"},
+			{Module: "google.golang.org/genproto/googleapis/api"},
+			{Module: "google.golang.org/protobuf"},
 			{Module: "go.uber.org/goleak", TestOnly: true},
 		},
 	})

@@ -43,7 +43,9 @@ func TestHostedWorkersOnNATS(t *testing.T) {
 	base, _ := serve(t, operator.Config{Workers: operator.FromHost(h), Timeout: time.Minute})
 	c := operatorv1connect.NewWorkerServiceClient(http.DefaultClient, base)
 	ctx := t.Context()
-	inline := func(code string) *operatorv1.Code { return &operatorv1.Code{Source: &operatorv1.Code_Content{Content: []byte(code)}} }
+	inline := func(code string) *operatorv1.Code {
+		return &operatorv1.Code{Source: &operatorv1.Code_Content{Content: []byte(code)}}
+	}
 	create := func(code string) (*operatorv1.Worker, error) {
 		return c.CreateWorker(ctx, &operatorv1.CreateWorkerRequest{Id: "enrich", MimeType: "text/x-starlark", Topics: []string{"orders.created"}, Code: inline(code)})
 	}

@@ -185,9 +185,9 @@ func TestSourceStopsAfterItsLastReader(t *testing.T) {
 }
 
 func TestReadersAreSmall(t *testing.T) {
-	s, f := &tap{fail: make(chan error)}, (*Feed[int])(nil)
+	s := &tap{fail: make(chan error)}
 	started := make(chan struct{})
-	f = New(func(ctx context.Context, to Sink[int]) error {
+	f := New(func(ctx context.Context, to Sink[int]) error {
 		s.to = to
 		close(started)
 		<-ctx.Done()
