@@ -18,6 +18,9 @@ func TestConventions(t *testing.T) {
 			{Path: "mission", Imports: []string{
 				".", "./fleet/broker", "./fleet/lease", "./fleet/workflow", "github.com/nats-io/nats.go",
 			}, Brings: []string{"..."}},
+			{Path: "fleet", Imports: []string{
+				".", "./worker", "./fleet/broker", "./fleet/workflow", "./fleet/presence", "./fleet/operator", "./fleet/host/...", "github.com/nats-io/nats.go",
+			}, Brings: []string{"..."}},
 			{Path: "handover", Imports: []string{".", "./worker"}, Brings: []string{"golang.org/x/sync"}},
 			{Path: "hosted", Imports: []string{".", "./fleet/broker", "./fleet/host/...", "github.com/nats-io/nats.go"}, Brings: []string{"..."}},
 		},

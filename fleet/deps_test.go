@@ -9,8 +9,12 @@ import (
 // TestConventions holds the import table of the fleet module.
 func TestConventions(t *testing.T) {
 	const (
-		nats   = "github.com/nats-io/nats.go"
-		server = "github.com/nats-io/nats-server/v2"
+		nats    = "github.com/nats-io/nats.go"
+		server  = "github.com/nats-io/nats-server/v2"
+		connect = "connectrpc.com/connect"
+		proto   = "google.golang.org/protobuf"
+		api     = "google.golang.org/genproto/googleapis/api"
+		rpc     = "google.golang.org/genproto/googleapis/rpc"
 	)
 	conventions.Check(t, conventions.Module{
 		Rooms: []conventions.Room{
@@ -32,6 +36,15 @@ func TestConventions(t *testing.T) {
 			{Path: "host/engine/starlark", Imports: []string{"./fleet/host/engine/...", "./internal/safe", "go.starlark.net"}, Brings: []string{"golang.org/x/sys"}},
 			{Path: "host/engine/js", Imports: []string{"./fleet/host/engine/...", "./internal/safe", "github.com/dop251/goja"}, Brings: []string{"..."}},
 			{Path: "host/engine/python", Imports: []string{"./fleet/host/engine/...", "./procpool/..."}},
+			{Path: "presence", Imports: []string{nats, ".", "./fsm", "./worker"}, Brings: []string{"..."}, Never: []string{server}},
+			{Path: "operator/operatorv1/...", Imports: []string{connect, proto, api, "./fleet/operator/operatorv1"}, Brings: []string{"..."}, Never: []string{nats, server}},
+			{Path: "operator/client", Imports: []string{connect, rpc, "./fleet/operator/operatorv1/operatorv1connect"}, Brings: []string{"..."}, Never: []string{nats, server}},
+			{Path: "operator/internal/dashboard", Imports: []string{connect, proto, "./fleet/operator/internal/diagram", "./fleet/operator/operatorv1/..."}, Brings: []string{"..."}, Never: []string{nats, server}},
+			{Path: "operator/internal/...", Never: []string{nats, server}},
+			{Path: "operator", Imports: []string{
+				".", "./worker", "./fleet/workflow", "./fleet/host", "./fleet/host/engine", "./fleet/presence", "./fleet/operator/...", nats, connect, proto, rpc,
+				"connectrpc.com/vanguard", "connectrpc.com/grpchealth", "connectrpc.com/grpcreflect", "golang.org/x/time",
+			}, Brings: []string{"..."}},
 		},
 		Requires: []conventions.Require{
 			{Module: "github.com/pleme-io/lifecycle-go"},
@@ -44,6 +57,16 @@ func TestConventions(t *testing.T) {
 			{Module: "github.com/tetratelabs/wazero"},
 			{Module: "go.starlark.net"},
 			{Module: "github.com/dop251/goja"},
+			{Module: connect},
+			{Module: "connectrpc.com/vanguard"},
+			{Module: "connectrpc.com/grpchealth"},
+			{Module: "connectrpc.com/grpcreflect"},
+			{Module: proto},
+			{Module: api},
+			{Module: rpc},
+			{Module: "golang.org/x/time"},
+			{Module: "github.com/chromedp/chromedp", TestOnly: true},
+			{Module: "github.com/chromedp/cdproto", TestOnly: true},
 			{Module: "go.uber.org/goleak", TestOnly: true},
 		},
 	})

@@ -60,7 +60,7 @@ type proc struct {
 	lost         bool // it is ending, whatever its state still says
 	gently       bool // by message first
 	cause        error
-	broke        error // what it did wrong, when that is why it ends
+	broke        error     // what it did wrong, when that is why it ends
 	asked        time.Time // when it was asked for its health; zero when it has answered
 	checkedAt    time.Time
 	after        []func() // to be called once the lock is free; see settle
