@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"testing"
 
@@ -17,14 +16,8 @@ import (
 // checked looks for leaked goroutines once the tests have run.
 type checked struct{ *testing.M }
 
-func (c checked) Run() int {
-	code := c.M.Run()
-	if code == 0 {
-		if err := goleak.Find(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-	}
+func (c checked) Run() (code int) {
+	goleak.VerifyTestMain(c.M, goleak.Cleanup(func(status int) { code = status })) // testscript has to clean up before the exit
 	return code
 }
 
