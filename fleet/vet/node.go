@@ -9,29 +9,33 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// What a document may come to once its aliases are followed. A manifest of a
-// megabyte, which is more than etcd takes, has some hundred thousand nodes.
+// What a document may have. What is written out is bounded by [MaxSize]; what
+// aliases repeat is counted, since a kilobyte of them can come to a billion.
 const (
-	maxNodes = 1_000_000
-	maxDepth = 200
+	maxRepeated = 100_000
+	maxDepth    = 200
 )
 
 var (
-	errBomb   = fmt.Errorf("it comes to more than %d values once its aliases are followed", maxNodes)
+	errBomb   = fmt.Errorf("its aliases repeat more than %d values", maxRepeated)
 	errDeep   = fmt.Errorf("it is nested more than %d deep", maxDepth)
 	errBraces = errors.New("a template's braces stand where a value should be")
 )
 
 // converter makes plain values of YAML nodes, as encoding/json takes them.
 type converter struct {
-	nodes      int
+	aliases    int       // how many aliases were followed to where it is
+	repeated   int       // values that were met behind one
 	duplicates []*placed // keys that stand twice; the last one counts
 }
 
 // value follows aliases and merge keys, and reads scalars as Kubernetes' own
 // YAML does.
 func (c *converter) value(n *yaml.Node, depth int) (any, error) {
-	if c.nodes++; c.nodes > maxNodes {
+	if c.aliases > 0 {
+		c.repeated++
+	}
+	if c.repeated > maxRepeated {
 		return nil, errBomb
 	}
 	if depth > maxDepth {
@@ -41,6 +45,8 @@ func (c *converter) value(n *yaml.Node, depth int) (any, error) {
 	case yaml.DocumentNode:
 		return c.value(n.Content[0], depth)
 	case yaml.AliasNode:
+		c.aliases++
+		defer func() { c.aliases-- }()
 		return c.value(n.Alias, depth+1) // an alias within its own anchor ends at maxDepth
 	case yaml.SequenceNode:
 		list := make([]any, 0, len(n.Content))
@@ -77,7 +83,7 @@ func (c *converter) mapping(n *yaml.Node, depth int) (any, error) {
 			}
 			continue
 		}
-		if line := seen[key.Value]; line > 0 {
+		if line := seen[key.Value]; line > 0 && c.aliases == 0 { // told once, where it stands
 			c.duplicates = append(c.duplicates, at(key, fmt.Errorf("%q stands in line %d already", key.Value, line)))
 		}
 		seen[key.Value] = key.Line

@@ -13,16 +13,16 @@ import (
 	"go.uber.org/goleak"
 )
 
-// checked looks for leaked goroutines once the tests have run.
-type checked struct{ *testing.M }
+// runner runs the tests for testscript.
+type runner func() int
 
-func (c checked) Run() (code int) {
-	goleak.VerifyTestMain(c.M, goleak.Cleanup(func(status int) { code = status })) // testscript has to clean up before the exit
-	return code
-}
+func (r runner) Run() int { return r() }
 
 func TestMain(m *testing.M) {
-	testscript.Main(checked{m}, map[string]func(){"lifecyclectl": main})
+	testscript.Main(runner(func() (code int) {
+		goleak.VerifyTestMain(m, goleak.Cleanup(func(status int) { code = status })) // testscript has to clean up before the exit
+		return code
+	}), map[string]func(){"lifecyclectl": main})
 }
 
 // TestScripts runs lifecyclectl as its users do: testdata/script/*.txtar.
