@@ -2,10 +2,8 @@ package deploy
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -119,8 +117,8 @@ func get(t *testing.T, client *http.Client, url string, v any) {
 }
 
 // TestDashboardShowsALife lets a real Prometheus scrape the example, configured
-// as the base is, from its start through a reload and a request that holds up
-// the stop, to its end. Then every query of the dashboard has to return series.
+// as the base is, from its start through a reload and a unit that holds up the
+// stop, to its end. Then every query of the dashboard has to return series.
 func TestDashboardShowsALife(t *testing.T) {
 	prometheus := tool(t, "prometheus")
 	folder := t.TempDir()
@@ -145,7 +143,7 @@ func TestDashboardShowsALife(t *testing.T) {
 	}
 	write("service.yaml", text)
 	scrape := write("prometheus.yaml", fmt.Sprintf("global: {scrape_interval: 200ms}\nscrape_configs:\n  - {job_name: service, static_configs: [{targets: [%q]}]}\n", health))
-	svc := start(t, service, "-config="+file, "-db="+filepath.Join(folder, "db"))
+	svc := start(t, service, "-config="+file, "-db="+filepath.Join(folder, "db"), "-allow_faults")
 	start(t, prometheus, "--config.file="+scrape, "--storage.tsdb.path="+filepath.Join(folder, "tsdb"), "--web.listen-address="+own, "--log.level=warn")
 	client := browser(t)
 	eventually(t, "the service to be ready", func() bool { return ok(client, "http://"+health+"/readyz") })
@@ -157,25 +155,17 @@ func TestDashboardShowsALife(t *testing.T) {
 
 	write("service.yaml", strings.Replace(text, "drain_interval: 5s", "drain_interval: 3s", 1)) // a change is a reload
 	eventually(t, "the reload to be counted", seen(`lifecycle_reloads_total{result="ok"} > 0`))
-	// A request that takes longer than the window and the linger holds up the stop.
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	held := make(chan struct{})
-	go func() {
-		defer close(held)
-		req, _ := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+web+"/work?sleep=9s", nil) // it is well-formed
-		if resp, err := client.Do(req); err == nil {
-			_, _ = io.Copy(io.Discard, resp.Body)
-			resp.Body.Close()
-		}
-	}()
-	eventually(t, "the request to be in flight", seen(`lifecycle_requests_in_flight > 0`))
+	// A unit that does not return holds up the stop for its slice, 5 s.
+	resp, err := client.Post("http://"+web+"/fail?how=stuck-unit", "", nil)
+	if err != nil || resp.StatusCode != http.StatusAccepted {
+		t.Fatalf("%v, %+v", err, resp)
+	}
+	resp.Body.Close()
 	if err := svc.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the drain to be seen", seen(`lifecycle_phase{phase="draining"} == 1`))
 	eventually(t, "the stop to be seen", seen(`lifecycle_phase{phase="stopping"} == 1`))
-	<-held
 	<-svc.ended
 
 	for _, q := range dashboardQueries(t) {
