@@ -143,7 +143,7 @@ func TestDashboardShowsALife(t *testing.T) {
 	}
 	write("service.yaml", text)
 	scrape := write("prometheus.yaml", fmt.Sprintf("global: {scrape_interval: 200ms}\nscrape_configs:\n  - {job_name: service, static_configs: [{targets: [%q]}]}\n", health))
-	svc := start(t, service, "-config="+file, "-db="+filepath.Join(folder, "db"), "-allow_faults")
+	svc := start(t, service, "-config="+file, "-db="+filepath.Join(folder, "db"), "-allow-faults")
 	start(t, prometheus, "--config.file="+scrape, "--storage.tsdb.path="+filepath.Join(folder, "tsdb"), "--web.listen-address="+own, "--log.level=warn")
 	client := browser(t)
 	eventually(t, "the service to be ready", func() bool { return ok(client, "http://"+health+"/readyz") })
