@@ -170,7 +170,7 @@ func TestDashboardShowsALife(t *testing.T) {
 
 	for _, q := range dashboardQueries(t) {
 		t.Run(q.where, func(t *testing.T) {
-			expr := strings.NewReplacer("$job", "service", "$instance", regexp.QuoteMeta(health), "$__rate_interval", "10s").Replace(q.expr)
+			expr := strings.NewReplacer("$job", "service", "$instance", strings.ReplaceAll(regexp.QuoteMeta(health), `\`, `\\`), "$__rate_interval", "10s").Replace(q.expr)
 			got := series(t, client, own, expr)
 			if len(got) == 0 {
 				t.Fatalf("no series for %s", expr)
