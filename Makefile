@@ -76,6 +76,7 @@ e2e: ## the tests on a real Kubernetes (root, Linux, about 10 minutes)
 .PHONY: docs
 docs: ## draw the pictures and tables in docs/ from the code
 	cd tools && go run ./docgen -out ../docs
+	cd fleet && go test -count=1 -run '^TestPageIsCurrent$$' ./vet -update
 	@if command -v chromium >/dev/null || command -v google-chrome >/dev/null; then \
 		cd fleet && DASHBOARD_PICTURE=$(CURDIR)/docs/dashboard.png go test -count 1 -run '^TestDashboardPicture$$' ./operator; \
 	else echo "make docs: no chromium here: docs/dashboard.png stays as it is"; fi
@@ -127,3 +128,28 @@ bin/protoc-gen-connect-openapi: PLUGIN = github.com/sudorandom/protoc-gen-connec
 $(PLUGINS): tools/proto.mod tools/proto.sum
 	@echo "building $@"
 	@cd tools && GOWORK=off go build -modfile=proto.mod -trimpath -o ../$@ $(PLUGIN)
+# What renders the manifests, and what reads the alerts: needed by the tests in
+# deploy/, which are skipped where they are not.
+.PHONY: manifest-tools
+manifest-tools: bin/helm bin/kustomize bin/promtool ## build or fetch what the tests of deploy/ use (3 minutes, once)
+
+bin/helm: tools/k8s.mod tools/k8s.sum
+	@echo "building $@ (about two minutes the first time)"
+	@cd tools && GOWORK=off go build -modfile=k8s.mod -trimpath -o ../$@ helm.sh/helm/v4/cmd/helm
+
+bin/kustomize: tools/k8s.mod tools/k8s.sum
+	@cd tools && GOWORK=off go build -modfile=k8s.mod -trimpath -o ../$@ sigs.k8s.io/kustomize/kustomize/v5
+
+# Prometheus is Debian's package, unpacked and not installed: its sources take
+# longer to compile than everything else here together.
+bin/promtool:
+	@mkdir -p bin; if command -v promtool >/dev/null && command -v prometheus >/dev/null; then \
+		ln -sf "$$(command -v promtool)" bin/promtool; ln -sf "$$(command -v prometheus)" bin/prometheus; \
+	elif command -v apt-get >/dev/null; then \
+		echo "fetching $@ and bin/prometheus"; set -e; work=$$(mktemp -d); trap 'rm -rf "$$work"' EXIT; chmod 755 "$$work"; \
+		[ "$$(id -u)" != 0 ] || apt-get update -qq; \
+		(cd "$$work" && apt-get download -qq prometheus && dpkg-deb -x prometheus_*.deb .); \
+		cp "$$work"/usr/bin/prometheus "$$work"/usr/bin/promtool bin/; touch bin/promtool; \
+	else echo "make: there is no prometheus and promtool in PATH: install them" >&2; exit 1; fi
+
+bin/prometheus: bin/promtool

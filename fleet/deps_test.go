@@ -45,6 +45,8 @@ func TestConventions(t *testing.T) {
 				".", "./worker", "./fleet/workflow", "./fleet/host", "./fleet/host/engine", "./fleet/presence", "./fleet/operator/...", nats, connect, proto, rpc,
 				"connectrpc.com/vanguard", "connectrpc.com/grpchealth", "connectrpc.com/grpcreflect", "golang.org/x/time",
 			}, Brings: []string{"..."}},
+			{Path: "vet", Imports: []string{".", "./internal/safe", "k8s.io/api", "k8s.io/apimachinery", "sigs.k8s.io/json", "go.yaml.in/yaml/v3"}, Brings: []string{"..."}, Never: []string{"k8s.io/client-go", "github.com/nats-io/nats-server/v2"}},
+			{Path: "cmd/lifecyclectl", Imports: []string{".", "./config", "./fleet/vet", "github.com/spf13/cobra"}, Brings: []string{"..."}, Never: []string{"k8s.io/client-go", "github.com/nats-io/nats-server/v2"}},
 		},
 		Requires: []conventions.Require{
 			{Module: "github.com/pleme-io/lifecycle-go"},
@@ -67,7 +69,13 @@ func TestConventions(t *testing.T) {
 			{Module: "golang.org/x/time"},
 			{Module: "github.com/chromedp/chromedp", TestOnly: true},
 			{Module: "github.com/chromedp/cdproto", TestOnly: true},
+			{Module: "github.com/rogpeppe/go-internal", TestOnly: true},
+			{Module: "github.com/spf13/cobra"},
 			{Module: "go.uber.org/goleak", TestOnly: true},
+			{Module: "go.yaml.in/yaml/v3"},
+			{Module: "k8s.io/api"},
+			{Module: "k8s.io/apimachinery"},
+			{Module: "sigs.k8s.io/json"},
 		},
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"os/signal"
@@ -17,6 +18,9 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 )
 
 func main() { os.Exit(lifecycle.ExitCode(run())) }
@@ -26,6 +30,7 @@ func run() error {
 		server   = flag.String("server", "lifecycle", "lifecycle, or plain: an http.Server that calls Shutdown at SIGTERM")
 		starting = flag.Duration("start-after", 0, "not ready for this long")
 		never    = flag.String("never", "", "what never happens: start (a unit does not get there), return (nor does it mind its context)")
+		calls    = flag.String("grpc", "", "serve gRPC's health service on this address too")
 		cfg      lifecycle.Config
 	)
 	flag.DurationVar(&cfg.DrainInterval, "drain-interval", 0, "see lifecycle.Config")
@@ -42,10 +47,28 @@ func run() error {
 	}
 	app.Serve("http", newServer(":8080", routes())).
 		OnShutdown("last", func(context.Context) error { return nil })
+	if *calls != "" {
+		if err := serveGRPC(app, *calls); err != nil {
+			log.Error("cannot start", "error", err)
+			return err
+		}
+	}
 	if *starting > 0 || *never != "" {
 		app.Go("slow", slowly(*starting, *never), lifecycle.WithStartCondition())
 	}
 	return app.Run(context.Background())
+}
+
+// serveGRPC adds a gRPC server with the service that every grpc brings.
+func serveGRPC(app *lifecycle.App, addr string) error {
+	ln, err := net.Listen("tcp", addr)
+	if err != nil {
+		return err
+	}
+	srv, planes := grpc.NewServer(), health.NewServer()
+	healthpb.RegisterHealthServer(srv, planes)
+	app.GRPC("grpc", srv, ln, planes)
+	return nil
 }
 
 // slowly is a unit that takes its time to start, or never does.

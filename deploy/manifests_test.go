@@ -1,0 +1,236 @@
+package deploy
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/config"
+	"github.com/pleme-io/lifecycle-go/fleet/vet"
+	"go.yaml.in/yaml/v3"
+)
+
+// object is what a rendered manifest has of one.
+type object struct {
+	APIVersion string `yaml:"apiVersion"`
+	Kind       string
+	Metadata   struct{ Name string }
+	Data       map[string]string
+	Spec       yaml.Node
+}
+
+// objects takes a rendered manifest apart.
+func objects(t *testing.T, manifest string) []object {
+	t.Helper()
+	var all []object
+	for d := yaml.NewDecoder(strings.NewReader(manifest)); ; {
+		var o object
+		if err := d.Decode(&o); err != nil {
+			if err.Error() == "EOF" {
+				return all
+			}
+			t.Fatalf("%v\n%s", err, manifest)
+		}
+		if o.Kind != "" {
+			all = append(all, o)
+		}
+	}
+}
+
+// configOf reads what the manifest's ConfigMap gives the service.
+func configOf(t *testing.T, manifest string) lifecycle.Config {
+	t.Helper()
+	for _, o := range objects(t, manifest) {
+		if o.Kind != "ConfigMap" {
+			continue
+		}
+		file := filepath.Join(t.TempDir(), "service.yaml")
+		if err := os.WriteFile(file, []byte(o.Data["service.yaml"]), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cfg, err := config.Load[lifecycle.Config](file, config.Section("lifecycle"),
+			config.WithEnviron(nil), config.WithArgs(nil), config.WithLogger(slog.New(slog.DiscardHandler)))
+		if err != nil {
+			t.Fatalf("the service would not start: %v", err)
+		}
+		return cfg
+	}
+	t.Fatalf("there is no ConfigMap in\n%s", manifest)
+	return lifecycle.Config{}
+}
+
+// findings is what vet says of a manifest and the configuration in it.
+func findings(t *testing.T, manifest string) []vet.Finding {
+	t.Helper()
+	return vet.Checker{Config: configOf(t, manifest)}.Check(vet.File{Name: "manifest.yaml", Data: []byte(manifest)}).Findings
+}
+
+// served are the kinds whose fields vet holds strictly against the types of the
+// Kubernetes API. A ServiceMonitor is somebody else's, and is decoded here.
+var served = []string{"ConfigMap", "Deployment", "NetworkPolicy", "PodDisruptionBudget", "Service", "ServiceAccount"}
+
+// mustBeClean wants nothing said about the manifest, not even a note.
+func mustBeClean(t *testing.T, manifest string) {
+	t.Helper()
+	for _, f := range findings(t, manifest) {
+		t.Errorf("line %d: %s: %s; %s", f.Line, f.Rule, f.Reason, f.Fix)
+	}
+	for _, o := range objects(t, manifest) {
+		if o.Kind == "ServiceMonitor" {
+			monitor(t, o)
+			continue
+		}
+		if !slices.Contains(served, o.Kind) {
+			t.Errorf("nothing looks at the fields of a %s", o.Kind)
+		}
+	}
+}
+
+// monitor decodes a ServiceMonitor with the fields that are used of it, and no
+// others.
+func monitor(t *testing.T, o object) {
+	t.Helper()
+	data, err := yaml.Marshal(&o.Spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var spec struct {
+		Selector struct {
+			MatchLabels map[string]string `yaml:"matchLabels"`
+		}
+		Endpoints []struct{ Port, Path, Interval string }
+	}
+	d := yaml.NewDecoder(bytes.NewReader(data))
+	d.KnownFields(true)
+	if err := d.Decode(&spec); err != nil || o.APIVersion != "monitoring.coreos.com/v1" {
+		t.Errorf("ServiceMonitor of %s: %v", o.APIVersion, err)
+	}
+	if len(spec.Endpoints) != 1 || spec.Endpoints[0].Port != "health" || spec.Endpoints[0].Path != "/metrics" || len(spec.Selector.MatchLabels) == 0 {
+		t.Errorf("it scrapes something else: %+v", spec)
+	}
+}
+
+func kustomize(t *testing.T, folder string) string {
+	t.Helper()
+	return must(t, tool(t, "kustomize"), "build", filepath.Join("kustomize", folder))
+}
+
+func TestKustomizeIsClean(t *testing.T) {
+	for folder, want := range map[string]string{
+		"base":                "ConfigMap Deployment NetworkPolicy PodDisruptionBudget Service ServiceAccount",
+		"overlays/dev":        "ConfigMap Deployment NetworkPolicy Service ServiceAccount",
+		"overlays/production": "ConfigMap Deployment NetworkPolicy PodDisruptionBudget Service Service ServiceAccount ServiceMonitor",
+	} {
+		t.Run(folder, func(t *testing.T) {
+			manifest := kustomize(t, folder)
+			mustBeClean(t, manifest)
+			var kinds []string
+			for _, o := range objects(t, manifest) {
+				kinds = append(kinds, o.Kind)
+			}
+			if slices.Sort(kinds); strings.Join(kinds, " ") != want {
+				t.Errorf("it has %v, want %s", kinds, want)
+			}
+		})
+	}
+}
+
+// contradictions change one number, or one word, of a shipped manifest, and name
+// the rule that must see it.
+var contradictions = []struct{ rule, old, new string }{
+	{"grace-too-short", "terminationGracePeriodSeconds: 30", "terminationGracePeriodSeconds: 26"},
+	{"grace-declared", "terminationGracePeriodSeconds: 30", "terminationGracePeriodSeconds: 31"},
+	{"grace-too-short", "drain_interval: 5s", "drain_interval: 15s"},
+	{"grace-too-short", "shutdown_grace: 20s", "shutdown_grace: 24s"},
+	{"grace-declared", "termination_grace: 30s", "termination_grace: 29s"},
+	{"drain-unnoticed", "drain_interval: 5s", "drain_interval: 2s"},
+	{"drain-unnoticed", "failureThreshold: 2\n", "failureThreshold: 9\n"},
+	{"probe-timeout", "drain_interval: 5s", "probe_timeout: 3s"}, // the window's default is 5 s too
+	{"probe-port", "health_addr: :8081", "health_addr: :9091"},
+	{"probe-port", "containerPort: 8081", "containerPort: 8082"},
+	{"probe-path", "path: /readyz", "path: /ready"},
+	{"liveness-depends", "path: /livez", "path: /readyz"},
+	{"startup-not-startupz", "path: /startupz", "path: /readyz"},
+	{"rollout-loses-capacity", "maxUnavailable: 0", "maxUnavailable: 1"},
+	{"pdb-blocks", "maxUnavailable: 1", "maxUnavailable: 0"},
+	{"pdb-blocks", "maxUnavailable: 1", "minAvailable: 2"},
+	{"not-restricted", "runAsNonRoot: true", "runAsNonRoot: false"},
+	{"service-port", "targetPort: http", "targetPort: htpp"},
+	{"unknown-field", "terminationGracePeriodSeconds: 30", "terminationGracePeriodSecond: 30"},
+}
+
+// TestEveryContradictionIsFound changes the manifests as both tools render them.
+func TestEveryContradictionIsFound(t *testing.T) {
+	for name, manifest := range map[string]string{"kustomize": kustomize(t, "base"), "helm": chart(t)} {
+		manifest = normal(t, manifest)
+		for i, c := range contradictions {
+			t.Run(fmt.Sprintf("%s/%d %s", name, i, c.rule), func(t *testing.T) {
+				changed := strings.Replace(manifest, c.old, c.new, 1)
+				if changed == manifest {
+					t.Fatalf("there is no %q in\n%s", c.old, manifest)
+				}
+				if strings.HasPrefix(c.old, "drain_") || strings.HasPrefix(c.old, "shutdown_") || strings.HasPrefix(c.old, "termination_") {
+					// New would refuse it as well, with the declared grace that is not
+					// the manifest's any more; vet is asked without it.
+					changed = strings.Replace(changed, "termination_grace: 30s\n", "termination_grace: 1h\n", 1)
+				}
+				found := findings(t, changed)
+				if !slices.ContainsFunc(found, func(f vet.Finding) bool { return f.Rule == c.rule }) {
+					t.Errorf("%s is not found, only %+v", c.rule, found)
+				}
+			})
+		}
+	}
+}
+
+// normal writes a manifest anew, with a line for each key.
+func normal(t *testing.T, manifest string) string {
+	t.Helper()
+	var b strings.Builder
+	for d := yaml.NewDecoder(strings.NewReader(manifest)); ; {
+		var v map[string]any
+		if err := d.Decode(&v); err != nil {
+			break
+		}
+		if v == nil {
+			continue
+		}
+		if data, ok := v["data"].(map[string]any); ok {
+			for k, text := range data {
+				var inner map[string]any
+				if s, _ := text.(string); yaml.Unmarshal([]byte(s), &inner) == nil {
+					out, _ := yaml.Marshal(inner)
+					data[k] = string(out)
+				}
+			}
+		}
+		out, err := yaml.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.WriteString("---\n" + string(out))
+	}
+	return b.String()
+}
+
+func TestDockerfileIsClean(t *testing.T) {
+	data, err := os.ReadFile("../examples/service/Dockerfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := (vet.Checker{}).Check(vet.File{Name: "Dockerfile", Data: data}); len(r.Findings) > 0 {
+		t.Errorf("%+v", r.Findings)
+	}
+	final := string(data[bytes.LastIndex(data, []byte("\nFROM ")):])
+	for _, want := range []string{"FROM scratch\n", "\nUSER 65532:65532\n", `ENTRYPOINT ["/service"]`} {
+		if !strings.Contains(final, want) {
+			t.Errorf("the image's stage has no %q", want)
+		}
+	}
+}
