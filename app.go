@@ -27,7 +27,7 @@ var ErrAlreadyRun = errors.New("app was run before")
 // An App is made by [New]; its zero value is of no use. All methods may be
 // called concurrently.
 type App struct {
-	cfg      Config
+	cfg      Config // what reload:"live" marks is written under mu until T0, and read freely from then on
 	log      *slog.Logger
 	queue    *asynclog.Queue // between the log and the App
 	reg      *Registry
@@ -181,7 +181,11 @@ func New(cfg Config, opts ...Option) (*App, error) {
 func FromConfig(cfg Config, opts ...Option) (*App, error) { return New(cfg, opts...) }
 
 // Config returns the App's configuration, with its defaults filled in.
-func (a *App) Config() Config { return a.cfg }
+func (a *App) Config() Config {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.cfg
+}
 
 // Registry returns the App's health registry, for liveness and startup checks
 // and for everything that [App.Probe] does not do.

@@ -48,7 +48,8 @@ const HealthOff = "off"
 
 // Config holds what an operator may tune. The zero value is a sound
 // configuration: every field has a default. It is a plain value; [New] copies
-// it.
+// it. A running App takes on changes of the fields with the tag reload:"live", by
+// [App.Reconfigure].
 //
 // The time that a stop may take is fixed by three of the fields:
 //
@@ -73,35 +74,35 @@ type Config struct {
 	// load balancer before it goes: the period of the readiness probe times
 	// its failure threshold, and what endpoints take to spread. Drainers run
 	// inside it. Defaults to 5 s; Off leaves no window.
-	DrainInterval time.Duration `koanf:"drain_interval" json:"drainInterval"`
+	DrainInterval time.Duration `koanf:"drain_interval" json:"drainInterval" reload:"live"`
 
 	// DrainQuiet ends the window early: once no request is in flight, none has
 	// arrived for this long and every drainer has returned, but not before
 	// DrainMin. RPCs of a gRPC server cannot be seen: it is quiet only when it
 	// has no open connection, which clients that keep theirs leave to the end
 	// of the window. Defaults to not at all.
-	DrainQuiet time.Duration `koanf:"drain_quiet" json:"drainQuiet"`
+	DrainQuiet time.Duration `koanf:"drain_quiet" json:"drainQuiet" reload:"live"`
 
 	// DrainMin is the shortest window that DrainQuiet can make. Defaults to
 	// 1 s, or to DrainInterval when that is shorter.
-	DrainMin time.Duration `koanf:"drain_min" json:"drainMin"`
+	DrainMin time.Duration `koanf:"drain_min" json:"drainMin" reload:"live"`
 
 	// DrainReadiness is what /readyz answers in the window. Defaults to "down".
-	DrainReadiness DrainReadiness `koanf:"drain_readiness" json:"drainReadiness"`
+	DrainReadiness DrainReadiness `koanf:"drain_readiness" json:"drainReadiness" reload:"live"`
 
 	// DrainWait says whether the window may be skipped. Defaults to "auto".
-	DrainWait DrainWait `koanf:"drain_wait" json:"drainWait"`
+	DrainWait DrainWait `koanf:"drain_wait" json:"drainWait" reload:"live"`
 
 	// GoAwayAfter is when, after T0, HTTP/2 connections, websockets and streams
 	// are told to go elsewhere. Earlier their clients would come back here,
 	// because endpoints still do. At most half of the window. Defaults to 1 s.
-	GoAwayAfter time.Duration `koanf:"go_away_after" json:"goAwayAfter"`
+	GoAwayAfter time.Duration `koanf:"go_away_after" json:"goAwayAfter" reload:"live"`
 
 	// AcceptQuiet is how long nothing may have connected before the listeners
 	// close, after the window. They close when half of Linger is over at the
 	// latest: a client that still connects then may be refused or reset.
 	// Defaults to 1 s, or to half of Linger when that is shorter.
-	AcceptQuiet time.Duration `koanf:"accept_quiet" json:"acceptQuiet"`
+	AcceptQuiet time.Duration `koanf:"accept_quiet" json:"acceptQuiet" reload:"live"`
 
 	// Linger is how long after the window connections that are open go on
 	// being served, so that a client that was idle all through the window does
@@ -110,26 +111,26 @@ type Config struct {
 	// connects when that is over, because endpoints spread later than
 	// DrainInterval allows for, may be refused or reset.
 	// Defaults to 5 s, or a quarter of ShutdownGrace when that is shorter.
-	Linger time.Duration `koanf:"linger" json:"linger"`
+	Linger time.Duration `koanf:"linger" json:"linger" reload:"live"`
 
 	// ShutdownGrace is what everything after the window may take together:
 	// requests in flight, units, hooks. Keep it below the pod's
 	// terminationGracePeriodSeconds. Defaults to 20 s.
-	ShutdownGrace time.Duration `koanf:"shutdown_grace" json:"shutdownGrace"`
+	ShutdownGrace time.Duration `koanf:"shutdown_grace" json:"shutdownGrace" reload:"live"`
 
 	// UnitSlice is the part of ShutdownGrace that is kept for units to return
 	// in. Defaults to 5 s, or a quarter of ShutdownGrace when that is shorter.
-	UnitSlice time.Duration `koanf:"unit_slice" json:"unitSlice"`
+	UnitSlice time.Duration `koanf:"unit_slice" json:"unitSlice" reload:"live"`
 
 	// HookSlice is the part of ShutdownGrace that is kept for shutdown hooks.
 	// Defaults to 5 s, or a quarter of ShutdownGrace when that is shorter.
-	HookSlice time.Duration `koanf:"hook_slice" json:"hookSlice"`
+	HookSlice time.Duration `koanf:"hook_slice" json:"hookSlice" reload:"live"`
 
 	// MinSlice is what each hook is sure to get, whatever the hooks before it
 	// took. Defaults to 1 s, or an equal share of HookSlice when that is
 	// shorter. With Off a hook may take all that is left, and the hooks behind
 	// it are skipped and reported.
-	MinSlice time.Duration `koanf:"min_slice" json:"minSlice"`
+	MinSlice time.Duration `koanf:"min_slice" json:"minSlice" reload:"live"`
 
 	// ProbeTimeout is the longest that a health plane takes to answer. Defaults
 	// to 900 ms: the kubelet gives up after 1 s unless told otherwise.
@@ -147,22 +148,22 @@ type Config struct {
 	// ExitOnSignal makes Run return the signal that stopped it, so that
 	// [ExitCode] gives 128+n. It is for work that runs to completion: a Job
 	// whose pod exits 0 on SIGTERM counts as complete.
-	ExitOnSignal bool `koanf:"exit_on_signal" json:"exitOnSignal"`
+	ExitOnSignal bool `koanf:"exit_on_signal" json:"exitOnSignal" reload:"live"`
 
 	// TerminationGrace is the pod's terminationGracePeriodSeconds, as the
 	// manifest has it. Declared, it is checked against the times above; the
 	// downward API does not carry it. Defaults to not declared.
-	TerminationGrace time.Duration `koanf:"termination_grace" json:"terminationGrace"`
+	TerminationGrace time.Duration `koanf:"termination_grace" json:"terminationGrace" reload:"live"`
 
 	// LivenessGrace and StartupGrace are the terminationGracePeriodSeconds of
 	// the liveness and the startup probe, which replace the pod's when that
 	// probe fails. Default to not declared.
-	LivenessGrace time.Duration `koanf:"liveness_grace" json:"livenessGrace"`
-	StartupGrace  time.Duration `koanf:"startup_grace" json:"startupGrace"`
+	LivenessGrace time.Duration `koanf:"liveness_grace" json:"livenessGrace" reload:"live"`
+	StartupGrace  time.Duration `koanf:"startup_grace" json:"startupGrace" reload:"live"`
 
 	// PreStop is the time that the pod's preStop hook takes, which the grace
 	// pays for as well. Defaults to none.
-	PreStop time.Duration `koanf:"pre_stop" json:"preStop"`
+	PreStop time.Duration `koanf:"pre_stop" json:"preStop" reload:"live"`
 
 	// TerminationLog is the file that Kubernetes reads a container's last words
 	// from. It is written when it exists and never created. Defaults to
@@ -255,12 +256,36 @@ func (c Config) total() time.Duration {
 	return on(c.DrainInterval) + on(c.ShutdownGrace) + Margin
 }
 
+// ConfigError is one fault of a [Config]. [Config.Validate] and [New] join one for
+// each.
+type ConfigError struct {
+	// Fields are the names of the fields that are at fault, one, or all that a
+	// sum is made of.
+	Fields []string
+	// Problem says what is wrong and what would be right. It speaks of the
+	// fields by these names.
+	Problem string
+	// Err is what the problem was found by, if anything.
+	Err error
+}
+
+// Error is Problem behind "config: ".
+func (e *ConfigError) Error() string { return "config: " + e.Problem }
+
+// Unwrap returns Err.
+func (e *ConfigError) Unwrap() error { return e.Err }
+
 // Validate names every field that makes no sense and every sum that does not
-// add up, with what would. It looks at the Config with its defaults.
+// add up, with what would, each as a [*ConfigError], joined. It looks at the Config
+// with its defaults.
 func (c Config) Validate() error {
 	c = c.WithDefaults()
 	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf("config: "+format, args...)) }
+	bad := func(fields []string, format string, args ...any) {
+		err := fmt.Errorf(format, args...)
+		errs = append(errs, &ConfigError{Fields: fields, Problem: err.Error(), Err: errors.Unwrap(err)})
+	}
+	one := func(field string) []string { return []string{field} }
 
 	for _, f := range []struct {
 		name     string
@@ -277,37 +302,37 @@ func (c Config) Validate() error {
 	} {
 		switch {
 		case f.d == Off && f.required:
-			bad("%s is off, and has to be more than 0", f.name)
+			bad(one(f.name), "%s is off, and has to be more than 0", f.name)
 		case f.d < 0 && f.d != Off:
-			bad("%s is %v, want 0 (its default), more, or Off", f.name, f.d)
+			bad(one(f.name), "%s is %v, want 0 (its default), more, or Off", f.name, f.d)
 		case f.d > longest:
-			bad("%s is %v, want at most %v", f.name, f.d, longest)
+			bad(one(f.name), "%s is %v, want at most %v", f.name, f.d, longest)
 		}
 	}
 	switch c.DrainReadiness {
 	case ReadinessDown, ReadinessServing:
 	default:
-		bad("DrainReadiness is %q, want %q or %q", c.DrainReadiness, ReadinessDown, ReadinessServing)
+		bad(one("DrainReadiness"), "DrainReadiness is %q, want %q or %q", c.DrainReadiness, ReadinessDown, ReadinessServing)
 	}
 	switch c.DrainWait {
 	case WaitAuto, WaitAlways, WaitNever:
 	default:
-		bad("DrainWait is %q, want %q, %q or %q", c.DrainWait, WaitAuto, WaitAlways, WaitNever)
+		bad(one("DrainWait"), "DrainWait is %q, want %q, %q or %q", c.DrainWait, WaitAuto, WaitAlways, WaitNever)
 	}
 	if r := c.MemoryLimitRatio; !(r >= 0 && r <= 1) { // NaN is neither
-		bad("MemoryLimitRatio is %v, want 0 (off) or more, up to 1; 0.9 is usual", r)
+		bad(one("MemoryLimitRatio"), "MemoryLimitRatio is %v, want 0 (off) or more, up to 1; 0.9 is usual", r)
 	}
 	switch {
 	case c.AdminToken != "" && c.AdminTokenFile != "":
-		bad("AdminToken and AdminTokenFile are both set, want one of them")
+		bad([]string{"AdminToken", "AdminTokenFile"}, "AdminToken and AdminTokenFile are both set, want one of them")
 	case c.AdminToken != "":
 		if err := checkToken(string(c.AdminToken)); err != nil {
-			bad("AdminToken: %w", err)
+			bad(one("AdminToken"), "AdminToken: %w", err)
 		}
 	}
 	if c.HealthAddr != HealthOff {
 		if _, _, err := net.SplitHostPort(c.HealthAddr); err != nil {
-			bad("HealthAddr is %q, want host:port, :port or %q: %w", c.HealthAddr, HealthOff, err)
+			bad(one("HealthAddr"), "HealthAddr is %q, want host:port, :port or %q: %w", c.HealthAddr, HealthOff, err)
 		}
 	}
 	if len(errs) > 0 {
@@ -315,17 +340,17 @@ func (c Config) Validate() error {
 	}
 
 	if on(c.DrainMin) > on(c.DrainInterval) {
-		bad("DrainMin (%v) is longer than the window, DrainInterval (%v)", on(c.DrainMin), on(c.DrainInterval))
+		bad([]string{"DrainMin", "DrainInterval"}, "DrainMin (%v) is longer than the window, DrainInterval (%v)", on(c.DrainMin), on(c.DrainInterval))
 	}
 	if sum := on(c.Linger) + on(c.UnitSlice) + on(c.HookSlice); sum > c.ShutdownGrace {
-		bad("Linger + UnitSlice + HookSlice is %v + %v + %v = %v, and has to fit into ShutdownGrace, which is %v",
+		bad([]string{"Linger", "UnitSlice", "HookSlice", "ShutdownGrace"}, "Linger + UnitSlice + HookSlice is %v + %v + %v = %v, and has to fit into ShutdownGrace, which is %v",
 			on(c.Linger), on(c.UnitSlice), on(c.HookSlice), sum, c.ShutdownGrace)
 	}
 	if on(c.AcceptQuiet) > on(c.Linger)/2 {
-		bad("AcceptQuiet (%v) is longer than half of Linger (%v), after which the listeners close in any case", on(c.AcceptQuiet), on(c.Linger)/2)
+		bad([]string{"AcceptQuiet", "Linger"}, "AcceptQuiet (%v) is longer than half of Linger (%v), after which the listeners close in any case", on(c.AcceptQuiet), on(c.Linger)/2)
 	}
 	if on(c.MinSlice) > on(c.HookSlice) {
-		bad("MinSlice (%v) is longer than HookSlice (%v), which all hooks share", on(c.MinSlice), on(c.HookSlice))
+		bad([]string{"MinSlice", "HookSlice"}, "MinSlice (%v) is longer than HookSlice (%v), which all hooks share", on(c.MinSlice), on(c.HookSlice))
 	}
 	for _, g := range []struct {
 		field, where string
@@ -336,7 +361,7 @@ func (c Config) Validate() error {
 		{"StartupGrace", "the startup probe's terminationGracePeriodSeconds", c.StartupGrace},
 	} {
 		if need := on(c.PreStop) + c.total(); on(g.grace) > 0 && need > g.grace {
-			bad("PreStop + DrainInterval + ShutdownGrace + margin is %v + %v + %v + %v = %v, and %s (%s) gives %v: the kubelet would kill the process before it is done; raise that or lower these",
+			bad([]string{g.field, "PreStop", "DrainInterval", "ShutdownGrace"}, "PreStop + DrainInterval + ShutdownGrace + margin is %v + %v + %v + %v = %v, and %s (%s) gives %v: the kubelet would kill the process before it is done; raise that or lower these",
 				on(c.PreStop), on(c.DrainInterval), c.ShutdownGrace, Margin, need, g.where, g.field, g.grace)
 		}
 	}

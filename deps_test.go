@@ -25,6 +25,11 @@ func TestConventions(t *testing.T) {
 			{Module: "golang.org/x/sync"},
 			{Module: "github.com/prometheus/client_golang"},
 			{Module: "github.com/knadh/koanf/v2"},
+			{Module: "github.com/knadh/koanf/parsers/json"},
+			{Module: "github.com/knadh/koanf/parsers/toml/v2"},
+			{Module: "github.com/knadh/koanf/parsers/yaml"},
+			{Module: "github.com/knadh/koanf/providers/confmap"},
+			{Module: "github.com/knadh/koanf/providers/env/v2"},
 			{Module: "go.uber.org/goleak", TestOnly: true},
 		},
 	})

@@ -65,7 +65,7 @@ var ErrLeadershipLost = errors.New("leadership lost")
 func (a *App) Lead(name string, e Elector, fn func(context.Context) error) *App {
 	return a.addUnit(name, e == nil || fn == nil, false, func() worker.Worker {
 		l := &leader{elector: e, fn: fn, log: a.log, hold: make(chan struct{}),
-			retry: on(a.cfg.LeaderRetry), giveBack: max(on(a.cfg.UnitSlice)/2, settle)}
+			retry: on(a.cfg.LeaderRetry), giveBack: func() time.Duration { return max(on(a.Config().UnitSlice)/2, settle) }}
 		l.Init("leader", name)
 		return l
 	})
@@ -88,7 +88,7 @@ type leader struct {
 	events  *eventStream
 
 	retry    time.Duration // between two attempts while campaigning
-	giveBack time.Duration // what the release of the lease may take
+	giveBack func() time.Duration // what the release of the lease may take
 
 	cancel context.CancelCauseFunc // set by Start, which Stop comes after
 	goid   atomic.Uint64           // of the goroutine that the elector was called in last
@@ -389,7 +389,7 @@ func (l *leader) release(ctx context.Context) {
 	if !l.mine {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.giveBack)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.giveBack())
 	defer cancel()
 	result := make(chan error, 1)
 	safe.Go(l.Name()+": Release", func() error { return l.elector.Release(ctx) }, l.goid.Store, func(err error) { result <- err })

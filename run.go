@@ -117,19 +117,28 @@ func (a *App) seal() bool {
 func (a *App) refusals() error {
 	errs := append([]error(nil), a.errs...)
 	errs = append(errs, a.reg.errs())
-	slice := a.cfg.MinSlice
-	if hooks := a.hooks.len(); hooks > 0 {
-		share := on(a.cfg.HookSlice) / time.Duration(hooks)
-		switch {
-		case slice == 0:
-			slice = min(time.Second, share)
-		case slice > share:
-			defer func() { a.hooks.minSlice = share }() // they still run
-			errs = append(errs, fmt.Errorf("config: MinSlice is %v, which %d shutdown hooks do not get out of HookSlice, which is %v", slice, hooks, on(a.cfg.HookSlice)))
-		}
+	slice, err := minSlice(a.cfg, a.hooks.len())
+	a.hooks.minSlice = slice
+	return errors.Join(append(errs, err)...)
+}
+
+// minSlice is what each of so many hooks is sure to get. When they cannot all
+// have it the error says so, and the slice is what they can: they run all the
+// same.
+func minSlice(cfg Config, hooks int) (time.Duration, error) {
+	slice := cfg.MinSlice
+	if hooks == 0 {
+		return on(slice), nil
 	}
-	a.hooks.minSlice = on(slice)
-	return errors.Join(errs...)
+	share := on(cfg.HookSlice) / time.Duration(hooks)
+	switch {
+	case slice == 0:
+		return min(time.Second, share), nil
+	case slice > share:
+		return share, &ConfigError{Fields: []string{"MinSlice", "HookSlice"},
+			Problem: fmt.Sprintf("MinSlice is %v, which %d shutdown hooks do not get out of HookSlice, which is %v", slice, hooks, on(cfg.HookSlice))}
+	}
+	return on(slice), nil
 }
 
 // run is the time in which the App does what it is for, and the drain after it.

@@ -57,7 +57,7 @@ func (a *App) Serve(name string, srv *http.Server, opts ...ServeOption) *App {
 			a.claimLocked(name, "listener", c.ln)
 			hopts = append(hopts, httpdrain.WithListener(c.ln))
 		}
-		return newServer(name, "http", httpdrain.New(name, srv, a.drainConfig(), hopts...), a)
+		return newServer(name, "http", httpdrain.New(name, srv, drainConfig(a.cfg), hopts...), a)
 	})
 }
 
@@ -83,7 +83,7 @@ func (a *App) GRPC(name string, srv GRPCServer, ln net.Listener, health GRPCHeal
 	return a.addUnit(name, isNil(srv) || isNil(ln), false, func() worker.Worker {
 		a.claimLocked(name, "server", srv)
 		a.claimLocked(name, "listener", ln)
-		return newServer(name, "grpc", httpdrain.NewGRPC(name, srv, ln, health, a.drainConfig()), a)
+		return newServer(name, "grpc", httpdrain.NewGRPC(name, srv, ln, health, drainConfig(a.cfg)), a)
 	})
 }
 
@@ -103,8 +103,8 @@ func (a *App) claimLocked(name, what string, v any) {
 	a.claimed[v] = name
 }
 
-func (a *App) drainConfig() httpdrain.Config {
-	return httpdrain.Config{AcceptQuiet: on(a.cfg.AcceptQuiet), Linger: on(a.cfg.Linger), GoAwayAfter: on(a.cfg.GoAwayAfter)}
+func drainConfig(cfg Config) httpdrain.Config {
+	return httpdrain.Config{AcceptQuiet: on(cfg.AcceptQuiet), Linger: on(cfg.Linger), GoAwayAfter: on(cfg.GoAwayAfter)}
 }
 
 // drainingServer is a server that can say goodbye.
@@ -112,6 +112,7 @@ type drainingServer interface {
 	Bind(context.Context) error
 	Addr() net.Addr
 	Serve(context.Context) error
+	Configure(httpdrain.Config)
 	BeginDrain(now time.Time, window time.Duration)
 	EndWindow()
 	CloseWhenQuiet(context.Context) error

@@ -10,10 +10,11 @@ import (
 func TestConventions(t *testing.T) {
 	conventions.Check(t, conventions.Module{
 		Rooms: []conventions.Room{
-			{Path: "docgen", Imports: []string{".", "./fsm", "./worker", "./internal/..."}, Brings: []string{"golang.org/x/sync"}},
+			{Path: "docgen", Imports: []string{".", "./fsm", "./worker", "./config", "./metrics", "./internal/..."}, Brings: []string{"..."}},
 		},
 		Requires: []conventions.Require{
 			{Module: "github.com/pleme-io/lifecycle-go"},
+			{Module: "github.com/santhosh-tekuri/jsonschema/v6", TestOnly: true},
 			{Module: "go.uber.org/goleak", TestOnly: true},
 		},
 	})

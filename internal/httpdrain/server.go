@@ -53,6 +53,15 @@ func (c Config) clean() Config {
 	return c
 }
 
+// Configure replaces the timing. It does nothing once the drain has begun.
+func (s *Server) Configure(cfg Config) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.began {
+		s.cfg = cfg.clean() // read only from then on
+	}
+}
+
 // Stats is a moment's view of one server. The fields are read one by one, so
 // that they need not fit each other exactly.
 type Stats struct {

@@ -20,6 +20,8 @@ type document struct {
 var documents = []document{
 	{"choreography.svg", func() ([]byte, error) { return choreography(defaults()) }},
 	{"states.md", states},
+	{"config.md", configPage},
+	{"config.schema.json", configSchema},
 }
 
 func main() {

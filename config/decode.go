@@ -1,0 +1,341 @@
+package config
+
+import (
+	"encoding"
+	"fmt"
+	"maps"
+	"math"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go"
+)
+
+// text is a value from the environment or a flag, where everything is text. In
+// a file it matters whether a value is one.
+type text string
+
+// decoder puts a tree of values into a struct, and says what it cannot put
+// there. It looks at everything, whatever it has found before.
+type decoder struct {
+	schema *schema
+	fault  func(key, value, problem string)
+	set    func(n *node, raw any) // told of each value that fits; may be nil
+}
+
+// section decodes a tree into v, a struct.
+func (d *decoder) section(v reflect.Value, n *node, raw any, key string) {
+	tree, ok := asTree(raw)
+	if !ok {
+		d.fault(key, shown(raw, n.secret), "it is a section: want keys below it")
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(tree)) {
+		i := slices.IndexFunc(n.children, func(c *node) bool { return c.name == name })
+		if i < 0 {
+			d.fault(join(key, name), "", d.unknown(n, name))
+			continue
+		}
+		child := n.children[i]
+		if tree[name] == nil {
+			if child.isLeaf() {
+				d.fault(join(key, name), "", "it has no value: give it one, or leave it out for its default")
+			}
+			continue // a section of which every key is commented out
+		}
+		d.value(v.FieldByIndex(child.index), child, tree[name], join(key, name))
+	}
+}
+
+// value decodes what stands at one key.
+func (d *decoder) value(v reflect.Value, n *node, raw any, key string) {
+	if !n.isLeaf() {
+		if v.Kind() == reflect.Pointer {
+			inner := reflect.New(v.Type().Elem())
+			if !v.IsNil() {
+				inner.Elem().Set(v.Elem())
+			}
+			v.Set(inner)
+			v = inner.Elem()
+		}
+		d.section(v, n, raw, key)
+		return
+	}
+	if n.elem != nil {
+		d.collection(v, n, raw, key)
+	} else if want := scalar(v, raw, n.off); want != "" {
+		d.fault(key, shown(raw, n.secret), "want "+want)
+		return
+	}
+	if d.set != nil && key == n.key {
+		d.set(n, raw)
+	}
+}
+
+// collection decodes a list or a map. It replaces what was there before.
+func (d *decoder) collection(v reflect.Value, n *node, raw any, key string) {
+	given, isText := raw.(text)
+	if v.Kind() == reflect.Slice {
+		list, ok := raw.([]any)
+		if isText {
+			list, ok = splitList(string(given)), true
+		}
+		if !ok {
+			d.fault(key, shown(raw, n.secret), "want a list")
+			return
+		}
+		out := reflect.MakeSlice(v.Type(), len(list), len(list))
+		for i, item := range list {
+			d.value(out.Index(i), n.elem, item, key+"["+strconv.Itoa(i)+"]")
+		}
+		v.Set(out)
+		return
+	}
+	tree, ok := asTree(raw)
+	if isText {
+		tree, ok = splitMap(string(given))
+	}
+	if !ok {
+		want := "want keys and values of your choice below it"
+		if isText {
+			want = "want key=value, several with commas between them"
+		}
+		d.fault(key, shown(raw, n.secret), want)
+		return
+	}
+	out := reflect.MakeMapWithSize(v.Type(), len(tree))
+	for _, name := range slices.Sorted(maps.Keys(tree)) {
+		item := tree[name]
+		one := reflect.New(v.Type().Elem()).Elem()
+		d.value(one, n.elem, item, join(key, name))
+		out.SetMapIndex(reflect.ValueOf(name).Convert(v.Type().Key()), one)
+	}
+	v.Set(out)
+}
+
+// scalar decodes one text, number or truth value. It returns what would have
+// been right, "" when it was.
+func scalar(v reflect.Value, raw any, off bool) (want string) {
+	if v.Kind() == reflect.Pointer {
+		inner := reflect.New(v.Type().Elem())
+		if want := scalar(inner.Elem(), raw, off); want != "" {
+			return want
+		}
+		v.Set(inner)
+		return ""
+	}
+	given, isText := raw.(text)
+	s, isString := raw.(string)
+	if isText {
+		s, isString = string(given), true
+	}
+	switch {
+	case v.Type() == typeDuration:
+		return duration(v, raw, s, isString, off)
+	case v.Type() == typeTime:
+		if at, ok := raw.(time.Time); ok {
+			v.Set(reflect.ValueOf(at))
+			return ""
+		}
+	}
+	if u, ok := v.Addr().Interface().(encoding.TextUnmarshaler); ok {
+		if !isString {
+			return "text, in quotes"
+		}
+		if err := u.UnmarshalText([]byte(s)); err != nil {
+			return "another " + v.Type().String() + " (" + err.Error() + ")"
+		}
+		return ""
+	}
+	switch v.Kind() {
+	case reflect.String:
+		if !isString {
+			return "text: put it in quotes"
+		}
+		v.SetString(s)
+		return ""
+	case reflect.Bool:
+		b, ok := raw.(bool)
+		if isText {
+			var err error
+			b, err = strconv.ParseBool(s)
+			ok = err == nil
+		}
+		if !ok {
+			return "true or false"
+		}
+		v.SetBool(b)
+		return ""
+	case reflect.Float32, reflect.Float64:
+		return float(v, raw, s, isText)
+	default:
+		return whole(v, raw, s, isText)
+	}
+}
+
+// duration decodes a time with its unit.
+func duration(v reflect.Value, raw any, s string, isString, off bool) (want string) {
+	want = "a duration with its unit, such as 5s or 1m30s"
+	if off {
+		want = "a duration with its unit, such as 5s or 1m30s, or off"
+	}
+	if off && (s == "off" || raw == false) { // YAML 1.1 read off as false, and some tools still write it so
+		v.SetInt(int64(lifecycle.Off))
+		return ""
+	}
+	if n, ok := number(raw); ok && n == 0 && !isString {
+		s, isString = "0", true // none of anything needs no unit
+	}
+	if !isString {
+		if n, ok := number(raw); ok && n > 0 && n < 1e6 && n == math.Trunc(n) {
+			return fmt.Sprintf("a duration with its unit: %gs is that many seconds, %gms milliseconds", n, n)
+		}
+		return want
+	}
+	parsed, err := time.ParseDuration(s)
+	switch {
+	case err != nil:
+		if n, err := strconv.ParseUint(s, 10, 32); err == nil {
+			return fmt.Sprintf("a duration with its unit: %ds is that many seconds, %dms milliseconds", n, n)
+		}
+		return want
+	case off && parsed < 0:
+		return "0s or more, or off"
+	case off && parsed == 0:
+		parsed = lifecycle.Off
+	}
+	v.SetInt(int64(parsed))
+	return ""
+}
+
+// number is a number from a file as a float.
+func number(raw any) (float64, bool) {
+	switch n := reflect.ValueOf(raw); n.Kind() {
+	case reflect.Int, reflect.Int64:
+		return float64(n.Int()), true
+	case reflect.Uint, reflect.Uint64:
+		return float64(n.Uint()), true
+	case reflect.Float64:
+		return n.Float(), true
+	}
+	return 0, false
+}
+
+func float(v reflect.Value, raw any, s string, isText bool) (want string) {
+	n, ok := number(raw)
+	if isText {
+		var err error
+		n, err = strconv.ParseFloat(s, 64)
+		ok = err == nil
+	}
+	if !ok || math.IsNaN(n) || math.IsInf(n, 0) || v.OverflowFloat(n) {
+		return "a number, such as 0.9"
+	}
+	v.SetFloat(n)
+	return ""
+}
+
+func whole(v reflect.Value, raw any, s string, isText bool) (want string) {
+	n := reflect.ValueOf(raw)
+	if isText {
+		if i, err := strconv.ParseInt(s, 10, 64); err == nil {
+			n = reflect.ValueOf(i)
+		} else if u, err := strconv.ParseUint(s, 10, 64); err == nil {
+			n = reflect.ValueOf(u)
+		}
+	} else if f, ok := raw.(float64); ok && f == math.Trunc(f) && math.Abs(f) <= 1<<53 {
+		n = reflect.ValueOf(int64(f)) // all numbers of JSON are these
+	}
+	signed := v.CanInt()
+	switch {
+	case n.IsValid() && n.CanInt() && signed && !v.OverflowInt(n.Int()):
+		v.SetInt(n.Int())
+	case n.IsValid() && n.CanInt() && !signed && n.Int() >= 0 && !v.OverflowUint(uint64(n.Int())):
+		v.SetUint(uint64(n.Int()))
+	case n.IsValid() && n.CanUint() && !signed && !v.OverflowUint(n.Uint()):
+		v.SetUint(n.Uint())
+	default:
+		return bounds(v)
+	}
+	return ""
+}
+
+func bounds(v reflect.Value) string {
+	bits := v.Type().Bits()
+	if v.CanInt() {
+		return fmt.Sprintf("a whole number from %d to %d", -1<<(bits-1), 1<<(bits-1)-1)
+	}
+	return fmt.Sprintf("a whole number from 0 to %d", ^uint64(0)>>(64-bits))
+}
+
+// unknown says what was probably meant by a key that a section does not have.
+func (d *decoder) unknown(n *node, name string) string {
+	const unknown = "there is no such key"
+	if _, ok := d.schema.keys[join(n.key, name)]; ok && strings.Contains(name, ".") {
+		return unknown + ": the dots are levels, write each below the one before it"
+	}
+	names := make([]string, 0, len(n.children))
+	for _, c := range n.children {
+		names = append(names, c.name)
+	}
+	// drainInterval and drain-interval are how others spell it.
+	for _, spelling := range []string{name, snakeCase(name), strings.ReplaceAll(strings.ToLower(name), "-", "_")} {
+		if meant := nearest(spelling, names); meant != "" {
+			return unknown + ": did you mean " + meant + "?"
+		}
+	}
+	// It may be at the wrong level.
+	for _, leaf := range d.schema.leaves {
+		if leaf.name == name {
+			return unknown + ": did you mean " + leaf.key + "?"
+		}
+	}
+	if len(names) > 12 {
+		return unknown + " here"
+	}
+	return unknown + ": want one of " + strings.Join(names, ", ")
+}
+
+// asTree is a section as every parser writes it.
+func asTree(raw any) (map[string]any, bool) {
+	switch m := raw.(type) {
+	case map[string]any:
+		return m, true
+	case map[any]any:
+		out := make(map[string]any, len(m))
+		for k, v := range m {
+			out[fmt.Sprint(k)] = v
+		}
+		return out, true
+	}
+	return nil, false
+}
+
+func splitList(s string) []any {
+	list := []any{}
+	if strings.TrimSpace(s) == "" {
+		return list
+	}
+	for item := range strings.SplitSeq(s, ",") {
+		list = append(list, text(strings.TrimSpace(item)))
+	}
+	return list
+}
+
+func splitMap(s string) (map[string]any, bool) {
+	tree := map[string]any{}
+	if strings.TrimSpace(s) == "" {
+		return tree, true
+	}
+	for item := range strings.SplitSeq(s, ",") {
+		name, value, ok := strings.Cut(item, "=")
+		if !ok {
+			return nil, false
+		}
+		tree[strings.TrimSpace(name)] = text(strings.TrimSpace(value))
+	}
+	return tree, true
+}

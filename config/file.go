@@ -1,0 +1,209 @@
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"unicode/utf8"
+
+	jsonparser "github.com/knadh/koanf/parsers/json"
+	tomlparser "github.com/knadh/koanf/parsers/toml/v2"
+	yamlparser "github.com/knadh/koanf/parsers/yaml"
+	"github.com/knadh/koanf/v2"
+)
+
+// MaxFileSize is the size of the largest file that is read, in bytes. It is what
+// Kubernetes lets a ConfigMap hold.
+const MaxFileSize = 1 << 20
+
+// format is a way to write a configuration down.
+type format struct {
+	name   string
+	parser koanf.Parser
+	lines  func([]byte) map[string]int // of the keys that it can tell
+}
+
+var (
+	formatYAML = format{"YAML", yamlparser.Parser(), yamlLines}
+	formatJSON = format{"JSON", &strictJSON{}, jsonLines}
+	formatTOML = format{"TOML", tomlparser.Parser(), tomlLines}
+)
+
+// formatOf goes by the extension of the name.
+func formatOf(name string) (format, error) {
+	switch ext := strings.ToLower(filepath.Ext(name)); ext {
+	case ".yaml", ".yml":
+		return formatYAML, nil
+	case ".json":
+		return formatJSON, nil
+	case ".toml":
+		return formatTOML, nil
+	case "":
+		return format{}, errors.New("the name has no extension, which says what is in it: want .yaml, .yml, .json or .toml")
+	default:
+		return format{}, fmt.Errorf("the extension %s says nothing: want .yaml, .yml, .json or .toml", ext)
+	}
+}
+
+// document is a file that was read.
+type document struct {
+	tree  map[string]any
+	lines map[string]int
+}
+
+// readFile reads a whole file, if it is one that can be a configuration. It never
+// waits: a pipe, say, is refused before it is opened.
+func readFile(name string) ([]byte, error) {
+	info, err := os.Stat(name)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case info.IsDir():
+		return nil, errors.New("it is a directory: want a file in it")
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("it is no regular file (%v)", info.Mode().Type())
+	}
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	content, err := io.ReadAll(io.LimitReader(f, MaxFileSize+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(content) > MaxFileSize {
+		return nil, fmt.Errorf("it has more than %d bytes, which is the most that is read", MaxFileSize)
+	}
+	return content, nil
+}
+
+// parse makes a tree of the content of a file. The fault has no source yet.
+func (f format) parse(content []byte) (document, *Fault) {
+	content = bytes.TrimPrefix(content, []byte("\uFEFF"))
+	if fault := checkText(content); fault != nil {
+		return document{}, fault
+	}
+	if f.name == formatYAML.name {
+		if line := secondDocument(content); line > 0 {
+			return document{}, &Fault{Line: line, Problem: "a second document begins here: a configuration is one"}
+		}
+	}
+	tree, err := f.parser.Unmarshal(content)
+	if err != nil {
+		return document{}, f.syntaxFault(content, err)
+	}
+	return document{tree: tree, lines: f.lines(content)}, nil
+}
+
+// checkText refuses what is not text, and a file with nothing in it: that is
+// what a file looks like while somebody writes it.
+func checkText(content []byte) *Fault {
+	if len(bytes.TrimSpace(content)) == 0 {
+		return &Fault{Problem: "the file is empty: write at least a comment, or {} in JSON, when every default is meant"}
+	}
+	for i := 0; i < len(content); {
+		r, size := utf8.DecodeRune(content[i:])
+		if r == 0 || r == utf8.RuneError && size <= 1 {
+			return &Fault{Line: lineAt(content, i), Problem: fmt.Sprintf("byte %d is %#02x: this is no text in UTF-8", i, content[i])}
+		}
+		i += size
+	}
+	return nil
+}
+
+// secondDocument is the line at which another YAML document begins, or 0. A line
+// that begins with --- is always that mark (YAML 1.2, 9.1.2); only the first
+// document is parsed, and the others would be lost in silence.
+func secondDocument(content []byte) int {
+	seen, line := false, 0
+	for text := range bytes.Lines(content) {
+		line++
+		trimmed := bytes.TrimSpace(text)
+		marks := bytes.HasPrefix(text, []byte("---")) && (len(trimmed) == 3 || text[3] == ' ' || text[3] == '\t')
+		switch {
+		case marks && seen:
+			return line
+		case marks:
+			seen = len(trimmed) > 3
+		case len(trimmed) == 0 || trimmed[0] == '#' || text[0] == '%':
+		default:
+			seen = true
+		}
+	}
+	return 0
+}
+
+var (
+	yamlLine  = regexp.MustCompile(`line (\d+): `)
+	yamlQuote = regexp.MustCompile("`[^`]*`")
+)
+
+// syntaxFault says where a parser gave up. What it says of the content is kept
+// out, because that may be a secret.
+func (f format) syntaxFault(content []byte, err error) *Fault {
+	fault := &Fault{Err: err}
+	said := err.Error()
+	var syntax *json.SyntaxError
+	var positioned interface{ Position() (row, column int) }
+	var inJSON *jsonError
+	switch {
+	case errors.As(err, &inJSON):
+		fault.Line = lineAt(content, int(inJSON.offset))
+	case errors.As(err, &syntax):
+		fault.Line = lineAt(content, int(syntax.Offset)-1)
+	case errors.As(err, &positioned):
+		fault.Line, _ = positioned.Position()
+	default:
+		if m := yamlLine.FindStringSubmatch(said); m != nil {
+			_, _ = fmt.Sscan(m[1], &fault.Line)
+			said = yamlLine.ReplaceAllString(said, "")
+		}
+		said = strings.Join(strings.Fields(strings.TrimPrefix(strings.TrimPrefix(said, "yaml: "), "unmarshal errors:")), " ")
+	}
+	if strings.Contains(said, "into map[string]interface {}") {
+		fault.Problem = "the file is no " + f.name + " with keys and values"
+		fault.Err = nil // it quotes the content
+		return fault
+	}
+	fault.Problem = "the file is no " + f.name + ", or not all of it is there: " + strings.TrimPrefix(yamlQuote.ReplaceAllString(said, "…"), "toml: ")
+	return fault
+}
+
+// lineAt is the line of a byte, from 1 on.
+func lineAt(content []byte, offset int) int {
+	return 1 + bytes.Count(content[:max(0, min(offset, len(content)))], []byte("\n"))
+}
+
+// strictJSON is koanf's parser behind a look at what encoding/json lets pass: a
+// key twice in a section, of which it would take the last.
+type strictJSON struct{ jsonparser.JSON }
+
+func (p *strictJSON) Unmarshal(content []byte) (map[string]any, error) {
+	tree, err := p.JSON.Unmarshal(content)
+	if err != nil {
+		return nil, err
+	}
+	var twice error
+	walkJSON(content, func(path string, offset int64, again bool) {
+		if again && twice == nil {
+			twice = &jsonError{offset, fmt.Sprintf("the key %q is there twice", path)}
+		}
+	})
+	return tree, twice
+}
+
+// jsonError is a problem at one place of a JSON document.
+type jsonError struct {
+	offset int64
+	said   string
+}
+
+func (e *jsonError) Error() string { return e.said }

@@ -1,0 +1,177 @@
+package config
+
+import (
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/pleme-io/lifecycle-go"
+)
+
+func TestFilesThatAreNone(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "folder.yaml"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, tt := range map[string]struct{ content, want string }{
+		"folder.yaml":  {"", "it is a directory: want a file in it"},
+		"missing.yaml": {"", "there is no such file; -config or SERVICE_CONFIG name another"},
+		"empty.yaml":   {" \n", "the file is empty: write at least a comment"},
+		"empty.json":   {"\n", "the file is empty"},
+		"half.yaml":    {"addr: x\nlabels: {x: ", "half.yaml:2: the file is no YAML, or not all of it is there"},
+		"half.json":    {"{\"addr\": \"x\",\n\"poll\"", "half.json:2: the file is no JSON, or not all of it is there"},
+		"half.toml":    {"addr = 'x'\n[cache", "half.toml:2: the file is no TOML, or not all of it is there"},
+		"twice.yaml":   {"addr: x\npoll: 1s\naddr: y\n", `twice.yaml:3: the file is no YAML, or not all of it is there: mapping key "addr" already defined at line 1`},
+		"twice.json":   {"{\"cache\": {\"size\": 1,\n\"size\": 2}}", `twice.json:2: the file is no JSON, or not all of it is there: the key "cache.size" is there twice`},
+		"twice.toml":   {"addr = 'x'\naddr = 'y'\n", "twice.toml: the file is no TOML, or not all of it is there: key addr is already defined"},
+		"list.yaml":    {"- a\n", "the file is no YAML with keys and values"},
+		"list.json":    {"[]", "the file is no JSON"},
+		"more.json":    {"{}\n{}", "more.json:2: the file is no JSON"},
+		"more.yaml":    {"addr: x\n---\naddr: y\n", "more.yaml:2: a second document begins here"},
+		"binary.yaml":  {"addr: x\n\x7fELF\x00\x01", "binary.yaml:2: byte 12 is 0x00: this is no text in UTF-8"},
+		"latin.toml":   {"addr = '\xe9'", "latin.toml:1: byte 8 is 0xe9"},
+		"utf16.json":   {"\xff\xfe{\x00}\x00", "utf16.json:1: byte 0 is 0xff"},
+		"huge.json":    {strings.Repeat(" ", MaxFileSize) + "{}", "it has more than 1048576 bytes"},
+		"service.ini":  {"[x]", "the extension .ini says nothing: want .yaml, .yml, .json or .toml"},
+		"service":      {"addr: x", "the name has no extension"},
+	} {
+		path := filepath.Join(dir, name)
+		if tt.content != "" {
+			if err := os.WriteFile(path, []byte(tt.content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, err := loadWith(path, nil, nil)
+		if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), path) {
+			t.Errorf("error is %v\nwant one that names the file and says %s", err, tt.want)
+		}
+		if name == "missing.yaml" && !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%v is not fs.ErrNotExist", err)
+		}
+	}
+	if _, err := loadWith(os.DevNull, nil, nil); err == nil {
+		t.Error("a device is read")
+	}
+}
+
+func TestFilesThatAreFine(t *testing.T) {
+	for name, content := range map[string]string{
+		"bom.yaml":     "\uFEFFaddr: x\n",
+		"first.yaml":   "# a comment\n---\naddr: x\n",
+		"version.yml":  "%YAML 1.1\n---\naddr: x\n...\n",
+		"crlf.toml":    "addr = 'x'\r\n",
+		"anchors.yaml": "labels: &a {k: v}\naddr: x\n",
+		"capitals.YML": "addr: x\n",
+	} {
+		if got, err := loadWith(write(t, name, content), nil, nil); err != nil || got.Addr != "x" {
+			t.Errorf("%s: addr %q, %v", name, got.Addr, err)
+		}
+	}
+	for name, content := range map[string]string{"comment.yaml": "# all defaults\n", "none.json": "{}", "comment.toml": "# all defaults\n"} {
+		if got, err := loadWith(write(t, name, content), nil, nil); err != nil || got.Addr != ":8080" {
+			t.Errorf("%s: %+v, %v", name, got, err)
+		}
+	}
+}
+
+func TestWhichFile(t *testing.T) {
+	one, two := write(t, "one.yaml", "addr: one\n"), write(t, "two.json", `{"addr": "two"}`)
+	missing := filepath.Join(t.TempDir(), "missing.yaml")
+	for name, tt := range map[string]struct {
+		path      string
+		env, args []string
+		opts      []Option
+		want      string
+	}{
+		"the program's":       {path: one, want: "one"},
+		"the environment's":   {path: one, env: []string{"SERVICE_CONFIG=" + two}, want: "two"},
+		"the flag's":          {path: missing, env: []string{"SERVICE_CONFIG=" + missing}, args: []string{"-config", two}, want: "two"},
+		"none":                {path: "", want: ":8080"},
+		"none by the flag":    {path: missing, args: []string{"-config="}, want: ":8080"},
+		"optional":            {path: missing, opts: []Option{Optional()}, want: ":8080"},
+		"optional, asked for": {path: one, args: []string{"-config", missing}, opts: []Option{Optional()}, want: "flag -config asks for it"},
+	} {
+		got, err := Load[service](tt.path, append(tt.opts, WithEnvPrefix("SERVICE_"), WithEnviron(tt.env), WithArgs(tt.args), WithLogger(quiet))...)
+		if err == nil && got.Addr != tt.want || err != nil && !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: addr %q, %v, want %s", name, got.Addr, err, tt.want)
+		}
+	}
+}
+
+func TestVariablesOfOthers(t *testing.T) {
+	log := &logBuffer{}
+	got, err := Load[service]("", WithEnvPrefix("SERVICE"), WithArgs(nil), WithLogger(slog.New(slog.NewTextHandler(log, nil))), WithEnviron([]string{
+		// What Kubernetes sets for a Service "service" and one "service-a".
+		"SERVICE_SERVICE_HOST=10.0.0.1", "SERVICE_SERVICE_PORT=80", "SERVICE_SERVICE_PORT_HTTP=80", "SERVICE_PORT=tcp://10.0.0.1:80",
+		"SERVICE_PORT_80_TCP=tcp://10.0.0.1:80", "SERVICE_PORT_80_TCP_PROTO=tcp", "SERVICE_A_SERVICE_HOST=10.0.0.2", "SERVICE_A_PORT_53_UDP_ADDR=10.0.0.2",
+		"SERVICE_SOMETHING_ELSE=1", "NOT_OURS=1", "SERVICE", "=x",
+	}))
+	if err != nil || got.Addr != ":8080" {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), "variable=SERVICE_SOMETHING_ELSE") {
+		t.Errorf("want one line about SERVICE_SOMETHING_ELSE:\n%s", log)
+	}
+}
+
+func TestSectionOfAnothersConfiguration(t *testing.T) {
+	path := write(t, "service.yaml", "something: {of: the service's}\nlifecycle:\n  drain_interval: 7s\n")
+	load := func(path string, environ ...string) (lifecycle.Config, error) {
+		return Load[lifecycle.Config](path, Section("lifecycle"), WithEnvPrefix("SERVICE"), WithEnviron(environ), WithArgs(nil), WithLogger(quiet))
+	}
+	cfg, err := load(path, "SERVICE_ADDR=:1", "SERVICE_LIFECYCLE_LINGER=2s")
+	if want := (lifecycle.Config{DrainInterval: 7e9, Linger: 2e9}); err != nil || cfg != want {
+		t.Errorf("%+v, %v", cfg, err)
+	}
+	if cfg, err := load(write(t, "a.yaml", "other: 1\n")); err != nil || cfg != (lifecycle.Config{}) {
+		t.Errorf("without the section: %+v, %v", cfg, err)
+	}
+	for content, want := range map[string]string{
+		"lifecycle:\n  lingr: 2s\n":                ":2: lifecycle.lingr: there is no such key: did you mean linger?",
+		"lifecycle: 5\n":                           ":1: lifecycle is 5: it is a section: want keys below it",
+		"lifecycle:\n  min_slice: 1h\n":            "lifecycle.min_slice (1h0m0s) is longer than lifecycle.hook_slice (5s)",
+		"lifecycle:\n  drain_interval: 5 seconds ": `:2: lifecycle.drain_interval is "5 seconds": want a duration`,
+	} {
+		if _, err := load(write(t, "b.yaml", content)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error is %v, want one that says %s", err, want)
+		}
+	}
+}
+
+func TestTypesThatCannotBeConfigured(t *testing.T) {
+	type loop struct{ Next *loop }
+	for want, load := range map[string]func() error{
+		"int is no struct": func() error { _, err := Load[int](""); return err },
+		"F: a func() cannot be configured; tag the field koanf:\"-\"": func() error { _, err := Load[struct{ F func() }](""); return err },
+		"contains itself": func() error { _, err := Load[loop](""); return err },
+		"has a dot or a space": func() error {
+			_, err := Load[struct {
+				A int `koanf:"a.b"`
+			}]("")
+			return err
+		},
+		"taken by another field": func() error {
+			_, err := Load[struct {
+				A int
+				B int `koanf:"a"`
+			}]("")
+			return err
+		},
+		"rename the key": func() error { _, err := Load[struct{ Config int }](""); return err },
+		"is a.b's: rename the ke": func() error {
+			_, err := Load[struct {
+				A  struct{ B int }
+				AB int `koanf:"a_b"`
+			}]("")
+			return err
+		},
+	} {
+		if err := load(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error is %v, want one that says %s", err, want)
+		}
+	}
+}

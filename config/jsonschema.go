@@ -1,0 +1,136 @@
+package config
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+
+	"github.com/pleme-io/lifecycle-go"
+)
+
+// choices are the texts that a type knows.
+var choices = map[reflect.Type][]string{
+	reflect.TypeFor[lifecycle.DrainReadiness](): {string(lifecycle.ReadinessDown), string(lifecycle.ReadinessServing)},
+	reflect.TypeFor[lifecycle.DrainWait]():      {string(lifecycle.WaitAuto), string(lifecycle.WaitAlways), string(lifecycle.WaitNever)},
+}
+
+const (
+	durationPattern    = `^\+?(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$`
+	anyDurationPattern = `^[+-]?(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$`
+)
+
+// Schema returns a JSON Schema (draft 2020-12) of the files that [Load] takes for
+// T, with which an editor completes keys and marks mistakes. describe gives the
+// text for a key; nil, or "" from it, takes the field's tag usage:"…". What a
+// Validate method looks at is not in it.
+//
+// The error is a mistake in T.
+func Schema[T any](describe func(key string) string) ([]byte, error) {
+	s, err := newSchema(reflect.TypeFor[T](), "")
+	if err != nil {
+		return nil, err
+	}
+	value := defaults[T]()
+	if describe == nil {
+		describe = func(string) string { return "" }
+	}
+	root := s.root.jsonSchema(reflect.ValueOf(&value).Elem(), describe)
+	root["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+	text, err := json.MarshalIndent(root, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("config: write the JSON Schema: %w", err)
+	}
+	return append(text, '\n'), nil
+}
+
+// jsonSchema describes n; v is its default, invalid when there is none.
+func (n *node) jsonSchema(v reflect.Value, describe func(string) string) map[string]any {
+	out := map[string]any{}
+	if v.IsValid() && v.Kind() == reflect.Pointer {
+		v = v.Elem()
+	}
+	t := structOf(n.typ)
+	switch {
+	case !n.isLeaf():
+		properties := map[string]any{}
+		for _, c := range n.children {
+			var below reflect.Value
+			if v.IsValid() {
+				below = v.FieldByIndex(c.index)
+			}
+			properties[c.name] = c.jsonSchema(below, describe)
+		}
+		out["type"] = "object"
+		if n.key != "" {
+			out["type"] = []string{"object", "null"} // every key may be commented out
+		}
+		out["properties"], out["additionalProperties"] = properties, false
+	case n.elem != nil && t.Kind() == reflect.Map:
+		out["type"], out["additionalProperties"] = "object", n.elem.jsonSchema(reflect.Value{}, describe)
+	case n.elem != nil:
+		out["type"], out["items"] = "array", n.elem.jsonSchema(reflect.Value{}, describe)
+	default:
+		n.scalarSchema(t, out)
+	}
+	text := describe(n.key)
+	if text == "" {
+		text = n.usage
+	}
+	if text != "" {
+		out["description"] = text
+	}
+	if n.isLeaf() && n.elem == nil && !n.secret && v.IsValid() && !v.IsZero() {
+		out["default"] = jsonValue(v, n)
+	}
+	return out
+}
+
+func (n *node) scalarSchema(t reflect.Type, out map[string]any) {
+	switch {
+	case n.off:
+		out["anyOf"] = []any{
+			map[string]any{"type": "string", "pattern": durationPattern},
+			map[string]any{"enum": []any{"off", false, 0}},
+		}
+		return
+	case t == typeDuration:
+		out["anyOf"] = []any{map[string]any{"type": "string", "pattern": anyDurationPattern}, map[string]any{"const": 0}}
+		return
+	case choices[t] != nil:
+		out["enum"] = choices[t]
+		return
+	case reflect.PointerTo(t).Implements(typeText):
+		out["type"] = "string"
+		return
+	}
+	switch t.Kind() {
+	case reflect.String:
+		out["type"] = "string"
+	case reflect.Bool:
+		out["type"] = "boolean"
+	case reflect.Float32, reflect.Float64:
+		out["type"] = "number"
+	default:
+		out["type"] = "integer"
+		if bits := t.Bits(); t.Kind() >= reflect.Uint && t.Kind() <= reflect.Uint64 {
+			out["minimum"] = 0
+			if bits < 64 {
+				out["maximum"] = uint64(1)<<bits - 1
+			}
+		} else if bits < 64 {
+			out["minimum"], out["maximum"] = -int64(1)<<(bits-1), int64(1)<<(bits-1)-1
+		}
+	}
+}
+
+// jsonValue is a default as a file would have it.
+func jsonValue(v reflect.Value, n *node) any {
+	switch {
+	case v.Type() == typeDuration:
+		return render(v, n)
+	case v.Kind() == reflect.String:
+		return v.String()
+	default:
+		return v.Interface()
+	}
+}

@@ -1,0 +1,210 @@
+package config
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/pleme-io/lifecycle-go"
+)
+
+// Live is a configuration whose file may change while the program runs. Make one
+// with [Open]. All methods may be called concurrently.
+type Live[T any] struct {
+	current atomic.Pointer[T]
+
+	mu       sync.Mutex // held for a reload; guards what follows
+	loader   *loader
+	app      *lifecycle.App // whose configuration is a part of this one, if any
+	checks   []func(old, next T) error
+	changed  []func(old, next T)
+	settings atomic.Pointer[[]Setting]
+}
+
+// Open is [Load] for a configuration that is to be loaded again: when its file
+// changes ([Live.Watch]), or when somebody asks ([Live.Reload]).
+// [Live.Attach] does both in an App.
+func Open[T any](path string, opts ...Option) (*Live[T], error) {
+	value, l, err := load[T](path, opts)
+	if err != nil {
+		return nil, err
+	}
+	live := &Live[T]{loader: l}
+	live.current.Store(&value)
+	live.settings.Store(&l.settings)
+	return live, nil
+}
+
+// Get returns what holds now. Lists and maps in it are shared with others who
+// have it: they are to be read only.
+func (l *Live[T]) Get() T { return *l.current.Load() }
+
+// Settings returns where the values that were given came from, and what lost
+// against them, in the order of the fields of T. A key that nobody gave has its
+// default and is not among them.
+func (l *Live[T]) Settings() []Setting { return slices.Clone(*l.settings.Load()) }
+
+// Check registers a function that may refuse a change: when it returns an error
+// nothing changes at all. It is called after T's own Validate, and must not call
+// Reload.
+func (l *Live[T]) Check(fn func(old, next T) error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.checks = append(l.checks, fn)
+}
+
+// OnChange registers a function that is called after each change, when Get
+// returns the new values already. Functions are called one at a time, in the
+// order of registration, and must not call Reload.
+func (l *Live[T]) OnChange(fn func(old, next T)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.changed = append(l.changed, fn)
+}
+
+// Attach makes the configuration that of app: it is loaded again on SIGHUP, on
+// [lifecycle.App.Reload], and when its file changes, and the lifecycle section
+// goes to [lifecycle.App.Reconfigure], which may refuse it. It adds a reload and
+// a unit, both of the name "config". Call it once, before Run. It returns app.
+//
+// The App's configuration has to be the section that Load returned: whatever the
+// program changes in it goes into T's WithDefaults, or the first reload undoes
+// it.
+func (l *Live[T]) Attach(app *lifecycle.App) *lifecycle.App {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.app = app
+	app.OnReload("config", l.Reload)
+	return app.Go("config", func(ctx context.Context) error { return l.Watch(ctx, app.Reload) })
+}
+
+// Reload reads the file again, on top of the defaults and below the environment
+// and flags of the start, and takes over what it says: all of it or, when
+// anything is wrong with it, nothing. The error is that of [Load], of the first
+// check that refused, or of the App. What has changed is logged, without
+// secrets; so are the keys of lifecycle that wait for the next start of the
+// process. A reload that runs is waited for; ctx is not looked at, since nothing
+// here takes long.
+func (l *Live[T]) Reload(context.Context) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	old := l.current.Load()
+	before := l.loader.settings
+	next, err := loadOnce[T](l.loader)
+	if err != nil {
+		return err
+	}
+	changes := l.loader.diff(reflect.ValueOf(old).Elem(), reflect.ValueOf(&next).Elem())
+	err = l.apply(*old, next, changes)
+	if err != nil {
+		l.loader.settings = before
+		return err
+	}
+	settings := l.loader.settings
+	l.settings.Store(&settings)
+	return nil
+}
+
+// apply asks everybody who may refuse, and then changes everything.
+func (l *Live[T]) apply(old, next T, changes []change) error {
+	log := l.loader.log
+	if len(changes) == 0 {
+		log.Debug("config: read again, and nothing has changed", "file", l.loader.file)
+		return nil
+	}
+	for _, check := range l.checks {
+		if err := check(old, next); err != nil {
+			return &Fault{Source: l.loader.file, Problem: "the change is refused: " + err.Error(), Err: err}
+		}
+	}
+	waiting, err := l.reconfigure(next)
+	if err != nil {
+		return err
+	}
+	l.current.Store(&next)
+	for _, fn := range l.changed {
+		fn(old, next)
+	}
+	words := make([]string, len(changes))
+	for i, c := range changes {
+		words[i] = c.String()
+	}
+	log.Info("config: changed", "file", l.loader.file, "changes", strings.Join(words, ", "))
+	waiting = slices.DeleteFunc(waiting, func(key string) bool {
+		return !slices.ContainsFunc(changes, func(c change) bool { return c.key == key })
+	})
+	if len(waiting) > 0 {
+		log.Warn("config: some of this holds only when the process is started again", "keys", strings.Join(waiting, ", "))
+	}
+	return nil
+}
+
+// reconfigure hands the lifecycle section to the App, and returns the keys that
+// a running one does not take on.
+func (l *Live[T]) reconfigure(next T) (waiting []string, err error) {
+	section := l.loader.schema.lifecycle()
+	if l.app == nil || section == nil {
+		return nil, nil
+	}
+	v, ok := lookup(reflect.ValueOf(&next).Elem(), l.loader.schema.root, section)
+	if !ok {
+		return nil, nil
+	}
+	cfg, _ := reflect.Indirect(v).Interface().(lifecycle.Config)
+	_, kept, err := l.app.Reconfigure(cfg)
+	if errors.Is(err, lifecycle.ErrReloadRefused) {
+		return nil, err
+	} else if err != nil {
+		var faults []error
+		for _, part := range parts(err) {
+			faults = append(faults, explain(part, section, l.loader.settings))
+		}
+		return nil, errors.Join(faults...)
+	}
+	for _, field := range kept {
+		if n := section.field(field); n != nil {
+			waiting = append(waiting, n.key)
+		}
+	}
+	return waiting, nil
+}
+
+// change is one key whose value is another.
+type change struct {
+	key, from, to string
+}
+
+func (c change) String() string { return c.key + ": " + c.from + " -> " + c.to }
+
+// diff lists the keys whose values differ, in the order of the fields.
+func (l *loader) diff(old, next reflect.Value) (changes []change) {
+	for _, n := range l.schema.leaves {
+		before, had := lookup(old, l.schema.root, n)
+		after, has := lookup(next, l.schema.root, n)
+		if had == has && (!had || reflect.DeepEqual(before.Interface(), after.Interface())) {
+			continue
+		}
+		c := change{key: n.key, from: "none", to: "none"}
+		if had {
+			c.from = renderDefault(before, n)
+		}
+		if has {
+			c.to = renderDefault(after, n)
+		}
+		changes = append(changes, c)
+	}
+	return changes
+}
+
+// renderDefault is render, but for the zeros of lifecycle.Config, which stand for
+// its defaults.
+func renderDefault(v reflect.Value, n *node) string {
+	if n.lifecycle && v.IsZero() {
+		return "its default"
+	}
+	return render(v, n)
+}

@@ -1,0 +1,141 @@
+package config
+
+import (
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// Option shapes [Load] and [Open].
+type Option func(*options)
+
+type options struct {
+	path     string // of the file, "" for none
+	optional bool   // the file need not be there
+	prefix   string // of environment variables, with its underscore
+	environ  []string
+	args     []string
+	log      *slog.Logger
+	out      io.Writer
+	section  string
+	poll     time.Duration
+}
+
+// Optional lets the file be missing, unless it was asked for by the flag -config
+// or its variable. Without it a missing file is a fault: a service whose
+// ConfigMap is not mounted should not run with defaults.
+func Optional() Option { return func(o *options) { o.optional = true } }
+
+// WithEnvPrefix sets what the names of environment variables begin with, an
+// underscore not counted. Defaults to the name of the file that Load was given,
+// without its extension, or to the name of the program without a file.
+func WithEnvPrefix(prefix string) Option {
+	return func(o *options) { o.prefix = envName(strings.TrimSuffix(prefix, "_")) + "_" }
+}
+
+// WithEnviron reads environment variables from a list of NAME=VALUE in place of
+// os.Environ(); nil reads none.
+func WithEnviron(environ []string) Option { return func(o *options) { o.environ = environ } }
+
+// WithArgs reads flags from args in place of os.Args[1:]; nil reads none. A test
+// needs it, because its os.Args are those of go test.
+func WithArgs(args []string) Option { return func(o *options) { o.args = args } }
+
+// WithLogger sets the logger. Defaults to slog.Default().
+func WithLogger(log *slog.Logger) Option {
+	return func(o *options) {
+		if log != nil {
+			o.log = log
+		}
+	}
+}
+
+// WithOutput sets where -h writes what flags there are. Defaults to os.Stderr.
+func WithOutput(w io.Writer) Option { return func(o *options) { o.out = w } }
+
+// Section reads T from the section of that name alone and lets stand beside it
+// what may. Keys, variables and flags keep their whole names. It is for a
+// program that needs a part of the configuration of another: with
+// Section("lifecycle") T is lifecycle.Config, whatever the service is.
+func Section(name string) Option { return func(o *options) { o.section = name } }
+
+func newOptions(path string, opts []Option) options {
+	name := filepath.Base(path)
+	if path == "" {
+		name = filepath.Base(os.Args[0])
+	}
+	o := options{
+		path:    path,
+		prefix:  envName(strings.TrimSuffix(name, filepath.Ext(name))) + "_",
+		environ: os.Environ(),
+		log:     slog.Default(),
+		out:     os.Stderr,
+		poll:    DefaultPoll,
+	}
+	if len(os.Args) > 1 {
+		o.args = os.Args[1:]
+	}
+	for _, opt := range opts {
+		if opt != nil {
+			opt(&o)
+		}
+	}
+	return o
+}
+
+// envName is a text as a part of the name of an environment variable: capitals,
+// digits and underscores.
+func envName(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < unicode.MaxASCII && (unicode.IsLetter(r) || unicode.IsDigit(r)) {
+			return unicode.ToUpper(r)
+		}
+		return '_'
+	}, s)
+}
+
+// Load returns a T made of its defaults, the file at path, the environment and
+// the flags; of two that disagree the later one wins.
+//
+// The error joins a [*Fault] for everything that is wrong in any of them, also
+// with values that a later source replaces. With -h among the flags it writes
+// the flags to the output and the error is [flag.ErrHelp]. An error about T
+// itself, a field that cannot be configured, is a mistake in the program.
+func Load[T any](path string, opts ...Option) (T, error) {
+	value, _, err := load[T](path, opts)
+	return value, err
+}
+
+func load[T any](path string, opts []Option) (value T, l *loader, err error) {
+	o := newOptions(path, opts)
+	l, err = newLoader(reflect.TypeFor[T](), o)
+	if err != nil {
+		return value, nil, err
+	}
+	out, err := loadOnce[T](l)
+	return out, l, err
+}
+
+// loadOnce reads all sources now.
+func loadOnce[T any](l *loader) (T, error) {
+	var zero T
+	value := defaults[T]()
+	if err := l.read(reflect.ValueOf(&value).Elem()); err != nil {
+		return zero, err
+	}
+	return value, nil
+}
+
+// defaults is what T says its defaults are.
+func defaults[T any]() T {
+	var zero T
+	if d, ok := any(zero).(interface{ WithDefaults() T }); ok && reflect.TypeFor[T]() != typeLifecycle {
+		return d.WithDefaults()
+	}
+	return zero
+}

@@ -1,0 +1,241 @@
+package config
+
+import (
+	"encoding"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/pleme-io/lifecycle-go"
+)
+
+// node is one key of a configuration: a section that holds others, or a value.
+type node struct {
+	name      string // the last part of key
+	key       string // "lifecycle.drain_interval"; "" for the whole
+	typ       reflect.Type
+	fieldName string
+	index     []int   // of the field, from the struct of the section above
+	children  []*node // of a struct, in the order of its fields
+	elem      *node   // of a list or a map
+	secret    bool
+	usage     string
+
+	lifecycle bool // a field of lifecycle.Config, whose zeros stand for defaults
+	off       bool // a duration for which a zero that is given means [lifecycle.Off]
+	live      bool // a running App takes on a change of it
+}
+
+// schema is what the keys of a type are.
+type schema struct {
+	root   *node
+	leaves []*node          // the values, in the order of the fields
+	keys   map[string]*node // both, by key
+}
+
+// isLeaf reports whether n holds a value, and no keys of its own.
+func (n *node) isLeaf() bool { return n.children == nil }
+
+// field is the key of a field of n's struct, or nil.
+func (n *node) field(name string) *node {
+	f, ok := structOf(n.typ).FieldByName(name)
+	if !ok {
+		return nil
+	}
+	for _, c := range n.children {
+		if slices.Equal(c.index, f.Index) {
+			return c
+		}
+	}
+	return nil
+}
+
+// lifecycle is the section that is a lifecycle.Config, or nil.
+func (s *schema) lifecycle() *node {
+	if s.root.typ == typeLifecycle {
+		return s.root
+	}
+	for _, n := range s.keys {
+		if structOf(n.typ) == typeLifecycle {
+			return n
+		}
+	}
+	return nil
+}
+
+var (
+	typeDuration  = reflect.TypeFor[time.Duration]()
+	typeTime      = reflect.TypeFor[time.Time]()
+	typeSecret    = reflect.TypeFor[lifecycle.Secret]()
+	typeLifecycle = reflect.TypeFor[lifecycle.Config]()
+	typeText      = reflect.TypeFor[encoding.TextUnmarshaler]()
+)
+
+// newSchema finds the keys of t, a struct. section is the key of t itself. An
+// error is a mistake in the program.
+func newSchema(t reflect.Type, section string) (*schema, error) {
+	if t.Kind() != reflect.Struct {
+		return nil, fmt.Errorf("config: %v is no struct, and only a struct has keys", t)
+	}
+	s := &schema{root: &node{key: section, typ: t}, keys: map[string]*node{}}
+	if err := s.addStruct(s.root, map[reflect.Type]bool{}); err != nil {
+		return nil, fmt.Errorf("config: %w", err)
+	}
+	s.collect(s.root)
+	return s, nil
+}
+
+func (s *schema) collect(n *node) {
+	if n.key != "" {
+		s.keys[n.key] = n
+	}
+	if n.isLeaf() {
+		s.leaves = append(s.leaves, n)
+		return
+	}
+	for _, child := range n.children {
+		s.collect(child)
+	}
+}
+
+// addStruct fills in the children of a section. above are the types that it
+// stands in: one that contains itself has no end of keys.
+func (s *schema) addStruct(n *node, above map[reflect.Type]bool) error {
+	t := structOf(n.typ)
+	if above[t] {
+		return fmt.Errorf("%v contains itself", t)
+	}
+	above[t] = true
+	defer delete(above, t)
+	n.children = []*node{}
+	return s.addFields(n, t, nil, above)
+}
+
+func (s *schema) addFields(n *node, t reflect.Type, index []int, above map[reflect.Type]bool) error {
+	var errs []error
+	for i := range t.NumField() {
+		f := t.Field(i)
+		at := append(index[:len(index):len(index)], i)
+		name, opts, _ := strings.Cut(f.Tag.Get("koanf"), ",")
+		switch {
+		case name == "-" || !f.IsExported() && !f.Anonymous:
+			continue
+		case f.Anonymous && name == "" && f.Type.Kind() == reflect.Struct || opts == "squash":
+			if f.Type.Kind() != reflect.Struct {
+				errs = append(errs, fmt.Errorf("%v.%s: only a struct can be squashed", t, f.Name))
+				continue
+			}
+			errs = append(errs, s.addFields(n, f.Type, at, above))
+			continue
+		case !f.IsExported():
+			continue
+		case name == "":
+			name = snakeCase(f.Name)
+		}
+		if strings.ContainsAny(name, ". \t\n=") {
+			errs = append(errs, fmt.Errorf("%v.%s: the key %q has a dot or a space in it", t, f.Name, name))
+			continue
+		}
+		child := &node{
+			name: name, key: join(n.key, name), typ: f.Type, fieldName: f.Name, index: at,
+			secret: f.Type == typeSecret || f.Tag.Get("secret") == "true",
+			usage:  f.Tag.Get("usage"),
+
+			lifecycle: t == typeLifecycle,
+			off:       t == typeLifecycle && f.Type == typeDuration,
+			live:      t == typeLifecycle && lifecycle.IsLive(f.Name),
+		}
+		for _, other := range n.children {
+			if other.name == name {
+				errs = append(errs, fmt.Errorf("%v.%s: the key %q is taken by another field", t, f.Name, child.key))
+			}
+		}
+		n.children = append(n.children, child)
+		if err := s.addType(child, above); err != nil {
+			errs = append(errs, fmt.Errorf("%v.%s: %w", t, f.Name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// addType looks into the type of a value.
+func (s *schema) addType(n *node, above map[reflect.Type]bool) error {
+	t := n.typ
+	if isScalar(t) {
+		return nil
+	}
+	switch t.Kind() {
+	case reflect.Pointer:
+		if inner := t.Elem(); isScalar(inner) {
+			return nil
+		} else if inner.Kind() == reflect.Struct {
+			return s.addStruct(n, above)
+		}
+	case reflect.Struct:
+		return s.addStruct(n, above)
+	case reflect.Slice:
+		return s.addElem(n, above)
+	case reflect.Map:
+		if t.Key().Kind() == reflect.String {
+			return s.addElem(n, above)
+		}
+	}
+	return fmt.Errorf("a %v cannot be configured; tag the field koanf:\"-\" when it is not meant to be", t)
+}
+
+func (s *schema) addElem(n *node, above map[reflect.Type]bool) error {
+	n.elem = &node{key: n.key + "[]", typ: n.typ.Elem(), secret: n.secret}
+	return s.addType(n.elem, above)
+}
+
+// isScalar reports whether a value of t is written as one text or number.
+func isScalar(t reflect.Type) bool {
+	if t == typeDuration || t == typeTime || reflect.PointerTo(t).Implements(typeText) {
+		return true
+	}
+	switch t.Kind() {
+	case reflect.String, reflect.Bool, reflect.Float32, reflect.Float64,
+		reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64,
+		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		return true
+	}
+	return false
+}
+
+func structOf(t reflect.Type) reflect.Type {
+	if t.Kind() == reflect.Pointer {
+		return t.Elem()
+	}
+	return t
+}
+
+func join(section, name string) string {
+	if section == "" {
+		return name
+	}
+	return section + "." + name
+}
+
+// snakeCase makes a key of a field's name: DrainInterval is drain_interval, and
+// HTTPAddr is http_addr.
+func snakeCase(name string) string {
+	var b strings.Builder
+	letters := []rune(name)
+	for i, r := range letters {
+		if unicode.IsUpper(r) && i > 0 {
+			before, after := letters[i-1], rune(0)
+			if i+1 < len(letters) {
+				after = letters[i+1]
+			}
+			if !unicode.IsUpper(before) && before != '_' || unicode.IsUpper(before) && unicode.IsLower(after) {
+				b.WriteByte('_')
+			}
+		}
+		b.WriteRune(unicode.ToLower(r))
+	}
+	return b.String()
+}

@@ -1,0 +1,386 @@
+package config
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/knadh/koanf/providers/confmap"
+	"github.com/knadh/koanf/providers/env/v2"
+	"github.com/knadh/koanf/v2"
+)
+
+// loader reads the sources of one configuration, once or again and again.
+type loader struct {
+	options
+	schema    *schema
+	flags     map[string]any // the values of flags, by key; they are parsed once
+	flagFault error          // what was wrong with that
+	file      string         // the file that is read, "" for none
+	asked     string         // who asked for it, when not the program
+
+	look     look      // at the file when it was read last
+	settings []Setting // of the last read that succeeded
+}
+
+// Setting says where the value of one key came from.
+type Setting struct {
+	// Key is the whole key, such as "lifecycle.drain_interval".
+	Key string
+	// Value is the one that holds, as text; "[secret]" for one that is not to
+	// be seen.
+	Value string
+	// Source is where it was given: "service.yaml:3", "environment NAME" or
+	// "flag -name".
+	Source string
+	// Lost lists who else gave one, from the first on, as "SOURCE: VALUE".
+	Lost []string
+}
+
+// source is one place that values come from.
+type source struct {
+	tree map[string]any
+	name func(key string) (name string, line int)
+}
+
+func newLoader(t reflect.Type, o options) (*loader, error) {
+	s, err := newSchema(t, o.section)
+	if err != nil {
+		return nil, err
+	}
+	l := &loader{options: o, schema: s, file: o.path}
+	if err := l.checkNames(); err != nil {
+		return nil, err
+	}
+	if l.flagFault = l.parseFlags(); errors.Is(l.flagFault, flag.ErrHelp) {
+		return nil, flag.ErrHelp
+	}
+	return l, nil
+}
+
+// checkNames refuses a T whose keys cannot be told apart as variables.
+func (l *loader) checkNames() error {
+	taken := map[string]string{l.prefix + "CONFIG": "the name of the file", l.prefix + "HELP": "help"}
+	var errs []error
+	for _, n := range l.schema.leaves {
+		name := l.envOf(n)
+		if other, ok := taken[name]; ok {
+			errs = append(errs, fmt.Errorf("config: the variable of %s is %s, and that is %s's: rename the key", n.key, name, other))
+		}
+		taken[name] = n.key
+	}
+	return errors.Join(errs...)
+}
+
+// envOf is the environment variable of a key.
+func (l *loader) envOf(n *node) string { return l.prefix + envName(n.key) }
+
+// flagOf is the flag of a key.
+func flagOf(n *node) string { return strings.ReplaceAll(n.key, "_", "-") }
+
+// read decodes all sources into v, a struct that holds the defaults. On error v
+// is of no use.
+func (l *loader) read(v reflect.Value) error {
+	var faults []error
+	var sources []source
+	l.file, l.asked = l.whichFile()
+	if src, fault := l.readFile(); fault != nil {
+		faults = append(faults, fault)
+	} else if src != nil {
+		sources = append(sources, *src)
+	}
+	src, envFaults := l.readEnv()
+	faults = append(faults, envFaults...)
+	sources = append(sources, src, l.readFlags())
+	if l.flagFault != nil {
+		faults = append(faults, l.flagFault)
+	}
+
+	merged := koanf.New(".")
+	given := map[string][]Setting{}
+	for _, src := range sources {
+		found := len(faults)
+		d := decoder{schema: l.schema}
+		d.fault = func(key, value, problem string) {
+			name, line := src.name(key)
+			faults = append(faults, &Fault{Source: name, Line: line, Key: key, Value: value, Problem: problem})
+		}
+		d.set = func(n *node, raw any) {
+			name, line := src.name(n.key)
+			if line > 0 {
+				name = fmt.Sprintf("%s:%d", name, line)
+			}
+			given[n.key] = append(given[n.key], Setting{Key: n.key, Source: name})
+		}
+		scratch := reflect.New(v.Type()).Elem()
+		d.section(scratch, l.schema.root, src.tree, l.schema.root.key)
+		if len(faults) > found {
+			continue
+		}
+		for key, settings := range given {
+			if last := &settings[len(settings)-1]; last.Value == "" {
+				last.Value = l.valueOf(scratch, l.schema.keys[key])
+			}
+		}
+		if err := merged.Load(confmap.Provider(src.tree, ""), nil); err != nil {
+			faults = append(faults, err)
+		}
+	}
+	if len(faults) > 0 {
+		return errors.Join(faults...)
+	}
+	d := decoder{schema: l.schema, fault: func(key, value, problem string) {
+		faults = append(faults, &Fault{Key: key, Value: value, Problem: problem})
+	}}
+	d.section(v, l.schema.root, merged.Raw(), l.schema.root.key)
+	settings := l.account(given)
+	if len(faults) == 0 {
+		faults = validate(v, l.schema.root, settings)
+	}
+	if len(faults) > 0 {
+		return errors.Join(faults...)
+	}
+	l.settings = settings
+	for _, s := range settings {
+		if len(s.Lost) > 0 {
+			l.log.Debug("config: two sources disagree", "key", s.Key, "value", s.Value, "from", s.Source, "over", strings.Join(s.Lost, ", "))
+		}
+	}
+	return nil
+}
+
+// account says who won, for each key that was given, in the order of the fields.
+func (l *loader) account(given map[string][]Setting) (all []Setting) {
+	for _, n := range l.schema.leaves {
+		settings := given[n.key]
+		if len(settings) == 0 {
+			continue
+		}
+		won := settings[len(settings)-1]
+		for _, lost := range settings[:len(settings)-1] {
+			won.Lost = append(won.Lost, lost.Source+": "+lost.Value)
+		}
+		all = append(all, won)
+	}
+	return all
+}
+
+// valueOf is the value of a key as text.
+func (l *loader) valueOf(v reflect.Value, n *node) string {
+	field, ok := lookup(v, l.schema.root, n)
+	if !ok {
+		return ""
+	}
+	return render(field, n)
+}
+
+// whichFile is the file to read, and by whom it was asked for.
+func (l *loader) whichFile() (name, asked string) {
+	if given, ok := l.flags["config"]; ok {
+		return string(given.(text)), "flag -config"
+	}
+	for _, kv := range l.environ {
+		if name, ok := strings.CutPrefix(kv, l.prefix+"CONFIG="); ok {
+			return name, "environment " + l.prefix + "CONFIG"
+		}
+	}
+	return l.path, ""
+}
+
+func (l *loader) readFile() (*source, *Fault) {
+	if l.file == "" {
+		return nil, nil
+	}
+	spoiled := func(f *Fault) (*source, *Fault) {
+		f.Source = l.file
+		return nil, f
+	}
+	kind, err := formatOf(l.file)
+	if err != nil {
+		return spoiled(&Fault{Problem: err.Error()})
+	}
+	content, err := readFile(l.file)
+	l.look = lookAt(content, err)
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			if l.optional && l.asked == "" {
+				l.log.Debug("config: there is no file, and none is needed", "file", l.file)
+				return nil, nil
+			}
+			hint := "there is no such file; -config or " + l.prefix + "CONFIG name another"
+			if l.asked != "" {
+				hint = "there is no such file, and " + l.asked + " asks for it"
+			}
+			return spoiled(&Fault{Problem: hint, Err: err})
+		}
+		problem := err.Error()
+		var pathErr *fs.PathError
+		if errors.As(err, &pathErr) {
+			problem = "it cannot be read: " + pathErr.Err.Error()
+		}
+		return spoiled(&Fault{Problem: problem, Err: err})
+	}
+	doc, fault := kind.parse(content)
+	if fault != nil {
+		return spoiled(fault)
+	}
+	tree := doc.tree
+	if l.section != "" {
+		below, ok := tree[l.section]
+		if tree, ok = asTree(below); !ok && below != nil {
+			return spoiled(&Fault{Line: doc.lines[l.section], Key: l.section, Value: shown(below, false), Problem: "it is a section: want keys below it"})
+		}
+	}
+	return &source{tree: tree, name: func(key string) (string, int) { return l.file, doc.lines[key] }}, nil
+}
+
+// serviceLink matches what Kubernetes puts into the environment of every pod for
+// each Service of its namespace, unless enableServiceLinks is false.
+var serviceLink = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$`)
+
+// readEnv reads the variables with the prefix. One that is no key is a fault when
+// it is nearly one or below lifecycle, and named in the log otherwise: the
+// prefix is not ours alone.
+func (l *loader) readEnv() (source, []error) {
+	byName, names := map[string]*node{}, []string{l.prefix + "CONFIG"}
+	for _, n := range l.schema.leaves {
+		byName[l.envOf(n)] = n
+		names = append(names, l.envOf(n))
+	}
+	var faults []error
+	provider := env.Provider("", env.Opt{
+		Prefix:      l.prefix,
+		EnvironFunc: func() []string { return l.environ },
+		TransformFunc: func(name, value string) (string, any) {
+			if n, ok := byName[name]; ok {
+				return n.key, text(value)
+			}
+			if name == l.prefix+"CONFIG" || l.section != "" {
+				return "", nil
+			}
+			meant := nearest(name, names)
+			switch {
+			case serviceLink.MatchString("_" + name):
+				l.log.Debug("config: a variable of a Kubernetes service is no key", "variable", name)
+			case meant != "":
+				faults = append(faults, &Fault{Source: "environment " + name, Problem: "there is no such key: did you mean " + meant + "?"})
+			case strings.HasPrefix(name, l.prefix+"LIFECYCLE_"):
+				faults = append(faults, &Fault{Source: "environment " + name, Problem: "there is no such key below lifecycle"})
+			default:
+				l.log.Warn("config: a variable with this service's prefix is no key, and is ignored", "variable", name)
+			}
+			return "", nil
+		},
+	})
+	flat, err := provider.Read()
+	if err != nil {
+		faults = append(faults, fmt.Errorf("config: read the environment: %w", err))
+	}
+	return source{tree: l.nest(flat), name: func(key string) (string, int) {
+		if n, ok := l.schema.keys[base(key)]; ok {
+			return "environment " + l.envOf(n), 0
+		}
+		return "environment", 0
+	}}, faults
+}
+
+func (l *loader) readFlags() source {
+	flat := map[string]any{}
+	for key, value := range l.flags {
+		if _, ok := l.schema.keys[key]; ok {
+			flat[key] = value
+		}
+	}
+	return source{tree: l.nest(flat), name: func(key string) (string, int) {
+		if n, ok := l.schema.keys[base(key)]; ok {
+			return "flag -" + flagOf(n), 0
+		}
+		return "flags", 0
+	}}
+}
+
+// nest makes a tree of values by their whole keys, from the section on.
+func (l *loader) nest(flat map[string]any) map[string]any {
+	tree := map[string]any{}
+	for key, value := range flat {
+		if l.section != "" {
+			key = strings.TrimPrefix(key, l.section+".")
+		}
+		at := tree
+		parts := strings.Split(key, ".")
+		for _, part := range parts[:len(parts)-1] {
+			below, ok := at[part].(map[string]any)
+			if !ok {
+				below = map[string]any{}
+				at[part] = below
+			}
+			at = below
+		}
+		at[parts[len(parts)-1]] = value
+	}
+	return tree
+}
+
+// base is the key of what an element of a list or a map stands in.
+func base(key string) string {
+	key, _, _ = strings.Cut(key, "[")
+	return key
+}
+
+// flagValue notes what a flag was given.
+type flagValue struct {
+	key  string
+	into map[string]any
+	bool bool
+}
+
+func (f *flagValue) String() string     { return "" }
+func (f *flagValue) Set(s string) error { f.into[f.key] = text(s); return nil }
+func (f *flagValue) IsBoolFlag() bool   { return f.bool }
+
+// parseFlags reads the arguments, once: they do not change.
+func (l *loader) parseFlags() error {
+	l.flags = map[string]any{}
+	set := flag.NewFlagSet("config", flag.ContinueOnError)
+	set.SetOutput(io.Discard)
+	names := []string{"config"}
+	set.Var(&flagValue{key: "config", into: l.flags}, "config", "")
+	for _, n := range l.schema.leaves {
+		names = append(names, flagOf(n))
+		set.Var(&flagValue{key: n.key, into: l.flags, bool: n.typ.Kind() == reflect.Bool}, flagOf(n), n.usage)
+	}
+	err := set.Parse(l.args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		l.writeHelp()
+		return flag.ErrHelp
+	case err != nil:
+		name, unknown := strings.CutPrefix(err.Error(), "flag provided but not defined: -")
+		if !unknown {
+			return &Fault{Source: "flags", Problem: err.Error() + "; -h lists them"}
+		}
+		problem := "there is no such flag; -h lists them"
+		if meant := nearestFlag(name, names); meant != "" {
+			problem = "there is no such flag: did you mean -" + meant + "?"
+		}
+		return &Fault{Source: "flag -" + name, Problem: problem}
+	case set.NArg() > 0:
+		return &Fault{Source: "arguments", Problem: fmt.Sprintf("%q is unexpected: everything is a flag, -h lists them", set.Arg(0))}
+	}
+	return nil
+}
+
+// nearestFlag finds a flag by its whole name or by the last part of it.
+func nearestFlag(name string, names []string) string {
+	name = strings.ReplaceAll(name, "_", "-")
+	if i := slices.IndexFunc(names, func(s string) bool { return s == name || strings.HasSuffix(s, "."+name) }); i >= 0 {
+		return names[i]
+	}
+	return nearest(name, names)
+}

@@ -1,0 +1,164 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go"
+)
+
+// validate asks the whole and every section of it that has a Validate method,
+// the parts first, and makes faults of what they say.
+func validate(v reflect.Value, n *node, settings []Setting) (faults []error) {
+	for _, child := range n.children {
+		if child.isLeaf() {
+			continue
+		}
+		below := v.FieldByIndex(child.index)
+		if below.Kind() == reflect.Pointer {
+			if below.IsNil() {
+				continue
+			}
+			below = below.Elem()
+		}
+		faults = append(faults, validate(below, child, settings)...)
+	}
+	checked, ok := v.Addr().Interface().(interface{ Validate() error })
+	if !ok {
+		return faults
+	}
+	for _, err := range parts(checked.Validate()) {
+		fault := explain(err, n, settings)
+		if !slices.ContainsFunc(faults, func(other error) bool { return other.Error() == fault.Error() }) {
+			faults = append(faults, fault)
+		}
+	}
+	return faults
+}
+
+// parts takes joined errors apart.
+func parts(err error) []error {
+	if err == nil {
+		return nil
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // only the outermost is a list of equals
+		var all []error
+		for _, e := range joined.Unwrap() {
+			all = append(all, parts(e)...)
+		}
+		return all
+	}
+	return []error{err}
+}
+
+// explain makes a fault of what a Validate method said. [lifecycle.Config] speaks
+// of its fields, and whoever reads this has written keys; and where each of them
+// comes from is half of the answer.
+func explain(err error, n *node, settings []Setting) *Fault {
+	fault := &Fault{Key: n.key, Problem: err.Error(), Err: err}
+	var fields *lifecycle.ConfigError
+	if !errors.As(err, &fields) || structOf(n.typ) != typeLifecycle {
+		return fault
+	}
+	problem := fields.Problem
+	var from []string
+	for _, name := range fields.Fields {
+		field := n.field(name)
+		if field == nil {
+			continue
+		}
+		key := field.key
+		problem = regexp.MustCompile(`\b`+name+`\b`).ReplaceAllString(problem, key)
+		at := slices.IndexFunc(settings, func(s Setting) bool { return s.Key == key })
+		if at < 0 {
+			from = append(from, key+" has its default")
+			continue
+		}
+		from = append(from, key+" is from "+settings[at].Source)
+	}
+	if len(from) > 0 {
+		problem += " (" + strings.Join(from, ", ") + ")"
+	}
+	fault.Key, fault.Problem = "", problem
+	return fault
+}
+
+// lookup finds the value of a key.
+func lookup(v reflect.Value, root, n *node) (reflect.Value, bool) {
+	for at := root; at != n; {
+		i := slices.IndexFunc(at.children, func(c *node) bool {
+			return c == n || strings.HasPrefix(n.key, c.key+".")
+		})
+		if i < 0 {
+			return reflect.Value{}, false
+		}
+		if v.Kind() == reflect.Pointer {
+			if v.IsNil() {
+				return reflect.Value{}, false
+			}
+			v = v.Elem()
+		}
+		at = at.children[i]
+		v = v.FieldByIndex(at.index)
+	}
+	return v, true
+}
+
+// render is a value as a file would have it, and [secret] for one that is not to
+// be seen.
+func render(v reflect.Value, n *node) string {
+	if v.Kind() == reflect.Pointer {
+		if v.IsNil() {
+			return "none"
+		}
+		return render(v.Elem(), n)
+	}
+	if n.secret {
+		if v.IsZero() {
+			return "none"
+		}
+		return hidden
+	}
+	if d, ok := v.Interface().(time.Duration); ok {
+		if n.off && d == lifecycle.Off {
+			return "off"
+		}
+		return d.String()
+	}
+	if s, ok := v.Interface().(fmt.Stringer); ok {
+		return s.String()
+	}
+	switch v.Kind() {
+	case reflect.String:
+		return strconv.Quote(v.String())
+	case reflect.Slice:
+		items := make([]string, v.Len())
+		for i := range items {
+			items[i] = render(v.Index(i), n.elem)
+		}
+		return "[" + strings.Join(items, ", ") + "]"
+	case reflect.Map:
+		var items []string
+		for _, key := range v.MapKeys() {
+			items = append(items, key.String()+": "+render(v.MapIndex(key), n.elem))
+		}
+		slices.Sort(items)
+		return "{" + strings.Join(items, ", ") + "}"
+	case reflect.Struct:
+		if n.children == nil {
+			break
+		}
+		var items []string
+		for _, c := range n.children {
+			items = append(items, c.name+": "+render(v.FieldByIndex(c.index), c))
+		}
+		return "{" + strings.Join(items, ", ") + "}"
+	}
+	return fmt.Sprint(v.Interface())
+}

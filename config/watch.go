@@ -1,0 +1,120 @@
+package config
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"io/fs"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go"
+)
+
+// DefaultPoll is how often [Live.Watch] looks at the file.
+const DefaultPoll = 2 * time.Second
+
+// settled is for how long a file has to look the same before it is read: whoever
+// writes it may be in the middle of it.
+const settled = 200 * time.Millisecond
+
+// WithPoll sets how often [Live.Watch] looks at the file. Defaults to
+// [DefaultPoll]; a duration that is not positive is the default.
+func WithPoll(every time.Duration) Option {
+	return func(o *options) {
+		if every > 0 {
+			o.poll = every
+		}
+	}
+}
+
+// Watch looks at the file until ctx ends, and calls reload when its content is
+// another than what was read last and has been the same for 200 ms. It returns
+// nil, at once when there is no file. reload is [lifecycle.App.Reload] in an App
+// (see [Live.Attach]), or l.Reload; that it fails is no reason to call it again
+// before the content changes once more, unless it failed with
+// [lifecycle.ErrReloadRefused].
+//
+// It reads the file each time, whatever its inode and its times say. So it does
+// not matter how it changes: Kubernetes swaps a symbolic link above it for a
+// ConfigMap (some 60 to 90 s after the ConfigMap has changed, and never for a
+// subPath mount), an editor renames another file over it, a shell truncates and
+// writes it. While it is missing what was read last stays, and the log says so
+// once.
+func (l *Live[T]) Watch(ctx context.Context, reload func(context.Context) error) error {
+	l.mu.Lock()
+	name, log := l.loader.file, l.loader.log
+	l.mu.Unlock()
+	if name == "" {
+		return nil
+	}
+	timer := time.NewTimer(l.loader.poll)
+	defer timer.Stop()
+	gone := false
+	var seen look // the one that has to last
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+		}
+		timer.Reset(l.loader.poll)
+		now := lookInto(name)
+		missing := errors.Is(now.err, fs.ErrNotExist)
+		if missing && !gone && l.lastRead().err == nil {
+			log.Warn("config: the file is gone, what was read last stays", "file", name)
+		}
+		gone = missing
+		switch {
+		case missing || now.same(l.lastRead()):
+			seen = look{}
+			continue
+		case !seen.taken || !now.same(seen):
+			seen = now
+			timer.Reset(settled)
+			continue
+		}
+		seen = look{}
+		if err := reload(ctx); errors.Is(err, lifecycle.ErrReloadRefused) {
+			l.forget(now) // and try again
+		}
+	}
+}
+
+// look is what a look at the file has found.
+type look struct {
+	taken bool
+	sum   [sha256.Size]byte
+	err   error
+}
+
+func lookInto(name string) look {
+	content, err := readFile(name)
+	return lookAt(content, err)
+}
+
+func lookAt(content []byte, err error) look {
+	return look{taken: true, sum: sha256.Sum256(content), err: err}
+}
+
+func (p look) same(other look) bool {
+	if p.err != nil || other.err != nil {
+		return p.err != nil && other.err != nil && p.err.Error() == other.err.Error()
+	}
+	return p.taken == other.taken && p.sum == other.sum
+}
+
+// lastRead is what the file was when it was read last, whatever came of it.
+func (l *Live[T]) lastRead() look {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.loader.look
+}
+
+// forget undoes a read that came to nothing because the App was not running.
+func (l *Live[T]) forget(p look) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.loader.look.same(p) {
+		l.loader.look = look{}
+	}
+}

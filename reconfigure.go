@@ -1,0 +1,67 @@
+package lifecycle
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+)
+
+// IsLive reports whether a running App takes on a change of the field of [Config]
+// with this name, by [App.Reconfigure].
+func IsLive(field string) bool {
+	f, ok := reflect.TypeFor[Config]().FieldByName(field)
+	return ok && f.Tag.Get("reload") == "live"
+}
+
+// Reconfigure takes over cfg in a running App, as far as a running one can: the
+// fields with the tag reload:"live", which are what a drain and a shutdown are
+// made of. All of them change or, on error, none. It returns the names of the
+// fields that have changed, and of those that differ and stay as they are until
+// the process is started again.
+//
+// The error is that of [Config.Validate], for cfg and for what the App would have
+// then, or [ErrReloadRefused] when the App is not running: a stop that has begun
+// keeps its times.
+func (a *App) Reconfigure(cfg Config) (changed, kept []string, err error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, nil, err
+	}
+	if cfg.Name == "" {
+		cfg.Name = a.cfg.Name // which never changes
+	}
+	cfg = cfg.WithDefaults()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.request != nil || a.phases.State() != PhaseRunning {
+		return nil, nil, ErrReloadRefused
+	}
+	next := a.cfg
+	from, to := reflect.ValueOf(cfg), reflect.ValueOf(&next).Elem()
+	for i := range from.NumField() {
+		if from.Field(i).Equal(to.Field(i)) {
+			continue
+		}
+		name := from.Type().Field(i).Name
+		if !IsLive(name) {
+			kept = append(kept, name)
+			continue
+		}
+		to.Field(i).Set(from.Field(i))
+		changed = append(changed, name)
+	}
+	slice, err := minSlice(next, a.hooks.len())
+	if err := errors.Join(next.Validate(), err); err != nil {
+		return nil, nil, fmt.Errorf("together with what stays as it is: %w", err)
+	}
+	// Whoever reads these from T0 on has seen the request, which needs the lock.
+	// The others are read freely at any time, and not written, not even with
+	// what they are.
+	for _, name := range changed {
+		reflect.ValueOf(&a.cfg).Elem().FieldByName(name).Set(to.FieldByName(name))
+	}
+	a.hooks.minSlice = slice
+	for _, s := range a.servers {
+		s.Configure(drainConfig(next))
+	}
+	return changed, kept, nil
+}

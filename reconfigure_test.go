@@ -1,0 +1,111 @@
+package lifecycle_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/lifecycletest"
+)
+
+func TestReconfigureChangesTheDrainOfARunningApp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ln := lifecycletest.NewListener()
+		app := lifecycletest.New(t, lifecycle.Config{ShutdownGrace: 8 * time.Second})
+		app.Serve("http", &http.Server{Handler: lifecycletest.Hold(nil)}, lifecycle.WithListener(ln)).
+			OnDrain("forever", lifecycle.DrainFunc(func(ctx context.Context) error { <-ctx.Done(); return nil }))
+		if _, _, err := app.Reconfigure(app.Config()); !errors.Is(err, lifecycle.ErrReloadRefused) {
+			t.Errorf("before Run: %v, want ErrReloadRefused", err)
+		}
+		app.Start()
+		cfg := app.Config()
+		cfg.DrainInterval, cfg.ShutdownGrace, cfg.Linger, cfg.AcceptQuiet = 20*time.Second, 40*time.Second, 0, 0
+		cfg.HealthAddr, cfg.ProbeTimeout = ":1", time.Second
+		changed, kept, err := app.Reconfigure(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := []string{"DrainInterval", "Linger", "ShutdownGrace"}; !slices.Equal(changed, want) {
+			t.Errorf("changed are %q, want %q", changed, want)
+		}
+		if want := []string{"HealthAddr", "ProbeTimeout"}; !slices.Equal(kept, want) {
+			t.Errorf("kept are %q, want %q", kept, want)
+		}
+		if got := app.Config(); got.DrainInterval != 20*time.Second || got.Linger != 5*time.Second || got.HealthAddr == ":1" {
+			t.Errorf("the configuration is %+v", got)
+		}
+		conn, err := ln.Dial(t.Context()) // stays open, and is waited for as long as Linger says
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		app.Stop(nil)
+		app.Await(lifecycle.PhaseDraining)
+		if _, _, err := app.Reconfigure(cfg); !errors.Is(err, lifecycle.ErrReloadRefused) {
+			t.Errorf("while draining: %v, want ErrReloadRefused", err)
+		}
+		app.WantClean()
+		if took := app.When("app stopping") - app.When("app draining"); took != 25*time.Second {
+			t.Errorf("window and linger took %v, want 20s and 5s", took)
+		}
+	})
+}
+
+func TestReconfigureChangesNothingWhenItDoesNotFit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		app := lifecycletest.New(t, lifecycle.Config{HookSlice: 4 * time.Second})
+		for _, name := range []string{"a", "b", "c", "d"} {
+			app.OnShutdown(name, func(context.Context) error { return nil })
+		}
+		app.Start()
+		before := app.Config()
+		for want, spoil := range map[string]func(*lifecycle.Config){
+			"DrainMin (10s) is longer than the window": func(c *lifecycle.Config) { c.DrainMin = 10 * time.Second; c.DrainQuiet = time.Second },
+			"4 shutdown hooks do not get out of":       func(c *lifecycle.Config) { c.MinSlice = 2 * time.Second },
+			"TerminationGrace) gives 3s":               func(c *lifecycle.Config) { c.TerminationGrace = 3 * time.Second },
+		} {
+			cfg := app.Config()
+			spoil(&cfg)
+			changed, kept, err := app.Reconfigure(cfg)
+			var fault *lifecycle.ConfigError
+			if err == nil || !strings.Contains(err.Error(), want) || !errors.As(err, &fault) || changed != nil || kept != nil {
+				t.Errorf("changed %q, kept %q, error %v, want one that says %s", changed, kept, err, want)
+			}
+			if app.Config() != before {
+				t.Errorf("%s: the configuration has changed to %+v", want, app.Config())
+			}
+		}
+		app.Stop(nil)
+		app.WantClean()
+	})
+}
+
+func TestReconfigureAndStopAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		app := lifecycletest.New(t, lifecycle.Config{})
+		app.Start()
+		cfg := app.Config()
+		go func() {
+			for i := range 100 {
+				cfg.ShutdownGrace = time.Duration(20+i) * time.Second
+				if _, _, err := app.Reconfigure(cfg); err != nil {
+					return
+				}
+			}
+		}()
+		app.Stop(nil)
+		app.WantClean()
+	})
+}
+
+func TestEveryFieldSaysWhetherItIsLive(t *testing.T) {
+	if !lifecycle.IsLive("DrainInterval") || lifecycle.IsLive("HealthAddr") || lifecycle.IsLive("Nothing") {
+		t.Error("IsLive does not go by the fields' tags")
+	}
+}

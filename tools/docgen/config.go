@@ -1,0 +1,192 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/config"
+)
+
+// section is a service's configuration as far as it is this library's.
+type section struct {
+	Lifecycle lifecycle.Config
+}
+
+// WithDefaults fills in what holds when nothing is given.
+func (section) WithDefaults() section {
+	s := section{Lifecycle: lifecycle.DefaultConfig()}
+	s.Lifecycle.Name = "" // that of the program, and this is the wrong one
+	return s
+}
+
+// configPage is the reference of all keys, as a page.
+func configPage() ([]byte, error) {
+	keys, err := config.Keys[section]("service.yaml")
+	if err != nil {
+		return nil, err
+	}
+	docs, err := fieldDocs()
+	if err != nil {
+		return nil, err
+	}
+	var b strings.Builder
+	b.WriteString(`# Every key of lifecycle
+
+This page is made from lifecycle.Config by "make docs". The keys stand in the section ` + "`lifecycle`" + ` of a service's own file, in the environment and in flags; the later one wins:
+
+| where | how |
+| --- | --- |
+| file (YAML, JSON, TOML) | ` + "`lifecycle: {drain_interval: 10s}`" + ` |
+| environment | ` + "`SERVICE_LIFECYCLE_DRAIN_INTERVAL=10s`" + ` |
+| flag | ` + "`-lifecycle.drain-interval=10s`" + ` |
+
+` + "`SERVICE`" + ` stands for the name of the file in the program, here service.yaml, or what ` + "`config.WithEnvPrefix`" + ` says. A duration has its unit (` + "`5s`, `1m30s`, `250ms`" + `); 0 and ` + "`off`" + ` switch it off, which is not the same as leaving the key out: then its default holds. [config.schema.json](config.schema.json) tells an editor all of this; put ` + "`# yaml-language-server: $schema=…`" + ` on top of the file.
+
+A stop takes at most ` + "`pre_stop + drain_interval + shutdown_grace` + " + lifecycle.Margin.String() + `, and that has to be within ` + "`termination_grace`" + `, the pod's terminationGracePeriodSeconds. ` + "`linger + unit_slice + hook_slice`" + ` has to fit into ` + "`shutdown_grace`" + `.
+
+**Live** keys change in a running process when its file changes (` + "`config.Open`, `Live.Attach`" + `), until a stop begins. A change of any other is named in the log and holds from the next start on.
+
+| key | takes | default | live |
+| --- | --- | --- | --- |
+`)
+	for _, k := range keys {
+		def, live := "", ""
+		if k.Default != "" {
+			def = "`" + strings.Trim(k.Default, `"`) + "`"
+		}
+		if k.Live {
+			live = "live"
+		}
+		name := strings.TrimPrefix(k.Name, "lifecycle.")
+		fmt.Fprintf(&b, "| [`%s`](#%s) | %s | %s | %s |\n", name, name, k.Type, def, live)
+	}
+	b.WriteString("\n")
+	for _, k := range keys {
+		fmt.Fprintf(&b, "## %s\n\n%s\n\n", strings.TrimPrefix(k.Name, "lifecycle."), asMarkdown(docs[k.Field], keys))
+		fmt.Fprintf(&b, "`%s`, `%s`\n\n", k.Env, k.Flag)
+	}
+	return []byte(strings.TrimSuffix(b.String(), "\n")), nil
+}
+
+// configSchema is the JSON Schema of a file with the section, and whatever a
+// service has beside it.
+func configSchema() ([]byte, error) {
+	docs, err := fieldDocs()
+	if err != nil {
+		return nil, err
+	}
+	keys, err := config.Keys[section]("")
+	if err != nil {
+		return nil, err
+	}
+	closed, err := config.Schema[section](func(key string) string {
+		for _, k := range keys {
+			if k.Name == key {
+				return strings.ReplaceAll(asMarkdown(docs[k.Field], keys), "`", "")
+			}
+		}
+		if key == "lifecycle" {
+			return "How the process starts, drains and stops."
+		}
+		return ""
+	})
+	if err != nil {
+		return nil, err
+	}
+	var schema map[string]any
+	if err := json.Unmarshal(closed, &schema); err != nil {
+		return nil, err
+	}
+	delete(schema, "additionalProperties")
+	text, err := json.MarshalIndent(schema, "", "  ")
+	return append(text, '\n'), err
+}
+
+var (
+	docLink = regexp.MustCompile(`\[([A-Za-z.]+)\]`)
+	goWord  = regexp.MustCompile(`\b[A-Z][A-Za-z]+\b`)
+)
+
+// asMarkdown turns a field's comment into the words of whoever writes a file:
+// keys in place of the names of fields.
+func asMarkdown(doc string, keys []config.Key) string {
+	byField := map[string]string{"Off": "off"}
+	for _, k := range keys {
+		if k.Field != "Name" { // a word, too
+			byField[k.Field] = strings.TrimPrefix(k.Name, "lifecycle.")
+		}
+	}
+	doc = strings.ReplaceAll(doc, " ([HealthOff])", "")
+	doc = docLink.ReplaceAllString(doc, "$1")
+	return goWord.ReplaceAllStringFunc(strings.Join(strings.Fields(doc), " "), func(word string) string {
+		if key, ok := byField[word]; ok {
+			return "`" + key + "`"
+		}
+		return word
+	})
+}
+
+// fieldDocs are the comments of the fields of lifecycle.Config. One that two
+// share is that of both.
+func fieldDocs() (map[string]string, error) {
+	name, err := inRepository("config.go")
+	if err != nil {
+		return nil, err
+	}
+	source, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments|parser.SkipObjectResolution)
+	if err != nil {
+		return nil, err
+	}
+	docs := map[string]string{}
+	ast.Inspect(source, func(n ast.Node) bool {
+		spec, ok := n.(*ast.TypeSpec)
+		if !ok || spec.Name.Name != "Config" {
+			return true
+		}
+		fields, ok := spec.Type.(*ast.StructType)
+		if !ok {
+			return true
+		}
+		shared := ""
+		for _, f := range fields.Fields.List {
+			if f.Doc != nil {
+				shared = f.Doc.Text()
+			}
+			for _, name := range f.Names {
+				docs[name.Name] = shared
+			}
+		}
+		return false
+	})
+	if len(docs) == 0 {
+		return nil, fmt.Errorf("%s: there is no struct Config", name)
+	}
+	return docs, nil
+}
+
+// inRepository finds a file of the root module from any folder of the repository.
+func inRepository(name string) (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.work")); err == nil {
+			return filepath.Join(dir, name), nil
+		}
+		up := filepath.Dir(dir)
+		if up == dir {
+			return "", errors.New("this is no folder of the repository: no go.work above it")
+		}
+		dir = up
+	}
+}
