@@ -1,0 +1,242 @@
+package vet
+
+import (
+	"fmt"
+	"math"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// Checker holds manifests against a configuration. It is a plain value; Check
+// may be called concurrently.
+type Checker struct {
+	// Config is what the service runs with. Zeros have their defaults.
+	Config lifecycle.Config
+
+	// Container is the name of the service's container in its pods. Defaults to
+	// the only container; of several, to the one that has a probe on the
+	// port of Config.HealthAddr or declares it, else the first.
+	Container string
+
+	// Only names the workloads that are looked at, as "Deployment/web" or
+	// "web". Defaults to all.
+	Only []string
+
+	// Ignore are ids of rules that say nothing. [Checker.Validate] knows which
+	// there are.
+	Ignore []string
+
+	// HasShell says that the image has a shell and the usual programs, so that
+	// preStop hooks and entrypoints may use them.
+	HasShell bool
+}
+
+// Validate names a rule in Ignore that there is not, and what is wrong with the
+// Config apart from the graces that it declares, which are held against the
+// manifest.
+func (c Checker) Validate() error {
+	for _, id := range c.Ignore {
+		if _, ok := ruleIndex[id]; !ok {
+			return fmt.Errorf("vet: there is no rule %q to ignore; --rules lists them", id)
+		}
+	}
+	cfg := c.Config
+	cfg.TerminationGrace, cfg.LivenessGrace, cfg.StartupGrace = 0, 0, 0
+	return cfg.Validate()
+}
+
+// Check reads the files as one set, in which budgets and Services find their
+// pods, and returns what it found. It never fails: what cannot be read is a
+// finding.
+func (c Checker) Check(files ...File) Report {
+	r := &run{Checker: c, cfg: c.Config.WithDefaults()}
+	r.health, r.healthHost = healthPort(r.cfg.HealthAddr)
+	dockerfiles := 0
+	for _, f := range files {
+		if f.isDockerfile() {
+			dockerfiles++
+			r.dockerfile(f)
+			continue
+		}
+		r.read(f)
+	}
+	r.scale()
+	for _, w := range r.workloads {
+		if r.wanted(w.object) {
+			r.report.Objects++
+			r.workload(w)
+		}
+	}
+	for _, b := range r.budgets {
+		r.budget(b)
+	}
+	for _, s := range r.services {
+		r.service(s)
+	}
+	if r.report.Objects == 0 && dockerfiles < len(files) && r.report.AtLeast(Error) == 0 {
+		f := Finding{Line: 1, Column: 1, Reason: "there is no Deployment, StatefulSet, DaemonSet, ReplicaSet, Pod, Job or CronJob in what was given", Fix: "give the manifest that has the service's pods"}
+		if len(files) > 0 {
+			f.File = files[0].Name
+		}
+		if len(c.Only) > 0 && len(r.workloads) > 0 {
+			var have []string
+			for _, w := range r.workloads {
+				have = append(have, w.String())
+			}
+			f.Reason = fmt.Sprintf("none of the objects with pods is %s", strings.Join(c.Only, " or "))
+			f.Fix = "name one of " + strings.Join(have, ", ")
+		}
+		r.add("nothing-to-vet", f)
+	}
+	r.report.sort()
+	return r.report
+}
+
+// run is one Check.
+type run struct {
+	Checker
+	cfg        lifecycle.Config // with its defaults
+	health     int              // the port of the health planes; 0 where there is none
+	healthHost string
+	workloads  []*workload
+	budgets    []budget
+	services   []service
+	scalers    []scaler
+	report     Report
+}
+
+// add enters a finding with its rule's severity.
+func (r *run) add(rule string, f Finding) {
+	i, ok := ruleIndex[rule]
+	if !ok {
+		panic("vet: no rule " + rule) // TestEveryRuleSpeaks would have found it
+	}
+	if slices.Contains(r.Ignore, rule) {
+		return
+	}
+	f.Rule, f.Severity = rule, rules[i].Severity
+	r.report.Findings = append(r.report.Findings, f)
+}
+
+// at enters a finding about a field of an object.
+func (r *run) at(o object, p path, rule, reason, fix string) {
+	line, column := o.place(p)
+	f := Finding{File: o.file, Source: o.source, Line: line, Column: column, Field: p.String(), Reason: reason, Fix: fix}
+	if o.kind != "" {
+		f.Object = o.String()
+	}
+	r.add(rule, f)
+}
+
+// inPod enters a finding about a field of a workload's pods.
+func (r *run) inPod(w *workload, rule, reason, fix string, field ...any) {
+	r.at(w.object, w.podPath.with(field...), rule, reason, fix)
+}
+
+func (r *run) wanted(o object) bool {
+	return len(r.Only) == 0 || slices.ContainsFunc(r.Only, func(name string) bool {
+		return name == o.name || strings.EqualFold(name, o.kind+"/"+o.name) || strings.EqualFold(name, o.String())
+	})
+}
+
+func (r *run) workload(w *workload) {
+	served := !w.isJob()
+	if len(w.pod.Containers) == 0 {
+		r.inPod(w, "wrong-type", "the pods have no container", "add the service's container", "containers")
+		return
+	}
+	main := r.main(w)
+	c := container{r, w, &w.pod.Containers[main], w.podPath.with("containers", main)}
+	c.grace()
+	c.signals()
+	if served {
+		c.probes()
+	} else {
+		r.job(w)
+	}
+	r.sidecars(w, main)
+	r.restricted(w)
+	r.rollout(w)
+}
+
+func (w *workload) isJob() bool { return w.kind == "Job" || w.kind == "CronJob" }
+
+// main returns the service's container among the pod's.
+func (r *run) main(w *workload) int {
+	of := func(is func(corev1.Container) bool) int { return slices.IndexFunc(w.pod.Containers, is) }
+	if r.Container != "" {
+		if i := of(func(c corev1.Container) bool { return c.Name == r.Container }); i >= 0 {
+			return i
+		}
+	}
+	if i := of(func(c corev1.Container) bool {
+		for _, p := range []*corev1.Probe{c.ReadinessProbe, c.LivenessProbe, c.StartupProbe} {
+			if p != nil && p.HTTPGet != nil {
+				if port, ok := resolve(p.HTTPGet.Port, &c); ok && port == r.health {
+					return true
+				}
+			}
+		}
+		return slices.ContainsFunc(c.Ports, func(p corev1.ContainerPort) bool { return int(p.ContainerPort) == r.health })
+	}); i >= 0 {
+		return i
+	}
+	return 0
+}
+
+// container is the service's container in its pods.
+type container struct {
+	*run
+	w    *workload
+	c    *corev1.Container
+	path path
+}
+
+func (c container) fault(rule, reason, fix string, field ...any) {
+	before := len(c.report.Findings)
+	c.run.at(c.w.object, c.path.with(field...), rule, reason, fix)
+	if len(c.report.Findings) > before {
+		c.report.Findings[before].Container = c.c.Name
+	}
+}
+
+// on is what a duration of the configuration stands for.
+func on(d time.Duration) time.Duration {
+	if d == lifecycle.Off {
+		return 0
+	}
+	return d
+}
+
+// seconds writes a duration as the manifest has it, rounded up.
+func seconds(d time.Duration) int64 { return int64(math.Ceil(d.Seconds())) }
+
+func sec(n int64) time.Duration { return time.Duration(n) * time.Second }
+
+// healthPort takes an address apart. The port is 0 where nothing is served, or
+// where it is not known before the process runs.
+func healthPort(addr string) (port int, host string) {
+	host, text, err := net.SplitHostPort(addr)
+	if err != nil {
+		return 0, ""
+	}
+	port, err = strconv.Atoi(text)
+	if err != nil {
+		return 0, host
+	}
+	return port, host
+}
+
+// matches reports whether a selector, nil for none, selects these labels.
+func matches(s *metav1.LabelSelector, l map[string]string) bool {
+	selector, err := metav1.LabelSelectorAsSelector(s)
+	return err == nil && selector.Matches(labels.Set(l))
+}

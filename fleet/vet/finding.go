@@ -1,0 +1,97 @@
+package vet
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Severity says how bad a finding is.
+type Severity int
+
+const (
+	// Info is worth knowing and may be meant so.
+	Info Severity = iota
+	// Warning costs requests, capacity or a good night under some circumstances.
+	Warning
+	// Error contradicts the configuration: what it promises does not happen.
+	Error
+)
+
+var severities = [...]string{Info: "info", Warning: "warning", Error: "error"}
+
+// String returns "info", "warning" or "error".
+func (s Severity) String() string {
+	if s < Info || s > Error {
+		return fmt.Sprintf("Severity(%d)", int(s))
+	}
+	return severities[s]
+}
+
+// MarshalText returns what String does.
+func (s Severity) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// ParseSeverity reads "info", "warning" or "error". Anything else is an error
+// that names the three.
+func ParseSeverity(text string) (Severity, error) {
+	if i := slices.Index(severities[:], text); i >= 0 {
+		return Severity(i), nil
+	}
+	return 0, fmt.Errorf("severity is %q, want info, warning or error", text)
+}
+
+// Finding is one contradiction, with its place, its reason and its fix.
+type Finding struct {
+	// Rule is the stable id of the rule, one of [Rules].
+	Rule     string   `json:"rule"`
+	Severity Severity `json:"severity"`
+
+	// File is the name that the file was given, Line and Column count from 1.
+	// A field that is not there has the place of what should hold it. Source is
+	// the chart's template, when the file is a rendered chart.
+	File   string `json:"file"`
+	Line   int    `json:"line"`
+	Column int    `json:"column"`
+	Source string `json:"source,omitempty"`
+
+	// Object is "Deployment/web", or "Deployment/shop/web" in a namespace.
+	// Container is its name, Field the path to what is meant. They are empty
+	// where the finding is about the file.
+	Object    string `json:"object,omitempty"`
+	Container string `json:"container,omitempty"`
+	Field     string `json:"field,omitempty"`
+
+	// Reason says what contradicts what, with the numbers; Fix what to change
+	// to which number.
+	Reason string `json:"reason"`
+	Fix    string `json:"fix"`
+}
+
+// Report is what [Checker.Check] found.
+type Report struct {
+	// Findings are sorted by file, line, column and rule.
+	Findings []Finding `json:"findings"`
+	// Objects counts the workloads that were looked at: objects with pods.
+	Objects int `json:"objects"`
+}
+
+// AtLeast returns how many findings are of this severity or worse.
+func (r Report) AtLeast(s Severity) int {
+	n := 0
+	for _, f := range r.Findings {
+		if f.Severity >= s {
+			n++
+		}
+	}
+	return n
+}
+
+func (r *Report) sort() {
+	slices.SortStableFunc(r.Findings, func(a, b Finding) int {
+		return cmp.Or(strings.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column),
+			strings.Compare(a.Rule, b.Rule), strings.Compare(a.Field, b.Field))
+	})
+	// The same place may have been reached twice, by two Services or budgets.
+	r.Findings = slices.Compact(r.Findings)
+}

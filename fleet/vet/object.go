@@ -1,0 +1,298 @@
+package vet
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	kjson "sigs.k8s.io/json"
+)
+
+// scheme knows the kinds that are decoded; every other one is passed over.
+var scheme = func() *runtime.Scheme {
+	s := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		appsv1.AddToScheme, autoscalingv2.AddToScheme, batchv1.AddToScheme, corev1.AddToScheme, networkingv1.AddToScheme, policyv1.AddToScheme,
+	} {
+		if err := add(s); err != nil {
+			panic(err) // the types that are compiled in contradict each other
+		}
+	}
+	return s
+}()
+
+// object is one decoded document.
+type object struct {
+	*document
+	kind, namespace, name string
+}
+
+func (o object) String() string {
+	if o.namespace != "" {
+		return o.kind + "/" + o.namespace + "/" + o.name
+	}
+	return o.kind + "/" + o.name
+}
+
+// workload is an object with pods.
+type workload struct {
+	object
+	pod      *corev1.PodSpec
+	podPath  path
+	labels   map[string]string // of its pods
+	replicas int               // 0 where it says nothing, or cannot
+	typed    any
+}
+
+// budget, service and scaler stand around the workloads.
+type budget struct {
+	object
+	*policyv1.PodDisruptionBudget
+}
+
+type service struct {
+	object
+	*corev1.Service
+}
+
+type scaler struct {
+	object
+	*autoscalingv2.HorizontalPodAutoscaler
+}
+
+// retired are the versions that manifests still have and no API server serves.
+var retired = map[string]string{
+	"extensions/v1beta1": "apps/v1", "apps/v1beta1": "apps/v1", "apps/v1beta2": "apps/v1",
+	"policy/v1beta1": "policy/v1", "batch/v1beta1": "batch/v1", "autoscaling/v2beta2": "autoscaling/v2", "autoscaling/v2beta1": "autoscaling/v2",
+}
+
+// decode reads a document as the API server would, and keeps what the rules
+// look at.
+func (r *run) decode(d *document) {
+	text := func(m map[string]any, key string) string { s, _ := m[key].(string); return s }
+	meta, _ := d.value["metadata"].(map[string]any)
+	o := object{d, text(d.value, "kind"), text(meta, "namespace"), text(meta, "name")}
+	version := text(d.value, "apiVersion")
+	if o.kind == "" || version == "" {
+		r.at(o, nil, "not-an-object", "this is no Kubernetes object: it has no "+missing(o.kind, "kind", version, "apiVersion"),
+			"an object has apiVersion, kind, metadata and spec; a configuration belongs behind --config")
+		return
+	}
+	if now, ok := retired[version]; ok {
+		r.at(o, path{"apiVersion"}, "retired-version", fmt.Sprintf("%s of %s is served by no Kubernetes that is maintained", o.kind, version), "set apiVersion to "+now)
+		version = now
+	}
+	gv, err := schema.ParseGroupVersion(version)
+	if err != nil {
+		r.at(o, path{"apiVersion"}, "wrong-type", fmt.Sprintf("apiVersion is %q", version), "want group/version, as apps/v1")
+		return
+	}
+	typed, err := scheme.New(gv.WithKind(o.kind))
+	if err != nil {
+		return // a kind that no rule is about
+	}
+	if p, ok := braces(d.value, nil); ok && o.kind != "ConfigMap" && o.kind != "Secret" {
+		line, _ := d.place(p)
+		r.notRendered(d.file, line)
+		return
+	}
+	data, err := json.Marshal(d.value)
+	if err != nil {
+		r.at(o, nil, "wrong-type", err.Error(), "mend the object")
+		return
+	}
+	strict, err := kjson.UnmarshalStrict(data, typed, kjson.DisallowUnknownFields)
+	for _, s := range strict {
+		var field kjson.FieldError
+		if errors.As(s, &field) {
+			p := parsePath(field.FieldPath())
+			r.at(o, p, "unknown-field", fmt.Sprintf("%s %s has no field %s: the API server drops it or refuses the object", gv, o.kind, p), meant(reflect.TypeOf(typed), p))
+		}
+	}
+	if err != nil {
+		r.at(o, wrongField(err), "wrong-type", fmt.Sprintf("it cannot be read as %s %s: %v", gv, o.kind, strings.TrimPrefix(err.Error(), "json: ")), "give the field the type that it has in the API")
+		return
+	}
+	r.keep(o, typed)
+}
+
+func (r *run) keep(o object, typed any) {
+	add := func(pod *corev1.PodTemplateSpec, replicas *int32, at ...any) {
+		n := 1
+		if replicas != nil {
+			n = int(*replicas)
+		}
+		r.workloads = append(r.workloads, &workload{object: o, pod: &pod.Spec, podPath: append(at, "spec"), labels: pod.Labels, replicas: n, typed: typed})
+	}
+	none := new(int32)
+	switch t := typed.(type) {
+	case *appsv1.Deployment:
+		add(&t.Spec.Template, t.Spec.Replicas, "spec", "template")
+	case *appsv1.StatefulSet:
+		add(&t.Spec.Template, t.Spec.Replicas, "spec", "template")
+	case *appsv1.ReplicaSet:
+		add(&t.Spec.Template, t.Spec.Replicas, "spec", "template")
+	case *appsv1.DaemonSet:
+		add(&t.Spec.Template, none, "spec", "template")
+	case *batchv1.Job:
+		add(&t.Spec.Template, none, "spec", "template")
+	case *batchv1.CronJob:
+		add(&t.Spec.JobTemplate.Spec.Template, none, "spec", "jobTemplate", "spec", "template")
+	case *corev1.Pod:
+		add(&corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: t.Labels}, Spec: t.Spec}, none)
+	case *policyv1.PodDisruptionBudget:
+		r.budgets = append(r.budgets, budget{o, t})
+	case *corev1.Service:
+		r.services = append(r.services, service{o, t})
+	case *autoscalingv2.HorizontalPodAutoscaler:
+		r.scalers = append(r.scalers, scaler{o, t})
+	}
+}
+
+// sameNamespace takes an object that names no namespace to be where the others are.
+func sameNamespace(a, b object) bool {
+	return a.namespace == b.namespace || a.namespace == "" || b.namespace == ""
+}
+
+func missing(pairs ...string) string {
+	var names []string
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if pairs[i] == "" {
+			names = append(names, pairs[i+1])
+		}
+	}
+	return strings.Join(names, " and no ")
+}
+
+// braces finds a value that begins with a template's braces: quoted, they are
+// YAML.
+func braces(v any, p path) (path, bool) {
+	switch v := v.(type) {
+	case string:
+		return p, strings.HasPrefix(strings.TrimSpace(v), "{{")
+	case map[string]any:
+		for k, child := range v {
+			if k == "annotations" {
+				continue // others' templates may be kept there
+			}
+			if p, ok := braces(child, p.with(k)); ok {
+				return p, true
+			}
+		}
+	case []any:
+		for i, child := range v {
+			if p, ok := braces(child, p.with(i)); ok {
+				return p, true
+			}
+		}
+	}
+	return nil, false
+}
+
+// wrongField returns the field that a decoding error is about.
+func wrongField(err error) path {
+	var typeErr *json.UnmarshalTypeError
+	if errors.As(err, &typeErr) {
+		return parsePath(typeErr.Field)
+	}
+	// sigs.k8s.io/json has a copy of that type, which it does not export.
+	if _, after, ok := strings.Cut(err.Error(), "struct field "); ok {
+		name, _, _ := strings.Cut(after, " ")
+		if _, fields, ok := strings.Cut(name, "."); ok {
+			return parsePath(fields)
+		}
+	}
+	return nil
+}
+
+// meant says which field a misspelt one was probably meant to be.
+func meant(t reflect.Type, p path) string {
+	const none = "remove it, or look at where it belongs"
+	if len(p) == 0 {
+		return none
+	}
+	for _, step := range p[:len(p)-1] {
+		for t.Kind() == reflect.Pointer {
+			t = t.Elem()
+		}
+		switch _, isIndex := step.(int); {
+		case isIndex && t.Kind() == reflect.Slice, !isIndex && t.Kind() == reflect.Map:
+			t = t.Elem()
+		case !isIndex && t.Kind() == reflect.Struct:
+			f, ok := fields(t)[step.(string)] //nolint:errcheck // the case says that it is one
+			if !ok {
+				return none
+			}
+			t = f
+		default:
+			return none
+		}
+	}
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	name, ok := p[len(p)-1].(string)
+	if !ok || t.Kind() != reflect.Struct {
+		return none
+	}
+	best, least := "", 1+len(name)/3
+	for candidate := range fields(t) {
+		if n := distance(strings.ToLower(name), strings.ToLower(candidate)); n < least || n == least && candidate < best {
+			best, least = candidate, n
+		}
+	}
+	if best == "" {
+		return none
+	}
+	return fmt.Sprintf("write %s: that is probably what was meant", best)
+}
+
+// fields returns the JSON fields of a struct, those of embedded ones too.
+func fields(t reflect.Type) map[string]reflect.Type {
+	all := make(map[string]reflect.Type)
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		switch {
+		case name == "" && f.Anonymous && f.Type.Kind() == reflect.Struct:
+			for k, v := range fields(f.Type) {
+				all[k] = v
+			}
+		case name != "" && name != "-":
+			all[name] = f.Type
+		}
+	}
+	return all
+}
+
+// distance is Levenshtein's: the least number of letters to put in, take out or
+// replace.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		before := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := before
+			if a[i] != b[j] {
+				cost = 1 + min(before, row[j], row[j+1])
+			}
+			before, row[j+1] = row[j+1], cost
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,229 @@
+package vet
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"go.yaml.in/yaml/v3"
+)
+
+// MaxSize is the most that a file may have, in bytes.
+const MaxSize = 16 << 20
+
+// File is one manifest, or one Dockerfile, which is known by its name:
+// "Dockerfile", "Containerfile", or one that begins or ends with these words
+// as "Dockerfile.web" and "web.Dockerfile" do.
+type File struct {
+	// Name is what findings call it: a path, or "-" for standard input.
+	Name string
+	Data []byte
+}
+
+func (f File) isDockerfile() bool {
+	for part := range strings.SplitSeq(strings.ToLower(filepath.Base(f.Name)), ".") {
+		if part == "dockerfile" || part == "containerfile" {
+			return true
+		}
+	}
+	return false
+}
+
+// document is one of the objects of a file.
+type document struct {
+	file   string
+	source string // the chart's template that it was made from
+	line   int    // lines of the file before it
+	root   *yaml.Node
+	value  map[string]any
+}
+
+// place returns where a field of the document stands in the file.
+func (d *document) place(p path) (line, column int) {
+	line, column = find(d.root, p)
+	return d.line + line, column
+}
+
+// read takes a file apart. What cannot be read is a finding.
+func (r *run) read(f File) {
+	fault := func(rule string, line int, reason, fix string) {
+		r.add(rule, Finding{File: f.Name, Line: line, Column: 1, Reason: reason, Fix: fix})
+	}
+	switch {
+	case len(f.Data) > MaxSize:
+		fault("too-large", 1, fmt.Sprintf("the file has %d bytes, and more than %d are not read", len(f.Data), MaxSize), "give the manifests of the service alone")
+		return
+	case bytes.IndexByte(f.Data, 0) >= 0 || !utf8.Valid(f.Data):
+		fault("not-text", 1, "the file is not UTF-8 text: is it a packed chart, an image, or UTF-16?", "give the rendered manifest, as `helm template` or `kustomize build` write it")
+		return
+	case len(bytes.TrimSpace(f.Data)) == 0:
+		fault("empty", 1, "the file is empty", "look at the command that should have written it")
+		return
+	}
+	documents := 0
+	for _, part := range split(string(f.Data)) {
+		root, err := parse(part.text)
+		switch {
+		case err != nil && strings.Contains(part.text, "{{"):
+			line := part.line + 1 + strings.Count(part.text[:strings.Index(part.text, "{{")], "\n")
+			r.notRendered(f.Name, line)
+			documents++
+		case err != nil:
+			var p *placed
+			line := part.line + 1
+			if errors.As(err, &p) {
+				line = part.line + p.line
+			}
+			fault("not-yaml", line, fmt.Sprintf("not YAML: %v", err), "mend the file; the rest of it was looked at")
+			documents++
+		case root != nil:
+			documents++
+			d := &document{file: f.Name, source: sourceOf(part.text), line: part.line, root: root}
+			r.expand(d)
+		}
+	}
+	if documents == 0 {
+		fault("empty", 1, "the file has comments and no object", "look at the command that should have written it")
+	}
+}
+
+func (r *run) notRendered(file string, line int) {
+	r.add("not-rendered", Finding{File: file, Line: line, Column: 1,
+		Reason: "this is a template, with braces {{ }} that nothing has filled in",
+		Fix:    "render it first: helm template CHART | lifecyclectl vet -"})
+}
+
+// expand takes Lists apart and hands every object on.
+func (r *run) expand(d *document) {
+	var c converter
+	v, err := c.value(d.root, 0)
+	fault := func(rule string, err error, fix string) {
+		line, column := d.line+d.root.Line, d.root.Column
+		var p *placed
+		if errors.As(err, &p) {
+			line, column = d.line+p.line, p.column
+		}
+		r.add(rule, Finding{File: d.file, Source: d.source, Line: line, Column: column, Reason: err.Error(), Fix: fix})
+	}
+	for _, twice := range c.duplicates {
+		fault("duplicate-field", twice, "keep one of them; the API server refuses both, and others take the last")
+	}
+	switch {
+	case errors.Is(err, errBraces):
+		var p *placed
+		errors.As(err, &p)
+		r.notRendered(d.file, d.line+p.line)
+		return
+	case errors.Is(err, errBomb), errors.Is(err, errDeep):
+		fault("too-large", err, "write it without aliases that refer to each other")
+		return
+	case err != nil:
+		fault("not-yaml", fmt.Errorf("not YAML: %w", err), "mend the file; the rest of it was looked at")
+		return
+	}
+	m, ok := v.(map[string]any)
+	if !ok {
+		fault("not-an-object", errors.New("this is no Kubernetes object: it is not a mapping"), "an object has apiVersion, kind, metadata and spec")
+		return
+	}
+	d.value = m
+	kind, _ := m["kind"].(string)
+	items, isList := m["items"].([]any)
+	if !isList || !strings.HasSuffix(kind, "List") {
+		r.decode(d)
+		return
+	}
+	nodes := child(d.root, "items")
+	for i, item := range items {
+		m, ok := item.(map[string]any)
+		if !ok || nodes == nil || i >= len(nodes.Content) {
+			continue
+		}
+		n := nodes.Content[i]
+		for n.Kind == yaml.AliasNode {
+			n = n.Alias
+		}
+		r.decode(&document{file: d.file, source: d.source, line: d.line, root: n, value: m})
+	}
+}
+
+func child(n *yaml.Node, name string) *yaml.Node {
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		if n.Content[i].Value == name {
+			n = n.Content[i+1]
+			for n.Kind == yaml.AliasNode {
+				n = n.Alias
+			}
+			return n
+		}
+	}
+	return nil
+}
+
+// part is the text of one document, and how many lines stand before it.
+type part struct {
+	text string
+	line int
+}
+
+// split cuts at the lines that begin with "---", so that a fault in one
+// document does not hide those behind it. Such a line ends a document wherever
+// it stands, in a block of text as well.
+func split(text string) []part {
+	parts := []part{{}}
+	number := 0
+	for line := range strings.Lines(text) {
+		number++
+		bare := strings.TrimRight(line, " \t\r\n")
+		last := &parts[len(parts)-1]
+		if bare == "---" || strings.HasPrefix(line, "--- ") || strings.HasPrefix(line, "---\t") {
+			// The line itself stays: an object may begin behind the dashes.
+			parts = append(parts, part{line: number - 1})
+			last = &parts[len(parts)-1]
+		}
+		last.text += line
+	}
+	return parts
+}
+
+var lineOf = regexp.MustCompile(`line (\d+): `)
+
+// parse returns the document's one node, or nil for one with nothing in it.
+func parse(text string) (root *yaml.Node, err error) {
+	var doc yaml.Node
+	// What a parser does with hostile input is not known, so it may not panic here.
+	err = safe.Do("yaml", func() error { return yaml.Unmarshal([]byte(text), &doc) })
+	if err != nil {
+		reason := strings.TrimPrefix(err.Error(), "yaml: ")
+		if m := lineOf.FindStringSubmatch(reason); m != nil {
+			line, _ := strconv.Atoi(m[1])
+			return nil, &placed{line, 1, errors.New(strings.Replace(reason, m[0], "", 1))}
+		}
+		return nil, errors.New(reason)
+	}
+	if doc.Kind == 0 || len(doc.Content) == 0 || doc.Content[0].Tag == "!!null" {
+		return nil, nil
+	}
+	root = doc.Content[0]
+	return root, nil
+}
+
+// sourceOf returns the template that helm says a document was made from.
+func sourceOf(text string) string {
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if source, ok := strings.CutPrefix(line, "# Source: "); ok {
+			return source
+		}
+		if line != "" && line != "---" && !strings.HasPrefix(line, "#") {
+			break
+		}
+	}
+	return ""
+}

@@ -1,0 +1,105 @@
+package vet
+
+import (
+	"io"
+	"net/url"
+	"path/filepath"
+)
+
+// The parts of SARIF 2.1.0 (OASIS, 2020) that are written. Names are the
+// standard's.
+type (
+	sarifLog struct {
+		Schema  string     `json:"$schema"`
+		Version string     `json:"version"`
+		Runs    []sarifRun `json:"runs"`
+	}
+	sarifRun struct {
+		Tool       sarifTool     `json:"tool"`
+		ColumnKind string        `json:"columnKind"`
+		Results    []sarifResult `json:"results"`
+	}
+	sarifTool struct {
+		Driver sarifDriver `json:"driver"`
+	}
+	sarifDriver struct {
+		Name           string      `json:"name"`
+		InformationURI string      `json:"informationUri"`
+		Rules          []sarifRule `json:"rules"`
+	}
+	sarifRule struct {
+		ID                   string      `json:"id"`
+		ShortDescription     sarifText   `json:"shortDescription"`
+		FullDescription      sarifText   `json:"fullDescription"`
+		DefaultConfiguration sarifConfig `json:"defaultConfiguration"`
+	}
+	sarifConfig struct {
+		Level string `json:"level"`
+	}
+	sarifText struct {
+		Text string `json:"text"`
+	}
+	sarifResult struct {
+		RuleID    string          `json:"ruleId"`
+		RuleIndex int             `json:"ruleIndex"`
+		Level     string          `json:"level"`
+		Message   sarifText       `json:"message"`
+		Locations []sarifLocation `json:"locations"`
+	}
+	sarifLocation struct {
+		Physical sarifPhysical  `json:"physicalLocation"`
+		Logical  []sarifLogical `json:"logicalLocations,omitempty"`
+	}
+	sarifPhysical struct {
+		Artifact sarifArtifact `json:"artifactLocation"`
+		Region   sarifRegion   `json:"region"`
+	}
+	sarifArtifact struct {
+		URI string `json:"uri"`
+	}
+	sarifRegion struct {
+		StartLine   int `json:"startLine"`
+		StartColumn int `json:"startColumn"`
+	}
+	sarifLogical struct {
+		Name string `json:"fullyQualifiedName"`
+		Kind string `json:"kind"`
+	}
+)
+
+// levels are SARIF's words for the severities.
+var levels = [...]string{Info: "note", Warning: "warning", Error: "error"}
+
+// WriteSARIF writes the report as SARIF 2.1.0, which code hosts show beside the
+// lines of a change.
+func (r Report) WriteSARIF(w io.Writer) error {
+	out := sarifRun{
+		ColumnKind: "utf16CodeUnits",
+		Results:    []sarifResult{},
+		Tool: sarifTool{sarifDriver{
+			Name: "lifecyclectl vet", InformationURI: "https://github.com/pleme-io/lifecycle-go/blob/main/docs/vet.md",
+		}},
+	}
+	for _, rule := range rules {
+		out.Tool.Driver.Rules = append(out.Tool.Driver.Rules, sarifRule{rule.ID, sarifText{rule.Title + "."}, sarifText{rule.Why}, sarifConfig{levels[rule.Severity]}})
+	}
+	for _, f := range r.Findings {
+		location := sarifLocation{Physical: sarifPhysical{sarifArtifact{uri(f.File)}, sarifRegion{max(1, f.Line), max(1, f.Column)}}}
+		if where := f.where(); where != "" {
+			location.Logical = []sarifLogical{{where, "object"}}
+		}
+		out.Results = append(out.Results, sarifResult{
+			RuleID: f.Rule, RuleIndex: ruleIndex[f.Rule], Level: levels[f.Severity],
+			Message: sarifText{f.Reason + ". To fix it, " + f.Fix + "."}, Locations: []sarifLocation{location},
+		})
+	}
+	return encode(w, sarifLog{"https://json.schemastore.org/sarif-2.1.0.json", "2.1.0", []sarifRun{out}})
+}
+
+// uri writes a file's name as a reference that is relative where the name is.
+func uri(name string) string {
+	if name == "-" {
+		return "stdin"
+	}
+	return (&url.URL{Path: filepath.ToSlash(name)}).String()
+}
