@@ -35,6 +35,7 @@ type App struct {
 	phases   *fsm.Machine[Phase]
 	events   fsm.Dispatcher
 	reached  map[Phase]chan struct{} // each closed when its phase is entered
+	setups   []func(*App) error      // of options, for New
 	extra    map[string]http.Handler // what the health server serves beside the planes
 	pipe     chan os.Signal          // takes SIGPIPE while the App goes down, and is never read
 	stderr   io.Writer               // of dumps
@@ -120,6 +121,20 @@ func WithMetrics(h http.Handler) Option {
 	}
 }
 
+// WithSetup calls fn with the App as the last thing that [New] does, when nothing
+// is wrong with it: whoever reads the App's events or its [App.Status], such as
+// metrics and traces, begins there. An error of fn is that of New, and functions
+// given after it are not called. More than one may be given.
+func WithSetup(fn func(*App) error) Option {
+	return func(a *App) {
+		if fn == nil {
+			a.errs = append(a.errs, errors.New("WithSetup: the function is nil"))
+			return
+		}
+		a.setups = append(a.setups, fn)
+	}
+}
+
 // WithSignals takes the signals from ch in place of those of the process, which
 // is then not touched: SIGHUP reloads, any other is a request to stop. Run reads
 // ch, from its beginning to its end, so that what was sent to a buffered one
@@ -173,7 +188,13 @@ func New(cfg Config, opts ...Option) (*App, error) {
 	a.log, a.queue = asynclog.New(a.log)
 	a.hooks = NewShutdown(a.log)
 	a.hooks.now = a.nowDoing
+	a.hooks.events = &a.events
 	a.reg = NewRegistry(WithProbeTimeout(cfg.ProbeTimeout), WithProbeEvents(&a.events))
+	for _, setup := range a.setups {
+		if err := setup(a); err != nil {
+			return nil, err
+		}
+	}
 	return a, nil
 }
 

@@ -223,7 +223,9 @@ func (a *App) runDrainers(ctx context.Context) <-chan struct{} {
 	for _, d := range a.drainers {
 		began := time.Now()
 		wg.Go(func() {
+			life := step(KindDrainer, d.name, &a.events)
 			out := await(d.name, began, ctx.Done(), func() error { return d.fn(ctx) })
+			_ = life.To(out.Result, out.err)
 			if out.err != nil {
 				out.err = fmt.Errorf("drainer %s: %w", d.name, out.err)
 				a.log.Error("drainer failed", "drainer", d.name, "took", out.Took, "error", out.err)

@@ -87,7 +87,7 @@ type leader struct {
 	log     *slog.Logger
 	events  *eventStream
 
-	retry    time.Duration // between two attempts while campaigning
+	retry    time.Duration        // between two attempts while campaigning
 	giveBack func() time.Duration // what the release of the lease may take
 
 	cancel context.CancelCauseFunc // set by Start, which Stop comes after

@@ -46,8 +46,34 @@ var phases = fsm.Table[Phase]{
 // inOrder lists the phases as they follow each other.
 var inOrder = []Phase{PhaseCreated, PhaseStarting, PhaseRunning, PhaseDraining, PhaseStopping, PhaseStopped, PhaseFailed, PhaseKilled}
 
-// KindApp is the Kind of the events that an App's changes of phase make.
-const KindApp = "app"
+// The Kinds of the events that an App itself makes.
+const (
+	KindApp     = "app"     // its changes of phase
+	KindDrainer = "drainer" // what OnDrain registered
+	KindHook    = "hook"    // what OnShutdown registered
+	KindReload  = "reload"  // what OnReload registered; each run is a life of its own
+)
+
+// resultPending is before everything.
+const resultPending Result = "pending"
+
+// steps is the table of drainers, hooks and reloads.
+var steps = fsm.Table[Result]{
+	resultPending:   {ResultRunning, ResultSkipped},
+	ResultRunning:   {ResultOK, ResultFailed, ResultPanicked, ResultAbandoned},
+	ResultOK:        {},
+	ResultFailed:    {},
+	ResultPanicked:  {},
+	ResultAbandoned: {},
+	ResultSkipped:   {},
+}
+
+// step is one of them beginning. Its end is to be told to it; events may be nil.
+func step(kind, name string, events *fsm.Dispatcher) *fsm.Machine[Result] {
+	m := fsm.MustNew(kind, name, steps, resultPending, events)
+	_ = m.To(ResultRunning, nil) // allowed
+	return m
+}
 
 // Phase returns the phase that the App is in.
 func (a *App) Phase() Phase { return a.phases.State() }
@@ -79,8 +105,10 @@ func (a *App) EnteredAt(p Phase) time.Time {
 }
 
 // Events returns the stream of everything that changes in the App: its phases
-// (Kind [KindApp]), its units (Kind worker.KindWorker) and its probes (Kind
-// "probe"), each life in order.
+// (Kind [KindApp]), its units (Kind worker.KindWorker), its probes (Kind
+// "probe"), and its drainers, shutdown hooks and reloads ([KindDrainer],
+// [KindHook], [KindReload]: from "pending" to "running" and the [Result]), each
+// life in order.
 func (a *App) Events() *fsm.Dispatcher { return &a.events }
 
 // enter changes the phase, notes when, and lets go of who waits for it.

@@ -56,7 +56,9 @@ func (a *App) Reload(ctx context.Context) error {
 			break
 		}
 		began := time.Now()
+		life := step(KindReload, r.name, &a.events)
 		out := await(r.name, began, a.reloadCtx.Done(), func() error { return r.fn(a.reloadCtx) })
+		_ = life.To(out.Result, out.err)
 		if out.err != nil {
 			a.log.Error("reload failed, the old state stays", "reload", r.name, "took", out.Took, "error", out.err)
 			errs = append(errs, fmt.Errorf("reload %s: %w", r.name, out.err))

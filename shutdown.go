@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/internal/safe"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
@@ -27,6 +28,7 @@ type Shutdown struct {
 	minSlice time.Duration
 	fixed    bool // minSlice was given, not derived
 	now      func(string)
+	events   *eventStream // of the App; nil without one
 
 	mu      sync.Mutex // guards what follows
 	hooks   []hook
@@ -138,6 +140,7 @@ func (s *Shutdown) call(ctx context.Context, h hook, deadline time.Time) Outcome
 	began := time.Now()
 	if !began.Before(deadline) {
 		s.log.Error("shutdown hook skipped: no time was left", "hook", h.name)
+		_ = fsm.MustNew(KindHook, h.name, steps, resultPending, s.events).To(ResultSkipped, ErrHookSkipped) // allowed
 		return Outcome{Name: h.name, Result: ResultSkipped, err: ErrHookSkipped}
 	}
 	if s.now != nil {
@@ -149,7 +152,9 @@ func (s *Shutdown) call(ctx context.Context, h hook, deadline time.Time) Outcome
 	if s.minSlice > 0 {
 		late = min(late, s.minSlice/4) // the hook behind it pays for this
 	}
+	life := step(KindHook, h.name, s.events)
 	out := awaitFor(h.name, began, ctx.Done(), late, func() error { return h.fn(ctx) })
+	_ = life.To(out.Result, out.err)
 	if out.err != nil {
 		s.log.Error("shutdown hook failed", "hook", h.name, "took", out.Took, "error", out.err)
 	} else {

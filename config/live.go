@@ -111,7 +111,7 @@ func (l *Live[T]) Reload(context.Context) error {
 
 // apply asks everybody who may refuse, and then changes everything.
 func (l *Live[T]) apply(old, next T, changes []change) error {
-	log := l.loader.log
+	log := l.loader.log()
 	if len(changes) == 0 {
 		log.Debug("config: read again, and nothing has changed", "file", l.loader.file)
 		return nil

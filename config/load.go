@@ -20,7 +20,7 @@ type options struct {
 	prefix   string // of environment variables, with its underscore
 	environ  []string
 	args     []string
-	log      *slog.Logger
+	given    *slog.Logger // nil for the default of the moment
 	out      io.Writer
 	section  string
 	poll     time.Duration
@@ -46,13 +46,15 @@ func WithEnviron(environ []string) Option { return func(o *options) { o.environ 
 // needs it, because its os.Args are those of go test.
 func WithArgs(args []string) Option { return func(o *options) { o.args = args } }
 
-// WithLogger sets the logger. Defaults to slog.Default().
-func WithLogger(log *slog.Logger) Option {
-	return func(o *options) {
-		if log != nil {
-			o.log = log
-		}
+// WithLogger sets the logger. Defaults to what slog.Default() is when there is
+// something to log, since its format may be in the configuration.
+func WithLogger(log *slog.Logger) Option { return func(o *options) { o.given = log } }
+
+func (o *options) log() *slog.Logger {
+	if o.given != nil {
+		return o.given
 	}
+	return slog.Default()
 }
 
 // WithOutput sets where -h writes what flags there are. Defaults to os.Stderr.
@@ -73,7 +75,6 @@ func newOptions(path string, opts []Option) options {
 		path:    path,
 		prefix:  envName(strings.TrimSuffix(name, filepath.Ext(name))) + "_",
 		environ: os.Environ(),
-		log:     slog.Default(),
 		out:     os.Stderr,
 		poll:    DefaultPoll,
 	}

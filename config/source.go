@@ -149,7 +149,7 @@ func (l *loader) read(v reflect.Value) error {
 	l.settings = settings
 	for _, s := range settings {
 		if len(s.Lost) > 0 {
-			l.log.Debug("config: two sources disagree", "key", s.Key, "value", s.Value, "from", s.Source, "over", strings.Join(s.Lost, ", "))
+			l.log().Debug("config: two sources disagree", "key", s.Key, "value", s.Value, "from", s.Source, "over", strings.Join(s.Lost, ", "))
 		}
 	}
 	return nil
@@ -210,7 +210,7 @@ func (l *loader) readFile() (*source, *Fault) {
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			if l.optional && l.asked == "" {
-				l.log.Debug("config: there is no file, and none is needed", "file", l.file)
+				l.log().Debug("config: there is no file, and none is needed", "file", l.file)
 				return nil, nil
 			}
 			hint := "there is no such file; -config or " + l.prefix + "CONFIG name another"
@@ -267,13 +267,13 @@ func (l *loader) readEnv() (source, []error) {
 			meant := nearest(name, names)
 			switch {
 			case serviceLink.MatchString("_" + name):
-				l.log.Debug("config: a variable of a Kubernetes service is no key", "variable", name)
+				l.log().Debug("config: a variable of a Kubernetes service is no key", "variable", name)
 			case meant != "":
 				faults = append(faults, &Fault{Source: "environment " + name, Problem: "there is no such key: did you mean " + meant + "?"})
 			case strings.HasPrefix(name, l.prefix+"LIFECYCLE_"):
 				faults = append(faults, &Fault{Source: "environment " + name, Problem: "there is no such key below lifecycle"})
 			default:
-				l.log.Warn("config: a variable with this service's prefix is no key, and is ignored", "variable", name)
+				l.log().Warn("config: a variable with this service's prefix is no key, and is ignored", "variable", name)
 			}
 			return "", nil
 		},

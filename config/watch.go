@@ -42,7 +42,7 @@ func WithPoll(every time.Duration) Option {
 // once.
 func (l *Live[T]) Watch(ctx context.Context, reload func(context.Context) error) error {
 	l.mu.Lock()
-	name, log := l.loader.file, l.loader.log
+	name := l.loader.file
 	l.mu.Unlock()
 	if name == "" {
 		return nil
@@ -61,7 +61,7 @@ func (l *Live[T]) Watch(ctx context.Context, reload func(context.Context) error)
 		now := lookInto(name)
 		missing := errors.Is(now.err, fs.ErrNotExist)
 		if missing && !gone && l.lastRead().err == nil {
-			log.Warn("config: the file is gone, what was read last stays", "file", name)
+			l.loader.log().Warn("config: the file is gone, what was read last stays", "file", name)
 		}
 		gone = missing
 		switch {

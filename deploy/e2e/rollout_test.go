@@ -24,7 +24,7 @@ var (
 func (c *cluster) serviceOf(name string, replicas int) deployment {
 	return deployment{
 		name: name, image: c.service, replicas: replicas,
-		env: map[string]string{"SERVICE_TERMINATION_GRACE": "30s", "SERVICE_ALLOW_FAULTS": "true"},
+		env: map[string]string{"SERVICE_LIFECYCLE_TERMINATION_GRACE": "30s", "SERVICE_ALLOW_FAULTS": "true"},
 	}
 }
 

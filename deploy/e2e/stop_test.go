@@ -144,9 +144,9 @@ func TestPreStop(t *testing.T) {
 	}{
 		"endpoint": {
 			object{"httpGet": object{"port": "health", "path": "/admin/prestop", "httpHeaders": []object{{"name": "Authorization", "value": "Bearer " + token}}}},
-			"SERVICE_ADMIN_TOKEN=" + token, "the preStop hook was called", 0,
+			"SERVICE_LIFECYCLE_ADMIN_TOKEN=" + token, "the preStop hook was called", 0,
 		},
-		"sleep": {object{"sleep": object{"seconds": 3}}, "SERVICE_PRE_STOP=3s", "received signal: terminated", 3 * time.Second},
+		"sleep": {object{"sleep": object{"seconds": 3}}, "SERVICE_LIFECYCLE_PRE_STOP=3s", "received signal: terminated", 3 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := c.serviceOf("prestop-"+name, 2)

@@ -23,7 +23,7 @@ const patience = time.Minute
 
 // asChild makes the test binary be the service, so that what is tested is the
 // real main in a process of its own, with the race detector in it.
-const asChild = "SERVICE_TEST_IS_THE_SERVICE"
+const asChild = "TEST_IS_THE_SERVICE"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asChild) != "" {
@@ -47,9 +47,9 @@ type child struct {
 func start(t *testing.T, env []string, args ...string) *child {
 	t.Helper()
 	c := &child{exited: make(chan struct{}), changed: make(chan struct{})}
-	c.cmd = exec.Command(os.Args[0], append([]string{"-log=json", "-addr=127.0.0.1:0", "-health-addr=127.0.0.1:0"}, args...)...)
+	c.cmd = exec.Command(os.Args[0], append([]string{"-log=json", "-addr=127.0.0.1:0", "-lifecycle.health-addr=127.0.0.1:0"}, args...)...)
 	for _, kv := range os.Environ() {
-		if !strings.HasPrefix(kv, envPrefix) {
+		if !strings.HasPrefix(kv, "SERVICE_") {
 			c.cmd.Env = append(c.cmd.Env, kv)
 		}
 	}

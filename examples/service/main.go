@@ -9,8 +9,9 @@
 //	curl localhost:8081/readyz
 //
 // At a terminal nobody waits for a load balancer, so Ctrl-C skips the drain
-// window; with -drain-wait=always it takes its five seconds as in a cluster.
-// -h lists the flags.
+// window; with -lifecycle.drain-wait=always it takes its five seconds as in a
+// cluster. -h lists what it can be told, by flags, in the environment and in a
+// file service.yaml; a change of that file is taken over while it runs.
 package main
 
 import (
@@ -18,26 +19,30 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"os"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/pleme-io/lifecycle-go/config"
+	"github.com/pleme-io/lifecycle-go/metrics"
 )
 
 func main() { os.Exit(lifecycle.ExitCode(run())) }
 
 func run() error {
-	cfg, err := parseConfig(os.Args[1:], os.LookupEnv, os.Stderr)
+	live, err := config.Open[Config]("service.yaml", config.Optional()) // defaults < file < environment < flags
 	if errors.Is(err, flag.ErrHelp) {
 		return nil
 	}
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "service:", err)
+		fmt.Fprintln(os.Stderr, err)
 		return err
 	}
+	cfg := live.Get()
 	log := newLogger(cfg.Log, os.Stderr)
+	slog.SetDefault(log)
 	db, err := openStore(cfg.DB)
 	if err != nil {
 		log.Error("cannot start", "error", err)
@@ -45,14 +50,13 @@ func run() error {
 	}
 	svc := newService(log, db)
 
-	app, err := lifecycle.New(cfg.Lifecycle,
-		lifecycle.WithLogger(log),
-		lifecycle.WithMetrics(promhttp.HandlerFor(svc.metrics, promhttp.HandlerOpts{})))
+	app, err := lifecycle.New(cfg.Lifecycle, metrics.With(svc.metrics))
 	if err != nil {
 		log.Error("cannot start", "error", err)
 		return errors.Join(err, db.Close())
 	}
-	app.Serve("http", newServer(cfg.Addr, svc.routes(cfg.AllowFaults))).
+	live.Attach(app).
+		Serve("http", newServer(cfg.Addr, svc.routes(cfg.AllowFaults))).
 		Supervise("poller", svc.poll(cfg.Poll), lifecycle.DefaultBackoff()).
 		Probe("db", lifecycle.ProbeFunc(db.Ping), lifecycle.WithCache(time.Second)).
 		OnDrain("streams", svc.hub).

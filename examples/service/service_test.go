@@ -23,7 +23,7 @@ import (
 )
 
 // quick is a budget that a test can wait for.
-var quick = []string{"-drain-interval=2s", "-go-away-after=300ms", "-accept-quiet=200ms", "-linger=1s", "-shutdown-grace=20s"}
+var quick = []string{"-lifecycle.drain-interval=2s", "-lifecycle.go-away-after=300ms", "-lifecycle.accept-quiet=200ms", "-lifecycle.linger=1s", "-lifecycle.shutdown-grace=20s"}
 
 // client returns a client with connections of its own.
 func client(t *testing.T, protocols func(*http.Protocols)) *http.Client {
@@ -148,7 +148,7 @@ func TestSIGTERMFailsNobody(t *testing.T) {
 
 // A request that is in flight at the signal is finished, not cut.
 func TestRequestInFlightIsFinished(t *testing.T) {
-	c := start(t, nil, append(quick, "-drain-interval=500ms", "-go-away-after=100ms")...)
+	c := start(t, nil, append(quick, "-lifecycle.drain-interval=500ms", "-lifecycle.go-away-after=100ms")...)
 	url, health := c.addresses(t)
 	answered := make(chan error, 1)
 	go func() {
@@ -187,8 +187,8 @@ func TestFaultsHaveTheirOutcome(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.how, func(t *testing.T) {
-			c := start(t, nil, "-allow-faults", "-drain-interval=200ms", "-go-away-after=0", "-accept-quiet=0", "-linger=0",
-				"-shutdown-grace=4s", "-unit-slice=1s", "-hook-slice=1s")
+			c := start(t, nil, "-allow-faults", "-lifecycle.drain-interval=200ms", "-lifecycle.go-away-after=0", "-lifecycle.accept-quiet=0", "-lifecycle.linger=0",
+				"-lifecycle.shutdown-grace=4s", "-lifecycle.unit-slice=1s", "-lifecycle.hook-slice=1s")
 			url, _ := c.addresses(t)
 			mustCall(t, client(t, http1), "POST", url+"/fail?how="+tt.how, 202)
 			if tt.signal {
@@ -231,9 +231,9 @@ func TestBadStartsSayWhy(t *testing.T) {
 		env  string
 		want string
 	}{
-		"flag":        {args: []string{"-drain=5s"}, want: "flag provided but not defined: -drain; -h lists the flags"},
-		"environment": {env: "SERVICE_DRAIN_INTERVAL=5", want: `environment SERVICE_DRAIN_INTERVAL=\"5\": want a duration`},
-		"budget":      {args: []string{"-termination-grace=10s"}, want: "the kubelet would kill the process before it is done"},
+		"flag":        {args: []string{"-drain=5s"}, want: "flag -drain: there is no such flag"},
+		"environment": {env: "SERVICE_LIFECYCLE_DRAIN_INTERVAL=5", want: `environment SERVICE_LIFECYCLE_DRAIN_INTERVAL: lifecycle.drain_interval is "5": want a duration with its unit`},
+		"budget":      {args: []string{"-lifecycle.termination-grace=10s"}, want: "the kubelet would kill the process before it is done"},
 		"address":     {args: []string{"-addr=" + strings.TrimPrefix(url, "http://")}, want: "address already in use"},
 		"database":    {args: []string{"-db=" + filepath.Join(t.TempDir(), "no", "such", "folder.db")}, want: "open database"},
 	} {
@@ -408,4 +408,37 @@ func rowsOf(t *testing.T, file string) (ids []int64) {
 		t.Fatal(err)
 	}
 	return ids
+}
+
+// A new service.yaml reaches the running process, and its metrics show it.
+func TestChangedFileIsTakenOver(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "service.yaml")
+	write := func(content string) {
+		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("lifecycle:\n  drain_interval: 1s\n")
+	c := start(t, []string{"SERVICE_CONFIG=" + file})
+	_, health := c.addresses(t)
+	h := client(t, http1)
+	page := mustCall(t, h, "GET", health+"/metrics", 200)
+	for _, want := range []string{"\nlifecycle_phase{phase=\"running\"} 1\n", "\nlifecycle_drain_interval_seconds 1\n", "\nlifecycle_unit_status{status=\"Running\",unit=\"poller\"} 1\n"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("/metrics lacks %q", want)
+		}
+	}
+	write("lifecycle:\n  drain_interval: 1s\n  drain_min: 9s\n")
+	if failed := c.await(t, "reload failed, the old state stays"); !strings.Contains(fmt.Sprint(failed["error"]), "lifecycle.drain_min (9s) is longer than the window, lifecycle.drain_interval (1s)") {
+		t.Errorf("the log says %v", failed)
+	}
+	write("lifecycle:\n  drain_interval: 1500ms\n")
+	c.await(t, "config: changed")
+	if page := mustCall(t, h, "GET", health+"/metrics", 200); !strings.Contains(page, "\nlifecycle_drain_interval_seconds 1.5\n") {
+		t.Error("/metrics shows the old drain interval")
+	}
+	c.signal(t, syscall.SIGTERM)
+	if code := c.exit(t); code != 0 {
+		t.Errorf("exit status %d, want 0", code)
+	}
 }

@@ -2,9 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
-	"flag"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -13,89 +10,35 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/config"
 )
 
-func environment(kv ...string) func(string) (string, bool) {
-	return func(name string) (string, bool) {
-		for _, v := range kv {
-			if value, ok := strings.CutPrefix(v, name+"="); ok {
-				return value, true
-			}
-		}
-		return "", false
-	}
+func loadConfig(args, environ []string) (Config, error) {
+	return config.Load[Config]("service.yaml", config.Optional(), config.WithArgs(args), config.WithEnviron(environ))
 }
 
-func TestFlagsBeatTheEnvironmentBeatsTheDefaults(t *testing.T) {
-	c, err := parseConfig([]string{"-drain-interval=7s", "-linger=0"},
-		environment("SERVICE_DRAIN_INTERVAL=6s", "SERVICE_SHUTDOWN_GRACE=9s", "SERVICE_ADDR=:1", "SERVICE_ALLOW_FAULTS=true", "OTHER=x"), io.Discard)
+func TestConfigurationHasItsDefaults(t *testing.T) {
+	c, err := loadConfig([]string{"-lifecycle.linger=3s"}, []string{"SERVICE_ALLOW_FAULTS=true"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Lifecycle.DrainInterval != 7*time.Second {
-		t.Errorf("the flag does not win: %v", c.Lifecycle.DrainInterval)
-	}
-	if c.Lifecycle.ShutdownGrace != 9*time.Second || c.Addr != ":1" || !c.AllowFaults {
-		t.Errorf("the environment does not win: %+v", c)
-	}
-	if c.Poll != 500*time.Millisecond || c.Lifecycle.HealthAddr != ":8081" || c.Lifecycle.AcceptQuiet != 0 {
-		t.Errorf("the defaults are gone: %+v", c)
-	}
-	if c.Lifecycle.Linger != lifecycle.Off {
-		t.Errorf("-linger=0 is %v, want Off", c.Lifecycle.Linger)
+	want := Config{}.WithDefaults()
+	want.AllowFaults, want.Lifecycle.Linger = true, 3*time.Second
+	if c != want {
+		t.Errorf("got %+v, want %+v", c, want)
 	}
 }
 
 func TestBadConfigurationIsNamed(t *testing.T) {
-	for want, tt := range map[string]struct {
-		args []string
-		env  []string
-	}{
-		"-drain-interval: want a duration such as 5s":     {args: []string{"-drain-interval=5"}},
-		"-linger: want 0 or more":                         {args: []string{"-linger=-1s"}},
-		"environment SERVICE_POLL=\"often\"":              {env: []string{"SERVICE_POLL=often"}},
-		"environment SERVICE_LINGER=\"x\"":                {env: []string{"SERVICE_POLL=often", "SERVICE_LINGER=x"}},
-		"-poll is 0s, want more than 0":                   {args: []string{"-poll=0s"}},
-		"-log is \"xml\", want text, json or auto":        {args: []string{"-log=xml"}},
-		"unexpected argument \"now\"":                     {args: []string{"now"}},
-		"flag provided but not defined: -port; -h lists ": {args: []string{"-port=1"}},
+	for want, tt := range map[string]struct{ args, env []string }{
+		"poll is 0s, want more than 0":                                        {args: []string{"-poll=0s"}},
+		"log is \"xml\", want text, json or auto":                             {env: []string{"SERVICE_LOG=xml"}},
+		"flag -drain-wait: there is no such flag: did you mean -lifecycle.dr": {args: []string{"-drain-wait=never"}},
 	} {
-		_, err := parseConfig(tt.args, environment(tt.env...), io.Discard)
-		if err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := loadConfig(tt.args, tt.env); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error is %v, want one that says %q", err, want)
 		}
 	}
-}
-
-func TestHelpListsFlagsAndTheirVariables(t *testing.T) {
-	var out strings.Builder
-	if _, err := parseConfig([]string{"-h"}, environment(), &out); !errors.Is(err, flag.ErrHelp) {
-		t.Fatalf("error is %v, want flag.ErrHelp", err)
-	}
-	for _, want := range []string{"-drain-interval", "SERVICE_DRAIN_INTERVAL", "-allow-faults"} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("the usage does not mention %s:\n%s", want, out.String())
-		}
-	}
-}
-
-func FuzzDuration(f *testing.F) {
-	for _, s := range []string{"5s", "0", "0s", "-1s", "", "1h1m1.5s", "9999999h", "5", "-0s", "1e3s"} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		d := time.Duration(42)
-		if err := setDuration(&d, s); err != nil {
-			if d != 42 {
-				t.Errorf("%q is refused and sets %v", s, d)
-			}
-			return
-		}
-		if d != lifecycle.Off && d <= 0 {
-			t.Errorf("%q is taken and is %v", s, d)
-		}
-	})
 }
 
 func TestDrainWaitsForTheLastMember(t *testing.T) {

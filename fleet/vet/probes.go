@@ -67,7 +67,7 @@ func (c container) probes() {
 	if stop := drain + c.cfg.ShutdownGrace; live != nil && !ours && noticed(live) < stop {
 		c.fault("liveness-kills-drain", fmt.Sprintf("the livenessProbe fails after periodSeconds %d × failureThreshold %d = %v, and a stop may take drain_interval %v + shutdown_grace %v = %v; it does not ask /livez, which passes until the end",
 			seconds(period(live)), failures(live), noticed(live), drain, c.cfg.ShutdownGrace, stop),
-			fmt.Sprintf("ask /livez on port %d, or set failureThreshold to %d", c.health, seconds(stop+period(live)-1)/seconds(period(live))), "livenessProbe")
+			fmt.Sprintf("ask /livez on port %d, or set failureThreshold to %d", c.health, (seconds(stop)+seconds(period(live))-1)/seconds(period(live))), "livenessProbe")
 	}
 }
 
@@ -92,6 +92,8 @@ func (c container) probe(name string, p *corev1.Probe) (ours bool) {
 	}
 	port, known := resolve(get.Port, c.c)
 	switch {
+	case c.health == 0:
+		return false // the port is chosen when the process starts
 	case !known:
 		c.fault("probe-port", fmt.Sprintf("port %q is no port of the container %s", get.Port.StrVal, c.c.Name),
 			fmt.Sprintf("add {name: %s, containerPort: %d} to the container's ports", get.Port.StrVal, c.health), name, "httpGet", "port")

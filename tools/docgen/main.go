@@ -22,6 +22,7 @@ var documents = []document{
 	{"states.md", states},
 	{"config.md", configPage},
 	{"config.schema.json", configSchema},
+	{"metrics.md", metricsPage},
 }
 
 func main() {

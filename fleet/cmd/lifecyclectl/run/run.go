@@ -50,7 +50,7 @@ when there is no such program, 126 when it cannot be executed, 2 for wrong use,
 // the exit status of the whole. The program inherits stdin (unless that is a
 // terminal, which only a foreground process can read), stdout and stderr. What
 // goes wrong before the program starts, and the log, goes to stderr.
-func Run(ctx context.Context, args []string, stdin, stdout, stderr *os.File) int {
+func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	flags, command := split(args)
 	cfg, err := config.Load[Config]("", config.WithArgs(flags), config.WithEnvPrefix("LIFECYCLECTL_RUN"), config.WithOutput(stderr))
 	switch {
@@ -98,7 +98,7 @@ type program struct {
 	cfg            Config
 	path           string
 	argv           []string
-	stdin          *os.File
+	stdin          io.Reader
 	stdout, stderr io.Writer
 
 	started chan *worker.Process // the newest instance, for watch
@@ -148,7 +148,7 @@ func (p *program) instance(name string) (worker.Worker, error) {
 	cmd := exec.Command(p.path, p.argv[1:]...) //nolint:gosec // it is what the operator asked for
 	cmd.Args[0] = p.argv[0]
 	cmd.Stdout, cmd.Stderr = p.stdout, p.stderr
-	if p.stdin != nil && !isTerminal(p.stdin) {
+	if f, ok := p.stdin.(*os.File); !ok || !isTerminal(f) {
 		cmd.Stdin = p.stdin
 	}
 	stop, err := parseSignal(p.cfg.StopSignal)

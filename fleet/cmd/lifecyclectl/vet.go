@@ -1,0 +1,168 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/config"
+	"github.com/pleme-io/lifecycle-go/fleet/vet"
+	"github.com/spf13/cobra"
+)
+
+// writers are the values of -o.
+var writers = map[string]func(vet.Report, io.Writer) error{
+	"text": vet.Report.WriteText, "json": vet.Report.WriteJSON, "sarif": vet.Report.WriteSARIF,
+}
+
+func vetCommand() *cobra.Command {
+	var (
+		checker                   vet.Checker
+		configFile, output, worst string
+		list                      bool
+	)
+	cmd := &cobra.Command{
+		Use:   "vet MANIFEST... [--config FILE]",
+		Short: "Say where manifests and a service's configuration contradict each other",
+		Long: `Say where manifests and a service's configuration contradict each other: grace
+and drain, probes and planes, budgets and replicas. Every finding has the reason
+and the number to change.
+
+MANIFEST is a file with YAML of any number of documents, JSON, a List, a rendered
+chart, or a Dockerfile; "-" is standard input. Nothing asks a cluster.
+
+FILE is what the service is configured with: the section lifecycle of it is read.
+Without --config the defaults of the library are taken. What reaches the process
+by environment or flag is not seen.
+
+Exit status: 0 when there is no finding of --fail-on or worse, 1 when there is,
+2 when a file cannot be read or the command line is wrong.`,
+		Example: `  lifecyclectl vet deployment.yaml pdb.yaml --config service.yaml
+  kustomize build overlays/production | lifecyclectl vet - --config service.yaml
+  helm template web chart | lifecyclectl vet - -o sarif > vet.sarif`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if list {
+				return listRules(cmd.OutOrStdout())
+			}
+			write, ok := writers[output]
+			if !ok {
+				return fmt.Errorf("-o is %q, want text, json or sarif", output)
+			}
+			threshold, err := vet.ParseSeverity(worst)
+			if err != nil {
+				return fmt.Errorf("--fail-on: %w", err)
+			}
+			if len(args) == 0 {
+				return errors.New("which manifest? give files, or - for standard input")
+			}
+			if configFile != "" {
+				if checker.Config, err = loadConfig(configFile); err != nil {
+					return err
+				}
+			}
+			if err := checker.Validate(); err != nil {
+				return err
+			}
+			files, err := readFiles(cmd.Context(), args, cmd.InOrStdin())
+			if err != nil {
+				return err
+			}
+			report := checker.Check(files...)
+			if err := write(report, cmd.OutOrStdout()); err != nil {
+				return fmt.Errorf("write the report: %w", err)
+			}
+			if report.AtLeast(threshold) > 0 {
+				return exitStatus(exitFindings)
+			}
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&configFile, "config", "", "the service's configuration `file`: YAML, JSON or TOML")
+	f.StringVarP(&output, "output", "o", "text", "`format` of the report: text, json or sarif")
+	f.StringVar(&worst, "fail-on", "warning", "the least `severity` that gives exit status 1: info, warning or error")
+	f.StringVar(&checker.Container, "container", "", "the `name` of the service's container, where the pods have several")
+	f.StringSliceVar(&checker.Only, "only", nil, "look at these `workloads` alone, as Deployment/web or web")
+	f.StringSliceVar(&checker.Ignore, "ignore", nil, "`rules` that say nothing")
+	f.BoolVar(&checker.HasShell, "has-shell", false, "the image has a shell and the usual programs")
+	f.BoolVar(&list, "rules", false, "list the rules")
+	complete := func(words ...string) cobra.CompletionFunc {
+		return func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			return words, cobra.ShellCompDirectiveNoFileComp
+		}
+	}
+	var ids []string
+	for _, r := range vet.Rules() {
+		ids = append(ids, r.ID)
+	}
+	for name, words := range map[string][]string{"output": {"text", "json", "sarif"}, "fail-on": {"info", "warning", "error"}, "ignore": ids} {
+		_ = cmd.RegisterFlagCompletionFunc(name, complete(words...)) // the flags are those above
+	}
+	return cmd
+}
+
+// loadConfig reads the section lifecycle of a service's file, and nothing else:
+// the environment and the flags of this process are not the service's.
+func loadConfig(path string) (lifecycle.Config, error) {
+	cfg, err := config.Load[lifecycle.Config](path, config.Section("lifecycle"),
+		config.WithEnviron(nil), config.WithArgs(nil), config.WithLogger(slog.New(slog.DiscardHandler)))
+	if err != nil {
+		return cfg, fmt.Errorf("--config: %w", err)
+	}
+	return cfg, nil
+}
+
+// readFiles reads what the arguments name. A file that is larger than vet reads
+// is cut behind that, for vet to say so.
+func readFiles(ctx context.Context, names []string, stdin io.Reader) ([]vet.File, error) {
+	var files []vet.File
+	for i, name := range names {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		if name == "-" && slices.Contains(names[:i], "-") {
+			return nil, errors.New("- is given twice: standard input can be read once")
+		}
+		data, err := readFile(name, stdin)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, vet.File{Name: name, Data: data})
+	}
+	return files, nil
+}
+
+func readFile(name string, stdin io.Reader) ([]byte, error) {
+	from := stdin
+	if name != "-" {
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, err // it names the operation and the file
+		}
+		defer f.Close()
+		if info, err := f.Stat(); err == nil && info.IsDir() {
+			return nil, fmt.Errorf("%s is a folder: give files, as %s/*.yaml, or render it first", name, strings.TrimSuffix(name, "/"))
+		}
+		from = f
+	}
+	data, err := io.ReadAll(io.LimitReader(from, vet.MaxSize+1))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", name, err)
+	}
+	return data, nil
+}
+
+func listRules(w io.Writer) error {
+	for _, r := range vet.Rules() {
+		if _, err := fmt.Fprintf(w, "%-24s %-8s %s\n", r.ID, r.Severity, r.Title); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,213 @@
+package metrics
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/fsm"
+	"github.com/pleme-io/lifecycle-go/worker"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// maxUnread is how many events are kept from one scrape to the next.
+const maxUnread = 4096
+
+// maxKinds bounds the series of lifecycle_transitions_total, should somebody put
+// events of their own invention into the stream.
+const maxKinds = 256
+
+// collector makes the metrics of one App.
+type collector struct {
+	app    *lifecycle.App
+	events *fsm.Subscription
+
+	mu       sync.Mutex // guards what follows, and that one scrape reads at a time
+	counted  map[transition]float64
+	lost     float64
+	restarts map[string]*restarts
+}
+
+type transition struct{ kind, state string }
+
+// restarts makes a counter of a number that falls when a child is removed.
+type restarts struct{ last, total int }
+
+func newCollector(a *lifecycle.App) *collector {
+	return &collector{app: a, events: a.Events().Subscribe(maxUnread), counted: map[transition]float64{}, restarts: map[string]*restarts{}}
+}
+
+// Describe implements prometheus.Collector.
+func (c *collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, m := range all {
+		ch <- m.desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *collector) Collect(ch chan<- prometheus.Metric) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := scrape{ch: ch, at: time.Now()}
+	status, cfg := c.app.Status(), c.app.Config()
+	c.readEvents()
+
+	s.add(appInfo, 1, status.Report.Name)
+	s.phases(status.Report)
+	for t, n := range c.counted {
+		s.add(transitions, n, t.kind, t.state)
+	}
+	s.add(eventsLost, c.lost)
+	s.budget(cfg)
+	for _, u := range status.Units {
+		c.unit(s, u)
+	}
+	s.probes(status.Probes)
+	s.servers(status.Servers)
+	s.outcomes(status.Report)
+}
+
+// readEvents counts the changes since the scrape before this one.
+func (c *collector) readEvents() {
+	now, cancel := context.WithCancel(context.Background())
+	cancel() // take what there is
+	for e := range c.events.All(now) {
+		if e.IsGap() {
+			c.lost += float64(e.Seq)
+			continue
+		}
+		t := transition{clean(e.Kind), clean(e.To)}
+		if _, known := c.counted[t]; !known && len(c.counted) >= maxKinds {
+			t = transition{"other", "other"}
+		}
+		c.counted[t]++
+	}
+}
+
+// unit is one of the App's own units, with the number of what is below it.
+func (c *collector) unit(s scrape, u worker.State) {
+	for status := range worker.Transitions() {
+		s.add(unitStatus, truth(u.Status == status), u.Name, string(status))
+	}
+	below, sum := map[worker.Status]int{}, u.Restarts
+	count(u.Children, below, &sum)
+	r := c.restarts[u.Name]
+	if r == nil {
+		r = &restarts{}
+		c.restarts[u.Name] = r
+	}
+	r.total += max(sum-r.last, 0)
+	r.last = sum
+	s.add(unitRestarts, float64(r.total), u.Name)
+	if len(below) > 0 {
+		for status := range worker.Transitions() {
+			s.add(unitChildren, float64(below[status]), u.Name, string(status))
+		}
+	}
+}
+
+func count(states []worker.State, by map[worker.Status]int, restarts *int) {
+	for _, s := range states {
+		by[s.Status]++
+		*restarts += s.Restarts
+		count(s.Children, by, restarts)
+	}
+}
+
+// scrape is one reading on its way out.
+type scrape struct {
+	ch chan<- prometheus.Metric
+	at time.Time
+}
+
+// add sends one value. Names that are no UTF-8 are made so: one of them must not
+// cost all the others.
+func (s scrape) add(m *metric, value float64, labels ...string) {
+	for i := range labels {
+		labels[i] = clean(labels[i])
+	}
+	s.ch <- prometheus.MustNewConstMetric(m.desc, m.kind, value, labels...)
+}
+
+func (s scrape) phases(r lifecycle.Report) {
+	for p := range lifecycle.Phases() {
+		s.add(phase, truth(p == r.Phase), string(p))
+	}
+	for i, p := range r.Phases {
+		took := p.Duration
+		if i == len(r.Phases)-1 {
+			took = s.at.Sub(p.Entered)
+		}
+		s.add(phaseEntered, float64(p.Entered.UnixNano())/1e9, string(p.Phase))
+		s.add(phaseTook, max(took, 0).Seconds(), string(p.Phase))
+	}
+}
+
+func (s scrape) budget(cfg lifecycle.Config) {
+	window, preStop := max(cfg.DrainInterval, 0), max(cfg.PreStop, 0)
+	s.add(drainInterval, window.Seconds())
+	s.add(shutdownGrace, cfg.ShutdownGrace.Seconds())
+	s.add(stopBudget, (preStop + window + cfg.ShutdownGrace + lifecycle.Margin).Seconds())
+	if cfg.TerminationGrace > 0 {
+		s.add(declaredGrace, cfg.TerminationGrace.Seconds())
+	}
+}
+
+func (s scrape) probes(probes []lifecycle.ProbeStatus) {
+	for _, p := range probes {
+		for _, state := range []lifecycle.ProbeState{lifecycle.StateUp, lifecycle.StateDown, lifecycle.StateUnknown} {
+			s.add(probeState, truth(p.State == state), p.Plane, p.Name, string(state))
+		}
+		if p.Runs > 0 {
+			s.add(probeTook, p.Latency.Seconds(), p.Plane, p.Name)
+		}
+		s.add(probeRuns, float64(p.Runs), p.Plane, p.Name)
+	}
+}
+
+func (s scrape) servers(servers []lifecycle.ServerStatus) {
+	for _, srv := range servers {
+		s.add(inFlight, float64(srv.InFlight), srv.Name)
+		s.add(conns, float64(srv.Conns), srv.Name, "http")
+		s.add(conns, float64(srv.Hijacked), srv.Name, "hijacked")
+		s.add(accepted, float64(srv.Accepted), srv.Name)
+	}
+}
+
+func (s scrape) outcomes(r lifecycle.Report) {
+	s.add(cut, float64(r.CutRequests))
+	for _, o := range r.Drainers {
+		s.add(drainerResult, 1, o.Name, string(o.Result))
+		s.add(drainerTook, o.Took.Seconds(), o.Name)
+	}
+	for _, o := range r.Hooks {
+		s.add(hookResult, 1, o.Name, string(o.Result))
+		s.add(hookTook, o.Took.Seconds(), o.Name)
+	}
+	ended := map[[2]string]int{}
+	for _, o := range r.Reloads {
+		ended[[2]string{o.Name, string(o.Result)}]++
+	}
+	for what, n := range ended {
+		s.add(reloads, float64(n), what[0], what[1])
+	}
+	left := 0
+	for _, o := range slices.Concat(r.Units, r.Drainers, r.Hooks, r.Reloads) {
+		if o.Result == lifecycle.ResultAbandoned {
+			left++
+		}
+	}
+	s.add(abandoned, float64(left))
+}
+
+func clean(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,68 @@
+// Package metrics shows the life of a [lifecycle.App] to Prometheus:
+//
+//	app, err := lifecycle.New(cfg.Lifecycle, metrics.With(prometheus.DefaultRegisterer))
+//
+// A scrape reads [lifecycle.App.Status] and the events since the one before it;
+// nothing is kept in between that the App has not said, and nothing runs. A
+// scrape costs the App no more than a look at /statusz and starts no probe.
+//
+// Label values are names that the program text gives (units, probes, hooks) and
+// words of the tables of states, so that there are as many series as the program
+// has parts, whatever it does. What comes and goes, the children of a
+// supervisor, is counted by status and not by name. There are no exemplars and
+// no histograms.
+//
+// [Reference] lists the metrics, and docs/metrics.md is made from it.
+package metrics
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"reflect"
+
+	"github.com/pleme-io/lifecycle-go"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// With registers the metrics of an App with reg and, when reg can be gathered
+// from, as a [prometheus.Registry] and prometheus.DefaultRegisterer can, serves
+// all that is in it at /metrics on the health address. For a registerer that
+// cannot (prometheus.WrapRegistererWith makes such), add
+// lifecycle.WithMetrics([Handler](gatherer)); given after With it replaces the
+// handler too.
+//
+// [lifecycle.New] fails when reg is nil, or has the metrics of an App already:
+// two Apps have a registry each, or one that is wrapped with a label that tells
+// them apart. The metrics stay registered when the App has ended.
+func With(reg prometheus.Registerer) lifecycle.Option {
+	return func(a *lifecycle.App) {
+		if gatherer, ok := reg.(prometheus.Gatherer); ok {
+			lifecycle.WithMetrics(Handler(gatherer))(a)
+		}
+		lifecycle.WithSetup(func(a *lifecycle.App) error { return register(reg, a) })(a)
+	}
+}
+
+func register(reg prometheus.Registerer, a *lifecycle.App) error {
+	if v := reflect.ValueOf(reg); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+		return errors.New("metrics: the registerer is nil: give it prometheus.DefaultRegisterer or a registry of your own")
+	}
+	err := reg.Register(newCollector(a))
+	var twice prometheus.AlreadyRegisteredError
+	switch {
+	case errors.As(err, &twice):
+		return fmt.Errorf("metrics: the registry has the metrics of an App already: give each App a registry of its own, or wrap it with prometheus.WrapRegistererWith and a label: %w", err)
+	case err != nil:
+		return fmt.Errorf("metrics: register: %w", err)
+	}
+	return nil
+}
+
+// Handler serves what a gatherer has, in the formats of Prometheus and
+// OpenMetrics. A collector that fails costs its own metrics and no others: what
+// the App says of itself is needed most when something is broken.
+func Handler(g prometheus.Gatherer) http.Handler {
+	return promhttp.HandlerFor(g, promhttp.HandlerOpts{EnableOpenMetrics: true, ErrorHandling: promhttp.ContinueOnError})
+}
