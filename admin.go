@@ -15,8 +15,10 @@ import (
 	"time"
 )
 
-// Secret is a text that no log, dump or document shows: fmt, slog and
-// encoding/json write "[secret]" for it, or nothing when it is empty.
+// Secret is a text that no log, dump or document shows: fmt with any verb, slog
+// and encoding/json write "[secret]" for it, or nothing when it is empty. One
+// thing can see through it: fmt asks no method of what lies in an unexported
+// field, so do not print a struct that keeps a Config in one.
 type Secret string
 
 // String returns "[secret]", and "" for an empty one.
@@ -29,6 +31,16 @@ func (s Secret) String() string {
 
 // GoString is String quoted, for %#v.
 func (s Secret) GoString() string { return fmt.Sprintf("%q", s.String()) }
+
+// Format writes what String does, whatever the verb, and quoted for %q and %#v:
+// a verb that does not fit a text must not show it either.
+func (s Secret) Format(f fmt.State, verb rune) {
+	text := s.String()
+	if verb == 'q' || verb == 'v' && f.Flag('#') {
+		text = s.GoString()
+	}
+	_, _ = io.WriteString(f, text)
+}
 
 // MarshalText returns what String does.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
@@ -99,13 +111,20 @@ func (a *App) Handler() http.Handler { return route(a.reg.Handler(), a.extra) }
 // mountAdmin puts the operators' endpoints among the health server's handlers,
 // if they are wanted.
 func (a *App) mountAdmin() error {
-	if a.cfg.AdminToken == "" && a.cfg.AdminTokenFile == "" {
-		return nil
-	}
-	if a.cfg.AdminToken == "" {
-		if _, err := readToken(a.cfg.AdminTokenFile); err != nil {
+	switch token, file := string(a.cfg.AdminToken), a.cfg.AdminTokenFile; {
+	case token != "":
+		// In a function, where nothing that prints the App finds it.
+		a.token = func() (string, error) { return token, nil }
+		a.cfg.AdminToken = ""
+	case file != "":
+		// The token of this moment: a file that Kubernetes mounts changes when
+		// its Secret does.
+		a.token = func() (string, error) { return readToken(file) }
+		if _, err := a.token(); err != nil {
 			return fmt.Errorf("config: AdminTokenFile: %w", err)
 		}
+	default:
+		return nil
 	}
 	a.extra[pathPreStop] = a.guarded(a.servePreStop, http.MethodGet, http.MethodPost)
 	a.extra[pathSuspend] = a.guarded(a.serveSuspend, http.MethodPost)
@@ -131,6 +150,12 @@ func checkToken(token string) error {
 
 // readToken reads a token from a file, in which space around it means nothing.
 func readToken(name string) (string, error) {
+	// To open a pipe could take for ever.
+	if info, err := os.Stat(name); err != nil {
+		return "", err
+	} else if !info.Mode().IsRegular() {
+		return "", fmt.Errorf("%s is not a regular file: %v", name, info.Mode().Type())
+	}
 	f, err := os.Open(name)
 	if err != nil {
 		return "", err
@@ -145,15 +170,6 @@ func readToken(name string) (string, error) {
 		return "", fmt.Errorf("%s: %w", name, err)
 	}
 	return token, nil
-}
-
-// token returns the token of this moment: a file that Kubernetes mounts changes
-// when its Secret does.
-func (a *App) token() (string, error) {
-	if a.cfg.AdminToken != "" {
-		return string(a.cfg.AdminToken), nil
-	}
-	return readToken(a.cfg.AdminTokenFile)
 }
 
 // guarded lets a request through to h that has the token and one of the methods.

@@ -196,6 +196,8 @@ func TestAdminTokenFile(t *testing.T) {
 	write("short")
 	_, err = lifecycle.New(lifecycle.Config{AdminTokenFile: file})
 	wantErr(t, err, nil, "AdminTokenFile", "5 characters", "16 or more")
+	_, err = lifecycle.New(lifecycle.Config{AdminTokenFile: t.TempDir()})
+	wantErr(t, err, nil, "AdminTokenFile", "not a regular file")
 
 	write("the-token-before\n")
 	r := newRig(t, lifecycle.Config{AdminTokenFile: file})
@@ -239,10 +241,24 @@ func TestSecretIsNotShown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range []string{log.String(), string(doc), fmt.Sprint(cfg), fmt.Sprintf("%+v %#v %q %s %x", cfg, cfg, cfg.AdminToken, cfg.AdminToken, cfg.AdminToken)} {
+	app, err := lifecycle.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := []string{log.String(), string(doc), fmt.Sprint(cfg, app, app.Config())}
+	for _, verb := range "vsqxXdtcobeg" { // also those that do not fit
+		for _, flag := range []string{"", "+", "#"} {
+			format := "%" + flag + string(verb)
+			shown = append(shown, fmt.Sprintf(format, cfg.AdminToken), fmt.Sprintf(format, cfg), fmt.Sprintf(format, app))
+		}
+	}
+	for _, s := range shown {
 		if strings.Contains(s, token) || strings.Contains(s, fmt.Sprintf("%x", token)) {
 			t.Errorf("shows the token: %s", s)
 		}
+	}
+	if s := fmt.Sprintf("%v %d %q", cfg.AdminToken, cfg.AdminToken, cfg.AdminToken); s != `[secret] [secret] "[secret]"` {
+		t.Errorf("shown as %s", s)
 	}
 	if lifecycle.Secret("").String() != "" {
 		t.Error("no secret is not to be seen from a secret")

@@ -41,6 +41,7 @@ type App struct {
 	stderr   io.Writer               // of dumps
 	exit     func(int)
 	terminal func() bool
+	token    func() (string, error) // of operators; nil when there is none
 
 	given        <-chan os.Signal // signals in place of the process's
 	signalsGiven bool             // there is such a channel, and the process is left alone
@@ -94,6 +95,7 @@ type App struct {
 	drained  []Outcome
 	reloaded []Outcome
 	cut      int
+	left     []string // what was not waited for at the end
 	result   error
 }
 
@@ -113,7 +115,7 @@ func WithLogger(log *slog.Logger) Option {
 // WithMetrics serves h at /metrics on the health address.
 func WithMetrics(h http.Handler) Option {
 	return func(a *App) {
-		if h == nil {
+		if isNil(h) {
 			a.errs = append(a.errs, errors.New("WithMetrics: the handler is nil"))
 			return
 		}
@@ -201,7 +203,8 @@ func New(cfg Config, opts ...Option) (*App, error) {
 // FromConfig is [New] under the name that fleets know it by.
 func FromConfig(cfg Config, opts ...Option) (*App, error) { return New(cfg, opts...) }
 
-// Config returns the App's configuration, with its defaults filled in.
+// Config returns the App's configuration, with its defaults filled in and
+// without the AdminToken.
 func (a *App) Config() Config {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -289,6 +292,7 @@ func (a *App) lateLocked(kind, name string) {
 // Before Run it makes Run stop as soon as it begins; after Run it does nothing.
 func (a *App) Stop(cause error) {
 	reason := "App.Stop was called"
+	cause = readable("the cause given to App.Stop", cause)
 	if cause != nil {
 		reason += ": " + cause.Error()
 	}

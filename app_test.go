@@ -227,7 +227,7 @@ func TestDrainers(t *testing.T) {
 			OnShutdown("h", func(context.Context) error { r.mark("hook"); return nil })
 		r.signalAfter(time.Second, syscall.SIGTERM)
 		err := r.Run(t.Context())
-		wantErr(t, err, errBoom, "drainer fails: boom", "drainer panics: panics: panic: oh no", "drainer ignores: ignores: did not return in time", "hangsHere")
+		wantErr(t, err, errBoom, "drainer fails: boom", "drainer panics: panic: oh no", "drainer ignores: did not return in time", "hangsHere")
 		r.wantTrail("3s drained", "3s drained", "4.1s hook") // 100 ms for those that mind the end of their context
 		results := map[string]lifecycle.Result{}
 		for _, o := range r.Report().Drainers {

@@ -2,7 +2,6 @@ package lifecycle
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"sync"
 	"time"
@@ -227,8 +226,8 @@ func (a *App) runDrainers(ctx context.Context) <-chan struct{} {
 			out := await(d.name, began, ctx.Done(), func() error { return d.fn(ctx) })
 			_ = life.To(out.Result, out.err)
 			if out.err != nil {
-				out.err = fmt.Errorf("drainer %s: %w", d.name, out.err)
-				a.log.Error("drainer failed", "drainer", d.name, "took", out.Took, "error", out.err)
+				a.log.Error("drainer failed", "drainer", d.name, "took", out.Took, "error", unnamed(d.name, out.err))
+				out.err = about("drainer", d.name, out.err)
 			} else {
 				a.log.Info("drainer done", "drainer", d.name, "took", out.Took)
 			}

@@ -108,8 +108,9 @@ type Registry struct {
 // RegistryOption changes what [NewRegistry] makes.
 type RegistryOption func(*Registry) error
 
-// WithProbeTimeout sets how long a handler takes to answer at most. Defaults
-// to [DefaultProbeTimeout]. Keep it below timeoutSeconds of the probe in the
+// WithProbeTimeout sets how long a handler takes to answer at most, whatever its
+// checks do; [WithCheckTimeout] is for one of them. Defaults to
+// [DefaultProbeTimeout]. Keep it below timeoutSeconds of the probe in the
 // pod's manifest. A value that is not positive is refused: the default stays,
 // and the refusal is reported with those of the registrations.
 func WithProbeTimeout(d time.Duration) RegistryOption {

@@ -73,7 +73,7 @@ func TestHandlerAnswersWithinProbeTimeout(t *testing.T) {
 		defer release()
 		r := NewRegistry()
 		must(t, r.RegisterReadiness("hangs", hang))
-		must(t, r.RegisterReadiness("patient", hang, WithTimeout(time.Minute)))
+		must(t, r.RegisterReadiness("patient", hang, WithCheckTimeout(time.Minute)))
 		must(t, r.RegisterReadiness("quick", ProbeFunc(passing)))
 		for i, want := range []string{
 			`{"status":"fail","checks":{"hangs":"still running for 900ms","patient":"not checked yet","quick":"ok"}}`,
@@ -99,7 +99,7 @@ func TestWedgedCheckIsDownUntilItReturns(t *testing.T) {
 				<-*ch
 			}
 			return nil
-		}), WithTimeout(200*time.Millisecond)))
+		}), WithCheckTimeout(200*time.Millisecond)))
 		expect(t, r, "/livez", 200, "")
 		ch := make(chan struct{})
 		wedge.Store(&ch)
@@ -141,7 +141,7 @@ func TestWedgedCheckPassesNoThresholdForEver(t *testing.T) {
 				return hang(ctx)
 			}
 			return nil
-		}), WithTimeout(200*time.Millisecond), WithFailureThreshold(3)))
+		}), WithCheckTimeout(200*time.Millisecond), WithFailureThreshold(3)))
 		expect(t, r, "/livez", 200, "")
 		wedged.Store(true)
 		expect(t, r, "/livez", 200, "") // one timeout
@@ -177,9 +177,9 @@ func TestCachedCheck(t *testing.T) {
 // on readiness it is unknown then, on liveness down.
 func TestResultTooOldIsNeverGreen(t *testing.T) {
 	for name, opts := range map[string][]ProbeOption{
-		"cached":        {WithCache(10 * time.Second), WithTimeout(5 * time.Second)},
-		"periodic":      {WithPeriodic(10 * time.Second), WithTimeout(5 * time.Second), WithMaxAge(15 * time.Second)},
-		"cached, 3 bad": {WithCache(10 * time.Second), WithTimeout(5 * time.Second), WithFailureThreshold(100)},
+		"cached":        {WithCache(10 * time.Second), WithCheckTimeout(5 * time.Second)},
+		"periodic":      {WithPeriodic(10 * time.Second), WithCheckTimeout(5 * time.Second), WithMaxAge(15 * time.Second)},
+		"cached, 3 bad": {WithCache(10 * time.Second), WithCheckTimeout(5 * time.Second), WithFailureThreshold(100)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -228,8 +228,8 @@ func TestUncachedCheckWithoutAnswerInTime(t *testing.T) {
 		var delay atomic.Int64
 		r := NewRegistry()
 		p := ProbeFunc(func(context.Context) error { time.Sleep(time.Duration(delay.Load())); return nil })
-		must(t, r.RegisterReadiness("db", p, WithTimeout(10*time.Second)))
-		must(t, r.RegisterLiveness("db", p, WithTimeout(10*time.Second)))
+		must(t, r.RegisterReadiness("db", p, WithCheckTimeout(10*time.Second)))
+		must(t, r.RegisterLiveness("db", p, WithCheckTimeout(10*time.Second)))
 		expect(t, r, "/readyz", 200, "")
 		expect(t, r, "/livez", 200, "")
 		delay.Store(int64(2 * time.Second))
@@ -301,7 +301,7 @@ func TestPeriodicCheckRunsInTheBackground(t *testing.T) {
 			at = append(at, time.Since(began))
 			time.Sleep(time.Second)
 			return nil
-		}), WithPeriodic(10*time.Second), WithTimeout(5*time.Second)))
+		}), WithPeriodic(10*time.Second), WithCheckTimeout(5*time.Second)))
 		must(t, r.Start(t.Context()))
 		must(t, r.Start(t.Context()))
 		// The first result is waited for, within the probe timeout.
@@ -343,7 +343,7 @@ func TestPeriodicCheckThatHangsIsSeenWithoutAProbe(t *testing.T) {
 				return hang(ctx)
 			}
 			return nil
-		}), WithPeriodic(10*time.Second), WithTimeout(2*time.Second), WithFailureThreshold(2)))
+		}), WithPeriodic(10*time.Second), WithCheckTimeout(2*time.Second), WithFailureThreshold(2)))
 		sub := r.Events().Subscribe(16) // before Start, which makes the first event
 		defer sub.Close()
 		began := time.Now()
@@ -444,8 +444,8 @@ func TestCloseEndsRunsAndNamesWhoStays(t *testing.T) {
 		defer synctest.Wait()
 		defer release()
 		r := NewRegistry()
-		must(t, r.RegisterReadiness("heeds", ProbeFunc(func(ctx context.Context) error { <-ctx.Done(); return context.Cause(ctx) }), WithTimeout(time.Hour)))
-		must(t, r.RegisterLiveness("hangs", hang, WithTimeout(time.Hour)))
+		must(t, r.RegisterReadiness("heeds", ProbeFunc(func(ctx context.Context) error { <-ctx.Done(); return context.Cause(ctx) }), WithCheckTimeout(time.Hour)))
+		must(t, r.RegisterLiveness("hangs", hang, WithCheckTimeout(time.Hour)))
 		get(t, r, "/readyz")
 		get(t, r, "/livez")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)

@@ -58,12 +58,12 @@ func positive(what string, d time.Duration, to *time.Duration) error {
 	return nil
 }
 
-// WithTimeout sets how long one run of the check may take. Its context ends
+// WithCheckTimeout sets how long one run of the check may take. Its context ends
 // then, and from then on the check is down, "still running for …", until the
 // run returns. Defaults to eight ninths of the registry's probe timeout: 800
 // ms. A longer one than the probe timeout makes sense with [WithPeriodic] or
 // [WithCache], since a handler does not wait longer than that.
-func WithTimeout(d time.Duration) ProbeOption {
+func WithCheckTimeout(d time.Duration) ProbeOption {
 	return func(c *probeConfig) error { return positive("timeout", d, &c.timeout) }
 }
 

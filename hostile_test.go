@@ -273,6 +273,9 @@ func TestCheckThatHangsDoesNotStretchTheStop(t *testing.T) {
 		if got := time.Since(r.began); got > 11*time.Second {
 			t.Errorf("the stop took %v", got-10*time.Second)
 		}
+		if left := r.Report().Left; len(left) != 1 || !strings.Contains(left[0], "db") {
+			t.Errorf("the report does not name the check that hangs: %q", left)
+		}
 		close(release)
 		synctest.Wait()
 	})
@@ -326,4 +329,94 @@ func TestNilOptionsAreLeftOut(t *testing.T) {
 	if _, err := lifecycle.New(lifecycle.Config{}, nil); err != nil {
 		t.Error(err)
 	}
+	if err := lifecycle.NewShutdown(nil, nil).Run(t.Context(), time.Second); err != nil {
+		t.Error(err)
+	}
+	r := newRig(t, lifecycle.Config{DrainWait: lifecycle.WaitNever})
+	r.Go("u", untilCancelled, nil).Supervise("s", untilCancelled, lifecycle.DefaultBackoff(), nil)
+	r.Serve("http", &http.Server{Addr: "127.0.0.1:0"}, nil)
+	r.Actor("ends", func() error { return nil }, func(error) {})
+	if err := r.Run(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNilParentIsRefused(t *testing.T) {
+	r := newRig(t, lifecycle.Config{})
+	r.Go("u", func(context.Context) error { t.Error("a unit was started"); return nil })
+	r.OnShutdown("db", func(context.Context) error { r.mark("db closed"); return nil })
+	var none context.Context
+	wantErr(t, r.Run(none), nil, "parent context is nil", "context.Background()")
+	if len(r.trail) != 1 {
+		t.Error("the hook did not run")
+	}
+	s := lifecycle.NewShutdown(nil)
+	s.Add("db", func(ctx context.Context) error { return ctx.Err() })
+	if err := s.Run(none, time.Minute); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNilPointerInAnInterfaceIsNil(t *testing.T) {
+	_, err := lifecycle.New(lifecycle.Config{}, lifecycle.WithMetrics(http.HandlerFunc(nil)))
+	wantErr(t, err, nil, "WithMetrics: the handler is nil")
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, lifecycle.Config{})
+		var health *hungHealth // a nil pointer
+		r.GRPC("grpc", &fakeGRPC{quit: make(chan struct{}), events: func(string) {}}, newPipeListener(), health)
+		r.after(time.Second, func() { r.Stop(nil) })
+		if err := r.Run(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestCauseThatCannotBeReadIsAReasonToStop(t *testing.T) {
+	for name, stop := range map[string]func(*rig, context.CancelCauseFunc){
+		"of the parent": func(_ *rig, cancel context.CancelCauseFunc) { cancel(nilTyped()) },
+		"of App.Stop":   func(r *rig, _ context.CancelCauseFunc) { r.Stop(nilTyped()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				parent, cancel := context.WithCancelCause(t.Context())
+				defer cancel(nil)
+				r := newRig(t, lifecycle.Config{})
+				r.Go("u", untilCancelled)
+				r.OnShutdown("db", func(context.Context) error { r.mark("db closed"); return nil })
+				r.after(time.Second, func() { stop(r, cancel) })
+				_ = r.Run(parent)
+				if got := r.Report().Reason; !strings.Contains(got, "cannot be read") || len(r.trail) != 1 {
+					t.Errorf("reason %q, %v", got, r.trail)
+				}
+			})
+		})
+	}
+}
+
+func TestHealthClientThatIsCutIsInTheReport(t *testing.T) {
+	release, asked := make(chan struct{}), make(chan struct{})
+	slow := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { close(asked); <-release })
+	r := newRig(t, lifecycle.Config{HealthAddr: "127.0.0.1:0", DrainWait: lifecycle.WaitNever}, lifecycle.WithMetrics(slow))
+	r.Go("u", untilCancelled)
+	over := make(chan error, 1)
+	go func() { over <- r.Run(context.Background()) }()
+	<-r.Reached(lifecycle.PhaseRunning)
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		if resp, err := http.Get("http://" + r.HealthAddr().String() + "/metrics"); err == nil {
+			resp.Body.Close()
+			t.Error("it was answered")
+		}
+	}()
+	<-asked
+	r.Stop(nil)
+	if err := <-over; err != nil {
+		t.Errorf("a scraper that is cut fails the stop: %v", err)
+	}
+	<-answered
+	if left := r.Report().Left; len(left) != 1 || !strings.Contains(left[0], "close health server") {
+		t.Errorf("the report says %q", left)
+	}
+	close(release)
 }

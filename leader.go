@@ -21,7 +21,8 @@ import (
 type Elector interface {
 	// Acquire asks once for the lease, or for more of it when this process has
 	// it, and returns for how long it is granted: a second or more, mostly 10
-	// to 60. 0 and no error means that another process has it. An error means that nobody knows.
+	// to 60. 0 and no error means that another process has it. An error means
+	// that nobody knows.
 	//
 	// The lease may begin at any moment between the call and the return; the
 	// time granted is counted from the call, which is the safe side. ctx ends
@@ -62,8 +63,13 @@ var ErrLeadershipLost = errors.New("leadership lost")
 // it watches [Draining] and returns. It keeps the lease until it has returned,
 // and only then the lease is released. A function that is abandoned keeps it
 // until it runs out.
+//
+// An elector that does not return, whatever its context says, is an attempt that
+// brings nothing, and is not asked again before it has. When fn ends meanwhile
+// the elector is given up, half of UnitSlice later: the end of fn is told, with
+// the elector named beside a failure, and the lease runs out by itself.
 func (a *App) Lead(name string, e Elector, fn func(context.Context) error) *App {
-	return a.addUnit(name, e == nil || fn == nil, false, func() worker.Worker {
+	return a.addUnit(name, isNil(e) || fn == nil, false, func() worker.Worker {
 		l := &leader{elector: e, fn: fn, log: a.log, hold: make(chan struct{}),
 			retry: on(a.cfg.LeaderRetry), giveBack: func() time.Duration { return max(on(a.Config().UnitSlice)/2, settle) }}
 		l.Init("leader", name)
@@ -94,7 +100,10 @@ type leader struct {
 	goid   atomic.Uint64           // of the goroutine that the elector was called in last
 	hold   chan struct{}           // closed by HoldRestarts
 	held   sync.Once
-	mine   bool // the lease may be this process's; for the loop only
+
+	// For the loop only.
+	mine  bool         // the lease may be this process's
+	asked <-chan grant // an attempt that was cancelled, and whose answer nobody has seen
 
 	mu    sync.Mutex // guards what follows, and orders Start against Stop
 	term  *worker.Func
@@ -216,8 +225,7 @@ func (l *leader) loop(ctx context.Context) error {
 		if !elected {
 			term.RequestStop(worker.ErrStopRequested)
 			l.RequestStop(worker.ErrStopRequested)
-			l.release(ctx)
-			return nil
+			return l.release(ctx)
 		}
 		l.log.Info("leading", "unit", l.Name())
 		lost, err := l.lead(ctx, term, g)
@@ -225,7 +233,13 @@ func (l *leader) loop(ctx context.Context) error {
 		case lost && err == nil:
 			continue
 		case !term.Killed(): // else it may still be at work: the lease must run out by itself
-			l.release(ctx)
+			switch stuck := l.release(ctx); {
+			case stuck == nil, err == nil && ctx.Err() == nil: // a function that is done is done
+			case err == nil, errors.Is(err, worker.ErrInterrupted):
+				err = stuck
+			default:
+				err = errors.Join(err, stuck)
+			}
 		}
 		return err
 	}
@@ -335,9 +349,7 @@ func (l *leader) lead(ctx context.Context, term *worker.Func, g grant) (lost boo
 		select {
 		case <-term.Done():
 			cancel()
-			if answer != nil {
-				<-answer // nothing else may be asked while this one is
-			}
+			l.asked = answer
 			return false, term.Err()
 		case <-renew.C:
 			until := time.Now().Add(g.granted / 6)
@@ -374,28 +386,59 @@ func (l *leader) lead(ctx context.Context, term *worker.Func, g grant) (lost boo
 	if err := term.Stop(until); err != nil {
 		return true, fmt.Errorf("its lease has run out and it still runs: %w", err)
 	}
-	if answer != nil {
-		<-answer
-	}
+	l.asked = answer
 	if err := term.Err(); !errors.Is(err, worker.ErrInterrupted) {
 		return true, err
+	}
+	if answer != nil {
+		<-answer // nothing else may be asked while this one is
+		l.asked = nil
 	}
 	return true, nil
 }
 
 // release gives the lease back, if there may be one. That it fails is no
-// failure of the unit: the lease runs out by itself.
-func (l *leader) release(ctx context.Context) {
+// failure of the unit: the lease runs out by itself. An elector that does not
+// return is given up, so that it cannot keep anybody from being told how the
+// function ended; the error names it.
+func (l *leader) release(ctx context.Context) (stuck error) {
 	if !l.mine {
-		return
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.giveBack())
 	defer cancel()
+	if l.asked != nil { // nothing else may be asked while this one is
+		select {
+		case <-l.asked:
+		case <-ctx.Done():
+			return l.giveUp()
+		}
+	}
 	result := make(chan error, 1)
 	safe.Go(l.Name()+": Release", func() error { return l.elector.Release(ctx) }, l.goid.Store, func(err error) { result <- err })
-	if err := <-result; err != nil {
+	var err error
+	select {
+	case err = <-result:
+	case <-ctx.Done():
+		late := time.NewTimer(settle)
+		defer late.Stop()
+		select {
+		case err = <-result:
+		case <-late.C:
+			return l.giveUp()
+		}
+	}
+	if err != nil {
 		l.log.Warn("the lease was not released and has to run out", "unit", l.Name(), "error", err)
-		return
+		return nil
 	}
 	l.log.Info("lease released", "unit", l.Name())
+	return nil
+}
+
+// giveUp abandons the elector, with the call that it is in.
+func (l *leader) giveUp() error {
+	err := worker.Abandoned(l.Name()+": elector", l.goid.Load())
+	l.log.Warn("the lease was not released and has to run out", "unit", l.Name(), "error", err)
+	return err
 }

@@ -33,6 +33,7 @@ type candidate struct {
 
 	mu      sync.Mutex // guards what follows
 	acquire acquireFunc
+	hang    chan struct{} // Release waits for it, when there is one, whatever its context says
 	asked   int
 	freed   int
 }
@@ -62,6 +63,9 @@ func (c *candidate) Acquire(ctx context.Context) (time.Duration, error) {
 }
 
 func (c *candidate) Release(context.Context) error {
+	if c.hang != nil {
+		<-c.hang
+	}
 	c.row.mu.Lock()
 	defer c.row.mu.Unlock()
 	if c.row.holder == c.id {
@@ -392,4 +396,71 @@ func TestLeadElectorThatHangsPanicsOrMiscounts(t *testing.T) {
 			t.Errorf("a lease of 15 ns goes unnoticed:\n%s", r.log.String())
 		}
 	})
+}
+
+func TestLeadElectorThatHangsHidesNoEnd(t *testing.T) {
+	t.Run("of a function that fails", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s, release := newStage(t), make(chan struct{})
+			r, c := newRig(t, leaderConfig()), &candidate{row: s.row, id: "a"}
+			r.Lead("work", c, func(context.Context) error { time.Sleep(7 * time.Second); return errBoom })
+			r.after(time.Second, func() { // the renewal at 5 s
+				c.goWrong(func(context.Context, func() (time.Duration, error)) (time.Duration, error) {
+					<-release // whatever its context says
+					return 0, nil
+				})
+			})
+			wantErr(t, r.Run(t.Context()), errBoom, "unit work: boom", "work: elector", "abandoned")
+			if at := r.EnteredAt(lifecycle.PhaseDraining).Sub(r.began); at > 10*time.Second {
+				t.Errorf("the function failed at 7 s, and the App stops at %v", at)
+			}
+			if _, freed := c.counts(); freed != 0 {
+				t.Error("the elector was asked to release while it still is asked for the lease")
+			}
+			close(release)
+			synctest.Wait()
+		})
+	})
+	t.Run("of a function that is done", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := newStage(t)
+			r, c := newRig(t, leaderConfig()), &candidate{row: s.row, id: "a", hang: make(chan struct{})}
+			r.Lead("work", c, func(context.Context) error { time.Sleep(time.Second); return nil })
+			r.after(time.Minute, func() {
+				if st := r.Status().Units[0].Status; st != worker.StatusFinished {
+					t.Errorf("a minute later the unit is %s", st)
+				}
+				r.Stop(nil)
+			})
+			if err := r.Run(t.Context()); err != nil {
+				t.Errorf("a lease that was not given back stops the App: %v", err)
+			}
+			if !strings.Contains(r.log.String(), "has to run out") {
+				t.Errorf("nothing of it in the log:\n%s", r.log.String())
+			}
+			close(c.hang)
+			synctest.Wait()
+		})
+	})
+	t.Run("of a function that is stopped", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := newStage(t)
+			r, c := newRig(t, leaderConfig()), &candidate{row: s.row, id: "a", hang: make(chan struct{})}
+			r.Lead("work", c, s.play("a", 0))
+			r.after(time.Second, func() { r.Stop(nil) })
+			wantErr(t, r.Run(t.Context()), nil, "unit work", "work: elector", "candidate", "Release")
+			close(c.hang)
+			synctest.Wait()
+		})
+	})
+}
+
+func TestLeadElectorThatIsNilIsRefused(t *testing.T) {
+	for name, e := range map[string]lifecycle.Elector{"nil": nil, "a nil pointer": (*candidate)(nil)} {
+		r := newRig(t, leaderConfig())
+		r.Lead("work", e, untilCancelled)
+		if err := r.Run(t.Context()); err == nil || !strings.Contains(err.Error(), `unit "work": nil`) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }

@@ -30,6 +30,7 @@ func (a *App) Reconfigure(cfg Config) (changed, kept []string, err error) {
 		cfg.Name = a.cfg.Name // which never changes
 	}
 	cfg = cfg.WithDefaults()
+	kept = a.otherToken(&cfg)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.request != nil || a.phases.State() != PhaseRunning {
@@ -64,4 +65,21 @@ func (a *App) Reconfigure(cfg Config) (changed, kept []string, err error) {
 		s.Configure(drainConfig(next))
 	}
 	return changed, kept, nil
+}
+
+// otherToken takes the admin token out of cfg, as New does, and names its field
+// when it is another than the App's. A Config without one, as [App.Config]
+// returns it, has no opinion.
+func (a *App) otherToken(cfg *Config) (kept []string) {
+	given := string(cfg.AdminToken)
+	cfg.AdminToken = ""
+	if given == "" {
+		return nil
+	}
+	if a.token != nil && a.cfg.AdminTokenFile == "" {
+		if token, err := a.token(); err == nil && token == given {
+			return nil
+		}
+	}
+	return []string{"AdminToken"}
 }

@@ -86,6 +86,28 @@ func TestReconfigureChangesNothingWhenItDoesNotFit(t *testing.T) {
 	})
 }
 
+// The token is not in what the App shows of its configuration, and one that is
+// given again is no change.
+func TestReconfigureKnowsTheTokenAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		app := lifecycletest.New(t, lifecycle.Config{AdminToken: "open-sesame-12345"})
+		app.Start()
+		for token, want := range map[lifecycle.Secret][]string{"": nil, "open-sesame-12345": nil, "something-else-678": {"AdminToken"}} {
+			cfg := app.Config()
+			cfg.AdminToken = token
+			changed, kept, err := app.Reconfigure(cfg)
+			if err != nil || changed != nil || !slices.Equal(kept, want) {
+				t.Errorf("with %q: changed %q, kept %q, %v; want kept %q", string(token), changed, kept, err, want)
+			}
+			if app.Config().AdminToken != "" {
+				t.Error("the App shows its token")
+			}
+		}
+		app.Stop(nil)
+		app.WantClean()
+	})
+}
+
 func TestReconfigureAndStopAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		app := lifecycletest.New(t, lifecycle.Config{})

@@ -60,8 +60,8 @@ func (a *App) Reload(ctx context.Context) error {
 		out := await(r.name, began, a.reloadCtx.Done(), func() error { return r.fn(a.reloadCtx) })
 		_ = life.To(out.Result, out.err)
 		if out.err != nil {
-			a.log.Error("reload failed, the old state stays", "reload", r.name, "took", out.Took, "error", out.err)
-			errs = append(errs, fmt.Errorf("reload %s: %w", r.name, out.err))
+			a.log.Error("reload failed, the old state stays", "reload", r.name, "took", out.Took, "error", unnamed(r.name, out.err))
+			errs = append(errs, about("reload", r.name, out.err))
 		} else {
 			a.log.Info("reloaded", "reload", r.name, "took", out.Took)
 		}

@@ -3,7 +3,11 @@
 package lifecycle
 
 import (
+	"fmt"
+	"os"
 	"os/exec"
+	"runtime"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -93,12 +97,31 @@ func TestHangupThatIsIgnoredStaysIgnored(t *testing.T) {
 				cmd.Path = "/bin/sh"
 			})
 			p.await("phase running")
+			if runtime.GOOS == "linux" && !ignores(t, p.cmd.Process.Pid, syscall.SIGHUP) {
+				t.Error("SIGHUP is not ignored any more")
+			}
 			p.signal(syscall.SIGHUP)
 			p.signal(syscall.SIGTERM)
 			p.wantExit(0)
 			p.says("reloads: 0", freshHook)
 		})
 	}
+}
+
+// ignores reads from /proc whether a process ignores a signal. That no reload
+// follows one would show only to whoever waits for ever.
+func ignores(t *testing.T, pid int, sig syscall.Signal) bool {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, mask, _ := strings.Cut(string(status), "SigIgn:")
+	bits, err := strconv.ParseUint(strings.Fields(mask)[0], 16, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bits&(1<<(sig-1)) != 0
 }
 
 func TestHangupWhileItStartsReloadsOnceItRuns(t *testing.T) {

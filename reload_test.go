@@ -212,3 +212,33 @@ func TestReloadsMayBeRegisteredAtTheSameTime(t *testing.T) {
 }
 
 var discard = slog.New(slog.DiscardHandler)
+
+// Each of many asks: whoever finds both the turn and the drain takes either.
+func TestNoReloadIsTakenOnInTheWindow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		signals := make(chan os.Signal, 64)
+		a := testApp(t, Config{DrainInterval: time.Minute, DrainWait: WaitAlways}, signals)
+		count := 0
+		a.OnReload("config", func(context.Context) error { count++; return nil })
+		ended := make(chan error)
+		go func() { ended <- a.Run(context.Background()) }()
+		<-a.Reached(PhaseRunning)
+		signals <- syscall.SIGHUP // at the same moment
+		a.Stop(nil)
+		<-a.Reached(PhaseDraining)
+		synctest.Wait()
+		before := count
+		for range 50 {
+			signals <- syscall.SIGHUP
+			if err := a.Reload(context.Background()); !errors.Is(err, ErrReloadRefused) {
+				t.Errorf("a reload in the window returns %v, want %v", err, ErrReloadRefused)
+			}
+		}
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if count != before {
+			t.Errorf("%d reloads began in the window", count-before)
+		}
+	})
+}

@@ -30,6 +30,7 @@ type Report struct {
 	Reloads     []Outcome   `json:"reloads,omitempty"`
 	CutRequests int         `json:"cutRequests,omitempty"` // requests still in flight when their time was over
 	Refused     []string    `json:"refused,omitempty"`     // registrations that came too late
+	Left        []string    `json:"left,omitempty"`        // what the end did not wait for: a check that hangs, a health client that still read
 }
 
 // PhaseTime is one phase of a life and how long it lasted. The last one's
@@ -58,7 +59,7 @@ type Outcome struct {
 	Name   string        `json:"name"`
 	Result Result        `json:"result"`
 	Took   time.Duration `json:"took"`
-	Error  string        `json:"error,omitempty"`
+	Error  string        `json:"error,omitempty"` // without the name
 	Stack  string        `json:"stack,omitempty"` // of its goroutine, when it was abandoned
 
 	err error
@@ -79,14 +80,18 @@ func outcome(name string, began time.Time, err error) Outcome {
 	default:
 		out.Result = ResultFailed
 	}
-	out.Error = err.Error()
+	out.Error = unnamed(name, err).Error()
 	return out
 }
+
+// maxOutcomeText bounds what the text of an error adds to the line of an outcome,
+// in bytes.
+const maxOutcomeText = 1 << 10
 
 func (o Outcome) String() string {
 	s := fmt.Sprintf("%s %s in %v", o.Name, o.Result, o.Took.Round(time.Millisecond))
 	if o.Error != "" {
-		s += " (" + o.Error + ")"
+		s += " (" + clip(o.Error, maxOutcomeText) + ")"
 	}
 	return s
 }
@@ -116,6 +121,7 @@ func (a *App) Report() Report {
 	for _, err := range a.late {
 		r.Refused = append(r.Refused, err.Error())
 	}
+	r.Left = append(r.Left, a.left...)
 	return r
 }
 
@@ -162,6 +168,9 @@ func (a *App) logReport() {
 	}
 	if r.CutRequests > 0 {
 		attrs = append(attrs, "cut_requests", r.CutRequests)
+	}
+	if len(r.Left) > 0 {
+		attrs = append(attrs, "left", strings.Join(r.Left, ", "))
 	}
 	if r.Error != "" {
 		a.log.Error("the app failed", append(attrs, "error", r.Error)...)

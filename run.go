@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/internal/safe"
 	"github.com/pleme-io/lifecycle-go/worker"
 	"golang.org/x/sync/errgroup"
 )
@@ -52,6 +53,10 @@ func (a *App) Run(parent context.Context) error {
 	if !a.seal() {
 		return ErrAlreadyRun
 	}
+	if parent == nil {
+		parent = context.Background()
+		a.errs = append(a.errs, errors.New("Run: the parent context is nil, want context.Background() when there is none"))
+	}
 	a.findLog()
 	a.queue.Start()
 	// Before any code of the user's, so that no signal from here on is lost, and
@@ -76,7 +81,11 @@ func (a *App) Run(parent context.Context) error {
 		}
 		return a.finish(err)
 	}
-	defer a.notifyServiceManager()()
+	goodbye := a.notifyServiceManager()
+	defer func() {
+		a.disarmWatchdog() // all that is left is bounded, and has ended well or not
+		goodbye()
+	}()
 
 	base := context.WithValue(context.WithoutCancel(parent), appKey{}, a)
 	a.unitsCtx, a.cancelUnits = context.WithCancelCause(base)
@@ -84,7 +93,7 @@ func (a *App) Run(parent context.Context) error {
 	a.reloadCtx, a.cancelReload = context.WithCancel(a.unitsCtx)
 	defer a.cancelReload()
 	ended := func() {
-		cause := context.Cause(parent)
+		cause := readable("the parent context's cause", context.Cause(parent))
 		req := stopRequest{reason: "the parent context ended: " + cause.Error(), cause: cause}
 		errors.As(cause, &req.signal) // a SignalContext saw the signal before we did: it is that signal
 		a.requestStop(req)
@@ -111,6 +120,12 @@ func (a *App) seal() bool {
 	}
 	a.sealed = true
 	return true
+}
+
+// readable returns err, or what says that it cannot be read when its own methods
+// panic: a nil pointer in an error is the common case.
+func readable(whose string, err error) error {
+	return safe.Do(whose, func() error { return err })
 }
 
 // refusals returns everything that was wrong with the registrations.

@@ -324,7 +324,7 @@ func rollback() int {
 		a.Probe("slow", ProbeFunc(func(ctx context.Context) error {
 			say("slow begins")
 			return untilStopped(ctx)
-		}), WithTimeout(time.Hour))
+		}), WithCheckTimeout(time.Hour))
 	}
 	a.Go("never", func(ctx context.Context) error {
 		say("the unit behind has begun")

@@ -2,8 +2,11 @@ package lifecycle
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -12,8 +15,9 @@ import (
 
 // notifier tells the service manager how the App does, when there is one that
 // wants to know (NOTIFY_SOCKET): see [App.Run]. Nobody waits for it: what is to
-// be said is put on a list, and said by a goroutine. A nil notifier says
-// nothing.
+// be said is put on a list, and said by a goroutine. What a service manager does
+// not read stays on the list until it does; at the end it gets a moment more. A
+// nil notifier says nothing.
 type notifier struct {
 	sock    *sdnotify.Socket
 	log     *slog.Logger
@@ -30,8 +34,19 @@ type notifier struct {
 // extendEvery is how often the service manager is told that the stop goes on.
 const extendEvery = 5 * time.Second
 
-// sendTimeout bounds a send to a service manager that does not read.
-const sendTimeout = time.Second
+// How long a service manager that does not read is waited for: in one attempt to
+// tell it something, and in all when the App has ended.
+const (
+	sendAttempt  = 100 * time.Millisecond
+	closeTimeout = time.Second
+)
+
+// maxPending bounds the list. It is never that long unless an App that nobody
+// listens to reloads again and again; the oldest are dropped then.
+const maxPending = 64
+
+// latest is what only the newest counts of: one that still waits is replaced.
+var latest = []string{"WATCHDOG=", "EXTEND_TIMEOUT_USEC="}
 
 // notifyServiceManager opens the socket, if there is one, and returns what ends
 // it.
@@ -71,6 +86,14 @@ func (n *notifier) say(assignments ...string) {
 }
 
 func (n *notifier) sayLocked(assignments []string) {
+	for _, key := range latest {
+		if strings.HasPrefix(assignments[0], key) {
+			n.pending = slices.DeleteFunc(n.pending, func(m []string) bool { return strings.HasPrefix(m[0], key) })
+		}
+	}
+	if len(n.pending) >= maxPending {
+		n.pending = n.pending[1:]
+	}
 	n.pending = append(n.pending, assignments)
 	select {
 	case n.wake <- struct{}{}:
@@ -121,7 +144,11 @@ func (n *notifier) reloading() (done func()) {
 	if n == nil {
 		return func() {}
 	}
-	n.say("RELOADING=1", sdnotify.Monotonic(), sdnotify.Status("reloading"))
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.going {
+		n.sayLocked([]string{"RELOADING=1", sdnotify.Monotonic(), sdnotify.Status("reloading")})
+	}
 	return func() { n.ready(sdnotify.Status(string(PhaseRunning))) }
 }
 
@@ -133,32 +160,64 @@ func (n *notifier) speak() {
 	for {
 		select {
 		case <-n.wake:
-			n.flush()
+			n.flush(n.quit)
 		case <-extend.C:
 			if by := n.stopBy(); !by.IsZero() {
-				n.send([]string{sdnotify.ExtendTimeout(time.Until(by))})
+				n.say(sdnotify.ExtendTimeout(time.Until(by)))
 			}
 		case <-n.quit:
-			n.flush()
+			over, cancel := context.WithTimeout(context.Background(), closeTimeout)
+			defer cancel()
+			n.flush(over.Done())
 			return
 		}
 	}
 }
 
-func (n *notifier) flush() {
-	n.mu.Lock()
-	list := n.pending
-	n.pending = nil
-	n.mu.Unlock()
-	for _, message := range list {
-		n.send(message)
+// flush says what is on the list, until enough is closed.
+func (n *notifier) flush(enough <-chan struct{}) {
+	patient := false
+	for {
+		message := n.next()
+		if message == nil {
+			return
+		}
+		err := n.sock.Send(time.Now().Add(sendAttempt), filled(message...)...)
+		switch {
+		case err == nil:
+			continue
+		case !errors.Is(err, os.ErrDeadlineExceeded):
+			n.log.Warn("service manager notification", "error", err)
+			continue
+		}
+		if !patient { // once, and not for every attempt
+			patient = true
+			n.log.Warn("the service manager does not read what it is told", "waiting", message[0])
+		}
+		n.putBack(message)
+		select {
+		case <-enough:
+			return
+		default:
+		}
 	}
 }
 
-func (n *notifier) send(message []string) {
-	if err := n.sock.Send(time.Now().Add(sendTimeout), filled(message...)...); err != nil {
-		n.log.Warn("service manager notification", "error", err)
+// next takes the oldest message from the list.
+func (n *notifier) next() (message []string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.pending) > 0 {
+		message, n.pending = n.pending[0], n.pending[1:]
 	}
+	return message
+}
+
+// putBack makes a message that could not be sent the next again.
+func (n *notifier) putBack(message []string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.pending = append([][]string{message}, n.pending...)
 }
 
 // watchdog gives a sign of life at every tick at which liveness passes.
@@ -177,7 +236,7 @@ func (n *notifier) watchdog(ctx context.Context, every time.Duration, alive func
 	}
 }
 
-// close says what is left to be said, and ends.
+// close says what is left to be said, for closeTimeout at most, and ends.
 func (n *notifier) close() {
 	n.cancel()
 	close(n.quit)

@@ -33,6 +33,14 @@ type manager struct {
 
 func newManager(t *testing.T, abstract bool) *manager {
 	t.Helper()
+	m, conn := newDeafManager(t, abstract)
+	m.listen(conn)
+	return m
+}
+
+// newDeafManager returns one that does not read before listen is called.
+func newDeafManager(t *testing.T, abstract bool) (*manager, *net.UnixConn) {
+	t.Helper()
 	m := &manager{t: t, name: filepath.Join(t.TempDir(), "notify"), news: make(chan struct{}, 1)}
 	if abstract {
 		m.name = fmt.Sprintf("@lifecycle-test-%d-%d", os.Getpid(), time.Now().UnixNano())
@@ -41,6 +49,14 @@ func newManager(t *testing.T, abstract bool) *manager {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { _ = conn.Close() })
+	t.Setenv("NOTIFY_SOCKET", m.name)
+	t.Setenv("WATCHDOG_USEC", "")
+	t.Setenv("WATCHDOG_PID", "")
+	return m, conn
+}
+
+func (m *manager) listen(conn *net.UnixConn) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -59,11 +75,24 @@ func newManager(t *testing.T, abstract bool) *manager {
 			}
 		}
 	}()
-	t.Cleanup(func() { _ = conn.Close(); <-ended })
-	t.Setenv("NOTIFY_SOCKET", m.name)
-	t.Setenv("WATCHDOG_USEC", "")
-	t.Setenv("WATCHDOG_PID", "")
-	return m
+	m.t.Cleanup(func() { _ = conn.Close(); <-ended })
+}
+
+// fill sends to the socket until nothing more goes in.
+func (m *manager) fill() {
+	m.t.Helper()
+	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: m.name, Net: "unixgram"})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	defer conn.Close()
+	for err == nil {
+		_ = conn.SetWriteDeadline(time.Now().Add(50 * time.Millisecond))
+		_, err = conn.Write([]byte("FILLED=1"))
+	}
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		m.t.Fatal(err)
+	}
 }
 
 func (m *manager) messages() []string {
@@ -253,4 +282,50 @@ func TestNotifySocketThatIsNotThereChangesNothing(t *testing.T) {
 			t.Errorf("%s: still in the environment: %v; the log says\n%s", name, still, r.log.String())
 		}
 	}
+}
+
+func TestNotifyManagerThatDoesNotRead(t *testing.T) {
+	t.Run("for a while loses nothing", func(t *testing.T) {
+		m, conn := newDeafManager(t, false)
+		m.fill()
+		t.Setenv("WATCHDOG_USEC", "20000") // a sign of life each 10 ms: they must not pile up
+		r := newRig(t, lifecycle.Config{DrainWait: lifecycle.WaitNever})
+		r.Go("work", untilCancelled)
+		over := make(chan error, 1)
+		go func() { over <- r.Run(context.Background()) }()
+		for late := time.Now().Add(time.Minute); !strings.Contains(r.log.String(), "does not read"); time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(late) {
+				t.Fatalf("nothing in the log:\n%s", r.log.String())
+			}
+		}
+		m.listen(conn)
+		m.await("READY=1", 1)
+		r.Stop(nil)
+		if err := <-over; err != nil {
+			t.Error(err)
+		}
+		m.await("STOPPING=1", 1)
+		m.await("STATUS=stopped", 1)
+		if n := strings.Count(r.log.String(), "does not read"); n > 1 {
+			t.Errorf("the log says %d times that it does not read", n)
+		}
+	})
+	t.Run("at all holds up no stop", func(t *testing.T) {
+		m, _ := newDeafManager(t, false)
+		m.fill()
+		t.Setenv("WATCHDOG_USEC", "20000")
+		// The watchdog of the App, 9 s from T0, would end the process.
+		r := newRig(t, lifecycle.Config{DrainWait: lifecycle.WaitNever, ShutdownGrace: 2 * time.Second})
+		r.Go("work", untilCancelled)
+		r.OnReload("settings", func(context.Context) error { return nil })
+		r.after(500*time.Millisecond, func() {
+			for range 200 {
+				_ = r.Reload(context.Background())
+			}
+			r.Stop(nil)
+		})
+		if err := r.Run(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
 }

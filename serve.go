@@ -21,11 +21,16 @@ var ErrWindowOver = httpdrain.ErrWindowOver
 // ServeOption shapes [App.Serve].
 type ServeOption func(*serveConfig)
 
-type serveConfig struct{ ln net.Listener }
+type serveConfig struct {
+	ln    net.Listener
+	given bool
+}
 
 // WithListener serves on ln in place of a listener made from the server's Addr.
-// The App closes it.
-func WithListener(ln net.Listener) ServeOption { return func(c *serveConfig) { c.ln = ln } }
+// The App closes it. A nil one is refused by Run.
+func WithListener(ln net.Listener) ServeOption {
+	return func(c *serveConfig) { c.ln, c.given = ln, true }
+}
 
 // Serve adds an HTTP server. Its listener, on srv.Addr, is bound while the App
 // starts: an address in use is an error of Run, and nothing is ready before.
@@ -43,17 +48,26 @@ func WithListener(ln net.Listener) ServeOption { return func(c *serveConfig) { c
 // is stopping, and for a stream (it called [Draining], accepts
 // text/event-stream, or was hijacked) at the window's end. srv is the App's
 // from here on: do not call its Shutdown or Close, and do not give it, or its
-// listener, to another Serve, which Run would refuse. Its BaseContext, ConnContext
-// and ConnState functions are still called.
+// listener, to another Serve, which Run would refuse. (Of two Apps in a process
+// the second to run refuses a server that the first has or had. That they share
+// a listener nobody can tell: each would get some of its connections, and the
+// first to stop would close it under the other.) Its BaseContext, ConnContext and
+// ConnState functions are still called.
 func (a *App) Serve(name string, srv *http.Server, opts ...ServeOption) *App {
 	var c serveConfig
 	for _, opt := range opts {
-		opt(&c)
+		if opt != nil {
+			opt(&c)
+		}
+	}
+	if c.given && isNil(c.ln) {
+		a.refuse("unit", name, errors.New("WithListener: nil where a listener is needed"))
+		return a
 	}
 	return a.addUnit(name, srv == nil, false, func() worker.Worker {
 		var hopts []httpdrain.Option
 		a.claimLocked(name, "server", srv)
-		if c.ln != nil {
+		if c.given {
 			a.claimLocked(name, "listener", c.ln)
 			hopts = append(hopts, httpdrain.WithListener(c.ln))
 		}
@@ -75,11 +89,16 @@ type GRPCServer interface {
 type GRPCHealth interface{ Shutdown() }
 
 // GRPC adds a gRPC server, which it knows by its shape, so that this package
-// need not import grpc. health may be nil. At T0 health says NOT_SERVING; RPCs
-// are served all through the window; after it GracefulStop lets those that run
-// finish, and Stop ends them when the in-flight slice is over. The App closes
-// the listener. A server or listener that another unit has is refused by Run.
+// need not import grpc. health may be nil, or a nil pointer. At T0 health says
+// NOT_SERVING; RPCs are served all through the window; after it GracefulStop
+// lets those that run finish, and Stop ends them when the in-flight slice is
+// over. The App closes the listener. A server or listener that another unit has
+// is refused by Run. A method that does not return (Stop waits for handlers in a
+// server with grpc.WaitForHandlers) is abandoned and named, with its stack.
 func (a *App) GRPC(name string, srv GRPCServer, ln net.Listener, health GRPCHealth) *App {
+	if isNil(health) {
+		health = nil
+	}
 	return a.addUnit(name, isNil(srv) || isNil(ln), false, func() worker.Worker {
 		a.claimLocked(name, "server", srv)
 		a.claimLocked(name, "listener", ln)
@@ -104,7 +123,17 @@ func (a *App) claimLocked(name, what string, v any) {
 }
 
 func drainConfig(cfg Config) httpdrain.Config {
-	return httpdrain.Config{AcceptQuiet: on(cfg.AcceptQuiet), Linger: on(cfg.Linger), GoAwayAfter: on(cfg.GoAwayAfter)}
+	return httpdrain.Config{
+		AcceptQuiet: on(cfg.AcceptQuiet), Linger: on(cfg.Linger), GoAwayAfter: on(cfg.GoAwayAfter),
+		Patience:  serverPatience(cfg),
+		Abandoned: func(what string, goid uint64) error { return worker.Abandoned(what, goid) },
+	}
+}
+
+// serverPatience is what a server gets that does not return when its time is
+// over: a second, unless that is more than half of what the units behind it have.
+func serverPatience(cfg Config) time.Duration {
+	return max(min(time.Second, on(cfg.UnitSlice)/2), settle)
 }
 
 // drainingServer is a server that can say goodbye.
@@ -127,6 +156,7 @@ type drainingServer interface {
 type server struct {
 	worker.BaseWorker
 	drainingServer
+	goid goroutine // of Serve
 }
 
 func newServer(name, kind string, s drainingServer, a *App) *server {
@@ -142,7 +172,7 @@ func (s *server) Start(ctx context.Context) error {
 		return err
 	}
 	s.MarkRunning()
-	safe.Go(s.Name(), func() error { return s.Serve(ctx) }, nil, s.Finish)
+	safe.Go(s.Name(), func() error { return s.Serve(ctx) }, s.goid.Store, s.Finish)
 	return nil
 }
 
@@ -155,7 +185,8 @@ func (s *server) Stop(ctx context.Context) error {
 	select {
 	case <-s.Done():
 	case <-ctx.Done():
-		s.Kill(fmt.Errorf("%s: %w", s.Name(), context.Cause(ctx)))
+		// The listener may be anybody's, and its Accept not mind a Close.
+		s.Kill(worker.Abandoned(s.Name(), s.goid.Load()))
 	}
 	return err
 }

@@ -357,7 +357,7 @@ func TestGRPCHealthThatHangsDoesNotHoldUpTheStop(t *testing.T) {
 			r.Stop(nil)
 			r.mark("Stop returns")
 		})
-		wantErr(t, r.Run(t.Context()), nil, `gRPC server "grpc": its health has not returned`)
+		wantErr(t, r.Run(t.Context()), nil, `gRPC server "grpc": grpc: Shutdown of its health: did not return`, "hungHealth.Shutdown")
 		r.wantTrail("1s Stop returns")
 		close(h)
 	})

@@ -26,7 +26,6 @@ var ErrHookSkipped = errors.New("skipped: no time was left")
 type Shutdown struct {
 	log      *slog.Logger
 	minSlice time.Duration
-	fixed    bool // minSlice was given, not derived
 	now      func(string)
 	events   *eventStream // of the App; nil without one
 
@@ -48,9 +47,10 @@ type hook struct {
 type ShutdownOption func(*Shutdown)
 
 // WithMinSlice keeps d for every hook that is still to come, whatever the one
-// before it takes. Without it a hook may take all the time that is left.
+// before it takes, or an equal share of the time that there is when that is
+// less. Without it a hook may take all the time that is left.
 func WithMinSlice(d time.Duration) ShutdownOption {
-	return func(s *Shutdown) { s.minSlice, s.fixed = max(d, 0), true }
+	return func(s *Shutdown) { s.minSlice = max(d, 0) }
 }
 
 // NewShutdown returns an empty stack. It logs each hook's outcome to log; nil
@@ -61,7 +61,9 @@ func NewShutdown(log *slog.Logger, opts ...ShutdownOption) *Shutdown {
 	}
 	s := &Shutdown{log: log, done: make(chan struct{})}
 	for _, opt := range opts {
-		opt(s)
+		if opt != nil {
+			opt(s)
+		}
 	}
 	return s
 }
@@ -115,13 +117,20 @@ func (s *Shutdown) runUntil(ctx context.Context, end time.Time) error {
 	s.began = true
 	hooks := s.hooks
 	s.mu.Unlock()
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	slice := s.minSlice
+	if n := time.Duration(len(hooks)); n > 0 {
+		slice = min(slice, max(time.Until(end), 0)/n) // or the first to run would get nothing
+	}
 
 	var errs []error
 	for i := len(hooks) - 1; i >= 0; i-- {
-		deadline := end.Add(-time.Duration(i) * s.minSlice)
-		out := s.call(ctx, hooks[i], deadline)
+		deadline := end.Add(-time.Duration(i) * slice)
+		out := s.call(ctx, hooks[i], deadline, slice)
 		if out.err != nil {
-			errs = append(errs, fmt.Errorf("shutdown hook %s: %w", out.Name, out.err))
+			errs = append(errs, about("shutdown hook", out.Name, out.err))
 		}
 		s.mu.Lock()
 		s.results = append(s.results, out)
@@ -135,8 +144,9 @@ func (s *Shutdown) runUntil(ctx context.Context, end time.Time) error {
 	return s.err
 }
 
-// call runs one hook until it returns or its deadline comes.
-func (s *Shutdown) call(ctx context.Context, h hook, deadline time.Time) Outcome {
+// call runs one hook until it returns or its deadline comes. slice is what is kept
+// for the one behind it.
+func (s *Shutdown) call(ctx context.Context, h hook, deadline time.Time, slice time.Duration) Outcome {
 	began := time.Now()
 	if !began.Before(deadline) {
 		s.log.Error("shutdown hook skipped: no time was left", "hook", h.name)
@@ -149,14 +159,14 @@ func (s *Shutdown) call(ctx context.Context, h hook, deadline time.Time) Outcome
 	ctx, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline)
 	defer cancel()
 	late := settle
-	if s.minSlice > 0 {
-		late = min(late, s.minSlice/4) // the hook behind it pays for this
+	if slice > 0 {
+		late = min(late, slice/4) // the hook behind it pays for this
 	}
 	life := step(KindHook, h.name, s.events)
 	out := awaitFor(h.name, began, ctx.Done(), late, func() error { return h.fn(ctx) })
 	_ = life.To(out.Result, out.err)
 	if out.err != nil {
-		s.log.Error("shutdown hook failed", "hook", h.name, "took", out.Took, "error", out.err)
+		s.log.Error("shutdown hook failed", "hook", h.name, "took", out.Took, "error", unnamed(h.name, out.err))
 	} else {
 		s.log.Info("shutdown hook done", "hook", h.name, "took", out.Took)
 	}

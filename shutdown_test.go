@@ -37,7 +37,7 @@ func TestShutdownGoesOnAfterErrors(t *testing.T) {
 	s.Add("panics", func(context.Context) error { panic("oh no") })
 	s.Add("exits", func(context.Context) error { runtime.Goexit(); return nil })
 	err := s.Run(t.Context(), time.Minute)
-	wantErr(t, err, errBoom, "shutdown hook fails: boom", "shutdown hook panics: panics: panic: oh no", "shutdown hook exits")
+	wantErr(t, err, errBoom, "shutdown hook fails: boom", "shutdown hook panics: panic: oh no", "shutdown hook exits")
 	wantErr(t, err, lifecycle.ErrGoexit)
 	var p *lifecycle.PanicError
 	if !errors.As(err, &p) || len(p.Stack) == 0 {
@@ -151,7 +151,7 @@ func TestHookThatIgnoresItsContextIsAbandoned(t *testing.T) {
 	if len(had) != 3 {
 		t.Errorf("ran %v", had)
 	}
-	wantErr(t, err, nil, "shutdown hook h0: h0: did not return in time and was abandoned in ", "shutdown_test.go")
+	wantErr(t, err, nil, "shutdown hook h0: did not return in time and was abandoned in ", "shutdown_test.go")
 	if took > 7*time.Second {
 		t.Errorf("it took %v", took)
 	}
@@ -193,4 +193,28 @@ func ExampleShutdown() {
 	// server stopped
 	// database closed
 	// shutdown hook server: one request was cut
+}
+
+func TestMinSliceThatDoesNotFitIsAnEqualShare(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := lifecycle.NewShutdown(nil, lifecycle.WithMinSlice(10*time.Second))
+		var had []time.Duration
+		for i := range 5 {
+			s.Add(fmt.Sprint(i), func(ctx context.Context) error {
+				end, _ := ctx.Deadline()
+				had = append(had, time.Until(end))
+				<-ctx.Done()
+				return nil
+			})
+		}
+		if err := s.Run(t.Context(), 30*time.Second); err != nil {
+			t.Error(err)
+		}
+		for _, d := range had {
+			if d != 6*time.Second {
+				t.Errorf("of 30 s the five hooks had %v, want 6 s each", had)
+				break
+			}
+		}
+	})
 }

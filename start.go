@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/safe"
@@ -106,14 +108,22 @@ func (a *App) closeHealth(end time.Time) {
 	ctx, cancel := context.WithDeadline(context.Background(), end)
 	defer cancel()
 	if a.health != nil {
-		if err := a.health.close(ctx); err != nil {
-			a.log.Warn("health server", "error", err)
-		}
+		a.leave(a.health.close(ctx))
 		<-a.healthEnded
 	}
-	if err := a.reg.Close(ctx); err != nil {
-		a.log.Warn("health checks", "error", err)
+	a.leave(a.reg.Close(ctx))
+}
+
+// leave notes what the end does not wait for. The stop has not failed for that:
+// nobody has asked for anything that was not done.
+func (a *App) leave(err error) {
+	if err == nil {
+		return
 	}
+	a.log.Warn("left behind at the end", "error", err)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.left = append(a.left, strings.Split(err.Error(), "\n")...) // of joined errors, each
 }
 
 // HealthAddr returns the address on which the health planes are served, nil
@@ -183,17 +193,14 @@ func (a *App) launch(u *unit, group *errgroup.Group) error {
 	u.launched.Store(true)
 	if u.isFunction() {
 		if err := u.Start(a.unitsCtx); err != nil { // ours, and returns at once
-			err = fmt.Errorf("unit %s: %w", u.name, err)
-			u.finish(err)
-			return err
+			return u.finish(err)
 		}
 	} else {
 		u.begun = make(chan struct{})
 		result := make(chan error, 1) // the one send finds room, whether or not anybody still waits
 		safe.Go(u.name, func() error { return u.Start(a.unitsCtx) }, nil, func(err error) {
 			if err != nil {
-				err = fmt.Errorf("unit %s: %w", u.name, err)
-				u.finish(err) // here, because it may come beside a stop, or long after
+				err = u.finish(err) // here, because it may come beside a stop, or long after
 			}
 			result <- err
 			close(u.begun)
@@ -236,7 +243,10 @@ func (a *App) awaitStarted(u *unit) {
 	if w, ok := u.Worker.(interface {
 		Await(context.Context, func(worker.Status) bool) (worker.Status, error)
 	}); ok {
-		_, _ = w.Await(ctx, begun) // an error says that a stop was asked for
+		a.awaitBegun(ctx, u, func() error {
+			_, err := w.Await(ctx, begun)
+			return err
+		})
 		return
 	}
 	// A worker that keeps its own account can only be asked.
@@ -248,6 +258,27 @@ func (a *App) awaitStarted(u *unit) {
 		case <-ctx.Done():
 			return
 		}
+	}
+}
+
+// awaitBegun calls the Await of a worker, which may be anybody's: one that does
+// not mind its context does not keep a stop out, and one that panics is a start
+// that failed.
+func (a *App) awaitBegun(ctx context.Context, u *unit, await func() error) {
+	if u.isFunction() {
+		_ = await() // an error says that a stop was asked for
+		return
+	}
+	result := make(chan error, 1) // the one send finds room, whether or not anybody still waits
+	safe.Go(u.name+": Await", await, nil, func(err error) { result <- err })
+	select {
+	case err := <-result:
+		var panicked *PanicError
+		if errors.As(err, &panicked) {
+			a.fail(about("unit", u.name, err))
+			<-a.stopping // somebody else may have been first, and not be through yet
+		}
+	case <-ctx.Done():
 	}
 }
 
@@ -270,7 +301,7 @@ func (a *App) watch(u *unit) {
 	status := u.state().Status
 	failed := err != nil || status == worker.StatusFailed || status == worker.StatusKilled
 	if !failed {
-		u.finish(nil)
+		_ = u.finish(nil)
 		a.log.Info("unit ended", "unit", u.name, "status", string(status))
 		if u.endsApp {
 			a.requestStop(stopRequest{reason: "actor " + u.name + " returned"})
@@ -280,10 +311,9 @@ func (a *App) watch(u *unit) {
 	if err == nil {
 		err = u.lastErr()
 	}
-	err = fmt.Errorf("unit %s: %w", u.name, err)
-	u.finish(err)
-	a.log.Error("unit failed", "unit", u.name, "status", string(status), "error", err)
-	a.requestStop(stopRequest{reason: err.Error(), cause: err, err: err})
+	named := u.finish(err)
+	a.log.Error("unit failed", "unit", u.name, "status", string(status), "error", unnamed(u.name, err))
+	a.requestStop(stopRequest{reason: named.Error(), cause: named, err: named})
 }
 
 // retireServers takes every server out of service, all at once.
@@ -298,8 +328,19 @@ func (a *App) retireServers(base context.Context, end time.Time, hurried bool) {
 	for _, s := range a.servers {
 		wg.Go(func() {
 			began := time.Now()
-			// With DrainReadiness serving it is ready until here, and no longer.
-			cut, err := s.retire(ctx, hurried, func() { a.reg.setDraining(true) })
+			// Its listener, or what is behind a gRPC server's shape, may hang or
+			// panic: that must not cost the units and hooks their time.
+			var cutNow atomic.Int64
+			out := awaitFor(s.Name()+": shutdown", began, ctx.Done(), serverPatience(a.cfg)+settle, func() error {
+				// With DrainReadiness serving it is ready until here, and no longer.
+				cut, err := s.retire(ctx, hurried, func() { a.reg.setDraining(true) })
+				cutNow.Store(int64(cut))
+				return err
+			})
+			cut, err := int(cutNow.Load()), out.err
+			if out.Result == ResultAbandoned && cut == 0 {
+				cut = int(s.Stats().InFlight)
+			}
 			if err != nil {
 				a.log.Error("server retired with an error", "server", s.Name(), "took", time.Since(began), "cut", cut, "error", err)
 			} else {
@@ -381,7 +422,7 @@ func (a *App) stopUnit(ctx context.Context, u *unit) {
 		if err == nil {
 			err = errors.New("its Stop has returned, and it has not ended")
 		}
-		u.finish(fmt.Errorf("unit %s: %w", u.name, err))
+		_ = u.finish(err)
 		return
 	}
 	if out.err == nil {
@@ -393,6 +434,6 @@ func (a *App) stopUnit(ctx context.Context, u *unit) {
 	if !errors.Is(err, out.err) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		a.further = append(a.further, fmt.Errorf("unit %s: %w", u.name, out.err))
+		a.further = append(a.further, about("unit", u.name, out.err))
 	}
 }

@@ -56,6 +56,9 @@ func renderStatus(s Status) []byte {
 	if r.CutRequests > 0 {
 		p.put("<p>Requests cut: <b class=\"bad\">%v</b></p>\n", r.CutRequests)
 	}
+	for _, text := range r.Left {
+		p.put("<p class=\"bad\">Left behind: %v</p>\n", text)
+	}
 	for _, text := range r.Refused {
 		p.put("<p class=\"bad\">%v</p>\n", text)
 	}

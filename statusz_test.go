@@ -144,6 +144,17 @@ func TestStatuszSurvivesAnyTree(t *testing.T) {
 	}
 }
 
+func TestStatusOfAWorkerThatPanics(t *testing.T) {
+	r := newRig(t, lifecycle.Config{})
+	w := &broken{mode: "State"}
+	w.Init("broken", "w")
+	r.Add(w).Go("good", untilCancelled)
+	rec := statusz(r.Handler(), "GET", "/statusz?format=json", "")
+	if rec.Code != 200 || !strings.Contains(rec.Body.String(), "w: State: panic: State") || !strings.Contains(rec.Body.String(), `"good"`) {
+		t.Errorf("%d %s", rec.Code, rec.Body)
+	}
+}
+
 type endlessTree struct{ worker.BaseWorker }
 
 func (e *endlessTree) Start(context.Context) error { return nil }

@@ -192,6 +192,25 @@ func TestTerminationLogIsNeverCreated(t *testing.T) {
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("there is %v (%v)", left, err)
 	}
+
+	// Nor again, when it has gone meanwhile.
+	file := filepath.Join(dir, "log")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a := testApp(t, Config{DrainInterval: Off, TerminationLog: file}, nil)
+	a.Go("u", func(ctx context.Context) error {
+		<-a.Reached(PhaseRunning)
+		err := os.Remove(file)
+		a.Stop(nil)
+		return err
+	})
+	if err := a.Run(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(file); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it was made again (%v)", err)
+	}
 }
 
 func FuzzClipWords(f *testing.F) {

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"reflect"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,7 +35,9 @@ func MarkStarted(ctx context.Context) { worker.MarkStarted(ctx) }
 
 func unitOptions(opts []UnitOption) (c unitConfig, w []worker.FuncOption) {
 	for _, opt := range opts {
-		opt(&c)
+		if opt != nil {
+			opt(&c)
+		}
 	}
 	if c.startCondition {
 		w = append(w, worker.WithStartCondition())
@@ -57,7 +60,8 @@ type unit struct {
 	mu    sync.Mutex // guards what follows
 	began time.Time
 	end   time.Time
-	err   error // what its end adds to the result of Run
+	bare  error // what went wrong with it, for where its name is known
+	err   error // the same with its name: what its end adds to the result of Run
 }
 
 // isFunction reports whether the unit is a function under a context, run once
@@ -131,15 +135,31 @@ func isNil(v any) bool {
 	}
 }
 
-// finish notes the end of the unit, once.
-func (u *unit) finish(err error) {
+// finish notes the end of the unit, once, and returns what went wrong with it
+// under its name.
+func (u *unit) finish(bare error) error {
 	u.once.Do(func() {
 		u.mu.Lock()
-		u.end, u.err = time.Now(), err
+		u.end, u.bare = time.Now(), bare
+		if bare != nil {
+			u.err = about("unit", u.name, bare)
+		}
 		u.mu.Unlock()
 		u.ended.Store(true)
 		close(u.over)
 	})
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.err
+}
+
+// about puts before err what it is about, as "unit db: ". A panic and whoever was
+// abandoned name themselves: then only the kind is missing.
+func about(kind, name string, err error) error {
+	if strings.HasPrefix(err.Error(), name+": ") {
+		return fmt.Errorf("%s %w", kind, err)
+	}
+	return fmt.Errorf("%s %s: %w", kind, name, err)
 }
 
 func (u *unit) outcome() Outcome {
@@ -151,10 +171,26 @@ func (u *unit) outcome() Outcome {
 	case u.end.IsZero():
 		return Outcome{Name: u.name, Result: ResultRunning, Took: time.Since(u.began)}
 	}
-	out := outcome(u.name, u.began, u.err)
+	out := outcome(u.name, u.began, u.bare)
 	out.Took = u.end.Sub(u.began)
 	return out
 }
+
+// unnamed returns err without the name in front, for where that stands beside it.
+func unnamed(name string, err error) error {
+	if text, named := strings.CutPrefix(err.Error(), name+": "); named {
+		return &unnamedError{err, text}
+	}
+	return err
+}
+
+type unnamedError struct {
+	error
+	text string
+}
+
+func (e *unnamedError) Error() string { return e.text }
+func (e *unnamedError) Unwrap() error { return e.error }
 
 // Go adds a function to run in a goroutine of its own. A nil return is fine and
 // the App goes on, also when it was the last unit; an error, a panic or a

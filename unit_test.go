@@ -38,7 +38,7 @@ func TestGoUnits(t *testing.T) {
 		says string
 	}{
 		"an error":                {func(context.Context) error { return errBoom }, errBoom, "unit u: boom"},
-		"a panic":                 {func(context.Context) error { panic("oh no") }, nil, "unit u: u: panic: oh no"},
+		"a panic":                 {func(context.Context) error { panic("oh no") }, nil, "unit u: panic: oh no"},
 		"Goexit":                  {func(context.Context) error { runtime.Goexit(); return nil }, lifecycle.ErrGoexit, "unit u"},
 		"somebody else's cancel":  {func(context.Context) error { return context.Canceled }, context.Canceled, "unit u"},
 		"wrapped somebody else's": {func(context.Context) error { return fmt.Errorf("fetch: %w", context.Canceled) }, context.Canceled, "unit u: fetch"},
@@ -90,11 +90,14 @@ func TestGoUnits(t *testing.T) {
 			late := errors.New("late")
 			r := newRig(t, lifecycle.Config{})
 			r.Go("late", func(ctx context.Context) error { <-ctx.Done(); return late }).
-				Go("bad", func(context.Context) error { return errBoom }).
+				Go("bad", func(context.Context) error {
+					<-r.Reached(lifecycle.PhaseRunning) // before, there is nothing to drain
+					return errBoom
+				}).
 				OnDrain("d", lifecycle.DrainFunc(func(context.Context) error { return errors.New("drain") })).
 				OnShutdown("h", func(context.Context) error { panic("hook") })
 			err := r.Run(t.Context())
-			if got, want := err.Error(), "unit bad: boom\nunit late: late\ndrainer d: drain\nshutdown hook h: h: panic: hook"; got != want {
+			if got, want := err.Error(), "unit bad: boom\nunit late: late\ndrainer d: drain\nshutdown hook h: panic: hook"; got != want {
 				t.Errorf("got\n%s\nwant\n%s", got, want)
 			}
 		})
@@ -471,6 +474,45 @@ func TestDrainReadinessServingStaysUpThroughTheWindow(t *testing.T) {
 		})
 		if err := r.Run(t.Context()); err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// A name stands once in a line of the log and in the report, however the part
+// failed, and an error that says a lot does not fill the log.
+func TestNamesAndLongErrorsInLogAndReport(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, lifecycle.Config{})
+		long := errors.New(strings.Repeat("x", 1<<20))
+		r.Go("poller", func(ctx context.Context) error { time.Sleep(time.Second); return errBoom })
+		r.Go("cache", func(ctx context.Context) error { <-ctx.Done(); panic("oh no") })
+		r.OnDrain("peer", lifecycle.DrainFunc(func(context.Context) error { return long }))
+		r.OnShutdown("db", func(context.Context) error { return long })
+		err := r.Run(t.Context())
+		if n := len(err.Error()); n < 2<<20 {
+			t.Errorf("the error of Run has %d bytes: something was cut out of it", n)
+		}
+		wantErr(t, err, errBoom, "unit poller: boom", "unit cache: panic: oh no")
+		log := r.log.String()
+		for _, want := range []string{
+			`msg="unit failed" unit=poller status=Failed error=boom`,
+			`msg="unit failed" unit=cache status=Failed error="panic: oh no"`,
+			"poller failed in 1s (boom), cache panicked in 1s (panic: oh no)",
+			"(1048576 bytes)",
+		} {
+			if !strings.Contains(log, want) {
+				t.Errorf("the log does not say %q", want)
+			}
+		}
+		if len(log) > 128<<10 {
+			t.Errorf("the log has %d bytes", len(log))
+		}
+		rep := r.Report()
+		if a, b := rep.Units[0].Error, rep.Units[1].Error; a != "boom" || b != "panic: oh no" {
+			t.Errorf("units failed with %q and %q", a, b)
+		}
+		if len(rep.Hooks[0].Error) != 1<<20 {
+			t.Error("the report cuts errors")
 		}
 	})
 }

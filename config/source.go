@@ -182,8 +182,8 @@ func (l *loader) valueOf(v reflect.Value, n *node) string {
 
 // whichFile is the file to read, and by whom it was asked for.
 func (l *loader) whichFile() (name, asked string) {
-	if given, ok := l.flags["config"]; ok {
-		return string(given.(text)), "flag -config"
+	if given, ok := l.flags["config"].(text); ok {
+		return string(given), "flag -config"
 	}
 	for _, kv := range l.environ {
 		if name, ok := strings.CutPrefix(kv, l.prefix+"CONFIG="); ok {
@@ -232,7 +232,8 @@ func (l *loader) readFile() (*source, *Fault) {
 	}
 	tree := doc.tree
 	if l.section != "" {
-		below, ok := tree[l.section]
+		var ok bool
+		below := tree[l.section]
 		if tree, ok = asTree(below); !ok && below != nil {
 			return spoiled(&Fault{Line: doc.lines[l.section], Key: l.section, Value: shown(below, false), Problem: "it is a section: want keys below it"})
 		}

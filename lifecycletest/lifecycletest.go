@@ -127,6 +127,9 @@ func Wrap(t TB, build func(...lifecycle.Option) (*lifecycle.App, error)) *App {
 	if err != nil {
 		t.Fatalf("lifecycletest: the App cannot be made: %v", err)
 	}
+	if app == nil {
+		t.Fatalf("lifecycletest: build has returned neither an App nor an error")
+	}
 	a.App = app
 	a.reader = app.Events().Subscribe(1 << 16)
 	t.Cleanup(a.cleanup)
@@ -223,6 +226,9 @@ func (a *App) WantClean() {
 	}
 	if n := a.Report().CutRequests; n > 0 {
 		a.errorf("%d requests were cut", n)
+	}
+	for _, text := range a.Report().Left {
+		a.errorf("left behind: %s", text)
 	}
 }
 

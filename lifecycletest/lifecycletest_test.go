@@ -144,6 +144,16 @@ func TestFailuresSayWhatHappened(t *testing.T) {
 			app.Stop(nil)
 			app.WantClean()
 		}, []string{"goroutines that the App began are left", "TestFailuresSayWhatHappened", "lifecycletest_test.go"}},
+		"a check that hangs": {func(t lifecycletest.TB) {
+			app := lifecycletest.New(t, lifecycle.Config{})
+			app.Probe("db", lifecycle.ProbeFunc(func(context.Context) error { <-release; return nil }))
+			app.Start()
+			app.Stop(nil)
+			app.WantClean()
+		}, []string{"left behind", `readiness check "db" has not returned`}},
+		"nothing to test": {func(t lifecycletest.TB) {
+			_ = lifecycletest.Wrap(t, func(...lifecycle.Option) (*lifecycle.App, error) { return nil, nil })
+		}, []string{"neither an App nor an error"}},
 		"a request lost": {func(t lifecycletest.TB) {
 			ln := lifecycletest.NewListener()
 			_ = ln.Close()
@@ -168,7 +178,7 @@ func TestFailuresSayWhatHappened(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var let chan struct{}
-				if name == "a goroutine is left" { // channels belong to their bubble
+				if name == "a goroutine is left" || name == "a check that hangs" { // channels belong to their bubble
 					let = make(chan struct{})
 					release = let
 				}

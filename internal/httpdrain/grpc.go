@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/safe"
@@ -25,13 +26,9 @@ type GRPCServer interface {
 // NOT_SERVING and ignores changes from then on.
 type GRPCHealth interface{ Shutdown() }
 
-const (
-	// stopPatience is how long GracefulStop may take to return after Stop.
-	stopPatience = time.Second
-	// healthPatience is how long Shutdown waits, counted from T0, for the
-	// health's Shutdown before it begins without it.
-	healthPatience = time.Second
-)
+// healthPatience is how long Shutdown waits, counted from T0, for the health's
+// Shutdown before it begins without it.
+const healthPatience = time.Second
 
 // GRPC is a gRPC server with the same goodbye as [Server]:
 //
@@ -61,11 +58,47 @@ type GRPC struct {
 	closing   bool
 	began     bool
 	windowEnd time.Time
-	t0        time.Time     // when the health's Shutdown was called
-	told      chan struct{} // closed when that has returned; nil before it is called and without a health
-	unwell    error         // of it; read after told
-	graceful  chan struct{} // closed when GracefulStop has returned; nil before it is called
-	panicked  error         // of GracefulStop; read after graceful
+	t0        time.Time // when the health's Shutdown was called
+	told      *call     // the health's Shutdown; nil without a health
+	graceful  *call     // GracefulStop; nil before it is called
+	stopped   *call     // Stop; nil before it is called
+}
+
+// call is one of a function that may never return. A nil one has not been made.
+type call struct {
+	what string
+	goid atomic.Uint64
+	done chan struct{} // closed when it has returned
+	err  error         // a panic; read after done
+}
+
+// begin calls fn in a goroutine of its own.
+func begin(what string, fn func()) *call {
+	c := &call{what: what, done: make(chan struct{})}
+	safe.Go(what, func() error { fn(); return nil }, c.goid.Store, func(err error) {
+		c.err = err
+		close(c.done)
+	})
+	return c
+}
+
+// end returns what came of the call, and an error of abandoned's making when it
+// has not returned when over is closed.
+func (c *call) end(over <-chan struct{}, abandoned func(string, uint64) error) error {
+	if c == nil {
+		return nil
+	}
+	select {
+	case <-c.done:
+		return c.err
+	case <-over:
+	}
+	select {
+	case <-c.done:
+		return c.err
+	default:
+		return abandoned(c.what, c.goid.Load())
+	}
 }
 
 // NewGRPC prepares srv, which is used once, on ln, which the GRPC owns from
@@ -101,6 +134,9 @@ func (g *GRPC) Bind(context.Context) error {
 		return fmt.Errorf("bind gRPC server %q: already bound to %s", g.name, g.ln.Addr())
 	case g.closing:
 		return fmt.Errorf("bind gRPC server %q: stopped", g.name)
+	}
+	if err := checkAddr(g.given); err != nil {
+		return fmt.Errorf("bind gRPC server %q to the given listener: %w", g.name, err)
 	}
 	g.ln = newListener(g.given, g.tracker)
 	g.ln.anyConn = true
@@ -163,12 +199,7 @@ func (g *GRPC) BeginDrain(time.Time, time.Duration) {
 	if g.health == nil {
 		return
 	}
-	told := make(chan struct{})
-	g.t0, g.told = time.Now(), told
-	safe.Go(g.name, func() error { g.health.Shutdown(); return nil }, nil, func(err error) {
-		g.unwell = err
-		close(told)
-	})
+	g.t0, g.told = time.Now(), begin(g.name+": Shutdown of its health", g.health.Shutdown)
 }
 
 // EndWindow notes the moment from which AcceptQuiet and Linger count, and does
@@ -205,10 +236,11 @@ func (g *GRPC) LingerOpen(context.Context) {}
 // Shutdown calls GracefulStop and, when ctx is done before that returns, Stop.
 // cut is the number of connections that were open then. The error says that
 // connections were cut and why (the cause of ctx), that the listener could not
-// be closed, that GracefulStop or the health's Shutdown panicked, that
-// GracefulStop did not return after Stop and was abandoned, or that the health
-// has not returned either. That one is given a second after T0, which a window
-// mostly covers, so that clients hear NOT_SERVING before GOAWAY.
+// be closed, that GracefulStop, Stop or the health's Shutdown panicked, or that
+// one of them did not return, Patience after Stop was called, and was abandoned.
+// (Stop waits for handlers in a server with grpc.WaitForHandlers.) The health is
+// given a second after T0, which a window mostly covers, so that clients hear
+// NOT_SERVING before GOAWAY.
 func (g *GRPC) Shutdown(ctx context.Context) (cut int, err error) {
 	g.EndWindow()
 	g.awaitHealth(ctx)
@@ -217,10 +249,10 @@ func (g *GRPC) Shutdown(ctx context.Context) (cut int, err error) {
 		return 0, nil
 	}
 	select {
-	case <-graceful:
+	case <-graceful.done:
 	case <-ctx.Done():
 		select {
-		case <-graceful:
+		case <-graceful.done:
 		default:
 			cut, _ = g.tracker.count()
 			if cut > 0 {
@@ -228,7 +260,7 @@ func (g *GRPC) Shutdown(ctx context.Context) (cut int, err error) {
 			}
 		}
 	}
-	return cut, errors.Join(err, g.stop(ln, graceful), g.healthError())
+	return cut, errors.Join(err, g.stop(ln), g.healthError())
 }
 
 // awaitHealth returns when the health has said NOT_SERVING, when healthPatience
@@ -243,7 +275,7 @@ func (g *GRPC) awaitHealth(ctx context.Context) {
 	timer := time.NewTimer(time.Until(t0.Add(healthPatience)))
 	defer timer.Stop()
 	select {
-	case <-told:
+	case <-told.done:
 	case <-timer.C:
 	case <-ctx.Done():
 	}
@@ -252,68 +284,67 @@ func (g *GRPC) awaitHealth(ctx context.Context) {
 // healthError returns what was wrong with the health's Shutdown.
 func (g *GRPC) healthError() error {
 	g.mu.Lock()
-	told, t0 := g.told, g.t0
+	told := g.told
 	g.mu.Unlock()
-	if told == nil {
-		return nil
+	now := make(chan struct{})
+	close(now)
+	if err := told.end(now, g.cfg.Abandoned); err != nil {
+		return fmt.Errorf("shut down gRPC server %q: %w", g.name, err)
 	}
-	select {
-	case <-told:
-		return g.unwell
-	default:
-		return fmt.Errorf("shut down gRPC server %q: its health has not returned from Shutdown %v after it was called",
-			g.name, time.Since(t0).Round(time.Millisecond))
-	}
+	return nil
 }
 
 // Close stops the server and closes every connection now.
 func (g *GRPC) Close() error {
 	g.mu.Lock()
 	g.closing = true
-	ln, graceful := g.ln, g.graceful
+	ln := g.ln
 	g.mu.Unlock()
 	if ln == nil {
 		return nil
 	}
-	return g.stop(ln, graceful)
+	return g.stop(ln)
 }
 
 // begin says that the server is to end and starts GracefulStop, once.
-func (g *GRPC) begin() (*listener, <-chan struct{}) {
+func (g *GRPC) begin() (*listener, *call) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.closing = true
 	if g.ln != nil && g.graceful == nil {
-		g.graceful = make(chan struct{})
-		safe.Go(g.name, func() error { g.srv.GracefulStop(); return nil }, nil, func(err error) {
-			g.panicked = err
-			close(g.graceful)
-		})
+		g.graceful = begin(g.name+": GracefulStop", g.srv.GracefulStop)
 	}
 	return g.ln, g.graceful
 }
 
 // stop calls Stop, which is harmless after GracefulStop, and closes what is
-// left. graceful is nil when GracefulStop was not called.
-func (g *GRPC) stop(ln *listener, graceful <-chan struct{}) error {
-	err := safe.Do(g.name, func() error { g.srv.Stop(); return nil })
+// left. Only the first call waits, and says what hangs.
+func (g *GRPC) stop(ln *listener) (err error) {
+	g.mu.Lock()
+	first := g.stopped == nil
+	if first {
+		g.stopped = begin(g.name+": Stop", g.srv.Stop)
+	}
+	stopped, graceful := g.stopped, g.graceful
+	g.mu.Unlock()
+	over, cancel := context.WithTimeout(context.Background(), g.cfg.Patience)
+	defer cancel()
+	if first {
+		err = stopped.end(over.Done(), g.cfg.Abandoned)
+	}
 	if lerr := ln.Close(); lerr != nil {
 		err = errors.Join(err, fmt.Errorf("close the listener of gRPC server %q: %w", g.name, lerr))
 	}
 	for _, c := range g.tracker.open() {
 		_ = c.Close()
 	}
-	if graceful == nil {
-		return err
+	if first {
+		err = errors.Join(err, graceful.end(over.Done(), g.cfg.Abandoned))
 	}
-	timer := time.NewTimer(stopPatience)
-	defer timer.Stop()
-	select {
-	case <-graceful:
-		return errors.Join(err, g.panicked)
-	case <-timer.C:
-		return errors.Join(err, fmt.Errorf("shut down gRPC server %q: GracefulStop did not return %v after Stop", g.name, stopPatience))
+	if err != nil {
+		return fmt.Errorf("shut down gRPC server %q: %w", g.name, err)
 	}
+	return nil
 }
 
 // Stats returns what the server is doing now.

@@ -8,6 +8,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/safe"
 )
 
 const (
@@ -29,6 +31,7 @@ var errTLSConn = errors.New("the listener hands out TLS connections, which canno
 // server neither fails nor spins, until Close ends that loop.
 type listener struct {
 	net.Listener
+	addr    net.Addr
 	tracker *tracker
 	anyConn bool // TLS connections are handed out too
 
@@ -43,8 +46,9 @@ type listener struct {
 	done      bool // released is closed
 }
 
+// newListener wraps ln, which [checkAddr] has found good.
 func newListener(ln net.Listener, t *tracker) *listener {
-	return &listener{Listener: ln, tracker: t, closed: make(chan struct{}), released: make(chan struct{})}
+	return &listener{Listener: ln, addr: ln.Addr(), tracker: t, closed: make(chan struct{}), released: make(chan struct{})}
 }
 
 // Accept waits for the next connection. Once the listener is retired it hands
@@ -74,6 +78,9 @@ func (l *listener) Accept() (net.Conn, error) {
 	<-l.released
 	return nil, net.ErrClosed
 }
+
+// Addr returns the address that ln had in the beginning.
+func (l *listener) Addr() net.Addr { return l.addr }
 
 // look prepares an Accept that does not wait, if the listener is retiring.
 func (l *listener) look() (retiring bool) {
@@ -122,7 +129,8 @@ func (l *listener) retire(ctx context.Context) error {
 
 func (l *listener) closeBelow() error {
 	l.closeOnce.Do(func() {
-		l.closeErr = l.Listener.Close()
+		// It may be anybody's: a panic here would leave net/http's lock held.
+		l.closeErr = safe.Do("close the listener", l.Listener.Close)
 		close(l.closed)
 	})
 	return l.closeErr
@@ -173,8 +181,24 @@ func (l *listener) closeWhenQuiet(ctx context.Context, start time.Time, quiet ti
 
 // checkListener refuses what cannot work before anything is started.
 func checkListener(ln net.Listener) error {
+	if err := checkAddr(ln); err != nil {
+		return err
+	}
 	if fmt.Sprintf("%T", ln) == "*tls.listener" {
-		return errTLSConn
+		return fmt.Errorf("on %s: %w", ln.Addr(), errTLSConn)
+	}
+	return nil
+}
+
+// checkAddr refuses a listener that cannot say where it listens: a nil pointer,
+// for one.
+func checkAddr(ln net.Listener) error {
+	var addr net.Addr
+	if err := safe.Do(fmt.Sprintf("Addr of a %T", ln), func() error { addr = ln.Addr(); return nil }); err != nil {
+		return err
+	}
+	if addr == nil {
+		return fmt.Errorf("a %T has no address", ln)
 	}
 	return nil
 }

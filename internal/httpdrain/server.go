@@ -44,12 +44,24 @@ type Config struct {
 	// here a client that reconnects may land here again. It is clipped to half
 	// of the window.
 	GoAwayAfter time.Duration
+	// Patience is how long a call that was to end at once is waited for: a gRPC
+	// server's Stop, and its GracefulStop after that. Defaults to 1 s.
+	Patience time.Duration
+	// Abandoned makes the error for a call that is not waited for any more, from
+	// what it is and the id of its goroutine. Defaults to one that names it.
+	Abandoned func(what string, goid uint64) error
 }
 
 func (c Config) clean() Config {
 	c.AcceptQuiet = max(c.AcceptQuiet, 0)
 	c.Linger = max(c.Linger, 0)
 	c.GoAwayAfter = max(c.GoAwayAfter, 0)
+	if c.Patience <= 0 {
+		c.Patience = time.Second
+	}
+	if c.Abandoned == nil {
+		c.Abandoned = func(what string, _ uint64) error { return fmt.Errorf("%s has not returned", what) }
+	}
 	return c
 }
 
@@ -151,10 +163,10 @@ func (s *Server) Name() string { return s.name }
 // when srv.TLSConfig has Certificates, GetCertificate or GetConfigForClient.
 //
 // It fails when the address cannot be bound, or not before ctx is done, when
-// the server is nil, when it is called twice, also at a time, and after
-// Shutdown; the error has the name and the address. It keeps nobody else
-// waiting, whatever a name server takes: a Shutdown or Close meanwhile returns
-// at once, and the listener that comes of it is closed.
+// the server is nil or was that of another Server, when it is called twice, also
+// at a time, and after Shutdown; the error has the name and the address. It keeps
+// nobody else waiting, whatever a name server takes: a Shutdown or Close
+// meanwhile returns at once, and the listener that comes of it is closed.
 func (s *Server) Bind(ctx context.Context) error {
 	addr, err := s.beginBind()
 	if err != nil {
@@ -192,6 +204,9 @@ func (s *Server) beginBind() (addr string, err error) {
 	case s.closing:
 		return "", fmt.Errorf("bind server %q: %w", s.name, http.ErrServerClosed)
 	}
+	if other, is := s.srv.Handler.(handler); is {
+		return "", fmt.Errorf("bind server %q: its *http.Server is that of server %q, which runs or has run it: give each its own", s.name, other.name)
+	}
 	s.binding = true
 	addr, s.tls = listenAddr(s.srv)
 	return addr, nil
@@ -202,7 +217,7 @@ func (s *Server) beginBind() (addr string, err error) {
 func (s *Server) listen(ctx context.Context, addr string) (net.Listener, error) {
 	if ln := s.given; ln != nil {
 		if err := checkListener(ln); err != nil {
-			return nil, fmt.Errorf("bind server %q to the given listener on %s: %w", s.name, ln.Addr(), err)
+			return nil, fmt.Errorf("bind server %q to the given listener: %w", s.name, err)
 		}
 		return ln, nil
 	}

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // Env is where the variables are read from and removed.
@@ -97,8 +98,20 @@ func (s *Socket) Send(deadline time.Time, assignments ...string) error {
 // Close closes the socket.
 func (s *Socket) Close() error { return s.conn.Close() }
 
-// Status is the assignment of STATUS=, which is one line.
+// maxStatus bounds a status, in bytes: it is for a line of systemctl status, and
+// a message that is larger than the socket's buffer could not be sent at all.
+const maxStatus = 1024
+
+// Status is the assignment of STATUS=, which is one line of valid UTF-8. A text
+// that is longer than a line can be is cut.
 func Status(text string) string {
+	if len(text) > maxStatus {
+		cut := maxStatus
+		for cut > 0 && !utf8.RuneStart(text[cut]) {
+			cut--
+		}
+		text = text[:cut] + "…"
+	}
 	return "STATUS=" + strings.Map(func(c rune) rune {
 		if c < ' ' {
 			return ' '

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"go.uber.org/goleak"
 )
@@ -31,6 +32,12 @@ func TestWatchdogVariables(t *testing.T) {
 func TestStatusIsOneLine(t *testing.T) {
 	if s := Status("a\nREADY=1\r\x00"); s != "STATUS=a READY=1  " {
 		t.Errorf("%q", s)
+	}
+	if s := Status(strings.Repeat("é", 1<<20)); len(s) > 2*maxStatus || !utf8.ValidString(s) || !strings.HasSuffix(s, "é…") {
+		t.Errorf("a long one has %d bytes and ends in %q", len(s), s[len(s)-10:])
+	}
+	if s := Status("a\xffb"); !utf8.ValidString(s) {
+		t.Errorf("%q is not UTF-8", s)
 	}
 }
 

@@ -1,0 +1,220 @@
+package lifecycle_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/worker"
+)
+
+// What a listener, or a server known by its shape alone, may do to the App.
+
+// rogueListener does in one of its methods what a listener must not.
+type rogueListener struct {
+	net.Listener
+	mode    string
+	release chan struct{}
+}
+
+func (l *rogueListener) Accept() (net.Conn, error) {
+	switch l.mode {
+	case "Accept panics":
+		panic(l.mode)
+	case "Accept hangs": // also when it is closed
+		<-l.release
+		return nil, net.ErrClosed
+	}
+	return l.Listener.Accept()
+}
+
+func (l *rogueListener) Addr() net.Addr {
+	switch l.mode {
+	case "Addr panics":
+		panic(l.mode)
+	case "Addr is nil":
+		return nil
+	}
+	return l.Listener.Addr()
+}
+
+func (l *rogueListener) Close() error {
+	err := l.Listener.Close()
+	switch l.mode {
+	case "Close panics":
+		panic(l.mode)
+	case "Close hangs":
+		<-l.release
+	}
+	return err
+}
+
+func listenTCP(t *testing.T) net.Listener {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ln.Close() })
+	return ln
+}
+
+// rogueRun runs an App that is soon stopped, and holds it to what R17 and R18
+// say: the hook behind the culprit runs, within its time, and the error says who
+// it was.
+func rogueRun(t *testing.T, register func(*rig), stuck bool, says ...string) {
+	t.Helper()
+	r := newRig(t, lifecycle.Config{
+		DrainInterval: 10 * time.Millisecond, DrainWait: lifecycle.WaitAlways,
+		// Most of it for the hook, which may be late on a busy machine.
+		ShutdownGrace: 6 * time.Second, Linger: 500 * time.Millisecond, UnitSlice: time.Second, HookSlice: 4 * time.Second,
+	})
+	register(r)
+	inTime := false
+	r.OnShutdown("db", func(ctx context.Context) error { inTime = ctx.Err() == nil; return nil })
+	r.after(100*time.Millisecond, func() { r.Stop(nil) })
+	err := r.Run(t.Context())
+	wantErr(t, err, nil, says...)
+	if lines := strings.Split(err.Error(), "\n"); len(slices.Compact(slices.Sorted(slices.Values(lines)))) < len(lines) {
+		t.Errorf("it is said twice: %v", err)
+	}
+	if !inTime {
+		t.Error("the hook behind it did not run in time")
+	}
+	var abandoned *lifecycle.AbandonedError
+	switch {
+	case errors.As(err, &abandoned) != stuck:
+		t.Errorf("something was abandoned: %v, want %v: %v", !stuck, stuck, err)
+	case stuck && (abandoned.Stack == "" || lifecycle.ExitCode(err) != lifecycle.ExitStuck):
+		t.Errorf("exit status %d, and the stack is %q", lifecycle.ExitCode(err), abandoned.Stack)
+	}
+}
+
+func TestListenerThatHangsOrPanics(t *testing.T) {
+	for mode, c := range map[string]struct {
+		stuck bool
+		says  []string
+	}{
+		"Accept panics": {false, []string{"unit http", "panic: Accept panics"}},
+		"Accept hangs":  {true, []string{"http", "abandoned"}},
+		"Addr panics":   {false, []string{`bind server "http"`, "panic: Addr panics"}},
+		"Addr is nil":   {false, []string{`bind server "http"`, "a *lifecycle_test.rogueListener has no address"}},
+		"Close panics":  {false, []string{"http", "panic: Close panics"}},
+		"Close hangs":   {true, []string{"http", "abandoned", "rogueListener).Close"}},
+	} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			ln := &rogueListener{listenTCP(t), mode, make(chan struct{})}
+			t.Cleanup(func() { close(ln.release) })
+			rogueRun(t, func(r *rig) { r.Serve("http", &http.Server{}, lifecycle.WithListener(ln)) }, c.stuck, c.says...)
+		})
+	}
+}
+
+// rogueGRPC is a gRPC server one of whose methods does not return, and its
+// health. (The Stop of a real one waits for handlers with grpc.WaitForHandlers.)
+type rogueGRPC struct {
+	mode    string
+	stop    chan struct{}
+	release chan struct{}
+}
+
+func (g *rogueGRPC) hang(mode string) {
+	if g.mode == mode {
+		<-g.release
+	}
+}
+
+func (g *rogueGRPC) Serve(net.Listener) error { <-g.stop; g.hang("Serve"); return nil }
+func (g *rogueGRPC) GracefulStop()            { g.hang("GracefulStop"); <-g.stop }
+func (g *rogueGRPC) Stop()                    { close(g.stop); g.hang("Stop") }
+func (g *rogueGRPC) Shutdown()                { g.hang("Shutdown") }
+
+func TestGRPCMethodThatHangsIsNamedWithItsStack(t *testing.T) {
+	for mode, says := range map[string]string{
+		"Serve":        "unit grpc: did not return",
+		"GracefulStop": "grpc: GracefulStop: did not return",
+		"Stop":         "grpc: Stop: did not return",
+		"Shutdown":     "grpc: Shutdown of its health: did not return",
+	} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			g := &rogueGRPC{mode, make(chan struct{}), make(chan struct{})}
+			t.Cleanup(func() { close(g.release) })
+			rogueRun(t, func(r *rig) { r.GRPC("grpc", g, listenTCP(t), g) }, true, says, "rogueGRPC).hang")
+		})
+	}
+}
+
+// rogueAwait is a worker whose Await panics, or does not mind its context.
+type rogueAwait struct {
+	worker.BaseWorker
+	release chan struct{}
+}
+
+func (w *rogueAwait) Start(ctx context.Context) error { return w.Begin(ctx) }
+func (w *rogueAwait) Stop(context.Context) error      { w.RequestStop(nil); w.Finish(nil); return nil }
+func (w *rogueAwait) Await(context.Context, func(worker.Status) bool) (worker.Status, error) {
+	if w.release == nil {
+		panic("ouch")
+	}
+	<-w.release
+	return worker.StatusRunning, nil
+}
+
+func TestWorkerWhoseAwaitPanicsOrHangs(t *testing.T) {
+	t.Run("panics", func(t *testing.T) {
+		w := &rogueAwait{}
+		w.Init("rogue", "w")
+		r := newRig(t, lifecycle.Config{})
+		wantErr(t, r.Add(w).Run(t.Context()), nil, "unit w: ", "panic: ouch")
+	})
+	t.Run("hangs", func(t *testing.T) {
+		w := &rogueAwait{release: make(chan struct{})}
+		w.Init("rogue", "w")
+		r := newRig(t, lifecycle.Config{})
+		r.after(50*time.Millisecond, func() { r.Stop(nil) })
+		if err := r.Add(w).Run(t.Context()); err != nil {
+			t.Error(err)
+		}
+		close(w.release)
+	})
+}
+
+func TestServerOfAnotherAppIsRefused(t *testing.T) {
+	srv := &http.Server{Addr: "127.0.0.1:0"}
+	first := newRig(t, lifecycle.Config{DrainWait: lifecycle.WaitNever})
+	first.Serve("api", srv)
+	over := make(chan error, 1)
+	go func() { over <- first.Run(context.Background()) }()
+	<-first.Reached(lifecycle.PhaseRunning)
+	for range 2 { // while the other runs, and after
+		second := newRig(t, lifecycle.Config{DrainWait: lifecycle.WaitNever})
+		wantErr(t, second.Serve("http", srv).Run(t.Context()), nil, `bind server "http": its *http.Server is that of server "api"`)
+		if over != nil {
+			first.Stop(nil)
+			if err := <-over; err != nil {
+				t.Error(err)
+			}
+			over = nil
+		}
+	}
+}
+
+func TestNilListenerIsRefused(t *testing.T) {
+	for name, ln := range map[string]net.Listener{"nil": nil, "a nil pointer": (*net.TCPListener)(nil)} {
+		r := newRig(t, lifecycle.Config{})
+		err := r.Serve("http", &http.Server{}, lifecycle.WithListener(ln)).Run(t.Context())
+		if err == nil {
+			t.Errorf("%s: no error", name)
+			continue
+		}
+		wantErr(t, err, nil, `unit "http": WithListener: nil where a listener is needed`)
+	}
+}

@@ -1,0 +1,23 @@
+package otel
+
+import (
+	"testing"
+
+	"github.com/pleme-io/lifecycle-go/internal/conventions"
+)
+
+// TestConventions holds the import table of the otel module.
+func TestConventions(t *testing.T) {
+	conventions.Check(t, conventions.Module{
+		Rooms: []conventions.Room{
+			{Path: ".", Imports: []string{"go.opentelemetry.io/otel", ".", "./fsm", "./worker"}, Brings: []string{"..."}, Never: []string{"go.opentelemetry.io/otel/sdk"}},
+		},
+		Requires: []conventions.Require{
+			{Module: "github.com/pleme-io/lifecycle-go"},
+			{Module: "go.opentelemetry.io/otel"},
+			{Module: "go.opentelemetry.io/otel/trace"},
+			{Module: "go.opentelemetry.io/otel/sdk", TestOnly: true},
+			{Module: "go.uber.org/goleak", TestOnly: true},
+		},
+	})
+}

@@ -1,0 +1,283 @@
+package otel
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/fsm"
+	"github.com/pleme-io/lifecycle-go/worker"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// The attributes.
+const (
+	attrApp    = attribute.Key("lifecycle.app")
+	attrName   = attribute.Key("lifecycle.name")   // of the unit, drainer, hook or reload
+	attrState  = attribute.Key("lifecycle.state")  // the last one
+	attrReason = attribute.Key("lifecycle.reason") // why it stops
+	attrLost   = attribute.Key("lifecycle.lost")   // events
+)
+
+// maxText bounds an attribute, in bytes.
+const maxText = 256
+
+// open is a span that has not ended.
+type open struct {
+	trace.Span
+	ctx  context.Context // with the span in it
+	last string          // state
+}
+
+// life makes spans of events, one at a time.
+type life struct {
+	tracer trace.Tracer
+
+	app                          string
+	origin                       trace.SpanContext // of the start
+	start, stop, drain, shutdown *open
+	parts                        map[[2]string]*open // drainers, hooks and reloads, of kind and name
+	workers                      map[string][]*workerLife
+	stopFailed                   bool
+	at                           time.Time // of the last event
+}
+
+func newLife(tracer trace.Tracer) life {
+	return life{tracer: tracer, parts: map[[2]string]*open{}, workers: map[string][]*workerLife{}}
+}
+
+func (l *life) read(e fsm.Event) {
+	l.at = e.At
+	switch {
+	case e.IsGap():
+		for _, s := range []*open{l.start, l.stop} {
+			if s != nil {
+				s.AddEvent("lifecycle.events_lost", trace.WithTimestamp(e.At), trace.WithAttributes(attrLost.Int64(int64(e.Seq))))
+			}
+		}
+	case e.Kind == lifecycle.KindApp:
+		l.phase(e)
+	case e.Kind == worker.KindWorker:
+		l.unit(e)
+	case e.Kind == lifecycle.KindDrainer:
+		l.step(e, "lifecycle.drainer", l.drain)
+	case e.Kind == lifecycle.KindHook:
+		l.step(e, "lifecycle.hook", l.shutdown)
+	case e.Kind == lifecycle.KindReload:
+		l.step(e, "lifecycle.reload", nil)
+	}
+}
+
+// begin begins a span below parent, or a trace of its own that is linked to the
+// start.
+func (l *life) begin(name string, parent *open, at time.Time, attrs ...attribute.KeyValue) *open {
+	ctx := context.Background()
+	opts := []trace.SpanStartOption{trace.WithTimestamp(at), trace.WithAttributes(attrs...), trace.WithAttributes(attrApp.String(l.app))}
+	if parent != nil {
+		ctx = parent.ctx
+	} else if l.origin.IsValid() {
+		opts = append(opts, trace.WithLinks(trace.Link{SpanContext: l.origin}))
+	}
+	ctx, span := l.tracer.Start(ctx, name, opts...)
+	return &open{Span: span, ctx: ctx}
+}
+
+// finish ends a span, if there is one.
+func finish(s **open, at time.Time, failure error) {
+	if *s == nil {
+		return
+	}
+	if failure != nil {
+		(*s).SetStatus(codes.Error, clip(failure.Error()))
+	}
+	if (*s).last != "" {
+		(*s).SetAttributes(attrState.String((*s).last))
+	}
+	(*s).End(trace.WithTimestamp(at))
+	*s = nil
+}
+
+func (l *life) phase(e fsm.Event) {
+	l.app = clip(e.Name)
+	switch lifecycle.Phase(e.To) {
+	case lifecycle.PhaseStarting:
+		l.start = l.begin("lifecycle.start", nil, e.At)
+		l.origin = l.start.SpanContext()
+	case lifecycle.PhaseRunning:
+		finish(&l.start, e.At, nil)
+	case lifecycle.PhaseDraining:
+		l.beginStop(e)
+		l.drain = l.begin("lifecycle.drain", l.stop, e.At)
+	case lifecycle.PhaseStopping:
+		finish(&l.start, e.At, failure(e.Cause)) // of a stop that came while it started
+		finish(&l.drain, e.At, nil)
+		if l.stop == nil {
+			l.beginStop(e)
+		}
+		l.shutdown = l.begin("lifecycle.shutdown", l.stop, e.At)
+	case lifecycle.PhaseStopped, lifecycle.PhaseFailed, lifecycle.PhaseKilled:
+		finish(&l.start, e.At, e.Cause)
+		finish(&l.drain, e.At, nil)
+		finish(&l.shutdown, e.At, nil)
+		l.noteLast(e.To)
+		finish(&l.stop, e.At, e.Cause)
+	}
+}
+
+func (l *life) beginStop(e fsm.Event) {
+	l.stop = l.begin("lifecycle.stop", nil, e.At)
+	if e.Cause != nil {
+		l.stop.SetAttributes(attrReason.String(clip(e.Cause.Error())))
+	}
+	if err := failure(e.Cause); err != nil {
+		l.fail(err)
+	}
+}
+
+// fail makes the stop one that went wrong.
+func (l *life) fail(err error) {
+	if l.stop != nil && !l.stopFailed {
+		l.stop.SetStatus(codes.Error, clip(err.Error()))
+		l.stopFailed = true
+	}
+}
+
+func (l *life) noteLast(state string) {
+	if l.stop != nil {
+		l.stop.last = state
+	}
+}
+
+// failure is the cause of a stop that nobody asked for.
+func failure(cause error) error {
+	var signal *lifecycle.SignalError
+	if errors.As(cause, &signal) || errors.Is(cause, lifecycle.ErrStopRequested) || errors.Is(cause, context.Canceled) {
+		return nil
+	}
+	return cause
+}
+
+// workerLife is one that lives, and its span once it has begun.
+type workerLife struct {
+	seq   uint64
+	state string
+	span  *open
+}
+
+// unit tells the lives of workers. A restarter, what it runs and what it will run
+// next have one name and are told apart by where each is in its life.
+func (l *life) unit(e fsm.Event) {
+	w := l.workerOf(e)
+	w.seq, w.state = e.Seq, e.To
+	status := worker.Status(e.To)
+	if w.span == nil && (status == worker.StatusStarting || status == worker.StatusRunning) {
+		w.span = l.begin("lifecycle.unit", nil, e.At, attrName.String(clip(e.Name))) // what it was held back for does not count
+	}
+	if w.span != nil {
+		w.span.last = e.To
+		w.span.AddEvent(e.To, trace.WithTimestamp(e.At))
+	}
+	if !status.Terminal() {
+		return
+	}
+	var err error
+	if status == worker.StatusFailed || status == worker.StatusKilled {
+		if err = e.Cause; err == nil {
+			err = errors.New(e.To)
+		}
+	}
+	finish(&w.span, e.At, err)
+	left := slices.DeleteFunc(l.workers[e.Name], func(other *workerLife) bool { return other == w })
+	if len(left) == 0 {
+		delete(l.workers, e.Name)
+		return
+	}
+	l.workers[e.Name] = left
+}
+
+// workerOf finds whose event it is. After a gap it is that of the one that may
+// have come there meanwhile.
+func (l *life) workerOf(e fsm.Event) *workerLife {
+	named := l.workers[e.Name]
+	if e.Seq > 1 {
+		for _, w := range named {
+			if w.seq+1 == e.Seq && w.state == e.From {
+				return w
+			}
+		}
+		for _, w := range named {
+			if w.seq < e.Seq {
+				return w
+			}
+		}
+	}
+	w := &workerLife{}
+	l.workers[e.Name] = append(named, w)
+	return w
+}
+
+// step tells a drainer, a hook or a reload.
+func (l *life) step(e fsm.Event, name string, parent *open) {
+	key := [2]string{e.Kind, e.Name}
+	s := l.parts[key]
+	if s == nil {
+		s = l.begin(name, parent, e.At, attrName.String(clip(e.Name)))
+		l.parts[key] = s
+	}
+	s.last = e.To
+	if e.To == string(lifecycle.ResultRunning) {
+		return
+	}
+	var err error
+	if e.To != string(lifecycle.ResultOK) {
+		if err = e.Cause; err == nil {
+			err = errors.New(e.To)
+		}
+		if e.Kind != lifecycle.KindReload {
+			l.fail(err)
+		}
+	}
+	delete(l.parts, key)
+	finish(&s, e.At, err)
+}
+
+// end ends what is open, the parts before what they are parts of.
+func (l *life) end() {
+	now := time.Now()
+	if now.Before(l.at) {
+		now = l.at
+	}
+	for _, named := range l.workers {
+		for _, w := range named {
+			finish(&w.span, now, nil)
+		}
+	}
+	clear(l.workers)
+	for key, s := range l.parts {
+		finish(&s, now, nil)
+		delete(l.parts, key)
+	}
+	for _, s := range []**open{&l.start, &l.drain, &l.shutdown, &l.stop} {
+		finish(s, now, nil)
+	}
+}
+
+// clip makes s valid UTF-8 of at most maxText bytes.
+func clip(s string) string {
+	s = strings.ToValidUTF8(s, "\uFFFD")
+	if len(s) <= maxText {
+		return s
+	}
+	const more = "…"
+	end := maxText - len(more)
+	for !utf8.RuneStart(s[end]) {
+		end--
+	}
+	return s[:end] + more
+}

@@ -1,0 +1,43 @@
+package lifecycle
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+// What a service manager does not read must not pile up for as long as it does
+// not.
+func TestNotifierListIsBounded(t *testing.T) {
+	n := &notifier{wake: make(chan struct{}, 1)}
+	n.ready("STATUS=running")
+	for range 1000 {
+		n.say("WATCHDOG=1")
+	}
+	n.stopping(time.Second)
+	for i := range 1000 {
+		n.say("EXTEND_TIMEOUT_USEC=" + time.Duration(i).String())
+	}
+	var list []string
+	for _, message := range n.pending {
+		list = append(list, message[0])
+	}
+	if want := []string{"READY=1", "WATCHDOG=1", "STOPPING=1", "EXTEND_TIMEOUT_USEC=999ns"}; !slices.Equal(list, want) {
+		t.Errorf("there wait %q, want %q", list, want)
+	}
+	for range 1000 {
+		n.say("RELOADING=1")
+	}
+	if len(n.pending) > maxPending {
+		t.Errorf("%d messages wait, want %d at most", len(n.pending), maxPending)
+	}
+}
+
+func TestNotifierSaysNothingOfAReloadOnceItStops(t *testing.T) {
+	n := &notifier{wake: make(chan struct{}, 1)}
+	n.stopping(time.Second)
+	n.reloading()()
+	if len(n.pending) != 1 {
+		t.Errorf("there wait %q, want STOPPING=1 alone: there is no way back from it", n.pending)
+	}
+}
