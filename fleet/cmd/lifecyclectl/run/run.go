@@ -236,7 +236,7 @@ func running(s worker.State) error {
 func (p *program) checks(app *lifecycle.App) {
 	var opts []lifecycle.ProbeOption
 	if p.cfg.CheckTimeout > 0 {
-		opts = append(opts, lifecycle.WithTimeout(p.cfg.CheckTimeout))
+		opts = append(opts, lifecycle.WithCheckTimeout(p.cfg.CheckTimeout))
 	}
 	for _, text := range p.cfg.Ready {
 		check, _ := ParseCheck(text) // validated by Load
