@@ -45,8 +45,9 @@ func TestConventions(t *testing.T) {
 				".", "./worker", "./fleet/workflow", "./fleet/host", "./fleet/host/engine", "./fleet/presence", "./fleet/operator/...", nats, connect, proto, rpc,
 				"connectrpc.com/vanguard", "connectrpc.com/grpchealth", "connectrpc.com/grpcreflect", "golang.org/x/time",
 			}, Brings: []string{"..."}},
+			{Path: "cmd/lifecyclectl/run", Imports: []string{".", "./config", "./worker"}, Brings: []string{"..."}, Never: []string{"github.com/nats-io/nats-server/v2"}},
 			{Path: "vet", Imports: []string{".", "./internal/safe", "k8s.io/api", "k8s.io/apimachinery", "sigs.k8s.io/json", "go.yaml.in/yaml/v3"}, Brings: []string{"..."}, Never: []string{"k8s.io/client-go", "github.com/nats-io/nats-server/v2"}},
-			{Path: "cmd/lifecyclectl", Imports: []string{".", "./config", "./fleet/vet", "github.com/spf13/cobra"}, Brings: []string{"..."}, Never: []string{"k8s.io/client-go", "github.com/nats-io/nats-server/v2"}},
+			{Path: "cmd/lifecyclectl", Imports: []string{".", "./config", "./fleet/vet", "./fleet/cmd/lifecyclectl/run", "github.com/spf13/cobra"}, Brings: []string{"..."}, Never: []string{"k8s.io/client-go", "github.com/nats-io/nats-server/v2"}},
 		},
 		Requires: []conventions.Require{
 			{Module: "github.com/pleme-io/lifecycle-go"},

@@ -25,6 +25,7 @@ type cluster struct {
 	namespace string
 	service   string // the image of examples/service
 	app       string // the image of deploy/e2e/app
+	ctl       string // the image of lifecyclectl
 }
 
 // onCluster skips the test where there is no cluster.
@@ -46,6 +47,7 @@ func onCluster(t *testing.T) *cluster {
 		namespace: env("E2E_NAMESPACE"),
 		service:   env("E2E_SERVICE_IMAGE"),
 		app:       env("E2E_APP_IMAGE"),
+		ctl:       env("E2E_LIFECYCLECTL_IMAGE"),
 	}
 }
 

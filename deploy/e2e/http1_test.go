@@ -30,7 +30,16 @@ func dialRaw(addr string) (*rawConn, error) {
 }
 
 // post sends one request and reads its answer to the end.
-func (c *rawConn) post(path string) (a answer) {
+func (c *rawConn) post(path string) answer {
+	return c.exchange("POST "+path+" HTTP/1.1\r\nHost: e2e\r\nContent-Length: 7\r\n\r\n", "nothing")
+}
+
+// get is post for servers that know nothing else.
+func (c *rawConn) get(path string) answer {
+	return c.exchange("GET "+path+" HTTP/1.1\r\nHost: e2e\r\n\r\n", "")
+}
+
+func (c *rawConn) exchange(head, body string) (a answer) {
 	a.sent, a.fresh, a.conn = time.Now(), c.used == 0, "a new connection"
 	if c.used > 0 {
 		a.conn = fmt.Sprintf("a connection used %d times and idle for %v", c.used, time.Since(c.last).Round(time.Millisecond))
@@ -39,10 +48,10 @@ func (c *rawConn) post(path string) (a answer) {
 	if a.err = c.SetDeadline(a.sent.Add(answerIn)); a.err != nil {
 		return a
 	}
-	if _, a.err = io.WriteString(c, "POST "+path+" HTTP/1.1\r\nHost: e2e\r\nContent-Length: 7\r\n\r\n"); a.err != nil {
+	if _, a.err = io.WriteString(c, head); a.err != nil {
 		return a
 	}
-	for _, b := range []byte("nothing") {
+	for _, b := range []byte(body) {
 		if c.trickle > 0 {
 			time.Sleep(c.trickle)
 		}
@@ -109,6 +118,7 @@ func fresh(path string, want int, idle func() time.Duration) client {
 type hesitant struct {
 	silent  time.Duration // between connecting and sending
 	trickle time.Duration // between two bytes of a body of seven
+	get     bool          // and no body at all
 }
 
 func (h hesitant) client(path string, want int, idle func() time.Duration) client {
@@ -120,7 +130,11 @@ func (h hesitant) client(path string, want int, idle func() time.Duration) clien
 			} else {
 				time.Sleep(h.silent) // also when the load ends: it is bounded
 				conn.trickle = h.trickle
-				l.enter(conn.post(path), want)
+				if h.get {
+					l.enter(conn.get(path), want)
+				} else {
+					l.enter(conn.post(path), want)
+				}
 				conn.Close()
 			}
 			if !pause(ctx, idle()) {

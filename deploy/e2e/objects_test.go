@@ -19,11 +19,12 @@ type deployment struct {
 	replicas int
 	args     []string
 	env      map[string]string
-	grace    int    // terminationGracePeriodSeconds; defaults to 30
-	lifetime object // the container's lifecycle hooks
-	memory   string // a limit
-	traffic  string // the Service's externalTrafficPolicy; defaults to Cluster
-	startups int    // how often the startup probe may fail; defaults to 120
+	grace    int               // terminationGracePeriodSeconds; defaults to 30
+	lifetime object            // the container's lifecycle hooks
+	memory   string            // a limit
+	traffic  string            // the Service's externalTrafficPolicy; defaults to Cluster
+	startups int               // how often the startup probe may fail; defaults to 120
+	host     map[string]string // folders of the node, by where they are mounted
 }
 
 func (d deployment) object() object {
@@ -56,6 +57,12 @@ func (d deployment) object() object {
 	if d.memory != "" {
 		container["resources"] = object{"limits": object{"memory": d.memory}}
 	}
+	volumes := []object{{"name": "tmp", "emptyDir": object{"medium": "Memory"}}}
+	for i, at := range slices.Sorted(maps.Keys(d.host)) {
+		name := "host-" + strconv.Itoa(i)
+		volumes = append(volumes, object{"name": name, "hostPath": object{"path": d.host[at], "type": "Directory"}})
+		container["volumeMounts"] = append(container["volumeMounts"].([]object), object{"name": name, "mountPath": at, "readOnly": true})
+	}
 	return object{
 		"apiVersion": "apps/v1", "kind": "Deployment", "metadata": object{"name": d.name},
 		"spec": object{
@@ -67,7 +74,7 @@ func (d deployment) object() object {
 				"spec": object{
 					"terminationGracePeriodSeconds": d.grace, "automountServiceAccountToken": false, "enableServiceLinks": false,
 					"containers": []object{container},
-					"volumes":    []object{{"name": "tmp", "emptyDir": object{"medium": "Memory"}}},
+					"volumes":    volumes,
 				},
 			},
 		},

@@ -19,6 +19,7 @@ const (
 // commands make the subcommands. A new one is a file with its function, and a
 // line here.
 var commands = []func() *cobra.Command{
+	runCommand,
 	vetCommand,
 }
 

@@ -1,0 +1,140 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+// Check is something to ask, as the kubelet's probes do:
+//
+//	http://HOST[:PORT]/PATH, https://…  a GET whose answer is 200 to 399; redirects are not followed
+//	tcp://HOST:PORT                     a connection can be made
+//	exec:PROGRAM ARG…                   the program exits with 0; words are split at blanks, and there is no shell
+//
+// The certificate of an https server is not verified, as the kubelet does not.
+type Check struct {
+	text string
+	kind string // http, tcp, exec
+	addr string
+	args []string
+}
+
+// ParseCheck reads a Check. The error says what is wrong and what would be
+// right.
+func ParseCheck(text string) (Check, error) {
+	if rest, ok := strings.CutPrefix(text, "exec:"); ok {
+		args := strings.Fields(rest)
+		if len(args) == 0 {
+			return Check{}, fmt.Errorf("%q names no program: want exec:PROGRAM ARG…", text)
+		}
+		return Check{text: text, kind: "exec", args: args}, nil
+	}
+	u, err := url.Parse(text)
+	if err != nil {
+		return Check{}, fmt.Errorf("%q: %w", text, errors.Unwrap(err))
+	}
+	switch u.Scheme {
+	case "http", "https":
+		if u.Hostname() == "" {
+			return Check{}, fmt.Errorf("%q has no host: want %s://127.0.0.1:PORT/PATH", text, u.Scheme)
+		}
+		return Check{text: text, kind: "http"}, nil
+	case "tcp":
+		if u.Hostname() == "" || u.Port() == "" || (u.Path != "" && u.Path != "/") {
+			return Check{}, fmt.Errorf("%q is not tcp://HOST:PORT", text)
+		}
+		return Check{text: text, kind: "tcp", addr: u.Host}, nil
+	}
+	return Check{}, fmt.Errorf("%q is not a check: want http://…, https://…, tcp://HOST:PORT or exec:PROGRAM ARG…", text)
+}
+
+// Name is the check's name on a health plane.
+func (c Check) Name() string {
+	name := strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', strings.ContainsRune("-._~:@", r):
+			return r
+		}
+		return '-'
+	}, c.text)
+	return name[:min(len(name), 120)]
+}
+
+// Ask returns nil when the answer is good. It is bounded by ctx.
+func (c Check) Ask(ctx context.Context) error { return c.ask(ctx, http.MethodGet) }
+
+// Tell is Ask with a POST.
+func (c Check) Tell(ctx context.Context) error { return c.ask(ctx, http.MethodPost) }
+
+func (c Check) ask(ctx context.Context, method string) error {
+	switch c.kind {
+	case "http":
+		return c.askHTTP(ctx, method)
+	case "tcp":
+		var d net.Dialer
+		conn, err := d.DialContext(ctx, "tcp", c.addr)
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	default:
+		return c.askProgram(ctx)
+	}
+}
+
+func (c Check) askHTTP(ctx context.Context, method string) error {
+	req, err := http.NewRequestWithContext(ctx, method, c.text, http.NoBody)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("User-Agent", "lifecyclectl-run")
+	client := http.Client{
+		Transport:     transport(),
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, 200)) // says why, when it is not good
+	if resp.StatusCode < 200 || resp.StatusCode > 399 {
+		return fmt.Errorf("%s %s: %s: %s", method, c.text, resp.Status, strings.TrimSpace(string(body)))
+	}
+	return nil
+}
+
+func (c Check) askProgram(ctx context.Context) error {
+	cmd := exec.CommandContext(ctx, c.args[0], c.args[1:]...) //nolint:gosec // it is what the operator asked for
+	cmd.WaitDelay = time.Second
+	out := &head{left: 200}
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := cmd.Run(); err != nil {
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		}
+		return fmt.Errorf("%s: %w: %s", c.args[0], err, strings.TrimSpace(out.String()))
+	}
+	return nil
+}
+
+// head keeps the first bytes of what is written to it.
+type head struct {
+	strings.Builder
+	left int
+}
+
+func (h *head) Write(p []byte) (int, error) {
+	n := min(h.left, len(p))
+	h.left -= n
+	h.Builder.Write(p[:n])
+	return len(p), nil
+}

@@ -1,0 +1,70 @@
+package run
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// As PID 1 it reaps what its program has left behind.
+func TestOrphansAreReapedByPID1(t *testing.T) {
+	r, w := io.Pipe()
+	defer w.Close()
+	c := startWith(t, r, func(attr *syscall.SysProcAttr) {
+		attr.Cloneflags = syscall.CLONE_NEWPID | syscall.CLONE_NEWNS
+		if uid := os.Geteuid(); uid != 0 {
+			attr.Cloneflags |= syscall.CLONE_NEWUSER
+			attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: uid, Size: 1}}
+			attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getegid(), Size: 1}}
+		}
+	}, []string{"-lifecycle.health-addr=off"}, "orphan")
+	c.await("orphaned")
+	eventually(t, "no zombie", func() bool { return zombies(t, c.cmd.Process.Pid) == 0 })
+	if got := children(t, c.cmd.Process.Pid); len(got) != 1 {
+		t.Errorf("children %v, want the program alone", got)
+	}
+	w.Close()
+	c.wantExit(0)
+}
+
+// ownProc gives a process in a namespace of its own the /proc of that, as a
+// container has it.
+func ownProc() error {
+	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil { // not the host's
+		return err
+	}
+	return syscall.Mount("proc", "/proc", "proc", 0, "")
+}
+
+// children lists the processes whose parent is pid.
+func children(t *testing.T, pid int) []string {
+	t.Helper()
+	lists, err := filepath.Glob(filepath.Join("/proc", itoa(pid), "task/*/children"))
+	if err != nil || len(lists) == 0 {
+		t.Fatalf("children of %d: %v", pid, err)
+	}
+	var all []string
+	for _, list := range lists {
+		text, _ := os.ReadFile(list)
+		all = append(all, strings.Fields(string(text))...)
+	}
+	return all
+}
+
+// zombies counts the children that have ended and are not waited for. The
+// grandchild is alive for a moment first, and is a child by then.
+func zombies(t *testing.T, pid int) (n int) {
+	for _, child := range children(t, pid) {
+		stat, err := os.ReadFile("/proc/" + child + "/stat")
+		if err != nil {
+			continue
+		}
+		if _, state, ok := strings.Cut(string(stat), ") "); ok && (state[0] == 'Z' || strings.Contains(string(stat), "(sleep)")) {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,5 @@
+//go:build unix && !linux
+
+package run
+
+func ownProc() error { return nil } // only Linux has namespaces of processes

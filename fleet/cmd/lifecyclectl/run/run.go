@@ -1,0 +1,290 @@
+// Package run gives any program the life that this project gives to Go
+// programs: health planes, a drain before it is stopped, restarts, and PID 1's
+// work in a container. It is "lifecyclectl run".
+package run
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/config"
+	"github.com/pleme-io/lifecycle-go/worker"
+)
+
+// Exit statuses beside the program's own, those of env(1) and the shells.
+const (
+	exitUsage         = 2
+	exitNotExecutable = 126
+	exitNotFound      = 127
+)
+
+// Usage says how the command is called.
+const Usage = `usage: lifecyclectl run [FLAGS] -- PROGRAM [ARG…]
+
+Runs PROGRAM with a life: /livez, /readyz and /startupz on the health address;
+at SIGTERM readiness goes down first and the program goes on serving for the
+drain interval, then it is asked to stop, and killed when its grace is over. As
+PID 1 it reaps orphans. The exit status is the program's own when that ends by
+itself for the last time, 128+n when signal n ended it, and 0 after a stop that went well; 127
+when there is no such program, 126 when it cannot be executed, 2 for wrong use,
+70 when something had to be left behind.
+
+  lifecyclectl run -ready http://127.0.0.1:8080/ -- python3 -m http.server 8080
+
+`
+
+// Run runs the program that args name until it ends, or ctx does, and returns
+// the exit status of the whole. The program inherits stdin (unless that is a
+// terminal, which only a foreground process can read), stdout and stderr. What
+// goes wrong before the program starts, and the log, goes to stderr.
+func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	flags, command := split(args)
+	cfg, err := config.Load[Config]("", config.WithArgs(flags), config.WithEnvPrefix("LIFECYCLECTL_RUN"), config.WithOutput(stderr))
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		fmt.Fprint(stderr, "\n", Usage)
+		return 0
+	case err != nil:
+		fmt.Fprintf(stderr, "lifecyclectl run: %v\n\nlifecyclectl run -h lists the flags\n", err)
+		return exitUsage
+	case len(command) == 0:
+		fmt.Fprintf(stderr, "lifecyclectl run: which program? It comes behind two dashes\n\n%s", Usage)
+		return exitUsage
+	}
+	path, err := exec.LookPath(command[0])
+	if err != nil {
+		fmt.Fprintf(stderr, "lifecyclectl run: %v\n", err)
+		if errors.Is(err, fs.ErrPermission) {
+			return exitNotExecutable
+		}
+		return exitNotFound
+	}
+	if cfg.Lifecycle.Name == "" {
+		cfg.Lifecycle.Name = filepath.Base(path)
+	}
+	p := &program{cfg: cfg, path: path, argv: command, stdin: stdin, stdout: stdout, stderr: stderr, started: make(chan *worker.Process, 1)}
+	return p.run(ctx, slog.New(slog.NewTextHandler(stderr, nil)))
+}
+
+// split parts the flags from the command. Without "--" the command begins at
+// the first word that is no flag; a flag's value has to be joined to it then.
+func split(args []string) (flags, command []string) {
+	if i := slices.Index(args, "--"); i >= 0 {
+		return args[:i:i], args[i+1:]
+	}
+	for i, arg := range args {
+		if arg == "" || arg[0] != '-' {
+			return args[:i:i], args[i:]
+		}
+	}
+	return args, nil
+}
+
+// program is the one that is run, one instance after the other.
+type program struct {
+	cfg            Config
+	path           string
+	argv           []string
+	stdin          io.Reader
+	stdout, stderr io.Writer
+
+	started chan *worker.Process // the newest instance, for watch
+	current atomic.Pointer[worker.Process]
+	status  int // exit status of the one whose end was the end of all
+}
+
+func (p *program) run(ctx context.Context, log *slog.Logger) int {
+	app, err := lifecycle.New(p.cfg.Lifecycle, lifecycle.WithLogger(log))
+	if err != nil {
+		fmt.Fprintf(p.stderr, "lifecyclectl run: %v\n", err)
+		return exitUsage
+	}
+	name := p.cfg.Lifecycle.Name
+	tree := worker.NewSupervisor(name, worker.SupervisorConfig{
+		Backoff: p.cfg.Backoff,
+		Children: []worker.Spec{{
+			Name:        "program",
+			New:         p.instance,
+			Restart:     p.cfg.Restart,
+			StopTimeout: p.cfg.Lifecycle.WithDefaults().ShutdownGrace,
+		}},
+	})
+	app.Add(tree).
+		Probe("program", lifecycle.ProbeFunc(func(context.Context) error { return running(tree.State()) })).
+		Go("watch", func(ctx context.Context) error { return p.watch(ctx, app, log) }).
+		Go("signals", func(ctx context.Context) error { return p.forwardAll(ctx, log) })
+	if slices.ContainsFunc(p.cfg.Forward, func(name string) bool { sig, _ := parseSignal(name); return sig == syscall.SIGHUP }) {
+		app.OnReload("forward SIGHUP", func(context.Context) error { return p.forward(syscall.SIGHUP) })
+	}
+	if os.Getpid() == 1 {
+		app.Add(worker.NewReaper("reaper"))
+	}
+	p.checks(app)
+	err = app.Run(ctx)
+	if p.status != 0 {
+		return p.status
+	}
+	if err != nil {
+		fmt.Fprintf(p.stderr, "lifecyclectl run: %v\n", err)
+	}
+	return lifecycle.ExitCode(err)
+}
+
+// instance makes what is started next.
+func (p *program) instance(name string) (worker.Worker, error) {
+	cmd := exec.Command(p.path, p.argv[1:]...) //nolint:gosec // it is what the operator asked for
+	cmd.Args[0] = p.argv[0]
+	cmd.Stdout, cmd.Stderr = p.stdout, p.stderr
+	if f, ok := p.stdin.(*os.File); !ok || !isTerminal(f) {
+		cmd.Stdin = p.stdin
+	}
+	stop, err := parseSignal(p.cfg.StopSignal)
+	if err != nil {
+		return nil, err
+	}
+	// The whole of the time: the supervisor's Stop shortens it.
+	proc := worker.NewProcess(name, cmd, worker.WithGrace(p.cfg.Lifecycle.WithDefaults().ShutdownGrace), worker.WithStopSignal(stop))
+	select {
+	case <-p.started: // the one before it, which nobody has looked at
+	default:
+	}
+	p.started <- proc
+	p.current.Store(proc)
+	return proc, nil
+}
+
+// watch ends the App when the program has ended and is not to be started again.
+func (p *program) watch(ctx context.Context, app *lifecycle.App, log *slog.Logger) error {
+	for {
+		var proc *worker.Process
+		select {
+		case proc = <-p.started:
+		case <-ctx.Done():
+			return nil
+		}
+		select {
+		case <-proc.Done():
+		case <-ctx.Done():
+			return nil
+		}
+		s := proc.State()
+		if s.Status == worker.StatusStopped {
+			continue // we asked for it
+		}
+		log.Info("the program has ended", "status", string(s.Status), "error", s.Error)
+		finished := s.Status == worker.StatusFinished
+		if p.cfg.Restart == worker.Always || !finished && p.cfg.Restart == worker.OnFailure {
+			continue
+		}
+		// Nobody serves any more: a window would keep back the next container.
+		cfg := app.Config()
+		cfg.DrainWait = lifecycle.WaitNever
+		if _, _, err := app.Reconfigure(cfg); err != nil && !errors.Is(err, lifecycle.ErrReloadRefused) {
+			log.Warn("the drain window cannot be left out", "error", err)
+		}
+		if finished {
+			app.Stop(nil)
+		} else {
+			p.status = statusOf(proc)
+			app.Stop(proc.Err())
+		}
+	}
+}
+
+// statusOf is the exit status that a shell would show.
+func statusOf(proc *worker.Process) int {
+	var exit *exec.ExitError
+	if err := proc.Err(); !errors.As(err, &exit) {
+		if errors.Is(err, syscall.ENOEXEC) || errors.Is(err, fs.ErrPermission) {
+			return exitNotExecutable
+		}
+		return 1
+	}
+	if ws, ok := exit.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+		return 128 + int(ws.Signal())
+	}
+	return exit.ExitCode()
+}
+
+// running says whether the program runs.
+func running(s worker.State) error {
+	for _, c := range s.Children {
+		if c.Status != worker.StatusRunning {
+			if c.Error != "" {
+				return fmt.Errorf("%s: %s", c.Status, c.Error)
+			}
+			return fmt.Errorf("%s", c.Status)
+		}
+	}
+	return nil
+}
+
+// checks registers what was asked for.
+func (p *program) checks(app *lifecycle.App) {
+	var opts []lifecycle.ProbeOption
+	if p.cfg.CheckTimeout > 0 {
+		opts = append(opts, lifecycle.WithCheckTimeout(p.cfg.CheckTimeout))
+	}
+	for _, text := range p.cfg.Ready {
+		check, _ := ParseCheck(text) // validated by Load
+		app.Probe(check.Name(), lifecycle.ProbeFunc(check.Ask), opts...)
+	}
+	for _, text := range p.cfg.Live {
+		check, _ := ParseCheck(text)
+		_ = app.Registry().RegisterLiveness(check.Name(), lifecycle.ProbeFunc(check.Ask), opts...) // collected, returned by Run
+	}
+	for _, text := range p.cfg.OnDrain {
+		check, _ := ParseCheck(text)
+		app.OnDrain(text, lifecycle.DrainFunc(check.Tell))
+	}
+}
+
+// forward passes one signal on to the program and what it has started.
+func (p *program) forward(sig syscall.Signal) error {
+	if proc := p.current.Load(); proc != nil {
+		return proc.Signal(sig)
+	}
+	return os.ErrProcessDone
+}
+
+// isTerminal reports whether f is a device like a terminal. Nothing is lost
+// with /dev/null, which is one too.
+func isTerminal(f *os.File) bool {
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+// forwardAll passes on the signals that are asked for, but SIGHUP, which comes
+// as a reload.
+func (p *program) forwardAll(ctx context.Context, log *slog.Logger) error {
+	ch := make(chan os.Signal, 16)
+	for _, name := range p.cfg.Forward {
+		if sig, _ := parseSignal(name); sig > 0 && sig != syscall.SIGHUP {
+			signal.Notify(ch, sig)
+		}
+	}
+	defer signal.Stop(ch)
+	for {
+		select {
+		case sig := <-ch:
+			if err := p.forward(sig.(syscall.Signal)); err != nil { //nolint:errcheck // every signal of package os is one
+				log.Warn("signal not passed on", "signal", sig.String(), "error", err)
+			}
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}

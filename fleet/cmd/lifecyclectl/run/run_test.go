@@ -1,0 +1,426 @@
+//go:build unix
+
+package run
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+// patience bounds what must happen but has no time of its own to happen in.
+const patience = time.Minute
+
+// TestMain makes this binary both the command under test and the programs that
+// it runs: LIFECYCLECTL_TEST says which.
+func TestMain(m *testing.M) {
+	switch mode := os.Getenv("LIFECYCLECTL_TEST"); mode {
+	case "":
+		goleak.VerifyTestMain(m)
+	case "run":
+		_ = os.Setenv("LIFECYCLECTL_TEST", "program")
+		if os.Getpid() == 1 {
+			if err := ownProc(); err != nil {
+				fmt.Println("mount /proc:", err)
+				os.Exit(99)
+			}
+		}
+		os.Exit(Run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+	default:
+		play(os.Args[1], os.Args[2:])
+	}
+}
+
+// play is what is run, by name.
+func play(name string, args []string) {
+	switch name {
+	case "serve": // an address: answers until SIGTERM, then says so
+		stop := make(chan os.Signal, 1)
+		signal.Notify(stop, syscall.SIGTERM)
+		ln, err := net.Listen("tcp", args[0])
+		if err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		go func() {
+			_ = http.Serve(ln, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.Method == http.MethodPost {
+					fmt.Println("told to drain")
+				}
+				fmt.Fprintln(w, "hello")
+			}))
+		}()
+		fmt.Println("serving")
+		<-stop
+		fmt.Println("asked to end")
+	case "stubborn":
+		signal.Ignore(syscall.SIGTERM)
+		fmt.Println("serving")
+		select {}
+	case "signals": // says what it gets
+		got := make(chan os.Signal, 8)
+		signal.Notify(got, syscall.SIGHUP, syscall.SIGUSR1, syscall.SIGQUIT)
+		fmt.Println("listening")
+		for sig := range got {
+			fmt.Println("got", sig)
+			if sig == syscall.SIGQUIT {
+				return
+			}
+		}
+	case "flaky": // a folder: fails until it was started three times
+		f, err := os.OpenFile(filepath.Join(args[0], "starts"), os.O_APPEND|os.O_CREATE|os.O_RDWR, 0o600)
+		if err != nil {
+			os.Exit(99)
+		}
+		_, _ = f.WriteString("x")
+		info, _ := f.Stat()
+		fmt.Println("start", info.Size())
+		if info.Size() < 3 {
+			os.Exit(4)
+		}
+	case "orphan": // leaves a grandchild to whoever takes it
+		cmd := exec.Command("/bin/sh", "-c", "sleep 0.2 & exit 0")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		_ = cmd.Run()
+		fmt.Println("orphaned")
+		_, _ = io.Copy(io.Discard, os.Stdin)
+	}
+	os.Exit(0)
+}
+
+// command is a running "lifecyclectl run".
+type command struct {
+	t    *testing.T
+	cmd  *exec.Cmd
+	done chan struct{}
+
+	mu    sync.Mutex // guards what follows
+	lines []string
+	more  chan struct{}
+}
+
+func itoa(n int) string { return strconv.Itoa(n) }
+
+// start runs the command with the program of that name, behind flags.
+func start(t *testing.T, stdin io.Reader, flags []string, program ...string) *command {
+	t.Helper()
+	return startWith(t, stdin, func(*syscall.SysProcAttr) {}, flags, program...)
+}
+
+// startWith is start in a process of another kind. Where the kernel does not let
+// us the test is skipped.
+func startWith(t *testing.T, stdin io.Reader, shape func(*syscall.SysProcAttr), flags []string, program ...string) *command {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := append(flags, "--", self)
+	c := &command{t: t, cmd: exec.Command(self, append(args, program...)...), done: make(chan struct{}), more: make(chan struct{})}
+	c.cmd.Env = append(os.Environ(), "LIFECYCLECTL_TEST=run")
+	c.cmd.Stdin = stdin
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{}
+	shape(c.cmd.SysProcAttr)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.cmd.Stdout, c.cmd.Stderr = w, w
+	if err := c.cmd.Start(); err != nil {
+		if errors.Is(err, syscall.EPERM) || errors.Is(err, syscall.ENOSYS) || errors.Is(err, syscall.ENOSPC) {
+			t.Skipf("the kernel gives us no such process: %v", err)
+		}
+		t.Fatal(err)
+	}
+	w.Close()
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		for in := bufio.NewScanner(r); in.Scan(); {
+			c.mu.Lock()
+			c.lines = append(c.lines, in.Text())
+			close(c.more)
+			c.more = make(chan struct{})
+			c.mu.Unlock()
+		}
+	}()
+	go func() {
+		defer close(c.done)
+		_ = c.cmd.Wait()
+		<-read
+		r.Close()
+	}()
+	t.Cleanup(func() {
+		_ = c.cmd.Process.Kill()
+		<-c.done
+		if t.Failed() {
+			t.Logf("output:\n%s", c.output())
+		}
+	})
+	return c
+}
+
+func (c *command) output() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return strings.Join(c.lines, "\n")
+}
+
+// await waits for a line that holds text and returns it.
+func (c *command) await(text string) string {
+	c.t.Helper()
+	late := time.After(patience)
+	for next := 0; ; {
+		c.mu.Lock()
+		for ; next < len(c.lines); next++ {
+			if line := c.lines[next]; strings.Contains(line, text) {
+				c.mu.Unlock()
+				return line
+			}
+		}
+		more := c.more
+		c.mu.Unlock()
+		select {
+		case <-more:
+		case <-late:
+			c.t.Fatalf("never said: %s", text)
+		}
+	}
+}
+
+func (c *command) signal(sig syscall.Signal) {
+	c.t.Helper()
+	if err := c.cmd.Process.Signal(sig); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *command) wantExit(code int) {
+	c.t.Helper()
+	select {
+	case <-c.done:
+	case <-time.After(patience):
+		c.t.Fatal("does not end")
+	}
+	if got := c.cmd.ProcessState.ExitCode(); got != code {
+		c.t.Errorf("exit status %d (%v), want %d", got, c.cmd.ProcessState, code)
+	}
+}
+
+// address reads where the health planes are from the log.
+func (c *command) address() string {
+	c.t.Helper()
+	_, addr, _ := strings.Cut(c.await("health planes are served"), "addr=")
+	return addr
+}
+
+// freeAddr is an address that nobody listens on.
+func freeAddr(t *testing.T) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	return ln.Addr().String()
+}
+
+func status(url string) int {
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
+	resp, err := client.Get(url)
+	if err != nil {
+		return 0
+	}
+	defer resp.Body.Close()
+	_, _ = io.Copy(io.Discard, resp.Body)
+	return resp.StatusCode
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !ok(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// The exit status is the program's, as a shell would show it, and what keeps it
+// from being run has the shells' numbers.
+func TestExitStatus(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, []byte("no program"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	script := filepath.Join(t.TempDir(), "script")
+	if err := os.WriteFile(script, []byte("\x00\x01"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	off := "-lifecycle.health-addr=off"
+	for _, test := range []struct {
+		name string
+		args []string
+		code int
+		says string
+	}{
+		{"good", []string{off, "--", "/bin/sh", "-c", "exit 0"}, 0, ""},
+		{"its own", []string{off, "--", "/bin/sh", "-c", "exit 7"}, 7, "exit status 7"},
+		{"a signal", []string{off, "--", "/bin/sh", "-c", "kill -9 $$"}, 137, "signal: killed"},
+		{"without dashes", []string{off, "/bin/sh", "-c", "exit 3"}, 3, ""},
+		{"no such program", []string{"--", "no-such-program"}, 127, `"no-such-program": executable file not found`},
+		{"no such file", []string{"--", "/no/such/file"}, 127, "no such file"},
+		{"not executable", []string{"--", file}, 126, "permission denied"},
+		{"no format", []string{off, "--", script}, 126, "exec format error"},
+		{"no program", []string{off}, 2, "which program?"},
+		{"an unknown flag", []string{"-redy=x", "--", "true"}, 2, "did you mean -ready?"},
+		{"a bad check", []string{"-ready=8080", "--", "true"}, 2, `ready: "8080" is not a check: want http://`},
+		{"a bad policy", []string{"-restart=sometimes", "--", "true"}, 2, `"sometimes" is not always, on-failure or never`},
+		{"a bad signal", []string{"-stop-signal=BANG", "--", "true"}, 2, `"BANG" is not a signal: want HUP, INT,`},
+		{"a signal that is ours", []string{"-forward=TERM", "--", "true"}, 2, "it cannot be passed on"},
+		{"an impossible budget", []string{"-lifecycle.shutdown-grace=1s", "-lifecycle.unit-slice=5s", "--", "true"}, 2, "unit_slice"},
+		{"help", []string{"-h"}, 0, "usage: lifecyclectl run"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			out, err := os.CreateTemp(t.TempDir(), "out")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer out.Close()
+			code := Run(t.Context(), test.args, nil, out, out)
+			said, err := os.ReadFile(out.Name())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if code != test.code || !strings.Contains(string(said), test.says) {
+				t.Errorf("exit status %d, want %d\n%s\nwant: %s", code, test.code, said, test.says)
+			}
+		})
+	}
+}
+
+// At SIGTERM readiness goes down and the program goes on serving; it is asked
+// to end when the window is over.
+func TestDrainComesBeforeTheStop(t *testing.T) {
+	addr := freeAddr(t)
+	c := start(t, nil, []string{"-lifecycle.health-addr=127.0.0.1:0", "-lifecycle.drain-interval=2s",
+		"-ready=http://" + addr + "/", "-live=tcp://" + addr, "-on-drain=http://" + addr + "/drain"}, "serve", addr)
+	health := "http://" + c.address()
+	c.await("serving")
+	eventually(t, "ready", func() bool { return status(health+"/readyz") == 200 })
+	if got := status(health + "/livez"); got != 200 {
+		t.Errorf("/livez: %d", got)
+	}
+	c.signal(syscall.SIGTERM)
+	c.await("told to drain")
+	if got := status(health + "/readyz"); got != 503 {
+		t.Errorf("/readyz in the drain: %d, want 503", got)
+	}
+	if got := status("http://" + addr + "/"); got != 200 {
+		t.Errorf("the program in the drain: %d, want 200", got)
+	}
+	if strings.Contains(c.output(), "asked to end") {
+		t.Error("it was asked to end in the window")
+	}
+	c.await("asked to end")
+	c.wantExit(0)
+	if over := strings.Index(c.output(), "the drain window is over"); over < 0 || strings.Index(c.output(), "asked to end") < over {
+		t.Errorf("it was asked to end before the window was over")
+	}
+}
+
+// A program that is not ready yet, or not any more, is not ready.
+func TestReadinessIsTheProgramsOwn(t *testing.T) {
+	addr := freeAddr(t)
+	c := start(t, nil, []string{"-lifecycle.health-addr=127.0.0.1:0", "-lifecycle.drain-interval=off", "-ready=tcp://" + addr}, "stubborn")
+	health := "http://" + c.address()
+	c.await("serving")
+	if got := status(health + "/readyz"); got != 503 {
+		t.Errorf("/readyz while nobody listens: %d, want 503", got)
+	}
+	if got := status(health + "/livez"); got != 200 {
+		t.Errorf("/livez: %d", got)
+	}
+	ln, err := net.Listen("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	eventually(t, "ready", func() bool { return status(health+"/readyz") == 200 })
+}
+
+// What ignores SIGTERM is killed when the grace is over.
+func TestStubbornProgramIsKilled(t *testing.T) {
+	c := start(t, nil, []string{"-lifecycle.health-addr=off", "-lifecycle.drain-interval=off", "-lifecycle.shutdown-grace=2s"}, "stubborn")
+	c.await("serving")
+	c.signal(syscall.SIGTERM)
+	c.wantExit(1)
+	c.await("Killed")
+}
+
+func TestRestart(t *testing.T) {
+	t.Run("on failure", func(t *testing.T) {
+		c := start(t, nil, []string{"-lifecycle.health-addr=off", "-restart=on-failure", "-backoff.min=10ms", "-backoff.max=20ms"}, "flaky", t.TempDir())
+		c.wantExit(0)
+		c.await("start 3")
+	})
+	t.Run("never", func(t *testing.T) {
+		c := start(t, nil, []string{"-lifecycle.health-addr=off"}, "flaky", t.TempDir())
+		c.wantExit(4)
+	})
+	t.Run("always", func(t *testing.T) {
+		c := start(t, nil, []string{"-lifecycle.health-addr=off", "-restart=always", "-backoff.min=10ms", "-backoff.max=20ms", "-backoff.max-restarts=1000000"}, "flaky", t.TempDir())
+		c.await("start 5")
+		c.signal(syscall.SIGTERM)
+		c.wantExit(0)
+	})
+	t.Run("until the budget is spent", func(t *testing.T) {
+		c := start(t, nil, []string{"-lifecycle.health-addr=off", "-restart=on-failure", "-backoff.min=10ms", "-backoff.max-restarts=1"}, "flaky", t.TempDir())
+		c.wantExit(4) // of the last failure
+		c.await("restart intensity exceeded")
+	})
+}
+
+// Signals are passed on, SIGHUP as a reload; the program's end by one of them
+// is its own.
+func TestSignalsArePassedOn(t *testing.T) {
+	c := start(t, nil, []string{"-lifecycle.health-addr=off", "-forward=HUP,USR1,QUIT"}, "signals")
+	c.await("listening")
+	c.await("msg=running")
+	c.signal(syscall.SIGHUP)
+	c.await("got hangup")
+	c.signal(syscall.SIGUSR1)
+	c.await("got user defined signal 1")
+	c.signal(syscall.SIGQUIT)
+	c.await("got quit")
+	c.wantExit(0)
+}
+
+func TestStdinIsInherited(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self, "-lifecycle.health-addr=off", "--", "/bin/cat")
+	cmd.Env = append(os.Environ(), "LIFECYCLECTL_TEST=run")
+	cmd.Stdin = strings.NewReader("through and through")
+	out, err := cmd.Output()
+	if err != nil || string(out) != "through and through" {
+		t.Errorf("%q, %v", out, err)
+	}
+}
