@@ -268,10 +268,10 @@ func TestEngineThatIsAwayForAWhileCostsNothing(t *testing.T) {
 func TestContainerSuspendsAndIsHandedOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEngine()
-		w := worker.NewContainer("c", e, worker.ContainerSpec{Image: "img", Env: []string{"MINE=1"}})
+		w := worker.NewContainer("c", e, worker.ContainerSpec{Image: "img", Env: []string{worker.EnvSession + "=mine", "MINE=1"}})
 		_ = w.Start(worker.WithHandover(t.Context(), worker.Handover{Session: "s"}))
 		synctest.Wait()
-		if !slices.Contains(e.env, "MINE=1") || !slices.Contains(e.env, worker.EnvSession+"=s") {
+		if !slices.Contains(e.env, "MINE=1") || !slices.Contains(e.env, worker.EnvSession+"=s") || slices.Contains(e.env, worker.EnvSession+"=mine") {
 			t.Errorf("its environment is %q", e.env)
 		}
 		if err := w.Suspend(t.Context()); err != nil || w.Status() != worker.StatusSuspended || !e.frozen["id1"] {
