@@ -29,7 +29,7 @@ type engine struct {
 	env      []string
 	stopBy   string // as the image says
 	signals  []string
-	panics   bool // in Wait
+	panics   bool                  // in Wait
 	exitSoon *worker.ContainerExit // each ends at once
 }
 
