@@ -63,11 +63,14 @@ func (v *containerLife) run(own context.Context) error {
 	defer endWait()
 	ended := make(chan containerEnd, 1)
 	over := make(chan struct{}) // closed when it has ended
-	go func() {
-		end := v.await(waiting, v.id)
+	var end containerEnd
+	safe.Go(v.Name(), func() error { end = v.await(waiting, v.id); return nil }, nil, func(panicked error) {
+		if panicked != nil {
+			end.err = panicked
+		}
 		close(over)
 		ended <- end
-	}()
+	})
 	copying, endCopy := context.WithCancel(after)
 	defer endCopy()
 	if v.stdout != nil || v.stderr != nil {

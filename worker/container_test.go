@@ -29,6 +29,7 @@ type engine struct {
 	env      []string
 	stopBy   string // as the image says
 	signals  []string
+	panics   bool                  // in Wait
 	exitSoon *worker.ContainerExit // each ends at once
 }
 
@@ -94,8 +95,11 @@ func (e *engine) Start(_ context.Context, id string) error {
 func (e *engine) Wait(ctx context.Context, id string) (worker.ContainerExit, error) {
 	for {
 		e.mu.Lock()
-		err, ch := e.call("Wait"), e.running[id]
+		err, ch, panics := e.call("Wait"), e.running[id], e.panics
 		e.mu.Unlock()
+		if panics {
+			panic(errBoom)
+		}
 		if err != nil {
 			return worker.ContainerExit{}, err
 		}
@@ -268,10 +272,10 @@ func TestEngineThatIsAwayForAWhileCostsNothing(t *testing.T) {
 func TestContainerSuspendsAndIsHandedOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEngine()
-		w := worker.NewContainer("c", e, worker.ContainerSpec{Image: "img", Env: []string{"MINE=1"}})
+		w := worker.NewContainer("c", e, worker.ContainerSpec{Image: "img", Env: []string{worker.EnvSession + "=mine", "MINE=1"}})
 		_ = w.Start(worker.WithHandover(t.Context(), worker.Handover{Session: "s"}))
 		synctest.Wait()
-		if !slices.Contains(e.env, "MINE=1") || !slices.Contains(e.env, worker.EnvSession+"=s") {
+		if !slices.Contains(e.env, "MINE=1") || !slices.Contains(e.env, worker.EnvSession+"=s") || slices.Contains(e.env, worker.EnvSession+"=mine") {
 			t.Errorf("its environment is %q", e.env)
 		}
 		if err := w.Suspend(t.Context()); err != nil || w.Status() != worker.StatusSuspended || !e.frozen["id1"] {
@@ -328,6 +332,22 @@ func TestContainerThatWasRemoved(t *testing.T) {
 		<-w.Gone()
 		if err := w.Err(); w.Status() != worker.StatusFailed || !errors.Is(err, worker.ErrNoContainer) || !strings.Contains(err.Error(), "id1 was removed by somebody else") {
 			t.Errorf("it is %s, %v", w.Status(), err)
+		}
+	})
+}
+
+func TestEngineThatPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newEngine()
+		e.panics = true
+		w := fakes(t, e, worker.ContainerSpec{}, func(*worker.Container) {})
+		<-w.Gone()
+		var panicked *worker.PanicError
+		if w.Status() != worker.StatusFailed || !errors.As(w.Err(), &panicked) {
+			t.Errorf("it is %s, %v", w.Status(), w.Err())
+		}
+		if running, there := e.left(); running != 0 || there != 0 {
+			t.Errorf("%d run, %d there", running, there)
 		}
 	})
 }

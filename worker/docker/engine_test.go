@@ -4,8 +4,13 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -134,29 +139,56 @@ func TestEngineThatHangs(t *testing.T) {
 	r.goneOnceBack(t, w, r.engine.Thaw)
 }
 
-// A creation that was given up must leave nothing behind.
+// A creation whose answer was lost must leave nothing behind. The engine is real,
+// the answer is lost on the way.
 func TestCreationThatNobodyHeardOf(t *testing.T) {
 	r := onOwn(t)
-	asked := make(chan struct{}, 1)
-	engine := r.of()
+	var made atomic.Int64
+	proxy := httptest.NewServer(&httputil.ReverseProxy{
+		Rewrite: func(req *httputil.ProxyRequest) { req.Out.URL.Scheme, req.Out.URL.Host = "http", "docker" },
+		Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", strings.TrimPrefix(r.engine.Host(), "unix://"))
+		}},
+		ModifyResponse: func(resp *http.Response) error {
+			if strings.HasSuffix(resp.Request.URL.Path, "/containers/create") && resp.StatusCode == http.StatusCreated {
+				made.Add(1)
+				panic(http.ErrAbortHandler) // the connection ends
+			}
+			return nil
+		},
+	})
+	defer proxy.Close()
+	cli, err := client.New(client.WithHost("tcp://" + strings.TrimPrefix(proxy.URL, "http://")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cli.Close() }()
+	_, err = docker.New(cli).Create(t.Context(), worker.ContainerSpec{Name: "unheard", Image: "inmate:1"})
+	if err == nil || made.Load() != 1 {
+		t.Errorf("Create: %v, %d were made", err, made.Load())
+	}
+	if left := r.all(t); len(left) > 0 {
+		t.Errorf("%q are left", left)
+	}
+}
+
+// A Stop while the engine is asked for the container gives up the asking.
+func TestStopDuringTheCreation(t *testing.T) {
+	r := onOwn(t)
+	w, _ := r.inmate("deaf")
 	if err := r.engine.Freeze(); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	result := make(chan error, 1)
-	go func() {
-		asked <- struct{}{}
-		_, err := engine.Create(ctx, worker.ContainerSpec{Name: "unheard", Image: "inmate:1"})
-		result <- err
-	}()
-	<-asked
-	cancel()
+	if err := w.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := stop(t, w); err != nil || w.Status() != worker.StatusStopped {
+		t.Errorf("Stop: %v, it is %s, %v", err, w.Status(), w.Err())
+	}
 	if err := r.engine.Thaw(); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-result; !errors.Is(err, context.Canceled) {
-		t.Errorf("Create: %v", err)
-	}
+	gone(t, w)
 	if left := r.all(t); len(left) > 0 {
 		t.Errorf("%q are left", left)
 	}
