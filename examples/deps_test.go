@@ -15,6 +15,7 @@ func TestConventions(t *testing.T) {
 				".", "github.com/coder/websocket", "github.com/prometheus/client_golang", "modernc.org/sqlite",
 			}, Brings: []string{"..."}},
 			{Path: "tree", Imports: []string{".", "./worker"}, Brings: []string{"golang.org/x/sync"}},
+			{Path: "pool", Imports: []string{".", "./procpool", "./worker"}, Brings: []string{"golang.org/x/sync"}},
 			{Path: "handover", Imports: []string{".", "./worker"}, Brings: []string{"golang.org/x/sync"}},
 		},
 		Requires: []conventions.Require{

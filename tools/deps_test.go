@@ -10,7 +10,7 @@ import (
 func TestConventions(t *testing.T) {
 	conventions.Check(t, conventions.Module{
 		Rooms: []conventions.Room{
-			{Path: "docgen", Imports: []string{".", "./fsm", "./worker", "./internal/..."}, Brings: []string{"golang.org/x/sync"}},
+			{Path: "docgen", Imports: []string{".", "./fsm", "./worker", "./procpool", "./internal/..."}, Brings: []string{"golang.org/x/sync"}},
 		},
 		Requires: []conventions.Require{
 			{Module: "github.com/pleme-io/lifecycle-go"},
