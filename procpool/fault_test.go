@@ -492,3 +492,62 @@ func TestLargeWriteToAWorkerThatDoesNotReadIsGivenUp(t *testing.T) {
 	}
 	eventually(t, "the worker is gone", func() bool { return !alive(pid) })
 }
+
+// TestWhatAPoolSaysFitsTheSchemas has a worker that holds every line against its
+// schema, as the helpers that speak by hand all do, and writes down what it was
+// told. The other direction is in package conformance.
+func TestWhatAPoolSaysFitsTheSchemas(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "heard")
+	t.Setenv("HEARD", file)
+	p, err := procpool.New(procpool.Config{
+		Name: "p", Command: func() *exec.Cmd { return self("told") }, SocketDir: socketDir(t), Logger: quiet, MinWorkers: 1, MaxQueue: 1,
+		HealthInterval: 5 * time.Millisecond, HealthTimeout: patience,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Start(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	q := submit(t, p, ask{Text: "é\n\"\u2028"}.raw())
+	eventually(t, "it is busy", func() bool { return p.Stats().Busy == 1 })
+	q.Cancel(nil)
+	do(t, p, []byte(" [\n1 ]\n"))
+	eventually(t, "it was asked for its health", func() bool {
+		text, _ := os.ReadFile(file)
+		return strings.Contains(string(text), string(wire.HealthCheck))
+	})
+	if err := p.Stop(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []wire.Type{wire.Query, wire.Cancel, wire.HealthCheck, wire.Shutdown} {
+		if !strings.Contains(string(text), string(want)) {
+			t.Errorf("it was not told %s, only\n%s", want, text)
+		}
+	}
+	if s := p.Stats(); s.Crashed != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// TestFullDiskIsAnErrorOfTheStart mounts a file system with room for one file.
+func TestFullDiskIsAnErrorOfTheStart(t *testing.T) {
+	dir := socketDir(t)
+	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "nr_inodes=2,mode=0700", "full", dir).CombinedOutput(); err != nil {
+		t.Skipf("a file system cannot be mounted here: %v %s", err, out)
+	}
+	defer exec.Command("umount", dir).Run()
+	sub := filepath.Join(dir, "sub")
+	p, err := procpool.New(procpool.Config{Command: func() *exec.Cmd { return self("serve") }, SocketDir: sub, Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Start(context.Background()); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("got %v", err)
+		_ = p.Stop(within(t))
+	}
+}

@@ -210,8 +210,11 @@ func raw(mode string) {
 			os.Exit(1)
 		}
 		var e wire.Envelope
-		if err := wire.Decode(bytes.TrimSpace(line), &e); err != nil {
-			panic(err)
+		if err := errors.Join(wire.Validate(line), wire.Decode(bytes.TrimSpace(line), &e)); err != nil {
+			panic(err) // what a pool says fits its schema
+		}
+		if mode == "told" { // writes down what it was told
+			heard(e.Type)
 		}
 		if e.Type == wire.Shutdown && mode == "ignores-shutdown" {
 			signal.Ignore(syscall.SIGTERM)
@@ -221,7 +224,7 @@ func raw(mode string) {
 			say(`{"type":"shutdown_ack"}`)
 			return
 		}
-		if e.Type == wire.Cancel && mode == "cancel-late" {
+		if e.Type == wire.Cancel && (mode == "cancel-late" || mode == "told") {
 			say(`{"type":"message","requestId":%q,"content":"late"}`, e.RequestID)
 			say(`{"type":"complete","requestId":%q,"result":"late"}`, e.RequestID)
 			say(`{"type":"complete","requestId":%q,"result":"even later"}`, e.RequestID)
@@ -281,7 +284,7 @@ func raw(mode string) {
 			if kind == "message" {
 				say(`{"type":"complete","requestId":%q,"result":1}`, id)
 			}
-		case "cancel-late": // waits for the cancel
+		case "cancel-late", "told": // waits for the cancel
 		default:
 			say(`{"type":"complete","requestId":%q,"result":"well"}`, id)
 		}
@@ -321,6 +324,16 @@ func parent(dir string) {
 	}
 	fmt.Println("all")
 	time.Sleep(time.Hour)
+}
+
+// heard appends the type to the file that the environment names.
+func heard(t wire.Type) {
+	f, err := os.OpenFile(os.Getenv("HEARD"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		panic(err)
+	}
+	defer f.Close()
+	fmt.Fprintln(f, t)
 }
 
 var quiet = slog.New(slog.DiscardHandler)

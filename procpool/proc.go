@@ -424,16 +424,17 @@ func (w *proc) awaitConfirmLocked(a *attempt) {
 func (w *proc) fail(err error) {
 	w.p.mu.Lock()
 	defer w.p.mu.Unlock()
-	if w.broke == nil && !w.lost {
-		w.broke = err
+	if w.lost {
+		return // it ends already, and why is known there
 	}
+	w.broke = err
 	w.stopLocked(false, err)
 }
 
 // stopLocked tells the worker to end: by message first when gently is true, and
-// by signal otherwise.
+// by signal otherwise. It does nothing to one that is ending already.
 func (w *proc) stopLocked(gently bool, cause error) {
-	if w.machine.To(WorkerShuttingDown, cause) != nil {
+	if w.lost || w.machine.To(WorkerShuttingDown, cause) != nil {
 		return
 	}
 	w.gently, w.cause = gently, cause
