@@ -53,7 +53,7 @@ func Example() {
 
 	events, err := missions.History(ctx, "m-17")
 	for _, e := range events {
-		fmt.Printf("%s -> %s by %s %s\n", e.From, e.To, e.Triggered, e.Note)
+		fmt.Printf("%q -> %q by %s: %q\n", e.From, e.To, e.Triggered, e.Note)
 	}
 	fmt.Println(err)
 	// Output:
@@ -62,9 +62,9 @@ func Example() {
 	// drone-survey "m-17": lifecycle: invalid transition: "flying" -> "completed" (allowed are "aborted", "landing")
 	// <nil>
 	// <nil>
-	//  -> planning by framework
-	// planning -> flying by operator wind is fine
-	// flying -> landing by rule battery at 20 %
-	// landing -> completed by framework
+	// "" -> "planning" by framework: ""
+	// "planning" -> "flying" by operator: "wind is fine"
+	// "flying" -> "landing" by rule: "battery at 20 %"
+	// "landing" -> "completed" by framework: ""
 	// <nil>
 }
