@@ -62,6 +62,9 @@ func FuzzNote(f *testing.F) {
 	r := notes(f)
 	r.bucket = &bucket{put: "$KV.NOTES."}
 	f.Fuzz(func(t *testing.T, text, phase string) {
+		if phase == "" {
+			return // no table has it
+		}
 		msg, err := r.message("x", &note{ID: "x", State: phase}, 1, change{op: "op", moved: true, from: phase, source: TransitionSourceRule, note: text})
 		if err != nil {
 			t.Fatal(err)
@@ -76,7 +79,7 @@ func FuzzNote(f *testing.F) {
 		}
 		e := &entry{key: "x", header: back}
 		event, ok := r.event(e, "", false)
-		if !ok || event.Note != text || event.To != phase && phase != "" || event.From != phase || back.Get(headerOp) != "op" || len(back) != len(msg.Header) {
+		if !ok || event.Note != text || event.To != phase || event.From != phase || back.Get(headerOp) != "op" || len(back) != len(msg.Header) {
 			t.Fatalf("%q from %q came back as %+v with %v", text, phase, event, back)
 		}
 	})
