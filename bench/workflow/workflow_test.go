@@ -357,7 +357,7 @@ func fill(b *testing.B, js jetstream.JetStream, size int) {
 			m.State = "capturing"
 		}
 		data, _ := json.Marshal(&m)
-		if _, err := js.PublishAsync("$KV.MISSIONS."+m.ID, data); err != nil {
+		if _, err := js.PublishAsync("$KV.MISSIONS."+m.ID, data, jetstream.WithStallWait(time.Minute)); err != nil {
 			b.Fatal(err)
 		}
 	}

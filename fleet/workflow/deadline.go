@@ -54,7 +54,7 @@ func (m *Manager) Deadlines(ctx context.Context) error {
 		}
 		timer.Stop()
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // the end that was asked for
 		}
 	}
 }

@@ -202,7 +202,11 @@ func freePorts(tb testing.TB, n int) []int {
 			tb.Fatal(err)
 		}
 		defer l.Close()
-		ports[i] = l.Addr().(*net.TCPAddr).Port
+		addr, ok := l.Addr().(*net.TCPAddr)
+		if !ok {
+			tb.Fatalf("listen on the loopback: the address is %v", l.Addr())
+		}
+		ports[i] = addr.Port
 	}
 	return ports
 }
