@@ -99,7 +99,6 @@ func (bd *bed) publish(b *testing.B, n int) {
 			<-bd.js.PublishAsyncComplete()
 		}
 	}
-	bd.js.CleanupPublisher() // or its goroutine outlives the connection
 }
 
 // raw handles n messages with a consumer and nothing else; each is called with

@@ -17,9 +17,9 @@ import (
 // default. docs/host-options.md says what became of each option of the system
 // that this one replaces.
 type Config struct {
-	// Name names what the hosts of one fleet share: streams NAME_STATE and
-	// NAME_DEAD, buckets NAME_WORKERS, NAME_MEMBERS and NAME_CODE. Capital
-	// letters, digits and "_". Defaults to "HOST".
+	// Name names what the hosts of one fleet share: the streams NAME_STATE,
+	// NAME_CODE and NAME_DEAD, and the buckets NAME_WORKERS and NAME_MEMBERS.
+	// Capital letters, digits and "_". Defaults to "HOST".
 	Name string `koanf:"name"`
 	// HostID tells this host from the others. Defaults to the machine's name,
 	// the process's id and a random number: every start is a new host.

@@ -99,7 +99,7 @@ type Host struct {
 	states  *states
 	letters *letters
 	members *members
-	code    jetstream.ObjectStore
+	code    *codes
 
 	cancel   context.CancelFunc // ends serve
 	recover  chan struct{}      // of size 1
@@ -174,6 +174,7 @@ func (h *Host) ensure(ctx context.Context) error {
 	streams := []jetstream.StreamConfig{
 		{Name: name + "_STATE", Subjects: []string{low + ".state.>"}, MaxMsgsPerSubject: 1, Discard: jetstream.DiscardOld,
 			AllowAtomicPublish: true, AllowMsgTTL: true, Replicas: h.cfg.Replicas, Description: "what hosted workers remember, and their fences"},
+		{Name: name + "_CODE", Subjects: []string{low + ".code.>"}, MaxMsgsPerSubject: 1, Discard: jetstream.DiscardOld, Replicas: h.cfg.Replicas, Description: "code of hosted workers"},
 		{Name: name + "_DEAD", Subjects: []string{low + ".dead.>", low + ".held.>"}, Replicas: h.cfg.Replicas, Description: "messages that hosted workers gave up"},
 	}
 	if err := broker.Ensure(ctx, h.js, buckets, streams); err != nil {
@@ -195,20 +196,15 @@ func (h *Host) ensure(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("host: %w", err)
 	}
-	h.code, err = h.js.ObjectStore(ctx, name+"_CODE")
-	if errors.Is(err, jetstream.ErrBucketNotFound) {
-		h.code, err = h.js.CreateObjectStore(ctx, jetstream.ObjectStoreConfig{Bucket: name + "_CODE", Replicas: h.cfg.Replicas, Description: "code of hosted workers"})
-		if errors.Is(err, jetstream.ErrBucketExists) {
-			h.code, err = h.js.ObjectStore(ctx, name+"_CODE") // another host was faster
-		}
-	}
+	code, err := h.js.Stream(ctx, name+"_CODE")
 	if err != nil {
-		return fmt.Errorf("host: code store: %w", err)
+		return fmt.Errorf("host: %w", err)
 	}
 	if h.records, err = newRecords(h.js, workers, h.log); err != nil {
 		return fmt.Errorf("host: %w", err)
 	}
 	h.states = &states{nc: h.nc, js: h.js, stream: state, prefix: low + ".state.", ttl: h.cfg.DoneTTL}
+	h.code = &codes{js: h.js, stream: code, prefix: low + ".code."}
 	h.letters = &letters{js: h.js, stream: dead, dead: low + ".dead.", held: low + ".held."}
 	h.members = &members{kv: hosts, id: h.cfg.HostID, ttl: h.cfg.LeaseTTL, seen: make(map[string]time.Time)}
 	h.ready.Store(true)

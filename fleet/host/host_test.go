@@ -52,7 +52,12 @@ func newRig(t *testing.T) *rig {
 
 func rigOn(t *testing.T, b *broker.Broker, replicas int) *rig {
 	r := &rig{t: t, js: b.JetStream(), funcs: make(map[string]native.Func), tune: func(*host.Config) {}}
-	must(t, broker.Ensure(t.Context(), r.js, nil, []jetstream.StreamConfig{{Name: "WORK", Subjects: []string{"work.>", "out.>"}, Replicas: replicas}}))
+	var err error
+	r.eventually("the stream is there", func() bool { // a cluster that has just begun may lack peers
+		err = broker.Ensure(t.Context(), r.js, nil, []jetstream.StreamConfig{{Name: "WORK", Subjects: []string{"work.>", "out.>"}, Replicas: replicas}})
+		return err == nil || replicas == 1
+	})
+	must(t, err)
 	return r
 }
 
@@ -158,7 +163,7 @@ func prefix(text string) []byte {
 func (r *rig) leftovers() []string {
 	r.t.Helper()
 	var found []string
-	for _, name := range []string{"WORK", "HOST_STATE", "KV_HOST_WORKERS", "OBJ_HOST_CODE"} {
+	for _, name := range []string{"WORK", "HOST_STATE", "KV_HOST_WORKERS", "HOST_CODE"} {
 		stream, err := r.js.Stream(r.t.Context(), name)
 		must(r.t, err)
 		consumers := stream.ConsumerNames(r.t.Context())
@@ -174,7 +179,7 @@ func (r *rig) leftovers() []string {
 		must(r.t, err)
 		for subject := range info.State.Subjects {
 			m, err := stream.GetLastMsgForSubject(r.t.Context(), subject)
-			if err == nil && (m.Header.Get("KV-Operation") != "" || strings.Contains(string(m.Data), `"deleted":true`) || strings.HasSuffix(subject, ".fence") || strings.Contains(subject, ".done.")) {
+			if err == nil && (m.Header.Get("KV-Operation") != "" || strings.HasSuffix(subject, ".fence") || strings.Contains(subject, ".done.")) {
 				continue // a mark of what is no longer there
 			}
 			found = append(found, subject)
@@ -184,7 +189,17 @@ func (r *rig) leftovers() []string {
 }
 
 func TestLife(t *testing.T) {
-	r := newRig(t)
+	t.Run("embedded", func(t *testing.T) { life(t, newRig(t)) })
+	t.Run("three servers", func(t *testing.T) {
+		cluster := brokertest.StartCluster(t, 3)
+		r := rigOn(t, brokertest.Connect(t, broker.Config{URL: cluster.URL()}), 3)
+		r.tune = func(c *host.Config) { c.Replicas = 3 }
+		life(t, r)
+	})
+}
+
+// life is a worker's whole life.
+func life(t *testing.T, r *rig) {
 	h := r.start("a")
 	ctx := t.Context()
 	create(t, h, host.CreateRequest{ID: "w", Topic: "work.w", OutputTopic: "out.w", Code: prefix("1"), By: "ann", Note: "first"})
@@ -377,15 +392,9 @@ func TestRecovery(t *testing.T) {
 	if fmt.Sprint(before[0], before[1], before[2]) != fmt.Sprint(after[0], after[1], after[2]) {
 		t.Error("stopping the host changed a record")
 	}
-	code, err := r.js.ObjectStore(t.Context(), "HOST_CODE")
+	code, err := r.js.Stream(t.Context(), "HOST_CODE")
 	must(t, err)
-	objects, err := code.List(t.Context())
-	must(t, err)
-	for _, o := range objects {
-		if strings.HasPrefix(o.Name, "broken/") {
-			must(t, code.Delete(t.Context(), o.Name))
-		}
-	}
+	must(t, code.Purge(t.Context(), jetstream.WithPurgeSubject("host.code.broken.>")))
 	again := r.start("b")
 	r.wantOutputs("out.runs", "runs1")
 	for id, want := range map[string]host.Phase{"runs": host.PhaseRunning, "stopped": host.PhaseStopped, "broken": host.PhaseFailed} {
@@ -435,13 +444,9 @@ func TestRecoveryProbe(t *testing.T) {
 		r.tune = func(*host.Config) {}
 	})
 	t.Run("down with detail when all failed", func(t *testing.T) {
-		code, err := r.js.ObjectStore(t.Context(), "HOST_CODE")
+		code, err := r.js.Stream(t.Context(), "HOST_CODE")
 		must(t, err)
-		objects, err := code.List(t.Context())
-		must(t, err)
-		for _, o := range objects {
-			must(t, code.Delete(t.Context(), o.Name))
-		}
+		must(t, code.Purge(t.Context()))
 		h := r.host("c")
 		must(t, h.Start(context.Background()))
 		defer r.stop(h)

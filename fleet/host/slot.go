@@ -480,9 +480,10 @@ func (r *runner) consume() error {
 }
 
 // drainInto handles what it has. nil means that the runner halts, or that it
-// wants to prefetch less.
+// wants to prefetch less or more.
 func (r *runner) drainInto(it jetstream.MessagesContext) error {
 	slower := false
+	quick := 0 // messages in a row
 	for {
 		m, err := it.Next()
 		if errors.Is(err, jetstream.ErrMsgIteratorClosed) {
@@ -507,6 +508,9 @@ func (r *runner) drainInto(it jetstream.MessagesContext) error {
 			r.prefetch = max(1, int(r.host.cfg.AckWait/4/took))
 			slower = true
 			it.Drain()
+		} else if quick++; r.prefetch < r.host.cfg.Prefetch && quick > 8*r.prefetch && took*time.Duration(8*r.prefetch) < r.host.cfg.AckWait/4 {
+			r.prefetch = min(r.host.cfg.Prefetch, 4*r.prefetch)
+			it.Drain() // what waits is handled, and then more is asked for at a time
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package host
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -87,8 +86,8 @@ func (h *Host) Create(ctx context.Context, req CreateRequest) (id string, err er
 		}
 		return "", errors.Join(errs...)
 	}
-	dropCode := func(ctx context.Context) error { return h.dropCode(ctx, rec) }
-	if err := h.putCode(ctx, rec, code); err != nil {
+	dropCode := func(ctx context.Context) error { return h.code.drop(ctx, rec) }
+	if err := h.code.put(ctx, rec, fetch.Digest(code), code); err != nil {
 		return undo("store code", err, dropCode)
 	}
 	if err := h.records.create(ctx, rec); err != nil {
@@ -205,7 +204,7 @@ func (h *Host) loadCode(ctx context.Context, rec *Record, code []byte) (engine.P
 func (h *Host) load(ctx context.Context, rec *Record) (engine.Program, error) {
 	ctx, cancel := context.WithTimeout(ctx, h.limits(rec).Load+30*time.Second)
 	defer cancel()
-	code, err := h.code.GetBytes(ctx, rec.codeName(rec.Digest))
+	code, err := h.code.get(ctx, rec, rec.Digest)
 	if err == nil {
 		err = fetch.Verify(code, rec.Digest)
 	}
@@ -213,32 +212,6 @@ func (h *Host) load(ctx context.Context, rec *Record) (engine.Program, error) {
 		return nil, fmt.Errorf("read code %s: %w", rec.Digest, err)
 	}
 	return h.loadCode(ctx, rec, code)
-}
-
-func (r *Record) codePrefix() string            { return r.ID + "/" + r.UID + "/" }
-func (r *Record) codeName(digest string) string { return r.codePrefix() + digest }
-
-func (h *Host) putCode(ctx context.Context, rec *Record, code []byte) error {
-	_, err := h.code.Put(ctx, jetstream.ObjectMeta{Name: rec.codeName(fetch.Digest(code))}, bytes.NewReader(code))
-	return err
-}
-
-// dropCode removes every version of a worker's code.
-func (h *Host) dropCode(ctx context.Context, rec *Record) error {
-	objects, err := h.code.List(ctx)
-	if errors.Is(err, jetstream.ErrNoObjectsFound) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("list code: %w", err)
-	}
-	var errs []error
-	for _, o := range objects {
-		if strings.HasPrefix(o.Name, rec.codePrefix()) {
-			errs = append(errs, h.code.Delete(ctx, o.Name))
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // StartWorker has a stopped worker handle messages again, from where it was. One
@@ -295,7 +268,7 @@ func (h *Host) loadNew(ctx context.Context, id string, code []byte, url string, 
 		err = h.try(ctx, rec, code)
 	}
 	if err == nil {
-		err = h.putCode(ctx, rec, code)
+		err = h.code.put(ctx, rec, fetch.Digest(code), code)
 	}
 	if err != nil {
 		return fmt.Errorf("worker %s: %w", id, err)
@@ -442,7 +415,7 @@ func (h *Host) bury(ctx context.Context, rec *Record, others []*Record) error {
 	if err := h.states.purge(ctx, rec); err != nil {
 		return fmt.Errorf("worker %s: remove its state: %w", rec.ID, err)
 	}
-	if err := h.dropCode(ctx, rec); err != nil {
+	if err := h.code.drop(ctx, rec); err != nil {
 		return fmt.Errorf("worker %s: remove its code: %w", rec.ID, err)
 	}
 	rec, err = h.records.update(ctx, rec.ID, Change{By: h.cfg.HostID}, func(r *Record) (bool, error) {

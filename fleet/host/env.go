@@ -1,0 +1,51 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// FromEnv returns cfg with what the environment says under the names that the
+// seed has, where it says anything: lookup is os.LookupEnv.
+//
+//	WORKER_RECOVERY_ON_START                 true or false: RecoveryOff
+//	WORKER_RECOVERY_LEASE_TTL_SECONDS        LeaseTTL
+//	WORKER_RECOVERY_ACQUIRE_TIMEOUT_SECONDS  AcquireTimeout
+//	GROUP_LOCK_RETRY_BASE_DELAY_MS           RetryBase
+//	GROUP_LOCK_MAX_RETRIES                   MaxRetries
+//
+// The error names each variable that cannot be read, with what it takes.
+func FromEnv(cfg Config, lookup func(string) (string, bool)) (Config, error) {
+	var errs []error
+	number := func(name string, set func(int)) {
+		text, ok := lookup(name)
+		if !ok || text == "" {
+			return
+		}
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 0 || n > 1e9 {
+			errs = append(errs, fmt.Errorf("%s=%.40q: it takes a whole number that is not negative", name, text))
+			return
+		}
+		set(n)
+	}
+	if text, ok := lookup("WORKER_RECOVERY_ON_START"); ok && text != "" {
+		on, err := strconv.ParseBool(text)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("WORKER_RECOVERY_ON_START=%.40q: it takes true or false", text))
+		}
+		cfg.RecoveryOff = !on
+	}
+	number("WORKER_RECOVERY_LEASE_TTL_SECONDS", func(n int) { cfg.LeaseTTL = time.Duration(n) * time.Second })
+	number("WORKER_RECOVERY_ACQUIRE_TIMEOUT_SECONDS", func(n int) { cfg.AcquireTimeout = time.Duration(n) * time.Second })
+	number("GROUP_LOCK_RETRY_BASE_DELAY_MS", func(n int) { cfg.RetryBase = time.Duration(n) * time.Millisecond })
+	number("GROUP_LOCK_MAX_RETRIES", func(n int) {
+		cfg.MaxRetries = n
+		if n == 0 {
+			cfg.MaxRetries = NoRetry
+		}
+	})
+	return cfg, errors.Join(errs...)
+}
