@@ -31,7 +31,7 @@ func TestAThousandWatchersOfTenThousandEntities(t *testing.T) {
 	var synced, told sync.WaitGroup
 	synced.Add(watchers)
 	told.Add(watchers)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer cancel()

@@ -72,7 +72,7 @@ func TestReaderSeesWhatIsThereThenChanges(t *testing.T) {
 		synctest.Wait()
 		s.to.Put("a", 1)
 		s.to.Put("b", 2)
-		want(t, next(t, r, 9), "+a1 +b2 ")
+		want(t, next(t, r, 9), "+a1 +b2 ") // it looks for the first time: what is there counts
 		s.to.Sync()
 		want(t, next(t, r, 9), "= ")
 		s.to.Put("a", 3)
