@@ -16,6 +16,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/procpool/wire"
@@ -210,7 +211,7 @@ func (r *rig) next() (wire.Envelope, error) {
 		return e, fmt.Errorf("nothing came within %v", r.cfg.Timeout)
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return e, fmt.Errorf("its last line has no newline: %w", err)
-	case errors.Is(err, io.EOF):
+	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET): // a reset, when it left something unread
 		return e, errClosed
 	case err != nil:
 		return e, err
