@@ -49,7 +49,7 @@ func (l *logs) follow(name, uid string) {
 		return
 	}
 	l.pods[uid] = true
-	folder := fmt.Sprintf("/var/log/pods/%s_%s_%s/main", l.c.namespace, name, uid)
+	folder := fmt.Sprintf("/var/log/pods/%s_%s_%s/*", l.c.namespace, name, uid) // of each container
 	l.all.Go(func() {
 		files := make(map[string]*os.File)
 		rest := make(map[string][]byte) // of a line
