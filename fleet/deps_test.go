@@ -26,6 +26,7 @@ func TestConventions(t *testing.T) {
 			{Module: "github.com/nats-io/nkeys"},
 			{Module: "github.com/nats-io/nuid"},
 			{Module: "github.com/google/btree"},
+			{Module: "github.com/anishathalye/porcupine", TestOnly: true},
 			{Module: "go.uber.org/goleak", TestOnly: true},
 		},
 	})
