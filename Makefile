@@ -49,8 +49,9 @@ fuzz-seeds: ## run the seeds and past findings of each fuzz target
 	@tools/fuzz.sh
 
 .PHONY: chaos
-chaos: ## a million random operations on supervision trees; CHAOS_SEED=N for others
+chaos: ## a million random operations on supervision trees, a thousand kills of a workflow's process; CHAOS_SEED=N for others
 	CHAOS_STEPS=1000000 go test -run '^TestRandomOperations$$' -count 1 -timeout 30m ./worker
+	CHAOS_KILLS=1000 CHAOS_RESTARTS=20 go test -run '^(TestKillLosesNothingThatWasAcknowledged|TestOneEntityIsLinearizable)$$' -count 1 -timeout 60m ./fleet/workflow
 
 .PHONY: bench
 bench: bin/benchstat ## run the benchmarks COUNT (6) times over, peers in turn, and print tables
