@@ -72,6 +72,7 @@ func TestConventions(t *testing.T) {
 			{Module: "github.com/chromedp/cdproto", TestOnly: true},
 			{Module: "github.com/rogpeppe/go-internal", TestOnly: true},
 			{Module: "github.com/spf13/cobra"},
+			{Module: "github.com/anishathalye/porcupine", TestOnly: true},
 			{Module: "go.uber.org/goleak", TestOnly: true},
 			{Module: "go.yaml.in/yaml/v3"},
 			{Module: "k8s.io/api"},

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -422,7 +423,7 @@ func TestKillLosesNothingThatWasAcknowledged(t *testing.T) {
 		must(t, err)
 		must(t, cmd.Start())
 		lines := bufio.NewScanner(out)
-		n := 0
+		n, last := 0, 10+rand.N(60)
 		for lines.Scan() {
 			fields := strings.Fields(lines.Text())
 			if len(fields) != 3 || fields[0] != "ok" {
@@ -430,7 +431,7 @@ func TestKillLosesNothingThatWasAcknowledged(t *testing.T) {
 				break
 			}
 			acknowledged[fields[1]] = fields[2]
-			if n++; n == 20+round*7 {
+			if n++; n == last {
 				must(t, cmd.Process.Kill())
 			}
 		}
