@@ -15,6 +15,9 @@ func TestConventions(t *testing.T) {
 				".", "github.com/coder/websocket", "github.com/prometheus/client_golang", "modernc.org/sqlite",
 			}, Brings: []string{"..."}},
 			{Path: "tree", Imports: []string{".", "./worker"}, Brings: []string{"golang.org/x/sync"}},
+			{Path: "mission", Imports: []string{
+				".", "./fleet/broker", "./fleet/lease", "./fleet/workflow", "github.com/nats-io/nats.go",
+			}, Brings: []string{"..."}},
 			{Path: "handover", Imports: []string{".", "./worker"}, Brings: []string{"golang.org/x/sync"}},
 			{Path: "hosted", Imports: []string{".", "./fleet/broker", "./fleet/host/...", "github.com/nats-io/nats.go"}, Brings: []string{"..."}},
 		},

@@ -8,15 +8,18 @@ import (
 
 // TestConventions holds the import table of the fleet module.
 func TestConventions(t *testing.T) {
+	const (
+		nats   = "github.com/nats-io/nats.go"
+		server = "github.com/nats-io/nats-server/v2"
+	)
 	conventions.Check(t, conventions.Module{
 		Rooms: []conventions.Room{
 			{Path: "."},
-			{Path: "broker", Imports: []string{"github.com/nats-io/nats.go", "github.com/nats-io/nats-server/v2", "./fsm", "./worker", "./internal/..."}, Brings: []string{"..."}},
-			{Path: "broker/brokertest", Imports: []string{"github.com/nats-io/nats.go", "github.com/nats-io/nats-server/v2", "./fleet/broker"}, Brings: []string{"..."}},
-			{Path: "lease", Imports: []string{"github.com/nats-io/nats.go", "github.com/nats-io/nuid", "./fleet/broker", "./fsm", "./worker"}, Brings: []string{"..."}},
-			{Path: "workflow", Imports: []string{"github.com/nats-io/nats.go", "github.com/nats-io/nuid", "github.com/google/btree", "./fsm", "./fleet/broker", "./fleet/lease", "./internal/..."}, Brings: []string{"..."}},
+			{Path: "broker/...", Imports: []string{nats, server, "./worker", "./fleet/broker"}, Brings: []string{"..."}},
+			{Path: "lease", Imports: []string{nats, "github.com/nats-io/nuid"}, Brings: []string{"..."}, Never: []string{server}},
+			{Path: "workflow", Imports: []string{nats, "github.com/nats-io/nuid", "github.com/google/btree", "./fsm", "./internal/..."}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "host", Imports: []string{
-				".", "./worker", "./fsm", "./internal/safe", "./fleet/broker", "./fleet/workflow", "./fleet/host/engine", "./fleet/host/fetch", "github.com/nats-io/nats.go",
+				".", "./worker", "./fsm", "./internal/safe", "./fleet/broker", "./fleet/workflow", "./fleet/host/engine", "./fleet/host/fetch", nats,
 			}, Brings: []string{"..."}},
 			{Path: "host/metrics", Imports: []string{"./fleet/host", "github.com/prometheus/client_golang"}, Brings: []string{"..."}},
 			// Whoever wants one engine does not build the others.
@@ -32,10 +35,12 @@ func TestConventions(t *testing.T) {
 		},
 		Requires: []conventions.Require{
 			{Module: "github.com/pleme-io/lifecycle-go"},
-			{Module: "github.com/nats-io/nats.go"},
-			{Module: "github.com/nats-io/nats-server/v2"},
+			{Module: nats},
+			{Module: server},
+			{Module: "github.com/nats-io/nkeys"},
 			{Module: "github.com/nats-io/nuid"},
 			{Module: "github.com/google/btree"},
+			{Module: "github.com/anishathalye/porcupine", TestOnly: true},
 			{Module: "github.com/prometheus/client_golang"},
 			{Module: "github.com/tetratelabs/wazero"},
 			{Module: "go.starlark.net"},

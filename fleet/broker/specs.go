@@ -149,4 +149,3 @@ func explain(err error) error {
 }
 
 const replicasUnsupported = 10074 // JSStreamReplicasNotSupportedErr
-

@@ -16,21 +16,20 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
 )
 
-// DefaultTTL is how long a lease lasts when nothing else is said.
-const DefaultTTL = 15 * time.Second
-
 // minTTL is the shortest lease that can be kept; the campaign of the root
 // package refuses shorter ones.
 const minTTL = time.Second
 
 // Bucket declares a bucket for leases, for broker.Config.Buckets: entries expire
-// ttl after they were written last, which is how long every lease in it lasts.
+// ttl after they were written last, which is how long every lease in it lasts:
+// 15 seconds, say. Shorter ones change hands sooner and are renewed more often.
 func Bucket(name string, ttl time.Duration) jetstream.KeyValueConfig {
 	return jetstream.KeyValueConfig{Bucket: name, TTL: ttl, History: 1}
 }
@@ -59,6 +58,14 @@ type Lease struct {
 	revision uint64     // of the entry that this process wrote last; 0 when it has none
 	token    uint64
 	until    time.Time // when the trust ends, by this process's clock
+
+	term atomic.Pointer[term] // the last two, for those who cannot wait for an attempt
+}
+
+// term is what this process believes to have.
+type term struct {
+	token uint64
+	until time.Time
 }
 
 // record is what the entry holds.
@@ -118,6 +125,7 @@ func (l *Lease) Acquire(ctx context.Context) (granted time.Duration, err error) 
 		switch err := l.write(ctx); {
 		case err == nil:
 			l.until = began.Add(l.ttl)
+			l.term.Store(&term{l.token, l.until})
 			return l.ttl, nil
 		case conflict(err):
 			l.forget()
@@ -144,7 +152,8 @@ func (l *Lease) look(ctx context.Context) (held bool, err error) {
 		return false, err
 	}
 	var r record
-	if json.Unmarshal(entry.Value(), &r) != nil || r.Nonce != l.nonce {
+	_ = json.Unmarshal(entry.Value(), &r) // what is no record is not this process's
+	if r.Nonce != l.nonce {
 		l.forget()
 		return true, nil
 	}
@@ -184,7 +193,10 @@ func (l *Lease) write(ctx context.Context) error {
 	return nil
 }
 
-func (l *Lease) forget() { l.revision, l.token, l.until = 0, 0, time.Time{} }
+func (l *Lease) forget() {
+	l.revision, l.token, l.until = 0, 0, time.Time{}
+	l.term.Store(nil)
+}
 
 // conflict reports whether somebody else has written the entry. Recognised by
 // the server's codes: its texts differ between one replica and three.
@@ -228,11 +240,13 @@ func (l *Lease) Release(ctx context.Context) error {
 // process has a greater one. A store that remembers the greatest token it has
 // seen and refuses smaller ones is safe from a process that was paused for
 // longer than its lease and does not know. (A bucket restored from a backup
-// counts from there: begin such a store's memory anew with it.)
+// counts from there: begin such a store's memory anew with it.) It never waits.
 func (l *Lease) Token() (token uint64, valid bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.token, l.token != 0 && time.Now().Before(l.until)
+	t := l.term.Load()
+	if t == nil {
+		return 0, false
+	}
+	return t.token, time.Now().Before(t.until)
 }
 
 // Holder returns the name of the process that has the lease, and "" when nobody

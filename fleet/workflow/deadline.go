@@ -24,7 +24,8 @@ func (m *Manager) Deadlines(ctx context.Context) error {
 		next := time.Now().Add(time.Minute)
 		rung := m.alarm.next()
 		for _, r := range m.all() {
-			batch := r.bucket.view.dueBy(r, time.Now())
+			now := time.Now()
+			batch := r.bucket.view.dueBy(r, now)
 			if len(batch) == dueBatch {
 				next = time.Now().Add(50 * time.Millisecond)
 			}
@@ -41,7 +42,7 @@ func (m *Manager) Deadlines(ctx context.Context) error {
 					next = earlier(next, retry[id])
 				}
 			}
-			if due, ok := r.bucket.view.nextDue(r); ok && due.After(time.Now()) {
+			if due, ok := r.bucket.view.nextDue(r, now); ok {
 				next = earlier(next, due)
 			}
 		}
@@ -53,7 +54,7 @@ func (m *Manager) Deadlines(ctx context.Context) error {
 		}
 		timer.Stop()
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // the end that was asked for
 		}
 	}
 }
@@ -133,11 +134,11 @@ func (v *view) dueBy(r *registration, now time.Time) (found []entity) {
 	return found
 }
 
-// nextDue returns the first deadline that has not passed.
-func (v *view) nextDue(r *registration) (due time.Time, ok bool) {
+// nextDue returns the first deadline that dueBy has not returned yet.
+func (v *view) nextDue(r *registration, now time.Time) (due time.Time, ok bool) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
-	v.indexes[r.workflow].due.AscendGreaterOrEqual(&entity{due: time.Now().UnixNano()}, func(en *entity) bool {
+	v.indexes[r.workflow].due.AscendGreaterOrEqual(&entity{due: now.UnixNano() + 1}, func(en *entity) bool {
 		due, ok = time.Unix(0, en.due), true
 		return false
 	})

@@ -163,6 +163,8 @@ func TestWriteWhoseOutcomeCannotBeKnownSaysSo(t *testing.T) {
 	if !errors.Is(err, workflow.ErrOutcomeUnknown) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v, want ErrOutcomeUnknown and the deadline", err)
 	}
+	p.mute.Store(false)
+	p.cut()
 }
 
 func TestServerThatGoesAwayAndComesBack(t *testing.T) {

@@ -266,10 +266,10 @@ func (m *Manager) transition(ctx context.Context, r *registration, entityID stri
 		r.fields.phase.of(p).SetString(to)
 		return nil
 	})
-	if err != nil {
-		return fail(err)
+	if _, names := errors.AsType[*fsm.TransitionError](err); err == nil || names { // it says whose transition it was
+		return err
 	}
-	return nil
+	return fail(err)
 }
 
 // allowed reports why an edge may not be taken, nil when it may.

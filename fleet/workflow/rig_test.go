@@ -2,6 +2,8 @@ package workflow_test
 
 import (
 	"context"
+	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -113,3 +115,9 @@ func must(t testing.TB, err error) {
 		t.Fatal(err)
 	}
 }
+
+func buckets() []jetstream.KeyValueConfig { return []jetstream.KeyValueConfig{missionsBucket} }
+
+var ids atomic.Int64
+
+func nextID() string { return strconv.FormatInt(ids.Add(1), 10) }

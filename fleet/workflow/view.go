@@ -25,6 +25,7 @@ type view struct {
 	indexes  map[string]*index
 	entities map[string]*entity // by key
 	gone     map[string]uint64  // revisions of this process's deletions that the follower has not told yet
+	seq      uint64             // of the last message that the follower told
 	ready    bool               // what was there at the beginning has been read
 	progress alarm              // rings at every change
 }
@@ -43,9 +44,15 @@ type entity struct {
 	own      bool  // times are this process's guess: the follower has not told it yet
 	degraded error // nil for most
 	decoded  bool  // it has a phase, and is in the indexes
-	phase    *posting
-	parent   *posting
+	phase    *named
+	parent   *named // nil for a root
 	fields   []*posting
+}
+
+// named is the entities that share a phase or a parent.
+type named struct {
+	name string
+	tree *btree.BTreeG[*entity]
 }
 
 // posting is the entities that share a value.
@@ -62,8 +69,8 @@ type index struct {
 	active   *btree.BTreeG[*entity]
 	due      *btree.BTreeG[*entity] // ordered by due
 	degraded map[string]*entity     // by key
-	phases   map[string]*posting
-	parents  map[string]*posting
+	phases   map[string]*named
+	parents  map[string]*named
 	fields   []map[any]*posting
 }
 
@@ -77,7 +84,7 @@ const degree = 32
 func newIndex(r *registration) *index {
 	x := &index{
 		r: r, all: btree.NewG(degree, byID), active: btree.NewG(degree, byID), due: btree.NewG(degree, byDue),
-		degraded: make(map[string]*entity), phases: make(map[string]*posting), parents: make(map[string]*posting),
+		degraded: make(map[string]*entity), phases: make(map[string]*named), parents: make(map[string]*named),
 		fields: make([]map[any]*posting, len(r.fields.indexed)),
 	}
 	for i := range x.fields {
@@ -127,7 +134,7 @@ func (v *view) clearLocked() {
 	}
 	clear(v.entities)
 	clear(v.gone)
-	v.ready = false
+	v.seq, v.ready = 0, false
 }
 
 // reset is called by the follower.
@@ -170,6 +177,7 @@ func (v *view) entry(e *entry) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	defer v.progress.ring()
+	v.seq = e.revision
 	if at, ok := v.gone[e.key]; ok {
 		if e.revision < at {
 			return
@@ -246,9 +254,9 @@ func (v *view) make(r *registration, e *entry, p Participant, err error) *entity
 	if err == nil {
 		en.degraded = r.unknownPhase(e, p.Phase())
 	}
-	en.phase, en.parent = &posting{value: p.Phase()}, nil
+	en.phase = &named{name: p.Phase()}
 	if parent := p.ParentEntityID(); parent != "" {
-		en.parent = &posting{value: parent}
+		en.parent = &named{name: parent}
 	}
 	en.fields = make([]*posting, len(r.fields.indexed))
 	for i, f := range r.fields.indexed {
@@ -264,7 +272,7 @@ func (en *entity) phaseName() string {
 	if en.phase == nil {
 		return ""
 	}
-	return en.phase.value.(string)
+	return en.phase.name
 }
 
 // putLocked takes an entity into the view, in place of the revision before.
@@ -289,17 +297,17 @@ func (v *view) putLocked(r *registration, en *entity) {
 		x.due.ReplaceOrInsert(en)
 		v.m.alarm.ring()
 	}
-	en.phase = post(x.phases, en.phase.value.(string), en)
+	en.phase = group(x.phases, en.phase.name, en)
 	if en.parent != nil {
-		en.parent = post(x.parents, en.parent.value.(string), en)
+		en.parent = group(x.parents, en.parent.name, en)
 	}
 	for i, f := range en.fields {
 		en.fields[i] = post(x.fields[i], f.value, en)
 	}
 }
 
-// post adds an entity to those that share a value.
-func post[K comparable](postings map[K]*posting, value K, en *entity) *posting {
+// post adds an entity to those that share a field's value.
+func post(postings map[any]*posting, value any, en *entity) *posting {
 	p := postings[value]
 	if p == nil {
 		p = &posting{value: value, tree: btree.NewG(degree, byID)}
@@ -309,10 +317,20 @@ func post[K comparable](postings map[K]*posting, value K, en *entity) *posting {
 	return p
 }
 
-func unpost[K comparable](postings map[K]*posting, p *posting, en *entity) {
-	p.tree.Delete(en)
-	if p.tree.Len() == 0 {
-		delete(postings, p.value.(K))
+// group adds an entity to those that share a phase or a parent.
+func group(groups map[string]*named, name string, en *entity) *named {
+	g := groups[name]
+	if g == nil {
+		g = &named{name: name, tree: btree.NewG(degree, byID)}
+		groups[name] = g
+	}
+	g.tree.ReplaceOrInsert(en)
+	return g
+}
+
+func ungroup(groups map[string]*named, g *named, en *entity) {
+	if g.tree.Delete(en); g.tree.Len() == 0 {
+		delete(groups, g.name)
 	}
 }
 
@@ -329,13 +347,12 @@ func (v *view) dropLocked(en *entity) {
 	if en.due != 0 {
 		x.due.Delete(en)
 	}
-	unpost(x.phases, en.phase, en)
+	ungroup(x.phases, en.phase, en)
 	if en.parent != nil {
-		unpost(x.parents, en.parent, en)
+		ungroup(x.parents, en.parent, en)
 	}
 	for i, f := range en.fields {
-		x.fields[i][f.value].tree.Delete(en)
-		if x.fields[i][f.value].tree.Len() == 0 {
+		if f.tree.Delete(en); f.tree.Len() == 0 {
 			delete(x.fields[i], f.value)
 		}
 	}
@@ -348,7 +365,7 @@ func (v *view) wrote(r *registration, e *entry, p Participant) {
 	en.own = true
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.follow.seq.Load() >= e.revision {
+	if v.seq >= e.revision {
 		// Told already, or the sequence went back without anybody having noticed.
 		if now := v.entities[e.key]; now == nil || now.revision != e.revision {
 			v.follow.look()
@@ -365,7 +382,7 @@ func (v *view) wrote(r *registration, e *entry, p Participant) {
 func (v *view) deletedOwn(key string, revision uint64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.follow.seq.Load() < revision {
+	if v.seq < revision {
 		v.gone[key] = revision
 	}
 	if now := v.entities[key]; now != nil && now.revision < revision {
@@ -425,7 +442,7 @@ func (v *view) catchUp(ctx context.Context) error {
 		// The last that is kept, not the last there was: what is gone is never told.
 		last, err := v.b.read(ctx, `{"last_by_subj":`+quote("$KV."+v.b.name+".>")+`}`)
 		if err == nil {
-			return v.wait(ctx, func() bool { return v.follow.seq.Load() >= last.revision })
+			return v.wait(ctx, func() bool { return v.seq >= last.revision })
 		}
 		if isNotFound(err) {
 			return v.wait(ctx, nil)

@@ -97,13 +97,15 @@ func StartCluster(tb testing.TB, n int) *Cluster {
 	for i := range n {
 		c.start(i)
 	}
-	c.await("a leader of JetStream", func() bool {
+	c.await("a leader of JetStream that knows all servers", func() bool {
+		led := false
 		for _, s := range c.live() {
-			if s.JetStreamIsLeader() {
-				return true
+			if !s.JetStreamIsCurrent() {
+				return false
 			}
+			led = led || s.JetStreamIsLeader() && len(s.JetStreamClusterPeers()) == n
 		}
-		return false
+		return led
 	})
 	return c
 }
@@ -200,8 +202,11 @@ func freePorts(tb testing.TB, n int) []int {
 			tb.Fatal(err)
 		}
 		defer l.Close()
-		ports[i] = l.Addr().(*net.TCPAddr).Port
+		addr, ok := l.Addr().(*net.TCPAddr)
+		if !ok {
+			tb.Fatalf("listen on the loopback: the address is %v", l.Addr())
+		}
+		ports[i] = addr.Port
 	}
 	return ports
 }
-

@@ -1,0 +1,313 @@
+// Command mission flies a few hundred drone surveys from two processes. Each
+// mission is a durable workflow: its phases change along a table, in whatever
+// process, and outlive all of them. Half-way one process is killed. Run it:
+//
+//	go run ./examples/mission
+//
+// Nothing is set up for it: a NATS server runs inside the first process, which
+// the second one reaches on the loopback. On a server of your own:
+//
+//	go run ./examples/mission -url nats://127.0.0.1:4222
+//
+// At the end every mission is in a terminal phase, those of the killed process
+// too, and the history of one is printed.
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/fleet/broker"
+	"github.com/pleme-io/lifecycle-go/fleet/lease"
+	"github.com/pleme-io/lifecycle-go/fleet/workflow"
+)
+
+// Mission is what is known of a survey. The tags say what the library may do
+// with its fields.
+type Mission struct {
+	ID       string `json:"id"       lifecycle:"id"`
+	State    string `json:"phase"    lifecycle:"phase"`
+	Pilot    string `json:"pilot"    lifecycle:"indexable"`
+	Pictures int    `json:"pictures"`
+}
+
+const survey = "drone-survey"
+
+func (m *Mission) EntityID() string       { return m.ID }
+func (m *Mission) Workflow() string       { return survey }
+func (m *Mission) Phase() string          { return m.State }
+func (m *Mission) IsTerminal() bool       { return workflow.DefaultIsTerminal(m, phases) }
+func (m *Mission) KVBucket() string       { return "MISSIONS" }
+func (m *Mission) KVKey(id string) string { return id }
+func (m *Mission) ParentEntityID() string { return "" }
+
+var phases = workflow.Transitions{
+	"planning":  {"flying", "aborted"},
+	"flying":    {"capturing", "landing", "aborted"},
+	"capturing": {"flying"},
+	"landing":   {"completed", "failed"},
+	"completed": {},
+	"failed":    {},
+	"aborted":   {},
+}
+
+// Nobody flies these. Their deadline ends them.
+const forgotten = "nobody"
+
+func main() {
+	url := flag.String("url", "", "a NATS server with JetStream; empty starts one inside this process")
+	missions := flag.Int("missions", 300, "how many to fly")
+	wing := flag.Bool("wing", false, "only fly: the second process")
+	flag.Parse()
+	ctx, stop := lifecycle.SignalContext(context.Background())
+	defer stop()
+	err := run(ctx, os.Stdout, *url, *missions, *wing)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "mission:", err)
+	}
+	os.Exit(lifecycle.ExitCode(err))
+}
+
+func run(ctx context.Context, out io.Writer, url string, missions int, wing bool) (err error) {
+	cfg := broker.Config{
+		Name: "mission", URL: url, Logger: slog.New(slog.DiscardHandler),
+		Buckets: []jetstream.KeyValueConfig{workflow.Bucket("MISSIONS"), lease.Bucket("LEASES", 5*time.Second)},
+	}
+	if url == "" {
+		if cfg.StoreDir, err = os.MkdirTemp("", "mission-"); err != nil {
+			return err
+		}
+		defer os.RemoveAll(cfg.StoreDir)
+		cfg.Listen = "127.0.0.1:0"
+	}
+	b, err := broker.Connect(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer b.Close(context.WithoutCancel(ctx))
+	mgr := workflow.NewManager(b.JetStream(), cfg.Logger)
+	defer mgr.Close()
+	err = mgr.Register(survey, func() workflow.Participant { return new(Mission) }, phases,
+		workflow.WithDeadline("planning", "aborted", 3*time.Second))
+	if err != nil {
+		return err
+	}
+	if wing {
+		return fly(ctx, mgr, "wing", func(line string) { fmt.Fprintln(out, line) })
+	}
+	return command(ctx, out, mgr, b, missions)
+}
+
+// command is the first process: it plans the missions, flies too, and has the
+// second process killed half-way.
+func command(ctx context.Context, out io.Writer, mgr *workflow.Manager, b *broker.Broker, missions int) error {
+	fleet := workflow.For[*Mission](mgr, survey)
+	for i := range missions {
+		m := &Mission{ID: fmt.Sprintf("m-%04d", i), State: "planning"}
+		if i%25 == 0 {
+			m.Pilot = forgotten
+		}
+		// On a server of your own they may be there from a run before.
+		if err := fleet.Create(ctx, m); err != nil && !errors.Is(err, workflow.ErrEntityExists) {
+			return err
+		}
+	}
+	fmt.Fprintf(out, "%d missions are planned\n", missions)
+
+	work, done := context.WithCancel(ctx)
+	defer done()
+	var crew sync.WaitGroup
+	defer crew.Wait()
+	defer done() // before the crew is waited for
+
+	leader, err := lease.New(ctx, b.JetStream(), lease.Config{Bucket: "LEASES", Key: "deadlines"})
+	if err != nil {
+		return err
+	}
+	// In a service: app.Lead("deadlines", leader, mgr.Deadlines).
+	if granted, err := leader.Acquire(ctx); err != nil || granted == 0 {
+		fmt.Fprintln(out, "another process keeps the deadlines:", err)
+	} else {
+		defer leader.Release(context.WithoutCancel(ctx))
+		crew.Go(func() { _ = mgr.Deadlines(work) })
+	}
+	second := startWing(work, b.ClientURL())
+	crew.Go(func() {
+		if err := second.killAfter(work, missions/3); err != nil {
+			fmt.Fprintln(out, "the second process:", err)
+			return
+		}
+		fmt.Fprintf(out, "the second process was killed after it had flown %d legs\n", missions/3)
+	})
+	flown := make(chan error, 1)
+	crew.Go(func() { flown <- fly(work, mgr, "home", func(string) {}) })
+	for active := missions; active > 0; {
+		list, err := mgr.List(ctx, survey, workflow.ListOptions{Active: true})
+		if err != nil {
+			return err
+		}
+		active = len(list)
+		select {
+		case err := <-flown:
+			return err
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	return report(ctx, out, fleet)
+}
+
+// report prints how the missions ended and what happened to one that both
+// processes have flown.
+func report(ctx context.Context, out io.Writer, fleet workflow.Typed[*Mission]) error {
+	counts := make(map[string]int)
+	list, err := fleet.List(ctx, workflow.ListOptions{})
+	if err != nil {
+		return err
+	}
+	var most []workflow.TransitionEvent
+	id := ""
+	for _, m := range list {
+		counts[m.State]++
+		events, err := fleet.History(ctx, m.ID)
+		if err != nil {
+			return err
+		}
+		notes := fmt.Sprint(events)
+		if strings.Contains(notes, "wing") && strings.Contains(notes, "home") && len(events) > len(most) || most == nil {
+			most, id = events, m.ID
+		}
+	}
+	fmt.Fprintf(out, "all %d have ended:", len(list))
+	for _, phase := range phases.TerminalPhases() {
+		fmt.Fprintf(out, " %d %s", counts[phase], phase)
+	}
+	fmt.Fprintf(out, "\n\nthe history of %s:\n", id)
+	for _, e := range most {
+		fmt.Fprintf(out, "  %s  %-10s -> %-10s by %-9s  %s\n", e.At.Format("15:04:05.000"), e.From, e.To, e.Triggered, e.Note)
+	}
+	return nil
+}
+
+// fly is four pilots, who take whatever mission is active, move it one leg, and
+// take the next. None of them owns a mission: the table and the server see to it
+// that every leg is flown once. It returns when ctx ends.
+func fly(ctx context.Context, mgr *workflow.Manager, base string, told func(string)) error {
+	fleet := workflow.For[*Mission](mgr, survey)
+	var pilots sync.WaitGroup
+	errs := make(chan error, 4)
+	var mu sync.Mutex
+	for i := range cap(errs) {
+		pilots.Go(func() {
+			name := fmt.Sprintf("%s-%d", base, i+1)
+			for ctx.Err() == nil {
+				list, err := fleet.List(ctx, workflow.ListOptions{Active: true, Limit: 20, After: fmt.Sprintf("m-%04d", rand.N(1000))})
+				if err == nil && len(list) == 0 {
+					list, err = fleet.List(ctx, workflow.ListOptions{Active: true})
+				}
+				for _, m := range list {
+					if m.Pilot == forgotten || err != nil {
+						continue
+					}
+					if err = leg(ctx, fleet, m, name); err == nil {
+						mu.Lock()
+						told(m.ID)
+						mu.Unlock()
+					}
+					// Somebody else was quicker: so it is with missions that anybody may fly.
+					if errors.Is(err, workflow.ErrInvalidTransition) || errors.Is(err, workflow.ErrTerminalPhase) {
+						err = nil
+					}
+				}
+				if err != nil && ctx.Err() == nil {
+					errs <- err
+					return
+				}
+				if len(list) == 0 {
+					select {
+					case <-time.After(20 * time.Millisecond):
+					case <-ctx.Done():
+					}
+				}
+			}
+		})
+	}
+	pilots.Wait()
+	select {
+	case err := <-errs:
+		return err
+	default:
+		return nil
+	}
+}
+
+// leg moves a mission to one of the phases that may follow.
+func leg(ctx context.Context, fleet workflow.Typed[*Mission], m *Mission, pilot string) error {
+	next := phases[m.State]
+	to := next[0]
+	if rand.N(8) == 0 {
+		to = next[rand.N(len(next))]
+	}
+	if m.Pictures >= 2 && m.State == "flying" {
+		to = "landing"
+	}
+	return fleet.TransitionWith(ctx, m.ID, to, workflow.TransitionSourceComponent, pilot, func(m *Mission) error {
+		m.Pilot = pilot
+		if to == "capturing" {
+			m.Pictures++
+		}
+		return nil
+	})
+}
+
+// wing is the second process.
+type wing struct {
+	cmd *exec.Cmd
+	out *bufio.Scanner
+	err error
+}
+
+func startWing(ctx context.Context, url string) *wing {
+	cmd := exec.CommandContext(ctx, os.Args[0], "-wing", "-url", url)
+	cmd.Env = append(os.Environ(), "MISSION_WING="+url)
+	cmd.Stderr = os.Stderr
+	w := &wing{cmd: cmd}
+	pipe, err := cmd.StdoutPipe()
+	if err == nil {
+		w.out = bufio.NewScanner(pipe)
+		err = cmd.Start()
+	}
+	w.err = err
+	return w
+}
+
+// killAfter lets it fly so many legs and kills it in the middle of whatever it
+// does then.
+func (w *wing) killAfter(ctx context.Context, legs int) error {
+	if w.err != nil {
+		return w.err
+	}
+	n := 0
+	for n < legs && w.out.Scan() {
+		n++
+	}
+	_ = w.cmd.Process.Kill()
+	_ = w.cmd.Wait()
+	if n < legs && ctx.Err() == nil {
+		return fmt.Errorf("it ended after %d legs", n)
+	}
+	return nil
+}

@@ -1,0 +1,330 @@
+package broker_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nkeys"
+	"go.uber.org/goleak"
+
+	"github.com/pleme-io/lifecycle-go/fleet/broker"
+	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
+	"github.com/pleme-io/lifecycle-go/worker"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var _ worker.Worker = (*broker.Broker)(nil)
+var _ worker.Prober = (*broker.Broker)(nil)
+
+const patience = 60 * time.Second
+
+func testContext(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestEmbeddedOpensNoPortAndSyncsAlways(t *testing.T) {
+	b := brokertest.Connect(t, broker.Config{StoreDir: t.TempDir()})
+	if url := b.ClientURL(); url != "" || !b.Embedded() {
+		t.Errorf("it is reached at %q", url)
+	}
+	if sync, _ := broker.SyncOf(b); !sync {
+		t.Error("the running server does not sync each write")
+	}
+	fast := brokertest.Connect(t, broker.Config{StoreDir: t.TempDir(), Sync: broker.SyncInterval, SyncEvery: 7 * time.Second})
+	if sync, every := broker.SyncOf(fast); sync || every != 7*time.Second {
+		t.Errorf("sync %v, every %v", sync, every)
+	}
+}
+
+func TestWhatWasStoredIsThereAfterARestart(t *testing.T) {
+	cfg := broker.Config{StoreDir: t.TempDir(), Buckets: []jetstream.KeyValueConfig{{Bucket: "B"}}, Logger: brokertest.Quiet()}
+	ctx := testContext(t)
+	for i := range 3 {
+		b, err := broker.Connect(ctx, cfg)
+		must(t, err)
+		kv, err := b.JetStream().KeyValue(ctx, "B")
+		must(t, err)
+		rev, err := kv.PutString(ctx, "k", "v")
+		must(t, err)
+		if rev != uint64(i+1) {
+			t.Errorf("revision %d after %d restarts", rev, i)
+		}
+		must(t, b.Close(ctx))
+		must(t, b.Close(ctx))
+	}
+}
+
+func TestOneProcessForAStore(t *testing.T) {
+	dir := t.TempDir()
+	b := brokertest.Connect(t, broker.Config{StoreDir: dir})
+	_, err := broker.Connect(testContext(t), broker.Config{StoreDir: dir, Logger: brokertest.Quiet()})
+	if err == nil || !strings.Contains(err.Error(), "another server has the folder") {
+		t.Errorf("got %v", err)
+	}
+	must(t, b.Close(testContext(t)))
+	brokertest.Connect(t, broker.Config{StoreDir: dir})
+}
+
+func TestConfigurationIsChecked(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer l.Close()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	must(t, os.WriteFile(file, []byte("x"), 0o600))
+	for says, cfg := range map[string]broker.Config{
+		"store_dir is empty":            {},
+		"credentials_file is set":       {StoreDir: dir, CredentialsFile: file},
+		"listen is set":                 {URL: "nats://x", Listen: ":1"},
+		`sync is "never"`:               {StoreDir: dir, Sync: "never"},
+		"sync_every is -1s":             {StoreDir: dir, SyncEvery: -time.Second},
+		"max_store is -1":               {StoreDir: dir, MaxStore: -1},
+		"want one of them":              {URL: "nats://x", CredentialsFile: file, NKeyFile: file},
+		"want both or neither":          {URL: "nats://x", CertFile: file},
+		"one way to say it":             {URL: "nats://x", TLS: &tls.Config{MinVersion: tls.VersionTLS13}, CAFile: file},
+		"no certificate in PEM":         {URL: "nats://x", CAFile: file},
+		"read nkey_file":                {URL: "nats://x", NKeyFile: file},
+		"no such file":                  {URL: "nats://x", CredentialsFile: filepath.Join(dir, "none")},
+		`listen is "nowhere"`:           {StoreDir: filepath.Join(dir, "a"), Listen: "nowhere"},
+		"the port is":                   {StoreDir: filepath.Join(dir, "b"), Listen: "127.0.0.1:http"},
+		"address already in use":        {StoreDir: filepath.Join(dir, "c"), Listen: l.Addr().String()},
+		"not a directory":               {StoreDir: filepath.Join(file, "d")},
+		"connect to nats://127.0.0.1:1": {URL: "nats://127.0.0.1:1"},
+		"want letters, digits, - and _": {StoreDir: filepath.Join(dir, "e"), Buckets: []jetstream.KeyValueConfig{{Bucket: "a b"}}},
+		"want 1 to 64":                  {StoreDir: filepath.Join(dir, "f"), Buckets: []jetstream.KeyValueConfig{{Bucket: "B", History: 65}}},
+		"three need a cluster of three": {StoreDir: filepath.Join(dir, "g"), Buckets: []jetstream.KeyValueConfig{{Bucket: "B", Replicas: 3}}},
+	} {
+		cfg.Logger = brokertest.Quiet()
+		b, err := broker.Connect(testContext(t), cfg)
+		if err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v, want %q", err, says)
+		}
+		if b != nil {
+			t.Errorf("%s: there is a Broker beside the error", says)
+		}
+	}
+}
+
+func TestSpecsAreCreatedOrCompared(t *testing.T) {
+	b := brokertest.Embedded(t, broker.Config{})
+	ctx := testContext(t)
+	bucket := jetstream.KeyValueConfig{Bucket: "B", History: 5, TTL: time.Hour}
+	stream := jetstream.StreamConfig{Name: "S", Subjects: []string{"s.>"}}
+	for range 2 { // created, and found to be as declared
+		must(t, b.Ensure(ctx, []jetstream.KeyValueConfig{bucket}, []jetstream.StreamConfig{stream}))
+	}
+	bucket.History, bucket.TTL, bucket.Storage, bucket.MaxBytes, bucket.MaxValueSize, bucket.Compression = 6, 0, jetstream.MemoryStorage, 100, 10, true
+	stream.Subjects, stream.MaxMsgs, stream.Retention = []string{"t.>"}, 7, jetstream.WorkQueuePolicy
+	err := b.Ensure(ctx, []jetstream.KeyValueConfig{bucket}, []jetstream.StreamConfig{stream})
+	var spec *broker.SpecError
+	if !errors.As(err, &spec) || spec.Name != "B" || len(spec.Differences) != 6 {
+		t.Fatalf("got %v", err)
+	}
+	for _, says := range []string{
+		"bucket B is not what was declared", "history is 5, want 6", "TTL is 1h0m0s, want 0s", "storage is File, want Memory", "max bytes is unlimited, want 100",
+		"stream S is not what was declared", "subjects is s.>, want t.>", "max messages is unlimited, want 7", "retention is Limits, want WorkQueue",
+	} {
+		if !strings.Contains(err.Error(), says) {
+			t.Errorf("the error does not say %q: %v", says, err)
+		}
+	}
+}
+
+func TestManyProcessesCreateAtOnce(t *testing.T) {
+	srv := brokertest.Embedded(t, broker.Config{Listen: "127.0.0.1:0"})
+	ctx := testContext(t)
+	done := make(chan error, 8)
+	for range cap(done) {
+		go func() {
+			b, err := broker.Connect(ctx, broker.Config{URL: srv.ClientURL(), Logger: brokertest.Quiet(), Buckets: []jetstream.KeyValueConfig{{Bucket: "B", History: 3}}})
+			if err == nil {
+				err = b.Close(ctx)
+			}
+			done <- err
+		}()
+	}
+	for range cap(done) {
+		must(t, <-done)
+	}
+}
+
+func TestProbeAndReconnect(t *testing.T) {
+	ctx := testContext(t)
+	cfg := broker.Config{StoreDir: t.TempDir(), Listen: "127.0.0.1:0", Logger: brokertest.Quiet()}
+	srv, err := broker.Connect(ctx, cfg)
+	must(t, err)
+	cfg.Listen = strings.TrimPrefix(srv.ClientURL(), "nats://")
+	b := brokertest.Connect(t, broker.Config{URL: srv.ClientURL(), ReconnectWait: 10 * time.Millisecond})
+	must(t, b.Check(ctx))
+	must(t, srv.Close(ctx))
+	brokertest.Await(t, "the probe to fail", func() bool { return b.Check(ctx) != nil })
+	if p := b.Probe(ctx); p.Health != worker.HealthUnhealthy || !errors.Is(p.Err, broker.ErrNotConnected) {
+		t.Errorf("probe: %+v", p)
+	}
+	if _, err := b.JetStream().Publish(ctx, "x", nil); !errors.Is(err, nats.ErrReconnectBufExceeded) {
+		t.Errorf("a write while there is no server waits for it: %v", err)
+	}
+	srv, err = broker.Connect(ctx, cfg)
+	must(t, err)
+	t.Cleanup(func() { _ = srv.Close(context.Background()) })
+	brokertest.Await(t, "the probe to pass", func() bool { return b.Check(ctx) == nil })
+	if p := b.Probe(ctx); p.Health != worker.HealthHealthy {
+		t.Errorf("probe: %+v", p)
+	}
+}
+
+func TestDrainHandlesWhatWasReceived(t *testing.T) {
+	b := brokertest.Embedded(t, broker.Config{})
+	handled := 0
+	began := make(chan struct{})
+	_, err := b.Conn().Subscribe("s", func(*nats.Msg) {
+		if handled++; handled == 1 {
+			<-began
+		}
+	})
+	must(t, err)
+	for range 100 {
+		must(t, b.Conn().Publish("s", nil))
+	}
+	must(t, b.Check(testContext(t)))
+	short, cancel := context.WithTimeout(testContext(t), 20*time.Millisecond)
+	defer cancel()
+	if err := b.Drain(short); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("drained while a handler was running: %v", err)
+	}
+	close(began)
+	must(t, b.Drain(testContext(t)))
+	if handled != 100 {
+		t.Errorf("%d of 100 were handled", handled)
+	}
+	must(t, b.Drain(testContext(t)))
+}
+
+func TestBrokerIsAWorker(t *testing.T) {
+	ctx := testContext(t)
+	sup := worker.NewSupervisor("fleet", worker.SupervisorConfig{Children: []worker.Spec{{Name: "nats", New: func(string) (worker.Worker, error) {
+		return broker.Connect(ctx, broker.Config{Name: "nats", StoreDir: t.TempDir(), Logger: brokertest.Quiet()})
+	}}}})
+	must(t, sup.Start(ctx))
+	brokertest.Await(t, "a healthy broker", func() bool {
+		s := sup.Inspect(ctx)
+		return len(s.Children) == 1 && s.Children[0].Status == worker.StatusRunning && s.Children[0].Health == worker.HealthHealthy
+	})
+	must(t, sup.Stop(ctx))
+
+	b := brokertest.Embedded(t, broker.Config{})
+	own, cancel := context.WithCancel(ctx)
+	must(t, b.Start(own))
+	if err := b.Start(own); !errors.Is(err, worker.ErrNotStartable) {
+		t.Errorf("started twice: %v", err)
+	}
+	cancel()
+	<-b.Done()
+	if s := b.State(); s.Status != worker.StatusStopped {
+		t.Errorf("after its context has ended: %+v", s)
+	}
+	never := brokertest.Embedded(t, broker.Config{})
+	must(t, never.Stop(ctx))
+	if err := never.Start(ctx); !errors.Is(err, worker.ErrNotStartable) {
+		t.Errorf("started after Stop: %v", err)
+	}
+}
+
+func TestConnectGivesUpWithItsContext(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0") // accepts and says nothing
+	must(t, err)
+	defer l.Close()
+	ctx, cancel := context.WithTimeout(testContext(t), 100*time.Millisecond)
+	defer cancel()
+	if _, err := broker.Connect(ctx, broker.Config{URL: "nats://" + l.Addr().String(), Logger: brokertest.Quiet()}); err == nil {
+		t.Error("connected to nobody")
+	}
+}
+
+// TestCredentials connects with TLS, a client's certificate and an nkey.
+func TestCredentials(t *testing.T) {
+	dir := t.TempDir()
+	pair, certFile, keyFile := certificate(t, dir)
+	user, err := nkeys.CreateUser()
+	must(t, err)
+	public, _ := user.PublicKey()
+	seed, _ := user.Seed()
+	seedFile := filepath.Join(dir, "user.nk")
+	must(t, os.WriteFile(seedFile, seed, 0o600))
+	pool := x509.NewCertPool()
+	leaf, err := x509.ParseCertificate(pair.Certificate[0])
+	must(t, err)
+	pool.AddCert(leaf)
+	srv, err := server.NewServer(&server.Options{
+		Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: filepath.Join(dir, "store"), NoSigs: true, NoLog: true,
+		TLSConfig:  &tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool, MinVersion: tls.VersionTLS12},
+		TLSTimeout: 30, AuthTimeout: 30,
+		Nkeys: []*server.NkeyUser{{Nkey: public}},
+	})
+	must(t, err)
+	srv.Start()
+	t.Cleanup(func() { srv.Shutdown(); srv.WaitForShutdown() })
+	brokertest.Await(t, "the server", func() bool { return srv.ReadyForConnections(10 * time.Millisecond) })
+	url := "tls://" + srv.Addr().String()
+	brokertest.Connect(t, broker.Config{URL: url, CAFile: certFile, CertFile: certFile, KeyFile: keyFile, NKeyFile: seedFile})
+	for name, cfg := range map[string]broker.Config{
+		"no key":               {URL: url, CAFile: certFile, CertFile: certFile, KeyFile: keyFile},
+		"no certificate":       {URL: url, CAFile: certFile, NKeyFile: seedFile},
+		"an unknown authority": {URL: url, CertFile: certFile, KeyFile: keyFile, NKeyFile: seedFile},
+	} {
+		cfg.Logger = brokertest.Quiet()
+		if _, err := broker.Connect(testContext(t), cfg); err == nil {
+			t.Errorf("connected with %s", name)
+		}
+	}
+}
+
+func certificate(t *testing.T, dir string) (pair tls.Certificate, certFile, keyFile string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	must(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	must(t, err)
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	must(t, err)
+	certPEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	keyPEM := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})
+	certFile, keyFile = filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	must(t, os.WriteFile(certFile, certPEM, 0o600))
+	must(t, os.WriteFile(keyFile, keyPEM, 0o600))
+	pair, err = tls.X509KeyPair(certPEM, keyPEM)
+	must(t, err)
+	return pair, certFile, keyFile
+}

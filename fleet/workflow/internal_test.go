@@ -1,0 +1,100 @@
+package workflow
+
+import (
+	"regexp"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+)
+
+type note struct {
+	ID    string `json:"id"    lifecycle:"id"`
+	State string `json:"phase" lifecycle:"phase"`
+	Tags  map[string][]int
+}
+
+func (n *note) EntityID() string       { return n.ID }
+func (n *note) Workflow() string       { return "notes" }
+func (n *note) Phase() string          { return n.State }
+func (n *note) IsTerminal() bool       { return false }
+func (n *note) KVBucket() string       { return "NOTES" }
+func (n *note) KVKey(id string) string { return id }
+func (n *note) ParentEntityID() string { return "" }
+
+func notes(t testing.TB) *registration {
+	t.Helper()
+	r := &registration{
+		workflow: "notes", factory: func() Participant { return new(note) }, table: Transitions{"a": {"b"}, "b": {}},
+		version: 2, migrate: func(_ int, data []byte) ([]byte, error) { return data, nil },
+	}
+	if err := r.validate(); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// FuzzRecord hands any bytes to the decoder: a record or an error that says
+// where, never a panic.
+func FuzzRecord(f *testing.F) {
+	f.Add("", []byte(`{"id":"x","phase":"a"}`))
+	f.Add("2", []byte(`{"id":"x","phase":"a","Tags":{"t":[1]}}`))
+	f.Add("9", []byte(`null`))
+	f.Add("-1", []byte(`[`))
+	r := notes(f)
+	f.Fuzz(func(t *testing.T, version string, data []byte) {
+		e := &entry{key: "x", revision: 7, data: data, header: nats.Header{headerVersion: {version}}}
+		p, err := r.decode(e)
+		if (p == nil) == (err == nil) {
+			t.Fatalf("%v and %v", p, err)
+		}
+		if p != nil && p.EntityID() != "x" {
+			t.Fatalf("decoded the record of %q under the key x", p.EntityID())
+		}
+	})
+}
+
+// FuzzNote sends any note through the headers of a message: it comes back as it
+// was, and makes no other header.
+func FuzzNote(f *testing.F) {
+	f.Add("out of power", "a")
+	f.Add("two\r\nLifecycle-Op: forged", "phase ü / 100%")
+	f.Add("\x00\xff", " ")
+	r := notes(f)
+	r.bucket = &bucket{put: "$KV.NOTES."}
+	f.Fuzz(func(t *testing.T, text, phase string) {
+		if phase == "" {
+			return // no table has it
+		}
+		msg, err := r.message("x", &note{ID: "x", State: phase}, 1, change{op: "op", moved: true, from: phase, source: TransitionSourceRule, note: text})
+		if err != nil {
+			t.Fatal(err)
+		}
+		wire := "NATS/1.0\r\n"
+		for name, values := range msg.Header {
+			wire += name + ": " + values[0] + "\r\n"
+		}
+		back, err := nats.DecodeHeadersMsg([]byte(wire + "\r\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := &entry{key: "x", header: back}
+		event, ok := r.event(e, "", false)
+		if !ok || event.Note != text || event.To != phase || event.From != phase || back.Get(headerOp) != "op" || len(back) != len(msg.Header) {
+			t.Fatalf("%q from %q came back as %+v with %v", text, phase, event, back)
+		}
+	})
+}
+
+// FuzzEntityID holds the ids that are taken against what a subject can have.
+func FuzzEntityID(f *testing.F) {
+	for _, id := range []string{"a", "a.b", ".a", "a..b", "a b", "a>", "*", "ü", ""} {
+		f.Add(id)
+	}
+	r := notes(f)
+	token := regexp.MustCompile(`^[-/_=a-zA-Z0-9]+(\.[-/_=a-zA-Z0-9]+)*$`)
+	f.Fuzz(func(t *testing.T, id string) {
+		if _, err := r.key(id); (err == nil) != token.MatchString(id) {
+			t.Fatalf("%q: %v", id, err)
+		}
+	})
+}
