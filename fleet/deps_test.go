@@ -23,7 +23,7 @@ func TestConventions(t *testing.T) {
 			{Path: "lease", Imports: []string{nats, "github.com/nats-io/nuid"}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "workflow", Imports: []string{nats, "github.com/nats-io/nuid", "github.com/google/btree", "./fsm", "./internal/..."}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "host", Imports: []string{
-				".", "./worker", "./fsm", "./internal/safe", "./fleet/broker", "./fleet/workflow", "./fleet/host/engine", "./fleet/host/fetch", "github.com/nats-io/nats.go",
+				".", "./worker", "./fsm", "./internal/safe", "./fleet/broker", "./fleet/workflow", "./fleet/host/engine", "./fleet/host/fetch", nats,
 			}, Brings: []string{"..."}},
 			{Path: "host/metrics", Imports: []string{"./fleet/host", "github.com/prometheus/client_golang"}, Brings: []string{"..."}},
 			// Whoever wants one engine does not build the others.

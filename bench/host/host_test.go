@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"os/exec"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -43,9 +42,8 @@ var peers = []struct{ name, mime, code string }{
 
 // bed is a NATS with a stream of one topic, and a host.
 type bed struct {
-	js      jetstream.JetStream
-	host    *host.Host
-	handled atomic.Int64
+	js   jetstream.JetStream
+	host *host.Host
 }
 
 func newBed(b *testing.B) *bed {

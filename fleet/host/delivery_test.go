@@ -541,3 +541,42 @@ func TestDrainGivesWorkersAway(t *testing.T) {
 	r.start("b")
 	r.wantOutputs("out.w", "new 1")
 }
+
+// TestUnansweredDeliveries holds that a message whose hosts keep dying ends as a
+// dead letter, and that up to then it keeps all its attempts. Its dying hosts are
+// played by a consumer that takes it and never says what came of it.
+func TestUnansweredDeliveries(t *testing.T) {
+	r := newRig(t)
+	r.tune = func(c *host.Config) { c.MaxUnanswered = 3 }
+	var attempts atomic.Int64
+	h := r.start2(r.native("w", func(_ context.Context, m *engine.Message, _ engine.State) ([]engine.Output, error) {
+		attempts.Store(int64(m.Attempt))
+		return text(string(m.Data)), nil
+	}))
+	c, err := r.js.Consumer(t.Context(), "WORK", "w-w")
+	must(t, err)
+	for _, x := range []struct {
+		data    string
+		deaths  int
+		handled bool
+	}{{"lucky", 3, true}, {"killer", 4, false}} {
+		must(t, h.StopWorker(t.Context(), "w"))
+		r.publish("work.w", x.data)
+		for range x.deaths {
+			m, err := c.Next(jetstream.FetchMaxWait(bound))
+			must(t, err)
+			must(t, m.Nak())
+		}
+		must(t, h.StartWorker(t.Context(), "w"))
+		if x.handled {
+			r.wantOutputs("out.w", x.data)
+			if n := attempts.Load(); n != 1 {
+				t.Errorf("%s is at attempt %d", x.data, n)
+			}
+			continue
+		}
+		if d := r.letters(h, "w", 1)[0]; string(d.Data) != x.data || !strings.Contains(d.Reason, "delivered 4 times and answered 0 times") {
+			t.Errorf("dead letter %+v", d)
+		}
+	}
+}

@@ -202,13 +202,13 @@ func (s *slot) note(rec *Record, loaded bool, err error) {
 	if err != nil {
 		want, reason = PhaseFailed, clip(err.Error(), 1000)
 	}
-	if rec.State == want && rec.Reason == reason {
-		return
+	if rec.State == want {
+		return // of several reasons the first one stands, or each would be a change to act upon
 	}
 	_, writeErr := s.host.records.update(ctx, rec.ID, Change{By: s.host.cfg.HostID, Note: reason}, func(r *Record) (bool, error) {
 		// Somebody may have stopped or updated it meanwhile: then there will be
 		// another try.
-		if r.UID != rec.UID || !r.State.wanted() || r.Digest != rec.Digest || r.State == want && r.Reason == reason {
+		if r.UID != rec.UID || !r.State.wanted() || r.Digest != rec.Digest || r.State == want {
 			return false, nil
 		}
 		r.State, r.Reason = want, reason

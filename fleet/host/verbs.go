@@ -329,7 +329,8 @@ func (h *Host) newVersion(ctx context.Context, rec *Record, v Version, o options
 // Delete has a worker finish the message that it handles, and then removes its
 // consumer, its state, its code and its record; messages that wait for it go
 // unhandled. Its dead letters stay. It returns when all that is done; when ctx
-// ends before, the deletion goes on where a host runs. For a worker that is
+// ends before, the deletion goes on where a host runs. Where none does it is
+// done here; where one should and does not, after DrainTimeout and two leases. For a worker that is
 // being deleted it waits for the end.
 func (h *Host) Delete(ctx context.Context, id string, opts ...Option) error {
 	rec, err := h.change(ctx, id, optionsOf(opts), func(r *Record) (bool, error) {

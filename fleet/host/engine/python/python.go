@@ -92,12 +92,12 @@ func (e *Engine) Load(ctx context.Context, code []byte, cfg engine.Config) (engi
 	defer cancel()
 	if _, err := p.ask(ctx, nil, nil); err != nil {
 		_ = p.Close()
-		var answered *answerError
+		var limit *engine.LimitError
 		switch {
-		case errors.As(err, &answered), errors.Is(err, engine.ErrLimit), errors.As(err, new(*procpool.CrashError)):
-			return nil, engine.BadCode(err)
-		case ctx.Err() != nil:
+		case errors.As(err, &limit) && limit.What == "time":
 			return nil, engine.BadCode(&engine.LimitError{What: "load time", Limit: cfg.Limits.Load.String()})
+		case limit != nil, errors.As(err, new(*answerError)), errors.As(err, new(*procpool.CrashError)):
+			return nil, engine.BadCode(err)
 		}
 		return nil, err
 	}
@@ -268,7 +268,8 @@ func (p *program) ask(ctx context.Context, payload json.RawMessage, s engine.Sta
 
 // failed says why a query has no answer.
 func (p *program) failed(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
+	// The pool has the context's deadline and may be a moment ahead of it.
+	if ctx.Err() != nil || errors.As(err, new(*procpool.DeadlineError)) {
 		return fmt.Errorf("%w: %w", p.cfg.Limits.TimeLimit(), err)
 	}
 	return err

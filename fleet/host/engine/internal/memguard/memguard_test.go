@@ -1,0 +1,56 @@
+package memguard
+
+import (
+	"runtime"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestOnlyTheCallThatGrowsIsEnded(t *testing.T) {
+	var g Guard
+	small, large := make(chan struct{}), make(chan struct{})
+	a := g.Watch(16<<20, func() { close(small) })
+	b := g.Watch(8<<30, func() { close(large) })
+	var held [][]byte
+	deadline := time.After(time.Minute)
+	for ended := false; !ended; {
+		held = append(held, make([]byte, 1<<20))
+		select {
+		case <-small:
+			ended = true
+		case <-deadline:
+			t.Fatal("nobody ended it")
+		default:
+			if len(held) > 512 {
+				held = held[256:]
+			}
+			time.Sleep(time.Millisecond) // the guard looks at the clock of the machine
+		}
+	}
+	runtime.KeepAlive(held)
+	if !a.Done() || b.Done() {
+		t.Error("the wrong one was ended")
+	}
+	select {
+	case <-large:
+		t.Error("a call within its limit was ended")
+	default:
+	}
+}
+
+func TestGarbageCountsForNobody(t *testing.T) {
+	var g Guard
+	c := g.Watch(64<<20, func() {})
+	for range 256 {
+		sink = make([]byte, 1<<20)
+	}
+	if c.Done() {
+		t.Error("garbage was held against the call")
+	}
+}
+
+var sink []byte
