@@ -142,7 +142,7 @@ func command(ctx context.Context, out io.Writer, mgr *workflow.Manager, b *broke
 	if granted, err := leader.Acquire(ctx); err != nil || granted == 0 {
 		fmt.Fprintln(out, "another process keeps the deadlines:", err)
 	} else {
-		defer leader.Release(context.WithoutCancel(ctx))
+		defer func() { _ = leader.Release(context.WithoutCancel(ctx)) }() // else it runs out by itself
 		crew.Go(func() { _ = mgr.Deadlines(work) })
 	}
 	second := startWing(work, b.ClientURL())

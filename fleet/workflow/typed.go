@@ -106,7 +106,8 @@ func (t Typed[P]) History(ctx context.Context, entityID string) ([]TransitionEve
 	return t.m.History(ctx, t.workflow, entityID)
 }
 
-// Watch is [Manager.Watch]. Entities of another type end it.
+// Watch is [Manager.Watch]. For a workflow whose entities are of another type it
+// is an error.
 func (t Typed[P]) Watch(ctx context.Context) (<-chan P, error) {
 	r, err := t.m.registration(t.workflow)
 	if err != nil {
