@@ -607,10 +607,8 @@ func (r *runner) call(ctx context.Context, d *delivery, attempt int, header nats
 	outputs, err := d.member.program.Handle(ctx, &engine.Message{
 		Worker: rec.ID, ID: d.id, Topic: d.msg.Subject(), Attempt: attempt, Fence: r.fence, Header: header, Data: d.msg.Data(),
 	}, d.state)
-	if ctx.Err() == nil {
-		err = errors.Join(err) // a nil stays nil
-	} else if cause := context.Cause(ctx); !errors.Is(err, engine.ErrLimit) || errors.Is(cause, ErrDetached) || errors.Is(cause, ErrStale) {
-		err = cause
+	if cause := context.Cause(ctx); cause != nil && (errors.Is(cause, ErrDetached) || !errors.Is(err, engine.ErrLimit)) {
+		err = cause // why it was ended says more than what it made of that
 	}
 	if err == nil && (len(outputs) > 0 || len(d.state.order) > 0) {
 		err = r.effects(ctx, d, outputs)
