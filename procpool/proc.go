@@ -1,12 +1,10 @@
 package procpool
 
 import (
-	"bytes"
 	"container/list"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"slices"
@@ -38,12 +36,20 @@ type proc struct {
 	conn *net.UnixConn
 	pid  int // of the process that has connected, which a wrapper may have started
 
-	wmu    sync.Mutex // held while writing
-	writer *wire.Writer
+	wmu        sync.Mutex // held while writing, guards what follows
+	writer     *wire.Writer
+	writeUntil time.Time // the deadline that is set
+
+	reader  *wire.Reader // of whoever reads; see read.go
+	readEnd chan error   // capacity 1: why nobody reads any more
+	readers sync.WaitGroup
 
 	// Guarded by p.mu.
 	cur          *attempt
 	confirm      *time.Timer // ends it unless it confirms the end of cur
+	reading      bool        // somebody reads, or nobody will again
+	direct       *attempt    // whose caller reads
+	closed       bool        // its connection
 	recent       [32]string  // the last requests it was given
 	given        int
 	waiting      list.List // queries whose key is bound to it
@@ -78,7 +84,7 @@ func (p *Pool) spawnLocked() {
 	name := p.cfg.Name + "/" + strconv.Itoa(p.spawned)
 	now := time.Now()
 	w := &proc{
-		p: p, n: p.spawned, name: name, created: now, lastActivity: now, limits: p.cfg.Recycle.draw(), stop: newOnce(), acked: newOnce(), gone: newOnce(),
+		p: p, n: p.spawned, name: name, created: now, lastActivity: now, limits: p.cfg.Recycle.draw(), stop: newOnce(), acked: newOnce(), gone: newOnce(), readEnd: make(chan error, 1),
 		machine: fsm.MustNew(KindWorker, name, workerTable, WorkerStarting, &p.events),
 		link:    fsm.MustNew(KindConnection, name, connTable, ConnDisconnected, &p.events),
 		stderr:  &tail{size: p.cfg.StderrTail},
@@ -124,34 +130,29 @@ func (w *proc) live() error {
 		w.end()
 		return w.verdict(err)
 	}
-	read := make(chan error, 1)
-	var reading sync.WaitGroup
-	next := w.connected(a)
-	reading.Go(func() {
-		if next != nil {
-			w.send(next)
-		}
-		read <- w.read(a.reader)
-	})
+	w.connected(a)
 	select {
-	case err = <-read:
+	case err = <-w.readEnd:
 	case <-process.Done():
 	case <-w.stop.ch:
 	}
 	w.lose()
 	if err == nil && w.isGentle() {
-		w.askToEnd(read)
+		w.askToEnd()
 	}
 	if errors.Is(err, errGone) {
 		w.selfEnd()
 	}
 	w.end()
 	if err == nil {
-		w.readRest(read)
+		w.readRest()
 	}
+	p.mu.Lock()
+	w.closed = true
+	p.mu.Unlock()
 	w.gone.close()
 	w.conn.Close()
-	reading.Wait()
+	w.readers.Wait()
 	_ = w.link.To(ConnDisconnected, nil)
 	return w.verdict(err)
 }
@@ -161,7 +162,7 @@ func (w *proc) command(socket string) (process *worker.Process, err error) {
 	err = safe.Do(w.name, func() error {
 		cmd := w.p.cfg.Command()
 		if cmd == nil {
-			return errors.New("Command returned nil, want the command of a worker")
+			return errors.New("the command is nil: Config.Command has to return that of a worker")
 		}
 		w.stderr.next = cmd.Stderr
 		cmd.Stderr = w.stderr
@@ -208,162 +209,25 @@ func (w *proc) arrive(d *door) (arrival, error) {
 }
 
 // connected makes the worker ready, unless it was told to end meanwhile.
-func (w *proc) connected(a arrival) (next *attempt) {
+func (w *proc) connected(a arrival) {
 	p := w.p
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	w.conn, w.pid = a.conn, a.pid
+	w.conn, w.pid, w.reader = a.conn, a.pid, a.reader
 	w.writer = wire.NewWriter(a.conn, p.cfg.MaxFrame)
 	_ = w.link.To(ConnConnected, nil)
 	if w.machine.To(WorkerReady, nil) != nil {
-		return nil
+		return
 	}
 	w.readyAt = time.Now()
 	w.lastActivity = w.readyAt
 	p.counts.ready.Add(1)
-	next = p.offerLocked(w)
+	p.sendLater(w, p.offerLocked(w))
+	w.ensureReadingLocked()
 	if n := p.countLocked(WorkerReady) + p.countLocked(WorkerBusy); n >= p.cfg.MinWorkers {
 		p.MarkRunning()
 	}
 	p.ensureLocked()
-	return next
-}
-
-// read takes the worker's messages until the connection ends or it breaks the
-// protocol, and returns which.
-func (w *proc) read(r *wire.Reader) error {
-	var e wire.Envelope
-	for {
-		line, err := r.Next()
-		var long *wire.TooLongError
-		switch {
-		case err == nil:
-			if err = wire.Decode(line, &e); err == nil {
-				err = w.take(&e)
-			}
-		case errors.As(err, &long):
-			_ = wire.Decode(long.Head, &e) // as much as there is
-			err = w.tooLong(&e, long)
-		case errors.Is(err, io.ErrUnexpectedEOF):
-		default:
-			return errGone
-		}
-		if err != nil {
-			return &ProtocolError{Worker: w.name, Err: err}
-		}
-	}
-}
-
-// errGone says that the connection has ended.
-var errGone = errors.New("it closed its connection")
-
-// maxIgnored bounds the messages of no use that a worker may send for each
-// query.
-const maxIgnored = 10_000
-
-// take acts on one message.
-func (w *proc) take(e *wire.Envelope) error {
-	switch e.Type {
-	case wire.Message, wire.Session, wire.Complete, wire.Error:
-		return w.takeAnswer(e)
-	case wire.HealthOK:
-		w.p.mu.Lock()
-		w.asked = time.Time{}
-		w.p.mu.Unlock()
-		w.process.SetHealth(worker.HealthHealthy)
-		return w.ignore(nil)
-	case wire.ShutdownAck:
-		if !w.isGentle() {
-			return errors.New("it said shutdown_ack and was not told to shut down")
-		}
-		w.acked.close()
-		return nil
-	case wire.Ready:
-		return errors.New("it said ready again")
-	default:
-		return w.ignore(&w.p.counts.unknown)
-	}
-}
-
-// ignore counts a message of no use.
-func (w *proc) ignore(count *counter) error {
-	if count != nil {
-		count.Add(1)
-	}
-	w.p.mu.Lock()
-	defer w.p.mu.Unlock()
-	if w.ignored++; w.ignored > maxIgnored {
-		return fmt.Errorf("it sent %d messages of no use since its last query", w.ignored)
-	}
-	return nil
-}
-
-func (w *proc) takeAnswer(e *wire.Envelope) error {
-	p := w.p
-	p.mu.Lock()
-	a := w.cur
-	if a == nil || a.id != e.RequestID {
-		known := slices.Contains(w.recent[:], e.RequestID)
-		p.mu.Unlock()
-		if !known {
-			return fmt.Errorf("it sent %q for the request %q, which it was not given", e.Type, e.RequestID)
-		}
-		return w.ignore(&p.counts.late)
-	}
-	q := a.q
-	if e.Type == wire.Message {
-		q.streamed = true
-	}
-	p.mu.Unlock()
-	switch e.Type { //nolint:exhaustive // the others do not come here
-	case wire.Session:
-		q.mu.Lock()
-		q.session = e.SessionID
-		q.mu.Unlock()
-	case wire.Message:
-		if !q.push(bytes.Clone(e.Content), w.gone.ch) {
-			return w.ignore(&p.counts.late)
-		}
-	case wire.Complete, wire.Error:
-		// In this order: who has the answer finds a worker free for the next.
-		next := p.release(w, a, true)
-		ended := false
-		if e.Type == wire.Complete {
-			ended = q.finish(QueryComplete, bytes.Clone(e.Result), nil)
-		} else {
-			ended = q.finish(QueryError, nil, &WorkerError{Query: q.id, Worker: w.name, Message: e.Error})
-		}
-		if !ended {
-			p.counts.late.Add(1)
-		}
-		if next != nil {
-			w.send(next)
-		}
-	}
-	return nil
-}
-
-// tooLong fails the request whose line was too long, and no other. What of the
-// line is known may say that it was the request's end.
-func (w *proc) tooLong(e *wire.Envelope, long *wire.TooLongError) error {
-	p := w.p
-	p.mu.Lock()
-	a := w.cur
-	p.mu.Unlock()
-	if a == nil || e.RequestID != "" && e.RequestID != a.id {
-		return long
-	}
-	err := &ProtocolError{Query: a.q.id, Worker: w.name, Err: long}
-	if e.RequestID == a.id && (e.Type == wire.Complete || e.Type == wire.Error) {
-		next := p.release(w, a, true)
-		a.q.finish(QueryError, nil, err)
-		if next != nil {
-			w.send(next)
-		}
-		return nil
-	}
-	p.abandon(a.q, QueryError, err)
-	return nil
 }
 
 // send writes an attempt's query. A write that fails ends the worker.
@@ -376,7 +240,7 @@ func (w *proc) send(a *attempt) {
 			continue
 		}
 		a.sent = true
-		_ = w.conn.SetWriteDeadline(time.Now().Add(w.p.cfg.WriteTimeout))
+		w.armWrite(a.begun)
 		err := w.writer.Query(a.id, a.q.payload)
 		w.wmu.Unlock()
 		if err != nil {
@@ -393,14 +257,24 @@ func (w *proc) sendCancel(a *attempt) {
 		// not read. Nobody waits for that any more.
 		_ = w.conn.SetWriteDeadline(time.Now().Add(pokeAfter))
 		w.wmu.Lock()
+		w.writeUntil = time.Time{}
 	}
 	defer w.wmu.Unlock()
 	if !a.sent {
 		a.dropped = true // whoever is about to send it will see
 		return
 	}
-	_ = w.conn.SetWriteDeadline(time.Now().Add(w.p.cfg.WriteTimeout))
+	w.armWrite(time.Now())
 	_ = w.writer.Cancel(a.id) // a worker that cannot be told does not confirm
+}
+
+// armWrite sees to it that the next write has half of WriteTimeout at least. To
+// set a deadline costs a tenth of a write. wmu is held.
+func (w *proc) armWrite(now time.Time) {
+	if w.writeUntil.Sub(now) < w.p.cfg.WriteTimeout/2 {
+		w.writeUntil = now.Add(w.p.cfg.WriteTimeout)
+		_ = w.conn.SetWriteDeadline(w.writeUntil)
+	}
 }
 
 const pokeAfter = 100 * time.Millisecond
@@ -458,6 +332,9 @@ func (w *proc) lose() {
 	w.lost = true
 	p.ready = slices.DeleteFunc(p.ready, func(other *proc) bool { return other == w })
 	w.unbindLocked()
+	if w.direct != nil {
+		w.kickLocked(w.direct) // its query may have ended before the process
+	}
 	after := w.after
 	w.after = nil
 	p.mu.Unlock()
