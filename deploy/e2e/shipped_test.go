@@ -202,8 +202,7 @@ func (d *deployed) evictions(t *testing.T) {
 		t.Errorf("the second eviction: %v; want a refusal that names the budget", err)
 	}
 	t.Logf("refused as it should be: %v", err)
-	d.settled(t)
-	d.rolledOut(t)
+	d.awaitGone(t, pods[0])
 	for _, p := range d.pods.list() {
 		if p.uid == pods[1].uid && !p.stopped.IsZero() {
 			t.Error("the pod whose eviction was refused was stopped all the same")
@@ -212,8 +211,15 @@ func (d *deployed) evictions(t *testing.T) {
 	d.awaitBudget(t, 1)
 	if err := d.evict(t, pods[1].name); err != nil {
 		t.Errorf("the second eviction, once there are two again: %v", err)
+		return
 	}
-	d.settled(t)
+	d.awaitGone(t, pods[1])
+}
+
+// awaitGone waits until the pod is gone and its successor ready.
+func (d *deployed) awaitGone(t *testing.T, p *pod) {
+	t.Helper()
+	d.pods.await(t, p.name+" to be gone", func([]*pod) bool { return d.pods.isGone(p.uid) })
 	d.rolledOut(t)
 }
 
