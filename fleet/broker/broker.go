@@ -1,0 +1,319 @@
+// Package broker is one way to a NATS with JetStream: a server embedded in this
+// process, on a directory and without an open port, or an external cluster. Who
+// uses it cannot tell the two apart.
+//
+//	b, err := broker.Connect(ctx, broker.Config{
+//		StoreDir: "data/nats",                 // or URL: "nats://nats:4222"
+//		Buckets:  []jetstream.KeyValueConfig{{Bucket: "MISSIONS", History: 64}},
+//	})
+//	if err != nil {
+//		return err
+//	}
+//	app.Probe("nats", b).OnShutdown("nats", b.Close)
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pleme-io/lifecycle-go/worker"
+)
+
+// ErrNotConnected is wrapped by the error of a probe while there is no
+// connection. Reconnecting goes on without end; there is nothing to restart.
+var ErrNotConnected = errors.New("not connected to NATS")
+
+// Broker is a connection to a NATS with JetStream, and the embedded server
+// behind it where there is one. All methods may be called concurrently.
+//
+// It is a [worker.Worker]: Start begins to keep account of a connection that is
+// there already, and the end of Start's context or a Stop closes it. An App
+// tells all its units of the end at once, so a process whose units write in
+// their last moments registers [Broker.Close] as a shutdown hook, which runs
+// when the units have returned, and does not add the Broker as a unit.
+type Broker struct {
+	worker.BaseWorker
+	js     jetstream.JetStream
+	nc     *nats.Conn
+	srv    *server.Server // nil for an external one
+	unlock func()         // gives the store directory free; nil for an external one
+	log    *slog.Logger
+	closed chan struct{} // closed when the connection and the server are
+	once   sync.Once
+	mu     sync.Mutex // guards what follows
+	err    error      // of Close
+	begun  bool       // Start was called
+}
+
+// Connect starts the embedded server, or connects to the external one, and sees
+// that the buckets and streams of the configuration are there. It returns when
+// JetStream answers. An error says what could not be done; nothing is left
+// running then. ctx bounds the attempt and has no part in the life of the
+// Broker.
+//
+// A bucket or a stream that differs from its declaration is a [*SpecError].
+// Nothing is changed in it: it may be somebody else's, and what differs may lose
+// data.
+func Connect(ctx context.Context, cfg Config) (*Broker, error) {
+	cfg = cfg.WithDefaults()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	b := &Broker{log: cfg.Logger.With("broker", cfg.Name), closed: make(chan struct{})}
+	b.Init("broker", cfg.Name)
+	if err := b.open(ctx, cfg); err != nil {
+		_ = b.Close(context.WithoutCancel(ctx))
+		return nil, err
+	}
+	return b, nil
+}
+
+func (b *Broker) open(ctx context.Context, cfg Config) error {
+	opts := []nats.Option{
+		nats.Name(cfg.Name),
+		nats.MaxReconnects(-1),
+		nats.ReconnectWait(cfg.ReconnectWait),
+		nats.ReconnectJitter(cfg.ReconnectWait/4, cfg.ReconnectWait),
+		nats.PingInterval(20 * time.Second),
+		// A write that waits in a buffer while nobody is there has no answer in
+		// time and may still be carried out minutes later. Say so at once.
+		nats.ReconnectBufSize(-1),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			if err != nil {
+				b.log.Warn("disconnected", "error", err)
+			}
+		}),
+		nats.ReconnectHandler(func(nc *nats.Conn) { b.log.Info("connected again", "server", nc.ConnectedServerName()) }),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { b.log.Warn("asynchronous error", "error", err) }),
+	}
+	if cfg.URL == "" {
+		if err := b.embed(ctx, cfg); err != nil {
+			return fmt.Errorf("embed a NATS server on %s: %w", cfg.StoreDir, err)
+		}
+		opts = append(opts, nats.InProcessServer(b.srv))
+	} else {
+		more, err := cfg.options()
+		if err != nil {
+			return fmt.Errorf("connect to %s: %w", cfg.URL, err)
+		}
+		opts = append(opts, more...)
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		opts = append(opts, nats.Timeout(max(time.Until(deadline), time.Millisecond)))
+	}
+	nc, err := dial(ctx, cfg.URL, opts)
+	if err != nil {
+		return fmt.Errorf("connect to %s: %w", where(cfg), err)
+	}
+	b.nc = nc
+	b.js, err = jetstream.New(nc)
+	if cfg.Domain != "" {
+		b.js, err = jetstream.NewWithDomain(nc, cfg.Domain)
+	}
+	if err != nil {
+		return fmt.Errorf("use JetStream of %s: %w", where(cfg), err)
+	}
+	if err := answers(ctx, b.js); err != nil {
+		return fmt.Errorf("use JetStream of %s: %w", where(cfg), err)
+	}
+	return b.Ensure(ctx, cfg.Buckets, cfg.Streams)
+}
+
+// where names the server for an error.
+func where(cfg Config) string {
+	if cfg.URL == "" {
+		return "the embedded server on " + cfg.StoreDir
+	}
+	return cfg.URL
+}
+
+// dial connects in a goroutine of its own: nats.Connect does not know of
+// contexts.
+func dial(ctx context.Context, url string, opts []nats.Option) (*nats.Conn, error) {
+	type result struct {
+		nc  *nats.Conn
+		err error
+	}
+	done := make(chan result, 1) // the one send finds room, whether or not anybody still waits
+	go func() {
+		nc, err := nats.Connect(url, opts...)
+		done <- result{nc, err}
+	}()
+	select {
+	case r := <-done:
+		return r.nc, r.err
+	case <-ctx.Done():
+		if r := <-done; r.nc != nil { // its own timeout is not longer than ctx's, or 2 s
+			r.nc.Close()
+		}
+		return nil, context.Cause(ctx)
+	}
+}
+
+// answers waits until JetStream answers. A cluster without a leader yet, and a
+// server that still recovers its streams, do not.
+func answers(ctx context.Context, js jetstream.JetStream) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	for {
+		attempt, done := context.WithTimeout(ctx, 2*time.Second)
+		_, err := js.AccountInfo(attempt)
+		done()
+		if err == nil || errors.Is(err, jetstream.ErrJetStreamNotEnabled) || errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount) {
+			return err
+		}
+		pause := time.NewTimer(50 * time.Millisecond)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return fmt.Errorf("%w; the last answer was: %w", context.Cause(ctx), err)
+		}
+	}
+}
+
+// JetStream returns the context to work with. It is the same for every call.
+func (b *Broker) JetStream() jetstream.JetStream { return b.js }
+
+// Conn returns the connection below it.
+func (b *Broker) Conn() *nats.Conn { return b.nc }
+
+// Embedded reports whether the server is in this process.
+func (b *Broker) Embedded() bool { return b.srv != nil }
+
+// ClientURL is where other processes reach the server: the embedded one's open
+// port, or the external one that this process is connected to. It is empty when
+// there is no open port.
+func (b *Broker) ClientURL() string {
+	if b.srv == nil {
+		return b.nc.ConnectedUrl()
+	}
+	if b.srv.Addr() == nil {
+		return ""
+	}
+	return b.srv.ClientURL()
+}
+
+// Check asks the server for a sign of life. It is the shape of a readiness
+// probe: app.Probe("nats", b). It makes no liveness probe: a process that is
+// restarted because NATS is away has gained nothing.
+func (b *Broker) Check(ctx context.Context) error {
+	if !b.nc.IsConnected() {
+		return fmt.Errorf("%w: the connection is %v", ErrNotConnected, b.nc.Status())
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second) // the call refuses a context without an end
+	defer cancel()
+	if err := b.nc.FlushWithContext(ctx); err != nil {
+		return fmt.Errorf("%w: the server does not answer: %w", ErrNotConnected, err)
+	}
+	return nil
+}
+
+// Probe is [Broker.Check] for a supervisor.
+func (b *Broker) Probe(ctx context.Context) worker.ProbeResult {
+	if err := b.Check(ctx); err != nil {
+		return worker.ProbeResult{Health: worker.HealthUnhealthy, Err: err}
+	}
+	return worker.ProbeResult{Health: worker.HealthHealthy}
+}
+
+// Drain lets every subscription handle what it has received and take no more,
+// and sends what waits to be sent. Publishing works until then. The connection
+// closes by itself when it is done. When ctx ends first its error is returned
+// and the connection is still open.
+func (b *Broker) Drain(ctx context.Context) error {
+	if b.nc == nil || b.nc.IsClosed() {
+		return nil
+	}
+	ended := b.nc.StatusChanged(nats.CLOSED)
+	defer b.nc.RemoveStatusListener(ended)
+	switch err := b.nc.Drain(); {
+	case errors.Is(err, nats.ErrConnectionClosed), errors.Is(err, nats.ErrConnectionReconnecting):
+		return nil // nobody is there to send anything to
+	case err != nil && !errors.Is(err, nats.ErrConnectionDraining):
+		return fmt.Errorf("drain the connection: %w", err)
+	}
+	for !b.nc.IsClosed() {
+		select {
+		case <-ended:
+		case <-ctx.Done():
+			return fmt.Errorf("drain the connection: %w", context.Cause(ctx))
+		}
+	}
+	return nil
+}
+
+// Close drains the connection, closes it, and shuts the embedded server down. At
+// ctx's end what is left is closed without draining. A second call waits for the
+// first and returns the same.
+func (b *Broker) Close(ctx context.Context) error {
+	b.once.Do(func() {
+		err := b.Drain(ctx)
+		if b.nc != nil {
+			b.nc.Close()
+		}
+		if b.srv != nil {
+			b.srv.Shutdown()
+			b.srv.WaitForShutdown()
+		}
+		if b.unlock != nil {
+			b.unlock()
+		}
+		b.mu.Lock()
+		b.err = err
+		b.mu.Unlock()
+		close(b.closed)
+	})
+	<-b.closed
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.err
+}
+
+// Start makes the Broker run as a worker: it is Running until Stop is called,
+// ctx ends or the connection is closed, and closes it then.
+func (b *Broker) Start(ctx context.Context) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err := b.Begin(ctx); err != nil {
+		return err
+	}
+	b.begun = true
+	b.MarkRunning()
+	go func() {
+		select {
+		case <-ctx.Done():
+			b.RequestStop(context.Cause(ctx))
+			closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTime)
+			defer cancel()
+			b.Finish(b.Close(closing))
+		case <-b.closed:
+			b.Finish(nil)
+		}
+	}()
+	return nil
+}
+
+// drainTime bounds the drain that the end of Start's context begins.
+const drainTime = 10 * time.Second
+
+// Stop closes the Broker, as [Broker.Close] does, and waits until it is closed.
+func (b *Broker) Stop(ctx context.Context) error {
+	b.RequestStop(worker.ErrStopRequested)
+	err := b.Close(ctx)
+	b.mu.Lock()
+	begun := b.begun
+	b.mu.Unlock()
+	if begun {
+		<-b.Done() // Close has returned: its goroutine has nothing else to wait for
+	}
+	return err
+}

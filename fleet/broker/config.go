@@ -1,0 +1,198 @@
+package broker
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Sync says when an embedded server's writes reach the disk.
+type Sync string
+
+const (
+	// SyncAlways makes a write durable before it is acknowledged: it survives a
+	// kill -9 and a loss of power. Each write waits for the disk.
+	SyncAlways Sync = "always"
+	// SyncInterval leaves writes to the operating system and flushes them every
+	// SyncEvery: they survive a kill -9, since the kernel has them, and a loss of
+	// power takes up to SyncEvery of acknowledged writes.
+	SyncInterval Sync = "interval"
+)
+
+// Config says which NATS a process uses. The zero value with a StoreDir is an
+// embedded server that opens no port and loses nothing that it acknowledged.
+type Config struct {
+	// Name is what servers show of this connection, and the name of the worker.
+	// Defaults to the name of the program.
+	Name string `koanf:"name"`
+
+	// URL is that of an external server or cluster, several separated by
+	// commas: "nats://a:4222,nats://b:4222", "tls://…", "ws://…". Empty means an
+	// embedded server.
+	URL string `koanf:"url"`
+	// CredentialsFile is a .creds file with the user's JWT and seed.
+	CredentialsFile string `koanf:"credentials_file"`
+	// NKeyFile holds an nkey seed. It excludes CredentialsFile.
+	NKeyFile string `koanf:"nkey_file"`
+	// CAFile holds the certificates, in PEM, that may sign the server's.
+	// Defaults to the system's.
+	CAFile string `koanf:"ca_file"`
+	// CertFile and KeyFile are this client's own certificate and key, in PEM.
+	CertFile string `koanf:"cert_file"`
+	// KeyFile belongs to CertFile.
+	KeyFile string `koanf:"key_file"`
+	// TLS is used in place of the three files when it is set.
+	TLS *tls.Config `koanf:"-"`
+	// ReconnectWait is the pause between two rounds of attempts to connect
+	// again. There is no limit to their number. Defaults to 500 ms.
+	ReconnectWait time.Duration `koanf:"reconnect_wait"`
+	// Domain is the JetStream domain, for a leaf node that reaches a hub's.
+	Domain string `koanf:"domain"`
+
+	// StoreDir is where the embedded server keeps its streams. It must be on a
+	// disk that outlives the process, and no two processes may share it.
+	StoreDir string `koanf:"store_dir"`
+	// Listen is the address on which other processes reach the embedded server,
+	// such as "127.0.0.1:4222"; port 0 takes a free one. Empty opens no port.
+	// There is no authentication on it: keep it on the loopback, or let
+	// ServerOptions add some.
+	Listen string `koanf:"listen"`
+	// Sync defaults to SyncAlways.
+	Sync Sync `koanf:"sync"`
+	// SyncEvery is the time between two flushes with SyncInterval. Defaults to
+	// 2 minutes, the server's own default.
+	SyncEvery time.Duration `koanf:"sync_every"`
+	// MaxStore bounds what the embedded server keeps on disk, in bytes.
+	// Defaults to what the server finds sensible: most of the free disk.
+	MaxStore int64 `koanf:"max_store"`
+
+	// Buckets are the key-value buckets that must be there when Connect
+	// returns. One that is missing is created, one that is there is compared.
+	Buckets []jetstream.KeyValueConfig `koanf:"-"`
+	// Streams are the streams that must be there, in the same way.
+	Streams []jetstream.StreamConfig `koanf:"-"`
+
+	// Logger gets the connection's changes and the embedded server's warnings.
+	// Defaults to slog.Default.
+	Logger *slog.Logger `koanf:"-"`
+}
+
+// WithDefaults returns a copy in which every empty field has its default.
+func (c Config) WithDefaults() Config {
+	if c.Name == "" {
+		c.Name = filepath.Base(os.Args[0])
+	}
+	if c.Sync == "" {
+		c.Sync = SyncAlways
+	}
+	if c.SyncEvery == 0 {
+		c.SyncEvery = 2 * time.Minute
+	}
+	if c.ReconnectWait == 0 {
+		c.ReconnectWait = 500 * time.Millisecond
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	return c
+}
+
+// Validate reports every field that cannot be right, all at once.
+func (c Config) Validate() error {
+	var faults []error
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	if c.URL == "" {
+		if c.StoreDir == "" {
+			fault("store_dir is empty: an embedded server needs a folder for its streams; or set url to use an external one")
+		}
+		for name, set := range map[string]bool{"credentials_file": c.CredentialsFile != "", "nkey_file": c.NKeyFile != "", "ca_file": c.CAFile != "", "cert_file": c.CertFile != "", "tls": c.TLS != nil, "domain": c.Domain != ""} {
+			if set {
+				fault("%s is set and url is not: an embedded server is reached inside the process, without it", name)
+			}
+		}
+	} else {
+		for name, set := range map[string]bool{"store_dir": c.StoreDir != "", "listen": c.Listen != "", "max_store": c.MaxStore != 0} {
+			if set {
+				fault("%s is set and so is url: it is for an embedded server only", name)
+			}
+		}
+	}
+	switch c.Sync {
+	case SyncAlways, SyncInterval, "":
+	default:
+		fault("sync is %q, want %q or %q", c.Sync, SyncAlways, SyncInterval)
+	}
+	if c.SyncEvery < 0 {
+		fault("sync_every is %v, want a time above zero", c.SyncEvery)
+	}
+	if c.ReconnectWait < 0 {
+		fault("reconnect_wait is %v, want a time above zero", c.ReconnectWait)
+	}
+	if c.MaxStore < 0 {
+		fault("max_store is %d, want a number of bytes, or 0 for the server's own limit", c.MaxStore)
+	}
+	if c.CredentialsFile != "" && c.NKeyFile != "" {
+		fault("credentials_file and nkey_file are both set: want one of them")
+	}
+	if (c.CertFile == "") != (c.KeyFile == "") {
+		fault("cert_file and key_file belong together: want both or neither")
+	}
+	if c.TLS != nil && (c.CAFile != "" || c.CertFile != "") {
+		fault("tls is set and so is ca_file or cert_file: want one way to say it")
+	}
+	if err := errors.Join(faults...); err != nil {
+		return fmt.Errorf("broker configuration: %w", err)
+	}
+	return nil
+}
+
+// options are those of the connection to an external server.
+func (c Config) options() ([]nats.Option, error) {
+	var opts []nats.Option
+	if c.CredentialsFile != "" {
+		if _, err := os.Stat(c.CredentialsFile); err != nil {
+			return nil, fmt.Errorf("read credentials_file: %w", err)
+		}
+		opts = append(opts, nats.UserCredentials(c.CredentialsFile))
+	}
+	if c.NKeyFile != "" {
+		opt, err := nats.NkeyOptionFromSeed(c.NKeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("read nkey_file %s: %w", c.NKeyFile, err)
+		}
+		opts = append(opts, opt)
+	}
+	conf := c.TLS
+	if conf == nil && (c.CAFile != "" || c.CertFile != "") {
+		conf = &tls.Config{MinVersion: tls.VersionTLS12}
+		if c.CAFile != "" {
+			pem, err := os.ReadFile(c.CAFile)
+			if err != nil {
+				return nil, fmt.Errorf("read ca_file: %w", err)
+			}
+			conf.RootCAs = x509.NewCertPool()
+			if !conf.RootCAs.AppendCertsFromPEM(pem) {
+				return nil, fmt.Errorf("read ca_file %s: there is no certificate in PEM in it", c.CAFile)
+			}
+		}
+		if c.CertFile != "" {
+			pair, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
+			if err != nil {
+				return nil, fmt.Errorf("read cert_file %s and key_file %s: %w", c.CertFile, c.KeyFile, err)
+			}
+			conf.Certificates = []tls.Certificate{pair}
+		}
+	}
+	if conf != nil {
+		opts = append(opts, nats.Secure(conf))
+	}
+	return opts, nil
+}

@@ -1,0 +1,100 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+)
+
+// embed starts a server in this process and waits until it takes connections.
+// What it has set up when it fails is for Close to take down.
+func (b *Broker) embed(ctx context.Context, cfg Config) error {
+	dir, err := filepath.Abs(cfg.StoreDir)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	if b.unlock, err = lock(filepath.Join(dir, "lock")); err != nil {
+		return err
+	}
+	opts := &server.Options{
+		ServerName:        cfg.Name,
+		JetStream:         true,
+		StoreDir:          dir,
+		JetStreamMaxStore: cfg.MaxStore,
+		SyncAlways:        cfg.Sync == SyncAlways,
+		SyncInterval:      cfg.SyncEvery,
+		DontListen:        cfg.Listen == "",
+		NoSigs:            true, // signals are the program's
+		NoLog:             true, // until SetLoggerV2
+	}
+	if cfg.Listen != "" {
+		if opts.Host, opts.Port, err = address(cfg.Listen); err != nil {
+			return fmt.Errorf("listen is %q: %w", cfg.Listen, err)
+		}
+	}
+	if b.srv, err = server.NewServer(opts); err != nil {
+		return err
+	}
+	lines := &logger{log: b.log, fatal: make(chan string, 1)}
+	b.srv.SetLoggerV2(lines, false, false, false)
+	b.srv.Start()
+	for !b.srv.ReadyForConnections(20 * time.Millisecond) {
+		select {
+		case line := <-lines.fatal:
+			return errors.New(line)
+		case <-ctx.Done():
+			return fmt.Errorf("it was not ready in time: %w", context.Cause(ctx))
+		default:
+		}
+	}
+	return nil
+}
+
+// address takes a listen address apart. The server has another zero: -1 takes a
+// free port.
+func address(listen string) (host string, port int, err error) {
+	host, text, err := net.SplitHostPort(listen)
+	if err != nil {
+		return "", 0, fmt.Errorf("%w: want host:port", err)
+	}
+	port, err = strconv.Atoi(text)
+	if err != nil || port < 0 || port > 65535 {
+		return "", 0, fmt.Errorf("the port is %q, want a number up to 65535", text)
+	}
+	if port == 0 {
+		port = server.RANDOM_PORT
+	}
+	return host, port, nil
+}
+
+// logger hands the server's log to slog. Its notices are details of a program
+// that uses it as a part.
+type logger struct {
+	log   *slog.Logger
+	fatal chan string // the first fatal line
+}
+
+func (l *logger) Noticef(format string, args ...any) { l.log.Debug(fmt.Sprintf(format, args...)) }
+func (l *logger) Warnf(format string, args ...any)   { l.log.Warn(fmt.Sprintf(format, args...)) }
+func (l *logger) Errorf(format string, args ...any)  { l.log.Error(fmt.Sprintf(format, args...)) }
+func (l *logger) Debugf(format string, args ...any)  { l.log.Debug(fmt.Sprintf(format, args...)) }
+func (l *logger) Tracef(format string, args ...any)  { l.log.Debug(fmt.Sprintf(format, args...)) }
+func (l *logger) Fatalf(format string, args ...any) {
+	line := fmt.Sprintf(format, args...)
+	l.log.Error(line)
+	select {
+	case l.fatal <- line:
+	default:
+	}
+}

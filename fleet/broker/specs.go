@@ -1,0 +1,152 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// SpecError says how a bucket or stream that is there differs from what was
+// declared. Nothing was changed.
+type SpecError struct {
+	Kind        string // "bucket" or "stream"
+	Name        string
+	Differences []Difference
+}
+
+// Difference is one setting.
+type Difference struct {
+	Setting   string // "history", "replicas", …
+	Is, Wants string
+}
+
+// Error names every setting that differs, what it is and what it should be.
+func (e *SpecError) Error() string {
+	parts := make([]string, len(e.Differences))
+	for i, d := range e.Differences {
+		parts[i] = fmt.Sprintf("%s is %s, want %s", d.Setting, d.Is, d.Wants)
+	}
+	return fmt.Sprintf("%s %s is not what was declared: %s; change the declaration, or the %s with the nats command", e.Kind, e.Name, strings.Join(parts, ", "), e.Kind)
+}
+
+// differ notes a setting when it is not what it should be.
+func differ[T comparable](e *SpecError, setting string, is, wants T) {
+	if is != wants {
+		e.Differences = append(e.Differences, Difference{setting, fmt.Sprint(is), fmt.Sprint(wants)})
+	}
+}
+
+// Ensure creates the buckets and streams that are missing and compares those
+// that are there. Two processes may do so at once. It goes on after an error and
+// returns all of them; a difference is a [*SpecError].
+func (b *Broker) Ensure(ctx context.Context, buckets []jetstream.KeyValueConfig, streams []jetstream.StreamConfig) error {
+	return Ensure(ctx, b.js, buckets, streams)
+}
+
+// Ensure is [Broker.Ensure] for a JetStream context of any origin.
+func Ensure(ctx context.Context, js jetstream.JetStream, buckets []jetstream.KeyValueConfig, streams []jetstream.StreamConfig) error {
+	var errs []error
+	for _, want := range buckets {
+		errs = append(errs, ensureBucket(ctx, js, want))
+	}
+	for _, want := range streams {
+		errs = append(errs, ensureStream(ctx, js, want))
+	}
+	return errors.Join(errs...)
+}
+
+func ensureBucket(ctx context.Context, js jetstream.JetStream, want jetstream.KeyValueConfig) error {
+	kv, err := js.KeyValue(ctx, want.Bucket)
+	if errors.Is(err, jetstream.ErrBucketNotFound) {
+		if _, err = js.CreateKeyValue(ctx, want); err == nil {
+			return nil
+		}
+		// Another process may have been quicker, with another declaration.
+		if found, again := js.KeyValue(ctx, want.Bucket); again == nil {
+			kv, err = found, nil
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("create bucket %q: %w", want.Bucket, explain(err))
+	}
+	status, err := kv.Status(ctx)
+	if err != nil {
+		return fmt.Errorf("look at bucket %q: %w", want.Bucket, err)
+	}
+	is := status.Config()
+	e := &SpecError{Kind: "bucket", Name: want.Bucket}
+	differ(e, "history", max(is.History, 1), max(want.History, 1))
+	differ(e, "replicas", max(is.Replicas, 1), max(want.Replicas, 1))
+	differ(e, "storage", is.Storage, want.Storage)
+	differ(e, "TTL", is.TTL, want.TTL)
+	differ(e, "delete marker TTL", is.LimitMarkerTTL, want.LimitMarkerTTL)
+	differ(e, "max bytes", limit(is.MaxBytes), limit(want.MaxBytes))
+	differ(e, "max value size", limit(int64(is.MaxValueSize)), limit(int64(want.MaxValueSize)))
+	differ(e, "compression", is.Compression, want.Compression)
+	if len(e.Differences) > 0 {
+		return e
+	}
+	return nil
+}
+
+func ensureStream(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig) error {
+	stream, err := js.Stream(ctx, want.Name)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		if _, err = js.CreateStream(ctx, want); err == nil {
+			return nil
+		}
+		if found, again := js.Stream(ctx, want.Name); again == nil {
+			stream, err = found, nil
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("create stream %q: %w", want.Name, explain(err))
+	}
+	is := stream.CachedInfo().Config
+	e := &SpecError{Kind: "stream", Name: want.Name}
+	differ(e, "subjects", strings.Join(is.Subjects, " "), strings.Join(want.Subjects, " "))
+	differ(e, "retention", is.Retention, want.Retention)
+	differ(e, "discard", is.Discard, want.Discard)
+	differ(e, "storage", is.Storage, want.Storage)
+	differ(e, "replicas", max(is.Replicas, 1), max(want.Replicas, 1))
+	differ(e, "max age", is.MaxAge, want.MaxAge)
+	differ(e, "max messages", limit(is.MaxMsgs), limit(want.MaxMsgs))
+	differ(e, "max messages per subject", limit(is.MaxMsgsPerSubject), limit(want.MaxMsgsPerSubject))
+	differ(e, "max bytes", limit(is.MaxBytes), limit(want.MaxBytes))
+	differ(e, "max message size", limit(int64(is.MaxMsgSize)), limit(int64(want.MaxMsgSize)))
+	if want.Duplicates != 0 {
+		differ(e, "duplicate window", is.Duplicates, want.Duplicates)
+	}
+	if len(e.Differences) > 0 {
+		return e
+	}
+	return nil
+}
+
+// limit is a limit as people write it: 0 and -1 both mean none.
+func limit(n int64) string {
+	if n <= 0 {
+		return "unlimited"
+	}
+	return fmt.Sprint(n)
+}
+
+// explain adds what would be right to the errors that do not say it.
+func explain(err error) error {
+	var api *jetstream.APIError
+	switch {
+	case errors.Is(err, jetstream.ErrHistoryTooLarge):
+		return fmt.Errorf("%w: want 1 to %d", err, jetstream.KeyValueMaxHistory)
+	case errors.Is(err, jetstream.ErrInvalidBucketName):
+		return fmt.Errorf("%w: want letters, digits, - and _", err)
+	case errors.As(err, &api) && api.ErrorCode == replicasUnsupported:
+		return fmt.Errorf("%w: a single server keeps one replica, three need a cluster of three", err)
+	}
+	return err
+}
+
+const replicasUnsupported = 10074 // JSStreamReplicasNotSupportedErr
+

@@ -1,0 +1,253 @@
+// Package lease is a lease that at most one process holds at a time, kept in a
+// NATS key-value bucket whose entries expire. It has the shape of the root
+// package's Elector:
+//
+//	l, err := lease.New(ctx, js, lease.Config{Bucket: "LEASES", Key: "deadlines"})
+//	if err != nil {
+//		return err
+//	}
+//	app.Lead("deadlines", l, missions.Deadlines)
+package lease
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nuid"
+)
+
+// DefaultTTL is how long a lease lasts when nothing else is said.
+const DefaultTTL = 15 * time.Second
+
+// minTTL is the shortest lease that can be kept; the campaign of the root
+// package refuses shorter ones.
+const minTTL = time.Second
+
+// Bucket declares a bucket for leases, for broker.Config.Buckets: entries expire
+// ttl after they were written last, which is how long every lease in it lasts.
+func Bucket(name string, ttl time.Duration) jetstream.KeyValueConfig {
+	return jetstream.KeyValueConfig{Bucket: name, TTL: ttl, History: 1}
+}
+
+// Config says which lease it is.
+type Config struct {
+	// Bucket is the name of a bucket as [Bucket] declares it. It must be there.
+	Bucket string
+	// Key is the lease. It must be a valid key of a bucket.
+	Key string
+	// Holder names this process to others. Defaults to the host's name and the
+	// process id. Two processes of the same name are still told apart.
+	Holder string
+}
+
+// Lease is this process's access to one lease. All methods may be called
+// concurrently.
+type Lease struct {
+	kv     jetstream.KeyValue
+	key    string
+	ttl    time.Duration
+	holder string
+	nonce  string // tells this Lease from every other one, whatever the holder's name
+
+	mu       sync.Mutex // held for a whole attempt; guards what follows
+	revision uint64     // of the entry that this process wrote last; 0 when it has none
+	token    uint64
+	until    time.Time // when the trust ends, by this process's clock
+}
+
+// record is what the entry holds.
+type record struct {
+	Holder string `json:"holder"`
+	Nonce  string `json:"nonce"`
+	Token  uint64 `json:"token,omitempty"` // of the term; 0 in the entry that begins it, whose revision it is
+}
+
+// New returns access to a lease. It looks at the bucket: one that does not
+// exist, and one whose entries do not expire, or expire in less than a second,
+// is an error.
+func New(ctx context.Context, js jetstream.JetStream, cfg Config) (*Lease, error) {
+	kv, err := js.KeyValue(ctx, cfg.Bucket)
+	if err != nil {
+		return nil, fmt.Errorf("lease %s in bucket %q: %w", cfg.Key, cfg.Bucket, err)
+	}
+	status, err := kv.Status(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("lease %s in bucket %q: %w", cfg.Key, cfg.Bucket, err)
+	}
+	if status.TTL() < minTTL {
+		return nil, fmt.Errorf("lease %s: the TTL of bucket %q is %v, want %v or more: declare it with lease.Bucket", cfg.Key, cfg.Bucket, status.TTL(), minTTL)
+	}
+	if _, err := kv.Get(ctx, cfg.Key); err != nil && !errors.Is(err, jetstream.ErrKeyNotFound) {
+		return nil, fmt.Errorf("lease %q: %w", cfg.Key, err) // a key that is not valid, mostly
+	}
+	l := &Lease{kv: kv, key: cfg.Key, ttl: status.TTL(), holder: cfg.Holder, nonce: nuid.Next()}
+	if l.holder == "" {
+		host, _ := os.Hostname()
+		l.holder = fmt.Sprintf("%s/%d", host, os.Getpid())
+	}
+	return l, nil
+}
+
+// Acquire asks once for the lease, or for more of it when this process has it.
+// It returns the time granted, to be counted from the call, or 0 when another
+// process has the lease. An error means that nobody knows: an attempt of which
+// no answer came may have been carried out, and the next one finds that out.
+//
+// The trust is anchored to the call, which is the safe side: the entry was
+// written at some time after it and expires the TTL after that.
+func (l *Lease) Acquire(ctx context.Context) (granted time.Duration, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	began := time.Now()
+	// Twice: an entry can change between looking and writing, once for every
+	// other process that campaigns, and this is one attempt of many.
+	for range 2 {
+		held, err := l.look(ctx)
+		if err != nil {
+			return 0, fmt.Errorf("lease %s: %w", l.key, err)
+		}
+		if held {
+			return 0, nil
+		}
+		switch err := l.write(ctx); {
+		case err == nil:
+			l.until = began.Add(l.ttl)
+			return l.ttl, nil
+		case conflict(err):
+			l.forget()
+		default:
+			l.revision = 0 // it may have been written: look next time
+			return 0, fmt.Errorf("lease %s: %w", l.key, err)
+		}
+	}
+	return 0, nil
+}
+
+// look finds out whether another process has the lease, unless this one knows
+// that it wrote last.
+func (l *Lease) look(ctx context.Context) (held bool, err error) {
+	if l.revision != 0 {
+		return false, nil
+	}
+	entry, err := l.kv.Get(ctx, l.key)
+	if errors.Is(err, jetstream.ErrKeyNotFound) {
+		l.forget()
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	var r record
+	if json.Unmarshal(entry.Value(), &r) != nil || r.Nonce != l.nonce {
+		l.forget()
+		return true, nil
+	}
+	// This process's own: the answer to an earlier attempt was lost.
+	l.revision, l.token = entry.Revision(), r.Token
+	if l.token == 0 {
+		l.token = entry.Revision()
+	}
+	return false, nil
+}
+
+// write begins a term, or renews the entry of the one that is on.
+func (l *Lease) write(ctx context.Context) error {
+	r := record{Holder: l.holder, Nonce: l.nonce, Token: l.token}
+	if l.revision != 0 && time.Now().After(l.until) {
+		// The trust has run out in between, so this is another term. Its token
+		// must be new: the entry may have expired and been somebody else's.
+		r.Token = 0
+	}
+	value, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	var revision uint64
+	if l.revision == 0 {
+		revision, err = l.kv.Create(ctx, l.key, value)
+	} else {
+		revision, err = l.kv.Update(ctx, l.key, value, l.revision)
+	}
+	if err != nil {
+		return err
+	}
+	l.revision = revision
+	if r.Token == 0 {
+		l.token = revision
+	}
+	return nil
+}
+
+func (l *Lease) forget() { l.revision, l.token, l.until = 0, 0, time.Time{} }
+
+// conflict reports whether somebody else has written the entry. Recognised by
+// the server's codes: its texts differ between one replica and three.
+func conflict(err error) bool {
+	var api *jetstream.APIError
+	if errors.Is(err, jetstream.ErrKeyExists) {
+		return true
+	}
+	return errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == wrongLastSequenceReplicated)
+}
+
+// wrongLastSequenceReplicated is the server's code for a conflict on a stream
+// with replicas, found before the write was proposed to them.
+const wrongLastSequenceReplicated = 10164
+
+// Release gives the lease back, so that another process need not wait until it
+// expires. It does nothing when this process has not got it, and when another
+// one has it by now.
+func (l *Lease) Release(ctx context.Context) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	held, err := l.look(ctx)
+	if err != nil {
+		return fmt.Errorf("release lease %s: %w", l.key, err)
+	}
+	if held || l.revision == 0 {
+		return nil
+	}
+	err = l.kv.Delete(ctx, l.key, jetstream.LastRevision(l.revision))
+	if err != nil && !conflict(err) {
+		l.revision = 0 // it may be gone: look next time
+		return fmt.Errorf("release lease %s: %w", l.key, err)
+	}
+	l.forget()
+	return nil
+}
+
+// Token returns the fencing token of the term that is on, and whether this
+// process may still trust in it. A term's token is the revision that began it:
+// it stays the same while the lease is renewed, and every later term of any
+// process has a greater one. A store that remembers the greatest token it has
+// seen and refuses smaller ones is safe from a process that was paused for
+// longer than its lease and does not know. (A bucket restored from a backup
+// counts from there: begin such a store's memory anew with it.)
+func (l *Lease) Token() (token uint64, valid bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.token, l.token != 0 && time.Now().Before(l.until)
+}
+
+// Holder returns the name of the process that has the lease, and "" when nobody
+// has.
+func (l *Lease) Holder(ctx context.Context) (string, error) {
+	entry, err := l.kv.Get(ctx, l.key)
+	if errors.Is(err, jetstream.ErrKeyNotFound) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("lease %s: %w", l.key, err)
+	}
+	var r record
+	if err := json.Unmarshal(entry.Value(), &r); err != nil {
+		return "", fmt.Errorf("lease %s: the entry is not a lease's: %w", l.key, err)
+	}
+	return r.Holder, nil
+}

@@ -1,0 +1,509 @@
+package operator_test
+
+import (
+	"bufio"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/hex"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/pleme-io/lifecycle-go/fleet/operator"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1/operatorv1connect"
+)
+
+const (
+	adaToken = "ada-0123456789-0123456789"
+	vicToken = "vic-0123456789-0123456789"
+	oldToken = "old-0123456789-0123456789"
+)
+
+func tokenFile(t testing.TB) (path string, auth operator.Authenticator) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "tokens")
+	sum := sha256.Sum256([]byte(vicToken))
+	write(t, path, "# who may\noperator ada "+adaToken+"\nviewer vic sha256:"+hex.EncodeToString(sum[:])+"\noperator old "+oldToken+" 2020-01-01T00:00:00Z\n")
+	auth, err := operator.TokenFile(path, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path, auth
+}
+
+func write(t testing.TB, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path+".new", []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func bearer(token string) []string { return []string{"Authorization", "Bearer " + token} }
+
+func TestNothingIsServedWithoutCredentials(t *testing.T) {
+	for _, addr := range []string{":8090", "0.0.0.0:8090", "10.0.0.1:8090", "[::]:8090", "example.com:80"} {
+		if _, err := operator.New(operator.Config{Addr: addr, Log: quiet}); err == nil || !strings.Contains(err.Error(), "no Auth") {
+			t.Errorf("%s without Auth: %v", addr, err)
+		}
+	}
+	_, auth := tokenFile(t)
+	base, _ := serve(t, operator.Config{Workflows: newMemory(1), Auth: auth})
+	for _, path := range []string{
+		"/definitions", "/workflows/drone-survey", "/openapi.json", "/watch/workflows/drone-survey", "/nothing", "/ui/live",
+		"/grpc.health.v1.Health/Check", "/lifecycle.operator.v1.WorkflowService/ListDefinitions",
+	} {
+		for what, header := range map[string][]string{
+			"missing": nil, "forged": bearer("eve-0123456789-0123456789"), "basic": {"Authorization", "Basic YTpi"}, "empty": {"Authorization", "Bearer "},
+		} {
+			code, h, text := request(t, "GET", base+path, "", header...)
+			// After twenty guesses the address has to wait, which says as little.
+			if code != http.StatusTooManyRequests && (code != http.StatusUnauthorized || h.Get("WWW-Authenticate") == "") {
+				t.Errorf("%s with %s credentials: %d %s", path, what, code, text)
+			}
+			if strings.Contains(text, "planning") {
+				t.Errorf("%s with %s credentials tells %s", path, what, text)
+			}
+		}
+	}
+}
+
+func TestRolesAndAudit(t *testing.T) {
+	_, auth := tokenFile(t)
+	var mu sync.Mutex
+	var sunk []*operatorv1.AuditEntry
+	base, _ := serve(t, operator.Config{Workflows: newMemory(1), Auth: auth, Audit: []operator.AuditSink{func(_ context.Context, e *operatorv1.AuditEntry) error {
+		mu.Lock()
+		defer mu.Unlock()
+		sunk = append(sunk, e)
+		return nil
+	}}})
+	path := base + "/workflows/drone-survey/m-00000"
+	code, _, text := request(t, "GET", base+"/whoami", "", bearer(vicToken)...)
+	wantText(t, "whoami", text, `"name":"vic"`, `"role":"viewer"`, `"method":"token"`)
+	if code != 200 {
+		t.Error(code)
+	}
+	if code, _, _ := request(t, "GET", path, "", bearer(vicToken)...); code != 200 {
+		t.Errorf("a viewer reads: %d", code)
+	}
+	code, _, text = request(t, "POST", path+"/transition", `{"phase":"flying"}`, bearer(vicToken)...)
+	if code != 403 || !strings.Contains(text, operator.ReasonForbidden) {
+		t.Errorf("a viewer writes: %d %s", code, text)
+	}
+	code, _, text = request(t, "GET", path, "", bearer(oldToken)...)
+	if code != 401 || !strings.Contains(text, operator.ReasonExpired) {
+		t.Errorf("an expired token: %d %s", code, text)
+	}
+	if code, _, text := request(t, "POST", path+"/transition", `{"phase":"flying","note":"go"}`, bearer(adaToken)...); code != 200 {
+		t.Errorf("an operator writes: %d %s", code, text)
+	}
+	if code, _, _ := request(t, "POST", path+"/transition", `{"phase":"planning"}`, bearer(adaToken)...); code != 400 {
+		t.Errorf("an impossible transition: %d", code)
+	}
+	_, _, text = request(t, "GET", base+"/audit", "", bearer(vicToken)...)
+	var list struct {
+		Entries []struct{ Who, Role, Action, Target, Detail, Outcome, Remote string }
+	}
+	if err := json.Unmarshal([]byte(text), &list); err != nil || len(list.Entries) != 3 {
+		t.Fatalf("audit: %v %s", err, text)
+	}
+	if e := list.Entries[2]; e.Who != "vic" || !strings.HasPrefix(e.Outcome, "permission_denied") || e.Remote == "" {
+		t.Errorf("the viewer's attempt: %+v", e)
+	}
+	if e := list.Entries[1]; e.Who != "ada" || e.Action != "WorkflowService.Transition" || e.Target != "drone-survey/m-00000" || e.Detail != "to flying: go" || e.Outcome != "ok" {
+		t.Errorf("the operator's transition: %+v", e)
+	}
+	if e := list.Entries[0]; !strings.HasPrefix(e.Outcome, "failed_precondition") {
+		t.Errorf("the refused one: %+v", e)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if len(sunk) != 3 {
+		t.Errorf("the sink was told %d entries", len(sunk))
+	}
+}
+
+// Every method of the contract that may change something needs the role operator.
+func TestEveryWriteNeedsAnOperator(t *testing.T) {
+	_, auth := tokenFile(t)
+	base, _ := serve(t, operator.Config{Auth: auth})
+	services := operatorv1.File_lifecycle_operator_v1_operator_proto.Services()
+	writes := 0
+	for i := range services.Len() {
+		methods := services.Get(i).Methods()
+		for j := range methods.Len() {
+			m := methods.Get(j)
+			if m.IsStreamingServer() {
+				continue
+			}
+			code, _, text := request(t, "POST", base+"/"+string(services.Get(i).FullName())+"/"+string(m.Name()), "{}", bearer(vicToken)...)
+			name := string(m.Name())
+			reads := strings.HasPrefix(name, "Get") || strings.HasPrefix(name, "List") || name == "WhoAmI"
+			if forbidden := code == 403 && strings.Contains(text, "permission_denied"); forbidden == reads {
+				t.Errorf("a viewer calls %s: %d %s", name, code, text)
+			}
+			if !reads {
+				writes++
+			}
+		}
+	}
+	if writes < 13 {
+		t.Errorf("only %d methods write", writes)
+	}
+}
+
+func TestTokenFileIsReadAgain(t *testing.T) {
+	path, auth := tokenFile(t)
+	ask := func(token string) error {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.Header.Set("Authorization", "Bearer "+token)
+		_, err := auth.Authenticate(r)
+		return err
+	}
+	await := func(what, token string, good bool) {
+		t.Helper()
+		for end := time.Now().Add(time.Minute); (ask(token) == nil) != good; time.Sleep(20 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%s: %v", what, ask(token))
+			}
+		}
+	}
+	await("at first", adaToken, true)
+	write(t, path, "viewer vic "+vicToken+"\n")
+	await("revoked", adaToken, false)
+	await("still there", vicToken, true)
+	write(t, path, "viewer vic "+vicToken+"\nking eve eve-0123456789-0123456789\n")
+	await("a broken file lets nobody in", vicToken, false)
+	write(t, path, "operator ada "+adaToken+"\n")
+	await("right again", adaToken, true)
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	await("removed", adaToken, false)
+}
+
+func TestTokenFilesThatAreWrongNameTheLine(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                     "no token",
+		"operator ada\n":                       "line 1: has 2 words",
+		"\nking ada " + adaToken:               "line 2: role \"king\"",
+		"viewer ada short":                     "line 1: the token has 5 characters",
+		"viewer ada sha256:zz":                 "line 1: the digest",
+		"viewer ada " + adaToken + " tomorrow": "line 1: expires",
+		"viewer ada " + adaToken + "\nviewer bob " + adaToken: "line 2: the token is on line 1",
+		"viewer ada " + adaToken + "\nviewer ada " + vicToken: "line 2: the name",
+		strings.Repeat("x", 1<<20+1):                          "larger than 1 MiB",
+	} {
+		path := filepath.Join(t.TempDir(), "tokens")
+		write(t, path, text)
+		_, err := operator.TokenFile(path, quiet)
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), adaToken) {
+			t.Errorf("%.40q: %v, want %q and no token", text, err, want)
+		}
+	}
+	if _, err := operator.TokenFile("/does/not/exist", quiet); err == nil {
+		t.Error("a file that is missing was accepted")
+	}
+}
+
+// authority makes certificates.
+type authority struct {
+	key  *ecdsa.PrivateKey
+	cert *x509.Certificate
+	pool *x509.CertPool
+}
+
+func newAuthority(t testing.TB) *authority {
+	key, _ := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, _ := x509.ParseCertificate(der)
+	pool := x509.NewCertPool()
+	pool.AddCert(cert)
+	return &authority{key, cert, pool}
+}
+
+func (a *authority) issue(t testing.TB, name string) tls.Certificate {
+	key, _ := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	tmpl := &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, a.cert, &key.PublicKey, a.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+func TestClientCertificates(t *testing.T) {
+	ca, other := newAuthority(t), newAuthority(t)
+	auth, err := operator.ClientCertificates(map[string]operator.Role{"ada": operator.RoleOperator, "vic": operator.RoleViewer})
+	if err != nil {
+		t.Fatal(err)
+	}
+	base, _ := serve(t, operator.Config{Workflows: newMemory(1), Auth: auth, TLS: &tls.Config{
+		Certificates: []tls.Certificate{ca.issue(t, "server")}, ClientCAs: ca.pool, ClientAuth: tls.VerifyClientCertIfGiven, MinVersion: tls.VersionTLS13,
+	}})
+	ask := func(certs ...tls.Certificate) (int, string) {
+		tr := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: ca.pool, Certificates: certs}, ForceAttemptHTTP2: true}
+		defer tr.CloseIdleConnections()
+		resp, err := (&http.Client{Transport: tr}).Get(base + "/whoami")
+		if err != nil {
+			return 0, err.Error()
+		}
+		defer resp.Body.Close()
+		text, _ := io.ReadAll(resp.Body)
+		return resp.StatusCode, string(text)
+	}
+	if code, text := ask(ca.issue(t, "ada")); code != 200 || !strings.Contains(text, `"operator"`) || !strings.Contains(text, `"certificate"`) {
+		t.Errorf("ada: %d %s", code, text)
+	}
+	if code, text := ask(ca.issue(t, "eve")); code != 401 {
+		t.Errorf("eve: %d %s", code, text)
+	}
+	if code, text := ask(); code != 401 {
+		t.Errorf("nobody: %d %s", code, text)
+	}
+	if code, text := ask(other.issue(t, "ada")); code != 0 && code != 401 {
+		t.Errorf("ada of another authority: %d %s", code, text)
+	}
+	for _, bad := range []map[string]operator.Role{nil, {"": operator.RoleViewer}, {"ada": "king"}} {
+		if _, err := operator.ClientCertificates(bad); err == nil {
+			t.Errorf("%v was accepted", bad)
+		}
+	}
+}
+
+// The API server of this test answers as the documentation of TokenReview says;
+// that a real one does is looked at on the real cluster.
+func TestKubernetesReviewsTokens(t *testing.T) {
+	reviews := 0
+	fail := false
+	api := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var ask struct{ Spec struct{ Token string } }
+		json.NewDecoder(r.Body).Decode(&ask)
+		reviews++
+		if fail || r.Header.Get("Authorization") != "Bearer pod-token" || r.URL.Path != "/apis/authentication.k8s.io/v1/tokenreviews" {
+			w.WriteHeader(http.StatusForbidden)
+			return
+		}
+		w.WriteHeader(http.StatusCreated)
+		switch ask.Spec.Token {
+		case "good":
+			fmt.Fprint(w, `{"status":{"authenticated":true,"user":{"username":"system:serviceaccount:ops:ada","groups":["ops"]}}}`)
+		case "stranger":
+			fmt.Fprint(w, `{"status":{"authenticated":true,"user":{"username":"system:serviceaccount:x:y"}}}`)
+		default:
+			fmt.Fprint(w, `{"status":{"authenticated":false,"error":"no"}}`)
+		}
+	}))
+	defer api.Close()
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "token"), "pod-token\n")
+	write(t, filepath.Join(dir, "ca.crt"), string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: api.Certificate().Raw})))
+	auth, err := operator.Kubernetes(operator.KubernetesConfig{URL: api.URL, Dir: dir, Roles: map[string]operator.Role{"ops": operator.RoleOperator, "system:serviceaccount:ops:ada": operator.RoleViewer}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	base, _ := serve(t, operator.Config{Auth: auth})
+	for range 3 {
+		if code, _, text := request(t, "GET", base+"/whoami", "", bearer("good")...); code != 200 || !strings.Contains(text, `"operator"`) {
+			t.Errorf("ada: %d %s", code, text)
+		}
+	}
+	if reviews != 1 {
+		t.Errorf("%d reviews of one token", reviews)
+	}
+	for _, token := range []string{"stranger", "forged"} {
+		if code, _, text := request(t, "GET", base+"/whoami", "", bearer(token)...); code != 401 {
+			t.Errorf("%s: %d %s", token, code, text)
+		}
+	}
+	fail = true
+	if code, _, text := request(t, "GET", base+"/whoami", "", bearer("another")...); code != 503 {
+		t.Errorf("an API server that refuses us: %d %s", code, text)
+	}
+}
+
+func TestForeignHostsAndOrigins(t *testing.T) {
+	base, _ := serve(t, operator.Config{Workflows: newMemory(1), Hosts: []string{"ops.example.com"}})
+	path := base + "/workflows/drone-survey/m-00000"
+	for host, want := range map[string]int{
+		"": 200, "localhost": 200, "localhost:1234": 200, "[::1]:80": 200, "ops.example.com": 200, "OPS.example.com:443": 200,
+		"evil.example": 403, "127.0.0.1.evil.example": 403, "localhost.evil.example": 403, "10.0.0.1": 403,
+	} {
+		header := []string{"Host", host}
+		if host == "" {
+			header = nil
+		}
+		if code, _, text := request(t, "GET", path, "", header...); code != want {
+			t.Errorf("Host %q: %d, want %d: %s", host, code, want, text)
+		}
+	}
+	for what, header := range map[string][]string{
+		"another site": {"Sec-Fetch-Site", "cross-site", "Origin", "https://evil.example"}, "a neighbour": {"Sec-Fetch-Site", "same-site"}, "an old browser": {"Origin", "https://evil.example"},
+	} {
+		for _, target := range []string{path + "/transition", base + "/ui/act/transition", base + "/lifecycle.operator.v1.WorkflowService/Transition"} {
+			if code, _, text := request(t, "POST", target, `{"phase":"flying"}`, header...); code != 403 {
+				t.Errorf("%s posts to %s: %d %s", what, target, code, text)
+			}
+		}
+	}
+	if code, _, text := request(t, "GET", path, "", "X-Forwarded-For", "203.0.113.7"); code != 401 {
+		t.Errorf("forwarded for somebody else: %d %s", code, text)
+	}
+	if _, h, _ := request(t, "GET", path, ""); h.Get("Access-Control-Allow-Origin") != "" || h.Get("Cross-Origin-Resource-Policy") != "same-origin" {
+		t.Errorf("headers let others read: %v", h)
+	}
+}
+
+func TestLimitsOfRate(t *testing.T) {
+	_, auth := tokenFile(t)
+	base, _ := serve(t, operator.Config{Workflows: newMemory(1), Auth: auth, Rate: 2})
+	limited := 0
+	for range 30 {
+		code, h, _ := request(t, "GET", base+"/whoami", "", bearer(vicToken)...)
+		if code == 429 {
+			limited++
+			if h.Get("Retry-After") == "" {
+				t.Error("no Retry-After")
+			}
+		}
+	}
+	if limited == 0 {
+		t.Error("30 requests at once with a rate of 2 were all served")
+	}
+	if code, _, _ := request(t, "GET", base+"/whoami", "", bearer(adaToken)...); code != 200 {
+		t.Errorf("another caller: %d", code)
+	}
+	codes := map[int]int{}
+	for range 60 {
+		code, _, _ := request(t, "GET", base+"/whoami", "", bearer("guess-0123456789-0123456789")...)
+		codes[code]++
+	}
+	if codes[429] == 0 || codes[401] < 5 {
+		t.Errorf("60 guesses: %v", codes)
+	}
+}
+
+func TestLimitOfStreams(t *testing.T) {
+	base, _ := serve(t, operator.Config{Workflows: newMemory(1), MaxStreams: 3})
+	var open []*http.Response
+	for range 3 {
+		resp, err := http.Get(base + "/watch/workflows/drone-survey")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		bufio.NewReader(resp.Body).ReadString('\n')
+		open = append(open, resp)
+	}
+	code, _, text := request(t, "GET", base+"/watch/workflows/drone-survey", "")
+	if code != 429 || !strings.Contains(text, operator.ReasonTooManyStreams) {
+		t.Errorf("the fourth: %d %s", code, text)
+	}
+	open[0].Body.Close()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) { // until the server has noticed
+		resp, err := http.Get(base + "/watch/workflows/drone-survey")
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode == 200 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("a place that was left is not given again")
+		}
+	}
+}
+
+func TestStreamEndsWithItsAge(t *testing.T) {
+	base, _ := serve(t, operator.Config{Workflows: newMemory(2), MaxStreamAge: 50 * time.Millisecond})
+	code, h, text := request(t, "GET", base+"/watch/workflows/drone-survey", "")
+	if code != 200 || h.Get("Content-Type") != "text/event-stream" {
+		t.Errorf("%d %v", code, h)
+	}
+	wantText(t, "the events", text, "event: put\ndata: {", "event: synced\n", "event: error\ndata: {", operator.ReasonStreamOver)
+	c := operatorv1connect.NewWorkflowServiceClient(h2c(t), base, connect.WithGRPC())
+	watch, err := c.Watch(t.Context(), &operatorv1.WatchRequest{Type: "drone-survey"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for watch.Receive() {
+	}
+	wantError(t, watch.Err(), connect.CodeUnavailable, operator.ReasonStreamOver, "")
+}
+
+func TestBrowserSignsIn(t *testing.T) {
+	path, auth := tokenFile(t)
+	base, _ := serve(t, operator.Config{Workflows: newMemory(1), Auth: auth})
+	html := []string{"Accept", "text/html"}
+	code, h, _ := request(t, "GET", base+"/ui/workflows", "", html...)
+	if code != 303 || h.Get("Location") != "/ui/login?next=%2Fui%2Fworkflows" {
+		t.Fatalf("a page without a session: %d %v", code, h)
+	}
+	form := func(token, next string) (int, http.Header, string) {
+		return request(t, "POST", base+"/ui/login", url.Values{"token": {token}, "next": {next}}.Encode(), "Content-Type", "application/x-www-form-urlencoded")
+	}
+	if code, h, text := form("wrong-0123456789-0123456789", "/ui/"); code != 401 || h.Get("Set-Cookie") != "" || !strings.Contains(text, "not known") {
+		t.Errorf("a wrong token: %d", code)
+	}
+	for next, want := range map[string]string{"/ui/workflows": "/ui/workflows", "https://evil.example/": "/ui/", "//evil.example": "/ui/", "/ui/\\evil": "/ui/", "": "/ui/"} {
+		code, h, _ := form(adaToken, next)
+		if code != 303 || h.Get("Location") != want {
+			t.Errorf("next %q leads to %q (%d)", next, h.Get("Location"), code)
+		}
+	}
+	_, h, _ = form(adaToken, "/ui/")
+	cookie := h.Get("Set-Cookie")
+	wantText(t, "cookie", cookie, "HttpOnly", "SameSite=Strict", "Path=/ui/")
+	if strings.Contains(cookie, "ada") {
+		t.Error("the cookie has the token in it")
+	}
+	value, _, _ := strings.Cut(cookie, ";")
+	session := append(html, "Cookie", value)
+	if code, _, text := request(t, "GET", base+"/ui/workflows/drone-survey", "", session...); code != 200 || !strings.Contains(text, "m-00000") {
+		t.Errorf("with a session: %d", code)
+	}
+	if code, _, _ := request(t, "GET", base+"/definitions", "", "Cookie", value); code != 401 {
+		t.Errorf("the cookie counts outside of the dashboard: %d", code)
+	}
+	write(t, path, "viewer vic "+vicToken+"\n")
+	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		if code, _, _ := request(t, "GET", base+"/ui/workflows", "", session...); code == 303 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("a token that was revoked keeps its session")
+		}
+	}
+}

@@ -1,0 +1,204 @@
+package operator
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// KubernetesConfig says how bearer tokens are reviewed.
+type KubernetesConfig struct {
+	// Roles maps user names ("system:serviceaccount:NAMESPACE:NAME") and groups
+	// to roles. Whoever is in none of them is refused; of several roles the
+	// higher one counts.
+	Roles map[string]Role
+
+	// Audiences that a token must be made for. Empty is the API server's own.
+	Audiences []string
+
+	// URL of the API server. Defaults to the cluster's own, from the
+	// environment of the pod.
+	URL string
+
+	// Dir has the pod's token and ca.crt. Defaults to where Kubernetes mounts
+	// them, /var/run/secrets/kubernetes.io/serviceaccount.
+	Dir string
+
+	// Cache is how long a positive review is believed; a token that is revoked
+	// is let in for as long. Defaults to 10 s. A refusal is believed for 1 s.
+	Cache time.Duration
+}
+
+// Kubernetes recognises bearer tokens by asking the cluster (TokenReview of
+// authentication.k8s.io/v1). The pod's own service account must be allowed to:
+// the cluster role system:auth-delegator is.
+func Kubernetes(cfg KubernetesConfig) (Authenticator, error) {
+	if len(cfg.Roles) == 0 {
+		return nil, errors.New("kubernetes: no user or group has a role")
+	}
+	for name, role := range cfg.Roles {
+		if _, err := ParseRole(string(role)); name == "" || err != nil {
+			return nil, fmt.Errorf("kubernetes: %q has the role %q: want a name, and viewer or operator", name, role)
+		}
+	}
+	if cfg.URL == "" {
+		host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
+		if host == "" || port == "" {
+			return nil, errors.New("kubernetes: not in a pod (KUBERNETES_SERVICE_HOST is not set): set URL")
+		}
+		cfg.URL = "https://" + net.JoinHostPort(host, port)
+	}
+	if cfg.Dir == "" {
+		cfg.Dir = "/var/run/secrets/kubernetes.io/serviceaccount"
+	}
+	if cfg.Cache <= 0 {
+		cfg.Cache = 10 * time.Second
+	}
+	pem, err := os.ReadFile(filepath.Join(cfg.Dir, "ca.crt"))
+	if err != nil {
+		return nil, fmt.Errorf("kubernetes: %w", err)
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("kubernetes: %s has no certificate", filepath.Join(cfg.Dir, "ca.crt"))
+	}
+	return &kubernetes{
+		cfg: cfg, cache: map[[sha256.Size]byte]reviewed{},
+		client: &http.Client{
+			Timeout:   5 * time.Second,
+			Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}, DisableKeepAlives: true},
+		},
+	}, nil
+}
+
+// maxReviews bounds the cache of reviews.
+const maxReviews = 4096
+
+type kubernetes struct {
+	cfg    KubernetesConfig
+	client *http.Client
+
+	mu    sync.Mutex // guards everything that follows
+	cache map[[sha256.Size]byte]reviewed
+}
+
+type reviewed struct {
+	who   Principal
+	err   error
+	until time.Time
+}
+
+func (k *kubernetes) Authenticate(r *http.Request) (Principal, error) {
+	token, err := bearer(r)
+	if err != nil {
+		return Principal{}, err
+	}
+	key := sha256.Sum256([]byte(token))
+	k.mu.Lock()
+	known, ok := k.cache[key]
+	k.mu.Unlock()
+	if ok && time.Now().Before(known.until) {
+		return known.who, known.err
+	}
+	who, err := k.review(r.Context(), token)
+	if err != nil && !errors.Is(err, ErrBadCredentials) {
+		return Principal{}, fmt.Errorf("token review: %w", err) // not known: not cached
+	}
+	entry := reviewed{who, err, time.Now().Add(k.cfg.Cache)}
+	if err != nil {
+		entry.until = time.Now().Add(min(time.Second, k.cfg.Cache))
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if len(k.cache) >= maxReviews {
+		clear(k.cache)
+	}
+	k.cache[key] = entry
+	return who, err
+}
+
+// tokenReview is what of a TokenReview is needed.
+type tokenReview struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Spec       struct {
+		Token     string   `json:"token"`
+		Audiences []string `json:"audiences,omitempty"`
+	} `json:"spec"`
+	Status struct {
+		Authenticated bool     `json:"authenticated"`
+		Error         string   `json:"error"`
+		Audiences     []string `json:"audiences"`
+		User          struct {
+			Username string   `json:"username"`
+			Groups   []string `json:"groups"`
+		} `json:"user"`
+	} `json:"status"`
+}
+
+func (k *kubernetes) review(ctx context.Context, token string) (Principal, error) {
+	ask := tokenReview{APIVersion: "authentication.k8s.io/v1", Kind: "TokenReview"}
+	ask.Spec.Token, ask.Spec.Audiences = token, k.cfg.Audiences
+	body, err := json.Marshal(ask)
+	if err != nil {
+		return Principal{}, err
+	}
+	own, err := os.ReadFile(filepath.Join(k.cfg.Dir, "token")) // it is renewed in place
+	if err != nil {
+		return Principal{}, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, strings.TrimRight(k.cfg.URL, "/")+"/apis/authentication.k8s.io/v1/tokenreviews", bytes.NewReader(body))
+	if err != nil {
+		return Principal{}, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(own)))
+	resp, err := k.client.Do(req)
+	if err != nil {
+		return Principal{}, err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	if err != nil {
+		return Principal{}, err
+	}
+	if resp.StatusCode != http.StatusCreated && resp.StatusCode != http.StatusOK {
+		return Principal{}, fmt.Errorf("the API server answers %s: may this service account create tokenreviews (system:auth-delegator)?", resp.Status)
+	}
+	var answer tokenReview
+	if err := json.Unmarshal(text, &answer); err != nil {
+		return Principal{}, fmt.Errorf("the API server's answer: %w", err)
+	}
+	if !answer.Status.Authenticated {
+		return Principal{}, ErrBadCredentials
+	}
+	// A server that does not know audiences answers without them, and has not
+	// checked them (the API's own documentation asks for this look).
+	if len(k.cfg.Audiences) > 0 && !slices.ContainsFunc(answer.Status.Audiences, func(a string) bool { return slices.Contains(k.cfg.Audiences, a) }) {
+		return Principal{}, ErrBadCredentials
+	}
+	p := Principal{Name: answer.Status.User.Username, Method: "kubernetes"}
+	for _, name := range append([]string{p.Name}, answer.Status.User.Groups...) {
+		if role := k.cfg.Roles[name]; role == RoleOperator || p.Role == RoleNone {
+			p.Role = role
+		}
+	}
+	if p.Role == RoleNone {
+		return Principal{}, ErrBadCredentials
+	}
+	return p, nil
+}

@@ -1,0 +1,219 @@
+package operator
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Limits of a token file and of what stands in it. A shorter token can be
+// guessed.
+const (
+	maxTokenFile = 1 << 20
+	minToken     = 20
+)
+
+// TokenFile recognises bearer tokens by a file with a line for each:
+//
+//	ROLE NAME TOKEN [EXPIRES]
+//
+// ROLE is viewer or operator, NAME goes into the audit, TOKEN has 20 characters
+// or more, or is "sha256:" and the hexadecimal digest of one, so that the file
+// need not be kept secret. EXPIRES is a time of RFC 3339. Empty lines and lines
+// that begin with # are skipped.
+//
+// The file is read again when it has changed, looked at most once a second, also
+// when it is a Kubernetes secret whose symbolic link moved. One that cannot be
+// read then, or has a line that is wrong, is logged, and nobody is let in until
+// it is right again: what was revoked must not come back because of a typo.
+func TokenFile(path string, log *slog.Logger) (Authenticator, error) {
+	f := &tokenFile{path: path, log: log, now: time.Now}
+	if f.log == nil {
+		f.log = slog.Default()
+	}
+	if err := f.load(); err != nil {
+		return nil, fmt.Errorf("token file: %w", err)
+	}
+	return f, nil
+}
+
+type tokenFile struct {
+	path string
+	log  *slog.Logger
+	now  func() time.Time
+
+	mu     sync.Mutex // guards everything that follows
+	looked time.Time
+	stamp  stamp
+	tokens []tokenLine
+	broken error
+}
+
+// stamp tells one content of a file from another without reading it.
+type stamp struct {
+	size    int64
+	changed time.Time
+	info    os.FileInfo
+}
+
+type tokenLine struct {
+	digest [sha256.Size]byte
+	who    Principal
+}
+
+func (f *tokenFile) Authenticate(r *http.Request) (Principal, error) {
+	token, err := bearer(r)
+	if err != nil {
+		return Principal{}, err
+	}
+	digest := sha256.Sum256([]byte(token))
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.refreshLocked()
+	if f.broken != nil {
+		return Principal{}, fmt.Errorf("the token file cannot be used: %w", f.broken)
+	}
+	found := -1
+	for i := range f.tokens { // all of them, so that time says nothing about which
+		if subtle.ConstantTimeCompare(digest[:], f.tokens[i].digest[:]) == 1 {
+			found = i
+		}
+	}
+	if found < 0 {
+		return Principal{}, ErrBadCredentials
+	}
+	p := f.tokens[found].who
+	if !p.Until.IsZero() && !f.now().Before(p.Until) {
+		return Principal{}, ErrExpired
+	}
+	return p, nil
+}
+
+func (f *tokenFile) refreshLocked() {
+	now := f.now()
+	if now.Sub(f.looked) < time.Second && !now.Before(f.looked) {
+		return
+	}
+	f.looked = now
+	info, err := os.Stat(f.path)
+	if err == nil && f.broken == nil && f.stamp.info != nil && info.Size() == f.stamp.size &&
+		info.ModTime().Equal(f.stamp.changed) && os.SameFile(info, f.stamp.info) {
+		return
+	}
+	was := f.broken
+	if err := f.readLocked(); err != nil && (was == nil || was.Error() != err.Error()) {
+		f.log.Error("operator: token file cannot be used: nobody is let in", "error", err)
+	} else if err == nil {
+		f.log.Info("operator: token file was read", "tokens", len(f.tokens))
+	}
+}
+
+func (f *tokenFile) load() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.looked = f.now()
+	return f.readLocked()
+}
+
+func (f *tokenFile) readLocked() error {
+	f.tokens, f.stamp, f.broken = nil, stamp{}, nil
+	file, err := os.Open(f.path)
+	if err != nil {
+		f.broken = err
+		return err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		f.broken = err
+		return err
+	}
+	text, err := io.ReadAll(io.LimitReader(file, maxTokenFile+1))
+	if err == nil && len(text) > maxTokenFile {
+		err = fmt.Errorf("%s is larger than 1 MiB", f.path)
+	}
+	if err == nil {
+		f.tokens, err = parseTokens(text)
+		if err != nil {
+			err = fmt.Errorf("%s: %w", f.path, err)
+		}
+	}
+	f.broken = err
+	f.stamp = stamp{info.Size(), info.ModTime(), info}
+	return err
+}
+
+// parseTokens reads a token file. Its errors name the line and never a token.
+func parseTokens(text []byte) ([]tokenLine, error) {
+	var list []tokenLine
+	names, digests := map[string]int{}, map[[sha256.Size]byte]int{}
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	lines.Buffer(nil, 16<<10)
+	n := 0
+	for lines.Scan() {
+		n++
+		line := strings.TrimSpace(lines.Text())
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		t, err := parseToken(strings.Fields(line))
+		if err != nil {
+			return nil, fmt.Errorf("line %d: %w", n, err)
+		}
+		if before, ok := names[t.who.Name]; ok {
+			return nil, fmt.Errorf("line %d: the name %q is on line %d already", n, t.who.Name, before)
+		}
+		if before, ok := digests[t.digest]; ok {
+			return nil, fmt.Errorf("line %d: the token is on line %d already", n, before)
+		}
+		names[t.who.Name], digests[t.digest] = n, n
+		list = append(list, t)
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("line %d: %w", n+1, err)
+	}
+	if len(list) == 0 {
+		return nil, errors.New("has no token: want lines of ROLE NAME TOKEN [EXPIRES]")
+	}
+	return list, nil
+}
+
+func parseToken(fields []string) (t tokenLine, err error) {
+	if len(fields) != 3 && len(fields) != 4 {
+		return t, fmt.Errorf("has %d words, want ROLE NAME TOKEN [EXPIRES]", len(fields))
+	}
+	role, err := ParseRole(fields[0])
+	if err != nil {
+		return t, err
+	}
+	t.who = Principal{Name: fields[1], Role: role, Method: "token"}
+	if digest, ok := strings.CutPrefix(fields[2], "sha256:"); ok {
+		raw, err := hex.DecodeString(digest)
+		if err != nil || len(raw) != sha256.Size {
+			return t, errors.New("the digest is not 64 hexadecimal digits")
+		}
+		copy(t.digest[:], raw)
+	} else {
+		if n := len(fields[2]); n < minToken {
+			return t, fmt.Errorf("the token has %d characters, want %d or more", n, minToken)
+		}
+		t.digest = sha256.Sum256([]byte(fields[2]))
+	}
+	if len(fields) == 4 {
+		if t.who.Until, err = time.Parse(time.RFC3339, fields[3]); err != nil {
+			return t, fmt.Errorf("expires %q is not a time of RFC 3339, such as 2030-01-31T12:00:00Z", fields[3])
+		}
+	}
+	return t, nil
+}

@@ -1,0 +1,114 @@
+package operator
+
+import (
+	"context"
+	"reflect"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+)
+
+// Workflows is where a [Server] finds durable workflows. [FromManager] makes
+// one of a workflow.Manager. Requests have been checked for their form when they
+// arrive here. Errors are an [*Error]; any other is internal.
+type Workflows interface {
+	// Definitions returns every type, with its counts, sorted by type.
+	Definitions(ctx context.Context) ([]*operatorv1.Definition, error)
+	// Definition returns one type; ReasonUnknownType when there is none.
+	Definition(ctx context.Context, typ string) (*operatorv1.Definition, error)
+	// FieldType returns the Go type of a field of the type's state, by its name
+	// in JSON, and false when there is no such field.
+	FieldType(typ, field string) (reflect.Type, bool)
+	// List returns at most q.Limit entities whose ids are after q.After, sorted
+	// by id.
+	List(ctx context.Context, typ string, q Query) ([]*operatorv1.Entity, error)
+	// Get returns one entity; ReasonNotFound when there is none.
+	Get(ctx context.Context, typ, id string) (*operatorv1.Entity, error)
+	// Transition moves an entity and returns it with the phase that it left.
+	Transition(ctx context.Context, t Transition) (entity *operatorv1.Entity, from string, err error)
+	// Patch changes fields and returns the entity.
+	Patch(ctx context.Context, p Patch) (*operatorv1.Entity, error)
+	// History returns what happened to an entity, oldest first, and whether
+	// older entries are gone.
+	History(ctx context.Context, typ, id string) (entries []*operatorv1.HistoryEntry, truncated bool, err error)
+	// Watch tells to what is there, then calls Sync, then tells every change,
+	// until ctx ends. Only one watch of a type runs at a time, however many
+	// clients watch.
+	Watch(ctx context.Context, typ string, to Sink[*operatorv1.Entity]) error
+}
+
+// Sink takes what a watch delivers. Its methods never block.
+type Sink[T any] interface {
+	Put(key string, value T)
+	Delete(key string)
+	Sync()
+}
+
+// Query says which entities a list is about.
+type Query struct {
+	Phase        string
+	Active       bool
+	Match        map[string]any // of the fields' own Go types
+	Contains     string         // a part of the id
+	UpdatedAfter time.Time
+	After        string // the last id of the page before
+	Limit        int    // at least 1
+}
+
+// Transition asks for a change of phase.
+type Transition struct {
+	Type, ID, Phase, Note string
+	Who                   string // for the history
+	Revision              uint64 // that the entity must have; 0 for any
+	DryRun                bool
+}
+
+// Patch asks for a change of fields.
+type Patch struct {
+	Type, ID string
+	Fields   map[string]any // of the fields' own Go types
+	Who      string
+	Revision uint64
+	DryRun   bool
+}
+
+// Workers is where a [Server] finds hosted workers. As with [Workflows],
+// requests were checked for their form, and errors are an [*Error].
+type Workers interface {
+	// Create makes a worker; ReasonExists when its id is taken, ReasonBadCode
+	// when its code does not load.
+	Create(ctx context.Context, req *operatorv1.CreateWorkerRequest, who string) (*operatorv1.Worker, error)
+	// List returns every worker.
+	List(ctx context.Context) ([]*operatorv1.Worker, error)
+	// Get returns one; ReasonNotFound when there is none.
+	Get(ctx context.Context, id string) (*operatorv1.Worker, error)
+	Start(ctx context.Context, id, who string) (*operatorv1.Worker, error)
+	Stop(ctx context.Context, id, who string) (*operatorv1.Worker, error)
+	LoadCode(ctx context.Context, id string, code *operatorv1.Code, who string) (*operatorv1.Worker, error)
+	Rollback(ctx context.Context, id, digest, who string) (*operatorv1.Worker, error)
+	Delete(ctx context.Context, id, who string) error
+	History(ctx context.Context, id string) ([]*operatorv1.CodeVersion, error)
+	Recover(ctx context.Context, who string) (*operatorv1.RecoverWorkersResponse, error)
+	// DeadLetters returns at most limit after the one with the id after, oldest
+	// first.
+	DeadLetters(ctx context.Context, id, after string, limit int) ([]*operatorv1.DeadLetter, error)
+	// Redrive hands the letters to the worker again, all of them when ids is
+	// empty, and returns how many.
+	Redrive(ctx context.Context, id string, ids []string, who string) (int64, error)
+}
+
+// Processes is where a [Server] finds the processes of the fleet.
+// [FromPresence] makes one of a presence.Watcher.
+type Processes interface {
+	// List returns every process that announces itself.
+	List(ctx context.Context) ([]*operatorv1.Process, error)
+	// Get returns one; ReasonNotFound when there is none.
+	Get(ctx context.Context, id string) (*operatorv1.Process, error)
+	// Watch is to processes what Workflows.Watch is to entities.
+	Watch(ctx context.Context, to Sink[*operatorv1.Process]) error
+	// Drain, Suspend and Resume ask the process, and return its phase when it
+	// has agreed; ReasonUnreachable when it does not answer.
+	Drain(ctx context.Context, id, reason, who string) (phase string, err error)
+	Suspend(ctx context.Context, id, reason, who string) (phase string, err error)
+	Resume(ctx context.Context, id, who string) (phase string, err error)
+}

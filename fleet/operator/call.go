@@ -1,0 +1,168 @@
+package operator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"strconv"
+	"strings"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/descriptorpb"
+
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+)
+
+// needs is the role that each method needs, by "Service.Method". A method is
+// open to viewers when the contract says that it has no side effects.
+var needs = func() map[string]Role {
+	roles := map[string]Role{}
+	services := operatorv1.File_lifecycle_operator_v1_operator_proto.Services()
+	for i := range services.Len() {
+		methods := services.Get(i).Methods()
+		for j := range methods.Len() {
+			m := methods.Get(j)
+			roles[action(m)] = RoleOperator
+			if o, ok := m.Options().(*descriptorpb.MethodOptions); ok && o.GetIdempotencyLevel() == descriptorpb.MethodOptions_NO_SIDE_EFFECTS {
+				roles[action(m)] = RoleViewer
+			}
+		}
+	}
+	return roles
+}()
+
+func action(m protoreflect.MethodDescriptor) string {
+	return string(m.Parent().Name()) + "." + string(m.Name())
+}
+
+// intent is what a call is about, for the audit.
+type intent struct {
+	target, detail string
+	dryRun         bool
+}
+
+// call does what every method does: it looks whether the caller may, looks at
+// the request, does the work within the time for it, and audits a write.
+func call[A proto.Message](ctx context.Context, s *Server, action string, what intent, wrong violations, work func(ctx context.Context, who Principal) (A, error)) (answer A, err error) {
+	who, err := s.authorize(ctx, action)
+	if err == nil {
+		if err = wrong.err(); err == nil {
+			ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+			answer, err = guarded(ctx, s, action, who, work)
+			cancel()
+		}
+	}
+	err = wire(ctx, s.log, action, err)
+	if needs[action] == RoleOperator {
+		s.audit.record(ctx, entry(ctx, who, action, what, err))
+	}
+	return answer, err
+}
+
+// authorize returns the caller when the role is enough for the action.
+func (s *Server) authorize(ctx context.Context, action string) (Principal, error) {
+	who, ok := PrincipalFrom(ctx)
+	need, known := needs[action]
+	switch {
+	case !ok:
+		return who, Errorf(connect.CodeUnauthenticated, ReasonUnauthenticated, "", "nobody is known to ask")
+	case known && need == RoleViewer && (who.Role == RoleViewer || who.Role == RoleOperator), known && who.Role == RoleOperator:
+		return who, nil
+	}
+	return who, Errorf(connect.CodePermissionDenied, ReasonForbidden, "", "%s has the role %s: %s needs the role %s", who.Name, who.Role, action, RoleOperator)
+}
+
+// guarded makes an error of a panic.
+func guarded[A any](ctx context.Context, s *Server, action string, who Principal, work func(context.Context, Principal) (A, error)) (answer A, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			s.log.ErrorContext(ctx, "operator: panic", "action", action, "panic", v, "stack", string(debug.Stack()))
+			err = fmt.Errorf("panic: %v", v)
+		}
+	}()
+	return work(ctx, who)
+}
+
+func entry(ctx context.Context, who Principal, action string, what intent, err error) *operatorv1.AuditEntry {
+	e := &operatorv1.AuditEntry{
+		Who: who.Name, Role: string(who.Role), Method: who.Method, Remote: remoteFrom(ctx),
+		Action: action, Target: clip(what.target, 1024), Detail: clip(what.detail, 1024), DryRun: what.dryRun, Outcome: "ok",
+	}
+	if err != nil {
+		e.Outcome = clip(connect.CodeOf(err).String()+": "+message(err), 1024)
+	}
+	return e
+}
+
+// message is the text of an error without its code.
+func message(err error) string {
+	var ce *connect.Error
+	if errors.As(err, &ce) {
+		return ce.Message()
+	}
+	return err.Error()
+}
+
+// clip cuts a text at n bytes, between characters, and makes it valid UTF-8.
+func clip(text string, n int) string {
+	if len(text) > n {
+		text = text[:n]
+	}
+	return strings.ToValidUTF8(text, "\uFFFD")
+}
+
+// Limits of the fields of requests, in bytes unless it says otherwise.
+const (
+	maxName   = 256
+	maxNote   = 2048
+	maxFields = 100 // in number
+)
+
+// text wants a name of up to most bytes, without control characters.
+func (v *violations) text(field, value string, required bool, most int) {
+	switch {
+	case required && value == "":
+		v.add(field, "is missing")
+	case len(value) > most:
+		v.add(field, "has %d bytes, at most %d are allowed", len(value), most)
+	case strings.ContainsFunc(value, func(r rune) bool { return r < ' ' && r != '\n' && r != '\t' || r == 0x7f }):
+		v.add(field, "has a control character")
+	}
+}
+
+// size wants a page size and returns it with its default.
+func (v *violations) size(field string, n int32) int {
+	switch {
+	case n < 0 || n > 1000:
+		v.add(field, "is %d, want 1 to 1000, or 0 for 50", n)
+	case n == 0:
+		return 50
+	}
+	return int(n)
+}
+
+// revision reads an entity tag: a revision, in quotes as HTTP has it or bare.
+// Without one in the field the header If-Match counts. "*" is any.
+func (v *violations) revision(ctx context.Context, tag string) uint64 {
+	if info, ok := connect.CallInfoForHandlerContext(ctx); ok && tag == "" {
+		tag = strings.TrimSpace(info.RequestHeader().Get("If-Match"))
+	}
+	if tag == "" || tag == "*" {
+		return 0
+	}
+	bare := tag
+	if len(tag) >= 2 && tag[0] == '"' && tag[len(tag)-1] == '"' {
+		bare = tag[1 : len(tag)-1]
+	}
+	n, err := strconv.ParseUint(bare, 10, 64)
+	if err != nil || n == 0 {
+		v.add("if_match", "is %q, want the etag of an entity, such as %q", clip(tag, 64), ETag(12))
+	}
+	return n
+}
+
+// ETag writes a revision as an HTTP entity tag.
+func ETag(revision uint64) string { return `"` + strconv.FormatUint(revision, 10) + `"` }

@@ -1,0 +1,146 @@
+package operator
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+
+	"connectrpc.com/connect"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/protobuf/proto"
+)
+
+// Domain is the domain of every google.rpc.ErrorInfo of this API.
+const Domain = "lifecycle-go"
+
+// Reasons of errors, in google.rpc.ErrorInfo. They do not change.
+const (
+	ReasonInvalid           = "INVALID_REQUEST"     // fields are missing, too long or of the wrong form
+	ReasonMalformed         = "MALFORMED_REQUEST"   // the body or the query is not of this contract
+	ReasonUnauthenticated   = "UNAUTHENTICATED"     // no credentials, or none that are known
+	ReasonExpired           = "CREDENTIALS_EXPIRED" // credentials that were good once
+	ReasonForbidden         = "ROLE_NOT_SUFFICIENT" // a viewer that writes
+	ReasonOrigin            = "CROSS_ORIGIN"        // a browser was sent here by another site
+	ReasonHost              = "HOST_NOT_ALLOWED"    // the Host header names somebody else
+	ReasonRateLimited       = "RATE_LIMITED"        // too many requests
+	ReasonTooManyStreams    = "TOO_MANY_STREAMS"    // too many watches at once
+	ReasonStreamOver        = "STREAM_OVER"         // a watch is old, too slow, or the server goes: watch again
+	ReasonNotServed         = "AREA_NOT_SERVED"     // this server has no workflows, workers or processes
+	ReasonUnknownType       = "UNKNOWN_TYPE"        // no such type of workflow
+	ReasonNotFound          = "NOT_FOUND"           // no such entity, worker, process
+	ReasonInvalidTransition = "INVALID_TRANSITION"  // the table has no such edge
+	ReasonTerminal          = "TERMINAL_PHASE"      // nothing follows the phase
+	ReasonNotWritable       = "FIELD_NOT_WRITABLE"  // the field is not open to operators
+	ReasonStale             = "STALE_ETAG"          // it changed since if_match was read
+	ReasonContention        = "CONTENTION"          // too many others write to it
+	ReasonDegraded          = "DEGRADED"            // the stored record cannot be made sense of
+	ReasonExists            = "ALREADY_EXISTS"      // the id is taken
+	ReasonBadCode           = "CODE_REJECTED"       // code that does not load or may not be fetched
+	ReasonUnreachable       = "PROCESS_UNREACHABLE" // the process did not answer
+	ReasonRefused           = "PROCESS_REFUSED"     // the process answered no
+	ReasonUnavailable       = "BACKEND_UNAVAILABLE" // what the answer is made of cannot be had now
+	ReasonTimeout           = "DEADLINE_EXCEEDED"   // it took too long; a write may have landed
+	ReasonInternal          = "INTERNAL"            // a defect; the server's log has the incident
+)
+
+// Error is what the areas behind a [Server] return for a failure that the
+// caller is to be told about. Any other error is internal: it goes to the log
+// with an incident number, and the caller gets the number.
+type Error struct {
+	Code    connect.Code
+	Reason  string // one of the Reason constants
+	Field   string // which field of the request it is about, "" for none
+	Message string
+	Err     error // for errors.Is; the caller does not see it
+}
+
+// Error returns the message.
+func (e *Error) Error() string { return e.Message }
+
+// Unwrap returns Err.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Errorf returns an *Error.
+func Errorf(code connect.Code, reason, field, format string, args ...any) *Error {
+	return &Error{Code: code, Reason: reason, Field: field, Message: fmt.Sprintf(format, args...)}
+}
+
+// violations collects what is wrong with the fields of a request.
+type violations []*errdetails.BadRequest_FieldViolation
+
+func (v *violations) add(field, format string, args ...any) {
+	*v = append(*v, &errdetails.BadRequest_FieldViolation{Field: field, Description: fmt.Sprintf(format, args...)})
+}
+
+// err returns all of them as one error, nil when there are none.
+func (v violations) err() error {
+	if len(v) == 0 {
+		return nil
+	}
+	text := "invalid request"
+	for i, f := range v {
+		text += map[bool]string{true: ": ", false: "; "}[i == 0] + f.Field + " " + f.Description
+	}
+	return withDetails(connect.NewError(connect.CodeInvalidArgument, errors.New(text)), ReasonInvalid, nil,
+		&errdetails.BadRequest{FieldViolations: v})
+}
+
+// withDetails adds an ErrorInfo and more to err.
+func withDetails(err *connect.Error, reason string, metadata map[string]string, more ...proto.Message) *connect.Error {
+	for _, m := range append([]proto.Message{&errdetails.ErrorInfo{Reason: reason, Domain: Domain, Metadata: metadata}}, more...) {
+		if d, failed := connect.NewErrorDetail(m); failed == nil { // it fails for no message of ours
+			err.AddDetail(d)
+		}
+	}
+	return err
+}
+
+// wire makes of any error what the caller is to be told.
+func wire(ctx context.Context, log *slog.Logger, action string, err error) error {
+	var ours *Error
+	var ready *connect.Error
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &ready):
+		return ready
+	case errors.As(err, &ours):
+		out := connect.NewError(ours.Code, errors.New(ours.Message))
+		if ours.Field == "" {
+			return withDetails(out, ours.Reason, nil)
+		}
+		return withDetails(out, ours.Reason, map[string]string{"field": ours.Field}, &errdetails.BadRequest{
+			FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: ours.Field, Description: ours.Message}},
+		})
+	case errors.Is(err, context.Canceled):
+		return withDetails(connect.NewError(connect.CodeCanceled, errors.New("the caller went away")), ReasonStreamOver, nil)
+	case errors.Is(err, context.DeadlineExceeded):
+		return withDetails(connect.NewError(connect.CodeDeadlineExceeded, errors.New("it took too long; a write may have landed, read before trying again")), ReasonTimeout, nil)
+	}
+	incident := make([]byte, 6)
+	rand.Read(incident)
+	id := hex.EncodeToString(incident)
+	log.ErrorContext(ctx, "operator: internal error", "action", action, "incident", id, "error", err)
+	return withDetails(connect.NewError(connect.CodeInternal, fmt.Errorf("internal error: the server's log has it as incident %s", id)),
+		ReasonInternal, map[string]string{"incident": id})
+}
+
+// errorReason returns the reason of an error that wire has made, "" when it
+// has none.
+func errorReason(err error) string {
+	var ce *connect.Error
+	if !errors.As(err, &ce) {
+		return ""
+	}
+	for _, d := range ce.Details() {
+		if v, err := d.Value(); err == nil {
+			if info, ok := v.(*errdetails.ErrorInfo); ok {
+				return info.GetReason()
+			}
+		}
+	}
+	return ""
+}

@@ -1,0 +1,260 @@
+package operator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+	"golang.org/x/time/rate"
+)
+
+// Limits of one request.
+const (
+	bodyTime  = 20 * time.Second // until a body has arrived
+	writeTime = 30 * time.Second // of one write: longer, and the caller does not read
+)
+
+// guard is what every request passes before anything else looks at it: limits,
+// the Host header, the origin, who asks, and how often.
+func (s *Server) guard(next http.Handler) http.Handler {
+	origin := http.NewCrossOriginProtection()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		h.Set("Referrer-Policy", "no-referrer")
+		w = &patient{ResponseWriter: w, out: http.NewResponseController(w)}
+		if r.Body != nil && r.Body != http.NoBody {
+			r.Body = http.MaxBytesReader(w, s.timed(w, r.Body), s.cfg.MaxBody)
+		}
+		if err := s.checkHost(r); err != nil {
+			refuse(w, r, err)
+			return
+		}
+		if err := origin.Check(r); err != nil {
+			refuse(w, r, Errorf(connect.CodePermissionDenied, ReasonOrigin, "", "the request comes from another site's page: open the dashboard itself"))
+			return
+		}
+		r = r.WithContext(context.WithValue(r.Context(), remoteKey{}, r.RemoteAddr))
+		if s.open(r) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		who, err := s.recognise(r)
+		if err != nil {
+			if s.toLogin(w, r, err) {
+				return
+			}
+			refuse(w, r, err)
+			return
+		}
+		if wait, ok := s.rates.take(who.Method + " " + who.Name); !ok {
+			h.Set("Retry-After", fmt.Sprint(int(wait/time.Second)+1))
+			refuse(w, r, Errorf(connect.CodeResourceExhausted, ReasonRateLimited, "", "too many requests of %s: at most %v a second", who.Name, s.cfg.Rate))
+			return
+		}
+		next.ServeHTTP(w, r.WithContext(WithPrincipal(r.Context(), who)))
+	})
+}
+
+type remoteKey struct{}
+
+func remoteFrom(ctx context.Context) string {
+	text, _ := ctx.Value(remoteKey{}).(string)
+	return text
+}
+
+// checkHost refuses a request that a browser sends here in the belief that it is
+// another site: a name that an attacker made point at this address (DNS
+// rebinding).
+func (s *Server) checkHost(r *http.Request) error {
+	host := hostname(r.Host)
+	for _, allowed := range s.cfg.Hosts {
+		if strings.EqualFold(host, allowed) {
+			return nil
+		}
+	}
+	if loopbackName(host) || len(s.cfg.Hosts) == 0 && !s.onLoopback(r) {
+		return nil
+	}
+	return Errorf(connect.CodePermissionDenied, ReasonHost, "", "the Host header names %q, which is not this server: see Config.Hosts", clip(host, 128))
+}
+
+func hostname(hostport string) string {
+	if host, _, err := net.SplitHostPort(hostport); err == nil {
+		return host
+	}
+	return strings.Trim(hostport, "[]")
+}
+
+func loopbackName(host string) bool {
+	if strings.EqualFold(host, "localhost") {
+		return true
+	}
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
+}
+
+// onLoopback reports whether the connection begins and ends on this machine.
+func (s *Server) onLoopback(r *http.Request) bool {
+	local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	return ok && loopbackName(hostname(local.String())) && loopbackName(hostname(r.RemoteAddr))
+}
+
+// recognise says who asks.
+func (s *Server) recognise(r *http.Request) (Principal, error) {
+	if s.cfg.Auth == nil {
+		// A proxy on this machine forwards for others, who are not here.
+		forwarded := r.Header.Get("Forwarded") != "" || r.Header.Get("X-Forwarded-For") != ""
+		if !s.onLoopback(r) || forwarded || s.cfg.LoopbackRole == RoleNone {
+			return Principal{}, Errorf(connect.CodeUnauthenticated, ReasonUnauthenticated, "", "this server has no way to know you, and serves only its own machine")
+		}
+		return Principal{Name: "loopback", Role: s.cfg.LoopbackRole, Method: "loopback"}, nil
+	}
+	remote := "failures " + hostname(r.RemoteAddr)
+	if !s.failures.has(remote) {
+		return Principal{}, Errorf(connect.CodeResourceExhausted, ReasonRateLimited, "", "too many requests without good credentials from your address: wait a moment")
+	}
+	r = s.withSession(r)
+	p, err := s.cfg.Auth.Authenticate(r)
+	switch {
+	case err == nil && (p.Role == RoleViewer || p.Role == RoleOperator):
+		return p, nil
+	case err == nil:
+		err = ErrBadCredentials
+	}
+	code, reason, text := connect.CodeUnauthenticated, ReasonUnauthenticated, ""
+	switch {
+	case errors.Is(err, ErrNoCredentials):
+		text = "no credentials: send Authorization: Bearer TOKEN, or a client certificate"
+	case errors.Is(err, ErrExpired):
+		reason, text = ReasonExpired, "the credentials have expired: ask for new ones"
+	case errors.Is(err, ErrBadCredentials):
+		text = "the credentials are not known here"
+	default:
+		s.log.Error("operator: credentials cannot be looked at", "error", err)
+		code, reason, text = connect.CodeUnavailable, ReasonUnavailable, "credentials cannot be looked at now: the server's log says why"
+	}
+	if !errors.Is(err, ErrNoCredentials) {
+		s.failures.take(remote)
+		s.log.Warn("operator: refused", "remote", r.RemoteAddr, "reason", text)
+	}
+	return Principal{}, Errorf(code, reason, "", "%s", text)
+}
+
+// refuse answers a request that goes nowhere, in the protocol that it speaks.
+func refuse(w http.ResponseWriter, r *http.Request, err error) {
+	err = wire(r.Context(), nil, "", err)
+	if connect.CodeOf(err) == connect.CodeUnauthenticated {
+		w.Header().Set("WWW-Authenticate", `Bearer realm="lifecycle"`)
+	}
+	if isRPC(r.URL.Path) {
+		if errs := connect.NewErrorWriter(); errs.IsSupported(r) {
+			errs.Write(w, r, err)
+			return
+		}
+	}
+	writeStatus(w, err)
+}
+
+// isRPC reports whether a path is of an RPC and not of REST.
+func isRPC(path string) bool {
+	return strings.HasPrefix(path, "/lifecycle.operator.") || strings.HasPrefix(path, "/grpc.")
+}
+
+// patient gives every write of a response its own time, so that a caller that
+// does not read is let go, and one that reads slowly is not.
+type patient struct {
+	http.ResponseWriter
+	out *http.ResponseController
+}
+
+func (p *patient) Write(b []byte) (int, error) {
+	p.out.SetWriteDeadline(time.Now().Add(writeTime))
+	return p.ResponseWriter.Write(b)
+}
+
+func (p *patient) Flush() {
+	p.out.SetWriteDeadline(time.Now().Add(writeTime))
+	p.out.Flush()
+}
+
+func (p *patient) Unwrap() http.ResponseWriter { return p.ResponseWriter }
+
+// timed gives a body its time to arrive. The deadline goes when it has: on
+// HTTP/1 it would end the response too.
+func (s *Server) timed(w http.ResponseWriter, body io.ReadCloser) io.ReadCloser {
+	out := http.NewResponseController(w)
+	out.SetReadDeadline(time.Now().Add(bodyTime))
+	return &timedBody{body, out}
+}
+
+type timedBody struct {
+	io.ReadCloser
+	out *http.ResponseController
+}
+
+func (b *timedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil {
+		b.out.SetReadDeadline(time.Time{})
+	}
+	return n, err
+}
+
+// limiters are token buckets by name, in bounded memory.
+type limiters struct {
+	rate  rate.Limit
+	burst int
+
+	mu    sync.Mutex // guards everything that follows
+	names map[string]*rate.Limiter
+}
+
+// maxLimiters is how many names are told apart before the idle ones are
+// forgotten.
+const maxLimiters = 4096
+
+// take takes one token. When there is none it returns how long until there is.
+func (l *limiters) take(name string) (time.Duration, bool) {
+	now := time.Now()
+	b := l.bucket(name, now)
+	if b.AllowN(now, 1) {
+		return 0, true
+	}
+	return time.Duration(float64(time.Second) / float64(l.rate)), false
+}
+
+// has reports whether there is a token, and takes none.
+func (l *limiters) has(name string) bool {
+	now := time.Now()
+	return l.bucket(name, now).TokensAt(now) >= 1
+}
+
+func (l *limiters) bucket(name string, now time.Time) *rate.Limiter {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b := l.names[name]
+	if b == nil {
+		if len(l.names) >= maxLimiters {
+			for n, old := range l.names { // a full bucket is as good as none
+				if old.TokensAt(now) >= float64(l.burst) {
+					delete(l.names, n)
+				}
+			}
+			if len(l.names) >= maxLimiters {
+				clear(l.names)
+			}
+		}
+		b = rate.NewLimiter(l.rate, l.burst)
+		l.names[name] = b
+	}
+	return b
+}

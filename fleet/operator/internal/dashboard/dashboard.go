@@ -1,0 +1,230 @@
+// Package dashboard is what an operator sees in a browser: pages that the server
+// renders, one small script that keeps them fresh, nothing from anywhere else.
+//
+// Every page works without the script. It reads and acts through the same
+// services as every other client, with the caller's own role.
+package dashboard
+
+import (
+	"bytes"
+	"context"
+	"embed"
+	"fmt"
+	"html/template"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1/operatorv1connect"
+)
+
+//go:embed pages static
+var files embed.FS
+
+// Config is what a Dashboard shows.
+type Config struct {
+	Name      string
+	Workflows operatorv1connect.WorkflowServiceHandler
+	Workers   operatorv1connect.WorkerServiceHandler
+	Processes operatorv1connect.ProcessServiceHandler
+	Access    operatorv1connect.AccessServiceHandler
+
+	// What of it there is.
+	HasWorkflows, HasWorkers, HasProcesses bool
+	// Sessions says that callers log in and out.
+	Sessions bool
+
+	// Changed calls notify whenever what is under a topic has changed, until ctx
+	// ends.
+	Changed func(ctx context.Context, topic, name string, notify func() error) error
+}
+
+// Dashboard serves /ui/.
+type Dashboard struct {
+	cfg   Config
+	pages map[string]*template.Template
+	mux   *http.ServeMux
+}
+
+// policy is what a page may do: load its own style, script and pictures, talk to
+// its own server, and send forms there. No inline script or style, no frame.
+const policy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+
+// New returns a Dashboard. An error is a mistake in its templates.
+func New(cfg Config) (*Dashboard, error) {
+	d := &Dashboard{cfg: cfg, pages: map[string]*template.Template{}, mux: http.NewServeMux()}
+	base, err := template.New("").Funcs(helpers).ParseFS(files, "pages/base.html", "pages/parts.html")
+	if err != nil {
+		return nil, err
+	}
+	names, err := fs.Glob(files, "pages/*.html")
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		t, err := base.Clone()
+		if err == nil {
+			_, err = t.ParseFS(files, name)
+		}
+		if err != nil {
+			return nil, err
+		}
+		d.pages[strings.TrimSuffix(strings.TrimPrefix(name, "pages/"), ".html")] = t
+	}
+	static, err := fs.Sub(files, "static")
+	if err != nil {
+		return nil, err
+	}
+	assets := http.StripPrefix("/ui/static/", http.FileServerFS(static))
+	d.mux.HandleFunc("GET /ui/static/{file}", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Cache-Control", "no-cache")
+		assets.ServeHTTP(w, r)
+	})
+	d.page("GET /ui/{$}", d.home)
+	d.page("GET /ui/processes/{id}", d.process)
+	d.page("GET /ui/workflows", d.workflows)
+	d.page("GET /ui/workflows/{type}", d.workflow)
+	d.page("GET /ui/workflows/{type}/{id}", d.entity)
+	d.page("GET /ui/workers", d.workers)
+	d.page("GET /ui/workers/{id}", d.worker)
+	d.page("GET /ui/audit", d.audit)
+	d.page("GET /ui/act/{action}", d.ask)
+	d.page("POST /ui/act/{action}", d.act)
+	d.mux.HandleFunc("GET /ui/live", d.live)
+	d.page("/ui/", func(*http.Request, *view) error {
+		return connect.NewError(connect.CodeNotFound, fmt.Errorf("there is no such page"))
+	})
+	return d, nil
+}
+
+// ServeHTTP serves a page.
+func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request) { d.mux.ServeHTTP(w, r) }
+
+// view is what every page is rendered from.
+type view struct {
+	Fleet    string
+	Page     string // its template
+	Section  string // of the navigation
+	Title    string
+	Who      *operatorv1.WhoAmIResponse
+	Operator bool
+	Sessions bool
+	Has      struct{ Workflows, Workers, Processes bool }
+	Topic    string // what keeps it fresh; "" is nothing
+	Done     string // what an action just did
+	Problem  string // what it refused, or why the page cannot be shown
+	Now      time.Time
+	Data     any
+
+	redirect string
+	code     int
+}
+
+func (d *Dashboard) page(pattern string, fill func(*http.Request, *view) error) {
+	d.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+		v := d.view()
+		v.Done = done[r.URL.Query().Get("done")]
+		who, err := d.cfg.Access.WhoAmI(r.Context(), &operatorv1.WhoAmIRequest{})
+		if err == nil {
+			v.Who, v.Operator = who, who.GetRole() == "operator"
+			err = fill(r, v)
+		}
+		if err == nil && v.redirect != "" {
+			http.Redirect(w, r, v.redirect, http.StatusSeeOther)
+			return
+		}
+		if err != nil {
+			v.Page, v.Title, v.Topic = "error", "Not shown", ""
+			v.Problem, v.code = text(err), statusOf(err)
+		}
+		d.render(w, v)
+	})
+}
+
+func (d *Dashboard) view() *view {
+	v := &view{Fleet: d.cfg.Name, Sessions: d.cfg.Sessions, Now: time.Now(), code: http.StatusOK}
+	v.Has.Workflows, v.Has.Workers, v.Has.Processes = d.cfg.HasWorkflows, d.cfg.HasWorkers, d.cfg.HasProcesses
+	return v
+}
+
+func (d *Dashboard) render(w http.ResponseWriter, v *view) {
+	var b bytes.Buffer
+	if err := d.pages[v.Page].ExecuteTemplate(&b, "base", v); err != nil {
+		http.Error(w, "the page cannot be rendered", http.StatusInternalServerError)
+		return
+	}
+	h := w.Header()
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	h.Set("Content-Security-Policy", policy)
+	h.Set("Cache-Control", "no-store")
+	w.WriteHeader(v.code)
+	w.Write(b.Bytes())
+}
+
+// Login renders the form for a token.
+func (d *Dashboard) Login(w http.ResponseWriter, next, problem string, code int) {
+	v := d.view()
+	v.Page, v.Title, v.Problem, v.Data, v.code = "login", "Sign in", problem, next, code
+	d.render(w, v)
+}
+
+// live tells a page when what it shows has changed.
+func (d *Dashboard) live(w http.ResponseWriter, r *http.Request) {
+	out := http.NewResponseController(w)
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("X-Accel-Buffering", "no")
+	say := func(line string) error {
+		if _, err := fmt.Fprintf(w, "%s\n\n", line); err != nil {
+			return err
+		}
+		return out.Flush()
+	}
+	if say(": here") != nil {
+		return
+	}
+	q := r.URL.Query()
+	if err := d.cfg.Changed(r.Context(), q.Get("topic"), q.Get("name"), func() error { return say("data: changed") }); err != nil && r.Context().Err() == nil {
+		say("event: over\ndata: " + strings.ReplaceAll(text(err), "\n", " "))
+	}
+}
+
+func text(err error) string {
+	var ce *connect.Error
+	if asError(err, &ce) {
+		return ce.Message()
+	}
+	return err.Error()
+}
+
+func statusOf(err error) int {
+	switch connect.CodeOf(err) {
+	case connect.CodeNotFound:
+		return http.StatusNotFound
+	case connect.CodePermissionDenied:
+		return http.StatusForbidden
+	case connect.CodeInvalidArgument, connect.CodeFailedPrecondition:
+		return http.StatusBadRequest
+	case connect.CodeAborted, connect.CodeAlreadyExists:
+		return http.StatusConflict
+	case connect.CodeUnimplemented:
+		return http.StatusNotImplemented
+	case connect.CodeUnavailable:
+		return http.StatusServiceUnavailable
+	}
+	return http.StatusInternalServerError
+}
+
+// Paths of the pages. Ids may be any text.
+func processPath(id string) string     { return "/ui/processes/" + url.PathEscape(id) }
+func workflowPath(typ string) string   { return "/ui/workflows/" + url.PathEscape(typ) }
+func entityPath(typ, id string) string { return workflowPath(typ) + "/" + url.PathEscape(id) }
+func workerPath(id string) string      { return "/ui/workers/" + url.PathEscape(id) }
+func livePath(topic, name string) string {
+	return "/ui/live?" + url.Values{"topic": {topic}, "name": {name}}.Encode()
+}

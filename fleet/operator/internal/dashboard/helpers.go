@@ -1,0 +1,130 @@
+package dashboard
+
+import (
+	"fmt"
+	"html/template"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+)
+
+var helpers = template.FuncMap{
+	"ago": ago, "when": when, "iso": iso, "took": took, "tone": tone, "short": short, "digest": digest, "preview": preview, "count": count,
+	"processPath": processPath, "workflowPath": workflowPath, "entityPath": entityPath, "workerPath": workerPath,
+	"units": units, "lower": strings.ToLower, "safe": safe, "join": strings.Join,
+}
+
+// tone says how a state is meant, for its colour. It is never all that tells
+// states apart: their name stands beside it.
+func tone(state string) string {
+	switch strings.ToLower(state) {
+	case "running", "up", "ok", "healthy", "completed", "finished", "succeeded", "done", "active", "ready":
+		return "good"
+	case "failed", "killed", "down", "unhealthy", "aborted", "error", "lost":
+		return "bad"
+	case "draining", "starting", "stopping", "pending", "suspended", "deploying", "unknown", "degraded", "resuming", "finishing", "created":
+		return "wait"
+	case "stopped", "deleted", "":
+		return "over"
+	}
+	return "plain"
+}
+
+func ago(t *timestamppb.Timestamp, now time.Time) string {
+	if t == nil {
+		return "never"
+	}
+	d := now.Sub(t.AsTime())
+	switch {
+	case d < 2*time.Second:
+		return "now"
+	case d < time.Minute:
+		return strconv.Itoa(int(d/time.Second)) + " s ago"
+	case d < time.Hour:
+		return strconv.Itoa(int(d/time.Minute)) + " min ago"
+	case d < 48*time.Hour:
+		return strconv.Itoa(int(d/time.Hour)) + " h ago"
+	}
+	return strconv.Itoa(int(d/(24*time.Hour))) + " days ago"
+}
+
+func when(t *timestamppb.Timestamp) string {
+	if t == nil {
+		return ""
+	}
+	return t.AsTime().Format("2006-01-02 15:04:05 MST")
+}
+
+func iso(t *timestamppb.Timestamp) string {
+	if t == nil {
+		return ""
+	}
+	return t.AsTime().Format(time.RFC3339)
+}
+
+func took(d *durationpb.Duration) string {
+	switch v := d.AsDuration(); {
+	case v == 0:
+		return ""
+	case v < time.Second:
+		return v.Round(time.Millisecond).String()
+	default:
+		return v.Round(time.Second / 10).String()
+	}
+}
+
+func short(text string, n int) string {
+	if utf8.RuneCountInString(text) <= n {
+		return text
+	}
+	return string([]rune(text)[:n-1]) + "…"
+}
+
+func digest(d string) string {
+	d = strings.TrimPrefix(d, "sha256:")
+	return d[:min(12, len(d))]
+}
+
+// preview is the beginning of a message when it is text.
+func preview(data []byte) string {
+	if !utf8.Valid(data[:len(data)-len(data)%utf8.UTFMax]) {
+		return fmt.Sprintf("% x", data[:min(24, len(data))])
+	}
+	return short(strings.ToValidUTF8(string(data), ""), 240)
+}
+
+// count writes a number with spaces between its thousands.
+func count(n any) string {
+	text := fmt.Sprint(n)
+	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
+		text = text[:i] + "\u202f" + text[i:]
+	}
+	return text
+}
+
+// units counts a tree: all, those that run, those that failed.
+func units(list []*operatorv1.Unit) (c struct{ All, Good, Bad int }) {
+	for _, u := range list {
+		c.All++
+		switch tone(u.GetStatus()) {
+		case "good":
+			c.Good++
+		case "bad":
+			c.Bad++
+		}
+		below := units(u.GetChildren())
+		c.All += below.All
+		c.Good += below.Good
+		c.Bad += below.Bad
+	}
+	return c
+}
+
+// safe marks what was escaped already.
+func safe(h template.HTML) template.HTML { return h }

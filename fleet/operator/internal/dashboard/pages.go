@@ -1,0 +1,305 @@
+package dashboard
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"html/template"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"connectrpc.com/connect"
+
+	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/diagram"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+)
+
+func asError(err error, target **connect.Error) bool { return errors.As(err, target) }
+
+// tally is how many of something there are.
+type tally struct {
+	Name  string
+	Count int64
+	Tone  string
+	Share int // of the whole, in percent
+}
+
+func (d *Dashboard) home(r *http.Request, v *view) error {
+	if !d.cfg.HasProcesses {
+		v.redirect = "/ui/workflows"
+		if !d.cfg.HasWorkflows {
+			v.redirect = "/ui/workers"
+		}
+		return nil
+	}
+	v.Page, v.Section, v.Title, v.Topic = "fleet", "processes", "Processes", livePath("processes", "")
+	service := r.URL.Query().Get("service")
+	all, err := d.cfg.Processes.ListProcesses(r.Context(), &operatorv1.ListProcessesRequest{})
+	if err != nil {
+		return err
+	}
+	phases, services := map[string]int64{}, map[string]int64{}
+	ready := int64(0)
+	var shown []*operatorv1.Process
+	for _, p := range all.GetProcesses() {
+		services[p.GetService()]++
+		if service != "" && p.GetService() != service {
+			continue
+		}
+		shown = append(shown, p)
+		phases[p.GetPhase()]++
+		if p.GetReady() {
+			ready++
+		}
+	}
+	v.Data = struct {
+		Service   string
+		Services  []tally
+		Phases    []tally
+		Ready     int64
+		Processes []*operatorv1.Process
+	}{service, tallies(services), tallies(phases), ready, shown}
+	return nil
+}
+
+func tallies(m map[string]int64) []tally {
+	total := int64(0)
+	for _, n := range m {
+		total += n
+	}
+	var list []tally
+	for _, name := range slices.Sorted(maps.Keys(m)) {
+		list = append(list, tally{name, m[name], tone(name), share(m[name], total)})
+	}
+	return list
+}
+
+func share(n, total int64) int {
+	if total == 0 {
+		return 0
+	}
+	return int(n * 100 / total)
+}
+
+func (d *Dashboard) process(r *http.Request, v *view) error {
+	p, err := d.cfg.Processes.GetProcess(r.Context(), &operatorv1.GetProcessRequest{Id: r.PathValue("id")})
+	if err != nil {
+		return err
+	}
+	v.Page, v.Section, v.Title, v.Topic = "process", "processes", p.GetId(), livePath("processes", p.GetId())
+	v.Data = p
+	return nil
+}
+
+func (d *Dashboard) workflows(r *http.Request, v *view) error {
+	v.Page, v.Section, v.Title = "workflows", "workflows", "Workflows"
+	defs, err := d.cfg.Workflows.ListDefinitions(r.Context(), &operatorv1.ListDefinitionsRequest{})
+	if err != nil {
+		return err
+	}
+	type row struct {
+		*operatorv1.Definition
+		Phases []tally
+		Active int64
+	}
+	var rows []row
+	for _, def := range defs.GetDefinitions() {
+		x := row{Definition: def}
+		for _, p := range def.GetPhases() {
+			x.Phases = append(x.Phases, tally{p.GetName(), p.GetCount(), phaseTone(p), share(p.GetCount(), def.GetTotal())})
+			if len(p.GetNext()) > 0 {
+				x.Active += p.GetCount()
+			}
+		}
+		rows = append(rows, x)
+	}
+	if len(rows) == 1 {
+		v.Topic = livePath("workflow", rows[0].GetType())
+	}
+	v.Data = rows
+	return nil
+}
+
+// draw is the picture of a definition; d adds what is special about one.
+func draw(def *operatorv1.Definition, drawing diagram.Drawing) template.HTML {
+	var states []diagram.State
+	for _, p := range def.GetPhases() {
+		states = append(states, diagram.State{Name: p.GetName(), Next: p.GetNext()})
+	}
+	drawing.Title = def.GetType()
+	if len(states) > 0 && drawing.Initial == "" {
+		drawing.Initial = states[0].Name
+	}
+	return diagram.SVG(states, drawing)
+}
+
+func (d *Dashboard) workflow(r *http.Request, v *view) error {
+	typ := r.PathValue("type")
+	def, err := d.cfg.Workflows.GetDefinition(r.Context(), &operatorv1.GetDefinitionRequest{Type: typ})
+	if err != nil {
+		return err
+	}
+	v.Page, v.Section, v.Title, v.Topic = "workflow", "workflows", typ, livePath("workflow", typ)
+	q := r.URL.Query()
+	req := &operatorv1.ListEntitiesRequest{Type: typ, Phase: q.Get("phase"), Active: q.Get("active") != "", Contains: strings.TrimSpace(q.Get("contains")), PageToken: q.Get("page"), PageSize: 50}
+	match := strings.TrimSpace(q.Get("match"))
+	if match != "" {
+		for one := range strings.SplitSeq(match, ",") {
+			req.Match = append(req.Match, strings.TrimSpace(one))
+		}
+	}
+	if n, err := strconv.ParseInt(q.Get("size"), 10, 32); err == nil {
+		req.PageSize = int32(n)
+	}
+	list, err := d.cfg.Workflows.ListEntities(r.Context(), req)
+	if err != nil { // a filter that is wrong is told beside the filters
+		v.Problem, v.code = text(err), statusOf(err)
+		list = &operatorv1.ListEntitiesResponse{}
+	}
+	counts := map[string]int64{}
+	for _, p := range def.GetPhases() {
+		counts[p.GetName()] = p.GetCount()
+	}
+	next := ""
+	if t := list.GetNextPageToken(); t != "" {
+		q.Del("done")
+		q.Set("page", t)
+		next = "?" + q.Encode()
+	}
+	v.Data = struct {
+		Def      *operatorv1.Definition
+		Picture  template.HTML
+		Query    *operatorv1.ListEntitiesRequest
+		Match    string
+		Filtered bool
+		Entities []*operatorv1.Entity
+		Next     string
+		Paged    bool
+	}{def, draw(def, diagram.Drawing{Counts: counts, Link: func(state string) string {
+		return workflowPath(typ) + "?" + url.Values{"phase": {state}}.Encode() + "#entities"
+	}}), req, match, req.Phase != "" || req.Active || req.Contains != "" || match != "", list.GetEntities(), next, req.GetPageToken() != ""}
+	return nil
+}
+
+func (d *Dashboard) entity(r *http.Request, v *view) error {
+	typ, id := r.PathValue("type"), r.PathValue("id")
+	e, err := d.cfg.Workflows.GetEntity(r.Context(), &operatorv1.GetEntityRequest{Type: typ, Id: id})
+	if err != nil {
+		return err
+	}
+	def, err := d.cfg.Workflows.GetDefinition(r.Context(), &operatorv1.GetDefinitionRequest{Type: typ})
+	if err != nil {
+		return err
+	}
+	history, err := d.cfg.Workflows.GetHistory(r.Context(), &operatorv1.GetHistoryRequest{Type: typ, Id: id})
+	if err != nil {
+		return err
+	}
+	v.Page, v.Section, v.Title, v.Topic = "entity", "workflows", id, livePath("workflow", typ)
+	been := map[diagram.Edge]int{}
+	for _, h := range history.GetEntries() {
+		if h.GetFrom() != "" {
+			been[diagram.Edge{From: h.GetFrom(), To: h.GetTo()}]++
+		}
+	}
+	type field struct {
+		Name, Value string
+		Writable    bool
+	}
+	var fields []field
+	for name, value := range e.GetFields().GetFields() {
+		text, err := value.MarshalJSON()
+		if err != nil {
+			continue
+		}
+		shown := string(text)
+		if s := value.GetStringValue(); s != "" || shown == `""` {
+			shown = s
+		}
+		fields = append(fields, field{name, shown, slices.ContainsFunc(def.GetWritableFields(), func(f *operatorv1.Field) bool { return f.GetName() == name })})
+	}
+	slices.SortFunc(fields, func(a, b field) int { return cmp.Compare(a.Name, b.Name) })
+	entries := slices.Clone(history.GetEntries())
+	slices.Reverse(entries)
+	v.Data = struct {
+		Entity    *operatorv1.Entity
+		Def       *operatorv1.Definition
+		Picture   template.HTML
+		Fields    []field
+		History   []*operatorv1.HistoryEntry
+		Truncated bool
+	}{e, def, draw(def, diagram.Drawing{Current: e.GetPhase(), Been: been}), fields, entries, history.GetTruncated()}
+	return nil
+}
+
+func (d *Dashboard) workers(r *http.Request, v *view) error {
+	v.Page, v.Section, v.Title = "workers", "workers", "Hosted workers"
+	list, err := d.cfg.Workers.ListWorkers(r.Context(), &operatorv1.ListWorkersRequest{PageSize: 1000})
+	if err != nil {
+		return err
+	}
+	states := map[string]int64{}
+	dead := int64(0)
+	for _, w := range list.GetWorkers() {
+		states[w.GetState()]++
+		dead += w.GetDeadLetters()
+	}
+	v.Data = struct {
+		Workers []*operatorv1.Worker
+		States  []tally
+		Dead    int64
+	}{list.GetWorkers(), tallies(states), dead}
+	return nil
+}
+
+func (d *Dashboard) worker(r *http.Request, v *view) error {
+	id := r.PathValue("id")
+	w, err := d.cfg.Workers.GetWorker(r.Context(), &operatorv1.GetWorkerRequest{Id: id})
+	if err != nil {
+		return err
+	}
+	letters, err := d.cfg.Workers.ListDeadLetters(r.Context(), &operatorv1.ListDeadLettersRequest{WorkerId: id, PageSize: 50, PageToken: r.URL.Query().Get("page")})
+	if err != nil {
+		return err
+	}
+	v.Page, v.Section, v.Title = "worker", "workers", id
+	next := ""
+	if t := letters.GetNextPageToken(); t != "" {
+		next = "?" + url.Values{"page": {t}}.Encode()
+	}
+	v.Data = struct {
+		Worker  *operatorv1.Worker
+		Letters []*operatorv1.DeadLetter
+		Next    string
+	}{w, letters.GetDeadLetters(), next}
+	return nil
+}
+
+func (d *Dashboard) audit(r *http.Request, v *view) error {
+	v.Page, v.Section, v.Title = "audit", "audit", "Audit"
+	list, err := d.cfg.Access.ListAudit(r.Context(), &operatorv1.ListAuditRequest{PageSize: 200})
+	if err != nil {
+		return err
+	}
+	v.Data = list.GetEntries()
+	return nil
+}
+
+// phaseTone colours a phase by its place in the table and by its name.
+func phaseTone(p *operatorv1.Phase) string {
+	if t := tone(p.GetName()); t != "plain" {
+		return t
+	}
+	if len(p.GetNext()) == 0 {
+		return "over"
+	}
+	return "plain"
+}
+
+func forbidden() error {
+	return connect.NewError(connect.CodePermissionDenied, fmt.Errorf("you are a viewer: acting needs the role operator"))
+}

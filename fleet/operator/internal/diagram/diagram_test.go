@@ -1,0 +1,138 @@
+package diagram
+
+import (
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var survey = []State{
+	{"planning", []string{"flying", "aborted"}}, {"flying", []string{"capturing", "landing", "aborted"}}, {"capturing", []string{"flying"}},
+	{"landing", []string{"completed", "failed"}}, {"completed", nil}, {"failed", nil}, {"aborted", nil},
+}
+
+// ring is a table of n states in a circle, each leading back to itself too.
+func ring(n int) (states []State) {
+	for i := range n {
+		states = append(states, State{fmt.Sprint("s", i), []string{fmt.Sprint("s", (i+1)%n), fmt.Sprint("s", i)}})
+	}
+	return states
+}
+
+// dense is a table in which every state may follow every other.
+func dense(n int) (states []State) {
+	for i := range n {
+		s := State{Name: fmt.Sprint("s", i)}
+		for j := range n {
+			if i != j {
+				s.Next = append(s.Next, fmt.Sprint("s", j))
+			}
+		}
+		states = append(states, s)
+	}
+	return states
+}
+
+func TestStatesDoNotOverlapAndEdgesLeadOn(t *testing.T) {
+	for name, states := range map[string][]State{"survey": survey, "ring": ring(9), "dense": dense(8), "one": {{"only", []string{"only"}}}, "none": nil, "apart": {{"a", nil}, {"b", nil}}} {
+		l := arrange(states)
+		for i, a := range l.nodes {
+			if a.state < 0 {
+				continue
+			}
+			if a.x-a.w/2 < 0 || a.x+a.w/2 > l.width || a.y-nodeHeight/2 < 0 || a.y+nodeHeight/2 > l.height {
+				t.Errorf("%s: %s sticks out of the picture", name, states[a.state].Name)
+			}
+			for _, b := range l.nodes[i+1:] {
+				if b.state >= 0 && a.x-a.w/2 < b.x+b.w/2 && b.x-b.w/2 < a.x+a.w/2 && a.y-nodeHeight/2 < b.y+nodeHeight/2-1 && b.y-nodeHeight/2 < a.y+nodeHeight/2-1 {
+					t.Errorf("%s: %s and %s overlap", name, states[a.state].Name, states[b.state].Name)
+				}
+			}
+		}
+		edges := 0
+		for _, s := range states {
+			edges += len(s.Next)
+		}
+		if len(l.edges) != edges {
+			t.Errorf("%s: %d edges are drawn of %d", name, len(l.edges), edges)
+		}
+		for _, e := range l.edges {
+			for i := 1; i < len(e.path); i++ {
+				if l.nodes[e.path[i]].layer != l.nodes[e.path[i-1]].layer+1 {
+					t.Errorf("%s: an edge jumps", name)
+				}
+			}
+		}
+	}
+	if c := arrange(survey).crossings(); c > 1 {
+		t.Errorf("the survey has %d crossings", c)
+	}
+}
+
+func TestPictureIsWellFormedWhateverTheNamesAre(t *testing.T) {
+	evil := `<script>alert(1)</script>"'&` + "\n"
+	states := []State{{evil, []string{evil, "a name that is much too long for its box"}}, {"a name that is much too long for its box", nil}}
+	picture := string(SVG(states, Drawing{Title: evil, Initial: evil, Current: evil, Been: map[Edge]int{{evil, evil}: 2}, Counts: map[string]int64{evil: 3}, Link: func(s string) string { return "/?" + s }}))
+	if strings.Contains(picture, "<script") {
+		t.Error("a name is markup")
+	}
+	dec := xml.NewDecoder(strings.NewReader(picture))
+	for {
+		if _, err := dec.Token(); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatalf("%v in\n%s", err, picture)
+		}
+	}
+	for _, want := range []string{"class=\"state been now some\"", "a name that is much t…", "<title>a name that is much too long for its box</title>", "marker-end=\"url(#tipbeen)\""} {
+		if !strings.Contains(picture, want) {
+			t.Errorf("%q is missing in\n%s", want, picture)
+		}
+	}
+	if again := string(SVG(states, Drawing{Title: evil, Initial: evil, Current: evil, Been: map[Edge]int{{evil, evil}: 2}, Counts: map[string]int64{evil: 3}, Link: func(s string) string { return "/?" + s }})); again != picture {
+		t.Error("the same table makes two pictures")
+	}
+}
+
+func FuzzSVG(f *testing.F) {
+	f.Add("a>b,b>c,c>a")
+	f.Add("a>a")
+	f.Add("")
+	f.Fuzz(func(t *testing.T, table string) {
+		if len(table) > 200 {
+			return
+		}
+		next := map[string][]string{}
+		var order []string
+		for edge := range strings.SplitSeq(table, ",") {
+			from, to, _ := strings.Cut(edge, ">")
+			for _, s := range []string{from, to} {
+				if _, ok := next[s]; !ok {
+					next[s] = nil
+					order = append(order, s)
+				}
+			}
+			next[from] = append(next[from], to)
+		}
+		var states []State
+		for _, s := range order {
+			states = append(states, State{s, next[s]})
+		}
+		if !strings.HasSuffix(string(SVG(states, Drawing{})), "</svg>") {
+			t.Error("no picture")
+		}
+	})
+}
+
+func BenchmarkSVG(b *testing.B) {
+	for b.Loop() {
+		SVG(survey, Drawing{})
+	}
+}

@@ -1,0 +1,151 @@
+package diagram
+
+import (
+	"fmt"
+	"html"
+	"html/template"
+	"strings"
+	"unicode/utf8"
+)
+
+// Edge is one transition, by the names of its states.
+type Edge struct{ From, To string }
+
+// Drawing is what a picture shows beside the table.
+type Drawing struct {
+	Title   string           // what it is of, for those who do not see it
+	Initial string           // the state in which lives begin; "" marks none
+	Current string           // the state that is lit
+	Been    map[Edge]int     // how often a life went along an edge
+	Counts  map[string]int64 // how many lives are in a state; nil shows none
+	// Link is where a click on a state leads; nil or "" leads nowhere.
+	Link func(state string) string
+}
+
+// SVG draws the states. Names may be any text.
+func SVG(states []State, d Drawing) template.HTML {
+	l := arrange(states)
+	var b strings.Builder
+	// The picture says in words what it shows: what is in it is not read out.
+	fmt.Fprintf(&b, `<svg class="diagram" viewBox="0 0 %.0f %.0f" width="%.0f" height="%.0f" role="group" aria-label="%s">`,
+		l.width, l.height, l.width, l.height, html.EscapeString(d.say(states)))
+	b.WriteString(`<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto-start-reverse"><path class="tip" d="M0 .6 7.4 4 0 7.4z"/></marker>` +
+		`<marker id="tipbeen" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="6" markerHeight="6" orient="auto-start-reverse"><path class="tip been" d="M0 .6 7.4 4 0 7.4z"/></marker></defs>`)
+	been := map[string]bool{d.Current: d.Current != ""}
+	for e := range d.Been {
+		been[e.From], been[e.To] = true, true
+	}
+	for _, pass := range []bool{false, true} { // what was lived lies on top
+		for _, e := range l.edges {
+			times := d.Been[Edge{states[e.from].Name, states[e.to].Name}]
+			if (times > 0) == pass {
+				l.line(&b, e, times)
+			}
+		}
+	}
+	for i, s := range states {
+		n := l.nodes[i]
+		if s.Name == d.Initial {
+			left := n.x - n.w/2
+			fmt.Fprintf(&b, `<circle class="begin" cx="%.1f" cy="%.1f" r="5"/><path class="edge" d="M%.1f %.1fH%.1f" marker-end="url(#tip)"/>`, left-24, n.y, left-19, n.y, left-2)
+		}
+		l.state(&b, n, s, d, been[s.Name])
+	}
+	b.WriteString(`</svg>`)
+	return template.HTML(b.String()) // every text in it was escaped
+}
+
+// say tells the picture in words.
+func (d Drawing) say(states []State) string {
+	text := fmt.Sprintf("%s: %d phases", d.Title, len(states))
+	if d.Current != "" {
+		text += ", now in " + d.Current
+	}
+	return text
+}
+
+func (l *layout) state(b *strings.Builder, n node, s State, d Drawing, been bool) {
+	class := "state"
+	if len(s.Next) == 0 {
+		class += " terminal"
+	}
+	if been {
+		class += " been"
+	}
+	if s.Name == d.Current {
+		class += " now"
+	}
+	name := html.EscapeString(s.Name)
+	link := ""
+	if d.Link != nil {
+		link = d.Link(s.Name)
+	}
+	if d.Counts[s.Name] > 0 {
+		class += " some"
+	}
+	if link != "" {
+		fmt.Fprintf(b, `<a href="%s">`, html.EscapeString(link))
+	}
+	x, y := n.x-n.w/2, n.y-nodeHeight/2
+	title := "<title>" + name + "</title>"
+	if link != "" && utf8.RuneCountInString(s.Name) <= maxLabel {
+		title = "" // the link is called what stands in it
+	}
+	fmt.Fprintf(b, `<g class="%s">%s<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" rx="9"/>`, class, title, x, y, n.w, nodeHeight)
+	if len(s.Next) == 0 {
+		fmt.Fprintf(b, `<rect class="inner" x="%.1f" y="%.1f" width="%.1f" height="%.1f" rx="6"/>`, x+3.5, y+3.5, n.w-7, nodeHeight-7)
+	}
+	if d.Counts == nil {
+		fmt.Fprintf(b, `<text x="%.1f" y="%.1f">%s</text>`, n.x, n.y+4.5, short(s.Name))
+	} else {
+		fmt.Fprintf(b, `<text x="%.1f" y="%.1f">%s</text><text class="count" x="%.1f" y="%.1f">%d</text>`, n.x, n.y-2.5, short(s.Name), n.x, n.y+14, d.Counts[s.Name])
+	}
+	b.WriteString(`</g>`)
+	if link != "" {
+		b.WriteString(`</a>`)
+	}
+}
+
+func short(name string) string {
+	if utf8.RuneCountInString(name) > maxLabel {
+		name = string([]rune(name)[:maxLabel-1]) + "…"
+	}
+	return html.EscapeString(name)
+}
+
+// line draws one edge: a curve through its bends, a little above the middle when
+// it goes to the right and a little below when it goes back, so that the two of a
+// pair are told apart.
+func (l *layout) line(b *strings.Builder, e edge, times int) {
+	class, tip, tell := "edge", "tip", ""
+	if times > 0 {
+		class, tip = "edge been", "tipbeen"
+		tell = fmt.Sprintf("<title>%s to %s, %d×</title>", html.EscapeString(l.states[e.from].Name), html.EscapeString(l.states[e.to].Name), times)
+	}
+	if e.from == e.to {
+		n := l.nodes[e.from]
+		top := n.y - nodeHeight/2
+		fmt.Fprintf(b, `<path class="%s" d="M%.1f %.1fc-10 -26 34 -26 24 -2" marker-end="url(#%s)">%s</path>`, class, n.x-12, top, tip, tell)
+		return
+	}
+	shift := -7.0
+	mark := "marker-end"
+	if e.back {
+		class += " back"
+		shift, mark = 7, "marker-start"
+	}
+	first := l.nodes[e.path[0]]
+	x, y := first.x+first.w/2+2, first.y+shift
+	fmt.Fprintf(b, `<path class="%s" d="M%.1f %.1f`, class, x, y)
+	for _, id := range e.path[1:] {
+		n := l.nodes[id]
+		nx, ny := n.x, n.y+shift
+		if n.state >= 0 {
+			nx = n.x - n.w/2 - 2
+		}
+		bend := (nx - x) * 0.45
+		fmt.Fprintf(b, "C%.1f %.1f %.1f %.1f %.1f %.1f", x+bend, y, nx-bend, ny, nx, ny)
+		x, y = nx, ny
+	}
+	fmt.Fprintf(b, `" %s="url(#%s)">%s</path>`, mark, tip, tell)
+}

@@ -1,0 +1,348 @@
+// Package feed shares one stream of changes among any number of readers, in
+// memory that does not depend on how many they are or how slow.
+package feed
+
+import (
+	"context"
+	"errors"
+	"sort"
+	"sync"
+	"time"
+)
+
+// Source delivers what is there as puts, then a sync, then every change, until
+// ctx ends. An error ends the stream, and the Feed begins it anew.
+type Source[T any] func(ctx context.Context, to Sink[T]) error
+
+// Sink takes what a Source delivers. Its methods never block.
+type Sink[T any] interface {
+	Put(key string, value T)
+	Delete(key string)
+	Sync()
+}
+
+// Kind says what an Item is.
+type Kind int
+
+// The kinds of items.
+const (
+	Put Kind = iota + 1
+	Deleted
+	Synced
+)
+
+// Item is one thing that a reader is told.
+type Item[T any] struct {
+	Kind  Kind
+	Key   string
+	Value T
+}
+
+// Feed reads a Source while it has readers, and for a moment after. Every
+// reader sees first what is there, then a Synced item, then changes in order. A
+// key that changed several times since a reader looked is one item with its
+// latest value: the Feed keeps the latest value of each key and a log of which
+// key changed when, and a reader is nothing but a place in that log.
+//
+// The zero value is not usable. All methods may be called concurrently.
+type Feed[T any] struct {
+	source Source[T]
+	retry  time.Duration
+	linger time.Duration
+	onErr  func(error)
+
+	mu      sync.Mutex // guards everything that follows
+	latest  map[string]entry[T]
+	log     []change // by seq
+	forgot  uint64   // the newest deletion that is not in it any more
+	full    int      // the log's length at which it is compacted next
+	live    int      // keys that are there
+	seq     uint64
+	synced  bool
+	seen    map[string]bool // during a sync: keys that the source has named
+	changed chan struct{}   // closed and replaced when there is something new
+	readers map[*Reader[T]]bool
+	stop    context.CancelFunc // of the running source
+	done    chan struct{}      // closed when it has returned
+	timer   *time.Timer
+	closed  bool
+}
+
+type entry[T any] struct {
+	value   T
+	seq     uint64
+	deleted bool
+}
+
+type change struct {
+	seq uint64
+	key string
+}
+
+// New returns a Feed of source. After an error of the source, which onErr is
+// told, it waits for retry; it goes on for linger after the last reader left.
+func New[T any](source Source[T], retry, linger time.Duration, onErr func(error)) *Feed[T] {
+	return &Feed[T]{
+		source: source, retry: retry, linger: linger, onErr: onErr,
+		latest: map[string]entry[T]{}, changed: make(chan struct{}), readers: map[*Reader[T]]bool{},
+	}
+}
+
+// Reader is one reader's place. One goroutine may use it at a time.
+type Reader[T any] struct {
+	feed   *Feed[T]
+	only   string // the only key it is about, "" for all
+	at     uint64 // the last change it has seen
+	synced bool
+}
+
+// Read returns a new reader of one key, or of all when key is empty. It must be
+// closed. On a closed Feed its Next returns context.Canceled.
+func (f *Feed[T]) Read(key string) *Reader[T] {
+	r := &Reader[T]{feed: f, only: key}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return r
+	}
+	f.readers[r] = true
+	if f.timer != nil {
+		f.timer.Stop()
+		f.timer = nil
+	}
+	if f.stop == nil {
+		ctx, cancel := context.WithCancel(context.Background())
+		f.stop, f.done = cancel, make(chan struct{})
+		go f.run(ctx, f.done)
+	}
+	return r
+}
+
+// Close ends the reader. A second call does nothing.
+func (r *Reader[T]) Close() {
+	f := r.feed
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.readers, r)
+	if len(f.readers) == 0 && f.stop != nil && f.timer == nil && !f.closed {
+		f.timer = time.AfterFunc(f.linger, f.idle)
+	}
+}
+
+// idle stops the source when nobody came back.
+func (f *Feed[T]) idle() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.readers) > 0 || f.stop == nil || f.timer == nil {
+		return
+	}
+	f.timer = nil
+	f.stop()
+	f.stop = nil
+	// The next reader must not be told what nobody has watched since.
+	f.latest, f.log, f.live, f.synced, f.seen = map[string]entry[T]{}, nil, 0, false, nil
+}
+
+// Close stops the source and waits for it. Readers get context.Canceled.
+func (f *Feed[T]) Close() {
+	f.mu.Lock()
+	f.closed = true
+	if f.timer != nil {
+		f.timer.Stop()
+		f.timer = nil
+	}
+	if f.stop != nil {
+		f.stop()
+	}
+	f.stop = nil
+	done := f.done
+	f.wakeLocked()
+	f.mu.Unlock()
+	if done != nil {
+		<-done
+	}
+}
+
+// Next returns up to limit items, at least one, waiting for them until ctx
+// ends, whose error it returns then, or [ErrSlow].
+func (r *Reader[T]) Next(ctx context.Context, limit int) ([]Item[T], error) {
+	f := r.feed
+	for {
+		f.mu.Lock()
+		if f.closed {
+			f.mu.Unlock()
+			return nil, context.Canceled
+		}
+		if r.synced && r.at < f.forgot {
+			f.mu.Unlock()
+			return nil, ErrSlow
+		}
+		items := r.takeLocked(limit)
+		changed := f.changed
+		f.mu.Unlock()
+		if len(items) > 0 {
+			return items, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-changed:
+		}
+	}
+}
+
+func (r *Reader[T]) takeLocked(limit int) (items []Item[T]) {
+	f := r.feed
+	from := sort.Search(len(f.log), func(i int) bool { return f.log[i].seq > r.at })
+	for _, c := range f.log[from:] {
+		if len(items) == limit {
+			return items
+		}
+		r.at = c.seq
+		e, ok := f.latest[c.key]
+		if !ok || e.seq != c.seq || r.only != "" && c.key != r.only {
+			continue // it changed again later, or is not what the reader is about
+		}
+		if e.deleted {
+			if r.synced { // before, it was never told of it
+				items = append(items, Item[T]{Kind: Deleted, Key: c.key})
+			}
+			continue
+		}
+		items = append(items, Item[T]{Kind: Put, Key: c.key, Value: e.value})
+	}
+	if f.synced && !r.synced && len(items) < limit {
+		r.synced = true
+		items = append(items, Item[T]{Kind: Synced})
+	}
+	return items
+}
+
+// run reads the source, again after an error, until ctx ends.
+func (f *Feed[T]) run(ctx context.Context, done chan struct{}) {
+	defer close(done)
+	for {
+		f.mu.Lock()
+		if ctx.Err() == nil {
+			f.seen = map[string]bool{}
+		}
+		f.mu.Unlock()
+		err := f.source(ctx, sink[T]{f, ctx})
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil && f.onErr != nil {
+			f.onErr(err)
+		}
+		wait := time.NewTimer(f.retry)
+		select {
+		case <-ctx.Done():
+			wait.Stop()
+			return
+		case <-wait.C:
+		}
+	}
+}
+
+// sink is the Feed as its source sees it. A source that was stopped and has not
+// returned yet is not heard any more.
+type sink[T any] struct {
+	f   *Feed[T]
+	ctx context.Context
+}
+
+func (s sink[T]) Put(key string, value T) {
+	s.f.mu.Lock()
+	defer s.f.mu.Unlock()
+	if s.ctx.Err() == nil {
+		s.f.putLocked(key, entry[T]{value: value})
+	}
+}
+
+func (s sink[T]) Delete(key string) {
+	s.f.mu.Lock()
+	defer s.f.mu.Unlock()
+	if s.ctx.Err() == nil {
+		s.f.deleteLocked(key)
+	}
+}
+
+func (s sink[T]) Sync() {
+	s.f.mu.Lock()
+	defer s.f.mu.Unlock()
+	if s.ctx.Err() != nil {
+		return
+	}
+	// What a source that began anew did not name was deleted in between.
+	for key, e := range s.f.latest {
+		if s.f.seen != nil && !s.f.seen[key] && !e.deleted {
+			s.f.deleteLocked(key)
+		}
+	}
+	s.f.seen = nil
+	s.f.synced = true
+	s.f.wakeLocked()
+}
+
+func (f *Feed[T]) deleteLocked(key string) {
+	if e, ok := f.latest[key]; ok && !e.deleted {
+		f.putLocked(key, entry[T]{deleted: true})
+	}
+}
+
+func (f *Feed[T]) putLocked(key string, e entry[T]) {
+	if old, ok := f.latest[key]; ok && !old.deleted {
+		f.live--
+	}
+	if !e.deleted {
+		f.live++
+		if f.seen != nil {
+			f.seen[key] = true
+		}
+	}
+	f.seq++
+	e.seq = f.seq
+	f.latest[key] = e
+	f.log = append(f.log, change{f.seq, key})
+	if len(f.log) > f.full {
+		f.compactLocked()
+	}
+	f.wakeLocked()
+}
+
+// ErrSlow is returned by [Reader.Next] to a reader that is so far behind that a
+// deletion it was not told of has been forgotten. It must begin anew.
+var ErrSlow = errors.New("the reader is too slow")
+
+// maxDeleted is for how many changes a deletion is kept for a reader that does
+// not read.
+const maxDeleted = 16384
+
+// compactLocked forgets changes that were overtaken, and deletions that every
+// reader knows of.
+func (f *Feed[T]) compactLocked() {
+	oldest := f.seq
+	for r := range f.readers {
+		oldest = min(oldest, r.at)
+	}
+	kept := f.log[:0]
+	for _, c := range f.log {
+		e, ok := f.latest[c.key]
+		switch {
+		case !ok || e.seq != c.seq:
+		case e.deleted && (c.seq <= oldest || f.seq-c.seq > maxDeleted):
+			delete(f.latest, c.key)
+			f.forgot = c.seq
+		default:
+			kept = append(kept, c)
+		}
+	}
+	clear(f.log[len(kept):])
+	f.log = kept
+	f.full = 2*len(kept) + 1024 // so that a change costs the same however many there are
+}
+
+func (f *Feed[T]) wakeLocked() {
+	close(f.changed)
+	f.changed = make(chan struct{})
+}

@@ -1,0 +1,219 @@
+package feed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// tap is a source that a test feeds by hand.
+type tap struct {
+	runs int
+	to   Sink[int]
+	fail chan error
+}
+
+func (s *tap) run(ctx context.Context, to Sink[int]) error {
+	s.runs++
+	s.to = to
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case err := <-s.fail:
+		return err
+	}
+}
+
+func open(t *testing.T) (*tap, *Feed[int]) {
+	s := &tap{fail: make(chan error)}
+	f := New(s.run, time.Second, time.Minute, nil)
+	t.Cleanup(f.Close)
+	return s, f
+}
+
+func next(t *testing.T, r *Reader[int], limit int) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	items, err := r.Next(ctx, limit)
+	if err != nil {
+		return err.Error()
+	}
+	text := ""
+	for _, it := range items {
+		text += map[Kind]string{Put: "+", Deleted: "-", Synced: "="}[it.Kind] + it.Key
+		if it.Kind == Put {
+			text += fmt.Sprint(it.Value)
+		}
+		text += " "
+	}
+	return text
+}
+
+func want(t *testing.T, got, want string) {
+	t.Helper()
+	if got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestReaderSeesWhatIsThereThenChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, f := open(t)
+		r := f.Read("")
+		synctest.Wait()
+		s.to.Put("a", 1)
+		s.to.Put("b", 2)
+		want(t, next(t, r, 9), "+a1 +b2 ")
+		s.to.Sync()
+		want(t, next(t, r, 9), "= ")
+		s.to.Put("a", 3)
+		s.to.Delete("b")
+		s.to.Delete("never there")
+		want(t, next(t, r, 9), "+a3 -b ")
+		want(t, next(t, r, 9), context.DeadlineExceeded.Error())
+
+		late := f.Read("")
+		want(t, next(t, late, 1), "+a3 ")
+		want(t, next(t, late, 9), "= ")
+		only := f.Read("b")
+		want(t, next(t, only, 9), "= ")
+		s.to.Put("a", 4)
+		s.to.Put("b", 5)
+		want(t, next(t, only, 9), "+b5 ")
+	})
+}
+
+func TestSlowReaderGetsTheLatestOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, f := open(t)
+		r := f.Read("")
+		synctest.Wait()
+		s.to.Sync()
+		want(t, next(t, r, 9), "= ")
+		for i := range 100_000 {
+			s.to.Put("a", i)
+			s.to.Put(fmt.Sprint("k", i%10), i)
+		}
+		if len(f.log) > 4*f.live+2048 {
+			t.Errorf("%d changes are kept for %d keys", len(f.log), f.live)
+		}
+		got := next(t, r, 100)
+		want(t, got, "+k099990 +k199991 +k299992 +k399993 +k499994 +k599995 +k699996 +k799997 +k899998 +a99999 +k999999 ")
+	})
+}
+
+func TestDeletionsDoNotPileUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, f := open(t)
+		r := f.Read("")
+		synctest.Wait()
+		s.to.Sync()
+		want(t, next(t, r, 9), "= ")
+		for i := range 200_000 { // with a reader that never reads
+			s.to.Put(fmt.Sprint(i), i)
+			s.to.Delete(fmt.Sprint(i))
+		}
+		if len(f.log) > 70_000 || len(f.latest) > 70_000 {
+			t.Errorf("%d changes and %d keys are kept of nothing", len(f.log), len(f.latest))
+		}
+		want(t, next(t, r, 9), ErrSlow.Error())
+		want(t, next(t, f.Read(""), 1_000_000), "= ")
+	})
+}
+
+func TestSourceThatFailsBeginsAnewAndTheGapIsFilled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, f := open(t)
+		var told error
+		f.onErr = func(err error) { told = err }
+		r := f.Read("")
+		synctest.Wait()
+		s.to.Put("a", 1)
+		s.to.Put("b", 1)
+		s.to.Sync()
+		want(t, next(t, r, 9), "+a1 +b1 = ")
+		s.fail <- errors.New("connection lost")
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if s.runs != 2 || told == nil {
+			t.Fatalf("the source ran %d times, the error told is %v", s.runs, told)
+		}
+		s.to.Put("b", 2)
+		s.to.Put("c", 1)
+		s.to.Sync()
+		want(t, next(t, r, 9), "+b2 +c1 -a ")
+	})
+}
+
+func TestSourceStopsAfterItsLastReader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, f := open(t)
+		r := f.Read("")
+		synctest.Wait()
+		s.to.Put("a", 1)
+		s.to.Sync()
+		r.Close()
+		r.Close()
+		time.Sleep(30 * time.Second)
+		again := f.Read("")
+		want(t, next(t, again, 9), "+a1 = ")
+		again.Close()
+		old := s.to
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		old.Put("ghost", 1)
+		last := f.Read("")
+		synctest.Wait()
+		if s.runs != 2 {
+			t.Errorf("the source ran %d times, want 2", s.runs)
+		}
+		s.to.Sync()
+		want(t, next(t, last, 9), "= ")
+		f.Close()
+		want(t, next(t, last, 9), context.Canceled.Error())
+		want(t, next(t, f.Read(""), 9), context.Canceled.Error())
+	})
+}
+
+func TestReadersAreSmall(t *testing.T) {
+	s, f := &tap{fail: make(chan error)}, (*Feed[int])(nil)
+	started := make(chan struct{})
+	f = New(func(ctx context.Context, to Sink[int]) error {
+		s.to = to
+		close(started)
+		<-ctx.Done()
+		return nil
+	}, time.Second, time.Minute, nil)
+	defer f.Close()
+	f.Read("")
+	<-started
+	for i := range 10_000 {
+		s.to.Put(fmt.Sprint(i), i)
+	}
+	s.to.Sync()
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	readers := make([]*Reader[int], 1000)
+	for i := range readers {
+		readers[i] = f.Read("")
+	}
+	for i := range 10_000 {
+		s.to.Put(fmt.Sprint(i), -i)
+	}
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	if grew := int64(after.HeapAlloc) - int64(before.HeapAlloc); grew > 8<<20 {
+		t.Errorf("1000 readers that never read hold %d bytes", grew)
+	}
+	runtime.KeepAlive(readers)
+}

@@ -1,0 +1,350 @@
+package operator
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+	"github.com/pleme-io/lifecycle-go/fleet/workflow"
+)
+
+// FromManager makes a Manager the workflows of a Server. Every type that is
+// registered with it is served. Who transitioned what stands in the note of the
+// history, behind the note that was given.
+func FromManager(m *workflow.Manager) Workflows {
+	return &manager{m: m, types: map[string]reflect.Type{}}
+}
+
+type manager struct {
+	m *workflow.Manager
+
+	mu    sync.Mutex              // guards everything that follows
+	types map[string]reflect.Type // of the states, once one was seen
+}
+
+// told makes of a Manager's error what the caller is to be told.
+func told(err error) error {
+	answer := func(code connect.Code, reason, field string) error {
+		return &Error{Code: code, Reason: reason, Field: field, Message: err.Error(), Err: err}
+	}
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, workflow.ErrWorkflowNotRegistered):
+		return answer(connect.CodeNotFound, ReasonUnknownType, "type")
+	case errors.Is(err, workflow.ErrEntityNotFound):
+		return answer(connect.CodeNotFound, ReasonNotFound, "id")
+	case errors.Is(err, workflow.ErrInvalidEntityID):
+		return answer(connect.CodeInvalidArgument, ReasonInvalid, "id")
+	case errors.Is(err, workflow.ErrTerminalPhase):
+		return answer(connect.CodeFailedPrecondition, ReasonTerminal, "phase")
+	case errors.Is(err, workflow.ErrInvalidTransition):
+		return answer(connect.CodeFailedPrecondition, ReasonInvalidTransition, "phase")
+	case errors.Is(err, workflow.ErrRevisionMismatch):
+		return answer(connect.CodeAborted, ReasonStale, "if_match")
+	case errors.Is(err, workflow.ErrFieldNotOperatorWritable), errors.Is(err, workflow.ErrImmutableField):
+		return answer(connect.CodePermissionDenied, ReasonNotWritable, "fields")
+	case errors.Is(err, workflow.ErrFieldType):
+		return answer(connect.CodeInvalidArgument, ReasonInvalid, "fields")
+	case errors.Is(err, workflow.ErrDegraded):
+		return answer(connect.CodeFailedPrecondition, ReasonDegraded, "id")
+	case errors.Is(err, workflow.ErrUpdateRetriesExhausted):
+		return answer(connect.CodeAborted, ReasonContention, "")
+	case errors.Is(err, workflow.ErrOutcomeUnknown):
+		return answer(connect.CodeDeadlineExceeded, ReasonTimeout, "")
+	case errors.Is(err, workflow.ErrClosed):
+		return answer(connect.CodeUnavailable, ReasonUnavailable, "")
+	}
+	return err
+}
+
+func (a *manager) Definitions(ctx context.Context) ([]*operatorv1.Definition, error) {
+	defs := a.m.ListWorkflows()
+	list := make([]*operatorv1.Definition, len(defs))
+	for i, def := range defs {
+		var err error
+		if list[i], err = a.definition(ctx, def); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+func (a *manager) Definition(ctx context.Context, typ string) (*operatorv1.Definition, error) {
+	def, err := a.m.GetWorkflowDefinition(typ)
+	if err != nil {
+		return nil, told(err)
+	}
+	return a.definition(ctx, def)
+}
+
+func (a *manager) definition(ctx context.Context, def workflow.WorkflowDef) (*operatorv1.Definition, error) {
+	out := &operatorv1.Definition{Type: def.Workflow, Bucket: def.KVBucket, IndexedFields: def.IndexedFields, Version: int32(def.Version)}
+	for _, name := range inOrder(def.Transitions) {
+		page, err := a.m.Query(ctx, def.Workflow, workflow.ListOptions{Phase: name, Limit: 1})
+		if err != nil {
+			return nil, told(err)
+		}
+		out.Phases = append(out.Phases, &operatorv1.Phase{Name: name, Next: def.Transitions[name], Count: int64(page.Total)})
+	}
+	all, err := a.m.Query(ctx, def.Workflow, workflow.ListOptions{Limit: 1})
+	if err != nil {
+		return nil, told(err)
+	}
+	bad, err := a.m.Degraded(ctx, def.Workflow)
+	if err != nil {
+		return nil, told(err)
+	}
+	out.Total, out.Degraded = int64(all.Total), int64(len(bad))
+	for _, name := range def.OperatorWritableFields {
+		t, err := a.m.FieldType(def.Workflow, name)
+		if err != nil {
+			return nil, told(err)
+		}
+		out.WritableFields = append(out.WritableFields, &operatorv1.Field{Name: name, Type: t.String()})
+	}
+	return out, nil
+}
+
+// inOrder returns the phases as a life comes by them: first those that nothing
+// leads to, the terminal ones last.
+func inOrder(t workflow.Transitions) []string {
+	led := map[string]bool{}
+	for from, next := range t {
+		for _, to := range next {
+			led[to] = led[to] || to != from
+		}
+	}
+	var order []string
+	var visit func(string)
+	visit = func(s string) {
+		if slices.Contains(order, s) {
+			return
+		}
+		order = append(order, s)
+		for _, next := range t[s] {
+			visit(next)
+		}
+	}
+	for _, s := range t.Phases() {
+		if !led[s] {
+			visit(s)
+		}
+	}
+	for _, s := range t.Phases() {
+		visit(s) // what is in a circle that nothing leads into
+	}
+	slices.SortStableFunc(order, func(x, y string) int {
+		switch {
+		case t.IsTerminal(x) == t.IsTerminal(y):
+			return 0
+		case t.IsTerminal(x):
+			return 1
+		}
+		return -1
+	})
+	return order
+}
+
+// FieldType asks the Manager for fields that may be written, and looks at the
+// state of any entity for the others: while there is none, no filter on one can
+// find anything either, and a text will do.
+func (a *manager) FieldType(typ, field string) (reflect.Type, bool) {
+	if t, err := a.m.FieldType(typ, field); err == nil {
+		return t, true
+	}
+	a.mu.Lock()
+	state := a.types[typ]
+	a.mu.Unlock()
+	if state == nil {
+		return reflect.TypeFor[string](), true
+	}
+	for _, f := range reflect.VisibleFields(state) {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if f.IsExported() && !f.Anonymous && name != "-" && (name == field || name == "" && f.Name == field) {
+			return f.Type, true
+		}
+	}
+	return nil, false
+}
+
+func (a *manager) List(ctx context.Context, typ string, q Query) ([]*operatorv1.Entity, error) {
+	def, err := a.m.GetWorkflowDefinition(typ)
+	if err != nil {
+		return nil, told(err)
+	}
+	opts := workflow.ListOptions{Phase: q.Phase, Active: q.Active, Match: q.Match, After: q.After, UpdatedAfter: q.UpdatedAfter, Limit: q.Limit}
+	if q.Contains != "" {
+		opts.Limit = 1000 // of which some contain it
+	}
+	var list []*operatorv1.Entity
+	for {
+		page, err := a.m.Query(ctx, typ, opts)
+		if err != nil {
+			return nil, told(err)
+		}
+		for _, rec := range page.Records {
+			if !strings.Contains(rec.EntityID, q.Contains) {
+				continue
+			}
+			if list = append(list, a.entity(def.Transitions, rec)); len(list) == q.Limit {
+				return list, nil
+			}
+		}
+		if page.Next == "" {
+			return list, nil
+		}
+		opts.After = page.Next
+	}
+}
+
+// entity is a record as the contract has it.
+func (a *manager) entity(t workflow.Transitions, rec workflow.Record) *operatorv1.Entity {
+	e := &operatorv1.Entity{
+		Type: rec.Workflow, Id: rec.EntityID, Phase: rec.Phase, Terminal: rec.Terminal,
+		Revision: rec.Revision, Etag: ETag(rec.Revision), Next: t[rec.Phase],
+	}
+	if !rec.UpdatedAt.IsZero() {
+		e.UpdatedAt = timestamppb.New(rec.UpdatedAt)
+	}
+	if e.GetId() == "" {
+		e.Id = rec.Key
+	}
+	if rec.Degraded != nil {
+		e.Degraded = rec.Degraded.Error()
+	}
+	if p := rec.Participant; p != nil {
+		a.fill(e, p)
+	}
+	return e
+}
+
+// fill adds what the state itself knows.
+func (a *manager) fill(e *operatorv1.Entity, p workflow.Participant) {
+	e.ParentId = p.ParentEntityID()
+	if t := reflect.TypeOf(p); t.Kind() == reflect.Pointer && t.Elem().Kind() == reflect.Struct {
+		a.mu.Lock()
+		a.types[e.GetType()] = t.Elem()
+		a.mu.Unlock()
+	}
+	text, err := json.Marshal(p)
+	if err == nil {
+		e.Fields, err = Fields(text)
+	}
+	if err != nil && e.GetDegraded() == "" {
+		e.Degraded = err.Error()
+	}
+}
+
+func (a *manager) Get(ctx context.Context, typ, id string) (*operatorv1.Entity, error) {
+	def, err := a.m.GetWorkflowDefinition(typ)
+	if err != nil {
+		return nil, told(err)
+	}
+	rec, err := a.m.Find(ctx, typ, id)
+	if err != nil {
+		return nil, told(err)
+	}
+	return a.entity(def.Transitions, rec), nil
+}
+
+// write does one write and returns the entity as it is, or would be, after it.
+func (a *manager) write(ctx context.Context, typ, id string, revision uint64, dry bool, do func(...workflow.WriteOption) error) (*operatorv1.Entity, error) {
+	def, err := a.m.GetWorkflowDefinition(typ)
+	if err != nil {
+		return nil, told(err)
+	}
+	var opts []workflow.WriteOption
+	var would workflow.Participant
+	if revision != 0 {
+		opts = append(opts, workflow.IfMatch(revision))
+	}
+	if dry {
+		opts = append(opts, workflow.DryRun(&would))
+	}
+	if err := do(opts...); err != nil {
+		return nil, told(err)
+	}
+	e, err := a.Get(ctx, typ, id)
+	if err != nil || would == nil {
+		return e, err
+	}
+	e.Phase, e.Terminal, e.Next = would.Phase(), def.Transitions.IsTerminal(would.Phase()), def.Transitions[would.Phase()]
+	a.fill(e, would)
+	return e, nil
+}
+
+func (a *manager) Transition(ctx context.Context, t Transition) (*operatorv1.Entity, string, error) {
+	from, note := "", t.Note
+	if t.Who != "" {
+		note = strings.TrimSpace(note + " (" + t.Who + ")")
+	}
+	e, err := a.write(ctx, t.Type, t.ID, t.Revision, t.DryRun, func(opts ...workflow.WriteOption) error {
+		return a.m.TransitionWith(ctx, t.Type, t.ID, t.Phase, workflow.TransitionSourceOperator, note, func(p workflow.Participant) error {
+			from = p.Phase()
+			return nil
+		}, opts...)
+	})
+	return e, from, err
+}
+
+func (a *manager) Patch(ctx context.Context, p Patch) (*operatorv1.Entity, error) {
+	return a.write(ctx, p.Type, p.ID, p.Revision, p.DryRun, func(opts ...workflow.WriteOption) error {
+		return a.m.UpdateFromOperator(ctx, p.Type, p.ID, p.Fields, opts...)
+	})
+}
+
+func (a *manager) History(ctx context.Context, typ, id string) ([]*operatorv1.HistoryEntry, bool, error) {
+	trail, err := a.m.Trail(ctx, typ, id)
+	if err != nil {
+		return nil, false, told(err)
+	}
+	list := make([]*operatorv1.HistoryEntry, len(trail.Events))
+	for i, e := range trail.Events {
+		list[i] = &operatorv1.HistoryEntry{From: e.From, To: e.To, At: timestamppb.New(e.At), Source: string(e.Triggered), Note: e.Note}
+	}
+	return list, trail.Truncated, nil
+}
+
+func (a *manager) Watch(ctx context.Context, typ string, to Sink[*operatorv1.Entity]) error {
+	def, err := a.m.GetWorkflowDefinition(typ)
+	if err != nil {
+		return told(err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	events, err := a.m.WatchEvents(ctx, typ)
+	if err != nil {
+		return told(err)
+	}
+	for e := range events {
+		switch e.Kind {
+		case workflow.EventPut:
+			x := a.entity(def.Transitions, e.Record)
+			to.Put(x.GetId(), x)
+		case workflow.EventDeleted:
+			id := e.Record.EntityID
+			if id == "" {
+				id = e.Record.Key
+			}
+			to.Delete(id)
+		case workflow.EventSynced:
+			to.Sync()
+		case workflow.EventGap:
+			return fmt.Errorf("watch %s: what was told before is void: begin anew", typ)
+		}
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return fmt.Errorf("watch %s: the manager is closed", typ)
+}

@@ -1,0 +1,271 @@
+package operator
+
+import (
+	"bytes"
+	_ "embed"
+	"errors"
+	"net/http"
+	"regexp"
+	"strings"
+
+	"connectrpc.com/connect"
+	"connectrpc.com/grpchealth"
+	"connectrpc.com/grpcreflect"
+	"connectrpc.com/vanguard"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1/operatorv1connect"
+)
+
+// OpenAPI is the REST side of the contract as an OpenAPI 3.1 document, as it is
+// served at /openapi.json.
+//
+//go:embed openapi.json
+var OpenAPI []byte
+
+// strict is Connect's JSON with unknown fields refused: a misspelt field must
+// not be a filter that is silently not applied, or a dry run that is none.
+type strict struct{}
+
+func (strict) Name() string { return "json" }
+
+func (strict) Marshal(m any) ([]byte, error) {
+	msg, ok := m.(proto.Message)
+	if !ok {
+		return nil, errors.New("not a proto message")
+	}
+	return protojson.Marshal(msg)
+}
+
+func (strict) Unmarshal(text []byte, m any) error {
+	msg, ok := m.(proto.Message)
+	if !ok {
+		return errors.New("not a proto message")
+	}
+	if len(text) == 0 {
+		return errors.New("the body is empty: want a JSON object")
+	}
+	return protojson.Unmarshal(text, msg)
+}
+
+// transcoder serves the contract in every protocol, and what is none of it by
+// rest.
+func (s *Server) transcoder(rest http.Handler) (http.Handler, error) {
+	opts := []connect.HandlerOption{connect.WithReadMaxBytes(int(s.cfg.MaxBody)), connect.WithCodec(strict{})}
+	var services []*vanguard.Service
+	var names []string
+	add := func(path string, h http.Handler) {
+		services = append(services, vanguard.NewService(path, h))
+		names = append(names, strings.Trim(path, "/"))
+	}
+	add(operatorv1connect.NewWorkflowServiceHandler(workflowService{s}, opts...))
+	add(operatorv1connect.NewWorkerServiceHandler(workerService{s}, opts...))
+	add(operatorv1connect.NewProcessServiceHandler(processService{s}, opts...))
+	add(operatorv1connect.NewAccessServiceHandler(accessService{s}, opts...))
+
+	reflector := grpcreflect.NewStaticReflector(names...)
+	mux := http.NewServeMux()
+	mux.Handle(grpchealth.NewHandler(grpchealth.NewStaticChecker(names...), opts...))
+	mux.Handle(grpcreflect.NewHandlerV1(reflector, opts...))
+	mux.Handle(grpcreflect.NewHandlerV1Alpha(reflector, opts...))
+	mux.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.Write(OpenAPI)
+	})
+	s.serveEvents(mux)
+	mux.Handle("/", rest)
+	coder, err := vanguard.NewTranscoder(services,
+		vanguard.WithUnknownHandler(mux),
+		vanguard.WithDefaultServiceOptions(vanguard.WithMaxMessageBufferBytes(uint32(s.cfg.MaxBody))),
+		vanguard.WithCodec(func(res vanguard.TypeResolver) vanguard.Codec {
+			codec := vanguard.NewJSONCodec(res)
+			codec.UnmarshalOptions.DiscardUnknown = false
+			codec.MarshalOptions.EmitUnpopulated = false
+			return codec
+		}))
+	if err != nil {
+		return nil, err
+	}
+	return explain(coder), nil
+}
+
+// writeStatus writes err as REST has it: a google.rpc.Status as JSON.
+func writeStatus(w http.ResponseWriter, err error) {
+	st := &status.Status{Code: int32(connect.CodeOf(err)), Message: message(err)}
+	var ce *connect.Error
+	if errors.As(err, &ce) {
+		for _, d := range ce.Details() {
+			st.Details = append(st.Details, &anypb.Any{TypeUrl: "type.googleapis.com/" + d.Type(), Value: d.Bytes()})
+		}
+	}
+	text, jsonErr := protojson.Marshal(st)
+	if jsonErr != nil {
+		text = []byte(`{"message":"the error cannot be encoded"}`)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(httpStatus(connect.CodeOf(err)))
+	w.Write(append(text, '\n'))
+}
+
+// httpStatus is how google.rpc.Code is written in HTTP (google/rpc/code.proto).
+func httpStatus(c connect.Code) int {
+	switch c {
+	case connect.CodeCanceled:
+		return 499
+	case connect.CodeInvalidArgument, connect.CodeFailedPrecondition, connect.CodeOutOfRange:
+		return http.StatusBadRequest
+	case connect.CodeDeadlineExceeded:
+		return http.StatusGatewayTimeout
+	case connect.CodeNotFound:
+		return http.StatusNotFound
+	case connect.CodeAlreadyExists, connect.CodeAborted:
+		return http.StatusConflict
+	case connect.CodePermissionDenied:
+		return http.StatusForbidden
+	case connect.CodeResourceExhausted:
+		return http.StatusTooManyRequests
+	case connect.CodeUnimplemented:
+		return http.StatusNotImplemented
+	case connect.CodeUnavailable:
+		return http.StatusServiceUnavailable
+	case connect.CodeUnauthenticated:
+		return http.StatusUnauthorized
+	}
+	return http.StatusInternalServerError
+}
+
+// explain adds to the errors of REST what the transcoder leaves out when it
+// cannot read a request: the reason, and the field when its text names one.
+func explain(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case isRPC(r.URL.Path):
+			// Connect without its version header, as curl sends it, would not be taken
+			// for Connect.
+			if r.Method == http.MethodPost && r.Header.Get("Connect-Protocol-Version") == "" && unary(r.Header.Get("Content-Type")) {
+				r.Header.Set("Connect-Protocol-Version", "1")
+			}
+			next.ServeHTTP(w, r)
+			return
+		case r.URL.Path == "/", strings.HasPrefix(r.URL.Path, "/ui/"), strings.HasPrefix(r.URL.Path, "/watch/"):
+			next.ServeHTTP(w, r)
+			return
+		}
+		// The transcoder unescapes the parts of the path by itself, and would see
+		// other ids than were meant in a path that is unescaped already.
+		escaped := *r.URL
+		escaped.Path, escaped.RawPath = r.URL.EscapedPath(), ""
+		r = r.WithContext(r.Context())
+		r.URL = &escaped
+		e := &explainer{ResponseWriter: w}
+		next.ServeHTTP(e, r)
+		e.finish(r)
+	})
+}
+
+// unary reports whether a content type is that of a unary call of Connect.
+func unary(contentType string) bool {
+	media, _, _ := strings.Cut(contentType, ";")
+	return media == "application/json" || media == "application/proto"
+}
+
+// misread are the transcoder's words for a request that it cannot read, whose
+// codes would say that the server is at fault. What the services themselves
+// answer has details, and is not looked at.
+var misread = regexp.MustCompile(`^(proto:|in field path |invalid parameter |invalid value|.*unmarshal)`)
+
+type explainer struct {
+	http.ResponseWriter
+	code int // of an error that is being held back, 0 for none
+	held bytes.Buffer
+}
+
+func (e *explainer) WriteHeader(code int) {
+	if code >= 400 && e.code == 0 {
+		e.code = code
+		return
+	}
+	e.ResponseWriter.WriteHeader(code)
+}
+
+func (e *explainer) Write(b []byte) (int, error) {
+	if e.code == 0 {
+		return e.ResponseWriter.Write(b)
+	}
+	return e.held.Write(b)
+}
+
+func (e *explainer) Flush() {
+	if e.code == 0 {
+		http.NewResponseController(e.ResponseWriter).Flush()
+	}
+}
+
+// fieldName finds the field that an error of protojson or of the transcoder is
+// about.
+var fieldName = regexp.MustCompile(`(?:unknown field|field path|parameter|field)\s+"?([A-Za-z_][\w.]*)"?`)
+
+func (e *explainer) finish(r *http.Request) {
+	if e.code == 0 {
+		return
+	}
+	var st status.Status
+	if err := protojson.Unmarshal(e.held.Bytes(), &st); err != nil || st.GetCode() == 0 {
+		st = status.Status{Code: int32(codeOf(e.code)), Message: strings.TrimSpace(e.held.String())}
+	}
+	if st.GetMessage() == "" {
+		st.Message = strings.ToLower(http.StatusText(e.code)) + ": " + r.Method + " " + clip(r.URL.Path, 256)
+	}
+	if len(st.GetDetails()) == 0 {
+		reason := ReasonMalformed
+		if c := connect.Code(st.GetCode()); (c == connect.CodeUnknown || c == connect.CodeInternal) && misread.MatchString(st.GetMessage()) {
+			st.Code, e.code = int32(connect.CodeInvalidArgument), http.StatusBadRequest
+		}
+		switch connect.Code(st.GetCode()) {
+		case connect.CodeNotFound, connect.CodeUnimplemented:
+			reason = ReasonNotFound
+			st.Message += ": /openapi.json lists what there is"
+		case connect.CodeInternal, connect.CodeUnknown:
+			reason = ReasonInternal
+		}
+		details := []proto.Message{&errdetails.ErrorInfo{Reason: reason, Domain: Domain}}
+		if m := fieldName.FindStringSubmatch(st.GetMessage()); m != nil && reason == ReasonMalformed {
+			details = append(details, &errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: m[1], Description: st.GetMessage()}}})
+		}
+		for _, d := range details {
+			if packed, err := anypb.New(d); err == nil {
+				st.Details = append(st.Details, packed)
+			}
+		}
+	}
+	text, err := protojson.Marshal(&st)
+	if err != nil {
+		text = []byte(`{"message":"the error cannot be encoded"}`)
+	}
+	h := e.Header()
+	h.Set("Content-Type", "application/json")
+	h.Del("Content-Length")
+	h.Set("Cache-Control", "no-store")
+	e.ResponseWriter.WriteHeader(e.code)
+	e.ResponseWriter.Write(append(text, '\n'))
+}
+
+// codeOf is httpStatus the other way round.
+func codeOf(status int) connect.Code {
+	switch status {
+	case http.StatusBadRequest, http.StatusUnsupportedMediaType, http.StatusRequestEntityTooLarge:
+		return connect.CodeInvalidArgument
+	case http.StatusNotFound:
+		return connect.CodeNotFound
+	case http.StatusMethodNotAllowed, http.StatusNotImplemented:
+		return connect.CodeUnimplemented
+	case http.StatusForbidden:
+		return connect.CodePermissionDenied
+	}
+	return connect.CodeUnknown
+}

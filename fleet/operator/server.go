@@ -1,0 +1,237 @@
+package operator
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net/http"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/dashboard"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/feed"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+)
+
+// Config says what a Server serves, where, and to whom. The areas may be nil:
+// their methods are Unimplemented then, and the dashboard leaves them out.
+type Config struct {
+	// Addr is where [Server.HTTPServer] listens. Defaults to 127.0.0.1:8090.
+	// An address that others can reach needs Auth.
+	Addr string
+
+	Workflows Workflows
+	Workers   Workers
+	Processes Processes
+
+	// Auth recognises callers. Nil serves the loopback alone.
+	Auth Authenticator
+
+	// LoopbackRole is what every user of this machine may do when there is no
+	// Auth. Defaults to RoleOperator; "none" is nothing.
+	LoopbackRole Role
+
+	// TLS of [Server.HTTPServer]. Nil is plain HTTP, for the loopback or behind
+	// something that speaks TLS.
+	TLS *tls.Config
+
+	// Hosts are the names under which the server is reached, beside those of the
+	// loopback. Set, a request whose Host header names another is refused. Empty,
+	// any is accepted, except on connections of the loopback.
+	Hosts []string
+
+	// Audit are told every attempt to write, beside the log and the latest 1000
+	// that the server remembers.
+	Audit []AuditSink
+
+	// Timeout of one call that is not a watch. Defaults to 15 s.
+	Timeout time.Duration
+
+	// MaxBody is the largest request, in bytes. Defaults to 9 MiB, which is room
+	// for the largest code of a worker; at most 1 GiB.
+	MaxBody int64
+
+	// Rate is how many requests one caller may send a second; it may send five
+	// times as many at once. Defaults to 100.
+	Rate float64
+
+	// MaxStreams is how many watches may be open, and MaxStreamsEach how many of
+	// one caller. They default to 4000 and 2000.
+	MaxStreams, MaxStreamsEach int
+
+	// MaxStreamAge is how long a watch may last before it must be begun anew,
+	// with credentials that are still good. Defaults to 15 min.
+	MaxStreamAge time.Duration
+
+	// Name of the fleet, in the dashboard. Defaults to "fleet".
+	Name string
+
+	// Log defaults to slog.Default().
+	Log *slog.Logger
+}
+
+// LoopbackNone is the LoopbackRole of a server that serves nobody without
+// credentials, not even its own machine.
+const LoopbackNone Role = "none"
+
+// Server serves the operators' API and the dashboard. All methods may be called
+// concurrently.
+type Server struct {
+	cfg      Config
+	log      *slog.Logger
+	audit    *audit
+	rates    *limiters // of callers
+	failures *limiters // of addresses that bring no good credentials
+	streams  *streamLimit
+	sessions *sessions
+	handler  http.Handler
+
+	processes *feed.Feed[*operatorv1.Process]
+
+	mu       sync.Mutex // guards everything that follows
+	entities map[string]*feed.Feed[*operatorv1.Entity]
+	closed   bool
+}
+
+// New returns a Server, which must be closed. It is an error when an address
+// that others can reach would be served without authentication.
+func New(cfg Config) (*Server, error) {
+	if cfg.Addr == "" {
+		cfg.Addr = "127.0.0.1:8090"
+	}
+	if cfg.Auth == nil && !loopbackName(hostname(cfg.Addr)) {
+		return nil, fmt.Errorf("operator: %s can be reached from elsewhere and there is no Auth: set Auth (TokenFile, ClientCertificates, Kubernetes), or listen on 127.0.0.1", cfg.Addr)
+	}
+	switch cfg.LoopbackRole {
+	case "":
+		cfg.LoopbackRole = RoleOperator
+	case LoopbackNone:
+		cfg.LoopbackRole = RoleNone
+	case RoleViewer, RoleOperator:
+	default:
+		return nil, fmt.Errorf("operator: LoopbackRole is %q: want viewer, operator or none", cfg.LoopbackRole)
+	}
+	if cfg.Auth == nil && cfg.LoopbackRole == RoleNone {
+		return nil, errors.New("operator: LoopbackRole is none and there is no Auth: nobody could be served")
+	}
+	for _, d := range []struct {
+		name     string
+		value    *time.Duration
+		standard time.Duration
+	}{{"Timeout", &cfg.Timeout, 15 * time.Second}, {"MaxStreamAge", &cfg.MaxStreamAge, 15 * time.Minute}} {
+		if *d.value < 0 {
+			return nil, fmt.Errorf("operator: %s is %v: want more than 0", d.name, *d.value)
+		}
+		if *d.value == 0 {
+			*d.value = d.standard
+		}
+	}
+	switch {
+	case cfg.MaxBody < 0 || cfg.MaxBody > 1<<30:
+		return nil, fmt.Errorf("operator: MaxBody is %d: want at most 1 GiB", cfg.MaxBody)
+	case cfg.MaxBody == 0:
+		cfg.MaxBody = maxCode + 1<<20
+	}
+	switch {
+	case cfg.Rate < 0 || math.IsNaN(cfg.Rate) || math.IsInf(cfg.Rate, 0):
+		return nil, fmt.Errorf("operator: Rate is %v: want more than 0", cfg.Rate)
+	case cfg.Rate == 0:
+		cfg.Rate = 100
+	}
+	if cfg.MaxStreams < 0 || cfg.MaxStreamsEach < 0 {
+		return nil, fmt.Errorf("operator: MaxStreams is %d and MaxStreamsEach %d: want more than 0", cfg.MaxStreams, cfg.MaxStreamsEach)
+	}
+	if cfg.MaxStreams == 0 {
+		cfg.MaxStreams = 4000
+	}
+	if cfg.MaxStreamsEach == 0 {
+		cfg.MaxStreamsEach = min(2000, cfg.MaxStreams)
+	}
+	if cfg.Name == "" {
+		cfg.Name = "fleet"
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.Default()
+	}
+	if cfg.Auth != nil && cfg.TLS == nil && !loopbackName(hostname(cfg.Addr)) {
+		cfg.Log.Warn("operator: credentials cross the network unencrypted unless something in front speaks TLS", "addr", cfg.Addr)
+	}
+	s := &Server{
+		cfg: cfg, log: cfg.Log,
+		audit:    &audit{log: cfg.Log, sinks: cfg.Audit},
+		rates:    &limiters{rate: rate.Limit(cfg.Rate), burst: max(1, int(5*cfg.Rate)), names: map[string]*rate.Limiter{}},
+		failures: &limiters{rate: 1, burst: 20, names: map[string]*rate.Limiter{}},
+		streams:  &streamLimit{most: cfg.MaxStreams, mostEach: cfg.MaxStreamsEach, each: map[string]int{}},
+		sessions: &sessions{list: map[string]session{}},
+		entities: map[string]*feed.Feed[*operatorv1.Entity]{},
+	}
+	if cfg.Processes != nil {
+		s.processes = feed.New(func(ctx context.Context, to feed.Sink[*operatorv1.Process]) error {
+			return cfg.Processes.Watch(ctx, to)
+		}, feedRetry, feedLinger, func(err error) {
+			s.log.Warn("operator: the watch of processes ended and begins anew", "error", err)
+		})
+	}
+	ui, err := dashboard.New(dashboard.Config{
+		Name: cfg.Name, Workflows: workflowService{s}, Workers: workerService{s}, Processes: processService{s}, Access: accessService{s},
+		HasWorkflows: cfg.Workflows != nil, HasWorkers: cfg.Workers != nil, HasProcesses: cfg.Processes != nil,
+		Sessions: cfg.Auth != nil, Changed: s.changed,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("operator: dashboard: %w", err)
+	}
+	inner, err := s.transcoder(s.pages(ui))
+	if err != nil {
+		return nil, fmt.Errorf("operator: %w", err)
+	}
+	s.handler = s.guard(inner)
+	return s, nil
+}
+
+// Handler returns what serves everything, with authentication and all limits.
+// It is for a server of one's own; [Server.HTTPServer] has the limits of
+// connections too.
+func (s *Server) Handler() http.Handler { return s.handler }
+
+// HTTPServer returns a server on Config.Addr, for [lifecycle.App.Serve] or for
+// ListenAndServe: HTTP/1.1 and, with TLS or without, HTTP/2, which gRPC needs.
+func (s *Server) HTTPServer() *http.Server {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetHTTP2(true)
+	protocols.SetUnencryptedHTTP2(s.cfg.TLS == nil)
+	return &http.Server{
+		Addr: s.cfg.Addr, Handler: s.handler, TLSConfig: s.cfg.TLS, Protocols: protocols,
+		ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams: 1000,
+			// A peer that is gone without a word holds its watches until it is noticed.
+			SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second, WriteByteTimeout: writeTime,
+		},
+		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
+	}
+}
+
+// Close ends every watch and waits for what feeds them. It is for the end, as a
+// shutdown hook. A second call does nothing.
+func (s *Server) Close(context.Context) error {
+	s.mu.Lock()
+	s.closed = true
+	feeds := make([]*feed.Feed[*operatorv1.Entity], 0, len(s.entities))
+	for _, f := range s.entities {
+		feeds = append(feeds, f)
+	}
+	s.mu.Unlock()
+	for _, f := range feeds {
+		f.Close()
+	}
+	if s.processes != nil {
+		s.processes.Close()
+	}
+	return nil
+}

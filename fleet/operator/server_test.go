@@ -1,0 +1,290 @@
+package operator_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"connectrpc.com/connect"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/pleme-io/lifecycle-go/fleet/operator"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1/operatorv1connect"
+)
+
+// h2c is a client that speaks HTTP/2 without TLS, as gRPC does.
+func h2c(t testing.TB) *http.Client {
+	p := new(http.Protocols)
+	p.SetUnencryptedHTTP2(true)
+	tr := &http.Transport{Protocols: p}
+	t.Cleanup(tr.CloseIdleConnections)
+	return &http.Client{Transport: tr}
+}
+
+func TestOneContractInEveryProtocol(t *testing.T) {
+	base, _ := serve(t, operator.Config{Workflows: newMemory(3)})
+	for name, opts := range map[string][]connect.ClientOption{
+		"gRPC": {connect.WithGRPC()}, "gRPC-Web": {connect.WithGRPCWeb()}, "Connect": nil, "Connect, JSON": {connect.WithProtoJSON()}, "Connect, GET": {connect.WithHTTPGet()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := operatorv1connect.NewWorkflowServiceClient(h2c(t), base, opts...)
+			list, err := c.ListEntities(t.Context(), &operatorv1.ListEntitiesRequest{Type: "drone-survey", Match: []string{"org=acme"}})
+			if err != nil || len(list.GetEntities()) != 2 {
+				t.Fatalf("list: %v, %v", list, err)
+			}
+			_, err = c.Transition(t.Context(), &operatorv1.TransitionRequest{Type: "drone-survey", Id: "m-00000", Phase: "completed"})
+			wantError(t, err, connect.CodeFailedPrecondition, operator.ReasonInvalidTransition, "phase")
+			e, err := c.Transition(t.Context(), &operatorv1.TransitionRequest{Type: "drone-survey", Id: "m-00000", Phase: "flying", DryRun: true})
+			if err != nil || e.GetFrom() != "planning" || e.GetEntity().GetPhase() != "flying" {
+				t.Errorf("transition: %v, %v", e, err)
+			}
+			watch, err := c.Watch(t.Context(), &operatorv1.WatchRequest{Type: "drone-survey"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer watch.Close()
+			for range 3 {
+				if !watch.Receive() || watch.Msg().GetKind() != operatorv1.WatchResponse_KIND_PUT {
+					t.Fatalf("watch: %v, %v", watch.Msg(), watch.Err())
+				}
+			}
+			if !watch.Receive() || watch.Msg().GetKind() != operatorv1.WatchResponse_KIND_SYNCED {
+				t.Errorf("after all: %v, %v", watch.Msg(), watch.Err())
+			}
+		})
+	}
+	t.Run("REST", func(t *testing.T) {
+		code, h, text := request(t, "GET", base+"/workflows/drone-survey/m-00001", "")
+		wantText(t, "get", text, `"phase":"planning"`, `"etag":`, `"1152921504606846977"`)
+		if code != 200 || h.Get("ETag") == "" {
+			t.Errorf("get: %d, etag %q", code, h.Get("ETag"))
+		}
+		code, _, text = request(t, "GET", base+"/workflows/drone-survey?match=org%3Dacme&page_size=1", "")
+		if code != 200 || strings.Count(text, `"id":`) != 1 || !strings.Contains(text, "nextPageToken") {
+			t.Errorf("list: %d %s", code, text)
+		}
+		code, _, text = request(t, "POST", base+"/workflows/drone-survey/m-00001/transition", `{"phase":"flying","note":"wind is fine"}`)
+		if code != 200 {
+			t.Errorf("transition: %d %s", code, text)
+		}
+		_, _, text = request(t, "GET", base+"/workflows/drone-survey/m-00001/history", "")
+		wantText(t, "history", text, `"from":"planning"`, `"wind is fine"`, `"operator"`)
+		code, _, text = request(t, "PATCH", base+"/workflows/drone-survey/m-00001", `{"fields":{"priority":4}}`, "If-Match", h.Get("ETag"))
+		if code != 409 {
+			t.Errorf("patch with a stale If-Match: %d %s", code, text)
+		}
+		wantText(t, "stale", text, operator.ReasonStale, `"if_match"`)
+	})
+}
+
+// wantError fails unless err has the code, the reason, and names the field.
+func wantError(t testing.TB, err error, code connect.Code, reason, field string) {
+	t.Helper()
+	var ce *connect.Error
+	if !errors.As(err, &ce) || ce.Code() != code {
+		t.Errorf("error is %v, want code %v", err, code)
+		return
+	}
+	reasons, fields := "", ""
+	for _, d := range ce.Details() {
+		v, err := d.Value()
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		switch v := v.(type) {
+		case *errdetails.ErrorInfo:
+			reasons += v.GetReason()
+		case *errdetails.BadRequest:
+			for _, f := range v.GetFieldViolations() {
+				fields += f.GetField() + " "
+			}
+		}
+	}
+	if reasons != reason || !strings.Contains(fields+" ", field) {
+		t.Errorf("error %v has the reason %q and the fields %q, want %q and %q", err, reasons, fields, reason, field)
+	}
+}
+
+func TestRequestsThatAreWrongNameTheField(t *testing.T) {
+	base, _ := serve(t, operator.Config{Workflows: newMemory(3), Workers: noWorkers{}})
+	c := operatorv1connect.NewWorkflowServiceClient(http.DefaultClient, base)
+	w := operatorv1connect.NewWorkerServiceClient(http.DefaultClient, base)
+	ctx := context.Background()
+	long := strings.Repeat("x", 300)
+	fields := func(name string, v any) *structpb.Struct {
+		s, err := structpb.NewStruct(map[string]any{name: v})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	get := func(typ, id string) error {
+		_, err := c.GetEntity(ctx, &operatorv1.GetEntityRequest{Type: typ, Id: id})
+		return err
+	}
+	list := func(r *operatorv1.ListEntitiesRequest) error {
+		r.Type = "drone-survey"
+		_, err := c.ListEntities(ctx, r)
+		return err
+	}
+	patch := func(name string, v any) error {
+		_, err := c.Patch(ctx, &operatorv1.PatchRequest{Type: "drone-survey", Id: "m-00000", Fields: fields(name, v)})
+		return err
+	}
+	move := func(r *operatorv1.TransitionRequest) error { _, err := c.Transition(ctx, r); return err }
+	create := func(r *operatorv1.CreateWorkerRequest) error { _, err := w.CreateWorker(ctx, r); return err }
+	redrive := func(r *operatorv1.RedriveRequest) error { _, err := w.Redrive(ctx, r); return err }
+	next, err := c.ListEntities(ctx, &operatorv1.ListEntitiesRequest{Type: "drone-survey", PageSize: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		err           error
+		code          connect.Code
+		reason, field string
+	}{
+		{get("", ""), connect.CodeInvalidArgument, operator.ReasonInvalid, "type id"},
+		{get("drone-survey", long), connect.CodeInvalidArgument, operator.ReasonInvalid, "id"},
+		{get("drone-survey", "a\x00b"), connect.CodeInvalidArgument, operator.ReasonInvalid, "id"},
+		{get("drone-survey", "nobody"), connect.CodeNotFound, operator.ReasonNotFound, "id"},
+		{list(&operatorv1.ListEntitiesRequest{PageSize: -1}), connect.CodeInvalidArgument, operator.ReasonInvalid, "page_size"},
+		{list(&operatorv1.ListEntitiesRequest{PageSize: 1001}), connect.CodeInvalidArgument, operator.ReasonInvalid, "page_size"},
+		{list(&operatorv1.ListEntitiesRequest{PageToken: "bm9uc2Vuc2U"}), connect.CodeInvalidArgument, operator.ReasonInvalid, "page_token"},
+		{list(&operatorv1.ListEntitiesRequest{Phase: "flying", PageToken: next.GetNextPageToken()}), connect.CodeInvalidArgument, operator.ReasonInvalid, "page_token"},
+		{list(&operatorv1.ListEntitiesRequest{Phase: "swimming"}), connect.CodeInvalidArgument, operator.ReasonInvalid, "phase"},
+		{list(&operatorv1.ListEntitiesRequest{Match: []string{"priority=high"}}), connect.CodeInvalidArgument, operator.ReasonInvalid, "match[0]"},
+		{list(&operatorv1.ListEntitiesRequest{Match: []string{"org=acme", "no equals"}}), connect.CodeInvalidArgument, operator.ReasonInvalid, "match[1]"},
+		{list(&operatorv1.ListEntitiesRequest{Match: []string{"colour=red"}}), connect.CodeInvalidArgument, operator.ReasonInvalid, "match[0]"},
+		{move(&operatorv1.TransitionRequest{Type: "drone-survey", Id: "m-00000"}), connect.CodeInvalidArgument, operator.ReasonInvalid, "phase"},
+		{move(&operatorv1.TransitionRequest{Type: "drone-survey", Id: "m-00000", Phase: "flying", Note: strings.Repeat("x", 3000)}), connect.CodeInvalidArgument, operator.ReasonInvalid, "note"},
+		{move(&operatorv1.TransitionRequest{Type: "drone-survey", Id: "m-00000", Phase: "flying", IfMatch: "yesterday"}), connect.CodeInvalidArgument, operator.ReasonInvalid, "if_match"},
+		{move(&operatorv1.TransitionRequest{Type: "drone-survey", Id: "m-00000", Phase: "flying", IfMatch: "\"999\""}), connect.CodeAborted, operator.ReasonStale, "if_match"},
+		{patch("org", "evil"), connect.CodePermissionDenied, operator.ReasonNotWritable, "fields.org"},
+		{patch("colour", "red"), connect.CodePermissionDenied, operator.ReasonNotWritable, "fields.colour"},
+		{patch("priority", "high"), connect.CodeInvalidArgument, operator.ReasonInvalid, "fields.priority"},
+		{patch("priority", 1.5), connect.CodeInvalidArgument, operator.ReasonInvalid, "fields.priority"},
+		{patch("priority", nil), connect.CodeInvalidArgument, operator.ReasonInvalid, "fields.priority"},
+		{patch("serial", -1.0), connect.CodeInvalidArgument, operator.ReasonInvalid, "fields.serial"},
+		{patch("serial", 1e17), connect.CodeInvalidArgument, operator.ReasonInvalid, "fields.serial"},
+		{patch("armed", "true"), connect.CodeInvalidArgument, operator.ReasonInvalid, "fields.armed"},
+		{patch("note", 5.0), connect.CodeInvalidArgument, operator.ReasonInvalid, "fields.note"},
+		{patch("due", "tomorrow"), connect.CodeInvalidArgument, operator.ReasonInvalid, "fields.due"},
+		{create(&operatorv1.CreateWorkerRequest{}), connect.CodeInvalidArgument, operator.ReasonInvalid, "mime_type topics code"},
+		{create(&operatorv1.CreateWorkerRequest{MimeType: "text/x-python", Topics: []string{"a"}, Code: &operatorv1.Code{Source: &operatorv1.Code_Url{Url: "https://user:pw@host/x"}}}), connect.CodeInvalidArgument, operator.ReasonInvalid, "code.url"},
+		{create(&operatorv1.CreateWorkerRequest{MimeType: "text/x-python", Topics: []string{"a"}, Code: &operatorv1.Code{Source: &operatorv1.Code_Url{Url: "file:///etc/passwd"}}}), connect.CodeInvalidArgument, operator.ReasonInvalid, "code.url"},
+		{create(&operatorv1.CreateWorkerRequest{MimeType: "text/x-python", Topics: []string{"a"}, Code: &operatorv1.Code{Source: &operatorv1.Code_Content{}, Digest: "md5:00"}}), connect.CodeInvalidArgument, operator.ReasonInvalid, "code.content code.digest"},
+		{redrive(&operatorv1.RedriveRequest{WorkerId: "w"}), connect.CodeInvalidArgument, operator.ReasonInvalid, "ids"},
+		{redrive(&operatorv1.RedriveRequest{WorkerId: "w", All: true, Ids: []string{"1"}}), connect.CodeInvalidArgument, operator.ReasonInvalid, "all"},
+	} {
+		wantError(t, tc.err, tc.code, tc.reason, tc.field)
+	}
+	if err := patch("serial", "1152921504606846999"); err != nil {
+		t.Errorf("a large integer as a string: %v", err)
+	}
+}
+
+// noWorkers is an area whose methods must not be reached.
+type noWorkers struct{ operator.Workers }
+
+func TestRESTRefusesWhatIsNotInTheContract(t *testing.T) {
+	base, _ := serve(t, operator.Config{Workflows: newMemory(1)})
+	path := base + "/workflows/drone-survey/m-00000"
+	for _, tc := range []struct {
+		method, url, body string
+		code              int
+		parts             []string
+	}{
+		{"POST", path + "/transition", `{"phase":"flying","dryrun":true}`, 400, []string{operator.ReasonMalformed, `"field":"dryrun"`}},
+		{"POST", path + "/transition", `{"phase":7}`, 400, []string{operator.ReasonMalformed}},
+		{"POST", path + "/transition", `{"phase":`, 400, []string{operator.ReasonMalformed}},
+		{"POST", path + "/transition", ``, 400, []string{"phase"}},
+		{"GET", base + "/workflows/drone-survey?colour=red", ``, 400, []string{operator.ReasonMalformed, "colour"}},
+		{"GET", base + "/workflows/drone-survey?page_size=many", ``, 400, []string{operator.ReasonMalformed, "page_size"}},
+		{"GET", base + "/nothing/here", ``, 404, []string{operator.ReasonNotFound, "openapi.json"}},
+		{"DELETE", path, ``, 405, []string{operator.ReasonNotFound}},
+		{"GET", base + "/processes", ``, 501, []string{operator.ReasonNotServed}},
+		{"GET", base + "/workers", ``, 501, []string{operator.ReasonNotServed}},
+		{"GET", base + "/workflows/unknown", ``, 404, []string{operator.ReasonUnknownType}},
+		{"GET", base + "/watch/workflows/unknown", ``, 404, []string{operator.ReasonUnknownType}},
+		{"GET", base + "/watch/processes", ``, 501, []string{operator.ReasonNotServed}},
+	} {
+		code, _, text := request(t, tc.method, tc.url, tc.body)
+		if code != tc.code {
+			t.Errorf("%s %s %s: %d, want %d: %s", tc.method, tc.url, tc.body, code, tc.code, text)
+		}
+		wantText(t, tc.method+" "+tc.url+" "+tc.body, text, append(tc.parts, `"code":`, `"reason":`)...)
+	}
+	code, _, text := request(t, "POST", path+"/transition", `{"phase":"`+strings.Repeat("x", 10<<20)+`"}`)
+	if code < 400 || code == 500 {
+		t.Errorf("10 MiB: %d %s", code, text)
+	}
+	code, _, text = request(t, "POST", base+"/lifecycle.operator.v1.WorkflowService/Transition", `{"colour":"red"}`)
+	if code != 400 || !strings.Contains(text, "colour") {
+		t.Errorf("Connect with an unknown field: %d %s", code, text)
+	}
+}
+
+func TestFailuresOfAnAreaAreNotTold(t *testing.T) {
+	m := newMemory(1)
+	base, _ := serve(t, operator.Config{Workflows: m})
+	m.fault = errors.New("nats://user:secret@host: no route")
+	code, _, text := request(t, "GET", base+"/definitions/drone-survey", "")
+	if code != 500 || strings.Contains(text, "secret") || !strings.Contains(text, "incident") {
+		t.Errorf("%d %s", code, text)
+	}
+	m.fault = context.DeadlineExceeded
+	if code, _, text := request(t, "GET", base+"/definitions/drone-survey", ""); code != 504 {
+		t.Errorf("too slow: %d %s", code, text)
+	}
+	m.panics = true
+	code, _, text = request(t, "GET", base+"/definitions/drone-survey", "")
+	if code != 500 || strings.Contains(text, "defect") {
+		t.Errorf("a panic: %d %s", code, text)
+	}
+}
+
+func TestPagesAreCompleteAndDoNotRepeat(t *testing.T) {
+	base, _ := serve(t, operator.Config{Workflows: newMemory(125)})
+	seen := map[string]bool{}
+	token := ""
+	c := operatorv1connect.NewWorkflowServiceClient(http.DefaultClient, base)
+	for pages := 1; ; pages++ {
+		r, err := c.ListEntities(t.Context(), &operatorv1.ListEntitiesRequest{Type: "drone-survey", PageToken: token})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range r.GetEntities() {
+			if seen[e.GetId()] {
+				t.Errorf("%s came twice", e.GetId())
+			}
+			seen[e.GetId()] = true
+		}
+		if token = r.GetNextPageToken(); token == "" {
+			if pages != 3 || len(seen) != 125 {
+				t.Errorf("%d entities on %d pages", len(seen), pages)
+			}
+			return
+		}
+	}
+}
+
+func TestIdsMayBeAnyText(t *testing.T) {
+	m := newMemory(0)
+	base, _ := serve(t, operator.Config{Workflows: m})
+	for _, id := range []string{"org.platform.domain.system.type.1", "a b", "ä/ö", "<script>alert(1)</script>", "a%2Fb", "history"} {
+		m.add(id, mission{})
+		code, _, text := request(t, "GET", base+"/workflows/drone-survey/"+url.PathEscape(id), "")
+		if code != 200 {
+			t.Errorf("%q: %d %s", id, code, text)
+		}
+		if code, _, text := request(t, "GET", base+"/ui/workflows/drone-survey/"+url.PathEscape(id), ""); code != 200 || strings.Contains(text, "<script>alert") {
+			t.Errorf("page of %q: %d", id, code)
+		}
+	}
+}

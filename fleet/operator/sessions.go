@@ -1,0 +1,204 @@
+package operator
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/dashboard"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/feed"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+)
+
+// A browser sends no bearer token by itself, so the dashboard has a form for one
+// and a cookie in its place. The token stays in the server's memory and is
+// looked at with every request: what is revoked ends a session too.
+const (
+	cookieName  = "lifecycle-session"
+	sessionAge  = 12 * time.Hour
+	maxSessions = 4096
+)
+
+type session struct {
+	token string
+	until time.Time
+}
+
+type sessions struct {
+	mu   sync.Mutex // guards everything that follows
+	list map[string]session
+}
+
+func (l *sessions) begin(token string) (id string) {
+	id = rand.Text()
+	now := time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.list) >= maxSessions {
+		for old, s := range l.list {
+			if now.After(s.until) {
+				delete(l.list, old)
+			}
+		}
+		for old := range l.list { // whoever it is logs in again
+			if len(l.list) < maxSessions {
+				break
+			}
+			delete(l.list, old)
+		}
+	}
+	l.list[id] = session{token, now.Add(sessionAge)}
+	return id
+}
+
+func (l *sessions) token(r *http.Request) (string, bool) {
+	c, err := r.Cookie(cookieName)
+	if err != nil {
+		return "", false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s, ok := l.list[c.Value]
+	if ok && time.Now().After(s.until) {
+		delete(l.list, c.Value)
+		ok = false
+	}
+	return s.token, ok
+}
+
+func (l *sessions) end(r *http.Request) {
+	if c, err := r.Cookie(cookieName); err == nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.list, c.Value)
+	}
+}
+
+// withSession puts the token of the cookie's session in the place of the one
+// that a browser does not send. It counts for the dashboard alone.
+func (s *Server) withSession(r *http.Request) *http.Request {
+	if !strings.HasPrefix(r.URL.Path, "/ui/") || r.Header.Get("Authorization") != "" {
+		return r
+	}
+	token, ok := s.sessions.token(r)
+	if !ok {
+		return r
+	}
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer "+token)
+	return r
+}
+
+// open reports whether a request needs no credentials: the form for them, and
+// what it looks like.
+func (s *Server) open(r *http.Request) bool {
+	return s.cfg.Auth != nil && (r.URL.Path == "/ui/login" || strings.HasPrefix(r.URL.Path, "/ui/static/"))
+}
+
+// toLogin sends a browser that opens a page to the form.
+func (s *Server) toLogin(w http.ResponseWriter, r *http.Request, err error) bool {
+	page := r.Method == http.MethodGet && (r.URL.Path == "/" || strings.HasPrefix(r.URL.Path, "/ui/")) && strings.Contains(r.Header.Get("Accept"), "text/html")
+	var e *Error
+	if s.cfg.Auth == nil || !page || !errors.As(err, &e) || e.Code != connect.CodeUnauthenticated {
+		return false
+	}
+	http.Redirect(w, r, "/ui/login?next="+url.QueryEscape(r.URL.RequestURI()), http.StatusSeeOther)
+	return true
+}
+
+// pages are everything for a browser.
+func (s *Server) pages(ui *dashboard.Dashboard) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/ui/", ui)
+	mux.Handle("GET /{$}", http.RedirectHandler("/ui/", http.StatusSeeOther))
+	mux.HandleFunc("GET /ui/login", func(w http.ResponseWriter, r *http.Request) {
+		ui.Login(w, safeNext(r.FormValue("next")), "", http.StatusOK)
+	})
+	mux.HandleFunc("POST /ui/login", func(w http.ResponseWriter, r *http.Request) { s.login(w, r, ui) })
+	mux.HandleFunc("POST /ui/logout", func(w http.ResponseWriter, r *http.Request) {
+		s.sessions.end(r)
+		http.SetCookie(w, &http.Cookie{Name: cookieName, Path: "/ui/", MaxAge: -1, HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: r.TLS != nil})
+		http.Redirect(w, r, "/ui/login", http.StatusSeeOther)
+	})
+	return mux
+}
+
+func (s *Server) login(w http.ResponseWriter, r *http.Request, ui *dashboard.Dashboard) {
+	next := safeNext(r.FormValue("next"))
+	token := strings.TrimSpace(r.PostFormValue("token"))
+	ask := r.Clone(r.Context())
+	ask.Header.Set("Authorization", "Bearer "+token)
+	if s.cfg.Auth == nil {
+		http.Redirect(w, r, next, http.StatusSeeOther)
+		return
+	}
+	if _, err := s.recognise(ask); err != nil {
+		err = wire(r.Context(), s.log, "login", err)
+		ui.Login(w, next, message(err), httpStatus(connect.CodeOf(err)))
+		return
+	}
+	http.SetCookie(w, &http.Cookie{
+		Name: cookieName, Value: s.sessions.begin(token), Path: "/ui/", MaxAge: int(sessionAge / time.Second),
+		HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: r.TLS != nil,
+	})
+	http.Redirect(w, r, next, http.StatusSeeOther)
+}
+
+// safeNext is a path of the dashboard, whatever was asked for: a login must not
+// lead to another site.
+func safeNext(next string) string {
+	u, err := url.Parse(next)
+	if err != nil || u.Scheme != "" || u.Host != "" || !strings.HasPrefix(next, "/ui/") || strings.ContainsAny(next, "\\\r\n") {
+		return "/ui/"
+	}
+	return next
+}
+
+// changed calls notify whenever what a page shows has changed, until ctx ends.
+// While notify runs changes are one.
+func (s *Server) changed(ctx context.Context, topic, name string, notify func() error) error {
+	who, err := s.authorize(ctx, "AccessService.WhoAmI")
+	if err != nil {
+		return err
+	}
+	switch {
+	case topic == "workflow" && s.cfg.Workflows != nil:
+		if _, err := s.cfg.Workflows.Definition(ctx, name); err != nil {
+			return err
+		}
+		return batches(ctx, s, who, s.entityFeed(name).Read(""), onChange[*operatorv1.Entity](ctx, notify))
+	case topic == "processes" && s.processes != nil:
+		return batches(ctx, s, who, s.processes.Read(name), onChange[*operatorv1.Process](ctx, notify))
+	}
+	return Errorf(connect.CodeNotFound, ReasonNotFound, "topic", "there is nothing to watch under %q", clip(topic, 64))
+}
+
+// onChange passes over what a page shows already, and makes one of what changes
+// within a moment.
+func onChange[T any](ctx context.Context, notify func() error) func([]feed.Item[T]) error {
+	synced := false
+	return func(items []feed.Item[T]) error {
+		if !synced {
+			synced = slices.ContainsFunc(items, func(it feed.Item[T]) bool { return it.Kind == feed.Synced })
+			return nil
+		}
+		if err := notify(); err != nil || len(items) == 0 {
+			return err
+		}
+		pause := time.NewTimer(400 * time.Millisecond)
+		defer pause.Stop()
+		select {
+		case <-ctx.Done():
+		case <-pause.C:
+		}
+		return nil
+	}
+}

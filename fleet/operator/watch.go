@@ -1,0 +1,208 @@
+package operator
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/feed"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+)
+
+// Times of watches.
+const (
+	heartbeat  = 15 * time.Second // of silence until a heartbeat
+	feedRetry  = time.Second      // after a source has failed
+	feedLinger = 10 * time.Second // after the last watcher left
+	batch      = 64               // changes that are taken from a feed at once
+)
+
+// entityFeed returns the one feed of a type, which every watch of it reads.
+func (s *Server) entityFeed(typ string) *feed.Feed[*operatorv1.Entity] {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f := s.entities[typ]
+	if f == nil {
+		f = feed.New(func(ctx context.Context, to feed.Sink[*operatorv1.Entity]) error {
+			return s.cfg.Workflows.Watch(ctx, typ, to)
+		}, feedRetry, feedLinger, func(err error) {
+			s.log.Warn("operator: a watch of workflows ended and begins anew", "type", typ, "error", err)
+		})
+		if s.closed {
+			f.Close()
+		}
+		s.entities[typ] = f
+	}
+	return f
+}
+
+// stream sends what r reads, one item after the other.
+func stream[T any](ctx context.Context, s *Server, who Principal, r *feed.Reader[T], send func(operatorv1.WatchResponse_Kind, string, T) error) error {
+	return batches(ctx, s, who, r, func(items []feed.Item[T]) error {
+		if len(items) == 0 {
+			var none T
+			return send(operatorv1.WatchResponse_KIND_HEARTBEAT, "", none)
+		}
+		for _, it := range items {
+			kind := map[feed.Kind]operatorv1.WatchResponse_Kind{
+				feed.Put: operatorv1.WatchResponse_KIND_PUT, feed.Deleted: operatorv1.WatchResponse_KIND_DELETED, feed.Synced: operatorv1.WatchResponse_KIND_SYNCED,
+			}[it.Kind]
+			if err := send(kind, it.Key, it.Value); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// batches hands over what r reads, nothing for a heartbeat, until the caller
+// goes, the stream is too old, the credentials end, or the process begins to
+// drain. It closes r.
+func batches[T any](ctx context.Context, s *Server, who Principal, r *feed.Reader[T], send func([]feed.Item[T]) error) error {
+	defer r.Close()
+	leave, err := s.streams.enter(who.Name)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	until := time.Now().Add(s.cfg.MaxStreamAge)
+	if !who.Until.IsZero() && who.Until.Before(until) {
+		until = who.Until
+	}
+	over, cancel := context.WithDeadlineCause(ctx, until, errStreamOver)
+	defer cancel()
+	drained := make(chan struct{})
+	defer func() { cancel(); <-drained }()
+	draining := lifecycle.Draining(ctx)
+	go func() {
+		defer close(drained)
+		select {
+		case <-draining:
+			cancel()
+		case <-over.Done():
+		}
+	}()
+	for {
+		beat, stop := context.WithTimeout(over, heartbeat)
+		items, err := r.Next(beat, batch)
+		stop()
+		switch {
+		case err == nil:
+		case ctx.Err() != nil: // the caller went
+			return ctx.Err()
+		case errors.Is(err, feed.ErrSlow):
+			return Errorf(connect.CodeAborted, ReasonStreamOver, "", "this watch is too slow and would have missed a deletion: watch again")
+		case over.Err() != nil || errors.Is(err, context.Canceled):
+			return Errorf(connect.CodeUnavailable, ReasonStreamOver, "", "the watch is over, because it is old or the server goes: watch again")
+		}
+		if err := send(items); err != nil {
+			return sendFailed(err)
+		}
+	}
+}
+
+var errStreamOver = errors.New("the watch is old")
+
+// sendFailed says what a failed send is: the caller hung up, or stopped reading
+// for longer than a write may take.
+func sendFailed(err error) error {
+	return Errorf(connect.CodeCanceled, ReasonStreamOver, "", "the caller does not read: %v", err)
+}
+
+// streamLimit bounds how many watches there are, together and for each caller.
+type streamLimit struct {
+	most, mostEach int
+
+	mu   sync.Mutex // guards everything that follows
+	all  int
+	each map[string]int
+}
+
+func (l *streamLimit) enter(name string) (leave func(), err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.all >= l.most || l.each[name] >= l.mostEach {
+		return nil, Errorf(connect.CodeResourceExhausted, ReasonTooManyStreams, "",
+			"too many watches are open (at most %d, and %d for one caller): close some", l.most, l.mostEach)
+	}
+	l.all++
+	l.each[name]++
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.all--
+		if l.each[name]--; l.each[name] == 0 {
+			delete(l.each, name)
+		}
+	}, nil
+}
+
+// serveEvents are the watches as server-sent events.
+func (s *Server) serveEvents(mux *http.ServeMux) {
+	mux.HandleFunc("GET /watch/workflows/{type}", func(w http.ResponseWriter, r *http.Request) {
+		req := &operatorv1.WatchRequest{Type: r.PathValue("type"), Id: r.URL.Query().Get("id")}
+		sse(w, r, func(send func(string, proto.Message) error) error {
+			return workflowService{s}.watch(r.Context(), req, func(m *operatorv1.WatchResponse) error { return send(eventName(m.GetKind()), m) })
+		})
+	})
+	mux.HandleFunc("GET /watch/processes", func(w http.ResponseWriter, r *http.Request) {
+		req := &operatorv1.WatchProcessesRequest{Id: r.URL.Query().Get("id")}
+		sse(w, r, func(send func(string, proto.Message) error) error {
+			return processService{s}.watch(r.Context(), req, func(m *operatorv1.WatchProcessesResponse) error { return send(eventName(m.GetKind()), m) })
+		})
+	})
+}
+
+func eventName(k operatorv1.WatchResponse_Kind) string {
+	return map[operatorv1.WatchResponse_Kind]string{
+		operatorv1.WatchResponse_KIND_PUT: "put", operatorv1.WatchResponse_KIND_DELETED: "deleted",
+		operatorv1.WatchResponse_KIND_SYNCED: "synced", operatorv1.WatchResponse_KIND_HEARTBEAT: "heartbeat",
+	}[k]
+}
+
+// sse serves one watch as events whose data is the message as JSON. An error
+// before the first event is an ordinary response, one after it the event
+// "error".
+func sse(w http.ResponseWriter, r *http.Request, watch func(send func(event string, m proto.Message) error) error) {
+	out := http.NewResponseController(w)
+	begun := false
+	write := func(event string, data []byte) error {
+		if !begun {
+			begun = true
+			w.Header().Set("Content-Type", "text/event-stream")
+			w.Header().Set("Cache-Control", "no-store")
+			w.Header().Set("X-Accel-Buffering", "no") // nginx would hold the events back
+		}
+		if _, err := fmt.Fprintf(w, "event: %s\ndata: %s\n\n", event, data); err != nil {
+			return err
+		}
+		return out.Flush()
+	}
+	err := watch(func(event string, m proto.Message) error {
+		data, err := protojson.Marshal(m)
+		if err != nil {
+			return err
+		}
+		return write(event, data)
+	})
+	if err == nil || r.Context().Err() != nil {
+		return
+	}
+	if !begun {
+		refuse(w, r, err)
+		return
+	}
+	data, jsonErr := json.Marshal(map[string]string{"code": connect.CodeOf(err).String(), "reason": errorReason(err), "message": message(err)})
+	if jsonErr == nil {
+		write("error", data)
+	}
+}

@@ -1,0 +1,269 @@
+package presence
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/fsm"
+)
+
+// Announce adds a unit to app, named "presence", that announces the process
+// while it runs: at once, after every change of a phase, a unit or a probe (at
+// most five times a second), and every Config.Every. It answers the operators'
+// commands. NATS being away is logged and does not stop the app; a Config that
+// is wrong, and a bucket of another TTL, do.
+//
+// The unit ends after the drain, as all units do, so operators see a process
+// drain; its last announcement says that it stops, and then it is gone.
+//
+// It returns the id under which the process is seen.
+func Announce(app *lifecycle.App, js jetstream.JetStream, cfg Config) (id string) {
+	cfg, err := cfg.withDefaults()
+	host := hostname()
+	if cfg.ID == "" {
+		cfg.ID = clean(host) + "-" + strings.ToLower(rand.Text()[:6])
+	}
+	a := &announcer{app: app, js: js, cfg: cfg, host: host, started: time.Now(), kick: make(chan struct{}, 1)}
+	app.Go("presence", func(ctx context.Context) error {
+		if err != nil {
+			return err
+		}
+		return a.run(ctx)
+	})
+	return cfg.ID
+}
+
+// clean makes an id of a host's name.
+func clean(host string) string {
+	out := strings.Map(func(r rune) rune {
+		if r == '-' || r == '_' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' {
+			return r
+		}
+		return '-'
+	}, host)
+	return out[:min(len(out), 150)]
+}
+
+type announcer struct {
+	app     *lifecycle.App
+	js      jetstream.JetStream
+	cfg     Config
+	host    string
+	started time.Time
+	kick    chan struct{} // something has changed
+
+	mu        sync.Mutex // guards everything that follows
+	suspended string     // by a command, and why
+}
+
+// pace is the least time between two announcements.
+const pace = 200 * time.Millisecond
+
+// retry is the time until the bucket is looked for again.
+const retry = 2 * time.Second
+
+func (a *announcer) run(ctx context.Context) error {
+	commands, err := a.js.Conn().Subscribe(commandSubject(a.cfg, a.cfg.ID), a.answer)
+	if err != nil {
+		return fmt.Errorf("presence: %w", err)
+	}
+	// Whoever waits for an answer gets one or none: a command in progress ends
+	// before the unit does.
+	defer func() {
+		closed := make(chan struct{})
+		commands.SetClosedHandler(func(string) { close(closed) })
+		if commands.Drain() == nil {
+			bound := time.NewTimer(a.cfg.CommandTimeout)
+			defer bound.Stop()
+			select {
+			case <-closed:
+			case <-bound.C:
+			}
+		}
+	}()
+	stop := a.app.Events().Listen(64, func(fsm.Event) { a.wake() })
+	defer stop()
+
+	var kv jetstream.KeyValue
+	failed := false
+	for {
+		var err error
+		if kv == nil {
+			if kv, err = bucket(ctx, a.js, a.cfg); err != nil && strings.Contains(err.Error(), "use the same TTL") {
+				return err
+			}
+		}
+		if err == nil {
+			err = a.put(ctx, kv)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return a.leave(ctx, kv)
+		case err != nil && !failed:
+			a.cfg.Log.Warn("presence: cannot announce this process, trying again", "error", err)
+		case err == nil && failed:
+			a.cfg.Log.Info("presence: announced again")
+		}
+		failed = err != nil
+		wait := a.cfg.Every
+		if failed {
+			wait = min(retry, wait)
+		}
+		if !a.sleep(ctx, wait) {
+			return a.leave(ctx, kv)
+		}
+	}
+}
+
+// sleep waits for a change, but at least for pace and at most for d. It is false
+// when ctx ended.
+func (a *announcer) sleep(ctx context.Context, d time.Duration) bool {
+	least := time.NewTimer(min(pace, d))
+	defer least.Stop()
+	most := time.NewTimer(d)
+	defer most.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-least.C:
+	}
+	select {
+	case <-ctx.Done():
+		return false
+	case <-a.kick:
+	case <-most.C:
+	}
+	return true
+}
+
+func (a *announcer) wake() {
+	select {
+	case a.kick <- struct{}{}:
+	default:
+	}
+}
+
+// put announces the process as it is now.
+func (a *announcer) put(ctx context.Context, kv jetstream.KeyValue) error {
+	a.mu.Lock()
+	suspended := a.suspended
+	a.mu.Unlock()
+	p := Process{
+		ID: a.cfg.ID, Host: a.host, PID: os.Getpid(), Version: a.cfg.Version, StartedAt: a.started,
+		Suspended: suspended, Status: a.app.Status(),
+	}
+	p.Service, p.Ready = p.Status.Report.Name, ready(p.Status, suspended)
+	text, err := json.Marshal(p)
+	for depth := 8; err == nil && len(text) > maxAnnouncement-1024 && depth >= 0; depth -= 2 {
+		p.Truncated = true
+		p.Status.Units, _ = prune(p.Status.Units, depth)
+		if depth == 0 {
+			p.Status.Units, p.Status.Report.Units = nil, nil
+		}
+		text, err = json.Marshal(p)
+	}
+	if err != nil {
+		return fmt.Errorf("encode the announcement: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, a.cfg.Every)
+	defer cancel()
+	_, err = kv.Put(ctx, a.cfg.ID, text)
+	return err
+}
+
+// leave takes the process out of the fleet. It is given a moment of its own,
+// because ctx has ended.
+func (a *announcer) leave(ctx context.Context, kv jetstream.KeyValue) error {
+	if kv == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	if err := kv.Purge(ctx, a.cfg.ID); err != nil {
+		a.cfg.Log.Warn("presence: this process is seen until its entry expires", "ttl", a.cfg.TTL, "error", err)
+	}
+	return nil
+}
+
+// command is what an operator asks of a process, and answer what it says.
+type command struct {
+	Do     string `json:"do"` // "drain", "suspend", "resume"
+	Reason string `json:"reason,omitempty"`
+	Who    string `json:"who,omitempty"`
+}
+
+type answer struct {
+	Phase string `json:"phase,omitempty"`
+	Error string `json:"error,omitempty"`
+}
+
+// maxReason bounds the texts of a command.
+const maxReason = 256
+
+func (a *announcer) answer(m *nats.Msg) {
+	var c command
+	var out answer
+	if err := json.Unmarshal(m.Data, &c); err != nil {
+		out.Error = "the command is not JSON of the expected form"
+	} else if len(c.Reason) > maxReason || len(c.Who) > maxReason {
+		out.Error = fmt.Sprintf("the reason or the name is longer than %d bytes", maxReason)
+	} else {
+		out.Error = a.obey(c)
+	}
+	out.Phase = string(a.app.Phase())
+	text, err := json.Marshal(out)
+	if err == nil {
+		err = m.Respond(text)
+	}
+	if err != nil {
+		a.cfg.Log.Warn("presence: a command was not answered", "do", c.Do, "error", err)
+	}
+	a.wake()
+}
+
+// obey does what a command asks, and says why not.
+func (a *announcer) obey(c command) (refused string) {
+	a.cfg.Log.Info("presence: command", "do", c.Do, "who", c.Who, "reason", c.Reason)
+	because := c.Reason
+	if c.Who != "" {
+		because = strings.TrimPrefix(c.Reason+" (asked by "+c.Who+")", " ")
+	}
+	if p := a.app.Phase(); p != lifecycle.PhaseRunning && p != lifecycle.PhaseStarting && p != lifecycle.PhaseCreated {
+		return fmt.Sprintf("the process is %s already", p)
+	}
+	switch c.Do {
+	case "drain":
+		a.app.Stop(nil)
+	case "suspend":
+		if c.Reason == "" {
+			return "a suspension needs a reason"
+		}
+		a.app.Suspend(because)
+		a.setSuspended(because)
+	case "resume":
+		a.app.Resume()
+		a.setSuspended("")
+	default:
+		return fmt.Sprintf("there is no command %q: want drain, suspend or resume", c.Do)
+	}
+	return ""
+}
+
+func (a *announcer) setSuspended(reason string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.suspended = reason
+}
+
+// commandSubject is where a process listens for commands.
+func commandSubject(c Config, id string) string { return c.Prefix + ".command." + id }

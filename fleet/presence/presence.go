@@ -1,0 +1,209 @@
+// Package presence lets every process of a fleet announce itself and what it
+// consists of, so that operators see all of them, and ask one to drain or to
+// suspend its readiness.
+//
+// The side of a process is one line:
+//
+//	presence.Announce(app, b.JetStream(), presence.Config{Version: version})
+//
+// and the side of an operator is a [Fleet]:
+//
+//	f, err := presence.Open(ctx, js, presence.Config{})
+//	processes, err := f.List(ctx)
+//	phase, err := f.Drain(ctx, processes[0].ID, "new node", "ada")
+//
+// Announcements are kept in a key-value bucket whose entries expire: a process
+// that dies without a word disappears after [Config.TTL]. One that ends says so
+// and disappears at once. Commands are requests to the process itself (NATS
+// request-reply), so that whoever asks knows whether it was heard; who may send
+// them is who may publish on the subject "PREFIX.command.>", which is for the
+// permissions of the NATS account to say.
+package presence
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"regexp"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/worker"
+)
+
+// Config says where a fleet meets. Everybody in it has the same Bucket, Prefix
+// and TTL.
+type Config struct {
+	// Bucket is the key-value bucket. Defaults to "FLEET".
+	Bucket string
+
+	// Prefix is that of the subjects for commands. Defaults to
+	// "lifecycle.fleet".
+	Prefix string
+
+	// TTL is how long a process is believed to live after its last word.
+	// Defaults to 15 s; at least 1 s.
+	TTL time.Duration
+
+	// Every is the time between announcements of a process in which nothing
+	// changes. Defaults to a third of TTL, which is also the most.
+	Every time.Duration
+
+	// ID of this process, unique in the fleet. Defaults to the host's name, a
+	// dash and a part that is new for every process. In Kubernetes the host's
+	// name is the pod's.
+	ID string
+
+	// Version of the program, for operators to see.
+	Version string
+
+	// CommandTimeout is how long a [Fleet] waits for a process to answer.
+	// Defaults to 5 s.
+	CommandTimeout time.Duration
+
+	// Log defaults to slog.Default().
+	Log *slog.Logger
+}
+
+func (c Config) withDefaults() (Config, error) {
+	if c.Bucket == "" {
+		c.Bucket = "FLEET"
+	}
+	if c.Prefix == "" {
+		c.Prefix = "lifecycle.fleet"
+	}
+	if c.TTL == 0 {
+		c.TTL = 15 * time.Second
+	}
+	if c.Every == 0 {
+		c.Every = c.TTL / 3
+	}
+	if c.CommandTimeout == 0 {
+		c.CommandTimeout = 5 * time.Second
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	switch {
+	case c.TTL < time.Second:
+		return c, fmt.Errorf("presence: TTL is %v: want 1s or more", c.TTL)
+	case c.Every < 0 || c.Every > c.TTL/3:
+		return c, fmt.Errorf("presence: Every is %v with a TTL of %v: want at most a third of it, so that one lost announcement is not a lost process", c.Every, c.TTL)
+	case c.CommandTimeout < 0:
+		return c, fmt.Errorf("presence: CommandTimeout is %v: want more than 0", c.CommandTimeout)
+	case !validBucket.MatchString(c.Bucket):
+		return c, fmt.Errorf("presence: Bucket is %q: want letters, digits, - and _", c.Bucket)
+	case !validSubject.MatchString(c.Prefix):
+		return c, fmt.Errorf("presence: Prefix is %q: want words of letters, digits, - and _ with dots between them", c.Prefix)
+	case c.ID != "" && !validID.MatchString(c.ID):
+		return c, fmt.Errorf("presence: ID is %q: want at most 200 letters, digits, - and _", c.ID)
+	}
+	return c, nil
+}
+
+var (
+	validBucket  = regexp.MustCompile(`^[A-Za-z0-9_-]{1,100}$`)
+	validSubject = regexp.MustCompile(`^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$`)
+	validID      = regexp.MustCompile(`^[A-Za-z0-9_-]{1,200}$`)
+)
+
+// BucketConfig is the bucket of a fleet, for whoever creates buckets in one
+// place. [Announce] and [Open] create it when it is missing.
+func BucketConfig(c Config) (jetstream.KeyValueConfig, error) {
+	c, err := c.withDefaults()
+	return jetstream.KeyValueConfig{
+		Bucket: c.Bucket, TTL: c.TTL, History: 1, Storage: jetstream.MemoryStorage, MaxValueSize: maxAnnouncement,
+		Description: "processes of the fleet; each entry expires unless it is renewed",
+	}, err
+}
+
+// maxAnnouncement is the largest announcement. A process whose tree is larger
+// leaves out its deepest units.
+const maxAnnouncement = 512 << 10
+
+// bucket opens the fleet's bucket, and creates it when it is missing.
+func bucket(ctx context.Context, js jetstream.JetStream, c Config) (jetstream.KeyValue, error) {
+	spec, err := BucketConfig(c)
+	if err != nil {
+		return nil, err
+	}
+	kv, err := js.KeyValue(ctx, c.Bucket)
+	if errors.Is(err, jetstream.ErrBucketNotFound) {
+		kv, err = js.CreateKeyValue(ctx, spec)
+		if errors.Is(err, jetstream.ErrBucketExists) { // somebody was faster
+			kv, err = js.KeyValue(ctx, c.Bucket)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("presence: bucket %s: %w", c.Bucket, err)
+	}
+	status, err := kv.Status(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("presence: bucket %s: %w", c.Bucket, err)
+	}
+	if ttl := status.TTL(); ttl != c.TTL {
+		return nil, fmt.Errorf("presence: bucket %s keeps entries for %v and this process expects %v: use the same TTL in all of the fleet", c.Bucket, ttl, c.TTL)
+	}
+	return kv, nil
+}
+
+// Process is one process as it announced itself last.
+type Process struct {
+	ID        string    `json:"id"`
+	Service   string    `json:"service"`
+	Host      string    `json:"host"`
+	PID       int       `json:"pid"`
+	Version   string    `json:"version,omitempty"`
+	StartedAt time.Time `json:"startedAt"`
+	// Suspended is why readiness is suspended, "" when it is not.
+	Suspended string `json:"suspended,omitempty"`
+	// Ready says that it runs, is not suspended, and that no critical readiness
+	// probe failed when it was run last.
+	Ready  bool             `json:"ready"`
+	Status lifecycle.Status `json:"status"`
+	// Truncated says that units were left out.
+	Truncated bool `json:"truncated,omitempty"`
+	// SeenAt is when the server stored the announcement.
+	SeenAt time.Time `json:"-"`
+}
+
+// ready judges a status without running a probe.
+func ready(s lifecycle.Status, suspended string) bool {
+	if s.Report.Phase != lifecycle.PhaseRunning || suspended != "" {
+		return false
+	}
+	for _, p := range s.Probes {
+		if p.Plane == "readiness" && p.Critical && p.State != lifecycle.StateUp {
+			return false
+		}
+	}
+	return true
+}
+
+// prune cuts a tree of units at a depth.
+func prune(units []worker.State, depth int) (out []worker.State, cut bool) {
+	for _, u := range units {
+		if depth <= 1 {
+			cut = cut || len(u.Children) > 0
+			u.Children = nil
+		} else {
+			var below bool
+			u.Children, below = prune(u.Children, depth-1)
+			cut = cut || below
+		}
+		out = append(out, u)
+	}
+	return out, cut
+}
+
+// hostname is never empty.
+func hostname() string {
+	if h, err := os.Hostname(); err == nil && h != "" {
+		return h
+	}
+	return "unknown"
+}

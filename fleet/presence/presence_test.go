@@ -1,0 +1,258 @@
+package presence_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/goleak"
+
+	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/fleet/broker"
+	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
+	"github.com/pleme-io/lifecycle-go/fleet/presence"
+	"github.com/pleme-io/lifecycle-go/worker"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func nats(t *testing.T) jetstream.JetStream {
+	return brokertest.Embedded(t, broker.Config{}).JetStream()
+}
+
+// start runs a process that announces itself. stop ends it and returns what Run
+// did.
+func start(t *testing.T, js jetstream.JetStream, cfg presence.Config, add func(*lifecycle.App)) (app *lifecycle.App, id string, stop func() error) {
+	t.Helper()
+	app, err := lifecycle.New(lifecycle.Config{Name: "missions", HealthAddr: lifecycle.HealthOff, DrainInterval: lifecycle.Off}, lifecycle.WithLogger(brokertest.Quiet()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Log = brokertest.Quiet()
+	id = presence.Announce(app, js, cfg)
+	if add != nil {
+		add(app)
+	}
+	done := make(chan error, 1)
+	go func() { done <- app.Run(context.Background()) }()
+	stop = sync.OnceValue(func() error { app.Stop(nil); return <-done })
+	t.Cleanup(func() { stop() })
+	return app, id, stop
+}
+
+func open(t *testing.T, js jetstream.JetStream, cfg presence.Config) *presence.Fleet {
+	t.Helper()
+	f, err := presence.Open(t.Context(), js, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func await(t *testing.T, f *presence.Fleet, id, what string, is func(presence.Process) bool) (p presence.Process) {
+	t.Helper()
+	brokertest.Await(t, what, func() bool {
+		var err error
+		p, err = f.Get(t.Context(), id)
+		return err == nil && is(p)
+	})
+	return p
+}
+
+func TestProcessAnnouncesItselfWithItsUnits(t *testing.T) {
+	js := nats(t)
+	tree := worker.NewSupervisor("pool", worker.SupervisorConfig{})
+	if err := tree.Add(worker.FuncSpec("w1", func(ctx context.Context) error { <-ctx.Done(); return nil })); err != nil {
+		t.Fatal(err)
+	}
+	_, id, stop := start(t, js, presence.Config{Version: "1.2.3"}, func(app *lifecycle.App) { app.Add(tree) })
+	f := open(t, js, presence.Config{})
+	p := await(t, f, id, "the running process", func(p presence.Process) bool { return p.Ready && len(p.Status.Units) == 2 })
+	if p.Service != "missions" || p.Version != "1.2.3" || p.PID == 0 || p.Host == "" || p.SeenAt.IsZero() || !strings.Contains(id, "-") {
+		t.Errorf("announced as %+v", p)
+	}
+	var children []worker.State
+	for _, u := range p.Status.Units {
+		children = append(children, u.Children...)
+	}
+	if len(children) != 1 || children[0].Name != "w1" {
+		t.Errorf("its units are %+v", p.Status.Units)
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	if _, err := f.Get(t.Context(), id); !errors.Is(err, presence.ErrNotFound) {
+		t.Errorf("after its end: %v, want ErrNotFound", err)
+	}
+}
+
+func TestOperatorSuspendsResumesAndDrains(t *testing.T) {
+	js := nats(t)
+	app, id, stop := start(t, js, presence.Config{}, nil)
+	f := open(t, js, presence.Config{})
+	await(t, f, id, "readiness", func(p presence.Process) bool { return p.Ready })
+
+	if phase, err := f.Suspend(t.Context(), id, "new disk", "ada"); err != nil || phase != "running" {
+		t.Fatalf("suspend: %q, %v", phase, err)
+	}
+	p := await(t, f, id, "the suspension", func(p presence.Process) bool { return !p.Ready })
+	if p.Suspended != "new disk (asked by ada)" {
+		t.Errorf("suspended because of %q", p.Suspended)
+	}
+	if code := readyz(app); code != http.StatusServiceUnavailable {
+		t.Errorf("suspended, /readyz answers %d", code)
+	}
+	if _, err := f.Suspend(t.Context(), id, "", "ada"); !errors.Is(err, presence.ErrRefused) || !strings.Contains(err.Error(), "needs a reason") {
+		t.Errorf("without a reason: %v", err)
+	}
+	if _, err := f.Suspend(t.Context(), id, strings.Repeat("x", 300), ""); !errors.Is(err, presence.ErrRefused) {
+		t.Errorf("with an endless reason: %v", err)
+	}
+	if _, err := f.Resume(t.Context(), id, "ada"); err != nil {
+		t.Fatal(err)
+	}
+	await(t, f, id, "readiness again", func(p presence.Process) bool { return p.Ready })
+	if _, err := f.Drain(t.Context(), id, "new node", "ada"); err != nil {
+		t.Fatal(err)
+	}
+	<-app.Reached(lifecycle.PhaseStopped)
+	if err := stop(); err != nil {
+		t.Errorf("a drain that was asked for ends with %v", err)
+	}
+	if _, err := f.Drain(t.Context(), id, "", ""); !errors.Is(err, presence.ErrNotFound) {
+		t.Errorf("to a process that is gone: %v, want ErrNotFound", err)
+	}
+}
+
+// readyz asks the readiness plane without a server.
+func readyz(app *lifecycle.App) int {
+	w := &response{header: http.Header{}}
+	r, _ := http.NewRequest(http.MethodGet, "/readyz", nil)
+	app.Handler().ServeHTTP(w, r)
+	return w.code
+}
+
+type response struct {
+	header http.Header
+	code   int
+}
+
+func (r *response) Header() http.Header { return r.header }
+func (r *response) WriteHeader(c int)   { r.code = c }
+func (r *response) Write(b []byte) (int, error) {
+	if r.code == 0 {
+		r.code = http.StatusOK
+	}
+	return len(b), nil
+}
+
+// log is an Observer.
+type log struct {
+	mu     sync.Mutex
+	seen   map[string]int
+	gone   map[string]int
+	synced bool
+}
+
+func (l *log) Seen(p presence.Process) { l.mu.Lock(); defer l.mu.Unlock(); l.seen[p.ID]++ }
+func (l *log) Gone(id string)          { l.mu.Lock(); defer l.mu.Unlock(); l.gone[id]++ }
+func (l *log) Synced()                 { l.mu.Lock(); defer l.mu.Unlock(); l.synced = true }
+func (l *log) is(f func() bool) func() bool {
+	return func() bool { l.mu.Lock(); defer l.mu.Unlock(); return f() }
+}
+
+func TestWatchSeesComingAndGoing(t *testing.T) {
+	js := nats(t)
+	cfg := presence.Config{TTL: time.Second}
+	f := open(t, js, cfg)
+	l := &log{seen: map[string]int{}, gone: map[string]int{}}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- f.Watch(ctx, l) }()
+	defer func() {
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("the watch ends with %v", err)
+		}
+	}()
+	brokertest.Await(t, "the sync", l.is(func() bool { return l.synced }))
+	_, id, stop := start(t, js, cfg, nil)
+	brokertest.Await(t, "several announcements", l.is(func() bool { return l.seen[id] > 4 }))
+
+	// One that dies without a word: its announcement is there, and no other comes.
+	kv, err := js.KeyValue(t.Context(), "FLEET")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := kv.Put(t.Context(), "ghost", []byte(`{"service":"missions"}`)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := kv.Put(t.Context(), "riddle", []byte(`not json`)); err != nil {
+		t.Fatal(err)
+	}
+	brokertest.Await(t, "the end of the ghosts", l.is(func() bool { return l.gone["ghost"] == 1 && l.gone["riddle"] == 1 }))
+	if l.is(func() bool { return l.gone[id] > 0 })() {
+		t.Error("a process that lives was gone")
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	brokertest.Await(t, "the end of the process", l.is(func() bool { return l.gone[id] == 1 }))
+	brokertest.Await(t, "an empty list", func() bool { // the server expires entries in its own time
+		list, err := f.List(t.Context())
+		return err == nil && len(list) == 0
+	})
+}
+
+func TestProcessThatDoesNotAnswer(t *testing.T) {
+	js := nats(t)
+	f := open(t, js, presence.Config{CommandTimeout: 5 * time.Second})
+	kv, err := js.KeyValue(t.Context(), "FLEET")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := kv.Put(t.Context(), "ghost", []byte(`{}`)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Drain(t.Context(), "ghost", "", ""); !errors.Is(err, presence.ErrUnreachable) {
+		t.Errorf("to a dead process: %v, want ErrUnreachable", err)
+	}
+	for _, id := range []string{"", "a b", "a.>", "*", strings.Repeat("x", 300)} {
+		if _, err := f.Get(t.Context(), id); !errors.Is(err, presence.ErrNotFound) {
+			t.Errorf("id %q: %v, want ErrNotFound", id, err)
+		}
+	}
+}
+
+func TestConfigsThatCannotWork(t *testing.T) {
+	js := nats(t)
+	for text, cfg := range map[string]presence.Config{
+		"TTL is 1ms":       {TTL: time.Millisecond},
+		"third":            {TTL: 3 * time.Second, Every: 2 * time.Second},
+		"Bucket is":        {Bucket: "a b"},
+		"Prefix is":        {Prefix: "a..b"},
+		"ID is":            {ID: "a.b"},
+		"CommandTimeout":   {CommandTimeout: -1},
+		"use the same TTL": {TTL: time.Minute},
+	} {
+		if text == "use the same TTL" {
+			open(t, js, presence.Config{})
+		}
+		if _, err := presence.Open(t.Context(), js, cfg); err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("%+v: %v, want one that says %q", cfg, err, text)
+		}
+		if text == "CommandTimeout" {
+			continue // it is an operator's
+		}
+		app, _, stop := start(t, js, cfg, nil)
+		<-app.Draining()
+		if err := stop(); err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("announced with %+v: %v, want one that says %q", cfg, err, text)
+		}
+	}
+}

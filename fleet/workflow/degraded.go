@@ -1,0 +1,95 @@
+package workflow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Degraded returns the records of a workflow that cannot be worked with, by key:
+// those that do not decode, are of a newer version, or are in a phase that the
+// table does not know. The last are in lists too, as active ones. Each says what
+// is wrong with it. A record in the bucket that names no workflow and is nobody's
+// by its form counts as the first workflow's.
+func (m *Manager) Degraded(ctx context.Context, workflow string) ([]Record, error) {
+	r, err := m.registration(workflow)
+	if err != nil {
+		return nil, fmt.Errorf("degraded: %w", err)
+	}
+	v := r.bucket.view
+	if err := v.wait(ctx, nil); err != nil {
+		return nil, fmt.Errorf("degraded %s: %w", workflow, err)
+	}
+	var found []entity
+	v.mu.RLock()
+	for _, en := range v.indexes[workflow].degraded {
+		found = append(found, *en)
+	}
+	v.mu.RUnlock()
+	records := make([]Record, len(found))
+	for i := range found {
+		records[i] = found[i].record(r)
+	}
+	slices.SortFunc(records, func(a, b Record) int { return strings.Compare(a.Key, b.Key) })
+	return records, nil
+}
+
+// Migrate writes every record of a workflow that is of an older version than
+// this process's, so that none is left. It returns how many it wrote. One that
+// changes meanwhile is written by whoever changes it; one that cannot be
+// migrated is left as it is, and the errors of all are returned together.
+func (m *Manager) Migrate(ctx context.Context, workflow string) (int, error) {
+	r, err := m.registration(workflow)
+	if err != nil {
+		return 0, fmt.Errorf("migrate: %w", err)
+	}
+	v := r.bucket.view
+	if err := v.catchUp(ctx); err != nil {
+		return 0, fmt.Errorf("migrate %s: %w", workflow, err)
+	}
+	var ids []string
+	var errs []error
+	v.mu.RLock()
+	x := v.indexes[workflow]
+	x.all.Ascend(func(en *entity) bool {
+		if version, err := strconv.Atoi("0" + en.version); err == nil && version < r.version {
+			ids = append(ids, en.id)
+		}
+		return true
+	})
+	for _, en := range x.degraded {
+		if !en.decoded {
+			errs = append(errs, en.degraded)
+		}
+	}
+	v.mu.RUnlock()
+	written := 0
+	for _, id := range ids {
+		err := m.mutate(ctx, r, id, writing{}, func(_ Participant, cur *entry) (change, error) {
+			if cur.header.Get(headerVersion) == strconv.Itoa(r.version) {
+				return change{}, errMigrated
+			}
+			return change{}, nil
+		})
+		switch {
+		case err == nil:
+			written++
+		case errors.Is(err, errMigrated), errors.Is(err, ErrEntityNotFound):
+		default:
+			errs = append(errs, err)
+		}
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return written, fmt.Errorf("migrate %s: %w", workflow, err)
+	}
+	return written, nil
+}
+
+// errMigrated says that somebody was quicker.
+var errMigrated = errors.New("migrated")

@@ -1,0 +1,502 @@
+package workflow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nuid"
+
+	"github.com/pleme-io/lifecycle-go/fsm"
+)
+
+// DefaultPatience is how long a write goes on trying when the caller's context
+// has no deadline.
+const DefaultPatience = 30 * time.Second
+
+// Manager stores entities, changes them along their tables and answers questions
+// about them. One for a process is enough. All methods may be called
+// concurrently.
+type Manager struct {
+	js      jetstream.JetStream
+	log     *slog.Logger
+	alarm   alarm           // rings when a deadline is new or has changed
+	alive   context.Context // ends with Close
+	end     context.CancelFunc
+	watches sync.WaitGroup // added to under mu, while not closed
+
+	mu         sync.RWMutex // guards what follows
+	registered map[string]*registration
+	buckets    map[string]*bucket
+	closed     bool
+}
+
+// NewManager returns a Manager on a JetStream context, such as a broker's. It
+// talks to nobody before the first Register. A nil logger is slog.Default.
+func NewManager(js jetstream.JetStream, logger *slog.Logger) *Manager {
+	if logger == nil {
+		logger = slog.Default()
+	}
+	m := &Manager{js: js, log: logger, registered: make(map[string]*registration), buckets: make(map[string]*bucket)}
+	m.alive, m.end = context.WithCancel(context.Background())
+	return m
+}
+
+// Close ends the views and watches and waits until nothing of them runs. The connection is
+// its owner's to close. A second call does nothing. What is called afterwards
+// returns ErrClosed.
+func (m *Manager) Close() error {
+	m.mu.Lock()
+	m.closed = true
+	buckets := m.buckets
+	m.buckets = nil
+	m.mu.Unlock()
+	m.end()
+	for _, b := range buckets {
+		b.view.close()
+	}
+	m.watches.Wait()
+	return nil
+}
+
+// Ready waits until the views have read what their buckets hold. With
+// app.Probe("missions", lifecycle.ProbeFunc(mgr.Ready)) a process is ready once
+// its queries are answered at once.
+func (m *Manager) Ready(ctx context.Context) error {
+	for _, r := range m.all() {
+		if err := r.bucket.view.wait(ctx, nil); err != nil {
+			return fmt.Errorf("workflow %q: %w", r.workflow, err)
+		}
+	}
+	return nil
+}
+
+func (m *Manager) registration(workflow string) (*registration, error) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	if m.closed {
+		return nil, ErrClosed
+	}
+	r := m.registered[workflow]
+	if r == nil {
+		return nil, fmt.Errorf("%w: %q", ErrWorkflowNotRegistered, workflow)
+	}
+	return r, nil
+}
+
+// all returns every workflow, sorted by name.
+func (m *Manager) all() []*registration {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	regs := make([]*registration, 0, len(m.registered))
+	for _, r := range m.registered {
+		regs = append(regs, r)
+	}
+	slices.SortFunc(regs, func(a, b *registration) int { return strings.Compare(a.workflow, b.workflow) })
+	return regs
+}
+
+// WriteOption shapes one write.
+type WriteOption func(*writing)
+
+type writing struct {
+	match    uint64
+	dry      bool
+	revision *uint64
+	result   *Participant
+}
+
+// IfMatch lets the write happen only when the record has this revision, as
+// [Record] and [WithRevision] tell it. Else the error is a [*RevisionError], and
+// nothing is tried again.
+func IfMatch(revision uint64) WriteOption { return func(w *writing) { w.match = revision } }
+
+// DryRun decides everything as the write would, against the server, and writes
+// nothing. result gets the participant as it would be stored, and may be nil.
+func DryRun(result *Participant) WriteOption {
+	return func(w *writing) { w.dry, w.result = true, result }
+}
+
+// WithRevision tells the revision that was written.
+func WithRevision(revision *uint64) WriteOption { return func(w *writing) { w.revision = revision } }
+
+func options(opts []WriteOption) writing {
+	var w writing
+	for _, opt := range opts {
+		if opt != nil {
+			opt(&w)
+		}
+	}
+	return w
+}
+
+// Create stores a new entity, in whatever phase of its table it is. It returns
+// ErrEntityExists when there is one of that id; one that was deleted is none.
+func (m *Manager) Create(ctx context.Context, initial Participant, opts ...WriteOption) error {
+	if initial == nil {
+		return fmt.Errorf("create: %w: it is nil", ErrInvalidParticipant)
+	}
+	r, err := m.registration(initial.Workflow())
+	if err != nil {
+		return fmt.Errorf("create: %w", err)
+	}
+	id := initial.EntityID()
+	fail := func(err error) error { return fmt.Errorf("create %s %q: %w", r.workflow, id, err) }
+	if got, want := fmt.Sprintf("%T", initial), fmt.Sprintf("%T", r.sample); got != want {
+		return fail(fmt.Errorf("%w: it is a %s, want a %s", ErrInvalidParticipant, got, want))
+	}
+	if !r.table.Has(initial.Phase()) {
+		return fail(fmt.Errorf("%w: its phase is %q, want one of %s", ErrInvalidTransition, initial.Phase(), strings.Join(r.table.Phases(), ", ")))
+	}
+	err = m.change(ctx, r, id, options(opts), func(cur *entry) (decision, error) {
+		if cur != nil && !cur.deleted() {
+			return decision{}, ErrEntityExists
+		}
+		return decision{next: initial, change: change{moved: true, source: TransitionSourceFramework}}, nil
+	}, func(ctx context.Context, b *bucket, key string, fresh bool) (*entry, bool, error) {
+		if !fresh { // there mostly is nothing
+			return nil, true, nil
+		}
+		e, err := b.last(ctx, key)
+		if isNotFound(err) {
+			return nil, false, nil
+		}
+		return e, false, err
+	})
+	if err != nil {
+		return fail(err)
+	}
+	return nil
+}
+
+// Get reads an entity from the server. It returns ErrEntityNotFound when there
+// is none, and a [*DegradedError] for a record that cannot be decoded. One whose
+// phase the table does not know is returned and logged.
+//
+// What is returned is the caller's; changing it stores nothing.
+func (m *Manager) Get(ctx context.Context, workflow, entityID string) (Participant, error) {
+	rec, err := m.Find(ctx, workflow, entityID)
+	if err != nil {
+		return nil, err
+	}
+	if rec.Degraded != nil && rec.Participant == nil {
+		return nil, fmt.Errorf("get %s %q: %w", workflow, entityID, rec.Degraded)
+	}
+	return rec.Participant, nil
+}
+
+// Update changes an entity by mutator, which gets it and changes it in place. It
+// runs again when somebody else was quicker, so it must do nothing but that, and
+// must not call the Manager. Its error ends the update, and nothing is written.
+//
+// Writers of this process take turns at an entity; against those of others it
+// tries again, after a random pause, as long as ctx lasts (DefaultPatience when
+// it has no deadline): ErrUpdateRetriesExhausted says that this was too short.
+// Other errors: ErrEntityNotFound; ErrImmutableField when the mutator changed
+// the id or the phase; a [*DegradedError] for a record that cannot be decoded;
+// ErrOutcomeUnknown when the server was gone in the middle and not back in time.
+func (m *Manager) Update(ctx context.Context, workflow, entityID string, mutator func(Participant) error, opts ...WriteOption) error {
+	r, err := m.registration(workflow)
+	if err != nil {
+		return fmt.Errorf("update: %w", err)
+	}
+	err = m.mutate(ctx, r, entityID, options(opts), func(p Participant, _ *entry) (change, error) {
+		return change{}, mutator(p)
+	})
+	if err != nil {
+		return fmt.Errorf("update %s %q: %w", workflow, entityID, err)
+	}
+	return nil
+}
+
+// Transition moves an entity to another phase, when the table has the edge from
+// the one that it is in at that very moment. source and note are stored in the
+// same message and come back from History.
+//
+// It returns ErrTerminalPhase when nothing follows the phase that it is in,
+// ErrInvalidTransition when the table does not have the edge or the phase, and
+// otherwise what Update does.
+func (m *Manager) Transition(ctx context.Context, workflow, entityID, newPhase string, source TransitionSource, note string, opts ...WriteOption) error {
+	return m.TransitionWith(ctx, workflow, entityID, newPhase, source, note, nil, opts...)
+}
+
+// TransitionWith is Transition with a mutator, which runs when the edge has been
+// found allowed and before the phase is changed. Both are one write, or none.
+func (m *Manager) TransitionWith(ctx context.Context, workflow, entityID, newPhase string, source TransitionSource, note string, mutator func(Participant) error, opts ...WriteOption) error {
+	r, err := m.registration(workflow)
+	if err != nil {
+		return fmt.Errorf("transition: %w", err)
+	}
+	return m.transition(ctx, r, entityID, source, note, mutator, options(opts), func(string, *entry) (string, error) { return newPhase, nil })
+}
+
+// transition moves an entity to the phase that choose names for the one that it
+// is in. It chooses again for each attempt.
+func (m *Manager) transition(ctx context.Context, r *registration, entityID string, source TransitionSource, note string, mutator func(Participant) error, w writing, choose func(from string, cur *entry) (string, error)) error {
+	fail := func(err error) error { return fmt.Errorf("transition of %s %q: %w", r.workflow, entityID, err) }
+	if !source.valid() {
+		return fail(fmt.Errorf("its source is %q, want rule, operator, component or framework", source))
+	}
+	err := m.mutate(ctx, r, entityID, w, func(p Participant, cur *entry) (change, error) {
+		from := p.Phase()
+		to, err := choose(from, cur)
+		if err != nil {
+			return change{}, err
+		}
+		if err := r.allowed(entityID, from, to, cur); err != nil {
+			return change{}, err
+		}
+		if mutator != nil {
+			if err := mutator(p); err != nil {
+				return change{}, err
+			}
+		}
+		return change{moved: true, from: from, source: source, note: note}, nil
+	}, func(p Participant) error {
+		to, err := choose(p.Phase(), nil)
+		if err != nil {
+			return err
+		}
+		r.fields.phase.of(p).SetString(to)
+		return nil
+	})
+	if err != nil {
+		return fail(err)
+	}
+	return nil
+}
+
+// allowed reports why an edge may not be taken, nil when it may.
+func (r *registration) allowed(entityID, from, to string, cur *entry) error {
+	refused := &fsm.TransitionError{Kind: r.workflow, Name: entityID, From: from, To: to, Allowed: slices.Sorted(slices.Values(r.table[from]))}
+	switch {
+	case !r.table.Has(to):
+		return fmt.Errorf("%w: the table has no phase %q, it has %s", refused, to, strings.Join(r.table.Phases(), ", "))
+	case !r.table.Has(from):
+		return errors.Join(r.unknownPhase(cur, from), refused)
+	case r.table.IsTerminal(from):
+		return fmt.Errorf("%w: %q, which nothing follows", ErrTerminalPhase, from)
+	case !r.table.IsValidTransition(from, to):
+		return refused
+	}
+	return nil
+}
+
+// Complete moves an entity to the first terminal phase, in the order of their
+// names, that may follow the one that it is in. That is decided on the record
+// that the write replaces: nobody can come in between. It returns
+// ErrTerminalPhase when the entity is in a terminal phase, and
+// ErrInvalidTransition when no terminal phase may follow.
+func (m *Manager) Complete(ctx context.Context, workflow, entityID string, opts ...WriteOption) error {
+	r, err := m.registration(workflow)
+	if err != nil {
+		return fmt.Errorf("complete: %w", err)
+	}
+	return m.transition(ctx, r, entityID, TransitionSourceFramework, "", nil, options(opts), func(from string, cur *entry) (string, error) {
+		if r.table.Has(from) && r.table.IsTerminal(from) {
+			return "", fmt.Errorf("%w: %q", ErrTerminalPhase, from)
+		}
+		for _, to := range r.table.TerminalPhases() {
+			if r.table.IsValidTransition(from, to) {
+				return to, nil
+			}
+		}
+		return "", fmt.Errorf("%w: no terminal phase may follow %q, only %s", ErrInvalidTransition, from, strings.Join(r.table[from], ", "))
+	})
+}
+
+// Fail moves an entity to the phase "failed" with the reason as note. It returns
+// ErrInvalidTransition for a table that has no such phase, and an error for an
+// empty reason.
+func (m *Manager) Fail(ctx context.Context, workflow, entityID, reason string, opts ...WriteOption) error {
+	r, err := m.registration(workflow)
+	if err != nil {
+		return fmt.Errorf("fail: %w", err)
+	}
+	if strings.TrimSpace(reason) == "" {
+		return fmt.Errorf("fail %s %q: the reason is empty: say why, it is all that the history will know", workflow, entityID)
+	}
+	return m.transition(ctx, r, entityID, TransitionSourceFramework, reason, nil, options(opts), func(string, *entry) (string, error) {
+		if !r.table.Has("failed") || !r.table.IsTerminal("failed") {
+			return "", fmt.Errorf("%w: the table of %q has no terminal phase \"failed\": use Transition", ErrInvalidTransition, workflow)
+		}
+		return "failed", nil
+	})
+}
+
+// Delete removes an entity, whatever phase it is in, also one whose record is
+// degraded. Its history stays as deep as the bucket keeps it, with the deletion
+// at the end. It returns ErrEntityNotFound when there is none.
+func (m *Manager) Delete(ctx context.Context, workflow, entityID string, opts ...WriteOption) error {
+	r, err := m.registration(workflow)
+	if err != nil {
+		return fmt.Errorf("delete: %w", err)
+	}
+	err = m.change(ctx, r, entityID, options(opts), func(cur *entry) (decision, error) {
+		if cur == nil || cur.deleted() {
+			return decision{}, ErrEntityNotFound
+		}
+		from := ""
+		if p, err := r.decode(cur); err == nil {
+			from = p.Phase()
+		}
+		return decision{change: change{from: from, source: TransitionSourceFramework}}, nil
+	}, m.load(r))
+	if err != nil {
+		return fmt.Errorf("delete %s %q: %w", workflow, entityID, err)
+	}
+	return nil
+}
+
+// decision is what a write is to do. Without a participant it is a deletion.
+type decision struct {
+	next   Participant
+	change change
+}
+
+// loader reads the record that a write is decided on. Unless it has to be fresh
+// it may be what the view knows, or a guess: then stale is true, and a refusal
+// is confirmed with a fresh one.
+type loader func(ctx context.Context, b *bucket, key string, fresh bool) (e *entry, stale bool, err error)
+
+func (m *Manager) load(r *registration) loader {
+	return func(ctx context.Context, b *bucket, key string, fresh bool) (*entry, bool, error) {
+		if !fresh {
+			if e, ok := b.view.record(r, key); ok {
+				return e, true, nil
+			}
+		}
+		e, err := b.last(ctx, key)
+		if isNotFound(err) {
+			return nil, false, nil
+		}
+		return e, false, err
+	}
+}
+
+func isNotFound(err error) bool { return errors.Is(err, ErrEntityNotFound) }
+
+// mutate is change for an entity that is there, and stays there. What finish
+// does is done after the id and the phase were found to be untouched.
+func (m *Manager) mutate(ctx context.Context, r *registration, entityID string, w writing, fn func(Participant, *entry) (change, error), finish ...func(Participant) error) error {
+	return m.change(ctx, r, entityID, w, func(cur *entry) (decision, error) {
+		if cur == nil || cur.deleted() {
+			return decision{}, ErrEntityNotFound
+		}
+		p, err := r.decode(cur)
+		if err != nil {
+			return decision{}, err
+		}
+		phase := p.Phase()
+		c, err := fn(p, cur)
+		if err != nil {
+			return decision{}, err
+		}
+		if p.EntityID() != entityID {
+			return decision{}, fmt.Errorf("%w: the mutator changed the id from %q to %q", ErrImmutableField, entityID, p.EntityID())
+		}
+		if p.Phase() != phase {
+			return decision{}, fmt.Errorf("%w: the mutator changed the phase from %q to %q: use Transition", ErrImmutableField, phase, p.Phase())
+		}
+		for _, f := range finish {
+			if err := f(p); err != nil {
+				return decision{}, err
+			}
+		}
+		c.since = cur.since()
+		return decision{p, c}, nil
+	}, m.load(r))
+}
+
+// change is every write: it reads, decides, and writes what was decided if the
+// record is still the one that it was decided on, and else begins again.
+func (m *Manager) change(ctx context.Context, r *registration, entityID string, w writing, decide func(*entry) (decision, error), load loader) error {
+	key, err := r.key(entityID)
+	if err != nil {
+		return err
+	}
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, DefaultPatience)
+		defer cancel()
+	}
+	b := r.bucket
+	leave, err := b.queue.enter(ctx, key)
+	if err != nil {
+		return fmt.Errorf("%w: waiting for other writers of this process: %w", ErrUpdateRetriesExhausted, err)
+	}
+	defer leave()
+	op := nuid.Next()
+	for n := 0; ; n++ {
+		cur, stale, err := load(ctx, b, key, n > 0 || w.dry)
+		if err != nil {
+			return err
+		}
+		d, err := m.decide(cur, key, w, decide)
+		if err != nil && stale {
+			fresh, _, again := load(ctx, b, key, true)
+			if again != nil {
+				return again
+			}
+			if revisionOf(fresh) == revisionOf(cur) {
+				return err
+			}
+			cur = fresh
+			d, err = m.decide(cur, key, w, decide)
+		}
+		if err != nil {
+			return err
+		}
+		if w.result != nil {
+			*w.result = d.next
+		}
+		d.change.op = op
+		msg, err := r.message(key, d.next, revisionOf(cur), d.change)
+		if err != nil || w.dry {
+			return err
+		}
+		revision, err := b.write(ctx, key, msg, revisionOf(cur))
+		if err == nil {
+			if w.revision != nil {
+				*w.revision = revision
+			}
+			if d.next == nil {
+				b.view.deletedOwn(key, revision)
+			} else {
+				b.view.wrote(r, &entry{key: key, revision: revision, at: time.Now(), header: msg.Header, data: msg.Data}, d.next)
+			}
+			return nil
+		}
+		if !errors.Is(err, errConflict) {
+			return err
+		}
+		op = nuid.Next() // that operation was not carried out; this is another
+		if err := pause(ctx, n); err != nil {
+			if errors.Is(ctx.Err(), context.Canceled) {
+				return err
+			}
+			return fmt.Errorf("%w: %d attempts: %w", ErrUpdateRetriesExhausted, n+1, err)
+		}
+	}
+}
+
+// decide holds the record against what the caller expects, and decides.
+func (m *Manager) decide(cur *entry, key string, w writing, decide func(*entry) (decision, error)) (decision, error) {
+	if w.match != 0 && revisionOf(cur) != w.match {
+		return decision{}, &RevisionError{Key: key, Want: w.match, Is: revisionOf(cur)}
+	}
+	return decide(cur)
+}
+
+func revisionOf(e *entry) uint64 {
+	if e == nil {
+		return 0
+	}
+	return e.revision
+}

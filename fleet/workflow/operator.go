@@ -1,0 +1,108 @@
+package workflow
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// UpdateFromOperator sets fields of an entity, by their JSON names. Only fields
+// tagged operator_writable may be set, and only to a value of the field's own
+// type: anything else refuses the whole patch, and nothing is written. A patch
+// that sets nothing is an error.
+//
+// It returns ErrFieldNotOperatorWritable or ErrFieldType for the first field, by
+// name, that is wrong, and otherwise what Update does. [IfMatch] refuses a patch
+// that was made for another revision, [DryRun] tells what would come of it.
+func (m *Manager) UpdateFromOperator(ctx context.Context, workflow, entityID string, patch map[string]any, opts ...WriteOption) error {
+	r, err := m.registration(workflow)
+	if err != nil {
+		return fmt.Errorf("patch: %w", err)
+	}
+	fail := func(err error) error { return fmt.Errorf("patch %s %q: %w", workflow, entityID, err) }
+	if len(patch) == 0 {
+		return fail(fmt.Errorf("%w: the patch is empty: writable are %s", ErrFieldNotOperatorWritable, r.writable()))
+	}
+	for _, name := range slices.Sorted(maps.Keys(patch)) {
+		f, err := r.writableField(name)
+		if err != nil {
+			return fail(err)
+		}
+		if !assignable(patch[name], f.typ) {
+			return fail(fmt.Errorf("%w: %s is a %v, and the value a %T", ErrFieldType, name, f.typ, patch[name]))
+		}
+	}
+	err = m.mutate(ctx, r, entityID, options(opts), func(p Participant, _ *entry) (change, error) {
+		for name, value := range patch {
+			f := r.fields.byName[name]
+			to := reflect.Zero(f.typ)
+			if value != nil {
+				to = reflect.ValueOf(value)
+			}
+			f.of(p).Set(to)
+		}
+		return change{}, nil
+	})
+	if err != nil {
+		return fail(err)
+	}
+	return nil
+}
+
+// assignable reports whether a value may be assigned to a field as it is. nil
+// may be to what can be nil.
+func assignable(value any, typ reflect.Type) bool {
+	if value != nil {
+		return reflect.TypeOf(value).AssignableTo(typ)
+	}
+	switch typ.Kind() {
+	case reflect.Pointer, reflect.Map, reflect.Slice, reflect.Interface:
+		return true
+	}
+	return false
+}
+
+// writableField returns a field that operators and rules may set.
+func (r *registration) writableField(name string) (*field, error) {
+	f := r.fields.byName[name]
+	switch {
+	case f == nil:
+		return nil, fmt.Errorf("%w: %q has no field %q: writable are %s", ErrFieldNotOperatorWritable, r.workflow, name, r.writable())
+	case !f.writable:
+		return nil, fmt.Errorf("%w: %s: writable are %s", ErrFieldNotOperatorWritable, name, r.writable())
+	}
+	return f, nil
+}
+
+func (r *registration) writable() string {
+	names := r.def().OperatorWritableFields
+	if len(names) == 0 {
+		return "none"
+	}
+	return strings.Join(names, ", ")
+}
+
+// AssertRuleWritable returns nil when rules may set the field: those that
+// operators may. The error is ErrFieldNotOperatorWritable, also for a field that
+// does not exist, or ErrWorkflowNotRegistered.
+func (m *Manager) AssertRuleWritable(workflow, fieldJSONName string) error {
+	_, err := m.FieldType(workflow, fieldJSONName)
+	return err
+}
+
+// FieldType returns the type of a field that rules may set. Its errors are those
+// of AssertRuleWritable.
+func (m *Manager) FieldType(workflow, fieldJSONName string) (reflect.Type, error) {
+	r, err := m.registration(workflow)
+	if err != nil {
+		return nil, err
+	}
+	f, err := r.writableField(fieldJSONName)
+	if err != nil {
+		return nil, err
+	}
+	return f.typ, nil
+}

@@ -1,0 +1,193 @@
+package workflow
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// The headers of an entity's messages. All but the first two are of
+// transitions, or absent where they would say nothing.
+const (
+	headerOp       = "Lifecycle-Op"       // the operation that wrote it
+	headerWorkflow = "Lifecycle-Workflow" // whose record it is
+	headerPhase    = "Lifecycle-Phase"    // the phase it entered
+	headerFrom     = "Lifecycle-From"     // the phase it left
+	headerSource   = "Lifecycle-Source"
+	headerNote     = "Lifecycle-Note"    // escaped as a URL's path: a header is one line
+	headerSince    = "Lifecycle-Since"   // unix nanoseconds; when the phase was entered, in writes that left it alone
+	headerVersion  = "Lifecycle-Version" // of the record
+
+	headerExpected  = jetstream.ExpectedLastSubjSeqHeader
+	headerOperation = "KV-Operation"
+)
+
+// entry is one revision of one key.
+type entry struct {
+	key      string
+	revision uint64
+	at       time.Time // when the server stored it
+	header   nats.Header
+	data     []byte
+}
+
+// deleted reports whether it stands for a deletion, by this package, by the
+// nats command or by the bucket's limits.
+func (e *entry) deleted() bool {
+	op := e.header.Get(headerOperation)
+	return op == "DEL" || op == "PURGE" || e.header.Get("Nats-Marker-Reason") != ""
+}
+
+// since returns when the phase was entered.
+func (e *entry) since() time.Time {
+	if ns, err := strconv.ParseInt(e.header.Get(headerSince), 10, 64); err == nil {
+		return time.Unix(0, ns)
+	}
+	return e.at
+}
+
+// predecessor returns the revision that the write was decided on. It is not
+// known for records that others have written.
+func (e *entry) predecessor() (uint64, bool) {
+	n, err := strconv.ParseUint(e.header.Get(headerExpected), 10, 64)
+	return n, err == nil
+}
+
+// source returns what caused the transition.
+func (e *entry) source() TransitionSource {
+	if s := TransitionSource(e.header.Get(headerSource)); s.valid() {
+		return s
+	}
+	return TransitionSourceFramework
+}
+
+// note returns the transition's note.
+func (e *entry) note() string {
+	raw := e.header.Get(headerNote)
+	if text, err := url.PathUnescape(raw); err == nil {
+		return text
+	}
+	return raw
+}
+
+// decode makes a participant of a record, migrating it when it is old. The
+// error is a *DegradedError.
+func (r *registration) decode(e *entry) (Participant, error) {
+	p, err := r.parse(e.header.Get(headerVersion), e.data)
+	if err != nil {
+		return nil, r.degraded(e, err)
+	}
+	if key := r.sample.KVKey(p.EntityID()); key != e.key {
+		return nil, r.degraded(e, fmt.Errorf("its id is %q, which belongs under the key %q", p.EntityID(), key))
+	}
+	return p, nil
+}
+
+func (r *registration) degraded(e *entry, err error) *DegradedError {
+	return &DegradedError{Bucket: r.name, Key: e.key, Revision: e.revision, Err: err}
+}
+
+func (r *registration) parse(versionText string, data []byte) (Participant, error) {
+	version := 0
+	if versionText != "" {
+		var err error
+		if version, err = strconv.Atoi(versionText); err != nil || version < 0 {
+			return nil, fmt.Errorf("its version is %q, want a number", versionText)
+		}
+	}
+	if version > r.version {
+		return nil, fmt.Errorf("it is of version %d, and this process knows versions up to %d: update the program", version, r.version)
+	}
+	if version < r.version {
+		var err error
+		if data, err = migrate(r.migrate, version, data); err != nil {
+			return nil, fmt.Errorf("migrate from version %d to %d: %w", version, r.version, err)
+		}
+	}
+	p := r.factory()
+	if err := json.Unmarshal(data, p); err != nil {
+		return nil, fmt.Errorf("it is no record of %q: %w", r.workflow, err)
+	}
+	if string(data) == "null" {
+		return nil, errors.New("it is the JSON value null")
+	}
+	return p, nil
+}
+
+// migrate calls the program's function, which may panic on what it did not
+// expect.
+func migrate(fn func(int, []byte) ([]byte, error), from int, data []byte) (out []byte, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("it panicked: %v", v)
+		}
+	}()
+	return fn(from, data)
+}
+
+// active reports whether something may follow the phase. What the table does
+// not know is not over.
+func (r *registration) active(phase string) bool {
+	return !r.table.Has(phase) || !r.table.IsTerminal(phase)
+}
+
+// unknownPhase returns the error for a phase that the table does not know, nil
+// for others.
+func (r *registration) unknownPhase(e *entry, phase string) error {
+	if r.table.Has(phase) {
+		return nil
+	}
+	return r.degraded(e, fmt.Errorf("the table of %q does not know its phase %q", r.workflow, phase))
+}
+
+// message makes the message that writes a record, or deletes it when p is nil.
+func (r *registration) message(key string, p Participant, expected uint64, c change) (*nats.Msg, error) {
+	msg := &nats.Msg{Subject: r.bucket.subject(key), Header: nats.Header{
+		headerOp:       {c.op},
+		headerWorkflow: {r.workflow},
+		headerExpected: {strconv.FormatUint(expected, 10)},
+	}}
+	if p == nil {
+		msg.Header.Set(headerOperation, "DEL")
+	} else {
+		data, err := json.Marshal(p)
+		if err != nil {
+			return nil, fmt.Errorf("encode %s/%s: %w", r.name, key, err)
+		}
+		msg.Data = data
+		if r.version > 0 {
+			msg.Header.Set(headerVersion, strconv.Itoa(r.version))
+		}
+	}
+	if !c.moved && p != nil {
+		msg.Header.Set(headerSince, strconv.FormatInt(c.since.UnixNano(), 10))
+		return msg, nil
+	}
+	if p != nil {
+		msg.Header.Set(headerPhase, url.PathEscape(p.Phase()))
+	}
+	if c.from != "" {
+		msg.Header.Set(headerFrom, url.PathEscape(c.from))
+	}
+	msg.Header.Set(headerSource, string(c.source))
+	if c.note != "" {
+		msg.Header.Set(headerNote, url.PathEscape(c.note))
+	}
+	return msg, nil
+}
+
+// change is what a write does beside the record's data.
+type change struct {
+	op     string // the operation's id
+	moved  bool   // the phase is entered by this write: it changes, or it is a self-edge
+	from   string
+	source TransitionSource
+	note   string
+	since  time.Time // when the phase was entered, for one that is left alone
+}

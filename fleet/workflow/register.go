@@ -1,0 +1,243 @@
+package workflow
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pleme-io/lifecycle-go/internal/safe"
+)
+
+// Bucket declares a bucket for entities, for broker.Config.Buckets: on disk, and
+// with the deepest history that a bucket can have, 64 writes of each entity.
+// Change what it returns before you declare it.
+func Bucket(name string) jetstream.KeyValueConfig {
+	return jetstream.KeyValueConfig{Bucket: name, History: jetstream.KeyValueMaxHistory, Storage: jetstream.FileStorage}
+}
+
+// RegisterOption shapes a workflow.
+type RegisterOption func(*registration)
+
+// WithDeadline lets an edge be taken by itself: an entity that has been in phase
+// from for the time after is moved to phase to, once, by whoever runs
+// [Manager.Deadlines]. Other writes do not begin the time anew; leaving the
+// phase and entering it again does. A phase has one deadline.
+func WithDeadline(from, to string, after time.Duration) RegisterOption {
+	return func(r *registration) {
+		r.deadlines = append(r.deadlines, Deadline{From: from, To: to, After: after})
+	}
+}
+
+// WithVersion says that this process writes records of a version, 1 or more,
+// and how to read older ones. Without it the version is 0, which is also that of
+// records that say nothing.
+//
+// A record of an older version is handed to migrate, which returns it as the
+// current one: JSON in, JSON out. It is stored in the new form with the entity's
+// next write, or by [Manager.Migrate]. A record of a newer version is degraded
+// here, and is not written: this process would lose what it does not know.
+func WithVersion(version int, migrate func(from int, record []byte) ([]byte, error)) RegisterOption {
+	return func(r *registration) { r.version, r.migrate = version, migrate }
+}
+
+// registration is one workflow.
+type registration struct {
+	workflow  string
+	factory   func() Participant
+	table     Transitions
+	deadlines []Deadline
+	version   int
+	migrate   func(int, []byte) ([]byte, error)
+
+	sample Participant // for KVKey
+	fields *fields
+	bucket *bucket
+	name   string // the bucket's
+}
+
+// Register declares a workflow, at the start of the program. The factory
+// returns a new, empty participant, a pointer to a struct. The view of the
+// bucket begins to fill; nothing is waited for, and the server may still be
+// away. See [Manager.Ready].
+//
+// It returns ErrWorkflowAlreadyRegistered for a name that is taken,
+// ErrInvalidTransitionsTable for a table that is not consistent,
+// ErrMissingIDField, ErrMissingPhaseField or ErrInvalidParticipant for a type
+// that cannot work, and ErrClosed after Close.
+func (m *Manager) Register(workflow string, factory func() Participant, transitions Transitions, opts ...RegisterOption) error {
+	r := &registration{workflow: workflow, factory: factory, table: maps.Clone(transitions)}
+	for phase, next := range r.table {
+		r.table[phase] = slices.Clone(next)
+	}
+	for _, opt := range opts {
+		if opt != nil {
+			opt(r)
+		}
+	}
+	if err := r.validate(); err != nil {
+		return fmt.Errorf("register workflow %q: %w", workflow, err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return fmt.Errorf("register workflow %q: %w", workflow, ErrClosed)
+	}
+	if _, taken := m.registered[workflow]; taken {
+		return fmt.Errorf("%w: %q", ErrWorkflowAlreadyRegistered, workflow)
+	}
+	r.bucket = m.buckets[r.name]
+	if r.bucket == nil {
+		r.bucket = newBucket(m, r.name)
+		m.buckets[r.name] = r.bucket
+	}
+	m.registered[workflow] = r
+	r.bucket.view.add(r)
+	return nil
+}
+
+func (r *registration) validate() error {
+	if r.workflow == "" {
+		return fmt.Errorf("%w: its name is empty", ErrInvalidParticipant)
+	}
+	if err := r.table.Validate(); err != nil {
+		return err
+	}
+	if r.factory == nil {
+		return fmt.Errorf("%w: the factory is nil", ErrInvalidParticipant)
+	}
+	return safe.Do("factory", func() (err error) {
+		r.sample = r.factory()
+		if r.fields, err = readFields(r.sample); err != nil {
+			return err
+		}
+		return errors.Join(r.checkSample(), r.checkOptions())
+	})
+}
+
+// checkSample holds the methods of the type against its tags.
+func (r *registration) checkSample() error {
+	var faults []error
+	fault := func(format string, args ...any) {
+		faults = append(faults, fmt.Errorf("%w: %T: "+format, append([]any{ErrInvalidParticipant, r.sample}, args...)...))
+	}
+	if got := r.sample.Workflow(); got != r.workflow {
+		fault("Workflow() returns %q, want the name that it is registered under, %q", got, r.workflow)
+	}
+	const probe = "lifecycle-probe"
+	p := r.factory()
+	if p == r.sample {
+		fault("the factory returned the same value twice, want a new one each time")
+		return errors.Join(faults...)
+	}
+	r.fields.id.of(p).SetString(probe + "-id")
+	r.fields.phase.of(p).SetString(probe)
+	if got := p.EntityID(); got != probe+"-id" {
+		fault("EntityID() does not return the field tagged id (%s)", r.fields.id.name)
+	}
+	if got := p.Phase(); got != probe {
+		fault("Phase() does not return the field tagged phase (%s)", r.fields.phase.name)
+	}
+	r.name = r.sample.KVBucket()
+	if !bucketName.MatchString(r.name) {
+		fault("KVBucket() returns %q, want letters, digits, - and _", r.name)
+	}
+	if r.sample.KVKey("a") == r.sample.KVKey("b") {
+		fault("KVKey returns %q for two ids, want another key for each", r.sample.KVKey("a"))
+	}
+	if data, err := json.Marshal(p); err != nil {
+		fault("it cannot be stored: %v", err)
+	} else if back := r.factory(); json.Unmarshal(data, back) != nil || back.EntityID() != p.EntityID() || back.Phase() != p.Phase() {
+		fault("its id or phase is lost in JSON: %s", data)
+	}
+	return errors.Join(faults...)
+}
+
+func (r *registration) checkOptions() error {
+	var faults []error
+	seen := make(map[string]bool)
+	for _, d := range r.deadlines {
+		switch {
+		case !r.table.IsValidTransition(d.From, d.To):
+			faults = append(faults, fmt.Errorf("%w: the deadline %q -> %q is no edge of the table", ErrInvalidTransitionsTable, d.From, d.To))
+		case d.After <= 0:
+			faults = append(faults, fmt.Errorf("%w: the deadline %q -> %q is after %v, want a time above zero", ErrInvalidTransitionsTable, d.From, d.To, d.After))
+		case seen[d.From]:
+			faults = append(faults, fmt.Errorf("%w: phase %q has two deadlines, want one", ErrInvalidTransitionsTable, d.From))
+		}
+		seen[d.From] = true
+	}
+	if r.version < 0 {
+		faults = append(faults, fmt.Errorf("%w: version is %d, want 1 or more", ErrInvalidParticipant, r.version))
+	}
+	if r.version > 0 && r.migrate == nil {
+		faults = append(faults, fmt.Errorf("%w: version %d has no function that migrates older records", ErrInvalidParticipant, r.version))
+	}
+	return errors.Join(faults...)
+}
+
+var (
+	bucketName = regexp.MustCompile(`^[a-zA-Z0-9_-]+$`)
+	keyName    = regexp.MustCompile(`^[-/_=.a-zA-Z0-9]+$`)
+)
+
+// key returns the key of an entity, or an error when a bucket cannot have it.
+func (r *registration) key(entityID string) (string, error) {
+	if entityID == "" {
+		return "", fmt.Errorf("%w: it is empty", ErrInvalidEntityID)
+	}
+	key := r.sample.KVKey(entityID)
+	if !keyName.MatchString(key) || strings.HasPrefix(key, ".") || strings.HasSuffix(key, ".") || strings.Contains(key, "..") {
+		return "", fmt.Errorf("%w: %q has the key %q, want letters, digits and - / _ = with single dots between", ErrInvalidEntityID, entityID, key)
+	}
+	return key, nil
+}
+
+// deadline returns that of a phase.
+func (r *registration) deadline(phase string) (Deadline, bool) {
+	for _, d := range r.deadlines {
+		if d.From == phase {
+			return d, true
+		}
+	}
+	return Deadline{}, false
+}
+
+func (r *registration) def() WorkflowDef {
+	table := maps.Clone(r.table)
+	for phase, next := range table {
+		table[phase] = slices.Clone(next)
+	}
+	return WorkflowDef{
+		Workflow: r.workflow, Transitions: table, KVBucket: r.name, Version: r.version,
+		OperatorWritableFields: r.fields.names(func(f *field) bool { return f.writable }),
+		IndexedFields:          r.fields.names(func(f *field) bool { return f.indexed >= 0 }),
+		Deadlines:              slices.Clone(r.deadlines),
+	}
+}
+
+// GetWorkflowDefinition describes a workflow. It returns
+// ErrWorkflowNotRegistered when there is none of that name.
+func (m *Manager) GetWorkflowDefinition(workflow string) (WorkflowDef, error) {
+	r, err := m.registration(workflow)
+	if err != nil {
+		return WorkflowDef{}, err
+	}
+	return r.def(), nil
+}
+
+// ListWorkflows describes every registered workflow, sorted by name.
+func (m *Manager) ListWorkflows() []WorkflowDef {
+	regs := m.all()
+	defs := make([]WorkflowDef, len(regs))
+	for i, r := range regs {
+		defs[i] = r.def()
+	}
+	return defs
+}

@@ -1,0 +1,308 @@
+package workflow
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// The server's codes for what it refuses. Its texts differ between one replica
+// and several, and between versions.
+const (
+	codeWrongLastSequence           = 10071 // JSStreamWrongLastSequenceErrF
+	codeWrongLastSequenceReplicated = 10164 // JSStreamWrongLastSequenceConstantErr: another write is under way
+	codeMessageNotFound             = 10037 // JSNoMessageFoundErr
+	codeStreamNotFound              = 10059 // JSStreamNotFoundErr
+)
+
+// answerTime is how long a write waits for its answer before it is looked for.
+const answerTime = 3 * time.Second
+
+// errConflict says that the record has changed since it was read.
+var errConflict = errors.New("conflict")
+
+// bucket is one bucket, written and read past the key-value API where that hides
+// headers.
+type bucket struct {
+	js     jetstream.JetStream
+	nc     *nats.Conn
+	name   string
+	stream string
+	api    string // the prefix of JetStream's subjects
+	put    string // the prefix of the keys' subjects
+	view   *view
+	queue  queue
+}
+
+func newBucket(m *Manager, name string) *bucket {
+	b := &bucket{js: m.js, nc: m.js.Conn(), name: name, stream: "KV_" + name, api: jetstream.DefaultAPIPrefix, put: "$KV." + name + "."}
+	opts := m.js.Options()
+	switch {
+	case opts.APIPrefix != "":
+		b.api = strings.TrimSuffix(opts.APIPrefix, ".") + "."
+	case opts.Domain != "":
+		b.api = "$JS." + opts.Domain + ".API."
+	}
+	if b.api != jetstream.DefaultAPIPrefix {
+		b.put = b.api + b.put // as the key-value API does, for accounts and domains that import the bucket
+	}
+	b.queue.keys = make(map[string]*turn)
+	b.view = newView(m, b)
+	return b
+}
+
+func (b *bucket) subject(key string) string { return b.put + key }
+
+// write publishes a message and finds out what came of it. It returns
+// errConflict when the record has changed since it was read, ErrOutcomeUnknown
+// when ctx ended first, and any other error only when nothing was written.
+//
+// A write without an answer is looked for under its operation's id. It names
+// the revision that it was decided on, and a revision has one successor: if that
+// is another operation's, this one was not carried out and never will be; if
+// there is none yet, it is sent again, and the server takes one of the two.
+func (b *bucket) write(ctx context.Context, key string, msg *nats.Msg, expected uint64) (uint64, error) {
+	sent := false // one without an answer is under way, or was
+	for n := 0; ; n++ {
+		revision, err := b.publish(ctx, msg)
+		switch {
+		case err == nil:
+			return revision, nil
+		case !sent && isConflict(err):
+			return 0, errConflict
+		case !sent && isRefusal(err):
+			return 0, b.explain(key, msg, err)
+		case isUnsent(err):
+		default:
+			sent = true
+		}
+		for why := err; ; n++ {
+			if ctx.Err() != nil {
+				if !sent {
+					return 0, fmt.Errorf("write %s/%s: %w: %w", b.name, key, context.Cause(ctx), why)
+				}
+				return 0, fmt.Errorf("write %s/%s: %w: %w: %w", b.name, key, ErrOutcomeUnknown, context.Cause(ctx), why)
+			}
+			if !sent {
+				_ = pause(ctx, n)
+				break
+			}
+			revision, is, err := b.outcome(ctx, key, msg.Header.Get(headerOp), expected)
+			if err != nil {
+				why = err
+				_ = pause(ctx, n)
+				continue
+			}
+			switch is {
+			case landed:
+				return revision, nil
+			case superseded:
+				return 0, errConflict
+			case lost:
+				return 0, fmt.Errorf("write %s/%s: %w: others have written since, and the bucket's history is too short to tell", b.name, key, ErrOutcomeUnknown)
+			case absent:
+			}
+			break
+		}
+	}
+}
+
+// publish sends a message once.
+func (b *bucket) publish(ctx context.Context, msg *nats.Msg) (uint64, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	// Sent again here and not inside, where an answer to the first would be taken
+	// for one to the second.
+	ack, err := b.js.PublishMsg(ctx, msg, jetstream.WithRetryAttempts(0))
+	if err != nil {
+		return 0, err
+	}
+	return ack.Sequence, nil
+}
+
+func isConflict(err error) bool {
+	var api *jetstream.APIError
+	return errors.As(err, &api) && (api.ErrorCode == codeWrongLastSequence || api.ErrorCode == codeWrongLastSequenceReplicated)
+}
+
+// isRefusal reports whether the server said that it did not and will not take
+// the message, or the client did not send it. A server that is busy electing a
+// leader says 503.
+func isRefusal(err error) bool {
+	var api *jetstream.APIError
+	if errors.As(err, &api) {
+		return api.Code != 503 && api.ErrorCode != codeWrongLastSequence && api.ErrorCode != codeWrongLastSequenceReplicated
+	}
+	return errors.Is(err, nats.ErrMaxPayload) || errors.Is(err, nats.ErrConnectionClosed) || errors.Is(err, nats.ErrBadSubject) || errors.Is(err, nats.ErrHeadersNotSupported)
+}
+
+// isUnsent reports whether nobody can have received the message: there was no
+// connection, or no stream to listen.
+func isUnsent(err error) bool {
+	return errors.Is(err, nats.ErrReconnectBufExceeded) || errors.Is(err, nats.ErrNoResponders) || errors.Is(err, jetstream.ErrNoStreamResponse)
+}
+
+// explain adds to a refusal what it does not say.
+func (b *bucket) explain(key string, msg *nats.Msg, err error) error {
+	if errors.Is(err, nats.ErrMaxPayload) {
+		return fmt.Errorf("write %s/%s: the record has %d bytes and the server takes %d: %w", b.name, key, len(msg.Data), b.nc.MaxPayload(), err)
+	}
+	return fmt.Errorf("write %s/%s: %w", b.name, key, err)
+}
+
+// fate is what came of a write.
+type fate int
+
+const (
+	absent     fate = iota // not there, and may still come
+	landed                 // carried out
+	superseded             // not carried out, and never will be
+	lost                   // it cannot be told any more
+)
+
+// outcome looks for the write of an operation that was decided on revision
+// expected.
+func (b *bucket) outcome(ctx context.Context, key, op string, expected uint64) (uint64, fate, error) {
+	next, err := b.next(ctx, key, expected+1)
+	if errors.Is(err, ErrEntityNotFound) {
+		return 0, absent, nil
+	}
+	if err != nil {
+		return 0, 0, err
+	}
+	if next.header.Get(headerOp) == op {
+		return next.revision, landed, nil
+	}
+	if on, known := next.predecessor(); known && on == expected {
+		return 0, superseded, nil
+	}
+	// The oldest that is kept is not its successor, or somebody has put a record
+	// without naming one. It is, if what it succeeds is still there.
+	if expected > 0 {
+		if before, err := b.next(ctx, key, expected); err == nil && before.revision == expected {
+			return 0, superseded, nil
+		}
+	}
+	return 0, lost, nil
+}
+
+// last reads the latest revision of a key from the stream's leader, which has
+// every write that it acknowledged. ErrEntityNotFound is for a key that was
+// never written; a deleted one has an entry.
+func (b *bucket) last(ctx context.Context, key string) (*entry, error) {
+	return b.read(ctx, `{"last_by_subj":`+quote("$KV."+b.name+"."+key)+`}`)
+}
+
+// next reads the oldest revision of a key that is kept, from a revision on.
+func (b *bucket) next(ctx context.Context, key string, from uint64) (*entry, error) {
+	return b.read(ctx, fmt.Sprintf(`{"seq":%d,"next_by_subj":%s}`, from, quote("$KV."+b.name+"."+key)))
+}
+
+func quote(s string) string { return `"` + s + `"` } // keys have nothing that JSON escapes
+
+func (b *bucket) read(ctx context.Context, request string) (*entry, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	reply, err := b.nc.RequestWithContext(ctx, b.api+"STREAM.MSG.GET."+b.stream, []byte(request))
+	if err != nil {
+		return nil, fmt.Errorf("read bucket %s: %w", b.name, err)
+	}
+	var answer struct {
+		Error   *jetstream.APIError `json:"error"`
+		Message *struct {
+			Subject string    `json:"subject"`
+			Seq     uint64    `json:"seq"`
+			Header  []byte    `json:"hdrs"`
+			Data    []byte    `json:"data"`
+			Time    time.Time `json:"time"`
+		} `json:"message"`
+	}
+	if err := json.Unmarshal(reply.Data, &answer); err != nil {
+		return nil, fmt.Errorf("read bucket %s: %w", b.name, err)
+	}
+	switch {
+	case answer.Error != nil && answer.Error.ErrorCode == codeMessageNotFound:
+		return nil, ErrEntityNotFound
+	case answer.Error != nil && answer.Error.ErrorCode == codeStreamNotFound:
+		return nil, fmt.Errorf("read bucket %s: %w: declare it to the broker, see workflow.Bucket", b.name, jetstream.ErrBucketNotFound)
+	case answer.Error != nil:
+		return nil, fmt.Errorf("read bucket %s: %w", b.name, answer.Error)
+	case answer.Message == nil:
+		return nil, fmt.Errorf("read bucket %s: the server's answer has no message", b.name)
+	}
+	got := answer.Message
+	e := &entry{key: strings.TrimPrefix(got.Subject, "$KV."+b.name+"."), revision: got.Seq, at: got.Time, data: got.Data}
+	if len(got.Header) > 0 {
+		if e.header, err = nats.DecodeHeadersMsg(got.Header); err != nil {
+			return nil, fmt.Errorf("read bucket %s: %w", b.name, err)
+		}
+	}
+	return e, nil
+}
+
+// pause waits before the attempt after the n-th: a random time, so that those
+// who collided do not collide again, below a bound that doubles up to 100 ms.
+func pause(ctx context.Context, n int) error {
+	bound := 100 * time.Millisecond
+	if n < 6 {
+		bound = 2 * time.Millisecond << n
+	}
+	timer := time.NewTimer(rand.N(bound))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// queue lets the writers of this process take turns at each key, in order of
+// arrival: they would only get into each other's way at the server.
+type queue struct {
+	mu   sync.Mutex // guards what follows
+	keys map[string]*turn
+}
+
+// turn is one key's. Who has it holds the token.
+type turn struct {
+	token chan struct{}
+	users int // who has it or waits for it
+}
+
+// enter waits for the key's turn.
+func (q *queue) enter(ctx context.Context, key string) (leave func(), err error) {
+	q.mu.Lock()
+	t := q.keys[key]
+	if t == nil {
+		t = &turn{token: make(chan struct{}, 1)}
+		q.keys[key] = t
+	}
+	t.users++
+	q.mu.Unlock()
+	release := func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		if t.users--; t.users == 0 {
+			delete(q.keys, key)
+		}
+	}
+	select {
+	case t.token <- struct{}{}:
+		return func() {
+			<-t.token
+			release()
+		}, nil
+	case <-ctx.Done():
+		release()
+		return nil, context.Cause(ctx)
+	}
+}

@@ -1,0 +1,440 @@
+package workflow
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/google/btree"
+)
+
+// view is what this process knows of one bucket: every entity's latest record,
+// and indexes. It is fed by a follower, and by this process's own writes as soon
+// as they are acknowledged.
+type view struct {
+	m      *Manager
+	b      *bucket
+	follow *follower
+	stop   func() // ends the follower and waits until it has returned
+	closed chan struct{}
+
+	mu       sync.RWMutex // guards what follows
+	indexes  map[string]*index
+	entities map[string]*entity // by key
+	gone     map[string]uint64  // revisions of this process's deletions that the follower has not told yet
+	ready    bool               // what was there at the beginning has been read
+	progress alarm              // rings at every change
+}
+
+// entity is one record in the view.
+type entity struct {
+	index    *index
+	id       string
+	key      string
+	revision uint64
+	at       int64 // unix nanoseconds
+	since    int64
+	due      int64  // when its deadline is, 0 for none
+	version  string // of the record
+	data     []byte
+	own      bool  // times are this process's guess: the follower has not told it yet
+	degraded error // nil for most
+	decoded  bool  // it has a phase, and is in the indexes
+	phase    *posting
+	parent   *posting
+	fields   []*posting
+}
+
+// posting is the entities that share a value.
+type posting struct {
+	value any
+	tree  *btree.BTreeG[*entity]
+}
+
+// index is one workflow's entities. Trees are ordered by id, so that pages are
+// stable.
+type index struct {
+	r        *registration
+	all      *btree.BTreeG[*entity]
+	active   *btree.BTreeG[*entity]
+	due      *btree.BTreeG[*entity] // ordered by due
+	degraded map[string]*entity     // by key
+	phases   map[string]*posting
+	parents  map[string]*posting
+	fields   []map[any]*posting
+}
+
+func byID(a, b *entity) bool { return a.id < b.id }
+
+func byDue(a, b *entity) bool { return a.due < b.due || a.due == b.due && a.key < b.key }
+
+// degree keeps the trees flat and their nodes well filled.
+const degree = 32
+
+func newIndex(r *registration) *index {
+	x := &index{
+		r: r, all: btree.NewG(degree, byID), active: btree.NewG(degree, byID), due: btree.NewG(degree, byDue),
+		degraded: make(map[string]*entity), phases: make(map[string]*posting), parents: make(map[string]*posting),
+		fields: make([]map[any]*posting, len(r.fields.indexed)),
+	}
+	for i := range x.fields {
+		x.fields[i] = make(map[any]*posting)
+	}
+	return x
+}
+
+func newView(m *Manager, b *bucket) *view {
+	v := &view{m: m, b: b, stop: func() {}, closed: make(chan struct{}), indexes: make(map[string]*index), entities: make(map[string]*entity), gone: make(map[string]uint64)}
+	v.follow = b.follower(m.log, v)
+	return v
+}
+
+// add begins to follow the bucket for one more workflow. What another one has
+// read already is read anew: the records of this one were nobody's. It is not
+// called concurrently.
+func (v *view) add(r *registration) {
+	v.stop()
+	v.mu.Lock()
+	v.indexes[r.workflow] = newIndex(r)
+	v.clearLocked()
+	v.mu.Unlock()
+	v.follow.created = time.Time{}
+	v.follow.seq.Store(0)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	v.stop = func() {
+		cancel()
+		<-done
+	}
+	go func() {
+		defer close(done)
+		v.follow.run(ctx)
+	}()
+}
+
+// close ends the follower, waits for it, and tells whoever waits.
+func (v *view) close() {
+	v.stop()
+	close(v.closed)
+}
+
+func (v *view) clearLocked() {
+	for name, x := range v.indexes {
+		v.indexes[name] = newIndex(x.r)
+	}
+	clear(v.entities)
+	clear(v.gone)
+	v.ready = false
+}
+
+// reset is called by the follower.
+func (v *view) reset(again bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.clearLocked()
+	if again {
+		v.m.log.Warn("the bucket was made anew or restored: everything is read again", "bucket", v.b.name)
+	}
+	v.progress.ring()
+}
+
+// synced is called by the follower.
+func (v *view) synced() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.ready = true
+	v.progress.ring()
+}
+
+// entry is called by the follower.
+func (v *view) entry(e *entry) {
+	v.mu.RLock()
+	known := v.entities[e.key]
+	gone := v.gone[e.key]
+	var r *registration
+	if known == nil || known.revision < e.revision {
+		r = v.ownerLocked(e)
+	}
+	v.mu.RUnlock()
+
+	// Decoded outside of the lock, and by nobody but the follower.
+	var made *entity
+	if r != nil && !e.deleted() && gone < e.revision {
+		p, err := r.decode(e)
+		made = v.make(r, e, p, err)
+		made.data = bytes.Clone(e.data) // the message's buffer also holds its headers
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	defer v.progress.ring()
+	if at, ok := v.gone[e.key]; ok {
+		if e.revision < at {
+			return
+		}
+		delete(v.gone, e.key)
+	}
+	now := v.entities[e.key]
+	switch {
+	case now != nil && now.revision > e.revision:
+	case now != nil && now.revision == e.revision:
+		if now.own {
+			v.retimeLocked(now, e)
+		}
+	case made != nil:
+		v.putLocked(r, made)
+	case now != nil && e.deleted():
+		v.dropLocked(now)
+	}
+}
+
+// retimeLocked corrects the times of a record that this process wrote.
+func (v *view) retimeLocked(now *entity, e *entry) {
+	x := now.index
+	if now.due != 0 {
+		x.due.Delete(now)
+	}
+	now.own, now.at, now.since = false, e.at.UnixNano(), e.since().UnixNano()
+	if d, ok := x.r.deadline(now.phaseName()); ok && now.due != 0 {
+		now.due = now.since + int64(d.After)
+		x.due.ReplaceOrInsert(now)
+		v.m.alarm.ring()
+	}
+}
+
+// ownerLocked returns the workflow whose record it is, nil for nobody's. A
+// record that says nothing, written by somebody else, is the only workflow's of
+// the bucket, or that one's whose keys are of this form.
+func (v *view) ownerLocked(e *entry) *registration {
+	if name := e.header.Get(headerWorkflow); name != "" {
+		if x := v.indexes[name]; x != nil {
+			return x.r
+		}
+		return nil
+	}
+	var first *registration
+	for _, x := range v.indexes {
+		if len(v.indexes) == 1 {
+			return x.r
+		}
+		if p, err := x.r.parse(e.header.Get(headerVersion), e.data); err == nil && p.EntityID() != "" && x.r.sample.KVKey(p.EntityID()) == e.key {
+			if first == nil || x.r.workflow < first.workflow {
+				first = x.r
+			}
+		}
+	}
+	if first == nil {
+		for _, x := range v.indexes { // somebody's has to be reported
+			if first == nil || x.r.workflow < first.workflow {
+				first = x.r
+			}
+		}
+	}
+	return first
+}
+
+// make makes an entity of an entry and what came of decoding it. It touches
+// nothing of the view.
+func (v *view) make(r *registration, e *entry, p Participant, err error) *entity {
+	en := &entity{key: e.key, revision: e.revision, at: e.at.UnixNano(), since: e.since().UnixNano(), version: e.header.Get(headerVersion), data: e.data, degraded: err}
+	if p == nil {
+		return en
+	}
+	en.id, en.decoded = p.EntityID(), true
+	if err == nil {
+		en.degraded = r.unknownPhase(e, p.Phase())
+	}
+	en.phase, en.parent = &posting{value: p.Phase()}, nil
+	if parent := p.ParentEntityID(); parent != "" {
+		en.parent = &posting{value: parent}
+	}
+	en.fields = make([]*posting, len(r.fields.indexed))
+	for i, f := range r.fields.indexed {
+		en.fields[i] = &posting{value: f.of(p).Interface()}
+	}
+	if d, ok := r.deadline(p.Phase()); ok {
+		en.due = en.since + int64(d.After)
+	}
+	return en
+}
+
+func (en *entity) phaseName() string {
+	if en.phase == nil {
+		return ""
+	}
+	return en.phase.value.(string)
+}
+
+// putLocked takes an entity into the view, in place of the revision before.
+func (v *view) putLocked(r *registration, en *entity) {
+	if before := v.entities[en.key]; before != nil {
+		v.dropLocked(before)
+	}
+	x := v.indexes[r.workflow]
+	v.entities[en.key] = en
+	en.index = x
+	if en.degraded != nil {
+		x.degraded[en.key] = en
+	}
+	if !en.decoded {
+		return
+	}
+	x.all.ReplaceOrInsert(en)
+	if r.active(en.phaseName()) {
+		x.active.ReplaceOrInsert(en)
+	}
+	if en.due != 0 {
+		x.due.ReplaceOrInsert(en)
+		v.m.alarm.ring()
+	}
+	en.phase = post(x.phases, en.phase.value.(string), en)
+	if en.parent != nil {
+		en.parent = post(x.parents, en.parent.value.(string), en)
+	}
+	for i, f := range en.fields {
+		en.fields[i] = post(x.fields[i], f.value, en)
+	}
+}
+
+// post adds an entity to those that share a value.
+func post[K comparable](postings map[K]*posting, value K, en *entity) *posting {
+	p := postings[value]
+	if p == nil {
+		p = &posting{value: value, tree: btree.NewG(degree, byID)}
+		postings[value] = p
+	}
+	p.tree.ReplaceOrInsert(en)
+	return p
+}
+
+func unpost[K comparable](postings map[K]*posting, p *posting, en *entity) {
+	p.tree.Delete(en)
+	if p.tree.Len() == 0 {
+		delete(postings, p.value.(K))
+	}
+}
+
+// dropLocked takes an entity out of the view.
+func (v *view) dropLocked(en *entity) {
+	delete(v.entities, en.key)
+	x := en.index
+	delete(x.degraded, en.key)
+	if !en.decoded {
+		return
+	}
+	x.all.Delete(en)
+	x.active.Delete(en)
+	if en.due != 0 {
+		x.due.Delete(en)
+	}
+	unpost(x.phases, en.phase, en)
+	if en.parent != nil {
+		unpost(x.parents, en.parent, en)
+	}
+	for i, f := range en.fields {
+		x.fields[i][f.value].tree.Delete(en)
+		if x.fields[i][f.value].tree.Len() == 0 {
+			delete(x.fields[i], f.value)
+		}
+	}
+}
+
+// wrote takes a write of this process's own into the view, so that it is seen by
+// every read that begins after the write has returned.
+func (v *view) wrote(r *registration, e *entry, p Participant) {
+	en := v.make(r, e, p, nil)
+	en.own = true
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.follow.seq.Load() >= e.revision {
+		// Told already, or the sequence went back without anybody having noticed.
+		if now := v.entities[e.key]; now == nil || now.revision != e.revision {
+			v.follow.look()
+		}
+	}
+	if now := v.entities[e.key]; now != nil && now.revision >= e.revision {
+		return
+	}
+	v.putLocked(r, en)
+	v.progress.ring()
+}
+
+// deleted takes a deletion of this process's own into the view.
+func (v *view) deletedOwn(key string, revision uint64) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.follow.seq.Load() < revision {
+		v.gone[key] = revision
+	}
+	if now := v.entities[key]; now != nil && now.revision < revision {
+		v.dropLocked(now)
+	}
+	v.progress.ring()
+}
+
+// record returns what the view knows of a key, and false when it does not know
+// better than the server.
+func (v *view) record(r *registration, key string) (*entry, bool) {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	if !v.ready {
+		return nil, false
+	}
+	en := v.entities[key]
+	if en == nil || en.degraded != nil {
+		return nil, false
+	}
+	return en.entry(), true
+}
+
+// entry returns the entity's revision as the server would.
+func (en *entity) entry() *entry {
+	e := &entry{key: en.key, revision: en.revision, at: time.Unix(0, en.at), data: en.data, header: map[string][]string{headerSince: {strconv.FormatInt(en.since, 10)}}}
+	if en.version != "" {
+		e.header.Set(headerVersion, en.version)
+	}
+	return e
+}
+
+// wait waits until the view has read the bucket.
+func (v *view) wait(ctx context.Context, until func() bool) error {
+	for {
+		progress := v.progress.next()
+		v.mu.RLock()
+		ok := v.ready && (until == nil || until())
+		v.mu.RUnlock()
+		if ok {
+			return nil
+		}
+		select {
+		case <-progress:
+		case <-v.closed:
+			return ErrClosed
+		case <-ctx.Done():
+			return fmt.Errorf("the view of bucket %s is not up to date: %w", v.b.name, context.Cause(ctx))
+		}
+	}
+}
+
+// catchUp waits until the view is as new as the bucket's last revision at the
+// time of the call.
+func (v *view) catchUp(ctx context.Context) error {
+	for {
+		// The last that is kept, not the last there was: what is gone is never told.
+		last, err := v.b.read(ctx, `{"last_by_subj":`+quote("$KV."+v.b.name+".>")+`}`)
+		if err == nil {
+			return v.wait(ctx, func() bool { return v.follow.seq.Load() >= last.revision })
+		}
+		if isNotFound(err) {
+			return v.wait(ctx, nil)
+		}
+		if ctx.Err() != nil {
+			return err
+		}
+		if pause(ctx, 5) != nil {
+			return err
+		}
+	}
+}

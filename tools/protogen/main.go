@@ -1,0 +1,165 @@
+// Command protogen generates what the repository keeps of its proto contract:
+// Go messages, Connect handlers and clients, and an OpenAPI document. "make
+// generate" runs it; a test fails when a committed file is stale.
+//
+// It compiles the contract in this process and hands it to the plugins, which
+// are pinned in proto.mod, as protoc would.
+package main
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"github.com/bufbuild/protocompile"
+	"google.golang.org/genproto/googleapis/api/annotations"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protodesc"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/descriptorpb"
+	"google.golang.org/protobuf/types/pluginpb"
+)
+
+// The contract, and where what is made of it goes, below fleet/operator.
+const (
+	source  = "lifecycle/operator/v1/operator.proto"
+	goRoot  = "github.com/pleme-io/lifecycle-go/fleet/operator"
+	openAPI = "openapi.json"
+)
+
+// plugin is one generator: a program that speaks protoc's plugin protocol.
+type plugin struct{ name, options string }
+
+var plugins = []plugin{
+	{"protoc-gen-go", "module=" + goRoot},
+	{"protoc-gen-connect-go", "module=" + goRoot + ",simple"},
+	{"protoc-gen-connect-openapi", "format=json,path=" + openAPI + ",only-googleapi-http,with-google-error-detail,base=openapi.base.yaml"},
+}
+
+func main() {
+	if err := run(context.Background(), os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "protogen:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	flags := flag.NewFlagSet("protogen", flag.ContinueOnError)
+	dir := flags.String("dir", "../fleet/operator", "the folder of the contract; it has proto/ below it")
+	bin := flags.String("bin", "../bin", "the folder of the plugins")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	files, err := generate(ctx, *dir, *bin)
+	if err != nil {
+		return err
+	}
+	for name, text := range files {
+		to := filepath.Join(*dir, name)
+		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(to, text, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// generate returns what the plugins in bin make of the contract in dir, by
+// path below dir.
+func generate(ctx context.Context, dir, bin string) (map[string][]byte, error) {
+	request, err := compile(ctx, filepath.Join(dir, "proto"))
+	if err != nil {
+		return nil, fmt.Errorf("compile %s: %w", source, err)
+	}
+	files := map[string][]byte{}
+	for _, p := range plugins {
+		if err := p.run(ctx, dir, bin, request, files); err != nil {
+			return nil, fmt.Errorf("%s: %w", p.name, err)
+		}
+	}
+	return files, nil
+}
+
+// compile returns what protoc would hand to a plugin. The annotations of
+// google.api come from the Go package that has them.
+func compile(ctx context.Context, root string) (*pluginpb.CodeGeneratorRequest, error) {
+	_ = annotations.E_Http // linked in, so that it is in the registry
+	compiler := protocompile.Compiler{
+		SourceInfoMode: protocompile.SourceInfoStandard,
+		Resolver: protocompile.CompositeResolver{
+			&protocompile.SourceResolver{ImportPaths: []string{root}},
+			protocompile.ResolverFunc(func(path string) (protocompile.SearchResult, error) {
+				d, err := protoregistry.GlobalFiles.FindFileByPath(path)
+				return protocompile.SearchResult{Desc: d}, err
+			}),
+		},
+	}
+	compiled, err := compiler.Compile(ctx, source)
+	if err != nil {
+		return nil, err
+	}
+	request := &pluginpb.CodeGeneratorRequest{FileToGenerate: []string{source}}
+	seen := map[string]bool{}
+	var add func(protoreflect.FileDescriptor) error
+	add = func(d protoreflect.FileDescriptor) error { // what a file imports stands before it
+		if seen[d.Path()] {
+			return nil
+		}
+		seen[d.Path()] = true
+		for i := range d.Imports().Len() {
+			if err := add(d.Imports().Get(i).FileDescriptor); err != nil {
+				return err
+			}
+		}
+		// Through the wire, so that options are of the types that are linked in.
+		raw, err := proto.Marshal(protodesc.ToFileDescriptorProto(d))
+		if err != nil {
+			return err
+		}
+		file := new(descriptorpb.FileDescriptorProto)
+		if err := proto.Unmarshal(raw, file); err != nil {
+			return err
+		}
+		request.ProtoFile = append(request.ProtoFile, file)
+		return nil
+	}
+	return request, add(compiled[0])
+}
+
+// run adds what the plugin makes of the request to files.
+func (p plugin) run(ctx context.Context, dir, bin string, request *pluginpb.CodeGeneratorRequest, files map[string][]byte) error {
+	request.Parameter = &p.options
+	in, err := proto.Marshal(request)
+	if err != nil {
+		return err
+	}
+	program, err := filepath.Abs(filepath.Join(bin, p.name))
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, program)
+	cmd.Dir = dir
+	cmd.Stdin, cmd.Stderr = bytes.NewReader(in), os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return err
+	}
+	answer := new(pluginpb.CodeGeneratorResponse)
+	if err := proto.Unmarshal(out, answer); err != nil {
+		return fmt.Errorf("its answer: %w", err)
+	}
+	if answer.Error != nil {
+		return fmt.Errorf("%s", *answer.Error)
+	}
+	for _, f := range answer.File {
+		files[f.GetName()] = []byte(f.GetContent())
+	}
+	return nil
+}
