@@ -14,14 +14,14 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var survey = []State{
-	{"planning", []string{"flying", "aborted"}}, {"flying", []string{"capturing", "landing", "aborted"}}, {"capturing", []string{"flying"}},
-	{"landing", []string{"completed", "failed"}}, {"completed", nil}, {"failed", nil}, {"aborted", nil},
+	{Name: "planning", Next: []string{"flying", "aborted"}}, {Name: "flying", Next: []string{"capturing", "landing", "aborted"}}, {Name: "capturing", Next: []string{"flying"}},
+	{Name: "landing", Next: []string{"completed", "failed"}}, {Name: "completed", Next: nil}, {Name: "failed", Next: nil}, {Name: "aborted", Next: nil},
 }
 
 // ring is a table of n states in a circle, each leading back to itself too.
 func ring(n int) (states []State) {
 	for i := range n {
-		states = append(states, State{fmt.Sprint("s", i), []string{fmt.Sprint("s", (i+1)%n), fmt.Sprint("s", i)}})
+		states = append(states, State{Name: fmt.Sprint("s", i), Next: []string{fmt.Sprint("s", (i+1)%n), fmt.Sprint("s", i)}})
 	}
 	return states
 }
@@ -41,7 +41,7 @@ func dense(n int) (states []State) {
 }
 
 func TestStatesDoNotOverlapAndEdgesLeadOn(t *testing.T) {
-	for name, states := range map[string][]State{"survey": survey, "ring": ring(9), "dense": dense(8), "one": {{"only", []string{"only"}}}, "none": nil, "apart": {{"a", nil}, {"b", nil}}} {
+	for name, states := range map[string][]State{"survey": survey, "ring": ring(9), "dense": dense(8), "one": {{Name: "only", Next: []string{"only"}}}, "none": nil, "apart": {{Name: "a", Next: nil}, {Name: "b", Next: nil}}} {
 		l := arrange(states)
 		for i, a := range l.nodes {
 			if a.state < 0 {
