@@ -195,7 +195,7 @@ func processTable(t *table, p *operatorv1.Process) {
 	line("started", moment(p.GetStartedAt()))
 	line("seen", moment(p.GetSeenAt()))
 	if len(p.GetUnits()) > 0 {
-		t.row("")
+		t.gap()
 		t.head("UNIT", "KIND", "STATUS", "HEALTH", "RESTARTS", "REASON")
 		unitRows(t, p.GetUnits(), "")
 		if p.GetTruncated() {
@@ -203,14 +203,14 @@ func processTable(t *table, p *operatorv1.Process) {
 		}
 	}
 	if len(p.GetProbes()) > 0 {
-		t.row("")
-		t.head("PROBE", "PLANE", "STATE", "", "", "ERROR")
+		t.gap()
+		t.head("PROBE", "PLANE", "STATE", "ERROR")
 		for _, x := range p.GetProbes() {
-			t.row(x.GetName(), x.GetPlane(), state(x.GetState()), "", "", x.GetError())
+			t.row(x.GetName(), x.GetPlane(), state(x.GetState()), x.GetError())
 		}
 	}
 	if len(p.GetServers()) > 0 {
-		t.row("")
+		t.gap()
 		t.head("SERVER", "ADDRESS", "IN FLIGHT", "CONNECTIONS")
 		for _, x := range p.GetServers() {
 			t.row(x.GetName(), x.GetAddr(), fmt.Sprint(x.GetInFlight()), fmt.Sprint(x.GetConnections()))

@@ -105,6 +105,7 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 // group is a command that is nothing without one of its own.
 func group(cmd *cobra.Command, subcommands ...*cobra.Command) *cobra.Command {
 	cmd.Args = unknownCommand
+	cmd.SuggestionsMinimumDistance = 2
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	cmd.AddCommand(subcommands...)
 	return cmd

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -30,7 +31,7 @@ type cell struct {
 }
 
 // table is rows of cells, written with columns below each other. A row of one
-// cell is a line of its own.
+// cell is a line of its own, and has no part in the widths.
 type table struct {
 	colours bool
 	rows    [][]cell
@@ -61,9 +62,27 @@ func (t *table) head(names ...string) {
 	t.row(cells...)
 }
 
+// gap adds an empty line, behind which the columns are others.
+func (t *table) gap() { t.row("") }
+
 func (t *table) text() []byte {
-	widths := append([]int(nil), t.least...)
-	for _, row := range t.rows {
+	var b bytes.Buffer
+	for first := 0; first < len(t.rows); {
+		end := first + 1
+		for end < len(t.rows) && !blank(t.rows[end]) {
+			end++
+		}
+		t.write(&b, t.rows[first:end])
+		first = end
+	}
+	return b.Bytes()
+}
+
+func blank(row []cell) bool { return len(row) == 1 && row[0].text == "" }
+
+func (t *table) write(b *bytes.Buffer, rows [][]cell) {
+	widths := slices.Clone(t.least)
+	for _, row := range rows {
 		for i, c := range row {
 			if i == len(widths) {
 				widths = append(widths, 0)
@@ -73,8 +92,7 @@ func (t *table) text() []byte {
 			}
 		}
 	}
-	var b bytes.Buffer
-	for _, row := range t.rows {
+	for _, row := range rows {
 		for i, c := range row {
 			if t.colours && c.colour != "" && c.text != "" {
 				b.WriteString(string(c.colour) + c.text + normal)
@@ -85,11 +103,9 @@ func (t *table) text() []byte {
 				b.WriteString(strings.Repeat(" ", max(0, widths[i]-ansi.StringWidth(c.text))+2))
 			}
 		}
-		end := len(bytes.TrimRight(b.Bytes(), " "))
-		b.Truncate(end)
+		b.Truncate(len(bytes.TrimRight(b.Bytes(), " ")))
 		b.WriteByte('\n')
 	}
-	return b.Bytes()
 }
 
 // stateColour is what the name of a state says to somebody who looks for

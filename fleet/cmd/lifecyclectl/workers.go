@@ -67,7 +67,9 @@ func showWorker(cmd *cobra.Command, o *output, w *operatorv1.Worker) error {
 		line("id", w.GetId())
 		t.row(cell{"state", faint}, state(w.GetState()))
 		line("desired", w.GetDesired())
-		t.row(cell{"error", faint}, cell{w.GetError(), bad})
+		if w.GetError() != "" {
+			t.row(cell{"error", faint}, cell{w.GetError(), bad})
+		}
 		line("type", w.GetMimeType())
 		line("topics", strings.Join(w.GetTopics(), ", "))
 		line("group", w.GetGroup())

@@ -267,7 +267,7 @@ func definitionsCommand() *cobra.Command {
 				for _, p := range d.GetPhases() {
 					t.row(state(p.GetName()), fmt.Sprint(p.GetCount()), strings.Join(p.GetNext(), ", "))
 				}
-				t.row("")
+				t.gap()
 				t.head("WRITABLE FIELD", "TYPE")
 				for _, f := range d.GetWritableFields() {
 					t.row(f.GetName(), f.GetType())
