@@ -8,6 +8,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"github.com/pleme-io/lifecycle-go/internal/suggest"
 )
 
 // commands make the subcommands. A new one is a file with its function, and a
@@ -75,11 +77,10 @@ of --server or LIFECYCLECTL_SERVER. Every flag of the connection has such a
 variable; a flag counts before it.
 
 ` + exitHelp(),
-		Args:                       unknownCommand,
-		RunE:                       func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-		SilenceErrors:              true, // Run tells them
-		SilenceUsage:               true,
-		SuggestionsMinimumDistance: 2,
+		Args:          unknownCommand,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		SilenceErrors: true, // Run tells them
+		SilenceUsage:  true,
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w; see %s --help", err, cmd.CommandPath())
@@ -95,17 +96,21 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	err := fmt.Errorf("there is no command %q; see %s --help", args[0], cmd.CommandPath())
-	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-		err = fmt.Errorf("there is no command %q; did you mean %s?", args[0], near[0])
+	var names []string
+	for _, c := range cmd.Commands() {
+		if c.IsAvailableCommand() {
+			names = append(append(names, c.Name()), c.Aliases...)
+		}
 	}
-	return err
+	if meant := suggest.Nearest(args[0], names); meant != "" {
+		return fmt.Errorf("there is no command %q; did you mean %s?", args[0], meant)
+	}
+	return fmt.Errorf("there is no command %q; see %s --help", args[0], cmd.CommandPath())
 }
 
 // group is a command that is nothing without one of its own.
 func group(cmd *cobra.Command, subcommands ...*cobra.Command) *cobra.Command {
 	cmd.Args = unknownCommand
-	cmd.SuggestionsMinimumDistance = 2
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	cmd.AddCommand(subcommands...)
 	return cmd

@@ -124,6 +124,7 @@ const typesEvery = 10 * time.Second
 // feed keeps the board up to date until ctx ends. It returns when everything
 // that it started has returned: nil, or why there is nothing to show.
 func (b *board) feed(ctx context.Context, a *api) error {
+	asked := ctx
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var running sync.WaitGroup
@@ -157,10 +158,10 @@ func (b *board) feed(ctx context.Context, a *api) error {
 	})
 	<-ctx.Done()
 	running.Wait()
-	if err := context.Cause(ctx); err != context.Canceled { //nolint:errorlint // anything that wraps it is a failure
-		return err
+	if asked.Err() != nil {
+		return nil
 	}
-	return nil
+	return context.Cause(ctx)
 }
 
 func (b *board) feedProcesses(ctx context.Context, a *api) error {
