@@ -75,6 +75,15 @@ e2e: ## the tests on a real Kubernetes (root, Linux, about 10 minutes)
 .PHONY: docs
 docs: ## draw the pictures and tables in docs/ from the code
 	cd tools && go run ./docgen -out ../docs
+	@if command -v chromium >/dev/null || command -v google-chrome >/dev/null; then \
+		cd fleet && DASHBOARD_PICTURE=$(CURDIR)/docs/dashboard.png go test -count 1 -run '^TestDashboardPicture$$' ./operator; \
+	else echo "make docs: no chromium here: docs/dashboard.png stays as it is"; fi
+
+PLUGINS := bin/protoc-gen-go bin/protoc-gen-connect-go bin/protoc-gen-connect-openapi
+
+.PHONY: generate
+generate: $(PLUGINS) ## make Go and OpenAPI of the operators' proto contract
+	cd tools && go run ./protogen
 
 .PHONY: alone
 alone: ## each module without the workspace, as its importers get it
@@ -110,3 +119,10 @@ bin/golangci-lint: tools/tools.mod tools/tools.sum
 
 bin/benchstat: tools/tools.mod tools/tools.sum
 	@cd tools && GOWORK=off go build -modfile=tools.mod -trimpath -o ../$@ golang.org/x/perf/cmd/benchstat
+
+bin/protoc-gen-go: PLUGIN = google.golang.org/protobuf/cmd/protoc-gen-go
+bin/protoc-gen-connect-go: PLUGIN = connectrpc.com/connect/cmd/protoc-gen-connect-go
+bin/protoc-gen-connect-openapi: PLUGIN = github.com/sudorandom/protoc-gen-connect-openapi
+$(PLUGINS): tools/proto.mod tools/proto.sum
+	@echo "building $@"
+	@cd tools && GOWORK=off go build -modfile=proto.mod -trimpath -o ../$@ $(PLUGIN)

@@ -16,6 +16,7 @@ func TestConventions(t *testing.T) {
 			{Path: "fsm"},
 			{Path: "internal/...", Imports: []string{"./internal/..."}},
 			{Path: "worker", Imports: []string{"./fsm", "./internal/..."}},
+			{Path: "procpool/sdk"},
 			{Path: "procpool", Imports: []string{"./fsm", "./worker", "./internal/..."}},
 			{Path: "lifecycletest", Imports: []string{".", "./fsm", "./worker"}},
 			{Path: "metrics", Imports: []string{"github.com/prometheus/client_golang", ".", "./fsm", "./worker", "./procpool", "./internal/..."}, Brings: []string{"..."}},

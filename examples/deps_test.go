@@ -15,11 +15,16 @@ func TestConventions(t *testing.T) {
 				".", "./config", "./metrics", "github.com/coder/websocket", "github.com/prometheus/client_golang", "modernc.org/sqlite",
 			}, Brings: []string{"..."}},
 			{Path: "tree", Imports: []string{".", "./worker"}, Brings: []string{"golang.org/x/sync"}},
+			{Path: "fleet", Imports: []string{
+				".", "./worker", "./fleet/broker", "./fleet/workflow", "./fleet/presence", "./fleet/operator", "./fleet/host/...", "github.com/nats-io/nats.go",
+			}, Brings: []string{"..."}},
 			{Path: "handover", Imports: []string{".", "./worker"}, Brings: []string{"golang.org/x/sync"}},
 		},
 		Requires: []conventions.Require{
 			{Module: "github.com/pleme-io/lifecycle-go"},
+			{Module: "github.com/pleme-io/lifecycle-go/fleet"},
 			{Module: "github.com/coder/websocket"},
+			{Module: "github.com/nats-io/nats.go"},
 			{Module: "github.com/prometheus/client_golang"},
 			{Module: "modernc.org/sqlite"},
 			{Module: "go.uber.org/goleak", TestOnly: true},

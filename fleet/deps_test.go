@@ -8,22 +8,78 @@ import (
 
 // TestConventions holds the import table of the fleet module.
 func TestConventions(t *testing.T) {
+	const (
+		nats    = "github.com/nats-io/nats.go"
+		server  = "github.com/nats-io/nats-server/v2"
+		connect = "connectrpc.com/connect"
+		proto   = "google.golang.org/protobuf"
+		cli     = "github.com/spf13/cobra"
+		yaml    = "go.yaml.in/yaml/v3"
+		api     = "google.golang.org/genproto/googleapis/api"
+		rpc     = "google.golang.org/genproto/googleapis/rpc"
+	)
 	conventions.Check(t, conventions.Module{
 		Rooms: []conventions.Room{
 			{Path: "."},
-			{Path: "cmd/lifecyclectl/run", Imports: []string{".", "./config", "./worker"}, Brings: []string{"..."}, Never: []string{"github.com/nats-io/nats-server/v2"}},
-			{Path: "vet", Imports: []string{".", "./internal/safe", "k8s.io/api", "k8s.io/apimachinery", "sigs.k8s.io/json", "go.yaml.in/yaml/v3"}, Brings: []string{"..."}, Never: []string{"k8s.io/client-go", "github.com/nats-io/nats-server/v2"}},
-			{Path: "cmd/lifecyclectl", Imports: []string{".", "./config", "./fleet/vet", "./fleet/cmd/lifecyclectl/run", "github.com/spf13/cobra"}, Brings: []string{"..."}, Never: []string{"k8s.io/client-go", "github.com/nats-io/nats-server/v2"}},
+			{Path: "internal/..."},
+			{Path: "broker/...", Imports: []string{nats, server, "./worker", "./fleet/broker"}, Brings: []string{"..."}},
+			{Path: "lease", Imports: []string{nats, "github.com/nats-io/nuid"}, Brings: []string{"..."}, Never: []string{server}},
+			{Path: "presence", Imports: []string{nats, ".", "./fsm", "./worker"}, Brings: []string{"..."}, Never: []string{server}},
+			{Path: "workflow", Imports: []string{nats, "github.com/nats-io/nuid", "github.com/google/btree", "./fsm", "./internal/..."}, Brings: []string{"..."}, Never: []string{server}},
+			{Path: "host/...", Imports: []string{
+				".", "./fsm", "./worker", "./procpool/...", "./internal/...", "./fleet/host/...", "./fleet/workflow", "./fleet/broker", "./fleet/lease",
+				nats, "github.com/tetratelabs/wazero", "go.starlark.net", "github.com/dop251/goja",
+			}, Brings: []string{"..."}},
+			{Path: "operator/operatorv1/...", Imports: []string{connect, proto, api, "./fleet/operator/operatorv1"}, Brings: []string{"..."}, Never: []string{nats, server}},
+			{Path: "operator/client", Imports: []string{connect, rpc, "./fleet/operator/operatorv1/operatorv1connect"}, Brings: []string{"..."}, Never: []string{nats, server}},
+			{Path: "operator/internal/dashboard", Imports: []string{connect, proto, "./fleet/internal/diagram", "./fleet/operator/operatorv1/..."}, Brings: []string{"..."}, Never: []string{nats, server}},
+			{Path: "operator/internal/...", Never: []string{nats, server}},
+			{Path: "operator", Imports: []string{
+				".", "./worker", "./fleet/workflow", "./fleet/host", "./fleet/host/engine", "./fleet/presence", "./fleet/operator/...", nats, connect, proto, rpc,
+				"connectrpc.com/vanguard", "connectrpc.com/grpchealth", "connectrpc.com/grpcreflect", "golang.org/x/time",
+			}, Brings: []string{"..."}},
+			{Path: "vet", Imports: []string{".", "./internal/safe", "k8s.io/api", "k8s.io/apimachinery", "sigs.k8s.io/json", yaml}, Brings: []string{"..."}, Never: []string{"k8s.io/client-go", server}},
+			{Path: "cmd/lifecyclectl/run", Imports: []string{".", "./config", "./worker"}, Brings: []string{"..."}, Never: []string{server}},
+			{Path: "cmd/lifecyclectl", Imports: []string{
+				".", "./config", "./fsm", "./worker", "./internal/suggest", "./fleet/vet", "./fleet/cmd/lifecyclectl/run",
+				"./fleet/operator/client", "./fleet/operator/operatorv1", "./fleet/internal/diagram", cli, "github.com/spf13/pflag", connect, proto, yaml,
+				"charm.land/bubbletea/v2", "github.com/charmbracelet/x/ansi", "github.com/muesli/cancelreader", "golang.org/x/term",
+			}, Brings: []string{"..."}, Never: []string{"k8s.io/client-go", server, nats}},
 		},
 		Requires: []conventions.Require{
 			{Module: "github.com/pleme-io/lifecycle-go"},
-			{Module: "github.com/rogpeppe/go-internal", TestOnly: true},
-			{Module: "github.com/spf13/cobra"},
-			{Module: "go.uber.org/goleak", TestOnly: true},
-			{Module: "go.yaml.in/yaml/v3"},
+			{Module: nats},
+			{Module: server},
+			{Module: "github.com/nats-io/nkeys"},
+			{Module: "github.com/nats-io/nuid"},
+			{Module: "github.com/google/btree"},
+			{Module: "github.com/tetratelabs/wazero"},
+			{Module: "go.starlark.net"},
+			{Module: "github.com/dop251/goja"},
+			{Module: connect},
+			{Module: "connectrpc.com/vanguard"},
+			{Module: "connectrpc.com/grpchealth"},
+			{Module: "connectrpc.com/grpcreflect"},
+			{Module: proto},
+			{Module: api},
+			{Module: rpc},
+			{Module: "golang.org/x/time"},
+			{Module: "github.com/chromedp/chromedp", TestOnly: true},
+			{Module: "github.com/chromedp/cdproto", TestOnly: true},
+			{Module: cli},
+			{Module: "github.com/spf13/pflag"},
+			{Module: yaml},
 			{Module: "k8s.io/api"},
 			{Module: "k8s.io/apimachinery"},
 			{Module: "sigs.k8s.io/json"},
+			{Module: "charm.land/bubbletea/v2"},
+			{Module: "github.com/charmbracelet/x/ansi"},
+			{Module: "github.com/muesli/cancelreader"},
+			{Module: "golang.org/x/term"},
+			{Module: "github.com/creack/pty", TestOnly: true},
+			{Module: "github.com/hinshun/vt10x", TestOnly: true},
+			{Module: "github.com/rogpeppe/go-internal", TestOnly: true},
+			{Module: "go.uber.org/goleak", TestOnly: true},
 		},
 	})
 }

@@ -3,6 +3,7 @@ package worker
 import (
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"time"
 )
@@ -95,11 +96,24 @@ func (b Backoff) Validate() error {
 	return errors.Join(errs...)
 }
 
+// After returns how long to wait after so many failures in a row, at least 1:
+// Min after the first, Factor times as long after each further one, up to Max,
+// with the jitter applied. Each call rolls the dice anew.
+func (b Backoff) After(failures int) time.Duration {
+	b = b.WithDefaults()
+	// Computed as floats: the product may not fit a Duration.
+	wait := min(float64(b.Min)*math.Pow(b.Factor, float64(max(failures, 1)-1)), float64(b.Max))
+	if b.Jitter != NoJitter {
+		wait += (2*rand.Float64() - 1) * b.Jitter * wait
+	}
+	return min(max(time.Duration(wait), 0), b.Max)
+}
+
 // delays walks through a backoff: one life's failures, one after the other.
 type delays struct {
-	Backoff // with defaults
-	next    time.Duration
-	past    []time.Time // restarts within the window, oldest first
+	Backoff  // with defaults
+	failures int
+	past     []time.Time // restarts within the window, oldest first
 }
 
 func (b Backoff) delays() *delays { return &delays{Backoff: b.WithDefaults()} }
@@ -116,15 +130,9 @@ func (d *delays) failed(now time.Time, uptime time.Duration) (wait time.Duration
 		}
 		d.past = append(d.past, now)
 	}
-	if d.next == 0 || uptime >= d.ResetAfter {
-		d.next = d.Min
-	} else {
-		// Compared as floats: the product may not fit a Duration.
-		d.next = time.Duration(min(float64(d.next)*d.Factor, float64(d.Max)))
+	if uptime >= d.ResetAfter {
+		d.failures = 0
 	}
-	wait = d.next
-	if d.Jitter != NoJitter {
-		wait += time.Duration((2*rand.Float64() - 1) * d.Jitter * float64(wait))
-	}
-	return min(max(wait, 0), d.Max), true
+	d.failures++
+	return d.After(d.failures), true
 }

@@ -50,6 +50,7 @@ type Process struct {
 	cmd    *exec.Cmd
 	grace  time.Duration
 	stopBy syscall.Signal
+	env    []string
 
 	begun     sync.Mutex // orders the begin of Start against Stop
 	cancel    context.CancelCauseFunc
@@ -83,6 +84,12 @@ func WithGrace(d time.Duration) ProcessOption { return func(p *Process) { p.grac
 // WithStopSignal sets the signal that asks the program to end. Defaults to
 // SIGTERM.
 func WithStopSignal(s syscall.Signal) ProcessOption { return func(p *Process) { p.stopBy = s } }
+
+// WithEnv adds variables, each "NAME=value", to the program's environment,
+// whatever that is.
+func WithEnv(vars ...string) ProcessOption {
+	return func(p *Process) { p.env = append(p.env, vars...) }
+}
 
 // NewProcess returns a worker that runs cmd, made by [exec.Command] and shaped
 // by the caller: Dir, Env, Stdin, Stdout, Stderr, ExtraFiles, SysProcAttr. It is
@@ -177,7 +184,7 @@ func (p *Process) shape(ctx context.Context) {
 	if h, ok := HandoverFrom(ctx); ok {
 		env = append(env, h.Environ()...)
 	}
-	p.cmd.Env = env
+	p.cmd.Env = append(env, p.env...)
 	ownGroup(p.cmd)
 }
 

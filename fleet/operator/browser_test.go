@@ -369,3 +369,24 @@ func TestKeyboardAloneAndLive(t *testing.T) {
 		t.Errorf("it is %v, %v", p, err)
 	}
 }
+
+// The picture in the documents: "make docs" asks for it.
+func TestDashboardPicture(t *testing.T) {
+	file := os.Getenv("DASHBOARD_PICTURE")
+	if file == "" {
+		t.Skip("DASHBOARD_PICTURE does not say where to; make docs does")
+	}
+	base, _, _ := stage(t)
+	ctx := browser(t)
+	var shot []byte
+	if err := chromedp.Run(ctx,
+		emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "light"}}),
+		chromedp.EmulateViewport(1180, 780, chromedp.EmulateScale(1.5)),
+		chromedp.Navigate(base+"/ui/workflows/drone-survey/acme.drones.north.survey.mission.002"), chromedp.WaitVisible(".diagram .now"),
+		chromedp.CaptureScreenshot(&shot)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, shot, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}

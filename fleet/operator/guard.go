@@ -130,7 +130,8 @@ func (s *Server) recognise(r *http.Request) (Principal, error) {
 	case err == nil:
 		err = ErrBadCredentials
 	}
-	code, reason, text := connect.CodeUnauthenticated, ReasonUnauthenticated, ""
+	var text string
+	code, reason := connect.CodeUnauthenticated, ReasonUnauthenticated
 	switch {
 	case errors.Is(err, ErrNoCredentials):
 		text = "no credentials: send Authorization: Bearer TOKEN, or a client certificate"
@@ -157,7 +158,7 @@ func refuse(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	if isRPC(r.URL.Path) {
 		if errs := connect.NewErrorWriter(); errs.IsSupported(r) {
-			errs.Write(w, r, err)
+			_ = errs.Write(w, r, err) // the caller may have gone
 			return
 		}
 	}
@@ -169,7 +170,7 @@ func isRPC(path string) bool {
 	return strings.HasPrefix(path, "/lifecycle.operator.") || strings.HasPrefix(path, "/grpc.")
 }
 
-// patient gives every write of a response its own time, so that a caller that
+// patient, where the server can (HTTP/1.1 and 2 can), gives every write of a response its own time, so that a caller that
 // does not read is let go, and one that reads slowly is not.
 type patient struct {
 	http.ResponseWriter
@@ -177,12 +178,12 @@ type patient struct {
 }
 
 func (p *patient) Write(b []byte) (int, error) {
-	p.out.SetWriteDeadline(time.Now().Add(writeTime))
+	_ = p.out.SetWriteDeadline(time.Now().Add(writeTime))
 	return p.ResponseWriter.Write(b)
 }
 
 func (p *patient) Flush() {
-	p.out.SetWriteDeadline(time.Now().Add(writeTime))
+	_ = p.out.SetWriteDeadline(time.Now().Add(writeTime))
 	p.out.Flush()
 }
 
@@ -192,7 +193,7 @@ func (p *patient) Unwrap() http.ResponseWriter { return p.ResponseWriter }
 // HTTP/1 it would end the response too.
 func (s *Server) timed(w http.ResponseWriter, body io.ReadCloser) io.ReadCloser {
 	out := http.NewResponseController(w)
-	out.SetReadDeadline(time.Now().Add(bodyTime))
+	_ = out.SetReadDeadline(time.Now().Add(bodyTime))
 	return &timedBody{body, out}
 }
 
@@ -204,7 +205,7 @@ type timedBody struct {
 func (b *timedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if err != nil {
-		b.out.SetReadDeadline(time.Time{})
+		_ = b.out.SetReadDeadline(time.Time{})
 	}
 	return n, err
 }

@@ -74,7 +74,7 @@ func (s *Server) transcoder(rest http.Handler) (http.Handler, error) {
 	mux.Handle(grpcreflect.NewHandlerV1Alpha(reflector, opts...))
 	mux.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		w.Write(OpenAPI)
+		_, _ = w.Write(OpenAPI)
 	})
 	s.serveEvents(mux)
 	mux.Handle("/", rest)
@@ -109,7 +109,7 @@ func writeStatus(w http.ResponseWriter, err error) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(httpStatus(connect.CodeOf(err)))
-	w.Write(append(text, '\n'))
+	_, _ = w.Write(append(text, '\n'))
 }
 
 // httpStatus is how google.rpc.Code is written in HTTP (google/rpc/code.proto).
@@ -252,7 +252,7 @@ func (e *explainer) finish(r *http.Request) {
 	h.Del("Content-Length")
 	h.Set("Cache-Control", "no-store")
 	e.ResponseWriter.WriteHeader(e.code)
-	e.ResponseWriter.Write(append(text, '\n'))
+	_, _ = e.ResponseWriter.Write(append(text, '\n'))
 }
 
 // codeOf is httpStatus the other way round.

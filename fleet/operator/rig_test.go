@@ -134,15 +134,6 @@ func (m *memory) putLocked(e *operatorv1.Entity, from, source, note string) *ope
 	return e
 }
 
-func (m *memory) delete(id string) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.entities, id)
-	for _, s := range m.sinks {
-		s.Delete(id)
-	}
-}
-
 func (m *memory) Definitions(ctx context.Context) ([]*operatorv1.Definition, error) {
 	d, err := m.Definition(ctx, "drone-survey")
 	return []*operatorv1.Definition{d}, err

@@ -203,6 +203,6 @@ func sse(w http.ResponseWriter, r *http.Request, watch func(send func(event stri
 	}
 	data, jsonErr := json.Marshal(map[string]string{"code": connect.CodeOf(err).String(), "reason": errorReason(err), "message": message(err)})
 	if jsonErr == nil {
-		write("error", data)
+		_ = write("error", data) // the caller may have gone
 	}
 }

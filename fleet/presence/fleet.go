@@ -64,7 +64,7 @@ func (f *Fleet) List(ctx context.Context) ([]Process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("presence: list: %w", err)
 	}
-	defer watch.Stop()
+	defer func() { _ = watch.Stop() }()
 	var list []Process
 	for {
 		select {
@@ -113,7 +113,7 @@ func (f *Fleet) Watch(ctx context.Context, to Observer) error {
 	if err != nil {
 		return fmt.Errorf("presence: watch: %w", err)
 	}
-	defer watch.Stop()
+	defer func() { _ = watch.Stop() }()
 	w := newWatched(f.cfg.TTL)
 	defer w.close()
 	for {

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -77,8 +78,8 @@ func (f *follower) run(ctx context.Context) {
 	}
 }
 
-// session follows the bucket as long as nothing goes wrong. nil means that it is
-// another bucket than before.
+// session follows the bucket as long as nothing goes wrong. nil means that it
+// has to be looked at anew.
 func (f *follower) session(ctx context.Context) error {
 	stream, err := f.b.js.Stream(ctx, f.b.stream)
 	if err != nil {
@@ -90,18 +91,20 @@ func (f *follower) session(ctx context.Context) error {
 		f.seq.Store(0)
 		f.to.reset(again)
 	}
-	config := jetstream.OrderedConsumerConfig{FilterSubjects: []string{f.filter}, DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy}
+	config := jetstream.ConsumerConfig{
+		FilterSubjects: []string{f.filter}, DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy,
+		AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, Replicas: 1, InactiveThreshold: time.Minute,
+	}
 	if seq := f.seq.Load(); seq > 0 {
 		config.DeliverPolicy, config.OptStartSeq = jetstream.DeliverByStartSequencePolicy, seq+1
 	}
-	consumer, err := stream.OrderedConsumer(ctx, config)
+	consumer, err := stream.CreateConsumer(ctx, config)
 	if err != nil {
 		return err
 	}
-	if !f.told {
-		if state := consumer.CachedInfo(); state != nil && state.NumPending == 0 && state.Delivered.Consumer == 0 {
-			f.sync()
-		}
+	defer f.remove(ctx, stream, consumer)
+	if !f.told && consumer.CachedInfo().NumPending == 0 {
+		f.sync()
 	}
 	messages, err := consumer.Messages(jetstream.PullMaxMessages(4096), jetstream.PullHeartbeat(2*time.Second))
 	if err != nil {
@@ -110,9 +113,9 @@ func (f *follower) session(ctx context.Context) error {
 	watch := make(chan bool, 1) // the one send finds room
 	own, cancel := context.WithCancel(ctx)
 	go func() {
-		moved := f.watch(own, stream)
+		again := f.watch(own, stream)
 		messages.Stop()
-		watch <- moved
+		watch <- again
 	}()
 	err = f.read(messages)
 	cancel()
@@ -122,14 +125,27 @@ func (f *follower) session(ctx context.Context) error {
 	return err
 }
 
+// remove takes the consumer away, which the server would do by itself later.
+func (f *follower) remove(ctx context.Context, stream jetstream.Stream, consumer jetstream.Consumer) {
+	if !f.b.nc.IsConnected() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	_ = stream.DeleteConsumer(ctx, consumer.CachedInfo().Name)
+}
+
 // moved reports whether the stream is not the one that was followed: it was
 // made anew, or its sequence went back.
 func (f *follower) moved(info *jetstream.StreamInfo) bool {
 	return !info.Created.Equal(f.created) || info.State.LastSeq < f.seq.Load()
 }
 
-// watch looks at the stream now and then. It reports true when it is another.
+// watch looks at the stream now and then. It reports true when it is another,
+// and after a reconnect, when messages may have been lost on their way.
 func (f *follower) watch(ctx context.Context, stream jetstream.Stream) bool {
+	connected := f.b.nc.StatusChanged(nats.CONNECTED)
+	defer f.b.nc.RemoveStatusListener(connected)
 	tick := time.NewTicker(lookTime)
 	defer tick.Stop()
 	for {
@@ -138,6 +154,8 @@ func (f *follower) watch(ctx context.Context, stream jetstream.Stream) bool {
 			return false
 		case <-tick.C:
 		case <-f.kick:
+		case <-connected:
+			return true
 		}
 		// What was told is at most what there was when it is asked for.
 		at := f.seq.Load()
@@ -155,7 +173,7 @@ func (f *follower) watch(ctx context.Context, stream jetstream.Stream) bool {
 
 func (f *follower) read(messages jetstream.MessagesContext) error {
 	defer messages.Stop()
-	for {
+	for n := uint64(1); ; n++ {
 		msg, err := messages.Next()
 		if err != nil {
 			return err
@@ -164,8 +182,8 @@ func (f *follower) read(messages jetstream.MessagesContext) error {
 		if err != nil {
 			return fmt.Errorf("read bucket %s: %w", f.b.name, err)
 		}
-		if meta.Sequence.Stream <= f.seq.Load() {
-			continue
+		if meta.Sequence.Consumer != n {
+			return fmt.Errorf("read bucket %s: message %d came where %d was to come", f.b.name, meta.Sequence.Consumer, n)
 		}
 		f.to.entry(&entry{key: strings.TrimPrefix(msg.Subject(), "$KV."+f.b.name+"."), revision: meta.Sequence.Stream, at: meta.Timestamp, header: msg.Headers(), data: msg.Data()})
 		f.seq.Store(meta.Sequence.Stream)

@@ -14,6 +14,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	child()
 
 	goleak.VerifyTestMain(m)
 }

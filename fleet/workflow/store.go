@@ -21,6 +21,11 @@ const (
 	codeWrongLastSequenceReplicated = 10164 // JSStreamWrongLastSequenceConstantErr: another write is under way
 	codeMessageNotFound             = 10037 // JSNoMessageFoundErr
 	codeStreamNotFound              = 10059 // JSStreamNotFoundErr
+
+	codeStoreFailed       = 10077 // JSStreamStoreFailedF: the bucket is full, mostly
+	codeStorageExceeded   = 10047 // JSStorageResourcesExceededErr
+	codeMemoryExceeded    = 10028 // JSMemoryResourcesExceededErr
+	codeResourcesExceeded = 10023 // JSInsufficientResourcesErr
 )
 
 // answerTime is how long a write waits for its answer before it is looked for.
@@ -92,6 +97,10 @@ func (b *bucket) write(ctx context.Context, key string, msg *nats.Msg, expected 
 				return 0, fmt.Errorf("write %s/%s: %w: %w: %w", b.name, key, ErrOutcomeUnknown, context.Cause(ctx), why)
 			}
 			if !sent {
+				// Nobody listens: the server has just started, or there is no bucket.
+				if _, err := b.last(ctx, key); errors.Is(err, jetstream.ErrBucketNotFound) {
+					return 0, err
+				}
 				_ = pause(ctx, n)
 				break
 			}
@@ -139,7 +148,13 @@ func isConflict(err error) bool {
 func isRefusal(err error) bool {
 	var api *jetstream.APIError
 	if errors.As(err, &api) {
-		return api.Code != 503 && api.ErrorCode != codeWrongLastSequence && api.ErrorCode != codeWrongLastSequenceReplicated
+		switch api.ErrorCode {
+		case codeWrongLastSequence, codeWrongLastSequenceReplicated:
+			return false
+		case codeStoreFailed, codeStorageExceeded, codeResourcesExceeded, codeMemoryExceeded:
+			return true
+		}
+		return api.Code != 503
 	}
 	return errors.Is(err, nats.ErrMaxPayload) || errors.Is(err, nats.ErrConnectionClosed) || errors.Is(err, nats.ErrBadSubject) || errors.Is(err, nats.ErrHeadersNotSupported)
 }

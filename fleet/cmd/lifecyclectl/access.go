@@ -26,7 +26,7 @@ func whoamiCommand() *cobra.Command {
 also acts.`,
 		Args: words(),
 		RunE: asks(&r, &o, nobody, func(a *api, cmd *cobra.Command, _ []string) error {
-			me, err := a.access.WhoAmI(cmd.Context(), &operatorv1.WhoAmIRequest{})
+			me, err := a.Access.WhoAmI(cmd.Context(), &operatorv1.WhoAmIRequest{})
 			if err != nil {
 				return err
 			}
@@ -56,7 +56,7 @@ func auditCommand() *cobra.Command {
 at most its latest 1000.`,
 		Args: words(),
 		RunE: asks(&r, &o, nobody, func(a *api, cmd *cobra.Command, _ []string) error {
-			list, err := a.access.ListAudit(cmd.Context(), &req)
+			list, err := a.Access.ListAudit(cmd.Context(), &req)
 			if err != nil {
 				return err
 			}

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
-	"google.golang.org/genproto/googleapis/rpc/errdetails"
 
+	"github.com/pleme-io/lifecycle-go/fleet/operator/client"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 	"github.com/pleme-io/lifecycle-go/internal/suggest"
 )
@@ -43,14 +43,11 @@ type subject struct {
 // explain makes of what a call returned an error that says what happened, to
 // whom, and what to do about it.
 func (a *api) explain(ctx context.Context, err error, about subject) error {
-	var ready *failure
 	switch {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
 		return context.Canceled
-	case errors.As(err, &ready): // of our own, from below the client
-		return ready
 	case !connect.IsWireError(err):
 		return a.unreachable(err)
 	}
@@ -58,7 +55,7 @@ func (a *api) explain(ctx context.Context, err error, about subject) error {
 	errors.As(err, &answer)
 	f := &failure{status: statusOf(answer.Code()), err: errors.New(answer.Message())}
 	hint := func(format string, args ...any) { f.hints = append(f.hints, fmt.Sprintf(format, args...)) }
-	switch reason := reasonOf(answer); {
+	switch reason := client.Reason(answer); {
 	case reason == reasonUnknownType:
 		f.hints = a.typesHint(ctx, about.typ)
 	case reason == reasonNotFound:
@@ -101,6 +98,7 @@ func (a *api) unreachable(err error) error {
 		verify    *tls.CertificateVerificationError
 		dialing   *net.OpError
 		noSuchDNS *net.DNSError
+		slow      net.Error
 	)
 	where := "say where it is with --server URL or LIFECYCLECTL_SERVER"
 	switch {
@@ -114,7 +112,7 @@ func (a *api) unreachable(err error) error {
 		f.err = fmt.Errorf("no operator server can be reached at %s: %s", a.url, text)
 		hint("is it running? A service has one with operator.New of package fleet/operator and app.Serve")
 		hint("%s", where)
-	case errors.Is(err, context.DeadlineExceeded):
+	case errors.As(err, &slow) && slow.Timeout():
 		f.err = fmt.Errorf("%s did not answer in time", a.url)
 		hint("a write may have landed: look before trying again; --timeout waits longer")
 	case errors.As(err, &dialing):
@@ -146,7 +144,7 @@ func (a *api) typesHint(ctx context.Context, typ string) []string {
 
 // types are the names of the workflows, none when they cannot be had.
 func (a *api) types(ctx context.Context) (names []string) {
-	list, err := a.workflows.ListDefinitions(ctx, &operatorv1.ListDefinitionsRequest{})
+	list, err := a.Workflows.ListDefinitions(ctx, &operatorv1.ListDefinitionsRequest{})
 	if err != nil {
 		return nil
 	}
@@ -163,21 +161,4 @@ func message(err error) string {
 		return answer.Message()
 	}
 	return err.Error()
-}
-
-// reasonOf returns the reason in the error's google.rpc.ErrorInfo, "" when there
-// is none.
-func reasonOf(err error) string {
-	var answer *connect.Error
-	if !errors.As(err, &answer) {
-		return ""
-	}
-	for _, d := range answer.Details() {
-		if v, err := d.Value(); err == nil {
-			if info, ok := v.(*errdetails.ErrorInfo); ok {
-				return info.GetReason()
-			}
-		}
-	}
-	return ""
 }

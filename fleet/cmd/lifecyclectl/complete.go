@@ -16,7 +16,7 @@ func ask(r *remote, words func(ctx context.Context, a *api) []string) ([]string,
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	defer a.close()
+	defer a.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	return words(ctx, a), cobra.ShellCompDirectiveNoFileComp
@@ -39,7 +39,7 @@ func completeEntities(r *remote) cobra.CompletionFunc {
 			return types(cmd, args, word)
 		}
 		return ask(r, func(ctx context.Context, a *api) (ids []string) {
-			list, err := a.workflows.ListEntities(ctx, &operatorv1.ListEntitiesRequest{Type: args[0], Contains: word, PageSize: 100})
+			list, err := a.Workflows.ListEntities(ctx, &operatorv1.ListEntitiesRequest{Type: args[0], Contains: word, PageSize: 100})
 			if err != nil {
 				return nil
 			}
@@ -59,7 +59,7 @@ func completeTransition(r *remote) cobra.CompletionFunc {
 			return entities(cmd, args, word)
 		}
 		return ask(r, func(ctx context.Context, a *api) []string {
-			e, err := a.workflows.GetEntity(ctx, &operatorv1.GetEntityRequest{Type: args[0], Id: args[1]})
+			e, err := a.Workflows.GetEntity(ctx, &operatorv1.GetEntityRequest{Type: args[0], Id: args[1]})
 			if err != nil {
 				return nil
 			}
@@ -74,7 +74,7 @@ func completePhases(r *remote) cobra.CompletionFunc {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		return ask(r, func(ctx context.Context, a *api) (names []string) {
-			d, err := a.workflows.GetDefinition(ctx, &operatorv1.GetDefinitionRequest{Type: args[0]})
+			d, err := a.Workflows.GetDefinition(ctx, &operatorv1.GetDefinitionRequest{Type: args[0]})
 			if err != nil {
 				return nil
 			}
@@ -92,7 +92,7 @@ func completeProcesses(r *remote) cobra.CompletionFunc {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		return ask(r, func(ctx context.Context, a *api) (ids []string) {
-			list, err := a.processes.ListProcesses(ctx, &operatorv1.ListProcessesRequest{})
+			list, err := a.Processes.ListProcesses(ctx, &operatorv1.ListProcessesRequest{})
 			if err != nil {
 				return nil
 			}
@@ -110,7 +110,7 @@ func completeWorkers(r *remote) cobra.CompletionFunc {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		return ask(r, func(ctx context.Context, a *api) (ids []string) {
-			list, err := a.workers.ListWorkers(ctx, &operatorv1.ListWorkersRequest{PageSize: 200})
+			list, err := a.Workers.ListWorkers(ctx, &operatorv1.ListWorkersRequest{PageSize: 200})
 			if err != nil {
 				return nil
 			}

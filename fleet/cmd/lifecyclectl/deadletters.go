@@ -58,7 +58,7 @@ func eachLetters(a *api, cmd *cobra.Command, worker string, limit int, each func
 		if limit > 0 {
 			req.PageSize = int32(min(atOnce, limit-n))
 		}
-		page, err := a.workers.ListDeadLetters(cmd.Context(), req)
+		page, err := a.Workers.ListDeadLetters(cmd.Context(), req)
 		if err != nil {
 			return err
 		}
@@ -121,7 +121,7 @@ how many went before it.`,
 			for part := range slices.Chunk(ids, atOnce) {
 				p.say("redriving %d of %d", done.GetRedriven(), len(ids))
 				var answer *operatorv1.RedriveResponse
-				answer, err = a.workers.Redrive(cmd.Context(), &operatorv1.RedriveRequest{WorkerId: worker, Ids: part})
+				answer, err = a.Workers.Redrive(cmd.Context(), &operatorv1.RedriveRequest{WorkerId: worker, Ids: part})
 				if err != nil {
 					break
 				}

@@ -55,17 +55,17 @@ func diagramWorkflowCommand() *cobra.Command {
 			if err := p.check(); err != nil {
 				return err
 			}
-			d, err := a.workflows.GetDefinition(cmd.Context(), &operatorv1.GetDefinitionRequest{Type: args[0]})
+			d, err := a.Workflows.GetDefinition(cmd.Context(), &operatorv1.GetDefinitionRequest{Type: args[0]})
 			if err != nil {
 				return err
 			}
 			picture := tableOf(d)
 			if len(args) > 1 {
-				h, err := a.workflows.GetHistory(cmd.Context(), &operatorv1.GetHistoryRequest{Type: args[0], Id: args[1]})
+				h, err := a.Workflows.GetHistory(cmd.Context(), &operatorv1.GetHistoryRequest{Type: args[0], Id: args[1]})
 				if err != nil {
 					return err
 				}
-				e, err := a.workflows.GetEntity(cmd.Context(), &operatorv1.GetEntityRequest{Type: args[0], Id: args[1]})
+				e, err := a.Workflows.GetEntity(cmd.Context(), &operatorv1.GetEntityRequest{Type: args[0], Id: args[1]})
 				if err != nil {
 					return err
 				}

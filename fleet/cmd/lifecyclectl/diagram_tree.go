@@ -24,7 +24,7 @@ func diagramProcessCommand() *cobra.Command {
 			if err := p.check(); err != nil {
 				return err
 			}
-			x, err := a.processes.GetProcess(cmd.Context(), &operatorv1.GetProcessRequest{Id: args[0]})
+			x, err := a.Processes.GetProcess(cmd.Context(), &operatorv1.GetProcessRequest{Id: args[0]})
 			if err != nil {
 				return err
 			}

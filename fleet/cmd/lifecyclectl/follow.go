@@ -102,8 +102,7 @@ func stream[M any, P interface {
 // passing reports whether another try may do better.
 func passing(err error) bool {
 	if err == nil || !connect.IsWireError(err) {
-		var ours *failure // such as a token file that is gone
-		return !errors.As(err, &ours)
+		return true
 	}
 	switch connect.CodeOf(err) {
 	case connect.CodeUnavailable, connect.CodeAborted, connect.CodeResourceExhausted, connect.CodeDeadlineExceeded, connect.CodeCanceled, connect.CodeInternal, connect.CodeUnknown:

@@ -47,7 +47,7 @@ func processListCommand(r *remote) *cobra.Command {
 			if follow {
 				return watchProcesses(a, cmd, &o, req.GetService(), "")
 			}
-			list, err := a.processes.ListProcesses(cmd.Context(), &req)
+			list, err := a.Processes.ListProcesses(cmd.Context(), &req)
 			if err != nil {
 				return err
 			}
@@ -114,7 +114,7 @@ func watchProcesses(a *api, cmd *cobra.Command, o *output, service, id string) e
 	}
 	seen := newMemory(sameProcess)
 	return follow(cmd.Context(), notices(cmd.ErrOrStderr(), a), func(ctx context.Context) (*connect.ServerStreamForClient[operatorv1.WatchProcessesResponse], error) {
-		return a.processes.WatchProcesses(ctx, &operatorv1.WatchProcessesRequest{Id: id})
+		return a.Processes.WatchProcesses(ctx, &operatorv1.WatchProcessesRequest{Id: id})
 	}, seen.begin, func(m *operatorv1.WatchProcessesResponse) error {
 		p := m.GetProcess()
 		switch m.GetKind() {
@@ -162,7 +162,7 @@ func processGetCommand(r *remote) *cobra.Command {
 		Short: "Show one process: its phases, its units as a tree, its probes and servers",
 		Args:  words("ID"),
 		RunE: asks(r, &o, ofProcess, func(a *api, cmd *cobra.Command, args []string) error {
-			p, err := a.processes.GetProcess(cmd.Context(), &operatorv1.GetProcessRequest{Id: args[0]})
+			p, err := a.Processes.GetProcess(cmd.Context(), &operatorv1.GetProcessRequest{Id: args[0]})
 			if err != nil {
 				return err
 			}
@@ -248,7 +248,7 @@ finished, and it ends. Whoever runs it fills its place. It asks first.`,
 			if err := yes.ask(cmd, fmt.Sprintf("The process %s will drain and end.", req.GetId())); err != nil {
 				return err
 			}
-			answer, err := a.processes.DrainProcess(cmd.Context(), &req)
+			answer, err := a.Processes.DrainProcess(cmd.Context(), &req)
 			return commanded(cmd, &o, answer, err, req.GetId()+" drains")
 		}),
 		ValidArgsFunction: completeProcesses(r),
@@ -273,7 +273,7 @@ func processSuspendCommand(r *remote) *cobra.Command {
 			if req.GetReason() == "" {
 				return fmt.Errorf("why? readiness shows it to others: say --reason")
 			}
-			answer, err := a.processes.SuspendProcess(cmd.Context(), &req)
+			answer, err := a.Processes.SuspendProcess(cmd.Context(), &req)
 			return commanded(cmd, &o, answer, err, req.GetId()+" is suspended")
 		}),
 		ValidArgsFunction: completeProcesses(r),
@@ -290,7 +290,7 @@ func processResumeCommand(r *remote) *cobra.Command {
 		Short: "Give a suspended process its readiness back",
 		Args:  words("ID"),
 		RunE: asks(r, &o, ofProcess, func(a *api, cmd *cobra.Command, args []string) error {
-			answer, err := a.processes.ResumeProcess(cmd.Context(), &operatorv1.ResumeProcessRequest{Id: args[0]})
+			answer, err := a.Processes.ResumeProcess(cmd.Context(), &operatorv1.ResumeProcessRequest{Id: args[0]})
 			return commanded(cmd, &o, answer, err, args[0]+" is resumed")
 		}),
 		ValidArgsFunction: completeProcesses(r),

@@ -40,7 +40,7 @@ ends.`,
 				return send(cmd.OutOrStdout(), []byte(text))
 			}
 			// What is wrong with the connection is said before the screen is taken.
-			if _, err := a.access.WhoAmI(cmd.Context(), &operatorv1.WhoAmIRequest{}); err != nil {
+			if _, err := a.Access.WhoAmI(cmd.Context(), &operatorv1.WhoAmIRequest{}); err != nil {
 				return err
 			}
 			return live(cmd, a, b)

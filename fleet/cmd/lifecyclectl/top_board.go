@@ -53,7 +53,7 @@ func (f *flow) drop(id string) {
 
 // load fills the board once, without a watch.
 func (b *board) load(ctx context.Context, a *api) error {
-	list, err := a.processes.ListProcesses(ctx, &operatorv1.ListProcessesRequest{})
+	list, err := a.Processes.ListProcesses(ctx, &operatorv1.ListProcessesRequest{})
 	if err != nil && !notServed(err) {
 		return err
 	}
@@ -65,7 +65,7 @@ func (b *board) load(ctx context.Context, a *api) error {
 		b.processes = nil
 	}
 	b.mu.Unlock()
-	defs, err := a.workflows.ListDefinitions(ctx, &operatorv1.ListDefinitionsRequest{})
+	defs, err := a.Workflows.ListDefinitions(ctx, &operatorv1.ListDefinitionsRequest{})
 	if err != nil && !notServed(err) {
 		return err
 	}
@@ -138,7 +138,7 @@ func (b *board) feed(ctx context.Context, a *api) error {
 	run(func() error { return b.feedProcesses(ctx, a) })
 	run(func() error {
 		for {
-			defs, err := a.workflows.ListDefinitions(ctx, &operatorv1.ListDefinitionsRequest{})
+			defs, err := a.Workflows.ListDefinitions(ctx, &operatorv1.ListDefinitionsRequest{})
 			if err != nil && (notServed(err) || !passing(err)) {
 				return err
 			}
@@ -167,7 +167,7 @@ func (b *board) feed(ctx context.Context, a *api) error {
 func (b *board) feedProcesses(ctx context.Context, a *api) error {
 	seen := newMemory(func(x, y *operatorv1.Process) bool { return false })
 	err := follow(ctx, b.watcher("processes"), func(ctx context.Context) (*connect.ServerStreamForClient[operatorv1.WatchProcessesResponse], error) {
-		return a.processes.WatchProcesses(ctx, &operatorv1.WatchProcessesRequest{})
+		return a.Processes.WatchProcesses(ctx, &operatorv1.WatchProcessesRequest{})
 	}, seen.begin, func(m *operatorv1.WatchProcessesResponse) error {
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -197,7 +197,7 @@ func (b *board) feedProcesses(ctx context.Context, a *api) error {
 func (b *board) feedFlow(ctx context.Context, a *api, typ string, f *flow) error {
 	seen := newMemory(func(x, y struct{}) bool { return false })
 	return follow(ctx, b.watcher(typ), func(ctx context.Context) (*connect.ServerStreamForClient[operatorv1.WatchResponse], error) {
-		return a.workflows.Watch(ctx, &operatorv1.WatchRequest{Type: typ})
+		return a.Workflows.Watch(ctx, &operatorv1.WatchRequest{Type: typ})
 	}, seen.begin, func(m *operatorv1.WatchResponse) error {
 		b.mu.Lock()
 		defer b.mu.Unlock()

@@ -87,7 +87,7 @@ func watchEntities(a *api, cmd *cobra.Command, o *output, typ, id string) error 
 	}
 	seen := newMemory(func(a, b uint64) bool { return a == b })
 	return follow(cmd.Context(), notices(cmd.ErrOrStderr(), a), func(ctx context.Context) (*connect.ServerStreamForClient[operatorv1.WatchResponse], error) {
-		return a.workflows.Watch(ctx, &operatorv1.WatchRequest{Type: typ, Id: id})
+		return a.Workflows.Watch(ctx, &operatorv1.WatchRequest{Type: typ, Id: id})
 	}, seen.begin, func(m *operatorv1.WatchResponse) error {
 		e := m.GetEntity()
 		switch m.GetKind() {

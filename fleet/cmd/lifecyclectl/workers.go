@@ -29,10 +29,10 @@ func workersCommand() *cobra.Command {
 		workerListCommand(&r), workerGetCommand(&r), workerCreateCommand(&r), workerUpdateCommand(&r),
 		workerRollbackCommand(&r), workerHistoryCommand(&r), workerDeleteCommand(&r), workerRecoverCommand(&r),
 		workerVerb(&r, "start ID", "Feed a stopped worker again, from where it left off", func(a *api, cmd *cobra.Command, id string) (*operatorv1.Worker, error) {
-			return a.workers.StartWorker(cmd.Context(), &operatorv1.StartWorkerRequest{Id: id})
+			return a.Workers.StartWorker(cmd.Context(), &operatorv1.StartWorkerRequest{Id: id})
 		}),
 		workerVerb(&r, "stop ID", "Stop feeding a worker; what comes for it waits", func(a *api, cmd *cobra.Command, id string) (*operatorv1.Worker, error) {
-			return a.workers.StopWorker(cmd.Context(), &operatorv1.StopWorkerRequest{Id: id})
+			return a.Workers.StopWorker(cmd.Context(), &operatorv1.StopWorkerRequest{Id: id})
 		}),
 	)
 	r.register(cmd)
@@ -94,7 +94,7 @@ func workerListCommand(r *remote) *cobra.Command {
 		RunE: asks(r, &o, ofWorker, func(a *api, cmd *cobra.Command, _ []string) error {
 			all := &operatorv1.ListWorkersResponse{}
 			for req.PageSize = 1000; ; {
-				page, err := a.workers.ListWorkers(cmd.Context(), &req)
+				page, err := a.Workers.ListWorkers(cmd.Context(), &req)
 				if err != nil {
 					return err
 				}
@@ -121,7 +121,7 @@ func workerListCommand(r *remote) *cobra.Command {
 
 func workerGetCommand(r *remote) *cobra.Command {
 	return workerVerb(r, "get ID", "Show one hosted worker", func(a *api, cmd *cobra.Command, id string) (*operatorv1.Worker, error) {
-		return a.workers.GetWorker(cmd.Context(), &operatorv1.GetWorkerRequest{Id: id})
+		return a.Workers.GetWorker(cmd.Context(), &operatorv1.GetWorkerRequest{Id: id})
 	})
 }
 
@@ -173,7 +173,7 @@ func workerCreateCommand(r *remote) *cobra.Command {
 			if req.Code, err = code.code(cmd); err != nil {
 				return err
 			}
-			w, err := a.workers.CreateWorker(cmd.Context(), &req)
+			w, err := a.Workers.CreateWorker(cmd.Context(), &req)
 			if err != nil {
 				return err
 			}
@@ -195,7 +195,7 @@ func workerUpdateCommand(r *remote) *cobra.Command {
 		if err != nil {
 			return nil, err
 		}
-		return a.workers.LoadCode(cmd.Context(), &operatorv1.LoadCodeRequest{Id: id, Code: c})
+		return a.Workers.LoadCode(cmd.Context(), &operatorv1.LoadCodeRequest{Id: id, Code: c})
 	})
 	code.register(cmd)
 	return cmd
@@ -205,7 +205,7 @@ func workerRollbackCommand(r *remote) *cobra.Command {
 	var to string
 	cmd := workerVerb(r, "rollback ID", "Give a worker the code that it had before", func(a *api, cmd *cobra.Command, id string) (*operatorv1.Worker, error) {
 		if to == "" {
-			h, err := a.workers.GetWorkerHistory(cmd.Context(), &operatorv1.GetWorkerHistoryRequest{Id: id})
+			h, err := a.Workers.GetWorkerHistory(cmd.Context(), &operatorv1.GetWorkerHistoryRequest{Id: id})
 			if err != nil {
 				return nil, err
 			}
@@ -213,7 +213,7 @@ func workerRollbackCommand(r *remote) *cobra.Command {
 				return nil, &failure{status: exitFindings, err: fmt.Errorf("%s has had no other code before the one that runs", id)}
 			}
 		}
-		return a.workers.Rollback(cmd.Context(), &operatorv1.RollbackRequest{Id: id, Digest: to})
+		return a.Workers.Rollback(cmd.Context(), &operatorv1.RollbackRequest{Id: id, Digest: to})
 	})
 	cmd.Flags().StringVar(&to, "to", "", "the `digest` of the code; without it, that before the one that runs")
 	return cmd
@@ -242,7 +242,7 @@ func workerHistoryCommand(r *remote) *cobra.Command {
 		Short: "Show the code that a worker has had, and what it did with its messages",
 		Args:  words("ID"),
 		RunE: asks(r, &o, ofWorker, func(a *api, cmd *cobra.Command, args []string) error {
-			h, err := a.workers.GetWorkerHistory(cmd.Context(), &operatorv1.GetWorkerHistoryRequest{Id: args[0]})
+			h, err := a.Workers.GetWorkerHistory(cmd.Context(), &operatorv1.GetWorkerHistoryRequest{Id: args[0]})
 			if err != nil {
 				return err
 			}
@@ -277,7 +277,7 @@ func workerDeleteCommand(r *remote) *cobra.Command {
 			if err := yes.ask(cmd, fmt.Sprintf("The worker %s and its history will be removed for good.", args[0])); err != nil {
 				return err
 			}
-			answer, err := a.workers.DeleteWorker(cmd.Context(), &operatorv1.DeleteWorkerRequest{Id: args[0]})
+			answer, err := a.Workers.DeleteWorker(cmd.Context(), &operatorv1.DeleteWorkerRequest{Id: args[0]})
 			if err != nil {
 				return err
 			}
@@ -300,7 +300,7 @@ not stop the others; the exit status is 1 when there was one.`,
 		Args: words(),
 		RunE: asks(r, &o, ofWorker, func(a *api, cmd *cobra.Command, _ []string) error {
 			p := begin(cmd.ErrOrStderr(), "recovering")
-			answer, err := a.workers.RecoverWorkers(cmd.Context(), &operatorv1.RecoverWorkersRequest{})
+			answer, err := a.Workers.RecoverWorkers(cmd.Context(), &operatorv1.RecoverWorkersRequest{})
 			p.end()
 			if err != nil {
 				return err

@@ -27,7 +27,7 @@ func asks(r *remote, o *output, about func(args []string) subject, do func(a *ap
 		if err != nil {
 			return err
 		}
-		defer a.close()
+		defer a.Close()
 		err = do(a, cmd, args)
 		if isAnswer(err) {
 			return a.explain(cmd.Context(), err, about(args))
@@ -69,7 +69,7 @@ etag that a transition or a patch may insist on.`,
   lifecyclectl get drone-survey m-17 -o json | jq -r .etag`,
 		Args: words("TYPE", "ID"),
 		RunE: asks(&r, &o, ofWorkflow, func(a *api, cmd *cobra.Command, args []string) error {
-			e, err := a.workflows.GetEntity(cmd.Context(), &operatorv1.GetEntityRequest{Type: args[0], Id: args[1]})
+			e, err := a.Workflows.GetEntity(cmd.Context(), &operatorv1.GetEntityRequest{Type: args[0], Id: args[1]})
 			if err != nil {
 				return err
 			}
@@ -170,7 +170,7 @@ func listCommand() *cobra.Command {
 				if limit > 0 {
 					req.PageSize = int32(min(1000, limit-len(all.GetEntities())))
 				}
-				page, err := a.workflows.ListEntities(cmd.Context(), &req)
+				page, err := a.Workflows.ListEntities(cmd.Context(), &req)
 				if err != nil {
 					return err
 				}
@@ -214,7 +214,7 @@ func historyCommand() *cobra.Command {
 		Short: "Show the phases that an entity went through, oldest first",
 		Args:  words("TYPE", "ID"),
 		RunE: asks(&r, &o, ofWorkflow, func(a *api, cmd *cobra.Command, args []string) error {
-			h, err := a.workflows.GetHistory(cmd.Context(), &operatorv1.GetHistoryRequest{Type: args[0], Id: args[1]})
+			h, err := a.Workflows.GetHistory(cmd.Context(), &operatorv1.GetHistoryRequest{Type: args[0], Id: args[1]})
 			if err != nil {
 				return err
 			}
@@ -247,7 +247,7 @@ func definitionsCommand() *cobra.Command {
 		Args:    words("[TYPE]"),
 		RunE: asks(&r, &o, ofWorkflow, func(a *api, cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				list, err := a.workflows.ListDefinitions(cmd.Context(), &operatorv1.ListDefinitionsRequest{})
+				list, err := a.Workflows.ListDefinitions(cmd.Context(), &operatorv1.ListDefinitionsRequest{})
 				if err != nil {
 					return err
 				}
@@ -258,7 +258,7 @@ func definitionsCommand() *cobra.Command {
 					}
 				})
 			}
-			d, err := a.workflows.GetDefinition(cmd.Context(), &operatorv1.GetDefinitionRequest{Type: args[0]})
+			d, err := a.Workflows.GetDefinition(cmd.Context(), &operatorv1.GetDefinitionRequest{Type: args[0]})
 			if err != nil {
 				return err
 			}

@@ -33,7 +33,7 @@ follows it asks first: there is no way back.`,
 		RunE: asks(&r, &o, ofWorkflow, func(a *api, cmd *cobra.Command, args []string) error {
 			req.Type, req.Id, req.Phase = args[0], args[1], args[2]
 			if !req.GetDryRun() && !yes.given {
-				d, err := a.workflows.GetDefinition(cmd.Context(), &operatorv1.GetDefinitionRequest{Type: req.GetType()})
+				d, err := a.Workflows.GetDefinition(cmd.Context(), &operatorv1.GetDefinitionRequest{Type: req.GetType()})
 				if err != nil {
 					return err
 				}
@@ -45,7 +45,7 @@ follows it asks first: there is no way back.`,
 					}
 				}
 			}
-			answer, err := a.workflows.Transition(cmd.Context(), &req)
+			answer, err := a.Workflows.Transition(cmd.Context(), &req)
 			if err != nil {
 				return err
 			}
@@ -88,7 +88,7 @@ lifecyclectl definitions TYPE lists the fields.`,
 			if req.Fields, err = patchFields(args[2:], file, cmd.InOrStdin()); err != nil {
 				return err
 			}
-			answer, err := a.workflows.Patch(cmd.Context(), &req)
+			answer, err := a.Workflows.Patch(cmd.Context(), &req)
 			if err != nil {
 				return err
 			}

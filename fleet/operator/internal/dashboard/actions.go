@@ -53,84 +53,84 @@ var done = map[string]string{
 
 // step is one action: what it asks, and what it does.
 type step struct {
-	ask func(d *Dashboard, ctx context.Context, f url.Values) (*question, error)
-	do  func(d *Dashboard, ctx context.Context, f url.Values) error
+	ask func(ctx context.Context, d *Dashboard, f url.Values) (*question, error)
+	do  func(ctx context.Context, d *Dashboard, f url.Values) error
 }
 
 var steps = map[string]step{
 	"transition": {askTransition, doTransition},
 	"patch":      {askPatch, doPatch},
 	"drain": {
-		func(_ *Dashboard, _ context.Context, f url.Values) (*question, error) {
+		func(_ context.Context, _ *Dashboard, f url.Values) (*question, error) {
 			return &question{Title: "Drain " + f.Get("id"), Danger: true, Button: "Drain this process", Input: "reason", Label: "Reason", Back: processPath(f.Get("id")), Does: []string{
 				"Its readiness goes down, and the cluster sends new work elsewhere.",
 				"What is in flight is finished within its drain window and shutdown grace.",
 				"Then the process ends, for good. Whoever runs it, Kubernetes for one, starts another in its place.",
 			}}, nil
 		},
-		func(d *Dashboard, ctx context.Context, f url.Values) error {
+		func(ctx context.Context, d *Dashboard, f url.Values) error {
 			_, err := d.cfg.Processes.DrainProcess(ctx, &operatorv1.DrainProcessRequest{Id: f.Get("id"), Reason: f.Get("reason")})
 			return err
 		},
 	},
 	"suspend": {
-		func(_ *Dashboard, _ context.Context, f url.Values) (*question, error) {
+		func(_ context.Context, _ *Dashboard, f url.Values) (*question, error) {
 			return &question{Title: "Suspend " + f.Get("id"), Button: "Suspend readiness", Input: "reason", Label: "Reason", Needed: true, Back: processPath(f.Get("id")), Does: []string{
 				"Its readiness goes down until it is resumed, and the cluster sends new work elsewhere.",
 				"Nothing stops: what it does goes on.",
 			}}, nil
 		},
-		func(d *Dashboard, ctx context.Context, f url.Values) error {
+		func(ctx context.Context, d *Dashboard, f url.Values) error {
 			_, err := d.cfg.Processes.SuspendProcess(ctx, &operatorv1.SuspendProcessRequest{Id: f.Get("id"), Reason: f.Get("reason")})
 			return err
 		},
 	},
 	"resume": {
-		func(_ *Dashboard, _ context.Context, f url.Values) (*question, error) {
+		func(_ context.Context, _ *Dashboard, f url.Values) (*question, error) {
 			return &question{Title: "Resume " + f.Get("id"), Button: "Resume readiness", Back: processPath(f.Get("id")), Does: []string{
 				"Its readiness is what its checks say again, and the cluster sends work here when they pass.",
 			}}, nil
 		},
-		func(d *Dashboard, ctx context.Context, f url.Values) error {
+		func(ctx context.Context, d *Dashboard, f url.Values) error {
 			_, err := d.cfg.Processes.ResumeProcess(ctx, &operatorv1.ResumeProcessRequest{Id: f.Get("id")})
 			return err
 		},
 	},
 	"start": onWorker("Start", "Feed this worker", false, []string{"The worker is fed again, from where it left off. Messages that arrived in between come first."},
-		func(d *Dashboard, ctx context.Context, id string, _ url.Values) error {
+		func(ctx context.Context, d *Dashboard, id string, _ url.Values) error {
 			_, err := d.cfg.Workers.StartWorker(ctx, &operatorv1.StartWorkerRequest{Id: id})
 			return err
 		}),
 	"stop": onWorker("Stop", "Stop this worker", false, []string{"The message that it works on is finished, and it gets no other.", "Messages wait for it until it is started again. Nothing is lost."},
-		func(d *Dashboard, ctx context.Context, id string, _ url.Values) error {
+		func(ctx context.Context, d *Dashboard, id string, _ url.Values) error {
 			_, err := d.cfg.Workers.StopWorker(ctx, &operatorv1.StopWorkerRequest{Id: id})
 			return err
 		}),
 	"delete": onWorker("Delete", "Delete this worker for good", true, []string{"The message that it works on is finished.", "Then its subscription, its record and its code are removed. This cannot be undone."},
-		func(d *Dashboard, ctx context.Context, id string, _ url.Values) error {
+		func(ctx context.Context, d *Dashboard, id string, _ url.Values) error {
 			_, err := d.cfg.Workers.DeleteWorker(ctx, &operatorv1.DeleteWorkerRequest{Id: id})
 			return err
 		}),
 	"rollback": onWorker("Roll back", "Run the earlier code", false, []string{"The worker changes to the code with the digest below, between two messages. No message sees half of each."},
-		func(d *Dashboard, ctx context.Context, id string, f url.Values) error {
+		func(ctx context.Context, d *Dashboard, id string, f url.Values) error {
 			_, err := d.cfg.Workers.Rollback(ctx, &operatorv1.RollbackRequest{Id: id, Digest: f.Get("digest")})
 			return err
 		}),
 	"redrive": onWorker("Redrive dead letters of", "Hand them to the worker again", false, []string{"The worker gets the messages once more, each with its whole budget of attempts.", "What fails again comes back to the dead letters."},
-		func(d *Dashboard, ctx context.Context, id string, f url.Values) error {
+		func(ctx context.Context, d *Dashboard, id string, f url.Values) error {
 			req := &operatorv1.RedriveRequest{WorkerId: id, Ids: f["letter"]}
 			req.All = len(req.GetIds()) == 0
 			_, err := d.cfg.Workers.Redrive(ctx, req)
 			return err
 		}),
 	"recover": {
-		func(*Dashboard, context.Context, url.Values) (*question, error) {
+		func(context.Context, *Dashboard, url.Values) (*question, error) {
 			return &question{Title: "Recover workers", Button: "Recover workers", Back: "/ui/workers", Does: []string{
 				"Every stored worker that should run and does not is loaded and fed again.",
 				"One that fails does not stop the others.",
 			}}, nil
 		},
-		func(d *Dashboard, ctx context.Context, _ url.Values) error {
+		func(ctx context.Context, d *Dashboard, _ url.Values) error {
 			_, err := d.cfg.Workers.RecoverWorkers(ctx, &operatorv1.RecoverWorkersRequest{})
 			return err
 		},
@@ -138,9 +138,9 @@ var steps = map[string]step{
 }
 
 // onWorker is an action on one hosted worker.
-func onWorker(verb, button string, danger bool, does []string, do func(*Dashboard, context.Context, string, url.Values) error) step {
+func onWorker(verb, button string, danger bool, does []string, do func(context.Context, *Dashboard, string, url.Values) error) step {
 	return step{
-		ask: func(_ *Dashboard, _ context.Context, f url.Values) (*question, error) {
+		ask: func(_ context.Context, _ *Dashboard, f url.Values) (*question, error) {
 			q := &question{Title: verb + " " + f.Get("id"), Button: button, Danger: danger, Does: does, Back: workerPath(f.Get("id"))}
 			if digest := f.Get("digest"); digest != "" {
 				q.Does = append([]string{}, append(does, "Digest: "+digest)...)
@@ -150,11 +150,11 @@ func onWorker(verb, button string, danger bool, does []string, do func(*Dashboar
 			}
 			return q, nil
 		},
-		do: func(d *Dashboard, ctx context.Context, f url.Values) error { return do(d, ctx, f.Get("id"), f) },
+		do: func(ctx context.Context, d *Dashboard, f url.Values) error { return do(ctx, d, f.Get("id"), f) },
 	}
 }
 
-func askTransition(d *Dashboard, ctx context.Context, f url.Values) (*question, error) {
+func askTransition(ctx context.Context, d *Dashboard, f url.Values) (*question, error) {
 	typ, id, to := f.Get("type"), f.Get("id"), f.Get("phase")
 	e, err := d.cfg.Workflows.GetEntity(ctx, &operatorv1.GetEntityRequest{Type: typ, Id: id})
 	if err != nil {
@@ -178,14 +178,14 @@ func askTransition(d *Dashboard, ctx context.Context, f url.Values) (*question, 
 	return q, nil
 }
 
-func doTransition(d *Dashboard, ctx context.Context, f url.Values) error {
+func doTransition(ctx context.Context, d *Dashboard, f url.Values) error {
 	_, err := d.cfg.Workflows.Transition(ctx, &operatorv1.TransitionRequest{
 		Type: f.Get("type"), Id: f.Get("id"), Phase: f.Get("phase"), Note: f.Get("note"), IfMatch: f.Get("if_match"),
 	})
 	return err
 }
 
-func askPatch(d *Dashboard, ctx context.Context, f url.Values) (*question, error) {
+func askPatch(ctx context.Context, d *Dashboard, f url.Values) (*question, error) {
 	typ, id, name := f.Get("type"), f.Get("id"), f.Get("field")
 	e, err := d.cfg.Workflows.GetEntity(ctx, &operatorv1.GetEntityRequest{Type: typ, Id: id})
 	if err != nil {
@@ -210,7 +210,7 @@ func askPatch(d *Dashboard, ctx context.Context, f url.Values) (*question, error
 	}, nil
 }
 
-func doPatch(d *Dashboard, ctx context.Context, f url.Values) error {
+func doPatch(ctx context.Context, d *Dashboard, f url.Values) error {
 	patch := func(v *structpb.Value) error {
 		_, err := d.cfg.Workflows.Patch(ctx, &operatorv1.PatchRequest{
 			Type: f.Get("type"), Id: f.Get("id"), IfMatch: f.Get("if_match"),
@@ -262,7 +262,7 @@ func (d *Dashboard) ask(r *http.Request, v *view) error {
 }
 
 func (d *Dashboard) question(ctx context.Context, v *view, name string, s step, form url.Values) error {
-	q, err := s.ask(d, ctx, form)
+	q, err := s.ask(ctx, d, form)
 	if err != nil {
 		return err
 	}
@@ -286,7 +286,7 @@ func (d *Dashboard) act(r *http.Request, v *view) error {
 		return err
 	}
 	// The service decides who may, and audits who may not.
-	if err := s.do(d, r.Context(), form); err != nil {
+	if err := s.do(r.Context(), d, form); err != nil {
 		if !v.Operator {
 			return err
 		}
@@ -300,7 +300,7 @@ func (d *Dashboard) act(r *http.Request, v *view) error {
 		}
 		return nil
 	}
-	back := "/ui/"
+	var back string
 	switch {
 	case name == "delete" || name == "recover":
 		back = "/ui/workers"

@@ -163,7 +163,7 @@ func (d *Dashboard) render(w http.ResponseWriter, v *view) {
 	h.Set("Content-Security-Policy", policy)
 	h.Set("Cache-Control", "no-store")
 	w.WriteHeader(v.code)
-	w.Write(b.Bytes())
+	_, _ = w.Write(b.Bytes()) // the caller may have gone
 }
 
 // Login renders the form for a token.
@@ -190,7 +190,7 @@ func (d *Dashboard) live(w http.ResponseWriter, r *http.Request) {
 	}
 	q := r.URL.Query()
 	if err := d.cfg.Changed(r.Context(), q.Get("topic"), q.Get("name"), func() error { return say("data: changed") }); err != nil && r.Context().Err() == nil {
-		say("event: over\ndata: " + strings.ReplaceAll(text(err), "\n", " "))
+		_ = say("event: over\ndata: " + strings.ReplaceAll(text(err), "\n", " "))
 	}
 }
 

@@ -188,8 +188,20 @@ func (r *Reader[T]) Next(ctx context.Context, limit int) ([]Item[T], error) {
 			return nil, ctx.Err()
 		case <-changed:
 		}
+		// What comes right behind is taken along. Without this pause every one of a
+		// thousand readers would take the lock for every one of a burst of changes.
+		pause := time.NewTimer(pace)
+		select {
+		case <-ctx.Done():
+			pause.Stop()
+			return nil, ctx.Err()
+		case <-pause.C:
+		}
 	}
 }
+
+// pace is how long a reader that had nothing to read lets changes gather.
+const pace = 20 * time.Millisecond
 
 func (r *Reader[T]) takeLocked(limit int) (items []Item[T]) {
 	f := r.feed
@@ -307,7 +319,9 @@ func (f *Feed[T]) putLocked(key string, e entry[T]) {
 	if len(f.log) > f.full {
 		f.compactLocked()
 	}
-	f.wakeLocked()
+	if f.synced || f.seq%256 == 0 { // the beginning is told in batches
+		f.wakeLocked()
+	}
 }
 
 // ErrSlow is returned by [Reader.Next] to a reader that is so far behind that a

@@ -72,7 +72,7 @@ func TestReaderSeesWhatIsThereThenChanges(t *testing.T) {
 		synctest.Wait()
 		s.to.Put("a", 1)
 		s.to.Put("b", 2)
-		want(t, next(t, r, 9), "+a1 +b2 ")
+		want(t, next(t, r, 9), "+a1 +b2 ") // it looks for the first time: what is there counts
 		s.to.Sync()
 		want(t, next(t, r, 9), "= ")
 		s.to.Put("a", 3)
@@ -185,9 +185,9 @@ func TestSourceStopsAfterItsLastReader(t *testing.T) {
 }
 
 func TestReadersAreSmall(t *testing.T) {
-	s, f := &tap{fail: make(chan error)}, (*Feed[int])(nil)
+	s := &tap{fail: make(chan error)}
 	started := make(chan struct{})
-	f = New(func(ctx context.Context, to Sink[int]) error {
+	f := New(func(ctx context.Context, to Sink[int]) error {
 		s.to = to
 		close(started)
 		<-ctx.Done()

@@ -1,0 +1,180 @@
+package host
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/fleet/host/fetch"
+)
+
+// Config holds what an operator may tune. The zero value of a field is its
+// default. docs/host-options.md says what became of each option of the system
+// that this one replaces.
+type Config struct {
+	// Name names what the hosts of one fleet share: streams NAME_STATE and
+	// NAME_DEAD, buckets NAME_WORKERS, NAME_MEMBERS and NAME_CODE. Capital
+	// letters, digits and "_". Defaults to "HOST".
+	Name string `koanf:"name"`
+	// HostID tells this host from the others. Defaults to the machine's name,
+	// the process's id and a random number: every start is a new host.
+	HostID string `koanf:"host_id"`
+	// Replicas of everything that is stored: 1, 3 or 5. Defaults to 1.
+	Replicas int `koanf:"replicas"`
+
+	// RecoveryOff leaves workers alone until [Host.Recover] is called; the seed
+	// has it as WORKER_RECOVERY_ON_START=false.
+	RecoveryOff bool `koanf:"recovery_off"`
+	// LeaseTTL is how long the others wait for a sign of life of this host
+	// before they take over its workers; WORKER_RECOVERY_LEASE_TTL_SECONDS in
+	// the seed. It gives one each third of it. Defaults to 10 s, at least 1 s.
+	LeaseTTL time.Duration `koanf:"lease_ttl"`
+	// AcquireTimeout bounds how long a start waits until NATS answers and every
+	// worker of this host was tried once, before the probe says that recovery
+	// failed; WORKER_RECOVERY_ACQUIRE_TIMEOUT_SECONDS in the seed. Recovery goes
+	// on behind it. Defaults to 5 min.
+	AcquireTimeout time.Duration `koanf:"acquire_timeout"`
+
+	// RetryBase is what a failed message waits before it is tried again; it
+	// doubles with each attempt, up to RetryMax. GROUP_LOCK_RETRY_BASE_DELAY_MS
+	// in the seed. Defaults to 500 ms.
+	RetryBase time.Duration `koanf:"retry_base"`
+	// RetryMax bounds that wait. Defaults to 1 min.
+	RetryMax time.Duration `koanf:"retry_max"`
+	// MaxRetries is how often a message that failed is tried again before it is
+	// a dead letter; GROUP_LOCK_MAX_RETRIES and maxRedeliveryCount in the seed.
+	// Defaults to 3; [NoRetry] has none.
+	MaxRetries int `koanf:"max_retries"`
+	// MaxUnanswered is how many deliveries beyond those a message may have that
+	// ended with its host, before it is a dead letter: one that takes its host
+	// down each time must not go on for ever. Defaults to 10.
+	MaxUnanswered int `koanf:"max_unanswered"`
+
+	// AckWait is how long the server waits for a word about a message before it
+	// gives it to another host; the seed's lock age. A handler may take longer:
+	// the host gives word while it runs. Defaults to 30 s, at least 1 s.
+	AckWait time.Duration `koanf:"ack_wait"`
+	// Prefetch is how many messages of a worker wait in the host at most. It is
+	// less where handlers are slow. Defaults to 128.
+	Prefetch int `koanf:"prefetch"`
+	// MaxMessage is the largest message that a handler gets, in bytes; larger
+	// ones are dead letters. Defaults to 1 MiB.
+	MaxMessage int `koanf:"max_message"`
+	// MaxCode is the largest code, in bytes. Defaults to 32 MiB.
+	MaxCode int64 `koanf:"max_code"`
+	// DrainTimeout is how long a worker that is stopped, moved or deleted may
+	// finish the message that it handles. Defaults to 30 s.
+	DrainTimeout time.Duration `koanf:"drain_timeout"`
+	// DoneTTL is how long it is remembered that a message's state was written,
+	// so that a late redelivery does not write it again. Defaults to 24 h, at
+	// least 1 s.
+	DoneTTL time.Duration `koanf:"done_ttl"`
+	// Limits bound every worker's calls; a worker may have its own, if they are
+	// not larger.
+	Limits engine.Limits `koanf:"limits"`
+	// Fetch is the policy for code by URL.
+	Fetch fetch.Policy `koanf:"fetch"`
+
+	// Engines run the code. Required.
+	Engines *engine.Registry `koanf:"-"`
+	// Logger defaults to slog.Default.
+	Logger *slog.Logger `koanf:"-"`
+	// Fetcher replaces the client for code by URL, for a TLS setup of one's own.
+	Fetcher *fetch.Client `koanf:"-"`
+}
+
+// NoRetry as [Config].MaxRetries tries no message twice.
+const NoRetry = -1
+
+var nameForm = regexp.MustCompile(`^[A-Z][A-Z0-9_]{0,31}$`)
+
+// WithDefaults returns a copy in which no field is zero.
+func (c Config) WithDefaults() Config {
+	def(&c.Name, "HOST")
+	def(&c.HostID, newHostID())
+	def(&c.Replicas, 1)
+	def(&c.LeaseTTL, 10*time.Second)
+	def(&c.AcquireTimeout, 5*time.Minute)
+	def(&c.RetryBase, 500*time.Millisecond)
+	def(&c.RetryMax, time.Minute)
+	def(&c.MaxRetries, 3)
+	def(&c.MaxUnanswered, 10)
+	def(&c.AckWait, 30*time.Second)
+	def(&c.Prefetch, 128)
+	def(&c.MaxMessage, 1<<20)
+	def(&c.MaxCode, 32<<20)
+	def(&c.DrainTimeout, 30*time.Second)
+	def(&c.DoneTTL, 24*time.Hour)
+	c.Limits = c.Limits.WithDefaults()
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	return c
+}
+
+func def[T comparable](field *T, v T) {
+	var zero T
+	if *field == zero {
+		*field = v
+	}
+}
+
+func newHostID() string {
+	name, err := os.Hostname()
+	if err != nil {
+		name = "host"
+	}
+	return token(fmt.Sprintf("%s-%d-%s", name, os.Getpid(), uid()[:8]))
+}
+
+// token makes text fit for a token of a subject.
+func token(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_' {
+			return r
+		}
+		return '-'
+	}, text)
+}
+
+// Validate names each field that makes no sense, with what would. It takes a
+// Config whose defaults are filled in.
+func (c Config) Validate() error {
+	var errs []error
+	check := func(ok bool, format string, args ...any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	check(c.Engines != nil && len(c.Engines.MIMETypes()) > 0, "engines: there is none: give a registry with at least one")
+	check(nameForm.MatchString(c.Name), "name: %q must be capital letters, digits and _, such as HOST", c.Name)
+	check(c.HostID == token(c.HostID) && len(c.HostID) <= 128, "host_id: %q must be letters, digits, - and _", c.HostID)
+	check(c.Replicas == 1 || c.Replicas == 3 || c.Replicas == 5, "replicas: %d must be 1, 3 or 5", c.Replicas)
+	check(c.LeaseTTL >= time.Second, "lease_ttl: %v must be 1s or more", c.LeaseTTL)
+	check(c.AcquireTimeout > 0, "acquire_timeout: %v must be positive", c.AcquireTimeout)
+	check(c.RetryBase > 0 && c.RetryMax >= c.RetryBase, "retry_base, retry_max: %v and %v must be positive, and the second not the smaller one", c.RetryBase, c.RetryMax)
+	check(c.MaxRetries >= NoRetry, "max_retries: %d must be 0 or more, or -1 for none", c.MaxRetries)
+	check(c.MaxUnanswered > 0, "max_unanswered: %d must be positive", c.MaxUnanswered)
+	check(c.AckWait >= time.Second, "ack_wait: %v must be 1s or more", c.AckWait)
+	check(c.Prefetch > 0, "prefetch: %d must be positive", c.Prefetch)
+	check(c.MaxMessage > 0 && c.MaxCode > 0, "max_message, max_code: %d and %d must be positive", c.MaxMessage, c.MaxCode)
+	check(c.DrainTimeout > 0, "drain_timeout: %v must be positive", c.DrainTimeout)
+	check(c.DoneTTL >= time.Second, "done_ttl: %v must be 1s or more", c.DoneTTL)
+	if err := c.Limits.Validate(); err != nil {
+		errs = append(errs, err)
+	}
+	if len(errs) > 0 {
+		return fmt.Errorf("host config: %w", errors.Join(errs...))
+	}
+	return nil
+}
+
+// attempts is how often a message may fail.
+func (c Config) attempts() int {
+	return max(c.MaxRetries, 0) + 1
+}

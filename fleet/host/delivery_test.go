@@ -1,0 +1,498 @@
+package host_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/pleme-io/lifecycle-go/fleet/host"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine/native"
+)
+
+// native creates a worker whose code is a function of this process. It must be
+// called before the host is made.
+func (r *rig) native(name string, fn native.Func) host.CreateRequest {
+	r.funcs[name] = fn
+	return host.CreateRequest{ID: name, MIMEType: native.MIMEType, Topic: "work." + name, OutputTopic: "out." + name, Code: []byte(name)}
+}
+
+func text(s string) []engine.Output { return []engine.Output{{Data: []byte(s)}} }
+
+func (r *rig) letters(h *host.Host, id string, n int) []*host.DeadLetter {
+	r.t.Helper()
+	var found []*host.DeadLetter
+	r.eventually(fmt.Sprint(id, " has ", n, " dead letters"), func() bool {
+		var err error
+		found, err = h.DeadLetters(r.t.Context(), id, 0, 100)
+		must(r.t, err)
+		return len(found) >= n
+	})
+	if len(found) != n {
+		r.t.Fatalf("%s has %d dead letters, want %d", id, len(found), n)
+	}
+	return found
+}
+
+// TestRetriesAndDeadLetters holds the budget, the reason, the original, and that
+// a redrive goes to the one worker alone.
+func TestRetriesAndDeadLetters(t *testing.T) {
+	r := newRig(t)
+	var fixed atomic.Bool
+	var attempts sync.Map
+	fn := func(ctx context.Context, m *engine.Message, s engine.State) ([]engine.Output, error) {
+		n, _ := attempts.LoadOrStore(string(m.Data), new(atomic.Int64))
+		if got := n.(*atomic.Int64).Add(1); !fixed.Load() && int(got) != m.Attempt {
+			t.Errorf("%s: attempt %d is said to be %d", m.Data, got, m.Attempt)
+		}
+		switch {
+		case fixed.Load():
+			return text(string(m.Data) + m.Header["K"][0]), nil
+		case string(m.Data) == "poison":
+			return nil, errors.New("cannot\r\nbe done")
+		case string(m.Data) == "rejected":
+			return nil, engine.Reject("never")
+		case string(m.Data) == "twice" && m.Attempt < 3:
+			return nil, errors.New("not yet")
+		}
+		return text(string(m.Data)), nil
+	}
+	req, other := r.native("w", fn), r.native("other", func(context.Context, *engine.Message, engine.State) ([]engine.Output, error) { return text("x"), nil })
+	other.Topic = req.Topic // two workers that have nothing to do with each other
+	h := r.start("a")
+	create(t, h, req)
+	create(t, h, other)
+	for _, d := range []string{"poison", "rejected", "twice", "good"} {
+		m := nats.NewMsg("work.w")
+		m.Data = []byte(d)
+		m.Header.Set("K", "v")
+		m.Header.Set("Nats-Msg-Id", d)
+		_, err := r.js.PublishMsg(t.Context(), m)
+		must(t, err)
+	}
+	letters := r.letters(h, "w", 2)
+	slices.SortFunc(letters, func(a, b *host.DeadLetter) int { return strings.Compare(string(a.Data), string(b.Data)) })
+	for i, want := range []struct {
+		data, reason string
+		attempts     int
+	}{{"poison", "cannot  be done", 4}, {"rejected", "rejected: never", 1}} {
+		d := letters[i]
+		if string(d.Data) != want.data || d.Reason != want.reason || d.Attempts != want.attempts || d.Topic != "work.w" || d.Worker != "w" ||
+			d.Message != fmt.Sprint("WORK:", i+1) || d.Header["K"][0] != "v" || d.Header["Nats-Msg-Id"][0] != want.data || d.Digest == "" || d.At.IsZero() {
+			t.Errorf("dead letter %+v", d)
+		}
+	}
+	r.eventually("the others are handled", func() bool { return len(r.outputs("out.w")) == 2 && len(r.outputs("out.other")) == 4 })
+
+	fixed.Store(true)
+	n, err := h.Redrive(t.Context(), "w", letters[0].Seq)
+	if err != nil || n != 1 {
+		t.Fatalf("Redrive: %d, %v", n, err)
+	}
+	r.eventually("it is handled", func() bool { return slices.Contains(r.outputs("out.w"), "poisonv") })
+	n, err = h.Redrive(t.Context(), "w")
+	if err != nil || n != 1 {
+		t.Fatalf("Redrive of the rest: %d, %v", n, err)
+	}
+	r.eventually("it is handled", func() bool { return slices.Contains(r.outputs("out.w"), "rejectedv") })
+	r.letters(h, "w", 0)
+	r.publish("work.w") // nothing
+	r.eventually("the other worker has seen what was redriven", func() bool {
+		c, err := r.js.Consumer(t.Context(), "WORK", "w-other")
+		must(t, err)
+		info, err := c.Info(t.Context())
+		must(t, err)
+		return info.NumPending == 0 && info.NumAckPending == 0
+	})
+	if got := len(r.outputs("out.other")); got != 4 {
+		t.Errorf("a redrive for w made the other worker handle %d messages, want 4", got)
+	}
+}
+
+// TestMisbehaviour holds that a worker which breaks a limit, or a rule, fails
+// alone, and that its message ends in the dead letters with the reason.
+func TestMisbehaviour(t *testing.T) {
+	r := newRig(t)
+	release := make(chan struct{})
+	var calls atomic.Int64
+	stuck := r.native("stuck", func(ctx context.Context, m *engine.Message, s engine.State) ([]engine.Output, error) {
+		calls.Add(1)
+		if string(m.Data) == "good" {
+			return text("good"), nil
+		}
+		<-release // it ignores its context
+		return text("late"), s.Put(context.Background(), "late", nil)
+	})
+	stuck.Limits.Time = 200 * time.Millisecond
+	panics := r.native("panics", func(context.Context, *engine.Message, engine.State) ([]engine.Output, error) { panic("out") })
+	nowhere := r.native("nowhere", func(context.Context, *engine.Message, engine.State) ([]engine.Output, error) {
+		return []engine.Output{{Topic: "no.stream.has.this"}}, nil
+	})
+	homeless := r.native("homeless", func(context.Context, *engine.Message, engine.State) ([]engine.Output, error) { return text("x"), nil })
+	homeless.OutputTopic = ""
+	large := r.native("large", func(context.Context, *engine.Message, engine.State) ([]engine.Output, error) { return nil, nil })
+	r.tune = func(c *host.Config) { c.MaxRetries = 1; c.MaxMessage = 1000 }
+	h := r.start("a")
+	loop := host.CreateRequest{ID: "loop", MIMEType: "text/x-starlark", Topic: "work.loop", Code: []byte("def handle(message):\n    while True: pass"), Limits: engine.Limits{Time: 100 * time.Millisecond}}
+	for _, req := range []host.CreateRequest{stuck, panics, nowhere, homeless, large, loop} {
+		create(t, h, req)
+	}
+	t.Cleanup(func() { close(release) })
+	for _, id := range []string{"panics", "nowhere", "homeless", "loop"} {
+		r.publish("work."+id, "x")
+	}
+	r.publish("work.large", strings.Repeat("x", 1001))
+	for id, want := range map[string]string{
+		"panics": "panics: panic: out", "nowhere": "publish output 0 to no.stream.has.this", "homeless": "no topic",
+		"large": "it has 1001 bytes", "loop": "time limit of 100ms exceeded",
+	} {
+		if d := r.letters(h, id, 1)[0]; !strings.Contains(d.Reason, want) {
+			t.Errorf("%s: %q, want %q", id, d.Reason, want)
+		}
+	}
+	r.publish("work.stuck", "bad", "good")
+	if d := r.letters(h, "stuck", 1)[0]; !strings.Contains(d.Reason, "does not return") || d.Attempts != 2 {
+		t.Errorf("stuck: %+v", d)
+	}
+	r.wantOutputs("out.stuck", "good")
+	if n := calls.Load(); n != 3 {
+		t.Errorf("the stuck worker was called %d times, want 3", n)
+	}
+}
+
+// TestUpdateWhileMessagesFlow holds that every message is handled by one version
+// as a whole, that the order of versions is that of the updates, and that none
+// is lost or handled twice.
+func TestUpdateWhileMessagesFlow(t *testing.T) {
+	r := newRig(t)
+	h := r.start("a")
+	version := func(n int) []byte {
+		return fmt.Appendf(nil, "v = %d\ndef handle(message): return [\"%%d %%s\" %% (v, message.text), \"%%d %%s\" %% (v, message.text)]", n)
+	}
+	create(t, h, host.CreateRequest{ID: "w", Topic: "work.w", OutputTopic: "out.w", Code: version(0)})
+	const n, updates = 400, 8
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for i := range n {
+			r.publish("work.w", strconv.Itoa(i))
+		}
+	})
+	for v := 1; v <= updates; v++ {
+		must(t, h.LoadCodeFromContent(t.Context(), "w", version(v)))
+	}
+	wg.Wait()
+	r.publish("work.w", "last")
+	r.eventually("all is handled", func() bool {
+		s, err := r.js.Stream(t.Context(), "WORK")
+		must(t, err)
+		info, err := s.Info(t.Context(), jetstream.WithSubjectFilter("out.w"))
+		must(t, err)
+		return info.State.Subjects["out.w"] >= 2*(n+1)
+	})
+	out := r.outputs("out.w")
+	if len(out) != 2*(n+1) {
+		t.Fatalf("%d outputs of %d messages", len(out), n+1)
+	}
+	newest := 0
+	for i := 0; i < len(out); i += 2 {
+		var v int
+		var what string
+		_, err := fmt.Sscan(out[i], &v, &what)
+		must(t, err)
+		if out[i] != out[i+1] || v < newest || what != strconv.Itoa(i/2) && what != "last" {
+			t.Fatalf("message %d: %q and %q, after version %d", i/2, out[i], out[i+1], newest)
+		}
+		newest = v
+	}
+	if newest != updates {
+		t.Errorf("the last message was handled by version %d, want %d", newest, updates)
+	}
+}
+
+// TestGroups holds that one message is handled at a time in a group, across
+// hosts and topics, that members take turns, and that stopping one loses
+// nothing and holds nobody up.
+func TestGroups(t *testing.T) {
+	r := newRig(t)
+	var inside, most, fenceLast atomic.Int64
+	var mu sync.Mutex
+	handled := make(map[string]int)
+	fn := func(ctx context.Context, m *engine.Message, s engine.State) ([]engine.Output, error) {
+		if now := inside.Add(1); now > most.Load() {
+			most.Store(now)
+		}
+		defer inside.Add(-1)
+		if last := fenceLast.Swap(int64(m.Fence)); last > int64(m.Fence) {
+			t.Errorf("fencing token %d after %d", m.Fence, last)
+		}
+		time.Sleep(time.Millisecond)
+		mu.Lock()
+		handled[m.Worker+" "+m.Topic]++
+		mu.Unlock()
+		return nil, nil
+	}
+	one, two, three := r.native("one", fn), r.native("two", fn), r.native("three", fn)
+	one.Topic, two.Topic, three.Topic = "work.shared", "work.shared", "work.other"
+	a := r.start("a")
+	b := r.start("b")
+	for i, req := range []host.CreateRequest{one, two, three} {
+		req.Group = "g"
+		create(t, []*host.Host{a, b}[i%2], req)
+	}
+	sum := func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		n := 0
+		for _, c := range handled {
+			n += c
+		}
+		return n
+	}
+	for i := range 60 {
+		r.publish("work.shared", strconv.Itoa(i))
+		r.publish("work.other", strconv.Itoa(i))
+	}
+	r.eventually("all is handled", func() bool { return sum() >= 120 })
+	mu.Lock()
+	if fmt.Sprint(handled) != "map[one work.shared:30 three work.other:60 two work.shared:30]" {
+		t.Errorf("handled: %v", handled)
+	}
+	mu.Unlock()
+	if most.Load() != 1 {
+		t.Errorf("%d messages at a time in the group", most.Load())
+	}
+
+	// Nobody is there for work.other: its messages wait, those of work.shared
+	// do not.
+	owner := a
+	if len(b.Local()) > 0 {
+		owner = b
+	}
+	must(t, owner.StopWorker(t.Context(), "three"))
+	r.publish("work.other", "held")
+	r.publish("work.shared", "free")
+	r.eventually("the group goes on", func() bool { return sum() == 121 })
+	must(t, a.StartWorker(t.Context(), "three"))
+	r.eventually("what was held is handled", func() bool { return sum() == 122 })
+
+	// The group moves when its host goes.
+	r.stop(owner)
+	r.publish("work.shared", "moved")
+	r.eventually("the other host has the group", func() bool { return sum() == 123 })
+	if most.Load() != 1 {
+		t.Errorf("%d messages at a time in the group", most.Load())
+	}
+	last := a
+	if owner == a {
+		last = b
+	}
+	for _, id := range []string{"one", "three", "two"} {
+		must(t, last.Delete(t.Context(), id))
+	}
+	if left := slices.DeleteFunc(r.leftovers(), func(s string) bool { return strings.Contains(s, "tries") }); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+}
+
+// TestStateTakesEffectOnce holds that state is written once for each message,
+// however often it is delivered, and not at all by an attempt that fails.
+func TestStateTakesEffectOnce(t *testing.T) {
+	r := newRig(t)
+	var smooth atomic.Bool
+	fn := func(ctx context.Context, m *engine.Message, s engine.State) ([]engine.Output, error) {
+		v, _, err := s.Get(ctx, "n")
+		if err != nil {
+			return nil, err
+		}
+		n, _ := strconv.Atoi(string(v))
+		if err := s.Put(ctx, "n", []byte(strconv.Itoa(n+1))); err != nil {
+			return nil, err
+		}
+		if m.Attempt == 1 && !smooth.Load() {
+			return nil, errors.New("after the write") // which has not happened then
+		}
+		return text(strconv.Itoa(n + 1)), nil
+	}
+	h := r.start2(r.native("w", fn))
+	for range 20 {
+		r.publish("work.w", "x")
+	}
+	r.eventually("all are handled", func() bool { return len(r.outputs("out.w")) >= 20 })
+	out := r.outputs("out.w")
+	for i, v := range out {
+		if v != strconv.Itoa(i+1) {
+			t.Fatalf("outputs %q", out)
+		}
+	}
+	smooth.Store(true)
+	// The consumer is set back to the beginning: everything comes again.
+	must(t, h.StopWorker(t.Context(), "w"))
+	c, err := r.js.Consumer(t.Context(), "WORK", "w-w")
+	must(t, err)
+	cfg := c.CachedInfo().Config
+	must(t, r.js.DeleteConsumer(t.Context(), "WORK", "w-w"))
+	cfg.DeliverPolicy, cfg.OptStartSeq = jetstream.DeliverByStartSequencePolicy, 1
+	_, err = r.js.CreateConsumer(t.Context(), "WORK", cfg)
+	must(t, err)
+	must(t, h.StartWorker(t.Context(), "w"))
+	r.publish("work.w", "new")
+	r.eventually("the new one is handled", func() bool { return slices.Contains(r.outputs("out.w"), "21") })
+	if out := r.outputs("out.w"); out[len(out)-1] != "21" {
+		t.Errorf("outputs %q", out)
+	}
+}
+
+// start2 starts a host and creates workers on it.
+func (r *rig) start2(reqs ...host.CreateRequest) *host.Host {
+	r.t.Helper()
+	h := r.start("a")
+	for _, req := range reqs {
+		create(r.t, h, req)
+	}
+	return h
+}
+
+// TestStaleHolder holds that the server refuses the state of a host that was
+// replaced while its handler ran: the message is handled again by who came
+// after, and only that counts.
+func TestStaleHolder(t *testing.T) {
+	r := newRig(t)
+	entered, release := make(chan struct{}, 10), make(chan struct{})
+	var calls atomic.Int64
+	var tokens []uint64
+	var mu sync.Mutex
+	fn := func(ctx context.Context, m *engine.Message, s engine.State) ([]engine.Output, error) {
+		n := calls.Add(1)
+		mu.Lock()
+		tokens = append(tokens, m.Fence)
+		mu.Unlock()
+		if n == 1 {
+			entered <- struct{}{}
+			<-release
+		}
+		return nil, s.Put(ctx, "by", []byte(strconv.FormatInt(n, 10)))
+	}
+	h := r.start2(r.native("w", fn))
+	r.publish("work.w", "x")
+	<-entered
+	// Somebody else claims the fence, as the host does that takes over.
+	_, err := r.js.Publish(t.Context(), "host.state.w-w.fence", []byte("somebody"))
+	must(t, err)
+	close(release)
+	stream, err := r.js.Stream(t.Context(), "HOST_STATE")
+	must(t, err)
+	rec, err := h.Get(t.Context(), "w")
+	must(t, err)
+	r.eventually("the second one's write is there", func() bool {
+		m, err := stream.GetLastMsgForSubject(t.Context(), "host.state.w-w.kv."+rec.UID+".by")
+		return err == nil && string(m.Data) == "2"
+	})
+	info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter("host.state.w-w.>"))
+	must(t, err)
+	mu.Lock()
+	defer mu.Unlock()
+	if len(tokens) != 2 || tokens[1] <= tokens[0] || calls.Load() != 2 {
+		t.Errorf("tokens %v, %d calls, %v", tokens, calls.Load(), info.State.Subjects)
+	}
+	if letters, err := h.DeadLetters(t.Context(), "w", 0, 10); err != nil || len(letters) > 0 {
+		t.Errorf("dead letters: %v, %v", letters, err)
+	}
+}
+
+// TestLongHandler holds that a handler which takes longer than AckWait keeps its
+// message.
+func TestLongHandler(t *testing.T) {
+	r := newRig(t)
+	r.tune = func(c *host.Config) { c.AckWait = time.Second }
+	var calls atomic.Int64
+	h := r.start2(r.native("w", func(ctx context.Context, m *engine.Message, s engine.State) ([]engine.Output, error) {
+		calls.Add(1)
+		select {
+		case <-time.After(3 * time.Second):
+			return text(string(m.Data)), nil
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}))
+	r.publish("work.w", "x")
+	r.wantOutputs("out.w", "x")
+	r.eventually("it is answered", func() bool { return len(h.Tallies()) == 1 && h.Tallies()[0].Succeeded == 1 })
+	if n := calls.Load(); n != 1 {
+		t.Errorf("it was handled %d times", n)
+	}
+}
+
+// TestDeleteWhileHandling holds that the message in hand is finished first.
+func TestDeleteWhileHandling(t *testing.T) {
+	r := newRig(t)
+	entered, release := make(chan struct{}), make(chan struct{})
+	h := r.start2(r.native("w", func(ctx context.Context, m *engine.Message, s engine.State) ([]engine.Output, error) {
+		close(entered)
+		<-release
+		return text("done"), s.Put(ctx, "k", []byte("v"))
+	}))
+	r.publish("work.w", "x")
+	<-entered
+	deleted := make(chan error, 1)
+	go func() { deleted <- h.Delete(t.Context(), "w") }()
+	r.eventually("it is being deleted", func() bool {
+		rec, err := h.Get(t.Context(), "w")
+		return err == nil && rec.State == host.PhaseDeleting
+	})
+	select {
+	case err := <-deleted:
+		t.Errorf("Delete returned while a message was handled: %v", err)
+	default:
+	}
+	close(release)
+	must(t, <-deleted)
+	r.wantOutputs("out.w", "done")
+	if left := r.leftovers(); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+}
+
+// TestHostsShare holds that each worker is loaded on one host alone, that a
+// second host takes its share, and gives it back, and that no message is lost
+// on the way.
+func TestHostsShare(t *testing.T) {
+	r := newRig(t)
+	a := r.start("a")
+	const n = 12
+	for i := range n {
+		create(t, a, host.CreateRequest{ID: fmt.Sprint("w", i), Topic: fmt.Sprint("work.", i), OutputTopic: fmt.Sprint("out.", i), Code: prefix("")})
+	}
+	b := r.start("b")
+	shared := func() bool {
+		la, lb := a.Local(), b.Local()
+		for _, id := range la {
+			if slices.Contains(lb, id) {
+				return false
+			}
+		}
+		return len(la) > 0 && len(lb) > 0 && len(la)+len(lb) == n
+	}
+	r.eventually("the hosts share", shared)
+	for i := range n {
+		r.publish(fmt.Sprint("work.", i), "1")
+	}
+	r.stop(a)
+	for i := range n {
+		r.publish(fmt.Sprint("work.", i), "2")
+	}
+	for i := range n {
+		r.wantOutputs(fmt.Sprint("out.", i), "1", "2")
+	}
+	if got := len(b.Local()); got != n {
+		t.Errorf("the host that is left has %d workers, want %d", got, n)
+	}
+}

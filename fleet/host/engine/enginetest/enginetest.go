@@ -1,0 +1,239 @@
+// Package enginetest is the conformance suite of engines: what every one of them
+// must do with code that behaves and with code that does not. An engine of your
+// own passes it too, or says in its [engine.Features] why not.
+package enginetest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+)
+
+// Suite is one engine and code in its language.
+type Suite struct {
+	Engine engine.Engine
+	// Code does what the last token of its message's topic says; each of the
+	// modes is described by [Modes].
+	Code []byte
+	// Bad is code that must not load, by what is wrong with it, with a text that
+	// the error must contain.
+	Bad map[string]BadCode
+	// Without are modes that the language has no way to express, with the reason.
+	Without map[string]string
+}
+
+// BadCode is code that cannot be loaded.
+type BadCode struct{ Code, Fault string }
+
+// Modes are what the code of a [Suite] must do, by name.
+var Modes = map[string]string{
+	"echo":      "publish the data as it is",
+	"nothing":   "return nothing",
+	"two":       `publish "1" to out.a with the header K: v, and "2" to out.b`,
+	"fields":    "publish worker|id|topic|attempt|fence|value of the header X",
+	"state":     `add 1 to the number in state under "n", delete "gone", publish the number`,
+	"retry":     `fail with the text "try later"`,
+	"reject":    `reject with the reason "never"`,
+	"loop":      "never return",
+	"alloc":     "hold more and more memory",
+	"panic":     "crash, in whatever way the language has",
+	"wrongtype": "return what is no message",
+	"print":     "print 8 MiB and echo",
+	"flood":     "publish 8 MiB",
+	"badkey":    `put the state under "a b"`,
+	"badtopic":  `publish to "out.*"`,
+}
+
+// Limits are small, so that breaking them takes no time.
+var Limits = engine.Limits{Time: 3 * time.Second, Memory: 64 << 20, Output: 1 << 20}
+
+// Run runs the suite.
+func Run(t *testing.T, s Suite) {
+	for name, bad := range s.Bad {
+		t.Run("bad/"+name, func(t *testing.T) {
+			p, err := s.Engine.Load(t.Context(), []byte(bad.Code), engine.Config{Worker: "w", Limits: engine.Limits{Load: time.Second}})
+			if !errors.Is(err, engine.ErrBadCode) || !strings.Contains(err.Error(), bad.Fault) {
+				t.Errorf("Load: %v, want bad code with %q", err, bad.Fault)
+			}
+			if p != nil {
+				t.Error("Load returned a program too")
+			}
+		})
+	}
+	r := &runner{Suite: s, state: NewState()}
+	r.load(t)
+	defer func() {
+		if err := errors.Join(r.program.Close(), r.program.Close()); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	}()
+	r.behaves(t)
+	r.misbehaves(t)
+}
+
+type runner struct {
+	Suite
+	state   *State
+	program engine.Program
+	printed []string
+}
+
+func (r *runner) load(t *testing.T) {
+	p, err := r.Engine.Load(t.Context(), r.Code, engine.Config{Worker: "w", Limits: Limits, Log: func(line string) { r.printed = append(r.printed, line) }})
+	if err != nil {
+		t.Fatalf("Load: %v", err)
+	}
+	r.program = p
+}
+
+func (r *runner) handle(t *testing.T, mode, data string) ([]engine.Output, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), Limits.Time)
+	defer cancel()
+	return r.program.Handle(ctx, &engine.Message{
+		Worker: "w", ID: "S:7", Topic: "test." + mode, Attempt: 2, Fence: 1 << 40,
+		Header: map[string][]string{"X": {"y"}}, Data: []byte(data),
+	}, r.state)
+}
+
+// behaves holds what comes of code that does what it should.
+func (r *runner) behaves(t *testing.T) {
+	wants := func(mode, data string, want ...engine.Output) {
+		t.Run(mode, func(t *testing.T) {
+			r.skip(t, mode)
+			got, err := r.handle(t, mode, data)
+			if err != nil || len(got) != len(want) {
+				t.Fatalf("%d outputs, %v; want %d", len(got), err, len(want))
+			}
+			for i := range want {
+				if got[i].Topic != want[i].Topic || !bytes.Equal(got[i].Data, want[i].Data) || len(want[i].Header) > 0 && !reflect.DeepEqual(got[i].Header, want[i].Header) {
+					t.Errorf("output %d: %+v, want %+v", i, got[i], want[i])
+				}
+			}
+		})
+	}
+	text := func(s string) engine.Output { return engine.Output{Data: []byte(s)} }
+	wants("echo", "h\xc3\xa9llo", text("h\xc3\xa9llo"))
+	wants("echo", "\x00\xff\xfe", text("\x00\xff\xfe"))
+	wants("nothing", "x")
+	wants("two", "", engine.Output{Topic: "out.a", Data: []byte("1"), Header: map[string][]string{"K": {"v"}}}, engine.Output{Topic: "out.b", Data: []byte("2")})
+	wants("fields", "", text(fmt.Sprintf("w|S:7|test.fields|2|%d|y", uint64(1<<40))))
+	_ = r.state.Put(t.Context(), "gone", []byte("x"))
+	wants("state", "", text("1"))
+	wants("state", "", text("2"))
+	if _, ok, _ := r.state.Get(t.Context(), "gone"); ok && r.Without["state"] == "" {
+		t.Error("state: what was deleted is still there")
+	}
+}
+
+// misbehaves holds what comes of code that does not, and that the program works
+// afterwards.
+func (r *runner) misbehaves(t *testing.T) {
+	features := r.Engine.Features()
+	fails := func(mode string, check func(error) bool) {
+		t.Run(mode, func(t *testing.T) {
+			r.skip(t, mode)
+			began := time.Now()
+			outputs, err := r.handle(t, mode, "x")
+			if err == nil || !check(err) {
+				t.Errorf("the error is %v", err)
+			}
+			if len(outputs) > 0 && !errors.Is(err, engine.ErrLimit) && mode != "badtopic" {
+				t.Errorf("it has %d outputs beside an error", len(outputs))
+			}
+			if took := time.Since(began); took > time.Minute {
+				t.Errorf("it took %v", took)
+			}
+			got, err := r.handle(t, "echo", "still there")
+			if err != nil || len(got) != 1 || string(got[0].Data) != "still there" {
+				t.Errorf("afterwards it does not work: %v, %v", got, err)
+			}
+		})
+	}
+	var rejected *engine.RejectError
+	ordinary := func(err error) bool { return !errors.As(err, &rejected) && !errors.Is(err, engine.ErrLimit) }
+	limit := func(what ...string) func(error) bool {
+		return func(err error) bool {
+			var l *engine.LimitError
+			if !errors.As(err, &l) {
+				return false
+			}
+			for _, w := range what {
+				if l.What == w {
+					return true
+				}
+			}
+			return false
+		}
+	}
+	fails("retry", func(err error) bool { return ordinary(err) && strings.Contains(err.Error(), "try later") })
+	fails("reject", func(err error) bool { return errors.As(err, &rejected) && rejected.Reason == "never" })
+	fails("panic", ordinary)
+	fails("wrongtype", ordinary)
+	fails("print", limit("output"))
+	fails("flood", limit("output"))
+	fails("badkey", func(err error) bool { return ordinary(err) && strings.Contains(err.Error(), `"a b"`) })
+	fails("badtopic", func(err error) bool { return ordinary(err) && strings.Contains(err.Error(), `"out.*"`) })
+	if features.Interrupts {
+		fails("loop", limit("time"))
+	}
+	if features.MemoryLimit {
+		fails("alloc", limit("memory"))
+	} else if features.Interrupts {
+		// A slow machine may find its time over before its memory.
+		fails("alloc", limit("memory", "time"))
+	}
+}
+
+func (r *runner) skip(t *testing.T, mode string) {
+	if reason := r.Without[mode]; reason != "" {
+		t.Skip(reason)
+	}
+}
+
+// State is a state in memory that holds keys to the rules and guards nothing.
+type State struct {
+	mu     sync.Mutex
+	values map[string][]byte
+}
+
+// NewState returns an empty state.
+func NewState() *State { return &State{values: make(map[string][]byte)} }
+
+// Get returns the value of key.
+func (s *State) Get(_ context.Context, key string) ([]byte, bool, error) {
+	if err := engine.CheckKey(key); err != nil {
+		return nil, false, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v, ok := s.values[key]
+	return v, ok, nil
+}
+
+// Put sets it.
+func (s *State) Put(_ context.Context, key string, v []byte) error {
+	if err := engine.CheckKey(key); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.values[key] = bytes.Clone(v)
+	return nil
+}
+
+// Delete removes it.
+func (s *State) Delete(_ context.Context, key string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.values, key)
+	return nil
+}

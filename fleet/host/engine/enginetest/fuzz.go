@@ -1,0 +1,40 @@
+package enginetest
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+)
+
+// FuzzLoad feeds code to an engine: what does not load is bad code, and nothing
+// panics. Seeds are the caller's.
+func FuzzLoad(f *testing.F, e engine.Engine) {
+	f.Fuzz(func(t *testing.T, code []byte) {
+		p, err := e.Load(t.Context(), code, engine.Config{Worker: "w", Limits: engine.Limits{Load: time.Second, Memory: 64 << 20}})
+		switch {
+		case err == nil:
+			_ = p.Close()
+		case !errors.Is(err, engine.ErrBadCode):
+			t.Errorf("Load: %v", err)
+		}
+	})
+}
+
+// Bench measures what a call of code that does nothing costs.
+func Bench(b *testing.B, e engine.Engine, code string) {
+	p, err := e.Load(b.Context(), []byte(code), engine.Config{Worker: "w"})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer p.Close()
+	m := &engine.Message{Worker: "w", ID: "S:1", Topic: "test.nothing", Attempt: 1, Fence: 1, Data: []byte("hello")}
+	s := NewState()
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := p.Handle(b.Context(), m, s); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

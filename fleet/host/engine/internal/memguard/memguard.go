@@ -1,0 +1,121 @@
+// Package memguard watches the heap of the whole process while interpreted code
+// runs, for runtimes that cannot bound what one script holds.
+package memguard
+
+import (
+	"runtime"
+	"runtime/metrics"
+	"sync"
+	"time"
+)
+
+// period is how often the heap is looked at while anybody is watched.
+const period = 5 * time.Millisecond
+
+// Guard ends calls that make the process's heap grow too far. It looks only
+// while a call has run for longer than a period, in one goroutine that ends
+// when no call is left. The zero value is ready.
+type Guard struct {
+	mu      sync.Mutex
+	calls   map[*Call]struct{}
+	running bool
+}
+
+// Call is one call that is watched.
+type Call struct {
+	guard  *Guard
+	limit  int64
+	end    func()
+	began  time.Time
+	base   int64 // the heap when it was first looked at; 0 before
+	broken bool
+}
+
+// Watch calls end, once, when the heap has grown by more than limit bytes since
+// about now. Of several calls that are watched at the time the one with the
+// smallest limit to keep, and of these the youngest, is the first suspect. Call
+// Done when the call has returned.
+func (g *Guard) Watch(limit int64, end func()) *Call {
+	c := &Call{guard: g, limit: limit, end: end, began: time.Now()}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.calls == nil {
+		g.calls = make(map[*Call]struct{})
+	}
+	g.calls[c] = struct{}{}
+	if !g.running {
+		g.running = true
+		go g.look()
+	}
+	return c
+}
+
+// Done ends the watch and reports whether the limit was broken.
+func (c *Call) Done() (broken bool) {
+	c.guard.mu.Lock()
+	defer c.guard.mu.Unlock()
+	delete(c.guard.calls, c)
+	return c.broken
+}
+
+// look runs while there are calls, and for a few periods after the last, so
+// that quick calls in a row do not start it anew each time.
+func (g *Guard) look() {
+	tick := time.NewTicker(period)
+	defer tick.Stop()
+	idle := 0
+	for range tick.C {
+		g.mu.Lock()
+		if len(g.calls) == 0 {
+			idle++
+			if idle > 3 {
+				g.running = false
+				g.mu.Unlock()
+				return
+			}
+			g.mu.Unlock()
+			continue
+		}
+		idle = 0
+		g.judge(heap())
+		g.mu.Unlock()
+	}
+}
+
+// judge ends the youngest call that the heap has outgrown.
+func (g *Guard) judge(now int64) {
+	suspect := g.suspect(now)
+	if suspect == nil {
+		return
+	}
+	// Garbage is nobody's fault: only what is still held counts.
+	runtime.GC()
+	if suspect = g.suspect(heap()); suspect != nil {
+		suspect.broken = true
+		suspect.end()
+	}
+}
+
+func (g *Guard) suspect(now int64) *Call {
+	var found *Call
+	for c := range g.calls {
+		if c.base == 0 {
+			c.base = max(now, 1)
+		}
+		if c.broken || now-c.base <= c.limit {
+			continue
+		}
+		if found == nil || c.limit < found.limit || c.limit == found.limit && c.began.After(found.began) {
+			found = c
+		}
+	}
+	return found
+}
+
+// heap returns the bytes of heap objects, dead ones that were not swept yet
+// included.
+func heap() int64 {
+	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+	metrics.Read(sample)
+	return int64(sample[0].Value.Uint64())
+}

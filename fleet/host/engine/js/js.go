@@ -1,0 +1,393 @@
+// Package js is the engine for JavaScript (goja: ECMAScript 5.1 and most of what
+// came later, without modules, timers, and input and output).
+//
+// Code defines a function handle that takes a message:
+//
+//	function handle(message) {
+//	    const seen = Number(state.get("seen") ?? 0) + 1;
+//	    state.put("seen", String(seen));
+//	    if (message.text === "") reject("an empty order");
+//	    return {topic: "orders.done", data: message.text.toUpperCase(), headers: {Seen: String(seen)}};
+//	}
+//
+// message has worker, id, topic, attempt, fence, headers (name to a list of
+// texts), text (the data as a string, what is not UTF-8 replaced) and bytes (an
+// ArrayBuffer). The result is nothing, a string, an ArrayBuffer or a Uint8Array
+// for the worker's output topic, an object with topic, data and headers, or a
+// list of these; or a promise of one that needs nothing but itself to settle.
+// state.get gives a string or undefined, state.getBytes an ArrayBuffer or
+// undefined; state.put and state.delete change it. reject(reason) gives the
+// message up for good; any other error is tried again. console.log goes to the
+// log.
+//
+// Globals last from one message to the next and may be gone at any time: what
+// must not be lost belongs into state.
+package js
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/dop251/goja"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine/internal/memguard"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine/internal/value"
+	"github.com/pleme-io/lifecycle-go/internal/safe"
+)
+
+// Engine runs JavaScript.
+type Engine struct {
+	guard memguard.Guard
+}
+
+// New returns the engine.
+func New() *Engine { return &Engine{} }
+
+// MIMETypes returns the types of JavaScript code (RFC 9239 and its
+// predecessors).
+func (*Engine) MIMETypes() []string {
+	return []string{"text/javascript", "application/javascript", "text/x-javascript"}
+}
+
+// Features says that memory is watched and not bounded.
+func (*Engine) Features() engine.Features {
+	return engine.Features{
+		Interrupts: true,
+		Notes:      "memory is watched for the process as a whole: a script during which the heap grows beyond the limit is ended, within milliseconds and between two of its instructions",
+	}
+}
+
+// Load compiles code and runs its top level.
+func (e *Engine) Load(ctx context.Context, code []byte, cfg engine.Config) (engine.Program, error) {
+	cfg.Limits = cfg.Limits.WithDefaults()
+	p := &program{engine: e, cfg: cfg}
+	err := safe.Do(cfg.Worker, func() (err error) {
+		p.code, err = goja.Compile(cfg.Worker+".js", string(code), false)
+		return err
+	})
+	if err != nil {
+		return nil, engine.BadCode(err)
+	}
+	if err := p.boot(ctx); err != nil {
+		return nil, engine.BadCode(err)
+	}
+	return p, nil
+}
+
+type program struct {
+	engine *Engine
+	cfg    engine.Config
+	code   *goja.Program
+
+	vm     *goja.Runtime // nil after a call that was interrupted: what it left is anybody's guess
+	handle goja.Callable
+	call   *call // the one that is going on
+}
+
+// call is what the functions that code calls belong to.
+type call struct {
+	ctx     context.Context
+	state   engine.State
+	printer *engine.Printer
+	reject  error
+}
+
+// Handle calls the code's handle.
+func (p *program) Handle(ctx context.Context, m *engine.Message, s engine.State) (outputs []engine.Output, err error) {
+	if p.vm == nil {
+		if err := p.boot(ctx); err != nil {
+			return nil, fmt.Errorf("start over after an interrupted call: %w", err)
+		}
+	}
+	err = p.run(ctx, s, func(vm *goja.Runtime) error {
+		result, err := p.handle(goja.Undefined(), p.message(vm, m))
+		if err != nil {
+			return err
+		}
+		if promise, ok := promiseOf(result); ok {
+			switch promise.State() {
+			case goja.PromiseStatePending:
+				return errors.New("the promise that handle returned waits for something that never comes: there are no timers, and no input and output")
+			case goja.PromiseStateRejected:
+				return thrown(promise.Result())
+			}
+			result = promise.Result()
+		}
+		plain, err := export(vm, result, 0)
+		if err == nil {
+			outputs, err = value.Outputs(plain)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return outputs, p.cfg.Limits.Check(outputs)
+}
+
+func (p *program) Close() error { return nil }
+
+// boot makes a runtime and runs the top level in it.
+func (p *program) boot(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, p.cfg.Limits.Load)
+	defer cancel()
+	p.vm = goja.New()
+	p.vm.SetMaxCallStackSize(2000)
+	err := p.predeclare()
+	if err == nil {
+		err = p.run(ctx, nil, func(vm *goja.Runtime) error {
+			_, err := vm.RunProgram(p.code)
+			return err
+		})
+	}
+	if err != nil {
+		p.vm = nil
+		if ctx.Err() != nil {
+			return &engine.LimitError{What: "load time", Limit: p.cfg.Limits.Load.String()}
+		}
+		return err
+	}
+	handle, ok := goja.AssertFunction(p.vm.Get("handle"))
+	if !ok {
+		p.vm = nil
+		return errors.New("it defines no function handle(message)")
+	}
+	p.handle = handle
+	return nil
+}
+
+// run calls fn with the runtime, which is interrupted when ctx ends, and when
+// fn takes too much memory or prints too much.
+func (p *program) run(ctx context.Context, s engine.State, fn func(*goja.Runtime) error) error {
+	vm := p.vm
+	c := &call{ctx: ctx, state: s, printer: engine.NewPrinter(p.cfg)}
+	p.call = c
+	stop := context.AfterFunc(ctx, func() { vm.Interrupt("time is over") })
+	watch := p.engine.guard.Watch(p.cfg.Limits.Memory, func() { vm.Interrupt("takes too much memory") })
+	// A panic of the interpreter, and of what it calls, is the script's.
+	err := safe.Do(p.cfg.Worker, func() error { return fn(vm) })
+	broken := watch.Done()
+	stopped := stop()
+	c.printer.Close()
+	p.call = nil
+	var panicked *safe.PanicError
+	if !stopped || broken || c.printer.Err() != nil || errors.As(err, &panicked) {
+		p.vm = nil // an interrupt may still be on its way to it
+	}
+	switch {
+	case c.printer.Err() != nil:
+		return c.printer.Err()
+	case err == nil:
+		return nil
+	case broken:
+		return p.cfg.Limits.MemoryLimit()
+	case ctx.Err() != nil:
+		return fmt.Errorf("%w: %w", p.cfg.Limits.TimeLimit(), err)
+	case c.reject != nil && errors.Is(err, c.reject):
+		return c.reject
+	}
+	return err
+}
+
+// thrown is the error of a rejected promise.
+func thrown(reason goja.Value) error {
+	if reason == nil {
+		return errors.New("the promise was rejected")
+	}
+	if o, ok := reason.(*goja.Object); ok {
+		if err, ok := o.Export().(error); ok {
+			return err
+		}
+		if v := o.Get("value"); v != nil { // a Go error that was thrown into the script
+			if err, ok := v.Export().(error); ok {
+				return err
+			}
+		}
+	}
+	return fmt.Errorf("the promise was rejected: %.1000s", reason.String())
+}
+
+// predeclare sets the names that code finds beside the language's own.
+func (p *program) predeclare() error {
+	vm := p.vm
+	handling := func(what string) *call {
+		c := p.call
+		if c == nil || c.state == nil {
+			panic(vm.NewGoError(fmt.Errorf("%s: there is no message: call it from handle", what)))
+		}
+		return c
+	}
+	check := func(err error) {
+		if err != nil {
+			panic(vm.NewGoError(err))
+		}
+	}
+	get := func(what string, wrap func([]byte) goja.Value) func(key string) goja.Value {
+		return func(key string) goja.Value {
+			c := handling(what)
+			v, ok, err := c.state.Get(c.ctx, key)
+			check(err)
+			if !ok {
+				return goja.Undefined()
+			}
+			return wrap(v)
+		}
+	}
+	state := map[string]any{
+		"get":      get("state.get", func(v []byte) goja.Value { return vm.ToValue(strings.ToValidUTF8(string(v), "\uFFFD")) }),
+		"getBytes": get("state.getBytes", func(v []byte) goja.Value { return vm.ToValue(vm.NewArrayBuffer(v)) }),
+		"put": func(key string, v goja.Value) {
+			c := handling("state.put")
+			data, ok := bytesOf(v)
+			if !ok {
+				panic(vm.NewTypeError("state.put: the value must be a string, an ArrayBuffer or a Uint8Array"))
+			}
+			check(c.state.Put(c.ctx, key, data))
+		},
+		"delete": func(key string) {
+			c := handling("state.delete")
+			check(c.state.Delete(c.ctx, key))
+		},
+	}
+	reject := func(reason string) {
+		c := handling("reject")
+		c.reject = engine.Reject(reason)
+		panic(vm.NewGoError(c.reject))
+	}
+	log := func(args goja.FunctionCall) goja.Value {
+		texts := make([]string, len(args.Arguments))
+		for i, a := range args.Arguments {
+			texts[i] = a.String()
+		}
+		if c := p.call; c != nil && c.printer.Println(strings.Join(texts, " ")) != nil {
+			vm.Interrupt("printed too much")
+		}
+		return goja.Undefined()
+	}
+	return errors.Join(
+		vm.Set("state", state),
+		vm.Set("reject", reject),
+		vm.Set("console", map[string]any{"log": log, "info": log, "warn": log, "error": log}),
+	)
+}
+
+// message is m as code sees it.
+func (p *program) message(vm *goja.Runtime, m *engine.Message) goja.Value {
+	o := vm.NewObject()
+	set := func(name string, v any) { _ = o.Set(name, v) } // a new object refuses nothing
+	set("worker", m.Worker)
+	set("id", m.ID)
+	set("topic", m.Topic)
+	set("attempt", m.Attempt)
+	set("fence", m.Fence)
+	headers := vm.NewObject()
+	for name, values := range m.Header {
+		list := make([]any, len(values))
+		for i, v := range values {
+			list[i] = v
+		}
+		_ = headers.Set(name, vm.NewArray(list...))
+	}
+	set("headers", headers)
+	// Both are made when they are read: most code reads one of them.
+	lazy := func(name string, make func() any) {
+		var made goja.Value
+		_ = o.DefineAccessorProperty(name, vm.ToValue(func(goja.FunctionCall) goja.Value {
+			if made == nil {
+				made = vm.ToValue(make())
+			}
+			return made
+		}), nil, goja.FLAG_FALSE, goja.FLAG_TRUE)
+	}
+	lazy("text", func() any { return strings.ToValidUTF8(string(m.Data), "\uFFFD") })
+	lazy("bytes", func() any { return vm.NewArrayBuffer(append([]byte(nil), m.Data...)) })
+	return o
+}
+
+// depth bounds how deep a result may nest: an object may contain itself.
+const depth = 8
+
+// export makes a plain value of a result.
+func export(vm *goja.Runtime, v goja.Value, level int) (any, error) {
+	if level > depth {
+		return nil, fmt.Errorf("the handler's result nests more than %d levels", depth)
+	}
+	if v == nil || goja.IsUndefined(v) || goja.IsNull(v) {
+		return nil, nil
+	}
+	o, ok := v.(*goja.Object)
+	if !ok {
+		return v.Export(), nil
+	}
+	if data, ok := bytesOf(v); ok {
+		return data, nil
+	}
+	switch o.ClassName() {
+	case "Array":
+		// A length is a number that anybody may set; the elements are what counts.
+		n := o.Get("length").ToInteger()
+		if n > 100_000 {
+			return nil, fmt.Errorf("the handler's result: a list of %d elements is too long", n)
+		}
+		list := make([]any, n)
+		for i := range list {
+			one, err := export(vm, o.Get(fmt.Sprint(i)), level+1)
+			if err != nil {
+				return nil, err
+			}
+			list[i] = one
+		}
+		return list, nil
+	case "Object":
+		if o.ExportType().Kind() != reflect.Map {
+			return value.Named(o.ExportType().String()), nil
+		}
+		m := make(map[string]any)
+		for _, key := range o.Keys() {
+			one, err := export(vm, o.Get(key), level+1)
+			if err != nil {
+				return nil, err
+			}
+			m[key] = one
+		}
+		return m, nil
+	}
+	return value.Named(o.ClassName()), nil
+}
+
+// binary are the types that goja exports binary data as.
+var binary = []reflect.Type{reflect.TypeFor[goja.ArrayBuffer](), reflect.TypeFor[[]byte]()}
+
+// promiseOf returns v as a promise, if it is one.
+func promiseOf(v goja.Value) (*goja.Promise, bool) {
+	if o, ok := v.(*goja.Object); !ok || o.ExportType() != reflect.TypeFor[*goja.Promise]() {
+		return nil, false
+	}
+	p, ok := v.Export().(*goja.Promise)
+	return p, ok
+}
+
+// bytesOf reads text and the kinds of binary data. It does not ask goja to
+// export anything else: of an array that makes a slice as long as the array says
+// that it is.
+func bytesOf(v goja.Value) ([]byte, bool) {
+	if v == nil {
+		return nil, false
+	}
+	if _, ok := v.(*goja.Object); ok && !slices.Contains(binary, v.ExportType()) {
+		return nil, false
+	}
+	switch x := v.Export().(type) {
+	case string:
+		return []byte(x), true
+	case goja.ArrayBuffer:
+		return append([]byte(nil), x.Bytes()...), true
+	case []byte:
+		return append([]byte(nil), x...), true
+	}
+	return nil, false
+}

@@ -1,0 +1,83 @@
+// Package native is the engine for handlers that are compiled into the process:
+// the "code" of a worker is the name of a function. It is for what is too hot
+// for an interpreter, and for tests.
+package native
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/internal/safe"
+)
+
+// MIMEType is the type of code that is a function's name.
+const MIMEType = "application/x-go-func"
+
+// Func handles one message, as [engine.Program] says.
+type Func func(ctx context.Context, m *engine.Message, s engine.State) ([]engine.Output, error)
+
+// Engine runs functions of this process.
+type Engine struct {
+	funcs map[string]Func
+}
+
+// New returns an engine with these functions by name. The map is copied.
+func New(funcs map[string]Func) *Engine {
+	e := &Engine{funcs: make(map[string]Func, len(funcs))}
+	for name, fn := range funcs {
+		e.funcs[name] = fn
+	}
+	return e
+}
+
+// MIMETypes returns [MIMEType].
+func (*Engine) MIMETypes() []string { return []string{MIMEType} }
+
+// Features says that Go has no way to end a function or to bound its memory.
+func (*Engine) Features() engine.Features {
+	return engine.Features{Notes: "a function of this process: one that ignores its context is left behind, its memory is the process's, and a panic in a goroutine that it starts ends the process"}
+}
+
+// Load finds the function that code names. Spaces around the name do not count.
+func (e *Engine) Load(_ context.Context, code []byte, cfg engine.Config) (engine.Program, error) {
+	name := strings.TrimSpace(string(code))
+	fn := e.funcs[name]
+	if fn == nil {
+		names := make([]string, 0, len(e.funcs))
+		for n := range e.funcs {
+			names = append(names, n)
+		}
+		slices.Sort(names)
+		return nil, engine.BadCode(fmt.Errorf("no function %.100q: there is %s", name, strings.Join(names, ", ")))
+	}
+	return &program{name: name, fn: fn, limits: cfg.Limits.WithDefaults()}, nil
+}
+
+type program struct {
+	name   string
+	fn     Func
+	limits engine.Limits
+}
+
+// Handle calls the function in the caller's goroutine.
+func (p *program) Handle(ctx context.Context, m *engine.Message, s engine.State) (outputs []engine.Output, err error) {
+	err = safe.Do(p.name, func() (err error) {
+		outputs, err = p.fn(ctx, m, s)
+		return err
+	})
+	if ctx.Err() != nil && err != nil {
+		err = fmt.Errorf("%w: %w", p.limits.TimeLimit(), err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if len(outputs) == 0 {
+		return nil, nil
+	}
+	return outputs, p.limits.Check(outputs)
+}
+
+func (p *program) Close() error { return nil }

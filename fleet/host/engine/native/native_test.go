@@ -1,0 +1,71 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine/enginetest"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func modes(ctx context.Context, m *engine.Message, s engine.State) ([]engine.Output, error) {
+	text := func(t string) ([]engine.Output, error) { return []engine.Output{{Data: []byte(t)}}, nil }
+	switch strings.TrimPrefix(m.Topic, "test.") {
+	case "echo":
+		return text(string(m.Data))
+	case "two":
+		return []engine.Output{{Topic: "out.a", Data: []byte("1"), Header: map[string][]string{"K": {"v"}}}, {Topic: "out.b", Data: []byte("2")}}, nil
+	case "fields":
+		return text(fmt.Sprintf("%s|%s|%s|%d|%d|%s", m.Worker, m.ID, m.Topic, m.Attempt, m.Fence, m.Header["X"][0]))
+	case "state":
+		v, _, err := s.Get(ctx, "n")
+		if err != nil {
+			return nil, err
+		}
+		n, _ := strconv.Atoi(string(v))
+		v = strconv.AppendInt(nil, int64(n+1), 10)
+		if err := errors.Join(s.Put(ctx, "n", v), s.Delete(ctx, "gone")); err != nil {
+			return nil, err
+		}
+		return text(string(v))
+	case "retry":
+		return nil, errors.New("try later")
+	case "reject":
+		return nil, engine.Reject("never")
+	case "loop":
+		<-ctx.Done()
+		return nil, ctx.Err()
+	case "panic":
+		panic("out")
+	case "flood":
+		return text(strings.Repeat("x", 8<<20))
+	case "badkey":
+		return nil, s.Put(ctx, "a b", nil)
+	case "badtopic":
+		return []engine.Output{{Topic: "out.*"}}, nil
+	}
+	return nil, nil
+}
+
+func TestConformance(t *testing.T) {
+	enginetest.Run(t, enginetest.Suite{
+		Engine: New(map[string]Func{"modes": modes}),
+		Code:   []byte(" modes\n"),
+		Bad:    map[string]enginetest.BadCode{"unknown": {Code: "nodes", Fault: `no function "nodes": there is modes`}},
+		Without: map[string]string{
+			"wrongtype": "the compiler does not let it",
+			"print":     "a function of the process prints where the process does",
+		},
+	})
+}
+
+func BenchmarkHandle(b *testing.B) {
+	enginetest.Bench(b, New(map[string]Func{"none": func(context.Context, *engine.Message, engine.State) ([]engine.Output, error) { return nil, nil }}), "none")
+}

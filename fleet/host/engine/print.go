@@ -1,0 +1,73 @@
+package engine
+
+import (
+	"bytes"
+	"strings"
+)
+
+// maxLine is how much of one printed line is logged.
+const maxLine = 4096
+
+// Printer takes what code prints during one call, hands it on line by line, and
+// says when it is too much. It is not for concurrent use.
+type Printer struct {
+	log   func(string)
+	left  int64
+	limit error
+	line  bytes.Buffer
+	over  bool
+}
+
+// NewPrinter returns a printer for one call under cfg, whose limits have their
+// defaults filled in.
+func NewPrinter(cfg Config) *Printer {
+	return &Printer{log: cfg.Log, left: cfg.Limits.Output, limit: cfg.Limits.OutputLimit()}
+}
+
+// Write takes printed text. Once it is more than the limit allows, the error is
+// a [*LimitError] and nothing more is logged.
+func (p *Printer) Write(text []byte) (int, error) {
+	if p.over || int64(len(text)) > p.left {
+		p.over = true
+		return 0, p.limit
+	}
+	p.left -= int64(len(text))
+	rest := text
+	for {
+		line, after, ended := bytes.Cut(rest, []byte("\n"))
+		p.line.Write(line[:min(len(line), max(0, maxLine-p.line.Len()))])
+		if !ended {
+			return len(text), nil
+		}
+		p.flush()
+		rest = after
+	}
+}
+
+// Println prints one line.
+func (p *Printer) Println(line string) error {
+	_, err := p.Write([]byte(line + "\n"))
+	return err
+}
+
+// Err returns the [*LimitError] of a printer that was given too much.
+func (p *Printer) Err() error {
+	if p.over {
+		return p.limit
+	}
+	return nil
+}
+
+// Close logs a last line that has no newline.
+func (p *Printer) Close() {
+	if p.line.Len() > 0 {
+		p.flush()
+	}
+}
+
+func (p *Printer) flush() {
+	if p.log != nil {
+		p.log(strings.ToValidUTF8(p.line.String(), "\uFFFD"))
+	}
+	p.line.Reset()
+}

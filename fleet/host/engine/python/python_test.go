@@ -1,0 +1,100 @@
+package python
+
+import (
+	"encoding/json"
+	"os/exec"
+	"testing"
+
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine/enginetest"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine/internal/value"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func newEngine(tb testing.TB) *Engine {
+	tb.Helper()
+	if _, err := exec.LookPath("python3"); err != nil {
+		tb.Skip("there is no python3 here")
+	}
+	e, err := New()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return e
+}
+
+const code = `
+import os
+
+def handle(message):
+    mode = message.topic.split(".")[1]
+    if mode == "echo":
+        return message.data
+    if mode == "two":
+        return [{"topic": "out.a", "data": "1", "headers": {"K": "v"}}, {"topic": "out.b", "data": b"2"}]
+    if mode == "fields":
+        return "|".join([message.worker, message.id, message.topic, str(message.attempt), str(message.fence), message.headers["X"][0]])
+    if mode == "state":
+        n = int(state.get("n") or 0) + 1
+        state.put("n", str(n))
+        state.delete("gone")
+        return state.get_bytes("n")
+    if mode == "retry":
+        raise ValueError("try later")
+    if mode == "reject":
+        reject("never")
+    if mode == "loop":
+        while True:
+            pass
+    if mode == "alloc":
+        held = []
+        while True:
+            held.append(b"x" * (1 << 20))
+    if mode == "panic":
+        os.abort()
+    if mode == "wrongtype":
+        return {1, 2}
+    if mode == "print":
+        for i in range(8192):
+            print("x" * 1024)
+        return message.data
+    if mode == "flood":
+        return "x" * (8 << 20)
+    if mode == "badkey":
+        state.put("a b", "x")
+    if mode == "badtopic":
+        return {"topic": "out.*", "data": "x"}
+`
+
+func TestConformance(t *testing.T) {
+	enginetest.Run(t, enginetest.Suite{
+		Engine: newEngine(t),
+		Code:   []byte(code),
+		Bad: map[string]enginetest.BadCode{
+			"syntax":     {Code: "def handle(message:", Fault: "SyntaxError"},
+			"no handler": {Code: "x = 1", Fault: "no function handle"},
+			"raises":     {Code: "raise ValueError('at the top')", Fault: "hosted.py:1: ValueError: at the top"},
+			"never ends": {Code: "while True: pass", Fault: "load time limit of 1s exceeded"},
+			"no message": {Code: "state.get('x')", Fault: "there is no message"},
+			"exits":      {Code: "import os; os._exit(3)", Fault: "3"},
+		},
+	})
+}
+
+// FuzzPlain holds that no answer of a runner panics.
+func FuzzPlain(f *testing.F) {
+	for _, seed := range []string{`null`, `{"$bytes":"!"}`, `{"$bytes":"AA=="}`, `{"$type":"set"}`, `[{"$type":1}]`} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(_ *testing.T, text []byte) {
+		var v any
+		if json.Unmarshal(text, &v) == nil {
+			_, _ = value.Outputs(plain(v))
+		}
+	})
+}
+
+func BenchmarkHandle(b *testing.B) {
+	enginetest.Bench(b, newEngine(b), "def handle(message): pass")
+}

@@ -1,0 +1,186 @@
+"""Runs hosted code: the other end of package python. It is given the code's path."""
+
+import base64
+import json
+import os
+import resource
+import socket
+import sys
+
+import lifecycle_worker
+
+code_path, memory, limit_output, limit_outputs = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+
+
+class Reject(Exception):
+    """Gives a message up for good."""
+
+
+class Limit(BaseException):
+    """A limit was broken. No "except Exception" of the code's catches it."""
+
+
+def reject(reason):
+    raise Reject(str(reason))
+
+
+class Message:
+    def __init__(self, fields):
+        self.worker = fields["worker"]
+        self.id = fields["id"]
+        self.topic = fields["topic"]
+        self.attempt = fields["attempt"]
+        self.fence = fields["fence"]
+        self.headers = fields.get("headers") or {}
+        self.data = base64.b64decode(fields["data"] or "")
+
+    @property
+    def text(self):
+        return self.data.decode("utf-8", "replace")
+
+
+class State:
+    _lines = None
+
+    def _ask(self, op, key, value=None):
+        if not isinstance(key, str):
+            raise TypeError("a key is text")
+        if self._lines is None:
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            connection.connect(os.environ["LIFECYCLE_STATE"])
+            self._lines = connection.makefile("rwb")
+        if isinstance(value, str):
+            value = value.encode()
+        ask = {"op": op, "key": key}
+        if value is not None:
+            ask["value"] = base64.b64encode(value).decode()
+        self._lines.write(json.dumps(ask).encode() + b"\n")
+        self._lines.flush()
+        answer = json.loads(self._lines.readline())
+        if answer.get("error"):
+            raise RuntimeError(answer["error"])
+        return base64.b64decode(answer["value"]) if answer.get("found") else None
+
+    def get_bytes(self, key):
+        return self._ask("get", key)
+
+    def get(self, key):
+        value = self._ask("get", key)
+        return None if value is None else value.decode("utf-8", "replace")
+
+    def put(self, key, value):
+        self._ask("put", key, value)
+
+    def delete(self, key):
+        self._ask("delete", key)
+
+
+class Printed:
+    """Standard output and error while code runs."""
+
+    def __init__(self):
+        self.left, self.send, self.line = limit_output, None, ""
+
+    def begin(self, send):
+        self.left, self.send, self.line = limit_output, send, ""
+
+    def write(self, text):
+        self.left -= len(text)
+        if self.left < 0:
+            self.line = ""
+            raise Limit("output")
+        self.line += text
+        *lines, self.line = self.line.split("\n")
+        if self.send:
+            for line in lines:
+                self.send({"print": line[:4096]})
+        return len(text)
+
+    def flush(self):
+        pass
+
+    def end(self):
+        if self.line and self.send:
+            self.send({"print": self.line[:4096]})
+        self.send = None
+
+
+printed = Printed()
+names = {"__name__": "hosted", "state": State(), "reject": reject, "Reject": Reject}
+loaded = False
+
+
+def load():
+    global loaded
+    with open(code_path, "rb") as f:
+        exec(compile(f.read(), "hosted.py", "exec"), names)
+    if not callable(names.get("handle")):
+        raise ValueError("it defines no function handle(message)")
+    loaded = True
+
+
+def plain(value, level=0):
+    """A result as JSON can carry it."""
+    if level > 8:
+        raise ValueError("the handler's result nests more than 8 levels")
+    if value is None or isinstance(value, (str, bool, float)):
+        return value
+    if isinstance(value, (bytes, bytearray)):
+        return {"$bytes": base64.b64encode(value).decode()}
+    if isinstance(value, (list, tuple)):
+        if len(value) > limit_outputs:
+            raise Limit("outputs")
+        return [plain(v, level + 1) for v in value]
+    if isinstance(value, dict):
+        return {str(k): plain(v, level + 1) for k, v in value.items()}
+    return {"$type": type(value).__name__}
+
+
+def describe(err):
+    where = ""
+    trace = err.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == "hosted.py":
+            where = "hosted.py:%d: " % trace.tb_lineno
+        trace = trace.tb_next
+    return "%s%s: %s" % (where, type(err).__name__, err)
+
+
+def serve(query):
+    printed.begin(query.send)
+    sys.stdout = sys.stderr = printed
+    try:
+        if query.payload is None or not loaded:
+            load()
+        if query.payload is None:
+            return {}
+        result = plain(names["handle"](Message(query.payload)))
+        if len(json.dumps(result)) > 2 * limit_output:
+            raise Limit("output")
+        return {"result": result}
+    except Limit as err:
+        return {"limit": str(err)}
+    except MemoryError:
+        return {"limit": "memory"}
+    except Reject as err:
+        return {"reject": str(err)}
+    except SystemExit as err:
+        return {"error": "it called exit(%s)" % err}
+    except Exception as err:
+        return {"error": describe(err)}
+    finally:
+        try:
+            printed.end()
+        except Limit:
+            pass
+        sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+
+
+if hasattr(resource, "RLIMIT_AS"):
+    # The interpreter has mapped what it needs by now.
+    with open("/proc/self/statm") if os.path.exists("/proc/self/statm") else open(os.devnull) as f:
+        mapped = int((f.read().split() or ["65536"])[0]) * resource.getpagesize()
+    most = mapped + memory + (16 << 20)
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+lifecycle_worker.serve(serve)

@@ -1,0 +1,363 @@
+// Package starlark is the engine for Starlark (go.starlark.net): a small
+// dialect of Python without classes, imports or input and output.
+//
+// Code defines a function handle that takes a message:
+//
+//	def handle(message):
+//	    seen = int(state.get("seen") or "0") + 1
+//	    state.put("seen", str(seen))
+//	    if message.text == "":
+//	        reject("an empty order")
+//	    return {"topic": "orders.done", "data": message.text.upper(), "headers": {"Seen": str(seen)}}
+//
+// message has worker, id, topic, attempt, fence, headers (name to a list of
+// texts), data (bytes) and text (the same as a string). The result is None,
+// text or bytes for the worker's output topic, a dict with topic, data and
+// headers, or a list of these. state.get gives text or None, state.get_bytes
+// bytes or None; state.put and state.delete change it. reject(reason) gives the
+// message up for good; fail(reason), and any other error, is tried again. json
+// is Starlark's module of that name; print goes to the log.
+//
+// What the code defines is frozen once it is loaded, so that nothing but state
+// is carried from one message to the next.
+package starlark
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine/internal/memguard"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine/internal/value"
+	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"go.starlark.net/lib/json"
+	"go.starlark.net/starlark"
+	"go.starlark.net/starlarkstruct"
+	"go.starlark.net/syntax"
+)
+
+// Engine runs Starlark.
+type Engine struct {
+	guard memguard.Guard
+}
+
+// New returns the engine.
+func New() *Engine { return &Engine{} }
+
+// MIMETypes returns the types of Starlark code.
+func (*Engine) MIMETypes() []string { return []string{"text/x-starlark", "application/x-starlark"} }
+
+// Features says that memory is watched and not bounded.
+func (*Engine) Features() engine.Features {
+	return engine.Features{
+		Interrupts: true,
+		Notes:      "memory is watched for the process as a whole: a script during which the heap grows beyond the limit is ended, within milliseconds and between two of its instructions",
+	}
+}
+
+// Load compiles code and runs its top level.
+func (e *Engine) Load(ctx context.Context, code []byte, cfg engine.Config) (engine.Program, error) {
+	cfg.Limits = cfg.Limits.WithDefaults()
+	p := &program{engine: e, cfg: cfg}
+	ctx, cancel := context.WithTimeout(ctx, cfg.Limits.Load)
+	defer cancel()
+	var globals starlark.StringDict
+	err := p.run(ctx, nil, func(thread *starlark.Thread) (err error) {
+		options := &syntax.FileOptions{Set: true, While: true, TopLevelControl: true, Recursion: true}
+		globals, err = starlark.ExecFileOptions(options, thread, cfg.Worker+".star", code, p.predeclared())
+		return err
+	})
+	if err != nil {
+		if errors.Is(err, engine.ErrLimit) && ctx.Err() != nil {
+			err = &engine.LimitError{What: "load time", Limit: cfg.Limits.Load.String()}
+		}
+		return nil, engine.BadCode(err)
+	}
+	globals.Freeze()
+	handle, ok := globals["handle"].(*starlark.Function)
+	if !ok {
+		return nil, engine.BadCode(errors.New("it defines no function handle(message)"))
+	}
+	if n := handle.NumParams(); n != 1 && !handle.HasVarargs() {
+		return nil, engine.BadCode(fmt.Errorf("handle takes %d parameters and must take one, the message", n))
+	}
+	p.handle = handle
+	return p, nil
+}
+
+type program struct {
+	engine *Engine
+	cfg    engine.Config
+	handle *starlark.Function
+}
+
+// call is what builtins find in their thread.
+type call struct {
+	ctx    context.Context
+	state  engine.State
+	reject error
+}
+
+const callKey = "call"
+
+// Handle calls the code's handle.
+func (p *program) Handle(ctx context.Context, m *engine.Message, s engine.State) (outputs []engine.Output, err error) {
+	err = p.run(ctx, s, func(thread *starlark.Thread) error {
+		result, err := starlark.Call(thread, p.handle, starlark.Tuple{message(m)}, nil)
+		if err != nil {
+			return err
+		}
+		plain, err := export(result, 0)
+		if err == nil {
+			outputs, err = value.Outputs(plain)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return outputs, p.cfg.Limits.Check(outputs)
+}
+
+func (p *program) Close() error { return nil }
+
+// run calls fn with a thread that ends with ctx, with the memory limit and with
+// the limit on printing.
+func (p *program) run(ctx context.Context, s engine.State, fn func(*starlark.Thread) error) error {
+	c := &call{ctx: ctx, state: s}
+	printer := engine.NewPrinter(p.cfg)
+	defer printer.Close()
+	thread := &starlark.Thread{Name: p.cfg.Worker}
+	thread.Print = func(thread *starlark.Thread, text string) {
+		if printer.Println(text) != nil {
+			thread.Cancel("printed too much")
+		}
+	}
+	thread.SetLocal(callKey, c)
+	stop := context.AfterFunc(ctx, func() { thread.Cancel("time is over") })
+	defer stop()
+	watch := p.engine.guard.Watch(p.cfg.Limits.Memory, func() { thread.Cancel("takes too much memory") })
+	// A panic of the interpreter, such as a make that is too large, is the
+	// script's.
+	err := safe.Do(p.cfg.Worker, func() error { return fn(thread) })
+	broken := watch.Done()
+	switch {
+	case err == nil:
+		return printer.Err()
+	case printer.Err() != nil:
+		return printer.Err()
+	case broken:
+		return p.cfg.Limits.MemoryLimit()
+	case ctx.Err() != nil:
+		return fmt.Errorf("%w: %w", p.cfg.Limits.TimeLimit(), err)
+	case c.reject != nil && errors.Is(err, c.reject):
+		return c.reject
+	}
+	var failed *starlark.EvalError
+	if errors.As(err, &failed) {
+		// The innermost call that is the script's own says where.
+		for i := range failed.CallStack {
+			if at := failed.CallStack.At(i).Pos; at.Filename() != "<builtin>" {
+				return fmt.Errorf("%s: %w", at, err)
+			}
+		}
+	}
+	return err
+}
+
+// predeclared are the names that code finds beside the language's own.
+func (p *program) predeclared() starlark.StringDict {
+	text := func(v []byte) starlark.Value { return starlark.String(v) }
+	bin := func(v []byte) starlark.Value { return starlark.Bytes(v) }
+	state := &starlarkstruct.Module{Name: "state", Members: starlark.StringDict{
+		"get":       starlark.NewBuiltin("state.get", getter(text)),
+		"get_bytes": starlark.NewBuiltin("state.get_bytes", getter(bin)),
+		"put": starlark.NewBuiltin("state.put", func(t *starlark.Thread, b *starlark.Builtin, args starlark.Tuple, kwargs []starlark.Tuple) (starlark.Value, error) {
+			var key string
+			var v starlark.Value
+			if err := starlark.UnpackArgs(b.Name(), args, kwargs, "key", &key, "value", &v); err != nil {
+				return nil, err
+			}
+			c, err := handling(t, b)
+			if err != nil {
+				return nil, err
+			}
+			switch v := v.(type) {
+			case starlark.String:
+				return starlark.None, c.state.Put(c.ctx, key, []byte(v))
+			case starlark.Bytes:
+				return starlark.None, c.state.Put(c.ctx, key, []byte(v))
+			}
+			return nil, fmt.Errorf("state.put: value is a %s and must be a string or bytes", v.Type())
+		}),
+		"delete": starlark.NewBuiltin("state.delete", func(t *starlark.Thread, b *starlark.Builtin, args starlark.Tuple, kwargs []starlark.Tuple) (starlark.Value, error) {
+			var key string
+			if err := starlark.UnpackArgs(b.Name(), args, kwargs, "key", &key); err != nil {
+				return nil, err
+			}
+			c, err := handling(t, b)
+			if err != nil {
+				return nil, err
+			}
+			return starlark.None, c.state.Delete(c.ctx, key)
+		}),
+	}}
+	reject := func(t *starlark.Thread, b *starlark.Builtin, args starlark.Tuple, kwargs []starlark.Tuple) (starlark.Value, error) {
+		var reason string
+		if err := starlark.UnpackArgs(b.Name(), args, kwargs, "reason", &reason); err != nil {
+			return nil, err
+		}
+		c, err := handling(t, b)
+		if err != nil {
+			return nil, err
+		}
+		c.reject = engine.Reject(reason)
+		return nil, c.reject
+	}
+	return starlark.StringDict{
+		"state":  state,
+		"json":   json.Module,
+		"reject": starlark.NewBuiltin("reject", reject),
+		"struct": starlark.NewBuiltin("struct", starlarkstruct.Make),
+		"range":  starlark.NewBuiltin("range", bounded),
+	}
+}
+
+// maxRange is how many elements a range may have.
+const maxRange = 1 << 20
+
+// bounded is the language's range with at most maxRange elements. It is the only
+// value that is longer than the memory it takes, and list(range(1 << 40)) is one
+// instruction, which nothing could interrupt.
+func bounded(t *starlark.Thread, b *starlark.Builtin, args starlark.Tuple, kwargs []starlark.Tuple) (starlark.Value, error) {
+	v, err := starlark.Call(t, starlark.Universe["range"], args, kwargs)
+	if err != nil {
+		return nil, err
+	}
+	if n := starlark.Len(v); n > maxRange {
+		return nil, fmt.Errorf("%s: %d elements are more than %d: use while", b.Name(), n, maxRange)
+	}
+	return v, nil
+}
+
+func getter(wrap func([]byte) starlark.Value) func(*starlark.Thread, *starlark.Builtin, starlark.Tuple, []starlark.Tuple) (starlark.Value, error) {
+	return func(t *starlark.Thread, b *starlark.Builtin, args starlark.Tuple, kwargs []starlark.Tuple) (starlark.Value, error) {
+		var key string
+		if err := starlark.UnpackArgs(b.Name(), args, kwargs, "key", &key); err != nil {
+			return nil, err
+		}
+		c, err := handling(t, b)
+		if err != nil {
+			return nil, err
+		}
+		v, ok, err := c.state.Get(c.ctx, key)
+		if err != nil || !ok {
+			return starlark.None, err
+		}
+		return wrap(v), nil
+	}
+}
+
+// handling returns the call that t is in: there is no message while code loads.
+func handling(t *starlark.Thread, b *starlark.Builtin) (*call, error) {
+	c, _ := t.Local(callKey).(*call)
+	if c == nil || c.state == nil {
+		return nil, fmt.Errorf("%s: there is no message: call it from handle", b.Name())
+	}
+	return c, nil
+}
+
+// message is m as code sees it. Its fields are made when they are read.
+func message(m *engine.Message) starlark.Value { return &messageValue{m: m} }
+
+type messageValue struct{ m *engine.Message }
+
+func (v *messageValue) String() string        { return "message(" + v.m.ID + ")" }
+func (v *messageValue) Type() string          { return "message" }
+func (v *messageValue) Freeze()               {}
+func (v *messageValue) Truth() starlark.Bool  { return true }
+func (v *messageValue) Hash() (uint32, error) { return starlark.String(v.m.ID).Hash() }
+func (v *messageValue) AttrNames() []string {
+	return []string{"attempt", "data", "fence", "headers", "id", "text", "topic", "worker"}
+}
+
+func (v *messageValue) Attr(name string) (starlark.Value, error) {
+	m := v.m
+	switch name {
+	case "worker":
+		return starlark.String(m.Worker), nil
+	case "id":
+		return starlark.String(m.ID), nil
+	case "topic":
+		return starlark.String(m.Topic), nil
+	case "attempt":
+		return starlark.MakeInt(m.Attempt), nil
+	case "fence":
+		return starlark.MakeUint64(m.Fence), nil
+	case "data":
+		return starlark.Bytes(m.Data), nil
+	case "text":
+		return starlark.String(m.Data), nil
+	case "headers":
+		d := starlark.NewDict(len(m.Header))
+		for name, values := range m.Header {
+			list := make([]starlark.Value, len(values))
+			for i, one := range values {
+				list[i] = starlark.String(one)
+			}
+			if err := d.SetKey(starlark.String(name), starlark.NewList(list)); err != nil {
+				return nil, err
+			}
+		}
+		return d, nil
+	}
+	return nil, nil
+}
+
+// depth bounds how deep a result may nest: a list may contain itself.
+const depth = 8
+
+// export makes a plain value of a result.
+func export(v starlark.Value, level int) (any, error) {
+	if level > depth {
+		return nil, fmt.Errorf("the handler's result nests more than %d levels", depth)
+	}
+	switch v := v.(type) {
+	case nil, starlark.NoneType:
+		return nil, nil
+	case starlark.String:
+		return string(v), nil
+	case starlark.Bytes:
+		return []byte(v), nil
+	case *starlark.List, starlark.Tuple:
+		seq, ok := v.(starlark.Indexable)
+		if !ok {
+			return nil, fmt.Errorf("a %s cannot be read", v.Type())
+		}
+		list := make([]any, seq.Len())
+		for i := range list {
+			one, err := export(seq.Index(i), level+1)
+			if err != nil {
+				return nil, err
+			}
+			list[i] = one
+		}
+		return list, nil
+	case *starlark.Dict:
+		m := make(map[string]any, v.Len())
+		for _, item := range v.Items() {
+			key, ok := item[0].(starlark.String)
+			if !ok {
+				return nil, fmt.Errorf("the handler's result: a key is a %s and must be a string", item[0].Type())
+			}
+			one, err := export(item[1], level+1)
+			if err != nil {
+				return nil, err
+			}
+			m[string(key)] = one
+		}
+		return m, nil
+	}
+	return value.Named(v.Type()), nil
+}

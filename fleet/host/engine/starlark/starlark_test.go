@@ -1,0 +1,83 @@
+package starlark
+
+import (
+	"testing"
+
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine/enginetest"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const code = `
+def handle(message):
+    mode = message.topic.split(".")[1]
+    if mode == "echo":
+        return message.data
+    if mode == "nothing":
+        return None
+    if mode == "two":
+        return [{"topic": "out.a", "data": "1", "headers": {"K": "v"}}, {"topic": "out.b", "data": b"2"}]
+    if mode == "fields":
+        return "|".join([message.worker, message.id, message.topic, str(message.attempt), str(message.fence), message.headers["X"][0]])
+    if mode == "state":
+        n = int(state.get("n") or "0") + 1
+        state.put("n", str(n))
+        state.delete("gone")
+        return state.get_bytes("n")
+    if mode == "retry":
+        fail("try later")
+    if mode == "reject":
+        reject("never")
+    if mode == "loop":
+        while True:
+            pass
+    if mode == "alloc":
+        held = []
+        while True:
+            held.append("x" * 65536 + str(len(held)))
+    if mode == "panic":
+        return {}["nothing"]
+    if mode == "wrongtype":
+        return 42
+    if mode == "print":
+        for i in range(8192):
+            print("x" * 1024)
+        return message.data
+    if mode == "flood":
+        return "x" * (8 << 20)
+    if mode == "badkey":
+        state.put("a b", "x")
+    if mode == "badtopic":
+        return {"topic": "out.*", "data": "x"}
+    if mode == "range":
+        return list(range(1 << 40))
+`
+
+func TestConformance(t *testing.T) {
+	enginetest.Run(t, enginetest.Suite{
+		Engine: New(),
+		Code:   []byte(code),
+		Bad: map[string]enginetest.BadCode{
+			"syntax":     {Code: "def handle(message:", Fault: "w.star:1"},
+			"no handler": {Code: "x = 1", Fault: "no function handle"},
+			"parameters": {Code: "def handle(a, b): pass", Fault: "takes 2 parameters"},
+			"fails":      {Code: "fail('at the top')", Fault: "at the top"},
+			"never ends": {Code: "while True: pass", Fault: "load time limit of 1s exceeded"},
+			"no message": {Code: "state.get('x')", Fault: "there is no message"},
+			"range":      {Code: "x = list(range(1 << 40))", Fault: "are more than"},
+		},
+	})
+}
+
+// FuzzLoad holds that no code takes the process down while it is loaded.
+func FuzzLoad(f *testing.F) {
+	f.Add([]byte(code))
+	f.Add([]byte("def handle(message): return x"))
+	f.Add([]byte("\x00\xff"))
+	enginetest.FuzzLoad(f, New())
+}
+
+func BenchmarkHandle(b *testing.B) {
+	enginetest.Bench(b, New(), "def handle(message): return None")
+}

@@ -1,0 +1,408 @@
+// Package wasm is the engine for WebAssembly (wazero): any language that compiles
+// to a WASI command, with exact limits and no way out of its sandbox.
+//
+// # The minimal contract
+//
+// A module is a WASI command (preview 1): it exports _start and its memory. Each
+// message is a fresh instance, so nothing but state is carried from one to the
+// next. The message's data is its standard input. What it writes to standard
+// output, if anything, is published to the worker's output topic. Its exit status
+// says the rest:
+//
+//	0      handled
+//	65     rejected: not tried again (EX_DATAERR of sysexits.h)
+//	other  failed: tried again
+//
+// with the end of standard error as the reason. All of standard error goes to
+// the log. The environment has LIFECYCLE_WORKER, LIFECYCLE_MESSAGE_ID,
+// LIFECYCLE_TOPIC, LIFECYCLE_ATTEMPT and LIFECYCLE_FENCE. There are no files, no
+// arguments and no network; clocks and random numbers are real.
+//
+// # The richer contract
+//
+// A module may import these functions from the module "lifecycle". Every pointer
+// is followed by the length of what it points to, in bytes; all are i32, and so
+// is the result:
+//
+//	header(name, name_len, buf, buf_len)       the length of the header's first value, or -1
+//	state_get(key, key_len, buf, buf_len)      the length of the value, or -1 for none
+//	state_put(key, key_len, value, value_len)  0
+//	state_delete(key, key_len)                 0
+//	publish(topic, topic_len, data, data_len, headers, headers_len)  0
+//
+// header and state_get fill buf as far as it goes: a result larger than buf_len
+// asks for a larger buf. headers are lines "Name: value". A call that cannot be
+// carried out, a pointer outside of memory, a bad key, a state that cannot be
+// reached, ends the instance: the message has failed, with that reason. Go has
+// these functions by //go:wasmimport; see the package's tests.
+package wasm
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/tetratelabs/wazero"
+	"github.com/tetratelabs/wazero/api"
+	"github.com/tetratelabs/wazero/imports/wasi_snapshot_preview1"
+	"github.com/tetratelabs/wazero/sys"
+)
+
+// MIMEType is the type of WebAssembly (WebAssembly Web API, section 8).
+const MIMEType = "application/wasm"
+
+// RejectStatus is the exit status of a module that gives a message up for good.
+const RejectStatus = 65
+
+const pageSize = 65536
+
+// Engine runs WebAssembly. Modules that were compiled are kept for as long as
+// the engine is, so that the same code loads quickly again.
+type Engine struct {
+	cache wazero.CompilationCache
+}
+
+// New returns the engine.
+func New() *Engine { return &Engine{cache: wazero.NewCompilationCache()} }
+
+// MIMETypes returns [MIMEType].
+func (*Engine) MIMETypes() []string { return []string{MIMEType} }
+
+// Features says that everything is bounded.
+func (*Engine) Features() engine.Features {
+	return engine.Features{Interrupts: true, MemoryLimit: true, Isolated: true}
+}
+
+// Load compiles code. None of it runs.
+func (e *Engine) Load(ctx context.Context, code []byte, cfg engine.Config) (engine.Program, error) {
+	cfg.Limits = cfg.Limits.WithDefaults()
+	pages := uint32(min(max(cfg.Limits.Memory/pageSize, 1), 65536))
+	config := wazero.NewRuntimeConfig().WithCompilationCache(e.cache).
+		WithMemoryLimitPages(pages).WithCloseOnContextDone(true)
+	p := &program{cfg: cfg, pages: pages, runtime: wazero.NewRuntimeWithConfig(ctx, config)}
+	err := safe.Do(cfg.Worker, func() error { return p.load(ctx, code) })
+	if err != nil {
+		_ = p.Close()
+		return nil, engine.BadCode(err)
+	}
+	return p, nil
+}
+
+type program struct {
+	cfg     engine.Config
+	pages   uint32
+	runtime wazero.Runtime
+	module  wazero.CompiledModule
+	close   sync.Once
+}
+
+func (p *program) load(ctx context.Context, code []byte) error {
+	if _, err := wasi_snapshot_preview1.Instantiate(ctx, p.runtime); err != nil {
+		return fmt.Errorf("instantiate WASI: %w", err)
+	}
+	if err := p.exportHost(ctx); err != nil {
+		return fmt.Errorf("instantiate lifecycle: %w", err)
+	}
+	var err error
+	if p.module, err = p.runtime.CompileModule(ctx, code); err != nil {
+		return fmt.Errorf("compile: %w", err)
+	}
+	if start := p.module.ExportedFunctions()["_start"]; start == nil || len(start.ParamTypes())+len(start.ResultTypes()) > 0 {
+		return errors.New("it exports no _start without parameters: build it as a WASI command")
+	}
+	if p.module.ExportedMemories()["memory"] == nil {
+		return errors.New("it exports no memory of that name")
+	}
+	for _, f := range p.module.ImportedFunctions() {
+		from, name, _ := f.Import()
+		if m := p.runtime.Module(from); m == nil || m.ExportedFunctionDefinitions()[name] == nil {
+			return fmt.Errorf("it imports %s.%s, which there is not: there is WASI preview 1, and lifecycle", from, name)
+		}
+	}
+	return nil
+}
+
+// Close frees what the compiled code takes.
+func (p *program) Close() (err error) {
+	p.close.Do(func() { err = p.runtime.Close(context.Background()) })
+	return err
+}
+
+// call is one message. The functions that a module imports find it in their
+// context.
+type call struct {
+	message *engine.Message
+	state   engine.State
+	outputs []engine.Output
+	size    int64
+	limits  engine.Limits
+	end     context.CancelCauseFunc
+	// why is what a function that the module called ended the call with.
+	why error
+}
+
+type callKey struct{}
+
+// stop ends the instance, with err as the reason.
+func (c *call) stop(err error) {
+	if c.why == nil {
+		c.why = err
+	}
+	c.end(err)
+}
+
+// errStopped is thrown through the guest's frames when a host function has ended
+// the call.
+var errStopped = errors.New("stopped by the host")
+
+// add counts what the module makes against the limit.
+func (c *call) add(n int) error {
+	c.size += int64(n)
+	if c.size > c.limits.Output {
+		return c.limits.OutputLimit()
+	}
+	return nil
+}
+
+// Handle runs the module with one message.
+func (p *program) Handle(parent context.Context, m *engine.Message, s engine.State) ([]engine.Output, error) {
+	ctx, end := context.WithCancelCause(parent)
+	defer end(nil)
+	c := &call{message: m, state: s, limits: p.cfg.Limits, end: end}
+	ctx = context.WithValue(ctx, callKey{}, c)
+	var stdout bytes.Buffer
+	printer := engine.NewPrinter(p.cfg)
+	defer printer.Close()
+	var tail tail
+	config := wazero.NewModuleConfig().WithName("").WithStartFunctions().
+		WithStdin(bytes.NewReader(m.Data)).
+		WithStdout(writer(func(b []byte) error {
+			stdout.Write(b)
+			return c.add(len(b))
+		}, c)).
+		WithStderr(writer(func(b []byte) error {
+			tail.Write(b)
+			_, err := printer.Write(b)
+			return err
+		}, c)).
+		WithSysNanotime().WithSysWalltime().WithRandSource(rand.Reader).
+		WithOsyield(runtime.Gosched).
+		WithEnv("LIFECYCLE_WORKER", m.Worker).
+		WithEnv("LIFECYCLE_MESSAGE_ID", m.ID).
+		WithEnv("LIFECYCLE_TOPIC", m.Topic).
+		WithEnv("LIFECYCLE_ATTEMPT", strconv.Itoa(m.Attempt)).
+		WithEnv("LIFECYCLE_FENCE", strconv.FormatUint(m.Fence, 10))
+	var full bool // of memory
+	err := safe.Do(p.cfg.Worker, func() error {
+		mod, err := p.runtime.InstantiateModule(ctx, p.module, config)
+		if err != nil {
+			return fmt.Errorf("instantiate: %w", err)
+		}
+		defer mod.Close(context.WithoutCancel(ctx))
+		_, err = mod.ExportedFunction("_start").Call(ctx)
+		if memory := mod.Memory(); memory != nil {
+			// A grow that is refused leaves less than an eighth free, in
+			// everything that grows by small steps.
+			full = uint64(memory.Size()) >= uint64(p.pages)*pageSize/8*7
+		}
+		return err
+	})
+	var exit *sys.ExitError
+	status := -1
+	if errors.As(err, &exit) {
+		status = int(exit.ExitCode())
+	}
+	switch {
+	case c.why != nil:
+		return nil, c.why
+	case parent.Err() != nil:
+		return nil, fmt.Errorf("%w: %w", p.cfg.Limits.TimeLimit(), context.Cause(parent))
+	case err == nil || status == 0:
+	case status == RejectStatus:
+		return nil, engine.Reject(tail.reason("exit status 65"))
+	case full || strings.Contains(tail.String(), "out of memory"):
+		return nil, fmt.Errorf("%w: %w", p.cfg.Limits.MemoryLimit(), err)
+	case status > 0:
+		return nil, fmt.Errorf("exit status %d: %s", status, tail.reason("nothing on standard error"))
+	default:
+		return nil, err
+	}
+	if stdout.Len() > 0 {
+		c.outputs = append(c.outputs, engine.Output{Data: stdout.Bytes()})
+	}
+	return c.outputs, p.cfg.Limits.Check(c.outputs)
+}
+
+// writer makes a stream of write: an error ends the call.
+func writer(write func([]byte) error, c *call) io.Writer {
+	return writeFunc(func(b []byte) (int, error) {
+		if err := write(b); err != nil {
+			c.stop(err)
+			return 0, err
+		}
+		return len(b), nil
+	})
+}
+
+type writeFunc func([]byte) (int, error)
+
+func (f writeFunc) Write(b []byte) (int, error) { return f(b) }
+
+// tail keeps the end of standard error.
+type tail struct{ bytes.Buffer }
+
+const maxTail = 2048
+
+func (t *tail) Write(b []byte) (int, error) {
+	t.Buffer.Write(b)
+	if over := t.Len() - maxTail; over > 0 {
+		t.Next(over)
+	}
+	return len(b), nil
+}
+
+// reason is the end of standard error as a line, or what to say when it is empty.
+func (t *tail) reason(empty string) string {
+	text := strings.TrimSpace(strings.ToValidUTF8(t.String(), "\uFFFD"))
+	if text == "" {
+		return empty
+	}
+	return text
+}
+
+// exportHost makes the module "lifecycle".
+func (p *program) exportHost(ctx context.Context) error {
+	b := p.runtime.NewHostModuleBuilder("lifecycle")
+	export := func(name string, params int, fn func(ctx context.Context, c *call, mem api.Memory, args []uint64) (int32, error)) {
+		types := make([]api.ValueType, params)
+		for i := range types {
+			types[i] = api.ValueTypeI32
+		}
+		b.NewFunctionBuilder().WithGoModuleFunction(api.GoModuleFunc(func(ctx context.Context, mod api.Module, stack []uint64) {
+			c, ok := ctx.Value(callKey{}).(*call)
+			if !ok {
+				panic(errStopped)
+			}
+			result, err := fn(ctx, c, mod.Memory(), stack)
+			if err != nil {
+				c.stop(fmt.Errorf("lifecycle.%s: %w", name, err))
+				panic(errStopped)
+			}
+			stack[0] = api.EncodeI32(result)
+		}), types, []api.ValueType{api.ValueTypeI32}).Export(name)
+	}
+	export("header", 4, func(_ context.Context, c *call, mem api.Memory, args []uint64) (int32, error) {
+		name, err := read(mem, args, 0)
+		if err != nil {
+			return 0, err
+		}
+		values := c.message.Header[string(name)]
+		if len(values) == 0 {
+			return -1, nil
+		}
+		return fill(mem, args, []byte(values[0]))
+	})
+	export("state_get", 4, func(ctx context.Context, c *call, mem api.Memory, args []uint64) (int32, error) {
+		key, err := read(mem, args, 0)
+		if err != nil {
+			return 0, err
+		}
+		v, ok, err := c.state.Get(ctx, string(key))
+		if err != nil || !ok {
+			return -1, err
+		}
+		return fill(mem, args, v)
+	})
+	export("state_put", 4, func(ctx context.Context, c *call, mem api.Memory, args []uint64) (int32, error) {
+		key, err := read(mem, args, 0)
+		if err != nil {
+			return 0, err
+		}
+		v, err := read(mem, args, 2)
+		if err != nil {
+			return 0, err
+		}
+		return 0, c.state.Put(ctx, string(key), bytes.Clone(v))
+	})
+	export("state_delete", 2, func(ctx context.Context, c *call, mem api.Memory, args []uint64) (int32, error) {
+		key, err := read(mem, args, 0)
+		if err != nil {
+			return 0, err
+		}
+		return 0, c.state.Delete(ctx, string(key))
+	})
+	export("publish", 6, func(_ context.Context, c *call, mem api.Memory, args []uint64) (int32, error) {
+		topic, err := read(mem, args, 0)
+		if err != nil {
+			return 0, err
+		}
+		data, err := read(mem, args, 2)
+		if err != nil {
+			return 0, err
+		}
+		lines, err := read(mem, args, 4)
+		if err != nil {
+			return 0, err
+		}
+		if err := c.add(len(topic) + len(data) + len(lines)); err != nil {
+			return 0, err
+		}
+		if len(c.outputs) >= c.limits.Outputs {
+			return 0, &engine.LimitError{What: "outputs", Limit: fmt.Sprintf("%d messages", c.limits.Outputs)}
+		}
+		header, err := parseHeaders(string(lines))
+		c.outputs = append(c.outputs, engine.Output{Topic: string(topic), Data: bytes.Clone(data), Header: header})
+		return 0, err
+	})
+	_, err := b.Instantiate(ctx)
+	return err
+}
+
+// read returns the memory that the pointer at args[i] and the length after it
+// name. It is the guest's memory and changes with it.
+func read(mem api.Memory, args []uint64, i int) ([]byte, error) {
+	at, n := uint32(args[i]), uint32(args[i+1])
+	b, ok := mem.Read(at, n)
+	if !ok {
+		return nil, fmt.Errorf("%d bytes at %d are not in the module's memory", n, at)
+	}
+	return b, nil
+}
+
+// fill writes as much of v as goes into the buffer that args[2] and args[3] name.
+func fill(mem api.Memory, args []uint64, v []byte) (int32, error) {
+	at, n := uint32(args[2]), int64(uint32(args[3]))
+	if part := v[:min(int64(len(v)), n)]; !mem.Write(at, part) {
+		return 0, fmt.Errorf("%d bytes at %d are not in the module's memory", len(part), at)
+	}
+	return int32(len(v)), nil
+}
+
+// parseHeaders reads lines "Name: value". Empty lines do not count.
+func parseHeaders(lines string) (map[string][]string, error) {
+	var h map[string][]string
+	for line := range strings.SplitSeq(lines, "\n") {
+		line = strings.TrimSuffix(line, "\r")
+		if line == "" {
+			continue
+		}
+		name, v, ok := strings.Cut(line, ":")
+		if !ok {
+			return nil, fmt.Errorf("header line %.100q has no colon: write \"Name: value\"", line)
+		}
+		if h == nil {
+			h = make(map[string][]string)
+		}
+		h[name] = append(h[name], strings.TrimSpace(v))
+	}
+	return h, nil
+}

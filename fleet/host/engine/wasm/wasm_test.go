@@ -1,0 +1,132 @@
+package wasm
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine/enginetest"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// guest builds the Go program in testdata, once.
+var guest = sync.OnceValues(func() ([]byte, error) {
+	dir, err := os.MkdirTemp("", "guest")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	out := filepath.Join(dir, "modes.wasm")
+	cmd := exec.Command("go", "build", "-o", out, "main.go")
+	cmd.Dir = filepath.Join("testdata", "modes")
+	cmd.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm", "GOWORK=off", "GOFLAGS=-p=2")
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return nil, &exec.Error{Name: string(text), Err: err}
+	}
+	return os.ReadFile(out)
+})
+
+// module is a module in the binary format (WebAssembly 2.0, chapter 5) whose
+// _start has this body. It imports nothing.
+func module(body string) string {
+	section := func(id byte, content string) string {
+		return string(id) + string(rune(len(content))) + content
+	}
+	code := "\x00" + body + "\x0b"
+	return "\x00asm\x01\x00\x00\x00" +
+		section(1, "\x01\x60\x00\x00") + // a type without parameters and results
+		section(3, "\x01\x00") + // one function of it
+		section(5, "\x01\x00\x01") + // a memory of one page
+		section(7, "\x02\x06_start\x00\x00\x06memory\x02\x00") +
+		section(10, "\x01"+string(rune(len(code)))+code)
+}
+
+func TestConformance(t *testing.T) {
+	code, err := guest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	enginetest.Run(t, enginetest.Suite{
+		Engine: New(),
+		Code:   code,
+		Bad: map[string]enginetest.BadCode{
+			"text":      {Code: "(module)", Fault: "compile"},
+			"truncated": {Code: string(code[:1000]), Fault: "compile"},
+			"no start":  {Code: "\x00asm\x01\x00\x00\x00", Fault: "no _start"},
+		},
+	})
+}
+
+// TestSandbox holds that a pointer outside of memory is an error of the call,
+// and that there are no files.
+func TestSandbox(t *testing.T) {
+	code, err := guest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := New().Load(t.Context(), code, engine.Config{Worker: "w"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	_, err = p.Handle(t.Context(), &engine.Message{Topic: "test.pointer"}, enginetest.NewState())
+	if err == nil || !strings.Contains(err.Error(), "not in the module's memory") {
+		t.Errorf("a pointer outside of memory: %v", err)
+	}
+	out, err := p.Handle(t.Context(), &engine.Message{Topic: "test.cat"}, enginetest.NewState())
+	if err != nil || len(out) != 1 || !strings.HasPrefix(string(out[0].Data), "[]") {
+		t.Errorf("a file: %v, %v", out, err)
+	}
+}
+
+// TestTinyModule holds that a module needs no more than _start and a memory, and
+// that one which traps fails.
+func TestTinyModule(t *testing.T) {
+	for body, fails := range map[string]bool{"": false, "\x00": true /* unreachable */} {
+		p, err := New().Load(t.Context(), []byte(module(body)), engine.Config{Worker: "w"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := p.Handle(t.Context(), &engine.Message{Data: []byte("x")}, enginetest.NewState())
+		if len(out) != 0 || (err != nil) != fails {
+			t.Errorf("body %q: %v, %v", body, out, err)
+		}
+		_ = p.Close()
+	}
+}
+
+func FuzzHeaders(f *testing.F) {
+	for _, seed := range []string{"", "A: b\nA: c\r\n\n", "no colon", ": ", "A:\x00"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, lines string) {
+		h, err := parseHeaders(lines)
+		if err == nil {
+			_ = engine.Limits{}.WithDefaults().Check([]engine.Output{{Header: h}})
+		}
+	})
+}
+
+// FuzzLoad holds that no bytes take the process down while they are compiled.
+func FuzzLoad(f *testing.F) {
+	f.Add([]byte(module("")))
+	f.Add([]byte(module("\x00")))
+	f.Add([]byte("\x00asm\x01\x00\x00\x00"))
+	enginetest.FuzzLoad(f, New())
+}
+
+func BenchmarkHandle(b *testing.B) { enginetest.Bench(b, New(), module("")) }
+
+func BenchmarkHandleGo(b *testing.B) {
+	code, err := guest()
+	if err != nil {
+		b.Fatal(err)
+	}
+	enginetest.Bench(b, New(), string(code))
+}

@@ -1,0 +1,453 @@
+package host_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	lifecycle "github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/fleet/broker"
+	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
+	"github.com/pleme-io/lifecycle-go/fleet/host"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine/native"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine/starlark"
+	"github.com/pleme-io/lifecycle-go/fleet/host/fetch"
+	"github.com/pleme-io/lifecycle-go/fsm"
+	"go.uber.org/goleak"
+)
+
+// scenarioEnv has the test binary run as a host process in place of the tests.
+const scenarioEnv = "HOST_TEST_SCENARIO"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(scenarioEnv) != "" {
+		os.Exit(hostProcess())
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// bound is what a test waits for something on a busy machine at most.
+const bound = 60 * time.Second
+
+// rig is one NATS with a stream "WORK" of the subjects work.> and out.>.
+type rig struct {
+	t     *testing.T
+	js    jetstream.JetStream
+	funcs map[string]native.Func
+	tune  func(*host.Config)
+}
+
+func newRig(t *testing.T) *rig {
+	return rigOn(t, brokertest.Embedded(t, broker.Config{}), 1)
+}
+
+func rigOn(t *testing.T, b *broker.Broker, replicas int) *rig {
+	r := &rig{t: t, js: b.JetStream(), funcs: make(map[string]native.Func), tune: func(*host.Config) {}}
+	must(t, broker.Ensure(t.Context(), r.js, nil, []jetstream.StreamConfig{{Name: "WORK", Subjects: []string{"work.>", "out.>"}, Replicas: replicas}}))
+	return r
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// host returns a host that was not started.
+func (r *rig) host(id string) *host.Host {
+	r.t.Helper()
+	engines, err := engine.NewRegistry(native.New(r.funcs), starlark.New())
+	must(r.t, err)
+	cfg := host.Config{HostID: id, Engines: engines, LeaseTTL: 3 * time.Second, RetryBase: 10 * time.Millisecond, RetryMax: 50 * time.Millisecond,
+		AckWait: 5 * time.Second, Logger: slog.New(slog.DiscardHandler)}
+	r.tune(&cfg)
+	h, err := host.New(r.js, cfg)
+	must(r.t, err)
+	r.t.Cleanup(func() { r.stop(h) })
+	return h
+}
+
+// start returns a host that runs and has recovered.
+func (r *rig) start(id string) *host.Host {
+	r.t.Helper()
+	h := r.host(id)
+	must(r.t, h.Start(context.Background()))
+	r.eventually("host "+id+" is ready", func() bool { return h.Check(r.t.Context()) == nil })
+	return h
+}
+
+func (r *rig) stop(h *host.Host) {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), bound)
+	defer cancel()
+	if err := h.Stop(ctx); err != nil {
+		r.t.Errorf("stop: %v", err)
+	}
+}
+
+func (r *rig) eventually(what string, cond func() bool) {
+	r.t.Helper()
+	deadline := time.Now().Add(bound)
+	for !cond() {
+		if time.Now().After(deadline) {
+			r.t.Fatalf("it did not come to this: %s", what)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func (r *rig) publish(topic string, data ...string) {
+	r.t.Helper()
+	for _, d := range data {
+		_, err := r.js.Publish(r.t.Context(), topic, []byte(d))
+		must(r.t, err)
+	}
+}
+
+// outputs returns what is on a subject of WORK, in order.
+func (r *rig) outputs(subject string) []string {
+	r.t.Helper()
+	stream, err := r.js.Stream(r.t.Context(), "WORK")
+	must(r.t, err)
+	var all []string
+	for seq := uint64(1); ; {
+		m, err := stream.GetMsg(r.t.Context(), seq, jetstream.WithGetMsgSubject(subject))
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			return all
+		}
+		must(r.t, err)
+		all = append(all, string(m.Data))
+		seq = m.Sequence + 1
+	}
+}
+
+func (r *rig) wantOutputs(subject string, want ...string) {
+	r.t.Helper()
+	r.eventually(fmt.Sprintf("%s has %q", subject, want), func() bool { return len(r.outputs(subject)) >= len(want) })
+	if got := r.outputs(subject); !slices.Equal(got, want) {
+		r.t.Errorf("%s has %q, want %q", subject, got, want)
+	}
+}
+
+func create(t *testing.T, h *host.Host, req host.CreateRequest) string {
+	t.Helper()
+	if req.MIMEType == "" {
+		req.MIMEType = "text/x-starlark"
+	}
+	id, err := h.Create(t.Context(), req)
+	must(t, err)
+	return id
+}
+
+// prefix is code that puts a text before each message.
+func prefix(text string) []byte {
+	return []byte("def handle(message): return " + fmt.Sprintf("%q", text) + " + message.text")
+}
+
+// leftovers are everything that hosts have stored.
+func (r *rig) leftovers() []string {
+	r.t.Helper()
+	var found []string
+	for _, name := range []string{"WORK", "HOST_STATE", "KV_HOST_WORKERS", "OBJ_HOST_CODE"} {
+		stream, err := r.js.Stream(r.t.Context(), name)
+		must(r.t, err)
+		consumers := stream.ConsumerNames(r.t.Context())
+		for c := range consumers.Name() {
+			if name == "WORK" {
+				found = append(found, "consumer "+c)
+			}
+		}
+		if name == "WORK" {
+			continue
+		}
+		info, err := stream.Info(r.t.Context(), jetstream.WithSubjectFilter(">"))
+		must(r.t, err)
+		for subject := range info.State.Subjects {
+			m, err := stream.GetLastMsgForSubject(r.t.Context(), subject)
+			if err == nil && (m.Header.Get("KV-Operation") != "" || strings.Contains(string(m.Data), `"deleted":true`) || strings.HasSuffix(subject, ".fence") || strings.Contains(subject, ".done.")) {
+				continue // a mark of what is no longer there
+			}
+			found = append(found, subject)
+		}
+	}
+	return found
+}
+
+func TestLife(t *testing.T) {
+	r := newRig(t)
+	h := r.start("a")
+	ctx := t.Context()
+	create(t, h, host.CreateRequest{ID: "w", Topic: "work.w", OutputTopic: "out.w", Code: prefix("1"), By: "ann", Note: "first"})
+	r.publish("work.w", "a")
+	r.wantOutputs("out.w", "1a")
+
+	// Stop and start, each twice: nothing is lost or skipped in between.
+	must(t, h.StopWorker(ctx, "w"))
+	must(t, h.StopWorker(ctx, "w"))
+	r.publish("work.w", "b", "c")
+	if got := h.Local(); len(got) != 0 {
+		t.Errorf("a stopped worker is loaded: %v", got)
+	}
+	if got := r.outputs("out.w"); len(got) != 1 {
+		t.Errorf("a stopped worker handled %v", got)
+	}
+	must(t, h.StartWorker(ctx, "w"))
+	must(t, h.StartWorker(ctx, "w"))
+	r.wantOutputs("out.w", "1a", "1b", "1c")
+
+	// New code, bad code, and back.
+	must(t, h.LoadCodeFromContent(ctx, "w", prefix("2"), host.By("bob", "better")))
+	r.publish("work.w", "d")
+	r.wantOutputs("out.w", "1a", "1b", "1c", "2d")
+	if err := h.LoadCodeFromContent(ctx, "w", []byte("def handle(")); !errors.Is(err, engine.ErrBadCode) {
+		t.Errorf("bad code: %v", err)
+	}
+	must(t, h.Rollback(ctx, "w", fetch.Digest(prefix("1")), host.By("cat", "")))
+	r.publish("work.w", "e")
+	r.wantOutputs("out.w", "1a", "1b", "1c", "2d", "1e")
+	if err := h.Rollback(ctx, "w", fetch.Digest([]byte("never"))); !errors.Is(err, host.ErrNoVersion) {
+		t.Errorf("roll back to what never was: %v", err)
+	}
+
+	history, err := h.History(ctx, "w")
+	must(t, err)
+	var told []string
+	for _, v := range history {
+		told = append(told, fmt.Sprint(v.Generation, " ", v.Source, " ", v.By, " ", v.Digest[:4], " ", !v.At.IsZero()))
+	}
+	one, two := fetch.Digest(prefix("1"))[:4], fetch.Digest(prefix("2"))[:4]
+	if want := []string{"1 content ann " + one + " true", "2 content bob " + two + " true", "3 rollback cat " + one + " true"}; !slices.Equal(told, want) {
+		t.Errorf("history %q, want %q", told, want)
+	}
+	r.eventually("the counts per version", func() bool {
+		return slices.Equal(h.Tallies(), []host.Tally{{Worker: "w", Generation: 1, Succeeded: 3}, {Worker: "w", Generation: 2, Succeeded: 1}, {Worker: "w", Generation: 3, Succeeded: 1}})
+	})
+
+	must(t, h.Delete(ctx, "w"))
+	if left := r.leftovers(); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+	for what, err := range map[string]error{"start": h.StartWorker(ctx, "w"), "stop": h.StopWorker(ctx, "w"), "delete": h.Delete(ctx, "w"), "roll back": h.Rollback(ctx, "w", one)} {
+		if !errors.Is(err, host.ErrNotFound) {
+			t.Errorf("%s of a deleted worker: %v", what, err)
+		}
+	}
+	// The id is free again, and its new life has no part in the old one.
+	create(t, h, host.CreateRequest{ID: "w", Topic: "work.w", Code: prefix("3")})
+	if history, err := h.History(ctx, "w"); err != nil || len(history) != 1 {
+		t.Errorf("a new life has the history %v, %v", history, err)
+	}
+}
+
+func TestCreateFails(t *testing.T) {
+	r := newRig(t)
+	h := r.start("a")
+	good := host.CreateRequest{ID: "w", MIMEType: "text/x-starlark", Topic: "work.w", Code: prefix("1")}
+	for name, c := range map[string]struct {
+		change func(*host.CreateRequest)
+		is     error
+	}{
+		"id":           {func(q *host.CreateRequest) { q.ID = "a.b" }, host.ErrInvalid},
+		"group":        {func(q *host.CreateRequest) { q.Group = "a b" }, host.ErrInvalid},
+		"engine":       {func(q *host.CreateRequest) { q.MIMEType = "text/x-cobol" }, engine.ErrNoEngine},
+		"mime":         {func(q *host.CreateRequest) { q.MIMEType = "/" }, engine.ErrNoEngine},
+		"topic":        {func(q *host.CreateRequest) { q.Topic = "work..w" }, host.ErrInvalid},
+		"no stream":    {func(q *host.CreateRequest) { q.Topic = "nowhere" }, host.ErrNoTopic},
+		"output topic": {func(q *host.CreateRequest) { q.OutputTopic = "out.*" }, host.ErrInvalid},
+		"no code":      {func(q *host.CreateRequest) { q.Code = nil }, host.ErrInvalid},
+		"both":         {func(q *host.CreateRequest) { q.URL = "https://example.com/x" }, host.ErrInvalid},
+		"bad code":     {func(q *host.CreateRequest) { q.Code = []byte("def") }, engine.ErrBadCode},
+		"digest":       {func(q *host.CreateRequest) { q.Digest = "00" }, fetch.ErrDigest},
+		"http":         {func(q *host.CreateRequest) { q.Code, q.URL = nil, "http://example.com/x" }, fetch.ErrForbidden},
+		"loopback":     {func(q *host.CreateRequest) { q.Code, q.URL = nil, "https://127.0.0.1/x" }, fetch.ErrForbidden},
+		"limits":       {func(q *host.CreateRequest) { q.Limits.Time = -1 }, nil},
+		"large":        {func(q *host.CreateRequest) { q.Code = make([]byte, 33<<20) }, fetch.ErrTooLarge},
+	} {
+		req := good
+		c.change(&req)
+		if _, err := h.Create(t.Context(), req); err == nil || c.is != nil && !errors.Is(err, c.is) {
+			t.Errorf("%s: %v, want %v", name, err, c.is)
+		}
+	}
+	if left := r.leftovers(); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+}
+
+// TestCreateUndoes holds that a step which fails late leaves nothing: the
+// consumer cannot be made, because the stream takes no more of them.
+func TestCreateUndoes(t *testing.T) {
+	r := newRig(t)
+	h := r.start("a")
+	_, err := r.js.UpdateStream(t.Context(), jetstream.StreamConfig{Name: "WORK", Subjects: []string{"work.>", "out.>"}, MaxConsumers: 1})
+	if err != nil {
+		// The server changes this limit of no stream that is there.
+		must(t, r.js.DeleteStream(t.Context(), "WORK"))
+		_, err = r.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "WORK", Subjects: []string{"work.>", "out.>"}, MaxConsumers: 1})
+		must(t, err)
+	}
+	create(t, h, host.CreateRequest{ID: "one", Topic: "work.1", Code: prefix("1")})
+	before := r.leftovers()
+	_, err = h.Create(t.Context(), host.CreateRequest{ID: "two", MIMEType: "text/x-starlark", Topic: "work.2", Code: prefix("2")})
+	if err == nil || !strings.Contains(err.Error(), "subscribe") {
+		t.Fatalf("Create: %v, want a failure to subscribe", err)
+	}
+	if left := r.leftovers(); !slices.Equal(sorted(left), sorted(before)) {
+		t.Errorf("left behind: %q, before: %q", left, before)
+	}
+}
+
+func sorted(s []string) []string { slices.Sort(s); return s }
+
+func TestCreateOnTwoHostsAtOnce(t *testing.T) {
+	r := newRig(t)
+	a, b := r.start("a"), r.start("b")
+	for i := range 5 {
+		id := fmt.Sprint("w", i)
+		errs := make([]error, 2)
+		var wg sync.WaitGroup
+		for n, h := range []*host.Host{a, b} {
+			wg.Go(func() {
+				_, errs[n] = h.Create(t.Context(), host.CreateRequest{ID: id, MIMEType: "text/x-starlark", Topic: "work." + id, OutputTopic: "out." + id, Code: prefix(fmt.Sprint(n))})
+			})
+		}
+		wg.Wait()
+		winner := slices.Index(errs, nil)
+		if winner < 0 || !errors.Is(errs[1-winner], host.ErrExists) {
+			t.Fatalf("%s: %v", id, errs)
+		}
+		r.publish("work."+id, "x")
+		r.wantOutputs("out."+id, fmt.Sprint(winner, "x"))
+	}
+}
+
+func TestPhases(t *testing.T) {
+	must(t, host.Phases().Validate())
+	for _, e := range host.AddedEdges() {
+		if !host.Phases().IsValidTransition(e.From, e.To) {
+			t.Errorf("%v is not in the table", e)
+		}
+	}
+	r := newRig(t)
+	h := r.host("a") // not started: nobody ends the deletion
+	create(t, h, host.CreateRequest{ID: "w", Topic: "work.w", Code: prefix("1")})
+	kv, err := r.js.KeyValue(t.Context(), "HOST_WORKERS")
+	must(t, err)
+	entry, err := kv.Get(t.Context(), "w")
+	must(t, err)
+	_, err = kv.PutString(t.Context(), "w", strings.Replace(string(entry.Value()), `"Running"`, `"Deleting"`, 1))
+	must(t, err)
+	var refused *fsm.TransitionError
+	if err := h.StartWorker(t.Context(), "w"); !errors.As(err, &refused) || refused.From != "Deleting" {
+		t.Errorf("start of one that is being deleted: %v", err)
+	}
+	must(t, h.Delete(t.Context(), "w"))
+	if left := r.leftovers(); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+}
+
+// TestRecovery holds that a restart brings back what ran as Running and what was
+// stopped as Stopped, that one which cannot be loaded keeps none of the others
+// from it, and that stopping a host changes nothing that is stored.
+func TestRecovery(t *testing.T) {
+	r := newRig(t)
+	h := r.start("a")
+	for _, id := range []string{"runs", "stopped", "broken"} {
+		create(t, h, host.CreateRequest{ID: id, Topic: "work." + id, OutputTopic: "out." + id, Code: prefix(id)})
+	}
+	must(t, h.StopWorker(t.Context(), "stopped"))
+	before, err := h.List(t.Context())
+	must(t, err)
+	r.stop(h)
+	r.publish("work.runs", "1")
+	r.publish("work.stopped", "1")
+	after, err := h.List(t.Context())
+	must(t, err)
+	if fmt.Sprint(before[0], before[1], before[2]) != fmt.Sprint(after[0], after[1], after[2]) {
+		t.Error("stopping the host changed a record")
+	}
+	code, err := r.js.ObjectStore(t.Context(), "HOST_CODE")
+	must(t, err)
+	objects, err := code.List(t.Context())
+	must(t, err)
+	for _, o := range objects {
+		if strings.HasPrefix(o.Name, "broken/") {
+			must(t, code.Delete(t.Context(), o.Name))
+		}
+	}
+	again := r.start("b")
+	r.wantOutputs("out.runs", "runs1")
+	for id, want := range map[string]host.Phase{"runs": host.PhaseRunning, "stopped": host.PhaseStopped, "broken": host.PhaseFailed} {
+		r.eventually(id+" is "+string(want), func() bool {
+			rec, err := again.Get(t.Context(), id)
+			must(t, err)
+			return rec.State == want
+		})
+	}
+	if err := again.Recover(t.Context()); err == nil || !strings.Contains(err.Error(), "worker broken: read code") {
+		t.Errorf("Recover: %v", err)
+	}
+	if len(r.outputs("out.stopped")) != 0 {
+		t.Error("a stopped worker was started by recovery")
+	}
+	must(t, again.StartWorker(t.Context(), "stopped"))
+	r.wantOutputs("out.stopped", "stopped1")
+	// New code makes a failed worker run.
+	must(t, again.LoadCodeFromContent(t.Context(), "broken", prefix("mended")))
+	r.publish("work.broken", "1")
+	r.wantOutputs("out.broken", "mended1")
+}
+
+func TestRecoveryProbe(t *testing.T) {
+	r := newRig(t)
+	h := r.start("a")
+	create(t, h, host.CreateRequest{ID: "w", Topic: "work.w", Code: prefix("1")})
+	r.stop(h)
+
+	t.Run("unknown while it runs", func(t *testing.T) {
+		h := r.host("never-started")
+		if err := h.Check(t.Context()); !errors.Is(err, lifecycle.ErrUnknown) {
+			t.Errorf("Check: %v", err)
+		}
+	})
+	t.Run("up when off, and on demand", func(t *testing.T) {
+		r.tune = func(c *host.Config) { c.RecoveryOff = true }
+		h := r.start("b")
+		if err := h.Check(t.Context()); err != nil || len(h.Local()) != 0 {
+			t.Errorf("Check: %v, local %v", err, h.Local())
+		}
+		must(t, h.Recover(t.Context()))
+		if got := h.Local(); !slices.Equal(got, []string{"w"}) {
+			t.Errorf("after Recover there is %v", got)
+		}
+		r.stop(h)
+		r.tune = func(*host.Config) {}
+	})
+	t.Run("down with detail when all failed", func(t *testing.T) {
+		code, err := r.js.ObjectStore(t.Context(), "HOST_CODE")
+		must(t, err)
+		objects, err := code.List(t.Context())
+		must(t, err)
+		for _, o := range objects {
+			must(t, code.Delete(t.Context(), o.Name))
+		}
+		h := r.host("c")
+		must(t, h.Start(context.Background()))
+		defer r.stop(h)
+		r.eventually("the probe is down", func() bool {
+			err := h.Check(t.Context())
+			return err != nil && !errors.Is(err, lifecycle.ErrUnknown) && strings.Contains(err.Error(), "worker w: read code")
+		})
+	})
+}

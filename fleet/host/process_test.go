@@ -1,0 +1,287 @@
+package host_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/pleme-io/lifecycle-go/fleet/broker"
+	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
+	"github.com/pleme-io/lifecycle-go/fleet/host"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine/starlark"
+)
+
+// chaosConfig is how the hosts of this test are set up, in whichever process.
+func chaosConfig(id string, replicas int) (host.Config, error) {
+	engines, err := engine.NewRegistry(starlark.New())
+	return host.Config{HostID: id, Engines: engines, Replicas: replicas, LeaseTTL: 2 * time.Second, AckWait: 3 * time.Second,
+		RetryBase: 20 * time.Millisecond, MaxUnanswered: 50, Logger: slog.New(slog.DiscardHandler)}, err
+}
+
+// hostProcess is a host as a process of its own. It ends with SIGTERM, and with
+// its parent.
+func hostProcess() int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	replicas, _ := strconv.Atoi(os.Getenv("HOST_TEST_REPLICAS"))
+	err := func() error {
+		b, err := broker.Connect(ctx, broker.Config{URL: os.Getenv("HOST_TEST_URL"), Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			return err
+		}
+		defer b.Close(context.Background())
+		cfg, err := chaosConfig(os.Getenv(scenarioEnv), replicas)
+		if err != nil {
+			return err
+		}
+		h, err := host.New(b.JetStream(), cfg)
+		if err != nil {
+			return err
+		}
+		if err := h.Start(context.Background()); err != nil {
+			return err
+		}
+		fmt.Println("started")
+		gone := make(chan struct{})
+		go func() { // a parent that dies closes the pipe
+			defer close(gone)
+			_, _ = os.Stdin.Read(make([]byte, 1))
+		}()
+		select {
+		case <-ctx.Done():
+		case <-gone:
+		}
+		end, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		return h.Stop(end)
+	}()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// fleetOf starts and breaks host processes.
+type fleetOf struct {
+	t        *testing.T
+	url      string
+	replicas int
+	started  int
+	running  []*exec.Cmd
+}
+
+func (f *fleetOf) start() {
+	f.t.Helper()
+	self, err := os.Executable()
+	must(f.t, err)
+	cmd := exec.Command(self)
+	f.started++
+	cmd.Env = append(os.Environ(), fmt.Sprint(scenarioEnv, "=h", f.started), "HOST_TEST_URL="+f.url, fmt.Sprint("HOST_TEST_REPLICAS=", f.replicas))
+	cmd.Stderr = os.Stderr
+	_, err = cmd.StdinPipe()
+	must(f.t, err)
+	out, err := cmd.StdoutPipe()
+	must(f.t, err)
+	must(f.t, cmd.Start())
+	if _, err := out.Read(make([]byte, 8)); err != nil {
+		f.t.Fatalf("a host process: %v", err)
+	}
+	f.running = append(f.running, cmd)
+}
+
+func (f *fleetOf) end(i int, sig syscall.Signal) {
+	cmd := f.running[i]
+	f.running = append(f.running[:i:i], f.running[i+1:]...)
+	_ = cmd.Process.Signal(sig)
+	_ = cmd.Wait()
+}
+
+const chaosCode = `
+def handle(message):
+    key = "m/" + message.text
+    state.put("n", str(int(state.get("n") or "0") + 1))
+    state.put(key, str(int(state.get(key) or "0") + 1))
+    if message.text.endswith("7") and message.attempt == 1:
+        fail("not at the first attempt")
+    if message.text.endswith("poison"):
+        reject("poison")
+    return message.text
+`
+
+// TestChaos holds that nothing is lost and nothing stale is written while hosts
+// are killed, stalled past their lease and replaced, and while servers of the
+// cluster restart, all under load: the ledger at the end has every message once.
+func TestChaos(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it takes most of a minute")
+	}
+	const replicas = 3
+	cluster := brokertest.StartCluster(t, 3)
+	b := brokertest.Connect(t, broker.Config{URL: cluster.URL()})
+	r := rigOn(t, b, replicas)
+	cfg, err := chaosConfig("control", replicas)
+	must(t, err)
+	h, err := host.New(r.js, cfg) // never started: it has only the verbs
+	must(t, err)
+	t.Cleanup(func() { r.stop(h) })
+	ids := []string{"a", "b", "c", "g1", "g2"}
+	for _, id := range ids {
+		req := host.CreateRequest{ID: id, MIMEType: "text/x-starlark", Topic: "work." + id, OutputTopic: "out." + id, Code: []byte(chaosCode)}
+		if strings.HasPrefix(id, "g") {
+			req.Group, req.Topic = "g", "work.g"
+		}
+		create(t, h, req)
+	}
+	hosts := &fleetOf{t: t, url: cluster.URL(), replicas: replicas}
+	t.Cleanup(func() {
+		for len(hosts.running) > 0 {
+			_ = hosts.running[0].Process.Signal(syscall.SIGCONT)
+			hosts.end(0, syscall.SIGKILL)
+		}
+	})
+	for range 3 {
+		hosts.start()
+	}
+
+	// The load goes on until the chaos is over.
+	topics := []string{"a", "b", "c", "g"}
+	over := make(chan struct{})
+	sent := make(map[string]int)
+	var load sync.WaitGroup
+	load.Go(func() {
+		for i := 0; ; i++ {
+			select {
+			case <-over:
+				return
+			default:
+			}
+			for _, topic := range topics {
+				what := strconv.Itoa(i)
+				if i%50 == 49 {
+					what += "poison"
+				}
+				// Until the server has it: a resend is dropped as a duplicate.
+				for {
+					_, err := r.js.Publish(context.Background(), "work."+topic, []byte(what), jetstream.WithMsgID(topic+what))
+					if err == nil {
+						break
+					}
+					time.Sleep(50 * time.Millisecond)
+				}
+				sent[topic]++
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	})
+	pause := func(d time.Duration) { time.Sleep(d) } // the load needs time to pass, whatever the machine
+	for round := range 3 {
+		pause(time.Second)
+		hosts.end(0, syscall.SIGKILL)
+		hosts.start()
+		pause(time.Second)
+		stalled := hosts.running[0]
+		must(t, stalled.Process.Signal(syscall.SIGSTOP))
+		pause(4 * time.Second) // its lease is 2 s
+		must(t, stalled.Process.Signal(syscall.SIGCONT))
+		cluster.Stop(round)
+		pause(time.Second)
+		cluster.Start(round)
+		hosts.end(1, syscall.SIGTERM) // a rolling restart
+		hosts.start()
+	}
+	close(over)
+	load.Wait()
+
+	stream, err := r.js.Stream(t.Context(), "HOST_STATE")
+	must(t, err)
+	ledger := func() (written map[string]map[string]string, letters, rejected map[string]int) {
+		written, letters, rejected = make(map[string]map[string]string), make(map[string]int), make(map[string]int)
+		for _, id := range ids {
+			rec, err := h.Get(t.Context(), id)
+			if err != nil {
+				continue
+			}
+			prefix := "host.state.w-" + id + ".kv." + rec.UID + "."
+			info, err := stream.Info(t.Context(), jetstream.WithSubjectFilter(prefix+">"))
+			if err != nil {
+				continue
+			}
+			topic := strings.TrimRight(id, "12")
+			if written[topic] == nil {
+				written[topic] = make(map[string]string)
+			}
+			for subject := range info.State.Subjects {
+				m, err := stream.GetLastMsgForSubject(t.Context(), subject)
+				if err == nil {
+					written[topic][id+" "+strings.TrimPrefix(subject, prefix)] = string(m.Data)
+				}
+			}
+			found, err := h.DeadLetters(t.Context(), id, 0, 10_000)
+			if err == nil {
+				letters[topic] += len(found)
+				for _, d := range found {
+					if d.Reason == "rejected: poison" {
+						rejected[topic]++
+					}
+				}
+			}
+		}
+		return written, letters, rejected
+	}
+	count := func(of map[string]string) (messages, total int) {
+		for key, v := range of {
+			n, _ := strconv.Atoi(v)
+			if strings.HasSuffix(key, " n") {
+				total += n
+			} else {
+				messages++
+			}
+		}
+		return messages, total
+	}
+	var written map[string]map[string]string
+	var letters, rejected map[string]int
+	deadline := time.Now().Add(2 * bound)
+	for settled := false; !settled; {
+		if time.Now().After(deadline) {
+			break
+		}
+		time.Sleep(500 * time.Millisecond)
+		written, letters, rejected = ledger()
+		settled = true
+		for _, topic := range topics {
+			messages, _ := count(written[topic])
+			settled = settled && messages+letters[topic] >= sent[topic]
+		}
+	}
+	var faults []error
+	for _, topic := range topics {
+		messages, total := count(written[topic])
+		t.Logf("work.%s: %d sent, %d handled, %d dead letters (%d rejected), counter %d", topic, sent[topic], messages, letters[topic], rejected[topic], total)
+		if messages+letters[topic] != sent[topic] || letters[topic] != rejected[topic] {
+			faults = append(faults, fmt.Errorf("work.%s: lost or given up: %d sent, %d handled, %d dead letters, %d of them rejected", topic, sent[topic], messages, letters[topic], rejected[topic]))
+		}
+		if total != messages {
+			faults = append(faults, fmt.Errorf("work.%s: a stale or second write: the counter is %d after %d messages", topic, total, messages))
+		}
+		for key, v := range written[topic] {
+			if !strings.HasSuffix(key, " n") && v != "1" {
+				faults = append(faults, fmt.Errorf("work.%s: %s was counted %s times", topic, key, v))
+			}
+		}
+	}
+	must(t, errors.Join(faults...))
+}

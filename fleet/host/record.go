@@ -1,0 +1,267 @@
+package host
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/fleet/workflow"
+	"github.com/pleme-io/lifecycle-go/fsm"
+)
+
+// Record is a hosted worker as it is stored.
+type Record struct {
+	ID          string        `json:"id" lifecycle:"id"`
+	UID         string        `json:"uid"` // of this life of the id: a worker created anew has another
+	State       Phase         `json:"phase" lifecycle:"phase"`
+	Reason      string        `json:"reason,omitempty"` // why it is Failed
+	MIMEType    string        `json:"mimeType"`
+	Topic       string        `json:"topic"`
+	Stream      string        `json:"stream"` // which has the topic
+	Group       string        `json:"group,omitempty"`
+	OutputTopic string        `json:"outputTopic,omitempty"`
+	Limits      engine.Limits `json:"limits,omitzero"`
+	Generation  int           `json:"generation"` // 1 for the code that it was created with
+	Digest      string        `json:"digest"`     // SHA-256 of its code, in hex
+	History     []Version     `json:"history"`    // the newest last; the newest MaxHistory
+	Dropped     int           `json:"dropped,omitempty"`
+	Changed     Change        `json:"changed"` // the last change of anything
+
+	bucket   string
+	revision uint64
+}
+
+// A Record is an entity of package workflow, so that everything which shows
+// durable lives shows hosted workers too.
+var _ workflow.Participant = (*Record)(nil)
+
+// Workflow is the name under which records are registered: [Kind].
+func (*Record) Workflow() string { return Kind }
+
+// EntityID is the worker's id.
+func (r *Record) EntityID() string { return r.ID }
+
+// Phase is the State as text.
+func (r *Record) Phase() string { return string(r.State) }
+
+// IsTerminal reports whether the worker is Deleted.
+func (r *Record) IsTerminal() bool { return r.State == PhaseDeleted }
+
+// KVBucket is the bucket of the fleet.
+func (r *Record) KVBucket() string { return r.bucket }
+
+// KVKey is the id.
+func (*Record) KVKey(id string) string { return id }
+
+// ParentEntityID is empty.
+func (*Record) ParentEntityID() string { return "" }
+
+// MaxHistory is how many versions of a worker's code are known and can be rolled
+// back to. Record.Dropped counts the older ones.
+const MaxHistory = 100
+
+// Version is one generation of a worker's code.
+type Version struct {
+	Generation int       `json:"generation"`
+	Digest     string    `json:"digest"`
+	Source     string    `json:"source"` // "content", a URL, or "rollback"
+	Size       int       `json:"size"`
+	By         string    `json:"by,omitempty"`
+	At         time.Time `json:"at"`
+}
+
+// Change says who did something, when and why.
+type Change struct {
+	By   string    `json:"by,omitempty"`
+	Note string    `json:"note,omitempty"`
+	At   time.Time `json:"at"`
+}
+
+// text is the note of a transition.
+func (c Change) text() string {
+	switch {
+	case c.By == "":
+		return c.Note
+	case c.Note == "":
+		return "by " + c.By
+	}
+	return c.Note + " (by " + c.By + ")"
+}
+
+// slot is what is assigned to a host, and consumes, as one: a group, or a worker
+// that is in none.
+func (r *Record) slot() string {
+	if r.Group != "" {
+		return "g-" + r.Group
+	}
+	return "w-" + r.ID
+}
+
+func (r *Record) addVersion(v Version) {
+	r.Generation++
+	v.Generation = r.Generation
+	r.Digest = v.Digest
+	r.History = append(r.History, v)
+	if over := len(r.History) - MaxHistory; over > 0 {
+		r.History = r.History[over:]
+		r.Dropped += over
+	}
+}
+
+func uid() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // it does not fail
+	return hex.EncodeToString(b[:])
+}
+
+// records is where workers are stored: one key each, changed by compare and set
+// along the table.
+type records struct {
+	kv      jetstream.KeyValue
+	manager *workflow.Manager
+	table   fsm.Table[Phase]
+}
+
+// newRecords registers the workflow. Close the manager in the end.
+func newRecords(js jetstream.JetStream, kv jetstream.KeyValue, log *slog.Logger) (*records, error) {
+	s := &records{kv: kv, manager: workflow.NewManager(js, log), table: Phases()}
+	plain := make(workflow.Transitions, len(s.table))
+	for from, to := range s.table {
+		plain[string(from)] = []string{}
+		for _, p := range to {
+			plain[string(from)] = append(plain[string(from)], string(p))
+		}
+	}
+	if err := s.manager.Register(Kind, func() workflow.Participant { return &Record{bucket: kv.Bucket()} }, plain); err != nil {
+		return nil, errors.Join(err, s.manager.Close())
+	}
+	return s, nil
+}
+
+func (s *records) get(ctx context.Context, id string) (*Record, error) {
+	if err := checkID("worker id", id); err != nil {
+		return nil, err
+	}
+	entry, err := s.kv.Get(ctx, id)
+	if errors.Is(err, jetstream.ErrKeyNotFound) || errors.Is(err, jetstream.ErrKeyDeleted) {
+		return nil, fmt.Errorf("worker %s: %w", id, ErrNotFound)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("worker %s: read record: %w", id, err)
+	}
+	return decode(entry)
+}
+
+// decode reads a record. One that cannot be read is an error that names its key.
+func decode(entry jetstream.KeyValueEntry) (*Record, error) {
+	r := &Record{revision: entry.Revision()}
+	if err := json.Unmarshal(entry.Value(), r); err != nil {
+		return nil, fmt.Errorf("record %s, revision %d: %w", entry.Key(), entry.Revision(), err)
+	}
+	if r.ID != entry.Key() {
+		return nil, fmt.Errorf("record %s, revision %d: it says that it is of %q", entry.Key(), entry.Revision(), r.ID)
+	}
+	return r, nil
+}
+
+func (s *records) create(ctx context.Context, r *Record) error {
+	r.bucket = s.kv.Bucket()
+	err := s.manager.Create(ctx, r, workflow.WithRevision(&r.revision))
+	if errors.Is(err, workflow.ErrEntityExists) {
+		return fmt.Errorf("worker %s: %w", r.ID, ErrExists)
+	}
+	if err != nil {
+		return fmt.Errorf("worker %s: write record: %w", r.ID, err)
+	}
+	return nil
+}
+
+// update changes a record by compare and set: change is called with the stored
+// one, again after somebody else has changed it meanwhile, and returns false when
+// there is nothing to do. The phase changes along the table or not at all.
+func (s *records) update(ctx context.Context, id string, by Change, change func(*Record) (bool, error)) (*Record, error) {
+	for {
+		r, err := s.get(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		from := r.State
+		ok, err := change(r)
+		if err != nil || !ok {
+			return r, err
+		}
+		if !s.table.IsValidTransition(from, r.State) {
+			allowed := make([]string, 0, 4)
+			for _, p := range s.table[from] {
+				allowed = append(allowed, string(p))
+			}
+			return nil, &fsm.TransitionError{Kind: Kind, Name: id, From: string(from), To: string(r.State), Allowed: allowed}
+		}
+		by.At = time.Now().UTC()
+		r.Changed = by
+		var revision uint64
+		err = s.manager.TransitionWith(ctx, Kind, id, string(r.State), workflow.TransitionSourceOperator, by.text(), func(p workflow.Participant) error {
+			stored, ok := p.(*Record)
+			if !ok {
+				return fmt.Errorf("a %T is no record", p)
+			}
+			bucket := stored.bucket
+			*stored = *r
+			stored.State, stored.bucket = from, bucket // the phase is the manager's to change
+			return nil
+		}, workflow.IfMatch(r.revision), workflow.WithRevision(&revision))
+		if err == nil {
+			r.revision = revision
+			return r, nil
+		}
+		if errors.Is(err, workflow.ErrEntityNotFound) {
+			return nil, fmt.Errorf("worker %s: %w", id, ErrNotFound)
+		}
+		if !errors.Is(err, workflow.ErrRevisionMismatch) { // otherwise somebody was faster: decide again
+			return nil, fmt.Errorf("worker %s: write record: %w", id, err)
+		}
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// remove takes a record away.
+func (s *records) remove(ctx context.Context, r *Record) error {
+	err := s.manager.Delete(ctx, Kind, r.ID, workflow.IfMatch(r.revision))
+	if errors.Is(err, workflow.ErrEntityNotFound) || errors.Is(err, workflow.ErrRevisionMismatch) {
+		return fmt.Errorf("worker %s: %w", r.ID, ErrNotFound)
+	}
+	if err != nil {
+		return fmt.Errorf("worker %s: remove record: %w", r.ID, err)
+	}
+	return nil
+}
+
+// isConflict knows a lost compare-and-set by the server's codes: 10071, and
+// 10164 of a replicated stream with a write in flight.
+func isConflict(err error) bool {
+	var api jetstream.JetStreamError
+	if errors.As(err, &api) && api.APIError() != nil {
+		code := api.APIError().ErrorCode
+		return code == jetstream.JSErrCodeStreamWrongLastSequence || code == wrongLastSequenceConstant
+	}
+	return false
+}
+
+const wrongLastSequenceConstant jetstream.ErrorCode = 10164
+
+// checkID wants what can be a token of a subject and a name of a consumer.
+func checkID(what, id string) error {
+	if id == "" || len(id) > 100 || id != token(id) {
+		return fmt.Errorf("%s %.120q: %w: it takes 1 to 100 letters, digits, - and _", what, id, ErrInvalid)
+	}
+	return nil
+}

@@ -1,0 +1,246 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// serve is the life of a started host. It returns when ctx has ended and nothing
+// of it runs any more.
+func (h *Host) serve(ctx context.Context) error {
+	// What runs may finish after ctx has ended.
+	work, abort := context.WithCancel(context.WithoutCancel(ctx))
+	defer abort()
+	began := time.Now()
+	var err error
+	for {
+		if err = h.session(ctx, work, began); ctx.Err() != nil {
+			break
+		}
+		h.log.Warn("hosts: start over", "host", h.cfg.HostID, "err", err)
+		h.late(began, err)
+		pause := time.NewTimer(time.Second)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+		}
+		pause.Stop()
+	}
+	h.letGo()
+	h.running.Wait()
+	if h.ready.Load() {
+		leaving, cancel := context.WithTimeout(work, 2*time.Second)
+		defer cancel()
+		if err := h.members.leave(leaving); err != nil {
+			h.log.Warn("hosts: the others will wait for the lease to run out", "host", h.cfg.HostID, "err", err)
+		}
+	}
+	return nil
+}
+
+// late makes recovery a failure when it has taken too long.
+func (h *Host) late(began time.Time, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.recovery == recoveryRuns && time.Since(began) > h.cfg.AcquireTimeout {
+		h.fault = fmt.Errorf("recovery of hosted workers did not end within %v: %w", h.cfg.AcquireTimeout, errors.Join(err, context.DeadlineExceeded))
+	}
+}
+
+// session follows the records and the members until one of the watches breaks.
+func (h *Host) session(ctx, work context.Context, began time.Time) error {
+	attempt, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	if err := h.ensure(attempt); err != nil {
+		return err
+	}
+	if err := h.members.beat(attempt); err != nil {
+		return fmt.Errorf("announce this host: %w", err)
+	}
+	hosts, err := h.members.kv.WatchAll(ctx)
+	if err != nil {
+		return fmt.Errorf("watch the hosts: %w", err)
+	}
+	defer hosts.Stop()
+	recs, err := h.records.kv.WatchAll(ctx)
+	if err != nil {
+		return fmt.Errorf("watch the workers: %w", err)
+	}
+	defer recs.Stop()
+	beat := time.NewTicker(h.cfg.LeaseTTL / 3)
+	defer beat.Stop()
+	known := make(map[string]*Record) // of this session: what is no longer there must not stay
+	for hostsRead, recordsRead := false, false; ; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-beat.C:
+			attempt, cancel := context.WithTimeout(ctx, h.cfg.LeaseTTL/3)
+			err := h.members.beat(attempt)
+			cancel()
+			if err != nil {
+				h.log.Warn("hosts: no sign of life", "host", h.cfg.HostID, "err", err)
+			}
+		case <-h.recover:
+		case entry, ok := <-hosts.Updates():
+			if !ok {
+				return errors.New("the watch of the hosts has ended")
+			}
+			if entry == nil {
+				hostsRead = true
+			} else {
+				h.members.observe(entry)
+			}
+		case entry, ok := <-recs.Updates():
+			if !ok {
+				return errors.New("the watch of the workers has ended")
+			}
+			if entry == nil {
+				recordsRead = true
+				h.mu.Lock()
+				h.known = known
+				h.mu.Unlock()
+			} else {
+				h.observe(entry, known)
+			}
+		}
+		if hostsRead && recordsRead && len(recs.Updates()) == 0 {
+			h.assign(work)
+		}
+		h.recovered(hostsRead && recordsRead)
+		h.late(began, nil)
+	}
+}
+
+// observe notes what was read about a worker.
+func (h *Host) observe(entry jetstream.KeyValueEntry, known map[string]*Record) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.broken, entry.Key())
+	if entry.Operation() != jetstream.KeyValuePut {
+		delete(known, entry.Key())
+		return
+	}
+	r, err := decode(entry)
+	if err == nil && !h.records.table.Has(r.State) {
+		err = fmt.Errorf("record %s, revision %d: the phase %q is not in the table", entry.Key(), entry.Revision(), r.State)
+	}
+	if err != nil {
+		// What runs goes on as it is; nobody guesses what was meant.
+		h.broken[entry.Key()] = err
+		h.log.Error("hosted worker: its record cannot be read", "err", err)
+		return
+	}
+	known[r.ID] = r
+}
+
+// assign gives each slot of this host what it is to be, and lets go of those
+// that are not this host's.
+func (h *Host) assign(work context.Context) {
+	wanted := make(map[string][]*Record)
+	h.mu.Lock()
+	if h.recovery != recoveryOff && !h.draining.Load() && h.members.held() {
+		hosts := h.members.live()
+		for _, r := range h.known {
+			if name := r.slot(); owner(hosts, name) == h.cfg.HostID {
+				wanted[name] = append(wanted[name], r)
+			}
+		}
+	}
+	for name, s := range h.slots {
+		if wanted[name] == nil {
+			select {
+			case <-s.quit:
+			default:
+				close(s.quit)
+			}
+			select {
+			case <-s.gone:
+				delete(h.slots, name)
+			default:
+			}
+		}
+	}
+	for name, records := range wanted {
+		slices.SortFunc(records, func(a, b *Record) int {
+			if a.ID < b.ID {
+				return -1
+			}
+			return 1
+		})
+		s := h.slots[name]
+		if s != nil {
+			select {
+			case <-s.quit: // on its way out; it comes back when it is
+				continue
+			default:
+			}
+			s.mu.Lock()
+			same := slices.EqualFunc(s.records, records, func(a, b *Record) bool { return a == b })
+			s.mu.Unlock()
+			if same {
+				continue
+			}
+			s.want(records)
+			continue
+		}
+		s = newSlot(h, name)
+		s.records = records
+		h.slots[name] = s
+		go func() {
+			s.run(work)
+			h.poke()
+			h.changed()
+		}()
+	}
+	h.mu.Unlock()
+	h.changed()
+}
+
+// recovered ends the first recovery once every slot has been tried.
+func (h *Host) recovered(read bool) {
+	h.mu.Lock()
+	defer func() {
+		h.mu.Unlock()
+		h.changed()
+	}()
+	if !read || h.recovery != recoveryRuns {
+		return
+	}
+	for _, s := range h.slots {
+		s.mu.Lock()
+		tried := s.tried
+		s.mu.Unlock()
+		if !tried {
+			return
+		}
+	}
+	h.recovery, h.fault = recoveryDone, nil
+}
+
+// letGo ends every slot and waits until all have let go.
+func (h *Host) letGo() {
+	h.mu.Lock()
+	slots := make([]*slot, 0, len(h.slots))
+	for _, s := range h.slots {
+		select {
+		case <-s.quit:
+		default:
+			close(s.quit)
+		}
+		slots = append(slots, s)
+	}
+	h.mu.Unlock()
+	for _, s := range slots {
+		<-s.gone
+	}
+	h.mu.Lock()
+	clear(h.slots)
+	h.mu.Unlock()
+	h.changed()
+}

@@ -1,0 +1,610 @@
+package host
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/fleet/host/fetch"
+	"github.com/pleme-io/lifecycle-go/worker"
+)
+
+// CreateRequest describes a worker to be.
+type CreateRequest struct {
+	// ID names it for ever: 1 to 100 letters, digits, - and _. Empty makes one up.
+	ID string
+	// MIMEType says which engine runs the code.
+	MIMEType string
+	// Code is the code; URL is where to get it. One of the two is required.
+	Code []byte
+	// URL is fetched under the policy of Config.Fetch.
+	URL string
+	// Digest, when not empty, is the SHA-256 that the code must have, in hex.
+	Digest string
+	// Topic is the subject that feeds it, which may have wildcards. A stream
+	// must have it. Messages from the creation on are handled; of a worker that
+	// joins a group, those from where the group stands.
+	Topic string
+	// Group has one message handled at a time among its members, across hosts.
+	// The topics of one group must be in one stream.
+	Group string
+	// OutputTopic is where outputs without a topic go.
+	OutputTopic string
+	// Limits lower those of the host.
+	Limits engine.Limits
+	// By and Note say who creates it and why, for the history.
+	By, Note string
+}
+
+// Option says more about one call.
+type Option func(*options)
+
+type options struct{ by, note, digest string }
+
+// By says who asks, and why, for the history.
+func By(who, why string) Option { return func(o *options) { o.by, o.note = who, why } }
+
+// WithDigest has the code refused unless it has this SHA-256, in hex.
+func WithDigest(digest string) Option { return func(o *options) { o.digest = digest } }
+
+func optionsOf(opts []Option) options {
+	var o options
+	for _, opt := range opts {
+		if opt != nil {
+			opt(&o)
+		}
+	}
+	return o
+}
+
+func (o options) change() Change { return Change{By: o.by, Note: o.note} }
+
+// Create makes a worker and returns its id. In this order it looks up the
+// engine, gets the code, loads it, stores it and the record, makes the durable
+// consumer, and sets it Running; what it did is undone when a step fails, and
+// nothing is left behind. From the consumer on no message is missed. Errors wrap
+// [ErrInvalid], [engine.ErrNoEngine], [engine.ErrBadCode], [ErrNoTopic],
+// [ErrExists], those of package fetch, or say what could not be reached.
+func (h *Host) Create(ctx context.Context, req CreateRequest) (id string, err error) {
+	rec, code, err := h.prepare(ctx, &req)
+	if err != nil {
+		return "", fmt.Errorf("create worker: %w", err)
+	}
+	undo := func(what string, err error, steps ...func(context.Context) error) (string, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		errs := []error{fmt.Errorf("create worker %s: %s: %w", rec.ID, what, err)}
+		for _, step := range steps {
+			if err := step(ctx); err != nil {
+				errs = append(errs, fmt.Errorf("undo: %w", err))
+			}
+		}
+		return "", errors.Join(errs...)
+	}
+	dropCode := func(ctx context.Context) error { return h.dropCode(ctx, rec) }
+	if err := h.putCode(ctx, rec, code); err != nil {
+		return undo("store code", err, dropCode)
+	}
+	if err := h.records.create(ctx, rec); err != nil {
+		return undo("store record", err, dropCode)
+	}
+	dropRecord := func(ctx context.Context) error {
+		_, err := h.records.update(ctx, rec.ID, Change{By: req.By, Note: "create failed"}, func(r *Record) (bool, error) {
+			r.State = PhaseDeleting
+			return true, nil
+		})
+		if err != nil {
+			return err
+		}
+		return h.Delete(ctx, rec.ID)
+	}
+	if err := h.subscribe(ctx, rec.slot(), rec.Stream); err != nil {
+		return undo("subscribe", err, dropRecord)
+	}
+	running, err := h.records.update(ctx, rec.ID, rec.Changed, func(r *Record) (bool, error) {
+		if r.UID != rec.UID {
+			return false, fmt.Errorf("%w: somebody deleted it meanwhile", ErrNotFound)
+		}
+		changed := r.State == PhaseDeploying
+		r.State = PhaseRunning
+		return changed, nil
+	})
+	if err != nil {
+		return undo("set it Running", err, dropRecord)
+	}
+	return rec.ID, h.settle(ctx, running)
+}
+
+// prepare does what needs nothing stored: checks, engine, code, a trial load.
+func (h *Host) prepare(ctx context.Context, req *CreateRequest) (*Record, []byte, error) {
+	if req.ID == "" {
+		req.ID = uid()
+	}
+	errs := []error{checkID("id", req.ID), req.Limits.Validate()}
+	if req.Group != "" {
+		errs = append(errs, checkID("group", req.Group))
+	}
+	if (req.URL == "") == (len(req.Code) == 0) {
+		errs = append(errs, fmt.Errorf("%w: give either Code or URL", ErrInvalid))
+	}
+	if !validPattern(req.Topic) {
+		errs = append(errs, fmt.Errorf("topic %.200q: %w: it takes tokens between single dots, * for one and > for the rest", req.Topic, ErrInvalid))
+	}
+	if req.OutputTopic != "" && !engine.ValidTopic(req.OutputTopic) {
+		errs = append(errs, fmt.Errorf("output topic %.200q: %w: it takes tokens between single dots, without wildcards", req.OutputTopic, ErrInvalid))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, nil, err
+	}
+	if _, err := h.cfg.Engines.Lookup(req.MIMEType); err != nil {
+		return nil, nil, err
+	}
+	if err := h.ensure(ctx); err != nil {
+		return nil, nil, err
+	}
+	stream, err := h.js.StreamNameBySubject(ctx, req.Topic)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil, nil, fmt.Errorf("topic %s: %w: create one that has it", req.Topic, ErrNoTopic)
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("topic %s: %w", req.Topic, err)
+	}
+	now := time.Now().UTC()
+	rec := &Record{ID: req.ID, UID: uid(), State: PhaseDeploying, MIMEType: req.MIMEType, Topic: req.Topic, Stream: stream, Group: req.Group,
+		OutputTopic: req.OutputTopic, Limits: req.Limits, Changed: Change{By: req.By, Note: req.Note, At: now}}
+	code, source, err := h.source(ctx, req.Code, req.URL, req.Digest)
+	if err != nil {
+		return nil, nil, err
+	}
+	rec.addVersion(Version{Digest: fetch.Digest(code), Source: source, Size: len(code), By: req.By, At: now})
+	return rec, code, h.try(ctx, rec, code)
+}
+
+// source gets code from where the caller says that it is.
+func (h *Host) source(ctx context.Context, code []byte, url, digest string) ([]byte, string, error) {
+	if url != "" {
+		code, err := h.fetcher.Get(ctx, url, digest)
+		return code, url, err
+	}
+	if int64(len(code)) > h.cfg.MaxCode {
+		return nil, "", fmt.Errorf("code: %w: %d bytes are more than %d", fetch.ErrTooLarge, len(code), h.cfg.MaxCode)
+	}
+	return code, "content", fetch.Verify(code, digest)
+}
+
+// try loads code to see whether it can be.
+func (h *Host) try(ctx context.Context, rec *Record, code []byte) error {
+	p, err := h.loadCode(ctx, rec, code)
+	if err != nil {
+		return err
+	}
+	return p.Close()
+}
+
+func (h *Host) loadCode(ctx context.Context, rec *Record, code []byte) (engine.Program, error) {
+	e, err := h.cfg.Engines.Lookup(rec.MIMEType)
+	if err != nil {
+		return nil, err
+	}
+	p, err := e.Load(ctx, code, engine.Config{Worker: rec.ID, Limits: h.limits(rec), Log: func(line string) {
+		h.log.Info("hosted worker prints", "worker", rec.ID, "line", line)
+	}})
+	if err != nil {
+		return nil, fmt.Errorf("load code: %w", err)
+	}
+	return p, nil
+}
+
+// load makes a program of the code that a record names.
+func (h *Host) load(ctx context.Context, rec *Record) (engine.Program, error) {
+	ctx, cancel := context.WithTimeout(ctx, h.limits(rec).Load+30*time.Second)
+	defer cancel()
+	code, err := h.code.GetBytes(ctx, rec.codeName(rec.Digest))
+	if err == nil {
+		err = fetch.Verify(code, rec.Digest)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read code %s: %w", rec.Digest, err)
+	}
+	return h.loadCode(ctx, rec, code)
+}
+
+func (r *Record) codePrefix() string            { return r.ID + "/" + r.UID + "/" }
+func (r *Record) codeName(digest string) string { return r.codePrefix() + digest }
+
+func (h *Host) putCode(ctx context.Context, rec *Record, code []byte) error {
+	_, err := h.code.Put(ctx, jetstream.ObjectMeta{Name: rec.codeName(fetch.Digest(code))}, bytes.NewReader(code))
+	return err
+}
+
+// dropCode removes every version of a worker's code.
+func (h *Host) dropCode(ctx context.Context, rec *Record) error {
+	objects, err := h.code.List(ctx)
+	if errors.Is(err, jetstream.ErrNoObjectsFound) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("list code: %w", err)
+	}
+	var errs []error
+	for _, o := range objects {
+		if strings.HasPrefix(o.Name, rec.codePrefix()) {
+			errs = append(errs, h.code.Delete(ctx, o.Name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// StartWorker has a stopped worker handle messages again, from where it was. One
+// that failed is tried again. For one that runs it does nothing.
+func (h *Host) StartWorker(ctx context.Context, id string, opts ...Option) error {
+	rec, err := h.change(ctx, id, optionsOf(opts), func(r *Record) (bool, error) {
+		changed := r.State != PhaseRunning && r.State != PhaseDeploying
+		if changed {
+			r.State, r.Reason = PhaseRunning, ""
+		}
+		return changed, nil
+	})
+	if err != nil {
+		return fmt.Errorf("start: %w", err)
+	}
+	return h.settle(ctx, rec)
+}
+
+// StopWorker has a worker finish the message that it handles and take no other.
+// Its messages wait. For one that is stopped it does nothing. When the worker
+// runs on another host it returns once the wish is stored.
+func (h *Host) StopWorker(ctx context.Context, id string, opts ...Option) error {
+	rec, err := h.change(ctx, id, optionsOf(opts), func(r *Record) (bool, error) {
+		changed := r.State != PhaseStopped
+		r.State, r.Reason = PhaseStopped, ""
+		return changed, nil
+	})
+	if err != nil {
+		return fmt.Errorf("stop: %w", err)
+	}
+	return h.settle(ctx, rec)
+}
+
+// LoadCodeFromContent gives a worker other code. It is loaded first: bad code is
+// an error, and the worker goes on with what it had. The change happens between
+// two messages; the first that begins after the return has the new code, when
+// the worker runs on this host, and within moments elsewhere.
+func (h *Host) LoadCodeFromContent(ctx context.Context, id string, code []byte, opts ...Option) error {
+	return h.loadNew(ctx, id, code, "", optionsOf(opts))
+}
+
+// LoadCodeFromURL is LoadCodeFromContent with code from a URL.
+func (h *Host) LoadCodeFromURL(ctx context.Context, id, url string, opts ...Option) error {
+	return h.loadNew(ctx, id, nil, url, optionsOf(opts))
+}
+
+func (h *Host) loadNew(ctx context.Context, id string, code []byte, url string, o options) error {
+	rec, err := h.get(ctx, id)
+	if err != nil {
+		return fmt.Errorf("load code: %w", err)
+	}
+	code, source, err := h.source(ctx, code, url, o.digest)
+	if err == nil {
+		err = h.try(ctx, rec, code)
+	}
+	if err == nil {
+		err = h.putCode(ctx, rec, code)
+	}
+	if err != nil {
+		return fmt.Errorf("worker %s: %w", id, err)
+	}
+	return h.newVersion(ctx, rec, Version{Digest: fetch.Digest(code), Source: source, Size: len(code)}, o)
+}
+
+// Rollback gives a worker code that it had before, by its digest, or by as many
+// of its first digits as tell it from others, eight at least.
+func (h *Host) Rollback(ctx context.Context, id, digest string, opts ...Option) error {
+	rec, err := h.get(ctx, id)
+	if err != nil {
+		return fmt.Errorf("roll back: %w", err)
+	}
+	var found *Version
+	for i := range rec.History {
+		v := &rec.History[i]
+		if len(digest) < 8 || !strings.HasPrefix(v.Digest, strings.ToLower(digest)) {
+			continue
+		}
+		if found != nil && found.Digest != v.Digest {
+			return fmt.Errorf("roll back worker %s: %w: %s begins more than one digest", id, ErrInvalid, digest)
+		}
+		found = v
+	}
+	if found == nil {
+		return fmt.Errorf("roll back worker %s to %.80q: %w", id, digest, ErrNoVersion)
+	}
+	trial := *rec
+	trial.Digest = found.Digest
+	p, err := h.load(ctx, &trial)
+	if err != nil {
+		return fmt.Errorf("roll back worker %s: %w", id, err)
+	}
+	_ = p.Close()
+	return h.newVersion(ctx, rec, Version{Digest: found.Digest, Source: "rollback", Size: found.Size}, optionsOf(opts))
+}
+
+// newVersion makes v the code of rec's worker.
+func (h *Host) newVersion(ctx context.Context, rec *Record, v Version, o options) error {
+	v.By, v.At = o.by, time.Now().UTC()
+	changed, err := h.change(ctx, rec.ID, o, func(r *Record) (bool, error) {
+		if r.UID != rec.UID {
+			return false, fmt.Errorf("worker %s: %w: it was deleted meanwhile", rec.ID, ErrNotFound)
+		}
+		if r.State == PhaseDeploying || r.State == PhaseFailed {
+			r.State, r.Reason = PhaseRunning, ""
+		}
+		r.addVersion(v)
+		return true, nil
+	})
+	if err != nil {
+		return fmt.Errorf("load code: %w", err)
+	}
+	return h.settle(ctx, changed)
+}
+
+// Delete has a worker finish the message that it handles, and then removes its
+// consumer, its state, its code and its record; messages that wait for it go
+// unhandled. Its dead letters stay. It returns when all that is done; when ctx
+// ends before, the deletion goes on where a host runs. For a worker that is
+// being deleted it waits for the end.
+func (h *Host) Delete(ctx context.Context, id string, opts ...Option) error {
+	rec, err := h.change(ctx, id, optionsOf(opts), func(r *Record) (bool, error) {
+		changed := r.State != PhaseDeleting && r.State != PhaseDeleted
+		if changed {
+			r.State = PhaseDeleting
+		}
+		return changed, nil
+	})
+	if err != nil {
+		return fmt.Errorf("delete: %w", err)
+	}
+	patience := time.NewTimer(h.cfg.DrainTimeout + 2*h.cfg.LeaseTTL)
+	defer patience.Stop()
+	poll := time.NewTicker(20 * time.Millisecond)
+	defer poll.Stop()
+	for {
+		now, err := h.records.get(ctx, id)
+		if errors.Is(err, ErrNotFound) || err == nil && now.UID != rec.UID {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("delete: %w", err)
+		}
+		alone, err := h.nobody(ctx)
+		if err != nil {
+			return fmt.Errorf("delete: %w", err)
+		}
+		select {
+		case <-patience.C:
+			alone = true // whoever should have it does not do it
+		default:
+		}
+		if alone {
+			group, err := h.group(ctx, now)
+			if err == nil {
+				err = h.bury(ctx, now, group)
+			}
+			if err != nil {
+				return fmt.Errorf("delete: %w", err)
+			}
+			return nil
+		}
+		select {
+		case <-poll.C:
+		case <-ctx.Done():
+			return fmt.Errorf("delete worker %s: it goes on: %w", id, ctx.Err())
+		}
+	}
+}
+
+// nobody reports whether no host is there to run anything.
+func (h *Host) nobody(ctx context.Context) (bool, error) {
+	keys, err := h.members.kv.ListKeys(ctx)
+	if err != nil {
+		return false, err
+	}
+	n := 0
+	for range keys.Keys() {
+		n++
+	}
+	return n == 0, nil
+}
+
+// bury removes what is left of a worker that nobody runs any more. others are
+// the rest of its slot. It can be repeated from wherever it was cut off.
+func (h *Host) bury(ctx context.Context, rec *Record, others []*Record) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	others = slices.DeleteFunc(others, func(r *Record) bool { return r.State == PhaseDeleting || r.State == PhaseDeleted })
+	var err error
+	if len(others) == 0 {
+		err = h.js.DeleteConsumer(ctx, rec.Stream, rec.slot())
+		if errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
+			err = nil
+		}
+	} else {
+		err = h.filter(ctx, rec.slot(), rec.Stream, topics(others))
+	}
+	if err != nil {
+		return fmt.Errorf("worker %s: remove its consumer: %w", rec.ID, err)
+	}
+	if err := h.states.purge(ctx, rec); err != nil {
+		return fmt.Errorf("worker %s: remove its state: %w", rec.ID, err)
+	}
+	if err := h.dropCode(ctx, rec); err != nil {
+		return fmt.Errorf("worker %s: remove its code: %w", rec.ID, err)
+	}
+	rec, err = h.records.update(ctx, rec.ID, Change{By: h.cfg.HostID}, func(r *Record) (bool, error) {
+		if r.UID != rec.UID {
+			return false, ErrNotFound
+		}
+		changed := r.State != PhaseDeleted
+		r.State = PhaseDeleted
+		return changed, nil
+	})
+	if err == nil {
+		err = h.records.remove(ctx, rec)
+	}
+	if errors.Is(err, ErrNotFound) {
+		return nil // somebody else did it
+	}
+	return err
+}
+
+// Get returns a worker as it is stored.
+func (h *Host) Get(ctx context.Context, id string) (*Record, error) { return h.get(ctx, id) }
+
+// List returns every worker that can be read, by id; the error names those that
+// cannot, and comes with the rest.
+func (h *Host) List(ctx context.Context) ([]*Record, error) {
+	if err := h.ensure(ctx); err != nil {
+		return nil, err
+	}
+	watch, err := h.records.kv.WatchAll(ctx, jetstream.IgnoreDeletes())
+	if err != nil {
+		return nil, fmt.Errorf("list workers: %w", err)
+	}
+	defer watch.Stop()
+	var all []*Record
+	var errs []error
+	for {
+		select {
+		case entry, ok := <-watch.Updates():
+			if !ok {
+				return nil, errors.New("list workers: the connection was closed")
+			}
+			if entry == nil {
+				slices.SortFunc(all, func(a, b *Record) int { return strings.Compare(a.ID, b.ID) })
+				return all, errors.Join(errs...)
+			}
+			r, err := decode(entry)
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			all = append(all, r)
+		case <-ctx.Done():
+			return nil, fmt.Errorf("list workers: %w", ctx.Err())
+		}
+	}
+}
+
+// History returns the versions of a worker's code, the oldest first: the newest
+// [MaxHistory] of them.
+func (h *Host) History(ctx context.Context, id string) ([]Version, error) {
+	rec, err := h.get(ctx, id)
+	if err != nil {
+		return nil, fmt.Errorf("history: %w", err)
+	}
+	return rec.History, nil
+}
+
+// DeadLetters returns up to limit of the messages that a worker gave up, the
+// oldest first, from sequence from on; 0 begins at the first. They are there
+// also when the worker is not any more.
+func (h *Host) DeadLetters(ctx context.Context, id string, from uint64, limit int) ([]*DeadLetter, error) {
+	if err := errors.Join(checkID("worker id", id), h.ensure(ctx)); err != nil {
+		return nil, fmt.Errorf("dead letters: %w", err)
+	}
+	var found []*DeadLetter
+	if limit <= 0 {
+		return nil, nil
+	}
+	err := h.letters.each(ctx, h.letters.dead+id, max(from, 1), func(d *DeadLetter) (bool, error) {
+		found = append(found, d)
+		return len(found) < limit, nil
+	})
+	return found, err
+}
+
+// Redrive publishes dead letters of a worker to their topics again, for it or
+// its group alone, and removes them; without sequences all that there are. It
+// returns how many. One that is interrupted and repeated redrives none twice,
+// within the duplicate window of the topic's stream.
+func (h *Host) Redrive(ctx context.Context, id string, seqs ...uint64) (int, error) {
+	rec, err := h.get(ctx, id)
+	if err != nil {
+		return 0, fmt.Errorf("redrive: %w", err)
+	}
+	state, err := h.letters.stream.Info(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("redrive: %w", err)
+	}
+	n := 0
+	err = h.letters.each(ctx, h.letters.dead+id, 1, func(d *DeadLetter) (bool, error) {
+		if d.Seq > state.State.LastSeq {
+			return false, nil // it has become one again meanwhile
+		}
+		if len(seqs) > 0 && !slices.Contains(seqs, d.Seq) {
+			return true, nil
+		}
+		if err := h.letters.redrive(ctx, d, rec.slot()); err != nil {
+			return false, err
+		}
+		n++
+		return true, nil
+	})
+	return n, err
+}
+
+func (h *Host) get(ctx context.Context, id string) (*Record, error) {
+	if err := h.ensure(ctx); err != nil {
+		return nil, err
+	}
+	return h.records.get(ctx, id)
+}
+
+func (h *Host) change(ctx context.Context, id string, o options, change func(*Record) (bool, error)) (*Record, error) {
+	if err := h.ensure(ctx); err != nil {
+		return nil, err
+	}
+	return h.records.update(ctx, id, o.change(), change)
+}
+
+// settle waits until this host has done what a record says, if it is this
+// host's to do.
+func (h *Host) settle(ctx context.Context, rec *Record) error {
+	if h.Status() != worker.StatusRunning {
+		return nil
+	}
+	err := h.await(ctx, func() bool {
+		switch {
+		case h.Status() != worker.StatusRunning, h.recovery == recoveryOff, h.draining.Load(), !h.members.held(),
+			owner(h.members.live(), rec.slot()) != h.cfg.HostID:
+			return true
+		}
+		if now := h.known[rec.ID]; now != nil && (now.UID != rec.UID || now.revision > rec.revision) {
+			return true // somebody has changed it again
+		}
+		s := h.slots[rec.slot()]
+		if s == nil {
+			return false
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.applied[rec.ID] >= rec.revision
+	})
+	if err != nil {
+		return fmt.Errorf("worker %s: it is stored, and not yet carried out: %w", rec.ID, err)
+	}
+	return nil
+}
+
+// hold keeps a message of a group of whose members for it none is loaded, so that
+// it does not hold up the group. slot.giveBack gives it back once one is.
+func (h *Host) hold(ctx context.Context, slot string, d *delivery) error {
+	return h.letters.put(ctx, h.letters.held+slot, slot, &DeadLetter{
+		Reason: "no worker for it is running", Topic: d.msg.Subject(), Message: d.id, Header: d.msg.Headers(), Data: d.msg.Data(),
+	})
+}

@@ -1,0 +1,202 @@
+// Package client speaks to an operator server: the four services of the
+// contract over one connection, with credentials that are read when they are
+// needed.
+//
+//	c, err := client.New(client.Config{Server: "https://ops.example.com", TokenFile: "/var/run/token"})
+//	if err != nil {
+//		return err
+//	}
+//	defer c.Close()
+//	page, err := c.Workflows.ListEntities(ctx, &operatorv1.ListEntitiesRequest{Type: "drone-survey", Active: true})
+//
+// Errors are of package connect; [Reason] and [Fields] read what they carry.
+package client
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"iter"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1/operatorv1connect"
+)
+
+// Config says which server, and as whom.
+type Config struct {
+	// Server is the URL of the server. Defaults to "http://127.0.0.1:8090".
+	Server string
+
+	// Token is a bearer token. TokenFile holds one; it is read before every
+	// call, because such tokens are renewed in place. At most one of the two.
+	// Neither is sent over plain HTTP to another machine, unless Insecure.
+	Token, TokenFile string
+
+	// CAFile holds the certificates, in PEM, that may sign the server's.
+	// Defaults to the system's.
+	CAFile string
+
+	// CertFile and KeyFile are this client's own certificate and key, in PEM.
+	CertFile, KeyFile string
+
+	// Insecure allows credentials over plain HTTP, for a network that is
+	// encrypted by other means. It never turns off the look at certificates.
+	Insecure bool
+
+	// Timeout of connecting, and of waiting for the beginning of an answer.
+	// Defaults to 30 s. A whole call has the time of its context.
+	Timeout time.Duration
+}
+
+// Client is a connection to a server. Its services may be used concurrently.
+type Client struct {
+	Workflows operatorv1connect.WorkflowServiceClient
+	Workers   operatorv1connect.WorkerServiceClient
+	Processes operatorv1connect.ProcessServiceClient
+	Access    operatorv1connect.AccessServiceClient
+
+	http *http.Client
+}
+
+// New returns a Client, which must be closed. It connects with the first call.
+func New(cfg Config) (*Client, error) {
+	if cfg.Server == "" {
+		cfg.Server = "http://127.0.0.1:8090"
+	}
+	if cfg.Timeout == 0 {
+		cfg.Timeout = 30 * time.Second
+	}
+	u, err := url.Parse(cfg.Server)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.RawQuery != "" || u.User != nil {
+		return nil, fmt.Errorf("server %q: want a URL such as https://ops.example.com", cfg.Server)
+	}
+	switch {
+	case cfg.Token != "" && cfg.TokenFile != "":
+		return nil, errors.New("both a token and a token file are given: want one of the two")
+	case (cfg.CertFile == "") != (cfg.KeyFile == ""):
+		return nil, errors.New("a client certificate needs both its certificate file and its key file")
+	case u.Scheme == "http" && (cfg.CertFile != "" || cfg.CAFile != ""):
+		return nil, fmt.Errorf("server %s is not TLS: certificates have no effect; want https://", cfg.Server)
+	case u.Scheme == "http" && (cfg.Token != "" || cfg.TokenFile != "") && !cfg.Insecure && !isLoopback(u.Hostname()):
+		return nil, fmt.Errorf("server %s is not TLS: a token would cross the network in the clear; want https://, or Insecure", cfg.Server)
+	}
+	secure := &tls.Config{MinVersion: tls.VersionTLS12}
+	if cfg.CAFile != "" {
+		pem, err := os.ReadFile(cfg.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("CA file: %w", err)
+		}
+		secure.RootCAs = x509.NewCertPool()
+		if !secure.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("CA file %s has no certificate in PEM", cfg.CAFile)
+		}
+	}
+	if cfg.CertFile != "" {
+		pair, err := tls.LoadX509KeyPair(cfg.CertFile, cfg.KeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("client certificate: %w", err)
+		}
+		secure.Certificates = []tls.Certificate{pair}
+	}
+	protocols := new(http.Protocols)
+	protocols.SetHTTP2(u.Scheme == "https")
+	protocols.SetHTTP1(true)
+	tr := &http.Transport{
+		Proxy: http.ProxyFromEnvironment, TLSClientConfig: secure, Protocols: protocols,
+		DialContext:         (&net.Dialer{Timeout: cfg.Timeout}).DialContext,
+		TLSHandshakeTimeout: cfg.Timeout, ResponseHeaderTimeout: cfg.Timeout, IdleConnTimeout: time.Minute,
+	}
+	hc := &http.Client{
+		Transport: &credentials{tr, cfg},
+		// The contract has no redirects: one is a proxy's, and credentials must not follow it.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	base := strings.TrimRight(cfg.Server, "/")
+	return &Client{
+		Workflows: operatorv1connect.NewWorkflowServiceClient(hc, base),
+		Workers:   operatorv1connect.NewWorkerServiceClient(hc, base),
+		Processes: operatorv1connect.NewProcessServiceClient(hc, base),
+		Access:    operatorv1connect.NewAccessServiceClient(hc, base),
+		http:      hc,
+	}, nil
+}
+
+// Close closes idle connections. Calls that run go on.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+func isLoopback(host string) bool {
+	return host == "localhost" || host == "::1" || strings.HasPrefix(host, "127.")
+}
+
+// credentials adds the token to every request.
+type credentials struct {
+	*http.Transport
+	cfg Config
+}
+
+func (c *credentials) RoundTrip(r *http.Request) (*http.Response, error) {
+	token := c.cfg.Token
+	if c.cfg.TokenFile != "" {
+		text, err := os.ReadFile(c.cfg.TokenFile)
+		if err != nil {
+			return nil, fmt.Errorf("token file: %w", err)
+		}
+		token = strings.TrimSpace(string(text))
+	}
+	if token != "" {
+		r = r.Clone(r.Context())
+		r.Header.Set("Authorization", "Bearer "+token)
+	}
+	return c.Transport.RoundTrip(r)
+}
+
+// Reason returns the reason that an error of the server carries, one of package
+// operator's Reason constants, or "" for any other error.
+func Reason(err error) string {
+	for d := range details(err) {
+		if info, ok := d.(*errdetails.ErrorInfo); ok {
+			return info.GetReason()
+		}
+	}
+	return ""
+}
+
+// Fields returns what an error of the server says of the fields of the request:
+// a description by each field's name. Nil for any other error.
+func Fields(err error) map[string]string {
+	var fields map[string]string
+	for d := range details(err) {
+		if bad, ok := d.(*errdetails.BadRequest); ok {
+			for _, f := range bad.GetFieldViolations() {
+				if fields == nil {
+					fields = map[string]string{}
+				}
+				fields[f.GetField()] = f.GetDescription()
+			}
+		}
+	}
+	return fields
+}
+
+func details(err error) iter.Seq[any] {
+	return func(yield func(any) bool) {
+		var ce *connect.Error
+		if !errors.As(err, &ce) {
+			return
+		}
+		for _, d := range ce.Details() {
+			if v, err := d.Value(); err == nil && !yield(v) {
+				return
+			}
+		}
+	}
+}

@@ -1,0 +1,66 @@
+package operator
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+func FuzzTokens(f *testing.F) {
+	f.Add("operator ada ada-0123456789-0123456789\n# no\n\nviewer vic sha256:" + strings.Repeat("0a", 32) + " 2030-01-01T00:00:00Z\n")
+	f.Add("viewer a b c d e")
+	f.Add(strings.Repeat("x", 20_000))
+	f.Fuzz(func(t *testing.T, text string) {
+		list, err := parseTokens([]byte(text))
+		if (err == nil) == (len(list) == 0) {
+			t.Errorf("%d tokens and %v", len(list), err)
+		}
+		for _, l := range list {
+			if l.who.Role != RoleViewer && l.who.Role != RoleOperator || l.who.Name == "" {
+				t.Errorf("let in: %+v", l.who)
+			}
+		}
+	})
+}
+
+func FuzzPageToken(f *testing.F) {
+	f.Add(pageToken{"m-1", "list"}.String())
+	f.Add("e30")
+	f.Add("!")
+	f.Fuzz(func(t *testing.T, token string) {
+		var v violations
+		after := v.page(token, "list")
+		if len(v) == 0 && token != "" && (pageToken{after, "list"}).String() == "" {
+			t.Errorf("%q was read as %q", token, after)
+		}
+	})
+}
+
+// Whatever is read from a text is of the type that was asked for.
+func FuzzValues(f *testing.F) {
+	for _, s := range []string{"1", "-1", "1.5", "true", "1e400", "2030-01-31T12:00:00Z", "1h", "NaN", "99999999999999999999", ""} {
+		f.Add(s, 0.5)
+	}
+	types := []reflect.Type{
+		reflect.TypeFor[string](), reflect.TypeFor[bool](), reflect.TypeFor[int8](), reflect.TypeFor[uint64](), reflect.TypeFor[float32](),
+		reflect.TypeFor[time.Time](), reflect.TypeFor[time.Duration](), reflect.TypeFor[[]string](), reflect.TypeFor[map[string]int](), reflect.TypeFor[*int](),
+	}
+	f.Fuzz(func(t *testing.T, text string, number float64) {
+		for _, typ := range types {
+			if v, err := FromText(text, typ); err == nil && reflect.TypeOf(v) != typ {
+				t.Errorf("%q as %s is a %T", text, typ, v)
+			}
+			for _, value := range []*structpb.Value{structpb.NewStringValue(strings.ToValidUTF8(text, "?")), structpb.NewNumberValue(number), structpb.NewNullValue(), {}} {
+				if v, err := fromValue(value, typ); err == nil && reflect.TypeOf(v) != typ {
+					t.Errorf("%v as %s is a %T", value, typ, v)
+				}
+			}
+		}
+		if s, err := Fields([]byte(text)); err == nil && s == nil {
+			t.Errorf("%q is nothing and no error", text)
+		}
+	})
+}

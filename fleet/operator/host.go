@@ -1,0 +1,268 @@
+package operator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/pleme-io/lifecycle-go/fleet/host"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+)
+
+// FromHost makes the workers of a fleet those of a Server. The Host may be one
+// that runs workers, or one that was never started and only asks. Counts of
+// what versions did are those of this Host; RecoverWorkers is for the workers
+// that are to run on it.
+func FromHost(h *host.Host) Workers { return hosts{h} }
+
+type hosts struct{ h *host.Host }
+
+func workerErr(err error) error {
+	answer := func(code connect.Code, reason, field string) error {
+		return &Error{Code: code, Reason: reason, Field: field, Message: err.Error(), Err: err}
+	}
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, host.ErrNotFound):
+		return answer(connect.CodeNotFound, ReasonNotFound, "id")
+	case errors.Is(err, host.ErrExists):
+		return answer(connect.CodeAlreadyExists, ReasonExists, "id")
+	case errors.Is(err, host.ErrNoTopic):
+		return answer(connect.CodeInvalidArgument, ReasonInvalid, "topics")
+	case errors.Is(err, engine.ErrNoEngine):
+		return answer(connect.CodeInvalidArgument, ReasonInvalid, "mime_type")
+	case errors.Is(err, engine.ErrBadCode):
+		return answer(connect.CodeInvalidArgument, ReasonBadCode, "code")
+	case errors.Is(err, host.ErrNoVersion):
+		return answer(connect.CodeNotFound, ReasonNotFound, "digest")
+	case errors.Is(err, host.ErrInvalid):
+		return answer(connect.CodeInvalidArgument, ReasonInvalid, "")
+	}
+	return err
+}
+
+// codeErr is workerErr for a call that fetches: that code cannot be had is the
+// caller's to know.
+func codeErr(code *operatorv1.Code, err error) error {
+	err = workerErr(err)
+	var ours *Error
+	if err == nil || errors.As(err, &ours) || code.GetUrl() == "" || errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return &Error{Code: connect.CodeInvalidArgument, Reason: ReasonBadCode, Field: "code.url", Message: err.Error(), Err: err}
+}
+
+// sha is a digest as the Host has it: bare hexadecimal digits.
+func sha(digest string) string { return strings.ToLower(strings.TrimPrefix(digest, "sha256:")) }
+
+// workerOf is a record as the contract has it.
+func (a hosts) workerOf(ctx context.Context, rec *host.Record) (*operatorv1.Worker, error) {
+	w := &operatorv1.Worker{
+		Id: rec.ID, MimeType: rec.MIMEType, Topics: []string{rec.Topic}, Group: rec.Group, State: string(rec.State), Desired: desired(rec.State),
+		Digest: "sha256:" + rec.Digest, Error: rec.Reason, UpdatedAt: timestamppb.New(rec.Changed.At), Versions: a.versions(rec),
+	}
+	if len(rec.History) > 0 {
+		w.CreatedAt = timestamppb.New(rec.History[0].At)
+	}
+	if slices.Contains(a.h.Local(), rec.ID) {
+		w.Host = "this host"
+	}
+	letters, err := a.h.DeadLetters(ctx, rec.ID, 0, maxCounted)
+	w.DeadLetters = int64(len(letters))
+	return w, err
+}
+
+// maxCounted is up to how many dead letters are counted.
+const maxCounted = 1000
+
+// desired is what a phase asks for.
+func desired(p host.Phase) string {
+	switch p {
+	case host.PhaseStopped:
+		return string(host.PhaseStopped)
+	case host.PhaseDeleting, host.PhaseDeleted:
+		return string(host.PhaseDeleted)
+	}
+	return string(host.PhaseRunning)
+}
+
+// versions are the newest first.
+func (a hosts) versions(rec *host.Record) []*operatorv1.CodeVersion {
+	var list []*operatorv1.CodeVersion
+	for i, v := range slices.Backward(rec.History) {
+		x := versionOf(v)
+		x.Current = i == len(rec.History)-1
+		for _, row := range a.h.Tallies() {
+			if row.Worker == rec.ID && row.Generation == v.Generation {
+				x.Succeeded, x.Failed, x.DeadLettered = int64(row.Succeeded), int64(row.Failed), int64(row.DeadLetters)
+			}
+		}
+		list = append(list, x)
+	}
+	return list
+}
+
+func versionOf(v host.Version) *operatorv1.CodeVersion {
+	return &operatorv1.CodeVersion{Digest: "sha256:" + v.Digest, Source: v.Source, Who: v.By, At: timestamppb.New(v.At), Bytes: int64(v.Size)}
+}
+
+func (a hosts) Create(ctx context.Context, req *operatorv1.CreateWorkerRequest, who string) (*operatorv1.Worker, error) {
+	if len(req.GetTopics()) != 1 {
+		return nil, Errorf(connect.CodeInvalidArgument, ReasonInvalid, "topics", "has %d topics: a worker has one, which may have wildcards; several workers may be in one group", len(req.GetTopics()))
+	}
+	id, err := a.h.Create(ctx, host.CreateRequest{
+		ID: req.GetId(), MIMEType: req.GetMimeType(), Code: req.GetCode().GetContent(), URL: req.GetCode().GetUrl(), Digest: sha(req.GetCode().GetDigest()),
+		Topic: req.GetTopics()[0], Group: req.GetGroup(), By: who,
+	})
+	if err != nil {
+		return nil, codeErr(req.GetCode(), err)
+	}
+	return a.Get(ctx, id)
+}
+
+func (a hosts) List(ctx context.Context) ([]*operatorv1.Worker, error) {
+	recs, err := a.h.List(ctx)
+	if err != nil {
+		return nil, workerErr(err)
+	}
+	list := make([]*operatorv1.Worker, len(recs))
+	for i, rec := range recs {
+		if list[i], err = a.workerOf(ctx, rec); err != nil {
+			return nil, workerErr(err)
+		}
+	}
+	return list, nil
+}
+
+func (a hosts) Get(ctx context.Context, id string) (*operatorv1.Worker, error) {
+	rec, err := a.h.Get(ctx, id)
+	if err != nil {
+		return nil, workerErr(err)
+	}
+	w, err := a.workerOf(ctx, rec)
+	return w, workerErr(err)
+}
+
+// after returns the worker once err, of a write, is nil.
+func (a hosts) after(ctx context.Context, id string, err error) (*operatorv1.Worker, error) {
+	if err != nil {
+		return nil, workerErr(err)
+	}
+	return a.Get(ctx, id)
+}
+
+func (a hosts) Start(ctx context.Context, id, who string) (*operatorv1.Worker, error) {
+	return a.after(ctx, id, a.h.StartWorker(ctx, id, host.By(who, "")))
+}
+
+func (a hosts) Stop(ctx context.Context, id, who string) (*operatorv1.Worker, error) {
+	return a.after(ctx, id, a.h.StopWorker(ctx, id, host.By(who, "")))
+}
+
+func (a hosts) LoadCode(ctx context.Context, id string, code *operatorv1.Code, who string) (*operatorv1.Worker, error) {
+	opts := []host.Option{host.By(who, "")}
+	if code.GetDigest() != "" {
+		opts = append(opts, host.WithDigest(sha(code.GetDigest())))
+	}
+	var err error
+	if code.GetUrl() != "" {
+		err = a.h.LoadCodeFromURL(ctx, id, code.GetUrl(), opts...)
+	} else {
+		err = a.h.LoadCodeFromContent(ctx, id, code.GetContent(), opts...)
+	}
+	return a.after(ctx, id, codeErr(code, err))
+}
+
+func (a hosts) Rollback(ctx context.Context, id, digest, who string) (*operatorv1.Worker, error) {
+	return a.after(ctx, id, a.h.Rollback(ctx, id, sha(digest), host.By(who, "")))
+}
+
+func (a hosts) Delete(ctx context.Context, id, who string) error {
+	return workerErr(a.h.Delete(ctx, id, host.By(who, "")))
+}
+
+func (a hosts) History(ctx context.Context, id string) ([]*operatorv1.CodeVersion, error) {
+	rec, err := a.h.Get(ctx, id)
+	if err != nil {
+		return nil, workerErr(err)
+	}
+	list := a.versions(rec)
+	slices.Reverse(list)
+	return list, nil
+}
+
+func (a hosts) Recover(ctx context.Context, _ string) (*operatorv1.RecoverWorkersResponse, error) {
+	answer := &operatorv1.RecoverWorkersResponse{}
+	failed := a.h.Recover(ctx)
+	if ctx.Err() != nil {
+		return nil, failed
+	}
+	answer.Recovered = a.h.Local()
+	var many interface{ Unwrap() []error }
+	switch {
+	case failed == nil:
+	case errors.As(failed, &many):
+		for _, err := range many.Unwrap() {
+			answer.Failures = append(answer.Failures, failure(err))
+		}
+	default:
+		answer.Failures = append(answer.Failures, failure(failed))
+	}
+	return answer, nil
+}
+
+// failure names the worker when the error's text begins with it.
+func failure(err error) *operatorv1.RecoverWorkersResponse_Failure {
+	f := &operatorv1.RecoverWorkersResponse_Failure{Error: err.Error()}
+	if rest, ok := strings.CutPrefix(err.Error(), "worker "); ok {
+		f.Id, f.Error, _ = strings.Cut(rest, ": ")
+	}
+	return f
+}
+
+func (a hosts) DeadLetters(ctx context.Context, id, after string, limit int) ([]*operatorv1.DeadLetter, error) {
+	from := uint64(0)
+	if after != "" {
+		last, err := strconv.ParseUint(after, 10, 63)
+		if err != nil {
+			return nil, Errorf(connect.CodeInvalidArgument, ReasonInvalid, "page_token", "is not a next_page_token of this server")
+		}
+		from = last + 1
+	}
+	found, err := a.h.DeadLetters(ctx, id, from, limit)
+	if err != nil {
+		return nil, workerErr(err)
+	}
+	list := make([]*operatorv1.DeadLetter, len(found))
+	for i, d := range found {
+		list[i] = &operatorv1.DeadLetter{
+			Id: fmt.Sprint(d.Seq), WorkerId: d.Worker, Topic: d.Topic, Reason: d.Reason, At: timestamppb.New(d.At), Attempts: int32(d.Attempts),
+			Digest: "sha256:" + d.Digest, Data: d.Data[:min(len(d.Data), maxData)], Size: int64(len(d.Data)),
+		}
+	}
+	return list, nil
+}
+
+// maxData is how much of a dead letter is shown.
+const maxData = 4 << 10
+
+func (a hosts) Redrive(ctx context.Context, id string, ids []string, _ string) (int64, error) {
+	seqs := make([]uint64, len(ids))
+	for i, text := range ids {
+		n, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			return 0, Errorf(connect.CodeInvalidArgument, ReasonInvalid, fmt.Sprintf("ids[%d]", i), "%q is no id of a dead letter", clip(text, 32))
+		}
+		seqs[i] = n
+	}
+	n, err := a.h.Redrive(ctx, id, seqs...)
+	return int64(n), workerErr(err)
+}

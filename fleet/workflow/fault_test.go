@@ -1,0 +1,452 @@
+package workflow_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pleme-io/lifecycle-go/fleet/broker"
+	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
+	"github.com/pleme-io/lifecycle-go/fleet/workflow"
+)
+
+// muffler is a TCP proxy that carries a client's bytes to a server and can
+// swallow the answers: a write is carried out and nobody hears of it.
+type muffler struct {
+	l      net.Listener
+	to     string
+	mute   atomic.Bool
+	mu     sync.Mutex
+	conns  []net.Conn
+	closed bool
+	wg     sync.WaitGroup
+}
+
+func muffle(t testing.TB, url string) *muffler {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	p := &muffler{l: l, to: strings.TrimPrefix(url, "nats://")}
+	p.wg.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			p.wg.Go(func() { p.carry(c) })
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		p.mu.Lock()
+		p.closed = true
+		p.mu.Unlock()
+		p.cut()
+		p.wg.Wait()
+	})
+	return p
+}
+
+func (p *muffler) carry(c net.Conn) {
+	defer c.Close()
+	s, err := net.Dial("tcp", p.to)
+	if err != nil {
+		return
+	}
+	defer s.Close()
+	p.mu.Lock()
+	p.conns = append(p.conns, c, s)
+	closed := p.closed
+	p.mu.Unlock()
+	if closed {
+		return
+	}
+	p.wg.Go(func() { _, _ = io.Copy(s, c); s.Close() })
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := s.Read(buf)
+		if err != nil {
+			return
+		}
+		if p.mute.Load() {
+			continue
+		}
+		if _, err := c.Write(buf[:n]); err != nil {
+			return
+		}
+	}
+}
+
+// cut breaks every connection.
+func (p *muffler) cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range p.conns {
+		c.Close()
+	}
+	p.conns = nil
+}
+
+func TestWriteWhoseAnswerIsLostIsFound(t *testing.T) {
+	srv := brokertest.Embedded(t, broker.Config{Listen: "127.0.0.1:0", Buckets: []jetstream.KeyValueConfig{missionsBucket}})
+	p := muffle(t, srv.ClientURL())
+	here := rigOn(t, srv)
+	there := rigOn(t, brokertest.Connect(t, broker.Config{URL: "nats://" + p.l.Addr().String(), ReconnectWait: 20 * time.Millisecond}))
+	ctx := testContext(t)
+	must(t, there.Ready(ctx))
+	for i, after := range []string{"alone", "then another's update", "then another's transition"} {
+		id := "m" + strconv.Itoa(i)
+		here.create(t, id, "planning")
+		if _, err := there.missions.List(ctx, workflow.ListOptions{Fresh: true}); err != nil {
+			t.Fatal(err)
+		}
+		p.mute.Store(true)
+		done := make(chan error, 1)
+		go func() { done <- there.missions.Transition(ctx, id, "flying", "operator", "heard by nobody") }()
+		brokertest.Await(t, "the write to be carried out", func() bool {
+			got, err := here.missions.Get(ctx, id)
+			return err == nil && got.State == "flying"
+		})
+		switch i {
+		case 1:
+			must(t, here.missions.Update(ctx, id, func(m *Mission) error { m.Count++; return nil }))
+		case 2:
+			here.move(t, id, "landing")
+		}
+		p.mute.Store(false)
+		p.cut()
+		if err := <-done; err != nil {
+			t.Errorf("%s: %v", after, err)
+		}
+		events, err := here.missions.History(ctx, id)
+		must(t, err)
+		flew := 0
+		for _, e := range events {
+			if e.To == "flying" {
+				flew++
+			}
+		}
+		if flew != 1 {
+			t.Errorf("%s: the transition happened %d times: %+v", after, flew, events)
+		}
+	}
+}
+
+func TestWriteWhoseOutcomeCannotBeKnownSaysSo(t *testing.T) {
+	srv := brokertest.Embedded(t, broker.Config{Listen: "127.0.0.1:0", Buckets: []jetstream.KeyValueConfig{missionsBucket}})
+	p := muffle(t, srv.ClientURL())
+	here := rigOn(t, srv)
+	there := rigOn(t, brokertest.Connect(t, broker.Config{URL: "nats://" + p.l.Addr().String(), ReconnectWait: 20 * time.Millisecond}))
+	ctx := testContext(t)
+	here.create(t, "m1", "planning")
+	_, err := there.missions.List(ctx, workflow.ListOptions{Fresh: true})
+	must(t, err)
+	p.mute.Store(true)
+	short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+	defer cancel()
+	err = there.missions.Transition(short, "m1", "flying", "operator", "")
+	if !errors.Is(err, workflow.ErrOutcomeUnknown) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v, want ErrOutcomeUnknown and the deadline", err)
+	}
+}
+
+func TestServerThatGoesAwayAndComesBack(t *testing.T) {
+	dir := t.TempDir()
+	ports := freePort(t)
+	cfg := broker.Config{StoreDir: dir, Listen: "127.0.0.1:" + ports, Logger: brokertest.Quiet(), Buckets: []jetstream.KeyValueConfig{missionsBucket}}
+	ctx := testContext(t)
+	srv, err := broker.Connect(ctx, cfg)
+	must(t, err)
+	r := rigOn(t, brokertest.Connect(t, broker.Config{URL: "nats://127.0.0.1:" + ports, ReconnectWait: 20 * time.Millisecond}))
+	events, err := r.WatchEvents(ctx, survey)
+	must(t, err)
+	seen := make(map[uint64]int)
+	collect := func(until uint64) {
+		t.Helper()
+		for {
+			select {
+			case e := <-events:
+				if e.Kind == workflow.EventGap {
+					t.Error("a gap where nothing was lost")
+				}
+				if e.Kind == workflow.EventPut {
+					seen[e.Revision]++
+				}
+				if e.Revision >= until {
+					return
+				}
+			case <-ctx.Done():
+				t.Fatalf("revision %d never came: %v", until, seen)
+			}
+		}
+	}
+	r.create(t, "m1", "planning")
+	r.move(t, "m1", "flying")
+	collect(2)
+	must(t, srv.Close(ctx))
+
+	// While nobody is there a write with little time fails, and one with enough
+	// waits for the server.
+	short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+	defer cancel()
+	if err := r.missions.Transition(short, "m1", "landing", "rule", ""); err == nil {
+		t.Error("written while there was no server")
+	}
+	done := make(chan error, 1)
+	go func() { done <- r.missions.Transition(ctx, "m1", "capturing", "rule", "") }()
+	time.Sleep(20 * time.Millisecond) // not needed for the outcome: lets the write meet the absence
+	srv, err = broker.Connect(ctx, cfg)
+	must(t, err)
+	t.Cleanup(func() { _ = srv.Close(context.Background()) })
+	must(t, <-done)
+	collect(3)
+	for rev, n := range seen {
+		if n != 1 {
+			t.Errorf("revision %d was told %d times", rev, n)
+		}
+	}
+	list, err := r.missions.List(ctx, workflow.ListOptions{Fresh: true})
+	must(t, err)
+	if len(list) != 1 || list[0].State != "capturing" {
+		t.Errorf("list: %+v", list)
+	}
+}
+
+func freePort(t testing.TB) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer l.Close()
+	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
+}
+
+// TestBucketRestoredFromABackup gives a running Manager an older state of its
+// bucket: the store directory as it was some writes ago.
+func TestBucketRestoredFromABackup(t *testing.T) {
+	dir, backup, port := t.TempDir(), t.TempDir(), freePort(t)
+	cfg := broker.Config{StoreDir: dir, Listen: "127.0.0.1:" + port, Logger: brokertest.Quiet(), Buckets: []jetstream.KeyValueConfig{missionsBucket}}
+	ctx := testContext(t)
+	srv, err := broker.Connect(ctx, cfg)
+	must(t, err)
+	r := rigOn(t, brokertest.Connect(t, broker.Config{URL: "nats://127.0.0.1:" + port, ReconnectWait: 20 * time.Millisecond}))
+	r.create(t, "old", "planning")
+	must(t, srv.Close(ctx))
+	must(t, os.CopyFS(filepath.Join(backup, "nats"), os.DirFS(dir)))
+	srv, err = broker.Connect(ctx, cfg)
+	must(t, err)
+	events, err := r.WatchEvents(ctx, survey)
+	must(t, err)
+	r.create(t, "new", "planning")
+	r.move(t, "old", "flying")
+	for told, synced := false, false; !told || !synced; {
+		e := <-events
+		told, synced = told || e.Revision == 3, synced || e.Kind == workflow.EventSynced
+	}
+	must(t, srv.Close(ctx))
+	cfg.StoreDir = filepath.Join(backup, "nats")
+	srv, err = broker.Connect(ctx, cfg)
+	must(t, err)
+	t.Cleanup(func() { _ = srv.Close(context.Background()) })
+
+	var kinds []string
+	for e := range events {
+		kinds = append(kinds, fmt.Sprintf("%s %d", e.Kind, e.Revision))
+		if e.Kind == workflow.EventSynced {
+			break
+		}
+	}
+	if got := strings.Join(kinds, ", "); got != "gap 0, put 1, synced 0" {
+		t.Errorf("the watcher was told: %s", got)
+	}
+	brokertest.Await(t, "the view to know the restored state", func() bool {
+		list, err := r.missions.List(ctx, workflow.ListOptions{Fresh: true})
+		return err == nil && len(list) == 1 && list[0].ID == "old" && list[0].State == "planning"
+	})
+	must(t, r.missions.Transition(ctx, "old", "aborted", "operator", ""))
+	list, err := r.missions.List(ctx, workflow.ListOptions{Phase: "aborted"})
+	must(t, err)
+	if len(list) != 1 {
+		t.Error("an own write is not seen in the restored bucket")
+	}
+}
+
+func TestBucketThatIsNotThere(t *testing.T) {
+	b := brokertest.Embedded(t, broker.Config{})
+	r := rigOn(t, b)
+	ctx := testContext(t)
+	short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+	defer cancel()
+	if err := r.missions.Create(short, &Mission{ID: "m1", State: "planning"}); !errors.Is(err, jetstream.ErrBucketNotFound) || errors.Is(err, workflow.ErrOutcomeUnknown) {
+		t.Errorf("create: %v", err)
+	}
+	if _, err := r.missions.Get(ctx, "m1"); !errors.Is(err, jetstream.ErrBucketNotFound) || errors.Is(err, workflow.ErrEntityNotFound) {
+		t.Errorf("get: %v", err)
+	}
+	if _, err := r.missions.List(short, workflow.ListOptions{}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("list: %v", err)
+	}
+	// It is created, and everything works without another Register.
+	must(t, b.Ensure(ctx, []jetstream.KeyValueConfig{missionsBucket}, nil))
+	r.create(t, "m1", "planning")
+	list, err := r.missions.List(ctx, workflow.ListOptions{})
+	must(t, err)
+	if len(list) != 1 {
+		t.Errorf("list: %+v", list)
+	}
+}
+
+func TestBucketThatIsFull(t *testing.T) {
+	small := missionsBucket
+	small.MaxBytes, small.History = 4096, 1
+	r := rigOn(t, brokertest.Embedded(t, broker.Config{Buckets: []jetstream.KeyValueConfig{small}}))
+	ctx := testContext(t)
+	var err error
+	n := 0
+	for ; err == nil && n < 100; n++ {
+		err = r.missions.Create(ctx, &Mission{ID: "m" + strconv.Itoa(n), State: "planning", Secret: strings.Repeat("x", 200)})
+	}
+	if err == nil || errors.Is(err, workflow.ErrOutcomeUnknown) || !strings.Contains(err.Error(), "maximum bytes exceeded") {
+		t.Errorf("after %d: %v", n, err)
+	}
+	list, lerr := r.missions.List(ctx, workflow.ListOptions{Fresh: true})
+	must(t, lerr)
+	if len(list) != n-1 {
+		t.Errorf("%d were acknowledged and %d are there", n-1, len(list))
+	}
+}
+
+func TestRecordTooLarge(t *testing.T) {
+	r := newRig(t)
+	ctx := testContext(t)
+	r.create(t, "m1", "planning")
+	err := r.missions.Update(ctx, "m1", func(m *Mission) error { m.Secret = strings.Repeat("x", 5<<20); return nil })
+	if !errors.Is(err, nats.ErrMaxPayload) || !strings.Contains(err.Error(), "takes 1048576") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestHistoryThatIsTooShortSaysSo(t *testing.T) {
+	short := missionsBucket
+	short.History = 3
+	r := rigOn(t, brokertest.Embedded(t, broker.Config{Buckets: []jetstream.KeyValueConfig{short}}))
+	ctx := testContext(t)
+	r.create(t, "m1", "planning")
+	r.move(t, "m1", "flying")
+	trail, err := r.Trail(ctx, survey, "m1")
+	must(t, err)
+	if trail.Truncated || len(trail.Events) != 2 {
+		t.Errorf("whole: %+v", trail)
+	}
+	must(t, r.missions.Update(ctx, "m1", func(m *Mission) error { m.Count++; return nil }))
+	must(t, r.missions.Update(ctx, "m1", func(m *Mission) error { m.Count++; return nil }))
+	r.move(t, "m1", "landing")
+	trail, err = r.Trail(ctx, survey, "m1")
+	must(t, err)
+	if !trail.Truncated || len(trail.Events) != 1 || trail.Events[0].From != "flying" || trail.Events[0].To != "landing" {
+		t.Errorf("cut off: %+v", trail)
+	}
+}
+
+// child is what this test binary does when a test has started it as another
+// process: it serves a durable broker and creates missions, and prints each
+// that was acknowledged, until it is killed.
+func child() {
+	dir := os.Getenv("WORKFLOW_TEST_STORE")
+	if dir == "" {
+		return
+	}
+	ctx := context.Background()
+	b, err := broker.Connect(ctx, broker.Config{StoreDir: dir, Logger: brokertest.Quiet(), Buckets: []jetstream.KeyValueConfig{missionsBucket}})
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	m := workflow.NewManager(b.JetStream(), brokertest.Quiet())
+	if err := m.Register(survey, newMission, table); err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	round := os.Getenv("WORKFLOW_TEST_ROUND")
+	var mu sync.Mutex
+	for w := range 4 {
+		go func() {
+			for i := 0; ; i++ {
+				id := fmt.Sprintf("r%s-w%d-%d", round, w, i)
+				err := m.Create(ctx, &Mission{ID: id, State: "planning"})
+				if err == nil {
+					mu.Lock()
+					fmt.Println("ok", id, "planning")
+					mu.Unlock()
+					err = m.Transition(ctx, survey, id, "flying", "rule", "")
+				}
+				if err != nil {
+					fmt.Println(err)
+					os.Exit(1)
+				}
+				mu.Lock()
+				fmt.Println("ok", id, "flying")
+				mu.Unlock()
+			}
+		}()
+	}
+	select {}
+}
+
+func TestKillLosesNothingThatWasAcknowledged(t *testing.T) {
+	rounds := 5
+	if n, err := strconv.Atoi(os.Getenv("CHAOS_KILLS")); err == nil {
+		rounds = n
+	}
+	dir := t.TempDir()
+	acknowledged := make(map[string]string)
+	for round := range rounds {
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), "WORKFLOW_TEST_STORE="+dir, "WORKFLOW_TEST_ROUND="+strconv.Itoa(round))
+		out, err := cmd.StdoutPipe()
+		must(t, err)
+		must(t, cmd.Start())
+		lines := bufio.NewScanner(out)
+		n := 0
+		for lines.Scan() {
+			fields := strings.Fields(lines.Text())
+			if len(fields) != 3 || fields[0] != "ok" {
+				t.Errorf("the child said: %s", lines.Text())
+				break
+			}
+			acknowledged[fields[1]] = fields[2]
+			if n++; n == 20+round*7 {
+				must(t, cmd.Process.Kill())
+			}
+		}
+		_ = cmd.Wait()
+	}
+	r := rigOn(t, brokertest.Embedded(t, broker.Config{StoreDir: dir, Buckets: []jetstream.KeyValueConfig{missionsBucket}}))
+	ctx := testContext(t)
+	for id, phase := range acknowledged {
+		got, err := r.missions.Get(ctx, id)
+		if err != nil {
+			t.Errorf("%s was acknowledged: %v", id, err)
+			continue
+		}
+		if got.State != phase && phase != "planning" { // the last may have gone on without being heard
+			t.Errorf("%s is %s, %s was acknowledged", id, got.State, phase)
+		}
+	}
+	if len(acknowledged) < rounds*5 {
+		t.Errorf("only %d were acknowledged", len(acknowledged))
+	}
+}

@@ -1,0 +1,292 @@
+// Package child is the worker's side of a procpool.Pool, for workers in Go:
+//
+//	func main() {
+//		err := child.Serve(context.Background(), func(ctx context.Context, q *child.Query) (any, error) {
+//			return thumbnail(ctx, q.Payload)
+//		})
+//		if err != nil {
+//			log.Fatal(err)
+//		}
+//	}
+package child
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/procpool/wire"
+)
+
+var (
+	// ErrNoPool is returned by [Serve] in a process that no pool has started.
+	ErrNoPool = errors.New("no pool has started this process: " + wire.EnvSocket + " is not set")
+
+	// ErrPoolGone is returned by [Serve] when the connection has ended without a
+	// shutdown message, because the pool's process is dead, mostly, and is the
+	// context.Cause of the query that runs then.
+	ErrPoolGone = errors.New("the pool is gone")
+
+	// ErrCancelled is the context.Cause of a query that nobody waits for any
+	// more.
+	ErrCancelled = errors.New("the query was cancelled")
+)
+
+// Handler does a query and returns its result, which becomes JSON by
+// json.Marshal; a json.RawMessage is sent as it is. An error, and a panic, is
+// sent in place of a result, and the worker goes on. ctx is cancelled when the
+// query is. One query runs at a time.
+type Handler func(ctx context.Context, q *Query) (result any, err error)
+
+// Query is what a handler is asked. Its methods may be called concurrently
+// until the handler has returned.
+type Query struct {
+	ID      string
+	Payload json.RawMessage // is the handler's to keep
+
+	w *server
+}
+
+// Session tells the pool under which id the work is known here.
+func (q *Query) Session(id string) error {
+	return q.w.write(func(w *wire.Writer) error { return w.Session(q.ID, id) })
+}
+
+// Send sends a part of the answer, made JSON as a result is. It waits while
+// the pool's caller has enough to read. After the query was cancelled what is
+// sent is dropped on the other side.
+func (q *Query) Send(content any) error {
+	raw, err := marshal(content)
+	if err != nil {
+		return fmt.Errorf("send: %w", err)
+	}
+	return q.w.write(func(w *wire.Writer) error { return w.Message(q.ID, raw) })
+}
+
+func marshal(v any) (json.RawMessage, error) {
+	if raw, ok := v.(json.RawMessage); ok {
+		return raw, wire.CheckValue(raw)
+	}
+	return json.Marshal(v)
+}
+
+// lastWords is how long a handler may take to return when the pool is gone.
+const lastWords = 2 * time.Second
+
+// server is one worker's life.
+type server struct {
+	handler Handler
+	conn    net.Conn
+	began   time.Time
+
+	mu      sync.Mutex // held while writing, guards what follows
+	writer  *wire.Writer
+	queries int64
+
+	// The reader's alone.
+	running *running
+}
+
+// running is the query that runs.
+type running struct {
+	id       string
+	cancel   context.CancelCauseFunc
+	answered bool          // guarded by server.mu
+	done     chan struct{} // nothing of it runs any more
+}
+
+// Serve connects to the pool that started this process, says that it is ready,
+// and has handler do queries until the pool says that it is to shut down: the
+// query that runs is finished then, and the result is nil. It returns
+// [ErrNoPool] when there is no pool, and an error that is [ErrPoolGone] when the
+// pool has gone away; main should return soon after. Cancelling ctx ends it with
+// the context's cause.
+//
+// A query that comes while another one runs is refused with an error, which a
+// pool of this module never asks for.
+func Serve(ctx context.Context, handler Handler) error {
+	path := os.Getenv(wire.EnvSocket)
+	if path == "" {
+		return ErrNoPool
+	}
+	limit := 0
+	if text := os.Getenv(wire.EnvMaxFrame); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 {
+			return fmt.Errorf("%s is %q, want a number of bytes", wire.EnvMaxFrame, text)
+		}
+		limit = n
+	}
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
+	if err != nil {
+		return fmt.Errorf("connect to the pool: %w", err)
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	s := &server{handler: handler, conn: conn, began: time.Now(), writer: wire.NewWriter(conn, limit)}
+	if err := s.write((*wire.Writer).Ready); err != nil {
+		return fmt.Errorf("%w: say ready: %w", ErrPoolGone, err)
+	}
+	err = s.serve(ctx, wire.NewReader(conn, limit))
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// write sends one message.
+func (s *server) write(send func(*wire.Writer) error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return send(s.writer)
+}
+
+func (s *server) serve(ctx context.Context, r *wire.Reader) error {
+	var e wire.Envelope
+	for {
+		line, err := r.Next()
+		if err == nil {
+			err = wire.Decode(line, &e)
+			if errors.Is(err, wire.ErrField) {
+				if e.RequestID == "" {
+					continue // a message that cannot be acted on, nor answered
+				}
+				refused := err
+				err = s.write(func(w *wire.Writer) error { return w.Error(e.RequestID, refused.Error()) })
+				if err == nil {
+					continue
+				}
+			}
+		}
+		if err != nil {
+			s.end(ErrPoolGone, lastWords)
+			if errors.Is(err, io.EOF) {
+				return ErrPoolGone
+			}
+			return fmt.Errorf("%w: %w", ErrPoolGone, err)
+		}
+		switch e.Type {
+		case wire.Query:
+			s.start(ctx, &e)
+		case wire.Cancel:
+			if s.running != nil && s.running.id == e.RequestID {
+				s.running.cancel(ErrCancelled)
+			}
+		case wire.HealthCheck:
+			_ = s.write(func(w *wire.Writer) error { return w.HealthOK(time.Since(s.began).Seconds(), s.queries) })
+		case wire.Shutdown:
+			return s.shutdown(e.Graceful, r)
+		default: // of a pool that is newer than we are
+		}
+	}
+}
+
+// shutdown finishes the query that runs, or cancels it, and says goodbye.
+func (s *server) shutdown(graceful bool, r *wire.Reader) error {
+	if graceful {
+		gone := make(chan struct{})
+		go func() { // the pool may still cancel what runs, and may die
+			defer close(gone)
+			var e wire.Envelope
+			for {
+				line, err := r.Next()
+				if err != nil {
+					if s.running != nil {
+						s.running.cancel(ErrPoolGone)
+					}
+					return
+				}
+				if wire.Decode(line, &e) == nil && e.Type == wire.Cancel && s.running != nil && s.running.id == e.RequestID {
+					s.running.cancel(ErrCancelled)
+				}
+			}
+		}()
+		defer func() {
+			s.conn.Close()
+			<-gone
+		}()
+		if s.running != nil {
+			<-s.running.done
+		}
+	} else {
+		s.end(ErrCancelled, lastWords)
+	}
+	_ = s.write((*wire.Writer).ShutdownAck)
+	return nil
+}
+
+// end cancels the query that runs and waits a little for the handler.
+func (s *server) end(cause error, patience time.Duration) {
+	if s.running == nil {
+		return
+	}
+	s.running.cancel(cause)
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-s.running.done:
+	case <-timer.C:
+	}
+}
+
+// start has the handler do a query.
+func (s *server) start(ctx context.Context, e *wire.Envelope) {
+	id := e.RequestID
+	if s.running != nil {
+		busy := false
+		_ = s.write(func(w *wire.Writer) error {
+			if busy = !s.running.answered; busy {
+				return w.Error(id, "busy with "+s.running.id)
+			}
+			return nil
+		})
+		if busy {
+			return
+		}
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	run := &running{id: id, cancel: cancel, done: make(chan struct{})}
+	s.running = run
+	q := &Query{ID: id, Payload: append(json.RawMessage(nil), e.Payload...), w: s}
+	var result any
+	safe.Go("query", func() (err error) {
+		result, err = s.handler(ctx, q)
+		return err
+	}, nil, func(err error) {
+		s.answer(id, result, err, run)
+		cancel(nil)
+	})
+}
+
+// answer sends what came of a query. The next one may come as soon as that is
+// written.
+func (s *server) answer(id string, result any, err error, run *running) {
+	defer close(run.done)
+	var raw json.RawMessage
+	if err == nil {
+		if raw, err = marshal(result); err != nil {
+			err = fmt.Errorf("the result: %w", err)
+		}
+	}
+	_ = s.write(func(w *wire.Writer) error {
+		s.queries++
+		run.answered = true
+		if err == nil {
+			err = w.Complete(id, raw)
+			var long *wire.TooLongError
+			if !errors.As(err, &long) {
+				return err
+			}
+		}
+		return w.Error(id, err.Error())
+	})
+}

@@ -1,0 +1,74 @@
+// Command example is a worker in Go. It has no use without a pool; the tests run
+// it, and so does
+//
+//	go build -o /tmp/worker ./procpool/child/example
+//	go run ./procpool/cmd/conformance -slow '{"op":"sleep","seconds":30}' -- /tmp/worker
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log"
+	"os"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/procpool/child"
+)
+
+func main() {
+	if err := child.Serve(context.Background(), do); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// question is what all three example workers understand. Anything else is
+// echoed.
+type question struct {
+	Op      string          `json:"op"`
+	N       int             `json:"n"`
+	Seconds float64         `json:"seconds"`
+	Text    string          `json:"text"`
+	Value   json.RawMessage `json:"value"`
+}
+
+func do(ctx context.Context, q *child.Query) (any, error) {
+	var ask question
+	if err := json.Unmarshal(q.Payload, &ask); err != nil {
+		return q.Payload, nil //nolint:nilerr // not an object with these fields: echoed
+	}
+	switch ask.Op {
+	case "count": // stream 0 to n-1
+		if err := q.Session("session of " + q.ID); err != nil {
+			return nil, err
+		}
+		for i := range ask.N {
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
+			}
+			if err := q.Send(i); err != nil {
+				return nil, err
+			}
+		}
+		return ask.N, nil
+	case "sleep":
+		timer := time.NewTimer(time.Duration(ask.Seconds * float64(time.Second)))
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			return "slept", nil
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	case "fail":
+		return nil, fmt.Errorf("failed: %s", ask.Text)
+	case "panic":
+		panic(ask.Text)
+	case "exit":
+		fmt.Fprintln(os.Stderr, "about to exit")
+		os.Exit(ask.N)
+	case "pid":
+		return os.Getpid(), nil
+	}
+	return q.Payload, nil
+}

@@ -1,0 +1,14 @@
+//go:build !unix
+
+package procpool
+
+import (
+	"io/fs"
+	"os"
+)
+
+const supported = false // there are no process groups
+
+func owner(fs.FileInfo) int { return os.Getuid() }
+
+func groupOf(int) int { return -1 }

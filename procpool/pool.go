@@ -1,0 +1,332 @@
+package procpool
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/fsm"
+	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/worker"
+)
+
+// Pool is a pool of worker processes. Make it with [New]. It is a worker.Worker:
+// it takes queries from Start until Stop, Drain, or the end of the context given
+// to Start. All methods may be called concurrently.
+type Pool struct {
+	worker.BaseWorker
+	cfg    Config
+	log    *slog.Logger
+	dir    string
+	prefix string // of the names of sockets
+
+	tree   fsm.Dispatcher // the pool's and its processes' changes of status
+	events fsm.Dispatcher // everything else
+	begun  sync.Mutex     // orders the begin of Start against Stop
+	cancel context.CancelCauseFunc
+	alive  sync.WaitGroup // of workers
+	hurry  *once          // running queries are waited for no longer
+	force  *once          // neither is anything else
+	quiet  *once          // draining, and no query is left
+
+	open    atomic.Int64 // queries that have not ended
+	counts  counters
+	running atomic.Bool // takes queries
+
+	mu       sync.Mutex // guards what follows
+	capacity *fsm.Machine[PoolState]
+	draining bool
+	ending   bool // no worker is started any more
+	lastID   uint64
+	spawned  int
+	workers  []*proc // that are not dead, oldest first
+	ready    []*proc // the last one was used last
+	queue    *list.List
+	waiting  int // queries in all queues
+	keys     map[string]*proc
+	failures int // to start, and crashes without an answer, in a row
+	notUntil time.Time
+	again    *time.Timer
+	lastFail error
+	mean     time.Duration // of a query with a worker, over the last ones
+}
+
+// once is a channel that is closed once.
+type once struct {
+	ch   chan struct{}
+	once sync.Once
+}
+
+func newOnce() *once { return &once{ch: make(chan struct{})} }
+
+func (o *once) close() { o.once.Do(func() { close(o.ch) }) }
+
+// New returns a pool that has not been started. The error names each field of
+// the config that makes no sense.
+func New(cfg Config) (*Pool, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.WithDefaults()
+	p := &Pool{
+		cfg: cfg, log: cfg.Logger, dir: cfg.SocketDir, queue: list.New(), keys: make(map[string]*proc),
+		hurry: newOnce(), force: newOnce(), quiet: newOnce(),
+	}
+	if p.dir == "" {
+		p.dir = filepath.Join(os.TempDir(), "procpool-"+strconv.Itoa(os.Getuid()))
+	}
+	p.Init("procpool", cfg.Name)
+	p.BaseWorker.PublishTo(&p.tree)
+	p.capacity = fsm.MustNew(KindPool, cfg.Name, poolTable, PoolIdle, &p.events)
+	return p, nil
+}
+
+// Events returns the dispatcher of everything that happens in the pool: the
+// kinds are [KindPool], [KindWorker], [KindConnection] and [KindQuery]. Each
+// query makes about four events, so a reader needs a large buffer or the
+// patience for gaps.
+func (p *Pool) Events() *fsm.Dispatcher { return &p.events }
+
+// Watch returns a reader of the pool's changes of status and of its processes',
+// from now on: at most buffer unread ones. What happens to queries is in
+// [Pool.Events].
+func (p *Pool) Watch(buffer int) *fsm.Subscription { return p.tree.Subscribe(buffer) }
+
+// PublishTo sends what [Pool.Watch] shows to events as well.
+func (p *Pool) PublishTo(events *fsm.Dispatcher) { p.tree.Forward(events) }
+
+// Start begins to take queries and starts the first MinWorkers workers; the
+// pool is Running once these are ready. An error says that the folder for
+// sockets is not usable. Workers that do not start are no error: they are
+// retried with a backoff, and the pool is Unhealthy meanwhile. Cancelling ctx
+// asks the pool to stop.
+func (p *Pool) Start(ctx context.Context) error {
+	own, cancel := context.WithCancelCause(ctx)
+	p.begun.Lock()
+	err := p.Begin(own)
+	if err == nil {
+		p.cancel = cancel
+	}
+	p.begun.Unlock()
+	if err != nil {
+		cancel(nil)
+		return err
+	}
+	if err = p.prepare(); err != nil {
+		err = fmt.Errorf("start %s: %w", p.Name(), err)
+		p.Finish(err)
+		cancel(nil)
+		return err
+	}
+	p.running.Store(true)
+	if p.cfg.MinWorkers == 0 {
+		p.MarkRunning()
+	}
+	p.mu.Lock()
+	p.ensureLocked()
+	p.mu.Unlock()
+	safe.Go(p.Name(), func() error { p.live(own); return nil }, nil, func(err error) {
+		p.Finish(err)
+		cancel(nil)
+	})
+	return nil
+}
+
+// prepare finds out whether workers will have a place to connect to.
+func (p *Pool) prepare() error {
+	if !supported {
+		return fmt.Errorf("worker processes need process groups, which this system does not have: %w", errors.ErrUnsupported)
+	}
+	if err := openDir(p.dir); err != nil {
+		return err
+	}
+	p.prefix = filepath.Join(p.dir, fmt.Sprintf("%s-%d-%x-", fileName(p.cfg.Name), os.Getpid(), time.Now().UnixNano()&0xffffff))
+	d, err := newDoor(p.prefix+"000000.sock", p.cfg.MaxFrame)
+	if err != nil {
+		return err
+	}
+	d.close()
+	return nil
+}
+
+// fileName keeps of a name what may stand in a path.
+func fileName(name string) string {
+	out := []byte(name)
+	for i, c := range out {
+		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' {
+			out[i] = '_'
+		}
+	}
+	return string(out)
+}
+
+// live accompanies the pool to its end.
+func (p *Pool) live(own context.Context) {
+	tend := time.NewTicker(p.tendEvery())
+	defer tend.Stop()
+	for own.Err() == nil {
+		select {
+		case <-tend.C:
+			p.tend()
+		case <-own.Done():
+		}
+	}
+	p.beginDrain()
+	patience := time.NewTimer(p.cfg.DrainTimeout)
+	defer patience.Stop()
+	for waiting := true; waiting; {
+		select {
+		case <-tend.C:
+			p.tend()
+		case <-p.quiet.ch:
+			waiting = false
+		case <-patience.C:
+			waiting = false
+		case <-p.hurry.ch:
+			waiting = false
+		}
+	}
+	p.mu.Lock()
+	p.ending = true
+	if p.again != nil {
+		p.again.Stop()
+	}
+	left := p.openLocked()
+	p.mu.Unlock()
+	for _, q := range left {
+		p.abandon(q, QueryError, fmt.Errorf("%s: it was not done when the pool had to stop: %w", q.id, ErrDraining))
+	}
+	p.mu.Lock()
+	for _, w := range p.workers {
+		w.stopLocked(true, nil)
+	}
+	p.mu.Unlock()
+	p.alive.Wait()
+	if p.cfg.SocketDir == "" {
+		_ = os.Remove(p.dir) // other pools may have sockets in it
+	}
+}
+
+// openLocked returns the queries that have not ended.
+func (p *Pool) openLocked() []*Query {
+	var open []*Query
+	from := func(l *list.List) {
+		for e := l.Front(); e != nil; e = e.Next() {
+			if q, ok := e.Value.(*Query); ok {
+				open = append(open, q)
+			}
+		}
+	}
+	from(p.queue)
+	for _, w := range p.workers {
+		from(&w.waiting)
+		if w.cur != nil {
+			open = append(open, w.cur.q)
+		}
+	}
+	return open
+}
+
+// Drain stops taking queries, which are rejected with [ErrDraining] from now
+// on, and returns when those that were taken before have ended: the running and
+// the waiting. When ctx ends first it returns its error, with how many are left.
+// The workers live on until Stop. It may be called again.
+func (p *Pool) Drain(ctx context.Context) error {
+	p.beginDrain()
+	select {
+	case <-p.quiet.ch:
+		return nil
+	case <-p.Done():
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("drain %s: %d queries have not ended: %w", p.Name(), p.open.Load(), ctx.Err())
+	}
+}
+
+func (p *Pool) beginDrain() {
+	p.mu.Lock()
+	p.draining = true
+	p.mu.Unlock()
+	if p.open.Load() == 0 {
+		p.quiet.close()
+	}
+}
+
+// Stop drains the pool, ends its workers and waits until nothing is left of
+// them. A worker is asked by message, by SIGTERM, and killed. Queries that take
+// longer than DrainTimeout, or than half of the time that ctx has, end with an
+// error that is [ErrDraining]. When ctx is about to end everything is killed.
+func (p *Pool) Stop(ctx context.Context) error {
+	p.begun.Lock()
+	live, cancel := p.RequestStop(worker.ErrStopRequested), p.cancel
+	p.begun.Unlock()
+	if cancel != nil {
+		cancel(worker.ErrStopRequested)
+	}
+	if !live {
+		return p.stopErr()
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		left := time.Until(deadline)
+		hurry := time.AfterFunc(left/2, p.hurry.close)
+		defer hurry.Stop()
+		force := time.AfterFunc(left*8/10, p.forceNow)
+		defer force.Stop()
+	}
+	select {
+	case <-p.Done():
+		return p.stopErr()
+	case <-ctx.Done():
+	}
+	p.forceNow()
+	last := time.NewTimer(250 * time.Millisecond) // a context that was done before must not abandon what dies at once
+	defer last.Stop()
+	select {
+	case <-p.Done():
+		return p.stopErr()
+	case <-last.C:
+	}
+	p.Kill(&worker.AbandonedError{Name: p.Name(), Where: "ending its workers: " + p.whoLives()})
+	return p.stopErr()
+}
+
+func (p *Pool) stopErr() error {
+	if p.Killed() {
+		return p.Err()
+	}
+	return nil
+}
+
+func (p *Pool) forceNow() {
+	p.hurry.close()
+	p.force.close()
+}
+
+func (p *Pool) whoLives() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	names := ""
+	for _, w := range p.workers {
+		names += fmt.Sprintf(" %s (pid %d)", w.name, w.process.PID())
+	}
+	return "there are" + names
+}
+
+// Probe says that the pool is unhealthy while its breaker is open or it has
+// workers to start and the last attempt has failed.
+func (p *Pool) Probe(context.Context) worker.ProbeResult {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.failures > 0 && len(p.ready) == 0 && time.Now().Before(p.notUntil) {
+		return worker.ProbeResult{Err: fmt.Errorf("%d failures in a row, the last: %w", p.failures, p.lastFail)}
+	}
+	return worker.ProbeResult{Health: worker.HealthHealthy}
+}

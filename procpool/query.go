@@ -1,0 +1,282 @@
+package procpool
+
+import (
+	"container/list"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"sync"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/fsm"
+	"github.com/pleme-io/lifecycle-go/procpool/wire"
+)
+
+// Query is one question to the pool, from [Pool.Submit]. All methods may be
+// called concurrently, but one goroutine may read [Query.Messages] at a time.
+type Query struct {
+	pool       *Pool
+	id         string
+	seq        uint64
+	payload    json.RawMessage
+	key        string
+	keyed      bool
+	idempotent bool
+	evictBusy  bool
+	begun      time.Time
+	until      time.Time
+
+	machine  *fsm.Machine[QueryState]
+	messages chan json.RawMessage // nil when nobody will read them
+	done     chan struct{}
+
+	mu      sync.Mutex // guards what follows until done is closed
+	result  json.RawMessage
+	err     error
+	session string
+	timer   *time.Timer
+	unwatch func() bool
+
+	// Guarded by pool.mu.
+	at       *list.Element // its place in a queue
+	in       *list.List    // the queue
+	on       *attempt      // with a worker
+	attempts int
+	streamed bool
+	last     string // the worker that has it or had it last
+}
+
+// Option shapes one query.
+type Option func(*Query)
+
+// Key sends all queries of one key, a session or a workspace, to the same
+// worker as long as that lives, one after the other. A query whose worker is
+// busy waits for it, also when others are free.
+func Key(key string) Option {
+	return func(q *Query) { q.key, q.keyed = key, true }
+}
+
+// Idempotent says that the query may be done twice: when its worker crashes
+// before it has streamed anything, another one gets it, up to twice.
+func Idempotent() Option { return func(q *Query) { q.idempotent = true } }
+
+// Timeout bounds the query, in place of Config.QueryTimeout.
+func Timeout(d time.Duration) Option {
+	return func(q *Query) { q.until = q.begun.Add(d) }
+}
+
+// EvictBusy lets the query evict a busy worker when there is no ready one to
+// evict for it. The query of that worker ends with an error that is
+// [ErrEvicted]. It means something with Config.KeyPerWorker only.
+func EvictBusy() Option { return func(q *Query) { q.evictBusy = true } }
+
+// maxAttempts is how often an idempotent query is given to a worker.
+const maxAttempts = 3
+
+// ID returns the query's id. Its first request on the wire has the same.
+func (q *Query) ID() string { return q.id }
+
+// State returns the state it is in.
+func (q *Query) State() QueryState { return q.machine.State() }
+
+// Done is closed once the query is in a terminal state.
+func (q *Query) Done() <-chan struct{} { return q.done }
+
+// Session returns the id under which the worker does the work, "" when it has
+// not said.
+func (q *Query) Session() string {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.session
+}
+
+// Worker returns the name of the worker that has the query or had it last, ""
+// before one had.
+func (q *Query) Worker() string {
+	q.pool.mu.Lock()
+	defer q.pool.mu.Unlock()
+	return q.last
+}
+
+// Messages yields what the worker streams, in order, until the query ends: with
+// the error that [Query.Result] returns as the last pair if there is one. A
+// worker that streams faster than this is read is held up, and no other worker
+// is. Messages that were read are not yielded again. Leaving the loop does not
+// end the query: call [Query.Cancel] for that.
+func (q *Query) Messages() iter.Seq2[json.RawMessage, error] {
+	return func(yield func(json.RawMessage, error) bool) {
+		for {
+			select {
+			case m := <-q.messages:
+				if !yield(m, nil) {
+					return
+				}
+				continue
+			case <-q.done:
+			}
+			for { // what had come before the end
+				select {
+				case m := <-q.messages:
+					if !yield(m, nil) {
+						return
+					}
+					continue
+				default:
+				}
+				break
+			}
+			if q.err != nil {
+				yield(nil, q.err)
+			}
+			return
+		}
+	}
+}
+
+// Result waits for the end and returns the result, or the error that the query
+// ended with. Messages that nobody has read are dropped. It may be called any
+// number of times.
+func (q *Query) Result() (json.RawMessage, error) {
+	for {
+		select {
+		case <-q.done:
+			return q.result, q.err
+		case <-q.messages:
+		}
+	}
+}
+
+// Cancel gives the query up with a cause, nil for none. It reports false when
+// the query has ended before. The worker is told, and gets its next query once
+// it has confirmed.
+func (q *Query) Cancel(cause error) bool {
+	err := fmt.Errorf("%s: %w", q.id, ErrCancelled)
+	if cause != nil {
+		err = fmt.Errorf("%s: %w: %w", q.id, ErrCancelled, cause)
+	}
+	return q.pool.abandon(q, QueryCancelled, err)
+}
+
+// finish is the one way into a terminal state. It reports false when the query
+// is in one already. It must not be called under the pool's lock.
+func (q *Query) finish(to QueryState, result json.RawMessage, err error) bool {
+	q.mu.Lock()
+	if q.machine.To(to, err) != nil {
+		q.mu.Unlock()
+		return false
+	}
+	q.result, q.err = result, err
+	if q.timer != nil {
+		q.timer.Stop()
+	}
+	unwatch := q.unwatch
+	q.mu.Unlock()
+	close(q.done)
+	if unwatch != nil {
+		unwatch()
+	}
+	q.pool.counted(to)
+	return true
+}
+
+// watch arms the deadline and the watch on the caller's context.
+func (q *Query) watch(ctx context.Context) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if queryTable.IsTerminal(q.machine.State()) {
+		return
+	}
+	q.timer = time.AfterFunc(time.Until(q.until), q.expire)
+	if ctx.Done() == nil {
+		return
+	}
+	q.unwatch = context.AfterFunc(ctx, func() {
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			q.expire()
+			return
+		}
+		q.Cancel(context.Cause(ctx))
+	})
+}
+
+func (q *Query) expire() {
+	q.pool.abandon(q, QueryError, &DeadlineError{Query: q.id, Worker: q.Worker(), Elapsed: time.Since(q.begun)})
+}
+
+// push hands a message to the caller, and waits while the caller has enough to
+// read. It reports false when the query has ended, or gone is closed.
+func (q *Query) push(content json.RawMessage, gone <-chan struct{}) bool {
+	if q.State() == QueryProcessing {
+		_ = q.machine.To(QueryStreaming, nil) // it may have ended meanwhile
+	}
+	if q.messages == nil {
+		select {
+		case <-q.done:
+			return false
+		default:
+			return true
+		}
+	}
+	select {
+	case q.messages <- content:
+		return true
+	case <-q.done:
+		return false
+	case <-gone:
+		return false
+	}
+}
+
+// Do asks one worker and returns its result. Messages on the way are dropped.
+// Errors are those of [Query.Result].
+func (p *Pool) Do(ctx context.Context, payload json.RawMessage, opts ...Option) (json.RawMessage, error) {
+	q, err := p.submit(ctx, payload, false, opts)
+	if err != nil {
+		return nil, err
+	}
+	<-q.done
+	return q.result, q.err
+}
+
+// Submit gives a query to the pool and returns at once, while a worker works on
+// it or while it waits for one. The payload is one JSON value and must not be
+// changed before the query has ended. Cancelling ctx cancels the query; a
+// deadline of ctx is one of the query.
+//
+// A payload that is not JSON (wire.ErrNotJSON) or too long (a
+// *wire.TooLongError) makes no query and is returned as an error, and so is a
+// ctx that is done. A query that is rejected is returned too, in its terminal
+// state.
+func (p *Pool) Submit(ctx context.Context, payload json.RawMessage, opts ...Option) (*Query, error) {
+	return p.submit(ctx, payload, true, opts)
+}
+
+func (p *Pool) submit(ctx context.Context, payload json.RawMessage, stream bool, opts []Option) (*Query, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("%s: submit: %w", p.cfg.Name, context.Cause(ctx))
+	}
+	if err := wire.CheckValue(payload); err != nil {
+		return nil, fmt.Errorf("%s: payload: %w", p.cfg.Name, err)
+	}
+	if most := p.cfg.MaxFrame - overhead; len(payload) > most {
+		return nil, fmt.Errorf("%s: the payload has %d bytes: %w", p.cfg.Name, len(payload), &wire.TooLongError{Limit: p.cfg.MaxFrame})
+	}
+	q := &Query{pool: p, payload: payload, begun: time.Now(), done: make(chan struct{})}
+	q.until = q.begun.Add(p.cfg.QueryTimeout)
+	for _, opt := range opts {
+		opt(q)
+	}
+	if d, ok := ctx.Deadline(); ok && d.Before(q.until) {
+		q.until = d
+	}
+	if stream {
+		q.messages = make(chan json.RawMessage, p.cfg.StreamBuffer)
+	}
+	p.admit(ctx, q)
+	return q, nil
+}
+
+// overhead is what a query's line has besides its payload, at most.
+const overhead = 100

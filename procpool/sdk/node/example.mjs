@@ -1,0 +1,29 @@
+// A worker in JavaScript, with the same questions as the other examples.
+
+import { setTimeout as sleep } from "node:timers/promises";
+import { serve } from "./lifecycle-worker.mjs";
+
+serve(async (query) => {
+  const ask = query.payload ?? {};
+  switch (ask.op) {
+    case "count":
+      await query.session(`session of ${query.id}`);
+      for (let i = 0; i < ask.n; i++) {
+        if (query.signal.aborted) throw new Error("cancelled");
+        await query.send(i);
+      }
+      return ask.n;
+    case "sleep":
+      await sleep(ask.seconds * 1000, undefined, { signal: query.signal });
+      return "slept";
+    case "fail":
+      throw new Error(`failed: ${ask.text}`);
+    case "exit":
+      console.error("about to exit");
+      return process.exit(ask.n);
+    case "pid":
+      return process.pid;
+    default:
+      return query.payload;
+  }
+});

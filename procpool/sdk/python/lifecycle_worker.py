@@ -1,0 +1,197 @@
+"""The worker's side of a process pool (lifecycle-go/procpool), in one file.
+
+    import lifecycle_worker
+
+    def handle(query):
+        for part in work(query.payload):
+            if query.cancelled:
+                raise lifecycle_worker.Cancelled
+            query.send(part)
+        return {"done": True}
+
+    lifecycle_worker.serve(handle)
+
+The handler gets one query at a time, in the main thread. What it returns is the
+result; what it sends before are messages; an exception is sent as the query's
+error, and the worker goes on. All of it is anything that json.dumps takes.
+
+What is printed does not disturb the protocol, which has a socket of its own.
+Needs Python 3.7 or later and nothing else. docs/procpool-wire.md has the
+protocol.
+"""
+
+import json
+import os
+import queue
+import socket
+import sys
+import threading
+import time
+
+__all__ = ["serve", "Query", "Cancelled", "NoPool"]
+
+ENV_SOCKET = "LIFECYCLE_WORKER_SOCKET"
+ENV_MAX_FRAME = "LIFECYCLE_WORKER_MAX_FRAME"
+
+
+class Cancelled(Exception):
+    """Raise it out of a handler whose query was cancelled."""
+
+
+class NoPool(Exception):
+    """No pool has started this process."""
+
+
+class TooLong(Exception):
+    """A message would be longer than the pool accepts. It was not sent."""
+
+
+class Query:
+    """One question. Its methods may be called from any thread until the handler
+    has returned."""
+
+    def __init__(self, worker, request_id, payload):
+        self._worker = worker
+        self._cancelled = threading.Event()
+        self.id = request_id
+        self.payload = payload
+
+    @property
+    def cancelled(self):
+        """Whether nobody waits for the answer any more."""
+        return self._cancelled.is_set()
+
+    def wait_cancelled(self, seconds):
+        """Wait so long, and return at once with True when it is cancelled."""
+        return self._cancelled.wait(seconds)
+
+    def session(self, session_id):
+        """Tell the pool under which id the work is known here."""
+        self._worker.write({"type": "session", "requestId": self.id, "sessionId": str(session_id)})
+
+    def send(self, content):
+        """Send a part of the answer. Waits while the caller has enough to read."""
+        self._worker.write({"type": "message", "requestId": self.id, "content": content})
+
+
+class _Worker:
+    def __init__(self, connection, max_frame):
+        self._connection = connection
+        self._max_frame = max_frame
+        self._writing = threading.Lock()
+        self._state = threading.Lock()  # guards what follows
+        self._running = None
+        self._began = time.monotonic()
+        self._queries = 0
+        self.todo = queue.SimpleQueue()
+
+    def write(self, message):
+        line = json.dumps(message, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+        if len(line) > self._max_frame:
+            raise TooLong("a message of %d bytes is longer than the limit of %d" % (len(line), self._max_frame))
+        with self._writing:
+            self._connection.sendall(line)
+
+    def read(self):
+        """The reader's thread: everything but the work itself."""
+        try:
+            with self._connection.makefile("rb") as lines:
+                for line in lines:
+                    if not line.endswith(b"\n"):
+                        break  # cut short: the pool is gone
+                    if line.strip():
+                        self._take(json.loads(line))
+        except (OSError, ValueError) as err:
+            print("lifecycle_worker: the pool is gone:", err, file=sys.stderr)
+        self._gone()
+
+    def _gone(self):
+        with self._state:
+            if self._running is not None:
+                self._running._cancelled.set()
+        self.todo.put(None)
+        # A handler that does not look must not keep the process: nobody else
+        # would end it.
+        leave = threading.Timer(2, os._exit, args=(1,))
+        leave.daemon = True
+        leave.start()
+
+    def _take(self, message):
+        kind = message.get("type")
+        request_id = message.get("requestId")
+        if kind == "query":
+            if not isinstance(request_id, str) or not request_id or "payload" not in message:
+                if isinstance(request_id, str) and request_id:
+                    self.write({"type": "error", "requestId": request_id, "error": "a query without payload"})
+                return
+            with self._state:
+                busy = self._running
+                if busy is None:
+                    self._running = Query(self, request_id, message["payload"])
+                    self.todo.put(self._running)
+            if busy is not None:
+                self.write({"type": "error", "requestId": request_id, "error": "busy with " + busy.id})
+        elif kind == "cancel":
+            with self._state:
+                if self._running is not None and self._running.id == request_id:
+                    self._running._cancelled.set()
+        elif kind == "health_check":
+            with self._state:
+                done = self._queries
+            self.write({"type": "health_ok", "uptime": round(time.monotonic() - self._began, 3), "queriesProcessed": done})
+        elif kind == "shutdown":
+            if not message.get("graceful"):
+                with self._state:
+                    if self._running is not None:
+                        self._running._cancelled.set()
+            self.todo.put("shutdown")
+        # Other types are of a pool that is newer than this file.
+
+    def work(self, handler):
+        while True:
+            query = self.todo.get()
+            if query is None:
+                return 1
+            if query == "shutdown":
+                self.write({"type": "shutdown_ack"})
+                return 0
+            answer = {"type": "complete", "requestId": query.id}
+            try:
+                answer["result"] = handler(query)
+            except Cancelled:
+                answer = {"type": "error", "requestId": query.id, "error": "cancelled"}
+            except BrokenPipeError:
+                return 1
+            except Exception as err:  # the handler's, whatever it is
+                text = "%s: %s" % (type(err).__name__, err)
+                answer = {"type": "error", "requestId": query.id, "error": text}
+            with self._state:  # before the pool can send the next one
+                self._running = None
+                self._queries += 1
+            try:
+                self.write(answer)
+            except (TypeError, ValueError, TooLong) as err:
+                text = "the result: %s: %s" % (type(err).__name__, err)
+                self.write({"type": "error", "requestId": query.id, "error": text})
+
+
+def serve(handler):
+    """Do queries until the pool says that it is to shut down, and exit: with
+    code 0 then, and with 1 when the pool is gone. Raises NoPool when there is
+    none."""
+    path = os.environ.get(ENV_SOCKET)
+    if not path:
+        raise NoPool("no pool has started this process: %s is not set" % ENV_SOCKET)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.connect(path)
+    worker = _Worker(connection, int(os.environ.get(ENV_MAX_FRAME, 16 << 20)))
+    worker.write({"type": "ready"})
+    threading.Thread(target=worker.read, daemon=True).start()
+    try:
+        code = worker.work(handler)
+    except OSError as err:
+        print("lifecycle_worker: the pool is gone:", err, file=sys.stderr)
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # threads of the handler's must not keep the process

@@ -1,0 +1,207 @@
+package procpool
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/procpool/wire"
+)
+
+// openDir makes the folder for sockets, or checks the one that is there: nobody
+// else may enter it, since whoever can reach a socket could take a worker's
+// place. Sockets in it that nobody listens on are removed.
+func openDir(dir string) error {
+	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
+		return fmt.Errorf("make the folder for sockets: %w", err)
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("make the folder for sockets: %w", err)
+	}
+	info, err := os.Lstat(dir)
+	switch {
+	case err != nil:
+		return fmt.Errorf("look at the folder for sockets: %w", err)
+	case !info.IsDir():
+		return fmt.Errorf("SocketDir %s is no folder, want one or none", dir)
+	case owner(info) != os.Getuid():
+		return fmt.Errorf("SocketDir %s belongs to user %d, want one of our own (%d)", dir, owner(info), os.Getuid())
+	case info.Mode().Perm()&0o077 != 0:
+		return fmt.Errorf("SocketDir %s has mode %04o, want 0700: others could take a worker's place", dir, info.Mode().Perm())
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return fmt.Errorf("look into the folder for sockets: %w", err)
+	}
+	for _, entry := range entries {
+		if entry.Type()&fs.ModeSocket != 0 && strings.HasSuffix(entry.Name(), ".sock") {
+			removeStale(filepath.Join(dir, entry.Name()))
+		}
+	}
+	return nil
+}
+
+// removeStale removes a socket that nobody listens on.
+func removeStale(path string) {
+	conn, err := net.DialTimeout("unix", path, time.Second)
+	if err == nil {
+		conn.Close() // somebody's who lives
+		return
+	}
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		_ = os.Remove(path)
+	}
+}
+
+// door is the socket of one worker that has not said that it is ready. Several
+// processes may knock: strangers, a wrapper that tries the socket, the worker.
+// The first of the worker's group that says ready is the worker, and the door
+// is closed behind it.
+type door struct {
+	path     string
+	listener *net.UnixListener
+	limit    int
+	belongs  func(pid, uid int) error // nil for a process of the worker's group
+	stranger func(error)
+	opened   chan arrival // capacity 1
+	ended    sync.WaitGroup
+
+	mu     sync.Mutex // guards what follows
+	closed bool
+	inside []*net.UnixConn // not ready yet, oldest first
+}
+
+// arrival is the worker's connection after it said ready.
+type arrival struct {
+	conn   *net.UnixConn
+	pid    int
+	reader *wire.Reader
+	err    error // in place of the rest: it said something else
+}
+
+// maxInside bounds the connections that have said nothing yet. The oldest gives
+// way.
+const maxInside = 16
+
+func newDoor(path string, limit int) (*door, error) {
+	if len(path) > maxPath {
+		return nil, fmt.Errorf("socket path %s has %d bytes and a unix socket's may have %d: set SocketDir to a shorter one, or a shorter Name", path, len(path), maxPath)
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("listen for the worker: %w", err)
+	}
+	return &door{path: path, listener: l, limit: limit, opened: make(chan arrival, 1)}, nil
+}
+
+// open begins to accept. The process must have been started.
+func (d *door) open(belongs func(pid, uid int) error, stranger func(error)) {
+	d.belongs, d.stranger = belongs, stranger
+	d.ended.Go(d.accept)
+}
+
+func (d *door) accept() {
+	for pause := time.Millisecond; ; {
+		conn, err := d.listener.AcceptUnix()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil { // out of file descriptors, mostly: it passes
+			d.stranger(fmt.Errorf("accept: %w", err))
+			time.Sleep(pause)
+			pause = min(2*pause, time.Second)
+			continue
+		}
+		pause = time.Millisecond
+		pid, uid, err := peerOf(conn)
+		if err == nil {
+			err = d.belongs(pid, uid)
+		}
+		if err != nil {
+			conn.Close()
+			d.stranger(err)
+			continue
+		}
+		d.mu.Lock()
+		if d.closed {
+			d.mu.Unlock()
+			conn.Close()
+			return
+		}
+		if len(d.inside) == maxInside {
+			d.inside[0].Close()
+			d.inside = d.inside[1:]
+		}
+		d.inside = append(d.inside, conn)
+		d.mu.Unlock()
+		d.ended.Go(func() { d.hear(conn, pid) })
+	}
+}
+
+// hear waits for ready.
+func (d *door) hear(conn *net.UnixConn, pid int) {
+	a := arrival{conn: conn, pid: pid, reader: wire.NewReader(conn, d.limit)}
+	line, err := a.reader.Next()
+	if err == nil {
+		var e wire.Envelope
+		if err = wire.Decode(line, &e); err == nil && e.Type != wire.Ready {
+			err = fmt.Errorf("its first message is %s, want ready", wire.Excerpt(line))
+		}
+		if err != nil {
+			a = arrival{err: err}
+		}
+	}
+	d.mu.Lock()
+	mine := false
+	for i, other := range d.inside {
+		if other == conn {
+			d.inside = append(d.inside[:i], d.inside[i+1:]...)
+			mine = true
+			break
+		}
+	}
+	first := !d.closed && mine && (err == nil || a.err != nil)
+	if first {
+		d.closeLocked()
+		d.opened <- a
+	}
+	d.mu.Unlock()
+	if !first || a.err != nil {
+		conn.Close()
+	}
+}
+
+func (d *door) closeLocked() {
+	if d.closed {
+		return
+	}
+	d.closed = true
+	d.listener.Close() // and removes the file
+	for _, conn := range d.inside {
+		conn.Close()
+	}
+	d.inside = nil
+}
+
+// close ends it. A worker that has arrived and that nobody has taken is sent
+// away.
+func (d *door) close() {
+	d.mu.Lock()
+	d.closeLocked()
+	d.mu.Unlock()
+	d.ended.Wait()
+	select {
+	case a := <-d.opened:
+		if a.conn != nil {
+			a.conn.Close()
+		}
+	default:
+	}
+}

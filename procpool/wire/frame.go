@@ -1,0 +1,284 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+)
+
+// TooLongError says that a line is longer than it may be. Reading goes on after
+// it with the next line.
+type TooLongError struct {
+	Limit int
+	// Head is the beginning of the line, as far as it was kept.
+	Head []byte
+}
+
+// Error says what the limit is and where to change it.
+func (e *TooLongError) Error() string {
+	return fmt.Sprintf("a line is longer than %d bytes, the limit (MaxFrame)", e.Limit)
+}
+
+// PartialError says that the stream ended in the middle of a line.
+type PartialError struct{ Line []byte }
+
+// Error shows the beginning of the line.
+func (e *PartialError) Error() string {
+	return "the connection ended in the middle of a line: " + Excerpt(e.Line)
+}
+
+// Unwrap returns [io.ErrUnexpectedEOF].
+func (e *PartialError) Unwrap() error { return io.ErrUnexpectedEOF }
+
+const (
+	bufferSize = 64 << 10
+	keepBuffer = 2 << 20 // a buffer that has grown beyond is let go when it is empty
+)
+
+// Reader reads lines. It is for one goroutine.
+type Reader struct {
+	r        io.Reader
+	limit    int
+	buf      []byte
+	from, to int // what was read and not returned
+	looked   int // of it, what has no newline in it
+	skipping bool
+}
+
+// NewReader returns a reader of lines of up to limit bytes, the newline
+// included. 0 is [DefaultMaxFrame].
+func NewReader(r io.Reader, limit int) *Reader {
+	if limit <= 0 {
+		limit = DefaultMaxFrame
+	}
+	return &Reader{r: r, limit: limit, buf: make([]byte, min(bufferSize, limit))}
+}
+
+// Next returns the next line without its newline. It is valid until the next
+// call. Lines of white space are skipped. At the end it returns [io.EOF], or a
+// [*PartialError] when the last line has no newline. For a line that is too
+// long it returns a [*TooLongError], and the call after that goes on behind it.
+func (r *Reader) Next() ([]byte, error) {
+	for {
+		if at := bytes.IndexByte(r.buf[r.from+r.looked:r.to], '\n'); at >= 0 {
+			line := r.buf[r.from : r.from+r.looked+at]
+			r.from += len(line) + 1
+			r.looked = 0
+			if r.skipping {
+				r.skipping = false
+				continue
+			}
+			if blank(line) {
+				continue
+			}
+			return line, nil
+		}
+		r.looked = r.to - r.from
+		if r.skipping {
+			r.from, r.to, r.looked = 0, 0, 0
+		} else if r.looked >= r.limit {
+			err := &TooLongError{Limit: r.limit, Head: bytes.Clone(r.buf[r.from:min(r.to, r.from+bufferSize)])}
+			r.from, r.to, r.looked, r.skipping = 0, 0, 0, true
+			return nil, err
+		}
+		if err := r.fill(); err != nil {
+			rest := r.buf[r.from:r.to]
+			if err == io.EOF && !blank(rest) { //nolint:errorlint // Readers return it as it is
+				r.from = r.to
+				return nil, &PartialError{Line: bytes.Clone(rest[:min(len(rest), bufferSize)])}
+			}
+			return nil, err
+		}
+	}
+}
+
+func blank(line []byte) bool { return len(bytes.TrimSpace(line)) == 0 }
+
+// fill reads once, after it has made room.
+func (r *Reader) fill() error {
+	if r.from == r.to {
+		r.from, r.to = 0, 0
+		if len(r.buf) > keepBuffer {
+			r.buf = make([]byte, min(bufferSize, r.limit))
+		}
+	}
+	if r.to == len(r.buf) {
+		if r.from > 0 {
+			r.to = copy(r.buf, r.buf[r.from:r.to])
+			r.from = 0
+		} else {
+			bigger := make([]byte, min(2*len(r.buf), r.limit))
+			copy(bigger, r.buf)
+			r.buf = bigger
+		}
+	}
+	for range 100 {
+		n, err := r.r.Read(r.buf[r.to:])
+		if n > 0 {
+			r.to += n
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return io.ErrNoProgress
+}
+
+// Writer writes messages, each as one line and, unless it is large, with one
+// write. It is for one goroutine at a time.
+type Writer struct {
+	w       io.Writer
+	limit   int
+	buf     []byte
+	vectors [3][]byte
+	broken  error
+}
+
+// ErrPoisoned is wrapped by the error of every write after one that has failed:
+// a part of that line may have arrived, and nothing that is sent behind it would
+// be understood.
+var ErrPoisoned = errors.New("an earlier write has failed")
+
+// NewWriter returns a writer of lines of up to limit bytes, the newline
+// included. 0 is [DefaultMaxFrame].
+func NewWriter(w io.Writer, limit int) *Writer {
+	if limit <= 0 {
+		limit = DefaultMaxFrame
+	}
+	return &Writer{w: w, limit: limit}
+}
+
+// Query asks a worker to do something. The payload must be one JSON value.
+func (w *Writer) Query(requestID string, payload json.RawMessage) error {
+	return w.carry(Query, requestID, "payload", payload)
+}
+
+// Cancel asks a worker to stop with a query.
+func (w *Writer) Cancel(requestID string) error { return w.send(Cancel, requestID, nil) }
+
+// Shutdown asks a worker to end, after its query or at once.
+func (w *Writer) Shutdown(graceful bool) error {
+	return w.send(Shutdown, "", func(b []byte) []byte {
+		return strconv.AppendBool(append(b, `,"graceful":`...), graceful)
+	})
+}
+
+// HealthCheck asks a worker whether it lives.
+func (w *Writer) HealthCheck() error { return w.send(HealthCheck, "", nil) }
+
+// Ready says that the worker can be asked.
+func (w *Writer) Ready() error { return w.send(Ready, "", nil) }
+
+// Session names the work behind a query.
+func (w *Writer) Session(requestID, sessionID string) error {
+	return w.send(Session, requestID, func(b []byte) []byte { return appendString(append(b, `,"sessionId":`...), sessionID) })
+}
+
+// Message is a part of an answer. The content must be one JSON value.
+func (w *Writer) Message(requestID string, content json.RawMessage) error {
+	return w.carry(Message, requestID, "content", content)
+}
+
+// Complete ends an answer. The result must be one JSON value.
+func (w *Writer) Complete(requestID string, result json.RawMessage) error {
+	return w.carry(Complete, requestID, "result", result)
+}
+
+// Error ends an answer with what went wrong.
+func (w *Writer) Error(requestID, text string) error {
+	return w.send(Error, requestID, func(b []byte) []byte { return appendString(append(b, `,"error":`...), text) })
+}
+
+// ShutdownAck is a worker's last word.
+func (w *Writer) ShutdownAck() error { return w.send(ShutdownAck, "", nil) }
+
+// HealthOK answers a health check.
+func (w *Writer) HealthOK(uptime float64, queries int64) error {
+	return w.send(HealthOK, "", func(b []byte) []byte {
+		b = strconv.AppendFloat(append(b, `,"uptime":`...), uptime, 'f', 3, 64)
+		return strconv.AppendInt(append(b, `,"queriesProcessed":`...), queries, 10)
+	})
+}
+
+// begin starts a line in the buffer.
+func (w *Writer) begin(t Type, requestID string) []byte {
+	b := append(w.buf[:0], `{"type":"`...)
+	b = append(append(b, t...), '"')
+	if requestID != "" {
+		b = appendString(append(b, `,"requestId":`...), requestID)
+	}
+	return b
+}
+
+func (w *Writer) send(t Type, requestID string, more func([]byte) []byte) error {
+	b := w.begin(t, requestID)
+	if more != nil {
+		b = more(b)
+	}
+	return w.flush(append(b, "}\n"...))
+}
+
+// carry sends a message with a value that is somebody's.
+func (w *Writer) carry(t Type, requestID, field string, value json.RawMessage) error {
+	if len(value) == 0 {
+		value = json.RawMessage("null")
+	}
+	b := append(append(append(w.begin(t, requestID), `,"`...), field...), `":`...)
+	if len(b)+len(value)+2 > w.limit {
+		w.buf = b
+		return &TooLongError{Limit: w.limit, Head: bytes.Clone(b)}
+	}
+	if bytes.IndexByte(value, '\n') >= 0 { // in JSON it stands between tokens only
+		value = bytes.ReplaceAll(value, []byte("\n"), []byte(" "))
+	}
+	if len(value) < bufferSize {
+		return w.flush(append(append(b, value...), "}\n"...))
+	}
+	w.buf = b
+	if w.broken != nil {
+		return fmt.Errorf("%w: %w", ErrPoisoned, w.broken)
+	}
+	w.vectors = [3][]byte{b, value, []byte("}\n")}
+	all := net.Buffers(w.vectors[:])
+	_, err := all.WriteTo(w.w)
+	w.vectors = [3][]byte{}
+	w.broken = err
+	return err
+}
+
+func (w *Writer) flush(b []byte) error {
+	w.buf = b
+	if w.broken != nil {
+		return fmt.Errorf("%w: %w", ErrPoisoned, w.broken)
+	}
+	if len(b) > w.limit {
+		return &TooLongError{Limit: w.limit, Head: bytes.Clone(b[:min(len(b), 256)])}
+	}
+	_, err := w.w.Write(b)
+	w.broken = err
+	return err
+}
+
+// appendString appends s as a JSON string.
+func appendString(b []byte, s string) []byte {
+	plain := true
+	for i := range len(s) {
+		if c := s[i]; c < 0x20 || c == '"' || c == '\\' || c >= 0x80 {
+			plain = false
+			break
+		}
+	}
+	if plain {
+		return append(append(append(b, '"'), s...), '"')
+	}
+	quoted, err := json.Marshal(s)
+	if err != nil {
+		return append(b, `""`...) // strings can always be marshalled
+	}
+	return append(b, quoted...)
+}
