@@ -1,169 +1,82 @@
 package main
 
 import (
-	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"slices"
 	"sync"
+	"testing"
+	"time"
 
 	"connectrpc.com/connect"
-	"google.golang.org/protobuf/proto"
+	"github.com/nats-io/nats.go/jetstream"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
+	"github.com/pleme-io/lifecycle-go/fleet/host"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine/starlark"
 	"github.com/pleme-io/lifecycle-go/fleet/operator"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
-// hosted are hosted workers in memory. Nothing joins a real host to an operator
-// server yet; what this command line is tested for is what it asks and shows.
-type hosted struct {
+// startHost runs a host of Starlark workers that gives up on a message soon.
+func startHost(tb testing.TB, js jetstream.JetStream) *host.Host {
+	tb.Helper()
+	engines, err := engine.NewRegistry(starlark.New())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	h, err := host.New(js, host.Config{Engines: engines, Logger: brokertest.Quiet(), RetryBase: time.Millisecond, MaxRetries: 1})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if err := h.Start(tb.Context()); err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := h.Stop(ctx); err != nil {
+			tb.Error(err)
+		}
+	})
+	return h
+}
+
+// faulty are the workers of a real host with what it does not do on demand:
+// thousands of dead letters, a redrive that fails in the middle, a recovery that
+// takes long or does not bring everybody back.
+type faulty struct {
+	operator.Workers
+	slow chan struct{} // a recovery waits for it; nil is no time
+
 	mu       sync.Mutex // guards everything that follows
-	workers  map[string]*operatorv1.Worker
-	versions map[string][]*operatorv1.CodeVersion
-	letters  map[string][]*operatorv1.DeadLetter
+	letters  []*operatorv1.DeadLetter
 	redriven int
 	fails    int // redrives after this many fail; 0 is never
+	lost     []string
 }
 
-func newHosted() *hosted {
-	return &hosted{workers: map[string]*operatorv1.Worker{}, versions: map[string][]*operatorv1.CodeVersion{}, letters: map[string][]*operatorv1.DeadLetter{}}
-}
-
-// die gives a worker n dead letters.
-func (h *hosted) die(id string, n int) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for i := range n {
-		h.letters[id] = append(h.letters[id], &operatorv1.DeadLetter{
-			Id: fmt.Sprintf("%08d", len(h.letters[id])+1), WorkerId: id, Topic: "images.new", Reason: "exit status 3\x1b[2J", Attempts: 5, Size: int64(100 + i), At: timestamppb.Now(),
+// die adds n dead letters.
+func (f *faulty) die(id string, n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for range n {
+		f.letters = append(f.letters, &operatorv1.DeadLetter{
+			Id: fmt.Sprintf("%08d", len(f.letters)+1), WorkerId: id, Topic: "orders.created", Reason: "exit status 3\x1b[2J", Attempts: 5, At: timestamppb.Now(),
 		})
 	}
 }
 
-func digest(code []byte) string {
-	sum := sha256.Sum256(code)
-	return "sha256:" + hex.EncodeToString(sum[:])
-}
-
-func (h *hosted) getLocked(id string) (*operatorv1.Worker, error) {
-	w := h.workers[id]
-	if w == nil {
-		return nil, operator.Errorf(connect.CodeNotFound, operator.ReasonNotFound, "id", "there is no worker %q", id)
+func (f *faulty) DeadLetters(ctx context.Context, id, after string, limit int) ([]*operatorv1.DeadLetter, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.letters) == 0 {
+		return f.Workers.DeadLetters(ctx, id, after, limit)
 	}
-	return w, nil
-}
-
-func (h *hosted) loadLocked(w *operatorv1.Worker, d string, source, who string) {
-	for _, v := range h.versions[w.GetId()] {
-		v.Current = false
-	}
-	w.Digest = d
-	h.versions[w.GetId()] = append(h.versions[w.GetId()], &operatorv1.CodeVersion{Digest: d, Source: source, Who: who, At: timestamppb.Now(), Current: true})
-}
-
-func (h *hosted) Create(_ context.Context, req *operatorv1.CreateWorkerRequest, who string) (*operatorv1.Worker, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.workers[req.GetId()] != nil {
-		return nil, operator.Errorf(connect.CodeAlreadyExists, operator.ReasonExists, "id", "there is a worker %q already", req.GetId())
-	}
-	w := &operatorv1.Worker{Id: req.GetId(), MimeType: req.GetMimeType(), Topics: req.GetTopics(), Group: req.GetGroup(), State: "running", Desired: "running", CreatedAt: timestamppb.Now()}
-	h.workers[w.GetId()] = w
-	h.loadLocked(w, digest(req.GetCode().GetContent()), cmp.Or(req.GetCode().GetUrl(), "inline"), who)
-	return proto.CloneOf(w), nil
-}
-
-func (h *hosted) List(context.Context) (all []*operatorv1.Worker, err error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, w := range h.workers {
-		all = append(all, proto.CloneOf(w))
-	}
-	return all, nil
-}
-
-func (h *hosted) Get(_ context.Context, id string) (*operatorv1.Worker, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	w, err := h.getLocked(id)
-	return proto.CloneOf(w), err
-}
-
-func (h *hosted) set(id, state string) (*operatorv1.Worker, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	w, err := h.getLocked(id)
-	if err == nil {
-		w.State, w.Desired = state, state
-	}
-	return proto.CloneOf(w), err
-}
-
-func (h *hosted) Start(_ context.Context, id, _ string) (*operatorv1.Worker, error) {
-	return h.set(id, "running")
-}
-
-func (h *hosted) Stop(_ context.Context, id, _ string) (*operatorv1.Worker, error) {
-	return h.set(id, "stopped")
-}
-
-func (h *hosted) LoadCode(_ context.Context, id string, code *operatorv1.Code, who string) (*operatorv1.Worker, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	w, err := h.getLocked(id)
-	if err == nil {
-		h.loadLocked(w, digest(code.GetContent()), "inline", who)
-	}
-	return proto.CloneOf(w), err
-}
-
-func (h *hosted) Rollback(_ context.Context, id, to, who string) (*operatorv1.Worker, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	w, err := h.getLocked(id)
-	if err == nil {
-		h.loadLocked(w, to, "rollback", who)
-	}
-	return proto.CloneOf(w), err
-}
-
-func (h *hosted) Delete(_ context.Context, id, _ string) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	_, err := h.getLocked(id)
-	delete(h.workers, id)
-	return err
-}
-
-func (h *hosted) History(_ context.Context, id string) ([]*operatorv1.CodeVersion, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	_, err := h.getLocked(id)
-	return h.versions[id], err
-}
-
-func (h *hosted) Recover(context.Context, string) (*operatorv1.RecoverWorkersResponse, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	answer := &operatorv1.RecoverWorkersResponse{}
-	for id, w := range h.workers {
-		if w.GetState() == "failed" {
-			answer.Failures = append(answer.Failures, &operatorv1.RecoverWorkersResponse_Failure{Id: id, Error: "the code is gone"})
-		} else {
-			answer.Recovered = append(answer.Recovered, id)
-		}
-	}
-	slices.Sort(answer.Recovered)
-	return answer, nil
-}
-
-func (h *hosted) DeadLetters(_ context.Context, id, after string, limit int) (page []*operatorv1.DeadLetter, err error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, d := range h.letters[id] {
+	var page []*operatorv1.DeadLetter
+	for _, d := range f.letters {
 		if d.GetId() > after && len(page) < limit {
 			page = append(page, d)
 		}
@@ -171,20 +84,30 @@ func (h *hosted) DeadLetters(_ context.Context, id, after string, limit int) (pa
 	return page, nil
 }
 
-func (h *hosted) Redrive(_ context.Context, id string, ids []string, _ string) (int64, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.fails > 0 && h.redriven >= h.fails {
+func (f *faulty) Redrive(ctx context.Context, id string, ids []string, who string) (int64, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fails > 0 && f.redriven >= f.fails {
 		return 0, operator.Errorf(connect.CodeUnavailable, operator.ReasonUnavailable, "", "the stream cannot be had now")
 	}
-	var n int64
-	h.letters[id] = slices.DeleteFunc(h.letters[id], func(d *operatorv1.DeadLetter) bool {
-		if !slices.Contains(ids, d.GetId()) {
-			return false
-		}
-		n++
-		return true
-	})
-	h.redriven += int(n)
-	return n, nil
+	if len(f.letters) == 0 {
+		return f.Workers.Redrive(ctx, id, ids, who)
+	}
+	before := len(f.letters)
+	f.letters = slices.DeleteFunc(f.letters, func(d *operatorv1.DeadLetter) bool { return slices.Contains(ids, d.GetId()) })
+	f.redriven += before - len(f.letters)
+	return int64(before - len(f.letters)), nil
+}
+
+func (f *faulty) Recover(ctx context.Context, who string) (*operatorv1.RecoverWorkersResponse, error) {
+	if f.slow != nil {
+		<-f.slow
+	}
+	answer, err := f.Workers.Recover(ctx, who)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, id := range f.lost {
+		answer.Failures = append(answer.Failures, &operatorv1.RecoverWorkersResponse_Failure{Id: id, Error: "the code is gone"})
+	}
+	return answer, err
 }

@@ -55,7 +55,7 @@ type site struct {
 	js      jetstream.JetStream
 	mgr     *workflow.Manager
 	fleet   *presence.Fleet
-	workers *hosted
+	workers *faulty
 
 	mu   sync.Mutex // guards everything that follows
 	addr string
@@ -66,8 +66,12 @@ type site struct {
 // newSite starts all of it except the server. close must follow.
 func newSite(tb testing.TB) *site {
 	tb.Helper()
-	s := &site{workers: newHosted()}
-	s.js = brokertest.Embedded(tb, broker.Config{Buckets: []jetstream.KeyValueConfig{workflow.Bucket("MISSIONS")}}).JetStream()
+	s := &site{}
+	s.js = brokertest.Embedded(tb, broker.Config{
+		Buckets: []jetstream.KeyValueConfig{workflow.Bucket("MISSIONS")},
+		Streams: []jetstream.StreamConfig{{Name: "ORDERS", Subjects: []string{"orders.>"}}},
+	}).JetStream()
+	s.workers = &faulty{Workers: operator.FromHost(startHost(tb, s.js))}
 	s.mgr = workflow.NewManager(s.js, brokertest.Quiet())
 	tb.Cleanup(func() { s.mgr.Close() })
 	if err := s.mgr.Register("drone-survey", func() workflow.Participant { return new(survey) }, surveys); err != nil {

@@ -36,7 +36,7 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"status": statusCommand, "await": awaitCommand,
 			"site": siteCommand, "server": serverCommand, "entity": entityCommand, "move": moveCommand, "process": processCommand,
-			"deadletters": lettersCommand, "certificate": certificateCommand,
+			"publish": publishCommand, "deadletters": lettersCommand, "lost": lostCommand, "certificate": certificateCommand,
 		},
 	})
 }
@@ -172,6 +172,15 @@ func processCommand(ts *testscript.TestScript, _ bool, args []string) {
 		app.Go("poller", func(ctx context.Context) error { <-ctx.Done(); return nil })
 	}))
 }
+
+// publishCommand: publish SUBJECT TEXT is a message for hosted workers.
+func publishCommand(ts *testscript.TestScript, _ bool, args []string) {
+	_, err := siteOf(ts).js.Publish(context.Background(), args[0], []byte(args[1]))
+	ts.Check(err)
+}
+
+// lostCommand: lost WORKER... cannot be recovered.
+func lostCommand(ts *testscript.TestScript, _ bool, args []string) { siteOf(ts).workers.lost = args }
 
 // lettersCommand: deadletters WORKER N [FAILAFTER] gives a worker dead letters.
 func lettersCommand(ts *testscript.TestScript, _ bool, args []string) {

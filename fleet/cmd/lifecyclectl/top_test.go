@@ -16,7 +16,6 @@ import (
 	"github.com/creack/pty"
 	"github.com/hinshun/vt10x"
 
-	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 	"github.com/pleme-io/lifecycle-go/fleet/workflow"
 )
 
@@ -215,9 +214,8 @@ func TestTopWithoutAServer(t *testing.T) {
 func TestProgressOnATerminal(t *testing.T) {
 	s := newSite(t)
 	release := make(chan struct{})
-	cfg := s.config()
-	cfg.Workers = slowRecovery{s.workers, release}
-	url, err := s.serve(cfg)
+	s.workers.slow = release
+	url, err := s.serve(s.config())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -228,12 +226,6 @@ func TestProgressOnATerminal(t *testing.T) {
 	if status != 0 || !strings.Contains(raw, "\r\x1b[K") || strings.Contains(w.vt.String(), "recovering") {
 		t.Errorf("exit status %d: %q", status, raw)
 	}
-}
-
-// slowRecovery are workers that come back when they are let.
-type slowRecovery struct {
-	*hosted
-	release chan struct{}
 }
 
 // TestInterruptedQuestion: Ctrl-C at a question is no.
@@ -254,9 +246,4 @@ func TestInterruptedQuestion(t *testing.T) {
 	if status != exitInterrupted || err != nil || e.Phase() != "planning" {
 		t.Errorf("exit status %d; the entity is %v, %v", status, e, err)
 	}
-}
-
-func (s slowRecovery) Recover(ctx context.Context, who string) (*operatorv1.RecoverWorkersResponse, error) {
-	<-s.release
-	return s.hosted.Recover(ctx, who)
 }
