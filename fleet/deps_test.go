@@ -43,7 +43,7 @@ func TestConventions(t *testing.T) {
 			{Path: "cmd/lifecyclectl", Imports: []string{
 				".", "./config", "./fsm", "./worker", "./internal/suggest", "./fleet/vet", "./fleet/cmd/lifecyclectl/run",
 				"./fleet/operator/client", "./fleet/operator/operatorv1", "./fleet/internal/diagram", cli, "github.com/spf13/pflag", connect, proto, yaml,
-				"charm.land/bubbletea/v2", "github.com/charmbracelet/x/ansi", "github.com/muesli/cancelreader", "golang.org/x/term",
+				"charm.land/bubbletea/v2", "github.com/charmbracelet/x/ansi", "github.com/muesli/cancelreader", "golang.org/x/term", "golang.org/x/sys",
 			}, Brings: []string{"..."}, Never: []string{"k8s.io/client-go", server, nats}},
 		},
 		Requires: []conventions.Require{
@@ -76,6 +76,7 @@ func TestConventions(t *testing.T) {
 			{Module: "github.com/charmbracelet/x/ansi"},
 			{Module: "github.com/muesli/cancelreader"},
 			{Module: "golang.org/x/term"},
+			{Module: "golang.org/x/sys"},
 			{Module: "github.com/creack/pty", TestOnly: true},
 			{Module: "github.com/hinshun/vt10x", TestOnly: true},
 			{Module: "github.com/rogpeppe/go-internal", TestOnly: true},

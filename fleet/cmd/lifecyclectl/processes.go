@@ -113,7 +113,9 @@ func watchProcesses(a *api, cmd *cobra.Command, o *output, service, id string) e
 		return out.add(m, at, p.GetId(), p.GetService(), state(p.GetPhase()), readyCell(p), units(p.GetUnits()))
 	}
 	seen := newMemory(sameProcess)
-	return follow(cmd.Context(), notices(cmd.ErrOrStderr(), a), func(ctx context.Context) (*connect.ServerStreamForClient[operatorv1.WatchProcessesResponse], error) {
+	ctx, stop := whileRead(cmd.Context(), cmd.OutOrStdout())
+	defer stop()
+	return follow(ctx, notices(cmd.ErrOrStderr(), a), func(ctx context.Context) (*connect.ServerStreamForClient[operatorv1.WatchProcessesResponse], error) {
 		return a.Processes.WatchProcesses(ctx, &operatorv1.WatchProcessesRequest{Id: id})
 	}, seen.begin, func(m *operatorv1.WatchProcessesResponse) error {
 		p := m.GetProcess()

@@ -86,7 +86,9 @@ func watchEntities(a *api, cmd *cobra.Command, o *output, typ, id string) error 
 		return out.add(m, moment(e.GetUpdatedAt()), e.GetId(), state(e.GetPhase()), e.GetEtag())
 	}
 	seen := newMemory(func(a, b uint64) bool { return a == b })
-	return follow(cmd.Context(), notices(cmd.ErrOrStderr(), a), func(ctx context.Context) (*connect.ServerStreamForClient[operatorv1.WatchResponse], error) {
+	ctx, stop := whileRead(cmd.Context(), cmd.OutOrStdout())
+	defer stop()
+	return follow(ctx, notices(cmd.ErrOrStderr(), a), func(ctx context.Context) (*connect.ServerStreamForClient[operatorv1.WatchResponse], error) {
 		return a.Workflows.Watch(ctx, &operatorv1.WatchRequest{Type: typ, Id: id})
 	}, seen.begin, func(m *operatorv1.WatchResponse) error {
 		e := m.GetEntity()
