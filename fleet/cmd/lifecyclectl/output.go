@@ -96,8 +96,8 @@ func asJSON(m proto.Message, indent string) ([]byte, error) {
 	return escaped(b.Bytes()), nil
 }
 
-// escaped writes characters that could steer a terminal, and that JSON allows
-// as they are, in JSON's other way.
+// escaped writes characters that could steer a terminal, and that JSON and YAML
+// allow as they are in quotes, in their other way.
 func escaped(text []byte) []byte {
 	if !bytes.ContainsFunc(text, unprintable) {
 		return text
@@ -130,11 +130,14 @@ func asYAML(m proto.Message) ([]byte, error) {
 	if err := enc.Encode(&node); err != nil {
 		return nil, err
 	}
-	return b.Bytes(), enc.Close()
+	if err := enc.Close(); err != nil {
+		return nil, err
+	}
+	return escaped(b.Bytes()), nil
 }
 
-// plain takes the quotes and braces of JSON off; what needs quotes gets them
-// from the encoder.
+// plain takes the quotes and braces of JSON off. What needs quotes gets them from
+// the encoder, and keeps them when it has characters to escape.
 func plain(n *yaml.Node) {
 	if n.Kind != yaml.ScalarNode || !strings.ContainsFunc(n.Value, unprintable) {
 		n.Style = 0
@@ -145,9 +148,10 @@ func plain(n *yaml.Node) {
 }
 
 // unprintable are the characters that do not belong on a terminal: controls
-// (C0, C1, delete) and those that turn the direction of text.
+// (C0, C1, delete), those that turn the direction of text, and those that YAML
+// takes for ends of lines or of files.
 func unprintable(r rune) bool {
-	return r < ' ' || r >= 0x7f && r <= 0x9f || r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069
+	return r < ' ' || r >= 0x7f && r <= 0x9f || r >= 0x2028 && r <= 0x202e || r >= 0x2066 && r <= 0x2069 || r == 0xfeff
 }
 
 // printable is text that was written by somebody else, for a terminal: what

@@ -132,6 +132,7 @@ func parseServer(text string) (*url.URL, error) {
 	case u.Hostname() == "":
 		return wrong("it has no host")
 	case u.User != nil:
+		text = u.Redacted()
 		return wrong("it has a user's name in it, and credentials belong into --token-file")
 	case u.RawQuery != "" || u.Fragment != "":
 		return wrong("it has more than an address and a path")
