@@ -56,7 +56,7 @@ func follow[M any, P interface {
 		})
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // to be ended is what a watch waits for
 		case failed != nil:
 			return failed
 		case !established || !passing(err):

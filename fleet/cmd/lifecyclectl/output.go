@@ -149,9 +149,9 @@ func plain(n *yaml.Node) {
 
 // unprintable are the characters that do not belong on a terminal: controls
 // (C0, C1, delete), those that turn the direction of text, and those that YAML
-// takes for ends of lines or of files.
+// takes for ends of lines or does not take.
 func unprintable(r rune) bool {
-	return r < ' ' || r >= 0x7f && r <= 0x9f || r >= 0x2028 && r <= 0x202e || r >= 0x2066 && r <= 0x2069 || r == 0xfeff
+	return r < ' ' || r >= 0x7f && r <= 0x9f || r >= 0x2028 && r <= 0x202e || r >= 0x2066 && r <= 0x2069 || r == 0xfeff || r == 0xfffe || r == 0xffff
 }
 
 // printable is text that was written by somebody else, for a terminal: what

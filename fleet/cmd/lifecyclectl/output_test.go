@@ -195,6 +195,7 @@ func FuzzOutput(f *testing.F) {
 	f.Add("m-1", "planning")
 	f.Add(evil, "\u2028\ufeff\u0085")
 	f.Add("- a\n  b:\n", "!!int 7")
+	f.Add("0", "\uffff")
 	f.Fuzz(func(t *testing.T, id, text string) {
 		if !utf8.ValidString(id) || !utf8.ValidString(text) {
 			return // no server sends it

@@ -164,7 +164,7 @@ func fieldValue(text string) (*structpb.Value, error) {
 	dec.UseNumber()
 	var any any
 	if err := dec.Decode(&any); err != nil || dec.More() {
-		return structpb.NewStringValue(text), nil
+		return structpb.NewStringValue(text), nil //nolint:nilerr // what is no JSON is text
 	}
 	if n, ok := any.(json.Number); ok {
 		if i, err := n.Int64(); err != nil && !strings.ContainsAny(n.String(), ".eE") || err == nil && (i > 1<<53-1 || i < -(1<<53-1)) {
