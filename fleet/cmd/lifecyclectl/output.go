@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -119,15 +120,16 @@ func asYAML(m proto.Message) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	var node yaml.Node
-	if err := yaml.Unmarshal(text, &node); err != nil { // YAML contains JSON
+	dec := json.NewDecoder(bytes.NewReader(text))
+	dec.UseNumber()
+	node, err := yamlNode(dec)
+	if err != nil {
 		return nil, err
 	}
-	plain(&node)
 	var b bytes.Buffer
 	enc := yaml.NewEncoder(&b)
 	enc.SetIndent(2)
-	if err := enc.Encode(&node); err != nil {
+	if err := enc.Encode(node); err != nil {
 		return nil, err
 	}
 	if err := enc.Close(); err != nil {
@@ -136,15 +138,46 @@ func asYAML(m proto.Message) ([]byte, error) {
 	return escaped(b.Bytes()), nil
 }
 
-// plain takes the quotes and braces of JSON off. What needs quotes gets them from
-// the encoder, and keeps them when it has characters to escape.
-func plain(n *yaml.Node) {
-	if n.Kind != yaml.ScalarNode || !strings.ContainsFunc(n.Value, unprintable) {
-		n.Style = 0
+// yamlNode reads one value. Names keep their order. Text with characters to
+// escape gets its quotes here, other text from the encoder where it needs them.
+func yamlNode(dec *json.Decoder) (*yaml.Node, error) {
+	token, err := dec.Token()
+	if err != nil {
+		return nil, err
 	}
-	for _, c := range n.Content {
-		plain(c)
+	scalar := func(tag, value string) (*yaml.Node, error) {
+		return &yaml.Node{Kind: yaml.ScalarNode, Tag: tag, Value: value}, nil
 	}
+	switch v := token.(type) {
+	case json.Delim:
+		n := &yaml.Node{Kind: yaml.SequenceNode}
+		if v == '{' {
+			n.Kind = yaml.MappingNode
+		}
+		for dec.More() { // names are values here: both are tokens
+			child, err := yamlNode(dec)
+			if err != nil {
+				return nil, err
+			}
+			n.Content = append(n.Content, child)
+		}
+		_, err := dec.Token() // its end
+		return n, err
+	case string:
+		n, err := scalar("!!str", v)
+		if strings.ContainsFunc(v, unprintable) {
+			n.Style = yaml.DoubleQuotedStyle
+		}
+		return n, err
+	case json.Number:
+		if strings.ContainsAny(v.String(), ".eE") {
+			return scalar("!!float", v.String())
+		}
+		return scalar("!!int", v.String())
+	case bool:
+		return scalar("!!bool", strconv.FormatBool(v))
+	}
+	return scalar("!!null", "null")
 }
 
 // unprintable are the characters that do not belong on a terminal: controls
