@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/internal/suggest"
 )
 
 // text is a value from the environment or a flag, where everything is text. In
@@ -283,7 +284,7 @@ func (d *decoder) unknown(n *node, name string) string {
 	}
 	// drainInterval and drain-interval are how others spell it.
 	for _, spelling := range []string{name, snakeCase(name), strings.ReplaceAll(strings.ToLower(name), "-", "_")} {
-		if meant := nearest(spelling, names); meant != "" {
+		if meant := suggest.Nearest(spelling, names); meant != "" {
 			return unknown + ": did you mean " + meant + "?"
 		}
 	}

@@ -14,6 +14,8 @@ import (
 	"github.com/knadh/koanf/providers/confmap"
 	"github.com/knadh/koanf/providers/env/v2"
 	"github.com/knadh/koanf/v2"
+
+	"github.com/pleme-io/lifecycle-go/internal/suggest"
 )
 
 // loader reads the sources of one configuration, once or again and again.
@@ -265,7 +267,7 @@ func (l *loader) readEnv() (source, []error) {
 			if name == l.prefix+"CONFIG" || l.section != "" {
 				return "", nil
 			}
-			meant := nearest(name, names)
+			meant := suggest.Nearest(name, names)
 			switch {
 			case serviceLink.MatchString("_" + name):
 				l.log().Debug("config: a variable of a Kubernetes service is no key", "variable", name)
@@ -383,5 +385,5 @@ func nearestFlag(name string, names []string) string {
 	if i := slices.IndexFunc(names, func(s string) bool { return s == name || strings.HasSuffix(s, "."+name) }); i >= 0 {
 		return names[i]
 	}
-	return nearest(name, names)
+	return suggest.Nearest(name, names)
 }

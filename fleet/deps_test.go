@@ -13,12 +13,15 @@ func TestConventions(t *testing.T) {
 		server  = "github.com/nats-io/nats-server/v2"
 		connect = "connectrpc.com/connect"
 		proto   = "google.golang.org/protobuf"
+		cli     = "github.com/spf13/cobra"
+		yaml    = "go.yaml.in/yaml/v3"
 		api     = "google.golang.org/genproto/googleapis/api"
 		rpc     = "google.golang.org/genproto/googleapis/rpc"
 	)
 	conventions.Check(t, conventions.Module{
 		Rooms: []conventions.Room{
 			{Path: "."},
+			{Path: "internal/..."},
 			{Path: "broker/...", Imports: []string{nats, server, "./worker", "./fleet/broker"}, Brings: []string{"..."}},
 			{Path: "lease", Imports: []string{nats, "github.com/nats-io/nuid"}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "workflow", Imports: []string{nats, "github.com/nats-io/nuid", "github.com/google/btree", "./fsm", "./internal/..."}, Brings: []string{"..."}, Never: []string{server}},
@@ -39,15 +42,19 @@ func TestConventions(t *testing.T) {
 			{Path: "presence", Imports: []string{nats, ".", "./fsm", "./worker"}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "operator/operatorv1/...", Imports: []string{connect, proto, api, "./fleet/operator/operatorv1"}, Brings: []string{"..."}, Never: []string{nats, server}},
 			{Path: "operator/client", Imports: []string{connect, rpc, "./fleet/operator/operatorv1/operatorv1connect"}, Brings: []string{"..."}, Never: []string{nats, server}},
-			{Path: "operator/internal/dashboard", Imports: []string{connect, proto, "./fleet/operator/internal/diagram", "./fleet/operator/operatorv1/..."}, Brings: []string{"..."}, Never: []string{nats, server}},
+			{Path: "operator/internal/dashboard", Imports: []string{connect, proto, "./fleet/internal/diagram", "./fleet/operator/operatorv1/..."}, Brings: []string{"..."}, Never: []string{nats, server}},
 			{Path: "operator/internal/...", Never: []string{nats, server}},
 			{Path: "operator", Imports: []string{
 				".", "./worker", "./fleet/workflow", "./fleet/host", "./fleet/host/engine", "./fleet/presence", "./fleet/operator/...", nats, connect, proto, rpc,
 				"connectrpc.com/vanguard", "connectrpc.com/grpchealth", "connectrpc.com/grpcreflect", "golang.org/x/time",
 			}, Brings: []string{"..."}},
-			{Path: "cmd/lifecyclectl/run", Imports: []string{".", "./config", "./worker"}, Brings: []string{"..."}, Never: []string{"github.com/nats-io/nats-server/v2"}},
-			{Path: "vet", Imports: []string{".", "./internal/safe", "k8s.io/api", "k8s.io/apimachinery", "sigs.k8s.io/json", "go.yaml.in/yaml/v3"}, Brings: []string{"..."}, Never: []string{"k8s.io/client-go", "github.com/nats-io/nats-server/v2"}},
-			{Path: "cmd/lifecyclectl", Imports: []string{".", "./config", "./fleet/vet", "./fleet/cmd/lifecyclectl/run", "github.com/spf13/cobra"}, Brings: []string{"..."}, Never: []string{"k8s.io/client-go", "github.com/nats-io/nats-server/v2"}},
+			{Path: "vet", Imports: []string{".", "./internal/safe", "k8s.io/api", "k8s.io/apimachinery", "sigs.k8s.io/json", yaml}, Brings: []string{"..."}, Never: []string{"k8s.io/client-go", server}},
+			{Path: "cmd/lifecyclectl/run", Imports: []string{".", "./config", "./worker"}, Brings: []string{"..."}, Never: []string{server}},
+			{Path: "cmd/lifecyclectl", Imports: []string{
+				".", "./config", "./fsm", "./worker", "./internal/suggest", "./fleet/vet", "./fleet/cmd/lifecyclectl/run",
+				"./fleet/operator/client", "./fleet/operator/operatorv1", "./fleet/internal/diagram", cli, "github.com/spf13/pflag", connect, proto, yaml,
+				"charm.land/bubbletea/v2", "github.com/charmbracelet/x/ansi", "github.com/muesli/cancelreader", "golang.org/x/term", "golang.org/x/sys",
+			}, Brings: []string{"..."}, Never: []string{"k8s.io/client-go", server, nats}},
 		},
 		Requires: []conventions.Require{
 			{Module: "github.com/pleme-io/lifecycle-go"},
@@ -71,13 +78,23 @@ func TestConventions(t *testing.T) {
 			{Module: "github.com/chromedp/chromedp", TestOnly: true},
 			{Module: "github.com/chromedp/cdproto", TestOnly: true},
 			{Module: "github.com/rogpeppe/go-internal", TestOnly: true},
-			{Module: "github.com/spf13/cobra"},
 			{Module: "github.com/anishathalye/porcupine", TestOnly: true},
 			{Module: "go.uber.org/goleak", TestOnly: true},
-			{Module: "go.yaml.in/yaml/v3"},
+			{Module: cli},
+			{Module: "github.com/spf13/pflag"},
+			{Module: yaml},
 			{Module: "k8s.io/api"},
 			{Module: "k8s.io/apimachinery"},
 			{Module: "sigs.k8s.io/json"},
+			{Module: "charm.land/bubbletea/v2"},
+			{Module: "github.com/charmbracelet/x/ansi"},
+			{Module: "github.com/muesli/cancelreader"},
+			{Module: "golang.org/x/term"},
+			{Module: "golang.org/x/sys"},
+			{Module: "github.com/creack/pty", TestOnly: true},
+			{Module: "github.com/hinshun/vt10x", TestOnly: true},
+			{Module: "github.com/rogpeppe/go-internal", TestOnly: true},
+			{Module: "go.uber.org/goleak", TestOnly: true},
 		},
 	})
 }

@@ -15,6 +15,7 @@ func TestConventions(t *testing.T) {
 		},
 		Requires: []conventions.Require{
 			{Module: "github.com/pleme-io/lifecycle-go"},
+			{Module: "github.com/santhosh-tekuri/jsonschema/v6", TestOnly: true},
 			{Module: "github.com/bufbuild/protocompile"},
 			{Module: "google.golang.org/genproto/googleapis/api"},
 			{Module: "google.golang.org/protobuf"},

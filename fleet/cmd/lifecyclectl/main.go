@@ -1,11 +1,17 @@
-// Command lifecyclectl is the operators' command line.
+// Command lifecyclectl is the operators' command line: what lives in a fleet, in
+// which state it is, and what may be done to it.
 //
+//	lifecyclectl list drone-survey --active
+//	lifecyclectl transition drone-survey m-17 landing --note "wind from the east"
+//	lifecyclectl watch drone-survey -o json | jq .entity.phase
+//	lifecyclectl processes drain web-7f9c --reason "new node"
+//	lifecyclectl top
 //	lifecyclectl vet deployment.yaml --config service.yaml
-//	helm template web chart | lifecyclectl vet - --config service.yaml -o sarif
+//	lifecyclectl run -- ./server
 //
-// Exit status: 0 when there is nothing to say, 1 when there is, 2 when it could
-// not be asked: an unknown flag, a file that cannot be read, a configuration
-// that is none.
+// Workflows, hosted workers and processes are those of an operator server (package
+// fleet/operator), that of --server or LIFECYCLECTL_SERVER. docs/lifecyclectl.md
+// is the reference; the exit statuses are in lifecyclectl --help.
 package main
 
 import (

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -13,39 +12,17 @@ import (
 	"go.uber.org/goleak"
 )
 
-// runner runs the tests for testscript.
-type runner func() int
+// checked runs the tests and looks for leaked goroutines. testscript has to
+// clean up before the process ends.
+type checked func() (code int)
 
-func (r runner) Run() int { return r() }
+func (c checked) Run() int { return c() }
 
 func TestMain(m *testing.M) {
-	testscript.Main(runner(func() (code int) {
-		goleak.VerifyTestMain(m, goleak.Cleanup(func(status int) { code = status })) // testscript has to clean up before the exit
+	testscript.Main(checked(func() (code int) {
+		goleak.VerifyTestMain(m, goleak.Cleanup(func(status int) { code = status }))
 		return code
 	}), map[string]func(){"lifecyclectl": main})
-}
-
-// TestScripts runs lifecyclectl as its users do: testdata/script/*.txtar.
-func TestScripts(t *testing.T) {
-	testscript.Run(t, testscript.Params{
-		Dir: "testdata/script",
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			// status N CMD... runs CMD and wants the exit status N.
-			"status": func(ts *testscript.TestScript, _ bool, args []string) {
-				err := ts.Exec(args[1], args[2:]...)
-				got := 0
-				var exit interface{ ExitCode() int }
-				if errors.As(err, &exit) {
-					got = exit.ExitCode()
-				} else if err != nil {
-					ts.Fatalf("%v", err)
-				}
-				if fmt.Sprint(got) != args[0] {
-					ts.Fatalf("exit status %d, want %s", got, args[0])
-				}
-			},
-		},
-	})
 }
 
 type broken struct{}
@@ -74,7 +51,7 @@ func TestInterruptedBeforeItReads(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	var stderr bytes.Buffer
-	if code := Run(ctx, []string{"vet", "-"}, broken{}, new(bytes.Buffer), &stderr); code != exitUsage || !strings.Contains(stderr.String(), "canceled") {
+	if code := Run(ctx, []string{"vet", "-"}, broken{}, new(bytes.Buffer), &stderr); code != exitInterrupted || !strings.Contains(stderr.String(), "interrupted") {
 		t.Errorf("exit status %d, %q", code, stderr.String())
 	}
 }

@@ -5,31 +5,39 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"syscall"
 
 	"github.com/spf13/cobra"
-)
 
-// The exit statuses of every command.
-const (
-	exitOK       = 0
-	exitFindings = 1 // the command did its work, and there is something to say
-	exitUsage    = 2 // it could not
+	"github.com/pleme-io/lifecycle-go/internal/suggest"
 )
 
 // commands make the subcommands. A new one is a file with its function, and a
 // line here.
 var commands = []func() *cobra.Command{
+	getCommand,
+	listCommand,
+	watchCommand,
+	historyCommand,
+	transitionCommand,
+	patchCommand,
+	definitionsCommand,
+	workersCommand,
+	deadLettersCommand,
+	redriveCommand,
+	processesCommand,
+	topCommand,
+	diagramCommand,
+	whoamiCommand,
+	auditCommand,
 	runCommand,
 	vetCommand,
+	versionCommand,
 }
 
-// exitStatus is an error that has been told already; only its status is left.
-type exitStatus int
-
-func (e exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
-
-// Run runs the command line and returns the exit status. Everything it reads
-// and writes is given; it may be called many times in one process.
+// Run runs the command line and returns the exit status. It reads and writes
+// what it is given, and the environment; it may be called many times in one
+// process.
 func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root := newRoot()
 	root.SetArgs(args)
@@ -37,30 +45,42 @@ func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
-	var status exitStatus
+	status := statusOfError(err)
+	var told exitStatus
+	var f *failure
 	switch {
-	case err == nil:
-		return exitOK
-	case errors.As(err, &status):
-		return int(status)
+	case err == nil, errors.As(err, &told):
+	case errors.Is(err, syscall.EPIPE): // whoever read has seen enough
+	case ctx.Err() != nil && errors.Is(err, context.Canceled):
+		status = exitInterrupted
+		fmt.Fprintln(stderr, "lifecyclectl: interrupted")
+	default:
+		fmt.Fprintf(stderr, "lifecyclectl: %s\n", printableLines(err.Error()))
+		if errors.As(err, &f) {
+			for _, hint := range f.hints {
+				fmt.Fprintf(stderr, "  %s\n", printable(hint))
+			}
+		}
 	}
-	fmt.Fprintf(stderr, "lifecyclectl: %v\n", err)
-	return exitUsage
+	return status
 }
 
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "lifecyclectl",
 		Short: "The operators' side of services that are run by lifecycle",
-		Long: `The operators' side of services that are run by lifecycle.
+		Long: `The operators' side of services that are run by lifecycle: what lives in a fleet,
+in which state it is, and what may be done to it.
 
-Exit status: 0 when there is nothing to say, 1 when there is, 2 when it could
-not be asked.`,
-		Args:                       unknownCommand,
-		RunE:                       func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-		SilenceErrors:              true, // Run tells them
-		SilenceUsage:               true,
-		SuggestionsMinimumDistance: 2,
+The commands about workflows, workers and processes ask an operator server, that
+of --server or LIFECYCLECTL_SERVER. Every flag of the connection has such a
+variable; a flag counts before it.
+
+` + exitHelp(),
+		Args:          unknownCommand,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		SilenceErrors: true, // Run tells them
+		SilenceUsage:  true,
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w; see %s --help", err, cmd.CommandPath())
@@ -76,9 +96,41 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	err := fmt.Errorf("there is no command %q; see lifecyclectl --help", args[0])
-	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-		err = fmt.Errorf("there is no command %q; did you mean %s?", args[0], near[0])
+	var names []string
+	for _, c := range cmd.Commands() {
+		if c.IsAvailableCommand() {
+			names = append(append(names, c.Name()), c.Aliases...)
+		}
 	}
-	return err
+	if meant := suggest.Nearest(args[0], names); meant != "" {
+		return fmt.Errorf("there is no command %q; did you mean %s?", args[0], meant)
+	}
+	return fmt.Errorf("there is no command %q; see %s --help", args[0], cmd.CommandPath())
+}
+
+// group is a command that is nothing without one of its own.
+func group(cmd *cobra.Command, subcommands ...*cobra.Command) *cobra.Command {
+	cmd.Args = unknownCommand
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+	cmd.AddCommand(subcommands...)
+	return cmd
+}
+
+// words wants as many arguments as there are names, and says which is missing.
+// A name in brackets may be.
+func words(names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		for i, name := range names {
+			if i >= len(args) && name[0] != '[' {
+				return fmt.Errorf("which %s? the command is: %s", name, cmd.UseLine())
+			}
+			if i < len(args) && args[i] == "" {
+				return fmt.Errorf("%s is empty; the command is: %s", name, cmd.UseLine())
+			}
+		}
+		if len(args) > len(names) {
+			return fmt.Errorf("%q is one argument too many; the command is: %s", args[len(names)], cmd.UseLine())
+		}
+		return nil
+	}
 }

@@ -18,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -111,6 +112,7 @@ func New(cfg Config) (*Client, error) {
 	protocols.SetHTTP1(true)
 	tr := &http.Transport{
 		Proxy: http.ProxyFromEnvironment, TLSClientConfig: secure, Protocols: protocols,
+		DialContext:         (&net.Dialer{Timeout: cfg.Timeout}).DialContext,
 		TLSHandshakeTimeout: cfg.Timeout, ResponseHeaderTimeout: cfg.Timeout, IdleConnTimeout: time.Minute,
 	}
 	hc := &http.Client{

@@ -14,7 +14,7 @@ import (
 
 	"connectrpc.com/connect"
 
-	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/diagram"
+	"github.com/pleme-io/lifecycle-go/fleet/internal/diagram"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 

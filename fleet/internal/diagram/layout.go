@@ -13,6 +13,17 @@ import (
 type State struct {
 	Name string
 	Next []string
+
+	Label string // what is written; Name when it is empty
+	Note  string // a second line
+	Class string // a class of its own, for the style
+}
+
+func (s State) label() string {
+	if s.Label != "" {
+		return s.Label
+	}
+	return s.Name
 }
 
 // Measures of a drawing, in its own units, which are CSS pixels at full size.
@@ -114,7 +125,7 @@ func (e edge) ends() (left, right int) {
 // layer puts each state one layer behind the last of those that lead to it.
 func (l *layout) layer() {
 	for i, s := range l.states {
-		chars := min(utf8.RuneCountInString(s.Name), maxLabel)
+		chars := min(max(utf8.RuneCountInString(s.label()), utf8.RuneCountInString(s.Note)), maxLabel)
 		l.nodes = append(l.nodes, node{state: i, w: math.Max(84, 7.7*float64(chars)+34)})
 	}
 	for range l.states { // as long as a longest path can be

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"html"
 	"html/template"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 )
@@ -75,7 +76,10 @@ func (l *layout) state(b *strings.Builder, n node, s State, d Drawing, been bool
 	if s.Name == d.Current {
 		class += " now"
 	}
-	name := html.EscapeString(s.Name)
+	if s.Class != "" {
+		class += " " + html.EscapeString(s.Class)
+	}
+	name := html.EscapeString(s.label())
 	link := ""
 	if d.Link != nil {
 		link = d.Link(s.Name)
@@ -88,17 +92,21 @@ func (l *layout) state(b *strings.Builder, n node, s State, d Drawing, been bool
 	}
 	x, y := n.x-n.w/2, n.y-nodeHeight/2
 	title := "<title>" + name + "</title>"
-	if link != "" && utf8.RuneCountInString(s.Name) <= maxLabel {
+	if link != "" && utf8.RuneCountInString(s.label()) <= maxLabel {
 		title = "" // the link is called what stands in it
 	}
 	fmt.Fprintf(b, `<g class="%s">%s<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" rx="9"/>`, class, title, x, y, n.w, nodeHeight)
 	if len(s.Next) == 0 {
 		fmt.Fprintf(b, `<rect class="inner" x="%.1f" y="%.1f" width="%.1f" height="%.1f" rx="6"/>`, x+3.5, y+3.5, n.w-7, nodeHeight-7)
 	}
-	if d.Counts == nil {
-		fmt.Fprintf(b, `<text x="%.1f" y="%.1f">%s</text>`, n.x, n.y+4.5, short(s.Name))
+	second := s.Note
+	if d.Counts != nil {
+		second = strconv.FormatInt(d.Counts[s.Name], 10)
+	}
+	if second == "" {
+		fmt.Fprintf(b, `<text x="%.1f" y="%.1f">%s</text>`, n.x, n.y+4.5, short(s.label()))
 	} else {
-		fmt.Fprintf(b, `<text x="%.1f" y="%.1f">%s</text><text class="count" x="%.1f" y="%.1f">%d</text>`, n.x, n.y-2.5, short(s.Name), n.x, n.y+14, d.Counts[s.Name])
+		fmt.Fprintf(b, `<text x="%.1f" y="%.1f">%s</text><text class="count" x="%.1f" y="%.1f">%s</text>`, n.x, n.y-2.5, short(s.label()), n.x, n.y+14, short(second))
 	}
 	b.WriteString(`</g>`)
 	if link != "" {

@@ -1,10 +1,11 @@
-package config
+// Package suggest finds what was meant by a word that was typed wrong.
+package suggest
 
 import "slices"
 
-// nearest returns the candidate that was probably meant by word, or "". Two
+// Nearest returns the candidate that was probably meant by word, or "". Two
 // letters may be wrong, missing, too many or swapped, one of a short word.
-func nearest(word string, candidates []string) string {
+func Nearest(word string, candidates []string) string {
 	best, least := "", 1+min(2, max(1, len(word)/4))
 	for _, c := range slices.Sorted(slices.Values(candidates)) {
 		if d := distance(word, c, least); d < least {

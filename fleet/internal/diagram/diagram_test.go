@@ -14,14 +14,14 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var survey = []State{
-	{"planning", []string{"flying", "aborted"}}, {"flying", []string{"capturing", "landing", "aborted"}}, {"capturing", []string{"flying"}},
-	{"landing", []string{"completed", "failed"}}, {"completed", nil}, {"failed", nil}, {"aborted", nil},
+	{Name: "planning", Next: []string{"flying", "aborted"}}, {Name: "flying", Next: []string{"capturing", "landing", "aborted"}}, {Name: "capturing", Next: []string{"flying"}},
+	{Name: "landing", Next: []string{"completed", "failed"}}, {Name: "completed", Next: nil}, {Name: "failed", Next: nil}, {Name: "aborted", Next: nil},
 }
 
 // ring is a table of n states in a circle, each leading back to itself too.
 func ring(n int) (states []State) {
 	for i := range n {
-		states = append(states, State{fmt.Sprint("s", i), []string{fmt.Sprint("s", (i+1)%n), fmt.Sprint("s", i)}})
+		states = append(states, State{Name: fmt.Sprint("s", i), Next: []string{fmt.Sprint("s", (i+1)%n), fmt.Sprint("s", i)}})
 	}
 	return states
 }
@@ -41,7 +41,7 @@ func dense(n int) (states []State) {
 }
 
 func TestStatesDoNotOverlapAndEdgesLeadOn(t *testing.T) {
-	for name, states := range map[string][]State{"survey": survey, "ring": ring(9), "dense": dense(8), "one": {{"only", []string{"only"}}}, "none": nil, "apart": {{"a", nil}, {"b", nil}}} {
+	for name, states := range map[string][]State{"survey": survey, "ring": ring(9), "dense": dense(8), "one": {{Name: "only", Next: []string{"only"}}}, "none": nil, "apart": {{Name: "a", Next: nil}, {Name: "b", Next: nil}}} {
 		l := arrange(states)
 		for i, a := range l.nodes {
 			if a.state < 0 {
@@ -78,19 +78,12 @@ func TestStatesDoNotOverlapAndEdgesLeadOn(t *testing.T) {
 
 func TestPictureIsWellFormedWhateverTheNamesAre(t *testing.T) {
 	evil := `<script>alert(1)</script>"'&` + "\n"
-	states := []State{{evil, []string{evil, "a name that is much too long for its box"}}, {"a name that is much too long for its box", nil}}
+	states := []State{{Name: evil, Next: []string{evil, "a name that is much too long for its box"}}, {Name: "a name that is much too long for its box"}}
 	picture := string(SVG(states, Drawing{Title: evil, Initial: evil, Current: evil, Been: map[Edge]int{{evil, evil}: 2}, Counts: map[string]int64{evil: 3}, Link: func(s string) string { return "/?" + s }}))
 	if strings.Contains(picture, "<script") {
 		t.Error("a name is markup")
 	}
-	dec := xml.NewDecoder(strings.NewReader(picture))
-	for {
-		if _, err := dec.Token(); errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			t.Fatalf("%v in\n%s", err, picture)
-		}
-	}
+	wellFormed(t, picture)
 	for _, want := range []string{"class=\"state been now some\"", "a name that is much t…", "<title>a name that is much too long for its box</title>", "marker-end=\"url(#tipbeen)\""} {
 		if !strings.Contains(picture, want) {
 			t.Errorf("%q is missing in\n%s", want, picture)
@@ -98,6 +91,34 @@ func TestPictureIsWellFormedWhateverTheNamesAre(t *testing.T) {
 	}
 	if again := string(SVG(states, Drawing{Title: evil, Initial: evil, Current: evil, Been: map[Edge]int{{evil, evil}: 2}, Counts: map[string]int64{evil: 3}, Link: func(s string) string { return "/?" + s }})); again != picture {
 		t.Error("the same table makes two pictures")
+	}
+}
+
+func wellFormed(t *testing.T, picture string) {
+	t.Helper()
+	dec := xml.NewDecoder(strings.NewReader(picture))
+	for {
+		if _, err := dec.Token(); errors.Is(err, io.EOF) {
+			return
+		} else if err != nil {
+			t.Fatalf("%v in\n%s", err, picture)
+		}
+	}
+}
+
+// TestFileIsAPictureOfItsOwn: with its namespace and its style, and with labels
+// that several states share.
+func TestFileIsAPictureOfItsOwn(t *testing.T) {
+	evil := `"><script>`
+	picture := File([]State{{Name: "0", Next: []string{"1", "2"}, Label: "pool"}, {Name: "1", Label: evil, Note: "running", Class: "good"}, {Name: "2", Label: evil, Note: "failed", Class: evil}}, Drawing{Title: evil})
+	wellFormed(t, picture)
+	for _, want := range []string{`<svg xmlns="http://www.w3.org/2000/svg" class="diagram"`, "<style>", ">pool</text>", `class="state terminal good"`, ">running</text>", ">failed</text>"} {
+		if !strings.Contains(picture, want) {
+			t.Errorf("%q is missing in\n%s", want, picture)
+		}
+	}
+	if strings.Contains(picture, "<script") {
+		t.Error("a label is markup")
 	}
 }
 
@@ -123,7 +144,7 @@ func FuzzSVG(f *testing.F) {
 		}
 		var states []State
 		for _, s := range order {
-			states = append(states, State{s, next[s]})
+			states = append(states, State{Name: s, Next: next[s]})
 		}
 		if !strings.HasSuffix(string(SVG(states, Drawing{})), "</svg>") {
 			t.Error("no picture")

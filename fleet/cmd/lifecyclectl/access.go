@@ -1,0 +1,130 @@
+package main
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+)
+
+func nobody([]string) subject { return subject{} }
+
+func whoamiCommand() *cobra.Command {
+	var (
+		r remote
+		o output
+	)
+	cmd := &cobra.Command{
+		Use:   "whoami",
+		Short: "Show how the server knows you, and what your role is",
+		Long: `Show how the server knows you, and what your role is: a viewer reads, an operator
+also acts.`,
+		Args: words(),
+		RunE: asks(&r, &o, nobody, func(a *api, cmd *cobra.Command, _ []string) error {
+			me, err := a.Access.WhoAmI(cmd.Context(), &operatorv1.WhoAmIRequest{})
+			if err != nil {
+				return err
+			}
+			return o.write(cmd.OutOrStdout(), me, func(t *table) {
+				t.row(cell{"name", faint}, me.GetName())
+				t.row(cell{"role", faint}, me.GetRole())
+				t.row(cell{"by", faint}, me.GetMethod())
+				t.row(cell{"server", faint}, a.url)
+			})
+		}),
+	}
+	o.register(cmd)
+	r.register(cmd)
+	return cmd
+}
+
+func auditCommand() *cobra.Command {
+	var (
+		r   remote
+		o   output
+		req operatorv1.ListAuditRequest
+	)
+	cmd := &cobra.Command{
+		Use:   "audit",
+		Short: "List who did what, or tried to, newest first",
+		Long: `List who did what, or tried to, newest first: what the server remembers, which is
+at most its latest 1000.`,
+		Args: words(),
+		RunE: asks(&r, &o, nobody, func(a *api, cmd *cobra.Command, _ []string) error {
+			list, err := a.Access.ListAudit(cmd.Context(), &req)
+			if err != nil {
+				return err
+			}
+			return o.write(cmd.OutOrStdout(), list, func(t *table) {
+				t.head("AT", "WHO", "ACTION", "TARGET", "DETAIL", "OUTCOME")
+				for _, e := range list.GetEntries() {
+					outcome := cell{e.GetOutcome(), bad}
+					if e.GetOutcome() == "ok" {
+						outcome.colour = good
+					}
+					detail := e.GetDetail()
+					if e.GetDryRun() {
+						detail += " (dry run)"
+					}
+					t.row(moment(e.GetAt()), e.GetWho(), e.GetAction(), e.GetTarget(), detail, outcome)
+				}
+			})
+		}),
+	}
+	cmd.Flags().Int32Var(&req.PageSize, "limit", 50, "at most so `many`, 1 to 1000")
+	o.register(cmd)
+	r.register(cmd)
+	return cmd
+}
+
+func versionCommand() *cobra.Command {
+	var o output
+	cmd := &cobra.Command{
+		Use:   "version",
+		Short: "Show which version this is",
+		Args:  words(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.check(); err != nil {
+				return err
+			}
+			version, revision := built()
+			m := &structpb.Struct{Fields: map[string]*structpb.Value{
+				"version": structpb.NewStringValue(version), "revision": structpb.NewStringValue(revision),
+				"go": structpb.NewStringValue(runtime.Version()), "platform": structpb.NewStringValue(runtime.GOOS + "/" + runtime.GOARCH),
+			}}
+			return o.write(cmd.OutOrStdout(), m, func(t *table) {
+				t.row(strings.TrimSpace(fmt.Sprintf("lifecyclectl %s %s", version, revision)))
+				t.row(fmt.Sprintf("%s %s/%s", runtime.Version(), runtime.GOOS, runtime.GOARCH))
+			})
+		},
+	}
+	o.register(cmd)
+	return cmd
+}
+
+// built is what the linker knows of this program: the version of its module, and
+// the revision that it was built of, when it was built in a repository.
+func built() (version, revision string) {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown", ""
+	}
+	changed := ""
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			revision = s.Value
+		case s.Key == "vcs.modified" && s.Value == "true":
+			changed = "+changes"
+		}
+	}
+	if revision != "" {
+		revision += changed
+	}
+	return info.Main.Version, revision
+}

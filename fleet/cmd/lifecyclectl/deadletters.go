@@ -1,0 +1,146 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+)
+
+// atOnce is how many dead letters one call may list or redrive.
+const atOnce = 1000
+
+func deadLettersCommand() *cobra.Command {
+	var (
+		r     remote
+		o     output
+		limit int
+	)
+	cmd := &cobra.Command{
+		Use:   "dead-letters WORKER",
+		Short: "List the messages that a hosted worker has given up on, oldest first",
+		Args:  words("WORKER"),
+		RunE: asks(&r, &o, ofWorker, func(a *api, cmd *cobra.Command, args []string) error {
+			if limit < 0 {
+				return fmt.Errorf("--limit is %d, want 0 for all or more", limit)
+			}
+			all := &operatorv1.ListDeadLettersResponse{}
+			err := eachLetters(a, cmd, args[0], limit, func(page []*operatorv1.DeadLetter) {
+				all.DeadLetters = append(all.DeadLetters, page...)
+			})
+			if err != nil {
+				return err
+			}
+			return o.write(cmd.OutOrStdout(), all, func(t *table) {
+				t.head("ID", "AT", "TOPIC", "ATTEMPTS", "BYTES", "REASON")
+				for _, d := range all.GetDeadLetters() {
+					t.row(d.GetId(), moment(d.GetAt()), d.GetTopic(), fmt.Sprint(d.GetAttempts()), fmt.Sprint(d.GetSize()), d.GetReason())
+				}
+			})
+		}),
+		ValidArgsFunction: completeWorkers(&r),
+	}
+	cmd.Flags().IntVar(&limit, "limit", 100, "at most so `many`; 0 is all")
+	o.register(cmd)
+	r.register(cmd)
+	return cmd
+}
+
+// eachLetters lists the dead letters of a worker, a page at a time, limit of
+// them at most unless it is 0.
+func eachLetters(a *api, cmd *cobra.Command, worker string, limit int, each func([]*operatorv1.DeadLetter)) error {
+	req := &operatorv1.ListDeadLettersRequest{WorkerId: worker}
+	for n := 0; ; {
+		req.PageSize = atOnce
+		if limit > 0 {
+			req.PageSize = int32(min(atOnce, limit-n))
+		}
+		page, err := a.Workers.ListDeadLetters(cmd.Context(), req)
+		if err != nil {
+			return err
+		}
+		n += len(page.GetDeadLetters())
+		each(page.GetDeadLetters())
+		if req.PageToken = page.GetNextPageToken(); req.GetPageToken() == "" || limit > 0 && n >= limit {
+			return nil
+		}
+	}
+}
+
+func redriveCommand() *cobra.Command {
+	var (
+		r   remote
+		o   output
+		yes consent
+		all bool
+	)
+	cmd := &cobra.Command{
+		Use:   "redrive WORKER [ID...]",
+		Short: "Hand dead letters to their hosted worker once more",
+		Long: `Hand dead letters to their hosted worker once more: those with these ids, or with
+--all those that there are when it begins. What fails again becomes a dead letter
+again, and is not redriven twice. All of them go in parts of 1000; when one fails, the error says
+how many went before it.`,
+		Example: `  lifecyclectl dead-letters thumbs
+  lifecyclectl redrive thumbs 18 19
+  lifecyclectl redrive thumbs --all --yes`,
+		RunE: asks(&r, &o, ofWorker, func(a *api, cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return words("WORKER")(cmd, args)
+			}
+			worker, ids := args[0], args[1:]
+			switch {
+			case all && len(ids) > 0:
+				return errors.New("--all and ids do not go together")
+			case !all && len(ids) == 0:
+				return fmt.Errorf("which dead letters? give ids, of those that lifecyclectl dead-letters %s lists, or --all", worker)
+			}
+			p := begin(cmd.ErrOrStderr(), "looking for dead letters")
+			if all {
+				err := eachLetters(a, cmd, worker, 0, func(page []*operatorv1.DeadLetter) {
+					for _, d := range page {
+						ids = append(ids, d.GetId())
+					}
+				})
+				p.end()
+				if err != nil {
+					return err
+				}
+				if len(ids) > 0 {
+					if err := yes.ask(cmd, fmt.Sprintf("%d dead letters go to %s once more.", len(ids), worker)); err != nil {
+						return err
+					}
+				}
+				p = begin(cmd.ErrOrStderr(), "redriving")
+			}
+			done := &operatorv1.RedriveResponse{}
+			var err error
+			for part := range slices.Chunk(ids, atOnce) {
+				p.say("redriving %d of %d", done.GetRedriven(), len(ids))
+				var answer *operatorv1.RedriveResponse
+				answer, err = a.Workers.Redrive(cmd.Context(), &operatorv1.RedriveRequest{WorkerId: worker, Ids: part})
+				if err != nil {
+					break
+				}
+				done.Redriven += answer.GetRedriven()
+			}
+			p.end()
+			if err != nil && done.GetRedriven() > 0 {
+				fmt.Fprintf(cmd.ErrOrStderr(), "lifecyclectl: %d of %d were redriven before this:\n", done.GetRedriven(), len(ids))
+			}
+			if err != nil {
+				return err
+			}
+			return o.write(cmd.OutOrStdout(), done, func(t *table) { t.row(fmt.Sprintf("%d redriven", done.GetRedriven())) })
+		}),
+		ValidArgsFunction: completeWorkers(&r),
+	}
+	cmd.Flags().BoolVar(&all, "all", false, "all that there are")
+	yes.register(cmd)
+	o.register(cmd)
+	r.register(cmd)
+	return cmd
+}

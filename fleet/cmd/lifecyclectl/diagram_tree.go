@@ -1,0 +1,100 @@
+package main
+
+import (
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/fleet/internal/diagram"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+	"github.com/pleme-io/lifecycle-go/worker"
+)
+
+func diagramProcessCommand() *cobra.Command {
+	var (
+		r remote
+		p picture
+	)
+	cmd := &cobra.Command{
+		Use:   "process ID",
+		Short: "Draw the units of a process as the tree that they are, each with its status",
+		Args:  words("ID"),
+		RunE: asks(&r, &output{format: "table"}, ofProcess, func(a *api, cmd *cobra.Command, args []string) error {
+			if err := p.check(); err != nil {
+				return err
+			}
+			x, err := a.Processes.GetProcess(cmd.Context(), &operatorv1.GetProcessRequest{Id: args[0]})
+			if err != nil {
+				return err
+			}
+			return send(cmd.OutOrStdout(), []byte(drawTree(treeOf(x), p.format)))
+		}),
+		ValidArgsFunction: completeProcesses(&r),
+	}
+	p.register(cmd)
+	r.register(cmd)
+	return cmd
+}
+
+// treeOf is a process as the root of its units, which package worker draws. The
+// contract's statuses are those of package worker.
+func treeOf(p *operatorv1.Process) worker.State {
+	root := worker.State{Name: p.GetId(), Kind: p.GetService(), Status: worker.StatusRunning, Reason: "phase " + p.GetPhase()}
+	switch lifecycle.Phase(p.GetPhase()) {
+	case lifecycle.PhaseCreated, lifecycle.PhaseStarting:
+		root.Status = worker.StatusStarting
+	case lifecycle.PhaseDraining, lifecycle.PhaseStopping:
+		root.Status = worker.StatusStopping
+	}
+	root.Children = statesOf(p.GetUnits())
+	return root
+}
+
+func statesOf(list []*operatorv1.Unit) []worker.State {
+	states := make([]worker.State, len(list))
+	for i, u := range list {
+		states[i] = worker.State{
+			Name: u.GetName(), Kind: u.GetKind(), Status: worker.Status(u.GetStatus()), Health: worker.Health(u.GetHealth()),
+			Reason: u.GetReason(), Restarts: int(u.GetRestarts()), Children: statesOf(u.GetChildren()),
+		}
+	}
+	return states
+}
+
+func drawTree(root worker.State, format string) string {
+	switch format {
+	case "dot":
+		return root.DOT()
+	case "mermaid":
+		return root.Mermaid()
+	}
+	var states []diagram.State
+	var add func(worker.State) (name string)
+	add = func(w worker.State) string {
+		i := len(states)
+		name := strconv.Itoa(i) // that of a unit may be there twice
+		states = append(states, diagram.State{Name: name, Label: w.Name, Note: string(w.Status), Class: mood(string(w.Status))})
+		for _, c := range w.Children {
+			next := add(c)
+			states[i].Next = append(states[i].Next, next)
+		}
+		return name
+	}
+	add(root)
+	return diagram.File(states, diagram.Drawing{Title: root.Name})
+}
+
+// mood is what a status is to somebody who looks for trouble, as a class of the
+// picture's style.
+func mood(status string) string {
+	switch stateColour(status) {
+	case good:
+		return "good"
+	case bad:
+		return "bad"
+	case wait:
+		return "wait"
+	}
+	return "over"
+}

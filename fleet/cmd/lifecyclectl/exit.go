@@ -1,0 +1,93 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"connectrpc.com/connect"
+)
+
+// The exit statuses of every command. exitStatuses says them to users.
+const (
+	exitOK          = 0
+	exitFindings    = 1 // the command did its work, and the answer is no
+	exitUsage       = 2 // it could not be asked like this
+	exitNotFound    = 3
+	exitConflict    = 4
+	exitDenied      = 5
+	exitUnreachable = 6
+	exitInterrupted = 130 // 128 and SIGINT, as shells have it
+)
+
+// exitStatuses is the table of them, for the help and the reference.
+var exitStatuses = []struct {
+	status int
+	means  string
+}{
+	{exitOK, "done, and nothing is wrong"},
+	{exitFindings, "the answer is no: a finding, a refusal, a failure of the server"},
+	{exitUsage, "the command line, a file or a field is wrong; nothing was done"},
+	{exitNotFound, "there is no such type, entity, worker or process"},
+	{exitConflict, "it has changed since, or is there already"},
+	{exitDenied, "not let in, or the role is not enough"},
+	{exitUnreachable, "the server, or the process behind it, does not answer: try again"},
+	{exitInterrupted, "interrupted before it was done; watch and top end with 0"},
+}
+
+func exitHelp() string {
+	var b strings.Builder
+	b.WriteString("Exit status:\n")
+	for _, s := range exitStatuses {
+		fmt.Fprintf(&b, "  %3d  %s\n", s.status, s.means)
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+// exitStatus is an error that has been told already; only its status is left.
+type exitStatus int
+
+func (e exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
+
+// failure is an error with the status that it gives, and with what to do about
+// it, a line each.
+type failure struct {
+	status int
+	err    error
+	hints  []string
+}
+
+func (f *failure) Error() string { return f.err.Error() }
+func (f *failure) Unwrap() error { return f.err }
+
+// statusOf is what the code of an answer means to a script.
+func statusOf(code connect.Code) int {
+	switch code {
+	case connect.CodeInvalidArgument, connect.CodeOutOfRange:
+		return exitUsage
+	case connect.CodeNotFound:
+		return exitNotFound
+	case connect.CodeAborted, connect.CodeAlreadyExists:
+		return exitConflict
+	case connect.CodeUnauthenticated, connect.CodePermissionDenied:
+		return exitDenied
+	case connect.CodeUnavailable, connect.CodeDeadlineExceeded, connect.CodeResourceExhausted:
+		return exitUnreachable
+	}
+	return exitFindings
+}
+
+// statusOfError is the exit status of what a command returned.
+func statusOfError(err error) int {
+	var told exitStatus
+	var f *failure
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.As(err, &told):
+		return int(told)
+	case errors.As(err, &f):
+		return f.status
+	}
+	return exitUsage
+}

@@ -1,0 +1,156 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+)
+
+// Times of a watch.
+const (
+	silence   = 45 * time.Second // three heartbeats of the server: nothing is there any more
+	firstWait = 200 * time.Millisecond
+	mostWait  = 5 * time.Second
+)
+
+// change is what a watch receives.
+type change interface {
+	GetKind() operatorv1.WatchResponse_Kind
+}
+
+// watcher keeps a watch going over servers that restart. Everything that a new
+// stream begins with has been said before: what is told of it is left to a
+// [memory].
+type watcher struct {
+	lost func(error) // the stream broke, and another one is tried; nil error: it ended
+	back func()      // another one works
+}
+
+// follow calls each for every message of a watch, and begin before those of each
+// stream, until ctx ends (nil), each fails, or the server refuses. A server that
+// does not answer the first time is an error: its address may be wrong.
+func follow[M any, P interface {
+	*M
+	change
+}](ctx context.Context, w watcher, open func(context.Context) (*connect.ServerStreamForClient[M], error), begin func(), each func(P) error) error {
+	var established, lost bool
+	for delay := firstWait; ; {
+		var failed error // of each
+		begin()
+		err := stream(ctx, open, func(m P) error {
+			if lost {
+				lost = false
+				w.back()
+			}
+			established, delay = true, firstWait
+			if m.GetKind() == operatorv1.WatchResponse_KIND_HEARTBEAT {
+				return nil
+			}
+			failed = each(m)
+			return failed
+		})
+		switch {
+		case ctx.Err() != nil:
+			return nil //nolint:nilerr // to be ended is what a watch waits for
+		case failed != nil:
+			return failed
+		case !established || !passing(err):
+			return err
+		}
+		if !lost {
+			lost = true
+			w.lost(err)
+		}
+		pause := time.NewTimer(delay/2 + rand.N(delay)) // many that were cut off together do not return together
+		select {
+		case <-ctx.Done():
+			pause.Stop()
+			return nil
+		case <-pause.C:
+		}
+		delay = min(2*delay, mostWait)
+	}
+}
+
+// stream receives one stream to its end.
+func stream[M any, P interface {
+	*M
+	change
+}](ctx context.Context, open func(context.Context) (*connect.ServerStreamForClient[M], error), each func(P) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	quiet := time.AfterFunc(silence, cancel)
+	defer quiet.Stop()
+	s, err := open(ctx)
+	if err != nil {
+		return err
+	}
+	for s.Receive() {
+		quiet.Reset(silence)
+		if err := each(s.Msg()); err != nil {
+			return errors.Join(err, s.Close())
+		}
+	}
+	return errors.Join(s.Err(), s.Close())
+}
+
+// passing reports whether another try may do better.
+func passing(err error) bool {
+	if err == nil || !connect.IsWireError(err) {
+		return true
+	}
+	switch connect.CodeOf(err) {
+	case connect.CodeUnavailable, connect.CodeAborted, connect.CodeResourceExhausted, connect.CodeDeadlineExceeded, connect.CodeCanceled, connect.CodeInternal, connect.CodeUnknown:
+		return true
+	}
+	return false
+}
+
+// memory makes one sequence of changes of several streams, each of which begins
+// with all that is there.
+type memory[V any] struct {
+	same  func(a, b V) bool
+	known map[string]V
+	again map[string]bool // said by this stream; nil once it is synced
+}
+
+func newMemory[V any](same func(a, b V) bool) *memory[V] {
+	return &memory[V]{same: same, known: map[string]V{}}
+}
+
+// begin is for the begin of follow.
+func (m *memory[V]) begin() { m.again = map[string]bool{} }
+
+// put reports whether the value is news.
+func (m *memory[V]) put(key string, v V) bool {
+	before, ok := m.known[key]
+	m.known[key] = v
+	if m.again != nil {
+		m.again[key] = true
+	}
+	return !ok || !m.same(before, v)
+}
+
+// drop reports whether that is news.
+func (m *memory[V]) drop(key string) bool {
+	_, ok := m.known[key]
+	delete(m.known, key)
+	return ok
+}
+
+// sync returns what is gone since the stream before.
+func (m *memory[V]) sync() (gone []string) {
+	for key := range m.known {
+		if m.again != nil && !m.again[key] {
+			gone = append(gone, key)
+			delete(m.known, key)
+		}
+	}
+	m.again = nil
+	return gone
+}

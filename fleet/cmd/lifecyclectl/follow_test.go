@@ -1,0 +1,187 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1/operatorv1connect"
+)
+
+// play is a server whose every stream is written beforehand, one part for each
+// request: a server that goes silent or ends a stream in the middle cannot be
+// had otherwise. The watches of the scripts have a real one.
+type play struct {
+	parts []func(w io.Writer) // nil: the connection is refused
+	at    []time.Duration     // when each was asked for
+	begun time.Time
+}
+
+// Do answers a request with the next part, and then with silence.
+func (p *play) Do(req *http.Request) (*http.Response, error) {
+	p.at = append(p.at, time.Since(p.begun))
+	part := p.parts[len(p.at)-1]
+	if part == nil {
+		return nil, errors.New("connection refused")
+	}
+	r, w := io.Pipe()
+	context.AfterFunc(req.Context(), func() { _ = w.CloseWithError(req.Context().Err()) })
+	go part(w)
+	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/connect+proto"}}, Body: r}, nil
+}
+
+// envelope is a message in Connect's protocol; that with end is the last.
+func envelope(end bool, data []byte) []byte {
+	flags := byte(0)
+	if end {
+		flags = 2
+	}
+	return append(binary.BigEndian.AppendUint32([]byte{flags}, uint32(len(data))), data...)
+}
+
+func sends(list ...*operatorv1.WatchResponse) func(io.Writer) {
+	return func(w io.Writer) {
+		for _, m := range list {
+			data, _ := proto.Marshal(m)
+			_, _ = w.Write(envelope(false, data))
+		}
+	}
+}
+
+func fails(code string) func(io.Writer) {
+	return func(w io.Writer) {
+		_, _ = w.Write(envelope(true, []byte(`{"error":{"code":"`+code+`"}}`)))
+		hangUp(w)
+	}
+}
+
+func hangUp(w io.Writer) {
+	if c, ok := w.(io.Closer); ok {
+		_ = c.Close()
+	}
+}
+
+func put(id string, revision uint64) *operatorv1.WatchResponse {
+	return &operatorv1.WatchResponse{Kind: operatorv1.WatchResponse_KIND_PUT, Entity: &operatorv1.Entity{Id: id, Revision: revision}}
+}
+
+var synced = &operatorv1.WatchResponse{Kind: operatorv1.WatchResponse_KIND_SYNCED}
+
+// perform follows a play and returns what it told.
+func perform(ctx context.Context, parts ...func(io.Writer)) (p *play, told []string, err error) {
+	p = &play{parts: parts, begun: time.Now()}
+	c := operatorv1connect.NewWorkflowServiceClient(p, "http://127.0.0.1")
+	err = follow(ctx, watcher{
+		lost: func(err error) { told = append(told, "lost") },
+		back: func() { told = append(told, "back") },
+	}, func(ctx context.Context) (*connect.ServerStreamForClient[operatorv1.WatchResponse], error) {
+		return c.Watch(ctx, &operatorv1.WatchRequest{Type: "t"})
+	}, func() { told = append(told, "begin") }, func(m *operatorv1.WatchResponse) error {
+		told = append(told, strings.ToLower(strings.TrimPrefix(m.GetKind().String(), "KIND_"))+m.GetEntity().GetId())
+		if m.GetEntity().GetId() == "full" {
+			return errors.New("the disk is full")
+		}
+		return nil
+	})
+	return p, told, err
+}
+
+func TestWatchBeginsAnewWhateverBecomesOfItsServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, told, err := perform(t.Context(),
+			sends(put("a", 1), synced), // and then silence
+			nil, nil, nil, nil, nil, nil, nil,
+			func(w io.Writer) { _, _ = w.Write([]byte{0, 0, 0, 0, 9, 1}); hangUp(w) }, // cut off in a message
+			fails("unavailable"),
+			sends(put("b", 2), &operatorv1.WatchResponse{Kind: operatorv1.WatchResponse_KIND_HEARTBEAT}),
+			fails("permission_denied"),
+		)
+		if connect.CodeOf(err) != connect.CodePermissionDenied {
+			t.Errorf("it ends with %v, want the refusal", err)
+		}
+		want := "begin puta synced lost begin begin begin begin begin begin begin begin begin begin back putb lost begin"
+		if got := strings.Join(told, " "); got != want {
+			t.Errorf("it told\n%s, want\n%s", got, want)
+		}
+		if gap := p.at[1] - p.at[0]; gap < silence || gap > silence+time.Second {
+			t.Errorf("silence was believed after %v, want %v", gap, silence)
+		}
+		for i := 2; i <= 9; i++ {
+			if gap := p.at[i] - p.at[i-1]; gap < firstWait/2 || gap > 2*mostWait {
+				t.Errorf("the wait before try %d was %v", i, gap)
+			}
+		}
+		if p.at[8]-p.at[7] < mostWait/2 {
+			t.Errorf("the waits do not grow: %v", p.at)
+		}
+	})
+}
+
+func TestWatchEndsWhenThereIsAReason(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		if _, _, err := perform(t.Context(), nil); err == nil || connect.IsWireError(err) {
+			t.Errorf("a server that was never there: %v", err)
+		}
+		if _, _, err := perform(t.Context(), fails("not_found")); connect.CodeOf(err) != connect.CodeNotFound {
+			t.Errorf("a type that is not there: %v", err)
+		}
+		if _, told, err := perform(t.Context(), sends(put("full", 1))); err == nil || err.Error() != "the disk is full" {
+			t.Errorf("a row that cannot be written: %v, %v", told, err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if _, _, err := perform(ctx, sends(synced), nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil); err != nil {
+			t.Errorf("interrupted while it waits: %v", err)
+		}
+	})
+}
+
+func TestMemoryTellsNothingTwice(t *testing.T) {
+	m := newMemory(func(a, b int) bool { return a == b })
+	m.begin()
+	if !m.put("a", 1) || !m.put("b", 1) || !m.put("c", 1) || m.sync() != nil {
+		t.Error("what is new is not told")
+	}
+	if m.put("a", 1) || !m.put("a", 2) || !m.drop("c") || m.drop("c") {
+		t.Error("a change is told wrongly")
+	}
+	m.begin() // another stream: a is as it was, b is gone, d is new
+	if m.put("a", 2) || !m.put("d", 1) {
+		t.Error("what was said is told again")
+	}
+	if gone := m.sync(); !slices.Equal(gone, []string{"b"}) {
+		t.Errorf("gone are %v, want b", gone)
+	}
+	m.begin() // a stream that breaks before it was synced says nothing of the rest
+	m.begin()
+	m.put("a", 2)
+	m.put("d", 1)
+	if gone := m.sync(); gone != nil {
+		t.Errorf("gone are %v, want none", gone)
+	}
+}
+
+func TestRowsKeepTheirColumns(t *testing.T) {
+	var b bytes.Buffer
+	r := &rows{w: &b, o: &output{format: "table"}, head: []string{"ID", "PHASE"}, widths: []int{6, 4}}
+	for _, id := range []string{"a", "日本", "much-too-long"} {
+		if err := r.add(nil, id, state("failed")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want := "ID      PHASE\na       failed\n日本    failed\nmuch-too-long  failed\n"; b.String() != want {
+		t.Errorf("got\n%s, want\n%s", b.String(), want)
+	}
+}

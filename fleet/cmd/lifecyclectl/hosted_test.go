@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/nats-io/nats.go/jetstream"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
+	"github.com/pleme-io/lifecycle-go/fleet/host"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine/starlark"
+	"github.com/pleme-io/lifecycle-go/fleet/operator"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+)
+
+// startHost runs a host of Starlark workers that gives up on a message soon.
+func startHost(tb testing.TB, js jetstream.JetStream) *host.Host {
+	tb.Helper()
+	engines, err := engine.NewRegistry(starlark.New())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	h, err := host.New(js, host.Config{Engines: engines, Logger: brokertest.Quiet(), RetryBase: time.Millisecond, MaxRetries: 1})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if err := h.Start(tb.Context()); err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := h.Stop(ctx); err != nil {
+			tb.Error(err)
+		}
+	})
+	return h
+}
+
+// faulty are the workers of a real host with what it does not do on demand:
+// thousands of dead letters, a redrive that fails in the middle, a recovery that
+// takes long or does not bring everybody back.
+type faulty struct {
+	operator.Workers
+	slow chan struct{} // a recovery waits for it; nil is no time
+
+	mu       sync.Mutex // guards everything that follows
+	letters  []*operatorv1.DeadLetter
+	redriven int
+	fails    int // redrives after this many fail; 0 is never
+	lost     []string
+}
+
+// die adds n dead letters.
+func (f *faulty) die(id string, n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for range n {
+		f.letters = append(f.letters, &operatorv1.DeadLetter{
+			Id: fmt.Sprintf("%08d", len(f.letters)+1), WorkerId: id, Topic: "orders.created", Reason: "exit status 3\x1b[2J", Attempts: 5, At: timestamppb.Now(),
+		})
+	}
+}
+
+func (f *faulty) DeadLetters(ctx context.Context, id, after string, limit int) ([]*operatorv1.DeadLetter, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.letters) == 0 {
+		return f.Workers.DeadLetters(ctx, id, after, limit)
+	}
+	var page []*operatorv1.DeadLetter
+	for _, d := range f.letters {
+		if d.GetId() > after && len(page) < limit {
+			page = append(page, d)
+		}
+	}
+	return page, nil
+}
+
+func (f *faulty) Redrive(ctx context.Context, id string, ids []string, who string) (int64, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.fails > 0 && f.redriven >= f.fails {
+		return 0, operator.Errorf(connect.CodeUnavailable, operator.ReasonUnavailable, "", "the stream cannot be had now")
+	}
+	if len(f.letters) == 0 {
+		return f.Workers.Redrive(ctx, id, ids, who)
+	}
+	before := len(f.letters)
+	f.letters = slices.DeleteFunc(f.letters, func(d *operatorv1.DeadLetter) bool { return slices.Contains(ids, d.GetId()) })
+	f.redriven += before - len(f.letters)
+	return int64(before - len(f.letters)), nil
+}
+
+func (f *faulty) Recover(ctx context.Context, who string) (*operatorv1.RecoverWorkersResponse, error) {
+	if f.slow != nil {
+		<-f.slow
+	}
+	answer, err := f.Workers.Recover(ctx, who)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, id := range f.lost {
+		answer.Failures = append(answer.Failures, &operatorv1.RecoverWorkersResponse_Failure{Id: id, Error: "the code is gone"})
+	}
+	return answer, err
+}

@@ -1,0 +1,226 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
+	"golang.org/x/term"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+)
+
+// output is the form of what a command writes: the value of -o.
+type output struct{ format string }
+
+func (o *output) register(cmd *cobra.Command) {
+	cmd.Flags().StringVarP(&o.format, "output", "o", "table", "`format`: table, json or yaml")
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp)) // the flag is that above
+}
+
+// check refuses a format that there is none of, before anything is asked.
+func (o *output) check() error {
+	switch o.format {
+	case "table", "json", "yaml":
+		return nil
+	}
+	return fmt.Errorf("-o is %q, want table, json or yaml", o.format)
+}
+
+// write writes m in the format, as a table what fill puts into one.
+func (o *output) write(w io.Writer, m proto.Message, fill func(*table)) error {
+	var text []byte
+	var err error
+	switch o.format {
+	case "json":
+		text, err = asJSON(m, "  ")
+	case "yaml":
+		text, err = asYAML(m)
+	default:
+		t := &table{colours: colourful(w)}
+		fill(t)
+		text = t.text()
+	}
+	if err != nil {
+		return fmt.Errorf("write as %s: %w", o.format, err)
+	}
+	return send(w, text)
+}
+
+// item writes one of a sequence without an end: JSON on one line, YAML as a
+// document of its own.
+func (o *output) item(w io.Writer, m proto.Message) error {
+	var text []byte
+	var err error
+	if o.format == "json" {
+		text, err = asJSON(m, "")
+	} else if text, err = asYAML(m); err == nil {
+		text = append([]byte("---\n"), text...)
+	}
+	if err != nil {
+		return fmt.Errorf("write as %s: %w", o.format, err)
+	}
+	return send(w, text)
+}
+
+func send(w io.Writer, text []byte) error {
+	if _, err := w.Write(text); err != nil {
+		return fmt.Errorf("write the answer: %w", err)
+	}
+	return nil
+}
+
+// asJSON writes a message with the contract's own names and with fields that
+// are empty, so that scripts find them. indent "" keeps it on one line.
+func asJSON(m proto.Message, indent string) ([]byte, error) {
+	// protojson varies its spaces on purpose; another pass takes them out.
+	text, err := protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}.Marshal(m)
+	if err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	if indent == "" {
+		err = json.Compact(&b, text)
+	} else {
+		err = json.Indent(&b, text, "", indent)
+	}
+	if err != nil {
+		return nil, err
+	}
+	b.WriteByte('\n')
+	return escaped(b.Bytes()), nil
+}
+
+// escaped writes characters that could steer a terminal, and that JSON and YAML
+// allow as they are in quotes, in their other way.
+func escaped(text []byte) []byte {
+	if !bytes.ContainsFunc(text, unprintable) {
+		return text
+	}
+	var b bytes.Buffer
+	for _, r := range string(text) {
+		if r != '\n' && unprintable(r) {
+			fmt.Fprintf(&b, `\u%04x`, r)
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	return b.Bytes()
+}
+
+// asYAML writes the same as asJSON.
+func asYAML(m proto.Message) ([]byte, error) {
+	text, err := asJSON(m, "  ")
+	if err != nil {
+		return nil, err
+	}
+	dec := json.NewDecoder(bytes.NewReader(text))
+	dec.UseNumber()
+	node, err := yamlNode(dec)
+	if err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	enc := yaml.NewEncoder(&b)
+	enc.SetIndent(2)
+	if err := enc.Encode(node); err != nil {
+		return nil, err
+	}
+	if err := enc.Close(); err != nil {
+		return nil, err
+	}
+	return escaped(b.Bytes()), nil
+}
+
+// yamlNode reads one value. Names keep their order. Text with characters to
+// escape gets its quotes here, other text from the encoder where it needs them.
+func yamlNode(dec *json.Decoder) (*yaml.Node, error) {
+	token, err := dec.Token()
+	if err != nil {
+		return nil, err
+	}
+	scalar := func(tag, value string) (*yaml.Node, error) {
+		return &yaml.Node{Kind: yaml.ScalarNode, Tag: tag, Value: value}, nil
+	}
+	switch v := token.(type) {
+	case json.Delim:
+		n := &yaml.Node{Kind: yaml.SequenceNode}
+		if v == '{' {
+			n.Kind = yaml.MappingNode
+		}
+		for dec.More() { // names are values here: both are tokens
+			child, err := yamlNode(dec)
+			if err != nil {
+				return nil, err
+			}
+			n.Content = append(n.Content, child)
+		}
+		_, err := dec.Token() // its end
+		return n, err
+	case string:
+		n, err := scalar("!!str", v)
+		if strings.ContainsFunc(v, unprintable) {
+			n.Style = yaml.DoubleQuotedStyle
+		}
+		return n, err
+	case json.Number:
+		if strings.ContainsAny(v.String(), ".eE") {
+			return scalar("!!float", v.String())
+		}
+		return scalar("!!int", v.String())
+	case bool:
+		return scalar("!!bool", strconv.FormatBool(v))
+	}
+	return scalar("!!null", "null")
+}
+
+// unprintable are the characters that do not belong on a terminal: controls
+// (C0, C1, delete), those that turn the direction of text, and those that YAML
+// takes for ends of lines or does not take.
+func unprintable(r rune) bool {
+	return r < ' ' || r >= 0x7f && r <= 0x9f || r >= 0x2028 && r <= 0x202e || r >= 0x2066 && r <= 0x2069 || r == 0xfeff || r == 0xfffe || r == 0xffff
+}
+
+// printable is text that was written by somebody else, for a terminal: what
+// would steer it is shown in its place.
+func printable(text string) string {
+	if !strings.ContainsFunc(text, unprintable) {
+		return text
+	}
+	var b strings.Builder
+	for _, r := range text {
+		if unprintable(r) {
+			fmt.Fprintf(&b, `\u%04x`, r)
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
+
+// printableLines is printable line by line.
+func printableLines(text string) string {
+	lines := strings.Split(text, "\n")
+	for i, l := range lines {
+		lines[i] = printable(l)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// terminal reports whether w, or a reader, is one.
+func terminal(w any) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// colourful reports whether w may be written to in colours: a terminal that is
+// able to, and nobody who asks for none (no-color.org).
+func colourful(w any) bool {
+	return terminal(w) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+}

@@ -1,0 +1,311 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+)
+
+func ofProcess(args []string) subject {
+	s := subject{kind: "process"}
+	if len(args) > 0 {
+		s.id = args[0]
+	}
+	return s
+}
+
+func processesCommand() *cobra.Command {
+	var r remote
+	cmd := group(&cobra.Command{
+		Use:     "processes",
+		Aliases: []string{"process", "ps"},
+		Short:   "The processes of the fleet: see them, drain one, take one out of service",
+	}, processListCommand(&r), processGetCommand(&r), processDrainCommand(&r), processSuspendCommand(&r), processResumeCommand(&r))
+	r.register(cmd)
+	return cmd
+}
+
+func processListCommand(r *remote) *cobra.Command {
+	var (
+		o      output
+		req    operatorv1.ListProcessesRequest
+		follow bool
+	)
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the processes that announce themselves",
+		Args:  words(),
+		RunE: asks(r, &o, ofProcess, func(a *api, cmd *cobra.Command, _ []string) error {
+			if follow {
+				return watchProcesses(a, cmd, &o, req.GetService(), "")
+			}
+			list, err := a.Processes.ListProcesses(cmd.Context(), &req)
+			if err != nil {
+				return err
+			}
+			return o.write(cmd.OutOrStdout(), list, func(t *table) {
+				now := time.Now()
+				t.head("ID", "SERVICE", "PHASE", "READY", "UNITS", "AGE", "VERSION", "REASON")
+				for _, p := range list.GetProcesses() {
+					t.row(p.GetId(), p.GetService(), state(p.GetPhase()), readyCell(p), units(p.GetUnits()), age(p.GetStartedAt(), now), p.GetVersion(), p.GetReason())
+				}
+			})
+		}),
+	}
+	cmd.Flags().StringVar(&req.Service, "service", "", "only those of this `service`")
+	cmd.Flags().BoolVarP(&follow, "watch", "w", false, "go on with every change")
+	o.register(cmd)
+	return cmd
+}
+
+func readyCell(p *operatorv1.Process) cell {
+	switch {
+	case p.GetSuspended() != "":
+		return cell{"suspended", wait}
+	case p.GetReady():
+		return cell{"ready", good}
+	}
+	return cell{"not ready", bad}
+}
+
+// units says how many units there are and how many of them run, and which have
+// failed.
+func units(list []*operatorv1.Unit) string {
+	var all, running int
+	var failed []string
+	var count func([]*operatorv1.Unit)
+	count = func(list []*operatorv1.Unit) {
+		for _, u := range list {
+			all++
+			switch strings.ToLower(u.GetStatus()) {
+			case "running":
+				running++
+			case "failed":
+				failed = append(failed, u.GetName())
+			}
+			count(u.GetChildren())
+		}
+	}
+	count(list)
+	text := fmt.Sprintf("%d/%d", running, all)
+	if len(failed) > 0 {
+		text += " failed: " + strings.Join(failed, ", ")
+	}
+	return text
+}
+
+func watchProcesses(a *api, cmd *cobra.Command, o *output, service, id string) error {
+	out := &rows{w: cmd.OutOrStdout(), o: o, head: []string{"AT", "ID", "SERVICE", "PHASE", "READY", "UNITS"}, widths: []int{20, 28, 12, 10, 9, 6}}
+	tell := func(kind operatorv1.WatchResponse_Kind, p *operatorv1.Process) error {
+		m := &operatorv1.WatchProcessesResponse{Kind: kind, Process: p}
+		at := time.Now().UTC().Format(time.RFC3339)
+		if kind == operatorv1.WatchResponse_KIND_DELETED {
+			return out.add(m, at, p.GetId(), "", cell{"(gone)", faint}, "", "")
+		}
+		return out.add(m, at, p.GetId(), p.GetService(), state(p.GetPhase()), readyCell(p), units(p.GetUnits()))
+	}
+	seen := newMemory(sameProcess)
+	ctx, stop := whileRead(cmd.Context(), cmd.OutOrStdout())
+	defer stop()
+	return follow(ctx, notices(cmd.ErrOrStderr(), a), func(ctx context.Context) (*connect.ServerStreamForClient[operatorv1.WatchProcessesResponse], error) {
+		return a.Processes.WatchProcesses(ctx, &operatorv1.WatchProcessesRequest{Id: id})
+	}, seen.begin, func(m *operatorv1.WatchProcessesResponse) error {
+		p := m.GetProcess()
+		switch m.GetKind() {
+		case operatorv1.WatchResponse_KIND_PUT:
+			if (service == "" || p.GetService() == service) && seen.put(p.GetId(), p) {
+				return tell(m.GetKind(), p)
+			}
+		case operatorv1.WatchResponse_KIND_DELETED:
+			if seen.drop(p.GetId()) {
+				return tell(m.GetKind(), p)
+			}
+		case operatorv1.WatchResponse_KIND_SYNCED:
+			for _, gone := range slices.Sorted(slices.Values(seen.sync())) {
+				if err := tell(operatorv1.WatchResponse_KIND_DELETED, &operatorv1.Process{Id: gone}); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// sameProcess reports whether b says no more than that the process is alive.
+func sameProcess(a, b *operatorv1.Process) bool {
+	a, b = proto.CloneOf(a), proto.CloneOf(b)
+	for _, p := range []*operatorv1.Process{a, b} {
+		p.SeenAt = nil
+		for _, s := range p.GetServers() {
+			s.InFlight, s.Connections = 0, 0
+		}
+		for _, t := range p.GetPhases() {
+			t.Duration = nil // that of the present phase grows
+		}
+	}
+	return proto.Equal(a, b)
+}
+
+func processGetCommand(r *remote) *cobra.Command {
+	var (
+		o      output
+		follow bool
+	)
+	cmd := &cobra.Command{
+		Use:   "get ID",
+		Short: "Show one process: its phases, its units as a tree, its probes and servers",
+		Args:  words("ID"),
+		RunE: asks(r, &o, ofProcess, func(a *api, cmd *cobra.Command, args []string) error {
+			p, err := a.Processes.GetProcess(cmd.Context(), &operatorv1.GetProcessRequest{Id: args[0]})
+			if err != nil {
+				return err
+			}
+			if follow {
+				return watchProcesses(a, cmd, &o, "", args[0])
+			}
+			return o.write(cmd.OutOrStdout(), p, func(t *table) { processTable(t, p) })
+		}),
+		ValidArgsFunction: completeProcesses(r),
+	}
+	cmd.Flags().BoolVarP(&follow, "watch", "w", false, "go on with every change")
+	o.register(cmd)
+	return cmd
+}
+
+func processTable(t *table, p *operatorv1.Process) {
+	line := func(name, value string) {
+		if value != "" {
+			t.row(cell{name, faint}, value)
+		}
+	}
+	line("id", p.GetId())
+	line("service", p.GetService())
+	line("version", p.GetVersion())
+	line("host", fmt.Sprintf("%s, pid %d", p.GetHost(), p.GetPid()))
+	t.row(cell{"phase", faint}, state(p.GetPhase()))
+	t.row(cell{"readiness", faint}, readyCell(p))
+	line("suspended", p.GetSuspended())
+	line("reason", p.GetReason())
+	line("started", moment(p.GetStartedAt()))
+	line("seen", moment(p.GetSeenAt()))
+	if len(p.GetUnits()) > 0 {
+		t.gap()
+		t.head("UNIT", "KIND", "STATUS", "HEALTH", "RESTARTS", "REASON")
+		unitRows(t, p.GetUnits(), "")
+		if p.GetTruncated() {
+			t.row("… the tree is larger than an announcement")
+		}
+	}
+	if len(p.GetProbes()) > 0 {
+		t.gap()
+		t.head("PROBE", "PLANE", "STATE", "ERROR")
+		for _, x := range p.GetProbes() {
+			t.row(x.GetName(), x.GetPlane(), state(x.GetState()), x.GetError())
+		}
+	}
+	if len(p.GetServers()) > 0 {
+		t.gap()
+		t.head("SERVER", "ADDRESS", "IN FLIGHT", "CONNECTIONS")
+		for _, x := range p.GetServers() {
+			t.row(x.GetName(), x.GetAddr(), fmt.Sprint(x.GetInFlight()), fmt.Sprint(x.GetConnections()))
+		}
+	}
+}
+
+// unitRows writes a tree: each unit below its parent, with the lines that lead
+// to it.
+func unitRows(t *table, list []*operatorv1.Unit, before string) {
+	for i, u := range list {
+		branch, below := "├─ ", "│  "
+		if i == len(list)-1 {
+			branch, below = "└─ ", "   "
+		}
+		t.row(before+branch+u.GetName(), u.GetKind(), state(u.GetStatus()), state(u.GetHealth()), fmt.Sprint(u.GetRestarts()), u.GetReason())
+		unitRows(t, u.GetChildren(), before+below)
+	}
+}
+
+func processDrainCommand(r *remote) *cobra.Command {
+	var (
+		o   output
+		yes consent
+		req operatorv1.DrainProcessRequest
+	)
+	cmd := &cobra.Command{
+		Use:   "drain ID",
+		Short: "Stop a process as a signal does: it finishes what it has, and ends",
+		Long: `Stop a process as a signal does: its readiness goes down, what is in flight is
+finished, and it ends. Whoever runs it fills its place. It asks first.`,
+		Args: words("ID"),
+		RunE: asks(r, &o, ofProcess, func(a *api, cmd *cobra.Command, args []string) error {
+			req.Id = args[0]
+			if err := yes.ask(cmd, fmt.Sprintf("The process %s will drain and end.", req.GetId())); err != nil {
+				return err
+			}
+			answer, err := a.Processes.DrainProcess(cmd.Context(), &req)
+			return commanded(cmd, &o, answer, err, req.GetId()+" drains")
+		}),
+		ValidArgsFunction: completeProcesses(r),
+	}
+	cmd.Flags().StringVar(&req.Reason, "reason", "", "`why`; the process' report and log have it")
+	yes.register(cmd)
+	o.register(cmd)
+	return cmd
+}
+
+func processSuspendCommand(r *remote) *cobra.Command {
+	var (
+		o   output
+		req operatorv1.SuspendProcessRequest
+	)
+	cmd := &cobra.Command{
+		Use:   "suspend ID --reason WHY",
+		Short: "Take a process' readiness down until it is resumed; nothing stops",
+		Args:  words("ID"),
+		RunE: asks(r, &o, ofProcess, func(a *api, cmd *cobra.Command, args []string) error {
+			req.Id = args[0]
+			if req.GetReason() == "" {
+				return fmt.Errorf("why? readiness shows it to others: say --reason")
+			}
+			answer, err := a.Processes.SuspendProcess(cmd.Context(), &req)
+			return commanded(cmd, &o, answer, err, req.GetId()+" is suspended")
+		}),
+		ValidArgsFunction: completeProcesses(r),
+	}
+	cmd.Flags().StringVar(&req.Reason, "reason", "", "`why`; readiness shows it")
+	o.register(cmd)
+	return cmd
+}
+
+func processResumeCommand(r *remote) *cobra.Command {
+	var o output
+	cmd := &cobra.Command{
+		Use:   "resume ID",
+		Short: "Give a suspended process its readiness back",
+		Args:  words("ID"),
+		RunE: asks(r, &o, ofProcess, func(a *api, cmd *cobra.Command, args []string) error {
+			answer, err := a.Processes.ResumeProcess(cmd.Context(), &operatorv1.ResumeProcessRequest{Id: args[0]})
+			return commanded(cmd, &o, answer, err, args[0]+" is resumed")
+		}),
+		ValidArgsFunction: completeProcesses(r),
+	}
+	o.register(cmd)
+	return cmd
+}
+
+func commanded(cmd *cobra.Command, o *output, answer *operatorv1.CommandResponse, err error, what string) error {
+	if err != nil {
+		return err
+	}
+	return o.write(cmd.OutOrStdout(), answer, func(t *table) {
+		t.row(fmt.Sprintf("%s (it was %s when it answered)", what, answer.GetPhase()))
+	})
+}

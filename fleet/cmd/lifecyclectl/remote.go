@@ -1,0 +1,162 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/pleme-io/lifecycle-go/fleet/operator/client"
+)
+
+const defaultServer = "http://127.0.0.1:8090"
+
+// remote is how to reach an operator server: the flags of every command that
+// asks one, each with a variable of the environment.
+type remote struct {
+	server, tokenFile         string
+	caFile, certFile, keyFile string
+	plaintextToken            bool
+	timeout                   time.Duration
+
+	flags *pflag.FlagSet
+}
+
+// variables are the flags of a connection and what each is called in the
+// environment.
+var variables = map[string]string{
+	"server":          "LIFECYCLECTL_SERVER",
+	"token-file":      "LIFECYCLECTL_TOKEN_FILE",
+	"ca-file":         "LIFECYCLECTL_CA_FILE",
+	"cert-file":       "LIFECYCLECTL_CERT_FILE",
+	"key-file":        "LIFECYCLECTL_KEY_FILE",
+	"plaintext-token": "LIFECYCLECTL_PLAINTEXT_TOKEN",
+	"timeout":         "LIFECYCLECTL_TIMEOUT",
+}
+
+// register gives cmd, and the commands below it, the flags.
+func (r *remote) register(cmd *cobra.Command) {
+	f := pflag.NewFlagSet("connection", pflag.ContinueOnError)
+	f.StringVar(&r.server, "server", defaultServer, "`URL` of the operator server")
+	f.StringVar(&r.tokenFile, "token-file", "", "`file` with the bearer token, and nothing else")
+	f.StringVar(&r.caFile, "ca-file", "", "`file` with the certificates (PEM) that vouch for the server; those of the system when there is none")
+	f.StringVar(&r.certFile, "cert-file", "", "`file` with the client's certificate (PEM)")
+	f.StringVar(&r.keyFile, "key-file", "", "`file` with the client's key (PEM)")
+	f.BoolVar(&r.plaintextToken, "plaintext-token", false, "send the token without TLS to another machine")
+	f.DurationVar(&r.timeout, "timeout", 30*time.Second, "the longest `time` for connecting, and for an answer to begin")
+	cmd.PersistentFlags().AddFlagSet(f)
+	r.flags = f
+}
+
+// environment sets the flags that were not given and have a variable.
+func (r *remote) environment() error {
+	var fault error
+	r.flags.VisitAll(func(f *pflag.Flag) {
+		value, ok := os.LookupEnv(variables[f.Name])
+		if !ok || value == "" || f.Changed || fault != nil {
+			return
+		}
+		if err := r.flags.Set(f.Name, value); err != nil {
+			fault = fmt.Errorf("%s is %q: %w", variables[f.Name], value, err)
+		}
+	})
+	return fault
+}
+
+// api is an operator server.
+type api struct {
+	*client.Client
+	url string
+}
+
+// open prepares the client. It connects to nothing.
+func (r *remote) open() (*api, error) {
+	if err := r.environment(); err != nil {
+		return nil, err
+	}
+	base, err := parseServer(r.server)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case r.timeout <= 0:
+		return nil, fmt.Errorf("--timeout is %v: want more than 0", r.timeout)
+	case r.tokenFile != "" && base.Scheme == "http" && !loopback(base.Hostname()) && !r.plaintextToken:
+		return nil, fmt.Errorf("the token would go to %s unencrypted: want https, or --plaintext-token", base.Host)
+	case base.Scheme == "http" && (r.caFile != "" || r.certFile != "" || r.keyFile != ""):
+		return nil, fmt.Errorf("--server is %s and certificates are given: want https", base)
+	case (r.certFile == "") != (r.keyFile == ""):
+		return nil, errors.New("--cert-file and --key-file belong together: one is missing")
+	}
+	if r.tokenFile != "" {
+		if err := checkToken(r.tokenFile); err != nil {
+			return nil, err
+		}
+	}
+	address := strings.TrimSuffix(base.String(), "/")
+	c, err := client.New(client.Config{
+		Server: address, TokenFile: r.tokenFile, CAFile: r.caFile, CertFile: r.certFile, KeyFile: r.keyFile,
+		Insecure: r.plaintextToken, Timeout: r.timeout,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &api{Client: c, url: address}, nil
+}
+
+// parseServer reads a URL. One without a scheme is http on this machine and
+// https elsewhere.
+func parseServer(text string) (*url.URL, error) {
+	wrong := func(why string) (*url.URL, error) {
+		return nil, fmt.Errorf("--server is %q: %s; want a URL such as %s", text, why, defaultServer)
+	}
+	full := text
+	if !strings.Contains(text, "://") {
+		full = "https://" + text
+		if u, err := url.Parse(full); err == nil && loopback(u.Hostname()) {
+			full = "http://" + text
+		}
+	}
+	u, err := url.Parse(full)
+	switch {
+	case err != nil:
+		return wrong("it cannot be read")
+	case u.Scheme != "http" && u.Scheme != "https":
+		return wrong("it is neither http nor https")
+	case u.Hostname() == "":
+		return wrong("it has no host")
+	case u.User != nil:
+		text = u.Redacted()
+		return wrong("it has a user's name in it, and credentials belong into --token-file")
+	case u.RawQuery != "" || u.Fragment != "":
+		return wrong("it has more than an address and a path")
+	}
+	return u, nil
+}
+
+func loopback(host string) bool {
+	ip := net.ParseIP(host)
+	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
+}
+
+// checkToken says what is wrong with a token file before the first call does.
+func checkToken(file string) error {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("--token-file: %w", err)
+	}
+	found := strings.Fields(string(text))
+	if len(found) != 1 {
+		return fmt.Errorf("--token-file: %s has %d words: want the token and nothing else", file, len(found))
+	}
+	if strings.ContainsFunc(found[0], func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
+		return fmt.Errorf("--token-file: the token in %s has characters that no token has", file)
+	}
+	return nil
+}

@@ -1,0 +1,236 @@
+package main
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/fleet/broker"
+	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
+	"github.com/pleme-io/lifecycle-go/fleet/operator"
+	"github.com/pleme-io/lifecycle-go/fleet/presence"
+	"github.com/pleme-io/lifecycle-go/fleet/workflow"
+)
+
+// survey is a mission as an application would have it.
+type survey struct {
+	ID       string `json:"id" lifecycle:"id"`
+	State    string `json:"phase" lifecycle:"phase"`
+	Org      string `json:"org" lifecycle:"indexable"`
+	Priority uint32 `json:"priority" lifecycle:"operator_writable"`
+	Comment  string `json:"comment" lifecycle:"operator_writable"`
+	Armed    bool   `json:"armed" lifecycle:"operator_writable"`
+}
+
+func (s *survey) EntityID() string       { return s.ID }
+func (s *survey) Workflow() string       { return "drone-survey" }
+func (s *survey) Phase() string          { return s.State }
+func (s *survey) IsTerminal() bool       { return surveys.IsTerminal(s.State) }
+func (s *survey) KVBucket() string       { return "MISSIONS" }
+func (s *survey) KVKey(id string) string { return id }
+func (s *survey) ParentEntityID() string { return "" }
+
+var surveys = workflow.Transitions{
+	"planning": {"flying", "aborted"}, "flying": {"landing", "aborted"},
+	"landing": {"completed", "failed"}, "completed": {}, "failed": {}, "aborted": {},
+}
+
+// site is what operators have in front of them: workflows on a real NATS,
+// processes that announce themselves, hosted workers, and a server over them
+// that can be stopped and started again.
+type site struct {
+	js      jetstream.JetStream
+	mgr     *workflow.Manager
+	fleet   *presence.Fleet
+	workers *faulty
+
+	mu   sync.Mutex // guards everything that follows
+	addr string
+	stop func() // the server; nil when there is none
+	apps []func()
+}
+
+// newSite starts all of it except the server. close must follow.
+func newSite(tb testing.TB) *site {
+	tb.Helper()
+	s := &site{}
+	s.js = brokertest.Embedded(tb, broker.Config{
+		Buckets: []jetstream.KeyValueConfig{workflow.Bucket("MISSIONS")},
+		Streams: []jetstream.StreamConfig{{Name: "ORDERS", Subjects: []string{"orders.>"}}},
+	}).JetStream()
+	s.workers = &faulty{Workers: operator.FromHost(startHost(tb, s.js))}
+	s.mgr = workflow.NewManager(s.js, brokertest.Quiet())
+	tb.Cleanup(func() { s.mgr.Close() })
+	if err := s.mgr.Register("drone-survey", func() workflow.Participant { return new(survey) }, surveys); err != nil {
+		tb.Fatal(err)
+	}
+	var err error
+	if s.fleet, err = presence.Open(tb.Context(), s.js, presence.Config{Log: brokertest.Quiet()}); err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(s.close)
+	return s
+}
+
+// config is that of a server over the site.
+func (s *site) config() operator.Config {
+	return operator.Config{
+		Workflows: operator.FromManager(s.mgr), Processes: operator.FromPresence(s.fleet), Workers: s.workers,
+		Log: brokertest.Quiet(), Rate: 10_000,
+	}
+}
+
+// serve starts a server, at the same address as the one before.
+func (s *site) serve(cfg operator.Config) (url string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.addr == "" {
+		s.addr = "127.0.0.1:0"
+	}
+	cfg.Addr = s.addr
+	op, err := operator.New(cfg)
+	if err != nil {
+		return "", err
+	}
+	ln, err := net.Listen("tcp", s.addr)
+	if err != nil {
+		return "", err
+	}
+	s.addr = ln.Addr().String()
+	srv := op.HTTPServer()
+	var serving sync.WaitGroup
+	scheme := "http://"
+	serving.Go(func() {
+		if cfg.TLS != nil {
+			_ = srv.ServeTLS(ln, "", "")
+		} else {
+			_ = srv.Serve(ln)
+		}
+	})
+	if cfg.TLS != nil {
+		scheme = "https://"
+	}
+	s.stop = func() {
+		_ = op.Close(context.Background())
+		_ = srv.Close()
+		serving.Wait()
+	}
+	return scheme + s.addr, nil
+}
+
+// halt stops the server.
+func (s *site) halt() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stop != nil {
+		s.stop()
+		s.stop = nil
+	}
+}
+
+// process runs an App that announces itself and returns its id once it is ready.
+func (s *site) process(name, id string, add func(*lifecycle.App)) error {
+	app, err := lifecycle.New(lifecycle.Config{Name: name, HealthAddr: lifecycle.HealthOff, DrainInterval: lifecycle.Off}, lifecycle.WithLogger(brokertest.Quiet()))
+	if err != nil {
+		return err
+	}
+	presence.Announce(app, s.js, presence.Config{ID: id, Version: "1.2.3", Log: brokertest.Quiet()})
+	if add != nil {
+		add(app)
+	}
+	done := make(chan struct{})
+	go func() { defer close(done); _ = app.Run(context.Background()) }()
+	s.mu.Lock()
+	s.apps = append(s.apps, func() { app.Stop(nil); <-done })
+	s.mu.Unlock()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		p, err := s.fleet.Get(context.Background(), id)
+		if err == nil && p.Ready {
+			return nil
+		}
+		if time.Now().After(end) {
+			return err
+		}
+	}
+}
+
+func (s *site) close() {
+	s.halt()
+	s.mu.Lock()
+	apps := s.apps
+	s.apps = nil
+	s.mu.Unlock()
+	for _, stop := range apps {
+		stop()
+	}
+}
+
+// certificates are those of a server and of two clients, all of one authority.
+type certificates struct {
+	key  *ecdsa.PrivateKey
+	cert *x509.Certificate
+	pool *x509.CertPool
+}
+
+func newCertificates() (*certificates, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
+	if err != nil {
+		return nil, err
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(cert)
+	return &certificates{key, cert, pool}, nil
+}
+
+// pem returns a certificate for name and its key, both in PEM.
+func (c *certificates) pem(name string) (cert, key []byte, err error) {
+	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, err
+	}
+	tmpl := &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, c.cert, &k.PublicKey, c.key)
+	if err != nil {
+		return nil, nil, err
+	}
+	text, err := x509.MarshalECPrivateKey(k)
+	if err != nil {
+		return nil, nil, err
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: text}), nil
+}
+
+// server is the configuration of a server that trusts this authority's clients.
+func (c *certificates) server() (*tls.Config, error) {
+	cert, key, err := c.pem("server")
+	if err != nil {
+		return nil, err
+	}
+	pair, err := tls.X509KeyPair(cert, key)
+	return &tls.Config{Certificates: []tls.Certificate{pair}, ClientCAs: c.pool, ClientAuth: tls.VerifyClientCertIfGiven, MinVersion: tls.VersionTLS13}, err
+}

@@ -1,0 +1,325 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+)
+
+func ofWorker(args []string) subject {
+	s := subject{kind: "worker"}
+	if len(args) > 0 {
+		s.id = args[0]
+	}
+	return s
+}
+
+func workersCommand() *cobra.Command {
+	var r remote
+	cmd := group(&cobra.Command{
+		Use:     "workers",
+		Aliases: []string{"worker"},
+		Short:   "Hosted workers: code that is loaded at run time and fed by topics",
+	},
+		workerListCommand(&r), workerGetCommand(&r), workerCreateCommand(&r), workerUpdateCommand(&r),
+		workerRollbackCommand(&r), workerHistoryCommand(&r), workerDeleteCommand(&r), workerRecoverCommand(&r),
+		workerVerb(&r, "start ID", "Feed a stopped worker again, from where it left off", func(a *api, cmd *cobra.Command, id string) (*operatorv1.Worker, error) {
+			return a.Workers.StartWorker(cmd.Context(), &operatorv1.StartWorkerRequest{Id: id})
+		}),
+		workerVerb(&r, "stop ID", "Stop feeding a worker; what comes for it waits", func(a *api, cmd *cobra.Command, id string) (*operatorv1.Worker, error) {
+			return a.Workers.StopWorker(cmd.Context(), &operatorv1.StopWorkerRequest{Id: id})
+		}),
+	)
+	r.register(cmd)
+	return cmd
+}
+
+// workerVerb is a command that changes one worker and shows it.
+func workerVerb(r *remote, use, short string, do func(a *api, cmd *cobra.Command, id string) (*operatorv1.Worker, error)) *cobra.Command {
+	var o output
+	cmd := &cobra.Command{
+		Use: use, Short: short, Args: words("ID"),
+		RunE: asks(r, &o, ofWorker, func(a *api, cmd *cobra.Command, args []string) error {
+			w, err := do(a, cmd, args[0])
+			if err != nil {
+				return err
+			}
+			return showWorker(cmd, &o, w)
+		}),
+		ValidArgsFunction: completeWorkers(r),
+	}
+	o.register(cmd)
+	return cmd
+}
+
+func showWorker(cmd *cobra.Command, o *output, w *operatorv1.Worker) error {
+	return o.write(cmd.OutOrStdout(), w, func(t *table) {
+		line := func(name, value string) {
+			if value != "" {
+				t.row(cell{name, faint}, value)
+			}
+		}
+		line("id", w.GetId())
+		t.row(cell{"state", faint}, state(w.GetState()))
+		line("desired", w.GetDesired())
+		if w.GetError() != "" {
+			t.row(cell{"error", faint}, cell{w.GetError(), bad})
+		}
+		line("type", w.GetMimeType())
+		line("topics", strings.Join(w.GetTopics(), ", "))
+		line("group", w.GetGroup())
+		line("host", w.GetHost())
+		line("digest", w.GetDigest())
+		line("backlog", fmt.Sprint(w.GetBacklog()))
+		line("dead letters", fmt.Sprint(w.GetDeadLetters()))
+		line("created", moment(w.GetCreatedAt()))
+		line("updated", moment(w.GetUpdatedAt()))
+	})
+}
+
+func workerListCommand(r *remote) *cobra.Command {
+	var (
+		o   output
+		req operatorv1.ListWorkersRequest
+	)
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the hosted workers",
+		Args:  words(),
+		RunE: asks(r, &o, ofWorker, func(a *api, cmd *cobra.Command, _ []string) error {
+			all := &operatorv1.ListWorkersResponse{}
+			for req.PageSize = 1000; ; {
+				page, err := a.Workers.ListWorkers(cmd.Context(), &req)
+				if err != nil {
+					return err
+				}
+				all.Workers = append(all.Workers, page.GetWorkers()...)
+				if req.PageToken = page.GetNextPageToken(); req.GetPageToken() == "" {
+					break
+				}
+			}
+			return o.write(cmd.OutOrStdout(), all, func(t *table) {
+				now := time.Now()
+				t.head("ID", "STATE", "DESIRED", "TOPICS", "GROUP", "BACKLOG", "DEAD", "HOST", "AGE", "ERROR")
+				for _, w := range all.GetWorkers() {
+					t.row(w.GetId(), state(w.GetState()), w.GetDesired(), strings.Join(w.GetTopics(), ","), w.GetGroup(),
+						fmt.Sprint(w.GetBacklog()), fmt.Sprint(w.GetDeadLetters()), w.GetHost(), age(w.GetCreatedAt(), now), cell{w.GetError(), bad})
+				}
+			})
+		}),
+	}
+	cmd.Flags().StringVar(&req.State, "state", "", "only those in this `state`")
+	cmd.Flags().StringVar(&req.Group, "group", "", "only those of this `group`")
+	o.register(cmd)
+	return cmd
+}
+
+func workerGetCommand(r *remote) *cobra.Command {
+	return workerVerb(r, "get ID", "Show one hosted worker", func(a *api, cmd *cobra.Command, id string) (*operatorv1.Worker, error) {
+		return a.Workers.GetWorker(cmd.Context(), &operatorv1.GetWorkerRequest{Id: id})
+	})
+}
+
+// codeFlags say where the code of a worker is.
+type codeFlags struct{ file, url, digest string }
+
+func (c *codeFlags) register(cmd *cobra.Command) {
+	cmd.Flags().StringVarP(&c.file, "code", "f", "", "the code, from this `file`; - is standard input")
+	cmd.Flags().StringVar(&c.url, "url", "", "the code, fetched by the host from this `URL`")
+	cmd.Flags().StringVar(&c.digest, "digest", "", "the `digest` that the code must have: sha256:…")
+}
+
+func (c *codeFlags) code(cmd *cobra.Command) (*operatorv1.Code, error) {
+	switch {
+	case c.file == "" && c.url == "":
+		return nil, errors.New("which code? say --code FILE or --url URL")
+	case c.file != "" && c.url != "":
+		return nil, errors.New("--code and --url do not go together")
+	case c.url != "":
+		return &operatorv1.Code{Source: &operatorv1.Code_Url{Url: c.url}, Digest: c.digest}, nil
+	}
+	text, err := readAll(c.file, cmd.InOrStdin())
+	if err != nil {
+		return nil, fmt.Errorf("--code: %w", err)
+	}
+	return &operatorv1.Code{Source: &operatorv1.Code_Content{Content: text}, Digest: c.digest}, nil
+}
+
+func workerCreateCommand(r *remote) *cobra.Command {
+	var (
+		o    output
+		req  operatorv1.CreateWorkerRequest
+		code codeFlags
+	)
+	cmd := &cobra.Command{
+		Use:   "create [ID]",
+		Short: "Load code and begin to feed it",
+		Example: `  lifecyclectl workers create thumbs --type application/wasm --topic images.new --code thumbs.wasm
+  lifecyclectl workers create --type application/javascript --topic orders --group shop --url https://example.com/orders.js --digest sha256:…`,
+		Args: words("[ID]"),
+		RunE: asks(r, &o, ofWorker, func(a *api, cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				req.Id = args[0]
+			}
+			if req.GetMimeType() == "" || len(req.GetTopics()) == 0 {
+				return errors.New("--type and --topic are wanted: what the code is, and what feeds it")
+			}
+			var err error
+			if req.Code, err = code.code(cmd); err != nil {
+				return err
+			}
+			w, err := a.Workers.CreateWorker(cmd.Context(), &req)
+			if err != nil {
+				return err
+			}
+			return showWorker(cmd, &o, w)
+		}),
+	}
+	cmd.Flags().StringVar(&req.MimeType, "type", "", "what the code is, a MIME `type`")
+	cmd.Flags().StringArrayVar(&req.Topics, "topic", nil, "a `topic` that feeds it; may be given more than once")
+	cmd.Flags().StringVar(&req.Group, "group", "", "workers of one `group` handle one message at a time between them")
+	code.register(cmd)
+	o.register(cmd)
+	return cmd
+}
+
+func workerUpdateCommand(r *remote) *cobra.Command {
+	var code codeFlags
+	cmd := workerVerb(r, "update ID", "Give a worker new code, between two messages", func(a *api, cmd *cobra.Command, id string) (*operatorv1.Worker, error) {
+		c, err := code.code(cmd)
+		if err != nil {
+			return nil, err
+		}
+		return a.Workers.LoadCode(cmd.Context(), &operatorv1.LoadCodeRequest{Id: id, Code: c})
+	})
+	code.register(cmd)
+	return cmd
+}
+
+func workerRollbackCommand(r *remote) *cobra.Command {
+	var to string
+	cmd := workerVerb(r, "rollback ID", "Give a worker the code that it had before", func(a *api, cmd *cobra.Command, id string) (*operatorv1.Worker, error) {
+		if to == "" {
+			h, err := a.Workers.GetWorkerHistory(cmd.Context(), &operatorv1.GetWorkerHistoryRequest{Id: id})
+			if err != nil {
+				return nil, err
+			}
+			if to = before(h.GetVersions()); to == "" {
+				return nil, &failure{status: exitFindings, err: fmt.Errorf("%s has had no other code before the one that runs", id)}
+			}
+		}
+		return a.Workers.Rollback(cmd.Context(), &operatorv1.RollbackRequest{Id: id, Digest: to})
+	})
+	cmd.Flags().StringVar(&to, "to", "", "the `digest` of the code; without it, that before the one that runs")
+	return cmd
+}
+
+// before is the digest of the code that ran before the present one, "" when
+// there is none. Versions are oldest first.
+func before(versions []*operatorv1.CodeVersion) (digest string) {
+	for i, v := range versions {
+		if !v.GetCurrent() {
+			continue
+		}
+		for _, earlier := range versions[:i] {
+			if earlier.GetDigest() != v.GetDigest() {
+				digest = earlier.GetDigest()
+			}
+		}
+	}
+	return digest
+}
+
+func workerHistoryCommand(r *remote) *cobra.Command {
+	var o output
+	cmd := &cobra.Command{
+		Use:   "history ID",
+		Short: "Show the code that a worker has had, and what it did with its messages",
+		Args:  words("ID"),
+		RunE: asks(r, &o, ofWorker, func(a *api, cmd *cobra.Command, args []string) error {
+			h, err := a.Workers.GetWorkerHistory(cmd.Context(), &operatorv1.GetWorkerHistoryRequest{Id: args[0]})
+			if err != nil {
+				return err
+			}
+			return o.write(cmd.OutOrStdout(), h, func(t *table) {
+				t.head("", "AT", "DIGEST", "SOURCE", "BY", "BYTES", "SUCCEEDED", "FAILED", "DEAD")
+				for _, v := range h.GetVersions() {
+					now := ""
+					if v.GetCurrent() {
+						now = "*"
+					}
+					t.row(now, moment(v.GetAt()), v.GetDigest(), v.GetSource(), v.GetWho(), fmt.Sprint(v.GetBytes()),
+						fmt.Sprint(v.GetSucceeded()), fmt.Sprint(v.GetFailed()), fmt.Sprint(v.GetDeadLettered()))
+				}
+			})
+		}),
+		ValidArgsFunction: completeWorkers(r),
+	}
+	o.register(cmd)
+	return cmd
+}
+
+func workerDeleteCommand(r *remote) *cobra.Command {
+	var (
+		o   output
+		yes consent
+	)
+	cmd := &cobra.Command{
+		Use:   "delete ID",
+		Short: "Let a worker finish its message, and remove it for good",
+		Args:  words("ID"),
+		RunE: asks(r, &o, ofWorker, func(a *api, cmd *cobra.Command, args []string) error {
+			if err := yes.ask(cmd, fmt.Sprintf("The worker %s and its history will be removed for good.", args[0])); err != nil {
+				return err
+			}
+			answer, err := a.Workers.DeleteWorker(cmd.Context(), &operatorv1.DeleteWorkerRequest{Id: args[0]})
+			if err != nil {
+				return err
+			}
+			return o.write(cmd.OutOrStdout(), answer, func(t *table) { t.row(args[0] + " is deleted") })
+		}),
+		ValidArgsFunction: completeWorkers(r),
+	}
+	yes.register(cmd)
+	o.register(cmd)
+	return cmd
+}
+
+func workerRecoverCommand(r *remote) *cobra.Command {
+	var o output
+	cmd := &cobra.Command{
+		Use:   "recover",
+		Short: "Bring back every stored worker that should run and does not",
+		Long: `Bring back every stored worker that should run and does not. One that fails does
+not stop the others; the exit status is 1 when there was one.`,
+		Args: words(),
+		RunE: asks(r, &o, ofWorker, func(a *api, cmd *cobra.Command, _ []string) error {
+			p := begin(cmd.ErrOrStderr(), "recovering")
+			answer, err := a.Workers.RecoverWorkers(cmd.Context(), &operatorv1.RecoverWorkersRequest{})
+			p.end()
+			if err != nil {
+				return err
+			}
+			err = o.write(cmd.OutOrStdout(), answer, func(t *table) {
+				t.head("ID", "RESULT")
+				for _, id := range answer.GetRecovered() {
+					t.row(id, cell{"running", good})
+				}
+				for _, f := range answer.GetFailures() {
+					t.row(f.GetId(), cell{f.GetError(), bad})
+				}
+			})
+			if err == nil && len(answer.GetFailures()) > 0 {
+				err = &failure{status: exitFindings, err: fmt.Errorf("%d of %d workers could not be brought back", len(answer.GetFailures()), len(answer.GetFailures())+len(answer.GetRecovered()))}
+			}
+			return err
+		}),
+	}
+	o.register(cmd)
+	return cmd
+}

@@ -1,0 +1,290 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+)
+
+// asks makes of a function a command's RunE: it has the server and a checked
+// output, and what the server's errors are about.
+func asks(r *remote, o *output, about func(args []string) subject, do func(a *api, cmd *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := o.check(); err != nil {
+			return err
+		}
+		a, err := r.open()
+		if err != nil {
+			return err
+		}
+		defer a.Close()
+		err = do(a, cmd, args)
+		if isAnswer(err) {
+			return a.explain(cmd.Context(), err, about(args))
+		}
+		return err
+	}
+}
+
+// ofWorkflow is what a command about TYPE and ID asks about.
+func ofWorkflow(args []string) subject {
+	s := subject{kind: "workflow"}
+	if len(args) > 0 {
+		s.typ = args[0]
+	}
+	if len(args) > 1 {
+		s.id = args[1]
+	}
+	return s
+}
+
+// isAnswer reports whether err comes from a call, not from before it.
+func isAnswer(err error) bool {
+	var answer *connect.Error
+	return errors.As(err, &answer)
+}
+
+func getCommand() *cobra.Command {
+	var (
+		r      remote
+		o      output
+		follow bool
+	)
+	cmd := &cobra.Command{
+		Use:   "get TYPE ID",
+		Short: "Show one entity of a workflow",
+		Long: `Show one entity of a workflow: its phase, what may follow, its fields, and the
+etag that a transition or a patch may insist on.`,
+		Example: `  lifecyclectl get drone-survey m-17
+  lifecyclectl get drone-survey m-17 -o json | jq -r .etag`,
+		Args: words("TYPE", "ID"),
+		RunE: asks(&r, &o, ofWorkflow, func(a *api, cmd *cobra.Command, args []string) error {
+			e, err := a.Workflows.GetEntity(cmd.Context(), &operatorv1.GetEntityRequest{Type: args[0], Id: args[1]})
+			if err != nil {
+				return err
+			}
+			if follow {
+				return watchEntities(a, cmd, &o, args[0], args[1])
+			}
+			return o.write(cmd.OutOrStdout(), e, func(t *table) { entityTable(t, e) })
+		}),
+		ValidArgsFunction: completeEntities(&r),
+	}
+	cmd.Flags().BoolVarP(&follow, "watch", "w", false, "go on with every change, as watch does")
+	o.register(cmd)
+	r.register(cmd)
+	return cmd
+}
+
+func entityTable(t *table, e *operatorv1.Entity) {
+	line := func(name, value string) {
+		if value != "" {
+			t.row(cell{name, faint}, value)
+		}
+	}
+	line("type", e.GetType())
+	line("id", e.GetId())
+	t.row(cell{"phase", faint}, state(e.GetPhase()))
+	if e.GetTerminal() {
+		line("next", "nothing: it is terminal")
+	} else {
+		line("next", strings.Join(e.GetNext(), ", "))
+	}
+	line("degraded", e.GetDegraded())
+	line("parent", e.GetParentId())
+	line("etag", e.GetEtag())
+	line("updated", moment(e.GetUpdatedAt()))
+	for i, name := range sortedFields(e.GetFields()) {
+		label := ""
+		if i == 0 {
+			label = "fields"
+		}
+		t.row(cell{label, faint}, name+" = "+valueText(e.GetFields().GetFields()[name]))
+	}
+}
+
+func sortedFields(s *structpb.Struct) []string {
+	names := make([]string, 0, len(s.GetFields()))
+	for name := range s.GetFields() {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// valueText writes a value as JSON on one line.
+func valueText(v *structpb.Value) string {
+	text, err := json.Marshal(v.AsInterface())
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
+func listCommand() *cobra.Command {
+	var (
+		r       remote
+		o       output
+		req     operatorv1.ListEntitiesRequest
+		updated time.Duration
+		limit   int
+		follow  bool
+	)
+	cmd := &cobra.Command{
+		Use:   "list TYPE",
+		Short: "List the entities of a workflow",
+		Long:  `List the entities of a workflow, sorted by id: all of them, unless a flag says less.`,
+		Example: `  lifecyclectl list drone-survey --active
+  lifecyclectl list drone-survey --phase flying --match org=acme --updated 1h
+  lifecyclectl list drone-survey -o json | jq -r '.entities[].id'`,
+		Args: words("TYPE"),
+		RunE: asks(&r, &o, ofWorkflow, func(a *api, cmd *cobra.Command, args []string) error {
+			req.Type = args[0]
+			if follow {
+				for _, name := range []string{"phase", "active", "match", "contains", "updated", "limit"} {
+					if cmd.Flags().Changed(name) {
+						return fmt.Errorf("--watch and --%s do not go together: a watch is of all entities, or of one (watch TYPE ID)", name)
+					}
+				}
+				return watchEntities(a, cmd, &o, args[0], "")
+			}
+			if limit < 0 || updated < 0 {
+				return errors.New("--limit and --updated want 0 or more")
+			}
+			if updated > 0 {
+				req.UpdatedAfter = timestamppb.New(time.Now().Add(-updated))
+			}
+			all := &operatorv1.ListEntitiesResponse{}
+			for {
+				req.PageSize = 1000
+				if limit > 0 {
+					req.PageSize = int32(min(1000, limit-len(all.GetEntities())))
+				}
+				page, err := a.Workflows.ListEntities(cmd.Context(), &req)
+				if err != nil {
+					return err
+				}
+				all.Entities = append(all.Entities, page.GetEntities()...)
+				req.PageToken = page.GetNextPageToken()
+				if req.GetPageToken() == "" || limit > 0 && len(all.GetEntities()) >= limit {
+					break
+				}
+			}
+			return o.write(cmd.OutOrStdout(), all, func(t *table) {
+				now := time.Now()
+				t.head("ID", "PHASE", "UPDATED", "PARENT", "DEGRADED")
+				for _, e := range all.GetEntities() {
+					t.row(e.GetId(), state(e.GetPhase()), age(e.GetUpdatedAt(), now), e.GetParentId(), cell{e.GetDegraded(), bad})
+				}
+			})
+		}),
+		ValidArgsFunction: completeTypes(&r),
+	}
+	f := cmd.Flags()
+	f.StringVar(&req.Phase, "phase", "", "only those in this `phase`")
+	f.BoolVar(&req.Active, "active", false, "only those whose phase is not terminal")
+	f.StringArrayVar(&req.Match, "match", nil, "only those with this `field=value`; may be given more than once")
+	f.StringVar(&req.Contains, "contains", "", "only those whose id contains this `text`")
+	f.DurationVar(&updated, "updated", 0, "only those that changed within the last `time`, such as 90s or 2h")
+	f.IntVar(&limit, "limit", 0, "at most so `many`; 0 is all")
+	f.BoolVarP(&follow, "watch", "w", false, "go on with every change, as watch does")
+	_ = cmd.RegisterFlagCompletionFunc("phase", completePhases(&r))
+	o.register(cmd)
+	r.register(cmd)
+	return cmd
+}
+
+func historyCommand() *cobra.Command {
+	var (
+		r remote
+		o output
+	)
+	cmd := &cobra.Command{
+		Use:   "history TYPE ID",
+		Short: "Show the phases that an entity went through, oldest first",
+		Args:  words("TYPE", "ID"),
+		RunE: asks(&r, &o, ofWorkflow, func(a *api, cmd *cobra.Command, args []string) error {
+			h, err := a.Workflows.GetHistory(cmd.Context(), &operatorv1.GetHistoryRequest{Type: args[0], Id: args[1]})
+			if err != nil {
+				return err
+			}
+			return o.write(cmd.OutOrStdout(), h, func(t *table) {
+				t.head("AT", "FROM", "TO", "BY", "NOTE")
+				if h.GetTruncated() {
+					t.row("…", "older entries are gone")
+				}
+				for _, x := range h.GetEntries() {
+					t.row(moment(x.GetAt()), x.GetFrom(), state(x.GetTo()), x.GetSource(), x.GetNote())
+				}
+			})
+		}),
+		ValidArgsFunction: completeEntities(&r),
+	}
+	o.register(cmd)
+	r.register(cmd)
+	return cmd
+}
+
+func definitionsCommand() *cobra.Command {
+	var (
+		r remote
+		o output
+	)
+	cmd := &cobra.Command{
+		Use:     "definitions [TYPE]",
+		Aliases: []string{"types"},
+		Short:   "List the workflows, or show one: its phases, and how many entities are where",
+		Args:    words("[TYPE]"),
+		RunE: asks(&r, &o, ofWorkflow, func(a *api, cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				list, err := a.Workflows.ListDefinitions(cmd.Context(), &operatorv1.ListDefinitionsRequest{})
+				if err != nil {
+					return err
+				}
+				return o.write(cmd.OutOrStdout(), list, func(t *table) {
+					t.head("TYPE", "ENTITIES", "DEGRADED", "BUCKET", "PHASES")
+					for _, d := range list.GetDefinitions() {
+						t.row(d.GetType(), fmt.Sprint(d.GetTotal()), fmt.Sprint(d.GetDegraded()), d.GetBucket(), phases(d))
+					}
+				})
+			}
+			d, err := a.Workflows.GetDefinition(cmd.Context(), &operatorv1.GetDefinitionRequest{Type: args[0]})
+			if err != nil {
+				return err
+			}
+			return o.write(cmd.OutOrStdout(), d, func(t *table) {
+				t.head("PHASE", "ENTITIES", "NEXT")
+				for _, p := range d.GetPhases() {
+					t.row(state(p.GetName()), fmt.Sprint(p.GetCount()), strings.Join(p.GetNext(), ", "))
+				}
+				t.gap()
+				t.head("WRITABLE FIELD", "TYPE")
+				for _, f := range d.GetWritableFields() {
+					t.row(f.GetName(), f.GetType())
+				}
+			})
+		}),
+		ValidArgsFunction: completeTypes(&r),
+	}
+	o.register(cmd)
+	r.register(cmd)
+	return cmd
+}
+
+func phases(d *operatorv1.Definition) string {
+	names := make([]string, len(d.GetPhases()))
+	for i, p := range d.GetPhases() {
+		names[i] = p.GetName()
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,200 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+)
+
+func transitionCommand() *cobra.Command {
+	var (
+		r   remote
+		o   output
+		yes consent
+		req operatorv1.TransitionRequest
+	)
+	cmd := &cobra.Command{
+		Use:   "transition TYPE ID PHASE",
+		Short: "Move an entity to another phase along its table",
+		Long: `Move an entity to another phase along its table. Into a phase that nothing
+follows it asks first: there is no way back.`,
+		Example: `  lifecyclectl transition drone-survey m-17 landing --note "wind from the east"
+  lifecyclectl transition drone-survey m-17 aborted --if-match '"42"' --yes`,
+		Args: words("TYPE", "ID", "PHASE"),
+		RunE: asks(&r, &o, ofWorkflow, func(a *api, cmd *cobra.Command, args []string) error {
+			req.Type, req.Id, req.Phase = args[0], args[1], args[2]
+			if !req.GetDryRun() && !yes.given {
+				d, err := a.Workflows.GetDefinition(cmd.Context(), &operatorv1.GetDefinitionRequest{Type: req.GetType()})
+				if err != nil {
+					return err
+				}
+				for _, p := range d.GetPhases() {
+					if p.GetName() == req.GetPhase() && len(p.GetNext()) == 0 {
+						if err := yes.ask(cmd, fmt.Sprintf("%s ends the life of %s/%s: nothing follows it.", req.GetPhase(), req.GetType(), req.GetId())); err != nil {
+							return err
+						}
+					}
+				}
+			}
+			answer, err := a.Workflows.Transition(cmd.Context(), &req)
+			if err != nil {
+				return err
+			}
+			return o.write(cmd.OutOrStdout(), answer, func(t *table) {
+				e := answer.GetEntity()
+				t.row(fmt.Sprintf("%s/%s: %s -> %s%s", e.GetType(), e.GetId(), answer.GetFrom(), e.GetPhase(), dry(req.GetDryRun())))
+			})
+		}),
+		ValidArgsFunction: completeTransition(&r),
+	}
+	cmd.Flags().StringVar(&req.Note, "note", "", "`why`; it is kept with the transition")
+	writeFlags(cmd, &req.IfMatch, &req.DryRun)
+	yes.register(cmd)
+	o.register(cmd)
+	r.register(cmd)
+	return cmd
+}
+
+func patchCommand() *cobra.Command {
+	var (
+		r    remote
+		o    output
+		req  operatorv1.PatchRequest
+		file string
+	)
+	cmd := &cobra.Command{
+		Use:   "patch TYPE ID [FIELD=VALUE...]",
+		Short: "Change fields that a workflow opened to operators, all or none",
+		Long: `Change fields that a workflow opened to operators, all or none. VALUE is JSON;
+what is none is taken as text: priority=3, armed=true, comment=soon, tag='"007"'.
+lifecyclectl definitions TYPE lists the fields.`,
+		Example: `  lifecyclectl patch drone-survey m-17 priority=3 comment="before the rain"
+  jq '{priority}' other.json | lifecyclectl patch drone-survey m-17 --file -`,
+		RunE: asks(&r, &o, ofWorkflow, func(a *api, cmd *cobra.Command, args []string) error {
+			if err := words("TYPE", "ID")(cmd, args[:min(2, len(args))]); err != nil {
+				return err
+			}
+			req.Type, req.Id = args[0], args[1]
+			var err error
+			if req.Fields, err = patchFields(args[2:], file, cmd.InOrStdin()); err != nil {
+				return err
+			}
+			answer, err := a.Workflows.Patch(cmd.Context(), &req)
+			if err != nil {
+				return err
+			}
+			return o.write(cmd.OutOrStdout(), answer, func(t *table) {
+				e := answer.GetEntity()
+				t.row(fmt.Sprintf("%s/%s is at etag %s%s", e.GetType(), e.GetId(), e.GetEtag(), dry(req.GetDryRun())))
+				for _, name := range sortedFields(req.GetFields()) {
+					t.row("  " + name + " = " + valueText(e.GetFields().GetFields()[name]))
+				}
+			})
+		}),
+		ValidArgsFunction: completeEntities(&r),
+	}
+	cmd.Flags().StringVarP(&file, "file", "f", "", "a JSON object with the fields, from this `file`; - is standard input")
+	writeFlags(cmd, &req.IfMatch, &req.DryRun)
+	o.register(cmd)
+	r.register(cmd)
+	return cmd
+}
+
+func writeFlags(cmd *cobra.Command, ifMatch *string, dryRun *bool) {
+	cmd.Flags().StringVar(ifMatch, "if-match", "", "refuse when the entity's `etag` is another by now")
+	cmd.Flags().BoolVar(dryRun, "dry-run", false, "check everything and change nothing")
+}
+
+func dry(run bool) string {
+	if run {
+		return " (dry run: nothing has changed)"
+	}
+	return ""
+}
+
+// maxFile is the largest file that is read to be sent, in bytes: more than any
+// server takes.
+const maxFile = 64 << 20
+
+// patchFields reads the fields of a patch from arguments and from a file.
+func patchFields(args []string, file string, stdin io.Reader) (*structpb.Struct, error) {
+	fields := &structpb.Struct{Fields: map[string]*structpb.Value{}}
+	if file != "" {
+		text, err := readAll(file, stdin)
+		if err != nil {
+			return nil, fmt.Errorf("--file: %w", err)
+		}
+		if err := protojson.Unmarshal(text, fields); err != nil {
+			return nil, fmt.Errorf("--file: %s is no JSON object: %w", file, err)
+		}
+	}
+	for _, arg := range args {
+		name, text, ok := strings.Cut(arg, "=")
+		if !ok || name == "" {
+			return nil, fmt.Errorf("%q is no change: want FIELD=VALUE", arg)
+		}
+		if _, twice := fields.GetFields()[name]; twice {
+			return nil, fmt.Errorf("the field %s is given twice", name)
+		}
+		v, err := fieldValue(text)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		fields.Fields[name] = v
+	}
+	if len(fields.GetFields()) == 0 {
+		return nil, errors.New("which fields? give FIELD=VALUE, or --file")
+	}
+	return fields, nil
+}
+
+// fieldValue is text as JSON, or as itself. Integers that a double cannot hold
+// stay text, which is how the contract has them.
+func fieldValue(text string) (*structpb.Value, error) {
+	dec := json.NewDecoder(strings.NewReader(text))
+	dec.UseNumber()
+	var any any
+	if err := dec.Decode(&any); err != nil || dec.More() {
+		return structpb.NewStringValue(text), nil //nolint:nilerr // what is no JSON is text
+	}
+	if n, ok := any.(json.Number); ok {
+		if i, err := n.Int64(); err != nil && !strings.ContainsAny(n.String(), ".eE") || err == nil && (i > 1<<53-1 || i < -(1<<53-1)) {
+			return structpb.NewStringValue(text), nil
+		}
+	}
+	v := &structpb.Value{}
+	if err := protojson.Unmarshal([]byte(text), v); err != nil {
+		return nil, fmt.Errorf("%q cannot be sent: %w", text, err)
+	}
+	return v, nil
+}
+
+// readAll reads a file, or standard input for "-".
+func readAll(file string, stdin io.Reader) ([]byte, error) {
+	from := stdin
+	if file != "-" {
+		f, err := os.Open(file)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		from = f
+	}
+	text, err := io.ReadAll(io.LimitReader(from, maxFile+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("read %s: %w", file, err)
+	case len(text) > maxFile:
+		return nil, fmt.Errorf("%s is larger than %d MiB", file, maxFile>>20)
+	}
+	return text, nil
+}
