@@ -32,6 +32,13 @@ const patience = time.Minute
 func TestMain(m *testing.M) {
 	switch mode := os.Getenv("LIFECYCLECTL_TEST"); mode {
 	case "":
+		// What ignores signals, as nohup does, hands that down; what catches them
+		// does not.
+		for _, sig := range []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT} {
+			if signal.Ignored(sig) {
+				signal.Notify(make(chan os.Signal, 1), sig)
+			}
+		}
 		goleak.VerifyTestMain(m)
 	case "run":
 		_ = os.Setenv("LIFECYCLECTL_TEST", "program")
