@@ -15,7 +15,10 @@ import (
 const selfEnd = 500 * time.Millisecond
 
 // askToEnd sends the shutdown message and waits for the worker to end.
-func (w *proc) askToEnd(read <-chan error) {
+func (w *proc) askToEnd() {
+	w.p.mu.Lock()
+	w.ensureReadingLocked()
+	w.p.mu.Unlock()
 	w.wmu.Lock()
 	_ = w.conn.SetWriteDeadline(time.Now().Add(w.p.cfg.WriteTimeout))
 	err := w.writer.Shutdown(true)
@@ -29,8 +32,7 @@ func (w *proc) askToEnd(read <-chan error) {
 		select {
 		case <-acked: // now it ends by itself
 			acked = nil
-		case <-read:
-			read = nil
+		case <-w.readEnd:
 			w.selfEnd()
 			return
 		case <-w.process.Done():
@@ -56,12 +58,15 @@ func (w *proc) selfEnd() {
 // readRest lets what the worker has sent before its end be read. A grandchild
 // that has left the group may hold the connection open, and a caller may be
 // slow: neither is waited for.
-func (w *proc) readRest(read <-chan error) {
+func (w *proc) readRest() {
+	w.p.mu.Lock()
+	w.ensureReadingLocked()
+	w.p.mu.Unlock()
 	_ = w.conn.SetReadDeadline(time.Now().Add(selfEnd))
 	timer := time.NewTimer(selfEnd)
 	defer timer.Stop()
 	select {
-	case <-read:
+	case <-w.readEnd:
 	case <-timer.C:
 	case <-w.stop.ch: // nobody wants to hear it
 	}
@@ -218,14 +223,23 @@ func (p *Pool) hopelessLocked() []*Query {
 func (p *Pool) rematchLocked() {
 	for _, w := range slices.Clone(p.ready) {
 		if a := p.nextLocked(w); a != nil {
-			p.alive.Add(1)
-			go func() {
-				defer p.alive.Done()
-				w.send(a)
-			}()
+			p.sendLater(w, a)
+			w.ensureReadingLocked()
 		}
 	}
 	p.ensureLocked()
+}
+
+// sendLater sends an attempt, nil for none, for somebody who holds the lock.
+func (p *Pool) sendLater(w *proc, a *attempt) {
+	if a == nil {
+		return
+	}
+	p.alive.Add(1)
+	go func() {
+		defer p.alive.Done()
+		w.send(a)
+	}()
 }
 
 // tendEvery is how often the workers are looked at.
@@ -246,6 +260,7 @@ func (p *Pool) tend() {
 		if w.lost || w.readyAt.IsZero() {
 			continue
 		}
+		w.ensureReadingLocked()
 		p.checkLocked(w, now)
 		if why := w.worn(now); why != nil && !w.recycling && p.mayRecycleLocked() {
 			w.recycleLocked(why)

@@ -194,7 +194,10 @@ func TestBreakerClosesAgain(t *testing.T) {
 			return self("exit:broken")
 		}
 		return self("serve")
-	}, func(c *procpool.Config) { c.BreakAfter = 1; c.Backoff = worker.Backoff{Min: 20 * time.Millisecond, Factor: 1} })
+	}, func(c *procpool.Config) {
+		c.BreakAfter = 1
+		c.Backoff = worker.Backoff{Min: 20 * time.Millisecond, Factor: 1}
+	})
 	if _, err := p.Do(within(t), ask{}.raw()); !errors.Is(err, procpool.ErrUnavailable) {
 		t.Fatalf("got %v", err)
 	}
@@ -282,7 +285,11 @@ func TestDaemonIsRefusedByName(t *testing.T) {
 	if !isLinux() {
 		t.Skip("who has connected is known on Linux only")
 	}
-	p := start(t, "daemon", func(c *procpool.Config) { c.StartTimeout = 2 * time.Second; c.BreakAfter = 1; c.Backoff.Min = time.Minute })
+	p := start(t, "daemon", func(c *procpool.Config) {
+		c.StartTimeout = 2 * time.Second
+		c.BreakAfter = 1
+		c.Backoff.Min = time.Minute
+	})
 	if _, err := p.Do(within(t), ask{}.raw()); !errors.Is(err, procpool.ErrUnavailable) {
 		t.Errorf("got %v", err)
 	}

@@ -1,12 +1,10 @@
 package procpool
 
 import (
-	"bytes"
 	"container/list"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"slices"
@@ -41,9 +39,16 @@ type proc struct {
 	wmu    sync.Mutex // held while writing
 	writer *wire.Writer
 
+	reader  *wire.Reader // of whoever reads; see read.go
+	readEnd chan error   // capacity 1: why nobody reads any more
+	readers sync.WaitGroup
+
 	// Guarded by p.mu.
 	cur          *attempt
 	confirm      *time.Timer // ends it unless it confirms the end of cur
+	reading      bool        // somebody reads, or nobody will again
+	direct       *attempt    // whose caller reads
+	closed       bool        // its connection
 	recent       [32]string  // the last requests it was given
 	given        int
 	waiting      list.List // queries whose key is bound to it
@@ -60,7 +65,7 @@ type proc struct {
 	lost         bool // it is ending, whatever its state still says
 	gently       bool // by message first
 	cause        error
-	broke        error // what it did wrong, when that is why it ends
+	broke        error     // what it did wrong, when that is why it ends
 	asked        time.Time // when it was asked for its health; zero when it has answered
 	checkedAt    time.Time
 	after        []func() // to be called once the lock is free; see settle
@@ -78,7 +83,7 @@ func (p *Pool) spawnLocked() {
 	name := p.cfg.Name + "/" + strconv.Itoa(p.spawned)
 	now := time.Now()
 	w := &proc{
-		p: p, n: p.spawned, name: name, created: now, lastActivity: now, limits: p.cfg.Recycle.draw(), stop: newOnce(), acked: newOnce(), gone: newOnce(),
+		p: p, n: p.spawned, name: name, created: now, lastActivity: now, limits: p.cfg.Recycle.draw(), stop: newOnce(), acked: newOnce(), gone: newOnce(), readEnd: make(chan error, 1),
 		machine: fsm.MustNew(KindWorker, name, workerTable, WorkerStarting, &p.events),
 		link:    fsm.MustNew(KindConnection, name, connTable, ConnDisconnected, &p.events),
 		stderr:  &tail{size: p.cfg.StderrTail},
@@ -124,34 +129,29 @@ func (w *proc) live() error {
 		w.end()
 		return w.verdict(err)
 	}
-	read := make(chan error, 1)
-	var reading sync.WaitGroup
-	next := w.connected(a)
-	reading.Go(func() {
-		if next != nil {
-			w.send(next)
-		}
-		read <- w.read(a.reader)
-	})
+	w.connected(a)
 	select {
-	case err = <-read:
+	case err = <-w.readEnd:
 	case <-process.Done():
 	case <-w.stop.ch:
 	}
 	w.lose()
 	if err == nil && w.isGentle() {
-		w.askToEnd(read)
+		w.askToEnd()
 	}
 	if errors.Is(err, errGone) {
 		w.selfEnd()
 	}
 	w.end()
 	if err == nil {
-		w.readRest(read)
+		w.readRest()
 	}
+	p.mu.Lock()
+	w.closed = true
+	p.mu.Unlock()
 	w.gone.close()
 	w.conn.Close()
-	reading.Wait()
+	w.readers.Wait()
 	_ = w.link.To(ConnDisconnected, nil)
 	return w.verdict(err)
 }
@@ -208,162 +208,25 @@ func (w *proc) arrive(d *door) (arrival, error) {
 }
 
 // connected makes the worker ready, unless it was told to end meanwhile.
-func (w *proc) connected(a arrival) (next *attempt) {
+func (w *proc) connected(a arrival) {
 	p := w.p
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	w.conn, w.pid = a.conn, a.pid
+	w.conn, w.pid, w.reader = a.conn, a.pid, a.reader
 	w.writer = wire.NewWriter(a.conn, p.cfg.MaxFrame)
 	_ = w.link.To(ConnConnected, nil)
 	if w.machine.To(WorkerReady, nil) != nil {
-		return nil
+		return
 	}
 	w.readyAt = time.Now()
 	w.lastActivity = w.readyAt
 	p.counts.ready.Add(1)
-	next = p.offerLocked(w)
+	p.sendLater(w, p.offerLocked(w))
+	w.ensureReadingLocked()
 	if n := p.countLocked(WorkerReady) + p.countLocked(WorkerBusy); n >= p.cfg.MinWorkers {
 		p.MarkRunning()
 	}
 	p.ensureLocked()
-	return next
-}
-
-// read takes the worker's messages until the connection ends or it breaks the
-// protocol, and returns which.
-func (w *proc) read(r *wire.Reader) error {
-	var e wire.Envelope
-	for {
-		line, err := r.Next()
-		var long *wire.TooLongError
-		switch {
-		case err == nil:
-			if err = wire.Decode(line, &e); err == nil {
-				err = w.take(&e)
-			}
-		case errors.As(err, &long):
-			_ = wire.Decode(long.Head, &e) // as much as there is
-			err = w.tooLong(&e, long)
-		case errors.Is(err, io.ErrUnexpectedEOF):
-		default:
-			return errGone
-		}
-		if err != nil {
-			return &ProtocolError{Worker: w.name, Err: err}
-		}
-	}
-}
-
-// errGone says that the connection has ended.
-var errGone = errors.New("it closed its connection")
-
-// maxIgnored bounds the messages of no use that a worker may send for each
-// query.
-const maxIgnored = 10_000
-
-// take acts on one message.
-func (w *proc) take(e *wire.Envelope) error {
-	switch e.Type {
-	case wire.Message, wire.Session, wire.Complete, wire.Error:
-		return w.takeAnswer(e)
-	case wire.HealthOK:
-		w.p.mu.Lock()
-		w.asked = time.Time{}
-		w.p.mu.Unlock()
-		w.process.SetHealth(worker.HealthHealthy)
-		return w.ignore(nil)
-	case wire.ShutdownAck:
-		if !w.isGentle() {
-			return errors.New("it said shutdown_ack and was not told to shut down")
-		}
-		w.acked.close()
-		return nil
-	case wire.Ready:
-		return errors.New("it said ready again")
-	default:
-		return w.ignore(&w.p.counts.unknown)
-	}
-}
-
-// ignore counts a message of no use.
-func (w *proc) ignore(count *counter) error {
-	if count != nil {
-		count.Add(1)
-	}
-	w.p.mu.Lock()
-	defer w.p.mu.Unlock()
-	if w.ignored++; w.ignored > maxIgnored {
-		return fmt.Errorf("it sent %d messages of no use since its last query", w.ignored)
-	}
-	return nil
-}
-
-func (w *proc) takeAnswer(e *wire.Envelope) error {
-	p := w.p
-	p.mu.Lock()
-	a := w.cur
-	if a == nil || a.id != e.RequestID {
-		known := slices.Contains(w.recent[:], e.RequestID)
-		p.mu.Unlock()
-		if !known {
-			return fmt.Errorf("it sent %q for the request %q, which it was not given", e.Type, e.RequestID)
-		}
-		return w.ignore(&p.counts.late)
-	}
-	q := a.q
-	if e.Type == wire.Message {
-		q.streamed = true
-	}
-	p.mu.Unlock()
-	switch e.Type { //nolint:exhaustive // the others do not come here
-	case wire.Session:
-		q.mu.Lock()
-		q.session = e.SessionID
-		q.mu.Unlock()
-	case wire.Message:
-		if !q.push(bytes.Clone(e.Content), w.gone.ch) {
-			return w.ignore(&p.counts.late)
-		}
-	case wire.Complete, wire.Error:
-		// In this order: who has the answer finds a worker free for the next.
-		next := p.release(w, a, true)
-		ended := false
-		if e.Type == wire.Complete {
-			ended = q.finish(QueryComplete, bytes.Clone(e.Result), nil)
-		} else {
-			ended = q.finish(QueryError, nil, &WorkerError{Query: q.id, Worker: w.name, Message: e.Error})
-		}
-		if !ended {
-			p.counts.late.Add(1)
-		}
-		if next != nil {
-			w.send(next)
-		}
-	}
-	return nil
-}
-
-// tooLong fails the request whose line was too long, and no other. What of the
-// line is known may say that it was the request's end.
-func (w *proc) tooLong(e *wire.Envelope, long *wire.TooLongError) error {
-	p := w.p
-	p.mu.Lock()
-	a := w.cur
-	p.mu.Unlock()
-	if a == nil || e.RequestID != "" && e.RequestID != a.id {
-		return long
-	}
-	err := &ProtocolError{Query: a.q.id, Worker: w.name, Err: long}
-	if e.RequestID == a.id && (e.Type == wire.Complete || e.Type == wire.Error) {
-		next := p.release(w, a, true)
-		a.q.finish(QueryError, nil, err)
-		if next != nil {
-			w.send(next)
-		}
-		return nil
-	}
-	p.abandon(a.q, QueryError, err)
-	return nil
 }
 
 // send writes an attempt's query. A write that fails ends the worker.
@@ -458,6 +321,9 @@ func (w *proc) lose() {
 	w.lost = true
 	p.ready = slices.DeleteFunc(p.ready, func(other *proc) bool { return other == w })
 	w.unbindLocked()
+	if w.direct != nil {
+		w.kickLocked(w.direct) // its query may have ended before the process
+	}
 	after := w.after
 	w.after = nil
 	p.mu.Unlock()

@@ -181,15 +181,23 @@ func (q *Query) finish(to QueryState, result json.RawMessage, err error) bool {
 	return true
 }
 
-// watch arms the deadline and the watch on the caller's context.
+// arm sets the deadline's timer, unless the query has ended.
+func (q *Query) arm() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.timer == nil && !queryTable.IsTerminal(q.machine.State()) {
+		q.timer = time.AfterFunc(time.Until(q.until), q.expire)
+	}
+}
+
+// watch listens to the caller's context.
 func (q *Query) watch(ctx context.Context) {
+	if ctx.Done() == nil {
+		return
+	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if queryTable.IsTerminal(q.machine.State()) {
-		return
-	}
-	q.timer = time.AfterFunc(time.Until(q.until), q.expire)
-	if ctx.Done() == nil {
 		return
 	}
 	q.unwatch = context.AfterFunc(ctx, func() {
@@ -232,9 +240,12 @@ func (q *Query) push(content json.RawMessage, gone <-chan struct{}) bool {
 // Do asks one worker and returns its result. Messages on the way are dropped.
 // Errors are those of [Query.Result].
 func (p *Pool) Do(ctx context.Context, payload json.RawMessage, opts ...Option) (json.RawMessage, error) {
-	q, err := p.submit(ctx, payload, false, opts)
+	q, err := p.newQuery(ctx, payload, opts)
 	if err != nil {
 		return nil, err
+	}
+	if w, direct := p.admit(ctx, q); direct != nil {
+		w.readFor(direct)
 	}
 	<-q.done
 	return q.result, q.err
@@ -250,10 +261,16 @@ func (p *Pool) Do(ctx context.Context, payload json.RawMessage, opts ...Option) 
 // ctx that is done. A query that is rejected is returned too, in its terminal
 // state.
 func (p *Pool) Submit(ctx context.Context, payload json.RawMessage, opts ...Option) (*Query, error) {
-	return p.submit(ctx, payload, true, opts)
+	q, err := p.newQuery(ctx, payload, opts)
+	if err != nil {
+		return nil, err
+	}
+	q.messages = make(chan json.RawMessage, p.cfg.StreamBuffer)
+	p.admit(ctx, q)
+	return q, nil
 }
 
-func (p *Pool) submit(ctx context.Context, payload json.RawMessage, stream bool, opts []Option) (*Query, error) {
+func (p *Pool) newQuery(ctx context.Context, payload json.RawMessage, opts []Option) (*Query, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("%s: submit: %w", p.cfg.Name, context.Cause(ctx))
 	}
@@ -271,10 +288,6 @@ func (p *Pool) submit(ctx context.Context, payload json.RawMessage, stream bool,
 	if d, ok := ctx.Deadline(); ok && d.Before(q.until) {
 		q.until = d
 	}
-	if stream {
-		q.messages = make(chan json.RawMessage, p.cfg.StreamBuffer)
-	}
-	p.admit(ctx, q)
 	return q, nil
 }
 

@@ -24,7 +24,8 @@ type attempt struct {
 }
 
 // admit gives a new query to a worker, puts it into a queue, or rejects it.
-func (p *Pool) admit(ctx context.Context, q *Query) {
+// When direct is returned the caller is to read for it.
+func (p *Pool) admit(ctx context.Context, q *Query) (w *proc, direct *attempt) {
 	p.open.Add(1)
 	p.counts.submitted.Add(1)
 	p.mu.Lock()
@@ -33,18 +34,33 @@ func (p *Pool) admit(ctx context.Context, q *Query) {
 	q.id = "q" + strconv.FormatUint(q.seq, 10)
 	q.machine = fsm.MustNew(KindQuery, q.id, queryTable, QueryPending, &p.events)
 	w, a, reject := p.placeLocked(q)
+	if a != nil {
+		if q.messages == nil && !w.reading {
+			w.reading, w.direct, direct = true, a, a
+			_ = w.conn.SetReadDeadline(q.until)
+		}
+		w.ensureReadingLocked()
+	}
 	p.mu.Unlock()
 	if reject != nil {
 		q.finish(QueryRejected, nil, reject)
-		return
+		return nil, nil
 	}
 	// Armed before anything is written, which a worker that stands still may
 	// hold up.
+	if direct == nil || len(q.payload) > smallWrite {
+		q.arm()
+	}
 	q.watch(ctx)
 	if a != nil {
 		w.send(a)
 	}
+	return w, direct
 }
+
+// smallWrite is what a socket takes without waiting for a worker that is ready,
+// and that has taken everything before. (The kernel's buffers are larger.)
+const smallWrite = 16 << 10
 
 // placeLocked finds the place of a new query.
 func (p *Pool) placeLocked(q *Query) (*proc, *attempt, error) {
@@ -362,6 +378,7 @@ func (p *Pool) abandon(q *Query, to QueryState, err error) bool {
 	}
 	if w != nil {
 		w.awaitConfirmLocked(a)
+		w.kickLocked(a)
 	}
 	p.mu.Unlock()
 	if w != nil {
@@ -403,7 +420,11 @@ func (p *Pool) release(w *proc, a *attempt, answered bool) (next *attempt) {
 		w.recycleLocked(fmt.Errorf("%w: it has served %d queries", ErrRecycled, w.queries))
 		return nil
 	}
-	return p.offerLocked(w)
+	next = p.offerLocked(w)
+	if next != nil {
+		w.ensureReadingLocked()
+	}
+	return next
 }
 
 // offerLocked gives a worker that is ready something to do, or keeps it.

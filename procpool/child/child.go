@@ -20,6 +20,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/safe"
@@ -91,7 +92,14 @@ type server struct {
 	writer  *wire.Writer
 	queries int64
 
+	ended  chan error              // capacity 1: why nobody reads any more
+	begun  chan struct{}           // capacity 1: wakes who watches
+	asleep atomic.Bool             // who watches
+	inline atomic.Pointer[running] // runs in the goroutine that reads
+
 	// The reader's alone.
+	ctx     context.Context
+	reader  *wire.Reader
 	running *running
 }
 
@@ -99,6 +107,7 @@ type server struct {
 type running struct {
 	id       string
 	cancel   context.CancelCauseFunc
+	left     atomic.Bool   // another goroutine reads now, or none has to
 	answered bool          // guarded by server.mu
 	done     chan struct{} // nothing of it runs any more
 }
@@ -132,11 +141,20 @@ func Serve(ctx context.Context, handler Handler) error {
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
-	s := &server{handler: handler, conn: conn, began: time.Now(), writer: wire.NewWriter(conn, limit)}
+	s := &server{
+		handler: handler, conn: conn, began: time.Now(), writer: wire.NewWriter(conn, limit), reader: wire.NewReader(conn, limit), ctx: ctx,
+		ended: make(chan error, 1), begun: make(chan struct{}, 1),
+	}
 	if err := s.write((*wire.Writer).Ready); err != nil {
 		return fmt.Errorf("%w: say ready: %w", ErrPoolGone, err)
 	}
-	err = s.serve(ctx, wire.NewReader(conn, limit))
+	over := make(chan struct{})
+	var watching sync.WaitGroup
+	watching.Go(func() { s.watch(over) })
+	go s.read()
+	err = <-s.ended
+	close(over)
+	watching.Wait()
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -150,10 +168,66 @@ func (s *server) write(send func(*wire.Writer) error) error {
 	return send(s.writer)
 }
 
-func (s *server) serve(ctx context.Context, r *wire.Reader) error {
+// A query runs in the goroutine that has read it: to hand it to another one
+// costs as much as the rest of a round trip. While it runs nobody reads, so a
+// query that takes longer than a tick or two of watch is left to its goroutine,
+// and another one goes on reading.
+
+// tick is how long messages may wait for a reader while a query runs.
+const tick = 2 * time.Millisecond
+
+// watch sets another goroutine on the connection when a query takes long. While
+// there are no queries it sleeps.
+func (s *server) watch(over <-chan struct{}) {
+	ticker := time.NewTicker(tick)
+	defer ticker.Stop()
+	for {
+		ticker.Stop()
+		s.asleep.Store(true)
+		// One that began before that has not woken us.
+		if r := s.inline.Load(); r == nil || r.left.Load() || !s.asleep.CompareAndSwap(true, false) {
+			select {
+			case <-s.begun:
+			case <-over:
+				return
+			}
+		}
+		ticker.Reset(tick)
+		var last *running
+		for still := 0; still < 100; {
+			select {
+			case <-ticker.C:
+			case <-over:
+				return
+			}
+			now := s.inline.Load()
+			switch {
+			case now == last:
+				still++
+			default:
+				still = 0
+			}
+			if now != nil && now == last && now.left.CompareAndSwap(false, true) {
+				go s.read()
+			}
+			last = now
+		}
+	}
+}
+
+// read serves until the end, or until another goroutine does. The last one says
+// why it was the last.
+func (s *server) read() {
+	if err, last := s.serve(); last {
+		s.ended <- err
+	}
+}
+
+// serve reports false when another goroutine goes on.
+func (s *server) serve() (err error, last bool) { //nolint:revive // the error is the result
 	var e wire.Envelope
 	for {
-		line, err := r.Next()
+		line, err := s.reader.Next()
 		if err == nil {
 			err = wire.Decode(line, &e)
 			if errors.Is(err, wire.ErrField) {
@@ -170,13 +244,15 @@ func (s *server) serve(ctx context.Context, r *wire.Reader) error {
 		if err != nil {
 			s.end(ErrPoolGone, lastWords)
 			if errors.Is(err, io.EOF) {
-				return ErrPoolGone
+				return ErrPoolGone, true
 			}
-			return fmt.Errorf("%w: %w", ErrPoolGone, err)
+			return fmt.Errorf("%w: %w", ErrPoolGone, err), true
 		}
 		switch e.Type {
 		case wire.Query:
-			s.start(ctx, &e)
+			if !s.start(&e) {
+				return nil, false
+			}
 		case wire.Cancel:
 			if s.running != nil && s.running.id == e.RequestID {
 				s.running.cancel(ErrCancelled)
@@ -184,21 +260,21 @@ func (s *server) serve(ctx context.Context, r *wire.Reader) error {
 		case wire.HealthCheck:
 			_ = s.write(func(w *wire.Writer) error { return w.HealthOK(time.Since(s.began).Seconds(), s.queries) })
 		case wire.Shutdown:
-			return s.shutdown(e.Graceful, r)
+			return s.shutdown(e.Graceful), true
 		default: // of a pool that is newer than we are
 		}
 	}
 }
 
 // shutdown finishes the query that runs, or cancels it, and says goodbye.
-func (s *server) shutdown(graceful bool, r *wire.Reader) error {
+func (s *server) shutdown(graceful bool) error {
 	if graceful {
 		gone := make(chan struct{})
 		go func() { // the pool may still cancel what runs, and may die
 			defer close(gone)
 			var e wire.Envelope
 			for {
-				line, err := r.Next()
+				line, err := s.reader.Next()
 				if err != nil {
 					if s.running != nil {
 						s.running.cancel(ErrPoolGone)
@@ -238,8 +314,10 @@ func (s *server) end(cause error, patience time.Duration) {
 	}
 }
 
-// start has the handler do a query.
-func (s *server) start(ctx context.Context, e *wire.Envelope) {
+// start has the handler do a query, in this goroutine, and refuses one that
+// comes while another one runs. It reports false when another goroutine reads
+// since.
+func (s *server) start(e *wire.Envelope) (goOn bool) {
 	id := e.RequestID
 	if s.running != nil {
 		busy := false
@@ -250,21 +328,39 @@ func (s *server) start(ctx context.Context, e *wire.Envelope) {
 			return nil
 		})
 		if busy {
-			return
+			return true
 		}
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
+	ctx, cancel := context.WithCancelCause(s.ctx)
 	run := &running{id: id, cancel: cancel, done: make(chan struct{})}
 	s.running = run
 	q := &Query{ID: id, Payload: append(json.RawMessage(nil), e.Payload...), w: s}
+	s.inline.Store(run)
+	if s.asleep.Load() && s.asleep.CompareAndSwap(true, false) {
+		s.begun <- struct{}{} // it has room: it was asleep
+	}
+	s.do(ctx, q, run)
+	return run.left.CompareAndSwap(false, true)
+}
+
+// do runs the handler and sends what came of it. A handler that ends its
+// goroutine ends the one that reads, and another takes its place.
+func (s *server) do(ctx context.Context, q *Query, run *running) {
 	var result any
-	safe.Go("query", func() (err error) {
+	err := fmt.Errorf("query: %w", safe.ErrGoexit)
+	returned := false
+	defer func() {
+		s.answer(q.ID, result, err, run)
+		run.cancel(nil)
+		if !returned && run.left.CompareAndSwap(false, true) {
+			go s.read()
+		}
+	}()
+	failed := safe.Do("query", func() (err error) {
 		result, err = s.handler(ctx, q)
 		return err
-	}, nil, func(err error) {
-		s.answer(id, result, err, run)
-		cancel(nil)
 	})
+	err, returned = failed, true
 }
 
 // answer sends what came of a query. The next one may come as soon as that is
