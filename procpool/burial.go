@@ -20,7 +20,7 @@ func (w *proc) askToEnd() {
 	w.ensureReadingLocked()
 	w.p.mu.Unlock()
 	w.wmu.Lock()
-	_ = w.conn.SetWriteDeadline(time.Now().Add(w.p.cfg.WriteTimeout))
+	w.armWrite(time.Now())
 	err := w.writer.Shutdown(true)
 	w.wmu.Unlock()
 	if err != nil {
@@ -32,7 +32,7 @@ func (w *proc) askToEnd() {
 		select {
 		case <-acked: // now it ends by itself
 			acked = nil
-		case <-w.readEnd:
+		case <-w.readEnd: //nolint:errcheck // that it ended is what counts
 			w.selfEnd()
 			return
 		case <-w.process.Done():
@@ -66,7 +66,7 @@ func (w *proc) readRest() {
 	timer := time.NewTimer(selfEnd)
 	defer timer.Stop()
 	select {
-	case <-w.readEnd:
+	case <-w.readEnd: //nolint:errcheck // that it ended is what counts
 	case <-timer.C:
 	case <-w.stop.ch: // nobody wants to hear it
 	}
@@ -289,7 +289,7 @@ func (p *Pool) checkLocked(w *proc, now time.Time) {
 			defer p.alive.Done()
 			w.wmu.Lock()
 			defer w.wmu.Unlock()
-			_ = w.conn.SetWriteDeadline(time.Now().Add(p.cfg.WriteTimeout))
+			w.armWrite(time.Now())
 			if err := w.writer.HealthCheck(); err != nil && !errors.Is(err, wire.ErrPoisoned) {
 				w.fail(fmt.Errorf("send a health check: %w", err))
 			}

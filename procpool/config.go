@@ -70,8 +70,9 @@ type Config struct {
 	// KillGrace is how long a worker may take to end after SIGTERM, before it
 	// gets SIGKILL. Defaults to 2 s.
 	KillGrace time.Duration
-	// WriteTimeout bounds the write of one message to a worker. One that has not
-	// been written then ends the worker. Defaults to 10 s.
+	// WriteTimeout bounds the write of one message to a worker, which has half of
+	// it at least. One that has not been written then ends the worker. Defaults to
+	// 10 s.
 	WriteTimeout time.Duration
 	// DrainTimeout is how long queries may take to finish after the pool was
 	// asked to stop. Defaults to 30 s; the context given to Stop shortens it.

@@ -127,7 +127,7 @@ func TestStartingEndsInOneOfThreeWays(t *testing.T) {
 		want    []string
 	}{
 		{"no such program", func() *exec.Cmd { return exec.Command("/nowhere/worker") }, []string{"no such file"}},
-		{"nil", func() *exec.Cmd { return nil }, []string{"Command returned nil"}},
+		{"nil", func() *exec.Cmd { return nil }, []string{"the command is nil"}},
 		{"panic", func() *exec.Cmd { panic("no") }, []string{"panic: no"}},
 		{"exit", func() *exec.Cmd { return self("exit:disk") }, []string{"exited with code 3", "before it was ready", "cannot start: disk"}},
 		{"timeout", func() *exec.Cmd { return self("never-ready") }, []string{"has not said that it is ready within", wire.EnvSocket}},

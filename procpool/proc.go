@@ -36,8 +36,9 @@ type proc struct {
 	conn *net.UnixConn
 	pid  int // of the process that has connected, which a wrapper may have started
 
-	wmu    sync.Mutex // held while writing
-	writer *wire.Writer
+	wmu        sync.Mutex // held while writing, guards what follows
+	writer     *wire.Writer
+	writeUntil time.Time // the deadline that is set
 
 	reader  *wire.Reader // of whoever reads; see read.go
 	readEnd chan error   // capacity 1: why nobody reads any more
@@ -161,7 +162,7 @@ func (w *proc) command(socket string) (process *worker.Process, err error) {
 	err = safe.Do(w.name, func() error {
 		cmd := w.p.cfg.Command()
 		if cmd == nil {
-			return errors.New("Command returned nil, want the command of a worker")
+			return errors.New("the command is nil: Config.Command has to return that of a worker")
 		}
 		w.stderr.next = cmd.Stderr
 		cmd.Stderr = w.stderr
@@ -239,7 +240,7 @@ func (w *proc) send(a *attempt) {
 			continue
 		}
 		a.sent = true
-		_ = w.conn.SetWriteDeadline(time.Now().Add(w.p.cfg.WriteTimeout))
+		w.armWrite(a.begun)
 		err := w.writer.Query(a.id, a.q.payload)
 		w.wmu.Unlock()
 		if err != nil {
@@ -256,14 +257,24 @@ func (w *proc) sendCancel(a *attempt) {
 		// not read. Nobody waits for that any more.
 		_ = w.conn.SetWriteDeadline(time.Now().Add(pokeAfter))
 		w.wmu.Lock()
+		w.writeUntil = time.Time{}
 	}
 	defer w.wmu.Unlock()
 	if !a.sent {
 		a.dropped = true // whoever is about to send it will see
 		return
 	}
-	_ = w.conn.SetWriteDeadline(time.Now().Add(w.p.cfg.WriteTimeout))
+	w.armWrite(time.Now())
 	_ = w.writer.Cancel(a.id) // a worker that cannot be told does not confirm
+}
+
+// armWrite sees to it that the next write has half of WriteTimeout at least. To
+// set a deadline costs a tenth of a write. wmu is held.
+func (w *proc) armWrite(now time.Time) {
+	if w.writeUntil.Sub(now) < w.p.cfg.WriteTimeout/2 {
+		w.writeUntil = now.Add(w.p.cfg.WriteTimeout)
+		_ = w.conn.SetWriteDeadline(w.writeUntil)
+	}
 }
 
 const pokeAfter = 100 * time.Millisecond

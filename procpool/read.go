@@ -202,7 +202,7 @@ func (w *proc) takeAnswer(e *wire.Envelope) error {
 	case wire.Complete, wire.Error:
 		// In this order: who has the answer finds a worker free for the next.
 		next := p.release(w, a, true)
-		ended := false
+		var ended bool
 		if e.Type == wire.Complete {
 			ended = q.finish(QueryComplete, bytes.Clone(e.Result), nil)
 		} else {

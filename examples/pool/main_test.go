@@ -57,7 +57,9 @@ func service(t *testing.T) (url, health string) {
 	addr, admin := free(t), free(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- run(ctx, []string{"-addr", addr, "-health", admin, "-drain-interval", "100ms", "-linger", "100ms"}) }()
+	go func() {
+		ended <- run(ctx, []string{"-addr", addr, "-health", admin, "-drain-interval", "100ms", "-linger", "100ms"})
+	}()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {

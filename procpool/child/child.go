@@ -201,10 +201,7 @@ func (s *server) watch(over <-chan struct{}) {
 				return
 			}
 			now := s.inline.Load()
-			switch {
-			case now == last:
-				still++
-			default:
+			if still++; now != last {
 				still = 0
 			}
 			if now != nil && now == last && now.left.CompareAndSwap(false, true) {

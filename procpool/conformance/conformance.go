@@ -105,7 +105,7 @@ func Run(ctx context.Context, cfg Config) ([]Result, error) {
 			result.Skipped = "it needs a payload that keeps the worker busy"
 		} else {
 			began := time.Now()
-			result.Err, result.Stderr = one(ctx, cfg, filepath.Join(dir, fmt.Sprintf("%d.sock", i)), c)
+			result.Stderr, result.Err = one(ctx, cfg, filepath.Join(dir, fmt.Sprintf("%d.sock", i)), c)
 			result.Took = time.Since(began)
 		}
 		results = append(results, result)
@@ -114,26 +114,26 @@ func Run(ctx context.Context, cfg Config) ([]Result, error) {
 }
 
 // one makes one check with a process of its own.
-func one(ctx context.Context, cfg Config, socket string, c check) (err error, stderr string) { //nolint:revive // what is wrong comes first
+func one(ctx context.Context, cfg Config, socket string, c check) (stderr string, err error) {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
 	if err != nil {
-		return fmt.Errorf("listen: %w", err), ""
+		return "", fmt.Errorf("listen: %w", err)
 	}
 	defer l.Close()
 	file, err := os.CreateTemp(filepath.Dir(socket), "stderr")
 	if err != nil {
-		return err, ""
+		return "", err
 	}
 	defer file.Close()
 	cmd := cfg.Command()
 	if cmd == nil {
-		return errors.New("Command returned nil, want the command of a worker"), "" //nolint:staticcheck // it is the field's name
+		return "", errors.New("the command is nil: Config.Command has to return that of a worker")
 	}
 	cmd.Stderr = file
 	p := worker.NewProcess("worker", cmd, worker.WithGrace(time.Second), worker.WithEnv(
 		wire.EnvSocket+"="+socket, wire.EnvName+"=conformance/1", fmt.Sprintf("%s=%d", wire.EnvMaxFrame, wire.DefaultMaxFrame)))
 	if err := p.Start(ctx); err != nil {
-		return err, ""
+		return "", err
 	}
 	defer func() { _ = p.Stop(context.Background()) }()
 	r := &rig{cfg: cfg, process: p}
@@ -145,7 +145,7 @@ func one(ctx context.Context, cfg Config, socket string, c check) (err error, st
 		text, _ := os.ReadFile(file.Name())
 		stderr = strings.TrimSpace(string(text[max(0, len(text)-2000):]))
 	}
-	return err, stderr
+	return stderr, err
 }
 
 // rig is the pool, as one worker sees it.
