@@ -509,6 +509,7 @@ func TestWhatAPoolSaysFitsTheSchemas(t *testing.T) {
 	if err := p.Start(context.Background()); err != nil {
 		t.Fatal(err)
 	}
+	eventually(t, "it is ready", func() bool { return p.Stats().Ready == 1 }) // or the query may be given up before it is sent
 	q := submit(t, p, ask{Text: "é\n\"\u2028"}.raw())
 	eventually(t, "it is busy", func() bool { return p.Stats().Busy == 1 })
 	q.Cancel(nil)

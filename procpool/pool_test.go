@@ -294,7 +294,8 @@ func canceled() context.Context {
 }
 
 func TestCancelledWorkerIsBusyUntilItConfirms(t *testing.T) {
-	p := start(t, "cancel-late", func(c *procpool.Config) { c.MaxQueue = 1 })
+	p := start(t, "cancel-late", func(c *procpool.Config) { c.MaxQueue, c.MinWorkers = 1, 1 })
+	eventually(t, "it is ready", func() bool { return p.Stats().Ready == 1 }) // or the query may be given up before it is sent
 	q := submit(t, p, ask{}.raw())
 	eventually(t, "the worker is busy", func() bool { return p.Stats().Busy == 1 })
 	if !q.Cancel(errors.New("changed my mind")) || q.Cancel(nil) {

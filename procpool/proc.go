@@ -69,7 +69,7 @@ type proc struct {
 	broke        error     // what it did wrong, when that is why it ends
 	asked        time.Time // when it was asked for its health; zero when it has answered
 	checkedAt    time.Time
-	after        []func() // to be called once the lock is free; see settle
+	after        []func() // to be called once the lock is free, by lose
 }
 
 func (w *proc) usable() bool {

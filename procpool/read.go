@@ -40,7 +40,7 @@ func (w *proc) read() {
 	_ = w.conn.SetReadDeadline(time.Time{})
 	for {
 		err := w.step(&e)
-		if errors.Is(err, os.ErrDeadlineExceeded) && !w.isClosed() {
+		if errors.Is(err, os.ErrDeadlineExceeded) && !w.isLost() {
 			_ = w.conn.SetReadDeadline(time.Time{}) // somebody's who has read before us
 			continue
 		}
@@ -58,7 +58,7 @@ func (w *proc) read() {
 	}
 }
 
-func (w *proc) isClosed() bool {
+func (w *proc) isLost() bool {
 	w.p.mu.Lock()
 	defer w.p.mu.Unlock()
 	return w.lost
