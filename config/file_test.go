@@ -53,8 +53,12 @@ func TestFilesThatAreNone(t *testing.T) {
 			t.Errorf("%v is not fs.ErrNotExist", err)
 		}
 	}
-	if _, err := loadWith(os.DevNull, nil, nil); err == nil {
-		t.Error("a device is read")
+	device := filepath.Join(dir, "device.yaml")
+	if err := os.Symlink(os.DevNull, device); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := loadWith(device, nil, nil); err == nil || !strings.Contains(err.Error(), "device.yaml: it is no regular file") {
+		t.Errorf("a device: %v", err)
 	}
 }
 
