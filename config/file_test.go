@@ -136,7 +136,7 @@ func TestSectionOfAnothersConfiguration(t *testing.T) {
 	}
 	for content, want := range map[string]string{
 		"lifecycle:\n  lingr: 2s\n":                ":2: lifecycle.lingr: there is no such key: did you mean linger?",
-		"lifecycle: 5\n":                           ":1: lifecycle is 5: it is a section: want keys below it",
+		"lifecycle: 5\n":                           ":1: lifecycle is [secret]: it is a section: want keys below it",
 		"lifecycle:\n  min_slice: 1h\n":            "lifecycle.min_slice (1h0m0s) is longer than lifecycle.hook_slice (5s)",
 		"lifecycle:\n  drain_interval: 5 seconds ": `:2: lifecycle.drain_interval is "5 seconds": want a duration`,
 	} {
@@ -152,9 +152,15 @@ func TestTypesThatCannotBeConfigured(t *testing.T) {
 		"int is no struct": func() error { _, err := Load[int](""); return err },
 		"F: a func() cannot be configured; tag the field koanf:\"-\"": func() error { _, err := Load[struct{ F func() }](""); return err },
 		"contains itself": func() error { _, err := Load[loop](""); return err },
-		"has a dot or a space": func() error {
+		"has a dot, a space or =": func() error {
 			_, err := Load[struct {
 				A int `koanf:"a.b"`
+			}]("")
+			return err
+		},
+		"begins with a dash": func() error {
+			_, err := Load[struct {
+				A int `koanf:"-a"`
 			}]("")
 			return err
 		},

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -396,6 +397,70 @@ func TestSecretsAreNeverShown(t *testing.T) {
 		t.Errorf("a secret is shown:\n%s", seen)
 	}
 	if !strings.Contains(log.String(), "dsn: [secret] -> [secret], lifecycle.admin_token: [secret] -> [secret]") {
+		t.Errorf("the change itself is not logged:\n%s", log)
+	}
+}
+
+// A secret is one in whatever it stands, and so is what stands in its place.
+func TestSecretsAreHiddenInEveryShape(t *testing.T) {
+	type nested struct {
+		Password string
+		Retries  int
+	}
+	type T struct {
+		Tokens  []lifecycle.Secret
+		ByName  map[string]lifecycle.Secret
+		Lists   map[string][]lifecycle.Secret
+		Pointer *lifecycle.Secret
+		Addr    netip.Addr `secret:"true"`
+		DB      nested     `koanf:"db" secret:"true"`
+		DBs     []nested   `koanf:"dbs" secret:"true"`
+		Logins  []struct{ Key lifecycle.Secret }
+		Login   struct{ Key lifecycle.Secret }
+	}
+	quietly := func(environ []string) []Option {
+		return []Option{WithEnvPrefix("SERVICE"), WithEnviron(environ), WithArgs(nil)}
+	}
+	var seen strings.Builder
+	for _, content := range []string{
+		"tokens: hunter2", "tokens: [12345678]", "by_name: hunter2", "by_name: {a: 12345678}", "lists: {a: hunter2}", "lists: {a: [12345678]}",
+		"pointer: 12345678", "addr: hunter2", "db: hunter2", "db: {password: 12345678}", "db: {retries: hunter2}",
+		"dbs: hunter2", "dbs: [hunter2]", "dbs: [{retries: hunter2}]", "logins: hunter2", "logins: [hunter2]", "login: hunter2",
+	} {
+		_, err := Load[T](write(t, "service.yaml", content), quietly(nil)...)
+		if err == nil {
+			t.Errorf("%q is taken", content)
+		}
+		fmt.Fprintln(&seen, err)
+	}
+	for _, variable := range []string{"SERVICE_BY_NAME=hunter2", "SERVICE_ADDR=hunter2", "SERVICE_DB_RETRIES=hunter2"} {
+		_, err := Load[T]("", quietly([]string{variable})...)
+		if err == nil {
+			t.Errorf("%q is taken", variable)
+		}
+		fmt.Fprintln(&seen, err)
+	}
+	if _, err := Load[lifecycle.Config](write(t, "service.yaml", "lifecycle: hunter2"), append(quietly(nil), Section("lifecycle"))...); err == nil {
+		t.Error("a section that is none is taken")
+	} else {
+		fmt.Fprintln(&seen, err)
+	}
+
+	log := &logBuffer{}
+	path := write(t, "service.yaml", "tokens: [hunter2]\ndb: {password: hunter2}\n")
+	live, err := Open[T](path, append(quietly(nil), WithLogger(slog.New(slog.NewTextHandler(log, nil))))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	overwrite(t, path, "tokens: [hunter2, hunter2]\npointer: hunter2\ndb: {password: hunter2hunter2, retries: 12345678}\ndbs: [{password: hunter2}]\nlogins: [{key: hunter2}]\n")
+	if err := live.Reload(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintln(&seen, log, live.Settings())
+	if s := seen.String(); strings.Contains(s, "hunter2") || strings.Contains(s, "12345678") {
+		t.Errorf("a secret is shown:\n%s", s)
+	}
+	if !strings.Contains(log.String(), "db.password: [secret] -> [secret]") {
 		t.Errorf("the change itself is not logged:\n%s", log)
 	}
 }

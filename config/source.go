@@ -235,7 +235,7 @@ func (l *loader) readFile() (*source, *Fault) {
 		var ok bool
 		below := tree[l.section]
 		if tree, ok = asTree(below); !ok && below != nil {
-			return spoiled(&Fault{Line: doc.lines[l.section], Key: l.section, Value: shown(below, false), Problem: "it is a section: want keys below it"})
+			return spoiled(&Fault{Line: doc.lines[l.section], Key: l.section, Value: shown(below, l.schema.root.hides()), Problem: "it is a section: want keys below it"})
 		}
 	}
 	return &source{tree: tree, name: func(key string) (string, int) { return l.file, doc.lines[key] }}, nil
