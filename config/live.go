@@ -154,7 +154,10 @@ func (l *Live[T]) reconfigure(next T) (waiting []string, err error) {
 	if !ok {
 		return nil, nil
 	}
-	cfg, _ := reflect.Indirect(v).Interface().(lifecycle.Config)
+	var cfg lifecycle.Config // and all its defaults for a section that is a nil pointer
+	if v = reflect.Indirect(v); v.IsValid() {
+		cfg, _ = v.Interface().(lifecycle.Config)
+	}
 	_, kept, err := l.app.Reconfigure(cfg)
 	if errors.Is(err, lifecycle.ErrReloadRefused) {
 		return nil, err

@@ -226,6 +226,38 @@ func TestConfigMapSwapReloadsARunningAppAndItsDrain(t *testing.T) {
 	})
 }
 
+// A section that is a pointer may come and go.
+func TestSectionBehindAPointer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		type T struct{ Lifecycle *lifecycle.Config }
+		path := write(t, "service.yaml", "lifecycle: {drain_interval: 30s, health_addr: 'off'}\n")
+		live, err := Open[T](path, WithEnvPrefix("SERVICE"), WithEnviron(nil), WithArgs(nil), WithLogger(quiet))
+		if err != nil {
+			t.Fatal(err)
+		}
+		app := lifecycletest.New(t, *live.Get().Lifecycle)
+		live.Attach(app.App)
+		app.Start()
+		overwrite(t, path, "# nothing\n")
+		pass()
+		if got, want := app.Config().DrainInterval, lifecycle.DefaultConfig().DrainInterval; got != want {
+			t.Errorf("without the section the drain is %v, want its default, %v", got, want)
+		}
+		overwrite(t, path, "lifecycle: {drain_interval: 7s}\n")
+		pass()
+		if got := app.Config().DrainInterval; got != 7*time.Second {
+			t.Errorf("with the section again the drain is %v, want 7s", got)
+		}
+		app.Stop(nil)
+		app.WantClean()
+		for _, r := range app.Report().Reloads {
+			if r.Result != lifecycle.ResultOK {
+				t.Errorf("a reload ended as %+v", r)
+			}
+		}
+	})
+}
+
 func TestBadChangeIsRejectedWholeAndOnce(t *testing.T) {
 	for name, content := range map[string]string{
 		"invalid":   "poll: 2s\nworkers: many\n",
