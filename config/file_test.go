@@ -29,9 +29,11 @@ func TestFilesThatAreNone(t *testing.T) {
 		"twice.json":   {"{\"cache\": {\"size\": 1,\n\"size\": 2}}", `twice.json:2: the file is no JSON, or not all of it is there: the key "cache.size" is there twice`},
 		"twice.toml":   {"addr = 'x'\naddr = 'y'\n", "twice.toml: the file is no TOML, or not all of it is there: key addr is already defined"},
 		"list.yaml":    {"- a\n", "the file is no YAML with keys and values"},
-		"list.json":    {"[]", "the file is no JSON"},
+		"list.json":    {"[]", "the file is no JSON with keys and values"},
 		"more.json":    {"{}\n{}", "more.json:2: the file is no JSON"},
 		"more.yaml":    {"addr: x\n---\naddr: y\n", "more.yaml:2: a second document begins here"},
+		"ended.yaml":   {"addr: x\n...\naddr: y\n", "ended.yaml:3: a second document begins here"},
+		"large.json":   {"{\n\"ratio\": 1e400}", "large.json:2: a number is too large"},
 		"binary.yaml":  {"addr: x\n\x7fELF\x00\x01", "binary.yaml:2: byte 12 is 0x00: this is no text in UTF-8"},
 		"latin.toml":   {"addr = '\xe9'", "latin.toml:1: byte 8 is 0xe9"},
 		"utf16.json":   {"\xff\xfe{\x00}\x00", "utf16.json:1: byte 0 is 0xff"},
@@ -66,7 +68,7 @@ func TestFilesThatAreFine(t *testing.T) {
 	for name, content := range map[string]string{
 		"bom.yaml":     "\uFEFFaddr: x\n",
 		"first.yaml":   "# a comment\n---\naddr: x\n",
-		"version.yml":  "%YAML 1.1\n---\naddr: x\n...\n",
+		"version.yml":  "%YAML 1.1\n---\naddr: x\n...\n# the end\n",
 		"crlf.toml":    "addr = 'x'\r\n",
 		"anchors.yaml": "labels: &a {k: v}\naddr: x\n",
 		"capitals.YML": "addr: x\n",
@@ -119,6 +121,17 @@ func TestVariablesOfOthers(t *testing.T) {
 	}
 	if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), "variable=SERVICE_SOMETHING_ELSE") {
 		t.Errorf("want one line about SERVICE_SOMETHING_ELSE:\n%s", log)
+	}
+}
+
+// Docker's links, which Kubernetes sets as well, have names that keys may have too.
+func TestServiceLinkInTheNameOfAKey(t *testing.T) {
+	type T struct{ Port string }
+	for value, want := range map[string]string{"tcp://10.0.0.1:80": "80", "udp://10.0.0.1:80": "80", "8080": "8080"} {
+		got, err := Load[T](write(t, "service.yaml", "port: '80'\n"), WithEnviron([]string{"SERVICE_PORT=" + value}), WithArgs(nil), WithLogger(quiet))
+		if err != nil || got.Port != want {
+			t.Errorf("with SERVICE_PORT=%s the port is %q, %v, want %s", value, got.Port, err, want)
+		}
 	}
 }
 

@@ -245,6 +245,10 @@ func (l *loader) readFile() (*source, *Fault) {
 // each Service of its namespace, unless enableServiceLinks is false.
 var serviceLink = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$`)
 
+// linked matches the values of those that Kubernetes calls NAME_PORT, which is
+// also what the variable of a key port may be called.
+var linked = regexp.MustCompile(`^(tcp|udp|sctp)://`)
+
 // readEnv reads the variables with the prefix. One that is no key is a fault when
 // it is nearly one or below lifecycle, and named in the log otherwise: the
 // prefix is not ours alone.
@@ -259,7 +263,12 @@ func (l *loader) readEnv() (source, []error) {
 		Prefix:      l.prefix,
 		EnvironFunc: func() []string { return l.environ },
 		TransformFunc: func(name, value string) (string, any) {
-			if n, ok := byName[name]; ok {
+			n, ok := byName[name]
+			if ok && serviceLink.MatchString("_"+name) && linked.MatchString(value) {
+				l.log().Warn("config: a variable of a Kubernetes service has the name of a key, and is passed over; enableServiceLinks: false keeps them out", "variable", name, "key", n.key)
+				return "", nil
+			}
+			if ok {
 				return n.key, text(value)
 			}
 			if name == l.prefix+"CONFIG" || l.section != "" {
