@@ -93,7 +93,7 @@ func (l *Live[T]) Reload(context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	old := l.current.Load()
-	before := l.loader.settings
+	before, seen := l.loader.settings, l.loader.look
 	next, err := loadOnce[T](l.loader)
 	if err != nil {
 		return err
@@ -102,6 +102,9 @@ func (l *Live[T]) Reload(context.Context) error {
 	err = l.apply(*old, next, changes)
 	if err != nil {
 		l.loader.settings = before
+		if errors.Is(err, lifecycle.ErrReloadRefused) {
+			l.loader.look = seen // nobody has looked at it: Watch tries again
+		}
 		return err
 	}
 	settings := l.loader.settings

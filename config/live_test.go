@@ -104,8 +104,9 @@ func TestWatchSeesEveryWayToChangeAFile(t *testing.T) {
 			overwrite(t, path, after)
 		},
 		"byte by byte": func(t *testing.T, path string) {
-			for i := range after {
-				overwrite(t, path, after[:i+1])
+			slow := "# " + strings.Repeat("a line of words that takes longer than many looks ", 2) + "\n" + after
+			for i := range slow {
+				overwrite(t, path, slow[:i+1])
 				time.Sleep(settled - time.Millisecond)
 			}
 		},
@@ -375,6 +376,9 @@ func TestChangeDuringTheStartIsNotLost(t *testing.T) {
 		app.Launch()
 		overwrite(t, path, "poll: 3s\nlifecycle: {health_addr: 'off'}\n")
 		pass()
+		if err := live.Reload(t.Context()); !errors.Is(err, lifecycle.ErrReloadRefused) {
+			t.Errorf("a reload during the start: %v, want ErrReloadRefused", err)
+		}
 		if live.Get().Poll != time.Second {
 			t.Error("it reloads before it runs")
 		}
