@@ -126,7 +126,8 @@ func WithMetrics(h http.Handler) Option {
 // WithSetup calls fn with the App as the last thing that [New] does, when nothing
 // is wrong with it: whoever reads the App's events or its [App.Status], such as
 // metrics and traces, begins there. An error of fn is that of New, and functions
-// given after it are not called. More than one may be given.
+// given after it are not called; what those before it have done stays. More than
+// one may be given.
 func WithSetup(fn func(*App) error) Option {
 	return func(a *App) {
 		if fn == nil {

@@ -31,7 +31,7 @@ type decoder struct {
 func (d *decoder) section(v reflect.Value, n *node, raw any, key string) {
 	tree, ok := asTree(raw)
 	if !ok {
-		d.fault(key, shown(raw, n.secret), "it is a section: want keys below it")
+		d.fault(key, shown(raw, n.hides()), "it is a section: want keys below it")
 		return
 	}
 	for _, name := range slices.Sorted(maps.Keys(tree)) {
@@ -67,7 +67,7 @@ func (d *decoder) value(v reflect.Value, n *node, raw any, key string) {
 	}
 	if n.elem != nil {
 		d.collection(v, n, raw, key)
-	} else if want := scalar(v, raw, n.off); want != "" {
+	} else if want := scalar(v, raw, n); want != "" {
 		d.fault(key, shown(raw, n.secret), "want "+want)
 		return
 	}
@@ -85,7 +85,7 @@ func (d *decoder) collection(v reflect.Value, n *node, raw any, key string) {
 			list, ok = splitList(string(given)), true
 		}
 		if !ok {
-			d.fault(key, shown(raw, n.secret), "want a list")
+			d.fault(key, shown(raw, n.hides()), "want a list")
 			return
 		}
 		out := reflect.MakeSlice(v.Type(), len(list), len(list))
@@ -104,7 +104,7 @@ func (d *decoder) collection(v reflect.Value, n *node, raw any, key string) {
 		if isText {
 			want = "want key=value, several with commas between them"
 		}
-		d.fault(key, shown(raw, n.secret), want)
+		d.fault(key, shown(raw, n.hides()), want)
 		return
 	}
 	out := reflect.MakeMapWithSize(v.Type(), len(tree))
@@ -119,10 +119,10 @@ func (d *decoder) collection(v reflect.Value, n *node, raw any, key string) {
 
 // scalar decodes one text, number or truth value. It returns what would have
 // been right, "" when it was.
-func scalar(v reflect.Value, raw any, off bool) (want string) {
+func scalar(v reflect.Value, raw any, n *node) (want string) {
 	if v.Kind() == reflect.Pointer {
 		inner := reflect.New(v.Type().Elem())
-		if want := scalar(inner.Elem(), raw, off); want != "" {
+		if want := scalar(inner.Elem(), raw, n); want != "" {
 			return want
 		}
 		v.Set(inner)
@@ -135,7 +135,7 @@ func scalar(v reflect.Value, raw any, off bool) (want string) {
 	}
 	switch {
 	case v.Type() == typeDuration:
-		return duration(v, raw, s, isString, off)
+		return duration(v, raw, s, isString, n.off)
 	case v.Type() == typeTime:
 		if at, ok := raw.(time.Time); ok {
 			v.Set(reflect.ValueOf(at))
@@ -147,6 +147,9 @@ func scalar(v reflect.Value, raw any, off bool) (want string) {
 			return "text, in quotes"
 		}
 		if err := u.UnmarshalText([]byte(s)); err != nil {
+			if n.secret { // it quotes what it was given, more often than not
+				return "another " + v.Type().String()
+			}
 			return "another " + v.Type().String() + " (" + err.Error() + ")"
 		}
 		return ""

@@ -40,8 +40,8 @@
 //
 // A variable with the prefix that is no key is a fault when it looks like one
 // that is misspelt, or is below LIFECYCLE. What Kubernetes sets for a Service of
-// that name (SERVICE_PORT and so on) is passed over, and any other is named in the
-// log as a warning, because the prefix is not this package's alone.
+// that name (SERVICE_PORT=tcp://… and so on) is passed over, and any other is
+// named in the log as a warning, because the prefix is not this package's alone.
 //
 // # Strictness
 //
@@ -63,8 +63,9 @@
 // # Secrets
 //
 // A field of type [lifecycle.Secret], or with the tag secret:"true", is shown as
-// [secret] in faults, logs and reports. A Secret is hidden wherever it goes (fmt,
-// slog, encoding/json).
+// [secret] in faults, logs and reports, and so are the fields of a section with
+// that tag, the items of a list, and what was given in place of these. A Secret
+// is hidden wherever it goes (fmt, slog, encoding/json).
 //
 // # Changes
 //

@@ -120,20 +120,27 @@ func checkText(content []byte) *Fault {
 }
 
 // secondDocument is the line at which another YAML document begins, or 0. A line
-// that begins with --- is always that mark (YAML 1.2, 9.1.2); only the first
-// document is parsed, and the others would be lost in silence.
+// that begins with --- begins one wherever it stands, and one that begins with
+// ... ends one (YAML 1.2, 9.1.2); only the first document is parsed, and the
+// others would be lost in silence.
 func secondDocument(content []byte) int {
-	seen, line := false, 0
+	seen, ended, line := false, false, 0
 	for text := range bytes.Lines(content) {
 		line++
 		trimmed := bytes.TrimSpace(text)
-		marks := bytes.HasPrefix(text, []byte("---")) && (len(trimmed) == 3 || text[3] == ' ' || text[3] == '\t')
+		marks := func(mark string) bool {
+			return bytes.HasPrefix(text, []byte(mark)) && (len(trimmed) == 3 || text[3] == ' ' || text[3] == '\t')
+		}
 		switch {
-		case marks && seen:
+		case marks("...") && seen:
+			ended = true
+		case marks("---") && seen:
 			return line
-		case marks:
+		case marks("---"):
 			seen = len(trimmed) > 3
 		case len(trimmed) == 0 || trimmed[0] == '#' || text[0] == '%':
+		case ended:
+			return line
 		default:
 			seen = true
 		}
@@ -154,7 +161,14 @@ func (f format) syntaxFault(content []byte, err error) *Fault {
 	var syntax *json.SyntaxError
 	var positioned interface{ Position() (row, column int) }
 	var inJSON *jsonError
+	var mistyped *json.UnmarshalTypeError
 	switch {
+	case errors.As(err, &mistyped) && strings.HasPrefix(mistyped.Value, "number"):
+		fault.Line = lineAt(content, int(mistyped.Offset)-1)
+		fault.Problem, fault.Err = "a number is too large", nil // it quotes the number
+		return fault
+	case errors.As(err, &mistyped):
+		said = "into map[string]interface {}"
 	case errors.As(err, &inJSON):
 		fault.Line = lineAt(content, int(inJSON.offset))
 	case errors.As(err, &syntax):

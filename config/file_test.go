@@ -29,9 +29,11 @@ func TestFilesThatAreNone(t *testing.T) {
 		"twice.json":   {"{\"cache\": {\"size\": 1,\n\"size\": 2}}", `twice.json:2: the file is no JSON, or not all of it is there: the key "cache.size" is there twice`},
 		"twice.toml":   {"addr = 'x'\naddr = 'y'\n", "twice.toml: the file is no TOML, or not all of it is there: key addr is already defined"},
 		"list.yaml":    {"- a\n", "the file is no YAML with keys and values"},
-		"list.json":    {"[]", "the file is no JSON"},
+		"list.json":    {"[]", "the file is no JSON with keys and values"},
 		"more.json":    {"{}\n{}", "more.json:2: the file is no JSON"},
 		"more.yaml":    {"addr: x\n---\naddr: y\n", "more.yaml:2: a second document begins here"},
+		"ended.yaml":   {"addr: x\n...\naddr: y\n", "ended.yaml:3: a second document begins here"},
+		"large.json":   {"{\n\"ratio\": 1e400}", "large.json:2: a number is too large"},
 		"binary.yaml":  {"addr: x\n\x7fELF\x00\x01", "binary.yaml:2: byte 12 is 0x00: this is no text in UTF-8"},
 		"latin.toml":   {"addr = '\xe9'", "latin.toml:1: byte 8 is 0xe9"},
 		"utf16.json":   {"\xff\xfe{\x00}\x00", "utf16.json:1: byte 0 is 0xff"},
@@ -66,7 +68,7 @@ func TestFilesThatAreFine(t *testing.T) {
 	for name, content := range map[string]string{
 		"bom.yaml":     "\uFEFFaddr: x\n",
 		"first.yaml":   "# a comment\n---\naddr: x\n",
-		"version.yml":  "%YAML 1.1\n---\naddr: x\n...\n",
+		"version.yml":  "%YAML 1.1\n---\naddr: x\n...\n# the end\n",
 		"crlf.toml":    "addr = 'x'\r\n",
 		"anchors.yaml": "labels: &a {k: v}\naddr: x\n",
 		"capitals.YML": "addr: x\n",
@@ -122,6 +124,17 @@ func TestVariablesOfOthers(t *testing.T) {
 	}
 }
 
+// Docker's links, which Kubernetes sets as well, have names that keys may have too.
+func TestServiceLinkInTheNameOfAKey(t *testing.T) {
+	type T struct{ Port string }
+	for value, want := range map[string]string{"tcp://10.0.0.1:80": "80", "udp://10.0.0.1:80": "80", "8080": "8080"} {
+		got, err := Load[T](write(t, "service.yaml", "port: '80'\n"), WithEnviron([]string{"SERVICE_PORT=" + value}), WithArgs(nil), WithLogger(quiet))
+		if err != nil || got.Port != want {
+			t.Errorf("with SERVICE_PORT=%s the port is %q, %v, want %s", value, got.Port, err, want)
+		}
+	}
+}
+
 func TestSectionOfAnothersConfiguration(t *testing.T) {
 	path := write(t, "service.yaml", "something: {of: the service's}\nlifecycle:\n  drain_interval: 7s\n")
 	load := func(path string, environ ...string) (lifecycle.Config, error) {
@@ -136,7 +149,7 @@ func TestSectionOfAnothersConfiguration(t *testing.T) {
 	}
 	for content, want := range map[string]string{
 		"lifecycle:\n  lingr: 2s\n":                ":2: lifecycle.lingr: there is no such key: did you mean linger?",
-		"lifecycle: 5\n":                           ":1: lifecycle is 5: it is a section: want keys below it",
+		"lifecycle: 5\n":                           ":1: lifecycle is [secret]: it is a section: want keys below it",
 		"lifecycle:\n  min_slice: 1h\n":            "lifecycle.min_slice (1h0m0s) is longer than lifecycle.hook_slice (5s)",
 		"lifecycle:\n  drain_interval: 5 seconds ": `:2: lifecycle.drain_interval is "5 seconds": want a duration`,
 	} {
@@ -152,9 +165,15 @@ func TestTypesThatCannotBeConfigured(t *testing.T) {
 		"int is no struct": func() error { _, err := Load[int](""); return err },
 		"F: a func() cannot be configured; tag the field koanf:\"-\"": func() error { _, err := Load[struct{ F func() }](""); return err },
 		"contains itself": func() error { _, err := Load[loop](""); return err },
-		"has a dot or a space": func() error {
+		"has a dot, a space or =": func() error {
 			_, err := Load[struct {
 				A int `koanf:"a.b"`
+			}]("")
+			return err
+		},
+		"begins with a dash": func() error {
+			_, err := Load[struct {
+				A int `koanf:"-a"`
 			}]("")
 			return err
 		},

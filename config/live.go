@@ -93,7 +93,7 @@ func (l *Live[T]) Reload(context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	old := l.current.Load()
-	before := l.loader.settings
+	before, seen := l.loader.settings, l.loader.look
 	next, err := loadOnce[T](l.loader)
 	if err != nil {
 		return err
@@ -102,6 +102,9 @@ func (l *Live[T]) Reload(context.Context) error {
 	err = l.apply(*old, next, changes)
 	if err != nil {
 		l.loader.settings = before
+		if errors.Is(err, lifecycle.ErrReloadRefused) {
+			l.loader.look = seen // nobody has looked at it: Watch tries again
+		}
 		return err
 	}
 	settings := l.loader.settings
@@ -154,7 +157,10 @@ func (l *Live[T]) reconfigure(next T) (waiting []string, err error) {
 	if !ok {
 		return nil, nil
 	}
-	cfg, _ := reflect.Indirect(v).Interface().(lifecycle.Config)
+	var cfg lifecycle.Config // and all its defaults for a section that is a nil pointer
+	if v = reflect.Indirect(v); v.IsValid() {
+		cfg, _ = v.Interface().(lifecycle.Config)
+	}
 	_, kept, err := l.app.Reconfigure(cfg)
 	if errors.Is(err, lifecycle.ErrReloadRefused) {
 		return nil, err

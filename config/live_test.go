@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -103,8 +104,9 @@ func TestWatchSeesEveryWayToChangeAFile(t *testing.T) {
 			overwrite(t, path, after)
 		},
 		"byte by byte": func(t *testing.T, path string) {
-			for i := range after {
-				overwrite(t, path, after[:i+1])
+			slow := "# " + strings.Repeat("a line of words that takes longer than many looks ", 2) + "\n" + after
+			for i := range slow {
+				overwrite(t, path, slow[:i+1])
 				time.Sleep(settled - time.Millisecond)
 			}
 		},
@@ -221,6 +223,38 @@ func TestConfigMapSwapReloadsARunningAppAndItsDrain(t *testing.T) {
 		}
 		if reloads := app.Report().Reloads; len(reloads) != 2 {
 			t.Errorf("the report has %d reloads, want 2", len(reloads))
+		}
+	})
+}
+
+// A section that is a pointer may come and go.
+func TestSectionBehindAPointer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		type T struct{ Lifecycle *lifecycle.Config }
+		path := write(t, "service.yaml", "lifecycle: {drain_interval: 30s, health_addr: 'off'}\n")
+		live, err := Open[T](path, WithEnvPrefix("SERVICE"), WithEnviron(nil), WithArgs(nil), WithLogger(quiet))
+		if err != nil {
+			t.Fatal(err)
+		}
+		app := lifecycletest.New(t, *live.Get().Lifecycle)
+		live.Attach(app.App)
+		app.Start()
+		overwrite(t, path, "# nothing\n")
+		pass()
+		if got, want := app.Config().DrainInterval, lifecycle.DefaultConfig().DrainInterval; got != want {
+			t.Errorf("without the section the drain is %v, want its default, %v", got, want)
+		}
+		overwrite(t, path, "lifecycle: {drain_interval: 7s}\n")
+		pass()
+		if got := app.Config().DrainInterval; got != 7*time.Second {
+			t.Errorf("with the section again the drain is %v, want 7s", got)
+		}
+		app.Stop(nil)
+		app.WantClean()
+		for _, r := range app.Report().Reloads {
+			if r.Result != lifecycle.ResultOK {
+				t.Errorf("a reload ended as %+v", r)
+			}
 		}
 	})
 }
@@ -342,6 +376,9 @@ func TestChangeDuringTheStartIsNotLost(t *testing.T) {
 		app.Launch()
 		overwrite(t, path, "poll: 3s\nlifecycle: {health_addr: 'off'}\n")
 		pass()
+		if err := live.Reload(t.Context()); !errors.Is(err, lifecycle.ErrReloadRefused) {
+			t.Errorf("a reload during the start: %v, want ErrReloadRefused", err)
+		}
 		if live.Get().Poll != time.Second {
 			t.Error("it reloads before it runs")
 		}
@@ -396,6 +433,70 @@ func TestSecretsAreNeverShown(t *testing.T) {
 		t.Errorf("a secret is shown:\n%s", seen)
 	}
 	if !strings.Contains(log.String(), "dsn: [secret] -> [secret], lifecycle.admin_token: [secret] -> [secret]") {
+		t.Errorf("the change itself is not logged:\n%s", log)
+	}
+}
+
+// A secret is one in whatever it stands, and so is what stands in its place.
+func TestSecretsAreHiddenInEveryShape(t *testing.T) {
+	type nested struct {
+		Password string
+		Retries  int
+	}
+	type T struct {
+		Tokens  []lifecycle.Secret
+		ByName  map[string]lifecycle.Secret
+		Lists   map[string][]lifecycle.Secret
+		Pointer *lifecycle.Secret
+		Addr    netip.Addr `secret:"true"`
+		DB      nested     `koanf:"db" secret:"true"`
+		DBs     []nested   `koanf:"dbs" secret:"true"`
+		Logins  []struct{ Key lifecycle.Secret }
+		Login   struct{ Key lifecycle.Secret }
+	}
+	quietly := func(environ []string) []Option {
+		return []Option{WithEnvPrefix("SERVICE"), WithEnviron(environ), WithArgs(nil)}
+	}
+	var seen strings.Builder
+	for _, content := range []string{
+		"tokens: hunter2", "tokens: [12345678]", "by_name: hunter2", "by_name: {a: 12345678}", "lists: {a: hunter2}", "lists: {a: [12345678]}",
+		"pointer: 12345678", "addr: hunter2", "db: hunter2", "db: {password: 12345678}", "db: {retries: hunter2}",
+		"dbs: hunter2", "dbs: [hunter2]", "dbs: [{retries: hunter2}]", "logins: hunter2", "logins: [hunter2]", "login: hunter2",
+	} {
+		_, err := Load[T](write(t, "service.yaml", content), quietly(nil)...)
+		if err == nil {
+			t.Errorf("%q is taken", content)
+		}
+		fmt.Fprintln(&seen, err)
+	}
+	for _, variable := range []string{"SERVICE_BY_NAME=hunter2", "SERVICE_ADDR=hunter2", "SERVICE_DB_RETRIES=hunter2"} {
+		_, err := Load[T]("", quietly([]string{variable})...)
+		if err == nil {
+			t.Errorf("%q is taken", variable)
+		}
+		fmt.Fprintln(&seen, err)
+	}
+	if _, err := Load[lifecycle.Config](write(t, "service.yaml", "lifecycle: hunter2"), append(quietly(nil), Section("lifecycle"))...); err == nil {
+		t.Error("a section that is none is taken")
+	} else {
+		fmt.Fprintln(&seen, err)
+	}
+
+	log := &logBuffer{}
+	path := write(t, "service.yaml", "tokens: [hunter2]\ndb: {password: hunter2}\n")
+	live, err := Open[T](path, append(quietly(nil), WithLogger(slog.New(slog.NewTextHandler(log, nil))))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	overwrite(t, path, "tokens: [hunter2, hunter2]\npointer: hunter2\ndb: {password: hunter2hunter2, retries: 12345678}\ndbs: [{password: hunter2}]\nlogins: [{key: hunter2}]\n")
+	if err := live.Reload(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintln(&seen, log, live.Settings())
+	if s := seen.String(); strings.Contains(s, "hunter2") || strings.Contains(s, "12345678") {
+		t.Errorf("a secret is shown:\n%s", s)
+	}
+	if !strings.Contains(log.String(), "db.password: [secret] -> [secret]") {
 		t.Errorf("the change itself is not logged:\n%s", log)
 	}
 }

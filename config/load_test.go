@@ -151,6 +151,7 @@ func TestFaultsNameKeyPlaceValueAndWhatWouldBeRight(t *testing.T) {
 		`since is "now": want another time.Time`:                                                                                                     {content: yaml("since: now\n")},
 		`token is [secret]: want text`:                                                                                                               {content: yaml("token: 12345678\n")},
 		`environment SERVICE_POLL: poll is "5": want a duration with its unit`:                                                                       {env: []string{"SERVICE_POLL=5"}},
+		`.yaml:1: plol: there is no such key: did you mean poll?`:                                                                                    {content: yaml("plol: 5s\n")},
 		`environment SERVICE_POL: there is no such key: did you mean SERVICE_POLL?`:                                                                  {env: []string{"SERVICE_POL=5s"}},
 		`environment SERVICE_LIFECYCLE_NOTHING: there is no such key below lifecycle`:                                                                {env: []string{"SERVICE_LIFECYCLE_NOTHING=1"}},
 		`environment SERVICE_LABELS: labels is "x": want key=value`:                                                                                  {env: []string{"SERVICE_LABELS=x"}},

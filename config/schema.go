@@ -40,6 +40,12 @@ type schema struct {
 // isLeaf reports whether n holds a value, and no keys of its own.
 func (n *node) isLeaf() bool { return n.children == nil }
 
+// hides reports whether n is a secret or has one in it: what stands there in
+// place of a section or a list may be that secret.
+func (n *node) hides() bool {
+	return n.secret || n.elem != nil && n.elem.hides() || slices.ContainsFunc(n.children, (*node).hides)
+}
+
 // field is the key of a field of n's struct, or nil.
 func (n *node) field(name string) *node {
 	f, ok := structOf(n.typ).FieldByName(name)
@@ -136,13 +142,13 @@ func (s *schema) addFields(n *node, t reflect.Type, index []int, above map[refle
 		case name == "":
 			name = snakeCase(f.Name)
 		}
-		if strings.ContainsAny(name, ". \t\n=") {
-			errs = append(errs, fmt.Errorf("%v.%s: the key %q has a dot or a space in it", t, f.Name, name))
+		if strings.ContainsAny(name, ". \t\n=") || strings.HasPrefix(name, "-") {
+			errs = append(errs, fmt.Errorf("%v.%s: the key %q has a dot, a space or = in it or begins with a dash", t, f.Name, name))
 			continue
 		}
 		child := &node{
 			name: name, key: join(n.key, name), typ: f.Type, fieldName: f.Name, index: at,
-			secret: f.Type == typeSecret || f.Tag.Get("secret") == "true",
+			secret: n.secret || structOf(f.Type) == typeSecret || f.Tag.Get("secret") == "true",
 			usage:  f.Tag.Get("usage"),
 
 			lifecycle: t == typeLifecycle,
@@ -188,8 +194,10 @@ func (s *schema) addType(n *node, above map[reflect.Type]bool) error {
 }
 
 func (s *schema) addElem(n *node, above map[reflect.Type]bool) error {
-	n.elem = &node{key: n.key + "[]", typ: n.typ.Elem(), secret: n.secret}
-	return s.addType(n.elem, above)
+	n.elem = &node{key: n.key + "[]", typ: n.typ.Elem(), secret: n.secret || structOf(n.typ.Elem()) == typeSecret}
+	err := s.addType(n.elem, above)
+	n.secret = n.elem.secret // a list of secrets is one, and of lists of them
+	return err
 }
 
 // isScalar reports whether a value of t is written as one text or number.

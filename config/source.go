@@ -237,7 +237,7 @@ func (l *loader) readFile() (*source, *Fault) {
 		var ok bool
 		below := tree[l.section]
 		if tree, ok = asTree(below); !ok && below != nil {
-			return spoiled(&Fault{Line: doc.lines[l.section], Key: l.section, Value: shown(below, false), Problem: "it is a section: want keys below it"})
+			return spoiled(&Fault{Line: doc.lines[l.section], Key: l.section, Value: shown(below, l.schema.root.hides()), Problem: "it is a section: want keys below it"})
 		}
 	}
 	return &source{tree: tree, name: func(key string) (string, int) { return l.file, doc.lines[key] }}, nil
@@ -246,6 +246,10 @@ func (l *loader) readFile() (*source, *Fault) {
 // serviceLink matches what Kubernetes puts into the environment of every pod for
 // each Service of its namespace, unless enableServiceLinks is false.
 var serviceLink = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$`)
+
+// linked matches the values of those that Kubernetes calls NAME_PORT, which is
+// also what the variable of a key port may be called.
+var linked = regexp.MustCompile(`^(tcp|udp|sctp)://`)
 
 // readEnv reads the variables with the prefix. One that is no key is a fault when
 // it is nearly one or below lifecycle, and named in the log otherwise: the
@@ -261,7 +265,12 @@ func (l *loader) readEnv() (source, []error) {
 		Prefix:      l.prefix,
 		EnvironFunc: func() []string { return l.environ },
 		TransformFunc: func(name, value string) (string, any) {
-			if n, ok := byName[name]; ok {
+			n, ok := byName[name]
+			if ok && serviceLink.MatchString("_"+name) && linked.MatchString(value) {
+				l.log().Warn("config: a variable of a Kubernetes service has the name of a key, and is passed over; enableServiceLinks: false keeps them out", "variable", name, "key", n.key)
+				return "", nil
+			}
+			if ok {
 				return n.key, text(value)
 			}
 			if name == l.prefix+"CONFIG" || l.section != "" {

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"io/fs"
 	"time"
-
-	"github.com/pleme-io/lifecycle-go"
 )
 
 // DefaultPoll is how often [Live.Watch] looks at the file.
@@ -74,9 +72,7 @@ func (l *Live[T]) Watch(ctx context.Context, reload func(context.Context) error)
 			continue
 		}
 		seen = look{}
-		if err := reload(ctx); errors.Is(err, lifecycle.ErrReloadRefused) {
-			l.forget(now) // and try again
-		}
+		_ = reload(ctx) // it has logged and reported what is wrong
 	}
 }
 
@@ -108,13 +104,4 @@ func (l *Live[T]) lastRead() look {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.loader.look
-}
-
-// forget undoes a read that came to nothing because the App was not running.
-func (l *Live[T]) forget(p look) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.loader.look.same(p) {
-		l.loader.look = look{}
-	}
 }

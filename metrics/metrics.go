@@ -35,7 +35,9 @@ import (
 //
 // [lifecycle.New] fails when reg is nil, or has the metrics of an App already:
 // two Apps have a registry each, or one that is wrapped with a label that tells
-// them apart. The metrics stay registered when the App has ended.
+// them apart. The metrics stay registered when the App has ended, and when the
+// setup of an option that was given after With fails; nothing else that makes New
+// fail leaves them there.
 func With(reg prometheus.Registerer) lifecycle.Option {
 	return func(a *lifecycle.App) {
 		if gatherer, ok := reg.(prometheus.Gatherer); ok {

@@ -65,7 +65,7 @@ func want(t *testing.T, got map[string]float64, wanted map[string]float64) {
 // busyApp is an App that has one of everything.
 func busyApp(t *testing.T, opts ...lifecycle.Option) (*lifecycletest.App, *lifecycletest.Listener, *lifecycletest.Held) {
 	ln, slow := lifecycletest.NewListener(), lifecycletest.Hold(nil)
-	app := lifecycletest.New(t, lifecycle.Config{TerminationGrace: time.Minute, HookSlice: 2 * time.Second}, opts...)
+	app := lifecycletest.New(t, lifecycle.Config{TerminationGrace: time.Minute, PreStop: 3 * time.Second, HookSlice: 2 * time.Second}, opts...)
 	fails := 3
 	app.Serve("http", &http.Server{Handler: slow}, lifecycle.WithListener(ln)).
 		Supervise("poller", func(ctx context.Context) error {
@@ -91,7 +91,7 @@ func TestMetricsFollowALife(t *testing.T) {
 		app, ln, slow := busyApp(t, metrics.With(reg))
 		want(t, values(t, reg), map[string]float64{
 			`lifecycle_phase{phase="created"}`: 1, `lifecycle_phase{phase="running"}`: 0,
-			`lifecycle_drain_interval_seconds`: 5, `lifecycle_shutdown_grace_seconds`: 20, `lifecycle_stop_budget_seconds`: 27, `lifecycle_termination_grace_seconds`: 60,
+			`lifecycle_drain_interval_seconds`: 5, `lifecycle_shutdown_grace_seconds`: 20, `lifecycle_stop_budget_seconds`: 30, `lifecycle_termination_grace_seconds`: 60,
 			`lifecycle_unit_status{status="Created",unit="poller"}`:               1,
 			`lifecycle_probe_last_duration_seconds{plane="readiness",probe="db"}`: -1, `lifecycle_phase_duration_seconds{phase="draining"}`: -1,
 		})
@@ -251,6 +251,39 @@ func TestRegistries(t *testing.T) {
 	if _, err := lifecycle.New(lifecycle.Config{}, metrics.With(third)); err != nil {
 		t.Errorf("after one that failed: %v", err)
 	}
+}
+
+// A counter does not fall when the child that was counted is removed.
+func TestRestartsAreKeptWhenAChildIsRemoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reg := prometheus.NewRegistry()
+		app := lifecycletest.New(t, lifecycle.Config{HealthAddr: lifecycle.HealthOff}, metrics.With(reg))
+		tree := worker.NewSupervisor("tree", worker.SupervisorConfig{})
+		fails := 2
+		err := tree.Add(worker.Spec{Name: "child", New: func(name string) (worker.Worker, error) {
+			return worker.NewFunc(name, func(ctx context.Context) error {
+				if fails--; fails >= 0 {
+					return errBoom
+				}
+				<-ctx.Done()
+				return nil
+			}), nil
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		app.Add(tree)
+		app.Start()
+		time.Sleep(time.Minute)
+		const key = `lifecycle_unit_restarts_total{unit="tree"}`
+		want(t, values(t, reg), map[string]float64{key: 2})
+		if err := tree.Remove(t.Context(), "child"); err != nil {
+			t.Fatal(err)
+		}
+		want(t, values(t, reg), map[string]float64{key: 2})
+		app.Stop(nil)
+		app.WantClean()
+	})
 }
 
 // Whatever happens, the number of series does not grow with it.

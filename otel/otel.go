@@ -66,7 +66,8 @@ func New(provider trace.TracerProvider) *Traces {
 }
 
 // Option makes an App the one whose events are read, in a goroutine that
-// [Traces.Close] ends. [lifecycle.New] fails when there is no provider, and when
+// [Traces.Close] ends; call it also when New fails after that, because of an
+// option that was given later. [lifecycle.New] fails when there is no provider, and when
 // the option was given to another App before.
 func (t *Traces) Option() lifecycle.Option {
 	return lifecycle.WithSetup(func(a *lifecycle.App) error {

@@ -219,7 +219,10 @@ func on(d time.Duration) time.Duration {
 // seconds writes a duration as the manifest has it, rounded up.
 func seconds(d time.Duration) int64 { return int64(math.Ceil(d.Seconds())) }
 
-func sec(n int64) time.Duration { return time.Duration(n) * time.Second }
+// longest is more seconds than anybody waits, and few enough for sums of them.
+const longest = 1 << 32
+
+func sec(n int64) time.Duration { return time.Duration(min(n, longest)) * time.Second }
 
 // healthPort takes an address apart. The port is 0 where nothing is served, or
 // where it is not known before the process runs.

@@ -87,7 +87,22 @@ func (c container) declared(what, key string, declared, given time.Duration, fie
 // endpointPreStop is the path that the library serves for a preStop hook.
 const endpointPreStop = "/admin/prestop"
 
-var sleeping = regexp.MustCompile(`\bsleep\s+(\d+)`)
+// sleeping matches a sleep as the shells and coreutils know it: fractions, and
+// units that default to seconds.
+var sleeping = regexp.MustCompile(`\bsleep\s+(\d+(?:\.\d+)?)([smhd]?)(?:$|[^\w.])`)
+
+// sleeps returns the sum of a command line's sleeps, and whether it has any.
+func sleeps(line string) (d time.Duration, any bool) {
+	for _, m := range sleeping.FindAllStringSubmatch(line, -1) {
+		n, err := strconv.ParseFloat(m[1], 64)
+		if err != nil {
+			continue
+		}
+		unit := map[string]time.Duration{"": time.Second, "s": time.Second, "m": time.Minute, "h": time.Hour, "d": 24 * time.Hour}[m[2]]
+		d, any = min(d+time.Duration(min(n*unit.Seconds(), longest)*float64(time.Second)), sec(longest)), true
+	}
+	return d, any
+}
 
 // preStop returns what the container's hook takes before SIGTERM, and whether
 // the manifest says so. Where it does not, the configuration's word is taken.
@@ -102,10 +117,8 @@ func (c container) preStop() (d time.Duration, known bool) {
 	case h.HTTPGet != nil && h.HTTPGet.Path == endpointPreStop:
 		return configured, true // it is the window itself, and SIGTERM adds no second one
 	case h.Exec != nil:
-		if m := sleeping.FindStringSubmatch(strings.Join(h.Exec.Command, " ")); m != nil {
-			if n, err := strconv.ParseInt(m[1], 10, 32); err == nil {
-				return max(configured, sec(n)), true
-			}
+		if d, ok := sleeps(strings.Join(h.Exec.Command, " ")); ok {
+			return max(configured, d), true
 		}
 	}
 	return configured, false

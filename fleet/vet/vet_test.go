@@ -153,6 +153,40 @@ func bomb() string {
 	return b.String()
 }
 
+func TestPreStopSleeps(t *testing.T) {
+	for command, want := range map[string]string{
+		`[sleep, "3"]`:                    "takes 3s",
+		`[sh, -c, "sleep 2m"]`:            "takes 2m0s",
+		`[sh, -c, "sleep 0.5"]`:           "takes 500ms",
+		`[sh, -c, "sleep 1s && sleep 9"]`: "takes 10s",
+		`[sh, -c, "/bin/sleep 1h;"]`:      "takes 1h0m0s",
+		`[sh, -c, "sleep 99999999999d"]`:  "takes 1193046h28m16s",
+		`[sleep, infinity]`:               "is not known",
+		`[sleep, 5x]`:                     "is not known",
+		`[sleep, 1.2.3]`:                  "is not known",
+	} {
+		text := strings.Replace(clean, "          startupProbe:", "          lifecycle: {preStop: {exec: {command: "+command+"}}}\n          startupProbe:", 1)
+		found := false
+		for _, f := range check(cleanConfig(), text).Findings {
+			found = found || f.Rule == "prestop-undeclared" && strings.Contains(f.Reason, want)
+		}
+		if !found {
+			t.Errorf("%s: no finding says that it %s: %+v", command, want, check(cleanConfig(), text).Findings)
+		}
+	}
+}
+
+// A number that no duration holds does not turn into a small one.
+func TestGraceBeyondADuration(t *testing.T) {
+	for _, seconds := range []string{"18446744074", "9223372036854775807"} {
+		for _, f := range check(cleanConfig(), strings.Replace(clean, "PeriodSeconds: 30", "PeriodSeconds: "+seconds, 1)).Findings {
+			if f.Rule == "grace-too-short" {
+				t.Errorf("%s: %s", seconds, f.Reason)
+			}
+		}
+	}
+}
+
 func TestMutations(t *testing.T) {
 	for i, m := range mutations {
 		t.Run(fmt.Sprintf("%d %s", i, m.rule), func(t *testing.T) {
