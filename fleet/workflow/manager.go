@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nuid"
 
 	"github.com/pleme-io/lifecycle-go/fsm"
+	"github.com/pleme-io/lifecycle-go/internal/safe"
 )
 
 // DefaultPatience is how long a write goes on trying when the caller's context
@@ -452,6 +453,11 @@ func (m *Manager) change(ctx context.Context, r *registration, entityID string, 
 		}
 		if err != nil {
 			return err
+		}
+		if d.next != nil {
+			if err := safe.Do("participant", func() error { return askAll(d.next) }); err != nil {
+				return fmt.Errorf("%w: %w", ErrInvalidParticipant, err)
+			}
 		}
 		if w.result != nil {
 			*w.result = d.next

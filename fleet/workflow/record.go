@@ -10,6 +10,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pleme-io/lifecycle-go/internal/safe"
 )
 
 // The headers of an entity's messages. All but the first two are of
@@ -79,14 +81,28 @@ func (e *entry) note() string {
 // decode makes a participant of a record, migrating it when it is old. The
 // error is a *DegradedError.
 func (r *registration) decode(e *entry) (Participant, error) {
-	p, err := r.parse(e.header.Get(headerVersion), e.data)
+	var p Participant
+	// The type's own methods may panic on what they did not expect, and a view's
+	// goroutine has nobody who would recover.
+	err := safe.Do("participant", func() (err error) {
+		if p, err = r.parse(e.header.Get(headerVersion), e.data); err != nil {
+			return err
+		}
+		if key := r.sample.KVKey(p.EntityID()); key != e.key {
+			return fmt.Errorf("its id is %q, which belongs under the key %q", p.EntityID(), key)
+		}
+		return askAll(p)
+	})
 	if err != nil {
 		return nil, r.degraded(e, err)
 	}
-	if key := r.sample.KVKey(p.EntityID()); key != e.key {
-		return nil, r.degraded(e, fmt.Errorf("its id is %q, which belongs under the key %q", p.EntityID(), key))
-	}
 	return p, nil
+}
+
+// askAll calls the methods that the view will call, where a panic does no harm.
+func askAll(p Participant) error {
+	_, _, _ = p.EntityID(), p.Phase(), p.ParentEntityID()
+	return nil
 }
 
 func (r *registration) degraded(e *entry, err error) *DegradedError {

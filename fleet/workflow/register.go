@@ -192,7 +192,14 @@ func (r *registration) key(entityID string) (string, error) {
 	if entityID == "" {
 		return "", fmt.Errorf("%w: it is empty", ErrInvalidEntityID)
 	}
-	key := r.sample.KVKey(entityID)
+	var key string
+	err := safe.Do("KVKey", func() error {
+		key = r.sample.KVKey(entityID)
+		return nil
+	})
+	if err != nil {
+		return "", fmt.Errorf("%w: %q: %w", ErrInvalidEntityID, entityID, err)
+	}
 	if !keyName.MatchString(key) || strings.HasPrefix(key, ".") || strings.HasSuffix(key, ".") || strings.Contains(key, "..") {
 		return "", fmt.Errorf("%w: %q has the key %q, want letters, digits and - / _ = with single dots between", ErrInvalidEntityID, entityID, key)
 	}

@@ -227,7 +227,7 @@ func (v *view) ownerLocked(e *entry) *registration {
 		if len(v.indexes) == 1 {
 			return x.r
 		}
-		if p, err := x.r.parse(e.header.Get(headerVersion), e.data); err == nil && p.EntityID() != "" && x.r.sample.KVKey(p.EntityID()) == e.key {
+		if p, err := x.r.decode(e); err == nil && p.EntityID() != "" {
 			if first == nil || x.r.workflow < first.workflow {
 				first = x.r
 			}
