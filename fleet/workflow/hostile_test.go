@@ -15,7 +15,7 @@ type tour struct {
 	ID    string `json:"id"    lifecycle:"id"`
 	State string `json:"phase" lifecycle:"phase"`
 	From  string `json:"from"`
-	Stops stops  `json:"stops"`
+	Stops stops  `json:"stops,omitempty"`
 }
 
 func (t *tour) EntityID() string { return t.ID }

@@ -475,7 +475,10 @@ func (m *Manager) change(ctx context.Context, r *registration, entityID string, 
 			if d.next == nil {
 				b.view.deletedOwn(key, revision)
 			} else {
-				b.view.wrote(r, &entry{key: key, revision: revision, at: time.Now(), header: msg.Header, data: msg.Data}, d.next)
+				b.view.wrote(r, &entry{key: key, revision: revision, at: time.Now(), header: msg.Header, data: msg.Data}, d.next, func() bool {
+					last, err := b.last(ctx, key)
+					return err == nil && last.revision == revision
+				})
 			}
 			return nil
 		}

@@ -25,6 +25,7 @@ type view struct {
 	indexes  map[string]*index
 	entities map[string]*entity // by key
 	gone     map[string]uint64  // revisions of this process's deletions that the follower has not told yet
+	asked    map[string]uint64  // keys that the server is being asked about, and deletions of them that were told meanwhile
 	seq      uint64             // of the last message that the follower told
 	ready    bool               // what was there at the beginning has been read
 	progress alarm              // rings at every change
@@ -94,7 +95,7 @@ func newIndex(r *registration) *index {
 }
 
 func newView(m *Manager, b *bucket) *view {
-	v := &view{m: m, b: b, stop: func() {}, closed: make(chan struct{}), indexes: make(map[string]*index), entities: make(map[string]*entity), gone: make(map[string]uint64)}
+	v := &view{m: m, b: b, stop: func() {}, closed: make(chan struct{}), indexes: make(map[string]*index), entities: make(map[string]*entity), gone: make(map[string]uint64), asked: make(map[string]uint64)}
 	v.follow = b.follower(m.log, v)
 	return v
 }
@@ -178,6 +179,9 @@ func (v *view) entry(e *entry) {
 	defer v.mu.Unlock()
 	defer v.progress.ring()
 	v.seq = e.revision
+	if _, ok := v.asked[e.key]; ok && e.deleted() {
+		v.asked[e.key] = e.revision
+	}
 	if at, ok := v.gone[e.key]; ok {
 		if e.revision < at {
 			return
@@ -193,7 +197,7 @@ func (v *view) entry(e *entry) {
 		}
 	case made != nil:
 		v.putLocked(r, made)
-	case now != nil && e.deleted():
+	case now != nil: // deleted, or another workflow's by now
 		v.dropLocked(now)
 	}
 }
@@ -359,8 +363,9 @@ func (v *view) dropLocked(en *entity) {
 }
 
 // wrote takes a write of this process's own into the view, so that it is seen by
-// every read that begins after the write has returned.
-func (v *view) wrote(r *registration, e *entry, p Participant) {
+// every read that begins after the write has returned. still tells whether it is
+// the key's last revision at the server; it is asked when the view cannot know.
+func (v *view) wrote(r *registration, e *entry, p Participant, still func() bool) {
 	en := v.make(r, e, p, nil)
 	en.own = true
 	v.mu.Lock()
@@ -369,6 +374,19 @@ func (v *view) wrote(r *registration, e *entry, p Participant) {
 		// Told already, or the sequence went back without anybody having noticed.
 		if now := v.entities[e.key]; now == nil || now.revision != e.revision {
 			v.follow.look()
+		}
+		if v.entities[e.key] == nil {
+			// Another process may have deleted it by now, and the follower has told
+			// that: it would not tell it again.
+			v.asked[e.key] = 0
+			v.mu.Unlock()
+			is := still()
+			v.mu.Lock()
+			deleted := v.asked[e.key]
+			delete(v.asked, e.key)
+			if !is || deleted > e.revision {
+				return
+			}
 		}
 	}
 	if now := v.entities[e.key]; now != nil && now.revision >= e.revision {
