@@ -83,3 +83,90 @@ func TestParticipantsThatPanicAreDegraded(t *testing.T) {
 		t.Errorf("create one whose parent panics: %v", err)
 	}
 }
+
+func TestNilsAreRefused(t *testing.T) {
+	r := newRig(t)
+	ctx := testContext(t)
+	r.create(t, "m1", "planning")
+	if err := r.missions.Update(ctx, "m1", nil); err == nil || !strings.Contains(err.Error(), "mutator is nil") {
+		t.Errorf("update without a mutator: %v", err)
+	}
+	if err := r.missions.Create(ctx, nil); !errors.Is(err, workflow.ErrInvalidParticipant) {
+		t.Errorf("create a nil *Mission: %v", err)
+	}
+	m := workflow.NewManager(nil, brokertest.Quiet())
+	defer m.Close()
+	if err := m.Register(survey, newMission, table); err == nil || !strings.Contains(err.Error(), "JetStream") {
+		t.Errorf("register without a JetStream: %v", err)
+	}
+}
+
+// raid lives in the bucket of missions, under their keys.
+type raid struct {
+	Mission
+	Loot string `json:"loot"`
+}
+
+func (r *raid) Workflow() string { return "raid" }
+
+func TestKeysOfAnotherWorkflow(t *testing.T) {
+	r := newRig(t)
+	must(t, r.Register("raid", func() workflow.Participant { return new(raid) }, table))
+	ctx := testContext(t)
+	must(t, r.Ready(ctx))
+	must(t, r.Create(ctx, &raid{Mission: Mission{ID: "r1", State: "planning"}, Loot: "gold"}))
+	for name, err := range map[string]error{
+		"transition": r.missions.Transition(ctx, "r1", "flying", "rule", ""),
+		"update":     r.missions.Update(ctx, "r1", func(*Mission) error { return nil }),
+		"delete":     r.missions.Delete(ctx, "r1"),
+		"get":        func() error { _, err := r.missions.Get(ctx, "r1"); return err }(),
+	} {
+		if !errors.Is(err, workflow.ErrDegraded) || !strings.Contains(err.Error(), `workflow "raid"`) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := r.missions.Create(ctx, &Mission{ID: "r1", State: "planning"}); !errors.Is(err, workflow.ErrEntityExists) {
+		t.Errorf("create: %v", err)
+	}
+	got, err := r.Get(ctx, "raid", "r1")
+	must(t, err)
+	if got := got.(*raid); got.Loot != "gold" || got.State != "planning" {
+		t.Errorf("got %+v", got)
+	}
+}
+
+// TestWatchHearsDeletionsByOthers deletes with the key-value API, which does not
+// say whose the record was.
+func TestWatchHearsDeletionsByOthers(t *testing.T) {
+	r := newRig(t)
+	must(t, r.Register("a-raid", func() workflow.Participant { return new(aRaid) }, table))
+	ctx := testContext(t)
+	must(t, r.Create(ctx, &aRaid{Mission{ID: "r1", State: "planning"}}))
+	r.create(t, "m1", "planning")
+	events, err := r.WatchEvents(ctx, survey)
+	must(t, err)
+	others, err := r.WatchEvents(ctx, "a-raid")
+	must(t, err)
+	for _, ch := range []<-chan workflow.Event{events, others} {
+		for e := range ch {
+			if e.Kind == workflow.EventSynced {
+				break
+			}
+		}
+	}
+	kv, err := r.js.KeyValue(ctx, "MISSIONS")
+	must(t, err)
+	must(t, kv.Delete(ctx, "mission.m1"))
+	must(t, kv.Delete(ctx, "araid.r1"))
+	if e := <-events; e.Kind != workflow.EventDeleted || e.Record.EntityID != "m1" {
+		t.Errorf("told %+v", e)
+	}
+	if e := <-others; e.Kind != workflow.EventDeleted || e.Record.EntityID != "r1" {
+		t.Errorf("told %+v", e)
+	}
+}
+
+type aRaid struct{ Mission }
+
+func (r *aRaid) Workflow() string       { return "a-raid" }
+func (r *aRaid) KVKey(id string) string { return "araid." + id }

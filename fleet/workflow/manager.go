@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -140,7 +141,7 @@ func options(opts []WriteOption) writing {
 // Create stores a new entity, in whatever phase of its table it is. It returns
 // ErrEntityExists when there is one of that id; one that was deleted is none.
 func (m *Manager) Create(ctx context.Context, initial Participant, opts ...WriteOption) error {
-	if initial == nil {
+	if v := reflect.ValueOf(initial); initial == nil || v.Kind() == reflect.Pointer && v.IsNil() {
 		return fmt.Errorf("create: %w: it is nil", ErrInvalidParticipant)
 	}
 	r, err := m.registration(initial.Workflow())
@@ -206,6 +207,9 @@ func (m *Manager) Update(ctx context.Context, workflow, entityID string, mutator
 	r, err := m.registration(workflow)
 	if err != nil {
 		return fmt.Errorf("update: %w", err)
+	}
+	if mutator == nil {
+		return fmt.Errorf("update %s %q: the mutator is nil: want a function that changes the entity", workflow, entityID)
 	}
 	err = m.mutate(ctx, r, entityID, options(opts), func(p Participant, _ *entry) (change, error) {
 		return change{}, mutator(p)
@@ -332,7 +336,7 @@ func (m *Manager) Fail(ctx context.Context, workflow, entityID, reason string, o
 }
 
 // Delete removes an entity, whatever phase it is in, also one whose record is
-// degraded. Its history stays as deep as the bucket keeps it, with the deletion
+// degraded, but not one that is another workflow's. Its history stays as deep as the bucket keeps it, with the deletion
 // at the end. It returns ErrEntityNotFound when there is none.
 func (m *Manager) Delete(ctx context.Context, workflow, entityID string, opts ...WriteOption) error {
 	r, err := m.registration(workflow)
@@ -342,6 +346,9 @@ func (m *Manager) Delete(ctx context.Context, workflow, entityID string, opts ..
 	err = m.change(ctx, r, entityID, options(opts), func(cur *entry) (decision, error) {
 		if cur == nil || cur.deleted() {
 			return decision{}, ErrEntityNotFound
+		}
+		if err := r.foreign(cur); err != nil {
+			return decision{}, err
 		}
 		from := ""
 		if p, err := r.decode(cur); err == nil {

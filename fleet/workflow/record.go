@@ -81,6 +81,9 @@ func (e *entry) note() string {
 // decode makes a participant of a record, migrating it when it is old. The
 // error is a *DegradedError.
 func (r *registration) decode(e *entry) (Participant, error) {
+	if err := r.foreign(e); err != nil {
+		return nil, err
+	}
 	var p Participant
 	// The type's own methods may panic on what they did not expect, and a view's
 	// goroutine has nobody who would recover.
@@ -97,6 +100,15 @@ func (r *registration) decode(e *entry) (Participant, error) {
 		return nil, r.degraded(e, err)
 	}
 	return p, nil
+}
+
+// foreign returns the error for a record that another workflow keeps under a key
+// of this one's, nil for others.
+func (r *registration) foreign(e *entry) error {
+	if of := e.header.Get(headerWorkflow); of != "" && of != r.workflow {
+		return r.degraded(e, fmt.Errorf("it is an entity of workflow %q: give each workflow of a bucket keys of its own", of))
+	}
+	return nil
 }
 
 // askAll calls the methods that the view will call, where a panic does no harm.

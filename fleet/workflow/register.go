@@ -84,6 +84,9 @@ func (m *Manager) Register(workflow string, factory func() Participant, transiti
 	if err := r.validate(); err != nil {
 		return fmt.Errorf("register workflow %q: %w", workflow, err)
 	}
+	if m.js == nil {
+		return fmt.Errorf("register workflow %q: the Manager has no JetStream context: give NewManager a broker's", workflow)
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {

@@ -418,7 +418,7 @@ func (v *view) record(r *registration, key string) (*entry, bool) {
 		return nil, false
 	}
 	en := v.entities[key]
-	if en == nil || en.degraded != nil {
+	if en == nil || en.degraded != nil || en.index.r != r {
 		return nil, false
 	}
 	return en.entry(), true
