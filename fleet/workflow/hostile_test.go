@@ -1,9 +1,13 @@
 package workflow_test
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
 
 	"github.com/pleme-io/lifecycle-go/fleet/broker"
 	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
@@ -170,3 +174,54 @@ type aRaid struct{ Mission }
 
 func (r *aRaid) Workflow() string       { return "a-raid" }
 func (r *aRaid) KVKey(id string) string { return "araid." + id }
+
+func TestConnectionClosedInTheMiddleOfAWrite(t *testing.T) {
+	srv := brokertest.Embedded(t, broker.Config{Listen: "127.0.0.1:0", Buckets: buckets()})
+	p := muffle(t, srv.ClientURL())
+	here := rigOn(t, srv)
+	nc, err := nats.Connect("nats://" + p.l.Addr().String())
+	must(t, err)
+	b := brokertest.Connect(t, broker.Config{URL: "nats://" + p.l.Addr().String()})
+	there := rigOn(t, b)
+	nc.Close()
+	ctx := testContext(t)
+	here.create(t, "m1", "planning")
+	_, err = there.missions.List(ctx, workflow.ListOptions{Fresh: true})
+	must(t, err)
+	p.mute.Store(true)
+	done := make(chan error, 1)
+	go func() { done <- there.missions.Transition(ctx, "m1", "flying", "operator", "") }()
+	brokertest.Await(t, "the write to be carried out", func() bool {
+		got, err := here.missions.Get(ctx, "m1")
+		return err == nil && got.State == "flying"
+	})
+	b.Conn().Close()
+	select {
+	case err := <-done:
+		if !errors.Is(err, workflow.ErrOutcomeUnknown) {
+			t.Errorf("it was carried out, and the error says: %v", err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("the write waits for a connection that will never come back")
+	}
+	if err := there.missions.Transition(ctx, "m1", "landing", "operator", ""); err == nil || errors.Is(err, workflow.ErrOutcomeUnknown) {
+		t.Errorf("on a closed connection: %v", err)
+	}
+}
+
+func TestWriteWithAContextThatIsOver(t *testing.T) {
+	r := newRig(t)
+	r.create(t, "m1", "planning")
+	must(t, r.Ready(testContext(t)))
+	over, cancel := context.WithCancel(context.Background())
+	cancel()
+	for range 20 {
+		err := r.missions.Transition(over, "m1", "flying", "rule", "")
+		if !errors.Is(err, context.Canceled) || errors.Is(err, workflow.ErrOutcomeUnknown) || errors.Is(err, workflow.ErrUpdateRetriesExhausted) {
+			t.Fatalf("got %v", err)
+		}
+	}
+	if rec, err := r.Find(testContext(t), survey, "m1"); err != nil || rec.Revision != 1 {
+		t.Errorf("%+v, %v", rec, err)
+	}
+}

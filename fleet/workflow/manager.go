@@ -434,9 +434,15 @@ func (m *Manager) change(ctx context.Context, r *registration, entityID string, 
 		ctx, cancel = context.WithTimeout(ctx, DefaultPatience)
 		defer cancel()
 	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 	b := r.bucket
 	leave, err := b.queue.enter(ctx, key)
 	if err != nil {
+		if errors.Is(ctx.Err(), context.Canceled) {
+			return err
+		}
 		return fmt.Errorf("%w: waiting for other writers of this process: %w", ErrUpdateRetriesExhausted, err)
 	}
 	defer leave()
