@@ -225,3 +225,67 @@ func TestWriteWithAContextThatIsOver(t *testing.T) {
 		t.Errorf("%+v, %v", rec, err)
 	}
 }
+
+func TestAfterClose(t *testing.T) {
+	r := newRig(t)
+	r.create(t, "m1", "planning")
+	ctx := testContext(t)
+	must(t, r.Ready(ctx))
+	deadlines := make(chan error, 1)
+	go func() { deadlines <- r.Deadlines(ctx) }()
+	must(t, r.Close())
+	_, lookup := r.LookupByEntityID(ctx, "m1")
+	_, children := r.Children(ctx, "m1")
+	_, ancestors := r.Ancestors(ctx, "m1")
+	_, list := r.missions.List(ctx, workflow.ListOptions{})
+	for name, err := range map[string]error{
+		"ready": r.Ready(ctx), "look up": lookup, "children": children, "ancestors": ancestors, "list": list,
+		"running deadlines": <-deadlines, "deadlines": r.Deadlines(ctx), "update": r.missions.Update(ctx, "m1", func(*Mission) error { return nil }),
+	} {
+		if !errors.Is(err, workflow.ErrClosed) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestHistoryPassesOverWhatDoesNotDecode(t *testing.T) {
+	r := newRig(t)
+	ctx := testContext(t)
+	r.create(t, "m1", "planning")
+	kv, err := r.js.KeyValue(ctx, "MISSIONS")
+	must(t, err)
+	_, err = kv.PutString(ctx, "mission.m1", "no JSON")
+	must(t, err)
+	_, err = kv.PutString(ctx, "mission.m1", `{"entity_id":"m1","phase":"flying"}`)
+	must(t, err)
+	events, err := r.missions.History(ctx, "m1")
+	must(t, err)
+	if len(events) != 2 || events[1].From != "planning" || events[1].To != "flying" {
+		t.Errorf("history: %+v", events)
+	}
+}
+
+func TestLongIDsAndNotes(t *testing.T) {
+	r := newRig(t)
+	ctx := testContext(t)
+	if err := r.missions.Create(ctx, &Mission{ID: strings.Repeat("x", 5000), State: "planning"}); !errors.Is(err, workflow.ErrInvalidEntityID) {
+		t.Errorf("got %v", err)
+	}
+	r.create(t, strings.Repeat("x", 1000), "planning")
+	r.create(t, "m1", "planning")
+	if err := r.missions.Transition(ctx, "m1", "flying", "rule", strings.Repeat("n", 100_000)); err == nil || errors.Is(err, workflow.ErrOutcomeUnknown) {
+		t.Errorf("a note of 100 kB: %v", err)
+	}
+	if r.b.Conn().Statistics.Reconnects != 0 {
+		t.Error("the connection was lost")
+	}
+}
+
+func TestIfMatchZero(t *testing.T) {
+	r := newRig(t)
+	ctx := testContext(t)
+	r.create(t, "m1", "planning")
+	if err := r.missions.Transition(ctx, "m1", "flying", "rule", "", workflow.IfMatch(0)); !errors.Is(err, workflow.ErrRevisionMismatch) {
+		t.Errorf("got %v", err)
+	}
+}

@@ -61,7 +61,7 @@ func (m *Manager) Close() error {
 	m.mu.Unlock()
 	m.end()
 	for _, b := range buckets {
-		b.view.close()
+		b.view.stop()
 	}
 	m.watches.Wait()
 	return nil
@@ -108,7 +108,7 @@ func (m *Manager) all() []*registration {
 type WriteOption func(*writing)
 
 type writing struct {
-	match    uint64
+	match    *uint64
 	dry      bool
 	revision *uint64
 	result   *Participant
@@ -116,8 +116,8 @@ type writing struct {
 
 // IfMatch lets the write happen only when the record has this revision, as
 // [Record] and [WithRevision] tell it. Else the error is a [*RevisionError], and
-// nothing is tried again.
-func IfMatch(revision uint64) WriteOption { return func(w *writing) { w.match = revision } }
+// nothing is tried again. Revision 0 is that of a key that was never written.
+func IfMatch(revision uint64) WriteOption { return func(w *writing) { w.match = &revision } }
 
 // DryRun decides everything as the write would, against the server, and writes
 // nothing. result gets the participant as it would be stored, and may be nil.
@@ -510,8 +510,8 @@ func (m *Manager) change(ctx context.Context, r *registration, entityID string, 
 
 // decide holds the record against what the caller expects, and decides.
 func (m *Manager) decide(cur *entry, key string, w writing, decide func(*entry) (decision, error)) (decision, error) {
-	if w.match != 0 && revisionOf(cur) != w.match {
-		return decision{}, &RevisionError{Key: key, Want: w.match, Is: revisionOf(cur)}
+	if w.match != nil && revisionOf(cur) != *w.match {
+		return decision{}, &RevisionError{Key: key, Want: *w.match, Is: revisionOf(cur)}
 	}
 	return decide(cur)
 }

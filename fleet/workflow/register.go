@@ -190,6 +190,11 @@ var (
 	keyName    = regexp.MustCompile(`^[-/_=.a-zA-Z0-9]+$`)
 )
 
+// maxKey is the most bytes that a key may have. A server ends the connection, and
+// with it everybody's who shares it, over a subject that does not fit its
+// protocol line, 4096 bytes by default.
+const maxKey = 1024
+
 // key returns the key of an entity, or an error when a bucket cannot have it.
 func (r *registration) key(entityID string) (string, error) {
 	if entityID == "" {
@@ -202,6 +207,9 @@ func (r *registration) key(entityID string) (string, error) {
 	})
 	if err != nil {
 		return "", fmt.Errorf("%w: %q: %w", ErrInvalidEntityID, entityID, err)
+	}
+	if len(key) > maxKey {
+		return "", fmt.Errorf("%w: its key has %d bytes, want %d at most", ErrInvalidEntityID, len(key), maxKey)
 	}
 	if !keyName.MatchString(key) || strings.HasPrefix(key, ".") || strings.HasSuffix(key, ".") || strings.Contains(key, "..") {
 		return "", fmt.Errorf("%w: %q has the key %q, want letters, digits and - / _ = with single dots between", ErrInvalidEntityID, entityID, key)

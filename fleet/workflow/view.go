@@ -19,7 +19,6 @@ type view struct {
 	b      *bucket
 	follow *follower
 	stop   func() // ends the follower and waits until it has returned
-	closed chan struct{}
 
 	mu       sync.RWMutex // guards what follows
 	indexes  map[string]*index
@@ -95,7 +94,7 @@ func newIndex(r *registration) *index {
 }
 
 func newView(m *Manager, b *bucket) *view {
-	v := &view{m: m, b: b, stop: func() {}, closed: make(chan struct{}), indexes: make(map[string]*index), entities: make(map[string]*entity), gone: make(map[string]uint64), asked: make(map[string]uint64)}
+	v := &view{m: m, b: b, stop: func() {}, indexes: make(map[string]*index), entities: make(map[string]*entity), gone: make(map[string]uint64), asked: make(map[string]uint64)}
 	v.follow = b.follower(m.log, v)
 	return v
 }
@@ -121,12 +120,6 @@ func (v *view) add(r *registration) {
 		defer close(done)
 		v.follow.run(ctx)
 	}()
-}
-
-// close ends the follower, waits for it, and tells whoever waits.
-func (v *view) close() {
-	v.stop()
-	close(v.closed)
 }
 
 func (v *view) clearLocked() {
@@ -433,9 +426,13 @@ func (en *entity) entry() *entry {
 	return e
 }
 
-// wait waits until the view has read the bucket.
+// wait waits until the view has read the bucket. After the Manager's Close it
+// returns ErrClosed, whatever the view knows.
 func (v *view) wait(ctx context.Context, until func() bool) error {
 	for {
+		if v.m.alive.Err() != nil {
+			return ErrClosed
+		}
 		progress := v.progress.next()
 		v.mu.RLock()
 		ok := v.ready && (until == nil || until())
@@ -445,8 +442,7 @@ func (v *view) wait(ctx context.Context, until func() bool) error {
 		}
 		select {
 		case <-progress:
-		case <-v.closed:
-			return ErrClosed
+		case <-v.m.alive.Done():
 		case <-ctx.Done():
 			return fmt.Errorf("the view of bucket %s is not up to date: %w", v.b.name, context.Cause(ctx))
 		}
@@ -464,6 +460,9 @@ func (v *view) catchUp(ctx context.Context) error {
 		}
 		if isNotFound(err) {
 			return v.wait(ctx, nil)
+		}
+		if v.m.alive.Err() != nil {
+			return ErrClosed
 		}
 		if ctx.Err() != nil {
 			return err
