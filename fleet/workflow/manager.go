@@ -304,7 +304,10 @@ func (m *Manager) Complete(ctx context.Context, workflow, entityID string, opts 
 		return fmt.Errorf("complete: %w", err)
 	}
 	return m.transition(ctx, r, entityID, TransitionSourceFramework, "", nil, options(opts), func(from string, cur *entry) (string, error) {
-		if r.table.Has(from) && r.table.IsTerminal(from) {
+		if err := r.unknownPhase(cur, from); err != nil {
+			return "", errors.Join(err, fmt.Errorf("%w: from %q", ErrInvalidTransition, from))
+		}
+		if r.table.IsTerminal(from) {
 			return "", fmt.Errorf("%w: %q", ErrTerminalPhase, from)
 		}
 		for _, to := range r.table.TerminalPhases() {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -108,6 +109,9 @@ func (m *Manager) Register(workflow string, factory func() Participant, transiti
 func (r *registration) validate() error {
 	if r.workflow == "" {
 		return fmt.Errorf("%w: its name is empty", ErrInvalidParticipant)
+	}
+	if r.workflow != strings.TrimSpace(r.workflow) || strings.ContainsFunc(r.workflow, unicode.IsControl) {
+		return fmt.Errorf("%w: its name has control characters, or spaces at an end", ErrInvalidParticipant) // a header is one line
 	}
 	if err := r.table.Validate(); err != nil {
 		return err
