@@ -289,3 +289,25 @@ func TestIfMatchZero(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// TestUpdatesLeaveTheTimeOfEntryAlone updates entities before the view has heard
+// from the server when they were stored: this process's clock may be another.
+func TestUpdatesLeaveTheTimeOfEntryAlone(t *testing.T) {
+	r := newRig(t)
+	ctx := testContext(t)
+	must(t, r.Ready(ctx))
+	for range 20 {
+		id := "m" + nextID()
+		r.create(t, id, "planning")
+		for range 2 {
+			must(t, r.missions.Update(ctx, id, func(m *Mission) error { m.Count++; return nil }))
+		}
+		rec, err := r.Find(ctx, survey, id)
+		must(t, err)
+		events, err := r.missions.History(ctx, id)
+		must(t, err)
+		if !rec.Since.Equal(events[0].At) {
+			t.Fatalf("in its phase since %v, and entered it at %v", rec.Since, events[0].At)
+		}
+	}
+}

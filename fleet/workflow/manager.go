@@ -470,6 +470,17 @@ func (m *Manager) change(ctx context.Context, r *registration, entityID string, 
 		if err != nil {
 			return err
 		}
+		if cur != nil && cur.guessed && d.next != nil && !d.change.moved {
+			// It stores since when the phase lasts, by the server's clock.
+			fresh, _, err := load(ctx, b, key, true)
+			if err != nil {
+				return err
+			}
+			cur = fresh
+			if d, err = m.decide(cur, key, w, decide); err != nil {
+				return err
+			}
+		}
 		if d.next != nil {
 			if err := safe.Do("participant", func() error { return askAll(d.next) }); err != nil {
 				return fmt.Errorf("%w: %w", ErrInvalidParticipant, err)

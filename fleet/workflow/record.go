@@ -37,6 +37,7 @@ type entry struct {
 	at       time.Time // when the server stored it
 	header   nats.Header
 	data     []byte
+	guessed  bool // its times are this process's clock's, not the server's
 }
 
 // deleted reports whether it stands for a deletion, by this package, by the

@@ -419,7 +419,7 @@ func (v *view) record(r *registration, key string) (*entry, bool) {
 
 // entry returns the entity's revision as the server would.
 func (en *entity) entry() *entry {
-	e := &entry{key: en.key, revision: en.revision, at: time.Unix(0, en.at), data: en.data, header: map[string][]string{headerSince: {strconv.FormatInt(en.since, 10)}}}
+	e := &entry{key: en.key, revision: en.revision, guessed: en.own, at: time.Unix(0, en.at), data: en.data, header: map[string][]string{headerSince: {strconv.FormatInt(en.since, 10)}}}
 	if en.version != "" {
 		e.header.Set(headerVersion, en.version)
 	}
