@@ -9,7 +9,7 @@ import (
 )
 
 // Deadlines takes the edges that were registered with [WithDeadline] as they come
-// due, until ctx ends; it returns nil then. One process should run it:
+// due, until ctx ends; it returns nil then, and ErrClosed after Close. One process should run it:
 //
 //	app.Lead("deadlines", lease, mgr.Deadlines)
 //
@@ -21,6 +21,9 @@ import (
 func (m *Manager) Deadlines(ctx context.Context) error {
 	retry := make(map[string]time.Time) // what failed, by workflow and id, and when it may be tried again
 	for {
+		if m.isClosed() {
+			return fmt.Errorf("deadlines: %w", ErrClosed)
+		}
 		next := time.Now().Add(time.Minute)
 		rung := m.alarm.next()
 		for _, r := range m.all() {
@@ -51,6 +54,7 @@ func (m *Manager) Deadlines(ctx context.Context) error {
 		case <-timer.C:
 		case <-rung:
 		case <-ctx.Done():
+		case <-m.alive.Done():
 		}
 		timer.Stop()
 		if ctx.Err() != nil {

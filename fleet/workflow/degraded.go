@@ -68,6 +68,10 @@ func (m *Manager) Migrate(ctx context.Context, workflow string) (int, error) {
 	v.mu.RUnlock()
 	written := 0
 	for _, id := range ids {
+		if ctx.Err() != nil {
+			errs = append(errs, context.Cause(ctx))
+			break
+		}
 		err := m.mutate(ctx, r, id, writing{}, func(_ Participant, cur *entry) (change, error) {
 			if cur.header.Get(headerVersion) == strconv.Itoa(r.version) {
 				return change{}, errMigrated
@@ -80,9 +84,6 @@ func (m *Manager) Migrate(ctx context.Context, workflow string) (int, error) {
 		case errors.Is(err, errMigrated), errors.Is(err, ErrEntityNotFound):
 		default:
 			errs = append(errs, err)
-		}
-		if ctx.Err() != nil {
-			break
 		}
 	}
 	if err := errors.Join(errs...); err != nil {

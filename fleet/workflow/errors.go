@@ -64,7 +64,7 @@ var (
 	ErrUpdateRetriesExhausted = errors.New("lifecycle: Update retry budget exhausted (persistent CAS contention)")
 
 	// ErrOutcomeUnknown is returned when a write was sent and the caller's time
-	// was over before it could be told whether it was carried out. Read the
+	// was over, or the connection closed for good, before it could be told whether it was carried out. Read the
 	// entity before anything else.
 	ErrOutcomeUnknown = errors.New("lifecycle: outcome of the write is unknown")
 

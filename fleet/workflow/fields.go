@@ -53,6 +53,16 @@ func readFields(p Participant) (*fields, error) {
 		if err := fs.take(typ, sf, f, tag); err != nil {
 			return nil, err
 		}
+		if other := fs.byName[name]; other != nil {
+			// JSON stores the one that is less deep, and neither of two.
+			before := typ.FieldByIndex(other.index)
+			if tagged || before.Tag.Get("lifecycle") != "" || len(other.index) == len(f.index) {
+				return nil, fmt.Errorf("%w: fields %s and %s of %v are both %q in JSON, want names of their own", ErrInvalidParticipant, before.Name, sf.Name, typ, name)
+			}
+			if len(other.index) < len(f.index) {
+				continue
+			}
+		}
 		fs.byName[name] = f
 	}
 	if fs.id.index == nil {
@@ -88,8 +98,8 @@ func (fs *fields) take(typ reflect.Type, sf reflect.StructField, f *field, tag s
 		case "operator_writable":
 			f.writable = true
 		case "indexable":
-			if !sf.Type.Comparable() || sf.Type.Kind() == reflect.Interface || sf.Type.Kind() == reflect.Pointer || sf.Type.Kind() == reflect.Chan {
-				return fmt.Errorf("%w: field %s of %v is tagged indexable and is a %v, want a value that can be compared", ErrInvalidParticipant, sf.Name, typ, sf.Type)
+			if !indexable(sf.Type) {
+				return fmt.Errorf("%w: field %s of %v is tagged indexable and is a %v, want a value that can be compared, without interfaces and pointers inside (a time: its Unix time)", ErrInvalidParticipant, sf.Name, typ, sf.Type)
 			}
 			f.indexed = len(fs.indexed)
 			fs.indexed = append(fs.indexed, f)
@@ -101,6 +111,27 @@ func (fs *fields) take(typ reflect.Type, sf reflect.StructField, f *field, tag s
 		return fmt.Errorf("%w: field %s of %v is tagged operator_writable, and readonly, id or phase too: want one of them", ErrInvalidParticipant, sf.Name, typ)
 	}
 	return nil
+}
+
+// indexable reports whether equal values of a type are equal in Go, too, once
+// they have been stored and read. What holds an interface may even panic as the
+// key of a map, depending on what is in it; what holds a pointer, as a time does,
+// is equal to nothing that was read.
+func indexable(typ reflect.Type) bool {
+	switch typ.Kind() {
+	case reflect.Interface, reflect.Pointer, reflect.Chan, reflect.UnsafePointer:
+		return false
+	case reflect.Array:
+		return indexable(typ.Elem())
+	case reflect.Struct:
+		for f := range typ.NumField() {
+			if !indexable(typ.Field(f).Type) {
+				return false
+			}
+		}
+		return true
+	}
+	return typ.Comparable()
 }
 
 // throughPointer reports whether the way to a field leads through a pointer,

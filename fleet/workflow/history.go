@@ -17,7 +17,8 @@ type Trail struct {
 
 // History returns the phases that an entity went through, oldest first, as far
 // back as the bucket keeps them; see [Manager.Trail] for whether that is to the
-// beginning. Writes that left the phase alone are left out. A deletion is the
+// beginning. Writes that left the phase alone, and records of others that
+// do not decode, are left out. A deletion is the
 // event whose To is [PhaseDeleted]. It returns ErrEntityNotFound for an entity
 // that never was.
 func (m *Manager) History(ctx context.Context, workflow, entityID string) ([]TransitionEvent, error) {
@@ -76,7 +77,9 @@ func (r *registration) event(e *entry, phase string, cut bool) (TransitionEvent,
 		event.To = PhaseDeleted
 		return event, true
 	}
-	event.To = r.phaseOf(e)
+	if event.To = r.phaseOf(e); event.To == "" {
+		return TransitionEvent{}, false // it does not decode, and names no phase
+	}
 	moved := e.header.Get(headerPhase) != ""
 	if !moved && (cut || event.To == phase) {
 		return TransitionEvent{}, false

@@ -3,6 +3,7 @@ package workflow
 import (
 	"regexp"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 )
@@ -97,4 +98,36 @@ func FuzzEntityID(f *testing.F) {
 			t.Fatalf("%q: %v", id, err)
 		}
 	})
+}
+
+// TestOwnWriteThatWasDeletedMeanwhile tells the view of a write after the server
+// has told of it, and of its deletion by another process: what is gone stays so.
+func TestOwnWriteThatWasDeletedMeanwhile(t *testing.T) {
+	r := notes(t)
+	m := NewManager(nil, nil)
+	v := newView(m, &bucket{name: r.name})
+	v.indexes[r.workflow] = newIndex(r)
+	p := &note{ID: "x", State: "a"}
+	put := &entry{key: "x", revision: 10, at: time.Now(), header: nats.Header{headerWorkflow: {r.workflow}, headerVersion: {"2"}}, data: []byte(`{"id":"x","phase":"a"}`)}
+	v.entry(put)
+	if v.entities["x"] == nil {
+		t.Fatal("the view does not take what it is told")
+	}
+	v.entry(&entry{key: "x", revision: 11, at: time.Now(), header: nats.Header{headerOperation: {"DEL"}}})
+	v.wrote(r, put, p, func() bool { return false })
+	if v.entities["x"] != nil {
+		t.Error("it is in the view and nowhere else")
+	}
+	v.wrote(r, put, p, func() bool {
+		v.entry(&entry{key: "x", revision: 12, at: time.Now(), header: nats.Header{headerOperation: {"DEL"}}})
+		return true
+	})
+	if v.entities["x"] != nil {
+		t.Error("deleted while the server was asked, it is in the view")
+	}
+	// The sequence went back, and nobody has noticed yet: the write is seen.
+	v.wrote(r, put, p, func() bool { return true })
+	if v.entities["x"] == nil {
+		t.Error("an own write is not seen")
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +15,7 @@ import (
 	"github.com/nats-io/nuid"
 
 	"github.com/pleme-io/lifecycle-go/fsm"
+	"github.com/pleme-io/lifecycle-go/internal/safe"
 )
 
 // DefaultPatience is how long a write goes on trying when the caller's context
@@ -59,7 +61,7 @@ func (m *Manager) Close() error {
 	m.mu.Unlock()
 	m.end()
 	for _, b := range buckets {
-		b.view.close()
+		b.view.stop()
 	}
 	m.watches.Wait()
 	return nil
@@ -106,7 +108,7 @@ func (m *Manager) all() []*registration {
 type WriteOption func(*writing)
 
 type writing struct {
-	match    uint64
+	match    *uint64
 	dry      bool
 	revision *uint64
 	result   *Participant
@@ -114,8 +116,8 @@ type writing struct {
 
 // IfMatch lets the write happen only when the record has this revision, as
 // [Record] and [WithRevision] tell it. Else the error is a [*RevisionError], and
-// nothing is tried again.
-func IfMatch(revision uint64) WriteOption { return func(w *writing) { w.match = revision } }
+// nothing is tried again. Revision 0 is that of a key that was never written.
+func IfMatch(revision uint64) WriteOption { return func(w *writing) { w.match = &revision } }
 
 // DryRun decides everything as the write would, against the server, and writes
 // nothing. result gets the participant as it would be stored, and may be nil.
@@ -139,7 +141,7 @@ func options(opts []WriteOption) writing {
 // Create stores a new entity, in whatever phase of its table it is. It returns
 // ErrEntityExists when there is one of that id; one that was deleted is none.
 func (m *Manager) Create(ctx context.Context, initial Participant, opts ...WriteOption) error {
-	if initial == nil {
+	if v := reflect.ValueOf(initial); initial == nil || v.Kind() == reflect.Pointer && v.IsNil() {
 		return fmt.Errorf("create: %w: it is nil", ErrInvalidParticipant)
 	}
 	r, err := m.registration(initial.Workflow())
@@ -205,6 +207,9 @@ func (m *Manager) Update(ctx context.Context, workflow, entityID string, mutator
 	r, err := m.registration(workflow)
 	if err != nil {
 		return fmt.Errorf("update: %w", err)
+	}
+	if mutator == nil {
+		return fmt.Errorf("update %s %q: the mutator is nil: want a function that changes the entity", workflow, entityID)
 	}
 	err = m.mutate(ctx, r, entityID, options(opts), func(p Participant, _ *entry) (change, error) {
 		return change{}, mutator(p)
@@ -299,7 +304,10 @@ func (m *Manager) Complete(ctx context.Context, workflow, entityID string, opts 
 		return fmt.Errorf("complete: %w", err)
 	}
 	return m.transition(ctx, r, entityID, TransitionSourceFramework, "", nil, options(opts), func(from string, cur *entry) (string, error) {
-		if r.table.Has(from) && r.table.IsTerminal(from) {
+		if err := r.unknownPhase(cur, from); err != nil {
+			return "", errors.Join(err, fmt.Errorf("%w: from %q", ErrInvalidTransition, from))
+		}
+		if r.table.IsTerminal(from) {
 			return "", fmt.Errorf("%w: %q", ErrTerminalPhase, from)
 		}
 		for _, to := range r.table.TerminalPhases() {
@@ -331,7 +339,7 @@ func (m *Manager) Fail(ctx context.Context, workflow, entityID, reason string, o
 }
 
 // Delete removes an entity, whatever phase it is in, also one whose record is
-// degraded. Its history stays as deep as the bucket keeps it, with the deletion
+// degraded, but not one that is another workflow's. Its history stays as deep as the bucket keeps it, with the deletion
 // at the end. It returns ErrEntityNotFound when there is none.
 func (m *Manager) Delete(ctx context.Context, workflow, entityID string, opts ...WriteOption) error {
 	r, err := m.registration(workflow)
@@ -341,6 +349,9 @@ func (m *Manager) Delete(ctx context.Context, workflow, entityID string, opts ..
 	err = m.change(ctx, r, entityID, options(opts), func(cur *entry) (decision, error) {
 		if cur == nil || cur.deleted() {
 			return decision{}, ErrEntityNotFound
+		}
+		if err := r.foreign(cur); err != nil {
+			return decision{}, err
 		}
 		from := ""
 		if p, err := r.decode(cur); err == nil {
@@ -426,9 +437,15 @@ func (m *Manager) change(ctx context.Context, r *registration, entityID string, 
 		ctx, cancel = context.WithTimeout(ctx, DefaultPatience)
 		defer cancel()
 	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 	b := r.bucket
 	leave, err := b.queue.enter(ctx, key)
 	if err != nil {
+		if errors.Is(ctx.Err(), context.Canceled) {
+			return err
+		}
 		return fmt.Errorf("%w: waiting for other writers of this process: %w", ErrUpdateRetriesExhausted, err)
 	}
 	defer leave()
@@ -453,6 +470,22 @@ func (m *Manager) change(ctx context.Context, r *registration, entityID string, 
 		if err != nil {
 			return err
 		}
+		if cur != nil && cur.guessed && d.next != nil && !d.change.moved {
+			// It stores since when the phase lasts, by the server's clock.
+			fresh, _, err := load(ctx, b, key, true)
+			if err != nil {
+				return err
+			}
+			cur = fresh
+			if d, err = m.decide(cur, key, w, decide); err != nil {
+				return err
+			}
+		}
+		if d.next != nil {
+			if err := safe.Do("participant", func() error { return askAll(d.next) }); err != nil {
+				return fmt.Errorf("%w: %w", ErrInvalidParticipant, err)
+			}
+		}
 		if w.result != nil {
 			*w.result = d.next
 		}
@@ -469,7 +502,10 @@ func (m *Manager) change(ctx context.Context, r *registration, entityID string, 
 			if d.next == nil {
 				b.view.deletedOwn(key, revision)
 			} else {
-				b.view.wrote(r, &entry{key: key, revision: revision, at: time.Now(), header: msg.Header, data: msg.Data}, d.next)
+				b.view.wrote(r, &entry{key: key, revision: revision, at: time.Now(), header: msg.Header, data: msg.Data}, d.next, func() bool {
+					last, err := b.last(ctx, key)
+					return err == nil && last.revision == revision
+				})
 			}
 			return nil
 		}
@@ -488,8 +524,8 @@ func (m *Manager) change(ctx context.Context, r *registration, entityID string, 
 
 // decide holds the record against what the caller expects, and decides.
 func (m *Manager) decide(cur *entry, key string, w writing, decide func(*entry) (decision, error)) (decision, error) {
-	if w.match != 0 && revisionOf(cur) != w.match {
-		return decision{}, &RevisionError{Key: key, Want: w.match, Is: revisionOf(cur)}
+	if w.match != nil && revisionOf(cur) != *w.match {
+		return decision{}, &RevisionError{Key: key, Want: *w.match, Is: revisionOf(cur)}
 	}
 	return decide(cur)
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pleme-io/lifecycle-go/internal/safe"
 )
 
 // The headers of an entity's messages. All but the first two are of
@@ -35,6 +37,7 @@ type entry struct {
 	at       time.Time // when the server stored it
 	header   nats.Header
 	data     []byte
+	guessed  bool // its times are this process's clock's, not the server's
 }
 
 // deleted reports whether it stands for a deletion, by this package, by the
@@ -79,14 +82,40 @@ func (e *entry) note() string {
 // decode makes a participant of a record, migrating it when it is old. The
 // error is a *DegradedError.
 func (r *registration) decode(e *entry) (Participant, error) {
-	p, err := r.parse(e.header.Get(headerVersion), e.data)
+	if err := r.foreign(e); err != nil {
+		return nil, err
+	}
+	var p Participant
+	// The type's own methods may panic on what they did not expect, and a view's
+	// goroutine has nobody who would recover.
+	err := safe.Do("participant", func() (err error) {
+		if p, err = r.parse(e.header.Get(headerVersion), e.data); err != nil {
+			return err
+		}
+		if key := r.sample.KVKey(p.EntityID()); key != e.key {
+			return fmt.Errorf("its id is %q, which belongs under the key %q", p.EntityID(), key)
+		}
+		return askAll(p)
+	})
 	if err != nil {
 		return nil, r.degraded(e, err)
 	}
-	if key := r.sample.KVKey(p.EntityID()); key != e.key {
-		return nil, r.degraded(e, fmt.Errorf("its id is %q, which belongs under the key %q", p.EntityID(), key))
-	}
 	return p, nil
+}
+
+// foreign returns the error for a record that another workflow keeps under a key
+// of this one's, nil for others.
+func (r *registration) foreign(e *entry) error {
+	if of := e.header.Get(headerWorkflow); of != "" && of != r.workflow {
+		return r.degraded(e, fmt.Errorf("it is an entity of workflow %q: give each workflow of a bucket keys of its own", of))
+	}
+	return nil
+}
+
+// askAll calls the methods that the view will call, where a panic does no harm.
+func askAll(p Participant) error {
+	_, _, _ = p.EntityID(), p.Phase(), p.ParentEntityID()
+	return nil
 }
 
 func (r *registration) degraded(e *entry, err error) *DegradedError {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -84,6 +85,9 @@ func (m *Manager) Register(workflow string, factory func() Participant, transiti
 	if err := r.validate(); err != nil {
 		return fmt.Errorf("register workflow %q: %w", workflow, err)
 	}
+	if m.js == nil {
+		return fmt.Errorf("register workflow %q: the Manager has no JetStream context: give NewManager a broker's", workflow)
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.closed {
@@ -105,6 +109,9 @@ func (m *Manager) Register(workflow string, factory func() Participant, transiti
 func (r *registration) validate() error {
 	if r.workflow == "" {
 		return fmt.Errorf("%w: its name is empty", ErrInvalidParticipant)
+	}
+	if r.workflow != strings.TrimSpace(r.workflow) || strings.ContainsFunc(r.workflow, unicode.IsControl) {
+		return fmt.Errorf("%w: its name has control characters, or spaces at an end", ErrInvalidParticipant) // a header is one line
 	}
 	if err := r.table.Validate(); err != nil {
 		return err
@@ -187,12 +194,27 @@ var (
 	keyName    = regexp.MustCompile(`^[-/_=.a-zA-Z0-9]+$`)
 )
 
+// maxKey is the most bytes that a key may have. A server ends the connection, and
+// with it everybody's who shares it, over a subject that does not fit its
+// protocol line, 4096 bytes by default.
+const maxKey = 1024
+
 // key returns the key of an entity, or an error when a bucket cannot have it.
 func (r *registration) key(entityID string) (string, error) {
 	if entityID == "" {
 		return "", fmt.Errorf("%w: it is empty", ErrInvalidEntityID)
 	}
-	key := r.sample.KVKey(entityID)
+	var key string
+	err := safe.Do("KVKey", func() error {
+		key = r.sample.KVKey(entityID)
+		return nil
+	})
+	if err != nil {
+		return "", fmt.Errorf("%w: %q: %w", ErrInvalidEntityID, entityID, err)
+	}
+	if len(key) > maxKey {
+		return "", fmt.Errorf("%w: its key has %d bytes, want %d at most", ErrInvalidEntityID, len(key), maxKey)
+	}
 	if !keyName.MatchString(key) || strings.HasPrefix(key, ".") || strings.HasSuffix(key, ".") || strings.Contains(key, "..") {
 		return "", fmt.Errorf("%w: %q has the key %q, want letters, digits and - / _ = with single dots between", ErrInvalidEntityID, entityID, key)
 	}

@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/pleme-io/lifecycle-go/fleet/broker"
 	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
@@ -73,6 +74,28 @@ type (
 		P string   `lifecycle:"phase"`
 		X []string `lifecycle:"indexable"`
 	}
+	mixed struct {
+		methods
+		I string               `lifecycle:"id"`
+		P string               `lifecycle:"phase"`
+		X [1]struct{ Any any } `lifecycle:"indexable"`
+	}
+	timed struct {
+		methods
+		I string    `lifecycle:"id"`
+		P string    `lifecycle:"phase"`
+		X time.Time `lifecycle:"indexable"`
+	}
+	base struct {
+		X string `json:"x" lifecycle:"operator_writable"`
+	}
+	shadowed struct {
+		methods
+		I string `lifecycle:"id"`
+		P string `lifecycle:"phase"`
+		Y string `json:"x"`
+		base
+	}
 	deaf struct { // its methods do not return the fields
 		methods
 		I string `lifecycle:"id"`
@@ -116,6 +139,9 @@ func TestRegisterRefuses(t *testing.T) {
 		"an unknown tag":      {func() workflow.Participant { return new(unknownTag) }, good, nil, workflow.ErrInvalidParticipant, "operator-writable"},
 		"a writable phase":    {func() workflow.Participant { return new(both) }, good, nil, workflow.ErrInvalidParticipant, "want one of them"},
 		"an indexed slice":    {func() workflow.Participant { return new(slices) }, good, nil, workflow.ErrInvalidParticipant, "compared"},
+		"an indexed any":      {func() workflow.Participant { return new(mixed) }, good, nil, workflow.ErrInvalidParticipant, "compared"},
+		"an indexed time":     {func() workflow.Participant { return new(timed) }, good, nil, workflow.ErrInvalidParticipant, "Unix time"},
+		"one name for two":    {func() workflow.Participant { return new(shadowed) }, good, nil, workflow.ErrInvalidParticipant, "Y and X"},
 		"deaf methods":        {func() workflow.Participant { return new(deaf) }, good, nil, workflow.ErrInvalidParticipant, "EntityID() does not return"},
 		"another's name":      {newMission, table, nil, workflow.ErrInvalidParticipant, `"drone-survey"`},
 		"deadline, no edge":   {newMission, table, []workflow.RegisterOption{workflow.WithDeadline("planning", "landing", 1)}, workflow.ErrInvalidTransitionsTable, "no edge"},
@@ -125,6 +151,11 @@ func TestRegisterRefuses(t *testing.T) {
 		err := m.Register("w", c.make, c.table, c.opts...)
 		if err == nil || c.want != nil && !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v, want %v that says %q", name, err, c.want, c.says)
+		}
+	}
+	for _, name := range []string{"", " w", "w\r\nLifecycle-Op: x"} {
+		if err := m.Register(name, newMission, table); !errors.Is(err, workflow.ErrInvalidParticipant) || !strings.Contains(err.Error(), "its name") {
+			t.Errorf("the name %q: %v", name, err)
 		}
 	}
 	must(t, m.Register(survey, newMission, table))

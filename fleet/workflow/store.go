@@ -68,7 +68,7 @@ func (b *bucket) subject(key string) string { return b.put + key }
 
 // write publishes a message and finds out what came of it. It returns
 // errConflict when the record has changed since it was read, ErrOutcomeUnknown
-// when ctx ended first, and any other error only when nothing was written.
+// when ctx ended or the connection was closed first, and any other error only when nothing was written.
 //
 // A write without an answer is looked for under its operation's id. It names
 // the revision that it was decided on, and a revision has one successor: if that
@@ -77,6 +77,12 @@ func (b *bucket) subject(key string) string { return b.put + key }
 func (b *bucket) write(ctx context.Context, key string, msg *nats.Msg, expected uint64) (uint64, error) {
 	sent := false // one without an answer is under way, or was
 	for n := 0; ; n++ {
+		if ctx.Err() != nil && !sent {
+			return 0, fmt.Errorf("write %s/%s: %w", b.name, key, context.Cause(ctx))
+		}
+		if b.nc.IsClosed() && !sent {
+			return 0, fmt.Errorf("write %s/%s: %w", b.name, key, nats.ErrConnectionClosed)
+		}
 		revision, err := b.publish(ctx, msg)
 		switch {
 		case err == nil:
@@ -95,6 +101,9 @@ func (b *bucket) write(ctx context.Context, key string, msg *nats.Msg, expected 
 					return 0, fmt.Errorf("write %s/%s: %w: %w", b.name, key, context.Cause(ctx), why)
 				}
 				return 0, fmt.Errorf("write %s/%s: %w: %w: %w", b.name, key, ErrOutcomeUnknown, context.Cause(ctx), why)
+			}
+			if b.nc.IsClosed() && sent { // for good: it will not be asked again
+				return 0, fmt.Errorf("write %s/%s: %w: %w", b.name, key, ErrOutcomeUnknown, why)
 			}
 			if !sent {
 				// Nobody listens: the server has just started, or there is no bucket.
@@ -156,7 +165,7 @@ func isRefusal(err error) bool {
 		}
 		return api.Code != 503
 	}
-	return errors.Is(err, nats.ErrMaxPayload) || errors.Is(err, nats.ErrConnectionClosed) || errors.Is(err, nats.ErrBadSubject) || errors.Is(err, nats.ErrHeadersNotSupported)
+	return errors.Is(err, nats.ErrMaxPayload) || errors.Is(err, nats.ErrConnectionDraining) || errors.Is(err, nats.ErrBadSubject) || errors.Is(err, nats.ErrHeadersNotSupported)
 }
 
 // isUnsent reports whether nobody can have received the message: there was no

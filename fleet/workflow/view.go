@@ -19,12 +19,12 @@ type view struct {
 	b      *bucket
 	follow *follower
 	stop   func() // ends the follower and waits until it has returned
-	closed chan struct{}
 
 	mu       sync.RWMutex // guards what follows
 	indexes  map[string]*index
 	entities map[string]*entity // by key
 	gone     map[string]uint64  // revisions of this process's deletions that the follower has not told yet
+	asked    map[string]uint64  // keys that the server is being asked about, and deletions of them that were told meanwhile
 	seq      uint64             // of the last message that the follower told
 	ready    bool               // what was there at the beginning has been read
 	progress alarm              // rings at every change
@@ -94,7 +94,7 @@ func newIndex(r *registration) *index {
 }
 
 func newView(m *Manager, b *bucket) *view {
-	v := &view{m: m, b: b, stop: func() {}, closed: make(chan struct{}), indexes: make(map[string]*index), entities: make(map[string]*entity), gone: make(map[string]uint64)}
+	v := &view{m: m, b: b, stop: func() {}, indexes: make(map[string]*index), entities: make(map[string]*entity), gone: make(map[string]uint64), asked: make(map[string]uint64)}
 	v.follow = b.follower(m.log, v)
 	return v
 }
@@ -120,12 +120,6 @@ func (v *view) add(r *registration) {
 		defer close(done)
 		v.follow.run(ctx)
 	}()
-}
-
-// close ends the follower, waits for it, and tells whoever waits.
-func (v *view) close() {
-	v.stop()
-	close(v.closed)
 }
 
 func (v *view) clearLocked() {
@@ -178,6 +172,9 @@ func (v *view) entry(e *entry) {
 	defer v.mu.Unlock()
 	defer v.progress.ring()
 	v.seq = e.revision
+	if _, ok := v.asked[e.key]; ok && e.deleted() {
+		v.asked[e.key] = e.revision
+	}
 	if at, ok := v.gone[e.key]; ok {
 		if e.revision < at {
 			return
@@ -193,7 +190,7 @@ func (v *view) entry(e *entry) {
 		}
 	case made != nil:
 		v.putLocked(r, made)
-	case now != nil && e.deleted():
+	case now != nil: // deleted, or another workflow's by now
 		v.dropLocked(now)
 	}
 }
@@ -227,7 +224,7 @@ func (v *view) ownerLocked(e *entry) *registration {
 		if len(v.indexes) == 1 {
 			return x.r
 		}
-		if p, err := x.r.parse(e.header.Get(headerVersion), e.data); err == nil && p.EntityID() != "" && x.r.sample.KVKey(p.EntityID()) == e.key {
+		if p, err := x.r.decode(e); err == nil && p.EntityID() != "" {
 			if first == nil || x.r.workflow < first.workflow {
 				first = x.r
 			}
@@ -359,8 +356,9 @@ func (v *view) dropLocked(en *entity) {
 }
 
 // wrote takes a write of this process's own into the view, so that it is seen by
-// every read that begins after the write has returned.
-func (v *view) wrote(r *registration, e *entry, p Participant) {
+// every read that begins after the write has returned. still tells whether it is
+// the key's last revision at the server; it is asked when the view cannot know.
+func (v *view) wrote(r *registration, e *entry, p Participant, still func() bool) {
 	en := v.make(r, e, p, nil)
 	en.own = true
 	v.mu.Lock()
@@ -369,6 +367,19 @@ func (v *view) wrote(r *registration, e *entry, p Participant) {
 		// Told already, or the sequence went back without anybody having noticed.
 		if now := v.entities[e.key]; now == nil || now.revision != e.revision {
 			v.follow.look()
+		}
+		if v.entities[e.key] == nil {
+			// Another process may have deleted it by now, and the follower has told
+			// that: it would not tell it again.
+			v.asked[e.key] = 0
+			v.mu.Unlock()
+			is := still()
+			v.mu.Lock()
+			deleted := v.asked[e.key]
+			delete(v.asked, e.key)
+			if !is || deleted > e.revision {
+				return
+			}
 		}
 	}
 	if now := v.entities[e.key]; now != nil && now.revision >= e.revision {
@@ -400,7 +411,7 @@ func (v *view) record(r *registration, key string) (*entry, bool) {
 		return nil, false
 	}
 	en := v.entities[key]
-	if en == nil || en.degraded != nil {
+	if en == nil || en.degraded != nil || en.index.r != r {
 		return nil, false
 	}
 	return en.entry(), true
@@ -408,16 +419,20 @@ func (v *view) record(r *registration, key string) (*entry, bool) {
 
 // entry returns the entity's revision as the server would.
 func (en *entity) entry() *entry {
-	e := &entry{key: en.key, revision: en.revision, at: time.Unix(0, en.at), data: en.data, header: map[string][]string{headerSince: {strconv.FormatInt(en.since, 10)}}}
+	e := &entry{key: en.key, revision: en.revision, guessed: en.own, at: time.Unix(0, en.at), data: en.data, header: map[string][]string{headerSince: {strconv.FormatInt(en.since, 10)}}}
 	if en.version != "" {
 		e.header.Set(headerVersion, en.version)
 	}
 	return e
 }
 
-// wait waits until the view has read the bucket.
+// wait waits until the view has read the bucket. After the Manager's Close it
+// returns ErrClosed, whatever the view knows.
 func (v *view) wait(ctx context.Context, until func() bool) error {
 	for {
+		if v.m.alive.Err() != nil {
+			return ErrClosed
+		}
 		progress := v.progress.next()
 		v.mu.RLock()
 		ok := v.ready && (until == nil || until())
@@ -427,8 +442,7 @@ func (v *view) wait(ctx context.Context, until func() bool) error {
 		}
 		select {
 		case <-progress:
-		case <-v.closed:
-			return ErrClosed
+		case <-v.m.alive.Done():
 		case <-ctx.Done():
 			return fmt.Errorf("the view of bucket %s is not up to date: %w", v.b.name, context.Cause(ctx))
 		}
@@ -446,6 +460,9 @@ func (v *view) catchUp(ctx context.Context) error {
 		}
 		if isNotFound(err) {
 			return v.wait(ctx, nil)
+		}
+		if v.m.alive.Err() != nil {
+			return ErrClosed
 		}
 		if ctx.Err() != nil {
 			return err

@@ -259,6 +259,9 @@ func TestDegradedRecordsHurtNobody(t *testing.T) {
 	if err := r.missions.Transition(ctx, "unknown", "landing", "rule", ""); !errors.Is(err, workflow.ErrDegraded) || !errors.Is(err, workflow.ErrInvalidTransition) {
 		t.Errorf("transition from an unknown phase: %v", err)
 	}
+	if err := r.missions.Complete(ctx, "unknown"); !errors.Is(err, workflow.ErrDegraded) || !errors.Is(err, workflow.ErrInvalidTransition) {
+		t.Errorf("complete one in an unknown phase: %v", err)
+	}
 	must(t, r.missions.Delete(ctx, "text"))
 	if degraded, _ := r.Degraded(ctx, survey); len(degraded) != 6 {
 		t.Errorf("%d are degraded after one was deleted", len(degraded))

@@ -111,7 +111,7 @@ func (m *Manager) watch(ctx context.Context, r *registration, tell func(context.
 type watcher struct {
 	r    *registration
 	tell func(Event)
-	ids  map[string]string // by key, where the id is not the key
+	ids  map[string]string // by key, where the id is not the key or the bucket is shared
 }
 
 func (w *watcher) reset(again bool) {
@@ -124,11 +124,8 @@ func (w *watcher) reset(again bool) {
 func (w *watcher) synced() { w.tell(Event{Kind: EventSynced}) }
 
 func (w *watcher) entry(e *entry) {
-	v := w.r.bucket.view
-	v.mu.RLock()
-	owner := v.ownerLocked(e)
-	v.mu.RUnlock()
-	if owner != w.r {
+	mine, shared := w.mine(e)
+	if !mine {
 		return
 	}
 	event := Event{Kind: EventPut, Revision: e.revision, At: e.at, Moved: e.header.Get(headerPhase) != ""}
@@ -144,9 +141,24 @@ func (w *watcher) entry(e *entry) {
 		delete(w.ids, e.key)
 	} else {
 		event.Record = w.r.record(e)
-		if id := event.Record.EntityID; id != "" && id != e.key {
+		if id := event.Record.EntityID; shared || id != "" && id != e.key {
 			w.ids[e.key] = id
 		}
 	}
 	w.tell(event)
+}
+
+// mine reports whether a revision is one of this watch's workflow, and whether
+// the bucket has others. A deletion by others does not say whose it is: it is
+// this workflow's when the key was.
+func (w *watcher) mine(e *entry) (mine, shared bool) {
+	v := w.r.bucket.view
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	shared = len(v.indexes) > 1
+	if shared && e.deleted() && e.header.Get(headerWorkflow) == "" {
+		_, told := w.ids[e.key]
+		return told, shared
+	}
+	return v.ownerLocked(e) == w.r, shared
 }
