@@ -58,10 +58,18 @@ type faulty struct {
 	lost     []string
 }
 
-// die adds n dead letters.
-func (f *faulty) die(id string, n int) {
+// lose makes recoveries fail for these.
+func (f *faulty) lose(ids ...string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.lost = append(f.lost, ids...)
+}
+
+// die adds n dead letters.
+func (f *faulty) die(id string, n, failAfter int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.fails = failAfter
 	for range n {
 		f.letters = append(f.letters, &operatorv1.DeadLetter{
 			Id: fmt.Sprintf("%08d", len(f.letters)+1), WorkerId: id, Topic: "orders.created", Reason: "exit status 3\x1b[2J", Attempts: 5, At: timestamppb.Now(),

@@ -180,16 +180,16 @@ func publishCommand(ts *testscript.TestScript, _ bool, args []string) {
 }
 
 // lostCommand: lost WORKER... cannot be recovered.
-func lostCommand(ts *testscript.TestScript, _ bool, args []string) { siteOf(ts).workers.lost = args }
+func lostCommand(ts *testscript.TestScript, _ bool, args []string) { siteOf(ts).workers.lose(args...) }
 
 // lettersCommand: deadletters WORKER N [FAILAFTER] gives a worker dead letters.
 func lettersCommand(ts *testscript.TestScript, _ bool, args []string) {
 	n, err := strconv.Atoi(args[1])
 	ts.Check(err)
-	siteOf(ts).workers.die(args[0], n)
+	failAfter := 0
 	if len(args) > 2 {
-		n, err := strconv.Atoi(args[2])
+		failAfter, err = strconv.Atoi(args[2])
 		ts.Check(err)
-		siteOf(ts).workers.fails = n
 	}
+	siteOf(ts).workers.die(args[0], n, failAfter)
 }
