@@ -76,6 +76,9 @@ func (b *BaseWorker) Gone() <-chan struct{} {
 	return b.goneCh
 }
 
+// self is the worker's base, whatever embeds it.
+func (b *BaseWorker) self() *BaseWorker { return b }
+
 func (b *BaseWorker) isGone() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

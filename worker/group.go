@@ -360,8 +360,11 @@ func (s *Supervisor) finish() {
 func (s *Supervisor) conclude() {
 	var killed []error
 	for _, c := range s.children {
-		if c.w != nil && c.w.status() == StatusKilled && c.held == nil {
-			killed = append(killed, c.w.err())
+		if c.w == nil || c.held != nil || !c.w.ended() {
+			continue
+		}
+		if end := c.w.ending(c.spec.Name); end.status == StatusKilled {
+			killed = append(killed, end.err)
 		}
 	}
 	killed = append(killed, s.lostErrs...)
@@ -371,7 +374,7 @@ func (s *Supervisor) conclude() {
 	case len(killed) > 0:
 		s.failure = errors.Join(append([]error{s.failure}, killed...)...)
 		s.leave(s.failure)
-	case len(s.haunts) > 0:
+	case len(s.haunts) > 0 || s.ops > 0:
 		s.leave(s.failure)
 	}
 }
