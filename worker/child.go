@@ -61,6 +61,10 @@ func (c *child) lives() bool {
 	return w != nil && !lost && !w.ended()
 }
 
+// unheard reports whether its instance has ended and the loop has yet to decide
+// what follows.
+func (c *child) unheard() bool { return c.w != nil && !c.decided && c.w.ended() }
+
 func (c *child) state() State {
 	c.s.mu.Lock()
 	w, held, restarts, exit := c.w, c.held, c.restarts, c.exit
@@ -285,7 +289,7 @@ func (s *Supervisor) noticed(c *child, w *instance) {
 
 // decide does what follows from the end of c's instance, once.
 func (s *Supervisor) decide(c *child) {
-	if c.decided || c.w == nil || c.lives() {
+	if !c.unheard() {
 		return
 	}
 	c.decided = true
@@ -357,6 +361,7 @@ func (s *Supervisor) lose(c *child, w *instance) {
 // leaveBehind gives up an instance of which something lives on.
 func (s *Supervisor) leaveBehind(c *child, w *instance, err error) {
 	s.haunt(w, c.spec.Name)
+	c.decided = true // whatever it does from here on
 	if s.ending {
 		s.lostErrs = append(s.lostErrs, err)
 	}
