@@ -61,11 +61,11 @@ func TestAWorkerThatEndsBySetStatus(t *testing.T) {
 func TestAWorkerThatCannotStartIsFailed(t *testing.T) {
 	idle := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 	for want, w := range map[string]worker.Worker{
-		"start f: there is no function":    worker.NewFunc("f", nil),
-		"start r: there is no function":    worker.NewRestarter("r", nil, worker.Backoff{}),
-		"start b: backoff Min is -1ns":     worker.NewRestarter("b", idle, worker.Backoff{Min: -1}),
-		"start p: there is no command":     worker.NewProcess("p", nil),
-		"start c: there is no engine":      worker.NewContainer("c", nil, worker.ContainerSpec{Image: "i"}),
+		"start f: there is no function":     worker.NewFunc("f", nil),
+		"start r: there is no function":     worker.NewRestarter("r", nil, worker.Backoff{}),
+		"start b: backoff Min is -1ns":      worker.NewRestarter("b", idle, worker.Backoff{Min: -1}),
+		"start p: there is no command":      worker.NewProcess("p", nil),
+		"start c: there is no engine":       worker.NewContainer("c", nil, worker.ContainerSpec{Image: "i"}),
 		"start s: strategy is \"sideways\"": worker.NewSupervisor("s", worker.SupervisorConfig{Strategy: "sideways"}),
 	} {
 		err := w.Start(t.Context())
