@@ -76,6 +76,9 @@ func (b *BaseWorker) Gone() <-chan struct{} {
 	return b.goneCh
 }
 
+// self is the worker's base, whatever embeds it.
+func (b *BaseWorker) self() *BaseWorker { return b }
+
 func (b *BaseWorker) isGone() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -113,8 +116,9 @@ func (b *BaseWorker) PublishTo(events *fsm.Dispatcher) { b.events.Forward(events
 
 // SetStatus changes the status. A change that the table does not have, and a
 // word that is no status, is an [*fsm.TransitionError] and changes nothing.
-// Setting Stopping notes a request to stop; a terminal status is the end, and a
-// Finish after it changes nothing.
+// Setting Stopping notes a request to stop; a terminal status is the end, with no
+// error and nothing left of the worker that runs, and a Finish after it changes
+// nothing.
 func (b *BaseWorker) SetStatus(to Status) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -123,7 +127,13 @@ func (b *BaseWorker) SetStatus(to Status) error {
 	}
 	switch {
 	case to.Terminal():
-		b.ended = true
+		b.ended, b.killed = true, to == StatusKilled
+		if b.unwatch != nil {
+			b.unwatch()
+		}
+		if !b.gone {
+			b.goneLocked()
+		}
 	case to == StatusStopping:
 		b.stopRequested = true
 	}

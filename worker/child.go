@@ -58,8 +58,12 @@ func (c *child) lives() bool {
 	c.s.mu.Lock()
 	w, lost := c.w, c.lost
 	c.s.mu.Unlock()
-	return w != nil && !lost && !w.status().Terminal()
+	return w != nil && !lost && !w.ended()
 }
+
+// unheard reports whether its instance has ended and the loop has yet to decide
+// what follows.
+func (c *child) unheard() bool { return c.w != nil && !c.decided && c.w.ended() }
 
 func (c *child) state() State {
 	c.s.mu.Lock()
@@ -156,22 +160,34 @@ func (s *Supervisor) start(c *child) {
 // start was given up meanwhile.
 func (s *Supervisor) adopt(c *child, op *startOp, i *instance) bool {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	if op.late {
+		s.mu.Unlock()
 		return false
 	}
 	c.w, c.held, c.lost = i, nil, false
+	s.mu.Unlock()
 	if p, ok := i.Worker.(interface{ PublishTo(*fsm.Dispatcher) }); ok {
 		i.tell("PublishTo", func() { p.PublishTo(&s.events) })
 	}
-	if b, ok := i.Worker.(interface{ hookEnd(func()) }); ok {
-		b.hookEnd(func() { s.box.post(func() { s.noticed(c, i) }) })
+	notice := func() { s.box.post(func() { s.noticed(c, i) }) }
+	switch {
+	case i.foreign == nil:
+		i.base.hookEnd(notice)
+		return true
+	case i.base != nil:
+		i.base.hookEnd(func() {
+			go func() { // it may ask the worker, whose lock is held now
+				i.settle(c.spec.Name)
+				notice()
+			}()
+		})
 		return true
 	}
 	go func() { // a worker of somebody else's making; it ends, or the supervisor does
 		select {
 		case <-i.done:
-			s.box.post(func() { s.noticed(c, i) })
+			i.settle(c.spec.Name)
+			notice()
 		case <-s.Gone():
 		}
 	}()
@@ -259,12 +275,8 @@ func (s *Supervisor) failedStart(c *child, err error) {
 
 // noticed hears that an instance has ended, or is gone.
 func (s *Supervisor) noticed(c *child, w *instance) {
-	if b, ok := w.Worker.(interface{ isGone() bool }); ok {
-		if b.isGone() {
-			s.exorcise(w)
-		} else {
-			s.haunt(w, c.spec.Name)
-		}
+	if w.base != nil && !w.base.isGone() {
+		s.haunt(w, c.spec.Name)
 	} else {
 		s.exorcise(w)
 	}
@@ -277,30 +289,28 @@ func (s *Supervisor) noticed(c *child, w *instance) {
 
 // decide does what follows from the end of c's instance, once.
 func (s *Supervisor) decide(c *child) {
-	if c.decided || c.w == nil || c.lives() {
+	if !c.unheard() {
 		return
 	}
 	c.decided = true
-	status, err := c.w.status(), c.w.err()
-	s.recordExit(c)
-	s.consider(c, status, err)
+	end := s.recordExit(c)
+	s.consider(c, end.status, end.err)
 }
 
 // recordExit notes how c's instance ended.
-func (s *Supervisor) recordExit(c *child) {
-	status, err := c.w.status(), c.w.err()
-	exit := &Exit{Status: status, At: time.Now()}
-	if err != nil {
-		exit.Error, exit.Code = err.Error(), -1
-	}
-	if _, isFunc := c.w.Worker.(*Func); !isFunc {
-		if own := c.w.state(c.spec.Name).Exit; own != nil {
-			exit = own
+func (s *Supervisor) recordExit(c *child) ending {
+	end := c.w.ending(c.spec.Name)
+	exit := end.exit
+	if exit == nil {
+		exit = &Exit{Status: end.status, At: time.Now()}
+		if end.err != nil {
+			exit.Error, exit.Code = end.err.Error(), -1
 		}
 	}
 	s.mu.Lock()
 	c.exit = exit
 	s.mu.Unlock()
+	return end
 }
 
 // stop has w stopped in the background. [Supervisor.stopped] hears of it. The
@@ -333,22 +343,25 @@ func (s *Supervisor) stop(c *child, w *instance, by time.Time) {
 		if guard != nil {
 			guard.Stop()
 		}
+		w.settle(c.spec.Name)
 		s.box.post(func() { s.stopped(c, w, err) })
 	})
 }
 
-// lose leaves an instance behind whose Stop does not return.
+// lose leaves an instance behind whose Stop does not return, whether it has
+// ended or not.
 func (s *Supervisor) lose(c *child, w *instance) {
-	if now, _ := c.current(); now != w || c.stopping == 0 || !c.lives() {
+	if now, _ := c.current(); now != w || c.stopping == 0 || c.lost {
 		return
 	}
 	s.leaveBehind(c, w, &AbandonedError{Name: c.spec.Name, Where: "its Stop, which did not keep to its context"})
 	s.advance(c.group)
 }
 
-// leaveBehind gives up an instance that lives on.
+// leaveBehind gives up an instance of which something lives on.
 func (s *Supervisor) leaveBehind(c *child, w *instance, err error) {
 	s.haunt(w, c.spec.Name)
+	c.decided = true // whatever it does from here on
 	if s.ending {
 		s.lostErrs = append(s.lostErrs, err)
 	}
@@ -365,16 +378,16 @@ func (s *Supervisor) stopped(c *child, w *instance, err error) {
 	if now, _ := c.current(); now != w {
 		return
 	}
-	if !w.status().Terminal() && !c.lost {
+	if !w.ended() && !c.lost {
 		s.leaveBehind(c, w, errors.Join(&AbandonedError{Name: c.spec.Name, Where: "its Stop, which returned before it had ended"}, err))
 	}
-	if c.lost && w.status().Terminal() {
+	if c.lost && w.ended() {
 		s.exorcise(w)
 	}
 	if c.stopping > 0 {
 		return
 	}
-	if w.status().Terminal() && !c.decided {
+	if w.ended() && !c.decided {
 		c.decided = true
 		s.recordExit(c)
 	}

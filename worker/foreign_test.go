@@ -3,12 +3,15 @@ package worker_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
@@ -190,5 +193,144 @@ func TestForeignWorkersThatPanic(t *testing.T) {
 				<-s.Gone()
 			})
 		})
+	}
+}
+
+// A Stop that ends the worker and does not return holds up nobody.
+func TestStopThatEndsItAndBlocks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		s := supervise(t, worker.SupervisorConfig{Children: []worker.Spec{{Name: "f", StopTimeout: time.Second, New: func(name string) (worker.Worker, error) {
+			return &foreign{name: name, done: make(chan struct{}), stop: func(_ context.Context, end func()) error { end(); <-release; return nil }}, nil
+		}}}})
+		synctest.Wait()
+		began := time.Now()
+		err := s.Stop(context.Background())
+		var left *worker.AbandonedError
+		if !errors.As(err, &left) || left.Name != "f" || time.Since(began) > 5*time.Second {
+			t.Errorf("Stop took %v: %v", time.Since(began), err)
+		}
+		select {
+		case <-s.Gone():
+			t.Error("it is gone while a Stop of its child runs")
+		default:
+		}
+		close(release)
+		<-s.Gone()
+	})
+}
+
+// odd is a foreign worker that answers as it likes.
+type odd struct {
+	foreign
+	state func() worker.State
+	err   func() error
+	other func()
+}
+
+func (o *odd) State() worker.State                          { return o.state() }
+func (o *odd) Err() error                                   { return o.err() }
+func (o *odd) HoldRestarts()                                { o.other() }
+func (o *odd) SetHealth(worker.Health)                      { o.other() }
+func (o *odd) PublishTo(*fsm.Dispatcher)                    { o.other() }
+func (o *odd) Probe(context.Context) (r worker.ProbeResult) { return r }
+
+// oddBase is one that embeds the base and answers as it likes.
+type oddBase struct {
+	worker.BaseWorker
+	odd *odd
+}
+
+func (o *oddBase) Start(ctx context.Context) error {
+	if err := o.Begin(ctx); err != nil {
+		return err
+	}
+	o.MarkRunning()
+	return nil
+}
+func (o *oddBase) Stop(context.Context) error {
+	o.RequestStop(worker.ErrStopRequested)
+	o.Finish(nil)
+	return nil
+}
+func (o *oddBase) State() worker.State     { return o.odd.State() }
+func (o *oddBase) Err() error              { return o.odd.Err() }
+func (o *oddBase) HoldRestarts()           { o.odd.other() }
+func (o *oddBase) SetHealth(worker.Health) { o.odd.other() }
+
+// unreadable is an error that, being nil, cannot be asked for its text.
+type unreadable struct{ text string }
+
+func (e *unreadable) Error() string { return e.text }
+
+// Whatever a child answers, or does in place of it, the supervisor goes on.
+func TestForeignWorkersThatDoNotAnswer(t *testing.T) {
+	var block chan struct{}
+	running := func() worker.State { return worker.State{Name: "f", Status: worker.StatusRunning} }
+	fine, nothing := func() error { return nil }, func() {}
+	wait := func() { <-block }
+	for name, o := range map[string]odd{
+		"Running for ever": {state: running, err: fine, other: nothing},
+		"no status":        {state: func() worker.State { return worker.State{Name: "f", Status: "Banana"} }, err: fine, other: nothing},
+		"unreadable error": {state: running, err: func() error { return (*unreadable)(nil) }, other: nothing},
+		"State exits":      {state: func() worker.State { runtime.Goexit(); return worker.State{} }, err: fine, other: nothing},
+		"State blocks":     {state: func() worker.State { wait(); return worker.State{} }, err: fine, other: nothing},
+		"Err exits":        {state: running, err: func() error { runtime.Goexit(); return nil }, other: nothing},
+		"Err blocks":       {state: running, err: func() error { wait(); return nil }, other: nothing},
+		"the others exit":  {state: running, err: fine, other: runtime.Goexit},
+		"the others block": {state: running, err: fine, other: wait},
+	} {
+		for _, based := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, with a base %v", name, based), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					block = make(chan struct{})
+					var d diary
+					var mu sync.Mutex
+					var ends []func()
+					spec := worker.Spec{Name: "f", StopTimeout: time.Second, ProbePeriod: time.Second, New: func(name string) (worker.Worker, error) {
+						o := &odd{foreign: foreign{name: name, done: make(chan struct{}), stop: func(_ context.Context, end func()) error { end(); return nil }}, state: o.state, err: o.err, other: o.other}
+						mu.Lock()
+						defer mu.Unlock()
+						if !based {
+							ends = append(ends, o.end)
+							return o, nil
+						}
+						b := &oddBase{odd: o}
+						b.Init("odd", name)
+						ends = append(ends, func() { b.Finish(errBoom) })
+						return b, nil
+					}}
+					s := supervise(t, worker.SupervisorConfig{
+						Backoff:  worker.Backoff{Min: time.Second, Max: time.Second, MaxRestarts: worker.NoLimit},
+						Children: []worker.Spec{d.child("a", nil), spec},
+					})
+					time.Sleep(time.Second)
+					synctest.Wait()
+					mu.Lock()
+					ends[len(ends)-1]() // by itself: it is restarted
+					before := len(ends)
+					mu.Unlock()
+					time.Sleep(20 * time.Second)
+					synctest.Wait()
+					mu.Lock()
+					if after := len(ends); after <= before {
+						t.Errorf("there were %d instances, and are %d", before, after)
+					}
+					mu.Unlock()
+					began := time.Now()
+					if got := s.State(); got.Children[0].Status != worker.StatusRunning || time.Since(began) > 3*time.Second {
+						t.Errorf("after %v it is %+v", time.Since(began), got)
+					}
+					s.HoldRestarts()
+					ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+					defer cancel()
+					if err := s.Stop(ctx); err != nil {
+						t.Errorf("Stop: %v", err)
+					}
+					close(block)
+					<-s.Gone()
+				})
+			})
+		}
 	}
 }

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -54,7 +55,8 @@ func MarkStarted(ctx context.Context) {
 }
 
 // Start runs the function in a goroutine of its own and returns. Cancelling ctx
-// asks the worker to stop.
+// asks the worker to stop. Without a function the worker is Failed, and Start says
+// so.
 func (f *Func) Start(ctx context.Context) error {
 	f.begun.Lock()
 	defer f.begun.Unlock()
@@ -64,6 +66,12 @@ func (f *Func) Start(ctx context.Context) error {
 		return err
 	}
 	f.cancel = cancel
+	if f.fn == nil {
+		err := fmt.Errorf("start %s: there is no function", f.Name())
+		f.Finish(err)
+		cancel(nil)
+		return err
+	}
 	given := context.WithValue(own, funcKey{}, f)
 	if !f.marked {
 		f.MarkRunning()

@@ -63,7 +63,7 @@ func (s *Supervisor) advance(g *group) {
 	}
 	switch g.phase {
 	case groupStopping:
-		if !s.stopNext(g) {
+		if !s.stopNext(g) || g.phase != groupStopping {
 			return
 		}
 		switch {
@@ -127,6 +127,8 @@ func (s *Supervisor) stopNext(g *group) bool {
 		case c.op != nil: // the factory runs, or a Start that does not return
 			s.cutShort(c, s.share(g.cursor))
 			return false
+		default:
+			s.decide(c) // it ended by itself, and goes along: that is not one more failure
 		}
 	}
 	return true
@@ -245,7 +247,7 @@ func (s *Supervisor) fail(c *child, err error) {
 		fallthrough
 	case OneForAll:
 		for _, m := range s.children[from:] {
-			if m == c || len(m.removed) == 0 && (m.lives() || m.op != nil || m.want) {
+			if m == c || len(m.removed) == 0 && (m.lives() || m.op != nil || m.want || m.unheard()) {
 				g.members = append(g.members, m)
 			}
 		}
@@ -360,8 +362,11 @@ func (s *Supervisor) finish() {
 func (s *Supervisor) conclude() {
 	var killed []error
 	for _, c := range s.children {
-		if c.w != nil && c.w.status() == StatusKilled && c.held == nil {
-			killed = append(killed, c.w.err())
+		if c.w == nil || c.held != nil || !c.w.ended() {
+			continue
+		}
+		if end := c.w.ending(c.spec.Name); end.status == StatusKilled {
+			killed = append(killed, end.err)
 		}
 	}
 	killed = append(killed, s.lostErrs...)
@@ -371,7 +376,7 @@ func (s *Supervisor) conclude() {
 	case len(killed) > 0:
 		s.failure = errors.Join(append([]error{s.failure}, killed...)...)
 		s.leave(s.failure)
-	case len(s.haunts) > 0:
+	case len(s.haunts) > 0 || s.ops > 0:
 		s.leave(s.failure)
 	}
 }

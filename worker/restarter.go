@@ -56,11 +56,10 @@ func NewRestarter(name string, fn func(context.Context) error, backoff Backoff, 
 	return r
 }
 
-// Start begins the first run and returns. Cancelling ctx asks it to stop.
+// Start begins the first run and returns. Cancelling ctx asks it to stop. With a
+// backoff that makes no sense, or no function, the worker is Failed and Start says
+// why.
 func (r *Restarter) Start(ctx context.Context) error {
-	if err := r.backoff.Validate(); err != nil {
-		return fmt.Errorf("start %s: %w", r.Name(), err)
-	}
 	r.begun.Lock()
 	defer r.begun.Unlock()
 	own, cancel := context.WithCancelCause(ctx)
@@ -69,9 +68,19 @@ func (r *Restarter) Start(ctx context.Context) error {
 		return err
 	}
 	r.cancel = cancel
+	err := r.backoff.Validate()
+	if err != nil {
+		err = fmt.Errorf("start %s: %w", r.Name(), err)
+	}
 	first := r.instance()
-	if err := first.Start(own); err != nil { // a new one always starts
+	if err == nil {
+		err = first.Start(own)
+	} else {
+		first.RequestStop(ErrStopRequested) // it never starts
+	}
+	if err != nil {
 		r.Finish(err)
+		cancel(nil)
 		return err
 	}
 	safe.Go(r.Name(), func() error { return r.loop(own, first) }, nil, func(err error) {

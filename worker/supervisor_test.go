@@ -765,3 +765,39 @@ func TestProcessesInATree(t *testing.T) {
 		t.Errorf("it is %+v", got)
 	}
 }
+
+// One cause that ends two children at once is one restart.
+func TestChildrenThatFailAtOnceAreRestartedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fail := make(chan struct{})
+		fn := func(ctx context.Context) error {
+			if h, _ := worker.HandoverFrom(ctx); h.Restarts == 0 {
+				<-fail
+				return errBoom
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		var specs []worker.Spec
+		for i := range 100 {
+			specs = append(specs, worker.FuncSpec(fmt.Sprint(i), fn))
+		}
+		s := worker.NewSupervisor("s", worker.SupervisorConfig{
+			Strategy: worker.OneForAll,
+			Backoff:  worker.Backoff{Min: time.Second, Max: time.Second, Jitter: worker.NoJitter, MaxRestarts: 1, Window: time.Hour},
+			Children: specs,
+		})
+		if err := s.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		close(fail)
+		synctest.Wait()
+		time.Sleep(1500 * time.Millisecond)
+		synctest.Wait()
+		if got := s.Status(); got != worker.StatusRunning {
+			t.Errorf("it is %s: %v", got, s.Err())
+		}
+		_ = s.Stop(context.Background())
+	})
+}

@@ -1,0 +1,86 @@
+package worker_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/worker"
+)
+
+// setter is a worker that ends by SetStatus alone.
+type setter struct{ worker.BaseWorker }
+
+func (w *setter) Start(ctx context.Context) error {
+	if err := w.Begin(ctx); err != nil {
+		return err
+	}
+	w.MarkRunning()
+	return nil
+}
+
+func (w *setter) Stop(context.Context) error {
+	if w.RequestStop(worker.ErrStopRequested) {
+		return w.SetStatus(worker.StatusStopped)
+	}
+	return nil
+}
+
+// An end that was set, without a Finish, is an end for the supervisor too.
+func TestAWorkerThatEndsBySetStatus(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var all []*setter
+		s := supervise(t, worker.SupervisorConfig{Backoff: everySecond, Children: []worker.Spec{{Name: "w", New: func(name string) (worker.Worker, error) {
+			w := &setter{}
+			w.Init("setter", name)
+			all = append(all, w)
+			return w, nil
+		}}}})
+		synctest.Wait()
+		if err := all[0].SetStatus(worker.StatusFailed); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if len(all) != 2 || statuses(s.State()) != "w=Running" {
+			t.Errorf("%d instances, %s", len(all), statuses(s.State()))
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := s.Stop(ctx); err != nil {
+			t.Errorf("Stop: %v", err)
+		}
+	})
+}
+
+// What cannot be started says why, and has failed: whoever waits for its end sees
+// it.
+func TestAWorkerThatCannotStartIsFailed(t *testing.T) {
+	idle := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+	for want, w := range map[string]worker.Worker{
+		"start f: there is no function":     worker.NewFunc("f", nil),
+		"start r: there is no function":     worker.NewRestarter("r", nil, worker.Backoff{}),
+		"start b: backoff Min is -1ns":      worker.NewRestarter("b", idle, worker.Backoff{Min: -1}),
+		"start p: there is no command":      worker.NewProcess("p", nil),
+		"start c: there is no engine":       worker.NewContainer("c", nil, worker.ContainerSpec{Image: "i"}),
+		"start s: strategy is \"sideways\"": worker.NewSupervisor("s", worker.SupervisorConfig{Strategy: "sideways"}),
+	} {
+		err := w.Start(t.Context())
+		if err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("Start: %v, want %s", err, want)
+		}
+		if got := w.State().Status; got != worker.StatusFailed {
+			t.Errorf("%s is %s", w.Name(), got)
+		}
+		if again := w.Start(t.Context()); !errors.Is(again, worker.ErrNotStartable) {
+			t.Errorf("a second Start of %s: %v", w.Name(), again)
+		}
+		if stop := w.Stop(t.Context()); stop != nil {
+			t.Errorf("Stop of %s: %v", w.Name(), stop)
+		}
+		<-w.Done()
+	}
+}
