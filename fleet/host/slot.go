@@ -575,8 +575,12 @@ func (r *runner) before(ctx context.Context, d *delivery) (done bool, failed int
 	return done, failed, err
 }
 
-// messageKey names a message inside its slot.
-func messageKey(d *delivery) string { return strconv.FormatUint(d.meta.Sequence.Stream, 10) }
+// messageKey names a message inside its slot: by its number and by when the
+// stream got it, because a worker, or the stream itself, can be made anew under
+// its old name, and the numbers begin anew with it.
+func messageKey(d *delivery) string {
+	return strconv.FormatUint(d.meta.Sequence.Stream, 10) + "-" + strconv.FormatInt(d.meta.Timestamp.UnixNano(), 36)
+}
 
 // pick returns the member that is to handle a message on subject: of those whose
 // topic it is, the one that has waited longest.
@@ -637,7 +641,7 @@ func (r *runner) effects(ctx context.Context, d *delivery, outputs []engine.Outp
 				m.Header[name] = values
 			}
 		}
-		id := r.slot.name + ":" + d.id + ":" + strconv.Itoa(i)
+		id := r.slot.name + ":" + d.meta.Stream + ":" + messageKey(d) + ":" + strconv.Itoa(i)
 		if _, err := r.host.js.PublishMsg(ctx, m, jetstream.WithMsgID(id)); err != nil {
 			return fmt.Errorf("publish output %d to %s: %w", i, topic, err)
 		}
@@ -683,7 +687,7 @@ func (r *runner) bury(d *delivery, attempt int, why error) {
 	rec := d.member.record
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), 10*time.Second)
 	defer cancel()
-	err := r.host.letters.put(ctx, r.host.letters.dead+rec.ID, r.slot.name, &DeadLetter{
+	err := r.host.letters.put(ctx, r.host.letters.dead+rec.ID, r.slot.name+":"+messageKey(d), &DeadLetter{
 		Worker: rec.ID, Reason: why.Error(), Topic: d.msg.Subject(), Message: d.id, Attempts: attempt, Digest: rec.Digest,
 		Header: d.msg.Headers(), Data: d.msg.Data(),
 	})

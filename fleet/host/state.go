@@ -18,8 +18,8 @@ import (
 // Everything that workers remember is in one stream with one message a subject:
 //
 //	host.state.SLOT.fence       the newest fencing token is this message's sequence
-//	host.state.SLOT.done.SEQ    that message's state was written; expires
-//	host.state.SLOT.tries.SEQ   how often that message has failed; expires
+//	host.state.SLOT.done.KEY    that message's state was written; expires
+//	host.state.SLOT.tries.KEY   how often that message has failed; expires
 //	host.state.WORKER.kv.KEY    what the worker stored
 //
 // A write of state is one atomic batch: the done message, which must be the

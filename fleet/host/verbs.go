@@ -578,7 +578,7 @@ func (h *Host) settle(ctx context.Context, rec *Record) error {
 // hold keeps a message of a group of whose members for it none is loaded, so that
 // it does not hold up the group. slot.giveBack gives it back once one is.
 func (h *Host) hold(ctx context.Context, slot string, d *delivery) error {
-	return h.letters.put(ctx, h.letters.held+slot, slot, &DeadLetter{
+	return h.letters.put(ctx, h.letters.held+slot, slot+":"+messageKey(d), &DeadLetter{
 		Reason: "no worker for it is running", Topic: d.msg.Subject(), Message: d.id, Header: d.msg.Headers(), Data: d.msg.Data(),
 	})
 }
