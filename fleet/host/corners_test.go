@@ -48,4 +48,3 @@ func TestStateOfAnotherStream(t *testing.T) {
 	stream("ONE", "one")
 	handle("one", "third")
 }
-

@@ -376,6 +376,7 @@ type delivery struct {
 	meta   *jetstream.MsgMetadata
 	id     string
 	member *member
+	tries  tries        // with this delivery
 	beat   atomic.Int64 // when the server last heard of it, in nanoseconds
 	state  *handle
 	cancel context.CancelCauseFunc
@@ -534,9 +535,9 @@ func (r *runner) one(m jetstream.Msg) {
 		r.answer(r.host.hold(ctx, r.slot.name, d), m.Ack, d)
 		return
 	}
-	attempt := 1
+	d.tries = tries{Begun: 1}
 	if meta.NumDelivered > 1 {
-		done, failed, err := r.before(ctx, d)
+		done, was, err := r.before(ctx, d)
 		switch {
 		case err != nil:
 			_ = m.NakWithDelay(r.host.cfg.RetryBase)
@@ -544,12 +545,19 @@ func (r *runner) one(m jetstream.Msg) {
 		case done:
 			_ = m.Ack()
 			return
-		case int(meta.NumDelivered)-1-failed > r.host.cfg.MaxUnanswered:
-			r.bury(d, failed, fmt.Errorf("delivered %d times and answered %d times: the hosts that had it did not live to say what came of it", meta.NumDelivered-1, failed))
+		case was.Begun-was.Failed > r.host.cfg.MaxUnanswered:
+			r.bury(d, was.Failed, fmt.Errorf("begun %d times and answered %d times: the hosts that had it did not live to say what came of it", was.Begun, was.Failed))
 			return
 		}
-		attempt = failed + 1
+		// A delivery counts once a handler is about to be called. What waited
+		// here and was given back was no attempt, however often.
+		d.tries = tries{Begun: was.Begun + 1, Failed: was.Failed}
+		if err := r.host.states.note(ctx, r.slot.name, messageKey(d), d.tries); err != nil {
+			_ = m.NakWithDelay(r.host.cfg.RetryBase)
+			return
+		}
 	}
+	attempt := d.tries.Failed + 1
 	if size := len(m.Data()); size > r.host.cfg.MaxMessage {
 		r.bury(d, attempt, fmt.Errorf("it has %d bytes, more than the %d that a handler gets", size, r.host.cfg.MaxMessage))
 		return
@@ -567,12 +575,12 @@ func (r *runner) one(m jetstream.Msg) {
 }
 
 // before looks up what earlier deliveries of a message came to.
-func (r *runner) before(ctx context.Context, d *delivery) (done bool, failed int, err error) {
-	seq := messageKey(d)
-	if done, err = r.host.states.done(ctx, r.slot.name, seq); err == nil && !done {
-		failed, err = r.host.states.tries(ctx, r.slot.name, seq)
+func (r *runner) before(ctx context.Context, d *delivery) (done bool, was tries, err error) {
+	key := messageKey(d)
+	if done, err = r.host.states.done(ctx, r.slot.name, key); err == nil && !done {
+		was, err = r.host.states.tries(ctx, r.slot.name, key)
 	}
-	return done, failed, err
+	return done, was, err
 }
 
 // messageKey names a message inside its slot: by its number and by when the
@@ -674,7 +682,7 @@ func (r *runner) fail(d *delivery, attempt int, err error) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), 5*time.Second)
 	defer cancel()
-	if err := r.host.states.failed(ctx, r.slot.name, messageKey(d), attempt); err != nil {
+	if err := r.host.states.note(ctx, r.slot.name, messageKey(d), tries{Begun: d.tries.Begun, Failed: attempt}); err != nil {
 		r.host.log.Warn("hosted worker: note a failure", "worker", d.member.record.ID, "message", d.id, "err", err)
 	}
 	r.host.log.Debug("hosted worker: message failed", "worker", d.member.record.ID, "message", d.id, "attempt", attempt, "err", err)
@@ -758,11 +766,7 @@ func (r *runner) look(now time.Time) {
 		// It ignores its context. The message is answered for it, and it gets
 		// nothing more: its state is never written.
 		if d.failed.CompareAndSwap(false, true) {
-			attempt := 1
-			if _, failed, err := r.before(context.Background(), d); err == nil {
-				attempt = failed + 1
-			}
-			r.fail(d, attempt, fmt.Errorf("%w, and its handler does not return", (engine.Limits{Time: limit}).TimeLimit()))
+			r.fail(d, d.tries.Failed+1, fmt.Errorf("%w, and its handler does not return", (engine.Limits{Time: limit}).TimeLimit()))
 			r.giveUp()
 		}
 	}
