@@ -2,9 +2,13 @@ package host_test
 
 import (
 	"context"
+	"errors"
+	"strings"
 	"testing"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/pleme-io/lifecycle-go/fleet/host"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 )
 
@@ -47,4 +51,78 @@ func TestStateOfAnotherStream(t *testing.T) {
 	must(t, r.js.DeleteStream(t.Context(), "ONE"))
 	stream("ONE", "one")
 	handle("one", "third")
+}
+
+// interposed is a JetStream that does something else before a call.
+type interposed struct {
+	jetstream.JetStream
+	beforeCreateConsumer func()
+}
+
+func (i *interposed) CreateConsumer(ctx context.Context, stream string, cfg jetstream.ConsumerConfig) (jetstream.Consumer, error) {
+	if f := i.beforeCreateConsumer; f != nil {
+		i.beforeCreateConsumer = nil
+		f()
+	}
+	return i.JetStream.CreateConsumer(ctx, stream, cfg)
+}
+
+// TestCreateUndoesItsOwn holds that a creation whose worker was deleted meanwhile
+// does not take down the one that has its id by then.
+func TestCreateUndoesItsOwn(t *testing.T) {
+	r := newRig(t)
+	other := r.start("a")
+	between := &interposed{JetStream: r.js}
+	r.js = between
+	h := r.host("b")
+	req := host.CreateRequest{ID: "w", MIMEType: "text/x-starlark", Topic: "work.w", OutputTopic: "out.w", Code: prefix("first ")}
+	between.beforeCreateConsumer = func() {
+		must(t, other.Delete(t.Context(), "w"))
+		req.Code = prefix("second ")
+		create(t, other, req)
+	}
+	if _, err := h.Create(t.Context(), req); !errors.Is(err, host.ErrNotFound) {
+		t.Errorf("Create: %v", err)
+	}
+	rec, err := other.Get(t.Context(), "w")
+	must(t, err)
+	if rec.State != host.PhaseRunning {
+		t.Errorf("the second life is %s", rec.State)
+	}
+	r.publish("work.w", "x")
+	r.wantOutputs("out.w", "second x")
+	must(t, other.Delete(t.Context(), "w"))
+	if left := r.leftovers(); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+}
+
+// TestCodeOfADeletedWorker holds that an update which loses against a deletion
+// leaves no code behind.
+func TestCodeOfADeletedWorker(t *testing.T) {
+	r := newRig(t)
+	h := r.start("a")
+	create(t, h, host.CreateRequest{ID: "w", Topic: "work.w", Code: prefix("")})
+	between := &publishing{JetStream: r.js, before: func() { must(t, h.Delete(t.Context(), "w")) }}
+	r.js = between
+	if err := r.host("b").LoadCodeFromContent(t.Context(), "w", prefix("new")); !errors.Is(err, host.ErrNotFound) {
+		t.Errorf("update: %v", err)
+	}
+	if left := r.leftovers(); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+}
+
+// publishing does something before the first chunk of code is stored.
+type publishing struct {
+	jetstream.JetStream
+	before func()
+}
+
+func (p *publishing) PublishMsg(ctx context.Context, m *nats.Msg, opts ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
+	if f := p.before; f != nil && strings.Contains(m.Subject, ".code.") {
+		p.before = nil
+		f()
+	}
+	return p.JetStream.PublishMsg(ctx, m, opts...)
 }
