@@ -3,7 +3,9 @@ package host_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/nats-io/nats.go"
@@ -125,4 +127,78 @@ func (p *publishing) PublishMsg(ctx context.Context, m *nats.Msg, opts ...jetstr
 		f()
 	}
 	return p.JetStream.PublishMsg(ctx, m, opts...)
+}
+
+// TestStopWhileStarting holds that Start and Stop may meet.
+func TestStopWhileStarting(t *testing.T) {
+	r := newRig(t)
+	for i := range 50 {
+		h := r.host(fmt.Sprint("h", i))
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = h.Start(context.Background()) }) // too late is an error
+		wg.Go(func() { r.stop(h) })
+		wg.Wait()
+		r.stop(h)
+	}
+}
+
+// TestRecoverAgain holds that Recover says what is wrong now, not what was, and
+// that it is an error on a host that cannot do it.
+func TestRecoverAgain(t *testing.T) {
+	r := newRig(t)
+	h := r.start("a")
+	req := host.CreateRequest{ID: "w", Topic: "work.w", Code: prefix("")}
+	create(t, h, req)
+	r.stop(h)
+	code, err := r.js.Stream(t.Context(), "HOST_CODE")
+	must(t, err)
+	info, err := code.Info(t.Context(), jetstream.WithSubjectFilter(">"))
+	must(t, err)
+	var chunk *jetstream.RawStreamMsg
+	for subject := range info.State.Subjects {
+		chunk, err = code.GetLastMsgForSubject(t.Context(), subject)
+		must(t, err)
+	}
+	must(t, code.Purge(t.Context()))
+	again := r.host("b")
+	if err := again.Recover(t.Context()); err == nil || !strings.Contains(err.Error(), "not running") {
+		t.Errorf("Recover of a host that was not started: %v", err)
+	}
+	must(t, again.Start(context.Background()))
+	if err := again.Recover(t.Context()); err == nil || !strings.Contains(err.Error(), "worker w: read code") {
+		t.Errorf("Recover: %v", err)
+	}
+	_, err = r.js.PublishMsg(t.Context(), &nats.Msg{Subject: chunk.Subject, Header: chunk.Header, Data: chunk.Data})
+	must(t, err)
+	if err := again.Recover(t.Context()); err != nil {
+		t.Errorf("Recover of what can be loaded again: %v", err)
+	}
+	r.stop(again)
+	if err := again.Recover(t.Context()); err == nil || !strings.Contains(err.Error(), "not running") {
+		t.Errorf("Recover of a host that was stopped: %v", err)
+	}
+}
+
+// TestUnreadableRecord holds that a record which cannot be read takes no host
+// out of rotation that has nothing to run, and runs nothing.
+func TestUnreadableRecord(t *testing.T) {
+	r := newRig(t)
+	h := r.start("a")
+	create(t, h, host.CreateRequest{ID: "w", Topic: "work.w", Code: prefix("")})
+	kv, err := r.js.KeyValue(t.Context(), "HOST_WORKERS")
+	must(t, err)
+	_, err = kv.PutString(t.Context(), "bad", "{")
+	must(t, err)
+	b := r.start("b") // one of the two has no worker
+	for _, h := range []*host.Host{h, b} {
+		if err := h.Recover(t.Context()); err == nil || !strings.Contains(err.Error(), "record bad, revision") {
+			t.Errorf("Recover: %v", err)
+		}
+		if err := h.Check(t.Context()); err != nil {
+			t.Errorf("Check: %v", err)
+		}
+	}
+	if _, err := h.Create(t.Context(), host.CreateRequest{ID: "bad", MIMEType: "text/x-starlark", Topic: "work.w", Code: prefix("")}); !errors.Is(err, host.ErrExists) {
+		t.Errorf("Create over a record that cannot be read: %v", err)
+	}
 }

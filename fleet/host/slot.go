@@ -31,6 +31,8 @@ type slot struct {
 	faults  map[string]error
 	applied map[string]uint64 // revision of each record that was tried
 	tried   bool
+	asks    uint64          // how often it was asked to try again what failed
+	heard   uint64          // and which of those it has done
 	status  map[string]bool // ids of members whose program is loaded
 
 	turn atomic.Uint64 // counts messages
@@ -67,6 +69,29 @@ func (s *slot) nudge() {
 	case s.wake <- struct{}{}:
 	default:
 	}
+}
+
+// ask has the slot try again what failed; [slot.hasTried] says when it has done
+// what was asked.
+func (s *slot) ask() uint64 {
+	s.mu.Lock()
+	s.asks++
+	n := s.asks
+	s.mu.Unlock()
+	s.nudge()
+	return n
+}
+
+// hasTried reports whether ask number n was done, or never will be.
+func (s *slot) hasTried(n uint64) bool {
+	select {
+	case <-s.quit:
+		return true
+	default:
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.heard >= n
 }
 
 // retryLoad is how long a slot waits before it tries again what failed.
@@ -123,7 +148,7 @@ func (s *slot) again(ctx context.Context) {
 // apply makes the slot what it is wanted to be.
 func (s *slot) apply(ctx context.Context) error {
 	s.mu.Lock()
-	records := s.records
+	records, asks := s.records, s.asks
 	s.mu.Unlock()
 	var errs []error
 	next := make([]*member, 0, len(records))
@@ -164,7 +189,7 @@ func (s *slot) apply(ctx context.Context) error {
 	for _, rec := range records {
 		s.applied[rec.ID] = rec.revision
 	}
-	s.tried = true
+	s.tried, s.heard = true, asks
 	s.mu.Unlock()
 	s.host.changed()
 	s.host.poke()
