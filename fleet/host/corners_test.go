@@ -2,11 +2,13 @@ package host_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -200,5 +202,71 @@ func TestUnreadableRecord(t *testing.T) {
 	}
 	if _, err := h.Create(t.Context(), host.CreateRequest{ID: "bad", MIMEType: "text/x-starlark", Topic: "work.w", Code: prefix("")}); !errors.Is(err, host.ErrExists) {
 		t.Errorf("Create over a record that cannot be read: %v", err)
+	}
+}
+
+// TestCreationCutOff holds that a creation which was cut off by the death of its
+// host is finished half a minute later by the one that has the slot, wherever it
+// was cut off, also in a group that has its consumer already. The half minute is
+// over when the test begins: the record says so.
+func TestCreationCutOff(t *testing.T) {
+	r := newRig(t)
+	h := r.host("a") // not started: it has only the verbs
+	kv, err := r.js.KeyValue(t.Context(), "HOST_WORKERS")
+	if err == nil {
+		t.Fatal("the bucket is there before a host is")
+	}
+	cut := make(map[string]time.Time)
+	for _, id := range []string{"alone", "member"} {
+		for phase, age := range map[string]time.Duration{"late": time.Minute, "young": -time.Hour} {
+			req := host.CreateRequest{ID: id + phase, Topic: "work." + id + phase, OutputTopic: "out." + id + phase, Code: prefix("")}
+			slot := "w-" + req.ID
+			if id == "member" {
+				req.Group, slot = "g"+phase, "g-g"+phase
+			}
+			create(t, h, req)
+			must(t, r.js.DeleteConsumer(t.Context(), "WORK", slot))
+			cut[req.ID] = time.Now().Add(-age)
+			if id == "member" { // another one, whose creation was not cut off
+				req.ID, req.Topic, req.OutputTopic = "other"+phase, "work.other"+phase, "out.other"+phase
+				create(t, h, req)
+				c, err := r.js.Consumer(t.Context(), "WORK", slot)
+				must(t, err)
+				cfg := c.CachedInfo().Config
+				cfg.FilterSubject, cfg.FilterSubjects = req.Topic, nil
+				_, err = r.js.UpdateConsumer(t.Context(), "WORK", cfg)
+				must(t, err)
+			}
+		}
+	}
+	kv, err = r.js.KeyValue(t.Context(), "HOST_WORKERS")
+	must(t, err)
+	for id, at := range cut {
+		entry, err := kv.Get(t.Context(), id)
+		must(t, err)
+		var rec map[string]any
+		must(t, json.Unmarshal(entry.Value(), &rec))
+		rec["phase"], rec["changed"] = "Deploying", map[string]any{"at": at}
+		data, err := json.Marshal(rec)
+		must(t, err)
+		_, err = kv.Put(t.Context(), id, data)
+		must(t, err)
+	}
+	b := r.start("b")
+	for _, id := range []string{"alonelate", "memberlate"} {
+		r.eventually(id+" is finished", func() bool {
+			rec, err := b.Get(t.Context(), id)
+			return err == nil && rec.State == host.PhaseRunning
+		})
+	}
+	must(t, b.Recover(t.Context()))
+	for _, id := range []string{"alonelate", "memberlate", "otherlate"} {
+		r.publish("work."+id, "x")
+		r.wantOutputs("out."+id, "x")
+	}
+	for _, id := range []string{"aloneyoung", "memberyoung"} {
+		if rec, err := b.Get(t.Context(), id); err != nil || rec.State != host.PhaseDeploying {
+			t.Errorf("one that may still be under way was taken over: %v, %v", rec, err)
+		}
 	}
 }

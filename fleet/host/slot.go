@@ -38,8 +38,9 @@ type slot struct {
 	turn atomic.Uint64 // counts messages
 
 	// The owner's alone.
-	loaded []*member
-	runner *runner
+	loaded  []*member
+	covered []string // topics that its consumer is known to take
+	runner  *runner
 }
 
 // member is a worker with its program.
@@ -154,6 +155,9 @@ func (s *slot) apply(ctx context.Context) error {
 	next := make([]*member, 0, len(records))
 	var leaving []*Record
 	again := false
+	if err := s.cover(ctx, records); err != nil {
+		errs = append(errs, err)
+	}
 	for _, rec := range records {
 		if rec.State == PhaseDeleting || rec.State == PhaseDeleted {
 			leaving = append(leaving, rec)
@@ -161,7 +165,7 @@ func (s *slot) apply(ctx context.Context) error {
 		if !rec.State.wanted() {
 			continue
 		}
-		if rec.State == PhaseDeploying && time.Since(rec.Changed.At) < deployTime {
+		if rec.deploying() {
 			again = true // whoever creates it is about to set it Running, or to undo it
 			continue
 		}
@@ -194,7 +198,15 @@ func (s *slot) apply(ctx context.Context) error {
 	s.host.changed()
 	s.host.poke()
 	for _, rec := range leaving {
-		if err := s.host.bury(ctx, rec, slices.DeleteFunc(slices.Clone(records), func(r *Record) bool { return r.ID == rec.ID })); err != nil {
+		var others []*Record
+		var err error
+		if rec.Group != "" { // asked for anew: one that was just created is not to lose its consumer
+			others, err = s.host.group(ctx, rec)
+		}
+		if err == nil {
+			err = s.host.bury(ctx, rec, others)
+		}
+		if err != nil {
 			errs = append(errs, err)
 		}
 	}
@@ -202,6 +214,29 @@ func (s *slot) apply(ctx context.Context) error {
 		errs = append(errs, errDeploying)
 	}
 	return errors.Join(errs...)
+}
+
+// cover sees to the consumer of a group whose members have changed, and to that
+// of a creation that is to be finished.
+func (s *slot) cover(ctx context.Context, records []*Record) error {
+	records = slices.DeleteFunc(slices.Clone(records), func(r *Record) bool {
+		return r.State == PhaseDeleting || r.State == PhaseDeleted || r.deploying()
+	})
+	wanted := topics(records)
+	finish := slices.ContainsFunc(records, func(r *Record) bool { return r.State == PhaseDeploying })
+	if slices.Equal(wanted, s.covered) || !finish && !strings.HasPrefix(s.name, "g-") {
+		return nil
+	}
+	if err := s.host.cover(ctx, s.name, records); err != nil {
+		return err
+	}
+	s.covered = wanted
+	return nil
+}
+
+// deploying reports whether whoever creates r may still be at it.
+func (r *Record) deploying() bool {
+	return r.State == PhaseDeploying && time.Since(r.Changed.At) < deployTime
 }
 
 // deployTime is how long a creation may take before the slot's host finishes it.
@@ -286,7 +321,13 @@ func (s *slot) swap(ctx context.Context, next []*member) error {
 		}
 	}
 	if s.halt(ctx) {
-		// Its programs are still in use: the next round loads them anew.
+		// Its programs are still in use, and closed when it returns: the next
+		// round loads them anew. Those that it never had are closed here.
+		for _, m := range next {
+			if !slices.ContainsFunc(old, func(o *member) bool { return o.program == m.program }) {
+				_ = m.program.Close()
+			}
+		}
 		s.loaded = nil
 		s.nudge()
 		return nil
@@ -649,6 +690,9 @@ func (r *runner) call(ctx context.Context, d *delivery, attempt int, header nats
 	}
 	if err == nil && (len(outputs) > 0 || len(d.state.order) > 0) {
 		err = r.effects(ctx, d, outputs)
+		if cause := context.Cause(ctx); err != nil && errors.Is(cause, ErrDetached) {
+			err = cause // no attempt: the server is away, or the message is somebody else's
+		}
 	}
 	r.began.Store(0)
 	r.message.Store(nil)
