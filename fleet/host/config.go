@@ -50,9 +50,10 @@ type Config struct {
 	// a dead letter; GROUP_LOCK_MAX_RETRIES and maxRedeliveryCount in the seed.
 	// Defaults to 3; [NoRetry] has none.
 	MaxRetries int `koanf:"max_retries"`
-	// MaxUnanswered is how many deliveries beyond those a message may have that
-	// ended with its host, before it is a dead letter: one that takes its host
-	// down each time must not go on for ever. Defaults to 10.
+	// MaxUnanswered is how often, beyond those, a handler may be given a message
+	// and its host end before it can say what came of it; then it is a dead
+	// letter: one that takes its host down each time must not go on for ever. A
+	// message that only waited in a host is not counted. Defaults to 10.
 	MaxUnanswered int `koanf:"max_unanswered"`
 
 	// AckWait is how long the server waits for a word about a message before it

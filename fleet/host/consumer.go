@@ -46,6 +46,26 @@ func (h *Host) subscribe(ctx context.Context, slot, stream string) error {
 	return h.filter(ctx, slot, stream, topics(all))
 }
 
+// cover has the consumer of a slot take the topics of records beside those that it
+// takes: whoever made one of them may have died before that, or have known less
+// than another one who was at it too.
+func (h *Host) cover(ctx context.Context, slot string, records []*Record) error {
+	if len(records) == 0 {
+		return nil
+	}
+	stream := records[0].Stream
+	c, err := h.consumer(ctx, slot, stream)
+	if err != nil {
+		return err
+	}
+	cfg := c.CachedInfo().Config
+	all := append(slices.Clone(cfg.FilterSubjects), topics(records)...)
+	if cfg.FilterSubject != "" {
+		all = append(all, cfg.FilterSubject)
+	}
+	return h.filter(ctx, slot, stream, distinct(all))
+}
+
 // group returns the others of rec's slot.
 func (h *Host) group(ctx context.Context, rec *Record) ([]*Record, error) {
 	all, err := h.List(ctx)
@@ -95,15 +115,19 @@ func (h *Host) filter(ctx context.Context, slot, stream string, topics []string)
 	return nil
 }
 
-// topics returns the topics of records, sorted, without those that another one
-// covers: the server refuses filters that overlap.
+// topics returns the topics of records as the filters of a consumer.
 func topics(records []*Record) []string {
-	var found []string
+	var all []string
 	for _, r := range records {
-		found = append(found, r.Topic)
+		all = append(all, r.Topic)
 	}
-	slices.Sort(found)
-	found = slices.Compact(found)
+	return distinct(all)
+}
+
+// distinct returns subjects, sorted, without those that another one covers: the
+// server refuses filters that overlap.
+func distinct(subjects []string) []string {
+	found := slices.Compact(slices.Sorted(slices.Values(subjects)))
 	return slices.DeleteFunc(slices.Clone(found), func(t string) bool {
 		return slices.ContainsFunc(found, func(other string) bool { return other != t && matches(other, t) })
 	})

@@ -53,9 +53,9 @@ type letters struct {
 }
 
 // put stores a message under subject and returns once the server has it. It does
-// so once for each message, however often it is called within the server's
-// duplicate window.
-func (l *letters) put(ctx context.Context, subject, slot string, d *DeadLetter) error {
+// so once for each key, however often it is called within the server's duplicate
+// window.
+func (l *letters) put(ctx context.Context, subject, key string, d *DeadLetter) error {
 	m := nats.NewMsg(subject)
 	m.Data = d.Data
 	for name, values := range d.Header {
@@ -70,13 +70,13 @@ func (l *letters) put(ctx context.Context, subject, slot string, d *DeadLetter) 
 	m.Header.Set(HeaderMessage, d.Message)
 	m.Header.Set(HeaderAttempts, strconv.Itoa(d.Attempts))
 	m.Header.Set(HeaderDigest, d.Digest)
-	_, err := l.js.PublishMsg(ctx, m, jetstream.WithMsgID(subject+":"+slot+":"+d.Message))
+	_, err := l.js.PublishMsg(ctx, m, jetstream.WithMsgID(subject+":"+key))
 	if errors.Is(err, nats.ErrMaxPayload) {
 		// The original fits and the original with its reason does not: it stays
 		// where it is, and the letter says where that is.
 		m.Data = nil
 		m.Header.Set(HeaderReason, m.Header.Get(HeaderReason)+" "+tooLarge)
-		_, err = l.js.PublishMsg(ctx, m, jetstream.WithMsgID(subject+":"+slot+":"+d.Message))
+		_, err = l.js.PublishMsg(ctx, m, jetstream.WithMsgID(subject+":"+key))
 	}
 	if err != nil {
 		return fmt.Errorf("store the dead letter: %w", err)

@@ -101,7 +101,8 @@ type Host struct {
 	members *members
 	code    *codes
 
-	cancel   context.CancelFunc // ends serve
+	serving  context.Context    // of serve
+	cancel   context.CancelFunc // ends it
 	recover  chan struct{}      // of size 1
 	ready    atomic.Bool        // ensure has been done
 	ensuring sync.Mutex
@@ -111,7 +112,8 @@ type Host struct {
 	broken    map[string]error // records that cannot be read
 	slots     map[string]*slot
 	recovery  recovery
-	fault     error // why recovery failed as a whole
+	began     time.Time // when recovery was begun
+	fault     error     // why recovery failed as a whole
 	tallies   map[tally]*Counts
 	listeners []chan struct{} // closed at the next change
 
@@ -152,6 +154,7 @@ func New(js jetstream.JetStream, cfg Config) (*Host, error) {
 		}
 		h.fetcher = client
 	}
+	h.serving, h.cancel = context.WithCancel(context.Background()) // there already, for a Stop that meets Start
 	h.Init("host", cfg.HostID)
 	return h, nil
 }
@@ -218,15 +221,14 @@ func (h *Host) Start(ctx context.Context) error {
 	if err := h.Begin(ctx); err != nil {
 		return err
 	}
-	serving, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	h.cancel = cancel
-	stop := context.AfterFunc(ctx, cancel)
+	stop := context.AfterFunc(ctx, h.cancel)
 	go func() {
 		defer stop()
-		defer cancel()
-		err := h.serve(serving)
+		defer h.cancel()
+		err := h.serve(h.serving)
 		h.close()
 		h.Finish(err)
+		h.changed()
 	}()
 	h.MarkRunning()
 	return nil
@@ -309,19 +311,36 @@ func (h *Host) poke() {
 
 // Recover runs what is to run here, also when automatic recovery is off, and
 // tries at once again what could not be loaded. It returns when every worker of
-// this host was tried, with what failed.
+// this host was tried since the call, with what failed. On a host that is not
+// running it is an error.
 func (h *Host) Recover(ctx context.Context) error {
+	asked := make(map[*slot]uint64)
 	h.mu.Lock()
 	if h.recovery == recoveryOff {
-		h.recovery = recoveryRuns
+		h.recovery, h.began = recoveryRuns, time.Now()
 	}
 	for _, s := range h.slots {
-		s.nudge()
+		asked[s] = s.ask()
 	}
 	h.mu.Unlock()
 	h.poke()
-	if err := h.await(ctx, func() bool { return h.recovery == recoveryDone }); err != nil {
+	running := true
+	err := h.await(ctx, func() bool {
+		if running = h.Status() == worker.StatusRunning; !running {
+			return true
+		}
+		for s, n := range asked {
+			if !s.hasTried(n) {
+				return false
+			}
+		}
+		return h.recovery == recoveryDone
+	})
+	if err != nil {
 		return fmt.Errorf("recover: %w", err)
+	}
+	if !running {
+		return fmt.Errorf("recover: host %s is not running: it is %s", h.cfg.HostID, h.Status())
 	}
 	return h.faults()
 }
@@ -353,9 +372,12 @@ func (h *Host) Check(context.Context) error {
 	h.mu.Lock()
 	state, fault := h.recovery, h.fault
 	loaded := 0
+	// A record that cannot be read is nobody's share, unless there is no other.
+	failed := len(h.known) == 0
 	for _, s := range h.slots {
 		s.mu.Lock()
 		loaded += len(s.status)
+		failed = failed || len(s.faults) > 0
 		s.mu.Unlock()
 	}
 	h.mu.Unlock()
@@ -364,7 +386,7 @@ func (h *Host) Check(context.Context) error {
 		return fault
 	case state == recoveryRuns:
 		return fmt.Errorf("recovery of hosted workers runs: %w", lifecycle.ErrUnknown)
-	case state == recoveryDone && loaded == 0:
+	case state == recoveryDone && loaded == 0 && failed:
 		if err := h.faults(); err != nil {
 			return fmt.Errorf("no hosted worker could be recovered: %w", err)
 		}

@@ -179,8 +179,8 @@ func (r *rig) leftovers() []string {
 		must(r.t, err)
 		for subject := range info.State.Subjects {
 			m, err := stream.GetLastMsgForSubject(r.t.Context(), subject)
-			if err == nil && (m.Header.Get("KV-Operation") != "" || strings.HasSuffix(subject, ".fence") || strings.Contains(subject, ".done.")) {
-				continue // a mark of what is no longer there
+			if err == nil && (m.Header.Get("KV-Operation") != "" || strings.HasSuffix(subject, ".fence") || strings.Contains(subject, ".done.") || strings.Contains(subject, ".tries.")) {
+				continue // a mark of what is no longer there, or one that expires
 			}
 			found = append(found, subject)
 		}

@@ -16,14 +16,16 @@ func (h *Host) serve(ctx context.Context) error {
 	// What runs may finish after ctx has ended.
 	work, abort := context.WithCancel(context.WithoutCancel(ctx))
 	defer abort()
-	began := time.Now()
+	h.mu.Lock()
+	h.began = time.Now()
+	h.mu.Unlock()
 	var err error
 	for {
-		if err = h.session(ctx, work, began); ctx.Err() != nil {
+		if err = h.session(ctx, work); ctx.Err() != nil {
 			break
 		}
 		h.log.Warn("hosts: start over", "host", h.cfg.HostID, "err", err)
-		h.late(began, err)
+		h.late(err)
 		pause := time.NewTimer(time.Second)
 		select {
 		case <-pause.C:
@@ -44,16 +46,16 @@ func (h *Host) serve(ctx context.Context) error {
 }
 
 // late makes recovery a failure when it has taken too long.
-func (h *Host) late(began time.Time, err error) {
+func (h *Host) late(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.recovery == recoveryRuns && time.Since(began) > h.cfg.AcquireTimeout {
+	if h.recovery == recoveryRuns && time.Since(h.began) > h.cfg.AcquireTimeout {
 		h.fault = fmt.Errorf("recovery of hosted workers did not end within %v: %w", h.cfg.AcquireTimeout, errors.Join(err, context.DeadlineExceeded))
 	}
 }
 
 // session follows the records and the members until one of the watches breaks.
-func (h *Host) session(ctx, work context.Context, began time.Time) error {
+func (h *Host) session(ctx, work context.Context) error {
 	attempt, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	if err := h.ensure(attempt); err != nil {
@@ -113,7 +115,7 @@ func (h *Host) session(ctx, work context.Context, began time.Time) error {
 			h.assign(work)
 		}
 		h.recovered(hostsRead && recordsRead)
-		h.late(began, nil)
+		h.late(nil)
 	}
 }
 

@@ -31,13 +31,16 @@ type slot struct {
 	faults  map[string]error
 	applied map[string]uint64 // revision of each record that was tried
 	tried   bool
+	asks    uint64          // how often it was asked to try again what failed
+	heard   uint64          // and which of those it has done
 	status  map[string]bool // ids of members whose program is loaded
 
 	turn atomic.Uint64 // counts messages
 
 	// The owner's alone.
-	loaded []*member
-	runner *runner
+	loaded  []*member
+	covered []string // topics that its consumer is known to take
+	runner  *runner
 }
 
 // member is a worker with its program.
@@ -67,6 +70,29 @@ func (s *slot) nudge() {
 	case s.wake <- struct{}{}:
 	default:
 	}
+}
+
+// ask has the slot try again what failed; [slot.hasTried] says when it has done
+// what was asked.
+func (s *slot) ask() uint64 {
+	s.mu.Lock()
+	s.asks++
+	n := s.asks
+	s.mu.Unlock()
+	s.nudge()
+	return n
+}
+
+// hasTried reports whether ask number n was done, or never will be.
+func (s *slot) hasTried(n uint64) bool {
+	select {
+	case <-s.quit:
+		return true
+	default:
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.heard >= n
 }
 
 // retryLoad is how long a slot waits before it tries again what failed.
@@ -123,12 +149,15 @@ func (s *slot) again(ctx context.Context) {
 // apply makes the slot what it is wanted to be.
 func (s *slot) apply(ctx context.Context) error {
 	s.mu.Lock()
-	records := s.records
+	records, asks := s.records, s.asks
 	s.mu.Unlock()
 	var errs []error
 	next := make([]*member, 0, len(records))
 	var leaving []*Record
 	again := false
+	if err := s.cover(ctx, records); err != nil {
+		errs = append(errs, err)
+	}
 	for _, rec := range records {
 		if rec.State == PhaseDeleting || rec.State == PhaseDeleted {
 			leaving = append(leaving, rec)
@@ -136,7 +165,7 @@ func (s *slot) apply(ctx context.Context) error {
 		if !rec.State.wanted() {
 			continue
 		}
-		if rec.State == PhaseDeploying && time.Since(rec.Changed.At) < deployTime {
+		if rec.deploying() {
 			again = true // whoever creates it is about to set it Running, or to undo it
 			continue
 		}
@@ -164,12 +193,20 @@ func (s *slot) apply(ctx context.Context) error {
 	for _, rec := range records {
 		s.applied[rec.ID] = rec.revision
 	}
-	s.tried = true
+	s.tried, s.heard = true, asks
 	s.mu.Unlock()
 	s.host.changed()
 	s.host.poke()
 	for _, rec := range leaving {
-		if err := s.host.bury(ctx, rec, slices.DeleteFunc(slices.Clone(records), func(r *Record) bool { return r.ID == rec.ID })); err != nil {
+		var others []*Record
+		var err error
+		if rec.Group != "" { // asked for anew: one that was just created is not to lose its consumer
+			others, err = s.host.group(ctx, rec)
+		}
+		if err == nil {
+			err = s.host.bury(ctx, rec, others)
+		}
+		if err != nil {
 			errs = append(errs, err)
 		}
 	}
@@ -177,6 +214,29 @@ func (s *slot) apply(ctx context.Context) error {
 		errs = append(errs, errDeploying)
 	}
 	return errors.Join(errs...)
+}
+
+// cover sees to the consumer of a group whose members have changed, and to that
+// of a creation that is to be finished.
+func (s *slot) cover(ctx context.Context, records []*Record) error {
+	records = slices.DeleteFunc(slices.Clone(records), func(r *Record) bool {
+		return r.State == PhaseDeleting || r.State == PhaseDeleted || r.deploying()
+	})
+	wanted := topics(records)
+	finish := slices.ContainsFunc(records, func(r *Record) bool { return r.State == PhaseDeploying })
+	if slices.Equal(wanted, s.covered) || !finish && !strings.HasPrefix(s.name, "g-") {
+		return nil
+	}
+	if err := s.host.cover(ctx, s.name, records); err != nil {
+		return err
+	}
+	s.covered = wanted
+	return nil
+}
+
+// deploying reports whether whoever creates r may still be at it.
+func (r *Record) deploying() bool {
+	return r.State == PhaseDeploying && time.Since(r.Changed.At) < deployTime
 }
 
 // deployTime is how long a creation may take before the slot's host finishes it.
@@ -261,7 +321,13 @@ func (s *slot) swap(ctx context.Context, next []*member) error {
 		}
 	}
 	if s.halt(ctx) {
-		// Its programs are still in use: the next round loads them anew.
+		// Its programs are still in use, and closed when it returns: the next
+		// round loads them anew. Those that it never had are closed here.
+		for _, m := range next {
+			if !slices.ContainsFunc(old, func(o *member) bool { return o.program == m.program }) {
+				_ = m.program.Close()
+			}
+		}
 		s.loaded = nil
 		s.nudge()
 		return nil
@@ -376,6 +442,7 @@ type delivery struct {
 	meta   *jetstream.MsgMetadata
 	id     string
 	member *member
+	tries  tries        // with this delivery
 	beat   atomic.Int64 // when the server last heard of it, in nanoseconds
 	state  *handle
 	cancel context.CancelCauseFunc
@@ -534,9 +601,9 @@ func (r *runner) one(m jetstream.Msg) {
 		r.answer(r.host.hold(ctx, r.slot.name, d), m.Ack, d)
 		return
 	}
-	attempt := 1
+	d.tries = tries{Begun: 1}
 	if meta.NumDelivered > 1 {
-		done, failed, err := r.before(ctx, d)
+		done, was, err := r.before(ctx, d)
 		switch {
 		case err != nil:
 			_ = m.NakWithDelay(r.host.cfg.RetryBase)
@@ -544,12 +611,19 @@ func (r *runner) one(m jetstream.Msg) {
 		case done:
 			_ = m.Ack()
 			return
-		case int(meta.NumDelivered)-1-failed > r.host.cfg.MaxUnanswered:
-			r.bury(d, failed, fmt.Errorf("delivered %d times and answered %d times: the hosts that had it did not live to say what came of it", meta.NumDelivered-1, failed))
+		case was.Begun-was.Failed > r.host.cfg.MaxUnanswered:
+			r.bury(d, was.Failed, fmt.Errorf("begun %d times and answered %d times: the hosts that had it did not live to say what came of it", was.Begun, was.Failed))
 			return
 		}
-		attempt = failed + 1
+		// A delivery counts once a handler is about to be called. What waited
+		// here and was given back was no attempt, however often.
+		d.tries = tries{Begun: was.Begun + 1, Failed: was.Failed}
+		if err := r.host.states.note(ctx, r.slot.name, messageKey(d), d.tries); err != nil {
+			_ = m.NakWithDelay(r.host.cfg.RetryBase)
+			return
+		}
 	}
+	attempt := d.tries.Failed + 1
 	if size := len(m.Data()); size > r.host.cfg.MaxMessage {
 		r.bury(d, attempt, fmt.Errorf("it has %d bytes, more than the %d that a handler gets", size, r.host.cfg.MaxMessage))
 		return
@@ -567,16 +641,20 @@ func (r *runner) one(m jetstream.Msg) {
 }
 
 // before looks up what earlier deliveries of a message came to.
-func (r *runner) before(ctx context.Context, d *delivery) (done bool, failed int, err error) {
-	seq := messageKey(d)
-	if done, err = r.host.states.done(ctx, r.slot.name, seq); err == nil && !done {
-		failed, err = r.host.states.tries(ctx, r.slot.name, seq)
+func (r *runner) before(ctx context.Context, d *delivery) (done bool, was tries, err error) {
+	key := messageKey(d)
+	if done, err = r.host.states.done(ctx, r.slot.name, key); err == nil && !done {
+		was, err = r.host.states.tries(ctx, r.slot.name, key)
 	}
-	return done, failed, err
+	return done, was, err
 }
 
-// messageKey names a message inside its slot.
-func messageKey(d *delivery) string { return strconv.FormatUint(d.meta.Sequence.Stream, 10) }
+// messageKey names a message inside its slot: by its number and by when the
+// stream got it, because a worker, or the stream itself, can be made anew under
+// its old name, and the numbers begin anew with it.
+func messageKey(d *delivery) string {
+	return strconv.FormatUint(d.meta.Sequence.Stream, 10) + "-" + strconv.FormatInt(d.meta.Timestamp.UnixNano(), 36)
+}
 
 // pick returns the member that is to handle a message on subject: of those whose
 // topic it is, the one that has waited longest.
@@ -612,6 +690,9 @@ func (r *runner) call(ctx context.Context, d *delivery, attempt int, header nats
 	}
 	if err == nil && (len(outputs) > 0 || len(d.state.order) > 0) {
 		err = r.effects(ctx, d, outputs)
+		if cause := context.Cause(ctx); err != nil && errors.Is(cause, ErrDetached) {
+			err = cause // no attempt: the server is away, or the message is somebody else's
+		}
 	}
 	r.began.Store(0)
 	r.message.Store(nil)
@@ -637,7 +718,7 @@ func (r *runner) effects(ctx context.Context, d *delivery, outputs []engine.Outp
 				m.Header[name] = values
 			}
 		}
-		id := r.slot.name + ":" + d.id + ":" + strconv.Itoa(i)
+		id := r.slot.name + ":" + d.meta.Stream + ":" + messageKey(d) + ":" + strconv.Itoa(i)
 		if _, err := r.host.js.PublishMsg(ctx, m, jetstream.WithMsgID(id)); err != nil {
 			return fmt.Errorf("publish output %d to %s: %w", i, topic, err)
 		}
@@ -670,7 +751,7 @@ func (r *runner) fail(d *delivery, attempt int, err error) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), 5*time.Second)
 	defer cancel()
-	if err := r.host.states.failed(ctx, r.slot.name, messageKey(d), attempt); err != nil {
+	if err := r.host.states.note(ctx, r.slot.name, messageKey(d), tries{Begun: d.tries.Begun, Failed: attempt}); err != nil {
 		r.host.log.Warn("hosted worker: note a failure", "worker", d.member.record.ID, "message", d.id, "err", err)
 	}
 	r.host.log.Debug("hosted worker: message failed", "worker", d.member.record.ID, "message", d.id, "attempt", attempt, "err", err)
@@ -683,7 +764,7 @@ func (r *runner) bury(d *delivery, attempt int, why error) {
 	rec := d.member.record
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), 10*time.Second)
 	defer cancel()
-	err := r.host.letters.put(ctx, r.host.letters.dead+rec.ID, r.slot.name, &DeadLetter{
+	err := r.host.letters.put(ctx, r.host.letters.dead+rec.ID, r.slot.name+":"+messageKey(d), &DeadLetter{
 		Worker: rec.ID, Reason: why.Error(), Topic: d.msg.Subject(), Message: d.id, Attempts: attempt, Digest: rec.Digest,
 		Header: d.msg.Headers(), Data: d.msg.Data(),
 	})
@@ -754,11 +835,7 @@ func (r *runner) look(now time.Time) {
 		// It ignores its context. The message is answered for it, and it gets
 		// nothing more: its state is never written.
 		if d.failed.CompareAndSwap(false, true) {
-			attempt := 1
-			if _, failed, err := r.before(context.Background(), d); err == nil {
-				attempt = failed + 1
-			}
-			r.fail(d, attempt, fmt.Errorf("%w, and its handler does not return", (engine.Limits{Time: limit}).TimeLimit()))
+			r.fail(d, d.tries.Failed+1, fmt.Errorf("%w, and its handler does not return", (engine.Limits{Time: limit}).TimeLimit()))
 			r.giveUp()
 		}
 	}

@@ -18,8 +18,8 @@ import (
 // Everything that workers remember is in one stream with one message a subject:
 //
 //	host.state.SLOT.fence       the newest fencing token is this message's sequence
-//	host.state.SLOT.done.SEQ    that message's state was written; expires
-//	host.state.SLOT.tries.SEQ   how often that message has failed; expires
+//	host.state.SLOT.done.KEY    that message's state was written; expires
+//	host.state.SLOT.tries.KEY   what came of that message's deliveries; expires
 //	host.state.WORKER.kv.KEY    what the worker stored
 //
 // A write of state is one atomic batch: the done message, which must be the
@@ -82,20 +82,30 @@ func (s *states) done(ctx context.Context, slot, m string) (bool, error) {
 	return found != nil, err
 }
 
-// tries returns how often a message has failed.
-func (s *states) tries(ctx context.Context, slot, m string) (int, error) {
-	found, err := s.last(ctx, s.triesSubject(slot, m))
-	if err != nil || found == nil {
-		return 0, err
-	}
-	n, _ := strconv.Atoi(string(found.Data))
-	return n, nil
+// tries is what came of a message's deliveries so far.
+type tries struct {
+	Begun  int `json:"begun"`  // how often a handler was called, or may have been
+	Failed int `json:"failed"` // how often it is known to have failed
 }
 
-// failed notes that a message has failed n times.
-func (s *states) failed(ctx context.Context, slot, m string, n int) error {
+// tries returns what came of a message. The first delivery is not noted before
+// it failed: nearly all succeed.
+func (s *states) tries(ctx context.Context, slot, m string) (tries, error) {
+	found, err := s.last(ctx, s.triesSubject(slot, m))
+	if err != nil || found == nil {
+		return tries{Begun: 1}, err
+	}
+	var t tries
+	if err := json.Unmarshal(found.Data, &t); err != nil {
+		return tries{Begun: 1}, nil //nolint:nilerr // nobody else writes here; the worst is one more attempt
+	}
+	return t, nil
+}
+
+// note stores what came of a message.
+func (s *states) note(ctx context.Context, slot, m string, t tries) error {
 	msg := nats.NewMsg(s.triesSubject(slot, m))
-	msg.Data = strconv.AppendInt(nil, int64(n), 10)
+	msg.Data = fmt.Appendf(nil, `{"begun":%d,"failed":%d}`, t.Begun, t.Failed)
 	msg.Header.Set(headerTTL, s.ttl.String())
 	_, err := s.js.PublishMsg(ctx, msg)
 	return err

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 	"github.com/pleme-io/lifecycle-go/fleet/host/fetch"
+	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
@@ -90,21 +91,20 @@ func (h *Host) Create(ctx context.Context, req CreateRequest) (id string, err er
 	if err := h.code.put(ctx, rec, fetch.Digest(code), code); err != nil {
 		return undo("store code", err, dropCode)
 	}
-	if err := h.records.create(ctx, rec); err != nil {
-		return undo("store record", err, dropCode)
-	}
+	// The record goes only if it is of this life: the id may be somebody else's
+	// by now, and a write that was not answered may have been done.
 	dropRecord := func(ctx context.Context) error {
-		_, err := h.records.update(ctx, rec.ID, Change{By: req.By, Note: "create failed"}, func(r *Record) (bool, error) {
-			r.State = PhaseDeleting
-			return true, nil
-		})
-		if err != nil {
-			return err
+		err := h.delete(ctx, rec.ID, rec.UID, options{by: req.By, note: "create failed"})
+		if errors.Is(err, ErrNotFound) {
+			err = nil
 		}
-		return h.Delete(ctx, rec.ID)
+		return err
+	}
+	if err := h.records.create(ctx, rec); err != nil {
+		return undo("store record", err, dropRecord, dropCode)
 	}
 	if err := h.subscribe(ctx, rec.slot(), rec.Stream); err != nil {
-		return undo("subscribe", err, dropRecord)
+		return undo("subscribe", err, dropRecord, dropCode)
 	}
 	running, err := h.records.update(ctx, rec.ID, rec.Changed, func(r *Record) (bool, error) {
 		if r.UID != rec.UID {
@@ -115,7 +115,7 @@ func (h *Host) Create(ctx context.Context, req CreateRequest) (id string, err er
 		return changed, nil
 	})
 	if err != nil {
-		return undo("set it Running", err, dropRecord)
+		return undo("set it Running", err, dropRecord, dropCode)
 	}
 	return rec.ID, h.settle(ctx, running)
 }
@@ -273,7 +273,14 @@ func (h *Host) loadNew(ctx context.Context, id string, code []byte, url string, 
 	if err != nil {
 		return fmt.Errorf("worker %s: %w", id, err)
 	}
-	return h.newVersion(ctx, rec, Version{Digest: fetch.Digest(code), Source: source, Size: len(code)}, o)
+	err = h.newVersion(ctx, rec, Version{Digest: fetch.Digest(code), Source: source, Size: len(code)}, o)
+	var refused *fsm.TransitionError
+	if errors.Is(err, ErrNotFound) || errors.As(err, &refused) {
+		// The worker was deleted meanwhile, and its code perhaps before this one
+		// was stored.
+		err = errors.Join(err, h.code.drop(ctx, rec))
+	}
+	return err
 }
 
 // Rollback gives a worker code that it had before, by its digest, or by as many
@@ -330,10 +337,18 @@ func (h *Host) newVersion(ctx context.Context, rec *Record, v Version, o options
 // consumer, its state, its code and its record; messages that wait for it go
 // unhandled. Its dead letters stay. It returns when all that is done; when ctx
 // ends before, the deletion goes on where a host runs. Where none does it is
-// done here; where one should and does not, after DrainTimeout and two leases. For a worker that is
-// being deleted it waits for the end.
+// done here; where one should and does not, after DrainTimeout and two leases.
+// For a worker that is being deleted it waits for the end.
 func (h *Host) Delete(ctx context.Context, id string, opts ...Option) error {
-	rec, err := h.change(ctx, id, optionsOf(opts), func(r *Record) (bool, error) {
+	return h.delete(ctx, id, "", optionsOf(opts))
+}
+
+// delete is Delete for one life of an id; an empty uid is for whichever there is.
+func (h *Host) delete(ctx context.Context, id, uid string, o options) error {
+	rec, err := h.change(ctx, id, o, func(r *Record) (bool, error) {
+		if uid != "" && r.UID != uid {
+			return false, fmt.Errorf("worker %s: %w: the id has another life", id, ErrNotFound)
+		}
 		changed := r.State != PhaseDeleting && r.State != PhaseDeleted
 		if changed {
 			r.State = PhaseDeleting
@@ -578,7 +593,7 @@ func (h *Host) settle(ctx context.Context, rec *Record) error {
 // hold keeps a message of a group of whose members for it none is loaded, so that
 // it does not hold up the group. slot.giveBack gives it back once one is.
 func (h *Host) hold(ctx context.Context, slot string, d *delivery) error {
-	return h.letters.put(ctx, h.letters.held+slot, slot, &DeadLetter{
+	return h.letters.put(ctx, h.letters.held+slot, slot+":"+messageKey(d), &DeadLetter{
 		Reason: "no worker for it is running", Topic: d.msg.Subject(), Message: d.id, Header: d.msg.Headers(), Data: d.msg.Data(),
 	})
 }

@@ -1,0 +1,272 @@
+package host_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/pleme-io/lifecycle-go/fleet/host"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+)
+
+// TestStateOfAnotherStream holds that what is remembered about a message is not
+// taken for another one of the same number: a worker is made anew on another
+// stream, and a stream that was there before is made anew.
+func TestStateOfAnotherStream(t *testing.T) {
+	r := newRig(t)
+	req := r.native("w", func(ctx context.Context, m *engine.Message, s engine.State) ([]engine.Output, error) {
+		return text(string(m.Data)), s.Put(ctx, "last", m.Data)
+	})
+	stream := func(name, subject string) {
+		t.Helper()
+		_, err := r.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{subject}})
+		must(t, err)
+	}
+	stream("ONE", "one")
+	stream("TWO", "two")
+	h := r.start("a")
+	states, err := r.js.Stream(t.Context(), "HOST_STATE")
+	must(t, err)
+	handled := 0
+	handle := func(topic, data string) {
+		t.Helper()
+		req.Topic = topic
+		create(t, h, req)
+		rec, err := h.Get(t.Context(), "w")
+		must(t, err)
+		r.publish(topic, data)
+		handled++
+		r.eventually(data+" is handled", func() bool { return len(r.outputs("out.w")) == handled })
+		r.eventually("the state of "+data+" is written", func() bool {
+			m, err := states.GetLastMsgForSubject(t.Context(), "host.state.w-w.kv."+rec.UID+".last")
+			return err == nil && string(m.Data) == data
+		})
+		must(t, h.Delete(t.Context(), "w"))
+	}
+	handle("one", "first")
+	handle("two", "second")
+	must(t, r.js.DeleteStream(t.Context(), "ONE"))
+	stream("ONE", "one")
+	handle("one", "third")
+}
+
+// interposed is a JetStream that does something else before a call.
+type interposed struct {
+	jetstream.JetStream
+	beforeCreateConsumer func()
+}
+
+func (i *interposed) CreateConsumer(ctx context.Context, stream string, cfg jetstream.ConsumerConfig) (jetstream.Consumer, error) {
+	if f := i.beforeCreateConsumer; f != nil {
+		i.beforeCreateConsumer = nil
+		f()
+	}
+	return i.JetStream.CreateConsumer(ctx, stream, cfg)
+}
+
+// TestCreateUndoesItsOwn holds that a creation whose worker was deleted meanwhile
+// does not take down the one that has its id by then.
+func TestCreateUndoesItsOwn(t *testing.T) {
+	r := newRig(t)
+	other := r.start("a")
+	between := &interposed{JetStream: r.js}
+	r.js = between
+	h := r.host("b")
+	req := host.CreateRequest{ID: "w", MIMEType: "text/x-starlark", Topic: "work.w", OutputTopic: "out.w", Code: prefix("first ")}
+	between.beforeCreateConsumer = func() {
+		must(t, other.Delete(t.Context(), "w"))
+		req.Code = prefix("second ")
+		create(t, other, req)
+	}
+	if _, err := h.Create(t.Context(), req); !errors.Is(err, host.ErrNotFound) {
+		t.Errorf("Create: %v", err)
+	}
+	rec, err := other.Get(t.Context(), "w")
+	must(t, err)
+	if rec.State != host.PhaseRunning {
+		t.Errorf("the second life is %s", rec.State)
+	}
+	r.publish("work.w", "x")
+	r.wantOutputs("out.w", "second x")
+	must(t, other.Delete(t.Context(), "w"))
+	if left := r.leftovers(); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+}
+
+// TestCodeOfADeletedWorker holds that an update which loses against a deletion
+// leaves no code behind.
+func TestCodeOfADeletedWorker(t *testing.T) {
+	r := newRig(t)
+	h := r.start("a")
+	create(t, h, host.CreateRequest{ID: "w", Topic: "work.w", Code: prefix("")})
+	between := &publishing{JetStream: r.js, before: func() { must(t, h.Delete(t.Context(), "w")) }}
+	r.js = between
+	if err := r.host("b").LoadCodeFromContent(t.Context(), "w", prefix("new")); !errors.Is(err, host.ErrNotFound) {
+		t.Errorf("update: %v", err)
+	}
+	if left := r.leftovers(); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+}
+
+// publishing does something before the first chunk of code is stored.
+type publishing struct {
+	jetstream.JetStream
+	before func()
+}
+
+func (p *publishing) PublishMsg(ctx context.Context, m *nats.Msg, opts ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
+	if f := p.before; f != nil && strings.Contains(m.Subject, ".code.") {
+		p.before = nil
+		f()
+	}
+	return p.JetStream.PublishMsg(ctx, m, opts...)
+}
+
+// TestStopWhileStarting holds that Start and Stop may meet.
+func TestStopWhileStarting(t *testing.T) {
+	r := newRig(t)
+	for i := range 50 {
+		h := r.host(fmt.Sprint("h", i))
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = h.Start(context.Background()) }) // too late is an error
+		wg.Go(func() { r.stop(h) })
+		wg.Wait()
+		r.stop(h)
+	}
+}
+
+// TestRecoverAgain holds that Recover says what is wrong now, not what was, and
+// that it is an error on a host that cannot do it.
+func TestRecoverAgain(t *testing.T) {
+	r := newRig(t)
+	h := r.start("a")
+	req := host.CreateRequest{ID: "w", Topic: "work.w", Code: prefix("")}
+	create(t, h, req)
+	r.stop(h)
+	code, err := r.js.Stream(t.Context(), "HOST_CODE")
+	must(t, err)
+	info, err := code.Info(t.Context(), jetstream.WithSubjectFilter(">"))
+	must(t, err)
+	var chunk *jetstream.RawStreamMsg
+	for subject := range info.State.Subjects {
+		chunk, err = code.GetLastMsgForSubject(t.Context(), subject)
+		must(t, err)
+	}
+	must(t, code.Purge(t.Context()))
+	again := r.host("b")
+	if err := again.Recover(t.Context()); err == nil || !strings.Contains(err.Error(), "not running") {
+		t.Errorf("Recover of a host that was not started: %v", err)
+	}
+	must(t, again.Start(context.Background()))
+	if err := again.Recover(t.Context()); err == nil || !strings.Contains(err.Error(), "worker w: read code") {
+		t.Errorf("Recover: %v", err)
+	}
+	_, err = r.js.PublishMsg(t.Context(), &nats.Msg{Subject: chunk.Subject, Header: chunk.Header, Data: chunk.Data})
+	must(t, err)
+	if err := again.Recover(t.Context()); err != nil {
+		t.Errorf("Recover of what can be loaded again: %v", err)
+	}
+	r.stop(again)
+	if err := again.Recover(t.Context()); err == nil || !strings.Contains(err.Error(), "not running") {
+		t.Errorf("Recover of a host that was stopped: %v", err)
+	}
+}
+
+// TestUnreadableRecord holds that a record which cannot be read takes no host
+// out of rotation that has nothing to run, and runs nothing.
+func TestUnreadableRecord(t *testing.T) {
+	r := newRig(t)
+	h := r.start("a")
+	create(t, h, host.CreateRequest{ID: "w", Topic: "work.w", Code: prefix("")})
+	kv, err := r.js.KeyValue(t.Context(), "HOST_WORKERS")
+	must(t, err)
+	_, err = kv.PutString(t.Context(), "bad", "{")
+	must(t, err)
+	b := r.start("b") // one of the two has no worker
+	for _, h := range []*host.Host{h, b} {
+		if err := h.Recover(t.Context()); err == nil || !strings.Contains(err.Error(), "record bad, revision") {
+			t.Errorf("Recover: %v", err)
+		}
+		if err := h.Check(t.Context()); err != nil {
+			t.Errorf("Check: %v", err)
+		}
+	}
+	if _, err := h.Create(t.Context(), host.CreateRequest{ID: "bad", MIMEType: "text/x-starlark", Topic: "work.w", Code: prefix("")}); !errors.Is(err, host.ErrExists) {
+		t.Errorf("Create over a record that cannot be read: %v", err)
+	}
+}
+
+// TestCreationCutOff holds that a creation which was cut off by the death of its
+// host is finished half a minute later by the one that has the slot, wherever it
+// was cut off, also in a group that has its consumer already. The half minute is
+// over when the test begins: the record says so.
+func TestCreationCutOff(t *testing.T) {
+	r := newRig(t)
+	h := r.host("a") // not started: it has only the verbs
+	kv, err := r.js.KeyValue(t.Context(), "HOST_WORKERS")
+	if err == nil {
+		t.Fatal("the bucket is there before a host is")
+	}
+	cut := make(map[string]time.Time)
+	for _, id := range []string{"alone", "member"} {
+		for phase, age := range map[string]time.Duration{"late": time.Minute, "young": -time.Hour} {
+			req := host.CreateRequest{ID: id + phase, Topic: "work." + id + phase, OutputTopic: "out." + id + phase, Code: prefix("")}
+			slot := "w-" + req.ID
+			if id == "member" {
+				req.Group, slot = "g"+phase, "g-g"+phase
+			}
+			create(t, h, req)
+			must(t, r.js.DeleteConsumer(t.Context(), "WORK", slot))
+			cut[req.ID] = time.Now().Add(-age)
+			if id == "member" { // another one, whose creation was not cut off
+				req.ID, req.Topic, req.OutputTopic = "other"+phase, "work.other"+phase, "out.other"+phase
+				create(t, h, req)
+				c, err := r.js.Consumer(t.Context(), "WORK", slot)
+				must(t, err)
+				cfg := c.CachedInfo().Config
+				cfg.FilterSubject, cfg.FilterSubjects = req.Topic, nil
+				_, err = r.js.UpdateConsumer(t.Context(), "WORK", cfg)
+				must(t, err)
+			}
+		}
+	}
+	kv, err = r.js.KeyValue(t.Context(), "HOST_WORKERS")
+	must(t, err)
+	for id, at := range cut {
+		entry, err := kv.Get(t.Context(), id)
+		must(t, err)
+		var rec map[string]any
+		must(t, json.Unmarshal(entry.Value(), &rec))
+		rec["phase"], rec["changed"] = "Deploying", map[string]any{"at": at}
+		data, err := json.Marshal(rec)
+		must(t, err)
+		_, err = kv.Put(t.Context(), id, data)
+		must(t, err)
+	}
+	b := r.start("b")
+	for _, id := range []string{"alonelate", "memberlate"} {
+		r.eventually(id+" is finished", func() bool {
+			rec, err := b.Get(t.Context(), id)
+			return err == nil && rec.State == host.PhaseRunning
+		})
+	}
+	must(t, b.Recover(t.Context()))
+	for _, id := range []string{"alonelate", "memberlate", "otherlate"} {
+		r.publish("work."+id, "x")
+		r.wantOutputs("out."+id, "x")
+	}
+	for _, id := range []string{"aloneyoung", "memberyoung"} {
+		if rec, err := b.Get(t.Context(), id); err != nil || rec.State != host.PhaseDeploying {
+			t.Errorf("one that may still be under way was taken over: %v, %v", rec, err)
+		}
+	}
+}
