@@ -269,7 +269,7 @@ func TestForeignWorkersThatDoNotAnswer(t *testing.T) {
 	running := func() worker.State { return worker.State{Name: "f", Status: worker.StatusRunning} }
 	fine, nothing := func() error { return nil }, func() {}
 	wait := func() { <-block }
-	for name, o := range map[string]odd{
+	for name, says := range map[string]*odd{
 		"Running for ever": {state: running, err: fine, other: nothing},
 		"no status":        {state: func() worker.State { return worker.State{Name: "f", Status: "Banana"} }, err: fine, other: nothing},
 		"unreadable error": {state: running, err: func() error { return (*unreadable)(nil) }, other: nothing},
@@ -288,7 +288,7 @@ func TestForeignWorkersThatDoNotAnswer(t *testing.T) {
 					var mu sync.Mutex
 					var ends []func()
 					spec := worker.Spec{Name: "f", StopTimeout: time.Second, ProbePeriod: time.Second, New: func(name string) (worker.Worker, error) {
-						o := &odd{foreign: foreign{name: name, done: make(chan struct{}), stop: func(_ context.Context, end func()) error { end(); return nil }}, state: o.state, err: o.err, other: o.other}
+						o := &odd{foreign: foreign{name: name, done: make(chan struct{}), stop: func(_ context.Context, end func()) error { end(); return nil }}, state: says.state, err: says.err, other: says.other}
 						mu.Lock()
 						defer mu.Unlock()
 						if !based {

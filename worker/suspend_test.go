@@ -359,3 +359,35 @@ func TestRestarterThatDoesNotPause(t *testing.T) {
 		stop(t, w)
 	})
 }
+
+// A suspend that fails halfway lets those go on that had paused already.
+func TestSuspendThatFailsResumesTheOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		deaf := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+		pausing := func(ctx context.Context) error {
+			for {
+				select {
+				case <-ctx.Done():
+					return ctx.Err()
+				case <-worker.PauseRequested(ctx):
+					if err := worker.Pause(ctx); err != nil {
+						return err
+					}
+				}
+			}
+		}
+		s := supervise(t, worker.SupervisorConfig{Children: []worker.Spec{worker.FuncSpec("deaf", deaf), worker.FuncSpec("b", pausing)}})
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := s.Suspend(ctx); err == nil { // b pauses first, the last in order
+			t.Error("it is suspended, with a child that cannot pause")
+		}
+		if got := statuses(s.State()); got != "deaf=Running b=Running" || s.Status() != worker.StatusRunning {
+			t.Errorf("it is %s: %s", s.Status(), got)
+		}
+		if err := s.Stop(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}

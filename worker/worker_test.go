@@ -460,3 +460,20 @@ func TestTimeToStartIsNoHealthyUptime(t *testing.T) {
 		}
 	})
 }
+
+// A deadline of the context given to Start that passes is a failure, for a
+// function that says so.
+func TestDeadlineOfItsOwnContextIsAFailure(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		f := worker.NewFunc("f", func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
+		if err := f.Start(ctx); err != nil {
+			t.Fatal(err)
+		}
+		<-f.Done()
+		if f.Status() != worker.StatusFailed || !errors.Is(f.Err(), context.DeadlineExceeded) {
+			t.Errorf("it is %s with %v", f.Status(), f.Err())
+		}
+	})
+}
