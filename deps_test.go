@@ -16,6 +16,7 @@ func TestConventions(t *testing.T) {
 			{Path: "fsm"},
 			{Path: "internal/...", Imports: []string{"./internal/..."}},
 			{Path: "worker", Imports: []string{"./fsm", "./internal/..."}},
+			{Path: "procpool/sdk"},
 			{Path: "procpool/wire"},
 			{Path: "procpool/child", Imports: []string{"./procpool/wire", "./internal/..."}},
 			{Path: "procpool/child/example", Imports: []string{"./procpool/child"}},

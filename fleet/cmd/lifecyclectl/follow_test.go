@@ -106,17 +106,20 @@ func TestWatchBeginsAnewWhateverBecomesOfItsServer(t *testing.T) {
 			func(w io.Writer) { _, _ = w.Write([]byte{0, 0, 0, 0, 9, 1}); hangUp(w) }, // cut off in a message
 			fails("unavailable"),
 			sends(put("b", 2), &operatorv1.WatchResponse{Kind: operatorv1.WatchResponse_KIND_HEARTBEAT}),
+			func(io.Writer) {}, // silent from the beginning
 			fails("permission_denied"),
 		)
 		if connect.CodeOf(err) != connect.CodePermissionDenied {
 			t.Errorf("it ends with %v, want the refusal", err)
 		}
-		want := "begin puta synced lost begin begin begin begin begin begin begin begin begin begin back putb lost begin"
+		want := "begin puta synced lost begin begin begin begin begin begin begin begin begin begin back putb lost begin begin"
 		if got := strings.Join(told, " "); got != want {
 			t.Errorf("it told\n%s, want\n%s", got, want)
 		}
-		if gap := p.at[1] - p.at[0]; gap < silence || gap > silence+time.Second {
-			t.Errorf("silence was believed after %v, want %v", gap, silence)
+		for _, i := range []int{0, 10, 11} { // silent after a message, after a heartbeat, at once
+			if gap := p.at[i+1] - p.at[i]; gap < silence || gap > silence+time.Second {
+				t.Errorf("silence of stream %d was believed after %v, want %v", i, gap, silence)
+			}
 		}
 		for i := 2; i <= 9; i++ {
 			if gap := p.at[i] - p.at[i-1]; gap < firstWait/2 || gap > 2*mostWait {

@@ -149,6 +149,11 @@ func (c *Client) get(ctx context.Context, rawURL string) ([]byte, error) {
 	if err == nil && int64(len(body)) > c.policy.MaxSize {
 		err = tooLarge
 	}
+	if err == nil {
+		// A server that is told of the cancellation may end its answer properly
+		// before the connection is closed: what came looks whole and is cut off.
+		err = ctx.Err()
+	}
 	return body, err
 }
 
@@ -233,9 +238,12 @@ var special = []netip.Prefix{
 	netip.MustParsePrefix("64:ff9b::/96"),    // NAT64
 	netip.MustParsePrefix("64:ff9b:1::/48"),  // local NAT64
 	netip.MustParsePrefix("100::/64"),        // discard
+	netip.MustParsePrefix("100:0:0:1::/64"),  // dummy, RFC 9780
 	netip.MustParsePrefix("2001::/23"),       // IETF protocol assignments, Teredo
 	netip.MustParsePrefix("2001:db8::/32"),   // documentation
 	netip.MustParsePrefix("2002::/16"),       // 6to4
+	netip.MustParsePrefix("3fff::/20"),       // documentation, RFC 9637
+	netip.MustParsePrefix("5f00::/16"),       // segment routing, RFC 9602
 	netip.MustParsePrefix("fec0::/10"),       // site-local, deprecated
 }
 

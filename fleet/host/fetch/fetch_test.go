@@ -150,7 +150,7 @@ func TestPublic(t *testing.T) {
 		"8.8.8.8": true, "2606:4700::1111": true,
 		"127.0.0.1": false, "10.1.2.3": false, "172.16.0.1": false, "192.168.1.1": false, "169.254.169.254": false, "100.64.0.1": false,
 		"0.0.0.0": false, "255.255.255.255": false, "224.0.0.1": false, "192.0.2.1": false, "::": false, "::1": false, "fe80::1": false,
-		"fd00::1": false, "::ffff:10.0.0.1": false, "64:ff9b::7f00:1": false, "2002:7f00:1::": false, "ff02::1": false, "fec0::1": false,
+		"fd00::1": false, "::ffff:10.0.0.1": false, "64:ff9b::7f00:1": false, "2002:7f00:1::": false, "ff02::1": false, "fec0::1": false, "3fff::1": false, "5f00::1": false, "100:0:0:1::1": false,
 	} {
 		if got := Public(netip.MustParseAddr(text)); got != want {
 			t.Errorf("%s: %v", text, got)
