@@ -239,7 +239,7 @@ func (s *states) batch(ctx context.Context, msgs []*nats.Msg) error {
 			continue
 		}
 		m.Header.Set(headerBatchCommit, "1")
-		reply, err := s.nc.RequestMsgWithContext(ctx, m)
+		reply, err := s.commit(ctx, m)
 		if err != nil {
 			return err
 		}
@@ -255,6 +255,18 @@ func (s *states) batch(ctx context.Context, msgs []*nats.Msg) error {
 		}
 	}
 	return nil
+}
+
+// commitWithin bounds the wait for the answer to a commit. A server that is
+// restarted may never send it, and without the bound one lost answer would hold
+// up the worker, or the whole group, for as long as a handler may take. Whether
+// it was carried out the next attempt learns from the mark beside the state.
+const commitWithin = 5 * time.Second
+
+func (s *states) commit(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
+	ctx, cancel := context.WithTimeout(ctx, commitWithin)
+	defer cancel()
+	return s.nc.RequestMsgWithContext(ctx, m)
 }
 
 // apiError is the server's refusal, in the shape that package jetstream gives it.

@@ -1,0 +1,107 @@
+package host_test
+
+import (
+	"context"
+	"net"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/pleme-io/lifecycle-go/fleet/broker"
+	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
+	"github.com/pleme-io/lifecycle-go/fleet/host"
+)
+
+// TestServerRestarts holds that the one server of a small fleet may restart under
+// load: no message is lost, none is given up, and state counts each once.
+func TestServerRestarts(t *testing.T) {
+	opts := &server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true}
+	var srv *server.Server
+	start := func() {
+		var err error
+		srv, err = server.NewServer(opts.Clone())
+		must(t, err)
+		srv.Start()
+		if !srv.ReadyForConnections(bound) {
+			t.Fatal("the server takes no connections")
+		}
+	}
+	stop := func() {
+		srv.Shutdown()
+		srv.WaitForShutdown()
+	}
+	start()
+	t.Cleanup(func() { stop() })
+	addr, _ := srv.Addr().(*net.TCPAddr)
+	opts.Port = addr.Port
+	r := rigOn(t, brokertest.Connect(t, broker.Config{URL: srv.ClientURL()}), 1)
+	h := r.start("a")
+	code := []byte(`
+def handle(message):
+    n = int(state.get("n") or "0") + 1
+    state.put("n", str(n))
+    state.put("m/" + message.text, "1")
+    return message.text
+`)
+	for _, id := range []string{"w", "member"} {
+		req := host.CreateRequest{ID: id, Topic: "work." + id, OutputTopic: "out." + id, Code: code}
+		if id == "member" {
+			req.Group = "g"
+		}
+		create(t, h, req)
+	}
+	over := make(chan struct{})
+	var load sync.WaitGroup
+	sent := 0
+	load.Go(func() {
+		for ; ; sent++ {
+			select {
+			case <-over:
+				return
+			case <-time.After(5 * time.Millisecond):
+			}
+			for _, id := range []string{"w", "member"} {
+				for what := strconv.Itoa(sent); ; time.Sleep(20 * time.Millisecond) {
+					ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+					_, err := r.js.Publish(ctx, "work."+id, []byte(what), jetstream.WithMsgID(id+what))
+					cancel()
+					if err == nil {
+						break
+					}
+				}
+			}
+		}
+	})
+	for range 2 {
+		before := len(r.outputs("out.w"))
+		r.eventually("messages flow", func() bool { return len(r.outputs("out.w")) > before+20 })
+		stop()
+		start()
+		r.eventually("the server answers", func() bool {
+			_, err := r.js.Stream(t.Context(), "WORK")
+			return err == nil
+		})
+	}
+	close(over)
+	load.Wait()
+	for _, id := range []string{"w", "member"} {
+		rec, err := h.Get(t.Context(), id)
+		must(t, err)
+		states, err := r.js.Stream(t.Context(), "HOST_STATE")
+		must(t, err)
+		prefix := "host.state.w-" + id + ".kv." + rec.UID + "."
+		r.eventually("every message of "+id+" has taken effect", func() bool {
+			info, err := states.Info(t.Context(), jetstream.WithSubjectFilter(prefix+"m/*"))
+			return err == nil && len(info.State.Subjects) == sent
+		})
+		n, err := states.GetLastMsgForSubject(t.Context(), prefix+"n")
+		must(t, err)
+		if got, _ := strconv.Atoi(string(n.Data)); got != sent {
+			t.Errorf("%s: the counter is %d after %d messages", id, got, sent)
+		}
+		r.letters(h, id, 0)
+	}
+}
