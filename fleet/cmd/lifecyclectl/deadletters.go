@@ -82,8 +82,8 @@ func redriveCommand() *cobra.Command {
 		Short: "Hand dead letters to their hosted worker once more",
 		Long: `Hand dead letters to their hosted worker once more: those with these ids, or with
 --all those that there are when it begins. What fails again becomes a dead letter
-again, and is not redriven twice. All of them go in parts of 1000; when one fails, the error says
-how many went before it.`,
+again, and is not redriven twice. All of them go in parts of 1000; when one fails,
+the error says how many went before it.`,
 		Example: `  lifecyclectl dead-letters thumbs
   lifecyclectl redrive thumbs 18 19
   lifecyclectl redrive thumbs --all --yes`,

@@ -27,8 +27,8 @@ change, and a server that goes is waited for.
   q, Esc, Ctrl-C   quit
   up, down, k, j   scroll; also page up and down, home and end
 
-With --once, or where the output or the input is no terminal, it prints what there is and
-ends.`,
+With --once, or where the output or the input is no terminal, it prints what there
+is and ends.`,
 		Args: words(),
 		RunE: asks(&r, &output{format: "table"}, nobody, func(a *api, cmd *cobra.Command, _ []string) error {
 			b := newBoard(a.url)
@@ -144,8 +144,8 @@ func (s screen) View() tea.View {
 	}
 	text.WriteString(strings.Repeat("\n", s.height-1-len(seen)))
 	foot := "q quit  ↑↓ scroll"
-	if rest := len(lines) - first - len(seen); rest > 0 {
-		foot += "  " + strings.Repeat("↓", 1) + " more"
+	if first+len(seen) < len(lines) {
+		foot += "  ↓ more"
 	}
 	text.WriteString(ansi.Truncate(foot, s.width, "…"))
 	v.SetContent(text.String())
