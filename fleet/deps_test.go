@@ -48,7 +48,7 @@ func TestConventions(t *testing.T) {
 				".", "./worker", "./fleet/workflow", "./fleet/host", "./fleet/host/engine", "./fleet/presence", "./fleet/operator/...", nats, connect, proto, rpc,
 				"connectrpc.com/vanguard", "connectrpc.com/grpchealth", "connectrpc.com/grpcreflect", "golang.org/x/time",
 			}, Brings: []string{"..."}},
-			{Path: "vet", Imports: []string{".", "./internal/safe", "k8s.io/api", "k8s.io/apimachinery", "sigs.k8s.io/json", yaml}, Brings: []string{"..."}, Never: []string{"k8s.io/client-go", server}},
+			{Path: "vet", Imports: []string{".", "./internal/safe", "./internal/suggest", "k8s.io/api", "k8s.io/apimachinery", "sigs.k8s.io/json", yaml}, Brings: []string{"..."}, Never: []string{"k8s.io/client-go", server}},
 			{Path: "cmd/lifecyclectl/run", Imports: []string{".", "./config", "./worker"}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "cmd/lifecyclectl", Imports: []string{
 				".", "./config", "./fsm", "./worker", "./internal/suggest", "./fleet/vet", "./fleet/cmd/lifecyclectl/run",

@@ -4,9 +4,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 	"strings"
 
+	"github.com/pleme-io/lifecycle-go/internal/suggest"
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	batchv1 "k8s.io/api/batch/v1"
@@ -246,12 +249,11 @@ func meant(t reflect.Type, p path) string {
 	if !ok || t.Kind() != reflect.Struct {
 		return none
 	}
-	best, least := "", 1+len(name)/3
+	known := make(map[string]string) // Kubernetes is strict about letters, people are not
 	for candidate := range fields(t) {
-		if n := distance(strings.ToLower(name), strings.ToLower(candidate)); n < least || n == least && candidate < best {
-			best, least = candidate, n
-		}
+		known[strings.ToLower(candidate)] = candidate
 	}
+	best := known[suggest.Nearest(strings.ToLower(name), slices.Collect(maps.Keys(known)))]
 	if best == "" {
 		return none
 	}
@@ -274,25 +276,4 @@ func fields(t reflect.Type) map[string]reflect.Type {
 		}
 	}
 	return all
-}
-
-// distance is Levenshtein's: the least number of letters to put in, take out or
-// replace.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		before := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := before
-			if a[i] != b[j] {
-				cost = 1 + min(before, row[j], row[j+1])
-			}
-			before, row[j+1] = row[j+1], cost
-		}
-	}
-	return row[len(b)]
 }
