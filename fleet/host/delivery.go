@@ -1,0 +1,236 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+)
+
+// one handles one message, and answers it.
+func (r *runner) one(m jetstream.Msg) {
+	meta, err := m.Metadata()
+	if err != nil {
+		r.host.log.Error("hosted worker: a message without metadata", "slot", r.slot.name, "err", err)
+		return
+	}
+	header := m.Headers()
+	if to := header.Get(HeaderFor); to != "" && to != r.slot.name {
+		_ = m.Ack() // redriven for somebody else
+		return
+	}
+	d := &delivery{msg: m, meta: meta, id: meta.Stream + ":" + strconv.FormatUint(meta.Sequence.Stream, 10)}
+	d.member = r.pick(m.Subject())
+	ctx := r.ctx
+	if d.member == nil {
+		r.answer(r.host.hold(ctx, r.slot.name, d), m.Ack, d)
+		return
+	}
+	d.tries = tries{Begun: 1}
+	if meta.NumDelivered > 1 {
+		done, was, err := r.before(ctx, d)
+		switch {
+		case err != nil:
+			_ = m.NakWithDelay(r.host.cfg.RetryBase)
+			return
+		case done:
+			_ = m.Ack()
+			return
+		case was.Begun-was.Failed > r.host.cfg.MaxUnanswered:
+			r.bury(d, was.Failed, fmt.Errorf("begun %d times and answered %d times: the hosts that had it did not live to say what came of it", was.Begun, was.Failed))
+			return
+		}
+		// A delivery counts once a handler is about to be called. What waited
+		// here and was given back was no attempt, however often.
+		d.tries = tries{Begun: was.Begun + 1, Failed: was.Failed}
+		if err := r.host.states.note(ctx, r.slot.name, messageKey(d), d.tries); err != nil {
+			_ = m.NakWithDelay(r.host.cfg.RetryBase)
+			return
+		}
+	}
+	attempt := d.tries.Failed + 1
+	if size := len(m.Data()); size > r.host.cfg.MaxMessage {
+		r.bury(d, attempt, fmt.Errorf("it has %d bytes, more than the %d that a handler gets", size, r.host.cfg.MaxMessage))
+		return
+	}
+	err = r.call(ctx, d, attempt, header)
+	if d.failed.Load() {
+		return // the watch has answered
+	}
+	if err == nil {
+		d.member.counts.Succeeded.Add(1)
+		_ = m.Ack() // one that is lost is delivered again, and known to be done
+		return
+	}
+	r.fail(d, attempt, err)
+}
+
+// before looks up what earlier deliveries of a message came to.
+func (r *runner) before(ctx context.Context, d *delivery) (done bool, was tries, err error) {
+	key := messageKey(d)
+	if done, err = r.host.states.done(ctx, r.slot.name, key); err == nil && !done {
+		was, err = r.host.states.tries(ctx, r.slot.name, key)
+	}
+	return done, was, err
+}
+
+// messageKey names a message inside its slot: by its number and by when the
+// stream got it, because a worker, or the stream itself, can be made anew under
+// its old name, and the numbers begin anew with it.
+func messageKey(d *delivery) string {
+	return strconv.FormatUint(d.meta.Sequence.Stream, 10) + "-" + strconv.FormatInt(d.meta.Timestamp.UnixNano(), 36)
+}
+
+// pick returns the member that is to handle a message on subject: of those whose
+// topic it is, the one that has waited longest.
+func (r *runner) pick(subject string) *member {
+	var found *member
+	for _, m := range *r.members.Load() {
+		if matches(m.record.Topic, subject) && (found == nil || m.turn.Load() < found.turn.Load()) {
+			found = m
+		}
+	}
+	if found != nil {
+		found.turn.Store(r.slot.turn.Add(1))
+	}
+	return found
+}
+
+// call runs the handler, publishes what it made and writes its state.
+func (r *runner) call(ctx context.Context, d *delivery, attempt int, header nats.Header) error {
+	rec := d.member.record
+	ctx, d.cancel = context.WithCancelCause(ctx)
+	defer d.cancel(nil)
+	d.state = &handle{states: r.host.states, record: rec, slot: r.slot.name, fence: r.fence}
+	now := time.Now().UnixNano()
+	d.beat.Store(now)
+	r.message.Store(d)
+	r.limit.Store(int64(d.member.limits.Time))
+	r.began.Store(now)
+	outputs, err := d.member.program.Handle(ctx, &engine.Message{
+		Worker: rec.ID, ID: d.id, Topic: d.msg.Subject(), Attempt: attempt, Fence: r.fence, Header: header, Data: d.msg.Data(),
+	}, d.state)
+	if cause := context.Cause(ctx); cause != nil && (errors.Is(cause, ErrDetached) || !errors.Is(err, engine.ErrLimit)) {
+		err = cause // why it was ended says more than what it made of that
+	}
+	if err == nil && (len(outputs) > 0 || len(d.state.order) > 0) {
+		err = r.effects(ctx, d, outputs)
+		if cause := context.Cause(ctx); err != nil && errors.Is(cause, ErrDetached) {
+			err = cause // no attempt: the server is away, or the message is somebody else's
+		}
+	}
+	r.began.Store(0)
+	r.message.Store(nil)
+	return err
+}
+
+// effects publishes, and then writes state. In this order: what is published
+// twice is dropped as a duplicate, and once the state says that a message is
+// done nothing of it is done again.
+func (r *runner) effects(ctx context.Context, d *delivery, outputs []engine.Output) error {
+	for i, o := range outputs {
+		topic := o.Topic
+		if topic == "" {
+			topic = d.member.record.OutputTopic
+		}
+		if topic == "" {
+			return engine.Reject(fmt.Sprintf("output %d: it has no topic, and the worker has no output topic", i))
+		}
+		m := nats.NewMsg(topic)
+		m.Data = o.Data
+		for name, values := range o.Header {
+			if !strings.HasPrefix(strings.ToLower(name), "nats-") {
+				m.Header[name] = values
+			}
+		}
+		id := r.slot.name + ":" + d.meta.Stream + ":" + messageKey(d) + ":" + strconv.Itoa(i)
+		if _, err := r.host.js.PublishMsg(ctx, m, jetstream.WithMsgID(id)); err != nil {
+			return fmt.Errorf("publish output %d to %s: %w", i, topic, err)
+		}
+	}
+	return d.state.commit(ctx, messageKey(d))
+}
+
+// fail has a message tried again, or gives it up.
+func (r *runner) fail(d *delivery, attempt int, err error) {
+	var rejected *engine.RejectError
+	switch {
+	case errors.Is(err, ErrDetached), errors.Is(err, ErrStale):
+		// It is not the handler's fault, and no attempt. Who took over gets it.
+		_ = d.msg.Nak()
+		if errors.Is(err, ErrStale) {
+			r.halting.Store(true) // to claim the fence again, if the slot is still ours
+			if it := r.iterator.Load(); it != nil {
+				it.Drain()
+			}
+		}
+		return
+	case errors.As(err, &rejected) || attempt >= r.host.cfg.attempts():
+		r.bury(d, attempt, err)
+		return
+	}
+	d.member.counts.Failed.Add(1)
+	delay := r.host.cfg.RetryBase << min(attempt-1, 20)
+	if delay > r.host.cfg.RetryMax || delay <= 0 {
+		delay = r.host.cfg.RetryMax
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), 5*time.Second)
+	defer cancel()
+	if err := r.host.states.note(ctx, r.slot.name, messageKey(d), tries{Begun: d.tries.Begun, Failed: attempt}); err != nil {
+		r.host.log.Warn("hosted worker: note a failure", "worker", d.member.record.ID, "message", d.id, "err", err)
+	}
+	r.host.log.Debug("hosted worker: message failed", "worker", d.member.record.ID, "message", d.id, "attempt", attempt, "err", err)
+	_ = d.msg.NakWithDelay(delay)
+}
+
+// bury makes a dead letter of a message, and ends the original once the server
+// has the letter.
+func (r *runner) bury(d *delivery, attempt int, why error) {
+	rec := d.member.record
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), 10*time.Second)
+	defer cancel()
+	err := r.host.letters.put(ctx, r.host.letters.dead+rec.ID, r.slot.name+":"+messageKey(d), &DeadLetter{
+		Worker: rec.ID, Reason: why.Error(), Topic: d.msg.Subject(), Message: d.id, Attempts: attempt, Digest: rec.Digest,
+		Header: d.msg.Headers(), Data: d.msg.Data(),
+	})
+	if err == nil {
+		d.member.counts.Failed.Add(1)
+		d.member.counts.DeadLetters.Add(1)
+		r.host.log.Warn("hosted worker: dead letter", "worker", rec.ID, "message", d.id, "attempts", attempt, "err", why)
+	}
+	r.answer(err, func() error { return d.msg.TermWithReason(clip(strings.Map(printable, why.Error()), 200)) }, d)
+}
+
+// answer answers a message whose fate is stored elsewhere, or has it come again
+// when it could not be.
+func (r *runner) answer(err error, ok func() error, d *delivery) {
+	if err == nil {
+		_ = ok()
+		return
+	}
+	r.host.log.Warn("hosted worker: message", "slot", r.slot.name, "message", d.id, "err", err)
+	_ = d.msg.NakWithDelay(r.host.cfg.RetryBase)
+}
+
+// matches reports whether subject matches pattern, by the rules of NATS.
+func matches(pattern, subject string) bool {
+	for {
+		p, restP, moreP := strings.Cut(pattern, ".")
+		t, restS, moreS := strings.Cut(subject, ".")
+		switch {
+		case p == ">":
+			return t != ""
+		case p != "*" && p != t:
+			return false
+		case !moreP || !moreS:
+			return moreP == moreS
+		}
+		pattern, subject = restP, restS
+	}
+}
