@@ -21,7 +21,7 @@ func TestConventions(t *testing.T) {
 			{Path: "fleet", Imports: []string{
 				".", "./worker", "./fleet/broker", "./fleet/workflow", "./fleet/presence", "./fleet/operator", "./fleet/host/...", "github.com/nats-io/nats.go",
 			}, Brings: []string{"..."}},
-			{Path: "pool", Imports: []string{".", "./procpool", "./worker"}, Brings: []string{"golang.org/x/sync"}},
+			{Path: "pool", Imports: []string{".", "./procpool", "./procpool/sdk", "./worker"}, Brings: []string{"golang.org/x/sync"}},
 			{Path: "handover", Imports: []string{".", "./worker"}, Brings: []string{"golang.org/x/sync"}},
 			{Path: "hosted", Imports: []string{".", "./fleet/broker", "./fleet/host/...", "github.com/nats-io/nats.go"}, Brings: []string{"..."}},
 		},

@@ -26,13 +26,11 @@ import (
 
 	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/procpool"
+	"github.com/pleme-io/lifecycle-go/procpool/sdk"
 )
 
 //go:embed worker.py
 var workerProgram []byte
-
-//go:embed lifecycle_worker.py
-var workerLibrary []byte // a copy of procpool/sdk/python/lifecycle_worker.py
 
 func main() { os.Exit(lifecycle.ExitCode(run(context.Background(), os.Args[1:]))) }
 
@@ -78,7 +76,7 @@ func unpack() (folder string, err error) {
 	}
 	return folder, errors.Join(
 		os.WriteFile(filepath.Join(folder, "worker.py"), workerProgram, 0o600),
-		os.WriteFile(filepath.Join(folder, "lifecycle_worker.py"), workerLibrary, 0o600),
+		os.WriteFile(filepath.Join(folder, "lifecycle_worker.py"), []byte(sdk.Python), 0o600),
 	)
 }
 

@@ -3,8 +3,8 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
+	"bufio"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -12,7 +12,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"os/exec"
 	"strings"
 	"sync"
@@ -28,16 +27,6 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const patience = time.Minute
-
-func TestCopyOfTheLibraryIsCurrent(t *testing.T) {
-	original, err := os.ReadFile("../../procpool/sdk/python/lifecycle_worker.py")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(original, workerLibrary) {
-		t.Error("lifecycle_worker.py is not what procpool/sdk/python has: copy it")
-	}
-}
 
 // free returns an address that nobody listens on.
 func free(t *testing.T) string {
