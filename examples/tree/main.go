@@ -119,6 +119,11 @@ func vandalise(enough <-chan struct{}, tree *worker.Supervisor, engine *containe
 		case <-enough:
 			return nil
 		}
+		select {
+		case <-enough: // both were true: what is broken now stays broken
+			return nil
+		default:
+		}
 		if n%3 == 2 && engine != nil {
 			fmt.Fprintln(out, "--- somebody kills the container:", engine.kill(context.Background()))
 			continue
