@@ -158,7 +158,7 @@ func TestWriteWhoseOutcomeCannotBeKnownSaysSo(t *testing.T) {
 	_, err := there.missions.List(ctx, workflow.ListOptions{Fresh: true})
 	must(t, err)
 	p.mute.Store(true)
-	short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+	short, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	err = there.missions.Transition(short, "m1", "flying", "operator", "")
 	if !errors.Is(err, workflow.ErrOutcomeUnknown) || !errors.Is(err, context.DeadlineExceeded) {

@@ -100,7 +100,7 @@ func TestStoppedMeansThatTheProgramIsGone(t *testing.T) {
 		if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second) // shorter than the grace
+		ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second) // shorter than the grace
 		_ = w.Stop(ctx)
 		cancel()
 		if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); !errors.Is(err, os.ErrNotExist) {
