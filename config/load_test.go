@@ -162,7 +162,7 @@ func TestFaultsNameKeyPlaceValueAndWhatWouldBeRight(t *testing.T) {
 		`arguments: "now" is unexpected: everything is a flag`:                                                                                       {args: []string{"now"}},
 		`lifecycle.shutdown_grace is off, and has to be more than 0 (lifecycle.shutdown_grace is from environment SERVICE_LIFECYCLE_SHUTDOWN_GRACE)`: {env: []string{"SERVICE_LIFECYCLE_SHUTDOWN_GRACE=0"}},
 		`lifecycle.drain_min (6s) is longer than the window, lifecycle.drain_interval (5s) (lifecycle.drain_min is from `:                            {content: yaml("lifecycle: {drain_min: 6s}\n")},
-		`and the pod's terminationGracePeriodSeconds (lifecycle.termination_grace) gives 20s: the kubelet would kill the process before it is done; raise that or lower these (lifecycle.termination`: {content: yaml("lifecycle: {termination_grace: 20s}\n")},
+		`and the pod's terminationGracePeriodSeconds (lifecycle.termination_grace) gives 20s: the kubelet would kill the process 7s before it is done; raise that to 27s or more, or lower these (lifecycle.termination`: {content: yaml("lifecycle: {termination_grace: 20s}\n")},
 	} {
 		path := ""
 		if tt.content != "" {
@@ -209,5 +209,28 @@ func TestHelp(t *testing.T) {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the help lacks %q:\n%s", want, out.String())
 		}
+	}
+}
+
+// What Load refuses because it does not add up is there for whoever explains it.
+func TestUncheckedTakesWhatContradictsItself(t *testing.T) {
+	path := write(t, "service.yaml", "lifecycle:\n  termination_grace: 20s\n")
+	opts := []Option{Section("lifecycle"), WithEnviron(nil), WithArgs(nil), WithLogger(quiet)}
+	if _, err := Load[lifecycle.Config](path, opts...); err == nil {
+		t.Error("without the option it is taken too")
+	}
+	live, err := Open[lifecycle.Config](path, append(opts, Unchecked())...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := live.Get().TerminationGrace; got != 20*time.Second {
+		t.Errorf("termination_grace is %v, want 20s", got)
+	}
+	if s := live.Settings(); len(s) != 1 || s[0].Source != path+":2" {
+		t.Errorf("the settings are %v, want the one with its line", s)
+	}
+	overwrite(t, path, "lifecycle:\n  termination_grace: 20\n")
+	if _, err := Open[lifecycle.Config](path, append(opts, Unchecked())...); err == nil {
+		t.Error("a duration without a unit is taken")
 	}
 }

@@ -142,7 +142,7 @@ func (l *loader) read(v reflect.Value) error {
 	}}
 	d.section(v, l.schema.root, merged.Raw(), l.schema.root.key)
 	settings := l.account(given)
-	if len(faults) == 0 {
+	if len(faults) == 0 && !l.unasked {
 		faults = validate(v, l.schema.root, settings)
 	}
 	if len(faults) > 0 {
