@@ -121,12 +121,13 @@ func Load[T any](path string, opts ...Option) (T, error) {
 
 func load[T any](path string, opts []Option) (value T, l *loader, err error) {
 	o := newOptions(path, opts)
-	l, err = newLoader(reflect.TypeFor[T](), o)
+	unset := defaults[T]()
+	l, err = newLoader(reflect.ValueOf(&unset).Elem(), o)
 	if err != nil {
 		return value, nil, err
 	}
-	out, err := loadOnce[T](l)
-	return out, l, err
+	value, err = loadOnce[T](l)
+	return value, l, err
 }
 
 // loadOnce reads all sources now.

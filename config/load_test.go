@@ -210,6 +210,34 @@ func TestHelp(t *testing.T) {
 			t.Errorf("the help lacks %q:\n%s", want, out.String())
 		}
 	}
+	for line := range strings.Lines(out.String()) {
+		if len([]rune(line)) > 81 && strings.Contains(strings.TrimSpace(line), " ") {
+			t.Errorf("this is wider than 80 columns: %s", line)
+		}
+	}
+	said := strings.Join(strings.Fields(out.String()), " ")
+	for _, want := range []string{
+		"A duration has a unit",
+		"-lifecycle.drain-interval duration or off drain_interval is the window in which readiness is down",
+		"(default 5s, SERVICE_LIFECYCLE_DRAIN_INTERVAL)",
+		"(default 20s, SERVICE_LIFECYCLE_SHUTDOWN_GRACE)",
+		"-lifecycle.drain-wait auto, always or never drain_wait says whether",
+		"(SERVICE_LIFECYCLE_TERMINATION_GRACE)",
+		"look for work this often (default 500ms, SERVICE_POLL)",
+	} {
+		if !strings.Contains(said, want) {
+			t.Errorf("the help does not say %q:\n%s", want, out.String())
+		}
+	}
+	keys, err := Keys[service]("service.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range keys {
+		if strings.HasPrefix(k.Name, "lifecycle.") && (len(k.Doc) < 20 || !strings.Contains(said, k.Doc)) {
+			t.Errorf("the help has no words for %s: %q", k.Name, k.Doc)
+		}
+	}
 }
 
 // What Load refuses because it does not add up is there for whoever explains it.
