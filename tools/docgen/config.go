@@ -55,7 +55,7 @@ This page is made from lifecycle.Config by "make docs". The keys stand in the se
 
 A stop takes at most ` + "`pre_stop + drain_interval + shutdown_grace` + " + lifecycle.Margin.String() + `, and that has to be within ` + "`termination_grace`" + `, the pod's terminationGracePeriodSeconds. ` + "`linger + unit_slice + hook_slice`" + ` has to fit into ` + "`shutdown_grace`" + `.
 
-**Live** keys change in a running process when its file changes (` + "`config.Open`, `Live.Attach`" + `), until a stop begins. A change of any other is named in the log and holds from the next start on.
+**Live** keys change in a running process when its file changes (` + "`config.Open`, `Live.Attach`" + `), until a stop begins. A change of any other is named in the log and holds from the next start on. A key that is removed from the file has its default again, which a warning says; write beside the file and rename it over it, as Kubernetes does, because half of a file can be a configuration of its own (the watch gives a file that has become shorter 5 s to be completed).
 
 | key | takes | default | live |
 | --- | --- | --- | --- |
