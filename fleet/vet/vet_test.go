@@ -266,7 +266,7 @@ func TestConfigThatContradictsItself(t *testing.T) {
 			t.Errorf("%s\ndoes not say %q", got.Reason, words)
 		}
 	}
-	if want := "set lifecycle.termination_grace to 37s or more, and so the terminationGracePeriodSeconds that it stands for, or lower lifecycle.pre_stop, lifecycle.drain_interval or lifecycle.shutdown_grace by 7s in all"; got.Fix != want {
+	if want := "set lifecycle.termination_grace to 37s or more, and so the terminationGracePeriodSeconds that it stands for, or lower lifecycle.drain_interval or lifecycle.shutdown_grace by 7s in all"; got.Fix != want {
 		t.Errorf("the fix is %q, want %q", got.Fix, want)
 	}
 
