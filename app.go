@@ -93,7 +93,8 @@ type App struct {
 	t0       time.Time
 	window   string
 	drained  []Outcome
-	reloaded []Outcome
+	reloaded []Outcome     // the last ones
+	reloadsN []ReloadCount // of all
 	cut      int
 	left     []string // what was not waited for at the end
 	result   error

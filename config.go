@@ -229,14 +229,14 @@ func (c Config) WithDefaults() Config {
 		c.TerminationLog = "/dev/termination-log"
 	}
 	def(&c.DrainInterval, 5*time.Second)
-	def(&c.DrainMin, min(time.Second, on(c.DrainInterval)))
+	def(&c.DrainMin, max(0, min(time.Second, on(c.DrainInterval)))) // what is senseless makes no other so
 	def(&c.GoAwayAfter, time.Second)
 	def(&c.ShutdownGrace, 20*time.Second)
-	quarter := min(5*time.Second, on(c.ShutdownGrace)/4)
+	quarter := max(0, min(5*time.Second, on(c.ShutdownGrace)/4))
 	def(&c.Linger, quarter)
 	def(&c.UnitSlice, quarter)
 	def(&c.HookSlice, quarter)
-	def(&c.AcceptQuiet, min(time.Second, on(c.Linger)/2))
+	def(&c.AcceptQuiet, max(0, min(time.Second, on(c.Linger)/2)))
 	def(&c.ProbeTimeout, 900*time.Millisecond)
 	def(&c.SignalDebounce, 250*time.Millisecond)
 	def(&c.LeaderRetry, 2*time.Second)
@@ -361,8 +361,8 @@ func (c Config) Validate() error {
 		{"StartupGrace", "the startup probe's terminationGracePeriodSeconds", c.StartupGrace},
 	} {
 		if need := on(c.PreStop) + c.total(); on(g.grace) > 0 && need > g.grace {
-			bad([]string{g.field, "PreStop", "DrainInterval", "ShutdownGrace"}, "PreStop + DrainInterval + ShutdownGrace + margin is %v + %v + %v + %v = %v, and %s (%s) gives %v: the kubelet would kill the process before it is done; raise that or lower these",
-				on(c.PreStop), on(c.DrainInterval), c.ShutdownGrace, Margin, need, g.where, g.field, g.grace)
+			bad([]string{g.field, "PreStop", "DrainInterval", "ShutdownGrace"}, "PreStop + DrainInterval + ShutdownGrace + margin is %v + %v + %v + %v = %v, and %s (%s) gives %v: the kubelet would kill the process %v before it is done; raise that to %v or more, or lower these",
+				on(c.PreStop), on(c.DrainInterval), c.ShutdownGrace, Margin, need, g.where, g.field, g.grace, need-g.grace, need)
 		}
 	}
 	return errors.Join(errs...)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -65,11 +66,25 @@ func (a *App) Reload(ctx context.Context) error {
 		} else {
 			a.log.Info("reloaded", "reload", r.name, "took", out.Took)
 		}
-		a.mu.Lock()
-		a.reloaded = append(a.reloaded, out)
-		a.mu.Unlock()
+		a.noteReload(out)
 	}
 	return errors.Join(errs...)
+}
+
+// noteReload counts a reload that has ended, and keeps its outcome for a while.
+func (a *App) noteReload(out Outcome) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.reloaded) == KeptReloads {
+		a.reloaded = slices.Delete(a.reloaded, 0, 1)
+	}
+	a.reloaded = append(a.reloaded, out)
+	at := slices.IndexFunc(a.reloadsN, func(c ReloadCount) bool { return c.Name == out.Name && c.Result == out.Result })
+	if at < 0 {
+		at = len(a.reloadsN)
+		a.reloadsN = append(a.reloadsN, ReloadCount{Name: out.Name, Result: out.Result})
+	}
+	a.reloadsN[at].Count++
 }
 
 // requestReload asks for a reload and returns at once. Requests that come while

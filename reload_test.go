@@ -196,6 +196,51 @@ func TestReloadWaitsForAnotherUntilItsContextEnds(t *testing.T) {
 	})
 }
 
+// A process that lives for a year may reload a hundred thousand times.
+func TestReloadsAreCountedAndOnlyTheLastAreKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := testApp(t, Config{DrainInterval: Off}, nil)
+		n := 0
+		a.OnReload("config", func(context.Context) error {
+			if n++; n%4 == 0 {
+				return fmt.Errorf("failure %d", n)
+			}
+			return nil
+		})
+		ended := make(chan error)
+		go func() { ended <- a.Run(context.Background()) }()
+		<-a.Reached(PhaseRunning)
+		const asked = 10_000
+		for range asked {
+			_ = a.Reload(context.Background())
+		}
+		r := a.Report()
+		if len(r.Reloads) != KeptReloads || cap(a.reloaded) > 2*KeptReloads {
+			t.Errorf("the report has %d reloads and the App has room for %d, want %d kept", len(r.Reloads), cap(a.reloaded), KeptReloads)
+		}
+		if last := r.Reloads[len(r.Reloads)-1]; last.Error != fmt.Sprintf("failure %d", asked) {
+			t.Errorf("the last one kept is %v, want the last that ended", last)
+		}
+		if first := r.Reloads[3]; first.Error != fmt.Sprintf("failure %d", asked-KeptReloads+4) {
+			t.Errorf("the fourth one kept is %v, want the %dth", first, asked-KeptReloads+4)
+		}
+		if want := []ReloadCount{{"config", ResultOK, asked * 3 / 4}, {"config", ResultFailed, asked / 4}}; !slices.Equal(r.ReloadCounts, want) {
+			t.Errorf("counted %v, want %v", r.ReloadCounts, want)
+		}
+		if page, want := string(renderStatus(a.Status())), "Reloads, the last 32 of 10000"; !strings.Contains(page, want) {
+			t.Errorf("the page does not say %q:\n%s", want, page)
+		}
+		r.ReloadCounts[0].Count, r.Reloads[0].Name = 0, "" // a copy
+		if again := a.Report(); again.ReloadCounts[0].Count == 0 || again.Reloads[0].Name == "" {
+			t.Error("a report shares what the App counts")
+		}
+		a.Stop(nil)
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestReloadsMayBeRegisteredAtTheSameTime(t *testing.T) {
 	a := testApp(t, Config{}, nil)
 	var all sync.WaitGroup

@@ -26,11 +26,27 @@ type Report struct {
 	Window      string      `json:"window,omitempty"` // how the drain window ended: "full", "quiet" or why it was skipped
 	Units       []Outcome   `json:"units,omitempty"`  // in the order of registration
 	Drainers    []Outcome   `json:"drainers,omitempty"`
-	Hooks       []Outcome   `json:"hooks,omitempty"` // in the order in which they ran
-	Reloads     []Outcome   `json:"reloads,omitempty"`
+	Hooks       []Outcome   `json:"hooks,omitempty"`       // in the order in which they ran
+	Reloads     []Outcome   `json:"reloads,omitempty"`     // the last KeptReloads, oldest first
 	CutRequests int         `json:"cutRequests,omitempty"` // requests still in flight when their time was over
 	Refused     []string    `json:"refused,omitempty"`     // registrations that came too late
 	Left        []string    `json:"left,omitempty"`        // what the end did not wait for: a check that hangs, a health client that still read
+
+	// ReloadCounts counts every reload of the life, also those that are no longer
+	// among Reloads: one entry for each name and result, in the order in which
+	// each came first.
+	ReloadCounts []ReloadCount `json:"reloadCounts,omitempty"`
+}
+
+// KeptReloads is how many outcomes [Report.Reloads] holds at most. A process may
+// live for a year and reload once a minute; the older ones are only counted.
+const KeptReloads = 32
+
+// ReloadCount is how often the reload of one name ended in one way.
+type ReloadCount struct {
+	Name   string `json:"name"`
+	Result Result `json:"result"`
+	Count  uint64 `json:"count"`
 }
 
 // PhaseTime is one phase of a life and how long it lasted. The last one's
@@ -117,6 +133,7 @@ func (a *App) Report() Report {
 	}
 	r.Drainers = append(r.Drainers, a.drained...)
 	r.Reloads = append(r.Reloads, a.reloaded...)
+	r.ReloadCounts = append(r.ReloadCounts, a.reloadsN...)
 	r.Hooks = a.hooks.outcomes()
 	for _, err := range a.late {
 		r.Refused = append(r.Refused, err.Error())

@@ -107,7 +107,7 @@ func renderStatus(s Status) []byte {
 	for _, part := range []struct {
 		title string
 		list  []Outcome
-	}{{"Drainers", r.Drainers}, {"Shutdown hooks", r.Hooks}, {"Reloads", r.Reloads}} {
+	}{{"Drainers", r.Drainers}, {"Shutdown hooks", r.Hooks}, {reloadsTitle(r), r.Reloads}} {
 		p.table(part.title, len(part.list), "Name", "Result", "Took", "")
 		for _, o := range part.list {
 			class := "bad"
@@ -120,6 +120,18 @@ func renderStatus(s Status) []byte {
 	}
 	p.WriteString("</body></html>\n")
 	return []byte(p.String())
+}
+
+// reloadsTitle says when more have ended than are shown.
+func reloadsTitle(r Report) string {
+	ended := uint64(0)
+	for _, c := range r.ReloadCounts {
+		ended += c.Count
+	}
+	if ended <= uint64(len(r.Reloads)) {
+		return "Reloads"
+	}
+	return fmt.Sprintf("Reloads, the last %d of %d", len(r.Reloads), ended)
 }
 
 // table begins a table of n rows, none when there are none.

@@ -69,7 +69,11 @@
 //
 // # Changes
 //
-// [Open] is Load for a configuration that may change: see [Live].
+// [Open] is Load for a configuration that may change: see [Live]. A file that is
+// read while it is written may be half there. Mostly that is an error, and changes
+// nothing; a half that is a configuration of its own is told by its being shorter,
+// and gets more time ([Live.Watch]). At a start there is nothing to compare with:
+// write beside the file, and rename.
 // docs/config.md lists the keys of lifecycle and says which of them a running
 // App takes on; docs/config.schema.json is their JSON Schema, and [Schema]
 // makes that of a whole service, for editors.

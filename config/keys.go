@@ -5,6 +5,9 @@ import (
 	"io"
 	"reflect"
 	"strings"
+	"unicode/utf8"
+
+	"github.com/pleme-io/lifecycle-go"
 )
 
 // Key describes one value that a configuration has.
@@ -15,13 +18,14 @@ type Key struct {
 	// "-lifecycle.drain-interval".
 	Env, Flag string
 	// Type is what is to be given: "duration", "text", "true or false", "number",
-	// "list of …", or the name of a Go type that reads itself from text.
+	// "list of …", "down or serving" for one of some words, or the name of a Go
+	// type that reads itself from text.
 	Type string
 	// Default is what holds when nobody gives it, as a file would have it; ""
 	// when that is nothing, or the zero of its type.
 	Default string
-	// Doc says what it is for: the field's tag usage:"…". docs/config.md has the
-	// words for the keys of lifecycle.
+	// Doc says what it is for: the field's tag usage:"…", and for the keys of
+	// lifecycle the words of docs/config.md.
 	Doc string
 	// Field is the name of the struct's field.
 	Field string
@@ -37,15 +41,24 @@ type Key struct {
 func Keys[T any](path string, opts ...Option) ([]Key, error) {
 	o := newOptions(path, opts)
 	o.args = nil
-	l, err := newLoader(reflect.TypeFor[T](), o)
+	value := defaults[T]()
+	l, err := newLoader(reflect.ValueOf(&value).Elem(), o)
 	if err != nil {
 		return nil, err
 	}
-	value := defaults[T]()
-	return l.keys(reflect.ValueOf(&value).Elem()), nil
+	return l.keys(), nil
 }
 
-func (l *loader) keys(v reflect.Value) []Key {
+// keys describes the keys, with the defaults that the program has and, below
+// lifecycle, those that it leaves to the library.
+func (l *loader) keys() []Key {
+	v := reflect.New(l.defaults.Type()).Elem()
+	v.Set(l.defaults)
+	if section := l.schema.lifecycle(); section != nil {
+		if at, ok := lookup(v, l.schema.root, section); ok {
+			fillIn(at)
+		}
+	}
 	keys := make([]Key, 0, len(l.schema.leaves))
 	for _, n := range l.schema.leaves {
 		k := Key{Name: n.key, Env: l.envOf(n), Flag: "-" + flagOf(n), Type: typeName(n), Doc: n.usage, Secret: n.secret, Live: n.live, Field: n.fieldName}
@@ -57,6 +70,20 @@ func (l *loader) keys(v reflect.Value) []Key {
 	return keys
 }
 
+// fillIn gives a lifecycle.Config, or a pointer to one, its defaults.
+func fillIn(at reflect.Value) {
+	var cfg lifecycle.Config
+	if inner := reflect.Indirect(at); inner.IsValid() {
+		cfg, _ = inner.Interface().(lifecycle.Config)
+	}
+	cfg = cfg.WithDefaults()
+	if at.Kind() == reflect.Pointer {
+		at.Set(reflect.ValueOf(&cfg)) // and not into what the program's default points to
+		return
+	}
+	at.Set(reflect.ValueOf(cfg))
+}
+
 // typeName says for people what a key takes.
 func typeName(n *node) string {
 	t := structOf(n.typ)
@@ -65,6 +92,9 @@ func typeName(n *node) string {
 		return "duration or off"
 	case t == typeDuration:
 		return "duration"
+	case choices[t] != nil:
+		last := len(choices[t]) - 1
+		return strings.Join(choices[t][:last], ", ") + " or " + choices[t][last]
 	case t == typeSecret:
 		return "text"
 	case n.elem != nil && t.Kind() == reflect.Map:
@@ -91,17 +121,49 @@ func typeName(n *node) string {
 // writeHelp writes what -h asks for.
 func (l *loader) writeHelp() {
 	var b strings.Builder
-	fmt.Fprintf(&b, "Each key can be given in the file, in the environment and as a flag; the later one wins.\n\n  -config FILE\n    \tread FILE (%sCONFIG)", l.prefix)
+	b.WriteString(wrap("Each key can be given in the file, in the environment and as a flag; the later one wins.", "") +
+		wrap("A duration has a unit, as in 250ms, 5s or 1m30s. Below lifecycle 0 and off switch it off; left out it has its default.", "") + "\n")
+	place := "read FILE, none when it is empty"
 	if l.path != "" {
-		fmt.Fprintf(&b, " in place of %s", l.path)
+		place = "read FILE in place of " + l.path + ", none when it is empty"
 	}
-	b.WriteString("\n")
-	for _, k := range l.keys(reflect.New(l.schema.root.typ).Elem()) {
-		fmt.Fprintf(&b, "  %s %s\n    \t", k.Flag, k.Type)
-		if k.Doc != "" {
-			b.WriteString(k.Doc + " ")
+	fmt.Fprintf(&b, "  -config FILE\n%s", wrap(place+" ("+l.prefix+"CONFIG)", helpIndent))
+	for _, k := range l.keys() {
+		fmt.Fprintf(&b, "  %s %s\n", k.Flag, k.Type)
+		about := k.Env
+		if k.Default != "" {
+			about = "default " + k.Default + ", " + k.Env
 		}
-		fmt.Fprintf(&b, "(%s)\n", k.Env)
+		b.WriteString(wrap(strings.TrimSpace(k.Doc+" ("+about+")"), helpIndent))
 	}
 	_, _ = io.WriteString(l.out, b.String())
+}
+
+const (
+	helpIndent = "        "
+	helpWidth  = 80
+)
+
+// wrap breaks a text into indented lines of at most helpWidth, where it has words
+// that are short enough.
+func wrap(text, indent string) string {
+	var b strings.Builder
+	at := 0
+	for _, word := range strings.Fields(text) {
+		width := utf8.RuneCountInString(word)
+		switch {
+		case at == 0:
+			b.WriteString(indent)
+			at = len(indent)
+		case at+1+width > helpWidth:
+			b.WriteString("\n" + indent)
+			at = len(indent)
+		default:
+			b.WriteByte(' ')
+			at++
+		}
+		b.WriteString(word)
+		at += width
+	}
+	return b.String() + "\n"
 }

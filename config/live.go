@@ -87,7 +87,9 @@ func (l *Live[T]) Attach(app *lifecycle.App) *lifecycle.App {
 // anything is wrong with it, nothing. The error is that of [Load], of the first
 // check that refused, or of the App. What has changed is logged, without
 // secrets; so are the keys of lifecycle that wait for the next start of the
-// process. A reload that runs is waited for; ctx is not looked at, since nothing
+// process. A key that nobody gives any more has its default again, and a warning
+// names those whose values have changed by that: it may have been meant, and it
+// is also what a file looks like of which the end is missing. A reload that runs is waited for; ctx is not looked at, since nothing
 // here takes long.
 func (l *Live[T]) Reload(context.Context) error {
 	l.mu.Lock()
@@ -99,6 +101,9 @@ func (l *Live[T]) Reload(context.Context) error {
 		return err
 	}
 	changes := l.loader.diff(reflect.ValueOf(old).Elem(), reflect.ValueOf(&next).Elem())
+	for i, c := range changes {
+		changes[i].gone = hasKey(before, c.key) && !hasKey(l.loader.settings, c.key)
+	}
 	err = l.apply(*old, next, changes)
 	if err != nil {
 		l.loader.settings = before
@@ -133,10 +138,17 @@ func (l *Live[T]) apply(old, next T, changes []change) error {
 		fn(old, next)
 	}
 	words := make([]string, len(changes))
+	var gone []string
 	for i, c := range changes {
 		words[i] = c.String()
+		if c.gone {
+			gone = append(gone, c.key)
+		}
 	}
 	log.Info("config: changed", "file", l.loader.file, "changes", strings.Join(words, ", "))
+	if len(gone) > 0 {
+		log.Warn("config: these keys are not given any more and have their defaults", "file", l.loader.file, "keys", strings.Join(gone, ", "))
+	}
 	waiting = slices.DeleteFunc(waiting, func(key string) bool {
 		return !slices.ContainsFunc(changes, func(c change) bool { return c.key == key })
 	})
@@ -182,9 +194,14 @@ func (l *Live[T]) reconfigure(next T) (waiting []string, err error) {
 // change is one key whose value is another.
 type change struct {
 	key, from, to string
+	gone          bool // it was given, and is not any more
 }
 
 func (c change) String() string { return c.key + ": " + c.from + " -> " + c.to }
+
+func hasKey(settings []Setting, key string) bool {
+	return slices.ContainsFunc(settings, func(s Setting) bool { return s.Key == key })
+}
 
 // diff lists the keys whose values differ, in the order of the fields.
 func (l *loader) diff(old, next reflect.Value) (changes []change) {

@@ -136,6 +136,73 @@ func TestWatchSeesEveryWayToChangeAFile(t *testing.T) {
 	}
 }
 
+// firstHalf is the beginning of entire, and a configuration too.
+const (
+	entire    = "poll: 2s\nworkers: 9\nlifecycle:\n  drain_interval: 30s\n  health_addr: 'off'\n"
+	firstHalf = "poll: 2s\n"
+)
+
+// A writer who pauses in the middle has nobody run by the defaults of the rest.
+func TestHalfAFileIsNotTakenForAWholeOne(t *testing.T) {
+	for name, pause := range map[string]time.Duration{"a moment": settled / 2, "longer than a file has to be the same": 4 * settled, "nearly for ever": settledShorter - DefaultPoll - settled} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				path := write(t, "service.yaml", entire)
+				live, log := openLive(t, path)
+				reloads, _ := watch(t, live)
+				live.OnChange(func(_, next service) {
+					if next.Workers != 9 {
+						t.Errorf("it was taken over with %d workers", next.Workers)
+					}
+				})
+				pass()
+				overwrite(t, path, firstHalf)
+				time.Sleep(DefaultPoll + pause) // it was seen by now
+				overwrite(t, path, entire+"debug: true\n")
+				pass()
+				if got := live.Get(); *reloads != 1 || !got.Debug || got.Lifecycle.DrainInterval != 30*time.Second {
+					t.Errorf("after %d reloads it is %+v", *reloads, got)
+				}
+				if strings.Contains(log.String(), "WARN") {
+					t.Errorf("there is nothing to warn of:\n%s", log)
+				}
+			})
+		})
+	}
+}
+
+// What is shorter for good is taken over, and the log says what that costs.
+func TestKeysThatAreGoneAreNamed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := write(t, "service.yaml", entire+"debug: true\nratio: 0\n")
+		live, log := openLive(t, path, "SERVICE_WORKERS=9")
+		watch(t, live)
+		pass()
+		overwrite(t, path, firstHalf)
+		time.Sleep(DefaultPoll + settledShorter - settled)
+		synctest.Wait()
+		if !live.Get().Debug {
+			t.Error("it was read before it had been shorter for long enough")
+		}
+		pass()
+		if got := live.Get(); got.Debug || got.Lifecycle.DrainInterval != 0 || got.Workers != 9 {
+			t.Errorf("it is %+v", got)
+		}
+		// Not workers, which the environment gives, and not ratio, which has not changed.
+		for _, want := range []string{`level=WARN msg="config: these keys are not given any more and have their defaults"`,
+			`keys="debug, lifecycle.health_addr, lifecycle.drain_interval"`, "lifecycle.drain_interval: 30s -> its default"} {
+			if !strings.Contains(log.String(), want) {
+				t.Errorf("the log lacks %s:\n%s", want, log)
+			}
+		}
+		overwrite(t, path, entire)
+		pass()
+		if n := strings.Count(log.String(), "not given any more"); n != 1 || live.Get().Lifecycle.DrainInterval != 30*time.Second {
+			t.Errorf("told %d times, want once:\n%s", n, log)
+		}
+	})
+}
+
 func mustRename(t *testing.T, from, to string) {
 	t.Helper()
 	if err := os.Rename(from, to); err != nil {

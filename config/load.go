@@ -24,6 +24,7 @@ type options struct {
 	out      io.Writer
 	section  string
 	poll     time.Duration
+	unasked  bool // no Validate method is asked
 }
 
 // Optional lets the file be missing, unless it was asked for by the flag -config
@@ -65,6 +66,12 @@ func WithOutput(w io.Writer) Option { return func(o *options) { o.out = w } }
 // program that needs a part of the configuration of another: with
 // Section("lifecycle") T is lifecycle.Config, whatever the service is.
 func Section(name string) Option { return func(o *options) { o.section = name } }
+
+// Unchecked takes over values that contradict each other: no Validate method is
+// asked. It is for a program that says itself what is wrong with the configuration
+// of another, and needs the values and, from [Live.Settings], their places for
+// that. What a key cannot hold is a fault as ever.
+func Unchecked() Option { return func(o *options) { o.unasked = true } }
 
 func newOptions(path string, opts []Option) options {
 	name := filepath.Base(path)
@@ -114,12 +121,13 @@ func Load[T any](path string, opts ...Option) (T, error) {
 
 func load[T any](path string, opts []Option) (value T, l *loader, err error) {
 	o := newOptions(path, opts)
-	l, err = newLoader(reflect.TypeFor[T](), o)
+	unset := defaults[T]()
+	l, err = newLoader(reflect.ValueOf(&unset).Elem(), o)
 	if err != nil {
 		return value, nil, err
 	}
-	out, err := loadOnce[T](l)
-	return out, l, err
+	value, err = loadOnce[T](l)
+	return value, l, err
 }
 
 // loadOnce reads all sources now.

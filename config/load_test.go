@@ -162,7 +162,7 @@ func TestFaultsNameKeyPlaceValueAndWhatWouldBeRight(t *testing.T) {
 		`arguments: "now" is unexpected: everything is a flag`:                                                                                       {args: []string{"now"}},
 		`lifecycle.shutdown_grace is off, and has to be more than 0 (lifecycle.shutdown_grace is from environment SERVICE_LIFECYCLE_SHUTDOWN_GRACE)`: {env: []string{"SERVICE_LIFECYCLE_SHUTDOWN_GRACE=0"}},
 		`lifecycle.drain_min (6s) is longer than the window, lifecycle.drain_interval (5s) (lifecycle.drain_min is from `:                            {content: yaml("lifecycle: {drain_min: 6s}\n")},
-		`and the pod's terminationGracePeriodSeconds (lifecycle.termination_grace) gives 20s: the kubelet would kill the process before it is done; raise that or lower these (lifecycle.termination`: {content: yaml("lifecycle: {termination_grace: 20s}\n")},
+		`and the pod's terminationGracePeriodSeconds (lifecycle.termination_grace) gives 20s: the kubelet would kill the process 7s before it is done; raise that to 27s or more, or lower these (lifecycle.termination`: {content: yaml("lifecycle: {termination_grace: 20s}\n")},
 	} {
 		path := ""
 		if tt.content != "" {
@@ -209,5 +209,56 @@ func TestHelp(t *testing.T) {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the help lacks %q:\n%s", want, out.String())
 		}
+	}
+	for line := range strings.Lines(out.String()) {
+		if len([]rune(line)) > 81 && strings.Contains(strings.TrimSpace(line), " ") {
+			t.Errorf("this is wider than 80 columns: %s", line)
+		}
+	}
+	said := strings.Join(strings.Fields(out.String()), " ")
+	for _, want := range []string{
+		"A duration has a unit",
+		"-lifecycle.drain-interval duration or off drain_interval is the window in which readiness is down",
+		"(default 5s, SERVICE_LIFECYCLE_DRAIN_INTERVAL)",
+		"(default 20s, SERVICE_LIFECYCLE_SHUTDOWN_GRACE)",
+		"-lifecycle.drain-wait auto, always or never drain_wait says whether",
+		"(SERVICE_LIFECYCLE_TERMINATION_GRACE)",
+		"look for work this often (default 500ms, SERVICE_POLL)",
+	} {
+		if !strings.Contains(said, want) {
+			t.Errorf("the help does not say %q:\n%s", want, out.String())
+		}
+	}
+	keys, err := Keys[service]("service.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range keys {
+		if strings.HasPrefix(k.Name, "lifecycle.") && (len(k.Doc) < 20 || !strings.Contains(said, k.Doc)) {
+			t.Errorf("the help has no words for %s: %q", k.Name, k.Doc)
+		}
+	}
+}
+
+// What Load refuses because it does not add up is there for whoever explains it.
+func TestUncheckedTakesWhatContradictsItself(t *testing.T) {
+	path := write(t, "service.yaml", "lifecycle:\n  termination_grace: 20s\n")
+	opts := []Option{Section("lifecycle"), WithEnviron(nil), WithArgs(nil), WithLogger(quiet)}
+	if _, err := Load[lifecycle.Config](path, opts...); err == nil {
+		t.Error("without the option it is taken too")
+	}
+	live, err := Open[lifecycle.Config](path, append(opts, Unchecked())...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := live.Get().TerminationGrace; got != 20*time.Second {
+		t.Errorf("termination_grace is %v, want 20s", got)
+	}
+	if s := live.Settings(); len(s) != 1 || s[0].Source != path+":2" {
+		t.Errorf("the settings are %v, want the one with its line", s)
+	}
+	overwrite(t, path, "lifecycle:\n  termination_grace: 20\n")
+	if _, err := Open[lifecycle.Config](path, append(opts, Unchecked())...); err == nil {
+		t.Error("a duration without a unit is taken")
 	}
 }

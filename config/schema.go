@@ -160,6 +160,9 @@ func (s *schema) addFields(n *node, t reflect.Type, index []int, above map[refle
 				errs = append(errs, fmt.Errorf("%v.%s: the key %q is taken by another field", t, f.Name, child.key))
 			}
 		}
+		if child.lifecycle {
+			child.usage = lifecycleWords(f.Name)
+		}
 		n.children = append(n.children, child)
 		if err := s.addType(child, above); err != nil {
 			errs = append(errs, fmt.Errorf("%v.%s: %w", t, f.Name, err))

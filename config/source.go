@@ -22,6 +22,7 @@ import (
 type loader struct {
 	options
 	schema    *schema
+	defaults  reflect.Value  // what T says that they are; only read
 	flags     map[string]any // the values of flags, by key; they are parsed once
 	flagFault error          // what was wrong with that
 	file      string         // the file that is read, "" for none
@@ -51,12 +52,13 @@ type source struct {
 	name func(key string) (name string, line int)
 }
 
-func newLoader(t reflect.Type, o options) (*loader, error) {
-	s, err := newSchema(t, o.section)
+// newLoader makes a loader of the type that the defaults have.
+func newLoader(defaults reflect.Value, o options) (*loader, error) {
+	s, err := newSchema(defaults.Type(), o.section)
 	if err != nil {
 		return nil, err
 	}
-	l := &loader{options: o, schema: s, file: o.path}
+	l := &loader{options: o, schema: s, defaults: defaults, file: o.path}
 	if err := l.checkNames(); err != nil {
 		return nil, err
 	}
@@ -142,7 +144,7 @@ func (l *loader) read(v reflect.Value) error {
 	}}
 	d.section(v, l.schema.root, merged.Raw(), l.schema.root.key)
 	settings := l.account(given)
-	if len(faults) == 0 {
+	if len(faults) == 0 && !l.unasked {
 		faults = validate(v, l.schema.root, settings)
 	}
 	if len(faults) > 0 {

@@ -15,6 +15,12 @@ const DefaultPoll = 2 * time.Second
 // writes it may be in the middle of it.
 const settled = 200 * time.Millisecond
 
+// settledShorter is the same for a file that has become shorter. The first half of
+// a file can be a whole configuration, in which all keys of the other half have
+// their defaults, and what writes it may pause: an editor on a network file
+// system, a script that appends, a disk that is full.
+const settledShorter = 5 * time.Second
+
 // WithPoll sets how often [Live.Watch] looks at the file. Defaults to
 // [DefaultPoll]; a duration that is not positive is the default.
 func WithPoll(every time.Duration) Option {
@@ -26,8 +32,8 @@ func WithPoll(every time.Duration) Option {
 }
 
 // Watch looks at the file until ctx ends, and calls reload when its content is
-// another than what was read last and has been the same for 200 ms. It returns
-// nil, at once when there is no file. reload is [lifecycle.App.Reload] in an App
+// another than what was read last and has been the same for 200 ms, or for 5 s
+// when it is shorter. It returns nil, at once when there is no file. reload is [lifecycle.App.Reload] in an App
 // (see [Live.Attach]), or l.Reload; that it fails is no reason to call it again
 // before the content changes once more, unless it failed with
 // [lifecycle.ErrReloadRefused].
@@ -38,6 +44,11 @@ func WithPoll(every time.Duration) Option {
 // subPath mount), an editor renames another file over it, a shell truncates and
 // writes it. While it is missing what was read last stays, and the log says so
 // once.
+//
+// What a half of a file means nobody can tell from a file that was meant so. The
+// waits above are for a writer who goes on soon; whoever writes in place may take
+// longer, so write beside the file and rename it over it, which is what
+// Kubernetes does.
 func (l *Live[T]) Watch(ctx context.Context, reload func(context.Context) error) error {
 	l.mu.Lock()
 	name := l.loader.file
@@ -49,6 +60,7 @@ func (l *Live[T]) Watch(ctx context.Context, reload func(context.Context) error)
 	defer timer.Stop()
 	gone := false
 	var seen look // the one that has to last
+	var since time.Time
 	for {
 		select {
 		case <-ctx.Done():
@@ -67,7 +79,10 @@ func (l *Live[T]) Watch(ctx context.Context, reload func(context.Context) error)
 			seen = look{}
 			continue
 		case !seen.taken || !now.same(seen):
-			seen = now
+			seen, since = now, time.Now()
+			timer.Reset(settled)
+			continue
+		case now.shorter(l.lastRead()) && time.Since(since) < settledShorter:
 			timer.Reset(settled)
 			continue
 		}
@@ -80,6 +95,7 @@ func (l *Live[T]) Watch(ctx context.Context, reload func(context.Context) error)
 type look struct {
 	taken bool
 	sum   [sha256.Size]byte
+	size  int
 	err   error
 }
 
@@ -89,7 +105,12 @@ func lookInto(name string) look {
 }
 
 func lookAt(content []byte, err error) look {
-	return look{taken: true, sum: sha256.Sum256(content), err: err}
+	return look{taken: true, sum: sha256.Sum256(content), size: len(content), err: err}
+}
+
+// shorter reports whether p found less of a file than other did.
+func (p look) shorter(other look) bool {
+	return p.err == nil && other.err == nil && p.size < other.size
 }
 
 func (p look) same(other look) bool {

@@ -93,6 +93,7 @@ func TestConventions(t *testing.T) {
 			{Module: "golang.org/x/sys"},
 			{Module: "github.com/creack/pty", TestOnly: true},
 			{Module: "github.com/hinshun/vt10x", TestOnly: true},
+			{Module: "github.com/santhosh-tekuri/jsonschema/v6", TestOnly: true},
 			{Module: "github.com/rogpeppe/go-internal", TestOnly: true},
 			{Module: "go.uber.org/goleak", TestOnly: true},
 		},

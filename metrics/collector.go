@@ -187,15 +187,14 @@ func (s scrape) outcomes(r lifecycle.Report) {
 		s.add(hookResult, 1, o.Name, string(o.Result))
 		s.add(hookTook, o.Took.Seconds(), o.Name)
 	}
-	ended := map[[2]string]int{}
-	for _, o := range r.Reloads {
-		ended[[2]string{o.Name, string(o.Result)}]++
+	left := uint64(0)
+	for _, c := range r.ReloadCounts {
+		s.add(reloads, float64(c.Count), c.Name, string(c.Result))
+		if c.Result == lifecycle.ResultAbandoned {
+			left += c.Count
+		}
 	}
-	for what, n := range ended {
-		s.add(reloads, float64(n), what[0], what[1])
-	}
-	left := 0
-	for _, o := range slices.Concat(r.Units, r.Drainers, r.Hooks, r.Reloads) {
+	for _, o := range slices.Concat(r.Units, r.Drainers, r.Hooks) {
 		if o.Result == lifecycle.ResultAbandoned {
 			left++
 		}

@@ -254,6 +254,31 @@ func TestRegistries(t *testing.T) {
 }
 
 // A counter does not fall when the child that was counted is removed.
+// The App keeps the outcomes of the last reloads, and counts all.
+func TestReloadsAreCountedForALongLife(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reg := prometheus.NewRegistry()
+		app := lifecycletest.New(t, lifecycle.Config{DrainInterval: lifecycle.Off}, metrics.With(reg))
+		n := 0
+		app.OnReload("config", func(context.Context) error {
+			if n++; n%2 == 0 {
+				return errBoom
+			}
+			return nil
+		})
+		app.Start()
+		for range 10_000 {
+			_ = app.Reload(t.Context())
+		}
+		want(t, values(t, reg), map[string]float64{
+			`lifecycle_reloads_total{reload="config",result="ok"}`:     5000,
+			`lifecycle_reloads_total{reload="config",result="failed"}`: 5000,
+		})
+		app.Stop(nil)
+		app.WantClean()
+	})
+}
+
 func TestRestartsAreKeptWhenAChildIsRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reg := prometheus.NewRegistry()

@@ -17,6 +17,9 @@ func TestConventions(t *testing.T) {
 			{Module: "go.opentelemetry.io/otel"},
 			{Module: "go.opentelemetry.io/otel/trace"},
 			{Module: "go.opentelemetry.io/otel/sdk", TestOnly: true},
+			{Module: "go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp", TestOnly: true},
+			{Module: "go.opentelemetry.io/proto/otlp", TestOnly: true},
+			{Module: "google.golang.org/protobuf", TestOnly: true},
 			{Module: "go.uber.org/goleak", TestOnly: true},
 		},
 	})

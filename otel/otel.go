@@ -25,6 +25,18 @@
 // its changes of status as span events. What failed, panicked, was abandoned or
 // killed has the status Error and says why, in 256 bytes at most; a stop that was
 // asked for is no error.
+//
+// What is exported of a stop: everything up to [Traces.Close], which ends the spans
+// of the stop, of the shutdown and of its own hook as it begins, since a span that
+// is open cannot be exported. With Close in the hook that runs last that is all
+// but the export itself, and by the time that Run returns a collector that answers
+// has it. Not exported are hooks that were registered before that one and so run
+// after it, what Close itself takes, how the whole life ended (the spans say what
+// was wrong by then; the report says the rest), and whatever is left when the
+// process is killed or the collector cannot be reached: then the hook fails, Run's
+// error says so, and nothing waits longer than the hook's part of the grace. Where
+// the collector is a sidecar let it be a native one, which stops after the service
+// (Kubernetes 1.29, KEP-753). The provider is the caller's to shut down, after Run.
 package otel
 
 import (

@@ -46,14 +46,24 @@ type child struct {
 // it does.
 func start(t *testing.T, env []string, args ...string) *child {
 	t.Helper()
-	c := &child{exited: make(chan struct{}), changed: make(chan struct{})}
-	c.cmd = exec.Command(os.Args[0], append([]string{"-log=json", "-addr=127.0.0.1:0", "-lifecycle.health-addr=127.0.0.1:0"}, args...)...)
+	cmd := exec.Command(os.Args[0], append(freePorts, args...)...)
 	for _, kv := range os.Environ() {
 		if !strings.HasPrefix(kv, "SERVICE_") {
-			c.cmd.Env = append(c.cmd.Env, kv)
+			cmd.Env = append(cmd.Env, kv)
 		}
 	}
-	c.cmd.Env = append(append(c.cmd.Env, asChild+"=1", "GORACE=exitcode=66"), env...)
+	cmd.Env = append(append(cmd.Env, asChild+"=1", "GORACE=exitcode=66"), env...)
+	return startCommand(t, cmd)
+}
+
+// freePorts are the arguments by which the log says where the service is.
+var freePorts = []string{"-log=json", "-addr=127.0.0.1:0", "-lifecycle.health-addr=127.0.0.1:0"}
+
+// startCommand runs a command that is the service, or passes on what it writes,
+// its signals and its exit status.
+func startCommand(t *testing.T, cmd *exec.Cmd) *child {
+	t.Helper()
+	c := &child{cmd: cmd, exited: make(chan struct{}), changed: make(chan struct{})}
 	stderr, err := c.cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -233,7 +233,7 @@ func TestBadStartsSayWhy(t *testing.T) {
 	}{
 		"flag":        {args: []string{"-drain=5s"}, want: "flag -drain: there is no such flag"},
 		"environment": {env: "SERVICE_LIFECYCLE_DRAIN_INTERVAL=5", want: `environment SERVICE_LIFECYCLE_DRAIN_INTERVAL: lifecycle.drain_interval is "5": want a duration with its unit`},
-		"budget":      {args: []string{"-lifecycle.termination-grace=10s"}, want: "the kubelet would kill the process before it is done"},
+		"budget":      {args: []string{"-lifecycle.termination-grace=10s"}, want: "the kubelet would kill the process 17s before it is done"},
 		"address":     {args: []string{"-addr=" + strings.TrimPrefix(url, "http://")}, want: "address already in use"},
 		"database":    {args: []string{"-db=" + filepath.Join(t.TempDir(), "no", "such", "folder.db")}, want: "open database"},
 	} {

@@ -21,6 +21,13 @@ type Checker struct {
 	// Config is what the service runs with. Zeros have their defaults.
 	Config lifecycle.Config
 
+	// ConfigFile and ConfigLines are where Config stands: the name of the file,
+	// and the lines of its keys by their whole names, as
+	// "lifecycle.drain_interval". They are the places of findings about Config
+	// itself. Default to "config" and its first line.
+	ConfigFile  string
+	ConfigLines map[string]int
+
 	// Container is the name of the service's container in its pods. Defaults to
 	// the only container; of several, to the one that has a probe on the
 	// port of Config.HealthAddr or declares it, else the first.
@@ -39,25 +46,27 @@ type Checker struct {
 	HasShell bool
 }
 
-// Validate names a rule in Ignore that there is not, and what is wrong with the
-// Config apart from the graces that it declares, which are held against the
-// manifest.
+// Validate names a rule in Ignore that there is not. What is wrong with the Config
+// is a finding of [Checker.Check].
 func (c Checker) Validate() error {
 	for _, id := range c.Ignore {
 		if _, ok := ruleIndex[id]; !ok {
 			return fmt.Errorf("vet: there is no rule %q to ignore; --rules lists them", id)
 		}
 	}
-	cfg := c.Config
-	cfg.TerminationGrace, cfg.LivenessGrace, cfg.StartupGrace = 0, 0, 0
-	return cfg.Validate()
+	return nil
 }
 
 // Check reads the files as one set, in which budgets and Services find their
 // pods, and returns what it found. It never fails: what cannot be read is a
-// finding.
+// finding, and so is a Config that [lifecycle.New] refuses. When that has a value
+// that makes no sense by itself, nothing is compared with it.
 func (c Checker) Check(files ...File) Report {
 	r := &run{Checker: c, cfg: c.Config.WithDefaults()}
+	if !r.config() {
+		r.report.sort()
+		return r.report
+	}
 	r.health, r.healthHost = healthPort(r.cfg.HealthAddr)
 	dockerfiles := 0
 	for _, f := range files {

@@ -16,6 +16,9 @@ type Rule struct {
 func Rules() []Rule { return slices.Clone(rules) }
 
 var rules = []Rule{
+	// The configuration.
+	{"config-refused", Error, "The configuration contradicts itself", "New refuses it, and so does config.Load: the service ends as it starts, and a rollout stands still with its first pod."},
+
 	// The time that a stop may take.
 	{"grace-too-short", Error, "The pod's grace ends before the stop does", "preStop, drain_interval, shutdown_grace and a margin of 2 s have to fit into terminationGracePeriodSeconds; when it is over the kubelet sends SIGKILL, whatever is in flight."},
 	{"probe-grace-too-short", Error, "A probe's own grace ends before the stop does", "A terminationGracePeriodSeconds of a liveness or startup probe replaces the pod's when that probe fails. On a readiness probe the API server refuses it."},

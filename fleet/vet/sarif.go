@@ -4,6 +4,7 @@ import (
 	"io"
 	"net/url"
 	"path/filepath"
+	"strings"
 )
 
 // The parts of SARIF 2.1.0 (OASIS, 2020) that are written. Names are the
@@ -98,8 +99,15 @@ func (r Report) WriteSARIF(w io.Writer) error {
 
 // uri writes a file's name as a reference that is relative where the name is.
 func uri(name string) string {
-	if name == "-" {
+	switch name {
+	case "-":
 		return "stdin"
+	case "":
+		return "nothing" // an empty reference would be the report itself
 	}
-	return (&url.URL{Path: filepath.ToSlash(name)}).String()
+	name = filepath.ToSlash(name)
+	if strings.HasPrefix(name, "//") {
+		name = "/" + strings.TrimLeft(name, "/") // two would begin a host
+	}
+	return (&url.URL{Path: name}).String()
 }

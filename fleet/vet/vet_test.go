@@ -49,12 +49,13 @@ type mutation struct {
 const probe60 = "            failureThreshold: 60\n"
 
 var mutations = []mutation{
+	{rule: "config-refused", cfg: func(c *lifecycle.Config) { c.HookSlice = 16 * time.Second }, words: []string{"lifecycle.linger + lifecycle.unit_slice + lifecycle.hook_slice is 5s + 5s + 16s = 26s", "20s", "change lifecycle.linger, lifecycle.unit_slice, lifecycle.hook_slice or lifecycle.shutdown_grace"}},
 	{rule: "grace-too-short", old: "PeriodSeconds: 30", new: "PeriodSeconds: 26", at: "terminationGracePeriodSeconds: 26", besides: []string{"grace-declared"},
 		words: []string{"drain_interval 5s + shutdown_grace 20s + margin 2s = 27s", "gives 26s", "terminationGracePeriodSeconds to 27", "shutdown_grace to 19s"}},
-	{rule: "grace-too-short", cfg: func(c *lifecycle.Config) { c.DrainInterval = 15 * time.Second }, at: "terminationGracePeriodSeconds: 30", words: []string{"= 37s", "to 37 or more", "shutdown_grace to 13s"}},
-	{rule: "grace-too-short", old: "      terminationGracePeriodSeconds: 30\n", new: "", cfg: func(c *lifecycle.Config) { c.ShutdownGrace = 60 * time.Second }, at: "spec:", words: []string{"the default", "67"}},
+	{rule: "grace-too-short", cfg: func(c *lifecycle.Config) { c.DrainInterval = 15 * time.Second }, at: "terminationGracePeriodSeconds: 30", besides: []string{"config-refused"}, words: []string{"= 37s", "to 37 or more", "shutdown_grace to 13s"}},
+	{rule: "grace-too-short", old: "      terminationGracePeriodSeconds: 30\n", new: "", cfg: func(c *lifecycle.Config) { c.ShutdownGrace = 60 * time.Second }, at: "spec:", besides: []string{"config-refused"}, words: []string{"the default", "67"}},
 	{rule: "grace-too-short", old: "          startupProbe:", new: "          lifecycle: {preStop: {sleep: {seconds: 4}}}\n          startupProbe:", at: "terminationGracePeriodSeconds",
-		cfg: func(c *lifecycle.Config) { c.PreStop = 4 * time.Second }, words: []string{"preStop 4s", "= 31s", "to 31"}, besides: []string{"prestop-sleep"}},
+		cfg: func(c *lifecycle.Config) { c.PreStop = 4 * time.Second }, words: []string{"preStop 4s", "= 31s", "to 31"}, besides: []string{"config-refused", "prestop-sleep"}},
 	{rule: "probe-grace-too-short", old: "            httpGet: {path: /livez, port: health}", new: "            httpGet: {path: /livez, port: health}\n            terminationGracePeriodSeconds: 5", at: "terminationGracePeriodSeconds: 5",
 		words: []string{"livenessProbe", "27"}},
 	{rule: "probe-grace-too-short", old: "            httpGet: {path: /readyz, port: 8081}", new: "            httpGet: {path: /readyz, port: 8081}\n            terminationGracePeriodSeconds: 50", at: "terminationGracePeriodSeconds: 50", words: []string{"readiness", "remove"}},
@@ -246,6 +247,40 @@ func TestEveryRuleSpeaks(t *testing.T) {
 	}
 }
 
+// What New would refuse is a finding in the config's own file, beside those of
+// the manifest; with a value that makes no sense nothing else is compared.
+func TestConfigThatContradictsItself(t *testing.T) {
+	manifest := vet.File{Name: "m.yaml", Data: []byte(clean)}
+	c := vet.Checker{Config: lifecycle.Config{TerminationGrace: 30 * time.Second, DrainInterval: 15 * time.Second}, ConfigFile: "service.yaml",
+		ConfigLines: map[string]int{"lifecycle.drain_interval": 7, "lifecycle.termination_grace": 9}}
+	r := c.Check(manifest)
+	if len(r.Findings) != 2 || r.Findings[0].Rule != "grace-too-short" || r.Findings[1].Rule != "config-refused" {
+		t.Fatalf("want the manifest's finding and the config's, have %+v", r.Findings)
+	}
+	got := r.Findings[1]
+	if got.File != "service.yaml" || got.Line != 9 || got.Field != "lifecycle.termination_grace" || got.Severity != vet.Error {
+		t.Errorf("its place is %+v", got)
+	}
+	for _, words := range []string{"lifecycle.pre_stop + lifecycle.drain_interval + lifecycle.shutdown_grace + margin is 0s + 15s + 20s + 2s = 37s", "gives 30s", "7s before"} {
+		if !strings.Contains(got.Reason, words) {
+			t.Errorf("%s\ndoes not say %q", got.Reason, words)
+		}
+	}
+	if want := "set lifecycle.termination_grace to 37s or more, and so the terminationGracePeriodSeconds that it stands for, or lower lifecycle.drain_interval or lifecycle.shutdown_grace by 7s in all"; got.Fix != want {
+		t.Errorf("the fix is %q, want %q", got.Fix, want)
+	}
+
+	c = vet.Checker{Config: lifecycle.Config{DrainInterval: -3 * time.Second, TerminationGrace: time.Second}}
+	r = c.Check(manifest)
+	if len(r.Findings) != 1 || r.Findings[0].File != "config" || r.Findings[0].Line != 1 || !strings.Contains(r.Findings[0].Reason, "lifecycle.drain_interval is -3s, want 0") {
+		t.Errorf("want the senseless value alone, have %+v", r.Findings)
+	}
+	c.Ignore = []string{"config-refused"}
+	if r := c.Check(manifest); len(r.Findings) != 0 {
+		t.Errorf("with a config that says nothing there is nothing to say: %+v", r.Findings)
+	}
+}
+
 // The advice is taken: with the number that the finding names, it is silent.
 func TestFixesFix(t *testing.T) {
 	short := strings.Replace(clean, "PeriodSeconds: 30", "PeriodSeconds: 10", 1)
@@ -327,9 +362,6 @@ func TestOnlyAndIgnore(t *testing.T) {
 	if err := (vet.Checker{Ignore: []string{"grace"}}).Validate(); err == nil || !strings.Contains(err.Error(), `"grace"`) {
 		t.Errorf("no such rule: %v", err)
 	}
-	if err := (vet.Checker{Config: lifecycle.Config{TerminationGrace: time.Second}}).Validate(); err != nil {
-		t.Errorf("a declared grace is held against the manifest: %v", err)
-	}
 }
 
 func TestAutoscalerSaysHowManyReplicas(t *testing.T) {
@@ -381,8 +413,8 @@ func Example() {
 	if err != nil {
 		panic(err)
 	}
-	cfg := lifecycle.Config{DrainInterval: 15 * time.Second, TerminationGrace: 30 * time.Second}
-	report := vet.Checker{Config: cfg}.Check(vet.File{Name: "web.yaml", Data: manifest})
+	cfg := lifecycle.Config{DrainInterval: 15 * time.Second}
+	report := vet.Checker{Config: cfg, Ignore: []string{"grace-undeclared"}}.Check(vet.File{Name: "web.yaml", Data: manifest})
 	_ = report.WriteText(os.Stdout)
 	// Output:
 	// web.yaml:15:7: error: grace-too-short

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"go/ast"
+	"go/format"
 	"go/parser"
 	"go/token"
 	"os"
@@ -53,14 +55,14 @@ This page is made from lifecycle.Config by "make docs". The keys stand in the se
 
 A stop takes at most ` + "`pre_stop + drain_interval + shutdown_grace` + " + lifecycle.Margin.String() + `, and that has to be within ` + "`termination_grace`" + `, the pod's terminationGracePeriodSeconds. ` + "`linger + unit_slice + hook_slice`" + ` has to fit into ` + "`shutdown_grace`" + `.
 
-**Live** keys change in a running process when its file changes (` + "`config.Open`, `Live.Attach`" + `), until a stop begins. A change of any other is named in the log and holds from the next start on.
+**Live** keys change in a running process when its file changes (` + "`config.Open`, `Live.Attach`" + `), until a stop begins. A change of any other is named in the log and holds from the next start on. A key that is removed from the file has its default again, which a warning says; write beside the file and rename it over it, as Kubernetes does, because half of a file can be a configuration of its own (the watch gives a file that has become shorter 5 s to be completed).
 
 | key | takes | default | live |
 | --- | --- | --- | --- |
 `)
 	for _, k := range keys {
 		def, live := "", ""
-		if k.Default != "" {
+		if k.Default != "" && k.Field != "Name" { // that of this program would be wrong
 			def = "`" + strings.Trim(k.Default, `"`) + "`"
 		}
 		if k.Live {
@@ -109,6 +111,27 @@ func configSchema() ([]byte, error) {
 	delete(schema, "additionalProperties")
 	text, err := json.MarshalIndent(schema, "", "  ")
 	return append(text, '\n'), err
+}
+
+// configWords is the source of the words that -h has for the keys of lifecycle:
+// those of the page, for a terminal.
+func configWords() ([]byte, error) {
+	docs, err := fieldDocs()
+	if err != nil {
+		return nil, err
+	}
+	keys, err := config.Keys[section]("")
+	if err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	b.WriteString("// Code generated from the comments of lifecycle.Config by \"make docs\"; DO NOT EDIT.\n\npackage config\n\n" +
+		"// lifecycleWords says what a field of lifecycle.Config is for, as docs/config.md\n// does.\nfunc lifecycleWords(field string) string {\n\tswitch field {\n")
+	for _, k := range keys {
+		fmt.Fprintf(&b, "\tcase %q:\n\t\treturn %q\n", k.Field, strings.ReplaceAll(asMarkdown(docs[k.Field], keys), "`", ""))
+	}
+	b.WriteString("\t}\n\treturn \"\"\n}\n")
+	return format.Source(b.Bytes())
 }
 
 var (

@@ -1,5 +1,6 @@
 // Command docgen draws the pictures and tables in docs/ from the code that
-// they show, so that they cannot say something else. "make docs" runs it; a
+// they show, so that they cannot say something else, and hands the words for the
+// keys of lifecycle to package config, whose -h says them. "make docs" runs it; a
 // test fails when a committed file is stale.
 package main
 
@@ -10,7 +11,7 @@ import (
 	"path/filepath"
 )
 
-// document is one file in docs/.
+// document is one file, by its path in the repository.
 type document struct {
 	name   string
 	render func() ([]byte, error)
@@ -18,11 +19,12 @@ type document struct {
 
 // documents are all that docgen writes.
 var documents = []document{
-	{"choreography.svg", func() ([]byte, error) { return choreography(defaults()) }},
-	{"states.md", states},
-	{"config.md", configPage},
-	{"config.schema.json", configSchema},
-	{"metrics.md", metricsPage},
+	{"docs/choreography.svg", func() ([]byte, error) { return choreography(defaults()) }},
+	{"docs/states.md", states},
+	{"docs/config.md", configPage},
+	{"docs/config.schema.json", configSchema},
+	{"config/words.go", configWords},
+	{"docs/metrics.md", metricsPage},
 }
 
 func main() {
@@ -34,7 +36,7 @@ func main() {
 
 func run(args []string) error {
 	flags := flag.NewFlagSet("docgen", flag.ContinueOnError)
-	out := flags.String("out", "docs", "the folder to write into; it must exist")
+	out := flags.String("out", ".", "the root of the repository; its folders must exist")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -46,7 +48,7 @@ func run(args []string) error {
 		if err != nil {
 			return fmt.Errorf("draw %s: %w", d.name, err)
 		}
-		if err := os.WriteFile(filepath.Join(*out, d.name), text, 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(*out, filepath.FromSlash(d.name)), text, 0o644); err != nil {
 			return fmt.Errorf("write %s: %w", d.name, err)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/pleme-io/lifecycle-go"
@@ -38,6 +39,7 @@ MANIFEST is a file with YAML of any number of documents, JSON, a List, a rendere
 chart, or a Dockerfile; "-" is standard input. Nothing asks a cluster.
 
 FILE is what the service is configured with: the section lifecycle of it is read.
+Values in it that contradict each other are findings beside those of the manifests.
 Without --config the defaults of the library are taken. What reaches the process
 by environment or flag is not seen.
 
@@ -62,7 +64,7 @@ Exit status: 0 when there is no finding of --fail-on or worse, 1 when there is,
 				return errors.New("which manifest? give files, or - for standard input")
 			}
 			if configFile != "" {
-				if checker.Config, err = loadConfig(configFile); err != nil {
+				if err := loadConfig(configFile, &checker); err != nil {
 					return err
 				}
 			}
@@ -108,14 +110,21 @@ Exit status: 0 when there is no finding of --fail-on or worse, 1 when there is,
 }
 
 // loadConfig reads the section lifecycle of a service's file, and nothing else:
-// the environment and the flags of this process are not the service's.
-func loadConfig(path string) (lifecycle.Config, error) {
-	cfg, err := config.Load[lifecycle.Config](path, config.Section("lifecycle"),
+// the environment and the flags of this process are not the service's. What the
+// service would refuse because it does not add up is for the checker to find.
+func loadConfig(path string, checker *vet.Checker) error {
+	live, err := config.Open[lifecycle.Config](path, config.Section("lifecycle"), config.Unchecked(),
 		config.WithEnviron(nil), config.WithArgs(nil), config.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
-		return cfg, fmt.Errorf("--config: %w", err)
+		return fmt.Errorf("--config: %w", err)
 	}
-	return cfg, nil
+	checker.Config, checker.ConfigFile, checker.ConfigLines = live.Get(), path, map[string]int{}
+	for _, s := range live.Settings() {
+		if line, err := strconv.Atoi(strings.TrimPrefix(s.Source, path+":")); err == nil {
+			checker.ConfigLines[s.Key] = line
+		}
+	}
+	return nil
 }
 
 // readFiles reads what the arguments name. A file that is larger than vet reads

@@ -1,0 +1,95 @@
+package vet
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go"
+)
+
+// config finds what New would refuse. It reports whether the rest can be held
+// against the configuration: sums of senseless numbers say nothing.
+func (r *run) config() bool {
+	compare := true
+	for _, fault := range configFaults(r.Config.Validate()) {
+		if len(fault.Fields) < 2 {
+			compare = false
+		}
+		keys := make([]string, len(fault.Fields))
+		reason := fault.Problem
+		for i, field := range fault.Fields {
+			keys[i] = keyOf(field)
+			reason = regexp.MustCompile(`\b`+field+`\b`).ReplaceAllLiteralString(reason, keys[i])
+		}
+		f := Finding{File: r.ConfigFile, Line: 1, Column: 1, Reason: reason, Fix: r.configFix(fault, keys)}
+		if f.File == "" {
+			f.File = "config"
+		}
+		// The first key that was given is one that can be changed.
+		if i := slices.IndexFunc(keys, func(key string) bool { return r.ConfigLines[key] > 0 }); i >= 0 {
+			f.Line, f.Field = r.ConfigLines[keys[i]], keys[i]
+		} else if len(keys) > 0 {
+			f.Field = keys[0]
+		}
+		r.add("config-refused", f)
+	}
+	return compare
+}
+
+// configFix says which number to change, for a grace also to which.
+func (r *run) configFix(fault *lifecycle.ConfigError, keys []string) string {
+	if len(keys) == 1 {
+		return "set " + keys[0] + " to what it can be, or remove it for its default"
+	}
+	graces := map[string]time.Duration{"TerminationGrace": r.cfg.TerminationGrace, "LivenessGrace": r.cfg.LivenessGrace, "StartupGrace": r.cfg.StartupGrace}
+	if len(keys) > 1 && graces[fault.Fields[0]] > 0 {
+		need := on(r.cfg.PreStop) + on(r.cfg.DrainInterval) + r.cfg.ShutdownGrace + lifecycle.Margin
+		lower := keys[1:]
+		if on(r.cfg.PreStop) == 0 {
+			lower = slices.DeleteFunc(slices.Clone(lower), func(key string) bool { return key == keyOf("PreStop") })
+		}
+		return fmt.Sprintf("set %s to %v or more, and so the terminationGracePeriodSeconds that it stands for, or lower %s by %v in all",
+			keys[0], need, oneOf(lower), need-graces[fault.Fields[0]])
+	}
+	return "change " + oneOf(keys)
+}
+
+// configFaults takes the error of a Validate apart.
+func configFaults(err error) (faults []*lifecycle.ConfigError) {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, part := range joined.Unwrap() {
+			faults = append(faults, configFaults(part)...)
+		}
+		return faults
+	}
+	var fault *lifecycle.ConfigError
+	switch {
+	case errors.As(err, &fault):
+		return []*lifecycle.ConfigError{fault}
+	case err != nil:
+		return []*lifecycle.ConfigError{{Problem: err.Error()}}
+	}
+	return nil
+}
+
+// keyOf is what a file calls a field of the configuration.
+func keyOf(field string) string {
+	if f, ok := reflect.TypeFor[lifecycle.Config]().FieldByName(field); ok {
+		if key := f.Tag.Get("koanf"); key != "" {
+			return "lifecycle." + key
+		}
+	}
+	return field
+}
+
+func oneOf(words []string) string {
+	if len(words) < 2 {
+		return strings.Join(words, "")
+	}
+	return strings.Join(words[:len(words)-1], ", ") + " or " + words[len(words)-1]
+}
