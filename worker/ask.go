@@ -23,7 +23,7 @@ var errNoAnswer = fmt.Errorf("did not return within %v", answerIn)
 type instance struct {
 	Worker
 	base    *BaseWorker     // the one that is embedded, nil for none
-	done    <-chan struct{} // whatever else it says, whether it has ended is this
+	done    <-chan struct{} // whatever else it says, whether it has ended is this; nil where base alone is asked
 	foreign *strange        // nil for a kind of this package: that one answers
 }
 
@@ -46,23 +46,29 @@ type ending struct {
 
 // newInstance asks w once for its Done. It may do anything.
 func newInstance(w Worker) (*instance, error) {
-	i := &instance{Worker: w, done: w.Done()}
+	i := &instance{Worker: w}
 	if b, ok := w.(interface{ self() *BaseWorker }); ok {
 		i.base = b.self()
+	}
+	switch w.(type) {
+	case *Func, *Process, *Container, *Restarter, *Supervisor:
+		return i, nil // its Done is made when somebody waits for it
+	}
+	i.foreign = &strange{overdue: make(map[string]int), settled: make(chan struct{})}
+	i.done = w.Done()
+	if i.base != nil {
 		i.done = i.base.Done() // the supervisor goes by the end that it hears of
 	}
 	if i.done == nil {
 		return nil, fmt.Errorf("the Done of %s returned nil, want a channel that is closed when it has ended", w.Name())
 	}
-	switch w.(type) {
-	case *Func, *Process, *Container, *Restarter, *Supervisor:
-	default:
-		i.foreign = &strange{overdue: make(map[string]int), settled: make(chan struct{})}
-	}
 	return i, nil
 }
 
 func (i *instance) ended() bool {
+	if i.done == nil {
+		return i.base.Status().Terminal()
+	}
 	select {
 	case <-i.done:
 		return true
