@@ -156,6 +156,7 @@ func (s *Supervisor) Start(ctx context.Context) error {
 		return err
 	}
 	s.running = true
+	s.cfg.Children = nil // each child has its own
 	s.base = context.WithoutCancel(unnamed(ctx))
 	if h, ok := HandoverFrom(ctx); ok {
 		s.session = h.Session
