@@ -287,6 +287,7 @@ func (a *App) watch(u *unit) {
 	done, err := u.done()
 	select {
 	case <-done:
+		u.isDone.Store(true)
 	case <-u.over: // it was given up
 		return
 	}

@@ -32,8 +32,9 @@ type ServerStatus struct {
 	LastArrival time.Time `json:"lastArrival,omitzero"`
 }
 
-// Status describes the App as it is now. It may be called at any time and waits
-// for nothing but a worker whose State does, which is against its contract.
+// Status describes the App as it is now. It may be called at any time. A worker
+// whose State does not return, which is against its contract, is waited for one
+// second, and not again while it has not.
 func (a *App) Status() Status {
 	s := Status{At: time.Now(), Report: a.Report(), Probes: a.reg.Snapshot()}
 	for _, list := range [][]Outcome{s.Report.Units, s.Report.Drainers, s.Report.Hooks, s.Report.Reloads} {

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -305,5 +306,72 @@ func BenchmarkStatusz(b *testing.B) {
 	h := r.Handler()
 	for b.Loop() {
 		statusz(h, "GET", "/statusz", "")
+	}
+}
+
+// blocked is a unit of somebody else's making whose methods do not return.
+type blocked struct {
+	worker.BaseWorker
+	method  string
+	release chan struct{}
+}
+
+func (b *blocked) Start(ctx context.Context) error {
+	if err := b.Begin(ctx); err != nil {
+		return err
+	}
+	b.MarkRunning()
+	return nil
+}
+
+func (b *blocked) Stop(context.Context) error { b.RequestStop(nil); b.Finish(errBoom); return nil }
+
+func (b *blocked) wait(method string) {
+	if b.method == method {
+		<-b.release
+	}
+}
+
+func (b *blocked) State() worker.State   { b.wait("State"); return b.BaseWorker.State() }
+func (b *blocked) Err() error            { b.wait("Err"); return b.BaseWorker.Err() }
+func (b *blocked) Done() <-chan struct{} { b.wait("Done"); return b.BaseWorker.Done() }
+
+// A worker that does not say how it is holds up neither the App nor whoever looks
+// at it, and those who look leave no goroutine each behind.
+func TestUnitThatDoesNotAnswer(t *testing.T) {
+	for _, method := range []string{"State", "Err", "Done"} {
+		t.Run(method, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, lifecycle.Config{})
+				w := &blocked{method: method, release: make(chan struct{})}
+				w.Init("blocked", "w")
+				r.Add(w).Go("good", untilCancelled)
+				r.after(time.Minute, func() {
+					for range 100 {
+						began := time.Now()
+						rec := statusz(r.Handler(), "GET", "/statusz?format=json", "")
+						if took := time.Since(began); took > 2*time.Second || rec.Code != 200 || !strings.Contains(rec.Body.String(), `"good"`) {
+							t.Fatalf("%d after %v: %s", rec.Code, took, rec.Body)
+						}
+						if method == "State" && !strings.Contains(rec.Body.String(), "State: did not return within 1s") {
+							t.Fatalf("it says %s", rec.Body)
+						}
+					}
+					if n := runtime.NumGoroutine(); n > 80 {
+						t.Errorf("%d goroutines after 100 looks", n)
+					}
+					r.Stop(nil)
+				})
+				ended := make(chan error, 1)
+				go func() { ended <- r.Run(context.Background()) }()
+				select {
+				case <-ended:
+				case <-time.After(10 * time.Minute):
+					t.Error("Run does not return")
+				}
+				close(w.release)
+				synctest.Wait()
+			})
+		})
 	}
 }
