@@ -287,7 +287,6 @@ func (a *App) watch(u *unit) {
 	done, err := u.done()
 	select {
 	case <-done:
-		u.isDone.Store(true)
 	case <-u.over: // it was given up
 		return
 	}

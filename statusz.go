@@ -49,7 +49,7 @@ func (a *App) Status() Status {
 	units, servers := a.units[:len(a.units):len(a.units)], a.servers[:len(a.servers):len(a.servers)]
 	a.mu.Unlock()
 	for _, u := range units {
-		s.Units = append(s.Units, u.state())
+		s.Units = append(s.Units, u.shown())
 	}
 	for _, srv := range servers {
 		st := srv.Stats()

@@ -53,7 +53,6 @@ type unit struct {
 
 	launched atomic.Bool   // Start was called
 	begun    chan struct{} // closed when Start has returned; nil for our own functions
-	isDone   atomic.Bool   // its Done was seen closed
 	ended    atomic.Bool   // it is over, or was given up
 	over     chan struct{} // closed then
 	once     sync.Once
@@ -78,8 +77,8 @@ func (u *unit) isFunction() bool {
 }
 
 // What follows asks a worker that may be anybody's: one that panics has failed,
-// one that does not answer is waited for no longer than [safe.AnswerIn], and
-// neither takes anybody with it.
+// and takes nobody with it. What askUnit asks is waited for no longer than
+// [safe.AnswerIn].
 
 // ours reports whether the worker is of a kind of this project, whose answers
 // take no time.
@@ -98,12 +97,22 @@ func askUnit[T any](u *unit, method string, call func() T) (T, error) {
 	return safe.Ask(&u.answers, u.name+": "+method, call)
 }
 
-// state is the worker's State. One that does not answer runs until it is known to
-// be over, and has failed then.
-func (u *unit) state() worker.State {
+// state is the worker's State, for those who go by it: a unit that does not say
+// whether it has started keeps the App starting, and the watchdog is what ends
+// that.
+func (u *unit) state() (s worker.State) {
+	if err := safe.Do(u.name+": State", func() error { s = u.State(); return nil }); err != nil {
+		return worker.State{Name: u.name, Status: worker.StatusFailed, Error: err.Error()}
+	}
+	return s
+}
+
+// shown is the worker's State, for those who only look. One that does not answer
+// runs, as far as they can tell.
+func (u *unit) shown() worker.State {
 	s, err := askUnit(u, "State", u.State)
 	switch {
-	case errors.Is(err, safe.ErrNoAnswer) && !u.isDone.Load():
+	case errors.Is(err, safe.ErrNoAnswer) && !u.ended.Load():
 		return worker.State{Name: u.name, Status: worker.StatusRunning, Error: err.Error()}
 	case err != nil:
 		return worker.State{Name: u.name, Status: worker.StatusFailed, Error: err.Error()}
