@@ -244,6 +244,28 @@ func (e *endlessTree) State() worker.State {
 	return s
 }
 
+// knot is a worker whose State holds itself twice: a tree without end, in width and
+// in depth.
+type knot struct{ endlessTree }
+
+func (*knot) State() worker.State {
+	children := make([]worker.State, 2)
+	children[0].Children, children[1].Children = children, children
+	return worker.State{Name: "knot", Status: worker.StatusRunning, Children: children}
+}
+
+func TestStatuszSurvivesAStateThatHoldsItself(t *testing.T) {
+	r := newRig(t, lifecycle.Config{})
+	w := &knot{}
+	w.Init("tree", "knot")
+	r.Add(w)
+	for format, code := range map[string]int{"html": 200, "mermaid": 200, "dot": 200, "json": 500} {
+		if rec := statusz(r.Handler(), "GET", "/statusz?format="+format, ""); rec.Code != code || rec.Body.Len() > 64<<20 {
+			t.Errorf("%s: %d with %d bytes", format, rec.Code, rec.Body.Len())
+		}
+	}
+}
+
 // On real sockets, as a kubelet and a person reach it.
 func TestStatuszAndPreStopOnTheHealthAddress(t *testing.T) {
 	r := newRig(t, lifecycle.Config{

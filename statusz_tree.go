@@ -7,19 +7,27 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// tree is the App and its units as one tree, no deeper than [maxTree].
+// tree is the App and its units as one tree, no deeper than [maxTree] and with no
+// more workers than [maxWorkers].
 func (s Status) tree() worker.State {
 	status := worker.Status(s.Report.Phase) // not one of a worker's; only shown
-	return worker.State{Name: s.Report.Name, Kind: "app", Status: status, Error: s.Report.Error, Children: pruned(s.Units, maxTree)}
+	left := maxWorkers
+	return worker.State{Name: s.Report.Name, Kind: "app", Status: status, Error: s.Report.Error, Children: pruned(s.Units, maxTree, &left)}
 }
 
-func pruned(units []worker.State, depth int) []worker.State {
+// maxWorkers bounds how many workers are shown in words: more are no tree, but a
+// worker whose State holds itself, twice, and would never end.
+const maxWorkers = 120_000
+
+func pruned(units []worker.State, depth int, left *int) []worker.State {
+	units = units[:min(len(units), *left)]
 	if depth == 0 || len(units) == 0 {
 		return nil
 	}
+	*left -= len(units)
 	out := make([]worker.State, len(units))
 	for i, u := range units {
-		u.Children = pruned(u.Children, depth-1)
+		u.Children = pruned(u.Children, depth-1, left)
 		out[i] = u
 	}
 	return out
