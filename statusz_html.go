@@ -81,6 +81,9 @@ func renderStatus(s Status) []byte {
 		p.unit(u, s.At, 0)
 	}
 	p.end(len(s.Units))
+	if sizeOf(tree) > maxWorkers {
+		p.put("<p class=\"dim\">There are more: this is the first %v. The JSON has all.</p>\n", maxWorkers)
+	}
 
 	p.picture(tree)
 

@@ -262,6 +262,8 @@ func TestStatuszSurvivesAStateThatHoldsItself(t *testing.T) {
 	for format, code := range map[string]int{"html": 200, "mermaid": 200, "dot": 200, "json": 500} {
 		if rec := statusz(r.Handler(), "GET", "/statusz?format="+format, ""); rec.Code != code || rec.Body.Len() > 64<<20 {
 			t.Errorf("%s: %d with %d bytes", format, rec.Code, rec.Body.Len())
+		} else if says := strings.Contains(rec.Body.String(), "There are more"); says != (format == "html") {
+			t.Errorf("%s says that there are more: %v", format, says)
 		}
 	}
 }

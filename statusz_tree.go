@@ -15,9 +15,9 @@ func (s Status) tree() worker.State {
 	return worker.State{Name: s.Report.Name, Kind: "app", Status: status, Error: s.Report.Error, Children: pruned(s.Units, maxTree, &left)}
 }
 
-// maxWorkers bounds how many workers are shown in words: more are no tree, but a
-// worker whose State holds itself, twice, and would never end.
-const maxWorkers = 120_000
+// maxWorkers bounds how many workers are listed and drawn: nobody reads more, and
+// a State that holds itself twice would never end. The JSON has all.
+const maxWorkers = 20_000
 
 func pruned(units []worker.State, depth int, left *int) []worker.State {
 	units = units[:min(len(units), *left)]
@@ -31,6 +31,15 @@ func pruned(units []worker.State, depth int, left *int) []worker.State {
 		out[i] = u
 	}
 	return out
+}
+
+// sizeOf counts the workers of a tree, its root too.
+func sizeOf(tree worker.State) int {
+	n := 1
+	for _, c := range tree.Children {
+		n += sizeOf(c)
+	}
+	return n
 }
 
 // maxPicture bounds how many workers are drawn: more are no picture.
