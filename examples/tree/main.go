@@ -123,6 +123,11 @@ func vandalise(enough <-chan struct{}, tree *worker.Supervisor, engine *containe
 		case <-enough:
 			return nil
 		}
+		select {
+		case <-enough: // both were true
+			return nil
+		default:
+		}
 		if n%3 == 2 && engine != nil {
 			fmt.Fprintln(out, "--- somebody kills the container:", engine.kill(context.Background()))
 			continue
