@@ -32,8 +32,9 @@ type ServerStatus struct {
 	LastArrival time.Time `json:"lastArrival,omitzero"`
 }
 
-// Status describes the App as it is now. It may be called at any time and waits
-// for nothing but a worker whose State does, which is against its contract.
+// Status describes the App as it is now. It may be called at any time. A worker
+// whose State does not return, which is against its contract, is waited for one
+// second, and not again while it has not.
 func (a *App) Status() Status {
 	s := Status{At: time.Now(), Report: a.Report(), Probes: a.reg.Snapshot()}
 	for _, list := range [][]Outcome{s.Report.Units, s.Report.Drainers, s.Report.Hooks, s.Report.Reloads} {
@@ -48,7 +49,7 @@ func (a *App) Status() Status {
 	units, servers := a.units[:len(a.units):len(a.units)], a.servers[:len(a.servers):len(a.servers)]
 	a.mu.Unlock()
 	for _, u := range units {
-		s.Units = append(s.Units, u.state())
+		s.Units = append(s.Units, u.shown())
 	}
 	for _, srv := range servers {
 		st := srv.Stats()

@@ -76,12 +76,16 @@ func renderStatus(s Status) []byte {
 	p.end(len(r.Phases))
 
 	p.table("Units", len(s.Units), "Unit", "Kind", "Status", "Since", "Restarts", "")
-	for _, u := range s.Units {
+	tree := s.tree()
+	for _, u := range tree.Children {
 		p.unit(u, s.At, 0)
 	}
 	p.end(len(s.Units))
+	if sizeOf(tree) > maxWorkers {
+		p.put("<p class=\"dim\">There are more: this is the first %v. The JSON has all.</p>\n", maxWorkers)
+	}
 
-	p.picture(s.tree())
+	p.picture(tree)
 
 	p.table("Probes", len(s.Probes), "Plane", "Check", "State", "Since", "Took", "")
 	for _, c := range s.Probes {
@@ -170,9 +174,6 @@ func (p *page) unit(u worker.State, now time.Time, depth int) {
 	}
 	fmt.Fprintf(p, "<tr><td style=\"padding-left: %.1fem\">", float64(depth)*1.2)
 	p.put("%v<td>%v<td class=\"%v\">%v<td class=\"n\">%v<td class=\"n\">%v<td class=\"text\">%v\n", u.Name, u.Kind, workerClass(u), status, ago(u.UpdatedAt, now), restarts, text)
-	if depth == maxTree {
-		return
-	}
 	for _, child := range u.Children {
 		p.unit(child, now, depth+1)
 	}

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -243,6 +244,30 @@ func (e *endlessTree) State() worker.State {
 	return s
 }
 
+// knot is a worker whose State holds itself twice: a tree without end, in width and
+// in depth.
+type knot struct{ endlessTree }
+
+func (*knot) State() worker.State {
+	children := make([]worker.State, 2)
+	children[0].Children, children[1].Children = children, children
+	return worker.State{Name: "knot", Status: worker.StatusRunning, Children: children}
+}
+
+func TestStatuszSurvivesAStateThatHoldsItself(t *testing.T) {
+	r := newRig(t, lifecycle.Config{})
+	w := &knot{}
+	w.Init("tree", "knot")
+	r.Add(w)
+	for format, code := range map[string]int{"html": 200, "mermaid": 200, "dot": 200, "json": 500} {
+		if rec := statusz(r.Handler(), "GET", "/statusz?format="+format, ""); rec.Code != code || rec.Body.Len() > 64<<20 {
+			t.Errorf("%s: %d with %d bytes", format, rec.Code, rec.Body.Len())
+		} else if says := strings.Contains(rec.Body.String(), "There are more"); says != (format == "html") {
+			t.Errorf("%s says that there are more: %v", format, says)
+		}
+	}
+}
+
 // On real sockets, as a kubelet and a person reach it.
 func TestStatuszAndPreStopOnTheHealthAddress(t *testing.T) {
 	r := newRig(t, lifecycle.Config{
@@ -305,5 +330,78 @@ func BenchmarkStatusz(b *testing.B) {
 	h := r.Handler()
 	for b.Loop() {
 		statusz(h, "GET", "/statusz", "")
+	}
+}
+
+// blocked is a unit of somebody else's making whose methods do not return.
+type blocked struct {
+	worker.BaseWorker
+	method  string
+	release chan struct{}
+}
+
+func (b *blocked) Start(ctx context.Context) error {
+	if err := b.Begin(ctx); err != nil {
+		return err
+	}
+	b.MarkRunning()
+	return nil
+}
+
+func (b *blocked) Stop(context.Context) error { b.RequestStop(nil); b.Finish(errBoom); return nil }
+
+func (b *blocked) wait(method string) {
+	if b.method == method {
+		<-b.release
+	}
+}
+
+func (b *blocked) State() worker.State   { b.wait("State"); return b.BaseWorker.State() }
+func (b *blocked) Err() error            { b.wait("Err"); return b.BaseWorker.Err() }
+func (b *blocked) Done() <-chan struct{} { b.wait("Done"); return b.BaseWorker.Done() }
+
+// A worker that does not answer holds up nobody who looks at it, and they leave no
+// goroutine each behind. An App that must know its State waits for it: that is for
+// the watchdog (TestWatchdogEndsAStopThatIsStuck).
+func TestUnitThatDoesNotAnswer(t *testing.T) {
+	for _, method := range []string{"State", "Err", "Done"} {
+		t.Run(method, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, lifecycle.Config{})
+				w := &blocked{method: method, release: make(chan struct{})}
+				w.Init("blocked", "w")
+				r.Add(w).Go("good", untilCancelled)
+				r.after(time.Minute, func() {
+					for range 100 {
+						began := time.Now()
+						rec := statusz(r.Handler(), "GET", "/statusz?format=json", "")
+						if took := time.Since(began); took > 2*time.Second || rec.Code != 200 || !strings.Contains(rec.Body.String(), `"good"`) {
+							t.Fatalf("%d after %v: %s", rec.Code, took, rec.Body)
+						}
+						if method == "State" && !strings.Contains(rec.Body.String(), "State: did not return within 1s") {
+							t.Fatalf("it says %s", rec.Body)
+						}
+					}
+					if n := runtime.NumGoroutine(); n > 80 {
+						t.Errorf("%d goroutines after 100 looks", n)
+					}
+					r.Stop(nil)
+					if method == "State" {
+						close(w.release)
+					}
+				})
+				ended := make(chan error, 1)
+				go func() { ended <- r.Run(context.Background()) }()
+				select {
+				case <-ended:
+				case <-time.After(10 * time.Minute):
+					t.Error("Run does not return")
+				}
+				if method != "State" {
+					close(w.release)
+				}
+				synctest.Wait()
+			})
+		})
 	}
 }

@@ -7,22 +7,39 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// tree is the App and its units as one tree, no deeper than [maxTree].
+// tree is the App and its units as one tree, no deeper than [maxTree] and with no
+// more workers than [maxWorkers].
 func (s Status) tree() worker.State {
 	status := worker.Status(s.Report.Phase) // not one of a worker's; only shown
-	return worker.State{Name: s.Report.Name, Kind: "app", Status: status, Error: s.Report.Error, Children: pruned(s.Units, maxTree)}
+	left := maxWorkers
+	return worker.State{Name: s.Report.Name, Kind: "app", Status: status, Error: s.Report.Error, Children: pruned(s.Units, maxTree, &left)}
 }
 
-func pruned(units []worker.State, depth int) []worker.State {
+// maxWorkers bounds how many workers are listed and drawn: nobody reads more, and
+// a State that holds itself twice would never end. The JSON has all.
+const maxWorkers = 20_000
+
+func pruned(units []worker.State, depth int, left *int) []worker.State {
+	units = units[:min(len(units), *left)]
 	if depth == 0 || len(units) == 0 {
 		return nil
 	}
+	*left -= len(units)
 	out := make([]worker.State, len(units))
 	for i, u := range units {
-		u.Children = pruned(u.Children, depth-1)
+		u.Children = pruned(u.Children, depth-1, left)
 		out[i] = u
 	}
 	return out
+}
+
+// sizeOf counts the workers of a tree, its root too.
+func sizeOf(tree worker.State) int {
+	n := 1
+	for _, c := range tree.Children {
+		n += sizeOf(c)
+	}
+	return n
 }
 
 // maxPicture bounds how many workers are drawn: more are no picture.

@@ -56,6 +56,7 @@ type unit struct {
 	ended    atomic.Bool   // it is over, or was given up
 	over     chan struct{} // closed then
 	once     sync.Once
+	answers  safe.Answers
 
 	mu    sync.Mutex // guards what follows
 	began time.Time
@@ -76,9 +77,29 @@ func (u *unit) isFunction() bool {
 }
 
 // What follows asks a worker that may be anybody's: one that panics has failed,
-// and takes nobody with it.
+// and takes nobody with it. What askUnit asks is waited for no longer than
+// [safe.AnswerIn].
 
-// state is the worker's State.
+// ours reports whether the worker is of a kind of this project, whose answers
+// take no time.
+func (u *unit) ours() bool {
+	switch u.Worker.(type) {
+	case *worker.Func, *worker.Restarter, *worker.Process, *worker.Container, *worker.Supervisor:
+		return true
+	}
+	return false
+}
+
+func askUnit[T any](u *unit, method string, call func() T) (T, error) {
+	if u.ours() {
+		return call(), nil
+	}
+	return safe.Ask(&u.answers, u.name+": "+method, call)
+}
+
+// state is the worker's State, for those who go by it: a unit that does not say
+// whether it has started keeps the App starting, and the watchdog is what ends
+// that.
 func (u *unit) state() (s worker.State) {
 	if err := safe.Do(u.name+": State", func() error { s = u.State(); return nil }); err != nil {
 		return worker.State{Name: u.name, Status: worker.StatusFailed, Error: err.Error()}
@@ -86,10 +107,24 @@ func (u *unit) state() (s worker.State) {
 	return s
 }
 
+// shown is the worker's State, for those who only look. One that does not answer
+// runs, as far as they can tell.
+func (u *unit) shown() worker.State {
+	s, err := askUnit(u, "State", u.State)
+	switch {
+	case errors.Is(err, safe.ErrNoAnswer) && !u.ended.Load():
+		return worker.State{Name: u.name, Status: worker.StatusRunning, Error: err.Error()}
+	case err != nil:
+		return worker.State{Name: u.name, Status: worker.StatusFailed, Error: err.Error()}
+	}
+	return s
+}
+
 // done is the worker's Done. When there is none to be had the channel is closed
 // and the error says why.
-func (u *unit) done() (ch <-chan struct{}, err error) {
-	if err = safe.Do(u.name+": Done", func() error { ch = u.Done(); return nil }); err != nil {
+func (u *unit) done() (<-chan struct{}, error) {
+	ch, err := askUnit(u, "Done", u.Done)
+	if err != nil {
 		closed := make(chan struct{})
 		close(closed)
 		return closed, err
@@ -98,8 +133,9 @@ func (u *unit) done() (ch <-chan struct{}, err error) {
 }
 
 // lastErr is the worker's Err. A worker that failed has one.
-func (u *unit) lastErr() (out error) {
-	if err := safe.Do(u.name+": Err", func() error { out = u.Err(); return nil }); err != nil {
+func (u *unit) lastErr() error {
+	out, err := askUnit(u, "Err", u.Err)
+	if err != nil {
 		return err
 	}
 	if out == nil {

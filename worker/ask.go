@@ -3,7 +3,6 @@ package worker
 import (
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/safe"
 )
@@ -12,26 +11,21 @@ import (
 // whole tree depends on: an answer that panics, exits the goroutine or does not
 // come is an error, and takes nobody with it.
 
-// answerIn is how long a worker of somebody else's making may take for an answer
-// that is to take no time. While a question is overdue it is not asked again.
-const answerIn = time.Second
-
-var errNoAnswer = fmt.Errorf("did not return within %v", answerIn)
-
 // instance tells one worker from the next. Workers themselves need not be
 // comparable.
 type instance struct {
 	Worker
 	base    *BaseWorker     // the one that is embedded, nil for none
-	done    <-chan struct{} // whatever else it says, whether it has ended is this
+	done    <-chan struct{} // whatever else it says, whether it has ended is this; nil where base alone is asked
 	foreign *strange        // nil for a kind of this package: that one answers
 }
 
 // strange is what there is to know of a worker of somebody else's making.
 type strange struct {
-	mu       sync.Mutex     // guards what follows
-	overdue  map[string]int // questions that were not answered in time, and still run
-	settling bool           // somebody asks how it ended
+	answers safe.Answers
+
+	mu       sync.Mutex // guards what follows
+	settling bool       // somebody asks how it ended
 
 	settled chan struct{} // closed when that is known
 	end     ending        // set before that
@@ -46,23 +40,29 @@ type ending struct {
 
 // newInstance asks w once for its Done. It may do anything.
 func newInstance(w Worker) (*instance, error) {
-	i := &instance{Worker: w, done: w.Done()}
+	i := &instance{Worker: w}
 	if b, ok := w.(interface{ self() *BaseWorker }); ok {
 		i.base = b.self()
+	}
+	switch w.(type) {
+	case *Func, *Process, *Container, *Restarter, *Supervisor:
+		return i, nil // its Done is made when somebody waits for it
+	}
+	i.foreign = &strange{settled: make(chan struct{})}
+	i.done = w.Done()
+	if i.base != nil {
 		i.done = i.base.Done() // the supervisor goes by the end that it hears of
 	}
 	if i.done == nil {
 		return nil, fmt.Errorf("the Done of %s returned nil, want a channel that is closed when it has ended", w.Name())
 	}
-	switch w.(type) {
-	case *Func, *Process, *Container, *Restarter, *Supervisor:
-	default:
-		i.foreign = &strange{overdue: make(map[string]int), settled: make(chan struct{})}
-	}
 	return i, nil
 }
 
 func (i *instance) ended() bool {
+	if i.done == nil {
+		return i.base.Status().Terminal()
+	}
 	select {
 	case <-i.done:
 		return true
@@ -72,47 +72,13 @@ func (i *instance) ended() bool {
 }
 
 // ask calls one of the worker's methods. It waits for a foreign worker no longer
-// than answerIn.
+// than [safe.AnswerIn].
 func ask[T any](i *instance, method string, call func() T) (T, error) {
 	f := i.foreign
 	if f == nil {
 		return call(), nil
 	}
-	var none T
-	f.mu.Lock()
-	known := f.overdue[method] > 0
-	f.mu.Unlock()
-	if known {
-		return none, fmt.Errorf("%s: %w", method, errNoAnswer)
-	}
-	var out T // read when the call has ended, and not before
-	var late bool
-	answered := make(chan error, 1)
-	safe.Go(method, func() error { out = call(); return nil }, nil, func(err error) {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		if late {
-			f.overdue[method]--
-		}
-		answered <- err
-	})
-	patience := time.NewTimer(answerIn)
-	defer patience.Stop()
-	select {
-	case err := <-answered:
-		return out, err
-	case <-patience.C:
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	select {
-	case err := <-answered: // both were true
-		return out, err
-	default:
-	}
-	late = true
-	f.overdue[method]++
-	return none, fmt.Errorf("%s: %w", method, errNoAnswer)
+	return safe.Ask(&f.answers, method, call)
 }
 
 // status does without a whole State where it can. One that does not answer, or

@@ -170,13 +170,21 @@ func (b *BaseWorker) Hold(reason string, due time.Time) error {
 // stop. For a worker in any other status Begin returns an error that wraps
 // [ErrNotStartable].
 func (b *BaseWorker) Begin(ctx context.Context) error {
+	return b.begin(ctx, ctx)
+}
+
+// begin is Begin for a worker that cancels ctx itself when it is stopped, so that
+// only the context which ctx was made of needs a watch.
+func (b *BaseWorker) begin(ctx, parent context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := b.setLocked(StatusStarting, nil); err != nil {
 		return fmt.Errorf("start %s: %w: it is %s", b.name, ErrNotStartable, b.machine.State())
 	}
 	b.ctx = ctx
-	b.unwatch = context.AfterFunc(ctx, func() { b.RequestStop(context.Cause(ctx)) })
+	if parent.Done() != nil {
+		b.unwatch = context.AfterFunc(parent, func() { b.RequestStop(context.Cause(parent)) })
+	}
 	return nil
 }
 

@@ -122,6 +122,12 @@ func (c *chaos) spec(name string) worker.Spec {
 			}
 		}
 	}
+	if kind > 7 { // it is started in another way than what may block
+		plain := worker.FuncSpec(name, fn)
+		plain.Restart, plain.StartTimeout, plain.StopTimeout = spec.Restart, spec.StartTimeout, spec.StopTimeout
+		plain.ProbePeriod, plain.Probe, plain.RestartUnhealthy = spec.ProbePeriod, spec.Probe, spec.RestartUnhealthy
+		return plain
+	}
 	calls := 0
 	spec.New = func(name string) (worker.Worker, error) {
 		calls++

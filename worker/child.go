@@ -31,7 +31,8 @@ type child struct {
 	tried    bool
 	stopping int // calls of Stop that have not returned
 	began    time.Time
-	decided  bool // what follows from the end of w was decided
+	decided  bool   // what follows from the end of w was decided
+	session  string // "" before the first start
 	delays   *delays
 	removed  []func(error)
 }
@@ -39,10 +40,13 @@ type child struct {
 // startOp is one start, from the factory's call to Running.
 type startOp struct {
 	goid   atomic.Uint64
-	timer  *time.Timer
-	cancel context.CancelFunc // ends the wait for Running
-	late   bool               // guarded by s.mu: it must start nothing any more
-	ending bool               // the loop's: it waits for the end of this
+	timer  *time.Timer // nil for a start that takes no time
+	ending bool        // the loop's: it waits for the end of this
+
+	// Guarded by s.mu.
+	late   bool               // it must start nothing any more
+	cut    bool               // nobody waits for Running any more
+	cancel context.CancelFunc // ends the wait for Running; nil while there is none
 }
 
 // current returns the instance, and what is pending in its place. A start may
@@ -107,53 +111,82 @@ func (s *Supervisor) unhold(c *child) {
 func (s *Supervisor) start(c *child) {
 	again := c.tried
 	op := &startOp{}
-	wait, cancel := context.WithCancel(context.Background())
-	op.cancel = cancel
+	if c.session == "" {
+		c.session = s.sessionOf(c.spec.Name)
+	}
 	s.mu.Lock()
 	c.op = op
 	if again {
 		c.restarts++
 	}
-	handover := Handover{Session: s.sessionOf(c.spec.Name), Restarts: c.restarts, Previous: c.exit}
+	handover := Handover{Session: c.session, Restarts: c.restarts, Previous: c.exit}
 	s.mu.Unlock()
 	c.want, c.began, c.decided = false, time.Now(), false
 	s.ops++
+	if c.spec.immediate() {
+		err := s.bring(c, op, handover)
+		s.box.post(func() { s.started(c, op, err) })
+		return
+	}
 	op.timer = time.AfterFunc(c.spec.StartTimeout, func() {
 		s.box.post(func() { s.giveUp(c, op) })
 	})
-	safe.Go(c.spec.Name, func() error {
-		w, err := c.spec.New(c.spec.Name)
-		switch {
-		case err != nil:
-			return fmt.Errorf("make %s: %w", c.spec.Name, err)
-		case w == nil:
-			return fmt.Errorf("make %s: New returned nil, want a worker", c.spec.Name)
-		case w.Name() != c.spec.Name:
-			return fmt.Errorf("make %s: New returned a worker named %q, want the name it was given", c.spec.Name, w.Name())
-		}
-		i, err := newInstance(w)
-		if err != nil {
-			return fmt.Errorf("make %s: %w", c.spec.Name, err)
-		}
-		if !s.adopt(c, op, i) {
-			ctx, cancel := context.WithTimeout(context.Background(), defaultStopTimeout)
-			defer cancel()
-			return errors.Join(errAbandonedStart, w.Stop(ctx)) // it was never started
-		}
-		if err := w.Start(WithHandover(s.base, handover)); err != nil {
-			return err
-		}
-		if a, ok := w.(interface {
-			Await(context.Context, func(Status) bool) (Status, error)
-		}); ok && i.status() == StatusStarting {
-			_, _ = a.Await(wait, func(st Status) bool { return st != StatusStarting })
-		}
-		return nil
-	}, op.goid.Store, func(err error) {
-		cancel()
+	safe.Go(c.spec.Name, func() error { return s.bring(c, op, handover) }, op.goid.Store, func(err error) {
 		op.timer.Stop()
 		s.box.post(func() { s.started(c, op, err) })
 	})
+}
+
+// bring makes an instance, starts it and waits until it has left Starting.
+func (s *Supervisor) bring(c *child, op *startOp, handover Handover) error {
+	w, err := c.spec.New(c.spec.Name)
+	switch {
+	case err != nil:
+		return fmt.Errorf("make %s: %w", c.spec.Name, err)
+	case w == nil:
+		return fmt.Errorf("make %s: New returned nil, want a worker", c.spec.Name)
+	case w.Name() != c.spec.Name:
+		return fmt.Errorf("make %s: New returned a worker named %q, want the name it was given", c.spec.Name, w.Name())
+	}
+	i, err := newInstance(w)
+	if err != nil {
+		return fmt.Errorf("make %s: %w", c.spec.Name, err)
+	}
+	if !s.adopt(c, op, i) {
+		ctx, cancel := context.WithTimeout(context.Background(), defaultStopTimeout)
+		defer cancel()
+		return errors.Join(errAbandonedStart, w.Stop(ctx)) // it was never started
+	}
+	if err := w.Start(WithHandover(s.base, handover)); err != nil {
+		return err
+	}
+	a, ok := w.(interface {
+		Await(context.Context, func(Status) bool) (Status, error)
+	})
+	if !ok || i.status() != StatusStarting {
+		return nil
+	}
+	wait, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	s.mu.Lock()
+	op.cancel = cancel
+	cut := op.cut
+	s.mu.Unlock()
+	if !cut {
+		_, _ = a.Await(wait, func(st Status) bool { return st != StatusStarting })
+	}
+	return nil
+}
+
+// cutWait ends the wait of a start for Running, also one that is yet to begin.
+func (s *Supervisor) cutWait(op *startOp) {
+	s.mu.Lock()
+	op.cut = true
+	cancel := op.cancel
+	s.mu.Unlock()
+	if cancel != nil {
+		cancel()
+	}
 }
 
 // adopt puts an instance in its place before it is started. It reports false when the
@@ -166,15 +199,17 @@ func (s *Supervisor) adopt(c *child, op *startOp, i *instance) bool {
 	}
 	c.w, c.held, c.lost = i, nil, false
 	s.mu.Unlock()
+	noticed := func() { s.noticed(c, i) }
+	notice := func() { s.box.post(noticed) }
+	if i.foreign == nil {
+		i.base.PublishTo(&s.events)
+		i.base.hookEnd(notice)
+		return true
+	}
 	if p, ok := i.Worker.(interface{ PublishTo(*fsm.Dispatcher) }); ok {
 		i.tell("PublishTo", func() { p.PublishTo(&s.events) })
 	}
-	notice := func() { s.box.post(func() { s.noticed(c, i) }) }
-	switch {
-	case i.foreign == nil:
-		i.base.hookEnd(notice)
-		return true
-	case i.base != nil:
+	if i.base != nil {
 		i.base.hookEnd(func() {
 			go func() { // it may ask the worker, whose lock is held now
 				i.settle(c.spec.Name)
@@ -200,7 +235,7 @@ func (s *Supervisor) giveUp(c *child, op *startOp) {
 		return
 	}
 	err := fmt.Errorf("start %s: %w", c.spec.Name, errAbandonedStart)
-	op.cancel()
+	s.cutWait(op)
 	if c.lives() { // it is Starting, and can be stopped
 		if !s.consider(c, StatusFailed, err) {
 			w, _ := c.current()

@@ -61,7 +61,7 @@ func (f *Func) Start(ctx context.Context) error {
 	f.begun.Lock()
 	defer f.begun.Unlock()
 	own, cancel := context.WithCancelCause(ctx)
-	if err := f.Begin(own); err != nil {
+	if err := f.begin(own, ctx); err != nil {
 		cancel(nil)
 		return err
 	}

@@ -16,10 +16,11 @@ type group struct {
 	phase   groupPhase
 	cursor  int
 	due     time.Time
-	reason  string
+	err     error // what the first of them failed with
 	timer   *time.Timer
 	removes bool // its child goes when it has stopped
 	final   bool // all go
+	one     [1]*child
 }
 
 type groupPhase int
@@ -46,6 +47,14 @@ func (c *child) join(g *group) (old *group) {
 		g.cursor = 0
 	}
 	return old
+}
+
+// reason says what holds the members back while they wait.
+func (g *group) reason() string {
+	if g.err == nil {
+		return "backoff after it had ended"
+	}
+	return fmt.Sprintf("backoff after: %v", g.err)
 }
 
 func (g *group) over() {
@@ -80,7 +89,7 @@ func (s *Supervisor) advance(g *group) {
 		if wait > 0 || len(g.members) > 1 { // one alone is not seen to be pending when it need not wait
 			for _, c := range g.members {
 				if c.group == g && c.want {
-					s.hold(c, g.reason, g.due)
+					s.hold(c, g.reason(), g.due)
 				}
 			}
 		}
@@ -140,8 +149,8 @@ func (s *Supervisor) cutShort(c *child, by time.Time) {
 	s.mu.Lock()
 	c.op.late = true
 	s.mu.Unlock()
-	c.op.cancel()
-	if c.op.ending && by.IsZero() {
+	s.cutWait(c.op)
+	if c.op.timer == nil || c.op.ending && by.IsZero() {
 		return
 	}
 	c.op.ending = true
@@ -220,10 +229,6 @@ func (s *Supervisor) consider(c *child, end Status, err error) bool {
 // strategy names.
 func (s *Supervisor) fail(c *child, err error) {
 	now := time.Now()
-	reason := fmt.Sprintf("backoff after: %v", err)
-	if err == nil {
-		reason = "backoff after it had ended"
-	}
 	if !s.intensity.allow(now) {
 		if err == nil {
 			err = errEnded
@@ -240,7 +245,7 @@ func (s *Supervisor) fail(c *child, err error) {
 		c.delays = b.delays()
 	}
 	wait, _ := c.delays.failed(now, now.Sub(c.began))
-	g := &group{phase: groupStopping, due: now.Add(wait), reason: reason}
+	g := &group{phase: groupStopping, due: now.Add(wait), err: err}
 	switch from := 0; s.cfg.Strategy {
 	case RestForOne:
 		from = slices.Index(s.children, c)
@@ -252,7 +257,8 @@ func (s *Supervisor) fail(c *child, err error) {
 			}
 		}
 	default:
-		g.members = []*child{c}
+		g.members = g.one[:]
+		g.one[0] = c
 	}
 	var left []*group
 	for _, m := range g.members {

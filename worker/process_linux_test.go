@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -44,14 +45,20 @@ func TestParentDeathSignalIsNotFiredByADyingThread(t *testing.T) {
 	<-started
 	out.await(t, "ready")
 	// Threads that die while the process lives must not take it along.
-	for range 50 {
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
+	// So many at once are all that are idle, whichever it was started from.
+	var locked, done sync.WaitGroup
+	all := make(chan struct{})
+	for range 100 {
+		locked.Add(1)
+		done.Go(func() {
 			runtime.LockOSThread()
-		}()
-		<-done
+			locked.Done()
+			<-all
+		})
 	}
+	locked.Wait()
+	close(all)
+	done.Wait()
 	select {
 	case <-p.Done():
 		t.Fatalf("it ended: %s, %v", p.Status(), p.Err())

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"reflect"
 	"time"
 )
 
@@ -64,6 +65,8 @@ type Spec struct {
 	// RestartUnhealthy restarts the child after so many failed probes in a row,
 	// under its policy and backoff as after a failure. 0 never does.
 	RestartUnhealthy int
+
+	made uintptr // the code of the New that FuncSpec made; see immediate
 }
 
 const (
@@ -75,12 +78,24 @@ const (
 
 // FuncSpec describes a child that runs a function.
 func FuncSpec(name string, fn func(context.Context) error, opts ...FuncOption) Spec {
-	return Spec{Name: name, New: func(name string) (Worker, error) {
+	spec := Spec{Name: name, New: func(name string) (Worker, error) {
 		if fn == nil {
 			return nil, errors.New("there is no function")
 		}
 		return NewFunc(name, fn, opts...), nil
 	}}
+	if len(opts) == 0 {
+		spec.made = reflect.ValueOf(spec.New).Pointer()
+	}
+	return spec
+}
+
+// immediate reports whether New and the Start of what it makes return at once,
+// and leave a worker that is Running: they need no goroutine that may be given
+// up. That is so for a plain function, unless somebody has put another New in the
+// place of ours.
+func (s *Spec) immediate() bool {
+	return s.made != 0 && s.made == reflect.ValueOf(s.New).Pointer()
 }
 
 // CommandSpec describes a child that runs a program. command is called for each

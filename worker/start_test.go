@@ -84,3 +84,28 @@ func TestAWorkerThatCannotStartIsFailed(t *testing.T) {
 		<-w.Done()
 	}
 }
+
+// Somebody wraps the New of a plain function: it is anybody's again, and may block.
+func TestNewInPlaceOfAPlainFunctionsMayBlock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		spec := worker.FuncSpec("wrapped", idle)
+		spec.StartTimeout = time.Second
+		plain := spec.New
+		spec.New = func(name string) (worker.Worker, error) { <-release; return plain(name) }
+		s := supervise(t, worker.SupervisorConfig{Children: []worker.Spec{spec, worker.FuncSpec("sibling", idle)}})
+		if _, err := s.Await(t.Context(), func(s worker.Status) bool { return s == worker.StatusRunning }); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		state := s.State()
+		if state.Children[0].Status == worker.StatusRunning || state.Children[1].Status != worker.StatusRunning {
+			t.Errorf("a New that blocks: %s, its sibling %s", state.Children[0].Status, state.Children[1].Status)
+		}
+		close(release)
+		time.Sleep(time.Minute)
+		if got := s.State().Children[0].Status; got != worker.StatusRunning {
+			t.Errorf("once it returns it is %s", got)
+		}
+	})
+}

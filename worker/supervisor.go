@@ -156,6 +156,7 @@ func (s *Supervisor) Start(ctx context.Context) error {
 		return err
 	}
 	s.running = true
+	s.cfg.Children = nil // each child has its own
 	s.base = context.WithoutCancel(unnamed(ctx))
 	if h, ok := HandoverFrom(ctx); ok {
 		s.session = h.Session
@@ -194,9 +195,12 @@ func (s *Supervisor) Start(ctx context.Context) error {
 
 // loop does, one after the other, what was posted.
 func (s *Supervisor) loop() error {
+	var todo []func()
 	for !s.ended || s.ops > 0 || len(s.haunts) > 0 {
-		for _, do := range s.box.take() {
+		todo = s.box.take(todo)
+		for i, do := range todo {
 			do()
+			todo[i] = nil // what it held is not held until the next comes in its place
 		}
 	}
 	s.box.close()
@@ -423,14 +427,22 @@ func (m *mailbox) post(do func()) bool {
 	return true
 }
 
-func (m *mailbox) take() []func() {
+// take waits for something to do and returns all there is. done is what an earlier
+// call returned, to be filled anew.
+func (m *mailbox) take(done []func()) []func() {
+	if cap(done) > maxKept {
+		done = nil // a crowd came once: its room is not held for good
+	}
 	<-m.wake
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	queue := m.queue
-	m.queue = nil
+	m.queue = done[:0]
 	return queue
 }
+
+// maxKept is how many places of a queue are kept for the next.
+const maxKept = 64
 
 func (m *mailbox) close() {
 	m.mu.Lock()

@@ -36,6 +36,10 @@ func main() {
 	pause := flag.Duration("every", 2*time.Second, "how often something is broken")
 	image := flag.String("image", "", "the image of a container, if there is a Docker engine")
 	flag.Parse()
+	if *lasts < 0 || *pause <= 0 || flag.NArg() > 0 {
+		fmt.Fprintf(os.Stderr, "tree: -for is %v, want 0 or more; -every is %v, want more than 0; there are %d arguments, want none\n", *lasts, *pause, flag.NArg())
+		os.Exit(2)
+	}
 	os.Exit(lifecycle.ExitCode(run(context.Background(), os.Stdout, *lasts, *pause, *image)))
 }
 
@@ -120,7 +124,7 @@ func vandalise(enough <-chan struct{}, tree *worker.Supervisor, engine *containe
 			return nil
 		}
 		select {
-		case <-enough: // both were true: what is broken now stays broken
+		case <-enough: // both were true
 			return nil
 		default:
 		}

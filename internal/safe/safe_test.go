@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/safe"
 	"go.uber.org/goleak"
@@ -197,4 +199,37 @@ func BenchmarkGoroutineID(b *testing.B) {
 	for b.Loop() {
 		safe.GoroutineID()
 	}
+}
+
+// An answer that does not come is waited for once, and counts again once it came.
+func TestAsk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var a safe.Answers
+		release := make(chan struct{})
+		calls := 0
+		slow := func() int { calls++; <-release; return 7 }
+		began := time.Now()
+		if _, err := safe.Ask(&a, "State", slow); !errors.Is(err, safe.ErrNoAnswer) || time.Since(began) != safe.AnswerIn {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		for range 3 {
+			if _, err := safe.Ask(&a, "State", slow); !errors.Is(err, safe.ErrNoAnswer) || time.Since(began) != safe.AnswerIn {
+				t.Errorf("%v after %v", err, time.Since(began))
+			}
+		}
+		if n, err := safe.Ask(&a, "Err", func() int { return 5 }); n != 5 || err != nil {
+			t.Errorf("another question: %d, %v", n, err)
+		}
+		close(release)
+		synctest.Wait()
+		if n, err := safe.Ask(&a, "State", slow); n != 7 || err != nil || calls != 2 {
+			t.Errorf("once it has answered: %d, %v, %d calls", n, err, calls)
+		}
+		if _, err := safe.Ask(&a, "State", func() int { panic("boom") }); err == nil || !strings.Contains(err.Error(), "State: panic: boom") {
+			t.Errorf("a panic: %v", err)
+		}
+		if _, err := safe.Ask(&a, "State", func() int { runtime.Goexit(); return 0 }); !errors.Is(err, safe.ErrGoexit) {
+			t.Errorf("Goexit: %v", err)
+		}
+	})
 }
