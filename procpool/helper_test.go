@@ -5,6 +5,7 @@ package procpool_test
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -204,8 +205,16 @@ func raw(mode string) {
 	say(`{"type":"ready"}`)
 	lines := bufio.NewReader(conn)
 	first := true
+	owed := 0
 	for {
 		line, err := lines.ReadBytes('\n')
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			for ; owed > 0; owed-- {
+				say(`{"type":"health_ok","uptime":1,"queriesProcessed":0}`)
+			}
+			_ = conn.SetReadDeadline(time.Time{})
+			continue
+		}
 		if err != nil {
 			os.Exit(1)
 		}
@@ -230,6 +239,11 @@ func raw(mode string) {
 			say(`{"type":"complete","requestId":%q,"result":"even later"}`, e.RequestID)
 			continue
 		}
+		if e.Type == wire.HealthCheck && mode == "health-after-query" {
+			owed++ // one thread, which answers once it has nothing else to do
+			_ = conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+			continue
+		}
 		if e.Type == wire.HealthCheck && mode != "no-health" {
 			say(`{"type":"health_ok","uptime":1,"queriesProcessed":0}`)
 		}
@@ -237,6 +251,11 @@ func raw(mode string) {
 			continue
 		}
 		id := e.RequestID
+		if mode == "health-after-query" {
+			_ = conn.SetReadDeadline(time.Time{})
+			time.Sleep(600 * time.Millisecond)
+			_ = conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+		}
 		if !first && mode != "unknown-types" {
 			say(`{"type":"complete","requestId":%q,"result":"well"}`, id)
 			continue
@@ -364,7 +383,7 @@ func startPool(t testing.TB, command func() *exec.Cmd, change func(*procpool.Con
 		if err := p.Stop(ctx); err != nil {
 			t.Errorf("stop: %v", err)
 		}
-		left, err := filepath.Glob(cfg.SocketDir + "/*")
+		left, err := filepath.Glob(filepath.Join(cmp.Or(cfg.SocketDir, filepath.Join(os.TempDir(), fmt.Sprintf("procpool-%d", os.Getuid()))), "*"))
 		if err != nil || len(left) > 0 {
 			t.Errorf("the pool left %v, %v", left, err)
 		}

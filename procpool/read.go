@@ -132,8 +132,8 @@ func (w *proc) step(e *wire.Envelope) error {
 // errGone says that the connection has ended.
 var errGone = errors.New("it closed its connection")
 
-// maxIgnored bounds the messages of no use that a worker may send for each
-// query.
+// maxIgnored bounds the messages that a worker may send for each query and that
+// nobody has asked for.
 const maxIgnored = 10_000
 
 // take acts on one message.
@@ -143,9 +143,13 @@ func (w *proc) take(e *wire.Envelope) error {
 		return w.takeAnswer(e)
 	case wire.HealthOK:
 		w.p.mu.Lock()
+		asked := !w.asked.IsZero()
 		w.asked = time.Time{}
 		w.p.mu.Unlock()
 		w.process.SetHealth(worker.HealthHealthy)
+		if asked {
+			return nil
+		}
 		return w.ignore(nil)
 	case wire.ShutdownAck:
 		if !w.isGentle() {
@@ -197,7 +201,7 @@ func (w *proc) takeAnswer(e *wire.Envelope) error {
 		q.mu.Unlock()
 	case wire.Message:
 		if !q.push(bytes.Clone(e.Content), w.gone.ch) {
-			return w.ignore(&p.counts.late)
+			p.counts.late.Add(1) // its number needs no bound: CancelGrace is one
 		}
 	case wire.Complete, wire.Error:
 		// In this order: who has the answer finds a worker free for the next.

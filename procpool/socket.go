@@ -90,6 +90,21 @@ type arrival struct {
 // way.
 const maxInside = 16
 
+// door makes the socket of the nth worker. The folder may have gone since the
+// pool was started: cleaners of temporary files remove what is empty and old,
+// and between two spawns it is empty.
+func (p *Pool) door(n int) (*door, error) {
+	path := fmt.Sprintf("%s%06d.sock", p.prefix, n)
+	d, err := newDoor(path, p.cfg.MaxFrame)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := openDir(p.dir); err != nil {
+			return nil, err
+		}
+		d, err = newDoor(path, p.cfg.MaxFrame)
+	}
+	return d, err
+}
+
 func newDoor(path string, limit int) (*door, error) {
 	if len(path) > maxPath {
 		return nil, fmt.Errorf("socket path %s has %d bytes and a unix socket's may have %d: set SocketDir to a shorter one, or a shorter Name", path, len(path), maxPath)

@@ -1,0 +1,90 @@
+//go:build unix
+
+package procpool_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/procpool"
+)
+
+func TestCommandIsAskedForOneAtATime(t *testing.T) {
+	var inside, most atomic.Int32
+	p := startPool(t, func() *exec.Cmd {
+		for n := inside.Add(1); ; {
+			old := most.Load()
+			if n <= old || most.CompareAndSwap(old, n) {
+				break
+			}
+		}
+		defer inside.Add(-1)
+		time.Sleep(5 * time.Millisecond) // somebody who looks for a port, say
+		return self("serve")
+	}, func(c *procpool.Config) { c.MinWorkers, c.MaxWorkers = 4, 4 })
+	eventually(t, "all are ready", func() bool { return p.Stats().Ready == 4 })
+	if most.Load() != 1 {
+		t.Errorf("Command was called %d times at once", most.Load())
+	}
+}
+
+func TestPoolsShareTheFolderForSockets(t *testing.T) {
+	t.Setenv("TMPDIR", socketDir(t)) // the default folder is made in it
+	dir := filepath.Join(os.Getenv("TMPDIR"), "procpool-"+strconv.Itoa(os.Getuid()))
+	common := func(c *procpool.Config) { c.SocketDir, c.MaxWorkers = "", 2 }
+	p := start(t, "serve", common)
+	do(t, p, ask{}.raw())
+	t.Run("another pool ends", func(t *testing.T) {
+		do(t, start(t, "serve", common), ask{}.raw())
+	})
+	if _, err := p.Evict("", false); err != nil {
+		t.Fatal(err)
+	}
+	do(t, p, ask{Text: "after the other has gone"}.raw())
+	t.Run("a cleaner of temporary files", func(t *testing.T) {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.Evict("", false); err != nil {
+			t.Fatal(err)
+		}
+		do(t, p, ask{Text: "after the folder has gone"}.raw())
+		if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
+			t.Errorf("the folder is %v, %v", info, err)
+		}
+	})
+}
+
+func TestBusyWorkerIsNotHeldToAHealthCheck(t *testing.T) {
+	p := start(t, "health-after-query", func(c *procpool.Config) {
+		c.HealthInterval, c.HealthTimeout, c.Recycle.Every = 20*time.Millisecond, 400*time.Millisecond, 10*time.Millisecond
+	})
+	for range 3 {
+		do(t, p, ask{}.raw())
+		time.Sleep(60 * time.Millisecond) // it is asked, and then has a query
+	}
+	if s := p.Stats(); s.Spawned != 1 {
+		t.Errorf("a worker that was busy was ended: %+v", s)
+	}
+}
+
+func TestLateMessagesOfACancelledQueryAreDropped(t *testing.T) {
+	p := start(t, "serve", func(c *procpool.Config) { c.MaxQueue, c.CancelGrace = 1, patience })
+	before := do(t, p, ask{Op: "pid"}.raw())
+	q := submit(t, p, ask{Op: "count", N: 50_000}.raw())
+	for range q.Messages() {
+		break
+	}
+	q.Cancel(nil)
+	if after := do(t, p, ask{Op: "pid"}.raw()); after != before {
+		t.Errorf("the worker was ended for what it had sent already: %+v", p.Stats())
+	}
+	if s := p.Stats(); s.Late < 40_000 || s.Crashed != 0 {
+		t.Errorf("want the late messages counted and no crash: %+v", s)
+	}
+}
