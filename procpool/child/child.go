@@ -288,7 +288,12 @@ func (s *server) shutdown(graceful bool) error {
 			<-gone
 		}()
 		if s.running != nil {
-			<-s.running.done
+			select {
+			case <-s.running.done:
+			case <-gone:
+				s.end(ErrPoolGone, lastWords)
+				return ErrPoolGone
+			}
 		}
 	} else {
 		s.end(ErrCancelled, lastWords)
@@ -343,43 +348,51 @@ func (s *server) start(e *wire.Envelope) (goOn bool) {
 // do runs the handler and sends what came of it. A handler that ends its
 // goroutine ends the one that reads, and another takes its place.
 func (s *server) do(ctx context.Context, q *Query, run *running) {
-	var result any
+	var raw json.RawMessage
 	err := fmt.Errorf("query: %w", safe.ErrGoexit)
 	returned := false
 	defer func() {
-		s.answer(q.ID, result, err, run)
+		s.answer(q.ID, raw, err, run)
 		run.cancel(nil)
 		if !returned && run.left.CompareAndSwap(false, true) {
 			go s.read()
 		}
 	}()
-	failed := safe.Do("query", func() (err error) {
-		result, err = s.handler(ctx, q)
-		return err
+	failed := safe.Do("query", func() error {
+		result, err := s.handler(ctx, q)
+		if err != nil {
+			return errors.New(err.Error()) // here, where it may panic
+		}
+		if raw, err = marshal(result); err != nil {
+			return fmt.Errorf("the result: %w", err)
+		}
+		return nil
 	})
 	err, returned = failed, true
 }
 
 // answer sends what came of a query. The next one may come as soon as that is
 // written.
-func (s *server) answer(id string, result any, err error, run *running) {
+func (s *server) answer(id string, raw json.RawMessage, err error, run *running) {
 	defer close(run.done)
-	var raw json.RawMessage
-	if err == nil {
-		if raw, err = marshal(result); err != nil {
-			err = fmt.Errorf("the result: %w", err)
-		}
-	}
 	_ = s.write(func(w *wire.Writer) error {
 		s.queries++
 		run.answered = true
 		if err == nil {
-			err = w.Complete(id, raw)
-			var long *wire.TooLongError
-			if !errors.As(err, &long) {
+			if err = w.Complete(id, raw); !tooLong(err) {
+				return err
+			}
+			err = fmt.Errorf("the result: %w", err)
+		}
+		for text := err.Error(); ; text = text[:len(text)/2] { // as much of it as fits
+			if err := w.Error(id, text); text == "" || !tooLong(err) {
 				return err
 			}
 		}
-		return w.Error(id, err.Error())
 	})
+}
+
+func tooLong(err error) bool {
+	var long *wire.TooLongError
+	return errors.As(err, &long)
 }

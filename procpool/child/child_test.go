@@ -87,6 +87,12 @@ func query(id, payload string) string {
 	return fmt.Sprintf(`{"type":"query","requestId":%q,"payload":%q}`, id, payload)
 }
 
+// mute panics when it is asked what it is.
+type mute struct{ text string }
+
+func (m *mute) Error() string              { return m.text }
+func (*mute) MarshalJSON() ([]byte, error) { panic("no JSON") }
+
 func TestEveryEndOfAHandlerIsAnAnswer(t *testing.T) {
 	p := serve(t.Context(), t, func(_ context.Context, q *child.Query) (any, error) {
 		switch string(q.Payload) {
@@ -98,11 +104,19 @@ func TestEveryEndOfAHandlerIsAnAnswer(t *testing.T) {
 			return nil, errors.New("no")
 		case `"chan"`:
 			return make(chan int), nil
+		case `"long error"`:
+			return nil, errors.New(strings.Repeat("é", wire.DefaultMaxFrame))
+		case `"long"`:
+			return strings.Repeat("x", wire.DefaultMaxFrame), nil
+		case `"mute"`:
+			return nil, (*mute)(nil)
+		case `"marshal"`:
+			return &mute{}, nil
 		}
 		return q.Payload, nil
 	})
 	for range 3 { // the worker goes on
-		for payload, want := range map[string]string{"panic": "ouch", "goexit": "runtime.Goexit", "error": "no", "chan": "unsupported type", "echo": `"result":"echo"`} {
+		for payload, want := range map[string]string{"panic": "ouch", "goexit": "runtime.Goexit", "error": "no", "chan": "unsupported type", "long error": "éé", "long": "the result: a line is longer", "mute": "nil pointer", "marshal": "no JSON", "echo": `"result":"echo"`} {
 			p.say(query("a", payload))
 			p.want(want)
 		}
@@ -159,6 +173,22 @@ func TestPoolThatIsGoneEndsTheQueryAndTheWorker(t *testing.T) {
 	if err := <-causes; !errors.Is(err, child.ErrPoolGone) {
 		t.Errorf("the query's cause is %v", err)
 	}
+}
+
+// TestPoolThatDiesDuringAShutdown is about a handler that listens to nobody,
+// when nobody is left to kill it.
+func TestPoolThatDiesDuringAShutdown(t *testing.T) {
+	let := make(chan struct{})
+	defer close(let)
+	p := serve(t.Context(), t, func(context.Context, *child.Query) (any, error) {
+		<-let
+		return nil, nil
+	})
+	p.say(query("a", "deaf"))
+	p.say(`{"type":"shutdown","graceful":true}`)
+	p.say(`{"type":"health_check"}`) // not answered any more
+	p.conn.Close()
+	p.wantEnd(child.ErrPoolGone)
 }
 
 func TestContextEndsServe(t *testing.T) {
