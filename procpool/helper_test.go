@@ -117,6 +117,9 @@ func serve(ctx context.Context, q *child.Query) (any, error) {
 		time.Sleep(time.Hour)
 	case "pid":
 		return os.Getpid(), nil
+	case "deaf-pid":
+		_ = q.Send(os.Getpid())
+		time.Sleep(time.Hour)
 	case "fail":
 		return nil, errors.New(a.Text)
 	case "panic":
@@ -158,6 +161,9 @@ func helper(mode string) {
 	case "exit":
 		fmt.Fprintln(os.Stderr, "cannot start:", arg)
 		os.Exit(3)
+	case "wrapped": // has a pool of wrapped workers, and is killed
+		wrapped(arg)
+		return
 	case "parent": // has a pool, and is killed
 		parent(arg)
 		return
@@ -341,6 +347,39 @@ func parent(dir string) {
 			fmt.Println("worker", w.PID)
 		}
 	}
+	fmt.Println("all")
+	time.Sleep(time.Hour)
+}
+
+// wrapped has a pool of two workers which a shell has started and waits for, so
+// that the kernel ends the shell with this process, and not them. One is idle,
+// the other one has a query that it does not end.
+func wrapped(dir string) {
+	command := func() *exec.Cmd {
+		cmd := exec.Command("sh", "-c", os.Getenv("WRAPPED")+" & wait")
+		cmd.Env = append(os.Environ(), helperEnv+"=serve")
+		return cmd
+	}
+	p, err := procpool.New(procpool.Config{Name: "p", Command: command, MinWorkers: 2, MaxWorkers: 2, SocketDir: dir, Logger: quiet})
+	if err != nil {
+		panic(err)
+	}
+	if err := p.Start(context.Background()); err != nil {
+		panic(err)
+	}
+	for p.Stats().Ready < 2 {
+		time.Sleep(10 * time.Millisecond)
+	}
+	q, err := p.Submit(context.Background(), ask{Op: "deaf-pid"}.raw())
+	if err != nil {
+		panic(err)
+	}
+	for pid, err := range q.Messages() {
+		fmt.Println("worker", string(pid), err)
+		break
+	}
+	pid, err := p.Do(context.Background(), ask{Op: "pid"}.raw())
+	fmt.Println("worker", string(pid), err)
 	fmt.Println("all")
 	time.Sleep(time.Hour)
 }

@@ -3,9 +3,12 @@
 package procpool_test
 
 import (
+	"bufio"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -106,4 +109,48 @@ func TestWorkersSurviveOddHandlers(t *testing.T) {
 
 func sameJSON(a, b string) bool {
 	return strings.ReplaceAll(a, " ", "") == strings.ReplaceAll(b, " ", "")
+}
+
+// TestParentKilledBehindAWrapper is about workers that the kernel does not end
+// with their parent, since a shell has started them: what has to make them end is
+// that the connection does.
+func TestParentKilledBehindAWrapper(t *testing.T) {
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, program := range []string{exe, "python3 testdata/odd.py", "node testdata/odd.mjs"} {
+		name, _, _ := strings.Cut(filepath.Base(program), " ")
+		t.Run(name, func(t *testing.T) {
+			if _, err := exec.LookPath(strings.Fields(program)[0]); err != nil {
+				t.Skip(err)
+			}
+			cmd := self("wrapped:" + socketDir(t))
+			cmd.Env = append(cmd.Env, "WRAPPED="+program, "PYTHONPATH=sdk/python")
+			out, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			var pids []int
+			for lines := bufio.NewScanner(out); lines.Scan() && lines.Text() != "all"; {
+				var pid int
+				if n, err := fmt.Sscanf(lines.Text(), "worker %d <nil>", &pid); n != 1 {
+					t.Errorf("it said %q: %v", lines.Text(), err)
+					continue
+				}
+				pids = append(pids, pid)
+			}
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+			if len(pids) != 2 || pids[0] == pids[1] {
+				t.Fatalf("the workers are %v", pids)
+			}
+			for _, pid := range pids {
+				eventually(t, fmt.Sprintf("%d is gone", pid), func() bool { return !alive(pid) })
+			}
+		})
+	}
 }

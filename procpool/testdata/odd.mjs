@@ -10,7 +10,10 @@ function deep(n) {
 }
 
 serve((query) => {
-  switch (query.payload) {
+  switch (query.payload?.op ?? query.payload) {
+    case "deaf-pid":
+      query.send(process.pid);
+      return new Promise((resolve) => setTimeout(resolve, 3600_000));
     case "pid":
       return process.pid;
     case "nan":

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 
 import lifecycle_worker
 
@@ -19,7 +20,12 @@ def deep(n):
 
 
 def handle(query):
-    op = query.payload if isinstance(query.payload, str) else "echo"
+    op = query.payload
+    if isinstance(op, dict):
+        op = op.get("op")
+    if op == "deaf-pid":
+        query.send(os.getpid())
+        time.sleep(3600)
     if op == "pid":
         return os.getpid()
     if op == "nan":
