@@ -108,7 +108,8 @@ type Config struct {
 	StderrTail int
 	// SocketDir is the folder for sockets. It is made with mode 0700 when it is
 	// not there; one that belongs to somebody else or that others can enter is
-	// refused. Sockets in it that nobody listens on are removed at the start.
+	// refused. Sockets in it that are older than 5 s and that
+	// nobody listens on are removed at the start.
 	// Several pools, also of several processes, may have the same; it stays when
 	// they end, and is made again when it is missing. Defaults to procpool-UID in
 	// the folder for temporary files.

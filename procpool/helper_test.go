@@ -164,6 +164,9 @@ func helper(mode string) {
 	case "wrapped": // has a pool of wrapped workers, and is killed
 		wrapped(arg)
 		return
+	case "namespace": // is the first process of one
+		namespace(arg)
+		return
 	case "parent": // has a pool, and is killed
 		parent(arg)
 		return
@@ -382,6 +385,28 @@ func wrapped(dir string) {
 	fmt.Println("worker", string(pid), err)
 	fmt.Println("all")
 	time.Sleep(time.Hour)
+}
+
+// namespace has a pool whose worker does not come, and tells what becomes of who
+// comes in its place.
+func namespace(dir string) {
+	p, err := procpool.New(procpool.Config{Name: "p", Command: func() *exec.Cmd { return self("never-ready") }, MinWorkers: 1, SocketDir: dir, Logger: quiet})
+	if err != nil {
+		panic(err)
+	}
+	if err := p.Start(context.Background()); err != nil {
+		panic(err)
+	}
+	for ; ; time.Sleep(5 * time.Millisecond) {
+		switch s := p.Stats(); {
+		case s.Strangers > 0:
+			fmt.Println("refused")
+			return
+		case s.Ready > 0 || s.Crashed > 0:
+			fmt.Println("taken")
+			return
+		}
+	}
 }
 
 // heard appends the type to the file that the environment names.

@@ -48,8 +48,16 @@ func openDir(dir string) error {
 	return nil
 }
 
+// staleAfter is how old a socket is before it can be stale: between its making
+// and the beginning of listening, two calls of another pool's, a connect is
+// refused too.
+const staleAfter = 5 * time.Second
+
 // removeStale removes a socket that nobody listens on.
 func removeStale(path string) {
+	if info, err := os.Lstat(path); err != nil || time.Since(info.ModTime()).Abs() < staleAfter {
+		return
+	}
 	conn, err := net.DialTimeout("unix", path, time.Second)
 	if err == nil {
 		conn.Close() // somebody's who lives
