@@ -177,7 +177,7 @@ func (q *Query) finish(to QueryState, result json.RawMessage, err error) bool {
 	if unwatch != nil {
 		unwatch()
 	}
-	q.pool.counted(to)
+	q.pool.counted(q, to)
 	return true
 }
 
