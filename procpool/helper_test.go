@@ -265,6 +265,11 @@ func raw(mode string) {
 			time.Sleep(600 * time.Millisecond)
 			_ = conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 		}
+		if mode == "stop-when-asked" && !first {
+			time.Sleep(300 * time.Millisecond) // another query comes to wait
+			say(`{"type":"complete","requestId":%q,"result":"well"}`, id)
+			_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+		}
 		if !first && mode != "unknown-types" {
 			say(`{"type":"complete","requestId":%q,"result":"well"}`, id)
 			continue

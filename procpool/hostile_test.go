@@ -3,10 +3,12 @@
 package procpool_test
 
 import (
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -86,5 +88,34 @@ func TestLateMessagesOfACancelledQueryAreDropped(t *testing.T) {
 	}
 	if s := p.Stats(); s.Late < 40_000 || s.Crashed != 0 {
 		t.Errorf("want the late messages counted and no crash: %+v", s)
+	}
+}
+
+// TestAnswerDoesNotWaitForTheNextQuery has a worker that answers and then stands
+// still, while a query that waited for it is larger than what a socket takes.
+func TestAnswerDoesNotWaitForTheNextQuery(t *testing.T) {
+	p := start(t, "stop-when-asked", func(c *procpool.Config) {
+		c.MaxQueue, c.QueryTimeout, c.WriteTimeout = 1, time.Hour, time.Hour
+		c.Recycle.Every, c.HealthInterval = time.Hour, procpool.Off // so that the callers read
+	})
+	do(t, p, ask{}.raw())
+	answered := make(chan error, 1)
+	go func() {
+		_, err := p.Do(context.Background(), ask{}.raw())
+		answered <- err
+	}()
+	eventually(t, "it has the first", func() bool { return p.Stats().Busy == 1 })
+	large, err := p.Submit(context.Background(), ask{Text: strings.Repeat("x", 8<<20)}.raw())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer large.Cancel(nil)
+	select {
+	case err := <-answered:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(patience):
+		t.Error("the answer came and its caller does not return")
 	}
 }

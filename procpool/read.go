@@ -215,11 +215,24 @@ func (w *proc) takeAnswer(e *wire.Envelope) error {
 		if !ended {
 			p.counts.late.Add(1)
 		}
-		if next != nil {
-			w.send(next)
-		}
+		w.sendNext(next)
 	}
 	return nil
+}
+
+// sendNext writes what a worker gets that has answered, nil for nothing. Whoever
+// reads has an answer to return, and must not wait for a worker to take more than
+// its socket does.
+func (w *proc) sendNext(next *attempt) {
+	switch {
+	case next == nil:
+	case len(next.q.payload) <= smallWrite:
+		w.send(next)
+	default:
+		w.p.mu.Lock()
+		defer w.p.mu.Unlock()
+		w.p.sendLater(w, next)
+	}
 }
 
 // tooLong fails the request whose line was too long, and no other. What of the
@@ -236,9 +249,7 @@ func (w *proc) tooLong(e *wire.Envelope, long *wire.TooLongError) error {
 	if e.RequestID == a.id && (e.Type == wire.Complete || e.Type == wire.Error) {
 		next := p.release(w, a, true)
 		a.q.finish(QueryError, nil, err)
-		if next != nil {
-			w.send(next)
-		}
+		w.sendNext(next)
 		return nil
 	}
 	p.abandon(a.q, QueryError, err)

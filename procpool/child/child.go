@@ -53,23 +53,38 @@ type Query struct {
 	ID      string
 	Payload json.RawMessage // is the handler's to keep
 
-	w *server
+	w   *server
+	run *running
 }
 
-// Session tells the pool under which id the work is known here.
+// errAnswered is what a goroutine gets that a handler has left behind.
+var errAnswered = errors.New("the query has been answered")
+
+// write sends one message, unless the answer is sent.
+func (q *Query) write(send func(*wire.Writer) error) error {
+	return q.w.write(func(w *wire.Writer) error {
+		if q.run.answered {
+			return errAnswered
+		}
+		return send(w)
+	})
+}
+
+// Session tells the pool under which id the work is known here. It is an error
+// once the query is answered.
 func (q *Query) Session(id string) error {
-	return q.w.write(func(w *wire.Writer) error { return w.Session(q.ID, id) })
+	return q.write(func(w *wire.Writer) error { return w.Session(q.ID, id) })
 }
 
 // Send sends a part of the answer, made JSON as a result is. It waits while
 // the pool's caller has enough to read. After the query was cancelled what is
-// sent is dropped on the other side.
+// sent is dropped on the other side. It is an error once the query is answered.
 func (q *Query) Send(content any) error {
 	raw, err := marshal(content)
 	if err != nil {
 		return fmt.Errorf("send: %w", err)
 	}
-	return q.w.write(func(w *wire.Writer) error { return w.Message(q.ID, raw) })
+	return q.write(func(w *wire.Writer) error { return w.Message(q.ID, raw) })
 }
 
 func marshal(v any) (json.RawMessage, error) {
@@ -336,7 +351,7 @@ func (s *server) start(e *wire.Envelope) (goOn bool) {
 	ctx, cancel := context.WithCancelCause(s.ctx)
 	run := &running{id: id, cancel: cancel, done: make(chan struct{})}
 	s.running = run
-	q := &Query{ID: id, Payload: append(json.RawMessage(nil), e.Payload...), w: s}
+	q := &Query{ID: id, Payload: append(json.RawMessage(nil), e.Payload...), w: s, run: run}
 	s.inline.Store(run)
 	if s.asleep.Load() && s.asleep.CompareAndSwap(true, false) {
 		s.begun <- struct{}{} // it has room: it was asleep

@@ -175,6 +175,24 @@ func TestPoolThatIsGoneEndsTheQueryAndTheWorker(t *testing.T) {
 	}
 }
 
+func TestNothingIsSentBehindTheAnswer(t *testing.T) {
+	var left *child.Query
+	p := serve(t.Context(), t, func(_ context.Context, q *child.Query) (any, error) {
+		if left == nil {
+			left = q
+			return nil, q.Send("in time")
+		}
+		return nil, errors.Join(left.Send("late"), left.Session("late"))
+	})
+	p.say(query("a", "first"))
+	p.want("in time")
+	p.want("complete")
+	p.say(query("b", "second"))
+	p.want("the query has been answered\\nthe query has been answered")
+	p.conn.Close()
+	p.wantEnd(child.ErrPoolGone)
+}
+
 // TestPoolThatDiesDuringAShutdown is about a handler that listens to nobody,
 // when nobody is left to kill it.
 func TestPoolThatDiesDuringAShutdown(t *testing.T) {

@@ -9,6 +9,8 @@ function deep(n) {
   return out;
 }
 
+let left;
+
 serve((query) => {
   switch (query.payload?.op ?? query.payload) {
     case "deaf-pid":
@@ -35,6 +37,12 @@ serve((query) => {
       return query.send(() => {});
     case "big":
       return 2n ** 200n;
+    case "behind": {
+      const was = left;
+      left = query;
+      was?.send("late");
+      return "left behind";
+    }
     case "undefined":
       return undefined;
     case "throw null":

@@ -19,6 +19,9 @@ def deep(n):
     return out
 
 
+left = []
+
+
 def handle(query):
     op = query.payload
     if isinstance(op, dict):
@@ -62,6 +65,11 @@ def handle(query):
         raise RuntimeError("\udcff")
     if op == "big":
         return 2**200
+    if op == "behind":
+        was, left[:] = left[:], [query]
+        if was:
+            was[0].send("late")
+        return "left behind"
     if op == "undefined":
         return None
     return query.payload

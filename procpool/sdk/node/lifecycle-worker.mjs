@@ -27,6 +27,7 @@ const ENV_MAX_FRAME = "LIFECYCLE_WORKER_MAX_FRAME";
 export class Query {
   #worker;
   #abort = new AbortController();
+  #answered = false;
 
   constructor(worker, id, payload) {
     this.#worker = worker;
@@ -44,15 +45,26 @@ export class Query {
     this.#abort.abort(reason);
   }
 
+  /** Used by the worker: what is sent from now on is an error. */
+  answered() {
+    this.#answered = true;
+  }
+
+  #write(message) {
+    if (this.#answered) throw new Error("the query has been answered");
+    return this.#worker.write(message);
+  }
+
   /** Tells the pool under which id the work is known here. */
   session(sessionId) {
-    return this.#worker.write({ type: "session", requestId: this.id, sessionId: String(sessionId) });
+    return this.#write({ type: "session", requestId: this.id, sessionId: String(sessionId) });
   }
 
   /** Sends a part of the answer. The promise waits while the caller has enough to
-   * read. Throws when content is not JSON or is longer than the pool accepts. */
+   * read. Throws when content is not JSON or is longer than the pool accepts, and
+   * when the query has been answered. */
   send(content) {
-    return this.#worker.write({ type: "message", requestId: this.id, content: json(content) });
+    return this.#write({ type: "message", requestId: this.id, content: json(content) });
   }
 }
 
@@ -196,6 +208,7 @@ class Worker {
     } catch (err) {
       failed = describe(err);
     }
+    query.answered();
     this.#running = null;
     this.#queries++;
     await this.#answer(query.id, result, failed);

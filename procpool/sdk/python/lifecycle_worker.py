@@ -54,12 +54,13 @@ class TooLong(Exception):
 
 
 class Query:
-    """One question. Its methods may be called from any thread until the handler
-    has returned."""
+    """One question. Its methods may be called from any thread. Once the handler
+    has returned, what it sends is an error."""
 
     def __init__(self, worker, request_id, payload):
         self._worker = worker
         self._cancelled = threading.Event()
+        self._answered = False  # guarded by the worker's _writing
         self.id = request_id
         self.payload = payload
 
@@ -74,11 +75,11 @@ class Query:
 
     def session(self, session_id):
         """Tell the pool under which id the work is known here."""
-        self._worker.write({"type": "session", "requestId": self.id, "sessionId": str(session_id)})
+        self._worker.write({"type": "session", "requestId": self.id, "sessionId": str(session_id)}, self)
 
     def send(self, content):
         """Send a part of the answer. Waits while the caller has enough to read."""
-        self._worker.write({"type": "message", "requestId": self.id, "content": content})
+        self._worker.write({"type": "message", "requestId": self.id, "content": content}, self)
 
 
 class _Worker:
@@ -92,11 +93,13 @@ class _Worker:
         self._queries = 0
         self.todo = queue.SimpleQueue()
 
-    def write(self, message):
+    def write(self, message, query=None):
         line = json.dumps(message, separators=(",", ":"), allow_nan=False).encode() + b"\n"
         if len(line) > self._max_frame:
             raise TooLong("a message of %d bytes is longer than the limit of %d" % (len(line), self._max_frame))
         with self._writing:
+            if query is not None and query._answered:
+                raise RuntimeError("the query has been answered")
             self._connection.sendall(line)
 
     def fail(self, request_id, text):
@@ -193,6 +196,8 @@ class _Worker:
                 raise
             except BaseException as err:  # the handler's, whatever it is
                 failed = describe(err)
+            with self._writing:
+                query._answered = True
             with self._state:  # before the pool can send the next one
                 self._running = None
                 self._queries += 1
