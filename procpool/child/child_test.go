@@ -94,6 +94,7 @@ func (m *mute) Error() string              { return m.text }
 func (*mute) MarshalJSON() ([]byte, error) { panic("no JSON") }
 
 func TestEveryEndOfAHandlerIsAnAnswer(t *testing.T) {
+	t.Setenv(wire.EnvMaxFrame, "8192")
 	p := serve(t.Context(), t, func(_ context.Context, q *child.Query) (any, error) {
 		switch string(q.Payload) {
 		case `"panic"`:
@@ -105,9 +106,9 @@ func TestEveryEndOfAHandlerIsAnAnswer(t *testing.T) {
 		case `"chan"`:
 			return make(chan int), nil
 		case `"long error"`:
-			return nil, errors.New(strings.Repeat("é", wire.DefaultMaxFrame))
+			return nil, errors.New(strings.Repeat("é", 1<<16))
 		case `"long"`:
-			return strings.Repeat("x", wire.DefaultMaxFrame), nil
+			return strings.Repeat("x", 1<<16), nil
 		case `"mute"`:
 			return nil, (*mute)(nil)
 		case `"marshal"`:
