@@ -35,6 +35,7 @@ func TestBrokenProtocolCostsOneRequestAndTheWorker(t *testing.T) {
 		{"garbage", wire.ErrNotJSON, "content"},
 		{"partial", io.ErrUnexpectedEOF, "in the middle of a line"},
 		{"other-request", procpool.ErrProtocol, `"q999", which it was not given`},
+		{"ack-unasked", procpool.ErrProtocol, "shutdown_ack and was not told"},
 	} {
 		t.Run(c.mode, func(t *testing.T) {
 			p := start(t, c.mode, func(cfg *procpool.Config) {

@@ -290,6 +290,8 @@ func raw(mode string) {
 		case "stall":
 			fmt.Fprintf(conn, `{"type":"complete","requestId":%q,"res`, id)
 			time.Sleep(time.Hour)
+		case "ack-unasked":
+			say(`{"type":"shutdown_ack"}`)
 		case "other-request":
 			say(`{"type":"complete","requestId":"q999","result":1}`)
 		case "unknown-types":

@@ -4,6 +4,8 @@ package procpool_test
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -117,5 +119,49 @@ func TestAnswerDoesNotWaitForTheNextQuery(t *testing.T) {
 		}
 	case <-time.After(patience):
 		t.Error("the answer came and its caller does not return")
+	}
+}
+
+// TestResultsAreTheCallersToKeep also shows that messages are: nothing that comes
+// later is written over them.
+func TestResultsAreTheCallersToKeep(t *testing.T) {
+	p := start(t, "serve", nil)
+	echo := func(letter string) json.RawMessage { return ask{Text: strings.Repeat(letter, 200)}.raw() }
+	kept, err := p.Do(within(t), echo("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := submit(t, p, ask{Op: "count", N: 10, Size: 200}.raw())
+	var messages []json.RawMessage
+	for m, err := range q.Messages() {
+		if err != nil {
+			t.Fatal(err)
+		}
+		messages = append(messages, m)
+	}
+	for range 3 {
+		do(t, p, echo("b"))
+	}
+	if string(kept) != string(echo("a")) {
+		t.Errorf("the result has become %s", kept)
+	}
+	for _, m := range messages {
+		if want := `"` + strings.Repeat("x", 200) + `"`; string(m) != want {
+			t.Errorf("a message has become %s", m)
+		}
+	}
+}
+
+// TestDrainTimeoutEndsWhatTakesLonger stops a pool with a context that has no
+// end.
+func TestDrainTimeoutEndsWhatTakesLonger(t *testing.T) {
+	p := start(t, "serve", func(c *procpool.Config) { c.DrainTimeout, c.QueryTimeout = 50*time.Millisecond, time.Hour })
+	do(t, p, ask{}.raw())
+	q := submit(t, p, ask{Op: "sleep", Seconds: 3600}.raw())
+	if err := p.Stop(context.Background()); err != nil {
+		t.Error(err)
+	}
+	if _, err := q.Result(); !errors.Is(err, procpool.ErrDraining) || q.State() != procpool.QueryError {
+		t.Errorf("the query ended with %v, %s", err, q.State())
 	}
 }
