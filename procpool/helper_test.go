@@ -268,7 +268,12 @@ func raw(mode string) {
 			_ = conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 		}
 		if mode == "stop-when-asked" && !first {
-			time.Sleep(300 * time.Millisecond) // another query comes to wait
+			for os.Getenv("GATE") != "" { // another query comes to wait
+				if _, err := os.Stat(os.Getenv("GATE")); err == nil {
+					break
+				}
+				time.Sleep(5 * time.Millisecond)
+			}
 			say(`{"type":"complete","requestId":%q,"result":"well"}`, id)
 			_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
 		}

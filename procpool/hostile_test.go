@@ -96,6 +96,8 @@ func TestLateMessagesOfACancelledQueryAreDropped(t *testing.T) {
 // TestAnswerDoesNotWaitForTheNextQuery has a worker that answers and then stands
 // still, while a query that waited for it is larger than what a socket takes.
 func TestAnswerDoesNotWaitForTheNextQuery(t *testing.T) {
+	gate := filepath.Join(t.TempDir(), "gate")
+	t.Setenv("GATE", gate)
 	p := start(t, "stop-when-asked", func(c *procpool.Config) {
 		c.MaxQueue, c.QueryTimeout, c.WriteTimeout = 1, time.Hour, time.Hour
 		c.Recycle.Every, c.HealthInterval = time.Hour, procpool.Off // so that the callers read
@@ -112,6 +114,9 @@ func TestAnswerDoesNotWaitForTheNextQuery(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer large.Cancel(nil)
+	if err := os.WriteFile(gate, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	select {
 	case err := <-answered:
 		if err != nil {
