@@ -9,8 +9,13 @@
 // Label values are names that the program text gives (units, probes, hooks) and
 // words of the tables of states, so that there are as many series as the program
 // has parts, whatever it does. What comes and goes, the children of a
-// supervisor, is counted by status and not by name. There are no exemplars and
-// no histograms.
+// supervisor, is counted by status and not by name. There are no exemplars, and
+// the duration of a pool's queries is the only histogram.
+//
+// A pool of worker processes is one of the App's units, and [Pool] shows what is
+// done in it:
+//
+//	prometheus.MustRegister(metrics.Pool(pool))
 //
 // [Reference] lists the metrics, and docs/metrics.md is made from it.
 package metrics

@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -18,13 +20,19 @@ import (
 	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/lifecycletest"
 	"github.com/pleme-io/lifecycle-go/metrics"
+	"github.com/pleme-io/lifecycle-go/procpool"
 	"github.com/pleme-io/lifecycle-go/worker"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv("METRICS_TEST_WORKER") != "" {
+		poolWorker()
+	}
+	goleak.VerifyTestMain(m)
+}
 
 var errBoom = errors.New("boom")
 
@@ -161,6 +169,11 @@ func TestEveryMetricIsOnTheReferenceAndLintIsClean(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reg := prometheus.NewPedanticRegistry() // holds Collect against Describe
 		app, _, _ := busyApp(t, metrics.With(reg))
+		pool, err := procpool.New(procpool.Config{Name: "pool", Command: func() *exec.Cmd { return nil }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		reg.MustRegister(metrics.Pool(pool))
 		tree := worker.NewSupervisor("tree", worker.SupervisorConfig{Children: []worker.Spec{{Name: "leaf", New: func(string) (worker.Worker, error) {
 			return worker.NewFunc("leaf", func(ctx context.Context) error { <-ctx.Done(); return nil }), nil
 		}}}})
@@ -379,4 +392,28 @@ func BenchmarkScrape(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+}
+
+func ExamplePool() {
+	pool, err := procpool.New(procpool.Config{Name: "thumbnails", Command: func() *exec.Cmd { return exec.Command("python3", "thumbnails.py") }})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	reg := prometheus.NewRegistry() // the one that metrics.With has
+	reg.MustRegister(metrics.Pool(pool))
+	answer := httptest.NewRecorder()
+	metrics.Handler(reg).ServeHTTP(answer, httptest.NewRequest("GET", "/metrics", nil))
+	for line := range strings.Lines(answer.Body.String()) {
+		if strings.HasPrefix(line, "lifecycle_pool_workers{") || strings.HasPrefix(line, "lifecycle_pool_queries{") {
+			fmt.Print(line)
+		}
+	}
+	// Output:
+	// lifecycle_pool_queries{pool="thumbnails",state="in_flight"} 0
+	// lifecycle_pool_queries{pool="thumbnails",state="waiting"} 0
+	// lifecycle_pool_workers{pool="thumbnails",state="busy"} 0
+	// lifecycle_pool_workers{pool="thumbnails",state="ready"} 0
+	// lifecycle_pool_workers{pool="thumbnails",state="shutting_down"} 0
+	// lifecycle_pool_workers{pool="thumbnails",state="starting"} 0
 }

@@ -6,21 +6,25 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metric describes one of the metrics that [With] registers.
+// Metric describes one of the metrics that [With] registers or [Pool] makes.
 type Metric struct {
 	Name   string
-	Type   string // "gauge" or "counter"
+	Type   string // "gauge", "counter" or "histogram"
 	Labels []string
 	Help   string
 }
 
 // Reference lists every metric, in the order in which they are about the app, its
-// units, its probes, its servers, and its stop. The caller owns it.
+// units, its probes, its servers, its stop, and its pools ([Pool]). The caller
+// owns it.
 func Reference() []Metric {
-	list := make([]Metric, len(all))
-	for i, m := range all {
-		list[i] = m.Metric
-		list[i].Labels = slices.Clone(m.Labels)
+	list := make([]Metric, 0, len(all)+len(ofPools))
+	for _, m := range all {
+		list = append(list, m.Metric)
+	}
+	list = append(list, ofPools...)
+	for i := range list {
+		list[i].Labels = slices.Clone(list[i].Labels)
 	}
 	return list
 }

@@ -277,7 +277,13 @@ func (p *Pool) checkLocked(w *proc, now time.Time) {
 	}
 	switch {
 	case !w.asked.IsZero():
-		if w.machine.State() == WorkerReady && now.Sub(w.asked) > p.cfg.HealthTimeout {
+		// It may have had a query since, and many answer nothing meanwhile: then
+		// the time begins when it is free.
+		waits := now.Sub(w.asked)
+		if w.lastActivity.After(w.asked) {
+			waits = now.Sub(w.lastActivity)
+		}
+		if w.machine.State() == WorkerReady && waits > p.cfg.HealthTimeout {
 			w.broke = fmt.Errorf("it has not answered a health check within %v", p.cfg.HealthTimeout)
 			w.stopLocked(false, w.broke)
 		}

@@ -31,8 +31,9 @@ type Config struct {
 	// of its workers, NAME/1, NAME/2 …. Defaults to "procpool".
 	Name string
 	// Command makes the command of one worker. It is called for each spawn,
-	// since an exec.Cmd cannot be used twice, one call at a time. The worker
-	// finds the socket to connect to in its environment (wire.EnvSocket). What it
+	// since an exec.Cmd cannot be used twice, one call at a time, and has to
+	// return soon: nothing bounds it. The worker finds the socket to connect to in
+	// its environment (wire.EnvSocket). What it
 	// writes to standard error is kept for the error of a crash, and goes to the
 	// command's Stderr too when that is set.
 	Command func() *exec.Cmd
@@ -107,8 +108,11 @@ type Config struct {
 	StderrTail int
 	// SocketDir is the folder for sockets. It is made with mode 0700 when it is
 	// not there; one that belongs to somebody else or that others can enter is
-	// refused. Sockets in it that nobody listens on are removed at the start.
-	// Defaults to procpool-UID in the folder for temporary files.
+	// refused. Sockets in it that are older than 5 s and that
+	// nobody listens on are removed at the start.
+	// Several pools, also of several processes, may have the same; it stays when
+	// they end, and is made again when it is missing. Defaults to procpool-UID in
+	// the folder for temporary files.
 	SocketDir string
 	// Logger gets what has no other place to go: workers that fail, strangers at
 	// the socket. Defaults to slog.Default.

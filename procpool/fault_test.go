@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -34,6 +35,7 @@ func TestBrokenProtocolCostsOneRequestAndTheWorker(t *testing.T) {
 		{"garbage", wire.ErrNotJSON, "content"},
 		{"partial", io.ErrUnexpectedEOF, "in the middle of a line"},
 		{"other-request", procpool.ErrProtocol, `"q999", which it was not given`},
+		{"ack-unasked", procpool.ErrProtocol, "shutdown_ack and was not told"},
 	} {
 		t.Run(c.mode, func(t *testing.T) {
 			p := start(t, c.mode, func(cfg *procpool.Config) {
@@ -421,9 +423,11 @@ func TestParentKilledLeavesNothing(t *testing.T) {
 	}
 	// It could not remove the socket of the worker that was starting. The next
 	// pool does.
-	if left, _ := filepath.Glob(dir + "/*.sock"); len(left) != 1 {
-		t.Errorf("left are %v", left)
+	left, _ := filepath.Glob(dir + "/*.sock")
+	if len(left) != 1 {
+		t.Fatalf("left are %v", left)
 	}
+	old(t, left[0])
 	start(t, "serve", func(c *procpool.Config) { c.SocketDir = dir })
 }
 
@@ -460,12 +464,23 @@ func TestLiveSocketsOfOthersAreKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer live.Close()
+	old(t, dir+"/live.sock")
 	stale, err := net.ListenUnix("unix", &net.UnixAddr{Name: dir + "/stale.sock", Net: "unix"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	stale.SetUnlinkOnClose(false)
 	stale.Close()
+	old(t, dir+"/stale.sock")
+	// One that was bound, and that its pool is about to listen on.
+	early, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Close(early)
+	if err := syscall.Bind(early, &syscall.SockaddrUnix{Name: dir + "/early.sock"}); err != nil {
+		t.Fatal(err)
+	}
 	p, err := procpool.New(procpool.Config{Command: func() *exec.Cmd { return self("serve") }, SocketDir: dir, Logger: quiet})
 	if err != nil {
 		t.Fatal(err)
@@ -475,8 +490,17 @@ func TestLiveSocketsOfOthersAreKept(t *testing.T) {
 	}
 	defer p.Stop(within(t))
 	left, _ := filepath.Glob(dir + "/*")
-	if len(left) != 1 || filepath.Base(left[0]) != "live.sock" {
-		t.Errorf("left are %v", left)
+	if want := []string{dir + "/early.sock", dir + "/live.sock"}; !slices.Equal(left, want) {
+		t.Errorf("left are %v, want %v", left, want)
+	}
+}
+
+// old makes a socket one of yesterday.
+func old(t *testing.T, path string) {
+	t.Helper()
+	yesterday := time.Now().Add(-24 * time.Hour)
+	if err := os.Chtimes(path, yesterday, yesterday); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -5,6 +5,7 @@ package procpool_test
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -116,6 +117,9 @@ func serve(ctx context.Context, q *child.Query) (any, error) {
 		time.Sleep(time.Hour)
 	case "pid":
 		return os.Getpid(), nil
+	case "deaf-pid":
+		_ = q.Send(os.Getpid())
+		time.Sleep(time.Hour)
 	case "fail":
 		return nil, errors.New(a.Text)
 	case "panic":
@@ -157,6 +161,12 @@ func helper(mode string) {
 	case "exit":
 		fmt.Fprintln(os.Stderr, "cannot start:", arg)
 		os.Exit(3)
+	case "wrapped": // has a pool of wrapped workers, and is killed
+		wrapped(arg)
+		return
+	case "namespace": // is the first process of one
+		namespace(arg)
+		return
 	case "parent": // has a pool, and is killed
 		parent(arg)
 		return
@@ -168,11 +178,13 @@ func helper(mode string) {
 		}
 		time.Sleep(time.Hour)
 	case "probe-first": // somebody of the group looks at the socket before the worker does
-		conn, err := net.Dial("unix", os.Getenv(wire.EnvSocket))
-		if err != nil {
-			panic(err)
+		for range 20 { // more than the door has room for
+			conn, err := net.Dial("unix", os.Getenv(wire.EnvSocket))
+			if err != nil {
+				panic(err)
+			}
+			defer conn.Close() // half open, and says nothing
 		}
-		defer conn.Close() // half open, and says nothing
 		again, err := net.Dial("unix", os.Getenv(wire.EnvSocket))
 		if err == nil {
 			again.Close()
@@ -204,8 +216,16 @@ func raw(mode string) {
 	say(`{"type":"ready"}`)
 	lines := bufio.NewReader(conn)
 	first := true
+	owed := 0
 	for {
 		line, err := lines.ReadBytes('\n')
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			for ; owed > 0; owed-- {
+				say(`{"type":"health_ok","uptime":1,"queriesProcessed":0}`)
+			}
+			_ = conn.SetReadDeadline(time.Time{})
+			continue
+		}
 		if err != nil {
 			os.Exit(1)
 		}
@@ -230,6 +250,11 @@ func raw(mode string) {
 			say(`{"type":"complete","requestId":%q,"result":"even later"}`, e.RequestID)
 			continue
 		}
+		if e.Type == wire.HealthCheck && mode == "health-after-query" {
+			owed++ // one thread, which answers once it has nothing else to do
+			_ = conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+			continue
+		}
 		if e.Type == wire.HealthCheck && mode != "no-health" {
 			say(`{"type":"health_ok","uptime":1,"queriesProcessed":0}`)
 		}
@@ -237,6 +262,21 @@ func raw(mode string) {
 			continue
 		}
 		id := e.RequestID
+		if mode == "health-after-query" {
+			_ = conn.SetReadDeadline(time.Time{})
+			time.Sleep(600 * time.Millisecond)
+			_ = conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+		}
+		if mode == "stop-when-asked" && !first {
+			for os.Getenv("GATE") != "" { // another query comes to wait
+				if _, err := os.Stat(os.Getenv("GATE")); err == nil {
+					break
+				}
+				time.Sleep(5 * time.Millisecond)
+			}
+			say(`{"type":"complete","requestId":%q,"result":"well"}`, id)
+			_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+		}
 		if !first && mode != "unknown-types" {
 			say(`{"type":"complete","requestId":%q,"result":"well"}`, id)
 			continue
@@ -255,6 +295,8 @@ func raw(mode string) {
 		case "stall":
 			fmt.Fprintf(conn, `{"type":"complete","requestId":%q,"res`, id)
 			time.Sleep(time.Hour)
+		case "ack-unasked":
+			say(`{"type":"shutdown_ack"}`)
 		case "other-request":
 			say(`{"type":"complete","requestId":"q999","result":1}`)
 		case "unknown-types":
@@ -326,6 +368,61 @@ func parent(dir string) {
 	time.Sleep(time.Hour)
 }
 
+// wrapped has a pool of two workers which a shell has started and waits for, so
+// that the kernel ends the shell with this process, and not them. One is idle,
+// the other one has a query that it does not end.
+func wrapped(dir string) {
+	command := func() *exec.Cmd {
+		cmd := exec.Command("sh", "-c", os.Getenv("WRAPPED")+" & wait")
+		cmd.Env = append(os.Environ(), helperEnv+"=serve")
+		return cmd
+	}
+	p, err := procpool.New(procpool.Config{Name: "p", Command: command, MinWorkers: 2, MaxWorkers: 2, SocketDir: dir, Logger: quiet})
+	if err != nil {
+		panic(err)
+	}
+	if err := p.Start(context.Background()); err != nil {
+		panic(err)
+	}
+	for p.Stats().Ready < 2 {
+		time.Sleep(10 * time.Millisecond)
+	}
+	q, err := p.Submit(context.Background(), ask{Op: "deaf-pid"}.raw())
+	if err != nil {
+		panic(err)
+	}
+	for pid, err := range q.Messages() {
+		fmt.Println("worker", string(pid), err)
+		break
+	}
+	pid, err := p.Do(context.Background(), ask{Op: "pid"}.raw())
+	fmt.Println("worker", string(pid), err)
+	fmt.Println("all")
+	time.Sleep(time.Hour)
+}
+
+// namespace has a pool whose worker does not come, and tells what becomes of who
+// comes in its place.
+func namespace(dir string) {
+	p, err := procpool.New(procpool.Config{Name: "p", Command: func() *exec.Cmd { return self("never-ready") }, MinWorkers: 1, SocketDir: dir, Logger: quiet})
+	if err != nil {
+		panic(err)
+	}
+	if err := p.Start(context.Background()); err != nil {
+		panic(err)
+	}
+	for ; ; time.Sleep(5 * time.Millisecond) {
+		switch s := p.Stats(); {
+		case s.Strangers > 0:
+			fmt.Println("refused")
+			return
+		case s.Ready > 0 || s.Crashed > 0:
+			fmt.Println("taken")
+			return
+		}
+	}
+}
+
 // heard appends the type to the file that the environment names.
 func heard(t wire.Type) {
 	f, err := os.OpenFile(os.Getenv("HEARD"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
@@ -364,7 +461,7 @@ func startPool(t testing.TB, command func() *exec.Cmd, change func(*procpool.Con
 		if err := p.Stop(ctx); err != nil {
 			t.Errorf("stop: %v", err)
 		}
-		left, err := filepath.Glob(cfg.SocketDir + "/*")
+		left, err := filepath.Glob(filepath.Join(cmp.Or(cfg.SocketDir, filepath.Join(os.TempDir(), fmt.Sprintf("procpool-%d", os.Getuid()))), "*"))
 		if err != nil || len(left) > 0 {
 			t.Errorf("the pool left %v, %v", left, err)
 		}

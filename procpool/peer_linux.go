@@ -31,6 +31,9 @@ func peerOf(c *net.UnixConn) (pid, uid int, err error) {
 	if failed != nil {
 		return 0, 0, fmt.Errorf("ask who has connected: %w", failed)
 	}
+	if cred.Pid == 0 {
+		return 0, 0, fmt.Errorf("a process of another pid namespace (of user %d) has connected: it has no number here, and is no worker of ours (pid_namespaces(7))", cred.Uid)
+	}
 	return int(cred.Pid), int(cred.Uid), nil
 }
 

@@ -31,6 +31,7 @@ type Pool struct {
 	tree   fsm.Dispatcher // the pool's and its processes' changes of status
 	events fsm.Dispatcher // everything else
 	begun  sync.Mutex     // orders the begin of Start against Stop
+	making sync.Mutex     // held while Config.Command runs
 	cancel context.CancelCauseFunc
 	alive  sync.WaitGroup // of workers
 	hurry  *once          // running queries are waited for no longer
@@ -149,7 +150,7 @@ func (p *Pool) prepare() error {
 		return err
 	}
 	p.prefix = filepath.Join(p.dir, fmt.Sprintf("%s-%d-%x-", fileName(p.cfg.Name), os.Getpid(), time.Now().UnixNano()&0xffffff))
-	d, err := newDoor(p.prefix+"000000.sock", p.cfg.MaxFrame)
+	d, err := p.door(0)
 	if err != nil {
 		return err
 	}
@@ -210,9 +211,6 @@ func (p *Pool) live(own context.Context) {
 	}
 	p.mu.Unlock()
 	p.alive.Wait()
-	if p.cfg.SocketDir == "" {
-		_ = os.Remove(p.dir) // other pools may have sockets in it
-	}
 }
 
 // openLocked returns the queries that have not ended.

@@ -337,7 +337,7 @@ func TestDeadlines(t *testing.T) {
 	if _, err := first.Result(); !errors.As(err, &late) || late.Worker != "p/1" || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("with a worker: %v", err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Millisecond)
+	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
 	defer cancel()
 	if _, err := p.Do(ctx, ask{Op: "sleep", Seconds: 3600}.raw(), procpool.Timeout(time.Hour)); !errors.As(err, &late) {
 		t.Errorf("the caller's deadline: %v", err)

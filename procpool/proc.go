@@ -104,7 +104,7 @@ func (p *Pool) spawnLocked() {
 // why it ended when nobody asked it to.
 func (w *proc) live() error {
 	p := w.p
-	d, err := newDoor(fmt.Sprintf("%s%06d.sock", p.prefix, w.n), p.cfg.MaxFrame)
+	d, err := p.door(w.n)
 	if err != nil {
 		return fmt.Errorf("%s: start: %w", w.name, err)
 	}
@@ -160,6 +160,8 @@ func (w *proc) live() error {
 // command makes the process.
 func (w *proc) command(socket string) (process *worker.Process, err error) {
 	err = safe.Do(w.name, func() error {
+		w.p.making.Lock()
+		defer w.p.making.Unlock()
 		cmd := w.p.cfg.Command()
 		if cmd == nil {
 			return errors.New("the command is nil: Config.Command has to return that of a worker")

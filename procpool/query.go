@@ -53,7 +53,8 @@ type Option func(*Query)
 
 // Key sends all queries of one key, a session or a workspace, to the same
 // worker as long as that lives, one after the other. A query whose worker is
-// busy waits for it, also when others are free.
+// busy waits for it, also when others are free. The pool remembers a key as long
+// as its worker lives: with keys without number, give workers an age.
 func Key(key string) Option {
 	return func(q *Query) { q.key, q.keyed = key, true }
 }
@@ -177,7 +178,7 @@ func (q *Query) finish(to QueryState, result json.RawMessage, err error) bool {
 	if unwatch != nil {
 		unwatch()
 	}
-	q.pool.counted(to)
+	q.pool.counted(q, to)
 	return true
 }
 

@@ -132,8 +132,8 @@ func (w *proc) step(e *wire.Envelope) error {
 // errGone says that the connection has ended.
 var errGone = errors.New("it closed its connection")
 
-// maxIgnored bounds the messages of no use that a worker may send for each
-// query.
+// maxIgnored bounds the messages that a worker may send for each query and that
+// nobody has asked for.
 const maxIgnored = 10_000
 
 // take acts on one message.
@@ -143,9 +143,13 @@ func (w *proc) take(e *wire.Envelope) error {
 		return w.takeAnswer(e)
 	case wire.HealthOK:
 		w.p.mu.Lock()
+		asked := !w.asked.IsZero()
 		w.asked = time.Time{}
 		w.p.mu.Unlock()
 		w.process.SetHealth(worker.HealthHealthy)
+		if asked {
+			return nil
+		}
 		return w.ignore(nil)
 	case wire.ShutdownAck:
 		if !w.isGentle() {
@@ -197,7 +201,7 @@ func (w *proc) takeAnswer(e *wire.Envelope) error {
 		q.mu.Unlock()
 	case wire.Message:
 		if !q.push(bytes.Clone(e.Content), w.gone.ch) {
-			return w.ignore(&p.counts.late)
+			p.counts.late.Add(1) // its number needs no bound: CancelGrace is one
 		}
 	case wire.Complete, wire.Error:
 		// In this order: who has the answer finds a worker free for the next.
@@ -211,11 +215,24 @@ func (w *proc) takeAnswer(e *wire.Envelope) error {
 		if !ended {
 			p.counts.late.Add(1)
 		}
-		if next != nil {
-			w.send(next)
-		}
+		w.sendNext(next)
 	}
 	return nil
+}
+
+// sendNext writes what a worker gets that has answered, nil for nothing. Whoever
+// reads has an answer to return, and must not wait for a worker to take more than
+// its socket does.
+func (w *proc) sendNext(next *attempt) {
+	switch {
+	case next == nil:
+	case len(next.q.payload) <= smallWrite:
+		w.send(next)
+	default:
+		w.p.mu.Lock()
+		defer w.p.mu.Unlock()
+		w.p.sendLater(w, next)
+	}
 }
 
 // tooLong fails the request whose line was too long, and no other. What of the
@@ -232,9 +249,7 @@ func (w *proc) tooLong(e *wire.Envelope, long *wire.TooLongError) error {
 	if e.RequestID == a.id && (e.Type == wire.Complete || e.Type == wire.Error) {
 		next := p.release(w, a, true)
 		a.q.finish(QueryError, nil, err)
-		if next != nil {
-			w.send(next)
-		}
+		w.sendNext(next)
 		return nil
 	}
 	p.abandon(a.q, QueryError, err)

@@ -48,8 +48,16 @@ func openDir(dir string) error {
 	return nil
 }
 
+// staleAfter is how old a socket is before it can be stale: between its making
+// and the beginning of listening, two calls of another pool's, a connect is
+// refused too.
+const staleAfter = 5 * time.Second
+
 // removeStale removes a socket that nobody listens on.
 func removeStale(path string) {
+	if info, err := os.Lstat(path); err != nil || time.Since(info.ModTime()).Abs() < staleAfter {
+		return
+	}
 	conn, err := net.DialTimeout("unix", path, time.Second)
 	if err == nil {
 		conn.Close() // somebody's who lives
@@ -89,6 +97,21 @@ type arrival struct {
 // maxInside bounds the connections that have said nothing yet. The oldest gives
 // way.
 const maxInside = 16
+
+// door makes the socket of the nth worker. The folder may have gone since the
+// pool was started: cleaners of temporary files remove what is empty and old,
+// and between two spawns it is empty.
+func (p *Pool) door(n int) (*door, error) {
+	path := fmt.Sprintf("%s%06d.sock", p.prefix, n)
+	d, err := newDoor(path, p.cfg.MaxFrame)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := openDir(p.dir); err != nil {
+			return nil, err
+		}
+		d, err = newDoor(path, p.cfg.MaxFrame)
+	}
+	return d, err
+}
 
 func newDoor(path string, limit int) (*door, error) {
 	if len(path) > maxPath {

@@ -1,6 +1,7 @@
 package procpool
 
 import (
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -13,6 +14,19 @@ type counters struct {
 	submitted, complete, failed, cancelled, rejected counter
 	spawned, ready, crashed, recycled, evicted       counter
 	retried, late, unknown, strangers                counter
+
+	took   [len(bounds)]counter // queries that took up to so long, and longer than the bound before
+	longer counter              // than the last bound
+	spent  atomic.Int64         // by all, in nanoseconds
+}
+
+// bounds are what the durations of queries are counted by.
+var bounds = [...]time.Duration{
+	time.Millisecond, 2500 * time.Microsecond, 5 * time.Millisecond,
+	10 * time.Millisecond, 25 * time.Millisecond, 50 * time.Millisecond,
+	100 * time.Millisecond, 250 * time.Millisecond, 500 * time.Millisecond,
+	time.Second, 2500 * time.Millisecond, 5 * time.Second,
+	10 * time.Second, 25 * time.Second, time.Minute, 5 * time.Minute,
 }
 
 // Stats is a snapshot of a pool: what there is now, and what has happened since
@@ -40,6 +54,9 @@ type Stats struct {
 	Rejected  uint64 `json:"rejected"`
 	Retried   uint64 `json:"retried"` // idempotent ones that were given to another worker
 
+	// How long queries took from Submit to their end, the rejected ones left out.
+	Durations Durations `json:"durations"`
+
 	// Workers.
 	Spawned  uint64 `json:"spawned"`
 	Crashed  uint64 `json:"crashed"`
@@ -52,6 +69,15 @@ type Stats struct {
 	Strangers uint64 `json:"strangers"` // connections of others than the worker
 }
 
+// Durations counts queries by how long they took.
+type Durations struct {
+	Count uint64        `json:"count"` // all
+	Sum   time.Duration `json:"sum"`
+	// Within[i] of them took Bounds[i] at most.
+	Bounds []time.Duration `json:"bounds"`
+	Within []uint64        `json:"within"`
+}
+
 // Stats returns a snapshot.
 func (p *Pool) Stats() Stats {
 	c := &p.counts
@@ -60,7 +86,14 @@ func (p *Pool) Stats() Stats {
 		Cancelled: c.cancelled.Load(), Rejected: c.rejected.Load(), Retried: c.retried.Load(), Spawned: c.spawned.Load(),
 		Crashed: c.crashed.Load(), Recycled: c.recycled.Load(), Evicted: c.evicted.Load(), Late: c.late.Load(),
 		Unknown: c.unknown.Load(), Strangers: c.strangers.Load(),
+		Durations: Durations{Sum: time.Duration(c.spent.Load()), Bounds: slices.Clone(bounds[:]), Within: make([]uint64, len(bounds))},
 	}
+	d := &s.Durations
+	for i := range bounds {
+		d.Count += c.took[i].Load()
+		d.Within[i] = d.Count
+	}
+	d.Count += c.longer.Load()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s.State, s.Waiting, s.Failures = p.capacity.State(), p.waiting, p.failures
@@ -81,8 +114,21 @@ func (p *Pool) countLocked(s WorkerState) (n int) {
 	return n
 }
 
+// measured notes how long a query took.
+func (c *counters) measured(took time.Duration) {
+	c.spent.Add(int64(took))
+	if i, _ := slices.BinarySearch(bounds[:], took); i < len(bounds) {
+		c.took[i].Add(1)
+	} else {
+		c.longer.Add(1)
+	}
+}
+
 // counted notes that a query has ended.
-func (p *Pool) counted(to QueryState) {
+func (p *Pool) counted(q *Query, to QueryState) {
+	if to != QueryRejected {
+		p.counts.measured(time.Since(q.begun))
+	}
 	switch to {
 	case QueryComplete:
 		p.counts.complete.Add(1)

@@ -53,23 +53,38 @@ type Query struct {
 	ID      string
 	Payload json.RawMessage // is the handler's to keep
 
-	w *server
+	w   *server
+	run *running
 }
 
-// Session tells the pool under which id the work is known here.
+// errAnswered is what a goroutine gets that a handler has left behind.
+var errAnswered = errors.New("the query has been answered")
+
+// write sends one message, unless the answer is sent.
+func (q *Query) write(send func(*wire.Writer) error) error {
+	return q.w.write(func(w *wire.Writer) error {
+		if q.run.answered {
+			return errAnswered
+		}
+		return send(w)
+	})
+}
+
+// Session tells the pool under which id the work is known here. It is an error
+// once the query is answered.
 func (q *Query) Session(id string) error {
-	return q.w.write(func(w *wire.Writer) error { return w.Session(q.ID, id) })
+	return q.write(func(w *wire.Writer) error { return w.Session(q.ID, id) })
 }
 
 // Send sends a part of the answer, made JSON as a result is. It waits while
 // the pool's caller has enough to read. After the query was cancelled what is
-// sent is dropped on the other side.
+// sent is dropped on the other side. It is an error once the query is answered.
 func (q *Query) Send(content any) error {
 	raw, err := marshal(content)
 	if err != nil {
 		return fmt.Errorf("send: %w", err)
 	}
-	return q.w.write(func(w *wire.Writer) error { return w.Message(q.ID, raw) })
+	return q.write(func(w *wire.Writer) error { return w.Message(q.ID, raw) })
 }
 
 func marshal(v any) (json.RawMessage, error) {
@@ -288,7 +303,12 @@ func (s *server) shutdown(graceful bool) error {
 			<-gone
 		}()
 		if s.running != nil {
-			<-s.running.done
+			select {
+			case <-s.running.done:
+			case <-gone:
+				s.end(ErrPoolGone, lastWords)
+				return ErrPoolGone
+			}
 		}
 	} else {
 		s.end(ErrCancelled, lastWords)
@@ -331,7 +351,7 @@ func (s *server) start(e *wire.Envelope) (goOn bool) {
 	ctx, cancel := context.WithCancelCause(s.ctx)
 	run := &running{id: id, cancel: cancel, done: make(chan struct{})}
 	s.running = run
-	q := &Query{ID: id, Payload: append(json.RawMessage(nil), e.Payload...), w: s}
+	q := &Query{ID: id, Payload: append(json.RawMessage(nil), e.Payload...), w: s, run: run}
 	s.inline.Store(run)
 	if s.asleep.Load() && s.asleep.CompareAndSwap(true, false) {
 		s.begun <- struct{}{} // it has room: it was asleep
@@ -343,43 +363,51 @@ func (s *server) start(e *wire.Envelope) (goOn bool) {
 // do runs the handler and sends what came of it. A handler that ends its
 // goroutine ends the one that reads, and another takes its place.
 func (s *server) do(ctx context.Context, q *Query, run *running) {
-	var result any
+	var raw json.RawMessage
 	err := fmt.Errorf("query: %w", safe.ErrGoexit)
 	returned := false
 	defer func() {
-		s.answer(q.ID, result, err, run)
+		s.answer(q.ID, raw, err, run)
 		run.cancel(nil)
 		if !returned && run.left.CompareAndSwap(false, true) {
 			go s.read()
 		}
 	}()
-	failed := safe.Do("query", func() (err error) {
-		result, err = s.handler(ctx, q)
-		return err
+	failed := safe.Do("query", func() error {
+		result, err := s.handler(ctx, q)
+		if err != nil {
+			return errors.New(err.Error()) // here, where it may panic
+		}
+		if raw, err = marshal(result); err != nil {
+			return fmt.Errorf("the result: %w", err)
+		}
+		return nil
 	})
 	err, returned = failed, true
 }
 
 // answer sends what came of a query. The next one may come as soon as that is
 // written.
-func (s *server) answer(id string, result any, err error, run *running) {
+func (s *server) answer(id string, raw json.RawMessage, err error, run *running) {
 	defer close(run.done)
-	var raw json.RawMessage
-	if err == nil {
-		if raw, err = marshal(result); err != nil {
-			err = fmt.Errorf("the result: %w", err)
-		}
-	}
 	_ = s.write(func(w *wire.Writer) error {
 		s.queries++
 		run.answered = true
 		if err == nil {
-			err = w.Complete(id, raw)
-			var long *wire.TooLongError
-			if !errors.As(err, &long) {
+			if err = w.Complete(id, raw); !tooLong(err) {
+				return err
+			}
+			err = fmt.Errorf("the result: %w", err)
+		}
+		for text := err.Error(); ; text = text[:len(text)/2] { // as much of it as fits
+			if err := w.Error(id, text); text == "" || !tooLong(err) {
 				return err
 			}
 		}
-		return w.Error(id, err.Error())
 	})
+}
+
+func tooLong(err error) bool {
+	var long *wire.TooLongError
+	return errors.As(err, &long)
 }

@@ -87,7 +87,14 @@ func query(id, payload string) string {
 	return fmt.Sprintf(`{"type":"query","requestId":%q,"payload":%q}`, id, payload)
 }
 
+// mute panics when it is asked what it is.
+type mute struct{ text string }
+
+func (m *mute) Error() string              { return m.text }
+func (*mute) MarshalJSON() ([]byte, error) { panic("no JSON") }
+
 func TestEveryEndOfAHandlerIsAnAnswer(t *testing.T) {
+	t.Setenv(wire.EnvMaxFrame, "8192")
 	p := serve(t.Context(), t, func(_ context.Context, q *child.Query) (any, error) {
 		switch string(q.Payload) {
 		case `"panic"`:
@@ -98,11 +105,19 @@ func TestEveryEndOfAHandlerIsAnAnswer(t *testing.T) {
 			return nil, errors.New("no")
 		case `"chan"`:
 			return make(chan int), nil
+		case `"long error"`:
+			return nil, errors.New(strings.Repeat("é", 1<<16))
+		case `"long"`:
+			return strings.Repeat("x", 1<<16), nil
+		case `"mute"`:
+			return nil, (*mute)(nil)
+		case `"marshal"`:
+			return &mute{}, nil
 		}
 		return q.Payload, nil
 	})
 	for range 3 { // the worker goes on
-		for payload, want := range map[string]string{"panic": "ouch", "goexit": "runtime.Goexit", "error": "no", "chan": "unsupported type", "echo": `"result":"echo"`} {
+		for payload, want := range map[string]string{"panic": "ouch", "goexit": "runtime.Goexit", "error": "no", "chan": "unsupported type", "long error": "éé", "long": "the result: a line is longer", "mute": "nil pointer", "marshal": "no JSON", "echo": `"result":"echo"`} {
 			p.say(query("a", payload))
 			p.want(want)
 		}
@@ -159,6 +174,40 @@ func TestPoolThatIsGoneEndsTheQueryAndTheWorker(t *testing.T) {
 	if err := <-causes; !errors.Is(err, child.ErrPoolGone) {
 		t.Errorf("the query's cause is %v", err)
 	}
+}
+
+func TestNothingIsSentBehindTheAnswer(t *testing.T) {
+	var left *child.Query
+	p := serve(t.Context(), t, func(_ context.Context, q *child.Query) (any, error) {
+		if left == nil {
+			left = q
+			return nil, q.Send("in time")
+		}
+		return nil, errors.Join(left.Send("late"), left.Session("late"))
+	})
+	p.say(query("a", "first"))
+	p.want("in time")
+	p.want("complete")
+	p.say(query("b", "second"))
+	p.want("the query has been answered\\nthe query has been answered")
+	p.conn.Close()
+	p.wantEnd(child.ErrPoolGone)
+}
+
+// TestPoolThatDiesDuringAShutdown is about a handler that listens to nobody,
+// when nobody is left to kill it.
+func TestPoolThatDiesDuringAShutdown(t *testing.T) {
+	let := make(chan struct{})
+	defer close(let)
+	p := serve(t.Context(), t, func(context.Context, *child.Query) (any, error) {
+		<-let
+		return nil, nil
+	})
+	p.say(query("a", "deaf"))
+	p.say(`{"type":"shutdown","graceful":true}`)
+	p.say(`{"type":"health_check"}`) // not answered any more
+	p.conn.Close()
+	p.wantEnd(child.ErrPoolGone)
 }
 
 func TestContextEndsServe(t *testing.T) {

@@ -9,9 +9,11 @@
 //
 // The handler gets one query at a time. What it returns, or its promise resolves
 // to, is the result; what it sends before are messages; what it throws is sent as
-// the query's error, and the worker goes on. query.signal is an AbortSignal that
-// fires when nobody waits for the answer any more: a handler that computes
-// without ever awaiting cannot hear it, nor answer health checks.
+// the query's error, and the worker goes on. All of it is what JSON.stringify
+// makes of it: NaN becomes null, a BigInt is an error. Of a payload JSON.parse
+// makes numbers of 53 bits. query.signal is an AbortSignal that fires when nobody
+// waits for the answer any more: a handler that computes without ever awaiting
+// cannot hear it, nor answer health checks.
 //
 // Needs Node 16 or later and nothing else. docs/procpool-wire.md has the protocol.
 
@@ -25,6 +27,7 @@ const ENV_MAX_FRAME = "LIFECYCLE_WORKER_MAX_FRAME";
 export class Query {
   #worker;
   #abort = new AbortController();
+  #answered = false;
 
   constructor(worker, id, payload) {
     this.#worker = worker;
@@ -42,14 +45,49 @@ export class Query {
     this.#abort.abort(reason);
   }
 
-  /** Tells the pool under which id the work is known here. */
-  session(sessionId) {
-    return this.#worker.write({ type: "session", requestId: this.id, sessionId: String(sessionId) });
+  /** Used by the worker: what is sent from now on is an error. */
+  answered() {
+    this.#answered = true;
   }
 
-  /** Sends a part of the answer. The promise waits while the caller has enough to read. */
+  #write(message) {
+    if (this.#answered) throw new Error("the query has been answered");
+    return this.#worker.write(message);
+  }
+
+  /** Tells the pool under which id the work is known here. */
+  session(sessionId) {
+    return this.#write({ type: "session", requestId: this.id, sessionId: String(sessionId) });
+  }
+
+  /** Sends a part of the answer. The promise waits while the caller has enough to
+   * read. Throws when content is not JSON or is longer than the pool accepts, and
+   * when the query has been answered. */
   send(content) {
-    return this.#worker.write({ type: "message", requestId: this.id, content: content ?? null });
+    return this.#write({ type: "message", requestId: this.id, content: json(content) });
+  }
+}
+
+// A value as JSON, in a message that is made JSON later.
+class Raw {
+  constructor(text) {
+    this.text = text;
+  }
+}
+
+/** Throws for what JSON.stringify throws for or passes over. */
+function json(value) {
+  const text = JSON.stringify(value === undefined ? null : value);
+  if (text === undefined) throw new TypeError(`a ${typeof value} that is not JSON`);
+  return new Raw(text);
+}
+
+/** Says what is wrong, also of what does not say. */
+function describe(err) {
+  try {
+    return String(err?.message ?? err);
+  } catch {
+    return "it threw what has no words";
   }
 }
 
@@ -59,6 +97,7 @@ class Worker {
   #maxFrame;
   #running = null;
   #ending = false;
+  #left = false;
   #queries = 0;
   #began = performance.now();
   #chunks = [];
@@ -72,12 +111,14 @@ class Worker {
     connection.on("close", () => this.#gone());
   }
 
-  /** Resolves once the message may be followed by the next. */
+  /** Resolves once the message may be followed by the next. Throws when it is too
+   * long: a promise that nobody waits for would end the process. */
   write(message) {
-    const line = JSON.stringify(message) + "\n";
+    const fields = Object.entries(message).map(([name, value]) => `"${name}":${value instanceof Raw ? value.text : JSON.stringify(value)}`);
+    const line = `{${fields.join(",")}}\n`;
     const size = Buffer.byteLength(line);
     if (size > this.#maxFrame) {
-      return Promise.reject(new RangeError(`a message of ${size} bytes is longer than the limit of ${this.#maxFrame}`));
+      throw new RangeError(`a message of ${size} bytes is longer than the limit of ${this.#maxFrame}`);
     }
     if (this.#connection.write(line)) return Promise.resolve();
     return new Promise((resolve) => {
@@ -89,6 +130,18 @@ class Worker {
       this.#connection.on("drain", done);
       this.#connection.on("close", done);
     });
+  }
+
+  /** Answers with an error: as much of the text as fits. */
+  #fail(requestId, text) {
+    for (;;) {
+      try {
+        return this.write({ type: "error", requestId, error: text });
+      } catch (err) {
+        if (text === "") throw err;
+        text = text.slice(0, text.length / 2);
+      }
+    }
   }
 
   #read(chunk) {
@@ -121,9 +174,9 @@ class Worker {
       case "query":
         if (typeof requestId !== "string" || requestId === "") return;
         if (!("payload" in message)) {
-          this.write({ type: "error", requestId, error: "a query without payload" });
+          this.#fail(requestId, "a query without payload");
         } else if (this.#running) {
-          this.write({ type: "error", requestId, error: `busy with ${this.#running.id}` });
+          this.#fail(requestId, `busy with ${this.#running.id}`);
         } else {
           this.#work(new Query(this, requestId, message.payload));
         }
@@ -149,31 +202,37 @@ class Worker {
 
   async #work(query) {
     this.#running = query;
-    let answer;
+    let result, failed;
     try {
-      const result = await this.#handler(query);
-      answer = { type: "complete", requestId: query.id, result: result ?? null };
-      JSON.stringify(answer);
+      result = await this.#handler(query);
     } catch (err) {
-      answer = { type: "error", requestId: query.id, error: String(err?.message ?? err) };
+      failed = describe(err);
     }
+    query.answered();
     this.#running = null;
     this.#queries++;
-    try {
-      await this.write(answer);
-    } catch (err) {
-      await this.write({ type: "error", requestId: query.id, error: `the result: ${err.message}` });
-    }
+    await this.#answer(query.id, result, failed);
     if (this.#ending) this.#leave();
   }
 
+  #answer(requestId, result, failed) {
+    if (failed !== undefined) return this.#fail(requestId, failed);
+    try {
+      return this.write({ type: "complete", requestId, result: json(result) });
+    } catch (err) {
+      return this.#fail(requestId, `the result: ${describe(err)}`);
+    }
+  }
+
   #leave() {
+    if (this.#left) return;
+    this.#left = true;
     this.#connection.end(JSON.stringify({ type: "shutdown_ack" }) + "\n", () => process.exit(0));
   }
 
   // The pool is dead, or has given us up: what still runs has nobody to answer.
   #gone() {
-    if (this.#ending && !this.#running) return;
+    if (this.#left) process.exit(0);
     this.#running?.abort(new Error("the pool is gone"));
     setTimeout(() => process.exit(1), this.#running ? 2000 : 0);
   }

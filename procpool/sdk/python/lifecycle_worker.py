@@ -13,7 +13,9 @@
 
 The handler gets one query at a time, in the main thread. What it returns is the
 result; what it sends before are messages; an exception is sent as the query's
-error, and the worker goes on. All of it is anything that json.dumps takes.
+error, and the worker goes on: after all but SystemExit and KeyboardInterrupt,
+which end it. All of it is anything that json.dumps takes, but for NaN and the
+infinities, which JSON does not have.
 
 What is printed does not disturb the protocol, which has a socket of its own.
 Needs Python 3.7 or later and nothing else. docs/procpool-wire.md has the
@@ -23,6 +25,7 @@ protocol.
 import json
 import os
 import queue
+import re
 import socket
 import sys
 import threading
@@ -32,6 +35,10 @@ __all__ = ["serve", "Query", "Cancelled", "NoPool"]
 
 ENV_SOCKET = "LIFECYCLE_WORKER_SOCKET"
 ENV_MAX_FRAME = "LIFECYCLE_WORKER_MAX_FRAME"
+
+
+# How a pool begins a query, for one whose payload cannot be read.
+QUERY = re.compile(rb'\{"type":"query","requestId":("(?:[^"\\]|\\.)+"),"payload":')
 
 
 class Cancelled(Exception):
@@ -47,12 +54,13 @@ class TooLong(Exception):
 
 
 class Query:
-    """One question. Its methods may be called from any thread until the handler
-    has returned."""
+    """One question. Its methods may be called from any thread. Once the handler
+    has returned, what it sends is an error."""
 
     def __init__(self, worker, request_id, payload):
         self._worker = worker
         self._cancelled = threading.Event()
+        self._answered = False  # guarded by the worker's _writing
         self.id = request_id
         self.payload = payload
 
@@ -67,11 +75,11 @@ class Query:
 
     def session(self, session_id):
         """Tell the pool under which id the work is known here."""
-        self._worker.write({"type": "session", "requestId": self.id, "sessionId": str(session_id)})
+        self._worker.write({"type": "session", "requestId": self.id, "sessionId": str(session_id)}, self)
 
     def send(self, content):
         """Send a part of the answer. Waits while the caller has enough to read."""
-        self._worker.write({"type": "message", "requestId": self.id, "content": content})
+        self._worker.write({"type": "message", "requestId": self.id, "content": content}, self)
 
 
 class _Worker:
@@ -85,12 +93,24 @@ class _Worker:
         self._queries = 0
         self.todo = queue.SimpleQueue()
 
-    def write(self, message):
+    def write(self, message, query=None):
         line = json.dumps(message, separators=(",", ":"), allow_nan=False).encode() + b"\n"
         if len(line) > self._max_frame:
             raise TooLong("a message of %d bytes is longer than the limit of %d" % (len(line), self._max_frame))
         with self._writing:
+            if query is not None and query._answered:
+                raise RuntimeError("the query has been answered")
             self._connection.sendall(line)
+
+    def fail(self, request_id, text):
+        """Answer with an error: as much of the text as fits."""
+        while True:
+            try:
+                return self.write({"type": "error", "requestId": request_id, "error": text})
+            except TooLong:
+                if not text:
+                    raise
+                text = text[: len(text) // 2]
 
     def read(self):
         """The reader's thread: everything but the work itself."""
@@ -100,10 +120,22 @@ class _Worker:
                     if not line.endswith(b"\n"):
                         break  # cut short: the pool is gone
                     if line.strip():
-                        self._take(json.loads(line))
-        except (OSError, ValueError) as err:
-            print("lifecycle_worker: the pool is gone:", err, file=sys.stderr)
+                        self._take(self._parse(line))
+        except Exception as err:  # whatever it is: a worker that does not read must end
+            print("lifecycle_worker: the pool is gone:", describe(err), file=sys.stderr)
         self._gone()
+
+    def _parse(self, line):
+        """Python does not read all that is JSON: what is nested too deep, and
+        numbers of thousands of digits. That is the query's error."""
+        try:
+            return json.loads(line)
+        except (ValueError, RecursionError) as err:
+            begin = QUERY.match(line)
+            if not begin:
+                raise
+            self.fail(json.loads(begin.group(1)), "the payload: " + describe(err))
+            return {}
 
     def _gone(self):
         with self._state:
@@ -122,7 +154,7 @@ class _Worker:
         if kind == "query":
             if not isinstance(request_id, str) or not request_id or "payload" not in message:
                 if isinstance(request_id, str) and request_id:
-                    self.write({"type": "error", "requestId": request_id, "error": "a query without payload"})
+                    self.fail(request_id, "a query without payload")
                 return
             with self._state:
                 busy = self._running
@@ -130,7 +162,7 @@ class _Worker:
                     self._running = Query(self, request_id, message["payload"])
                     self.todo.put(self._running)
             if busy is not None:
-                self.write({"type": "error", "requestId": request_id, "error": "busy with " + busy.id})
+                self.fail(request_id, "busy with " + busy.id)
         elif kind == "cancel":
             with self._state:
                 if self._running is not None and self._running.id == request_id:
@@ -155,24 +187,37 @@ class _Worker:
             if query == "shutdown":
                 self.write({"type": "shutdown_ack"})
                 return 0
-            answer = {"type": "complete", "requestId": query.id}
+            result = failed = None
             try:
-                answer["result"] = handler(query)
+                result = handler(query)
             except Cancelled:
-                answer = {"type": "error", "requestId": query.id, "error": "cancelled"}
-            except BrokenPipeError:
-                return 1
-            except Exception as err:  # the handler's, whatever it is
-                text = "%s: %s" % (type(err).__name__, err)
-                answer = {"type": "error", "requestId": query.id, "error": text}
+                failed = "cancelled"
+            except (SystemExit, KeyboardInterrupt):
+                raise
+            except BaseException as err:  # the handler's, whatever it is
+                failed = describe(err)
+            with self._writing:
+                query._answered = True
             with self._state:  # before the pool can send the next one
                 self._running = None
                 self._queries += 1
+            if failed is not None:
+                self.fail(query.id, failed)
+                continue
             try:
-                self.write(answer)
-            except (TypeError, ValueError, TooLong) as err:
-                text = "the result: %s: %s" % (type(err).__name__, err)
-                self.write({"type": "error", "requestId": query.id, "error": text})
+                self.write({"type": "complete", "requestId": query.id, "result": result})
+            except OSError:
+                raise  # of the connection
+            except Exception as err:  # of a result that is not JSON, or is too long
+                self.fail(query.id, "the result: " + describe(err))
+
+
+def describe(err):
+    """Say what is wrong, also of an exception that does not."""
+    try:
+        return "%s: %s" % (type(err).__name__, err)
+    except Exception:
+        return type(err).__name__
 
 
 def serve(handler):

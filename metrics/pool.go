@@ -1,0 +1,94 @@
+package metrics
+
+import (
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/procpool"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Pool returns a collector of what is done in a pool: its workers by state, its
+// queries by how they have ended and how long they took. What the App knows of
+// the pool, which is one of its units, is among the metrics of [With].
+//
+// A scrape reads [procpool.Pool.Stats] once and keeps nothing. Pools in one
+// registry are told apart by their names; two of one name are an error of
+// Register. The collector may be registered before the pool is started, and
+// shows the last state of one that has ended.
+func Pool(p *procpool.Pool) prometheus.Collector {
+	c := &poolCollector{pool: p, descs: make(map[string]*prometheus.Desc, len(ofPools))}
+	name := prometheus.Labels{"pool": clean(p.Name())}
+	for _, m := range ofPools {
+		c.descs[m.Name] = prometheus.NewDesc(m.Name, m.Help, m.Labels[1:], name)
+	}
+	return c
+}
+
+// ofPools are the metrics of a pool. The first label of each is its name.
+var ofPools = []Metric{
+	{"lifecycle_pool_state", "gauge", []string{"pool", "state"}, "1 for how much of its capacity the pool uses (idle, active, at_capacity), 0 for the others."},
+	{"lifecycle_pool_workers", "gauge", []string{"pool", "state"}, "Worker processes that are in the state: starting, ready, busy, shutting_down."},
+	{"lifecycle_pool_workers_spawned_total", "counter", []string{"pool"}, "Worker processes that were started, in the place of another or not."},
+	{"lifecycle_pool_workers_lost_total", "counter", []string{"pool", "reason"}, "Worker processes that have ended or were sent away, by why: crashed (or never ready, or broke the protocol), recycled, evicted."},
+	{"lifecycle_pool_failures", "gauge", []string{"pool"}, "Starts that failed and crashes without an answer, in a row. 0 when the last worker that was started has answered a query."},
+	{"lifecycle_pool_queries", "gauge", []string{"pool", "state"}, "Queries that have not ended: waiting for a worker, or in_flight with one."},
+	{"lifecycle_pool_queries_total", "counter", []string{"pool", "outcome"}, "Queries that have ended, by how: complete, error, cancelled, rejected."},
+	{"lifecycle_pool_query_retries_total", "counter", []string{"pool"}, "Idempotent queries whose worker has crashed and that were given to another."},
+	{"lifecycle_pool_query_duration_seconds", "histogram", []string{"pool"}, "How long queries took to their end, the wait for a worker included and the rejected ones left out."},
+	{"lifecycle_pool_messages_dropped_total", "counter", []string{"pool", "reason"}, "Messages of workers that were of no use: late (for a query that had ended), unknown (of a type that nobody knows)."},
+	{"lifecycle_pool_strangers_total", "counter", []string{"pool"}, "Connections to a worker's socket by somebody who is not the worker."},
+}
+
+type poolCollector struct {
+	pool  *procpool.Pool
+	descs map[string]*prometheus.Desc
+}
+
+// Describe implements prometheus.Collector.
+func (c *poolCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range c.descs {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *poolCollector) Collect(ch chan<- prometheus.Metric) {
+	s := c.pool.Stats()
+	gauge := func(name string, value int, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(c.descs[name], prometheus.GaugeValue, float64(value), labels...)
+	}
+	counter := func(name string, value uint64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(c.descs[name], prometheus.CounterValue, float64(value), labels...)
+	}
+	for state := range procpool.PoolTransitions() {
+		gauge("lifecycle_pool_state", int(truth(s.State == state)), string(state))
+	}
+	gauge("lifecycle_pool_workers", s.Starting, string(procpool.WorkerStarting))
+	gauge("lifecycle_pool_workers", s.Ready, string(procpool.WorkerReady))
+	gauge("lifecycle_pool_workers", s.Busy, string(procpool.WorkerBusy))
+	gauge("lifecycle_pool_workers", s.ShuttingDown, string(procpool.WorkerShuttingDown))
+	counter("lifecycle_pool_workers_spawned_total", s.Spawned)
+	counter("lifecycle_pool_workers_lost_total", s.Crashed, "crashed")
+	counter("lifecycle_pool_workers_lost_total", s.Recycled, "recycled")
+	counter("lifecycle_pool_workers_lost_total", s.Evicted, "evicted")
+	gauge("lifecycle_pool_failures", s.Failures)
+	gauge("lifecycle_pool_queries", s.Waiting, "waiting")
+	gauge("lifecycle_pool_queries", max(s.Open-s.Waiting, 0), "in_flight") // the two are not read at one moment
+	counter("lifecycle_pool_queries_total", s.Complete, string(procpool.QueryComplete))
+	counter("lifecycle_pool_queries_total", s.Failed, string(procpool.QueryError))
+	counter("lifecycle_pool_queries_total", s.Cancelled, string(procpool.QueryCancelled))
+	counter("lifecycle_pool_queries_total", s.Rejected, string(procpool.QueryRejected))
+	counter("lifecycle_pool_query_retries_total", s.Retried)
+	counter("lifecycle_pool_messages_dropped_total", s.Late, "late")
+	counter("lifecycle_pool_messages_dropped_total", s.Unknown, "unknown")
+	counter("lifecycle_pool_strangers_total", s.Strangers)
+	ch <- prometheus.MustNewConstHistogram(c.descs["lifecycle_pool_query_duration_seconds"], s.Durations.Count, s.Durations.Sum.Seconds(), buckets(s.Durations))
+}
+
+func buckets(d procpool.Durations) map[float64]uint64 {
+	out := make(map[float64]uint64, len(d.Bounds))
+	for i, bound := range d.Bounds {
+		out[float64(bound)/float64(time.Second)] = d.Within[i]
+	}
+	return out
+}

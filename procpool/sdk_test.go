@@ -1,0 +1,160 @@
+//go:build unix
+
+package procpool_test
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/pleme-io/lifecycle-go/procpool"
+)
+
+// answer is what a worker makes of one payload: a result, or words in its error.
+type answer struct{ payload, result, fails string }
+
+var (
+	deepPayload = strings.Repeat("[", 9000) + strings.Repeat("]", 9000)
+	bigPayload  = strings.Repeat("9", 9000)
+)
+
+// TestWorkersSurviveOddHandlers asks for what a handler should not do. Each is
+// the query's own error, and the worker goes on.
+func TestWorkersSurviveOddHandlers(t *testing.T) {
+	for program, cases := range map[string][]answer{
+		"python3 testdata/odd.py": {
+			{`"nan"`, "", "the result: ValueError"},
+			{`"send nan"`, "", "ValueError"},
+			{`"deep"`, "", "the result: RecursionError"},
+			{`"self"`, "", "the result: "},
+			{`"object"`, "", "the result: TypeError"},
+			{`"mute"`, "", "Mute"},
+			{`"pipe"`, "", "BrokenPipeError: of the handler's own"},
+			{`"reset"`, "", "ConnectionResetError: of the handler's own"},
+			{`"cancel"`, "", "CancelledError"},
+			{`"generator"`, "", "GeneratorExit: odd"},
+			{`"long"`, "", "longer than the limit"},
+			{`"send long"`, "", "longer than the limit"},
+			{`"long error"`, "", "RuntimeError: xxx"},
+			{`"surrogate"`, `"\ud800 \ud83d\ude00"`, ""},
+			{`"raise surrogate"`, "", "RuntimeError: "},
+			{`"big"`, "1606938044258990275541962092341162602522202993782792835301376", ""},
+			{`"undefined"`, "null", ""},
+			{`"behind"`, `"left behind"`, ""},
+			{`"behind"`, "", "the query has been answered"},
+			{deepPayload, "", "the payload: RecursionError"},
+			{bigPayload, "", "the payload: ValueError"},
+			{`{"type":"cancel","requestId":"q1"}`, `{"type":"cancel","requestId":"q1"}`, ""},
+		},
+		"node testdata/odd.mjs": {
+			{`"nan"`, "null", ""},
+			{`"deep"`, "", "Maximum call stack"},
+			{`"self"`, "", "circular"},
+			{`"function"`, "", "is not JSON"},
+			{`"symbol"`, "", "is not JSON"},
+			{`"nothing as JSON"`, "", "is not JSON"},
+			{`"send function"`, "", "is not JSON"},
+			{`"big"`, "", "BigInt"},
+			{`"undefined"`, "null", ""},
+			{`"behind"`, `"left behind"`, ""},
+			{`"behind"`, "", "the query has been answered"},
+			{`"throw null"`, "", "null"},
+			{`"throw undefined"`, "", "undefined"},
+			{`"throw bare"`, "", "it threw what has no words"},
+			{`"throw symbol"`, "", "Symbol(odd)"},
+			{`"throw trap"`, "", "no words"},
+			{`"throw number"`, "", "42"},
+			{`"reject bare"`, "", "no words"},
+			{`"thenable"`, "", "from a thenable"},
+			{`"long"`, "", "longer than the limit"},
+			{`"send long"`, "", "longer than the limit"},
+			{`"long error"`, "", "xxx"},
+			{`"surrogate"`, `"\ud800 😀"`, ""},
+			{deepPayload, "", "the result: Maximum call stack"},
+			{`{"__proto__":{"then":1},"type":"cancel","requestId":"q1"}`, `{"__proto__":{"then":1},"type":"cancel","requestId":"q1"}`, ""},
+		},
+	} {
+		args := strings.Fields(program)
+		t.Run(args[0], func(t *testing.T) {
+			if _, err := exec.LookPath(args[0]); err != nil {
+				t.Skip(err)
+			}
+			p := startPool(t, func() *exec.Cmd {
+				cmd := exec.Command(args[0], args[1:]...)
+				cmd.Env = append(os.Environ(), "PYTHONPATH=sdk/python")
+				return cmd
+			}, func(c *procpool.Config) { c.MaxFrame = 1 << 20 })
+			pid := do(t, p, []byte(`"pid"`))
+			for _, c := range cases {
+				got, err := p.Do(within(t), []byte(c.payload))
+				var failed *procpool.WorkerError
+				name := c.payload[:min(len(c.payload), 30)]
+				switch {
+				case c.fails != "" && !(errors.As(err, &failed) && strings.Contains(failed.Message, c.fails)):
+					t.Errorf("%s: got %.200s, %.300v, want %q in the worker's error", name, got, err, c.fails)
+				case c.result != "" && (err != nil || !sameJSON(string(got), c.result)):
+					t.Errorf("%s: got %.200s, %v, want %.200s", name, got, err, c.result)
+				}
+				if s := p.Stats(); s.Crashed != 0 {
+					t.Fatalf("%s ended the worker: %v", name, err)
+				}
+			}
+			if again := do(t, p, []byte(`"pid"`)); again != pid {
+				t.Errorf("the worker is %s, and was %s", again, pid)
+			}
+		})
+	}
+}
+
+func sameJSON(a, b string) bool {
+	return strings.ReplaceAll(a, " ", "") == strings.ReplaceAll(b, " ", "")
+}
+
+// TestParentKilledBehindAWrapper is about workers that the kernel does not end
+// with their parent, since a shell has started them: what has to make them end is
+// that the connection does.
+func TestParentKilledBehindAWrapper(t *testing.T) {
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, program := range []string{exe, "python3 testdata/odd.py", "node testdata/odd.mjs"} {
+		name, _, _ := strings.Cut(filepath.Base(program), " ")
+		t.Run(name, func(t *testing.T) {
+			if _, err := exec.LookPath(strings.Fields(program)[0]); err != nil {
+				t.Skip(err)
+			}
+			cmd := self("wrapped:" + socketDir(t))
+			cmd.Env = append(cmd.Env, "WRAPPED="+program, "PYTHONPATH=sdk/python")
+			out, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			var pids []int
+			for lines := bufio.NewScanner(out); lines.Scan() && lines.Text() != "all"; {
+				var pid int
+				if n, err := fmt.Sscanf(lines.Text(), "worker %d <nil>", &pid); n != 1 {
+					t.Errorf("it said %q: %v", lines.Text(), err)
+					continue
+				}
+				pids = append(pids, pid)
+			}
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+			if len(pids) != 2 || pids[0] == pids[1] {
+				t.Fatalf("the workers are %v", pids)
+			}
+			for _, pid := range pids {
+				eventually(t, fmt.Sprintf("%d is gone", pid), func() bool { return !alive(pid) })
+			}
+		})
+	}
+}
