@@ -24,7 +24,7 @@ const ttl = time.Second
 
 func leases(t *testing.T, n int) (*broker.Broker, []*lease.Lease) {
 	t.Helper()
-	b := brokertest.Embedded(t, broker.Config{Buckets: []jetstream.KeyValueConfig{lease.Bucket("LEASES", ttl)}})
+	b := brokertest.Server(t, broker.Config{Buckets: []jetstream.KeyValueConfig{lease.Bucket("LEASES", ttl)}})
 	ls := make([]*lease.Lease, n)
 	for i := range ls {
 		l, err := lease.New(t.Context(), b.JetStream(), lease.Config{Bucket: "LEASES", Key: "work", Holder: string(rune('a' + i))})
@@ -135,7 +135,7 @@ func TestLostAnswerIsFoundByTheNextAttempt(t *testing.T) {
 }
 
 func TestNewRefuses(t *testing.T) {
-	b := brokertest.Embedded(t, broker.Config{Buckets: []jetstream.KeyValueConfig{
+	b := brokertest.Server(t, broker.Config{Buckets: []jetstream.KeyValueConfig{
 		{Bucket: "FOREVER"}, lease.Bucket("SHORT", 500*time.Millisecond), lease.Bucket("GOOD", ttl),
 	}})
 	for name, c := range map[string]struct {

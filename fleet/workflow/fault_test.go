@@ -104,7 +104,7 @@ func (p *muffler) cut() {
 }
 
 func TestWriteWhoseAnswerIsLostIsFound(t *testing.T) {
-	srv := brokertest.Embedded(t, broker.Config{Listen: "127.0.0.1:0", Buckets: []jetstream.KeyValueConfig{missionsBucket}})
+	srv := brokertest.NewSite(t).Connect(t, broker.Config{Buckets: buckets()})
 	p := muffle(t, srv.ClientURL())
 	here := rigOn(t, srv)
 	there := rigOn(t, brokertest.Connect(t, broker.Config{URL: "nats://" + p.l.Addr().String(), ReconnectWait: 20 * time.Millisecond}))
@@ -149,7 +149,7 @@ func TestWriteWhoseAnswerIsLostIsFound(t *testing.T) {
 }
 
 func TestWriteWhoseOutcomeCannotBeKnownSaysSo(t *testing.T) {
-	srv := brokertest.Embedded(t, broker.Config{Listen: "127.0.0.1:0", Buckets: []jetstream.KeyValueConfig{missionsBucket}})
+	srv := brokertest.NewSite(t).Connect(t, broker.Config{Buckets: buckets()})
 	p := muffle(t, srv.ClientURL())
 	here := rigOn(t, srv)
 	there := rigOn(t, brokertest.Connect(t, broker.Config{URL: "nats://" + p.l.Addr().String(), ReconnectWait: 20 * time.Millisecond}))
@@ -169,13 +169,9 @@ func TestWriteWhoseOutcomeCannotBeKnownSaysSo(t *testing.T) {
 }
 
 func TestServerThatGoesAwayAndComesBack(t *testing.T) {
-	dir := t.TempDir()
-	ports := freePort(t)
-	cfg := broker.Config{StoreDir: dir, Listen: "127.0.0.1:" + ports, Logger: brokertest.Quiet(), Buckets: []jetstream.KeyValueConfig{missionsBucket}}
+	site := brokertest.NewSite(t)
 	ctx := testContext(t)
-	srv, err := broker.Connect(ctx, cfg)
-	must(t, err)
-	r := rigOn(t, brokertest.Connect(t, broker.Config{URL: "nats://127.0.0.1:" + ports, ReconnectWait: 20 * time.Millisecond}))
+	r := rigOn(t, site.Connect(t, broker.Config{Buckets: buckets()}))
 	events, err := r.WatchEvents(ctx, survey)
 	must(t, err)
 	seen := make(map[uint64]int)
@@ -202,7 +198,7 @@ func TestServerThatGoesAwayAndComesBack(t *testing.T) {
 	r.create(t, "m1", "planning")
 	r.move(t, "m1", "flying")
 	collect(3)
-	must(t, srv.Close(ctx))
+	site.Stop()
 
 	// While nobody is there a write with little time fails, and one with enough
 	// waits for the server.
@@ -214,9 +210,7 @@ func TestServerThatGoesAwayAndComesBack(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- r.missions.Transition(ctx, "m1", "capturing", "rule", "") }()
 	time.Sleep(20 * time.Millisecond) // not needed for the outcome: lets the write meet the absence
-	srv, err = broker.Connect(ctx, cfg)
-	must(t, err)
-	t.Cleanup(func() { _ = srv.Close(context.Background()) })
+	site.Start()
 	must(t, <-done)
 	collect(4)
 	for rev, n := range seen {
@@ -231,27 +225,25 @@ func TestServerThatGoesAwayAndComesBack(t *testing.T) {
 	}
 }
 
-func freePort(t testing.TB) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	defer l.Close()
-	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
+// restore puts what a site had stored once in place of what it has.
+func restore(t testing.TB, site *brokertest.Site, backup string) {
+	t.Helper()
+	site.Stop()
+	must(t, os.RemoveAll(site.Dir))
+	must(t, os.CopyFS(site.Dir, os.DirFS(backup)))
+	site.Start()
 }
 
 // TestBucketRestoredFromABackup gives a running Manager an older state of its
 // bucket: the store directory as it was some writes ago.
 func TestBucketRestoredFromABackup(t *testing.T) {
-	dir, backup, port := t.TempDir(), t.TempDir(), freePort(t)
-	cfg := broker.Config{StoreDir: dir, Listen: "127.0.0.1:" + port, Logger: brokertest.Quiet(), Buckets: []jetstream.KeyValueConfig{missionsBucket}}
+	site, backup := brokertest.NewSite(t), filepath.Join(t.TempDir(), "backup")
 	ctx := testContext(t)
-	srv, err := broker.Connect(ctx, cfg)
-	must(t, err)
-	r := rigOn(t, brokertest.Connect(t, broker.Config{URL: "nats://127.0.0.1:" + port, ReconnectWait: 20 * time.Millisecond}))
+	r := rigOn(t, site.Connect(t, broker.Config{Buckets: buckets()}))
 	r.create(t, "old", "planning")
-	must(t, srv.Close(ctx))
-	must(t, os.CopyFS(filepath.Join(backup, "nats"), os.DirFS(dir)))
-	srv, err = broker.Connect(ctx, cfg)
-	must(t, err)
+	site.Stop()
+	must(t, os.CopyFS(backup, os.DirFS(site.Dir)))
+	site.Start()
 	events, err := r.WatchEvents(ctx, survey)
 	must(t, err)
 	r.create(t, "new", "planning")
@@ -260,11 +252,7 @@ func TestBucketRestoredFromABackup(t *testing.T) {
 		e := <-events
 		told, synced = told || e.Revision == 3, synced || e.Kind == workflow.EventSynced
 	}
-	must(t, srv.Close(ctx))
-	cfg.StoreDir = filepath.Join(backup, "nats")
-	srv, err = broker.Connect(ctx, cfg)
-	must(t, err)
-	t.Cleanup(func() { _ = srv.Close(context.Background()) })
+	restore(t, site, backup)
 
 	var kinds []string
 	for e := range events {
@@ -289,7 +277,7 @@ func TestBucketRestoredFromABackup(t *testing.T) {
 }
 
 func TestBucketThatIsNotThere(t *testing.T) {
-	b := brokertest.Embedded(t, broker.Config{})
+	b := brokertest.Server(t, broker.Config{})
 	r := rigOn(t, b)
 	ctx := testContext(t)
 	short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
@@ -304,7 +292,7 @@ func TestBucketThatIsNotThere(t *testing.T) {
 		t.Errorf("list: %v", err)
 	}
 	// It is created, and everything works without another Register.
-	must(t, b.Ensure(ctx, []jetstream.KeyValueConfig{missionsBucket}, nil))
+	must(t, b.Ensure(ctx, buckets(), nil))
 	r.create(t, "m1", "planning")
 	list, err := r.missions.List(ctx, workflow.ListOptions{})
 	must(t, err)
@@ -316,7 +304,7 @@ func TestBucketThatIsNotThere(t *testing.T) {
 func TestBucketThatIsFull(t *testing.T) {
 	small := missionsBucket
 	small.MaxBytes, small.History = 4096, 1
-	r := rigOn(t, brokertest.Embedded(t, broker.Config{Buckets: []jetstream.KeyValueConfig{small}}))
+	r := rigOn(t, brokertest.Server(t, broker.Config{Buckets: []jetstream.KeyValueConfig{small}}))
 	ctx := testContext(t)
 	var err error
 	n := 0
@@ -346,7 +334,7 @@ func TestRecordTooLarge(t *testing.T) {
 func TestHistoryThatIsTooShortSaysSo(t *testing.T) {
 	short := missionsBucket
 	short.History = 3
-	r := rigOn(t, brokertest.Embedded(t, broker.Config{Buckets: []jetstream.KeyValueConfig{short}}))
+	r := rigOn(t, brokertest.Server(t, broker.Config{Buckets: []jetstream.KeyValueConfig{short}}))
 	ctx := testContext(t)
 	r.create(t, "m1", "planning")
 	r.move(t, "m1", "flying")
@@ -374,7 +362,7 @@ func child() {
 		return
 	}
 	ctx := context.Background()
-	b, err := broker.Connect(ctx, broker.Config{StoreDir: dir, Logger: brokertest.Quiet(), Buckets: []jetstream.KeyValueConfig{missionsBucket}})
+	b, err := broker.Connect(ctx, broker.Config{StoreDir: dir, Logger: brokertest.Quiet(), Buckets: buckets()})
 	if err != nil {
 		fmt.Println(err)
 		os.Exit(1)
@@ -438,7 +426,7 @@ func TestKillLosesNothingThatWasAcknowledged(t *testing.T) {
 		}
 		_ = cmd.Wait()
 	}
-	r := rigOn(t, brokertest.Embedded(t, broker.Config{StoreDir: dir, Buckets: []jetstream.KeyValueConfig{missionsBucket}}))
+	r := rigOn(t, brokertest.Embedded(t, broker.Config{StoreDir: dir, Buckets: buckets()}))
 	ctx := testContext(t)
 	for id, phase := range acknowledged {
 		got, err := r.missions.Get(ctx, id)

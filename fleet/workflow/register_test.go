@@ -109,7 +109,7 @@ type (
 )
 
 func TestRegisterRefuses(t *testing.T) {
-	m := workflow.NewManager(brokertest.Embedded(t, broker.Config{}).JetStream(), brokertest.Quiet())
+	m := workflow.NewManager(brokertest.Server(t, broker.Config{}).JetStream(), brokertest.Quiet())
 	defer m.Close()
 	good := workflow.Transitions{"a": {"b"}, "b": {}}
 	same := new(Mission)
@@ -243,7 +243,7 @@ func TestTerminalPhases(t *testing.T) {
 // TestCompleteHasNoWindow lets many complete one mission: one does, and the
 // others find it terminal, never an edge that is not there.
 func TestCompleteHasNoWindow(t *testing.T) {
-	b := brokertest.Embedded(t, broker.Config{Buckets: buckets()})
+	b := brokertest.Server(t, broker.Config{Buckets: buckets()})
 	rigs := []*rig{rigOn(t, b), rigOn(t, b), rigOn(t, b)}
 	ctx := testContext(t)
 	for range 20 {
