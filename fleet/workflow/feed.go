@@ -81,7 +81,9 @@ func (f *follower) run(ctx context.Context) {
 // session follows the bucket as long as nothing goes wrong. nil means that it
 // has to be looked at anew.
 func (f *follower) session(ctx context.Context) error {
-	stream, err := f.b.js.Stream(ctx, f.b.stream)
+	attempt, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	stream, err := f.b.js.Stream(attempt, f.b.stream)
 	if err != nil {
 		return err
 	}
@@ -98,7 +100,7 @@ func (f *follower) session(ctx context.Context) error {
 	if seq := f.seq.Load(); seq > 0 {
 		config.DeliverPolicy, config.OptStartSeq = jetstream.DeliverByStartSequencePolicy, seq+1
 	}
-	consumer, err := stream.CreateConsumer(ctx, config)
+	consumer, err := stream.CreateConsumer(attempt, config)
 	if err != nil {
 		return err
 	}
@@ -106,19 +108,19 @@ func (f *follower) session(ctx context.Context) error {
 	if !f.told && consumer.CachedInfo().NumPending == 0 {
 		f.sync()
 	}
-	messages, err := consumer.Messages(jetstream.PullMaxMessages(4096), jetstream.PullHeartbeat(2*time.Second))
+	p, err := f.b.pull(consumer.CachedInfo().Name)
 	if err != nil {
 		return err
 	}
 	watch := make(chan bool, 1) // the one send finds room
-	own, cancel := context.WithCancel(ctx)
+	own, end := context.WithCancel(ctx)
 	go func() {
 		again := f.watch(own, stream)
-		messages.Stop()
+		p.stop()
 		watch <- again
 	}()
-	err = f.read(messages)
-	cancel()
+	err = f.read(p)
+	end()
 	if <-watch {
 		return nil
 	}
@@ -171,21 +173,16 @@ func (f *follower) watch(ctx context.Context, stream jetstream.Stream) bool {
 	}
 }
 
-func (f *follower) read(messages jetstream.MessagesContext) error {
-	defer messages.Stop()
+func (f *follower) read(p *puller) error {
 	for n := uint64(1); ; n++ {
-		msg, err := messages.Next()
-		if err != nil {
-			return err
-		}
-		meta, err := msg.Metadata()
+		msg, meta, err := p.next()
 		if err != nil {
 			return fmt.Errorf("read bucket %s: %w", f.b.name, err)
 		}
 		if meta.Sequence.Consumer != n {
 			return fmt.Errorf("read bucket %s: message %d came where %d was to come", f.b.name, meta.Sequence.Consumer, n)
 		}
-		f.to.entry(&entry{key: strings.TrimPrefix(msg.Subject(), "$KV."+f.b.name+"."), revision: meta.Sequence.Stream, at: meta.Timestamp, header: msg.Headers(), data: msg.Data()})
+		f.to.entry(&entry{key: strings.TrimPrefix(msg.Subject, "$KV."+f.b.name+"."), revision: meta.Sequence.Stream, at: meta.Timestamp, header: msg.Header, data: msg.Data})
 		f.seq.Store(meta.Sequence.Stream)
 		if meta.NumPending == 0 && !f.told {
 			f.sync()
