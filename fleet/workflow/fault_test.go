@@ -29,20 +29,37 @@ import (
 // muffler is a TCP proxy that carries a client's bytes to a server and can
 // swallow the answers: a write is carried out and nobody hears of it.
 type muffler struct {
-	l      net.Listener
-	to     string
-	mute   atomic.Bool
-	mu     sync.Mutex
-	conns  []net.Conn
-	closed bool
-	wg     sync.WaitGroup
+	addr  string
+	to    string
+	mute  atomic.Bool
+	mu    sync.Mutex   // guards what follows
+	l     net.Listener // nil while it is closed
+	conns []net.Conn
+	wg    sync.WaitGroup
 }
 
-func muffle(t testing.TB, url string) *muffler {
+func muffle(t testing.TB, urls string) *muffler {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	first, _, _ := strings.Cut(urls, ",")
+	p := &muffler{addr: "127.0.0.1:0", to: strings.TrimPrefix(first, "nats://")}
+	p.open(t)
+	t.Cleanup(func() {
+		p.close()
+		p.wg.Wait()
+	})
+	return p
+}
+
+func (p *muffler) url() string { return "nats://" + p.addr }
+
+// open lets clients in, at the same address as before.
+func (p *muffler) open(t testing.TB) {
+	t.Helper()
+	l, err := net.Listen("tcp", p.addr)
 	must(t, err)
-	p := &muffler{l: l, to: strings.TrimPrefix(url, "nats://")}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.l, p.addr = l, l.Addr().String()
 	p.wg.Go(func() {
 		for {
 			c, err := l.Accept()
@@ -52,15 +69,17 @@ func muffle(t testing.TB, url string) *muffler {
 			p.wg.Go(func() { p.carry(c) })
 		}
 	})
-	t.Cleanup(func() {
-		l.Close()
-		p.mu.Lock()
-		p.closed = true
-		p.mu.Unlock()
-		p.cut()
-		p.wg.Wait()
-	})
-	return p
+}
+
+// close breaks every connection and takes no more.
+func (p *muffler) close() {
+	p.mu.Lock()
+	if p.l != nil {
+		p.l.Close()
+	}
+	p.l = nil
+	p.mu.Unlock()
+	p.cut()
 }
 
 func (p *muffler) carry(c net.Conn) {
@@ -72,7 +91,7 @@ func (p *muffler) carry(c net.Conn) {
 	defer s.Close()
 	p.mu.Lock()
 	p.conns = append(p.conns, c, s)
-	closed := p.closed
+	closed := p.l == nil
 	p.mu.Unlock()
 	if closed {
 		return
@@ -107,7 +126,7 @@ func TestWriteWhoseAnswerIsLostIsFound(t *testing.T) {
 	srv := brokertest.NewSite(t).Connect(t, broker.Config{Buckets: buckets()})
 	p := muffle(t, srv.ClientURL())
 	here := rigOn(t, srv)
-	there := rigOn(t, brokertest.Connect(t, broker.Config{URL: "nats://" + p.l.Addr().String(), ReconnectWait: 20 * time.Millisecond}))
+	there := rigOn(t, brokertest.Connect(t, broker.Config{URL: p.url(), ReconnectWait: 20 * time.Millisecond}))
 	ctx := testContext(t)
 	must(t, there.Ready(ctx))
 	for i, after := range []string{"alone", "then another's update", "then another's transition"} {
@@ -152,7 +171,7 @@ func TestWriteWhoseOutcomeCannotBeKnownSaysSo(t *testing.T) {
 	srv := brokertest.NewSite(t).Connect(t, broker.Config{Buckets: buckets()})
 	p := muffle(t, srv.ClientURL())
 	here := rigOn(t, srv)
-	there := rigOn(t, brokertest.Connect(t, broker.Config{URL: "nats://" + p.l.Addr().String(), ReconnectWait: 20 * time.Millisecond}))
+	there := rigOn(t, brokertest.Connect(t, broker.Config{URL: p.url(), ReconnectWait: 20 * time.Millisecond}))
 	ctx := testContext(t)
 	here.create(t, "m1", "planning")
 	_, err := there.missions.List(ctx, workflow.ListOptions{Fresh: true})
@@ -274,6 +293,50 @@ func TestBucketRestoredFromABackup(t *testing.T) {
 	if len(list) != 1 {
 		t.Error("an own write is not seen in the restored bucket")
 	}
+}
+
+// TestBucketRestoredAndWrittenPastItsEnd restores a bucket while a Manager cannot
+// see it, and lets others write it until it has come further than it was.
+func TestBucketRestoredAndWrittenPastItsEnd(t *testing.T) {
+	site, backup := brokertest.NewSite(t), filepath.Join(t.TempDir(), "backup")
+	ctx := testContext(t)
+	p := muffle(t, site.URL)
+	r := rigOn(t, site.Connect(t, broker.Config{URL: p.url(), Buckets: buckets()}))
+	r.create(t, "old", "planning")
+	must(t, r.Ready(ctx))
+	site.Stop()
+	must(t, os.CopyFS(backup, os.DirFS(site.Dir)))
+	site.Start()
+	events, err := r.WatchEvents(ctx, survey)
+	must(t, err)
+	r.create(t, "lost", "planning")
+	r.move(t, "old", "flying")
+	for told, synced := false, false; !told || !synced; {
+		e := <-events
+		told, synced = told || e.Revision == 3, synced || e.Kind == workflow.EventSynced
+	}
+	p.close() // from here on the Manager reaches nobody
+	restore(t, site, backup)
+	other := rigOn(t, site.Connect(t, broker.Config{}))
+	for _, id := range []string{"a", "b", "c"} {
+		other.create(t, id, "planning")
+	}
+	p.open(t)
+
+	var kinds []string
+	for e := range events {
+		kinds = append(kinds, fmt.Sprintf("%s %s", e.Kind, e.Record.EntityID))
+		if e.Kind == workflow.EventSynced {
+			break
+		}
+	}
+	if got := strings.Join(kinds, ", "); got != "gap , put old, put a, put b, put c, synced " {
+		t.Errorf("the watcher was told: %s", got)
+	}
+	brokertest.Await(t, "the view to know the restored state", func() bool {
+		list, err := r.missions.List(ctx, workflow.ListOptions{Fresh: true})
+		return err == nil && len(list) == 4 && list[3].ID == "old" && list[3].State == "planning"
+	})
 }
 
 func TestBucketThatIsNotThere(t *testing.T) {

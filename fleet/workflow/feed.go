@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -40,8 +42,24 @@ type follower struct {
 
 	created time.Time     // of the stream that is being followed
 	seq     atomic.Uint64 // of the last message told
+	last    mark          // the same
 	told    bool          // synced was called
 	said    string        // the last trouble that was logged
+
+	mu  sync.Mutex // guards what follows
+	own []mark     // this process's writes that have not been told yet, in the order of their acknowledgement
+}
+
+// mark is a message by which a bucket is known again: another one that has come
+// as far has another message there.
+type mark struct {
+	seq uint64
+	at  time.Time // zero when it is not known
+	op  string    // the operation that wrote it, "" for somebody else's
+}
+
+func (m mark) is(e *entry) bool {
+	return (m.at.IsZero() || m.at.Equal(e.at)) && m.op == e.header.Get(headerOp)
 }
 
 func (b *bucket) follower(log *slog.Logger, to reader) *follower {
@@ -88,9 +106,14 @@ func (f *follower) session(ctx context.Context) error {
 		return err
 	}
 	info := stream.CachedInfo()
-	if again := !f.created.IsZero(); !again || f.moved(info) {
+	again := !f.created.IsZero()
+	moved, err := f.moved(attempt, info)
+	if err != nil {
+		return err
+	}
+	if !again || moved {
 		f.created, f.told = info.Created, false
-		f.seq.Store(0)
+		f.forget()
 		f.to.reset(again)
 	}
 	config := jetstream.ConsumerConfig{
@@ -137,10 +160,72 @@ func (f *follower) remove(ctx context.Context, stream jetstream.Stream, consumer
 	_ = stream.DeleteConsumer(ctx, consumer.CachedInfo().Name)
 }
 
-// moved reports whether the stream is not the one that was followed: it was
-// made anew, or its sequence went back.
-func (f *follower) moved(info *jetstream.StreamInfo) bool {
-	return !info.Created.Equal(f.created) || info.State.LastSeq < f.seq.Load()
+// moved reports whether the stream is not the one that was followed: it was made
+// anew, its sequence went back, or it has another message, or none any more, where
+// the last one was that is known. A bucket that was restored from a backup and
+// written since can be further than it was. That one of the same bucket is gone
+// takes as many writes of its key as the bucket's history is deep; all is read
+// again then, which does no harm.
+func (f *follower) moved(ctx context.Context, info *jetstream.StreamInfo) (bool, error) {
+	if !info.Created.Equal(f.created) {
+		return true, nil
+	}
+	for _, m := range f.marks() {
+		if info.State.LastSeq < m.seq {
+			return true, nil
+		}
+		e, err := f.b.at(ctx, m.seq)
+		if isNotFound(err) || err == nil && !m.is(e) {
+			return true, nil
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	return false, nil
+}
+
+// marks returns the messages that must be there: the last that was told, and the
+// first and the last of this process's own that were not.
+func (f *follower) marks() (marks []mark) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.last.seq > 0 {
+		marks = append(marks, f.last)
+	}
+	if n := len(f.own); n > 0 {
+		marks = append(marks, f.own[0])
+		if n > 1 {
+			marks = append(marks, f.own[n-1])
+		}
+	}
+	return marks
+}
+
+// wrote notes a write of this process's own.
+func (f *follower) wrote(seq uint64, op string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if seq > f.last.seq {
+		f.own = append(f.own, mark{seq: seq, op: op})
+	}
+}
+
+// note says that a message was told, and every one before.
+func (f *follower) note(m mark) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.last = m
+	f.own = slices.DeleteFunc(f.own, func(own mark) bool { return own.seq <= m.seq })
+	f.seq.Store(m.seq)
+}
+
+// forget begins anew.
+func (f *follower) forget() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.last, f.own = mark{}, nil
+	f.seq.Store(0)
 }
 
 // watch looks at the stream now and then. It reports true when it is another,
@@ -182,8 +267,9 @@ func (f *follower) read(p *puller) error {
 		if meta.Sequence.Consumer != n {
 			return fmt.Errorf("read bucket %s: message %d came where %d was to come", f.b.name, meta.Sequence.Consumer, n)
 		}
-		f.to.entry(&entry{key: strings.TrimPrefix(msg.Subject, "$KV."+f.b.name+"."), revision: meta.Sequence.Stream, at: meta.Timestamp, header: msg.Header, data: msg.Data})
-		f.seq.Store(meta.Sequence.Stream)
+		e := &entry{key: strings.TrimPrefix(msg.Subject, "$KV."+f.b.name+"."), revision: meta.Sequence.Stream, at: meta.Timestamp, header: msg.Header, data: msg.Data}
+		f.to.entry(e)
+		f.note(mark{e.revision, e.at, e.header.Get(headerOp)})
 		if meta.NumPending == 0 && !f.told {
 			f.sync()
 		}

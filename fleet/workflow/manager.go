@@ -500,7 +500,7 @@ func (m *Manager) change(ctx context.Context, r *registration, entityID string, 
 				*w.revision = revision
 			}
 			if d.next == nil {
-				b.view.deletedOwn(key, revision)
+				b.view.deletedOwn(key, revision, op)
 			} else {
 				b.view.wrote(r, &entry{key: key, revision: revision, at: time.Now(), header: msg.Header, data: msg.Data}, d.next, func() bool {
 					last, err := b.last(ctx, key)

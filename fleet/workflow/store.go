@@ -230,6 +230,11 @@ func (b *bucket) next(ctx context.Context, key string, from uint64) (*entry, err
 	return b.read(ctx, fmt.Sprintf(`{"seq":%d,"next_by_subj":%s}`, from, quote("$KV."+b.name+"."+key)))
 }
 
+// at reads the message of a sequence number, whatever its key is.
+func (b *bucket) at(ctx context.Context, seq uint64) (*entry, error) {
+	return b.read(ctx, fmt.Sprintf(`{"seq":%d}`, seq))
+}
+
 func quote(s string) string { return `"` + s + `"` } // keys have nothing that JSON escapes
 
 func (b *bucket) read(ctx context.Context, request string) (*entry, error) {

@@ -14,7 +14,7 @@ const elsewhere = "^(Fuzz|Example|TestSuiteOnASeparateServer$|TestCoreOnACluster
 // what is read and watched, time, and records of before.
 const core = "^(TestLifeOfAMission|TestEveryUpdateOfManyWritersLandsOnce|TestCompleteHasNoWindow|TestRefusals|TestOwnWritesAreSeenAtOnce|" +
 	"TestListFiltersAndPages|TestWatchTellsEveryWriteOnce|TestHistoryThatIsTooShortSaysSo|TestDeadlines|TestMigration|" +
-	"TestServerThatGoesAwayAndComesBack|TestBucketRestoredFromABackup)$"
+	"TestServerThatGoesAwayAndComesBack|TestBucketRestoredFromABackup|TestBucketRestoredAndWrittenPastItsEnd)$"
 
 // TestSuiteOnASeparateServer runs all of these tests on a server in a process of
 // its own.
@@ -28,6 +28,6 @@ func TestSuiteOnASeparateServer(t *testing.T) {
 // each in a process of its own. "make chaos" runs all.
 func TestCoreOnACluster(t *testing.T) {
 	if brokertest.KindOfRun(t) == brokertest.InProcess {
-		brokertest.Again(t, brokertest.Clustered, core, elsewhere, 12)
+		brokertest.Again(t, brokertest.Clustered, core, elsewhere, 13)
 	}
 }

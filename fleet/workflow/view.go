@@ -109,7 +109,7 @@ func (v *view) add(r *registration) {
 	v.clearLocked()
 	v.mu.Unlock()
 	v.follow.created = time.Time{}
-	v.follow.seq.Store(0)
+	v.follow.forget()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	v.stop = func() {
@@ -361,6 +361,7 @@ func (v *view) dropLocked(en *entity) {
 func (v *view) wrote(r *registration, e *entry, p Participant, still func() bool) {
 	en := v.make(r, e, p, nil)
 	en.own = true
+	v.follow.wrote(e.revision, e.header.Get(headerOp))
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.seq >= e.revision {
@@ -389,8 +390,9 @@ func (v *view) wrote(r *registration, e *entry, p Participant, still func() bool
 	v.progress.ring()
 }
 
-// deleted takes a deletion of this process's own into the view.
-func (v *view) deletedOwn(key string, revision uint64) {
+// deletedOwn takes a deletion of this process's own into the view.
+func (v *view) deletedOwn(key string, revision uint64, op string) {
+	v.follow.wrote(revision, op)
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.seq < revision {
