@@ -22,6 +22,24 @@ var _ lifecycle.Elector = (*lease.Lease)(nil)
 
 const ttl = time.Second
 
+// TestOnOtherServers runs these tests on a server in a process of its own, and
+// those of terms on three. "make chaos" runs all on three.
+func TestOnOtherServers(t *testing.T) {
+	if brokertest.KindOfRun(t) != brokertest.InProcess {
+		return
+	}
+	const own = "^TestOnOtherServers$"
+	for kind, tests := range map[brokertest.Kind]string{
+		brokertest.Separate:  "^Test",
+		brokertest.Clustered: "^(TestOneHolderAtATime|TestLeaseOfOneThatIsGoneRunsOut)$",
+	} {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			brokertest.Again(t, kind, tests, own, 2)
+		})
+	}
+}
+
 func leases(t *testing.T, n int) (*broker.Broker, []*lease.Lease) {
 	t.Helper()
 	b := brokertest.Server(t, broker.Config{Buckets: []jetstream.KeyValueConfig{lease.Bucket("LEASES", ttl)}})
