@@ -39,6 +39,7 @@ type follower struct {
 	log    *slog.Logger
 	filter string
 	kick   chan struct{} // asks for a look at once
+	hurry  chan struct{} // asks for what there is at once; nil for one that never lingers
 
 	created time.Time     // of the stream that is being followed
 	seq     atomic.Uint64 // of the last message told
@@ -64,6 +65,14 @@ func (m mark) is(e *entry) bool {
 
 func (b *bucket) follower(log *slog.Logger, to reader) *follower {
 	return &follower{b: b, to: to, log: log, filter: "$KV." + b.name + ".>", kick: make(chan struct{}, 1)}
+}
+
+// rush asks for what there is without waiting for it.
+func (f *follower) rush() {
+	select {
+	case f.hurry <- struct{}{}:
+	default:
+	}
 }
 
 // look asks for a look at the bucket without waiting for it.
@@ -131,7 +140,7 @@ func (f *follower) session(ctx context.Context) error {
 	if !f.told && consumer.CachedInfo().NumPending == 0 {
 		f.sync()
 	}
-	p, err := f.b.pull(consumer.CachedInfo().Name)
+	p, err := f.b.pull(consumer.CachedInfo().Name, consumer.CachedInfo().NumPending, f.hurry)
 	if err != nil {
 		return err
 	}
@@ -269,7 +278,11 @@ func (f *follower) read(p *puller) error {
 		}
 		e := &entry{key: strings.TrimPrefix(msg.Subject, "$KV."+f.b.name+"."), revision: meta.Sequence.Stream, at: meta.Timestamp, header: msg.Header, data: msg.Data}
 		f.to.entry(e)
-		f.note(mark{e.revision, e.at, e.header.Get(headerOp)})
+		op := e.header.Get(headerOp)
+		f.note(mark{e.revision, e.at, op})
+		if !strings.HasPrefix(op, f.b.ops) {
+			p.news++
+		}
 		if meta.NumPending == 0 && !f.told {
 			f.sync()
 		}

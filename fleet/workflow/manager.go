@@ -7,8 +7,10 @@ import (
 	"log/slog"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -32,6 +34,8 @@ type Manager struct {
 	alive   context.Context // ends with Close
 	end     context.CancelFunc
 	watches sync.WaitGroup // added to under mu, while not closed
+	ops     string         // the prefix of the ids of its operations
+	lastOp  atomic.Uint64
 
 	mu         sync.RWMutex // guards what follows
 	registered map[string]*registration
@@ -45,7 +49,7 @@ func NewManager(js jetstream.JetStream, logger *slog.Logger) *Manager {
 	if logger == nil {
 		logger = slog.Default()
 	}
-	m := &Manager{js: js, log: logger, registered: make(map[string]*registration), buckets: make(map[string]*bucket)}
+	m := &Manager{js: js, log: logger, ops: nuid.Next() + ".", registered: make(map[string]*registration), buckets: make(map[string]*bucket)}
 	m.alive, m.end = context.WithCancel(context.Background())
 	return m
 }
@@ -449,7 +453,7 @@ func (m *Manager) change(ctx context.Context, r *registration, entityID string, 
 		return fmt.Errorf("%w: waiting for other writers of this process: %w", ErrUpdateRetriesExhausted, err)
 	}
 	defer leave()
-	op := nuid.Next()
+	op := m.nextOp()
 	for n := 0; ; n++ {
 		cur, stale, err := load(ctx, b, key, n > 0 || w.dry)
 		if err != nil {
@@ -512,7 +516,7 @@ func (m *Manager) change(ctx context.Context, r *registration, entityID string, 
 		if !errors.Is(err, errConflict) {
 			return err
 		}
-		op = nuid.Next() // that operation was not carried out; this is another
+		op = m.nextOp() // that operation was not carried out; this is another
 		if err := pause(ctx, n); err != nil {
 			if errors.Is(ctx.Err(), context.Canceled) {
 				return err
@@ -521,6 +525,9 @@ func (m *Manager) change(ctx context.Context, r *registration, entityID string, 
 		}
 	}
 }
+
+// nextOp returns the id of an operation, of which there is no other.
+func (m *Manager) nextOp() string { return m.ops + strconv.FormatUint(m.lastOp.Add(1), 36) }
 
 // decide holds the record against what the caller expects, and decides.
 func (m *Manager) decide(cur *entry, key string, w writing, decide func(*entry) (decision, error)) (decision, error) {

@@ -43,12 +43,13 @@ type bucket struct {
 	stream string
 	api    string // the prefix of JetStream's subjects
 	put    string // the prefix of the keys' subjects
+	ops    string // the prefix of the ids of this Manager's operations
 	view   *view
 	queue  queue
 }
 
 func newBucket(m *Manager, name string) *bucket {
-	b := &bucket{js: m.js, nc: m.js.Conn(), name: name, stream: "KV_" + name, api: jetstream.DefaultAPIPrefix, put: "$KV." + name + "."}
+	b := &bucket{js: m.js, nc: m.js.Conn(), name: name, stream: "KV_" + name, api: jetstream.DefaultAPIPrefix, put: "$KV." + name + ".", ops: m.ops}
 	opts := m.js.Options()
 	switch {
 	case opts.APIPrefix != "":

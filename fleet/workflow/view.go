@@ -96,6 +96,7 @@ func newIndex(r *registration) *index {
 func newView(m *Manager, b *bucket) *view {
 	v := &view{m: m, b: b, stop: func() {}, indexes: make(map[string]*index), entities: make(map[string]*entity), gone: make(map[string]uint64), asked: make(map[string]uint64)}
 	v.follow = b.follower(m.log, v)
+	v.follow.hurry = make(chan struct{}, 1)
 	return v
 }
 
@@ -458,6 +459,7 @@ func (v *view) catchUp(ctx context.Context) error {
 		// The last that is kept, not the last there was: what is gone is never told.
 		last, err := v.b.read(ctx, `{"last_by_subj":`+quote("$KV."+v.b.name+".>")+`}`)
 		if err == nil {
+			v.follow.rush()
 			return v.wait(ctx, func() bool { return v.seq >= last.revision })
 		}
 		if isNotFound(err) {
