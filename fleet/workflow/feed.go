@@ -115,6 +115,7 @@ func (f *follower) session(ctx context.Context) error {
 		return err
 	}
 	info := stream.CachedInfo()
+	f.b.single.Store(info.Config.Replicas == 1)
 	again := !f.created.IsZero()
 	moved, err := f.moved(attempt, info)
 	if err != nil {
