@@ -32,6 +32,9 @@ type reader interface {
 // that is being followed.
 const lookTime = 2 * time.Second
 
+// maxMarks bounds what a follower remembers while it cannot follow.
+const maxMarks = 1024
+
 // follower reads a bucket for one reader.
 type follower struct {
 	b      *bucket
@@ -43,12 +46,12 @@ type follower struct {
 
 	created time.Time     // of the stream that is being followed
 	seq     atomic.Uint64 // of the last message told
-	last    mark          // the same
 	told    bool          // synced was called
 	said    string        // the last trouble that was logged
 
-	mu  sync.Mutex // guards what follows
-	own []mark     // this process's writes that have not been told yet, in the order of their acknowledgement
+	mu   sync.Mutex // guards what follows
+	last mark       // the last message told
+	own  []mark     // this process's writes that have not been told yet, in the order of their acknowledgement
 }
 
 // mark is a message by which a bucket is known again: another one that has come
@@ -216,8 +219,13 @@ func (f *follower) marks() (marks []mark) {
 func (f *follower) wrote(seq uint64, op string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if seq > f.last.seq {
-		f.own = append(f.own, mark{seq: seq, op: op})
+	m := mark{seq: seq, op: op}
+	switch n := len(f.own); {
+	case seq <= f.last.seq:
+	case n < maxMarks:
+		f.own = append(f.own, m)
+	default: // nobody is told anything: the first and the last are what is looked at
+		f.own[n-1] = m
 	}
 }
 
