@@ -116,17 +116,24 @@ func run(ctx context.Context, out io.Writer, url string, missions int, wing bool
 // second process killed half-way.
 func command(ctx context.Context, out io.Writer, mgr *workflow.Manager, b *broker.Broker, missions int) error {
 	fleet := workflow.For[*Mission](mgr, survey)
+	before := 0
 	for i := range missions {
 		m := &Mission{ID: fmt.Sprintf("m-%04d", i), State: "planning"}
 		if i%25 == 0 {
 			m.Pilot = forgotten
 		}
 		// On a server of your own they may be there from a run before.
-		if err := fleet.Create(ctx, m); err != nil && !errors.Is(err, workflow.ErrEntityExists) {
+		err := fleet.Create(ctx, m)
+		if errors.Is(err, workflow.ErrEntityExists) {
+			before++
+		} else if err != nil {
 			return err
 		}
 	}
-	fmt.Fprintf(out, "%d missions are planned\n", missions)
+	fmt.Fprintf(out, "%d missions are planned\n", missions-before)
+	if before > 0 {
+		fmt.Fprintf(out, "%d were there already\n", before)
+	}
 
 	work, done := context.WithCancel(ctx)
 	defer done()
@@ -139,19 +146,22 @@ func command(ctx context.Context, out io.Writer, mgr *workflow.Manager, b *broke
 		return err
 	}
 	// In a service: app.Lead("deadlines", leader, mgr.Deadlines).
-	if granted, err := leader.Acquire(ctx); err != nil || granted == 0 {
-		fmt.Fprintln(out, "another process keeps the deadlines:", err)
+	if granted, err := leader.Acquire(ctx); err != nil {
+		return err
+	} else if granted == 0 {
+		fmt.Fprintln(out, "another process keeps the deadlines")
 	} else {
 		defer func() { _ = leader.Release(context.WithoutCancel(ctx)) }() // else it runs out by itself
 		crew.Go(func() { _ = mgr.Deadlines(work) })
 	}
 	second := startWing(work, b.ClientURL())
 	crew.Go(func() {
-		if err := second.killAfter(work, missions/3); err != nil {
+		legs, err := second.killAfter(work, missions/3)
+		if err != nil {
 			fmt.Fprintln(out, "the second process:", err)
 			return
 		}
-		fmt.Fprintf(out, "the second process was killed after it had flown %d legs\n", missions/3)
+		fmt.Fprintf(out, "the second process was killed after it had flown %d legs\n", legs)
 	})
 	flown := make(chan error, 1)
 	crew.Go(func() { flown <- fly(work, mgr, "home", func(string) {}) })
@@ -295,19 +305,18 @@ func startWing(ctx context.Context, url string) *wing {
 }
 
 // killAfter lets it fly so many legs and kills it in the middle of whatever it
-// does then.
-func (w *wing) killAfter(ctx context.Context, legs int) error {
+// does then, or when ctx ends. It returns how many there were.
+func (w *wing) killAfter(ctx context.Context, legs int) (flown int, err error) {
 	if w.err != nil {
-		return w.err
+		return 0, w.err
 	}
-	n := 0
-	for n < legs && w.out.Scan() {
-		n++
+	for flown < legs && w.out.Scan() {
+		flown++
 	}
 	_ = w.cmd.Process.Kill()
 	_ = w.cmd.Wait()
-	if n < legs && ctx.Err() == nil {
-		return fmt.Errorf("it ended after %d legs", n)
+	if flown < legs && ctx.Err() == nil {
+		return flown, fmt.Errorf("it ended after %d legs", flown)
 	}
-	return nil
+	return flown, nil
 }

@@ -22,9 +22,27 @@ var _ lifecycle.Elector = (*lease.Lease)(nil)
 
 const ttl = time.Second
 
+// TestOnOtherServers runs these tests on a server in a process of its own, and
+// those of terms on three. "make chaos" runs all on three.
+func TestOnOtherServers(t *testing.T) {
+	if brokertest.KindOfRun(t) != brokertest.InProcess {
+		return
+	}
+	const own = "^TestOnOtherServers$"
+	for kind, tests := range map[brokertest.Kind]string{
+		brokertest.Separate:  "^Test",
+		brokertest.Clustered: "^(TestOneHolderAtATime|TestLeaseOfOneThatIsGoneRunsOut)$",
+	} {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			brokertest.Again(t, kind, tests, own, 2)
+		})
+	}
+}
+
 func leases(t *testing.T, n int) (*broker.Broker, []*lease.Lease) {
 	t.Helper()
-	b := brokertest.Embedded(t, broker.Config{Buckets: []jetstream.KeyValueConfig{lease.Bucket("LEASES", ttl)}})
+	b := brokertest.Server(t, broker.Config{Buckets: []jetstream.KeyValueConfig{lease.Bucket("LEASES", ttl)}})
 	ls := make([]*lease.Lease, n)
 	for i := range ls {
 		l, err := lease.New(t.Context(), b.JetStream(), lease.Config{Bucket: "LEASES", Key: "work", Holder: string(rune('a' + i))})
@@ -135,7 +153,7 @@ func TestLostAnswerIsFoundByTheNextAttempt(t *testing.T) {
 }
 
 func TestNewRefuses(t *testing.T) {
-	b := brokertest.Embedded(t, broker.Config{Buckets: []jetstream.KeyValueConfig{
+	b := brokertest.Server(t, broker.Config{Buckets: []jetstream.KeyValueConfig{
 		{Bucket: "FOREVER"}, lease.Bucket("SHORT", 500*time.Millisecond), lease.Bucket("GOOD", ttl),
 	}})
 	for name, c := range map[string]struct {

@@ -29,20 +29,37 @@ import (
 // muffler is a TCP proxy that carries a client's bytes to a server and can
 // swallow the answers: a write is carried out and nobody hears of it.
 type muffler struct {
-	l      net.Listener
-	to     string
-	mute   atomic.Bool
-	mu     sync.Mutex
-	conns  []net.Conn
-	closed bool
-	wg     sync.WaitGroup
+	addr  string
+	to    string
+	mute  atomic.Bool
+	mu    sync.Mutex   // guards what follows
+	l     net.Listener // nil while it is closed
+	conns []net.Conn
+	wg    sync.WaitGroup
 }
 
-func muffle(t testing.TB, url string) *muffler {
+func muffle(t testing.TB, urls string) *muffler {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	first, _, _ := strings.Cut(urls, ",")
+	p := &muffler{addr: "127.0.0.1:0", to: strings.TrimPrefix(first, "nats://")}
+	p.open(t)
+	t.Cleanup(func() {
+		p.close()
+		p.wg.Wait()
+	})
+	return p
+}
+
+func (p *muffler) url() string { return "nats://" + p.addr }
+
+// open lets clients in, at the same address as before.
+func (p *muffler) open(t testing.TB) {
+	t.Helper()
+	l, err := net.Listen("tcp", p.addr)
 	must(t, err)
-	p := &muffler{l: l, to: strings.TrimPrefix(url, "nats://")}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.l, p.addr = l, l.Addr().String()
 	p.wg.Go(func() {
 		for {
 			c, err := l.Accept()
@@ -52,15 +69,17 @@ func muffle(t testing.TB, url string) *muffler {
 			p.wg.Go(func() { p.carry(c) })
 		}
 	})
-	t.Cleanup(func() {
-		l.Close()
-		p.mu.Lock()
-		p.closed = true
-		p.mu.Unlock()
-		p.cut()
-		p.wg.Wait()
-	})
-	return p
+}
+
+// close breaks every connection and takes no more.
+func (p *muffler) close() {
+	p.mu.Lock()
+	if p.l != nil {
+		p.l.Close()
+	}
+	p.l = nil
+	p.mu.Unlock()
+	p.cut()
 }
 
 func (p *muffler) carry(c net.Conn) {
@@ -72,7 +91,7 @@ func (p *muffler) carry(c net.Conn) {
 	defer s.Close()
 	p.mu.Lock()
 	p.conns = append(p.conns, c, s)
-	closed := p.closed
+	closed := p.l == nil
 	p.mu.Unlock()
 	if closed {
 		return
@@ -104,10 +123,10 @@ func (p *muffler) cut() {
 }
 
 func TestWriteWhoseAnswerIsLostIsFound(t *testing.T) {
-	srv := brokertest.Embedded(t, broker.Config{Listen: "127.0.0.1:0", Buckets: []jetstream.KeyValueConfig{missionsBucket}})
+	srv := brokertest.NewSite(t).Connect(t, broker.Config{Buckets: buckets()})
 	p := muffle(t, srv.ClientURL())
 	here := rigOn(t, srv)
-	there := rigOn(t, brokertest.Connect(t, broker.Config{URL: "nats://" + p.l.Addr().String(), ReconnectWait: 20 * time.Millisecond}))
+	there := rigOn(t, brokertest.Connect(t, broker.Config{URL: p.url(), ReconnectWait: 20 * time.Millisecond}))
 	ctx := testContext(t)
 	must(t, there.Ready(ctx))
 	for i, after := range []string{"alone", "then another's update", "then another's transition"} {
@@ -149,10 +168,10 @@ func TestWriteWhoseAnswerIsLostIsFound(t *testing.T) {
 }
 
 func TestWriteWhoseOutcomeCannotBeKnownSaysSo(t *testing.T) {
-	srv := brokertest.Embedded(t, broker.Config{Listen: "127.0.0.1:0", Buckets: []jetstream.KeyValueConfig{missionsBucket}})
+	srv := brokertest.NewSite(t).Connect(t, broker.Config{Buckets: buckets()})
 	p := muffle(t, srv.ClientURL())
 	here := rigOn(t, srv)
-	there := rigOn(t, brokertest.Connect(t, broker.Config{URL: "nats://" + p.l.Addr().String(), ReconnectWait: 20 * time.Millisecond}))
+	there := rigOn(t, brokertest.Connect(t, broker.Config{URL: p.url(), ReconnectWait: 20 * time.Millisecond}))
 	ctx := testContext(t)
 	here.create(t, "m1", "planning")
 	_, err := there.missions.List(ctx, workflow.ListOptions{Fresh: true})
@@ -169,13 +188,9 @@ func TestWriteWhoseOutcomeCannotBeKnownSaysSo(t *testing.T) {
 }
 
 func TestServerThatGoesAwayAndComesBack(t *testing.T) {
-	dir := t.TempDir()
-	ports := freePort(t)
-	cfg := broker.Config{StoreDir: dir, Listen: "127.0.0.1:" + ports, Logger: brokertest.Quiet(), Buckets: []jetstream.KeyValueConfig{missionsBucket}}
+	site := brokertest.NewSite(t)
 	ctx := testContext(t)
-	srv, err := broker.Connect(ctx, cfg)
-	must(t, err)
-	r := rigOn(t, brokertest.Connect(t, broker.Config{URL: "nats://127.0.0.1:" + ports, ReconnectWait: 20 * time.Millisecond}))
+	r := rigOn(t, site.Connect(t, broker.Config{Buckets: buckets()}))
 	events, err := r.WatchEvents(ctx, survey)
 	must(t, err)
 	seen := make(map[uint64]int)
@@ -202,7 +217,7 @@ func TestServerThatGoesAwayAndComesBack(t *testing.T) {
 	r.create(t, "m1", "planning")
 	r.move(t, "m1", "flying")
 	collect(3)
-	must(t, srv.Close(ctx))
+	site.Stop()
 
 	// While nobody is there a write with little time fails, and one with enough
 	// waits for the server.
@@ -214,9 +229,7 @@ func TestServerThatGoesAwayAndComesBack(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- r.missions.Transition(ctx, "m1", "capturing", "rule", "") }()
 	time.Sleep(20 * time.Millisecond) // not needed for the outcome: lets the write meet the absence
-	srv, err = broker.Connect(ctx, cfg)
-	must(t, err)
-	t.Cleanup(func() { _ = srv.Close(context.Background()) })
+	site.Start()
 	must(t, <-done)
 	collect(4)
 	for rev, n := range seen {
@@ -231,27 +244,25 @@ func TestServerThatGoesAwayAndComesBack(t *testing.T) {
 	}
 }
 
-func freePort(t testing.TB) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	defer l.Close()
-	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
+// restore puts what a site had stored once in place of what it has.
+func restore(t testing.TB, site *brokertest.Site, backup string) {
+	t.Helper()
+	site.Stop()
+	must(t, os.RemoveAll(site.Dir))
+	must(t, os.CopyFS(site.Dir, os.DirFS(backup)))
+	site.Start()
 }
 
 // TestBucketRestoredFromABackup gives a running Manager an older state of its
 // bucket: the store directory as it was some writes ago.
 func TestBucketRestoredFromABackup(t *testing.T) {
-	dir, backup, port := t.TempDir(), t.TempDir(), freePort(t)
-	cfg := broker.Config{StoreDir: dir, Listen: "127.0.0.1:" + port, Logger: brokertest.Quiet(), Buckets: []jetstream.KeyValueConfig{missionsBucket}}
+	site, backup := brokertest.NewSite(t), filepath.Join(t.TempDir(), "backup")
 	ctx := testContext(t)
-	srv, err := broker.Connect(ctx, cfg)
-	must(t, err)
-	r := rigOn(t, brokertest.Connect(t, broker.Config{URL: "nats://127.0.0.1:" + port, ReconnectWait: 20 * time.Millisecond}))
+	r := rigOn(t, site.Connect(t, broker.Config{Buckets: buckets()}))
 	r.create(t, "old", "planning")
-	must(t, srv.Close(ctx))
-	must(t, os.CopyFS(filepath.Join(backup, "nats"), os.DirFS(dir)))
-	srv, err = broker.Connect(ctx, cfg)
-	must(t, err)
+	site.Stop()
+	must(t, os.CopyFS(backup, os.DirFS(site.Dir)))
+	site.Start()
 	events, err := r.WatchEvents(ctx, survey)
 	must(t, err)
 	r.create(t, "new", "planning")
@@ -260,11 +271,7 @@ func TestBucketRestoredFromABackup(t *testing.T) {
 		e := <-events
 		told, synced = told || e.Revision == 3, synced || e.Kind == workflow.EventSynced
 	}
-	must(t, srv.Close(ctx))
-	cfg.StoreDir = filepath.Join(backup, "nats")
-	srv, err = broker.Connect(ctx, cfg)
-	must(t, err)
-	t.Cleanup(func() { _ = srv.Close(context.Background()) })
+	restore(t, site, backup)
 
 	var kinds []string
 	for e := range events {
@@ -288,8 +295,52 @@ func TestBucketRestoredFromABackup(t *testing.T) {
 	}
 }
 
+// TestBucketRestoredAndWrittenPastItsEnd restores a bucket while a Manager cannot
+// see it, and lets others write it until it has come further than it was.
+func TestBucketRestoredAndWrittenPastItsEnd(t *testing.T) {
+	site, backup := brokertest.NewSite(t), filepath.Join(t.TempDir(), "backup")
+	ctx := testContext(t)
+	p := muffle(t, site.URL)
+	r := rigOn(t, site.Connect(t, broker.Config{URL: p.url(), Buckets: buckets()}))
+	r.create(t, "old", "planning")
+	must(t, r.Ready(ctx))
+	site.Stop()
+	must(t, os.CopyFS(backup, os.DirFS(site.Dir)))
+	site.Start()
+	events, err := r.WatchEvents(ctx, survey)
+	must(t, err)
+	r.create(t, "lost", "planning")
+	r.move(t, "old", "flying")
+	for told, synced := false, false; !told || !synced; {
+		e := <-events
+		told, synced = told || e.Revision == 3, synced || e.Kind == workflow.EventSynced
+	}
+	p.close() // from here on the Manager reaches nobody
+	restore(t, site, backup)
+	other := rigOn(t, site.Connect(t, broker.Config{}))
+	for _, id := range []string{"a", "b", "c"} {
+		other.create(t, id, "planning")
+	}
+	p.open(t)
+
+	var kinds []string
+	for e := range events {
+		kinds = append(kinds, fmt.Sprintf("%s %s", e.Kind, e.Record.EntityID))
+		if e.Kind == workflow.EventSynced {
+			break
+		}
+	}
+	if got := strings.Join(kinds, ", "); got != "gap , put old, put a, put b, put c, synced " {
+		t.Errorf("the watcher was told: %s", got)
+	}
+	brokertest.Await(t, "the view to know the restored state", func() bool {
+		list, err := r.missions.List(ctx, workflow.ListOptions{Fresh: true})
+		return err == nil && len(list) == 4 && list[3].ID == "old" && list[3].State == "planning"
+	})
+}
+
 func TestBucketThatIsNotThere(t *testing.T) {
-	b := brokertest.Embedded(t, broker.Config{})
+	b := brokertest.Server(t, broker.Config{})
 	r := rigOn(t, b)
 	ctx := testContext(t)
 	short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
@@ -304,7 +355,7 @@ func TestBucketThatIsNotThere(t *testing.T) {
 		t.Errorf("list: %v", err)
 	}
 	// It is created, and everything works without another Register.
-	must(t, b.Ensure(ctx, []jetstream.KeyValueConfig{missionsBucket}, nil))
+	must(t, b.Ensure(ctx, buckets(), nil))
 	r.create(t, "m1", "planning")
 	list, err := r.missions.List(ctx, workflow.ListOptions{})
 	must(t, err)
@@ -316,7 +367,7 @@ func TestBucketThatIsNotThere(t *testing.T) {
 func TestBucketThatIsFull(t *testing.T) {
 	small := missionsBucket
 	small.MaxBytes, small.History = 4096, 1
-	r := rigOn(t, brokertest.Embedded(t, broker.Config{Buckets: []jetstream.KeyValueConfig{small}}))
+	r := rigOn(t, brokertest.Server(t, broker.Config{Buckets: []jetstream.KeyValueConfig{small}}))
 	ctx := testContext(t)
 	var err error
 	n := 0
@@ -346,7 +397,7 @@ func TestRecordTooLarge(t *testing.T) {
 func TestHistoryThatIsTooShortSaysSo(t *testing.T) {
 	short := missionsBucket
 	short.History = 3
-	r := rigOn(t, brokertest.Embedded(t, broker.Config{Buckets: []jetstream.KeyValueConfig{short}}))
+	r := rigOn(t, brokertest.Server(t, broker.Config{Buckets: []jetstream.KeyValueConfig{short}}))
 	ctx := testContext(t)
 	r.create(t, "m1", "planning")
 	r.move(t, "m1", "flying")
@@ -374,7 +425,7 @@ func child() {
 		return
 	}
 	ctx := context.Background()
-	b, err := broker.Connect(ctx, broker.Config{StoreDir: dir, Logger: brokertest.Quiet(), Buckets: []jetstream.KeyValueConfig{missionsBucket}})
+	b, err := broker.Connect(ctx, broker.Config{StoreDir: dir, Logger: brokertest.Quiet(), Buckets: buckets()})
 	if err != nil {
 		fmt.Println(err)
 		os.Exit(1)
@@ -438,7 +489,7 @@ func TestKillLosesNothingThatWasAcknowledged(t *testing.T) {
 		}
 		_ = cmd.Wait()
 	}
-	r := rigOn(t, brokertest.Embedded(t, broker.Config{StoreDir: dir, Buckets: []jetstream.KeyValueConfig{missionsBucket}}))
+	r := rigOn(t, brokertest.Embedded(t, broker.Config{StoreDir: dir, Buckets: buckets()}))
 	ctx := testContext(t)
 	for id, phase := range acknowledged {
 		got, err := r.missions.Get(ctx, id)

@@ -48,7 +48,7 @@ func (s *stops) UnmarshalJSON(data []byte) error {
 }
 
 func TestParticipantsThatPanicAreDegraded(t *testing.T) {
-	b := brokertest.Embedded(t, broker.Config{Buckets: buckets()})
+	b := brokertest.Server(t, broker.Config{Buckets: buckets()})
 	m := workflow.NewManager(b.JetStream(), brokertest.Quiet())
 	defer m.Close()
 	must(t, m.Register("tour", func() workflow.Participant { return new(tour) }, workflow.Transitions{"a": {"b"}, "b": {}}))
@@ -176,12 +176,12 @@ func (r *aRaid) Workflow() string       { return "a-raid" }
 func (r *aRaid) KVKey(id string) string { return "araid." + id }
 
 func TestConnectionClosedInTheMiddleOfAWrite(t *testing.T) {
-	srv := brokertest.Embedded(t, broker.Config{Listen: "127.0.0.1:0", Buckets: buckets()})
+	srv := brokertest.NewSite(t).Connect(t, broker.Config{Buckets: buckets()})
 	p := muffle(t, srv.ClientURL())
 	here := rigOn(t, srv)
-	nc, err := nats.Connect("nats://" + p.l.Addr().String())
+	nc, err := nats.Connect(p.url())
 	must(t, err)
-	b := brokertest.Connect(t, broker.Config{URL: "nats://" + p.l.Addr().String()})
+	b := brokertest.Connect(t, broker.Config{URL: p.url()})
 	there := rigOn(t, b)
 	nc.Close()
 	ctx := testContext(t)

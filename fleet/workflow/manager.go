@@ -9,13 +9,13 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
 
 	"github.com/pleme-io/lifecycle-go/fsm"
-	"github.com/pleme-io/lifecycle-go/internal/safe"
 )
 
 // DefaultPatience is how long a write goes on trying when the caller's context
@@ -32,6 +32,8 @@ type Manager struct {
 	alive   context.Context // ends with Close
 	end     context.CancelFunc
 	watches sync.WaitGroup // added to under mu, while not closed
+	ops     string         // the prefix of the ids of its operations
+	lastOp  atomic.Uint64
 
 	mu         sync.RWMutex // guards what follows
 	registered map[string]*registration
@@ -45,7 +47,7 @@ func NewManager(js jetstream.JetStream, logger *slog.Logger) *Manager {
 	if logger == nil {
 		logger = slog.Default()
 	}
-	m := &Manager{js: js, log: logger, registered: make(map[string]*registration), buckets: make(map[string]*bucket)}
+	m := &Manager{js: js, log: logger, ops: nuid.Next() + ".", registered: make(map[string]*registration), buckets: make(map[string]*bucket)}
 	m.alive, m.end = context.WithCancel(context.Background())
 	return m
 }
@@ -102,40 +104,6 @@ func (m *Manager) all() []*registration {
 	}
 	slices.SortFunc(regs, func(a, b *registration) int { return strings.Compare(a.workflow, b.workflow) })
 	return regs
-}
-
-// WriteOption shapes one write.
-type WriteOption func(*writing)
-
-type writing struct {
-	match    *uint64
-	dry      bool
-	revision *uint64
-	result   *Participant
-}
-
-// IfMatch lets the write happen only when the record has this revision, as
-// [Record] and [WithRevision] tell it. Else the error is a [*RevisionError], and
-// nothing is tried again. Revision 0 is that of a key that was never written.
-func IfMatch(revision uint64) WriteOption { return func(w *writing) { w.match = &revision } }
-
-// DryRun decides everything as the write would, against the server, and writes
-// nothing. result gets the participant as it would be stored, and may be nil.
-func DryRun(result *Participant) WriteOption {
-	return func(w *writing) { w.dry, w.result = true, result }
-}
-
-// WithRevision tells the revision that was written.
-func WithRevision(revision *uint64) WriteOption { return func(w *writing) { w.revision = revision } }
-
-func options(opts []WriteOption) writing {
-	var w writing
-	for _, opt := range opts {
-		if opt != nil {
-			opt(&w)
-		}
-	}
-	return w
 }
 
 // Create stores a new entity, in whatever phase of its table it is. It returns
@@ -363,176 +331,4 @@ func (m *Manager) Delete(ctx context.Context, workflow, entityID string, opts ..
 		return fmt.Errorf("delete %s %q: %w", workflow, entityID, err)
 	}
 	return nil
-}
-
-// decision is what a write is to do. Without a participant it is a deletion.
-type decision struct {
-	next   Participant
-	change change
-}
-
-// loader reads the record that a write is decided on. Unless it has to be fresh
-// it may be what the view knows, or a guess: then stale is true, and a refusal
-// is confirmed with a fresh one.
-type loader func(ctx context.Context, b *bucket, key string, fresh bool) (e *entry, stale bool, err error)
-
-func (m *Manager) load(r *registration) loader {
-	return func(ctx context.Context, b *bucket, key string, fresh bool) (*entry, bool, error) {
-		if !fresh {
-			if e, ok := b.view.record(r, key); ok {
-				return e, true, nil
-			}
-		}
-		e, err := b.last(ctx, key)
-		if isNotFound(err) {
-			return nil, false, nil
-		}
-		return e, false, err
-	}
-}
-
-func isNotFound(err error) bool { return errors.Is(err, ErrEntityNotFound) }
-
-// mutate is change for an entity that is there, and stays there. What finish
-// does is done after the id and the phase were found to be untouched.
-func (m *Manager) mutate(ctx context.Context, r *registration, entityID string, w writing, fn func(Participant, *entry) (change, error), finish ...func(Participant) error) error {
-	return m.change(ctx, r, entityID, w, func(cur *entry) (decision, error) {
-		if cur == nil || cur.deleted() {
-			return decision{}, ErrEntityNotFound
-		}
-		p, err := r.decode(cur)
-		if err != nil {
-			return decision{}, err
-		}
-		phase := p.Phase()
-		c, err := fn(p, cur)
-		if err != nil {
-			return decision{}, err
-		}
-		if p.EntityID() != entityID {
-			return decision{}, fmt.Errorf("%w: the mutator changed the id from %q to %q", ErrImmutableField, entityID, p.EntityID())
-		}
-		if p.Phase() != phase {
-			return decision{}, fmt.Errorf("%w: the mutator changed the phase from %q to %q: use Transition", ErrImmutableField, phase, p.Phase())
-		}
-		for _, f := range finish {
-			if err := f(p); err != nil {
-				return decision{}, err
-			}
-		}
-		c.since = cur.since()
-		return decision{p, c}, nil
-	}, m.load(r))
-}
-
-// change is every write: it reads, decides, and writes what was decided if the
-// record is still the one that it was decided on, and else begins again.
-func (m *Manager) change(ctx context.Context, r *registration, entityID string, w writing, decide func(*entry) (decision, error), load loader) error {
-	key, err := r.key(entityID)
-	if err != nil {
-		return err
-	}
-	if _, ok := ctx.Deadline(); !ok {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, DefaultPatience)
-		defer cancel()
-	}
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	b := r.bucket
-	leave, err := b.queue.enter(ctx, key)
-	if err != nil {
-		if errors.Is(ctx.Err(), context.Canceled) {
-			return err
-		}
-		return fmt.Errorf("%w: waiting for other writers of this process: %w", ErrUpdateRetriesExhausted, err)
-	}
-	defer leave()
-	op := nuid.Next()
-	for n := 0; ; n++ {
-		cur, stale, err := load(ctx, b, key, n > 0 || w.dry)
-		if err != nil {
-			return err
-		}
-		d, err := m.decide(cur, key, w, decide)
-		if err != nil && stale {
-			fresh, _, again := load(ctx, b, key, true)
-			if again != nil {
-				return again
-			}
-			if revisionOf(fresh) == revisionOf(cur) {
-				return err
-			}
-			cur = fresh
-			d, err = m.decide(cur, key, w, decide)
-		}
-		if err != nil {
-			return err
-		}
-		if cur != nil && cur.guessed && d.next != nil && !d.change.moved {
-			// It stores since when the phase lasts, by the server's clock.
-			fresh, _, err := load(ctx, b, key, true)
-			if err != nil {
-				return err
-			}
-			cur = fresh
-			if d, err = m.decide(cur, key, w, decide); err != nil {
-				return err
-			}
-		}
-		if d.next != nil {
-			if err := safe.Do("participant", func() error { return askAll(d.next) }); err != nil {
-				return fmt.Errorf("%w: %w", ErrInvalidParticipant, err)
-			}
-		}
-		if w.result != nil {
-			*w.result = d.next
-		}
-		d.change.op = op
-		msg, err := r.message(key, d.next, revisionOf(cur), d.change)
-		if err != nil || w.dry {
-			return err
-		}
-		revision, err := b.write(ctx, key, msg, revisionOf(cur))
-		if err == nil {
-			if w.revision != nil {
-				*w.revision = revision
-			}
-			if d.next == nil {
-				b.view.deletedOwn(key, revision)
-			} else {
-				b.view.wrote(r, &entry{key: key, revision: revision, at: time.Now(), header: msg.Header, data: msg.Data}, d.next, func() bool {
-					last, err := b.last(ctx, key)
-					return err == nil && last.revision == revision
-				})
-			}
-			return nil
-		}
-		if !errors.Is(err, errConflict) {
-			return err
-		}
-		op = nuid.Next() // that operation was not carried out; this is another
-		if err := pause(ctx, n); err != nil {
-			if errors.Is(ctx.Err(), context.Canceled) {
-				return err
-			}
-			return fmt.Errorf("%w: %d attempts: %w", ErrUpdateRetriesExhausted, n+1, err)
-		}
-	}
-}
-
-// decide holds the record against what the caller expects, and decides.
-func (m *Manager) decide(cur *entry, key string, w writing, decide func(*entry) (decision, error)) (decision, error) {
-	if w.match != nil && revisionOf(cur) != *w.match {
-		return decision{}, &RevisionError{Key: key, Want: *w.match, Is: revisionOf(cur)}
-	}
-	return decide(cur)
-}
-
-func revisionOf(e *entry) uint64 {
-	if e == nil {
-		return 0
-	}
-	return e.revision
 }

@@ -68,7 +68,7 @@ type (
 		I string `lifecycle:"id"`
 		P string `lifecycle:"phase,operator_writable"`
 	}
-	slices struct {
+	listed struct {
 		methods
 		I string   `lifecycle:"id"`
 		P string   `lifecycle:"phase"`
@@ -109,7 +109,7 @@ type (
 )
 
 func TestRegisterRefuses(t *testing.T) {
-	m := workflow.NewManager(brokertest.Embedded(t, broker.Config{}).JetStream(), brokertest.Quiet())
+	m := workflow.NewManager(brokertest.Server(t, broker.Config{}).JetStream(), brokertest.Quiet())
 	defer m.Close()
 	good := workflow.Transitions{"a": {"b"}, "b": {}}
 	same := new(Mission)
@@ -138,7 +138,7 @@ func TestRegisterRefuses(t *testing.T) {
 		"an id of ints":       {func() workflow.Participant { return new(notString) }, good, nil, workflow.ErrInvalidParticipant, "want a string"},
 		"an unknown tag":      {func() workflow.Participant { return new(unknownTag) }, good, nil, workflow.ErrInvalidParticipant, "operator-writable"},
 		"a writable phase":    {func() workflow.Participant { return new(both) }, good, nil, workflow.ErrInvalidParticipant, "want one of them"},
-		"an indexed slice":    {func() workflow.Participant { return new(slices) }, good, nil, workflow.ErrInvalidParticipant, "compared"},
+		"an indexed slice":    {func() workflow.Participant { return new(listed) }, good, nil, workflow.ErrInvalidParticipant, "compared"},
 		"an indexed any":      {func() workflow.Participant { return new(mixed) }, good, nil, workflow.ErrInvalidParticipant, "compared"},
 		"an indexed time":     {func() workflow.Participant { return new(timed) }, good, nil, workflow.ErrInvalidParticipant, "Unix time"},
 		"one name for two":    {func() workflow.Participant { return new(shadowed) }, good, nil, workflow.ErrInvalidParticipant, "Y and X"},
@@ -243,7 +243,7 @@ func TestTerminalPhases(t *testing.T) {
 // TestCompleteHasNoWindow lets many complete one mission: one does, and the
 // others find it terminal, never an edge that is not there.
 func TestCompleteHasNoWindow(t *testing.T) {
-	b := brokertest.Embedded(t, broker.Config{Buckets: buckets()})
+	b := brokertest.Server(t, broker.Config{Buckets: buckets()})
 	rigs := []*rig{rigOn(t, b), rigOn(t, b), rigOn(t, b)}
 	ctx := testContext(t)
 	for range 20 {

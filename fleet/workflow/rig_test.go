@@ -70,7 +70,7 @@ type rig struct {
 
 func newRig(t testing.TB, opts ...workflow.RegisterOption) *rig {
 	t.Helper()
-	return rigOn(t, brokertest.Embedded(t, broker.Config{Buckets: []jetstream.KeyValueConfig{missionsBucket}}), opts...)
+	return rigOn(t, brokertest.Server(t, broker.Config{Buckets: buckets()}), opts...)
 }
 
 // rigOn is another process's Manager on the same server, as far as the server

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -31,6 +32,11 @@ const (
 // answerTime is how long a write waits for its answer before it is looked for.
 const answerTime = 3 * time.Second
 
+// maxConflicts is how often a write to a replicated bucket may be said to be in
+// conflict with one that cannot be found. It takes about a second, as long as a
+// server that was replaced may not have heard of it.
+const maxConflicts = 20
+
 // errConflict says that the record has changed since it was read.
 var errConflict = errors.New("conflict")
 
@@ -41,14 +47,16 @@ type bucket struct {
 	nc     *nats.Conn
 	name   string
 	stream string
-	api    string // the prefix of JetStream's subjects
-	put    string // the prefix of the keys' subjects
+	api    string      // the prefix of JetStream's subjects
+	put    string      // the prefix of the keys' subjects
+	ops    string      // the prefix of the ids of this Manager's operations
+	single atomic.Bool // it is known to have one replica
 	view   *view
 	queue  queue
 }
 
 func newBucket(m *Manager, name string) *bucket {
-	b := &bucket{js: m.js, nc: m.js.Conn(), name: name, stream: "KV_" + name, api: jetstream.DefaultAPIPrefix, put: "$KV." + name + "."}
+	b := &bucket{js: m.js, nc: m.js.Conn(), name: name, stream: "KV_" + name, api: jetstream.DefaultAPIPrefix, put: "$KV." + name + ".", ops: m.ops}
 	opts := m.js.Options()
 	switch {
 	case opts.APIPrefix != "":
@@ -75,7 +83,9 @@ func (b *bucket) subject(key string) string { return b.put + key }
 // is another operation's, this one was not carried out and never will be; if
 // there is none yet, it is sent again, and the server takes one of the two.
 func (b *bucket) write(ctx context.Context, key string, msg *nats.Msg, expected uint64) (uint64, error) {
-	sent := false // one without an answer is under way, or was
+	sent := false   // one is under way, or was
+	silent := false // one had no answer
+	conflicts := 0
 	for n := 0; ; n++ {
 		if ctx.Err() != nil && !sent {
 			return 0, fmt.Errorf("write %s/%s: %w", b.name, key, context.Cause(ctx))
@@ -87,13 +97,16 @@ func (b *bucket) write(ctx context.Context, key string, msg *nats.Msg, expected 
 		switch {
 		case err == nil:
 			return revision, nil
-		case !sent && isConflict(err):
+		case !sent && isConflict(err) && b.single.Load():
 			return 0, errConflict
+		case isConflict(err):
+			sent = true
+			conflicts++
 		case !sent && isRefusal(err):
 			return 0, b.explain(key, msg, err)
 		case isUnsent(err):
 		default:
-			sent = true
+			sent, silent = true, true
 		}
 		for why := err; ; n++ {
 			if ctx.Err() != nil {
@@ -125,8 +138,15 @@ func (b *bucket) write(ctx context.Context, key string, msg *nats.Msg, expected 
 			case superseded:
 				return 0, errConflict
 			case lost:
+				if !silent {
+					return 0, errConflict
+				}
 				return 0, fmt.Errorf("write %s/%s: %w: others have written since, and the bucket's history is too short to tell", b.name, key, ErrOutcomeUnknown)
 			case absent:
+				if !silent && conflicts >= maxConflicts {
+					return 0, errConflict // the bucket was restored, and has gone back
+				}
+				_ = pause(ctx, n)
 			}
 			break
 		}
@@ -228,6 +248,11 @@ func (b *bucket) last(ctx context.Context, key string) (*entry, error) {
 // next reads the oldest revision of a key that is kept, from a revision on.
 func (b *bucket) next(ctx context.Context, key string, from uint64) (*entry, error) {
 	return b.read(ctx, fmt.Sprintf(`{"seq":%d,"next_by_subj":%s}`, from, quote("$KV."+b.name+"."+key)))
+}
+
+// at reads the message of a sequence number, whatever its key is.
+func (b *bucket) at(ctx context.Context, seq uint64) (*entry, error) {
+	return b.read(ctx, fmt.Sprintf(`{"seq":%d}`, seq))
 }
 
 func quote(s string) string { return `"` + s + `"` } // keys have nothing that JSON escapes

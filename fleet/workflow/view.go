@@ -7,8 +7,6 @@ import (
 	"strconv"
 	"sync"
 	"time"
-
-	"github.com/google/btree"
 )
 
 // view is what this process knows of one bucket: every entity's latest record,
@@ -30,72 +28,10 @@ type view struct {
 	progress alarm              // rings at every change
 }
 
-// entity is one record in the view.
-type entity struct {
-	index    *index
-	id       string
-	key      string
-	revision uint64
-	at       int64 // unix nanoseconds
-	since    int64
-	due      int64  // when its deadline is, 0 for none
-	version  string // of the record
-	data     []byte
-	own      bool  // times are this process's guess: the follower has not told it yet
-	degraded error // nil for most
-	decoded  bool  // it has a phase, and is in the indexes
-	phase    *named
-	parent   *named // nil for a root
-	fields   []*posting
-}
-
-// named is the entities that share a phase or a parent.
-type named struct {
-	name string
-	tree *btree.BTreeG[*entity]
-}
-
-// posting is the entities that share a value.
-type posting struct {
-	value any
-	tree  *btree.BTreeG[*entity]
-}
-
-// index is one workflow's entities. Trees are ordered by id, so that pages are
-// stable.
-type index struct {
-	r        *registration
-	all      *btree.BTreeG[*entity]
-	active   *btree.BTreeG[*entity]
-	due      *btree.BTreeG[*entity] // ordered by due
-	degraded map[string]*entity     // by key
-	phases   map[string]*named
-	parents  map[string]*named
-	fields   []map[any]*posting
-}
-
-func byID(a, b *entity) bool { return a.id < b.id }
-
-func byDue(a, b *entity) bool { return a.due < b.due || a.due == b.due && a.key < b.key }
-
-// degree keeps the trees flat and their nodes well filled.
-const degree = 32
-
-func newIndex(r *registration) *index {
-	x := &index{
-		r: r, all: btree.NewG(degree, byID), active: btree.NewG(degree, byID), due: btree.NewG(degree, byDue),
-		degraded: make(map[string]*entity), phases: make(map[string]*named), parents: make(map[string]*named),
-		fields: make([]map[any]*posting, len(r.fields.indexed)),
-	}
-	for i := range x.fields {
-		x.fields[i] = make(map[any]*posting)
-	}
-	return x
-}
-
 func newView(m *Manager, b *bucket) *view {
 	v := &view{m: m, b: b, stop: func() {}, indexes: make(map[string]*index), entities: make(map[string]*entity), gone: make(map[string]uint64), asked: make(map[string]uint64)}
 	v.follow = b.follower(m.log, v)
+	v.follow.hurry = make(chan struct{}, 1)
 	return v
 }
 
@@ -109,7 +45,7 @@ func (v *view) add(r *registration) {
 	v.clearLocked()
 	v.mu.Unlock()
 	v.follow.created = time.Time{}
-	v.follow.seq.Store(0)
+	v.follow.forget()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	v.stop = func() {
@@ -240,127 +176,13 @@ func (v *view) ownerLocked(e *entry) *registration {
 	return first
 }
 
-// make makes an entity of an entry and what came of decoding it. It touches
-// nothing of the view.
-func (v *view) make(r *registration, e *entry, p Participant, err error) *entity {
-	en := &entity{key: e.key, revision: e.revision, at: e.at.UnixNano(), since: e.since().UnixNano(), version: e.header.Get(headerVersion), data: e.data, degraded: err}
-	if p == nil {
-		return en
-	}
-	en.id, en.decoded = p.EntityID(), true
-	if err == nil {
-		en.degraded = r.unknownPhase(e, p.Phase())
-	}
-	en.phase = &named{name: p.Phase()}
-	if parent := p.ParentEntityID(); parent != "" {
-		en.parent = &named{name: parent}
-	}
-	en.fields = make([]*posting, len(r.fields.indexed))
-	for i, f := range r.fields.indexed {
-		en.fields[i] = &posting{value: f.of(p).Interface()}
-	}
-	if d, ok := r.deadline(p.Phase()); ok {
-		en.due = en.since + int64(d.After)
-	}
-	return en
-}
-
-func (en *entity) phaseName() string {
-	if en.phase == nil {
-		return ""
-	}
-	return en.phase.name
-}
-
-// putLocked takes an entity into the view, in place of the revision before.
-func (v *view) putLocked(r *registration, en *entity) {
-	if before := v.entities[en.key]; before != nil {
-		v.dropLocked(before)
-	}
-	x := v.indexes[r.workflow]
-	v.entities[en.key] = en
-	en.index = x
-	if en.degraded != nil {
-		x.degraded[en.key] = en
-	}
-	if !en.decoded {
-		return
-	}
-	x.all.ReplaceOrInsert(en)
-	if r.active(en.phaseName()) {
-		x.active.ReplaceOrInsert(en)
-	}
-	if en.due != 0 {
-		x.due.ReplaceOrInsert(en)
-		v.m.alarm.ring()
-	}
-	en.phase = group(x.phases, en.phase.name, en)
-	if en.parent != nil {
-		en.parent = group(x.parents, en.parent.name, en)
-	}
-	for i, f := range en.fields {
-		en.fields[i] = post(x.fields[i], f.value, en)
-	}
-}
-
-// post adds an entity to those that share a field's value.
-func post(postings map[any]*posting, value any, en *entity) *posting {
-	p := postings[value]
-	if p == nil {
-		p = &posting{value: value, tree: btree.NewG(degree, byID)}
-		postings[value] = p
-	}
-	p.tree.ReplaceOrInsert(en)
-	return p
-}
-
-// group adds an entity to those that share a phase or a parent.
-func group(groups map[string]*named, name string, en *entity) *named {
-	g := groups[name]
-	if g == nil {
-		g = &named{name: name, tree: btree.NewG(degree, byID)}
-		groups[name] = g
-	}
-	g.tree.ReplaceOrInsert(en)
-	return g
-}
-
-func ungroup(groups map[string]*named, g *named, en *entity) {
-	if g.tree.Delete(en); g.tree.Len() == 0 {
-		delete(groups, g.name)
-	}
-}
-
-// dropLocked takes an entity out of the view.
-func (v *view) dropLocked(en *entity) {
-	delete(v.entities, en.key)
-	x := en.index
-	delete(x.degraded, en.key)
-	if !en.decoded {
-		return
-	}
-	x.all.Delete(en)
-	x.active.Delete(en)
-	if en.due != 0 {
-		x.due.Delete(en)
-	}
-	ungroup(x.phases, en.phase, en)
-	if en.parent != nil {
-		ungroup(x.parents, en.parent, en)
-	}
-	for i, f := range en.fields {
-		if f.tree.Delete(en); f.tree.Len() == 0 {
-			delete(x.fields[i], f.value)
-		}
-	}
-}
-
 // wrote takes a write of this process's own into the view, so that it is seen by
 // every read that begins after the write has returned. still tells whether it is
 // the key's last revision at the server; it is asked when the view cannot know.
 func (v *view) wrote(r *registration, e *entry, p Participant, still func() bool) {
 	en := v.make(r, e, p, nil)
 	en.own = true
+	v.follow.wrote(e.revision, e.header.Get(headerOp))
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.seq >= e.revision {
@@ -389,8 +211,9 @@ func (v *view) wrote(r *registration, e *entry, p Participant, still func() bool
 	v.progress.ring()
 }
 
-// deleted takes a deletion of this process's own into the view.
-func (v *view) deletedOwn(key string, revision uint64) {
+// deletedOwn takes a deletion of this process's own into the view.
+func (v *view) deletedOwn(key string, revision uint64, op string) {
+	v.follow.wrote(revision, op)
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.seq < revision {
@@ -456,6 +279,7 @@ func (v *view) catchUp(ctx context.Context) error {
 		// The last that is kept, not the last there was: what is gone is never told.
 		last, err := v.b.read(ctx, `{"last_by_subj":`+quote("$KV."+v.b.name+".>")+`}`)
 		if err == nil {
+			v.follow.rush()
 			return v.wait(ctx, func() bool { return v.seq >= last.revision })
 		}
 		if isNotFound(err) {

@@ -92,7 +92,7 @@ func TestListFiltersAndPages(t *testing.T) {
 }
 
 func TestOwnWritesAreSeenAtOnce(t *testing.T) {
-	b := brokertest.Embedded(t, broker.Config{Buckets: buckets()})
+	b := brokertest.Server(t, broker.Config{Buckets: buckets()})
 	r, other := rigOn(t, b), rigOn(t, b)
 	ctx := testContext(t)
 	must(t, r.Ready(ctx))
@@ -269,7 +269,7 @@ func TestDegradedRecordsHurtNobody(t *testing.T) {
 }
 
 func TestMigration(t *testing.T) {
-	b := brokertest.Embedded(t, broker.Config{Buckets: buckets()})
+	b := brokertest.Server(t, broker.Config{Buckets: buckets()})
 	old := rigOn(t, b)
 	old.create(t, "m1", "planning")
 	old.create(t, "m2", "planning")
@@ -360,7 +360,7 @@ func TestOperatorPatches(t *testing.T) {
 }
 
 func TestDeadlines(t *testing.T) {
-	b := brokertest.Embedded(t, broker.Config{Buckets: buckets()})
+	b := brokertest.Server(t, broker.Config{Buckets: buckets()})
 	soon := workflow.WithDeadline("flying", "aborted", 300*time.Millisecond)
 	ctx := testContext(t)
 	first := rigOn(t, b, soon)
@@ -407,7 +407,7 @@ func TestDeadlines(t *testing.T) {
 }
 
 func TestMutatorErrorsWriteNothing(t *testing.T) {
-	b := brokertest.Embedded(t, broker.Config{Buckets: buckets()})
+	b := brokertest.Server(t, broker.Config{Buckets: buckets()})
 	r, other := rigOn(t, b), rigOn(t, b)
 	ctx := testContext(t)
 	r.create(t, "m1", "planning")

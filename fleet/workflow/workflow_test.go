@@ -6,110 +6,81 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"github.com/pleme-io/lifecycle-go/fleet/broker"
 	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
 	"github.com/pleme-io/lifecycle-go/fleet/workflow"
 )
 
-// onEach runs a test on an embedded server, on one that is reached over TCP, and
-// on a cluster of three with three replicas.
-func onEach(t *testing.T, test func(t *testing.T, connect func(testing.TB) *broker.Broker)) {
-	buckets := []jetstream.KeyValueConfig{missionsBucket}
-	t.Run("embedded", func(t *testing.T) {
-		b := brokertest.Embedded(t, broker.Config{Buckets: buckets})
-		test(t, func(testing.TB) *broker.Broker { return b })
-	})
-	t.Run("external", func(t *testing.T) {
-		srv := brokertest.Embedded(t, broker.Config{Listen: "127.0.0.1:0"})
-		test(t, func(t testing.TB) *broker.Broker {
-			return brokertest.Connect(t, broker.Config{URL: srv.ClientURL(), Buckets: buckets})
-		})
-	})
-	t.Run("cluster", func(t *testing.T) {
-		c := brokertest.StartCluster(t, 3)
-		replicated := missionsBucket
-		replicated.Replicas = 3
-		test(t, func(t testing.TB) *broker.Broker {
-			return brokertest.Connect(t, broker.Config{URL: c.URL(), Buckets: []jetstream.KeyValueConfig{replicated}})
-		})
-	})
-}
-
 func TestLifeOfAMission(t *testing.T) {
-	onEach(t, func(t *testing.T, connect func(testing.TB) *broker.Broker) {
-		r := rigOn(t, connect(t))
-		ctx := testContext(t)
-		r.create(t, "m1", "planning")
-		must(t, r.missions.Transition(ctx, "m1", "flying", workflow.TransitionSourceOperator, "wind is fine\r\nLifecycle-Op: x — ü"))
-		must(t, r.missions.TransitionWith(ctx, "m1", "capturing", workflow.TransitionSourceRule, "", func(m *Mission) error {
-			m.Count = 7
-			return nil
-		}))
-		must(t, r.missions.Update(ctx, "m1", func(m *Mission) error { m.Org = "acme"; return nil }))
-		r.move(t, "m1", "flying")
-		r.move(t, "m1", "landing")
-		must(t, r.missions.Fail(ctx, "m1", "out of power"))
+	r := newRig(t)
+	ctx := testContext(t)
+	r.create(t, "m1", "planning")
+	must(t, r.missions.Transition(ctx, "m1", "flying", workflow.TransitionSourceOperator, "wind is fine\r\nLifecycle-Op: x — ü"))
+	must(t, r.missions.TransitionWith(ctx, "m1", "capturing", workflow.TransitionSourceRule, "", func(m *Mission) error {
+		m.Count = 7
+		return nil
+	}))
+	must(t, r.missions.Update(ctx, "m1", func(m *Mission) error { m.Org = "acme"; return nil }))
+	r.move(t, "m1", "flying")
+	r.move(t, "m1", "landing")
+	must(t, r.missions.Fail(ctx, "m1", "out of power"))
 
-		got, err := r.missions.Get(ctx, "m1")
-		must(t, err)
-		if *got != (Mission{ID: "m1", State: "failed", Org: "acme", Count: 7}) || !got.IsTerminal() {
-			t.Errorf("got %+v", got)
+	got, err := r.missions.Get(ctx, "m1")
+	must(t, err)
+	if *got != (Mission{ID: "m1", State: "failed", Org: "acme", Count: 7}) || !got.IsTerminal() {
+		t.Errorf("got %+v", got)
+	}
+	trail, err := r.Trail(ctx, survey, "m1")
+	must(t, err)
+	want := []workflow.TransitionEvent{
+		{From: "", To: "planning", Triggered: "framework"},
+		{From: "planning", To: "flying", Triggered: "operator", Note: "wind is fine\r\nLifecycle-Op: x — ü"},
+		{From: "flying", To: "capturing", Triggered: "rule"},
+		{From: "capturing", To: "flying", Triggered: "component"},
+		{From: "flying", To: "landing", Triggered: "component"},
+		{From: "landing", To: "failed", Triggered: "framework", Note: "out of power"},
+	}
+	for i := range trail.Events {
+		if trail.Events[i].At.IsZero() {
+			t.Errorf("event %d has no time", i)
 		}
-		trail, err := r.Trail(ctx, survey, "m1")
-		must(t, err)
-		want := []workflow.TransitionEvent{
-			{From: "", To: "planning", Triggered: "framework"},
-			{From: "planning", To: "flying", Triggered: "operator", Note: "wind is fine\r\nLifecycle-Op: x — ü"},
-			{From: "flying", To: "capturing", Triggered: "rule"},
-			{From: "capturing", To: "flying", Triggered: "component"},
-			{From: "flying", To: "landing", Triggered: "component"},
-			{From: "landing", To: "failed", Triggered: "framework", Note: "out of power"},
-		}
-		for i := range trail.Events {
-			if trail.Events[i].At.IsZero() {
-				t.Errorf("event %d has no time", i)
-			}
-			trail.Events[i].At = want[0].At
-		}
-		if fmt.Sprint(trail.Events) != fmt.Sprint(want) || trail.Truncated {
-			t.Errorf("history:\n%+v\nwant\n%+v", trail, want)
-		}
-		list, err := r.missions.List(ctx, workflow.ListOptions{Phase: "failed", Match: map[string]any{"org_id": "acme"}})
-		must(t, err)
-		if len(list) != 1 || *list[0] != *got {
-			t.Errorf("list: %+v", list)
-		}
-	})
+		trail.Events[i].At = want[0].At
+	}
+	if fmt.Sprint(trail.Events) != fmt.Sprint(want) || trail.Truncated {
+		t.Errorf("history:\n%+v\nwant\n%+v", trail, want)
+	}
+	list, err := r.missions.List(ctx, workflow.ListOptions{Phase: "failed", Match: map[string]any{"org_id": "acme"}})
+	must(t, err)
+	if len(list) != 1 || *list[0] != *got {
+		t.Errorf("list: %+v", list)
+	}
 }
 
 func TestEveryUpdateOfManyWritersLandsOnce(t *testing.T) {
-	onEach(t, func(t *testing.T, connect func(testing.TB) *broker.Broker) {
-		const managers, writers, updates = 4, 16, 4
-		ctx := testContext(t)
-		rigs := make([]*rig, managers)
-		for i := range rigs {
-			rigs[i] = rigOn(t, connect(t))
-		}
-		rigs[0].create(t, "hot", "planning")
-		var wg sync.WaitGroup
-		for i := range managers * writers {
-			wg.Go(func() {
-				for range updates {
-					if err := rigs[i%managers].missions.Update(ctx, "hot", func(m *Mission) error { m.Count++; return nil }); err != nil {
-						t.Error(err)
-					}
+	const managers, writers, updates = 4, 16, 4
+	ctx := testContext(t)
+	site := brokertest.NewSite(t)
+	rigs := make([]*rig, managers)
+	for i := range rigs {
+		rigs[i] = rigOn(t, site.Connect(t, broker.Config{Buckets: buckets()}))
+	}
+	rigs[0].create(t, "hot", "planning")
+	var wg sync.WaitGroup
+	for i := range managers * writers {
+		wg.Go(func() {
+			for range updates {
+				if err := rigs[i%managers].missions.Update(ctx, "hot", func(m *Mission) error { m.Count++; return nil }); err != nil {
+					t.Error(err)
 				}
-			})
-		}
-		wg.Wait()
-		got, err := rigs[1].missions.Get(ctx, "hot")
-		must(t, err)
-		if got.Count != managers*writers*updates {
-			t.Errorf("%d updates of %d landed", got.Count, managers*writers*updates)
-		}
-	})
+			}
+		})
+	}
+	wg.Wait()
+	got, err := rigs[1].missions.Get(ctx, "hot")
+	must(t, err)
+	if got.Count != managers*writers*updates {
+		t.Errorf("%d updates of %d landed", got.Count, managers*writers*updates)
+	}
 }
 
 func TestRefusals(t *testing.T) {

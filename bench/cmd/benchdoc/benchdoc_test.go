@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -109,6 +110,62 @@ func TestNumbersForPeople(t *testing.T) {
 	} {
 		if got := duration(seconds); got != want {
 			t.Errorf("%v is %q, want %q", seconds, got, want)
+		}
+	}
+}
+
+// Results of workflows make rows and tables, and those of a machine that was too
+// slow for them do not.
+func TestWorkflowsAreJudged(t *testing.T) {
+	all, err := os.ReadFile(committed + ".txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := bytes.NewBuffer(all)
+	for _, sync := range []string{"interval", "always"} {
+		for _, op := range []string{"Create", "Get", "Transition"} {
+			for _, n := range writers {
+				for i, peer := range workflowPeers {
+					for range 6 {
+						fmt.Fprintf(text, "Benchmark%s-2 100 %d ns/op %d cpu-ns/op 7 allocs/op\n", writing(op, sync, n, peer), 1000+i, 1000+500*i)
+					}
+				}
+			}
+		}
+	}
+	for range 6 {
+		fmt.Fprintf(text, "BenchmarkHotKey/writers=64/processes=4/peer=%s-2 100 1000 ns/op 100 landed-%%\n", us)
+		for _, size := range []string{"10000", "100000", "1000000"} {
+			for _, by := range listings {
+				fmt.Fprintf(text, "Benchmark%s-2 100 2000000 ns/op 2000000 cpu-ns/op 700 B/entity 9000 start-ms\n", listing(size, by))
+			}
+		}
+	}
+	name := filepath.Join(t.TempDir(), "results.txt")
+	if err := os.WriteFile(name, text.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	page, err := render(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"where each write is synced, on the clock | 1× (writers=1), 1× (writers=16), 1× (writers=64) | " + string(holds),
+		"in processor time | 0.67× (writers=1), 0.67× (writers=16), 0.67× (writers=64) | " + string(fails),
+		"semstreams | 0.75× of its time (writers=1)",
+		"every update lands | all | " + string(holds),
+		"a millisecond at most | 2 ms at most | " + string(fails),
+		"## Durable workflows: writes and reads", "## Durable workflows: lists", "700 B of memory",
+	} {
+		if !strings.Contains(string(page), want) {
+			t.Errorf("the page does not say %q", want)
+		}
+	}
+	if t.Failed() {
+		for line := range strings.Lines(string(page)) {
+			if strings.Contains(line, "writers=") || strings.Contains(line, "million") || strings.Contains(line, "lands") {
+				t.Log(line)
+			}
 		}
 	}
 }

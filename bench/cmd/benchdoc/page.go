@@ -122,6 +122,12 @@ var sections = []section{
 	{"Processes",
 		"A program that exits at once, on the clock: from its start until it has been reaped, and the part until Start returns. Most of it is the kernel's, and the program's own start.",
 		processes, treeBench},
+	{"Durable workflows: writes and reads",
+		"Entities on a NATS server in the same process, reached over TCP, each writer with an entity of its own. \"raw\" is the floor: the same record in the same bucket with the key-value API, by a writer that knows the revision and never reads the record. semstreams is the predecessor. Processor time includes the server's.",
+		workflows, workflowBench},
+	{"Durable workflows: lists",
+		"A hundred of many, from the view's indexes.",
+		lists, listBench},
 }
 
 // cell writes one measurement and its ratio to a base.

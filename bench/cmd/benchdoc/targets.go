@@ -131,6 +131,48 @@ var targets = []target{
 		},
 		reason: "A process worker takes more than 1.1× of os/exec: it forks from a thread that outlives the child, for the parent-death signal, waits for the end before it reaps, so that nothing is signalled afterwards, looks after the rest of the group, and reads the counter of OOM kills twice.",
 	},
+	{
+		of:     workflowBench,
+		text:   "A transition is at 0.9× of a raw update of the same record or more, where each write is synced, on the clock",
+		judge:  func(r *results) (string, verdict) { return nearRaw(r, "always", wallclock) },
+		reason: "A transition is at less than 0.9× of a raw update where each write is synced. The disk is most of both; what is left is the view's own copy of each write, and headers that the raw write does not have.",
+	},
+	{
+		of:     workflowBench,
+		text:   "The same where writes are left to the operating system, in processor time",
+		judge:  func(r *results) (string, verdict) { return nearRaw(r, "interval", processor) },
+		reason: "A transition is at less than 0.9× of a raw update where nobody waits for the disk. Both are one request and one answer. A transition also decodes the record, which the raw writer of this comparison never reads, stores who, why and which operation in headers, and keeps the indexes of the view; and the server sends the view each write, which is how it knows of those of others.",
+	},
+	{
+		of:     workflowBench,
+		text:   "A transition is faster than in the predecessor, semstreams",
+		judge:  aheadOfSeed,
+		reason: "A transition is not clearly faster than in semstreams for all numbers of writers: a regression, since that reads the record from the server before it writes it.",
+	},
+	{
+		of:   workflowBench,
+		text: "64 writers in four processes update one entity, and every update lands",
+		judge: func(r *results) (string, verdict) {
+			landed := r.get("HotKey/writers=64/processes=4/peer="+us, "landed-%").Center
+			if landed == 100 {
+				return "all", holds
+			}
+			return digits(landed) + " %", fails
+		},
+		reason: "Updates of one entity by 64 writers were given up: a regression.",
+	},
+	{
+		of:   listBench,
+		text: "A list of a hundred of a million entities takes a millisecond at most",
+		judge: func(r *results) (string, verdict) {
+			most := 0.0
+			for _, by := range listings {
+				most = max(most, r.get(listing("1000000", by), wallclock).Center)
+			}
+			return duration(most) + " at most", atMost(most, 1e-3)
+		},
+		reason: "A list of a hundred of a million takes more than a millisecond: a regression, since it walks an index from where it begins and decodes a hundred records.",
+	},
 }
 
 // aheadOfTrees judges us by the best peer that was measured, for each of ids.

@@ -1,19 +1,16 @@
 // Package brokertest starts NATS servers for tests: embedded ones, with or
-// without an open port, and a cluster of three.
+// without an open port, one in a process of its own, and a cluster of them.
+//
+// A server in a process of its own is the test binary once more: importing this
+// package is what makes it able to be one. It can be killed, paused and started
+// again on what it had stored.
 package brokertest
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
-	"net"
-	"path/filepath"
-	"strconv"
-	"sync"
 	"testing"
 	"time"
-
-	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/pleme-io/lifecycle-go/fleet/broker"
 )
@@ -58,130 +55,6 @@ func Connect(tb testing.TB, cfg broker.Config) *broker.Broker {
 	return b
 }
 
-// Cluster is a NATS cluster in this process, with real routes on the loopback.
-type Cluster struct {
-	tb   testing.TB
-	opts []*server.Options
-
-	mu      sync.Mutex // guards what follows
-	servers []*server.Server
-}
-
-// StartCluster starts n servers that know each other and waits until JetStream
-// has a leader. They end with the test.
-func StartCluster(tb testing.TB, n int) *Cluster {
-	tb.Helper()
-	c := &Cluster{tb: tb}
-	ports := freePorts(tb, 2*n)
-	routes := ""
-	for i := range n {
-		routes += ",nats://127.0.0.1:" + strconv.Itoa(ports[n+i])
-	}
-	dir := tb.TempDir()
-	for i := range n {
-		c.opts = append(c.opts, &server.Options{
-			ServerName: fmt.Sprintf("n%d", i+1),
-			Host:       "127.0.0.1", Port: ports[i],
-			Cluster:   server.ClusterOpts{Name: "test", Host: "127.0.0.1", Port: ports[n+i]},
-			Routes:    server.RoutesFromStr(routes[1:]),
-			JetStream: true, StoreDir: filepath.Join(dir, strconv.Itoa(i)),
-			NoSigs: true, NoLog: true,
-		})
-	}
-	c.servers = make([]*server.Server, n)
-	tb.Cleanup(func() {
-		for i := range n {
-			c.Stop(i)
-		}
-	})
-	for i := range n {
-		c.start(i)
-	}
-	c.await("a leader of JetStream that knows all servers", func() bool {
-		led := false
-		for _, s := range c.live() {
-			if !s.JetStreamIsCurrent() {
-				return false
-			}
-			led = led || s.JetStreamIsLeader() && len(s.JetStreamClusterPeers()) == n
-		}
-		return led
-	})
-	return c
-}
-
-// URL is that of all servers.
-func (c *Cluster) URL() string {
-	url := ""
-	for i, o := range c.opts {
-		if i > 0 {
-			url += ","
-		}
-		url += "nats://127.0.0.1:" + strconv.Itoa(o.Port)
-	}
-	return url
-}
-
-// Stop shuts server i down. It does nothing when it is.
-func (c *Cluster) Stop(i int) {
-	c.mu.Lock()
-	srv := c.servers[i]
-	c.servers[i] = nil
-	c.mu.Unlock()
-	if srv != nil {
-		srv.Shutdown()
-		srv.WaitForShutdown()
-	}
-}
-
-// Start starts server i again, on what it had stored.
-func (c *Cluster) Start(i int) {
-	c.tb.Helper()
-	c.start(i)
-}
-
-func (c *Cluster) start(i int) {
-	c.tb.Helper()
-	srv, err := server.NewServer(c.opts[i].Clone())
-	if err != nil {
-		c.tb.Fatal(err)
-	}
-	c.mu.Lock()
-	c.servers[i] = srv
-	c.mu.Unlock()
-	srv.Start()
-	c.await("server "+srv.Name(), func() bool { return srv.ReadyForConnections(10 * time.Millisecond) })
-}
-
-// Leader returns the number of the server that leads a stream, -1 while nobody
-// does. A bucket's stream is "KV_" and its name.
-func (c *Cluster) Leader(stream string) int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for i, s := range c.servers {
-		if s != nil && s.JetStreamIsStreamLeader(server.DEFAULT_GLOBAL_ACCOUNT, stream) {
-			return i
-		}
-	}
-	return -1
-}
-
-func (c *Cluster) live() (live []*server.Server) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, s := range c.servers {
-		if s != nil {
-			live = append(live, s)
-		}
-	}
-	return live
-}
-
-func (c *Cluster) await(what string, is func() bool) {
-	c.tb.Helper()
-	Await(c.tb, what, is)
-}
-
 // Await waits until is is true and fails the test when that takes a minute.
 func Await(tb testing.TB, what string, is func() bool) {
 	tb.Helper()
@@ -190,23 +63,4 @@ func Await(tb testing.TB, what string, is func() bool) {
 			tb.Fatalf("waited %v for %s", patience, what)
 		}
 	}
-}
-
-// freePorts returns ports that were free a moment ago.
-func freePorts(tb testing.TB, n int) []int {
-	tb.Helper()
-	ports := make([]int, n)
-	for i := range ports {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			tb.Fatal(err)
-		}
-		defer l.Close()
-		addr, ok := l.Addr().(*net.TCPAddr)
-		if !ok {
-			tb.Fatalf("listen on the loopback: the address is %v", l.Addr())
-		}
-		ports[i] = addr.Port
-	}
-	return ports
 }

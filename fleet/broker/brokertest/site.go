@@ -1,0 +1,162 @@
+package brokertest
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/fleet/broker"
+)
+
+// Kind says where the servers are that [Server] and [NewSite] give to tests.
+type Kind string
+
+// The kinds of servers.
+const (
+	InProcess Kind = "embedded" // in the process of the test: the default
+	Separate  Kind = "process"  // one, in a process of its own
+	Clustered Kind = "cluster"  // three, each in a process of its own
+)
+
+// KindEnv is the environment variable that names the [Kind], for a whole run of
+// tests:
+//
+//	NATS_TEST_SERVER=cluster go test ./workflow
+const KindEnv = "NATS_TEST_SERVER"
+
+// KindOfRun is the kind that this run of tests has.
+func KindOfRun(tb testing.TB) Kind {
+	tb.Helper()
+	switch kind := Kind(os.Getenv(KindEnv)); kind {
+	case "", InProcess:
+		return InProcess
+	case Separate, Clustered:
+		return kind
+	default:
+		tb.Fatalf("%s is %q, want %s, %s or %s", KindEnv, kind, InProcess, Separate, Clustered)
+		return ""
+	}
+}
+
+// Server returns a broker on a server of the test's own, of the kind that this
+// run has. It ends with the test. In a cluster every bucket and stream whose
+// declaration does not say otherwise has three replicas.
+func Server(tb testing.TB, cfg broker.Config) *broker.Broker {
+	tb.Helper()
+	if KindOfRun(tb) == InProcess {
+		return Embedded(tb, cfg)
+	}
+	return NewSite(tb).Connect(tb, cfg)
+}
+
+// Site is where a test's server is, of the kind that this run has, for a test
+// that takes it away and brings it back.
+type Site struct {
+	// URL is where it is reached, also when it has come back.
+	URL string
+	// Dir is where it stores what it keeps. Change it while it is stopped.
+	Dir string
+
+	replicas    int
+	stop, start func()
+}
+
+// NewSite starts a server, which listens on the loopback and ends with the test.
+func NewSite(tb testing.TB) *Site {
+	tb.Helper()
+	switch KindOfRun(tb) {
+	case Separate:
+		c := StartCluster(tb, 1)
+		return &Site{URL: c.URL(), Dir: c.Dir(), replicas: 1, stop: c.StopAll, start: c.StartAll}
+	case Clustered:
+		c := StartCluster(tb, 3)
+		return &Site{URL: c.URL(), Dir: c.Dir(), replicas: 3, stop: c.StopAll, start: c.StartAll}
+	}
+	cfg := broker.Config{StoreDir: filepath.Join(tb.TempDir(), "nats"), Listen: "127.0.0.1:" + strconv.Itoa(freePorts(tb, 1)[0]), Sync: broker.SyncInterval, Logger: Quiet()}
+	var b *broker.Broker
+	s := &Site{URL: "nats://" + cfg.Listen, Dir: cfg.StoreDir, replicas: 1}
+	s.stop = func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		_ = b.Close(ctx)
+	}
+	s.start = func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		var err error
+		if b, err = broker.Connect(ctx, cfg); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	s.start()
+	tb.Cleanup(func() { s.stop() })
+	return s
+}
+
+// Stop takes the server away, all of them in a cluster.
+func (s *Site) Stop() { s.stop() }
+
+// Start brings it back, on what is in Dir.
+func (s *Site) Start() { s.start() }
+
+// Connect returns a broker on the server, closed when the test ends. Buckets and
+// streams are replicated as those of [Server] are.
+func (s *Site) Connect(tb testing.TB, cfg broker.Config) *broker.Broker {
+	tb.Helper()
+	if cfg.URL == "" {
+		cfg.URL = s.URL
+	}
+	if cfg.ReconnectWait == 0 {
+		cfg.ReconnectWait = 20 * time.Millisecond
+	}
+	return Connect(tb, replicated(cfg, s.replicas))
+}
+
+// replicated says how many replicas there are to be where cfg does not.
+func replicated(cfg broker.Config, n int) broker.Config {
+	cfg.Buckets, cfg.Streams = slices.Clone(cfg.Buckets), slices.Clone(cfg.Streams)
+	for i := range cfg.Buckets {
+		if cfg.Buckets[i].Replicas == 0 {
+			cfg.Buckets[i].Replicas = n
+		}
+	}
+	for i := range cfg.Streams {
+		if cfg.Streams[i].Replicas == 0 {
+			cfg.Streams[i].Replicas = n
+		}
+	}
+	return cfg
+}
+
+// Again runs tests of this binary once more, in another process and on servers of
+// another kind: those that run names, without those that skip names, both as the
+// flags -test.run and -test.skip take them. Fewer than atLeast that have passed
+// are a failure.
+func Again(t *testing.T, kind Kind, run, skip string, atLeast int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	defer cancel()
+	binary, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(ctx, binary, "-test.v", "-test.short="+strconv.FormatBool(testing.Short()), "-test.run="+run, "-test.skip="+skip, "-test.timeout=9m30s")
+	cmd.Env = append(os.Environ(), KindEnv+"="+string(kind))
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd.WaitDelay = 10 * time.Second
+	err = cmd.Run()
+	passed := len(regexp.MustCompile(`(?m)^--- PASS: `).FindAll(out.Bytes(), -1))
+	if err != nil || passed < atLeast || strings.Contains(out.String(), "--- SKIP: ") {
+		t.Fatalf("on servers of the kind %q: %v, %d tests have passed, want %d and none that is skipped\n%s", kind, err, passed, atLeast, &out)
+	}
+	t.Logf("%d tests have passed on servers of the kind %q", passed, kind)
+}

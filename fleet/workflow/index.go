@@ -1,0 +1,183 @@
+package workflow
+
+import (
+	"github.com/google/btree"
+)
+
+// entity is one record in the view.
+type entity struct {
+	index    *index
+	id       string
+	key      string
+	revision uint64
+	at       int64 // unix nanoseconds
+	since    int64
+	due      int64  // when its deadline is, 0 for none
+	version  string // of the record
+	data     []byte
+	own      bool  // times are this process's guess: the follower has not told it yet
+	degraded error // nil for most
+	decoded  bool  // it has a phase, and is in the indexes
+	phase    *named
+	parent   *named // nil for a root
+	fields   []*posting
+}
+
+// named is the entities that share a phase or a parent.
+type named struct {
+	name string
+	tree *btree.BTreeG[*entity]
+}
+
+// posting is the entities that share a value.
+type posting struct {
+	value any
+	tree  *btree.BTreeG[*entity]
+}
+
+// index is one workflow's entities. Trees are ordered by id, so that pages are
+// stable.
+type index struct {
+	r        *registration
+	all      *btree.BTreeG[*entity]
+	active   *btree.BTreeG[*entity]
+	due      *btree.BTreeG[*entity] // ordered by due
+	degraded map[string]*entity     // by key
+	phases   map[string]*named
+	parents  map[string]*named
+	fields   []map[any]*posting
+}
+
+func byID(a, b *entity) bool { return a.id < b.id }
+
+func byDue(a, b *entity) bool { return a.due < b.due || a.due == b.due && a.key < b.key }
+
+// degree keeps the trees flat and their nodes well filled.
+const degree = 32
+
+func newIndex(r *registration) *index {
+	x := &index{
+		r: r, all: btree.NewG(degree, byID), active: btree.NewG(degree, byID), due: btree.NewG(degree, byDue),
+		degraded: make(map[string]*entity), phases: make(map[string]*named), parents: make(map[string]*named),
+		fields: make([]map[any]*posting, len(r.fields.indexed)),
+	}
+	for i := range x.fields {
+		x.fields[i] = make(map[any]*posting)
+	}
+	return x
+}
+
+// make makes an entity of an entry and what came of decoding it. It touches
+// nothing of the view.
+func (v *view) make(r *registration, e *entry, p Participant, err error) *entity {
+	en := &entity{key: e.key, revision: e.revision, at: e.at.UnixNano(), since: e.since().UnixNano(), version: e.header.Get(headerVersion), data: e.data, degraded: err}
+	if p == nil {
+		return en
+	}
+	en.id, en.decoded = p.EntityID(), true
+	if err == nil {
+		en.degraded = r.unknownPhase(e, p.Phase())
+	}
+	en.phase = &named{name: p.Phase()}
+	if parent := p.ParentEntityID(); parent != "" {
+		en.parent = &named{name: parent}
+	}
+	en.fields = make([]*posting, len(r.fields.indexed))
+	for i, f := range r.fields.indexed {
+		en.fields[i] = &posting{value: f.of(p).Interface()}
+	}
+	if d, ok := r.deadline(p.Phase()); ok {
+		en.due = en.since + int64(d.After)
+	}
+	return en
+}
+
+func (en *entity) phaseName() string {
+	if en.phase == nil {
+		return ""
+	}
+	return en.phase.name
+}
+
+// putLocked takes an entity into the view, in place of the revision before.
+func (v *view) putLocked(r *registration, en *entity) {
+	if before := v.entities[en.key]; before != nil {
+		v.dropLocked(before)
+	}
+	x := v.indexes[r.workflow]
+	v.entities[en.key] = en
+	en.index = x
+	if en.degraded != nil {
+		x.degraded[en.key] = en
+	}
+	if !en.decoded {
+		return
+	}
+	x.all.ReplaceOrInsert(en)
+	if r.active(en.phaseName()) {
+		x.active.ReplaceOrInsert(en)
+	}
+	if en.due != 0 {
+		x.due.ReplaceOrInsert(en)
+		v.m.alarm.ring()
+	}
+	en.phase = group(x.phases, en.phase.name, en)
+	if en.parent != nil {
+		en.parent = group(x.parents, en.parent.name, en)
+	}
+	for i, f := range en.fields {
+		en.fields[i] = post(x.fields[i], f.value, en)
+	}
+}
+
+// post adds an entity to those that share a field's value.
+func post(postings map[any]*posting, value any, en *entity) *posting {
+	p := postings[value]
+	if p == nil {
+		p = &posting{value: value, tree: btree.NewG(degree, byID)}
+		postings[value] = p
+	}
+	p.tree.ReplaceOrInsert(en)
+	return p
+}
+
+// group adds an entity to those that share a phase or a parent.
+func group(groups map[string]*named, name string, en *entity) *named {
+	g := groups[name]
+	if g == nil {
+		g = &named{name: name, tree: btree.NewG(degree, byID)}
+		groups[name] = g
+	}
+	g.tree.ReplaceOrInsert(en)
+	return g
+}
+
+func ungroup(groups map[string]*named, g *named, en *entity) {
+	if g.tree.Delete(en); g.tree.Len() == 0 {
+		delete(groups, g.name)
+	}
+}
+
+// dropLocked takes an entity out of the view.
+func (v *view) dropLocked(en *entity) {
+	delete(v.entities, en.key)
+	x := en.index
+	delete(x.degraded, en.key)
+	if !en.decoded {
+		return
+	}
+	x.all.Delete(en)
+	x.active.Delete(en)
+	if en.due != 0 {
+		x.due.Delete(en)
+	}
+	ungroup(x.phases, en.phase, en)
+	if en.parent != nil {
+		ungroup(x.parents, en.parent, en)
+	}
+	for i, f := range en.fields {
+		if f.tree.Delete(en); f.tree.Len() == 0 {
+			delete(x.fields[i], f.value)
+		}
+	}
+}
