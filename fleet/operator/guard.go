@@ -189,23 +189,31 @@ func (p *patient) Flush() {
 
 func (p *patient) Unwrap() http.ResponseWriter { return p.ResponseWriter }
 
-// timed gives a body its time to arrive. The deadline goes when it has: on
-// HTTP/1 it would end the response too.
+// timed gives a body its time to arrive. The deadline goes when all of it has: on
+// HTTP/1 it would end the response too. It stays for a body that failed, which
+// those who read what is left of it would otherwise wait for without an end.
 func (s *Server) timed(w http.ResponseWriter, body io.ReadCloser) io.ReadCloser {
 	out := http.NewResponseController(w)
 	_ = out.SetReadDeadline(time.Now().Add(bodyTime))
-	return &timedBody{body, out}
+	return &timedBody{ReadCloser: body, out: out}
 }
 
 type timedBody struct {
 	io.ReadCloser
-	out *http.ResponseController
+	out    *http.ResponseController
+	failed error // of a Read, and of every one after it
 }
 
 func (b *timedBody) Read(p []byte) (int, error) {
+	if b.failed != nil {
+		return 0, b.failed
+	}
 	n, err := b.ReadCloser.Read(p)
 	if err != nil {
-		_ = b.out.SetReadDeadline(time.Time{})
+		b.failed = err
+		if errors.Is(err, io.EOF) {
+			_ = b.out.SetReadDeadline(time.Time{})
+		}
 	}
 	return n, err
 }
