@@ -2,9 +2,11 @@ package operator
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"strings"
@@ -118,14 +120,16 @@ func (s *Server) recognise(r *http.Request) (Principal, error) {
 		}
 		return Principal{Name: "loopback", Role: s.cfg.LoopbackRole, Method: "loopback"}, nil
 	}
-	remote := "failures " + hostname(r.RemoteAddr)
-	if !s.failures.has(remote) {
+	remote := hostname(r.RemoteAddr)
+	r = s.withSession(r)
+	key := credentials(r)
+	if !s.failures.has(remote) && !s.trusted.has(key) {
 		return Principal{}, Errorf(connect.CodeResourceExhausted, ReasonRateLimited, "", "too many requests without good credentials from your address: wait a moment")
 	}
-	r = s.withSession(r)
 	p, err := s.cfg.Auth.Authenticate(r)
 	switch {
 	case err == nil && (p.Role == RoleViewer || p.Role == RoleOperator):
+		s.trusted.add(key)
 		return p, nil
 	case err == nil:
 		err = ErrBadCredentials
@@ -216,6 +220,48 @@ func (b *timedBody) Read(p []byte) (int, error) {
 		}
 	}
 	return n, err
+}
+
+// trusted are credentials that were good a moment ago. Guesses that come from
+// the same address, that of a proxy perhaps, do not keep them out; whether they
+// are still good is asked all the same.
+type trusted struct {
+	mu   sync.Mutex // guards everything that follows
+	keys map[[sha256.Size]byte]time.Time
+}
+
+// trustedFor is how long credentials that are not used are remembered.
+const trustedFor = time.Hour
+
+// credentials tells what a request brings from what another does, without
+// keeping it.
+func credentials(r *http.Request) [sha256.Size]byte {
+	sum := sha256.New()
+	_, _ = io.WriteString(sum, r.Header.Get("Authorization"))
+	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
+		_, _ = sum.Write([]byte{0})
+		_, _ = sum.Write(r.TLS.PeerCertificates[0].Raw)
+	}
+	return [sha256.Size]byte(sum.Sum(nil))
+}
+
+func (t *trusted) has(key [sha256.Size]byte) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	at, ok := t.keys[key]
+	return ok && time.Since(at) < trustedFor
+}
+
+func (t *trusted) add(key [sha256.Size]byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if _, ok := t.keys[key]; !ok && len(t.keys) >= maxLimiters {
+		maps.DeleteFunc(t.keys, func(_ [sha256.Size]byte, at time.Time) bool { return time.Since(at) >= trustedFor })
+		if len(t.keys) >= maxLimiters {
+			clear(t.keys)
+		}
+	}
+	t.keys[key] = time.Now()
 }
 
 // limiters are token buckets by name, in bounded memory.
