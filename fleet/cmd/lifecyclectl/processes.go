@@ -255,7 +255,7 @@ finished, and it ends. Whoever runs it fills its place. It asks first.`,
 		}),
 		ValidArgsFunction: completeProcesses(r),
 	}
-	cmd.Flags().StringVar(&req.Reason, "reason", "", "`why`; the process' report and log have it")
+	cmd.Flags().StringVar(&req.Reason, "reason", "", "`why`; the fleet sees it while the process drains, and its log has it")
 	yes.register(cmd)
 	o.register(cmd)
 	return cmd
