@@ -303,8 +303,8 @@ func TestClientCertificates(t *testing.T) {
 	}
 }
 
-// The API server of this test answers as the documentation of TokenReview says;
-// that a real one does is looked at on the real cluster.
+// The API server of this test answers as the documentation of TokenReview says,
+// and counts. [TestKubernetesReviewsRealTokens] asks a real one.
 func TestKubernetesReviewsTokens(t *testing.T) {
 	reviews := 0
 	fail := false
