@@ -2,11 +2,8 @@ package presence_test
 
 import (
 	"context"
-	"net"
 	"testing"
 	"time"
-
-	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/pleme-io/lifecycle-go/fleet/broker"
 	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
@@ -17,24 +14,8 @@ import (
 // memory, is gone: processes announce themselves again, and those who watch see
 // them.
 func TestServerRestarts(t *testing.T) {
-	opts := &server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true}
-	var srv *server.Server
-	run := func() {
-		var err error
-		if srv, err = server.NewServer(opts.Clone()); err != nil {
-			t.Fatal(err)
-		}
-		srv.Start()
-		if !srv.ReadyForConnections(time.Minute) {
-			t.Fatal("the server takes no connections")
-		}
-	}
-	stop := func() { srv.Shutdown(); srv.WaitForShutdown() }
-	run()
-	t.Cleanup(func() { stop() })
-	addr, _ := srv.Addr().(*net.TCPAddr)
-	opts.Port = addr.Port
-	js := brokertest.Connect(t, broker.Config{URL: srv.ClientURL()}).JetStream()
+	srv := brokertest.StartLone(t)
+	js := brokertest.Connect(t, broker.Config{URL: srv.URL()}).JetStream()
 	cfg := presence.Config{TTL: 3 * time.Second}
 	f := open(t, js, cfg)
 	_, id, _ := start(t, js, cfg, nil)
@@ -51,8 +32,7 @@ func TestServerRestarts(t *testing.T) {
 	}()
 	defer func() { cancel(); <-done }()
 	brokertest.Await(t, "the process in the watch", l.is(func() bool { return l.seen[id] > 0 }))
-	stop()
-	run()
+	srv.Restart()
 	await(t, f, id, "the process after the restart", func(p presence.Process) bool { return p.Ready })
 	before := 0
 	l.is(func() bool { before = l.seen[id]; return true })()
