@@ -137,14 +137,14 @@ func TestReflectionIsEnoughToCallAMethod(t *testing.T) {
 		}
 	}
 	// Older clients ask with the version before.
-	old, err := grpc_reflection_v1alpha.NewServerReflectionClient(conn).ServerReflectionInfo(ctx) //nolint:staticcheck // they do
+	old, err := grpc_reflection_v1alpha.NewServerReflectionClient(conn).ServerReflectionInfo(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := old.Send(&grpc_reflection_v1alpha.ServerReflectionRequest{MessageRequest: &grpc_reflection_v1alpha.ServerReflectionRequest_ListServices{}}); err != nil { //nolint:staticcheck // they do
 		t.Fatal(err)
 	}
-	if answer, err := old.Recv(); err != nil || len(answer.GetListServicesResponse().GetService()) != len(names) {
+	if answer, err := old.Recv(); err != nil || len(answer.GetListServicesResponse().GetService()) != len(names) { //nolint:staticcheck // they do
 		t.Errorf("with v1alpha: %v, %v", answer, err)
 	}
 }
