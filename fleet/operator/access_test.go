@@ -348,6 +348,16 @@ func TestKubernetesReviewsTokens(t *testing.T) {
 			t.Errorf("%s: %d %s", token, code, text)
 		}
 	}
+	// This server answers without audiences, as one does that has not looked at them.
+	strict, err := operator.Kubernetes(operator.KubernetesConfig{URL: api.URL, Dir: dir, Audiences: []string{"lifecycle"}, Roles: map[string]operator.Role{"ops": operator.RoleOperator}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	unchecked := httptest.NewRequest("GET", "/", nil)
+	unchecked.Header.Set("Authorization", "Bearer good")
+	if _, err := strict.Authenticate(unchecked); !errors.Is(err, operator.ErrBadCredentials) {
+		t.Errorf("a token whose audience nobody looked at: %v", err)
+	}
 	fail = true
 	if code, _, text := request(t, "GET", base+"/whoami", "", bearer("another")...); code != 503 {
 		t.Errorf("an API server that refuses us: %d %s", code, text)
@@ -466,7 +476,7 @@ func TestAuditHasTheIdThatWasMadeUp(t *testing.T) {
 }
 
 func TestLimitOfStreams(t *testing.T) {
-	base, _ := serve(t, operator.Config{Workflows: newMemory(1), MaxStreams: 3})
+	base, _ := serve(t, operator.Config{Workflows: newMemory(1), MaxStreams: 3, MaxStreamAge: time.Minute}) // one that is let in by mistake ends
 	var open []*http.Response
 	for range 3 {
 		resp, err := http.Get(base + "/watch/workflows/drone-survey")

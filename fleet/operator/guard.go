@@ -149,6 +149,9 @@ func (s *Server) recognise(r *http.Request) (Principal, error) {
 	}
 	if !errors.Is(err, ErrNoCredentials) {
 		s.failures.take(remote)
+		if code == connect.CodeUnauthenticated {
+			s.trusted.drop(key)
+		}
 		s.log.Warn("operator: refused", "remote", r.RemoteAddr, "reason", text)
 	}
 	return Principal{}, Errorf(code, reason, "", "%s", text)
@@ -174,8 +177,9 @@ func isRPC(path string) bool {
 	return strings.HasPrefix(path, "/lifecycle.operator.") || strings.HasPrefix(path, "/grpc.")
 }
 
-// patient, where the server can (HTTP/1.1 and 2 can), gives every write of a response its own time, so that a caller that
-// does not read is let go, and one that reads slowly is not.
+// patient, where the server can (HTTP/1.1 and 2 can), gives every write of a
+// response its own time, so that a caller that does not read is let go, and one
+// that reads slowly is not.
 type patient struct {
 	http.ResponseWriter
 	out *http.ResponseController
@@ -250,6 +254,12 @@ func (t *trusted) has(key [sha256.Size]byte) bool {
 	defer t.mu.Unlock()
 	at, ok := t.keys[key]
 	return ok && time.Since(at) < trustedFor
+}
+
+func (t *trusted) drop(key [sha256.Size]byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.keys, key)
 }
 
 func (t *trusted) add(key [sha256.Size]byte) {

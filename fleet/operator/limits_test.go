@@ -5,11 +5,14 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fleet/operator"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
 // pipe is a listener of connections within this process, whose deadlines keep
@@ -92,6 +95,38 @@ func TestWatcherThatDoesNotReadIsLetGo(t *testing.T) {
 		defer third.Close()
 		if resp := send(t, third, watch); resp.StatusCode != 200 {
 			t.Errorf("after a minute: %d", resp.StatusCode)
+		}
+	})
+}
+
+// A watch that would have missed a deletion ends and says so.
+func TestWatcherThatIsTooSlowIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(1)
+		dial, stop := onPipe(t, operator.Config{Workflows: m})
+		defer stop()
+		conn := dial()
+		defer conn.Close()
+		resp := send(t, conn, "GET /watch/workflows/drone-survey HTTP/1.1\r\nHost: localhost\r\n\r\n")
+		defer resp.Body.Close()
+		lines := bufio.NewScanner(resp.Body)
+		for lines.Scan() && lines.Text() != "event: synced" {
+		}
+		m.add("blocks", mission{}) // what the server writes now, nobody reads for a while
+		synctest.Wait()
+		time.Sleep(time.Second)
+		m.mu.Lock()
+		for i := range 50_000 {
+			for _, s := range m.sinks {
+				s.Put(strconv.Itoa(i), &operatorv1.Entity{})
+				s.Delete(strconv.Itoa(i))
+			}
+		}
+		m.mu.Unlock()
+		for lines.Scan() && lines.Text() != "event: error" {
+		}
+		if lines.Scan(); !strings.Contains(lines.Text(), "too slow") {
+			t.Errorf("the watch ended with %q, %v", lines.Text(), lines.Err())
 		}
 	})
 }
