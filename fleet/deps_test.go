@@ -77,6 +77,8 @@ func TestConventions(t *testing.T) {
 			{Module: "golang.org/x/time"},
 			{Module: "github.com/chromedp/chromedp", TestOnly: true},
 			{Module: "github.com/chromedp/cdproto", TestOnly: true},
+			{Module: "google.golang.org/grpc", TestOnly: true},
+			{Module: "github.com/santhosh-tekuri/jsonschema/v6", TestOnly: true},
 			{Module: "github.com/rogpeppe/go-internal", TestOnly: true},
 			{Module: "github.com/anishathalye/porcupine", TestOnly: true},
 			{Module: "go.uber.org/goleak", TestOnly: true},

@@ -117,6 +117,19 @@ func (l *letters) each(ctx context.Context, subject string, from uint64, fn func
 	}
 }
 
+// count returns how many letters each worker has.
+func (l *letters) count(ctx context.Context) (map[string]int, error) {
+	info, err := l.stream.Info(ctx, jetstream.WithSubjectFilter(l.dead+">"))
+	if err != nil {
+		return nil, fmt.Errorf("count dead letters: %w", err)
+	}
+	counts := make(map[string]int, len(info.State.Subjects))
+	for subject, n := range info.State.Subjects {
+		counts[strings.TrimPrefix(subject, l.dead)] = int(n)
+	}
+	return counts, nil
+}
+
 func letter(raw *jetstream.RawStreamMsg) *DeadLetter {
 	d := &DeadLetter{Seq: raw.Sequence, At: raw.Time, Data: raw.Data, Header: make(map[string][]string)}
 	for name, values := range raw.Header {

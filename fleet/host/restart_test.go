@@ -2,13 +2,11 @@ package host_test
 
 import (
 	"context"
-	"net"
 	"strconv"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/pleme-io/lifecycle-go/fleet/broker"
 	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
@@ -18,26 +16,8 @@ import (
 // TestServerRestarts holds that the one server of a small fleet may restart under
 // load: no message is lost, none is given up, and state counts each once.
 func TestServerRestarts(t *testing.T) {
-	opts := &server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true}
-	var srv *server.Server
-	start := func() {
-		var err error
-		srv, err = server.NewServer(opts.Clone())
-		must(t, err)
-		srv.Start()
-		if !srv.ReadyForConnections(bound) {
-			t.Fatal("the server takes no connections")
-		}
-	}
-	stop := func() {
-		srv.Shutdown()
-		srv.WaitForShutdown()
-	}
-	start()
-	t.Cleanup(func() { stop() })
-	addr, _ := srv.Addr().(*net.TCPAddr)
-	opts.Port = addr.Port
-	r := rigOn(t, brokertest.Connect(t, broker.Config{URL: srv.ClientURL()}), 1)
+	srv := brokertest.StartLone(t)
+	r := rigOn(t, brokertest.Connect(t, broker.Config{URL: srv.URL()}), 1)
 	h := r.start("a")
 	code := []byte(`
 def handle(message):
@@ -78,8 +58,7 @@ def handle(message):
 	for range 2 {
 		before := len(r.outputs("out.w"))
 		r.eventually("messages flow", func() bool { return len(r.outputs("out.w")) > before+20 })
-		stop()
-		start()
+		srv.Restart()
 		r.eventually("the server answers", func() bool {
 			_, err := r.js.Stream(t.Context(), "WORK")
 			return err == nil

@@ -499,6 +499,42 @@ func (h *Host) History(ctx context.Context, id string) ([]Version, error) {
 	return rec.History, nil
 }
 
+// Waiting is what waits for a worker.
+type Waiting struct {
+	Backlog     int // messages that it, or its group, has not finished
+	DeadLetters int // that it gave up, and nobody has redriven
+}
+
+// Waiting returns what waits for each of these workers, by id: one question for
+// all dead letters, and one for each worker that is fed by itself.
+func (h *Host) Waiting(ctx context.Context, records ...*Record) (map[string]Waiting, error) {
+	if err := h.ensure(ctx); err != nil {
+		return nil, fmt.Errorf("what waits: %w", err)
+	}
+	letters, err := h.letters.count(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("what waits: %w", err)
+	}
+	backlogs := make(map[string]int)
+	waiting := make(map[string]Waiting, len(records))
+	for _, rec := range records {
+		n, known := backlogs[rec.slot()]
+		if !known {
+			c, err := h.js.Consumer(ctx, rec.Stream, rec.slot())
+			switch {
+			case err == nil:
+				info := c.CachedInfo()
+				n = int(info.NumPending) + info.NumAckPending
+			case !errors.Is(err, jetstream.ErrConsumerNotFound) && !errors.Is(err, jetstream.ErrStreamNotFound):
+				return nil, fmt.Errorf("what waits for %s: %w", rec.ID, err)
+			}
+			backlogs[rec.slot()] = n
+		}
+		waiting[rec.ID] = Waiting{Backlog: n, DeadLetters: letters[rec.ID]}
+	}
+	return waiting, nil
+}
+
 // DeadLetters returns up to limit of the messages that a worker gave up, the
 // oldest first, from sequence from on; 0 begins at the first. They are there
 // also when the worker is not any more.

@@ -13,6 +13,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"math/big"
@@ -302,8 +303,8 @@ func TestClientCertificates(t *testing.T) {
 	}
 }
 
-// The API server of this test answers as the documentation of TokenReview says;
-// that a real one does is looked at on the real cluster.
+// The API server of this test answers as the documentation of TokenReview says,
+// and counts. [TestKubernetesReviewsRealTokens] asks a real one.
 func TestKubernetesReviewsTokens(t *testing.T) {
 	reviews := 0
 	fail := false
@@ -346,6 +347,16 @@ func TestKubernetesReviewsTokens(t *testing.T) {
 		if code, _, text := request(t, "GET", base+"/whoami", "", bearer(token)...); code != 401 {
 			t.Errorf("%s: %d %s", token, code, text)
 		}
+	}
+	// This server answers without audiences, as one does that has not looked at them.
+	strict, err := operator.Kubernetes(operator.KubernetesConfig{URL: api.URL, Dir: dir, Audiences: []string{"lifecycle"}, Roles: map[string]operator.Role{"ops": operator.RoleOperator}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	unchecked := httptest.NewRequest("GET", "/", nil)
+	unchecked.Header.Set("Authorization", "Bearer good")
+	if _, err := strict.Authenticate(unchecked); !errors.Is(err, operator.ErrBadCredentials) {
+		t.Errorf("a token whose audience nobody looked at: %v", err)
 	}
 	fail = true
 	if code, _, text := request(t, "GET", base+"/whoami", "", bearer("another")...); code != 503 {
@@ -412,10 +423,60 @@ func TestLimitsOfRate(t *testing.T) {
 	if codes[429] == 0 || codes[401] < 5 {
 		t.Errorf("60 guesses: %v", codes)
 	}
+	if code, _, _ := request(t, "GET", base+"/whoami", "", bearer(adaToken)...); code != 200 {
+		t.Errorf("guesses from the same address keep out who was let in before: %d", code)
+	}
+}
+
+// Somebody who is not known yet is not read for long.
+func TestFormOfALoginIsSmall(t *testing.T) {
+	_, auth := tokenFile(t)
+	base, _ := serve(t, operator.Config{Auth: auth})
+	form := []string{"Content-Type", "application/x-www-form-urlencoded"}
+	code, h, _ := request(t, "POST", base+"/ui/login", "token="+adaToken+"&next=/ui/&more="+strings.Repeat("x", 1<<20), form...)
+	if code != 400 || h.Get("Set-Cookie") != "" {
+		t.Errorf("a form of 1 MiB: %d", code)
+	}
+	if code, _, _ := request(t, "POST", base+"/ui/login", "token="+strings.Repeat("x", 20<<10), form...); code != 401 {
+		t.Errorf("a token of 20 KiB: %d", code)
+	}
+}
+
+// A connection may outlive the certificate that it began with.
+func TestCertificateThatExpiredMeanwhile(t *testing.T) {
+	auth, err := operator.ClientCertificates(map[string]operator.Role{"ada": operator.RoleOperator})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for until, want := range map[time.Time]error{time.Now().Add(time.Hour): nil, time.Now().Add(-time.Second): operator.ErrExpired} {
+		leaf := &x509.Certificate{Subject: pkix.Name{CommonName: "ada"}, NotAfter: until}
+		r := httptest.NewRequest("GET", "/", nil)
+		r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{leaf}, VerifiedChains: [][]*x509.Certificate{{leaf}}}
+		if _, err := auth.Authenticate(r); !errors.Is(err, want) {
+			t.Errorf("until %v: %v, want %v", until, err, want)
+		}
+	}
+}
+
+// makers is an area that makes up ids.
+type makers struct{ operator.Workers }
+
+func (makers) Create(context.Context, *operatorv1.CreateWorkerRequest, string) (*operatorv1.Worker, error) {
+	return &operatorv1.Worker{Id: "made-up"}, nil
+}
+
+func TestAuditHasTheIdThatWasMadeUp(t *testing.T) {
+	base, _ := serve(t, operator.Config{Workers: makers{}})
+	code, _, text := request(t, "POST", base+"/workers", `{"mimeType":"text/x-starlark","topics":["a"],"code":{"content":"eA=="}}`)
+	if code != 200 {
+		t.Fatalf("%d %s", code, text)
+	}
+	_, _, text = request(t, "GET", base+"/audit", "")
+	wantText(t, "audit", text, `"target":"worker/made-up"`)
 }
 
 func TestLimitOfStreams(t *testing.T) {
-	base, _ := serve(t, operator.Config{Workflows: newMemory(1), MaxStreams: 3})
+	base, _ := serve(t, operator.Config{Workflows: newMemory(1), MaxStreams: 3, MaxStreamAge: time.Minute}) // one that is let in by mistake ends
 	var open []*http.Response
 	for range 3 {
 		resp, err := http.Get(base + "/watch/workflows/drone-survey")

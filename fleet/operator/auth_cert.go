@@ -4,13 +4,15 @@ import (
 	"crypto/x509"
 	"fmt"
 	"net/http"
+	"time"
 )
 
 // ClientCertificates recognises callers by the certificate of their TLS
 // connection, which [Config.TLS] must have verified: ClientCAs, and ClientAuth
 // of VerifyClientCertIfGiven or RequireAndVerifyClientCert. roles maps a
 // certificate's URI name, DNS name or common name, looked for in that order, to
-// a role; a certificate without one of them is refused.
+// a role; a certificate without one of them is refused, and so is one that has
+// expired since its connection began.
 func ClientCertificates(roles map[string]Role) (Authenticator, error) {
 	if len(roles) == 0 {
 		return nil, fmt.Errorf("client certificates: no name has a role")
@@ -33,6 +35,9 @@ func (c certificates) Authenticate(r *http.Request) (Principal, error) {
 		return Principal{}, ErrBadCredentials
 	}
 	leaf := r.TLS.PeerCertificates[0]
+	if time.Now().After(leaf.NotAfter) {
+		return Principal{}, ErrExpired
+	}
 	for _, name := range names(leaf) {
 		if role, ok := c[name]; ok {
 			return Principal{Name: name, Role: role, Method: "certificate", Until: leaf.NotAfter}, nil

@@ -57,6 +57,9 @@ func call[A proto.Message](ctx context.Context, s *Server, action string, what i
 	}
 	err = wire(ctx, s.log, action, err)
 	if needs[action] == RoleOperator {
+		if made, ok := any(answer).(interface{ GetId() string }); ok && err == nil && strings.HasSuffix(what.target, "/") {
+			what.target += made.GetId() // the caller left the id to the server
+		}
 		s.audit.record(ctx, entry(ctx, who, action, what, err))
 	}
 	return answer, err

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 
 	"connectrpc.com/connect"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -108,12 +109,12 @@ func wire(ctx context.Context, log *slog.Logger, action string, err error) error
 	case errors.As(err, &ready):
 		return ready
 	case errors.As(err, &ours):
-		out := connect.NewError(ours.Code, errors.New(ours.Message))
+		out := connect.NewError(ours.Code, errors.New(strings.ToValidUTF8(ours.Message, "\uFFFD"))) // what is stored may be anything
 		if ours.Field == "" {
 			return withDetails(out, ours.Reason, nil)
 		}
 		return withDetails(out, ours.Reason, map[string]string{"field": ours.Field}, &errdetails.BadRequest{
-			FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: ours.Field, Description: ours.Message}},
+			FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: ours.Field, Description: out.Message()}},
 		})
 	case errors.Is(err, context.Canceled):
 		return withDetails(connect.NewError(connect.CodeCanceled, errors.New("the caller went away")), ReasonStreamOver, nil)

@@ -2,9 +2,11 @@ package operator
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"strings"
@@ -118,14 +120,16 @@ func (s *Server) recognise(r *http.Request) (Principal, error) {
 		}
 		return Principal{Name: "loopback", Role: s.cfg.LoopbackRole, Method: "loopback"}, nil
 	}
-	remote := "failures " + hostname(r.RemoteAddr)
-	if !s.failures.has(remote) {
+	remote := hostname(r.RemoteAddr)
+	r = s.withSession(r)
+	key := credentials(r)
+	if !s.failures.has(remote) && !s.trusted.has(key) {
 		return Principal{}, Errorf(connect.CodeResourceExhausted, ReasonRateLimited, "", "too many requests without good credentials from your address: wait a moment")
 	}
-	r = s.withSession(r)
 	p, err := s.cfg.Auth.Authenticate(r)
 	switch {
 	case err == nil && (p.Role == RoleViewer || p.Role == RoleOperator):
+		s.trusted.add(key)
 		return p, nil
 	case err == nil:
 		err = ErrBadCredentials
@@ -145,6 +149,9 @@ func (s *Server) recognise(r *http.Request) (Principal, error) {
 	}
 	if !errors.Is(err, ErrNoCredentials) {
 		s.failures.take(remote)
+		if code == connect.CodeUnauthenticated {
+			s.trusted.drop(key)
+		}
 		s.log.Warn("operator: refused", "remote", r.RemoteAddr, "reason", text)
 	}
 	return Principal{}, Errorf(code, reason, "", "%s", text)
@@ -170,8 +177,9 @@ func isRPC(path string) bool {
 	return strings.HasPrefix(path, "/lifecycle.operator.") || strings.HasPrefix(path, "/grpc.")
 }
 
-// patient, where the server can (HTTP/1.1 and 2 can), gives every write of a response its own time, so that a caller that
-// does not read is let go, and one that reads slowly is not.
+// patient, where the server can (HTTP/1.1 and 2 can), gives every write of a
+// response its own time, so that a caller that does not read is let go, and one
+// that reads slowly is not.
 type patient struct {
 	http.ResponseWriter
 	out *http.ResponseController
@@ -189,25 +197,81 @@ func (p *patient) Flush() {
 
 func (p *patient) Unwrap() http.ResponseWriter { return p.ResponseWriter }
 
-// timed gives a body its time to arrive. The deadline goes when it has: on
-// HTTP/1 it would end the response too.
+// timed gives a body its time to arrive. The deadline goes when all of it has: on
+// HTTP/1 it would end the response too. It stays for a body that failed, which
+// those who read what is left of it would otherwise wait for without an end.
 func (s *Server) timed(w http.ResponseWriter, body io.ReadCloser) io.ReadCloser {
 	out := http.NewResponseController(w)
 	_ = out.SetReadDeadline(time.Now().Add(bodyTime))
-	return &timedBody{body, out}
+	return &timedBody{ReadCloser: body, out: out}
 }
 
 type timedBody struct {
 	io.ReadCloser
-	out *http.ResponseController
+	out    *http.ResponseController
+	failed error // of a Read, and of every one after it
 }
 
 func (b *timedBody) Read(p []byte) (int, error) {
+	if b.failed != nil {
+		return 0, b.failed
+	}
 	n, err := b.ReadCloser.Read(p)
 	if err != nil {
-		_ = b.out.SetReadDeadline(time.Time{})
+		b.failed = err
+		if errors.Is(err, io.EOF) {
+			_ = b.out.SetReadDeadline(time.Time{})
+		}
 	}
 	return n, err
+}
+
+// trusted are credentials that were good a moment ago. Guesses that come from
+// the same address, that of a proxy perhaps, do not keep them out; whether they
+// are still good is asked all the same.
+type trusted struct {
+	mu   sync.Mutex // guards everything that follows
+	keys map[[sha256.Size]byte]time.Time
+}
+
+// trustedFor is how long credentials that are not used are remembered.
+const trustedFor = time.Hour
+
+// credentials tells what a request brings from what another does, without
+// keeping it.
+func credentials(r *http.Request) [sha256.Size]byte {
+	sum := sha256.New()
+	_, _ = io.WriteString(sum, r.Header.Get("Authorization"))
+	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
+		_, _ = sum.Write([]byte{0})
+		_, _ = sum.Write(r.TLS.PeerCertificates[0].Raw)
+	}
+	return [sha256.Size]byte(sum.Sum(nil))
+}
+
+func (t *trusted) has(key [sha256.Size]byte) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	at, ok := t.keys[key]
+	return ok && time.Since(at) < trustedFor
+}
+
+func (t *trusted) drop(key [sha256.Size]byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.keys, key)
+}
+
+func (t *trusted) add(key [sha256.Size]byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if _, ok := t.keys[key]; !ok && len(t.keys) >= maxLimiters {
+		maps.DeleteFunc(t.keys, func(_ [sha256.Size]byte, at time.Time) bool { return time.Since(at) >= trustedFor })
+		if len(t.keys) >= maxLimiters {
+			clear(t.keys)
+		}
+	}
+	t.keys[key] = time.Now()
 }
 
 // limiters are token buckets by name, in bounded memory.

@@ -64,10 +64,11 @@ func codeErr(code *operatorv1.Code, err error) error {
 func sha(digest string) string { return strings.ToLower(strings.TrimPrefix(digest, "sha256:")) }
 
 // workerOf is a record as the contract has it.
-func (a hosts) workerOf(ctx context.Context, rec *host.Record) (*operatorv1.Worker, error) {
+func (a hosts) workerOf(rec *host.Record, waiting host.Waiting) *operatorv1.Worker {
 	w := &operatorv1.Worker{
 		Id: rec.ID, MimeType: rec.MIMEType, Topics: []string{rec.Topic}, Group: rec.Group, State: string(rec.State), Desired: desired(rec.State),
 		Digest: "sha256:" + rec.Digest, Error: rec.Reason, UpdatedAt: timestamppb.New(rec.Changed.At), Versions: a.versions(rec),
+		Backlog: int64(waiting.Backlog), DeadLetters: int64(waiting.DeadLetters),
 	}
 	if len(rec.History) > 0 {
 		w.CreatedAt = timestamppb.New(rec.History[0].At)
@@ -75,13 +76,8 @@ func (a hosts) workerOf(ctx context.Context, rec *host.Record) (*operatorv1.Work
 	if slices.Contains(a.h.Local(), rec.ID) {
 		w.Host = "this host"
 	}
-	letters, err := a.h.DeadLetters(ctx, rec.ID, 0, maxCounted)
-	w.DeadLetters = int64(len(letters))
-	return w, err
+	return w
 }
-
-// maxCounted is up to how many dead letters are counted.
-const maxCounted = 1000
 
 // desired is what a phase asks for.
 func desired(p host.Phase) string {
@@ -133,11 +129,13 @@ func (a hosts) List(ctx context.Context) ([]*operatorv1.Worker, error) {
 	if err != nil {
 		return nil, workerErr(err)
 	}
+	waiting, err := a.h.Waiting(ctx, recs...)
+	if err != nil {
+		return nil, workerErr(err)
+	}
 	list := make([]*operatorv1.Worker, len(recs))
 	for i, rec := range recs {
-		if list[i], err = a.workerOf(ctx, rec); err != nil {
-			return nil, workerErr(err)
-		}
+		list[i] = a.workerOf(rec, waiting[rec.ID])
 	}
 	return list, nil
 }
@@ -147,8 +145,11 @@ func (a hosts) Get(ctx context.Context, id string) (*operatorv1.Worker, error) {
 	if err != nil {
 		return nil, workerErr(err)
 	}
-	w, err := a.workerOf(ctx, rec)
-	return w, workerErr(err)
+	waiting, err := a.h.Waiting(ctx, rec)
+	if err != nil {
+		return nil, workerErr(err)
+	}
+	return a.workerOf(rec, waiting[rec.ID]), nil
 }
 
 // after returns the worker once err, of a write, is nil.

@@ -83,6 +83,17 @@ func TestHostedWorkersOnNATS(t *testing.T) {
 	if w, err = c.StopWorker(ctx, &operatorv1.StopWorkerRequest{Id: "enrich"}); err != nil || w.GetDesired() != "Stopped" {
 		t.Errorf("stop: %v, %v", w, err)
 	}
+	for range 3 {
+		if _, err := js.Publish(ctx, "orders.created", []byte(`{"order":2}`)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if w, err = c.GetWorker(ctx, &operatorv1.GetWorkerRequest{Id: "enrich"}); err != nil || w.GetBacklog() != 3 {
+		t.Errorf("3 messages wait for it: %v, %v", w, err)
+	}
+	if list, err := c.ListWorkers(ctx, &operatorv1.ListWorkersRequest{}); err != nil || list.GetWorkers()[0].GetBacklog() != 3 {
+		t.Errorf("3 messages wait for it: %v, %v", list, err)
+	}
 	if w, err = c.StartWorker(ctx, &operatorv1.StartWorkerRequest{Id: "enrich"}); err != nil || w.GetState() != "Running" {
 		t.Errorf("start: %v, %v", w, err)
 	}

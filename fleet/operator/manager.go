@@ -8,7 +8,6 @@ import (
 	"reflect"
 	"slices"
 	"strings"
-	"sync"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -21,15 +20,10 @@ import (
 // registered with it is served. Who transitioned what stands in the note of the
 // history, behind the note that was given.
 func FromManager(m *workflow.Manager) Workflows {
-	return &manager{m: m, types: map[string]reflect.Type{}}
+	return &manager{m}
 }
 
-type manager struct {
-	m *workflow.Manager
-
-	mu    sync.Mutex              // guards everything that follows
-	types map[string]reflect.Type // of the states, once one was seen
-}
+type manager struct{ m *workflow.Manager }
 
 // told makes of a Manager's error what the caller is to be told.
 func told(err error) error {
@@ -155,26 +149,8 @@ func inOrder(t workflow.Transitions) []string {
 	return order
 }
 
-// FieldType asks the Manager for fields that may be written, and looks at the
-// state of any entity for the others: while there is none, no filter on one can
-// find anything either, and a text will do.
 func (a *manager) FieldType(typ, field string) (reflect.Type, bool) {
-	if t, err := a.m.FieldType(typ, field); err == nil {
-		return t, true
-	}
-	a.mu.Lock()
-	state := a.types[typ]
-	a.mu.Unlock()
-	if state == nil {
-		return reflect.TypeFor[string](), true
-	}
-	for _, f := range reflect.VisibleFields(state) {
-		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-		if f.IsExported() && !f.Anonymous && name != "-" && (name == field || name == "" && f.Name == field) {
-			return f.Type, true
-		}
-	}
-	return nil, false
+	return a.m.StoredFieldType(typ, field)
 }
 
 func (a *manager) List(ctx context.Context, typ string, q Query) ([]*operatorv1.Entity, error) {
@@ -196,7 +172,7 @@ func (a *manager) List(ctx context.Context, typ string, q Query) ([]*operatorv1.
 			if !strings.Contains(rec.EntityID, q.Contains) {
 				continue
 			}
-			if list = append(list, a.entity(def.Transitions, rec)); len(list) == q.Limit {
+			if list = append(list, entity(def.Transitions, rec)); len(list) == q.Limit {
 				return list, nil
 			}
 		}
@@ -208,7 +184,7 @@ func (a *manager) List(ctx context.Context, typ string, q Query) ([]*operatorv1.
 }
 
 // entity is a record as the contract has it.
-func (a *manager) entity(t workflow.Transitions, rec workflow.Record) *operatorv1.Entity {
+func entity(t workflow.Transitions, rec workflow.Record) *operatorv1.Entity {
 	e := &operatorv1.Entity{
 		Type: rec.Workflow, Id: rec.EntityID, Phase: rec.Phase, Terminal: rec.Terminal,
 		Revision: rec.Revision, Etag: ETag(rec.Revision), Next: t[rec.Phase],
@@ -223,19 +199,14 @@ func (a *manager) entity(t workflow.Transitions, rec workflow.Record) *operatorv
 		e.Degraded = rec.Degraded.Error()
 	}
 	if p := rec.Participant; p != nil {
-		a.fill(e, p)
+		fill(e, p)
 	}
 	return e
 }
 
 // fill adds what the state itself knows.
-func (a *manager) fill(e *operatorv1.Entity, p workflow.Participant) {
+func fill(e *operatorv1.Entity, p workflow.Participant) {
 	e.ParentId = p.ParentEntityID()
-	if t := reflect.TypeOf(p); t.Kind() == reflect.Pointer && t.Elem().Kind() == reflect.Struct {
-		a.mu.Lock()
-		a.types[e.GetType()] = t.Elem()
-		a.mu.Unlock()
-	}
 	text, err := json.Marshal(p)
 	if err == nil {
 		e.Fields, err = Fields(text)
@@ -254,7 +225,7 @@ func (a *manager) Get(ctx context.Context, typ, id string) (*operatorv1.Entity, 
 	if err != nil {
 		return nil, told(err)
 	}
-	return a.entity(def.Transitions, rec), nil
+	return entity(def.Transitions, rec), nil
 }
 
 // write does one write and returns the entity as it is, or would be, after it.
@@ -279,7 +250,7 @@ func (a *manager) write(ctx context.Context, typ, id string, revision uint64, dr
 		return e, err
 	}
 	e.Phase, e.Terminal, e.Next = would.Phase(), def.Transitions.IsTerminal(would.Phase()), def.Transitions[would.Phase()]
-	a.fill(e, would)
+	fill(e, would)
 	return e, nil
 }
 
@@ -329,7 +300,7 @@ func (a *manager) Watch(ctx context.Context, typ string, to Sink[*operatorv1.Ent
 	for e := range events {
 		switch e.Kind {
 		case workflow.EventPut:
-			x := a.entity(def.Transitions, e.Record)
+			x := entity(def.Transitions, e.Record)
 			to.Put(x.GetId(), x)
 		case workflow.EventDeleted:
 			id := e.Record.EntityID

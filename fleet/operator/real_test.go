@@ -3,6 +3,7 @@ package operator_test
 import (
 	"context"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -28,6 +29,8 @@ type survey struct {
 	Parent   string `json:"parent,omitempty"`
 	Priority uint32 `json:"priority" lifecycle:"operator_writable"`
 	Comment  string `json:"comment" lifecycle:"operator_writable"`
+	Crew     int8   `json:"crew" lifecycle:"indexable"`
+	Drones   int    `json:"drones"`
 }
 
 func (s *survey) EntityID() string       { return s.ID }
@@ -61,6 +64,30 @@ func real(t testing.TB) (base string, mgr *workflow.Manager, js jetstream.JetStr
 		Workflows: operator.FromManager(mgr), Processes: operator.FromPresence(f), Audit: []operator.AuditSink{operator.AuditStream(js, "audit")},
 	})
 	return base, mgr, js
+}
+
+// The first request to a server filters by fields that nobody may write, as any
+// later one does.
+func TestFirstRequestFilters(t *testing.T) {
+	base, mgr, _ := real(t)
+	for _, s := range []*survey{{ID: "a", State: "planning", Crew: 2, Drones: 9}, {ID: "b", State: "planning", Crew: 3}} {
+		if err := mgr.Create(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for filter, want := range map[string]string{"crew=2": "a", "drones=9": "a", "crew=3": "b"} {
+		base, _ := serve(t, operator.Config{Workflows: operator.FromManager(mgr)})
+		code, _, text := request(t, "GET", base+"/workflows/drone-survey?match="+url.QueryEscape(filter), "")
+		if code != 200 || strings.Count(text, `"etag"`) != 1 || !strings.Contains(text, `"id":"`+want+`"`) {
+			t.Errorf("%s: %d %s", filter, code, text)
+		}
+	}
+	for _, filter := range []string{"colour=red", "crew=many"} {
+		code, _, text := request(t, "GET", base+"/workflows/drone-survey?match="+url.QueryEscape(filter), "")
+		if code != 400 || !strings.Contains(text, "match[0]") {
+			t.Errorf("%s: %d %s", filter, code, text)
+		}
+	}
 }
 
 func TestWorkflowsOnNATS(t *testing.T) {

@@ -2,10 +2,12 @@ package operator
 
 import (
 	"bytes"
+	"context"
 	_ "embed"
 	"errors"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 
 	"connectrpc.com/connect"
@@ -18,6 +20,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
+	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1/operatorv1connect"
 )
 
@@ -69,7 +72,7 @@ func (s *Server) transcoder(rest http.Handler) (http.Handler, error) {
 
 	reflector := grpcreflect.NewStaticReflector(names...)
 	mux := http.NewServeMux()
-	mux.Handle(grpchealth.NewHandler(grpchealth.NewStaticChecker(names...), opts...))
+	mux.Handle(grpchealth.NewHandler(s.health(names), opts...))
 	mux.Handle(grpcreflect.NewHandlerV1(reflector, opts...))
 	mux.Handle(grpcreflect.NewHandlerV1Alpha(reflector, opts...))
 	mux.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, _ *http.Request) {
@@ -91,6 +94,37 @@ func (s *Server) transcoder(rest http.Handler) (http.Handler, error) {
 		return nil, err
 	}
 	return explain(coder), nil
+}
+
+// health answers for the contract's services: not serving is one whose area this
+// server was started without, and all of them while its process drains.
+func (s *Server) health(names []string) grpchealth.Checker {
+	without := map[string]bool{
+		operatorv1connect.WorkflowServiceName: s.cfg.Workflows == nil,
+		operatorv1connect.WorkerServiceName:   s.cfg.Workers == nil,
+		operatorv1connect.ProcessServiceName:  s.cfg.Processes == nil,
+	}
+	return checker(func(ctx context.Context, service string) (grpchealth.Status, error) {
+		if service != "" && !slices.Contains(names, service) {
+			return grpchealth.StatusUnknown, wire(ctx, s.log, "Health.Check", Errorf(connect.CodeNotFound, ReasonNotFound, "service", "there is no service %q", clip(service, 128)))
+		}
+		select {
+		case <-lifecycle.Draining(ctx):
+			return grpchealth.StatusNotServing, nil
+		default:
+		}
+		if without[service] {
+			return grpchealth.StatusNotServing, nil
+		}
+		return grpchealth.StatusServing, nil
+	})
+}
+
+type checker func(ctx context.Context, service string) (grpchealth.Status, error)
+
+func (c checker) Check(ctx context.Context, req *grpchealth.CheckRequest) (*grpchealth.CheckResponse, error) {
+	status, err := c(ctx, req.Service)
+	return &grpchealth.CheckResponse{Status: status}, err
 }
 
 // writeStatus writes err as REST has it: a google.rpc.Status as JSON.
@@ -177,7 +211,11 @@ func unary(contentType string) bool {
 // misread are the transcoder's words for a request that it cannot read, whose
 // codes would say that the server is at fault. What the services themselves
 // answer has details, and is not looked at.
-var misread = regexp.MustCompile(`^(proto:|in field path |invalid parameter |invalid value|.*unmarshal)`)
+var misread = regexp.MustCompile(`^(the request is not UTF-8|proto:|in field path |invalid parameter |invalid value|.*unmarshal)`)
+
+// notText is what the transcoder says when it quotes a request in an error, and
+// what it quotes is no text.
+const notText = "failed to marshal end error"
 
 type explainer struct {
 	http.ResponseWriter
@@ -223,6 +261,9 @@ func (e *explainer) finish(r *http.Request) {
 	}
 	if len(st.GetDetails()) == 0 {
 		reason := ReasonMalformed
+		if st.GetMessage() == notText {
+			st.Message = "the request is not UTF-8"
+		}
 		if c := connect.Code(st.GetCode()); (c == connect.CodeUnknown || c == connect.CodeInternal) && misread.MatchString(st.GetMessage()) {
 			st.Code, e.code = int32(connect.CodeInvalidArgument), http.StatusBadRequest
 		}

@@ -2,6 +2,7 @@ package operator
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -87,6 +88,7 @@ type Server struct {
 	audit    *audit
 	rates    *limiters // of callers
 	failures *limiters // of addresses that bring no good credentials
+	trusted  *trusted  // credentials that those do not keep out
 	streams  *streamLimit
 	sessions *sessions
 	handler  http.Handler
@@ -166,6 +168,7 @@ func New(cfg Config) (*Server, error) {
 		audit:    &audit{log: cfg.Log, sinks: cfg.Audit},
 		rates:    &limiters{rate: rate.Limit(cfg.Rate), burst: max(1, int(5*cfg.Rate)), names: map[string]*rate.Limiter{}},
 		failures: &limiters{rate: 1, burst: 20, names: map[string]*rate.Limiter{}},
+		trusted:  &trusted{keys: map[[sha256.Size]byte]time.Time{}},
 		streams:  &streamLimit{most: cfg.MaxStreams, mostEach: cfg.MaxStreamsEach, each: map[string]int{}},
 		sessions: &sessions{list: map[string]session{}},
 		entities: map[string]*feed.Feed[*operatorv1.Entity]{},

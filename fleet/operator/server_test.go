@@ -212,6 +212,13 @@ func TestRESTRefusesWhatIsNotInTheContract(t *testing.T) {
 		{"GET", base + "/workers", ``, 501, []string{operator.ReasonNotServed}},
 		{"GET", base + "/workflows/unknown", ``, 404, []string{operator.ReasonUnknownType}},
 		{"GET", base + "/watch/workflows/unknown", ``, 404, []string{operator.ReasonUnknownType}},
+		{"GET", base + "/watch/workflows/drone-survey?ids=m-00000", ``, 400, []string{operator.ReasonMalformed, `"field":"ids"`}},
+		{"GET", base + "/watch/workflows/drone-survey?id=a&id=b", ``, 400, []string{operator.ReasonMalformed}},
+		{"GET", base + "/watch/workflows/drone-survey?id=%zz", ``, 400, []string{operator.ReasonMalformed}},
+		{"GET", base + "/watch/processes?service=x", ``, 400, []string{operator.ReasonMalformed}},
+		{"GET", base + "/workflows/%ff/x", ``, 400, nil},
+		{"GET", base + "/workflows/drone-survey?phase=%ff", ``, 400, nil},
+		{"POST", path + "/transition", "{\"phase\":\"\xff\"}", 400, []string{operator.ReasonMalformed}},
 		{"GET", base + "/watch/processes", ``, 501, []string{operator.ReasonNotServed}},
 	} {
 		code, _, text := request(t, tc.method, tc.url, tc.body)

@@ -120,7 +120,7 @@ func (s *Server) pages(ui *dashboard.Dashboard) http.Handler {
 	mux.Handle("/ui/", ui)
 	mux.Handle("GET /{$}", http.RedirectHandler("/ui/", http.StatusSeeOther))
 	mux.HandleFunc("GET /ui/login", func(w http.ResponseWriter, r *http.Request) {
-		ui.Login(w, safeNext(r.FormValue("next")), "", http.StatusOK)
+		ui.Login(w, safeNext(r.URL.Query().Get("next")), "", http.StatusOK)
 	})
 	mux.HandleFunc("POST /ui/login", func(w http.ResponseWriter, r *http.Request) { s.login(w, r, ui) })
 	mux.HandleFunc("POST /ui/logout", func(w http.ResponseWriter, r *http.Request) {
@@ -131,8 +131,16 @@ func (s *Server) pages(ui *dashboard.Dashboard) http.Handler {
 	return mux
 }
 
+// maxLogin is the largest form that is read of somebody who is not known yet.
+const maxLogin = 4 * maxToken
+
 func (s *Server) login(w http.ResponseWriter, r *http.Request, ui *dashboard.Dashboard) {
-	next := safeNext(r.FormValue("next"))
+	r.Body = http.MaxBytesReader(w, r.Body, maxLogin)
+	if err := r.ParseForm(); err != nil {
+		ui.Login(w, "/ui/", "the form cannot be read", http.StatusBadRequest)
+		return
+	}
+	next := safeNext(r.Form.Get("next"))
 	token := strings.TrimSpace(r.PostFormValue("token"))
 	ask := r.Clone(r.Context())
 	ask.Header.Set("Authorization", "Bearer "+token)

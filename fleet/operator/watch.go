@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"sync"
 	"time"
 
@@ -149,17 +150,42 @@ func (l *streamLimit) enter(name string) (leave func(), err error) {
 // serveEvents are the watches as server-sent events.
 func (s *Server) serveEvents(mux *http.ServeMux) {
 	mux.HandleFunc("GET /watch/workflows/{type}", func(w http.ResponseWriter, r *http.Request) {
-		req := &operatorv1.WatchRequest{Type: r.PathValue("type"), Id: r.URL.Query().Get("id")}
+		id, err := onlyID(r)
+		if err != nil {
+			refuse(w, r, err)
+			return
+		}
+		req := &operatorv1.WatchRequest{Type: r.PathValue("type"), Id: id}
 		sse(w, r, func(send func(string, proto.Message) error) error {
 			return workflowService{s}.watch(r.Context(), req, func(m *operatorv1.WatchResponse) error { return send(eventName(m.GetKind()), m) })
 		})
 	})
 	mux.HandleFunc("GET /watch/processes", func(w http.ResponseWriter, r *http.Request) {
-		req := &operatorv1.WatchProcessesRequest{Id: r.URL.Query().Get("id")}
+		id, err := onlyID(r)
+		if err != nil {
+			refuse(w, r, err)
+			return
+		}
+		req := &operatorv1.WatchProcessesRequest{Id: id}
 		sse(w, r, func(send func(string, proto.Message) error) error {
 			return processService{s}.watch(r.Context(), req, func(m *operatorv1.WatchProcessesResponse) error { return send(eventName(m.GetKind()), m) })
 		})
 	})
+}
+
+// onlyID reads the one parameter that a watch has. A misspelt one must not be a
+// watch of everything.
+func onlyID(r *http.Request) (string, error) {
+	query, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return "", Errorf(connect.CodeInvalidArgument, ReasonMalformed, "", "the query cannot be read: want id=ID or none")
+	}
+	for name, values := range query {
+		if name != "id" || len(values) > 1 {
+			return "", Errorf(connect.CodeInvalidArgument, ReasonMalformed, clip(name, maxName), "parameter %q: want id=ID once, or none", clip(name, 64))
+		}
+	}
+	return query.Get("id"), nil
 }
 
 func eventName(k operatorv1.WatchResponse_Kind) string {

@@ -3,6 +3,7 @@ package operator
 import (
 	"context"
 	"encoding/hex"
+	"fmt"
 	"net/url"
 	"slices"
 	"strings"
@@ -196,6 +197,11 @@ func (w workerService) Redrive(ctx context.Context, req *operatorv1.RedriveReque
 		v.add("all", "is set and ids are given: want one of the two")
 	case n > 1000:
 		v.add("ids", "has %d ids, at most 1000 are allowed", n)
+	}
+	for i, id := range req.GetIds()[:min(len(req.GetIds()), 1000)] {
+		if v.text(fmt.Sprintf("ids[%d]", i), id, true, maxName); len(v) > 0 {
+			break // one says enough of a thousand
+		}
 	}
 	detail := strings.Join(req.GetIds(), ", ")
 	if req.GetAll() {

@@ -3,6 +3,7 @@ package operator
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -58,6 +59,9 @@ func (w workflowService) ListEntities(ctx context.Context, req *operatorv1.ListE
 	if n := len(req.GetMatch()); n > maxFields {
 		v.add("match", "has %d filters, at most %d are allowed", n, maxFields)
 	}
+	for i, f := range req.GetMatch()[:min(len(req.GetMatch()), maxFields)] {
+		v.text(fmt.Sprintf("match[%d]", i), f, false, maxNote)
+	}
 	if t := req.GetUpdatedAfter(); t != nil && t.CheckValid() != nil {
 		v.add("updated_after", "is not a time: %v", t.CheckValid())
 	}
@@ -106,7 +110,7 @@ func (w workflowService) match(area Workflows, typ string, filters []string, v *
 	for i, f := range filters {
 		field := fmt.Sprintf("match[%d]", i)
 		name, text, ok := strings.Cut(f, "=")
-		if !ok || len(f) > maxNote {
+		if !ok {
 			v.add(field, "is %q, want field=value", clip(f, 64))
 			continue
 		}
@@ -206,11 +210,10 @@ func (w workflowService) Patch(ctx context.Context, req *operatorv1.PatchRequest
 		v.add("fields", "has %d fields, at most %d are allowed", n, maxFields)
 	}
 	// Values may be secrets of the business; names are enough to know what happened.
-	names := make([]string, 0, len(req.GetFields().GetFields()))
-	for name := range req.GetFields().GetFields() {
-		names = append(names, name)
+	names := slices.Sorted(maps.Keys(req.GetFields().GetFields()))
+	for _, name := range names[:min(len(names), maxFields)] {
+		v.text("fields", name, true, maxName)
 	}
-	slices.Sort(names)
 	what := intent{req.GetType() + "/" + req.GetId(), "fields " + strings.Join(names, ", "), req.GetDryRun()}
 	return call(ctx, w.s, "WorkflowService.Patch", what, v, func(ctx context.Context, who Principal) (*operatorv1.PatchResponse, error) {
 		area, err := w.area()

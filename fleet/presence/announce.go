@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -64,6 +65,7 @@ type announcer struct {
 
 	mu        sync.Mutex // guards everything that follows
 	suspended string     // by a command, and why
+	drained   string     // the same
 }
 
 // pace is the least time between two announcements.
@@ -95,15 +97,19 @@ func (a *announcer) run(ctx context.Context) error {
 	defer stop()
 
 	var kv jetstream.KeyValue
-	failed := false
+	failed, opened := false, false
 	for {
 		var err error
-		if kv == nil {
-			if kv, err = bucket(ctx, a.js, a.cfg); err != nil && strings.Contains(err.Error(), "use the same TTL") {
-				return err
+		if kv == nil || failed { // it is in memory: a server that restarted has it no more
+			var found jetstream.KeyValue
+			if found, err = bucket(ctx, a.js, a.cfg); err == nil {
+				kv = found
+			} else if errors.Is(err, errTTL) && !opened {
+				return err // at the start it is a mistake in the Config; later one that must not stop the app
 			}
 		}
 		if err == nil {
+			opened = true
 			err = a.put(ctx, kv)
 		}
 		switch {
@@ -156,13 +162,16 @@ func (a *announcer) wake() {
 // put announces the process as it is now.
 func (a *announcer) put(ctx context.Context, kv jetstream.KeyValue) error {
 	a.mu.Lock()
-	suspended := a.suspended
+	suspended, drained := a.suspended, a.drained
 	a.mu.Unlock()
 	p := Process{
 		ID: a.cfg.ID, Host: a.host, PID: os.Getpid(), Version: a.cfg.Version, StartedAt: a.started,
 		Suspended: suspended, Status: a.app.Status(),
 	}
 	p.Service, p.Ready = p.Status.Report.Name, ready(p.Status, suspended)
+	if drained != "" {
+		p.Status.Report.Reason = drained // the App knows only that it was asked to stop
+	}
 	text, err := json.Marshal(p)
 	for depth := 8; err == nil && len(text) > maxAnnouncement-1024 && depth >= 0; depth -= 2 {
 		p.Truncated = true
@@ -243,26 +252,27 @@ func (a *announcer) obey(c command) (refused string) {
 	}
 	switch c.Do {
 	case "drain":
+		a.set(&a.drained, strings.TrimSuffix("drain: "+because, ": "))
 		a.app.Stop(nil)
 	case "suspend":
 		if c.Reason == "" {
 			return "a suspension needs a reason"
 		}
 		a.app.Suspend(because)
-		a.setSuspended(because)
+		a.set(&a.suspended, because)
 	case "resume":
 		a.app.Resume()
-		a.setSuspended("")
+		a.set(&a.suspended, "")
 	default:
 		return fmt.Sprintf("there is no command %q: want drain, suspend or resume", c.Do)
 	}
 	return ""
 }
 
-func (a *announcer) setSuspended(reason string) {
+func (a *announcer) set(what *string, reason string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.suspended = reason
+	*what = reason
 }
 
 // commandSubject is where a process listens for commands.

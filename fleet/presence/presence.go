@@ -125,6 +125,8 @@ func BucketConfig(c Config) (jetstream.KeyValueConfig, error) {
 // leaves out its deepest units.
 const maxAnnouncement = 512 << 10
 
+var errTTL = errors.New("use the same TTL in all of the fleet")
+
 // bucket opens the fleet's bucket, and creates it when it is missing.
 func bucket(ctx context.Context, js jetstream.JetStream, c Config) (jetstream.KeyValue, error) {
 	spec, err := BucketConfig(c)
@@ -146,7 +148,7 @@ func bucket(ctx context.Context, js jetstream.JetStream, c Config) (jetstream.Ke
 		return nil, fmt.Errorf("presence: bucket %s: %w", c.Bucket, err)
 	}
 	if ttl := status.TTL(); ttl != c.TTL {
-		return nil, fmt.Errorf("presence: bucket %s keeps entries for %v and this process expects %v: use the same TTL in all of the fleet", c.Bucket, ttl, c.TTL)
+		return nil, fmt.Errorf("presence: bucket %s keeps entries for %v and this process expects %v: %w", c.Bucket, ttl, c.TTL, errTTL)
 	}
 	return kv, nil
 }

@@ -129,6 +129,31 @@ func TestOperatorSuspendsResumesAndDrains(t *testing.T) {
 	}
 }
 
+func TestWhoAskedForADrainIsSeenWhileItLasts(t *testing.T) {
+	js := nats(t)
+	app, err := lifecycle.New(lifecycle.Config{Name: "missions", HealthAddr: lifecycle.HealthOff, DrainInterval: 2 * time.Minute, DrainMin: lifecycle.Off}, lifecycle.WithLogger(brokertest.Quiet()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := make(chan struct{})
+	app.OnDrain("held", lifecycle.DrainFunc(func(context.Context) error { <-held; return nil }))
+	id := presence.Announce(app, js, presence.Config{Log: brokertest.Quiet()})
+	done := make(chan error, 1)
+	go func() { done <- app.Run(context.Background()) }()
+	f := open(t, js, presence.Config{})
+	await(t, f, id, "readiness", func(p presence.Process) bool { return p.Ready })
+	if _, err := f.Drain(t.Context(), id, "new node", "ada"); err != nil {
+		t.Error(err)
+	}
+	await(t, f, id, "the drain and why", func(p presence.Process) bool {
+		return p.Status.Report.Phase == lifecycle.PhaseDraining && p.Status.Report.Reason == "drain: new node (asked by ada)"
+	})
+	close(held)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
 // readyz asks the readiness plane without a server.
 func readyz(app *lifecycle.App) int {
 	w := &response{header: http.Header{}}

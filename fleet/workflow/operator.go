@@ -106,3 +106,19 @@ func (m *Manager) FieldType(workflow, fieldJSONName string) (reflect.Type, error
 	}
 	return f.typ, nil
 }
+
+// StoredFieldType returns the type that the value of a field must have in
+// [ListOptions].Match, also of one that nobody may set. It is false for a field
+// that JSON does not store under this name, and for a workflow that is not
+// registered.
+func (m *Manager) StoredFieldType(workflow, fieldJSONName string) (reflect.Type, bool) {
+	r, err := m.registration(workflow)
+	if err != nil {
+		return nil, false
+	}
+	f := r.fields.byName[fieldJSONName]
+	if f == nil {
+		return nil, false
+	}
+	return f.typ, true
+}

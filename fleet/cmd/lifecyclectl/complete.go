@@ -22,13 +22,18 @@ func ask(r *remote, words func(ctx context.Context, a *api) []string) ([]string,
 	return words(ctx, a), cobra.ShellCompDirectiveNoFileComp
 }
 
-func completeTypes(r *remote) cobra.CompletionFunc {
+// first completes the first argument with what words returns.
+func first(r *remote, words func(ctx context.Context, a *api) []string) cobra.CompletionFunc {
 	return func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		return ask(r, func(ctx context.Context, a *api) []string { return a.types(ctx) })
+		return ask(r, words)
 	}
+}
+
+func completeTypes(r *remote) cobra.CompletionFunc {
+	return first(r, func(ctx context.Context, a *api) []string { return a.types(ctx) })
 }
 
 // completeEntities completes a type and then an id of it.
@@ -38,15 +43,12 @@ func completeEntities(r *remote) cobra.CompletionFunc {
 		if len(args) != 1 {
 			return types(cmd, args, word)
 		}
-		return ask(r, func(ctx context.Context, a *api) (ids []string) {
+		return ask(r, func(ctx context.Context, a *api) []string {
 			list, err := a.Workflows.ListEntities(ctx, &operatorv1.ListEntitiesRequest{Type: args[0], Contains: word, PageSize: 100})
 			if err != nil {
 				return nil
 			}
-			for _, e := range list.GetEntities() {
-				ids = append(ids, e.GetId())
-			}
-			return ids
+			return ids(list.GetEntities())
 		})
 	}
 }
@@ -87,37 +89,29 @@ func completePhases(r *remote) cobra.CompletionFunc {
 }
 
 func completeProcesses(r *remote) cobra.CompletionFunc {
-	return func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-		if len(args) > 0 {
-			return nil, cobra.ShellCompDirectiveNoFileComp
+	return first(r, func(ctx context.Context, a *api) []string {
+		list, err := a.Processes.ListProcesses(ctx, &operatorv1.ListProcessesRequest{})
+		if err != nil {
+			return nil
 		}
-		return ask(r, func(ctx context.Context, a *api) (ids []string) {
-			list, err := a.Processes.ListProcesses(ctx, &operatorv1.ListProcessesRequest{})
-			if err != nil {
-				return nil
-			}
-			for _, p := range list.GetProcesses() {
-				ids = append(ids, p.GetId())
-			}
-			return ids
-		})
-	}
+		return ids(list.GetProcesses())
+	})
 }
 
 func completeWorkers(r *remote) cobra.CompletionFunc {
-	return func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-		if len(args) > 0 {
-			return nil, cobra.ShellCompDirectiveNoFileComp
+	return first(r, func(ctx context.Context, a *api) []string {
+		list, err := a.Workers.ListWorkers(ctx, &operatorv1.ListWorkersRequest{PageSize: 200})
+		if err != nil {
+			return nil
 		}
-		return ask(r, func(ctx context.Context, a *api) (ids []string) {
-			list, err := a.Workers.ListWorkers(ctx, &operatorv1.ListWorkersRequest{PageSize: 200})
-			if err != nil {
-				return nil
-			}
-			for _, w := range list.GetWorkers() {
-				ids = append(ids, w.GetId())
-			}
-			return ids
-		})
+		return ids(list.GetWorkers())
+	})
+}
+
+func ids[T interface{ GetId() string }](list []T) []string {
+	ids := make([]string, len(list))
+	for i, x := range list {
+		ids[i] = x.GetId()
 	}
+	return ids
 }

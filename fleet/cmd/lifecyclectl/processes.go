@@ -14,14 +14,6 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
-func ofProcess(args []string) subject {
-	s := subject{kind: "process"}
-	if len(args) > 0 {
-		s.id = args[0]
-	}
-	return s
-}
-
 func processesCommand() *cobra.Command {
 	var r remote
 	cmd := group(&cobra.Command{
@@ -181,21 +173,16 @@ func processGetCommand(r *remote) *cobra.Command {
 }
 
 func processTable(t *table, p *operatorv1.Process) {
-	line := func(name, value string) {
-		if value != "" {
-			t.row(cell{name, faint}, value)
-		}
-	}
-	line("id", p.GetId())
-	line("service", p.GetService())
-	line("version", p.GetVersion())
-	line("host", fmt.Sprintf("%s, pid %d", p.GetHost(), p.GetPid()))
+	t.line("id", p.GetId())
+	t.line("service", p.GetService())
+	t.line("version", p.GetVersion())
+	t.line("host", fmt.Sprintf("%s, pid %d", p.GetHost(), p.GetPid()))
 	t.row(cell{"phase", faint}, state(p.GetPhase()))
 	t.row(cell{"readiness", faint}, readyCell(p))
-	line("suspended", p.GetSuspended())
-	line("reason", p.GetReason())
-	line("started", moment(p.GetStartedAt()))
-	line("seen", moment(p.GetSeenAt()))
+	t.line("suspended", p.GetSuspended())
+	t.line("reason", p.GetReason())
+	t.line("started", moment(p.GetStartedAt()))
+	t.line("seen", moment(p.GetSeenAt()))
 	if len(p.GetUnits()) > 0 {
 		t.gap()
 		t.head("UNIT", "KIND", "STATUS", "HEALTH", "RESTARTS", "REASON")
@@ -255,7 +242,7 @@ finished, and it ends. Whoever runs it fills its place. It asks first.`,
 		}),
 		ValidArgsFunction: completeProcesses(r),
 	}
-	cmd.Flags().StringVar(&req.Reason, "reason", "", "`why`; the process' report and log have it")
+	cmd.Flags().StringVar(&req.Reason, "reason", "", "`why`; the fleet sees it while the process drains, and its log has it")
 	yes.register(cmd)
 	o.register(cmd)
 	return cmd

@@ -62,6 +62,13 @@ func (t *table) head(names ...string) {
 	t.row(cells...)
 }
 
+// line adds a name and its value, unless that is empty.
+func (t *table) line(name, value string) {
+	if value != "" {
+		t.row(cell{name, faint}, value)
+	}
+}
+
 // gap adds an empty line, behind which the columns are others.
 func (t *table) gap() { t.row("") }
 

@@ -11,14 +11,6 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
-func ofWorker(args []string) subject {
-	s := subject{kind: "worker"}
-	if len(args) > 0 {
-		s.id = args[0]
-	}
-	return s
-}
-
 func workersCommand() *cobra.Command {
 	var r remote
 	cmd := group(&cobra.Command{
@@ -59,26 +51,21 @@ func workerVerb(r *remote, use, short string, do func(a *api, cmd *cobra.Command
 
 func showWorker(cmd *cobra.Command, o *output, w *operatorv1.Worker) error {
 	return o.write(cmd.OutOrStdout(), w, func(t *table) {
-		line := func(name, value string) {
-			if value != "" {
-				t.row(cell{name, faint}, value)
-			}
-		}
-		line("id", w.GetId())
+		t.line("id", w.GetId())
 		t.row(cell{"state", faint}, state(w.GetState()))
-		line("desired", w.GetDesired())
+		t.line("desired", w.GetDesired())
 		if w.GetError() != "" {
 			t.row(cell{"error", faint}, cell{w.GetError(), bad})
 		}
-		line("type", w.GetMimeType())
-		line("topics", strings.Join(w.GetTopics(), ", "))
-		line("group", w.GetGroup())
-		line("host", w.GetHost())
-		line("digest", w.GetDigest())
-		line("backlog", fmt.Sprint(w.GetBacklog()))
-		line("dead letters", fmt.Sprint(w.GetDeadLetters()))
-		line("created", moment(w.GetCreatedAt()))
-		line("updated", moment(w.GetUpdatedAt()))
+		t.line("type", w.GetMimeType())
+		t.line("topics", strings.Join(w.GetTopics(), ", "))
+		t.line("group", w.GetGroup())
+		t.line("host", w.GetHost())
+		t.line("digest", w.GetDigest())
+		t.line("backlog", fmt.Sprint(w.GetBacklog()))
+		t.line("dead letters", fmt.Sprint(w.GetDeadLetters()))
+		t.line("created", moment(w.GetCreatedAt()))
+		t.line("updated", moment(w.GetUpdatedAt()))
 	})
 }
 

@@ -48,6 +48,9 @@ func ofWorkflow(args []string) subject {
 	return s
 }
 
+func ofProcess(args []string) subject { return subject{kind: "process", id: append(args, "")[0]} }
+func ofWorker(args []string) subject  { return subject{kind: "worker", id: append(args, "")[0]} }
+
 // isAnswer reports whether err comes from a call, not from before it.
 func isAnswer(err error) bool {
 	var answer *connect.Error
@@ -87,23 +90,18 @@ etag that a transition or a patch may insist on.`,
 }
 
 func entityTable(t *table, e *operatorv1.Entity) {
-	line := func(name, value string) {
-		if value != "" {
-			t.row(cell{name, faint}, value)
-		}
-	}
-	line("type", e.GetType())
-	line("id", e.GetId())
+	t.line("type", e.GetType())
+	t.line("id", e.GetId())
 	t.row(cell{"phase", faint}, state(e.GetPhase()))
 	if e.GetTerminal() {
-		line("next", "nothing: it is terminal")
+		t.line("next", "nothing: it is terminal")
 	} else {
-		line("next", strings.Join(e.GetNext(), ", "))
+		t.line("next", strings.Join(e.GetNext(), ", "))
 	}
-	line("degraded", e.GetDegraded())
-	line("parent", e.GetParentId())
-	line("etag", e.GetEtag())
-	line("updated", moment(e.GetUpdatedAt()))
+	t.line("degraded", e.GetDegraded())
+	t.line("parent", e.GetParentId())
+	t.line("etag", e.GetEtag())
+	t.line("updated", moment(e.GetUpdatedAt()))
 	for i, name := range sortedFields(e.GetFields()) {
 		label := ""
 		if i == 0 {

@@ -39,7 +39,8 @@ type Item[T any] struct {
 }
 
 // Feed reads a Source while it has readers, and for a moment after. Every
-// reader sees first what is there, then a Synced item, then changes in order. A
+// reader sees first what is there, then a Synced item, then changes in order; what
+// goes while it reads what is there is told as deleted before the Synced item. A
 // key that changed several times since a reader looked is one item with its
 // latest value: the Feed keeps the latest value of each key and a log of which
 // key changed when, and a reader is nothing but a place in that log.
@@ -93,6 +94,8 @@ type Reader[T any] struct {
 	feed   *Feed[T]
 	only   string // the only key it is about, "" for all
 	at     uint64 // the last change it has seen
+	begun  bool   // it has looked once
+	since  uint64 // the last change when it did: it was never told of what was deleted until then
 	synced bool
 }
 
@@ -112,8 +115,9 @@ func (f *Feed[T]) Read(key string) *Reader[T] {
 	}
 	if f.stop == nil {
 		ctx, cancel := context.WithCancel(context.Background())
+		before := f.done
 		f.stop, f.done = cancel, make(chan struct{})
-		go f.run(ctx, f.done)
+		go f.run(ctx, before, f.done)
 	}
 	return r
 }
@@ -173,7 +177,7 @@ func (r *Reader[T]) Next(ctx context.Context, limit int) ([]Item[T], error) {
 			f.mu.Unlock()
 			return nil, context.Canceled
 		}
-		if r.synced && r.at < f.forgot {
+		if r.begun && max(r.at, r.since) < f.forgot {
 			f.mu.Unlock()
 			return nil, ErrSlow
 		}
@@ -205,6 +209,9 @@ const pace = 20 * time.Millisecond
 
 func (r *Reader[T]) takeLocked(limit int) (items []Item[T]) {
 	f := r.feed
+	if !r.begun {
+		r.begun, r.since = true, f.seq
+	}
 	from := sort.Search(len(f.log), func(i int) bool { return f.log[i].seq > r.at })
 	for _, c := range f.log[from:] {
 		if len(items) == limit {
@@ -216,13 +223,14 @@ func (r *Reader[T]) takeLocked(limit int) (items []Item[T]) {
 			continue // it changed again later, or is not what the reader is about
 		}
 		if e.deleted {
-			if r.synced { // before, it was never told of it
+			if c.seq > r.since {
 				items = append(items, Item[T]{Kind: Deleted, Key: c.key})
 			}
 			continue
 		}
 		items = append(items, Item[T]{Kind: Put, Key: c.key, Value: e.value})
 	}
+	r.at = f.seq // what is not in the log any more is not missed
 	if f.synced && !r.synced && len(items) < limit {
 		r.synced = true
 		items = append(items, Item[T]{Kind: Synced})
@@ -230,9 +238,13 @@ func (r *Reader[T]) takeLocked(limit int) (items []Item[T]) {
 	return items
 }
 
-// run reads the source, again after an error, until ctx ends.
-func (f *Feed[T]) run(ctx context.Context, done chan struct{}) {
+// run reads the source, again after an error, until ctx ends. It begins when the
+// run before it, if there was one, has ended.
+func (f *Feed[T]) run(ctx context.Context, before, done chan struct{}) {
 	defer close(done)
+	if before != nil {
+		<-before
+	}
 	for {
 		f.mu.Lock()
 		if ctx.Err() == nil {

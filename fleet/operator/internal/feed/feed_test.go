@@ -92,6 +92,91 @@ func TestReaderSeesWhatIsThereThenChanges(t *testing.T) {
 	})
 }
 
+// What a reader was told before its sync may go before its sync, too.
+func TestDeletionDuringTheFirstReadIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, f := open(t)
+		r := f.Read("")
+		synctest.Wait()
+		for i := range 3 {
+			s.to.Put(fmt.Sprint("k", i), i)
+		}
+		s.to.Sync()
+		want(t, next(t, r, 2), "+k00 +k11 ")
+		s.to.Delete("k0")
+		want(t, next(t, r, 9), "+k22 -k0 = ")
+		late := f.Read("")
+		defer late.Close()
+		want(t, next(t, late, 9), "+k11 +k22 = ") // it never heard of k0
+		r.Close()
+	})
+}
+
+// A reader that is told of what is there more slowly than deletions are
+// forgotten begins anew, and is not left with what is gone.
+func TestFirstReadThatIsTooSlowForADeletionBeginsAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, f := open(t)
+		r := f.Read("")
+		defer r.Close()
+		synctest.Wait()
+		for i := range 3 {
+			s.to.Put(fmt.Sprint("k", i), i)
+		}
+		s.to.Sync()
+		want(t, next(t, r, 2), "+k00 +k11 ")
+		s.to.Delete("k0")
+		for i := range 3 * maxDeleted {
+			s.to.Put("k2", i)
+		}
+		want(t, next(t, r, 9), ErrSlow.Error())
+	})
+}
+
+// What was forgotten of a feed before it was idle is nothing to its next reader.
+func TestReaderOfAnIdleFeedIsNotTooSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, f := open(t)
+		r := f.Read("")
+		synctest.Wait()
+		s.to.Sync()
+		for i := range 3 * maxDeleted {
+			s.to.Put(fmt.Sprint(i), i)
+			s.to.Delete(fmt.Sprint(i))
+		}
+		r.Close()
+		time.Sleep(2 * time.Minute)
+		r = f.Read("")
+		synctest.Wait()
+		s.to.Sync()
+		want(t, next(t, r, 9), "= ")
+		want(t, next(t, r, 9), context.DeadlineExceeded.Error())
+	})
+}
+
+// A source that ends slowly is awaited, and is over before the next begins.
+func TestOneSourceAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		running, most := 0, 0
+		f := New(func(ctx context.Context, _ Sink[int]) error {
+			running++
+			most = max(most, running)
+			<-ctx.Done()
+			time.Sleep(time.Hour)
+			running--
+			return ctx.Err()
+		}, time.Second, time.Minute, nil)
+		f.Read("").Close()
+		time.Sleep(2 * time.Minute) // nobody came: it was told to stop
+		f.Read("")
+		time.Sleep(time.Minute)
+		f.Close()
+		if most != 1 || running != 0 {
+			t.Errorf("%d sources at once, and %d after Close", most, running)
+		}
+	})
+}
+
 func TestSlowReaderGetsTheLatestOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, f := open(t)

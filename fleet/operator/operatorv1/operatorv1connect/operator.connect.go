@@ -142,7 +142,8 @@ type WorkflowServiceClient interface {
 	Patch(context.Context, *operatorv1.PatchRequest) (*operatorv1.PatchResponse, error)
 	// GetHistory returns the phases that an entity went through, oldest first.
 	GetHistory(context.Context, *operatorv1.GetHistoryRequest) (*operatorv1.GetHistoryResponse, error)
-	// Watch sends what is there, then SYNCED, then every change. A reader that is
+	// Watch sends what is there, then SYNCED, then every change. What goes while
+	// it sends what is there is sent as DELETED before SYNCED. A reader that is
 	// slower than the changes gets the latest of each entity in place of all of
 	// them. Over REST the same comes as server-sent events from
 	// GET /watch/workflows/{type}.
@@ -313,7 +314,8 @@ type WorkflowServiceHandler interface {
 	Patch(context.Context, *operatorv1.PatchRequest) (*operatorv1.PatchResponse, error)
 	// GetHistory returns the phases that an entity went through, oldest first.
 	GetHistory(context.Context, *operatorv1.GetHistoryRequest) (*operatorv1.GetHistoryResponse, error)
-	// Watch sends what is there, then SYNCED, then every change. A reader that is
+	// Watch sends what is there, then SYNCED, then every change. What goes while
+	// it sends what is there is sent as DELETED before SYNCED. A reader that is
 	// slower than the changes gets the latest of each entity in place of all of
 	// them. Over REST the same comes as server-sent events from
 	// GET /watch/workflows/{type}.

@@ -1,0 +1,40 @@
+package presence_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/fleet/broker"
+	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
+	"github.com/pleme-io/lifecycle-go/fleet/presence"
+)
+
+// The one server of a small fleet restarts, and with it the bucket, which is in
+// memory, is gone: processes announce themselves again, and those who watch see
+// them.
+func TestServerRestarts(t *testing.T) {
+	srv := brokertest.StartLone(t)
+	js := brokertest.Connect(t, broker.Config{URL: srv.URL()}).JetStream()
+	cfg := presence.Config{TTL: 3 * time.Second}
+	f := open(t, js, cfg)
+	_, id, _ := start(t, js, cfg, nil)
+	await(t, f, id, "the process", func(p presence.Process) bool { return p.Ready })
+	l := &log{seen: map[string]int{}, gone: map[string]int{}}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil { // as a feed does
+			_ = f.Watch(ctx, l)
+			time.Sleep(50 * time.Millisecond)
+		}
+	}()
+	defer func() { cancel(); <-done }()
+	brokertest.Await(t, "the process in the watch", l.is(func() bool { return l.seen[id] > 0 }))
+	srv.Restart()
+	await(t, f, id, "the process after the restart", func(p presence.Process) bool { return p.Ready })
+	before := 0
+	l.is(func() bool { before = l.seen[id]; return true })()
+	brokertest.Await(t, "the process in the watch again", l.is(func() bool { return l.seen[id] > before+1 }))
+}
