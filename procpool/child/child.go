@@ -85,7 +85,7 @@ const lastWords = 2 * time.Second
 // server is one worker's life.
 type server struct {
 	handler Handler
-	conn    net.Conn
+	conn    io.Closer
 	began   time.Time
 
 	mu      sync.Mutex // held while writing, guards what follows
@@ -134,10 +134,11 @@ func Serve(ctx context.Context, handler Handler) error {
 		}
 		limit = n
 	}
-	conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
+	dialed, err := new(net.Dialer).DialUnix(ctx, "unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		return fmt.Errorf("connect to the pool: %w", err)
 	}
+	conn := dedicate(dialed)
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
