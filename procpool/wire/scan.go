@@ -192,35 +192,36 @@ func CheckValue(b []byte) error {
 	if s.space(); s.i != len(b) {
 		return s.fail("there is more after the value")
 	}
-	switch {
-	case !utf8.Valid(b):
+	ascii, literal := survey(b)
+	if !ascii && !utf8.Valid(b) {
 		return fmt.Errorf("%w: it is not UTF-8: %s", ErrNotJSON, Excerpt(b))
-	case bytes.IndexByte(b, '\\') >= 0, hasControl(b):
-		// Escapes may be wrong, and control characters are right between the
-		// tokens and wrong in strings: this is not common, and is looked at
-		// closely.
-		if !json.Valid(b) {
-			return fmt.Errorf("%w: a string has a wrong escape or a control character in it: %s", ErrNotJSON, Excerpt(b))
-		}
+	}
+	// Escapes may be wrong, and control characters are right between the tokens
+	// and wrong in strings: this is not common, and is looked at closely.
+	if !literal && !json.Valid(b) {
+		return fmt.Errorf("%w: a string has a wrong escape or a control character in it: %s", ErrNotJSON, Excerpt(b))
 	}
 	return nil
 }
 
-// hasControl reports whether a byte is below 0x20, eight bytes at a time.
-func hasControl(b []byte) bool {
-	const low, high = 0x0101010101010101, 0x8080808080808080
-	for len(b) >= 8 {
-		// A byte below 0x20 borrows from its high bit; one that had it set
-		// already is masked out.
-		if w := binary.LittleEndian.Uint64(b); (w-low*0x20)&^w&high != 0 {
-			return true
-		}
-		b = b[8:]
+// survey looks at every byte once. ascii: none is 0x80 or above. literal: none
+// is below 0x20 or a backslash, so what stands between quotes is what is meant.
+func survey(b []byte) (ascii, literal bool) {
+	const ones, high = 0x0101010101010101, 0x8080808080808080
+	var beyond, odd uint64
+	// Of each word the bytes below 0x20, and those that are zero without the
+	// backslash's bits, borrow from their high bit; bytes that had it set already
+	// are masked out. Two words at a time need not wait for each other.
+	for ; len(b) >= 16; b = b[16:] {
+		v, w := binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[8:])
+		beyond |= v | w
+		odd |= ((v-ones*0x20)|((v^ones*'\\')-ones))&^v | ((w-ones*0x20)|((w^ones*'\\')-ones))&^w
 	}
 	for _, c := range b {
-		if c < 0x20 {
-			return true
+		beyond |= uint64(c)
+		if c < 0x20 || c == '\\' {
+			odd |= high
 		}
 	}
-	return false
+	return beyond&high == 0, odd&high == 0
 }
