@@ -40,8 +40,9 @@ type proc struct {
 	writer     *wire.Writer
 	writeUntil time.Time // the deadline that is set
 
-	reader  *wire.Reader // of whoever reads; see read.go
-	readEnd chan error   // capacity 1: why nobody reads any more
+	reader  *wire.Reader  // of whoever reads; see read.go
+	heard   wire.Envelope // the message it has read
+	readEnd chan error    // capacity 1: why nobody reads any more
 	readers sync.WaitGroup
 
 	// Guarded by p.mu.

@@ -36,10 +36,9 @@ func (w *proc) ensureReadingLocked() {
 // read takes the worker's messages until it has no query, or until the
 // connection ends or it breaks the protocol.
 func (w *proc) read() {
-	var e wire.Envelope
 	_ = w.conn.SetReadDeadline(time.Time{})
 	for {
-		err := w.step(&e)
+		err := w.step()
 		if errors.Is(err, os.ErrDeadlineExceeded) && !w.isLost() {
 			_ = w.conn.SetReadDeadline(time.Time{}) // somebody's who has read before us
 			continue
@@ -68,9 +67,9 @@ func (w *proc) isLost() bool {
 // query has no timer meanwhile: its deadline is the connection's.
 func (w *proc) readFor(a *attempt) {
 	p := w.p
-	var e wire.Envelope
+	w.heard.RequestID = a.id // most likely, and then it is not copied
 	for {
-		err := w.step(&e)
+		err := w.step()
 		late := errors.Is(err, os.ErrDeadlineExceeded)
 		if late && !time.Now().Before(a.q.until) {
 			a.q.expire()
@@ -106,14 +105,20 @@ func (w *proc) kickLocked(a *attempt) {
 
 // step takes one message. It returns errGone when there are no more, a
 // [*ProtocolError], or an error that is [os.ErrDeadlineExceeded].
-func (w *proc) step(e *wire.Envelope) error {
+func (w *proc) step() error {
+	e := &w.heard
 	line, err := w.reader.Next()
-	var long *wire.TooLongError
-	switch {
-	case err == nil:
+	if err == nil {
 		if err = wire.Decode(line, e); err == nil {
 			err = w.take(e)
 		}
+		if err == nil {
+			return nil
+		}
+		return &ProtocolError{Worker: w.name, Err: err}
+	}
+	var long *wire.TooLongError
+	switch {
 	case errors.As(err, &long):
 		_ = wire.Decode(long.Head, e) // as much as there is
 		err = w.tooLong(e, long)

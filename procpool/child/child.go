@@ -106,6 +106,7 @@ type server struct {
 // running is the query that runs.
 type running struct {
 	id       string
+	q        Query
 	cancel   context.CancelCauseFunc
 	left     atomic.Bool   // another goroutine reads now, or none has to
 	answered bool          // guarded by server.mu
@@ -330,14 +331,15 @@ func (s *server) start(e *wire.Envelope) (goOn bool) {
 		}
 	}
 	ctx, cancel := context.WithCancelCause(s.ctx)
-	run := &running{id: id, cancel: cancel, done: make(chan struct{})}
+	run := &running{
+		id: id, cancel: cancel, done: make(chan struct{}), q: Query{ID: id, Payload: append(json.RawMessage(nil), e.Payload...), w: s},
+	}
 	s.running = run
-	q := &Query{ID: id, Payload: append(json.RawMessage(nil), e.Payload...), w: s}
 	s.inline.Store(run)
 	if s.asleep.Load() && s.asleep.CompareAndSwap(true, false) {
 		s.begun <- struct{}{} // it has room: it was asleep
 	}
-	s.do(ctx, q, run)
+	s.do(ctx, &run.q, run)
 	return run.left.CompareAndSwap(false, true)
 }
 
