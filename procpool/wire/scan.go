@@ -192,36 +192,54 @@ func CheckValue(b []byte) error {
 	if s.space(); s.i != len(b) {
 		return s.fail("there is more after the value")
 	}
-	ascii, literal := survey(b)
-	if !ascii && !utf8.Valid(b) {
-		return fmt.Errorf("%w: it is not UTF-8: %s", ErrNotJSON, Excerpt(b))
+	if plain(b) {
+		return nil
 	}
-	// Escapes may be wrong, and control characters are right between the tokens
-	// and wrong in strings: this is not common, and is looked at closely.
-	if !literal && !json.Valid(b) {
-		return fmt.Errorf("%w: a string has a wrong escape or a control character in it: %s", ErrNotJSON, Excerpt(b))
+	switch {
+	case !utf8.Valid(b):
+		return fmt.Errorf("%w: it is not UTF-8: %s", ErrNotJSON, Excerpt(b))
+	case bytes.IndexByte(b, '\\') >= 0, hasControl(b):
+		// Escapes may be wrong, and control characters are right between the
+		// tokens and wrong in strings: this is not common, and is looked at
+		// closely.
+		if !json.Valid(b) {
+			return fmt.Errorf("%w: a string has a wrong escape or a control character in it: %s", ErrNotJSON, Excerpt(b))
+		}
 	}
 	return nil
 }
 
-// survey looks at every byte once. ascii: none is 0x80 or above. literal: none
-// is below 0x20 or a backslash, so what stands between quotes is what is meant.
-func survey(b []byte) (ascii, literal bool) {
+// plain reports whether b is ASCII without control characters and backslashes,
+// as most of JSON is.
+func plain(b []byte) bool {
 	const ones, high = 0x0101010101010101, 0x8080808080808080
-	var beyond, odd uint64
-	// Of each word the bytes below 0x20, and those that are zero without the
-	// backslash's bits, borrow from their high bit; bytes that had it set already
-	// are masked out. Two words at a time need not wait for each other.
-	for ; len(b) >= 16; b = b[16:] {
-		v, w := binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[8:])
-		beyond |= v | w
-		odd |= ((v-ones*0x20)|((v^ones*'\\')-ones))&^v | ((w-ones*0x20)|((w^ones*'\\')-ones))&^w
+	rest, odd := b, uint64(0)
+	for ; len(rest) >= 32; rest = rest[32:] { // a byte below 0x20 borrows from its high bit
+		u, v := binary.LittleEndian.Uint64(rest), binary.LittleEndian.Uint64(rest[8:])
+		w, x := binary.LittleEndian.Uint64(rest[16:]), binary.LittleEndian.Uint64(rest[24:])
+		odd |= u | (u - ones*0x20) | v | (v - ones*0x20) | w | (w - ones*0x20) | x | (x - ones*0x20)
+	}
+	for _, c := range rest {
+		odd |= uint64(c) | (uint64(c) - 0x20)
+	}
+	return odd&high == 0 && bytes.IndexByte(b, '\\') < 0
+}
+
+// hasControl reports whether a byte is below 0x20, eight bytes at a time.
+func hasControl(b []byte) bool {
+	const low, high = 0x0101010101010101, 0x8080808080808080
+	for len(b) >= 8 {
+		// A byte below 0x20 borrows from its high bit; one that had it set
+		// already is masked out.
+		if w := binary.LittleEndian.Uint64(b); (w-low*0x20)&^w&high != 0 {
+			return true
+		}
+		b = b[8:]
 	}
 	for _, c := range b {
-		beyond |= uint64(c)
-		if c < 0x20 || c == '\\' {
-			odd |= high
+		if c < 0x20 {
+			return true
 		}
 	}
-	return beyond&high == 0, odd&high == 0
+	return false
 }

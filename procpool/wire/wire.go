@@ -8,6 +8,7 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -202,7 +203,7 @@ func text(field string, raw []byte) (string, error) {
 		return "", fmt.Errorf("%w: %s is %s, want a string", ErrField, field, Excerpt(raw))
 	}
 	inner := raw[1 : len(raw)-1]
-	if ascii, literal := survey(inner); literal && (ascii || utf8.Valid(inner)) {
+	if plain(inner) || bytes.IndexByte(inner, '\\') < 0 && utf8.Valid(inner) && !hasControl(inner) {
 		return string(inner), nil
 	}
 	var out string

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"unicode/utf8"
 	"testing/iotest"
 
 	"github.com/pleme-io/lifecycle-go/procpool/wire"
@@ -184,6 +185,23 @@ func TestSchemas(t *testing.T) {
 	} {
 		if err := wire.Validate([]byte(line)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", line, err, want)
+		}
+	}
+}
+
+// TestEveryByteOfAPayloadIsLookedAt puts each byte into each place of strings of
+// many lengths, since several are looked at in one step.
+func TestEveryByteOfAPayloadIsLookedAt(t *testing.T) {
+	for length := 1; length < 70; length++ {
+		for at := range length {
+			value := []byte(`"` + strings.Repeat("x", length) + `"`)
+			for c := range 256 {
+				value[1+at] = byte(c)
+				want := json.Valid(value) && utf8.Valid(value)
+				if err := wire.CheckValue(value); (err == nil) != want {
+					t.Fatalf("CheckValue(%q) is %v, want valid: %v", value, err, want)
+				}
+			}
 		}
 	}
 }
