@@ -25,7 +25,7 @@ type target struct {
 	of     string // when not "", the benchmark without which there is nothing to judge
 }
 
-var targets = []target{
+var targets = append([]target{
 	{
 		text: "A cached or periodic plane answers without allocating",
 		judge: func(r *results) (string, verdict) {
@@ -131,7 +131,7 @@ var targets = []target{
 		},
 		reason: "A process worker takes more than 1.1× of os/exec: it forks from a thread that outlives the child, for the parent-death signal, waits for the end before it reaps, so that nothing is signalled afterwards, looks after the rest of the group, and reads the counter of OOM kills twice.",
 	},
-}
+}, poolTargets...)
 
 // aheadOfTrees judges us by the best peer that was measured, for each of ids.
 func aheadOfTrees(r *results, ids []string, unit string) (measured string, v verdict) {
