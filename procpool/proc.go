@@ -50,6 +50,7 @@ type proc struct {
 	confirm      *time.Timer // ends it unless it confirms the end of cur
 	reading      bool        // somebody reads, or nobody will again
 	direct       *attempt    // whose caller reads
+	readUntil    time.Time   // the deadline for reading that is set, zero for another
 	closed       bool        // its connection
 	recent       [32]string  // the last requests it was given
 	given        int

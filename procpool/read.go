@@ -30,7 +30,19 @@ func (w *proc) ensureReadingLocked() {
 		return
 	}
 	w.reading = true
+	w.readUntil = time.Time{} // it sets none
 	w.readers.Go(w.read)
+}
+
+// armReadLocked sees to it that a caller who reads for q stops when q's time is
+// over, at the latest. To set a deadline costs as much as to decode an answer,
+// so one that is there stays when it leaves half of the time or more: should it
+// pass before the answer comes, a goroutine reads on and q has a timer.
+func (w *proc) armReadLocked(q *Query) {
+	if w.readUntil.After(q.until) || w.readUntil.Sub(q.begun) < q.until.Sub(q.begun)/2 {
+		w.readUntil = q.until
+		_ = w.conn.SetReadDeadline(q.until)
+	}
 }
 
 // read takes the worker's messages until it has no query, or until the
@@ -99,6 +111,7 @@ func (w *proc) readFor(a *attempt) {
 // kickLocked makes a caller who reads for an attempt stop with it.
 func (w *proc) kickLocked(a *attempt) {
 	if w.direct == a {
+		w.readUntil = time.Time{}
 		_ = w.conn.SetReadDeadline(time.Unix(1, 0))
 	}
 }
@@ -112,6 +125,7 @@ func (w *proc) step() error {
 		if err = wire.Decode(line, e); err == nil {
 			err = w.take(e)
 		}
+		e.Payload, e.Content, e.Result = nil, nil, nil // they would keep a large buffer alive
 		if err == nil {
 			return nil
 		}

@@ -38,7 +38,7 @@ func (p *Pool) admit(ctx context.Context, q *Query) (w *proc, direct *attempt) {
 	if a != nil {
 		if q.messages == nil && !w.reading {
 			w.reading, w.direct, direct = true, a, a
-			_ = w.conn.SetReadDeadline(q.until)
+			w.armReadLocked(q)
 		}
 		w.ensureReadingLocked()
 	}

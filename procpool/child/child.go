@@ -106,7 +106,6 @@ type server struct {
 // running is the query that runs.
 type running struct {
 	id       string
-	q        Query
 	cancel   context.CancelCauseFunc
 	left     atomic.Bool   // another goroutine reads now, or none has to
 	answered bool          // guarded by server.mu
@@ -331,23 +330,25 @@ func (s *server) start(e *wire.Envelope) (goOn bool) {
 		}
 	}
 	ctx, cancel := context.WithCancelCause(s.ctx)
-	run := &running{
-		id: id, cancel: cancel, done: make(chan struct{}), q: Query{ID: id, Payload: append(json.RawMessage(nil), e.Payload...), w: s},
-	}
+	run := &running{id: id, cancel: cancel, done: make(chan struct{})}
 	s.running = run
+	q := &Query{ID: id, Payload: append(json.RawMessage(nil), e.Payload...), w: s}
 	s.inline.Store(run)
 	if s.asleep.Load() && s.asleep.CompareAndSwap(true, false) {
 		s.begun <- struct{}{} // it has room: it was asleep
 	}
-	s.do(ctx, &run.q, run)
+	s.do(ctx, q, run)
 	return run.left.CompareAndSwap(false, true)
 }
+
+// errGoexit is the answer to a query whose handler has ended its goroutine.
+var errGoexit = fmt.Errorf("query: %w", safe.ErrGoexit)
 
 // do runs the handler and sends what came of it. A handler that ends its
 // goroutine ends the one that reads, and another takes its place.
 func (s *server) do(ctx context.Context, q *Query, run *running) {
 	var result any
-	err := fmt.Errorf("query: %w", safe.ErrGoexit)
+	err := errGoexit
 	returned := false
 	defer func() {
 		s.answer(q.ID, result, err, run)
