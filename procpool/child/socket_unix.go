@@ -15,8 +15,9 @@ import (
 // poller, made for many, takes twice the system calls.
 type socket struct{ *os.File }
 
-// dedicate takes the connection out of the runtime's poller. conn is closed, or
-// returned when that does not work.
+// dedicate takes the connection out of the runtime's poller: conn is closed and
+// another way to the same socket returned, or conn as it is when that does not
+// work.
 func dedicate(conn *net.UnixConn) io.ReadWriteCloser {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -26,8 +27,9 @@ func dedicate(conn *net.UnixConn) io.ReadWriteCloser {
 	err = raw.Control(func(theirs uintptr) {
 		syscall.ForkLock.RLock()
 		defer syscall.ForkLock.RUnlock()
-		if fd, err = syscall.Dup(int(theirs)); err == nil {
-			syscall.CloseOnExec(fd)
+		if own, err := syscall.Dup(int(theirs)); err == nil {
+			syscall.CloseOnExec(own)
+			fd = own
 		}
 	})
 	if err != nil || fd < 0 {
