@@ -108,14 +108,10 @@ func TestFloodsAreBounded(t *testing.T) {
 
 func TestStallInTheMiddleOfALine(t *testing.T) {
 	p := start(t, "stall", func(c *procpool.Config) { c.CancelGrace = 50 * time.Millisecond })
-	// On a busy machine a deadline may pass before there is a worker to stall.
-	eventually(t, "the worker that had a query is gone", func() bool {
-		if _, err := p.Do(within(t), ask{}.raw(), procpool.Timeout(100*time.Millisecond)); !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, procpool.ErrBusy) {
-			t.Errorf("got %v", err)
-		}
-		s := p.Stats()
-		return s.State == procpool.PoolIdle || s.Spawned > 1
-	})
+	if _, err := p.Do(within(t), ask{}.raw(), procpool.Timeout(100*time.Millisecond)); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v", err)
+	}
+	eventually(t, "the worker is gone", func() bool { return p.Stats().State == procpool.PoolIdle })
 }
 
 func TestDisconnectIsACrash(t *testing.T) {
@@ -373,7 +369,7 @@ func TestStopIsBoundedAndEndsEveryQuery(t *testing.T) {
 	w := submit(t, p, ask{}.raw())
 	eventually(t, "it is busy", func() bool { return p.Stats().Busy == 1 })
 	pid := p.State().Children[0].PID
-	ctx, cancel := context.WithTimeout(context.Background(), 6*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	if err := p.Stop(ctx); err != nil || alive(pid) {
 		t.Errorf("stop: %v, alive: %v", err, alive(pid))
