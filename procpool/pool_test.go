@@ -417,3 +417,18 @@ func TestSlowCallerHoldsUpItsOwnWorkerOnly(t *testing.T) {
 		t.Errorf("%d messages arrived", n)
 	}
 }
+
+// TestAQueryHasItsOwnTimeAndNotThatOfTheOneBefore is about the deadline of the
+// connection, which stays as it is for a query that has a little more time.
+func TestAQueryHasItsOwnTimeAndNotThatOfTheOneBefore(t *testing.T) {
+	p := start(t, "serve", func(c *procpool.Config) { c.MaxQueue = 5 })
+	do(t, p, ask{}.raw()) // the worker has started
+	_, _ = p.Do(within(t), ask{}.raw(), procpool.Timeout(500*time.Millisecond))
+	const own = 900 * time.Millisecond
+	_, err := p.Do(within(t), ask{Op: "sleep", Seconds: 600}.raw(), procpool.Timeout(own))
+	var late *procpool.DeadlineError
+	if !errors.As(err, &late) || late.Elapsed < own {
+		t.Errorf("it ended with %v, want a deadline after %v", err, own)
+	}
+	do(t, p, ask{}.raw()) // and nothing is left of either
+}

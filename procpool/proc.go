@@ -40,8 +40,9 @@ type proc struct {
 	writer     *wire.Writer
 	writeUntil time.Time // the deadline that is set
 
-	reader  *wire.Reader // of whoever reads; see read.go
-	readEnd chan error   // capacity 1: why nobody reads any more
+	reader  *wire.Reader  // of whoever reads; see read.go
+	heard   wire.Envelope // the message it has read
+	readEnd chan error    // capacity 1: why nobody reads any more
 	readers sync.WaitGroup
 
 	// Guarded by p.mu.
@@ -49,6 +50,7 @@ type proc struct {
 	confirm      *time.Timer // ends it unless it confirms the end of cur
 	reading      bool        // somebody reads, or nobody will again
 	direct       *attempt    // whose caller reads
+	readUntil    time.Time   // the deadline for reading that is set, zero for another
 	closed       bool        // its connection
 	recent       [32]string  // the last requests it was given
 	given        int

@@ -30,9 +30,9 @@ type Query struct {
 
 	machine  *fsm.Machine[QueryState]
 	messages chan json.RawMessage // nil when nobody will read them
-	done     chan struct{}
 
-	mu      sync.Mutex // guards what follows until done is closed
+	mu      sync.Mutex    // guards what follows; result and err change no more once it has ended
+	done    chan struct{} // made when somebody asks for it
 	result  json.RawMessage
 	err     error
 	session string
@@ -44,6 +44,7 @@ type Query struct {
 	in       *list.List    // the queue
 	on       *attempt      // with a worker
 	attempts int
+	first    attempt
 	streamed bool
 	last     string // the worker that has it or had it last
 }
@@ -83,7 +84,19 @@ func (q *Query) ID() string { return q.id }
 func (q *Query) State() QueryState { return q.machine.State() }
 
 // Done is closed once the query is in a terminal state.
-func (q *Query) Done() <-chan struct{} { return q.done }
+func (q *Query) Done() <-chan struct{} {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.done == nil {
+		q.done = make(chan struct{})
+		if q.endedLocked() {
+			close(q.done)
+		}
+	}
+	return q.done
+}
+
+func (q *Query) endedLocked() bool { return queryTable.IsTerminal(q.machine.State()) }
 
 // Session returns the id under which the worker does the work, "" when it has
 // not said.
@@ -108,6 +121,7 @@ func (q *Query) Worker() string {
 // end the query: call [Query.Cancel] for that.
 func (q *Query) Messages() iter.Seq2[json.RawMessage, error] {
 	return func(yield func(json.RawMessage, error) bool) {
+		done := q.Done()
 		for {
 			select {
 			case m := <-q.messages:
@@ -115,7 +129,7 @@ func (q *Query) Messages() iter.Seq2[json.RawMessage, error] {
 					return
 				}
 				continue
-			case <-q.done:
+			case <-done:
 			}
 			for { // what had come before the end
 				select {
@@ -140,9 +154,9 @@ func (q *Query) Messages() iter.Seq2[json.RawMessage, error] {
 // ended with. Messages that nobody has read are dropped. It may be called any
 // number of times.
 func (q *Query) Result() (json.RawMessage, error) {
-	for {
+	for done := q.Done(); ; {
 		select {
-		case <-q.done:
+		case <-done:
 			return q.result, q.err
 		case <-q.messages:
 		}
@@ -173,8 +187,10 @@ func (q *Query) finish(to QueryState, result json.RawMessage, err error) bool {
 		q.timer.Stop()
 	}
 	unwatch := q.unwatch
+	if q.done != nil {
+		close(q.done)
+	}
 	q.mu.Unlock()
-	close(q.done)
 	if unwatch != nil {
 		unwatch()
 	}
@@ -186,7 +202,7 @@ func (q *Query) finish(to QueryState, result json.RawMessage, err error) bool {
 func (q *Query) arm() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.timer == nil && !queryTable.IsTerminal(q.machine.State()) {
+	if q.timer == nil && !q.endedLocked() {
 		q.timer = time.AfterFunc(time.Until(q.until), q.expire)
 	}
 }
@@ -198,7 +214,7 @@ func (q *Query) watch(ctx context.Context) {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if queryTable.IsTerminal(q.machine.State()) {
+	if q.endedLocked() {
 		return
 	}
 	q.unwatch = context.AfterFunc(ctx, func() {
@@ -217,13 +233,11 @@ func (q *Query) expire() {
 // push hands a message to the caller, and waits while the caller has enough to
 // read. It reports false when the query has ended, or gone is closed.
 func (q *Query) push(content json.RawMessage, gone <-chan struct{}) bool {
-	if q.State() == QueryProcessing {
-		_ = q.machine.To(QueryStreaming, nil) // it may have ended meanwhile
-	}
-	select {
-	case <-q.done:
+	switch state := q.State(); {
+	case queryTable.IsTerminal(state):
 		return false
-	default:
+	case state == QueryProcessing:
+		_ = q.machine.To(QueryStreaming, nil) // it may have ended meanwhile
 	}
 	if q.messages == nil {
 		return true
@@ -231,7 +245,12 @@ func (q *Query) push(content json.RawMessage, gone <-chan struct{}) bool {
 	select {
 	case q.messages <- content:
 		return true
-	case <-q.done:
+	default: // there is no room, or somebody waits for it
+	}
+	select {
+	case q.messages <- content:
+		return true
+	case <-q.Done():
 		return false
 	case <-gone:
 		return false
@@ -247,9 +266,14 @@ func (p *Pool) Do(ctx context.Context, payload json.RawMessage, opts ...Option) 
 	}
 	if w, direct := p.admit(ctx, q); direct != nil {
 		w.readFor(direct)
+		q.mu.Lock()
+		ended := q.endedLocked()
+		q.mu.Unlock()
+		if ended { // and nobody had to be told
+			return q.result, q.err
+		}
 	}
-	<-q.done
-	return q.result, q.err
+	return q.Result()
 }
 
 // Submit gives a query to the pool and returns at once, while a worker works on
@@ -281,7 +305,7 @@ func (p *Pool) newQuery(ctx context.Context, payload json.RawMessage, opts []Opt
 	if most := p.cfg.MaxFrame - overhead; len(payload) > most {
 		return nil, fmt.Errorf("%s: the payload has %d bytes: %w", p.cfg.Name, len(payload), &wire.TooLongError{Limit: p.cfg.MaxFrame})
 	}
-	q := &Query{pool: p, payload: payload, begun: time.Now(), done: make(chan struct{})}
+	q := &Query{pool: p, payload: payload, begun: time.Now()}
 	q.until = q.begun.Add(p.cfg.QueryTimeout)
 	for _, opt := range opts {
 		opt(q)

@@ -30,16 +30,27 @@ func (w *proc) ensureReadingLocked() {
 		return
 	}
 	w.reading = true
+	w.readUntil = time.Time{} // it sets none
 	w.readers.Go(w.read)
+}
+
+// armReadLocked sees to it that a caller who reads for q stops when q's time is
+// over, at the latest. To set a deadline costs as much as to decode an answer,
+// so one that is there stays when it leaves half of the time or more: should it
+// pass before the answer comes, a goroutine reads on and q has a timer.
+func (w *proc) armReadLocked(q *Query) {
+	if w.readUntil.After(q.until) || w.readUntil.Sub(q.begun) < q.until.Sub(q.begun)/2 {
+		w.readUntil = q.until
+		_ = w.conn.SetReadDeadline(q.until)
+	}
 }
 
 // read takes the worker's messages until it has no query, or until the
 // connection ends or it breaks the protocol.
 func (w *proc) read() {
-	var e wire.Envelope
 	_ = w.conn.SetReadDeadline(time.Time{})
 	for {
-		err := w.step(&e)
+		err := w.step()
 		if errors.Is(err, os.ErrDeadlineExceeded) && !w.isLost() {
 			_ = w.conn.SetReadDeadline(time.Time{}) // somebody's who has read before us
 			continue
@@ -68,9 +79,9 @@ func (w *proc) isLost() bool {
 // query has no timer meanwhile: its deadline is the connection's.
 func (w *proc) readFor(a *attempt) {
 	p := w.p
-	var e wire.Envelope
+	w.heard.RequestID = a.id // most likely, and then it is not copied
 	for {
-		err := w.step(&e)
+		err := w.step()
 		late := errors.Is(err, os.ErrDeadlineExceeded)
 		if late && !time.Now().Before(a.q.until) {
 			a.q.expire()
@@ -100,20 +111,28 @@ func (w *proc) readFor(a *attempt) {
 // kickLocked makes a caller who reads for an attempt stop with it.
 func (w *proc) kickLocked(a *attempt) {
 	if w.direct == a {
+		w.readUntil = time.Time{}
 		_ = w.conn.SetReadDeadline(time.Unix(1, 0))
 	}
 }
 
 // step takes one message. It returns errGone when there are no more, a
 // [*ProtocolError], or an error that is [os.ErrDeadlineExceeded].
-func (w *proc) step(e *wire.Envelope) error {
+func (w *proc) step() error {
+	e := &w.heard
 	line, err := w.reader.Next()
-	var long *wire.TooLongError
-	switch {
-	case err == nil:
+	if err == nil {
 		if err = wire.Decode(line, e); err == nil {
 			err = w.take(e)
 		}
+		e.Payload, e.Content, e.Result = nil, nil, nil // they would keep a large buffer alive
+		if err == nil {
+			return nil
+		}
+		return &ProtocolError{Worker: w.name, Err: err}
+	}
+	var long *wire.TooLongError
+	switch {
 	case errors.As(err, &long):
 		_ = wire.Decode(long.Head, e) // as much as there is
 		err = w.tooLong(e, long)

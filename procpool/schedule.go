@@ -31,13 +31,14 @@ func (p *Pool) admit(ctx context.Context, q *Query) (w *proc, direct *attempt) {
 	p.mu.Lock()
 	p.lastID++
 	q.seq = p.lastID
-	q.id = "q" + strconv.FormatUint(q.seq, 10)
+	var id [21]byte
+	q.id = string(strconv.AppendUint(append(id[:0], 'q'), q.seq, 10))
 	q.machine = fsm.MustNew(KindQuery, q.id, queryTable, QueryPending, &p.events)
 	w, a, reject := p.placeLocked(q)
 	if a != nil {
 		if q.messages == nil && !w.reading {
 			w.reading, w.direct, direct = true, a, a
-			_ = w.conn.SetReadDeadline(q.until)
+			w.armReadLocked(q)
 		}
 		w.ensureReadingLocked()
 	}
@@ -166,7 +167,11 @@ func (p *Pool) pickLocked(q *Query) *proc {
 func (p *Pool) assignLocked(w *proc, q *Query) *attempt {
 	p.ready = slices.DeleteFunc(p.ready, func(other *proc) bool { return other == w })
 	q.attempts++
-	a := &attempt{q: q, id: q.id, begun: time.Now()}
+	a := &q.first
+	if q.attempts > 1 {
+		a = new(attempt) // the worker of the one before may still look at that
+	}
+	*a = attempt{q: q, id: q.id, begun: time.Now()}
 	if q.attempts > 1 {
 		a.id += "." + strconv.Itoa(q.attempts)
 	}

@@ -24,6 +24,34 @@ func up(b *testing.B, k kind, n int) pool {
 	return p
 }
 
+// times counts how often something took how long, in steps of step, without
+// anything for a garbage collector to do. The last one is for all that is
+// longer.
+type times [400_000]uint32
+
+const step = 100 * time.Nanosecond
+
+var took times
+
+func (t *times) reset() { *t = times{} }
+
+func (t *times) add(d time.Duration) { t[min(int(d/step), len(t)-1)]++ }
+
+// median is what half of them took at most. Unlike the mean it says little about
+// what else the machine had to do.
+func (t *times) median() time.Duration {
+	all, sum := 0, 0
+	for _, n := range t {
+		all += int(n)
+	}
+	for i, n := range t {
+		if sum += int(n); 2*sum >= all {
+			return time.Duration(i+1) * step
+		}
+	}
+	return 0
+}
+
 // BenchmarkRoundTrip has one caller and one worker that gives back what it got.
 func BenchmarkRoundTrip(b *testing.B) {
 	for _, size := range []struct {
@@ -36,14 +64,18 @@ func BenchmarkRoundTrip(b *testing.B) {
 				q := question(k, value(size.n, ""))
 				b.SetBytes(int64(size.n))
 				b.ReportAllocs()
+				took.reset()
 				report := cpu.Measure(b)
 				for b.Loop() {
+					began := time.Now()
 					got, err := p.echo(q)
 					if err != nil || len(got) != len(q) {
 						b.Fatal(len(got), err)
 					}
+					took.add(time.Since(began))
 				}
 				report()
+				b.ReportMetric(float64(took.median().Nanoseconds()), "p50-ns")
 			})
 		}
 	}
@@ -57,14 +89,18 @@ func BenchmarkStream(b *testing.B) {
 			q := question(k, value(1024, "stream"))
 			b.SetBytes(streamed * 1024)
 			b.ReportAllocs()
+			took.reset()
 			report := cpu.Measure(b)
 			for b.Loop() {
+				began := time.Now()
 				n, _, err := p.stream(q)
 				if err != nil || n != streamed {
 					b.Fatal(n, err)
 				}
+				took.add(time.Since(began))
 			}
 			report()
+			b.ReportMetric(float64(took.median().Nanoseconds()), "p50-ns")
 		})
 	}
 }

@@ -100,7 +100,7 @@ const lastWords = 2 * time.Second
 // server is one worker's life.
 type server struct {
 	handler Handler
-	conn    net.Conn
+	conn    io.Closer
 	began   time.Time
 
 	mu      sync.Mutex // held while writing, guards what follows
@@ -149,10 +149,11 @@ func Serve(ctx context.Context, handler Handler) error {
 		}
 		limit = n
 	}
-	conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
+	dialed, err := new(net.Dialer).DialUnix(ctx, "unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		return fmt.Errorf("connect to the pool: %w", err)
 	}
+	conn := dedicate(dialed)
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
@@ -360,11 +361,14 @@ func (s *server) start(e *wire.Envelope) (goOn bool) {
 	return run.left.CompareAndSwap(false, true)
 }
 
+// errGoexit is the answer to a query whose handler has ended its goroutine.
+var errGoexit = fmt.Errorf("query: %w", safe.ErrGoexit)
+
 // do runs the handler and sends what came of it. A handler that ends its
 // goroutine ends the one that reads, and another takes its place.
 func (s *server) do(ctx context.Context, q *Query, run *running) {
 	var raw json.RawMessage
-	err := fmt.Errorf("query: %w", safe.ErrGoexit)
+	err := errGoexit
 	returned := false
 	defer func() {
 		s.answer(q.ID, raw, err, run)

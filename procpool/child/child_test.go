@@ -217,3 +217,23 @@ func TestContextEndsServe(t *testing.T) {
 	cancel(mine)
 	p.wantEnd(mine)
 }
+
+// TestContextEndsServeThatReads is the same once somebody waits in a read, which
+// nothing but the end of the connection wakes up.
+func TestContextEndsServeThatReads(t *testing.T) {
+	mine := errors.New("mine")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	p := serve(ctx, t, func(context.Context, *child.Query) (any, error) { return "done", nil })
+	p.say(query("a", "x"))
+	p.want("done")
+	time.Sleep(20 * time.Millisecond) // most likely it reads by now
+	cancel(mine)
+	select {
+	case err := <-p.ended:
+		if !errors.Is(err, mine) {
+			t.Errorf("Serve returned %v, want %v", err, mine)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("Serve has not returned")
+	}
+}

@@ -266,14 +266,7 @@ func (w *Writer) flush(b []byte) error {
 
 // appendString appends s as a JSON string.
 func appendString(b []byte, s string) []byte {
-	plain := true
-	for i := range len(s) {
-		if c := s[i]; c < 0x20 || c == '"' || c == '\\' || c >= 0x80 {
-			plain = false
-			break
-		}
-	}
-	if plain {
+	if asIs(s) {
 		return append(append(append(b, '"'), s...), '"')
 	}
 	quoted, err := json.Marshal(s)
@@ -281,4 +274,14 @@ func appendString(b []byte, s string) []byte {
 		return append(b, `""`...) // strings can always be marshalled
 	}
 	return append(b, quoted...)
+}
+
+// asIs reports whether s stands for itself between quotes.
+func asIs(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; c < 0x20 || c == '"' || c == '\\' || c >= 0x80 {
+			return false
+		}
+	}
+	return true
 }

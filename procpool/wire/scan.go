@@ -192,6 +192,9 @@ func CheckValue(b []byte) error {
 	if s.space(); s.i != len(b) {
 		return s.fail("there is more after the value")
 	}
+	if plain(b) {
+		return nil
+	}
 	switch {
 	case !utf8.Valid(b):
 		return fmt.Errorf("%w: it is not UTF-8: %s", ErrNotJSON, Excerpt(b))
@@ -204,6 +207,22 @@ func CheckValue(b []byte) error {
 		}
 	}
 	return nil
+}
+
+// plain reports whether b is ASCII without control characters and backslashes,
+// as most of JSON is.
+func plain(b []byte) bool {
+	const ones, high = 0x0101010101010101, 0x8080808080808080
+	rest, odd := b, uint64(0)
+	for ; len(rest) >= 32; rest = rest[32:] { // a byte below 0x20 borrows from its high bit
+		u, v := binary.LittleEndian.Uint64(rest), binary.LittleEndian.Uint64(rest[8:])
+		w, x := binary.LittleEndian.Uint64(rest[16:]), binary.LittleEndian.Uint64(rest[24:])
+		odd |= u | (u - ones*0x20) | v | (v - ones*0x20) | w | (w - ones*0x20) | x | (x - ones*0x20)
+	}
+	for _, c := range rest {
+		odd |= uint64(c) | (uint64(c) - 0x20)
+	}
+	return odd&high == 0 && bytes.IndexByte(b, '\\') < 0
 }
 
 // hasControl reports whether a byte is below 0x20, eight bytes at a time.

@@ -63,6 +63,7 @@ type Envelope struct {
 	Uptime           float64 // in seconds
 	QueriesProcessed int64
 
+	lastID string  // that of the message before
 	faults []fault // nil, mostly
 }
 
@@ -88,10 +89,13 @@ var (
 // other names are skipped. Of a field that is there twice the last one counts,
 // as in most parsers.
 //
+// What e held is forgotten, but for the string of its RequestID, which is used
+// again when the line has the same: a stream's messages need not have one each.
+//
 // On an error e holds what was read before it: when a line was cut short, that
 // may still say whose it was.
 func Decode(line []byte, e *Envelope) error {
-	*e = Envelope{}
+	*e = Envelope{lastID: e.RequestID}
 	s := scanner{b: line}
 	if !s.byte('{') {
 		return s.fail("want an object, which begins with {")
@@ -146,11 +150,17 @@ func (e *Envelope) set(name, raw []byte) {
 	var err error
 	switch string(name) { // does not allocate
 	case "type":
-		var t string
-		t, err = text("type", raw)
-		e.Type = known(t)
+		if e.Type = known(raw); e.Type == "" {
+			var t string
+			t, err = text("type", raw)
+			e.Type = Type(t)
+		}
 	case "requestId":
-		e.RequestID, err = text("requestId", raw)
+		if same(raw, e.lastID) {
+			e.RequestID = e.lastID
+		} else {
+			e.RequestID, err = text("requestId", raw)
+		}
 	case "sessionId":
 		e.SessionID, err = text("sessionId", raw)
 	case "error":
@@ -193,7 +203,7 @@ func text(field string, raw []byte) (string, error) {
 		return "", fmt.Errorf("%w: %s is %s, want a string", ErrField, field, Excerpt(raw))
 	}
 	inner := raw[1 : len(raw)-1]
-	if bytes.IndexByte(inner, '\\') < 0 && utf8.Valid(inner) && !hasControl(inner) {
+	if plain(inner) || bytes.IndexByte(inner, '\\') < 0 && utf8.Valid(inner) && !hasControl(inner) {
 		return string(inner), nil
 	}
 	var out string
@@ -203,14 +213,43 @@ func text(field string, raw []byte) (string, error) {
 	return out, nil
 }
 
-// known saves the copy of the types that there are.
-func known(t string) Type {
-	for _, k := range [...]Type{Query, Complete, Message, Error, Session, Ready, Cancel, Shutdown, HealthCheck, ShutdownAck, HealthOK} {
-		if string(k) == t {
-			return k
-		}
+// known returns the type that the string literal raw says when it is one that
+// there is, without a copy.
+func known(raw []byte) Type {
+	if raw[0] != '"' {
+		return ""
 	}
-	return Type(t)
+	switch t := Type(raw[1 : len(raw)-1]); t { // does not allocate
+	case Query:
+		return Query
+	case Complete:
+		return Complete
+	case Message:
+		return Message
+	case Error:
+		return Error
+	case Session:
+		return Session
+	case Ready:
+		return Ready
+	case Cancel:
+		return Cancel
+	case Shutdown:
+		return Shutdown
+	case HealthCheck:
+		return HealthCheck
+	case ShutdownAck:
+		return ShutdownAck
+	case HealthOK:
+		return HealthOK
+	}
+	return ""
+}
+
+// same reports whether raw is the string literal of id and id stands in it as it
+// is.
+func same(raw []byte, id string) bool {
+	return raw[0] == '"' && string(raw[1:len(raw)-1]) == id && asIs(id)
 }
 
 // has reports whether messages of type t have the field.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+	"unicode/utf8"
 
 	"github.com/pleme-io/lifecycle-go/procpool/wire"
 	"go.uber.org/goleak"
@@ -188,6 +189,23 @@ func TestSchemas(t *testing.T) {
 	}
 }
 
+// TestEveryByteOfAPayloadIsLookedAt puts what matters into each place of strings of
+// many lengths, since several are looked at in one step.
+func TestEveryByteOfAPayloadIsLookedAt(t *testing.T) {
+	for length := 1; length < 70; length++ {
+		for at := range length {
+			value := []byte(`"` + strings.Repeat("x", length) + `"`)
+			for _, c := range []byte("\x00\n\x1f !\"\\~\x7f\x80\x9f\xa0\xff") {
+				value[1+at] = c
+				want := json.Valid(value) && utf8.Valid(value)
+				if err := wire.CheckValue(value); (err == nil) != want {
+					t.Fatalf("CheckValue(%q) is %v, want valid: %v", value, err, want)
+				}
+			}
+		}
+	}
+}
+
 // FuzzFrame holds the scanner against encoding/json: what is taken from a line
 // is what the whole parser finds, and nothing that is not JSON gets by as a
 // payload.
@@ -196,6 +214,7 @@ func FuzzFrame(f *testing.F) {
 	for _, seed := range []string{
 		"", "\n\n", `{"type":"ready"}`, `{"type":"complete","requestId":"q1","result":{"a":"\\\""}}` + "\n",
 		`{"type":"message","requestId":"q\u0031","content":"` + strings.Repeat("x", 300) + `"}`, `{"type":"x","type":"ready"}`, `{"a":1,"b":[`, "\xff{}", `{"type":"error","requestId":"\ud800"}`,
+		`{"type":"error","requestId":"a\\nb"}` + "\n" + `{"type":"error","requestId":"a\nb"}` + "\n" + `{"type":"error","requestId":"a"}` + "\n" + `{"type":"error","requestId":"a"}`,
 		`1,"type":"shutdown"`, "\"\x1f\"", `"\`, `-`, `-0.0E+1`, " 1 ", `{"":{"":[]}}`, "\"\u0080\"",
 	} {
 		f.Add([]byte(seed))
@@ -205,6 +224,7 @@ func FuzzFrame(f *testing.F) {
 			t.Errorf("CheckValue(%q) is %v, json.Valid says %v", in, err, json.Valid(in))
 		}
 		r := wire.NewReader(bytes.NewReader(in), 256)
+		var e wire.Envelope // one for all lines: what is left of the one before must not show
 		for lines := 0; ; lines++ {
 			line, err := r.Next()
 			var long *wire.TooLongError
@@ -220,7 +240,6 @@ func FuzzFrame(f *testing.F) {
 			if lines > len(in) || bytes.IndexByte(line, '\n') >= 0 || len(line) >= 256 {
 				t.Fatalf("line %q", line)
 			}
-			var e wire.Envelope
 			err = wire.Decode(line, &e)
 			valid := wire.Validate(line)
 			if valid == nil && err != nil {

@@ -128,6 +128,9 @@ var sections = []section{
 	{"Durable workflows: lists",
 		"A hundred of many, from the view's indexes.",
 		lists, listBench},
+	{"Worker processes",
+		"A pool of worker processes that give back what they got, on the clock: what half of the repetitions took at most, as it says least about what else the machine had to do. Every worker is the same program. The floor is one connection with the bytes of ours on it: a line is written, a line is read, and nobody looks at it. go-plugin speaks gRPC, RoadRunner's pool its own frames on pipes.",
+		pools, poolBench},
 }
 
 // cell writes one measurement and its ratio to a base.

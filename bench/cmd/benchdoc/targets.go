@@ -25,7 +25,7 @@ type target struct {
 	of     string // when not "", the benchmark without which there is nothing to judge
 }
 
-var targets = []target{
+var targets = append([]target{
 	{
 		text: "A cached or periodic plane answers without allocating",
 		judge: func(r *results) (string, verdict) {
@@ -173,7 +173,7 @@ var targets = []target{
 		},
 		reason: "A list of a hundred of a million takes more than a millisecond: a regression, since it walks an index from where it begins and decodes a hundred records.",
 	},
-}
+}, poolTargets...)
 
 // aheadOfTrees judges us by the best peer that was measured, for each of ids.
 func aheadOfTrees(r *results, ids []string, unit string) (measured string, v verdict) {

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"fmt"
+
+	"golang.org/x/perf/benchmath"
+)
+
+// poolBench stands for all of package procpool.
+const poolBench = "RoundTrip/size=100B/peer=" + us
+
+const callers = "Callers/callers=8/workers=4/"
+
+var (
+	poolPeers  = []string{"floor", us, "go-plugin", "roadrunner"}
+	tripSizes  = []string{"100B", "4KB", "1MB"}
+	spawnPeers = []string{"fork+exec", us, "go-plugin", "roadrunner"}
+)
+
+func trip(size, peer string) string { return fmt.Sprintf("RoundTrip/size=%s/peer=%s", size, peer) }
+
+// half is the time that half of the repetitions take at most. It is on the clock,
+// since half of the work is another process's.
+const half = "p50-sec"
+
+var poolTargets = []target{
+	{
+		of:     poolBench,
+		text:   "A round trip to a worker process is within 1.5× of the floor at 100 B, and 1.3× at 4 KB",
+		judge:  func(r *results) (string, verdict) { return nearPingPong(r) },
+		reason: "A round trip to a worker process takes longer than it may beside a raw ping-pong. Both make the same writes; the pool reads with the runtime's poller, as the floor does, and the worker without it. The rest is what a query is: its states and its record, one look at the payload on each side, and a payload and a result that belong to whoever gets them, so that both processes collect garbage, as the floor does not.",
+	},
+	{
+		of:     poolBench,
+		text:   "It is ahead of go-plugin, and of RoadRunner's pool",
+		judge:  func(r *results) (string, verdict) { return aheadOfPools(r, trips(), half) },
+		reason: "A round trip is not clearly ahead of both peers for all sizes. RoadRunner's workers read frames with a length and look at nothing in them; go-plugin's HTTP/2 sends a large payload in parts while the worker reads, and nobody there looks for the end of a value.",
+	},
+	{
+		of:     poolBench,
+		text:   "A stream is ahead of both",
+		judge:  func(r *results) (string, verdict) { return aheadOfPools(r, []string{"Stream/"}, half) },
+		reason: "A stream is slower than in go-plugin. That collects messages and writes them a few dozen at a time from a goroutine of its own; a worker here writes each message before Send returns, so that a handler that ends its process has said what it has sent.",
+	},
+	{
+		of:     poolBench,
+		text:   "Eight callers of four workers wait less than in both, half of them and the last of a hundred",
+		judge:  func(r *results) (string, verdict) { return aheadOfPools(r, []string{callers}, half, "p99-sec") },
+		reason: "Eight callers of four workers do not clearly wait less than in both peers: there are more processes than processors then, and the scheduler decides.",
+	},
+	{
+		of:   poolBench,
+		text: "A cold worker is ready within 2× of fork and exec of the same program",
+		judge: func(r *results) (string, verdict) {
+			ratio := r.get("Spawn/peer="+us, "ready-sec").Center / r.get("Spawn/peer=fork+exec", "ready-sec").Center
+			return digits(ratio) + "×", atMost(ratio, 2)
+		},
+		reason: "A cold worker takes more than 2× of fork and exec: it has a process group and a folder of its own, and its pool checks who it is before it is asked.",
+	},
+}
+
+func trips() (ids []string) {
+	for _, size := range tripSizes {
+		ids = append(ids, "RoundTrip/size="+size+"/")
+	}
+	return ids
+}
+
+func nearPingPong(r *results) (measured string, v verdict) {
+	v = holds
+	for i, size := range []struct {
+		name  string
+		limit float64
+	}{{"100B", 1.5}, {"4KB", 1.3}} {
+		ratio := r.get(trip(size.name, us), half).Center / r.get(trip(size.name, "floor"), half).Center
+		v = worse(v, atMost(ratio, size.limit))
+		if i > 0 {
+			measured += ", "
+		}
+		measured += fmt.Sprintf("%s× (%s)", digits(ratio), size.name)
+	}
+	return measured, v
+}
+
+// aheadOfPools judges us by the better of the two peers, for each of ids and
+// units.
+func aheadOfPools(r *results, ids []string, units ...string) (measured string, v verdict) {
+	v = holds
+	for _, id := range ids {
+		for _, unit := range units {
+			ours := r.get(id+"peer="+us, unit)
+			best, name := benchmath.Summary{}, ""
+			for _, peer := range []string{"go-plugin", "roadrunner"} {
+				if s := r.get(id+"peer="+peer, unit); name == "" || s.Center < best.Center {
+					best, name = s, peer
+				}
+			}
+			v = worse(v, ahead(ours, best))
+			if measured != "" {
+				measured += ", "
+			}
+			measured += fmt.Sprintf("%s× of %s", digits(ours.Center/best.Center), name)
+		}
+	}
+	return measured, v
+}
+
+// pools are the tables.
+func pools(r *results, p func(string, ...any)) {
+	p("\n| | 100 B | 4 KB | 1 MB | a stream of 1000 × 1 KB |\n| --- | --- | --- | --- | --- |")
+	for _, peer := range poolPeers {
+		row := "| " + peer
+		for _, id := range append(trips(), "Stream/") {
+			s := r.get(id+"peer="+peer, half)
+			row += fmt.Sprintf(" | %s ± %s, %s×", duration(s.Center), spread(s), digits(s.Center/r.get(id+"peer=floor", half).Center))
+		}
+		p("%s |", row)
+	}
+	p("\n| eight callers, four workers | half wait less than | of a hundred, 99 |\n| --- | --- | --- |")
+	for _, peer := range poolPeers {
+		id := callers + "peer=" + peer
+		p("| %s | %s | %s |", peer, duration(r.get(id, half).Center), duration(r.get(id, "p99-sec").Center))
+	}
+	p("\n| cold start | until it can be asked |\n| --- | --- |")
+	for _, peer := range spawnPeers {
+		s := r.get("Spawn/peer="+peer, "ready-sec")
+		p("| %s | %s ± %s |", peer, duration(s.Center), spread(s))
+	}
+}

@@ -1,0 +1,52 @@
+//go:build unix
+
+package child
+
+import (
+	"io"
+	"net"
+	"os"
+	"syscall"
+)
+
+// socket is the connection to the pool with calls that block their thread, which
+// wakes that one thread when something comes, and nothing else: a worker has one
+// connection, and nearly always one goroutine that waits for it. The runtime's
+// poller, made for many, takes twice the system calls.
+type socket struct{ *os.File }
+
+// dedicate takes the connection out of the runtime's poller: conn is closed and
+// another way to the same socket returned, or conn as it is when that does not
+// work.
+func dedicate(conn *net.UnixConn) io.ReadWriteCloser {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return conn
+	}
+	fd := -1
+	err = raw.Control(func(theirs uintptr) {
+		syscall.ForkLock.RLock()
+		defer syscall.ForkLock.RUnlock()
+		if own, err := syscall.Dup(int(theirs)); err == nil {
+			syscall.CloseOnExec(own)
+			fd = own
+		}
+	})
+	if err != nil || fd < 0 {
+		return conn
+	}
+	if err := syscall.SetNonblock(fd, false); err != nil { // which both have in common
+		_ = syscall.Close(fd)
+		return conn
+	}
+	_ = conn.Close()
+	return socket{os.NewFile(uintptr(fd), "pool")}
+}
+
+// Close ends the connection. A Read or Write that blocks returns.
+func (s socket) Close() error {
+	if raw, err := s.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { _ = syscall.Shutdown(int(fd), syscall.SHUT_RDWR) })
+	}
+	return s.File.Close()
+}
