@@ -25,7 +25,24 @@ func (h *Host) consumer(ctx context.Context, slot, stream string) (jetstream.Con
 	if err != nil {
 		return nil, fmt.Errorf("consumer %s of stream %s: %w", slot, stream, err)
 	}
+	// It may be of a host that was configured otherwise: this one's words to the
+	// server come as often as its own AckWait needs them.
+	now := c.CachedInfo().Config
+	if want := h.pending(slot); now.AckWait != h.cfg.AckWait || now.MaxAckPending != want {
+		now.AckWait, now.MaxAckPending = h.cfg.AckWait, want
+		if c, err = h.js.UpdateConsumer(ctx, stream, now); err != nil {
+			return nil, fmt.Errorf("consumer %s of stream %s: %w", slot, stream, err)
+		}
+	}
 	return c, nil
+}
+
+// pending is how many messages of a slot may be unacknowledged.
+func (h *Host) pending(slot string) int {
+	if strings.HasPrefix(slot, "g-") {
+		return 1
+	}
+	return 2 * h.cfg.Prefetch
 }
 
 // subscribe makes the consumer of a slot, or has it take the topics of all who
@@ -88,16 +105,18 @@ func (h *Host) filter(ctx context.Context, slot, stream string, topics []string)
 		AckWait:        h.cfg.AckWait,
 		MaxDeliver:     -1, // the retry budget is ours: the server's drops what a dying host had
 		FilterSubjects: topics,
-		MaxAckPending:  2 * h.cfg.Prefetch,
-		Replicas:       h.cfg.Replicas,
-	}
-	if strings.HasPrefix(slot, "g-") {
-		cfg.MaxAckPending = 1
+		MaxAckPending:  h.pending(slot),
+		Replicas:       0, // as many as its stream, which is somebody else's, has
 	}
 	c, err := h.js.Consumer(ctx, stream, slot)
 	switch {
 	case errors.Is(err, jetstream.ErrConsumerNotFound):
 		_, err = h.js.CreateConsumer(ctx, stream, cfg)
+		var refused *jetstream.APIError
+		if errors.As(err, &refused) && refused.ErrorCode == workQueueDeliversAll {
+			cfg.DeliverPolicy = jetstream.DeliverAllPolicy
+			_, err = h.js.CreateConsumer(ctx, stream, cfg)
+		}
 		if errors.Is(err, jetstream.ErrConsumerExists) {
 			return h.filter(ctx, slot, stream, topics) // another host was faster
 		}
@@ -114,6 +133,10 @@ func (h *Host) filter(ctx context.Context, slot, stream string, topics []string)
 	}
 	return nil
 }
+
+// workQueueDeliversAll is the server's refusal of a consumer that would leave out
+// what waits in a work queue.
+const workQueueDeliversAll jetstream.ErrorCode = 10101
 
 // topics returns the topics of records as the filters of a consumer.
 func topics(records []*Record) []string {

@@ -124,10 +124,26 @@ func (r *runner) giveUp() {
 		close(r.abandoned)
 		close(r.ended)
 		if it := r.iterator.Load(); it != nil {
-			it.Stop()
+			it.Drain()
+			r.host.running.Go(func() { r.handBack(it) })
 		}
 		r.host.log.Warn("hosted worker: its handler does not return and is left behind", "slot", r.slot.name)
 	})
+}
+
+// handBack gives back what waits behind a handler that was left behind. After
+// AckWait the server has done so itself.
+func (r *runner) handBack(it jetstream.MessagesContext) {
+	ctx, cancel := context.WithTimeout(context.Background(), r.host.cfg.AckWait)
+	defer cancel()
+	for {
+		m, err := it.Next(jetstream.NextContext(ctx))
+		if err != nil {
+			it.Stop()
+			return
+		}
+		_ = m.Nak()
+	}
 }
 
 // consume handles messages until it is told to stop.

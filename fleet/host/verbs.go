@@ -28,8 +28,9 @@ type CreateRequest struct {
 	// Digest, when not empty, is the SHA-256 that the code must have, in hex.
 	Digest string
 	// Topic is the subject that feeds it, which may have wildcards. A stream
-	// must have it. Messages from the creation on are handled; of a worker that
-	// joins a group, those from where the group stands.
+	// must have it. Messages from the creation on are handled, and of a stream that
+	// is a work queue those that wait too; of a worker that joins a group, those
+	// from where the group stands.
 	Topic string
 	// Group has one message handled at a time among its members, across hosts.
 	// The topics of one group must be in one stream.
