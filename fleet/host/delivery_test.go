@@ -512,29 +512,80 @@ func TestHostsShare(t *testing.T) {
 }
 
 // TestLetterThatIsTooLarge holds that a message which fits into the server's
-// limit alone, and not together with the reason, is not lost either.
+// limits alone, and not together with the reason, is a whole letter all the same,
+// also when its stream keeps nothing that was answered; and that it can be
+// redriven, fail again, be redriven again, and leaves nothing behind.
 func TestLetterThatIsTooLarge(t *testing.T) {
-	r := newRig(t)
-	var fixed atomic.Bool
-	h := r.start2(r.native("w", func(_ context.Context, m *engine.Message, _ engine.State) ([]engine.Output, error) {
-		if !fixed.Load() {
-			return nil, engine.Reject("too much")
-		}
-		return text(strconv.Itoa(len(m.Data))), nil
-	}))
-	size := 1<<20 - 40
-	r.publish("work.w", strings.Repeat("x", size))
-	d := r.letters(h, "w", 1)[0]
-	if len(d.Data) != 0 || !strings.Contains(d.Reason, "too large to keep a copy of") || d.Message != "WORK:1" {
-		t.Errorf("dead letter with %d bytes: %q, %s", len(d.Data), d.Reason, d.Message)
+	for what, m := range map[string]*nats.Msg{
+		"body":    {Subject: "queue.w", Data: []byte(strings.Repeat("x", 1<<20-60)), Header: nats.Header{"K": {"v"}}},
+		"headers": {Subject: "queue.w", Data: []byte("x"), Header: nats.Header{"K": {"v"}, "Long": {strings.Repeat("y", 64<<10-60)}}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			r := newRig(t)
+			_, err := r.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "QUEUE", Subjects: []string{"queue.>"}, Retention: jetstream.WorkQueuePolicy})
+			must(t, err)
+			var fixed atomic.Bool
+			fn := func(_ context.Context, got *engine.Message, _ engine.State) ([]engine.Output, error) {
+				if !fixed.Load() {
+					return nil, engine.Reject("too much")
+				}
+				if string(got.Data) != string(m.Data) || strings.Join(got.Header["Long"], "") != m.Header.Get("Long") {
+					t.Errorf("a handler got %d bytes and %d headers", len(got.Data), len(got.Header))
+				}
+				return text(got.Header["K"][0]), nil
+			}
+			var held atomic.Int64 // bytes
+			w, member := r.native("w", fn), r.native("member", func(_ context.Context, got *engine.Message, _ engine.State) ([]engine.Output, error) {
+				held.Add(int64(len(got.Data) + len(strings.Join(got.Header["Long"], ""))))
+				return nil, nil
+			})
+			w.Topic, member.Topic, member.Group = "queue.w", "queue.member", "g"
+			h := r.start2(w, member)
+			stored := func() uint64 {
+				s, err := r.js.Stream(t.Context(), "HOST_DEAD")
+				must(t, err)
+				info, err := s.Info(t.Context())
+				must(t, err)
+				return info.State.Msgs
+			}
+			_, err = r.js.PublishMsg(t.Context(), m)
+			must(t, err)
+			for range 2 { // the second time it fails after it was redriven
+				d := r.letters(h, "w", 1)[0]
+				if string(d.Data) != string(m.Data) || d.Header["K"][0] != "v" || d.Header[host.HeaderFor] != nil || d.Reason != "rejected: too much" || !strings.HasPrefix(d.Message, "QUEUE:") || d.Attempts != 1 {
+					t.Errorf("dead letter with %d bytes, %d headers: %q, %s", len(d.Data), len(d.Header), d.Reason, d.Message)
+				}
+				if n, err := h.Redrive(t.Context(), "w", d.Seq); err != nil || n != 1 {
+					t.Fatalf("redrive: %d, %v", n, err)
+				}
+				r.eventually("it is a letter again", func() bool {
+					again, err := h.DeadLetters(t.Context(), "w", 0, 10)
+					must(t, err)
+					return len(again) == 1 && again[0].Seq > d.Seq
+				})
+			}
+			fixed.Store(true)
+			if n, err := h.Redrive(t.Context(), "w"); err != nil || n != 1 {
+				t.Fatalf("redrive: %d, %v", n, err)
+			}
+			r.wantOutputs("out.w", "v")
+
+			// The same for what is held for a member of a group that is stopped.
+			must(t, h.StopWorker(t.Context(), "member"))
+			other := member
+			other.ID, other.Topic = "other", "queue.other"
+			create(t, h, other)
+			m.Subject = "queue.member"
+			_, err = r.js.PublishMsg(t.Context(), m)
+			must(t, err)
+			r.publish("queue.member", "z") // behind the large one
+			r.eventually("both are held", func() bool { return stored() >= 3 })
+			must(t, h.StartWorker(t.Context(), "member"))
+			want := int64(len(m.Data) + len(m.Header.Get("Long")) + 1)
+			r.eventually("both are handled", func() bool { return held.Load() == want })
+			r.eventually("nothing is left behind", func() bool { return stored() == 0 })
+		})
 	}
-	fixed.Store(true)
-	// Its header for the one worker makes it too large as well: it says so, and
-	// the letter stays.
-	if _, err := h.Redrive(t.Context(), "w"); !errors.Is(err, nats.ErrMaxPayload) {
-		t.Errorf("redrive: %v", err)
-	}
-	r.letters(h, "w", 1)
 }
 
 // TestDrainGivesWorkersAway holds that a host which drains lets go of its workers

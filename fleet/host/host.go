@@ -178,7 +178,7 @@ func (h *Host) ensure(ctx context.Context) error {
 		{Name: name + "_STATE", Subjects: []string{low + ".state.>"}, MaxMsgsPerSubject: 1, Discard: jetstream.DiscardOld,
 			AllowAtomicPublish: true, AllowMsgTTL: true, Replicas: h.cfg.Replicas, Description: "what hosted workers remember, and their fences"},
 		{Name: name + "_CODE", Subjects: []string{low + ".code.>"}, MaxMsgsPerSubject: 1, Discard: jetstream.DiscardOld, Replicas: h.cfg.Replicas, Description: "code of hosted workers"},
-		{Name: name + "_DEAD", Subjects: []string{low + ".dead.>", low + ".held.>"}, Replicas: h.cfg.Replicas, Description: "messages that hosted workers gave up"},
+		{Name: name + "_DEAD", Subjects: []string{low + ".dead.>", low + ".held.>", low + ".body.>"}, Replicas: h.cfg.Replicas, Description: "messages that hosted workers gave up"},
 	}
 	if err := broker.Ensure(ctx, h.js, buckets, streams); err != nil {
 		return fmt.Errorf("host: %w", err)
@@ -207,8 +207,8 @@ func (h *Host) ensure(ctx context.Context) error {
 		return fmt.Errorf("host: %w", err)
 	}
 	h.states = &states{nc: h.nc, js: h.js, stream: state, prefix: low + ".state.", ttl: h.cfg.DoneTTL}
-	h.code = &codes{js: h.js, stream: code, prefix: low + ".code."}
-	h.letters = &letters{js: h.js, stream: dead, dead: low + ".dead.", held: low + ".held."}
+	h.code = &codes{chunks: chunks{h.js, code}, prefix: low + ".code."}
+	h.letters = &letters{chunks: chunks{h.js, dead}, dead: low + ".dead.", held: low + ".held.", body: low + ".body."}
 	h.members = &members{kv: hosts, id: h.cfg.HostID, ttl: h.cfg.LeaseTTL, seen: make(map[string]time.Time)}
 	h.ready.Store(true)
 	return nil

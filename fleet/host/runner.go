@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 )
@@ -45,6 +46,9 @@ type delivery struct {
 	msg    jetstream.Msg
 	meta   *jetstream.MsgMetadata
 	id     string
+	header nats.Header
+	data   []byte
+	body   string // where the two were, when the message itself does not have them
 	member *member
 	tries  tries        // with this delivery
 	beat   atomic.Int64 // when the server last heard of it, in nanoseconds

@@ -595,6 +595,6 @@ func (h *Host) settle(ctx context.Context, rec *Record) error {
 // it does not hold up the group. slot.giveBack gives it back once one is.
 func (h *Host) hold(ctx context.Context, slot string, d *delivery) error {
 	return h.letters.put(ctx, h.letters.held+slot, slot+":"+messageKey(d), &DeadLetter{
-		Reason: "no worker for it is running", Topic: d.msg.Subject(), Message: d.id, Header: d.msg.Headers(), Data: d.msg.Data(),
+		Reason: "no worker for it is running", Topic: d.msg.Subject(), Message: d.id, Header: d.header, Data: d.data,
 	})
 }
