@@ -55,13 +55,6 @@ type DeadLetter struct {
 	gone error  // why they could not be read there
 }
 
-// original is what a message was made of, for when it is stored beside its
-// letter.
-type original struct {
-	Header map[string][]string `json:"header"`
-	Data   []byte              `json:"data"`
-}
-
 // letters is the stream of dead letters, and of those that are held for a member
 // of a group that is stopped.
 type letters struct {
@@ -94,8 +87,7 @@ func (l *letters) put(ctx context.Context, subject, key string, d *DeadLetter) e
 		// It did fit alone, and does not with its reason.
 		sum := sha256.Sum256([]byte(subject + ":" + key)) // a second time, the same
 		body := hex.EncodeToString(sum[:16])
-		whole, jsonErr := json.Marshal(original{d.Header, d.Data})
-		if err = errors.Join(jsonErr, l.chunks.put(ctx, l.body+body, whole)); err == nil {
+		if err = l.keep(ctx, body, d); err == nil {
 			m.Data = nil
 			maps.DeleteFunc(m.Header, func(name string, _ []string) bool { return d.Header[strings.TrimPrefix(name, HeaderOriginal)] != nil })
 			m.Header.Set(HeaderBody, body)
@@ -145,7 +137,9 @@ func (l *letters) each(ctx context.Context, subject string, from uint64, fn func
 		}
 		d := letter(raw)
 		if d.body != "" {
-			d.Header, d.Data, d.gone = l.read(ctx, d.body)
+			if d.Header, d.Data, d.gone = l.read(ctx, d.body); d.gone != nil {
+				d.Reason += "; " + d.gone.Error()
+			}
 		}
 		if more, err := fn(d); err != nil || !more {
 			return err
@@ -154,20 +148,34 @@ func (l *letters) each(ctx context.Context, subject string, from uint64, fn func
 	}
 }
 
-// read returns the headers and the data of a message that are stored under body.
-func (l *letters) read(ctx context.Context, body string) (map[string][]string, []byte, error) {
+// keep stores the headers and the data of a message under body, beside its letter.
+func (l *letters) keep(ctx context.Context, body string, d *DeadLetter) error {
+	header, err := json.Marshal(d.Header)
+	if err == nil {
+		err = l.chunks.put(ctx, l.body+body+".header", header)
+	}
+	if err == nil {
+		err = l.chunks.put(ctx, l.body+body+".data", d.Data)
+	}
+	return err
+}
+
+// read returns what keep has stored.
+func (l *letters) read(ctx context.Context, body string) (header map[string][]string, data []byte, err error) {
 	if err := checkID("body", body); err != nil {
 		return nil, nil, err
 	}
-	whole, err := l.chunks.get(ctx, l.body+body)
+	text, err := l.chunks.get(ctx, l.body+body+".header")
+	if err == nil {
+		err = json.Unmarshal(text, &header)
+	}
+	if err == nil {
+		data, err = l.chunks.get(ctx, l.body+body+".data")
+	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("its headers and data: %w", err)
 	}
-	var o original
-	if err := json.Unmarshal(whole, &o); err != nil {
-		return nil, nil, fmt.Errorf("its headers and data: %w", err)
-	}
-	return o.Header, o.Data, nil
+	return header, data, nil
 }
 
 func letter(raw *jetstream.RawStreamMsg) *DeadLetter {

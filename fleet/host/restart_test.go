@@ -38,7 +38,9 @@ func TestServerRestarts(t *testing.T) {
 	addr, _ := srv.Addr().(*net.TCPAddr)
 	opts.Port = addr.Port
 	r := rigOn(t, brokertest.Connect(t, broker.Config{URL: srv.ClientURL()}), 1)
-	r.tune = func(c *host.Config) { c.AckWait = 5 * time.Second } // what was on its way when the server went comes after it
+	// A lease that a restart may outlast; and what was on its way when the server
+	// went comes after AckWait.
+	r.tune = func(c *host.Config) { c.LeaseTTL, c.AckWait = 3*time.Second, 5*time.Second }
 	h := r.start("a")
 	code := []byte(`
 def handle(message):
