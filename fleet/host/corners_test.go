@@ -277,6 +277,10 @@ func TestCreationCutOff(t *testing.T) {
 			}
 			create(t, h, req)
 			must(t, r.js.DeleteConsumer(t.Context(), "WORK", slot))
+			r.eventually("the consumer is gone", func() bool {
+				_, err := r.js.Consumer(t.Context(), "WORK", slot)
+				return errors.Is(err, jetstream.ErrConsumerNotFound)
+			})
 			cut[req.ID] = time.Now().Add(-age)
 			if id == "member" { // another one, whose creation was not cut off
 				req.ID, req.Topic, req.OutputTopic = "other"+phase, "work.other"+phase, "out.other"+phase

@@ -152,7 +152,7 @@ func (r *rig) whereabouts(topic string, sent int, written map[string]string) str
 		}
 	}
 	slot := "w-" + topic
-	if topic == "g" {
+	if topic == "g" || topic == "member" {
 		slot = "g-g"
 	}
 	c, err := r.js.Consumer(r.t.Context(), "WORK", slot)

@@ -104,7 +104,7 @@ func (h *Host) Create(ctx context.Context, req CreateRequest) (id string, err er
 	if err := h.records.create(ctx, rec); err != nil {
 		return undo("store record", err, dropRecord, dropCode)
 	}
-	if err := h.subscribe(ctx, rec.slot(), rec.Stream); err != nil {
+	if err := h.subscribe(ctx, rec); err != nil {
 		return undo("subscribe", err, dropRecord, dropCode)
 	}
 	running, err := h.records.update(ctx, rec.ID, rec.Changed, func(r *Record) (bool, error) {
@@ -419,12 +419,9 @@ func (h *Host) bury(ctx context.Context, rec *Record, others []*Record) error {
 	others = slices.DeleteFunc(others, func(r *Record) bool { return r.State == PhaseDeleting || r.State == PhaseDeleted })
 	var err error
 	if len(others) == 0 {
-		err = h.js.DeleteConsumer(ctx, rec.Stream, rec.slot())
-		if errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
-			err = nil
-		}
+		err = h.unsubscribe(ctx, rec)
 	} else {
-		err = h.filter(ctx, rec.slot(), rec.Stream, topics(others))
+		err = h.filter(ctx, rec, topics(others), false)
 	}
 	if err != nil {
 		return fmt.Errorf("worker %s: remove its consumer: %w", rec.ID, err)
