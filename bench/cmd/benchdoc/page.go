@@ -122,6 +122,9 @@ var sections = []section{
 	{"Processes",
 		"A program that exits at once, on the clock: from its start until it has been reaped, and the part until Start returns. Most of it is the kernel's, and the program's own start.",
 		processes, treeBench},
+	{"Hosted workers",
+		"Messages of 100 bytes on an embedded NATS, from when the first is asked for until the server has every acknowledgement. \"raw\" is no host: the same iterator of the same client, and an acknowledgement. The others are a host with a handler that does nothing in that language; the load of the code is in it, once.",
+		hosted, hostBench},
 }
 
 // cell writes one measurement and its ratio to a base.
