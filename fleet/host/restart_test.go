@@ -69,7 +69,7 @@ def handle(message):
 			select {
 			case <-over:
 				return
-			case <-time.After(5 * time.Millisecond):
+			case <-time.After(20 * time.Millisecond):
 			}
 			for _, id := range []string{"w", "member"} {
 				for what := strconv.Itoa(sent); ; time.Sleep(20 * time.Millisecond) {

@@ -150,10 +150,15 @@ func (r *runner) handBack(it jetstream.MessagesContext) {
 	}
 }
 
+// noWord is how often a server that has no message says so. After twice as long
+// without it the messages are asked for again: a server that has restarted may
+// know nothing of what was asked for.
+const noWord = 5 * time.Second
+
 // consume handles messages until it is told to stop.
 func (r *runner) consume() error {
 	for !r.halting.Load() {
-		it, err := r.consumer.Messages(jetstream.PullMaxMessages(r.prefetch), jetstream.PullExpiry(30*time.Second))
+		it, err := r.consumer.Messages(jetstream.PullMaxMessages(r.prefetch), jetstream.PullExpiry(30*time.Second), jetstream.PullHeartbeat(noWord))
 		if err != nil {
 			return err
 		}
