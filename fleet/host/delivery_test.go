@@ -220,6 +220,64 @@ func TestUpdateWhileMessagesFlow(t *testing.T) {
 	}
 }
 
+// TestUpdateBetweenMessages holds that new code waits for the message in hand.
+func TestUpdateBetweenMessages(t *testing.T) {
+	r := newRig(t)
+	entered, release := make(chan struct{}), make(chan struct{})
+	r.native("new", func(context.Context, *engine.Message, engine.State) ([]engine.Output, error) { return text("new"), nil })
+	h := r.start2(r.native("w", func(context.Context, *engine.Message, engine.State) ([]engine.Output, error) {
+		close(entered)
+		<-release
+		return text("old"), nil
+	}))
+	r.publish("work.w", "a")
+	<-entered
+	loaded := make(chan error, 1)
+	go func() { loaded <- h.LoadCodeFromContent(t.Context(), "w", []byte("new")) }()
+	r.eventually("the update is stored", func() bool {
+		rec, err := h.Get(t.Context(), "w")
+		return err == nil && rec.Generation == 2
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	if err := h.Recover(ctx); err == nil || len(loaded) > 0 {
+		t.Errorf("the code was changed while a message was handled: %v", err)
+	}
+	close(release)
+	must(t, <-loaded)
+	r.publish("work.w", "b")
+	r.wantOutputs("out.w", "old", "new")
+}
+
+// noLetters is a JetStream that refuses dead letters a few times.
+type noLetters struct {
+	jetstream.JetStream
+	left atomic.Int64
+}
+
+func (n *noLetters) PublishMsg(ctx context.Context, m *nats.Msg, opts ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
+	if strings.Contains(m.Subject, ".dead.") && n.left.Add(-1) >= 0 {
+		return nil, errors.New("not now")
+	}
+	return n.JetStream.PublishMsg(ctx, m, opts...)
+}
+
+// TestLetterBeforeTheEnd holds that a message ends only once its letter is
+// stored: until then it comes again.
+func TestLetterBeforeTheEnd(t *testing.T) {
+	r := newRig(t)
+	refusing := &noLetters{JetStream: r.js}
+	refusing.left.Store(3)
+	r.js = refusing
+	h := r.start2(r.native("w", func(context.Context, *engine.Message, engine.State) ([]engine.Output, error) {
+		return nil, engine.Reject("never")
+	}))
+	r.publish("work.w", "x")
+	if d := r.letters(h, "w", 1)[0]; string(d.Data) != "x" || d.Attempts != 1 || refusing.left.Load() >= 0 {
+		t.Errorf("dead letter %+v, %d refusals left", d, refusing.left.Load())
+	}
+}
+
 // TestGroups holds that one message is handled at a time in a group, across
 // hosts and topics, that members take turns, and that stopping one loses
 // nothing and holds nobody up.
