@@ -79,10 +79,10 @@ func TestHostedWorkersAreJudgedOnceMeasured(t *testing.T) {
 	if strings.Contains(page(""), text) {
 		t.Error("a target is judged that was not measured")
 	}
-	for rate, want := range map[string]string{"8000": "| 0.80× | holds |", "7900": "| 0.79× | does not hold |"} {
+	for rate, want := range map[string]string{"8000": "| 0.8× | holds |", "7900": "| 0.79× | does not hold |"} {
 		got := page(strings.Repeat(`
 BenchmarkNoop/peer=raw-2 10000 100000 ns/op 10000 msgs/s
-BenchmarkNoop/peer=go-2 10000 120000 ns/op ` + rate + ` msgs/s
+BenchmarkNoop/peer=go-2 10000 120000 ns/op `+rate+` msgs/s
 BenchmarkGroup/peer=raw-2 10000 200000 ns/op 5000 msgs/s
 BenchmarkGroup/peer=host-2 10000 210000 ns/op 4800 msgs/s
 BenchmarkGroup/peer=kv-lock-2 10000 900000 ns/op 1100 msgs/s
