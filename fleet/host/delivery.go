@@ -27,7 +27,8 @@ func (r *runner) one(m jetstream.Msg) {
 	}
 	d := &delivery{msg: m, meta: meta, id: meta.Stream + ":" + strconv.FormatUint(meta.Sequence.Stream, 10), header: header, data: m.Data()}
 	ctx := r.ctx
-	if d.body = header.Get(HeaderBody); d.body != "" {
+	if body := header.Get(HeaderBody); header.Get(HeaderFor) != "" && checkID("body", body) == nil {
+		d.body = body
 		d.header, d.data, err = r.host.letters.read(ctx, d.body)
 		if errors.Is(err, jetstream.ErrMsgNotFound) { // removed once the message was answered
 			r.host.log.Warn("hosted worker: a message was redriven whose body is gone", "slot", r.slot.name, "message", d.id, "err", err)
