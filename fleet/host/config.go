@@ -24,7 +24,8 @@ type Config struct {
 	// HostID tells this host from the others. Defaults to the machine's name,
 	// the process's id and a random number: every start is a new host.
 	HostID string `koanf:"host_id"`
-	// Replicas of everything that is stored: 1, 3 or 5. Defaults to 1.
+	// Replicas of everything that is stored: 1, 3 or 5. A worker's consumer has as
+	// many as the stream of its topic. Defaults to 1.
 	Replicas int `koanf:"replicas"`
 
 	// RecoveryOff leaves workers alone until [Host.Recover] is called; the seed

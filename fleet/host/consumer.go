@@ -6,80 +6,138 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// consumer returns the durable consumer of a slot. One that is missing, because
+// consumer returns the durable consumer of a slot, whose members are records. One that is missing, because
 // somebody removed it, is made anew and begins with what is published from then
 // on.
-func (h *Host) consumer(ctx context.Context, slot, stream string) (jetstream.Consumer, error) {
+func (h *Host) consumer(ctx context.Context, records []*Record) (jetstream.Consumer, error) {
+	slot, stream := records[0].slot(), records[0].Stream
 	c, err := h.js.Consumer(ctx, stream, slot)
 	if errors.Is(err, jetstream.ErrConsumerNotFound) {
 		h.log.Warn("hosted worker: its consumer is gone and is made anew", "slot", slot)
-		if err := h.subscribe(ctx, slot, stream); err != nil {
-			return nil, err
+		for _, rec := range records {
+			if err := h.subscribe(ctx, rec); err != nil {
+				return nil, err
+			}
 		}
 		c, err = h.js.Consumer(ctx, stream, slot)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("consumer %s of stream %s: %w", slot, stream, err)
 	}
+	// It may be of a host that was configured otherwise: this one's words to the
+	// server come as often as its own AckWait needs them.
+	now := c.CachedInfo().Config
+	if want := h.pending(slot); now.AckWait != h.cfg.AckWait || now.MaxAckPending != want {
+		now.AckWait, now.MaxAckPending = h.cfg.AckWait, want
+		if c, err = h.js.UpdateConsumer(ctx, stream, now); err != nil {
+			return nil, fmt.Errorf("consumer %s of stream %s: %w", slot, stream, err)
+		}
+	}
 	return c, nil
 }
 
-// subscribe makes the consumer of a slot, or has it take the topics of all who
-// are in the slot.
-func (h *Host) subscribe(ctx context.Context, slot, stream string) error {
-	all, err := h.List(ctx)
-	if err != nil && all == nil {
-		return err
+// pending is how many messages of a slot may be unacknowledged.
+func (h *Host) pending(slot string) int {
+	if strings.HasPrefix(slot, "g-") {
+		return 1
 	}
-	all = slices.DeleteFunc(all, func(r *Record) bool {
-		return r.slot() != slot || r.State == PhaseDeleting || r.State == PhaseDeleted
-	})
-	for _, r := range all {
-		if r.Stream != stream {
-			return fmt.Errorf("%w: the topics of a group must be in one stream: %s is in %s and %s in %s", ErrInvalid, r.Topic, r.Stream, slot, stream)
+	return 2 * h.cfg.Prefetch
+}
+
+// subscribe makes the consumer of rec's slot, or has it take rec's topic beside
+// those that it takes.
+func (h *Host) subscribe(ctx context.Context, rec *Record) error {
+	if rec.Group == "" {
+		return h.filter(ctx, rec, []string{rec.Topic}, true)
+	}
+	// Somebody else may be joining the group and not know of this one: who has
+	// written last looks again, and knows of both.
+	for known := []string(nil); ; {
+		all, err := h.group(ctx, rec)
+		if err != nil {
+			return err
 		}
+		all = slices.DeleteFunc(all, func(r *Record) bool { return r.State == PhaseDeleting || r.State == PhaseDeleted })
+		for _, r := range all {
+			if r.Stream != rec.Stream {
+				return fmt.Errorf("%w: the topics of a group must be in one stream: %s is in %s and %s in %s", ErrInvalid, r.Topic, r.Stream, rec.Topic, rec.Stream)
+			}
+		}
+		wanted := topics(append(all, rec))
+		if slices.Equal(wanted, known) {
+			return nil
+		}
+		if err := h.filter(ctx, rec, wanted, true); err != nil {
+			return err
+		}
+		known = wanted
 	}
-	return h.filter(ctx, slot, stream, topics(all))
 }
 
 // cover has the consumer of a slot take the topics of records beside those that it
-// takes: whoever made one of them may have died before that, or have known less
-// than another one who was at it too.
-func (h *Host) cover(ctx context.Context, slot string, records []*Record) error {
+// takes: whoever made one of them may have died before that.
+func (h *Host) cover(ctx context.Context, records []*Record) error {
 	if len(records) == 0 {
 		return nil
 	}
-	stream := records[0].Stream
-	c, err := h.consumer(ctx, slot, stream)
-	if err != nil {
+	if _, err := h.consumer(ctx, records); err != nil {
 		return err
 	}
-	cfg := c.CachedInfo().Config
-	all := append(slices.Clone(cfg.FilterSubjects), topics(records)...)
-	if cfg.FilterSubject != "" {
-		all = append(all, cfg.FilterSubject)
-	}
-	return h.filter(ctx, slot, stream, distinct(all))
+	return h.filter(ctx, records[0], topics(records), true)
 }
 
-// group returns the others of rec's slot.
+// unsubscribe removes the consumer of rec's slot, and returns when a look at it
+// finds it gone: in a cluster one that comes right after the answer may find it
+// still, and who makes it anew would take it for there.
+func (h *Host) unsubscribe(ctx context.Context, rec *Record) error {
+	gone := func(err error) bool {
+		return errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound)
+	}
+	c, err := h.js.Consumer(ctx, rec.Stream, rec.slot())
+	if err == nil {
+		err = h.js.DeleteConsumer(ctx, rec.Stream, rec.slot())
+	}
+	for err == nil {
+		var now jetstream.Consumer
+		now, err = h.js.Consumer(ctx, rec.Stream, rec.slot())
+		if err == nil && !now.CachedInfo().Created.Equal(c.CachedInfo().Created) {
+			return nil // of somebody who joins the group now
+		}
+		if err == nil {
+			pause := time.NewTimer(10 * time.Millisecond)
+			select {
+			case <-pause.C:
+			case <-ctx.Done():
+				err = ctx.Err()
+			}
+			pause.Stop()
+		}
+	}
+	if gone(err) {
+		return nil
+	}
+	return err
+}
+
+// group returns the others of rec's slot. Records that cannot be read are in
+// none.
 func (h *Host) group(ctx context.Context, rec *Record) ([]*Record, error) {
 	all, err := h.List(ctx)
-	if all == nil {
+	if all == nil && err != nil {
 		return nil, err
 	}
 	return slices.DeleteFunc(all, func(r *Record) bool { return r.slot() != rec.slot() || r.ID == rec.ID }), nil
 }
 
-// filter has the consumer of a slot take these topics.
-func (h *Host) filter(ctx context.Context, slot, stream string, topics []string) error {
-	if len(topics) == 0 {
-		return nil
-	}
+// filter has the consumer of rec's slot take these topics, beside those that it
+// takes or in their place.
+func (h *Host) filter(ctx context.Context, rec *Record, topics []string, beside bool) error {
+	slot, stream := rec.slot(), rec.Stream
 	cfg := jetstream.ConsumerConfig{
 		Durable:        slot,
 		Description:    "hosted workers of " + h.cfg.Name,
@@ -88,22 +146,31 @@ func (h *Host) filter(ctx context.Context, slot, stream string, topics []string)
 		AckWait:        h.cfg.AckWait,
 		MaxDeliver:     -1, // the retry budget is ours: the server's drops what a dying host had
 		FilterSubjects: topics,
-		MaxAckPending:  2 * h.cfg.Prefetch,
-		Replicas:       h.cfg.Replicas,
-	}
-	if strings.HasPrefix(slot, "g-") {
-		cfg.MaxAckPending = 1
+		MaxAckPending:  h.pending(slot),
+		Replicas:       0, // as many as its stream, which is somebody else's, has
 	}
 	c, err := h.js.Consumer(ctx, stream, slot)
 	switch {
 	case errors.Is(err, jetstream.ErrConsumerNotFound):
 		_, err = h.js.CreateConsumer(ctx, stream, cfg)
+		var refused *jetstream.APIError
+		if errors.As(err, &refused) && refused.ErrorCode == workQueueDeliversAll {
+			cfg.DeliverPolicy = jetstream.DeliverAllPolicy
+			_, err = h.js.CreateConsumer(ctx, stream, cfg)
+		}
 		if errors.Is(err, jetstream.ErrConsumerExists) {
-			return h.filter(ctx, slot, stream, topics) // another host was faster
+			return h.filter(ctx, rec, topics, beside) // another host was faster
 		}
 	case err == nil:
 		now := c.CachedInfo().Config
-		if slices.Equal(now.FilterSubjects, topics) || now.FilterSubject != "" && slices.Equal([]string{now.FilterSubject}, topics) {
+		taken := now.FilterSubjects
+		if now.FilterSubject != "" {
+			taken = []string{now.FilterSubject}
+		}
+		if beside {
+			topics = distinct(slices.Concat(taken, topics))
+		}
+		if slices.Equal(taken, topics) {
 			return nil
 		}
 		now.FilterSubject, now.FilterSubjects = "", topics
@@ -114,6 +181,10 @@ func (h *Host) filter(ctx context.Context, slot, stream string, topics []string)
 	}
 	return nil
 }
+
+// workQueueDeliversAll is the server's refusal of a consumer that would leave out
+// what waits in a work queue.
+const workQueueDeliversAll jetstream.ErrorCode = 10101
 
 // topics returns the topics of records as the filters of a consumer.
 func topics(records []*Record) []string {

@@ -181,6 +181,61 @@ func TestRecoverAgain(t *testing.T) {
 	}
 }
 
+// TestComesBackWhileItLeaves holds that a worker whose host is no longer its
+// owner, and is again before it has let go, runs on: a host that misses its lease
+// by a moment, and a fleet in which one comes and goes, make it so.
+func TestComesBackWhileItLeaves(t *testing.T) {
+	r := newRig(t)
+	entered, release := make(chan struct{}, 10), make(chan struct{})
+	h := r.start2(r.native("w", func(_ context.Context, m *engine.Message, _ engine.State) ([]engine.Output, error) {
+		entered <- struct{}{}
+		<-release
+		return text(string(m.Data)), nil
+	}))
+	r.publish("work.w", "a")
+	<-entered
+	other := "b"
+	for host.Owner([]string{"a", other}, "w-w") == "a" {
+		other += "b"
+	}
+	kv, err := r.js.KeyValue(t.Context(), "HOST_MEMBERS")
+	must(t, err)
+	_, err = kv.PutString(t.Context(), other, "")
+	must(t, err)
+	r.eventually("the host lets go", func() bool { return h.Leaving() == 1 })
+	must(t, kv.Delete(t.Context(), other))
+	r.eventually("the host has seen that the other one is gone", func() bool { return len(h.Members()) == 1 })
+	close(release)
+	r.publish("work.w", "b")
+	r.wantOutputs("out.w", "a", "b")
+}
+
+// TestOtherConfig holds that a consumer follows the configuration of the host
+// that takes from it, and has as many replicas as its stream, whatever the hosts
+// have.
+func TestOtherConfig(t *testing.T) {
+	r := newRig(t)
+	_, err := r.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ONE", Subjects: []string{"one.>"}, Retention: jetstream.WorkQueuePolicy})
+	must(t, err)
+	a := r.start("a")
+	create(t, a, host.CreateRequest{ID: "w", Topic: "one.w", OutputTopic: "out.w", Code: prefix("")})
+	create(t, a, host.CreateRequest{ID: "member", Group: "g", Topic: "one.g", OutputTopic: "out.g", Code: prefix("")})
+	r.stop(a)
+	r.tune = func(c *host.Config) { c.AckWait, c.Prefetch = 2*bound, 7 }
+	r.start("b")
+	for slot, pending := range map[string]int{"w-w": 14, "g-g": 1} {
+		c, err := r.js.Consumer(t.Context(), "ONE", slot)
+		must(t, err)
+		if cfg := c.CachedInfo().Config; cfg.AckWait != 2*bound || cfg.MaxAckPending != pending {
+			t.Errorf("%s: AckWait %v, MaxAckPending %d", slot, cfg.AckWait, cfg.MaxAckPending)
+		}
+	}
+	r.publish("one.w", "x")
+	r.wantOutputs("out.w", "x")
+	r.publish("one.g", "x")
+	r.wantOutputs("out.g", "x")
+}
+
 // TestUnreadableRecord holds that a record which cannot be read takes no host
 // out of rotation that has nothing to run, and runs nothing.
 func TestUnreadableRecord(t *testing.T) {
@@ -222,6 +277,10 @@ func TestCreationCutOff(t *testing.T) {
 			}
 			create(t, h, req)
 			must(t, r.js.DeleteConsumer(t.Context(), "WORK", slot))
+			r.eventually("the consumer is gone", func() bool {
+				_, err := r.js.Consumer(t.Context(), "WORK", slot)
+				return errors.Is(err, jetstream.ErrConsumerNotFound)
+			})
 			cut[req.ID] = time.Now().Add(-age)
 			if id == "member" { // another one, whose creation was not cut off
 				req.ID, req.Topic, req.OutputTopic = "other"+phase, "work.other"+phase, "out.other"+phase

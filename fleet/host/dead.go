@@ -2,8 +2,12 @@ package host
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 	"time"
@@ -27,6 +31,11 @@ const (
 	// HeaderFor is on a message that was redriven: only the worker or group of
 	// that name handles it.
 	HeaderFor = "Lifecycle-For"
+	// HeaderBody is on a letter, and on a message that was redriven, whose
+	// original does not fit into one message together with the headers above: it
+	// names what the original's own headers and data are stored under, beside the
+	// letters.
+	HeaderBody = "Lifecycle-Body"
 )
 
 // DeadLetter is a message that a worker gave up, whole, with the reason.
@@ -41,15 +50,18 @@ type DeadLetter struct {
 	At       time.Time
 	Header   map[string][]string // the original's
 	Data     []byte
+
+	body string // where Header and Data are, when they are not in the letter
+	gone error  // why they could not be read there
 }
 
 // letters is the stream of dead letters, and of those that are held for a member
 // of a group that is stopped.
 type letters struct {
-	js     jetstream.JetStream
-	stream jetstream.Stream
-	dead   string // "host.dead."
-	held   string // "host.held."
+	chunks
+	dead string // "host.dead."
+	held string // "host.held."
+	body string // "host.body."
 }
 
 // put stores a message under subject and returns once the server has it. It does
@@ -71,18 +83,31 @@ func (l *letters) put(ctx context.Context, subject, key string, d *DeadLetter) e
 	m.Header.Set(HeaderAttempts, strconv.Itoa(d.Attempts))
 	m.Header.Set(HeaderDigest, d.Digest)
 	_, err := l.js.PublishMsg(ctx, m, jetstream.WithMsgID(subject+":"+key))
-	if errors.Is(err, nats.ErrMaxPayload) {
-		// The original fits and the original with its reason does not: it stays
-		// where it is, and the letter says where that is.
-		m.Data = nil
-		m.Header.Set(HeaderReason, m.Header.Get(HeaderReason)+" "+tooLarge)
-		_, err = l.js.PublishMsg(ctx, m, jetstream.WithMsgID(subject+":"+key))
+	if tooLarge(err) {
+		// It did fit alone, and does not with its reason.
+		sum := sha256.Sum256([]byte(subject + ":" + key)) // a second time, the same
+		body := hex.EncodeToString(sum[:16])
+		if err = l.keep(ctx, body, d); err == nil {
+			m.Data = nil
+			maps.DeleteFunc(m.Header, func(name string, _ []string) bool { return d.Header[strings.TrimPrefix(name, HeaderOriginal)] != nil })
+			m.Header.Set(HeaderBody, body)
+			_, err = l.js.PublishMsg(ctx, m, jetstream.WithMsgID(subject+":"+key))
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("store the dead letter: %w", err)
 	}
 	return nil
 }
+
+// tooLarge reports whether a message was refused for its size: by the client,
+// or by the server for that of its headers, which may have 64 KiB.
+func tooLarge(err error) bool {
+	var refused *jetstream.APIError
+	return errors.Is(err, nats.ErrMaxPayload) || errors.As(err, &refused) && (refused.ErrorCode == headersTooLarge || refused.ErrorCode == jetstream.JSErrCodeStreamMessageExceedsMaximum)
+}
+
+const headersTooLarge jetstream.ErrorCode = 10097
 
 // printable keeps a header on one line.
 func printable(r rune) rune {
@@ -110,7 +135,13 @@ func (l *letters) each(ctx context.Context, subject string, from uint64, fn func
 		if err != nil {
 			return fmt.Errorf("read dead letters: %w", err)
 		}
-		if more, err := fn(letter(raw)); err != nil || !more {
+		d := letter(raw)
+		if d.body != "" {
+			if d.Header, d.Data, d.gone = l.read(ctx, d.body); d.gone != nil {
+				d.Reason += "; " + d.gone.Error()
+			}
+		}
+		if more, err := fn(d); err != nil || !more {
 			return err
 		}
 		from = raw.Sequence + 1
@@ -128,6 +159,36 @@ func (l *letters) count(ctx context.Context) (map[string]int, error) {
 		counts[strings.TrimPrefix(subject, l.dead)] = int(n)
 	}
 	return counts, nil
+}
+
+// keep stores the headers and the data of a message under body, beside its letter.
+func (l *letters) keep(ctx context.Context, body string, d *DeadLetter) error {
+	header, err := json.Marshal(d.Header)
+	if err == nil {
+		err = l.chunks.put(ctx, l.body+body+".header", header)
+	}
+	if err == nil {
+		err = l.chunks.put(ctx, l.body+body+".data", d.Data)
+	}
+	return err
+}
+
+// read returns what keep has stored.
+func (l *letters) read(ctx context.Context, body string) (header map[string][]string, data []byte, err error) {
+	if err := checkID("body", body); err != nil {
+		return nil, nil, err
+	}
+	text, err := l.chunks.get(ctx, l.body+body+".header")
+	if err == nil {
+		err = json.Unmarshal(text, &header)
+	}
+	if err == nil {
+		data, err = l.chunks.get(ctx, l.body+body+".data")
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("its headers and data: %w", err)
+	}
+	return header, data, nil
 }
 
 func letter(raw *jetstream.RawStreamMsg) *DeadLetter {
@@ -148,6 +209,8 @@ func letter(raw *jetstream.RawStreamMsg) *DeadLetter {
 			d.Message = first
 		case HeaderDigest:
 			d.Digest = first
+		case HeaderBody:
+			d.body = first
 		case HeaderAttempts:
 			d.Attempts, _ = strconv.Atoi(first)
 		default:
@@ -163,6 +226,9 @@ func letter(raw *jetstream.RawStreamMsg) *DeadLetter {
 // redrive publishes a letter's original for slot again and then removes the
 // letter. To do so twice publishes once, within the server's duplicate window.
 func (l *letters) redrive(ctx context.Context, d *DeadLetter, slot string) error {
+	if d.gone != nil {
+		return fmt.Errorf("redrive %d: %w", d.Seq, d.gone)
+	}
 	m := nats.NewMsg(d.Topic)
 	m.Data = d.Data
 	for name, values := range d.Header {
@@ -170,43 +236,26 @@ func (l *letters) redrive(ctx context.Context, d *DeadLetter, slot string) error
 			m.Header[name] = values
 		}
 	}
-	if len(d.Data) == 0 {
-		if err := l.original(ctx, d, m); err != nil {
-			return err
-		}
-	}
 	m.Header.Set(HeaderFor, slot)
-	if _, err := l.js.PublishMsg(ctx, m, jetstream.WithMsgID("redrive:"+l.dead+strconv.FormatUint(d.Seq, 10))); err != nil {
+	id := jetstream.WithMsgID("redrive:" + l.dead + strconv.FormatUint(d.Seq, 10))
+	_, err := l.js.PublishMsg(ctx, m, id)
+	body := d.body
+	if tooLarge(err) && body != "" {
+		// Whom it is for is too much for it: it is sent for, and its body, which
+		// is where it was, goes when it is handled.
+		m.Data, m.Header, body = nil, nats.Header{HeaderFor: {slot}, HeaderBody: {body}}, ""
+		_, err = l.js.PublishMsg(ctx, m, id)
+	}
+	if err != nil {
 		return fmt.Errorf("redrive %d to %s: %w", d.Seq, d.Topic, err)
 	}
 	if err := l.stream.DeleteMsg(ctx, d.Seq); err != nil && !errors.Is(err, jetstream.ErrMsgNotFound) {
 		return fmt.Errorf("redrive %d: remove the letter: %w", d.Seq, err)
 	}
+	if body != "" {
+		if err := l.drop(ctx, l.body+body); err != nil {
+			return fmt.Errorf("redrive %d: remove its body: %w", d.Seq, err)
+		}
+	}
 	return nil
 }
-
-// original reads the data of a letter that was too large to be copied. A message
-// that had none stays as it is.
-func (l *letters) original(ctx context.Context, d *DeadLetter, m *nats.Msg) error {
-	if !strings.HasSuffix(d.Reason, tooLarge) {
-		return nil
-	}
-	name, text, _ := strings.Cut(d.Message, ":")
-	seq, err := strconv.ParseUint(text, 10, 64)
-	if err != nil {
-		return fmt.Errorf("redrive %d: %q does not name its original: %w", d.Seq, d.Message, err)
-	}
-	stream, err := l.js.Stream(ctx, name)
-	if err != nil {
-		return fmt.Errorf("redrive %d: %w", d.Seq, err)
-	}
-	raw, err := stream.GetMsg(ctx, seq)
-	if err != nil {
-		return fmt.Errorf("redrive %d: the original %s: %w", d.Seq, d.Message, err)
-	}
-	m.Data = raw.Data
-	return nil
-}
-
-// tooLarge ends the reason of a letter without its original's data.
-const tooLarge = "(too large to keep a copy of)"

@@ -25,9 +25,22 @@ func (r *runner) one(m jetstream.Msg) {
 		_ = m.Ack() // redriven for somebody else
 		return
 	}
-	d := &delivery{msg: m, meta: meta, id: meta.Stream + ":" + strconv.FormatUint(meta.Sequence.Stream, 10)}
-	d.member = r.pick(m.Subject())
+	d := &delivery{msg: m, meta: meta, id: meta.Stream + ":" + strconv.FormatUint(meta.Sequence.Stream, 10), header: header, data: m.Data()}
 	ctx := r.ctx
+	if body := header.Get(HeaderBody); header.Get(HeaderFor) != "" && checkID("body", body) == nil {
+		d.body = body
+		d.header, d.data, err = r.host.letters.read(ctx, d.body)
+		if errors.Is(err, jetstream.ErrMsgNotFound) { // removed once the message was answered
+			r.host.log.Warn("hosted worker: a message was redriven whose body is gone", "slot", r.slot.name, "message", d.id, "err", err)
+			_ = m.TermWithReason("its body is gone")
+			return
+		}
+		if err != nil {
+			r.answer(err, m.Ack, d)
+			return
+		}
+	}
+	d.member = r.pick(m.Subject())
 	if d.member == nil {
 		r.answer(r.host.hold(ctx, r.slot.name, d), m.Ack, d)
 		return
@@ -40,7 +53,7 @@ func (r *runner) one(m jetstream.Msg) {
 			_ = m.NakWithDelay(r.host.cfg.RetryBase)
 			return
 		case done:
-			_ = m.Ack()
+			r.answer(nil, m.Ack, d)
 			return
 		case was.Begun-was.Failed > r.host.cfg.MaxUnanswered:
 			r.bury(d, was.Failed, fmt.Errorf("begun %d times and answered %d times: the hosts that had it did not live to say what came of it", was.Begun, was.Failed))
@@ -55,17 +68,17 @@ func (r *runner) one(m jetstream.Msg) {
 		}
 	}
 	attempt := d.tries.Failed + 1
-	if size := len(m.Data()); size > r.host.cfg.MaxMessage {
+	if size := len(d.data); size > r.host.cfg.MaxMessage {
 		r.bury(d, attempt, fmt.Errorf("it has %d bytes, more than the %d that a handler gets", size, r.host.cfg.MaxMessage))
 		return
 	}
-	err = r.call(ctx, d, attempt, header)
+	err = r.call(ctx, d, attempt)
 	if d.failed.Load() {
 		return // the watch has answered
 	}
 	if err == nil {
 		d.member.counts.Succeeded.Add(1)
-		_ = m.Ack() // one that is lost is delivered again, and known to be done
+		r.answer(nil, m.Ack, d) // one that is lost is delivered again, and known to be done
 		return
 	}
 	r.fail(d, attempt, err)
@@ -103,7 +116,7 @@ func (r *runner) pick(subject string) *member {
 }
 
 // call runs the handler, publishes what it made and writes its state.
-func (r *runner) call(ctx context.Context, d *delivery, attempt int, header nats.Header) error {
+func (r *runner) call(ctx context.Context, d *delivery, attempt int) error {
 	rec := d.member.record
 	ctx, d.cancel = context.WithCancelCause(ctx)
 	defer d.cancel(nil)
@@ -114,7 +127,7 @@ func (r *runner) call(ctx context.Context, d *delivery, attempt int, header nats
 	r.limit.Store(int64(d.member.limits.Time))
 	r.began.Store(now)
 	outputs, err := d.member.program.Handle(ctx, &engine.Message{
-		Worker: rec.ID, ID: d.id, Topic: d.msg.Subject(), Attempt: attempt, Fence: r.fence, Header: header, Data: d.msg.Data(),
+		Worker: rec.ID, ID: d.id, Topic: d.msg.Subject(), Attempt: attempt, Fence: r.fence, Header: d.header, Data: d.data,
 	}, d.state)
 	if cause := context.Cause(ctx); cause != nil && (errors.Is(cause, ErrDetached) || !errors.Is(err, engine.ErrLimit)) {
 		err = cause // why it was ended says more than what it made of that
@@ -197,7 +210,7 @@ func (r *runner) bury(d *delivery, attempt int, why error) {
 	defer cancel()
 	err := r.host.letters.put(ctx, r.host.letters.dead+rec.ID, r.slot.name+":"+messageKey(d), &DeadLetter{
 		Worker: rec.ID, Reason: why.Error(), Topic: d.msg.Subject(), Message: d.id, Attempts: attempt, Digest: rec.Digest,
-		Header: d.msg.Headers(), Data: d.msg.Data(),
+		Header: d.header, Data: d.data,
 	})
 	if err == nil {
 		d.member.counts.Failed.Add(1)
@@ -207,11 +220,22 @@ func (r *runner) bury(d *delivery, attempt int, why error) {
 	r.answer(err, func() error { return d.msg.TermWithReason(clip(strings.Map(printable, why.Error()), 200)) }, d)
 }
 
-// answer answers a message whose fate is stored elsewhere, or has it come again
-// when it could not be.
+// answer ends a message with ok, or has it come again when there is an error.
 func (r *runner) answer(err error, ok func() error, d *delivery) {
-	if err == nil {
+	switch {
+	case err == nil && d.body == "":
 		_ = ok()
+		return
+	case err == nil:
+		// The body goes once nobody will ask for it again.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), 10*time.Second)
+		defer cancel()
+		if err = d.msg.DoubleAck(ctx); err == nil {
+			err = r.host.letters.drop(ctx, r.host.letters.body+d.body)
+		}
+		if err != nil {
+			r.host.log.Warn("hosted worker: answer a message that was redriven", "slot", r.slot.name, "message", d.id, "err", err)
+		}
 		return
 	}
 	r.host.log.Warn("hosted worker: message", "slot", r.slot.name, "message", d.id, "err", err)

@@ -125,14 +125,14 @@ func TestMisbehaviour(t *testing.T) {
 	release := make(chan struct{})
 	var calls atomic.Int64
 	stuck := r.native("stuck", func(ctx context.Context, m *engine.Message, s engine.State) ([]engine.Output, error) {
-		calls.Add(1)
 		if string(m.Data) == "good" {
 			return text("good"), nil
 		}
+		calls.Add(1)
 		<-release // it ignores its context
 		return text("late"), s.Put(context.Background(), "late", nil)
 	})
-	stuck.Limits.Time = 200 * time.Millisecond
+	stuck.Limits.Time = time.Second
 	panics := r.native("panics", func(context.Context, *engine.Message, engine.State) ([]engine.Output, error) { panic("out") })
 	nowhere := r.native("nowhere", func(context.Context, *engine.Message, engine.State) ([]engine.Output, error) {
 		return []engine.Output{{Topic: "no.stream.has.this"}}, nil
@@ -164,8 +164,8 @@ func TestMisbehaviour(t *testing.T) {
 		t.Errorf("stuck: %+v", d)
 	}
 	r.wantOutputs("out.stuck", "good")
-	if n := calls.Load(); n != 3 {
-		t.Errorf("the stuck worker was called %d times, want 3", n)
+	if n := calls.Load(); n != 2 {
+		t.Errorf("the stuck worker was called %d times, want 2", n)
 	}
 }
 
@@ -217,6 +217,64 @@ func TestUpdateWhileMessagesFlow(t *testing.T) {
 	}
 	if newest != updates {
 		t.Errorf("the last message was handled by version %d, want %d", newest, updates)
+	}
+}
+
+// TestUpdateBetweenMessages holds that new code waits for the message in hand.
+func TestUpdateBetweenMessages(t *testing.T) {
+	r := newRig(t)
+	entered, release := make(chan struct{}), make(chan struct{})
+	r.native("new", func(context.Context, *engine.Message, engine.State) ([]engine.Output, error) { return text("new"), nil })
+	h := r.start2(r.native("w", func(context.Context, *engine.Message, engine.State) ([]engine.Output, error) {
+		close(entered)
+		<-release
+		return text("old"), nil
+	}))
+	r.publish("work.w", "a")
+	<-entered
+	loaded := make(chan error, 1)
+	go func() { loaded <- h.LoadCodeFromContent(t.Context(), "w", []byte("new")) }()
+	r.eventually("the update is stored", func() bool {
+		rec, err := h.Get(t.Context(), "w")
+		return err == nil && rec.Generation == 2
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	if err := h.Recover(ctx); err == nil || len(loaded) > 0 {
+		t.Errorf("the code was changed while a message was handled: %v", err)
+	}
+	close(release)
+	must(t, <-loaded)
+	r.publish("work.w", "b")
+	r.wantOutputs("out.w", "old", "new")
+}
+
+// noLetters is a JetStream that refuses dead letters a few times.
+type noLetters struct {
+	jetstream.JetStream
+	left atomic.Int64
+}
+
+func (n *noLetters) PublishMsg(ctx context.Context, m *nats.Msg, opts ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
+	if strings.Contains(m.Subject, ".dead.") && n.left.Add(-1) >= 0 {
+		return nil, errors.New("not now")
+	}
+	return n.JetStream.PublishMsg(ctx, m, opts...)
+}
+
+// TestLetterBeforeTheEnd holds that a message ends only once its letter is
+// stored: until then it comes again.
+func TestLetterBeforeTheEnd(t *testing.T) {
+	r := newRig(t)
+	refusing := &noLetters{JetStream: r.js}
+	refusing.left.Store(3)
+	r.js = refusing
+	h := r.start2(r.native("w", func(context.Context, *engine.Message, engine.State) ([]engine.Output, error) {
+		return nil, engine.Reject("never")
+	}))
+	r.publish("work.w", "x")
+	if d := r.letters(h, "w", 1)[0]; string(d.Data) != "x" || d.Attempts != 1 || refusing.left.Load() >= 0 {
+		t.Errorf("dead letter %+v, %d refusals left", d, refusing.left.Load())
 	}
 }
 
@@ -413,23 +471,35 @@ func TestStaleHolder(t *testing.T) {
 // TestLongHandler holds that a handler which takes longer than AckWait keeps its
 // message.
 func TestLongHandler(t *testing.T) {
-	r := newRig(t)
-	r.tune = func(c *host.Config) { c.AckWait = time.Second }
-	var calls atomic.Int64
-	h := r.start2(r.native("w", func(ctx context.Context, m *engine.Message, s engine.State) ([]engine.Output, error) {
-		calls.Add(1)
-		select {
-		case <-time.After(3 * time.Second):
-			return text(string(m.Data)), nil
-		case <-ctx.Done():
-			return nil, ctx.Err()
+	// A host that gets no processor for most of AckWait lets go of the message, as
+	// it should, and the next, longer one tells.
+	for wait := time.Second; ; wait *= 4 {
+		r := newRig(t)
+		r.tune = func(c *host.Config) { c.AckWait = wait }
+		var calls atomic.Int64
+		h := r.start2(r.native("w", func(ctx context.Context, m *engine.Message, s engine.State) ([]engine.Output, error) {
+			calls.Add(1)
+			select {
+			case <-time.After(2 * wait):
+				return text(string(m.Data)), nil
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}))
+		r.publish("work.w", "x")
+		r.eventually("it is handled, or given to somebody else", func() bool { return calls.Load() > 1 || len(r.outputs("out.w")) > 0 })
+		r.eventually("it is answered", func() bool {
+			return calls.Load() > 1 || len(h.Tallies()) == 1 && h.Tallies()[0].Succeeded == 1
+		})
+		n := calls.Load()
+		if n == 1 {
+			return
 		}
-	}))
-	r.publish("work.w", "x")
-	r.wantOutputs("out.w", "x")
-	r.eventually("it is answered", func() bool { return len(h.Tallies()) == 1 && h.Tallies()[0].Succeeded == 1 })
-	if n := calls.Load(); n != 1 {
-		t.Errorf("it was handled %d times", n)
+		t.Logf("with an AckWait of %v it was handled %d times", wait, n)
+		if wait > 10*time.Second {
+			t.Fatal("a handler that takes longer than AckWait loses its message")
+		}
+		r.stop(h)
 	}
 }
 
@@ -500,29 +570,80 @@ func TestHostsShare(t *testing.T) {
 }
 
 // TestLetterThatIsTooLarge holds that a message which fits into the server's
-// limit alone, and not together with the reason, is not lost either.
+// limits alone, and not together with the reason, is a whole letter all the same,
+// also when its stream keeps nothing that was answered; and that it can be
+// redriven, fail again, be redriven again, and leaves nothing behind.
 func TestLetterThatIsTooLarge(t *testing.T) {
-	r := newRig(t)
-	var fixed atomic.Bool
-	h := r.start2(r.native("w", func(_ context.Context, m *engine.Message, _ engine.State) ([]engine.Output, error) {
-		if !fixed.Load() {
-			return nil, engine.Reject("too much")
-		}
-		return text(strconv.Itoa(len(m.Data))), nil
-	}))
-	size := 1<<20 - 40
-	r.publish("work.w", strings.Repeat("x", size))
-	d := r.letters(h, "w", 1)[0]
-	if len(d.Data) != 0 || !strings.Contains(d.Reason, "too large to keep a copy of") || d.Message != "WORK:1" {
-		t.Errorf("dead letter with %d bytes: %q, %s", len(d.Data), d.Reason, d.Message)
+	for what, m := range map[string]*nats.Msg{
+		"body":    {Subject: "queue.w", Data: []byte(strings.Repeat("x", 1<<20-60)), Header: nats.Header{"K": {"v"}}},
+		"headers": {Subject: "queue.w", Data: []byte("x"), Header: nats.Header{"K": {"v"}, "Long": {strings.Repeat("y", 64<<10-60)}}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			r := newRig(t)
+			_, err := r.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "QUEUE", Subjects: []string{"queue.>"}, Retention: jetstream.WorkQueuePolicy})
+			must(t, err)
+			var fixed atomic.Bool
+			fn := func(_ context.Context, got *engine.Message, _ engine.State) ([]engine.Output, error) {
+				if !fixed.Load() {
+					return nil, engine.Reject("too much")
+				}
+				if string(got.Data) != string(m.Data) || strings.Join(got.Header["Long"], "") != m.Header.Get("Long") {
+					t.Errorf("a handler got %d bytes and %d headers", len(got.Data), len(got.Header))
+				}
+				return text(got.Header["K"][0]), nil
+			}
+			var held atomic.Int64 // bytes
+			w, member := r.native("w", fn), r.native("member", func(_ context.Context, got *engine.Message, _ engine.State) ([]engine.Output, error) {
+				held.Add(int64(len(got.Data) + len(strings.Join(got.Header["Long"], ""))))
+				return nil, nil
+			})
+			w.Topic, member.Topic, member.Group = "queue.w", "queue.member", "g"
+			h := r.start2(w, member)
+			stored := func() uint64 {
+				s, err := r.js.Stream(t.Context(), "HOST_DEAD")
+				must(t, err)
+				info, err := s.Info(t.Context())
+				must(t, err)
+				return info.State.Msgs
+			}
+			_, err = r.js.PublishMsg(t.Context(), m)
+			must(t, err)
+			for range 2 { // the second time it fails after it was redriven
+				d := r.letters(h, "w", 1)[0]
+				if string(d.Data) != string(m.Data) || d.Header["K"][0] != "v" || d.Header[host.HeaderFor] != nil || d.Reason != "rejected: too much" || !strings.HasPrefix(d.Message, "QUEUE:") || d.Attempts != 1 {
+					t.Errorf("dead letter with %d bytes, %d headers: %q, %s", len(d.Data), len(d.Header), d.Reason, d.Message)
+				}
+				if n, err := h.Redrive(t.Context(), "w", d.Seq); err != nil || n != 1 {
+					t.Fatalf("redrive: %d, %v", n, err)
+				}
+				r.eventually("it is a letter again", func() bool {
+					again, err := h.DeadLetters(t.Context(), "w", d.Seq+1, 10)
+					must(t, err)
+					return len(again) == 1
+				})
+			}
+			fixed.Store(true)
+			if n, err := h.Redrive(t.Context(), "w"); err != nil || n != 1 {
+				t.Fatalf("redrive: %d, %v", n, err)
+			}
+			r.wantOutputs("out.w", "v")
+
+			// The same for what is held for a member of a group that is stopped.
+			must(t, h.StopWorker(t.Context(), "member"))
+			other := member
+			other.ID, other.Topic = "other", "queue.other"
+			create(t, h, other)
+			m.Subject = "queue.member"
+			_, err = r.js.PublishMsg(t.Context(), m)
+			must(t, err)
+			r.publish("queue.member", "z") // behind the large one
+			r.eventually("both are held", func() bool { return stored() >= 3 })
+			must(t, h.StartWorker(t.Context(), "member"))
+			want := int64(len(m.Data) + len(m.Header.Get("Long")) + 1)
+			r.eventually("both are handled", func() bool { return held.Load() == want })
+			r.eventually("nothing is left behind", func() bool { return stored() == 0 })
+		})
 	}
-	fixed.Store(true)
-	// Its header for the one worker makes it too large as well: it says so, and
-	// the letter stays.
-	if _, err := h.Redrive(t.Context(), "w"); !errors.Is(err, nats.ErrMaxPayload) {
-		t.Errorf("redrive: %v", err)
-	}
-	r.letters(h, "w", 1)
 }
 
 // TestDrainGivesWorkersAway holds that a host which drains lets go of its workers
@@ -549,7 +670,7 @@ func TestUnansweredDeliveries(t *testing.T) {
 	r := newRig(t)
 	r.tune = func(c *host.Config) {
 		c.MaxUnanswered = 2
-		c.AckWait, c.DrainTimeout = time.Second, 50*time.Millisecond
+		c.AckWait, c.DrainTimeout = 3*time.Second, 50*time.Millisecond // which is what each death takes
 	}
 	entered, release := make(chan int, 10), make(chan struct{})
 	var deaths atomic.Int64

@@ -178,7 +178,7 @@ func (h *Host) ensure(ctx context.Context) error {
 		{Name: name + "_STATE", Subjects: []string{low + ".state.>"}, MaxMsgsPerSubject: 1, Discard: jetstream.DiscardOld,
 			AllowAtomicPublish: true, AllowMsgTTL: true, Replicas: h.cfg.Replicas, Description: "what hosted workers remember, and their fences"},
 		{Name: name + "_CODE", Subjects: []string{low + ".code.>"}, MaxMsgsPerSubject: 1, Discard: jetstream.DiscardOld, Replicas: h.cfg.Replicas, Description: "code of hosted workers"},
-		{Name: name + "_DEAD", Subjects: []string{low + ".dead.>", low + ".held.>"}, Replicas: h.cfg.Replicas, Description: "messages that hosted workers gave up"},
+		{Name: name + "_DEAD", Subjects: []string{low + ".dead.>", low + ".held.>", low + ".body.>"}, Replicas: h.cfg.Replicas, Description: "messages that hosted workers gave up"},
 	}
 	if err := broker.Ensure(ctx, h.js, buckets, streams); err != nil {
 		return fmt.Errorf("host: %w", err)
@@ -207,8 +207,8 @@ func (h *Host) ensure(ctx context.Context) error {
 		return fmt.Errorf("host: %w", err)
 	}
 	h.states = &states{nc: h.nc, js: h.js, stream: state, prefix: low + ".state.", ttl: h.cfg.DoneTTL}
-	h.code = &codes{js: h.js, stream: code, prefix: low + ".code."}
-	h.letters = &letters{js: h.js, stream: dead, dead: low + ".dead.", held: low + ".held."}
+	h.code = &codes{chunks: chunks{h.js, code}, prefix: low + ".code."}
+	h.letters = &letters{chunks: chunks{h.js, dead}, dead: low + ".dead.", held: low + ".held.", body: low + ".body."}
 	h.members = &members{kv: hosts, id: h.cfg.HostID, ttl: h.cfg.LeaseTTL, seen: make(map[string]time.Time)}
 	h.ready.Store(true)
 	return nil
@@ -436,47 +436,4 @@ func lower[T cmp.Ordered](field *T, v T) {
 	if v != zero && v < *field {
 		*field = v
 	}
-}
-
-// tally names a worker's version.
-type tally struct {
-	id         string
-	generation int
-}
-
-// Counts are what came of the messages of one version of a worker on this host,
-// since it started. Failed counts attempts.
-type Counts struct {
-	Succeeded, Failed, DeadLetters atomic.Uint64
-}
-
-func (h *Host) counts(r *Record) *Counts {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	key := tally{r.ID, r.Generation}
-	if h.tallies[key] == nil {
-		h.tallies[key] = new(Counts)
-	}
-	return h.tallies[key]
-}
-
-// Tally is a row of [Host.Tallies].
-type Tally struct {
-	Worker                         string
-	Generation                     int
-	Succeeded, Failed, DeadLetters uint64
-}
-
-// Tallies returns the counts of every version that ran on this host, sorted.
-func (h *Host) Tallies() []Tally {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	rows := make([]Tally, 0, len(h.tallies))
-	for key, c := range h.tallies {
-		rows = append(rows, Tally{key.id, key.generation, c.Succeeded.Load(), c.Failed.Load(), c.DeadLetters.Load()})
-	}
-	slices.SortFunc(rows, func(a, b Tally) int {
-		return cmp.Or(strings.Compare(a.Worker, b.Worker), cmp.Compare(a.Generation, b.Generation))
-	})
-	return rows
 }

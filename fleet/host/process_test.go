@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -46,6 +47,7 @@ func hostProcess() int {
 		if err != nil {
 			return err
 		}
+		cfg.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil)).With("host", cfg.HostID)
 		h, err := host.New(b.JetStream(), cfg)
 		if err != nil {
 			return err
@@ -79,6 +81,7 @@ type fleetOf struct {
 	t        *testing.T
 	url      string
 	replicas int
+	log      *os.File // what they write, shown when the test fails
 	started  int
 	running  []*exec.Cmd
 }
@@ -90,7 +93,7 @@ func (f *fleetOf) start() {
 	cmd := exec.Command(self)
 	f.started++
 	cmd.Env = append(os.Environ(), fmt.Sprint(scenarioEnv, "=h", f.started), "HOST_TEST_URL="+f.url, fmt.Sprint("HOST_TEST_REPLICAS=", f.replicas))
-	cmd.Stderr = os.Stderr
+	cmd.Stderr = f.log
 	_, err = cmd.StdinPipe()
 	must(f.t, err)
 	out, err := cmd.StdoutPipe()
@@ -102,10 +105,20 @@ func (f *fleetOf) start() {
 	f.running = append(f.running, cmd)
 }
 
+// tell has the hosts that run say where they are, and shows what all have said.
+func (f *fleetOf) tell() {
+	for len(f.running) > 0 {
+		f.end(0, syscall.SIGQUIT)
+	}
+	said, err := os.ReadFile(f.log.Name())
+	f.t.Logf("what the hosts have said (%v):\n%s", err, said)
+}
+
 func (f *fleetOf) end(i int, sig syscall.Signal) {
 	cmd := f.running[i]
 	f.running = append(f.running[:i:i], f.running[i+1:]...)
 	_ = cmd.Process.Signal(sig)
+	_ = cmd.Process.Signal(syscall.SIGCONT) // it may be stalled
 	_ = cmd.Wait()
 }
 
@@ -120,6 +133,36 @@ def handle(message):
         reject("poison")
     return message.text
 `
+
+// whereabouts says which messages have no effect, and what the consumer makes of
+// them.
+func (r *rig) whereabouts(topic string, sent int, written map[string]string) string {
+	var missing []string
+	for i := range sent {
+		what := strconv.Itoa(i)
+		if i%50 == 49 {
+			continue // poison
+		}
+		found := false
+		for key := range written {
+			found = found || strings.HasSuffix(key, "m/"+what)
+		}
+		if !found {
+			missing = append(missing, what)
+		}
+	}
+	slot := "w-" + topic
+	if topic == "g" || topic == "member" {
+		slot = "g-g"
+	}
+	c, err := r.js.Consumer(r.t.Context(), "WORK", slot)
+	if err != nil {
+		return fmt.Sprintf("without effect: %q, consumer: %v", missing, err)
+	}
+	info := c.CachedInfo()
+	return fmt.Sprintf("without effect: %q; consumer: %d pending, %d unacknowledged, %d redelivered, delivered %+v, floor %+v",
+		missing, info.NumPending, info.NumAckPending, info.NumRedelivered, info.Delivered, info.AckFloor)
+}
 
 // TestChaos holds that nothing is lost and nothing stale is written while hosts
 // are killed, stalled past their lease and replaced, and while servers of the
@@ -145,12 +188,17 @@ func TestChaos(t *testing.T) {
 		}
 		create(t, h, req)
 	}
-	hosts := &fleetOf{t: t, url: cluster.URL(), replicas: replicas}
+	log, err := os.Create(filepath.Join(t.TempDir(), "hosts.log"))
+	must(t, err)
+	hosts := &fleetOf{t: t, url: cluster.URL(), replicas: replicas, log: log}
 	t.Cleanup(func() {
+		if t.Failed() {
+			hosts.tell()
+		}
 		for len(hosts.running) > 0 {
-			_ = hosts.running[0].Process.Signal(syscall.SIGCONT)
 			hosts.end(0, syscall.SIGKILL)
 		}
+		must(t, log.Close())
 	})
 	for range 3 {
 		hosts.start()
@@ -183,7 +231,7 @@ func TestChaos(t *testing.T) {
 				}
 				sent[topic]++
 			}
-			time.Sleep(10 * time.Millisecond)
+			time.Sleep(20 * time.Millisecond)
 		}
 	})
 	pause := func(d time.Duration) { time.Sleep(d) } // the load needs time to pass, whatever the machine
@@ -254,17 +302,19 @@ func TestChaos(t *testing.T) {
 	}
 	var written map[string]map[string]string
 	var letters, rejected map[string]int
-	deadline := time.Now().Add(2 * bound)
-	for settled := false; !settled; {
-		if time.Now().After(deadline) {
-			break
-		}
+	most, deadline := 0, time.Now().Add(2*bound) // without any progress
+	for settled := false; !settled && time.Now().Before(deadline); {
 		time.Sleep(500 * time.Millisecond)
 		written, letters, rejected = ledger()
 		settled = true
+		sum := 0
 		for _, topic := range topics {
 			messages, _ := count(written[topic])
 			settled = settled && messages+letters[topic] >= sent[topic]
+			sum += messages + letters[topic]
+		}
+		if sum > most {
+			most, deadline = sum, time.Now().Add(2*bound)
 		}
 	}
 	var faults []error
@@ -272,7 +322,7 @@ func TestChaos(t *testing.T) {
 		messages, total := count(written[topic])
 		t.Logf("work.%s: %d sent, %d handled, %d dead letters (%d rejected), counter %d", topic, sent[topic], messages, letters[topic], rejected[topic], total)
 		if messages+letters[topic] != sent[topic] || letters[topic] != rejected[topic] {
-			faults = append(faults, fmt.Errorf("work.%s: lost or given up: %d sent, %d handled, %d dead letters, %d of them rejected", topic, sent[topic], messages, letters[topic], rejected[topic]))
+			faults = append(faults, fmt.Errorf("work.%s: lost or given up: %d sent, %d handled, %d dead letters, %d of them rejected; %s", topic, sent[topic], messages, letters[topic], rejected[topic], r.whereabouts(topic, sent[topic], written[topic])))
 		}
 		if total != messages {
 			faults = append(faults, fmt.Errorf("work.%s: a stale or second write: the counter is %d after %d messages", topic, total, messages))

@@ -149,14 +149,19 @@ func (s *records) get(ctx context.Context, id string) (*Record, error) {
 	if err := checkID("worker id", id); err != nil {
 		return nil, err
 	}
-	entry, err := s.kv.Get(ctx, id)
-	if errors.Is(err, jetstream.ErrKeyNotFound) || errors.Is(err, jetstream.ErrKeyDeleted) {
+	found, err := s.manager.Find(ctx, Kind, id) // from the leader: what was acknowledged is seen
+	if errors.Is(err, workflow.ErrEntityNotFound) {
 		return nil, fmt.Errorf("worker %s: %w", id, ErrNotFound)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("worker %s: read record: %w", id, err)
 	}
-	return decode(entry)
+	r, ok := found.Participant.(*Record)
+	if !ok || r.ID != id {
+		return nil, fmt.Errorf("record %s, revision %d: %w", id, found.Revision, errors.Join(found.Degraded, errors.New("it is not that of this worker")))
+	}
+	r.revision = found.Revision
+	return r, nil
 }
 
 // decode reads a record. One that cannot be read is an error that names its key.

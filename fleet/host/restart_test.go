@@ -2,7 +2,9 @@ package host_test
 
 import (
 	"context"
+	"log/slog"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -18,6 +20,12 @@ import (
 func TestServerRestarts(t *testing.T) {
 	srv := brokertest.StartLone(t)
 	r := rigOn(t, brokertest.Connect(t, broker.Config{URL: srv.URL()}), 1)
+	// A lease that a restart may outlast; and what was on its way when the server
+	// went comes after AckWait.
+	r.tune = func(c *host.Config) {
+		c.LeaseTTL, c.AckWait = 3*time.Second, 5*time.Second
+		c.Logger = slog.New(slog.NewTextHandler(t.Output(), nil)) // for when it fails
+	}
 	h := r.start("a")
 	code := []byte(`
 def handle(message):
@@ -41,7 +49,7 @@ def handle(message):
 			select {
 			case <-over:
 				return
-			case <-time.After(5 * time.Millisecond):
+			case <-time.After(20 * time.Millisecond):
 			}
 			for _, id := range []string{"w", "member"} {
 				for what := strconv.Itoa(sent); ; time.Sleep(20 * time.Millisecond) {
@@ -72,10 +80,25 @@ def handle(message):
 		states, err := r.js.Stream(t.Context(), "HOST_STATE")
 		must(t, err)
 		prefix := "host.state.w-" + id + ".kv." + rec.UID + "."
-		r.eventually("every message of "+id+" has taken effect", func() bool {
+		written := make(map[string]string)
+		settled := func() bool {
 			info, err := states.Info(t.Context(), jetstream.WithSubjectFilter(prefix+"m/*"))
-			return err == nil && len(info.State.Subjects) == sent
-		})
+			if err != nil {
+				return false
+			}
+			for subject := range info.State.Subjects {
+				written[strings.TrimPrefix(subject, prefix)] = "1"
+			}
+			return len(written) == sent
+		}
+		for most, deadline := 0, time.Now().Add(bound); !settled(); time.Sleep(50 * time.Millisecond) {
+			if len(written) > most { // without any progress
+				most, deadline = len(written), time.Now().Add(bound)
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: %d of %d messages have taken effect: %s", id, most, sent, r.whereabouts(id, sent, written))
+			}
+		}
 		n, err := states.GetLastMsgForSubject(t.Context(), prefix+"n")
 		must(t, err)
 		if got, _ := strconv.Atoi(string(n.Data)); got != sent {

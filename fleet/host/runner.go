@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 )
@@ -45,6 +46,9 @@ type delivery struct {
 	msg    jetstream.Msg
 	meta   *jetstream.MsgMetadata
 	id     string
+	header nats.Header
+	data   []byte
+	body   string // where the two were, when the message itself does not have them
 	member *member
 	tries  tries        // with this delivery
 	beat   atomic.Int64 // when the server last heard of it, in nanoseconds
@@ -124,16 +128,37 @@ func (r *runner) giveUp() {
 		close(r.abandoned)
 		close(r.ended)
 		if it := r.iterator.Load(); it != nil {
-			it.Stop()
+			it.Drain()
+			r.host.running.Go(func() { r.handBack(it) })
 		}
 		r.host.log.Warn("hosted worker: its handler does not return and is left behind", "slot", r.slot.name)
 	})
 }
 
+// handBack gives back what waits behind a handler that was left behind. After
+// AckWait the server has done so itself.
+func (r *runner) handBack(it jetstream.MessagesContext) {
+	ctx, cancel := context.WithTimeout(context.Background(), r.host.cfg.AckWait)
+	defer cancel()
+	for {
+		m, err := it.Next(jetstream.NextContext(ctx))
+		if err != nil {
+			it.Stop()
+			return
+		}
+		_ = m.Nak()
+	}
+}
+
+// noWord is how often a server that has no message says so. After twice as long
+// without it the messages are asked for again: a server that has restarted may
+// know nothing of what was asked for.
+const noWord = 5 * time.Second
+
 // consume handles messages until it is told to stop.
 func (r *runner) consume() error {
 	for !r.halting.Load() {
-		it, err := r.consumer.Messages(jetstream.PullMaxMessages(r.prefetch), jetstream.PullExpiry(30*time.Second))
+		it, err := r.consumer.Messages(jetstream.PullMaxMessages(r.prefetch), jetstream.PullExpiry(30*time.Second), jetstream.PullHeartbeat(noWord))
 		if err != nil {
 			return err
 		}

@@ -161,11 +161,11 @@ func (h *Host) assign(work context.Context) {
 			default:
 				close(s.quit)
 			}
-			select {
-			case <-s.gone:
-				delete(h.slots, name)
-			default:
-			}
+		}
+		select {
+		case <-s.gone: // also when it is wanted again meanwhile: it is made anew
+			delete(h.slots, name)
+		default:
 		}
 	}
 	for name, records := range wanted {

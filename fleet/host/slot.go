@@ -224,7 +224,7 @@ func (s *slot) cover(ctx context.Context, records []*Record) error {
 	if slices.Equal(wanted, s.covered) || !finish && !strings.HasPrefix(s.name, "g-") {
 		return nil
 	}
-	if err := s.host.cover(ctx, s.name, records); err != nil {
+	if err := s.host.cover(ctx, records); err != nil {
 		return err
 	}
 	s.covered = wanted
@@ -387,7 +387,11 @@ func (s *slot) giveBack(ctx context.Context, members []*member) error {
 
 // start attaches to the consumer and begins to handle messages.
 func (s *slot) start(ctx context.Context, members []*member) (*runner, error) {
-	consumer, err := s.host.consumer(ctx, s.name, members[0].record.Stream)
+	records := make([]*Record, 0, len(members))
+	for _, m := range members {
+		records = append(records, m.record)
+	}
+	consumer, err := s.host.consumer(ctx, records)
 	if err != nil {
 		return nil, err
 	}

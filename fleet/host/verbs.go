@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -28,8 +27,9 @@ type CreateRequest struct {
 	// Digest, when not empty, is the SHA-256 that the code must have, in hex.
 	Digest string
 	// Topic is the subject that feeds it, which may have wildcards. A stream
-	// must have it. Messages from the creation on are handled; of a worker that
-	// joins a group, those from where the group stands.
+	// must have it. Messages from the creation on are handled, and of a stream that
+	// is a work queue those that wait too; of a worker that joins a group, those
+	// from where the group stands.
 	Topic string
 	// Group has one message handled at a time among its members, across hosts.
 	// The topics of one group must be in one stream.
@@ -103,7 +103,7 @@ func (h *Host) Create(ctx context.Context, req CreateRequest) (id string, err er
 	if err := h.records.create(ctx, rec); err != nil {
 		return undo("store record", err, dropRecord, dropCode)
 	}
-	if err := h.subscribe(ctx, rec.slot(), rec.Stream); err != nil {
+	if err := h.subscribe(ctx, rec); err != nil {
 		return undo("subscribe", err, dropRecord, dropCode)
 	}
 	running, err := h.records.update(ctx, rec.ID, rec.Changed, func(r *Record) (bool, error) {
@@ -333,256 +333,6 @@ func (h *Host) newVersion(ctx context.Context, rec *Record, v Version, o options
 	return h.settle(ctx, changed)
 }
 
-// Delete has a worker finish the message that it handles, and then removes its
-// consumer, its state, its code and its record; messages that wait for it go
-// unhandled. Its dead letters stay. It returns when all that is done; when ctx
-// ends before, the deletion goes on where a host runs. Where none does it is
-// done here; where one should and does not, after DrainTimeout and two leases.
-// For a worker that is being deleted it waits for the end.
-func (h *Host) Delete(ctx context.Context, id string, opts ...Option) error {
-	return h.delete(ctx, id, "", optionsOf(opts))
-}
-
-// delete is Delete for one life of an id; an empty uid is for whichever there is.
-func (h *Host) delete(ctx context.Context, id, uid string, o options) error {
-	rec, err := h.change(ctx, id, o, func(r *Record) (bool, error) {
-		if uid != "" && r.UID != uid {
-			return false, fmt.Errorf("worker %s: %w: the id has another life", id, ErrNotFound)
-		}
-		changed := r.State != PhaseDeleting && r.State != PhaseDeleted
-		if changed {
-			r.State = PhaseDeleting
-		}
-		return changed, nil
-	})
-	if err != nil {
-		return fmt.Errorf("delete: %w", err)
-	}
-	patience := time.NewTimer(h.cfg.DrainTimeout + 2*h.cfg.LeaseTTL)
-	defer patience.Stop()
-	poll := time.NewTicker(20 * time.Millisecond)
-	defer poll.Stop()
-	for {
-		now, err := h.records.get(ctx, id)
-		if errors.Is(err, ErrNotFound) || err == nil && now.UID != rec.UID {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("delete: %w", err)
-		}
-		alone, err := h.nobody(ctx)
-		if err != nil {
-			return fmt.Errorf("delete: %w", err)
-		}
-		select {
-		case <-patience.C:
-			alone = true // whoever should have it does not do it
-		default:
-		}
-		if alone {
-			group, err := h.group(ctx, now)
-			if err == nil {
-				err = h.bury(ctx, now, group)
-			}
-			if err != nil {
-				return fmt.Errorf("delete: %w", err)
-			}
-			return nil
-		}
-		select {
-		case <-poll.C:
-		case <-ctx.Done():
-			return fmt.Errorf("delete worker %s: it goes on: %w", id, ctx.Err())
-		}
-	}
-}
-
-// nobody reports whether no host is there to run anything.
-func (h *Host) nobody(ctx context.Context) (bool, error) {
-	keys, err := h.members.kv.ListKeys(ctx)
-	if err != nil {
-		return false, err
-	}
-	n := 0
-	for range keys.Keys() {
-		n++
-	}
-	return n == 0, nil
-}
-
-// bury removes what is left of a worker that nobody runs any more. others are
-// the rest of its slot. It can be repeated from wherever it was cut off.
-func (h *Host) bury(ctx context.Context, rec *Record, others []*Record) error {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	others = slices.DeleteFunc(others, func(r *Record) bool { return r.State == PhaseDeleting || r.State == PhaseDeleted })
-	var err error
-	if len(others) == 0 {
-		err = h.js.DeleteConsumer(ctx, rec.Stream, rec.slot())
-		if errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
-			err = nil
-		}
-	} else {
-		err = h.filter(ctx, rec.slot(), rec.Stream, topics(others))
-	}
-	if err != nil {
-		return fmt.Errorf("worker %s: remove its consumer: %w", rec.ID, err)
-	}
-	if err := h.states.purge(ctx, rec); err != nil {
-		return fmt.Errorf("worker %s: remove its state: %w", rec.ID, err)
-	}
-	if err := h.code.drop(ctx, rec); err != nil {
-		return fmt.Errorf("worker %s: remove its code: %w", rec.ID, err)
-	}
-	rec, err = h.records.update(ctx, rec.ID, Change{By: h.cfg.HostID}, func(r *Record) (bool, error) {
-		if r.UID != rec.UID {
-			return false, ErrNotFound
-		}
-		changed := r.State != PhaseDeleted
-		r.State = PhaseDeleted
-		return changed, nil
-	})
-	if err == nil {
-		err = h.records.remove(ctx, rec)
-	}
-	if errors.Is(err, ErrNotFound) {
-		return nil // somebody else did it
-	}
-	return err
-}
-
-// Get returns a worker as it is stored.
-func (h *Host) Get(ctx context.Context, id string) (*Record, error) { return h.get(ctx, id) }
-
-// List returns every worker that can be read, by id; the error names those that
-// cannot, and comes with the rest.
-func (h *Host) List(ctx context.Context) ([]*Record, error) {
-	if err := h.ensure(ctx); err != nil {
-		return nil, err
-	}
-	watch, err := h.records.kv.WatchAll(ctx, jetstream.IgnoreDeletes())
-	if err != nil {
-		return nil, fmt.Errorf("list workers: %w", err)
-	}
-	defer func() { _ = watch.Stop() }()
-	var all []*Record
-	var errs []error
-	for {
-		select {
-		case entry, ok := <-watch.Updates():
-			if !ok {
-				return nil, errors.New("list workers: the connection was closed")
-			}
-			if entry == nil {
-				slices.SortFunc(all, func(a, b *Record) int { return strings.Compare(a.ID, b.ID) })
-				return all, errors.Join(errs...)
-			}
-			r, err := decode(entry)
-			if err != nil {
-				errs = append(errs, err)
-				continue
-			}
-			all = append(all, r)
-		case <-ctx.Done():
-			return nil, fmt.Errorf("list workers: %w", ctx.Err())
-		}
-	}
-}
-
-// History returns the versions of a worker's code, the oldest first: the newest
-// [MaxHistory] of them.
-func (h *Host) History(ctx context.Context, id string) ([]Version, error) {
-	rec, err := h.get(ctx, id)
-	if err != nil {
-		return nil, fmt.Errorf("history: %w", err)
-	}
-	return rec.History, nil
-}
-
-// Waiting is what waits for a worker.
-type Waiting struct {
-	Backlog     int // messages that it, or its group, has not finished
-	DeadLetters int // that it gave up, and nobody has redriven
-}
-
-// Waiting returns what waits for each of these workers, by id: one question for
-// all dead letters, and one for each worker that is fed by itself.
-func (h *Host) Waiting(ctx context.Context, records ...*Record) (map[string]Waiting, error) {
-	if err := h.ensure(ctx); err != nil {
-		return nil, fmt.Errorf("what waits: %w", err)
-	}
-	letters, err := h.letters.count(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("what waits: %w", err)
-	}
-	backlogs := make(map[string]int)
-	waiting := make(map[string]Waiting, len(records))
-	for _, rec := range records {
-		n, known := backlogs[rec.slot()]
-		if !known {
-			c, err := h.js.Consumer(ctx, rec.Stream, rec.slot())
-			switch {
-			case err == nil:
-				info := c.CachedInfo()
-				n = int(info.NumPending) + info.NumAckPending
-			case !errors.Is(err, jetstream.ErrConsumerNotFound) && !errors.Is(err, jetstream.ErrStreamNotFound):
-				return nil, fmt.Errorf("what waits for %s: %w", rec.ID, err)
-			}
-			backlogs[rec.slot()] = n
-		}
-		waiting[rec.ID] = Waiting{Backlog: n, DeadLetters: letters[rec.ID]}
-	}
-	return waiting, nil
-}
-
-// DeadLetters returns up to limit of the messages that a worker gave up, the
-// oldest first, from sequence from on; 0 begins at the first. They are there
-// also when the worker is not any more.
-func (h *Host) DeadLetters(ctx context.Context, id string, from uint64, limit int) ([]*DeadLetter, error) {
-	if err := errors.Join(checkID("worker id", id), h.ensure(ctx)); err != nil {
-		return nil, fmt.Errorf("dead letters: %w", err)
-	}
-	var found []*DeadLetter
-	if limit <= 0 {
-		return nil, nil
-	}
-	err := h.letters.each(ctx, h.letters.dead+id, max(from, 1), func(d *DeadLetter) (bool, error) {
-		found = append(found, d)
-		return len(found) < limit, nil
-	})
-	return found, err
-}
-
-// Redrive publishes dead letters of a worker to their topics again, for it or
-// its group alone, and removes them; without sequences all that there are. It
-// returns how many. One that is interrupted and repeated redrives none twice,
-// within the duplicate window of the topic's stream.
-func (h *Host) Redrive(ctx context.Context, id string, seqs ...uint64) (int, error) {
-	rec, err := h.get(ctx, id)
-	if err != nil {
-		return 0, fmt.Errorf("redrive: %w", err)
-	}
-	state, err := h.letters.stream.Info(ctx)
-	if err != nil {
-		return 0, fmt.Errorf("redrive: %w", err)
-	}
-	n := 0
-	err = h.letters.each(ctx, h.letters.dead+id, 1, func(d *DeadLetter) (bool, error) {
-		if d.Seq > state.State.LastSeq {
-			return false, nil // it has become one again meanwhile
-		}
-		if len(seqs) > 0 && !slices.Contains(seqs, d.Seq) {
-			return true, nil
-		}
-		if err := h.letters.redrive(ctx, d, rec.slot()); err != nil {
-			return false, err
-		}
-		n++
-		return true, nil
-	})
-	return n, err
-}
-
 func (h *Host) get(ctx context.Context, id string) (*Record, error) {
 	if err := h.ensure(ctx); err != nil {
 		return nil, err
@@ -630,6 +380,6 @@ func (h *Host) settle(ctx context.Context, rec *Record) error {
 // it does not hold up the group. slot.giveBack gives it back once one is.
 func (h *Host) hold(ctx context.Context, slot string, d *delivery) error {
 	return h.letters.put(ctx, h.letters.held+slot, slot+":"+messageKey(d), &DeadLetter{
-		Reason: "no worker for it is running", Topic: d.msg.Subject(), Message: d.id, Header: d.msg.Headers(), Data: d.msg.Data(),
+		Reason: "no worker for it is running", Topic: d.msg.Subject(), Message: d.id, Header: d.header, Data: d.data,
 	})
 }

@@ -52,6 +52,51 @@ func TestMeasurementsThatAreMissingAreNamed(t *testing.T) {
 	}
 }
 
+// Targets that were added since are judged once there is something to judge.
+func TestHostedWorkersAreJudgedOnceMeasured(t *testing.T) {
+	all, err := os.ReadFile(committed + ".txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var old strings.Builder
+	for line := range strings.Lines(string(all)) {
+		if !strings.HasPrefix(line, "BenchmarkNoop/") && !strings.HasPrefix(line, "BenchmarkGroup/") && !strings.HasPrefix(line, "BenchmarkRecovery/") {
+			old.WriteString(line)
+		}
+	}
+	page := func(more string) string {
+		t.Helper()
+		name := filepath.Join(t.TempDir(), "results.txt")
+		if err := os.WriteFile(name, []byte(old.String()+more), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		page, err := render(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(page)
+	}
+	const text = "A hosted no-op handler in Go"
+	if strings.Contains(page(""), text) {
+		t.Error("a target is judged that was not measured")
+	}
+	for rate, want := range map[string]string{"8000": "| 0.8× | holds |", "7900": "| 0.79× | does not hold |"} {
+		got := page(strings.Repeat(`
+BenchmarkNoop/peer=raw-2 10000 100000 ns/op 10000 msgs/s
+BenchmarkNoop/peer=go-2 10000 120000 ns/op `+rate+` msgs/s
+BenchmarkGroup/peer=raw-2 10000 200000 ns/op 5000 msgs/s
+BenchmarkGroup/peer=host-2 10000 210000 ns/op 4800 msgs/s
+BenchmarkGroup/peer=kv-lock-2 10000 900000 ns/op 1100 msgs/s
+BenchmarkRecovery/workers=1000-2 1 1500000000 ns/op
+`, 6))
+		for _, line := range []string{text + " handles 0.8× or more of what a raw consume-and-ack does " + want, "## Hosted workers", "| host | 4800 ± 0 % | 0.96× |", "| 4.36× | holds |", "after 1.50 s"} {
+			if !strings.Contains(got, line) {
+				t.Errorf("at %s messages a second there is no %q in the page:\n%s", rate, line, got[strings.Index(got, "## Targets"):])
+			}
+		}
+	}
+}
+
 func TestWhatIsNoMeasurementIsRefused(t *testing.T) {
 	if _, err := read(strings.NewReader("ok pkg 1s\n"), "empty"); err == nil {
 		t.Error("no error for no benchmarks")

@@ -131,6 +131,9 @@ var sections = []section{
 	{"Worker processes",
 		"A pool of worker processes that give back what they got, on the clock: what half of the repetitions took at most, as it says least about what else the machine had to do. Every worker is the same program. The floor is one connection with the bytes of ours on it: a line is written, a line is read, and nobody looks at it. go-plugin speaks gRPC, RoadRunner's pool its own frames on pipes.",
 		pools, poolBench},
+	{"Hosted workers",
+		"Messages of 100 bytes on an embedded NATS, from when the first is asked for until the server has every acknowledgement. \"raw\" is no host: the same iterator of the same client, and an acknowledgement. The others are a host with a handler that does nothing in that language; the load of the code is in it, once.",
+		hosted, hostBench},
 }
 
 // cell writes one measurement and its ratio to a base.

@@ -173,6 +173,24 @@ var targets = append([]target{
 		},
 		reason: "A list of a hundred of a million takes more than a millisecond: a regression, since it walks an index from where it begins and decodes a hundred records.",
 	},
+	{
+		of:     hostBench,
+		text:   "A hosted no-op handler in Go handles 0.8× or more of what a raw consume-and-ack does",
+		judge:  func(r *results) (string, verdict) { return ofRaw(r, "Noop/peer=go", "Noop/peer=raw", 0.8) },
+		reason: "A hosted handler handles less than 0.8× of a raw consume-and-ack. Beside the same iterator and the same acknowledgement it pays for a call that a watch bounds in time, a context with a cause, the headers, and the search for the worker that the message is for; a run on a machine that others use as well moves either side by more than the difference.",
+	},
+	{
+		of:     hostBench,
+		text:   "A group handles 0.8× or more of what a raw consumer with MaxAckPending 1 does",
+		judge:  func(r *results) (string, verdict) { return ofRaw(r, "Group/peer=host", "Group/peer=raw", 0.8) },
+		reason: "A group handles less than 0.8× of a raw consumer with one message at a time: each message waits for the acknowledgement of the one before, so that whatever happens between two of them counts in full.",
+	},
+	{
+		of:     hostBench,
+		text:   "A group is ahead of a lock that is a key in a store",
+		judge:  func(r *results) (string, verdict) { return ofRaw(r, "Group/peer=host", "Group/peer=kv-lock", 1) },
+		reason: "A group is no faster than a key that is created and deleted for each message: a regression, and no reason for it is known.",
+	},
 }, poolTargets...)
 
 // aheadOfTrees judges us by the best peer that was measured, for each of ids.

@@ -1,0 +1,40 @@
+package main
+
+import "fmt"
+
+// hostBench stands for all of package host.
+const hostBench = "Noop/peer=raw"
+
+const messageRate = "msgs/s"
+
+// ofRaw judges a rate by how much of a base it is.
+func ofRaw(r *results, id, base string, least float64) (string, verdict) {
+	ratio := r.get(id, messageRate).Center / r.get(base, messageRate).Center
+	if ratio >= least {
+		return fmt.Sprintf("%.3g×", ratio), holds
+	}
+	return fmt.Sprintf("%.3g×", ratio), fails
+}
+
+func hosted(r *results, p func(string, ...any)) {
+	for _, t := range []struct {
+		bench, title, base string
+		peers              []string
+	}{
+		{"Noop", "one worker", "raw", []string{"raw", "go", "starlark", "js", "wasm", "python"}},
+		{"Group", "one message at a time", "raw", []string{"raw", "host", "kv-lock"}},
+	} {
+		p("\n| %s | messages a second | of %s | a message |\n| --- | --- | --- | --- |", t.title, t.base)
+		for _, peer := range t.peers {
+			id := t.bench + "/peer=" + peer
+			if !r.has(id) {
+				continue // there was no interpreter
+			}
+			s := r.get(id, messageRate)
+			p("| %s | %.0f ± %s | %s× | %s |", peer, s.Center, spread(s), digits(s.Center/r.get(t.bench+"/peer="+t.base, messageRate).Center), duration(r.get(id, wallclock).Center))
+		}
+	}
+	if id := "Recovery/workers=1000"; r.has(id) {
+		p("\nA host that starts runs a thousand Starlark workers after %s.", duration(r.get(id, wallclock).Center))
+	}
+}

@@ -1,0 +1,43 @@
+package host_test
+
+import (
+	"testing"
+
+	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
+)
+
+// threeServers is what newRig is on while TestOnThreeServers runs.
+var threeServers *brokertest.Cluster
+
+// TestOnThreeServers holds the core of each statement where everything is stored
+// three times and a write is a matter of agreement: the tests that prove it on
+// one server, on three. HOST_TEST_SERVERS=3 does so with all of them.
+func TestOnThreeServers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: it takes most of a minute")
+	}
+	threeServers = brokertest.StartCluster(t, 3)
+	t.Cleanup(func() { threeServers = nil })
+	for _, c := range []struct {
+		name string
+		test func(*testing.T)
+	}{
+		{"H1 H3 H4 life", TestLife},
+		{"H1 a failed creation leaves nothing", TestCreateFails},
+		{"H1 two creations at once", TestCreateOnTwoHostsAtOnce},
+		{"H1 a creation that was cut off", TestCreationCutOff},
+		{"H2 H8 recovery", TestRecovery},
+		{"H3 deletion", TestDeleteWhileHandling},
+		{"H4 update while messages flow", TestUpdateWhileMessagesFlow},
+		{"H5 code by URL", TestCodeByURL},
+		{"H6 groups", TestGroups},
+		{"H6 a stale holder", TestStaleHolder},
+		{"H7 retries and dead letters", TestRetriesAndDeadLetters},
+		{"H7 a letter that is too large", TestLetterThatIsTooLarge},
+		{"H8 the probe", TestRecoveryProbe},
+		{"H8 hosts share", TestHostsShare},
+		{"H9 state takes effect once", TestStateTakesEffectOnce},
+	} {
+		t.Run(c.name, c.test)
+	}
+}

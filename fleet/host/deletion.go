@@ -1,0 +1,124 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Delete has a worker finish the message that it handles, and then removes its
+// consumer, its state, its code and its record; messages that wait for it go
+// unhandled. Its dead letters stay. It returns when all that is done; when ctx
+// ends before, the deletion goes on where a host runs. Where none does it is
+// done here; where one should and does not, after DrainTimeout and two leases.
+// For a worker that is being deleted it waits for the end.
+func (h *Host) Delete(ctx context.Context, id string, opts ...Option) error {
+	return h.delete(ctx, id, "", optionsOf(opts))
+}
+
+// delete is Delete for one life of an id; an empty uid is for whichever there is.
+func (h *Host) delete(ctx context.Context, id, uid string, o options) error {
+	rec, err := h.change(ctx, id, o, func(r *Record) (bool, error) {
+		if uid != "" && r.UID != uid {
+			return false, fmt.Errorf("worker %s: %w: the id has another life", id, ErrNotFound)
+		}
+		changed := r.State != PhaseDeleting && r.State != PhaseDeleted
+		if changed {
+			r.State = PhaseDeleting
+		}
+		return changed, nil
+	})
+	if err != nil {
+		return fmt.Errorf("delete: %w", err)
+	}
+	patience := time.NewTimer(h.cfg.DrainTimeout + 2*h.cfg.LeaseTTL)
+	defer patience.Stop()
+	poll := time.NewTicker(20 * time.Millisecond)
+	defer poll.Stop()
+	for {
+		now, err := h.records.get(ctx, id)
+		if errors.Is(err, ErrNotFound) || err == nil && now.UID != rec.UID {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("delete: %w", err)
+		}
+		alone, err := h.nobody(ctx)
+		if err != nil {
+			return fmt.Errorf("delete: %w", err)
+		}
+		select {
+		case <-patience.C:
+			alone = true // whoever should have it does not do it
+		default:
+		}
+		if alone {
+			group, err := h.group(ctx, now)
+			if err == nil {
+				err = h.bury(ctx, now, group)
+			}
+			if err != nil {
+				return fmt.Errorf("delete: %w", err)
+			}
+			return nil
+		}
+		select {
+		case <-poll.C:
+		case <-ctx.Done():
+			return fmt.Errorf("delete worker %s: it goes on: %w", id, ctx.Err())
+		}
+	}
+}
+
+// nobody reports whether no host is there to run anything.
+func (h *Host) nobody(ctx context.Context) (bool, error) {
+	keys, err := h.members.kv.ListKeys(ctx)
+	if err != nil {
+		return false, err
+	}
+	n := 0
+	for range keys.Keys() {
+		n++
+	}
+	return n == 0, nil
+}
+
+// bury removes what is left of a worker that nobody runs any more. others are
+// the rest of its slot. It can be repeated from wherever it was cut off.
+func (h *Host) bury(ctx context.Context, rec *Record, others []*Record) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	others = slices.DeleteFunc(others, func(r *Record) bool { return r.State == PhaseDeleting || r.State == PhaseDeleted })
+	var err error
+	if len(others) == 0 {
+		err = h.unsubscribe(ctx, rec)
+	} else {
+		err = h.filter(ctx, rec, topics(others), false)
+	}
+	if err != nil {
+		return fmt.Errorf("worker %s: remove its consumer: %w", rec.ID, err)
+	}
+	if err := h.states.purge(ctx, rec); err != nil {
+		return fmt.Errorf("worker %s: remove its state: %w", rec.ID, err)
+	}
+	if err := h.code.drop(ctx, rec); err != nil {
+		return fmt.Errorf("worker %s: remove its code: %w", rec.ID, err)
+	}
+	rec, err = h.records.update(ctx, rec.ID, Change{By: h.cfg.HostID}, func(r *Record) (bool, error) {
+		if r.UID != rec.UID {
+			return false, ErrNotFound
+		}
+		changed := r.State != PhaseDeleted
+		r.State = PhaseDeleted
+		return changed, nil
+	})
+	if err == nil {
+		err = h.records.remove(ctx, rec)
+	}
+	if errors.Is(err, ErrNotFound) {
+		return nil // somebody else did it
+	}
+	return err
+}

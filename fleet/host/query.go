@@ -1,0 +1,143 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Get returns a worker as it is stored.
+func (h *Host) Get(ctx context.Context, id string) (*Record, error) { return h.get(ctx, id) }
+
+// List returns every worker that can be read, by id; the error names those that
+// cannot, and comes with the rest.
+func (h *Host) List(ctx context.Context) ([]*Record, error) {
+	if err := h.ensure(ctx); err != nil {
+		return nil, err
+	}
+	watch, err := h.records.kv.WatchAll(ctx, jetstream.IgnoreDeletes())
+	if err != nil {
+		return nil, fmt.Errorf("list workers: %w", err)
+	}
+	defer func() { _ = watch.Stop() }()
+	var all []*Record
+	var errs []error
+	for {
+		select {
+		case entry, ok := <-watch.Updates():
+			if !ok {
+				return nil, errors.New("list workers: the connection was closed")
+			}
+			if entry == nil {
+				slices.SortFunc(all, func(a, b *Record) int { return strings.Compare(a.ID, b.ID) })
+				return all, errors.Join(errs...)
+			}
+			r, err := decode(entry)
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			all = append(all, r)
+		case <-ctx.Done():
+			return nil, fmt.Errorf("list workers: %w", ctx.Err())
+		}
+	}
+}
+
+// History returns the versions of a worker's code, the oldest first: the newest
+// [MaxHistory] of them.
+func (h *Host) History(ctx context.Context, id string) ([]Version, error) {
+	rec, err := h.get(ctx, id)
+	if err != nil {
+		return nil, fmt.Errorf("history: %w", err)
+	}
+	return rec.History, nil
+}
+
+// Waiting is what waits for a worker.
+type Waiting struct {
+	Backlog     int // messages that it, or its group, has not finished
+	DeadLetters int // that it gave up, and nobody has redriven
+}
+
+// Waiting returns what waits for each of these workers, by id: one question for
+// all dead letters, and one for each worker that is fed by itself.
+func (h *Host) Waiting(ctx context.Context, records ...*Record) (map[string]Waiting, error) {
+	if err := h.ensure(ctx); err != nil {
+		return nil, fmt.Errorf("what waits: %w", err)
+	}
+	letters, err := h.letters.count(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("what waits: %w", err)
+	}
+	backlogs := make(map[string]int)
+	waiting := make(map[string]Waiting, len(records))
+	for _, rec := range records {
+		n, known := backlogs[rec.slot()]
+		if !known {
+			c, err := h.js.Consumer(ctx, rec.Stream, rec.slot())
+			switch {
+			case err == nil:
+				info := c.CachedInfo()
+				n = int(info.NumPending) + info.NumAckPending
+			case !errors.Is(err, jetstream.ErrConsumerNotFound) && !errors.Is(err, jetstream.ErrStreamNotFound):
+				return nil, fmt.Errorf("what waits for %s: %w", rec.ID, err)
+			}
+			backlogs[rec.slot()] = n
+		}
+		waiting[rec.ID] = Waiting{Backlog: n, DeadLetters: letters[rec.ID]}
+	}
+	return waiting, nil
+}
+
+// DeadLetters returns up to limit of the messages that a worker gave up, the
+// oldest first, from sequence from on; 0 begins at the first. They are there
+// also when the worker is not any more.
+func (h *Host) DeadLetters(ctx context.Context, id string, from uint64, limit int) ([]*DeadLetter, error) {
+	if err := errors.Join(checkID("worker id", id), h.ensure(ctx)); err != nil {
+		return nil, fmt.Errorf("dead letters: %w", err)
+	}
+	var found []*DeadLetter
+	if limit <= 0 {
+		return nil, nil
+	}
+	err := h.letters.each(ctx, h.letters.dead+id, max(from, 1), func(d *DeadLetter) (bool, error) {
+		found = append(found, d)
+		return len(found) < limit, nil
+	})
+	return found, err
+}
+
+// Redrive publishes dead letters of a worker to their topics again, for it or
+// its group alone, and removes them; without sequences all that there are. It
+// returns how many. One that is interrupted and repeated redrives none twice,
+// within the duplicate window of the topic's stream.
+func (h *Host) Redrive(ctx context.Context, id string, seqs ...uint64) (int, error) {
+	rec, err := h.get(ctx, id)
+	if err != nil {
+		return 0, fmt.Errorf("redrive: %w", err)
+	}
+	state, err := h.letters.stream.Info(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("redrive: %w", err)
+	}
+	n := 0
+	err = h.letters.each(ctx, h.letters.dead+id, 1, func(d *DeadLetter) (bool, error) {
+		if d.Seq > state.State.LastSeq {
+			return false, nil // it has become one again meanwhile
+		}
+		if len(seqs) > 0 && !slices.Contains(seqs, d.Seq) {
+			return true, nil
+		}
+		if err := h.letters.redrive(ctx, d, rec.slot()); err != nil {
+			return false, err
+		}
+		n++
+		return true, nil
+	})
+	return n, err
+}
