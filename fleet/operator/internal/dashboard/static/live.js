@@ -44,7 +44,8 @@
   const sign = document.getElementById("live"), notice = document.getElementById("notice");
   let seen = new Date();
   const say = (state, text = "", link = null) => {
-    sign.textContent = sign.dataset.state = state;
+    sign.dataset.state = state;
+    sign.textContent = state === "on" ? "live" : "not live";
     if (notice.dataset.text === text) return;
     notice.dataset.text = text;
     notice.textContent = text;
