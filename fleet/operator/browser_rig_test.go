@@ -29,8 +29,18 @@ func browser(t *testing.T) context.Context {
 			t.Skip("no chromium and no google-chrome on this machine: the dashboard is tested in a real browser only")
 		}
 	}
+	// Not t.TempDir: processes of a browser that has ended write for a moment.
+	dir, err := os.MkdirTemp("", "chromium")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for end := time.Now().Add(30 * time.Second); os.RemoveAll(dir) != nil && time.Now().Before(end); {
+			time.Sleep(50 * time.Millisecond)
+		}
+	})
 	opts := append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.NoFirstRun, chromedp.UserDataDir(t.TempDir()),
+		chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.NoFirstRun, chromedp.UserDataDir(dir),
 		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-sync", true),
 		chromedp.WSURLReadTimeout(time.Minute))
 	alloc, stop := chromedp.NewExecAllocator(context.Background(), opts...)

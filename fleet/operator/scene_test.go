@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/url"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -202,3 +203,45 @@ func evil(what string) string {
 
 // long is a name of 200 characters without a place to break.
 func long(what string) string { return what + strings.Repeat("x", 200-len(what)) }
+
+// commanded are two processes that remember what they were asked; p-2 is
+// suspended.
+type commanded struct {
+	operator.Processes
+	mu    sync.Mutex // guards everything that follows
+	asked []string
+}
+
+func (c *commanded) was(what string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Contains(c.asked, what)
+}
+
+func (c *commanded) ask(what string) (string, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.asked = append(c.asked, what)
+	return "running", nil
+}
+
+func (c *commanded) Get(_ context.Context, id string) (*operatorv1.Process, error) {
+	p := &operatorv1.Process{Id: id, Service: "s", Phase: "running", Ready: true, StartedAt: timestamppb.Now()}
+	if id == "p-2" {
+		p.Suspended = "by hand"
+	}
+	return p, nil
+}
+
+func (c *commanded) Drain(context.Context, string, string, string) (string, error) {
+	return c.ask("drain")
+}
+func (c *commanded) Suspend(context.Context, string, string, string) (string, error) {
+	return c.ask("suspend")
+}
+func (c *commanded) Resume(context.Context, string, string) (string, error) { return c.ask("resume") }
+func (c *commanded) Watch(ctx context.Context, to operator.Sink[*operatorv1.Process]) error {
+	to.Sync()
+	<-ctx.Done()
+	return ctx.Err()
+}
