@@ -12,6 +12,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -69,7 +70,7 @@ func run() error {
 	}
 	// Periodic: nothing scrapes this process, and the dashboard shows the last result.
 	app.Probe("nats", lifecycle.ProbeFunc(b.Check), lifecycle.WithPeriodic(probeEvery)).OnShutdown("nats", b.Close)
-	presence.Announce(app, b.JetStream(), presence.Config{ID: *id, Version: "v1.0.0", Log: log})
+	presence.Announce(app, b.JetStream(), presence.Config{ID: cmp.Or(*id, *role), Version: "v1.0.0", Log: log})
 
 	switch *role {
 	case "operator":
