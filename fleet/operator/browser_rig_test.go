@@ -45,7 +45,7 @@ func browser(t *testing.T) context.Context {
 		chromedp.WSURLReadTimeout(time.Minute))
 	alloc, stop := chromedp.NewExecAllocator(context.Background(), opts...)
 	ctx, cancel := chromedp.NewContext(alloc)
-	ctx, timeout := context.WithTimeout(ctx, 8*time.Minute)
+	ctx, timeout := context.WithTimeout(ctx, 9*time.Minute)
 	t.Cleanup(func() { timeout(); chromedp.Cancel(ctx); cancel(); stop() })
 	if err := chromedp.Run(ctx, network.Enable(), log.Enable()); err != nil {
 		t.Fatalf("chromium does not start: %v", err)
