@@ -12,6 +12,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -30,6 +32,9 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/workflow"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
+
+// probeEvery is how often the processes of this fleet look at themselves.
+const probeEvery = 2 * time.Second
 
 func main() { os.Exit(lifecycle.ExitCode(run())) }
 
@@ -63,8 +68,9 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	app.Probe("nats", lifecycle.ProbeFunc(b.Check)).OnShutdown("nats", b.Close)
-	presence.Announce(app, b.JetStream(), presence.Config{ID: *id, Version: "v1.0.0", Log: log})
+	// Periodic: nothing scrapes this process, and the dashboard shows the last result.
+	app.Probe("nats", lifecycle.ProbeFunc(b.Check), lifecycle.WithPeriodic(probeEvery)).OnShutdown("nats", b.Close)
+	presence.Announce(app, b.JetStream(), presence.Config{ID: cmp.Or(*id, *role), Version: "v1.0.0", Log: log})
 
 	switch *role {
 	case "operator":

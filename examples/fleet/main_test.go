@@ -64,7 +64,10 @@ func TestFleet(t *testing.T) {
 		return string(text)
 	}
 	for what, is := range map[string]func() bool{
-		"four processes":  func() bool { return strings.Count(get("/processes"), `"id":`) == 4 },
+		"four processes, all ready": func() bool {
+			text := get("/processes")
+			return strings.Count(text, `"id":`) == 4 && strings.Count(text, `"ready":true`) == 4
+		},
 		"missions flying": func() bool { return strings.Contains(get("/workflows/drone-survey?phase=flying"), `"id":`) },
 		"workers":         func() bool { return strings.Contains(get("/workers"), "check-orders") },
 		"the dashboard":   func() bool { return strings.Contains(get("/ui/"), "missions-1") },

@@ -43,7 +43,7 @@ func hostWorkers(app *lifecycle.App, b *broker.Broker, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	app.Add(h).Probe("hosted", lifecycle.ProbeFunc(h.Check)).OnDrain("hosted", h).
+	app.Add(h).Probe("hosted", lifecycle.ProbeFunc(h.Check), lifecycle.WithPeriodic(probeEvery)).OnDrain("hosted", h).
 		Go("programs", func(ctx context.Context) error {
 			for _, p := range programs {
 				p.By = "example"

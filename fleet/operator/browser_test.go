@@ -2,12 +2,12 @@ package operator_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -15,11 +15,10 @@ import (
 
 	"connectrpc.com/connect"
 	"github.com/chromedp/cdproto/emulation"
-	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
-	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -32,52 +31,6 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/workflow"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
-
-// browser starts Chromium. What a page says on its console, and what it asks of
-// any other server, is an error of the test.
-func browser(t *testing.T) context.Context {
-	t.Helper()
-	path, err := exec.LookPath("chromium")
-	if err != nil {
-		if path, err = exec.LookPath("google-chrome"); err != nil {
-			t.Skip("no chromium and no google-chrome on this machine: the dashboard is tested in a real browser only")
-		}
-	}
-	opts := append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.NoFirstRun, chromedp.UserDataDir(t.TempDir()),
-		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-sync", true),
-		chromedp.WSURLReadTimeout(time.Minute))
-	alloc, stop := chromedp.NewExecAllocator(context.Background(), opts...)
-	ctx, cancel := chromedp.NewContext(alloc)
-	ctx, timeout := context.WithTimeout(ctx, 4*time.Minute)
-	t.Cleanup(func() { timeout(); chromedp.Cancel(ctx); cancel(); stop() })
-	if err := chromedp.Run(ctx, network.Enable(), log.Enable()); err != nil {
-		t.Fatalf("chromium does not start: %v", err)
-	}
-	var mu sync.Mutex
-	closed := false
-	t.Cleanup(func() { mu.Lock(); defer mu.Unlock(); closed = true })
-	complain := func(format string, args ...any) {
-		mu.Lock()
-		defer mu.Unlock()
-		if !closed {
-			t.Errorf(format, args...)
-		}
-	}
-	chromedp.ListenTarget(ctx, func(ev any) {
-		switch ev := ev.(type) {
-		case *log.EventEntryAdded:
-			if ev.Entry.Source == log.SourceSecurity || ev.Entry.Source == log.SourceJavascript {
-				complain("the browser says: %s (%s)", ev.Entry.Text, ev.Entry.URL)
-			}
-		case *network.EventRequestWillBeSent:
-			if u, err := url.Parse(ev.Request.URL); err == nil && u.Scheme != "data" && u.Hostname() != "127.0.0.1" && u.Scheme != "chrome" {
-				complain("the page asks %s", ev.Request.URL)
-			}
-		}
-	})
-	return ctx
-}
 
 // hosted is a Workers in memory, for pages and requests; the host itself is
 // another room.
@@ -117,7 +70,7 @@ func (h *hosted) List(context.Context) ([]*operatorv1.Worker, error) {
 	defer h.mu.Unlock()
 	var out []*operatorv1.Worker
 	for _, w := range h.list {
-		out = append(out, w)
+		out = append(out, proto.CloneOf(w))
 	}
 	return out, nil
 }
@@ -126,21 +79,55 @@ func (h *hosted) Get(_ context.Context, id string) (*operatorv1.Worker, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if w := h.list[id]; w != nil {
-		return w, nil
+		return proto.CloneOf(w), nil
 	}
 	return nil, operator.Errorf(connect.CodeNotFound, operator.ReasonNotFound, "id", "no worker %q", id)
 }
 
+func (h *hosted) Start(ctx context.Context, id, _ string) (*operatorv1.Worker, error) {
+	return h.set(ctx, id, "running")
+}
+
 func (h *hosted) Stop(ctx context.Context, id, _ string) (*operatorv1.Worker, error) {
-	w, err := h.Get(ctx, id)
-	if err == nil {
-		w.State, w.Desired = "stopped", "stopped"
+	return h.set(ctx, id, "stopped")
+}
+
+func (h *hosted) set(ctx context.Context, id, state string) (*operatorv1.Worker, error) {
+	h.mu.Lock()
+	if w := h.list[id]; w != nil {
+		w.State, w.Desired = state, state
 	}
-	return w, err
+	h.mu.Unlock()
+	return h.Get(ctx, id)
+}
+
+func (h *hosted) Rollback(ctx context.Context, id, digest, _ string) (*operatorv1.Worker, error) {
+	h.mu.Lock()
+	if w := h.list[id]; w != nil {
+		w.Digest = digest
+		for _, v := range w.GetVersions() {
+			v.Current = v.GetDigest() == digest
+		}
+	}
+	h.mu.Unlock()
+	return h.Get(ctx, id)
+}
+
+func (h *hosted) Delete(_ context.Context, id, _ string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.list, id)
+	return nil
+}
+
+func (h *hosted) Recover(context.Context, string) (*operatorv1.RecoverWorkersResponse, error) {
+	return &operatorv1.RecoverWorkersResponse{Recovered: []string{"notify", "enrich-orders"}, Failures: []*operatorv1.RecoverWorkersResponse_Failure{{Id: "score", Error: "it does not load"}}}, nil
 }
 
 func (h *hosted) DeadLetters(_ context.Context, id, _ string, _ int) ([]*operatorv1.DeadLetter, error) {
-	return h.dead[id], nil
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.dead[id]), nil
 }
 
 func (h *hosted) Redrive(_ context.Context, id string, ids []string, _ string) (int64, error) {
@@ -218,95 +205,140 @@ func stage(t *testing.T) (base string, mgr *workflow.Manager, ids []string) {
 	return base, mgr, ids
 }
 
-// accessible runs axe in the page and fails for everything that it finds.
-func accessible(t *testing.T, ctx context.Context, axe, what string) {
-	t.Helper()
-	var found string
-	// The page's own policy forbids scripts from elsewhere; the debugger may.
-	err := chromedp.Run(ctx, chromedp.Evaluate(axe+"\n;0", nil),
-		chromedp.Evaluate(`axe.run(document, {resultTypes: ["violations"]}).then(r => JSON.stringify(r.violations.map(v => v.id + ": " + v.help + " " + v.nodes.slice(0, 3).map(n => n.html).join(" | "))))`,
-			&found, func(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }))
-	if err != nil {
-		t.Fatalf("%s: axe: %v", what, err)
-	}
-	var list []string
-	if err := json.Unmarshal([]byte(found), &list); err != nil {
-		t.Fatal(err)
-	}
-	for _, v := range list {
-		t.Errorf("%s: %s", what, v)
-	}
-}
-
-func axeScript(t *testing.T) string {
-	t.Helper()
-	dir := filepath.Join("testdata", "axe")
-	file := filepath.Join(dir, "node_modules", "axe-core", "axe.min.js")
-	if text, err := os.ReadFile(file); err == nil {
-		return string(text)
-	}
-	if _, err := exec.LookPath("npm"); err != nil {
-		t.Skip("no npm on this machine to fetch the accessibility check with")
-	}
-	cmd := exec.Command("npm", "ci", "--no-audit", "--no-fund")
-	cmd.Dir = dir
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("npm ci: %v\n%s", err, out)
-	}
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
-}
-
 // Every page, dark and light, wide and on a phone: nothing sticks out, and the
 // accessibility check finds nothing. With OPERATOR_SHOTS=DIR it leaves pictures.
 func TestPagesInABrowser(t *testing.T) {
 	base, _, ids := stage(t)
-	axe := axeScript(t)
 	ctx := browser(t)
-	shots := os.Getenv("OPERATOR_SHOTS")
 	id := url.PathEscape("acme.drones.north.survey.mission.003")
+	both := looks(t, ctx, base, "light-1280", "light-360", "dark-1280", "dark-360")
 	for name, path := range map[string]string{
 		"fleet": "/ui/", "process": "/ui/processes/" + ids[0], "workflows": "/ui/workflows", "workflow": "/ui/workflows/drone-survey",
 		"entity": "/ui/workflows/drone-survey/" + id, "workers": "/ui/workers", "worker": "/ui/workers/enrich-orders", "audit": "/ui/audit",
 		"ask": "/ui/act/transition?type=drone-survey&phase=aborted&id=acme.drones.north.survey.mission.001", "error": "/ui/workflows/unknown", "evil": "/ui/workflows/drone-survey/acme.evil.1",
 	} {
-		for _, theme := range []string{"light", "dark"} {
-			for _, width := range []int64{1280, 360} {
-				what := fmt.Sprintf("%s-%s-%d", name, theme, width)
-				var wide, scripts int
-				var shot []byte
-				err := chromedp.Run(ctx,
-					emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: theme}, {Name: "prefers-reduced-motion", Value: "reduce"}}),
-					chromedp.EmulateViewport(width, 800),
-					chromedp.Navigate(base+path), chromedp.WaitReady("main"),
-					chromedp.Evaluate(`document.documentElement.scrollWidth`, &wide),
-					chromedp.Evaluate(`document.querySelectorAll("img, script:not([src]), [onerror], [style]").length`, &scripts),
-				)
-				if err != nil {
-					t.Fatalf("%s: %v", what, err)
-				}
-				if int64(wide) > width {
-					t.Errorf("%s is %d wide", what, wide)
-				}
-				if scripts != 0 {
-					t.Errorf("%s has %d elements that a page of ours does not have", what, scripts)
-				}
-				accessible(t, ctx, axe, what)
-				if shots != "" {
-					if err := chromedp.Run(ctx, chromedp.FullScreenshot(&shot, 100)); err != nil {
-						t.Fatal(err)
-					}
-					if err := os.WriteFile(filepath.Join(shots, what+".png"), shot, 0o644); err != nil {
-						t.Fatal(err)
-					}
-				}
+		both(name, path)
+	}
+	some := looks(t, ctx, base, "light-1280", "dark-360")
+	for name, path := range map[string]string{
+		"drain": "/ui/act/drain?id=" + ids[0], "suspend": "/ui/act/suspend?id=" + ids[0], "patch": "/ui/act/patch?type=drone-survey&field=comment&id=acme.evil.1", "stop": "/ui/act/stop?id=enrich-orders",
+		"refused": "/ui/act/transition?type=drone-survey&phase=completed&id=acme.drones.north.survey.mission.001", "redrive": "/ui/act/redrive?id=enrich-orders&all=1", "unchosen": "/ui/act/redrive?id=enrich-orders&chosen=1",
+		"nomatch": "/ui/workflows/drone-survey?contains=nowhere", "badfilter": "/ui/workflows/drone-survey?match=nonsense", "done": "/ui/workers?done=recover&n=3&failed=1", "nopage": "/ui/nothing/here", "service": "/ui/?service=gateway",
+	} {
+		some(name, path)
+	}
+}
+
+// The form for a token, what a wrong one gets, and what a viewer gets who opens
+// the page of an action.
+func TestSignInAndRefusalsInABrowser(t *testing.T) {
+	_, auth := tokenFile(t)
+	base, _ := serve(t, operator.Config{Name: "north", Workflows: newMemory(3), Auth: auth, Rate: 1e6})
+	ctx := browser(t)
+	all := looks(t, ctx, base, "light-1280", "light-360", "dark-1280", "dark-360")
+	all("login", "/ui/login?next=%2Fui%2Fworkflows")
+	// With the keyboard alone: the field has the focus, Enter sends it.
+	visit(t, ctx, base+"/ui/workflows/drone-survey")
+	await(t, ctx, "the form", `location.pathname === "/ui/login" && document.activeElement.name === "token"`)
+	press(t, ctx, "wrong-0123456789-0123456789"+kb.Enter)
+	await(t, ctx, "the refusal", `document.querySelector("[role=alert]")?.innerText.includes("not known")`)
+	accessible(t, ctx, axeScript(t), "a wrong token")
+	press(t, ctx, vicToken+kb.Enter)
+	await(t, ctx, "the page that was asked for", `location.pathname === "/ui/workflows/drone-survey" && document.querySelectorAll("tbody tr").length === 3`)
+	visit(t, ctx, base+"/ui/workflows/drone-survey/m-00000")
+	if n := evaluate[int](t, ctx, `document.querySelectorAll("a[href*='/ui/act/']").length`); n != 0 {
+		t.Errorf("a viewer is offered %d actions", n)
+	}
+	all("forbidden", "/ui/act/transition?type=drone-survey&id=m-00000&phase=flying")
+	await(t, ctx, "the refusal", `document.querySelector("h1").innerText === "Not allowed" && document.querySelector("[role=alert]").innerText.includes("viewer")`)
+	// The session ends elsewhere while a page is open.
+	visit(t, ctx, base+"/ui/workflows/drone-survey")
+	await(t, ctx, "live", isLive)
+	if err := chromedp.Run(ctx, network.ClearBrowserCookies()); err != nil {
+		t.Fatal(err)
+	}
+	evaluate[any](t, ctx, `document.dispatchEvent(new Event("visibilitychange")), null`) // as when somebody comes back to it
+	await(t, ctx, "the word that one is signed out", `document.querySelector("#notice a")?.href.includes("/ui/login?next=%2Fui%2Fworkflows%2Fdrone-survey")`)
+	accessible(t, ctx, axeScript(t), "signed out")
+}
+
+// A fleet in which there is nothing yet says so, and how something gets there.
+func TestEmptyPagesInABrowser(t *testing.T) {
+	base, _ := serve(t, operator.Config{Name: "north", Workflows: newMemory(0), Workers: &hosted{}, Processes: nobody{}})
+	some := looks(t, browser(t), base, "light-1280", "dark-360")
+	for name, path := range map[string]string{"fleet": "/ui/", "workflows": "/ui/workflows", "workflow": "/ui/workflows/drone-survey", "workers": "/ui/workers", "audit": "/ui/audit"} {
+		some("empty-"+name, path)
+	}
+}
+
+// nobody are the processes of a fleet without any.
+type nobody struct{ operator.Processes }
+
+func (nobody) List(context.Context) ([]*operatorv1.Process, error) { return nil, nil }
+func (nobody) Watch(ctx context.Context, to operator.Sink[*operatorv1.Process]) error {
+	to.Sync()
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// Names of 200 characters without a place to break, and a tree that is deeper
+// than the page is wide, do not make a page wider than the screen.
+func TestLongNamesFit(t *testing.T) {
+	s := newScene(long)
+	base, _ := serve(t, s.config())
+	some := looks(t, browser(t), base, "light-1280", "dark-360")
+	for name, path := range s.pages() {
+		some("long-"+name, path)
+	}
+}
+
+// looks returns what looks at one page in those ways, each a theme and a width.
+func looks(t *testing.T, ctx context.Context, base string, ways ...string) func(name, path string) {
+	t.Helper()
+	axe, shots := axeScript(t), os.Getenv("OPERATOR_SHOTS")
+	return func(name, path string) {
+		t.Helper()
+		for _, way := range ways {
+			theme, text, _ := strings.Cut(way, "-")
+			width, err := strconv.ParseInt(text, 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			what := name + "-" + way
+			if err := chromedp.Run(ctx,
+				emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: theme}, {Name: "prefers-reduced-motion", Value: "reduce"}}),
+				chromedp.EmulateViewport(width, 800),
+			); err != nil {
+				t.Fatal(err)
+			}
+			visit(t, ctx, base+path)
+			if wide := evaluate[int64](t, ctx, `document.documentElement.scrollWidth`); wide > width {
+				t.Errorf("%s is %d wide", what, wide)
+			}
+			if n := evaluate[int](t, ctx, foreign); n != 0 {
+				t.Errorf("%s has %d elements that a page of ours does not have", what, n)
+			}
+			if n := evaluate[int](t, ctx, `document.getAnimations().length`); n != 0 {
+				t.Errorf("%s moves for somebody who wants it not to", what)
+			}
+			accessible(t, ctx, axe, what)
+			if shots == "" {
+				continue
+			}
+			var shot []byte
+			if err := chromedp.Run(ctx, chromedp.FullScreenshot(&shot, 100)); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(shots, what+".png"), shot, 0o644); err != nil {
+				t.Fatal(err)
 			}
 		}
 	}
 }
+
+// foreign counts what no page of ours has: only a text that became more could
+// have brought it.
+const foreign = `document.querySelectorAll("img, iframe, script:not([src='/ui/static/live.js']), style, [onerror], [onload], [onclick], [style], [href^='javascript']").length`
 
 // An operator aborts a mission with the keyboard alone, and a page that shows it
 // to somebody else changes by itself.
@@ -314,56 +346,28 @@ func TestKeyboardAloneAndLive(t *testing.T) {
 	base, mgr, _ := stage(t)
 	ctx := browser(t)
 	entity := "/ui/workflows/drone-survey/acme.drones.north.survey.mission.001"
-	var text string
-	focus := func(want string) { // goes on until the focus is on what has that text
-		t.Helper()
-		for range 60 {
-			if err := chromedp.Run(ctx, chromedp.KeyEvent(kb.Tab), chromedp.Evaluate(`document.activeElement.textContent.trim() || document.activeElement.name || ""`, &text)); err != nil {
-				t.Fatal(err)
-			}
-			if text == want {
-				return
-			}
-		}
-		t.Fatalf("the Tab key does not reach %q", want)
-	}
-	await := func(what, script string) {
-		t.Helper()
-		for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
-			var is bool
-			// Between two pages there is nothing to evaluate it in.
-			if err := chromedp.Run(ctx, chromedp.Evaluate("!!("+script+")", &is)); err == nil && is {
-				return
-			}
-			if time.Now().After(end) {
-				var body string
-				chromedp.Run(ctx, chromedp.Evaluate(`location.href + "\n" + document.body.innerText`, &body))
-				t.Fatalf("%s does not come:\n%s", what, body)
-			}
-		}
-	}
 	if err := chromedp.Run(ctx, chromedp.EmulateViewport(1280, 800), chromedp.Navigate(base+entity), chromedp.WaitReady("main")); err != nil {
 		t.Fatal(err)
 	}
-	await("live", `document.getElementById("live")?.dataset.state === "on"`)
+	await(t, ctx, "live", isLive)
 	// Somebody else moves it, and the page follows: picture, history, actions.
 	if err := mgr.Transition(t.Context(), "drone-survey", "acme.drones.north.survey.mission.001", "capturing", workflow.TransitionSourceRule, "target in sight"); err != nil {
 		t.Fatal(err)
 	}
-	await("the change", `document.querySelector(".diagram .now title")?.textContent === "capturing" && document.querySelector(".history").innerText.includes("target in sight")`)
-	focus("flying…")
+	await(t, ctx, "the change", `document.querySelector(".diagram .now title")?.textContent === "capturing" && document.querySelector(".history").innerText.includes("target in sight")`)
+	tabTo(t, ctx, "flying…")
 	if err := chromedp.Run(ctx, chromedp.KeyEvent(kb.Enter)); err != nil {
 		t.Fatal(err)
 	}
-	await("the question", `document.querySelector("h1")?.innerText.includes("capturing → flying") && document.activeElement.name === "note"`)
+	await(t, ctx, "the question", `document.querySelector("h1")?.innerText.includes("capturing → flying") && document.activeElement.name === "note"`)
 	if err := chromedp.Run(ctx, chromedp.KeyEvent("done here")); err != nil {
 		t.Fatal(err)
 	}
-	focus("Move to flying")
+	tabTo(t, ctx, "Move to flying")
 	if err := chromedp.Run(ctx, chromedp.KeyEvent(kb.Enter)); err != nil {
 		t.Fatal(err)
 	}
-	await("the answer", `document.querySelector(".flash")?.innerText === "The transition is done." && document.querySelector(".history").innerText.includes("done here (loopback)")`)
+	await(t, ctx, "the answer", `document.querySelector(".flash")?.innerText === "The transition is done." && document.querySelector(".history").innerText.includes("done here (loopback)")`)
 	p, err := mgr.Get(t.Context(), "drone-survey", "acme.drones.north.survey.mission.001")
 	if err != nil || p.Phase() != "flying" {
 		t.Errorf("it is %v, %v", p, err)

@@ -37,11 +37,11 @@ func (s *Server) guard(next http.Handler) http.Handler {
 			r.Body = http.MaxBytesReader(w, s.timed(w, r.Body), s.cfg.MaxBody)
 		}
 		if err := s.checkHost(r); err != nil {
-			refuse(w, r, err)
+			s.refuse(w, r, err)
 			return
 		}
 		if err := origin.Check(r); err != nil {
-			refuse(w, r, Errorf(connect.CodePermissionDenied, ReasonOrigin, "", "the request comes from another site's page: open the dashboard itself"))
+			s.refuse(w, r, Errorf(connect.CodePermissionDenied, ReasonOrigin, "", "the request comes from another site's page: open the dashboard itself"))
 			return
 		}
 		r = r.WithContext(context.WithValue(r.Context(), remoteKey{}, r.RemoteAddr))
@@ -54,12 +54,12 @@ func (s *Server) guard(next http.Handler) http.Handler {
 			if s.toLogin(w, r, err) {
 				return
 			}
-			refuse(w, r, err)
+			s.refuse(w, r, err)
 			return
 		}
 		if wait, ok := s.rates.take(who.Method + " " + who.Name); !ok {
 			h.Set("Retry-After", fmt.Sprint(int(wait/time.Second)+1))
-			refuse(w, r, Errorf(connect.CodeResourceExhausted, ReasonRateLimited, "", "too many requests of %s: at most %v a second", who.Name, s.cfg.Rate))
+			s.refuse(w, r, Errorf(connect.CodeResourceExhausted, ReasonRateLimited, "", "too many requests of %s: at most %v a second", who.Name, s.cfg.Rate))
 			return
 		}
 		next.ServeHTTP(w, r.WithContext(WithPrincipal(r.Context(), who)))
@@ -155,6 +155,16 @@ func (s *Server) recognise(r *http.Request) (Principal, error) {
 		s.log.Warn("operator: refused", "remote", r.RemoteAddr, "reason", text)
 	}
 	return Principal{}, Errorf(code, reason, "", "%s", text)
+}
+
+// refuse is refuse, with a page for whoever opens one.
+func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	if strings.HasPrefix(r.URL.Path, "/ui/") && strings.Contains(r.Header.Get("Accept"), "text/html") {
+		err = wire(r.Context(), s.log, "", err)
+		s.ui.Refuse(w, r, httpStatus(connect.CodeOf(err)), message(err))
+		return
+	}
+	refuse(w, r, err)
 }
 
 // refuse answers a request that goes nowhere, in the protocol that it speaks.

@@ -92,8 +92,10 @@ type Server struct {
 	streams  *streamLimit
 	sessions *sessions
 	handler  http.Handler
+	ui       *dashboard.Dashboard
 
 	processes *feed.Feed[*operatorv1.Process]
+	live      live
 
 	mu       sync.Mutex // guards everything that follows
 	entities map[string]*feed.Feed[*operatorv1.Entity]
@@ -180,7 +182,9 @@ func New(cfg Config) (*Server, error) {
 			s.log.Warn("operator: the watch of processes ended and begins anew", "error", err)
 		})
 	}
-	ui, err := dashboard.New(dashboard.Config{
+	s.live = s.newLive()
+	var err error
+	s.ui, err = dashboard.New(dashboard.Config{
 		Name: cfg.Name, Workflows: workflowService{s}, Workers: workerService{s}, Processes: processService{s}, Access: accessService{s},
 		HasWorkflows: cfg.Workflows != nil, HasWorkers: cfg.Workers != nil, HasProcesses: cfg.Processes != nil,
 		Sessions: cfg.Auth != nil, Changed: s.changed,
@@ -188,7 +192,7 @@ func New(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("operator: dashboard: %w", err)
 	}
-	inner, err := s.transcoder(s.pages(ui))
+	inner, err := s.transcoder(s.pages(s.ui))
 	if err != nil {
 		return nil, fmt.Errorf("operator: %w", err)
 	}
@@ -236,5 +240,6 @@ func (s *Server) Close(context.Context) error {
 	if s.processes != nil {
 		s.processes.Close()
 	}
+	s.live.close()
 	return nil
 }

@@ -1,12 +1,10 @@
 package operator
 
 import (
-	"context"
 	"crypto/rand"
 	"errors"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -14,8 +12,6 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/dashboard"
-	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/feed"
-	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
 // A browser sends no bearer token by itself, so the dashboard has a form for one
@@ -168,45 +164,4 @@ func safeNext(next string) string {
 		return "/ui/"
 	}
 	return next
-}
-
-// changed calls notify whenever what a page shows has changed, until ctx ends.
-// While notify runs changes are one.
-func (s *Server) changed(ctx context.Context, topic, name string, notify func() error) error {
-	who, err := s.authorize(ctx, "AccessService.WhoAmI")
-	if err != nil {
-		return err
-	}
-	switch {
-	case topic == "workflow" && s.cfg.Workflows != nil:
-		if _, err := s.cfg.Workflows.Definition(ctx, name); err != nil {
-			return err
-		}
-		return batches(ctx, s, who, s.entityFeed(name).Read(""), onChange[*operatorv1.Entity](ctx, notify))
-	case topic == "processes" && s.processes != nil:
-		return batches(ctx, s, who, s.processes.Read(name), onChange[*operatorv1.Process](ctx, notify))
-	}
-	return Errorf(connect.CodeNotFound, ReasonNotFound, "topic", "there is nothing to watch under %q", clip(topic, 64))
-}
-
-// onChange passes over what a page shows already, and makes one of what changes
-// within a moment.
-func onChange[T any](ctx context.Context, notify func() error) func([]feed.Item[T]) error {
-	synced := false
-	return func(items []feed.Item[T]) error {
-		if !synced {
-			synced = slices.ContainsFunc(items, func(it feed.Item[T]) bool { return it.Kind == feed.Synced })
-			return nil
-		}
-		if err := notify(); err != nil || len(items) == 0 {
-			return err
-		}
-		pause := time.NewTimer(400 * time.Millisecond)
-		defer pause.Stop()
-		select {
-		case <-ctx.Done():
-		case <-pause.C:
-		}
-		return nil
-	}
 }

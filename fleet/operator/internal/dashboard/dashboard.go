@@ -39,9 +39,10 @@ type Config struct {
 	// Sessions says that callers log in and out.
 	Sessions bool
 
-	// Changed calls notify whenever what is under a topic has changed, until ctx
-	// ends.
-	Changed func(ctx context.Context, topic, name string, notify func() error) error
+	// Changed calls tell with true once when it is ready and then whenever what
+	// is under a topic has changed, and with false now and then in between, until
+	// ctx ends.
+	Changed func(ctx context.Context, topic, name string, tell func(news bool) error) error
 }
 
 // Dashboard serves /ui/.
@@ -82,6 +83,7 @@ func New(cfg Config) (*Dashboard, error) {
 	}
 	assets := http.StripPrefix("/ui/static/", http.FileServerFS(static))
 	d.mux.HandleFunc("GET /ui/static/{file}", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Security-Policy", policy)
 		w.Header().Set("Cache-Control", "no-cache")
 		assets.ServeHTTP(w, r)
 	})
@@ -128,7 +130,7 @@ type view struct {
 func (d *Dashboard) page(pattern string, fill func(*http.Request, *view) error) {
 	d.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 		v := d.view()
-		v.Done = done[r.URL.Query().Get("done")]
+		v.Done = outcome(r.URL.Query())
 		who, err := d.cfg.Access.WhoAmI(r.Context(), &operatorv1.WhoAmIRequest{})
 		if err == nil {
 			v.Who, v.Operator = who, who.GetRole() == "operator"
@@ -139,11 +141,44 @@ func (d *Dashboard) page(pattern string, fill func(*http.Request, *view) error) 
 			return
 		}
 		if err != nil {
-			v.Page, v.Title, v.Topic = "error", "Not shown", ""
-			v.Problem, v.code = text(err), statusOf(err)
+			v.fail(r, statusOf(err), text(err))
 		}
 		d.render(w, v)
 	})
+}
+
+// fail makes of a view the page that says why there is no other.
+func (v *view) fail(r *http.Request, code int, problem string) {
+	v.Page, v.Topic, v.Done, v.Data, v.Problem, v.code = "error", "", "", nil, problem, code
+	v.Title = http.StatusText(code)
+	switch code {
+	case http.StatusNotFound:
+		v.Title = "Not found"
+	case http.StatusForbidden:
+		v.Title = "Not allowed"
+	case http.StatusTooManyRequests, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		v.Title = "Not now"
+	case http.StatusInternalServerError:
+		v.Title = "An error of the server"
+	}
+	// The list in which what was asked for would stand.
+	if parts := strings.Split(strings.TrimPrefix(r.URL.Path, "/ui/"), "/"); len(parts) > 1 {
+		switch parts[0] {
+		case "workflows", "workers":
+			v.Section, v.Data = parts[0], "/ui/"+parts[0]
+			if len(parts) > 2 && parts[0] == "workflows" {
+				v.Data = workflowPath(parts[1])
+			}
+		}
+	}
+}
+
+// Refuse renders the page for a request that was refused before it came to a
+// page of its own. It has no navigation: nobody is known to ask.
+func (d *Dashboard) Refuse(w http.ResponseWriter, r *http.Request, code int, problem string) {
+	v := d.view()
+	v.fail(r, code, problem)
+	d.render(w, v)
 }
 
 func (d *Dashboard) view() *view {
@@ -173,7 +208,8 @@ func (d *Dashboard) Login(w http.ResponseWriter, next, problem string, code int)
 	d.render(w, v)
 }
 
-// live tells a page when what it shows has changed.
+// live tells a page when what it shows has changed. It sends no content: a page
+// fetches itself again, so there is one way in which anything gets into a page.
 func (d *Dashboard) live(w http.ResponseWriter, r *http.Request) {
 	out := http.NewResponseController(w)
 	w.Header().Set("Content-Type", "text/event-stream")
@@ -189,8 +225,15 @@ func (d *Dashboard) live(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	q := r.URL.Query()
-	if err := d.cfg.Changed(r.Context(), q.Get("topic"), q.Get("name"), func() error { return say("data: changed") }); err != nil && r.Context().Err() == nil {
-		_ = say("event: over\ndata: " + strings.ReplaceAll(text(err), "\n", " "))
+	err := d.cfg.Changed(r.Context(), q.Get("topic"), q.Get("name"), func(news bool) error {
+		if news {
+			return say("data: changed")
+		}
+		// An event and no comment: the page is to hear that the server is there.
+		return say("event: beat\ndata: ")
+	})
+	if err != nil && r.Context().Err() == nil {
+		_ = say("event: over\ndata: " + strings.NewReplacer("\n", " ", "\r", " ").Replace(text(err))) // the caller may have gone
 	}
 }
 
@@ -208,6 +251,10 @@ func statusOf(err error) int {
 		return http.StatusNotFound
 	case connect.CodePermissionDenied:
 		return http.StatusForbidden
+	case connect.CodeResourceExhausted:
+		return http.StatusTooManyRequests
+	case connect.CodeDeadlineExceeded:
+		return http.StatusGatewayTimeout
 	case connect.CodeInvalidArgument, connect.CodeFailedPrecondition:
 		return http.StatusBadRequest
 	case connect.CodeAborted, connect.CodeAlreadyExists:

@@ -17,7 +17,7 @@ import (
 var helpers = template.FuncMap{
 	"ago": ago, "when": when, "iso": iso, "took": took, "tone": tone, "short": short, "digest": digest, "preview": preview, "count": count,
 	"processPath": processPath, "workflowPath": workflowPath, "entityPath": entityPath, "workerPath": workerPath,
-	"units": units, "lower": strings.ToLower, "safe": safe, "join": strings.Join,
+	"units": units, "lower": strings.ToLower, "join": strings.Join, "breakable": breakable, "plural": plural, "exact": exact, "verb": verb,
 }
 
 // tone says how a state is meant, for its colour. It is never all that tells
@@ -126,5 +126,39 @@ func units(list []*operatorv1.Unit) (c struct{ All, Good, Bad int }) {
 	return c
 }
 
-// safe marks what was escaped already.
-func safe(h template.HTML) template.HTML { return h }
+// breakable lets a long name break where its parts meet. Its text stays what it
+// is: what is copied has no more characters in it.
+func breakable(name string) template.HTML {
+	const between = ".-_/:,"
+	var b strings.Builder
+	for rest := name; rest != ""; {
+		n := strings.IndexAny(rest, between) + 1
+		if n == 0 {
+			n = len(rest)
+		}
+		b.WriteString(template.HTMLEscapeString(rest[:n]))
+		if rest = rest[n:]; rest != "" {
+			b.WriteString("<wbr>")
+		}
+	}
+	return template.HTML(b.String()) // every part of it was escaped
+}
+
+// plural is the word for n of something.
+func plural(n any, one, many string) string {
+	if fmt.Sprint(n) == "1" {
+		return one
+	}
+	return many
+}
+
+// exact is a time to the millisecond, for the script.
+func exact(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z07:00") }
+
+// verb is the name of a method without its service.
+func verb(action string) string {
+	if _, name, ok := strings.Cut(action, "."); ok {
+		return name
+	}
+	return action
+}

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 
@@ -37,33 +38,66 @@ func (d *Dashboard) home(r *http.Request, v *view) error {
 		return nil
 	}
 	v.Page, v.Section, v.Title, v.Topic = "fleet", "processes", "Processes", livePath("processes", "")
-	service := r.URL.Query().Get("service")
+	q := r.URL.Query()
+	service := q.Get("service")
 	all, err := d.cfg.Processes.ListProcesses(r.Context(), &operatorv1.ListProcessesRequest{})
 	if err != nil {
 		return err
 	}
 	phases, services := map[string]int64{}, map[string]int64{}
 	ready := int64(0)
-	var shown []*operatorv1.Process
+	var found []*operatorv1.Process
 	for _, p := range all.GetProcesses() {
 		services[p.GetService()]++
 		if service != "" && p.GetService() != service {
 			continue
 		}
-		shown = append(shown, p)
+		found = append(found, p)
 		phases[p.GetPhase()]++
 		if p.GetReady() {
 			ready++
 		}
 	}
+	// They are sorted by service and id, and a page begins behind one of them,
+	// also when that one has gone.
+	after := place{q.Get("after_service"), q.Get("after")}
+	shown := found
+	if after != (place{}) {
+		shown = shown[sort.Search(len(shown), func(i int) bool { return after.before(placeOf(shown[i])) }):]
+	}
+	next := ""
+	if len(shown) > maxProcesses {
+		shown = shown[:maxProcesses]
+		last := placeOf(shown[maxProcesses-1])
+		next = "/ui/?" + url.Values{"service": {service}, "after_service": {last.service}, "after": {last.id}}.Encode()
+	}
+	first := "/ui/"
+	if service != "" {
+		first += "?" + url.Values{"service": {service}}.Encode()
+	}
 	v.Data = struct {
-		Service   string
-		Services  []tally
-		Phases    []tally
-		Ready     int64
-		Processes []*operatorv1.Process
-	}{service, tallies(services), tallies(phases), ready, shown}
+		Service     string
+		Services    []tally
+		Phases      []tally
+		Ready       int64
+		All, Found  int
+		Processes   []*operatorv1.Process
+		First, Next string
+		Paged       bool
+	}{service, tallies(services), tallies(phases), ready, len(all.GetProcesses()), len(found), shown, first, next, after != (place{})}
 	return nil
+}
+
+// maxProcesses is how many processes a page shows.
+const maxProcesses = 100
+
+// place is where a process stands in the list.
+type place struct{ service, id string }
+
+func placeOf(p *operatorv1.Process) place { return place{p.GetService(), p.GetId()} }
+
+func (a place) before(b place) bool {
+	return a.service < b.service || a.service == b.service && a.id < b.id
 }
 
 func tallies(m map[string]int64) []tally {
@@ -96,7 +130,7 @@ func (d *Dashboard) process(r *http.Request, v *view) error {
 }
 
 func (d *Dashboard) workflows(r *http.Request, v *view) error {
-	v.Page, v.Section, v.Title = "workflows", "workflows", "Workflows"
+	v.Page, v.Section, v.Title, v.Topic = "workflows", "workflows", "Workflows", livePath("workflows", "")
 	defs, err := d.cfg.Workflows.ListDefinitions(r.Context(), &operatorv1.ListDefinitionsRequest{})
 	if err != nil {
 		return err
@@ -116,9 +150,6 @@ func (d *Dashboard) workflows(r *http.Request, v *view) error {
 			}
 		}
 		rows = append(rows, x)
-	}
-	if len(rows) == 1 {
-		v.Topic = livePath("workflow", rows[0].GetType())
 	}
 	v.Data = rows
 	return nil
@@ -164,9 +195,12 @@ func (d *Dashboard) workflow(r *http.Request, v *view) error {
 	for _, p := range def.GetPhases() {
 		counts[p.GetName()] = p.GetCount()
 	}
-	next := ""
+	next, first := "", workflowPath(typ)
+	q.Del("page")
+	if len(q) > 0 {
+		first += "?" + q.Encode()
+	}
 	if t := list.GetNextPageToken(); t != "" {
-		q.Del("done")
 		q.Set("page", t)
 		next = "?" + q.Encode()
 	}
@@ -177,11 +211,12 @@ func (d *Dashboard) workflow(r *http.Request, v *view) error {
 		Match    string
 		Filtered bool
 		Entities []*operatorv1.Entity
+		First    string
 		Next     string
 		Paged    bool
 	}{def, draw(def, diagram.Drawing{Counts: counts, Link: func(state string) string {
 		return workflowPath(typ) + "?" + url.Values{"phase": {state}}.Encode() + "#entities"
-	}}), req, match, req.Phase != "" || req.Active || req.Contains != "" || match != "", list.GetEntities(), next, req.GetPageToken() != ""}
+	}}), req, match, req.Phase != "" || req.Active || req.Contains != "" || match != "", list.GetEntities(), first, next, req.GetPageToken() != ""}
 	return nil
 }
 
@@ -237,8 +272,8 @@ func (d *Dashboard) entity(r *http.Request, v *view) error {
 }
 
 func (d *Dashboard) workers(r *http.Request, v *view) error {
-	v.Page, v.Section, v.Title = "workers", "workers", "Hosted workers"
-	list, err := d.cfg.Workers.ListWorkers(r.Context(), &operatorv1.ListWorkersRequest{PageSize: 1000})
+	v.Page, v.Section, v.Title, v.Topic = "workers", "workers", "Hosted workers", livePath("workers", "")
+	list, err := d.cfg.Workers.ListWorkers(r.Context(), &operatorv1.ListWorkersRequest{PageSize: 200, PageToken: r.URL.Query().Get("page")})
 	if err != nil {
 		return err
 	}
@@ -252,7 +287,9 @@ func (d *Dashboard) workers(r *http.Request, v *view) error {
 		Workers []*operatorv1.Worker
 		States  []tally
 		Dead    int64
-	}{list.GetWorkers(), tallies(states), dead}
+		Next    string
+		Paged   bool
+	}{list.GetWorkers(), tallies(states), dead, pageLink(list.GetNextPageToken()), r.URL.Query().Get("page") != ""}
 	return nil
 }
 
@@ -266,21 +303,27 @@ func (d *Dashboard) worker(r *http.Request, v *view) error {
 	if err != nil {
 		return err
 	}
-	v.Page, v.Section, v.Title = "worker", "workers", id
-	next := ""
-	if t := letters.GetNextPageToken(); t != "" {
-		next = "?" + url.Values{"page": {t}}.Encode()
-	}
+	v.Page, v.Section, v.Title, v.Topic = "worker", "workers", id, livePath("workers", id)
 	v.Data = struct {
 		Worker  *operatorv1.Worker
 		Letters []*operatorv1.DeadLetter
 		Next    string
-	}{w, letters.GetDeadLetters(), next}
+		Paged   bool
+	}{w, letters.GetDeadLetters(), pageLink(letters.GetNextPageToken()), r.URL.Query().Get("page") != ""}
 	return nil
 }
 
+// pageLink leads to the page of the same list that begins at token, "" for
+// none.
+func pageLink(token string) string {
+	if token == "" {
+		return ""
+	}
+	return "?" + url.Values{"page": {token}}.Encode()
+}
+
 func (d *Dashboard) audit(r *http.Request, v *view) error {
-	v.Page, v.Section, v.Title = "audit", "audit", "Audit"
+	v.Page, v.Section, v.Title, v.Topic = "audit", "audit", "Audit", livePath("audit", "")
 	list, err := d.cfg.Access.ListAudit(r.Context(), &operatorv1.ListAuditRequest{PageSize: 200})
 	if err != nil {
 		return err

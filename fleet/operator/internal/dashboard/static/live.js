@@ -1,52 +1,176 @@
 // Keeps a page fresh: when the server says that something has changed, the page
-// is fetched again and the parts that differ are replaced. Without this script
+// is fetched again and what differs is changed in place. Without this script
 // everything works, and a reload shows what is new.
 "use strict";
 (() => {
+  const content = document.getElementById("content");
   const path = document.body.dataset.live;
-  const sign = document.getElementById("live");
-  if (!path || !sign) return;
 
-  let wanted = false, busy = false, failures = 0;
-  const say = (text, state) => { sign.textContent = text; sign.dataset.state = state; };
+  // The server's clock counts, whatever this machine's says.
+  const skew = Date.parse(document.body.dataset.now) - Date.now();
+  const ago = (seconds) =>
+    seconds < 2 ? "now" : seconds < 60 ? `${Math.floor(seconds)} s ago` : seconds < 3600 ? `${Math.floor(seconds / 60)} min ago`
+      : seconds < 48 * 3600 ? `${Math.floor(seconds / 3600)} h ago` : `${Math.floor(seconds / 86400)} days ago`;
+  const tick = (root) => {
+    for (const t of root.querySelectorAll("time[datetime]")) {
+      const at = Date.parse(t.dateTime);
+      if (!at) continue;
+      const text = ago((Date.now() + skew - at) / 1000);
+      if (t.textContent !== text) t.textContent = text;
+    }
+  };
+  setInterval(() => { if (!document.hidden) tick(content); }, 5000);
 
-  const replace = (page) => {
-    for (const fresh of page.querySelectorAll("[data-part]")) {
-      const part = document.querySelector(`[data-part="${fresh.dataset.part}"]`);
-      if (!part || part.innerHTML === fresh.innerHTML) continue;
-      // What has the focus keeps it, by where it leads.
-      const at = part.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
-      part.replaceChildren(...fresh.childNodes);
-      if (at) part.querySelector(`[href="${CSS.escape(at)}"]`)?.focus({ preventScroll: true });
+  // On a narrow screen a picture begins where the life is.
+  let lit;
+  const centre = () => {
+    const now = content.querySelector(".diagram .now");
+    const name = now?.querySelector("text")?.textContent;
+    if (!now || name === lit) return;
+    lit = name;
+    const canvas = now.closest(".canvas"), box = now.getBoundingClientRect(), frame = canvas.getBoundingClientRect();
+    canvas.scrollLeft += box.left + box.width / 2 - frame.left - frame.width / 2;
+  };
+  centre();
+
+  // What an action has done is said once, and not again by a reload.
+  const here = new URL(location.href);
+  if (here.searchParams.has("done")) {
+    for (const name of ["done", "n", "failed"]) here.searchParams.delete(name);
+    history.replaceState(null, "", here);
+  }
+
+  if (!path) return;
+  const sign = document.getElementById("live"), notice = document.getElementById("notice");
+  let seen = new Date();
+  const say = (state, text = "", link = null) => {
+    sign.dataset.state = state;
+    sign.textContent = state === "on" ? "live" : "not live";
+    if (notice.dataset.text === text) return;
+    notice.dataset.text = text;
+    notice.textContent = text;
+    if (link) notice.append(" ", link);
+  };
+
+  // morph makes old what fresh is, and leaves alone what is the same: what has
+  // the focus keeps it, what is marked stays marked, a click does not miss.
+  const key = (n) => n.dataset?.key ?? "";
+  const morph = (old, fresh) => {
+    for (const a of [...old.attributes]) if (!fresh.hasAttribute(a.name)) old.removeAttribute(a.name);
+    for (const a of fresh.attributes) if (old.getAttribute(a.name) !== a.value) old.setAttribute(a.name, a.value);
+    const stays = new Set(Array.from(fresh.children, key)), keyed = new Map();
+    for (const o of [...old.children]) {
+      if (!key(o)) continue;
+      if (stays.has(key(o))) keyed.set(key(o), o); else o.remove();
+    }
+    let at = old.firstChild;
+    for (const f of [...fresh.childNodes]) {
+      let o = key(f) ? keyed.get(key(f)) : at;
+      while (o && !key(f) && (key(o) || o.nodeName !== f.nodeName)) o = o.nextSibling;
+      if (!o || o.nodeName !== f.nodeName) {
+        if (key(f)) f.classList.add("fresh");
+        old.insertBefore(f, at);
+        continue;
+      }
+      keyed.delete(key(f));
+      if (o === at) at = at.nextSibling; else old.insertBefore(o, at);
+      if (o.nodeType === Node.ELEMENT_NODE) morph(o, f);
+      else if (o.data !== f.data) {
+        o.data = f.data;
+        if (old.classList.contains("state")) old.classList.add("fresh");
+      }
+    }
+    while (at) { const next = at.nextSibling; at.remove(); at = next; }
+  };
+
+  const show = (page) => {
+    const fresh = page.getElementById("content");
+    if (!fresh) return;
+    tick(fresh);
+    const focused = document.activeElement;
+    morph(content, fresh);
+    if (focused !== document.activeElement && focused.isConnected) focused.focus({ preventScroll: true });
+    document.title = page.title;
+    centre();
+  };
+
+  // refresh fetches the page, and returns whether the server answers.
+  let over = false;
+  const refresh = async () => {
+    let answer;
+    try {
+      answer = await fetch(location.href, { headers: { Accept: "text/html" }, signal: AbortSignal.timeout(20000) });
+      const text = await answer.text();
+      if (answer.redirected && new URL(answer.url).pathname === "/ui/login") {
+        const link = document.createElement("a");
+        link.href = answer.url;
+        link.textContent = "Sign in";
+        over = true;
+        say("off", "You are signed out. What you see is not kept fresh.", link);
+        return false;
+      }
+      if (answer.status === 404) { say("off", "This is not there any more. What you see is the last of it."); return true; }
+      if ([401, 403, 429].includes(answer.status) || answer.status >= 500) {
+        say("off", `The server does not show this now (${answer.status}). What you see is from ${seen.toLocaleTimeString()}; trying again.`);
+        return false;
+      }
+      show(new DOMParser().parseFromString(text, "text/html"));
+      seen = new Date();
+      say("on");
+      return true;
+    } catch {
+      say("off", `The server does not answer. What you see is from ${seen.toLocaleTimeString()}; trying again.`);
+      return false;
     }
   };
 
-  const refresh = async () => {
-    if (busy || document.hidden) { wanted = true; return; }
+  // A page that is slow to make is not asked for all the time.
+  let wanted = false, busy = false;
+  const changed = async () => {
+    wanted = true;
+    if (busy) return;
     busy = true;
-    wanted = false;
-    try {
-      const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
-      if (answer.ok && !answer.redirected) replace(new DOMParser().parseFromString(await answer.text(), "text/html"));
-    } catch { /* the stream will say that the server is away */ }
-    setTimeout(() => { busy = false; if (wanted) refresh(); }, 500);
+    while (wanted && stream) {
+      wanted = false;
+      const begin = performance.now();
+      if (!await refresh()) again();
+      await new Promise((done) => setTimeout(done, Math.min(15000, Math.max(500, 4 * (performance.now() - begin)))));
+    }
+    busy = false;
   };
 
+  let stream = null, timer = 0, failures = 0, silence = 0;
+  const close = () => {
+    clearTimeout(timer);
+    clearTimeout(silence);
+    stream?.close();
+    stream = null;
+  };
+  const again = () => {
+    close();
+    if (over) return;
+    failures++;
+    timer = setTimeout(attempt, Math.min(15000, 250 * 2 ** failures) * (0.5 + Math.random() / 2));
+  };
+  const heard = () => { // a server that is cut off says nothing, not even that it is
+    clearTimeout(silence);
+    silence = setTimeout(again, 45000);
+  };
   const open = () => {
-    const stream = new EventSource(path);
-    stream.onopen = () => { if (failures) refresh(); failures = 0; say("live", "on"); };
-    stream.onmessage = refresh;
-    const again = () => {
-      stream.close();
-      failures++;
-      if (failures > 1) say("reconnecting", "off");
-      setTimeout(open, Math.min(30000, 500 * 2 ** failures) * (0.5 + Math.random() / 2));
-    };
+    close();
+    stream = new EventSource(path);
+    heard();
+    stream.onmessage = () => { failures = 0; heard(); changed(); };
+    stream.addEventListener("beat", heard);
     stream.addEventListener("over", again);
     stream.onerror = again;
-    addEventListener("pagehide", () => stream.close(), { once: true });
   };
-  document.addEventListener("visibilitychange", () => { if (!document.hidden && wanted) refresh(); });
-  addEventListener("pageshow", (e) => { if (e.persisted) location.reload(); });
-  open();
+  const attempt = async () => { if (await refresh()) { if (!document.hidden) open(); } else again(); };
+
+  // A page that nobody sees holds no connection: a browser has six for a server.
+  document.addEventListener("visibilitychange", () => { if (document.hidden) close(); else if (!over) { failures = 0; attempt(); } });
+  addEventListener("pagehide", close);
+  addEventListener("pageshow", (e) => { if (e.persisted) attempt(); });
+  addEventListener("online", () => { if (!stream && !over) attempt(); });
+  if (!document.hidden) open();
 })();

@@ -1,0 +1,190 @@
+package operator_test
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/pleme-io/lifecycle-go/fleet/operator"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+)
+
+// Whatever an id, a name, a note, a phase or a label says, it stays a text: in
+// every page, in the pictures, and in what a change brings into an open page.
+func TestHostileTextsStayTexts(t *testing.T) {
+	s := newScene(evil)
+	base, _ := serve(t, s.config())
+	request(t, "GET", base+s.pages()["move"], "") // a dry run, for the audit
+	ctx := browser(t)
+	for name, path := range s.pages() {
+		visit(t, ctx, base+path)
+		if n := evaluate[int](t, ctx, foreign); n != 0 {
+			t.Errorf("%s: a text became %d elements", name, n)
+		}
+		if evaluate[bool](t, ctx, `"pwned" in window`) {
+			t.Errorf("%s: a text ran", name)
+		}
+		if name != "nothing" && !evaluate[bool](t, ctx, `document.querySelector("main").textContent.includes('<img src=x onerror="window.pwned=1">') || !!document.querySelector("main input, main textarea")?.value.includes("<img src=x")`) {
+			t.Errorf("%s: it shows no hostile text, so it proves nothing", name)
+		}
+	}
+	// A picture says names in attributes, titles and labels.
+	visit(t, ctx, base+s.pages()["entity"])
+	if n := evaluate[int](t, ctx, `[...document.querySelectorAll(".diagram *")].filter(e => !["defs", "marker", "path", "circle", "g", "rect", "text", "title", "a"].includes(e.localName)).length`); n != 0 {
+		t.Errorf("a name became %d elements of a picture", n)
+	}
+	// What a change brings.
+	visit(t, ctx, base+s.pages()["workflow"])
+	await(t, ctx, "live", isLive)
+	before := evaluate[string](t, ctx, `document.querySelector(".figures b").textContent`)
+	s.change()
+	await(t, ctx, "the change", fmt.Sprintf(`document.querySelector(".figures b").textContent !== %q`, before))
+	if n := evaluate[int](t, ctx, foreign); n != 0 || evaluate[bool](t, ctx, `"pwned" in window`) {
+		t.Errorf("a text became %d elements with a change", n)
+	}
+	// An event stream is lines: a text with line ends in it must not be more of them.
+	_, _, text := request(t, "GET", base+"/ui/live?"+url.Values{"topic": {"x\n\ndata: changed"}}.Encode(), "")
+	if got := strings.Count(text, "\ndata:"); got != 1 || !strings.Contains(text, "event: over\n") {
+		t.Errorf("a topic with line ends in it: %q", text)
+	}
+}
+
+// Every answer for a browser forbids what is not the dashboard's own.
+func TestEveryPageForbidsForeignScripts(t *testing.T) {
+	_, auth := tokenFile(t)
+	base, _ := serve(t, operator.Config{Workflows: newMemory(1), Auth: auth})
+	for _, path := range []string{"/ui/workflows", "/ui/workflows/drone-survey", "/ui/workflows/drone-survey/m-00000", "/ui/audit", "/ui/nothing", "/ui/act/transition?type=drone-survey&id=m-00000&phase=flying", "/ui/login", "/ui/static/icon.svg", "/ui/static/live.js"} {
+		_, h, _ := request(t, "GET", base+path, "", append(bearer(adaToken), "Accept", "text/html")...)
+		policy := h.Get("Content-Security-Policy")
+		for _, want := range []string{"default-src 'none'", "script-src 'self'", "style-src 'self'", "form-action 'self'", "frame-ancestors 'none'", "base-uri 'none'"} {
+			if !strings.Contains(policy, want) {
+				t.Errorf("%s: %q is missing in %q", path, want, policy)
+			}
+		}
+		if strings.Contains(policy, "unsafe") || strings.Contains(policy, "*") || h.Get("X-Content-Type-Options") != "nosniff" || h.Get("Referrer-Policy") != "no-referrer" {
+			t.Errorf("%s: %v", path, h)
+		}
+	}
+	// A browser is told in a page, not in JSON, why it gets none.
+	code, h, text := request(t, "POST", base+"/ui/act/transition", "", append(bearer(adaToken), "Accept", "text/html", "Sec-Fetch-Site", "cross-site")...)
+	if code != 403 || !strings.HasPrefix(h.Get("Content-Type"), "text/html") || h.Get("Content-Security-Policy") == "" || !strings.Contains(text, "another site") {
+		t.Errorf("%d %v %s", code, h, text)
+	}
+}
+
+// A page of another site cannot act in the name of somebody who is signed in:
+// not with a form, not with a script.
+func TestAnotherSitesPageCannotAct(t *testing.T) {
+	m := newMemory(1)
+	base, _ := serve(t, operator.Config{Workflows: m}) // who opens it is an operator
+	evil := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/html")
+		fmt.Fprintf(w, `<main><form method="post" action="%s/ui/act/transition"><input name="type" value="drone-survey"><input name="id" value="m-00000"><input name="phase" value="flying"><button>Win</button></form></main>`, base)
+	}))
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	evil.Listener = ln
+	evil.Start()
+	defer evil.Close()
+	ctx := browser(t)
+	visit(t, ctx, base+"/ui/workflows/drone-survey/m-00000")
+	visit(t, ctx, evil.URL)
+	if err := chromedp.Run(ctx, chromedp.Submit("form")); err != nil {
+		t.Fatal(err)
+	}
+	await(t, ctx, "the refusal", `document.querySelector("[role=alert]")?.innerText.includes("another site")`)
+	if e, err := m.Get(t.Context(), "", "m-00000"); err != nil || e.GetPhase() != "planning" {
+		t.Errorf("it is %v, %v", e, err)
+	}
+	// The same form on the dashboard's own page does it.
+	visit(t, ctx, base+"/ui/act/transition?type=drone-survey&id=m-00000&phase=flying")
+	if err := chromedp.Run(ctx, chromedp.Submit("form.panel")); err != nil {
+		t.Fatal(err)
+	}
+	await(t, ctx, "the outcome", `document.querySelector(".flash.good")?.innerText === "The transition is done."`)
+}
+
+// Every action is asked for on a page that says what will happen; a viewer gets
+// neither the page nor the action, and a page offers none; an operator sees the
+// outcome.
+func TestActionsAreAskedForAndRefusedToViewers(t *testing.T) {
+	_, auth := tokenFile(t)
+	m, h, p := newMemory(2), newHosted(), &commanded{}
+	base, _ := serve(t, operator.Config{Workflows: m, Workers: h, Processes: p, Auth: auth, Rate: 1e6})
+	html := []string{"Accept", "text/html", "Content-Type", "application/x-www-form-urlencoded"}
+	viewer, op := append(bearer(vicToken), html...), append(bearer(adaToken), html...)
+	digest := h.list["notify"].GetVersions()[1].GetDigest()
+	entity := func(id string) *operatorv1.Entity { e, _ := m.Get(t.Context(), "", id); return e }
+	hosted := func(id string) *operatorv1.Worker { w, _ := h.Get(t.Context(), id); return w }
+	letters := func() int { list, _ := h.DeadLetters(t.Context(), "enrich-orders", "", 0); return len(list) }
+	for name, is := range map[string]struct {
+		form    url.Values
+		page    string // that offers it
+		says    string // what will happen
+		outcome string
+		done    func() bool
+	}{
+		"transition": {url.Values{"type": {"drone-survey"}, "id": {"m-00000"}, "phase": {"aborted"}}, "/ui/workflows/drone-survey/m-00000", "cannot be undone", "The transition is done.", func() bool { return entity("m-00000").GetPhase() == "aborted" }},
+		"patch": {url.Values{"type": {"drone-survey"}, "id": {"m-00001"}, "field": {"note"}, "value": {"careful"}}, "/ui/workflows/drone-survey/m-00001", "gets the value below", "The fields are changed.", func() bool {
+			return entity("m-00001").GetFields().GetFields()["note"].GetStringValue() == "careful"
+		}},
+		"drain":    {url.Values{"id": {"p-1"}}, "/ui/processes/p-1", "the process ends", "begun to drain", func() bool { return p.was("drain") }},
+		"suspend":  {url.Values{"id": {"p-1"}, "reason": {"a look at it"}}, "/ui/processes/p-1", "readiness goes down", "Readiness is suspended.", func() bool { return p.was("suspend") }},
+		"resume":   {url.Values{"id": {"p-2"}}, "/ui/processes/p-2", "what its checks say", "what the checks say", func() bool { return p.was("resume") }},
+		"start":    {url.Values{"id": {"notify"}}, "/ui/workers/notify", "fed again", "fed again", func() bool { return hosted("notify").GetState() == "running" }},
+		"stop":     {url.Values{"id": {"resize-images"}}, "/ui/workers/resize-images", "Nothing is lost", "is stopped", func() bool { return hosted("resize-images").GetState() == "stopped" }},
+		"rollback": {url.Values{"id": {"notify"}, "digest": {digest}}, "/ui/workers/notify", "between two messages", "earlier code", func() bool { return hosted("notify").GetDigest() == digest }},
+		"redrive":  {url.Values{"id": {"enrich-orders"}, "letter": {"100", "101"}}, "", "2 dead letters go", "with the worker again: 2.", func() bool { return letters() == 1 }},
+		"recover":  {url.Values{}, "/ui/workers", "One that fails", "could not be loaded: 1.", func() bool { return true }},
+		"delete":   {url.Values{"id": {"score"}}, "/ui/workers/score", "cannot be undone", "is deleted", func() bool { return hosted("score") == nil }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ask, act := base+"/ui/act/"+name+"?"+is.form.Encode(), base+"/ui/act/"+name
+			link := `href="/ui/act/` + name
+			if is.page != "" {
+				if code, _, text := request(t, "GET", base+is.page, "", viewer...); code != 200 || strings.Contains(text, "/ui/act/") {
+					t.Errorf("the page of a viewer offers actions (%d)", code)
+				}
+				if _, _, text := request(t, "GET", base+is.page, "", op...); !strings.Contains(text, link) {
+					t.Errorf("the page of an operator does not offer it:\n%s", text)
+				}
+			}
+			if code, _, _ := request(t, "GET", ask, "", viewer...); code != 403 {
+				t.Errorf("a viewer is asked: %d", code)
+			}
+			changed := is.done()
+			if code, _, text := request(t, "POST", act, is.form.Encode(), viewer...); code != 403 || is.done() != changed {
+				t.Errorf("a viewer acts: %d %s", code, text)
+			}
+			code, _, text := request(t, "GET", ask, "", op...)
+			if code != 200 || !strings.Contains(text, is.says) || !strings.Contains(text, "What will happen") || is.done() != changed {
+				t.Errorf("the question (%d) does not say %q, or acts:\n%s", code, is.says, text)
+			}
+			if code, _, _ := request(t, "POST", act, is.form.Encode(), append(slices.Clone(op), "Sec-Fetch-Site", "cross-site")...); code != 403 || is.done() != changed {
+				t.Errorf("from another site: %d", code)
+			}
+			code, h, text := request(t, "POST", act, is.form.Encode(), op...)
+			if code != 303 || !is.done() {
+				t.Fatalf("an operator: %d %s", code, text)
+			}
+			if _, _, text := request(t, "GET", base+h.Get("Location"), "", op...); !strings.Contains(text, is.outcome) {
+				t.Errorf("the outcome %q is missing at %s:\n%s", is.outcome, h.Get("Location"), text)
+			}
+		})
+	}
+	if code, _, text := request(t, "GET", base+"/ui/act/redrive?id=enrich-orders&chosen=1", "", op...); code != 200 || !strings.Contains(text, "no dead letter is chosen") || strings.Contains(text, "<button class=\"primary\"") {
+		t.Errorf("nothing chosen: %d %s", code, text)
+	}
+	if code, _, text := request(t, "POST", base+"/ui/act/redrive", "id=enrich-orders", op...); code != 400 || letters() != 1 {
+		t.Errorf("nothing chosen is not all: %d %s", code, text)
+	}
+}

@@ -1,0 +1,180 @@
+package operator_test
+
+import (
+	"context"
+	"encoding/json"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/log"
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+)
+
+// browser starts Chromium. What a page says on its console, and what it asks of
+// any other server, is an error of the test.
+func browser(t *testing.T) context.Context {
+	t.Helper()
+	path, err := exec.LookPath("chromium")
+	if err != nil {
+		if path, err = exec.LookPath("google-chrome"); err != nil {
+			t.Skip("no chromium and no google-chrome on this machine: the dashboard is tested in a real browser only")
+		}
+	}
+	// Not t.TempDir: processes of a browser that has ended write for a moment.
+	dir, err := os.MkdirTemp("", "chromium")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for end := time.Now().Add(30 * time.Second); os.RemoveAll(dir) != nil && time.Now().Before(end); {
+			time.Sleep(50 * time.Millisecond)
+		}
+	})
+	opts := append(chromedp.DefaultExecAllocatorOptions[:],
+		chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.NoFirstRun, chromedp.UserDataDir(dir),
+		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-sync", true),
+		chromedp.WSURLReadTimeout(time.Minute))
+	alloc, stop := chromedp.NewExecAllocator(context.Background(), opts...)
+	ctx, cancel := chromedp.NewContext(alloc)
+	ctx, timeout := context.WithTimeout(ctx, 9*time.Minute)
+	t.Cleanup(func() { timeout(); chromedp.Cancel(ctx); cancel(); stop() })
+	if err := chromedp.Run(ctx, network.Enable(), log.Enable()); err != nil {
+		t.Fatalf("chromium does not start: %v", err)
+	}
+	var mu sync.Mutex
+	closed := false
+	t.Cleanup(func() { mu.Lock(); defer mu.Unlock(); closed = true })
+	complain := func(format string, args ...any) {
+		mu.Lock()
+		defer mu.Unlock()
+		if !closed {
+			t.Errorf(format, args...)
+		}
+	}
+	chromedp.ListenTarget(ctx, func(ev any) {
+		switch ev := ev.(type) {
+		case *log.EventEntryAdded:
+			// What is stopped by the page's policy comes from security: nothing should have to be.
+			if ev.Entry.Source == log.SourceSecurity || ev.Entry.Source == log.SourceJavascript {
+				complain("the browser says: %s (%s)", ev.Entry.Text, ev.Entry.URL)
+			}
+		case *runtime.EventExceptionThrown:
+			complain("a script fails: %s", ev.ExceptionDetails.Error())
+		case *page.EventJavascriptDialogOpening:
+			complain("a dialog opens: %s", ev.Message)
+		case *network.EventRequestWillBeSent:
+			if u, err := url.Parse(ev.Request.URL); err == nil && u.Scheme != "data" && u.Hostname() != "127.0.0.1" && u.Scheme != "chrome" {
+				complain("the page asks %s", ev.Request.URL)
+			}
+		}
+	})
+	return ctx
+}
+
+// visit opens a page.
+func visit(t *testing.T, ctx context.Context, url string) {
+	t.Helper()
+	if err := chromedp.Run(ctx, chromedp.Navigate(url), chromedp.WaitReady("main")); err != nil {
+		t.Fatalf("%s: %v", url, err)
+	}
+}
+
+// await waits until a script says that something is so.
+func await(t *testing.T, ctx context.Context, what, script string) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		var is bool
+		// Between two pages there is nothing to evaluate it in.
+		if err := chromedp.Run(ctx, chromedp.Evaluate("!!("+script+")", &is)); err == nil && is {
+			return
+		}
+		if time.Now().After(end) {
+			var body string
+			chromedp.Run(ctx, chromedp.Evaluate(`location.href + "\n" + document.body.innerText`, &body))
+			t.Fatalf("%s does not come:\n%s", what, body)
+		}
+	}
+}
+
+const isLive = `document.getElementById("live")?.dataset.state === "on"`
+
+// tabTo presses Tab until the focus is on what has that text or name.
+func tabTo(t *testing.T, ctx context.Context, want string) {
+	t.Helper()
+	var text string
+	for range 80 {
+		if err := chromedp.Run(ctx, chromedp.KeyEvent(kb.Tab), chromedp.Evaluate(`document.activeElement.textContent.trim() || document.activeElement.name || ""`, &text)); err != nil {
+			t.Fatal(err)
+		}
+		if text == want {
+			return
+		}
+	}
+	t.Fatalf("the Tab key does not reach %q", want)
+}
+
+func press(t *testing.T, ctx context.Context, keys string) {
+	t.Helper()
+	if err := chromedp.Run(ctx, chromedp.KeyEvent(keys)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func evaluate[T any](t *testing.T, ctx context.Context, script string) (value T) {
+	t.Helper()
+	if err := chromedp.Run(ctx, chromedp.Evaluate(script, &value)); err != nil {
+		t.Fatalf("%s: %v", script, err)
+	}
+	return value
+}
+
+// accessible runs axe in the page and fails for everything that it finds.
+func accessible(t *testing.T, ctx context.Context, axe, what string) {
+	t.Helper()
+	var found string
+	// The page's own policy forbids scripts from elsewhere; the debugger may.
+	err := chromedp.Run(ctx, chromedp.Evaluate(axe+"\n;0", nil),
+		chromedp.Evaluate(`axe.run(document, {resultTypes: ["violations"]}).then(r => JSON.stringify(r.violations.map(v => v.id + ": " + v.help + " " + v.nodes.slice(0, 3).map(n => n.html).join(" | "))))`,
+			&found, func(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }))
+	if err != nil {
+		t.Fatalf("%s: axe: %v", what, err)
+	}
+	var list []string
+	if err := json.Unmarshal([]byte(found), &list); err != nil {
+		t.Fatal(err)
+	}
+	for _, v := range list {
+		t.Errorf("%s: %s", what, v)
+	}
+}
+
+func axeScript(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join("testdata", "axe")
+	file := filepath.Join(dir, "node_modules", "axe-core", "axe.min.js")
+	if text, err := os.ReadFile(file); err == nil {
+		return string(text)
+	}
+	if _, err := exec.LookPath("npm"); err != nil {
+		t.Skip("no npm on this machine to fetch the accessibility check with")
+	}
+	cmd := exec.Command("npm", "ci", "--no-audit", "--no-fund")
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("npm ci: %v\n%s", err, out)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}

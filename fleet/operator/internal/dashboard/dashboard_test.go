@@ -1,0 +1,69 @@
+package dashboard
+
+import (
+	"html"
+	"net/url"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// A name that may break is still the same text, and nothing but a text.
+func FuzzBreakable(f *testing.F) {
+	for _, seed := range []string{"", "a", "acme.drones-1/x_y:z", "....", `<img src=x onerror="alert(1)">.`, "ä.ö\x00\xff", "<wbr>.<wbr>"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, name string) {
+		parts := strings.Split(string(breakable(name)), "<wbr>")
+		var text strings.Builder
+		for _, p := range parts {
+			if strings.ContainsAny(p, `<>"'`) {
+				t.Errorf("%q: %q is markup", name, p)
+			}
+			text.WriteString(html.UnescapeString(p))
+		}
+		if want := strings.ReplaceAll(name, "\x00", "\uFFFD"); text.String() != want {
+			t.Errorf("%q became %q", name, text.String())
+		}
+	})
+}
+
+// An address can choose among the sentences, and the numbers in them, and
+// nothing else.
+func TestOutcomeSaysOnlyItsOwnSentences(t *testing.T) {
+	for query, want := range map[string]string{
+		"":                                "",
+		"done=nothing+of+ours":            "",
+		"done=stop":                       "The worker is stopped.",
+		"done=stop&n=12":                  "The worker is stopped.",
+		"done=redrive&n=12":               "Dead letters that are with the worker again: 12.",
+		"done=redrive&n=<b>all</b>":       "Dead letters that are with the worker again: 0.",
+		"done=recover&n=3&failed=1":       "Recovery has run. Workers that run here: 3. Workers that could not be loaded: 1.",
+		"done=recover&n=%25s&failed=call": "Recovery has run. Workers that run here: 0. Workers that could not be loaded: 0.",
+	} {
+		q, err := url.ParseQuery(query)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := outcome(q); got != want {
+			t.Errorf("%s: %q, want %q", query, got, want)
+		}
+	}
+}
+
+// Every action has a sentence for its outcome, and the other way round.
+func TestEveryActionHasAnOutcome(t *testing.T) {
+	for name := range steps {
+		if done[name] == "" {
+			t.Errorf("%s has none", name)
+		}
+	}
+	for name := range done {
+		if _, ok := steps[name]; !ok {
+			t.Errorf("%s is no action", name)
+		}
+	}
+}

@@ -1,0 +1,155 @@
+package operator
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/feed"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+)
+
+// pollEvery is the pause between two looks at an area that does not tell its
+// changes. A look that takes long makes the next one wait for ten times as
+// long, so that looking never is what an area mostly does.
+const pollEvery = 2 * time.Second
+
+// live are the feeds of what pages show beside entities and processes. Each
+// looks while a page is open, once for all pages.
+type live struct {
+	workers     *feed.Feed[*operatorv1.Worker]
+	definitions *feed.Feed[*operatorv1.Definition]
+	audit       *feed.Feed[*operatorv1.AuditEntry]
+}
+
+func (s *Server) newLive() live {
+	return live{
+		workers: poll(s, "hosted workers", func(ctx context.Context) (map[string]*operatorv1.Worker, error) {
+			list, err := s.cfg.Workers.List(ctx)
+			return byKey(list, (*operatorv1.Worker).GetId), err
+		}),
+		definitions: poll(s, "workflows", func(ctx context.Context) (map[string]*operatorv1.Definition, error) {
+			list, err := s.cfg.Workflows.Definitions(ctx)
+			return byKey(list, (*operatorv1.Definition).GetType), err
+		}),
+		audit: poll(s, "the audit", func(context.Context) (map[string]*operatorv1.AuditEntry, error) {
+			// What is newest changes with every entry.
+			return byKey(s.audit.latest(1), func(*operatorv1.AuditEntry) string { return "newest" }), nil
+		}),
+	}
+}
+
+func (l live) close() {
+	l.workers.Close()
+	l.definitions.Close()
+	l.audit.Close()
+}
+
+func byKey[T any](list []T, key func(T) string) map[string]T {
+	m := make(map[string]T, len(list))
+	for _, x := range list {
+		m[key(x)] = x
+	}
+	return m
+}
+
+// poll returns a feed of an area that can only be listed.
+func poll[T proto.Message](s *Server, what string, list func(context.Context) (map[string]T, error)) *feed.Feed[T] {
+	source := func(ctx context.Context, to feed.Sink[T]) error {
+		known := map[string]T{}
+		for first := true; ; first = false {
+			begin := time.Now()
+			now, err := look(ctx, s, what, list)
+			if err != nil {
+				return err
+			}
+			for key, x := range now {
+				// A copy: an area may change its own later.
+				if old, ok := known[key]; !ok || !proto.Equal(old, x) {
+					known[key] = proto.CloneOf(x)
+					to.Put(key, known[key])
+				}
+			}
+			for key := range known {
+				if _, ok := now[key]; !ok {
+					delete(known, key)
+					to.Delete(key)
+				}
+			}
+			if first {
+				to.Sync()
+			}
+			pause := time.NewTimer(max(pollEvery, 10*time.Since(begin)))
+			select {
+			case <-ctx.Done():
+				pause.Stop()
+				return ctx.Err()
+			case <-pause.C:
+			}
+		}
+	}
+	return feed.New(source, feedRetry, feedLinger, func(err error) {
+		s.log.Warn("operator: looking at an area failed and begins anew", "area", what, "error", err)
+	})
+}
+
+// look lists once, as a call does: within its time, and with a panic an error.
+func look[T any](ctx context.Context, s *Server, what string, list func(context.Context) (map[string]T, error)) (map[string]T, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	defer cancel()
+	return guarded(ctx, s, "looking at "+what, Principal{}, func(ctx context.Context, _ Principal) (map[string]T, error) { return list(ctx) })
+}
+
+// changed calls tell with true whenever what a page shows has changed, and with
+// false now and then while it has not, until ctx ends. While tell runs changes
+// are one.
+func (s *Server) changed(ctx context.Context, topic, name string, tell func(news bool) error) error {
+	who, err := s.authorize(ctx, "AccessService.WhoAmI")
+	if err != nil {
+		return err
+	}
+	switch {
+	case topic == "workflow" && s.cfg.Workflows != nil:
+		if _, err := s.cfg.Workflows.Definition(ctx, name); err != nil {
+			return err
+		}
+		return batches(ctx, s, who, s.entityFeed(name).Read(""), onChange[*operatorv1.Entity](ctx, tell))
+	case topic == "workflows" && s.cfg.Workflows != nil:
+		return batches(ctx, s, who, s.live.definitions.Read(name), onChange[*operatorv1.Definition](ctx, tell))
+	case topic == "workers" && s.cfg.Workers != nil:
+		return batches(ctx, s, who, s.live.workers.Read(name), onChange[*operatorv1.Worker](ctx, tell))
+	case topic == "processes" && s.processes != nil:
+		return batches(ctx, s, who, s.processes.Read(name), onChange[*operatorv1.Process](ctx, tell))
+	case topic == "audit":
+		return batches(ctx, s, who, s.live.audit.Read(""), onChange[*operatorv1.AuditEntry](ctx, tell))
+	}
+	return Errorf(connect.CodeNotFound, ReasonNotFound, "topic", "there is nothing to watch under %q", clip(topic, 64))
+}
+
+// onChange passes over what a page shows already, and makes one of what changes
+// within a moment. The end of what was there counts as news: something may have
+// changed between the page and its watch.
+func onChange[T any](ctx context.Context, tell func(news bool) error) func([]feed.Item[T]) error {
+	synced := false
+	return func(items []feed.Item[T]) error {
+		if !synced {
+			synced = slices.ContainsFunc(items, func(it feed.Item[T]) bool { return it.Kind == feed.Synced })
+			if !synced {
+				return nil
+			}
+		}
+		if err := tell(len(items) > 0); err != nil || len(items) == 0 {
+			return err
+		}
+		pause := time.NewTimer(400 * time.Millisecond)
+		defer pause.Stop()
+		select {
+		case <-ctx.Done():
+		case <-pause.C:
+		}
+		return nil
+	}
+}

@@ -1,0 +1,247 @@
+package operator_test
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/pleme-io/lifecycle-go/fleet/operator"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+)
+
+// scene is a fleet in which every text that another program chose is one of
+// the test's choosing: what no real part would let through shows here that the
+// pages do not rely on it.
+type scene struct {
+	text     func(what string) string
+	entities []*operatorv1.Entity
+
+	mu    sync.Mutex // guards everything that follows
+	sinks []operator.Sink[*operatorv1.Entity]
+	turn  int64
+}
+
+func newScene(text func(what string) string) *scene {
+	s := &scene{text: text}
+	for _, what := range []string{"entity", "other"} {
+		s.entities = append(s.entities, &operatorv1.Entity{
+			Type: text("workflow"), Id: text(what), Phase: text("phase"), Revision: 7, Etag: `"7"`, UpdatedAt: timestamppb.Now(),
+			Next: []string{text("next"), text("last")}, ParentId: text("parent"), Degraded: text("degraded"),
+			Fields: &structpb.Struct{Fields: map[string]*structpb.Value{text("field"): structpb.NewStringValue(text("value"))}},
+		})
+	}
+	return s
+}
+
+// config is a server of the scene, for somebody with a name like the others.
+func (s *scene) config() operator.Config {
+	return operator.Config{
+		Name: s.text("fleet"), Workflows: s, Workers: sceneWorkers{s: s}, Processes: sceneProcesses{s: s}, Rate: 1e6, Auth: named(s.text("caller")),
+	}
+}
+
+// named lets everybody in as an operator of that name.
+type named string
+
+func (n named) Authenticate(r *http.Request) (operator.Principal, error) {
+	return operator.Principal{Name: string(n), Role: operator.RoleOperator, Method: "test"}, nil
+}
+
+// pages are the paths of every page of the scene.
+func (s *scene) pages() map[string]string {
+	p := func(what string) string { return url.PathEscape(s.text(what)) }
+	q := func(kv ...string) string {
+		v := url.Values{}
+		for i := 0; i < len(kv); i += 2 {
+			v.Set(kv[i], kv[i+1])
+		}
+		return "?" + v.Encode()
+	}
+	entity := []string{"type", s.text("workflow"), "id", s.text("entity")}
+	return map[string]string{
+		"fleet": "/ui/", "process": "/ui/processes/" + p("process"), "workflows": "/ui/workflows", "workflow": "/ui/workflows/" + p("workflow"),
+		"filters": "/ui/workflows/" + p("workflow") + q("contains", s.text("contains"), "match", s.text("match"), "phase", s.text("phase")),
+		"entity":  "/ui/workflows/" + p("workflow") + "/" + p("entity"), "gone": "/ui/workflows/" + p("workflow") + "/" + p("unknown"),
+		"workers": "/ui/workers", "worker": "/ui/workers/" + p("worker"), "audit": "/ui/audit",
+		"move":  "/ui/act/transition" + q(append(entity, "phase", s.text("next"))...),
+		"patch": "/ui/act/patch" + q(append(entity, "field", s.text("field"))...),
+		"drain": "/ui/act/drain" + q("id", s.text("process")), "rollback": "/ui/act/rollback" + q("id", s.text("worker"), "digest", s.text("digest")),
+		"redrive": "/ui/act/redrive" + q("id", s.text("worker"), "letter", s.text("letter")), "nothing": "/ui/act/" + p("action"),
+	}
+}
+
+// change is a change that every page of a watch hears of.
+func (s *scene) change() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.turn++
+	for _, to := range s.sinks {
+		to.Put(s.entities[0].GetId(), s.entities[0])
+	}
+}
+
+func (s *scene) Definitions(ctx context.Context) ([]*operatorv1.Definition, error) {
+	d, err := s.Definition(ctx, s.text("workflow"))
+	return []*operatorv1.Definition{d}, err
+}
+
+func (s *scene) Definition(_ context.Context, typ string) (*operatorv1.Definition, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return &operatorv1.Definition{Type: typ, Total: s.turn, WritableFields: []*operatorv1.Field{{Name: s.text("field"), Type: "string"}}, Phases: []*operatorv1.Phase{
+		{Name: s.text("phase"), Next: []string{s.text("next"), s.text("last")}, Count: 2}, {Name: s.text("next"), Next: []string{s.text("last")}}, {Name: s.text("last")},
+	}}, nil
+}
+
+func (s *scene) FieldType(string, string) (reflect.Type, bool) {
+	return reflect.TypeFor[string](), true
+}
+
+func (s *scene) List(context.Context, string, operator.Query) ([]*operatorv1.Entity, error) {
+	return s.entities, nil
+}
+
+func (s *scene) Get(_ context.Context, _, id string) (*operatorv1.Entity, error) {
+	for _, e := range s.entities {
+		if e.GetId() == id {
+			return e, nil
+		}
+	}
+	return nil, operator.Errorf(connect.CodeNotFound, operator.ReasonNotFound, "id", "no entity %s", id)
+}
+
+func (s *scene) Transition(_ context.Context, t operator.Transition) (*operatorv1.Entity, string, error) {
+	return nil, "", operator.Errorf(connect.CodeFailedPrecondition, operator.ReasonInvalidTransition, "phase", "not to %s", t.Phase)
+}
+
+func (s *scene) Patch(_ context.Context, p operator.Patch) (*operatorv1.Entity, error) {
+	return nil, operator.Errorf(connect.CodeFailedPrecondition, operator.ReasonInvalid, "fields", "not %s", p.ID)
+}
+
+func (s *scene) History(context.Context, string, string) ([]*operatorv1.HistoryEntry, bool, error) {
+	return []*operatorv1.HistoryEntry{{To: s.text("phase"), At: timestamppb.Now(), Source: s.text("source"), Note: s.text("note"), Revision: 6}, {From: s.text("phase"), To: s.text("next"), At: timestamppb.Now(), Revision: 7}}, true, nil
+}
+
+func (s *scene) Watch(ctx context.Context, _ string, to operator.Sink[*operatorv1.Entity]) error {
+	to.Sync()
+	s.mu.Lock()
+	s.sinks = append(s.sinks, to)
+	s.mu.Unlock()
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+type sceneWorkers struct {
+	operator.Workers
+	s *scene
+}
+
+func (w sceneWorkers) List(ctx context.Context) ([]*operatorv1.Worker, error) {
+	x, err := w.Get(ctx, w.s.text("worker"))
+	return []*operatorv1.Worker{x}, err
+}
+
+func (w sceneWorkers) Get(_ context.Context, id string) (*operatorv1.Worker, error) {
+	t := w.s.text
+	return &operatorv1.Worker{
+		Id: id, MimeType: t("engine"), Topics: []string{t("topic"), t("topic two")}, Group: t("group"), State: t("state"), Desired: t("desired"), Host: t("host"), Error: t("error"), DeadLetters: 1, Backlog: 1 << 40,
+		Versions: []*operatorv1.CodeVersion{{Digest: t("digest"), Source: t("source"), Who: t("who"), At: timestamppb.Now()}},
+	}, nil
+}
+
+func (w sceneWorkers) DeadLetters(context.Context, string, string, int) ([]*operatorv1.DeadLetter, error) {
+	t := w.s.text
+	return []*operatorv1.DeadLetter{{Id: t("letter"), Topic: t("topic"), Reason: t("reason"), Data: []byte(t("data")), At: timestamppb.Now()}}, nil
+}
+
+type sceneProcesses struct {
+	operator.Processes
+	s *scene
+}
+
+func (p sceneProcesses) List(ctx context.Context) ([]*operatorv1.Process, error) {
+	x, err := p.Get(ctx, p.s.text("process"))
+	y, _ := p.Get(ctx, p.s.text("process two"))
+	y.Service = p.s.text("service two")
+	return []*operatorv1.Process{x, y}, err
+}
+
+func (p sceneProcesses) Get(_ context.Context, id string) (*operatorv1.Process, error) {
+	t, now := p.s.text, timestamppb.Now()
+	// A tree that is deeper than a page is wide.
+	unit := &operatorv1.Unit{Name: t("leaf"), Kind: t("kind"), Status: t("status"), Health: t("health"), Reason: t("reason"), Restarts: 3}
+	for range 24 {
+		unit = &operatorv1.Unit{Name: t("unit"), Kind: "supervisor", Status: "Running", Children: []*operatorv1.Unit{unit}}
+	}
+	return &operatorv1.Process{
+		Id: id, Service: t("service"), Host: t("host"), Version: t("version"), Phase: t("phase"), Reason: t("reason"), Suspended: t("suspended"), StartedAt: now, SeenAt: now, Truncated: true,
+		Units: []*operatorv1.Unit{unit}, Probes: []*operatorv1.Probe{{Plane: t("plane"), Name: t("probe"), State: t("state"), Error: t("error")}},
+		Servers: []*operatorv1.Server{{Name: t("server"), Addr: t("addr")}}, Phases: []*operatorv1.PhaseTime{{Phase: t("phase"), Entered: now, Duration: durationpb.New(time.Second)}},
+	}, nil
+}
+
+func (p sceneProcesses) Watch(ctx context.Context, to operator.Sink[*operatorv1.Process]) error {
+	to.Sync()
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// evil is a text that tries to be more than a text, wherever it stands.
+func evil(what string) string {
+	return what + `"'></title></text></script></textarea><img src=x onerror="window.pwned=1"><script>window.pwned=1</script><svg onload=window.pwned=1>{{.}}${1}&lt;`
+}
+
+// long is a name of 200 characters without a place to break.
+func long(what string) string { return what + strings.Repeat("x", 200-len(what)) }
+
+// commanded are two processes that remember what they were asked; p-2 is
+// suspended.
+type commanded struct {
+	operator.Processes
+	mu    sync.Mutex // guards everything that follows
+	asked []string
+}
+
+func (c *commanded) was(what string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Contains(c.asked, what)
+}
+
+func (c *commanded) ask(what string) (string, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.asked = append(c.asked, what)
+	return "running", nil
+}
+
+func (c *commanded) Get(_ context.Context, id string) (*operatorv1.Process, error) {
+	p := &operatorv1.Process{Id: id, Service: "s", Phase: "running", Ready: true, StartedAt: timestamppb.Now()}
+	if id == "p-2" {
+		p.Suspended = "by hand"
+	}
+	return p, nil
+}
+
+func (c *commanded) Drain(context.Context, string, string, string) (string, error) {
+	return c.ask("drain")
+}
+func (c *commanded) Suspend(context.Context, string, string, string) (string, error) {
+	return c.ask("suspend")
+}
+func (c *commanded) Resume(context.Context, string, string) (string, error) { return c.ask("resume") }
+func (c *commanded) Watch(ctx context.Context, to operator.Sink[*operatorv1.Process]) error {
+	to.Sync()
+	<-ctx.Done()
+	return ctx.Err()
+}
