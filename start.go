@@ -284,7 +284,7 @@ func (a *App) awaitBegun(ctx context.Context, u *unit, await func() error) {
 
 // watch waits for the end of a unit and says what it means.
 func (a *App) watch(u *unit) {
-	done, err := u.done()
+	done, err := u.awaitDone()
 	select {
 	case <-done:
 	case <-u.over: // it was given up
@@ -413,18 +413,14 @@ func (a *App) stopUnit(ctx context.Context, u *unit) {
 	// A worker bounds its own Stop; twice the time that it gets for that is
 	// for one that does not keep its contract.
 	out := awaitFor(u.name+": Stop", time.Now(), ctx.Done(), 3*settle, func() error { return u.Stop(ctx) })
-	done, _ := u.done() // an error of that has been its end
-	select {
-	case <-done:
-		<-u.over // its watch has seen it
-	default:
-		err := out.err
-		if err == nil {
-			err = errors.New("its Stop has returned, and it has not ended")
+	if err := u.hasEnded(ctx); err != nil {
+		if out.err != nil {
+			err = out.err
 		}
 		_ = u.finish(err)
 		return
 	}
+	<-u.over // its watch has seen it
 	if out.err == nil {
 		return
 	}

@@ -58,6 +58,10 @@ type unit struct {
 	once     sync.Once
 	answers  safe.Answers
 
+	learned chan struct{} // of a worker that is not ours: closed when what follows is known
+	done    <-chan struct{}
+	doneErr error
+
 	mu    sync.Mutex // guards what follows
 	began time.Time
 	end   time.Time
@@ -78,13 +82,13 @@ func (u *unit) isFunction() bool {
 
 // What follows asks a worker that may be anybody's: one that panics has failed,
 // and takes nobody with it. What askUnit asks is waited for no longer than
-// [safe.AnswerIn].
+// [safe.AnswerIn], so that nothing hangs on it but what is shown.
 
 // ours reports whether the worker is of a kind of this project, whose answers
 // take no time.
 func (u *unit) ours() bool {
 	switch u.Worker.(type) {
-	case *worker.Func, *worker.Restarter, *worker.Process, *worker.Container, *worker.Supervisor:
+	case *worker.Func, *worker.Restarter, *worker.Process, *worker.Container, *worker.Supervisor, *actor, *leader, *server:
 		return true
 	}
 	return false
@@ -120,16 +124,53 @@ func (u *unit) shown() worker.State {
 	return s
 }
 
-// done is the worker's Done. When there is none to be had the channel is closed
-// and the error says why.
-func (u *unit) done() (<-chan struct{}, error) {
-	ch, err := askUnit(u, "Done", u.Done)
-	if err != nil {
-		closed := make(chan struct{})
-		close(closed)
-		return closed, err
+// awaitDone returns the worker's Done. When there is none to be had the channel
+// is closed, and the error says why. A Done that does not return is waited for
+// until the unit is given up.
+func (u *unit) awaitDone() (<-chan struct{}, error) {
+	if u.ours() {
+		return u.Done(), nil
 	}
-	return ch, nil
+	safe.Go(u.name+": Done", func() error { u.done = u.Done(); return nil }, nil, func(err error) {
+		if err != nil {
+			closed := make(chan struct{})
+			close(closed)
+			u.done, u.doneErr = closed, err
+		}
+		close(u.learned)
+	})
+	select {
+	case <-u.learned:
+		return u.done, u.doneErr
+	case <-u.over:
+		return nil, nil
+	}
+}
+
+// hasEnded says why a worker whose Stop has returned cannot be taken for one that
+// has ended. For a Done that has not returned it waits until ctx ends.
+func (u *unit) hasEnded(ctx context.Context) error {
+	var done <-chan struct{}
+	if u.ours() {
+		done = u.Done()
+	} else {
+		select {
+		case <-u.learned:
+		case <-ctx.Done():
+			select {
+			case <-u.learned: // both were true
+			default:
+				return errors.New("its Stop has returned, and its Done has not")
+			}
+		}
+		done = u.done
+	}
+	select {
+	case <-done:
+		return nil // also when there was an error in place of it: that has been its end
+	default:
+		return errors.New("its Stop has returned, and it has not ended")
+	}
 }
 
 // lastErr is the worker's Err. A worker that failed has one.
@@ -283,7 +324,11 @@ func (a *App) addUnit(name string, missing, endsApp bool, build func() worker.Wo
 	if p, ok := w.(interface{ PublishTo(*eventStream) }); ok {
 		p.PublishTo(&a.events)
 	}
-	a.units = append(a.units, &unit{name: name, Worker: w, endsApp: endsApp, over: make(chan struct{})})
+	u := &unit{name: name, Worker: w, endsApp: endsApp, over: make(chan struct{})}
+	if !u.ours() {
+		u.learned = make(chan struct{})
+	}
+	a.units = append(a.units, u)
 	return a
 }
 
