@@ -54,6 +54,7 @@ chaos: cc ## a million random operations on trees, faults on a pool for minutes,
 	CHAOS_SECONDS=180 go test -race -run '^TestChaos$$' -count 1 -timeout 30m -v ./procpool
 	CHAOS_KILLS=1000 CHAOS_RESTARTS=20 go test -run '^(TestKillLosesNothingThatWasAcknowledged|TestOneEntityIsLinearizable)$$' -count 1 -timeout 60m ./fleet/workflow
 	NATS_TEST_SERVER=cluster go test -race -count 1 -timeout 30m ./fleet/workflow ./fleet/lease
+	go test -run '^TestTenThousandEntitiesOnScreen$$' -count 1 -v ./fleet/operator
 	HOST_TEST_SERVERS=3 go test -race -count 1 -timeout 60m ./fleet/host
 
 .PHONY: bench

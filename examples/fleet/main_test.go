@@ -81,7 +81,7 @@ func TestFleet(t *testing.T) {
 			default:
 			}
 			if time.Now().After(end) {
-				t.Fatalf("never %s", what)
+				t.Fatalf("never %s; the workers are %s", what, get("/workers"))
 			}
 		}
 	}

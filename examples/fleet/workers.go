@@ -57,7 +57,11 @@ func hostWorkers(app *lifecycle.App, b *broker.Broker, log *slog.Logger) error {
 			id := 0
 			return lifecycle.RunLoop(ctx, 500*time.Millisecond, func(ctx context.Context) error {
 				id++
-				_, err := b.JetStream().Publish(ctx, "orders.created", fmt.Appendf(nil, `{"id":%d,"total":%d}`, id, rand.IntN(100)))
+				total := rand.IntN(95)
+				if id%20 == 0 {
+					total = 96 // too large, for those who look at dead letters
+				}
+				_, err := b.JetStream().Publish(ctx, "orders.created", fmt.Appendf(nil, `{"id":%d,"total":%d}`, id, total))
 				return err
 			})
 		})

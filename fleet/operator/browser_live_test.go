@@ -117,9 +117,9 @@ func TestPageOfWhatIsGone(t *testing.T) {
 // the number of entities or of changes.
 func TestTenThousandEntitiesOnScreen(t *testing.T) {
 	if testing.Short() {
-		t.Skip("short: 10 000 entities and 1000 watchers")
+		t.Skip("short: 10 000 entities and many watchers")
 	}
-	const entities, watchers = 10_000, 1000
+	const entities, watchers = 10_000, watchersOfScreen
 	m := newMemory(entities)
 	base, _ := serve(t, operator.Config{Workflows: m, Rate: 1e6})
 	client := h2c(t)

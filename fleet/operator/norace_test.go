@@ -1,0 +1,6 @@
+//go:build !race
+
+package operator_test
+
+// watchersOfScreen is how many watch while a browser shows 10 000 entities.
+const watchersOfScreen = 1000
