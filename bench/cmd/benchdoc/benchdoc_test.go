@@ -166,7 +166,12 @@ func TestWorkflowsAreJudged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text := bytes.NewBuffer(all)
+	text := new(bytes.Buffer)
+	for line := range bytes.Lines(all) { // what is committed may have them, with other times
+		if !bytes.HasPrefix(line, []byte("BenchmarkWorkflow/")) && !bytes.HasPrefix(line, []byte("BenchmarkHotKey/")) && !bytes.HasPrefix(line, []byte("BenchmarkList/")) {
+			text.Write(line)
+		}
+	}
 	for _, sync := range []string{"interval", "always"} {
 		for _, op := range []string{"Create", "Get", "Transition"} {
 			for _, n := range writers {
