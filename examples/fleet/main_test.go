@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 			main()
 		}
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server.(*msgBlock).flushLoop"))
 }
 
 // The command serves a dashboard with three more processes, missions under way

@@ -29,7 +29,9 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction(brokertest.ServerLeak))
+}
 
 var _ worker.Worker = (*broker.Broker)(nil)
 var _ worker.Prober = (*broker.Broker)(nil)

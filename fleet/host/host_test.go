@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	}
 	// Now and then the server leaves the goroutine behind that flushes a file of a
 	// stream which is removed or purged just then (nats-server 2.15.2).
-	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server.(*msgBlock).flushLoop"))
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction(brokertest.ServerLeak))
 }
 
 // bound is what a test waits for something on a busy machine at most.

@@ -16,7 +16,9 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/lease"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction(brokertest.ServerLeak))
+}
 
 var _ lifecycle.Elector = (*lease.Lease)(nil)
 

@@ -19,7 +19,9 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction(brokertest.ServerLeak))
+}
 
 func nats(t *testing.T) jetstream.JetStream {
 	return brokertest.Embedded(t, broker.Config{}).JetStream()

@@ -18,7 +18,7 @@ import (
 func TestMain(m *testing.M) {
 	child()
 
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction(brokertest.ServerLeak))
 }
 
 // patience bounds what a test waits for on a machine that may be busy.

@@ -20,7 +20,7 @@ func (c checked) Run() int { return c() }
 
 func TestMain(m *testing.M) {
 	testscript.Main(checked(func() (code int) {
-		goleak.VerifyTestMain(m, goleak.Cleanup(func(status int) { code = status }))
+		goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server.(*msgBlock).flushLoop"), goleak.Cleanup(func(status int) { code = status }))
 		return code
 	}), map[string]func(){"lifecyclectl": main})
 }
