@@ -14,6 +14,7 @@ BENCHTIME ?= 1s
 BENCHPKGS ?= $(PACKAGES)
 COUNT     ?= 6
 TESTFLAGS ?=
+GO_NEXT   ?= go1.27.0# the newest supported release; go.mod names the oldest
 
 .PHONY: help
 help: ## list the targets (default)
@@ -27,6 +28,11 @@ run: ## run the example service; Ctrl-C shows how it stops
 .PHONY: test
 test: cc ## test every module: races on, leaked goroutines are failures
 	go test -race -timeout 10m $(TESTFLAGS) $(PACKAGES)
+
+.PHONY: test-next
+test-next: ## test each module alone on the other supported Go release (GO_NEXT), without the race detector
+	@set -e; for m in $(MODULES); do echo "test $$m with $(GO_NEXT)"; \
+		(cd $$m && GOWORK=off GOTOOLCHAIN=$(GO_NEXT) go test -timeout 10m $(TESTFLAGS) ./...); done
 
 .PHONY: race
 race: cc ## the same, twenty times each test: flaky is broken

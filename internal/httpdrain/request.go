@@ -95,7 +95,7 @@ func (s handler) serveStream(next http.Handler, w http.ResponseWriter, r *http.R
 		}
 	}
 	own := r.WithContext(st)
-	defer keepForm(r, own)
+	defer removeForm(own)
 	if s.draining.Load() {
 		if full, ok := w.(http2Writer); ok {
 			cw := &closeWriter2{http2Writer: full, server: s.Server}
@@ -112,6 +112,14 @@ func (s handler) serveStream(next http.Handler, w http.ResponseWriter, r *http.R
 func keepForm(original, copied *http.Request) {
 	if original.MultipartForm == nil {
 		original.MultipartForm = copied.MultipartForm
+	}
+}
+
+// removeForm removes the temporary files of an HTTP/2 request's form. net/http
+// of Go 1.27 looks for them in another copy of the request and leaves them.
+func removeForm(r *http.Request) {
+	if r.MultipartForm != nil {
+		_ = r.MultipartForm.RemoveAll() // net/http ignores the error too
 	}
 }
 
