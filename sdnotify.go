@@ -60,12 +60,11 @@ func (a *App) notifyServiceManager() (stop func()) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	n := &notifier{sock: sock, log: a.log, wake: make(chan struct{}, 1), quit: make(chan struct{}), cancel: cancel, stopBy: func() time.Time {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		if a.t0.IsZero() {
+		t0 := a.stop.began()
+		if t0.IsZero() {
 			return time.Time{}
 		}
-		return a.t0.Add(a.cfg.total())
+		return t0.Add(a.cfg.total())
 	}}
 	a.notifier.Store(n)
 	if !n.stopBy().IsZero() { // a signal was quicker
@@ -242,14 +241,4 @@ func (n *notifier) close() {
 	close(n.quit)
 	n.ended.Wait()
 	_ = n.sock.Close()
-}
-
-// stopReason says why the App stops, "" before it does.
-func (a *App) stopReason() string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.request == nil {
-		return ""
-	}
-	return a.request.reason
 }
