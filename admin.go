@@ -1,19 +1,17 @@
 package lifecycle
 
 import (
-	"bytes"
-	"crypto/sha256"
-	"crypto/subtle"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
-	"os"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/token"
 )
 
 // Secret is a text that no log, dump or document shows: fmt with any verb, slog
@@ -160,15 +158,15 @@ func (a *App) Handler() http.Handler { return route(a.reg.Handler(), a.extra) }
 // mountAdmin puts the operators' endpoints among the health server's handlers,
 // if they are wanted.
 func (a *App) mountAdmin() error {
-	switch token, file := string(a.cfg.AdminToken), a.cfg.AdminTokenFile; {
-	case token != "":
+	switch secret, file := string(a.cfg.AdminToken), a.cfg.AdminTokenFile; {
+	case secret != "":
 		// In a function, where nothing that prints the App finds it.
-		a.token = func() (string, error) { return token, nil }
+		a.token = func() (string, error) { return secret, nil }
 		a.cfg.AdminToken = ""
 	case file != "":
 		// The token of this moment: a file that Kubernetes mounts changes when
 		// its Secret does.
-		a.token = func() (string, error) { return readToken(file) }
+		a.token = func() (string, error) { return token.ReadFile(file, minToken, maxToken) }
 		if _, err := a.token(); err != nil {
 			return fmt.Errorf("config: AdminTokenFile: %w", err)
 		}
@@ -181,56 +179,16 @@ func (a *App) mountAdmin() error {
 	return nil
 }
 
-// checkToken says what is wrong with a token, never the token itself.
-func checkToken(token string) error {
-	switch n := len(token); {
-	case n < minToken:
-		return fmt.Errorf("the token has %d characters, want %d or more", n, minToken)
-	case n > maxToken:
-		return fmt.Errorf("the token has %d characters, want %d or fewer", n, maxToken)
-	}
-	for i := range len(token) {
-		if token[i] <= ' ' || token[i] > '~' {
-			return fmt.Errorf("the token cannot stand in a header: byte %d is not a visible ASCII character", i)
-		}
-	}
-	return nil
-}
-
-// readToken reads a token from a file, in which space around it means nothing.
-func readToken(name string) (string, error) {
-	// To open a pipe could take for ever.
-	if info, err := os.Stat(name); err != nil {
-		return "", err
-	} else if !info.Mode().IsRegular() {
-		return "", fmt.Errorf("%s is not a regular file: %v", name, info.Mode().Type())
-	}
-	f, err := os.Open(name)
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = f.Close() }()
-	b, err := io.ReadAll(io.LimitReader(f, 4*maxToken))
-	if err != nil {
-		return "", err
-	}
-	token := string(bytes.TrimSpace(b))
-	if err := checkToken(token); err != nil {
-		return "", fmt.Errorf("%s: %w", name, err)
-	}
-	return token, nil
-}
-
 // guarded lets a request through to h that has the token and one of the methods.
 func (a *App) guarded(h http.HandlerFunc, methods ...string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		token, err := a.token()
+		want, err := a.token()
 		if err != nil {
 			a.log.Error("admin request refused: the token cannot be read", "error", err)
 			refuse(http.StatusServiceUnavailable, "the admin token cannot be read, see the log").write(w, req)
 			return
 		}
-		if !authorized(req.Header.Get("Authorization"), token) {
+		if given, _ := token.Bearer(req.Header); !token.DigestOf(given).Equal(token.DigestOf(want)) {
 			w.Header()["Www-Authenticate"] = []string{`Bearer realm="lifecycle"`}
 			refuse(http.StatusUnauthorized, "unauthorized: want the header Authorization: Bearer TOKEN").write(w, req)
 			return
@@ -244,14 +202,6 @@ func (a *App) guarded(h http.HandlerFunc, methods ...string) http.Handler {
 		w.Header()["Allow"] = []string{strings.Join(methods, ", ")}
 		refuse(http.StatusMethodNotAllowed, "method not allowed: use "+strings.Join(methods, " or ")).write(w, req)
 	})
-}
-
-// authorized compares in a time that says nothing about the token: the hashes
-// have one length, whatever was sent (RFC 6750, section 2.1, is the header).
-func authorized(header, token string) bool {
-	scheme, given, _ := strings.Cut(header, " ")
-	want, got := sha256.Sum256([]byte(token)), sha256.Sum256([]byte(strings.TrimLeft(given, " ")))
-	return subtle.ConstantTimeCompare(want[:], got[:]) == 1 && strings.EqualFold(scheme, "Bearer")
 }
 
 func (a *App) servePreStop(w http.ResponseWriter, req *http.Request) {
