@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
 // Secret is a text that no log, dump or document shows: fmt with any verb, slog
@@ -68,7 +70,7 @@ const (
 // stops, and liveness does not see it. A second call replaces the reason. It may
 // be called at any time, also before Run.
 func (a *App) Suspend(reason string) {
-	a.reg.setSuspended(true, clip(reason, 256))
+	a.reg.setSuspended(true, text.Clip(reason, 256))
 	a.log.Warn("suspended: readiness is down", "reason", reason)
 }
 
@@ -230,7 +232,7 @@ func (a *App) serveSuspend(w http.ResponseWriter, req *http.Request) {
 		refuse(http.StatusBadRequest, fmt.Sprintf("the query has %d bytes, at most %d are read", n, maxQuery)).write(w, req)
 		return
 	}
-	reason := oneLine(strings.ToValidUTF8(req.URL.Query().Get("reason"), "\uFFFD"))
+	reason := text.OneLine(text.Valid(req.URL.Query().Get("reason")))
 	if reason == "" {
 		reason = "by an operator"
 	}

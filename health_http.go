@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/pleme-io/lifecycle-go/internal/probe"
+	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
 // maxQuery bounds the query of a probe, in bytes. What a kubelet or a person
@@ -95,7 +96,7 @@ func (h healthHandler) part(p *plane, name string, req *http.Request) *answer {
 	case name != "":
 		c := p.find(name)
 		if c == nil {
-			return refuse(http.StatusNotFound, fmt.Sprintf("%s has no check %q", p.kind.path(), clip(name, maxNameLen)))
+			return refuse(http.StatusNotFound, fmt.Sprintf("%s has no check %q", p.kind.path(), text.Clip(name, maxNameLen)))
 		}
 		res = p.alone(c, p.runPart(req, []*check{c}))
 	default:

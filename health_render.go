@@ -5,11 +5,11 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"unicode/utf8"
 
 	"github.com/pleme-io/lifecycle-go/internal/probe"
+	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
 // answer is a rendered response. Nothing in it changes but how long it holds.
@@ -145,13 +145,13 @@ func (it item) line(b *bytes.Buffer) {
 	case it.state == StateUp && it.note != "":
 		b.WriteString("[+]" + it.name + " ok: " + it.note)
 	case it.state == StateUp && it.text != "":
-		b.WriteString("[+]" + it.name + " ok" + aside + ", its last run failed: " + oneLine(it.text))
+		b.WriteString("[+]" + it.name + " ok" + aside + ", its last run failed: " + text.OneLine(it.text))
 	case it.state == StateUp:
 		b.WriteString("[+]" + it.name + " ok" + aside)
 	case it.state == StateUnknown:
-		b.WriteString("[?]" + it.name + " unknown" + aside + ": " + oneLine(it.text))
+		b.WriteString("[?]" + it.name + " unknown" + aside + ": " + text.OneLine(it.text))
 	default:
-		b.WriteString("[-]" + it.name + " failed" + aside + ": " + oneLine(it.text))
+		b.WriteString("[-]" + it.name + " failed" + aside + ": " + text.OneLine(it.text))
 	}
 	b.WriteByte('\n')
 }
@@ -168,43 +168,12 @@ func (r *result) exclude(names []string, checks []*check) (kept, out []*check) {
 	}
 	for _, name := range names {
 		if !slices.ContainsFunc(out, func(c *check) bool { return c.name == name }) {
-			r.strange = append(r.strange, clip(name, maxNameLen))
+			r.strange = append(r.strange, text.Clip(name, maxNameLen))
 		}
 	}
 	slices.Sort(r.strange)
 	r.strange = slices.Compact(r.strange)
 	return kept, out
-}
-
-// clip cuts s to about n bytes, between two runes, and repairs what is not
-// UTF-8.
-func clip(s string, n int) string {
-	if len(s) > n {
-		cut := n
-		for cut > 0 && !utf8.RuneStart(s[cut]) {
-			cut--
-		}
-		s = s[:cut] + "…"
-	}
-	return strings.ToValidUTF8(s, "\uFFFD")
-}
-
-// oneLine makes a text fit on a line: what an error says must not look like the
-// next check's line.
-func oneLine(s string) string {
-	if strings.IndexFunc(s, isControl) < 0 {
-		return s
-	}
-	return strings.Map(func(c rune) rune {
-		if isControl(c) {
-			return ' '
-		}
-		return c
-	}, s)
-}
-
-func isControl(c rune) bool {
-	return c < ' ' || c >= 0x7f && c < 0xa0 || c == '\u2028' || c == '\u2029'
 }
 
 // appendJSONString appends s as a JSON string (RFC 8259, section 7). Bytes that

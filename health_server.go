@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
 // What the health server grants a client. A kubelet opens a connection for
@@ -174,7 +176,7 @@ func guard(h http.Handler, log *slog.Logger) http.Handler {
 				return
 			}
 			if v != http.ErrAbortHandler { //nolint:errorlint // the value itself means abort
-				log.ErrorContext(req.Context(), "health handler panicked", "path", clip(req.URL.Path, maxNameLen), "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+				log.ErrorContext(req.Context(), "health handler panicked", "path", text.Clip(req.URL.Path, maxNameLen), "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
 			}
 			if v == http.ErrAbortHandler || g.wrote { //nolint:errorlint // as above
 				panic(http.ErrAbortHandler)

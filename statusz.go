@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/internal/text"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
@@ -101,7 +102,7 @@ func (a *App) serveStatusz(w http.ResponseWriter, req *http.Request) {
 	case "json":
 		body, err := json.MarshalIndent(a.Status(), "", "  ")
 		if err != nil { // a year beyond 9999, say
-			refuse(http.StatusInternalServerError, "the status cannot be encoded: "+oneLine(err.Error())).write(w, req)
+			refuse(http.StatusInternalServerError, "the status cannot be encoded: "+text.OneLine(err.Error())).write(w, req)
 			return
 		}
 		newAnswer(http.StatusOK, typeJSON, append(body, '\n')).write(w, req)
