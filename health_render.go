@@ -8,51 +8,24 @@ import (
 	"sync/atomic"
 	"unicode/utf8"
 
+	"github.com/pleme-io/lifecycle-go/internal/answer"
 	"github.com/pleme-io/lifecycle-go/internal/probe"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
-// answer is a rendered response. Nothing in it changes but how long it holds.
-type answer struct {
+// kept is the answer of a plane to a plain probe. Only the time until which it
+// is fresh changes.
+type kept struct {
+	*answer.Answer
 	version uint64       // of the plane that it was made from
-	fresh   atomic.Int64 // it holds until then without a look at the checks
+	fresh   atomic.Int64 // until then it is valid without a look at the checks
 	ok      bool
-	status  int
-	ctype   []string
-	length  []string
-	body    []byte
 }
 
 // isFresh says whether the answer holds without a look at the checks.
-func (a *answer) isFresh() bool {
+func (a *kept) isFresh() bool {
 	fresh := a.fresh.Load()
 	return fresh != int64(never) && int64(probe.Now()) < fresh
-}
-
-// Header values are shared by all responses: a slice that nobody appends to in
-// place.
-var (
-	typeJSON = []string{"application/json"}
-	typeText = []string{"text/plain; charset=utf-8"}
-	noStore  = []string{"no-store"}
-	noSniff  = []string{"nosniff"}
-)
-
-// write sends the answer. It allocates nothing.
-func (a *answer) write(w http.ResponseWriter, req *http.Request) {
-	h := w.Header()
-	h["Content-Type"] = a.ctype
-	h["Content-Length"] = a.length
-	h["Cache-Control"] = noStore
-	h["X-Content-Type-Options"] = noSniff
-	w.WriteHeader(a.status)
-	if req.Method != http.MethodHead {
-		_, _ = w.Write(a.body) // the prober has gone: there is nobody to tell
-	}
-}
-
-func newAnswer(status int, ctype []string, body []byte) *answer {
-	return &answer{status: status, ok: status == http.StatusOK, ctype: ctype, length: []string{strconv.Itoa(len(body))}, body: body}
 }
 
 func statusOf(ok bool) int {
@@ -63,10 +36,8 @@ func statusOf(ok bool) int {
 }
 
 // answer renders the result as JSON.
-func (r *result) answer(version uint64) *answer {
-	a := newAnswer(statusOf(r.ok), typeJSON, r.json())
-	a.version = version
-	return a
+func (r *result) answer() *answer.Answer {
+	return answer.New(statusOf(r.ok), answer.TypeJSON, r.json())
 }
 
 // json renders {"status":"ok"|"fail","checks":{NAME:"ok"|ERROR}}. Excluded

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/internal/answer"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
@@ -182,7 +183,7 @@ func guard(h http.Handler, log *slog.Logger) http.Handler {
 				panic(http.ErrAbortHandler)
 			}
 			clear(w.Header())
-			refuse(http.StatusInternalServerError, "internal server error: the handler panicked").write(w, req)
+			answer.Line(http.StatusInternalServerError, "internal server error: the handler panicked").Write(w, req)
 		}()
 		h.ServeHTTP(g, req)
 	})
