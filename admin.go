@@ -6,11 +6,12 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/internal/answer"
+	"github.com/pleme-io/lifecycle-go/internal/text"
 	"github.com/pleme-io/lifecycle-go/internal/token"
 )
 
@@ -82,7 +83,7 @@ type suspension struct {
 // stops, and liveness does not see it. A second call replaces the reason, of
 // which 256 bytes are kept. It may be called at any time, also before Run.
 func (a *App) Suspend(reason string) {
-	reason = clip(reason, maxReason)
+	reason = text.Clip(reason, maxReason)
 	a.suspension.mu.Lock()
 	defer a.suspension.mu.Unlock()
 	a.suspension.now.Reason = reason
@@ -185,22 +186,17 @@ func (a *App) guarded(h http.HandlerFunc, methods ...string) http.Handler {
 		want, err := a.token()
 		if err != nil {
 			a.log.Error("admin request refused: the token cannot be read", "error", err)
-			refuse(http.StatusServiceUnavailable, "the admin token cannot be read, see the log").write(w, req)
+			answer.Line(http.StatusServiceUnavailable, "the admin token cannot be read, see the log").Write(w, req)
 			return
 		}
 		if given, _ := token.Bearer(req.Header); !token.DigestOf(given).Equal(token.DigestOf(want)) {
 			w.Header()["Www-Authenticate"] = []string{`Bearer realm="lifecycle"`}
-			refuse(http.StatusUnauthorized, "unauthorized: want the header Authorization: Bearer TOKEN").write(w, req)
+			answer.Line(http.StatusUnauthorized, "unauthorized: want the header Authorization: Bearer TOKEN").Write(w, req)
 			return
 		}
-		for _, m := range methods {
-			if req.Method == m {
-				h(w, req)
-				return
-			}
+		if answer.Allow(w, req, methods...) {
+			h(w, req)
 		}
-		w.Header()["Allow"] = []string{strings.Join(methods, ", ")}
-		refuse(http.StatusMethodNotAllowed, "method not allowed: use "+strings.Join(methods, " or ")).write(w, req)
 	})
 }
 
@@ -220,24 +216,24 @@ func (a *App) servePreStop(w http.ResponseWriter, req *http.Request) {
 	case <-req.Context().Done():
 		return // the drain goes on
 	}
-	newAnswer(http.StatusOK, typeText, []byte("the drain window is over\n")).write(w, req)
+	answer.Line(http.StatusOK, "the drain window is over").Write(w, req)
 	_ = rc.Flush() // now: the health server may close as soon as this returns
 }
 
 func (a *App) serveSuspend(w http.ResponseWriter, req *http.Request) {
-	if n := len(req.URL.RawQuery); n > maxQuery {
-		refuse(http.StatusBadRequest, fmt.Sprintf("the query has %d bytes, at most %d are read", n, maxQuery)).write(w, req)
+	if refusal := answer.QueryTooLong(req); refusal != nil {
+		refusal.Write(w, req)
 		return
 	}
-	reason := oneLine(strings.ToValidUTF8(req.URL.Query().Get("reason"), "\uFFFD"))
+	reason := text.OneLine(text.Valid(req.URL.Query().Get("reason")))
 	if reason == "" {
 		reason = "by an operator"
 	}
 	a.Suspend(reason)
-	newAnswer(http.StatusOK, typeText, []byte("suspended\n")).write(w, req)
+	answer.Line(http.StatusOK, "suspended").Write(w, req)
 }
 
 func (a *App) serveResume(w http.ResponseWriter, req *http.Request) {
 	a.Resume()
-	newAnswer(http.StatusOK, typeText, []byte("resumed\n")).write(w, req)
+	answer.Line(http.StatusOK, "resumed").Write(w, req)
 }

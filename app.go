@@ -14,6 +14,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/internal/asynclog"
+	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
 // ErrAlreadyRun is returned by the second [App.Run]: an App lives once.
@@ -313,7 +314,7 @@ func (a *App) Stop(cause error) {
 // it and on one line; an empty one says what Stop(nil) says. When the App is
 // stopping already it does nothing.
 func (a *App) StopBecause(reason string) {
-	if reason = oneLine(clip(reason, maxReason)); reason == "" {
+	if reason = text.OneLine(text.Clip(reason, maxReason)); reason == "" {
 		a.Stop(nil)
 		return
 	}
