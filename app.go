@@ -42,6 +42,8 @@ type App struct {
 	token    func() (string, error)   // the operators' token; nil when there is none
 	notifier atomic.Pointer[notifier] // nil without a service manager
 
+	suspension suspension // what Suspend and Resume have said last
+
 	parts   parts
 	signals signals
 	stop    stop

@@ -12,8 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	"unicode/utf8"
 
+	"github.com/pleme-io/lifecycle-go/internal/text"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
@@ -109,7 +109,7 @@ const maxOutcomeText = 1 << 10
 func (o Outcome) String() string {
 	s := fmt.Sprintf("%s %s in %v", o.Name, o.Result, o.Took.Round(time.Millisecond))
 	if o.Error != "" {
-		s += " (" + clip(o.Error, maxOutcomeText) + ")"
+		s += " (" + text.Clip(o.Error, maxOutcomeText) + ")"
 	}
 	return s
 }
@@ -334,21 +334,7 @@ func (w *lastWords) write(name, words string, turn uint64) {
 		return
 	}
 	defer func() { _ = f.Close() }()
-	_, _ = f.WriteString(clipWords(name + ": " + words))
-}
-
-// clipWords makes s valid UTF-8 of at most maxLastWords bytes.
-func clipWords(s string) string {
-	const more = " …"
-	s = strings.ToValidUTF8(s, "\uFFFD")
-	if len(s) <= maxLastWords {
-		return s
-	}
-	end := maxLastWords - len(more)
-	for !utf8.RuneStart(s[end]) {
-		end--
-	}
-	return s[:end] + more
+	_, _ = f.WriteString(text.Clip(name+": "+words, maxLastWords))
 }
 
 // blocking names what the App waits for at this moment. It takes no lock, so

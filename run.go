@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/internal/text"
 	"github.com/pleme-io/lifecycle-go/worker"
 	"golang.org/x/sync/errgroup"
 )
@@ -29,6 +30,19 @@ func (a *App) Stop(cause error) {
 	if !a.requestStop(stopRequest{reason: reason, cause: cause, err: cause}) {
 		a.stop.add(cause)
 	}
+}
+
+// StopBecause is Stop(nil) with a reason: a clean stop that an operator asked
+// for. Run returns nil, and units see [ErrStopRequested]. The reason stands in
+// the log, in [Report.Reason] and in the termination log, at most 256 bytes of
+// it and on one line; an empty one says what Stop(nil) says. When the App is
+// stopping already it does nothing.
+func (a *App) StopBecause(reason string) {
+	if reason = text.OneLine(text.Clip(reason, maxReason)); reason == "" {
+		a.Stop(nil)
+		return
+	}
+	a.requestStop(stopRequest{reason: reason})
 }
 
 // Run runs the App: it starts what was registered, waits for the first reason to
