@@ -55,6 +55,8 @@ type App struct {
 	reloading   chan struct{} // holds a token while a reload runs
 	reloadAsked chan struct{} // holds a token while one is asked for
 
+	suspension suspension // what Suspend and Resume have said last
+
 	notifier  atomic.Pointer[notifier] // nil without a service manager
 	watchdog  atomic.Pointer[time.Timer]
 	doing     atomic.Pointer[string] // what the App waits for, for last words
@@ -303,4 +305,17 @@ func (a *App) Stop(cause error) {
 		defer a.mu.Unlock()
 		a.further = append(a.further, cause)
 	}
+}
+
+// StopBecause is Stop(nil) with a reason: a clean stop that an operator asked
+// for. Run returns nil, and units see [ErrStopRequested]. The reason stands in
+// the log, in [Report.Reason] and in the termination log, at most 256 bytes of
+// it and on one line; an empty one says what Stop(nil) says. When the App is
+// stopping already it does nothing.
+func (a *App) StopBecause(reason string) {
+	if reason = oneLine(clip(reason, maxReason)); reason == "" {
+		a.Stop(nil)
+		return
+	}
+	a.requestStop(stopRequest{reason: reason})
 }

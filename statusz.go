@@ -13,12 +13,15 @@ import (
 // data: what /statusz shows. It holds names, times, states and the texts of
 // errors; no stacks, no configuration and nothing of any request.
 type Status struct {
-	At      time.Time      `json:"at"`
-	Report  Report         `json:"report"`            // the phase, how it came there, how what has ended did
-	Waiting string         `json:"waiting,omitempty"` // what a start or a stop waits for
-	Units   []worker.State `json:"units,omitempty"`   // each with its children
-	Servers []ServerStatus `json:"servers,omitempty"`
-	Probes  []ProbeStatus  `json:"probes,omitempty"` // as the last runs left them: none is run for this
+	At      time.Time `json:"at"`
+	Report  Report    `json:"report"`            // the phase, how it came there, how what has ended did
+	Waiting string    `json:"waiting,omitempty"` // what a start or a stop waits for
+	// Suspended is what [App.Suspended] returns; its Since is zero when the App is
+	// not suspended.
+	Suspended Suspension     `json:"suspended,omitzero"`
+	Units     []worker.State `json:"units,omitempty"` // each with its children
+	Servers   []ServerStatus `json:"servers,omitempty"`
+	Probes    []ProbeStatus  `json:"probes,omitempty"` // as the last runs left them: none is run for this
 }
 
 // ServerStatus describes a server that the App runs.
@@ -42,6 +45,7 @@ func (a *App) Status() Status {
 			list[i].Stack = "" // Report has them; they are not for everybody
 		}
 	}
+	s.Suspended, _ = a.Suspended()
 	if p := s.Report.Phase; p != PhaseCreated && p != PhaseRunning {
 		s.Waiting = a.blocking()
 	}

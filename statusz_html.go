@@ -55,6 +55,9 @@ func renderStatus(s Status) []byte {
 			p.put("<p>%v: <b class=\"%v\">%v</b></p>\n", line.what, line.class, line.text)
 		}
 	}
+	if !s.Suspended.Since.IsZero() {
+		p.put("<p>Suspended %v: <b class=\"wait\">%v</b></p>\n", ago(s.Suspended.Since, s.At), s.Suspended.Reason)
+	}
 	if r.CutRequests > 0 {
 		p.put("<p>Requests cut: <b class=\"bad\">%v</b></p>\n", r.CutRequests)
 	}
