@@ -31,14 +31,15 @@ func Ask[T any](a *Answers, method string, fn func() T) (T, error) {
 	if a.isOverdue(method) {
 		return none, fmt.Errorf("%s: %w", method, ErrNoAnswer)
 	}
-	var out T // read when the call has ended, and not before
-	c := Go(method, func() error {
+	var out T      // read when the call has ended, and not before
+	c := new(Call) // without a stack: nothing waits for its end
+	Go(method, func() error {
 		out = fn()
 		if err, ok := any(&out).(*error); ok {
 			*err = Freeze(method, *err)
 		}
 		return nil
-	}, nil)
+	}, c.end)
 	patience := time.NewTimer(AnswerIn)
 	defer patience.Stop()
 	select {

@@ -13,10 +13,11 @@
 // Which function to use:
 //
 //	[Do]      calls it in the caller's goroutine and does not bound it
-//	[Go]      calls it in a goroutine of its own; the [Call] waits and abandons
+//	[Start]   calls it in a goroutine of its own; the [Call] waits and abandons
 //	[Within]  calls it in a goroutine of its own and waits as long as a context lasts
+//	[Go]      calls it in a goroutine of its own that is never abandoned
 //	[Ask]     calls a method that should answer at once, for at most [AnswerIn]
-//	[Take]    freezes an error that no call returned, as the cause of a context
+//	[Take]    freezes an error that no call returned, such as the cause of a context
 package call
 
 import (
@@ -39,9 +40,36 @@ func Do(name string, fn func() error) (err error) {
 	return Freeze(name, fn())
 }
 
-// A Call is one call of a function, in a goroutine of its own. The zero value
-// is a call that has not been made; make it with [Call.Go]. The methods may be
-// called concurrently. A Call must not be copied.
+// Go calls fn in a goroutine of its own and returns at once. When fn has ended,
+// the same goroutine calls ended with the result: nil, the frozen error of fn, a
+// [*PanicError], or an error that is [ErrGoexit]. ended is our own code: a panic in
+// it is not caught. Errors carry the name.
+//
+// Go is for a function that is never abandoned, because it is our own or because
+// its end changes nothing. It costs less than [Start], which finds out the id of
+// the goroutine.
+func Go(name string, fn func() error, ended func(error)) { go run(name, fn, ended) }
+
+// run calls fn and then, whatever fn did, ended.
+func run(name string, fn func() error, ended func(error)) {
+	// Goexit runs the deferred calls and nothing after them, so only a deferred
+	// call sees every end of fn.
+	var err error
+	returned := false
+	defer func() {
+		if !returned && err == nil {
+			err = fmt.Errorf("%s: %w", name, ErrGoexit)
+		}
+		ended(err)
+	}()
+	defer catch(name, &err) // deferred itself, because Goexit would not let a caller return
+	err = Freeze(name, fn())
+	returned = true
+}
+
+// A Call is one call of a foreign function, in a goroutine of its own. The zero
+// value is a call that has not been made; make it with [Call.Start]. The methods
+// may be called concurrently. A Call must not be copied.
 type Call struct {
 	name string
 	goid atomic.Uint64 // of the goroutine, 0 before it runs
@@ -52,11 +80,11 @@ type Call struct {
 	done  chan struct{} // made when Done is first called; closed when ended
 }
 
-// Go calls fn in a goroutine of its own and returns at once. Errors and
-// abandonments carry the name. See [Call.Go].
-func Go(name string, fn func() error, ended func(error)) *Call {
+// Start calls fn in a goroutine of its own and returns at once. Errors and
+// abandonments carry the name.
+func Start(name string, fn func() error) *Call {
 	c := new(Call)
-	c.Go(name, fn, ended)
+	c.Start(name, fn, nil)
 	return c
 }
 
@@ -64,46 +92,27 @@ func Go(name string, fn func() error, ended func(error)) *Call {
 // for the moment longer. It returns fn's error, frozen, or an [*AbandonedError].
 // It does not hand ctx to fn: the closure does.
 func Within(ctx context.Context, name string, moment time.Duration, fn func() error) error {
-	return Go(name, fn, nil).Wait(ctx.Done(), moment)
+	return Start(name, fn).Wait(ctx.Done(), moment)
 }
 
-// Go makes the call: it runs fn in a goroutine of its own and returns at once.
+// Start makes the call: it runs fn in a goroutine of its own and returns at
+// once. When fn has ended, the same goroutine calls ended, if it is not nil, as
+// [Go] does. The call has ended when ended has returned.
 //
-// When fn has ended, the same goroutine calls ended, if it is not nil, with the
-// result: nil, the frozen error of fn, a [*PanicError], or an error that is
-// [ErrGoexit]. The call counts as ended when ended has returned. ended is our
-// own code: a panic in it is not caught.
-//
-// A second Go on the same Call panics.
-func (c *Call) Go(name string, fn func() error, ended func(error)) {
-	if c.name != "" {
-		panic(fmt.Sprintf("call %s: it was made before, as %s", name, c.name))
-	}
-	if name == "" {
-		name = "call"
-	}
+// Start must be called once, before every other method.
+func (c *Call) Start(name string, fn func() error, ended func(error)) {
 	c.name = name
 	go c.run(fn, ended)
 }
 
 func (c *Call) run(fn func() error, ended func(error)) {
-	c.goid.Store(GoroutineID())
-	// Goexit runs the deferred calls and nothing after them, so only a deferred
-	// call sees every end of fn.
-	var err error
-	returned := false
-	defer func() {
-		if !returned && err == nil {
-			err = fmt.Errorf("%s: %w", c.name, ErrGoexit)
-		}
+	c.goid.Store(GoroutineID()) // here, because it costs less where the stack is short
+	run(c.name, fn, func(err error) {
 		if ended != nil {
 			ended(err)
 		}
 		c.end(err)
-	}()
-	defer catch(c.name, &err) // deferred itself, because Goexit would not let a caller return
-	err = Freeze(c.name, fn())
-	returned = true
+	})
 }
 
 func (c *Call) end(err error) {
@@ -115,8 +124,7 @@ func (c *Call) end(err error) {
 	}
 }
 
-// Done returns a channel that is closed when the call has ended. For a call that
-// has not been made it stays open until that is made and has ended.
+// Done returns a channel that is closed when the call has ended.
 func (c *Call) Done() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -139,7 +147,8 @@ func (c *Call) Ended() (bool, error) {
 // Wait waits for the end of the call until over is closed, and for the moment
 // longer, and returns the call's result. A call that has not ended then is
 // abandoned: Wait returns an [*AbandonedError] with the stack of its goroutine,
-// which goes on until the function returns by itself. Ended tells when it has.
+// which goes on until the function returns by itself. Ended then reports that it
+// has, and its result.
 //
 // A nil over waits without a bound.
 func (c *Call) Wait(over <-chan struct{}, moment time.Duration) error {

@@ -1,11 +1,14 @@
 package call_test
 
 import (
+	"context"
 	"errors"
 	"io"
 	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/call"
 	"go.uber.org/goleak"
@@ -83,6 +86,74 @@ func TestDoReturnsPanicsAndErrors(t *testing.T) {
 	var panicked *call.PanicError
 	if err := call.Do("x", func() error { panic(1) }); !errors.As(err, &panicked) || panicked.Value != 1 || panicked.Unwrap() != nil {
 		t.Errorf("got %#v", err)
+	}
+}
+
+// Wait returns the result until the time is over and the moment behind it, and
+// names the call from then on.
+func TestWait(t *testing.T) {
+	boom := errors.New("boom")
+	for _, c := range []struct {
+		name   string
+		takes  time.Duration
+		over   time.Duration
+		moment time.Duration
+		want   time.Duration // how long Wait takes
+		left   bool
+	}{
+		{"it returns in time", time.Second, time.Minute, 0, time.Second, false},
+		{"it returns in the moment", 61 * time.Second, time.Minute, 2 * time.Second, 61 * time.Second, false},
+		{"it returns late", time.Hour, time.Minute, 2 * time.Second, 62 * time.Second, true},
+		{"there is no moment", time.Hour, time.Minute, 0, time.Minute, true},
+		{"there is no bound", time.Hour, 0, 0, time.Hour, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began := time.Now()
+				var over <-chan struct{}
+				if c.over > 0 {
+					ctx, cancel := context.WithTimeout(t.Context(), c.over)
+					defer cancel()
+					over = ctx.Done()
+				}
+				call := call.Start("slow", func() error { time.Sleep(c.takes); return boom })
+				err := call.Wait(over, c.moment)
+				if took := time.Since(began); took != c.want {
+					t.Errorf("it waited for %v, want %v", took, c.want)
+				}
+				if left := isAbandoned(err); left != c.left || !left && err != boom { //nolint:errorlint // the very same
+					t.Errorf("got %v", err)
+				}
+				if ended, _ := call.Ended(); ended == c.left {
+					t.Errorf("Ended is %v", ended)
+				}
+				<-call.Done()
+				if err := call.Wait(over, 0); err != boom { //nolint:errorlint // the very same
+					t.Errorf("when it has ended: %v", err)
+				}
+			})
+		})
+	}
+}
+
+func isAbandoned(err error) bool {
+	var left *call.AbandonedError
+	return errors.As(err, &left)
+}
+
+// The callback comes once, last, and before Done.
+func TestTheCallbackComesBeforeTheEnd(t *testing.T) {
+	var c call.Call
+	var heard []error
+	c.Start("unit", func() error { return io.EOF }, func(err error) {
+		if ended, _ := c.Ended(); ended {
+			t.Error("the call has ended before its callback returned")
+		}
+		heard = append(heard, err)
+	})
+	<-c.Done()
+	if ended, err := c.Ended(); !ended || err != io.EOF || len(heard) != 1 || heard[0] != io.EOF { //nolint:errorlint // the very same
+		t.Errorf("ended %v with %v, heard %v", ended, err, heard)
 	}
 }
 

@@ -225,7 +225,7 @@ func TestAMethodThatBlocksIsACallThatDoesNotReturn(t *testing.T) {
 	} {
 		over := make(chan struct{})
 		close(over)
-		c := call.Go(name, fn, nil)
+		c := call.Start(name, fn)
 		var left *call.AbandonedError
 		for left == nil || !strings.Contains(left.Where, "blocker") {
 			if err := c.Wait(over, 0); !errors.As(err, &left) || left.Name != name {

@@ -13,8 +13,8 @@ func parkedByTheTest(ch <-chan struct{}) { <-ch }
 
 func TestAbandonFindsTheGoroutineOfTheCall(t *testing.T) {
 	open := make(chan struct{})
-	parked := call.Go("parked", func() error { parkedByTheTest(open); return nil }, nil)
-	other := call.Go("other", func() error { <-open; return nil }, nil)
+	parked := call.Start("parked", func() error { parkedByTheTest(open); return nil })
+	other := call.Start("other", func() error { <-open; return nil })
 	for _, c := range []*call.Call{parked, other} {
 		var left *call.AbandonedError
 		for left == nil || !strings.Contains(left.Stack, "stack_test.go:") || !strings.Contains(left.Stack, "chan receive") {
