@@ -14,6 +14,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/internal/asynclog"
+	"github.com/pleme-io/lifecycle-go/internal/sdnotify"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
@@ -58,7 +59,7 @@ type App struct {
 
 	suspension suspension // what Suspend and Resume have said last
 
-	notifier  atomic.Pointer[notifier] // nil without a service manager
+	notifier  atomic.Pointer[sdnotify.Notifier] // nil without a service manager
 	watchdog  atomic.Pointer[time.Timer]
 	doing     atomic.Pointer[string] // what the App waits for, for last words
 	cancelled atomic.Bool            // units have been told to stop
