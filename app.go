@@ -14,6 +14,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/internal/asynclog"
+	"github.com/pleme-io/lifecycle-go/internal/sdnotify"
 )
 
 // ErrAlreadyRun is returned by the second [App.Run]: an App lives once.
@@ -38,9 +39,9 @@ type App struct {
 	entered  map[Phase]time.Time     // guarded by mu
 	reg      *Registry
 	hooks    *Shutdown
-	extra    map[string]http.Handler  // what the health server serves beside the planes
-	token    func() (string, error)   // the operators' token; nil when there is none
-	notifier atomic.Pointer[notifier] // nil without a service manager
+	extra    map[string]http.Handler           // what the health server serves beside the planes
+	token    func() (string, error)            // the operators' token; nil when there is none
+	notifier atomic.Pointer[sdnotify.Notifier] // nil without a service manager
 
 	suspension suspension // what Suspend and Resume have said last
 

@@ -67,7 +67,8 @@ func (a *App) Reload(ctx context.Context) error {
 	if a.Phase() != PhaseRunning || a.stop.draining.HasSignaled() {
 		return ErrReloadRefused
 	}
-	defer a.notifier.Load().reloading()()
+	a.notifier.Load().Reloading()
+	defer func() { a.notifier.Load().Ready(string(PhaseRunning)) }()
 	var errs []error
 	for i, r := range a.parts.reloads {
 		if i > 0 && a.stop.draining.HasSignaled() {

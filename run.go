@@ -7,6 +7,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/internal/cgroup"
 	"github.com/pleme-io/lifecycle-go/internal/safe"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 	"github.com/pleme-io/lifecycle-go/worker"
@@ -161,7 +162,7 @@ func (a *App) start(group *errgroup.Group) bool {
 		return false
 	}
 	a.enter(PhaseStarting, nil)
-	a.limitMemory(os.DirFS("/"))
+	cgroup.LimitMemory(a.log, os.DirFS("/"), a.cfg.MemoryLimitRatio)
 	a.reg.setGate(StateUnknown, "starting")
 	err := a.startHealth()
 	for i := 0; err == nil && i < len(a.parts.servers) && !a.isStopping(); i++ {
@@ -252,7 +253,7 @@ func (a *App) beginStop() {
 	a.armWatchdog()
 	a.reg.setDraining(a.cfg.DrainReadiness == ReadinessDown)
 	a.signals.guardPipe()
-	a.notifier.Load().stopping(a.cfg.total())
+	a.notifier.Load().Stopping(a.cfg.total())
 	a.stop.requested.Signal() // before anything that a server could hold up
 	a.stop.draining.Signal()
 	for _, s := range a.parts.servers {
