@@ -60,7 +60,8 @@ func (a *App) takeOver(cfg Config, kept []string) (_, _ []string, err error) {
 		to.Field(i).Set(from.Field(i))
 		changed = append(changed, name)
 	}
-	slice, err := minSlice(next, a.hooks.len())
+	times := newBudget(next)
+	slice, err := times.minSliceFor(a.hooks.len())
 	if err := errors.Join(next.Validate(), err); err != nil {
 		return nil, nil, fmt.Errorf("together with what stays as it is: %w", err)
 	}
@@ -70,9 +71,9 @@ func (a *App) takeOver(cfg Config, kept []string) (_, _ []string, err error) {
 	for _, name := range changed {
 		reflect.ValueOf(&a.cfg).Elem().FieldByName(name).Set(to.FieldByName(name))
 	}
-	a.hooks.minSlice = slice
+	a.budget, a.hooks.minSlice = times, slice
 	for _, s := range a.parts.servers {
-		s.Configure(drainConfig(next))
+		s.Configure(drainConfig(times))
 	}
 	return changed, kept, nil
 }
