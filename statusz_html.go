@@ -133,8 +133,10 @@ func renderStatus(s Status) []byte {
 // reloadsTitle says when more have ended than are shown.
 func reloadsTitle(r Report) string {
 	ended := uint64(0)
-	for _, c := range r.ReloadCounts {
-		ended += c.Count
+	for _, counts := range r.ReloadCounts {
+		for _, n := range counts {
+			ended += n
+		}
 	}
 	if ended <= uint64(len(r.Reloads)) {
 		return "Reloads"
