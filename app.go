@@ -155,14 +155,14 @@ func New(cfg Config, opts ...Option) (*App, error) {
 		}
 		opt(a)
 	}
-	a.mountStatusz()
-	a.parts.refused = append(a.parts.refused, a.mountAdmin())
+	a.parts.refused = append(a.parts.refused, a.takeToken())
 	if err := errors.Join(append([]error{cfg.Validate()}, a.parts.refused...)...); err != nil {
 		return nil, err
 	}
 	a.phases = fsm.MustNew(KindApp, cfg.Name, phases, PhaseCreated, &a.events)
 	a.log, a.queue = asynclog.New(a.log)
 	a.parts.log = a.log
+	a.mount()
 	a.hooks = NewShutdown(a.log)
 	a.hooks.now = a.nowDoing
 	a.hooks.events = &a.events
