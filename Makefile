@@ -87,7 +87,7 @@ e2e: ## the tests on a real Kubernetes (root, Linux, about 10 minutes)
 docs: ## draw the pictures and tables in docs/ from the code
 	cd tools && go run ./docgen -out ..
 	go test -count=1 -run '^TestContractTestsAreCurrent$$' . -update
-	cd fleet && go test -count=1 -run '^TestPageIsCurrent$$' ./vet -update
+	cd vet && go test -count=1 -run '^TestPageIsCurrent$$' . -update
 	cd fleet && go test -count=1 -run '^TestReference$$' ./cmd/lifecyclectl -update
 	@if command -v chromium >/dev/null || command -v google-chrome >/dev/null; then \
 		cd fleet && DASHBOARD_PICTURE=$(CURDIR)/docs/dashboard.png go test -count 1 -run '^TestDashboardPicture$$' ./operator; \

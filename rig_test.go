@@ -58,7 +58,10 @@ func newRig(t *testing.T, cfg lifecycle.Config, opts ...lifecycle.Option) *rig {
 	if cfg.HealthAddr == "" {
 		cfg.HealthAddr = lifecycle.HealthOff
 	}
-	cfg.Name, cfg.TerminationLog = "rig", "off"
+	if cfg.TerminationLog == "" {
+		cfg.TerminationLog = "off"
+	}
+	cfg.Name = "rig"
 	r := &rig{t: t, signals: make(chan os.Signal, 8), log: &syncBuffer{}, began: time.Now()}
 	app, err := lifecycle.New(cfg, append([]lifecycle.Option{
 		lifecycle.WithSignals(r.signals),

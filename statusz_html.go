@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/internal/text"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
@@ -17,7 +18,7 @@ type page struct{ strings.Builder }
 // put writes markup. Every argument is escaped; the format is not.
 func (p *page) put(format string, args ...any) {
 	for i, arg := range args {
-		args[i] = html.EscapeString(clip(fmt.Sprint(arg), 4096))
+		args[i] = html.EscapeString(text.Clip(fmt.Sprint(arg), 4096))
 	}
 	fmt.Fprintf(p, format, args...)
 }
@@ -54,6 +55,9 @@ func renderStatus(s Status) []byte {
 		if line.text != "" {
 			p.put("<p>%v: <b class=\"%v\">%v</b></p>\n", line.what, line.class, line.text)
 		}
+	}
+	if !s.Suspended.Since.IsZero() {
+		p.put("<p>Suspended %v: <b class=\"wait\">%v</b></p>\n", ago(s.Suspended.Since, s.At), s.Suspended.Reason)
 	}
 	if r.CutRequests > 0 {
 		p.put("<p>Requests cut: <b class=\"bad\">%v</b></p>\n", r.CutRequests)

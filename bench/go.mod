@@ -132,3 +132,5 @@ require (
 replace github.com/pleme-io/lifecycle-go => ../
 
 replace github.com/pleme-io/lifecycle-go/fleet => ../fleet
+
+replace github.com/pleme-io/lifecycle-go/vet => ../vet

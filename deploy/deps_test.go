@@ -13,7 +13,7 @@ func TestConventions(t *testing.T) {
 		Rooms: []conventions.Room{{Path: "."}},
 		Requires: []conventions.Require{
 			{Module: "github.com/pleme-io/lifecycle-go"},
-			{Module: "github.com/pleme-io/lifecycle-go/fleet", TestOnly: true},
+			{Module: "github.com/pleme-io/lifecycle-go/vet", TestOnly: true},
 			{Module: "go.uber.org/goleak", TestOnly: true},
 			{Module: "go.yaml.in/yaml/v3", TestOnly: true},
 		},

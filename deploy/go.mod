@@ -6,7 +6,7 @@ go 1.26.0
 
 require (
 	github.com/pleme-io/lifecycle-go v0.0.0
-	github.com/pleme-io/lifecycle-go/fleet v0.0.0
+	github.com/pleme-io/lifecycle-go/vet v0.0.0
 	go.uber.org/goleak v1.3.0
 	go.yaml.in/yaml/v3 v3.0.6
 )
@@ -46,4 +46,4 @@ require (
 
 replace github.com/pleme-io/lifecycle-go => ../
 
-replace github.com/pleme-io/lifecycle-go/fleet => ../fleet
+replace github.com/pleme-io/lifecycle-go/vet => ../vet

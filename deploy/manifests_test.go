@@ -12,7 +12,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/config"
-	"github.com/pleme-io/lifecycle-go/fleet/vet"
+	"github.com/pleme-io/lifecycle-go/vet"
 	"go.yaml.in/yaml/v3"
 )
 

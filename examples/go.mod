@@ -96,3 +96,5 @@ replace github.com/pleme-io/lifecycle-go => ../
 replace github.com/pleme-io/lifecycle-go/worker/docker => ../worker/docker
 
 replace github.com/pleme-io/lifecycle-go/fleet => ../fleet
+
+replace github.com/pleme-io/lifecycle-go/vet => ../vet

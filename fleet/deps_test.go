@@ -45,19 +45,19 @@ func TestConventions(t *testing.T) {
 			{Path: "operator/internal/dashboard", Imports: []string{connect, proto, "./fleet/internal/diagram", "./fleet/operator/operatorv1/..."}, Brings: []string{"..."}, Never: []string{nats, server}},
 			{Path: "operator/internal/...", Never: []string{nats, server}},
 			{Path: "operator", Imports: []string{
-				".", "./worker", "./fleet/workflow", "./fleet/host", "./fleet/host/engine", "./fleet/presence", "./fleet/operator/...", nats, connect, proto, rpc,
+				".", "./worker", "./internal/token", "./fleet/workflow", "./fleet/host", "./fleet/host/engine", "./fleet/presence", "./fleet/operator/...", nats, connect, proto, rpc,
 				"connectrpc.com/vanguard", "connectrpc.com/grpchealth", "connectrpc.com/grpcreflect", "golang.org/x/time",
 			}, Brings: []string{"..."}},
-			{Path: "vet", Imports: []string{".", "./internal/safe", "./internal/suggest", "k8s.io/api", "k8s.io/apimachinery", "sigs.k8s.io/json", yaml}, Brings: []string{"..."}, Never: []string{"k8s.io/client-go", server}},
 			{Path: "cmd/lifecyclectl/run", Imports: []string{".", "./config", "./worker"}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "cmd/lifecyclectl", Imports: []string{
-				".", "./config", "./fsm", "./worker", "./internal/suggest", "./fleet/vet", "./fleet/cmd/lifecyclectl/run",
+				".", "./config", "./fsm", "./worker", "./internal/suggest", "./vet", "./fleet/cmd/lifecyclectl/run",
 				"./fleet/operator/client", "./fleet/operator/operatorv1", "./fleet/internal/diagram", cli, "github.com/spf13/pflag", connect, proto, yaml,
 				"charm.land/bubbletea/v2", "github.com/charmbracelet/x/ansi", "github.com/muesli/cancelreader", "golang.org/x/term", "golang.org/x/sys",
 			}, Brings: []string{"..."}, Never: []string{"k8s.io/client-go", server, nats}},
 		},
 		Requires: []conventions.Require{
 			{Module: "github.com/pleme-io/lifecycle-go"},
+			{Module: "github.com/pleme-io/lifecycle-go/vet"},
 			{Module: nats},
 			{Module: server},
 			{Module: "github.com/nats-io/nkeys"},
@@ -85,9 +85,6 @@ func TestConventions(t *testing.T) {
 			{Module: cli},
 			{Module: "github.com/spf13/pflag"},
 			{Module: yaml},
-			{Module: "k8s.io/api"},
-			{Module: "k8s.io/apimachinery"},
-			{Module: "sigs.k8s.io/json"},
 			{Module: "charm.land/bubbletea/v2"},
 			{Module: "github.com/charmbracelet/x/ansi"},
 			{Module: "github.com/muesli/cancelreader"},
@@ -95,9 +92,6 @@ func TestConventions(t *testing.T) {
 			{Module: "golang.org/x/sys"},
 			{Module: "github.com/creack/pty", TestOnly: true},
 			{Module: "github.com/hinshun/vt10x", TestOnly: true},
-			{Module: "github.com/santhosh-tekuri/jsonschema/v6", TestOnly: true},
-			{Module: "github.com/rogpeppe/go-internal", TestOnly: true},
-			{Module: "go.uber.org/goleak", TestOnly: true},
 		},
 	})
 }

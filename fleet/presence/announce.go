@@ -1,6 +1,7 @@
 package presence
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -8,7 +9,6 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -62,10 +62,6 @@ type announcer struct {
 	host    string
 	started time.Time
 	kick    chan struct{} // something has changed
-
-	mu        sync.Mutex // guards everything that follows
-	suspended string     // by a command, and why
-	drained   string     // the same
 }
 
 // pace is the least time between two announcements.
@@ -161,16 +157,13 @@ func (a *announcer) wake() {
 
 // put announces the process as it is now.
 func (a *announcer) put(ctx context.Context, kv jetstream.KeyValue) error {
-	a.mu.Lock()
-	suspended, drained := a.suspended, a.drained
-	a.mu.Unlock()
 	p := Process{
 		ID: a.cfg.ID, Host: a.host, PID: os.Getpid(), Version: a.cfg.Version, StartedAt: a.started,
-		Suspended: suspended, Status: a.app.Status(),
+		Ready: a.app.Ready() == nil, Status: a.app.Status(),
 	}
-	p.Service, p.Ready = p.Status.Report.Name, ready(p.Status, suspended)
-	if drained != "" {
-		p.Status.Report.Reason = drained // the App knows only that it was asked to stop
+	p.Service = p.Status.Report.Name
+	if by := p.Status.Suspended; !by.Since.IsZero() {
+		p.Suspended = cmp.Or(by.Reason, "no reason given")
 	}
 	text, err := json.Marshal(p)
 	for depth := 8; err == nil && len(text) > maxAnnouncement-1024 && depth >= 0; depth -= 2 {
@@ -252,27 +245,18 @@ func (a *announcer) obey(c command) (refused string) {
 	}
 	switch c.Do {
 	case "drain":
-		a.set(&a.drained, strings.TrimSuffix("drain: "+because, ": "))
-		a.app.Stop(nil)
+		a.app.StopBecause(strings.TrimSuffix("drain: "+because, ": "))
 	case "suspend":
 		if c.Reason == "" {
 			return "a suspension needs a reason"
 		}
 		a.app.Suspend(because)
-		a.set(&a.suspended, because)
 	case "resume":
 		a.app.Resume()
-		a.set(&a.suspended, "")
 	default:
 		return fmt.Sprintf("there is no command %q: want drain, suspend or resume", c.Do)
 	}
 	return ""
-}
-
-func (a *announcer) set(what *string, reason string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	*what = reason
 }
 
 // commandSubject is where a process listens for commands.

@@ -161,29 +161,16 @@ type Process struct {
 	PID       int       `json:"pid"`
 	Version   string    `json:"version,omitempty"`
 	StartedAt time.Time `json:"startedAt"`
-	// Suspended is why readiness is suspended, "" when it is not.
+	// Suspended is why readiness is suspended, "" when it is not. It does not
+	// matter who suspended it: the fleet, /admin/suspend or the program.
 	Suspended string `json:"suspended,omitempty"`
-	// Ready says that it runs, is not suspended, and that no critical readiness
-	// probe failed when it was run last.
+	// Ready is what [lifecycle.App.Ready] said.
 	Ready  bool             `json:"ready"`
 	Status lifecycle.Status `json:"status"`
 	// Truncated says that units were left out.
 	Truncated bool `json:"truncated,omitempty"`
 	// SeenAt is when the server stored the announcement.
 	SeenAt time.Time `json:"-"`
-}
-
-// ready judges a status without running a probe.
-func ready(s lifecycle.Status, suspended string) bool {
-	if s.Report.Phase != lifecycle.PhaseRunning || suspended != "" {
-		return false
-	}
-	for _, p := range s.Probes {
-		if p.Plane == "readiness" && p.Critical && p.State != lifecycle.StateUp {
-			return false
-		}
-	}
-	return true
 }
 
 // prune cuts a tree of units at a depth.

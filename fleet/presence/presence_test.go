@@ -154,6 +154,9 @@ func TestWhoAskedForADrainIsSeenWhileItLasts(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
+	if reason := app.Report().Reason; reason != "drain: new node (asked by ada)" {
+		t.Errorf("the App's own report says %q", reason)
+	}
 }
 
 // readyz asks the readiness plane without a server.

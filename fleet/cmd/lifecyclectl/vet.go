@@ -13,7 +13,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/config"
-	"github.com/pleme-io/lifecycle-go/fleet/vet"
+	"github.com/pleme-io/lifecycle-go/vet"
 	"github.com/spf13/cobra"
 )
 

@@ -4,7 +4,7 @@ import (
 	"io"
 	"testing"
 
-	"github.com/pleme-io/lifecycle-go/fleet/vet"
+	"github.com/pleme-io/lifecycle-go/vet"
 )
 
 // FuzzManifest: whatever the file is, there is a report, every finding has a

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go"
-	"github.com/pleme-io/lifecycle-go/fleet/vet"
+	"github.com/pleme-io/lifecycle-go/vet"
 	"go.uber.org/goleak"
 )
 

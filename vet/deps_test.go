@@ -1,0 +1,34 @@
+package vet
+
+import (
+	"testing"
+
+	"github.com/pleme-io/lifecycle-go/internal/conventions"
+)
+
+// TestConventions holds the import table of the vet module.
+func TestConventions(t *testing.T) {
+	const (
+		yaml = "go.yaml.in/yaml/v3"
+		nats = "github.com/nats-io/nats.go"
+	)
+	conventions.Check(t, conventions.Module{
+		Rooms: []conventions.Room{
+			{
+				Path:    ".",
+				Imports: []string{".", "./internal/safe", "./internal/suggest", "k8s.io/api", "k8s.io/apimachinery", "sigs.k8s.io/json", yaml},
+				Brings:  []string{"..."},
+				Never:   []string{"k8s.io/client-go", nats, "github.com/nats-io/nats-server/v2"},
+			},
+		},
+		Requires: []conventions.Require{
+			{Module: "github.com/pleme-io/lifecycle-go"},
+			{Module: yaml},
+			{Module: "k8s.io/api"},
+			{Module: "k8s.io/apimachinery"},
+			{Module: "sigs.k8s.io/json"},
+			{Module: "github.com/santhosh-tekuri/jsonschema/v6", TestOnly: true},
+			{Module: "go.uber.org/goleak", TestOnly: true},
+		},
+	})
+}
