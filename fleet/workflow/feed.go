@@ -13,20 +13,15 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
 )
 
-// reader is told what a bucket holds, and every write from then on. Its methods
-// are called one at a time, in one goroutine.
-type reader interface {
-	// reset says that nothing told before holds any more, if anything was: the
-	// bucket was created anew, or restored from a backup. What it holds now
-	// follows.
-	reset(again bool)
-	// entry tells one revision. Those of a key come in order, each once.
-	entry(e *entry)
-	// synced says that everything was told that was there when it began.
-	synced()
-}
+// reader takes what a bucket holds and every write from then on, in one
+// goroutine. Every revision is a stream.Put, that of a deletion too; those of a
+// key come in order, each once. A stream.Gap says that the bucket was created
+// anew, or restored from a backup.
+type reader = stream.Sink[*entry]
 
 // lookTime is the time between two looks at whether the bucket is still the one
 // that is being followed.
@@ -127,7 +122,9 @@ func (f *follower) session(ctx context.Context) error {
 	if !again || moved {
 		f.created, f.told = info.Created, false
 		f.forget()
-		f.to.reset(again)
+		if again {
+			f.to.Gap()
+		}
 	}
 	config := jetstream.ConsumerConfig{
 		FilterSubjects: []string{f.filter}, DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy,
@@ -286,7 +283,7 @@ func (f *follower) read(p *puller) error {
 			return fmt.Errorf("read bucket %s: message %d came where %d was to come", f.b.name, meta.Sequence.Consumer, n)
 		}
 		e := &entry{key: strings.TrimPrefix(msg.Subject, "$KV."+f.b.name+"."), revision: meta.Sequence.Stream, at: meta.Timestamp, header: msg.Header, data: msg.Data}
-		f.to.entry(e)
+		f.to.Put(e.key, e)
 		op := e.header.Get(headerOp)
 		f.note(mark{e.revision, e.at, op})
 		if !strings.HasPrefix(op, f.b.ops) {
@@ -300,5 +297,5 @@ func (f *follower) read(p *puller) error {
 
 func (f *follower) sync() {
 	f.told = true
-	f.to.synced()
+	f.to.Sync()
 }
