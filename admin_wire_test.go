@@ -99,19 +99,3 @@ func TestPreStopOutlivesTheServersTimeouts(t *testing.T) {
 		}
 	})
 }
-
-func FuzzAuthorized(f *testing.F) {
-	for _, header := range []string{"", "Bearer", "Bearer 0123456789abcdef", "bearer  0123456789abcdef", "Basic 0123456789abcdef", "Bearer 0123456789abcdef "} {
-		f.Add(header, "0123456789abcdef")
-	}
-	f.Fuzz(func(t *testing.T, header, token string) {
-		if checkToken(token) != nil {
-			return
-		}
-		scheme, rest, _ := strings.Cut(header, " ")
-		want := strings.EqualFold(scheme, "bearer") && strings.TrimLeft(rest, " ") == token
-		if authorized(header, token) != want {
-			t.Errorf("header %q with token %q: authorized is %v", header, token, !want)
-		}
-	})
-}

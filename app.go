@@ -14,6 +14,8 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/internal/asynclog"
+	"github.com/pleme-io/lifecycle-go/internal/sdnotify"
+	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
 // ErrAlreadyRun is returned by the second [App.Run]: an App lives once.
@@ -57,7 +59,7 @@ type App struct {
 
 	suspension suspension // what Suspend and Resume have said last
 
-	notifier  atomic.Pointer[notifier] // nil without a service manager
+	notifier  atomic.Pointer[sdnotify.Notifier] // nil without a service manager
 	watchdog  atomic.Pointer[time.Timer]
 	doing     atomic.Pointer[string] // what the App waits for, for last words
 	cancelled atomic.Bool            // units have been told to stop
@@ -313,7 +315,7 @@ func (a *App) Stop(cause error) {
 // it and on one line; an empty one says what Stop(nil) says. When the App is
 // stopping already it does nothing.
 func (a *App) StopBecause(reason string) {
-	if reason = oneLine(clip(reason, maxReason)); reason == "" {
+	if reason = text.OneLine(text.Clip(reason, maxReason)); reason == "" {
 		a.Stop(nil)
 		return
 	}

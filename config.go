@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/token"
 )
 
 // Off turns a duration of [Config] off, where zero gives its default.
@@ -326,7 +328,7 @@ func (c Config) Validate() error {
 	case c.AdminToken != "" && c.AdminTokenFile != "":
 		bad([]string{"AdminToken", "AdminTokenFile"}, "AdminToken and AdminTokenFile are both set, want one of them")
 	case c.AdminToken != "":
-		if err := checkToken(string(c.AdminToken)); err != nil {
+		if err := token.Check(string(c.AdminToken), minToken, maxToken); err != nil {
 			bad(one("AdminToken"), "AdminToken: %w", err)
 		}
 	}

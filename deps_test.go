@@ -26,7 +26,7 @@ func TestConventions(t *testing.T) {
 			{Path: "procpool", Imports: []string{"./procpool/wire", "./procpool/child", "./fsm", "./worker", "./internal/..."}},
 			{Path: "lifecycletest", Imports: []string{".", "./fsm", "./worker"}},
 			{Path: "metrics", Imports: []string{"github.com/prometheus/client_golang", ".", "./fsm", "./worker", "./procpool", "./internal/..."}, Brings: []string{"..."}},
-			{Path: "config", Imports: []string{"github.com/knadh/koanf", ".", "./internal/suggest"}, Brings: []string{"..."}},
+			{Path: "config", Imports: []string{"github.com/knadh/koanf", ".", "./internal/suggest", "./internal/text"}, Brings: []string{"..."}},
 		},
 		Requires: []conventions.Require{
 			{Module: "golang.org/x/sync"},

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fsm"
+	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
 // ErrUnknown is what a [Probe] returns, or wraps, when it cannot tell whether
@@ -194,7 +195,7 @@ func (r *Registry) register(kind planeKind, name string, p Probe, opts []ProbeOp
 	defer r.mu.Unlock()
 	err := r.registerLocked(kind, name, p, opts)
 	if err != nil {
-		err = fmt.Errorf("register %s check %q: %w", kind, clip(name, maxNameLen), err)
+		err = fmt.Errorf("register %s check %q: %w", kind, text.Clip(name, maxNameLen), err)
 		r.refused = append(r.refused, err)
 	}
 	return err

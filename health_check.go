@@ -11,6 +11,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/internal/probe"
 	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
 // check is one registered probe: its runner, and the state that its results
@@ -64,7 +65,7 @@ type failure struct {
 }
 
 func newFailure(err error) *failure {
-	return &failure{error: err, text: clip(err.Error(), maxErrorText), unknown: errors.Is(err, ErrUnknown)}
+	return &failure{error: err, text: text.Clip(err.Error(), maxErrorText), unknown: errors.Is(err, ErrUnknown)}
 }
 
 func (f *failure) Error() string { return f.text }
@@ -77,12 +78,12 @@ func verdict(err error) (ProbeState, string) {
 		return StateUnknown, f.text
 	}
 	if late := new(probe.TimeoutError); errors.As(err, &late) {
-		return StateDown, clip(late.Error(), maxErrorText)
+		return StateDown, text.Clip(late.Error(), maxErrorText)
 	}
 	if p := new(safe.PanicError); errors.As(err, &p) {
-		return StateDown, clip(fmt.Sprintf("panic: %v", p.Value), maxErrorText)
+		return StateDown, text.Clip(fmt.Sprintf("panic: %v", p.Value), maxErrorText)
 	}
-	return StateDown, clip(err.Error(), maxErrorText)
+	return StateDown, text.Clip(err.Error(), maxErrorText)
 }
 
 // record adds the end of a run. The runner calls it.

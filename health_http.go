@@ -1,18 +1,15 @@
 package lifecycle
 
 import (
-	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
 
+	"github.com/pleme-io/lifecycle-go/internal/answer"
 	"github.com/pleme-io/lifecycle-go/internal/probe"
+	"github.com/pleme-io/lifecycle-go/internal/text"
 )
-
-// maxQuery bounds the query of a probe, in bytes. What a kubelet or a person
-// asks is far below it.
-const maxQuery = 4096
 
 // Handler serves the planes:
 //
@@ -41,18 +38,14 @@ func (h healthHandler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	p, name, found := h.route(req.URL.Path)
 	switch {
 	case !found:
-		refuse(http.StatusNotFound, "not found: the health planes are /livez, /readyz and /startupz").write(w, req)
-	case req.Method != http.MethodGet && req.Method != http.MethodHead:
-		w.Header()["Allow"] = allowed
-		refuse(http.StatusMethodNotAllowed, "method not allowed: use GET or HEAD").write(w, req)
+		answer.Line(http.StatusNotFound, "not found: the health planes are /livez, /readyz and /startupz").Write(w, req)
+	case !answer.Allow(w, req, http.MethodGet, http.MethodHead): // it has answered
 	case name == "" && req.URL.RawQuery == "":
-		p.current(req.Context()).write(w, req)
+		p.current(req.Context()).Write(w, req)
 	default:
-		h.part(p, name, req).write(w, req)
+		h.part(p, name, req).Write(w, req)
 	}
 }
-
-var allowed = []string{"GET, HEAD"}
 
 // route finds the plane of a path, and the name of the one check asked for, if
 // any.
@@ -72,20 +65,15 @@ func (h healthHandler) route(path string) (p *plane, name string, found bool) {
 	return nil, "", false
 }
 
-// refuse answers with a line of text.
-func refuse(status int, text string) *answer {
-	return newAnswer(status, typeText, []byte(text+"\n"))
-}
-
 // part answers a probe that has a query or asks for one check. Nothing of it is
 // kept.
-func (h healthHandler) part(p *plane, name string, req *http.Request) *answer {
-	if n := len(req.URL.RawQuery); n > maxQuery {
-		return refuse(http.StatusBadRequest, fmt.Sprintf("the query has %d bytes, at most %d are read", n, maxQuery))
+func (h healthHandler) part(p *plane, name string, req *http.Request) *answer.Answer {
+	if refusal := answer.QueryTooLong(req); refusal != nil {
+		return refusal
 	}
 	query, err := url.ParseQuery(req.URL.RawQuery)
 	if err != nil {
-		return refuse(http.StatusBadRequest, fmt.Sprintf("malformed query: %v", err))
+		return answer.Line(http.StatusBadRequest, "malformed query: %v", err)
 	}
 	checks := *p.checks.Load()
 	var res result
@@ -95,7 +83,7 @@ func (h healthHandler) part(p *plane, name string, req *http.Request) *answer {
 	case name != "":
 		c := p.find(name)
 		if c == nil {
-			return refuse(http.StatusNotFound, fmt.Sprintf("%s has no check %q", p.kind.path(), clip(name, maxNameLen)))
+			return answer.Line(http.StatusNotFound, "%s has no check %q", p.kind.path(), text.Clip(name, maxNameLen))
 		}
 		res = p.alone(c, p.runPart(req, []*check{c}))
 	default:
@@ -118,9 +106,9 @@ func (h healthHandler) part(p *plane, name string, req *http.Request) *answer {
 		}
 	}
 	if query.Has("verbose") {
-		return newAnswer(statusOf(res.ok), typeText, res.verbose())
+		return answer.New(statusOf(res.ok), answer.TypeText, res.verbose())
 	}
-	return res.answer(0)
+	return res.answer()
 }
 
 // runPart runs those of the checks that are due, unless the plane is frozen.

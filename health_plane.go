@@ -27,7 +27,7 @@ func (k planeKind) path() string { return [...]string{"livez", "readyz", "startu
 // plane is the checks that answer one question, and the answer made from them.
 //
 // The answer is kept rendered. It is used again for as long as no check has
-// reported a change (version) and no result has to be renewed (answer.fresh).
+// reported a change (version) and no result has to be renewed (kept.fresh).
 type plane struct {
 	reg  *Registry
 	kind planeKind
@@ -36,7 +36,7 @@ type plane struct {
 	checks  atomic.Pointer[[]*check] // sorted by name; replaced, never changed
 	always  atomic.Pointer[[]*probe.Check]
 	version atomic.Uint64
-	answer  atomic.Pointer[answer]
+	kept    atomic.Pointer[kept]
 }
 
 func newPlane(r *Registry, kind planeKind) *plane {
@@ -78,9 +78,9 @@ func (p *plane) find(name string) *check {
 // current returns the answer to a plain probe of the plane. It runs the checks
 // that are due and waits for them, until ctx is done or the probe timeout has
 // passed at most.
-func (p *plane) current(ctx context.Context) *answer {
+func (p *plane) current(ctx context.Context) *kept {
 	version := p.version.Load()
-	a := p.answer.Load()
+	a := p.kept.Load()
 	if a != nil && a.version == version && a.isFresh() {
 		return a
 	}
@@ -122,7 +122,7 @@ func (p *plane) frozen() bool {
 }
 
 // render makes the answer from what the checks say now, and keeps it.
-func (p *plane) render(unfinished []probe.Unfinished, frozen bool) *answer {
+func (p *plane) render(unfinished []probe.Unfinished, frozen bool) *kept {
 	// What changes from here on makes another version.
 	version := p.version.Load()
 	checks := *p.checks.Load()
@@ -136,16 +136,16 @@ func (p *plane) render(unfinished []probe.Unfinished, frozen bool) *answer {
 	if res.ok {
 		p.reg.passed(p.kind)
 	}
-	a := p.answer.Load()
+	a := p.kept.Load()
 	if a == nil || a.version != version || res.volatile {
-		a = res.answer(version)
+		a = &kept{Answer: res.answer(), version: version, ok: res.ok}
 		a.fresh.Store(int64(never))
 		if res.volatile {
 			return a
 		}
 	}
 	a.fresh.Store(int64(fresh))
-	p.answer.Store(a)
+	p.kept.Store(a)
 	return a
 }
 

@@ -5,54 +5,27 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"unicode/utf8"
 
+	"github.com/pleme-io/lifecycle-go/internal/answer"
 	"github.com/pleme-io/lifecycle-go/internal/probe"
+	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
-// answer is a rendered response. Nothing in it changes but how long it holds.
-type answer struct {
+// kept is the answer of a plane to a plain probe. Only the time until which it
+// is fresh changes.
+type kept struct {
+	*answer.Answer
 	version uint64       // of the plane that it was made from
-	fresh   atomic.Int64 // it holds until then without a look at the checks
+	fresh   atomic.Int64 // until then it is valid without a look at the checks
 	ok      bool
-	status  int
-	ctype   []string
-	length  []string
-	body    []byte
 }
 
 // isFresh says whether the answer holds without a look at the checks.
-func (a *answer) isFresh() bool {
+func (a *kept) isFresh() bool {
 	fresh := a.fresh.Load()
 	return fresh != int64(never) && int64(probe.Now()) < fresh
-}
-
-// Header values are shared by all responses: a slice that nobody appends to in
-// place.
-var (
-	typeJSON = []string{"application/json"}
-	typeText = []string{"text/plain; charset=utf-8"}
-	noStore  = []string{"no-store"}
-	noSniff  = []string{"nosniff"}
-)
-
-// write sends the answer. It allocates nothing.
-func (a *answer) write(w http.ResponseWriter, req *http.Request) {
-	h := w.Header()
-	h["Content-Type"] = a.ctype
-	h["Content-Length"] = a.length
-	h["Cache-Control"] = noStore
-	h["X-Content-Type-Options"] = noSniff
-	w.WriteHeader(a.status)
-	if req.Method != http.MethodHead {
-		_, _ = w.Write(a.body) // the prober has gone: there is nobody to tell
-	}
-}
-
-func newAnswer(status int, ctype []string, body []byte) *answer {
-	return &answer{status: status, ok: status == http.StatusOK, ctype: ctype, length: []string{strconv.Itoa(len(body))}, body: body}
 }
 
 func statusOf(ok bool) int {
@@ -63,10 +36,8 @@ func statusOf(ok bool) int {
 }
 
 // answer renders the result as JSON.
-func (r *result) answer(version uint64) *answer {
-	a := newAnswer(statusOf(r.ok), typeJSON, r.json())
-	a.version = version
-	return a
+func (r *result) answer() *answer.Answer {
+	return answer.New(statusOf(r.ok), answer.TypeJSON, r.json())
 }
 
 // json renders {"status":"ok"|"fail","checks":{NAME:"ok"|ERROR}}. Excluded
@@ -145,13 +116,13 @@ func (it item) line(b *bytes.Buffer) {
 	case it.state == StateUp && it.note != "":
 		b.WriteString("[+]" + it.name + " ok: " + it.note)
 	case it.state == StateUp && it.text != "":
-		b.WriteString("[+]" + it.name + " ok" + aside + ", its last run failed: " + oneLine(it.text))
+		b.WriteString("[+]" + it.name + " ok" + aside + ", its last run failed: " + text.OneLine(it.text))
 	case it.state == StateUp:
 		b.WriteString("[+]" + it.name + " ok" + aside)
 	case it.state == StateUnknown:
-		b.WriteString("[?]" + it.name + " unknown" + aside + ": " + oneLine(it.text))
+		b.WriteString("[?]" + it.name + " unknown" + aside + ": " + text.OneLine(it.text))
 	default:
-		b.WriteString("[-]" + it.name + " failed" + aside + ": " + oneLine(it.text))
+		b.WriteString("[-]" + it.name + " failed" + aside + ": " + text.OneLine(it.text))
 	}
 	b.WriteByte('\n')
 }
@@ -168,43 +139,12 @@ func (r *result) exclude(names []string, checks []*check) (kept, out []*check) {
 	}
 	for _, name := range names {
 		if !slices.ContainsFunc(out, func(c *check) bool { return c.name == name }) {
-			r.strange = append(r.strange, clip(name, maxNameLen))
+			r.strange = append(r.strange, text.Clip(name, maxNameLen))
 		}
 	}
 	slices.Sort(r.strange)
 	r.strange = slices.Compact(r.strange)
 	return kept, out
-}
-
-// clip cuts s to about n bytes, between two runes, and repairs what is not
-// UTF-8.
-func clip(s string, n int) string {
-	if len(s) > n {
-		cut := n
-		for cut > 0 && !utf8.RuneStart(s[cut]) {
-			cut--
-		}
-		s = s[:cut] + "…"
-	}
-	return strings.ToValidUTF8(s, "\uFFFD")
-}
-
-// oneLine makes a text fit on a line: what an error says must not look like the
-// next check's line.
-func oneLine(s string) string {
-	if strings.IndexFunc(s, isControl) < 0 {
-		return s
-	}
-	return strings.Map(func(c rune) rune {
-		if isControl(c) {
-			return ' '
-		}
-		return c
-	}, s)
-}
-
-func isControl(c rune) bool {
-	return c < ' ' || c >= 0x7f && c < 0xa0 || c == '\u2028' || c == '\u2029'
 }
 
 // appendJSONString appends s as a JSON string (RFC 8259, section 7). Bytes that

@@ -11,6 +11,9 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/answer"
+	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
 // What the health server grants a client. A kubelet opens a connection for
@@ -174,13 +177,13 @@ func guard(h http.Handler, log *slog.Logger) http.Handler {
 				return
 			}
 			if v != http.ErrAbortHandler { //nolint:errorlint // the value itself means abort
-				log.ErrorContext(req.Context(), "health handler panicked", "path", clip(req.URL.Path, maxNameLen), "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+				log.ErrorContext(req.Context(), "health handler panicked", "path", text.Clip(req.URL.Path, maxNameLen), "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
 			}
 			if v == http.ErrAbortHandler || g.wrote { //nolint:errorlint // as above
 				panic(http.ErrAbortHandler)
 			}
 			clear(w.Header())
-			refuse(http.StatusInternalServerError, "internal server error: the handler panicked").write(w, req)
+			answer.Line(http.StatusInternalServerError, "internal server error: the handler panicked").Write(w, req)
 		}()
 		h.ServeHTTP(g, req)
 	})

@@ -364,7 +364,7 @@ func TestPanicGoexitAndHostileErrorsAreFailures(t *testing.T) {
 			"panics":         "panic: boom",
 			"panics-unknown": "panic: state unknown",
 			"exits":          "exits: called runtime.Goexit",
-			"long":           strings.Repeat("x", 1024) + "…",
+			"long":           strings.Repeat("x", 1021) + "…",
 			"binary":         "\uFFFD\x00\"\\",
 		} {
 			if got.Checks[name] != want {

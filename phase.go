@@ -130,5 +130,5 @@ func (a *App) enter(p Phase, cause error) {
 	a.mu.Unlock()
 	close(a.reached[p])
 	a.terminationLog()
-	a.notifier.Load().phase(p, a.stopReason())
+	a.tellServiceManager(p)
 }

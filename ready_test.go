@@ -60,7 +60,7 @@ func TestStopBecauseKeepsOneLineOfBoundedText(t *testing.T) {
 		"":                       "App.Stop was called",
 		"a\nb":                   "a b",
 		"\xff":                   "\uFFFD",
-		strings.Repeat("x", 300): strings.Repeat("x", 256) + "…",
+		strings.Repeat("x", 300): strings.Repeat("x", 253) + "…",
 	} {
 		r := newRig(t, lifecycle.Config{})
 		r.StopBecause(given) // before Run: Run stops as soon as it begins

@@ -49,7 +49,8 @@ func (a *App) Reload(ctx context.Context) error {
 	if a.Phase() != PhaseRunning || a.isDraining() {
 		return ErrReloadRefused
 	}
-	defer a.notifier.Load().reloading()()
+	a.notifier.Load().Reloading()
+	defer func() { a.notifier.Load().Ready(string(PhaseRunning)) }()
 	var errs []error
 	for i, r := range a.reloads {
 		if i > 0 && a.isDraining() {

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
-	"unicode/utf8"
 
+	"github.com/pleme-io/lifecycle-go/internal/text"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
@@ -107,7 +107,7 @@ const maxOutcomeText = 1 << 10
 func (o Outcome) String() string {
 	s := fmt.Sprintf("%s %s in %v", o.Name, o.Result, o.Took.Round(time.Millisecond))
 	if o.Error != "" {
-		s += " (" + clip(o.Error, maxOutcomeText) + ")"
+		s += " (" + text.Clip(o.Error, maxOutcomeText) + ")"
 	}
 	return s
 }
@@ -297,21 +297,7 @@ func (a *App) lastWords(words string, turn uint64) {
 		return
 	}
 	defer func() { _ = f.Close() }()
-	_, _ = f.WriteString(clipWords(a.cfg.Name + ": " + words))
-}
-
-// clipWords makes s valid UTF-8 of at most maxLastWords bytes.
-func clipWords(s string) string {
-	const more = " …"
-	s = strings.ToValidUTF8(s, "\uFFFD")
-	if len(s) <= maxLastWords {
-		return s
-	}
-	end := maxLastWords - len(more)
-	for !utf8.RuneStart(s[end]) {
-		end--
-	}
-	return s[:end] + more
+	_, _ = f.WriteString(text.Clip(a.cfg.Name+": "+words, maxLastWords))
 }
 
 // blocking names what the App waits for at this moment. It takes no lock, so

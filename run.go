@@ -220,7 +220,7 @@ func (a *App) begin(req stopRequest) {
 	a.armWatchdog()
 	a.reg.setDraining(a.cfg.DrainReadiness == ReadinessDown)
 	a.guardPipe()
-	a.notifier.Load().stopping(a.cfg.total())
+	a.notifier.Load().Stopping(a.cfg.total())
 	close(a.stopping) // before anything that a server could hold up
 	close(a.draining)
 	for _, s := range a.servers {

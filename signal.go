@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime"
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/sdnotify"
 )
 
 // SignalError is the cause of a context that a signal cancelled.
@@ -169,4 +172,57 @@ func (a *App) stopOn(sig os.Signal) {
 func (a *App) force(sig os.Signal) {
 	err := &SignalError{sig}
 	a.die(fmt.Sprintf("a further signal (%s) while %s", sig, a.lastReached()), err.ExitCode())
+}
+
+// atTerminal reports whether Ctrl-C reaches the process: it has a controlling
+// terminal, or on Windows a console as its standard input, and is not in
+// Kubernetes.
+func atTerminal() bool {
+	if os.Getenv("KUBERNETES_SERVICE_HOST") != "" {
+		return false
+	}
+	if runtime.GOOS == "windows" {
+		info, err := os.Stdin.Stat()
+		return err == nil && info.Mode()&os.ModeCharDevice != 0
+	}
+	tty, err := os.OpenFile("/dev/tty", os.O_RDWR, 0)
+	if err != nil {
+		return false
+	}
+	_ = tty.Close()
+	return true
+}
+
+// notifyServiceManager connects to the service manager, if there is one, and
+// returns the function that ends the connection.
+func (a *App) notifyServiceManager() (stop func()) {
+	n := sdnotify.Start(a.log, a.reg.alive)
+	a.notifier.Store(n)
+	if a.stopReason() != "" { // the stop began before the notifier was stored
+		n.Stopping(a.cfg.total())
+	}
+	return n.Close
+}
+
+// tellServiceManager says which phase the App has entered, and why it stops.
+func (a *App) tellServiceManager(p Phase) {
+	if p == PhaseRunning {
+		a.notifier.Load().Ready(string(p))
+		return
+	}
+	status := string(p)
+	if why := a.stopReason(); why != "" {
+		status += ": " + why
+	}
+	a.notifier.Load().Status(status)
+}
+
+// stopReason says why the App stops, "" before it does.
+func (a *App) stopReason() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.request == nil {
+		return ""
+	}
+	return a.request.reason
 }

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/internal/cgroup"
 	"github.com/pleme-io/lifecycle-go/internal/safe"
 	"github.com/pleme-io/lifecycle-go/worker"
 	"golang.org/x/sync/errgroup"
@@ -26,7 +27,7 @@ func (a *App) start(group *errgroup.Group) bool {
 		return false
 	}
 	a.enter(PhaseStarting, nil)
-	a.limitMemory(os.DirFS("/"))
+	cgroup.LimitMemory(a.log, os.DirFS("/"), a.cfg.MemoryLimitRatio)
 	a.reg.setGate(StateUnknown, "starting")
 	err := a.startHealth()
 	for i := 0; err == nil && i < len(a.servers) && !a.isStopping(); i++ {

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/internal/answer"
+	"github.com/pleme-io/lifecycle-go/internal/text"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
@@ -75,19 +77,15 @@ func (a *App) mountStatusz() {
 	}
 }
 
-var typeDrawing = []string{"text/plain; charset=utf-8"}
-
 // What a page may do: show itself. It loads nothing from anywhere.
 var statuszPolicy = []string{"default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"}
 
 func (a *App) serveStatusz(w http.ResponseWriter, req *http.Request) {
-	if req.Method != http.MethodGet && req.Method != http.MethodHead {
-		w.Header()["Allow"] = allowed
-		refuse(http.StatusMethodNotAllowed, "method not allowed: use GET or HEAD").write(w, req)
+	if !answer.Allow(w, req, http.MethodGet, http.MethodHead) {
 		return
 	}
-	if n := len(req.URL.RawQuery); n > maxQuery {
-		refuse(http.StatusBadRequest, "the query is too long").write(w, req)
+	if refusal := answer.QueryTooLong(req); refusal != nil {
+		refusal.Write(w, req)
 		return
 	}
 	format := req.URL.Query().Get("format")
@@ -101,20 +99,20 @@ func (a *App) serveStatusz(w http.ResponseWriter, req *http.Request) {
 	switch format {
 	case "html":
 		w.Header()["Content-Security-Policy"] = statuszPolicy
-		newAnswer(http.StatusOK, []string{"text/html; charset=utf-8"}, renderStatus(a.Status())).write(w, req)
+		answer.New(http.StatusOK, answer.TypeHTML, renderStatus(a.Status())).Write(w, req)
 	case "json":
 		body, err := json.MarshalIndent(a.Status(), "", "  ")
 		if err != nil { // a year beyond 9999, say
-			refuse(http.StatusInternalServerError, "the status cannot be encoded: "+oneLine(err.Error())).write(w, req)
+			answer.Line(http.StatusInternalServerError, "the status cannot be encoded: %s", text.OneLine(err.Error())).Write(w, req)
 			return
 		}
-		newAnswer(http.StatusOK, typeJSON, append(body, '\n')).write(w, req)
+		answer.New(http.StatusOK, answer.TypeJSON, append(body, '\n')).Write(w, req)
 	case "mermaid":
-		newAnswer(http.StatusOK, typeDrawing, []byte(a.Status().tree().Mermaid())).write(w, req)
+		answer.New(http.StatusOK, answer.TypeText, []byte(a.Status().tree().Mermaid())).Write(w, req)
 	case "dot":
-		newAnswer(http.StatusOK, typeDrawing, []byte(a.Status().tree().DOT())).write(w, req)
+		answer.New(http.StatusOK, answer.TypeText, []byte(a.Status().tree().DOT())).Write(w, req)
 	default:
-		refuse(http.StatusBadRequest, "format is html, json, mermaid or dot").write(w, req)
+		answer.Line(http.StatusBadRequest, "format is html, json, mermaid or dot").Write(w, req)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/internal/text"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
@@ -17,7 +18,7 @@ type page struct{ strings.Builder }
 // put writes markup. Every argument is escaped; the format is not.
 func (p *page) put(format string, args ...any) {
 	for i, arg := range args {
-		args[i] = html.EscapeString(clip(fmt.Sprint(arg), 4096))
+		args[i] = html.EscapeString(text.Clip(fmt.Sprint(arg), 4096))
 	}
 	fmt.Fprintf(p, format, args...)
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/pleme-io/lifecycle-go/internal/text"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
@@ -87,7 +88,7 @@ func (p *page) picture(root worker.State) {
 		}
 		fmt.Fprintf(&nodes, "<g class=\"%s\" transform=\"translate(%d %d)\"><rect width=\"%d\" height=\"%d\" rx=\"6\"/>", workerClass(w), x, y, boxWidth, boxHeight)
 		nodes.put("<title>%v</title><text x=\"8\" y=\"16\">%v</text><text x=\"8\" y=\"32\" class=\"said\">%v</text></g>\n",
-			strings.Join(filled(w.Name, w.Kind, w.Reason, w.Error), ", "), shortened(w.Name, boxText), shortened(said(w), boxText+2))
+			strings.Join(filled(w.Name, w.Kind, w.Reason, w.Error), ", "), text.Column(w.Name, boxText), text.Column(said(w), boxText+2))
 		return y
 	}
 	draw(root, 0)
@@ -107,14 +108,6 @@ func said(w worker.State) string {
 		text += fmt.Sprintf(", %d restarts", w.Restarts)
 	}
 	return text
-}
-
-func shortened(s string, n int) string {
-	runes := []rune(s)
-	if len(runes) <= n {
-		return s
-	}
-	return string(runes[:n-1]) + "…"
 }
 
 func workerClass(w worker.State) string {

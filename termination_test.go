@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 	"unicode/utf8"
+
+	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
 // terminationFile is what the kubelet mounts into a container.
@@ -177,7 +179,7 @@ func TestTerminationLogIsShortAndValid(t *testing.T) {
 			if len(got) > 1024 || !utf8.ValidString(got) || !strings.HasPrefix(got, "svc: failed: App.Stop was called: ") {
 				t.Errorf("%d bytes, valid %v: %q", len(got), utf8.ValidString(got), got)
 			}
-			if len(cause) > 1024 && (len(got) < 1018 || !strings.HasSuffix(got, " …")) {
+			if len(cause) > 1024 && (len(got) < 1018 || !strings.HasSuffix(got, "…")) {
 				t.Errorf("%d bytes of a long one: %q", len(got), got)
 			}
 		})
@@ -219,7 +221,7 @@ func FuzzClipWords(f *testing.F) {
 	f.Add(strings.Repeat("x", 1019) + "語")
 	f.Add("\xff")
 	f.Fuzz(func(t *testing.T, s string) {
-		got := clipWords(s)
+		got := text.Clip(s, maxLastWords)
 		if len(got) > maxLastWords || !utf8.ValidString(got) {
 			t.Errorf("%d bytes, valid %v", len(got), utf8.ValidString(got))
 		}

@@ -15,9 +15,9 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/suggest"
 )
 
-// text is a value from the environment or a flag, where everything is text. In
+// untyped is a value from the environment or a flag, where everything is text. In
 // a file it matters whether a value is one.
-type text string
+type untyped string
 
 // decoder puts a tree of values into a struct, and says what it cannot put
 // there. It looks at everything, whatever it has found before.
@@ -78,7 +78,7 @@ func (d *decoder) value(v reflect.Value, n *node, raw any, key string) {
 
 // collection decodes a list or a map. It replaces what was there before.
 func (d *decoder) collection(v reflect.Value, n *node, raw any, key string) {
-	given, isText := raw.(text)
+	given, isText := raw.(untyped)
 	if v.Kind() == reflect.Slice {
 		list, ok := raw.([]any)
 		if isText {
@@ -128,7 +128,7 @@ func scalar(v reflect.Value, raw any, n *node) (want string) {
 		v.Set(inner)
 		return ""
 	}
-	given, isText := raw.(text)
+	given, isText := raw.(untyped)
 	s, isString := raw.(string)
 	if isText {
 		s, isString = string(given), true
@@ -324,7 +324,7 @@ func splitList(s string) []any {
 		return list
 	}
 	for item := range strings.SplitSeq(s, ",") {
-		list = append(list, text(strings.TrimSpace(item)))
+		list = append(list, untyped(strings.TrimSpace(item)))
 	}
 	return list
 }
@@ -339,7 +339,7 @@ func splitMap(s string) (map[string]any, bool) {
 		if !ok {
 			return nil, false
 		}
-		tree[strings.TrimSpace(name)] = text(strings.TrimSpace(value))
+		tree[strings.TrimSpace(name)] = untyped(strings.TrimSpace(value))
 	}
 	return tree, true
 }

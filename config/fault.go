@@ -4,7 +4,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"unicode/utf8"
+
+	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
 // Fault is one thing that is wrong with a configuration. The error of [Load]
@@ -69,7 +70,7 @@ func shown(raw any, secret bool) string {
 		return "a section with keys of its own"
 	case []any:
 		return "a list"
-	case text:
+	case untyped:
 		raw = string(v)
 	}
 	if secret {
@@ -79,13 +80,7 @@ func shown(raw any, secret bool) string {
 	if !isText {
 		s = fmt.Sprint(raw)
 	}
-	if len(s) > maxShown {
-		end := maxShown
-		for end > 0 && !utf8.RuneStart(s[end]) {
-			end--
-		}
-		s = s[:end] + "…"
-	}
+	s = text.Clip(s, maxShown)
 	if isText {
 		return strconv.Quote(s)
 	}

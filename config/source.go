@@ -186,7 +186,7 @@ func (l *loader) valueOf(v reflect.Value, n *node) string {
 
 // whichFile is the file to read, and by whom it was asked for.
 func (l *loader) whichFile() (name, asked string) {
-	if given, ok := l.flags["config"].(text); ok {
+	if given, ok := l.flags["config"].(untyped); ok {
 		return string(given), "flag -config"
 	}
 	for _, kv := range l.environ {
@@ -273,7 +273,7 @@ func (l *loader) readEnv() (source, []error) {
 				return "", nil
 			}
 			if ok {
-				return n.key, text(value)
+				return n.key, untyped(value)
 			}
 			if name == l.prefix+"CONFIG" || l.section != "" {
 				return "", nil
@@ -355,7 +355,7 @@ type flagValue struct {
 }
 
 func (f *flagValue) String() string     { return "" }
-func (f *flagValue) Set(s string) error { f.into[f.key] = text(s); return nil }
+func (f *flagValue) Set(s string) error { f.into[f.key] = untyped(s); return nil }
 func (f *flagValue) IsBoolFlag() bool   { return f.bool }
 
 // parseFlags reads the arguments, once: they do not change.

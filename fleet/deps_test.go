@@ -45,7 +45,7 @@ func TestConventions(t *testing.T) {
 			{Path: "operator/internal/dashboard", Imports: []string{connect, proto, "./fleet/internal/diagram", "./fleet/operator/operatorv1/..."}, Brings: []string{"..."}, Never: []string{nats, server}},
 			{Path: "operator/internal/...", Imports: []string{"./fleet/internal/stream"}, Never: []string{nats, server}},
 			{Path: "operator", Imports: []string{
-				".", "./worker", "./fleet/workflow", "./fleet/host", "./fleet/host/engine", "./fleet/presence", "./fleet/internal/stream", "./fleet/operator/...", nats, connect, proto, rpc,
+				".", "./worker", "./internal/token", "./fleet/workflow", "./fleet/host", "./fleet/host/engine", "./fleet/presence", "./fleet/internal/stream", "./fleet/operator/...", nats, connect, proto, rpc,
 				"connectrpc.com/vanguard", "connectrpc.com/grpchealth", "connectrpc.com/grpcreflect", "golang.org/x/time",
 			}, Brings: []string{"..."}},
 			{Path: "cmd/lifecyclectl/run", Imports: []string{".", "./config", "./worker"}, Brings: []string{"..."}, Never: []string{server}},

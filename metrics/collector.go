@@ -3,12 +3,12 @@ package metrics
 import (
 	"context"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/fsm"
+	"github.com/pleme-io/lifecycle-go/internal/text"
 	"github.com/pleme-io/lifecycle-go/worker"
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -79,7 +79,7 @@ func (c *collector) readEvents() {
 			c.lost += float64(e.Seq)
 			continue
 		}
-		t := transition{clean(e.Kind), clean(e.To)}
+		t := transition{text.Valid(e.Kind), text.Valid(e.To)}
 		if _, known := c.counted[t]; !known && len(c.counted) >= maxKinds {
 			t = transition{"other", "other"}
 		}
@@ -127,7 +127,7 @@ type scrape struct {
 // cost all the others.
 func (s scrape) add(m *metric, value float64, labels ...string) {
 	for i := range labels {
-		labels[i] = clean(labels[i])
+		labels[i] = text.Valid(labels[i])
 	}
 	s.ch <- prometheus.MustNewConstMetric(m.desc, m.kind, value, labels...)
 }
@@ -201,8 +201,6 @@ func (s scrape) outcomes(r lifecycle.Report) {
 	}
 	s.add(abandoned, float64(left))
 }
-
-func clean(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
 func truth(b bool) float64 {
 	if b {

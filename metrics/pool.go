@@ -3,6 +3,7 @@ package metrics
 import (
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/internal/text"
 	"github.com/pleme-io/lifecycle-go/procpool"
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -17,7 +18,7 @@ import (
 // shows the last state of one that has ended.
 func Pool(p *procpool.Pool) prometheus.Collector {
 	c := &poolCollector{pool: p, descs: make(map[string]*prometheus.Desc, len(ofPools))}
-	name := prometheus.Labels{"pool": clean(p.Name())}
+	name := prometheus.Labels{"pool": text.Valid(p.Name())}
 	for _, m := range ofPools {
 		c.descs[m.Name] = prometheus.NewDesc(m.Name, m.Help, m.Labels[1:], name)
 	}

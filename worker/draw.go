@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fsm"
+	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
 // Mermaid returns the tree as a Mermaid flowchart: a node for each worker with
@@ -76,7 +77,7 @@ func (s State) lines() []string {
 		lines = []string{s.Name, status}
 	}
 	if s.Reason != "" {
-		lines = append(lines, cut(s.Reason, 80))
+		lines = append(lines, text.Head(s.Reason, 80))
 	}
 	if !s.Due.IsZero() {
 		lines = append(lines, "due "+s.Due.Format(time.TimeOnly))
@@ -88,7 +89,7 @@ func (s State) lines() []string {
 		lines = append(lines, fmt.Sprintf("restarts %d", s.Restarts))
 	}
 	if s.Error != "" {
-		lines = append(lines, cut(s.Error, 80))
+		lines = append(lines, text.Head(s.Error, 80))
 	}
 	return lines
 }

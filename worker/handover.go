@@ -8,7 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
+
+	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
 // Exit is how an instance of a worker ended.
@@ -71,7 +72,7 @@ func (h Handover) Environ() []string {
 	previous := ""
 	if h.Previous != nil {
 		exit := *h.Previous
-		exit.Error = cut(exit.Error, maxHandoverError)
+		exit.Error = text.Head(exit.Error, maxHandoverError)
 		if text, err := json.Marshal(exit); err == nil { // it always is: times of this program
 			previous = string(text)
 		}
@@ -81,17 +82,6 @@ func (h Handover) Environ() []string {
 		EnvRestarts + "=" + strconv.Itoa(h.Restarts),
 		EnvPrevious + "=" + previous,
 	}
-}
-
-// cut shortens s to at most n bytes of whole characters.
-func cut(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return s[:n]
 }
 
 // HandoverFromEnv returns what this process was handed over by the supervisor

@@ -5,8 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strings"
 	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/token"
 )
 
 // Role says what somebody may do.
@@ -71,21 +72,16 @@ func (list anyone) Authenticate(r *http.Request) (Principal, error) {
 	return Principal{}, result
 }
 
-// maxToken is the longest bearer token that is looked at.
-const maxToken = 8 << 10
-
 // bearer returns the request's bearer token (RFC 6750, section 2.1).
 func bearer(r *http.Request) (string, error) {
-	values := r.Header.Values("Authorization")
-	if len(values) == 0 {
+	text, given := token.Bearer(r.Header)
+	switch {
+	case !given:
 		return "", ErrNoCredentials
-	}
-	scheme, token, _ := strings.Cut(values[0], " ")
-	token = strings.TrimSpace(token)
-	if len(values) > 1 || !strings.EqualFold(scheme, "Bearer") || token == "" || len(token) > maxToken {
+	case text == "":
 		return "", ErrBadCredentials
 	}
-	return token, nil
+	return text, nil
 }
 
 type principalKey struct{}

@@ -3,8 +3,6 @@ package operator
 import (
 	"bufio"
 	"bytes"
-	"crypto/sha256"
-	"crypto/subtle"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -15,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/token"
 )
 
 // Limits of a token file and of what stands in it. A shorter token can be
@@ -35,7 +35,7 @@ const (
 //
 // The file is read again when it has changed, looked at most once a second, also
 // when it is a Kubernetes secret whose symbolic link moved. One that cannot be
-// read then, or has a line that is wrong, is logged, and nobody is let in until
+// read then, or has a line that is wrong, is logged, and every token is refused until
 // it is right again: what was revoked must not come back because of a typo.
 func TokenFile(path string, log *slog.Logger) (Authenticator, error) {
 	f := &tokenFile{path: path, log: log, now: time.Now}
@@ -68,16 +68,16 @@ type stamp struct {
 }
 
 type tokenLine struct {
-	digest [sha256.Size]byte
+	digest token.Digest
 	who    Principal
 }
 
 func (f *tokenFile) Authenticate(r *http.Request) (Principal, error) {
-	token, err := bearer(r)
+	given, err := bearer(r)
 	if err != nil {
 		return Principal{}, err
 	}
-	digest := sha256.Sum256([]byte(token))
+	digest := token.DigestOf(given)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.refreshLocked()
@@ -86,7 +86,7 @@ func (f *tokenFile) Authenticate(r *http.Request) (Principal, error) {
 	}
 	found := -1
 	for i := range f.tokens { // all of them, so that time says nothing about which
-		if subtle.ConstantTimeCompare(digest[:], f.tokens[i].digest[:]) == 1 {
+		if digest.Equal(f.tokens[i].digest) {
 			found = i
 		}
 	}
@@ -157,7 +157,7 @@ func (f *tokenFile) readLocked() error {
 // parseTokens reads a token file. Its errors name the line and never a token.
 func parseTokens(text []byte) ([]tokenLine, error) {
 	var list []tokenLine
-	names, digests := map[string]int{}, map[[sha256.Size]byte]int{}
+	names, digests := map[string]int{}, map[token.Digest]int{}
 	lines := bufio.NewScanner(bytes.NewReader(text))
 	lines.Buffer(nil, 16<<10)
 	n := 0
@@ -200,15 +200,15 @@ func parseToken(fields []string) (t tokenLine, err error) {
 	t.who = Principal{Name: fields[1], Role: role, Method: "token"}
 	if digest, ok := strings.CutPrefix(fields[2], "sha256:"); ok {
 		raw, err := hex.DecodeString(digest)
-		if err != nil || len(raw) != sha256.Size {
+		if err != nil || len(raw) != len(t.digest) {
 			return t, errors.New("the digest is not 64 hexadecimal digits")
 		}
 		copy(t.digest[:], raw)
 	} else {
-		if n := len(fields[2]); n < minToken {
-			return t, fmt.Errorf("the token has %d characters, want %d or more", n, minToken)
+		if err := token.Check(fields[2], minToken, token.MaxBearer); err != nil {
+			return t, err
 		}
-		t.digest = sha256.Sum256([]byte(fields[2]))
+		t.digest = token.DigestOf(fields[2])
 	}
 	if len(fields) == 4 {
 		if t.who.Until, err = time.Parse(time.RFC3339, fields[3]); err != nil {

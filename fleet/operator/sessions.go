@@ -128,7 +128,7 @@ func (s *Server) pages(ui *dashboard.Dashboard) http.Handler {
 }
 
 // maxLogin is the largest form that is read of somebody who is not known yet.
-const maxLogin = 4 * maxToken
+const maxLogin = 32 << 10
 
 func (s *Server) login(w http.ResponseWriter, r *http.Request, ui *dashboard.Dashboard) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxLogin)

@@ -1,11 +1,10 @@
 package asynclog
 
 import (
-	"fmt"
 	"log/slog"
-	"unicode/utf8"
 
 	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
 // maxText bounds the message and the text of each attribute of a record, in
@@ -24,7 +23,7 @@ func bounded(r slog.Record) slog.Record {
 	if !long {
 		return r
 	}
-	short := slog.NewRecord(r.Time, r.Level, cut(r.Message), r.PC)
+	short := slog.NewRecord(r.Time, r.Level, text.Excerpt(r.Message, maxText), r.PC)
 	r.Attrs(func(a slog.Attr) bool {
 		short.AddAttrs(slog.Attr{Key: a.Key, Value: shortened(a.Value)})
 		return true
@@ -32,8 +31,9 @@ func bounded(r slog.Record) slog.Record {
 	return short
 }
 
-// text is what v is written as, if it is a text or an error.
-func text(v slog.Value) string {
+// textOf returns what v is written as when it is a text or an error, and "" for
+// every other value.
+func textOf(v slog.Value) string {
 	switch v.Kind() {
 	case slog.KindString:
 		return v.String()
@@ -49,7 +49,7 @@ func text(v slog.Value) string {
 
 func tooLong(v slog.Value) bool {
 	if v.Kind() != slog.KindGroup {
-		return len(text(v)) > maxText
+		return len(textOf(v)) > maxText
 	}
 	for _, a := range v.Group() {
 		if tooLong(a.Value) {
@@ -67,20 +67,8 @@ func shortened(v slog.Value) slog.Value {
 		}
 		return slog.GroupValue(group...)
 	}
-	if t := text(v); len(t) > maxText {
-		return slog.StringValue(cut(t))
+	if t := textOf(v); len(t) > maxText {
+		return slog.StringValue(text.Excerpt(t, maxText))
 	}
 	return v
-}
-
-// cut keeps the beginning of a text that is too long, and says how long it was.
-func cut(s string) string {
-	if len(s) <= maxText {
-		return s
-	}
-	end := maxText
-	for end > 0 && !utf8.RuneStart(s[end]) {
-		end--
-	}
-	return fmt.Sprintf("%s… (%d bytes)", s[:end], len(s))
 }

@@ -9,7 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
+
+	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
 // Env is where the variables are read from and removed.
@@ -104,20 +105,8 @@ const maxStatus = 1024
 
 // Status is the assignment of STATUS=, which is one line of valid UTF-8. A text
 // that is longer than a line can be is cut.
-func Status(text string) string {
-	if len(text) > maxStatus {
-		cut := maxStatus
-		for cut > 0 && !utf8.RuneStart(text[cut]) {
-			cut--
-		}
-		text = text[:cut] + "…"
-	}
-	return "STATUS=" + strings.Map(func(c rune) rune {
-		if c < ' ' {
-			return ' '
-		}
-		return c
-	}, text)
+func Status(s string) string {
+	return "STATUS=" + text.OneLine(text.Clip(s, maxStatus))
 }
 
 // ExtendTimeout is the assignment of EXTEND_TIMEOUT_USEC=: the next message, or

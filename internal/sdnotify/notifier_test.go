@@ -1,4 +1,4 @@
-package lifecycle
+package sdnotify
 
 import (
 	"slices"
@@ -6,15 +6,14 @@ import (
 	"time"
 )
 
-// What a service manager does not read must not pile up for as long as it does
-// not.
+// Messages that the service manager does not read do not pile up.
 func TestNotifierListIsBounded(t *testing.T) {
-	n := &notifier{wake: make(chan struct{}, 1)}
-	n.ready("STATUS=running")
+	n := &Notifier{wake: make(chan struct{}, 1)}
+	n.Ready("running")
 	for range 1000 {
 		n.say("WATCHDOG=1")
 	}
-	n.stopping(time.Second)
+	n.Stopping(time.Second)
 	for i := range 1000 {
 		n.say("EXTEND_TIMEOUT_USEC=" + time.Duration(i).String())
 	}
@@ -34,9 +33,10 @@ func TestNotifierListIsBounded(t *testing.T) {
 }
 
 func TestNotifierSaysNothingOfAReloadOnceItStops(t *testing.T) {
-	n := &notifier{wake: make(chan struct{}, 1)}
-	n.stopping(time.Second)
-	n.reloading()()
+	n := &Notifier{wake: make(chan struct{}, 1)}
+	n.Stopping(time.Second)
+	n.Reloading()
+	n.Ready("running")
 	if len(n.pending) != 1 {
 		t.Errorf("there wait %q, want STOPPING=1 alone: there is no way back from it", n.pending)
 	}

@@ -1,0 +1,243 @@
+package sdnotify
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Notifier tells the service manager about one service. Its methods put messages
+// on a list and return at once; a goroutine sends them. A service manager that
+// does not read gets them when it does, and at the end of the Notifier within a
+// second.
+//
+// A nil Notifier says nothing. All methods may be called concurrently.
+type Notifier struct {
+	sock   *Socket
+	log    *slog.Logger
+	wake   chan struct{} // holds a token when there is something to send
+	quit   chan struct{}
+	cancel context.CancelFunc // of a look at liveness
+	ended  sync.WaitGroup
+
+	mu      sync.Mutex // guards pending and stopBy
+	pending [][]string
+	stopBy  time.Time // zero until the stop begins; STOPPING=1 is final
+}
+
+// extendEvery is the time between two extensions of the service manager's
+// timeout during a stop.
+const extendEvery = 5 * time.Second
+
+const (
+	sendAttempt  = 100 * time.Millisecond // bounds one attempt to send a message
+	closeTimeout = time.Second            // bounds all attempts in Close
+)
+
+// maxPending bounds the list. Only an App that reloads again and again while the
+// service manager does not read gets there; the oldest messages are dropped.
+const maxPending = 64
+
+// latest lists the keys of which only the newest message counts: it replaces one
+// that still waits.
+var latest = []string{"WATCHDOG=", "EXTEND_TIMEOUT_USEC="}
+
+// Start connects to the service manager that the environment of the process
+// names, and removes the variables of the protocol from the environment. It
+// returns nil when there is none or it cannot be reached; errors are logged.
+// When the service manager wants signs of life it gets WATCHDOG=1 twice as often
+// as it asks for, while alive returns true.
+func Start(log *slog.Logger, alive func(context.Context) bool) *Notifier {
+	sock, err := Open(Env{Lookup: os.LookupEnv, Unset: os.Unsetenv}, os.Getpid())
+	if err != nil {
+		log.Warn("service manager notification", "error", err)
+	}
+	if sock == nil {
+		return nil
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	n := &Notifier{sock: sock, log: log, wake: make(chan struct{}, 1), quit: make(chan struct{}), cancel: cancel}
+	n.ended.Go(n.send)
+	if sock.Watchdog > 0 {
+		n.ended.Go(func() { n.watchdog(ctx, sock.Watchdog/2, alive) })
+	}
+	return n
+}
+
+// Status shows text as the state of the service.
+func (n *Notifier) Status(text string) {
+	if n != nil {
+		n.say(Status(text))
+	}
+}
+
+// Ready says that the service has started, and shows text as its state. Once the
+// stop has begun it says nothing.
+func (n *Notifier) Ready(text string) {
+	if n == nil {
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.stopBy.IsZero() {
+		n.sayLocked("READY=1", Status(text))
+	}
+}
+
+// Reloading says that a reload begins. The caller calls Ready when it is over.
+// Once the stop has begun it says nothing.
+func (n *Notifier) Reloading() {
+	if n == nil {
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.stopBy.IsZero() {
+		n.sayLocked("RELOADING=1", Monotonic(), Status("reloading"))
+	}
+}
+
+// Stopping says that the stop has begun and how long it may take, and from then
+// on extends the service manager's timeout every five seconds. Only the first
+// call counts.
+func (n *Notifier) Stopping(total time.Duration) {
+	if n == nil {
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.stopBy.IsZero() {
+		n.stopBy = time.Now().Add(total)
+		n.sayLocked("STOPPING=1", ExtendTimeout(total))
+	}
+}
+
+// Close sends the messages that are left, within a second, and closes the
+// socket.
+func (n *Notifier) Close() {
+	if n == nil {
+		return
+	}
+	n.cancel()
+	close(n.quit)
+	n.ended.Wait()
+	_ = n.sock.Close()
+}
+
+// say puts a message on the list.
+func (n *Notifier) say(assignments ...string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.sayLocked(assignments...)
+}
+
+func (n *Notifier) sayLocked(assignments ...string) {
+	assignments = slices.DeleteFunc(assignments, func(s string) bool { return s == "" })
+	for _, key := range latest {
+		if strings.HasPrefix(assignments[0], key) {
+			n.pending = slices.DeleteFunc(n.pending, func(m []string) bool { return strings.HasPrefix(m[0], key) })
+		}
+	}
+	if len(n.pending) >= maxPending {
+		n.pending = n.pending[1:]
+	}
+	n.pending = append(n.pending, assignments)
+	select {
+	case n.wake <- struct{}{}:
+	default: // a token is there already
+	}
+}
+
+// send sends what is on the list, and extends the timeout during a stop.
+func (n *Notifier) send() {
+	extend := time.NewTicker(extendEvery)
+	defer extend.Stop()
+	for {
+		select {
+		case <-n.wake:
+			n.flush(n.quit)
+		case <-extend.C:
+			n.extend()
+		case <-n.quit:
+			over, cancel := context.WithTimeout(context.Background(), closeTimeout)
+			defer cancel()
+			n.flush(over.Done())
+			return
+		}
+	}
+}
+
+func (n *Notifier) extend() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.stopBy.IsZero() {
+		n.sayLocked(ExtendTimeout(time.Until(n.stopBy)))
+	}
+}
+
+// flush sends what is on the list, until enough is closed.
+func (n *Notifier) flush(enough <-chan struct{}) {
+	warned := false
+	for {
+		message := n.next()
+		if message == nil {
+			return
+		}
+		err := n.sock.Send(time.Now().Add(sendAttempt), message...)
+		switch {
+		case err == nil:
+			continue
+		case !errors.Is(err, os.ErrDeadlineExceeded):
+			n.log.Warn("service manager notification", "error", err)
+			continue
+		}
+		if !warned { // once for all attempts
+			warned = true
+			n.log.Warn("the service manager does not read what it is told", "waiting", message[0])
+		}
+		n.putBack(message)
+		select {
+		case <-enough:
+			return
+		default:
+		}
+	}
+}
+
+// next takes the oldest message from the list.
+func (n *Notifier) next() (message []string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.pending) > 0 {
+		message, n.pending = n.pending[0], n.pending[1:]
+	}
+	return message
+}
+
+// putBack makes a message that could not be sent the next again.
+func (n *Notifier) putBack(message []string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.pending = append([][]string{message}, n.pending...)
+}
+
+// watchdog gives a sign of life at every tick at which alive returns true.
+func (n *Notifier) watchdog(ctx context.Context, every time.Duration, alive func(context.Context) bool) {
+	tick := time.NewTicker(max(every, time.Millisecond))
+	defer tick.Stop()
+	for {
+		if alive(ctx) && ctx.Err() == nil {
+			n.say("WATCHDOG=1")
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
