@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/pleme-io/lifecycle-go/fleet/broker/identity"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 	"github.com/pleme-io/lifecycle-go/fleet/workflow"
 	"github.com/pleme-io/lifecycle-go/fsm"
@@ -250,22 +251,9 @@ func (s *records) remove(ctx context.Context, r *Record) error {
 	return nil
 }
 
-// isConflict knows a lost compare-and-set by the server's codes: 10071, and
-// 10164 of a replicated stream with a write in flight.
-func isConflict(err error) bool {
-	var api jetstream.JetStreamError
-	if errors.As(err, &api) && api.APIError() != nil {
-		code := api.APIError().ErrorCode
-		return code == jetstream.JSErrCodeStreamWrongLastSequence || code == wrongLastSequenceConstant
-	}
-	return false
-}
-
-const wrongLastSequenceConstant jetstream.ErrorCode = 10164
-
 // checkID wants what can be a token of a subject and a name of a consumer.
 func checkID(what, id string) error {
-	if id == "" || len(id) > 100 || id != token(id) {
+	if id == "" || len(id) > 100 || id != identity.Token(id) {
 		return fmt.Errorf("%s %.120q: %w: it takes 1 to 100 letters, digits, - and _", what, id, ErrInvalid)
 	}
 	return nil
