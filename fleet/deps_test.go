@@ -29,7 +29,7 @@ func TestConventions(t *testing.T) {
 			{Path: "lease", Imports: []string{nats, "./fleet/broker/...", "github.com/nats-io/nuid"}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "workflow", Imports: []string{nats, "github.com/nats-io/nuid", "github.com/google/btree", "./fsm", "./internal/...", "./fleet/broker/natserr", "./fleet/internal/stream"}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "host", Imports: []string{
-				".", "./worker", "./fsm", "./internal/safe", "./fleet/broker/...", "./fleet/workflow", "./fleet/host/engine", "./fleet/host/fetch", nats,
+				".", "./worker", "./fsm", "./internal/safe", "./fleet/broker/...", "./fleet/presence", "./fleet/workflow", "./fleet/host/engine", "./fleet/host/fetch", nats,
 			}, Brings: []string{"..."}},
 			{Path: "host/metrics", Imports: []string{"./fleet/host", "github.com/prometheus/client_golang"}, Brings: []string{"..."}},
 			// Whoever wants one engine does not build the others.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -115,15 +116,15 @@ func (f *Fleet) Watch(ctx context.Context, tell func(Change)) error {
 		return fmt.Errorf("presence: watch: %w", err)
 	}
 	defer func() { _ = watch.Stop() }()
-	w := newWatched(f.cfg.TTL)
-	defer w.close()
+	living := NewLiving(f.cfg.TTL + f.cfg.TTL/6)
+	look := time.NewTicker(f.cfg.TTL / 12)
+	defer look.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case id := <-w.gone:
-			// An entry that expires says nothing: its time is kept here.
-			if w.expired(id) {
+		case <-look.C:
+			for _, id := range living.Expire() {
 				to.Delete(id)
 			}
 		case e, ok := <-watch.Updates():
@@ -133,11 +134,11 @@ func (f *Fleet) Watch(ctx context.Context, tell func(Change)) error {
 			case e == nil:
 				to.Sync()
 			case e.Operation() != jetstream.KeyValuePut:
-				if w.drop(e.Key()) {
+				if living.Left(e.Key()) {
 					to.Delete(e.Key())
 				}
 			default:
-				w.renew(e.Key())
+				living.Heard(e.Key())
 				to.Put(e.Key(), decode(e))
 			}
 		}
