@@ -64,7 +64,7 @@ func (h *Host) subscribe(ctx context.Context, rec *Record) error {
 		if err != nil {
 			return err
 		}
-		all = slices.DeleteFunc(all, func(r *Record) bool { return r.State == PhaseDeleting || r.State == PhaseDeleted })
+		all = slices.DeleteFunc(all, func(r *Record) bool { return r.State == StateDeleting || r.State == StateDeleted })
 		for _, r := range all {
 			if r.Stream != rec.Stream {
 				return fmt.Errorf("%w: the topics of a group must be in one stream: %s is in %s and %s in %s", ErrInvalid, r.Topic, r.Stream, rec.Topic, rec.Stream)

@@ -24,9 +24,9 @@ func (h *Host) delete(ctx context.Context, id, uid string, o options) error {
 		if uid != "" && r.UID != uid {
 			return false, fmt.Errorf("worker %s: %w: the id has another life", id, ErrNotFound)
 		}
-		changed := r.State != PhaseDeleting && r.State != PhaseDeleted
+		changed := r.State != StateDeleting && r.State != StateDeleted
 		if changed {
-			r.State = PhaseDeleting
+			r.State = StateDeleting
 		}
 		return changed, nil
 	})
@@ -90,7 +90,7 @@ func (h *Host) nobody(ctx context.Context) (bool, error) {
 func (h *Host) bury(ctx context.Context, rec *Record, others []*Record) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	others = slices.DeleteFunc(others, func(r *Record) bool { return r.State == PhaseDeleting || r.State == PhaseDeleted })
+	others = slices.DeleteFunc(others, func(r *Record) bool { return r.State == StateDeleting || r.State == StateDeleted })
 	var err error
 	if len(others) == 0 {
 		err = h.unsubscribe(ctx, rec)
@@ -110,8 +110,8 @@ func (h *Host) bury(ctx context.Context, rec *Record, others []*Record) error {
 		if r.UID != rec.UID {
 			return false, ErrNotFound
 		}
-		changed := r.State != PhaseDeleted
-		r.State = PhaseDeleted
+		changed := r.State != StateDeleted
+		r.State = StateDeleted
 		return changed, nil
 	})
 	if err == nil {

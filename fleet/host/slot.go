@@ -156,7 +156,7 @@ func (s *slot) apply(ctx context.Context) error {
 		errs = append(errs, err)
 	}
 	for _, rec := range records {
-		if rec.State == PhaseDeleting || rec.State == PhaseDeleted {
+		if rec.State == StateDeleting || rec.State == StateDeleted {
 			leaving = append(leaving, rec)
 		}
 		if !rec.State.wanted() {
@@ -217,10 +217,10 @@ func (s *slot) apply(ctx context.Context) error {
 // of a creation that is to be finished.
 func (s *slot) cover(ctx context.Context, records []*Record) error {
 	records = slices.DeleteFunc(slices.Clone(records), func(r *Record) bool {
-		return r.State == PhaseDeleting || r.State == PhaseDeleted || r.deploying()
+		return r.State == StateDeleting || r.State == StateDeleted || r.deploying()
 	})
 	wanted := topics(records)
-	finish := slices.ContainsFunc(records, func(r *Record) bool { return r.State == PhaseDeploying })
+	finish := slices.ContainsFunc(records, func(r *Record) bool { return r.State == StateDeploying })
 	if slices.Equal(wanted, s.covered) || !finish && !strings.HasPrefix(s.name, "g-") {
 		return nil
 	}
@@ -233,7 +233,7 @@ func (s *slot) cover(ctx context.Context, records []*Record) error {
 
 // deploying reports whether whoever creates r may still be at it.
 func (r *Record) deploying() bool {
-	return r.State == PhaseDeploying && time.Since(r.Changed.At) < deployTime
+	return r.State == StateDeploying && time.Since(r.Changed.At) < deployTime
 }
 
 // deployTime is how long a creation may take before the slot's host finishes it.
@@ -255,9 +255,9 @@ func (s *slot) note(rec *Record, loaded bool, err error) {
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	want, reason := PhaseRunning, ""
+	want, reason := StateRunning, ""
 	if err != nil {
-		want, reason = PhaseFailed, clip(err.Error(), 1000)
+		want, reason = StateFailed, clip(err.Error(), 1000)
 	}
 	if rec.State == want {
 		return // of several reasons the first one stands, or each would be a change to act upon
@@ -272,7 +272,7 @@ func (s *slot) note(rec *Record, loaded bool, err error) {
 		return true, nil
 	})
 	if writeErr != nil && !errors.Is(writeErr, ErrNotFound) {
-		s.host.log.Warn("hosted worker: note its phase", "worker", rec.ID, "phase", want, "err", writeErr)
+		s.host.log.Warn("hosted worker: note its state", "worker", rec.ID, "state", want, "err", writeErr)
 	}
 }
 
