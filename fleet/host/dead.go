@@ -40,7 +40,7 @@ const (
 	HeaderBody = "Lifecycle-Body"
 )
 
-// DeadLetter is a message that a worker gave up, whole, with the reason.
+// DeadLetter is a message that a worker could not handle, whole, with the reason.
 type DeadLetter struct {
 	Seq      uint64 // names it to [Host.Redrive]
 	Worker   string

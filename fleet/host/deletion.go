@@ -45,7 +45,7 @@ func (h *Host) delete(ctx context.Context, id, uid string, o options) error {
 		if err != nil {
 			return fmt.Errorf("delete: %w", err)
 		}
-		alone, err := h.nobody(ctx)
+		alone, err := h.noHosts(ctx)
 		if err != nil {
 			return fmt.Errorf("delete: %w", err)
 		}
@@ -57,7 +57,7 @@ func (h *Host) delete(ctx context.Context, id, uid string, o options) error {
 		if alone {
 			group, err := h.group(ctx, now)
 			if err == nil {
-				err = h.bury(ctx, now, group)
+				err = h.erase(ctx, now, group)
 			}
 			if err != nil {
 				return fmt.Errorf("delete: %w", err)
@@ -72,8 +72,8 @@ func (h *Host) delete(ctx context.Context, id, uid string, o options) error {
 	}
 }
 
-// nobody reports whether no host is there to run anything.
-func (h *Host) nobody(ctx context.Context) (bool, error) {
+// noHosts reports whether no host is there to run anything.
+func (h *Host) noHosts(ctx context.Context) (bool, error) {
 	keys, err := h.members.kv.ListKeys(ctx)
 	if err != nil {
 		return false, err
@@ -85,9 +85,10 @@ func (h *Host) nobody(ctx context.Context) (bool, error) {
 	return n == 0, nil
 }
 
-// bury removes what is left of a worker that nobody runs any more. others are
-// the rest of its slot. It can be repeated from wherever it was cut off.
-func (h *Host) bury(ctx context.Context, rec *Record, others []*Record) error {
+// erase removes the consumer, the state, the code and the record of a worker
+// that no host runs any more. others are the rest of its slot. A call that was
+// cut off can be repeated.
+func (h *Host) erase(ctx context.Context, rec *Record, others []*Record) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	others = slices.DeleteFunc(others, func(r *Record) bool { return r.State == StateDeleting || r.State == StateDeleted })
@@ -118,7 +119,7 @@ func (h *Host) bury(ctx context.Context, rec *Record, others []*Record) error {
 		err = h.records.remove(ctx, rec)
 	}
 	if errors.Is(err, ErrNotFound) {
-		return nil // somebody else did it
+		return nil // another host did it
 	}
 	return err
 }

@@ -20,9 +20,9 @@ import (
 // Record is a hosted worker as it is stored.
 type Record struct {
 	ID          string        `json:"id" lifecycle:"id"`
-	UID         string        `json:"uid"` // of this life of the id: a worker created anew has another
+	UID         string        `json:"uid"`                     // of this life of the id: a worker created anew has another
 	State       State         `json:"phase" lifecycle:"phase"` // "phase" is the key in every stored record
-	Reason      string        `json:"reason,omitempty"` // why it is Failed
+	Reason      string        `json:"reason,omitempty"`        // why it is Failed
 	MIMEType    string        `json:"mimeType"`
 	Topic       string        `json:"topic"`
 	Stream      string        `json:"stream"` // which has the topic

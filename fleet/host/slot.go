@@ -124,12 +124,12 @@ func (s *slot) run(ctx context.Context) {
 	}
 }
 
-// again lets go of a runner that ended by itself. Where it was left behind the
-// programs are loaded anew: theirs still runs, somewhere.
+// again lets go of a runner that ended by itself. The programs of an abandoned
+// one are loaded anew, because its handler still runs in them.
 func (s *slot) again(ctx context.Context) {
 	r := s.runner
 	s.runner = nil
-	if r.left() {
+	if r.isAbandoned() {
 		s.loaded = nil // the runner closes them when it returns
 		return
 	}
@@ -201,7 +201,7 @@ func (s *slot) apply(ctx context.Context) error {
 			others, err = s.host.group(ctx, rec)
 		}
 		if err == nil {
-			err = s.host.bury(ctx, rec, others)
+			err = s.host.erase(ctx, rec, others)
 		}
 		if err != nil {
 			errs = append(errs, err)
@@ -342,8 +342,8 @@ func (s *slot) swap(ctx context.Context, next []*member) error {
 }
 
 // halt ends the runner after the message that it handles, and gives back those
-// that wait. It reports whether the runner had to be left behind.
-func (s *slot) halt(ctx context.Context) (left bool) {
+// that wait. It reports whether the runner was abandoned.
+func (s *slot) halt(ctx context.Context) (abandoned bool) {
 	r := s.runner
 	if r == nil {
 		return false
@@ -352,7 +352,7 @@ func (s *slot) halt(ctx context.Context) (left bool) {
 	ctx, cancel := context.WithTimeout(ctx, s.host.cfg.DrainTimeout)
 	defer cancel()
 	r.stop(ctx)
-	return r.left()
+	return r.isAbandoned()
 }
 
 // release lets go of everything.

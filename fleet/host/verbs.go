@@ -68,7 +68,7 @@ func (o options) change() Change { return Change{By: o.by, Note: o.note} }
 // Create makes a worker and returns its id. In this order it looks up the
 // engine, gets the code, loads it, stores it and the record, makes the durable
 // consumer, and sets it Running; what it did is undone when a step fails, and
-// nothing is left behind. From the consumer on no message is missed. Errors wrap
+// nothing of it stays. From the consumer on no message is missed. Errors wrap
 // [ErrInvalid], [engine.ErrNoEngine], [engine.ErrBadCode], [ErrNoTopic],
 // [ErrExists], those of package fetch, or say what could not be reached.
 func (h *Host) Create(ctx context.Context, req CreateRequest) (id string, err error) {
