@@ -86,6 +86,7 @@ e2e: ## the tests on a real Kubernetes (root, Linux, about 10 minutes)
 .PHONY: docs
 docs: ## draw the pictures and tables in docs/ from the code
 	cd tools && go run ./docgen -out ..
+	go test -count=1 -run '^TestContractTestsAreCurrent$$' . -update
 	cd vet && go test -count=1 -run '^TestPageIsCurrent$$' . -update
 	cd fleet && go test -count=1 -run '^TestReference$$' ./cmd/lifecyclectl -update
 	@if command -v chromium >/dev/null || command -v google-chrome >/dev/null; then \

@@ -210,7 +210,7 @@ func (a *App) servePreStop(w http.ResponseWriter, req *http.Request) {
 		a.log.Warn("preStop: the answer may not get through", "error", err)
 	}
 	select {
-	case <-a.windowOver:
+	case <-a.stop.windowOver.Signaled():
 	case <-a.reached[PhaseStopping]: // it was starting, and has no window
 	case <-a.reached[PhaseFailed]: // nothing was ever started
 	case <-req.Context().Done():

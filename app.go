@@ -4,104 +4,78 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"os"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/internal/asynclog"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/sdnotify"
-	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
 // ErrAlreadyRun is returned by the second [App.Run]: an App lives once.
 var ErrAlreadyRun = errors.New("app was run before")
 
-// App is the one owner of a process's life. Register what it consists of, in
-// any order and chained, then call [App.Run] once. What is wrong with a
-// registration, a name that is used twice or a missing function, is collected,
-// and Run returns it and starts nothing.
+// App owns the life of a process. Register what the process consists of, in any
+// order and chained, then call [App.Run] once. A wrong registration, such as a
+// name that is used twice or a missing function, is collected: Run returns it
+// and starts nothing.
 //
-// An App is made by [New]; its zero value is of no use. All methods may be
-// called concurrently.
+// [New] makes an App; the zero value is of no use. All methods may be called
+// concurrently.
 type App struct {
-	cfg      Config // what reload:"live" marks is written under mu until T0, and read freely from then on
+	mu  sync.Mutex // guards the fields of cfg that are tagged reload:"live", until T0
+	cfg Config
+
 	log      *slog.Logger
 	queue    *asynclog.Queue // between the log and the App
+	events   fsm.Dispatcher
+	phases   *fsm.Machine[Phase]
+	reached  map[Phase]chan struct{} // each is closed when its phase is entered
+	entered  map[Phase]time.Time     // guarded by mu
 	reg      *Registry
 	hooks    *Shutdown
-	phases   *fsm.Machine[Phase]
-	events   fsm.Dispatcher
-	reached  map[Phase]chan struct{} // each closed when its phase is entered
-	setups   []func(*App) error      // of options, for New
-	extra    map[string]http.Handler // what the health server serves beside the planes
-	pipe     chan os.Signal          // takes SIGPIPE while the App goes down, and is never read
-	stderr   io.Writer               // of dumps
-	exit     func(int)
-	terminal func() bool
-	token    func() (string, error) // of operators; nil when there is none
-
-	given        <-chan os.Signal // signals in place of the process's
-	signalsGiven bool             // there is such a channel, and the process is left alone
-
-	draining   chan struct{} // closed at T0
-	stopping   chan struct{} // closed at T0, before draining: what waits inside the App watches it
-	skip       chan struct{} // closed to end the drain window early
-	skipOnce   sync.Once
-	windowOver chan struct{} // closed at the window's end
-
-	reloading   chan struct{} // holds a token while a reload runs
-	reloadAsked chan struct{} // holds a token while one is asked for
+	extra    map[string]http.Handler           // what the health server serves beside the planes
+	token    func() (string, error)            // the operators' token; nil when there is none
+	notifier atomic.Pointer[sdnotify.Notifier] // nil without a service manager
 
 	suspension suspension // what Suspend and Resume have said last
 
-	notifier  atomic.Pointer[sdnotify.Notifier] // nil without a service manager
-	watchdog  atomic.Pointer[time.Timer]
-	doing     atomic.Pointer[string] // what the App waits for, for last words
-	cancelled atomic.Bool            // units have been told to stop
-	dying     atomic.Bool            // the process is being ended by force
+	parts   parts
+	signals signals
+	stop    stop
+	reloads reloads
+	words   lastWords
+	death   death
 
-	words        sync.Mutex  // held while the termination log is written, and for nothing else; guards what is written
-	hasLog       atomic.Bool // there is a termination log
-	wordsTurn    atomic.Uint64
-	wordsWritten uint64 // the turn of what stands there
-	wordsSaid    string // and what that is
+	// Run sets these in its goroutine, before it starts anything that reads them.
+	unitsCtx    context.Context
+	cancelUnits context.CancelCauseFunc
+	health      *healthServer // guarded by mu
+	healthEnded chan struct{} // closed when its serve has returned
+}
 
-	// Set by Run, in its goroutine, before anything that reads them starts.
-	unitsCtx     context.Context
-	cancelUnits  context.CancelCauseFunc
-	reloadCtx    context.Context // ends with the drain window
-	cancelReload context.CancelFunc
-	health       *healthServer
-	healthEnded  chan struct{} // closed when its serve has returned
-	windowEnd    time.Time
+// parts is what an App consists of. Registration fills it. Once Run has sealed
+// it, the fields do not change, and every goroutine reads them without the lock.
+type parts struct {
+	log *slog.Logger
 
-	mu       sync.Mutex // guards what follows; sealed things are read freely once Run has begun
+	mu       sync.Mutex // guards the fields below until they are sealed, and late always
 	sealed   bool
-	errs     []error // refused registrations that Run returns
-	late     []error // refused registrations that came after Run had begun
+	refused  []error // registrations that Run returns
+	late     []error // registrations that came after Run had begun
 	names    map[string]bool
 	claimed  map[any]string // servers and listeners, and the unit that has each
+	setups   []func(*App) error
 	units    []*unit
 	servers  []*server
 	drainers []hook
 	reloads  []hook
-	entered  map[Phase]time.Time
-	early    *stopRequest // made before Run
-	request  *stopRequest // the first, set at T0
-	further  []error      // of later requests
-	t0       time.Time
-	window   string
-	drained  []Outcome
-	reloaded []Outcome     // the last ones
-	reloadsN []ReloadCount // of all
-	cut      int
-	left     []string // what was not waited for at the end
-	result   error
 }
 
 // Option shapes an [App] as it is made.
@@ -120,85 +94,79 @@ func WithLogger(log *slog.Logger) Option {
 // WithMetrics serves h at /metrics on the health address.
 func WithMetrics(h http.Handler) Option {
 	return func(a *App) {
-		if isNil(h) {
-			a.errs = append(a.errs, errors.New("WithMetrics: the handler is nil"))
+		if call.IsNil(h) {
+			a.parts.refused = append(a.parts.refused, errors.New("WithMetrics: the handler is nil"))
 			return
 		}
 		a.extra["/metrics"] = h
 	}
 }
 
-// WithSetup calls fn with the App as the last thing that [New] does, when nothing
-// is wrong with it: whoever reads the App's events or its [App.Status], such as
-// metrics and traces, begins there. An error of fn is that of New, and functions
-// given after it are not called; what those before it have done stays. More than
-// one may be given.
+// WithSetup calls fn with the App as the last step of [New], when the rest of New
+// has succeeded. Readers of the App's events or its [App.Status], such as metrics
+// and traces, begin there. New returns the first error of such a function and
+// calls no further one; what earlier functions did stays done. The option may be
+// given more than once.
 func WithSetup(fn func(*App) error) Option {
 	return func(a *App) {
 		if fn == nil {
-			a.errs = append(a.errs, errors.New("WithSetup: the function is nil"))
+			a.parts.refused = append(a.parts.refused, errors.New("WithSetup: the function is nil"))
 			return
 		}
-		a.setups = append(a.setups, fn)
+		a.parts.setups = append(a.parts.setups, fn)
 	}
 }
 
-// WithSignals takes the signals from ch in place of those of the process, which
-// is then not touched: SIGHUP reloads, any other is a request to stop. Run reads
-// ch, from its beginning to its end, so that what was sent to a buffered one
-// before is kept; a nil or closed channel gives no signals. None counts as
-// Ctrl-C at a terminal. It is for tests, and for a program that has handlers of
-// its own.
+// WithSignals takes the signals from ch and leaves those of the process alone:
+// SIGHUP reloads, any other signal is a request to stop. Run reads ch from its
+// beginning to its end, so that a buffered channel keeps what was sent before; a
+// nil or closed channel gives no signals. None of them counts as Ctrl-C at a
+// terminal. The option is for tests and for programs with handlers of their own.
 func WithSignals(ch <-chan os.Signal) Option {
 	return func(a *App) {
-		a.given, a.signalsGiven = ch, true
-		a.terminal = func() bool { return false }
+		a.signals.given, a.signals.replaced = ch, true
+		a.signals.terminal = func() bool { return false }
 	}
 }
 
-// New returns an App. It returns an error that names every field of cfg that
-// makes no sense and every sum that does not fit; see [Config.Validate].
+// New returns an App. Its error names every field of cfg that makes no sense and
+// every sum that does not fit; see [Config.Validate].
 func New(cfg Config, opts ...Option) (*App, error) {
 	cfg = cfg.WithDefaults()
 	a := &App{
-		cfg:         cfg,
-		log:         slog.Default(),
-		reached:     make(map[Phase]chan struct{}),
-		extra:       make(map[string]http.Handler),
-		stderr:      os.Stderr,
-		exit:        exitProcess,
-		terminal:    atTerminal,
-		pipe:        make(chan os.Signal, 1),
-		draining:    make(chan struct{}),
-		stopping:    make(chan struct{}),
-		skip:        make(chan struct{}),
-		windowOver:  make(chan struct{}),
-		reloading:   make(chan struct{}, 1),
-		reloadAsked: make(chan struct{}, 1),
-		names:       make(map[string]bool),
-		entered:     map[Phase]time.Time{PhaseCreated: time.Now()},
+		cfg:     cfg,
+		log:     slog.Default(),
+		reached: make(map[Phase]chan struct{}),
+		entered: map[Phase]time.Time{PhaseCreated: time.Now()},
+		extra:   make(map[string]http.Handler),
+		signals: signals{terminal: atTerminal, pipe: make(chan os.Signal, 1)},
+		reloads: reloads{turn: make(chan struct{}, 1), asked: fsm.NewWake()},
+		death:   death{stderr: os.Stderr, exit: exitProcess},
 	}
 	for p := range phases {
 		a.reached[p] = make(chan struct{})
 	}
 	close(a.reached[PhaseCreated])
-	for _, opt := range opts {
-		if opt != nil {
-			opt(a)
+	for i, opt := range opts {
+		if opt == nil {
+			a.parts.refused = append(a.parts.refused, fmt.Errorf("New: %w", nilOption(i)))
+			continue
 		}
+		opt(a)
 	}
 	a.mountStatusz()
-	a.errs = append(a.errs, a.mountAdmin())
-	if err := errors.Join(append([]error{cfg.Validate()}, a.errs...)...); err != nil {
+	a.parts.refused = append(a.parts.refused, a.mountAdmin())
+	if err := errors.Join(append([]error{cfg.Validate()}, a.parts.refused...)...); err != nil {
 		return nil, err
 	}
 	a.phases = fsm.MustNew(KindApp, cfg.Name, phases, PhaseCreated, &a.events)
 	a.log, a.queue = asynclog.New(a.log)
+	a.parts.log = a.log
 	a.hooks = NewShutdown(a.log)
 	a.hooks.now = a.nowDoing
 	a.hooks.events = &a.events
 	a.reg = NewRegistry(WithProbeTimeout(cfg.ProbeTimeout), WithProbeEvents(&a.events))
-	for _, setup := range a.setups {
+	for _, setup := range a.parts.setups {
 		if err := setup(a); err != nil {
 			return nil, err
 		}
@@ -222,102 +190,99 @@ func (a *App) Config() Config {
 func (a *App) Registry() *Registry { return a.reg }
 
 // Probe registers a readiness probe: a dependency without which the App cannot
-// serve. Checks of the process itself belong into Registry().RegisterLiveness,
-// and nothing that depends on others does.
+// serve. Checks of the process itself belong into Registry().RegisterLiveness;
+// no check of a dependency does.
 func (a *App) Probe(name string, p Probe, opts ...ProbeOption) *App {
-	if a.lateFor("probe", name) {
+	if a.parts.isLate("probe", name) {
 		return a
 	}
-	_ = a.reg.RegisterReadiness(name, p, opts...) // collected there, returned by Run
+	_ = a.reg.RegisterReadiness(name, p, opts...) // the registry keeps the error, and Run returns it
 	return a
 }
 
-// OnShutdown puts a hook on the stack of what is closed last, after every unit
-// has returned: LIFO, each exactly once, all within ShutdownGrace, whatever
-// failed before. Hooks run also when the App never got to run, because what they
-// close was mostly opened before.
-func (a *App) OnShutdown(name string, fn func(context.Context) error) *App {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.registerLocked("shutdown hook", name, fn == nil) {
-		a.hooks.Add(name, fn)
-	}
-	return a
-}
-
-// registerLocked notes the name of a thing of some kind. It reports false, and
-// keeps the reason, when the thing is to be refused.
-func (a *App) registerLocked(kind, name string, missing bool) bool {
+// add calls put under the lock unless the registration is wrong or late; then it
+// keeps the reason. kind and name say what is registered; missing says that its
+// function or value is nil.
+func (p *parts) add(kind, name string, missing bool, put func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	switch key := kind + " " + name; {
-	case a.sealed:
-		a.lateLocked(kind, name)
+	case p.sealed:
+		p.lateLocked(kind, name)
 	case missing:
-		a.errs = append(a.errs, fmt.Errorf("%s %q: nil where a function or value is needed", kind, name))
+		p.refused = append(p.refused, fmt.Errorf("%s %q: nil where a function or value is needed", kind, name))
 	case name == "":
-		a.errs = append(a.errs, fmt.Errorf("a %s has no name", kind))
-	case a.names[key]:
-		a.errs = append(a.errs, fmt.Errorf("%s %q is registered twice: names must differ", kind, name))
+		p.refused = append(p.refused, fmt.Errorf("a %s has no name", kind))
+	case p.names[key]:
+		p.refused = append(p.refused, fmt.Errorf("%s %q is registered twice: names must differ", kind, name))
 	default:
-		a.names[key] = true
-		return true
+		if p.names == nil {
+			p.names = make(map[string]bool)
+		}
+		p.names[key] = true
+		put()
 	}
-	return false
 }
 
-// refuse notes why a thing cannot be registered.
-func (a *App) refuse(kind, name string, err error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.sealed {
-		a.lateLocked(kind, name)
+// refuse keeps why a registration is wrong.
+func (p *parts) refuse(kind, name string, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.sealed {
+		p.lateLocked(kind, name)
 		return
 	}
-	a.errs = append(a.errs, fmt.Errorf("%s %q: %w", kind, name, err))
+	p.refused = append(p.refused, fmt.Errorf("%s %q: %w", kind, name, err))
 }
 
-func (a *App) lateFor(kind, name string) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.sealed {
-		a.lateLocked(kind, name)
+// isLate reports whether Run has begun, and keeps that this registration came
+// after it.
+func (p *parts) isLate(kind, name string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.sealed {
+		p.lateLocked(kind, name)
 	}
-	return a.sealed
+	return p.sealed
 }
 
-// lateLocked refuses what comes after Run has begun: it would be half in the
-// choreography and half out of it.
-func (a *App) lateLocked(kind, name string) {
-	err := fmt.Errorf("%s %q was registered after Run had begun, and is ignored", kind, name)
-	a.late = append(a.late, err)
-	a.log.Error("registration refused: Run has begun", "kind", kind, "name", name)
+// lateLocked refuses a registration that comes after Run has begun: it would
+// take part in half of the choreography.
+func (p *parts) lateLocked(kind, name string) {
+	p.late = append(p.late, fmt.Errorf("%s %q was registered after Run had begun, and is ignored", kind, name))
+	p.log.Error("registration refused: Run has begun", "kind", kind, "name", name)
 }
 
-// Stop asks the App to stop, and returns at once: the drain begins. A nil cause
-// is a clean stop; any other is what Run returns first. Only the first request
-// to stop counts, whoever makes it; the cause of a later one is kept and joined.
-// Before Run it makes Run stop as soon as it begins; after Run it does nothing.
-func (a *App) Stop(cause error) {
-	reason := "App.Stop was called"
-	cause = readable("the cause given to App.Stop", cause)
-	if cause != nil {
-		reason += ": " + cause.Error()
+// seal ends registration. It reports false when it has ended before.
+func (p *parts) seal() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.sealed {
+		return false
 	}
-	if !a.requestStop(stopRequest{reason: reason, cause: cause, err: cause}) && cause != nil {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		a.further = append(a.further, cause)
-	}
+	p.sealed = true
+	return true
 }
 
-// StopBecause is Stop(nil) with a reason: a clean stop that an operator asked
-// for. Run returns nil, and units see [ErrStopRequested]. The reason stands in
-// the log, in [Report.Reason] and in the termination log, at most 256 bytes of
-// it and on one line; an empty one says what Stop(nil) says. When the App is
-// stopping already it does nothing.
-func (a *App) StopBecause(reason string) {
-	if reason = text.OneLine(text.Clip(reason, maxReason)); reason == "" {
-		a.Stop(nil)
+// view returns the units and servers registered so far.
+func (p *parts) view() ([]*unit, []*server) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.units[:len(p.units):len(p.units)], p.servers[:len(p.servers):len(p.servers)]
+}
+
+// claimLocked refuses a server or a listener that another unit has: each unit
+// would close it under the other.
+func (p *parts) claimLocked(name, what string, v any) {
+	if !reflect.ValueOf(v).Comparable() {
+		return // two of them cannot be told apart
+	}
+	if owner, taken := p.claimed[v]; taken {
+		p.refused = append(p.refused, fmt.Errorf("unit %q: its %s, a %T, is that of unit %q already: give each its own", name, what, v, owner))
 		return
 	}
-	a.requestStop(stopRequest{reason: reason})
+	if p.claimed == nil {
+		p.claimed = make(map[any]string)
+	}
+	p.claimed[v] = name
 }

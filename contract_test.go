@@ -1,28 +1,225 @@
 package lifecycle_test
 
 import (
+	"cmp"
+	"flag"
+	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
 
-// Every guarantee names tests, and each of them exists.
-func TestContractNamesTestsThatExist(t *testing.T) {
-	contract, err := os.ReadFile("docs/contract.md")
+// docs/contract.md states what is guaranteed, one statement a line, and
+// docs/contract-tests.md names the tests of each. These tests keep the two in
+// step; "make docs" sorts and formats the second.
+
+var update = flag.Bool("update", false, "write docs/contract-tests.md anew")
+
+const (
+	contractPage = "docs/contract.md"
+	testsPage    = "docs/contract-tests.md"
+	maxSentences = 4  // of one statement
+	maxWords     = 35 // of one sentence
+)
+
+var (
+	statementLine = regexp.MustCompile(`^- \*\*([A-Z])(\d+)([a-z]?)\*\* (.+)\n`)
+	tableRow      = regexp.MustCompile(`^\| (.+) \| (.*) \|\n`)
+	statementID   = regexp.MustCompile(`^[A-Z]\d+[a-z]?$`)
+	testName      = regexp.MustCompile(`^(?:Test|Example|Fuzz|Benchmark)\w+$`)
+	testFunc      = regexp.MustCompile(`(?m)^func ((?:Test|Example|Fuzz|Benchmark)\w*)\(`)
+	codeSpan      = regexp.MustCompile("`[^`]*`")
+	sentenceEnd   = regexp.MustCompile(`[.!?]\)?(?:\s+|$)`)
+)
+
+// statement is one line of the contract: R13, or R13a, which is a detail of it.
+type statement struct {
+	prefix, letter string
+	number         int
+	text           string
+}
+
+func (s statement) id() string { return s.prefix + strconv.Itoa(s.number) + s.letter }
+
+func readStatements(t *testing.T) []statement {
+	t.Helper()
+	var all []statement
+	for line := range strings.Lines(readPage(t, contractPage)) {
+		m := statementLine.FindStringSubmatch(line)
+		if m == nil {
+			if strings.HasPrefix(line, "- **") {
+				t.Errorf("%s: not a statement: %s", contractPage, line)
+			}
+			continue
+		}
+		number, err := strconv.Atoi(m[2])
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, statement{prefix: m[1], number: number, letter: m[3], text: m[4]})
+	}
+	return all
+}
+
+func readPage(t *testing.T, name string) string {
+	t.Helper()
+	page, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return string(page)
+}
+
+// No number is missing or stands twice, and letters count from a behind their
+// number.
+func TestContractHasEveryNumber(t *testing.T) {
+	statements := readStatements(t)
+	numbers := map[string][]int{}
+	letter := map[string]string{} // the letter that comes next, by statement
+	for _, s := range statements {
+		parent := s.prefix + strconv.Itoa(s.number)
+		if s.letter == "" {
+			numbers[s.prefix] = append(numbers[s.prefix], s.number)
+			letter[parent] = "a"
+			continue
+		}
+		if letter[parent] != s.letter {
+			t.Errorf("%s: the letter here should be %q", s.id(), letter[parent])
+		}
+		letter[parent] = string(s.letter[0] + 1)
+	}
+	total := 0
+	for prefix, have := range numbers {
+		slices.Sort(have)
+		for i, n := range have {
+			if n != i+1 {
+				t.Errorf("%s%d is missing or stands twice", prefix, i+1)
+				break
+			}
+		}
+		total += len(have)
+	}
+	if total < 102 {
+		t.Errorf("%d numbered statements, of 102: a guarantee was lost", total)
+	}
+}
+
+// A statement is read in one breath: few sentences, and short ones.
+func TestContractIsShort(t *testing.T) {
+	for _, s := range readStatements(t) {
+		all := sentences(s.text)
+		if len(all) > maxSentences {
+			t.Errorf("%s has %d sentences, at most %d are allowed: move detail into a lettered statement", s.id(), len(all), maxSentences)
+		}
+		for _, one := range all {
+			if words := len(strings.Fields(one)); words > maxWords {
+				t.Errorf("%s has a sentence of %d words, at most %d are allowed: %s", s.id(), words, maxWords, one)
+			}
+		}
+	}
+}
+
+// sentences splits a text at the full stops, question marks and exclamation
+// marks that a space or the end follows. Code counts as one word.
+func sentences(text string) []string {
+	var all []string
+	text = codeSpan.ReplaceAllString(text, "X")
+	for _, one := range sentenceEnd.Split(text, -1) {
+		if one != "" {
+			all = append(all, one)
+		}
+	}
+	return all
+}
+
+func TestSentencesAreCounted(t *testing.T) {
+	for text, want := range map[string]int{
+		"One.":                             1,
+		"One. Two (RFC 9112, 9.6). Three.": 3,
+		"`/readyz?verbose. No` is code. A limit of 0.8× or 2 s is not. (This is.)": 3,
+		"No full stop": 1,
+	} {
+		if got := sentences(text); len(got) != want {
+			t.Errorf("%q: %d sentences, want %d: %q", text, len(got), want, got)
+		}
+	}
+}
+
+// Every numbered statement has a row with tests, every row has a statement, and
+// every test exists. A lettered statement is proved by the row of its number
+// and may have a row of its own.
+func TestContractNamesTestsThatExist(t *testing.T) {
+	declared := declaredTests(t)
+	wanted := map[string]bool{}
+	notMet := map[string]bool{}
+	for _, s := range readStatements(t) {
+		wanted[s.id()] = true
+		notMet[s.id()] = strings.Contains(s.text, "Not met")
+	}
+	rows := map[string]bool{}
+	for line := range strings.Lines(readPage(t, testsPage)) {
+		subject, tests, ok := parseRow(line)
+		if !ok {
+			continue
+		}
+		if statementID.MatchString(subject) {
+			if rows[subject] {
+				t.Errorf("%s has two rows", subject)
+			}
+			if !wanted[subject] {
+				t.Errorf("%s has a row in %s and no statement in %s", subject, testsPage, contractPage)
+			}
+			rows[subject] = true
+		}
+		if len(tests) == 0 && !notMet[subject] {
+			t.Errorf("%s names no test and does not say that it is not met", subject)
+		}
+		for _, name := range tests {
+			if !testName.MatchString(name) || !declared[name] {
+				t.Errorf("%s names %q, which does not exist", subject, name)
+			}
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(wanted)) {
+		lettered := id[len(id)-1] >= 'a'
+		if !rows[id] && !lettered {
+			t.Errorf("%s has no row in %s", id, testsPage)
+		}
+	}
+}
+
+// parseRow takes a row of a table apart: what is proved, and the tests. It is
+// not ok for a heading, its rule, and text.
+func parseRow(line string) (subject string, tests []string, ok bool) {
+	m := tableRow.FindStringSubmatch(line)
+	if m == nil || m[2] == "tests" || strings.HasPrefix(m[1], "---") {
+		return "", nil, false
+	}
+	for name := range strings.SplitSeq(m[2], ",") {
+		if name = strings.Trim(name, " `"); name != "" {
+			tests = append(tests, name)
+		}
+	}
+	return m[1], tests, true
+}
+
+// declaredTests are the tests, examples, fuzz targets and benchmarks of every
+// module of the repository, by name alone.
+func declaredTests(t *testing.T) map[string]bool {
+	t.Helper()
 	declared := map[string]bool{}
-	funcs := regexp.MustCompile(`(?m)^func ((?:Test|Example|Fuzz|Benchmark)\w*)\(`)
-	err = filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || !strings.HasSuffix(path, "_test.go") {
 			return err
 		}
 		src, err := os.ReadFile(path)
-		for _, m := range funcs.FindAllSubmatch(src, -1) {
+		for _, m := range testFunc.FindAllSubmatch(src, -1) {
 			declared[string(m[1])] = true
 		}
 		return err
@@ -30,29 +227,69 @@ func TestContractNamesTestsThatExist(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := regexp.MustCompile("`((?:Test|Example|Fuzz|Benchmark)\\w+)`")
-	entry := regexp.MustCompile(`^- \*\*([A-Z]\d+)\*\* `)
-	seen := map[string]bool{}
-	for line := range strings.Lines(string(contract)) {
-		m := entry.FindStringSubmatch(line)
-		if m == nil {
-			continue
+	return declared
+}
+
+// Rows stand in the order of the contract's numbers and the tests of a row in
+// the order of the alphabet. With -update the page is written so.
+func TestContractTestsAreCurrent(t *testing.T) {
+	page := readPage(t, testsPage)
+	want := formatTests(page, readStatements(t))
+	if want == page {
+		return
+	}
+	if !*update {
+		t.Fatalf(`%s is not sorted or lacks a row: run "make docs"`, testsPage)
+	}
+	if err := os.WriteFile(testsPage, []byte(want), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// formatTests sorts the rows of statements and the tests of every row, and adds
+// an empty row for a numbered statement that has none. It drops nothing.
+func formatTests(page string, statements []statement) string {
+	var prefixes []string
+	rows := map[string][]string{}
+	for _, s := range statements {
+		if !slices.Contains(prefixes, s.prefix) {
+			prefixes = append(prefixes, s.prefix)
 		}
-		if seen[m[1]] {
-			t.Errorf("%s has two lines", m[1])
-		}
-		seen[m[1]] = true
-		tests := names.FindAllStringSubmatch(line, -1)
-		if len(tests) == 0 && !strings.Contains(line, "Not met") {
-			t.Errorf("%s names no test and does not say that it is not met", m[1])
-		}
-		for _, name := range tests {
-			if !declared[name[1]] {
-				t.Errorf("%s names %s, which does not exist", m[1], name[1])
-			}
+		if s.letter == "" {
+			rows[s.id()] = nil
 		}
 	}
-	if len(seen) < 30 {
-		t.Errorf("only %d guarantees: is the format of the lines another?", len(seen))
+	var before, after strings.Builder // what stands before and behind the rows of statements
+	out, found := &before, false
+	for line := range strings.Lines(page) {
+		subject, tests, ok := parseRow(line)
+		slices.Sort(tests)
+		tests = slices.Compact(tests)
+		switch {
+		case ok && statementID.MatchString(subject):
+			rows[subject] = slices.Compact(slices.Sorted(slices.Values(append(rows[subject], tests...))))
+			out, found = &after, true
+		case ok:
+			fmt.Fprintf(out, "| %s | %s |\n", subject, strings.Join(tests, ", "))
+		default:
+			out.WriteString(line)
+		}
 	}
+	if !found {
+		return page // without rows there is no place for them
+	}
+	place := func(id string) (int, int, string) {
+		digits := strings.TrimRight(id[1:], "abcdefghijklmnopqrstuvwxyz")
+		number, _ := strconv.Atoi(digits)
+		return slices.Index(prefixes, id[:1]), number, id[1+len(digits):]
+	}
+	ids := slices.SortedFunc(maps.Keys(rows), func(a, b string) int {
+		pa, na, la := place(a)
+		pb, nb, lb := place(b)
+		return cmp.Or(cmp.Compare(pa, pb), cmp.Compare(na, nb), cmp.Compare(la, lb))
+	})
+	for _, id := range ids {
+		fmt.Fprintf(&before, "| %s | %s |\n", id, strings.Join(rows[id], ", "))
+	}
+	return before.String() + after.String()
 }

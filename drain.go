@@ -6,14 +6,16 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/httpdrain"
 )
 
-// Drainable is something that has to let go of others before the process ends:
-// sessions on a remote peer, a consumer's claim on messages, a pool's work.
+// Drainable is a component that holds something of a remote peer and has to
+// release it before the process ends: sessions, a consumer's claim on messages, a
+// pool's work.
 type Drainable interface {
-	// Drain stops taking on new work, lets what there is finish, and returns.
-	// ctx ends with the drain window; what is not done then is over.
+	// Drain stops taking on new work, lets the present work finish, and returns.
+	// ctx ends with the drain window: Drain then gives up what is unfinished.
 	Drain(ctx context.Context) error
 }
 
@@ -23,29 +25,25 @@ type DrainFunc func(ctx context.Context) error
 // Drain calls f.
 func (f DrainFunc) Drain(ctx context.Context) error { return f(ctx) }
 
-// OnDrain registers d to run in the drain window, at the same time as all
-// others, each in a goroutine of its own. One that ignores the end of its
-// context is abandoned shortly after the window, and is an error of Run that
-// names it and where it stood; a panic is an error too. Use it for what lives
-// elsewhere, and [App.OnShutdown] for what lives here.
+// OnDrain registers d to run in the drain window, at the same time as all other
+// drainers, each in a goroutine of its own. The App abandons a drainer that
+// ignores the end of its context shortly after the window; Run's error then names
+// the drainer and the line where it stood. A panic is an error too. Use OnDrain
+// for what lives on a remote peer, and [App.OnShutdown] for what lives here.
 func (a *App) OnDrain(name string, d Drainable) *App {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.registerLocked("drainer", name, isNil(d)) {
-		a.drainers = append(a.drainers, hook{name, d.Drain})
-	}
+	a.parts.add("drainer", name, call.IsNil(d), func() { a.parts.drainers = append(a.parts.drainers, hook{name, d.Drain}) })
 	return a
 }
 
 type appKey struct{}
 
-// Draining returns a channel that closes when whoever works under ctx should
-// wind up. For a unit, a drainer or a reload that is when the App begins to
-// drain. For a request of a server that the App runs it is when its client, sent
-// away, will find another process: GoAwayAfter later, spread over the window
-// when the connection is hijacked or to be upgraded, so that not all clients
-// come back at once. Calling it declares the request to be a stream: its context
-// is cancelled at the window's end.
+// Draining returns a channel that closes when the work under ctx should wind up.
+// For a unit, a drainer or a reload that is when the App begins to drain. For a
+// request of one of the App's servers it is later, when the client will find
+// another process: GoAwayAfter later, and spread over the window for a connection
+// that is hijacked or to be upgraded, so that clients do not reconnect all at
+// once. The call declares the request to be a stream: its context is cancelled at
+// the window's end.
 //
 // For any other context the channel never closes.
 func Draining(ctx context.Context) <-chan struct{} {
@@ -53,76 +51,52 @@ func Draining(ctx context.Context) <-chan struct{} {
 		return ch
 	}
 	if a, ok := ctx.Value(appKey{}).(*App); ok {
-		return a.draining
+		return a.Draining()
 	}
 	return nil
 }
 
-// Draining returns a channel that closes when the App begins to drain.
-// Consumers of queues and schedulers stop fetching then.
-func (a *App) Draining() <-chan struct{} { return a.draining }
+// Draining returns a channel that closes when the App begins to drain. Consumers
+// of queues and schedulers stop fetching then.
+func (a *App) Draining() <-chan struct{} { return a.stop.draining.Signaled() }
 
-func (a *App) isDraining() bool {
-	select {
-	case <-a.draining:
-		return true
-	default:
-		return false
-	}
-}
-
-// skipWindow ends the wait of the drain window early. It reports false when
-// there is no window to skip, or it was skipped before.
-func (a *App) skipWindow() bool {
-	select {
-	case <-a.windowOver:
-		return false
-	default:
-	}
-	first := false
-	a.skipOnce.Do(func() { close(a.skip); first = true })
-	return first
-}
-
-// drain is the window: everything is still served, drainers run, and the
-// cluster takes notice. It returns when the window is over, and whether the
-// wait was cut short because nobody is waited for.
+// drain is the window: every request is still served, drainers run, and the
+// cluster learns that this process goes away. It returns when the window is over.
+// hurried reports that the wait was cut short because no client is left to wait
+// for.
 func (a *App) drain(ctx context.Context) (hurried bool) {
 	window := on(a.cfg.DrainInterval)
-	ctx, cancel := context.WithDeadline(ctx, a.t0.Add(window))
+	t0 := a.stop.began()
+	ctx, cancel := context.WithDeadline(ctx, t0.Add(window))
 	defer cancel()
 
-	why := a.noWait()
-	if why != "" {
-		a.log.Info("the drain window is not waited for", "because", why)
+	how := a.noWait()
+	if how != "" {
+		a.log.Info("the drain window is not waited for", "because", how)
 	} else {
 		a.log.Info("draining: still serving everything", "window", window)
 	}
 	drained := a.runDrainers(ctx)
-	if why == "" {
+	if how == "" {
 		a.nowDoing("the drain window")
-		why = a.waitWindow(ctx, drained)
-		hurried = why == windowSkipped
+		how = a.waitWindow(ctx, drained)
+		hurried = how == windowSkipped
 	} else {
 		hurried = true
 		a.nowDoing("drainers")
 		select {
 		case <-drained:
 		case <-ctx.Done():
-		case <-a.skip:
+		case <-a.stop.skip.Signaled():
 		}
 	}
-	cancel() // drainers that mind it return now
-	close(a.windowOver)
-	a.windowEnd = time.Now()
-	for _, s := range a.servers {
+	cancel() // a drainer that watches its context returns now
+	end := a.stop.endWindow(how)
+	for _, s := range a.parts.servers {
 		s.EndWindow()
 	}
 	<-drained
-	a.log.Info("the drain window is over", "took", a.windowEnd.Sub(a.t0), "how", why)
-	a.mu.Lock()
-	a.window = why
-	a.mu.Unlock()
+	a.log.Info("the drain window is over", "took", end.Sub(t0), "how", how)
 	return hurried
 }
 
@@ -147,7 +121,7 @@ func (a *App) waitWindow(ctx context.Context, drained <-chan struct{}) string {
 		select {
 		case <-ctx.Done():
 			return windowFull
-		case <-a.skip:
+		case <-a.stop.skip.Signaled():
 			return windowSkipped
 		case <-look:
 		case <-waiting:
@@ -159,7 +133,7 @@ func (a *App) waitWindow(ctx context.Context, drained <-chan struct{}) string {
 	}
 }
 
-// isQuiet reports whether nothing is in flight, or could be unseen, nothing has
+// isQuiet reports whether no request is in flight or could be unseen, none has
 // arrived for quiet, and every drainer has returned.
 func (a *App) isQuiet(quiet time.Duration, drained <-chan struct{}) bool {
 	select {
@@ -167,11 +141,11 @@ func (a *App) isQuiet(quiet time.Duration, drained <-chan struct{}) bool {
 	default:
 		return false
 	}
-	since := a.t0
-	if earliest := a.t0.Add(on(a.cfg.DrainMin)); time.Now().Before(earliest) {
+	since := a.stop.began()
+	if earliest := since.Add(on(a.cfg.DrainMin)); time.Now().Before(earliest) {
 		return false
 	}
-	for _, s := range a.servers {
+	for _, s := range a.parts.servers {
 		st := s.Stats()
 		if st.Busy() {
 			return false
@@ -183,7 +157,7 @@ func (a *App) isQuiet(quiet time.Duration, drained <-chan struct{}) bool {
 	return time.Since(since) >= quiet
 }
 
-// noWait says why there is nobody to wait for, or "".
+// noWait says why the window is not waited for, or "".
 func (a *App) noWait() string {
 	switch a.cfg.DrainWait {
 	case WaitAlways:
@@ -191,27 +165,27 @@ func (a *App) noWait() string {
 	case WaitNever:
 		return "DrainWait is never"
 	}
-	switch {
+	switch signal := a.stop.why().signal; {
 	case !a.everReady():
 		return "the app was never ready"
 	case !a.listens():
 		return "nothing listens"
-	case a.request.signal != nil && a.request.signal.Signal == os.Interrupt && a.terminal():
+	case signal != nil && signal.Signal == os.Interrupt && a.signals.terminal():
 		return "Ctrl-C at a terminal"
 	}
 	return ""
 }
 
-// listens reports whether anybody could be sending requests here: a server of
-// the App's is serving, or it has none and its health planes invite to units
-// that listen by themselves.
+// listens reports whether clients may be sending requests here: one of the App's
+// servers is serving, or it has none and its health planes invite clients to
+// units that listen by themselves.
 func (a *App) listens() bool {
-	for _, s := range a.servers {
+	for _, s := range a.parts.servers {
 		if s.isServing() {
 			return true
 		}
 	}
-	return len(a.servers) == 0 && a.health != nil
+	return len(a.parts.servers) == 0 && a.health != nil
 }
 
 // runDrainers starts every drainer and closes the returned channel when each
@@ -219,11 +193,10 @@ func (a *App) listens() bool {
 func (a *App) runDrainers(ctx context.Context) <-chan struct{} {
 	all := make(chan struct{})
 	var wg sync.WaitGroup
-	for _, d := range a.drainers {
-		began := time.Now()
+	for _, d := range a.parts.drainers {
 		wg.Go(func() {
 			life := step(KindDrainer, d.name, &a.events)
-			out := await(d.name, began, ctx.Done(), func() error { return d.fn(ctx) })
+			out := timed(d.name, ctx.Done(), settle, func() error { return d.fn(ctx) })
 			_ = life.To(out.Result, out.err)
 			if out.err != nil {
 				a.log.Error("drainer failed", "drainer", d.name, "took", out.Took, "error", unnamed(d.name, out.err))
@@ -231,9 +204,9 @@ func (a *App) runDrainers(ctx context.Context) <-chan struct{} {
 			} else {
 				a.log.Info("drainer done", "drainer", d.name, "took", out.Took)
 			}
-			a.mu.Lock()
-			defer a.mu.Unlock()
-			a.drained = append(a.drained, out)
+			a.stop.mu.Lock()
+			defer a.stop.mu.Unlock()
+			a.stop.drained = append(a.stop.drained, out)
 		})
 	}
 	go func() {

@@ -7,23 +7,24 @@ import (
 	"os"
 	"reflect"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// ExitStuck is the exit status of a process that had to leave something behind:
-// the watchdog exits with it, and [ExitCode] gives it for an error whose first
-// part is an [*AbandonedError]. It is EX_SOFTWARE of sysexits.h.
+// ExitStuck is the exit status of a process that abandoned something: the watchdog
+// exits with it, and [ExitCode] gives it for an error whose first part is an
+// [*AbandonedError]. It is EX_SOFTWARE of sysexits.h.
 const ExitStuck = 70
 
 // ExitCode returns the exit status for what [App.Run] returned: 0 for nil, and
-// for an error whatever its primary cause asks for, which is the first of errors
-// that were joined: the result of an ExitCode method when that is from 1 to 255
+// for an error what its primary cause asks for, which is the first of joined
+// errors: the result of an ExitCode method when that is from 1 to 255
 // ([*SignalError] gives 128+n, an *exec.ExitError its child's), [ExitStuck]
-// when something was abandoned, else 1. What the cause wraps is asked as well,
-// and err itself may be wrapped.
+// when something was abandoned, else 1. The errors that the cause wraps are asked
+// as well, and err itself may be wrapped.
 func ExitCode(err error) int {
 	if err == nil {
 		return 0
@@ -41,12 +42,13 @@ var joinType = reflect.TypeOf(errors.Join(io.EOF))
 
 // askedFor returns the exit status that err asks for, or 0.
 func askedFor(err error) int {
-	switch e := err.(type) { //nolint:errorlint // this walks the tree itself
+	own := call.Original(err) // Run's errors are frozen; this is the caller's goroutine
+	switch e := own.(type) {  //nolint:errorlint // this walks the tree itself
 	case interface{ ExitCode() int }:
 		if code := e.ExitCode(); code >= 1 && code <= 255 {
 			return code
 		}
-	case *worker.AbandonedError:
+	case *worker.AbandonedError, *call.AbandonedError:
 		return ExitStuck
 	}
 	switch e := err.(type) { //nolint:errorlint // as above
@@ -59,7 +61,7 @@ func askedFor(err error) int {
 			if part == nil {
 				continue
 			}
-			if code := askedFor(part); code != 0 || reflect.TypeOf(err) == joinType {
+			if code := askedFor(part); code != 0 || reflect.TypeOf(own) == joinType {
 				return code
 			}
 		}
@@ -67,17 +69,27 @@ func askedFor(err error) int {
 	return 0
 }
 
+// death is how an App ends its process by force: after a further signal, or when
+// the watchdog fires. Nothing here takes a lock of the App.
+type death struct {
+	stderr     io.Writer // of dumps
+	exit       func(int)
+	watchdog   atomic.Pointer[time.Timer]
+	waitingFor atomic.Pointer[string] // what the App waits for
+	begun      atomic.Bool
+}
+
 // armWatchdog ends the process when the stop has not ended in all the time that
 // it may take. It runs on a timer of its own and takes no lock of the App.
 func (a *App) armWatchdog() {
 	total := a.cfg.total()
-	a.watchdog.Store(time.AfterFunc(total, func() {
+	a.death.watchdog.Store(time.AfterFunc(total, func() {
 		a.die(fmt.Sprintf("the stop took longer than %v (DrainInterval + ShutdownGrace + Margin)", total), ExitStuck)
 	}))
 }
 
 func (a *App) disarmWatchdog() {
-	if t := a.watchdog.Load(); t != nil {
+	if t := a.death.watchdog.Load(); t != nil {
 		t.Stop()
 	}
 }
@@ -87,11 +99,12 @@ const dieWithin = time.Second
 
 // die writes why to the termination log and, with the stacks of all goroutines,
 // to stderr, for one second at most, and exits. It takes no lock and waits for
-// nothing that somebody else could hold up.
+// nothing that other code could hold up.
 func (a *App) die(why string, code int) {
-	if !a.dying.CompareAndSwap(false, true) {
-		return // the first one is about to exit
+	if !a.death.begun.CompareAndSwap(false, true) {
+		return // the first call is about to exit
 	}
+	a.words.final.Store(true)
 	if on := a.blocking(); on != "" {
 		why += "; giving up on " + on
 	}
@@ -99,11 +112,11 @@ func (a *App) die(why string, code int) {
 	// be what we are here for.
 	go a.enterKilled(errors.New(why))
 	var written sync.WaitGroup
-	written.Go(func() { a.lastWords(fmt.Sprintf("%s: %s", PhaseKilled, why), finalWords) })
+	written.Go(func() { a.words.write(a.cfg.Name, fmt.Sprintf("%s: %s", PhaseKilled, why), finalWords) })
 	written.Go(func() {
 		// The dump comes apart and last: of a million goroutines it takes a while.
-		_, _ = fmt.Fprintf(a.stderr, "lifecycle: %s: %s; exit status %d\n\n", a.cfg.Name, why, code)
-		_, _ = a.stderr.Write(append(safe.Dump(), '\n'))
+		_, _ = fmt.Fprintf(a.death.stderr, "lifecycle: %s: %s; exit status %d\n\n", a.cfg.Name, why, code)
+		_, _ = a.death.stderr.Write(append(call.Dump(), '\n'))
 	})
 	all := make(chan struct{})
 	go func() {
@@ -116,10 +129,10 @@ func (a *App) die(why string, code int) {
 	case <-all:
 	case <-late.C:
 	}
-	a.exit(code)
+	a.death.exit(code)
 }
 
-// enterKilled is the last change of phase, for whoever still sees it.
+// enterKilled is the last change of phase, for readers that still run.
 func (a *App) enterKilled(cause error) {
 	if a.phases.To(PhaseKilled, cause) != nil {
 		return // it has ended meanwhile

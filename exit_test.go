@@ -99,7 +99,7 @@ func (r *recorder) String() string {
 }
 
 func (r *recorder) of(a *App) *App {
-	a.exit, a.stderr = r.exit, r
+	a.death.exit, a.death.stderr = r.exit, r
 	return a
 }
 
@@ -190,7 +190,7 @@ func TestWatchdogIsDisarmedWhenRunReturns(t *testing.T) {
 						_ = a.Run(context.Background())
 						time.Sleep(time.Hour)
 						select {
-						case <-a.stopping:
+						case <-a.stop.requested.Signaled():
 						default:
 							t.Error("Run has returned and the stop has not begun")
 						}
@@ -211,7 +211,7 @@ func TestDumpIsGivenOneSecond(t *testing.T) {
 		var r recorder
 		release := make(chan struct{})
 		a := r.of(testApp(t, Config{}, nil))
-		a.stderr = stubborn{release}
+		a.death.stderr = stubborn{release}
 		began := time.Now()
 		a.die("because", 3)
 		if took := time.Since(began); took != time.Second || r.String() != "[3]" {

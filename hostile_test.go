@@ -325,20 +325,16 @@ func (w *failsWhenStopped) Start(context.Context) error {
 
 func (w *failsWhenStopped) Stop(context.Context) error { w.RequestStop(nil); return nil }
 
-func TestNilOptionsAreLeftOut(t *testing.T) {
-	if _, err := lifecycle.New(lifecycle.Config{}, nil); err != nil {
-		t.Error(err)
-	}
-	if err := lifecycle.NewShutdown(nil, nil).Run(t.Context(), time.Second); err != nil {
-		t.Error(err)
-	}
+// A nil option is refused everywhere, with its place: by New, by Run, or by the
+// Run of a Shutdown.
+func TestNilOptionsAreRefused(t *testing.T) {
+	_, err := lifecycle.New(lifecycle.Config{}, lifecycle.WithLogger(nil), nil)
+	wantErr(t, err, nil, "New: option 2 is nil")
+	wantErr(t, lifecycle.NewShutdown(nil, nil).Run(t.Context(), time.Second), nil, "NewShutdown: option 1 is nil")
 	r := newRig(t, lifecycle.Config{DrainWait: lifecycle.WaitNever})
 	r.Go("u", untilCancelled, nil).Supervise("s", untilCancelled, lifecycle.DefaultBackoff(), nil)
 	r.Serve("http", &http.Server{Addr: "127.0.0.1:0"}, nil)
-	r.Actor("ends", func() error { return nil }, func(error) {})
-	if err := r.Run(t.Context()); err != nil {
-		t.Error(err)
-	}
+	wantErr(t, r.Run(t.Context()), nil, `unit "u": option 1 is nil`, `unit "s": option 1 is nil`, `unit "http": option 1 is nil`)
 }
 
 func TestNilParentIsRefused(t *testing.T) {

@@ -115,15 +115,15 @@ func (a *App) Events() *fsm.Dispatcher { return &a.events }
 func (a *App) enter(p Phase, cause error) {
 	// A reader of phases that does not return holds the machine, and the App
 	// with it: let the watchdog say so.
-	doing := a.doing.Load()
+	doing := a.death.waitingFor.Load()
 	change := "the change of phase to " + string(p)
-	a.doing.Store(&change)
+	a.death.waitingFor.Store(&change)
 	if err := a.phases.To(p, cause); err != nil {
 		// Only a process that is being killed leaves the path.
 		a.log.Error("phase change refused", "error", err)
 		return
 	}
-	a.doing.Store(doing)
+	a.death.waitingFor.Store(doing)
 	_, at := a.phases.Since()
 	a.mu.Lock()
 	a.entered[p] = at

@@ -31,11 +31,21 @@ func (a *App) Reconfigure(cfg Config) (changed, kept []string, err error) {
 	}
 	cfg = cfg.WithDefaults()
 	kept = a.otherToken(&cfg)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.request != nil || a.phases.State() != PhaseRunning {
+	if a.phases.State() != PhaseRunning {
 		return nil, nil, ErrReloadRefused
 	}
+	// Under the lock of the stop: the stop that begins next reads these times.
+	if !a.stop.unlessBegun(func() { changed, kept, err = a.takeOver(cfg, kept) }) {
+		return nil, nil, ErrReloadRefused
+	}
+	return changed, kept, err
+}
+
+// takeOver is Reconfigure once it is sure that no stop has begun.
+func (a *App) takeOver(cfg Config, kept []string) (_, _ []string, err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var changed []string
 	next := a.cfg
 	from, to := reflect.ValueOf(cfg), reflect.ValueOf(&next).Elem()
 	for i := range from.NumField() {
@@ -54,14 +64,14 @@ func (a *App) Reconfigure(cfg Config) (changed, kept []string, err error) {
 	if err := errors.Join(next.Validate(), err); err != nil {
 		return nil, nil, fmt.Errorf("together with what stays as it is: %w", err)
 	}
-	// Whoever reads these from T0 on has seen the request, which needs the lock.
-	// The others are read freely at any time, and not written, not even with
-	// what they are.
+	// A goroutine that reads these from T0 on has seen the request, which needs the
+	// lock of the stop. The other fields are read without a lock at any time, and so
+	// are not written, not even with the same value.
 	for _, name := range changed {
 		reflect.ValueOf(&a.cfg).Elem().FieldByName(name).Set(to.FieldByName(name))
 	}
 	a.hooks.minSlice = slice
-	for _, s := range a.servers {
+	for _, s := range a.parts.servers {
 		s.Configure(drainConfig(next))
 	}
 	return changed, kept, nil

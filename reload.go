@@ -5,8 +5,29 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
+	"sync"
+
+	"github.com/pleme-io/lifecycle-go/fsm"
 )
+
+// reloads is what an App knows about its reloads, which run one at a time.
+type reloads struct {
+	turn   chan struct{}   // holds a token while a reload runs
+	asked  fsm.Wake        // a reload is asked for
+	ctx    context.Context // ends with the drain window; set by Run before anything that reads it
+	cancel context.CancelFunc
+
+	mu     sync.Mutex    // guards the fields below
+	last   []Outcome     // the last ones
+	counts []ReloadCount // of all
+}
+
+// under makes the context of the reloads a child of parent and returns what ends
+// it.
+func (r *reloads) under(parent context.Context) (end func()) {
+	r.ctx, r.cancel = context.WithCancel(parent)
+	return r.cancel
+}
 
 // ErrReloadRefused is returned by [App.Reload] when the App is not running: it
 // has not started yet, or it drains already.
@@ -24,11 +45,7 @@ var ErrReloadRefused = errors.New("reload refused: the app is not running")
 // context of one that runs ends with the window, and one that ignores that is
 // abandoned.
 func (a *App) OnReload(name string, fn func(context.Context) error) *App {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.registerLocked("reload", name, fn == nil) {
-		a.reloads = append(a.reloads, hook{name, fn})
-	}
+	a.parts.add("reload", name, fn == nil, func() { a.parts.reloads = append(a.parts.reloads, hook{name, fn}) })
 	return a
 }
 
@@ -39,27 +56,26 @@ func (a *App) OnReload(name string, fn func(context.Context) error) *App {
 // every function was called. A reload function must not call it.
 func (a *App) Reload(ctx context.Context) error {
 	select {
-	case a.reloading <- struct{}{}:
+	case a.reloads.turn <- struct{}{}:
 	case <-ctx.Done():
 		return fmt.Errorf("wait for another reload: %w", context.Cause(ctx))
-	case <-a.draining:
+	case <-a.Draining():
 		return ErrReloadRefused
 	}
-	defer func() { <-a.reloading }()
-	if a.Phase() != PhaseRunning || a.isDraining() {
+	defer func() { <-a.reloads.turn }()
+	if a.Phase() != PhaseRunning || a.stop.draining.HasSignaled() {
 		return ErrReloadRefused
 	}
 	a.notifier.Load().Reloading()
 	defer func() { a.notifier.Load().Ready(string(PhaseRunning)) }()
 	var errs []error
-	for i, r := range a.reloads {
-		if i > 0 && a.isDraining() {
+	for i, r := range a.parts.reloads {
+		if i > 0 && a.stop.draining.HasSignaled() {
 			errs = append(errs, fmt.Errorf("reload %s: %w", r.name, ErrReloadRefused))
 			break
 		}
-		began := time.Now()
 		life := step(KindReload, r.name, &a.events)
-		out := await(r.name, began, a.reloadCtx.Done(), func() error { return r.fn(a.reloadCtx) })
+		out := timed(r.name, a.reloads.ctx.Done(), settle, func() error { return r.fn(a.reloads.ctx) })
 		_ = life.To(out.Result, out.err)
 		if out.err != nil {
 			a.log.Error("reload failed, the old state stays", "reload", r.name, "took", out.Took, "error", unnamed(r.name, out.err))
@@ -67,51 +83,50 @@ func (a *App) Reload(ctx context.Context) error {
 		} else {
 			a.log.Info("reloaded", "reload", r.name, "took", out.Took)
 		}
-		a.noteReload(out)
+		a.reloads.note(out)
 	}
 	return errors.Join(errs...)
 }
 
-// noteReload counts a reload that has ended, and keeps its outcome for a while.
-func (a *App) noteReload(out Outcome) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if len(a.reloaded) == KeptReloads {
-		a.reloaded = slices.Delete(a.reloaded, 0, 1)
+// note counts a reload that has ended, and keeps its outcome for a while.
+func (r *reloads) note(out Outcome) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.last) == KeptReloads {
+		r.last = slices.Delete(r.last, 0, 1)
 	}
-	a.reloaded = append(a.reloaded, out)
-	at := slices.IndexFunc(a.reloadsN, func(c ReloadCount) bool { return c.Name == out.Name && c.Result == out.Result })
+	r.last = append(r.last, out)
+	at := slices.IndexFunc(r.counts, func(c ReloadCount) bool { return c.Name == out.Name && c.Result == out.Result })
 	if at < 0 {
-		at = len(a.reloadsN)
-		a.reloadsN = append(a.reloadsN, ReloadCount{Name: out.Name, Result: out.Result})
+		at = len(r.counts)
+		r.counts = append(r.counts, ReloadCount{Name: out.Name, Result: out.Result})
 	}
-	a.reloadsN[at].Count++
+	r.counts[at].Count++
 }
 
-// requestReload asks for a reload and returns at once. Requests that come while
-// one waits already are that one.
-func (a *App) requestReload() {
-	select {
-	case a.reloadAsked <- struct{}{}:
-	default:
-	}
+// outcomes returns the last reloads, and how often each ended in each way.
+func (r *reloads) outcomes() ([]Outcome, []ReloadCount) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.last), slices.Clone(r.counts)
 }
 
-// endReloads cancels what still reloads at the window's end, waits for it, and
-// lets none begin any more. What ignores it is abandoned, so this is short.
+// endReloads cancels a reload that still runs at the window's end, waits for it,
+// and lets none begin any more. A function that ignores its context is abandoned,
+// so this is short.
 func (a *App) endReloads() {
-	a.cancelReload()
-	a.reloading <- struct{}{} // and kept
+	a.reloads.cancel()
+	a.reloads.turn <- struct{}{} // and kept
 }
 
-// serveReloads runs what requestReload asked for, until the drain.
+// serveReloads runs the reloads that a SIGHUP asked for, until the drain.
 func (a *App) serveReloads() {
 	for {
 		select {
-		case <-a.draining:
+		case <-a.Draining():
 			return
-		case <-a.reloadAsked:
-			_ = a.Reload(a.reloadCtx) // logged and reported there
+		case <-a.reloads.asked:
+			_ = a.Reload(a.reloads.ctx) // logged and reported there
 		}
 	}
 }

@@ -29,7 +29,7 @@ func testApp(t *testing.T, cfg Config, signals <-chan os.Signal) *App {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.exit = func(code int) { t.Errorf("exit %d", code) }
+	a.death.exit = func(code int) { t.Errorf("exit %d", code) }
 	return a
 }
 
@@ -215,8 +215,8 @@ func TestReloadsAreCountedAndOnlyTheLastAreKept(t *testing.T) {
 			_ = a.Reload(context.Background())
 		}
 		r := a.Report()
-		if len(r.Reloads) != KeptReloads || cap(a.reloaded) > 2*KeptReloads {
-			t.Errorf("the report has %d reloads and the App has room for %d, want %d kept", len(r.Reloads), cap(a.reloaded), KeptReloads)
+		if len(r.Reloads) != KeptReloads || cap(a.reloads.last) > 2*KeptReloads {
+			t.Errorf("the report has %d reloads and the App has room for %d, want %d kept", len(r.Reloads), cap(a.reloads.last), KeptReloads)
 		}
 		if last := r.Reloads[len(r.Reloads)-1]; last.Error != fmt.Sprintf("failure %d", asked) {
 			t.Errorf("the last one kept is %v, want the last that ended", last)
@@ -251,8 +251,8 @@ func TestReloadsMayBeRegisteredAtTheSameTime(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if len(a.reloads) != 8 || len(a.drainers) != 8 {
-		t.Errorf("%d reloads and %d drainers of 8 each", len(a.reloads), len(a.drainers))
+	if len(a.parts.reloads) != 8 || len(a.parts.drainers) != 8 {
+		t.Errorf("%d reloads and %d drainers of 8 each", len(a.parts.reloads), len(a.parts.drainers))
 	}
 }
 

@@ -7,10 +7,13 @@ import (
 	"log/slog"
 	"math"
 	"os"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
@@ -65,7 +68,7 @@ const (
 	ResultOK        Result = "ok"
 	ResultFailed    Result = "failed"
 	ResultPanicked  Result = "panicked"
-	ResultAbandoned Result = "abandoned" // it did not return in time and was left behind
+	ResultAbandoned Result = "abandoned" // it did not return in time
 	ResultSkipped   Result = "skipped"   // no time was left to begin it
 	ResultRunning   Result = "running"   // it has not ended
 )
@@ -79,6 +82,13 @@ type Outcome struct {
 	Stack  string        `json:"stack,omitempty"` // of its goroutine, when it was abandoned
 
 	err error
+}
+
+// timed calls fn behind the one door for foreign code, waits for it until over is
+// closed and for the moment longer, and describes how it ended.
+func timed(name string, over <-chan struct{}, moment time.Duration, fn func() error) Outcome {
+	began := time.Now()
+	return outcome(name, began, call.Start(name, fn).Wait(over, moment))
 }
 
 // outcome describes what began at began and ended just now with err.
@@ -112,38 +122,47 @@ func (o Outcome) String() string {
 	return s
 }
 
-// goroutine holds the id of a goroutine that is looked for later.
-type goroutine = atomic.Uint64
-
 // Report returns the account of the App's life so far. After Run has returned
 // it is complete. It may be called at any time.
 func (a *App) Report() Report {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	r := Report{Name: a.cfg.Name, Phase: a.phases.State(), Window: a.window, CutRequests: a.cut}
-	if a.request != nil {
-		r.Reason = a.request.reason
-	}
-	if a.result != nil {
-		r.Error = a.result.Error()
-	}
-	r.Phases = a.phaseTimesLocked()
-	for _, u := range a.units {
-		r.Units = append(r.Units, u.outcome())
-	}
-	r.Drainers = append(r.Drainers, a.drained...)
-	r.Reloads = append(r.Reloads, a.reloaded...)
-	r.ReloadCounts = append(r.ReloadCounts, a.reloadsN...)
-	r.Hooks = a.hooks.outcomes()
-	for _, err := range a.late {
-		r.Refused = append(r.Refused, err.Error())
-	}
-	r.Left = append(r.Left, a.left...)
+	r := Report{Name: a.cfg.Name, Phase: a.phases.State(), Phases: a.phaseTimes(), Hooks: a.hooks.outcomes()}
+	a.stop.describe(&r)
+	a.parts.describe(&r)
+	r.Reloads, r.ReloadCounts = a.reloads.outcomes()
 	return r
 }
 
-// phaseTimesLocked lists the phases that were entered, and how long each lasted.
-func (a *App) phaseTimesLocked() (times []PhaseTime) {
+// describe adds what the stop knows.
+func (s *stop) describe(r *Report) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.request != nil {
+		r.Reason = s.request.reason
+	}
+	if s.result != nil {
+		r.Error = s.result.Error()
+	}
+	r.Window, r.CutRequests = s.window, s.cut
+	r.Drainers = slices.Clone(s.drained)
+	r.Left = slices.Clone(s.abandoned)
+}
+
+// describe adds how each unit is or ended, and which registrations came too late.
+func (p *parts) describe(r *Report) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, u := range p.units {
+		r.Units = append(r.Units, u.outcome())
+	}
+	for _, err := range p.late {
+		r.Refused = append(r.Refused, err.Error())
+	}
+}
+
+// phaseTimes lists the phases that were entered, and how long each lasted.
+func (a *App) phaseTimes() (times []PhaseTime) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	for _, p := range inOrder {
 		if at := a.entered[p]; !at.IsZero() {
 			if n := len(times); n > 0 {
@@ -164,7 +183,7 @@ func (s *Shutdown) outcomes() []Outcome {
 // logReport writes the report as one record.
 func (a *App) logReport() {
 	if !a.log.Enabled(context.Background(), slog.LevelError) {
-		return // nobody would read what takes a while to compose
+		return // the log drops the record, which takes a while to compose
 	}
 	r := a.Report()
 	attrs := []any{"reason", r.Reason}
@@ -208,6 +227,19 @@ func joined(outcomes []Outcome) string {
 // the last 4096 bytes of all containers of a pod together.
 const maxLastWords = 1 << 10
 
+// lastWords keeps the termination log, the file that the kubelet shows as the
+// reason of a container's end.
+type lastWords struct {
+	path   string
+	exists atomic.Bool
+	turn   atomic.Uint64
+	final  atomic.Bool // the process is being ended by force
+
+	mu      sync.Mutex // held while the file is written; guards the fields below
+	written uint64     // the turn of what stands in the file
+	said    string     // and the text of that
+}
+
 // finalWords is the turn of what is written while the process is ended by force.
 const finalWords = math.MaxUint64
 
@@ -216,22 +248,21 @@ const finalWords = math.MaxUint64
 // at each step of the teardown, and soon after a unit ends. It may be called
 // concurrently: what is written last knows of every change before it.
 func (a *App) terminationLog() {
-	if !a.hasLog.Load() {
-		return // nobody reads it, and a life has many steps
+	if !a.words.exists.Load() {
+		return // a life has many steps
 	}
-	turn := a.wordsTurn.Add(1)
-	a.lastWords(a.lifeInBrief(), turn)
+	turn := a.words.turn.Add(1)
+	a.words.write(a.cfg.Name, a.lifeInBrief(), turn)
 }
 
 // lifeInBrief is the phase, why it stops or has stopped, for how long it did,
 // and what it waits for or ended with.
 func (a *App) lifeInBrief() string {
-	phase := a.lastReached() // which waits for no reader of phases
+	phase := a.lastReached() // takes no lock
 	words := string(phase)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.request != nil {
-		words += ": " + a.request.reason
+	reason, result := a.stop.outcome()
+	if reason != "" {
+		words += ": " + reason
 	}
 	switch phase {
 	case PhaseStarting, PhaseDraining, PhaseStopping:
@@ -239,21 +270,31 @@ func (a *App) lifeInBrief() string {
 			words += "; waiting for " + on
 		}
 	case PhaseStopped, PhaseFailed:
-		words += a.stopTimesLocked()
+		words += a.stopTimes()
 	}
-	if a.result != nil && (a.request == nil || a.result.Error() != a.request.reason) {
-		words += ": " + a.result.Error()
+	if result != nil && result.Error() != reason {
+		words += ": " + result.Error()
 	}
 	return words
 }
 
-// stopTimesLocked says how long the phases of the stop took, in parentheses,
-// and that of the start when it never got further.
-func (a *App) stopTimesLocked() string {
+// outcome returns why the App stops and what Run returns, as far as that is known.
+func (s *stop) outcome() (reason string, result error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.request != nil {
+		reason = s.request.reason
+	}
+	return reason, s.result
+}
+
+// stopTimes says how long the phases of the stop took, in parentheses, and the
+// start when it never got further.
+func (a *App) stopTimes() string {
 	var times []string
-	for _, p := range a.phaseTimesLocked() {
+	for _, p := range a.phaseTimes() {
 		switch {
-		case p.Phase == PhaseStarting && a.entered[PhaseRunning].IsZero(), p.Phase == PhaseDraining, p.Phase == PhaseStopping:
+		case p.Phase == PhaseStarting && a.EnteredAt(PhaseRunning).IsZero(), p.Phase == PhaseDraining, p.Phase == PhaseStopping:
 			times = append(times, fmt.Sprintf("%s %v", p.Phase, p.Duration.Round(time.Millisecond)))
 		}
 	}
@@ -263,53 +304,54 @@ func (a *App) stopTimesLocked() string {
 	return " (" + strings.Join(times, ", ") + ")"
 }
 
-// findLog looks, as Run begins, whether there is a termination log: a kubelet
-// makes it before it makes the process.
-func (a *App) findLog() {
-	if a.cfg.TerminationLog == "off" {
+// find looks, as Run begins, whether there is a termination log at path: a kubelet
+// makes the file before it starts the process.
+func (w *lastWords) find(path string) {
+	if path == "off" {
 		return
 	}
-	info, err := os.Stat(a.cfg.TerminationLog)
-	a.hasLog.Store(err == nil && info.Mode().IsRegular()) // not outside of Kubernetes, mostly
+	w.path = path
+	info, err := os.Stat(path)
+	w.exists.Store(err == nil && info.Mode().IsRegular())
 }
 
-// lastWords overwrites the termination log, if there is one. The file is the
-// kubelet's, mounted into the container: it must not be created or replaced.
-// Anything but a regular file is left alone; to open a pipe could take for ever.
-// Words whose turn is over, because later ones were written, are dropped. Once
-// the process is being ended by force only the final ones are written.
-func (a *App) lastWords(words string, turn uint64) {
-	if !a.hasLog.Load() {
+// write overwrites the termination log, if there is one. The kubelet mounts the
+// file into the container: write must not create or replace it. It writes only to
+// a regular file, because opening a pipe could block. It drops words whose turn is
+// over because later ones were written. Once the process is being ended by force
+// it writes only the final ones.
+func (w *lastWords) write(name, words string, turn uint64) {
+	if !w.exists.Load() {
 		return
 	}
-	a.words.Lock()
-	defer a.words.Unlock()
-	if turn < a.wordsWritten || a.dying.Load() && turn != finalWords {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if turn < w.written || w.final.Load() && turn != finalWords {
 		return
 	}
-	a.wordsWritten = turn
-	if words == a.wordsSaid {
+	w.written = turn
+	if words == w.said {
 		return
 	}
-	a.wordsSaid = words
-	f, err := os.OpenFile(a.cfg.TerminationLog, os.O_WRONLY|os.O_TRUNC, 0)
+	w.said = words
+	f, err := os.OpenFile(w.path, os.O_WRONLY|os.O_TRUNC, 0)
 	if err != nil {
 		return
 	}
 	defer func() { _ = f.Close() }()
-	_, _ = f.WriteString(text.Clip(a.cfg.Name+": "+words, maxLastWords))
+	_, _ = f.WriteString(text.Clip(name+": "+words, maxLastWords))
 }
 
 // blocking names what the App waits for at this moment. It takes no lock, so
 // that the watchdog may call it whatever is stuck.
 func (a *App) blocking() string {
 	var names []string
-	if doing := a.doing.Load(); doing != nil && *doing != "" {
+	if doing := a.death.waitingFor.Load(); doing != nil && *doing != "" {
 		names = append(names, *doing)
 	}
-	if a.cancelled.Load() {
-		for _, u := range a.units {
-			if u.launched.Load() && !u.ended.Load() {
+	if a.stop.cancelled.Load() {
+		for _, u := range a.parts.units {
+			if u.launched.Load() && !u.over.HasSignaled() {
 				names = append(names, "unit "+u.name)
 			}
 		}
@@ -317,8 +359,8 @@ func (a *App) blocking() string {
 	return strings.Join(names, ", ")
 }
 
-// nowDoing notes what the App waits for from here on. Run's goroutine calls it.
+// nowDoing records what the App waits for from here on. Run's goroutine calls it.
 func (a *App) nowDoing(what string) {
-	a.doing.Store(&what)
+	a.death.waitingFor.Store(&what)
 	a.terminationLog()
 }

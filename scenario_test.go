@@ -148,6 +148,9 @@ func hangingHook() int {
 			}()
 			<-held
 			a.mu.Lock()
+			a.stop.mu.Lock()
+			a.parts.mu.Lock()
+			a.reloads.mu.Lock()
 			hangForEver("locked")
 			return nil
 		})
@@ -397,7 +400,7 @@ func reload() int {
 			signal.Notify(begin, syscall.SIGUSR1)
 			defer signal.Stop(begin)
 			say("slow begins")
-			for len(a.reloadAsked) == 0 {
+			for len(a.reloads.asked) == 0 {
 				time.Sleep(time.Millisecond)
 			}
 			say("hangup seen")

@@ -3,14 +3,14 @@ package lifecycle
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/http"
-	"reflect"
+	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/httpdrain"
-	"github.com/pleme-io/lifecycle-go/internal/safe"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
@@ -49,26 +49,28 @@ func WithListener(ln net.Listener) ServeOption {
 // text/event-stream, or was hijacked) at the window's end. srv is the App's
 // from here on: do not call its Shutdown or Close, and do not give it, or its
 // listener, to another Serve, which Run would refuse. (Of two Apps in a process
-// the second to run refuses a server that the first has or had. That they share
-// a listener nobody can tell: each would get some of its connections, and the
-// first to stop would close it under the other.) Its BaseContext, ConnContext and
-// ConnState functions are still called.
+// the second to run refuses a server that the first has or had. A shared listener
+// goes undetected: each App would get some of its connections, and the first to
+// stop would close it under the other.) The App still calls its BaseContext,
+// ConnContext and ConnState functions.
 func (a *App) Serve(name string, srv *http.Server, opts ...ServeOption) *App {
 	var c serveConfig
-	for _, opt := range opts {
-		if opt != nil {
-			opt(&c)
+	for i, opt := range opts {
+		if opt == nil {
+			a.parts.refuse("unit", name, nilOption(i))
+			return a
 		}
+		opt(&c)
 	}
-	if c.given && isNil(c.ln) {
-		a.refuse("unit", name, errors.New("WithListener: nil where a listener is needed"))
+	if c.given && call.IsNil(c.ln) {
+		a.parts.refuse("unit", name, errors.New("WithListener: nil where a listener is needed"))
 		return a
 	}
 	return a.addUnit(name, srv == nil, false, func() worker.Worker {
 		var hopts []httpdrain.Option
-		a.claimLocked(name, "server", srv)
+		a.parts.claimLocked(name, "server", srv)
 		if c.given {
-			a.claimLocked(name, "listener", c.ln)
+			a.parts.claimLocked(name, "listener", c.ln)
 			hopts = append(hopts, httpdrain.WithListener(c.ln))
 		}
 		return newServer(name, "http", httpdrain.New(name, srv, drainConfig(a.cfg), hopts...), a)
@@ -96,30 +98,14 @@ type GRPCHealth interface{ Shutdown() }
 // is refused by Run. A method that does not return (Stop waits for handlers in a
 // server with grpc.WaitForHandlers) is abandoned and named, with its stack.
 func (a *App) GRPC(name string, srv GRPCServer, ln net.Listener, health GRPCHealth) *App {
-	if isNil(health) {
+	if call.IsNil(health) {
 		health = nil
 	}
-	return a.addUnit(name, isNil(srv) || isNil(ln), false, func() worker.Worker {
-		a.claimLocked(name, "server", srv)
-		a.claimLocked(name, "listener", ln)
+	return a.addUnit(name, call.IsNil(srv) || call.IsNil(ln), false, func() worker.Worker {
+		a.parts.claimLocked(name, "server", srv)
+		a.parts.claimLocked(name, "listener", ln)
 		return newServer(name, "grpc", httpdrain.NewGRPC(name, srv, ln, health, drainConfig(a.cfg)), a)
 	})
-}
-
-// claimLocked refuses a server or a listener that another unit has: each would
-// close it under the other.
-func (a *App) claimLocked(name, what string, v any) {
-	if !reflect.ValueOf(v).Comparable() {
-		return // nobody can tell
-	}
-	if owner, taken := a.claimed[v]; taken {
-		a.errs = append(a.errs, fmt.Errorf("unit %q: its %s, a %T, is that of unit %q already: give each its own", name, what, v, owner))
-		return
-	}
-	if a.claimed == nil {
-		a.claimed = make(map[any]string)
-	}
-	a.claimed[v] = name
 }
 
 func drainConfig(cfg Config) httpdrain.Config {
@@ -156,13 +142,13 @@ type drainingServer interface {
 type server struct {
 	worker.BaseWorker
 	drainingServer
-	goid goroutine // of Serve
+	accepting call.Call // of Serve
 }
 
 func newServer(name, kind string, s drainingServer, a *App) *server {
 	w := &server{drainingServer: s}
 	w.Init(kind, name)
-	a.servers = append(a.servers, w)
+	a.parts.servers = append(a.parts.servers, w)
 	return w
 }
 
@@ -172,7 +158,7 @@ func (s *server) Start(ctx context.Context) error {
 		return err
 	}
 	s.MarkRunning()
-	safe.Go(s.Name(), func() error { return s.Serve(ctx) }, s.goid.Store, s.Finish)
+	s.accepting.Start(s.Name(), func() error { return s.Serve(ctx) }, s.Finish)
 	return nil
 }
 
@@ -185,8 +171,8 @@ func (s *server) Stop(ctx context.Context) error {
 	select {
 	case <-s.Done():
 	case <-ctx.Done():
-		// The listener may be anybody's, and its Accept not mind a Close.
-		s.Kill(worker.Abandoned(s.Name(), s.goid.Load()))
+		// A foreign listener's Accept may ignore Close.
+		s.Kill(s.accepting.Abandon())
 	}
 	return err
 }
@@ -198,8 +184,8 @@ func (s *server) isServing() bool {
 }
 
 // retire takes the server out of service after the window, by end at the
-// latest, and returns how many requests had to be cut. It calls closed once
-// nobody can connect any more. hurried leaves out what is only there for clients
+// latest, and returns how many requests had to be cut. It calls closed once no
+// client can connect any more. hurried leaves out the steps that only serve clients
 // that have not noticed yet.
 func (s *server) retire(ctx context.Context, hurried bool, closed func()) (cut int, err error) {
 	var closeErr error
@@ -208,7 +194,7 @@ func (s *server) retire(ctx context.Context, hurried bool, closed func()) (cut i
 	} else {
 		closeErr = s.CloseWhenQuiet(ctx)
 		closed()
-		s.LingerOpen(ctx) // also when its listener is broken: those who are connected are served
+		s.LingerOpen(ctx) // also when its listener is broken: open connections are served
 	}
 	s.RequestStop(worker.ErrStopRequested)
 	cut, err = s.Shutdown(ctx)
@@ -219,12 +205,61 @@ func (s *server) retire(ctx context.Context, hurried bool, closed func()) (cut i
 // when there is no such server or it is not bound yet. It is for servers on
 // port 0.
 func (a *App) Addr(name string) net.Addr {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, s := range a.servers {
+	_, servers := a.parts.view()
+	for _, s := range servers {
 		if s.Name() == name {
 			return s.drainingServer.Addr()
 		}
 	}
 	return nil
+}
+
+func (a *App) bind(s *server) error {
+	a.nowDoing("listener " + s.Name())
+	ctx, cancel := a.untilStop()
+	defer cancel()
+	if err := s.Bind(ctx); err != nil {
+		return err
+	}
+	a.log.Info("listening", "server", s.Name(), "addr", s.drainingServer.Addr().String())
+	return nil
+}
+
+// retireServers takes every server out of service, all at once.
+func (a *App) retireServers(base context.Context, end time.Time, hurried bool) {
+	if len(a.parts.servers) == 0 {
+		return
+	}
+	a.nowDoing("requests in flight")
+	ctx, cancel := context.WithDeadline(base, end)
+	defer cancel()
+	var wg sync.WaitGroup
+	for _, s := range a.parts.servers {
+		wg.Go(func() {
+			began := time.Now()
+			// A listener, or a foreign gRPC server, may hang or panic: that must not
+			// cost the units and hooks their time.
+			var cutNow atomic.Int64
+			out := timed(s.Name()+": shutdown", ctx.Done(), serverPatience(a.cfg)+settle, func() error {
+				// With DrainReadiness serving it is ready until here, and no longer.
+				cut, err := s.retire(ctx, hurried, func() { a.reg.setDraining(true) })
+				cutNow.Store(int64(cut))
+				return err
+			})
+			cut, err := int(cutNow.Load()), out.err
+			if out.Result == ResultAbandoned && cut == 0 {
+				cut = int(s.Stats().InFlight)
+			}
+			if err != nil {
+				a.log.Error("server retired with an error", "server", s.Name(), "took", time.Since(began), "cut", cut, "error", err)
+			} else {
+				a.log.Info("server retired", "server", s.Name(), "took", time.Since(began))
+			}
+			a.stop.add(err)
+			a.stop.mu.Lock()
+			defer a.stop.mu.Unlock()
+			a.stop.cut += cut
+		})
+	}
+	wg.Wait()
 }

@@ -6,19 +6,144 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fsm"
-	"github.com/pleme-io/lifecycle-go/internal/safe"
-	"github.com/pleme-io/lifecycle-go/worker"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
-// ErrHookSkipped marks a shutdown hook that was not called because the time was
-// over.
+// stop is the one stop of an App: who asked for it, how far it is, and what went
+// wrong on the way.
+type stop struct {
+	requested  fsm.Signal  // T0; the App's own goroutines watch it
+	draining   fsm.Signal  // T0, just after requested; users watch it
+	skip       fsm.Signal  // the rest of the drain window is not waited for
+	windowOver fsm.Signal  // the drain window has ended, or there was none
+	cancelled  atomic.Bool // units have been told to stop
+
+	mu        sync.Mutex // guards the fields below
+	armed     bool       // Run has begun: a request begins the stop
+	request   *stopRequest
+	further   []error   // of later requests, and of steps of the stop
+	t0        time.Time // when the stop began, zero before
+	window    string    // how the drain window ended
+	windowEnd time.Time
+	drained   []Outcome // drainers that have returned or were abandoned
+	cut       int       // requests in flight when their time was over
+	abandoned []string  // what the end did not wait for
+	result    error     // of Run
+}
+
+// stopRequest says why the App is to stop.
+type stopRequest struct {
+	reason string       // for people
+	cause  error        // what units see as their context's cause; nil when nothing is wrong
+	err    error        // the primary part of Run's error; nil for a clean stop
+	signal *SignalError // set when the request was a signal
+}
+
+// ask records a request. Only the first counts; first reports whether this is it.
+// begin reports whether the stop begins now, which is T0: a request that comes
+// before Run begins it with Run.
+func (s *stop) ask(req stopRequest) (first, begin bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.request != nil {
+		return false, false
+	}
+	s.request = &req
+	if s.armed {
+		s.t0 = time.Now()
+	}
+	return true, s.armed
+}
+
+// arm lets requests begin the stop from now on. It reports whether one came
+// before: that one begins it now.
+func (s *stop) arm() (begin bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.armed = true
+	if s.request != nil {
+		s.t0 = time.Now()
+	}
+	return s.request != nil
+}
+
+// add keeps errors that are joined behind the primary one.
+func (s *stop) add(errs ...error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, err := range errs {
+		if err != nil {
+			s.further = append(s.further, err)
+		}
+	}
+}
+
+// why returns the request, the zero one before there is any.
+func (s *stop) why() stopRequest {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.request == nil {
+		return stopRequest{}
+	}
+	return *s.request
+}
+
+// began returns T0, the zero time before it.
+func (s *stop) began() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.t0
+}
+
+// unlessBegun calls fn, under the lock, when no stop has been asked for.
+func (s *stop) unlessBegun(fn func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.request != nil {
+		return false
+	}
+	fn()
+	return true
+}
+
+// endWindow records how the drain window ended, "" when there was none, and
+// returns when. Only the first call counts.
+func (s *stop) endWindow(how string) time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.windowEnd.IsZero() {
+		s.window, s.windowEnd = how, time.Now()
+		if how == "" {
+			s.windowEnd = s.t0
+		}
+		s.windowOver.Signal()
+	}
+	return s.windowEnd
+}
+
+// skipWindow ends the wait of the drain window early. It reports false when no
+// window is left to skip, or it was skipped before.
+func (s *stop) skipWindow() bool { return !s.windowOver.HasSignaled() && s.skip.Signal() }
+
+// OnShutdown puts a hook on the stack of what the App closes last, after every
+// unit has returned: last in, first out, each exactly once, all within
+// ShutdownGrace, whether or not an earlier step failed. Hooks run even when the
+// App never got to run, because main opened most of what they close before that.
+func (a *App) OnShutdown(name string, fn func(context.Context) error) *App {
+	a.parts.add("shutdown hook", name, fn == nil, func() { a.hooks.Add(name, fn) })
+	return a
+}
+
+// ErrHookSkipped marks a shutdown hook that was not called because no time was
+// left.
 var ErrHookSkipped = errors.New("skipped: no time was left")
 
-// Shutdown is a stack of named hooks that close what a process has opened: the
-// observable kin of defer. What was added last runs first, so the server stops
+// Shutdown is a stack of named hooks that close what a process has opened: a defer
+// that can be observed. The hook added last runs first, so the server stops
 // before the database that it uses closes.
 //
 // An [App] has one ([App.OnShutdown]); it is useful alone too. All methods may
@@ -29,7 +154,7 @@ type Shutdown struct {
 	now      func(string)
 	events   *eventStream // of the App; nil without one
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	hooks   []hook
 	refused []error
 	began   bool
@@ -46,26 +171,47 @@ type hook struct {
 // ShutdownOption shapes a [Shutdown].
 type ShutdownOption func(*Shutdown)
 
-// WithMinSlice keeps d for every hook that is still to come, whatever the one
-// before it takes, or an equal share of the time that there is when that is
-// less. Without it a hook may take all the time that is left.
+// WithMinSlice keeps d for every hook that is still to run, however long the one
+// before it takes, or an equal share of the remaining time when that is less.
+// Without it a hook may take all the time that is left.
 func WithMinSlice(d time.Duration) ShutdownOption {
 	return func(s *Shutdown) { s.minSlice = max(d, 0) }
 }
 
 // NewShutdown returns an empty stack. It logs each hook's outcome to log; nil
-// logs nothing.
+// logs nothing. A nil option is an error of Run.
 func NewShutdown(log *slog.Logger, opts ...ShutdownOption) *Shutdown {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
 	s := &Shutdown{log: log, done: make(chan struct{})}
-	for _, opt := range opts {
-		if opt != nil {
-			opt(s)
+	for i, opt := range opts {
+		if opt == nil {
+			s.refused = append(s.refused, fmt.Errorf("NewShutdown: %w", nilOption(i)))
+			continue
 		}
+		opt(s)
 	}
 	return s
+}
+
+// minSlice returns the time that each of so many hooks is sure to get. When the
+// configured slice does not fit that many times, the error says so and the slice is
+// an equal share: the hooks still run.
+func minSlice(cfg Config, hooks int) (time.Duration, error) {
+	slice := cfg.MinSlice
+	if hooks == 0 {
+		return on(slice), nil
+	}
+	share := on(cfg.HookSlice) / time.Duration(hooks)
+	switch {
+	case slice == 0:
+		return min(time.Second, share), nil
+	case slice > share:
+		return share, &ConfigError{Fields: []string{"MinSlice", "HookSlice"},
+			Problem: fmt.Sprintf("MinSlice is %v, which %d shutdown hooks do not get out of HookSlice, which is %v", slice, hooks, on(cfg.HookSlice))}
+	}
+	return on(slice), nil
 }
 
 func (s *Shutdown) len() int {
@@ -94,15 +240,15 @@ func (s *Shutdown) Add(name string, fn func(context.Context) error) {
 	}
 }
 
-// Run calls the hooks, the last added first, each once. All together have grace
-// of time; their context has ctx's values and not its cancellation, because a
-// shutdown is mostly begun by a context that is cancelled.
+// Run calls the hooks, the last added first, each once. Together they have grace
+// of time. Their context has ctx's values but not its cancellation, because most
+// shutdowns begin when a context is cancelled.
 //
-// A hook that fails or panics does not keep the others from running. One that
-// does not return by its deadline is left behind, named in the error with the
-// place where it stood; hooks for which no time is left are skipped and named.
-// The result is every error, joined, or nil. A second Run waits for the first
-// and returns its result.
+// A hook that fails or panics does not keep the others from running. Run abandons
+// a hook that does not return by its deadline and names it in the error, with the
+// line where it stood. It skips and names hooks for which no time is left. It
+// returns every error, joined, or nil. A second Run waits for the first and
+// returns its result.
 func (s *Shutdown) Run(ctx context.Context, grace time.Duration) error {
 	return s.runUntil(ctx, time.Now().Add(grace))
 }
@@ -163,7 +309,7 @@ func (s *Shutdown) call(ctx context.Context, h hook, deadline time.Time, slice t
 		late = min(late, slice/4) // the hook behind it pays for this
 	}
 	life := step(KindHook, h.name, s.events)
-	out := awaitFor(h.name, began, ctx.Done(), late, func() error { return h.fn(ctx) })
+	out := timed(h.name, ctx.Done(), late, func() error { return h.fn(ctx) })
 	_ = life.To(out.Result, out.err)
 	if out.err != nil {
 		s.log.Error("shutdown hook failed", "hook", h.name, "took", out.Took, "error", unnamed(h.name, out.err))
@@ -173,32 +319,6 @@ func (s *Shutdown) call(ctx context.Context, h hook, deadline time.Time, slice t
 	return out
 }
 
-// settle is what a function that minds its context gets to return in, after the
-// context has ended.
-const settle = 100 * time.Millisecond
-
-// await is [awaitFor] with the usual moment.
-func await(name string, began time.Time, over <-chan struct{}, fn func() error) Outcome {
-	return awaitFor(name, began, over, settle, fn)
-}
-
-// awaitFor calls fn in a goroutine of its own and waits for it, until over is
-// closed and a moment longer. Then fn is abandoned.
-func awaitFor(name string, began time.Time, over <-chan struct{}, moment time.Duration, fn func() error) Outcome {
-	result := make(chan error, 1) // the one send finds room, whether or not anybody still waits
-	var goid goroutine
-	safe.Go(name, fn, goid.Store, func(err error) { result <- err })
-	var err error
-	select {
-	case err = <-result:
-	case <-over:
-		late := time.NewTimer(moment)
-		defer late.Stop()
-		select {
-		case err = <-result:
-		case <-late.C:
-			err = worker.Abandoned(name, goid.Load())
-		}
-	}
-	return outcome(name, began, err)
-}
+// settle is the time in which a function that obeys its context has to return,
+// after the context has ended.
+const settle = call.Settle

@@ -79,12 +79,20 @@ func SignalContext(parent context.Context, signals ...os.Signal) (ctx context.Co
 	}
 }
 
+// signals is where an App takes its signals from.
+type signals struct {
+	given    <-chan os.Signal // in place of the process's
+	replaced bool             // given replaces them, and the process's are left alone
+	pipe     chan os.Signal   // takes SIGPIPE while the App goes down, and is never read
+	terminal func() bool      // a person at a terminal sends SIGINT
+}
+
 // guardPipe keeps a write to a log whose reader is gone from ending the process
 // in the middle of its teardown: with a handler the write is an error instead.
 // Before T0 a broken pipe has its default effect, as in every Go program.
-func (a *App) guardPipe() {
-	if !a.signalsGiven {
-		signal.Notify(a.pipe, syscall.SIGPIPE) // it is full at once, and Notify does not wait
+func (s *signals) guardPipe() {
+	if !s.replaced {
+		signal.Notify(s.pipe, syscall.SIGPIPE) // it is full at once, and Notify does not wait
 	}
 }
 
@@ -95,21 +103,21 @@ func (a *App) guardPipe() {
 // leaves a drain that something else began as it is. The next one, while the
 // window lasts, ends the window; one after that ends the process.
 func (a *App) watchSignals() (stop func()) {
-	// Notify drops what does not fit. The loop below waits for nobody, so it
-	// never finds a burst of this size, and the surplus of a larger one would
-	// say nothing new. Reloads have a channel of their own: a flood of them must
-	// not crowd out a request to stop.
+	// Notify drops what does not fit. The loop below never blocks, so it never
+	// finds a burst of this size, and the surplus of a larger one would say nothing
+	// new. Reloads have a channel of their own: a flood of them must not crowd out a
+	// request to stop.
 	stops, reloads := make(chan os.Signal, 16), make(chan os.Signal, 1)
-	if !a.signalsGiven {
+	if !a.signals.replaced {
 		signal.Notify(stops, stopSignals...)
-		if len(a.reloads) > 0 && !signal.Ignored(syscall.SIGHUP) {
+		if len(a.parts.reloads) > 0 && !signal.Ignored(syscall.SIGHUP) {
 			signal.Notify(reloads, syscall.SIGHUP)
 		}
 	}
 	quit := make(chan struct{})
 	var ended sync.WaitGroup
 	ended.Go(func() {
-		given := a.given
+		given := a.signals.given
 		debounce := on(a.cfg.SignalDebounce)
 		count, last := 0, time.Time{}
 		for {
@@ -129,7 +137,7 @@ func (a *App) watchSignals() (stop func()) {
 				continue
 			}
 			if sig == syscall.SIGHUP {
-				a.requestReload()
+				a.reloads.asked.Notify() // requests that come meanwhile are this one
 				continue
 			}
 			now := time.Now()
@@ -139,10 +147,10 @@ func (a *App) watchSignals() (stop func()) {
 			case repeated:
 			case count == 0:
 				count++
-				// In a goroutine of its own: whatever holds up the beginning of
-				// the stop, the signals that force it are still seen.
+				// In a goroutine of its own: when the beginning of the stop is held
+				// up, the loop still sees the signals that force it.
 				ended.Go(func() { a.stopOn(sig) })
-			case a.skipWindow():
+			case a.stop.skipWindow():
 				a.log.Warn("a further signal: the rest of the drain window is skipped", "signal", sig.String())
 			default:
 				a.force(sig)
@@ -152,7 +160,7 @@ func (a *App) watchSignals() (stop func()) {
 	return func() {
 		signal.Stop(stops)
 		signal.Stop(reloads)
-		signal.Stop(a.pipe)
+		signal.Stop(a.signals.pipe)
 		close(quit)
 		ended.Wait()
 	}
@@ -167,8 +175,7 @@ func (a *App) stopOn(sig os.Signal) {
 }
 
 // force ends the process: a dump of all goroutines to stderr, then exit 128+n.
-// It waits for nothing that could block, the log least of all, and takes no
-// lock.
+// It takes no lock and waits for nothing that could block, such as the log.
 func (a *App) force(sig os.Signal) {
 	err := &SignalError{sig}
 	a.die(fmt.Sprintf("a further signal (%s) while %s", sig, a.lastReached()), err.ExitCode())
@@ -198,7 +205,7 @@ func atTerminal() bool {
 func (a *App) notifyServiceManager() (stop func()) {
 	n := sdnotify.Start(a.log, a.reg.alive)
 	a.notifier.Store(n)
-	if a.stopReason() != "" { // the stop began before the notifier was stored
+	if a.stop.why().reason != "" { // the stop began before the notifier was stored
 		n.Stopping(a.cfg.total())
 	}
 	return n.Close
@@ -211,18 +218,8 @@ func (a *App) tellServiceManager(p Phase) {
 		return
 	}
 	status := string(p)
-	if why := a.stopReason(); why != "" {
+	if why := a.stop.why().reason; why != "" {
 		status += ": " + why
 	}
 	a.notifier.Load().Status(status)
-}
-
-// stopReason says why the App stops, "" before it does.
-func (a *App) stopReason() string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.request == nil {
-		return ""
-	}
-	return a.request.reason
 }

@@ -63,7 +63,7 @@ func outcomeOf(t *testing.T, debounce time.Duration, waits ...time.Duration) str
 	}
 	synctest.Wait()
 	said := fmt.Sprint(a.Phase(), " ", &r)
-	a.exit = func(int) {}
+	a.death.exit = func(int) {}
 	close(release)
 	<-ended
 	return said

@@ -51,9 +51,7 @@ func (a *App) Status() Status {
 	if p := s.Report.Phase; p != PhaseCreated && p != PhaseRunning {
 		s.Waiting = a.blocking()
 	}
-	a.mu.Lock()
-	units, servers := a.units[:len(a.units):len(a.units)], a.servers[:len(a.servers):len(a.servers)]
-	a.mu.Unlock()
+	units, servers := a.parts.view()
 	for _, u := range units {
 		s.Units = append(s.Units, u.shown())
 	}

@@ -2,8 +2,18 @@ package lifecycle
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/pleme-io/lifecycle-go/fsm"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
@@ -13,13 +23,13 @@ type eventStream = fsm.Dispatcher
 // it gives up.
 type Backoff = worker.Backoff
 
-// PanicError is a panic of a unit, hook, drainer or check, caught. Name says
-// whose it was, Value is what was passed to panic, and Stack is that of the
-// goroutine. An error as the value is what it unwraps to.
+// PanicError is a recovered panic of a unit, hook, drainer or check. Name says
+// which, Value is the argument of panic, and Stack is the goroutine's. It unwraps
+// to a Value that is an error.
 type PanicError = worker.PanicError
 
-// AbandonedError names something that ignored its context and was left behind:
-// Name says what, Where the line at which it stood, Stack holds all of it.
+// AbandonedError names a call that ignored its context and was abandoned: Name says
+// which, Where the line at which it stood; Stack is its goroutine's.
 type AbandonedError = worker.AbandonedError
 
 var (
@@ -44,19 +54,193 @@ var (
 // second to a minute, doubling, with jitter, and ten restarts in ten minutes.
 func DefaultBackoff() Backoff { return worker.DefaultBackoff() }
 
-// Supervise adds a function that is run again when it fails, after the wait
-// that backoff says. Returning nil means done, [ErrDoNotRestart] as well;
-// [ErrTerminate] stops the App; a panic is a failure like any other. The wait
-// is the shortest again only after a healthy uptime. When the restart budget is
-// spent the unit fails, and the App stops.
+// UnitOption shapes a unit of an [App].
+type UnitOption func(*unitConfig)
+
+type unitConfig struct{ startCondition bool }
+
+// WithStartCondition declares that the unit has started only once its function
+// calls [MarkStarted]: the App is not ready before. Without it a unit has
+// started as soon as its function was called.
+func WithStartCondition() UnitOption { return func(c *unitConfig) { c.startCondition = true } }
+
+// MarkStarted says that the unit whose function was given ctx has met its start
+// condition. For a unit without one, for any other context and when called
+// again it does nothing.
+func MarkStarted(ctx context.Context) { worker.MarkStarted(ctx) }
+
+func unitOptions(opts []UnitOption) (w []worker.FuncOption, err error) {
+	var c unitConfig
+	for i, opt := range opts {
+		if opt == nil {
+			return nil, nilOption(i)
+		}
+		opt(&c)
+	}
+	if c.startCondition {
+		w = append(w, worker.WithStartCondition())
+	}
+	return w, nil
+}
+
+// nilOption is the error for the option at index i of a call. A nil option is
+// refused everywhere: it is an option that the caller meant to give.
+func nilOption(i int) error { return fmt.Errorf("option %d is nil", i+1) }
+
+// Go adds a function to run in a goroutine of its own. A nil return is fine and
+// the App goes on, also when it was the last unit; an error, a panic or a
+// runtime.Goexit stops the App.
 //
-// Nothing is restarted once the App drains: what runs then goes on until the
-// drain is over, what waits is over.
+// The context is cancelled when the App is stopping, which is after the drain:
+// context.Cause says why. Returning the context's error then is clean.
+// context.Canceled of any other context is a failure.
+func (a *App) Go(name string, fn func(context.Context) error, opts ...UnitOption) *App {
+	w, err := unitOptions(opts)
+	if err != nil {
+		a.parts.refuse("unit", name, err)
+		return a
+	}
+	return a.addUnit(name, fn == nil, false, func() worker.Worker { return worker.NewFunc(name, fn, w...) })
+}
+
+// Supervise adds a function that the App runs again when it fails, after the wait
+// that backoff says. nil and [ErrDoNotRestart] mean that the work is done;
+// [ErrTerminate] stops the App; a panic is a failure like any other. The wait
+// starts over at its shortest only after a healthy uptime. When the restart budget
+// is spent the unit fails, and the App stops.
+//
+// Nothing restarts once the App drains: a running function goes on until the drain
+// is over, and a waiting unit ends.
 func (a *App) Supervise(name string, fn func(context.Context) error, backoff Backoff, opts ...UnitOption) *App {
-	_, w := unitOptions(opts)
-	if err := backoff.Validate(); err != nil {
-		a.refuse("unit", name, err)
+	w, err := unitOptions(opts)
+	if err == nil {
+		err = backoff.Validate()
+	}
+	if err != nil {
+		a.parts.refuse("unit", name, err)
 		return a
 	}
 	return a.addUnit(name, fn == nil, false, func() worker.Worker { return worker.NewRestarter(name, fn, backoff, w...) })
+}
+
+// Actor adds work that cannot watch a context, in the way of oklog/run: execute
+// blocks, and interrupt makes it return. Any return of execute stops the App; a
+// nil one is a clean stop. The App calls interrupt exactly once, after the drain
+// and even when execute has returned already, with the cause of the stop: nil when
+// nothing went wrong. It does not call interrupt when it never called execute.
+//
+// After the interrupt, the errors of a closed listener, server or file
+// (net.ErrClosed, http.ErrServerClosed, os.ErrClosed, io.ErrClosedPipe) and the
+// cause itself are clean.
+func (a *App) Actor(name string, execute func() error, interrupt func(error)) *App {
+	return a.addUnit(name, execute == nil || interrupt == nil, true, func() worker.Worker {
+		act := &actor{execute: execute, interrupt: interrupt, cause: a.stopCause}
+		act.Init("actor", name)
+		return act
+	})
+}
+
+// Add adds a worker of any kind: a process, a tree of workers, a pool. Run starts
+// it, in the order of registration, and stops it after the drain. A worker may
+// finish or stop by itself; a failure stops the App. A worker that was started
+// before is an error.
+func (a *App) Add(w worker.Worker) *App {
+	if call.IsNil(w) {
+		return a.addUnit("", true, false, nil)
+	}
+	var name string
+	if err := call.Do("Name", func() error { name = w.Name(); return nil }); err != nil {
+		a.parts.refuse("unit", fmt.Sprintf("%T", w), err)
+		return a
+	}
+	return a.addUnit(name, false, false, func() worker.Worker { return w })
+}
+
+// addUnit adds the worker that build makes. endsApp says that any end of it ends
+// the App. build runs under the lock of the parts.
+func (a *App) addUnit(name string, missing, endsApp bool, build func() worker.Worker) *App {
+	a.parts.add("unit", name, missing, func() {
+		w := build()
+		if p, ok := w.(interface{ PublishTo(*eventStream) }); ok {
+			p.PublishTo(&a.events)
+		}
+		u := &unit{name: name, Worker: w, endsApp: endsApp}
+		a.parts.units = append(a.parts.units, u)
+	})
+	return a
+}
+
+// actor is a worker around a pair of functions.
+type actor struct {
+	worker.BaseWorker
+	execute   func() error
+	interrupt func(error)
+	cause     func() error
+
+	executing   call.Call
+	interrupted atomic.Bool
+	once        sync.Once
+}
+
+func (w *actor) Start(ctx context.Context) error {
+	if err := w.Begin(ctx); err != nil {
+		return err
+	}
+	w.MarkRunning()
+	w.executing.Start(w.Name(), w.execute, func(err error) {
+		if w.interrupted.Load() && w.closedByUs(err) {
+			err = errors.Join(worker.ErrInterrupted, err)
+		}
+		w.Finish(err)
+	})
+	return nil
+}
+
+// closedByUs reports whether err consists of nothing but the errors that interrupt
+// makes execute return.
+func (w *actor) closedByUs(err error) bool {
+	cause := w.cause()
+	return err != nil && call.Only(err, func(e error) bool {
+		for _, closed := range []error{net.ErrClosed, http.ErrServerClosed, os.ErrClosed, io.ErrClosedPipe, context.Canceled, cause} {
+			if closed != nil && call.Same(e, closed) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// Stop interrupts, once, and waits for execute to return.
+func (w *actor) Stop(ctx context.Context) error {
+	began := w.Status() != worker.StatusCreated
+	w.RequestStop(worker.ErrStopRequested)
+	var err error
+	w.once.Do(func() {
+		if !began {
+			return
+		}
+		w.interrupted.Store(true)
+		out := timed(w.Name()+": interrupt", ctx.Done(), settle, func() error {
+			w.interrupt(w.cause())
+			return nil
+		})
+		err = out.err
+	})
+	select {
+	case <-w.Done():
+		return err
+	case <-ctx.Done():
+	}
+	late := time.NewTimer(settle)
+	defer late.Stop()
+	select {
+	case <-w.Done():
+		return err
+	case <-late.C:
+	}
+	abandoned := w.executing.Abandon()
+	if w.Kill(abandoned) {
+		err = errors.Join(abandoned, err)
+	}
+	return err
 }

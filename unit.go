@@ -4,46 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
-	"os"
-	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/fsm"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/worker"
+	"golang.org/x/sync/errgroup"
 )
-
-// UnitOption shapes a unit of an [App].
-type UnitOption func(*unitConfig)
-
-type unitConfig struct{ startCondition bool }
-
-// WithStartCondition declares that the unit has started only once its function
-// calls [MarkStarted]: the App is not ready before. Without it a unit has
-// started as soon as its function was called.
-func WithStartCondition() UnitOption { return func(c *unitConfig) { c.startCondition = true } }
-
-// MarkStarted says that the unit whose function was given ctx has met its start
-// condition. For a unit without one, for any other context and when called
-// again it does nothing.
-func MarkStarted(ctx context.Context) { worker.MarkStarted(ctx) }
-
-func unitOptions(opts []UnitOption) (c unitConfig, w []worker.FuncOption) {
-	for _, opt := range opts {
-		if opt != nil {
-			opt(&c)
-		}
-	}
-	if c.startCondition {
-		w = append(w, worker.WithStartCondition())
-	}
-	return c, w
-}
 
 // unit is one worker of an App, and what its end means.
 type unit struct {
@@ -51,18 +21,16 @@ type unit struct {
 	worker.Worker
 	endsApp bool // its end, also a good one, is the end of the App
 
-	launched atomic.Bool   // Start was called
-	begun    chan struct{} // closed when Start has returned; nil for our own functions
-	ended    atomic.Bool   // it is over, or was given up
-	over     chan struct{} // closed then
-	once     sync.Once
-	answers  safe.Answers
+	launched atomic.Bool // Start was called
+	over     fsm.Signal  // it has ended, or was abandoned
 
-	learned chan struct{} // of a worker that is not ours: closed when what follows is known
-	done    <-chan struct{}
-	doneErr error
+	// For a worker that is not a function.
+	starting call.Call       // its Start
+	answers  call.Answers    // of a foreign worker
+	asking   call.Call       // of a foreign worker: its Done, which sets done
+	done     <-chan struct{} // nil when Done has panicked
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	began time.Time
 	end   time.Time
 	bare  error // what went wrong with it, for where its name is known
@@ -80,10 +48,6 @@ func (u *unit) isFunction() bool {
 	return false
 }
 
-// What follows asks a worker that may be anybody's: one that panics has failed,
-// and takes nobody with it. What askUnit asks is waited for no longer than
-// [safe.AnswerIn], so that nothing hangs on it but what is shown.
-
 // ours reports whether the worker is of a kind of this project, whose answers
 // take no time.
 func (u *unit) ours() bool {
@@ -94,29 +58,30 @@ func (u *unit) ours() bool {
 	return false
 }
 
-func askUnit[T any](u *unit, method string, call func() T) (T, error) {
+// askUnit calls one of the worker's methods. It waits for a foreign worker no
+// longer than [call.AnswerIn]; a panic is an error.
+func askUnit[T any](u *unit, method string, fn func() T) (T, error) {
 	if u.ours() {
-		return call(), nil
+		return fn(), nil
 	}
-	return safe.Ask(&u.answers, u.name+": "+method, call)
+	return call.Ask(&u.answers, u.name+": "+method, fn)
 }
 
-// state is the worker's State, for those who go by it: a unit that does not say
-// whether it has started keeps the App starting, and the watchdog is what ends
-// that.
+// state returns the worker's State for decisions, and waits for it. A unit whose
+// State does not return keeps the App starting until the watchdog ends that.
 func (u *unit) state() (s worker.State) {
-	if err := safe.Do(u.name+": State", func() error { s = u.State(); return nil }); err != nil {
+	if err := call.Do(u.name+": State", func() error { s = u.State(); return nil }); err != nil {
 		return worker.State{Name: u.name, Status: worker.StatusFailed, Error: err.Error()}
 	}
 	return s
 }
 
-// shown is the worker's State, for those who only look. One that does not answer
-// runs, as far as they can tell.
+// shown returns the worker's State for display. A worker that does not answer is
+// shown as running.
 func (u *unit) shown() worker.State {
 	s, err := askUnit(u, "State", u.State)
 	switch {
-	case errors.Is(err, safe.ErrNoAnswer) && !u.ended.Load():
+	case errors.Is(err, call.ErrNoAnswer) && !u.over.HasSignaled():
 		return worker.State{Name: u.name, Status: worker.StatusRunning, Error: err.Error()}
 	case err != nil:
 		return worker.State{Name: u.name, Status: worker.StatusFailed, Error: err.Error()}
@@ -124,25 +89,28 @@ func (u *unit) shown() worker.State {
 	return s
 }
 
-// awaitDone returns the worker's Done. When there is none to be had the channel
-// is closed, and the error says why. A Done that does not return is waited for
-// until the unit is given up.
+// closedChan stands for the Done of a worker whose Done has panicked.
+var closedChan = func() chan struct{} {
+	ch := make(chan struct{})
+	close(ch)
+	return ch
+}()
+
+// awaitDone returns the worker's Done. When Done panics, the channel is closed and
+// the error says why. awaitDone waits for a Done that does not return until the
+// unit is abandoned, and returns nil then.
 func (u *unit) awaitDone() (<-chan struct{}, error) {
 	if u.ours() {
 		return u.Done(), nil
 	}
-	safe.Go(u.name+": Done", func() error { u.done = u.Done(); return nil }, nil, func(err error) {
-		if err != nil {
-			closed := make(chan struct{})
-			close(closed)
-			u.done, u.doneErr = closed, err
-		}
-		close(u.learned)
-	})
+	u.asking.Start(u.name+": Done", func() error { u.done = u.Done(); return nil }, nil)
 	select {
-	case <-u.learned:
-		return u.done, u.doneErr
-	case <-u.over:
+	case <-u.asking.Done():
+		if _, err := u.asking.Ended(); err != nil {
+			return closedChan, err
+		}
+		return u.done, nil
+	case <-u.over.Signaled():
 		return nil, nil
 	}
 }
@@ -154,26 +122,23 @@ func (u *unit) hasEnded(ctx context.Context) error {
 	if u.ours() {
 		done = u.Done()
 	} else {
-		select {
-		case <-u.learned:
-		case <-ctx.Done():
-			select {
-			case <-u.learned: // both were true
-			default:
-				return errors.New("its Stop has returned, and its Done has not")
-			}
+		if err := u.asking.Wait(ctx.Done(), 0); errors.As(err, new(*call.AbandonedError)) {
+			return errors.New("its Stop has returned, and its Done has not")
+		} else if err != nil {
+			return nil // Done has panicked: the unit has ended with that
 		}
 		done = u.done
 	}
 	select {
 	case <-done:
-		return nil // also when there was an error in place of it: that has been its end
+		return nil
 	default:
 		return errors.New("its Stop has returned, and it has not ended")
 	}
 }
 
-// lastErr is the worker's Err. A worker that failed has one.
+// lastErr returns the worker's Err, or a substitute when a worker that failed
+// has none.
 func (u *unit) lastErr() error {
 	out, err := askUnit(u, "Err", u.Err)
 	if err != nil {
@@ -188,7 +153,7 @@ func (u *unit) lastErr() error {
 	return out
 }
 
-// holdRestarts tells the worker, if it restarts things, to let it be.
+// holdRestarts tells a worker that restarts things to stop doing so.
 func (u *unit) holdRestarts() {
 	r, ok := u.Worker.(interface{ HoldRestarts() })
 	switch {
@@ -196,42 +161,34 @@ func (u *unit) holdRestarts() {
 	case u.isFunction():
 		r.HoldRestarts() // ours, and returns at once
 	default:
-		safe.Go(u.name+": HoldRestarts", func() error { r.HoldRestarts(); return nil }, nil, func(error) {})
+		call.Go(u.name+": HoldRestarts", func() error { r.HoldRestarts(); return nil }, func(error) {})
 	}
 }
 
-// isNil reports whether v is nil or holds a nil pointer, function or the like.
-func isNil(v any) bool {
-	switch rv := reflect.ValueOf(v); rv.Kind() {
-	case reflect.Invalid:
-		return true
-	case reflect.Pointer, reflect.Func, reflect.Map, reflect.Slice, reflect.Chan, reflect.Interface:
-		return rv.IsNil()
-	default:
-		return false
-	}
-}
-
-// finish notes the end of the unit, once, and returns what went wrong with it
-// under its name.
+// finish records the end of the unit, once, and returns its error with its name.
 func (u *unit) finish(bare error) error {
-	u.once.Do(func() {
-		u.mu.Lock()
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.end.IsZero() {
 		u.end, u.bare = time.Now(), bare
 		if bare != nil {
 			u.err = about("unit", u.name, bare)
 		}
-		u.mu.Unlock()
-		u.ended.Store(true)
-		close(u.over)
-	})
+		u.over.Signal()
+	}
+	return u.err
+}
+
+// failure returns what the unit's end adds to the result of Run.
+func (u *unit) failure() error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.err
 }
 
-// about puts before err what it is about, as "unit db: ". A panic and whoever was
-// abandoned name themselves: then only the kind is missing.
+// about puts the kind and the name before err, as in "unit db: ". The errors of a
+// panic and of an abandoned call begin with the name: then only the kind is
+// missing.
 func about(kind, name string, err error) error {
 	if strings.HasPrefix(err.Error(), name+": ") {
 		return fmt.Errorf("%s %w", kind, err)
@@ -253,7 +210,8 @@ func (u *unit) outcome() Outcome {
 	return out
 }
 
-// unnamed returns err without the name in front, for where that stands beside it.
+// unnamed returns err without the name in front, for a place that shows the name
+// beside it.
 func unnamed(name string, err error) error {
 	if text, named := strings.CutPrefix(err.Error(), name+": "); named {
 		return &unnamedError{err, text}
@@ -269,140 +227,197 @@ type unnamedError struct {
 func (e *unnamedError) Error() string { return e.text }
 func (e *unnamedError) Unwrap() error { return e.error }
 
-// Go adds a function to run in a goroutine of its own. A nil return is fine and
-// the App goes on, also when it was the last unit; an error, a panic or a
-// runtime.Goexit stops the App.
-//
-// The context is cancelled when the App is stopping, which is after the drain:
-// context.Cause says why. Returning the context's error then is clean.
-// context.Canceled of anybody else's context is a failure.
-func (a *App) Go(name string, fn func(context.Context) error, opts ...UnitOption) *App {
-	_, w := unitOptions(opts)
-	return a.addUnit(name, fn == nil, false, func() worker.Worker { return worker.NewFunc(name, fn, w...) })
-}
-
-// Actor adds work that cannot watch a context, in the way of oklog/run: execute
-// blocks, and interrupt makes it return. Any return of execute stops the App; a
-// nil one is a clean stop. interrupt is called exactly once, after the drain and
-// also when execute has returned already, with the cause of the stop: nil when
-// nothing went wrong. It is not called when execute never was.
-//
-// What an interrupted listener, server or file returns because it was closed
-// (net.ErrClosed, http.ErrServerClosed, os.ErrClosed, io.ErrClosedPipe), and
-// the cause handed back, are clean.
-func (a *App) Actor(name string, execute func() error, interrupt func(error)) *App {
-	return a.addUnit(name, execute == nil || interrupt == nil, true, func() worker.Worker {
-		act := &actor{execute: execute, interrupt: interrupt, cause: a.stopCause}
-		act.Init("actor", name)
-		return act
-	})
-}
-
-// Add adds a worker of any kind: a process, a tree of workers, a pool. It is
-// started with Run, in the order of registration, and stopped after the drain.
-// That it finishes or stops by itself is fine; that it fails stops the App. A
-// worker that has been started already is an error.
-func (a *App) Add(w worker.Worker) *App {
-	if isNil(w) {
-		return a.addUnit("", true, false, nil)
-	}
-	var name string
-	if err := safe.Do("Name", func() error { name = w.Name(); return nil }); err != nil {
-		a.refuse("unit", fmt.Sprintf("%T", w), err)
-		return a
-	}
-	return a.addUnit(name, false, false, func() worker.Worker { return w })
-}
-
-func (a *App) addUnit(name string, missing, endsApp bool, build func() worker.Worker) *App {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if !a.registerLocked("unit", name, missing) {
-		return a
-	}
-	w := build()
-	if p, ok := w.(interface{ PublishTo(*eventStream) }); ok {
-		p.PublishTo(&a.events)
-	}
-	u := &unit{name: name, Worker: w, endsApp: endsApp, over: make(chan struct{})}
-	if !u.ours() {
-		u.learned = make(chan struct{})
-	}
-	a.units = append(a.units, u)
-	return a
-}
-
-// actor is a worker around a pair of functions.
-type actor struct {
-	worker.BaseWorker
-	execute   func() error
-	interrupt func(error)
-	cause     func() error
-
-	goid        atomic.Uint64
-	interrupted atomic.Bool
-	once        sync.Once
-}
-
-func (w *actor) Start(ctx context.Context) error {
-	if err := w.Begin(ctx); err != nil {
-		return err
-	}
-	w.MarkRunning()
-	safe.Go(w.Name(), w.execute, w.goid.Store, func(err error) {
-		if w.interrupted.Load() && w.closedByUs(err) {
-			err = errors.Join(worker.ErrInterrupted, err)
+// launch starts one unit. A Start that hangs does not keep a stop out: the teardown
+// stops the unit like all others.
+func (a *App) launch(u *unit, group *errgroup.Group) error {
+	a.nowDoing("start of unit " + u.name)
+	u.mu.Lock()
+	u.began = time.Now()
+	u.mu.Unlock()
+	u.launched.Store(true)
+	if u.isFunction() {
+		if err := u.Start(a.unitsCtx); err != nil { // ours, and returns at once
+			return u.finish(err)
 		}
-		w.Finish(err)
+	} else {
+		u.starting.Start(u.name, func() error { return u.Start(a.unitsCtx) }, func(err error) {
+			if err != nil {
+				_ = u.finish(err) // here, because Start may return during a stop, or long after
+			}
+		})
+		select {
+		case <-u.starting.Done():
+			if _, err := u.starting.Ended(); err != nil {
+				return u.failure()
+			}
+		case <-a.stop.requested.Signaled():
+		}
+	}
+	group.Go(func() error {
+		a.watch(u)
+		return nil
 	})
 	return nil
 }
 
-// closedByUs reports whether err is what interrupt makes execute return, and
-// nothing beside it.
-func (w *actor) closedByUs(err error) bool {
-	cause := w.cause()
-	return err != nil && safe.Only(err, func(e error) bool {
-		for _, closed := range []error{net.ErrClosed, http.ErrServerClosed, os.ErrClosed, io.ErrClosedPipe, context.Canceled, cause} {
-			if closed != nil && safe.Same(e, closed) {
-				return true
-			}
+// awaitStarted waits until the unit has met its start condition, has ended, or a
+// stop is asked for.
+func (a *App) awaitStarted(u *unit) {
+	begun := func(s worker.Status) bool {
+		return s != worker.StatusCreated && s != worker.StatusPending && s != worker.StatusStarting
+	}
+	waiting := "unit " + u.name + " to start"
+	a.nowDoing(waiting)
+	defer func() {
+		s := u.state().Status
+		if s == worker.StatusFailed || s == worker.StatusKilled || u.endsApp && s.Terminal() {
+			<-a.stop.requested.Signaled() // watch is about to ask for it
 		}
-		return false
-	})
-}
-
-// Stop interrupts, once, and waits for execute to return.
-func (w *actor) Stop(ctx context.Context) error {
-	began := w.Status() != worker.StatusCreated
-	w.RequestStop(worker.ErrStopRequested)
-	var err error
-	w.once.Do(func() {
-		if !began {
+	}()
+	if begun(u.state().Status) {
+		return
+	}
+	a.reg.setGate(StateUnknown, "starting: waiting for "+waiting)
+	ctx, cancel := a.untilStop()
+	defer cancel()
+	if w, ok := u.Worker.(interface {
+		Await(context.Context, func(worker.Status) bool) (worker.Status, error)
+	}); ok {
+		a.awaitBegun(ctx, u, func() error {
+			_, err := w.Await(ctx, begun)
+			return err
+		})
+		return
+	}
+	// A worker without Await can only be polled.
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for !begun(u.state().Status) {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
 			return
 		}
-		w.interrupted.Store(true)
-		out := await(w.Name()+": interrupt", time.Now(), ctx.Done(), func() error {
-			w.interrupt(w.cause())
-			return nil
-		})
-		err = out.err
-	})
+	}
+}
+
+// awaitBegun calls the worker's Await. One that ignores its context does not keep a
+// stop out, and a panic is a start that failed.
+func (a *App) awaitBegun(ctx context.Context, u *unit, await func() error) {
+	if u.isFunction() {
+		_ = await() // an error says that a stop was asked for
+		return
+	}
+	waiting := call.Start(u.name+": Await", await)
 	select {
-	case <-w.Done():
-		return err
+	case <-waiting.Done():
 	case <-ctx.Done():
+		return
 	}
-	late := time.NewTimer(settle)
-	defer late.Stop()
+	if _, err := waiting.Ended(); errors.As(err, new(*PanicError)) {
+		a.fail(about("unit", u.name, err))
+		<-a.stop.requested.Signaled() // another request may have been first
+	}
+}
+
+// watch waits for the end of a unit and acts on it.
+func (a *App) watch(u *unit) {
+	done, err := u.awaitDone()
 	select {
-	case <-w.Done():
-		return err
-	case <-late.C:
+	case <-done:
+	case <-u.over.Signaled(): // it was abandoned
+		return
 	}
-	abandoned := worker.Abandoned(w.Name(), w.goid.Load())
-	if w.Kill(abandoned) {
-		err = errors.Join(abandoned, err)
+	if !u.isFunction() {
+		late := time.NewTimer(settle) // a Start that fails during a stop is about to say so
+		select {
+		case <-u.starting.Done():
+		case <-late.C:
+		}
+		late.Stop()
 	}
-	return err
+	status := u.state().Status
+	failed := err != nil || status == worker.StatusFailed || status == worker.StatusKilled
+	if !failed {
+		_ = u.finish(nil)
+		a.log.Info("unit ended", "unit", u.name, "status", string(status))
+		if u.endsApp {
+			a.requestStop(stopRequest{reason: "actor " + u.name + " returned"})
+		}
+		return
+	}
+	if err == nil {
+		err = u.lastErr()
+	}
+	named := u.finish(err)
+	a.log.Error("unit failed", "unit", u.name, "status", string(status), "error", unnamed(u.name, err))
+	a.requestStop(stopRequest{reason: named.Error(), cause: named, err: named})
+}
+
+// stopUnits cancels the units' context and waits until each unit has returned,
+// until end. What has not is abandoned.
+func (a *App) stopUnits(base context.Context, end time.Time) {
+	a.stop.cancelled.Store(true) // from here on the App waits for those that have not ended
+	a.nowDoing("")
+	cause := a.stopCause()
+	if cause == nil {
+		cause = ErrStopRequested
+	}
+	for _, u := range a.parts.units {
+		if f, ok := u.Worker.(interface{ RequestStop(error) bool }); ok && u.launched.Load() && u.isFunction() {
+			f.RequestStop(cause) // as its context would, in a goroutine each
+		}
+	}
+	a.cancelUnits(cause)
+	ctx, cancel := context.WithDeadline(base, end)
+	defer cancel()
+	var wg sync.WaitGroup
+	for _, u := range a.parts.units {
+		if u.launched.Load() && !u.isFunction() {
+			wg.Go(func() {
+				a.stopUnit(ctx, u)
+				a.terminationLog() // names the units that still run
+			})
+		}
+	}
+	// For functions the end of the context is all that a stop is. Stop is called
+	// only for those that ignored it, in goroutines of their own like all others.
+	// While one is stuck the others end: the termination log then names that one.
+	look := time.NewTicker(settle)
+	defer look.Stop()
+	for _, u := range a.parts.units {
+		if !u.launched.Load() || !u.isFunction() || u.over.HasSignaled() {
+			continue
+		}
+		a.terminationLog() // names the units that still run
+		for waiting := true; waiting; {
+			select {
+			case <-u.over.Signaled():
+				waiting = false
+			case <-ctx.Done():
+				waiting = false
+				wg.Go(func() { a.stopUnit(ctx, u) })
+			case <-look.C:
+				a.terminationLog()
+			}
+		}
+	}
+	wg.Wait()
+}
+
+func (a *App) stopUnit(ctx context.Context, u *unit) {
+	// A worker bounds its own Stop. Three times that moment is for a worker that
+	// breaks its contract.
+	out := timed(u.name+": Stop", ctx.Done(), 3*settle, func() error { return u.Stop(ctx) })
+	if err := u.hasEnded(ctx); err != nil {
+		if out.err != nil {
+			err = out.err
+		}
+		_ = u.finish(err)
+		return
+	}
+	<-u.over.Signaled() // watch has seen it
+	if out.err != nil && !errors.Is(u.failure(), out.err) {
+		a.stop.add(about("unit", u.name, out.err))
+	}
 }

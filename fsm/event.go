@@ -78,7 +78,7 @@ func (d *Dispatcher) Forward(next *Dispatcher) {
 // Subscribe returns a reader of all events from now on. At most buffer unread
 // events are kept, at least 1.
 func (d *Dispatcher) Subscribe(buffer int) *Subscription {
-	s := &Subscription{from: d, limit: max(buffer, 1), wake: make(chan struct{}, 1)}
+	s := &Subscription{from: d, limit: max(buffer, 1), wake: NewWake()}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.subs = append(d.subs[:len(d.subs):len(d.subs)], s)
@@ -121,7 +121,7 @@ func (d *Dispatcher) remove(s *Subscription) {
 type Subscription struct {
 	from  *Dispatcher
 	limit int
-	wake  chan struct{} // holds a token when there may be something to read
+	wake  Wake // there may be something to read
 
 	mu     sync.Mutex // guards what follows
 	ring   []Event    // grows up to limit; unread are count events from head on
@@ -147,7 +147,7 @@ func (s *Subscription) put(e Event) {
 		s.lost++
 	}
 	s.mu.Unlock()
-	s.signal()
+	s.wake.Notify()
 }
 
 func (s *Subscription) growLocked() {
@@ -155,13 +155,6 @@ func (s *Subscription) growLocked() {
 	n := copy(bigger, s.ring[s.head:])
 	copy(bigger[n:], s.ring[:s.head])
 	s.ring, s.head = bigger, 0
-}
-
-func (s *Subscription) signal() {
-	select {
-	case s.wake <- struct{}{}:
-	default: // a token is there already
-	}
 }
 
 // take returns the next event, if there is one.
@@ -194,7 +187,7 @@ func (s *Subscription) Next(ctx context.Context) (Event, error) {
 			return e, nil
 		}
 		if closed {
-			s.signal() // for a Next that comes after this one
+			s.wake.Notify() // for a Next that comes after this one
 			return Event{}, ErrClosed
 		}
 		select {
@@ -224,5 +217,5 @@ func (s *Subscription) Close() {
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()
-	s.signal()
+	s.wake.Notify()
 }

@@ -29,13 +29,6 @@ type waiter[S ~string] struct {
 	got   chan S // capacity 1: at most one send, made when the waiter is removed
 }
 
-// closed serves every machine that has ended before anybody asked.
-var closed = func() chan struct{} {
-	ch := make(chan struct{})
-	close(ch)
-	return ch
-}()
-
 // New returns a machine in state initial. Its events carry kind and name and go
 // to the dispatcher, which may be nil when nobody is to know. The table must
 // have passed [Table.Validate]; a state that it does not have as initial one is

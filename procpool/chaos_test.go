@@ -21,11 +21,11 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// TestChaos has workers of all kinds, good ones in three languages and ones that
-// break the contract, callers that cancel and run into deadlines, and somebody
-// who kills and stops processes, all at random. Every query ends in exactly one
-// terminal state, and no process, socket or goroutine is left. It takes two
-// seconds; CHAOS_SECONDS=180 CHAOS_SEED=7 takes longer, with other dice.
+// TestChaos mixes good workers in three languages, workers that break the contract,
+// callers that cancel or have short deadlines, and a goroutine that kills and stops
+// processes, all at random. Every query ends in exactly one
+// terminal state, and no process, socket or goroutine remains. It takes two
+// seconds; CHAOS_SECONDS=180 CHAOS_SEED=7 runs longer, with another seed.
 func TestChaos(t *testing.T) {
 	length := 2 * time.Second
 	if text := os.Getenv("CHAOS_SECONDS"); text != "" {
@@ -107,7 +107,7 @@ func TestChaos(t *testing.T) {
 				return
 			case <-time.After(10 * time.Millisecond):
 			}
-			if over == nil && s.Complete > 0 && s.Crashed > 0 { // a busy machine takes longer to come to that
+			if over == nil && s.Complete > 0 && s.Crashed > 0 { // a busy machine takes longer
 				return
 			}
 		}
@@ -119,9 +119,9 @@ func TestChaos(t *testing.T) {
 			}
 		})
 	}
-	all.Go(func() { // who kills and stops
+	all.Go(func() { // kills and stops processes
 		for ctx.Err() == nil {
-			time.Sleep(time.Duration(dice.n(20)) * time.Millisecond) // part of the dice, nothing is waited for
+			time.Sleep(time.Duration(dice.n(20)) * time.Millisecond) // part of the randomness; it waits for nothing
 			workers := p.State().Children
 			if len(workers) == 0 {
 				continue
@@ -164,7 +164,7 @@ func TestChaos(t *testing.T) {
 			t.Errorf("process %d is left", pid)
 		}
 	}
-	// Also those that left their group: their connection was refused.
+	// This includes processes outside of the group: the pool refused their connection.
 	eventually(t, "no process of any worker is left", func() bool { return len(processesOf(dir)) == 0 })
 	if left, _ := os.ReadDir(dir); len(left) > 0 {
 		t.Errorf("sockets are left: %v", left)
@@ -175,7 +175,7 @@ func TestChaos(t *testing.T) {
 	}
 }
 
-// chaoticQuery makes one query and sees to it that it ends as it should.
+// chaoticQuery makes one query and checks how it ends.
 func chaoticQuery(t *testing.T, p *procpool.Pool, dice *dice) {
 	asks := []ask{{}, {}, {Op: "count", N: dice.n(200), Size: dice.n(2000)}, {Op: "sleep", Seconds: 0.01}, {Op: "deaf", Seconds: 0.2}, {Op: "fail", Text: "x"}, {Op: "exit", N: 3}, {Op: "big", Size: 2 << 20}, {Op: "fork"}}
 	var opts []procpool.Option
@@ -225,7 +225,7 @@ func chaoticQuery(t *testing.T, p *procpool.Pool, dice *dice) {
 	}
 }
 
-// processesOf returns every process that was told of a socket in the folder.
+// processesOf returns every process whose environment names a socket in the folder.
 func processesOf(dir string) (pids []string) {
 	environs, _ := filepath.Glob("/proc/[0-9]*/environ")
 	for _, file := range environs {
@@ -237,7 +237,7 @@ func processesOf(dir string) (pids []string) {
 	return pids
 }
 
-// dice are rolled by many.
+// dice is a random source for many goroutines.
 type dice struct {
 	mu sync.Mutex
 	r  *rand.Rand

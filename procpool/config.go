@@ -11,130 +11,127 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// Eviction says which worker makes room for another. Only ready workers do,
-// unless the caller says otherwise.
+// Eviction chooses the worker that makes room for another. It chooses among the
+// ready workers, unless the caller includes busy ones.
 type Eviction string
 
 // The strategies.
 const (
-	LRU       Eviction = "lru"        // the one whose last activity is longest ago; the default
+	LRU       Eviction = "lru"        // the one that has been inactive longest; the default
 	Oldest    Eviction = "oldest"     // the one that was spawned first
 	LeastUsed Eviction = "least_used" // the one that has processed the fewest queries
 )
 
-// Off turns a limit of a [Config] off whose zero value has a default.
+// Off disables a limit of a [Config] whose zero value means its default.
 const Off = -1
 
 // Config describes a pool. The zero value of a field is its default.
 type Config struct {
-	// Name tells the pool from others: in errors, events, metrics, and the names
-	// of its workers, NAME/1, NAME/2 …. Defaults to "procpool".
+	// Name identifies the pool in errors, events, metrics and the names of its
+	// workers: NAME/1, NAME/2 …. Defaults to "procpool".
 	Name string
-	// Command makes the command of one worker. It is called for each spawn,
-	// since an exec.Cmd cannot be used twice, one call at a time, and has to
-	// return soon: nothing bounds it. The worker finds the socket to connect to in
-	// its environment (wire.EnvSocket). What it
-	// writes to standard error is kept for the error of a crash, and goes to the
-	// command's Stderr too when that is set.
+	// Command makes the command of one worker. The pool calls it for each spawn,
+	// since an exec.Cmd cannot be used twice, and never concurrently. It must
+	// return soon: the pool does not bound the call. The worker finds the socket to
+	// connect to in its environment (wire.EnvSocket). The pool keeps the end of the
+	// worker's standard error for the error of a crash, and copies it to the
+	// command's Stderr when that is set.
 	Command func() *exec.Cmd
 
-	// MinWorkers are started with the pool and kept. Defaults to 0: workers are
-	// started as they are needed.
+	// MinWorkers is how many workers the pool starts at once and keeps. Defaults
+	// to 0: the pool starts workers on demand.
 	MinWorkers int
-	// MaxWorkers bounds the workers. Defaults to 1.
+	// MaxWorkers bounds the number of workers. Defaults to 1.
 	MaxWorkers int
 	// MaxQueue bounds the queries that wait for a worker, first come, first
-	// served. At the default 0 none waits: a query that no worker can take, be it
-	// by one that is started for it, is rejected at once. (A query that waits for
-	// a worker which is being started for it does not count.)
+	// served. Queries for which a worker is starting do not count. With the default
+	// of 0 no query waits: the pool rejects a query at once when every worker is
+	// busy and it cannot start another.
 	MaxQueue int
 	// Eviction chooses the worker that makes room. Defaults to LRU.
 	Eviction Eviction
-	// KeyPerWorker keeps keys apart: a worker serves queries of one key, or
-	// queries without a key, as long as it lives, and one that serves another key
-	// is evicted to make room for a new one. Without it a worker may have many
-	// keys.
+	// KeyPerWorker dedicates each worker to one key, or to queries without a key,
+	// for its whole life. A worker of another key is evicted to make room for a new
+	// key. Without it a worker may serve many keys.
 	KeyPerWorker bool
 
 	// StartTimeout bounds the time from spawn to ready. Defaults to 30 s.
 	StartTimeout time.Duration
-	// QueryTimeout bounds a query, its time in the queue included, unless its
+	// QueryTimeout bounds a query, including its time in the queue, unless its
 	// context ends earlier. Defaults to 1 minute.
 	QueryTimeout time.Duration
-	// CancelGrace is how long a worker may take to confirm that it has stopped
-	// with a query that was cancelled, before it is stopped itself. Defaults to
-	// 5 s.
+	// CancelGrace is how long a worker may take to confirm that it stopped a
+	// cancelled query; then the pool stops the worker. Defaults to 5 s.
 	CancelGrace time.Duration
 	// ShutdownGrace is how long a worker may take to end after the shutdown
-	// message, before it gets SIGTERM. Defaults to 5 s.
+	// message; then it gets SIGTERM. Defaults to 5 s.
 	ShutdownGrace time.Duration
-	// KillGrace is how long a worker may take to end after SIGTERM, before it
-	// gets SIGKILL. Defaults to 2 s.
+	// KillGrace is how long a worker may take to end after SIGTERM; then it gets
+	// SIGKILL. Defaults to 2 s.
 	KillGrace time.Duration
-	// WriteTimeout bounds the write of one message to a worker, which has half of
-	// it at least. One that has not been written then ends the worker. Defaults to
-	// 10 s.
+	// WriteTimeout bounds the write of one message to a worker. Each write gets at
+	// least half of it. When a write times out, the pool ends the worker. Defaults
+	// to 10 s.
 	WriteTimeout time.Duration
 	// DrainTimeout is how long queries may take to finish after the pool was
 	// asked to stop. Defaults to 30 s; the context given to Stop shortens it.
 	DrainTimeout time.Duration
 
-	// HealthInterval is how often a ready worker is asked whether it lives.
-	// Defaults to 30 s; Off never asks.
+	// HealthInterval is how often the pool sends a health check to a ready worker.
+	// Defaults to 30 s; Off disables health checks.
 	HealthInterval time.Duration
-	// HealthTimeout is how long it may take to answer. Defaults to 5 s.
+	// HealthTimeout is how long a worker may take to answer one. Defaults to 5 s.
 	HealthTimeout time.Duration
 
 	// Recycle says when workers are replaced by fresh ones.
 	Recycle Recycle
-	// Backoff is the wait between failures to start and crashes in a row: a
-	// worker that ends before it has answered a query is one. MaxRestarts and
-	// Window do not apply, a pool does not give up; after BreakAfter failures the
-	// breaker is open for that wait. Defaults to the worker package's.
+	// Backoff is the wait after consecutive failures: a worker that does not start,
+	// or that ends before it has answered a query. The pool never stops trying, so
+	// MaxRestarts and Window do not apply. After BreakAfter failures the breaker is
+	// open for the wait. Defaults to the worker package's.
 	Backoff worker.Backoff
-	// BreakAfter is how many failures in a row open the breaker: until the
-	// backoff is over no worker is started and queries that need one are
-	// rejected. Then one worker is tried. Before that many, queries wait for the
-	// backoff. Defaults to 5; Off never opens it.
+	// BreakAfter is how many consecutive failures open the breaker. While it is
+	// open the pool starts no worker and rejects queries that need one. When the
+	// backoff is over the pool tries one worker. With fewer failures, queries wait
+	// for the backoff. Defaults to 5; Off never opens the breaker.
 	BreakAfter int
 
-	// MaxFrame bounds a message, in bytes with its newline. Defaults to 16 MiB.
+	// MaxFrame bounds a message, in bytes including its newline. Defaults to 16 MiB.
 	MaxFrame int
-	// StreamBuffer is how many messages of a query are kept for a caller that
-	// does not read them, before its worker is held up. Defaults to 16.
+	// StreamBuffer is how many unread messages the pool keeps for a query; when
+	// they are that many, the worker has to wait. Defaults to 16.
 	StreamBuffer int
-	// StderrTail is how many bytes of a worker's standard error are kept.
+	// StderrTail is how many bytes of a worker's standard error the pool keeps.
 	// Defaults to 8 KiB.
 	StderrTail int
-	// SocketDir is the folder for sockets. It is made with mode 0700 when it is
-	// not there; one that belongs to somebody else or that others can enter is
-	// refused. Sockets in it that are older than 5 s and that
-	// nobody listens on are removed at the start.
-	// Several pools, also of several processes, may have the same; it stays when
-	// they end, and is made again when it is missing. Defaults to procpool-UID in
-	// the folder for temporary files.
+	// SocketDir is the folder for sockets. Start makes it with mode 0700 when it
+	// does not exist, and refuses one that belongs to another user or that others
+	// can enter. It removes sockets older than 5 s on which no process listens.
+	// Several pools, also of several processes, may share the folder. They leave it
+	// in place when they end, and make it again when it is missing. Defaults to
+	// procpool-UID in the folder for temporary files.
 	SocketDir string
-	// Logger gets what has no other place to go: workers that fail, strangers at
-	// the socket. Defaults to slog.Default.
+	// Logger logs workers that fail and connections from unexpected processes.
+	// Defaults to slog.Default.
 	Logger *slog.Logger
 }
 
-// Recycle says when a worker has served its time. It then finishes its query, is
-// told to shut down, and another one takes its place when it is needed. The zero
-// value of a field is no limit.
+// Recycle limits the life of a worker. A worker that reaches a limit finishes its
+// query and shuts down; the pool starts another when it needs one. The zero value
+// of a field is no limit.
 type Recycle struct {
-	MaxQueries int           // so many queries
-	MaxAge     time.Duration // so long since it was ready
-	MaxIdle    time.Duration // so long without a query; workers beyond MinWorkers are not replaced
-	MaxRSS     int64         // so many bytes of memory that are its own (Linux)
-	// Jitter lowers each limit of each worker by up to this part of it, so that
-	// workers that were started together are not recycled together. Defaults to
-	// 0.1; Off turns it off.
+	MaxQueries int           // queries served
+	MaxAge     time.Duration // time since it became ready
+	MaxIdle    time.Duration // time without a query; the pool does not replace workers beyond MinWorkers
+	MaxRSS     int64         // bytes of private memory (Linux)
+	// Jitter lowers each limit of each worker by up to this fraction, so that
+	// workers that started together are not recycled together. Defaults to 0.1;
+	// Off disables it.
 	Jitter float64
-	// AtOnce is how many workers may be on their way out at a time because of
-	// these limits. Defaults to 1.
+	// AtOnce is how many workers may be shutting down at a time because of these
+	// limits. Defaults to 1.
 	AtOnce int
-	// Every is how often age, idleness and memory are looked at. Defaults to 1 s.
+	// Every is how often the pool checks age, idleness and memory. Defaults to 1 s.
 	Every time.Duration
 }
 
@@ -173,7 +170,7 @@ func or[T comparable](field *T, value T) {
 	}
 }
 
-// Validate names each field that makes no sense, with what would.
+// Validate names each invalid field and says which values are valid.
 func (c Config) Validate() error {
 	c = c.WithDefaults()
 	var errs []error

@@ -11,28 +11,26 @@
 //	…
 //	result, err := pool.Do(ctx, json.RawMessage(`{"image":"a.png"}`))
 //
-// A worker has one query at a time. [Pool.Do] waits for an answer, [Pool.Submit]
-// gives the messages that a worker streams while it works. The other side is
-// package procpool/child for Go, and one file each for Python and Node under
-// procpool/sdk; whoever writes a worker in another language can hold it against
-// procpool/cmd/conformance.
+// A worker has one query at a time. [Pool.Do] waits for the answer. [Pool.Submit]
+// also yields the messages that a worker streams while it works. Package
+// procpool/child is the worker's side for Go; procpool/sdk has one file each for
+// Python and Node. procpool/cmd/conformance checks a worker in any language.
 //
 // Four kinds of life are in it, each with its table: the worker process
 // ([WorkerTransitions]), the query ([QueryTransitions]), the connection
-// ([ConnTransitions]) and the pool's capacity ([PoolTransitions]). Their events
-// are read from [Pool.Events].
+// ([ConnTransitions]) and the pool's capacity ([PoolTransitions]). [Pool.Events]
+// publishes their events.
 //
-// Whatever a worker does, a query ends in exactly one terminal state, and its
-// caller gets an error that says what happened: [*WorkerError] when the worker
-// said so, [*CrashError], [*ProtocolError], [*DeadlineError], [*RejectedError],
-// [ErrCancelled].
+// Every query ends in exactly one terminal state. The caller gets an error that
+// says what happened: [*WorkerError] when the worker reported it, [*CrashError],
+// [*ProtocolError], [*DeadlineError], [*RejectedError] or [ErrCancelled].
 //
-// A [Pool] is a worker.Worker, and has the method of a lifecycle.Drainable. An
-// App stops its units after its servers, so a pool behind a server needs App.Add
-// alone; OnDrain is for one that is fed from elsewhere, as it takes no queries
-// from the beginning of the drain.
+// A [Pool] is a worker.Worker and has the method of a lifecycle.Drainable. An App
+// stops its units after its servers, so a pool behind a server needs only App.Add.
+// Use OnDrain for a pool that is fed from elsewhere: it rejects new queries from
+// the beginning of the drain.
 //
-// Worker processes live and die as worker.Process describes: in a process group
-// of their own, which is ended with them, and on Linux killed by the kernel when
-// this process dies. Windows is not supported: it has no process groups.
+// A worker process runs as worker.Process describes: in a process group of its
+// own, which ends with it. On Linux the kernel kills it when this process dies.
+// Windows is not supported: it has no process groups.
 package procpool

@@ -6,13 +6,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -25,7 +22,7 @@ import (
 )
 
 // TestBrokenProtocolCostsOneRequestAndTheWorker has workers that break the
-// contract on their first query and keep to it on the next: the next is answered.
+// contract on their first query and keep it on the next: the next is answered.
 func TestBrokenProtocolCostsOneRequestAndTheWorker(t *testing.T) {
 	for _, c := range []struct {
 		mode string
@@ -72,8 +69,8 @@ func TestUnknownTypesAndFieldsAreIgnored(t *testing.T) {
 	}
 }
 
-// TestTooLongLineFailsThatRequest also shows that the worker lives on: what is
-// too long is skipped.
+// TestTooLongLineFailsThatRequest also shows that the worker lives on: the pool skips
+// the line.
 func TestTooLongLineFailsThatRequest(t *testing.T) {
 	for _, mode := range []string{"100MB", "100MB-complete"} {
 		t.Run(mode, func(t *testing.T) {
@@ -100,9 +97,9 @@ func TestFloodsAreBounded(t *testing.T) {
 		q.Cancel(nil)
 		eventually(t, "the worker is gone", func() bool { return p.Stats().State == procpool.PoolIdle })
 	})
-	t.Run("of no use", func(t *testing.T) {
+	t.Run("ignored messages", func(t *testing.T) {
 		p := start(t, "flood-unknown", nil)
-		if _, err := p.Do(within(t), ask{}.raw()); !errors.Is(err, procpool.ErrProtocol) || !strings.Contains(err.Error(), "of no use") {
+		if _, err := p.Do(within(t), ask{}.raw()); !errors.Is(err, procpool.ErrProtocol) || !strings.Contains(err.Error(), "had to ignore") {
 			t.Errorf("got %v", err)
 		}
 	})
@@ -110,7 +107,7 @@ func TestFloodsAreBounded(t *testing.T) {
 
 func TestStallInTheMiddleOfALine(t *testing.T) {
 	p := start(t, "stall", func(c *procpool.Config) { c.CancelGrace = 50 * time.Millisecond })
-	// On a busy machine a deadline may pass before there is a worker to stall.
+	// On a busy machine the deadline may pass before a worker has the query.
 	eventually(t, "the worker that had a query is gone", func() bool {
 		if _, err := p.Do(within(t), ask{}.raw(), procpool.Timeout(100*time.Millisecond)); !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, procpool.ErrBusy) {
 			t.Errorf("got %v", err)
@@ -133,7 +130,7 @@ func TestCrashIsTypedWithItsExitAndItsLastWords(t *testing.T) {
 	var crash *procpool.CrashError
 	_, err := p.Do(within(t), ask{Op: "exit", N: 7, Text: "noise\nout of cheese"}.raw())
 	if !errors.As(err, &crash) || crash.ExitCode != 7 || crash.Signal != "" || crash.PID == 0 || crash.Query == "" ||
-		!strings.Contains(crash.Stderr, "noise") || !strings.HasSuffix(err.Error(), "its last words: out of cheese") {
+		!strings.Contains(crash.Stderr, "noise") || !strings.HasSuffix(err.Error(), "last line of stderr: out of cheese") {
 		t.Errorf("got %v", err)
 	}
 	_, err = p.Do(within(t), ask{Op: "kill", N: int(syscall.SIGKILL)}.raw())
@@ -178,7 +175,7 @@ func TestCrashLoopBacksOffAndOpensTheBreaker(t *testing.T) {
 		c.MinWorkers, c.BreakAfter = 1, 3
 		c.Backoff = worker.Backoff{Min: time.Millisecond, Max: time.Hour, Factor: 1000, Jitter: worker.NoJitter}
 	})
-	// After 1 ms, 1 s and 1000 s: the third is the last for now.
+	// The attempts come after 1 ms, 1 s and 1000 s: the third is the last in this test.
 	eventually(t, "three have failed", func() bool { return p.Stats().Failures == 3 })
 	_, err := p.Do(within(t), ask{}.raw())
 	var rejected *procpool.RejectedError
@@ -238,272 +235,6 @@ func TestHealthChecks(t *testing.T) {
 	})
 }
 
-// TestStrangersCannotTakeAWorkersPlace also shows that they do not keep the
-// worker out, be they many or half open.
-func TestStrangersCannotTakeAWorkersPlace(t *testing.T) {
-	if !isLinux() {
-		t.Skip("who has connected is known on Linux only; elsewhere the folder keeps others out")
-	}
-	dir := socketDir(t)
-	gate := filepath.Join(t.TempDir(), "gate")
-	p := startPool(t, func() *exec.Cmd {
-		cmd := self("serve")
-		wrapped := exec.Command("/bin/sh", "-c", `while ! test -e "$0"; do sleep 0.01; done; "$1"; exit $?`, gate, cmd.Path) // a wrapper that does not exec
-		wrapped.Env = cmd.Env
-		return wrapped
-	}, func(c *procpool.Config) { c.MinWorkers, c.SocketDir = 1, dir })
-	var socket string
-	eventually(t, "there is a socket", func() bool {
-		found, _ := filepath.Glob(dir + "/*.sock")
-		if len(found) == 1 && !strings.Contains(found[0], "000000.sock") {
-			socket = found[0]
-		}
-		return socket != ""
-	})
-	for range 30 {
-		conn, err := net.Dial("unix", socket)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-		fmt.Fprintln(conn, `{"type":"ready"}`)
-	}
-	eventually(t, "they were refused", func() bool { return p.Stats().Strangers >= 30 })
-	if err := os.WriteFile(gate, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if got := do(t, p, ask{Op: "pid"}.raw()); got == strconv.Itoa(os.Getpid()) || p.Stats().Spawned != 1 {
-		t.Errorf("process %s answers, %+v", got, p.Stats())
-	}
-	if _, err := net.Dial("unix", socket); err == nil {
-		t.Error("the door is still open")
-	}
-}
-
-func TestHalfOpenConnectionOfTheGroupDoesNotKeepTheWorkerOut(t *testing.T) {
-	p := start(t, "probe-first", nil)
-	if got := do(t, p, ask{}.raw()); got != "{}" {
-		t.Errorf("got %s", got)
-	}
-}
-
-func TestDaemonIsRefusedByName(t *testing.T) {
-	if !isLinux() {
-		t.Skip("who has connected is known on Linux only")
-	}
-	p := start(t, "daemon", func(c *procpool.Config) {
-		c.StartTimeout = 2 * time.Second
-		c.BreakAfter = 1
-		c.Backoff.Min = time.Minute
-	})
-	if _, err := p.Do(within(t), ask{}.raw()); !errors.Is(err, procpool.ErrUnavailable) {
-		t.Errorf("got %v", err)
-	}
-	if s := p.Stats(); s.Strangers == 0 {
-		t.Errorf("%+v", s)
-	}
-}
-
-func TestForkedChildrenEndWithTheWorker(t *testing.T) {
-	p := start(t, "serve", nil)
-	pid, err := strconv.Atoi(do(t, p, ask{Op: "fork"}.raw()))
-	if err != nil || !alive(pid) {
-		t.Fatalf("child %d, %v", pid, err)
-	}
-	if _, err := p.Do(within(t), ask{Op: "exit", N: 1}.raw()); err == nil {
-		t.Error("it has answered")
-	}
-	eventually(t, "the child is gone", func() bool { return !alive(pid) })
-}
-
-func TestWorkerThatIgnoresShutdownIsKilled(t *testing.T) {
-	dir := socketDir(t)
-	p, err := procpool.New(procpool.Config{
-		Name: "p", Command: func() *exec.Cmd { return self("ignores-shutdown") }, SocketDir: dir, Logger: quiet, MinWorkers: 1,
-		ShutdownGrace: 50 * time.Millisecond, KillGrace: 50 * time.Millisecond,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Start(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "it is ready", func() bool { return p.Stats().Ready == 1 })
-	pid := p.State().Children[0].PID
-	if err := p.Stop(within(t)); err != nil || alive(pid) {
-		t.Errorf("stop: %v, alive: %v", err, alive(pid))
-	}
-	if err := p.Start(context.Background()); !errors.Is(err, worker.ErrNotStartable) {
-		t.Errorf("a second start: %v", err)
-	}
-}
-
-func TestDrainAndStop(t *testing.T) {
-	p := start(t, "serve", func(c *procpool.Config) { c.MaxQueue = 5; c.DrainTimeout = 100 * time.Millisecond })
-	running := submit(t, p, ask{Op: "sleep", Seconds: 0.2}.raw())
-	waiting := submit(t, p, ask{}.raw())
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
-	defer cancel()
-	if err := p.Drain(ctx); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "2 queries") {
-		t.Errorf("a drain that has no time: %v", err)
-	}
-	if _, err := p.Do(within(t), ask{}.raw()); !errors.Is(err, procpool.ErrDraining) {
-		t.Errorf("a query while it drains: %v", err)
-	}
-	if err := p.Drain(within(t)); err != nil {
-		t.Error(err)
-	}
-	if running.State() != procpool.QueryComplete || waiting.State() != procpool.QueryComplete {
-		t.Errorf("what was accepted is %s and %s", running.State(), waiting.State())
-	}
-}
-
-func TestStopIsBoundedAndEndsEveryQuery(t *testing.T) {
-	dir := socketDir(t)
-	p, err := procpool.New(procpool.Config{Name: "p", Command: func() *exec.Cmd { return self("serve") }, SocketDir: dir, Logger: quiet, MaxQueue: 1, DrainTimeout: time.Hour, QueryTimeout: time.Hour,
-		ShutdownGrace: time.Hour, KillGrace: time.Hour, CancelGrace: time.Hour})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := p.Do(within(t), ask{}.raw()); !errors.Is(err, procpool.ErrDraining) {
-		t.Errorf("before the start: %v", err)
-	}
-	if err := p.Start(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	q := submit(t, p, ask{Op: "deaf", Seconds: 3600}.raw())
-	w := submit(t, p, ask{}.raw())
-	eventually(t, "it is busy", func() bool { return p.Stats().Busy == 1 })
-	pid := p.State().Children[0].PID
-	ctx, cancel := context.WithTimeout(context.Background(), 6*time.Second)
-	defer cancel()
-	if err := p.Stop(ctx); err != nil || alive(pid) {
-		t.Errorf("stop: %v, alive: %v", err, alive(pid))
-	}
-	for _, q := range []*procpool.Query{q, w} {
-		if _, err := q.Result(); !errors.Is(err, procpool.ErrDraining) || q.State() != procpool.QueryError {
-			t.Errorf("%s: %v, %s", q.ID(), err, q.State())
-		}
-	}
-}
-
-func TestParentKilledLeavesNothing(t *testing.T) {
-	if !isLinux() {
-		t.Skip("the parent-death signal is Linux's")
-	}
-	dir := socketDir(t)
-	cmd := self("parent:" + dir)
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	var pids []int
-	for {
-		var word string
-		var pid int
-		n, err := fmt.Fscanln(out, &word, &pid)
-		if word == "all" {
-			break
-		}
-		if n != 2 {
-			t.Fatal(n, err)
-		}
-		pids = append(pids, pid)
-	}
-	if len(pids) != 3 {
-		t.Fatalf("there are %d workers", len(pids))
-	}
-	_ = cmd.Process.Kill()
-	_ = cmd.Wait()
-	for _, pid := range pids {
-		eventually(t, fmt.Sprintf("%d is gone", pid), func() bool { return !alive(pid) })
-	}
-	// It could not remove the socket of the worker that was starting. The next
-	// pool does.
-	left, _ := filepath.Glob(dir + "/*.sock")
-	if len(left) != 1 {
-		t.Fatalf("left are %v", left)
-	}
-	old(t, left[0])
-	start(t, "serve", func(c *procpool.Config) { c.SocketDir = dir })
-}
-
-func TestSocketDirThatCannotBeUsed(t *testing.T) {
-	open, file, long := filepath.Join(t.TempDir(), "open"), filepath.Join(t.TempDir(), "file"), filepath.Join(socketDir(t), strings.Repeat("d", 90))
-	for _, err := range []error{os.Mkdir(open, 0o700), os.Chmod(open, 0o755), os.WriteFile(file, nil, 0o600)} {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	for dir, want := range map[string]string{
-		open:         "mode 0755, want 0700",
-		file:         "is no folder",
-		file + "/x/": "make the folder for sockets",
-		long:         "set SocketDir to a shorter one",
-	} {
-		p, err := procpool.New(procpool.Config{Command: func() *exec.Cmd { return self("serve") }, SocketDir: dir})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := p.Start(context.Background()); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("with %s: %v, want %q", dir, err, want)
-		}
-		if p.State().Status != worker.StatusFailed {
-			t.Errorf("with %s the pool is %s", dir, p.State().Status)
-		}
-	}
-}
-
-func TestLiveSocketsOfOthersAreKept(t *testing.T) {
-	dir := socketDir(t)
-	live, err := net.Listen("unix", dir+"/live.sock")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer live.Close()
-	old(t, dir+"/live.sock")
-	stale, err := net.ListenUnix("unix", &net.UnixAddr{Name: dir + "/stale.sock", Net: "unix"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	stale.SetUnlinkOnClose(false)
-	stale.Close()
-	old(t, dir+"/stale.sock")
-	// One that was bound, and that its pool is about to listen on.
-	early, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer syscall.Close(early)
-	if err := syscall.Bind(early, &syscall.SockaddrUnix{Name: dir + "/early.sock"}); err != nil {
-		t.Fatal(err)
-	}
-	p, err := procpool.New(procpool.Config{Command: func() *exec.Cmd { return self("serve") }, SocketDir: dir, Logger: quiet})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Start(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	defer p.Stop(within(t))
-	left, _ := filepath.Glob(dir + "/*")
-	if want := []string{dir + "/early.sock", dir + "/live.sock"}; !slices.Equal(left, want) {
-		t.Errorf("left are %v, want %v", left, want)
-	}
-}
-
-// old makes a socket one of yesterday.
-func old(t *testing.T, path string) {
-	t.Helper()
-	yesterday := time.Now().Add(-24 * time.Hour)
-	if err := os.Chtimes(path, yesterday, yesterday); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // TestLargeWriteToAWorkerThatDoesNotReadIsGivenUp writes more than all buffers
 // hold to a worker that stands still.
 func TestLargeWriteToAWorkerThatDoesNotReadIsGivenUp(t *testing.T) {
@@ -521,9 +252,9 @@ func TestLargeWriteToAWorkerThatDoesNotReadIsGivenUp(t *testing.T) {
 	eventually(t, "the worker is gone", func() bool { return !alive(pid) })
 }
 
-// TestWhatAPoolSaysFitsTheSchemas has a worker that holds every line against its
-// schema, as the helpers that speak by hand all do, and writes down what it was
-// told. The other direction is in package conformance.
+// TestWhatAPoolSaysFitsTheSchemas has a worker that checks every line against its
+// schema, as all helpers of mode raw do, and records the messages that it gets.
+// Package conformance checks the other direction.
 func TestWhatAPoolSaysFitsTheSchemas(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "heard")
 	t.Setenv("HEARD", file)
@@ -537,7 +268,7 @@ func TestWhatAPoolSaysFitsTheSchemas(t *testing.T) {
 	if err := p.Start(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it is ready", func() bool { return p.Stats().Ready == 1 }) // or the query may be given up before it is sent
+	eventually(t, "it is ready", func() bool { return p.Stats().Ready == 1 }) // otherwise the query may end before it is sent
 	q := submit(t, p, ask{Text: "é\n\"\u2028"}.raw())
 	eventually(t, "it is busy", func() bool { return p.Stats().Busy == 1 })
 	q.Cancel(nil)
@@ -560,23 +291,5 @@ func TestWhatAPoolSaysFitsTheSchemas(t *testing.T) {
 	}
 	if s := p.Stats(); s.Crashed != 0 {
 		t.Errorf("%+v", s)
-	}
-}
-
-// TestFullDiskIsAnErrorOfTheStart mounts a file system with room for one file.
-func TestFullDiskIsAnErrorOfTheStart(t *testing.T) {
-	dir := socketDir(t)
-	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "nr_inodes=2,mode=0700", "full", dir).CombinedOutput(); err != nil {
-		t.Skipf("a file system cannot be mounted here: %v %s", err, out)
-	}
-	defer exec.Command("umount", dir).Run()
-	sub := filepath.Join(dir, "sub")
-	p, err := procpool.New(procpool.Config{Command: func() *exec.Cmd { return self("serve") }, SocketDir: sub, Logger: quiet})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Start(context.Background()); !errors.Is(err, syscall.ENOSPC) {
-		t.Errorf("got %v", err)
-		_ = p.Stop(within(t))
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/procpool/wire"
 )
 
-// An idle worker answers as many health checks as it is asked, for weeks: here
-// they are told to the pool by hand.
+// An idle worker may answer health checks for weeks. Here the test hands the answers
+// to the pool.
 func TestAnswersToHealthChecksAreNoFlood(t *testing.T) {
 	p, err := New(Config{Name: "p", MinWorkers: 1, SocketDir: t.TempDir() + "/s", HealthInterval: Off, Command: func() *exec.Cmd {
 		cmd := exec.Command(os.Args[0])
@@ -54,6 +54,6 @@ func TestAnswersToHealthChecksAreNoFlood(t *testing.T) {
 		}
 	}
 	if answer(time.Time{}) == nil {
-		t.Errorf("%d answers that nobody has asked for are no flood", maxIgnored+1)
+		t.Errorf("the pool accepted %d answers that it did not ask for", maxIgnored+1)
 	}
 }

@@ -28,7 +28,7 @@ func TestCommandIsAskedForOneAtATime(t *testing.T) {
 			}
 		}
 		defer inside.Add(-1)
-		time.Sleep(5 * time.Millisecond) // somebody who looks for a port, say
+		time.Sleep(5 * time.Millisecond) // such as a port scanner
 		return self("serve")
 	}, func(c *procpool.Config) { c.MinWorkers, c.MaxWorkers = 4, 4 })
 	eventually(t, "all are ready", func() bool { return p.Stats().Ready == 4 })
@@ -38,7 +38,7 @@ func TestCommandIsAskedForOneAtATime(t *testing.T) {
 }
 
 func TestPoolsShareTheFolderForSockets(t *testing.T) {
-	t.Setenv("TMPDIR", socketDir(t)) // the default folder is made in it
+	t.Setenv("TMPDIR", socketDir(t)) // the default folder is in it
 	dir := filepath.Join(os.Getenv("TMPDIR"), "procpool-"+strconv.Itoa(os.Getuid()))
 	common := func(c *procpool.Config) { c.SocketDir, c.MaxWorkers = "", 2 }
 	p := start(t, "serve", common)
@@ -70,7 +70,7 @@ func TestBusyWorkerIsNotHeldToAHealthCheck(t *testing.T) {
 	})
 	for range 3 {
 		do(t, p, ask{}.raw())
-		time.Sleep(60 * time.Millisecond) // it is asked, and then has a query
+		time.Sleep(60 * time.Millisecond) // it gets a health check, and then a query
 	}
 	if s := p.Stats(); s.Spawned != 1 {
 		t.Errorf("a worker that was busy was ended: %+v", s)
@@ -93,8 +93,8 @@ func TestLateMessagesOfACancelledQueryAreDropped(t *testing.T) {
 	}
 }
 
-// TestAnswerDoesNotWaitForTheNextQuery has a worker that answers and then stands
-// still, while a query that waited for it is larger than what a socket takes.
+// TestAnswerDoesNotWaitForTheNextQuery has a worker that answers and then stops
+// reading, while the next query is larger than a socket's buffer.
 func TestAnswerDoesNotWaitForTheNextQuery(t *testing.T) {
 	gate := filepath.Join(t.TempDir(), "gate")
 	t.Setenv("GATE", gate)
@@ -127,8 +127,8 @@ func TestAnswerDoesNotWaitForTheNextQuery(t *testing.T) {
 	}
 }
 
-// TestResultsAreTheCallersToKeep also shows that messages are: nothing that comes
-// later is written over them.
+// TestResultsAreTheCallersToKeep also covers messages: later ones do not overwrite
+// them.
 func TestResultsAreTheCallersToKeep(t *testing.T) {
 	p := start(t, "serve", nil)
 	echo := func(letter string) json.RawMessage { return ask{Text: strings.Repeat(letter, 200)}.raw() }

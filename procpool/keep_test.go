@@ -17,7 +17,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// warm gives n workers something to do at once, so that all are started.
+// warm gives n workers a query at the same time, so that all are started.
 func warm(t *testing.T, p *procpool.Pool, n int) {
 	t.Helper()
 	var all []*procpool.Query
@@ -60,7 +60,7 @@ func TestEvictionStrategies(t *testing.T) {
 			eventually(t, "all are ready", func() bool { return p.Stats().Ready == 3 })
 			for _, w := range []string{"p/2", "p/2", "p/3", "p/1", "p/1"} { // queries: 2 on p/1, 2 on p/2, 1 on p/3
 				do(t, p, ask{}.raw(), on[w])
-				time.Sleep(time.Millisecond) // so that no two moments are the same
+				time.Sleep(time.Millisecond) // makes all times differ
 			}
 			name, err := p.Evict(c.strategy, false)
 			if err != nil || name != c.want {
@@ -102,7 +102,7 @@ func TestKeysStickToTheirWorkerWhileItLives(t *testing.T) {
 			pids[key] = pid
 		}
 	}
-	// One that is busy is waited for, though others are free.
+	// A query waits for the busy worker of its key, though others are free.
 	block := submit(t, p, ask{Op: "sleep", Seconds: 3600}.raw(), procpool.Key("a"))
 	eventually(t, "it is busy", func() bool { return block.State() == procpool.QueryProcessing })
 	waiting := submit(t, p, ask{Op: "pid"}.raw(), procpool.Key("a"))
@@ -110,7 +110,7 @@ func TestKeysStickToTheirWorkerWhileItLives(t *testing.T) {
 	if waiting.State() != procpool.QueryPending {
 		t.Errorf("the second of the key is %s", waiting.State())
 	}
-	// When its worker dies it waits for nobody in particular.
+	// When that worker dies the query waits for any worker.
 	pid, _ := strconv.Atoi(pids["a"])
 	kill(t, pid)
 	if got, err := waiting.Result(); err != nil || string(got) == pids["a"] {
@@ -127,7 +127,7 @@ func TestKeyPerWorkerKeepsKeysApartAndEvicts(t *testing.T) {
 	if a == b || do(t, p, ask{Op: "pid"}.raw(), procpool.Key("a")) != a {
 		t.Errorf("a and b are on %s and %s", a, b)
 	}
-	c := do(t, p, ask{Op: "pid"}.raw(), procpool.Key("c")) // b is the one used longest ago
+	c := do(t, p, ask{Op: "pid"}.raw(), procpool.Key("c")) // b is the least recently used
 	if c == a || c == b || p.Stats().Evicted != 1 {
 		t.Errorf("c is on %s, %+v", c, p.Stats())
 	}
@@ -197,7 +197,7 @@ func TestRecycling(t *testing.T) {
 			case <-time.After(patience):
 				t.Fatal("it was not recycled")
 			}
-			do(t, p, ask{}.raw()) // another one takes its place
+			do(t, p, ask{}.raw()) // another worker takes its place
 			if s := p.Stats(); s.Crashed != 0 {
 				t.Errorf("%+v", s)
 			}
@@ -255,7 +255,7 @@ func TestStateShowsTheWorkers(t *testing.T) {
 	q.Cancel(nil)
 }
 
-// TestWorkersInOtherLanguages asks the examples in Go, Python and Node the same.
+// TestWorkersInOtherLanguages sends the same queries to the examples in Go, Python and Node.
 func TestWorkersInOtherLanguages(t *testing.T) {
 	for name, command := range languages(t) {
 		t.Run(name, func(t *testing.T) {

@@ -14,8 +14,8 @@ const (
 	maxPath     = 107 // sun_path has 108 bytes, with a zero at the end (unix(7))
 )
 
-// peerOf returns the process that has connected. The kernel noted it at connect
-// (SO_PEERCRED, unix(7)): nobody can claim to be somebody else.
+// peerOf returns the process that connected. The kernel records it at connect
+// (SO_PEERCRED, unix(7)), so a process cannot claim to be another.
 func peerOf(c *net.UnixConn) (pid, uid int, err error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -29,16 +29,16 @@ func peerOf(c *net.UnixConn) (pid, uid int, err error) {
 		return 0, 0, err
 	}
 	if failed != nil {
-		return 0, 0, fmt.Errorf("ask who has connected: %w", failed)
+		return 0, 0, fmt.Errorf("ask which process connected: %w", failed)
 	}
 	if cred.Pid == 0 {
-		return 0, 0, fmt.Errorf("a process of another pid namespace (of user %d) has connected: it has no number here, and is no worker of ours (pid_namespaces(7))", cred.Uid)
+		return 0, 0, fmt.Errorf("a process of another pid namespace (user %d) connected: it has no pid here and cannot be the worker (pid_namespaces(7))", cred.Uid)
 	}
 	return int(cred.Pid), int(cred.Uid), nil
 }
 
-// memoryOf returns the bytes of memory that the process has to itself: what is
-// resident and not shared (proc(5), statm).
+// memoryOf returns the private memory of a process in bytes: resident and not
+// shared (proc(5), statm).
 func memoryOf(pid int) (int64, bool) {
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/statm")
 	if err != nil {

@@ -28,39 +28,39 @@ type Pool struct {
 	dir    string
 	prefix string // of the names of sockets
 
-	tree   fsm.Dispatcher // the pool's and its processes' changes of status
-	events fsm.Dispatcher // everything else
+	tree   fsm.Dispatcher // status changes of the pool and of its processes
+	events fsm.Dispatcher // all other events
 	begun  sync.Mutex     // orders the begin of Start against Stop
 	making sync.Mutex     // held while Config.Command runs
 	cancel context.CancelCauseFunc
 	alive  sync.WaitGroup // of workers
-	hurry  *once          // running queries are waited for no longer
-	force  *once          // neither is anything else
-	quiet  *once          // draining, and no query is left
+	hurry  *once          // closed: the pool no longer waits for running queries
+	force  *once          // closed: the pool no longer waits for anything
+	quiet  *once          // closed: the pool drains, and every query has ended
 
 	open    atomic.Int64 // queries that have not ended
 	counts  counters
 	running atomic.Bool // takes queries
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	capacity *fsm.Machine[PoolState]
 	draining bool
-	ending   bool // no worker is started any more
+	ending   bool // the pool starts no more workers
 	lastID   uint64
 	spawned  int
-	workers  []*proc // that are not dead, oldest first
-	ready    []*proc // the last one was used last
+	workers  []*proc // all that are not dead, oldest first
+	ready    []*proc // the most recently used one last
 	queue    *list.List
 	waiting  int // queries in all queues
 	keys     map[string]*proc
-	failures int // to start, and crashes without an answer, in a row
+	failures int // consecutive failures to start and crashes without an answer
 	notUntil time.Time
 	again    *time.Timer
 	lastFail error
-	mean     time.Duration // of a query with a worker, over the last ones
+	mean     time.Duration // a worker's time per query, moving average
 }
 
-// once is a channel that is closed once.
+// once is a channel that may be closed any number of times.
 type once struct {
 	ch   chan struct{}
 	once sync.Once
@@ -70,8 +70,8 @@ func newOnce() *once { return &once{ch: make(chan struct{})} }
 
 func (o *once) close() { o.once.Do(func() { close(o.ch) }) }
 
-// New returns a pool that has not been started. The error names each field of
-// the config that makes no sense.
+// New returns a pool that has not been started. The error names each invalid
+// field of the config.
 func New(cfg Config) (*Pool, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -90,25 +90,24 @@ func New(cfg Config) (*Pool, error) {
 	return p, nil
 }
 
-// Events returns the dispatcher of everything that happens in the pool: the
-// kinds are [KindPool], [KindWorker], [KindConnection] and [KindQuery]. Each
-// query makes about four events, so a reader needs a large buffer or the
-// patience for gaps.
+// Events returns the dispatcher of the pool's events. Their kinds are [KindPool],
+// [KindWorker], [KindConnection] and [KindQuery]. Each query publishes about four
+// events, so a reader needs a large buffer or must accept gaps.
 func (p *Pool) Events() *fsm.Dispatcher { return &p.events }
 
-// Watch returns a reader of the pool's changes of status and of its processes',
-// from now on: at most buffer unread ones. What happens to queries is in
-// [Pool.Events].
+// Watch returns a reader of status changes of the pool and of its processes, from
+// now on. It holds at most buffer unread events. [Pool.Events] has the events of
+// queries.
 func (p *Pool) Watch(buffer int) *fsm.Subscription { return p.tree.Subscribe(buffer) }
 
-// PublishTo sends what [Pool.Watch] shows to events as well.
+// PublishTo also sends the events of [Pool.Watch] to events.
 func (p *Pool) PublishTo(events *fsm.Dispatcher) { p.tree.Forward(events) }
 
-// Start begins to take queries and starts the first MinWorkers workers; the
-// pool is Running once these are ready. An error says that the folder for
-// sockets is not usable. Workers that do not start are no error: they are
-// retried with a backoff, and the pool is Unhealthy meanwhile. Cancelling ctx
-// asks the pool to stop.
+// Start takes queries from now on and starts the first MinWorkers workers. The
+// pool is Running once these are ready. Start returns an error when the folder for
+// sockets is not usable. A worker that does not start is not an error: the pool
+// retries with a backoff and is Unhealthy meanwhile. Cancelling ctx asks the pool
+// to stop.
 func (p *Pool) Start(ctx context.Context) error {
 	own, cancel := context.WithCancelCause(ctx)
 	p.begun.Lock()
@@ -141,7 +140,7 @@ func (p *Pool) Start(ctx context.Context) error {
 	return nil
 }
 
-// prepare finds out whether workers will have a place to connect to.
+// prepare checks that workers will have a socket to connect to.
 func (p *Pool) prepare() error {
 	if !supported {
 		return fmt.Errorf("worker processes need process groups, which this system does not have: %w", errors.ErrUnsupported)
@@ -158,7 +157,7 @@ func (p *Pool) prepare() error {
 	return nil
 }
 
-// fileName keeps of a name what may stand in a path.
+// fileName replaces the characters of name that cannot be part of a path.
 func fileName(name string) string {
 	out := []byte(name)
 	for i, c := range out {
@@ -169,7 +168,7 @@ func fileName(name string) string {
 	return string(out)
 }
 
-// live accompanies the pool to its end.
+// live runs from Start to the end of the pool.
 func (p *Pool) live(own context.Context) {
 	tend := time.NewTicker(p.tendEvery())
 	defer tend.Stop()
@@ -200,9 +199,9 @@ func (p *Pool) live(own context.Context) {
 	if p.again != nil {
 		p.again.Stop()
 	}
-	left := p.openLocked()
+	open := p.openLocked()
 	p.mu.Unlock()
-	for _, q := range left {
+	for _, q := range open {
 		p.abandon(q, QueryError, fmt.Errorf("%s: it was not done when the pool had to stop: %w", q.id, ErrDraining))
 	}
 	p.mu.Lock()
@@ -233,10 +232,10 @@ func (p *Pool) openLocked() []*Query {
 	return open
 }
 
-// Drain stops taking queries, which are rejected with [ErrDraining] from now
-// on, and returns when those that were taken before have ended: the running and
-// the waiting. When ctx ends first it returns its error, with how many are left.
-// The workers live on until Stop. It may be called again.
+// Drain rejects new queries with [ErrDraining] and returns when all running and
+// waiting queries have ended. When ctx ends first, Drain returns its error with
+// the number of queries that have not ended. The workers run until Stop. Drain may
+// be called again.
 func (p *Pool) Drain(ctx context.Context) error {
 	p.beginDrain()
 	select {
@@ -258,10 +257,10 @@ func (p *Pool) beginDrain() {
 	}
 }
 
-// Stop drains the pool, ends its workers and waits until nothing is left of
-// them. A worker is asked by message, by SIGTERM, and killed. Queries that take
-// longer than DrainTimeout, or than half of the time that ctx has, end with an
-// error that is [ErrDraining]. When ctx is about to end everything is killed.
+// Stop drains the pool, ends its workers and returns when every worker process has
+// ended. It asks a worker by message, then by SIGTERM, then kills it. A query that
+// takes longer than DrainTimeout, or than half of the time that ctx has, ends with
+// an error that is [ErrDraining]. Shortly before ctx ends, Stop kills all workers.
 func (p *Pool) Stop(ctx context.Context) error {
 	p.begun.Lock()
 	live, cancel := p.RequestStop(worker.ErrStopRequested), p.cancel
@@ -273,10 +272,10 @@ func (p *Pool) Stop(ctx context.Context) error {
 		return p.stopErr()
 	}
 	if deadline, ok := ctx.Deadline(); ok {
-		left := time.Until(deadline)
-		hurry := time.AfterFunc(left/2, p.hurry.close)
+		remaining := time.Until(deadline)
+		hurry := time.AfterFunc(remaining/2, p.hurry.close)
 		defer hurry.Stop()
-		force := time.AfterFunc(left*8/10, p.forceNow)
+		force := time.AfterFunc(remaining*8/10, p.forceNow)
 		defer force.Stop()
 	}
 	select {
@@ -285,7 +284,7 @@ func (p *Pool) Stop(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	p.forceNow()
-	last := time.NewTimer(250 * time.Millisecond) // a context that was done before must not abandon what dies at once
+	last := time.NewTimer(250 * time.Millisecond) // with an expired ctx, give workers that die at once time to do so
 	defer last.Stop()
 	select {
 	case <-p.Done():
@@ -318,8 +317,8 @@ func (p *Pool) whoLives() string {
 	return "there are" + names
 }
 
-// Probe says that the pool is unhealthy while its breaker is open or it has
-// workers to start and the last attempt has failed.
+// Probe reports the pool unhealthy while it has no ready worker and waits after a
+// failed start.
 func (p *Pool) Probe(context.Context) worker.ProbeResult {
 	p.mu.Lock()
 	defer p.mu.Unlock()

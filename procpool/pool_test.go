@@ -22,7 +22,7 @@ import (
 
 var _ worker.Worker = (*procpool.Pool)(nil)
 
-// drainable is lifecycle.Drainable's shape; this package may not import it.
+// drainable has the method of lifecycle.Drainable, which this package may not import.
 var _ interface{ Drain(context.Context) error } = (*procpool.Pool)(nil)
 
 func TestTablesAreTheModelAndTheAddedEdges(t *testing.T) {
@@ -71,7 +71,7 @@ func edges[S ~string](t fsm.Table[S], without []fsm.Edge[S]) []string {
 }
 
 // TestLifeOfAWorker follows one worker, one query and the pool through their
-// states, by the names that the model gives to the events.
+// states, by the event names of the model.
 func TestLifeOfAWorker(t *testing.T) {
 	var mu sync.Mutex
 	got := map[string][]string{}
@@ -157,7 +157,7 @@ func TestStartingEndsInOneOfThreeWays(t *testing.T) {
 			if r := p.Probe(within(t)); r.Err == nil {
 				t.Error("the pool says that it is healthy")
 			}
-			// The breaker is open: at once, and nothing is spawned.
+			// The breaker is open: the pool rejects at once and spawns nothing.
 			spawned := p.Stats().Spawned
 			if _, err := p.Do(within(t), ask{}.raw()); !errors.Is(err, procpool.ErrUnavailable) {
 				t.Errorf("with an open breaker: %v", err)
@@ -295,7 +295,7 @@ func canceled() context.Context {
 
 func TestCancelledWorkerIsBusyUntilItConfirms(t *testing.T) {
 	p := start(t, "cancel-late", func(c *procpool.Config) { c.MaxQueue, c.MinWorkers = 1, 1 })
-	eventually(t, "it is ready", func() bool { return p.Stats().Ready == 1 }) // or the query may be given up before it is sent
+	eventually(t, "it is ready", func() bool { return p.Stats().Ready == 1 }) // otherwise the query may end before it is sent
 	q := submit(t, p, ask{}.raw())
 	eventually(t, "the worker is busy", func() bool { return p.Stats().Busy == 1 })
 	if !q.Cancel(errors.New("changed my mind")) || q.Cancel(nil) {
@@ -419,7 +419,7 @@ func TestSlowCallerHoldsUpItsOwnWorkerOnly(t *testing.T) {
 }
 
 // TestAQueryHasItsOwnTimeAndNotThatOfTheOneBefore is about the deadline of the
-// connection, which stays as it is for a query that has a little more time.
+// connection, which the pool keeps for a query that has a little more time.
 func TestAQueryHasItsOwnTimeAndNotThatOfTheOneBefore(t *testing.T) {
 	p := start(t, "serve", func(c *procpool.Config) { c.MaxQueue = 5 })
 	do(t, p, ask{}.raw()) // the worker has started
@@ -430,5 +430,5 @@ func TestAQueryHasItsOwnTimeAndNotThatOfTheOneBefore(t *testing.T) {
 	if !errors.As(err, &late) || late.Elapsed < own {
 		t.Errorf("it ended with %v, want a deadline after %v", err, own)
 	}
-	do(t, p, ask{}.raw()) // and nothing is left of either
+	do(t, p, ask{}.raw()) // no deadline of an earlier query ends it
 }

@@ -28,31 +28,31 @@ type proc struct {
 	process *worker.Process
 	stderr  *tail
 	limits  limits
-	stop    *once // it is to end; gently says how
-	acked   *once // it has said shutdown_ack
-	gone    *once // what it says is not waited for any more
+	stop    *once // closed: the worker is to end; gently says how
+	acked   *once // closed: it has sent shutdown_ack
+	gone    *once // closed: the pool no longer waits for its messages
 
-	// Set once, before it is ready.
+	// Set once, before the worker is ready.
 	conn *net.UnixConn
-	pid  int // of the process that has connected, which a wrapper may have started
+	pid  int // of the process that connected, which a wrapper may have started
 
-	wmu        sync.Mutex // held while writing, guards what follows
+	wmu        sync.Mutex // held while writing; guards the fields below
 	writer     *wire.Writer
-	writeUntil time.Time // the deadline that is set
+	writeUntil time.Time // the write deadline that is set
 
-	reader  *wire.Reader  // of whoever reads; see read.go
+	reader  *wire.Reader  // used by the goroutine that reads; see read.go
 	heard   wire.Envelope // the message it has read
-	readEnd chan error    // capacity 1: why nobody reads any more
+	readEnd chan error    // capacity 1: why reading has ended
 	readers sync.WaitGroup
 
 	// Guarded by p.mu.
 	cur          *attempt
-	confirm      *time.Timer // ends it unless it confirms the end of cur
-	reading      bool        // somebody reads, or nobody will again
-	direct       *attempt    // whose caller reads
-	readUntil    time.Time   // the deadline for reading that is set, zero for another
-	closed       bool        // its connection
-	recent       [32]string  // the last requests it was given
+	confirm      *time.Timer // ends the worker unless it confirms the end of cur
+	reading      bool        // a goroutine reads, or reading has ended for good
+	direct       *attempt    // the attempt whose caller reads
+	readUntil    time.Time   // the read deadline that is set by a caller, else zero
+	closed       bool        // the connection is closed
+	recent       [32]string  // the ids of its last requests
 	given        int
 	waiting      list.List // queries whose key is bound to it
 	used, keyed  bool
@@ -62,21 +62,21 @@ type proc struct {
 	readyAt      time.Time
 	lastActivity time.Time
 	queries      int
-	ignored      int   // messages of no use since its last query
-	retire       error // it is to go once it is not busy
+	ignored      int   // messages ignored since its last query
+	retire       error // it ends with this cause once it is not busy
 	recycling    bool
-	lost         bool // it is ending, whatever its state still says
-	gently       bool // by message first
+	leaving      bool // it is ending; its state may not say so yet
+	gently       bool // end it by message first
 	cause        error
-	broke        error     // what it did wrong, when that is why it ends
-	asked        time.Time // when it was asked for its health; zero when it has answered
+	broke        error     // what it did wrong, when it ends because of that
+	asked        time.Time // when the unanswered health check was sent, else zero
 	checkedAt    time.Time
-	after        []func() // to be called once the lock is free, by lose
+	after        []func() // detach calls them without the lock
 }
 
 func (w *proc) usable() bool {
 	s := w.machine.State()
-	return !w.lost && w.retire == nil && (s == WorkerReady || s == WorkerBusy)
+	return !w.leaving && w.retire == nil && (s == WorkerReady || s == WorkerBusy)
 }
 
 // spawnLocked adds a worker, which starts in the background.
@@ -92,18 +92,18 @@ func (p *Pool) spawnLocked() {
 		stderr:  &tail{size: p.cfg.StderrTail},
 	}
 	_ = w.link.To(ConnConnecting, nil)
-	w.process = worker.NewProcess(name, nil) // in its place until there is a command
+	w.process = worker.NewProcess(name, nil) // a placeholder until the command is made
 	p.workers = append(p.workers, w)
 	p.resizedLocked()
 	p.alive.Add(1)
 	safe.Go(name, func() error { return w.live() }, nil, func(err error) {
-		w.buried(err)
+		w.reap(err)
 		p.alive.Done()
 	})
 }
 
-// live accompanies the worker from spawn to the end of its process. It returns
-// why it ended when nobody asked it to.
+// live runs the worker from spawn to the end of its process. It returns why the
+// worker ended, nil when the pool asked it to.
 func (w *proc) live() error {
 	p := w.p
 	d, err := p.door(w.n)
@@ -119,7 +119,7 @@ func (w *proc) live() error {
 	p.mu.Lock()
 	w.process = process
 	p.mu.Unlock()
-	// Under no context of the pool's: the pool asks by message first.
+	// The context is not the pool's: the pool first asks by message.
 	if err := process.Start(context.Background()); err != nil {
 		return err
 	}
@@ -138,7 +138,7 @@ func (w *proc) live() error {
 	case <-process.Done():
 	case <-w.stop.ch:
 	}
-	w.lose()
+	w.detach()
 	if err == nil && w.isGentle() {
 		w.askToEnd()
 	}
@@ -166,7 +166,7 @@ func (w *proc) command(socket string) (process *worker.Process, err error) {
 		defer w.p.making.Unlock()
 		cmd := w.p.cfg.Command()
 		if cmd == nil {
-			return errors.New("the command is nil: Config.Command has to return that of a worker")
+			return errors.New("the command is nil: Config.Command must return a worker's command")
 		}
 		w.stderr.next = cmd.Stderr
 		cmd.Stderr = w.stderr
@@ -177,10 +177,10 @@ func (w *proc) command(socket string) (process *worker.Process, err error) {
 	return process, err
 }
 
-// belongs refuses who is not of the worker's process group.
+// belongs returns an error for a process outside of the worker's process group.
 func (w *proc) belongs(pid, uid int) error {
 	if pid == 0 {
-		return nil // the system does not tell
+		return nil // this system does not report the peer
 	}
 	if uid != os.Getuid() && uid != 0 && os.Getuid() != 0 {
 		return fmt.Errorf("process %d of user %d has connected in the place of %s", pid, uid, w.name)
@@ -191,8 +191,8 @@ func (w *proc) belongs(pid, uid int) error {
 	return nil
 }
 
-// arrive waits for ready. Without an error and a connection the worker was told
-// to end.
+// arrive waits for the ready message. It returns neither an error nor a connection
+// when the worker was told to end.
 func (w *proc) arrive(d *door) (arrival, error) {
 	timer := time.NewTimer(w.p.cfg.StartTimeout)
 	defer timer.Stop()
@@ -234,7 +234,7 @@ func (w *proc) connected(a arrival) {
 	p.ensureLocked()
 }
 
-// send writes an attempt's query. A write that fails ends the worker.
+// send writes an attempt's query. A failed write ends the worker.
 func (w *proc) send(a *attempt) {
 	for a != nil {
 		w.wmu.Lock()
@@ -254,26 +254,27 @@ func (w *proc) send(a *attempt) {
 	}
 }
 
-// sendCancel tells the worker that nobody waits for the attempt any more.
+// sendCancel tells the worker to stop the attempt.
 func (w *proc) sendCancel(a *attempt) {
 	if !w.wmu.TryLock() {
-		// Somebody writes, most likely the query itself to a worker that does
-		// not read. Nobody waits for that any more.
+		// Another goroutine writes, most likely the query itself to a worker that
+		// does not read. The query has ended, so cut that write short.
 		_ = w.conn.SetWriteDeadline(time.Now().Add(pokeAfter))
 		w.wmu.Lock()
 		w.writeUntil = time.Time{}
 	}
 	defer w.wmu.Unlock()
 	if !a.sent {
-		a.dropped = true // whoever is about to send it will see
+		a.dropped = true // send sees it
 		return
 	}
 	w.armWrite(time.Now())
-	_ = w.writer.Cancel(a.id) // a worker that cannot be told does not confirm
+	_ = w.writer.Cancel(a.id) // when this fails, the worker does not confirm and is ended
 }
 
-// armWrite sees to it that the next write has half of WriteTimeout at least. To
-// set a deadline costs a tenth of a write. wmu is held.
+// armWrite gives the next write at least half of WriteTimeout. It moves the
+// deadline only when it has to: that costs a tenth of a write. The caller holds
+// wmu.
 func (w *proc) armWrite(now time.Time) {
 	if w.writeUntil.Sub(now) < w.p.cfg.WriteTimeout/2 {
 		w.writeUntil = now.Add(w.p.cfg.WriteTimeout)
@@ -283,7 +284,7 @@ func (w *proc) armWrite(now time.Time) {
 
 const pokeAfter = 100 * time.Millisecond
 
-// awaitConfirmLocked ends the worker when it does not confirm in time.
+// awaitConfirmLocked ends the worker when it does not confirm within CancelGrace.
 func (w *proc) awaitConfirmLocked(a *attempt) {
 	if w.confirm != nil {
 		return
@@ -298,25 +299,25 @@ func (w *proc) awaitConfirmLocked(a *attempt) {
 	})
 }
 
-// fail ends a worker that cannot go on.
+// fail ends a worker that cannot continue.
 func (w *proc) fail(err error) {
 	w.p.mu.Lock()
 	defer w.p.mu.Unlock()
-	if w.lost {
-		return // it ends already, and why is known there
+	if w.leaving {
+		return // it already ends, for a known cause
 	}
 	w.broke = err
 	w.stopLocked(false, err)
 }
 
-// stopLocked tells the worker to end: by message first when gently is true, and
-// by signal otherwise. It does nothing to one that is ending already.
+// stopLocked tells the worker to end: by message first when gently is true, by
+// signal otherwise. It does nothing when the worker is already ending.
 func (w *proc) stopLocked(gently bool, cause error) {
-	if w.lost || w.machine.To(WorkerShuttingDown, cause) != nil {
+	if w.leaving || w.machine.To(WorkerShuttingDown, cause) != nil {
 		return
 	}
 	w.gently, w.cause = gently, cause
-	w.lost = true
+	w.leaving = true
 	w.p.ready = slices.DeleteFunc(w.p.ready, func(other *proc) bool { return other == w })
 	w.unbindLocked()
 	w.stop.close()
@@ -328,12 +329,12 @@ func (w *proc) isGentle() bool {
 	return w.gently
 }
 
-// lose takes the worker out of the pool's hands, before anybody knows why it
-// ended.
-func (w *proc) lose() {
+// detach removes a worker that is ending from the ready ones and unbinds its keys.
+// The cause of its end may not be known yet.
+func (w *proc) detach() {
 	p := w.p
 	p.mu.Lock()
-	w.lost = true
+	w.leaving = true
 	p.ready = slices.DeleteFunc(p.ready, func(other *proc) bool { return other == w })
 	w.unbindLocked()
 	if w.direct != nil {
@@ -347,8 +348,8 @@ func (w *proc) lose() {
 	}
 }
 
-// unbindLocked frees the worker's keys. Queries that wait for it wait for any
-// other.
+// unbindLocked frees the worker's keys. Queries that waited for this worker now
+// wait for any worker.
 func (w *proc) unbindLocked() {
 	p := w.p
 	for _, key := range w.keys {

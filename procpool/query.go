@@ -29,10 +29,10 @@ type Query struct {
 	until      time.Time
 
 	machine  *fsm.Machine[QueryState]
-	messages chan json.RawMessage // nil when nobody will read them
+	messages chan json.RawMessage // nil for Do, which drops them
 
-	mu      sync.Mutex    // guards what follows; result and err change no more once it has ended
-	done    chan struct{} // made when somebody asks for it
+	mu      sync.Mutex    // guards the fields below; result and err are final once it has ended
+	done    chan struct{} // made on the first call of Done
 	result  json.RawMessage
 	err     error
 	session string
@@ -42,7 +42,7 @@ type Query struct {
 	// Guarded by pool.mu.
 	at       *list.Element // its place in a queue
 	in       *list.List    // the queue
-	on       *attempt      // with a worker
+	on       *attempt      // the attempt that a worker has
 	attempts int
 	first    attempt
 	streamed bool
@@ -52,16 +52,16 @@ type Query struct {
 // Option shapes one query.
 type Option func(*Query)
 
-// Key sends all queries of one key, a session or a workspace, to the same
-// worker as long as that lives, one after the other. A query whose worker is
-// busy waits for it, also when others are free. The pool remembers a key as long
-// as its worker lives: with keys without number, give workers an age.
+// Key sends all queries of one key, such as a session or a workspace, to the same
+// worker, one after the other. A query waits for a busy worker of its key even
+// when others are free. The pool remembers a key until its worker ends: with an
+// unbounded number of keys, set Recycle.MaxAge.
 func Key(key string) Option {
 	return func(q *Query) { q.key, q.keyed = key, true }
 }
 
-// Idempotent says that the query may be done twice: when its worker crashes
-// before it has streamed anything, another one gets it, up to twice.
+// Idempotent says that the query may run twice. When its worker crashes before it
+// has streamed anything, the pool gives it to another worker, up to twice.
 func Idempotent() Option { return func(q *Query) { q.idempotent = true } }
 
 // Timeout bounds the query, in place of Config.QueryTimeout.
@@ -70,17 +70,17 @@ func Timeout(d time.Duration) Option {
 }
 
 // EvictBusy lets the query evict a busy worker when there is no ready one to
-// evict for it. The query of that worker ends with an error that is
-// [ErrEvicted]. It means something with Config.KeyPerWorker only.
+// evict. The query of that worker ends with an error that is [ErrEvicted]. It has
+// an effect only with Config.KeyPerWorker.
 func EvictBusy() Option { return func(q *Query) { q.evictBusy = true } }
 
-// maxAttempts is how often an idempotent query is given to a worker.
+// maxAttempts bounds how often an idempotent query is given to a worker.
 const maxAttempts = 3
 
-// ID returns the query's id. Its first request on the wire has the same.
+// ID returns the query's id. Its first request on the wire has the same id.
 func (q *Query) ID() string { return q.id }
 
-// State returns the state it is in.
+// State returns the query's state.
 func (q *Query) State() QueryState { return q.machine.State() }
 
 // Done is closed once the query is in a terminal state.
@@ -98,8 +98,7 @@ func (q *Query) Done() <-chan struct{} {
 
 func (q *Query) endedLocked() bool { return queryTable.IsTerminal(q.machine.State()) }
 
-// Session returns the id under which the worker does the work, "" when it has
-// not said.
+// Session returns the worker's own id of the work, "" when it has not sent one.
 func (q *Query) Session() string {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -107,18 +106,18 @@ func (q *Query) Session() string {
 }
 
 // Worker returns the name of the worker that has the query or had it last, ""
-// before one had.
+// when no worker has had it.
 func (q *Query) Worker() string {
 	q.pool.mu.Lock()
 	defer q.pool.mu.Unlock()
 	return q.last
 }
 
-// Messages yields what the worker streams, in order, until the query ends: with
-// the error that [Query.Result] returns as the last pair if there is one. A
-// worker that streams faster than this is read is held up, and no other worker
-// is. Messages that were read are not yielded again. Leaving the loop does not
-// end the query: call [Query.Cancel] for that.
+// Messages yields what the worker streams, in order, until the query ends. When the
+// query ends with an error, the last pair has it, as [Query.Result] returns it. A
+// worker that streams faster than the caller reads has to wait; other workers do
+// not. Each message is yielded once. Leaving the loop does not end the query: call
+// [Query.Cancel] for that.
 func (q *Query) Messages() iter.Seq2[json.RawMessage, error] {
 	return func(yield func(json.RawMessage, error) bool) {
 		done := q.Done()
@@ -131,7 +130,7 @@ func (q *Query) Messages() iter.Seq2[json.RawMessage, error] {
 				continue
 			case <-done:
 			}
-			for { // what had come before the end
+			for { // yield what arrived before the end
 				select {
 				case m := <-q.messages:
 					if !yield(m, nil) {
@@ -150,9 +149,8 @@ func (q *Query) Messages() iter.Seq2[json.RawMessage, error] {
 	}
 }
 
-// Result waits for the end and returns the result, or the error that the query
-// ended with. Messages that nobody has read are dropped. It may be called any
-// number of times.
+// Result waits for the end of the query and returns the result, or the error that
+// it ended with. Unread messages are dropped. It may be called any number of times.
 func (q *Query) Result() (json.RawMessage, error) {
 	for done := q.Done(); ; {
 		select {
@@ -163,9 +161,9 @@ func (q *Query) Result() (json.RawMessage, error) {
 	}
 }
 
-// Cancel gives the query up with a cause, nil for none. It reports false when
-// the query has ended before. The worker is told, and gets its next query once
-// it has confirmed.
+// Cancel ends the query with a cause, nil for none. It returns false when the query
+// has already ended. The pool tells the worker, which gets its next query once it
+// has confirmed.
 func (q *Query) Cancel(cause error) bool {
 	err := fmt.Errorf("%s: %w", q.id, ErrCancelled)
 	if cause != nil {
@@ -174,8 +172,8 @@ func (q *Query) Cancel(cause error) bool {
 	return q.pool.abandon(q, QueryCancelled, err)
 }
 
-// finish is the one way into a terminal state. It reports false when the query
-// is in one already. It must not be called under the pool's lock.
+// finish is the only way into a terminal state. It returns false when the query is
+// already in one. The caller must not hold the pool's lock.
 func (q *Query) finish(to QueryState, result json.RawMessage, err error) bool {
 	q.mu.Lock()
 	if q.machine.To(to, err) != nil {
@@ -198,7 +196,7 @@ func (q *Query) finish(to QueryState, result json.RawMessage, err error) bool {
 	return true
 }
 
-// arm sets the deadline's timer, unless the query has ended.
+// arm starts the deadline's timer, unless the query has ended.
 func (q *Query) arm() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -207,7 +205,7 @@ func (q *Query) arm() {
 	}
 }
 
-// watch listens to the caller's context.
+// watch ends the query when the caller's context ends.
 func (q *Query) watch(ctx context.Context) {
 	if ctx.Done() == nil {
 		return
@@ -230,8 +228,8 @@ func (q *Query) expire() {
 	q.pool.abandon(q, QueryError, &DeadlineError{Query: q.id, Worker: q.Worker(), Elapsed: time.Since(q.begun)})
 }
 
-// push hands a message to the caller, and waits while the caller has enough to
-// read. It reports false when the query has ended, or gone is closed.
+// push hands a message to the caller, and waits while the caller's buffer is full.
+// It returns false when the query has ended or gone is closed.
 func (q *Query) push(content json.RawMessage, gone <-chan struct{}) bool {
 	switch state := q.State(); {
 	case queryTable.IsTerminal(state):
@@ -245,7 +243,7 @@ func (q *Query) push(content json.RawMessage, gone <-chan struct{}) bool {
 	select {
 	case q.messages <- content:
 		return true
-	default: // there is no room, or somebody waits for it
+	default: // the buffer is full
 	}
 	select {
 	case q.messages <- content:
@@ -257,8 +255,8 @@ func (q *Query) push(content json.RawMessage, gone <-chan struct{}) bool {
 	}
 }
 
-// Do asks one worker and returns its result. Messages on the way are dropped.
-// Errors are those of [Query.Result].
+// Do sends one query and returns its result. Streamed messages are dropped. It
+// returns the errors of [Query.Result].
 func (p *Pool) Do(ctx context.Context, payload json.RawMessage, opts ...Option) (json.RawMessage, error) {
 	q, err := p.newQuery(ctx, payload, opts)
 	if err != nil {
@@ -269,22 +267,21 @@ func (p *Pool) Do(ctx context.Context, payload json.RawMessage, opts ...Option) 
 		q.mu.Lock()
 		ended := q.endedLocked()
 		q.mu.Unlock()
-		if ended { // and nobody had to be told
+		if ended { // without a Done channel
 			return q.result, q.err
 		}
 	}
 	return q.Result()
 }
 
-// Submit gives a query to the pool and returns at once, while a worker works on
-// it or while it waits for one. The payload is one JSON value and must not be
-// changed before the query has ended. Cancelling ctx cancels the query; a
-// deadline of ctx is one of the query.
+// Submit gives a query to the pool and returns at once, while a worker works on it
+// or while it waits for one. The payload is one JSON value; do not change it before
+// the query has ended. Cancelling ctx cancels the query, and a deadline of ctx is
+// the query's too.
 //
-// A payload that is not JSON (wire.ErrNotJSON) or too long (a
-// *wire.TooLongError) makes no query and is returned as an error, and so is a
-// ctx that is done. A query that is rejected is returned too, in its terminal
-// state.
+// Submit returns an error and no query when the payload is not JSON
+// (wire.ErrNotJSON) or too long (a *wire.TooLongError), or when ctx is done. It
+// returns a rejected query without an error, in its terminal state.
 func (p *Pool) Submit(ctx context.Context, payload json.RawMessage, opts ...Option) (*Query, error) {
 	q, err := p.newQuery(ctx, payload, opts)
 	if err != nil {
@@ -316,5 +313,5 @@ func (p *Pool) newQuery(ctx context.Context, payload json.RawMessage, opts []Opt
 	return q, nil
 }
 
-// overhead is what a query's line has besides its payload, at most.
+// overhead is the maximum length of a query's line without its payload.
 const overhead = 100

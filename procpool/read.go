@@ -13,31 +13,29 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// Who reads. At most one goroutine reads a worker's connection at a time, and
-// which one changes:
+// At most one goroutine reads a worker's connection at a time. Which one changes:
 //
-//   - The caller of Do reads for itself when nobody does: the answer wakes up who
-//     waits for it, and nobody else. That is half of what a round trip costs.
-//   - Otherwise a goroutine of the worker's reads, while it has a query.
-//   - While it has none nobody reads, until the pool looks after it (tend) and
-//     sets a goroutine on it; so what an idle worker does wrong is seen soon, and
-//     one that is asked all the time costs no goroutine. (That a process ends is
-//     seen at once: its exit is waited for.)
+//   - The caller of Do reads the answer itself when no other goroutine reads. Then
+//     an answer wakes up only the caller, which halves the cost of a round trip.
+//   - Otherwise a goroutine of the pool reads while the worker has a query.
+//   - While the worker has none, no goroutine reads until tend starts one. So the
+//     pool soon sees what an idle worker sends, and a busy worker needs no goroutine
+//     of its own. (The pool waits for each process, so it sees an exit at once.)
 
-// ensureReadingLocked sets a goroutine on the connection unless somebody reads.
+// ensureReadingLocked starts a goroutine that reads, unless one already does.
 func (w *proc) ensureReadingLocked() {
 	if w.reading || w.closed || w.reader == nil {
 		return
 	}
 	w.reading = true
-	w.readUntil = time.Time{} // it sets none
+	w.readUntil = time.Time{} // it clears the deadline
 	w.readers.Go(w.read)
 }
 
-// armReadLocked sees to it that a caller who reads for q stops when q's time is
-// over, at the latest. To set a deadline costs as much as to decode an answer,
-// so one that is there stays when it leaves half of the time or more: should it
-// pass before the answer comes, a goroutine reads on and q has a timer.
+// armReadLocked makes a caller that reads for q stop by q's deadline. Setting a
+// deadline costs as much as decoding an answer, so an earlier one stays when it
+// still leaves at least half of the time. When it passes before the answer comes,
+// a goroutine reads on and q gets a timer.
 func (w *proc) armReadLocked(q *Query) {
 	if w.readUntil.After(q.until) || w.readUntil.Sub(q.begun) < q.until.Sub(q.begun)/2 {
 		w.readUntil = q.until
@@ -45,14 +43,14 @@ func (w *proc) armReadLocked(q *Query) {
 	}
 }
 
-// read takes the worker's messages until it has no query, or until the
-// connection ends or it breaks the protocol.
+// read takes the worker's messages until it has no query, the connection ends, or
+// the worker breaks the protocol.
 func (w *proc) read() {
 	_ = w.conn.SetReadDeadline(time.Time{})
 	for {
 		err := w.step()
-		if errors.Is(err, os.ErrDeadlineExceeded) && !w.isLost() {
-			_ = w.conn.SetReadDeadline(time.Time{}) // somebody's who has read before us
+		if errors.Is(err, os.ErrDeadlineExceeded) && !w.isLeaving() {
+			_ = w.conn.SetReadDeadline(time.Time{}) // an earlier reader set it
 			continue
 		}
 		if err != nil {
@@ -69,17 +67,17 @@ func (w *proc) read() {
 	}
 }
 
-func (w *proc) isLost() bool {
+func (w *proc) isLeaving() bool {
 	w.p.mu.Lock()
 	defer w.p.mu.Unlock()
-	return w.lost
+	return w.leaving
 }
 
-// readFor reads as the caller whose attempt it is, until that has ended. The
-// query has no timer meanwhile: its deadline is the connection's.
+// readFor reads on the goroutine of the attempt's caller until the attempt has
+// ended. The query needs no timer meanwhile: the connection has its deadline.
 func (w *proc) readFor(a *attempt) {
 	p := w.p
-	w.heard.RequestID = a.id // most likely, and then it is not copied
+	w.heard.RequestID = a.id // most likely the next id too; then Decode copies nothing
 	for {
 		err := w.step()
 		late := errors.Is(err, os.ErrDeadlineExceeded)
@@ -92,7 +90,7 @@ func (w *proc) readFor(a *attempt) {
 			w.direct = nil
 			p.mu.Unlock()
 			w.readEnd <- err
-			a.q.arm() // its fate is decided elsewhere now
+			a.q.arm() // another goroutine reads for it now
 			return
 		case w.cur == a && !late:
 			p.mu.Unlock()
@@ -108,7 +106,7 @@ func (w *proc) readFor(a *attempt) {
 	}
 }
 
-// kickLocked makes a caller who reads for an attempt stop with it.
+// kickLocked interrupts a caller that reads for the attempt.
 func (w *proc) kickLocked(a *attempt) {
 	if w.direct == a {
 		w.readUntil = time.Time{}
@@ -116,7 +114,7 @@ func (w *proc) kickLocked(a *attempt) {
 	}
 }
 
-// step takes one message. It returns errGone when there are no more, a
+// step takes one message. It returns errGone at the end of the connection, a
 // [*ProtocolError], or an error that is [os.ErrDeadlineExceeded].
 func (w *proc) step() error {
 	e := &w.heard
@@ -134,7 +132,7 @@ func (w *proc) step() error {
 	var long *wire.TooLongError
 	switch {
 	case errors.As(err, &long):
-		_ = wire.Decode(long.Head, e) // as much as there is
+		_ = wire.Decode(long.Head, e) // decodes as much as there is
 		err = w.tooLong(e, long)
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return err
@@ -151,8 +149,8 @@ func (w *proc) step() error {
 // errGone says that the connection has ended.
 var errGone = errors.New("it closed its connection")
 
-// maxIgnored bounds the messages that a worker may send for each query and that
-// nobody has asked for.
+// maxIgnored bounds the messages that a worker may send per query and that the
+// pool ignores.
 const maxIgnored = 10_000
 
 // take acts on one message.
@@ -183,7 +181,7 @@ func (w *proc) take(e *wire.Envelope) error {
 	}
 }
 
-// ignore counts a message of no use.
+// ignore counts a message that the pool has no use for.
 func (w *proc) ignore(count *counter) error {
 	if count != nil {
 		count.Add(1)
@@ -191,7 +189,7 @@ func (w *proc) ignore(count *counter) error {
 	w.p.mu.Lock()
 	defer w.p.mu.Unlock()
 	if w.ignored++; w.ignored > maxIgnored {
-		return fmt.Errorf("it sent %d messages of no use since its last query", w.ignored)
+		return fmt.Errorf("it sent %d messages that the pool had to ignore since its last query", w.ignored)
 	}
 	return nil
 }
@@ -213,17 +211,17 @@ func (w *proc) takeAnswer(e *wire.Envelope) error {
 		q.streamed = true
 	}
 	p.mu.Unlock()
-	switch e.Type { //nolint:exhaustive // the others do not come here
+	switch e.Type { //nolint:exhaustive // take handles the others
 	case wire.Session:
 		q.mu.Lock()
 		q.session = e.SessionID
 		q.mu.Unlock()
 	case wire.Message:
 		if !q.push(bytes.Clone(e.Content), w.gone.ch) {
-			p.counts.late.Add(1) // its number needs no bound: CancelGrace is one
+			p.counts.late.Add(1) // CancelGrace bounds their number
 		}
 	case wire.Complete, wire.Error:
-		// In this order: who has the answer finds a worker free for the next.
+		// Release first: a caller that has its answer finds a free worker.
 		next := p.release(w, a, true)
 		var ended bool
 		if e.Type == wire.Complete {
@@ -239,9 +237,9 @@ func (w *proc) takeAnswer(e *wire.Envelope) error {
 	return nil
 }
 
-// sendNext writes what a worker gets that has answered, nil for nothing. Whoever
-// reads has an answer to return, and must not wait for a worker to take more than
-// its socket does.
+// sendNext writes the worker's next query, nil for none. The goroutine that reads
+// has an answer to return, so it must not block on a worker that does not read: it
+// leaves large writes to another goroutine.
 func (w *proc) sendNext(next *attempt) {
 	switch {
 	case next == nil:
@@ -254,8 +252,8 @@ func (w *proc) sendNext(next *attempt) {
 	}
 }
 
-// tooLong fails the request whose line was too long, and no other. What of the
-// line is known may say that it was the request's end.
+// tooLong fails the one request whose line was too long. The line's beginning may
+// show that it was the end of the request.
 func (w *proc) tooLong(e *wire.Envelope, long *wire.TooLongError) error {
 	p := w.p
 	p.mu.Lock()

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// limits are what one worker may reach of a [Recycle], with its own jitter.
+// limits are the limits of one worker: those of [Recycle], each with its jitter.
 type limits struct {
 	queries int
 	age     time.Duration
@@ -32,8 +32,8 @@ func (r Recycle) draw() limits {
 	return l
 }
 
-// worn returns why the worker has served its time, nil when it has not. It is to
-// be called under the pool's lock.
+// worn returns which limit the worker has reached, nil when none. The caller holds
+// the pool's lock.
 func (w *proc) worn(now time.Time) error {
 	l := w.limits
 	switch {
@@ -59,7 +59,7 @@ func (w *proc) memoryPID() int {
 	return w.process.PID()
 }
 
-// checked returns when the worker last showed that it lives.
+// checked returns when the worker last showed that it is alive.
 func (w *proc) checked() time.Time {
 	if w.checkedAt.After(w.lastActivity) {
 		return w.checkedAt
@@ -67,7 +67,7 @@ func (w *proc) checked() time.Time {
 	return w.lastActivity
 }
 
-// mayRecycleLocked reports whether one more may be on its way out.
+// mayRecycleLocked reports whether one more worker may be recycled now.
 func (p *Pool) mayRecycleLocked() bool {
 	n := 0
 	for _, w := range p.workers {
@@ -78,7 +78,7 @@ func (p *Pool) mayRecycleLocked() bool {
 	return n < p.cfg.Recycle.AtOnce
 }
 
-// recycleLocked sends the worker away, once it is not busy.
+// recycleLocked ends the worker, once it is not busy.
 func (w *proc) recycleLocked(why error) {
 	w.recycling = true
 	w.p.counts.recycled.Add(1)

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// TestLimitsHaveJitter draws the limits of many workers: each is lower than what
-// is configured by a part of its own, and by no more than Jitter.
+// TestLimitsHaveJitter draws the limits of many workers: each is lower than the
+// configured one by a random part, at most by Jitter.
 func TestLimitsHaveJitter(t *testing.T) {
 	r := Recycle{MaxQueries: 1000, MaxAge: time.Hour, MaxIdle: time.Minute, MaxRSS: 1 << 30, Jitter: 0.2}
 	seen := map[limits]bool{}

@@ -11,8 +11,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/fsm"
 )
 
-// attempt is one query with one worker, from the assignment until the worker
-// has confirmed the end of it.
+// attempt is one query with one worker, from the assignment until the worker has
+// confirmed its end.
 type attempt struct {
 	q     *Query
 	id    string // on the wire
@@ -20,11 +20,11 @@ type attempt struct {
 
 	// Guarded by the worker's wmu.
 	sent    bool
-	dropped bool // it has ended before it was sent
+	dropped bool // it ended before it was sent
 }
 
-// admit gives a new query to a worker, puts it into a queue, or rejects it.
-// When direct is returned the caller is to read for it.
+// admit gives a new query to a worker, queues it, or rejects it. When it returns
+// direct, the caller must read the answer itself.
 func (p *Pool) admit(ctx context.Context, q *Query) (w *proc, direct *attempt) {
 	p.open.Add(1)
 	p.counts.submitted.Add(1)
@@ -47,8 +47,8 @@ func (p *Pool) admit(ctx context.Context, q *Query) (w *proc, direct *attempt) {
 		q.finish(QueryRejected, nil, reject)
 		return nil, nil
 	}
-	// Armed before anything is written, which a worker that stands still may
-	// hold up.
+	// Arm the timer before anything is written: a worker that does not read may
+	// block the write.
 	if direct == nil || len(q.payload) > smallWrite {
 		q.arm()
 	}
@@ -59,11 +59,11 @@ func (p *Pool) admit(ctx context.Context, q *Query) (w *proc, direct *attempt) {
 	return w, direct
 }
 
-// smallWrite is what a socket takes without waiting for a worker that is ready,
-// and that has taken everything before. (The kernel's buffers are larger.)
+// smallWrite is how many bytes the socket of a ready worker takes without
+// blocking. (The kernel's buffers are larger.)
 const smallWrite = 16 << 10
 
-// placeLocked finds the place of a new query.
+// placeLocked assigns a new query to a worker, queues it, or says why not.
 func (p *Pool) placeLocked(q *Query) (*proc, *attempt, error) {
 	reject := func(err error, after time.Duration) error {
 		return &RejectedError{Pool: p.cfg.Name, RetryAfter: after, Err: err}
@@ -97,8 +97,8 @@ func (p *Pool) placeLocked(q *Query) (*proc, *attempt, error) {
 	return nil, nil, nil
 }
 
-// comingLocked returns how many workers will be free that are not busy now:
-// those that start, those that can be started or evicted.
+// comingLocked returns how many workers will become free that are not busy now:
+// those that start, and those that can be started or evicted.
 func (p *Pool) comingLocked(q *Query) int {
 	n := p.cfg.MaxWorkers - len(p.workers)
 	for _, w := range p.workers {
@@ -106,11 +106,11 @@ func (p *Pool) comingLocked(q *Query) int {
 		case WorkerStarting, WorkerShuttingDown:
 			n++
 		case WorkerReady:
-			if !w.lost { // it is here because it serves another key
+			if !w.leaving { // it is in p.workers and not picked: it serves another key
 				n++
 			}
 		case WorkerBusy:
-			if q.evictBusy && p.cfg.KeyPerWorker || w.lost {
+			if q.evictBusy && p.cfg.KeyPerWorker || w.leaving {
 				n++
 			}
 		case WorkerDead:
@@ -120,20 +120,19 @@ func (p *Pool) comingLocked(q *Query) int {
 	return n
 }
 
-// brokenLocked reports whether the breaker is open and nobody is left to wait
-// for.
+// brokenLocked reports whether the breaker is open and no worker lives that could
+// take a query.
 func (p *Pool) brokenLocked() bool {
 	if p.cfg.BreakAfter == Off || p.failures < p.cfg.BreakAfter || !time.Now().Before(p.notUntil) {
 		return false
 	}
 	return !slices.ContainsFunc(p.workers, func(w *proc) bool {
 		s := w.machine.State()
-		return !w.lost && (s == WorkerStarting || s == WorkerReady || s == WorkerBusy)
+		return !w.leaving && (s == WorkerStarting || s == WorkerReady || s == WorkerBusy)
 	})
 }
 
-// retryAfterLocked estimates when a worker will be free: as long as the queue
-// takes.
+// retryAfterLocked estimates when a worker will be free: after the whole queue.
 func (p *Pool) retryAfterLocked() time.Duration {
 	return max(p.mean*time.Duration(p.waiting+1)/time.Duration(max(len(p.workers), 1)), time.Millisecond)
 }
@@ -143,8 +142,8 @@ func (p *Pool) fits(w *proc, q *Query) bool {
 	return !p.cfg.KeyPerWorker || !w.used || (w.keyed == q.keyed && w.key == q.key)
 }
 
-// pickLocked returns a ready worker for the query, the one used last, whose
-// memory is warm; the others may become idle enough to go.
+// pickLocked returns a ready worker for the query: the most recently used one,
+// whose memory is warm. The others may then idle until they are recycled.
 func (p *Pool) pickLocked(q *Query) *proc {
 	if q.keyed {
 		if w := p.keys[q.key]; w != nil && w.usable() {
@@ -162,14 +161,14 @@ func (p *Pool) pickLocked(q *Query) *proc {
 	return nil
 }
 
-// assignLocked makes a ready worker busy with the query. The caller sends it
-// once it has let go of the lock.
+// assignLocked makes a ready worker busy with the query. The caller sends it after
+// releasing the lock.
 func (p *Pool) assignLocked(w *proc, q *Query) *attempt {
 	p.ready = slices.DeleteFunc(p.ready, func(other *proc) bool { return other == w })
 	q.attempts++
 	a := &q.first
 	if q.attempts > 1 {
-		a = new(attempt) // the worker of the one before may still look at that
+		a = new(attempt) // the previous worker may still read the first
 	}
 	*a = attempt{q: q, id: q.id, begun: time.Now()}
 	if q.attempts > 1 {
@@ -189,7 +188,7 @@ func (p *Pool) assignLocked(w *proc, q *Query) *attempt {
 	}
 	_ = w.machine.To(WorkerBusy, nil)
 	if q.attempts == 1 {
-		_ = q.machine.To(QueryProcessing, nil) // it may have been given up meanwhile; send finds out
+		_ = q.machine.To(QueryProcessing, nil) // it may have ended meanwhile; send finds out
 	}
 	return a
 }
@@ -197,7 +196,7 @@ func (p *Pool) assignLocked(w *proc, q *Query) *attempt {
 func (p *Pool) enqueueLocked(l *list.List, q *Query) {
 	p.waiting++
 	q.in = l
-	for e := l.Back(); e != nil; e = e.Prev() { // a query that is tried again is older than others
+	for e := l.Back(); e != nil; e = e.Prev() { // a retried query is older than others
 		if other, ok := e.Value.(*Query); ok && other.seq < q.seq {
 			q.at = l.InsertAfter(q, e)
 			return
@@ -214,8 +213,8 @@ func (p *Pool) dequeueLocked(q *Query) {
 	}
 }
 
-// nextLocked gives a ready worker the oldest query that it may have, if there
-// is one.
+// nextLocked assigns the oldest query that fits to a ready worker, nil when none
+// does.
 func (p *Pool) nextLocked(w *proc) *attempt {
 	var next *Query
 	if e := w.waiting.Front(); e != nil {
@@ -227,7 +226,7 @@ func (p *Pool) nextLocked(w *proc) *attempt {
 			break
 		}
 		if bound := p.keys[q.key]; q.keyed && bound != nil && bound != w && bound.usable() {
-			continue // its key was bound while it waited
+			continue // another worker got its key while it waited
 		}
 		if p.fits(w, q) {
 			next = q
@@ -241,9 +240,8 @@ func (p *Pool) nextLocked(w *proc) *attempt {
 	return p.assignLocked(w, next)
 }
 
-// ensureLocked starts the workers that are needed: for MinWorkers, and for the
-// queries that wait. At capacity one is evicted for a query that no worker may
-// serve.
+// ensureLocked starts the workers that MinWorkers and the waiting queries need. At
+// capacity it evicts one for a query that no worker may serve.
 func (p *Pool) ensureLocked() {
 	if p.ending {
 		return
@@ -252,7 +250,7 @@ func (p *Pool) ensureLocked() {
 		starting, leaving := 0, 0
 		for _, w := range p.workers {
 			switch {
-			case w.lost:
+			case w.leaving:
 				leaving++
 			case w.machine.State() == WorkerStarting:
 				starting++
@@ -275,14 +273,14 @@ func (p *Pool) ensureLocked() {
 				return
 			}
 			if starting > 0 {
-				return // one is tried at a time
+				return // after a failure, try one worker at a time
 			}
 		}
 		p.spawnLocked()
 	}
 }
 
-// againLocked looks again when the backoff is over.
+// againLocked calls ensureLocked when the backoff is over.
 func (p *Pool) againLocked(wait time.Duration) {
 	if p.again != nil {
 		p.again.Stop()
@@ -294,16 +292,16 @@ func (p *Pool) againLocked(wait time.Duration) {
 	})
 }
 
-// makeRoomLocked evicts a worker for the oldest query that waits.
+// makeRoomLocked evicts a worker for the oldest waiting query.
 func (p *Pool) makeRoomLocked() bool {
 	q, _ := p.queue.Front().Value.(*Query)
 	return p.evictLocked(p.cfg.Eviction, q != nil && q.evictBusy) != nil
 }
 
-// Evict sends the worker away that the strategy chooses among the ready ones, ""
-// for the pool's, and among all when busy is true and there is no ready one: its
-// query ends with an error that is [ErrEvicted]. Another worker takes its place
-// when it is needed. It returns the worker's name, or [ErrNoWorker].
+// Evict ends a worker. The strategy, "" for the pool's, chooses among the ready
+// ones. When there is none and busy is true, it chooses among all; the query of a
+// busy worker ends with an error that is [ErrEvicted]. The pool starts another
+// worker when it needs one. Evict returns the worker's name, or [ErrNoWorker].
 func (p *Pool) Evict(strategy Eviction, busy bool) (name string, err error) {
 	switch strategy {
 	case "":
@@ -325,7 +323,7 @@ func (p *Pool) evictLocked(strategy Eviction, busy bool) *proc {
 	w := choose(strategy, p.ready)
 	if w == nil && busy {
 		w = choose(strategy, slices.DeleteFunc(slices.Clone(p.workers), func(w *proc) bool {
-			return w.lost || w.machine.State() != WorkerBusy
+			return w.leaving || w.machine.State() != WorkerBusy
 		}))
 	}
 	if w == nil {
@@ -345,7 +343,7 @@ func (p *Pool) evictLocked(strategy Eviction, busy bool) *proc {
 	return w
 }
 
-// choose returns the worker that the strategy sends away, nil for none.
+// choose returns the worker that the strategy evicts, nil for none.
 func choose(strategy Eviction, among []*proc) *proc {
 	if len(among) == 0 {
 		return nil
@@ -364,8 +362,8 @@ func choose(strategy Eviction, among []*proc) *proc {
 	})
 }
 
-// abandon ends a query before its worker does, and tells the worker. It reports
-// false when the query has ended.
+// abandon ends a query before its worker has answered, and tells the worker. It
+// returns false when the query has already ended.
 func (p *Pool) abandon(q *Query, to QueryState, err error) bool {
 	if !q.finish(to, nil, err) {
 		return false
@@ -392,8 +390,8 @@ func (p *Pool) abandon(q *Query, to QueryState, err error) bool {
 	return true
 }
 
-// release takes back a worker that has confirmed the end of its attempt, and
-// returns what it is to do next.
+// release takes back a worker that has confirmed the end of its attempt. It
+// returns the worker's next attempt, nil for none.
 func (p *Pool) release(w *proc, a *attempt, answered bool) (next *attempt) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -413,8 +411,8 @@ func (p *Pool) release(w *proc, a *attempt, answered bool) (next *attempt) {
 		took := now.Sub(a.begun)
 		p.mean += (took - p.mean) / 8
 	}
-	if w.machine.State() != WorkerBusy || w.lost {
-		return nil // it shuts down
+	if w.machine.State() != WorkerBusy || w.leaving {
+		return nil // it is shutting down
 	}
 	if w.retire != nil {
 		w.stopLocked(true, w.retire)
@@ -432,13 +430,13 @@ func (p *Pool) release(w *proc, a *attempt, answered bool) (next *attempt) {
 	return next
 }
 
-// offerLocked gives a worker that is ready something to do, or keeps it.
+// offerLocked gives a ready worker a waiting query, or keeps it ready.
 func (p *Pool) offerLocked(w *proc) *attempt {
 	p.ready = append(p.ready, w)
 	return p.nextLocked(w)
 }
 
-// resizedLocked tells how much of the capacity is used.
+// resizedLocked updates the state of the capacity.
 func (p *Pool) resizedLocked() {
 	want := PoolActive
 	switch n := len(p.workers); {
@@ -449,7 +447,7 @@ func (p *Pool) resizedLocked() {
 	}
 	for now := p.capacity.State(); now != want; now = p.capacity.State() {
 		if p.capacity.To(want, nil) != nil {
-			_ = p.capacity.To(PoolActive, nil) // on the way, for a pool of one
+			_ = p.capacity.To(PoolActive, nil) // a pool of one passes through active
 		}
 	}
 }

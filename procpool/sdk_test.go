@@ -15,7 +15,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/procpool"
 )
 
-// answer is what a worker makes of one payload: a result, or words in its error.
+// answer is a worker's answer to one payload: a result, or a part of its error.
 type answer struct{ payload, result, fails string }
 
 var (
@@ -23,8 +23,8 @@ var (
 	bigPayload  = strings.Repeat("9", 9000)
 )
 
-// TestWorkersSurviveOddHandlers asks for what a handler should not do. Each is
-// the query's own error, and the worker goes on.
+// TestWorkersSurviveOddHandlers has handlers that do what they should not. Each time
+// only the query fails, and the worker goes on.
 func TestWorkersSurviveOddHandlers(t *testing.T) {
 	for program, cases := range map[string][]answer{
 		"python3 testdata/odd.py": {
@@ -65,11 +65,11 @@ func TestWorkersSurviveOddHandlers(t *testing.T) {
 			{`"behind"`, "", "the query has been answered"},
 			{`"throw null"`, "", "null"},
 			{`"throw undefined"`, "", "undefined"},
-			{`"throw bare"`, "", "it threw what has no words"},
+			{`"throw bare"`, "", "it threw a value that has no text"},
 			{`"throw symbol"`, "", "Symbol(odd)"},
-			{`"throw trap"`, "", "no words"},
+			{`"throw trap"`, "", "has no text"},
 			{`"throw number"`, "", "42"},
-			{`"reject bare"`, "", "no words"},
+			{`"reject bare"`, "", "has no text"},
 			{`"thenable"`, "", "from a thenable"},
 			{`"long"`, "", "longer than the limit"},
 			{`"send long"`, "", "longer than the limit"},
@@ -116,8 +116,8 @@ func sameJSON(a, b string) bool {
 }
 
 // TestParentKilledBehindAWrapper is about workers that the kernel does not end
-// with their parent, since a shell has started them: what has to make them end is
-// that the connection does.
+// with their parent, because a shell started them. They must end because their
+// connection ends.
 func TestParentKilledBehindAWrapper(t *testing.T) {
 	exe, err := os.Executable()
 	if err != nil {

@@ -15,9 +15,9 @@ import (
 	"github.com/pleme-io/lifecycle-go/procpool/wire"
 )
 
-// openDir makes the folder for sockets, or checks the one that is there: nobody
-// else may enter it, since whoever can reach a socket could take a worker's
-// place. Sockets in it that nobody listens on are removed.
+// openDir makes the folder for sockets, or checks an existing one. No other user
+// may enter it: a process that can reach a socket could take a worker's place. It
+// also removes sockets on which no process listens.
 func openDir(dir string) error {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
 		return fmt.Errorf("make the folder for sockets: %w", err)
@@ -30,7 +30,7 @@ func openDir(dir string) error {
 	case err != nil:
 		return fmt.Errorf("look at the folder for sockets: %w", err)
 	case !info.IsDir():
-		return fmt.Errorf("SocketDir %s is no folder, want one or none", dir)
+		return fmt.Errorf("SocketDir %s is not a folder", dir)
 	case owner(info) != os.Getuid():
 		return fmt.Errorf("SocketDir %s belongs to user %d, want one of our own (%d)", dir, owner(info), os.Getuid())
 	case info.Mode().Perm()&0o077 != 0:
@@ -48,19 +48,18 @@ func openDir(dir string) error {
 	return nil
 }
 
-// staleAfter is how old a socket is before it can be stale: between its making
-// and the beginning of listening, two calls of another pool's, a connect is
-// refused too.
+// staleAfter is how old a socket must be to be removed. Another pool may be between
+// making its socket and listening on it; a connect is refused then too.
 const staleAfter = 5 * time.Second
 
-// removeStale removes a socket that nobody listens on.
+// removeStale removes a socket on which no process listens.
 func removeStale(path string) {
 	if info, err := os.Lstat(path); err != nil || time.Since(info.ModTime()).Abs() < staleAfter {
 		return
 	}
 	conn, err := net.DialTimeout("unix", path, time.Second)
 	if err == nil {
-		conn.Close() // somebody's who lives
+		conn.Close() // a live pool's
 		return
 	}
 	if errors.Is(err, syscall.ECONNREFUSED) {
@@ -68,10 +67,10 @@ func removeStale(path string) {
 	}
 }
 
-// door is the socket of one worker that has not said that it is ready. Several
-// processes may knock: strangers, a wrapper that tries the socket, the worker.
-// The first of the worker's group that says ready is the worker, and the door
-// is closed behind it.
+// door is the socket of one worker that has not sent ready. Several processes may
+// connect: unrelated ones, a wrapper that tests the socket, the worker. The first
+// process of the worker's group that sends ready is the worker; then the socket is
+// closed.
 type door struct {
 	path     string
 	listener *net.UnixListener
@@ -81,26 +80,26 @@ type door struct {
 	opened   chan arrival // capacity 1
 	ended    sync.WaitGroup
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	closed bool
-	inside []*net.UnixConn // not ready yet, oldest first
+	inside []*net.UnixConn // connections that have not sent ready, oldest first
 }
 
-// arrival is the worker's connection after it said ready.
+// arrival is the worker's connection after it sent ready.
 type arrival struct {
 	conn   *net.UnixConn
 	pid    int
 	reader *wire.Reader
-	err    error // in place of the rest: it said something else
+	err    error // its first message was not ready; the other fields are zero
 }
 
-// maxInside bounds the connections that have said nothing yet. The oldest gives
-// way.
+// maxInside bounds the connections that have not sent ready. The oldest is closed
+// to make room.
 const maxInside = 16
 
-// door makes the socket of the nth worker. The folder may have gone since the
-// pool was started: cleaners of temporary files remove what is empty and old,
-// and between two spawns it is empty.
+// door makes the socket of the nth worker. It makes the folder again when it is
+// missing: cleaners of temporary files remove empty, old folders, and this one is
+// empty between two spawns.
 func (p *Pool) door(n int) (*door, error) {
 	path := fmt.Sprintf("%s%06d.sock", p.prefix, n)
 	d, err := newDoor(path, p.cfg.MaxFrame)
@@ -115,7 +114,7 @@ func (p *Pool) door(n int) (*door, error) {
 
 func newDoor(path string, limit int) (*door, error) {
 	if len(path) > maxPath {
-		return nil, fmt.Errorf("socket path %s has %d bytes and a unix socket's may have %d: set SocketDir to a shorter one, or a shorter Name", path, len(path), maxPath)
+		return nil, fmt.Errorf("socket path %s has %d bytes, the limit is %d: set a shorter SocketDir or Name", path, len(path), maxPath)
 	}
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
@@ -124,7 +123,7 @@ func newDoor(path string, limit int) (*door, error) {
 	return &door{path: path, listener: l, limit: limit, opened: make(chan arrival, 1)}, nil
 }
 
-// open begins to accept. The process must have been started.
+// open accepts connections from now on. The process must have been started.
 func (d *door) open(belongs func(pid, uid int) error, stranger func(error)) {
 	d.belongs, d.stranger = belongs, stranger
 	d.ended.Go(d.accept)
@@ -136,7 +135,7 @@ func (d *door) accept() {
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if err != nil { // out of file descriptors, mostly: it passes
+		if err != nil { // most likely no file descriptors; try again
 			d.stranger(fmt.Errorf("accept: %w", err))
 			time.Sleep(pause)
 			pause = min(2*pause, time.Second)
@@ -168,7 +167,7 @@ func (d *door) accept() {
 	}
 }
 
-// hear waits for ready.
+// hear waits for the ready message.
 func (d *door) hear(conn *net.UnixConn, pid int) {
 	a := arrival{conn: conn, pid: pid, reader: wire.NewReader(conn, d.limit)}
 	line, err := a.reader.Next()
@@ -206,15 +205,14 @@ func (d *door) closeLocked() {
 		return
 	}
 	d.closed = true
-	d.listener.Close() // and removes the file
+	d.listener.Close() // this also removes the file
 	for _, conn := range d.inside {
 		conn.Close()
 	}
 	d.inside = nil
 }
 
-// close ends it. A worker that has arrived and that nobody has taken is sent
-// away.
+// close closes the socket, and the connection of a worker that was not taken.
 func (d *door) close() {
 	d.mu.Lock()
 	d.closeLocked()

@@ -6,54 +6,54 @@ import (
 	"github.com/pleme-io/lifecycle-go/fsm"
 )
 
-// WorkerState says where in its life a worker process is.
+// WorkerState is the state of a worker process.
 type WorkerState string
 
 // The states of a worker process.
 const (
-	WorkerStarting     WorkerState = "starting"      // it was spawned, and has not said that it is ready
-	WorkerReady        WorkerState = "ready"         // it waits for a query
-	WorkerBusy         WorkerState = "busy"          // it has a query, or has not confirmed the end of one
-	WorkerShuttingDown WorkerState = "shutting_down" // it was told to end
-	WorkerDead         WorkerState = "dead"          // it has ended, and nothing of it is left
+	WorkerStarting     WorkerState = "starting"      // spawned, has not sent ready
+	WorkerReady        WorkerState = "ready"         // waits for a query
+	WorkerBusy         WorkerState = "busy"          // has a query, or has not confirmed the end of one
+	WorkerShuttingDown WorkerState = "shutting_down" // was told to end
+	WorkerDead         WorkerState = "dead"          // the process and its group have ended
 )
 
-// QueryState says where in its life a query is.
+// QueryState is the state of a query.
 type QueryState string
 
 // The states of a query. The last four are terminal, and a query enters exactly
 // one of them.
 const (
-	QueryPending    QueryState = "pending"    // it waits for a worker
+	QueryPending    QueryState = "pending"    // waits for a worker
 	QueryProcessing QueryState = "processing" // a worker has it
 	QueryStreaming  QueryState = "streaming"  // the first message has arrived
-	QueryComplete   QueryState = "complete"   // it was answered
-	QueryError      QueryState = "error"      // it went wrong, or its deadline has passed
-	QueryCancelled  QueryState = "cancelled"  // its caller has given it up
+	QueryComplete   QueryState = "complete"   // the worker has answered
+	QueryError      QueryState = "error"      // it failed, or its deadline has passed
+	QueryCancelled  QueryState = "cancelled"  // its caller has cancelled it
 	QueryRejected   QueryState = "rejected"   // the pool did not take it
 )
 
-// ConnState says where in its life the connection of a worker is.
+// ConnState is the state of a worker's connection.
 type ConnState string
 
 // The states of a connection.
 const (
-	ConnDisconnected ConnState = "disconnected" // there is none, yet or any more
-	ConnConnecting   ConnState = "connecting"   // its socket waits for the worker
-	ConnConnected    ConnState = "connected"    // the worker has said that it is ready
+	ConnDisconnected ConnState = "disconnected" // there is no connection
+	ConnConnecting   ConnState = "connecting"   // the socket waits for the worker
+	ConnConnected    ConnState = "connected"    // the worker has sent ready
 )
 
-// PoolState says how much of its capacity a pool uses.
+// PoolState is the use of a pool's capacity.
 type PoolState string
 
 // The states of a pool's capacity.
 const (
 	PoolIdle       PoolState = "idle"        // there are no workers
 	PoolActive     PoolState = "active"      // there is room for more
-	PoolAtCapacity PoolState = "at_capacity" // a worker has to go before another can come
+	PoolAtCapacity PoolState = "at_capacity" // another worker can only start when one has ended
 )
 
-// The kinds of the events that [Pool.Events] has.
+// The kinds of the events in [Pool.Events].
 const (
 	KindPool       = "procpool"
 	KindWorker     = "procpool.worker"
@@ -90,33 +90,32 @@ var (
 	}
 )
 
-// WorkerTransitions returns the table that every worker process lives by. The
-// caller owns what it gets, as with the three below.
+// WorkerTransitions returns the transition table of a worker process. The caller
+// owns the copy, as with the three below.
 func WorkerTransitions() fsm.Table[WorkerState] { return clone(workerTable) }
 
-// QueryTransitions returns the table that every query lives by. Streaming
-// follows streaming with each message; that edge makes no event.
+// QueryTransitions returns the transition table of a query. Each message is an
+// edge from streaming to streaming; that edge publishes no event.
 func QueryTransitions() fsm.Table[QueryState] { return clone(queryTable) }
 
-// ConnTransitions returns the table that every connection lives by. Connected
-// follows connected with each message; that edge makes no event.
+// ConnTransitions returns the transition table of a connection. Each message is an
+// edge from connected to connected; that edge publishes no event.
 func ConnTransitions() fsm.Table[ConnState] { return clone(connTable) }
 
-// PoolTransitions returns the table that a pool's capacity changes by. A pool
-// of one worker passes through active on its way from idle to at capacity and
-// back.
+// PoolTransitions returns the transition table of a pool's capacity. A pool of one
+// worker passes through active on its way from idle to at capacity and back.
 func PoolTransitions() fsm.Table[PoolState] { return clone(poolTable) }
 
-// AddedWorkerEdges returns the edges of [WorkerTransitions] that the state
-// machine's original drawing does not have: a pool may be stopped while a worker
+// AddedWorkerEdges returns the edges of [WorkerTransitions] that the original
+// drawing of the state machine does not have: a pool may be stopped while a worker
 // starts.
 func AddedWorkerEdges() []fsm.Edge[WorkerState] {
 	return []fsm.Edge[WorkerState]{{From: WorkerStarting, To: WorkerShuttingDown}}
 }
 
 // AddedQueryEdges returns the edges of [QueryTransitions] that the original
-// drawing does not have: a query may be given up, or its deadline may pass,
-// while it waits, and an answer need not be a stream.
+// drawing does not have: a query may be cancelled, or its deadline may pass, while
+// it waits, and an answer need not be a stream.
 func AddedQueryEdges() []fsm.Edge[QueryState] {
 	return []fsm.Edge[QueryState]{
 		{From: QueryPending, To: QueryCancelled},
@@ -133,10 +132,9 @@ func clone[S ~string](t fsm.Table[S]) fsm.Table[S] {
 	return out
 }
 
-// EventName returns the name under which a change of a worker's state is known
-// to readers of other pools: worker:ready, worker:busy, worker:idle,
-// worker:crashed, and, which are ours, worker:stopping and worker:stopped. Any
-// other event has none, and "" is returned.
+// EventName returns the name that readers of other pools use for a change of a
+// worker's state: worker:ready, worker:busy, worker:idle, worker:crashed. This
+// pool adds worker:stopping and worker:stopped. It returns "" for any other event.
 func EventName(e fsm.Event) string {
 	if e.Kind != KindWorker {
 		return ""

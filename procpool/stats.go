@@ -15,12 +15,12 @@ type counters struct {
 	spawned, ready, crashed, recycled, evicted       counter
 	retried, late, unknown, strangers                counter
 
-	took   [len(bounds)]counter // queries that took up to so long, and longer than the bound before
-	longer counter              // than the last bound
-	spent  atomic.Int64         // by all, in nanoseconds
+	took   [len(bounds)]counter // queries in each bucket: longer than the bound before, at most its own
+	longer counter              // longer than the last bound
+	spent  atomic.Int64         // total of all queries, in nanoseconds
 }
 
-// bounds are what the durations of queries are counted by.
+// bounds are the buckets for the durations of queries.
 var bounds = [...]time.Duration{
 	time.Millisecond, 2500 * time.Microsecond, 5 * time.Millisecond,
 	10 * time.Millisecond, 25 * time.Millisecond, 50 * time.Millisecond,
@@ -29,32 +29,31 @@ var bounds = [...]time.Duration{
 	10 * time.Second, 25 * time.Second, time.Minute, 5 * time.Minute,
 }
 
-// Stats is a snapshot of a pool: what there is now, and what has happened since
-// it was made.
+// Stats is a snapshot of a pool: its current numbers, and counters since New.
 type Stats struct {
 	State PoolState `json:"state"`
-	// How many workers there are in each state.
+	// Workers in each state.
 	Starting     int `json:"starting"`
 	Ready        int `json:"ready"`
 	Busy         int `json:"busy"`
 	ShuttingDown int `json:"shuttingDown"`
-	// Queries that wait for a worker, and that have not ended, with those.
+	// Queries that wait for a worker, and all that have not ended.
 	Waiting int `json:"waiting"`
 	Open    int `json:"open"`
-	// How many failures to start, and crashes without an answer, there were in a
-	// row, and when the next attempt is made.
+	// Consecutive failures to start and crashes without an answer, and the time of
+	// the next attempt.
 	Failures int       `json:"failures"`
 	NotUntil time.Time `json:"notUntil,omitzero"`
 
-	// Queries, by how they have ended. Submitted counts all.
+	// Queries by outcome. Submitted counts all.
 	Submitted uint64 `json:"submitted"`
 	Complete  uint64 `json:"complete"`
 	Failed    uint64 `json:"failed"`
 	Cancelled uint64 `json:"cancelled"`
 	Rejected  uint64 `json:"rejected"`
-	Retried   uint64 `json:"retried"` // idempotent ones that were given to another worker
+	Retried   uint64 `json:"retried"` // idempotent ones given to another worker
 
-	// How long queries took from Submit to their end, the rejected ones left out.
+	// Time from Submit to the end, without rejected queries.
 	Durations Durations `json:"durations"`
 
 	// Workers.
@@ -63,17 +62,17 @@ type Stats struct {
 	Recycled uint64 `json:"recycled"`
 	Evicted  uint64 `json:"evicted"`
 
-	// What came from workers and was of no use.
+	// Messages and connections that the pool ignored.
 	Late      uint64 `json:"late"`      // for a query that had ended
-	Unknown   uint64 `json:"unknown"`   // of a type that nobody knows
-	Strangers uint64 `json:"strangers"` // connections of others than the worker
+	Unknown   uint64 `json:"unknown"`   // of an unknown type
+	Strangers uint64 `json:"strangers"` // connections of processes that are not the worker
 }
 
 // Durations counts queries by how long they took.
 type Durations struct {
-	Count uint64        `json:"count"` // all
+	Count uint64        `json:"count"` // all queries
 	Sum   time.Duration `json:"sum"`
-	// Within[i] of them took Bounds[i] at most.
+	// Within[i] queries took at most Bounds[i].
 	Bounds []time.Duration `json:"bounds"`
 	Within []uint64        `json:"within"`
 }
@@ -114,7 +113,7 @@ func (p *Pool) countLocked(s WorkerState) (n int) {
 	return n
 }
 
-// measured notes how long a query took.
+// measured counts the duration of a query.
 func (c *counters) measured(took time.Duration) {
 	c.spent.Add(int64(took))
 	if i, _ := slices.BinarySearch(bounds[:], took); i < len(bounds) {
@@ -124,7 +123,7 @@ func (c *counters) measured(took time.Duration) {
 	}
 }
 
-// counted notes that a query has ended.
+// counted counts a query that has ended.
 func (p *Pool) counted(q *Query, to QueryState) {
 	if to != QueryRejected {
 		p.counts.measured(time.Since(q.begun))
@@ -149,8 +148,8 @@ func (p *Pool) counted(q *Query, to QueryState) {
 	}
 }
 
-// State describes the pool, with its processes as its children. What a worker
-// does is its Reason.
+// State describes the pool, with its processes as its children. A child's Reason
+// is the state of that worker.
 func (p *Pool) State() worker.State {
 	s := p.BaseWorker.State()
 	p.mu.Lock()

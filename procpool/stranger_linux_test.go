@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestStrangerOfAnotherNamespace is about a peer whose process the kernel cannot
-// name to us: it has no number in our namespace, and so is none of ours.
+// TestStrangerOfAnotherNamespace is about a peer whose process has no pid in our
+// namespace, and so cannot be the worker.
 func TestStrangerOfAnotherNamespace(t *testing.T) {
 	dir := socketDir(t)
 	cmd := self("namespace:" + dir)
@@ -29,7 +29,7 @@ func TestStrangerOfAnotherNamespace(t *testing.T) {
 		return socket != ""
 	})
 	var conn net.Conn
-	eventually(t, "somebody listens on it", func() (ok bool) {
+	eventually(t, "the pool listens on it", func() (ok bool) {
 		c, err := net.Dial("unix", socket)
 		conn = c
 		return err == nil

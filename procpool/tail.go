@@ -10,11 +10,11 @@ type tail struct {
 	next io.Writer // nil for none
 	size int
 
-	mu  sync.Mutex // guards what follows
+	mu  sync.Mutex // guards the fields below
 	buf []byte
 }
 
-// Write never fails: what next makes of it is its own affair.
+// Write never fails: errors of next are ignored.
 func (t *tail) Write(b []byte) (int, error) {
 	t.mu.Lock()
 	if len(b) >= t.size {

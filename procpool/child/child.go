@@ -28,39 +28,39 @@ import (
 )
 
 var (
-	// ErrNoPool is returned by [Serve] in a process that no pool has started.
-	ErrNoPool = errors.New("no pool has started this process: " + wire.EnvSocket + " is not set")
+	// ErrNoPool is returned by [Serve] in a process that was not started by a pool.
+	ErrNoPool = errors.New("this process was not started by a pool: " + wire.EnvSocket + " is not set")
 
-	// ErrPoolGone is returned by [Serve] when the connection has ended without a
-	// shutdown message, because the pool's process is dead, mostly, and is the
+	// ErrPoolGone is returned by [Serve] when the connection ended without a
+	// shutdown message, usually because the pool's process died. It is also the
 	// context.Cause of the query that runs then.
 	ErrPoolGone = errors.New("the pool is gone")
 
-	// ErrCancelled is the context.Cause of a query that nobody waits for any
-	// more.
+	// ErrCancelled is the context.Cause of a query that the pool has cancelled.
 	ErrCancelled = errors.New("the query was cancelled")
 )
 
-// Handler does a query and returns its result, which becomes JSON by
-// json.Marshal; a json.RawMessage is sent as it is. An error, and a panic, is
-// sent in place of a result, and the worker goes on. ctx is cancelled when the
-// query is. One query runs at a time.
+// Handler answers a query. json.Marshal encodes its result; a json.RawMessage is
+// sent as it is. The worker answers with an error when the handler returns one or
+// panics, and goes on. ctx is cancelled when the query is. One query runs at a
+// time.
 type Handler func(ctx context.Context, q *Query) (result any, err error)
 
-// Query is what a handler is asked. Its methods may be called concurrently
-// until the handler has returned.
+// Query is one query for a handler. Its methods may be called concurrently until
+// the handler has returned.
 type Query struct {
 	ID      string
-	Payload json.RawMessage // is the handler's to keep
+	Payload json.RawMessage // the handler may keep it
 
 	w   *server
 	run *running
 }
 
-// errAnswered is what a goroutine gets that a handler has left behind.
+// errAnswered is returned to a goroutine that uses a query after its handler has
+// returned.
 var errAnswered = errors.New("the query has been answered")
 
-// write sends one message, unless the answer is sent.
+// write sends one message, unless the query has been answered.
 func (q *Query) write(send func(*wire.Writer) error) error {
 	return q.w.write(func(w *wire.Writer) error {
 		if q.run.answered {
@@ -70,15 +70,15 @@ func (q *Query) write(send func(*wire.Writer) error) error {
 	})
 }
 
-// Session tells the pool under which id the work is known here. It is an error
-// once the query is answered.
+// Session tells the pool the worker's own id of the work. It returns an error once
+// the query is answered.
 func (q *Query) Session(id string) error {
 	return q.write(func(w *wire.Writer) error { return w.Session(q.ID, id) })
 }
 
-// Send sends a part of the answer, made JSON as a result is. It waits while
-// the pool's caller has enough to read. After the query was cancelled what is
-// sent is dropped on the other side. It is an error once the query is answered.
+// Send sends a part of the answer, encoded as a result is. It waits while the
+// pool's caller has enough to read. The pool drops what is sent after the query was
+// cancelled. Send returns an error once the query is answered.
 func (q *Query) Send(content any) error {
 	raw, err := marshal(content)
 	if err != nil {
@@ -103,16 +103,16 @@ type server struct {
 	conn    io.Closer
 	began   time.Time
 
-	mu      sync.Mutex // held while writing, guards what follows
+	mu      sync.Mutex // held while writing; guards the fields below
 	writer  *wire.Writer
 	queries int64
 
-	ended  chan error              // capacity 1: why nobody reads any more
-	begun  chan struct{}           // capacity 1: wakes who watches
-	asleep atomic.Bool             // who watches
-	inline atomic.Pointer[running] // runs in the goroutine that reads
+	ended  chan error              // capacity 1: why reading has ended
+	begun  chan struct{}           // capacity 1: wakes watch
+	asleep atomic.Bool             // watch sleeps
+	inline atomic.Pointer[running] // the query that runs in the goroutine that reads
 
-	// The reader's alone.
+	// Only for the goroutine that reads.
 	ctx     context.Context
 	reader  *wire.Reader
 	running *running
@@ -122,20 +122,19 @@ type server struct {
 type running struct {
 	id       string
 	cancel   context.CancelCauseFunc
-	left     atomic.Bool   // another goroutine reads now, or none has to
+	taken    atomic.Bool   // another goroutine reads now, or none needs to
 	answered bool          // guarded by server.mu
-	done     chan struct{} // nothing of it runs any more
+	done     chan struct{} // closed when the handler has returned and the answer is sent
 }
 
-// Serve connects to the pool that started this process, says that it is ready,
-// and has handler do queries until the pool says that it is to shut down: the
-// query that runs is finished then, and the result is nil. It returns
-// [ErrNoPool] when there is no pool, and an error that is [ErrPoolGone] when the
-// pool has gone away; main should return soon after. Cancelling ctx ends it with
-// the context's cause.
+// Serve connects to the pool that started this process, sends ready, and calls
+// handler for each query until the pool sends shutdown. It then finishes the running
+// query and returns nil. It returns [ErrNoPool] when there is no pool, and an error
+// that is [ErrPoolGone] when the pool has gone away; main should return soon after.
+// Cancelling ctx ends it with the context's cause.
 //
-// A query that comes while another one runs is refused with an error, which a
-// pool of this module never asks for.
+// Serve refuses a query that comes while another one runs. A pool of this module
+// never sends one.
 func Serve(ctx context.Context, handler Handler) error {
 	path := os.Getenv(wire.EnvSocket)
 	if path == "" {
@@ -184,24 +183,24 @@ func (s *server) write(send func(*wire.Writer) error) error {
 	return send(s.writer)
 }
 
-// A query runs in the goroutine that has read it: to hand it to another one
-// costs as much as the rest of a round trip. While it runs nobody reads, so a
-// query that takes longer than a tick or two of watch is left to its goroutine,
-// and another one goes on reading.
+// A query runs in the goroutine that read it: handing it to another one costs as
+// much as the rest of a round trip. No goroutine reads while it runs. So when a
+// query takes longer than one or two ticks, watch starts another goroutine that
+// reads on.
 
 // tick is how long messages may wait for a reader while a query runs.
 const tick = 2 * time.Millisecond
 
-// watch sets another goroutine on the connection when a query takes long. While
-// there are no queries it sleeps.
+// watch starts another reader when a query takes long. It sleeps while there are no
+// queries.
 func (s *server) watch(over <-chan struct{}) {
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
 	for {
 		ticker.Stop()
 		s.asleep.Store(true)
-		// One that began before that has not woken us.
-		if r := s.inline.Load(); r == nil || r.left.Load() || !s.asleep.CompareAndSwap(true, false) {
+		// A query that began before asleep was set has not woken us.
+		if r := s.inline.Load(); r == nil || r.taken.Load() || !s.asleep.CompareAndSwap(true, false) {
 			select {
 			case <-s.begun:
 			case <-over:
@@ -220,7 +219,7 @@ func (s *server) watch(over <-chan struct{}) {
 			if still++; now != last {
 				still = 0
 			}
-			if now != nil && now == last && now.left.CompareAndSwap(false, true) {
+			if now != nil && now == last && now.taken.CompareAndSwap(false, true) {
 				go s.read()
 			}
 			last = now
@@ -228,15 +227,15 @@ func (s *server) watch(over <-chan struct{}) {
 	}
 }
 
-// read serves until the end, or until another goroutine does. The last one says
-// why it was the last.
+// read serves until the end, or until another goroutine takes over. The last one
+// reports why serving has ended.
 func (s *server) read() {
 	if err, last := s.serve(); last {
 		s.ended <- err
 	}
 }
 
-// serve reports false when another goroutine goes on.
+// serve returns last as false when another goroutine has taken over.
 func (s *server) serve() (err error, last bool) { //nolint:revive // the error is the result
 	var e wire.Envelope
 	for {
@@ -245,7 +244,7 @@ func (s *server) serve() (err error, last bool) { //nolint:revive // the error i
 			err = wire.Decode(line, &e)
 			if errors.Is(err, wire.ErrField) {
 				if e.RequestID == "" {
-					continue // a message that cannot be acted on, nor answered
+					continue // without an id the message cannot be answered
 				}
 				refused := err
 				err = s.write(func(w *wire.Writer) error { return w.Error(e.RequestID, refused.Error()) })
@@ -274,16 +273,16 @@ func (s *server) serve() (err error, last bool) { //nolint:revive // the error i
 			_ = s.write(func(w *wire.Writer) error { return w.HealthOK(time.Since(s.began).Seconds(), s.queries) })
 		case wire.Shutdown:
 			return s.shutdown(e.Graceful), true
-		default: // of a pool that is newer than we are
+		default: // from a newer pool
 		}
 	}
 }
 
-// shutdown finishes the query that runs, or cancels it, and says goodbye.
+// shutdown finishes or cancels the running query and sends shutdown_ack.
 func (s *server) shutdown(graceful bool) error {
 	if graceful {
 		gone := make(chan struct{})
-		go func() { // the pool may still cancel what runs, and may die
+		go func() { // the pool may still cancel the query, and may die
 			defer close(gone)
 			var e wire.Envelope
 			for {
@@ -318,7 +317,7 @@ func (s *server) shutdown(graceful bool) error {
 	return nil
 }
 
-// end cancels the query that runs and waits a little for the handler.
+// end cancels the running query and waits up to patience for its handler.
 func (s *server) end(cause error, patience time.Duration) {
 	if s.running == nil {
 		return
@@ -332,9 +331,9 @@ func (s *server) end(cause error, patience time.Duration) {
 	}
 }
 
-// start has the handler do a query, in this goroutine, and refuses one that
-// comes while another one runs. It reports false when another goroutine reads
-// since.
+// start runs the handler for a query in this goroutine, and refuses a query that
+// comes while another one runs. It returns false when another goroutine reads since
+// then.
 func (s *server) start(e *wire.Envelope) (goOn bool) {
 	id := e.RequestID
 	if s.running != nil {
@@ -355,17 +354,17 @@ func (s *server) start(e *wire.Envelope) (goOn bool) {
 	q := &Query{ID: id, Payload: append(json.RawMessage(nil), e.Payload...), w: s, run: run}
 	s.inline.Store(run)
 	if s.asleep.Load() && s.asleep.CompareAndSwap(true, false) {
-		s.begun <- struct{}{} // it has room: it was asleep
+		s.begun <- struct{}{} // does not block: watch was asleep, so the channel is empty
 	}
 	s.do(ctx, q, run)
-	return run.left.CompareAndSwap(false, true)
+	return run.taken.CompareAndSwap(false, true)
 }
 
-// errGoexit is the answer to a query whose handler has ended its goroutine.
+// errGoexit is the answer when a handler has called runtime.Goexit.
 var errGoexit = fmt.Errorf("query: %w", safe.ErrGoexit)
 
-// do runs the handler and sends what came of it. A handler that ends its
-// goroutine ends the one that reads, and another takes its place.
+// do runs the handler and sends its answer. A handler that calls runtime.Goexit also
+// ends the goroutine that reads; then do starts another one.
 func (s *server) do(ctx context.Context, q *Query, run *running) {
 	var raw json.RawMessage
 	err := errGoexit
@@ -373,14 +372,14 @@ func (s *server) do(ctx context.Context, q *Query, run *running) {
 	defer func() {
 		s.answer(q.ID, raw, err, run)
 		run.cancel(nil)
-		if !returned && run.left.CompareAndSwap(false, true) {
+		if !returned && run.taken.CompareAndSwap(false, true) {
 			go s.read()
 		}
 	}()
 	failed := safe.Do("query", func() error {
 		result, err := s.handler(ctx, q)
 		if err != nil {
-			return errors.New(err.Error()) // here, where it may panic
+			return errors.New(err.Error()) // here safe.Do catches a panic of Error
 		}
 		if raw, err = marshal(result); err != nil {
 			return fmt.Errorf("the result: %w", err)
@@ -390,7 +389,7 @@ func (s *server) do(ctx context.Context, q *Query, run *running) {
 	err, returned = failed, true
 }
 
-// answer sends what came of a query. The next one may come as soon as that is
+// answer sends a query's answer. The pool may send the next query as soon as that is
 // written.
 func (s *server) answer(id string, raw json.RawMessage, err error, run *running) {
 	defer close(run.done)
@@ -403,7 +402,7 @@ func (s *server) answer(id string, raw json.RawMessage, err error, run *running)
 			}
 			err = fmt.Errorf("the result: %w", err)
 		}
-		for text := err.Error(); ; text = text[:len(text)/2] { // as much of it as fits
+		for text := err.Error(); ; text = text[:len(text)/2] { // halve it until it fits
 			if err := w.Error(id, text); text == "" || !tooLong(err) {
 				return err
 			}

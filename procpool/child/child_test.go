@@ -37,7 +37,7 @@ func TestServeRefuses(t *testing.T) {
 	}
 }
 
-// pool is the other side, by hand.
+// pool plays the pool's side.
 type pool struct {
 	t     *testing.T
 	conn  net.Conn
@@ -87,7 +87,7 @@ func query(id, payload string) string {
 	return fmt.Sprintf(`{"type":"query","requestId":%q,"payload":%q}`, id, payload)
 }
 
-// mute panics when it is asked what it is.
+// mute panics in Error and MarshalJSON.
 type mute struct{ text string }
 
 func (m *mute) Error() string              { return m.text }
@@ -127,8 +127,8 @@ func TestEveryEndOfAHandlerIsAnAnswer(t *testing.T) {
 	p.wantEnd(nil)
 }
 
-// TestMessagesAreHeardWhileAQueryRuns is about what happens when a query takes
-// longer than the goroutine that reads is lent to it.
+// TestMessagesAreHeardWhileAQueryRuns has queries that take so long that another
+// goroutine starts to read.
 func TestMessagesAreHeardWhileAQueryRuns(t *testing.T) {
 	p := serve(t.Context(), t, func(ctx context.Context, q *child.Query) (any, error) {
 		if string(q.Payload) == `"wait"` {
@@ -137,7 +137,7 @@ func TestMessagesAreHeardWhileAQueryRuns(t *testing.T) {
 		}
 		return "done", nil
 	})
-	for i := range 50 { // at any moment of who watches
+	for i := range 50 { // whether watch sleeps or not
 		id := fmt.Sprint("w", i)
 		p.say(query(id, "wait"))
 		p.say(`{"type":"health_check"}`)
@@ -149,7 +149,7 @@ func TestMessagesAreHeardWhileAQueryRuns(t *testing.T) {
 		p.say(query("next", "x"))
 		p.want("done")
 		if i%10 == 0 {
-			time.Sleep(300 * time.Millisecond) // until nobody watches
+			time.Sleep(300 * time.Millisecond) // until watch sleeps
 		}
 	}
 	p.say(query("last", "wait"))
@@ -177,13 +177,13 @@ func TestPoolThatIsGoneEndsTheQueryAndTheWorker(t *testing.T) {
 }
 
 func TestNothingIsSentBehindTheAnswer(t *testing.T) {
-	var left *child.Query
+	var first *child.Query
 	p := serve(t.Context(), t, func(_ context.Context, q *child.Query) (any, error) {
-		if left == nil {
-			left = q
+		if first == nil {
+			first = q
 			return nil, q.Send("in time")
 		}
-		return nil, errors.Join(left.Send("late"), left.Session("late"))
+		return nil, errors.Join(first.Send("late"), first.Session("late"))
 	})
 	p.say(query("a", "first"))
 	p.want("in time")
@@ -194,8 +194,8 @@ func TestNothingIsSentBehindTheAnswer(t *testing.T) {
 	p.wantEnd(child.ErrPoolGone)
 }
 
-// TestPoolThatDiesDuringAShutdown is about a handler that listens to nobody,
-// when nobody is left to kill it.
+// TestPoolThatDiesDuringAShutdown has a handler that ignores its context, and a pool
+// that is dead and cannot kill it.
 func TestPoolThatDiesDuringAShutdown(t *testing.T) {
 	let := make(chan struct{})
 	defer close(let)
@@ -218,8 +218,8 @@ func TestContextEndsServe(t *testing.T) {
 	p.wantEnd(mine)
 }
 
-// TestContextEndsServeThatReads is the same once somebody waits in a read, which
-// nothing but the end of the connection wakes up.
+// TestContextEndsServeThatReads is the same while a goroutine blocks in a read, which
+// only the end of the connection wakes up.
 func TestContextEndsServeThatReads(t *testing.T) {
 	mine := errors.New("mine")
 	ctx, cancel := context.WithCancelCause(t.Context())

@@ -9,15 +9,14 @@ import (
 	"syscall"
 )
 
-// socket is the connection to the pool with calls that block their thread, which
-// wakes that one thread when something comes, and nothing else: a worker has one
-// connection, and nearly always one goroutine that waits for it. The runtime's
-// poller, made for many, takes twice the system calls.
+// socket is the connection to the pool with system calls that block their thread.
+// A worker has one connection and nearly always one goroutine that waits for it.
+// The runtime's poller is made for many connections and takes twice the system
+// calls.
 type socket struct{ *os.File }
 
-// dedicate takes the connection out of the runtime's poller: conn is closed and
-// another way to the same socket returned, or conn as it is when that does not
-// work.
+// dedicate takes the connection out of the runtime's poller. It closes conn and
+// returns a duplicate of its socket, or returns conn itself when that fails.
 func dedicate(conn *net.UnixConn) io.ReadWriteCloser {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -35,7 +34,7 @@ func dedicate(conn *net.UnixConn) io.ReadWriteCloser {
 	if err != nil || fd < 0 {
 		return conn
 	}
-	if err := syscall.SetNonblock(fd, false); err != nil { // which both have in common
+	if err := syscall.SetNonblock(fd, false); err != nil { // the flag is shared with conn
 		_ = syscall.Close(fd)
 		return conn
 	}

@@ -21,7 +21,7 @@ func answers(r *rig) error {
 	if err := r.turn(r.cfg.Query); err != nil {
 		return err
 	}
-	// Anything more would come before the answer to this.
+	// A second answer would come before the one to this.
 	return health(r)
 }
 
@@ -62,7 +62,7 @@ func pieces(r *rig) error {
 func flat(payload json.RawMessage) string { return strings.ReplaceAll(string(payload), "\n", " ") }
 
 func spelling(r *rig) error {
-	const id = "é\"\\ \u2028" // a worker has to give back what the escapes mean
+	const id = "é\"\\ \u2028" // the worker must return the id unescaped
 	line := fmt.Sprintf(` { "later" : {"type":"shutdown"} , "payload" : %s ,"requestId":"\u00e9\"\\ \u2028","type" : "\u0071uery" } `+"\r\n", flat(r.cfg.Query))
 	if err := r.write(func() error { _, err := r.conn.Write([]byte(line)); return err }); err != nil {
 		return err
@@ -81,7 +81,7 @@ func unknown(r *rig) error {
 }
 
 func cancelUnknown(r *rig) error {
-	if err := r.write(func() error { return r.writer.Cancel("nobody's") }); err != nil {
+	if err := r.write(func() error { return r.writer.Cancel("unknown") }); err != nil {
 		return err
 	}
 	return r.turn(r.cfg.Query)
@@ -119,7 +119,7 @@ func shutdown(r *rig) error {
 	return r.goodbye()
 }
 
-// goodbye waits for shutdown_ack as the last message, and for the end.
+// goodbye waits for shutdown_ack as the last message, and for the process to end.
 func (r *rig) goodbye() error {
 	e, err := r.next()
 	if err != nil {
@@ -142,7 +142,7 @@ func eof(r *rig) error {
 	return r.exits(-1)
 }
 
-// occupy has the worker do what takes long.
+// occupy gives the worker the slow payload.
 func (r *rig) occupy() (id string, err error) {
 	id, err = r.ask(r.cfg.Slow)
 	if err != nil {
@@ -226,7 +226,7 @@ func gracefulWhileBusy(r *rig) error {
 	if err := r.write(func() error { return r.writer.Shutdown(true) }); err != nil {
 		return err
 	}
-	if err := r.write(func() error { return r.writer.Cancel(id) }); err != nil { // it would take too long otherwise
+	if err := r.write(func() error { return r.writer.Cancel(id) }); err != nil { // without the cancel it would take too long
 		return err
 	}
 	if err := r.answer(id); err != nil {

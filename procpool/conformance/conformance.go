@@ -1,5 +1,5 @@
-// Package conformance holds a worker program, in any language, against the wire
-// contract of a process pool (docs/procpool-wire.md). It plays the pool, one
+// Package conformance checks a worker program, in any language, against the wire
+// contract of a process pool (docs/procpool-wire.md). It plays the pool, starts one
 // process for each check, and says what is wrong and what would be right.
 //
 // The command procpool/cmd/conformance runs it.
@@ -23,7 +23,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// Config says which program is checked, and with what.
+// Config describes the program to check.
 type Config struct {
 	// Command makes the command of the worker. It is called for each check.
 	Command func() *exec.Cmd
@@ -31,19 +31,19 @@ type Config struct {
 	// error. Defaults to {}.
 	Query json.RawMessage
 	// Slow is a payload that keeps the worker busy until it is cancelled. Without
-	// it the checks that need it are skipped.
+	// it Run skips the checks that need it.
 	Slow json.RawMessage
 	// Timeout is how long the worker may take for each step. Defaults to 10 s.
 	Timeout time.Duration
 }
 
-// Result is what came of one check.
+// Result is the result of one check.
 type Result struct {
-	Check   string        // what was looked at
-	Skipped string        // why it was not, "" when it was
-	Err     error         // what is wrong, nil for nothing
-	Stderr  string        // the end of what the worker wrote there, when something is wrong
-	Took    time.Duration // how long it took
+	Check   string        // the rule
+	Skipped string        // why the check was skipped, "" when it was made
+	Err     error         // what is wrong, nil when nothing is
+	Stderr  string        // the end of the worker's standard error, when something is wrong
+	Took    time.Duration // how long the check took
 }
 
 // check is one of the contract's rules.
@@ -73,9 +73,9 @@ var checks = []check{
 	{"the process exits when the pool's connection ends while a query runs", true, eofWhileBusy},
 }
 
-// Run makes all checks and returns what came of each. The error says that
-// nothing could be checked: there is no place for a socket. Cancelling ctx ends
-// it early.
+// Run makes all checks and returns their results. It returns an error when it could
+// not check anything, because it could not make a socket. Cancelling ctx ends it
+// early.
 func Run(ctx context.Context, cfg Config) ([]Result, error) {
 	if cfg.Command == nil {
 		return nil, errors.New("conformance: Command is nil, want a function that makes the command of a worker")
@@ -114,7 +114,7 @@ func Run(ctx context.Context, cfg Config) ([]Result, error) {
 	return results, nil
 }
 
-// one makes one check with a process of its own.
+// one makes one check with its own process.
 func one(ctx context.Context, cfg Config, socket string, c check) (stderr string, err error) {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
 	if err != nil {
@@ -128,7 +128,7 @@ func one(ctx context.Context, cfg Config, socket string, c check) (stderr string
 	defer file.Close()
 	cmd := cfg.Command()
 	if cmd == nil {
-		return "", errors.New("the command is nil: Config.Command has to return that of a worker")
+		return "", errors.New("the command is nil: Config.Command must return a worker's command")
 	}
 	cmd.Stderr = file
 	p := worker.NewProcess("worker", cmd, worker.WithGrace(time.Second), worker.WithEnv(
@@ -200,8 +200,8 @@ func (r *rig) ended() string {
 	return "it runs"
 }
 
-// next returns the worker's next message, which must fit its schema and be one
-// of those that workers send.
+// next returns the worker's next message. It must fit its schema and be one that
+// workers send.
 func (r *rig) next() (wire.Envelope, error) {
 	var e wire.Envelope
 	_ = r.conn.SetReadDeadline(time.Now().Add(r.cfg.Timeout))
@@ -211,7 +211,7 @@ func (r *rig) next() (wire.Envelope, error) {
 		return e, fmt.Errorf("nothing came within %v", r.cfg.Timeout)
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return e, fmt.Errorf("its last line has no newline: %w", err)
-	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET): // a reset, when it left something unread
+	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET): // a reset when the worker left bytes unread
 		return e, errClosed
 	case err != nil:
 		return e, err
@@ -244,7 +244,7 @@ func (r *rig) write(send func() error) error {
 	return nil
 }
 
-// answer waits for the end of a query. Its session and messages may come before.
+// answer waits for the end of a query. Its session and messages may come first.
 func (r *rig) answer(id string) error {
 	for {
 		e, err := r.next()
@@ -265,7 +265,7 @@ func (r *rig) answer(id string) error {
 	}
 }
 
-// turn asks once and has it answered.
+// turn sends one query and waits for its answer.
 func (r *rig) turn(payload json.RawMessage) error {
 	id, err := r.ask(payload)
 	if err != nil {

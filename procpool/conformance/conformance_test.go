@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// TestShippedWorkersConform holds the workers' sides in Go, Python and Node
+// TestShippedWorkersConform checks the workers' sides in Go, Python and Node
 // against the contract.
 func TestShippedWorkersConform(t *testing.T) {
 	example := filepath.Join(t.TempDir(), "example")
@@ -167,7 +167,7 @@ func TestWrongWorkersAreToldWhatIsWrong(t *testing.T) {
 			}
 			timeout := 20 * time.Second
 			if mode == "deaf" || mode == "stays" || mode == "ready twice" {
-				timeout = 200 * time.Millisecond // it is waited for in vain
+				timeout = 200 * time.Millisecond // the worker never sends it
 			}
 			results, err := conformance.Run(t.Context(), conformance.Config{Timeout: timeout, Command: func() *exec.Cmd {
 				cmd := exec.Command(self)
@@ -188,7 +188,7 @@ func TestWrongWorkersAreToldWhatIsWrong(t *testing.T) {
 				t.Errorf("want %q in\n%s", want, all)
 			}
 			if mode == "exits" && !strings.Contains(all, "cannot find my model") {
-				t.Errorf("its last words are missing:\n%s", all)
+				t.Errorf("its standard error is missing:\n%s", all)
 			}
 		})
 	}

@@ -1,5 +1,5 @@
-// Package sdk has the worker's sides of a process pool in other languages than
-// Go, as files that a program can carry with it.
+// Package sdk has the worker's side of a process pool for languages other than Go,
+// as files that a program can embed.
 package sdk
 
 import _ "embed" // of the files

@@ -1,4 +1,4 @@
-// A worker whose handlers return and throw what nobody expects.
+// A worker whose handlers return and throw unexpected values.
 
 import process from "node:process";
 import { serve } from "../sdk/node/lifecycle-worker.mjs";

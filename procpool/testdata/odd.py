@@ -1,4 +1,4 @@
-"""A worker whose handlers return and raise what nobody expects."""
+"""A worker whose handlers return and raise unexpected values."""
 
 import asyncio
 import os

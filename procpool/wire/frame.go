@@ -10,15 +10,15 @@ import (
 	"strconv"
 )
 
-// TooLongError says that a line is longer than it may be. Reading goes on after
-// it with the next line.
+// TooLongError says that a line is longer than the limit. The next call of Next
+// returns the line after it.
 type TooLongError struct {
 	Limit int
-	// Head is the beginning of the line, as far as it was kept.
+	// Head is the beginning of the line, as much as the reader kept.
 	Head []byte
 }
 
-// Error says what the limit is and where to change it.
+// Error says what the limit is and which setting changes it.
 func (e *TooLongError) Error() string {
 	return fmt.Sprintf("a line is longer than %d bytes, the limit (MaxFrame)", e.Limit)
 }
@@ -36,7 +36,7 @@ func (e *PartialError) Unwrap() error { return io.ErrUnexpectedEOF }
 
 const (
 	bufferSize = 64 << 10
-	keepBuffer = 2 << 20 // a buffer that has grown beyond is let go when it is empty
+	keepBuffer = 2 << 20 // a larger buffer is released when it is empty
 )
 
 // Reader reads lines. It is for one goroutine.
@@ -44,13 +44,13 @@ type Reader struct {
 	r        io.Reader
 	limit    int
 	buf      []byte
-	from, to int // what was read and not returned
-	looked   int // of it, what has no newline in it
+	from, to int // the bytes that were read and not returned
+	looked   int // how many of them are known to have no newline
 	skipping bool
 }
 
-// NewReader returns a reader of lines of up to limit bytes, the newline
-// included. 0 is [DefaultMaxFrame].
+// NewReader returns a reader of lines of up to limit bytes, including the newline.
+// 0 is [DefaultMaxFrame].
 func NewReader(r io.Reader, limit int) *Reader {
 	if limit <= 0 {
 		limit = DefaultMaxFrame
@@ -58,10 +58,10 @@ func NewReader(r io.Reader, limit int) *Reader {
 	return &Reader{r: r, limit: limit, buf: make([]byte, min(bufferSize, limit))}
 }
 
-// Next returns the next line without its newline. It is valid until the next
-// call. Lines of white space are skipped. At the end it returns [io.EOF], or a
-// [*PartialError] when the last line has no newline. For a line that is too
-// long it returns a [*TooLongError], and the call after that goes on behind it.
+// Next returns the next line without its newline. The slice is valid until the next
+// call. Next skips lines of white space. At the end it returns [io.EOF], or a
+// [*PartialError] when the last line has no newline. For a line that is too long it
+// returns a [*TooLongError], and the next call continues after that line.
 func (r *Reader) Next() ([]byte, error) {
 	for {
 		if at := bytes.IndexByte(r.buf[r.from+r.looked:r.to], '\n'); at >= 0 {
@@ -87,7 +87,7 @@ func (r *Reader) Next() ([]byte, error) {
 		}
 		if err := r.fill(); err != nil {
 			rest := r.buf[r.from:r.to]
-			if err == io.EOF && !blank(rest) { //nolint:errorlint // Readers return it as it is
+			if err == io.EOF && !blank(rest) { //nolint:errorlint // a Reader returns io.EOF unwrapped
 				r.from = r.to
 				return nil, &PartialError{Line: bytes.Clone(rest[:min(len(rest), bufferSize)])}
 			}
@@ -98,7 +98,7 @@ func (r *Reader) Next() ([]byte, error) {
 
 func blank(line []byte) bool { return len(bytes.TrimSpace(line)) == 0 }
 
-// fill reads once, after it has made room.
+// fill makes room and reads once.
 func (r *Reader) fill() error {
 	if r.from == r.to {
 		r.from, r.to = 0, 0
@@ -129,8 +129,8 @@ func (r *Reader) fill() error {
 	return io.ErrNoProgress
 }
 
-// Writer writes messages, each as one line and, unless it is large, with one
-// write. It is for one goroutine at a time.
+// Writer writes messages, one line each. Unless a message is large it takes one
+// write. Only one goroutine at a time may use a Writer.
 type Writer struct {
 	w       io.Writer
 	limit   int
@@ -139,13 +139,12 @@ type Writer struct {
 	broken  error
 }
 
-// ErrPoisoned is wrapped by the error of every write after one that has failed:
-// a part of that line may have arrived, and nothing that is sent behind it would
-// be understood.
+// ErrPoisoned is wrapped by the error of every write after a failed one. A part of
+// that line may have arrived, so the other side could not read the lines after it.
 var ErrPoisoned = errors.New("an earlier write has failed")
 
-// NewWriter returns a writer of lines of up to limit bytes, the newline
-// included. 0 is [DefaultMaxFrame].
+// NewWriter returns a writer of lines of up to limit bytes, including the newline.
+// 0 is [DefaultMaxFrame].
 func NewWriter(w io.Writer, limit int) *Writer {
 	if limit <= 0 {
 		limit = DefaultMaxFrame
@@ -153,48 +152,48 @@ func NewWriter(w io.Writer, limit int) *Writer {
 	return &Writer{w: w, limit: limit}
 }
 
-// Query asks a worker to do something. The payload must be one JSON value.
+// Query sends a query to a worker. The payload must be one JSON value.
 func (w *Writer) Query(requestID string, payload json.RawMessage) error {
 	return w.carry(Query, requestID, "payload", payload)
 }
 
-// Cancel asks a worker to stop with a query.
+// Cancel asks a worker to stop a query.
 func (w *Writer) Cancel(requestID string) error { return w.send(Cancel, requestID, nil) }
 
-// Shutdown asks a worker to end, after its query or at once.
+// Shutdown asks a worker to end: after its query when graceful, else at once.
 func (w *Writer) Shutdown(graceful bool) error {
 	return w.send(Shutdown, "", func(b []byte) []byte {
 		return strconv.AppendBool(append(b, `,"graceful":`...), graceful)
 	})
 }
 
-// HealthCheck asks a worker whether it lives.
+// HealthCheck asks a worker for a HealthOK.
 func (w *Writer) HealthCheck() error { return w.send(HealthCheck, "", nil) }
 
-// Ready says that the worker can be asked.
+// Ready says that the worker takes queries.
 func (w *Writer) Ready() error { return w.send(Ready, "", nil) }
 
-// Session names the work behind a query.
+// Session sends the worker's own id of a query's work.
 func (w *Writer) Session(requestID, sessionID string) error {
 	return w.send(Session, requestID, func(b []byte) []byte { return appendString(append(b, `,"sessionId":`...), sessionID) })
 }
 
-// Message is a part of an answer. The content must be one JSON value.
+// Message sends a part of an answer. The content must be one JSON value.
 func (w *Writer) Message(requestID string, content json.RawMessage) error {
 	return w.carry(Message, requestID, "content", content)
 }
 
-// Complete ends an answer. The result must be one JSON value.
+// Complete ends an answer with its result, which must be one JSON value.
 func (w *Writer) Complete(requestID string, result json.RawMessage) error {
 	return w.carry(Complete, requestID, "result", result)
 }
 
-// Error ends an answer with what went wrong.
+// Error ends an answer with an error.
 func (w *Writer) Error(requestID, text string) error {
 	return w.send(Error, requestID, func(b []byte) []byte { return appendString(append(b, `,"error":`...), text) })
 }
 
-// ShutdownAck is a worker's last word.
+// ShutdownAck confirms a shutdown. It is a worker's last message.
 func (w *Writer) ShutdownAck() error { return w.send(ShutdownAck, "", nil) }
 
 // HealthOK answers a health check.
@@ -223,7 +222,7 @@ func (w *Writer) send(t Type, requestID string, more func([]byte) []byte) error 
 	return w.flush(append(b, "}\n"...))
 }
 
-// carry sends a message with a value that is somebody's.
+// carry sends a message with a value that the caller supplied.
 func (w *Writer) carry(t Type, requestID, field string, value json.RawMessage) error {
 	if len(value) == 0 {
 		value = json.RawMessage("null")
@@ -233,7 +232,7 @@ func (w *Writer) carry(t Type, requestID, field string, value json.RawMessage) e
 		w.buf = b
 		return &TooLongError{Limit: w.limit, Head: bytes.Clone(b)}
 	}
-	if bytes.IndexByte(value, '\n') >= 0 { // in JSON it stands between tokens only
+	if bytes.IndexByte(value, '\n') >= 0 { // in valid JSON only between tokens
 		value = bytes.ReplaceAll(value, []byte("\n"), []byte(" "))
 	}
 	if len(value) < bufferSize {
@@ -271,12 +270,12 @@ func appendString(b []byte, s string) []byte {
 	}
 	quoted, err := json.Marshal(s)
 	if err != nil {
-		return append(b, `""`...) // strings can always be marshalled
+		return append(b, `""`...) // cannot happen: every string can be marshalled
 	}
 	return append(b, quoted...)
 }
 
-// asIs reports whether s stands for itself between quotes.
+// asIs reports whether s needs no escapes between quotes.
 func asIs(s string) bool {
 	for i := range len(s) {
 		if c := s[i]; c < 0x20 || c == '"' || c == '\\' || c >= 0x80 {

@@ -11,10 +11,10 @@ import (
 // maxDepth is how deep values may be nested, as in encoding/json.
 const maxDepth = 10_000
 
-// scanner walks over JSON and finds where values end. Outside of strings it
-// accepts what JSON is and nothing else; inside of them it looks for quotes and
-// backslashes only, since whoever parses a payload will look at the rest. That
-// is enough for a payload to be unable to end before its end.
+// scanner walks over JSON and finds where values end. Outside of strings it accepts
+// exactly JSON. Inside of strings it looks only for quotes and backslashes: the
+// worker that parses the payload checks the rest. So a payload cannot end before its
+// end.
 type scanner struct {
 	b []byte
 	i int
@@ -43,7 +43,7 @@ func (s *scanner) space() {
 	}
 }
 
-// byte skips white space and then c, if that is what comes.
+// byte skips white space, and then c if it is next.
 func (s *scanner) byte(c byte) bool {
 	if s.space(); s.peek() != c {
 		return false
@@ -52,7 +52,7 @@ func (s *scanner) byte(c byte) bool {
 	return true
 }
 
-// string skips a string and returns what is between its quotes.
+// string skips a string and returns the bytes between its quotes.
 func (s *scanner) string() ([]byte, error) {
 	if s.peek() != '"' {
 		return nil, s.fail("want a string")
@@ -181,9 +181,9 @@ func (s *scanner) digits() bool {
 	return s.i > from
 }
 
-// CheckValue reports why b is not one JSON value in UTF-8. It is what a pool
-// asks of a payload before a worker sees it, and costs a fraction of what
-// parsing it would. The error wraps [ErrNotJSON].
+// CheckValue reports why b is not one JSON value in UTF-8. A pool checks a payload
+// with it before a worker gets it. It costs a fraction of parsing. The error wraps
+// [ErrNotJSON].
 func CheckValue(b []byte) error {
 	s := scanner{b: b}
 	if err := s.value(0); err != nil {
@@ -199,9 +199,8 @@ func CheckValue(b []byte) error {
 	case !utf8.Valid(b):
 		return fmt.Errorf("%w: it is not UTF-8: %s", ErrNotJSON, Excerpt(b))
 	case bytes.IndexByte(b, '\\') >= 0, hasControl(b):
-		// Escapes may be wrong, and control characters are right between the
-		// tokens and wrong in strings: this is not common, and is looked at
-		// closely.
+		// Check escapes, and control characters, which are valid between tokens and
+		// not in strings. Such values are rare, so the slow parser does it.
 		if !json.Valid(b) {
 			return fmt.Errorf("%w: a string has a wrong escape or a control character in it: %s", ErrNotJSON, Excerpt(b))
 		}
@@ -209,8 +208,8 @@ func CheckValue(b []byte) error {
 	return nil
 }
 
-// plain reports whether b is ASCII without control characters and backslashes,
-// as most of JSON is.
+// plain reports whether b is ASCII without control characters and backslashes. Most
+// JSON is.
 func plain(b []byte) bool {
 	const ones, high = 0x0101010101010101, 0x8080808080808080
 	rest, odd := b, uint64(0)

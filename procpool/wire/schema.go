@@ -12,21 +12,21 @@ import (
 //go:embed schema/*.schema.json
 var schemas embed.FS
 
-// Schema returns the JSON Schema (draft 2020-12) of a type, and false for a type
-// that there is not.
+// Schema returns the JSON Schema (draft 2020-12) of a type, and false for an unknown
+// type.
 func Schema(t Type) (text []byte, ok bool) {
 	text, err := schemas.ReadFile("schema/" + string(t) + ".schema.json")
 	return text, err == nil
 }
 
-// Types returns all types, those of the pool first.
+// Types returns all types, the pool's first.
 func Types() []Type {
 	return []Type{Query, Cancel, Shutdown, HealthCheck, Ready, Session, Message, Complete, Error, ShutdownAck, HealthOK}
 }
 
-// Validate holds a line against the schema of its type. It is stricter than
-// [Decode], which lets pass what does no harm, and slower. The error says which
-// field is wrong and what would be right.
+// Validate checks a line against the schema of its type. It is slower and stricter
+// than [Decode], which accepts harmless deviations. The error says which field is
+// wrong and what would be right.
 func Validate(line []byte) error {
 	var message map[string]any
 	if err := json.Unmarshal(line, &message); err != nil {
@@ -60,7 +60,7 @@ func Validate(line []byte) error {
 	return nil
 }
 
-// schema is what of JSON Schema the messages need.
+// schema is the part of JSON Schema that the messages use.
 type schema struct {
 	Required   []string            `json:"required"`
 	Properties map[string]property `json:"properties"`
@@ -73,7 +73,7 @@ type property struct {
 	Minimum   *float64 `json:"minimum"`
 }
 
-// check returns what is wrong with a value, "" for nothing.
+// check returns what is wrong with a value, "" when nothing is.
 func (p property) check(value any) string {
 	got := "null"
 	switch v := value.(type) {

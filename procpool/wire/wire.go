@@ -1,10 +1,10 @@
-// Package wire is what a pool and its workers say to each other: messages, one
-// JSON object on a line each (NDJSON), over a unix stream socket.
+// Package wire has the messages between a pool and its workers: one JSON object on
+// a line each (NDJSON), over a unix stream socket.
 //
-// The messages are the contract with workers in any language; docs/procpool-wire.md
-// tells it in full, and [Validate] holds a line against the JSON Schema of its
-// type. Payloads, contents and results are [json.RawMessage] and pass through
-// unparsed: this package only looks where they begin and end.
+// The messages are the contract with workers in any language. docs/procpool-wire.md
+// describes them in full, and [Validate] checks a line against the JSON Schema of
+// its type. Payloads, contents and results are [json.RawMessage] and pass through
+// unparsed: this package only finds where they begin and end.
 package wire
 
 import (
@@ -16,37 +16,36 @@ import (
 	"unicode/utf8"
 )
 
-// Type says what a message is.
+// Type is the type of a message.
 type Type string
 
-// What the pool says to a worker.
+// Messages from the pool to a worker.
 const (
 	Query       Type = "query"        // do this: requestId, payload
-	Cancel      Type = "cancel"       // stop doing that: requestId
-	Shutdown    Type = "shutdown"     // end; graceful: after the query that runs
-	HealthCheck Type = "health_check" // say that you live
+	Cancel      Type = "cancel"       // stop that query: requestId
+	Shutdown    Type = "shutdown"     // end; graceful: after the running query
+	HealthCheck Type = "health_check" // answer with health_ok
 )
 
-// What a worker says to the pool.
+// Messages from a worker to the pool.
 const (
 	Ready       Type = "ready"        // the first message, once
-	Session     Type = "session"      // the work has this id on your side: requestId, sessionId
+	Session     Type = "session"      // the worker's own id of the work: requestId, sessionId
 	Message     Type = "message"      // a part of the answer: requestId, content
 	Complete    Type = "complete"     // the end of the answer: requestId, result
-	Error       Type = "error"        // it went wrong: requestId, error
+	Error       Type = "error"        // the query failed: requestId, error
 	ShutdownAck Type = "shutdown_ack" // the last message
 	HealthOK    Type = "health_ok"    // uptime in seconds, queriesProcessed
 )
 
-// What a worker finds in its environment.
+// The environment variables of a worker.
 const (
 	EnvSocket   = "LIFECYCLE_WORKER_SOCKET"    // the path of the unix socket to connect to
 	EnvName     = "LIFECYCLE_WORKER_NAME"      // its name in the pool, for its log
-	EnvMaxFrame = "LIFECYCLE_WORKER_MAX_FRAME" // the longest line that may be sent, in bytes with its newline
+	EnvMaxFrame = "LIFECYCLE_WORKER_MAX_FRAME" // the longest line, in bytes including its newline
 )
 
-// DefaultMaxFrame is the longest line unless a pool is configured otherwise:
-// 16 MiB, the newline included.
+// DefaultMaxFrame is the default limit of a line: 16 MiB, including the newline.
 const DefaultMaxFrame = 16 << 20
 
 // Envelope is a message of any type. Fields that its type does not have are
@@ -63,11 +62,11 @@ type Envelope struct {
 	Uptime           float64 // in seconds
 	QueriesProcessed int64
 
-	lastID string  // that of the message before
-	faults []fault // nil, mostly
+	lastID string  // the RequestID of the previous message
+	faults []fault // usually nil
 }
 
-// fault is a field of the wrong type. It matters when the message's type has
+// fault is a field of the wrong type. It matters only when the message's type has
 // that field.
 type fault struct {
 	field string
@@ -79,21 +78,20 @@ var (
 	// and for a payload that is not one JSON value.
 	ErrNotJSON = errors.New("not JSON")
 
-	// ErrField is wrapped by the error for a message with a field that is
-	// missing or of the wrong type. The message's type is known then.
+	// ErrField is wrapped by the error for a message with a missing field or one of
+	// the wrong type. The message's type is known then.
 	ErrField = errors.New("bad field")
 )
 
-// Decode reads the line, with or without its newline, into e. What is in
-// fields of type RawMessage is part of line and was not copied. Fields with
-// other names are skipped. Of a field that is there twice the last one counts,
-// as in most parsers.
+// Decode reads the line, with or without its newline, into e. Fields of type
+// RawMessage are slices of line, not copies. Decode skips unknown fields. When a
+// field occurs twice the last one counts, as in most parsers.
 //
-// What e held is forgotten, but for the string of its RequestID, which is used
-// again when the line has the same: a stream's messages need not have one each.
+// Decode overwrites e. It reuses the string of the previous RequestID when the line
+// has the same id, so the messages of a stream allocate no ids.
 //
-// On an error e holds what was read before it: when a line was cut short, that
-// may still say whose it was.
+// On an error e has the fields before it. The beginning of a truncated line may
+// still say which request it belongs to.
 func Decode(line []byte, e *Envelope) error {
 	*e = Envelope{lastID: e.RequestID}
 	s := scanner{b: line}
@@ -145,7 +143,7 @@ func (e *Envelope) field(s *scanner) error {
 	return nil
 }
 
-// set takes over one field.
+// set stores one field.
 func (e *Envelope) set(name, raw []byte) {
 	var err error
 	switch string(name) { // does not allocate
@@ -197,7 +195,7 @@ func (e *Envelope) set(name, raw []byte) {
 	}
 }
 
-// text returns what the string literal raw says.
+// text returns the string of the string literal raw.
 func text(field string, raw []byte) (string, error) {
 	if raw[0] != '"' {
 		return "", fmt.Errorf("%w: %s is %s, want a string", ErrField, field, Excerpt(raw))
@@ -213,8 +211,7 @@ func text(field string, raw []byte) (string, error) {
 	return out, nil
 }
 
-// known returns the type that the string literal raw says when it is one that
-// there is, without a copy.
+// known returns the known type that the string literal raw names, without a copy.
 func known(raw []byte) Type {
 	if raw[0] != '"' {
 		return ""
@@ -246,8 +243,7 @@ func known(raw []byte) Type {
 	return ""
 }
 
-// same reports whether raw is the string literal of id and id stands in it as it
-// is.
+// same reports whether raw is the literal of id without escapes.
 func same(raw []byte, id string) bool {
 	return raw[0] == '"' && string(raw[1:len(raw)-1]) == id && asIs(id)
 }
@@ -269,8 +265,8 @@ func (t Type) has(field string) bool {
 	return t == HealthOK
 }
 
-// check reports a field that the message's type needs and that is missing or
-// wrong. Types that are not known need nothing.
+// check reports a missing or wrong field that the message's type needs. Unknown
+// types need none.
 func (e *Envelope) check() error {
 	for _, f := range e.faults {
 		if e.Type.has(f.field) {
@@ -308,8 +304,8 @@ func (e *Envelope) check() error {
 	return fmt.Errorf("%w: a %s without %s", ErrField, e.Type, missing)
 }
 
-// Excerpt is the beginning of what somebody sent, quoted, for an error or a
-// log: at most 128 bytes of it.
+// Excerpt quotes the beginning of received bytes, at most 128, for an error or a
+// log.
 func Excerpt(b []byte) string {
 	if len(b) > 128 {
 		return fmt.Sprintf("%q… (%d bytes)", b[:128], len(b))

@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// every is one of each message, as the writer writes it.
+// every has one of each message, as the writer writes it.
 func every(t testing.TB, limit int) []byte {
 	var b bytes.Buffer
 	w := wire.NewWriter(&b, limit)
@@ -66,7 +66,7 @@ func TestEveryMessageIsReadAsItWasWritten(t *testing.T) {
 				t.Errorf("%s: %q is\n%+v, %v, want\n%+v", name, line, e, err, want)
 			}
 		}
-		if _, err := r.Next(); err != io.EOF { //nolint:errorlint // as it is
+		if _, err := r.Next(); err != io.EOF { //nolint:errorlint // io.EOF comes unwrapped
 			t.Errorf("%s: at the end: %v", name, err)
 		}
 	}
@@ -143,7 +143,7 @@ func TestLongLinesAreSkipped(t *testing.T) {
 	}
 }
 
-// writes counts them, and fails after some.
+// writes counts writes, and fails after some.
 type writes struct{ n, fail int }
 
 func (w *writes) Write(b []byte) (int, error) {
@@ -189,8 +189,8 @@ func TestSchemas(t *testing.T) {
 	}
 }
 
-// TestEveryByteOfAPayloadIsLookedAt puts what matters into each place of strings of
-// many lengths, since several are looked at in one step.
+// TestEveryByteOfAPayloadIsLookedAt puts special bytes into each place of strings of
+// many lengths, because CheckValue looks at several bytes at a time.
 func TestEveryByteOfAPayloadIsLookedAt(t *testing.T) {
 	for length := 1; length < 70; length++ {
 		for at := range length {
@@ -206,8 +206,8 @@ func TestEveryByteOfAPayloadIsLookedAt(t *testing.T) {
 	}
 }
 
-// FuzzFrame holds the scanner against encoding/json: what is taken from a line
-// is what the whole parser finds, and nothing that is not JSON gets by as a
+// FuzzFrame compares the scanner with encoding/json: fields decoded from a line
+// are what the full parser finds, and invalid JSON is never accepted as a
 // payload.
 func FuzzFrame(f *testing.F) {
 	f.Add(every(f, 0))
@@ -224,7 +224,7 @@ func FuzzFrame(f *testing.F) {
 			t.Errorf("CheckValue(%q) is %v, json.Valid says %v", in, err, json.Valid(in))
 		}
 		r := wire.NewReader(bytes.NewReader(in), 256)
-		var e wire.Envelope // one for all lines: what is left of the one before must not show
+		var e wire.Envelope // one for all lines: values of the previous line must not show
 		for lines := 0; ; lines++ {
 			line, err := r.Next()
 			var long *wire.TooLongError
@@ -232,7 +232,7 @@ func FuzzFrame(f *testing.F) {
 			switch {
 			case errors.As(err, &long):
 				continue
-			case err == io.EOF, errors.As(err, &partial): //nolint:errorlint // as it is
+			case err == io.EOF, errors.As(err, &partial): //nolint:errorlint // io.EOF comes unwrapped
 				return
 			case err != nil:
 				t.Fatal(err)
@@ -253,7 +253,7 @@ func FuzzFrame(f *testing.F) {
 				RequestID                string `json:"requestId"`
 				Payload, Content, Result json.RawMessage
 			}
-			var fields map[string]json.RawMessage // names in Go match whatever their case
+			var fields map[string]json.RawMessage // Go matches names case-insensitively
 			if json.Unmarshal(line, &fields) != nil {
 				continue
 			}

@@ -1,5 +1,5 @@
-// Command example is a worker in Go. It has no use without a pool; the tests run
-// it, and so does
+// Command example is a worker in Go. It needs a pool. The tests run it, and so do
+// these commands:
 //
 //	go build -o /tmp/worker ./procpool/child/example
 //	go run ./procpool/cmd/conformance -slow '{"op":"sleep","seconds":30}' -- /tmp/worker
@@ -22,8 +22,7 @@ func main() {
 	}
 }
 
-// question is what all three example workers understand. Anything else is
-// echoed.
+// question is what all three example workers understand. They echo anything else.
 type question struct {
 	Op      string          `json:"op"`
 	N       int             `json:"n"`

@@ -1,10 +1,10 @@
-// Command conformance holds a worker program against the wire contract of a
-// process pool and says what is wrong:
+// Command conformance checks a worker program against the wire contract of a process
+// pool and says what is wrong:
 //
 //	go run ./procpool/cmd/conformance -slow '{"op":"sleep","seconds":60}' -- python3 worker.py
 //
-// It exits with code 0 when all is well, 1 when something is wrong with the
-// worker, and 2 when it was called wrongly.
+// It exits with code 0 when nothing is wrong, 1 when the worker breaks a rule, and 2
+// when its arguments are wrong.
 package main
 
 import (
@@ -46,11 +46,11 @@ func run(ctx context.Context, args []string, out io.Writer) (code int, err error
 		if errors.Is(err, flag.ErrHelp) {
 			return 0, nil
 		}
-		return 2, nil // flag has said why
+		return 2, nil // flag has printed why
 	}
 	if flags.NArg() == 0 {
 		flags.Usage()
-		return 2, errors.New("there is no COMMAND: want the program of a worker, after --")
+		return 2, errors.New("there is no COMMAND: pass the worker's program after --")
 	}
 	cfg := conformance.Config{
 		Command: func() *exec.Cmd { return exec.Command(flags.Arg(0), flags.Args()[1:]...) },

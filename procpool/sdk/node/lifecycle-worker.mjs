@@ -8,12 +8,12 @@
 //   });
 //
 // The handler gets one query at a time. What it returns, or its promise resolves
-// to, is the result; what it sends before are messages; what it throws is sent as
-// the query's error, and the worker goes on. All of it is what JSON.stringify
-// makes of it: NaN becomes null, a BigInt is an error. Of a payload JSON.parse
-// makes numbers of 53 bits. query.signal is an AbortSignal that fires when nobody
-// waits for the answer any more: a handler that computes without ever awaiting
-// cannot hear it, nor answer health checks.
+// to, is the result. What it sends before that are messages. What it throws is sent
+// as the query's error, and the worker goes on. JSON.stringify encodes all of it:
+// NaN becomes null, a BigInt is an error. JSON.parse decodes the payload, so its
+// numbers have 53 bits. query.signal is an AbortSignal that fires when the pool
+// cancels the query. A handler that computes without awaiting cannot see it, and
+// cannot answer health checks.
 //
 // Needs Node 16 or later and nothing else. docs/procpool-wire.md has the protocol.
 
@@ -35,17 +35,17 @@ export class Query {
     this.payload = payload;
   }
 
-  /** Fires when nobody waits for the answer any more. */
+  /** Fires when the pool cancels the query. */
   get signal() {
     return this.#abort.signal;
   }
 
-  /** Used by the worker; a handler has no reason to call it. */
+  /** For the worker; handlers do not call it. */
   abort(reason) {
     this.#abort.abort(reason);
   }
 
-  /** Used by the worker: what is sent from now on is an error. */
+  /** For the worker: from now on, sending throws. */
   answered() {
     this.#answered = true;
   }
@@ -55,7 +55,7 @@ export class Query {
     return this.#worker.write(message);
   }
 
-  /** Tells the pool under which id the work is known here. */
+  /** Tells the pool the worker's own id of the work. */
   session(sessionId) {
     return this.#write({ type: "session", requestId: this.id, sessionId: String(sessionId) });
   }
@@ -68,26 +68,26 @@ export class Query {
   }
 }
 
-// A value as JSON, in a message that is made JSON later.
+// A value that is JSON already, inside a message that is encoded later.
 class Raw {
   constructor(text) {
     this.text = text;
   }
 }
 
-/** Throws for what JSON.stringify throws for or passes over. */
+/** Encodes a value. Throws where JSON.stringify throws or returns undefined. */
 function json(value) {
   const text = JSON.stringify(value === undefined ? null : value);
   if (text === undefined) throw new TypeError(`a ${typeof value} that is not JSON`);
   return new Raw(text);
 }
 
-/** Says what is wrong, also of what does not say. */
+/** The text of anything that can be thrown. */
 function describe(err) {
   try {
     return String(err?.message ?? err);
   } catch {
-    return "it threw what has no words";
+    return "it threw a value that has no text";
   }
 }
 
@@ -111,8 +111,8 @@ class Worker {
     connection.on("close", () => this.#gone());
   }
 
-  /** Resolves once the message may be followed by the next. Throws when it is too
-   * long: a promise that nobody waits for would end the process. */
+  /** Resolves once the next message may be written. Throws when the message is too
+   * long: an unawaited rejected promise would end the process. */
   write(message) {
     const fields = Object.entries(message).map(([name, value]) => `"${name}":${value instanceof Raw ? value.text : JSON.stringify(value)}`);
     const line = `{${fields.join(",")}}\n`;
@@ -132,7 +132,7 @@ class Worker {
     });
   }
 
-  /** Answers with an error: as much of the text as fits. */
+  /** Answers with an error, cut to what fits. */
   #fail(requestId, text) {
     for (;;) {
       try {
@@ -160,7 +160,7 @@ class Worker {
       try {
         message = JSON.parse(line);
       } catch (err) {
-        console.error("lifecycle-worker: the pool sent what is not JSON:", err.message);
+        console.error("lifecycle-worker: the pool sent a line that is not JSON:", err.message);
         this.#connection.destroy();
         return;
       }
@@ -196,7 +196,7 @@ class Worker {
         if (!this.#running) this.#leave();
         else if (!message.graceful) this.#running.abort(new Error("shutdown"));
         return;
-      default: // of a pool that is newer than this file
+      default: // from a newer pool
     }
   }
 
@@ -230,7 +230,7 @@ class Worker {
     this.#connection.end(JSON.stringify({ type: "shutdown_ack" }) + "\n", () => process.exit(0));
   }
 
-  // The pool is dead, or has given us up: what still runs has nobody to answer.
+  // The pool is dead, or has abandoned this worker: a running handler has no reader.
   #gone() {
     if (this.#left) process.exit(0);
     this.#running?.abort(new Error("the pool is gone"));
@@ -238,11 +238,11 @@ class Worker {
   }
 }
 
-/** Does queries until the pool says that it is to shut down, and exits: with
- * code 0 then, and with 1 when the pool is gone. Throws when there is none. */
+/** Answers queries until the pool sends shutdown, then exits with code 0. Exits
+ * with code 1 when the pool is gone. Throws when there is no pool. */
 export function serve(handler) {
   const path = process.env[ENV_SOCKET];
-  if (!path) throw new Error(`no pool has started this process: ${ENV_SOCKET} is not set`);
+  if (!path) throw new Error(`this process was not started by a pool: ${ENV_SOCKET} is not set`);
   const connection = createConnection(path);
   const worker = new Worker(connection, handler, Number(process.env[ENV_MAX_FRAME] ?? 16 << 20));
   connection.on("connect", () => worker.write({ type: "ready" }));

@@ -12,12 +12,12 @@
     lifecycle_worker.serve(handle)
 
 The handler gets one query at a time, in the main thread. What it returns is the
-result; what it sends before are messages; an exception is sent as the query's
-error, and the worker goes on: after all but SystemExit and KeyboardInterrupt,
-which end it. All of it is anything that json.dumps takes, but for NaN and the
-infinities, which JSON does not have.
+result. What it sends before that are messages. An exception is sent as the
+query's error, and the worker goes on; only SystemExit and KeyboardInterrupt end
+it. json.dumps encodes all of it; NaN and the infinities are errors, because JSON
+does not have them.
 
-What is printed does not disturb the protocol, which has a socket of its own.
+The protocol has its own socket, so the handler may print.
 Needs Python 3.7 or later and nothing else. docs/procpool-wire.md has the
 protocol.
 """
@@ -37,25 +37,25 @@ ENV_SOCKET = "LIFECYCLE_WORKER_SOCKET"
 ENV_MAX_FRAME = "LIFECYCLE_WORKER_MAX_FRAME"
 
 
-# How a pool begins a query, for one whose payload cannot be read.
+# The beginning of a query, to find the id of one whose payload is not readable.
 QUERY = re.compile(rb'\{"type":"query","requestId":("(?:[^"\\]|\\.)+"),"payload":')
 
 
 class Cancelled(Exception):
-    """Raise it out of a handler whose query was cancelled."""
+    """A handler raises it when its query was cancelled."""
 
 
 class NoPool(Exception):
-    """No pool has started this process."""
+    """This process was not started by a pool."""
 
 
 class TooLong(Exception):
-    """A message would be longer than the pool accepts. It was not sent."""
+    """The message is longer than the pool accepts. It was not sent."""
 
 
 class Query:
-    """One question. Its methods may be called from any thread. Once the handler
-    has returned, what it sends is an error."""
+    """One query. Its methods may be called from any thread. Sending raises once
+    the handler has returned."""
 
     def __init__(self, worker, request_id, payload):
         self._worker = worker
@@ -66,15 +66,15 @@ class Query:
 
     @property
     def cancelled(self):
-        """Whether nobody waits for the answer any more."""
+        """Whether the pool has cancelled the query."""
         return self._cancelled.is_set()
 
     def wait_cancelled(self, seconds):
-        """Wait so long, and return at once with True when it is cancelled."""
+        """Wait up to so many seconds. Return True as soon as it is cancelled."""
         return self._cancelled.wait(seconds)
 
     def session(self, session_id):
-        """Tell the pool under which id the work is known here."""
+        """Tell the pool the worker's own id of the work."""
         self._worker.write({"type": "session", "requestId": self.id, "sessionId": str(session_id)}, self)
 
     def send(self, content):
@@ -87,7 +87,7 @@ class _Worker:
         self._connection = connection
         self._max_frame = max_frame
         self._writing = threading.Lock()
-        self._state = threading.Lock()  # guards what follows
+        self._state = threading.Lock()  # guards the fields below
         self._running = None
         self._began = time.monotonic()
         self._queries = 0
@@ -103,7 +103,7 @@ class _Worker:
             self._connection.sendall(line)
 
     def fail(self, request_id, text):
-        """Answer with an error: as much of the text as fits."""
+        """Answer with an error, cut to what fits."""
         while True:
             try:
                 return self.write({"type": "error", "requestId": request_id, "error": text})
@@ -113,15 +113,15 @@ class _Worker:
                 text = text[: len(text) // 2]
 
     def read(self):
-        """The reader's thread: everything but the work itself."""
+        """The reader's thread: handles every message, but runs no handler."""
         try:
             with self._connection.makefile("rb") as lines:
                 for line in lines:
                     if not line.endswith(b"\n"):
-                        break  # cut short: the pool is gone
+                        break  # a truncated line: the pool is gone
                     if line.strip():
                         self._take(self._parse(line))
-        except Exception as err:  # whatever it is: a worker that does not read must end
+        except Exception as err:  # any error: a worker that does not read must end
             print("lifecycle_worker: the pool is gone:", describe(err), file=sys.stderr)
         self._gone()
 
@@ -142,8 +142,8 @@ class _Worker:
             if self._running is not None:
                 self._running._cancelled.set()
         self.todo.put(None)
-        # A handler that does not look must not keep the process: nobody else
-        # would end it.
+        # End the process even when the handler ignores the cancellation: no other
+        # process would.
         leave = threading.Timer(2, os._exit, args=(1,))
         leave.daemon = True
         leave.start()
@@ -177,7 +177,7 @@ class _Worker:
                     if self._running is not None:
                         self._running._cancelled.set()
             self.todo.put("shutdown")
-        # Other types are of a pool that is newer than this file.
+        # Ignore other types: they are from a newer pool.
 
     def work(self, handler):
         while True:
@@ -194,7 +194,7 @@ class _Worker:
                 failed = "cancelled"
             except (SystemExit, KeyboardInterrupt):
                 raise
-            except BaseException as err:  # the handler's, whatever it is
+            except BaseException as err:  # any error of the handler
                 failed = describe(err)
             with self._writing:
                 query._answered = True
@@ -207,13 +207,13 @@ class _Worker:
             try:
                 self.write({"type": "complete", "requestId": query.id, "result": result})
             except OSError:
-                raise  # of the connection
-            except Exception as err:  # of a result that is not JSON, or is too long
+                raise  # the connection failed
+            except Exception as err:  # the result is not JSON or is too long
                 self.fail(query.id, "the result: " + describe(err))
 
 
 def describe(err):
-    """Say what is wrong, also of an exception that does not."""
+    """The text of an exception, even when its __str__ raises."""
     try:
         return "%s: %s" % (type(err).__name__, err)
     except Exception:
@@ -221,12 +221,11 @@ def describe(err):
 
 
 def serve(handler):
-    """Do queries until the pool says that it is to shut down, and exit: with
-    code 0 then, and with 1 when the pool is gone. Raises NoPool when there is
-    none."""
+    """Answer queries until the pool sends shutdown, then exit with code 0. Exit
+    with code 1 when the pool is gone. Raise NoPool when there is no pool."""
     path = os.environ.get(ENV_SOCKET)
     if not path:
-        raise NoPool("no pool has started this process: %s is not set" % ENV_SOCKET)
+        raise NoPool("this process was not started by a pool: %s is not set" % ENV_SOCKET)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(path)
     worker = _Worker(connection, int(os.environ.get(ENV_MAX_FRAME, 16 << 20)))
@@ -239,4 +238,4 @@ def serve(handler):
         code = 1
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # threads of the handler's must not keep the process
+    os._exit(code)  # do not wait for threads of the handler

@@ -10,8 +10,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/procpool/wire"
 )
 
-// selfEnd is how long a process may take to end by itself after it has closed
-// its connection, so that its exit code is its own.
+// selfEnd is how long a process may take to exit by itself after it has closed
+// its connection. Waiting keeps its own exit code.
 const selfEnd = 500 * time.Millisecond
 
 // askToEnd sends the shutdown message and waits for the worker to end.
@@ -30,7 +30,7 @@ func (w *proc) askToEnd() {
 	defer grace.Stop()
 	for acked := w.acked.ch; ; {
 		select {
-		case <-acked: // now it ends by itself
+		case <-acked: // the worker now exits by itself
 			acked = nil
 		case <-w.readEnd: //nolint:errcheck // that it ended is what counts
 			w.selfEnd()
@@ -55,9 +55,9 @@ func (w *proc) selfEnd() {
 	}
 }
 
-// readRest lets what the worker has sent before its end be read. A grandchild
-// that has left the group may hold the connection open, and a caller may be
-// slow: neither is waited for.
+// readRest reads what the worker sent before its end. It waits for at most
+// selfEnd: a grandchild outside of the group may hold the connection open, and a
+// caller may read slowly.
 func (w *proc) readRest() {
 	w.p.mu.Lock()
 	w.ensureReadingLocked()
@@ -68,12 +68,12 @@ func (w *proc) readRest() {
 	select {
 	case <-w.readEnd: //nolint:errcheck // that it ended is what counts
 	case <-timer.C:
-	case <-w.stop.ch: // nobody wants to hear it
+	case <-w.stop.ch: // the pool ends it; no caller waits for the rest
 	}
 }
 
-// end ends the process: SIGTERM, KillGrace, SIGKILL. When the pool has no time
-// left it is SIGKILL at once.
+// end ends the process with SIGTERM, KillGrace and SIGKILL. When the pool has no
+// time left it sends SIGKILL at once.
 func (w *proc) end() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -86,7 +86,7 @@ func (w *proc) end() {
 		case <-w.process.Done():
 		}
 	}()
-	_ = w.process.Stop(ctx) // how it went is in the process's own state
+	_ = w.process.Stop(ctx) // the process's own state has the outcome
 	<-w.process.Gone()
 	<-done
 }
@@ -100,7 +100,7 @@ func (w *proc) crash(query string, err error) *CrashError {
 	return c
 }
 
-// verdict says why the worker ended when nobody asked it to.
+// verdict returns why the worker ended, nil when the pool asked it to.
 func (w *proc) verdict(err error) error {
 	w.p.mu.Lock()
 	broke, asked := w.broke, w.machine.State() == WorkerShuttingDown
@@ -119,13 +119,13 @@ func (w *proc) verdict(err error) error {
 	return err
 }
 
-// buried is the end: the process and all of its group are gone. why is nil when
-// it was asked to end.
-func (w *proc) buried(why error) {
+// reap removes a worker whose process group has ended. why is nil when the pool
+// asked it to end.
+func (w *proc) reap(why error) {
 	p := w.p
 	var retry *Query
 	p.mu.Lock()
-	w.lost = true
+	w.leaving = true
 	a := w.cur
 	w.cur = nil
 	if w.confirm != nil {
@@ -160,14 +160,14 @@ func (w *proc) buried(why error) {
 	}
 	p.resizedLocked()
 	p.ensureLocked()
-	rejected := p.hopelessLocked()
+	rejected := p.unservableLocked()
 	lastFail, wait := p.lastFail, time.Until(p.notUntil)
 	p.mu.Unlock()
 	if a != nil && retry == nil {
-		a.q.finish(QueryError, nil, w.lostBy(a.q, why))
+		a.q.finish(QueryError, nil, w.queryError(a.q, why))
 	}
 	for _, q := range rejected {
-		// One that was tried before cannot be rejected any more.
+		// A query that was tried before cannot be rejected any more.
 		err := &RejectedError{Pool: p.cfg.Name, RetryAfter: wait, Err: fmt.Errorf("%w: %w", ErrUnavailable, lastFail)}
 		if !q.finish(QueryRejected, nil, err) {
 			q.finish(QueryError, nil, err)
@@ -178,8 +178,8 @@ func (w *proc) buried(why error) {
 	}
 }
 
-// lostBy is the error of a query whose worker has ended.
-func (w *proc) lostBy(q *Query, why error) error {
+// queryError returns the error of a query whose worker has ended.
+func (w *proc) queryError(q *Query, why error) error {
 	var protocol *ProtocolError
 	var crash *CrashError
 	switch {
@@ -195,7 +195,7 @@ func (w *proc) lostBy(q *Query, why error) error {
 	return w.crash(q.id, why)
 }
 
-// failedLocked notes a failure to start or a crash without an answer.
+// failedLocked counts a failure to start or a crash without an answer.
 func (p *Pool) failedLocked(why error) {
 	p.failures++
 	p.lastFail = why
@@ -203,9 +203,9 @@ func (p *Pool) failedLocked(why error) {
 	p.notUntil = time.Now().Add(wait)
 }
 
-// hopelessLocked takes the queries out of the queue that wait for a worker while
-// the breaker is open.
-func (p *Pool) hopelessLocked() []*Query {
+// unservableLocked removes the waiting queries from the queue when the breaker is
+// open, and returns them.
+func (p *Pool) unservableLocked() []*Query {
 	if !p.brokenLocked() {
 		return nil
 	}
@@ -218,8 +218,7 @@ func (p *Pool) hopelessLocked() []*Query {
 	return out
 }
 
-// rematchLocked gives queries that have come back into the queue to workers
-// that are ready.
+// rematchLocked gives queries that are back in the queue to ready workers.
 func (p *Pool) rematchLocked() {
 	for _, w := range slices.Clone(p.ready) {
 		if a := p.nextLocked(w); a != nil {
@@ -230,7 +229,7 @@ func (p *Pool) rematchLocked() {
 	p.ensureLocked()
 }
 
-// sendLater sends an attempt, nil for none, for somebody who holds the lock.
+// sendLater sends an attempt, nil for none, for a caller that holds the lock.
 func (p *Pool) sendLater(w *proc, a *attempt) {
 	if a == nil {
 		return
@@ -242,7 +241,7 @@ func (p *Pool) sendLater(w *proc, a *attempt) {
 	}()
 }
 
-// tendEvery is how often the workers are looked at.
+// tendEvery is how often the pool checks its workers.
 func (p *Pool) tendEvery() time.Duration {
 	every := p.cfg.Recycle.Every
 	if p.cfg.HealthInterval != Off {
@@ -251,13 +250,13 @@ func (p *Pool) tendEvery() time.Duration {
 	return max(every, time.Millisecond)
 }
 
-// tend looks after the workers: their health, their age, their memory.
+// tend checks each worker's health, age and memory.
 func (p *Pool) tend() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
 	for _, w := range slices.Clone(p.workers) {
-		if w.lost || w.readyAt.IsZero() {
+		if w.leaving || w.readyAt.IsZero() {
 			continue
 		}
 		w.ensureReadingLocked()
@@ -269,16 +268,16 @@ func (p *Pool) tend() {
 	p.ensureLocked()
 }
 
-// checkLocked asks a ready worker whether it lives, and ends one that has not
-// answered.
+// checkLocked sends a health check to a ready worker, and ends one that has not
+// answered the last in time.
 func (p *Pool) checkLocked(w *proc, now time.Time) {
 	if p.cfg.HealthInterval == Off {
 		return
 	}
 	switch {
 	case !w.asked.IsZero():
-		// It may have had a query since, and many answer nothing meanwhile: then
-		// the time begins when it is free.
+		// It may have had a query since, and many workers do not answer while they
+		// work. Then the time begins when it is ready again.
 		waits := now.Sub(w.asked)
 		if w.lastActivity.After(w.asked) {
 			waits = now.Sub(w.lastActivity)

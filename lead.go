@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
@@ -20,19 +20,19 @@ import (
 // methods are never called concurrently by one unit.
 type Elector interface {
 	// Acquire asks once for the lease, or for more of it when this process has
-	// it, and returns for how long it is granted: a second or more, mostly 10
+	// it, and returns for how long it is granted: a second or more, usually 10
 	// to 60. 0 and no error means that another process has it. An error means
-	// that nobody knows.
+	// that the holder is unknown.
 	//
-	// The lease may begin at any moment between the call and the return; the
-	// time granted is counted from the call, which is the safe side. ctx ends
-	// when the answer is of no use any more.
+	// The lease may begin at any moment between the call and the return; Lead
+	// counts the granted time from the call, which is the safe side. ctx ends
+	// when Lead has no more use for the answer.
 	Acquire(ctx context.Context) (granted time.Duration, err error)
 
 	// Release gives the lease back, so that another process need not wait
-	// until it has run out. It is called after the unit has returned, also
-	// when it is not sure that this process has the lease, and does nothing
-	// when it has not.
+	// until it has run out. Lead calls it after the unit has returned, even
+	// when it is not sure that this process has the lease; without the lease
+	// Release does nothing.
 	Release(ctx context.Context) error
 }
 
@@ -57,19 +57,18 @@ var ErrLeadershipLost = errors.New("leadership lost")
 //   - fn's own end is that of the unit, as with [App.Go]: nil means that it is
 //     done, an error stops the App. The lease is released then.
 //
-// Not to lead is no reason not to be ready: the unit is running from the start,
-// and its child is pending until it leads. While the App drains nobody begins to
-// lead here; a function that leads goes on until the App is stopping, unless
-// it watches [Draining] and returns. It keeps the lease until it has returned,
-// and only then the lease is released. A function that is abandoned keeps it
-// until it runs out.
+// A process that does not lead may be ready: the unit is running from the start,
+// and its child is pending until it leads. While the App drains, no term begins;
+// a function that leads goes on until the App is stopping, unless it watches
+// [Draining] and returns. Lead releases the lease once the function has returned.
+// A function that is abandoned keeps the lease until it runs out.
 //
-// An elector that does not return, whatever its context says, is an attempt that
-// brings nothing, and is not asked again before it has. When fn ends meanwhile
-// the elector is given up, half of UnitSlice later: the end of fn is told, with
-// the elector named beside a failure, and the lease runs out by itself.
+// An elector that ignores its context and does not return is a failed attempt, and
+// Lead does not ask it again before it has returned. When fn ends meanwhile, Lead
+// abandons the elector half of UnitSlice later: the unit ends as fn did, with the
+// elector named beside a failure, and the lease runs out by itself.
 func (a *App) Lead(name string, e Elector, fn func(context.Context) error) *App {
-	return a.addUnit(name, isNil(e) || fn == nil, false, func() worker.Worker {
+	return a.addUnit(name, call.IsNil(e) || fn == nil, false, func() worker.Worker {
 		l := &leader{elector: e, fn: fn, log: a.log, hold: make(chan struct{}),
 			retry: on(a.cfg.LeaderRetry), giveBack: func() time.Duration { return max(on(a.Config().UnitSlice)/2, settle) }}
 		l.Init("leader", name)
@@ -80,8 +79,8 @@ func (a *App) Lead(name string, e Elector, fn func(context.Context) error) *App 
 const (
 	// attemptTimeout bounds an attempt to acquire the lease when no term is on.
 	attemptTimeout = 10 * time.Second
-	// minLease is the shortest lease that can be kept. Below it, it is more
-	// likely that somebody forgot the unit.
+	// minLease is the shortest lease that can be kept. A shorter one is most
+	// likely a number without its unit.
 	minLease = time.Second
 )
 
@@ -96,16 +95,16 @@ type leader struct {
 	retry    time.Duration        // between two attempts while campaigning
 	giveBack func() time.Duration // what the release of the lease may take
 
-	cancel context.CancelCauseFunc // set by Start, which Stop comes after
-	goid   atomic.Uint64           // of the goroutine that the elector was called in last
-	hold   chan struct{}           // closed by HoldRestarts
+	cancel context.CancelCauseFunc   // set by Start, which Stop comes after
+	asking atomic.Pointer[call.Call] // the last call of the elector
+	hold   chan struct{}             // closed by HoldRestarts
 	held   sync.Once
 
 	// For the loop only.
 	mine  bool         // the lease may be this process's
-	asked <-chan grant // an attempt that was cancelled, and whose answer nobody has seen
+	asked <-chan grant // an attempt that was cancelled, and whose answer is not read yet
 
-	mu    sync.Mutex // guards what follows, and orders Start against Stop
+	mu    sync.Mutex // guards the fields below, and orders Start against Stop
 	term  *worker.Func
 	terms int
 }
@@ -141,8 +140,8 @@ func (l *leader) Start(ctx context.Context) error {
 	}
 	l.cancel = cancel
 	l.MarkRunning()
-	safe.Go(l.Name(), func() error { return l.loop(own) }, nil, func(err error) {
-		// Never another opinion than the term's.
+	call.Go(l.Name(), func() error { return l.loop(own) }, func(err error) {
+		// The unit ends as its term did.
 		if !l.current().Killed() || !l.Kill(err) {
 			l.Finish(err)
 		}
@@ -177,8 +176,7 @@ func (l *leader) Stop(ctx context.Context) error {
 	return nil
 }
 
-// abandon gives up on whatever the loop waits for: the function, or else the
-// elector.
+// abandon abandons what the loop waits for: the function, or else the elector.
 func (l *leader) abandon(ended context.Context) {
 	err := error(nil)
 	if term := l.current(); term != nil {
@@ -189,7 +187,7 @@ func (l *leader) abandon(ended context.Context) {
 		case <-l.Done():
 			return
 		default:
-			err = worker.Abandoned(l.Name()+": elector", l.goid.Load())
+			err = l.electorAbandoned()
 		}
 	}
 	l.Kill(err)
@@ -216,8 +214,7 @@ func (l *leader) State() worker.State {
 	return s
 }
 
-// loop campaigns and leads until somebody asks for an end or the function has
-// come to its own.
+// loop campaigns and leads until it is asked to end, or the function has ended.
 func (l *leader) loop(ctx context.Context) error {
 	for {
 		term := l.next()
@@ -251,34 +248,36 @@ func (l *leader) next() *worker.Func {
 	if l.events != nil {
 		term.PublishTo(l.events)
 	}
-	_ = term.Hold("another process leads, or nobody knows", time.Time{}) // a new one can always be held
+	_ = term.Hold("another process leads, or the holder is unknown", time.Time{}) // a new one can always be held
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.term = term
 	return term
 }
 
-// attempt asks for the lease in a goroutine of its own: an elector that hangs
-// keeps nobody from noticing that the time is over.
+// attempt asks for the lease in a goroutine of its own, so that the loop notices
+// the end of the time even while an elector hangs.
 func (l *leader) attempt(ctx context.Context, until time.Time) (answer <-chan grant, cancel context.CancelFunc) {
 	ctx, cancel = context.WithDeadline(context.WithoutCancel(ctx), until)
 	g := grant{began: time.Now()}
 	ch := make(chan grant, 1) // the one send finds room, whether or not anybody still waits
-	safe.Go(l.Name()+": Acquire", func() (err error) {
+	acquire := new(call.Call)
+	l.asking.Store(acquire)
+	acquire.Start(l.Name()+": elector", func() (err error) {
 		g.granted, err = l.elector.Acquire(ctx)
 		if err == nil && g.granted > 0 && g.granted < minLease {
 			err = fmt.Errorf("a lease of %v was granted, want %v or more", g.granted, minLease)
 		}
 		return err
-	}, l.goid.Store, func(err error) {
+	}, func(err error) {
 		g.err = err
 		ch <- g
 	})
 	return ch, cancel
 }
 
-// campaign asks for the lease until it is granted. It reports false when
-// somebody has asked for an end.
+// campaign asks for the lease until it is granted. It reports false when the unit
+// is asked to end.
 func (l *leader) campaign(ctx context.Context) (g grant, elected bool) {
 	said := ""
 	for !l.ending(ctx) {
@@ -303,7 +302,7 @@ func (l *leader) campaign(ctx context.Context) (g grant, elected bool) {
 			said = g.err.Error() // once: it may be so for hours
 			l.log.Warn("the lease cannot be acquired", "unit", l.Name(), "error", g.err)
 		}
-		// Apart from each other, so that those who wait do not ask all at once.
+		// With jitter, so that waiting processes do not ask all at once.
 		pause := time.NewTimer(l.retry + rand.N(l.retry/5+1))
 		select {
 		case <-pause.C:
@@ -397,10 +396,10 @@ func (l *leader) lead(ctx context.Context, term *worker.Func, g grant) (lost boo
 	return true, nil
 }
 
-// release gives the lease back, if there may be one. That it fails is no
+// release gives the lease back, if this process may have it. A failed release is no
 // failure of the unit: the lease runs out by itself. An elector that does not
-// return is given up, so that it cannot keep anybody from being told how the
-// function ended; the error names it.
+// return is abandoned, so that it cannot keep the end of the function from being
+// reported; the error names it.
 func (l *leader) release(ctx context.Context) (stuck error) {
 	if !l.mine {
 		return nil
@@ -411,22 +410,14 @@ func (l *leader) release(ctx context.Context) (stuck error) {
 		select {
 		case <-l.asked:
 		case <-ctx.Done():
-			return l.giveUp()
+			return l.abandonElector()
 		}
 	}
-	result := make(chan error, 1)
-	safe.Go(l.Name()+": Release", func() error { return l.elector.Release(ctx) }, l.goid.Store, func(err error) { result <- err })
-	var err error
-	select {
-	case err = <-result:
-	case <-ctx.Done():
-		late := time.NewTimer(settle)
-		defer late.Stop()
-		select {
-		case err = <-result:
-		case <-late.C:
-			return l.giveUp()
-		}
+	release := call.Start(l.Name()+": elector", func() error { return l.elector.Release(ctx) })
+	l.asking.Store(release)
+	err := release.Wait(ctx.Done(), settle)
+	if ended, _ := release.Ended(); !ended {
+		return l.abandonElector()
 	}
 	if err != nil {
 		l.log.Warn("the lease was not released and has to run out", "unit", l.Name(), "error", err)
@@ -436,9 +427,17 @@ func (l *leader) release(ctx context.Context) (stuck error) {
 	return nil
 }
 
-// giveUp abandons the elector, with the call that it is in.
-func (l *leader) giveUp() error {
-	err := worker.Abandoned(l.Name()+": elector", l.goid.Load())
+// abandonElector abandons the elector, with the call that it is in.
+func (l *leader) abandonElector() error {
+	err := l.electorAbandoned()
 	l.log.Warn("the lease was not released and has to run out", "unit", l.Name(), "error", err)
 	return err
+}
+
+// electorAbandoned is the error that names the elector's last call.
+func (l *leader) electorAbandoned() error {
+	if c := l.asking.Load(); c != nil {
+		return c.Abandon()
+	}
+	return worker.Abandoned(l.Name()+": elector", 0)
 }

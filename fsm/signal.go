@@ -1,0 +1,97 @@
+package fsm
+
+import "sync"
+
+// closed serves all who ask for a channel after the fact.
+var closed = func() chan struct{} {
+	ch := make(chan struct{})
+	close(ch)
+	return ch
+}()
+
+// Signal is an event that happens at most once: "draining has begun", "the last
+// request has ended". Any number of goroutines may wait for it, before it
+// happens or after.
+//
+// The zero value is ready and has no name; [NewSignal] gives it one. All methods
+// may be called concurrently and under any lock: none of them waits. A Signal
+// must not be copied after its first use.
+type Signal struct {
+	name string
+
+	mu sync.Mutex    // guards ch
+	ch chan struct{} // made by the first Signaled; closed once the event has happened
+}
+
+// NewSignal returns a signal that has not happened. name says what it stands for,
+// in a log line or an error.
+func NewSignal(name string) *Signal { return &Signal{name: name} }
+
+// Name returns the name given to [NewSignal], "" for a zero value.
+func (s *Signal) Name() string { return s.name }
+
+// Signal records that the event has happened and releases all who wait for it. It
+// reports whether this call was the first; a further one changes nothing.
+func (s *Signal) Signal() (first bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.ch == nil:
+		s.ch = closed
+	case s.happenedLocked():
+		return false
+	default:
+		close(s.ch)
+	}
+	return true
+}
+
+// Signaled returns the channel that is closed once the event has happened. Every
+// call returns the same channel.
+func (s *Signal) Signaled() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ch == nil {
+		s.ch = make(chan struct{})
+	}
+	return s.ch
+}
+
+// HasSignaled reports whether the event has happened.
+func (s *Signal) HasSignaled() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.happenedLocked()
+}
+
+func (s *Signal) happenedLocked() bool {
+	select {
+	case <-s.ch: // a nil channel is never ready
+		return true
+	default:
+		return false
+	}
+}
+
+// Wake is a token that tells one reader "there may be something to do". Several
+// calls of [Wake.Notify] before the reader looks are one token, so the reader has
+// to look for all there is each time that it receives one:
+//
+//	for range wake {
+//		for item, ok := queue.take(); ok; item, ok = queue.take() {
+//			…
+//		}
+//	}
+type Wake chan struct{}
+
+// NewWake returns a Wake that holds no token.
+func NewWake() Wake { return make(Wake, 1) }
+
+// Notify leaves the token. It never waits: when the token is there already, the
+// reader has yet to look, and will see this too.
+func (w Wake) Notify() {
+	select {
+	case w <- struct{}{}:
+	default:
+	}
+}

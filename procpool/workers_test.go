@@ -1,0 +1,388 @@
+//go:build unix
+
+package procpool_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/procpool"
+	"github.com/pleme-io/lifecycle-go/procpool/child"
+	"github.com/pleme-io/lifecycle-go/procpool/wire"
+)
+
+var kept [][]byte // the memory that mode serve leaks
+
+func serve(ctx context.Context, q *child.Query) (any, error) {
+	var a ask
+	_ = json.Unmarshal(q.Payload, &a)
+	switch a.Op {
+	case "sleep", "deaf":
+		if a.Op == "deaf" {
+			ctx = context.Background()
+		}
+		timer := time.NewTimer(time.Duration(a.Seconds * float64(time.Second)))
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			return "slept", nil
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	case "count":
+		if err := q.Session("s-" + q.ID); err != nil {
+			return nil, err
+		}
+		for i := range a.N {
+			content := any(i)
+			if a.Size > 0 {
+				content = strings.Repeat("x", a.Size)
+			}
+			if err := q.Send(content); err != nil {
+				return nil, err
+			}
+		}
+		return a.N, nil
+	case "exit":
+		fmt.Fprintln(os.Stderr, a.Text)
+		os.Exit(a.N)
+	case "exit-after-message":
+		_ = q.Send("partial")
+		os.Exit(a.N)
+	case "exit-once": // exits on the first query that any worker gets
+		if f, err := os.OpenFile(a.Path, os.O_CREATE|os.O_EXCL, 0o600); err == nil {
+			f.Close()
+			os.Exit(a.N)
+		}
+		return "second time", nil
+	case "kill":
+		_ = syscall.Kill(os.Getpid(), syscall.Signal(a.N))
+		time.Sleep(time.Hour)
+	case "pid":
+		return os.Getpid(), nil
+	case "deaf-pid":
+		_ = q.Send(os.Getpid())
+		time.Sleep(time.Hour)
+	case "fail":
+		return nil, errors.New(a.Text)
+	case "panic":
+		panic(a.Text)
+	case "leak":
+		b := make([]byte, a.Size)
+		for i := 0; i < len(b); i += 4096 {
+			b[i] = 1
+		}
+		kept = append(kept, b)
+		return len(kept), nil
+	case "big":
+		return strings.Repeat("x", a.Size), nil
+	case "fork": // leaves a child in the group, which ignores SIGTERM
+		cmd := self("stay")
+		if err := cmd.Start(); err != nil {
+			return nil, err
+		}
+		return cmd.Process.Pid, nil
+	}
+	return q.Payload, nil
+}
+
+// helper is a worker. All modes but serve break the contract in some way.
+func helper(mode string) {
+	mode, arg, _ := strings.Cut(mode, ":")
+	switch mode {
+	case "serve":
+		if err := child.Serve(context.Background(), serve); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	case "stay":
+		signal.Ignore(syscall.SIGTERM)
+		time.Sleep(time.Hour)
+	case "never-ready":
+		time.Sleep(time.Hour)
+	case "exit":
+		fmt.Fprintln(os.Stderr, "cannot start:", arg)
+		os.Exit(3)
+	case "wrapped": // starts a pool of wrapped workers, and is killed
+		wrapped(arg)
+		return
+	case "namespace": // is the first process of a pid namespace
+		namespace(arg)
+		return
+	case "parent": // starts a pool, and is killed
+		parent(arg)
+		return
+	case "daemon": // leaves the group before it connects
+		cmd := self("serve")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		if err := cmd.Run(); err != nil {
+			fmt.Fprintln(os.Stderr, "the daemon:", err)
+		}
+		time.Sleep(time.Hour)
+	case "probe-first": // another process of the group connects before the worker does
+		for range 20 { // more than maxInside
+			conn, err := net.Dial("unix", os.Getenv(wire.EnvSocket))
+			if err != nil {
+				panic(err)
+			}
+			defer conn.Close() // half open: it sends nothing
+		}
+		again, err := net.Dial("unix", os.Getenv(wire.EnvSocket))
+		if err == nil {
+			again.Close()
+		}
+		helper("serve")
+		return
+	}
+	raw(mode)
+}
+
+// raw writes the protocol by hand.
+func raw(mode string) {
+	conn, err := net.Dial("unix", os.Getenv(wire.EnvSocket))
+	if err != nil {
+		panic(err)
+	}
+	say := func(format string, args ...any) {
+		if _, err := fmt.Fprintf(conn, format+"\n", args...); err != nil {
+			os.Exit(1)
+		}
+	}
+	switch mode {
+	case "garbage-first":
+		say("hello")
+		time.Sleep(time.Hour)
+	case "ready-twice":
+		say(`{"type":"ready"}`)
+	}
+	say(`{"type":"ready"}`)
+	lines := bufio.NewReader(conn)
+	first := true
+	owed := 0
+	for {
+		line, err := lines.ReadBytes('\n')
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			for ; owed > 0; owed-- {
+				say(`{"type":"health_ok","uptime":1,"queriesProcessed":0}`)
+			}
+			_ = conn.SetReadDeadline(time.Time{})
+			continue
+		}
+		if err != nil {
+			os.Exit(1)
+		}
+		var e wire.Envelope
+		if err := errors.Join(wire.Validate(line), wire.Decode(bytes.TrimSpace(line), &e)); err != nil {
+			panic(err) // every message of a pool fits its schema
+		}
+		if mode == "told" { // records the messages that it gets
+			heard(e.Type)
+		}
+		if e.Type == wire.Shutdown && mode == "ignores-shutdown" {
+			signal.Ignore(syscall.SIGTERM)
+			continue
+		}
+		if e.Type == wire.Shutdown {
+			say(`{"type":"shutdown_ack"}`)
+			return
+		}
+		if e.Type == wire.Cancel && (mode == "cancel-late" || mode == "told") {
+			say(`{"type":"message","requestId":%q,"content":"late"}`, e.RequestID)
+			say(`{"type":"complete","requestId":%q,"result":"late"}`, e.RequestID)
+			say(`{"type":"complete","requestId":%q,"result":"even later"}`, e.RequestID)
+			continue
+		}
+		if e.Type == wire.HealthCheck && mode == "health-after-query" {
+			owed++ // like a worker with one thread: it answers when it is idle
+			_ = conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+			continue
+		}
+		if e.Type == wire.HealthCheck && mode != "no-health" {
+			say(`{"type":"health_ok","uptime":1,"queriesProcessed":0}`)
+		}
+		if e.Type != wire.Query {
+			continue
+		}
+		id := e.RequestID
+		if mode == "health-after-query" {
+			_ = conn.SetReadDeadline(time.Time{})
+			time.Sleep(600 * time.Millisecond)
+			_ = conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+		}
+		if mode == "stop-when-asked" && !first {
+			for os.Getenv("GATE") != "" { // wait until another query is in the queue
+				if _, err := os.Stat(os.Getenv("GATE")); err == nil {
+					break
+				}
+				time.Sleep(5 * time.Millisecond)
+			}
+			say(`{"type":"complete","requestId":%q,"result":"well"}`, id)
+			_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+		}
+		if !first && mode != "unknown-types" {
+			say(`{"type":"complete","requestId":%q,"result":"well"}`, id)
+			continue
+		}
+		first = false
+		switch mode {
+		case "garbage":
+			say(`{"type":"message","requestId":%q,"content":}`, id)
+		case "partial":
+			fmt.Fprintf(conn, `{"type":"complete","requestId":%q,"res`, id)
+			conn.Close()
+			time.Sleep(time.Hour)
+		case "disconnect":
+			conn.Close()
+			time.Sleep(time.Hour)
+		case "stall":
+			fmt.Fprintf(conn, `{"type":"complete","requestId":%q,"res`, id)
+			time.Sleep(time.Hour)
+		case "ack-unasked":
+			say(`{"type":"shutdown_ack"}`)
+		case "other-request":
+			say(`{"type":"complete","requestId":"q999","result":1}`)
+		case "unknown-types":
+			say(`{"type":"telemetry","requestId":%q,"x":[1,{"y":"}"}]}`, id)
+			say(`{"type":"complete","requestId":%q,"result":"fine","more":true}`, id)
+		case "flood":
+			for {
+				say(`{"type":"message","requestId":%q,"content":"flood"}`, id)
+			}
+		case "flood-unknown":
+			for {
+				say(`{"type":"telemetry"}`)
+			}
+		case "100MB", "100MB-complete":
+			kind := "message"
+			if mode == "100MB-complete" {
+				kind = "complete"
+			}
+			fmt.Fprintf(conn, `{"type":%q,"requestId":%q,"content":"`, kind, id)
+			block := bytes.Repeat([]byte("x"), 1<<20)
+			for range 100 {
+				if _, err := conn.Write(block); err != nil {
+					os.Exit(1)
+				}
+			}
+			say(`"}`)
+			if kind == "message" {
+				say(`{"type":"complete","requestId":%q,"result":1}`, id)
+			}
+		case "cancel-late", "told": // waits for the cancel
+		default:
+			say(`{"type":"complete","requestId":%q,"result":"well"}`, id)
+		}
+	}
+}
+
+// parent starts a pool with a busy, a ready and a starting worker, prints their
+// pids, and waits to be killed.
+func parent(dir string) {
+	p, err := procpool.New(procpool.Config{Name: "p", Command: func() *exec.Cmd { return self("serve") }, MinWorkers: 2, MaxWorkers: 2, SocketDir: dir, Logger: quiet})
+	if err != nil {
+		panic(err)
+	}
+	if err := p.Start(context.Background()); err != nil {
+		panic(err)
+	}
+	for p.Stats().Ready < 2 {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if _, err := p.Submit(context.Background(), ask{Op: "deaf", Seconds: 3600}.raw()); err != nil {
+		panic(err)
+	}
+	slow, err := procpool.New(procpool.Config{Name: "slow", Command: func() *exec.Cmd { return self("never-ready") }, MinWorkers: 1, SocketDir: dir, Logger: quiet})
+	if err != nil {
+		panic(err)
+	}
+	if err := slow.Start(context.Background()); err != nil {
+		panic(err)
+	}
+	for slow.State().Children[0].PID == 0 {
+		time.Sleep(10 * time.Millisecond)
+	}
+	for _, pool := range []*procpool.Pool{p, slow} {
+		for _, w := range pool.State().Children {
+			fmt.Println("worker", w.PID)
+		}
+	}
+	fmt.Println("all")
+	time.Sleep(time.Hour)
+}
+
+// wrapped starts a pool of two workers, each started by a shell that waits for it.
+// The kernel ends the shells with this process, not the workers. One worker is
+// idle, the other has a query that does not end.
+func wrapped(dir string) {
+	command := func() *exec.Cmd {
+		cmd := exec.Command("sh", "-c", os.Getenv("WRAPPED")+" & wait")
+		cmd.Env = append(os.Environ(), helperEnv+"=serve")
+		return cmd
+	}
+	p, err := procpool.New(procpool.Config{Name: "p", Command: command, MinWorkers: 2, MaxWorkers: 2, SocketDir: dir, Logger: quiet})
+	if err != nil {
+		panic(err)
+	}
+	if err := p.Start(context.Background()); err != nil {
+		panic(err)
+	}
+	for p.Stats().Ready < 2 {
+		time.Sleep(10 * time.Millisecond)
+	}
+	q, err := p.Submit(context.Background(), ask{Op: "deaf-pid"}.raw())
+	if err != nil {
+		panic(err)
+	}
+	for pid, err := range q.Messages() {
+		fmt.Println("worker", string(pid), err)
+		break
+	}
+	pid, err := p.Do(context.Background(), ask{Op: "pid"}.raw())
+	fmt.Println("worker", string(pid), err)
+	fmt.Println("all")
+	time.Sleep(time.Hour)
+}
+
+// namespace starts a pool whose worker does not connect, and prints what happens to
+// a process that connects in its place.
+func namespace(dir string) {
+	p, err := procpool.New(procpool.Config{Name: "p", Command: func() *exec.Cmd { return self("never-ready") }, MinWorkers: 1, SocketDir: dir, Logger: quiet})
+	if err != nil {
+		panic(err)
+	}
+	if err := p.Start(context.Background()); err != nil {
+		panic(err)
+	}
+	for ; ; time.Sleep(5 * time.Millisecond) {
+		switch s := p.Stats(); {
+		case s.Strangers > 0:
+			fmt.Println("refused")
+			return
+		case s.Ready > 0 || s.Crashed > 0:
+			fmt.Println("taken")
+			return
+		}
+	}
+}
+
+// heard appends the type to the file that $HEARD names.
+func heard(t wire.Type) {
+	f, err := os.OpenFile(os.Getenv("HEARD"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		panic(err)
+	}
+	defer f.Close()
+	fmt.Fprintln(f, t)
+}
