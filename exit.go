@@ -48,7 +48,7 @@ func askedFor(err error) int {
 		if code := e.ExitCode(); code >= 1 && code <= 255 {
 			return code
 		}
-	case *worker.AbandonedError, *call.AbandonedError:
+	case *worker.AbandonedError:
 		return ExitStuck
 	}
 	switch e := err.(type) { //nolint:errorlint // as above

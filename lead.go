@@ -263,7 +263,7 @@ func (l *leader) attempt(ctx context.Context, until time.Time) (answer <-chan gr
 	ch := make(chan grant, 1) // the one send finds room, whether or not anybody still waits
 	acquire := new(call.Call)
 	l.asking.Store(acquire)
-	acquire.Start(l.Name()+": elector", func() (err error) {
+	acquire.Start(l.Name()+": Acquire", func() (err error) {
 		g.granted, err = l.elector.Acquire(ctx)
 		if err == nil && g.granted > 0 && g.granted < minLease {
 			err = fmt.Errorf("a lease of %v was granted, want %v or more", g.granted, minLease)
@@ -413,7 +413,7 @@ func (l *leader) release(ctx context.Context) (stuck error) {
 			return l.abandonElector()
 		}
 	}
-	release := call.Start(l.Name()+": elector", func() error { return l.elector.Release(ctx) })
+	release := call.Start(l.Name()+": Release", func() error { return l.elector.Release(ctx) })
 	l.asking.Store(release)
 	err := release.Wait(ctx.Done(), settle)
 	if ended, _ := release.Ended(); !ended {
@@ -436,8 +436,11 @@ func (l *leader) abandonElector() error {
 
 // electorAbandoned is the error that names the elector's last call.
 func (l *leader) electorAbandoned() error {
-	if c := l.asking.Load(); c != nil {
-		return c.Abandon()
+	c := l.asking.Load()
+	if c == nil {
+		c = new(call.Call) // the loop has not called it yet
 	}
-	return worker.Abandoned(l.Name()+": elector", 0)
+	err := c.Abandon()
+	err.Name = l.Name() + ": elector"
+	return err
 }
