@@ -216,8 +216,8 @@ func (a *App) servePreStop(w http.ResponseWriter, req *http.Request) {
 	}
 	select {
 	case <-a.windowOver:
-	case <-a.reached[PhaseStopping]: // it was starting, and has no window
-	case <-a.reached[PhaseFailed]: // nothing was ever started
+	case <-a.Reached(PhaseStopping): // it was starting, and has no window
+	case <-a.Reached(PhaseFailed): // nothing was ever started
 	case <-req.Context().Done():
 		return // the drain goes on
 	}

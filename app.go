@@ -34,7 +34,6 @@ type App struct {
 	hooks    *Shutdown
 	phases   *fsm.Machine[Phase]
 	events   fsm.Dispatcher
-	reached  map[Phase]chan struct{} // each closed when its phase is entered
 	setups   []func(*App) error      // of options, for New
 	extra    map[string]http.Handler // what the health server serves beside the planes
 	pipe     chan os.Signal          // takes SIGPIPE while the App goes down, and is never read
@@ -86,7 +85,6 @@ type App struct {
 	servers  []*server
 	drainers []hook
 	reloads  []hook
-	entered  map[Phase]time.Time
 	early    *stopRequest // made before Run
 	request  *stopRequest // the first, set at T0
 	further  []error      // of later requests
@@ -159,7 +157,6 @@ func New(cfg Config, opts ...Option) (*App, error) {
 	a := &App{
 		cfg:         cfg,
 		log:         slog.Default(),
-		reached:     make(map[Phase]chan struct{}),
 		extra:       make(map[string]http.Handler),
 		stderr:      os.Stderr,
 		exit:        exitProcess,
@@ -172,12 +169,7 @@ func New(cfg Config, opts ...Option) (*App, error) {
 		reloading:   make(chan struct{}, 1),
 		reloadAsked: make(chan struct{}, 1),
 		names:       make(map[string]bool),
-		entered:     map[Phase]time.Time{PhaseCreated: time.Now()},
 	}
-	for p := range phases {
-		a.reached[p] = make(chan struct{})
-	}
-	close(a.reached[PhaseCreated])
 	for _, opt := range opts {
 		if opt != nil {
 			opt(a)
@@ -188,7 +180,8 @@ func New(cfg Config, opts ...Option) (*App, error) {
 	if err := errors.Join(append([]error{cfg.Validate()}, a.errs...)...); err != nil {
 		return nil, err
 	}
-	a.phases = fsm.MustNew(KindApp, cfg.Name, phases, PhaseCreated, &a.events)
+	a.phases = fsm.MustNew(KindApp, cfg.Name, phases, PhaseCreated, &a.events, fsm.WithTimeline())
+	a.events.SetOwner(a.phases.ID())
 	a.log, a.queue = asynclog.New(a.log)
 	a.hooks = NewShutdown(a.log)
 	a.hooks.now = a.nowDoing

@@ -145,7 +145,7 @@ func (a *App) Report() Report {
 // phaseTimesLocked lists the phases that were entered, and how long each lasted.
 func (a *App) phaseTimesLocked() (times []PhaseTime) {
 	for _, p := range inOrder {
-		if at := a.entered[p]; !at.IsZero() {
+		if at := a.phases.EnteredAt(p); !at.IsZero() {
 			if n := len(times); n > 0 {
 				times[n-1].Duration = at.Sub(times[n-1].Entered)
 			}
@@ -253,7 +253,7 @@ func (a *App) stopTimesLocked() string {
 	var times []string
 	for _, p := range a.phaseTimesLocked() {
 		switch {
-		case p.Phase == PhaseStarting && a.entered[PhaseRunning].IsZero(), p.Phase == PhaseDraining, p.Phase == PhaseStopping:
+		case p.Phase == PhaseStarting && a.phases.EnteredAt(PhaseRunning).IsZero(), p.Phase == PhaseDraining, p.Phase == PhaseStopping:
 			times = append(times, fmt.Sprintf("%s %v", p.Phase, p.Duration.Round(time.Millisecond)))
 		}
 	}

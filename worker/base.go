@@ -42,6 +42,40 @@ type BaseWorker struct {
 func (b *BaseWorker) Init(kind, name string) {
 	b.kind, b.name = kind, name
 	b.machine = fsm.MustNew(KindWorker, name, transitions, StatusCreated, &b.events)
+	b.events.SetOwner(b.machine.ID())
+}
+
+// initRun makes b run n of whole, which runs the same work again and again: its
+// changes are events of whole's life, with n as their Attempt.
+func (b *BaseWorker) initRun(kind string, whole *BaseWorker, n int) {
+	b.kind, b.name = kind, whole.name
+	b.machine = whole.machine.Attempt(n, StatusCreated)
+}
+
+// takeOver makes b, which has not begun, go on with the life of held, which was
+// Pending in its place. It does nothing when either has changed since.
+func (b *BaseWorker) takeOver(held *BaseWorker) {
+	held.mu.Lock()
+	reason, due := held.reason, held.due
+	held.mu.Unlock()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.machine.State() != StatusCreated || !b.machine.Continue(held.machine) {
+		return
+	}
+	b.reason, b.due = reason, due
+	b.events.SetOwner(b.machine.ID())
+}
+
+// ID returns the ID of the worker's life, which its events carry. A child of a
+// [Supervisor] that waited for its start gets its last ID with the call of Start.
+func (b *BaseWorker) ID() uint64 { return b.machine.ID() }
+
+// Adopt makes child a part of b: the events of child go where those of b go, and
+// b's life is their Parent. child has a PublishTo, as every worker of this package
+// has.
+func (b *BaseWorker) Adopt(child interface{ PublishTo(*fsm.Dispatcher) }) {
+	child.PublishTo(&b.events)
 }
 
 // Name returns the worker's name.
@@ -163,6 +197,18 @@ func (b *BaseWorker) Hold(reason string, due time.Time) error {
 	}
 	b.reason, b.due = reason, due
 	return nil
+}
+
+// rehold changes what holds a pending worker back. It reports false when it is not
+// pending.
+func (b *BaseWorker) rehold(reason string, due time.Time) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.machine.State() != StatusPending {
+		return false
+	}
+	b.reason, b.due = reason, due
+	return true
 }
 
 // Begin moves a created or pending worker to Starting. ctx is the context that

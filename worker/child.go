@@ -76,7 +76,9 @@ func (c *child) state() State {
 	var state State
 	switch {
 	case held != nil:
-		state = held.State()
+		if state = held.State(); state.Status == "" { // its instance has taken over just now
+			return c.state()
+		}
 	case w != nil:
 		state = w.state(c.spec.Name)
 	default:
@@ -89,11 +91,14 @@ func (c *child) state() State {
 	return state
 }
 
-// hold makes the place pending.
+// hold makes the place pending. The life that begins here is the next instance's.
 func (s *Supervisor) hold(c *child, reason string, due time.Time) {
+	if _, held := c.current(); held != nil && held.rehold(reason, due) {
+		return
+	}
 	held := &BaseWorker{}
 	held.Init("child", c.spec.Name)
-	held.PublishTo(&s.events)
+	s.Adopt(held)
 	_ = held.Hold(reason, due)
 	s.mu.Lock()
 	c.held = held
@@ -197,17 +202,20 @@ func (s *Supervisor) adopt(c *child, op *startOp, i *instance) bool {
 		s.mu.Unlock()
 		return false
 	}
+	if c.held != nil && i.base != nil {
+		i.base.takeOver(c.held)
+	}
 	c.w, c.held, c.lost = i, nil, false
 	s.mu.Unlock()
 	noticed := func() { s.noticed(c, i) }
 	notice := func() { s.box.post(noticed) }
 	if i.foreign == nil {
-		i.base.PublishTo(&s.events)
+		s.Adopt(i.base)
 		i.base.hookEnd(notice)
 		return true
 	}
 	if p, ok := i.Worker.(interface{ PublishTo(*fsm.Dispatcher) }); ok {
-		i.tell("PublishTo", func() { p.PublishTo(&s.events) })
+		i.tell("PublishTo", func() { s.Adopt(p) })
 	}
 	if i.base != nil {
 		i.base.hookEnd(func() {
@@ -295,7 +303,7 @@ func (s *Supervisor) failedStart(c *child, err error) {
 		if c.held == nil {
 			c.held = &BaseWorker{}
 			c.held.Init("child", c.spec.Name)
-			c.held.PublishTo(&s.events)
+			s.Adopt(c.held)
 		}
 		if c.held.SetStatus(StatusStarting) == nil {
 			c.held.Finish(err)

@@ -26,8 +26,11 @@ var (
 )
 
 // Restarter is a worker that runs a function and starts it again when it fails.
-// Each run is a child of its own, with its own status: Pending while the
-// backoff lasts, then Starting, Running and how it ended.
+//
+// It is one life. Each run has a status of its own, which [Restarter.State] shows as
+// a child: Pending while the backoff lasts, then Starting, Running and how it ended.
+// The changes of a run are events of the Restarter's life, with the number of the
+// run as their Attempt; those of the Restarter as a whole have the Attempt 0.
 type Restarter struct {
 	BaseWorker
 	fn      func(context.Context) error
@@ -41,8 +44,9 @@ type Restarter struct {
 
 	suspending sync.Mutex // held by Suspend and Resume
 
-	nowMu    sync.Mutex // guards what follows
+	nowMu    sync.Mutex // guards everything below
 	child    *Func
+	runs     int // made so far, the pending one too
 	restarts int
 	gate     chan struct{} // while it is suspended; closed by Resume
 }
@@ -99,10 +103,14 @@ func (r *Restarter) Start(ctx context.Context) error {
 // instance makes the next child. A new one takes the place of one that has
 // ended, never of one that lives.
 func (r *Restarter) instance() *Func {
-	child := NewFunc(r.Name(), r.fn, r.opts...)
-	child.PublishTo(&r.events)
+	child := &Func{fn: r.fn}
 	r.nowMu.Lock()
 	defer r.nowMu.Unlock()
+	r.runs++
+	child.initRun("func", &r.BaseWorker, r.runs)
+	for _, opt := range r.opts {
+		opt(child)
+	}
 	r.child = child
 	return child
 }
