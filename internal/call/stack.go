@@ -1,4 +1,4 @@
-package safe
+package call
 
 import (
 	"bytes"
@@ -54,13 +54,13 @@ var (
 	recent struct {
 		mu     sync.Mutex
 		covers uint64            // the calls that had come before it was taken
-		stacks map[uint64]string // by goroutine; nil when nobody needs it any more
+		stacks map[uint64]string // by goroutine; nil when no call needs it any more
 	}
 )
 
 // Stack returns the stack of one goroutine, or "" when there is no such
-// goroutine. A dump stops the whole process while it is taken, so all who ask
-// while one waits to be taken share it.
+// goroutine. A dump stops the whole process while it is taken, so all callers
+// that come before it is taken share it.
 func Stack(goid uint64) string {
 	arrival := arrivals.Add(1)
 	recent.mu.Lock()
@@ -88,7 +88,3 @@ func stacks(dump []byte) map[uint64]string {
 	}
 	return out
 }
-
-// StackOf cuts the stack of one goroutine out of a dump. It returns "" when
-// the goroutine is not in it.
-func StackOf(dump []byte, goid uint64) string { return stacks(dump)[goid] }

@@ -1,0 +1,44 @@
+package call_test
+
+import (
+	"errors"
+	"github.com/pleme-io/lifecycle-go/internal/call"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// An answer that does not come is waited for once, and counts again once it came.
+func TestAsk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var a call.Answers
+		release := make(chan struct{})
+		calls := 0
+		slow := func() int { calls++; <-release; return 7 }
+		began := time.Now()
+		if _, err := call.Ask(&a, "State", slow); !errors.Is(err, call.ErrNoAnswer) || time.Since(began) != call.AnswerIn {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+		for range 3 {
+			if _, err := call.Ask(&a, "State", slow); !errors.Is(err, call.ErrNoAnswer) || time.Since(began) != call.AnswerIn {
+				t.Errorf("%v after %v", err, time.Since(began))
+			}
+		}
+		if n, err := call.Ask(&a, "Err", func() int { return 5 }); n != 5 || err != nil {
+			t.Errorf("another question: %d, %v", n, err)
+		}
+		close(release)
+		synctest.Wait()
+		if n, err := call.Ask(&a, "State", slow); n != 7 || err != nil || calls != 2 {
+			t.Errorf("once it has answered: %d, %v, %d calls", n, err, calls)
+		}
+		if _, err := call.Ask(&a, "State", func() int { panic("boom") }); err == nil || !strings.Contains(err.Error(), "State: panic: boom") {
+			t.Errorf("a panic: %v", err)
+		}
+		if _, err := call.Ask(&a, "State", func() int { runtime.Goexit(); return 0 }); !errors.Is(err, call.ErrGoexit) {
+			t.Errorf("Goexit: %v", err)
+		}
+	})
+}

@@ -1,0 +1,176 @@
+// Package call is the one door for foreign code: functions, workers, errors and
+// panic values that users or their libraries wrote.
+//
+// Three rules hold behind the door:
+//
+//   - A foreign function takes nothing down. A panic becomes a [*PanicError], a
+//     runtime.Goexit becomes an error that is [ErrGoexit].
+//   - A foreign error or panic value is frozen once, on the goroutine that ran
+//     the foreign function ([Freeze]). No other goroutine runs a method of it.
+//   - A foreign function is waited for with a bound. One that does not return is
+//     abandoned by name, with the stack of its goroutine ([AbandonedError]).
+//
+// Which function to use:
+//
+//	[Do]      calls it in the caller's goroutine and does not bound it
+//	[Start]   calls it in a goroutine of its own; the [Call] waits and abandons
+//	[Within]  calls it in a goroutine of its own and waits as long as a context lasts
+//	[Go]      calls it in a goroutine of its own that is never abandoned
+//	[Ask]     calls a method that should answer at once, for at most [AnswerIn]
+//	[Take]    freezes an error that no call returned, such as the cause of a context
+package call
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Settle is how long a function that obeys its context gets to return after the
+// context has ended.
+const Settle = 100 * time.Millisecond
+
+// Do calls fn in the caller's goroutine. It returns fn's error, frozen, or a
+// [*PanicError] under the name. A runtime.Goexit ends the caller's goroutine: use
+// [Go] for a function that may call it.
+func Do(name string, fn func() error) (err error) {
+	defer catch(name, &err)
+	return Freeze(name, fn())
+}
+
+// Go calls fn in a goroutine of its own and returns at once. When fn has ended,
+// the same goroutine calls ended with the result: nil, the frozen error of fn, a
+// [*PanicError], or an error that is [ErrGoexit]. ended is our own code: a panic in
+// it is not caught. Errors carry the name.
+//
+// Go is for a function that is never abandoned, because it is our own or because
+// its end changes nothing. It costs less than [Start], which finds out the id of
+// the goroutine.
+func Go(name string, fn func() error, ended func(error)) { go run(name, fn, ended) }
+
+// run calls fn and then, whatever fn did, ended.
+func run(name string, fn func() error, ended func(error)) {
+	// Goexit runs the deferred calls and nothing after them, so only a deferred
+	// call sees every end of fn.
+	var err error
+	returned := false
+	defer func() {
+		if !returned && err == nil {
+			err = fmt.Errorf("%s: %w", name, ErrGoexit)
+		}
+		ended(err)
+	}()
+	defer catch(name, &err) // deferred itself, because Goexit would not let a caller return
+	err = Freeze(name, fn())
+	returned = true
+}
+
+// A Call is one call of a foreign function, in a goroutine of its own. The zero
+// value is a call that has not been made; make it with [Call.Start]. The methods
+// may be called concurrently. A Call must not be copied.
+type Call struct {
+	name string
+	goid atomic.Uint64 // of the goroutine, 0 before it runs
+
+	mu    sync.Mutex    // guards ended, err and done
+	ended bool          // the function has ended and its callback has returned
+	err   error         // the frozen result, once ended
+	done  chan struct{} // made when Done is first called; closed when ended
+}
+
+// Start calls fn in a goroutine of its own and returns at once. Errors and
+// abandonments carry the name.
+func Start(name string, fn func() error) *Call {
+	c := new(Call)
+	c.Start(name, fn, nil)
+	return c
+}
+
+// Within calls fn in a goroutine of its own and waits for it until ctx ends, and
+// for the moment longer. It returns fn's error, frozen, or an [*AbandonedError].
+// It does not hand ctx to fn: the closure does.
+func Within(ctx context.Context, name string, moment time.Duration, fn func() error) error {
+	return Start(name, fn).Wait(ctx.Done(), moment)
+}
+
+// Start makes the call: it runs fn in a goroutine of its own and returns at
+// once. When fn has ended, the same goroutine calls ended, if it is not nil, as
+// [Go] does. The call has ended when ended has returned.
+//
+// Start must be called once, before every other method.
+func (c *Call) Start(name string, fn func() error, ended func(error)) {
+	c.name = name
+	go c.run(fn, ended)
+}
+
+func (c *Call) run(fn func() error, ended func(error)) {
+	c.goid.Store(GoroutineID()) // here, because it costs less where the stack is short
+	run(c.name, fn, func(err error) {
+		if ended != nil {
+			ended(err)
+		}
+		c.end(err)
+	})
+}
+
+func (c *Call) end(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ended, c.err = true, err
+	if c.done != nil {
+		close(c.done)
+	}
+}
+
+// Done returns a channel that is closed when the call has ended.
+func (c *Call) Done() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.done == nil {
+		c.done = make(chan struct{})
+		if c.ended {
+			close(c.done)
+		}
+	}
+	return c.done
+}
+
+// Ended reports whether the call has ended, and its result when it has.
+func (c *Call) Ended() (bool, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ended, c.err
+}
+
+// Wait waits for the end of the call until over is closed, and for the moment
+// longer, and returns the call's result. A call that has not ended then is
+// abandoned: Wait returns an [*AbandonedError] with the stack of its goroutine,
+// which goes on until the function returns by itself. Ended then reports that it
+// has, and its result.
+//
+// A nil over waits without a bound.
+func (c *Call) Wait(over <-chan struct{}, moment time.Duration) error {
+	done := c.Done()
+	select {
+	case <-done:
+	case <-over:
+		if moment > 0 {
+			late := time.NewTimer(moment)
+			defer late.Stop()
+			select {
+			case <-done:
+			case <-late.C:
+			}
+		}
+	}
+	if ended, err := c.Ended(); ended {
+		return err
+	}
+	return c.Abandon()
+}
+
+// Abandon returns the error that names the call, with the stack on which it
+// stands now. The call itself does not change: Go cannot end a goroutine.
+func (c *Call) Abandon() *AbandonedError { return Abandoned(c.name, c.goid.Load()) }

@@ -1,0 +1,88 @@
+package call_test
+
+import (
+	"github.com/pleme-io/lifecycle-go/internal/call"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// parkedByTheTest is what the stacks of the test are looked for by.
+func parkedByTheTest(ch <-chan struct{}) { <-ch }
+
+func TestAbandonFindsTheGoroutineOfTheCall(t *testing.T) {
+	open := make(chan struct{})
+	parked := call.Start("parked", func() error { parkedByTheTest(open); return nil })
+	other := call.Start("other", func() error { <-open; return nil })
+	for _, c := range []*call.Call{parked, other} {
+		var left *call.AbandonedError
+		for left == nil || !strings.Contains(left.Stack, "stack_test.go:") || !strings.Contains(left.Stack, "chan receive") {
+			left = c.Abandon() // at first it has not come to where it parks
+			runtime.Gosched()
+		}
+		if strings.Count(left.Stack, "goroutine ") > 2 { // its own, and "created by … in goroutine n"
+			t.Errorf("more than one goroutine:\n%s", left.Stack)
+		}
+		if inPark := strings.Contains(left.Stack, "parkedByTheTest"); inPark != (c == parked) {
+			t.Errorf("%v: the stack of another goroutine:\n%s", left, left.Stack)
+		}
+	}
+	close(open)
+	for _, c := range []*call.Call{parked, other} {
+		<-c.Done()
+		if left := c.Abandon(); left.Stack != "" || !strings.HasSuffix(left.Error(), "and was abandoned") {
+			t.Errorf("of a call that has ended: %v\n%s", left, left.Stack)
+		}
+	}
+	if got := call.Stack(0); got != "" {
+		t.Errorf("Stack(0) is %q", got)
+	}
+}
+
+func TestGoroutineIDIsTheOneInTheStack(t *testing.T) {
+	id := call.GoroutineID()
+	if id == 0 || !strings.Contains(call.Stack(id), t.Name()) {
+		t.Errorf("goroutine %d has the stack\n%s", id, call.Stack(id))
+	}
+	other := make(chan uint64)
+	go func() { other <- call.GoroutineID() }()
+	if got := <-other; got == id || got == 0 {
+		t.Errorf("another goroutine has the id %d, and this one %d", got, id)
+	}
+}
+
+func TestDumpIsBounded(t *testing.T) {
+	const n = 40_000 // of some 250 bytes and more each
+	open := make(chan struct{})
+	var ended sync.WaitGroup
+	for range n {
+		ended.Go(func() { parkedByTheTest(open) })
+	}
+	dump := call.Dump()
+	close(open)
+	ended.Wait()
+	if len(dump) != call.MaxDump {
+		t.Errorf("the dump has %d bytes, want it cut at %d", len(dump), call.MaxDump)
+	}
+	if dump := call.Dump(); len(dump) >= call.MaxDump || !strings.Contains(string(dump), t.Name()) {
+		t.Errorf("a dump of few goroutines has %d bytes", len(dump))
+	}
+}
+
+func FuzzStacks(f *testing.F) {
+	f.Add(call.Dump(), uint64(1))
+	f.Add([]byte("goroutine 7 [running]:\nmain.main()\n\ngoroutine 71 [select]:\nx"), uint64(7))
+	f.Add([]byte("\n\n\n\ngoroutine 7 "), uint64(7))
+	f.Add([]byte("goroutine 18446744073709551615 [x"), ^uint64(0))
+	f.Add([]byte(nil), uint64(0))
+	f.Fuzz(func(t *testing.T, dump []byte, id uint64) {
+		stack := call.Stacks(dump)[id]
+		if stack == "" {
+			return
+		}
+		if !strings.Contains(string(dump), stack) || strings.Contains(stack, "\n\n") || !strings.HasPrefix(stack, "goroutine ") {
+			t.Errorf("the stack in %q of %d is %q", dump, id, stack)
+		}
+	})
+}
