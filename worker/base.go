@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fsm"
-	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 // BaseWorker is the part that all workers have in common: the status, who
@@ -229,7 +229,7 @@ func (b *BaseWorker) begin(ctx, parent context.Context) error {
 	}
 	b.ctx = ctx
 	if parent.Done() != nil {
-		b.unwatch = context.AfterFunc(parent, func() { b.RequestStop(context.Cause(parent)) })
+		b.unwatch = context.AfterFunc(parent, func() { b.RequestStop(call.Take("the cause of "+b.name+"'s context", context.Cause(parent))) })
 	}
 	return nil
 }
@@ -273,6 +273,7 @@ func (b *BaseWorker) RequestStop(cause error) (live bool) {
 // has ended by itself meanwhile. Call [BaseWorker.Finish] once nothing of it
 // runs any more.
 func (b *BaseWorker) Kill(err error) bool {
+	err = call.Freeze(b.name, err)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.ended {
@@ -294,6 +295,7 @@ func (b *BaseWorker) Kill(err error) bool {
 // worker runs any more, and that alone when it has ended already: what was
 // abandoned may come back late. A further call changes nothing.
 func (b *BaseWorker) Finish(err error) {
+	err = call.Freeze(b.name, err) // in the goroutine of the caller, whose error it is
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.gone {
@@ -304,9 +306,9 @@ func (b *BaseWorker) Finish(err error) {
 		return
 	}
 	if b.ctx != nil && b.ctx.Err() != nil {
-		if !b.stopRequested { // the watch on ctx is on its way, and late
+		if !b.stopRequested { // the watch on ctx comes later
 			b.stopRequested = true
-			_ = b.setLocked(StatusStopping, context.Cause(b.ctx))
+			_ = b.setLocked(StatusStopping, call.Take("the cause of "+b.name+"'s context", context.Cause(b.ctx)))
 		}
 		if err != nil && !errors.Is(err, ErrInterrupted) && means(b.ctx, err) {
 			err = fmt.Errorf("%w: %w", ErrInterrupted, err)
@@ -315,9 +317,9 @@ func (b *BaseWorker) Finish(err error) {
 	b.finishLocked(err)
 }
 
-// leave ends the worker with err while something of it runs on. Finish says
-// when that has ended.
-func (b *BaseWorker) leave(err error) {
+// abandon ends the worker with err while something of it still runs. Call Finish once
+// that has returned.
+func (b *BaseWorker) abandon(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.ended {
@@ -334,10 +336,10 @@ func (b *BaseWorker) leave(err error) {
 // that word.
 func means(ctx context.Context, err error) bool {
 	cause := context.Cause(ctx)
-	if safe.Same(cause, context.DeadlineExceeded) {
+	if call.Same(cause, context.DeadlineExceeded) {
 		cause = context.Canceled // a deadline that passed is a failure
 	}
-	return safe.Only(err, func(e error) bool { return safe.Same(e, context.Canceled) || safe.Same(e, cause) })
+	return call.Only(err, func(e error) bool { return call.Same(e, context.Canceled) || call.Same(e, cause) })
 }
 
 // finishLocked walks to the final status. Where no edge leads there directly

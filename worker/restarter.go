@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 var (
@@ -87,7 +87,7 @@ func (r *Restarter) Start(ctx context.Context) error {
 		cancel(nil)
 		return err
 	}
-	safe.Go(r.Name(), func() error { return r.loop(own, first) }, nil, func(err error) {
+	call.Go(r.Name(), func() error { return r.loop(own, first) }, func(err error) {
 		// Never another opinion than the child's.
 		child := r.current()
 		if child.Killed() {
