@@ -5,7 +5,7 @@ import (
 	"log/slog"
 	"unicode/utf8"
 
-	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 // maxText bounds the message and the text of each attribute of a record, in
@@ -40,7 +40,7 @@ func text(v slog.Value) string {
 	case slog.KindAny:
 		if err, is := v.Any().(error); is {
 			words := ""
-			_ = safe.Do("log", func() error { words = err.Error(); return nil }) // who panics here will again
+			_ = call.Do("log", func() error { words = err.Error(); return nil }) // who panics here will again
 			return words
 		}
 	}
