@@ -34,12 +34,14 @@ func WithStartCondition() FuncOption { return func(f *Func) { f.marked = true } 
 // NewFunc returns a worker that runs fn. The context that fn gets is cancelled
 // when the worker is stopped or the context given to Start is; its
 // context.Cause says why. fn should return soon then, with nil or with the
-// context's error.
+// context's error. A nil option is ignored.
 func NewFunc(name string, fn func(context.Context) error, opts ...FuncOption) *Func {
 	f := &Func{fn: fn}
 	f.Init("func", name)
 	for _, opt := range opts {
-		opt(f)
+		if opt != nil {
+			opt(f)
+		}
 	}
 	return f
 }

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 // size is how many records wait at most. A stop writes a few dozen.
@@ -85,7 +85,7 @@ func (q *Queue) finished() bool {
 // write hands one record over, and says what was lost while there was no room.
 // A handler that panics loses its record.
 func (q *Queue) write(r *record) {
-	_ = safe.Do("log handler", func() error { return r.to.Handle(r.ctx, r.r) })
+	_ = call.Do("log handler", func() error { return r.to.Handle(r.ctx, r.r) })
 	q.mu.Lock()
 	dropped := q.dropped
 	q.dropped = 0
@@ -93,7 +93,7 @@ func (q *Queue) write(r *record) {
 	if dropped > 0 {
 		lost := slog.NewRecord(time.Now(), slog.LevelWarn, "the log was too slow, records were dropped", 0)
 		lost.AddAttrs(slog.Int("dropped", dropped))
-		_ = safe.Do("log handler", func() error { return r.to.Handle(context.Background(), lost) })
+		_ = call.Do("log handler", func() error { return r.to.Handle(context.Background(), lost) })
 	}
 }
 
@@ -134,7 +134,7 @@ type handler struct {
 }
 
 func (h *handler) Enabled(ctx context.Context, l slog.Level) (on bool) {
-	_ = safe.Do("log handler", func() error { on = h.to.Enabled(ctx, l); return nil }) // one that panics is off
+	_ = call.Do("log handler", func() error { on = h.to.Enabled(ctx, l); return nil }) // one that panics is off
 	return on
 }
 

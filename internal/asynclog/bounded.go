@@ -3,7 +3,7 @@ package asynclog
 import (
 	"log/slog"
 
-	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
@@ -40,7 +40,7 @@ func textOf(v slog.Value) string {
 	case slog.KindAny:
 		if err, is := v.Any().(error); is {
 			words := ""
-			_ = safe.Do("log", func() error { words = err.Error(); return nil }) // who panics here will again
+			_ = call.Do("log", func() error { words = err.Error(); return nil }) // who panics here will again
 			return words
 		}
 	}

@@ -6,10 +6,9 @@ import (
 	"fmt"
 	"net"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 // GRPCServer is what a *grpc.Server has. Serve returns nil after GracefulStop
@@ -52,53 +51,16 @@ type GRPC struct {
 	given   net.Listener
 	tracker *tracker
 
-	mu        sync.Mutex // guards everything that follows
+	mu        sync.Mutex // guards everything below
 	ln        *listener
 	serving   bool
 	closing   bool
 	began     bool
 	windowEnd time.Time
-	t0        time.Time // when the health's Shutdown was called
-	told      *call     // the health's Shutdown; nil without a health
-	graceful  *call     // GracefulStop; nil before it is called
-	stopped   *call     // Stop; nil before it is called
-}
-
-// call is one of a function that may never return. A nil one has not been made.
-type call struct {
-	what string
-	goid atomic.Uint64
-	done chan struct{} // closed when it has returned
-	err  error         // a panic; read after done
-}
-
-// begin calls fn in a goroutine of its own.
-func begin(what string, fn func()) *call {
-	c := &call{what: what, done: make(chan struct{})}
-	safe.Go(what, func() error { fn(); return nil }, c.goid.Store, func(err error) {
-		c.err = err
-		close(c.done)
-	})
-	return c
-}
-
-// end returns what came of the call, and an error of abandoned's making when it
-// has not returned when over is closed.
-func (c *call) end(over <-chan struct{}, abandoned func(string, uint64) error) error {
-	if c == nil {
-		return nil
-	}
-	select {
-	case <-c.done:
-		return c.err
-	case <-over:
-	}
-	select {
-	case <-c.done:
-		return c.err
-	default:
-		return abandoned(c.what, c.goid.Load())
-	}
+	t0        time.Time  // when the health's Shutdown was called
+	told      *call.Call // the health's Shutdown; nil without a health
+	graceful  *call.Call // GracefulStop; nil before it is called
+	stopped   *call.Call // Stop; nil before it is called
 }
 
 // NewGRPC prepares srv, which is used once, on ln, which the GRPC owns from
@@ -199,7 +161,7 @@ func (g *GRPC) BeginDrain(time.Time, time.Duration) {
 	if g.health == nil {
 		return
 	}
-	g.t0, g.told = time.Now(), begin(g.name+": Shutdown of its health", g.health.Shutdown)
+	g.t0, g.told = time.Now(), startMethod(g.name+": Shutdown of its health", g.health.Shutdown)
 }
 
 // EndWindow notes the moment from which AcceptQuiet and Linger count, and does
@@ -249,11 +211,9 @@ func (g *GRPC) Shutdown(ctx context.Context) (cut int, err error) {
 		return 0, nil
 	}
 	select {
-	case <-graceful.done:
+	case <-graceful.Done():
 	case <-ctx.Done():
-		select {
-		case <-graceful.done:
-		default:
+		if ended, _ := graceful.Ended(); !ended {
 			cut, _ = g.tracker.count()
 			if cut > 0 {
 				err = fmt.Errorf("shut down gRPC server %q: %d connections cut: %w", g.name, cut, context.Cause(ctx))
@@ -275,7 +235,7 @@ func (g *GRPC) awaitHealth(ctx context.Context) {
 	timer := time.NewTimer(time.Until(t0.Add(healthPatience)))
 	defer timer.Stop()
 	select {
-	case <-told.done:
+	case <-told.Done():
 	case <-timer.C:
 	case <-ctx.Done():
 	}
@@ -286,9 +246,12 @@ func (g *GRPC) healthError() error {
 	g.mu.Lock()
 	told := g.told
 	g.mu.Unlock()
+	if told == nil {
+		return nil
+	}
 	now := make(chan struct{})
 	close(now)
-	if err := told.end(now, g.cfg.Abandoned); err != nil {
+	if err := told.Wait(now, 0); err != nil {
 		return fmt.Errorf("shut down gRPC server %q: %w", g.name, err)
 	}
 	return nil
@@ -306,13 +269,18 @@ func (g *GRPC) Close() error {
 	return g.stop(ln)
 }
 
+// startMethod calls one of the server's methods in a goroutine of its own.
+func startMethod(what string, method func()) *call.Call {
+	return call.Start(what, func() error { method(); return nil })
+}
+
 // begin says that the server is to end and starts GracefulStop, once.
-func (g *GRPC) begin() (*listener, *call) {
+func (g *GRPC) begin() (*listener, *call.Call) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.closing = true
 	if g.ln != nil && g.graceful == nil {
-		g.graceful = begin(g.name+": GracefulStop", g.srv.GracefulStop)
+		g.graceful = startMethod(g.name+": GracefulStop", g.srv.GracefulStop)
 	}
 	return g.ln, g.graceful
 }
@@ -323,14 +291,14 @@ func (g *GRPC) stop(ln *listener) (err error) {
 	g.mu.Lock()
 	first := g.stopped == nil
 	if first {
-		g.stopped = begin(g.name+": Stop", g.srv.Stop)
+		g.stopped = startMethod(g.name+": Stop", g.srv.Stop)
 	}
 	stopped, graceful := g.stopped, g.graceful
 	g.mu.Unlock()
 	over, cancel := context.WithTimeout(context.Background(), g.cfg.Patience)
 	defer cancel()
 	if first {
-		err = stopped.end(over.Done(), g.cfg.Abandoned)
+		err = stopped.Wait(over.Done(), 0)
 	}
 	if lerr := ln.Close(); lerr != nil {
 		err = errors.Join(err, fmt.Errorf("close the listener of gRPC server %q: %w", g.name, lerr))
@@ -338,8 +306,8 @@ func (g *GRPC) stop(ln *listener) (err error) {
 	for _, c := range g.tracker.open() {
 		_ = c.Close()
 	}
-	if first {
-		err = errors.Join(err, graceful.end(over.Done(), g.cfg.Abandoned))
+	if first && graceful != nil {
+		err = errors.Join(err, graceful.Wait(over.Done(), 0))
 	}
 	if err != nil {
 		return fmt.Errorf("shut down gRPC server %q: %w", g.name, err)

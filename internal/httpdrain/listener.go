@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 const (
@@ -130,7 +130,7 @@ func (l *listener) retire(ctx context.Context) error {
 func (l *listener) closeBelow() error {
 	l.closeOnce.Do(func() {
 		// It may be anybody's: a panic here would leave net/http's lock held.
-		l.closeErr = safe.Do("close the listener", l.Listener.Close)
+		l.closeErr = call.Do("close the listener", l.Listener.Close)
 		close(l.closed)
 	})
 	return l.closeErr
@@ -194,7 +194,7 @@ func checkListener(ln net.Listener) error {
 // for one.
 func checkAddr(ln net.Listener) error {
 	var addr net.Addr
-	if err := safe.Do(fmt.Sprintf("Addr of a %T", ln), func() error { addr = ln.Addr(); return nil }); err != nil {
+	if err := call.Do(fmt.Sprintf("Addr of a %T", ln), func() error { addr = ln.Addr(); return nil }); err != nil {
 		return err
 	}
 	if addr == nil {

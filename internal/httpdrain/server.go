@@ -47,9 +47,6 @@ type Config struct {
 	// Patience is how long a call that was to end at once is waited for: a gRPC
 	// server's Stop, and its GracefulStop after that. Defaults to 1 s.
 	Patience time.Duration
-	// Abandoned makes the error for a call that is not waited for any more, from
-	// what it is and the id of its goroutine. Defaults to one that names it.
-	Abandoned func(what string, goid uint64) error
 }
 
 func (c Config) clean() Config {
@@ -58,9 +55,6 @@ func (c Config) clean() Config {
 	c.GoAwayAfter = max(c.GoAwayAfter, 0)
 	if c.Patience <= 0 {
 		c.Patience = time.Second
-	}
-	if c.Abandoned == nil {
-		c.Abandoned = func(what string, _ uint64) error { return fmt.Errorf("%s has not returned", what) }
 	}
 	return c
 }

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 // yields is how often whoever started a batch lets other goroutines run, while
@@ -121,7 +121,7 @@ func (b *batch) work(now time.Duration) {
 	goexit := true
 	defer func() {
 		if goexit {
-			current.finish(fmt.Errorf("%s: %w", current.check.name, safe.ErrGoexit), Now())
+			current.finish(fmt.Errorf("%s: %w", current.check.name, call.ErrGoexit), Now())
 			go b.work(Now()) // this goroutine is lost, the rest of the batch is not
 		}
 	}()
@@ -139,11 +139,11 @@ func (b *batch) work(now time.Duration) {
 		}
 	}
 	for {
-		err := safe.Do("", rest)
+		err := call.Do("", rest)
 		if err == nil {
 			break
 		}
-		if p := new(safe.PanicError); errors.As(err, &p) {
+		if p := new(call.PanicError); errors.As(err, &p) {
 			p.Name = current.check.name
 		}
 		now = Now()

@@ -20,8 +20,8 @@ import (
 // Result is the end of one run.
 type Result struct {
 	// Err is nil when the check passed in time; else what it returned, a
-	// [*TimeoutError], a [*safe.PanicError] or an error that is
-	// [safe.ErrGoexit].
+	// [*TimeoutError], a [*call.PanicError] or an error that is
+	// [call.ErrGoexit].
 	Err error
 	// Run numbers the runs of a check from 1. It is 0 when there was none.
 	Run uint64
