@@ -50,7 +50,7 @@ type App struct {
 	signals signals
 	stop    stop
 	reloads reloads
-	words   lastWords
+	words   sdnotify.TerminationLog // the last words
 	death   death
 
 	// Run sets these in its goroutine, before it starts anything that reads them.

@@ -85,7 +85,7 @@ func (a *App) Run(parent context.Context) error {
 		parent = context.Background()
 		a.parts.refused = append(a.parts.refused, errors.New("Run: the parent context is nil, want context.Background() when there is none"))
 	}
-	a.words.find(a.cfg.TerminationLog)
+	a.words.Find(a.cfg.TerminationLog, a.cfg.Name)
 	a.queue.Start()
 	// The handlers are in place before Run calls any user code, so that no signal
 	// is lost, and stay until the log is written, because its reader may be gone.
