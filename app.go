@@ -14,6 +14,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/internal/asynclog"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/sdnotify"
 )
 
@@ -94,7 +95,7 @@ func WithLogger(log *slog.Logger) Option {
 // WithMetrics serves h at /metrics on the health address.
 func WithMetrics(h http.Handler) Option {
 	return func(a *App) {
-		if isNil(h) {
+		if call.IsNil(h) {
 			a.parts.refused = append(a.parts.refused, errors.New("WithMetrics: the handler is nil"))
 			return
 		}

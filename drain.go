@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/httpdrain"
 )
 
@@ -30,7 +31,7 @@ func (f DrainFunc) Drain(ctx context.Context) error { return f(ctx) }
 // the drainer and the line where it stood. A panic is an error too. Use OnDrain
 // for what lives on a remote peer, and [App.OnShutdown] for what lives here.
 func (a *App) OnDrain(name string, d Drainable) *App {
-	a.parts.add("drainer", name, isNil(d), func() { a.parts.drainers = append(a.parts.drainers, hook{name, d.Drain}) })
+	a.parts.add("drainer", name, call.IsNil(d), func() { a.parts.drainers = append(a.parts.drainers, hook{name, d.Drain}) })
 	return a
 }
 
@@ -193,10 +194,9 @@ func (a *App) runDrainers(ctx context.Context) <-chan struct{} {
 	all := make(chan struct{})
 	var wg sync.WaitGroup
 	for _, d := range a.parts.drainers {
-		began := time.Now()
 		wg.Go(func() {
 			life := step(KindDrainer, d.name, &a.events)
-			out := await(d.name, began, ctx.Done(), func() error { return d.fn(ctx) })
+			out := timed(d.name, ctx.Done(), settle, func() error { return d.fn(ctx) })
 			_ = life.To(out.Result, out.err)
 			if out.err != nil {
 				a.log.Error("drainer failed", "drainer", d.name, "took", out.Took, "error", unnamed(d.name, out.err))

@@ -371,7 +371,7 @@ func TestPanicGoexitAndHostileErrorsAreFailures(t *testing.T) {
 				t.Errorf("%s: %.60q, want %.60q", name, got.Checks[name], want)
 			}
 		}
-		if !strings.Contains(got.Checks["nil-error"], "panic: runtime error: invalid memory address") {
+		if !strings.Contains(got.Checks["nil-error"], "cannot be read: runtime error: invalid memory address") {
 			t.Errorf("nil-error: %q, want the panic of its Error method", got.Checks["nil-error"])
 		}
 	}

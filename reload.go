@@ -8,7 +8,6 @@ import (
 	"reflect"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/pleme-io/lifecycle-go/fsm"
 )
@@ -81,9 +80,8 @@ func (a *App) Reload(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("reload %s: %w", r.name, ErrReloadRefused))
 			break
 		}
-		began := time.Now()
 		life := step(KindReload, r.name, &a.events)
-		out := await(r.name, began, a.reloads.ctx.Done(), func() error { return r.fn(a.reloads.ctx) })
+		out := timed(r.name, a.reloads.ctx.Done(), settle, func() error { return r.fn(a.reloads.ctx) })
 		_ = life.To(out.Result, out.err)
 		if out.err != nil {
 			a.log.Error("reload failed, the old state stays", "reload", r.name, "took", out.Took, "error", unnamed(r.name, out.err))

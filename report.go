@@ -7,9 +7,9 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/statusz"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 	"github.com/pleme-io/lifecycle-go/worker"
@@ -69,6 +69,13 @@ type Outcome struct {
 	err error
 }
 
+// timed calls fn behind the one door for foreign code, waits for it until over is
+// closed and for the moment longer, and describes how it ended.
+func timed(name string, over <-chan struct{}, moment time.Duration, fn func() error) Outcome {
+	began := time.Now()
+	return outcome(name, began, call.Start(name, fn).Wait(over, moment))
+}
+
 // outcome describes what began at began and ended just now with err.
 func outcome(name string, began time.Time, err error) Outcome {
 	out := Outcome{Name: name, Result: ResultOK, Took: time.Since(began), err: err}
@@ -99,9 +106,6 @@ func (o Outcome) String() string {
 	}
 	return s
 }
-
-// goroutine holds the id of a goroutine, for finding its stack later.
-type goroutine = atomic.Uint64
 
 // Report returns the account of the App's life so far. After Run has returned
 // it is complete. It may be called at any time.

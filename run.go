@@ -7,8 +7,8 @@ import (
 	"os"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/cgroup"
-	"github.com/pleme-io/lifecycle-go/internal/safe"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 	"github.com/pleme-io/lifecycle-go/worker"
 	"golang.org/x/sync/errgroup"
@@ -24,7 +24,7 @@ var ErrStopRequested = worker.ErrStopRequested
 // makes Run stop as soon as it begins; after Run it does nothing.
 func (a *App) Stop(cause error) {
 	reason := "App.Stop was called"
-	cause = readable("the cause given to App.Stop", cause)
+	cause = call.Freeze("the cause given to App.Stop", cause)
 	if cause != nil {
 		reason += ": " + cause.Error()
 	}
@@ -119,7 +119,7 @@ func (a *App) Run(parent context.Context) error {
 	defer a.cancelUnits(nil)
 	defer a.reloads.under(a.unitsCtx)()
 	parentEnded := func() {
-		cause := readable("the parent context's cause", context.Cause(parent))
+		cause := call.Take("the parent context's cause", context.Cause(parent))
 		req := stopRequest{reason: "the parent context ended: " + cause.Error(), cause: cause}
 		errors.As(cause, &req.signal) // when a SignalContext saw the signal first
 		a.requestStop(req)
@@ -135,12 +135,6 @@ func (a *App) Run(parent context.Context) error {
 		hurried = a.run(base)
 	}
 	return a.teardown(base, &group, hurried)
-}
-
-// readable returns err, or an error that says that it cannot be read when its own
-// methods panic: a nil pointer in an error is the common case.
-func readable(whose string, err error) error {
-	return safe.Do(whose, func() error { return err })
 }
 
 // refusals returns everything that was wrong with the registrations.
