@@ -6,7 +6,6 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"sync"
 	"syscall"
 	"time"
 
@@ -63,70 +62,6 @@ const (
 	maxToken = 1024
 )
 
-// maxReason is how many bytes of an operator's reason are kept.
-const maxReason = 256
-
-// Suspension says why readiness is suspended and since when.
-type Suspension struct {
-	Reason string    `json:"reason,omitempty"`
-	Since  time.Time `json:"since"`
-}
-
-// suspension is the one place that knows whether an App is suspended.
-type suspension struct {
-	mu  sync.Mutex // held while the registry is told, so that the two agree
-	now Suspension // Since is zero when the App is not suspended
-}
-
-// Suspend makes readiness fail, with the reason given, until [App.Resume]: the
-// cluster sends no new work here, and everything that there is goes on. Nothing
-// stops, and liveness does not see it. A second call replaces the reason, of
-// which 256 bytes are kept. It may be called at any time, also before Run.
-func (a *App) Suspend(reason string) {
-	reason = text.Clip(reason, maxReason)
-	a.suspension.mu.Lock()
-	defer a.suspension.mu.Unlock()
-	a.suspension.now.Reason = reason
-	if a.suspension.now.Since.IsZero() {
-		a.suspension.now.Since = time.Now()
-	}
-	a.reg.setSuspended(true, reason)
-	a.log.Warn("suspended: readiness is down", "reason", reason)
-}
-
-// Resume ends what [App.Suspend] began: readiness is what the checks say. On an
-// App that is not suspended it does nothing. It does not undo a drain.
-func (a *App) Resume() {
-	a.suspension.mu.Lock()
-	defer a.suspension.mu.Unlock()
-	a.suspension.now = Suspension{}
-	a.reg.setSuspended(false, "")
-	a.log.Info("resumed: readiness is what the checks say")
-}
-
-// Suspended reports whether [App.Suspend] or /admin/suspend has suspended the
-// App, and with what reason. Since is the time of the first call after the last
-// [App.Resume].
-func (a *App) Suspended() (s Suspension, suspended bool) {
-	a.suspension.mu.Lock()
-	defer a.suspension.mu.Unlock()
-	return a.suspension.now, !a.suspension.now.Since.IsZero()
-}
-
-// Ready returns nil when /readyz passes, and otherwise an error with a line for
-// each critical check that fails it, as "db: connection refused". The check
-// "lifecycle" is the App itself: starting, suspended or draining. Ready runs no
-// check; it goes by what each check's last run found, so it returns at once.
-func (a *App) Ready() error {
-	var errs []error
-	for _, c := range a.reg.Snapshot() {
-		if c.Plane == readinessPlane.String() && c.Critical && c.State != StateUp {
-			errs = append(errs, fmt.Errorf("%s: %s", c.Name, c.Error))
-		}
-	}
-	return errors.Join(errs...)
-}
-
 // Handler returns what the health address serves: the planes of
 // [Registry.Handler], /metrics when there are any ([WithMetrics]), /statusz
 // unless it is off, and with an admin token the endpoints of operators:
@@ -154,7 +89,7 @@ func (a *App) Ready() error {
 // The time of the hook is the drain window itself, so Config.PreStop stays 0.
 //
 // It is for an App whose HealthAddr is off, which serves this somewhere else.
-func (a *App) Handler() http.Handler { return route(a.reg.Handler(), a.extra) }
+func (a *App) Handler() http.Handler { return a.healthHandler() }
 
 // mountAdmin puts the operators' endpoints among the health server's handlers,
 // if they are wanted.

@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fsm"
+	"github.com/pleme-io/lifecycle-go/health"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
@@ -327,7 +328,7 @@ func rollback() int {
 		a.Probe("slow", ProbeFunc(func(ctx context.Context) error {
 			say("slow begins")
 			return untilStopped(ctx)
-		}), WithCheckTimeout(time.Hour))
+		}), health.WithTimeout(time.Hour))
 	}
 	a.Go("never", func(ctx context.Context) error {
 		say("the unit behind has begun")

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/health"
 	"github.com/pleme-io/lifecycle-go/internal/answer"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 	"github.com/pleme-io/lifecycle-go/worker"
@@ -20,10 +21,10 @@ type Status struct {
 	Waiting string    `json:"waiting,omitempty"` // what a start or a stop waits for
 	// Suspended is what [App.Suspended] returns; its Since is zero when the App is
 	// not suspended.
-	Suspended Suspension     `json:"suspended,omitzero"`
-	Units     []worker.State `json:"units,omitempty"` // each with its children
-	Servers   []ServerStatus `json:"servers,omitempty"`
-	Probes    []ProbeStatus  `json:"probes,omitempty"` // as the last runs left them: none is run for this
+	Suspended Suspension      `json:"suspended,omitzero"`
+	Units     []worker.State  `json:"units,omitempty"` // each with its children
+	Servers   []ServerStatus  `json:"servers,omitempty"`
+	Probes    []health.Status `json:"probes,omitempty"` // as the last runs left them: none is run for this
 }
 
 // ServerStatus describes a server that the App runs.
@@ -41,7 +42,7 @@ type ServerStatus struct {
 // whose State does not return, which is against its contract, is waited for one
 // second, and not again while it has not.
 func (a *App) Status() Status {
-	s := Status{At: time.Now(), Report: a.Report(), Probes: a.reg.Snapshot()}
+	s := Status{At: time.Now(), Report: a.Report(), Probes: a.health.reg.Snapshot()}
 	for _, list := range [][]Outcome{s.Report.Units, s.Report.Drainers, s.Report.Hooks, s.Report.Reloads} {
 		for i := range list {
 			list[i].Stack = "" // Report has them; they are not for everybody

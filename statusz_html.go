@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/health"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
@@ -93,7 +94,7 @@ func renderStatus(s Status) []byte {
 
 	p.table("Probes", len(s.Probes), "Plane", "Check", "State", "Since", "Took", "")
 	for _, c := range s.Probes {
-		class := map[ProbeState]string{StateUp: "good", StateDown: "bad", StateUnknown: "wait"}[c.State]
+		class := map[health.State]string{StateUp: "good", StateDown: "bad", StateUnknown: "wait"}[c.State]
 		name, text := c.Name, c.Error
 		if !c.Critical {
 			name += " (not critical)"
