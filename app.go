@@ -15,6 +15,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/health"
 	"github.com/pleme-io/lifecycle-go/internal/asynclog"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/sdnotify"
 )
 
@@ -29,8 +30,9 @@ var ErrAlreadyRun = errors.New("app was run before")
 // [New] makes an App; the zero value is of no use. All methods may be called
 // concurrently.
 type App struct {
-	mu  sync.Mutex // guards the fields of cfg that are tagged reload:"live", until T0
-	cfg Config
+	mu     sync.Mutex // guards budget and the fields of cfg that are tagged reload:"live", until T0
+	cfg    Config
+	budget budget // the times of cfg
 
 	log      *slog.Logger
 	queue    *asynclog.Queue // between the log and the App
@@ -90,7 +92,7 @@ func WithLogger(log *slog.Logger) Option {
 // WithMetrics serves h at /metrics on the health address.
 func WithMetrics(h http.Handler) Option {
 	return func(a *App) {
-		if isNil(h) {
+		if call.IsNil(h) {
 			a.parts.refused = append(a.parts.refused, errors.New("WithMetrics: the handler is nil"))
 			return
 		}
@@ -131,6 +133,7 @@ func New(cfg Config, opts ...Option) (*App, error) {
 	cfg = cfg.WithDefaults()
 	a := &App{
 		cfg:     cfg,
+		budget:  newBudget(cfg),
 		log:     slog.Default(),
 		reached: make(map[Phase]chan struct{}),
 		entered: map[Phase]time.Time{PhaseCreated: time.Now()},
@@ -150,14 +153,14 @@ func New(cfg Config, opts ...Option) (*App, error) {
 		}
 		opt(a)
 	}
-	a.mountStatusz()
-	a.parts.refused = append(a.parts.refused, a.mountAdmin())
+	a.parts.refused = append(a.parts.refused, a.takeToken())
 	if err := errors.Join(append([]error{cfg.Validate()}, a.parts.refused...)...); err != nil {
 		return nil, err
 	}
 	a.phases = fsm.MustNew(KindApp, cfg.Name, phases, PhaseCreated, &a.events)
 	a.log, a.queue = asynclog.New(a.log)
 	a.parts.log = a.log
+	a.mount()
 	a.hooks = NewShutdown(a.log)
 	a.hooks.now = a.nowDoing
 	a.hooks.events = &a.events
@@ -179,6 +182,13 @@ func (a *App) Config() Config {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.cfg
+}
+
+// times returns the budget before T0, when Reconfigure may still change it.
+func (a *App) times() budget {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.budget
 }
 
 // add calls put under the lock unless the registration is wrong or late; then it

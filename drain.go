@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/httpdrain"
 )
 
@@ -30,7 +31,7 @@ func (f DrainFunc) Drain(ctx context.Context) error { return f(ctx) }
 // the drainer and the line where it stood. A panic is an error too. Use OnDrain
 // for what lives on a remote peer, and [App.OnShutdown] for what lives here.
 func (a *App) OnDrain(name string, d Drainable) *App {
-	a.parts.add("drainer", name, isNil(d), func() { a.parts.drainers = append(a.parts.drainers, hook{name, d.Drain}) })
+	a.parts.add("drainer", name, call.IsNil(d), func() { a.parts.drainers = append(a.parts.drainers, hook{name, d.Drain}) })
 	return a
 }
 
@@ -64,7 +65,7 @@ func (a *App) Draining() <-chan struct{} { return a.stop.draining.Signaled() }
 // hurried reports that the wait was cut short because no client is left to wait
 // for.
 func (a *App) drain(ctx context.Context) (hurried bool) {
-	window := on(a.cfg.DrainInterval)
+	window := a.budget.window
 	t0 := a.stop.began()
 	ctx, cancel := context.WithDeadline(ctx, t0.Add(window))
 	defer cancel()
@@ -108,7 +109,7 @@ const (
 
 // waitWindow waits until the window is over, quiet, or skipped.
 func (a *App) waitWindow(ctx context.Context, drained <-chan struct{}) string {
-	quiet := on(a.cfg.DrainQuiet)
+	quiet := a.budget.quiet
 	var look <-chan time.Time
 	if quiet > 0 {
 		tick := time.NewTicker(min(max(quiet/10, 10*time.Millisecond), 250*time.Millisecond))
@@ -141,7 +142,7 @@ func (a *App) isQuiet(quiet time.Duration, drained <-chan struct{}) bool {
 		return false
 	}
 	since := a.stop.began()
-	if earliest := since.Add(on(a.cfg.DrainMin)); time.Now().Before(earliest) {
+	if earliest := since.Add(a.budget.minWindow); time.Now().Before(earliest) {
 		return false
 	}
 	for _, s := range a.parts.servers {
@@ -193,10 +194,9 @@ func (a *App) runDrainers(ctx context.Context) <-chan struct{} {
 	all := make(chan struct{})
 	var wg sync.WaitGroup
 	for _, d := range a.parts.drainers {
-		began := time.Now()
 		wg.Go(func() {
 			life := step(KindDrainer, d.name, &a.events)
-			out := await(d.name, began, ctx.Done(), func() error { return d.fn(ctx) })
+			out := timed(d.name, ctx.Done(), settle, func() error { return d.fn(ctx) })
 			_ = life.To(out.Result, out.err)
 			if out.err != nil {
 				a.log.Error("drainer failed", "drainer", d.name, "took", out.Took, "error", unnamed(d.name, out.err))

@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
@@ -42,7 +42,8 @@ var joinType = reflect.TypeOf(errors.Join(io.EOF))
 
 // askedFor returns the exit status that err asks for, or 0.
 func askedFor(err error) int {
-	switch e := err.(type) { //nolint:errorlint // this walks the tree itself
+	own := call.Original(err) // Run's errors are frozen; this is the caller's goroutine
+	switch e := own.(type) {  //nolint:errorlint // this walks the tree itself
 	case interface{ ExitCode() int }:
 		if code := e.ExitCode(); code >= 1 && code <= 255 {
 			return code
@@ -60,7 +61,7 @@ func askedFor(err error) int {
 			if part == nil {
 				continue
 			}
-			if code := askedFor(part); code != 0 || reflect.TypeOf(err) == joinType {
+			if code := askedFor(part); code != 0 || reflect.TypeOf(own) == joinType {
 				return code
 			}
 		}
@@ -81,7 +82,7 @@ type death struct {
 // armWatchdog ends the process when the stop has not ended in all the time that
 // it may take. It runs on a timer of its own and takes no lock of the App.
 func (a *App) armWatchdog() {
-	total := a.cfg.total()
+	total := a.budget.total
 	a.death.watchdog.Store(time.AfterFunc(total, func() {
 		a.die(fmt.Sprintf("the stop took longer than %v (DrainInterval + ShutdownGrace + Margin)", total), ExitStuck)
 	}))
@@ -115,7 +116,7 @@ func (a *App) die(why string, code int) {
 	written.Go(func() {
 		// The dump comes apart and last: of a million goroutines it takes a while.
 		_, _ = fmt.Fprintf(a.death.stderr, "lifecycle: %s: %s; exit status %d\n\n", a.cfg.Name, why, code)
-		_, _ = a.death.stderr.Write(append(safe.Dump(), '\n'))
+		_, _ = a.death.stderr.Write(append(call.Dump(), '\n'))
 	})
 	all := make(chan struct{})
 	go func() {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"strings"
 	"time"
 
@@ -134,9 +133,6 @@ func (a *App) HealthAddr() net.Addr {
 	return a.health.server.Addr()
 }
 
-// healthHandler serves the planes, and the extra handlers before them.
-func (a *App) healthHandler() http.Handler { return httpdrain.Route(a.health.reg.Handler(), a.extra) }
-
 // startHealth serves the health planes and starts the periodic checks.
 func (a *App) startHealth() error {
 	if err := a.health.reg.Start(a.unitsCtx); err != nil {
@@ -146,7 +142,7 @@ func (a *App) startHealth() error {
 		return nil
 	}
 	a.nowDoing("the health server")
-	srv, ended := httpdrain.NewHealthServer(a.cfg.HealthAddr, a.healthHandler(), a.log), make(chan struct{})
+	srv, ended := httpdrain.NewHealthServer(a.cfg.HealthAddr, a.Handler(), a.log), make(chan struct{})
 	ctx, cancel := a.untilStop() // a name server may take its time
 	defer cancel()
 	if err := srv.Bind(ctx); err != nil {

@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
@@ -68,9 +68,9 @@ var ErrLeadershipLost = errors.New("leadership lost")
 // abandons the elector half of UnitSlice later: the unit ends as fn did, with the
 // elector named beside a failure, and the lease runs out by itself.
 func (a *App) Lead(name string, e Elector, fn func(context.Context) error) *App {
-	return a.addUnit(name, isNil(e) || fn == nil, false, func() worker.Worker {
+	return a.addUnit(name, call.IsNil(e) || fn == nil, false, func() worker.Worker {
 		l := &leader{elector: e, fn: fn, log: a.log, hold: make(chan struct{}),
-			retry: on(a.cfg.LeaderRetry), giveBack: func() time.Duration { return max(on(a.Config().UnitSlice)/2, settle) }}
+			retry: a.cfg.LeaderRetry, giveBack: func() time.Duration { return max(a.times().unitSlice/2, settle) }}
 		l.Init("leader", name)
 		return l
 	})
@@ -95,9 +95,9 @@ type leader struct {
 	retry    time.Duration        // between two attempts while campaigning
 	giveBack func() time.Duration // what the release of the lease may take
 
-	cancel context.CancelCauseFunc // set by Start, which Stop comes after
-	goid   atomic.Uint64           // of the goroutine that the elector was called in last
-	hold   chan struct{}           // closed by HoldRestarts
+	cancel context.CancelCauseFunc   // set by Start, which Stop comes after
+	asking atomic.Pointer[call.Call] // the last call of the elector
+	hold   chan struct{}             // closed by HoldRestarts
 	held   sync.Once
 
 	// For the loop only.
@@ -140,7 +140,7 @@ func (l *leader) Start(ctx context.Context) error {
 	}
 	l.cancel = cancel
 	l.MarkRunning()
-	safe.Go(l.Name(), func() error { return l.loop(own) }, nil, func(err error) {
+	call.Go(l.Name(), func() error { return l.loop(own) }, func(err error) {
 		// The unit ends as its term did.
 		if !l.current().Killed() || !l.Kill(err) {
 			l.Finish(err)
@@ -187,7 +187,7 @@ func (l *leader) abandon(ended context.Context) {
 		case <-l.Done():
 			return
 		default:
-			err = worker.Abandoned(l.Name()+": elector", l.goid.Load())
+			err = l.electorAbandoned()
 		}
 	}
 	l.Kill(err)
@@ -261,13 +261,15 @@ func (l *leader) attempt(ctx context.Context, until time.Time) (answer <-chan gr
 	ctx, cancel = context.WithDeadline(context.WithoutCancel(ctx), until)
 	g := grant{began: time.Now()}
 	ch := make(chan grant, 1) // the one send finds room, whether or not anybody still waits
-	safe.Go(l.Name()+": Acquire", func() (err error) {
+	acquire := new(call.Call)
+	l.asking.Store(acquire)
+	acquire.Start(l.Name()+": Acquire", func() (err error) {
 		g.granted, err = l.elector.Acquire(ctx)
 		if err == nil && g.granted > 0 && g.granted < minLease {
 			err = fmt.Errorf("a lease of %v was granted, want %v or more", g.granted, minLease)
 		}
 		return err
-	}, l.goid.Store, func(err error) {
+	}, func(err error) {
 		g.err = err
 		ch <- g
 	})
@@ -411,19 +413,11 @@ func (l *leader) release(ctx context.Context) (stuck error) {
 			return l.abandonElector()
 		}
 	}
-	result := make(chan error, 1)
-	safe.Go(l.Name()+": Release", func() error { return l.elector.Release(ctx) }, l.goid.Store, func(err error) { result <- err })
-	var err error
-	select {
-	case err = <-result:
-	case <-ctx.Done():
-		late := time.NewTimer(settle)
-		defer late.Stop()
-		select {
-		case err = <-result:
-		case <-late.C:
-			return l.abandonElector()
-		}
+	release := call.Start(l.Name()+": Release", func() error { return l.elector.Release(ctx) })
+	l.asking.Store(release)
+	err := release.Wait(ctx.Done(), settle)
+	if ended, _ := release.Ended(); !ended {
+		return l.abandonElector()
 	}
 	if err != nil {
 		l.log.Warn("the lease was not released and has to run out", "unit", l.Name(), "error", err)
@@ -435,7 +429,18 @@ func (l *leader) release(ctx context.Context) (stuck error) {
 
 // abandonElector abandons the elector, with the call that it is in.
 func (l *leader) abandonElector() error {
-	err := worker.Abandoned(l.Name()+": elector", l.goid.Load())
+	err := l.electorAbandoned()
 	l.log.Warn("the lease was not released and has to run out", "unit", l.Name(), "error", err)
+	return err
+}
+
+// electorAbandoned is the error that names the elector's last call.
+func (l *leader) electorAbandoned() error {
+	c := l.asking.Load()
+	if c == nil {
+		c = new(call.Call) // the loop has not called it yet
+	}
+	err := c.Abandon()
+	err.Name = l.Name() + ": elector"
 	return err
 }

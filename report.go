@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
@@ -29,26 +30,14 @@ type Report struct {
 	Units       []Outcome   `json:"units,omitempty"`  // in the order of registration
 	Drainers    []Outcome   `json:"drainers,omitempty"`
 	Hooks       []Outcome   `json:"hooks,omitempty"`       // in the order in which they ran
-	Reloads     []Outcome   `json:"reloads,omitempty"`     // the last KeptReloads, oldest first
+	Reloads     []Outcome   `json:"reloads,omitempty"`     // the last 32, oldest first
 	CutRequests int         `json:"cutRequests,omitempty"` // requests still in flight when their time was over
 	Refused     []string    `json:"refused,omitempty"`     // registrations that came too late
 	Left        []string    `json:"left,omitempty"`        // what the end did not wait for: a check that hangs, a health client that still read
 
-	// ReloadCounts counts every reload of the life, also those that are no longer
-	// among Reloads: one entry for each name and result, in the order in which
-	// each came first.
-	ReloadCounts []ReloadCount `json:"reloadCounts,omitempty"`
-}
-
-// KeptReloads is how many outcomes [Report.Reloads] holds at most. A process may
-// live for a year and reload once a minute; the older ones are only counted.
-const KeptReloads = 32
-
-// ReloadCount is how often the reload of one name ended in one way.
-type ReloadCount struct {
-	Name   string `json:"name"`
-	Result Result `json:"result"`
-	Count  uint64 `json:"count"`
+	// ReloadCounts counts every reload of the life, by name and result; Reloads
+	// has only the last ones.
+	ReloadCounts map[string]map[Result]uint64 `json:"reloadCounts,omitempty"`
 }
 
 // PhaseTime is one phase of a life and how long it lasted. The last one's
@@ -83,6 +72,13 @@ type Outcome struct {
 	err error
 }
 
+// timed calls fn behind the one door for foreign code, waits for it until over is
+// closed and for the moment longer, and describes how it ended.
+func timed(name string, over <-chan struct{}, moment time.Duration, fn func() error) Outcome {
+	began := time.Now()
+	return outcome(name, began, call.Start(name, fn).Wait(over, moment))
+}
+
 // outcome describes what began at began and ended just now with err.
 func outcome(name string, began time.Time, err error) Outcome {
 	out := Outcome{Name: name, Result: ResultOK, Took: time.Since(began), err: err}
@@ -114,16 +110,13 @@ func (o Outcome) String() string {
 	return s
 }
 
-// goroutine holds the id of a goroutine, for finding its stack later.
-type goroutine = atomic.Uint64
-
 // Report returns the account of the App's life so far. After Run has returned
 // it is complete. It may be called at any time.
 func (a *App) Report() Report {
 	r := Report{Name: a.cfg.Name, Phase: a.phases.State(), Phases: a.phaseTimes(), Hooks: a.hooks.outcomes()}
 	a.stop.describe(&r)
 	a.parts.describe(&r)
-	r.Reloads, r.ReloadCounts = a.reloads.outcomes()
+	a.reloads.describe(&r)
 	return r
 }
 

@@ -7,8 +7,8 @@ import (
 	"os"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/cgroup"
-	"github.com/pleme-io/lifecycle-go/internal/safe"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 	"github.com/pleme-io/lifecycle-go/worker"
 	"golang.org/x/sync/errgroup"
@@ -24,7 +24,7 @@ var ErrStopRequested = worker.ErrStopRequested
 // makes Run stop as soon as it begins; after Run it does nothing.
 func (a *App) Stop(cause error) {
 	reason := "App.Stop was called"
-	cause = readable("the cause given to App.Stop", cause)
+	cause = call.Freeze("the cause given to App.Stop", cause)
 	if cause != nil {
 		reason += ": " + cause.Error()
 	}
@@ -103,7 +103,7 @@ func (a *App) Run(parent context.Context) error {
 		a.requestStop(stopRequest{reason: "refused registrations", cause: err, err: err})
 		<-a.stop.requested.Signaled() // another request may have been first
 		// main opened most of what the hooks close before Run.
-		if hooksErr := a.hooks.runUntil(context.WithoutCancel(parent), time.Now().Add(a.cfg.ShutdownGrace)); hooksErr != nil {
+		if hooksErr := a.hooks.runUntil(context.WithoutCancel(parent), time.Now().Add(a.budget.grace)); hooksErr != nil {
 			err = errors.Join(err, hooksErr)
 		}
 		return a.finish(err)
@@ -119,7 +119,7 @@ func (a *App) Run(parent context.Context) error {
 	defer a.cancelUnits(nil)
 	defer a.reloads.under(a.unitsCtx)()
 	parentEnded := func() {
-		cause := readable("the parent context's cause", context.Cause(parent))
+		cause := call.Take("the parent context's cause", context.Cause(parent))
 		req := stopRequest{reason: "the parent context ended: " + cause.Error(), cause: cause}
 		errors.As(cause, &req.signal) // when a SignalContext saw the signal first
 		a.requestStop(req)
@@ -137,17 +137,11 @@ func (a *App) Run(parent context.Context) error {
 	return a.teardown(base, &group, hurried)
 }
 
-// readable returns err, or an error that says that it cannot be read when its own
-// methods panic: a nil pointer in an error is the common case.
-func readable(whose string, err error) error {
-	return safe.Do(whose, func() error { return err })
-}
-
 // refusals returns everything that was wrong with the registrations.
 func (a *App) refusals() error {
 	errs := append([]error(nil), a.parts.refused...)
 	errs = append(errs, a.health.reg.Err())
-	slice, err := minSlice(a.cfg, a.hooks.len())
+	slice, err := a.budget.minSliceFor(a.hooks.len())
 	a.hooks.minSlice = slice
 	return errors.Join(append(errs, err)...)
 }
@@ -253,11 +247,11 @@ func (a *App) beginStop() {
 	a.armWatchdog()
 	a.health.owner.SetDraining(a.cfg.DrainReadiness == ReadinessDown)
 	a.signals.guardPipe()
-	a.notifier.Load().Stopping(a.cfg.total())
+	a.notifier.Load().Stopping(a.budget.total)
 	a.stop.requested.Signal() // before anything that a server could hold up
 	a.stop.draining.Signal()
 	for _, s := range a.parts.servers {
-		s.BeginDrain(a.stop.began(), on(a.cfg.DrainInterval))
+		s.BeginDrain(a.stop.began(), a.budget.window)
 	}
 	a.log.Info("stopping", "reason", a.stop.why().reason)
 }
@@ -269,9 +263,9 @@ func (a *App) stopCause() error { return a.stop.why().cause }
 // teardown takes down what has started. It has ShutdownGrace for it, from the
 // window's end, and keeps a slice of that for each of its steps.
 func (a *App) teardown(base context.Context, group *errgroup.Group, hurried bool) error {
-	end := a.stop.endWindow("").Add(a.cfg.ShutdownGrace)
-	hooksBegin := end.Add(-on(a.cfg.HookSlice))
-	unitsBegin := hooksBegin.Add(-on(a.cfg.UnitSlice))
+	end := a.stop.endWindow("").Add(a.budget.grace)
+	hooksBegin := end.Add(-a.budget.hookSlice)
+	unitsBegin := hooksBegin.Add(-a.budget.unitSlice)
 
 	if hurried && a.Phase() == PhaseStarting {
 		// No client was ever invited: no request has to finish.

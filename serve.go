@@ -9,8 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/httpdrain"
-	"github.com/pleme-io/lifecycle-go/internal/safe"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
@@ -62,7 +62,7 @@ func (a *App) Serve(name string, srv *http.Server, opts ...ServeOption) *App {
 		}
 		opt(&c)
 	}
-	if c.given && isNil(c.ln) {
+	if c.given && call.IsNil(c.ln) {
 		a.parts.refuse("unit", name, errors.New("WithListener: nil where a listener is needed"))
 		return a
 	}
@@ -73,7 +73,7 @@ func (a *App) Serve(name string, srv *http.Server, opts ...ServeOption) *App {
 			a.parts.claimLocked(name, "listener", c.ln)
 			hopts = append(hopts, httpdrain.WithListener(c.ln))
 		}
-		return newServer(name, "http", httpdrain.New(name, srv, drainConfig(a.cfg), hopts...), a)
+		return newServer(name, "http", httpdrain.New(name, srv, drainConfig(a.budget), hopts...), a)
 	})
 }
 
@@ -98,28 +98,22 @@ type GRPCHealth interface{ Shutdown() }
 // is refused by Run. A method that does not return (Stop waits for handlers in a
 // server with grpc.WaitForHandlers) is abandoned and named, with its stack.
 func (a *App) GRPC(name string, srv GRPCServer, ln net.Listener, health GRPCHealth) *App {
-	if isNil(health) {
+	if call.IsNil(health) {
 		health = nil
 	}
-	return a.addUnit(name, isNil(srv) || isNil(ln), false, func() worker.Worker {
+	return a.addUnit(name, call.IsNil(srv) || call.IsNil(ln), false, func() worker.Worker {
 		a.parts.claimLocked(name, "server", srv)
 		a.parts.claimLocked(name, "listener", ln)
-		return newServer(name, "grpc", httpdrain.NewGRPC(name, srv, ln, health, drainConfig(a.cfg)), a)
+		return newServer(name, "grpc", httpdrain.NewGRPC(name, srv, ln, health, drainConfig(a.budget)), a)
 	})
 }
 
-func drainConfig(cfg Config) httpdrain.Config {
+func drainConfig(b budget) httpdrain.Config {
 	return httpdrain.Config{
-		AcceptQuiet: on(cfg.AcceptQuiet), Linger: on(cfg.Linger), GoAwayAfter: on(cfg.GoAwayAfter),
-		Patience:  serverPatience(cfg),
+		AcceptQuiet: b.acceptQuiet, Linger: b.linger, GoAwayAfter: b.goAwayAfter,
+		Patience:  b.patience,
 		Abandoned: func(what string, goid uint64) error { return worker.Abandoned(what, goid) },
 	}
-}
-
-// serverPatience is what a server gets that does not return when its time is
-// over: a second, unless that is more than half of what the units behind it have.
-func serverPatience(cfg Config) time.Duration {
-	return max(min(time.Second, on(cfg.UnitSlice)/2), settle)
 }
 
 // drainingServer is a server that can say goodbye.
@@ -142,7 +136,7 @@ type drainingServer interface {
 type server struct {
 	worker.BaseWorker
 	drainingServer
-	goid goroutine // of Serve
+	accepting call.Call // of Serve
 }
 
 func newServer(name, kind string, s drainingServer, a *App) *server {
@@ -158,7 +152,7 @@ func (s *server) Start(ctx context.Context) error {
 		return err
 	}
 	s.MarkRunning()
-	safe.Go(s.Name(), func() error { return s.Serve(ctx) }, s.goid.Store, s.Finish)
+	s.accepting.Start(s.Name(), func() error { return s.Serve(ctx) }, s.Finish)
 	return nil
 }
 
@@ -172,7 +166,7 @@ func (s *server) Stop(ctx context.Context) error {
 	case <-s.Done():
 	case <-ctx.Done():
 		// A foreign listener's Accept may ignore Close.
-		s.Kill(worker.Abandoned(s.Name(), s.goid.Load()))
+		s.Kill(s.accepting.Abandon())
 	}
 	return err
 }
@@ -240,7 +234,7 @@ func (a *App) retireServers(base context.Context, end time.Time, hurried bool) {
 			// A listener, or a foreign gRPC server, may hang or panic: that must not
 			// cost the units and hooks their time.
 			var cutNow atomic.Int64
-			out := awaitFor(s.Name()+": shutdown", began, ctx.Done(), serverPatience(a.cfg)+settle, func() error {
+			out := timed(s.Name()+": shutdown", ctx.Done(), a.budget.patience+settle, func() error {
 				// With DrainReadiness serving it is ready until here, and no longer.
 				cut, err := s.retire(ctx, hurried, func() { a.health.owner.SetDraining(true) })
 				cutNow.Store(int64(cut))

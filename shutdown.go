@@ -10,8 +10,7 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fsm"
-	"github.com/pleme-io/lifecycle-go/internal/safe"
-	"github.com/pleme-io/lifecycle-go/worker"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 // stop is the one stop of an App: who asked for it, how far it is, and what went
@@ -196,25 +195,6 @@ func NewShutdown(log *slog.Logger, opts ...ShutdownOption) *Shutdown {
 	return s
 }
 
-// minSlice returns the time that each of so many hooks is sure to get. When the
-// configured slice does not fit that many times, the error says so and the slice is
-// an equal share: the hooks still run.
-func minSlice(cfg Config, hooks int) (time.Duration, error) {
-	slice := cfg.MinSlice
-	if hooks == 0 {
-		return on(slice), nil
-	}
-	share := on(cfg.HookSlice) / time.Duration(hooks)
-	switch {
-	case slice == 0:
-		return min(time.Second, share), nil
-	case slice > share:
-		return share, &ConfigError{Fields: []string{"MinSlice", "HookSlice"},
-			Problem: fmt.Sprintf("MinSlice is %v, which %d shutdown hooks do not get out of HookSlice, which is %v", slice, hooks, on(cfg.HookSlice))}
-	}
-	return on(slice), nil
-}
-
 func (s *Shutdown) len() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -310,7 +290,7 @@ func (s *Shutdown) call(ctx context.Context, h hook, deadline time.Time, slice t
 		late = min(late, slice/4) // the hook behind it pays for this
 	}
 	life := step(KindHook, h.name, s.events)
-	out := awaitFor(h.name, began, ctx.Done(), late, func() error { return h.fn(ctx) })
+	out := timed(h.name, ctx.Done(), late, func() error { return h.fn(ctx) })
 	_ = life.To(out.Result, out.err)
 	if out.err != nil {
 		s.log.Error("shutdown hook failed", "hook", h.name, "took", out.Took, "error", unnamed(h.name, out.err))
@@ -320,32 +300,6 @@ func (s *Shutdown) call(ctx context.Context, h hook, deadline time.Time, slice t
 	return out
 }
 
-// settle is what a function that minds its context gets to return in, after the
-// context has ended.
-const settle = 100 * time.Millisecond
-
-// await is [awaitFor] with the usual moment.
-func await(name string, began time.Time, over <-chan struct{}, fn func() error) Outcome {
-	return awaitFor(name, began, over, settle, fn)
-}
-
-// awaitFor calls fn in a goroutine of its own and waits for it, until over is
-// closed and a moment longer. Then fn is abandoned.
-func awaitFor(name string, began time.Time, over <-chan struct{}, moment time.Duration, fn func() error) Outcome {
-	result := make(chan error, 1) // the one send finds room, whether or not anybody still waits
-	var goid goroutine
-	safe.Go(name, fn, goid.Store, func(err error) { result <- err })
-	var err error
-	select {
-	case err = <-result:
-	case <-over:
-		late := time.NewTimer(moment)
-		defer late.Stop()
-		select {
-		case err = <-result:
-		case <-late.C:
-			err = worker.Abandoned(name, goid.Load())
-		}
-	}
-	return outcome(name, began, err)
-}
+// settle is the time in which a function that obeys its context has to return,
+// after the context has ended.
+const settle = call.Settle

@@ -8,13 +8,12 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fsm"
-	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
@@ -146,11 +145,11 @@ func (a *App) Actor(name string, execute func() error, interrupt func(error)) *A
 // finish or stop by itself; a failure stops the App. A worker that was started
 // before is an error.
 func (a *App) Add(w worker.Worker) *App {
-	if isNil(w) {
+	if call.IsNil(w) {
 		return a.addUnit("", true, false, nil)
 	}
 	var name string
-	if err := safe.Do("Name", func() error { name = w.Name(); return nil }); err != nil {
+	if err := call.Do("Name", func() error { name = w.Name(); return nil }); err != nil {
 		a.parts.refuse("unit", fmt.Sprintf("%T", w), err)
 		return a
 	}
@@ -166,9 +165,6 @@ func (a *App) addUnit(name string, missing, endsApp bool, build func() worker.Wo
 			p.PublishTo(&a.events)
 		}
 		u := &unit{name: name, Worker: w, endsApp: endsApp}
-		if !u.ours() {
-			u.learned = make(chan struct{})
-		}
 		a.parts.units = append(a.parts.units, u)
 	})
 	return a
@@ -181,7 +177,7 @@ type actor struct {
 	interrupt func(error)
 	cause     func() error
 
-	goid        atomic.Uint64
+	executing   call.Call
 	interrupted atomic.Bool
 	once        sync.Once
 }
@@ -191,7 +187,7 @@ func (w *actor) Start(ctx context.Context) error {
 		return err
 	}
 	w.MarkRunning()
-	safe.Go(w.Name(), w.execute, w.goid.Store, func(err error) {
+	w.executing.Start(w.Name(), w.execute, func(err error) {
 		if w.interrupted.Load() && w.closedByUs(err) {
 			err = errors.Join(worker.ErrInterrupted, err)
 		}
@@ -204,9 +200,9 @@ func (w *actor) Start(ctx context.Context) error {
 // makes execute return.
 func (w *actor) closedByUs(err error) bool {
 	cause := w.cause()
-	return err != nil && safe.Only(err, func(e error) bool {
+	return err != nil && call.Only(err, func(e error) bool {
 		for _, closed := range []error{net.ErrClosed, http.ErrServerClosed, os.ErrClosed, io.ErrClosedPipe, context.Canceled, cause} {
-			if closed != nil && safe.Same(e, closed) {
+			if closed != nil && call.Same(e, closed) {
 				return true
 			}
 		}
@@ -224,7 +220,7 @@ func (w *actor) Stop(ctx context.Context) error {
 			return
 		}
 		w.interrupted.Store(true)
-		out := await(w.Name()+": interrupt", time.Now(), ctx.Done(), func() error {
+		out := timed(w.Name()+": interrupt", ctx.Done(), settle, func() error {
 			w.interrupt(w.cause())
 			return nil
 		})
@@ -242,21 +238,9 @@ func (w *actor) Stop(ctx context.Context) error {
 		return err
 	case <-late.C:
 	}
-	abandoned := worker.Abandoned(w.Name(), w.goid.Load())
+	abandoned := w.executing.Abandon()
 	if w.Kill(abandoned) {
 		err = errors.Join(abandoned, err)
 	}
 	return err
-}
-
-// isNil reports whether v is nil or holds a nil pointer, function or the like.
-func isNil(v any) bool {
-	switch rv := reflect.ValueOf(v); rv.Kind() {
-	case reflect.Invalid:
-		return true
-	case reflect.Pointer, reflect.Func, reflect.Map, reflect.Slice, reflect.Chan, reflect.Interface:
-		return rv.IsNil()
-	default:
-		return false
-	}
 }

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fsm"
-	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/worker"
 	"golang.org/x/sync/errgroup"
 )
@@ -21,14 +21,14 @@ type unit struct {
 	worker.Worker
 	endsApp bool // its end, also a good one, is the end of the App
 
-	launched atomic.Bool   // Start was called
-	begun    chan struct{} // closed when Start has returned; nil for our own functions
-	over     fsm.Signal    // it has ended, or was abandoned
-	answers  safe.Answers
+	launched atomic.Bool // Start was called
+	over     fsm.Signal  // it has ended, or was abandoned
 
-	learned chan struct{} // of a foreign worker: closed when done and doneErr are known
-	done    <-chan struct{}
-	doneErr error
+	// For a worker that is not a function.
+	starting call.Call       // its Start
+	answers  call.Answers    // of a foreign worker
+	asking   call.Call       // of a foreign worker: its Done, which sets done
+	done     <-chan struct{} // nil when Done has panicked
 
 	mu    sync.Mutex // guards the fields below
 	began time.Time
@@ -59,18 +59,18 @@ func (u *unit) ours() bool {
 }
 
 // askUnit calls one of the worker's methods. It waits for a foreign worker no
-// longer than [safe.AnswerIn]; a panic is an error.
-func askUnit[T any](u *unit, method string, call func() T) (T, error) {
+// longer than [call.AnswerIn]; a panic is an error.
+func askUnit[T any](u *unit, method string, fn func() T) (T, error) {
 	if u.ours() {
-		return call(), nil
+		return fn(), nil
 	}
-	return safe.Ask(&u.answers, u.name+": "+method, call)
+	return call.Ask(&u.answers, u.name+": "+method, fn)
 }
 
 // state returns the worker's State for decisions, and waits for it. A unit whose
 // State does not return keeps the App starting until the watchdog ends that.
 func (u *unit) state() (s worker.State) {
-	if err := safe.Do(u.name+": State", func() error { s = u.State(); return nil }); err != nil {
+	if err := call.Do(u.name+": State", func() error { s = u.State(); return nil }); err != nil {
 		return worker.State{Name: u.name, Status: worker.StatusFailed, Error: err.Error()}
 	}
 	return s
@@ -81,13 +81,20 @@ func (u *unit) state() (s worker.State) {
 func (u *unit) shown() worker.State {
 	s, err := askUnit(u, "State", u.State)
 	switch {
-	case errors.Is(err, safe.ErrNoAnswer) && !u.over.HasSignaled():
+	case errors.Is(err, call.ErrNoAnswer) && !u.over.HasSignaled():
 		return worker.State{Name: u.name, Status: worker.StatusRunning, Error: err.Error()}
 	case err != nil:
 		return worker.State{Name: u.name, Status: worker.StatusFailed, Error: err.Error()}
 	}
 	return s
 }
+
+// closedChan stands for the Done of a worker whose Done has panicked.
+var closedChan = func() chan struct{} {
+	ch := make(chan struct{})
+	close(ch)
+	return ch
+}()
 
 // awaitDone returns the worker's Done. When Done panics, the channel is closed and
 // the error says why. awaitDone waits for a Done that does not return until the
@@ -96,17 +103,13 @@ func (u *unit) awaitDone() (<-chan struct{}, error) {
 	if u.ours() {
 		return u.Done(), nil
 	}
-	safe.Go(u.name+": Done", func() error { u.done = u.Done(); return nil }, nil, func(err error) {
-		if err != nil {
-			closed := make(chan struct{})
-			close(closed)
-			u.done, u.doneErr = closed, err
-		}
-		close(u.learned)
-	})
+	u.asking.Start(u.name+": Done", func() error { u.done = u.Done(); return nil }, nil)
 	select {
-	case <-u.learned:
-		return u.done, u.doneErr
+	case <-u.asking.Done():
+		if _, err := u.asking.Ended(); err != nil {
+			return closedChan, err
+		}
+		return u.done, nil
 	case <-u.over.Signaled():
 		return nil, nil
 	}
@@ -119,20 +122,16 @@ func (u *unit) hasEnded(ctx context.Context) error {
 	if u.ours() {
 		done = u.Done()
 	} else {
-		select {
-		case <-u.learned:
-		case <-ctx.Done():
-			select {
-			case <-u.learned: // both were true
-			default:
-				return errors.New("its Stop has returned, and its Done has not")
-			}
+		if err := u.asking.Wait(ctx.Done(), 0); errors.As(err, new(*call.AbandonedError)) {
+			return errors.New("its Stop has returned, and its Done has not")
+		} else if err != nil {
+			return nil // Done has panicked: the unit has ended with that
 		}
 		done = u.done
 	}
 	select {
 	case <-done:
-		return nil // also when Done panicked: the unit has ended with that
+		return nil
 	default:
 		return errors.New("its Stop has returned, and it has not ended")
 	}
@@ -162,7 +161,7 @@ func (u *unit) holdRestarts() {
 	case u.isFunction():
 		r.HoldRestarts() // ours, and returns at once
 	default:
-		safe.Go(u.name+": HoldRestarts", func() error { r.HoldRestarts(); return nil }, nil, func(error) {})
+		call.Go(u.name+": HoldRestarts", func() error { r.HoldRestarts(); return nil }, func(error) {})
 	}
 }
 
@@ -241,19 +240,15 @@ func (a *App) launch(u *unit, group *errgroup.Group) error {
 			return u.finish(err)
 		}
 	} else {
-		u.begun = make(chan struct{})
-		result := make(chan error, 1) // the one send finds room, whether or not anybody still waits
-		safe.Go(u.name, func() error { return u.Start(a.unitsCtx) }, nil, func(err error) {
+		u.starting.Start(u.name, func() error { return u.Start(a.unitsCtx) }, func(err error) {
 			if err != nil {
-				err = u.finish(err) // here, because Start may return during a stop, or long after
+				_ = u.finish(err) // here, because Start may return during a stop, or long after
 			}
-			result <- err
-			close(u.begun)
 		})
 		select {
-		case err := <-result:
-			if err != nil {
-				return err
+		case <-u.starting.Done():
+			if _, err := u.starting.Ended(); err != nil {
+				return u.failure()
 			}
 		case <-a.stop.requested.Signaled():
 		}
@@ -313,16 +308,15 @@ func (a *App) awaitBegun(ctx context.Context, u *unit, await func() error) {
 		_ = await() // an error says that a stop was asked for
 		return
 	}
-	result := make(chan error, 1) // the one send finds room, whether or not anybody still waits
-	safe.Go(u.name+": Await", await, nil, func(err error) { result <- err })
+	waiting := call.Start(u.name+": Await", await)
 	select {
-	case err := <-result:
-		var panicked *PanicError
-		if errors.As(err, &panicked) {
-			a.fail(about("unit", u.name, err))
-			<-a.stop.requested.Signaled() // another request may have been first
-		}
+	case <-waiting.Done():
 	case <-ctx.Done():
+		return
+	}
+	if _, err := waiting.Ended(); errors.As(err, new(*PanicError)) {
+		a.fail(about("unit", u.name, err))
+		<-a.stop.requested.Signaled() // another request may have been first
 	}
 }
 
@@ -334,10 +328,10 @@ func (a *App) watch(u *unit) {
 	case <-u.over.Signaled(): // it was abandoned
 		return
 	}
-	if u.begun != nil {
+	if !u.isFunction() {
 		late := time.NewTimer(settle) // a Start that fails during a stop is about to say so
 		select {
-		case <-u.begun:
+		case <-u.starting.Done():
 		case <-late.C:
 		}
 		late.Stop()
@@ -414,7 +408,7 @@ func (a *App) stopUnits(base context.Context, end time.Time) {
 func (a *App) stopUnit(ctx context.Context, u *unit) {
 	// A worker bounds its own Stop. Three times that moment is for a worker that
 	// breaks its contract.
-	out := awaitFor(u.name+": Stop", time.Now(), ctx.Done(), 3*settle, func() error { return u.Stop(ctx) })
+	out := timed(u.name+": Stop", ctx.Done(), 3*settle, func() error { return u.Stop(ctx) })
 	if err := u.hasEnded(ctx); err != nil {
 		if out.err != nil {
 			err = out.err

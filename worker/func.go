@@ -3,10 +3,10 @@ package worker
 import (
 	"context"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 
+	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/safe"
 )
 
@@ -133,28 +133,4 @@ func (f *Func) Stop(ctx context.Context) error {
 
 // Abandoned returns the error for name, whose goroutine has the id goid and
 // will not return.
-func Abandoned(name string, goid uint64) *AbandonedError {
-	stack := safe.Stack(goid)
-	return &AbandonedError{Name: name, Where: topOf(stack), Stack: stack}
-}
-
-// topOf returns the function of the innermost frame that is not the runtime's
-// own, with its file and line.
-func topOf(stack string) string {
-	lines := strings.Split(stack, "\n")
-	for i := 1; i+1 < len(lines); i += 2 {
-		call, file := lines[i], strings.TrimSpace(lines[i+1])
-		if strings.HasPrefix(call, "runtime.") || strings.HasPrefix(call, "internal/") || strings.HasPrefix(call, "sync.") || strings.HasPrefix(call, "time.") {
-			continue
-		}
-		if j := strings.LastIndex(call, "("); j > 0 {
-			call = call[:j]
-		}
-		file, _, _ = strings.Cut(file, " +0x")
-		if j := strings.LastIndex(file, "/"); j >= 0 {
-			file = file[j+1:]
-		}
-		return call + " (" + file + ")"
-	}
-	return ""
-}
+func Abandoned(name string, goid uint64) *AbandonedError { return call.Abandoned(name, goid) }

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/safe"
 )
 
@@ -24,6 +25,9 @@ var (
 	// [Backoff] allows. It is joined with the last failure.
 	ErrRestartBudget = errors.New("restart budget is spent")
 )
+
+// A foreign error may say by an Is method that it is one of these.
+var _ = call.Sentinels(ErrDoNotRestart, ErrTerminate)
 
 // Restarter is a worker that runs a function and starts it again when it fails.
 // Each run is a child of its own, with its own status: Pending while the

@@ -24,11 +24,10 @@ package worker
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fsm"
-	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 // Worker is anything with a life. Embed [BaseWorker] to make one.
@@ -81,12 +80,12 @@ const KindWorker = "worker"
 type StateChange = fsm.Event
 
 // PanicError is a panic that was caught: who, with what, and the stack.
-type PanicError = safe.PanicError
+type PanicError = call.PanicError
 
 var (
 	// ErrGoexit ends a worker whose function called runtime.Goexit in place of
 	// returning.
-	ErrGoexit = safe.ErrGoexit
+	ErrGoexit = call.ErrGoexit
 
 	// ErrInterrupted marks the error of a worker that ended because it was
 	// asked to: its own cancelled context given back, or the signal that we
@@ -109,16 +108,4 @@ var (
 // AbandonedError says that a worker, hook or drainer did not return by its
 // deadline and was left behind. Its goroutine goes on until it returns by
 // itself: Go cannot end it.
-type AbandonedError struct {
-	Name  string // who
-	Where string // the top of its goroutine's stack, one line
-	Stack string // the whole stack of its goroutine when it was given up; "" when it could not be found
-}
-
-// Error names who was abandoned and where it stood.
-func (e *AbandonedError) Error() string {
-	if e.Where == "" {
-		return fmt.Sprintf("%s: did not return in time and was abandoned", e.Name)
-	}
-	return fmt.Sprintf("%s: did not return in time and was abandoned in %s", e.Name, e.Where)
-}
+type AbandonedError = call.AbandonedError
