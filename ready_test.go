@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/health"
 )
 
 // A reason is not an error: Run returns nil, and the reason is wherever people
@@ -130,7 +131,7 @@ func TestReadyIsWhatReadyzSays(t *testing.T) {
 			}
 			return nil
 		}))
-		r.Probe("cache", lifecycle.ProbeFunc(func(context.Context) error { return errors.New("cold") }), lifecycle.WithNonCritical())
+		r.Probe("cache", lifecycle.ProbeFunc(func(context.Context) error { return errors.New("cold") }), health.WithNonCritical())
 		want := func(says string) {
 			t.Helper()
 			code, _ := get(r.Handler(), "/readyz") // runs the checks

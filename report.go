@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/health"
 	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/statusz"
 	"github.com/pleme-io/lifecycle-go/internal/text"
@@ -294,10 +295,10 @@ type Status struct {
 	Waiting string    `json:"waiting,omitempty"` // what a start or a stop waits for
 	// Suspended is what [App.Suspended] returns; its Since is zero when the App is
 	// not suspended.
-	Suspended Suspension     `json:"suspended,omitzero"`
-	Units     []worker.State `json:"units,omitempty"` // each with its children
-	Servers   []ServerStatus `json:"servers,omitempty"`
-	Probes    []ProbeStatus  `json:"probes,omitempty"` // as the last runs left them: none is run for this
+	Suspended Suspension      `json:"suspended,omitzero"`
+	Units     []worker.State  `json:"units,omitempty"` // each with its children
+	Servers   []ServerStatus  `json:"servers,omitempty"`
+	Probes    []health.Status `json:"probes,omitempty"` // as the last runs left them: none is run for this
 }
 
 // ServerStatus describes a server that the App runs.
@@ -315,7 +316,7 @@ type ServerStatus struct {
 // one second for a worker whose State does not return, and not again before that
 // call has returned.
 func (a *App) Status() Status {
-	s := Status{At: time.Now(), Report: a.Report(), Probes: a.reg.Snapshot()}
+	s := Status{At: time.Now(), Report: a.Report(), Probes: a.health.reg.Snapshot()}
 	for _, list := range [][]Outcome{s.Report.Units, s.Report.Drainers, s.Report.Hooks, s.Report.Reloads} {
 		for i := range list {
 			list[i].Stack = "" // only Report has the stacks
@@ -348,7 +349,7 @@ func (s Status) view() statusz.View {
 		Reason: r.Reason, Waiting: s.Waiting, Window: r.Window, Error: r.Error,
 		SuspendedBecause: s.Suspended.Reason, SuspendedSince: s.Suspended.Since,
 		CutRequests: r.CutRequests, Abandoned: r.Left, Refused: r.Refused,
-		Units:    s.Units,
+		Units: s.Units, Probes: s.Probes,
 		Drainers: viewOutcomes(r.Drainers), Hooks: viewOutcomes(r.Hooks), Reloads: viewOutcomes(r.Reloads),
 	}
 	for i, p := range r.Phases {
@@ -360,12 +361,6 @@ func (s Status) view() statusz.View {
 	}
 	for _, srv := range s.Servers {
 		v.Servers = append(v.Servers, statusz.Server(srv))
-	}
-	for _, c := range s.Probes {
-		v.Probes = append(v.Probes, statusz.Probe{
-			Plane: c.Plane, Name: c.Name, State: string(c.State), Critical: c.Critical, Since: c.Since,
-			Latency: c.Latency, Running: c.Running, Error: c.Error,
-		})
 	}
 	for _, counts := range r.ReloadCounts {
 		for _, n := range counts {

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/health"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
@@ -156,7 +157,7 @@ func rollback() int {
 		a.Probe("slow", ProbeFunc(func(ctx context.Context) error {
 			say("slow begins")
 			return untilStopped(ctx)
-		}), WithCheckTimeout(time.Hour))
+		}), health.WithTimeout(time.Hour))
 	}
 	a.Go("never", func(ctx context.Context) error {
 		say("the unit behind has begun")
