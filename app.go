@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 
 	"github.com/pleme-io/lifecycle-go/fsm"
+	"github.com/pleme-io/lifecycle-go/health"
 	"github.com/pleme-io/lifecycle-go/internal/asynclog"
 	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/sdnotify"
@@ -36,26 +37,22 @@ type App struct {
 	queue    *asynclog.Queue // between the log and the App
 	events   fsm.Dispatcher
 	phases   *fsm.Machine[Phase]
-	reg      *Registry
 	hooks    *Shutdown
 	extra    map[string]http.Handler           // what the health server serves beside the planes
 	token    func() (string, error)            // the operators' token; nil when there is none
 	notifier atomic.Pointer[sdnotify.Notifier] // nil without a service manager
 
-	suspension suspension // what Suspend and Resume have said last
-
+	health  ownHealth
 	parts   parts
 	signals signals
 	stop    stop
 	reloads reloads
-	words   lastWords
+	words   sdnotify.TerminationLog // the last words
 	death   death
 
 	// Run sets these in its goroutine, before it starts anything that reads them.
 	unitsCtx    context.Context
 	cancelUnits context.CancelCauseFunc
-	health      *healthServer // guarded by mu
-	healthEnded chan struct{} // closed when its serve has returned
 }
 
 // parts is what an App consists of. Registration fills it. Once Run has sealed
@@ -159,7 +156,7 @@ func New(cfg Config, opts ...Option) (*App, error) {
 	a.hooks = NewShutdown(a.log)
 	a.hooks.now = a.nowDoing
 	a.hooks.events = &a.events
-	a.reg = NewRegistry(WithProbeTimeout(cfg.ProbeTimeout), WithProbeEvents(&a.events))
+	a.health.reg, a.health.owner = health.NewOwned(health.WithProbeTimeout(cfg.ProbeTimeout), health.WithEvents(&a.events))
 	for _, setup := range a.parts.setups {
 		if err := setup(a); err != nil {
 			return nil, err
@@ -184,21 +181,6 @@ func (a *App) times() budget {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.budget
-}
-
-// Registry returns the App's health registry, for liveness and startup checks
-// and for everything that [App.Probe] does not do.
-func (a *App) Registry() *Registry { return a.reg }
-
-// Probe registers a readiness probe: a dependency without which the App cannot
-// serve. Checks of the process itself belong into Registry().RegisterLiveness;
-// no check of a dependency does.
-func (a *App) Probe(name string, p Probe, opts ...ProbeOption) *App {
-	if a.parts.isLate("probe", name) {
-		return a
-	}
-	_ = a.reg.RegisterReadiness(name, p, opts...) // the registry keeps the error, and Run returns it
-	return a
 }
 
 // add calls put under the lock unless the registration is wrong or late; then it

@@ -104,7 +104,6 @@ func (a *App) die(why string, code int) {
 	if !a.death.begun.CompareAndSwap(false, true) {
 		return // the first call is about to exit
 	}
-	a.words.final.Store(true)
 	if on := a.blocking(); on != "" {
 		why += "; giving up on " + on
 	}
@@ -112,7 +111,7 @@ func (a *App) die(why string, code int) {
 	// be what we are here for.
 	go func() { _ = a.phases.To(PhaseKilled, errors.New(why)) }() // refused when it has ended meanwhile
 	var written sync.WaitGroup
-	written.Go(func() { a.words.write(a.cfg.Name, fmt.Sprintf("%s: %s", PhaseKilled, why), finalWords) })
+	written.Go(func() { a.words.Final(string(PhaseKilled) + ": " + why) })
 	written.Go(func() {
 		// The dump comes apart and last: of a million goroutines it takes a while.
 		_, _ = fmt.Fprintf(a.death.stderr, "lifecycle: %s: %s; exit status %d\n\n", a.cfg.Name, why, code)

@@ -235,7 +235,7 @@ func (a *App) retireServers(base context.Context, end time.Time, hurried bool) {
 			var cutNow atomic.Int64
 			out := timed(s.Name()+": shutdown", ctx.Done(), a.budget.patience+settle, func() error {
 				// With DrainReadiness serving it is ready until here, and no longer.
-				cut, err := s.retire(ctx, hurried, func() { a.reg.setDraining(true) })
+				cut, err := s.retire(ctx, hurried, func() { a.health.owner.SetDraining(true) })
 				cutNow.Store(int64(cut))
 				return err
 			})

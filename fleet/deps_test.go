@@ -52,7 +52,7 @@ func TestConventions(t *testing.T) {
 				".", "./worker", "./internal/token", "./fleet/workflow", "./fleet/host", "./fleet/host/engine", "./fleet/presence", "./fleet/internal/stream", "./fleet/operator/...", nats, connect, proto, rpc,
 				"connectrpc.com/vanguard", "connectrpc.com/grpchealth", "connectrpc.com/grpcreflect", "golang.org/x/time",
 			}, Brings: []string{"..."}},
-			{Path: "cmd/lifecyclectl/run", Imports: []string{".", "./config", "./worker"}, Brings: []string{"..."}, Never: []string{server}},
+			{Path: "cmd/lifecyclectl/run", Imports: []string{".", "./config", "./health", "./worker"}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "cmd/lifecyclectl", Imports: []string{
 				".", "./config", "./fsm", "./worker", "./internal/suggest", "./vet", "./fleet/cmd/lifecyclectl/run",
 				"./fleet/operator/client", "./fleet/operator/operatorv1", "./fleet/internal/diagram", cli, "github.com/spf13/pflag", connect, proto, yaml,

@@ -8,6 +8,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/fsm"
+	"github.com/pleme-io/lifecycle-go/health"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 	"github.com/pleme-io/lifecycle-go/worker"
 	"github.com/prometheus/client_golang/prometheus"
@@ -156,9 +157,9 @@ func (s scrape) budget(cfg lifecycle.Config) {
 	}
 }
 
-func (s scrape) probes(probes []lifecycle.ProbeStatus) {
+func (s scrape) probes(probes []health.Status) {
 	for _, p := range probes {
-		for _, state := range []lifecycle.ProbeState{lifecycle.StateUp, lifecycle.StateDown, lifecycle.StateUnknown} {
+		for _, state := range []health.State{health.Up, health.Down, health.Unknown} {
 			s.add(probeState, truth(p.State == state), p.Plane, p.Name, string(state))
 		}
 		if p.Runs > 0 {

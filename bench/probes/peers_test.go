@@ -15,6 +15,7 @@ import (
 	"github.com/go-logr/logr"
 	hellofresh "github.com/hellofresh/health-go/v5"
 	lifecycle "github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/health"
 	"go.uber.org/goleak"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	crlog "sigs.k8s.io/controller-runtime/pkg/log"
@@ -88,7 +89,7 @@ func constant(tb testing.TB, n int, check checkFunc) http.Handler {
 	})
 }
 
-func ours(opts ...lifecycle.ProbeOption) func(testing.TB, int, checkFunc) http.Handler {
+func ours(opts ...health.Option) func(testing.TB, int, checkFunc) http.Handler {
 	return func(tb testing.TB, n int, check checkFunc) http.Handler {
 		r := lifecycle.NewRegistry()
 		for _, name := range named(n) {

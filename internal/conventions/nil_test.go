@@ -18,6 +18,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/config"
+	"github.com/pleme-io/lifecycle-go/health"
 	"github.com/pleme-io/lifecycle-go/procpool"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
@@ -46,9 +47,10 @@ var nilOptions = []struct {
 	{"lifecycle.LoopOption", false, func() error {
 		return lifecycle.RunLoop(context.Background(), time.Second, idle, lifecycle.WithImmediateTick(), nil)
 	}},
-	{"lifecycle.ProbeOption", false, func() error {
-		return lifecycle.NewRegistry().RegisterReadiness("x", lifecycle.ProbeFunc(idle), lifecycle.WithCheckTimeout(time.Second), nil)
+	{"health.Option", false, func() error {
+		return health.NewRegistry().RegisterReadiness("x", health.ProbeFunc(idle), nil)
 	}},
+	{"health.RegistryOption", false, func() error { return health.NewRegistry(nil).Start(context.Background()) }},
 	{"procpool.Option", false, func() error {
 		p, err := procpool.New(procpool.Config{Command: func() *exec.Cmd { return exec.Command("true") }})
 		if err != nil {
@@ -58,22 +60,15 @@ var nilOptions = []struct {
 		return err
 	}},
 
-	{"lifecycle.ShutdownOption", true, func() error { lifecycle.NewShutdown(nil, nil); return nil }},
+	{"lifecycle.Option", false, func() error { _, err := lifecycle.New(lifecycle.Config{}, nil); return err }},
+	{"lifecycle.ShutdownOption", false, func() error { return lifecycle.NewShutdown(nil, nil).Run(context.Background(), time.Second) }},
+	{"lifecycle.UnitOption", false, func() error { return refused(func(a *lifecycle.App) { a.Go("y", idle, nil) }) }},
+	{"lifecycle.ServeOption", false, func() error {
+		return refused(func(a *lifecycle.App) { a.Serve("y", &http.Server{Addr: "127.0.0.1:0"}, nil) })
+	}},
 	{"worker.FuncOption", true, func() error { worker.NewFunc("x", idle, nil); return nil }},
 	{"worker.ProcessOption", true, func() error { worker.NewProcess("x", exec.Command("true"), nil); return nil }},
 	{"worker.ContainerOption", true, func() error { worker.NewContainer("x", nil, worker.ContainerSpec{}, nil); return nil }},
-
-	// These return an error, now or from Run, and do not give one yet.
-	{"lifecycle.Option", true, func() error { _, err := lifecycle.New(lifecycle.Config{}, nil); return err }},
-	{"lifecycle.RegistryOption", true, func() error { lifecycle.NewRegistry(nil); return nil }},
-	{"lifecycle.UnitOption", true, func() error {
-		return refused(func(a *lifecycle.App) { a.Actor("x", func() error { return nil }, func(error) {}).Go("y", idle, nil) })
-	}},
-	{"lifecycle.ServeOption", true, func() error {
-		return refused(func(a *lifecycle.App) {
-			a.Actor("x", func() error { return nil }, func(error) {}).Serve("y", &http.Server{Addr: "127.0.0.1:0"}, nil)
-		})
-	}},
 }
 
 func TestNilOptions(t *testing.T) {

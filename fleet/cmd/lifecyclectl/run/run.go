@@ -21,6 +21,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/config"
+	"github.com/pleme-io/lifecycle-go/health"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
@@ -234,9 +235,9 @@ func running(s worker.State) error {
 
 // checks registers what was asked for.
 func (p *program) checks(app *lifecycle.App) {
-	var opts []lifecycle.ProbeOption
+	var opts []health.Option
 	if p.cfg.CheckTimeout > 0 {
-		opts = append(opts, lifecycle.WithCheckTimeout(p.cfg.CheckTimeout))
+		opts = append(opts, health.WithTimeout(p.cfg.CheckTimeout))
 	}
 	for _, text := range p.cfg.Ready {
 		check, _ := ParseCheck(text) // validated by Load

@@ -1,4 +1,4 @@
-package lifecycle
+package health
 
 import (
 	"context"
@@ -8,42 +8,43 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/probe"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
-// check is one registered probe: its runner, and the state that its results
-// add up to.
+// check is one registered probe: its runner, and the state that its results add
+// up to.
 type check struct {
-	probeConfig
+	config
 	plane  *plane
 	name   string
 	runner *probe.Check
 
-	mu      sync.Mutex // guards everything that follows; taken before the runner's
-	machine *fsm.Machine[ProbeState]
-	state   ProbeState // the machine's
-	text    string     // what the last run said, "" when it passed
-	bad     int        // runs in a row that have not passed
-	good    int        // runs in a row that have
-	hungRun uint64     // the run that was last seen overdue
-	hung    int        // how often that run has been counted as failed
+	mu      sync.Mutex // guards everything below; taken before the runner's
+	state   State
+	since   time.Time // when the check entered the state
+	text    string    // what the last run said, "" when it passed
+	bad     int       // runs in a row that have not passed
+	good    int       // runs in a row that have passed
+	hungRun uint64    // the run that was last seen overdue
+	hung    int       // how often that run has been counted as failed
+	news    news
 }
 
-func newCheck(p *plane, name string, pr Probe, cfg probeConfig) *check {
+func newCheck(p *plane, name string, pr Probe, cfg config) *check {
 	c := &check{
-		probeConfig: cfg,
-		plane:       p,
-		name:        name,
-		machine:     fsm.MustNew("probe", p.kind.String()+"/"+name, probeTable, StateUnknown, p.reg.events),
-		state:       StateUnknown,
-		text:        notChecked,
+		config: cfg,
+		plane:  p,
+		name:   name,
+		state:  Unknown,
+		since:  time.Now(),
+		text:   notChecked,
+		news:   news{machine: p.reg.newMachine(p.kind, name, Unknown), delay: cfg.visible},
 	}
 	c.runner = p.group.New(name, cfg.timeout, func(ctx context.Context) error {
 		if err := pr.Check(ctx); err != nil {
-			return newFailure(call.Freeze(name, err))
+			return newFailure(name, err)
 		}
 		return nil
 	}, c.record)
@@ -55,33 +56,42 @@ const notChecked = "not checked yet"
 // maxErrorText bounds what an error contributes to an answer, in bytes.
 const maxErrorText = 1024
 
-// failure is what a check returned, frozen, with the text that is shown of it.
+// failure is what a check returned: frozen, with a text that is short enough for
+// an answer.
 type failure struct {
 	error
 	text    string
 	unknown bool
 }
 
-func newFailure(err error) *failure {
+// newFailure freezes the error of a check. It runs the error's methods, so the
+// goroutine that ran the check calls it. An error whose methods panic becomes a
+// panic of the check.
+func newFailure(name string, err error) error {
+	err = call.Freeze(name, err)
+	if p, ok := err.(*call.PanicError); ok { //nolint:errorlint // not one that the check wrapped
+		return p
+	}
 	return &failure{error: err, text: text.Clip(err.Error(), maxErrorText), unknown: errors.Is(err, ErrUnknown)}
 }
 
 func (f *failure) Error() string { return f.text }
 func (f *failure) Unwrap() error { return f.error }
 
-// verdict is the state and the text of a run that has not passed. Only what the
-// check itself returned can be unknown: a late or a panicking one is down.
-func verdict(err error) (ProbeState, string) {
+// verdict returns the state and the text of a run that has not passed. Unknown is
+// only what the check itself returned in time: a late or a panicking check is
+// down.
+func verdict(err error) (State, string) {
 	if f, ok := err.(*failure); ok && f.unknown { //nolint:errorlint // wrapped in a timeout it is down
-		return StateUnknown, f.text
+		return Unknown, f.text
 	}
 	if late := new(probe.TimeoutError); errors.As(err, &late) {
-		return StateDown, text.Clip(late.Error(), maxErrorText)
+		return Down, text.Clip(late.Error(), maxErrorText)
 	}
 	if p := new(call.PanicError); errors.As(err, &p) {
-		return StateDown, text.Clip("panic: "+p.Text(), maxErrorText)
+		return Down, text.Clip("panic: "+p.Text(), maxErrorText)
 	}
-	return StateDown, text.Clip(err.Error(), maxErrorText)
+	return Down, text.Clip(err.Error(), maxErrorText)
 }
 
 // record adds the end of a run. The runner calls it.
@@ -93,14 +103,14 @@ func (c *check) record(res probe.Result) (settled bool) {
 		c.good = min(c.good+1, c.successes)
 		c.textLocked("")
 		if c.good >= c.successes {
-			c.toLocked(StateUp, nil)
+			c.toLocked(Up, nil)
 		}
-		return c.state == StateUp
+		return c.state == Up
 	}
 	c.good = 0
 	if c.hungRun != res.Run {
 		c.bad = min(c.bad+1, c.failures)
-	} // else it was counted while it hung
+	} // else overdue has counted it
 	state, text := verdict(res.Err)
 	c.textLocked(text)
 	if c.bad >= c.failures {
@@ -109,9 +119,8 @@ func (c *check) record(res probe.Result) (settled bool) {
 	return false
 }
 
-// overdue counts the run in progress as failed, once for every timeout that it
-// has been going on for. It returns for how long that is, or 0 when no run is
-// overdue.
+// overdue counts the run in progress as failed, once for each timeout that it has
+// lasted. It returns how long the run has lasted, or 0 when no run is overdue.
 func (c *check) overdue() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -126,14 +135,14 @@ func (c *check) overdue() time.Duration {
 		c.bad = min(c.bad+n-c.hung, c.failures)
 		c.hung, c.good = n, 0
 		if c.bad >= c.failures {
-			c.toLocked(StateDown, fmt.Errorf("still running for %v", probe.Round(running)))
+			c.toLocked(Down, fmt.Errorf("still running for %v", probe.Round(running)))
 		}
 	}
 	return running
 }
 
-// expire makes the state that of a check whose result of the given run is too
-// old. It returns false when there is a newer one.
+// expire gives the check the state of one whose last result, that of the given
+// run, is too old. It returns false when there is a newer result.
 func (c *check) expire(run uint64, why string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -141,22 +150,22 @@ func (c *check) expire(run uint64, why string) bool {
 		return false
 	}
 	c.good = 0
-	state := StateUnknown
+	state := Unknown
 	if c.plane.kind == livenessPlane {
-		state = StateDown // or a check that never ends again would pass for ever
+		state = Down // unknown passes there, and a check that never ends must not
 	}
 	c.toLocked(state, errors.New(why))
 	return true
 }
 
-// toLocked changes the state. To the same one is no change.
-func (c *check) toLocked(state ProbeState, cause error) {
+// toLocked changes the state. A change to the same state does nothing.
+func (c *check) toLocked(state State, cause error) {
 	if state == c.state {
 		return
 	}
-	c.state = state
-	c.plane.changed()              // first: who was told of the change must not get the old answer
-	_ = c.machine.To(state, cause) // the table allows every change
+	c.state, c.since = state, time.Now()
+	c.plane.changed() // first: a listener that probes must not get the old answer
+	c.tellLocked(state, cause)
 }
 
 func (c *check) textLocked(text string) {
@@ -166,21 +175,30 @@ func (c *check) textLocked(text string) {
 	}
 }
 
+// passes reports whether the check lets its plane pass, as far as is known.
+func (c *check) passes() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return passes(c.plane.kind, c.state)
+}
+
 // item is what an answer says about one check.
 type item struct {
-	name     string
-	state    ProbeState
-	text     string // "" when its last run passed
-	note     string // said in place of "ok" when it is up
-	critical bool
-	excluded bool
+	name      string
+	state     State
+	text      string // "" when its last run passed
+	note      string // said in place of "ok" when it is up
+	causedBy  string // the check at the root of its failure, "" when that is itself
+	severity  Severity
+	dependsOn []string
+	excluded  bool
 }
 
 // view returns what an answer says about the check. unfinished are the runs that
 // the probe has stopped waiting for. volatile is true when the text holds a
 // duration.
 func (c *check) view(unfinished []probe.Unfinished) (it item, volatile bool) {
-	it = item{name: c.name, critical: c.critical}
+	it = item{name: c.name, severity: c.severity, dependsOn: c.dependsOn}
 	hung := c.overdue()
 	stale := ""
 	if last, _, _ := c.runner.Status(); hung == 0 && last.Run > 0 {
@@ -201,7 +219,7 @@ func (c *check) view(unfinished []probe.Unfinished) (it item, volatile bool) {
 	return it, volatile
 }
 
-// stale says why the last result is too old, or "".
+// stale returns why the last result is too old, or "".
 func (c *check) stale(last probe.Result, unfinished []probe.Unfinished) string {
 	if c.maxAge > 0 {
 		if age := probe.Now() - last.Ended; age > c.maxAge {
@@ -217,15 +235,15 @@ func (c *check) stale(last probe.Result, unfinished []probe.Unfinished) string {
 	return ""
 }
 
-// never is before every reading of the clock, which may be negative: in a
+// never is before every reading of the clock. A reading may be negative: in a
 // synctest bubble it is.
 const never = time.Duration(math.MinInt64)
 
-// renewal is the age from which on a probe runs the check again: 0 for every
-// probe.
+// renewal returns the age of a result at which a probe runs the check again. With
+// 0 every probe runs it.
 func (c *check) renewal() time.Duration { return max(c.ttl, c.interval) }
 
-// due says whether a probe at now has to run the check.
+// due reports whether a probe at now has to run the check.
 func (c *check) due(now time.Duration) bool {
 	if c.renewal() == 0 {
 		return true
@@ -235,13 +253,13 @@ func (c *check) due(now time.Duration) bool {
 		return true
 	}
 	if c.interval > 0 && c.plane.reg.active.Load() {
-		return false // the scheduler does
+		return false // the scheduler runs it
 	}
 	return now >= last.Ended+c.renewal()
 }
 
-// freshUntil is how long an answer about the check holds unless a change is
-// reported.
+// freshUntil returns until when an answer about the check is valid, unless the
+// check reports a change.
 func (c *check) freshUntil() time.Duration {
 	if c.renewal() == 0 {
 		return never

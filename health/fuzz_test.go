@@ -1,4 +1,4 @@
-package lifecycle
+package health
 
 import (
 	"encoding/json"
@@ -51,7 +51,7 @@ func FuzzErrorText(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		it := item{name: "db", state: StateDown, text: newFailure(errors.New(text)).text, critical: true}
+		it := item{name: "db", state: Down, text: newFailure("db", errors.New(text)).(*failure).text, severity: SeverityHigh}
 		res := result{plane: readinessPlane, items: []item{it}}
 		var got struct{ Checks map[string]string }
 		if err := json.Unmarshal(res.json(), &got); err != nil {

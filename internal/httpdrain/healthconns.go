@@ -1,4 +1,4 @@
-package lifecycle
+package httpdrain
 
 import (
 	"context"
@@ -7,13 +7,13 @@ import (
 	"sync"
 )
 
-// connTable is the open connections of the health server. Past its limit the
-// oldest one that no handler is answering is closed; when all are being
-// answered, the oldest.
+// connTable holds the open connections of the health server. When a connection
+// would exceed the limit, the table closes the oldest one that no handler is
+// answering, or the oldest one when handlers are answering all of them.
 type connTable struct {
 	limit int
 
-	mu   sync.Mutex // guards everything that follows
+	mu   sync.Mutex // guards everything below
 	open map[net.Conn]*healthConn
 	seq  uint64
 }
@@ -40,7 +40,7 @@ func (t *connTable) context(ctx context.Context, conn net.Conn) context.Context 
 	t.open[conn] = hc
 	t.mu.Unlock()
 	if victim != nil {
-		_ = victim.conn.Close() // its reader sees an error and lets go of it
+		_ = victim.conn.Close() // its server goroutine sees an error and ends
 	}
 	return context.WithValue(ctx, healthConnKey{}, hc)
 }
@@ -65,7 +65,7 @@ func (t *connTable) state(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// serving marks a connection for as long as a handler answers a request of it.
+// serving marks a connection while a handler answers a request on it.
 func (t *connTable) serving(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if hc, ok := req.Context().Value(healthConnKey{}).(*healthConn); ok {

@@ -1,4 +1,4 @@
-package lifecycle
+package health
 
 import (
 	"fmt"
@@ -21,7 +21,7 @@ func (w *reused) WriteHeader(status int)      { w.status = status }
 func (w *reused) Write(b []byte) (int, error) { w.bytes += len(b); return len(b), nil }
 
 // readiness returns a registry with n instant readiness checks.
-func readiness(t testing.TB, n int, opts ...ProbeOption) *Registry {
+func readiness(t testing.TB, n int, opts ...Option) *Registry {
 	r := NewRegistry()
 	for i := range n {
 		must(t, r.RegisterReadiness(fmt.Sprintf("check-%d", i), ProbeFunc(passing), opts...))
@@ -49,7 +49,7 @@ func TestCachedPlaneDoesNotAllocate(t *testing.T) {
 			return r
 		}},
 		"empty":    {"/livez", func() *Registry { return NewRegistry() }},
-		"draining": {"/readyz", func() *Registry { r := readiness(t, 5, WithCache(time.Hour)); r.setDraining(true); return r }},
+		"draining": {"/readyz", func() *Registry { r := readiness(t, 5, WithCache(time.Hour)); owns(r).SetDraining(true); return r }},
 		"latched": {"/startupz", func() *Registry {
 			r := NewRegistry()
 			must(t, r.RegisterStartup("boot", ProbeFunc(passing)))

@@ -1,10 +1,10 @@
-package lifecycle
+package health
 
 import (
 	"bytes"
 	"net/http"
-	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"unicode/utf8"
 
@@ -22,7 +22,7 @@ type kept struct {
 	ok      bool
 }
 
-// isFresh says whether the answer holds without a look at the checks.
+// isFresh reports whether the answer is valid without a look at the checks.
 func (a *kept) isFresh() bool {
 	fresh := a.fresh.Load()
 	return fresh != int64(never) && int64(probe.Now()) < fresh
@@ -40,8 +40,8 @@ func (r *result) answer() *answer.Answer {
 	return answer.New(statusOf(r.ok), answer.TypeJSON, r.json())
 }
 
-// json renders {"status":"ok"|"fail","checks":{NAME:"ok"|ERROR}}. Excluded
-// checks are left out.
+// json renders {"status":"ok"|"fail","checks":{NAME:"ok"|ERROR}} without the
+// excluded checks.
 func (r *result) json() []byte {
 	buf := make([]byte, 0, 64+64*len(r.items))
 	buf = append(buf, `{"status":"`...)
@@ -52,7 +52,8 @@ func (r *result) json() []byte {
 	}
 	buf = append(buf, `","checks":{`...)
 	first := true
-	for _, it := range r.items {
+	for i := range r.items {
+		it := &r.items[i]
 		if it.excluded {
 			continue
 		}
@@ -67,13 +68,15 @@ func (r *result) json() []byte {
 	return append(buf, "}}"...)
 }
 
-// word is what the JSON says about a check.
-func (it item) word() string {
+// word returns what the JSON says about a check.
+func (it *item) word() string {
 	switch {
-	case it.state == StateUp && it.note != "":
+	case it.state == Up && it.note != "":
 		return it.note
-	case it.state == StateUp:
+	case it.state == Up:
 		return "ok"
+	case it.causedBy != "":
+		return "caused by " + it.causedBy
 	case it.text == "":
 		return string(it.state)
 	}
@@ -83,8 +86,8 @@ func (it item) word() string {
 // verbose renders the result for people, as the components of Kubernetes do.
 func (r *result) verbose() []byte {
 	var b bytes.Buffer
-	for _, it := range r.items {
-		it.line(&b)
+	for i := range r.items {
+		r.items[i].line(&b)
 	}
 	if len(r.strange) > 0 {
 		b.WriteString("warn: some health checks cannot be excluded: no matches for ")
@@ -105,46 +108,41 @@ func (r *result) verbose() []byte {
 	return b.Bytes()
 }
 
-func (it item) line(b *bytes.Buffer) {
-	aside := ""
-	if !it.critical {
-		aside = " (not critical)"
-	}
+func (it *item) line(b *bytes.Buffer) {
 	switch {
 	case it.excluded:
 		b.WriteString("[+]" + it.name + " excluded: ok")
-	case it.state == StateUp && it.note != "":
+	case it.state == Up && it.note != "":
 		b.WriteString("[+]" + it.name + " ok: " + it.note)
-	case it.state == StateUp && it.text != "":
-		b.WriteString("[+]" + it.name + " ok" + aside + ", its last run failed: " + text.OneLine(it.text))
-	case it.state == StateUp:
-		b.WriteString("[+]" + it.name + " ok" + aside)
-	case it.state == StateUnknown:
-		b.WriteString("[?]" + it.name + " unknown" + aside + ": " + text.OneLine(it.text))
+	case it.state == Up && it.text != "":
+		b.WriteString("[+]" + it.name + " ok" + it.aside() + ", its last run failed: " + text.OneLine(it.text))
+	case it.state == Up:
+		b.WriteString("[+]" + it.name + " ok" + it.aside())
+	case it.state == Unknown:
+		b.WriteString("[?]" + it.name + " unknown" + it.aside() + ": " + text.OneLine(it.text))
 	default:
-		b.WriteString("[-]" + it.name + " failed" + aside + ": " + text.OneLine(it.text))
+		b.WriteString("[-]" + it.name + " failed" + it.aside() + ": " + text.OneLine(it.text))
 	}
 	b.WriteByte('\n')
 }
 
-// exclude takes the named checks out of the list. Names that are not on it are
-// noted, the built-in condition's among them: that cannot be excluded.
-func (r *result) exclude(names []string, checks []*check) (kept, out []*check) {
-	for _, c := range checks {
-		if slices.Contains(names, c.name) {
-			out = append(out, c)
-		} else {
-			kept = append(kept, c)
-		}
+// aside returns what a line says in brackets: how bad a failure is, unless it
+// fails the plane, and which check is at its root.
+func (it *item) aside() string {
+	var parts []string
+	switch it.severity {
+	case SeverityLow:
+		parts = append(parts, "not critical")
+	case SeverityMedium:
+		parts = append(parts, "not critical, medium severity")
 	}
-	for _, name := range names {
-		if !slices.ContainsFunc(out, func(c *check) bool { return c.name == name }) {
-			r.strange = append(r.strange, text.Clip(name, maxNameLen))
-		}
+	if it.causedBy != "" {
+		parts = append(parts, "caused by "+it.causedBy)
 	}
-	slices.Sort(r.strange)
-	r.strange = slices.Compact(r.strange)
-	return kept, out
+	if len(parts) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(parts, ", ") + ")"
 }
 
 // appendJSONString appends s as a JSON string (RFC 8259, section 7). Bytes that

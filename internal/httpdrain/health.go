@@ -1,4 +1,4 @@
-package lifecycle
+package httpdrain
 
 import (
 	"context"
@@ -27,39 +27,38 @@ const (
 	healthMaxConns     = 256              // open at a time
 )
 
-// healthServer serves the health planes on an address of their own, so that
-// they outlive the drain and nothing that happens to the service's own
-// listeners happens to them.
+// HealthServer serves the health planes on an address of their own. They outlive
+// the drain, and the state of the service's own listeners does not affect them.
 //
-// It is made to be reached by anybody: timeouts and a header limit bound what
-// one connection can hold, and of the connections that are open at a time the
-// oldest that is not being answered is closed when there would be too many.
-// The newest always gets in, so that clients that open connections and send
-// nothing, or send it one byte at a time, cannot keep the kubelet out.
-type healthServer struct {
+// It is safe to expose to any client. Timeouts and a header limit bound what one
+// connection can hold. When too many connections are open, the server closes the
+// oldest one that no handler is answering. The newest connection always gets in,
+// so clients that send nothing, or one byte at a time, cannot keep the kubelet
+// out.
+//
+// Make one with [NewHealthServer]. All methods may be called concurrently.
+type HealthServer struct {
 	address string
 	srv     *http.Server
 	conns   *connTable
 
-	mu       sync.Mutex // guards everything that follows
+	mu       sync.Mutex // guards everything below
 	listener net.Listener
 	closed   bool
 }
 
-// newHealthServer returns a server for h on a TCP address, "" for any free port
-// on all interfaces. It also serves the extra handlers: a path that ends in a
-// slash stands for everything below it, any other for itself; they come before
-// h. A panic in a handler is logged to log, nil for slog.Default(), and is a
-// 500.
-func newHealthServer(address string, h http.Handler, extra map[string]http.Handler, log *slog.Logger) *healthServer {
+// NewHealthServer returns a server for h on a TCP address; "" stands for any free
+// port on all interfaces. A panic in h is logged to log and is answered with 500;
+// a nil log stands for slog.Default().
+func NewHealthServer(address string, h http.Handler, log *slog.Logger) *HealthServer {
 	if log == nil {
 		log = slog.Default()
 	}
 	conns := &connTable{limit: healthMaxConns, open: make(map[net.Conn]*healthConn)}
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
-	return &healthServer{address: address, conns: conns, srv: &http.Server{
-		Handler:           conns.serving(guard(route(h, extra), log)),
+	return &HealthServer{address: address, conns: conns, srv: &http.Server{
+		Handler:           conns.serving(guard(h, log)),
 		ReadHeaderTimeout: healthReadTimeout,
 		ReadTimeout:       healthReadTimeout,
 		WriteTimeout:      healthWriteTimeout,
@@ -68,13 +67,15 @@ func newHealthServer(address string, h http.Handler, extra map[string]http.Handl
 		Protocols:         protocols,
 		ConnContext:       conns.context,
 		ConnState:         conns.state,
-		// Aborted connections and timeouts of strangers are no news.
+		// Any client can abort a connection or run into a timeout.
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}}
 }
 
-// bind opens the listener. A second call returns an error.
-func (s *healthServer) bind(ctx context.Context) error {
+// Bind opens the listener; ctx bounds the lookup of the address's host name. A
+// second call returns an error, and so does a call after Close, which wraps
+// net.ErrClosed.
+func (s *HealthServer) Bind(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -91,8 +92,16 @@ func (s *healthServer) bind(ctx context.Context) error {
 	return nil
 }
 
-// addr is the address that the server is bound to, nil before bind.
-func (s *healthServer) addr() net.Addr {
+// Use makes ln the listener instead of one that Bind opens, such as one in memory.
+// Call it before Serve.
+func (s *HealthServer) Use(ln net.Listener) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.listener = ln
+}
+
+// Addr returns the address that the server is bound to, nil before Bind.
+func (s *HealthServer) Addr() net.Addr {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.listener == nil {
@@ -101,9 +110,8 @@ func (s *healthServer) addr() net.Addr {
 	return s.listener.Addr()
 }
 
-// serve serves until close, and returns nil then. It is called once, after
-// bind.
-func (s *healthServer) serve() error {
+// Serve serves until Close, and returns nil then. Call it once, after Bind.
+func (s *HealthServer) Serve() error {
 	s.mu.Lock()
 	ln := s.listener
 	s.mu.Unlock()
@@ -119,31 +127,33 @@ func (s *healthServer) serve() error {
 	return fmt.Errorf("serve health on %s: %w", ln.Addr(), err)
 }
 
-// close closes the listener and the connections that are not being answered,
-// waits for the others until ctx is done, and closes those too. It may be
-// called at any time and more than once.
-func (s *healthServer) close(ctx context.Context) error {
+// Close closes the listener and the connections that no handler is answering. It
+// waits for the other connections until ctx is done, then closes those too and
+// returns an error. It may be called at any time and more than once.
+func (s *HealthServer) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true
 	ln := s.listener
 	s.mu.Unlock()
 	if ln != nil {
-		_ = ln.Close() // first, so that no connection comes after those closed next
+		_ = ln.Close() // first, so that no new connection comes in after the ones closed below
 	}
 	s.conns.closeWaiting()
 	err := s.srv.Shutdown(ctx)
 	if errors.Is(err, net.ErrClosed) {
-		err = nil // that the listener was closed before; all else has been done
+		err = nil // Close closed the listener itself; Shutdown has done the rest
 	}
 	if err != nil {
-		_ = s.srv.Close() // what is left is cut, which err tells
+		_ = s.srv.Close() // cuts the remaining connections; err says so
 		err = fmt.Errorf("close health server: %w", err)
 	}
 	return err
 }
 
-// route puts the extra handlers before h.
-func route(h http.Handler, extra map[string]http.Handler) http.Handler {
+// Route returns a handler that serves the extra handlers before h. A path of
+// extra that ends in a slash stands for everything below it; any other path
+// stands for itself. The longest match wins.
+func Route(h http.Handler, extra map[string]http.Handler) http.Handler {
 	if len(extra) == 0 {
 		return h
 	}
@@ -167,7 +177,8 @@ func route(h http.Handler, extra map[string]http.Handler) http.Handler {
 	})
 }
 
-// guard makes a panic a 500, or a cut response when it had begun.
+// guard answers a panic with 500. When the response has begun, it cuts the
+// response instead, so that the client does not take it for complete.
 func guard(h http.Handler, log *slog.Logger) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		g := &guardedWriter{ResponseWriter: w}
@@ -177,7 +188,7 @@ func guard(h http.Handler, log *slog.Logger) http.Handler {
 				return
 			}
 			if v != http.ErrAbortHandler { //nolint:errorlint // the value itself means abort
-				log.ErrorContext(req.Context(), "health handler panicked", "path", text.Clip(req.URL.Path, maxNameLen), "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+				log.ErrorContext(req.Context(), "health handler panicked", "path", text.Clip(req.URL.Path, 128), "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
 			}
 			if v == http.ErrAbortHandler || g.wrote { //nolint:errorlint // as above
 				panic(http.ErrAbortHandler)
@@ -189,7 +200,7 @@ func guard(h http.Handler, log *slog.Logger) http.Handler {
 	})
 }
 
-// guardedWriter knows whether the response has begun.
+// guardedWriter notes whether the response has begun.
 type guardedWriter struct {
 	http.ResponseWriter
 	wrote bool
@@ -205,5 +216,5 @@ func (g *guardedWriter) Write(b []byte) (int, error) {
 	return g.ResponseWriter.Write(b)
 }
 
-// Unwrap is for http.ResponseController.
+// Unwrap serves http.ResponseController.
 func (g *guardedWriter) Unwrap() http.ResponseWriter { return g.ResponseWriter }

@@ -1,4 +1,4 @@
-package lifecycle
+package health
 
 import (
 	"testing"
@@ -10,14 +10,14 @@ func TestGateHoldsReadinessAndStartup(t *testing.T) {
 	r := NewRegistry()
 	must(t, r.RegisterReadiness("db", ProbeFunc(passing), WithCache(time.Hour)))
 	expect(t, r, "/readyz", 200, "")
-	r.setGate(StateUnknown, "starting")
+	owns(r).SetGate(Unknown, "starting")
 	expect(t, r, "/readyz", 503, `{"status":"fail","checks":{"db":"ok","lifecycle":"starting"}}`)
 	expect(t, r, "/startupz", 503, `{"status":"fail","checks":{"lifecycle":"starting"}}`)
 	expect(t, r, "/livez", 200, `{"status":"ok","checks":{}}`)
-	r.setGate(StateUp, "")
+	owns(r).SetGate(Up, "")
 	expect(t, r, "/readyz", 200, `{"status":"ok","checks":{"db":"ok","lifecycle":"ok"}}`)
 	expect(t, r, "/startupz", 200, `{"status":"ok","checks":{"lifecycle":"ok"}}`)
-	r.setGate(StateDown, "listener closed")
+	owns(r).SetGate(Down, "listener closed")
 	expect(t, r, "/readyz", 503, `{"status":"fail","checks":{"db":"ok","lifecycle":"listener closed"}}`)
 	expect(t, r, "/startupz", 200, "") // latched
 }
@@ -27,9 +27,9 @@ func TestStartupLatches(t *testing.T) {
 	f.set(errDown)
 	must(t, r.RegisterStartup("migrations", f))
 	must(t, r.RegisterStartup("warm", ProbeFunc(passing)))
-	r.setGate(StateUnknown, "starting")
+	owns(r).SetGate(Unknown, "starting")
 	expect(t, r, "/startupz", 503, "")
-	r.setGate(StateUp, "")
+	owns(r).SetGate(Up, "")
 	expect(t, r, "/startupz", 503, `{"status":"fail","checks":{"lifecycle":"ok","migrations":"connection refused","warm":"ok"}}`)
 	// A probe that leaves out what fails does not make it pass for ever.
 	expect(t, r, "/startupz?exclude=migrations", 200, "")
@@ -38,7 +38,7 @@ func TestStartupLatches(t *testing.T) {
 	expect(t, r, "/startupz", 200, `{"status":"ok","checks":{"lifecycle":"ok","migrations":"ok","warm":"ok"}}`)
 	runs := f.runs.Load()
 	f.set(errDown)
-	r.setGate(StateDown, "draining")
+	owns(r).SetGate(Down, "draining")
 	must(t, r.RegisterStartup("late", f))
 	for range 3 {
 		expect(t, r, "/startupz", 200, `{"status":"ok","checks":{"late":"not checked yet","lifecycle":"ok","migrations":"ok","warm":"ok"}}`)
@@ -57,7 +57,7 @@ func TestLivenessPassesOnceDraining(t *testing.T) {
 		r := NewRegistry()
 		must(t, r.RegisterLiveness("wedged", hang))
 		expect(t, r, "/livez", 503, "")
-		r.setDraining(true)
+		owns(r).SetDraining(true)
 		began := time.Now()
 		expect(t, r, "/livez", 200, `{"status":"ok","checks":{"lifecycle":"draining","wedged":"still running for 800ms"}}`)
 		expect(t, r, "/livez?verbose", 200, "[+]lifecycle ok: draining\n[-]wedged failed: still running for 800ms\nlivez check passed")
@@ -75,9 +75,9 @@ func TestReadinessFlipIsImmediate(t *testing.T) {
 	for range 3 {
 		expect(t, r, "/readyz", 200, "")
 	}
-	r.setDraining(false) // DrainReadiness: serving
+	owns(r).SetDraining(false) // DrainReadiness: serving
 	expect(t, r, "/readyz", 200, `{"status":"ok","checks":{"db":"ok"}}`)
-	r.setDraining(true)
+	owns(r).SetDraining(true)
 	expect(t, r, "/readyz", 503, `{"status":"fail","checks":{"db":"ok","lifecycle":"draining"}}`)
 	if n := f.runs.Load(); n != 1 {
 		t.Errorf("%d runs, want 1: the flip does not touch the checks", n)
@@ -87,12 +87,12 @@ func TestReadinessFlipIsImmediate(t *testing.T) {
 func TestSuspendAndResume(t *testing.T) {
 	r := NewRegistry()
 	expect(t, r, "/readyz", 200, "")
-	r.setSuspended(true, "by operator")
+	owns(r).Suspend("by operator")
 	expect(t, r, "/readyz", 503, `{"status":"fail","checks":{"lifecycle":"suspended: by operator"}}`)
 	expect(t, r, "/livez", 200, `{"status":"ok","checks":{}}`)
-	r.setSuspended(false, "")
+	owns(r).Resume()
 	expect(t, r, "/readyz", 200, `{"status":"ok","checks":{}}`)
-	r.setSuspended(true, "")
+	owns(r).Suspend("")
 	expect(t, r, "/readyz", 503, `{"status":"fail","checks":{"lifecycle":"suspended"}}`)
 }
 
@@ -101,31 +101,31 @@ func TestReadyAndFirstReady(t *testing.T) {
 	must(t, r.RegisterReadiness("db", f))
 	must(t, r.RegisterLiveness("self", ProbeFunc(passing)))
 	f.set(errDown)
-	r.setGate(StateUnknown, "starting")
+	owns(r).SetGate(Unknown, "starting")
 	closed := func() bool {
 		select {
-		case <-r.firstReady:
+		case <-r.FirstReady():
 			return true
 		default:
 			return false
 		}
 	}
-	if r.ready(t.Context()) || closed() {
+	if r.Ready(t.Context()) || closed() {
 		t.Error("ready while starting and down")
 	}
-	r.setGate(StateUp, "")
-	if r.ready(t.Context()) || closed() {
+	owns(r).SetGate(Up, "")
+	if r.Ready(t.Context()) || closed() {
 		t.Error("ready while a check is down")
 	}
 	f.set(nil)
-	if !r.ready(t.Context()) || !closed() {
+	if !r.Ready(t.Context()) || !closed() {
 		t.Error("not ready with the gate and the check up")
 	}
 	f.set(errDown)
-	if r.ready(t.Context()) || !closed() {
+	if r.Ready(t.Context()) || !closed() {
 		t.Error("ready while a check is down, or no longer once ready")
 	}
-	if !r.alive(t.Context()) {
+	if !r.Alive(t.Context()) {
 		t.Error("not alive with every liveness check up")
 	}
 }

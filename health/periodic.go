@@ -1,4 +1,4 @@
-package lifecycle
+package health
 
 import (
 	"context"
@@ -9,16 +9,16 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/probe"
 )
 
-// Start runs the periodic checks in the background, the first time at once,
-// until [Registry.Close] or until ctx is done; after the latter they run when
-// somebody probes, like cached ones. From now on the contexts of all checks
-// have ctx's values; they do not end with it. A second call does nothing. After
-// Close it returns [ErrRegistryClosed].
+// Start runs the periodic checks in the background, the first time at once, until
+// [Registry.Close] or until ctx is done. After ctx is done, probes run them, like
+// cached checks. From Start on the contexts of all checks have ctx's values; they
+// do not end with ctx. A second call does nothing. After Close it returns
+// [ErrClosed].
 func (r *Registry) Start(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
-		return ErrRegistryClosed
+		return ErrClosed
 	}
 	if r.stop != nil {
 		return nil
@@ -43,14 +43,14 @@ type baseContext struct {
 }
 
 func (c baseContext) Value(key any) any {
-	// The ending one first: package context asks it who it is.
+	// The one that ends comes first: package context asks it for its own key.
 	if v := c.Context.Value(key); v != nil {
 		return v
 	}
 	return c.values.Value(key)
 }
 
-// setActive says who renews the results of the periodic checks.
+// setActive sets whether the scheduler or the probes run the periodic checks.
 func (r *Registry) setActive(active bool) {
 	r.active.Store(active)
 	for _, p := range r.planes {
@@ -59,10 +59,10 @@ func (r *Registry) setActive(active bool) {
 }
 
 // Close ends the background runs, cancels the contexts of all checks and waits
-// until none is running any more, or until ctx is done: then it returns an
-// error that names those which still do. No check runs from then on, and the
-// handler goes on answering with what is known, which soon is that the results
-// are too old. It may be called more than once and without a Start.
+// until no check is running. When ctx is done first, it returns an error that
+// names the checks that are still running. No check begins to run after Close. The
+// handler goes on answering with the last results until they are too old. Close
+// may be called more than once, and without a Start.
 func (r *Registry) Close(ctx context.Context) error {
 	r.mu.Lock()
 	r.closed = true
@@ -70,7 +70,7 @@ func (r *Registry) Close(ctx context.Context) error {
 	r.mu.Unlock()
 	if stop != nil {
 		stop()
-		<-stopped // the scheduler runs nothing of anybody else's
+		<-stopped // at once: the scheduler itself runs no foreign code
 	}
 	var all []*check
 	for _, p := range r.planes {
@@ -78,8 +78,9 @@ func (r *Registry) Close(ctx context.Context) error {
 	}
 	for _, c := range all {
 		c.runner.Close()
+		c.closeNews()
 	}
-	r.cancel(ErrRegistryClosed)
+	r.cancel(ErrClosed)
 	var errs []error
 	for _, c := range all {
 		if !c.runner.Wait(ctx) {
@@ -93,12 +94,12 @@ func (r *Registry) Close(ctx context.Context) error {
 func (r *Registry) nudge() {
 	select {
 	case r.wake <- struct{}{}:
-	default: // it will already
+	default: // there is a token: it will look
 	}
 }
 
-// schedule runs the periodic checks until ctx is done. It is one goroutine for
-// all of them; each run has its own.
+// schedule starts the runs of the periodic checks until ctx is done. One goroutine
+// schedules all checks; each run has its own.
 func (r *Registry) schedule(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -113,8 +114,8 @@ func (r *Registry) schedule(ctx context.Context) {
 	}
 }
 
-// idle is how long the scheduler sleeps when there is nothing to run. A
-// registration wakes it.
+// idle is how long the scheduler sleeps when it has nothing to run. A registration
+// wakes it.
 const idle = time.Hour
 
 // runPeriodic begins the runs that are due, counts those that are overdue, and
@@ -135,8 +136,8 @@ func (r *Registry) runPeriodic() time.Duration {
 			switch next := last.Ended + c.interval; {
 			case ok:
 				c.overdue()
-				// When the run ends is not reported here. It cannot be due
-				// again before an interval has passed.
+				// The end of the run does not wake the scheduler. The check
+				// cannot be due again before an interval has passed.
 				sleep = min(sleep, c.interval, c.timeout-running%c.timeout)
 			case last.Run == 0 || next <= now:
 				due = append(due, c.runner)

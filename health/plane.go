@@ -1,12 +1,21 @@
-package lifecycle
+package health
 
 import (
 	"context"
 	"math"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/probe"
+)
+
+// The planes, as [Status] names them.
+const (
+	Liveness  = "liveness"
+	Readiness = "readiness"
+	Startup   = "startup"
 )
 
 // planeKind is one of the three questions that Kubernetes asks.
@@ -18,15 +27,15 @@ const (
 	startupPlane
 )
 
-// String is the plane's name in events, snapshots and errors.
-func (k planeKind) String() string { return [...]string{"liveness", "readiness", "startup"}[k] }
+// String returns the plane's name in events, snapshots and errors.
+func (k planeKind) String() string { return [...]string{Liveness, Readiness, Startup}[k] }
 
-// path is the plane's name in answers and, after a slash, in URLs.
+// path returns the plane's name in answers and, after a slash, in URLs.
 func (k planeKind) path() string { return [...]string{"livez", "readyz", "startupz"}[k] }
 
-// plane is the checks that answer one question, and the answer made from them.
+// plane holds the checks that answer one question, and the answer made from them.
 //
-// The answer is kept rendered. It is used again for as long as no check has
+// The plane keeps its rendered answer and uses it again while no check has
 // reported a change (version) and no result has to be renewed (kept.fresh).
 type plane struct {
 	reg  *Registry
@@ -45,8 +54,8 @@ func newPlane(r *Registry, kind planeKind) *plane {
 	return p
 }
 
-// setChecks replaces the list. Its runners are kept as a slice of their own for
-// a plane on which every probe runs every check.
+// setChecks replaces the list. For a plane on which every probe runs every check
+// it also keeps the list of their runners.
 func (p *plane) setChecks(checks []*check) {
 	always := make([]*probe.Check, 0, len(checks))
 	for _, c := range checks {
@@ -62,15 +71,19 @@ func (p *plane) setChecks(checks []*check) {
 	p.changed()
 }
 
-// changed makes the kept answer one of the past.
+// changed makes the kept answer stale.
 func (p *plane) changed() { p.version.Add(1) }
 
+// search returns where the check of that name is in checks, which are sorted by
+// name, or where it belongs.
+func search(checks []*check, name string) (at int, found bool) {
+	return slices.BinarySearchFunc(checks, name, func(c *check, name string) int { return strings.Compare(c.name, name) })
+}
+
 // find returns the check of that name, or nil.
-func (p *plane) find(name string) *check {
-	for _, c := range *p.checks.Load() {
-		if c.name == name {
-			return c
-		}
+func find(checks []*check, name string) *check {
+	if at, found := search(checks, name); found {
+		return checks[at]
 	}
 	return nil
 }
@@ -114,8 +127,8 @@ func (p *plane) run(ctx context.Context, checks []*check) []probe.Unfinished {
 	return probe.Run(ctx, *p.reg.base.Load(), p.reg.timeout, due)
 }
 
-// frozen says whether a probe gets what is known and runs nothing: a startup
-// plane that has passed, and liveness from the moment that draining begins.
+// frozen reports whether a probe runs nothing and gets what is known: on a startup
+// plane that has passed, and on liveness while the process drains.
 func (p *plane) frozen() bool {
 	cond := p.reg.cond.Load()
 	return p.kind == startupPlane && cond.started || p.kind == livenessPlane && cond.draining
@@ -123,7 +136,7 @@ func (p *plane) frozen() bool {
 
 // render makes the answer from what the checks say now, and keeps it.
 func (p *plane) render(unfinished []probe.Unfinished, frozen bool) *kept {
-	// What changes from here on makes another version.
+	// A change after this line makes another version.
 	version := p.version.Load()
 	checks := *p.checks.Load()
 	res := p.result(checks, unfinished)
@@ -149,31 +162,34 @@ func (p *plane) render(unfinished []probe.Unfinished, frozen bool) *kept {
 	return a
 }
 
-// result is what a plane, or a part of it, says.
+// result is what a plane, or a part of it, answers.
 type result struct {
 	plane    planeKind
 	ok       bool
 	volatile bool
 	items    []item   // sorted by name
-	strange  []string // asked to be excluded and not there, sorted
+	strange  []string // names that a probe excludes and the plane does not have, sorted
 }
 
-// result collects what the checks say.
+// result collects the states of the checks.
 func (p *plane) result(checks []*check, unfinished []probe.Unfinished) result {
 	res := result{plane: p.kind, ok: true, items: make([]item, 0, len(checks)+1)}
 	cond := p.reg.cond.Load()
 	builtin, shown := cond.item(p.kind)
 	for _, c := range checks {
 		if shown && builtin.name < c.name {
-			res.add(builtin, cond)
+			res.add(builtin)
 			shown = false
 		}
 		it, volatile := c.view(unfinished)
 		res.volatile = res.volatile || volatile
-		res.add(it, cond)
+		res.add(it)
 	}
 	if shown {
-		res.add(builtin, cond)
+		res.add(builtin)
+	}
+	for i := range res.items { // after each check has been looked at
+		p.explain(&res.items[i])
 	}
 	if cond.overrides(p.kind) {
 		res.ok = true
@@ -181,14 +197,17 @@ func (p *plane) result(checks []*check, unfinished []probe.Unfinished) result {
 	return res
 }
 
-func (r *result) add(it item, cond *condition) {
+func (r *result) add(it item) {
 	r.items = append(r.items, it)
-	if it.critical && !it.passes(r.plane) {
+	if it.severity == SeverityHigh && !it.passes(r.plane) {
 		r.ok = false
 	}
 }
 
-// passes says whether the check lets the plane pass.
-func (it item) passes(kind planeKind) bool {
-	return it.state == StateUp || kind == livenessPlane && it.state == StateUnknown
+// passes reports whether the check lets its plane pass.
+func (it *item) passes(kind planeKind) bool { return passes(kind, it.state) }
+
+// passes reports whether a state passes on a plane.
+func passes(kind planeKind, state State) bool {
+	return state == Up || kind == livenessPlane && state == Unknown
 }

@@ -1,4 +1,4 @@
-package lifecycle_test
+package health_test
 
 import (
 	"context"
@@ -9,11 +9,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/fsm"
+	"github.com/pleme-io/lifecycle-go/health"
 )
 
-func probePath(r *lifecycle.Registry, path string) {
+func probePath(r *health.Registry, path string) {
 	w := httptest.NewRecorder()
 	r.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
 	fmt.Println(w.Code, strings.TrimSpace(w.Body.String()))
@@ -23,10 +23,10 @@ func probePath(r *lifecycle.Registry, path string) {
 func ExampleNewRegistry() {
 	ping := func(context.Context) error { return errors.New("connection refused") }
 
-	reg := lifecycle.NewRegistry()
-	reg.RegisterLiveness("self", lifecycle.ProbeFunc(func(context.Context) error { return nil }))
-	reg.RegisterReadiness("db", lifecycle.ProbeFunc(ping))
-	reg.RegisterReadiness("cache", lifecycle.ProbeFunc(ping), lifecycle.WithNonCritical())
+	reg := health.NewRegistry()
+	reg.RegisterLiveness("self", health.ProbeFunc(func(context.Context) error { return nil }))
+	reg.RegisterReadiness("db", health.ProbeFunc(ping))
+	reg.RegisterReadiness("cache", health.ProbeFunc(ping), health.WithNonCritical())
 
 	probePath(reg, "/healthz")
 	probePath(reg, "/readyz")
@@ -42,11 +42,11 @@ func ExampleNewRegistry() {
 // A periodic check runs in the background from Start to Close. Probes are
 // answered from its last result.
 func ExampleWithPeriodic() {
-	reg := lifecycle.NewRegistry()
+	reg := health.NewRegistry()
 	err := reg.RegisterReadiness("db",
-		lifecycle.ProbeFunc(func(context.Context) error { return nil }),
-		lifecycle.WithPeriodic(10*time.Second),
-		lifecycle.WithFailureThreshold(3),
+		health.ProbeFunc(func(context.Context) error { return nil }),
+		health.WithPeriodic(10*time.Second),
+		health.WithFailureThreshold(3),
 	)
 	if err != nil {
 		fmt.Println(err)
@@ -66,8 +66,8 @@ func ExampleWithPeriodic() {
 // Whoever wants to know about changes reads the registry's events.
 func ExampleRegistry_Events() {
 	var err error
-	reg := lifecycle.NewRegistry()
-	_ = reg.RegisterReadiness("db", lifecycle.ProbeFunc(func(context.Context) error { return err }))
+	reg := health.NewRegistry()
+	_ = reg.RegisterReadiness("db", health.ProbeFunc(func(context.Context) error { return err }))
 	stop := reg.Events().Listen(64, func(e fsm.Event) {
 		fmt.Println(e.Kind, e.Name, e.From, "->", e.To, e.Cause)
 	})
@@ -83,8 +83,8 @@ func ExampleRegistry_Events() {
 }
 
 func ExampleRegistry_Snapshot() {
-	reg := lifecycle.NewRegistry()
-	_ = reg.RegisterReadiness("db", lifecycle.ProbeFunc(func(context.Context) error { return lifecycle.ErrUnknown }))
+	reg := health.NewRegistry()
+	_ = reg.RegisterReadiness("db", health.ProbeFunc(func(context.Context) error { return health.ErrUnknown }))
 	w := httptest.NewRecorder()
 	reg.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/readyz/db", nil))
 	for _, st := range reg.Snapshot() {
@@ -92,19 +92,4 @@ func ExampleRegistry_Snapshot() {
 	}
 	// Output:
 	// readiness db unknown state unknown 1
-}
-
-func ExampleRunLoop() {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	n := 0
-	err := lifecycle.RunLoop(ctx, time.Millisecond, func(context.Context) error {
-		if n++; n == 3 {
-			cancel()
-		}
-		return nil
-	}, lifecycle.WithImmediateTick(), lifecycle.WithBackoff(time.Minute))
-	fmt.Println(n, err)
-	// Output:
-	// 3 <nil>
 }

@@ -1,8 +1,7 @@
-package lifecycle
+package health
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
@@ -73,7 +72,7 @@ func TestHandlerAnswersWithinProbeTimeout(t *testing.T) {
 		defer release()
 		r := NewRegistry()
 		must(t, r.RegisterReadiness("hangs", hang))
-		must(t, r.RegisterReadiness("patient", hang, WithCheckTimeout(time.Minute)))
+		must(t, r.RegisterReadiness("patient", hang, WithTimeout(time.Minute)))
 		must(t, r.RegisterReadiness("quick", ProbeFunc(passing)))
 		for i, want := range []string{
 			`{"status":"fail","checks":{"hangs":"still running for 900ms","patient":"not checked yet","quick":"ok"}}`,
@@ -99,7 +98,7 @@ func TestWedgedCheckIsDownUntilItReturns(t *testing.T) {
 				<-*ch
 			}
 			return nil
-		}), WithCheckTimeout(200*time.Millisecond)))
+		}), WithTimeout(200*time.Millisecond)))
 		expect(t, r, "/livez", 200, "")
 		ch := make(chan struct{})
 		wedge.Store(&ch)
@@ -122,7 +121,7 @@ func TestWedgedCheckIsDownUntilItReturns(t *testing.T) {
 		wedge.Store(nil)
 		close(ch)
 		synctest.Wait()
-		if st := r.Snapshot()[0]; st.State != StateDown || st.Error != "took 3.2s, over its timeout of 200ms" {
+		if st := r.Snapshot()[0]; st.State != Down || st.Error != "took 3.2s, over its timeout of 200ms" {
 			t.Errorf("after the late return: %s, %q", st.State, st.Error)
 		}
 		expect(t, r, "/livez", 200, `{"status":"ok","checks":{"self":"ok"}}`)
@@ -141,7 +140,7 @@ func TestWedgedCheckPassesNoThresholdForEver(t *testing.T) {
 				return hang(ctx)
 			}
 			return nil
-		}), WithCheckTimeout(200*time.Millisecond), WithFailureThreshold(3)))
+		}), WithTimeout(200*time.Millisecond), WithFailureThreshold(3)))
 		expect(t, r, "/livez", 200, "")
 		wedged.Store(true)
 		expect(t, r, "/livez", 200, "") // one timeout
@@ -176,10 +175,10 @@ func TestCachedCheck(t *testing.T) {
 // A cached result may bridge a slow run, but not for longer than its max age:
 // on readiness it is unknown then, on liveness down.
 func TestResultTooOldIsNeverGreen(t *testing.T) {
-	for name, opts := range map[string][]ProbeOption{
-		"cached":        {WithCache(10 * time.Second), WithCheckTimeout(5 * time.Second)},
-		"periodic":      {WithPeriodic(10 * time.Second), WithCheckTimeout(5 * time.Second), WithMaxAge(15 * time.Second)},
-		"cached, 3 bad": {WithCache(10 * time.Second), WithCheckTimeout(5 * time.Second), WithFailureThreshold(100)},
+	for name, opts := range map[string][]Option{
+		"cached":        {WithCache(10 * time.Second), WithTimeout(5 * time.Second)},
+		"periodic":      {WithPeriodic(10 * time.Second), WithTimeout(5 * time.Second), WithMaxAge(15 * time.Second)},
+		"cached, 3 bad": {WithCache(10 * time.Second), WithTimeout(5 * time.Second), WithFailureThreshold(100)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -205,11 +204,11 @@ func TestResultTooOldIsNeverGreen(t *testing.T) {
 				// The runs began 3.9 s ago and are not overdue; the results are
 				// 15.9 s old.
 				expect(t, r, "/readyz", 503, "")
-				if st := r.Snapshot(); st[1].State != StateUnknown {
+				if st := r.Snapshot(); st[1].State != Unknown {
 					t.Errorf("a readiness check without a recent result is %s, want unknown", st[1].State)
 				}
 				expect(t, r, "/livez", 503, "")
-				if st := r.Snapshot(); st[0].State != StateDown {
+				if st := r.Snapshot(); st[0].State != Down {
 					t.Errorf("a liveness check without a recent result is %s, want down", st[0].State)
 				}
 				wedged.Store(false)
@@ -228,8 +227,8 @@ func TestUncachedCheckWithoutAnswerInTime(t *testing.T) {
 		var delay atomic.Int64
 		r := NewRegistry()
 		p := ProbeFunc(func(context.Context) error { time.Sleep(time.Duration(delay.Load())); return nil })
-		must(t, r.RegisterReadiness("db", p, WithCheckTimeout(10*time.Second)))
-		must(t, r.RegisterLiveness("db", p, WithCheckTimeout(10*time.Second)))
+		must(t, r.RegisterReadiness("db", p, WithTimeout(10*time.Second)))
+		must(t, r.RegisterLiveness("db", p, WithTimeout(10*time.Second)))
 		expect(t, r, "/readyz", 200, "")
 		expect(t, r, "/livez", 200, "")
 		delay.Store(int64(2 * time.Second))
@@ -248,25 +247,25 @@ func TestThresholds(t *testing.T) {
 	must(t, r.RegisterReadiness("db", f, WithFailureThreshold(3), WithSuccessThreshold(2)))
 	for i, step := range []struct {
 		err  error
-		want ProbeState
+		want State
 	}{
-		{nil, StateUnknown},
-		{nil, StateUp},
-		{errDown, StateUp},
-		{errDown, StateUp},
-		{nil, StateUp}, // in a row means in a row
-		{errDown, StateUp},
-		{ErrUnknown, StateUp},
-		{errDown, StateDown},
-		{ErrUnknown, StateUnknown},
-		{nil, StateUnknown},
-		{errDown, StateUnknown},
-		{nil, StateUnknown},
-		{nil, StateUp},
+		{nil, Unknown},
+		{nil, Up},
+		{errDown, Up},
+		{errDown, Up},
+		{nil, Up}, // in a row means in a row
+		{errDown, Up},
+		{ErrUnknown, Up},
+		{errDown, Down},
+		{ErrUnknown, Unknown},
+		{nil, Unknown},
+		{errDown, Unknown},
+		{nil, Unknown},
+		{nil, Up},
 	} {
 		f.set(step.err)
 		want := 503
-		if step.want == StateUp {
+		if step.want == Up {
 			want = 200
 		}
 		expect(t, r, "/readyz", want, "")
@@ -290,172 +289,4 @@ func TestNonCriticalCheckShowsAndDoesNotFail(t *testing.T) {
 	must(t, r.RegisterLiveness("cache", f, WithNonCritical()))
 	expect(t, r, "/readyz", 200, `{"status":"ok","checks":{"cache":"connection refused"}}`)
 	expect(t, r, "/livez", 200, `{"status":"ok","checks":{"cache":"connection refused"}}`)
-}
-
-func TestPeriodicCheckRunsInTheBackground(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var at []time.Duration
-		began := time.Now()
-		r := NewRegistry()
-		must(t, r.RegisterReadiness("db", ProbeFunc(func(context.Context) error {
-			at = append(at, time.Since(began))
-			time.Sleep(time.Second)
-			return nil
-		}), WithPeriodic(10*time.Second), WithCheckTimeout(5*time.Second)))
-		must(t, r.Start(t.Context()))
-		must(t, r.Start(t.Context()))
-		// The first result is waited for, within the probe timeout.
-		expect(t, r, "/readyz", 503, `{"status":"fail","checks":{"db":"not checked yet"}}`)
-		if took := time.Since(began); took != DefaultProbeTimeout {
-			t.Errorf("the first probe took %v, want 900ms", took)
-		}
-		time.Sleep(35 * time.Second)
-		for range 10 {
-			before := time.Now()
-			expect(t, r, "/readyz", 200, "")
-			if took := time.Since(before); took != 0 {
-				t.Errorf("a probe of a periodic check took %v", took)
-			}
-			time.Sleep(time.Second / 10)
-		}
-		must(t, r.Close(t.Context()))
-		must(t, r.Close(t.Context()))
-		// Ten seconds after the end of the run before, each.
-		want := []time.Duration{0, 11 * time.Second, 22 * time.Second, 33 * time.Second}
-		if len(at) != len(want) {
-			t.Fatalf("ran at %v, want %v", at, want)
-		}
-		for i := range want {
-			if at[i] != want[i] {
-				t.Errorf("ran at %v, want %v", at, want)
-			}
-		}
-	})
-}
-
-func TestPeriodicCheckThatHangsIsSeenWithoutAProbe(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		hang, release := hanging()
-		var wedged atomic.Bool
-		r := NewRegistry()
-		must(t, r.RegisterReadiness("db", ProbeFunc(func(ctx context.Context) error {
-			if wedged.Load() {
-				return hang(ctx)
-			}
-			return nil
-		}), WithPeriodic(10*time.Second), WithCheckTimeout(2*time.Second), WithFailureThreshold(2)))
-		sub := r.Events().Subscribe(16) // before Start, which makes the first event
-		defer sub.Close()
-		began := time.Now()
-		must(t, r.Start(t.Context()))
-		wait := func(to ProbeState) time.Duration {
-			t.Helper()
-			e, err := sub.Next(t.Context())
-			must(t, err)
-			if e.To != string(to) {
-				t.Fatalf("the check became %s, want %s", e.To, to)
-			}
-			return time.Since(began)
-		}
-		wait(StateUp)
-		expect(t, r, "/readyz", 200, "")
-		wedged.Store(true)
-		if at := wait(StateDown); at != 14*time.Second {
-			t.Errorf("down at %v, want 14s: two timeouts into the second run", at)
-		}
-		expect(t, r, "/readyz", 503, `{"status":"fail","checks":{"db":"still running for 4s"}}`)
-		wedged.Store(false)
-		release()
-		if at := wait(StateUp); at != 24*time.Second {
-			t.Errorf("up at %v, want 24s: one interval after the wedged run ended", at)
-		}
-		must(t, r.Close(t.Context()))
-	})
-}
-
-func TestPeriodicCheckWithoutStartIsRenewedByProbes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r, f := NewRegistry(), new(fake)
-		must(t, r.RegisterReadiness("db", f, WithPeriodic(10*time.Second)))
-		expect(t, r, "/readyz", 200, "")
-		expect(t, r, "/readyz", 200, "")
-		f.set(errDown)
-		time.Sleep(10 * time.Second)
-		expect(t, r, "/readyz", 503, "")
-		if n := f.runs.Load(); n != 2 {
-			t.Errorf("%d runs, want 2", n)
-		}
-		// Started and ended by its context it is so again.
-		ctx, cancel := context.WithCancel(t.Context())
-		must(t, r.Start(ctx))
-		synctest.Wait()
-		cancel()
-		synctest.Wait()
-		f.set(nil)
-		time.Sleep(10 * time.Second)
-		expect(t, r, "/readyz", 200, "")
-		must(t, r.Close(t.Context()))
-	})
-}
-
-func TestPeriodicCheckRegisteredAfterStart(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r, f := NewRegistry(), new(fake)
-		must(t, r.Start(t.Context()))
-		time.Sleep(time.Minute)
-		must(t, r.RegisterReadiness("db", f, WithPeriodic(10*time.Second)))
-		synctest.Wait()
-		if n := f.runs.Load(); n != 1 {
-			t.Errorf("%d runs after the registration, want 1 at once", n)
-		}
-		must(t, r.Close(t.Context()))
-		if err := r.RegisterReadiness("late", f); !errors.Is(err, ErrRegistryClosed) {
-			t.Errorf("registration after Close: %v, want ErrRegistryClosed", err)
-		}
-		if err := r.Start(t.Context()); !errors.Is(err, ErrRegistryClosed) {
-			t.Errorf("Start after Close: %v, want ErrRegistryClosed", err)
-		}
-	})
-}
-
-func TestStartedChecksHaveTheValuesAndNotTheEndOfItsContext(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		type key struct{}
-		ctx, cancel := context.WithCancel(context.WithValue(t.Context(), key{}, "value"))
-		r := NewRegistry()
-		must(t, r.RegisterReadiness("db", ProbeFunc(func(ctx context.Context) error {
-			if ctx.Value(key{}) != "value" {
-				return errors.New("the value is missing")
-			}
-			return ctx.Err()
-		})))
-		must(t, r.Start(ctx))
-		expect(t, r, "/readyz", 200, "")
-		cancel()
-		synctest.Wait()
-		expect(t, r, "/readyz", 200, "")
-		must(t, r.Close(t.Context()))
-	})
-}
-
-func TestCloseEndsRunsAndNamesWhoStays(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		hang, release := hanging()
-		defer synctest.Wait()
-		defer release()
-		r := NewRegistry()
-		must(t, r.RegisterReadiness("heeds", ProbeFunc(func(ctx context.Context) error { <-ctx.Done(); return context.Cause(ctx) }), WithCheckTimeout(time.Hour)))
-		must(t, r.RegisterLiveness("hangs", hang, WithCheckTimeout(time.Hour)))
-		get(t, r, "/readyz")
-		get(t, r, "/livez")
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		began := time.Now()
-		err := r.Close(ctx)
-		const want = `close health registry: liveness check "hangs" has not returned: context deadline exceeded`
-		if err == nil || err.Error() != want || time.Since(began) != time.Second {
-			t.Errorf("Close returned %v after %v, want %s after 1s", err, time.Since(began), want)
-		}
-		expect(t, r, "/readyz", 503, "") // it answers, and runs nothing
-	})
 }

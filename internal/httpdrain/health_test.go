@@ -1,4 +1,4 @@
-package lifecycle
+package httpdrain
 
 import (
 	"bufio"
@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"strings"
@@ -14,32 +15,40 @@ import (
 	"time"
 )
 
-// generous is for waits on real time that must not take long and may on a busy
-// machine.
-const generous = 30 * time.Second
+// planes stands for the handler of the health planes.
+var planes = http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	fmt.Fprintln(w, "planes:", req.URL.Path)
+})
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
 
 // startServer returns a server that serves until the test ends.
-func startServer(t *testing.T, h http.Handler, extra map[string]http.Handler) *healthServer {
+func startServer(t *testing.T, h http.Handler, extra map[string]http.Handler) *HealthServer {
 	t.Helper()
-	s := newHealthServer("127.0.0.1:0", h, extra, quiet)
-	must(t, s.bind(t.Context()))
+	s := NewHealthServer("127.0.0.1:0", Route(h, extra), slog.New(slog.DiscardHandler))
+	must(t, s.Bind(t.Context()))
 	served := make(chan error, 1)
-	go func() { served <- s.serve() }()
+	go func() { served <- s.Serve() }()
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), generous)
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
-		must(t, s.close(ctx))
-		must(t, s.close(ctx))
+		must(t, s.Close(ctx))
+		must(t, s.Close(ctx))
 		must(t, <-served)
 	})
 	return s
 }
 
 // fetch sends one request on a connection of its own, as a kubelet does.
-func fetch(t *testing.T, s *healthServer, path string) (status int, body string, err error) {
+func fetchHealth(t *testing.T, s *HealthServer, path string) (status int, body string, err error) {
 	t.Helper()
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: generous}
-	res, err := client.Get("http://" + s.addr().String() + path)
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
+	res, err := client.Get("http://" + s.Addr().String() + path)
 	if err != nil {
 		return 0, "", err
 	}
@@ -48,32 +57,30 @@ func fetch(t *testing.T, s *healthServer, path string) (status int, body string,
 	return res.StatusCode, string(b), err
 }
 
-func dial(t *testing.T, s *healthServer) net.Conn {
+func dialHealth(t *testing.T, s *HealthServer) net.Conn {
 	t.Helper()
-	conn, err := net.Dial("tcp", s.addr().String())
+	conn, err := net.Dial("tcp", s.Addr().String())
 	must(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
 
 func TestHealthServerServesPlanesAndExtras(t *testing.T) {
-	r := NewRegistry()
-	must(t, r.RegisterReadiness("db", ProbeFunc(passing)))
 	text := func(s string) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, s) })
 	}
-	s := startServer(t, r.Handler(), map[string]http.Handler{"/metrics": text("metrics"), "/debug/": text("debug"), "/debug/deep/": text("deep")})
+	s := startServer(t, planes, map[string]http.Handler{"/metrics": text("metrics"), "/debug/": text("debug"), "/debug/deep/": text("deep")})
 	for path, want := range map[string]string{
-		"/readyz":        `200 {"status":"ok","checks":{"db":"ok"}}`,
-		"/livez":         `200 {"status":"ok","checks":{}}`,
+		"/readyz":        "200 planes: /readyz",
+		"/livez":         "200 planes: /livez",
 		"/metrics":       "200 metrics",
 		"/debug/":        "200 debug",
 		"/debug/x/y":     "200 debug",
 		"/debug/deep/xy": "200 deep",
-		"/metrics/x":     "404 not found: the health planes are /livez, /readyz and /startupz",
-		"/":              "404 not found: the health planes are /livez, /readyz and /startupz",
+		"/metrics/x":     "200 planes: /metrics/x",
+		"/":              "200 planes: /",
 	} {
-		status, body, err := fetch(t, s, path)
+		status, body, err := fetchHealth(t, s, path)
 		must(t, err)
 		if got := fmt.Sprintf("%d %s", status, strings.TrimSuffix(body, "\n")); got != want {
 			t.Errorf("GET %s: %s, want %s", path, got, want)
@@ -82,7 +89,7 @@ func TestHealthServerServesPlanesAndExtras(t *testing.T) {
 }
 
 func TestHealthServerPanicIs500(t *testing.T) {
-	s := startServer(t, NewRegistry().Handler(), map[string]http.Handler{
+	s := startServer(t, planes, map[string]http.Handler{
 		"/panic": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Encoding", "gzip")
 			panic("boom")
@@ -94,25 +101,25 @@ func TestHealthServerPanicIs500(t *testing.T) {
 		}),
 	})
 	for range 3 {
-		status, body, err := fetch(t, s, "/panic")
+		status, body, err := fetchHealth(t, s, "/panic")
 		must(t, err)
 		if status != 500 || body != "internal server error: the handler panicked\n" {
 			t.Errorf("a panic is %d %q, want 500", status, body)
 		}
-		if _, _, err := fetch(t, s, "/begun"); err == nil {
+		if _, _, err := fetchHealth(t, s, "/begun"); err == nil {
 			t.Error("a panic in the middle of a response looks like its end")
 		}
-		if status, _, err := fetch(t, s, "/livez"); status != 200 || err != nil {
+		if status, _, err := fetchHealth(t, s, "/livez"); status != 200 || err != nil {
 			t.Errorf("/livez after a panic: %d, %v", status, err)
 		}
 	}
 }
 
 func TestHealthServerSlowlorisCannotStarveTheKubelet(t *testing.T) {
-	s := startServer(t, NewRegistry().Handler(), nil)
+	s := startServer(t, planes, nil)
 	conns := make([]net.Conn, 2*healthMaxConns)
 	for i := range conns {
-		conns[i] = dial(t, s)
+		conns[i] = dialHealth(t, s)
 		switch i % 3 { // nothing, half a header, half a request behind a whole one
 		case 1:
 			_, _ = io.WriteString(conns[i], "GET /livez HTTP/1.1\r\nHost: x\r\nX-")
@@ -122,7 +129,7 @@ func TestHealthServerSlowlorisCannotStarveTheKubelet(t *testing.T) {
 	}
 	// Long before any of the timeouts, which would free a connection too.
 	for range 50 {
-		if status, _, err := fetch(t, s, "/livez"); status != 200 || err != nil {
+		if status, _, err := fetchHealth(t, s, "/livez"); status != 200 || err != nil {
 			t.Fatalf("/livez behind %d slow clients: %d, %v", len(conns), status, err)
 		}
 	}
@@ -133,14 +140,14 @@ func TestHealthServerSlowlorisCannotStarveTheKubelet(t *testing.T) {
 		t.Errorf("%d connections are open, at most %d may be", open, healthMaxConns)
 	}
 	// The oldest was closed, the youngest was not: it can finish its request.
-	must(t, conns[0].SetReadDeadline(time.Now().Add(generous)))
+	must(t, conns[0].SetReadDeadline(time.Now().Add(patience)))
 	if _, err := conns[0].Read(make([]byte, 1)); err == nil || errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("reading from the oldest connection: %v, want that it was closed", err)
 	}
 	last := conns[len(conns)-1]
 	_, err := io.WriteString(last, "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
 	must(t, err)
-	must(t, last.SetReadDeadline(time.Now().Add(generous)))
+	must(t, last.SetReadDeadline(time.Now().Add(patience)))
 	if _, err := bufio.NewReader(last).ReadString('\n'); err != nil {
 		t.Errorf("the youngest slow client got %v, want an answer", err)
 	}
@@ -148,7 +155,7 @@ func TestHealthServerSlowlorisCannotStarveTheKubelet(t *testing.T) {
 
 func TestHealthServerKeepsWhoIsBeingAnswered(t *testing.T) {
 	enter, release := make(chan struct{}), make(chan struct{})
-	s := startServer(t, NewRegistry().Handler(), map[string]http.Handler{
+	s := startServer(t, planes, map[string]http.Handler{
 		"/slow": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			close(enter)
 			<-release
@@ -157,15 +164,15 @@ func TestHealthServerKeepsWhoIsBeingAnswered(t *testing.T) {
 	})
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if status, body, err := fetch(t, s, "/slow"); status != 200 || body != "done" || err != nil {
+		if status, body, err := fetchHealth(t, s, "/slow"); status != 200 || body != "done" || err != nil {
 			t.Errorf("the answer of the oldest connection is %d %q, %v", status, body, err)
 		}
 	})
 	<-enter
 	for range healthMaxConns + 10 {
-		dial(t, s)
+		dialHealth(t, s)
 	}
-	if status, _, err := fetch(t, s, "/livez"); status != 200 || err != nil {
+	if status, _, err := fetchHealth(t, s, "/livez"); status != 200 || err != nil {
 		t.Errorf("/livez: %d, %v", status, err)
 	}
 	close(release)
@@ -173,9 +180,9 @@ func TestHealthServerKeepsWhoIsBeingAnswered(t *testing.T) {
 }
 
 func TestHealthServerLimitsHeaders(t *testing.T) {
-	s := startServer(t, NewRegistry().Handler(), nil)
-	conn := dial(t, s)
-	must(t, conn.SetDeadline(time.Now().Add(generous)))
+	s := startServer(t, planes, nil)
+	conn := dialHealth(t, s)
+	must(t, conn.SetDeadline(time.Now().Add(patience)))
 	_, _ = io.WriteString(conn, "GET /livez HTTP/1.1\r\nHost: x\r\nX: "+strings.Repeat("x", 16<<10)+"\r\n\r\n")
 	line, err := bufio.NewReader(conn).ReadString('\n')
 	if err != nil || !strings.Contains(line, " 431 ") {
@@ -189,53 +196,53 @@ func TestHealthServerLimitsHeaders(t *testing.T) {
 }
 
 func TestHealthServerBindErrors(t *testing.T) {
-	s := newHealthServer("127.0.0.1:0", NewRegistry().Handler(), nil, nil)
-	if s.addr() != nil {
+	s := NewHealthServer("127.0.0.1:0", planes, nil)
+	if s.Addr() != nil {
 		t.Error("an address before bind")
 	}
-	if err := s.serve(); err == nil {
+	if err := s.Serve(); err == nil {
 		t.Error("serve before bind returned nil")
 	}
-	must(t, s.bind(t.Context()))
-	if err := s.bind(t.Context()); err == nil {
+	must(t, s.Bind(t.Context()))
+	if err := s.Bind(t.Context()); err == nil {
 		t.Error("a second bind returned nil")
 	}
-	taken := newHealthServer(s.addr().String(), NewRegistry().Handler(), nil, nil)
-	if err := taken.bind(t.Context()); err == nil || !strings.HasPrefix(err.Error(), "listen on health address: ") {
+	taken := NewHealthServer(s.Addr().String(), planes, nil)
+	if err := taken.Bind(t.Context()); err == nil || !strings.HasPrefix(err.Error(), "listen on health address: ") {
 		t.Errorf("bind to a taken address: %v", err)
 	}
-	must(t, s.close(t.Context())) // bound and never served
-	if err := s.bind(t.Context()); !errors.Is(err, net.ErrClosed) {
+	must(t, s.Close(t.Context())) // bound and never served
+	if err := s.Bind(t.Context()); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("bind after close: %v, want net.ErrClosed", err)
 	}
-	must(t, s.serve())
-	again := newHealthServer(s.address, NewRegistry().Handler(), nil, nil)
-	must(t, again.close(t.Context())) // never bound
+	must(t, s.Serve())
+	again := NewHealthServer(s.address, planes, nil)
+	must(t, again.Close(t.Context())) // never bound
 }
 
 func TestHealthServerCloseIsBounded(t *testing.T) {
 	enter, release := make(chan struct{}), make(chan struct{})
-	s := newHealthServer("127.0.0.1:0", NewRegistry().Handler(), map[string]http.Handler{
+	s := NewHealthServer("127.0.0.1:0", Route(planes, map[string]http.Handler{
 		"/hang": http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 			close(enter)
 			<-release
 		}),
-	}, quiet)
-	must(t, s.bind(t.Context()))
+	}), slog.New(slog.DiscardHandler))
+	must(t, s.Bind(t.Context()))
 	served := make(chan error, 1)
-	go func() { served <- s.serve() }()
+	go func() { served <- s.Serve() }()
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if _, _, err := fetch(t, s, "/hang"); err == nil {
+		if _, _, err := fetchHealth(t, s, "/hang"); err == nil {
 			t.Error("a request that was cut got an answer")
 		}
 	})
 	<-enter
-	slow := dial(t, s)
+	slow := dialHealth(t, s)
 	_, _ = io.WriteString(slow, "GET /li")
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if err := s.close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+	if err := s.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("close with a handler that hangs: %v, want the deadline", err)
 	}
 	wg.Wait()
@@ -244,22 +251,22 @@ func TestHealthServerCloseIsBounded(t *testing.T) {
 }
 
 func TestHealthServerCloseDoesNotWaitForSlowClients(t *testing.T) {
-	s := newHealthServer("127.0.0.1:0", NewRegistry().Handler(), nil, quiet)
+	s := NewHealthServer("127.0.0.1:0", planes, slog.New(slog.DiscardHandler))
 	s.srv.ReadTimeout, s.srv.ReadHeaderTimeout, s.srv.IdleTimeout = 0, 0, 0 // none of them helps
-	must(t, s.bind(t.Context()))
+	must(t, s.Bind(t.Context()))
 	served := make(chan error, 1)
-	go func() { served <- s.serve() }()
+	go func() { served <- s.Serve() }()
 	for range 20 {
-		conn := dial(t, s)
-		must(t, conn.SetDeadline(time.Now().Add(generous)))
+		conn := dialHealth(t, s)
+		must(t, conn.SetDeadline(time.Now().Add(patience)))
 		_, err := io.WriteString(conn, "GET /livez HTTP/1.1\r\nHost: x\r\n\r\nGET /li")
 		must(t, err)
 		_, err = bufio.NewReader(conn).ReadString('\n')
 		must(t, err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), generous)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	must(t, s.close(ctx))
+	must(t, s.Close(ctx))
 	must(t, <-served)
 }
 
