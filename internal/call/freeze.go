@@ -32,7 +32,7 @@ const (
 //   - its text, at most 4 MiB of it;
 //   - what it wraps, by Unwrap() error and Unwrap() []error, frozen too, at most
 //     100 deep and 4096 errors;
-//   - itself: errors.Is finds it and whatever it wraps by identity, and errors.As
+//   - itself: errors.Is finds it and what it wraps by identity, and errors.As
 //     hands out the concrete foreign errors, whose methods the caller runs then;
 //   - the answers of an Is method to the sentinels of the standard library, and
 //     to those that a package has named with [Sentinels].
