@@ -37,9 +37,9 @@ const (
 //   - the answers of an Is method to the sentinels of the standard library, and
 //     to those that a package has named with [Sentinels].
 //
-// It does not keep what an Is method says to any other target, nor an As method,
-// a Format method, or other types that Error's result depends on later. Get the
-// concrete error with errors.As and ask that.
+// It does not keep what an Is method says to any other target, an As method, a
+// Format method, or a text that changes later; and == does not find the foreign
+// error, errors.Is does. Get the concrete error with errors.As and ask that.
 //
 // An error that cannot be read because its methods panic, as those of many nil
 // pointers do, becomes a [*PanicError]. An inner one is left out.
