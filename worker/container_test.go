@@ -330,7 +330,7 @@ func TestContainerThatWasRemoved(t *testing.T) {
 			e.set(func() { e.fail["Wait"] = worker.ErrNoContainer })
 		})
 		<-w.Gone()
-		if err := w.Err(); w.Status() != worker.StatusFailed || !errors.Is(err, worker.ErrNoContainer) || !strings.Contains(err.Error(), "id1 was removed by somebody else") {
+		if err := w.Err(); w.Status() != worker.StatusFailed || !errors.Is(err, worker.ErrNoContainer) || !strings.Contains(err.Error(), "id1 was removed by another program") {
 			t.Errorf("it is %s, %v", w.Status(), err)
 		}
 	})

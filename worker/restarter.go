@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
@@ -39,8 +40,7 @@ type Restarter struct {
 
 	begun  sync.Mutex // orders Start against Stop
 	cancel context.CancelCauseFunc
-	hold   chan struct{} // closed by HoldRestarts
-	held   sync.Once
+	hold   fsm.Signal // HoldRestarts was called
 
 	suspending sync.Mutex // held by Suspend and Resume
 
@@ -55,7 +55,7 @@ type Restarter struct {
 // [ErrDoNotRestart]. A failure, a panic too, starts it again after the wait
 // that backoff says; [ErrTerminate] and a spent budget make it fail.
 func NewRestarter(name string, fn func(context.Context) error, backoff Backoff, opts ...FuncOption) *Restarter {
-	r := &Restarter{fn: fn, opts: opts, backoff: backoff, hold: make(chan struct{})}
+	r := &Restarter{fn: fn, opts: opts, backoff: backoff}
 	r.Init("restarter", name)
 	return r
 }
@@ -88,7 +88,7 @@ func (r *Restarter) Start(ctx context.Context) error {
 		return err
 	}
 	call.Go(r.Name(), func() error { return r.loop(own, first) }, func(err error) {
-		// Never another opinion than the child's.
+		// The worker ends as its last run did.
 		child := r.current()
 		if child.Killed() {
 			r.Kill(err)
@@ -100,8 +100,7 @@ func (r *Restarter) Start(ctx context.Context) error {
 	return nil
 }
 
-// instance makes the next child. A new one takes the place of one that has
-// ended, never of one that lives.
+// instance makes the next run. The one before it has ended.
 func (r *Restarter) instance() *Func {
 	child := &Func{fn: r.fn}
 	r.nowMu.Lock()
@@ -141,7 +140,7 @@ func (r *Restarter) loop(ctx context.Context, child *Func) error {
 		if !ok {
 			return fmt.Errorf("%w (%d restarts in %v): %w", ErrRestartBudget, delays.MaxRestarts, delays.Window, err)
 		}
-		if r.holding() {
+		if r.hold.HasSignaled() {
 			return err
 		}
 		next := r.instance() // from here on the failure is history: a stop finds a pending worker, and stops it
@@ -150,11 +149,11 @@ func (r *Restarter) loop(ctx context.Context, child *Func) error {
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
-		case <-r.hold:
+		case <-r.hold.Signaled():
 		}
 		timer.Stop()
 		started := false
-		for gate := r.gated(); ctx.Err() == nil && !r.holding(); gate = r.gated() {
+		for gate := r.gated(); ctx.Err() == nil && !r.hold.HasSignaled(); gate = r.gated() {
 			if gate == nil {
 				if started, gate = r.again(ctx, next); started || gate == nil {
 					break
@@ -163,7 +162,7 @@ func (r *Restarter) loop(ctx context.Context, child *Func) error {
 			select {
 			case <-gate:
 			case <-ctx.Done():
-			case <-r.hold:
+			case <-r.hold.Signaled():
 			}
 		}
 		if !started {
@@ -175,16 +174,16 @@ func (r *Restarter) loop(ctx context.Context, child *Func) error {
 	}
 }
 
-// again starts the next run unless somebody has asked for an end. Stop cancels
-// under the same lock, so what it then sees as the child is the last one; so does
-// Suspend, whose gate it returns when there is one.
+// again starts the next run unless the worker is to end. Stop cancels under the same
+// lock, so the child that it sees then is the last one. Suspend sets its gate under
+// the same lock too; again returns the gate when there is one.
 func (r *Restarter) again(ctx context.Context, next *Func) (started bool, gate <-chan struct{}) {
 	r.begun.Lock()
 	defer r.begun.Unlock()
 	if gate = r.gated(); gate != nil {
 		return false, gate
 	}
-	if ctx.Err() != nil || r.holding() || next.Start(ctx) != nil {
+	if ctx.Err() != nil || r.hold.HasSignaled() || next.Start(ctx) != nil {
 		return false, nil
 	}
 	r.nowMu.Lock()
@@ -200,18 +199,9 @@ func (r *Restarter) gated() <-chan struct{} {
 	return r.gate
 }
 
-func (r *Restarter) holding() bool {
-	select {
-	case <-r.hold:
-		return true
-	default:
-		return false
-	}
-}
-
 // HoldRestarts lets the run that is on finish and makes it the last. A run that
 // waits for its backoff never starts. An App calls it when it begins to drain.
-func (r *Restarter) HoldRestarts() { r.held.Do(func() { close(r.hold) }) }
+func (r *Restarter) HoldRestarts() { r.hold.Signal() }
 
 // Stop cancels the run that is on, or the wait for the next, and waits for its
 // end. When ctx ends first the function is abandoned, as by [Func.Stop].

@@ -224,7 +224,7 @@ func (p *Process) Suspend(ctx context.Context) error {
 		timer := time.NewTimer(pause)
 		select {
 		case <-timer.C:
-		case <-p.exited:
+		case <-p.exited.Signaled():
 			timer.Stop()
 			return notSuspendable(p.Name(), StatusFailed)
 		case <-ctx.Done():
