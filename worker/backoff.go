@@ -40,8 +40,8 @@ const (
 )
 
 // DefaultBackoff returns the backoff with every default filled in. A function
-// that fails at once is restarted after about 0.5, 1, 2, 4 … 60 seconds, and
-// given up after ten restarts, some four minutes later.
+// that fails at once is restarted after about 0.5, 1, 2, 4 … 60 seconds. After ten
+// restarts, some four minutes later, it fails for good.
 func DefaultBackoff() Backoff { return Backoff{}.WithDefaults() }
 
 // WithDefaults returns a copy in which no field is zero. A Max that was not set

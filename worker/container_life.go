@@ -241,8 +241,8 @@ func (c *Container) copyLogs(ctx context.Context, id string, over <-chan struct{
 		if at.After(last) {
 			last = at
 		}
-		// An engine that shuts down ends the stream without a word, so one more
-		// look is needed whatever it said.
+		// An engine that shuts down ends the stream without an error, so the stream
+		// has to be asked for once more in any case.
 		retry := time.NewTimer(engineRetry)
 		select {
 		case <-retry.C:

@@ -17,7 +17,7 @@ import (
 
 // engine is a container engine in memory.
 type engine struct {
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards everything below
 	away     bool
 	fail     map[string]error // by method
 	deaf     bool             // containers ignore SIGTERM

@@ -59,15 +59,16 @@ type Created struct {
 // ContainerExit is how a container ended.
 type ContainerExit struct {
 	Code int
-	OOM  bool // killed for want of memory
+	OOM  bool // killed because memory ran out
 }
 
 // ErrNoContainer is returned by an [Engine] for a container that is not there,
-// and ends a [Container] that somebody else removed.
+// and ends a [Container] that another program removed.
 var ErrNoContainer = errors.New("there is no such container")
 
 // stopSignals are the signals by which a container is asked to end, with their
-// numbers in the container, which is Linux whatever runs the engine's client.
+// numbers in the container. The container is Linux, also when this process runs on
+// another system.
 var stopSignals = map[string]int{
 	"SIGHUP": 1, "SIGINT": 2, "SIGQUIT": 3, "SIGABRT": 6, "SIGUSR1": 10, "SIGUSR2": 12,
 	"SIGTERM": 15, "SIGWINCH": 28, "SIGPWR": 30, "SIGRTMIN+3": 37,

@@ -31,10 +31,10 @@ const (
 //
 // Stop and the end of the context given to Start signal the whole group:
 // SIGTERM first, and SIGKILL once the grace is over. When the program has ended
-// by itself, what it left behind in its group is ended in the same way before
-// the worker is done, so that no grandchild lives beside the next instance. A
-// grandchild that left the group (setsid) is out of reach. Nothing is signalled
-// after it was reaped.
+// by itself, the other processes of its group are ended in the same way before the
+// worker is done, so that no grandchild runs beside the next instance. A grandchild
+// that has left the group (setsid) cannot be reached. No process is signalled after
+// it was reaped.
 //
 // A program that dies of the signal that we sent, or exits with 128 plus its
 // number as shells and the JVM do, is Stopped. One that had to be killed is

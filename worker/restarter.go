@@ -16,9 +16,9 @@ var (
 	// that wraps it, when there is nothing more to do.
 	ErrDoNotRestart = errors.New("do not restart")
 
-	// ErrTerminate ends a restarted function for good, and whatever runs it:
-	// return it, or an error that wraps it, when going on would do harm. For an
-	// end of this function alone use [ErrDoNotRestart].
+	// ErrTerminate ends a restarted function for good, and the supervisor or App
+	// that runs it: return it, or an error that wraps it, when going on would do
+	// harm. To end this function alone use [ErrDoNotRestart].
 	ErrTerminate = errors.New("terminate")
 
 	// ErrRestartBudget ends a function that failed more often than its
@@ -143,7 +143,7 @@ func (r *Restarter) loop(ctx context.Context, child *Func) error {
 		if r.hold.HasSignaled() {
 			return err
 		}
-		next := r.instance() // from here on the failure is history: a stop finds a pending worker, and stops it
+		next := r.instance() // a stop that comes now finds a pending worker: the failure is not how it ended
 		_ = next.Hold(fmt.Sprintf("backoff after: %v", err), time.Now().Add(wait))
 		timer := time.NewTimer(wait)
 		select {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Strategy says who is restarted when a child of a [Supervisor] is.
+// Strategy says which children of a [Supervisor] are restarted when one is.
 type Strategy string
 
 // The strategies. With each of them the child's own [Restart] policy decides
@@ -24,8 +24,8 @@ const (
 type Restart string
 
 // The policies; Erlang's names for them are permanent, transient and temporary.
-// Whatever the policy, a child that ends with [ErrDoNotRestart] is done, and one
-// that ends with [ErrTerminate] ends its supervisor.
+// With each of them a child that ends with [ErrDoNotRestart] is done, and one that
+// ends with [ErrTerminate] ends its supervisor.
 const (
 	Always    Restart = "always"     // however it ended; the default
 	OnFailure Restart = "on-failure" // after Failed and Killed, not after Finished and Stopped
@@ -54,8 +54,8 @@ type Spec struct {
 	// Supervisor to what its children may take. The time left for the stop of
 	// the whole shortens it.
 	StopTimeout time.Duration
-	// Probe says whether the running child is any good. Nil stands for the
-	// child's own Probe if it is a [Prober].
+	// Probe returns the health of the running child. Nil stands for the child's
+	// own Probe if it is a [Prober].
 	Probe func(ctx context.Context) ProbeResult
 	// ProbePeriod is the time from one probe to the next. Defaults to 10
 	// seconds; [NoLimit] leaves them to [Supervisor.Inspect].
@@ -90,10 +90,10 @@ func FuncSpec(name string, fn func(context.Context) error, opts ...FuncOption) S
 	return spec
 }
 
-// immediate reports whether New and the Start of what it makes return at once,
-// and leave a worker that is Running: they need no goroutine that may be given
-// up. That is so for a plain function, unless somebody has put another New in the
-// place of ours.
+// immediate reports whether New and the Start of the worker that it makes return at
+// once, with a worker that is Running: they need no goroutine that may be abandoned.
+// That is so for a plain function, unless the caller has replaced the New of
+// [FuncSpec].
 func (s *Spec) immediate() bool {
 	return s.made != 0 && s.made == reflect.ValueOf(s.New).Pointer()
 }
@@ -106,7 +106,8 @@ func CommandSpec(name string, command func() *exec.Cmd, opts ...ProcessOption) S
 	}}
 }
 
-// Validate names each field that makes no sense, with what would.
+// Validate returns an error that names each field that is wrong and says what is
+// accepted.
 func (s Spec) Validate() error {
 	var errs []error
 	fault := func(format string, args ...any) {

@@ -227,7 +227,7 @@ func TestStartConditionKeepsItStarting(t *testing.T) {
 			t.Errorf("StartedAt is %v after the start", got)
 		}
 		_ = w.Stop(t.Context())
-		worker.MarkStarted(t.Context()) // nobody's
+		worker.MarkStarted(t.Context()) // of no worker
 	})
 }
 
