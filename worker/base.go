@@ -27,7 +27,7 @@ type BaseWorker struct {
 	stopRequested bool
 	killed        bool
 	ended         bool
-	hook          func() // the owner's: called when it has ended, and when it is gone
+	hook          func() // called when it has ended, and when it is gone
 	err           error
 	ctx           context.Context // the work's own; nil before Begin
 	unwatch       func() bool     // ends the watch on ctx
@@ -72,13 +72,13 @@ func (b *BaseWorker) takeOver(held *BaseWorker) {
 	b.events.SetOwner(b.machine.ID())
 }
 
-// ID returns the ID of the worker's life, which its events carry. A child of a
-// [Supervisor] that waited for its start gets its last ID with the call of Start.
+// ID returns the ID of the worker's life, which its events carry. It changes no more
+// once Start was called: an instance that a [Supervisor] starts after a wait goes on
+// with the life that was Pending in its place.
 func (b *BaseWorker) ID() uint64 { return b.machine.ID() }
 
-// Adopt makes child a part of b: the events of child go where those of b go, and
-// b's life is their Parent. child has a PublishTo, as every worker of this package
-// has.
+// Adopt makes child a part of b: the events of child go where those of b go, and b's
+// life is their Parent. Call it before child starts.
 func (b *BaseWorker) Adopt(child interface{ PublishTo(*fsm.Dispatcher) }) {
 	child.PublishTo(&b.events)
 }
@@ -124,13 +124,13 @@ func (b *BaseWorker) goneLocked() {
 	}
 }
 
-// Watch returns a reader of this worker's changes, and of its children's, from
-// now on: at most buffer unread ones, and a gap event for the rest. Close it
-// when it is no longer read.
+// Watch returns a reader of the changes of this worker and its children from now on.
+// It keeps at most buffer unread events, and a gap event stands for those that it has
+// lost. Close it when you no longer read it.
 func (b *BaseWorker) Watch(buffer int) *fsm.Subscription { return b.events.Subscribe(buffer) }
 
-// PublishTo sends the changes of this worker and its children to events as
-// well, in the way of [fsm.Dispatcher.Forward].
+// PublishTo also sends the changes of this worker and its children to events, as
+// [fsm.Dispatcher.Forward] does. A later call replaces an earlier one.
 func (b *BaseWorker) PublishTo(events *fsm.Dispatcher) { b.events.Forward(events) }
 
 // SetStatus changes the status. A change that the table does not have, and a
@@ -201,8 +201,8 @@ func (b *BaseWorker) Begin(ctx context.Context) error {
 	return b.begin(ctx, ctx)
 }
 
-// begin is Begin for a worker that cancels ctx itself when it is stopped, so that
-// only the context which ctx was made of needs a watch.
+// begin is Begin for a worker that cancels ctx itself when it is stopped. Only parent,
+// which ctx was made of, needs a watch.
 func (b *BaseWorker) begin(ctx, parent context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -374,7 +374,7 @@ func (b *BaseWorker) Killed() bool {
 	return b.killed
 }
 
-// Err returns what the worker ended with, nil before it has ended.
+// Err returns the error that the worker ended with, nil before it has ended.
 func (b *BaseWorker) Err() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -20,8 +20,8 @@ type child struct {
 	exit     *Exit // of the last that ended
 	op       *startOp
 	probing  *probing
-
-	abandoned bool // w did not stop in time
+	// abandoned: w did not stop in time.
+	abandoned bool
 
 	// Only the loop uses the fields below.
 	group    *group
@@ -35,8 +35,8 @@ type child struct {
 	removed  []chan<- error // the callers of Remove; each has room for one answer
 }
 
-// current returns the instance, and what is pending in its place. A start may
-// change both at any time.
+// current returns the instance, and the worker that is pending in its place. A start
+// may change both at any time.
 func (c *child) current() (w *instance, held *BaseWorker) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
@@ -91,7 +91,7 @@ func (s *Supervisor) hold(c *child, reason string, due time.Time) {
 	s.mu.Unlock()
 }
 
-// unhold ends what is pending: it never starts.
+// unhold stops the worker that is pending in c's place: it never starts.
 func (s *Supervisor) unhold(c *child) {
 	if _, held := c.current(); held != nil {
 		held.RequestStop(ErrStopRequested)

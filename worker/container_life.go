@@ -151,7 +151,7 @@ func (c *Container) await(ctx context.Context, id string) containerEnd {
 	}
 }
 
-// judge says what the end was, and notes the exit if there was one.
+// judge returns the error that the end of the container means, and keeps its exit.
 func (v *containerLife) judge(end containerEnd) error {
 	switch {
 	case errors.Is(end.err, ErrNoContainer):
@@ -278,7 +278,7 @@ func (v *containerLife) rest(endCopy context.CancelFunc, err error) error {
 	return err
 }
 
-// sink notes the first error of a writer. Nil takes everything.
+// sink keeps the first error of a writer. A nil writer takes everything.
 type sink struct {
 	to     io.Writer
 	failed error

@@ -140,7 +140,7 @@ func groupLives(pgid int) bool {
 	return lives
 }
 
-// procStat is what this package wants to know of /proc/PID/stat, proc(5).
+// procStat holds the fields of /proc/PID/stat, proc(5), that this package needs.
 type procStat struct {
 	pid, ppid, pgrp int
 	state           byte

@@ -60,9 +60,9 @@ func NewRestarter(name string, fn func(context.Context) error, backoff Backoff, 
 	return r
 }
 
-// Start begins the first run and returns. Cancelling ctx asks it to stop. With a
-// backoff that makes no sense, or no function, the worker is Failed and Start says
-// why.
+// Start begins the first run and returns. Cancelling ctx asks the worker to stop. With
+// a backoff that is not valid, or without a function, the worker is Failed and Start
+// says why.
 func (r *Restarter) Start(ctx context.Context) error {
 	r.begun.Lock()
 	defer r.begun.Unlock()
@@ -92,7 +92,7 @@ func (r *Restarter) Start(ctx context.Context) error {
 		child := r.current()
 		if child.Killed() {
 			r.Kill(err)
-			<-child.Gone() // abandoned: it may come back late
+			<-child.Gone() // it was abandoned, and may return later
 		}
 		r.Finish(err)
 		cancel(nil)
@@ -132,7 +132,7 @@ func (r *Restarter) loop(ctx context.Context, child *Func) error {
 		case errors.Is(err, ErrDoNotRestart):
 			return nil
 		}
-		var uptime time.Duration // what it took to start does not count
+		var uptime time.Duration // the time that it took to start does not count
 		if at := child.StartedAt(); !at.IsZero() {
 			uptime = time.Since(at)
 		}
@@ -199,12 +199,12 @@ func (r *Restarter) gated() <-chan struct{} {
 	return r.gate
 }
 
-// HoldRestarts lets the run that is on finish and makes it the last. A run that
+// HoldRestarts makes the current run the last one; it does not stop it. A run that
 // waits for its backoff never starts. An App calls it when it begins to drain.
 func (r *Restarter) HoldRestarts() { r.hold.Signal() }
 
-// Stop cancels the run that is on, or the wait for the next, and waits for its
-// end. When ctx ends first the function is abandoned, as by [Func.Stop].
+// Stop cancels the current run, or the wait for the next one, and waits for its end.
+// When ctx ends first the function is abandoned, as by [Func.Stop].
 func (r *Restarter) Stop(ctx context.Context) error {
 	r.begun.Lock()
 	live := r.RequestStop(ErrStopRequested)
@@ -228,7 +228,7 @@ func (r *Restarter) current() *Func {
 	return r.child
 }
 
-// State describes the worker, with the run that is on as its child.
+// State describes the worker, with the current run as its child.
 func (r *Restarter) State() State {
 	s := r.BaseWorker.State()
 	r.nowMu.Lock()

@@ -12,8 +12,8 @@ import (
 // Strategy says which children of a [Supervisor] are restarted when one is.
 type Strategy string
 
-// The strategies. With each of them the child's own [Restart] policy decides
-// whether anything is restarted, and the backoff when.
+// The strategies. With each of them the [Restart] policy of the child that ended
+// decides whether children are restarted, and the backoff decides when.
 const (
 	OneForOne  Strategy = "one-for-one"  // the child alone; the default
 	OneForAll  Strategy = "one-for-all"  // all children
@@ -27,9 +27,9 @@ type Restart string
 // With each of them a child that ends with [ErrDoNotRestart] is done, and one that
 // ends with [ErrTerminate] ends its supervisor.
 const (
-	Always    Restart = "always"     // however it ended; the default
+	Always    Restart = "always"     // after every end; the default
 	OnFailure Restart = "on-failure" // after Failed and Killed, not after Finished and Stopped
-	Never     Restart = "never"      // also not along with others
+	Never     Restart = "never"      // also not together with others
 )
 
 // Spec describes one child of a [Supervisor]. The zero value of a field is its
@@ -37,9 +37,9 @@ const (
 type Spec struct {
 	// Name tells the child from its siblings.
 	Name string
-	// New makes an instance, which must have the given name. A worker lives
-	// once, so it is called for each start. An error, a panic and nil are a
-	// failed start, which is retried as a failed child is.
+	// New makes an instance, which must have the given name. It is called for each
+	// start, because a worker starts once. An error, a panic and nil are a failed
+	// start, which is retried as a failed child is.
 	New func(name string) (Worker, error)
 	// Restart defaults to Always.
 	Restart Restart
@@ -51,8 +51,8 @@ type Spec struct {
 	// child that takes longer has failed. Defaults to 1 minute.
 	StartTimeout time.Duration
 	// StopTimeout bounds the child's Stop. Defaults to 15 seconds, and for a
-	// Supervisor to what its children may take. The time left for the stop of
-	// the whole shortens it.
+	// Supervisor to the time that its children may take. It is shorter when less
+	// time remains for the stop of the whole.
 	StopTimeout time.Duration
 	// Probe returns the health of the running child. Nil stands for the child's
 	// own Probe if it is a [Prober].
@@ -161,7 +161,7 @@ func (s *Spec) withDefaults() {
 	def(&s.ProbeTimeout, defaultProbeTimeout)
 }
 
-// restarts reports whether an end is followed by a restart.
+// after reports whether a child that ended like this is restarted.
 func (r Restart) after(end Status, err error) bool {
 	switch {
 	case r == Never || errors.Is(err, ErrDoNotRestart):

@@ -19,8 +19,8 @@ type Suspender interface {
 	// first, or the worker cannot pause, the worker goes on and the error says
 	// why. For a worker that is suspended already it returns nil.
 	Suspend(ctx context.Context) error
-	// Resume makes a suspended worker Running again. For one that runs it does
-	// nothing; one that has ended, or is being stopped, is an error.
+	// Resume makes a suspended worker Running again. For a worker that runs it does
+	// nothing. For one that has ended, or is being stopped, it returns an error.
 	Resume(ctx context.Context) error
 }
 
@@ -87,7 +87,7 @@ func (p *pause) requestedLocked() chan struct{} {
 	return p.requested
 }
 
-// withdrawLocked ends a request, met or not.
+// withdrawLocked ends a request to pause, also one that the function has answered.
 func (p *pause) withdrawLocked() {
 	if p.asked {
 		p.asked, p.requested = false, nil
@@ -121,7 +121,7 @@ func (f *Func) Suspend(ctx context.Context) error {
 		f.pause.withdrawLocked()
 		return notSuspendable(f.Name(), s)
 	}
-	if f.Status() == StatusSuspended { // it did as ctx ended
+	if f.Status() == StatusSuspended { // it paused as ctx ended
 		return nil
 	}
 	f.pause.withdrawLocked()
@@ -150,8 +150,8 @@ func (b *BaseWorker) resume() error {
 	return nil
 }
 
-// Suspend asks the run that is on to pause, and waits until it has. One that has
-// failed meanwhile is not started again before [Restarter.Resume].
+// Suspend asks the current run to pause, and waits until it has. A run that fails
+// before that is not started again before [Restarter.Resume].
 func (r *Restarter) Suspend(ctx context.Context) error {
 	r.suspending.Lock()
 	defer r.suspending.Unlock()
@@ -181,7 +181,7 @@ func (r *Restarter) Suspend(ctx context.Context) error {
 	return errors.Join(fmt.Errorf("suspend %s: %w", r.Name(), err), r.open())
 }
 
-// Resume lets the run go on, and one that waits begin.
+// Resume lets the current run go on, and lets a waiting one start.
 func (r *Restarter) Resume(context.Context) error {
 	r.suspending.Lock()
 	defer r.suspending.Unlock()
@@ -191,7 +191,7 @@ func (r *Restarter) Resume(context.Context) error {
 	return r.open()
 }
 
-// open takes the gate away, and lets a suspended run go on.
+// open removes the gate and resumes a suspended run.
 func (r *Restarter) open() error {
 	r.nowMu.Lock()
 	gate, child := r.gate, r.child
@@ -231,7 +231,7 @@ func (p *Process) Suspend(ctx context.Context) error {
 			return errors.Join(fmt.Errorf("suspend %s: %w", p.Name(), ctx.Err()), p.Signal(sigCont))
 		}
 	}
-	if err := p.SetStatus(StatusSuspended); err != nil { // a stop came in between, and needs it to run
+	if err := p.SetStatus(StatusSuspended); err != nil { // it was stopped in between, and has to run for that
 		return errors.Join(fmt.Errorf("suspend %s: %w", p.Name(), err), p.Signal(sigCont))
 	}
 	return nil
@@ -296,8 +296,8 @@ func (s *Supervisor) Suspend(ctx context.Context) error {
 	return errors.Join(err, s.resumeAll(after, paused), s.setHold(after, false))
 }
 
-// Resume resumes the children in order, and lets pending ones start. A child
-// that cannot be resumed keeps none of the others from it; the error names it.
+// Resume resumes the children in order, and lets pending ones start. When a child
+// cannot be resumed, the others are; the error names the child.
 func (s *Supervisor) Resume(ctx context.Context) error {
 	if err := s.alone(ctx, "resume"); err != nil {
 		return err
