@@ -1,66 +1,17 @@
 package lifecycle
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
+	"maps"
 	"net/http"
 	"sync"
 	"syscall"
 	"time"
 
-	"github.com/pleme-io/lifecycle-go/internal/answer"
+	"github.com/pleme-io/lifecycle-go/internal/statusz"
 	"github.com/pleme-io/lifecycle-go/internal/text"
-	"github.com/pleme-io/lifecycle-go/internal/token"
-)
-
-// Secret is a text that no log, dump or document shows: fmt with any verb, slog
-// and encoding/json write "[secret]" for it, or nothing when it is empty. One
-// thing can see through it: fmt asks no method of what lies in an unexported
-// field, so do not print a struct that keeps a Config in one.
-type Secret string
-
-// String returns "[secret]", and "" for an empty one.
-func (s Secret) String() string {
-	if s == "" {
-		return ""
-	}
-	return "[secret]"
-}
-
-// GoString is String quoted, for %#v.
-func (s Secret) GoString() string { return fmt.Sprintf("%q", s.String()) }
-
-// Format writes what String does, whatever the verb, and quoted for %q and %#v:
-// a verb that does not fit a text must not show it either.
-func (s Secret) Format(f fmt.State, verb rune) {
-	text := s.String()
-	if verb == 'q' || verb == 'v' && f.Flag('#') {
-		text = s.GoString()
-	}
-	_, _ = io.WriteString(f, text)
-}
-
-// MarshalText returns what String does.
-func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
-
-// LogValue returns what String does.
-func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
-
-// What an operator may ask for on the health address once Config.AdminToken or
-// Config.AdminTokenFile is set.
-const (
-	pathPreStop = "/admin/prestop"
-	pathSuspend = "/admin/suspend"
-	pathResume  = "/admin/resume"
-)
-
-// Limits of a token. Below the lower one it can be guessed; a longer one than
-// the upper would not fit into the header of a request.
-const (
-	minToken = 16
-	maxToken = 1024
 )
 
 // maxReason is how many bytes of an operator's reason are kept.
@@ -156,84 +107,49 @@ func (a *App) Ready() error {
 // It is for an App whose HealthAddr is off, which serves this somewhere else.
 func (a *App) Handler() http.Handler { return route(a.reg.Handler(), a.extra) }
 
-// mountAdmin puts the operators' endpoints among the health server's handlers,
-// if they are wanted.
-func (a *App) mountAdmin() error {
+// takeToken takes the operators' token, if there is one, out of the Config.
+func (a *App) takeToken() error {
 	switch secret, file := string(a.cfg.AdminToken), a.cfg.AdminTokenFile; {
 	case secret != "":
-		// In a function, where nothing that prints the App finds it.
+		// In a function, where fmt cannot print it with the App.
 		a.token = func() (string, error) { return secret, nil }
 		a.cfg.AdminToken = ""
 	case file != "":
-		// The token of this moment: a file that Kubernetes mounts changes when
-		// its Secret does.
-		a.token = func() (string, error) { return token.ReadFile(file, minToken, maxToken) }
+		// Read for every request: Kubernetes changes a mounted file with its Secret.
+		a.token = func() (string, error) { return statusz.ReadToken(file) }
 		if _, err := a.token(); err != nil {
 			return fmt.Errorf("config: AdminTokenFile: %w", err)
 		}
-	default:
-		return nil
 	}
-	a.extra[pathPreStop] = a.guarded(a.servePreStop, http.MethodGet, http.MethodPost)
-	a.extra[pathSuspend] = a.guarded(a.serveSuspend, http.MethodPost)
-	a.extra[pathResume] = a.guarded(a.serveResume, http.MethodPost)
 	return nil
 }
 
-// guarded lets a request through to h that has the token and one of the methods.
-func (a *App) guarded(h http.HandlerFunc, methods ...string) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		want, err := a.token()
-		if err != nil {
-			a.log.Error("admin request refused: the token cannot be read", "error", err)
-			answer.Line(http.StatusServiceUnavailable, "the admin token cannot be read, see the log").Write(w, req)
-			return
-		}
-		if given, _ := token.Bearer(req.Header); !token.DigestOf(given).Equal(token.DigestOf(want)) {
-			w.Header()["Www-Authenticate"] = []string{`Bearer realm="lifecycle"`}
-			answer.Line(http.StatusUnauthorized, "unauthorized: want the header Authorization: Bearer TOKEN").Write(w, req)
-			return
-		}
-		if answer.Allow(w, req, methods...) {
-			h(w, req)
-		}
-	})
+// mount adds /statusz and the operators' endpoints to the handlers of the health
+// server. /statusz is on unless StatuszOff: it says little more than
+// /readyz?verbose, and a process in trouble is not restarted to turn it on.
+func (a *App) mount() {
+	if !a.cfg.StatuszOff {
+		a.extra["/statusz"] = statusz.Handler(func() (statusz.View, any) {
+			s := a.Status()
+			return s.view(), s
+		})
+	}
+	if a.token != nil {
+		maps.Copy(a.extra, statusz.Admin{Log: a.log, Token: a.token, PreStop: a.preStop, Suspend: a.Suspend, Resume: a.Resume}.Handlers())
+	}
 }
 
-func (a *App) servePreStop(w http.ResponseWriter, req *http.Request) {
-	// The hook says what the signal after it will say: a Job whose pod is
-	// deleted while it works must not count as complete.
+// preStop is T0, and waits for the end of the drain window or of ctx.
+func (a *App) preStop(ctx context.Context) error {
+	// The reason is the signal that the kubelet sends after the hook: a Job whose
+	// pod is deleted while it works must not count as complete.
 	a.requestStop(stopRequest{reason: "the preStop hook was called", signal: &SignalError{syscall.SIGTERM}})
-	// The window may be longer than the server grants an ordinary answer.
-	rc := http.NewResponseController(w)
-	if err := rc.SetWriteDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		a.log.Warn("preStop: the answer may not get through", "error", err)
-	}
 	select {
 	case <-a.stop.windowOver.Signaled():
 	case <-a.reached[PhaseStopping]: // it was starting, and has no window
 	case <-a.reached[PhaseFailed]: // nothing was ever started
-	case <-req.Context().Done():
-		return // the drain goes on
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
-	answer.Line(http.StatusOK, "the drain window is over").Write(w, req)
-	_ = rc.Flush() // now: the health server may close as soon as this returns
-}
-
-func (a *App) serveSuspend(w http.ResponseWriter, req *http.Request) {
-	if refusal := answer.QueryTooLong(req); refusal != nil {
-		refusal.Write(w, req)
-		return
-	}
-	reason := text.OneLine(text.Valid(req.URL.Query().Get("reason")))
-	if reason == "" {
-		reason = "by an operator"
-	}
-	a.Suspend(reason)
-	answer.Line(http.StatusOK, "suspended").Write(w, req)
-}
-
-func (a *App) serveResume(w http.ResponseWriter, req *http.Request) {
-	a.Resume()
-	answer.Line(http.StatusOK, "resumed").Write(w, req)
+	return nil
 }

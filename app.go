@@ -29,8 +29,9 @@ var ErrAlreadyRun = errors.New("app was run before")
 // [New] makes an App; the zero value is of no use. All methods may be called
 // concurrently.
 type App struct {
-	mu  sync.Mutex // guards the fields of cfg that are tagged reload:"live", until T0
-	cfg Config
+	mu     sync.Mutex // guards budget and the fields of cfg that are tagged reload:"live", until T0
+	cfg    Config
+	budget budget // the times of cfg
 
 	log      *slog.Logger
 	queue    *asynclog.Queue // between the log and the App
@@ -135,6 +136,7 @@ func New(cfg Config, opts ...Option) (*App, error) {
 	cfg = cfg.WithDefaults()
 	a := &App{
 		cfg:     cfg,
+		budget:  newBudget(cfg),
 		log:     slog.Default(),
 		reached: make(map[Phase]chan struct{}),
 		entered: map[Phase]time.Time{PhaseCreated: time.Now()},
@@ -154,14 +156,14 @@ func New(cfg Config, opts ...Option) (*App, error) {
 		}
 		opt(a)
 	}
-	a.mountStatusz()
-	a.parts.refused = append(a.parts.refused, a.mountAdmin())
+	a.parts.refused = append(a.parts.refused, a.takeToken())
 	if err := errors.Join(append([]error{cfg.Validate()}, a.parts.refused...)...); err != nil {
 		return nil, err
 	}
 	a.phases = fsm.MustNew(KindApp, cfg.Name, phases, PhaseCreated, &a.events)
 	a.log, a.queue = asynclog.New(a.log)
 	a.parts.log = a.log
+	a.mount()
 	a.hooks = NewShutdown(a.log)
 	a.hooks.now = a.nowDoing
 	a.hooks.events = &a.events
@@ -183,6 +185,13 @@ func (a *App) Config() Config {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.cfg
+}
+
+// times returns the budget before T0, when Reconfigure may still change it.
+func (a *App) times() budget {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.budget
 }
 
 // Registry returns the App's health registry, for liveness and startup checks

@@ -3,12 +3,14 @@ package lifecycle
 import (
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
 	"time"
 
-	"github.com/pleme-io/lifecycle-go/internal/token"
+	"github.com/pleme-io/lifecycle-go/internal/statusz"
 )
 
 // Off turns a duration of [Config] off, where zero gives its default.
@@ -231,31 +233,62 @@ func (c Config) WithDefaults() Config {
 		c.TerminationLog = "/dev/termination-log"
 	}
 	def(&c.DrainInterval, 5*time.Second)
-	def(&c.DrainMin, max(0, min(time.Second, on(c.DrainInterval)))) // what is senseless makes no other so
+	def(&c.DrainMin, max(0, min(time.Second, c.DrainInterval))) // a DrainInterval that makes no sense does not spoil this one
 	def(&c.GoAwayAfter, time.Second)
 	def(&c.ShutdownGrace, 20*time.Second)
-	quarter := max(0, min(5*time.Second, on(c.ShutdownGrace)/4))
+	quarter := max(0, min(5*time.Second, c.ShutdownGrace/4))
 	def(&c.Linger, quarter)
 	def(&c.UnitSlice, quarter)
 	def(&c.HookSlice, quarter)
-	def(&c.AcceptQuiet, max(0, min(time.Second, on(c.Linger)/2)))
+	def(&c.AcceptQuiet, max(0, min(time.Second, c.Linger/2)))
 	def(&c.ProbeTimeout, 900*time.Millisecond)
 	def(&c.SignalDebounce, 250*time.Millisecond)
 	def(&c.LeaderRetry, 2*time.Second)
 	return c
 }
 
-// on is the duration that d stands for: none for Off.
-func on(d time.Duration) time.Duration {
-	if d == Off {
-		return 0
-	}
-	return d
+// budget holds the times of a stop. New computes it from the Config, and
+// Reconfigure computes it again. No duration is negative: Off is 0 here.
+type budget struct {
+	window, minWindow, quiet              time.Duration // of the drain window
+	goAwayAfter, acceptQuiet, linger      time.Duration // of a server's goodbye
+	grace, unitSlice, hookSlice, minSlice time.Duration // of everything after the window
+	shareSlice                            bool          // MinSlice was not given: hooks share hookSlice
+	patience                              time.Duration // for a server that does not return when its time is over
+	total                                 time.Duration // from T0 to the watchdog
 }
 
-// total is how long a stop may take, from T0 to the watchdog.
-func (c Config) total() time.Duration {
-	return on(c.DrainInterval) + on(c.ShutdownGrace) + Margin
+// newBudget returns the budget of a Config that has its defaults. Off is the only
+// negative duration that Validate lets pass.
+func newBudget(c Config) budget {
+	b := budget{
+		window: max(c.DrainInterval, 0), minWindow: max(c.DrainMin, 0), quiet: max(c.DrainQuiet, 0),
+		goAwayAfter: max(c.GoAwayAfter, 0), acceptQuiet: max(c.AcceptQuiet, 0), linger: max(c.Linger, 0),
+		grace: max(c.ShutdownGrace, 0), unitSlice: max(c.UnitSlice, 0), hookSlice: max(c.HookSlice, 0),
+		minSlice: max(c.MinSlice, 0), shareSlice: c.MinSlice == 0,
+	}
+	// A server may use up half of the units' slice, and one second at most.
+	b.patience = max(min(time.Second, b.unitSlice/2), settle)
+	b.total = b.window + b.grace + Margin
+	return b
+}
+
+// minSliceFor returns the time that each of so many hooks is sure to get. When
+// the configured slice does not fit that many times, the error says so and the
+// result is an equal share: the hooks still run.
+func (b budget) minSliceFor(hooks int) (time.Duration, error) {
+	if hooks == 0 {
+		return b.minSlice, nil
+	}
+	share := b.hookSlice / time.Duration(hooks)
+	switch {
+	case b.shareSlice:
+		return min(time.Second, share), nil
+	case b.minSlice > share:
+		return share, &ConfigError{Fields: []string{"MinSlice", "HookSlice"},
+			Problem: fmt.Sprintf("MinSlice is %v, which %d shutdown hooks do not get out of HookSlice, which is %v", b.minSlice, hooks, b.hookSlice)}
+	}
+	return b.minSlice, nil
 }
 
 // ConfigError is one fault of a [Config]. [Config.Validate] and [New] join one for
@@ -328,7 +361,7 @@ func (c Config) Validate() error {
 	case c.AdminToken != "" && c.AdminTokenFile != "":
 		bad([]string{"AdminToken", "AdminTokenFile"}, "AdminToken and AdminTokenFile are both set, want one of them")
 	case c.AdminToken != "":
-		if err := token.Check(string(c.AdminToken), minToken, maxToken); err != nil {
+		if err := statusz.CheckToken(string(c.AdminToken)); err != nil {
 			bad(one("AdminToken"), "AdminToken: %w", err)
 		}
 	}
@@ -341,19 +374,21 @@ func (c Config) Validate() error {
 		return errors.Join(errs...) // sums of senseless numbers say nothing
 	}
 
-	if on(c.DrainMin) > on(c.DrainInterval) {
-		bad([]string{"DrainMin", "DrainInterval"}, "DrainMin (%v) is longer than the window, DrainInterval (%v)", on(c.DrainMin), on(c.DrainInterval))
+	b := newBudget(c)
+	if b.minWindow > b.window {
+		bad([]string{"DrainMin", "DrainInterval"}, "DrainMin (%v) is longer than the window, DrainInterval (%v)", b.minWindow, b.window)
 	}
-	if sum := on(c.Linger) + on(c.UnitSlice) + on(c.HookSlice); sum > c.ShutdownGrace {
+	if sum := b.linger + b.unitSlice + b.hookSlice; sum > c.ShutdownGrace {
 		bad([]string{"Linger", "UnitSlice", "HookSlice", "ShutdownGrace"}, "Linger + UnitSlice + HookSlice is %v + %v + %v = %v, and has to fit into ShutdownGrace, which is %v",
-			on(c.Linger), on(c.UnitSlice), on(c.HookSlice), sum, c.ShutdownGrace)
+			b.linger, b.unitSlice, b.hookSlice, sum, c.ShutdownGrace)
 	}
-	if on(c.AcceptQuiet) > on(c.Linger)/2 {
-		bad([]string{"AcceptQuiet", "Linger"}, "AcceptQuiet (%v) is longer than half of Linger (%v), after which the listeners close in any case", on(c.AcceptQuiet), on(c.Linger)/2)
+	if b.acceptQuiet > b.linger/2 {
+		bad([]string{"AcceptQuiet", "Linger"}, "AcceptQuiet (%v) is longer than half of Linger (%v), after which the listeners close in any case", b.acceptQuiet, b.linger/2)
 	}
-	if on(c.MinSlice) > on(c.HookSlice) {
-		bad([]string{"MinSlice", "HookSlice"}, "MinSlice (%v) is longer than HookSlice (%v), which all hooks share", on(c.MinSlice), on(c.HookSlice))
+	if b.minSlice > b.hookSlice {
+		bad([]string{"MinSlice", "HookSlice"}, "MinSlice (%v) is longer than HookSlice (%v), which all hooks share", b.minSlice, b.hookSlice)
 	}
+	preStop := max(c.PreStop, 0)
 	for _, g := range []struct {
 		field, where string
 		grace        time.Duration
@@ -362,10 +397,43 @@ func (c Config) Validate() error {
 		{"LivenessGrace", "the liveness probe's terminationGracePeriodSeconds", c.LivenessGrace},
 		{"StartupGrace", "the startup probe's terminationGracePeriodSeconds", c.StartupGrace},
 	} {
-		if need := on(c.PreStop) + c.total(); on(g.grace) > 0 && need > g.grace {
+		if need := preStop + b.total; g.grace > 0 && need > g.grace {
 			bad([]string{g.field, "PreStop", "DrainInterval", "ShutdownGrace"}, "PreStop + DrainInterval + ShutdownGrace + margin is %v + %v + %v + %v = %v, and %s (%s) gives %v: the kubelet would kill the process %v before it is done; raise that to %v or more, or lower these",
-				on(c.PreStop), on(c.DrainInterval), c.ShutdownGrace, Margin, need, g.where, g.field, g.grace, need-g.grace, need)
+				preStop, b.window, c.ShutdownGrace, Margin, need, g.where, g.field, g.grace, need-g.grace, need)
 		}
 	}
 	return errors.Join(errs...)
 }
+
+// Secret is a text that no log, dump or document shows: fmt with any verb, slog
+// and encoding/json write "[secret]" for it, or nothing when it is empty. One
+// thing can see through it: fmt asks no method of what lies in an unexported
+// field, so do not print a struct that keeps a Config in one.
+type Secret string
+
+// String returns "[secret]", and "" for an empty one.
+func (s Secret) String() string {
+	if s == "" {
+		return ""
+	}
+	return "[secret]"
+}
+
+// GoString is String quoted, for %#v.
+func (s Secret) GoString() string { return fmt.Sprintf("%q", s.String()) }
+
+// Format writes what String does, whatever the verb, and quoted for %q and %#v:
+// a verb that does not fit a text must not show it either.
+func (s Secret) Format(f fmt.State, verb rune) {
+	text := s.String()
+	if verb == 'q' || verb == 'v' && f.Flag('#') {
+		text = s.GoString()
+	}
+	_, _ = io.WriteString(f, text)
+}
+
+// MarshalText returns what String does.
+func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// LogValue returns what String does.
+func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }

@@ -14,6 +14,7 @@ func TestConventions(t *testing.T) {
 		Rooms: []conventions.Room{
 			{Path: ".", Imports: []string{"golang.org/x/sync", "./fsm", "./worker", "./internal/..."}},
 			{Path: "fsm"},
+			{Path: "internal/statusz", Imports: []string{"./worker", "./internal/..."}},
 			{Path: "internal/...", Imports: []string{"./internal/..."}},
 			{Path: "worker", Imports: []string{"./fsm", "./internal/..."}},
 			{Path: "procpool/sdk"},

@@ -65,7 +65,7 @@ func (a *App) Draining() <-chan struct{} { return a.stop.draining.Signaled() }
 // hurried reports that the wait was cut short because no client is left to wait
 // for.
 func (a *App) drain(ctx context.Context) (hurried bool) {
-	window := on(a.cfg.DrainInterval)
+	window := a.budget.window
 	t0 := a.stop.began()
 	ctx, cancel := context.WithDeadline(ctx, t0.Add(window))
 	defer cancel()
@@ -109,7 +109,7 @@ const (
 
 // waitWindow waits until the window is over, quiet, or skipped.
 func (a *App) waitWindow(ctx context.Context, drained <-chan struct{}) string {
-	quiet := on(a.cfg.DrainQuiet)
+	quiet := a.budget.quiet
 	var look <-chan time.Time
 	if quiet > 0 {
 		tick := time.NewTicker(min(max(quiet/10, 10*time.Millisecond), 250*time.Millisecond))
@@ -142,7 +142,7 @@ func (a *App) isQuiet(quiet time.Duration, drained <-chan struct{}) bool {
 		return false
 	}
 	since := a.stop.began()
-	if earliest := since.Add(on(a.cfg.DrainMin)); time.Now().Before(earliest) {
+	if earliest := since.Add(a.budget.minWindow); time.Now().Before(earliest) {
 		return false
 	}
 	for _, s := range a.parts.servers {

@@ -82,7 +82,7 @@ type death struct {
 // armWatchdog ends the process when the stop has not ended in all the time that
 // it may take. It runs on a timer of its own and takes no lock of the App.
 func (a *App) armWatchdog() {
-	total := a.cfg.total()
+	total := a.budget.total
 	a.death.watchdog.Store(time.AfterFunc(total, func() {
 		a.die(fmt.Sprintf("the stop took longer than %v (DrainInterval + ShutdownGrace + Margin)", total), ExitStuck)
 	}))

@@ -70,7 +70,7 @@ var ErrLeadershipLost = errors.New("leadership lost")
 func (a *App) Lead(name string, e Elector, fn func(context.Context) error) *App {
 	return a.addUnit(name, call.IsNil(e) || fn == nil, false, func() worker.Worker {
 		l := &leader{elector: e, fn: fn, log: a.log, hold: make(chan struct{}),
-			retry: on(a.cfg.LeaderRetry), giveBack: func() time.Duration { return max(on(a.Config().UnitSlice)/2, settle) }}
+			retry: a.cfg.LeaderRetry, giveBack: func() time.Duration { return max(a.times().unitSlice/2, settle) }}
 		l.Init("leader", name)
 		return l
 	})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -215,23 +216,23 @@ func TestReloadsAreCountedAndOnlyTheLastAreKept(t *testing.T) {
 			_ = a.Reload(context.Background())
 		}
 		r := a.Report()
-		if len(r.Reloads) != KeptReloads || cap(a.reloads.last) > 2*KeptReloads {
-			t.Errorf("the report has %d reloads and the App has room for %d, want %d kept", len(r.Reloads), cap(a.reloads.last), KeptReloads)
+		if len(r.Reloads) != keptReloads || cap(a.reloads.last) > 2*keptReloads {
+			t.Errorf("the report has %d reloads and the App has room for %d, want %d kept", len(r.Reloads), cap(a.reloads.last), keptReloads)
 		}
 		if last := r.Reloads[len(r.Reloads)-1]; last.Error != fmt.Sprintf("failure %d", asked) {
 			t.Errorf("the last one kept is %v, want the last that ended", last)
 		}
-		if first := r.Reloads[3]; first.Error != fmt.Sprintf("failure %d", asked-KeptReloads+4) {
-			t.Errorf("the fourth one kept is %v, want the %dth", first, asked-KeptReloads+4)
+		if first := r.Reloads[3]; first.Error != fmt.Sprintf("failure %d", asked-keptReloads+4) {
+			t.Errorf("the fourth one kept is %v, want the %dth", first, asked-keptReloads+4)
 		}
-		if want := []ReloadCount{{"config", ResultOK, asked * 3 / 4}, {"config", ResultFailed, asked / 4}}; !slices.Equal(r.ReloadCounts, want) {
+		if want := map[Result]uint64{ResultOK: asked * 3 / 4, ResultFailed: asked / 4}; len(r.ReloadCounts) != 1 || !maps.Equal(r.ReloadCounts["config"], want) {
 			t.Errorf("counted %v, want %v", r.ReloadCounts, want)
 		}
-		if page, want := string(renderStatus(a.Status())), "Reloads, the last 32 of 10000"; !strings.Contains(page, want) {
+		if page, want := string(a.Status().view().HTML()), "Reloads, the last 32 of 10000"; !strings.Contains(page, want) {
 			t.Errorf("the page does not say %q:\n%s", want, page)
 		}
-		r.ReloadCounts[0].Count, r.Reloads[0].Name = 0, "" // a copy
-		if again := a.Report(); again.ReloadCounts[0].Count == 0 || again.Reloads[0].Name == "" {
+		r.ReloadCounts["config"][ResultOK], r.Reloads[0].Name = 0, "" // a copy
+		if again := a.Report(); again.ReloadCounts["config"][ResultOK] == 0 || again.Reloads[0].Name == "" {
 			t.Error("a report shares what the App counts")
 		}
 		a.Stop(nil)

@@ -30,26 +30,14 @@ type Report struct {
 	Units       []Outcome   `json:"units,omitempty"`  // in the order of registration
 	Drainers    []Outcome   `json:"drainers,omitempty"`
 	Hooks       []Outcome   `json:"hooks,omitempty"`       // in the order in which they ran
-	Reloads     []Outcome   `json:"reloads,omitempty"`     // the last KeptReloads, oldest first
+	Reloads     []Outcome   `json:"reloads,omitempty"`     // the last 32, oldest first
 	CutRequests int         `json:"cutRequests,omitempty"` // requests still in flight when their time was over
 	Refused     []string    `json:"refused,omitempty"`     // registrations that came too late
 	Left        []string    `json:"left,omitempty"`        // what the end did not wait for: a check that hangs, a health client that still read
 
-	// ReloadCounts counts every reload of the life, also those that are no longer
-	// among Reloads: one entry for each name and result, in the order in which
-	// each came first.
-	ReloadCounts []ReloadCount `json:"reloadCounts,omitempty"`
-}
-
-// KeptReloads is how many outcomes [Report.Reloads] holds at most. A process may
-// live for a year and reload once a minute; the older ones are only counted.
-const KeptReloads = 32
-
-// ReloadCount is how often the reload of one name ended in one way.
-type ReloadCount struct {
-	Name   string `json:"name"`
-	Result Result `json:"result"`
-	Count  uint64 `json:"count"`
+	// ReloadCounts counts every reload of the life, by name and result; Reloads
+	// has only the last ones.
+	ReloadCounts map[string]map[Result]uint64 `json:"reloadCounts,omitempty"`
 }
 
 // PhaseTime is one phase of a life and how long it lasted. The last one's
@@ -128,7 +116,7 @@ func (a *App) Report() Report {
 	r := Report{Name: a.cfg.Name, Phase: a.phases.State(), Phases: a.phaseTimes(), Hooks: a.hooks.outcomes()}
 	a.stop.describe(&r)
 	a.parts.describe(&r)
-	r.Reloads, r.ReloadCounts = a.reloads.outcomes()
+	a.reloads.describe(&r)
 	return r
 }
 

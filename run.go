@@ -103,7 +103,7 @@ func (a *App) Run(parent context.Context) error {
 		a.requestStop(stopRequest{reason: "refused registrations", cause: err, err: err})
 		<-a.stop.requested.Signaled() // another request may have been first
 		// main opened most of what the hooks close before Run.
-		if hooksErr := a.hooks.runUntil(context.WithoutCancel(parent), time.Now().Add(a.cfg.ShutdownGrace)); hooksErr != nil {
+		if hooksErr := a.hooks.runUntil(context.WithoutCancel(parent), time.Now().Add(a.budget.grace)); hooksErr != nil {
 			err = errors.Join(err, hooksErr)
 		}
 		return a.finish(err)
@@ -141,7 +141,7 @@ func (a *App) Run(parent context.Context) error {
 func (a *App) refusals() error {
 	errs := append([]error(nil), a.parts.refused...)
 	errs = append(errs, a.reg.errs())
-	slice, err := minSlice(a.cfg, a.hooks.len())
+	slice, err := a.budget.minSliceFor(a.hooks.len())
 	a.hooks.minSlice = slice
 	return errors.Join(append(errs, err)...)
 }
@@ -247,11 +247,11 @@ func (a *App) beginStop() {
 	a.armWatchdog()
 	a.reg.setDraining(a.cfg.DrainReadiness == ReadinessDown)
 	a.signals.guardPipe()
-	a.notifier.Load().Stopping(a.cfg.total())
+	a.notifier.Load().Stopping(a.budget.total)
 	a.stop.requested.Signal() // before anything that a server could hold up
 	a.stop.draining.Signal()
 	for _, s := range a.parts.servers {
-		s.BeginDrain(a.stop.began(), on(a.cfg.DrainInterval))
+		s.BeginDrain(a.stop.began(), a.budget.window)
 	}
 	a.log.Info("stopping", "reason", a.stop.why().reason)
 }
@@ -263,9 +263,9 @@ func (a *App) stopCause() error { return a.stop.why().cause }
 // teardown takes down what has started. It has ShutdownGrace for it, from the
 // window's end, and keeps a slice of that for each of its steps.
 func (a *App) teardown(base context.Context, group *errgroup.Group, hurried bool) error {
-	end := a.stop.endWindow("").Add(a.cfg.ShutdownGrace)
-	hooksBegin := end.Add(-on(a.cfg.HookSlice))
-	unitsBegin := hooksBegin.Add(-on(a.cfg.UnitSlice))
+	end := a.stop.endWindow("").Add(a.budget.grace)
+	hooksBegin := end.Add(-a.budget.hookSlice)
+	unitsBegin := hooksBegin.Add(-a.budget.unitSlice)
 
 	if hurried && a.Phase() == PhaseStarting {
 		// No client was ever invited: no request has to finish.

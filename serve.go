@@ -73,7 +73,7 @@ func (a *App) Serve(name string, srv *http.Server, opts ...ServeOption) *App {
 			a.parts.claimLocked(name, "listener", c.ln)
 			hopts = append(hopts, httpdrain.WithListener(c.ln))
 		}
-		return newServer(name, "http", httpdrain.New(name, srv, drainConfig(a.cfg), hopts...), a)
+		return newServer(name, "http", httpdrain.New(name, srv, drainConfig(a.budget), hopts...), a)
 	})
 }
 
@@ -104,22 +104,16 @@ func (a *App) GRPC(name string, srv GRPCServer, ln net.Listener, health GRPCHeal
 	return a.addUnit(name, call.IsNil(srv) || call.IsNil(ln), false, func() worker.Worker {
 		a.parts.claimLocked(name, "server", srv)
 		a.parts.claimLocked(name, "listener", ln)
-		return newServer(name, "grpc", httpdrain.NewGRPC(name, srv, ln, health, drainConfig(a.cfg)), a)
+		return newServer(name, "grpc", httpdrain.NewGRPC(name, srv, ln, health, drainConfig(a.budget)), a)
 	})
 }
 
-func drainConfig(cfg Config) httpdrain.Config {
+func drainConfig(b budget) httpdrain.Config {
 	return httpdrain.Config{
-		AcceptQuiet: on(cfg.AcceptQuiet), Linger: on(cfg.Linger), GoAwayAfter: on(cfg.GoAwayAfter),
-		Patience:  serverPatience(cfg),
+		AcceptQuiet: b.acceptQuiet, Linger: b.linger, GoAwayAfter: b.goAwayAfter,
+		Patience:  b.patience,
 		Abandoned: func(what string, goid uint64) error { return worker.Abandoned(what, goid) },
 	}
-}
-
-// serverPatience is what a server gets that does not return when its time is
-// over: a second, unless that is more than half of what the units behind it have.
-func serverPatience(cfg Config) time.Duration {
-	return max(min(time.Second, on(cfg.UnitSlice)/2), settle)
 }
 
 // drainingServer is a server that can say goodbye.
@@ -240,7 +234,7 @@ func (a *App) retireServers(base context.Context, end time.Time, hurried bool) {
 			// A listener, or a foreign gRPC server, may hang or panic: that must not
 			// cost the units and hooks their time.
 			var cutNow atomic.Int64
-			out := timed(s.Name()+": shutdown", ctx.Done(), serverPatience(a.cfg)+settle, func() error {
+			out := timed(s.Name()+": shutdown", ctx.Done(), a.budget.patience+settle, func() error {
 				// With DrainReadiness serving it is ready until here, and no longer.
 				cut, err := s.retire(ctx, hurried, func() { a.reg.setDraining(true) })
 				cutNow.Store(int64(cut))

@@ -195,25 +195,6 @@ func NewShutdown(log *slog.Logger, opts ...ShutdownOption) *Shutdown {
 	return s
 }
 
-// minSlice returns the time that each of so many hooks is sure to get. When the
-// configured slice does not fit that many times, the error says so and the slice is
-// an equal share: the hooks still run.
-func minSlice(cfg Config, hooks int) (time.Duration, error) {
-	slice := cfg.MinSlice
-	if hooks == 0 {
-		return on(slice), nil
-	}
-	share := on(cfg.HookSlice) / time.Duration(hooks)
-	switch {
-	case slice == 0:
-		return min(time.Second, share), nil
-	case slice > share:
-		return share, &ConfigError{Fields: []string{"MinSlice", "HookSlice"},
-			Problem: fmt.Sprintf("MinSlice is %v, which %d shutdown hooks do not get out of HookSlice, which is %v", slice, hooks, on(cfg.HookSlice))}
-	}
-	return on(slice), nil
-}
-
 func (s *Shutdown) len() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -118,7 +118,7 @@ func (a *App) watchSignals() (stop func()) {
 	var ended sync.WaitGroup
 	ended.Go(func() {
 		given := a.signals.given
-		debounce := on(a.cfg.SignalDebounce)
+		debounce := a.cfg.SignalDebounce
 		count, last := 0, time.Time{}
 		for {
 			var sig os.Signal
@@ -205,8 +205,8 @@ func atTerminal() bool {
 func (a *App) notifyServiceManager() (stop func()) {
 	n := sdnotify.Start(a.log, a.reg.alive)
 	a.notifier.Store(n)
-	if a.stop.why().reason != "" { // the stop began before the notifier was stored
-		n.Stopping(a.cfg.total())
+	if !a.stop.began().IsZero() { // the stop began before the notifier was stored
+		n.Stopping(a.budget.total)
 	}
 	return n.Close
 }

@@ -1,19 +1,15 @@
 package lifecycle
 
 import (
-	"encoding/json"
-	"net/http"
-	"strings"
 	"time"
 
-	"github.com/pleme-io/lifecycle-go/internal/answer"
-	"github.com/pleme-io/lifecycle-go/internal/text"
+	"github.com/pleme-io/lifecycle-go/internal/statusz"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// Status is everything that an [App] knows about itself at one moment, as plain
-// data: what /statusz shows. It holds names, times, states and the texts of
-// errors; no stacks, no configuration and nothing of any request.
+// Status is what an [App] knows about itself at one moment, as plain data;
+// /statusz shows it. It holds names, times, states and the texts of errors. It
+// has no stacks, no configuration and nothing of any request.
 type Status struct {
 	At      time.Time `json:"at"`
 	Report  Report    `json:"report"`            // the phase, how it came there, how what has ended did
@@ -37,14 +33,14 @@ type ServerStatus struct {
 	LastArrival time.Time `json:"lastArrival,omitzero"`
 }
 
-// Status describes the App as it is now. It may be called at any time. A worker
-// whose State does not return, which is against its contract, is waited for one
-// second, and not again while it has not.
+// Status describes the App as it is now. It may be called at any time. It waits
+// one second for a worker whose State does not return, and not again before that
+// call has returned.
 func (a *App) Status() Status {
 	s := Status{At: time.Now(), Report: a.Report(), Probes: a.reg.Snapshot()}
 	for _, list := range [][]Outcome{s.Report.Units, s.Report.Drainers, s.Report.Hooks, s.Report.Reloads} {
 		for i := range list {
-			list[i].Stack = "" // Report has them; they are not for everybody
+			list[i].Stack = "" // only Report has the stacks
 		}
 	}
 	s.Suspended, _ = a.Suspended()
@@ -66,64 +62,45 @@ func (a *App) Status() Status {
 	return s
 }
 
-// mountStatusz puts /statusz among the health server's handlers. It is on unless
-// somebody turns it off: it says little more than /readyz?verbose does, and the
-// moment in which it is missed is the wrong one to turn it on.
-func (a *App) mountStatusz() {
-	if !a.cfg.StatuszOff {
-		a.extra["/statusz"] = http.HandlerFunc(a.serveStatusz)
+// view is the Status as /statusz shows it.
+func (s Status) view() statusz.View {
+	r := s.Report
+	v := statusz.View{
+		At: s.At, Name: r.Name, Phase: string(r.Phase),
+		Reason: r.Reason, Waiting: s.Waiting, Window: r.Window, Error: r.Error,
+		SuspendedBecause: s.Suspended.Reason, SuspendedSince: s.Suspended.Since,
+		CutRequests: r.CutRequests, Abandoned: r.Left, Refused: r.Refused,
+		Units:    s.Units,
+		Drainers: viewOutcomes(r.Drainers), Hooks: viewOutcomes(r.Hooks), Reloads: viewOutcomes(r.Reloads),
 	}
+	for i, p := range r.Phases {
+		took := p.Duration
+		if i == len(r.Phases)-1 && !phases.IsTerminal(p.Phase) {
+			took = s.At.Sub(p.Entered)
+		}
+		v.Phases = append(v.Phases, statusz.Phase{Name: string(p.Phase), Entered: p.Entered, Took: took})
+	}
+	for _, srv := range s.Servers {
+		v.Servers = append(v.Servers, statusz.Server(srv))
+	}
+	for _, c := range s.Probes {
+		v.Probes = append(v.Probes, statusz.Probe{
+			Plane: c.Plane, Name: c.Name, State: string(c.State), Critical: c.Critical, Since: c.Since,
+			Latency: c.Latency, Running: c.Running, Error: c.Error,
+		})
+	}
+	for _, counts := range r.ReloadCounts {
+		for _, n := range counts {
+			v.ReloadsEnded += n
+		}
+	}
+	return v
 }
 
-// What a page may do: show itself. It loads nothing from anywhere.
-var statuszPolicy = []string{"default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"}
-
-func (a *App) serveStatusz(w http.ResponseWriter, req *http.Request) {
-	if !answer.Allow(w, req, http.MethodGet, http.MethodHead) {
-		return
+func viewOutcomes(list []Outcome) []statusz.Outcome {
+	out := make([]statusz.Outcome, len(list))
+	for i, o := range list {
+		out[i] = statusz.Outcome{Name: o.Name, Result: string(o.Result), Took: o.Took, Error: o.Error}
 	}
-	if refusal := answer.QueryTooLong(req); refusal != nil {
-		refusal.Write(w, req)
-		return
-	}
-	format := req.URL.Query().Get("format")
-	if format == "" {
-		format = "html"
-		if wantsJSON(req.Header.Get("Accept")) {
-			format = "json"
-		}
-	}
-	w.Header()["Vary"] = []string{"Accept"}
-	switch format {
-	case "html":
-		w.Header()["Content-Security-Policy"] = statuszPolicy
-		answer.New(http.StatusOK, answer.TypeHTML, renderStatus(a.Status())).Write(w, req)
-	case "json":
-		body, err := json.MarshalIndent(a.Status(), "", "  ")
-		if err != nil { // a year beyond 9999, say
-			answer.Line(http.StatusInternalServerError, "the status cannot be encoded: %s", text.OneLine(err.Error())).Write(w, req)
-			return
-		}
-		answer.New(http.StatusOK, answer.TypeJSON, append(body, '\n')).Write(w, req)
-	case "mermaid":
-		answer.New(http.StatusOK, answer.TypeText, []byte(a.Status().tree().Mermaid())).Write(w, req)
-	case "dot":
-		answer.New(http.StatusOK, answer.TypeText, []byte(a.Status().tree().DOT())).Write(w, req)
-	default:
-		answer.Line(http.StatusBadRequest, "format is html, json, mermaid or dot").Write(w, req)
-	}
-}
-
-// wantsJSON reports whether an Accept header names JSON before it names HTML.
-func wantsJSON(accept string) bool {
-	for part := range strings.SplitSeq(accept, ",") {
-		media, _, _ := strings.Cut(part, ";")
-		switch strings.ToLower(strings.TrimSpace(media)) {
-		case "application/json":
-			return true
-		case "text/html":
-			return false
-		}
-	}
-	return false
+	return out
 }

@@ -15,16 +15,16 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/suggest"
 )
 
-// untyped is a value from the environment or a flag, where everything is text. In
-// a file it matters whether a value is one.
+// untyped is a value from the environment or a flag, where every value is text. In a
+// file, text and numbers are distinct.
 type untyped string
 
-// decoder puts a tree of values into a struct, and says what it cannot put
-// there. It looks at everything, whatever it has found before.
+// decoder puts a tree of values into a struct and reports every value that does not
+// fit. It goes on after a fault.
 type decoder struct {
 	schema *schema
 	fault  func(key, value, problem string)
-	set    func(n *node, raw any) // told of each value that fits; may be nil
+	set    func(n *node, raw any) // called for each value that fits; may be nil
 }
 
 // section decodes a tree into v, a struct.
@@ -45,13 +45,13 @@ func (d *decoder) section(v reflect.Value, n *node, raw any, key string) {
 			if child.isLeaf() {
 				d.fault(join(key, name), "", "it has no value: give it one, or leave it out for its default")
 			}
-			continue // a section of which every key is commented out
+			continue // a section whose keys are all commented out
 		}
 		d.value(v.FieldByIndex(child.index), child, tree[name], join(key, name))
 	}
 }
 
-// value decodes what stands at one key.
+// value decodes the value of one key.
 func (d *decoder) value(v reflect.Value, n *node, raw any, key string) {
 	if !n.isLeaf() {
 		if v.Kind() == reflect.Pointer {
@@ -76,7 +76,7 @@ func (d *decoder) value(v reflect.Value, n *node, raw any, key string) {
 	}
 }
 
-// collection decodes a list or a map. It replaces what was there before.
+// collection decodes a list or a map. It replaces the earlier value.
 func (d *decoder) collection(v reflect.Value, n *node, raw any, key string) {
 	given, isText := raw.(untyped)
 	if v.Kind() == reflect.Slice {
@@ -117,8 +117,8 @@ func (d *decoder) collection(v reflect.Value, n *node, raw any, key string) {
 	v.Set(out)
 }
 
-// scalar decodes one text, number or truth value. It returns what would have
-// been right, "" when it was.
+// scalar decodes one text, number or truth value. It returns what the key wants, ""
+// when the value fits.
 func scalar(v reflect.Value, raw any, n *node) (want string) {
 	if v.Kind() == reflect.Pointer {
 		inner := reflect.New(v.Type().Elem())
@@ -147,7 +147,7 @@ func scalar(v reflect.Value, raw any, n *node) (want string) {
 			return "text, in quotes"
 		}
 		if err := u.UnmarshalText([]byte(s)); err != nil {
-			if n.secret { // it quotes what it was given, more often than not
+			if n.secret { // the type's error may quote the value
 				return "another " + v.Type().String()
 			}
 			return "another " + v.Type().String() + " (" + err.Error() + ")"
@@ -180,18 +180,18 @@ func scalar(v reflect.Value, raw any, n *node) (want string) {
 	}
 }
 
-// duration decodes a time with its unit.
+// duration decodes a duration with its unit.
 func duration(v reflect.Value, raw any, s string, isString, off bool) (want string) {
 	want = "a duration with its unit, such as 5s or 1m30s"
 	if off {
 		want = "a duration with its unit, such as 5s or 1m30s, or off"
 	}
-	if off && (s == "off" || raw == false) { // YAML 1.1 read off as false, and some tools still write it so
+	if off && (s == "off" || raw == false) { // YAML 1.1 reads off as false, and some tools still write it that way
 		v.SetInt(int64(lifecycle.Off))
 		return ""
 	}
 	if n, ok := number(raw); ok && n == 0 && !isString {
-		s, isString = "0", true // none of anything needs no unit
+		s, isString = "0", true // zero needs no unit
 	}
 	if !isString {
 		if n, ok := number(raw); ok && n > 0 && n < 1e6 && n == math.Trunc(n) {
@@ -215,7 +215,7 @@ func duration(v reflect.Value, raw any, s string, isString, off bool) (want stri
 	return ""
 }
 
-// number is a number from a file as a float.
+// number returns a number from a file as a float.
 func number(raw any) (float64, bool) {
 	switch n := reflect.ValueOf(raw); n.Kind() {
 	case reflect.Int, reflect.Int64:
@@ -251,7 +251,7 @@ func whole(v reflect.Value, raw any, s string, isText bool) (want string) {
 			n = reflect.ValueOf(u)
 		}
 	} else if f, ok := raw.(float64); ok && f == math.Trunc(f) && math.Abs(f) <= 1<<53 {
-		n = reflect.ValueOf(int64(f)) // all numbers of JSON are these
+		n = reflect.ValueOf(int64(f)) // all numbers in JSON are floats
 	}
 	signed := v.CanInt()
 	switch {
@@ -275,7 +275,7 @@ func bounds(v reflect.Value) string {
 	return fmt.Sprintf("a whole number from 0 to %d", ^uint64(0)>>(64-bits))
 }
 
-// unknown says what was probably meant by a key that a section does not have.
+// unknown suggests a key for one that the section does not have.
 func (d *decoder) unknown(n *node, name string) string {
 	const unknown = "there is no such key"
 	if _, ok := d.schema.keys[join(n.key, name)]; ok && strings.Contains(name, ".") {
@@ -285,7 +285,7 @@ func (d *decoder) unknown(n *node, name string) string {
 	for _, c := range n.children {
 		names = append(names, c.name)
 	}
-	// drainInterval and drain-interval are how others spell it.
+	// Other programs write drainInterval or drain-interval.
 	for _, spelling := range []string{name, snakeCase(name), strings.ReplaceAll(strings.ToLower(name), "-", "_")} {
 		if meant := suggest.Nearest(spelling, names); meant != "" {
 			return unknown + ": did you mean " + meant + "?"
@@ -303,7 +303,7 @@ func (d *decoder) unknown(n *node, name string) string {
 	return unknown + ": want one of " + strings.Join(names, ", ")
 }
 
-// asTree is a section as every parser writes it.
+// asTree returns a section in the form of any parser.
 func asTree(raw any) (map[string]any, bool) {
 	switch m := raw.(type) {
 	case map[string]any:

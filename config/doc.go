@@ -1,4 +1,4 @@
-// Package config loads what a service can be told into the service's own struct,
+// Package config loads the configuration of a service into the service's own struct,
 // in which [lifecycle.Config] is a section:
 //
 //	type Config struct {
@@ -14,67 +14,65 @@
 //
 // # Sources
 //
-// Four sources give values, and of two that disagree the later one wins, which
-// the log says at debug level and [Live.Settings] tells:
+// Four sources give values. When two give the same key the later one wins; the log
+// says so at debug level, and [Live.Settings] returns it:
 //
-//  1. the defaults: what T's method WithDefaults returns, zeros without one;
+//  1. the defaults: the result of T's method WithDefaults, zeros without one;
 //  2. the file, YAML, JSON or TOML by its extension. The flag -config and its
-//     variable name another than the program does, or none when empty;
+//     variable name another file, or none when empty;
 //  3. the environment;
 //  4. the flags, of os.Args.
 //
 // # Names
 //
-// A key is the name of a field in small letters with underscores, or what its
-// tag koanf:"…" says; koanf:"-" keeps a field out. The levels of a struct are
-// joined with dots. With Load[Config]("service.yaml"):
+// A key is the name of a field in small letters with underscores, or the name in its
+// tag koanf:"…"; koanf:"-" excludes a field. Dots join the levels of a struct. With
+// Load[Config]("service.yaml"):
 //
 //	file         lifecycle: {drain_interval: 10s}
 //	environment  SERVICE_LIFECYCLE_DRAIN_INTERVAL=10s
 //	flag         -lifecycle.drain-interval=10s
 //
-// The environment's prefix is the file's name in the program, whatever file is
-// read then; see [WithEnvPrefix]. In the environment and in flags a list is
-// written a,b,c and a map k=v,l=w; lists of structs are for files. Lists and
-// maps replace what an earlier source gave.
+// The prefix of the environment is the name of the file that the program passes to
+// Load, even when another file is read; see [WithEnvPrefix]. In the environment and
+// in flags a list is written a,b,c and a map k=v,l=w; only files have lists of
+// structs. Lists and maps replace the value of an earlier source.
 //
-// A variable with the prefix that is no key is a fault when it looks like one
-// that is misspelt, or is below LIFECYCLE. What Kubernetes sets for a Service of
-// that name (SERVICE_PORT=tcp://… and so on) is passed over, and any other is
-// named in the log as a warning, because the prefix is not this package's alone.
+// A variable with the prefix that is not a key is a fault when it looks like a
+// misspelt key, or is below LIFECYCLE. The variables that Kubernetes sets for a
+// Service of that name (SERVICE_PORT=tcp://… and so on) are ignored. For any other the
+// log has a warning, because other programs may use the prefix too.
 //
 // # Strictness
 //
-// Everything that is wrong is an error, all of it at once, each a [*Fault] that
-// names the source with its line, the key, the value and what would be right:
-// a key that does not exist, with the one that was probably meant; a key that is
-// there twice; text where a number belongs and the other way round; a duration
-// without a unit; a number that its field cannot hold; a key without a value; a
-// file that is empty, not text, larger than [MaxFileSize], or not all there.
-// Then the sections' and T's own Validate methods are asked; what
-// lifecycle.Config says of a budget that does not add up is told with its keys
-// and where each of their values comes from.
+// Load reports every fault at once. Each is a [*Fault] that names the source with its
+// line, the key, the value and what would be right. Faults are: an unknown key, with
+// the key that was probably meant; a key that occurs twice; text in place of a number
+// or a number in place of text; a duration without a unit; a number that its field
+// cannot hold; a key without a value; a file that is empty, not text, larger than
+// [MaxFileSize], or truncated. Then Load calls the Validate methods of the sections
+// and of T. When lifecycle.Config refuses a budget, the fault names its keys and the
+// source of each value.
 //
-// Zero and off are not the same in Go, where the zero of a duration in
-// lifecycle.Config gives its default. Here a duration below lifecycle that is
-// given as 0 or "off" is [lifecycle.Off], and a key that is not given has its
-// default.
+// In lifecycle.Config the zero of a duration means its default, so zero and off are
+// different values in Go. Here 0 or "off" for a duration below lifecycle means
+// [lifecycle.Off], and a missing key means its default.
 //
 // # Secrets
 //
-// A field of type [lifecycle.Secret], or with the tag secret:"true", is shown as
-// [secret] in faults, logs and reports, and so are the fields of a section with
-// that tag, the items of a list, and what was given in place of these. A Secret
-// is hidden wherever it goes (fmt, slog, encoding/json).
+// A field of type [lifecycle.Secret], or with the tag secret:"true", appears as
+// [secret] in faults, logs and reports. So do the fields of a section with that tag,
+// the items of a list, and any value that was given in their place. A Secret is hidden
+// everywhere (fmt, slog, encoding/json).
 //
 // # Changes
 //
-// [Open] is Load for a configuration that may change: see [Live]. A file that is
-// read while it is written may be half there. Mostly that is an error, and changes
-// nothing; a half that is a configuration of its own is told by its being shorter,
-// and gets more time ([Live.Watch]). At a start there is nothing to compare with:
-// write beside the file, and rename.
-// docs/config.md lists the keys of lifecycle and says which of them a running
-// App takes on; docs/config.schema.json is their JSON Schema, and [Schema]
-// makes that of a whole service, for editors.
+// [Open] is Load for a configuration that may change: see [Live]. A file may be read
+// while it is being written. Usually the first half of a file is an error, and changes
+// nothing. A half that is a valid configuration is shorter than the old file, so
+// [Live.Watch] waits longer before it reads a shorter file. At the start there is no
+// old file to compare with: write a new file and rename it over the old one.
+// docs/config.md lists the keys of lifecycle, and which of them a running App takes
+// over. docs/config.schema.json is their JSON Schema, and [Schema] makes that of a
+// whole service, for editors.
 package config

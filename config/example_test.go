@@ -13,14 +13,14 @@ import (
 	"github.com/pleme-io/lifecycle-go/config"
 )
 
-// Config is what the service of the examples can be told.
+// Config is the configuration of the examples' service.
 type Config struct {
 	Addr      string        `usage:"serve HTTP on this address"`
 	Poll      time.Duration `usage:"look for work this often"`
 	Lifecycle lifecycle.Config
 }
 
-// WithDefaults returns what holds when nobody says anything.
+// WithDefaults returns the defaults.
 func (Config) WithDefaults() Config { return Config{Addr: ":8080", Poll: time.Second} }
 
 func ExampleLoad() {
@@ -36,12 +36,12 @@ func ExampleLoad() {
 			fmt.Println(err)
 			return
 		}
-		// A program gives the name alone, and has its own environment and flags.
+		// A program passes only the name; it has its own environment and flags.
 		cfg, err := config.Load[Config](file,
 			config.WithEnviron([]string{"SERVICE_LIFECYCLE_DRAIN_INTERVAL=10s"}),
 			config.WithArgs([]string{"-lifecycle.shutdown-grace=30s"}))
 		if err != nil {
-			var fault *config.Fault // the first of them; print err for all
+			var fault *config.Fault // the first fault; print err for all
 			errors.As(err, &fault)
 			fmt.Printf("line %d, %s: %s\n", fault.Line, fault.Key, fault.Problem)
 			return

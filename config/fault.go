@@ -8,28 +8,27 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
-// Fault is one thing that is wrong with a configuration. The error of [Load]
-// joins all of them; errors.As finds the first.
+// Fault is one fault of a configuration. The error of [Load] joins all of them;
+// errors.As finds the first.
 type Fault struct {
-	// Source says where it stands: the name of the file, "environment NAME",
-	// "flag -name", or "" when it is in what several of them add up to.
+	// Source is where the fault is: the name of the file, "environment NAME", "flag
+	// -name", or "" when several sources together cause it.
 	Source string
-	// Line in the file, from 1 on; 0 when it is not known.
+	// Line is the line in the file, from 1; 0 when it is not known.
 	Line int
-	// Key is the whole key, such as "lifecycle.drain_interval"; "" when the
-	// source itself cannot be read.
+	// Key is the whole key, such as "lifecycle.drain_interval"; "" when the source
+	// itself cannot be read.
 	Key string
-	// Value is what was given, as text; "[secret]" for one that is not to be
-	// seen, and "" when there is none to show.
+	// Value is the given value, as text; "[secret]" for a secret, and "" when there
+	// is none to show.
 	Value string
-	// Problem is what is wrong with it, and what would be right.
+	// Problem is what is wrong, and what would be right.
 	Problem string
-	// Err is what the problem was found by, if anything; [Fault.Unwrap] returns
-	// it.
+	// Err is the underlying error, nil for none; [Fault.Unwrap] returns it.
 	Err error
 }
 
-// Error is "file:line: key is "value": problem", as far as there is each.
+// Error is `file:line: key is "value": problem`, without the parts that are empty.
 func (f *Fault) Error() string {
 	var b strings.Builder
 	b.WriteString("config: ")
@@ -57,11 +56,11 @@ func (f *Fault) Unwrap() error { return f.Err }
 
 const hidden = "[secret]"
 
-// maxShown bounds what a message shows of a value, in bytes.
+// maxShown is the maximum length of a value in a message, in bytes.
 const maxShown = 64
 
-// shown is a value as a message shows it: text in quotes, numbers as they are,
-// a list or a section by what it is.
+// shown returns a value for a message: text in quotes, numbers as they are, the kind
+// of a list or a section.
 func shown(raw any, secret bool) string {
 	switch v := raw.(type) {
 	case nil:

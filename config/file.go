@@ -18,15 +18,15 @@ import (
 	"github.com/knadh/koanf/v2"
 )
 
-// MaxFileSize is the size of the largest file that is read, in bytes. It is what
-// Kubernetes lets a ConfigMap hold.
+// MaxFileSize is the maximum size of a file, in bytes. A Kubernetes ConfigMap has the
+// same limit.
 const MaxFileSize = 1 << 20
 
-// format is a way to write a configuration down.
+// format is a file format.
 type format struct {
 	name   string
 	parser koanf.Parser
-	lines  func([]byte) map[string]int // of the keys that it can tell
+	lines  func([]byte) map[string]int // the lines of the keys that it finds
 }
 
 var (
@@ -35,7 +35,7 @@ var (
 	formatTOML = format{"TOML", tomlparser.Parser(), tomlLines}
 )
 
-// formatOf goes by the extension of the name.
+// formatOf returns the format for the extension of the name.
 func formatOf(name string) (format, error) {
 	switch ext := strings.ToLower(filepath.Ext(name)); ext {
 	case ".yaml", ".yml":
@@ -45,9 +45,9 @@ func formatOf(name string) (format, error) {
 	case ".toml":
 		return formatTOML, nil
 	case "":
-		return format{}, errors.New("the name has no extension, which says what is in it: want .yaml, .yml, .json or .toml")
+		return format{}, errors.New("the name has no extension: want .yaml, .yml, .json or .toml")
 	default:
-		return format{}, fmt.Errorf("the extension %s says nothing: want .yaml, .yml, .json or .toml", ext)
+		return format{}, fmt.Errorf("the extension %s is not known: want .yaml, .yml, .json or .toml", ext)
 	}
 }
 
@@ -57,8 +57,8 @@ type document struct {
 	lines map[string]int
 }
 
-// readFile reads a whole file, if it is one that can be a configuration. It never
-// waits: a pipe, say, is refused before it is opened.
+// readFile reads a whole regular file. It never blocks: it refuses a pipe, for
+// example, before opening it.
 func readFile(name string) ([]byte, error) {
 	info, err := os.Stat(name)
 	if err != nil {
@@ -68,7 +68,7 @@ func readFile(name string) ([]byte, error) {
 	case info.IsDir():
 		return nil, errors.New("it is a directory: want a file in it")
 	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("it is no regular file (%v)", info.Mode().Type())
+		return nil, fmt.Errorf("it is not a regular file (%v)", info.Mode().Type())
 	}
 	f, err := os.Open(name)
 	if err != nil {
@@ -80,12 +80,12 @@ func readFile(name string) ([]byte, error) {
 		return nil, err
 	}
 	if len(content) > MaxFileSize {
-		return nil, fmt.Errorf("it has more than %d bytes, which is the most that is read", MaxFileSize)
+		return nil, fmt.Errorf("it has more than %d bytes, the limit", MaxFileSize)
 	}
 	return content, nil
 }
 
-// parse makes a tree of the content of a file. The fault has no source yet.
+// parse turns the content of a file into a tree. The fault has no source yet.
 func (f format) parse(content []byte) (document, *Fault) {
 	content = bytes.TrimPrefix(content, []byte("\uFEFF"))
 	if fault := checkText(content); fault != nil {
@@ -93,7 +93,7 @@ func (f format) parse(content []byte) (document, *Fault) {
 	}
 	if f.name == formatYAML.name {
 		if line := secondDocument(content); line > 0 {
-			return document{}, &Fault{Line: line, Problem: "a second document begins here: a configuration is one"}
+			return document{}, &Fault{Line: line, Problem: "a second document begins here: a configuration has one"}
 		}
 	}
 	tree, err := f.parser.Unmarshal(content)
@@ -103,26 +103,26 @@ func (f format) parse(content []byte) (document, *Fault) {
 	return document{tree: tree, lines: f.lines(content)}, nil
 }
 
-// checkText refuses what is not text, and a file with nothing in it: that is
-// what a file looks like while somebody writes it.
+// checkText refuses a file that is not text, and an empty file: a file looks like that
+// while it is being written.
 func checkText(content []byte) *Fault {
 	if len(bytes.TrimSpace(content)) == 0 {
-		return &Fault{Problem: "the file is empty: write at least a comment, or {} in JSON, when every default is meant"}
+		return &Fault{Problem: "the file is empty: for all defaults write a comment, or {} in JSON"}
 	}
 	for i := 0; i < len(content); {
 		r, size := utf8.DecodeRune(content[i:])
 		if r == 0 || r == utf8.RuneError && size <= 1 {
-			return &Fault{Line: lineAt(content, i), Problem: fmt.Sprintf("byte %d is %#02x: this is no text in UTF-8", i, content[i])}
+			return &Fault{Line: lineAt(content, i), Problem: fmt.Sprintf("byte %d is %#02x: this is not UTF-8 text", i, content[i])}
 		}
 		i += size
 	}
 	return nil
 }
 
-// secondDocument is the line at which another YAML document begins, or 0. A line
-// that begins with --- begins one wherever it stands, and one that begins with
-// ... ends one (YAML 1.2, 9.1.2); only the first document is parsed, and the
-// others would be lost in silence.
+// secondDocument returns the line at which another YAML document begins, or 0. A line
+// that begins with --- begins a document, and one that begins with ... ends one (YAML
+// 1.2, 9.1.2). The parser reads only the first document and would silently drop the
+// others.
 func secondDocument(content []byte) int {
 	seen, ended, line := false, false, 0
 	for text := range bytes.Lines(content) {
@@ -153,8 +153,8 @@ var (
 	yamlQuote = regexp.MustCompile("`[^`]*`")
 )
 
-// syntaxFault says where a parser gave up. What it says of the content is kept
-// out, because that may be a secret.
+// syntaxFault says where a parser failed. It leaves out the parser's quotes of the
+// content, which may be secrets.
 func (f format) syntaxFault(content []byte, err error) *Fault {
 	fault := &Fault{Err: err}
 	said := err.Error()
@@ -165,7 +165,7 @@ func (f format) syntaxFault(content []byte, err error) *Fault {
 	switch {
 	case errors.As(err, &mistyped) && strings.HasPrefix(mistyped.Value, "number"):
 		fault.Line = lineAt(content, int(mistyped.Offset)-1)
-		fault.Problem, fault.Err = "a number is too large", nil // it quotes the number
+		fault.Problem, fault.Err = "a number is too large", nil // the error quotes the number
 		return fault
 	case errors.As(err, &mistyped):
 		said = "into map[string]interface {}"
@@ -183,21 +183,21 @@ func (f format) syntaxFault(content []byte, err error) *Fault {
 		said = strings.Join(strings.Fields(strings.TrimPrefix(strings.TrimPrefix(said, "yaml: "), "unmarshal errors:")), " ")
 	}
 	if strings.Contains(said, "into map[string]interface {}") {
-		fault.Problem = "the file is no " + f.name + " with keys and values"
-		fault.Err = nil // it quotes the content
+		fault.Problem = "the file is not " + f.name + " with keys and values"
+		fault.Err = nil // the error quotes the content
 		return fault
 	}
-	fault.Problem = "the file is no " + f.name + ", or not all of it is there: " + strings.TrimPrefix(yamlQuote.ReplaceAllString(said, "…"), "toml: ")
+	fault.Problem = "the file is not valid " + f.name + "; it may be truncated: " + strings.TrimPrefix(yamlQuote.ReplaceAllString(said, "…"), "toml: ")
 	return fault
 }
 
-// lineAt is the line of a byte, from 1 on.
+// lineAt returns the line of a byte, from 1.
 func lineAt(content []byte, offset int) int {
 	return 1 + bytes.Count(content[:max(0, min(offset, len(content)))], []byte("\n"))
 }
 
-// strictJSON is koanf's parser behind a look at what encoding/json lets pass: a
-// key twice in a section, of which it would take the last.
+// strictJSON is koanf's parser with a check that encoding/json lacks: it refuses a key
+// that occurs twice in a section.
 type strictJSON struct{ jsonparser.JSON }
 
 func (p *strictJSON) Unmarshal(content []byte) (map[string]any, error) {
@@ -208,13 +208,13 @@ func (p *strictJSON) Unmarshal(content []byte) (map[string]any, error) {
 	var twice error
 	walkJSON(content, func(path string, offset int64, again bool) {
 		if again && twice == nil {
-			twice = &jsonError{offset, fmt.Sprintf("the key %q is there twice", path)}
+			twice = &jsonError{offset, fmt.Sprintf("the key %q occurs twice", path)}
 		}
 	})
 	return tree, twice
 }
 
-// jsonError is a problem at one place of a JSON document.
+// jsonError is an error at one place of a JSON document.
 type jsonError struct {
 	offset int64
 	said   string

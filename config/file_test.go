@@ -20,25 +20,25 @@ func TestFilesThatAreNone(t *testing.T) {
 	for name, tt := range map[string]struct{ content, want string }{
 		"folder.yaml":  {"", "it is a directory: want a file in it"},
 		"missing.yaml": {"", "there is no such file; -config or SERVICE_CONFIG name another"},
-		"empty.yaml":   {" \n", "the file is empty: write at least a comment"},
+		"empty.yaml":   {" \n", "the file is empty: for all defaults write a comment"},
 		"empty.json":   {"\n", "the file is empty"},
-		"half.yaml":    {"addr: x\nlabels: {x: ", "half.yaml:2: the file is no YAML, or not all of it is there"},
-		"half.json":    {"{\"addr\": \"x\",\n\"poll\"", "half.json:2: the file is no JSON, or not all of it is there"},
-		"half.toml":    {"addr = 'x'\n[cache", "half.toml:2: the file is no TOML, or not all of it is there"},
-		"twice.yaml":   {"addr: x\npoll: 1s\naddr: y\n", `twice.yaml:3: the file is no YAML, or not all of it is there: mapping key "addr" already defined at line 1`},
-		"twice.json":   {"{\"cache\": {\"size\": 1,\n\"size\": 2}}", `twice.json:2: the file is no JSON, or not all of it is there: the key "cache.size" is there twice`},
-		"twice.toml":   {"addr = 'x'\naddr = 'y'\n", "twice.toml: the file is no TOML, or not all of it is there: key addr is already defined"},
-		"list.yaml":    {"- a\n", "the file is no YAML with keys and values"},
-		"list.json":    {"[]", "the file is no JSON with keys and values"},
-		"more.json":    {"{}\n{}", "more.json:2: the file is no JSON"},
+		"half.yaml":    {"addr: x\nlabels: {x: ", "half.yaml:2: the file is not valid YAML; it may be truncated"},
+		"half.json":    {"{\"addr\": \"x\",\n\"poll\"", "half.json:2: the file is not valid JSON; it may be truncated"},
+		"half.toml":    {"addr = 'x'\n[cache", "half.toml:2: the file is not valid TOML; it may be truncated"},
+		"twice.yaml":   {"addr: x\npoll: 1s\naddr: y\n", `twice.yaml:3: the file is not valid YAML; it may be truncated: mapping key "addr" already defined at line 1`},
+		"twice.json":   {"{\"cache\": {\"size\": 1,\n\"size\": 2}}", `twice.json:2: the file is not valid JSON; it may be truncated: the key "cache.size" occurs twice`},
+		"twice.toml":   {"addr = 'x'\naddr = 'y'\n", "twice.toml: the file is not valid TOML; it may be truncated: key addr is already defined"},
+		"list.yaml":    {"- a\n", "the file is not YAML with keys and values"},
+		"list.json":    {"[]", "the file is not JSON with keys and values"},
+		"more.json":    {"{}\n{}", "more.json:2: the file is not valid JSON"},
 		"more.yaml":    {"addr: x\n---\naddr: y\n", "more.yaml:2: a second document begins here"},
 		"ended.yaml":   {"addr: x\n...\naddr: y\n", "ended.yaml:3: a second document begins here"},
 		"large.json":   {"{\n\"ratio\": 1e400}", "large.json:2: a number is too large"},
-		"binary.yaml":  {"addr: x\n\x7fELF\x00\x01", "binary.yaml:2: byte 12 is 0x00: this is no text in UTF-8"},
+		"binary.yaml":  {"addr: x\n\x7fELF\x00\x01", "binary.yaml:2: byte 12 is 0x00: this is not UTF-8 text"},
 		"latin.toml":   {"addr = '\xe9'", "latin.toml:1: byte 8 is 0xe9"},
 		"utf16.json":   {"\xff\xfe{\x00}\x00", "utf16.json:1: byte 0 is 0xff"},
 		"huge.json":    {strings.Repeat(" ", MaxFileSize) + "{}", "it has more than 1048576 bytes"},
-		"service.ini":  {"[x]", "the extension .ini says nothing: want .yaml, .yml, .json or .toml"},
+		"service.ini":  {"[x]", "the extension .ini is not known: want .yaml, .yml, .json or .toml"},
 		"service":      {"addr: x", "the name has no extension"},
 	} {
 		path := filepath.Join(dir, name)
@@ -59,7 +59,7 @@ func TestFilesThatAreNone(t *testing.T) {
 	if err := os.Symlink(os.DevNull, device); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := loadWith(device, nil, nil); err == nil || !strings.Contains(err.Error(), "device.yaml: it is no regular file") {
+	if _, err := loadWith(device, nil, nil); err == nil || !strings.Contains(err.Error(), "device.yaml: it is not a regular file") {
 		t.Errorf("a device: %v", err)
 	}
 }
@@ -99,7 +99,7 @@ func TestWhichFile(t *testing.T) {
 		"none":                {path: "", want: ":8080"},
 		"none by the flag":    {path: missing, args: []string{"-config="}, want: ":8080"},
 		"optional":            {path: missing, opts: []Option{Optional()}, want: ":8080"},
-		"optional, asked for": {path: one, args: []string{"-config", missing}, opts: []Option{Optional()}, want: "flag -config asks for it"},
+		"optional, asked for": {path: one, args: []string{"-config", missing}, opts: []Option{Optional()}, want: "flag -config names it"},
 	} {
 		got, err := Load[service](tt.path, append(tt.opts, WithEnvPrefix("SERVICE_"), WithEnviron(tt.env), WithArgs(tt.args), WithLogger(quiet))...)
 		if err == nil && got.Addr != tt.want || err != nil && !strings.Contains(err.Error(), tt.want) {
@@ -111,7 +111,7 @@ func TestWhichFile(t *testing.T) {
 func TestVariablesOfOthers(t *testing.T) {
 	log := &logBuffer{}
 	got, err := Load[service]("", WithEnvPrefix("SERVICE"), WithArgs(nil), WithLogger(slog.New(slog.NewTextHandler(log, nil))), WithEnviron([]string{
-		// What Kubernetes sets for a Service "service" and one "service-a".
+		// The variables that Kubernetes sets for the Services "service" and "service-a".
 		"SERVICE_SERVICE_HOST=10.0.0.1", "SERVICE_SERVICE_PORT=80", "SERVICE_SERVICE_PORT_HTTP=80", "SERVICE_PORT=tcp://10.0.0.1:80",
 		"SERVICE_PORT_80_TCP=tcp://10.0.0.1:80", "SERVICE_PORT_80_TCP_PROTO=tcp", "SERVICE_A_SERVICE_HOST=10.0.0.2", "SERVICE_A_PORT_53_UDP_ADDR=10.0.0.2",
 		"SERVICE_SOMETHING_ELSE=1", "NOT_OURS=1", "SERVICE", "=x",
@@ -124,7 +124,7 @@ func TestVariablesOfOthers(t *testing.T) {
 	}
 }
 
-// Docker's links, which Kubernetes sets as well, have names that keys may have too.
+// Docker's links, which Kubernetes sets as well, may have the names of keys.
 func TestServiceLinkInTheNameOfAKey(t *testing.T) {
 	type T struct{ Port string }
 	for value, want := range map[string]string{"tcp://10.0.0.1:80": "80", "udp://10.0.0.1:80": "80", "8080": "8080"} {
@@ -162,7 +162,7 @@ func TestSectionOfAnothersConfiguration(t *testing.T) {
 func TestTypesThatCannotBeConfigured(t *testing.T) {
 	type loop struct{ Next *loop }
 	for want, load := range map[string]func() error{
-		"int is no struct": func() error { _, err := Load[int](""); return err },
+		"int is not a struct": func() error { _, err := Load[int](""); return err },
 		"F: a func() cannot be configured; tag the field koanf:\"-\"": func() error { _, err := Load[struct{ F func() }](""); return err },
 		"contains itself": func() error { _, err := Load[loop](""); return err },
 		"has a dot, a space or =": func() error {
@@ -185,7 +185,7 @@ func TestTypesThatCannotBeConfigured(t *testing.T) {
 			return err
 		},
 		"rename the key": func() error { _, err := Load[struct{ Config int }](""); return err },
-		"is a.b's: rename the ke": func() error {
+		"is also that of a.b: rename the ke": func() error {
 			_, err := Load[struct {
 				A  struct{ B int }
 				AB int `koanf:"a_b"`

@@ -11,7 +11,7 @@ import (
 )
 
 // FuzzConfig loads arbitrary files: no panic, no hang, and either a value or
-// faults that name the file; and what was taken is taken the same again.
+// faults that name the file. A valid file loads the same twice.
 func FuzzConfig(f *testing.F) {
 	for _, content := range []string{
 		"addr: x\nlifecycle:\n  drain_interval: 5s\n", "a: &a [*a]\n", "? {a: b}\n: c\n", "1: 2\n", "labels: {1: 2}\n", "<<: {addr: x}\n", "upstreams: [{name: a}, 5, null]\n", "---\n---\n", "tags: []\n",
@@ -62,7 +62,7 @@ func FuzzText(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		if strings.ContainsRune(s, 0) {
-			return // no variable has one
+			return // a variable cannot contain it
 		}
 		for _, name := range []string{"POLL", "WORKERS", "DEBUG", "RATIO", "TAGS", "LABELS", "SINCE", "CACHE_SIZE", "LIFECYCLE_LINGER", "LIFECYCLE_DRAIN_WAIT", "LIFECYCLE_MEMORY_LIMIT_RATIO"} {
 			_, err := loadWith("", []string{"SERVICE_" + name + "=" + s}, nil)

@@ -8,7 +8,7 @@ import (
 	"github.com/pleme-io/lifecycle-go"
 )
 
-// choices are the texts that a type knows.
+// choices are the valid texts of a type.
 var choices = map[reflect.Type][]string{
 	reflect.TypeFor[lifecycle.DrainReadiness](): {string(lifecycle.ReadinessDown), string(lifecycle.ReadinessServing)},
 	reflect.TypeFor[lifecycle.DrainWait]():      {string(lifecycle.WaitAuto), string(lifecycle.WaitAlways), string(lifecycle.WaitNever)},
@@ -19,10 +19,10 @@ const (
 	anyDurationPattern = `^[+-]?(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$`
 )
 
-// Schema returns a JSON Schema (draft 2020-12) of the files that [Load] takes for
-// T, with which an editor completes keys and marks mistakes. describe gives the
-// text for a key; nil, or "" from it, takes the field's tag usage:"…". What a
-// Validate method looks at is not in it.
+// Schema returns a JSON Schema (draft 2020-12) of the files that [Load] accepts for T.
+// An editor completes keys and marks mistakes with it. describe returns the text for a
+// key; when it is nil or returns "", the text is the field's tag usage:"…". The schema
+// does not cover the checks of Validate methods.
 //
 // The error is a mistake in T.
 func Schema[T any](describe func(key string) string) ([]byte, error) {
@@ -62,7 +62,7 @@ func (n *node) jsonSchema(v reflect.Value, describe func(string) string) map[str
 		}
 		out["type"] = "object"
 		if n.key != "" {
-			out["type"] = []string{"object", "null"} // every key may be commented out
+			out["type"] = []string{"object", "null"} // null when every key is commented out
 		}
 		out["properties"], out["additionalProperties"] = properties, false
 	case n.elem != nil && t.Kind() == reflect.Map:
@@ -123,7 +123,7 @@ func (n *node) scalarSchema(t reflect.Type, out map[string]any) {
 	}
 }
 
-// jsonValue is a default as a file would have it.
+// jsonValue returns a default as a file would have it.
 func jsonValue(v reflect.Value, n *node) any {
 	switch {
 	case v.Type() == typeDuration:

@@ -10,34 +10,34 @@ import (
 	"github.com/pleme-io/lifecycle-go"
 )
 
-// Key describes one value that a configuration has.
+// Key describes one key of a configuration.
 type Key struct {
 	// Name is the whole key, such as "lifecycle.drain_interval".
 	Name string
-	// Env and Flag give it in other ways: "SERVICE_LIFECYCLE_DRAIN_INTERVAL",
+	// Env and Flag are its variable and its flag: "SERVICE_LIFECYCLE_DRAIN_INTERVAL",
 	// "-lifecycle.drain-interval".
 	Env, Flag string
-	// Type is what is to be given: "duration", "text", "true or false", "number",
-	// "list of …", "down or serving" for one of some words, or the name of a Go
-	// type that reads itself from text.
+	// Type is the kind of value: "duration", "text", "true or false", "number", "list
+	// of …", "down or serving" for one of several words, or the name of a Go type
+	// that reads itself from text.
 	Type string
-	// Default is what holds when nobody gives it, as a file would have it; ""
-	// when that is nothing, or the zero of its type.
+	// Default is the value without any source, as a file would have it; "" for no
+	// value and for the zero of its type.
 	Default string
-	// Doc says what it is for: the field's tag usage:"…", and for the keys of
-	// lifecycle the words of docs/config.md.
+	// Doc describes the key: the field's tag usage:"…", and for the keys of lifecycle
+	// the text of docs/config.md.
 	Doc string
 	// Field is the name of the struct's field.
 	Field string
 	// Secret says that its value is never shown.
 	Secret bool
-	// Live says that a running App takes on a change of it; the keys of the
-	// service itself are the service's to take on.
+	// Live says that a running App takes over a change. It is false for the service's
+	// own keys: the service decides about those.
 	Live bool
 }
 
-// Keys lists what T can be told, in the order of its fields. path and the options
-// are those of [Load]; nothing is read.
+// Keys lists the keys of T, in the order of its fields. path and the options are
+// those of [Load]; Keys reads no source.
 func Keys[T any](path string, opts ...Option) ([]Key, error) {
 	o := newOptions(path, opts)
 	o.args = nil
@@ -49,8 +49,8 @@ func Keys[T any](path string, opts ...Option) ([]Key, error) {
 	return l.keys(), nil
 }
 
-// keys describes the keys, with the defaults that the program has and, below
-// lifecycle, those that it leaves to the library.
+// keys describes the keys, with the program's defaults and, below lifecycle, those of
+// the library.
 func (l *loader) keys() []Key {
 	v := reflect.New(l.defaults.Type()).Elem()
 	v.Set(l.defaults)
@@ -70,7 +70,7 @@ func (l *loader) keys() []Key {
 	return keys
 }
 
-// fillIn gives a lifecycle.Config, or a pointer to one, its defaults.
+// fillIn sets the defaults of a lifecycle.Config, or of a pointer to one.
 func fillIn(at reflect.Value) {
 	var cfg lifecycle.Config
 	if inner := reflect.Indirect(at); inner.IsValid() {
@@ -78,13 +78,13 @@ func fillIn(at reflect.Value) {
 	}
 	cfg = cfg.WithDefaults()
 	if at.Kind() == reflect.Pointer {
-		at.Set(reflect.ValueOf(&cfg)) // and not into what the program's default points to
+		at.Set(reflect.ValueOf(&cfg)) // a copy: the program's default must not change
 		return
 	}
 	at.Set(reflect.ValueOf(cfg))
 }
 
-// typeName says for people what a key takes.
+// typeName describes the values of a key.
 func typeName(n *node) string {
 	t := structOf(n.typ)
 	switch {
@@ -118,11 +118,11 @@ func typeName(n *node) string {
 	}
 }
 
-// writeHelp writes what -h asks for.
+// writeHelp writes the text of -h.
 func (l *loader) writeHelp() {
 	var b strings.Builder
 	b.WriteString(wrap("Each key can be given in the file, in the environment and as a flag; the later one wins.", "") +
-		wrap("A duration has a unit, as in 250ms, 5s or 1m30s. Below lifecycle 0 and off switch it off; left out it has its default.", "") + "\n")
+		wrap("A duration has a unit, as in 250ms, 5s or 1m30s. Below lifecycle, 0 and off disable it; a missing key has its default.", "") + "\n")
 	place := "read FILE, none when it is empty"
 	if l.path != "" {
 		place = "read FILE in place of " + l.path + ", none when it is empty"
@@ -144,8 +144,8 @@ const (
 	helpWidth  = 80
 )
 
-// wrap breaks a text into indented lines of at most helpWidth, where it has words
-// that are short enough.
+// wrap breaks a text into indented lines of at most helpWidth, unless a word is
+// longer.
 func wrap(text, indent string) string {
 	var b strings.Builder
 	at := 0

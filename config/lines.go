@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// Parsers give values without their places. What follows finds the lines of the
-// keys again, for messages; a key that it does not find has no line there.
+// Parsers return values without their places. The functions below find the lines of
+// keys again, for messages. A key that they do not find has no line there.
 
-// walkJSON calls found with each key of a JSON document that is one, as a path,
-// and whether its section had it before.
+// walkJSON calls found with the path of each key in a JSON document, and with whether
+// its section already had that key.
 func walkJSON(content []byte, found func(path string, offset int64, again bool)) {
 	dec := json.NewDecoder(bytes.NewReader(content))
 	dec.UseNumber()
@@ -60,7 +60,7 @@ func jsonLines(content []byte) map[string]int {
 
 var yamlKey = regexp.MustCompile(`^( *)(?:"([^"\\]+)"|'([^']+)'|([^\s#'"\[\]{},&*!|>%@-][^\s:#]*)) *:(?:\s|$)`)
 
-// yamlLines finds the keys of sections that are written as such, by indentation.
+// yamlLines finds the keys of block-style sections, by indentation.
 func yamlLines(content []byte) map[string]int {
 	type level struct {
 		indent int
@@ -95,7 +95,7 @@ var (
 	tomlKey    = regexp.MustCompile(`^\s*([A-Za-z0-9_."' -]+?)\s*=`)
 )
 
-// tomlLines finds the keys that stand at the beginning of a line.
+// tomlLines finds the keys at the beginning of a line.
 func tomlLines(content []byte) map[string]int {
 	lines := map[string]int{}
 	line, section := 0, ""

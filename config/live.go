@@ -12,22 +12,21 @@ import (
 	"github.com/pleme-io/lifecycle-go"
 )
 
-// Live is a configuration whose file may change while the program runs. Make one
-// with [Open]. All methods may be called concurrently.
+// Live is a configuration whose file may change while the program runs. Make one with
+// [Open]. All methods may be called concurrently.
 type Live[T any] struct {
 	current atomic.Pointer[T]
 
-	mu       sync.Mutex // held for a reload; guards what follows
+	mu       sync.Mutex // held during a reload; guards the fields below
 	loader   *loader
-	app      *lifecycle.App // whose configuration is a part of this one, if any
+	app      *lifecycle.App // the App that has the lifecycle section, nil for none
 	checks   []func(old, next T) error
 	changed  []func(old, next T)
 	settings atomic.Pointer[[]Setting]
 }
 
-// Open is [Load] for a configuration that is to be loaded again: when its file
-// changes ([Live.Watch]), or when somebody asks ([Live.Reload]).
-// [Live.Attach] does both in an App.
+// Open is [Load] for a configuration that will be loaded again: when its file changes
+// ([Live.Watch]), or on request ([Live.Reload]). [Live.Attach] does both in an App.
 func Open[T any](path string, opts ...Option) (*Live[T], error) {
 	value, l, err := load[T](path, opts)
 	if err != nil {
@@ -39,41 +38,40 @@ func Open[T any](path string, opts ...Option) (*Live[T], error) {
 	return live, nil
 }
 
-// Get returns what holds now. Lists and maps in it are shared with others who
-// have it: they are to be read only.
+// Get returns the current value. Its lists and maps are shared with other callers: do
+// not change them.
 func (l *Live[T]) Get() T { return *l.current.Load() }
 
-// Settings returns where the values that were given came from, and what lost
-// against them, in the order of the fields of T. A key that nobody gave has its
-// default and is not among them.
+// Settings returns the source of each given value, and the values that it replaced, in
+// the order of the fields of T. A key without any source has its default and is not
+// included.
 func (l *Live[T]) Settings() []Setting { return slices.Clone(*l.settings.Load()) }
 
-// Check registers a function that may refuse a change: when it returns an error
-// nothing changes at all. It is called after T's own Validate, and must not call
-// Reload.
+// Check registers a function that may refuse a change: when it returns an error,
+// nothing changes. It is called after T's own Validate, and must not call Reload.
 func (l *Live[T]) Check(fn func(old, next T) error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.checks = append(l.checks, fn)
 }
 
-// OnChange registers a function that is called after each change, when Get
-// returns the new values already. Functions are called one at a time, in the
-// order of registration, and must not call Reload.
+// OnChange registers a function that is called after each change, when Get already
+// returns the new value. Functions are called one at a time, in the order of
+// registration, and must not call Reload.
 func (l *Live[T]) OnChange(fn func(old, next T)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.changed = append(l.changed, fn)
 }
 
-// Attach makes the configuration that of app: it is loaded again on SIGHUP, on
-// [lifecycle.App.Reload], and when its file changes, and the lifecycle section
-// goes to [lifecycle.App.Reconfigure], which may refuse it. It adds a reload and
-// a unit, both of the name "config". Call it once, before Run. It returns app.
+// Attach connects the configuration to app: it is loaded again on SIGHUP, on
+// [lifecycle.App.Reload], and when its file changes. The lifecycle section goes to
+// [lifecycle.App.Reconfigure], which may refuse it. Attach adds a reload and a unit,
+// both named "config". Call it once, before Run. It returns app.
 //
-// The App's configuration has to be the section that Load returned: whatever the
-// program changes in it goes into T's WithDefaults, or the first reload undoes
-// it.
+// The App's configuration must be the section that Load returned. If the program
+// changes a value of it, the same value belongs in T's WithDefaults; otherwise the
+// first reload undoes the change.
 func (l *Live[T]) Attach(app *lifecycle.App) *lifecycle.App {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -82,14 +80,13 @@ func (l *Live[T]) Attach(app *lifecycle.App) *lifecycle.App {
 	return app.Go("config", func(ctx context.Context) error { return l.Watch(ctx, app.Reload) })
 }
 
-// Reload reads the file again, on top of the defaults and below the environment
-// and flags of the start, and takes over what it says: all of it or, when
-// anything is wrong with it, nothing. The error is that of [Load], of the first
-// check that refused, or of the App. What has changed is logged, without
-// secrets; so are the keys of lifecycle that wait for the next start of the
-// process. A key that nobody gives any more has its default again, and a warning
-// names those whose values have changed by that: it may have been meant, and it
-// is also what a file looks like of which the end is missing. A reload that runs is waited for; ctx is not looked at, since nothing
+// Reload reads the file again, on top of the defaults and below the environment and
+// flags of the start. It takes over the whole result, or nothing when anything is
+// wrong. The error is that of [Load], of the first check that refused, or of the App.
+// Reload logs the changes, without secrets, and the keys of lifecycle that a running
+// App does not take over. A key that no source gives any more gets its default again;
+// a warning names those whose values changed because of that, since a truncated file
+// looks the same. Reload waits for a reload that runs. It ignores ctx, since nothing
 // here takes long.
 func (l *Live[T]) Reload(context.Context) error {
 	l.mu.Lock()
@@ -108,7 +105,7 @@ func (l *Live[T]) Reload(context.Context) error {
 	if err != nil {
 		l.loader.settings = before
 		if errors.Is(err, lifecycle.ErrReloadRefused) {
-			l.loader.look = seen // nobody has looked at it: Watch tries again
+			l.loader.look = seen // the App has not looked at it: Watch tries again
 		}
 		return err
 	}
@@ -117,7 +114,7 @@ func (l *Live[T]) Reload(context.Context) error {
 	return nil
 }
 
-// apply asks everybody who may refuse, and then changes everything.
+// apply asks all that may refuse, and then makes the change.
 func (l *Live[T]) apply(old, next T, changes []change) error {
 	log := l.loader.log()
 	if len(changes) == 0 {
@@ -147,19 +144,19 @@ func (l *Live[T]) apply(old, next T, changes []change) error {
 	}
 	log.Info("config: changed", "file", l.loader.file, "changes", strings.Join(words, ", "))
 	if len(gone) > 0 {
-		log.Warn("config: these keys are not given any more and have their defaults", "file", l.loader.file, "keys", strings.Join(gone, ", "))
+		log.Warn("config: these keys are no longer given and have their defaults", "file", l.loader.file, "keys", strings.Join(gone, ", "))
 	}
 	waiting = slices.DeleteFunc(waiting, func(key string) bool {
 		return !slices.ContainsFunc(changes, func(c change) bool { return c.key == key })
 	})
 	if len(waiting) > 0 {
-		log.Warn("config: some of this holds only when the process is started again", "keys", strings.Join(waiting, ", "))
+		log.Warn("config: some changes take effect only when the process is started again", "keys", strings.Join(waiting, ", "))
 	}
 	return nil
 }
 
-// reconfigure hands the lifecycle section to the App, and returns the keys that
-// a running one does not take on.
+// reconfigure passes the lifecycle section to the App, and returns the keys that a
+// running App does not take over.
 func (l *Live[T]) reconfigure(next T) (waiting []string, err error) {
 	section := l.loader.schema.lifecycle()
 	if l.app == nil || section == nil {
@@ -169,7 +166,7 @@ func (l *Live[T]) reconfigure(next T) (waiting []string, err error) {
 	if !ok {
 		return nil, nil
 	}
-	var cfg lifecycle.Config // and all its defaults for a section that is a nil pointer
+	var cfg lifecycle.Config // the zero, all defaults, when the section is a nil pointer
 	if v = reflect.Indirect(v); v.IsValid() {
 		cfg, _ = v.Interface().(lifecycle.Config)
 	}
@@ -191,10 +188,10 @@ func (l *Live[T]) reconfigure(next T) (waiting []string, err error) {
 	return waiting, nil
 }
 
-// change is one key whose value is another.
+// change is one key whose value has changed.
 type change struct {
 	key, from, to string
-	gone          bool // it was given, and is not any more
+	gone          bool // it was given before, and is not any more
 }
 
 func (c change) String() string { return c.key + ": " + c.from + " -> " + c.to }
@@ -223,8 +220,8 @@ func (l *loader) diff(old, next reflect.Value) (changes []change) {
 	return changes
 }
 
-// renderDefault is render, but for the zeros of lifecycle.Config, which stand for
-// its defaults.
+// renderDefault is render, except that zeros of lifecycle.Config are shown as their
+// defaults.
 func renderDefault(v reflect.Value, n *node) string {
 	if n.lifecycle && v.IsZero() {
 		return "its default"

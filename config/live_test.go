@@ -8,7 +8,6 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,11 +18,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/lifecycletest"
+
+	"github.com/pleme-io/lifecycle-go"
 )
 
-// logBuffer keeps what is logged.
+// logBuffer keeps the log.
 type logBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -41,7 +41,7 @@ func (b *logBuffer) String() string {
 	return b.b.String()
 }
 
-// openLive opens a configuration of that content, with a log.
+// openLive opens a configuration with that content and a log.
 func openLive(t *testing.T, path string, environ ...string) (*Live[service], *logBuffer) {
 	t.Helper()
 	log := &logBuffer{}
@@ -90,119 +90,6 @@ func pass() {
 	synctest.Wait()
 }
 
-// However a file is changed, the change is taken over once.
-func TestWatchSeesEveryWayToChangeAFile(t *testing.T) {
-	const before, after = "poll: 1s\n", "poll: 2s\n" // of one length
-	for name, swap := range map[string]func(t *testing.T, path string){
-		"written over":  func(t *testing.T, path string) { overwrite(t, path, after) },
-		"the same time": func(t *testing.T, path string) { keepTime(t, path, func() { overwrite(t, path, after) }) },
-		"renamed over":  func(t *testing.T, path string) { overwrite(t, path+"~", after); mustRename(t, path+"~", path) },
-		"removed, made": func(t *testing.T, path string) { _ = os.Remove(path); pass(); overwrite(t, path, after) },
-		"truncated, then": func(t *testing.T, path string) {
-			overwrite(t, path, "")
-			time.Sleep(DefaultPoll + settled/2)
-			overwrite(t, path, after)
-		},
-		"byte by byte": func(t *testing.T, path string) {
-			slow := "# " + strings.Repeat("a line of words that takes longer than many looks ", 2) + "\n" + after
-			for i := range slow {
-				overwrite(t, path, slow[:i+1])
-				time.Sleep(settled - time.Millisecond)
-			}
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				path := write(t, "service.yaml", before)
-				live, log := openLive(t, path)
-				reloads, errs := watch(t, live)
-				pass()
-				if *reloads != 0 {
-					t.Errorf("%d reloads of a file that nobody has changed", *reloads)
-				}
-				swap(t, path)
-				pass()
-				if got := live.Get().Poll; got != 2*time.Second {
-					t.Errorf("poll is %v, want 2s", got)
-				}
-				if *reloads != 1 || (*errs)[0] != nil {
-					t.Errorf("%d reloads, %v, want one that is fine", *reloads, *errs)
-				}
-				if n := strings.Count(log.String(), `changes="poll: 1s -> 2s"`); n != 1 {
-					t.Errorf("the change is logged %d times, want once:\n%s", n, log)
-				}
-			})
-		})
-	}
-}
-
-// firstHalf is the beginning of entire, and a configuration too.
-const (
-	entire    = "poll: 2s\nworkers: 9\nlifecycle:\n  drain_interval: 30s\n  health_addr: 'off'\n"
-	firstHalf = "poll: 2s\n"
-)
-
-// A writer who pauses in the middle has nobody run by the defaults of the rest.
-func TestHalfAFileIsNotTakenForAWholeOne(t *testing.T) {
-	for name, pause := range map[string]time.Duration{"a moment": settled / 2, "longer than a file has to be the same": 4 * settled, "nearly for ever": settledShorter - DefaultPoll - settled} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				path := write(t, "service.yaml", entire)
-				live, log := openLive(t, path)
-				reloads, _ := watch(t, live)
-				live.OnChange(func(_, next service) {
-					if next.Workers != 9 {
-						t.Errorf("it was taken over with %d workers", next.Workers)
-					}
-				})
-				pass()
-				overwrite(t, path, firstHalf)
-				time.Sleep(DefaultPoll + pause) // it was seen by now
-				overwrite(t, path, entire+"debug: true\n")
-				pass()
-				if got := live.Get(); *reloads != 1 || !got.Debug || got.Lifecycle.DrainInterval != 30*time.Second {
-					t.Errorf("after %d reloads it is %+v", *reloads, got)
-				}
-				if strings.Contains(log.String(), "WARN") {
-					t.Errorf("there is nothing to warn of:\n%s", log)
-				}
-			})
-		})
-	}
-}
-
-// What is shorter for good is taken over, and the log says what that costs.
-func TestKeysThatAreGoneAreNamed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		path := write(t, "service.yaml", entire+"debug: true\nratio: 0\n")
-		live, log := openLive(t, path, "SERVICE_WORKERS=9")
-		watch(t, live)
-		pass()
-		overwrite(t, path, firstHalf)
-		time.Sleep(DefaultPoll + settledShorter - settled)
-		synctest.Wait()
-		if !live.Get().Debug {
-			t.Error("it was read before it had been shorter for long enough")
-		}
-		pass()
-		if got := live.Get(); got.Debug || got.Lifecycle.DrainInterval != 0 || got.Workers != 9 {
-			t.Errorf("it is %+v", got)
-		}
-		// Not workers, which the environment gives, and not ratio, which has not changed.
-		for _, want := range []string{`level=WARN msg="config: these keys are not given any more and have their defaults"`,
-			`keys="debug, lifecycle.health_addr, lifecycle.drain_interval"`, "lifecycle.drain_interval: 30s -> its default"} {
-			if !strings.Contains(log.String(), want) {
-				t.Errorf("the log lacks %s:\n%s", want, log)
-			}
-		}
-		overwrite(t, path, entire)
-		pass()
-		if n := strings.Count(log.String(), "not given any more"); n != 1 || live.Get().Lifecycle.DrainInterval != 30*time.Second {
-			t.Errorf("told %d times, want once:\n%s", n, log)
-		}
-	})
-}
-
 func mustRename(t *testing.T, from, to string) {
 	t.Helper()
 	if err := os.Rename(from, to); err != nil {
@@ -210,7 +97,7 @@ func mustRename(t *testing.T, from, to string) {
 	}
 }
 
-// keepTime gives the file the time back that it had, as some tools do.
+// keepTime restores the file's time after fn, as some tools do.
 func keepTime(t *testing.T, path string, fn func()) {
 	t.Helper()
 	info, err := os.Stat(path)
@@ -223,8 +110,8 @@ func keepTime(t *testing.T, path string, fn func()) {
 	}
 }
 
-// mountConfigMap makes a volume as the kubelet's atomic writer does: the files
-// are links into ..data, which is a link to a folder of its own for each version.
+// mountConfigMap makes a volume like the kubelet's atomic writer: the files
+// are links into ..data, which is a link to a folder for each version.
 func mountConfigMap(t *testing.T, volume, file, version, content string) {
 	t.Helper()
 	folder := filepath.Join(volume, "..2026_"+version)
@@ -267,13 +154,13 @@ func TestConfigMapSwapReloadsARunningAppAndItsDrain(t *testing.T) {
 			t.Error("the probe timeout changed under a running App")
 		}
 		for _, want := range []string{`changes="lifecycle.drain_interval: 3s -> 30s, lifecycle.probe_timeout: its default -> 1s"`,
-			`level=WARN msg="config: some of this holds only when the process is started again" keys=lifecycle.probe_timeout`} {
+			`level=WARN msg="config: some changes take effect only when the process is started again" keys=lifecycle.probe_timeout`} {
 			if !strings.Contains(log.String(), want) {
 				t.Errorf("the log lacks %s:\n%s", want, log)
 			}
 		}
 
-		// One that makes no sense, together with what is running, changes nothing.
+		// A change that contradicts the running configuration changes nothing.
 		mountConfigMap(t, volume, "service.yaml", "3", "poll: 7s\nlifecycle:\n  drain_interval: 31s\n  termination_grace: 20s\n  health_addr: 'off'\n")
 		pass()
 		if app.Config().DrainInterval != 30*time.Second || live.Get().Poll == 7*time.Second {
@@ -384,24 +271,6 @@ func TestBadChangeIsRejectedWholeAndOnce(t *testing.T) {
 	}
 }
 
-func TestFileThatIsGoneChangesNothingAndIsToldOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		path := write(t, "service.yaml", "poll: 1s\n")
-		live, log := openLive(t, path)
-		reloads, _ := watch(t, live)
-		_ = os.Remove(path)
-		pass()
-		overwrite(t, path, "poll: 1s\n") // as it was
-		pass()
-		if *reloads != 0 || live.Get().Poll != time.Second {
-			t.Errorf("%d reloads, poll %v", *reloads, live.Get().Poll)
-		}
-		if n := strings.Count(log.String(), "the file is gone"); n != 1 {
-			t.Errorf("told %d times, want once:\n%s", n, log)
-		}
-	})
-}
-
 func TestReloadOnHangup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := write(t, "service.yaml", "poll: 1s\nlifecycle: {health_addr: 'off'}\n")
@@ -428,7 +297,7 @@ func TestReloadOnHangup(t *testing.T) {
 	})
 }
 
-// A change that comes while the App starts is taken over when it is running.
+// A change during the start of the App is taken over when it is running.
 func TestChangeDuringTheStartIsNotLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := write(t, "service.yaml", "poll: 1s\nlifecycle: {health_addr: 'off'}\n")
@@ -457,128 +326,4 @@ func TestChangeDuringTheStartIsNotLost(t *testing.T) {
 		app.Stop(nil)
 		app.WantClean()
 	})
-}
-
-func TestSecretsAreNeverShown(t *testing.T) {
-	path := write(t, "service.yaml", "token: hunter2-one\ndsn: hunter2-two\nlifecycle: {admin_token: hunter2-three-16-chars}\n")
-	live, log := openLive(t, path, "SERVICE_TOKEN=hunter2-four")
-	overwrite(t, path, "token: hunter2-five\ndsn: hunter2-six\npoll: 9s\nlifecycle: {admin_token: hunter2-seven-16-chars}\n")
-	if err := live.Reload(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	seen := log.String() + fmt.Sprint(live.Settings()) + fmt.Sprintf("%v %+v %#v", live.Get().Token, live.Get().Lifecycle, live.Get().Token)
-	for _, content := range []string{
-		"token: [hunter2]\n", "token: {hunter2: 1}\n", "dsn: 2222222\nlifecycle: {admin_token: hunter2}\n", "tokn: hunter2\n",
-		"hunter2\n", "token: hunter2\n  x: 1\n", "- hunter2\n", "token: 'hunter2\n", "hunter2: &a [*a]\n", "token: !!int hunter2\n", "token: \"hunter2\\q\"\n",
-	} {
-		overwrite(t, path, content)
-		err := live.Reload(t.Context())
-		if err == nil {
-			t.Errorf("%q is taken", content)
-			continue
-		}
-		msg := err.Error()
-		if content != "hunter2: &a [*a]\n" && content != "token: {hunter2: 1}\n" { // there it is a key
-			seen += "\n" + msg
-		}
-	}
-	for _, content := range []string{`{"token": hunter2}`, `{"token": "hunter2`, `["hunter2"]`, `{"lifecycle": {"admin_token": ["hunter2"]}}`} {
-		if _, err := loadWith(write(t, "a.json", content), nil, nil); err == nil {
-			t.Errorf("%q is taken", content)
-		} else {
-			seen += "\n" + err.Error()
-		}
-	}
-	for _, content := range []string{`token = hunter2`, `token = "hunter2`, "[lifecycle]\nadmin_token = [\"hunter2\"]", `token = "hunter2" x`} {
-		if _, err := loadWith(write(t, "a.toml", content), nil, nil); err == nil {
-			t.Errorf("%q is taken", content)
-		} else {
-			seen += "\n" + err.Error()
-		}
-	}
-	if strings.Contains(seen, "hunter2") || strings.Contains(seen, "2222222") {
-		t.Errorf("a secret is shown:\n%s", seen)
-	}
-	if !strings.Contains(log.String(), "dsn: [secret] -> [secret], lifecycle.admin_token: [secret] -> [secret]") {
-		t.Errorf("the change itself is not logged:\n%s", log)
-	}
-}
-
-// A secret is one in whatever it stands, and so is what stands in its place.
-func TestSecretsAreHiddenInEveryShape(t *testing.T) {
-	type nested struct {
-		Password string
-		Retries  int
-	}
-	type T struct {
-		Tokens  []lifecycle.Secret
-		ByName  map[string]lifecycle.Secret
-		Lists   map[string][]lifecycle.Secret
-		Pointer *lifecycle.Secret
-		Addr    netip.Addr `secret:"true"`
-		DB      nested     `koanf:"db" secret:"true"`
-		DBs     []nested   `koanf:"dbs" secret:"true"`
-		Logins  []struct{ Key lifecycle.Secret }
-		Login   struct{ Key lifecycle.Secret }
-	}
-	quietly := func(environ []string) []Option {
-		return []Option{WithEnvPrefix("SERVICE"), WithEnviron(environ), WithArgs(nil)}
-	}
-	var seen strings.Builder
-	for _, content := range []string{
-		"tokens: hunter2", "tokens: [12345678]", "by_name: hunter2", "by_name: {a: 12345678}", "lists: {a: hunter2}", "lists: {a: [12345678]}",
-		"pointer: 12345678", "addr: hunter2", "db: hunter2", "db: {password: 12345678}", "db: {retries: hunter2}",
-		"dbs: hunter2", "dbs: [hunter2]", "dbs: [{retries: hunter2}]", "logins: hunter2", "logins: [hunter2]", "login: hunter2",
-	} {
-		_, err := Load[T](write(t, "service.yaml", content), quietly(nil)...)
-		if err == nil {
-			t.Errorf("%q is taken", content)
-		}
-		fmt.Fprintln(&seen, err)
-	}
-	for _, variable := range []string{"SERVICE_BY_NAME=hunter2", "SERVICE_ADDR=hunter2", "SERVICE_DB_RETRIES=hunter2"} {
-		_, err := Load[T]("", quietly([]string{variable})...)
-		if err == nil {
-			t.Errorf("%q is taken", variable)
-		}
-		fmt.Fprintln(&seen, err)
-	}
-	if _, err := Load[lifecycle.Config](write(t, "service.yaml", "lifecycle: hunter2"), append(quietly(nil), Section("lifecycle"))...); err == nil {
-		t.Error("a section that is none is taken")
-	} else {
-		fmt.Fprintln(&seen, err)
-	}
-
-	log := &logBuffer{}
-	path := write(t, "service.yaml", "tokens: [hunter2]\ndb: {password: hunter2}\n")
-	live, err := Open[T](path, append(quietly(nil), WithLogger(slog.New(slog.NewTextHandler(log, nil))))...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	overwrite(t, path, "tokens: [hunter2, hunter2]\npointer: hunter2\ndb: {password: hunter2hunter2, retries: 12345678}\ndbs: [{password: hunter2}]\nlogins: [{key: hunter2}]\n")
-	if err := live.Reload(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	fmt.Fprintln(&seen, log, live.Settings())
-	if s := seen.String(); strings.Contains(s, "hunter2") || strings.Contains(s, "12345678") {
-		t.Errorf("a secret is shown:\n%s", s)
-	}
-	if !strings.Contains(log.String(), "db.password: [secret] -> [secret]") {
-		t.Errorf("the change itself is not logged:\n%s", log)
-	}
-}
-
-func TestSettingsSayWhoWon(t *testing.T) {
-	path := write(t, "service.yaml", "\npoll: 1s\nworkers: 5\n")
-	live, err := Open[service](path, WithEnvPrefix("SERVICE"), WithEnviron([]string{"SERVICE_POLL=2s"}), WithArgs([]string{"-poll=3s"}), WithLogger(quiet))
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := []Setting{
-		{Key: "poll", Value: "3s", Source: "flag -poll", Lost: []string{path + ":2: 1s", "environment SERVICE_POLL: 2s"}},
-		{Key: "workers", Value: "5", Source: path + ":3"},
-	}
-	if got := live.Settings(); fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Errorf("got %v\nwant %v", got, want)
-	}
 }

@@ -11,7 +11,7 @@ import (
 	"unicode"
 )
 
-// Option shapes [Load] and [Open].
+// Option configures [Load] and [Open].
 type Option func(*options)
 
 type options struct {
@@ -24,17 +24,17 @@ type options struct {
 	out      io.Writer
 	section  string
 	poll     time.Duration
-	unasked  bool // no Validate method is asked
+	unasked  bool // do not call Validate methods
 }
 
-// Optional lets the file be missing, unless it was asked for by the flag -config
-// or its variable. Without it a missing file is a fault: a service whose
-// ConfigMap is not mounted should not run with defaults.
+// Optional lets the file be missing, unless the flag -config or its variable names it.
+// Without this option a missing file is a fault: a service whose ConfigMap is not
+// mounted should not run with defaults.
 func Optional() Option { return func(o *options) { o.optional = true } }
 
-// WithEnvPrefix sets what the names of environment variables begin with, an
-// underscore not counted. Defaults to the name of the file that Load was given,
-// without its extension, or to the name of the program without a file.
+// WithEnvPrefix sets the prefix of environment variables, without the underscore.
+// Defaults to the name of the file passed to Load, without its extension, or to the
+// name of the program when there is no file.
 func WithEnvPrefix(prefix string) Option {
 	return func(o *options) { o.prefix = envName(strings.TrimSuffix(prefix, "_")) + "_" }
 }
@@ -47,8 +47,8 @@ func WithEnviron(environ []string) Option { return func(o *options) { o.environ 
 // needs it, because its os.Args are those of go test.
 func WithArgs(args []string) Option { return func(o *options) { o.args = args } }
 
-// WithLogger sets the logger. Defaults to what slog.Default() is when there is
-// something to log, since its format may be in the configuration.
+// WithLogger sets the logger. By default each message goes to the slog.Default() of
+// that moment, since the configuration may set its format.
 func WithLogger(log *slog.Logger) Option { return func(o *options) { o.given = log } }
 
 func (o *options) log() *slog.Logger {
@@ -58,19 +58,19 @@ func (o *options) log() *slog.Logger {
 	return slog.Default()
 }
 
-// WithOutput sets where -h writes what flags there are. Defaults to os.Stderr.
+// WithOutput sets where -h writes the list of flags. Defaults to os.Stderr.
 func WithOutput(w io.Writer) Option { return func(o *options) { o.out = w } }
 
-// Section reads T from the section of that name alone and lets stand beside it
-// what may. Keys, variables and flags keep their whole names. It is for a
-// program that needs a part of the configuration of another: with
-// Section("lifecycle") T is lifecycle.Config, whatever the service is.
+// Section reads T from the section of that name only, and ignores the other keys of
+// the file. Keys, variables and flags keep their whole names. It is for a program that
+// needs a part of another program's configuration: with Section("lifecycle") T is
+// lifecycle.Config for any service.
 func Section(name string) Option { return func(o *options) { o.section = name } }
 
-// Unchecked takes over values that contradict each other: no Validate method is
-// asked. It is for a program that says itself what is wrong with the configuration
-// of another, and needs the values and, from [Live.Settings], their places for
-// that. What a key cannot hold is a fault as ever.
+// Unchecked accepts values that contradict each other: Validate methods are not
+// called. It is for a program that checks the configuration of another program itself,
+// and needs the values and, from [Live.Settings], their places. A value that its key
+// cannot hold is still a fault.
 func Unchecked() Option { return func(o *options) { o.unasked = true } }
 
 func newOptions(path string, opts []Option) options {
@@ -96,8 +96,8 @@ func newOptions(path string, opts []Option) options {
 	return o
 }
 
-// envName is a text as a part of the name of an environment variable: capitals,
-// digits and underscores.
+// envName turns a text into a part of an environment variable's name: capitals, digits
+// and underscores.
 func envName(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < unicode.MaxASCII && (unicode.IsLetter(r) || unicode.IsDigit(r)) {
@@ -107,13 +107,13 @@ func envName(s string) string {
 	}, s)
 }
 
-// Load returns a T made of its defaults, the file at path, the environment and
-// the flags; of two that disagree the later one wins.
+// Load returns a T from its defaults, the file at path, the environment and the flags.
+// When two give the same key the later one wins.
 //
-// The error joins a [*Fault] for everything that is wrong in any of them, also
-// with values that a later source replaces. With -h among the flags it writes
-// the flags to the output and the error is [flag.ErrHelp]. An error about T
-// itself, a field that cannot be configured, is a mistake in the program.
+// The error joins a [*Fault] for every fault of every source, also for values that a
+// later source replaces. When -h is among the flags, Load writes the list of flags to
+// the output and returns [flag.ErrHelp]. An error about T itself, such as a field that
+// cannot be configured, is a mistake in the program.
 func Load[T any](path string, opts ...Option) (T, error) {
 	value, _, err := load[T](path, opts)
 	return value, err
@@ -130,7 +130,7 @@ func load[T any](path string, opts []Option) (value T, l *loader, err error) {
 	return value, l, err
 }
 
-// loadOnce reads all sources now.
+// loadOnce reads all sources.
 func loadOnce[T any](l *loader) (T, error) {
 	var zero T
 	value := defaults[T]()
@@ -140,7 +140,7 @@ func loadOnce[T any](l *loader) (T, error) {
 	return value, nil
 }
 
-// defaults is what T says its defaults are.
+// defaults returns the defaults of T.
 func defaults[T any]() T {
 	var zero T
 	if d, ok := any(zero).(interface{ WithDefaults() T }); ok && reflect.TypeFor[T]() != typeLifecycle {

@@ -59,7 +59,7 @@ func write(t testing.TB, name, content string) string {
 	return path
 }
 
-// loadWith loads from a file, variables and flags that are given, and nothing
+// loadWith loads from the given file, variables and flags, and from nothing
 // else.
 func loadWith(path string, environ, args []string) (service, error) {
 	return Load[service](path, WithEnvPrefix("SERVICE"), WithEnviron(environ), WithArgs(args), WithLogger(quiet), WithOutput(io.Discard))
@@ -78,7 +78,7 @@ func TestLaterSourcesWin(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		want := service{}.WithDefaults() // the cache's size is nobody else's
+		want := service{}.WithDefaults() // only this test changes the cache's size
 		want.Poll, want.Workers, want.Addr, want.Debug = time.Second, 6, ":3", true
 		want.Lifecycle.DrainInterval, want.Lifecycle.Linger, want.Lifecycle.ShutdownGrace = 10*time.Second, 3*time.Second, 30*time.Second
 		if !reflect.DeepEqual(got, want) {
@@ -159,7 +159,7 @@ func TestFaultsNameKeyPlaceValueAndWhatWouldBeRight(t *testing.T) {
 		`flag -drain-interval: there is no such flag: did you mean -lifecycle.drain-interval?`:                                                       {args: []string{"-drain-interval=5s"}},
 		`flag -pol: there is no such flag: did you mean -poll?`:                                                                                      {args: []string{"-pol=5s"}},
 		`flags: flag needs an argument: -poll; -h lists them`:                                                                                        {args: []string{"-poll"}},
-		`arguments: "now" is unexpected: everything is a flag`:                                                                                       {args: []string{"now"}},
+		`arguments: "now" is unexpected: all arguments are flags`:                                                                                    {args: []string{"now"}},
 		`lifecycle.shutdown_grace is off, and has to be more than 0 (lifecycle.shutdown_grace is from environment SERVICE_LIFECYCLE_SHUTDOWN_GRACE)`: {env: []string{"SERVICE_LIFECYCLE_SHUTDOWN_GRACE=0"}},
 		`lifecycle.drain_min (6s) is longer than the window, lifecycle.drain_interval (5s) (lifecycle.drain_min is from `:                            {content: yaml("lifecycle: {drain_min: 6s}\n")},
 		`and the pod's terminationGracePeriodSeconds (lifecycle.termination_grace) gives 20s: the kubelet would kill the process 7s before it is done; raise that to 27s or more, or lower these (lifecycle.termination`: {content: yaml("lifecycle: {termination_grace: 20s}\n")},
@@ -240,7 +240,7 @@ func TestHelp(t *testing.T) {
 	}
 }
 
-// What Load refuses because it does not add up is there for whoever explains it.
+// With Unchecked, a program gets the contradictory values that Load refuses.
 func TestUncheckedTakesWhatContradictsItself(t *testing.T) {
 	path := write(t, "service.yaml", "lifecycle:\n  termination_grace: 20s\n")
 	opts := []Option{Section("lifecycle"), WithEnviron(nil), WithArgs(nil), WithLogger(quiet)}

@@ -13,35 +13,35 @@ import (
 	"github.com/pleme-io/lifecycle-go"
 )
 
-// node is one key of a configuration: a section that holds others, or a value.
+// node is one key of a configuration: a section with keys, or a value.
 type node struct {
 	name      string // the last part of key
 	key       string // "lifecycle.drain_interval"; "" for the whole
 	typ       reflect.Type
 	fieldName string
-	index     []int   // of the field, from the struct of the section above
+	index     []int   // of the field, in the struct of the section above
 	children  []*node // of a struct, in the order of its fields
 	elem      *node   // of a list or a map
 	secret    bool
 	usage     string
 
-	lifecycle bool // a field of lifecycle.Config, whose zeros stand for defaults
-	off       bool // a duration for which a zero that is given means [lifecycle.Off]
-	live      bool // a running App takes on a change of it
+	lifecycle bool // a field of lifecycle.Config, whose zero means its default
+	off       bool // a duration for which a given zero means [lifecycle.Off]
+	live      bool // a running App takes over a change
 }
 
-// schema is what the keys of a type are.
+// schema has the keys of a type.
 type schema struct {
 	root   *node
 	leaves []*node          // the values, in the order of the fields
-	keys   map[string]*node // both, by key
+	keys   map[string]*node // sections and values, by key
 }
 
 // isLeaf reports whether n holds a value, and no keys of its own.
 func (n *node) isLeaf() bool { return n.children == nil }
 
-// hides reports whether n is a secret or has one in it: what stands there in
-// place of a section or a list may be that secret.
+// hides reports whether n is a secret or contains one. A value in place of such a
+// section or list may be that secret.
 func (n *node) hides() bool {
 	return n.secret || n.elem != nil && n.elem.hides() || slices.ContainsFunc(n.children, (*node).hides)
 }
@@ -81,11 +81,11 @@ var (
 	typeText      = reflect.TypeFor[encoding.TextUnmarshaler]()
 )
 
-// newSchema finds the keys of t, a struct. section is the key of t itself. An
-// error is a mistake in the program.
+// newSchema finds the keys of t, a struct. section is the key of t itself. An error is
+// a mistake in the program.
 func newSchema(t reflect.Type, section string) (*schema, error) {
 	if t.Kind() != reflect.Struct {
-		return nil, fmt.Errorf("config: %v is no struct, and only a struct has keys", t)
+		return nil, fmt.Errorf("config: %v is not a struct, and only a struct has keys", t)
 	}
 	s := &schema{root: &node{key: section, typ: t}, keys: map[string]*node{}}
 	if err := s.addStruct(s.root, map[reflect.Type]bool{}); err != nil {
@@ -108,8 +108,8 @@ func (s *schema) collect(n *node) {
 	}
 }
 
-// addStruct fills in the children of a section. above are the types that it
-// stands in: one that contains itself has no end of keys.
+// addStruct adds the children of a section. above are the types around it: a type that
+// contains itself would have endless keys.
 func (s *schema) addStruct(n *node, above map[reflect.Type]bool) error {
 	t := structOf(n.typ)
 	if above[t] {
@@ -171,7 +171,7 @@ func (s *schema) addFields(n *node, t reflect.Type, index []int, above map[refle
 	return errors.Join(errs...)
 }
 
-// addType looks into the type of a value.
+// addType adds the keys below a value.
 func (s *schema) addType(n *node, above map[reflect.Type]bool) error {
 	t := n.typ
 	if isScalar(t) {
@@ -193,13 +193,13 @@ func (s *schema) addType(n *node, above map[reflect.Type]bool) error {
 			return s.addElem(n, above)
 		}
 	}
-	return fmt.Errorf("a %v cannot be configured; tag the field koanf:\"-\" when it is not meant to be", t)
+	return fmt.Errorf("a %v cannot be configured; tag the field koanf:\"-\" to exclude it", t)
 }
 
 func (s *schema) addElem(n *node, above map[reflect.Type]bool) error {
 	n.elem = &node{key: n.key + "[]", typ: n.typ.Elem(), secret: n.secret || structOf(n.typ.Elem()) == typeSecret}
 	err := s.addType(n.elem, above)
-	n.secret = n.elem.secret // a list of secrets is one, and of lists of them
+	n.secret = n.elem.secret // a list of secrets is a secret
 	return err
 }
 

@@ -18,31 +18,31 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/suggest"
 )
 
-// loader reads the sources of one configuration, once or again and again.
+// loader reads the sources of one configuration, once or many times.
 type loader struct {
 	options
 	schema    *schema
-	defaults  reflect.Value  // what T says that they are; only read
+	defaults  reflect.Value  // the defaults of T; never changed
 	flags     map[string]any // the values of flags, by key; they are parsed once
-	flagFault error          // what was wrong with that
+	flagFault error          // the fault of the flags, nil for none
 	file      string         // the file that is read, "" for none
-	asked     string         // who asked for it, when not the program
+	asked     string         // the flag or variable that named the file, "" for the program
 
-	look     look      // at the file when it was read last
-	settings []Setting // of the last read that succeeded
+	look     look      // the state of the file at the last read
+	settings []Setting // of the last successful read
 }
 
 // Setting says where the value of one key came from.
 type Setting struct {
 	// Key is the whole key, such as "lifecycle.drain_interval".
+	// Key is the whole key, such as "lifecycle.drain_interval".
 	Key string
-	// Value is the one that holds, as text; "[secret]" for one that is not to
-	// be seen.
+	// Value is the value that counts, as text; "[secret]" for a secret.
 	Value string
-	// Source is where it was given: "service.yaml:3", "environment NAME" or
-	// "flag -name".
+	// Source is where it was given: "service.yaml:3", "environment NAME" or "flag
+	// -name".
 	Source string
-	// Lost lists who else gave one, from the first on, as "SOURCE: VALUE".
+	// Lost lists the values of earlier sources, first to last, as "SOURCE: VALUE".
 	Lost []string
 }
 
@@ -52,7 +52,7 @@ type source struct {
 	name func(key string) (name string, line int)
 }
 
-// newLoader makes a loader of the type that the defaults have.
+// newLoader makes a loader for the type of the defaults.
 func newLoader(defaults reflect.Value, o options) (*loader, error) {
 	s, err := newSchema(defaults.Type(), o.section)
 	if err != nil {
@@ -68,14 +68,14 @@ func newLoader(defaults reflect.Value, o options) (*loader, error) {
 	return l, nil
 }
 
-// checkNames refuses a T whose keys cannot be told apart as variables.
+// checkNames refuses a T with two keys that have the same variable.
 func (l *loader) checkNames() error {
 	taken := map[string]string{l.prefix + "CONFIG": "the name of the file", l.prefix + "HELP": "help"}
 	var errs []error
 	for _, n := range l.schema.leaves {
 		name := l.envOf(n)
 		if other, ok := taken[name]; ok {
-			errs = append(errs, fmt.Errorf("config: the variable of %s is %s, and that is %s's: rename the key", n.key, name, other))
+			errs = append(errs, fmt.Errorf("config: the variable of %s is %s, which is also that of %s: rename the key", n.key, name, other))
 		}
 		taken[name] = n.key
 	}
@@ -88,8 +88,8 @@ func (l *loader) envOf(n *node) string { return l.prefix + envName(n.key) }
 // flagOf is the flag of a key.
 func flagOf(n *node) string { return strings.ReplaceAll(n.key, "_", "-") }
 
-// read decodes all sources into v, a struct that holds the defaults. On error v
-// is of no use.
+// read decodes all sources into v, a struct that has the defaults. After an error v is
+// not valid.
 func (l *loader) read(v reflect.Value) error {
 	var faults []error
 	var sources []source
@@ -159,7 +159,7 @@ func (l *loader) read(v reflect.Value) error {
 	return nil
 }
 
-// account says who won, for each key that was given, in the order of the fields.
+// account returns the setting of each given key, in the order of the fields.
 func (l *loader) account(given map[string][]Setting) (all []Setting) {
 	for _, n := range l.schema.leaves {
 		settings := given[n.key]
@@ -175,7 +175,7 @@ func (l *loader) account(given map[string][]Setting) (all []Setting) {
 	return all
 }
 
-// valueOf is the value of a key as text.
+// valueOf returns the value of a key as text.
 func (l *loader) valueOf(v reflect.Value, n *node) string {
 	field, ok := lookup(v, l.schema.root, n)
 	if !ok {
@@ -184,7 +184,7 @@ func (l *loader) valueOf(v reflect.Value, n *node) string {
 	return render(field, n)
 }
 
-// whichFile is the file to read, and by whom it was asked for.
+// whichFile returns the file to read, and the flag or variable that named it.
 func (l *loader) whichFile() (name, asked string) {
 	if given, ok := l.flags["config"].(untyped); ok {
 		return string(given), "flag -config"
@@ -219,7 +219,7 @@ func (l *loader) readFile() (*source, *Fault) {
 			}
 			hint := "there is no such file; -config or " + l.prefix + "CONFIG name another"
 			if l.asked != "" {
-				hint = "there is no such file, and " + l.asked + " asks for it"
+				hint = "there is no such file, and " + l.asked + " names it"
 			}
 			return spoiled(&Fault{Problem: hint, Err: err})
 		}
@@ -245,17 +245,17 @@ func (l *loader) readFile() (*source, *Fault) {
 	return &source{tree: tree, name: func(key string) (string, int) { return l.file, doc.lines[key] }}, nil
 }
 
-// serviceLink matches what Kubernetes puts into the environment of every pod for
-// each Service of its namespace, unless enableServiceLinks is false.
+// serviceLink matches the variables that Kubernetes sets in every pod for each Service
+// of its namespace, unless enableServiceLinks is false.
 var serviceLink = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$`)
 
-// linked matches the values of those that Kubernetes calls NAME_PORT, which is
-// also what the variable of a key port may be called.
+// linked matches the values of Kubernetes's variables NAME_PORT. A key named port has
+// a variable of the same name.
 var linked = regexp.MustCompile(`^(tcp|udp|sctp)://`)
 
-// readEnv reads the variables with the prefix. One that is no key is a fault when
-// it is nearly one or below lifecycle, and named in the log otherwise: the
-// prefix is not ours alone.
+// readEnv reads the variables with the prefix. A variable that is not a key is a fault
+// when it resembles one or is below lifecycle. Otherwise the log names it: other
+// programs may use the prefix too.
 func (l *loader) readEnv() (source, []error) {
 	byName, names := map[string]*node{}, []string{l.prefix + "CONFIG"}
 	for _, n := range l.schema.leaves {
@@ -269,7 +269,7 @@ func (l *loader) readEnv() (source, []error) {
 		TransformFunc: func(name, value string) (string, any) {
 			n, ok := byName[name]
 			if ok && serviceLink.MatchString("_"+name) && linked.MatchString(value) {
-				l.log().Warn("config: a variable of a Kubernetes service has the name of a key, and is passed over; enableServiceLinks: false keeps them out", "variable", name, "key", n.key)
+				l.log().Warn("config: a variable of a Kubernetes service has the name of a key and is ignored; enableServiceLinks: false removes such variables", "variable", name, "key", n.key)
 				return "", nil
 			}
 			if ok {
@@ -281,13 +281,13 @@ func (l *loader) readEnv() (source, []error) {
 			meant := suggest.Nearest(name, names)
 			switch {
 			case serviceLink.MatchString("_" + name):
-				l.log().Debug("config: a variable of a Kubernetes service is no key", "variable", name)
+				l.log().Debug("config: a variable of a Kubernetes service is not a key", "variable", name)
 			case meant != "":
 				faults = append(faults, &Fault{Source: "environment " + name, Problem: "there is no such key: did you mean " + meant + "?"})
 			case strings.HasPrefix(name, l.prefix+"LIFECYCLE_"):
 				faults = append(faults, &Fault{Source: "environment " + name, Problem: "there is no such key below lifecycle"})
 			default:
-				l.log().Warn("config: a variable with this service's prefix is no key, and is ignored", "variable", name)
+				l.log().Warn("config: a variable with this service's prefix is not a key and is ignored", "variable", name)
 			}
 			return "", nil
 		},
@@ -319,7 +319,7 @@ func (l *loader) readFlags() source {
 	}}
 }
 
-// nest makes a tree of values by their whole keys, from the section on.
+// nest makes a tree from values by whole key, starting at the section.
 func (l *loader) nest(flat map[string]any) map[string]any {
 	tree := map[string]any{}
 	for key, value := range flat {
@@ -341,13 +341,13 @@ func (l *loader) nest(flat map[string]any) map[string]any {
 	return tree
 }
 
-// base is the key of what an element of a list or a map stands in.
+// base returns the key of the list or map that an element belongs to.
 func base(key string) string {
 	key, _, _ = strings.Cut(key, "[")
 	return key
 }
 
-// flagValue notes what a flag was given.
+// flagValue stores the value of a flag.
 type flagValue struct {
 	key  string
 	into map[string]any
@@ -358,7 +358,7 @@ func (f *flagValue) String() string     { return "" }
 func (f *flagValue) Set(s string) error { f.into[f.key] = untyped(s); return nil }
 func (f *flagValue) IsBoolFlag() bool   { return f.bool }
 
-// parseFlags reads the arguments, once: they do not change.
+// parseFlags parses the arguments. Once is enough: they do not change.
 func (l *loader) parseFlags() error {
 	l.flags = map[string]any{}
 	set := flag.NewFlagSet("config", flag.ContinueOnError)
@@ -385,12 +385,12 @@ func (l *loader) parseFlags() error {
 		}
 		return &Fault{Source: "flag -" + name, Problem: problem}
 	case set.NArg() > 0:
-		return &Fault{Source: "arguments", Problem: fmt.Sprintf("%q is unexpected: everything is a flag, -h lists them", set.Arg(0))}
+		return &Fault{Source: "arguments", Problem: fmt.Sprintf("%q is unexpected: all arguments are flags, -h lists them", set.Arg(0))}
 	}
 	return nil
 }
 
-// nearestFlag finds a flag by its whole name or by the last part of it.
+// nearestFlag finds a flag by its whole name or by its last part.
 func nearestFlag(name string, names []string) string {
 	name = strings.ReplaceAll(name, "_", "-")
 	if i := slices.IndexFunc(names, func(s string) bool { return s == name || strings.HasSuffix(s, "."+name) }); i >= 0 {

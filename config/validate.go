@@ -13,8 +13,8 @@ import (
 	"github.com/pleme-io/lifecycle-go"
 )
 
-// validate asks the whole and every section of it that has a Validate method,
-// the parts first, and makes faults of what they say.
+// validate calls the Validate methods of the sections and then of the whole, and turns
+// their errors into faults.
 func validate(v reflect.Value, n *node, settings []Setting) (faults []error) {
 	for _, child := range n.children {
 		if child.isLeaf() {
@@ -42,7 +42,7 @@ func validate(v reflect.Value, n *node, settings []Setting) (faults []error) {
 	return faults
 }
 
-// parts takes joined errors apart.
+// parts splits joined errors.
 func parts(err error) []error {
 	if err == nil {
 		return nil
@@ -57,9 +57,9 @@ func parts(err error) []error {
 	return []error{err}
 }
 
-// explain makes a fault of what a Validate method said. [lifecycle.Config] speaks
-// of its fields, and whoever reads this has written keys; and where each of them
-// comes from is half of the answer.
+// explain turns an error of a Validate method into a fault. [lifecycle.Config] names
+// its fields, but the reader has written keys: explain names the keys, and the source
+// of each.
 func explain(err error, n *node, settings []Setting) *Fault {
 	fault := &Fault{Key: n.key, Problem: err.Error(), Err: err}
 	var fields *lifecycle.ConfigError
@@ -110,8 +110,7 @@ func lookup(v reflect.Value, root, n *node) (reflect.Value, bool) {
 	return v, true
 }
 
-// render is a value as a file would have it, and [secret] for one that is not to
-// be seen.
+// render returns a value as a file would have it, and [secret] for a secret.
 func render(v reflect.Value, n *node) string {
 	if v.Kind() == reflect.Pointer {
 		if v.IsNil() {

@@ -8,21 +8,21 @@ import (
 	"time"
 )
 
-// DefaultPoll is how often [Live.Watch] looks at the file.
+// DefaultPoll is how often [Live.Watch] checks the file.
 const DefaultPoll = 2 * time.Second
 
-// settled is for how long a file has to look the same before it is read: whoever
-// writes it may be in the middle of it.
+// settled is how long a file must stay the same before Watch reads it: its writer may
+// not have finished.
 const settled = 200 * time.Millisecond
 
-// settledShorter is the same for a file that has become shorter. The first half of
-// a file can be a whole configuration, in which all keys of the other half have
-// their defaults, and what writes it may pause: an editor on a network file
-// system, a script that appends, a disk that is full.
+// settledShorter is the same for a file that has become shorter. The first half of a
+// file can be a valid configuration, in which all keys of the other half have their
+// defaults. Its writer may pause: an editor on a network file system, a script that
+// appends, a full disk.
 const settledShorter = 5 * time.Second
 
-// WithPoll sets how often [Live.Watch] looks at the file. Defaults to
-// [DefaultPoll]; a duration that is not positive is the default.
+// WithPoll sets how often [Live.Watch] checks the file. Defaults to [DefaultPoll], also
+// for a duration that is not positive.
 func WithPoll(every time.Duration) Option {
 	return func(o *options) {
 		if every > 0 {
@@ -31,24 +31,22 @@ func WithPoll(every time.Duration) Option {
 	}
 }
 
-// Watch looks at the file until ctx ends, and calls reload when its content is
-// another than what was read last and has been the same for 200 ms, or for 5 s
-// when it is shorter. It returns nil, at once when there is no file. reload is [lifecycle.App.Reload] in an App
-// (see [Live.Attach]), or l.Reload; that it fails is no reason to call it again
-// before the content changes once more, unless it failed with
+// Watch checks the file until ctx ends. It calls reload when the content differs from
+// the last one that was read and has been stable for 200 ms, or for 5 s when it is
+// shorter. It returns nil, at once when there is no file. reload is
+// [lifecycle.App.Reload] in an App (see [Live.Attach]), or l.Reload. When reload fails,
+// Watch calls it again only after the next change, unless the error was
 // [lifecycle.ErrReloadRefused].
 //
-// It reads the file each time, whatever its inode and its times say. So it does
-// not matter how it changes: Kubernetes swaps a symbolic link above it for a
-// ConfigMap (some 60 to 90 s after the ConfigMap has changed, and never for a
-// subPath mount), an editor renames another file over it, a shell truncates and
-// writes it. While it is missing what was read last stays, and the log says so
-// once.
+// Watch reads the file each time and ignores its inode and its times. So every way to
+// change the file works: Kubernetes swaps a symbolic link above it for a ConfigMap
+// (some 60 to 90 s after the ConfigMap has changed, and never for a subPath mount), an
+// editor renames another file over it, a shell truncates and writes it. While the file
+// is missing the last configuration stays, and the log says so once.
 //
-// What a half of a file means nobody can tell from a file that was meant so. The
-// waits above are for a writer who goes on soon; whoever writes in place may take
-// longer, so write beside the file and rename it over it, which is what
-// Kubernetes does.
+// Watch cannot distinguish half a file from a complete one. The waits above help when
+// the writer soon goes on; a writer in place may take longer. So write a new file and
+// rename it over the old one, as Kubernetes does.
 func (l *Live[T]) Watch(ctx context.Context, reload func(context.Context) error) error {
 	l.mu.Lock()
 	name := l.loader.file
@@ -59,7 +57,7 @@ func (l *Live[T]) Watch(ctx context.Context, reload func(context.Context) error)
 	timer := time.NewTimer(l.loader.poll)
 	defer timer.Stop()
 	gone := false
-	var seen look // the one that has to last
+	var seen look // the state that has to be stable
 	var since time.Time
 	for {
 		select {
@@ -71,7 +69,7 @@ func (l *Live[T]) Watch(ctx context.Context, reload func(context.Context) error)
 		now := lookInto(name)
 		missing := errors.Is(now.err, fs.ErrNotExist)
 		if missing && !gone && l.lastRead().err == nil {
-			l.loader.log().Warn("config: the file is gone, what was read last stays", "file", name)
+			l.loader.log().Warn("config: the file is missing; the last configuration stays", "file", name)
 		}
 		gone = missing
 		switch {
@@ -87,11 +85,11 @@ func (l *Live[T]) Watch(ctx context.Context, reload func(context.Context) error)
 			continue
 		}
 		seen = look{}
-		_ = reload(ctx) // it has logged and reported what is wrong
+		_ = reload(ctx) // reload logs and reports its errors
 	}
 }
 
-// look is what a look at the file has found.
+// look is the state of a file at one moment.
 type look struct {
 	taken bool
 	sum   [sha256.Size]byte
@@ -108,7 +106,7 @@ func lookAt(content []byte, err error) look {
 	return look{taken: true, sum: sha256.Sum256(content), size: len(content), err: err}
 }
 
-// shorter reports whether p found less of a file than other did.
+// shorter reports whether p has less content than other.
 func (p look) shorter(other look) bool {
 	return p.err == nil && other.err == nil && p.size < other.size
 }
@@ -120,7 +118,7 @@ func (p look) same(other look) bool {
 	return p.taken == other.taken && p.sum == other.sum
 }
 
-// lastRead is what the file was when it was read last, whatever came of it.
+// lastRead returns the state of the file at the last read, successful or not.
 func (l *Live[T]) lastRead() look {
 	l.mu.Lock()
 	defer l.mu.Unlock()

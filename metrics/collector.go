@@ -188,11 +188,11 @@ func (s scrape) outcomes(r lifecycle.Report) {
 		s.add(hookTook, o.Took.Seconds(), o.Name)
 	}
 	left := uint64(0)
-	for _, c := range r.ReloadCounts {
-		s.add(reloads, float64(c.Count), c.Name, string(c.Result))
-		if c.Result == lifecycle.ResultAbandoned {
-			left += c.Count
+	for name, counts := range r.ReloadCounts {
+		for result, n := range counts {
+			s.add(reloads, float64(n), name, string(result))
 		}
+		left += counts[lifecycle.ResultAbandoned]
 	}
 	for _, o := range slices.Concat(r.Units, r.Drainers, r.Hooks) {
 		if o.Result == lifecycle.ResultAbandoned {

@@ -8,18 +8,18 @@ import (
 	"time"
 )
 
-// Deadlines takes the edges that were registered with [WithDeadline] as they come
-// due, until ctx ends; it returns nil then, and ErrClosed after Close. One process should run it:
+// Deadlines takes the edges of [WithDeadline] as they come due. It returns nil when
+// ctx ends, and ErrClosed after Close. One process should run it:
 //
 //	app.Lead("deadlines", lease, mgr.Deadlines)
 //
-// What came due while nobody ran it is taken when somebody does. Two that run it
-// at once, in the moment when a lease changes hands, still move an entity once:
-// the move holds only for the stay in the phase that it was decided on. Times
-// count from when the server stored the entry into the phase, against this
-// process's clock.
+// A deadline that came due while no process ran Deadlines is taken when one does. Two
+// processes may run it at once, for a moment, when a lease changes hands. They still
+// move an entity once, because the move applies only to the stay in the phase that it
+// was decided on. Times count from when the server stored the entity into the phase,
+// and are compared with this process's clock.
 func (m *Manager) Deadlines(ctx context.Context) error {
-	retry := make(map[string]time.Time) // what failed, by workflow and id, and when it may be tried again
+	retry := make(map[string]time.Time) // when failed ones may be tried again, by workflow and id
 	for {
 		if m.isClosed() {
 			return fmt.Errorf("deadlines: %w", ErrClosed)
@@ -40,7 +40,7 @@ func (m *Manager) Deadlines(ctx context.Context) error {
 				}
 				delete(retry, id)
 				if err := m.expire(ctx, r, en); err != nil && ctx.Err() == nil {
-					m.log.Warn("a deadline cannot be kept", "workflow", r.workflow, "entity", en.id, "error", err)
+					m.log.Warn("cannot take a deadline's edge", "workflow", r.workflow, "entity", en.id, "error", err)
 					retry[id] = time.Now().Add(retryTime)
 					next = earlier(next, retry[id])
 				}
@@ -58,15 +58,15 @@ func (m *Manager) Deadlines(ctx context.Context) error {
 		}
 		timer.Stop()
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // the end that was asked for
+			return nil //nolint:nilerr // the caller ended ctx
 		}
 	}
 }
 
-// alarm wakes whoever waits for it.
+// alarm wakes the goroutines that wait for it.
 type alarm struct {
 	mu sync.Mutex
-	ch chan struct{} // closed at the next ring; nil while nobody waits
+	ch chan struct{} // closed at the next ring; nil while no goroutine waits
 }
 
 func (a *alarm) next() <-chan struct{} {
@@ -87,10 +87,10 @@ func (a *alarm) ring() {
 	}
 }
 
-// dueBatch is how many deadlines of a workflow are looked at at once.
+// dueBatch is how many deadlines of a workflow one round takes.
 const dueBatch = 1000
 
-// retryTime is the time between two attempts at a deadline that cannot be kept.
+// retryTime is the time between two attempts at a deadline that failed.
 const retryTime = 5 * time.Second
 
 func earlier(a, b time.Time) time.Time {
@@ -100,8 +100,8 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// expire moves one entity along its deadline's edge, if it is still in the same
-// stay in the phase.
+// expire moves one entity along its deadline's edge, if it has not left the phase
+// since.
 func (m *Manager) expire(ctx context.Context, r *registration, en entity) error {
 	d, ok := r.deadline(en.phaseName())
 	if !ok {
@@ -109,7 +109,7 @@ func (m *Manager) expire(ctx context.Context, r *registration, en entity) error 
 	}
 	note := fmt.Sprintf("deadline: %v in %s", d.After, d.From)
 	err := m.transition(ctx, r, en.id, TransitionSourceFramework, note, nil, writing{}, func(from string, cur *entry) (string, error) {
-		// The second call, for the record that was found good, has no entry.
+		// mutate calls it again for a confirmed record, without an entry.
 		if from != d.From || cur != nil && time.Now().Before(cur.since().Add(d.After)) {
 			return "", errLeft
 		}
@@ -122,9 +122,9 @@ func (m *Manager) expire(ctx context.Context, r *registration, en entity) error 
 }
 
 // errLeft says that the entity has left the phase, or has entered it again.
-var errLeft = errors.New("it is not in that phase any more")
+var errLeft = errors.New("it is no longer in that phase")
 
-// dueBy returns the entities whose deadline has passed, dueBatch at most.
+// dueBy returns entities whose deadline has passed, at most dueBatch.
 func (v *view) dueBy(r *registration, now time.Time) (found []entity) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()

@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// Degraded returns the records of a workflow that cannot be worked with, by key:
-// those that do not decode, are of a newer version, or are in a phase that the
-// table does not know. The last are in lists too, as active ones. Each says what
-// is wrong with it. A record in the bucket that names no workflow and is nobody's
-// by its form counts as the first workflow's.
+// Degraded returns the records of a workflow that the Manager cannot work with, by
+// key: they do not decode, are of a newer version, or are in a phase that the table
+// does not have. Lists have the last kind too, as active entities. Each record says
+// what is wrong with it. A record that belongs to no workflow by name or by its key's
+// form counts as the first workflow's.
 func (m *Manager) Degraded(ctx context.Context, workflow string) ([]Record, error) {
 	r, err := m.registration(workflow)
 	if err != nil {
@@ -37,10 +37,10 @@ func (m *Manager) Degraded(ctx context.Context, workflow string) ([]Record, erro
 	return records, nil
 }
 
-// Migrate writes every record of a workflow that is of an older version than
-// this process's, so that none is left. It returns how many it wrote. One that
-// changes meanwhile is written by whoever changes it; one that cannot be
-// migrated is left as it is, and the errors of all are returned together.
+// Migrate writes every record of a workflow whose version is older than this
+// process's. It returns how many it wrote. It skips a record that another writer
+// changes meanwhile, which migrates it too. A record that fails to migrate stays as it
+// is; Migrate returns the errors of all together.
 func (m *Manager) Migrate(ctx context.Context, workflow string) (int, error) {
 	r, err := m.registration(workflow)
 	if err != nil {
@@ -92,5 +92,5 @@ func (m *Manager) Migrate(ctx context.Context, workflow string) (int, error) {
 	return written, nil
 }
 
-// errMigrated says that somebody was quicker.
+// errMigrated says that another writer has migrated the record.
 var errMigrated = errors.New("migrated")

@@ -1,10 +1,10 @@
 // Package workflow keeps durable lives: named entities whose phases change along
-// a table, stored in NATS key-value buckets, so that they outlive every process
-// that works on them and are seen by all.
+// a table. They are stored in NATS key-value buckets, so they outlive the
+// processes that work on them, and every process sees them.
 //
-// It is no workflow engine. Who does the work, and when, is the program's; this
-// package decides which change of phase is allowed, stores it once, and tells
-// everybody.
+// It is not a workflow engine. The program decides who does the work, and when.
+// This package decides which change of phase is allowed, stores it once, and
+// publishes it.
 //
 //	type Mission struct {
 //		ID       string `json:"id"       lifecycle:"id"`
@@ -33,21 +33,21 @@
 //   - id: the field behind EntityID, exactly one, a string;
 //   - phase: the field behind Phase, exactly one, a string;
 //   - readonly: never operator-writable;
-//   - operator_writable: may be patched by [Manager.UpdateFromOperator];
-//   - indexable: [ListOptions].Match on it is answered from an index.
+//   - operator_writable: [Manager.UpdateFromOperator] may set it;
+//   - indexable: an index answers [ListOptions].Match on it.
 //
 // # What is stored
 //
-// An entity is one key of its bucket, and every write of it one message: the
-// record as JSON, and in the headers the operation's id, the phase, and for a
-// transition its source and note. It is published with the revision that it was
-// decided on; the server refuses it when the record has changed since, and the
-// Manager decides again. So a transition and its audit trail cannot come apart,
-// and no two writers undo each other.
+// An entity is one key of its bucket, and each write of it is one message. The
+// body is the record as JSON. The headers have the operation's id, the phase, and
+// for a transition its source and note. The Manager publishes the message with the
+// revision that it decided on. The server refuses it when the record has changed
+// since, and the Manager decides again. So a transition is always stored with its
+// audit trail, and no writer undoes the write of another.
 //
 // # Reading
 //
-// A Manager holds a view of every bucket that its workflows live in, fed by the
-// server. Queries are answered from its indexes, and see at least this
-// process's own writes. Get and History ask the server.
+// A Manager holds a view of every bucket that its workflows use; the server feeds
+// it. Queries are answered from the view's indexes and see at least this process's
+// own writes. Get and History ask the server.
 package workflow

@@ -9,79 +9,77 @@ import (
 
 // Compare with errors.Is.
 var (
-	// ErrWorkflowNotRegistered is returned for a workflow that was never
-	// registered with this Manager: a mistake in the program.
+	// ErrWorkflowNotRegistered is returned for a workflow that was never registered
+	// with this Manager. It is a mistake in the program.
 	ErrWorkflowNotRegistered = errors.New("lifecycle: workflow not registered")
 
-	// ErrWorkflowAlreadyRegistered is returned by Register for a name that is
-	// taken.
+	// ErrWorkflowAlreadyRegistered is returned by Register for a registered name.
 	ErrWorkflowAlreadyRegistered = errors.New("lifecycle: workflow already registered")
 
-	// ErrEntityNotFound is returned when there is no entity of that id, or none
-	// any more. That the bucket or the server is not there is another error.
+	// ErrEntityNotFound is returned when no entity has that id, or it was deleted. A
+	// missing bucket or server is another error.
 	ErrEntityNotFound = errors.New("lifecycle: entity not found")
 
-	// ErrEntityExists is returned by Create when there is one.
+	// ErrEntityExists is returned by Create when an entity has that id.
 	ErrEntityExists = errors.New("lifecycle: entity already exists")
 
-	// ErrInvalidTransition is returned for a change of phase that the table
-	// does not have; the error is an *fsm.TransitionError, mostly, which says
-	// what it does have. From a terminal phase it is ErrTerminalPhase.
+	// ErrInvalidTransition is returned for a change of phase that the table does not
+	// have. The error is usually an *fsm.TransitionError, which says what the table
+	// has. From a terminal phase the error is ErrTerminalPhase.
 	ErrInvalidTransition = fsm.ErrInvalidTransition
 
-	// ErrTerminalPhase is returned for a change of phase of an entity whose
-	// phase nothing follows.
+	// ErrTerminalPhase is returned for a change of phase of an entity whose phase is
+	// terminal.
 	ErrTerminalPhase = errors.New("lifecycle: entity is in terminal phase")
 
-	// ErrMissingIDField is returned by Register for a struct that has no field
-	// tagged id.
+	// ErrMissingIDField is returned by Register for a struct without a field tagged
+	// id.
 	ErrMissingIDField = errors.New("lifecycle: state struct missing field with lifecycle:\"id\" tag")
 
-	// ErrMissingPhaseField is returned by Register for a struct that has no
-	// field tagged phase.
+	// ErrMissingPhaseField is returned by Register for a struct without a field
+	// tagged phase.
 	ErrMissingPhaseField = errors.New("lifecycle: state struct missing field with lifecycle:\"phase\" tag")
 
-	// ErrInvalidParticipant is returned by Register for a factory or a struct
-	// that cannot work in any other way than a missing field: nil, not a
-	// pointer to a struct, two fields of one tag, a tag on an unexported field.
+	// ErrInvalidParticipant is returned by Register for a factory or a struct with
+	// another fault: nil, not a pointer to a struct, two fields with one tag, a tag
+	// on an unexported field.
 	ErrInvalidParticipant = errors.New("lifecycle: invalid participant")
 
-	// ErrFieldNotOperatorWritable is returned for a field that is not tagged
-	// operator_writable, and for one that does not exist.
+	// ErrFieldNotOperatorWritable is returned for a field without the tag
+	// operator_writable, and for an unknown field.
 	ErrFieldNotOperatorWritable = errors.New("lifecycle: field is not operator_writable")
 
-	// ErrFieldType is returned for a patch whose value is not of the field's
-	// type.
+	// ErrFieldType is returned for a patch with a value of another type than the
+	// field's.
 	ErrFieldType = errors.New("lifecycle: value is not of the field's type")
 
-	// ErrInvalidTransitionsTable is returned by Register for a table that is
-	// not consistent.
+	// ErrInvalidTransitionsTable is returned by Register for an inconsistent table.
 	ErrInvalidTransitionsTable = fsm.ErrInvalidTable
 
-	// ErrUpdateRetriesExhausted is returned when the caller's time is over and
-	// every attempt met a record that others had changed in between. Nothing
-	// was written. Many coordinators at one entity is a matter of the design.
+	// ErrUpdateRetriesExhausted is returned when the caller's time is over and other
+	// writers were faster at every attempt. Nothing was written. Let fewer processes
+	// write one entity.
 	ErrUpdateRetriesExhausted = errors.New("lifecycle: Update retry budget exhausted (persistent CAS contention)")
 
-	// ErrOutcomeUnknown is returned when a write was sent and the caller's time
-	// was over, or the connection closed for good, before it could be told whether it was carried out. Read the
-	// entity before anything else.
+	// ErrOutcomeUnknown is returned when a write was sent, and the caller's time was
+	// over or the connection was closed before the outcome was known. Read the entity
+	// before you try again.
 	ErrOutcomeUnknown = errors.New("lifecycle: outcome of the write is unknown")
 
 	// ErrImmutableField is returned when a mutator changed the id or the phase.
-	// Nothing was written. Phases change by Transition alone.
+	// Nothing was written. Only Transition changes phases.
 	ErrImmutableField = errors.New("lifecycle: field must not be changed here")
 
 	// ErrRevisionMismatch is returned for a write with [IfMatch] when the
 	// record has another revision. The error is a [*RevisionError].
 	ErrRevisionMismatch = errors.New("lifecycle: revision does not match")
 
-	// ErrDegraded is returned for a record that cannot be worked with: it is not
-	// JSON of the registered type, of a newer version, or in a phase that the
-	// table does not know. The error is a [*DegradedError].
+	// ErrDegraded is returned for a record that the Manager cannot work with: it is
+	// not JSON of the registered type, is of a newer version, or is in a phase that
+	// the table does not have. The error is a [*DegradedError].
 	ErrDegraded = errors.New("lifecycle: record is degraded")
 
-	// ErrInvalidEntityID is returned for an id whose key a bucket cannot have.
+	// ErrInvalidEntityID is returned for an id whose key is not valid in a bucket.
 	ErrInvalidEntityID = errors.New("lifecycle: invalid entity id")
 
 	// ErrAncestorCycle is returned by Ancestors when an entity is its own
@@ -92,7 +90,7 @@ var (
 	ErrClosed = errors.New("lifecycle: manager is closed")
 )
 
-// RevisionError says which revision was wanted and which one there is. It wraps
+// RevisionError says which revision was wanted and which one the record has. It wraps
 // [ErrRevisionMismatch].
 type RevisionError struct {
 	Key      string
@@ -101,7 +99,7 @@ type RevisionError struct {
 
 // Error names the key and both revisions.
 func (e *RevisionError) Error() string {
-	return fmt.Sprintf("%v: %s is at revision %d, want %d: somebody has changed it; read it again", ErrRevisionMismatch, e.Key, e.Is, e.Want)
+	return fmt.Sprintf("%v: %s is at revision %d, want %d: it has changed meanwhile; read it again", ErrRevisionMismatch, e.Key, e.Is, e.Want)
 }
 
 // Unwrap returns [ErrRevisionMismatch].

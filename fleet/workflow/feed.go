@@ -17,14 +17,14 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
 )
 
-// reader takes what a bucket holds and every write from then on, in one
+// reader gets the content of a bucket, and every write from then on, in one
 // goroutine. Every revision is a stream.Put, that of a deletion too; those of a
-// key come in order, each once. A stream.Gap says that the bucket was created
-// anew, or restored from a backup.
+// key come in order, each once. A stream.Gap says that the bucket was recreated,
+// or restored from a backup.
 type reader = stream.Sink[*entry]
 
-// lookTime is the time between two looks at whether the bucket is still the one
-// that is being followed.
+// lookTime is how often a follower checks that the bucket is still the one that it
+// follows.
 const lookTime = 2 * time.Second
 
 // maxMarks bounds what a follower remembers while it cannot follow.
@@ -36,25 +36,25 @@ type follower struct {
 	to     reader
 	log    *slog.Logger
 	filter string
-	kick   chan struct{} // asks for a look at once
-	hurry  chan struct{} // asks for what there is at once; nil for one that never lingers
+	kick   chan struct{} // asks for a check of the bucket at once
+	hurry  chan struct{} // asks for pending messages at once; nil for a follower that never lingers
 
-	created time.Time     // of the stream that is being followed
-	seq     atomic.Uint64 // of the last message told
+	created time.Time     // of the stream that it follows
+	seq     atomic.Uint64 // the last message it has passed on
 	told    bool          // synced was called
-	said    string        // the last trouble that was logged
+	said    string        // the last trouble that it logged
 
-	mu   sync.Mutex // guards what follows
-	last mark       // the last message told
-	own  []mark     // this process's writes that have not been told yet, in the order of their acknowledgement
+	mu   sync.Mutex // guards the fields below
+	last mark       // the last message it has passed on
+	own  []mark     // this process's writes that it has not seen yet, in the order of their acknowledgement
 }
 
-// mark is a message by which a bucket is known again: another one that has come
-// as far has another message there.
+// mark is a message that identifies a bucket: another bucket with as many messages
+// has a different one in that place.
 type mark struct {
 	seq uint64
 	at  time.Time // zero when it is not known
-	op  string    // the operation that wrote it, "" for somebody else's
+	op  string    // the operation that wrote it, "" for another program's
 }
 
 func (m mark) is(e *entry) bool {
@@ -65,7 +65,7 @@ func (b *bucket) follower(log *slog.Logger, to reader) *follower {
 	return &follower{b: b, to: to, log: log, filter: "$KV." + b.name + ".>", kick: make(chan struct{}, 1)}
 }
 
-// rush asks for what there is without waiting for it.
+// rush asks for pending messages, without waiting for them.
 func (f *follower) rush() {
 	select {
 	case f.hurry <- struct{}{}:
@@ -73,7 +73,7 @@ func (f *follower) rush() {
 	}
 }
 
-// look asks for a look at the bucket without waiting for it.
+// look asks for a check of the bucket, without waiting for it.
 func (f *follower) look() {
 	select {
 	case f.kick <- struct{}{}:
@@ -81,8 +81,8 @@ func (f *follower) look() {
 	}
 }
 
-// run follows the bucket until ctx ends. Trouble with the server, or a bucket
-// that is not there, is logged once and tried again without end.
+// run follows the bucket until ctx ends. When the server has trouble or the bucket is
+// missing, it logs that once and keeps trying.
 func (f *follower) run(ctx context.Context) {
 	for n := 0; ctx.Err() == nil; n++ {
 		before := f.seq.Load()
@@ -95,7 +95,7 @@ func (f *follower) run(ctx context.Context) {
 		}
 		if err != nil && err.Error() != f.said {
 			f.said = err.Error()
-			f.log.Warn("the bucket is not being followed", "bucket", f.b.name, "error", err)
+			f.log.Warn("cannot follow the bucket; trying again", "bucket", f.b.name, "error", err)
 		}
 		if err != nil {
 			_ = pause(ctx, n)
@@ -103,8 +103,8 @@ func (f *follower) run(ctx context.Context) {
 	}
 }
 
-// session follows the bucket as long as nothing goes wrong. nil means that it
-// has to be looked at anew.
+// session follows the bucket until an error. nil means that the bucket has to be
+// checked again.
 func (f *follower) session(ctx context.Context) error {
 	attempt, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
@@ -145,7 +145,7 @@ func (f *follower) session(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	watch := make(chan bool, 1) // the one send finds room
+	watch := make(chan bool, 1) // room for its only send
 	own, end := context.WithCancel(ctx)
 	go func() {
 		again := f.watch(own, stream)
@@ -160,7 +160,7 @@ func (f *follower) session(ctx context.Context) error {
 	return err
 }
 
-// remove takes the consumer away, which the server would do by itself later.
+// remove deletes the consumer. The server would do that later by itself.
 func (f *follower) remove(ctx context.Context, stream jetstream.Stream, consumer jetstream.Consumer) {
 	if !f.b.nc.IsConnected() {
 		return
@@ -170,12 +170,12 @@ func (f *follower) remove(ctx context.Context, stream jetstream.Stream, consumer
 	_ = stream.DeleteConsumer(ctx, consumer.CachedInfo().Name)
 }
 
-// moved reports whether the stream is not the one that was followed: it was made
-// anew, its sequence went back, or it has another message, or none any more, where
-// the last one was that is known. A bucket that was restored from a backup and
-// written since can be further than it was. That one of the same bucket is gone
-// takes as many writes of its key as the bucket's history is deep; all is read
-// again then, which does no harm.
+// moved reports whether the stream is not the one that it followed: it was recreated,
+// its sequence went back, or a message that must be there is missing or another. (A
+// bucket that was restored from a backup and written since may have more messages than
+// before.) In the same bucket a message also goes missing after as many writes of its
+// key as the history is deep. Then the follower reads everything again, which is
+// harmless.
 func (f *follower) moved(ctx context.Context, info *jetstream.StreamInfo) (bool, error) {
 	if !info.Created.Equal(f.created) {
 		return true, nil
@@ -195,7 +195,7 @@ func (f *follower) moved(ctx context.Context, info *jetstream.StreamInfo) (bool,
 	return false, nil
 }
 
-// marks returns the messages that must be there: the last that was told, and the
+// marks returns the messages that must be there: the last that was passed on, and the
 // first and the last of this process's own that were not.
 func (f *follower) marks() (marks []mark) {
 	f.mu.Lock()
@@ -212,7 +212,7 @@ func (f *follower) marks() (marks []mark) {
 	return marks
 }
 
-// wrote notes a write of this process's own.
+// wrote notes a write of this process.
 func (f *follower) wrote(seq uint64, op string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -221,12 +221,12 @@ func (f *follower) wrote(seq uint64, op string) {
 	case seq <= f.last.seq:
 	case n < maxMarks:
 		f.own = append(f.own, m)
-	default: // nobody is told anything: the first and the last are what is looked at
+	default: // the follower makes no progress: only the first and the last are checked
 		f.own[n-1] = m
 	}
 }
 
-// note says that a message was told, and every one before.
+// note records that a message was passed on, and all before it.
 func (f *follower) note(m mark) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -235,7 +235,7 @@ func (f *follower) note(m mark) {
 	f.seq.Store(m.seq)
 }
 
-// forget begins anew.
+// forget makes the follower start from the beginning.
 func (f *follower) forget() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -243,8 +243,8 @@ func (f *follower) forget() {
 	f.seq.Store(0)
 }
 
-// watch looks at the stream now and then. It reports true when it is another,
-// and after a reconnect, when messages may have been lost on their way.
+// watch checks the stream now and then. It returns true when it is another stream,
+// and after a reconnect, when messages may have been lost.
 func (f *follower) watch(ctx context.Context, stream jetstream.Stream) bool {
 	connected := f.b.nc.StatusChanged(nats.CONNECTED)
 	defer f.b.nc.RemoveStatusListener(connected)
@@ -259,7 +259,7 @@ func (f *follower) watch(ctx context.Context, stream jetstream.Stream) bool {
 		case <-connected:
 			return true
 		}
-		// What was told is at most what there was when it is asked for.
+		// Read seq before the stream's state, so that it cannot be ahead of it.
 		at := f.seq.Load()
 		attempt, cancel := context.WithTimeout(ctx, answerTime)
 		info, err := stream.Info(attempt)
@@ -280,7 +280,7 @@ func (f *follower) read(p *puller) error {
 			return fmt.Errorf("read bucket %s: %w", f.b.name, err)
 		}
 		if meta.Sequence.Consumer != n {
-			return fmt.Errorf("read bucket %s: message %d came where %d was to come", f.b.name, meta.Sequence.Consumer, n)
+			return fmt.Errorf("read bucket %s: got message %d, want %d", f.b.name, meta.Sequence.Consumer, n)
 		}
 		e := &entry{key: strings.TrimPrefix(msg.Subject, "$KV."+f.b.name+"."), revision: meta.Sequence.Stream, at: meta.Timestamp, header: msg.Header, data: msg.Data}
 		f.to.Put(e.key, e)

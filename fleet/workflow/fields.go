@@ -16,7 +16,7 @@ type field struct {
 	indexed  int // its place among the indexed fields, -1 for none
 }
 
-// fields are what the tags of a struct say.
+// fields are the fields of a struct, by its tags.
 type fields struct {
 	id, phase field
 	byName    map[string]*field
@@ -54,7 +54,7 @@ func readFields(p Participant) (*fields, error) {
 			return nil, err
 		}
 		if other := fs.byName[name]; other != nil {
-			// JSON stores the one that is less deep, and neither of two.
+			// JSON stores the less nested of two fields, and neither when they are equal.
 			before := typ.FieldByIndex(other.index)
 			if tagged || before.Tag.Get("lifecycle") != "" || len(other.index) == len(f.index) {
 				return nil, fmt.Errorf("%w: fields %s and %s of %v are both %q in JSON, want names of their own", ErrInvalidParticipant, before.Name, sf.Name, typ, name)
@@ -74,7 +74,7 @@ func readFields(p Participant) (*fields, error) {
 	return fs, nil
 }
 
-// take notes one field, with the words of its tag.
+// take adds one field, with the words of its tag.
 func (fs *fields) take(typ reflect.Type, sf reflect.StructField, f *field, tag string) error {
 	readonly := false
 	for word := range strings.SplitSeq(tag, ",") {
@@ -113,10 +113,9 @@ func (fs *fields) take(typ reflect.Type, sf reflect.StructField, f *field, tag s
 	return nil
 }
 
-// indexable reports whether equal values of a type are equal in Go, too, once
-// they have been stored and read. What holds an interface may even panic as the
-// key of a map, depending on what is in it; what holds a pointer, as a time does,
-// is equal to nothing that was read.
+// indexable reports whether equal values of a type are also equal in Go after they
+// were stored and read. A value with an interface may even panic as the key of a map.
+// A value with a pointer, such as a time, never equals one that was read.
 func indexable(typ reflect.Type) bool {
 	switch typ.Kind() {
 	case reflect.Interface, reflect.Pointer, reflect.Chan, reflect.UnsafePointer:
@@ -146,8 +145,8 @@ func throughPointer(typ reflect.Type, index []int) bool {
 	return false
 }
 
-// jsonName returns the name under which encoding/json stores a field. An
-// embedded struct has none: its fields are there as the struct's own.
+// jsonName returns the name under which encoding/json stores a field, and false for an
+// embedded struct, whose fields are stored as the outer struct's own.
 func jsonName(sf reflect.StructField) (string, bool) {
 	tag := sf.Tag.Get("json")
 	if tag == "-" {
@@ -167,7 +166,7 @@ func (f *field) of(p Participant) reflect.Value {
 	return reflect.ValueOf(p).Elem().FieldByIndex(f.index)
 }
 
-// names returns the JSON names of the fields that are what is asked for, sorted.
+// names returns the JSON names of the fields for which is returns true, sorted.
 func (fs *fields) names(is func(*field) bool) []string {
 	names := []string{}
 	for name, f := range fs.byName {

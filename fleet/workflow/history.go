@@ -7,26 +7,25 @@ import (
 	"net/url"
 )
 
-// Trail is an entity's history with what else is known of it.
+// Trail is an entity's history, and whether it is complete.
 type Trail struct {
 	Events []TransitionEvent
-	// Truncated says that there were more before: the bucket keeps only so many
-	// writes of a key, and each update is one.
+	// Truncated says that earlier events are missing: the bucket keeps a limited
+	// number of writes of a key, updates included.
 	Truncated bool
 }
 
-// History returns the phases that an entity went through, oldest first, as far
-// back as the bucket keeps them; see [Manager.Trail] for whether that is to the
-// beginning. Writes that left the phase alone, and records of others that
-// do not decode, are left out. A deletion is the
-// event whose To is [PhaseDeleted]. It returns ErrEntityNotFound for an entity
-// that never was.
+// History returns the changes of an entity's phase, oldest first, as far back as the
+// bucket keeps them. [Manager.Trail] also says whether they are complete. Writes that
+// kept the phase, and undecodable records of other programs, are left out. A deletion
+// is the event whose To is [PhaseDeleted]. History returns ErrEntityNotFound for an
+// entity that never existed.
 func (m *Manager) History(ctx context.Context, workflow, entityID string) ([]TransitionEvent, error) {
 	trail, err := m.Trail(ctx, workflow, entityID)
 	return trail.Events, err
 }
 
-// Trail is History that says whether it is whole.
+// Trail is History that also says whether it is complete.
 func (m *Manager) Trail(ctx context.Context, workflow, entityID string) (Trail, error) {
 	r, err := m.registration(workflow)
 	if err != nil {
@@ -62,9 +61,8 @@ func (m *Manager) Trail(ctx context.Context, workflow, entityID string) (Trail, 
 	}
 }
 
-// event makes an event of a revision that changed the phase. Before it the
-// entity was in phase; at the beginning of a history that is cut off it is not
-// known.
+// event makes an event from a revision that changed the phase. phase is the one
+// before; it is not known at the beginning of a truncated history.
 func (r *registration) event(e *entry, phase string, cut bool) (TransitionEvent, bool) {
 	if phase == PhaseDeleted {
 		phase = ""
@@ -87,7 +85,7 @@ func (r *registration) event(e *entry, phase string, cut bool) (TransitionEvent,
 	return event, true
 }
 
-// phaseOf returns the phase of a revision: its header's, or its record's.
+// phaseOf returns the phase of a revision, from its header or its record.
 func (r *registration) phaseOf(e *entry) string {
 	if phase, err := url.PathUnescape(e.header.Get(headerPhase)); err == nil && phase != "" {
 		return phase

@@ -14,7 +14,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/workflow"
 )
 
-// tour has methods that take what they get for granted, and panic.
+// tour has methods that panic on unexpected values.
 type tour struct {
 	ID    string `json:"id"    lifecycle:"id"`
 	State string `json:"phase" lifecycle:"phase"`
@@ -140,7 +140,7 @@ func TestKeysOfAnotherWorkflow(t *testing.T) {
 }
 
 // TestWatchHearsDeletionsByOthers deletes with the key-value API, which does not
-// say whose the record was.
+// name the record's workflow.
 func TestWatchHearsDeletionsByOthers(t *testing.T) {
 	r := newRig(t)
 	must(t, r.Register("a-raid", func() workflow.Participant { return new(aRaid) }, table))
@@ -290,8 +290,8 @@ func TestIfMatchZero(t *testing.T) {
 	}
 }
 
-// TestUpdatesLeaveTheTimeOfEntryAlone updates entities before the view has heard
-// from the server when they were stored: this process's clock may be another.
+// TestUpdatesLeaveTheTimeOfEntryAlone updates entities before the view knows from
+// the server when they were stored: this process's clock may differ.
 func TestUpdatesLeaveTheTimeOfEntryAlone(t *testing.T) {
 	r := newRig(t)
 	ctx := testContext(t)

@@ -15,8 +15,8 @@ type entity struct {
 	due      int64  // when its deadline is, 0 for none
 	version  string // of the record
 	data     []byte
-	own      bool  // times are this process's guess: the follower has not told it yet
-	degraded error // nil for most
+	own      bool  // times are by this process's clock: the follower has not seen the write yet
+	degraded error // usually nil
 	decoded  bool  // it has a phase, and is in the indexes
 	phase    *named
 	parent   *named // nil for a root
@@ -67,8 +67,8 @@ func newIndex(r *registration) *index {
 	return x
 }
 
-// make makes an entity of an entry and what came of decoding it. It touches
-// nothing of the view.
+// make makes an entity from an entry and the result of decoding it. It does not touch
+// the view.
 func (v *view) make(r *registration, e *entry, p Participant, err error) *entity {
 	en := &entity{key: e.key, revision: e.revision, at: e.at.UnixNano(), since: e.since().UnixNano(), version: e.header.Get(headerVersion), data: e.data, degraded: err}
 	if p == nil {
@@ -99,7 +99,7 @@ func (en *entity) phaseName() string {
 	return en.phase.name
 }
 
-// putLocked takes an entity into the view, in place of the revision before.
+// putLocked puts an entity into the view, in place of its previous revision.
 func (v *view) putLocked(r *registration, en *entity) {
 	if before := v.entities[en.key]; before != nil {
 		v.dropLocked(before)
@@ -158,7 +158,7 @@ func ungroup(groups map[string]*named, g *named, en *entity) {
 	}
 }
 
-// dropLocked takes an entity out of the view.
+// dropLocked removes an entity from the view.
 func (v *view) dropLocked(en *entity) {
 	delete(v.entities, en.key)
 	x := en.index

@@ -34,8 +34,8 @@ func notes(t testing.TB) *registration {
 	return r
 }
 
-// FuzzRecord hands any bytes to the decoder: a record or an error that says
-// where, never a panic.
+// FuzzRecord passes arbitrary bytes to the decoder: it returns a record or an error
+// that names the place, and never panics.
 func FuzzRecord(f *testing.F) {
 	f.Add("", []byte(`{"id":"x","phase":"a"}`))
 	f.Add("2", []byte(`{"id":"x","phase":"a","Tags":{"t":[1]}}`))
@@ -54,8 +54,8 @@ func FuzzRecord(f *testing.F) {
 	})
 }
 
-// FuzzNote sends any note through the headers of a message: it comes back as it
-// was, and makes no other header.
+// FuzzNote sends arbitrary notes through the headers of a message: a note comes back
+// unchanged and adds no other header.
 func FuzzNote(f *testing.F) {
 	f.Add("out of power", "a")
 	f.Add("two\r\nLifecycle-Op: forged", "phase ü / 100%")
@@ -64,7 +64,7 @@ func FuzzNote(f *testing.F) {
 	r.bucket = &bucket{put: "$KV.NOTES."}
 	f.Fuzz(func(t *testing.T, text, phase string) {
 		if phase == "" {
-			return // no table has it
+			return // no table has such a phase
 		}
 		msg, err := r.message("x", &note{ID: "x", State: phase}, 1, change{op: "op", moved: true, from: phase, source: TransitionSourceRule, note: text})
 		if err != nil {
@@ -86,7 +86,7 @@ func FuzzNote(f *testing.F) {
 	})
 }
 
-// FuzzEntityID holds the ids that are taken against what a subject can have.
+// FuzzEntityID checks that an accepted id makes a valid subject.
 func FuzzEntityID(f *testing.F) {
 	for _, id := range []string{"a", "a.b", ".a", "a..b", "a b", "a>", "*", "ü", ""} {
 		f.Add(id)
@@ -100,8 +100,8 @@ func FuzzEntityID(f *testing.F) {
 	})
 }
 
-// TestOwnWriteThatWasDeletedMeanwhile tells the view of a write after the server
-// has told of it, and of its deletion by another process: what is gone stays so.
+// TestOwnWriteThatWasDeletedMeanwhile adds an own write to the view after the server
+// has sent it and its deletion by another process: the entity stays deleted.
 func TestOwnWriteThatWasDeletedMeanwhile(t *testing.T) {
 	r := notes(t)
 	m := NewManager(nil, nil)
@@ -125,7 +125,7 @@ func TestOwnWriteThatWasDeletedMeanwhile(t *testing.T) {
 	if v.entities["x"] != nil {
 		t.Error("deleted while the server was asked, it is in the view")
 	}
-	// The sequence went back, and nobody has noticed yet: the write is seen.
+	// The sequence went back and the view has not noticed yet: it shows the write.
 	v.wrote(r, put, p, func() bool { return true })
 	if v.entities["x"] == nil {
 		t.Error("an own write is not seen")

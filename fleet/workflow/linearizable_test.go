@@ -21,7 +21,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/workflow"
 )
 
-// stored is what a server may hold of one entity: none without a phase.
+// stored is a state of one entity at the server: without a phase there is none.
 type stored struct {
 	phase    string
 	count    int
@@ -36,10 +36,10 @@ type asked struct {
 	to   string // of a transition
 }
 
-// answered is what came of it.
+// answered is the outcome of an operation.
 type answered struct {
-	is       string // done, unknown, or why it was refused
-	on       stored // what it was decided on, or what was read
+	is       string // done, unknown, or the reason of a refusal
+	on       stored // the state that it was decided on, or that was read
 	decided  bool   // on is known
 	revision uint64 // of a write that was done
 }
@@ -48,7 +48,7 @@ func (in asked) String() string {
 	return strings.TrimSpace(in.verb + " " + in.to)
 }
 
-// apply returns what an operation makes of a state, and what it says to it.
+// apply returns the state after an operation, and the operation's outcome.
 func (in asked) apply(s stored) (stored, string) {
 	if in.verb == "create" {
 		if s.phase != "" {
@@ -79,9 +79,9 @@ func (in asked) apply(s stored) (stored, string) {
 	return s, "done"
 }
 
-// entityModel is one entity that all operations happen to one after the other.
-// A write of unknown outcome may have happened or not, on what it was decided on;
-// a refusal and a read have seen the entity as it was. Revisions rise.
+// entityModel is one entity; operations on it happen one after the other.
+// A write of unknown outcome may or may not have happened, on the state that it was
+// decided on. A refusal and a read have seen the true state. Revisions rise.
 var entityModel = porcupine.NondeterministicModel{
 	Init: func() []any { return []any{stored{}} },
 	Step: func(state, input, output any) []any {
@@ -107,7 +107,7 @@ var entityModel = porcupine.NondeterministicModel{
 	},
 }
 
-// do asks one Manager for an operation. It reports false for one that had no
+// do asks one Manager for an operation. It returns false for one that had no
 // effect and no answer.
 func (in asked) do(ctx context.Context, r *rig, id string) (out answered, ok bool) {
 	look := func(m *Mission) error {
@@ -150,18 +150,18 @@ func (in asked) do(ctx context.Context, r *rig, id string) (out answered, ok boo
 			return answered{is: is}, true
 		}
 	}
-	return answered{}, false // not written, says the contract, and so the history has to hold without it
+	return answered{}, false // by the contract it was not written, so the history must be valid without it
 }
 
-// verbs are what clients do, the frequent ones more often.
+// verbs are the operations of clients, frequent ones several times.
 var verbs = []string{"create", "create", "transition", "transition", "transition", "transition", "update", "update", "read", "read", "read", "delete"}
 
-// faults are what becomes of the servers of a cluster. Each calls more before
+// faults are faults of the servers of a cluster. Each calls more before
 // and after: operations go on.
 var faults = []struct {
 	name string
-	// A leader that was replaced while it was paused may answer what is asked of it
-	// before it hears of that, with what it knows. It writes nothing.
+	// A leader that was replaced while it was paused may answer reads from its old
+	// state until it learns of that. It writes nothing.
 	stale  bool
 	happen func(c *brokertest.Cluster, leader int, more func())
 }{
@@ -195,9 +195,9 @@ var faults = []struct {
 
 // TestOneEntityIsLinearizable lets eight clients of four processes create, change,
 // read and delete one entity on three servers, while those are killed, paused and
-// started again, and holds what each of them was told against one order: every
-// write happened once, in the order of revisions, on what it was decided on, or
-// not at all.
+// started again. It checks that all their answers fit one order: every
+// write happened once, in the order of revisions, on the state that it was decided
+// on, or not at all.
 func TestOneEntityIsLinearizable(t *testing.T) {
 	rounds := 2
 	if n, err := strconv.Atoi(os.Getenv("CHAOS_RESTARTS")); err == nil {
@@ -238,8 +238,8 @@ func TestOneEntityIsLinearizable(t *testing.T) {
 	}
 }
 
-// record lets two clients of each rig do at random what can be done to an entity,
-// while meanwhile runs. more waits until some have done so with success.
+// record lets two clients of each rig do random operations on an entity
+// while meanwhile runs. more waits until some have succeeded.
 func record(t *testing.T, rigs []*rig, id string, meanwhile func(more func())) []porcupine.Operation {
 	t.Helper()
 	began := time.Now()
@@ -254,7 +254,7 @@ func record(t *testing.T, rigs []*rig, id string, meanwhile func(more func())) [
 				select {
 				case <-stop:
 					return
-				case <-time.After(rand.N(10 * time.Millisecond)): // a longer history says no more, and takes longer to check
+				case <-time.After(rand.N(10 * time.Millisecond)): // a longer history shows no more, and takes longer to check
 				}
 				in := asked{verb: verbs[rand.N(len(verbs))]}
 				if in.verb == "transition" {
@@ -271,8 +271,8 @@ func record(t *testing.T, rigs []*rig, id string, meanwhile func(more func())) [
 				op := porcupine.Operation{ClientId: i, Input: in, Call: call.Nanoseconds(), Output: out, Return: back.Nanoseconds()}
 				mu.Lock()
 				if out.is == "unknown" {
-					// It may still be carried out, at any time from now on: a client of
-					// its own, since each has one operation at a time.
+					// It may still be carried out at any later time, so it gets a client of
+					// its own: each client has one operation at a time.
 					op.ClientId, op.Return = 1000+len(history), time.Hour.Nanoseconds()
 				} else if in.verb != "read" && out.is == "done" {
 					done++

@@ -11,57 +11,54 @@ import (
 	"github.com/google/btree"
 )
 
-// ListOptions say which entities of a workflow are wanted. The zero value wants
-// all. All conditions must hold.
+// ListOptions select entities of a workflow. The zero value selects all. An entity
+// must meet all conditions.
 type ListOptions struct {
 	// Phase is the phase that they are in. "" means any.
 	Phase string
 
-	// Active wants those whose phase something may follow, by the table, and
-	// those whose phase the table does not know: they are not over. False does
-	// not filter.
+	// Active selects entities whose phase is not terminal in the table, and those in
+	// a phase that the table does not have. False does not filter.
 	Active bool
 
 	// Match maps JSON names of fields to the values that they must have, of the
-	// field's own type: 3 does not match a uint32. The zero value matches an
-	// unset field. A name that no field has matches nothing. Fields tagged
-	// indexable are looked up in an index; for others every record that the other
-	// conditions leave is decoded.
+	// field's own type: 3 does not match a uint32. The zero value matches an unset
+	// field. An unknown name matches nothing. An index answers for fields tagged
+	// indexable; for others, every record that meets the other conditions is decoded.
 	Match map[string]any
 
-	// Limit is how many are returned at most. 0 means all.
+	// Limit is the maximum number of results. 0 means all.
 	Limit int
 
-	// Offset skips that many. It costs as much as returning them; for long
+	// Offset skips that many results. It costs as much as returning them; for long
 	// lists use After.
 	Offset int
 
-	// After begins behind the entity of this id, in the order of ids: a page's
-	// last id is the next one's After. It need not exist any more.
+	// After begins after the entity with this id, in the order of ids. Pass a page's
+	// last id to get the next page. The entity need not exist any more.
 	After string
 
-	// UpdatedAfter wants those stored later than this, by the server's clock.
-	// The zero value means any.
+	// UpdatedAfter selects entities stored later than this, by the server's clock. The
+	// zero value means any.
 	UpdatedAfter time.Time
 
-	// Fresh waits until the view is as new as the bucket's last revision at the
+	// Fresh waits until the view has the revision that is the bucket's last one at the
 	// time of the call. Without it a list has at least this process's own writes.
 	Fresh bool
 }
 
-// Record is an entity with what is known beside it.
+// Record is an entity with its metadata.
 type Record struct {
-	// Participant is the caller's own. It is nil for a record that cannot be
-	// decoded.
+	// Participant is nil for a record that cannot be decoded. The caller owns it.
 	Participant Participant
-	// Workflow and EntityID say whose it is. The id of a record that cannot be
+	// Workflow and EntityID identify the entity. The id of a record that cannot be
 	// decoded is not known.
 	Workflow, EntityID string
 	// Key is its key in the bucket.
 	Key string
-	// Phase is the one it is in.
+	// Phase is its phase.
 	Phase string
-	// Terminal reports whether nothing may follow the phase, by the table.
+	// Terminal reports whether the phase is terminal in the table.
 	Terminal bool
 	// Revision is the record's, for [IfMatch].
 	Revision uint64
@@ -69,26 +66,25 @@ type Record struct {
 	UpdatedAt time.Time
 	// Since is when it entered its phase.
 	Since time.Time
-	// Due is when its deadline will move it, zero for none.
+	// Due is when its deadline moves it, zero for no deadline.
 	Due time.Time
-	// Degraded says what is wrong with it, a [*DegradedError]; nil for most.
+	// Degraded says what is wrong with it, a [*DegradedError]; usually nil.
 	Degraded error
 }
 
-// Page is the answer to a [Manager.Query].
+// Page is the result of a [Manager.Query].
 type Page struct {
 	Records []Record
-	// Next is the After of the page behind this one, "" when this is the last.
+	// Next is the After of the next page, "" for the last page.
 	Next string
-	// Total is the number of entities of the workflow in the wanted phase, or in
-	// any, whatever else was asked for.
+	// Total is the number of entities of the workflow in the selected phase, or in
+	// any. The other conditions do not change it.
 	Total int
 }
 
-// List returns the entities of a workflow that opts asks for, in the order of
-// their ids. It waits for the view when that has not read the bucket yet, as
-// long as ctx lasts. Records that cannot be decoded are left out and reported
-// by [Manager.Degraded].
+// List returns the selected entities of a workflow, ordered by id. When the view has
+// not read the bucket yet, List waits for it until ctx ends. It skips records that
+// cannot be decoded; [Manager.Degraded] returns those.
 func (m *Manager) List(ctx context.Context, workflow string, opts ListOptions) ([]Participant, error) {
 	page, err := m.Query(ctx, workflow, opts)
 	if err != nil {
@@ -101,7 +97,7 @@ func (m *Manager) List(ctx context.Context, workflow string, opts ListOptions) (
 	return list, nil
 }
 
-// Query is List with all that is known of each, and with a cursor.
+// Query is List with metadata and a cursor.
 func (m *Manager) Query(ctx context.Context, workflow string, opts ListOptions) (Page, error) {
 	r, err := m.registration(workflow)
 	if err != nil {
@@ -129,8 +125,8 @@ func (m *Manager) Query(ctx context.Context, workflow string, opts ListOptions) 
 	return page, nil
 }
 
-// query walks the smallest of the trees that the options name. Entities are
-// never changed but for their times, so they may be read after it.
+// query walks the smallest of the trees that the options select. Only the times of an
+// entity ever change, so the caller may read the entities without the lock.
 func (v *view) query(r *registration, opts ListOptions) (page Page, found []entity) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
@@ -221,7 +217,7 @@ func (v *view) matches(r *registration, en *entity, opts ListOptions, fast, slow
 	return true
 }
 
-// record makes an entity the caller's.
+// record returns a copy of an entity for the caller.
 func (en *entity) record(r *registration) Record {
 	e := en.entry()
 	rec := r.record(e)
@@ -251,9 +247,9 @@ func (r *registration) record(e *entry) Record {
 	return rec
 }
 
-// Find reads an entity from the server, with all that is known of it. It returns
-// ErrEntityNotFound when there is none. A degraded one is no error here: see
-// Record.Degraded.
+// Find reads an entity from the server, with its metadata. It returns
+// ErrEntityNotFound when there is none. It returns a degraded entity without an
+// error: see Record.Degraded.
 func (m *Manager) Find(ctx context.Context, workflow, entityID string) (Record, error) {
 	r, err := m.registration(workflow)
 	if err != nil {
@@ -278,8 +274,8 @@ func (m *Manager) Find(ctx context.Context, workflow, entityID string) (Record, 
 	return rec, nil
 }
 
-// Children returns the entities of every workflow whose parent is the given
-// one, by workflow and id. They need not know each other's workflow.
+// Children returns the entities of all workflows whose parent is the given entity,
+// ordered by workflow and id.
 func (m *Manager) Children(ctx context.Context, parentEntityID string) ([]Participant, error) {
 	children := []Participant{}
 	for _, r := range m.all() {
@@ -305,14 +301,14 @@ func (m *Manager) Children(ctx context.Context, parentEntityID string) ([]Partic
 	return children, nil
 }
 
-// LookupByEntityID finds an entity whatever its workflow is, the first by the
-// workflow's name when several have the id. It returns ErrEntityNotFound when
-// none has, and a [*DegradedError] when its record cannot be decoded.
+// LookupByEntityID finds an entity in any workflow. When several workflows have the
+// id, it returns that of the first workflow by name. It returns ErrEntityNotFound when
+// none has it, and a [*DegradedError] when its record cannot be decoded.
 func (m *Manager) LookupByEntityID(ctx context.Context, entityID string) (Participant, error) {
 	for _, r := range m.all() {
 		key, err := r.key(entityID)
 		if err != nil {
-			continue // not one of this workflow's
+			continue // not a valid id in this workflow
 		}
 		v := r.bucket.view
 		if err := v.wait(ctx, nil); err != nil {
@@ -340,11 +336,11 @@ func (m *Manager) LookupByEntityID(ctx context.Context, entityID string) (Partic
 	return nil, fmt.Errorf("look up %q: %w", entityID, ErrEntityNotFound)
 }
 
-// Ancestors returns the parents of an entity, across workflows: the first is its
-// immediate parent, the last the root. It is empty for a root. A parent that
-// does not exist ends the walk, with a line in the log. It returns
-// ErrEntityNotFound when there is no such entity, and ErrAncestorCycle, with
-// what was found so far, when one is its own ancestor.
+// Ancestors returns the parents of an entity, across workflows: the immediate parent
+// first, the root last. It is empty for a root. A missing parent ends the walk, and
+// the Manager logs it. Ancestors returns ErrEntityNotFound when the entity does not
+// exist, and ErrAncestorCycle, with the ancestors so far, when an entity is its own
+// ancestor.
 func (m *Manager) Ancestors(ctx context.Context, entityID string) ([]Participant, error) {
 	p, err := m.LookupByEntityID(ctx, entityID)
 	if err != nil {

@@ -18,13 +18,12 @@ import (
 	"github.com/pleme-io/lifecycle-go/fsm"
 )
 
-// DefaultPatience is how long a write goes on trying when the caller's context
-// has no deadline.
+// DefaultPatience is how long a write keeps trying when the caller's context has
+// no deadline.
 const DefaultPatience = 30 * time.Second
 
-// Manager stores entities, changes them along their tables and answers questions
-// about them. One for a process is enough. All methods may be called
-// concurrently.
+// Manager stores entities, changes them along their tables and answers queries
+// about them. A process needs only one. All methods may be called concurrently.
 type Manager struct {
 	js      jetstream.JetStream
 	log     *slog.Logger
@@ -35,14 +34,14 @@ type Manager struct {
 	ops     string         // the prefix of the ids of its operations
 	lastOp  atomic.Uint64
 
-	mu         sync.RWMutex // guards what follows
+	mu         sync.RWMutex // guards the fields below
 	registered map[string]*registration
 	buckets    map[string]*bucket
 	closed     bool
 }
 
-// NewManager returns a Manager on a JetStream context, such as a broker's. It
-// talks to nobody before the first Register. A nil logger is slog.Default.
+// NewManager returns a Manager on a JetStream context, such as a broker's. It sends
+// nothing before the first Register. A nil logger is slog.Default.
 func NewManager(js jetstream.JetStream, logger *slog.Logger) *Manager {
 	if logger == nil {
 		logger = slog.Default()
@@ -52,9 +51,9 @@ func NewManager(js jetstream.JetStream, logger *slog.Logger) *Manager {
 	return m
 }
 
-// Close ends the views and watches and waits until nothing of them runs. The connection is
-// its owner's to close. A second call does nothing. What is called afterwards
-// returns ErrClosed.
+// Close ends the views and watches and returns when they have ended. The caller
+// closes the connection. A second call does nothing. Other calls return ErrClosed
+// afterwards.
 func (m *Manager) Close() error {
 	m.mu.Lock()
 	m.closed = true
@@ -69,8 +68,8 @@ func (m *Manager) Close() error {
 	return nil
 }
 
-// Ready waits until the views have read what their buckets hold. With
-// app.Probe("missions", lifecycle.ProbeFunc(mgr.Ready)) a process is ready once
+// Ready waits until the views have read their buckets. With
+// app.Probe("missions", lifecycle.ProbeFunc(mgr.Ready)) a process becomes ready when
 // its queries are answered at once.
 func (m *Manager) Ready(ctx context.Context) error {
 	for _, r := range m.all() {
@@ -106,8 +105,9 @@ func (m *Manager) all() []*registration {
 	return regs
 }
 
-// Create stores a new entity, in whatever phase of its table it is. It returns
-// ErrEntityExists when there is one of that id; one that was deleted is none.
+// Create stores a new entity, in any phase of its table. It returns
+// ErrEntityExists when there is an entity of that id. The id of a deleted entity
+// may be used again.
 func (m *Manager) Create(ctx context.Context, initial Participant, opts ...WriteOption) error {
 	if v := reflect.ValueOf(initial); initial == nil || v.Kind() == reflect.Pointer && v.IsNil() {
 		return fmt.Errorf("create: %w: it is nil", ErrInvalidParticipant)
@@ -130,7 +130,7 @@ func (m *Manager) Create(ctx context.Context, initial Participant, opts ...Write
 		}
 		return decision{next: initial, change: change{moved: true, source: TransitionSourceFramework}}, nil
 	}, func(ctx context.Context, b *bucket, key string, fresh bool) (*entry, bool, error) {
-		if !fresh { // there mostly is nothing
+		if !fresh { // usually there is none
 			return nil, true, nil
 		}
 		e, err := b.last(ctx, key)
@@ -145,11 +145,11 @@ func (m *Manager) Create(ctx context.Context, initial Participant, opts ...Write
 	return nil
 }
 
-// Get reads an entity from the server. It returns ErrEntityNotFound when there
-// is none, and a [*DegradedError] for a record that cannot be decoded. One whose
-// phase the table does not know is returned and logged.
+// Get reads an entity from the server. It returns ErrEntityNotFound when there is
+// none, and a [*DegradedError] when its record cannot be decoded. It returns, and
+// logs, an entity whose phase the table does not have.
 //
-// What is returned is the caller's; changing it stores nothing.
+// The caller owns the result; changing it stores nothing.
 func (m *Manager) Get(ctx context.Context, workflow, entityID string) (Participant, error) {
 	rec, err := m.Find(ctx, workflow, entityID)
 	if err != nil {
@@ -161,23 +161,24 @@ func (m *Manager) Get(ctx context.Context, workflow, entityID string) (Participa
 	return rec.Participant, nil
 }
 
-// Update changes an entity by mutator, which gets it and changes it in place. It
-// runs again when somebody else was quicker, so it must do nothing but that, and
-// must not call the Manager. Its error ends the update, and nothing is written.
+// Update changes an entity: mutator gets it and changes it in place. The mutator
+// runs again when another writer was faster, so it must have no other effect, and
+// it must not call the Manager. When it returns an error, Update returns that error
+// and writes nothing.
 //
-// Writers of this process take turns at an entity; against those of others it
-// tries again, after a random pause, as long as ctx lasts (DefaultPatience when
-// it has no deadline): ErrUpdateRetriesExhausted says that this was too short.
-// Other errors: ErrEntityNotFound; ErrImmutableField when the mutator changed
-// the id or the phase; a [*DegradedError] for a record that cannot be decoded;
-// ErrOutcomeUnknown when the server was gone in the middle and not back in time.
+// Writers of this process take turns at an entity. When another process was faster,
+// Update tries again after a random pause until ctx ends (DefaultPatience when it
+// has no deadline), and then returns ErrUpdateRetriesExhausted. Other errors:
+// ErrEntityNotFound; ErrImmutableField when the mutator changed the id or the phase;
+// a [*DegradedError] for a record that cannot be decoded; ErrOutcomeUnknown when the
+// server went away during the write and did not come back in time.
 func (m *Manager) Update(ctx context.Context, workflow, entityID string, mutator func(Participant) error, opts ...WriteOption) error {
 	r, err := m.registration(workflow)
 	if err != nil {
 		return fmt.Errorf("update: %w", err)
 	}
 	if mutator == nil {
-		return fmt.Errorf("update %s %q: the mutator is nil: want a function that changes the entity", workflow, entityID)
+		return fmt.Errorf("update %s %q: the mutator is nil, want a function that changes the entity", workflow, entityID)
 	}
 	err = m.mutate(ctx, r, entityID, options(opts), func(p Participant, _ *entry) (change, error) {
 		return change{}, mutator(p)
@@ -188,19 +189,19 @@ func (m *Manager) Update(ctx context.Context, workflow, entityID string, mutator
 	return nil
 }
 
-// Transition moves an entity to another phase, when the table has the edge from
-// the one that it is in at that very moment. source and note are stored in the
-// same message and come back from History.
+// Transition moves an entity to another phase when the table has that edge from
+// the entity's phase at the moment of the write. source and note are stored in the
+// same message; History returns them.
 //
-// It returns ErrTerminalPhase when nothing follows the phase that it is in,
-// ErrInvalidTransition when the table does not have the edge or the phase, and
-// otherwise what Update does.
+// It returns ErrTerminalPhase when the entity's phase is terminal,
+// ErrInvalidTransition when the table does not have the edge or the phase, and the
+// errors of Update.
 func (m *Manager) Transition(ctx context.Context, workflow, entityID, newPhase string, source TransitionSource, note string, opts ...WriteOption) error {
 	return m.TransitionWith(ctx, workflow, entityID, newPhase, source, note, nil, opts...)
 }
 
-// TransitionWith is Transition with a mutator, which runs when the edge has been
-// found allowed and before the phase is changed. Both are one write, or none.
+// TransitionWith is Transition with a mutator. It runs after the edge was found
+// allowed and before the phase changes. Both changes are one write, or none.
 func (m *Manager) TransitionWith(ctx context.Context, workflow, entityID, newPhase string, source TransitionSource, note string, mutator func(Participant) error, opts ...WriteOption) error {
 	r, err := m.registration(workflow)
 	if err != nil {
@@ -209,8 +210,8 @@ func (m *Manager) TransitionWith(ctx context.Context, workflow, entityID, newPha
 	return m.transition(ctx, r, entityID, source, note, mutator, options(opts), func(string, *entry) (string, error) { return newPhase, nil })
 }
 
-// transition moves an entity to the phase that choose names for the one that it
-// is in. It chooses again for each attempt.
+// transition moves an entity to the phase that choose returns for its current
+// phase. It calls choose for each attempt.
 func (m *Manager) transition(ctx context.Context, r *registration, entityID string, source TransitionSource, note string, mutator func(Participant) error, w writing, choose func(from string, cur *entry) (string, error)) error {
 	fail := func(err error) error { return fmt.Errorf("transition of %s %q: %w", r.workflow, entityID, err) }
 	if !source.valid() {
@@ -239,13 +240,13 @@ func (m *Manager) transition(ctx context.Context, r *registration, entityID stri
 		r.fields.phase.of(p).SetString(to)
 		return nil
 	})
-	if _, names := errors.AsType[*fsm.TransitionError](err); err == nil || names { // it says whose transition it was
+	if _, names := errors.AsType[*fsm.TransitionError](err); err == nil || names { // its text names the entity
 		return err
 	}
 	return fail(err)
 }
 
-// allowed reports why an edge may not be taken, nil when it may.
+// allowed returns why the table does not allow an edge, nil when it does.
 func (r *registration) allowed(entityID, from, to string, cur *entry) error {
 	refused := &fsm.TransitionError{Kind: r.workflow, Name: entityID, From: from, To: to, Allowed: slices.Sorted(slices.Values(r.table[from]))}
 	switch {
@@ -254,18 +255,18 @@ func (r *registration) allowed(entityID, from, to string, cur *entry) error {
 	case !r.table.Has(from):
 		return errors.Join(r.unknownPhase(cur, from), refused)
 	case r.table.IsTerminal(from):
-		return fmt.Errorf("%w: %q, which nothing follows", ErrTerminalPhase, from)
+		return fmt.Errorf("%w: %q, which is terminal", ErrTerminalPhase, from)
 	case !r.table.IsValidTransition(from, to):
 		return refused
 	}
 	return nil
 }
 
-// Complete moves an entity to the first terminal phase, in the order of their
-// names, that may follow the one that it is in. That is decided on the record
-// that the write replaces: nobody can come in between. It returns
-// ErrTerminalPhase when the entity is in a terminal phase, and
-// ErrInvalidTransition when no terminal phase may follow.
+// Complete moves an entity to the first terminal phase, by name, that the table
+// allows from its phase. It decides on the record that the write replaces, so no
+// other write can come in between. It returns ErrTerminalPhase when the entity's
+// phase is terminal, and ErrInvalidTransition when the table allows no terminal
+// phase from it.
 func (m *Manager) Complete(ctx context.Context, workflow, entityID string, opts ...WriteOption) error {
 	r, err := m.registration(workflow)
 	if err != nil {
@@ -287,16 +288,16 @@ func (m *Manager) Complete(ctx context.Context, workflow, entityID string, opts 
 	})
 }
 
-// Fail moves an entity to the phase "failed" with the reason as note. It returns
-// ErrInvalidTransition for a table that has no such phase, and an error for an
-// empty reason.
+// Fail moves an entity to the phase "failed" with the reason as its note. It
+// returns ErrInvalidTransition when the table has no such phase, and an error when
+// the reason is empty.
 func (m *Manager) Fail(ctx context.Context, workflow, entityID, reason string, opts ...WriteOption) error {
 	r, err := m.registration(workflow)
 	if err != nil {
 		return fmt.Errorf("fail: %w", err)
 	}
 	if strings.TrimSpace(reason) == "" {
-		return fmt.Errorf("fail %s %q: the reason is empty: say why, it is all that the history will know", workflow, entityID)
+		return fmt.Errorf("fail %s %q: the reason is empty: the history needs one", workflow, entityID)
 	}
 	return m.transition(ctx, r, entityID, TransitionSourceFramework, reason, nil, options(opts), func(string, *entry) (string, error) {
 		if !r.table.Has("failed") || !r.table.IsTerminal("failed") {
@@ -306,9 +307,10 @@ func (m *Manager) Fail(ctx context.Context, workflow, entityID, reason string, o
 	})
 }
 
-// Delete removes an entity, whatever phase it is in, also one whose record is
-// degraded, but not one that is another workflow's. Its history stays as deep as the bucket keeps it, with the deletion
-// at the end. It returns ErrEntityNotFound when there is none.
+// Delete removes an entity in any phase, also one whose record is degraded, but not
+// an entity of another workflow. Its history stays, as far as the bucket keeps it,
+// with the deletion as the last event. Delete returns ErrEntityNotFound when there
+// is no entity.
 func (m *Manager) Delete(ctx context.Context, workflow, entityID string, opts ...WriteOption) error {
 	r, err := m.registration(workflow)
 	if err != nil {

@@ -10,13 +10,13 @@ import (
 )
 
 // UpdateFromOperator sets fields of an entity, by their JSON names. Only fields
-// tagged operator_writable may be set, and only to a value of the field's own
-// type: anything else refuses the whole patch, and nothing is written. A patch
-// that sets nothing is an error.
+// tagged operator_writable may be set, each to a value of the field's own type.
+// Otherwise the whole patch is refused and nothing is written. An empty patch is an
+// error.
 //
-// It returns ErrFieldNotOperatorWritable or ErrFieldType for the first field, by
-// name, that is wrong, and otherwise what Update does. [IfMatch] refuses a patch
-// that was made for another revision, [DryRun] tells what would come of it.
+// It returns ErrFieldNotOperatorWritable or ErrFieldType for the first wrong field,
+// by name, and the errors of Update. With [IfMatch] it refuses a patch that was made
+// for another revision. With [DryRun] it returns the result without writing it.
 func (m *Manager) UpdateFromOperator(ctx context.Context, workflow, entityID string, patch map[string]any, opts ...WriteOption) error {
 	r, err := m.registration(workflow)
 	if err != nil {
@@ -52,8 +52,8 @@ func (m *Manager) UpdateFromOperator(ctx context.Context, workflow, entityID str
 	return nil
 }
 
-// assignable reports whether a value may be assigned to a field as it is. nil
-// may be to what can be nil.
+// assignable reports whether a value may be assigned to a field without conversion.
+// nil may be assigned to a type that has nil.
 func assignable(value any, typ reflect.Type) bool {
 	if value != nil {
 		return reflect.TypeOf(value).AssignableTo(typ)
@@ -85,16 +85,16 @@ func (r *registration) writable() string {
 	return strings.Join(names, ", ")
 }
 
-// AssertRuleWritable returns nil when rules may set the field: those that
-// operators may. The error is ErrFieldNotOperatorWritable, also for a field that
-// does not exist, or ErrWorkflowNotRegistered.
+// AssertRuleWritable returns nil when rules may set the field. They may set the
+// fields that operators may. It returns ErrFieldNotOperatorWritable for other fields
+// and for unknown ones, or ErrWorkflowNotRegistered.
 func (m *Manager) AssertRuleWritable(workflow, fieldJSONName string) error {
 	_, err := m.FieldType(workflow, fieldJSONName)
 	return err
 }
 
-// FieldType returns the type of a field that rules may set. Its errors are those
-// of AssertRuleWritable.
+// FieldType returns the type of a field that rules may set. It returns the errors of
+// AssertRuleWritable.
 func (m *Manager) FieldType(workflow, fieldJSONName string) (reflect.Type, error) {
 	r, err := m.registration(workflow)
 	if err != nil {
@@ -107,10 +107,9 @@ func (m *Manager) FieldType(workflow, fieldJSONName string) (reflect.Type, error
 	return f.typ, nil
 }
 
-// StoredFieldType returns the type that the value of a field must have in
-// [ListOptions].Match, also of one that nobody may set. It is false for a field
-// that JSON does not store under this name, and for a workflow that is not
-// registered.
+// StoredFieldType returns the type that a field's value must have in
+// [ListOptions].Match, also for read-only fields. It returns false for a field that
+// JSON does not store under this name, and for a workflow that is not registered.
 func (m *Manager) StoredFieldType(workflow, fieldJSONName string) (reflect.Type, bool) {
 	r, err := m.registration(workflow)
 	if err != nil {

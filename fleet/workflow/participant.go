@@ -6,8 +6,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/fsm"
 )
 
-// Participant is what an entity has to be: plain data with these methods. It is
-// stored as JSON; what JSON leaves out is not there after the next read.
+// Participant is an entity: plain data with these methods. It is stored as JSON, so
+// fields that JSON leaves out are empty after the next read.
 type Participant interface {
 	// EntityID identifies the entity in its workflow. It must return the field
 	// that is tagged id.
@@ -21,19 +21,18 @@ type Participant interface {
 	// phase.
 	Phase() string
 
-	// IsTerminal reports whether nothing follows the phase: see
-	// [DefaultIsTerminal]. The Manager does not ask it: whether an entity is
-	// active is decided by the table, and a phase that the table does not know
-	// is degraded and not terminal.
+	// IsTerminal reports whether the phase is terminal: see [DefaultIsTerminal]. The
+	// Manager does not call it: the table decides whether an entity is active, and
+	// an entity in a phase that the table does not have is degraded and active.
 	IsTerminal() bool
 
-	// KVBucket returns the name of the bucket that entities of this type live
-	// in, the same for every instance. The Manager does not create it: declare
-	// it to the broker, see [Bucket].
+	// KVBucket returns the name of the bucket for entities of this type, the same
+	// for every instance. The Manager does not create the bucket: declare it to the
+	// broker, see [Bucket].
 	KVBucket() string
 
-	// KVKey returns the key of an entity in the bucket. It must depend on
-	// entityID alone, and give each another key: it is called on a sample whose
+	// KVKey returns the key of an entity in the bucket. It must depend only on
+	// entityID and return a different key for each: it is called on a sample whose
 	// other fields are empty.
 	KVKey(entityID string) string
 
@@ -42,31 +41,31 @@ type Participant interface {
 	ParentEntityID() string
 }
 
-// Transitions is the table of a workflow: phases, and what may follow each. A
-// phase with nothing after it is terminal.
+// Transitions is the table of a workflow: its phases, and the phases that each may
+// change to. A phase that may change to none is terminal.
 type Transitions = fsm.Table[string]
 
-// DefaultIsTerminal is the usual body of [Participant].IsTerminal: whether
-// nothing follows p's phase in the table. A phase that the table does not know
-// is not terminal.
+// DefaultIsTerminal is the usual body of [Participant].IsTerminal. It reports whether
+// p's phase is terminal in the table. A phase that the table does not have is not
+// terminal.
 func DefaultIsTerminal(p Participant, transitions Transitions) bool {
 	return transitions.Has(p.Phase()) && transitions.IsTerminal(p.Phase())
 }
 
-// TransitionSource says what caused a transition. The set is closed: a source
-// that is not one of the constants is an error.
+// TransitionSource says what caused a transition. The constants are the only valid
+// values.
 type TransitionSource string
 
 const (
-	// TransitionSourceRule is a rule's action.
+	// TransitionSourceRule is the action of a rule.
 	TransitionSourceRule TransitionSource = "rule"
-	// TransitionSourceOperator is a person's, through the operators' API.
+	// TransitionSourceOperator is a person, through the operators' API.
 	TransitionSourceOperator TransitionSource = "operator"
-	// TransitionSourceComponent is the component's that does the work.
+	// TransitionSourceComponent is the component that does the work.
 	TransitionSourceComponent TransitionSource = "component"
-	// TransitionSourceFramework is the Manager's own: Create, Complete, Fail,
-	// Delete and deadlines. It also stands for records that say nothing, which
-	// others have written.
+	// TransitionSourceFramework is the Manager itself: Create, Complete, Fail,
+	// Delete and deadlines. It is also the source of records without one, which
+	// other programs wrote.
 	TransitionSourceFramework TransitionSource = "framework"
 )
 
@@ -78,14 +77,14 @@ func (s TransitionSource) valid() bool {
 	return false
 }
 
-// PhaseDeleted is the To of the event that stands for an entity's deletion.
+// PhaseDeleted is the To of the event of an entity's deletion.
 const PhaseDeleted = "<deleted>"
 
 // TransitionEvent is one entry of an entity's history.
 type TransitionEvent struct {
-	// From is the phase it left, "" when it was created.
+	// From is the phase before, "" for the creation.
 	From string `json:"from"`
-	// To is the phase it entered, [PhaseDeleted] for its deletion.
+	// To is the phase after, [PhaseDeleted] for the deletion.
 	To string `json:"to"`
 	// At is when the server stored it.
 	At time.Time `json:"at"`
@@ -101,22 +100,22 @@ type WorkflowDef struct {
 	Workflow string `json:"workflow"`
 	// Transitions is its table.
 	Transitions Transitions `json:"transitions"`
-	// KVBucket is the bucket that its entities live in.
+	// KVBucket is the bucket of its entities.
 	KVBucket string `json:"kv_bucket"`
 	// OperatorWritableFields are the JSON names of the fields that operators
 	// may patch, sorted.
 	OperatorWritableFields []string `json:"operator_writable_fields"`
-	// IndexedFields are the JSON names of the fields whose Match is answered
-	// from an index, sorted.
+	// IndexedFields are the JSON names of the fields whose Match an index answers,
+	// sorted.
 	IndexedFields []string `json:"indexed_fields"`
 	// Version is the version of the records that this process writes.
 	Version int `json:"version"`
-	// Deadlines are the edges that are taken by themselves.
+	// Deadlines are the edges that [Manager.Deadlines] takes.
 	Deadlines []Deadline `json:"deadlines,omitempty"`
 }
 
-// Deadline says that an entity which has been in phase From for After is moved
-// to To.
+// Deadline says that an entity that has been in phase From for the time After is
+// moved to To.
 type Deadline struct {
 	From  string        `json:"from"`
 	To    string        `json:"to"`

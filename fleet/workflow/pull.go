@@ -9,44 +9,43 @@ import (
 )
 
 const (
-	// pullFew and pullMany are how many messages are asked for at once: few where
-	// writes come one by one, many where a bucket is read.
+	// pullFew and pullMany are how many messages one request asks for: few when
+	// writes come one by one, many when a bucket is read.
 	pullFew, pullMany = 64, 4096
 	// pullTime is how long the server waits for them.
 	pullTime = 30 * time.Second
-	// heartbeat is how often it gives a sign of life meanwhile.
+	// heartbeat is how often the server sends a heartbeat meanwhile.
 	heartbeat = 2 * time.Second
-	// lingerTime is the pause before messages that are expected to say nothing new.
+	// lingerTime is the pause before messages that most likely have no news.
 	lingerTime = 2 * time.Millisecond
 )
 
-// puller reads what a pull consumer has, in order. It gives up as soon as
-// anything is not as it should be: whoever uses it knows how far it has come, and
-// begins again there with another consumer. The client library's own iterator
-// waits for its consumer to come back, which one in the memory of a server that
-// was restarted never does.
+// puller reads the messages of a pull consumer, in order. It ends at the first
+// irregularity: the follower knows how far it has read and begins again there with
+// another consumer. The client library's own iterator waits for its consumer to come
+// back; a consumer in the memory of a restarted server never does.
 type puller struct {
 	nc      *nats.Conn
 	sub     *nats.Subscription
 	subject string
-	hurry   chan struct{} // ends a pause; nil for one that makes none
+	hurry   chan struct{} // ends a pause; nil for a puller without pauses
 	stopped chan struct{}
 
-	want    int    // of the request that is under way, how many have not come
-	pending uint64 // how many there are at the server, as far as is known
-	came    int    // by the request
-	news    int    // of these, those that were not this process's own writes
+	want    int    // messages that the current request still expects
+	pending uint64 // messages at the server, as far as is known
+	came    int    // messages of the current request
+	news    int    // how many of them were not this process's own writes
 }
 
-// pull begins to read a consumer, which has so many messages pending. With hurry
-// it lets messages gather when none of the last ones was news: each would cost a
-// good part of what the write did.
+// pull begins to read a consumer that has pending messages. With hurry it lets
+// messages gather when none of the last ones was news: receiving each by itself costs
+// a good part of its write.
 func (b *bucket) pull(consumer string, pending uint64, hurry chan struct{}) (*puller, error) {
 	sub, err := b.nc.SubscribeSync(b.nc.NewInbox())
 	if err != nil {
 		return nil, err
 	}
-	// No more come than were asked for.
+	// The server sends no more than the requests ask for.
 	if err := sub.SetPendingLimits(-1, -1); err != nil {
 		return nil, errors.Join(err, sub.Unsubscribe())
 	}
@@ -54,10 +53,10 @@ func (b *bucket) pull(consumer string, pending uint64, hurry chan struct{}) (*pu
 	return &puller{nc: b.nc, sub: sub, subject: subject, hurry: hurry, stopped: make(chan struct{}), pending: pending}, nil
 }
 
-// stop makes next return. It is called once, at any time.
+// stop makes next return. Call it once, at any time.
 func (p *puller) stop() {
 	close(p.stopped)
-	_ = p.sub.Unsubscribe() // only fails where it has ended already
+	_ = p.sub.Unsubscribe() // fails only when the subscription has already ended
 }
 
 // ask sends the next request.
@@ -95,12 +94,12 @@ func (p *puller) next() (*nats.Msg, *nats.MsgMetadata, error) {
 		}
 		msg, err := p.sub.NextMsg(3 * heartbeat)
 		if errors.Is(err, nats.ErrTimeout) {
-			return nil, nil, fmt.Errorf("the consumer has given no sign of life for %v", 3*heartbeat)
+			return nil, nil, fmt.Errorf("no heartbeat of the consumer for %v", 3*heartbeat)
 		}
 		if err != nil {
 			return nil, nil, err
 		}
-		if msg.Reply != "" { // what the server itself has to say has none
+		if msg.Reply != "" { // the server's own messages have none
 			meta, err := msg.Metadata()
 			if err != nil {
 				return nil, nil, err
@@ -111,8 +110,8 @@ func (p *puller) next() (*nats.Msg, *nats.MsgMetadata, error) {
 			return msg, meta, nil
 		}
 		switch status := msg.Header.Get("Status"); status {
-		case "100": // a sign of life
-		case "404", "408": // there is nothing, or nothing more
+		case "100": // a heartbeat
+		case "404", "408": // no messages, or no more
 			p.want = 0
 		default: // the consumer is gone, or has moved to another server
 			return nil, nil, fmt.Errorf("the server says %s %s", status, msg.Header.Get("Description"))

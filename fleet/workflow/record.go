@@ -14,16 +14,16 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/safe"
 )
 
-// The headers of an entity's messages. All but the first two are of
-// transitions, or absent where they would say nothing.
+// The headers of an entity's messages. All but the first two belong to transitions.
+// A header without information is absent.
 const (
 	headerOp       = "Lifecycle-Op"       // the operation that wrote it
 	headerWorkflow = "Lifecycle-Workflow" // whose record it is
 	headerPhase    = "Lifecycle-Phase"    // the phase it entered
 	headerFrom     = "Lifecycle-From"     // the phase it left
 	headerSource   = "Lifecycle-Source"
-	headerNote     = "Lifecycle-Note"    // escaped as a URL's path: a header is one line
-	headerSince    = "Lifecycle-Since"   // unix nanoseconds; when the phase was entered, in writes that left it alone
+	headerNote     = "Lifecycle-Note"    // escaped like a URL path, because a header is one line
+	headerSince    = "Lifecycle-Since"   // unix nanoseconds; when the phase was entered, in writes that keep the phase
 	headerVersion  = "Lifecycle-Version" // of the record
 
 	headerExpected  = jetstream.ExpectedLastSubjSeqHeader
@@ -37,11 +37,11 @@ type entry struct {
 	at       time.Time // when the server stored it
 	header   nats.Header
 	data     []byte
-	guessed  bool // its times are this process's clock's, not the server's
+	guessed  bool // its times are by this process's clock, not the server's
 }
 
-// deleted reports whether it stands for a deletion, by this package, by the
-// nats command or by the bucket's limits.
+// deleted reports whether the entry is a deletion: by this package, by the nats
+// command or by the bucket's limits.
 func (e *entry) deleted() bool {
 	op := e.header.Get(headerOperation)
 	return op == "DEL" || op == "PURGE" || e.header.Get("Nats-Marker-Reason") != ""
@@ -55,8 +55,8 @@ func (e *entry) since() time.Time {
 	return e.at
 }
 
-// predecessor returns the revision that the write was decided on. It is not
-// known for records that others have written.
+// predecessor returns the revision that the write was decided on. Records written by
+// other programs do not have it.
 func (e *entry) predecessor() (uint64, bool) {
 	n, err := strconv.ParseUint(e.header.Get(headerExpected), 10, 64)
 	return n, err == nil
@@ -79,15 +79,15 @@ func (e *entry) note() string {
 	return raw
 }
 
-// decode makes a participant of a record, migrating it when it is old. The
-// error is a *DegradedError.
+// decode makes a participant from a record, and migrates an old one. The error is a
+// *DegradedError.
 func (r *registration) decode(e *entry) (Participant, error) {
 	if err := r.foreign(e); err != nil {
 		return nil, err
 	}
 	var p Participant
-	// The type's own methods may panic on what they did not expect, and a view's
-	// goroutine has nobody who would recover.
+	// The type's own methods may panic on unexpected values, and the view's
+	// goroutine must go on.
 	err := safe.Do("participant", func() (err error) {
 		if p, err = r.parse(e.header.Get(headerVersion), e.data); err != nil {
 			return err
@@ -103,8 +103,8 @@ func (r *registration) decode(e *entry) (Participant, error) {
 	return p, nil
 }
 
-// foreign returns the error for a record that another workflow keeps under a key
-// of this one's, nil for others.
+// foreign returns an error for a record that another workflow keeps under a key of
+// this one, nil otherwise.
 func (r *registration) foreign(e *entry) error {
 	if of := e.header.Get(headerWorkflow); of != "" && of != r.workflow {
 		return r.degraded(e, fmt.Errorf("it is an entity of workflow %q: give each workflow of a bucket keys of its own", of))
@@ -112,7 +112,7 @@ func (r *registration) foreign(e *entry) error {
 	return nil
 }
 
-// askAll calls the methods that the view will call, where a panic does no harm.
+// askAll calls the methods that the view will call, where a panic is recovered.
 func askAll(p Participant) error {
 	_, _, _ = p.EntityID(), p.Phase(), p.ParentEntityID()
 	return nil
@@ -141,7 +141,7 @@ func (r *registration) parse(versionText string, data []byte) (Participant, erro
 	}
 	p := r.factory()
 	if err := json.Unmarshal(data, p); err != nil {
-		return nil, fmt.Errorf("it is no record of %q: %w", r.workflow, err)
+		return nil, fmt.Errorf("it is not a record of %q: %w", r.workflow, err)
 	}
 	if string(data) == "null" {
 		return nil, errors.New("it is the JSON value null")
@@ -149,8 +149,7 @@ func (r *registration) parse(versionText string, data []byte) (Participant, erro
 	return p, nil
 }
 
-// migrate calls the program's function, which may panic on what it did not
-// expect.
+// migrate calls the program's function and recovers a panic.
 func migrate(fn func(int, []byte) ([]byte, error), from int, data []byte) (out []byte, err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -160,14 +159,14 @@ func migrate(fn func(int, []byte) ([]byte, error), from int, data []byte) (out [
 	return fn(from, data)
 }
 
-// active reports whether something may follow the phase. What the table does
-// not know is not over.
+// active reports whether the phase is not terminal. A phase that the table does not
+// have is active.
 func (r *registration) active(phase string) bool {
 	return !r.table.Has(phase) || !r.table.IsTerminal(phase)
 }
 
-// unknownPhase returns the error for a phase that the table does not know, nil
-// for others.
+// unknownPhase returns an error for a phase that the table does not have, nil
+// otherwise.
 func (r *registration) unknownPhase(e *entry, phase string) error {
 	if r.table.Has(phase) {
 		return nil
@@ -211,12 +210,12 @@ func (r *registration) message(key string, p Participant, expected uint64, c cha
 	return msg, nil
 }
 
-// change is what a write does beside the record's data.
+// change is the metadata that a write stores with the record.
 type change struct {
 	op     string // the operation's id
-	moved  bool   // the phase is entered by this write: it changes, or it is a self-edge
+	moved  bool   // this write enters the phase: it changes, or the edge is a self-edge
 	from   string
 	source TransitionSource
 	note   string
-	since  time.Time // when the phase was entered, for one that is left alone
+	since  time.Time // when the phase was entered, for a write that keeps it
 }

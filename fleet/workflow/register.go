@@ -16,34 +16,33 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/safe"
 )
 
-// Bucket declares a bucket for entities, for broker.Config.Buckets: on disk, and
-// with the deepest history that a bucket can have, 64 writes of each entity.
-// Change what it returns before you declare it.
+// Bucket declares a bucket for entities, for broker.Config.Buckets: on disk, with
+// the deepest history that a bucket can have, 64 writes of each entity. The caller
+// may change the result before declaring it.
 func Bucket(name string) jetstream.KeyValueConfig {
 	return jetstream.KeyValueConfig{Bucket: name, History: jetstream.KeyValueMaxHistory, Storage: jetstream.FileStorage}
 }
 
-// RegisterOption shapes a workflow.
+// RegisterOption configures a workflow.
 type RegisterOption func(*registration)
 
-// WithDeadline lets an edge be taken by itself: an entity that has been in phase
-// from for the time after is moved to phase to, once, by whoever runs
-// [Manager.Deadlines]. Other writes do not begin the time anew; leaving the
-// phase and entering it again does. A phase has one deadline.
+// WithDeadline adds a deadline: [Manager.Deadlines] moves an entity that has been in
+// phase from for the time after to phase to, once. Other writes do not restart the
+// time; leaving the phase and entering it again does. A phase has one deadline.
 func WithDeadline(from, to string, after time.Duration) RegisterOption {
 	return func(r *registration) {
 		r.deadlines = append(r.deadlines, Deadline{From: from, To: to, After: after})
 	}
 }
 
-// WithVersion says that this process writes records of a version, 1 or more,
+// WithVersion sets the version of the records that this process writes, 1 or more,
 // and how to read older ones. Without it the version is 0, which is also that of
-// records that say nothing.
+// records without a version.
 //
-// A record of an older version is handed to migrate, which returns it as the
-// current one: JSON in, JSON out. It is stored in the new form with the entity's
-// next write, or by [Manager.Migrate]. A record of a newer version is degraded
-// here, and is not written: this process would lose what it does not know.
+// migrate gets a record of an older version and returns the current form: JSON in,
+// JSON out. The next write of the entity, or [Manager.Migrate], stores it. A record
+// of a newer version is degraded here and is not written, because this process would
+// drop the fields that it does not know.
 func WithVersion(version int, migrate func(from int, record []byte) ([]byte, error)) RegisterOption {
 	return func(r *registration) { r.version, r.migrate = version, migrate }
 }
@@ -57,21 +56,21 @@ type registration struct {
 	version   int
 	migrate   func(int, []byte) ([]byte, error)
 
-	sample Participant // for KVKey
+	sample Participant // for calls of KVKey
 	fields *fields
 	bucket *bucket
 	name   string // the bucket's
 }
 
-// Register declares a workflow, at the start of the program. The factory
-// returns a new, empty participant, a pointer to a struct. The view of the
-// bucket begins to fill; nothing is waited for, and the server may still be
-// away. See [Manager.Ready].
+// Register declares a workflow, when the program starts. The factory returns a new,
+// empty participant, a pointer to a struct. The view of the bucket begins to fill;
+// Register does not wait for it, and the server may still be away. See
+// [Manager.Ready].
 //
 // It returns ErrWorkflowAlreadyRegistered for a name that is taken,
-// ErrInvalidTransitionsTable for a table that is not consistent,
-// ErrMissingIDField, ErrMissingPhaseField or ErrInvalidParticipant for a type
-// that cannot work, and ErrClosed after Close.
+// ErrInvalidTransitionsTable for an inconsistent table, ErrMissingIDField,
+// ErrMissingPhaseField or ErrInvalidParticipant for a type that cannot work, and
+// ErrClosed after Close.
 func (m *Manager) Register(workflow string, factory func() Participant, transitions Transitions, opts ...RegisterOption) error {
 	r := &registration{workflow: workflow, factory: factory, table: maps.Clone(transitions)}
 	for phase, next := range r.table {
@@ -128,7 +127,7 @@ func (r *registration) validate() error {
 	})
 }
 
-// checkSample holds the methods of the type against its tags.
+// checkSample checks the methods of the type against its tags.
 func (r *registration) checkSample() error {
 	var faults []error
 	fault := func(format string, args ...any) {
@@ -194,12 +193,12 @@ var (
 	keyName    = regexp.MustCompile(`^[-/_=.a-zA-Z0-9]+$`)
 )
 
-// maxKey is the most bytes that a key may have. A server ends the connection, and
-// with it everybody's who shares it, over a subject that does not fit its
-// protocol line, 4096 bytes by default.
+// maxKey is the maximum length of a key in bytes. A server closes the connection,
+// for all who share it, when a subject does not fit its protocol line, 4096 bytes by
+// default.
 const maxKey = 1024
 
-// key returns the key of an entity, or an error when a bucket cannot have it.
+// key returns the key of an entity, or an error when it is not valid in a bucket.
 func (r *registration) key(entityID string) (string, error) {
 	if entityID == "" {
 		return "", fmt.Errorf("%w: it is empty", ErrInvalidEntityID)
@@ -221,7 +220,7 @@ func (r *registration) key(entityID string) (string, error) {
 	return key, nil
 }
 
-// deadline returns that of a phase.
+// deadline returns the deadline of a phase.
 func (r *registration) deadline(phase string) (Deadline, bool) {
 	for _, d := range r.deadlines {
 		if d.From == phase {

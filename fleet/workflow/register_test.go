@@ -12,7 +12,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/workflow"
 )
 
-// methods are those of a participant whose fields are wrong in some way.
+// methods are the methods of participants with faulty fields.
 type methods struct{}
 
 func (methods) EntityID() string       { return "" }
@@ -44,7 +44,7 @@ type (
 	}
 	unexported struct {
 		methods
-		i string `lifecycle:"id"` //nolint:unused // that is the point
+		i string `lifecycle:"id"` //nolint:unused // the test needs an unexported field
 		P string `lifecycle:"phase"`
 	}
 	unstored struct {
@@ -166,7 +166,7 @@ func TestRegisterRefuses(t *testing.T) {
 		!reflect.DeepEqual(defs[0].OperatorWritableFields, []string{"owner_org_id", "replica_count"}) || !reflect.DeepEqual(defs[0].Transitions, table) {
 		t.Errorf("workflows: %+v", defs)
 	}
-	if _, err := m.GetWorkflowDefinition("nobody's"); !errors.Is(err, workflow.ErrWorkflowNotRegistered) {
+	if _, err := m.GetWorkflowDefinition("unknown"); !errors.Is(err, workflow.ErrWorkflowNotRegistered) {
 		t.Errorf("definition: %v", err)
 	}
 	must(t, m.Close())
@@ -220,7 +220,7 @@ func TestTerminalPhases(t *testing.T) {
 	if err := r.missions.Fail(ctx, "m2", "  "); err == nil {
 		t.Error("a failure without a reason")
 	}
-	// Deleted is none, and may be created anew; the history knows both lives.
+	// A deleted entity may be created again; the history has both lives.
 	must(t, r.missions.Delete(ctx, "m1"))
 	if _, err := r.missions.Get(ctx, "m1"); !errors.Is(err, workflow.ErrEntityNotFound) {
 		t.Errorf("get a deleted one: %v", err)
@@ -240,8 +240,8 @@ func TestTerminalPhases(t *testing.T) {
 	}
 }
 
-// TestCompleteHasNoWindow lets many complete one mission: one does, and the
-// others find it terminal, never an edge that is not there.
+// TestCompleteHasNoWindow lets many goroutines complete one mission: one does, and the
+// others find it terminal. None gets an invalid transition.
 func TestCompleteHasNoWindow(t *testing.T) {
 	b := brokertest.Server(t, broker.Config{Buckets: buckets()})
 	rigs := []*rig{rigOn(t, b), rigOn(t, b), rigOn(t, b)}

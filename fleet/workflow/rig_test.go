@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction(brokertest.ServerLeak))
 }
 
-// patience bounds what a test waits for on a machine that may be busy.
+// patience bounds the waits of a test on a busy machine.
 const patience = 60 * time.Second
 
 // Mission is the seed's drone survey.
@@ -60,7 +60,7 @@ var table = workflow.Transitions{
 
 var missionsBucket = workflow.Bucket("MISSIONS")
 
-// rig is a Manager on a server of its own.
+// rig is a Manager with its own server.
 type rig struct {
 	*workflow.Manager
 	b        *broker.Broker
@@ -73,8 +73,7 @@ func newRig(t testing.TB, opts ...workflow.RegisterOption) *rig {
 	return rigOn(t, brokertest.Server(t, broker.Config{Buckets: buckets()}), opts...)
 }
 
-// rigOn is another process's Manager on the same server, as far as the server
-// can tell.
+// rigOn is another Manager on a broker. To the server it is another process.
 func rigOn(t testing.TB, b *broker.Broker, opts ...workflow.RegisterOption) *rig {
 	t.Helper()
 	m := workflow.NewManager(b.JetStream(), brokertest.Quiet())

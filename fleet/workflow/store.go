@@ -17,18 +17,19 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
 )
 
-// answerTime is how long a write waits for its answer before it is looked for.
+// answerTime is how long a write waits for its answer before it looks for itself in
+// the bucket.
 const answerTime = 3 * time.Second
 
-// maxConflicts is how often a write to a replicated bucket may be said to be in
-// conflict with one that cannot be found. It takes about a second, as long as a
-// server that was replaced may not have heard of it.
+// maxConflicts bounds how often a write to a replicated bucket retries a conflict
+// with a write that it cannot find. That takes about a second: as long as a replaced
+// leader may not know that it was replaced.
 const maxConflicts = 20
 
 // errConflict says that the record has changed since it was read.
 var errConflict = errors.New("conflict")
 
-// bucket is one bucket, written and read past the key-value API where that hides
+// bucket is one bucket. It uses the stream directly where the key-value API hides
 // headers.
 type bucket struct {
 	js     jetstream.JetStream
@@ -62,17 +63,19 @@ func newBucket(m *Manager, name string) *bucket {
 
 func (b *bucket) subject(key string) string { return b.put + key }
 
-// write publishes a message and finds out what came of it. It returns
-// errConflict when the record has changed since it was read, ErrOutcomeUnknown
-// when ctx ended or the connection was closed first, and any other error only when nothing was written.
+// write publishes a message and returns its revision. It returns errConflict when
+// the record has changed since it was read, and ErrOutcomeUnknown when ctx ended or
+// the connection was closed before the outcome was known. After any other error
+// nothing was written.
 //
-// A write without an answer is looked for under its operation's id. It names
-// the revision that it was decided on, and a revision has one successor: if that
-// is another operation's, this one was not carried out and never will be; if
-// there is none yet, it is sent again, and the server takes one of the two.
+// When there is no answer, write looks for the message by its operation's id. The
+// message names the revision that it was decided on, and a revision has one
+// successor. If the successor is another operation's, this write was not carried
+// out and never will be. If there is no successor yet, write sends the message
+// again, and the server accepts one of the two.
 func (b *bucket) write(ctx context.Context, key string, msg *nats.Msg, expected uint64) (uint64, error) {
-	sent := false   // one is under way, or was
-	silent := false // one had no answer
+	sent := false   // a message was sent
+	silent := false // a message got no answer
 	conflicts := 0
 	for n := 0; ; n++ {
 		if ctx.Err() != nil && !sent {
@@ -103,11 +106,11 @@ func (b *bucket) write(ctx context.Context, key string, msg *nats.Msg, expected 
 				}
 				return 0, fmt.Errorf("write %s/%s: %w: %w: %w", b.name, key, ErrOutcomeUnknown, context.Cause(ctx), why)
 			}
-			if b.nc.IsClosed() && sent { // for good: it will not be asked again
+			if b.nc.IsClosed() && sent { // closed for good: the outcome cannot be asked for
 				return 0, fmt.Errorf("write %s/%s: %w: %w", b.name, key, ErrOutcomeUnknown, why)
 			}
 			if !sent {
-				// Nobody listens: the server has just started, or there is no bucket.
+				// No responder: the server has just started, or there is no bucket.
 				if _, err := b.last(ctx, key); errors.Is(err, jetstream.ErrBucketNotFound) {
 					return 0, err
 				}
@@ -125,14 +128,14 @@ func (b *bucket) write(ctx context.Context, key string, msg *nats.Msg, expected 
 				return revision, nil
 			case superseded:
 				return 0, errConflict
-			case lost:
+			case untraceable:
 				if !silent {
 					return 0, errConflict
 				}
-				return 0, fmt.Errorf("write %s/%s: %w: others have written since, and the bucket's history is too short to tell", b.name, key, ErrOutcomeUnknown)
+				return 0, fmt.Errorf("write %s/%s: %w: there are later writes, and the bucket's history is too short to find this one", b.name, key, ErrOutcomeUnknown)
 			case absent:
 				if !silent && conflicts >= maxConflicts {
-					return 0, errConflict // the bucket was restored, and has gone back
+					return 0, errConflict // the bucket was restored from a backup
 				}
 				_ = pause(ctx, n)
 			}
@@ -145,8 +148,8 @@ func (b *bucket) write(ctx context.Context, key string, msg *nats.Msg, expected 
 func (b *bucket) publish(ctx context.Context, msg *nats.Msg) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	// Sent again here and not inside, where an answer to the first would be taken
-	// for one to the second.
+	// The caller retries, not PublishMsg: it would take an answer to the first
+	// message for one to the second.
 	ack, err := b.js.PublishMsg(ctx, msg, jetstream.WithRetryAttempts(0))
 	if err != nil {
 		return 0, err
@@ -154,9 +157,8 @@ func (b *bucket) publish(ctx context.Context, msg *nats.Msg) (uint64, error) {
 	return ack.Sequence, nil
 }
 
-// isRefusal reports whether the server said that it did not and will not take
-// the message, or the client did not send it. A server that is busy electing a
-// leader says 503.
+// isRefusal reports whether the server did not and will not take the message, or
+// the client did not send it. A server that is electing a leader answers 503.
 func isRefusal(err error) bool {
 	var api *jetstream.APIError
 	switch {
@@ -170,13 +172,13 @@ func isRefusal(err error) bool {
 	return errors.Is(err, nats.ErrMaxPayload) || errors.Is(err, nats.ErrConnectionDraining) || errors.Is(err, nats.ErrBadSubject) || errors.Is(err, nats.ErrHeadersNotSupported)
 }
 
-// isUnsent reports whether nobody can have received the message: there was no
-// connection, or no stream to listen.
+// isUnsent reports whether no server can have received the message: there was no
+// connection, or no stream listens.
 func isUnsent(err error) bool {
 	return errors.Is(err, nats.ErrReconnectBufExceeded) || errors.Is(err, nats.ErrNoResponders) || errors.Is(err, jetstream.ErrNoStreamResponse)
 }
 
-// explain adds to a refusal what it does not say.
+// explain adds the missing detail to a refusal.
 func (b *bucket) explain(key string, msg *nats.Msg, err error) error {
 	if errors.Is(err, nats.ErrMaxPayload) {
 		return fmt.Errorf("write %s/%s: the record has %d bytes and the server takes %d: %w", b.name, key, len(msg.Data), b.nc.MaxPayload(), err)
@@ -184,14 +186,14 @@ func (b *bucket) explain(key string, msg *nats.Msg, err error) error {
 	return fmt.Errorf("write %s/%s: %w", b.name, key, err)
 }
 
-// fate is what came of a write.
+// fate is the outcome of a write.
 type fate int
 
 const (
-	absent     fate = iota // not there, and may still come
-	landed                 // carried out
-	superseded             // not carried out, and never will be
-	lost                   // it cannot be told any more
+	absent      fate = iota // not stored yet; it may still be
+	landed                  // stored
+	superseded              // not stored, and never will be
+	untraceable             // the bucket no longer shows it
 )
 
 // outcome looks for the write of an operation that was decided on revision
@@ -210,34 +212,34 @@ func (b *bucket) outcome(ctx context.Context, key, op string, expected uint64) (
 	if on, known := next.predecessor(); known && on == expected {
 		return 0, superseded, nil
 	}
-	// The oldest that is kept is not its successor, or somebody has put a record
-	// without naming one. It is, if what it succeeds is still there.
+	// Either the oldest kept revision is not the successor, or another program wrote
+	// the record without naming one. It is the successor if expected still exists.
 	if expected > 0 {
 		if before, err := b.next(ctx, key, expected); err == nil && before.revision == expected {
 			return 0, superseded, nil
 		}
 	}
-	return 0, lost, nil
+	return 0, untraceable, nil
 }
 
-// last reads the latest revision of a key from the stream's leader, which has
-// every write that it acknowledged. ErrEntityNotFound is for a key that was
-// never written; a deleted one has an entry.
+// last reads the latest revision of a key from the stream's leader, which has every
+// write that it acknowledged. It returns ErrEntityNotFound for a key that was never
+// written; a deleted key has an entry.
 func (b *bucket) last(ctx context.Context, key string) (*entry, error) {
 	return b.read(ctx, `{"last_by_subj":`+quote("$KV."+b.name+"."+key)+`}`)
 }
 
-// next reads the oldest revision of a key that is kept, from a revision on.
+// next reads the oldest kept revision of a key, starting at revision from.
 func (b *bucket) next(ctx context.Context, key string, from uint64) (*entry, error) {
 	return b.read(ctx, fmt.Sprintf(`{"seq":%d,"next_by_subj":%s}`, from, quote("$KV."+b.name+"."+key)))
 }
 
-// at reads the message of a sequence number, whatever its key is.
+// at reads the message of a sequence number, of any key.
 func (b *bucket) at(ctx context.Context, seq uint64) (*entry, error) {
 	return b.read(ctx, fmt.Sprintf(`{"seq":%d}`, seq))
 }
 
-func quote(s string) string { return `"` + s + `"` } // keys have nothing that JSON escapes
+func quote(s string) string { return `"` + s + `"` } // a valid key needs no JSON escapes
 
 func (b *bucket) read(ctx context.Context, request string) (*entry, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
@@ -279,8 +281,8 @@ func (b *bucket) read(ctx context.Context, request string) (*entry, error) {
 	return e, nil
 }
 
-// pause waits before the attempt after the n-th: a random time, so that those
-// who collided do not collide again, below a bound that doubles up to 100 ms.
+// pause waits after the n-th attempt. The time is random, so that writers that
+// collided do not collide again. Its bound doubles up to 100 ms.
 func pause(ctx context.Context, n int) error {
 	bound := 100 * time.Millisecond
 	if n < 6 {
@@ -296,17 +298,17 @@ func pause(ctx context.Context, n int) error {
 	}
 }
 
-// queue lets the writers of this process take turns at each key, in order of
-// arrival: they would only get into each other's way at the server.
+// queue makes the writers of this process take turns at each key, in order of
+// arrival. Otherwise they would only conflict at the server.
 type queue struct {
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields below
 	keys map[string]*turn
 }
 
-// turn is one key's. Who has it holds the token.
+// turn is the turn at one key. The writer that has it holds the token.
 type turn struct {
 	token chan struct{}
-	users int // who has it or waits for it
+	users int // writers that have it or wait for it
 }
 
 // enter waits for the key's turn.

@@ -6,12 +6,12 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
 )
 
-// elsewhere are the tests that do not use the servers that a run of tests has:
+// elsewhere are the tests that do not use the shared servers of a run:
 // they start their own, or need none.
 const elsewhere = "^(Fuzz|Example|TestSuiteOnASeparateServer$|TestCoreOnACluster$|TestOneEntityIsLinearizable$|TestKillLosesNothing|TestRegisterRefuses$|TestOwnWriteThatWasDeletedMeanwhile$)"
 
-// core is what differs most between one server and several: writes that race,
-// what is read and watched, time, and records of before.
+// core are the tests that differ most between one server and several: racing writes,
+// reads and watches, time, and old records.
 var core = map[string]struct {
 	tests string
 	n     int
@@ -29,9 +29,9 @@ func TestSuiteOnASeparateServer(t *testing.T) {
 	}
 }
 
-// TestCoreOnACluster runs those of them where it matters most on three servers,
-// each in a process of its own. "make chaos" runs all. Most of its time clusters
-// elect their leaders, so they do that side by side.
+// TestCoreOnACluster runs the core tests on three servers,
+// each in its own process. "make chaos" runs all tests there. Clusters spend most of
+// the time electing leaders, so the tests run in parallel.
 func TestCoreOnACluster(t *testing.T) {
 	if brokertest.KindOfRun(t) != brokertest.InProcess {
 		return

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// Typed is a workflow of a Manager whose entities are of one type, so that
-// callers need no assertions. It is a value without a state of its own.
+// Typed is a workflow of a Manager whose entities have one type, so that callers need
+// no type assertions. It is a value without state.
 type Typed[P Participant] struct {
 	m        *Manager
 	workflow string
@@ -16,8 +16,8 @@ type Typed[P Participant] struct {
 //
 //	missions := workflow.For[*Mission](mgr, "drone-survey")
 //
-// It may be called before Register. Entities of another type than P are an error
-// of the call that meets them.
+// It may be called before Register. A call that meets an entity of another type than
+// P returns an error.
 func For[P Participant](m *Manager, workflow string) Typed[P] { return Typed[P]{m, workflow} }
 
 func (t Typed[P]) as(p Participant) (P, error) {
@@ -106,8 +106,8 @@ func (t Typed[P]) History(ctx context.Context, entityID string) ([]TransitionEve
 	return t.m.History(ctx, t.workflow, entityID)
 }
 
-// Watch is [Manager.Watch]. For a workflow whose entities are of another type it
-// is an error.
+// Watch is [Manager.Watch]. It returns an error when the workflow's entities have
+// another type.
 func (t Typed[P]) Watch(ctx context.Context) (<-chan P, error) {
 	r, err := t.m.registration(t.workflow)
 	if err != nil {

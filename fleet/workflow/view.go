@@ -11,22 +11,22 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
 )
 
-// view is what this process knows of one bucket: every entity's latest record,
-// and indexes. It is fed by a follower, and by this process's own writes as soon
-// as they are acknowledged.
+// view is this process's copy of one bucket: the latest record of every entity, with
+// indexes. A follower feeds it, and so do this process's own writes as soon as the
+// server acknowledges them.
 type view struct {
 	m      *Manager
 	b      *bucket
 	follow *follower
 	stop   func() // ends the follower and waits until it has returned
 
-	mu       sync.RWMutex // guards what follows
+	mu       sync.RWMutex // guards the fields below
 	indexes  map[string]*index
 	entities map[string]*entity // by key
-	gone     map[string]uint64  // revisions of this process's deletions that the follower has not told yet
-	asked    map[string]uint64  // keys that the server is being asked about, and deletions of them that were told meanwhile
-	seq      uint64             // of the last message that the follower told
-	ready    bool               // what was there at the beginning has been read
+	gone     map[string]uint64  // revisions of this process's deletions that the follower has not seen yet
+	asked    map[string]uint64  // keys that the server is being asked about, with deletions that the follower saw meanwhile
+	seq      uint64             // the last message that the follower saw
+	ready    bool               // the initial content has been read
 	progress alarm              // rings at every change
 }
 
@@ -37,9 +37,9 @@ func newView(m *Manager, b *bucket) *view {
 	return v
 }
 
-// add begins to follow the bucket for one more workflow. What another one has
-// read already is read anew: the records of this one were nobody's. It is not
-// called concurrently.
+// add follows the bucket for one more workflow. It reads again what it has read for
+// another workflow, because it skipped this one's records then. It is not called
+// concurrently.
 func (v *view) add(r *registration) {
 	v.stop()
 	v.mu.Lock()
@@ -81,7 +81,7 @@ func (v *view) take(it stream.Item[*entry]) {
 	switch it.Kind {
 	case stream.Gap:
 		v.clearLocked()
-		v.m.log.Warn("the bucket was made anew or restored: everything is read again", "bucket", v.b.name)
+		v.m.log.Warn("the bucket was recreated or restored: reading all of it again", "bucket", v.b.name)
 	case stream.Synced:
 		v.ready = true
 	}
@@ -97,12 +97,12 @@ func (v *view) entry(e *entry) {
 	}
 	v.mu.RUnlock()
 
-	// Decoded outside of the lock, and by nobody but the follower.
+	// Decode outside of the lock. Only the follower's goroutine does it.
 	var made *entity
 	if r != nil && !e.deleted() && gone < e.revision {
 		p, err := r.decode(e)
 		made = v.make(r, e, p, err)
-		made.data = bytes.Clone(e.data) // the message's buffer also holds its headers
+		made.data = bytes.Clone(e.data) // the message's buffer also has its headers
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -126,7 +126,7 @@ func (v *view) entry(e *entry) {
 		}
 	case made != nil:
 		v.putLocked(r, made)
-	case now != nil: // deleted, or another workflow's by now
+	case now != nil: // deleted, or now another workflow's
 		v.dropLocked(now)
 	}
 }
@@ -145,9 +145,9 @@ func (v *view) retimeLocked(now *entity, e *entry) {
 	}
 }
 
-// ownerLocked returns the workflow whose record it is, nil for nobody's. A
-// record that says nothing, written by somebody else, is the only workflow's of
-// the bucket, or that one's whose keys are of this form.
+// ownerLocked returns the workflow that a record belongs to, nil for none. A record
+// without a workflow, written by another program, belongs to the only workflow of the
+// bucket, or to the one whose keys have this form.
 func (v *view) ownerLocked(e *entry) *registration {
 	if name := e.header.Get(headerWorkflow); name != "" {
 		if x := v.indexes[name]; x != nil {
@@ -167,7 +167,7 @@ func (v *view) ownerLocked(e *entry) *registration {
 		}
 	}
 	if first == nil {
-		for _, x := range v.indexes { // somebody's has to be reported
+		for _, x := range v.indexes { // one workflow has to report it
 			if first == nil || x.r.workflow < first.workflow {
 				first = x.r
 			}
@@ -176,9 +176,9 @@ func (v *view) ownerLocked(e *entry) *registration {
 	return first
 }
 
-// wrote takes a write of this process's own into the view, so that it is seen by
-// every read that begins after the write has returned. still tells whether it is
-// the key's last revision at the server; it is asked when the view cannot know.
+// wrote adds this process's own write to the view, so that every read that begins
+// after the write returned sees it. still reports whether it is the key's last
+// revision at the server; wrote calls it when the view cannot know.
 func (v *view) wrote(r *registration, e *entry, p Participant, still func() bool) {
 	en := v.make(r, e, p, nil)
 	en.own = true
@@ -186,13 +186,13 @@ func (v *view) wrote(r *registration, e *entry, p Participant, still func() bool
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.seq >= e.revision {
-		// Told already, or the sequence went back without anybody having noticed.
+		// The follower has seen it, or the sequence went back unnoticed.
 		if now := v.entities[e.key]; now == nil || now.revision != e.revision {
 			v.follow.look()
 		}
 		if v.entities[e.key] == nil {
-			// Another process may have deleted it by now, and the follower has told
-			// that: it would not tell it again.
+			// Another process may have deleted it by now. The follower would not report
+			// a deletion again that it has already seen.
 			v.asked[e.key] = 0
 			v.mu.Unlock()
 			is := still()
@@ -211,7 +211,7 @@ func (v *view) wrote(r *registration, e *entry, p Participant, still func() bool
 	v.progress.ring()
 }
 
-// deletedOwn takes a deletion of this process's own into the view.
+// deletedOwn removes an entity that this process has deleted from the view.
 func (v *view) deletedOwn(key string, revision uint64, op string) {
 	v.follow.wrote(revision, op)
 	v.mu.Lock()
@@ -225,8 +225,8 @@ func (v *view) deletedOwn(key string, revision uint64, op string) {
 	v.progress.ring()
 }
 
-// record returns what the view knows of a key, and false when it does not know
-// better than the server.
+// record returns the view's record of a key, and false when only the server can know
+// it.
 func (v *view) record(r *registration, key string) (*entry, bool) {
 	v.mu.RLock()
 	defer v.mu.RUnlock()
@@ -249,8 +249,8 @@ func (en *entity) entry() *entry {
 	return e
 }
 
-// wait waits until the view has read the bucket. After the Manager's Close it
-// returns ErrClosed, whatever the view knows.
+// wait waits until the view has read the bucket. After the Manager's Close it returns
+// ErrClosed.
 func (v *view) wait(ctx context.Context, until func() bool) error {
 	for {
 		if v.m.alive.Err() != nil {
@@ -272,11 +272,11 @@ func (v *view) wait(ctx context.Context, until func() bool) error {
 	}
 }
 
-// catchUp waits until the view is as new as the bucket's last revision at the
+// catchUp waits until the view has the revision that is the bucket's last one at the
 // time of the call.
 func (v *view) catchUp(ctx context.Context) error {
 	for {
-		// The last that is kept, not the last there was: what is gone is never told.
+		// Ask for the last kept message: the follower never sees removed ones.
 		last, err := v.b.read(ctx, `{"last_by_subj":`+quote("$KV."+v.b.name+".>")+`}`)
 		if err == nil {
 			v.follow.rush()

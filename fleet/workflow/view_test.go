@@ -60,7 +60,7 @@ func TestListFiltersAndPages(t *testing.T) {
 			t.Errorf("%+v: %q, want %q", opts, got, want)
 		}
 	}
-	for name, value := range map[string]any{"replica_count": 3, "org_id": 3, "nobody's": "x", "count": int64(9)} {
+	for name, value := range map[string]any{"replica_count": 3, "org_id": 3, "unknown": "x", "count": int64(9)} {
 		if got := ids3(t, r, workflow.ListOptions{Match: match(name, value)}); got != "" {
 			t.Errorf("match %s=%v found %q", name, value, got)
 		}
@@ -86,7 +86,7 @@ func TestListFiltersAndPages(t *testing.T) {
 	if _, err := r.List(ctx, survey, workflow.ListOptions{Limit: -1}); err == nil {
 		t.Error("a negative limit")
 	}
-	if _, err := r.List(ctx, "nobody's", workflow.ListOptions{}); !errors.Is(err, workflow.ErrWorkflowNotRegistered) {
+	if _, err := r.List(ctx, "unknown", workflow.ListOptions{}); !errors.Is(err, workflow.ErrWorkflowNotRegistered) {
 		t.Errorf("list: %v", err)
 	}
 }
@@ -112,7 +112,7 @@ func TestOwnWritesAreSeenAtOnce(t *testing.T) {
 		if n := len(strings.Fields(ids3(t, r, workflow.ListOptions{}))); n != (i+1)/2 {
 			t.Fatalf("the deletion of %s is not seen: %d", id, n)
 		}
-		// Another process that asks for it sees them too.
+		// Another process that asks for Fresh sees them too.
 		list, err := other.missions.List(ctx, workflow.ListOptions{Fresh: true})
 		must(t, err)
 		if len(list) != (i+1)/2 {
@@ -124,7 +124,7 @@ func TestOwnWritesAreSeenAtOnce(t *testing.T) {
 func TestFamilies(t *testing.T) {
 	r := newRig(t)
 	ctx := testContext(t)
-	for id, parent := range map[string]string{"root": "", "child": "root", "grandchild": "child", "orphan": "nobody", "a": "b", "b": "c", "c": "a"} {
+	for id, parent := range map[string]string{"root": "", "child": "root", "grandchild": "child", "orphan": "unknown", "a": "b", "b": "c", "c": "a"} {
 		must(t, r.missions.Create(ctx, &Mission{ID: id, State: "planning", Parent: parent}))
 	}
 	names := func(list []workflow.Participant) string {
@@ -144,8 +144,8 @@ func TestFamilies(t *testing.T) {
 	if got, err := r.Ancestors(ctx, "orphan"); len(got) != 0 || err != nil {
 		t.Errorf("ancestors of an orphan: %v, %v", got, err)
 	}
-	if _, err := r.Ancestors(ctx, "nobody"); !errors.Is(err, workflow.ErrEntityNotFound) {
-		t.Errorf("ancestors of nobody: %v", err)
+	if _, err := r.Ancestors(ctx, "unknown"); !errors.Is(err, workflow.ErrEntityNotFound) {
+		t.Errorf("ancestors of an unknown entity: %v", err)
 	}
 	if got, err := r.Ancestors(ctx, "a"); names(got) != "b c " || !errors.Is(err, workflow.ErrAncestorCycle) {
 		t.Errorf("ancestors in a circle: %s, %v", names(got), err)
@@ -217,7 +217,7 @@ func TestDegradedRecordsHurtNobody(t *testing.T) {
 		"mission.text":    "this is no JSON",
 		"mission.null":    "null",
 		"mission.array":   "[1,2]",
-		"mission.other":   `{"entity_id":"somebody","phase":"flying"}`,
+		"mission.other":   `{"entity_id":"another","phase":"flying"}`,
 		"mission.unknown": `{"entity_id":"unknown","phase":"hovering"}`,
 		"mission.wrong":   `{"entity_id":7,"phase":"flying"}`,
 	} {
@@ -230,7 +230,7 @@ func TestDegradedRecordsHurtNobody(t *testing.T) {
 		t.Errorf("list: %s", got)
 	}
 	if got := ids3(t, r, workflow.ListOptions{Active: true}); got != "good unknown" {
-		t.Errorf("active: %s: a phase that nobody knows is not over", got)
+		t.Errorf("active: %s: an unknown phase is active", got)
 	}
 	degraded, err := r.Degraded(ctx, survey)
 	must(t, err)
@@ -303,7 +303,7 @@ func TestMigration(t *testing.T) {
 			t.Errorf("%s: %+v, %v", id, m, err)
 		}
 	}
-	// The process of before knows that it does not know.
+	// The old process finds the new records degraded.
 	if err := old.missions.Update(ctx, "m1", func(*Mission) error { return nil }); !errors.Is(err, workflow.ErrDegraded) || !strings.Contains(err.Error(), "update the program") {
 		t.Errorf("an old process writes a new record: %v", err)
 	}
@@ -364,7 +364,7 @@ func TestDeadlines(t *testing.T) {
 	soon := workflow.WithDeadline("flying", "aborted", 300*time.Millisecond)
 	ctx := testContext(t)
 	first := rigOn(t, b, soon)
-	first.create(t, "m0", "flying") // comes due while nobody looks
+	first.create(t, "m0", "flying") // comes due while no process runs Deadlines
 	first.create(t, "waits", "planning")
 	rec, err := first.Find(ctx, survey, "m0")
 	must(t, err)
@@ -373,8 +373,8 @@ func TestDeadlines(t *testing.T) {
 	}
 	must(t, first.Close())
 
-	// Two that run at once: another process's leader, and one that does not know
-	// that it is none any more.
+	// Two run at once: the leader in another process, and an old leader that does not know
+	// that it was replaced.
 	r, other := rigOn(t, b, soon), rigOn(t, b, soon)
 	own, cancel := context.WithCancel(ctx)
 	done := make(chan error, 2)
@@ -383,7 +383,7 @@ func TestDeadlines(t *testing.T) {
 	for i := range 20 {
 		r.create(t, fmt.Sprintf("n%d", i), "flying")
 	}
-	for range 4 { // each entry begins the time anew, each update does not
+	for range 4 { // each entry restarts the time, an update does not
 		must(t, r.missions.Update(ctx, "n0", func(m *Mission) error { m.Count++; return nil }))
 	}
 	brokertest.Await(t, "all deadlines", func() bool {
@@ -415,7 +415,7 @@ func TestMutatorErrorsWriteNothing(t *testing.T) {
 	if err := r.missions.TransitionWith(ctx, "m1", "flying", "rule", "", func(*Mission) error { return mine }); !errors.Is(err, mine) {
 		t.Errorf("got %v", err)
 	}
-	// A refusal is confirmed: it is not decided on what this process saw last.
+	// A refusal is confirmed with a fresh record, not decided on the view's.
 	other.move(t, "m1", "flying")
 	must(t, r.missions.Transition(ctx, "m1", "landing", "rule", ""))
 	if events, _ := r.missions.History(ctx, "m1"); len(events) != 3 {

@@ -8,7 +8,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
 )
 
-// EventKind says what a watcher is told.
+// EventKind is the kind of an [Event].
 type EventKind = stream.Kind
 
 const (
@@ -16,27 +16,28 @@ const (
 	EventPut = stream.Put
 	// EventDeleted is an entity's deletion.
 	EventDeleted = stream.Deleted
-	// EventSynced says that what was there when the watch began has been told.
-	// It comes once, and again after each EventGap.
+	// EventSynced says that all entities that existed when the watch began have been
+	// sent. It comes once, and again after each EventGap.
 	EventSynced = stream.Synced
-	// EventGap says that the bucket was made anew, or restored from a backup:
-	// forget what you know. The watch tells what exists now, then EventSynced.
+	// EventGap says that the bucket was recreated, or restored from a backup. Earlier
+	// events no longer hold. The current entities come next, and then EventSynced.
 	EventGap = stream.Gap
 )
 
-// Event is what a watcher is told.
+// Event is one event of a watch.
 type Event struct {
 	Kind EventKind
-	// Record is the entity, of an EventPut. It is degraded when it cannot be
-	// decoded. Of an EventDeleted it has the key and the revision, and the id
-	// when this watch has seen the entity.
+	// Record is the entity, for an EventPut. It is degraded when it cannot be decoded.
+	// For an EventDeleted it has the key, the revision, and the id when this watch has
+	// seen the entity.
 	Record Record
-	// Revision is that of the write. Those of one watch rise, but across a gap.
+	// Revision is the revision of the write. Revisions of a watch rise, except across
+	// a gap.
 	Revision uint64
 	// At is when the server stored it.
 	At time.Time
-	// From is the phase that was left by a write that changed it; Source and
-	// Note are that change's.
+	// From is the phase before, for a write that changed the phase; Source and Note
+	// are those of the change.
 	From   string
 	Source TransitionSource
 	Note   string
@@ -44,14 +45,14 @@ type Event struct {
 	Moved bool
 }
 
-// Watch tells every write of a workflow's entities: first those that there are,
-// in their latest state, then each as it happens. A deletion is not told, and
-// neither is a record that cannot be decoded: see [Manager.WatchEvents]. Each
-// participant is the caller's own.
+// Watch sends every write of a workflow's entities: first the latest state of those
+// that exist, then each write as it happens. It sends no deletions and no records
+// that cannot be decoded: see [Manager.WatchEvents]. The caller owns each
+// participant.
 //
-// The channel closes when ctx ends or the Manager is closed; until then a
-// connection that is lost is resumed, and nothing is told twice. Cancel ctx when
-// you stop reading: until then a goroutine and a subscription wait for you.
+// The channel closes when ctx ends or the Manager is closed. Until then the watch
+// resumes a lost connection, and sends nothing twice. Cancel ctx when you stop
+// reading: until then a goroutine and a subscription wait for the reader.
 func (m *Manager) Watch(ctx context.Context, workflow string) (<-chan Participant, error) {
 	r, err := m.registration(workflow)
 	if err != nil {
@@ -70,11 +71,10 @@ func (m *Manager) Watch(ctx context.Context, workflow string) (<-chan Participan
 	return out, nil
 }
 
-// WatchEvents is Watch that tells all: deletions, degraded records, revisions,
-// what caused a change, when the beginning has been told, and when all before is
-// void. A reader that is slow is waited for and holds nobody up; of writes to one
-// entity that it has not read yet, the bucket keeps as many as its history is
-// deep.
+// WatchEvents is Watch with all events: also deletions, degraded records, revisions,
+// the causes of changes, EventSynced and EventGap. A slow reader delays no other
+// reader. The bucket keeps writes that the reader has not read yet, for one entity as
+// many as its history is deep.
 func (m *Manager) WatchEvents(ctx context.Context, workflow string) (<-chan Event, error) {
 	r, err := m.registration(workflow)
 	if err != nil {
@@ -109,11 +109,11 @@ func (m *Manager) watch(ctx context.Context, r *registration, tell func(context.
 	})
 }
 
-// watcher makes events of what a follower reads.
+// watcher makes events from what a follower reads.
 type watcher struct {
 	r    *registration
 	tell func(Event)
-	ids  map[string]string // by key, where the id is not the key or the bucket is shared
+	ids  map[string]string // by key, when the id is not the key or the bucket is shared
 }
 
 // take is the watcher's [reader].
@@ -154,9 +154,9 @@ func (w *watcher) entry(e *entry) {
 	w.tell(event)
 }
 
-// mine reports whether a revision is one of this watch's workflow, and whether
-// the bucket has others. A deletion by others does not say whose it is: it is
-// this workflow's when the key was.
+// mine reports whether a revision belongs to this watch's workflow, and whether the
+// bucket has other workflows. A deletion by another program does not name the
+// workflow: it is this one's when the key was.
 func (w *watcher) mine(e *entry) (mine, shared bool) {
 	v := w.r.bucket.view
 	v.mu.RLock()

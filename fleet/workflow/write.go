@@ -10,7 +10,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/safe"
 )
 
-// WriteOption shapes one write.
+// WriteOption modifies one write.
 type WriteOption func(*writing)
 
 type writing struct {
@@ -20,18 +20,18 @@ type writing struct {
 	result   *Participant
 }
 
-// IfMatch lets the write happen only when the record has this revision, as
-// [Record] and [WithRevision] tell it. Else the error is a [*RevisionError], and
-// nothing is tried again. Revision 0 is that of a key that was never written.
+// IfMatch lets the write happen only when the record has this revision, which
+// [Record] and [WithRevision] return. Otherwise the error is a [*RevisionError], and
+// the write does not try again. Revision 0 is that of a key that was never written.
 func IfMatch(revision uint64) WriteOption { return func(w *writing) { w.match = &revision } }
 
-// DryRun decides everything as the write would, against the server, and writes
-// nothing. result gets the participant as it would be stored, and may be nil.
+// DryRun decides like the write, against the server, and writes nothing. result, if
+// not nil, gets the participant as it would be stored.
 func DryRun(result *Participant) WriteOption {
 	return func(w *writing) { w.dry, w.result = true, result }
 }
 
-// WithRevision tells the revision that was written.
+// WithRevision stores the written revision in *revision.
 func WithRevision(revision *uint64) WriteOption { return func(w *writing) { w.revision = revision } }
 
 func options(opts []WriteOption) writing {
@@ -44,15 +44,15 @@ func options(opts []WriteOption) writing {
 	return w
 }
 
-// decision is what a write is to do. Without a participant it is a deletion.
+// decision is what to write. Without a participant it is a deletion.
 type decision struct {
 	next   Participant
 	change change
 }
 
-// loader reads the record that a write is decided on. Unless it has to be fresh
-// it may be what the view knows, or a guess: then stale is true, and a refusal
-// is confirmed with a fresh one.
+// loader reads the record that a write is decided on. Unless fresh is true it may
+// return the view's record, or a guess. Then stale is true, and the write confirms a
+// refusal with a fresh record.
 type loader func(ctx context.Context, b *bucket, key string, fresh bool) (e *entry, stale bool, err error)
 
 func (m *Manager) load(r *registration) loader {
@@ -72,8 +72,8 @@ func (m *Manager) load(r *registration) loader {
 
 func isNotFound(err error) bool { return errors.Is(err, ErrEntityNotFound) }
 
-// mutate is change for an entity that is there, and stays there. What finish
-// does is done after the id and the phase were found to be untouched.
+// mutate is change for an entity that exists and is not deleted. finish runs after
+// mutate has checked that id and phase were not changed.
 func (m *Manager) mutate(ctx context.Context, r *registration, entityID string, w writing, fn func(Participant, *entry) (change, error), finish ...func(Participant) error) error {
 	return m.change(ctx, r, entityID, w, func(cur *entry) (decision, error) {
 		if cur == nil || cur.deleted() {
@@ -104,8 +104,8 @@ func (m *Manager) mutate(ctx context.Context, r *registration, entityID string, 
 	}, m.load(r))
 }
 
-// change is every write: it reads, decides, and writes what was decided if the
-// record is still the one that it was decided on, and else begins again.
+// change does every write: it reads and decides, and writes if the record is still
+// the one that it decided on. Otherwise it begins again.
 func (m *Manager) change(ctx context.Context, r *registration, entityID string, w writing, decide func(*entry) (decision, error), load loader) error {
 	key, err := r.key(entityID)
 	if err != nil {
@@ -150,7 +150,7 @@ func (m *Manager) change(ctx context.Context, r *registration, entityID string, 
 			return err
 		}
 		if cur != nil && cur.guessed && d.next != nil && !d.change.moved {
-			// It stores since when the phase lasts, by the server's clock.
+			// The record stores since when the phase lasts, by the server's clock.
 			fresh, _, err := load(ctx, b, key, true)
 			if err != nil {
 				return err
@@ -191,7 +191,7 @@ func (m *Manager) change(ctx context.Context, r *registration, entityID string, 
 		if !errors.Is(err, errConflict) {
 			return err
 		}
-		op = m.nextOp() // that operation was not carried out; this is another
+		op = m.nextOp() // the earlier operation was not carried out; this is a new one
 		if err := pause(ctx, n); err != nil {
 			if errors.Is(ctx.Err(), context.Canceled) {
 				return err
@@ -201,10 +201,10 @@ func (m *Manager) change(ctx context.Context, r *registration, entityID string, 
 	}
 }
 
-// nextOp returns the id of an operation, of which there is no other.
+// nextOp returns a unique id of an operation.
 func (m *Manager) nextOp() string { return m.ops + strconv.FormatUint(m.lastOp.Add(1), 36) }
 
-// decide holds the record against what the caller expects, and decides.
+// decide checks the record against what the caller expects, and decides.
 func (m *Manager) decide(cur *entry, key string, w writing, decide func(*entry) (decision, error)) (decision, error) {
 	if w.match != nil && revisionOf(cur) != *w.match {
 		return decision{}, &RevisionError{Key: key, Want: *w.match, Is: revisionOf(cur)}

@@ -58,7 +58,7 @@ func Freeze(name string, err error) error {
 	case same:
 		return err
 	case out == nil:
-		text := fmt.Sprintf("the error that it returned, a %T, cannot be read: %s", err, r.why)
+		text := fmt.Sprintf("%s: the error that it returned, a %T, cannot be read", r.why, err)
 		return &PanicError{Name: name, Value: text, Stack: r.stack, frozen: true, text: text}
 	}
 	return out

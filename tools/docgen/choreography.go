@@ -58,20 +58,20 @@ func lanes(t timeline) []lane {
 	return []lane{
 		{name: "readiness", sub: "/readyz", bars: []bar{
 			{-lead, 0, serving, "200"},
-			{0, t.graceEnd(), refused, "503 at once: the endpoints are taken out of rotation while the window runs"},
+			{0, t.graceEnd(), refused, "503 at once: load balancers take the pod out of rotation during the window"},
 		}},
 		{name: "liveness", sub: "/livez", bars: []bar{
-			{-lead, t.graceEnd(), serving, "200 to the end, whatever its checks say: no restart in the middle of a stop"},
+			{-lead, t.graceEnd(), serving, "200 to the end, even when a check fails: no restart in the middle of a stop"},
 		}},
 		{name: "listeners", sub: "new connections", bars: []bar{
-			{-lead, t.Drain, serving, "accept as ever"},
+			{-lead, t.Drain, serving, "accept as before"},
 			{t.Drain, t.Drain + t.AcceptQuiet, atMost, ""},
-		}, after: fmt.Sprintf("close once %s went by without a new connection", seconds(t.AcceptQuiet))},
+		}, after: fmt.Sprintf("close after %s without a new connection", seconds(t.AcceptQuiet))},
 		{name: "open connections", sub: "requests", bars: []bar{
 			{-lead, 0, serving, ""},
 			{0, t.Drain, goodbye, ""},
 			{t.Drain, t.Drain + t.Linger, goodbye, "linger"},
-			{t.Drain + t.Linger, t.serveEnd(), atMost, "what is in flight"},
+			{t.Drain + t.Linger, t.serveEnd(), atMost, "requests in flight"},
 		}, marks: []mark{{t.GoAwayAfter, goodbye, "GOAWAY"}}, after: "then cut, and counted"},
 		{name: "streams", sub: "SSE, websockets", bars: []bar{
 			{-lead, 0, serving, ""},
@@ -79,9 +79,9 @@ func lanes(t timeline) []lane {
 		}, after: "their contexts are cancelled"},
 		{name: "drainers", sub: "OnDrain", bars: []bar{
 			{0, t.Drain, work, "all at once"},
-		}, after: "one that ignores its deadline is abandoned and named"},
+		}, after: "the App abandons and names one that ignores its deadline"},
 		{name: "units", sub: "Go, Actor, Supervise", bars: []bar{
-			{-lead, t.serveEnd(), serving, "run on: the signal does not cut work short"},
+			{-lead, t.serveEnd(), serving, "continue: the signal does not cut work short"},
 			{t.serveEnd(), t.unitEnd(), atMost, "cancelled, awaited"},
 		}},
 		{name: "hooks", sub: "OnShutdown", bars: []bar{
@@ -112,7 +112,7 @@ func choreography(t timeline) ([]byte, error) {
 
 	var c canvas
 	c.open(width, height, "How an App stops",
-		fmt.Sprintf("A timeline from the first stop request, T0. For the drain window of %s readiness answers 503 while listeners and open connections are served on, streams say goodbye and drainers run. Then, within a shutdown grace of %s: requests in flight end, units are cancelled and awaited for at most %s, hooks run last in first out for at most %s. Liveness answers 200 to the end. A watchdog ends the process %s after T0.",
+		fmt.Sprintf("A timeline from the first stop request, T0. For the drain window of %s readiness answers 503 while listeners and open connections are still served, streams say goodbye and drainers run. Then, within a shutdown grace of %s: requests in flight end, units are cancelled and awaited for at most %s, hooks run last in first out for at most %s. Liveness answers 200 to the end. A watchdog ends the process %s after T0.",
 			seconds(t.Drain), seconds(t.Grace), seconds(t.UnitSlice), seconds(t.HookSlice), seconds(t.watchdog())))
 	c.rect(0.5, 0.5, width-1, height-1, 10, "card")
 	c.text(pad, 34, "start", "title", "How an App stops")

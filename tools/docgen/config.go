@@ -43,7 +43,7 @@ func configPage() ([]byte, error) {
 	var b strings.Builder
 	b.WriteString(`# Every key of lifecycle
 
-This page is made from lifecycle.Config by "make docs". The keys stand in the section ` + "`lifecycle`" + ` of a service's own file, in the environment and in flags; the later one wins:
+This page is made from lifecycle.Config by "make docs". The keys belong to the section ` + "`lifecycle`" + ` of a service's own file, of the environment and of flags. A later row of this table wins over an earlier one:
 
 | where | how |
 | --- | --- |
@@ -51,11 +51,11 @@ This page is made from lifecycle.Config by "make docs". The keys stand in the se
 | environment | ` + "`SERVICE_LIFECYCLE_DRAIN_INTERVAL=10s`" + ` |
 | flag | ` + "`-lifecycle.drain-interval=10s`" + ` |
 
-` + "`SERVICE`" + ` stands for the name of the file in the program, here service.yaml, or what ` + "`config.WithEnvPrefix`" + ` says. A duration has its unit (` + "`5s`, `1m30s`, `250ms`" + `); 0 and ` + "`off`" + ` switch it off, which is not the same as leaving the key out: then its default holds. [config.schema.json](config.schema.json) tells an editor all of this; put ` + "`# yaml-language-server: $schema=…`" + ` on top of the file.
+` + "`SERVICE`" + ` is the file's name in the program, here service.yaml, or the prefix given to ` + "`config.WithEnvPrefix`" + `. A duration has a unit (` + "`5s`, `1m30s`, `250ms`" + `). 0 and ` + "`off`" + ` switch a duration off. Leaving the key out is different: the default then holds. [config.schema.json](config.schema.json) gives an editor the same information; put ` + "`# yaml-language-server: $schema=…`" + ` at the top of the file.
 
-A stop takes at most ` + "`pre_stop + drain_interval + shutdown_grace` + " + lifecycle.Margin.String() + `, and that has to be within ` + "`termination_grace`" + `, the pod's terminationGracePeriodSeconds. ` + "`linger + unit_slice + hook_slice`" + ` has to fit into ` + "`shutdown_grace`" + `.
+A stop takes at most ` + "`pre_stop + drain_interval + shutdown_grace` + " + lifecycle.Margin.String() + `, and that must fit into ` + "`termination_grace`" + `, the pod's terminationGracePeriodSeconds. ` + "`linger + unit_slice + hook_slice`" + ` must fit into ` + "`shutdown_grace`" + `.
 
-**Live** keys change in a running process when its file changes (` + "`config.Open`, `Live.Attach`" + `), until a stop begins. A change of any other is named in the log and holds from the next start on. A key that is removed from the file has its default again, which a warning says; write beside the file and rename it over it, as Kubernetes does, because half of a file can be a configuration of its own (the watch gives a file that has become shorter 5 s to be completed).
+**Live** keys change in a running process when its file changes (` + "`config.Open`, `Live.Attach`" + `), until a stop begins. The log names a change of any other key, which takes effect at the next start. A key that is removed from the file returns to its default, and a warning says so. Write a new file and rename it over the old one, as Kubernetes does, because half of a file can be a valid configuration. The watch waits 5 s for a file that has become shorter.
 
 | key | takes | default | live |
 | --- | --- | --- | --- |
@@ -79,8 +79,8 @@ A stop takes at most ` + "`pre_stop + drain_interval + shutdown_grace` + " + lif
 	return []byte(strings.TrimSuffix(b.String(), "\n")), nil
 }
 
-// configSchema is the JSON Schema of a file with the section, and whatever a
-// service has beside it.
+// configSchema is the JSON Schema of a file with the section. It allows the
+// service's own keys beside it.
 func configSchema() ([]byte, error) {
 	docs, err := fieldDocs()
 	if err != nil {
@@ -113,8 +113,8 @@ func configSchema() ([]byte, error) {
 	return append(text, '\n'), err
 }
 
-// configWords is the source of the words that -h has for the keys of lifecycle:
-// those of the page, for a terminal.
+// configWords is the Go source of the texts that -h shows for the keys of
+// lifecycle. They are the texts of the page, without Markdown.
 func configWords() ([]byte, error) {
 	docs, err := fieldDocs()
 	if err != nil {
@@ -139,8 +139,8 @@ var (
 	goWord  = regexp.MustCompile(`\b[A-Z][A-Za-z]+\b`)
 )
 
-// asMarkdown turns a field's comment into the words of whoever writes a file:
-// keys in place of the names of fields.
+// asMarkdown turns a field's comment into a text for the author of a file: it
+// has keys instead of the names of fields.
 func asMarkdown(doc string, keys []config.Key) string {
 	byField := map[string]string{"Off": "off"}
 	for _, k := range keys {

@@ -12,9 +12,9 @@ func metricsPage() ([]byte, error) {
 	var b strings.Builder
 	b.WriteString(`# Every metric
 
-This page is made from the package metrics by "make docs". ` + "`metrics.With(registerer)`" + ` registers those of an App with a registry and serves it at /metrics on the health address. Those with pool in their names are of a pool of worker processes: register ` + "`metrics.Pool(pool)`" + ` with the same registry. A stateset, such as lifecycle_phase, has a series for each state, of which one is 1. Times are in seconds. No metric has exemplars, and label values are names from the program text or words of its tables of states.
+This page is made from the package metrics by "make docs". ` + "`metrics.With(registerer)`" + ` registers the metrics of an App with a registry and serves it at /metrics on the health address. Metrics with pool in their names describe a pool of worker processes: register ` + "`metrics.Pool(pool)`" + ` with the same registry. A stateset, such as lifecycle_phase, has a series for each state; exactly one of them is 1. Times are in seconds. No metric has exemplars. Label values are names from the program and words from its tables of states.
 
-| metric | type | labels | what it says |
+| metric | type | labels | meaning |
 | --- | --- | --- | --- |
 `)
 	for _, m := range metrics.Reference() {

@@ -49,12 +49,12 @@ func (r *results) page() ([]byte, error) {
 
 	p("<!-- Written by bench/cmd/benchdoc from benchmarks.txt. Do not edit: run \"make bench bench-docs\". -->\n")
 	p("# Benchmarks\n")
-	p("This project and its peers, measured in one run: every benchmark %d times, the peers of each comparison one after the other in every pass. [benchmarks.txt](benchmarks.txt) holds every measurement, for benchstat. \"make bench\" repeats it.\n", r.passes)
+	p("This page compares this project with its peers, measured in one run. Every benchmark ran %d times; in every pass the peers of a comparison ran one after the other. [benchmarks.txt](benchmarks.txt) has every measurement, for benchstat. \"make bench\" repeats the run.\n", r.passes)
 	p("| | |\n| --- | --- |")
 	for _, row := range [][2]string{{"processor", "cpu"}, {"cores", "cores"}, {"kernel", "kernel"}, {"Go", "toolchain"}, {"peers", "peers"}} {
 		p("| %s | %s |", row[0], strings.TrimSpace(r.config[row[1]]))
 	}
-	p("\nThe machine was shared. Times are therefore processor time, of all threads of the process: that leaves out what others took, and counts what work in the background took. ± is how far the confidence interval (95 %%) of the median reaches. Ratios are those of medians.\n")
+	p("\nThe machine was shared. Times are therefore processor time, summed over all threads of the process. They exclude the work of other processes and include work in the background. ± is the half-width of the 95 %% confidence interval of the median. Ratios compare medians.\n")
 
 	p("## Targets\n")
 	p("| target | measured | |\n| --- | --- | --- |")
@@ -70,7 +70,7 @@ func (r *results) page() ([]byte, error) {
 		}
 	}
 	if len(reasons) > 0 {
-		p("\nWhat does not hold, and why:\n")
+		p("\nThese targets are missed, for these reasons:\n")
 		for _, reason := range reasons {
 			p("- %s", reason)
 		}
@@ -99,40 +99,40 @@ type section struct {
 
 var sections = []section{
 	{"A probe of a plane",
-		"The handler behind a mux, called with a ResponseWriter that is used again. Every check returns nil at once. The floor writes the same headers and the same body as our plane and looks at nothing. \"uncached\" runs every check for every probe, \"cached\" keeps results, \"periodic\" runs checks in the background; who is missing has no such thing. controller-runtime runs checks in the prober's goroutine, one after the other, without a timeout, and lets the server catch panics; the others, and we, run them apart from it.",
+		"The benchmark calls the handler behind a mux, with a reused ResponseWriter. Every check returns nil at once. The floor writes the same headers and the same body as our plane and checks nothing. \"uncached\" runs every check for every probe, \"cached\" keeps results, and \"periodic\" runs checks in the background; a peer without that mode is missing from the table. controller-runtime runs checks in the prober's goroutine, one after the other, without a timeout, and lets the server catch panics. This library and the other peers run them in other goroutines.",
 		func(r *results, p func(string, ...any)) { planes(r, p, "Plane") }, ""},
 	{"The same over a connection",
-		"One keep-alive connection on the loopback, and a client that allocates nothing. The time is that of both ends: most of it is the kernel's and net/http's.",
+		"There is one keep-alive connection on the loopback, and a client that allocates nothing. The time includes both ends. Most of it is spent in the kernel and in net/http.",
 		func(r *results, p func(string, ...any)) { planes(r, p, "PlaneTCP") }, ""},
 	{"Fifty probers, one slow check",
-		"Fifty probers at once at a plane with one check that takes 500 ms. A kubelet waits 1 s. \"answered\" is how many got their answer within that; \"goroutines\" counts those beside the probers' own, each of which waits in its handler.",
+		"Fifty probers ask a plane at once. Its one check takes 500 ms. A kubelet waits 1 s; \"answered\" is the number of probers that got their answer within that. \"goroutines\" does not count the probers' own, each of which waits in its handler.",
 		slow, ""},
 	{"Units: start, run, stop, await",
-		"Make a group, start its units, wait until all run, stop them, wait until all have returned. Silent, without servers. Peers touch no signals here, and neither does \"lifecycle-go\"; \".signals\" is the App as it comes, \".Supervise\" restarts units like suture does, and \".worker\" is the workers that Supervise makes without an App around them.",
+		"The benchmark makes a group, starts its units, waits until all run, stops them, and waits until all have returned. It has no log and no servers. Peers handle no signals here, and neither does \"lifecycle-go\". \".signals\" is the App with its default signals, \".Supervise\" restarts units as suture does, and \".worker\" uses the workers of Supervise without an App.",
 		spawns, ""},
 	{"What tracking costs a request",
-		"App.Serve beside a plain http.Server. \"script\" is a connection in memory from which all requests can be read at once, so that nothing but net/http and what is around the handler is left; \"TCP\" is one keep-alive connection on the loopback. \"handler\" is the handler that net/http calls, an empty one and ours around an empty one, without net/http: the one of the three in which nanoseconds can be told apart.",
+		"This compares App.Serve with a plain http.Server. \"handler\" calls the handler without net/http: an empty one, and ours around an empty one. Only this row can resolve nanoseconds. \"script\" is a connection in memory that holds all requests at once, so it measures net/http and the code around the handler. \"TCP\" is one keep-alive connection on the loopback.",
 		requests, ""},
 	{"What a stop costs clients",
-		"A server is replaced under load. Two hundred clients keep their connections and pause for up to 1.6 s between requests; eight open a connection for each. They notice a connection that was closed while it was idle, and never send anything twice: a request that is refused, or gets no whole response, is lost. New connections go to the old server for 0.7 s after the stop, as they do until a cluster has noticed, and to its successor from then on. Sleep-Shutdown waits for 1 s and then calls Shutdown, as a preStop hook that sleeps makes it; lifecycle-go has the same second as DrainInterval. \"lost\" is the sum over all passes.",
+		"A server is replaced under load. Two hundred clients keep their connections and pause for up to 1.6 s between requests. Eight clients open a connection for each request. A client notices when its idle connection was closed. It never sends a request twice: a request that is refused, or gets no complete response, is lost. New connections reach the old server for 0.7 s after the stop, as in a cluster that has not noticed yet, and then its successor. Sleep-Shutdown waits for 1 s and then calls Shutdown, like a preStop hook that sleeps. lifecycle-go uses the same second as its DrainInterval. \"lost\" is the sum over all passes.",
 		stops, ""},
 	{"Supervision trees",
-		"One supervisor, one for one, with functions for children. \"idle\" is what a function that waits for its end costs, heap and stack, with the supervisor's share. \"restarts\" is of one function that fails as soon as it is called, with no wait and no limit, which is not how anybody should configure it; \"grown\" is how much more memory is in use after a million of them than after ten thousand. \"stop\" is on the clock. aretw0/lifecycle copies the state of all children whenever one ends: with ten thousand a stop takes minutes, so that it is left out there.",
+		"One supervisor, one for one, has functions as children. \"idle\" is the cost of a function that waits for its end: heap and stack, with the supervisor's share. \"restarts\" has one function that fails at once, with no wait and no limit; do not configure it like that. \"grown\" is the difference in memory between a million restarts and ten thousand. \"stop\" is wall-clock time. aretw0/lifecycle copies the state of all children whenever one ends. With ten thousand children its stop takes minutes, so that cell is empty.",
 		trees, treeBench},
 	{"Processes",
-		"A program that exits at once, on the clock: from its start until it has been reaped, and the part until Start returns. Most of it is the kernel's, and the program's own start.",
+		"This is the wall-clock time of a program that exits at once: from its start until it has been reaped, and the part until Start returns. Most of it is the kernel's work and the program's own start.",
 		processes, treeBench},
 	{"Durable workflows: writes and reads",
-		"Entities on a NATS server in the same process, reached over TCP, each writer with an entity of its own. \"raw\" is the floor: the same record in the same bucket with the key-value API, by a writer that knows the revision and never reads the record. semstreams is the predecessor. Processor time includes the server's.",
+		"The entities are on a NATS server in the same process, reached over TCP. Each writer has its own entity. \"raw\" is the floor: a writer stores the same record in the same bucket with the key-value API, knows the revision, and never reads the record. semstreams is the predecessor. Processor time includes the server's.",
 		workflows, workflowBench},
 	{"Durable workflows: lists",
-		"A hundred of many, from the view's indexes.",
+		"This lists a hundred of many entities from the view's indexes.",
 		lists, listBench},
 	{"Worker processes",
-		"A pool of worker processes that give back what they got, on the clock: what half of the repetitions took at most, as it says least about what else the machine had to do. Every worker is the same program. The floor is one connection with the bytes of ours on it: a line is written, a line is read, and nobody looks at it. go-plugin speaks gRPC, RoadRunner's pool its own frames on pipes.",
+		"A pool of worker processes returns its input. The table shows the median in wall-clock time, because other work on the machine affects it least. Every worker is the same program. The floor is one connection with the same bytes as ours: it writes a line and reads a line, and parses neither. go-plugin speaks gRPC; RoadRunner's pool uses its own frames on pipes.",
 		pools, poolBench},
 	{"Hosted workers",
-		"Messages of 100 bytes on an embedded NATS, from when the first is asked for until the server has every acknowledgement. \"raw\" is no host: the same iterator of the same client, and an acknowledgement. The others are a host with a handler that does nothing in that language; the load of the code is in it, once.",
+		"Messages of 100 bytes are on an embedded NATS. The time runs from the request for the first message until the server has every acknowledgement. \"raw\" has no host: it uses the same iterator of the same client, and an acknowledgement. The other rows are a host with a handler that does nothing in that language; they include loading the code once.",
 		hosted, hostBench},
 }
 
@@ -177,7 +177,7 @@ func spawns(r *results, p func(string, ...any)) {
 		}
 		p("%s |", row)
 	}
-	p("\nWhat the ratio to errgroup (%s× for a thousand units) buys: every unit is a life of its own. It goes through four states that a table allows, each stamped, kept and published as an event; it has a context of its own that says why it was cancelled; a panic or a Goexit in it is an error with its name; its goroutine is known, so that one that never returns is reported with its stack; and somebody waits for its end, who knows what that means for the App. An errgroup has a goroutine and an error.",
+	p("\nA thousand units take %s× the processor time of an errgroup. In return every unit has a life of its own. It passes through four states of a table, and each is timed, kept and published as an event. It has its own context, which says why it was cancelled. A panic or a Goexit in it is an error with its name. Its goroutine is known, so the report has the stack of one that never returns. And the App waits for its end and acts on it. An errgroup has a goroutine and an error.",
 		digits(r.get(spawn("units=1000", us), processor).Center/r.get(spawn("units=1000", "errgroup"), processor).Center))
 }
 
@@ -217,7 +217,7 @@ func trees(r *results, p func(string, ...any)) {
 	}
 }
 
-// measured is a cell of a benchmark that not everybody survives.
+// measured is a cell of a benchmark that some peers do not finish.
 func measured(r *results, id string, cell func(id string) string) string {
 	if !r.has(id) {
 		return "–"

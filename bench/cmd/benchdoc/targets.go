@@ -7,7 +7,7 @@ import (
 	"golang.org/x/perf/benchmath"
 )
 
-// verdict is what came of a target.
+// verdict is the result of a target.
 type verdict string
 
 const (
@@ -16,8 +16,8 @@ const (
 	fails verdict = "does not hold"
 )
 
-// target is one promise about the numbers, and what is to be said when it is
-// not kept.
+// target is one promise about the numbers, and the reason to print when the run
+// misses it.
 type target struct {
 	text   string
 	judge  func(*results) (measured string, v verdict)
@@ -42,22 +42,22 @@ var targets = append([]target{
 	{
 		text:   "A cached or periodic plane is within 1.5× of the floor, the handler alone",
 		judge:  func(r *results) (string, verdict) { return nearFloor(r, "Plane") },
-		reason: "A cached plane costs more than 1.5× the floor, the handler alone: what it does beyond writing the answer is to find the plane of the path, to read the clock, and to look at three atomics. The floor does not look at the request.",
+		reason: "A cached plane costs more than 1.5× the floor, the handler alone. Besides writing the answer, it finds the plane of the path, reads the clock, and loads three atomics. The floor ignores the request.",
 	},
 	{
 		text:   "The same, over a connection",
 		judge:  func(r *results) (string, verdict) { return nearFloor(r, "PlaneTCP") },
-		reason: "A cached plane costs more than 1.5× the floor over a connection: nothing that the handler does explains that.",
+		reason: "A cached plane costs more than 1.5× the floor over a connection. The work of the handler does not explain that.",
 	},
 	{
 		text:   "An uncached plane is ahead of every peer, the handler alone",
 		judge:  func(r *results) (string, verdict) { return aheadOfPlanes(r, "Plane") },
-		reason: "An uncached plane is not clearly ahead of controller-runtime's for every size, the handler alone. That calls the checks in the prober's goroutine, where nothing can be done about one that hangs; we pay for a goroutine, a context with a timeout, a reading of the clock and the state of every check. All other peers are several times slower.",
+		reason: "An uncached plane is not clearly ahead of controller-runtime's for every size, the handler alone. controller-runtime calls the checks in the prober's goroutine, so it cannot handle a check that hangs. This library pays for a goroutine, a context with a timeout, a reading of the clock and the state of every check. All other peers are several times slower.",
 	},
 	{
 		text:   "The same, over a connection",
 		judge:  func(r *results) (string, verdict) { return aheadOfPlanes(r, "PlaneTCP") },
-		reason: "Over a connection an uncached plane is no faster than controller-runtime's, for all sizes. Most of what both take is what the floor takes, the kernel's and net/http's, and the rest is lost in its spread.",
+		reason: "Over a connection an uncached plane is no faster than controller-runtime's, for all sizes. Both spend most of the time in the kernel and in net/http, as the floor does. The difference is smaller than the spread of that time.",
 	},
 	{
 		text: "Fifty probers share one run of a slow check, and all are answered in time",
@@ -75,12 +75,12 @@ var targets = append([]target{
 	{
 		text:   "Starting and stopping units is ahead of fx",
 		judge:  func(r *results) (string, verdict) { return aheadOfSpawners(r, "fx", us) },
-		reason: "Starting and stopping units is not clearly ahead of fx for all sizes: where the intervals overlap, this run cannot tell the two apart.",
+		reason: "Starting and stopping units is not clearly ahead of fx for all sizes: where the intervals overlap, this run cannot separate the two.",
 	},
 	{
 		text:   "Starting and stopping units is ahead of suture",
 		judge:  func(r *results) (string, verdict) { return aheadOfSpawners(r, "suture", us) },
-		reason: "Units of an App are behind suture's services. For a few it is the App: one that runs has a health registry, a queue in front of its log, a watchdog and somebody who waits for signals and reloads, which a supervisor has not, and which are paid once. For many it is the unit: a thousand are a thousand goroutines in suture and two thousand here, since the work group waits for each; and suture keeps no states, no events, no cause of a cancellation and no id of a goroutine. A service pays this once in its life.",
+		reason: "Units of an App are behind suture's services. With few units, the App itself is the cost: a health registry, a queue in front of its log, a watchdog, and goroutines that wait for signals and reloads. A supervisor has none of these, and an App pays for them once. With many units, the unit is the cost: a thousand units need a thousand goroutines in suture and two thousand here, since the work group waits for each. Suture keeps no states, no events, no cause of a cancellation and no goroutine id. A service pays this once in its life.",
 	},
 	{
 		text: "Tracking costs a request under 100 ns and no allocation",
@@ -108,19 +108,19 @@ var targets = append([]target{
 		of:     treeBench,
 		text:   "An idle worker is lighter than in both peers",
 		judge:  func(r *results) (string, verdict) { return aheadOfTrees(r, idles, "B/worker") },
-		reason: "An idle worker is heavier than suture's service. That is a function and a goroutine; a worker here has a name, a status that goes through a table and is published, a context with a cause, a health, the record of its exit and the id of its goroutine, so that it can be shown, told apart and named when it does not return.",
+		reason: "An idle worker is heavier than suture's service. A service of suture is a function and a goroutine. A worker here also has a name, a published status that follows a table, a context with a cause, a health, the record of its exit and the id of its goroutine. With these the library can show it, and name it when it does not return.",
 	},
 	{
 		of:     treeBench,
 		text:   "Restarts are faster than in both peers",
 		judge:  func(r *results) (string, verdict) { return aheadOfTrees(r, []string{"Restart/"}, processor) },
-		reason: "A function that fails at once is restarted less often in a second than in the peers. A restart here is a new worker: its factory is called in a goroutine that a timeout watches, its changes of status are checked and published, and the exit of the one before is kept and handed to the next. Nobody wants it this often: the default backoff begins with a wait that is thousands of times as long.",
+		reason: "A function that fails at once is restarted fewer times in a second than in the peers. A restart here makes a new worker. A goroutine with a timeout calls its factory, each change of status is checked and published, and the exit of the last worker is kept and handed to the next. This rate does not occur in practice: the default backoff begins with a wait that is thousands of times as long.",
 	},
 	{
 		of:     treeBench,
 		text:   "Ten thousand workers stop faster than in both peers",
 		judge:  func(r *results) (string, verdict) { return aheadOfTrees(r, []string{"Stop10k/"}, "stop-ms") },
-		reason: "Ten thousand workers stop more slowly than in suture, which cancels all at once. Here they stop in reverse order, each once the one after it has stopped, because the ones before are what it needs.",
+		reason: "Ten thousand workers stop more slowly than in suture, which cancels all at once. Here they stop in reverse order, each after the one behind it has stopped, because a worker may need the ones before it.",
 	},
 	{
 		of:   treeBench,
@@ -129,25 +129,25 @@ var targets = append([]target{
 			ours, plain := r.get("Process/peer="+us, wallclock), r.get("Process/peer=os-exec", wallclock)
 			return digits(ours.Center/plain.Center) + "×", atMost(ours.Center/plain.Center, 1.1)
 		},
-		reason: "A process worker takes more than 1.1× of os/exec: it forks from a thread that outlives the child, for the parent-death signal, waits for the end before it reaps, so that nothing is signalled afterwards, looks after the rest of the group, and reads the counter of OOM kills twice.",
+		reason: "A process worker takes more than 1.1× of os/exec. It forks from a thread that outlives the child, for the parent-death signal. It waits for the end before it reaps, so that it signals nothing afterwards. It ends the rest of the group, and reads the counter of OOM kills twice.",
 	},
 	{
 		of:     workflowBench,
 		text:   "A transition is at 0.9× of a raw update of the same record or more, where each write is synced, on the clock",
 		judge:  func(r *results) (string, verdict) { return nearRaw(r, "always", wallclock) },
-		reason: "A transition is at less than 0.9× of a raw update where each write is synced. The disk is most of both; what is left is the view's own copy of each write, and headers that the raw write does not have.",
+		reason: "A transition is at less than 0.9× of a raw update where each write is synced. The disk takes most of the time in both. The difference is the view's copy of each write, and headers that the raw write does not have.",
 	},
 	{
 		of:     workflowBench,
 		text:   "The same where writes are left to the operating system, in processor time",
 		judge:  func(r *results) (string, verdict) { return nearRaw(r, "interval", processor) },
-		reason: "A transition is at less than 0.9× of a raw update where nobody waits for the disk. Both are one request and one answer. A transition also decodes the record, which the raw writer of this comparison never reads, stores who, why and which operation in headers, and keeps the indexes of the view; and the server sends the view each write, which is how it knows of those of others.",
+		reason: "A transition is at less than 0.9× of a raw update where writes are not synced. Both are one request and one answer. A transition also decodes the record, which the raw writer never reads. It stores source, note and operation in headers, and updates the indexes of the view. The server also sends each write to the view, so that the view has the writes of other processes.",
 	},
 	{
 		of:     workflowBench,
 		text:   "A transition is faster than in the predecessor, semstreams",
 		judge:  aheadOfSeed,
-		reason: "A transition is not clearly faster than in semstreams for all numbers of writers. That reads the record from the server before it writes it, which one writer waits for; with many writers at once the server is busy all the time, and what we spend on the operation's name, the headers and the view weighs as much.",
+		reason: "A transition is not clearly faster than in semstreams for all numbers of writers. semstreams reads the record from the server before each write, and a single writer waits for that. With many writers the server is always busy, and the operation's id, the headers and the view cost as much as that read.",
 	},
 	{
 		of:   workflowBench,
@@ -159,7 +159,7 @@ var targets = append([]target{
 			}
 			return digits(landed) + " %", fails
 		},
-		reason: "Updates of one entity by 64 writers were given up: a regression.",
+		reason: "Some updates of one entity by 64 writers did not land: a regression.",
 	},
 	{
 		of:   listBench,
@@ -171,19 +171,19 @@ var targets = append([]target{
 			}
 			return duration(most) + " at most", atMost(most, 1e-3)
 		},
-		reason: "A list of a hundred of a million takes more than a millisecond: a regression, since it walks an index from where it begins and decodes a hundred records.",
+		reason: "A list of a hundred of a million takes more than a millisecond: a regression, since it only walks an index from its starting point and decodes a hundred records.",
 	},
 	{
 		of:     hostBench,
 		text:   "A hosted no-op handler in Go handles 0.8× or more of what a raw consume-and-ack does",
 		judge:  func(r *results) (string, verdict) { return ofRaw(r, "Noop/peer=go", "Noop/peer=raw", 0.8) },
-		reason: "A hosted handler handles less than 0.8× of a raw consume-and-ack. Beside the same iterator and the same acknowledgement it pays for a call that a watch bounds in time, a context with a cause, the headers, and the search for the worker that the message is for; a run on a machine that others use as well moves either side by more than the difference.",
+		reason: "A hosted handler handles less than 0.8× of a raw consume-and-ack. It uses the same iterator and the same acknowledgement. It also pays for a call with a time limit, a context with a cause, the headers, and the search for the message's worker. On a shared machine, runs differ by more than this difference.",
 	},
 	{
 		of:     hostBench,
 		text:   "A group handles 0.8× or more of what a raw consumer with MaxAckPending 1 does",
 		judge:  func(r *results) (string, verdict) { return ofRaw(r, "Group/peer=host", "Group/peer=raw", 0.8) },
-		reason: "A group handles less than 0.8× of a raw consumer with one message at a time: each message waits for the acknowledgement of the one before, so that whatever happens between two of them counts in full.",
+		reason: "A group handles less than 0.8× of a raw consumer with one message at a time: each message waits for the acknowledgement of the one before, so all work between two messages counts in full.",
 	},
 	{
 		of:     hostBench,

@@ -1,4 +1,4 @@
-package lifecycle
+package statusz
 
 import (
 	"fmt"
@@ -10,14 +10,14 @@ import (
 
 // tree is the App and its units as one tree, no deeper than [maxTree] and with no
 // more workers than [maxWorkers].
-func (s Status) tree() worker.State {
-	status := worker.Status(s.Report.Phase) // not one of a worker's; only shown
+func (v View) tree() worker.State {
+	status := worker.Status(v.Phase) // not one of a worker's; only shown
 	left := maxWorkers
-	return worker.State{Name: s.Report.Name, Kind: "app", Status: status, Error: s.Report.Error, Children: pruned(s.Units, maxTree, &left)}
+	return worker.State{Name: v.Name, Kind: "app", Status: status, Error: v.Error, Children: pruned(v.Units, maxTree, &left)}
 }
 
-// maxWorkers bounds how many workers are listed and drawn: nobody reads more, and
-// a State that holds itself twice would never end. The JSON has all.
+// maxWorkers bounds how many workers are listed and drawn: a longer page is of no
+// use, and a State that holds itself twice would never end. The JSON has all.
 const maxWorkers = 20_000
 
 func pruned(units []worker.State, depth int, left *int) []worker.State {
@@ -43,7 +43,7 @@ func sizeOf(tree worker.State) int {
 	return n
 }
 
-// maxPicture bounds how many workers are drawn: more are no picture.
+// maxPicture bounds how many workers are drawn.
 const maxPicture = 300
 
 // The measures of the picture, in pixels.
@@ -54,7 +54,7 @@ const (
 )
 
 // picture draws the tree from left to right, each worker beside its first child.
-// It is the page's own, since the page may load nothing that could draw it.
+// The page may load nothing that could draw it.
 func (p *page) picture(root worker.State) {
 	n, deepest := 0, 0
 	var count func(w worker.State, depth int)
@@ -98,7 +98,8 @@ func (p *page) picture(root worker.State) {
 	p.WriteString("</svg></div>\n")
 }
 
-// said is what stands below a worker's name: what colour alone would not tell.
+// said is the line below a worker's name. It tells what the colour tells, and
+// more.
 func said(w worker.State) string {
 	text := string(w.Status)
 	if w.Health != worker.HealthUnknown && !w.Status.Terminal() {
@@ -108,19 +109,4 @@ func said(w worker.State) string {
 		text += fmt.Sprintf(", %d restarts", w.Restarts)
 	}
 	return text
-}
-
-func workerClass(w worker.State) string {
-	switch w.Status {
-	case worker.StatusRunning:
-		if w.Health == worker.HealthUnhealthy {
-			return "bad"
-		}
-		return "good"
-	case worker.StatusStopped, worker.StatusFinished:
-		return "dim"
-	case worker.StatusFailed, worker.StatusKilled:
-		return "bad"
-	}
-	return phaseClass(Phase(w.Status))
 }

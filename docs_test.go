@@ -1,0 +1,70 @@
+package lifecycle_test
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// Every relative link of the README, of the pages beside it and of those in
+// docs/ leads to a file that exists, and to a heading when it names one.
+func TestPagesLinkToWhatExists(t *testing.T) {
+	link := regexp.MustCompile(`\]\(([^()\s]+)\)`)
+	links := 0
+	check := func(page string) {
+		for _, m := range link.FindAllStringSubmatch(readPage(t, page), -1) {
+			if strings.Contains(m[1], "://") {
+				continue
+			}
+			links++
+			path, heading, _ := strings.Cut(m[1], "#")
+			target := page
+			if path != "" {
+				target = filepath.Join(filepath.Dir(page), filepath.FromSlash(path))
+			}
+			if _, err := os.Stat(target); err != nil {
+				t.Errorf("%s links to %s: %v", page, m[1], err)
+				continue
+			}
+			if heading != "" && !headings(readPage(t, target))[heading] {
+				t.Errorf("%s links to %s: %s has no such heading", page, m[1], target)
+			}
+		}
+	}
+	pages, err := filepath.Glob("*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range pages {
+		check(page)
+	}
+	err = filepath.WalkDir("docs", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() && strings.HasSuffix(path, ".md") {
+			check(path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if links < 50 {
+		t.Errorf("only %d links were found: does the pattern still match?", links)
+	}
+}
+
+// headings are the anchors of a page, as a Git forge makes them of its headings.
+func headings(page string) map[string]bool {
+	anchors := map[string]bool{}
+	drop := regexp.MustCompile(`[^\w\- ]`)
+	for line := range strings.Lines(page) {
+		title := strings.TrimLeft(line, "#")
+		if title != line {
+			title = drop.ReplaceAllString(strings.ToLower(strings.TrimSpace(title)), "")
+			anchors[strings.ReplaceAll(title, " ", "-")] = true
+		}
+	}
+	return anchors
+}

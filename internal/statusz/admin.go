@@ -1,0 +1,103 @@
+package statusz
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/answer"
+	"github.com/pleme-io/lifecycle-go/internal/text"
+	"github.com/pleme-io/lifecycle-go/internal/token"
+)
+
+// Limits of an admin token. A shorter token can be guessed; a longer one would
+// not fit into the header of a request.
+const (
+	minToken = 16
+	maxToken = 1024
+)
+
+// CheckToken says what is wrong with an admin token. The error never holds it.
+func CheckToken(secret string) error { return token.Check(secret, minToken, maxToken) }
+
+// ReadToken reads the admin token from a file and checks it.
+func ReadToken(file string) (string, error) { return token.ReadFile(file, minToken, maxToken) }
+
+// Admin is what the operators' endpoints do to an App. All fields are needed.
+type Admin struct {
+	Log *slog.Logger
+
+	// Token returns the token of this moment. Its error refuses the request.
+	Token func() (string, error)
+
+	// PreStop begins the drain and returns when its window is over, with nil, or
+	// when ctx ends, with an error; the drain goes on then.
+	PreStop func(ctx context.Context) error
+
+	// Suspend makes readiness fail until Resume.
+	Suspend func(reason string)
+	Resume  func()
+}
+
+// Handlers returns the endpoints by their paths.
+func (a Admin) Handlers() map[string]http.Handler {
+	return map[string]http.Handler{
+		"/admin/prestop": a.guarded(a.preStop, http.MethodGet, http.MethodPost),
+		"/admin/suspend": a.guarded(a.suspend, http.MethodPost),
+		"/admin/resume":  a.guarded(a.resume, http.MethodPost),
+	}
+}
+
+// guarded calls h for a request that has the token and one of the methods, and
+// answers any other.
+func (a Admin) guarded(h http.HandlerFunc, methods ...string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		want, err := a.Token()
+		if err != nil {
+			a.Log.Error("admin request refused: the token cannot be read", "error", err)
+			answer.Line(http.StatusServiceUnavailable, "the admin token cannot be read, see the log").Write(w, req)
+			return
+		}
+		if given, _ := token.Bearer(req.Header); !token.DigestOf(given).Equal(token.DigestOf(want)) {
+			w.Header()["Www-Authenticate"] = []string{`Bearer realm="lifecycle"`}
+			answer.Line(http.StatusUnauthorized, "unauthorized: want the header Authorization: Bearer TOKEN").Write(w, req)
+			return
+		}
+		if answer.Allow(w, req, methods...) {
+			h(w, req)
+		}
+	})
+}
+
+func (a Admin) preStop(w http.ResponseWriter, req *http.Request) {
+	// The window may be longer than the server grants an ordinary answer.
+	rc := http.NewResponseController(w)
+	if err := rc.SetWriteDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		a.Log.Warn("preStop: the answer may not get through", "error", err)
+	}
+	if a.PreStop(req.Context()) != nil {
+		return // the caller has hung up
+	}
+	answer.Line(http.StatusOK, "the drain window is over").Write(w, req)
+	_ = rc.Flush() // the health server may close as soon as this returns
+}
+
+func (a Admin) suspend(w http.ResponseWriter, req *http.Request) {
+	if refusal := answer.QueryTooLong(req); refusal != nil {
+		refusal.Write(w, req)
+		return
+	}
+	reason := text.OneLine(text.Valid(req.URL.Query().Get("reason")))
+	if reason == "" {
+		reason = "by an operator"
+	}
+	a.Suspend(reason)
+	answer.Line(http.StatusOK, "suspended").Write(w, req)
+}
+
+func (a Admin) resume(w http.ResponseWriter, req *http.Request) {
+	a.Resume()
+	answer.Line(http.StatusOK, "resumed").Write(w, req)
+}

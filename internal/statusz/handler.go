@@ -1,0 +1,78 @@
+// Package statusz serves what an App tells people and takes from operators over
+// HTTP: the page /statusz and the endpoints below /admin/. The App fills in a
+// struct of plain data and a struct of functions; this package knows no App.
+package statusz
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+
+	"github.com/pleme-io/lifecycle-go/internal/answer"
+	"github.com/pleme-io/lifecycle-go/internal/text"
+)
+
+// policy lets the page show itself and load nothing.
+var policy = []string{"default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"}
+
+// Handler serves what look returns: the page and its pictures from the View, and
+// the JSON from document.
+func Handler(look func() (v View, document any)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if !answer.Allow(w, req, http.MethodGet, http.MethodHead) {
+			return
+		}
+		if refusal := answer.QueryTooLong(req); refusal != nil {
+			refusal.Write(w, req)
+			return
+		}
+		format := req.URL.Query().Get("format")
+		if format == "" {
+			format = "html"
+			if wantsJSON(req.Header.Get("Accept")) {
+				format = "json"
+			}
+		}
+		w.Header()["Vary"] = []string{"Accept"}
+		if format == "html" {
+			w.Header()["Content-Security-Policy"] = policy
+		}
+		render(format, look).Write(w, req)
+	})
+}
+
+func render(format string, look func() (View, any)) *answer.Answer {
+	switch format {
+	case "html":
+		v, _ := look()
+		return answer.New(http.StatusOK, answer.TypeHTML, v.HTML())
+	case "json":
+		_, document := look()
+		body, err := json.MarshalIndent(document, "", "  ")
+		if err != nil { // a year beyond 9999, say
+			return answer.Line(http.StatusInternalServerError, "the status cannot be encoded: %s", text.OneLine(err.Error()))
+		}
+		return answer.New(http.StatusOK, answer.TypeJSON, append(body, '\n'))
+	case "mermaid":
+		v, _ := look()
+		return answer.New(http.StatusOK, answer.TypeText, []byte(v.tree().Mermaid()))
+	case "dot":
+		v, _ := look()
+		return answer.New(http.StatusOK, answer.TypeText, []byte(v.tree().DOT()))
+	}
+	return answer.Line(http.StatusBadRequest, "format is html, json, mermaid or dot")
+}
+
+// wantsJSON reports whether an Accept header names JSON before it names HTML.
+func wantsJSON(accept string) bool {
+	for part := range strings.SplitSeq(accept, ",") {
+		media, _, _ := strings.Cut(part, ";")
+		switch strings.ToLower(strings.TrimSpace(media)) {
+		case "application/json":
+			return true
+		case "text/html":
+			return false
+		}
+	}
+	return false
+}

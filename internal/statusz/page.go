@@ -1,0 +1,291 @@
+package statusz
+
+import (
+	"fmt"
+	"html"
+	"strings"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/text"
+	"github.com/pleme-io/lifecycle-go/worker"
+)
+
+// View is what a page shows: an App at one moment, as plain data.
+type View struct {
+	At          time.Time
+	Name, Phase string
+
+	Reason  string // why it stops
+	Waiting string // what it waits for
+	Window  string // how the drain window ended
+	Error   string // what Run returned
+
+	SuspendedBecause string
+	SuspendedSince   time.Time // zero when it is not suspended
+
+	CutRequests int
+	Abandoned   []string // what the end did not wait for
+	Refused     []string // registrations that came too late
+
+	Phases  []Phase
+	Units   []worker.State
+	Servers []Server
+	Probes  []Probe
+
+	Drainers, Hooks, Reloads []Outcome
+	ReloadsEnded             uint64 // of which Reloads has the last
+}
+
+// Phase is one phase and how long it has lasted.
+type Phase struct {
+	Name    string
+	Entered time.Time
+	Took    time.Duration
+}
+
+// Server is what is known about one server.
+type Server struct {
+	Name        string
+	Addr        string
+	InFlight    int64
+	Conns       int
+	Hijacked    int
+	Accepted    uint64
+	LastArrival time.Time
+}
+
+// Probe is what is known about one check.
+type Probe struct {
+	Plane, Name, State string
+	Critical           bool
+	Since              time.Time
+	Latency, Running   time.Duration
+	Error              string
+}
+
+// Outcome says how one drainer, hook or reload ended.
+type Outcome struct {
+	Name, Result string
+	Took         time.Duration
+	Error        string
+}
+
+// page writes HTML. It does so by hand because html/template calls methods by
+// name: in a package that every binary imports it would keep the linker from
+// leaving out any exported method.
+type page struct{ strings.Builder }
+
+// put writes markup. It escapes every argument, and not the format.
+func (p *page) put(format string, args ...any) {
+	for i, arg := range args {
+		args[i] = html.EscapeString(text.Clip(fmt.Sprint(arg), 4096))
+	}
+	fmt.Fprintf(p, format, args...)
+}
+
+const pageHead = `<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<style>
+:root { color-scheme: light dark; --line: #8884; --good: #16803c; --bad: #c02626; --wait: #9a6700; --dim: #6b7280 }
+@media (prefers-color-scheme: dark) { :root { --good: #4ade80; --bad: #f87171; --wait: #fbbf24; --dim: #9ca3af } }
+body { font: 15px/1.45 system-ui, sans-serif; margin: 1rem auto; max-width: 64rem; padding: 0 .75rem }
+h1 { font-size: 1.3rem; margin: 0 0 .25rem } h2 { font-size: 1rem; margin: 1.5rem 0 .25rem }
+.scroll { overflow-x: auto } table { border-collapse: collapse; width: 100% }
+th, td { text-align: left; vertical-align: top; padding: .3rem .75rem .3rem 0; border-bottom: 1px solid var(--line) }
+th { font-weight: 600; white-space: nowrap } td.n { font-variant-numeric: tabular-nums; white-space: nowrap }
+td.text { overflow-wrap: anywhere; min-width: 12rem }
+svg.tree { font: 13px system-ui, sans-serif; fill: currentColor } svg.tree rect { fill: #8881; stroke: currentColor } svg.tree .said { font-size: 12px }
+svg.tree path { fill: none; stroke: var(--dim) } svg.tree g.good, svg.tree g.bad, svg.tree g.wait, svg.tree g.dim { fill: currentColor }
+.good { color: var(--good) } .bad { color: var(--bad) } .wait { color: var(--wait) } .dim { color: var(--dim) }
+</style>
+`
+
+// HTML returns the page of v. The page loads nothing.
+func (v View) HTML() []byte {
+	var p page
+	p.WriteString(pageHead)
+	p.put("<title>%v: %v</title></head><body>\n<h1>%v: <span class=\"%v\">%v</span></h1>\n", v.Name, v.Phase, v.Name, class(v.Phase), v.Phase)
+	p.put("<p class=\"dim\">%v · <a href=\"?format=json\">JSON</a></p>\n", v.At.Format(time.RFC3339))
+	p.notes(v)
+	p.phases(v)
+
+	p.table("Units", len(v.Units), "Unit", "Kind", "Status", "Since", "Restarts", "")
+	tree := v.tree()
+	for _, u := range tree.Children {
+		p.unit(u, v.At, 0)
+	}
+	p.end(len(v.Units))
+	if sizeOf(tree) > maxWorkers {
+		p.put("<p class=\"dim\">There are more: this is the first %v. The JSON has all.</p>\n", maxWorkers)
+	}
+	p.picture(tree)
+
+	p.probes(v)
+	p.servers(v)
+	p.outcomes("Drainers", v.Drainers)
+	p.outcomes("Shutdown hooks", v.Hooks)
+	reloads := "Reloads"
+	if n := len(v.Reloads); v.ReloadsEnded > uint64(n) {
+		reloads = fmt.Sprintf("Reloads, the last %d of %d", n, v.ReloadsEnded)
+	}
+	p.outcomes(reloads, v.Reloads)
+	p.WriteString("</body></html>\n")
+	return []byte(p.String())
+}
+
+// notes writes a line for each thing that is not as usual.
+func (p *page) notes(v View) {
+	for _, line := range []struct{ what, text, class string }{
+		{"Why it stops", v.Reason, ""}, {"Waiting for", v.Waiting, "wait"}, {"Window", v.Window, ""}, {"Error", v.Error, "bad"},
+	} {
+		if line.text != "" {
+			p.put("<p>%v: <b class=\"%v\">%v</b></p>\n", line.what, line.class, line.text)
+		}
+	}
+	if !v.SuspendedSince.IsZero() {
+		p.put("<p>Suspended %v: <b class=\"wait\">%v</b></p>\n", ago(v.SuspendedSince, v.At), v.SuspendedBecause)
+	}
+	if v.CutRequests > 0 {
+		p.put("<p>Requests cut: <b class=\"bad\">%v</b></p>\n", v.CutRequests)
+	}
+	for _, text := range v.Abandoned {
+		p.put("<p class=\"bad\">Left behind: %v</p>\n", text)
+	}
+	for _, text := range v.Refused {
+		p.put("<p class=\"bad\">%v</p>\n", text)
+	}
+}
+
+func (p *page) phases(v View) {
+	p.table("Phases", len(v.Phases), "Phase", "Entered", "For")
+	for _, ph := range v.Phases {
+		p.put("<tr><td class=\"%v\">%v<td class=\"n\">%v<td class=\"n\">%v\n", class(ph.Name), ph.Name, ph.Entered.Format(time.RFC3339), short(ph.Took))
+	}
+	p.end(len(v.Phases))
+}
+
+func (p *page) probes(v View) {
+	p.table("Probes", len(v.Probes), "Plane", "Check", "State", "Since", "Took", "")
+	for _, c := range v.Probes {
+		name, text := c.Name, c.Error
+		if !c.Critical {
+			name += " (not critical)"
+		}
+		if c.Running > 0 {
+			text = strings.TrimPrefix(text+"; running for "+short(c.Running), "; ")
+		}
+		p.put("<tr><td>%v<td>%v<td class=\"%v\">%v<td class=\"n\">%v<td class=\"n\">%v<td class=\"text\">%v\n", c.Plane, name, class(c.State), c.State, ago(c.Since, v.At), short(c.Latency), text)
+	}
+	p.end(len(v.Probes))
+}
+
+func (p *page) servers(v View) {
+	p.table("Servers", len(v.Servers), "Server", "Address", "In flight", "Connections", "Hijacked", "Accepted", "Last arrival")
+	for _, srv := range v.Servers {
+		p.put("<tr><td>%v<td>%v<td class=\"n\">%v<td class=\"n\">%v<td class=\"n\">%v<td class=\"n\">%v<td class=\"n\">%v\n",
+			srv.Name, srv.Addr, srv.InFlight, srv.Conns, srv.Hijacked, srv.Accepted, ago(srv.LastArrival, v.At))
+	}
+	p.end(len(v.Servers))
+}
+
+func (p *page) outcomes(title string, list []Outcome) {
+	p.table(title, len(list), "Name", "Result", "Took", "")
+	for _, o := range list {
+		class := "bad"
+		if o.Result == "ok" {
+			class = "good"
+		}
+		p.put("<tr><td>%v<td class=\"%v\">%v<td class=\"n\">%v<td class=\"text\">%v\n", o.Name, class, o.Result, short(o.Took), o.Error)
+	}
+	p.end(len(list))
+}
+
+// table begins a table of n rows; without rows it writes nothing.
+func (p *page) table(title string, n int, columns ...string) {
+	if n == 0 {
+		return
+	}
+	p.put("<h2>%v</h2>\n<div class=\"scroll\"><table><tr>", title)
+	for _, c := range columns {
+		p.put("<th>%v", c)
+	}
+	p.WriteByte('\n')
+}
+
+func (p *page) end(n int) {
+	if n > 0 {
+		p.WriteString("</table></div>\n")
+	}
+}
+
+// maxTree bounds how deep a tree of workers is shown. A deeper tree is a worker
+// whose State returns itself.
+const maxTree = 32
+
+func (p *page) unit(u worker.State, now time.Time, depth int) {
+	status, text := string(u.Status), strings.Join(filled(u.Reason, u.Error), "; ")
+	if u.Health != worker.HealthUnknown {
+		status += ", " + string(u.Health)
+	}
+	if !u.Due.IsZero() {
+		text += " (due in " + short(u.Due.Sub(now)) + ")"
+	}
+	restarts := ""
+	if u.Restarts > 0 {
+		restarts = fmt.Sprint(u.Restarts)
+	}
+	fmt.Fprintf(p, "<tr><td style=\"padding-left: %.1fem\">", float64(depth)*1.2)
+	p.put("%v<td>%v<td class=\"%v\">%v<td class=\"n\">%v<td class=\"n\">%v<td class=\"text\">%v\n", u.Name, u.Kind, workerClass(u), status, ago(u.UpdatedAt, now), restarts, text)
+	for _, child := range u.Children {
+		p.unit(child, now, depth+1)
+	}
+}
+
+func filled(texts ...string) (kept []string) {
+	for _, t := range texts {
+		if t != "" {
+			kept = append(kept, t)
+		}
+	}
+	return kept
+}
+
+// class is how a phase, a worker or a check in that state is coloured.
+func class(state string) string {
+	switch state {
+	case "running", "up":
+		return "good"
+	case "failed", "killed", "down":
+		return "bad"
+	case "created", "stopped", "finished":
+		return "dim"
+	}
+	return "wait"
+}
+
+func workerClass(w worker.State) string {
+	if w.Status == worker.StatusRunning && w.Health == worker.HealthUnhealthy {
+		return "bad"
+	}
+	return class(string(w.Status))
+}
+
+func ago(t, now time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return short(now.Sub(t)) + " ago"
+}
+
+// short is a duration that people can read.
+func short(d time.Duration) string {
+	switch {
+	case d >= time.Minute:
+		return d.Round(time.Second).String()
+	case d >= time.Second:
+		return d.Round(10 * time.Millisecond).String()
+	}
+	return d.Round(10 * time.Microsecond).String()
+}
