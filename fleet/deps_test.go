@@ -27,7 +27,7 @@ func TestConventions(t *testing.T) {
 			{Path: "broker/identity"},
 			{Path: "broker/...", Imports: []string{nats, server, "./worker", "./fleet/broker/..."}, Brings: []string{"..."}},
 			{Path: "lease", Imports: []string{nats, "./fleet/broker/...", "github.com/nats-io/nuid"}, Brings: []string{"..."}, Never: []string{server}},
-			{Path: "workflow", Imports: []string{nats, "github.com/nats-io/nuid", "github.com/google/btree", "./fsm", "./internal/...", "./fleet/broker/natserr", "./fleet/internal/stream"}, Brings: []string{"..."}, Never: []string{server}},
+			{Path: "workflow", Imports: []string{nats, "github.com/nats-io/nuid", "github.com/google/btree", "./fsm", "./worker", "./internal/...", "./fleet/broker/natserr", "./fleet/internal/stream"}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "host", Imports: []string{
 				".", "./worker", "./fsm", "./internal/call", "./fleet/broker/...", "./fleet/presence", "./fleet/workflow", "./fleet/host/engine", "./fleet/host/fetch", nats,
 			}, Brings: []string{"..."}},
@@ -47,7 +47,7 @@ func TestConventions(t *testing.T) {
 			{Path: "operator/client", Imports: []string{connect, rpc, "./fleet/operator/operatorv1/operatorv1connect"}, Brings: []string{"..."}, Never: []string{nats, server}},
 			{Path: "operator/internal/dashboard", Imports: []string{connect, proto, "./fleet/internal/diagram", "./fleet/operator/internal/httpcode", "./fleet/operator/operatorv1/..."}, Brings: []string{"..."}, Never: []string{nats, server}},
 			{Path: "operator/internal/httpcode", Imports: []string{connect}, Brings: []string{"..."}, Never: []string{nats, server}},
-			{Path: "operator/internal/...", Imports: []string{"./fleet/internal/stream"}, Never: []string{nats, server}},
+			{Path: "operator/internal/...", Imports: []string{"./worker", "./fleet/internal/stream"}, Never: []string{nats, server}},
 			{Path: "operator", Imports: []string{
 				".", "./worker", "./internal/token", "./fleet/workflow", "./fleet/host", "./fleet/host/engine", "./fleet/presence", "./fleet/internal/stream", "./fleet/operator/...", nats, connect, proto, rpc,
 				"connectrpc.com/vanguard", "connectrpc.com/grpchealth", "connectrpc.com/grpcreflect", "golang.org/x/time",

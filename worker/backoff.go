@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -105,9 +106,27 @@ func (b Backoff) After(failures int) time.Duration {
 	// Computed as floats: the product may not fit a Duration.
 	wait := min(float64(b.Min)*math.Pow(b.Factor, float64(max(failures, 1)-1)), float64(b.Max))
 	if b.Jitter != NoJitter {
-		wait += (2*rand.Float64() - 1) * b.Jitter * wait
+		// Spread below Max also when the wait has come that far.
+		low, high := wait*(1-b.Jitter), min(wait*(1+b.Jitter), float64(b.Max))
+		wait = low + rand.Float64()*(high-low)
 	}
 	return min(max(time.Duration(wait), 0), b.Max)
+}
+
+// Sleep waits as [Backoff.After] says, and returns nil; when ctx ends first it
+// returns the cause at once. It is for loops that try again by themselves.
+func (b Backoff) Sleep(ctx context.Context, failures int) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	timer := time.NewTimer(b.After(failures))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // delays computes the waits after the failures of one function or child.

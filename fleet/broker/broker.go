@@ -163,19 +163,16 @@ func dial(ctx context.Context, url string, opts []nats.Option) (*nats.Conn, erro
 func answers(ctx context.Context, js jetstream.JetStream) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	for {
+	wait := worker.Backoff{Min: 50 * time.Millisecond, Max: time.Second}
+	for failures := 1; ; failures++ {
 		attempt, done := context.WithTimeout(ctx, 2*time.Second)
 		_, err := js.AccountInfo(attempt)
 		done()
 		if err == nil || errors.Is(err, jetstream.ErrJetStreamNotEnabled) || errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount) {
 			return err
 		}
-		pause := time.NewTimer(50 * time.Millisecond)
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-			pause.Stop()
-			return fmt.Errorf("%w; the last answer was: %w", context.Cause(ctx), err)
+		if over := wait.Sleep(ctx, failures); over != nil {
+			return fmt.Errorf("%w; the last answer was: %w", over, err)
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
+	"github.com/pleme-io/lifecycle-go/worker"
 )
 
 // consumer returns the durable consumer of a slot, whose members are records. One that is missing, because
@@ -104,20 +105,15 @@ func (h *Host) unsubscribe(ctx context.Context, rec *Record) error {
 	if err == nil {
 		err = h.js.DeleteConsumer(ctx, rec.Stream, rec.slot())
 	}
-	for err == nil {
+	wait := worker.Backoff{Min: 10 * time.Millisecond, Max: 100 * time.Millisecond}
+	for looks := 1; err == nil; looks++ {
 		var now jetstream.Consumer
 		now, err = h.js.Consumer(ctx, rec.Stream, rec.slot())
 		if err == nil && !now.CachedInfo().Created.Equal(c.CachedInfo().Created) {
 			return nil // of somebody who joins the group now
 		}
 		if err == nil {
-			pause := time.NewTimer(10 * time.Millisecond)
-			select {
-			case <-pause.C:
-			case <-ctx.Done():
-				err = ctx.Err()
-			}
-			pause.Stop()
+			err = wait.Sleep(ctx, looks)
 		}
 	}
 	if gone(err) {

@@ -9,7 +9,11 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/pleme-io/lifecycle-go/internal/call"
+	"github.com/pleme-io/lifecycle-go/worker"
 )
+
+// startOver is the wait between two sessions of a host.
+var startOver = worker.Backoff{Min: time.Second, Max: time.Second}
 
 // serve is the life of a started host. It returns when ctx has ended and nothing
 // of it runs any more.
@@ -27,12 +31,7 @@ func (h *Host) serve(ctx context.Context) error {
 		}
 		h.log.Warn("hosts: start over", "host", h.cfg.HostID, "err", err)
 		h.late(err)
-		pause := time.NewTimer(time.Second)
-		select {
-		case <-pause.C:
-		case <-ctx.Done():
-		}
-		pause.Stop()
+		_ = startOver.Sleep(ctx, 1)
 	}
 	h.letGo()
 	h.running.Wait()

@@ -98,7 +98,7 @@ func (f *follower) run(ctx context.Context) {
 			f.log.Warn("cannot follow the bucket; trying again", "bucket", f.b.name, "error", err)
 		}
 		if err != nil {
-			_ = pause(ctx, n)
+			_ = collision.Sleep(ctx, n+1)
 		}
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
+	"github.com/pleme-io/lifecycle-go/worker"
 )
 
 // answerTime is how long a write waits for its answer before it looks for itself in
@@ -114,13 +114,13 @@ func (b *bucket) write(ctx context.Context, key string, msg *nats.Msg, expected 
 				if _, err := b.last(ctx, key); errors.Is(err, jetstream.ErrBucketNotFound) {
 					return 0, err
 				}
-				_ = pause(ctx, n)
+				_ = collision.Sleep(ctx, n+1)
 				break
 			}
 			revision, is, err := b.outcome(ctx, key, msg.Header.Get(headerOp), expected)
 			if err != nil {
 				why = err
-				_ = pause(ctx, n)
+				_ = collision.Sleep(ctx, n+1)
 				continue
 			}
 			switch is {
@@ -137,7 +137,7 @@ func (b *bucket) write(ctx context.Context, key string, msg *nats.Msg, expected 
 				if !silent && conflicts >= maxConflicts {
 					return 0, errConflict // the bucket was restored from a backup
 				}
-				_ = pause(ctx, n)
+				_ = collision.Sleep(ctx, n+1)
 			}
 			break
 		}
@@ -281,22 +281,10 @@ func (b *bucket) read(ctx context.Context, request string) (*entry, error) {
 	return e, nil
 }
 
-// pause waits after the n-th attempt. The time is random, so that writers that
-// collided do not collide again. Its bound doubles up to 100 ms.
-func pause(ctx context.Context, n int) error {
-	bound := 100 * time.Millisecond
-	if n < 6 {
-		bound = 2 * time.Millisecond << n
-	}
-	timer := time.NewTimer(rand.N(bound))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
+// collision is the wait before another attempt. It is anything from 0 up to a
+// bound that doubles to 100 ms, so that writers that collided do not collide
+// again.
+var collision = worker.Backoff{Min: time.Millisecond, Max: 100 * time.Millisecond, Jitter: 1}
 
 // queue makes the writers of this process take turns at each key, in order of
 // arrival. Otherwise they would only conflict at the server.

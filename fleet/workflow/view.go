@@ -291,7 +291,7 @@ func (v *view) catchUp(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return err
 		}
-		if pause(ctx, 5) != nil {
+		if collision.Sleep(ctx, 6) != nil {
 			return err
 		}
 	}

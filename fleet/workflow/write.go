@@ -192,7 +192,7 @@ func (m *Manager) change(ctx context.Context, r *registration, entityID string, 
 			return err
 		}
 		op = m.nextOp() // the earlier operation was not carried out; this is a new one
-		if err := pause(ctx, n); err != nil {
+		if err := collision.Sleep(ctx, n+1); err != nil {
 			if errors.Is(ctx.Err(), context.Canceled) {
 				return err
 			}

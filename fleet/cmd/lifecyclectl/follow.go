@@ -3,12 +3,12 @@ package main
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"time"
 
 	"connectrpc.com/connect"
 
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+	"github.com/pleme-io/lifecycle-go/worker"
 )
 
 // Times of a watch.
@@ -17,6 +17,10 @@ const (
 	firstWait = 200 * time.Millisecond
 	mostWait  = 5 * time.Second
 )
+
+// again is the wait before another stream. It is spread widely: clients that were
+// cut off together do not come back together.
+var again = worker.Backoff{Min: firstWait, Max: mostWait, Jitter: 0.5}
 
 // change is what a watch receives.
 type change interface {
@@ -39,7 +43,7 @@ func follow[M any, P interface {
 	change
 }](ctx context.Context, w watcher, open func(context.Context) (*connect.ServerStreamForClient[M], error), begin func(), each func(P) error) error {
 	var established, lost bool
-	for delay := firstWait; ; {
+	for failures := 1; ; failures++ {
 		var failed error // of each
 		begin()
 		err := stream(ctx, open, func(m P) error {
@@ -47,7 +51,7 @@ func follow[M any, P interface {
 				lost = false
 				w.back()
 			}
-			established, delay = true, firstWait
+			established, failures = true, 1
 			if m.GetKind() == operatorv1.WatchResponse_KIND_HEARTBEAT {
 				return nil
 			}
@@ -66,14 +70,9 @@ func follow[M any, P interface {
 			lost = true
 			w.lost(err)
 		}
-		pause := time.NewTimer(delay/2 + rand.N(delay)) // many that were cut off together do not return together
-		select {
-		case <-ctx.Done():
-			pause.Stop()
-			return nil
-		case <-pause.C:
+		if again.Sleep(ctx, failures) != nil {
+			return nil // ctx ended
 		}
-		delay = min(2*delay, mostWait)
 	}
 }
 

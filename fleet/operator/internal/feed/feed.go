@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
+	"github.com/pleme-io/lifecycle-go/worker"
 )
 
 // Source delivers what is there as puts, then a sync, then every change, until
@@ -234,12 +235,8 @@ func (f *Feed[T]) run(ctx context.Context, before, done chan struct{}) {
 		if err != nil && f.onErr != nil {
 			f.onErr(err)
 		}
-		wait := time.NewTimer(f.retry)
-		select {
-		case <-ctx.Done():
-			wait.Stop()
+		if (worker.Backoff{Min: f.retry, Max: f.retry, Jitter: worker.NoJitter}).Sleep(ctx, 1) != nil {
 			return
-		case <-wait.C:
 		}
 	}
 }

@@ -1,0 +1,136 @@
+package host_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/pleme-io/lifecycle-go/fleet/host"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+)
+
+func (r *rig) letters(h *host.Host, id string, n int) []*host.DeadLetter {
+	r.t.Helper()
+	var found []*host.DeadLetter
+	r.eventually(fmt.Sprint(id, " has ", n, " dead letters"), func() bool {
+		var err error
+		found, err = h.DeadLetters(r.t.Context(), id, 0, 100)
+		must(r.t, err)
+		return len(found) >= n
+	})
+	if len(found) != n {
+		r.t.Fatalf("%s has %d dead letters, want %d", id, len(found), n)
+	}
+	return found
+}
+
+// noLetters is a JetStream that refuses dead letters a few times.
+type noLetters struct {
+	jetstream.JetStream
+	left atomic.Int64
+}
+
+func (n *noLetters) PublishMsg(ctx context.Context, m *nats.Msg, opts ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
+	if strings.Contains(m.Subject, ".dead.") && n.left.Add(-1) >= 0 {
+		return nil, errors.New("not now")
+	}
+	return n.JetStream.PublishMsg(ctx, m, opts...)
+}
+
+// TestLetterBeforeTheEnd holds that a message ends only once its letter is
+// stored: until then it comes again.
+func TestLetterBeforeTheEnd(t *testing.T) {
+	r := newRig(t)
+	refusing := &noLetters{JetStream: r.js}
+	refusing.left.Store(3)
+	r.js = refusing
+	h := r.start2(r.native("w", func(context.Context, *engine.Message, engine.State) ([]engine.Output, error) {
+		return nil, engine.Reject("never")
+	}))
+	r.publish("work.w", "x")
+	if d := r.letters(h, "w", 1)[0]; string(d.Data) != "x" || d.Attempts != 1 || refusing.left.Load() >= 0 {
+		t.Errorf("dead letter %+v, %d refusals left", d, refusing.left.Load())
+	}
+}
+
+// TestLetterThatIsTooLarge holds that a message which fits into the server's
+// limits alone, and not together with the reason, is a whole letter all the same,
+// also when its stream keeps nothing that was answered; and that it can be
+// redriven, fail again, be redriven again, and leaves nothing behind.
+func TestLetterThatIsTooLarge(t *testing.T) {
+	for what, m := range map[string]*nats.Msg{
+		"body":    {Subject: "queue.w", Data: []byte(strings.Repeat("x", 1<<20-60)), Header: nats.Header{"K": {"v"}}},
+		"headers": {Subject: "queue.w", Data: []byte("x"), Header: nats.Header{"K": {"v"}, "Long": {strings.Repeat("y", 64<<10-60)}}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			r := newRig(t)
+			_, err := r.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "QUEUE", Subjects: []string{"queue.>"}, Retention: jetstream.WorkQueuePolicy})
+			must(t, err)
+			var fixed atomic.Bool
+			fn := func(_ context.Context, got *engine.Message, _ engine.State) ([]engine.Output, error) {
+				if !fixed.Load() {
+					return nil, engine.Reject("too much")
+				}
+				if string(got.Data) != string(m.Data) || strings.Join(got.Header["Long"], "") != m.Header.Get("Long") {
+					t.Errorf("a handler got %d bytes and %d headers", len(got.Data), len(got.Header))
+				}
+				return text(got.Header["K"][0]), nil
+			}
+			var held atomic.Int64 // bytes
+			w, member := r.native("w", fn), r.native("member", func(_ context.Context, got *engine.Message, _ engine.State) ([]engine.Output, error) {
+				held.Add(int64(len(got.Data) + len(strings.Join(got.Header["Long"], ""))))
+				return nil, nil
+			})
+			w.Topic, member.Topic, member.Group = "queue.w", "queue.member", "g"
+			h := r.start2(w, member)
+			stored := func() uint64 {
+				s, err := r.js.Stream(t.Context(), "HOST_DEAD")
+				must(t, err)
+				info, err := s.Info(t.Context())
+				must(t, err)
+				return info.State.Msgs
+			}
+			_, err = r.js.PublishMsg(t.Context(), m)
+			must(t, err)
+			for range 2 { // the second time it fails after it was redriven
+				d := r.letters(h, "w", 1)[0]
+				if string(d.Data) != string(m.Data) || d.Header["K"][0] != "v" || d.Header[host.HeaderFor] != nil || d.Reason != "rejected: too much" || !strings.HasPrefix(d.Message, "QUEUE:") || d.Attempts != 1 {
+					t.Errorf("dead letter with %d bytes, %d headers: %q, %s", len(d.Data), len(d.Header), d.Reason, d.Message)
+				}
+				if n, err := h.Redrive(t.Context(), "w", d.Seq); err != nil || n != 1 {
+					t.Fatalf("redrive: %d, %v", n, err)
+				}
+				r.eventually("it is a letter again", func() bool {
+					again, err := h.DeadLetters(t.Context(), "w", d.Seq+1, 10)
+					must(t, err)
+					return len(again) == 1
+				})
+			}
+			fixed.Store(true)
+			if n, err := h.Redrive(t.Context(), "w"); err != nil || n != 1 {
+				t.Fatalf("redrive: %d, %v", n, err)
+			}
+			r.wantOutputs("out.w", "v")
+
+			// The same for what is held for a member of a group that is stopped.
+			must(t, h.StopWorker(t.Context(), "member"))
+			other := member
+			other.ID, other.Topic = "other", "queue.other"
+			create(t, h, other)
+			m.Subject = "queue.member"
+			_, err = r.js.PublishMsg(t.Context(), m)
+			must(t, err)
+			r.publish("queue.member", "z") // behind the large one
+			r.eventually("both are held", func() bool { return stored() >= 3 })
+			must(t, h.StartWorker(t.Context(), "member"))
+			want := int64(len(m.Data) + len(m.Header.Get("Long")) + 1)
+			r.eventually("both are handled", func() bool { return held.Load() == want })
+			r.eventually("nothing is left behind", func() bool { return stored() == 0 })
+		})
+	}
+}
