@@ -35,6 +35,6 @@ func hosted(r *results, p func(string, ...any)) {
 		}
 	}
 	if id := "Recovery/workers=1000"; r.has(id) {
-		p("\nA host that starts runs a thousand Starlark workers after %s.", duration(r.get(id, wallclock).Center))
+		p("\nA starting host runs a thousand Starlark workers after %s.", duration(r.get(id, wallclock).Center))
 	}
 }

@@ -49,12 +49,12 @@ func (r *results) page() ([]byte, error) {
 
 	p("<!-- Written by bench/cmd/benchdoc from benchmarks.txt. Do not edit: run \"make bench bench-docs\". -->\n")
 	p("# Benchmarks\n")
-	p("This project and its peers, measured in one run: every benchmark %d times, the peers of each comparison one after the other in every pass. [benchmarks.txt](benchmarks.txt) holds every measurement, for benchstat. \"make bench\" repeats it.\n", r.passes)
+	p("This project and its peers, measured in one run: every benchmark %d times, and in every pass all peers of a comparison in turn. [benchmarks.txt](benchmarks.txt) holds every measurement, for benchstat. \"make bench\" repeats it.\n", r.passes)
 	p("| | |\n| --- | --- |")
 	for _, row := range [][2]string{{"processor", "cpu"}, {"cores", "cores"}, {"kernel", "kernel"}, {"Go", "toolchain"}, {"peers", "peers"}} {
 		p("| %s | %s |", row[0], strings.TrimSpace(r.config[row[1]]))
 	}
-	p("\nThe machine was shared. Times are therefore processor time, of all threads of the process: that leaves out what others took, and counts what work in the background took. ± is how far the confidence interval (95 %%) of the median reaches. Ratios are those of medians.\n")
+	p("\nThe machine was shared. Times are therefore processor time, of all threads of the process. That excludes other processes and includes work in the background. ± is half of the confidence interval (95 %%) of the median. Ratios are ratios of medians.\n")
 
 	p("## Targets\n")
 	p("| target | measured | |\n| --- | --- | --- |")
@@ -70,7 +70,7 @@ func (r *results) page() ([]byte, error) {
 		}
 	}
 	if len(reasons) > 0 {
-		p("\nWhat does not hold, and why:\n")
+		p("\nTargets that do not hold, and why:\n")
 		for _, reason := range reasons {
 			p("- %s", reason)
 		}
@@ -99,40 +99,40 @@ type section struct {
 
 var sections = []section{
 	{"A probe of a plane",
-		"The handler behind a mux, called with a ResponseWriter that is used again. Every check returns nil at once. The floor writes the same headers and the same body as our plane and looks at nothing. \"uncached\" runs every check for every probe, \"cached\" keeps results, \"periodic\" runs checks in the background; who is missing has no such thing. controller-runtime runs checks in the prober's goroutine, one after the other, without a timeout, and lets the server catch panics; the others, and we, run them apart from it.",
+		"The handler behind a mux, called with a reused ResponseWriter. Every check returns nil at once. The floor writes the same headers and the same body as our plane and does nothing else. \"uncached\" runs every check for every probe, \"cached\" keeps results, \"periodic\" runs checks in the background; a missing peer does not have that mode. controller-runtime runs checks in the prober's goroutine, one after the other, without a timeout, and lets the server catch panics. The others, and we, use other goroutines.",
 		func(r *results, p func(string, ...any)) { planes(r, p, "Plane") }, ""},
 	{"The same over a connection",
-		"One keep-alive connection on the loopback, and a client that allocates nothing. The time is that of both ends: most of it is the kernel's and net/http's.",
+		"One keep-alive connection on the loopback, and a client that allocates nothing. The time includes both ends; the kernel and net/http take most of it.",
 		func(r *results, p func(string, ...any)) { planes(r, p, "PlaneTCP") }, ""},
 	{"Fifty probers, one slow check",
-		"Fifty probers at once at a plane with one check that takes 500 ms. A kubelet waits 1 s. \"answered\" is how many got their answer within that; \"goroutines\" counts those beside the probers' own, each of which waits in its handler.",
+		"Fifty probers at once at a plane with one check that takes 500 ms. A kubelet waits 1 s. \"answered\" is how many got their answer within that time. \"goroutines\" excludes the probers' own, each of which waits in its handler.",
 		slow, ""},
 	{"Units: start, run, stop, await",
-		"Make a group, start its units, wait until all run, stop them, wait until all have returned. Silent, without servers. Peers touch no signals here, and neither does \"lifecycle-go\"; \".signals\" is the App as it comes, \".Supervise\" restarts units like suture does, and \".worker\" is the workers that Supervise makes without an App around them.",
+		"Make a group, start its units, wait until all run, stop them, wait until all have returned. Without logs and servers. Peers handle no signals here, and neither does \"lifecycle-go\". \".signals\" is the App with its defaults, \".Supervise\" restarts units like suture does, and \".worker\" is the workers of Supervise without an App.",
 		spawns, ""},
 	{"What tracking costs a request",
 		"App.Serve beside a plain http.Server. \"script\" is a connection in memory from which all requests can be read at once, so that nothing but net/http and what is around the handler is left; \"TCP\" is one keep-alive connection on the loopback. \"handler\" is the handler that net/http calls, an empty one and ours around an empty one, without net/http: the one of the three in which nanoseconds can be told apart.",
 		requests, ""},
 	{"What a stop costs clients",
-		"A server is replaced under load. Two hundred clients keep their connections and pause for up to 1.6 s between requests; eight open a connection for each. They notice a connection that was closed while it was idle, and never send anything twice: a request that is refused, or gets no whole response, is lost. New connections go to the old server for 0.7 s after the stop, as they do until a cluster has noticed, and to its successor from then on. Sleep-Shutdown waits for 1 s and then calls Shutdown, as a preStop hook that sleeps makes it; lifecycle-go has the same second as DrainInterval. \"lost\" is the sum over all passes.",
+		"A server is replaced under load. Two hundred clients keep their connections and pause for up to 1.6 s between requests; eight open a connection for each. They notice a connection that was closed while idle, and never retry: a request that is refused, or gets no complete response, is lost. New connections go to the old server for 0.7 s after the stop, until the cluster would have noticed, and then to its successor. Sleep-Shutdown waits for 1 s and then calls Shutdown, like a preStop hook that sleeps; lifecycle-go has the same second as DrainInterval. \"lost\" is the sum over all passes.",
 		stops, ""},
 	{"Supervision trees",
-		"One supervisor, one for one, with functions for children. \"idle\" is what a function that waits for its end costs, heap and stack, with the supervisor's share. \"restarts\" is of one function that fails as soon as it is called, with no wait and no limit, which is not how anybody should configure it; \"grown\" is how much more memory is in use after a million of them than after ten thousand. \"stop\" is on the clock. aretw0/lifecycle copies the state of all children whenever one ends: with ten thousand a stop takes minutes, so that it is left out there.",
+		"One supervisor, one for one, with functions for children. \"idle\" is the heap and stack of a function that waits for its end, with the supervisor's share. \"restarts\" is of one function that fails as soon as it is called, with no wait and no limit, which is not how anybody should configure it; \"grown\" is how much more memory is in use after a million of them than after ten thousand. \"stop\" is on the clock. aretw0/lifecycle copies the state of all children whenever one ends: with ten thousand a stop takes minutes, so that it is left out there.",
 		trees, treeBench},
 	{"Processes",
-		"A program that exits at once, on the clock: from its start until it has been reaped, and the part until Start returns. Most of it is the kernel's, and the program's own start.",
+		"A program that exits at once, on the clock: from its start until it has been reaped, and the part until Start returns. Most of it is spent in the kernel and in the start of the program.",
 		processes, treeBench},
 	{"Durable workflows: writes and reads",
-		"Entities on a NATS server in the same process, reached over TCP, each writer with an entity of its own. \"raw\" is the floor: the same record in the same bucket with the key-value API, by a writer that knows the revision and never reads the record. semstreams is the predecessor. Processor time includes the server's.",
+		"Entities on a NATS server in the same process, reached over TCP, each writer with its own entity. \"raw\" is the floor: the same record in the same bucket with the key-value API, by a writer that knows the revision and never reads the record. semstreams is the predecessor. Processor time includes the server's.",
 		workflows, workflowBench},
 	{"Durable workflows: lists",
 		"A hundred of many, from the view's indexes.",
 		lists, listBench},
 	{"Worker processes",
-		"A pool of worker processes that give back what they got, on the clock: what half of the repetitions took at most, as it says least about what else the machine had to do. Every worker is the same program. The floor is one connection with the bytes of ours on it: a line is written, a line is read, and nobody looks at it. go-plugin speaks gRPC, RoadRunner's pool its own frames on pipes.",
+		"A pool of worker processes that echo their input, on the clock: the median, which depends least on other load of the machine. Every worker is the same program. The floor is one connection with the same bytes: it writes a line, reads a line, and does not parse it. go-plugin speaks gRPC, RoadRunner's pool its own frames on pipes.",
 		pools, poolBench},
 	{"Hosted workers",
-		"Messages of 100 bytes on an embedded NATS, from when the first is asked for until the server has every acknowledgement. \"raw\" is no host: the same iterator of the same client, and an acknowledgement. The others are a host with a handler that does nothing in that language; the load of the code is in it, once.",
+		"Messages of 100 bytes on an embedded NATS, from the request for the first until the server has every acknowledgement. \"raw\" is not a host: it is the same iterator of the same client, and an acknowledgement. The others are a host with a handler in that language that does nothing; the time includes one load of the code.",
 		hosted, hostBench},
 }
 
@@ -177,7 +177,7 @@ func spawns(r *results, p func(string, ...any)) {
 		}
 		p("%s |", row)
 	}
-	p("\nWhat the ratio to errgroup (%s× for a thousand units) buys: every unit is a life of its own. It goes through four states that a table allows, each stamped, kept and published as an event; it has a context of its own that says why it was cancelled; a panic or a Goexit in it is an error with its name; its goroutine is known, so that one that never returns is reported with its stack; and somebody waits for its end, who knows what that means for the App. An errgroup has a goroutine and an error.",
+	p("\nWhat the ratio to errgroup (%s× for a thousand units) buys: every unit has its own lifecycle. It goes through four states of a table; each change is stamped, recorded and published as an event. It has its own context with the cause of its cancellation. A panic or a Goexit in it is an error with its name. Its goroutine is known, so a unit that never returns is reported with its stack. The App waits for its end and acts on it. An errgroup has a goroutine and an error.",
 		digits(r.get(spawn("units=1000", us), processor).Center/r.get(spawn("units=1000", "errgroup"), processor).Center))
 }
 

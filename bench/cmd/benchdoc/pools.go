@@ -28,19 +28,19 @@ var poolTargets = []target{
 		of:     poolBench,
 		text:   "A round trip to a worker process is within 1.5× of the floor at 100 B, and 1.3× at 4 KB",
 		judge:  func(r *results) (string, verdict) { return nearPingPong(r) },
-		reason: "A round trip to a worker process takes longer than it may beside a raw ping-pong. Both make the same writes; the pool reads with the runtime's poller, as the floor does, and the worker without it. The rest is what a query is: its states and its record, one look at the payload on each side, and a payload and a result that belong to whoever gets them, so that both processes collect garbage, as the floor does not.",
+		reason: "A round trip to a worker process takes too long compared to a raw ping-pong. Both make the same writes; the pool reads with the runtime's poller, like the floor, and the worker without it. The rest is the cost of a query: its states and its record, one scan of the payload on each side, and a payload and a result that the receiver may keep, so both processes collect garbage; the floor does not.",
 	},
 	{
 		of:     poolBench,
 		text:   "It is ahead of go-plugin, and of RoadRunner's pool",
 		judge:  func(r *results) (string, verdict) { return aheadOfPools(r, trips(), half) },
-		reason: "A round trip is not clearly ahead of both peers for all sizes. RoadRunner's workers read frames with a length and look at nothing in them; go-plugin's HTTP/2 sends a large payload in parts while the worker reads, and nobody there looks for the end of a value.",
+		reason: "A round trip is not clearly ahead of both peers for all sizes. RoadRunner's workers read frames with a length and do not scan them. go-plugin's HTTP/2 sends a large payload in parts while the worker reads, and does not search for the end of a value.",
 	},
 	{
 		of:     poolBench,
 		text:   "A stream is ahead of both",
 		judge:  func(r *results) (string, verdict) { return aheadOfPools(r, []string{"Stream/"}, half) },
-		reason: "A stream is slower than in go-plugin. That collects messages and writes them a few dozen at a time from a goroutine of its own; a worker here writes each message before Send returns, so that a handler that ends its process has said what it has sent.",
+		reason: "A stream is slower than in go-plugin, which collects messages and writes a few dozen at a time from its own goroutine. A worker here writes each message before Send returns, so that no sent message is lost when a handler ends its process.",
 	},
 	{
 		of:     poolBench,
@@ -55,7 +55,7 @@ var poolTargets = []target{
 			ratio := r.get("Spawn/peer="+us, "ready-sec").Center / r.get("Spawn/peer=fork+exec", "ready-sec").Center
 			return digits(ratio) + "×", atMost(ratio, 2)
 		},
-		reason: "A cold worker takes more than 2× of fork and exec: it has a process group and a folder of its own, and its pool checks who it is before it is asked.",
+		reason: "A cold worker takes more than 2× of fork and exec: it has its own process group and folder, and its pool checks its identity first.",
 	},
 }
 

@@ -38,7 +38,7 @@ func read(in io.Reader, name string) (*results, error) {
 				}
 			}
 			for _, v := range rec.Values {
-				// Measured in seconds and bytes, whatever the text said.
+				// In seconds and bytes, whatever units the text has.
 				key := id + " " + v.Unit
 				r.samples[key] = append(r.samples[key], v.Value)
 			}

@@ -37,27 +37,27 @@ var targets = append([]target{
 			}
 			return digits(most) + " allocations", atMost(most, 0)
 		},
-		reason: "Cached planes allocate: a regression, and no reason for it is known.",
+		reason: "Cached planes allocate: a regression without a known reason.",
 	},
 	{
 		text:   "A cached or periodic plane is within 1.5× of the floor, the handler alone",
 		judge:  func(r *results) (string, verdict) { return nearFloor(r, "Plane") },
-		reason: "A cached plane costs more than 1.5× the floor, the handler alone: what it does beyond writing the answer is to find the plane of the path, to read the clock, and to look at three atomics. The floor does not look at the request.",
+		reason: "A cached plane costs more than 1.5× the floor, the handler alone: beyond writing the answer it finds the plane of the path, reads the clock, and loads three atomics. The floor ignores the request.",
 	},
 	{
 		text:   "The same, over a connection",
 		judge:  func(r *results) (string, verdict) { return nearFloor(r, "PlaneTCP") },
-		reason: "A cached plane costs more than 1.5× the floor over a connection: nothing that the handler does explains that.",
+		reason: "A cached plane costs more than 1.5× the floor over a connection: the handler does not explain that.",
 	},
 	{
 		text:   "An uncached plane is ahead of every peer, the handler alone",
 		judge:  func(r *results) (string, verdict) { return aheadOfPlanes(r, "Plane") },
-		reason: "An uncached plane is not clearly ahead of controller-runtime's for every size, the handler alone. That calls the checks in the prober's goroutine, where nothing can be done about one that hangs; we pay for a goroutine, a context with a timeout, a reading of the clock and the state of every check. All other peers are several times slower.",
+		reason: "An uncached plane is not clearly ahead of controller-runtime's for every size, the handler alone. controller-runtime calls the checks in the prober's goroutine, which a hanging check blocks. We pay for a goroutine, a context with a timeout, a reading of the clock and the state of every check. All other peers are several times slower.",
 	},
 	{
 		text:   "The same, over a connection",
 		judge:  func(r *results) (string, verdict) { return aheadOfPlanes(r, "PlaneTCP") },
-		reason: "Over a connection an uncached plane is no faster than controller-runtime's, for all sizes. Most of what both take is what the floor takes, the kernel's and net/http's, and the rest is lost in its spread.",
+		reason: "Over a connection an uncached plane is no faster than controller-runtime's, for all sizes. The floor, the kernel and net/http, takes most of the time of both, and the difference is smaller than its spread.",
 	},
 	{
 		text: "Fifty probers share one run of a slow check, and all are answered in time",
@@ -70,7 +70,7 @@ var targets = append([]target{
 			}
 			return measured, fails
 		},
-		reason: "Fifty probers did not share one run: a regression, and no reason for it is known.",
+		reason: "Fifty probers did not share one run: a regression without a known reason.",
 	},
 	{
 		text:   "Starting and stopping units is ahead of fx",
@@ -80,7 +80,7 @@ var targets = append([]target{
 	{
 		text:   "Starting and stopping units is ahead of suture",
 		judge:  func(r *results) (string, verdict) { return aheadOfSpawners(r, "suture", us) },
-		reason: "Units of an App are behind suture's services. For a few it is the App: one that runs has a health registry, a queue in front of its log, a watchdog and somebody who waits for signals and reloads, which a supervisor has not, and which are paid once. For many it is the unit: a thousand are a thousand goroutines in suture and two thousand here, since the work group waits for each; and suture keeps no states, no events, no cause of a cancellation and no id of a goroutine. A service pays this once in its life.",
+		reason: "Units of an App are behind suture's services. With few units the reason is the App: it has a health registry, a queue in front of its log, a watchdog and a goroutine for signals and reloads, which a supervisor does not have. That cost is fixed. With many units the reason is the unit: a thousand are a thousand goroutines in suture and two thousand here, since the work group waits for each, and suture keeps no states, no events, no cause of a cancellation and no id of a goroutine. A service pays this once.",
 	},
 	{
 		text: "Tracking costs a request under 100 ns and no allocation",
@@ -94,7 +94,7 @@ var targets = append([]target{
 			}
 			return measured, atMost(beyond, 100)
 		},
-		reason: "Tracking costs a request more than it may: a regression, and no reason for it is known.",
+		reason: "Tracking costs a request too much: a regression without a known reason.",
 	},
 	{
 		text: "A stop under load loses no request",
@@ -108,19 +108,19 @@ var targets = append([]target{
 		of:     treeBench,
 		text:   "An idle worker is lighter than in both peers",
 		judge:  func(r *results) (string, verdict) { return aheadOfTrees(r, idles, "B/worker") },
-		reason: "An idle worker is heavier than suture's service. That is a function and a goroutine; a worker here has a name, a status that goes through a table and is published, a context with a cause, a health, the record of its exit and the id of its goroutine, so that it can be shown, told apart and named when it does not return.",
+		reason: "An idle worker is heavier than suture's service. That is a function and a goroutine. A worker here has a name, a status that follows a table and is published, a context with a cause, a health, the record of its exit and the id of its goroutine, so that it can be shown, identified and named when it does not return.",
 	},
 	{
 		of:     treeBench,
 		text:   "Restarts are faster than in both peers",
 		judge:  func(r *results) (string, verdict) { return aheadOfTrees(r, []string{"Restart/"}, processor) },
-		reason: "A function that fails at once is restarted less often in a second than in the peers. A restart here is a new worker: its factory is called in a goroutine that a timeout watches, its changes of status are checked and published, and the exit of the one before is kept and handed to the next. Nobody wants it this often: the default backoff begins with a wait that is thousands of times as long.",
+		reason: "A function that fails at once is restarted less often in a second than in the peers. A restart here is a new worker: a goroutine with a timeout calls its factory, its changes of status are checked and published, and it gets the exit of the previous one. No service restarts this often: the first wait of the default backoff is thousands of times as long.",
 	},
 	{
 		of:     treeBench,
 		text:   "Ten thousand workers stop faster than in both peers",
 		judge:  func(r *results) (string, verdict) { return aheadOfTrees(r, []string{"Stop10k/"}, "stop-ms") },
-		reason: "Ten thousand workers stop more slowly than in suture, which cancels all at once. Here they stop in reverse order, each once the one after it has stopped, because the ones before are what it needs.",
+		reason: "Ten thousand workers stop more slowly than in suture, which cancels all at once. Here they stop in reverse order, each once the one after it has stopped, because a worker may need the ones before it.",
 	},
 	{
 		of:   treeBench,
@@ -135,19 +135,19 @@ var targets = append([]target{
 		of:     workflowBench,
 		text:   "A transition is at 0.9× of a raw update of the same record or more, where each write is synced, on the clock",
 		judge:  func(r *results) (string, verdict) { return nearRaw(r, "always", wallclock) },
-		reason: "A transition is at less than 0.9× of a raw update where each write is synced. The disk is most of both; what is left is the view's own copy of each write, and headers that the raw write does not have.",
+		reason: "A transition is at less than 0.9× of a raw update where each write is synced. The disk takes most of both. The rest is the view's own copy of each write, and headers that the raw write does not have.",
 	},
 	{
 		of:     workflowBench,
 		text:   "The same where writes are left to the operating system, in processor time",
 		judge:  func(r *results) (string, verdict) { return nearRaw(r, "interval", processor) },
-		reason: "A transition is at less than 0.9× of a raw update where nobody waits for the disk. Both are one request and one answer. A transition also decodes the record, which the raw writer of this comparison never reads, stores who, why and which operation in headers, and keeps the indexes of the view; and the server sends the view each write, which is how it knows of those of others.",
+		reason: "A transition is at less than 0.9× of a raw update when writes are not synced. Both are one request and one answer. A transition also decodes the record, which the raw writer never reads, stores the source, the note and the operation in headers, and updates the indexes of the view. The server also sends each write to the view, which learns of other processes' writes that way.",
 	},
 	{
 		of:     workflowBench,
 		text:   "A transition is faster than in the predecessor, semstreams",
 		judge:  aheadOfSeed,
-		reason: "A transition is not clearly faster than in semstreams for all numbers of writers. That reads the record from the server before it writes it, which one writer waits for; with many writers at once the server is busy all the time, and what we spend on the operation's name, the headers and the view weighs as much.",
+		reason: "A transition is not clearly faster than in semstreams for all numbers of writers. semstreams reads the record from the server before it writes it, and a single writer waits for that. With many writers the server is always busy, and our cost of the operation's id, the headers and the view is as high.",
 	},
 	{
 		of:   workflowBench,
@@ -159,7 +159,7 @@ var targets = append([]target{
 			}
 			return digits(landed) + " %", fails
 		},
-		reason: "Updates of one entity by 64 writers were given up: a regression.",
+		reason: "Some updates of one entity by 64 writers failed: a regression.",
 	},
 	{
 		of:   listBench,
@@ -171,25 +171,25 @@ var targets = append([]target{
 			}
 			return duration(most) + " at most", atMost(most, 1e-3)
 		},
-		reason: "A list of a hundred of a million takes more than a millisecond: a regression, since it walks an index from where it begins and decodes a hundred records.",
+		reason: "A list of a hundred of a million takes more than a millisecond: a regression, since it walks an index from the start of the page and decodes a hundred records.",
 	},
 	{
 		of:     hostBench,
 		text:   "A hosted no-op handler in Go handles 0.8× or more of what a raw consume-and-ack does",
 		judge:  func(r *results) (string, verdict) { return ofRaw(r, "Noop/peer=go", "Noop/peer=raw", 0.8) },
-		reason: "A hosted handler handles less than 0.8× of a raw consume-and-ack. Beside the same iterator and the same acknowledgement it pays for a call that a watch bounds in time, a context with a cause, the headers, and the search for the worker that the message is for; a run on a machine that others use as well moves either side by more than the difference.",
+		reason: "A hosted handler handles less than 0.8× of a raw consume-and-ack. Besides the same iterator and the same acknowledgement it pays for a call with a time limit, a context with a cause, the headers, and the search for the message's worker. On a shared machine the noise of either side exceeds the difference.",
 	},
 	{
 		of:     hostBench,
 		text:   "A group handles 0.8× or more of what a raw consumer with MaxAckPending 1 does",
 		judge:  func(r *results) (string, verdict) { return ofRaw(r, "Group/peer=host", "Group/peer=raw", 0.8) },
-		reason: "A group handles less than 0.8× of a raw consumer with one message at a time: each message waits for the acknowledgement of the one before, so that whatever happens between two of them counts in full.",
+		reason: "A group handles less than 0.8× of a raw consumer with one message at a time: each message waits for the acknowledgement of the previous one, so all work between two messages counts in full.",
 	},
 	{
 		of:     hostBench,
 		text:   "A group is ahead of a lock that is a key in a store",
 		judge:  func(r *results) (string, verdict) { return ofRaw(r, "Group/peer=host", "Group/peer=kv-lock", 1) },
-		reason: "A group is no faster than a key that is created and deleted for each message: a regression, and no reason for it is known.",
+		reason: "A group is no faster than a key that is created and deleted for each message: a regression without a known reason.",
 	},
 }, poolTargets...)
 

@@ -79,5 +79,5 @@ func lists(r *results, p func(string, ...any)) {
 		p("%s", row)
 	}
 	id := listing("1000000", "phase")
-	p("\nOf a million, the view takes %s B of memory for each, with its record, and is there after %s.", digits(r.get(id, "B/entity").Center), duration(r.get(id, "start-ms").Center/1e3))
+	p("\nWith a million entities the view takes %s B of memory for each, with its record, and is ready after %s.", digits(r.get(id, "B/entity").Center), duration(r.get(id, "start-ms").Center/1e3))
 }
