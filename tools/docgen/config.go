@@ -18,19 +18,19 @@ import (
 	"github.com/pleme-io/lifecycle-go/config"
 )
 
-// section is a service's configuration as far as it is this library's.
+// section is the library's part of a service's configuration.
 type section struct {
 	Lifecycle lifecycle.Config
 }
 
-// WithDefaults fills in what holds when nothing is given.
+// WithDefaults returns the defaults.
 func (section) WithDefaults() section {
 	s := section{Lifecycle: lifecycle.DefaultConfig()}
-	s.Lifecycle.Name = "" // that of the program, and this is the wrong one
+	s.Lifecycle.Name = "" // the default is the program's name, here the wrong one
 	return s
 }
 
-// configPage is the reference of all keys, as a page.
+// configPage returns the reference of all keys.
 func configPage() ([]byte, error) {
 	keys, err := config.Keys[section]("service.yaml")
 	if err != nil {
@@ -43,7 +43,7 @@ func configPage() ([]byte, error) {
 	var b strings.Builder
 	b.WriteString(`# Every key of lifecycle
 
-This page is made from lifecycle.Config by "make docs". The keys stand in the section ` + "`lifecycle`" + ` of a service's own file, in the environment and in flags; the later one wins:
+This page is made from lifecycle.Config by "make docs". Set a key in the section ` + "`lifecycle`" + ` of the service's own file, in the environment or with a flag; the later one wins:
 
 | where | how |
 | --- | --- |
@@ -51,18 +51,18 @@ This page is made from lifecycle.Config by "make docs". The keys stand in the se
 | environment | ` + "`SERVICE_LIFECYCLE_DRAIN_INTERVAL=10s`" + ` |
 | flag | ` + "`-lifecycle.drain-interval=10s`" + ` |
 
-` + "`SERVICE`" + ` stands for the name of the file in the program, here service.yaml, or what ` + "`config.WithEnvPrefix`" + ` says. A duration has its unit (` + "`5s`, `1m30s`, `250ms`" + `); 0 and ` + "`off`" + ` switch it off, which is not the same as leaving the key out: then its default holds. [config.schema.json](config.schema.json) tells an editor all of this; put ` + "`# yaml-language-server: $schema=…`" + ` on top of the file.
+` + "`SERVICE`" + ` is the name of the file in the program, here service.yaml, or the prefix of ` + "`config.WithEnvPrefix`" + `. A duration has its unit (` + "`5s`, `1m30s`, `250ms`" + `); 0 and ` + "`off`" + ` disable it; a missing key means its default. [config.schema.json](config.schema.json) is for editors; put ` + "`# yaml-language-server: $schema=…`" + ` at the top of the file.
 
-A stop takes at most ` + "`pre_stop + drain_interval + shutdown_grace` + " + lifecycle.Margin.String() + `, and that has to be within ` + "`termination_grace`" + `, the pod's terminationGracePeriodSeconds. ` + "`linger + unit_slice + hook_slice`" + ` has to fit into ` + "`shutdown_grace`" + `.
+A stop takes at most ` + "`pre_stop + drain_interval + shutdown_grace` + " + lifecycle.Margin.String() + `. That must not exceed ` + "`termination_grace`" + `, the pod's terminationGracePeriodSeconds. ` + "`linger + unit_slice + hook_slice`" + ` must not exceed ` + "`shutdown_grace`" + `.
 
-**Live** keys change in a running process when its file changes (` + "`config.Open`, `Live.Attach`" + `), until a stop begins. A change of any other is named in the log and holds from the next start on. A key that is removed from the file has its default again, which a warning says; write beside the file and rename it over it, as Kubernetes does, because half of a file can be a configuration of its own (the watch gives a file that has become shorter 5 s to be completed).
+**Live** keys change in a running process when its file changes (` + "`config.Open`, `Live.Attach`" + `), until a stop begins. The log names changes of other keys; they take effect at the next start. A key that is removed from the file gets its default again, and the log has a warning. Write a new file and rename it over the old one, as Kubernetes does: half of a file can be a valid configuration. (The watch waits 5 s before it reads a file that has become shorter.)
 
 | key | takes | default | live |
 | --- | --- | --- | --- |
 `)
 	for _, k := range keys {
 		def, live := "", ""
-		if k.Default != "" && k.Field != "Name" { // that of this program would be wrong
+		if k.Default != "" && k.Field != "Name" { // this program's name would be wrong
 			def = "`" + strings.Trim(k.Default, `"`) + "`"
 		}
 		if k.Live {
@@ -79,8 +79,8 @@ A stop takes at most ` + "`pre_stop + drain_interval + shutdown_grace` + " + lif
 	return []byte(strings.TrimSuffix(b.String(), "\n")), nil
 }
 
-// configSchema is the JSON Schema of a file with the section, and whatever a
-// service has beside it.
+// configSchema is the JSON Schema of a file with the section, and anything a
+// service has besides it.
 func configSchema() ([]byte, error) {
 	docs, err := fieldDocs()
 	if err != nil {
@@ -113,8 +113,8 @@ func configSchema() ([]byte, error) {
 	return append(text, '\n'), err
 }
 
-// configWords is the source of the words that -h has for the keys of lifecycle:
-// those of the page, for a terminal.
+// configWords returns the Go source with the text of -h for the keys of lifecycle:
+// that of the page, for a terminal.
 func configWords() ([]byte, error) {
 	docs, err := fieldDocs()
 	if err != nil {
@@ -126,7 +126,7 @@ func configWords() ([]byte, error) {
 	}
 	var b bytes.Buffer
 	b.WriteString("// Code generated from the comments of lifecycle.Config by \"make docs\"; DO NOT EDIT.\n\npackage config\n\n" +
-		"// lifecycleWords says what a field of lifecycle.Config is for, as docs/config.md\n// does.\nfunc lifecycleWords(field string) string {\n\tswitch field {\n")
+		"// lifecycleWords describes a field of lifecycle.Config, as docs/config.md\n// does.\nfunc lifecycleWords(field string) string {\n\tswitch field {\n")
 	for _, k := range keys {
 		fmt.Fprintf(&b, "\tcase %q:\n\t\treturn %q\n", k.Field, strings.ReplaceAll(asMarkdown(docs[k.Field], keys), "`", ""))
 	}
@@ -139,7 +139,7 @@ var (
 	goWord  = regexp.MustCompile(`\b[A-Z][A-Za-z]+\b`)
 )
 
-// asMarkdown turns a field's comment into the words of whoever writes a file:
+// asMarkdown turns a field's comment into the terms of a file's author:
 // keys in place of the names of fields.
 func asMarkdown(doc string, keys []config.Key) string {
 	byField := map[string]string{"Off": "off"}
@@ -158,8 +158,8 @@ func asMarkdown(doc string, keys []config.Key) string {
 	})
 }
 
-// fieldDocs are the comments of the fields of lifecycle.Config. One that two
-// share is that of both.
+// fieldDocs returns the comments of the fields of lifecycle.Config. A comment for two
+// fields belongs to both.
 func fieldDocs() (map[string]string, error) {
 	name, err := inRepository("config.go")
 	if err != nil {
@@ -208,7 +208,7 @@ func inRepository(name string) (string, error) {
 		}
 		up := filepath.Dir(dir)
 		if up == dir {
-			return "", errors.New("this is no folder of the repository: no go.work above it")
+			return "", errors.New("this folder is not in the repository: there is no go.work above it")
 		}
 		dir = up
 	}

@@ -11,35 +11,35 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// life is one kind of life, with what is said about it above its diagram.
+// life is one kind of life, with the text above its diagram.
 type life struct {
 	title, text string
 	diagram     string // Mermaid
 	rows        []row
 }
 
-// row is one state and what may follow it.
+// row is one state and its next states.
 type row struct{ state, next string }
 
 func lives() []life {
 	return []life{
-		describe("App", "One service process. Each phase is entered at most once, and `App.Reached` gives a channel for each. The table is `lifecycle.Phases`.",
+		describe("App", "One service process. It enters each phase at most once, and `App.Reached` returns a channel for each. The table is `lifecycle.Phases`.",
 			lifecycle.Phases(), lifecycle.PhaseCreated, nil),
-		describe("Worker", "Every unit of an App is one: a function, a process, a container, a supervisor. The table is `worker.Transitions`.",
+		describe("Worker", "Every unit of an App is a worker: a function, a process, a container, a supervisor. The table is `worker.Transitions`.",
 			worker.Transitions(), worker.StatusCreated, worker.AddedEdges()),
-		describe("Worker process of a pool", "One process of a `procpool.Pool`, beside its life as a Worker. The table is `procpool.WorkerTransitions`.",
+		describe("Worker process of a pool", "One process of a `procpool.Pool`, besides its life as a Worker. The table is `procpool.WorkerTransitions`.",
 			procpool.WorkerTransitions(), procpool.WorkerStarting, procpool.AddedWorkerEdges()),
-		describe("Query", "One question to a pool, from its submission to exactly one terminal state. The table is `procpool.QueryTransitions`.",
+		describe("Query", "One query to a pool, from its submission to exactly one terminal state. The table is `procpool.QueryTransitions`.",
 			procpool.QueryTransitions(), procpool.QueryPending, procpool.AddedQueryEdges()),
 		describe("Connection", "The unix socket between a pool and one of its processes. The table is `procpool.ConnTransitions`.",
 			procpool.ConnTransitions(), procpool.ConnDisconnected, nil),
-		describe("Pool", "How much of its capacity a pool uses. The table is `procpool.PoolTransitions`.",
+		describe("Pool", "The use of a pool's capacity. The table is `procpool.PoolTransitions`.",
 			procpool.PoolTransitions(), procpool.PoolIdle, nil),
 	}
 }
 
-// describe draws one table. Edges that were added to the model's own table are
-// marked.
+// describe draws one table. It marks edges that were added to the model's
+// table.
 func describe[S ~string](title, text string, t fsm.Table[S], initial S, added []fsm.Edge[S]) life {
 	l := life{title: title, text: text, diagram: t.Mermaid(fsm.Drawing[S]{Initial: initial, Added: added})}
 	for _, from := range inOrder(t, initial) {
@@ -59,8 +59,8 @@ func describe[S ~string](title, text string, t fsm.Table[S], initial S, added []
 	return l
 }
 
-// inOrder returns the states as a life comes by them that always takes the
-// first edge it has not taken, the terminal ones last.
+// inOrder returns the states in the order of a life that always takes the
+// first edge that it has not taken, the terminal ones last.
 func inOrder[S ~string](t fsm.Table[S], initial S) []S {
 	var order []S
 	var visit func(S)
@@ -75,7 +75,7 @@ func inOrder[S ~string](t fsm.Table[S], initial S) []S {
 	}
 	visit(initial)
 	for _, s := range t.Phases() {
-		visit(s) // also what nothing leads to
+		visit(s) // also states without an edge to them
 	}
 	slices.SortStableFunc(order, func(a, b S) int {
 		switch {
@@ -93,7 +93,7 @@ func inOrder[S ~string](t fsm.Table[S], initial S) []S {
 func states() ([]byte, error) {
 	var b strings.Builder
 	b.WriteString("<!-- Drawn by tools/docgen from the code. Do not edit: run \"make docs\". -->\n\n# States\n\n")
-	b.WriteString("Everything that lives here has named states, and a table that says which may follow which. The diagrams are drawn from the same tables that refuse every other change. \"(added)\" marks an edge that the model this library follows does not list; [seeds.md](seeds.md) says why each is needed.\n")
+	b.WriteString("Every component has named states, and a table that defines the allowed transitions. The diagrams are drawn from the tables that the code enforces. \"(added)\" marks an edge that the original model does not have; [seeds.md](seeds.md) has the reason for each.\n")
 	for _, l := range lives() {
 		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n```mermaid\n%s```\n\n| from | to |\n| --- | --- |\n", l.title, l.text, l.diagram)
 		for _, r := range l.rows {
