@@ -81,7 +81,7 @@ func TestNothingIsServedWithoutCredentials(t *testing.T) {
 			"missing": nil, "forged": bearer("eve-0123456789-0123456789"), "basic": {"Authorization", "Basic YTpi"}, "empty": {"Authorization", "Bearer "},
 		} {
 			code, h, text := request(t, "GET", base+path, "", header...)
-			// After twenty guesses the address has to wait, which says as little.
+			// After twenty guesses the address has to wait; that reveals nothing either.
 			if code != http.StatusTooManyRequests && (code != http.StatusUnauthorized || h.Get("WWW-Authenticate") == "") {
 				t.Errorf("%s with %s credentials: %d %s", path, what, code, text)
 			}
@@ -198,7 +198,7 @@ func TestTokenFileIsReadAgain(t *testing.T) {
 	await("revoked", adaToken, false)
 	await("still there", vicToken, true)
 	write(t, path, "viewer vic "+vicToken+"\nking eve eve-0123456789-0123456789\n")
-	await("a broken file lets nobody in", vicToken, false)
+	await("a broken file refuses every token", vicToken, false)
 	write(t, path, "operator ada "+adaToken+"\n")
 	await("right again", adaToken, true)
 	if err := os.Remove(path); err != nil {
@@ -231,7 +231,7 @@ func TestTokenFilesThatAreWrongNameTheLine(t *testing.T) {
 	}
 }
 
-// authority makes certificates.
+// authority issues certificates.
 type authority struct {
 	key  *ecdsa.PrivateKey
 	cert *x509.Certificate
@@ -291,7 +291,7 @@ func TestClientCertificates(t *testing.T) {
 		t.Errorf("eve: %d %s", code, text)
 	}
 	if code, text := ask(); code != 401 {
-		t.Errorf("nobody: %d %s", code, text)
+		t.Errorf("without credentials: %d %s", code, text)
 	}
 	if code, text := ask(other.issue(t, "ada")); code != 0 && code != 401 {
 		t.Errorf("ada of another authority: %d %s", code, text)
@@ -304,7 +304,7 @@ func TestClientCertificates(t *testing.T) {
 }
 
 // The API server of this test answers as the documentation of TokenReview says,
-// and counts. [TestKubernetesReviewsRealTokens] asks a real one.
+// and counts requests. [TestKubernetesReviewsRealTokens] uses a real one.
 func TestKubernetesReviewsTokens(t *testing.T) {
 	reviews := 0
 	fail := false
@@ -348,7 +348,7 @@ func TestKubernetesReviewsTokens(t *testing.T) {
 			t.Errorf("%s: %d %s", token, code, text)
 		}
 	}
-	// This server answers without audiences, as one does that has not looked at them.
+	// This server answers without audiences, like one that has not checked them.
 	strict, err := operator.Kubernetes(operator.KubernetesConfig{URL: api.URL, Dir: dir, Audiences: []string{"lifecycle"}, Roles: map[string]operator.Role{"ops": operator.RoleOperator}})
 	if err != nil {
 		t.Fatal(err)
@@ -356,7 +356,7 @@ func TestKubernetesReviewsTokens(t *testing.T) {
 	unchecked := httptest.NewRequest("GET", "/", nil)
 	unchecked.Header.Set("Authorization", "Bearer good")
 	if _, err := strict.Authenticate(unchecked); !errors.Is(err, operator.ErrBadCredentials) {
-		t.Errorf("a token whose audience nobody looked at: %v", err)
+		t.Errorf("a token whose audience was not checked: %v", err)
 	}
 	fail = true
 	if code, _, text := request(t, "GET", base+"/whoami", "", bearer("another")...); code != 503 {
@@ -389,7 +389,7 @@ func TestForeignHostsAndOrigins(t *testing.T) {
 		}
 	}
 	if code, _, text := request(t, "GET", path, "", "X-Forwarded-For", "203.0.113.7"); code != 401 {
-		t.Errorf("forwarded for somebody else: %d %s", code, text)
+		t.Errorf("forwarded for another caller: %d %s", code, text)
 	}
 	if _, h, _ := request(t, "GET", path, ""); h.Get("Access-Control-Allow-Origin") != "" || h.Get("Cross-Origin-Resource-Policy") != "same-origin" {
 		t.Errorf("headers let others read: %v", h)
@@ -428,7 +428,7 @@ func TestLimitsOfRate(t *testing.T) {
 	}
 }
 
-// Somebody who is not known yet is not read for long.
+// A large login form is refused before the caller is authenticated.
 func TestFormOfALoginIsSmall(t *testing.T) {
 	_, auth := tokenFile(t)
 	base, _ := serve(t, operator.Config{Auth: auth})
@@ -458,7 +458,7 @@ func TestCertificateThatExpiredMeanwhile(t *testing.T) {
 	}
 }
 
-// makers is an area that makes up ids.
+// makers is an area that chooses ids.
 type makers struct{ operator.Workers }
 
 func (makers) Create(context.Context, *operatorv1.CreateWorkerRequest, string) (*operatorv1.Worker, error) {
@@ -476,7 +476,7 @@ func TestAuditHasTheIdThatWasMadeUp(t *testing.T) {
 }
 
 func TestLimitOfStreams(t *testing.T) {
-	base, _ := serve(t, operator.Config{Workflows: newMemory(1), MaxStreams: 3, MaxStreamAge: time.Minute}) // one that is let in by mistake ends
+	base, _ := serve(t, operator.Config{Workflows: newMemory(1), MaxStreams: 3, MaxStreamAge: time.Minute}) // bounds a watch that is accepted by mistake
 	var open []*http.Response
 	for range 3 {
 		resp, err := http.Get(base + "/watch/workflows/drone-survey")
@@ -492,7 +492,7 @@ func TestLimitOfStreams(t *testing.T) {
 		t.Errorf("the fourth: %d %s", code, text)
 	}
 	open[0].Body.Close()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) { // until the server has noticed
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) { // until the server notices
 		resp, err := http.Get(base + "/watch/workflows/drone-survey")
 		if err != nil {
 			t.Fatal(err)

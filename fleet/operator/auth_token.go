@@ -17,26 +17,25 @@ import (
 	"time"
 )
 
-// Limits of a token file and of what stands in it. A shorter token can be
-// guessed.
+// Limits of a token file and of its fields. A shorter token could be guessed.
 const (
 	maxTokenFile = 1 << 20
 	minToken     = 20
 )
 
-// TokenFile recognises bearer tokens by a file with a line for each:
+// TokenFile authenticates bearer tokens with a file that has one per line:
 //
 //	ROLE NAME TOKEN [EXPIRES]
 //
-// ROLE is viewer or operator, NAME goes into the audit, TOKEN has 20 characters
-// or more, or is "sha256:" and the hexadecimal digest of one, so that the file
-// need not be kept secret. EXPIRES is a time of RFC 3339. Empty lines and lines
-// that begin with # are skipped.
+// ROLE is viewer or operator. NAME appears in the audit. TOKEN has 20 characters or
+// more, or is "sha256:" and the hexadecimal digest of such a token; then the file is
+// not a secret. EXPIRES is a time of RFC 3339. Empty lines and lines that begin with
+// # are skipped.
 //
-// The file is read again when it has changed, looked at most once a second, also
-// when it is a Kubernetes secret whose symbolic link moved. One that cannot be
-// read then, or has a line that is wrong, is logged, and nobody is let in until
-// it is right again: what was revoked must not come back because of a typo.
+// TokenFile reads the file again when it has changed, and checks for that at most
+// once a second. It also notices when the symbolic link of a Kubernetes secret moves.
+// While the file is unreadable or has an invalid line, it logs that and refuses every
+// token: a typo must not restore a revoked token.
 func TokenFile(path string, log *slog.Logger) (Authenticator, error) {
 	f := &tokenFile{path: path, log: log, now: time.Now}
 	if f.log == nil {
@@ -53,14 +52,14 @@ type tokenFile struct {
 	log  *slog.Logger
 	now  func() time.Time
 
-	mu     sync.Mutex // guards everything that follows
+	mu     sync.Mutex // guards the fields below
 	looked time.Time
 	stamp  stamp
 	tokens []tokenLine
 	broken error
 }
 
-// stamp tells one content of a file from another without reading it.
+// stamp identifies a version of a file without reading it.
 type stamp struct {
 	size    int64
 	changed time.Time
@@ -85,7 +84,7 @@ func (f *tokenFile) Authenticate(r *http.Request) (Principal, error) {
 		return Principal{}, fmt.Errorf("the token file cannot be used: %w", f.broken)
 	}
 	found := -1
-	for i := range f.tokens { // all of them, so that time says nothing about which
+	for i := range f.tokens { // always all, so that the time does not depend on the match
 		if subtle.ConstantTimeCompare(digest[:], f.tokens[i].digest[:]) == 1 {
 			found = i
 		}
@@ -113,7 +112,7 @@ func (f *tokenFile) refreshLocked() {
 	}
 	was := f.broken
 	if err := f.readLocked(); err != nil && (was == nil || was.Error() != err.Error()) {
-		f.log.Error("operator: token file cannot be used: nobody is let in", "error", err)
+		f.log.Error("operator: token file cannot be used: every token is refused", "error", err)
 	} else if err == nil {
 		f.log.Info("operator: token file was read", "tokens", len(f.tokens))
 	}

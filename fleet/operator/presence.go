@@ -15,7 +15,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// FromPresence makes the processes that announce themselves those of a Server.
+// FromPresence makes a Server's Processes from the processes that announce themselves.
 func FromPresence(f *presence.Fleet) Processes { return fleet{f} }
 
 type fleet struct{ f *presence.Fleet }
@@ -59,7 +59,7 @@ func (a fleet) Watch(ctx context.Context, to Sink[*operatorv1.Process]) error {
 	return a.f.Watch(ctx, observer{to})
 }
 
-// observer hands on what a watch of the fleet sees.
+// observer passes on the events of a watch of the fleet.
 type observer struct{ to Sink[*operatorv1.Process] }
 
 func (o observer) Seen(p presence.Process) { o.to.Put(p.ID, processOf(p)) }
@@ -81,7 +81,7 @@ func (a fleet) Resume(ctx context.Context, id, who string) (string, error) {
 	return phase, processErr(err)
 }
 
-// processOf is an announcement as the contract has it.
+// processOf turns an announcement into the contract's message.
 func processOf(p presence.Process) *operatorv1.Process {
 	r := p.Status.Report
 	out := &operatorv1.Process{
