@@ -61,7 +61,7 @@ func (r *results) page() ([]byte, error) {
 	var reasons []string
 	for _, t := range targets {
 		if t.of != "" && !r.has(t.of) {
-			continue // measured since the results were kept
+			continue // added after the committed results
 		}
 		measured, v := t.judge(r)
 		p("| %s | %s | %s |", t.text, measured, v)
@@ -217,7 +217,7 @@ func trees(r *results, p func(string, ...any)) {
 	}
 }
 
-// measured is a cell of a benchmark that not everybody survives.
+// measured is a cell of a benchmark that some peers do not complete.
 func measured(r *results, id string, cell func(id string) string) string {
 	if !r.has(id) {
 		return "–"

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/perf/benchmath"
 )
 
-// verdict is what came of a target.
+// verdict is the result of a target.
 type verdict string
 
 const (
@@ -16,13 +16,13 @@ const (
 	fails verdict = "does not hold"
 )
 
-// target is one promise about the numbers, and what is to be said when it is
+// target is one promise about the numbers, and the explanation when it is
 // not kept.
 type target struct {
 	text   string
 	judge  func(*results) (measured string, v verdict)
 	reason string
-	of     string // when not "", the benchmark without which there is nothing to judge
+	of     string // when not "", the benchmark that the target needs
 }
 
 var targets = append([]target{
@@ -193,7 +193,7 @@ var targets = append([]target{
 	},
 }, poolTargets...)
 
-// aheadOfTrees judges us by the best peer that was measured, for each of ids.
+// aheadOfTrees compares us with the best measured peer, for each of ids.
 func aheadOfTrees(r *results, ids []string, unit string) (measured string, v verdict) {
 	v = holds
 	for i, id := range ids {
@@ -258,7 +258,7 @@ func worse(a, b verdict) verdict {
 	return holds
 }
 
-// aheadOfPlanes judges the uncached planes by the best peer of each size.
+// aheadOfPlanes compares the uncached planes with the best peer of each size.
 func aheadOfPlanes(r *results, bench string) (measured string, v verdict) {
 	v = holds
 	for i, size := range sizes {
@@ -278,7 +278,7 @@ func aheadOfPlanes(r *results, bench string) (measured string, v verdict) {
 	return measured, v
 }
 
-// aheadOfSpawners judges us by one peer, for all sizes.
+// aheadOfSpawners compares us with one peer, for all sizes.
 func aheadOfSpawners(r *results, peer, us string) (measured string, v verdict) {
 	v = holds
 	for i, g := range groups {
