@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
@@ -41,8 +41,8 @@ var joinType = reflect.TypeOf(errors.Join(io.EOF))
 
 // askedFor returns the exit status that err asks for, or 0.
 func askedFor(err error) int {
-	switch e := err.(type) { //nolint:errorlint // this walks the tree itself
-	case interface{ ExitCode() int }:
+	switch e := call.Original(err).(type) { //nolint:errorlint // this walks the tree itself
+	case interface{ ExitCode() int }: // foreign code, on the goroutine of ExitCode's caller
 		if code := e.ExitCode(); code >= 1 && code <= 255 {
 			return code
 		}
@@ -59,7 +59,7 @@ func askedFor(err error) int {
 			if part == nil {
 				continue
 			}
-			if code := askedFor(part); code != 0 || reflect.TypeOf(err) == joinType {
+			if code := askedFor(part); code != 0 || reflect.TypeOf(call.Original(err)) == joinType {
 				return code
 			}
 		}
@@ -103,7 +103,7 @@ func (a *App) die(why string, code int) {
 	written.Go(func() {
 		// The dump comes apart and last: of a million goroutines it takes a while.
 		_, _ = fmt.Fprintf(a.stderr, "lifecycle: %s: %s; exit status %d\n\n", a.cfg.Name, why, code)
-		_, _ = a.stderr.Write(append(safe.Dump(), '\n'))
+		_, _ = a.stderr.Write(append(call.Dump(), '\n'))
 	})
 	all := make(chan struct{})
 	go func() {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fsm"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 // ErrUnknown is what a [Probe] returns, or wraps, when it cannot tell whether
@@ -17,6 +18,8 @@ import (
 // measurement has gone. Unknown fails readiness and startup and passes
 // liveness. Return any other error for something that is down.
 var ErrUnknown = errors.New("state unknown")
+
+var _ = call.Sentinels(ErrUnknown) // a foreign error may say so by an Is method
 
 // ErrInvalidProbe is wrapped by the error of every registration that was
 // refused: an empty or unusable name, a name used twice on a plane, a nil

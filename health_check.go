@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fsm"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/probe"
-	"github.com/pleme-io/lifecycle-go/internal/safe"
 )
 
 // check is one registered probe: its runner, and the state that its results
@@ -42,7 +42,7 @@ func newCheck(p *plane, name string, pr Probe, cfg probeConfig) *check {
 	}
 	c.runner = p.group.New(name, cfg.timeout, func(ctx context.Context) error {
 		if err := pr.Check(ctx); err != nil {
-			return newFailure(err)
+			return newFailure(call.Freeze(name, err))
 		}
 		return nil
 	}, c.record)
@@ -54,9 +54,7 @@ const notChecked = "not checked yet"
 // maxErrorText bounds what an error contributes to an answer, in bytes.
 const maxErrorText = 1024
 
-// failure is what a check returned, with the calls that run the caller's code
-// made: Error and Is methods panic like any other code, and where a failure is
-// made that is a panic of the check.
+// failure is what a check returned, frozen, with the text that is shown of it.
 type failure struct {
 	error
 	text    string
@@ -79,8 +77,8 @@ func verdict(err error) (ProbeState, string) {
 	if late := new(probe.TimeoutError); errors.As(err, &late) {
 		return StateDown, clip(late.Error(), maxErrorText)
 	}
-	if p := new(safe.PanicError); errors.As(err, &p) {
-		return StateDown, clip(fmt.Sprintf("panic: %v", p.Value), maxErrorText)
+	if p := new(call.PanicError); errors.As(err, &p) {
+		return StateDown, clip("panic: "+p.Text(), maxErrorText)
 	}
 	return StateDown, clip(err.Error(), maxErrorText)
 }

@@ -13,7 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 func TestProberThatHangsUpSpoilsNothing(t *testing.T) {
@@ -111,7 +111,7 @@ func TestWedgedCheckIsDownUntilItReturns(t *testing.T) {
 		synctest.Wait()
 		working := 0
 		for range 10000 { // one that is about to end is given time for it
-			if working = strings.Count(string(safe.Dump()), "probe.(*batch).work("); working == 1 {
+			if working = strings.Count(string(call.Dump()), "probe.(*batch).work("); working == 1 {
 				break
 			}
 			runtime.Gosched()

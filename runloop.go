@@ -7,7 +7,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 // ErrInvalidLoop is wrapped by the error with which [RunLoop] refuses what it
@@ -121,7 +121,7 @@ func (l *loop) run(ctx context.Context) error {
 			return nil
 		}
 		err := l.tick(ctx)
-		if ctx.Err() != nil && (err == nil || safe.Only(err, func(e error) bool { return safe.Same(e, ctx.Err()) || safe.Same(e, context.Cause(ctx)) })) {
+		if ctx.Err() != nil && (err == nil || call.Only(err, func(e error) bool { return call.Same(e, ctx.Err()) || call.Same(e, context.Cause(ctx)) })) {
 			return nil
 		}
 		switch {
@@ -159,6 +159,6 @@ func (l *loop) backoff(delay time.Duration) time.Duration {
 // Goexit in it, and waits for it.
 func (l *loop) tick(ctx context.Context) error {
 	result := make(chan error, 1) // one send: done is called once
-	safe.Go("loop tick", func() error { return l.fn(ctx) }, nil, func(err error) { result <- err })
+	call.Go("loop tick", func() error { return l.fn(ctx) }, func(err error) { result <- err })
 	return <-result
 }

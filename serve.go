@@ -9,8 +9,8 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/httpdrain"
-	"github.com/pleme-io/lifecycle-go/internal/safe"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
@@ -125,8 +125,7 @@ func (a *App) claimLocked(name, what string, v any) {
 func drainConfig(cfg Config) httpdrain.Config {
 	return httpdrain.Config{
 		AcceptQuiet: on(cfg.AcceptQuiet), Linger: on(cfg.Linger), GoAwayAfter: on(cfg.GoAwayAfter),
-		Patience:  serverPatience(cfg),
-		Abandoned: func(what string, goid uint64) error { return worker.Abandoned(what, goid) },
+		Patience: serverPatience(cfg),
 	}
 }
 
@@ -156,7 +155,7 @@ type drainingServer interface {
 type server struct {
 	worker.BaseWorker
 	drainingServer
-	goid goroutine // of Serve
+	accepting call.Call // Serve
 }
 
 func newServer(name, kind string, s drainingServer, a *App) *server {
@@ -172,7 +171,7 @@ func (s *server) Start(ctx context.Context) error {
 		return err
 	}
 	s.MarkRunning()
-	safe.Go(s.Name(), func() error { return s.Serve(ctx) }, s.goid.Store, s.Finish)
+	s.accepting.Start(s.Name(), func() error { return s.Serve(ctx) }, s.Finish)
 	return nil
 }
 
@@ -186,7 +185,7 @@ func (s *server) Stop(ctx context.Context) error {
 	case <-s.Done():
 	case <-ctx.Done():
 		// The listener may be anybody's, and its Accept not mind a Close.
-		s.Kill(worker.Abandoned(s.Name(), s.goid.Load()))
+		s.Kill(s.accepting.Abandon())
 	}
 	return err
 }

@@ -23,9 +23,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"reflect"
 
 	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
@@ -52,7 +52,7 @@ func With(reg prometheus.Registerer) lifecycle.Option {
 }
 
 func register(reg prometheus.Registerer, a *lifecycle.App) error {
-	if v := reflect.ValueOf(reg); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+	if call.IsNil(reg) {
 		return errors.New("metrics: the registerer is nil: give it prometheus.DefaultRegisterer or a registry of your own")
 	}
 	err := reg.Register(newCollector(a))

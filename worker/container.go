@@ -81,7 +81,7 @@ func WithContainerOutput(stdout, stderr io.Writer) ContainerOption {
 	return func(c *Container) { c.stdout, c.stderr = stdout, stderr }
 }
 
-// NewContainer returns a worker that runs spec on engine.
+// NewContainer returns a worker that runs spec on engine. A nil option is ignored.
 func NewContainer(name string, engine Engine, spec ContainerSpec, opts ...ContainerOption) *Container {
 	c := &Container{
 		engine: engine, spec: spec,
@@ -89,7 +89,9 @@ func NewContainer(name string, engine Engine, spec ContainerSpec, opts ...Contai
 	}
 	c.Init("container", name)
 	for _, opt := range opts {
-		opt(c)
+		if opt != nil {
+			opt(c)
+		}
 	}
 	return c
 }

@@ -34,14 +34,20 @@ func WithStartCondition() FuncOption { return func(f *Func) { f.marked = true } 
 // NewFunc returns a worker that runs fn. The context that fn gets is cancelled
 // when the worker is stopped or the context given to Start is; its
 // context.Cause says why. fn should return soon then, with nil or with the
-// context's error.
+// context's error. A nil option is ignored.
 func NewFunc(name string, fn func(context.Context) error, opts ...FuncOption) *Func {
 	f := &Func{fn: fn}
 	f.Init("func", name)
-	for _, opt := range opts {
-		opt(f)
-	}
+	f.apply(opts)
 	return f
+}
+
+func (f *Func) apply(opts []FuncOption) {
+	for _, opt := range opts {
+		if opt != nil {
+			opt(f)
+		}
+	}
 }
 
 // MarkStarted makes the worker whose function was given ctx Running: its start

@@ -99,12 +99,14 @@ func WithEnv(vars ...string) ProcessOption {
 // A WaitDelay of 0 becomes 2 seconds: so long, and no longer, output is read
 // that a process outside of the group keeps open. An Env of nil is this
 // process's own, without the variables by which systemd speaks to it alone
-// (NOTIFY_SOCKET, WATCHDOG_PID, WATCHDOG_USEC).
+// (NOTIFY_SOCKET, WATCHDOG_PID, WATCHDOG_USEC). A nil option is ignored.
 func NewProcess(name string, cmd *exec.Cmd, opts ...ProcessOption) *Process {
 	p := &Process{cmd: cmd, grace: defaultGrace, stopBy: syscall.SIGTERM}
 	p.Init("process", name)
 	for _, opt := range opts {
-		opt(p)
+		if opt != nil {
+			opt(p)
+		}
 	}
 	return p
 }

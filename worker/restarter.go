@@ -26,6 +26,9 @@ var (
 	ErrRestartBudget = errors.New("restart budget is spent")
 )
 
+// A foreign error may say by an Is method that it is one of these.
+var _ = call.Sentinels(ErrDoNotRestart, ErrTerminate)
+
 // Restarter is a worker that runs a function and starts it again when it fails.
 //
 // It is one life. Each run has a status of its own, which [Restarter.State] shows as
@@ -107,9 +110,7 @@ func (r *Restarter) instance() *Func {
 	defer r.nowMu.Unlock()
 	r.runs++
 	child.initRun("func", &r.BaseWorker, r.runs)
-	for _, opt := range r.opts {
-		opt(child)
-	}
+	child.apply(r.opts)
 	r.child = child
 	return child
 }

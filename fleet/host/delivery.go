@@ -126,7 +126,7 @@ func (r *runner) call(ctx context.Context, d *delivery, attempt int) error {
 	r.message.Store(d)
 	r.limit.Store(int64(d.member.limits.Time))
 	r.began.Store(now)
-	outputs, err := d.member.program.Handle(ctx, &engine.Message{
+	outputs, err := d.member.handle(ctx, &engine.Message{
 		Worker: rec.ID, ID: d.id, Topic: d.msg.Subject(), Attempt: attempt, Fence: r.fence, Header: d.header, Data: d.data,
 	}, d.state)
 	if cause := context.Cause(ctx); cause != nil && (errors.Is(cause, ErrDetached) || !errors.Is(err, engine.ErrLimit)) {

@@ -20,3 +20,21 @@ func (h *Host) Leaving() int {
 
 // Members are the hosts that this one counts on, with itself.
 func (h *Host) Members() []string { return h.members.live() }
+
+// Applied reports whether the slot of a worker has acted on a record in which the
+// worker is in that phase.
+func (h *Host) Applied(id string, phase Phase) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, s := range h.slots {
+		s.mu.Lock()
+		for _, rec := range s.records {
+			if rec.ID == id && rec.State == phase && s.applied[id] == rec.revision {
+				s.mu.Unlock()
+				return true
+			}
+		}
+		s.mu.Unlock()
+	}
+	return false
+}

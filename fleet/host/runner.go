@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 // runner takes messages from a consumer and hands them to programs, one at a
@@ -31,6 +32,7 @@ type runner struct {
 	limit   atomic.Int64 // and its time limit
 	message atomic.Pointer[delivery]
 
+	life      call.Call // the goroutine that consumes
 	halting   atomic.Bool
 	iterator  atomic.Pointer[iterator]
 	ended     chan struct{}
@@ -69,7 +71,7 @@ func (r *runner) end(err error) {
 	if !inTime {
 		// What it holds is nobody else's any more.
 		for _, m := range *r.members.Load() {
-			_ = m.program.Close()
+			r.host.closeProgram(m.record.ID, m.program)
 		}
 	}
 	r.cancel(nil)
@@ -131,7 +133,7 @@ func (r *runner) giveUp() {
 			it.Drain()
 			r.host.running.Go(func() { r.handBack(it) })
 		}
-		r.host.log.Warn("hosted worker: its handler does not return and is left behind", "slot", r.slot.name)
+		r.host.log.Warn("hosted worker: its handler does not return", "slot", r.slot.name, "err", r.life.Abandon())
 	})
 }
 
@@ -213,7 +215,6 @@ func (r *runner) drainInto(it jetstream.MessagesContext) error {
 
 // watch keeps the server and the time limit satisfied while handlers run.
 func (r *runner) watch() {
-	defer r.host.running.Done()
 	period := min(max(r.host.cfg.AckWait/6, 10*time.Millisecond), 250*time.Millisecond)
 	tick := time.NewTicker(period)
 	defer tick.Stop()

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 // serve is the life of a started host. It returns when ctx has ended and nothing
@@ -194,11 +195,15 @@ func (h *Host) assign(work context.Context) {
 		s = newSlot(h, name)
 		s.records = records
 		h.slots[name] = s
-		go func() {
-			s.run(work)
-			h.poke()
+		call.Go("slot "+name, func() error { s.run(work); return nil }, func(err error) {
+			if err != nil {
+				h.log.Error("hosted worker: the slot ended by itself", "slot", name, "err", err)
+				time.AfterFunc(retryLoad, h.poke) // it is made anew, and not at once
+			} else {
+				h.poke()
+			}
 			h.changed()
-		}()
+		})
 	}
 	h.mu.Unlock()
 	h.changed()

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
-	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 // slot is a group, or a worker that is in none, on the host that it belongs to:
@@ -23,7 +23,7 @@ type slot struct {
 	quit chan struct{}
 	gone chan struct{} // closed when the slot has let go of everything
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields from records to status
 	records []*Record  // what is wanted
 	faults  map[string]error
 	applied map[string]uint64 // revision of each record that was tried
@@ -35,9 +35,10 @@ type slot struct {
 	turn atomic.Uint64 // counts messages
 
 	// The owner's alone.
-	loaded  []*member
-	covered []string // topics that its consumer is known to take
-	runner  *runner
+	loaded      []*member
+	covered     []string // topics that its consumer is known to take
+	runner      *runner
+	quarantines map[string]*quarantine // by worker
 }
 
 // member is a worker with its program.
@@ -51,7 +52,7 @@ type member struct {
 
 func newSlot(h *Host, name string) *slot {
 	return &slot{host: h, name: name, wake: make(chan struct{}, 1), quit: make(chan struct{}), gone: make(chan struct{}),
-		faults: make(map[string]error), applied: make(map[string]uint64), status: make(map[string]bool)}
+		faults: make(map[string]error), applied: make(map[string]uint64), status: make(map[string]bool), quarantines: make(map[string]*quarantine)}
 }
 
 // want says what the slot is to be.
@@ -103,7 +104,7 @@ func (s *slot) run(ctx context.Context) {
 	defer retry.Stop()
 	for {
 		retry.Reset(time.Minute) // a host that thought the slot its own may have held something
-		if err := s.apply(ctx); err != nil {
+		if err := s.tryApply(ctx); err != nil {
 			if !errors.Is(err, errDeploying) {
 				s.host.log.Warn("hosted worker", "slot", s.name, "err", err)
 			}
@@ -143,6 +144,26 @@ func (s *slot) again(ctx context.Context) {
 	}
 }
 
+// tryApply is apply, in which a panic is an error too.
+func (s *slot) tryApply(ctx context.Context) error {
+	s.mu.Lock()
+	asks := s.asks
+	s.mu.Unlock()
+	returned := false
+	err := call.Do("slot "+s.name, func() error {
+		err := s.apply(ctx)
+		returned = true
+		return err
+	})
+	if !returned { // it panicked; callers that wait for a try have had it
+		s.mu.Lock()
+		s.tried, s.heard = true, asks
+		s.mu.Unlock()
+		s.host.changed()
+	}
+	return err
+}
+
 // apply makes the slot what it is wanted to be.
 func (s *slot) apply(ctx context.Context) error {
 	s.mu.Lock()
@@ -166,7 +187,7 @@ func (s *slot) apply(ctx context.Context) error {
 			again = true // whoever creates it is about to set it Running, or to undo it
 			continue
 		}
-		m, err := s.member(ctx, rec)
+		m, err := s.member(ctx, rec, asks)
 		s.note(rec, m != nil, err)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("worker %s: %w", rec.ID, err))
@@ -185,6 +206,11 @@ func (s *slot) apply(ctx context.Context) error {
 	for id := range s.faults {
 		if !slices.ContainsFunc(records, func(r *Record) bool { return r.ID == id && r.State.wanted() }) {
 			delete(s.faults, id)
+		}
+	}
+	for id := range s.quarantines {
+		if !slices.ContainsFunc(records, func(r *Record) bool { return r.ID == id }) {
+			delete(s.quarantines, id)
 		}
 	}
 	for _, rec := range records {
@@ -279,7 +305,7 @@ func (s *slot) note(rec *Record, loaded bool, err error) {
 // member returns rec's program, the one that is loaded when it is the right one.
 // When the right one cannot be loaded it returns the error, and the old one if
 // there is one.
-func (s *slot) member(ctx context.Context, rec *Record) (*member, error) {
+func (s *slot) member(ctx context.Context, rec *Record, asks uint64) (*member, error) {
 	var old *member
 	for _, m := range s.loaded {
 		if m.record.ID == rec.ID && m.record.UID == rec.UID {
@@ -292,7 +318,11 @@ func (s *slot) member(ctx context.Context, rec *Record) (*member, error) {
 		same.record = rec
 		return &same, nil
 	}
+	if err := s.quarantined(rec, asks); err != nil {
+		return old, err
+	}
 	program, err := s.host.load(ctx, rec)
+	s.hasLoaded(rec, asks, err)
 	if err != nil {
 		return old, err
 	}
@@ -307,7 +337,7 @@ func (s *slot) swap(ctx context.Context, next []*member) error {
 	closeOld := func() {
 		for _, m := range old {
 			if !slices.ContainsFunc(next, func(n *member) bool { return n.program == m.program }) {
-				_ = m.program.Close()
+				s.host.closeProgram(m.record.ID, m.program)
 			}
 		}
 	}
@@ -322,7 +352,7 @@ func (s *slot) swap(ctx context.Context, next []*member) error {
 		// round loads them anew. Those that it never had are closed here.
 		for _, m := range next {
 			if !slices.ContainsFunc(old, func(o *member) bool { return o.program == m.program }) {
-				_ = m.program.Close()
+				s.host.closeProgram(m.record.ID, m.program)
 			}
 		}
 		s.loaded = nil
@@ -361,7 +391,7 @@ func (s *slot) release(ctx context.Context) {
 		return // the runner closes its programs when it returns
 	}
 	for _, m := range s.loaded {
-		_ = m.program.Close()
+		s.host.closeProgram(m.record.ID, m.program)
 	}
 	s.loaded = nil
 }
@@ -404,7 +434,7 @@ func (s *slot) start(ctx context.Context, members []*member) (*runner, error) {
 	r.members.Store(&members)
 	r.ctx, r.cancel = context.WithCancelCause(context.Background())
 	s.host.running.Add(2)
-	go r.watch()
-	safe.Go("slot "+s.name, r.consume, nil, r.end)
+	call.Go("watch of slot "+s.name, func() error { r.watch(); return nil }, func(error) { s.host.running.Done() })
+	r.life.Start("slot "+s.name, r.consume, r.end)
 	return r, nil
 }

@@ -183,21 +183,8 @@ func (h *Host) try(ctx context.Context, rec *Record, code []byte) error {
 	if err != nil {
 		return err
 	}
-	return p.Close()
-}
-
-func (h *Host) loadCode(ctx context.Context, rec *Record, code []byte) (engine.Program, error) {
-	e, err := h.cfg.Engines.Lookup(rec.MIMEType)
-	if err != nil {
-		return nil, err
-	}
-	p, err := e.Load(ctx, code, engine.Config{Worker: rec.ID, Limits: h.limits(rec), Log: func(line string) {
-		h.log.Info("hosted worker prints", "worker", rec.ID, "line", line)
-	}})
-	if err != nil {
-		return nil, fmt.Errorf("load code: %w", err)
-	}
-	return p, nil
+	h.closeProgram(rec.ID, p)
+	return nil
 }
 
 // load makes a program of the code that a record names.

@@ -16,8 +16,8 @@ import (
 // What is kept of a foreign error. errors.Is and errors.As do not find what is
 // beyond, and a text is cut and says how long it was.
 const (
-	maxText  = 64 << 10 // bytes of one error's text
-	maxTexts = 1 << 20  // bytes of the texts of a whole tree
+	maxText  = 4 << 20  // bytes of one error's text
+	maxTexts = 16 << 20 // bytes of the texts of a whole tree
 	maxDepth = 100      // errors that wrap one another
 	maxNodes = 4096     // errors in a tree
 )
@@ -29,10 +29,10 @@ const (
 //
 // The frozen error keeps:
 //
-//   - its text, at most 64 KiB of it;
+//   - its text, at most 4 MiB of it;
 //   - what it wraps, by Unwrap() error and Unwrap() []error, frozen too, at most
 //     100 deep and 4096 errors;
-//   - itself: errors.Is finds it and whatever it wraps by identity, and errors.As
+//   - itself: errors.Is finds it and what it wraps by identity, and errors.As
 //     hands out the concrete foreign errors, whose methods the caller runs then;
 //   - the answers of an Is method to the sentinels of the standard library, and
 //     to those that a package has named with [Sentinels].
@@ -58,7 +58,7 @@ func Freeze(name string, err error) error {
 	case same:
 		return err
 	case out == nil:
-		text := fmt.Sprintf("the error that it returned, a %T, cannot be read: %s", err, r.why)
+		text := fmt.Sprintf("%s: the error that it returned, a %T, cannot be read", r.why, err)
 		return &PanicError{Name: name, Value: text, Stack: r.stack, frozen: true, text: text}
 	}
 	return out

@@ -49,8 +49,10 @@ func (e *frozen) original() error { return e.kept }
 func (e *frozenOne) Unwrap() error    { return e.inner }
 func (e *frozenMany) Unwrap() []error { return e.parts }
 
-// thaw returns the foreign error that err is the frozen form of, or err.
-func thaw(err error) error {
+// Original returns the foreign error that err is the frozen form of, or err. It is
+// for looking at the type, and for code that runs on the caller's goroutine: the
+// methods are foreign.
+func Original(err error) error {
 	if f, ok := err.(interface{ original() error }); ok { //nolint:errorlint // err itself, not what it wraps
 		return f.original()
 	}
@@ -59,7 +61,7 @@ func thaw(err error) error {
 
 // Same reports whether a is the very error b, frozen or not. Errors that cannot
 // be compared are not.
-func Same(a, b error) bool { return equal(thaw(a), thaw(b)) }
+func Same(a, b error) bool { return equal(Original(a), Original(b)) }
 
 func equal(a, b error) (same bool) {
 	defer func() { _ = recover() }() // types that cannot be compared

@@ -23,7 +23,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/procpool/wire"
 )
 
@@ -362,7 +362,7 @@ func (s *server) start(e *wire.Envelope) (goOn bool) {
 }
 
 // errGoexit is the answer to a query whose handler has ended its goroutine.
-var errGoexit = fmt.Errorf("query: %w", safe.ErrGoexit)
+var errGoexit = fmt.Errorf("query: %w", call.ErrGoexit)
 
 // do runs the handler and sends what came of it. A handler that ends its
 // goroutine ends the one that reads, and another takes its place.
@@ -377,7 +377,7 @@ func (s *server) do(ctx context.Context, q *Query, run *running) {
 			go s.read()
 		}
 	}()
-	failed := safe.Do("query", func() error {
+	failed := call.Do("query", func() error {
 		result, err := s.handler(ctx, q)
 		if err != nil {
 			return errors.New(err.Error()) // here, where it may panic

@@ -1,0 +1,122 @@
+package host
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/internal/call"
+)
+
+// loadCode has the engine of a record make a program of code. An engine that
+// panics is an error. One that does not return by the end of ctx is abandoned; if
+// it returns a program later, that is closed.
+func (h *Host) loadCode(ctx context.Context, rec *Record, code []byte) (engine.Program, error) {
+	e, err := h.cfg.Engines.Lookup(rec.MIMEType)
+	if err != nil {
+		return nil, err
+	}
+	cfg := engine.Config{Worker: rec.ID, Limits: h.limits(rec), Log: func(line string) {
+		h.log.Info("hosted worker prints", "worker", rec.ID, "line", line)
+	}}
+	var p engine.Program // read when the call has ended, and not before
+	load := call.Start("engine", func() (err error) {
+		p, err = e.Load(ctx, code, cfg)
+		return err
+	})
+	if err := load.Wait(ctx.Done(), call.Settle); err != nil {
+		if did[*call.AbandonedError](err) {
+			call.Go("engine", func() error { <-load.Done(); return nil }, func(error) { h.closeProgram(rec.ID, p) })
+		}
+		return nil, fmt.Errorf("load code: %w", err)
+	}
+	if call.IsNil(p) {
+		return nil, fmt.Errorf("load code: the engine %T returned no program and no error", e)
+	}
+	return p, nil
+}
+
+// closeProgram closes a program, if there is one. A Close that fails, panics or
+// does not return is in the log.
+func (h *Host) closeProgram(worker string, p engine.Program) {
+	if call.IsNil(p) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), h.cfg.DrainTimeout)
+	defer cancel()
+	if err := call.Within(ctx, "close of its program", 0, p.Close); err != nil {
+		h.log.Warn("hosted worker", "worker", worker, "err", err)
+	}
+}
+
+// handle hands a message to the program. A program that panics has failed it.
+func (m *member) handle(ctx context.Context, message *engine.Message, state engine.State) (outputs []engine.Output, err error) {
+	err = call.Do("handler", func() (err error) {
+		outputs, err = m.program.Handle(ctx, message, state)
+		return err
+	})
+	return outputs, err
+}
+
+// quarantine keeps code from being loaded that did harm when it was.
+type quarantine struct {
+	uid        string
+	generation int
+	revision   uint64 // of the record for which it was last loaded
+	asks       uint64 // of the slot then
+	failures   int
+	until      time.Time
+	err        error
+}
+
+// quarantineFor is how long code that did harm once is not loaded. It doubles with
+// every further time, up to quarantineMax. A new version ends it, and so does an
+// operator who starts the worker or asks for a recovery.
+const (
+	quarantineFor = retryLoad
+	quarantineMax = 10 * time.Minute
+)
+
+// covers reports whether q is about the code of rec, and no operator has asked for
+// another try since.
+func (q *quarantine) covers(rec *Record, asks uint64) bool {
+	return q != nil && q.uid == rec.UID && q.generation == rec.Generation && q.asks == asks &&
+		(rec.State == PhaseFailed || rec.revision == q.revision)
+}
+
+// quarantined returns the error for which a record's code is not loaded now, or
+// nil.
+func (s *slot) quarantined(rec *Record, asks uint64) error {
+	if q := s.quarantines[rec.ID]; q.covers(rec, asks) && time.Now().Before(q.until) {
+		return q.err
+	}
+	return nil
+}
+
+// hasLoaded counts what came of a load. An error that is the engine's panic, or its
+// failure to return, puts the code into quarantine.
+func (s *slot) hasLoaded(rec *Record, asks uint64, err error) {
+	if err != nil {
+		s.host.counts(rec).LoadsFailed.Add(1)
+	}
+	if err == nil || !did[*call.PanicError](err) && !did[*call.AbandonedError](err) {
+		delete(s.quarantines, rec.ID)
+		return
+	}
+	q := s.quarantines[rec.ID]
+	if !q.covers(rec, asks) {
+		q = &quarantine{uid: rec.UID, generation: rec.Generation}
+		s.quarantines[rec.ID] = q
+	}
+	wait := quarantineFor << min(q.failures, 10)
+	q.revision, q.asks, q.err, q.until = rec.revision, asks, err, time.Now().Add(min(wait, quarantineMax))
+	q.failures++
+}
+
+// did reports whether err is an E.
+func did[E error](err error) bool {
+	_, is := errors.AsType[E](err)
+	return is
+}
