@@ -67,14 +67,17 @@ func WithTimeline() Option { return func(o *options) { o.timeline = true } }
 // New returns a machine in state initial. Its events carry kind and name and go
 // to the dispatcher, which may be nil when there are no readers. The table must
 // have passed [Table.Validate]; a state that it does not have as initial one is
-// an error that wraps [ErrInvalidTable].
+// an error that wraps [ErrInvalidTable]. A nil option is an error.
 func New[S ~string](kind, name string, table Table[S], initial S, events *Dispatcher, opts ...Option) (*Machine[S], error) {
 	if !table.Has(initial) {
 		return nil, fmt.Errorf("%s %q: %w: it has no state %q to begin in (declared are %s)",
 			kind, name, ErrInvalidTable, initial, quoted(table.Phases()))
 	}
 	var o options
-	for _, opt := range opts {
+	for i, opt := range opts {
+		if opt == nil {
+			return nil, fmt.Errorf("%s %q: option %d is nil", kind, name, i)
+		}
 		opt(&o)
 	}
 	m := &Machine[S]{kind: kind, name: name, table: table, events: events, id: lives.Add(1), state: initial, since: time.Now()}

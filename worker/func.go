@@ -38,12 +38,16 @@ func WithStartCondition() FuncOption { return func(f *Func) { f.marked = true } 
 func NewFunc(name string, fn func(context.Context) error, opts ...FuncOption) *Func {
 	f := &Func{fn: fn}
 	f.Init("func", name)
+	f.apply(opts)
+	return f
+}
+
+func (f *Func) apply(opts []FuncOption) {
 	for _, opt := range opts {
 		if opt != nil {
 			opt(f)
 		}
 	}
-	return f
 }
 
 // MarkStarted makes the worker whose function was given ctx Running: its start

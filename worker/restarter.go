@@ -110,9 +110,7 @@ func (r *Restarter) instance() *Func {
 	defer r.nowMu.Unlock()
 	r.runs++
 	child.initRun("func", &r.BaseWorker, r.runs)
-	for _, opt := range r.opts {
-		opt(child)
-	}
+	child.apply(r.opts)
 	r.child = child
 	return child
 }

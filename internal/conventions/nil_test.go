@@ -18,6 +18,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/config"
+	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/health"
 	"github.com/pleme-io/lifecycle-go/procpool"
 	"github.com/pleme-io/lifecycle-go/worker"
@@ -49,6 +50,10 @@ var nilOptions = []struct {
 	}},
 	{"health.Option", false, func() error {
 		return health.NewRegistry().RegisterReadiness("x", health.ProbeFunc(idle), nil)
+	}},
+	{"fsm.Option", false, func() error {
+		_, err := fsm.New("door", "front", fsm.Table[string]{"open": {}}, "open", nil, fsm.WithTimeline(), nil)
+		return err
 	}},
 	{"health.RegistryOption", false, func() error { return health.NewRegistry(nil).Start(context.Background()) }},
 	{"procpool.Option", false, func() error {
