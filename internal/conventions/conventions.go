@@ -53,9 +53,10 @@ type Room struct {
 	// "golang.org/x/sync" that module with its packages.
 	Imports []string
 	// Brings are further modules that these imports are known to draw into the
-	// build. "..." stands for whatever they bring.
+	// build. "..." stands for everything that they bring.
 	Brings []string
-	// Never are modules that must not be in the build whoever brings them.
+	// Never are modules that must not be in the build, whichever import brings
+	// them.
 	Never []string
 }
 
@@ -142,7 +143,7 @@ func leakChecked(packages []pkg) []string {
 	return faults
 }
 
-// requirements holds go.mod against what the module may require.
+// requirements checks go.mod against what the module may require.
 func requirements(repo, dir string, mod modFile, allowed []Require) []string {
 	var faults []string
 	for _, r := range mod.Require {

@@ -36,11 +36,11 @@ const healthPatience = time.Second
 //	then           the listener closes once nothing was accepted for AcceptQuiet
 //	Shutdown       GracefulStop; Stop when its context is done
 //
-// GracefulStop is not called earlier because it closes the listener at once,
-// and clients that are sent away while endpoints still point here come back to
-// a closed port. There is no linger: GOAWAY comes in two steps (RFC 9113, 6.8),
-// so that a client on an open connection loses nothing by it. Requests cannot
-// be seen without importing grpc, so connections are counted in their place.
+// GracefulStop comes last because it closes the listener at once: while endpoints
+// still point here, clients that it sends away come back to a closed port. There
+// is no linger: grpc sends GOAWAY in two steps (RFC 9113, 6.8), so that a client
+// on an open connection loses no request. Requests cannot be seen without
+// importing grpc, so Stats counts connections.
 //
 // Its methods may be called concurrently and in any order.
 type GRPC struct {
@@ -143,14 +143,14 @@ func (g *GRPC) Serve(context.Context) error {
 		return nil
 	}
 	if err == nil {
-		err = errors.New("stopped by somebody else")
+		err = errors.New("stopped by other code")
 	}
 	return fmt.Errorf("serve gRPC %q on %s: %w", g.name, ln.Addr(), err)
 }
 
-// BeginDrain is T0: health says NOT_SERVING, in a goroutine of its own, so that
-// nobody waits for it. That it panics or does not return is part of what
-// Shutdown returns. A second call does nothing.
+// BeginDrain is T0: it has health say NOT_SERVING, in a goroutine of its own, and
+// does not wait for that. When health panics or does not return, the error of
+// Shutdown says so. A second call does nothing.
 func (g *GRPC) BeginDrain(time.Time, time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -198,11 +198,11 @@ func (g *GRPC) LingerOpen(context.Context) {}
 // Shutdown calls GracefulStop and, when ctx is done before that returns, Stop.
 // cut is the number of connections that were open then. The error says that
 // connections were cut and why (the cause of ctx), that the listener could not
-// be closed, that GracefulStop, Stop or the health's Shutdown panicked, or that
-// one of them did not return, Patience after Stop was called, and was abandoned.
-// (Stop waits for handlers in a server with grpc.WaitForHandlers.) The health is
-// given a second after T0, which a window mostly covers, so that clients hear
-// NOT_SERVING before GOAWAY.
+// be closed, or that GracefulStop, Stop or the health's Shutdown panicked. It names
+// each of them that has not returned Patience after Stop was called; that one is
+// abandoned. (Stop waits for handlers in a server with grpc.WaitForHandlers.)
+// Shutdown waits for the health until a second after T0, which is mostly within
+// the window, so that clients hear NOT_SERVING before GOAWAY.
 func (g *GRPC) Shutdown(ctx context.Context) (cut int, err error) {
 	g.EndWindow()
 	g.awaitHealth(ctx)
@@ -274,7 +274,7 @@ func startMethod(what string, method func()) *call.Call {
 	return call.Start(what, func() error { method(); return nil })
 }
 
-// begin says that the server is to end and starts GracefulStop, once.
+// begin marks the server as closing and starts GracefulStop, once.
 func (g *GRPC) begin() (*listener, *call.Call) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -228,7 +228,7 @@ type hungHealth chan struct{}
 
 func (h hungHealth) Shutdown() { <-h }
 
-// A health that hangs keeps nobody waiting at T0, uses up a second of Shutdown
+// A health that hangs does not delay T0, uses up a second of Shutdown
 // at most, counted from T0, and is reported.
 func TestGRPCHealthThatHangs(t *testing.T) {
 	for _, test := range []struct {
@@ -300,14 +300,14 @@ func TestGRPCErrors(t *testing.T) {
 	check(g.Serve(t.Context()), "out of luck")
 	check(g.Serve(t.Context()), "already serving")
 
-	// Stopped by somebody else.
+	// Stopped by other code.
 	g = NewGRPC("rpc", f, newPipeListener(), nil, Config{})
 	if err := g.Bind(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	f.Stop()
 	g.given.Close()
-	check(g.Serve(t.Context()), "stopped by somebody else")
+	check(g.Serve(t.Context()), "stopped by other code")
 
 	// Everything on one that was never bound.
 	g = NewGRPC("rpc", f, newPipeListener(), nil, Config{})

@@ -11,9 +11,9 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
-// yields is how often whoever started a batch lets other goroutines run, while
-// no run begins, before it takes a check to be one that waits for something. A
-// few microseconds.
+// yields is how often the goroutine that started a batch lets others run, while no
+// run begins, before it assumes that a check waits for something. A few
+// microseconds.
 const yields = 32
 
 // batch is a set of claimed runs and the goroutines that execute them. It
@@ -36,7 +36,7 @@ func Start(base context.Context, checks ...*Check) {
 	}
 }
 
-// Unfinished is a run that somebody stopped waiting for.
+// Unfinished is a run that [Run] has stopped waiting for.
 type Unfinished struct {
 	Check *Check
 	Run   uint64 // its number
