@@ -50,7 +50,7 @@ var nilOptions = []struct {
 	{"health.Option", false, func() error {
 		return health.NewRegistry().RegisterReadiness("x", health.ProbeFunc(idle), nil)
 	}},
-	{"health.RegistryOption", false, func() error { return health.NewRegistry(nil).Start(context.Background()) }},
+	{"health.RegistryOption", false, func() error { return health.NewRegistry(nil).Err() }},
 	{"procpool.Option", false, func() error {
 		p, err := procpool.New(procpool.Config{Command: func() *exec.Cmd { return exec.Command("true") }})
 		if err != nil {
