@@ -151,7 +151,7 @@ func (p *plane) render(unfinished []probe.Unfinished, frozen bool) *kept {
 	}
 	a := p.kept.Load()
 	if a == nil || a.version != version || res.volatile {
-		a = &kept{Answer: res.answer(), version: version, ok: res.ok}
+		a = &kept{Answer: *res.answer(), version: version, ok: res.ok}
 		a.fresh.Store(int64(never))
 		if res.volatile {
 			return a

@@ -16,7 +16,7 @@ import (
 // kept is the answer of a plane to a plain probe. Only the time until which it
 // is fresh changes.
 type kept struct {
-	*answer.Answer
+	answer.Answer
 	version uint64       // of the plane that it was made from
 	fresh   atomic.Int64 // until then it is valid without a look at the checks
 	ok      bool

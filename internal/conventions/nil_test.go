@@ -55,7 +55,7 @@ var nilOptions = []struct {
 		_, err := fsm.New("door", "front", fsm.Table[string]{"open": {}}, "open", nil, fsm.WithTimeline(), nil)
 		return err
 	}},
-	{"health.RegistryOption", false, func() error { return health.NewRegistry(nil).Start(context.Background()) }},
+	{"health.RegistryOption", false, func() error { return health.NewRegistry(nil).Err() }},
 	{"procpool.Option", false, func() error {
 		p, err := procpool.New(procpool.Config{Command: func() *exec.Cmd { return exec.Command("true") }})
 		if err != nil {
