@@ -10,7 +10,6 @@ import (
 	"reflect"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/health"
@@ -38,8 +37,6 @@ type App struct {
 	queue    *asynclog.Queue // between the log and the App
 	events   fsm.Dispatcher
 	phases   *fsm.Machine[Phase]
-	reached  map[Phase]chan struct{} // each is closed when its phase is entered
-	entered  map[Phase]time.Time     // guarded by mu
 	hooks    *Shutdown
 	extra    map[string]http.Handler           // what the health server serves beside the planes
 	token    func() (string, error)            // the operators' token; nil when there is none
@@ -135,17 +132,11 @@ func New(cfg Config, opts ...Option) (*App, error) {
 		cfg:     cfg,
 		budget:  newBudget(cfg),
 		log:     slog.Default(),
-		reached: make(map[Phase]chan struct{}),
-		entered: map[Phase]time.Time{PhaseCreated: time.Now()},
 		extra:   make(map[string]http.Handler),
 		signals: signals{terminal: atTerminal, pipe: make(chan os.Signal, 1)},
 		reloads: reloads{turn: make(chan struct{}, 1), asked: fsm.NewWake()},
 		death:   death{stderr: os.Stderr, exit: exitProcess},
 	}
-	for p := range phases {
-		a.reached[p] = make(chan struct{})
-	}
-	close(a.reached[PhaseCreated])
 	for i, opt := range opts {
 		if opt == nil {
 			a.parts.refused = append(a.parts.refused, fmt.Errorf("New: %w", nilOption(i)))
@@ -157,7 +148,8 @@ func New(cfg Config, opts ...Option) (*App, error) {
 	if err := errors.Join(append([]error{cfg.Validate()}, a.parts.refused...)...); err != nil {
 		return nil, err
 	}
-	a.phases = fsm.MustNew(KindApp, cfg.Name, phases, PhaseCreated, &a.events)
+	a.phases = fsm.MustNew(KindApp, cfg.Name, phases, PhaseCreated, &a.events, fsm.WithTimeline())
+	a.events.SetOwner(a.phases.ID())
 	a.log, a.queue = asynclog.New(a.log)
 	a.parts.log = a.log
 	a.mount()

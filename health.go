@@ -194,8 +194,8 @@ func (a *App) preStop(ctx context.Context) error {
 	a.requestStop(stopRequest{reason: "the preStop hook was called", signal: &SignalError{syscall.SIGTERM}})
 	select {
 	case <-a.stop.windowOver.Signaled():
-	case <-a.reached[PhaseStopping]: // it was starting, and has no window
-	case <-a.reached[PhaseFailed]: // nothing was ever started
+	case <-a.Reached(PhaseStopping): // it was starting, and has no window
+	case <-a.Reached(PhaseFailed): // nothing was ever started
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}

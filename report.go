@@ -147,10 +147,8 @@ func (p *parts) describe(r *Report) {
 
 // phaseTimes lists the phases that were entered, and how long each lasted.
 func (a *App) phaseTimes() (times []PhaseTime) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	for _, p := range inOrder {
-		if at := a.entered[p]; !at.IsZero() {
+		if at := a.phases.EnteredAt(p); !at.IsZero() {
 			if n := len(times); n > 0 {
 				times[n-1].Duration = at.Sub(times[n-1].Entered)
 			}
@@ -253,7 +251,7 @@ func (a *App) stopTimes() string {
 	var times []string
 	for _, p := range a.phaseTimes() {
 		switch {
-		case p.Phase == PhaseStarting && a.EnteredAt(PhaseRunning).IsZero(), p.Phase == PhaseDraining, p.Phase == PhaseStopping:
+		case p.Phase == PhaseStarting && a.phases.EnteredAt(PhaseRunning).IsZero(), p.Phase == PhaseDraining, p.Phase == PhaseStopping:
 			times = append(times, fmt.Sprintf("%s %v", p.Phase, p.Duration.Round(time.Millisecond)))
 		}
 	}

@@ -4,19 +4,28 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
 // Event is one change of one life.
+//
+// A life is told from all others by its ID, never by its Kind and Name: two
+// supervisors may each have a child "w", and a child that is restarted has the name
+// of the one before it. Within one life Seq is 1, 2, 3, … without a gap.
 type Event struct {
-	Kind  string    // what lives: "app", "worker", "probe", …
-	Name  string    // which one
-	Seq   uint64    // 1 for a machine's first change, 2 for its second; for a gap the number of events lost
-	From  string    // the state it left
-	To    string    // the state it entered
-	At    time.Time // when
-	Cause error     // why, when there was a reason to give
+	ID      uint64    // of the life; never 0, and never used again in this process; 0 for a gap
+	Parent  uint64    // the life that it belongs to, such as its supervisor's; 0 for none
+	Attempt int       // 1 for the first run of a life that is begun again, 2 for the second; 0 for a change of the life as a whole
+	Kind    string    // what lives: "app", "worker", "probe", …
+	Name    string    // which one
+	Seq     uint64    // 1 for a life's first change, 2 for its second; for a gap the number of events lost
+	From    string    // the state it left
+	To      string    // the state it entered
+	At      time.Time // when
+	Cause   error     // why, when there was a reason to give
 }
 
 // KindGap is the Kind of the event that stands for events which a reader was
@@ -31,48 +40,57 @@ func (e Event) IsGap() bool { return e.Kind == KindGap }
 var ErrClosed = errors.New("lifecycle: subscription is closed")
 
 // Dispatcher delivers the events of any number of machines to any number of
-// readers. Each reader sees the events of one machine in the order in which
-// they happened, each once. A reader that is too slow loses the oldest ones
-// and is told how many by a gap event ([KindGap]); it never holds a machine up.
+// readers. Each reader sees the events of one life in the order in which they
+// happened, each once. A reader that is too slow loses the oldest ones and is told
+// how many by a gap event ([KindGap]); it never holds a machine up.
 //
 // The zero value is ready, starts nothing and needs no closing. All methods
 // may be called concurrently.
 type Dispatcher struct {
-	mu   sync.RWMutex // guards what follows; the slice is replaced, never changed in place
-	subs []*Subscription
-	next *Dispatcher
+	owner atomic.Uint64 // the life whose dispatcher this is; 0 for none
+	next  atomic.Pointer[Dispatcher]
+	subs  atomic.Pointer[[]*Subscription] // replaced under mu, never changed in place
+
+	mu sync.Mutex // held while subs is replaced
 }
 
-// publish appends e to every reader's ring. Machines call it under their own
-// lock, which is what keeps the order; it never waits for a reader.
+// publish fills in e.Parent and appends e to every reader's ring. Machines call it
+// under their own lock, which keeps the events in order; it never waits for a
+// reader.
 func (d *Dispatcher) publish(e Event) {
-	for d != nil {
-		d.mu.RLock()
-		subs, next := d.subs, d.next
-		d.mu.RUnlock()
-		for _, s := range subs {
+	for n := d; n != nil; n = n.next.Load() {
+		if owner := n.owner.Load(); owner != 0 && owner != e.ID {
+			e.Parent = owner
+			break
+		}
+	}
+	for n := d; n != nil; n = n.next.Load() {
+		subs := n.subs.Load()
+		if subs == nil {
+			continue
+		}
+		for _, s := range *subs {
 			s.put(e)
 		}
-		d = next
 	}
 }
+
+// SetOwner says whose dispatcher this is: id is the [Machine.ID] of a life, 0 for
+// none. An event of another life has as its Parent the owner of the first
+// dispatcher on its way that has one. So a part belongs to the whole that its
+// events are forwarded to.
+func (d *Dispatcher) SetOwner(id uint64) { d.owner.Store(id) }
 
 // Forward hands every event from now on to next as well, so that the readers of
 // a whole see the events of its parts. A later call replaces an earlier one; nil
 // ends it. Forwarding in a circle would never end and panics.
 func (d *Dispatcher) Forward(next *Dispatcher) {
-	for n := next; n != nil; {
+	for n := next; n != nil; n = n.next.Load() {
 		if n == d {
 			panic("fsm: events are forwarded in a circle")
 		}
-		n.mu.RLock()
-		following := n.next
-		n.mu.RUnlock()
-		n = following
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.next = next
+	d.next.Store(next)
 }
 
 // Subscribe returns a reader of all events from now on. At most buffer unread
@@ -81,7 +99,12 @@ func (d *Dispatcher) Subscribe(buffer int) *Subscription {
 	s := &Subscription{from: d, limit: max(buffer, 1), wake: NewWake()}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.subs = append(d.subs[:len(d.subs):len(d.subs)], s)
+	var subs []*Subscription
+	if now := d.subs.Load(); now != nil {
+		subs = append(subs, *now...)
+	}
+	subs = append(subs, s)
+	d.subs.Store(&subs)
 	return s
 }
 
@@ -108,13 +131,16 @@ func (d *Dispatcher) Listen(buffer int, fn func(Event)) (stop func()) {
 func (d *Dispatcher) remove(s *Subscription) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	kept := make([]*Subscription, 0, len(d.subs))
-	for _, other := range d.subs {
-		if other != s {
-			kept = append(kept, other)
-		}
+	now := d.subs.Load()
+	if now == nil {
+		return
 	}
-	d.subs = kept
+	kept := slices.DeleteFunc(slices.Clone(*now), func(other *Subscription) bool { return other == s })
+	if len(kept) == 0 {
+		d.subs.Store(nil)
+		return
+	}
+	d.subs.Store(&kept)
 }
 
 // Subscription is one reader's place in the stream of events.
@@ -123,7 +149,7 @@ type Subscription struct {
 	limit int
 	wake  Wake // there may be something to read
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards everything below
 	ring   []Event    // grows up to limit; unread are count events from head on
 	head   int
 	count  int

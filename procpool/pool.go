@@ -86,6 +86,8 @@ func New(cfg Config) (*Pool, error) {
 	}
 	p.Init("procpool", cfg.Name)
 	p.BaseWorker.PublishTo(&p.tree)
+	p.tree.SetOwner(p.ID())
+	p.events.SetOwner(p.ID())
 	p.capacity = fsm.MustNew(KindPool, cfg.Name, poolTable, PoolIdle, &p.events)
 	return p, nil
 }

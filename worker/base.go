@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fsm"
-	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 // BaseWorker is the part that all workers have in common: the status, who
@@ -42,6 +42,40 @@ type BaseWorker struct {
 func (b *BaseWorker) Init(kind, name string) {
 	b.kind, b.name = kind, name
 	b.machine = fsm.MustNew(KindWorker, name, transitions, StatusCreated, &b.events)
+	b.events.SetOwner(b.machine.ID())
+}
+
+// initRun makes b run n of whole, which runs the same work again and again: its
+// changes are events of whole's life, with n as their Attempt.
+func (b *BaseWorker) initRun(kind string, whole *BaseWorker, n int) {
+	b.kind, b.name = kind, whole.name
+	b.machine = whole.machine.Attempt(n, StatusCreated)
+}
+
+// takeOver makes b, which has not begun, go on with the life of held, which was
+// Pending in its place. It does nothing when either has changed since.
+func (b *BaseWorker) takeOver(held *BaseWorker) {
+	held.mu.Lock()
+	reason, due := held.reason, held.due
+	held.mu.Unlock()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.machine.State() != StatusCreated || !b.machine.Continue(held.machine) {
+		return
+	}
+	b.reason, b.due = reason, due
+	b.events.SetOwner(b.machine.ID())
+}
+
+// ID returns the ID of the worker's life, which its events carry. A child of a
+// [Supervisor] that waited for its start gets its last ID with the call of Start.
+func (b *BaseWorker) ID() uint64 { return b.machine.ID() }
+
+// Adopt makes child a part of b: the events of child go where those of b go, and
+// b's life is their Parent. child has a PublishTo, as every worker of this package
+// has.
+func (b *BaseWorker) Adopt(child interface{ PublishTo(*fsm.Dispatcher) }) {
+	child.PublishTo(&b.events)
 }
 
 // Name returns the worker's name.
@@ -165,6 +199,18 @@ func (b *BaseWorker) Hold(reason string, due time.Time) error {
 	return nil
 }
 
+// rehold changes what holds a pending worker back. It reports false when it is not
+// pending.
+func (b *BaseWorker) rehold(reason string, due time.Time) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.machine.State() != StatusPending {
+		return false
+	}
+	b.reason, b.due = reason, due
+	return true
+}
+
 // Begin moves a created or pending worker to Starting. ctx is the context that
 // its work runs under: once that is cancelled the worker counts as asked to
 // stop. For a worker in any other status Begin returns an error that wraps
@@ -183,7 +229,7 @@ func (b *BaseWorker) begin(ctx, parent context.Context) error {
 	}
 	b.ctx = ctx
 	if parent.Done() != nil {
-		b.unwatch = context.AfterFunc(parent, func() { b.RequestStop(context.Cause(parent)) })
+		b.unwatch = context.AfterFunc(parent, func() { b.RequestStop(call.Take("the cause of "+b.name+"'s context", context.Cause(parent))) })
 	}
 	return nil
 }
@@ -227,6 +273,7 @@ func (b *BaseWorker) RequestStop(cause error) (live bool) {
 // has ended by itself meanwhile. Call [BaseWorker.Finish] once nothing of it
 // runs any more.
 func (b *BaseWorker) Kill(err error) bool {
+	err = call.Freeze(b.name, err)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.ended {
@@ -248,6 +295,7 @@ func (b *BaseWorker) Kill(err error) bool {
 // worker runs any more, and that alone when it has ended already: what was
 // abandoned may come back late. A further call changes nothing.
 func (b *BaseWorker) Finish(err error) {
+	err = call.Freeze(b.name, err) // in the goroutine of the caller, whose error it is
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.gone {
@@ -258,9 +306,9 @@ func (b *BaseWorker) Finish(err error) {
 		return
 	}
 	if b.ctx != nil && b.ctx.Err() != nil {
-		if !b.stopRequested { // the watch on ctx is on its way, and late
+		if !b.stopRequested { // the watch on ctx comes later
 			b.stopRequested = true
-			_ = b.setLocked(StatusStopping, context.Cause(b.ctx))
+			_ = b.setLocked(StatusStopping, call.Take("the cause of "+b.name+"'s context", context.Cause(b.ctx)))
 		}
 		if err != nil && !errors.Is(err, ErrInterrupted) && means(b.ctx, err) {
 			err = fmt.Errorf("%w: %w", ErrInterrupted, err)
@@ -269,9 +317,9 @@ func (b *BaseWorker) Finish(err error) {
 	b.finishLocked(err)
 }
 
-// leave ends the worker with err while something of it runs on. Finish says
-// when that has ended.
-func (b *BaseWorker) leave(err error) {
+// abandon ends the worker with err while something of it still runs. Call Finish once
+// that has returned.
+func (b *BaseWorker) abandon(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.ended {
@@ -288,10 +336,10 @@ func (b *BaseWorker) leave(err error) {
 // that word.
 func means(ctx context.Context, err error) bool {
 	cause := context.Cause(ctx)
-	if safe.Same(cause, context.DeadlineExceeded) {
+	if call.Same(cause, context.DeadlineExceeded) {
 		cause = context.Canceled // a deadline that passed is a failure
 	}
-	return safe.Only(err, func(e error) bool { return safe.Same(e, context.Canceled) || safe.Same(e, cause) })
+	return call.Only(err, func(e error) bool { return call.Same(e, context.Canceled) || call.Same(e, cause) })
 }
 
 // finishLocked walks to the final status. Where no edge leads there directly

@@ -4,14 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fsm"
-	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
-// child is one place in a supervisor's order, and whoever is in it.
+// child is one place in a supervisor's order, and the instance that is in it.
 type child struct {
 	s    *Supervisor
 	spec *Spec
@@ -21,31 +20,32 @@ type child struct {
 	held     *BaseWorker // in place of an instance: pending, or a start that failed
 	restarts int
 	exit     *Exit // of the last that ended
-	lost     bool  // w did not stop when told to, and is nobody's now
 	op       *startOp
 	probing  *probing
 
-	// The loop's alone.
+	abandoned bool // w did not stop in time
+
+	// Only the loop uses the fields below.
 	group    *group
 	want     bool // its group is to start it
 	tried    bool
 	stopping int // calls of Stop that have not returned
 	began    time.Time
-	decided  bool   // what follows from the end of w was decided
+	decided  bool   // the loop has acted on the end of w
 	session  string // "" before the first start
 	delays   *delays
-	removed  []func(error)
+	removed  []chan<- error // the callers of Remove; each has room for one answer
 }
 
 // startOp is one start, from the factory's call to Running.
 type startOp struct {
-	goid   atomic.Uint64
-	timer  *time.Timer // nil for a start that takes no time
-	ending bool        // the loop's: it waits for the end of this
+	call   *call.Call  // nil for a start that takes no time
+	timer  *time.Timer // posts startOverdue; nil for a start that takes no time
+	ending bool        // only for the loop: the start is to end without an instance
 
 	// Guarded by s.mu.
 	late   bool               // it must start nothing any more
-	cut    bool               // nobody waits for Running any more
+	cut    bool               // it must not wait for Running
 	cancel context.CancelFunc // ends the wait for Running; nil while there is none
 }
 
@@ -60,13 +60,13 @@ func (c *child) current() (w *instance, held *BaseWorker) {
 // lives reports whether the child's instance has not ended.
 func (c *child) lives() bool {
 	c.s.mu.Lock()
-	w, lost := c.w, c.lost
+	w, abandoned := c.w, c.abandoned
 	c.s.mu.Unlock()
-	return w != nil && !lost && !w.ended()
+	return w != nil && !abandoned && !w.ended()
 }
 
-// unheard reports whether its instance has ended and the loop has yet to decide
-// what follows.
+// unheard reports whether its instance has ended and the loop has yet to act on
+// that.
 func (c *child) unheard() bool { return c.w != nil && !c.decided && c.w.ended() }
 
 func (c *child) state() State {
@@ -76,7 +76,9 @@ func (c *child) state() State {
 	var state State
 	switch {
 	case held != nil:
-		state = held.State()
+		if state = held.State(); state.Status == "" { // its instance has taken over just now
+			return c.state()
+		}
 	case w != nil:
 		state = w.state(c.spec.Name)
 	default:
@@ -89,11 +91,14 @@ func (c *child) state() State {
 	return state
 }
 
-// hold makes the place pending.
+// hold makes the place pending. The life that begins here is the next instance's.
 func (s *Supervisor) hold(c *child, reason string, due time.Time) {
+	if _, held := c.current(); held != nil && held.rehold(reason, due) {
+		return
+	}
 	held := &BaseWorker{}
 	held.Init("child", c.spec.Name)
-	held.PublishTo(&s.events)
+	s.Adopt(held)
 	_ = held.Hold(reason, due)
 	s.mu.Lock()
 	c.held = held
@@ -107,7 +112,7 @@ func (s *Supervisor) unhold(c *child) {
 	}
 }
 
-// start begins a start of c. [Supervisor.started] hears how it went.
+// start begins a start of c. startEnded handles its end.
 func (s *Supervisor) start(c *child) {
 	again := c.tried
 	op := &startOp{}
@@ -122,18 +127,16 @@ func (s *Supervisor) start(c *child) {
 	handover := Handover{Session: c.session, Restarts: c.restarts, Previous: c.exit}
 	s.mu.Unlock()
 	c.want, c.began, c.decided = false, time.Now(), false
-	s.ops++
+	s.calls++
 	if c.spec.immediate() {
-		err := s.bring(c, op, handover)
-		s.box.post(func() { s.started(c, op, err) })
+		s.box.post(startEnded{c: c, op: op, err: s.bring(c, op, handover)})
 		return
 	}
-	op.timer = time.AfterFunc(c.spec.StartTimeout, func() {
-		s.box.post(func() { s.giveUp(c, op) })
-	})
-	safe.Go(c.spec.Name, func() error { return s.bring(c, op, handover) }, op.goid.Store, func(err error) {
+	op.timer = time.AfterFunc(c.spec.StartTimeout, func() { s.box.post(startOverdue{c: c, op: op}) })
+	op.call = new(call.Call)
+	op.call.Start(c.spec.Name, func() error { return s.bring(c, op, handover) }, func(err error) {
 		op.timer.Stop()
-		s.box.post(func() { s.started(c, op, err) })
+		s.box.post(startEnded{c: c, op: op, err: err})
 	})
 }
 
@@ -189,36 +192,39 @@ func (s *Supervisor) cutWait(op *startOp) {
 	}
 }
 
-// adopt puts an instance in its place before it is started. It reports false when the
-// start was given up meanwhile.
+// adopt puts an instance in its place before it is started. It reports false when
+// the start must start nothing any more.
 func (s *Supervisor) adopt(c *child, op *startOp, i *instance) bool {
 	s.mu.Lock()
 	if op.late {
 		s.mu.Unlock()
 		return false
 	}
-	c.w, c.held, c.lost = i, nil, false
+	if c.held != nil && i.base != nil {
+		i.base.takeOver(c.held)
+	}
+	c.w, c.held, c.abandoned = i, nil, false
 	s.mu.Unlock()
-	noticed := func() { s.noticed(c, i) }
-	notice := func() { s.box.post(noticed) }
+	var ended message = instanceEnded{c: c, i: i}
+	notice := func() { s.box.post(ended) }
 	if i.foreign == nil {
-		i.base.PublishTo(&s.events)
+		s.Adopt(i.base)
 		i.base.hookEnd(notice)
 		return true
 	}
 	if p, ok := i.Worker.(interface{ PublishTo(*fsm.Dispatcher) }); ok {
-		i.tell("PublishTo", func() { p.PublishTo(&s.events) })
+		i.tell("PublishTo", func() { s.Adopt(p) })
 	}
 	if i.base != nil {
 		i.base.hookEnd(func() {
-			go func() { // it may ask the worker, whose lock is held now
+			go func() { // settle may ask the worker, whose lock is held now
 				i.settle(c.spec.Name)
 				notice()
 			}()
 		})
 		return true
 	}
-	go func() { // a worker of somebody else's making; it ends, or the supervisor does
+	go func() { // until the foreign worker ends, or the supervisor
 		select {
 		case <-i.done:
 			i.settle(c.spec.Name)
@@ -229,8 +235,8 @@ func (s *Supervisor) adopt(c *child, op *startOp, i *instance) bool {
 	return true
 }
 
-// giveUp leaves a start behind that does not return.
-func (s *Supervisor) giveUp(c *child, op *startOp) {
+// startOverdue abandons a start that does not return in time.
+func (s *Supervisor) startOverdue(c *child, op *startOp) {
 	if c.op != op {
 		return
 	}
@@ -243,19 +249,19 @@ func (s *Supervisor) giveUp(c *child, op *startOp) {
 		}
 		return
 	}
-	s.haunt(op, c.spec.Name)
+	s.markAbandoned(op, c.spec.Name)
 	s.mu.Lock()
 	op.late = true
 	c.op = nil
 	s.mu.Unlock()
-	s.failedStart(c, fmt.Errorf("%w: %w", err, Abandoned(c.spec.Name, op.goid.Load())))
+	s.failedStart(c, fmt.Errorf("%w: %w", err, op.call.Abandon()))
 }
 
-// started hears the end of a start.
-func (s *Supervisor) started(c *child, op *startOp, err error) {
-	s.ops--
-	if c.op != op { // given up before
-		s.exorcise(op)
+// startEnded handles the end of a start.
+func (s *Supervisor) startEnded(c *child, op *startOp, err error) {
+	s.calls--
+	if c.op != op { // it was abandoned
+		s.markReturned(op)
 		return
 	}
 	s.mu.Lock()
@@ -276,7 +282,7 @@ func (s *Supervisor) started(c *child, op *startOp, err error) {
 	s.failedStart(c, err)
 }
 
-// try notes that c was started, or that this was tried.
+// try records that the supervisor has tried to start c.
 func (s *Supervisor) try(c *child) {
 	if c.tried {
 		return
@@ -287,7 +293,8 @@ func (s *Supervisor) try(c *child) {
 	}
 }
 
-// failedStart is for a start that left no instance behind which could say so.
+// failedStart records a failed start for which there is no instance that could say
+// so.
 func (s *Supervisor) failedStart(c *child, err error) {
 	s.try(c)
 	s.mu.Lock()
@@ -295,7 +302,7 @@ func (s *Supervisor) failedStart(c *child, err error) {
 		if c.held == nil {
 			c.held = &BaseWorker{}
 			c.held.Init("child", c.spec.Name)
-			c.held.PublishTo(&s.events)
+			s.Adopt(c.held)
 		}
 		if c.held.SetStatus(StatusStarting) == nil {
 			c.held.Finish(err)
@@ -308,21 +315,22 @@ func (s *Supervisor) failedStart(c *child, err error) {
 	s.advance(c.group)
 }
 
-// noticed hears that an instance has ended, or is gone.
-func (s *Supervisor) noticed(c *child, w *instance) {
+// instanceEnded handles the end of an instance, and later that nothing of it runs
+// any more.
+func (s *Supervisor) instanceEnded(c *child, w *instance) {
 	if w.base != nil && !w.base.isGone() {
-		s.haunt(w, c.spec.Name)
+		s.markAbandoned(w, c.spec.Name)
 	} else {
-		s.exorcise(w)
+		s.markReturned(w)
 	}
 	if now, _ := c.current(); now != w || c.op != nil || c.stopping > 0 {
-		return // somebody else waits for it
+		return // startEnded or stopEnded acts on it
 	}
 	s.decide(c)
 	s.advance(c.group)
 }
 
-// decide does what follows from the end of c's instance, once.
+// decide acts on the end of c's instance, once.
 func (s *Supervisor) decide(c *child) {
 	if !c.unheard() {
 		return
@@ -332,7 +340,7 @@ func (s *Supervisor) decide(c *child) {
 	s.consider(c, end.status, end.err)
 }
 
-// recordExit notes how c's instance ended.
+// recordExit keeps how c's instance ended.
 func (s *Supervisor) recordExit(c *child) ending {
 	end := c.w.ending(c.spec.Name)
 	exit := end.exit
@@ -348,11 +356,11 @@ func (s *Supervisor) recordExit(c *child) ending {
 	return end
 }
 
-// stop has w stopped in the background. [Supervisor.stopped] hears of it. The
-// time it may take ends with the child's StopTimeout or at the given time, zero
-// for none.
+// stop calls w's Stop in the background. stopEnded handles its end. Stop has until
+// the child's StopTimeout is over or until the given time, if that is not zero and
+// earlier.
 func (s *Supervisor) stop(c *child, w *instance, by time.Time) {
-	s.ops++
+	s.calls++
 	c.stopping++
 	end := by
 	limit := c.spec.StopTimeout
@@ -368,56 +376,53 @@ func (s *Supervisor) stop(c *child, w *instance, by time.Time) {
 	var guard *time.Timer
 	if !end.IsZero() {
 		ctx, cancel = context.WithDeadline(ctx, end)
-		// A Stop that does not keep to its context holds up nobody.
-		guard = time.AfterFunc(time.Until(end)+time.Second, func() {
-			s.box.post(func() { s.lose(c, w) })
-		})
+		guard = time.AfterFunc(time.Until(end)+time.Second, func() { s.box.post(stopOverdue{c: c, i: w}) })
 	}
-	safe.Go(c.spec.Name, func() error { return w.Stop(ctx) }, nil, func(err error) {
+	call.Go(c.spec.Name, func() error { return w.Stop(ctx) }, func(err error) {
 		cancel()
 		if guard != nil {
 			guard.Stop()
 		}
 		w.settle(c.spec.Name)
-		s.box.post(func() { s.stopped(c, w, err) })
+		s.box.post(stopEnded{c: c, i: w, err: err})
 	})
 }
 
-// lose leaves an instance behind whose Stop does not return, whether it has
-// ended or not.
-func (s *Supervisor) lose(c *child, w *instance) {
-	if now, _ := c.current(); now != w || c.stopping == 0 || c.lost {
+// stopOverdue abandons an instance whose Stop does not keep to its context, whether
+// the instance has ended or not.
+func (s *Supervisor) stopOverdue(c *child, w *instance) {
+	if now, _ := c.current(); now != w || c.stopping == 0 || c.abandoned {
 		return
 	}
-	s.leaveBehind(c, w, &AbandonedError{Name: c.spec.Name, Where: "its Stop, which did not keep to its context"})
+	s.abandonChild(c, w, &AbandonedError{Name: c.spec.Name, Where: "its Stop, which did not keep to its context"})
 	s.advance(c.group)
 }
 
-// leaveBehind gives up an instance of which something lives on.
-func (s *Supervisor) leaveBehind(c *child, w *instance, err error) {
-	s.haunt(w, c.spec.Name)
-	c.decided = true // whatever it does from here on
+// abandonChild abandons c's instance, which still runs.
+func (s *Supervisor) abandonChild(c *child, w *instance, err error) {
+	s.markAbandoned(w, c.spec.Name)
+	c.decided = true // its end will not matter any more
 	if s.ending {
-		s.lostErrs = append(s.lostErrs, err)
+		s.abandonedErrs = append(s.abandonedErrs, err)
 	}
 	s.mu.Lock()
-	c.lost = true
+	c.abandoned = true
 	c.exit = &Exit{Status: StatusKilled, Error: err.Error(), Code: -1, At: time.Now()}
 	s.mu.Unlock()
 }
 
-// stopped hears that a Stop has returned.
-func (s *Supervisor) stopped(c *child, w *instance, err error) {
-	s.ops--
+// stopEnded handles the return of a Stop.
+func (s *Supervisor) stopEnded(c *child, w *instance, err error) {
+	s.calls--
 	c.stopping--
 	if now, _ := c.current(); now != w {
 		return
 	}
-	if !w.ended() && !c.lost {
-		s.leaveBehind(c, w, errors.Join(&AbandonedError{Name: c.spec.Name, Where: "its Stop, which returned before it had ended"}, err))
+	if !w.ended() && !c.abandoned {
+		s.abandonChild(c, w, errors.Join(&AbandonedError{Name: c.spec.Name, Where: "its Stop, which returned before it had ended"}, err))
 	}
-	if c.lost && w.ended() {
-		s.exorcise(w)
+	if c.abandoned && w.ended() {
+		s.markReturned(w)
 	}
 	if c.stopping > 0 {
 		return
@@ -429,26 +434,27 @@ func (s *Supervisor) stopped(c *child, w *instance, err error) {
 	s.advance(c.group)
 }
 
-// haunt notes that something of that name still runs, though nobody answers for
-// it.
-func (s *Supervisor) haunt(what any, name string) {
-	if _, known := s.haunts[what]; !known {
-		s.haunts[what] = name
-		s.ghosts[name]++
+// markAbandoned records that an abandoned instance or start of the child of this
+// name is still running.
+func (s *Supervisor) markAbandoned(what any, name string) {
+	if _, known := s.abandoned[what]; !known {
+		s.abandoned[what] = name
+		s.abandonedOf[name]++
 	}
 }
 
-// exorcise notes that it has ended.
-func (s *Supervisor) exorcise(what any) {
-	name, known := s.haunts[what]
+// markReturned records that an abandoned instance or start has returned. Once the
+// last one of its name has, the next instance may start.
+func (s *Supervisor) markReturned(what any) {
+	name, known := s.abandoned[what]
 	if !known {
 		return
 	}
-	delete(s.haunts, what)
-	if s.ghosts[name]--; s.ghosts[name] > 0 {
+	delete(s.abandoned, what)
+	if s.abandonedOf[name]--; s.abandonedOf[name] > 0 {
 		return
 	}
-	delete(s.ghosts, name)
+	delete(s.abandonedOf, name)
 	if c := s.byName[name]; c != nil {
 		s.advance(c.group)
 	}

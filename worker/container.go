@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 // Container is a worker that runs a container. Each instance makes one and
@@ -134,7 +134,7 @@ func (c *Container) Start(ctx context.Context) error {
 	if h, ok := HandoverFrom(ctx); ok {
 		spec.Env = override(spec.Env, h.Environ())
 	}
-	safe.Go(c.Name(), func() error { return c.live(own, spec) }, nil, func(err error) {
+	call.Go(c.Name(), func() error { return c.live(own, spec) }, func(err error) {
 		c.Finish(err)
 		cancel(nil)
 	})

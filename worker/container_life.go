@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 // live is one container from its making to its removal. What has to happen when
@@ -34,7 +34,7 @@ func (c *Container) live(own context.Context, spec ContainerSpec) error {
 	if own.Err() == nil { // else it never runs
 		err = v.run(own)
 	}
-	return v.bury(after, err)
+	return v.remove(after, err)
 }
 
 // containerLife is a container that was made.
@@ -44,7 +44,7 @@ type containerLife struct {
 	ask    string // the signal that asks it to end
 	asked  bool   // it was sent
 	forced bool   // SIGKILL was sent
-	lost   bool   // it may run, for all we know
+	unsure bool   // the engine has not said whether it runs
 	killed bool   // it had to be
 
 	copied  chan struct{} // closed when copying has ended; nil when nobody wants the output
@@ -55,7 +55,7 @@ type containerLife struct {
 func (v *containerLife) run(own context.Context) error {
 	after := context.WithoutCancel(own)
 	if err := do(after, v.engine.Start, v.id); err != nil {
-		v.lost = true // the engine may have, and its answer was lost
+		v.unsure = true // the engine may have started it, and its answer did not arrive
 		return fmt.Errorf("start container %s: %w", v.id, err)
 	}
 	v.MarkRunning()
@@ -64,7 +64,7 @@ func (v *containerLife) run(own context.Context) error {
 	ended := make(chan containerEnd, 1)
 	over := make(chan struct{}) // closed when it has ended
 	var end containerEnd
-	safe.Go(v.Name(), func() error { end = v.await(waiting, v.id); return nil }, nil, func(panicked error) {
+	call.Go(v.Name(), func() error { end = v.await(waiting, v.id); return nil }, func(panicked error) {
 		if panicked != nil {
 			end.err = panicked
 		}
@@ -75,7 +75,7 @@ func (v *containerLife) run(own context.Context) error {
 	defer endCopy()
 	if v.stdout != nil || v.stderr != nil {
 		v.copied = make(chan struct{})
-		safe.Go(v.Name(), func() error { return v.copyLogs(copying, v.id, over) }, nil, func(err error) {
+		call.Go(v.Name(), func() error { return v.copyLogs(copying, v.id, over) }, func(err error) {
 			v.copyErr = err
 			close(v.copied)
 		})
@@ -157,7 +157,7 @@ func (v *containerLife) judge(end containerEnd) error {
 	case errors.Is(end.err, ErrNoContainer):
 		return fmt.Errorf("container %s was removed by somebody else, and how it ended is not known: %w", v.id, end.err)
 	case end.err != nil:
-		v.lost = true
+		v.unsure = true
 		return fmt.Errorf("container %s may still run: wait for it: %w", v.id, end.err)
 	}
 	exit := &Exit{Code: end.exit.Code, OOM: end.exit.OOM, At: time.Now()}
@@ -184,16 +184,16 @@ func (v *containerLife) judge(end containerEnd) error {
 	return err
 }
 
-// bury removes the container and ends the worker. While the engine cannot remove
-// it the worker has ended, and no other may take its place.
-func (v *containerLife) bury(ctx context.Context, err error) error {
+// remove removes the container and ends the worker. While the engine cannot remove
+// it, the worker is abandoned and no other may take its place.
+func (v *containerLife) remove(ctx context.Context, err error) error {
 	for first := true; ; first = false {
 		failed := do(ctx, v.engine.Remove, v.id)
 		if failed == nil {
 			break
 		}
 		if first {
-			if v.lost {
+			if v.unsure {
 				err = fmt.Errorf("%w; remove it: %w", err, failed)
 			}
 			v.endWith(err)
@@ -210,13 +210,13 @@ func (v *containerLife) bury(ctx context.Context, err error) error {
 	return err
 }
 
-// endWith ends the worker while something of it is left. Finish says when it is
+// endWith ends the worker while something of it still runs. Finish says when it is
 // gone.
 func (v *containerLife) endWith(err error) {
 	if v.killed {
 		v.Kill(err)
 	} else {
-		v.leave(err)
+		v.abandon(err)
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 
 	"github.com/pleme-io/lifecycle-go/internal/call"
-	"github.com/pleme-io/lifecycle-go/internal/safe"
 )
 
 // Func is a worker that runs a function.
@@ -76,7 +75,7 @@ func (f *Func) Start(ctx context.Context) error {
 	if !f.marked {
 		f.MarkRunning()
 	}
-	safe.Go(f.Name(), func() error { return f.fn(given) }, f.goid.Store, func(err error) {
+	call.Go(f.Name(), func() error { f.goid.Store(call.GoroutineID()); return f.fn(given) }, func(err error) {
 		if err == nil && f.marked && !f.met.Load() && own.Err() == nil {
 			err = ErrStartCondition
 		}
@@ -124,7 +123,7 @@ func (f *Func) Stop(ctx context.Context) error {
 		return f.killedErr()
 	default:
 	}
-	err := Abandoned(f.Name(), f.goid.Load())
+	err := call.Abandoned(f.Name(), f.goid.Load())
 	if f.Kill(err) {
 		return err
 	}
@@ -132,5 +131,5 @@ func (f *Func) Stop(ctx context.Context) error {
 }
 
 // Abandoned returns the error for name, whose goroutine has the id goid and
-// will not return.
+// does not return.
 func Abandoned(name string, goid uint64) *AbandonedError { return call.Abandoned(name, goid) }

@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 const (
@@ -160,7 +160,7 @@ func (p *Process) Start(ctx context.Context) error {
 	p.pid = p.cmd.Process.Pid
 	p.sig.Unlock()
 	p.MarkRunning()
-	safe.Go(p.Name(), func() error { return p.live(own) }, nil, func(err error) {
+	call.Go(p.Name(), func() error { return p.live(own) }, func(err error) {
 		processEnded()
 		p.Finish(err)
 		cancel(nil)
@@ -221,27 +221,25 @@ func (p *Process) live(own context.Context) error {
 	}
 	p.kill() // the group is empty or dying, and the number still ours
 	outOfMemory := p.wasKilled && oom()
-	return p.judge(own, p.reapOrLeave(), outOfMemory)
+	return p.judge(own, p.reapOrAbandon(), outOfMemory)
 }
 
-// reapOrLeave reaps the program. When a Writer of the caller's does not take its
-// output, which package exec waits for without end, the worker has ended and is
-// gone once the Writer has returned.
-func (p *Process) reapOrLeave() error {
-	reaped := make(chan error, 1)
-	go func() { reaped <- p.reap() }()
+// reapOrAbandon reaps the program. Package exec waits without end for a Writer of the
+// caller's that does not take the output. The worker is abandoned then, and gone once
+// the Writer has returned.
+func (p *Process) reapOrAbandon() error {
+	reaping := call.Start(p.Name(), p.reap)
 	patience := time.NewTimer(p.cmd.WaitDelay + time.Second)
 	defer patience.Stop()
 	select {
-	case err := <-reaped:
-		return err
+	case <-reaping.Done():
 	case <-patience.C:
+		p.abandon(p.outputBlocked())
 	}
-	p.leave(p.outputLeft())
-	return <-reaped
+	return reaping.Wait(nil, 0)
 }
 
-func (p *Process) outputLeft() error {
+func (p *Process) outputBlocked() error {
 	return &AbandonedError{Name: p.Name(), Where: "writing its output, which its Stdout or Stderr does not take"}
 }
 
@@ -375,7 +373,7 @@ func (p *Process) Stop(ctx context.Context) error {
 	var err error = &AbandonedError{Name: p.Name(), Where: fmt.Sprintf("process %d, which SIGKILL has not ended yet", p.PID())}
 	select {
 	case <-p.exited:
-		err = p.outputLeft()
+		err = p.outputBlocked()
 	default:
 	}
 	if p.Kill(err) {

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/call"
-	"github.com/pleme-io/lifecycle-go/internal/safe"
 )
 
 var (
@@ -30,8 +29,11 @@ var (
 var _ = call.Sentinels(ErrDoNotRestart, ErrTerminate)
 
 // Restarter is a worker that runs a function and starts it again when it fails.
-// Each run is a child of its own, with its own status: Pending while the
-// backoff lasts, then Starting, Running and how it ended.
+//
+// It is one life. Each run has a status of its own, which [Restarter.State] shows as
+// a child: Pending while the backoff lasts, then Starting, Running and how it ended.
+// The changes of a run are events of the Restarter's life, with the number of the
+// run as their Attempt; those of the Restarter as a whole have the Attempt 0.
 type Restarter struct {
 	BaseWorker
 	fn      func(context.Context) error
@@ -45,8 +47,9 @@ type Restarter struct {
 
 	suspending sync.Mutex // held by Suspend and Resume
 
-	nowMu    sync.Mutex // guards what follows
+	nowMu    sync.Mutex // guards everything below
 	child    *Func
+	runs     int // made so far, the pending one too
 	restarts int
 	gate     chan struct{} // while it is suspended; closed by Resume
 }
@@ -87,7 +90,7 @@ func (r *Restarter) Start(ctx context.Context) error {
 		cancel(nil)
 		return err
 	}
-	safe.Go(r.Name(), func() error { return r.loop(own, first) }, nil, func(err error) {
+	call.Go(r.Name(), func() error { return r.loop(own, first) }, func(err error) {
 		// Never another opinion than the child's.
 		child := r.current()
 		if child.Killed() {
@@ -103,10 +106,14 @@ func (r *Restarter) Start(ctx context.Context) error {
 // instance makes the next child. A new one takes the place of one that has
 // ended, never of one that lives.
 func (r *Restarter) instance() *Func {
-	child := NewFunc(r.Name(), r.fn, r.opts...)
-	child.PublishTo(&r.events)
+	child := &Func{fn: r.fn}
 	r.nowMu.Lock()
 	defer r.nowMu.Unlock()
+	r.runs++
+	child.initRun("func", &r.BaseWorker, r.runs)
+	for _, opt := range r.opts {
+		opt(child)
+	}
 	r.child = child
 	return child
 }

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 // Suspender is a worker that can pause and keep what it holds: [Func] and
@@ -260,7 +260,7 @@ func (s *Supervisor) Suspend(ctx context.Context) error {
 	case status != StatusRunning:
 		return notSuspendable(s.Name(), status)
 	}
-	if err := s.holdStarts(ctx, true); err != nil {
+	if err := s.setHold(ctx, true); err != nil {
 		return err
 	}
 	var paused []*child
@@ -294,7 +294,7 @@ func (s *Supervisor) Suspend(ctx context.Context) error {
 	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), defaultStopTimeout)
 	defer cancel()
 	slices.Reverse(paused)
-	return errors.Join(err, s.resumeAll(after, paused), s.holdStarts(after, false))
+	return errors.Join(err, s.resumeAll(after, paused), s.setHold(after, false))
 }
 
 // Resume resumes the children in order, and lets pending ones start. A child
@@ -311,7 +311,7 @@ func (s *Supervisor) Resume(ctx context.Context) error {
 		return s.resume()
 	}
 	err := s.resumeAll(ctx, s.snapshot())
-	return errors.Join(err, s.resume(), s.holdStarts(ctx, false))
+	return errors.Join(err, s.resume(), s.setHold(ctx, false))
 }
 
 // alone waits until nobody else suspends or resumes.
@@ -338,34 +338,27 @@ func (s *Supervisor) resumeAll(ctx context.Context, children []*child) error {
 	return errors.Join(errs...)
 }
 
-// holdStarts has the loop start none, or all that wait.
-func (s *Supervisor) holdStarts(ctx context.Context, hold bool) error {
-	return s.ask(ctx, "suspend "+s.Name(), func(reply func(error)) {
-		s.suspended = hold
-		reply(nil)
-		if !hold {
-			for _, c := range s.children {
-				s.advance(c.group)
-			}
-		}
-	})
+// setHold makes the loop start no children, or those that wait.
+func (s *Supervisor) setHold(ctx context.Context, hold bool) error {
+	return s.ask(ctx, "suspend "+s.Name(), func(reply chan<- error) message { return holdStarts{hold: hold, reply: reply} })
 }
 
-// within calls a child and does not wait for it longer than ctx lasts.
-func within(ctx context.Context, name string, call func(context.Context) error) error {
-	done := make(chan error, 1)
-	safe.Go(name, func() error { return call(ctx) }, nil, func(err error) { done <- err })
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
+func (s *Supervisor) holdStarts(m holdStarts) {
+	s.suspended = m.hold
+	m.reply <- nil
+	if !m.hold {
+		for _, c := range s.children {
+			s.advance(c.group)
+		}
 	}
-	late := time.NewTimer(100 * time.Millisecond) // it has the same context, and mostly answers
-	defer late.Stop()
-	select {
-	case err := <-done:
-		return err
-	case <-late.C:
-		return fmt.Errorf("%s: %w", name, ctx.Err())
+}
+
+// within calls a child and waits until ctx ends, and a moment longer: the child has
+// the same context and mostly returns.
+func within(ctx context.Context, name string, fn func(context.Context) error) error {
+	err := call.Within(ctx, name, call.Settle, func() error { return fn(ctx) })
+	if abandoned, ok := err.(*AbandonedError); ok && abandoned.Name == name { //nolint:errorlint // this call, not what it returned
+		return fmt.Errorf("%w: %w", err, ctx.Err())
 	}
+	return err
 }

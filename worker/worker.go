@@ -106,6 +106,5 @@ var (
 )
 
 // AbandonedError says that a worker, hook or drainer did not return by its
-// deadline and was left behind. Its goroutine goes on until it returns by
-// itself: Go cannot end it.
+// deadline. Its goroutine goes on until it returns by itself: Go cannot end it.
 type AbandonedError = call.AbandonedError

@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
 )
 
 // SpecError says how a bucket or stream that is there differs from what was
@@ -136,16 +138,13 @@ func limit(n int64) string {
 
 // explain adds what would be right to the errors that do not say it.
 func explain(err error) error {
-	var api *jetstream.APIError
 	switch {
 	case errors.Is(err, jetstream.ErrHistoryTooLarge):
 		return fmt.Errorf("%w: want 1 to %d", err, jetstream.KeyValueMaxHistory)
 	case errors.Is(err, jetstream.ErrInvalidBucketName):
 		return fmt.Errorf("%w: want letters, digits, - and _", err)
-	case errors.As(err, &api) && api.ErrorCode == replicasUnsupported:
+	case natserr.Is(err, natserr.ReplicasUnsupported):
 		return fmt.Errorf("%w: a single server keeps one replica, three need a cluster of three", err)
 	}
 	return err
 }
-
-const replicasUnsupported = 10074 // JSStreamReplicasNotSupportedErr

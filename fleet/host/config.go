@@ -4,11 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"regexp"
-	"strings"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/fleet/broker/identity"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 	"github.com/pleme-io/lifecycle-go/fleet/host/fetch"
 )
@@ -21,8 +20,8 @@ type Config struct {
 	// NAME_CODE and NAME_DEAD, and the buckets NAME_WORKERS and NAME_MEMBERS.
 	// Capital letters, digits and "_". Defaults to "HOST".
 	Name string `koanf:"name"`
-	// HostID tells this host from the others. Defaults to the machine's name,
-	// the process's id and a random number: every start is a new host.
+	// HostID tells this host from the others. Defaults to the machine's name and
+	// a random part: every start is a new host.
 	HostID string `koanf:"host_id"`
 	// Replicas of everything that is stored: 1, 3 or 5. A worker's consumer has as
 	// many as the stream of its topic. Defaults to 1.
@@ -98,7 +97,7 @@ var nameForm = regexp.MustCompile(`^[A-Z][A-Z0-9_]{0,31}$`)
 // WithDefaults returns a copy in which no field is zero.
 func (c Config) WithDefaults() Config {
 	def(&c.Name, "HOST")
-	def(&c.HostID, newHostID())
+	def(&c.HostID, identity.New())
 	def(&c.Replicas, 1)
 	def(&c.LeaseTTL, 10*time.Second)
 	def(&c.AcquireTimeout, 5*time.Minute)
@@ -126,24 +125,6 @@ func def[T comparable](field *T, v T) {
 	}
 }
 
-func newHostID() string {
-	name, err := os.Hostname()
-	if err != nil {
-		name = "host"
-	}
-	return token(fmt.Sprintf("%s-%d-%s", name, os.Getpid(), uid()[:8]))
-}
-
-// token makes text fit for a token of a subject.
-func token(text string) string {
-	return strings.Map(func(r rune) rune {
-		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_' {
-			return r
-		}
-		return '-'
-	}, text)
-}
-
 // Validate names each field that makes no sense, with what would. It takes a
 // Config whose defaults are filled in.
 func (c Config) Validate() error {
@@ -155,7 +136,7 @@ func (c Config) Validate() error {
 	}
 	check(c.Engines != nil && len(c.Engines.MIMETypes()) > 0, "engines: there is none: give a registry with at least one")
 	check(nameForm.MatchString(c.Name), "name: %q must be capital letters, digits and _, such as HOST", c.Name)
-	check(c.HostID == token(c.HostID) && len(c.HostID) <= 128, "host_id: %q must be letters, digits, - and _", c.HostID)
+	check(c.HostID == identity.Token(c.HostID) && len(c.HostID) <= 128, "host_id: %q must be letters, digits, - and _", c.HostID)
 	check(c.Replicas == 1 || c.Replicas == 3 || c.Replicas == 5, "replicas: %d must be 1, 3 or 5", c.Replicas)
 	check(c.LeaseTTL >= time.Second, "lease_ttl: %v must be 1s or more", c.LeaseTTL)
 	check(c.AcquireTimeout > 0, "acquire_timeout: %v must be positive", c.AcquireTimeout)

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
 )
 
 // consumer returns the durable consumer of a slot, whose members are records. One that is missing, because
@@ -62,7 +64,7 @@ func (h *Host) subscribe(ctx context.Context, rec *Record) error {
 		if err != nil {
 			return err
 		}
-		all = slices.DeleteFunc(all, func(r *Record) bool { return r.State == PhaseDeleting || r.State == PhaseDeleted })
+		all = slices.DeleteFunc(all, func(r *Record) bool { return r.State == StateDeleting || r.State == StateDeleted })
 		for _, r := range all {
 			if r.Stream != rec.Stream {
 				return fmt.Errorf("%w: the topics of a group must be in one stream: %s is in %s and %s in %s", ErrInvalid, r.Topic, r.Stream, rec.Topic, rec.Stream)
@@ -153,8 +155,7 @@ func (h *Host) filter(ctx context.Context, rec *Record, topics []string, beside 
 	switch {
 	case errors.Is(err, jetstream.ErrConsumerNotFound):
 		_, err = h.js.CreateConsumer(ctx, stream, cfg)
-		var refused *jetstream.APIError
-		if errors.As(err, &refused) && refused.ErrorCode == workQueueDeliversAll {
+		if natserr.Is(err, natserr.WorkQueueDeliversAll) { // a consumer must not leave out what waits in a work queue
 			cfg.DeliverPolicy = jetstream.DeliverAllPolicy
 			_, err = h.js.CreateConsumer(ctx, stream, cfg)
 		}
@@ -181,10 +182,6 @@ func (h *Host) filter(ctx context.Context, rec *Record, topics []string, beside 
 	}
 	return nil
 }
-
-// workQueueDeliversAll is the server's refusal of a consumer that would leave out
-// what waits in a work queue.
-const workQueueDeliversAll jetstream.ErrorCode = 10101
 
 // topics returns the topics of records as the filters of a consumer.
 func topics(records []*Record) []string {

@@ -90,7 +90,7 @@ func TestCreateUndoesItsOwn(t *testing.T) {
 	}
 	rec, err := other.Get(t.Context(), "w")
 	must(t, err)
-	if rec.State != host.PhaseRunning {
+	if rec.State != host.StateRunning {
 		t.Errorf("the second life is %s", rec.State)
 	}
 	r.publish("work.w", "x")
@@ -311,7 +311,7 @@ func TestCreationCutOff(t *testing.T) {
 	for _, id := range []string{"alonelate", "memberlate"} {
 		r.eventually(id+" is finished", func() bool {
 			rec, err := b.Get(t.Context(), id)
-			return err == nil && rec.State == host.PhaseRunning
+			return err == nil && rec.State == host.StateRunning
 		})
 	}
 	must(t, b.Recover(t.Context()))
@@ -320,7 +320,7 @@ func TestCreationCutOff(t *testing.T) {
 		r.wantOutputs("out."+id, "x")
 	}
 	for _, id := range []string{"aloneyoung", "memberyoung"} {
-		if rec, err := b.Get(t.Context(), id); err != nil || rec.State != host.PhaseDeploying {
+		if rec, err := b.Get(t.Context(), id); err != nil || rec.State != host.StateDeploying {
 			t.Errorf("one that may still be under way was taken over: %v, %v", rec, err)
 		}
 	}

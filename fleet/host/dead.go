@@ -14,6 +14,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
 )
 
 // The headers that a dead letter has beside those of its original. A header of
@@ -38,7 +40,7 @@ const (
 	HeaderBody = "Lifecycle-Body"
 )
 
-// DeadLetter is a message that a worker gave up, whole, with the reason.
+// DeadLetter is a message that a worker could not handle, whole, with the reason.
 type DeadLetter struct {
 	Seq      uint64 // names it to [Host.Redrive]
 	Worker   string
@@ -103,11 +105,8 @@ func (l *letters) put(ctx context.Context, subject, key string, d *DeadLetter) e
 // tooLarge reports whether a message was refused for its size: by the client,
 // or by the server for that of its headers, which may have 64 KiB.
 func tooLarge(err error) bool {
-	var refused *jetstream.APIError
-	return errors.Is(err, nats.ErrMaxPayload) || errors.As(err, &refused) && (refused.ErrorCode == headersTooLarge || refused.ErrorCode == jetstream.JSErrCodeStreamMessageExceedsMaximum)
+	return errors.Is(err, nats.ErrMaxPayload) || natserr.Is(err, natserr.HeadersTooLarge, jetstream.JSErrCodeStreamMessageExceedsMaximum)
 }
-
-const headersTooLarge jetstream.ErrorCode = 10097
 
 // printable keeps a header on one line.
 func printable(r rune) rune {

@@ -24,9 +24,9 @@ func (h *Host) delete(ctx context.Context, id, uid string, o options) error {
 		if uid != "" && r.UID != uid {
 			return false, fmt.Errorf("worker %s: %w: the id has another life", id, ErrNotFound)
 		}
-		changed := r.State != PhaseDeleting && r.State != PhaseDeleted
+		changed := r.State != StateDeleting && r.State != StateDeleted
 		if changed {
-			r.State = PhaseDeleting
+			r.State = StateDeleting
 		}
 		return changed, nil
 	})
@@ -45,7 +45,7 @@ func (h *Host) delete(ctx context.Context, id, uid string, o options) error {
 		if err != nil {
 			return fmt.Errorf("delete: %w", err)
 		}
-		alone, err := h.nobody(ctx)
+		alone, err := h.noHosts(ctx)
 		if err != nil {
 			return fmt.Errorf("delete: %w", err)
 		}
@@ -57,7 +57,7 @@ func (h *Host) delete(ctx context.Context, id, uid string, o options) error {
 		if alone {
 			group, err := h.group(ctx, now)
 			if err == nil {
-				err = h.bury(ctx, now, group)
+				err = h.erase(ctx, now, group)
 			}
 			if err != nil {
 				return fmt.Errorf("delete: %w", err)
@@ -72,8 +72,8 @@ func (h *Host) delete(ctx context.Context, id, uid string, o options) error {
 	}
 }
 
-// nobody reports whether no host is there to run anything.
-func (h *Host) nobody(ctx context.Context) (bool, error) {
+// noHosts reports whether no host is there to run anything.
+func (h *Host) noHosts(ctx context.Context) (bool, error) {
 	keys, err := h.members.kv.ListKeys(ctx)
 	if err != nil {
 		return false, err
@@ -85,12 +85,13 @@ func (h *Host) nobody(ctx context.Context) (bool, error) {
 	return n == 0, nil
 }
 
-// bury removes what is left of a worker that nobody runs any more. others are
-// the rest of its slot. It can be repeated from wherever it was cut off.
-func (h *Host) bury(ctx context.Context, rec *Record, others []*Record) error {
+// erase removes the consumer, the state, the code and the record of a worker
+// that no host runs any more. others are the rest of its slot. A call that was
+// cut off can be repeated.
+func (h *Host) erase(ctx context.Context, rec *Record, others []*Record) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	others = slices.DeleteFunc(others, func(r *Record) bool { return r.State == PhaseDeleting || r.State == PhaseDeleted })
+	others = slices.DeleteFunc(others, func(r *Record) bool { return r.State == StateDeleting || r.State == StateDeleted })
 	var err error
 	if len(others) == 0 {
 		err = h.unsubscribe(ctx, rec)
@@ -110,15 +111,15 @@ func (h *Host) bury(ctx context.Context, rec *Record, others []*Record) error {
 		if r.UID != rec.UID {
 			return false, ErrNotFound
 		}
-		changed := r.State != PhaseDeleted
-		r.State = PhaseDeleted
+		changed := r.State != StateDeleted
+		r.State = StateDeleted
 		return changed, nil
 	})
 	if err == nil {
 		err = h.records.remove(ctx, rec)
 	}
 	if errors.Is(err, ErrNotFound) {
-		return nil // somebody else did it
+		return nil // another host did it
 	}
 	return err
 }

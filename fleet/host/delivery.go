@@ -56,7 +56,7 @@ func (r *runner) one(m jetstream.Msg) {
 			r.answer(nil, m.Ack, d)
 			return
 		case was.Begun-was.Failed > r.host.cfg.MaxUnanswered:
-			r.bury(d, was.Failed, fmt.Errorf("begun %d times and answered %d times: the hosts that had it did not live to say what came of it", was.Begun, was.Failed))
+			r.deadLetter(d, was.Failed, fmt.Errorf("begun %d times and answered %d times: the hosts that had it did not live to say what came of it", was.Begun, was.Failed))
 			return
 		}
 		// A delivery counts once a handler is about to be called. What waited
@@ -69,7 +69,7 @@ func (r *runner) one(m jetstream.Msg) {
 	}
 	attempt := d.tries.Failed + 1
 	if size := len(d.data); size > r.host.cfg.MaxMessage {
-		r.bury(d, attempt, fmt.Errorf("it has %d bytes, more than the %d that a handler gets", size, r.host.cfg.MaxMessage))
+		r.deadLetter(d, attempt, fmt.Errorf("it has %d bytes, more than the %d that a handler gets", size, r.host.cfg.MaxMessage))
 		return
 	}
 	err = r.call(ctx, d, attempt)
@@ -185,7 +185,7 @@ func (r *runner) fail(d *delivery, attempt int, err error) {
 		}
 		return
 	case errors.As(err, &rejected) || attempt >= r.host.cfg.attempts():
-		r.bury(d, attempt, err)
+		r.deadLetter(d, attempt, err)
 		return
 	}
 	d.member.counts.Failed.Add(1)
@@ -202,9 +202,9 @@ func (r *runner) fail(d *delivery, attempt int, err error) {
 	_ = d.msg.NakWithDelay(delay)
 }
 
-// bury makes a dead letter of a message, and ends the original once the server
-// has the letter.
-func (r *runner) bury(d *delivery, attempt int, why error) {
+// deadLetter makes a dead letter of a message, and ends the original once the
+// server has the letter.
+func (r *runner) deadLetter(d *delivery, attempt int, why error) {
 	rec := d.member.record
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), 10*time.Second)
 	defer cancel()
@@ -227,7 +227,7 @@ func (r *runner) answer(err error, ok func() error, d *delivery) {
 		_ = ok()
 		return
 	case err == nil:
-		// The body goes once nobody will ask for it again.
+		// The body goes once the server will not deliver the message again.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), 10*time.Second)
 		defer cancel()
 		if err = d.msg.DoubleAck(ctx); err == nil {

@@ -518,7 +518,7 @@ func TestDeleteWhileHandling(t *testing.T) {
 	go func() { deleted <- h.Delete(t.Context(), "w") }()
 	r.eventually("it is being deleted", func() bool {
 		rec, err := h.Get(t.Context(), "w")
-		return err == nil && rec.State == host.PhaseDeleting
+		return err == nil && rec.State == host.StateDeleting
 	})
 	select {
 	case err := <-deleted:

@@ -23,7 +23,7 @@ func (h *Host) Members() []string { return h.members.live() }
 
 // Applied reports whether the slot of a worker has acted on a record in which the
 // worker is in that phase.
-func (h *Host) Applied(id string, phase Phase) bool {
+func (h *Host) Applied(id string, phase State) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, s := range h.slots {

@@ -209,7 +209,7 @@ func (h *Host) ensure(ctx context.Context) error {
 	h.states = &states{nc: h.nc, js: h.js, stream: state, prefix: low + ".state.", ttl: h.cfg.DoneTTL}
 	h.code = &codes{chunks: chunks{h.js, code}, prefix: low + ".code."}
 	h.letters = &letters{chunks: chunks{h.js, dead}, dead: low + ".dead.", held: low + ".held.", body: low + ".body."}
-	h.members = &members{kv: hosts, id: h.cfg.HostID, ttl: h.cfg.LeaseTTL, seen: make(map[string]time.Time)}
+	h.members = newMembers(hosts, h.cfg.HostID, h.cfg.LeaseTTL)
 	h.ready.Store(true)
 	return nil
 }

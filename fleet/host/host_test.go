@@ -362,9 +362,9 @@ func TestCreateOnTwoHostsAtOnce(t *testing.T) {
 }
 
 func TestPhases(t *testing.T) {
-	must(t, host.Phases().Validate())
+	must(t, host.States().Validate())
 	for _, e := range host.AddedEdges() {
-		if !host.Phases().IsValidTransition(e.From, e.To) {
+		if !host.States().IsValidTransition(e.From, e.To) {
 			t.Errorf("%v is not in the table", e)
 		}
 	}
@@ -412,7 +412,7 @@ func TestRecovery(t *testing.T) {
 	must(t, code.Purge(t.Context(), jetstream.WithPurgeSubject("host.code.broken.>")))
 	again := r.start("b")
 	r.wantOutputs("out.runs", "runs1")
-	for id, want := range map[string]host.Phase{"runs": host.PhaseRunning, "stopped": host.PhaseStopped, "broken": host.PhaseFailed} {
+	for id, want := range map[string]host.State{"runs": host.StateRunning, "stopped": host.StateStopped, "broken": host.StateFailed} {
 		r.eventually(id+" is "+string(want), func() bool {
 			rec, err := again.Get(t.Context(), id)
 			must(t, err)

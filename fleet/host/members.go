@@ -3,30 +3,35 @@ package host
 import (
 	"context"
 	"hash/fnv"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pleme-io/lifecycle-go/fleet/presence"
 )
 
-// members is who the hosts are. Each puts its key into a bucket every third of
-// the lease; who has not been seen to for the whole of it is gone. Only the
-// reader's own clock counts, and only for how long ago something was seen.
+// members are the hosts. Each puts its key into a bucket every third of the
+// lease; a host that has not done so for the whole of it is gone.
 //
-// Of the hosts that are there, each slot belongs to the one with the highest
-// hash of both names (rendezvous hashing, Thaler and Ravishankar 1998): nobody
-// has to be elected, and a host that comes or goes moves only its own share. Two
-// hosts that see the fleet differently for a moment both serve a slot; the
-// consumer gives each message to one of them, and the fence lets the later one
-// write.
+// Each slot belongs to the living host with the highest hash of both names
+// (rendezvous hashing, Thaler and Ravishankar 1998): the hosts need no election,
+// and a host that comes or goes moves only its own share. Two hosts that see the
+// fleet differently for a moment both serve a slot; the consumer gives each
+// message to one of them, and the fence lets the later one write.
 type members struct {
-	kv  jetstream.KeyValue
-	id  string
-	ttl time.Duration
+	kv     jetstream.KeyValue
+	id     string
+	ttl    time.Duration
+	living *presence.Living
 
-	mu   sync.Mutex
-	seen map[string]time.Time
-	kept time.Time // when the last beat that was answered was begun
+	mu   sync.Mutex // guards kept
+	kept time.Time  // when the last beat that was answered was begun
+}
+
+func newMembers(kv jetstream.KeyValue, id string, ttl time.Duration) *members {
+	return &members{kv: kv, id: id, ttl: ttl, living: presence.NewLiving(ttl)}
 }
 
 // beat says that this host is there. The lease counts from before the attempt.
@@ -50,24 +55,19 @@ func (m *members) held() bool {
 
 // observe notes what was read about a host.
 func (m *members) observe(entry jetstream.KeyValueEntry) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	if entry.Operation() != jetstream.KeyValuePut {
-		delete(m.seen, entry.Key())
+		m.living.Left(entry.Key())
 		return
 	}
-	m.seen[entry.Key()] = time.Now()
+	m.living.Heard(entry.Key())
 }
 
-// live returns the hosts that are there, this one always.
+// live returns the hosts that are alive, this one always.
 func (m *members) live() []string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	hosts := []string{m.id}
-	for id, at := range m.seen {
-		if id != m.id && time.Since(at) < m.ttl {
-			hosts = append(hosts, id)
-		}
+	m.living.Expire() // else those that are gone would be kept for ever
+	hosts := m.living.Alive()
+	if !slices.Contains(hosts, m.id) {
+		hosts = append(hosts, m.id)
 	}
 	return hosts
 }

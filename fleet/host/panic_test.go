@@ -71,14 +71,14 @@ func TestAPanicInLoadFailsTheWorker(t *testing.T) {
 	must(t, h.Start(context.Background()))
 	r.eventually("the worker has failed", func() bool {
 		rec, err := h.Get(t.Context(), "w")
-		return err == nil && rec.State == host.PhaseFailed && strings.Contains(rec.Reason, "panic: rogue in Load")
+		return err == nil && rec.State == host.StateFailed && strings.Contains(rec.Reason, "panic: rogue in Load")
 	})
 	r.eventually("the host's check says so", func() bool {
 		err := h.Check(t.Context())
 		return err != nil && strings.Contains(err.Error(), "rogue in Load")
 	})
 	// The record's change wakes the slot again: that must not be a reason to load.
-	r.eventually("the slot has acted on it", func() bool { return h.Applied("w", host.PhaseFailed) })
+	r.eventually("the slot has acted on it", func() bool { return h.Applied("w", host.StateFailed) })
 	if n := h.Tallies()[0].LoadsFailed; n != 1 || e.loads.Load() != 1 {
 		t.Errorf("%d loads failed of %d, want the one", n, e.loads.Load())
 	}

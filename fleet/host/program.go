@@ -83,7 +83,7 @@ const (
 // another try since.
 func (q *quarantine) covers(rec *Record, asks uint64) bool {
 	return q != nil && q.uid == rec.UID && q.generation == rec.Generation && q.asks == asks &&
-		(rec.State == PhaseFailed || rec.revision == q.revision)
+		(rec.State == StateFailed || rec.revision == q.revision)
 }
 
 // quarantined returns the error for which a record's code is not loaded now, or

@@ -61,7 +61,7 @@ func (h *Host) History(ctx context.Context, id string) ([]Version, error) {
 // Waiting is what waits for a worker.
 type Waiting struct {
 	Backlog     int // messages that it, or its group, has not finished
-	DeadLetters int // that it gave up, and nobody has redriven
+	DeadLetters int // that have not been redriven
 }
 
 // Waiting returns what waits for each of these workers, by id: one question for
@@ -94,7 +94,7 @@ func (h *Host) Waiting(ctx context.Context, records ...*Record) (map[string]Wait
 	return waiting, nil
 }
 
-// DeadLetters returns up to limit of the messages that a worker gave up, the
+// DeadLetters returns up to limit of a worker's dead letters, the
 // oldest first, from sequence from on; 0 begins at the first. They are there
 // also when the worker is not any more.
 func (h *Host) DeadLetters(ctx context.Context, id string, from uint64, limit int) ([]*DeadLetter, error) {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/pleme-io/lifecycle-go/fleet/broker/identity"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 	"github.com/pleme-io/lifecycle-go/fleet/workflow"
 	"github.com/pleme-io/lifecycle-go/fsm"
@@ -19,9 +20,9 @@ import (
 // Record is a hosted worker as it is stored.
 type Record struct {
 	ID          string        `json:"id" lifecycle:"id"`
-	UID         string        `json:"uid"` // of this life of the id: a worker created anew has another
-	State       Phase         `json:"phase" lifecycle:"phase"`
-	Reason      string        `json:"reason,omitempty"` // why it is Failed
+	UID         string        `json:"uid"`                     // of this life of the id: a worker created anew has another
+	State       State         `json:"phase" lifecycle:"phase"` // "phase" is the key in every stored record
+	Reason      string        `json:"reason,omitempty"`        // why it is Failed
 	MIMEType    string        `json:"mimeType"`
 	Topic       string        `json:"topic"`
 	Stream      string        `json:"stream"` // which has the topic
@@ -52,7 +53,7 @@ func (r *Record) EntityID() string { return r.ID }
 func (r *Record) Phase() string { return string(r.State) }
 
 // IsTerminal reports whether the worker is Deleted.
-func (r *Record) IsTerminal() bool { return r.State == PhaseDeleted }
+func (r *Record) IsTerminal() bool { return r.State == StateDeleted }
 
 // KVBucket is the bucket of the fleet.
 func (r *Record) KVBucket() string { return r.bucket }
@@ -126,12 +127,12 @@ func uid() string {
 type records struct {
 	kv      jetstream.KeyValue
 	manager *workflow.Manager
-	table   fsm.Table[Phase]
+	table   fsm.Table[State]
 }
 
 // newRecords registers the workflow. Close the manager in the end.
 func newRecords(js jetstream.JetStream, kv jetstream.KeyValue, log *slog.Logger) (*records, error) {
-	s := &records{kv: kv, manager: workflow.NewManager(js, log), table: Phases()}
+	s := &records{kv: kv, manager: workflow.NewManager(js, log), table: States()}
 	plain := make(workflow.Transitions, len(s.table))
 	for from, to := range s.table {
 		plain[string(from)] = []string{}
@@ -190,7 +191,7 @@ func (s *records) create(ctx context.Context, r *Record) error {
 
 // update changes a record by compare and set: change is called with the stored
 // one, again after somebody else has changed it meanwhile, and returns false when
-// there is nothing to do. The phase changes along the table or not at all.
+// there is nothing to do. The state changes along the table or not at all.
 func (s *records) update(ctx context.Context, id string, by Change, change func(*Record) (bool, error)) (*Record, error) {
 	for {
 		r, err := s.get(ctx, id)
@@ -219,7 +220,7 @@ func (s *records) update(ctx context.Context, id string, by Change, change func(
 			}
 			bucket := stored.bucket
 			*stored = *r
-			stored.State, stored.bucket = from, bucket // the phase is the manager's to change
+			stored.State, stored.bucket = from, bucket // the manager changes the state
 			return nil
 		}, workflow.IfMatch(r.revision), workflow.WithRevision(&revision))
 		if err == nil {
@@ -250,22 +251,9 @@ func (s *records) remove(ctx context.Context, r *Record) error {
 	return nil
 }
 
-// isConflict knows a lost compare-and-set by the server's codes: 10071, and
-// 10164 of a replicated stream with a write in flight.
-func isConflict(err error) bool {
-	var api jetstream.JetStreamError
-	if errors.As(err, &api) && api.APIError() != nil {
-		code := api.APIError().ErrorCode
-		return code == jetstream.JSErrCodeStreamWrongLastSequence || code == wrongLastSequenceConstant
-	}
-	return false
-}
-
-const wrongLastSequenceConstant jetstream.ErrorCode = 10164
-
 // checkID wants what can be a token of a subject and a name of a consumer.
 func checkID(what, id string) error {
-	if id == "" || len(id) > 100 || id != token(id) {
+	if id == "" || len(id) > 100 || id != identity.Token(id) {
 		return fmt.Errorf("%s %.120q: %w: it takes 1 to 100 letters, digits, - and _", what, id, ErrInvalid)
 	}
 	return nil

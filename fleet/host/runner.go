@@ -25,7 +25,7 @@ type runner struct {
 	sem      chan struct{} // held while a message is handled: members change only without it
 	prefetch int
 
-	ctx    context.Context // of the handlers; ends when the runner is left behind
+	ctx    context.Context // of the handlers; ends when the runner is abandoned
 	cancel context.CancelCauseFunc
 
 	began   atomic.Int64 // when the handler that runs was called, in nanoseconds; 0 when none does
@@ -59,8 +59,8 @@ type delivery struct {
 	failed atomic.Bool // the watch has answered it
 }
 
-// end is called when the goroutine has returned, in time or long after it was
-// left behind.
+// end is called when the goroutine has returned: in time, or long after the
+// runner was abandoned.
 func (r *runner) end(err error) {
 	inTime := false
 	r.leave.Do(func() {
@@ -69,7 +69,7 @@ func (r *runner) end(err error) {
 		close(r.ended)
 	})
 	if !inTime {
-		// What it holds is nobody else's any more.
+		// The slot has loaded other programs: only this runner still had these.
 		for _, m := range *r.members.Load() {
 			r.host.closeProgram(m.record.ID, m.program)
 		}
@@ -78,7 +78,8 @@ func (r *runner) end(err error) {
 	r.host.running.Done()
 }
 
-func (r *runner) left() bool {
+// isAbandoned reports whether the handler did not return in time.
+func (r *runner) isAbandoned() bool {
 	select {
 	case <-r.abandoned:
 		return true
@@ -88,7 +89,7 @@ func (r *runner) left() bool {
 }
 
 // swap changes the members between two messages. It reports false when the
-// runner is over or was left behind.
+// runner is over or abandoned.
 func (r *runner) swap(next []*member) bool {
 	select {
 	case r.sem <- struct{}{}:
@@ -119,12 +120,12 @@ func (r *runner) stop(ctx context.Context) {
 	case <-r.ended:
 	case <-r.abandoned:
 	case <-time.After(time.Second):
-		r.giveUp()
+		r.abandon()
 	}
 }
 
-// giveUp leaves the runner's goroutine behind.
-func (r *runner) giveUp() {
+// abandon stops waiting for a handler that does not return.
+func (r *runner) abandon() {
 	r.cancel(ErrDetached)
 	r.leave.Do(func() {
 		close(r.abandoned)
@@ -133,11 +134,11 @@ func (r *runner) giveUp() {
 			it.Drain()
 			r.host.running.Go(func() { r.handBack(it) })
 		}
-		r.host.log.Warn("hosted worker: its handler does not return", "slot", r.slot.name, "err", r.life.Abandon())
+		r.host.log.Warn("hosted worker: its handler does not return and is abandoned", "slot", r.slot.name, "err", r.life.Abandon())
 	})
 }
 
-// handBack gives back what waits behind a handler that was left behind. After
+// handBack gives back the messages that wait for an abandoned handler. After
 // AckWait the server has done so itself.
 func (r *runner) handBack(it jetstream.MessagesContext) {
 	ctx, cancel := context.WithTimeout(context.Background(), r.host.cfg.AckWait)
@@ -170,7 +171,7 @@ func (r *runner) consume() error {
 		}
 		err = r.drainInto(it)
 		it.Stop()
-		if err != nil || r.left() {
+		if err != nil || r.isAbandoned() {
 			return err
 		}
 	}
@@ -198,7 +199,7 @@ func (r *runner) drainInto(it jetstream.MessagesContext) error {
 		r.sem <- struct{}{}
 		r.one(m)
 		<-r.sem
-		if r.left() {
+		if r.isAbandoned() {
 			return nil
 		}
 		// What waits here must have its turn well before the server asks for it.
@@ -245,7 +246,7 @@ func (r *runner) look(now time.Time) {
 		d.cancel(ErrDetached)
 		if since > cfg.AckWait+patience {
 			d.failed.Store(true)
-			r.giveUp()
+			r.abandon()
 		}
 		return
 	case since > cfg.AckWait/4:
@@ -260,8 +261,8 @@ func (r *runner) look(now time.Time) {
 		// It ignores its context. The message is answered for it, and it gets
 		// nothing more: its state is never written.
 		if d.failed.CompareAndSwap(false, true) {
-			r.fail(d, d.tries.Failed+1, fmt.Errorf("%w, and its handler does not return", (engine.Limits{Time: limit}).TimeLimit()))
-			r.giveUp()
+			r.fail(d, d.tries.Failed+1, fmt.Errorf("%w, and its handler does not return and is abandoned", (engine.Limits{Time: limit}).TimeLimit()))
+			r.abandon()
 		}
 	}
 }

@@ -131,7 +131,7 @@ func (h *Host) observe(entry jetstream.KeyValueEntry, known map[string]*Record) 
 	}
 	r, err := decode(entry)
 	if err == nil && !h.records.table.Has(r.State) {
-		err = fmt.Errorf("record %s, revision %d: the phase %q is not in the table", entry.Key(), entry.Revision(), r.State)
+		err = fmt.Errorf("record %s, revision %d: the state %q is not in the table", entry.Key(), entry.Revision(), r.State)
 	}
 	if err != nil {
 		// What runs goes on as it is; nobody guesses what was meant.

@@ -125,12 +125,12 @@ func (s *slot) run(ctx context.Context) {
 	}
 }
 
-// again lets go of a runner that ended by itself. Where it was left behind the
-// programs are loaded anew: theirs still runs, somewhere.
+// again lets go of a runner that ended by itself. The programs of an abandoned
+// one are loaded anew, because its handler still runs in them.
 func (s *slot) again(ctx context.Context) {
 	r := s.runner
 	s.runner = nil
-	if r.left() {
+	if r.isAbandoned() {
 		s.loaded = nil // the runner closes them when it returns
 		return
 	}
@@ -177,7 +177,7 @@ func (s *slot) apply(ctx context.Context) error {
 		errs = append(errs, err)
 	}
 	for _, rec := range records {
-		if rec.State == PhaseDeleting || rec.State == PhaseDeleted {
+		if rec.State == StateDeleting || rec.State == StateDeleted {
 			leaving = append(leaving, rec)
 		}
 		if !rec.State.wanted() {
@@ -227,7 +227,7 @@ func (s *slot) apply(ctx context.Context) error {
 			others, err = s.host.group(ctx, rec)
 		}
 		if err == nil {
-			err = s.host.bury(ctx, rec, others)
+			err = s.host.erase(ctx, rec, others)
 		}
 		if err != nil {
 			errs = append(errs, err)
@@ -243,10 +243,10 @@ func (s *slot) apply(ctx context.Context) error {
 // of a creation that is to be finished.
 func (s *slot) cover(ctx context.Context, records []*Record) error {
 	records = slices.DeleteFunc(slices.Clone(records), func(r *Record) bool {
-		return r.State == PhaseDeleting || r.State == PhaseDeleted || r.deploying()
+		return r.State == StateDeleting || r.State == StateDeleted || r.deploying()
 	})
 	wanted := topics(records)
-	finish := slices.ContainsFunc(records, func(r *Record) bool { return r.State == PhaseDeploying })
+	finish := slices.ContainsFunc(records, func(r *Record) bool { return r.State == StateDeploying })
 	if slices.Equal(wanted, s.covered) || !finish && !strings.HasPrefix(s.name, "g-") {
 		return nil
 	}
@@ -259,7 +259,7 @@ func (s *slot) cover(ctx context.Context, records []*Record) error {
 
 // deploying reports whether whoever creates r may still be at it.
 func (r *Record) deploying() bool {
-	return r.State == PhaseDeploying && time.Since(r.Changed.At) < deployTime
+	return r.State == StateDeploying && time.Since(r.Changed.At) < deployTime
 }
 
 // deployTime is how long a creation may take before the slot's host finishes it.
@@ -281,9 +281,9 @@ func (s *slot) note(rec *Record, loaded bool, err error) {
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	want, reason := PhaseRunning, ""
+	want, reason := StateRunning, ""
 	if err != nil {
-		want, reason = PhaseFailed, clip(err.Error(), 1000)
+		want, reason = StateFailed, clip(err.Error(), 1000)
 	}
 	if rec.State == want {
 		return // of several reasons the first one stands, or each would be a change to act upon
@@ -298,7 +298,7 @@ func (s *slot) note(rec *Record, loaded bool, err error) {
 		return true, nil
 	})
 	if writeErr != nil && !errors.Is(writeErr, ErrNotFound) {
-		s.host.log.Warn("hosted worker: note its phase", "worker", rec.ID, "phase", want, "err", writeErr)
+		s.host.log.Warn("hosted worker: note its state", "worker", rec.ID, "state", want, "err", writeErr)
 	}
 }
 
@@ -372,8 +372,8 @@ func (s *slot) swap(ctx context.Context, next []*member) error {
 }
 
 // halt ends the runner after the message that it handles, and gives back those
-// that wait. It reports whether the runner had to be left behind.
-func (s *slot) halt(ctx context.Context) (left bool) {
+// that wait. It reports whether the runner was abandoned.
+func (s *slot) halt(ctx context.Context) (abandoned bool) {
 	r := s.runner
 	if r == nil {
 		return false
@@ -382,7 +382,7 @@ func (s *slot) halt(ctx context.Context) (left bool) {
 	ctx, cancel := context.WithTimeout(ctx, s.host.cfg.DrainTimeout)
 	defer cancel()
 	r.stop(ctx)
-	return r.left()
+	return r.isAbandoned()
 }
 
 // release lets go of everything.

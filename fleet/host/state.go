@@ -12,6 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 )
 
@@ -210,7 +211,7 @@ func (h *handle) commit(ctx context.Context, message string) error {
 		msgs = append(msgs, m)
 	}
 	err := s.batch(ctx, msgs)
-	if !isConflict(err) {
+	if !natserr.Conflict(err) {
 		if err != nil {
 			err = fmt.Errorf("write state: %w", err)
 		}

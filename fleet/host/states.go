@@ -2,42 +2,43 @@ package host
 
 import "github.com/pleme-io/lifecycle-go/fsm"
 
-// Phase is where in its life a hosted worker is, as it is stored. It is what is
-// wanted: that a worker is Running means that some host is to run it.
-type Phase string
+// State is where in its life a hosted worker is, as its record stores it. It says
+// what is wanted: a worker that is Running is one that some host is to run. To
+// package workflow it is the entity's phase.
+type State string
 
-// The phases. Deploying, Failed and Deleting are not in the seed's table.
+// The states. Deploying, Failed and Deleting are not in the seed's table.
 const (
-	PhaseDeploying Phase = "Deploying" // its record exists, its consumer may not yet
-	PhaseRunning   Phase = "Running"   // it is to handle messages
-	PhaseStopped   Phase = "Stopped"   // it is to keep what it has and handle nothing
-	PhaseFailed    Phase = "Failed"    // it is to run, and the host that should cannot load it
-	PhaseDeleting  Phase = "Deleting"  // it finishes what it handles, and goes
-	PhaseDeleted   Phase = "Deleted"   // its consumer and its code are gone
+	StateDeploying State = "Deploying" // its record exists, its consumer may not yet
+	StateRunning   State = "Running"   // it is to handle messages
+	StateStopped   State = "Stopped"   // it is to keep what it has and handle nothing
+	StateFailed    State = "Failed"    // it is to run, and the host that should cannot load it
+	StateDeleting  State = "Deleting"  // it finishes what it handles, and goes
+	StateDeleted   State = "Deleted"   // its consumer and its code are gone
 )
 
-// Phases returns the table that every hosted worker lives by. An edge from a
-// phase to itself is a change of code. The caller owns what it gets.
-func Phases() fsm.Table[Phase] {
-	return fsm.Table[Phase]{
-		PhaseDeploying: {PhaseRunning, PhaseStopped, PhaseFailed, PhaseDeleting},
-		PhaseRunning:   {PhaseRunning, PhaseStopped, PhaseFailed, PhaseDeleting},
-		PhaseStopped:   {PhaseStopped, PhaseRunning, PhaseDeleting},
-		PhaseFailed:    {PhaseFailed, PhaseRunning, PhaseStopped, PhaseDeleting},
-		PhaseDeleting:  {PhaseDeleted},
-		PhaseDeleted:   {},
+// States returns the table of a hosted worker's states. An edge from a state to
+// itself is a change of code. The caller owns the table.
+func States() fsm.Table[State] {
+	return fsm.Table[State]{
+		StateDeploying: {StateRunning, StateStopped, StateFailed, StateDeleting},
+		StateRunning:   {StateRunning, StateStopped, StateFailed, StateDeleting},
+		StateStopped:   {StateStopped, StateRunning, StateDeleting},
+		StateFailed:    {StateFailed, StateRunning, StateStopped, StateDeleting},
+		StateDeleting:  {StateDeleted},
+		StateDeleted:   {},
 	}
 }
 
-// AddedEdges returns the edges of [Phases] that the seed's drawing does not
+// AddedEdges returns the edges of [States] that the seed's drawing does not
 // have.
-func AddedEdges() []fsm.Edge[Phase] {
-	drawn := map[fsm.Edge[Phase]]bool{
-		{From: PhaseStopped, To: PhaseRunning}: true,
-		{From: PhaseRunning, To: PhaseStopped}: true,
+func AddedEdges() []fsm.Edge[State] {
+	drawn := map[fsm.Edge[State]]bool{
+		{From: StateStopped, To: StateRunning}: true,
+		{From: StateRunning, To: StateStopped}: true,
 	}
-	var added []fsm.Edge[Phase]
-	for _, e := range Phases().Edges() {
+	var added []fsm.Edge[State]
+	for _, e := range States().Edges() {
 		if !drawn[e] {
 			added = append(added, e)
 		}
@@ -45,7 +46,7 @@ func AddedEdges() []fsm.Edge[Phase] {
 	return added
 }
 
-// wanted reports whether a worker in p is to be run.
-func (p Phase) wanted() bool {
-	return p == PhaseDeploying || p == PhaseRunning || p == PhaseFailed
+// wanted reports whether a worker in state s is to be run.
+func (s State) wanted() bool {
+	return s == StateDeploying || s == StateRunning || s == StateFailed
 }

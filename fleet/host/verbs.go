@@ -68,7 +68,7 @@ func (o options) change() Change { return Change{By: o.by, Note: o.note} }
 // Create makes a worker and returns its id. In this order it looks up the
 // engine, gets the code, loads it, stores it and the record, makes the durable
 // consumer, and sets it Running; what it did is undone when a step fails, and
-// nothing is left behind. From the consumer on no message is missed. Errors wrap
+// nothing of it stays. From the consumer on no message is missed. Errors wrap
 // [ErrInvalid], [engine.ErrNoEngine], [engine.ErrBadCode], [ErrNoTopic],
 // [ErrExists], those of package fetch, or say what could not be reached.
 func (h *Host) Create(ctx context.Context, req CreateRequest) (id string, err error) {
@@ -110,8 +110,8 @@ func (h *Host) Create(ctx context.Context, req CreateRequest) (id string, err er
 		if r.UID != rec.UID {
 			return false, fmt.Errorf("%w: somebody deleted it meanwhile", ErrNotFound)
 		}
-		changed := r.State == PhaseDeploying
-		r.State = PhaseRunning
+		changed := r.State == StateDeploying
+		r.State = StateRunning
 		return changed, nil
 	})
 	if err != nil {
@@ -155,7 +155,7 @@ func (h *Host) prepare(ctx context.Context, req *CreateRequest) (*Record, []byte
 		return nil, nil, fmt.Errorf("topic %s: %w", req.Topic, err)
 	}
 	now := time.Now().UTC()
-	rec := &Record{ID: req.ID, UID: uid(), State: PhaseDeploying, MIMEType: req.MIMEType, Topic: req.Topic, Stream: stream, Group: req.Group,
+	rec := &Record{ID: req.ID, UID: uid(), State: StateDeploying, MIMEType: req.MIMEType, Topic: req.Topic, Stream: stream, Group: req.Group,
 		OutputTopic: req.OutputTopic, Limits: req.Limits, Changed: Change{By: req.By, Note: req.Note, At: now}}
 	code, source, err := h.source(ctx, req.Code, req.URL, req.Digest)
 	if err != nil {
@@ -205,9 +205,9 @@ func (h *Host) load(ctx context.Context, rec *Record) (engine.Program, error) {
 // that failed is tried again. For one that runs it does nothing.
 func (h *Host) StartWorker(ctx context.Context, id string, opts ...Option) error {
 	rec, err := h.change(ctx, id, optionsOf(opts), func(r *Record) (bool, error) {
-		changed := r.State != PhaseRunning && r.State != PhaseDeploying
+		changed := r.State != StateRunning && r.State != StateDeploying
 		if changed {
-			r.State, r.Reason = PhaseRunning, ""
+			r.State, r.Reason = StateRunning, ""
 		}
 		return changed, nil
 	})
@@ -222,8 +222,8 @@ func (h *Host) StartWorker(ctx context.Context, id string, opts ...Option) error
 // runs on another host it returns once the wish is stored.
 func (h *Host) StopWorker(ctx context.Context, id string, opts ...Option) error {
 	rec, err := h.change(ctx, id, optionsOf(opts), func(r *Record) (bool, error) {
-		changed := r.State != PhaseStopped
-		r.State, r.Reason = PhaseStopped, ""
+		changed := r.State != StateStopped
+		r.State, r.Reason = StateStopped, ""
 		return changed, nil
 	})
 	if err != nil {
@@ -308,8 +308,8 @@ func (h *Host) newVersion(ctx context.Context, rec *Record, v Version, o options
 		if r.UID != rec.UID {
 			return false, fmt.Errorf("worker %s: %w: it was deleted meanwhile", rec.ID, ErrNotFound)
 		}
-		if r.State == PhaseDeploying || r.State == PhaseFailed {
-			r.State, r.Reason = PhaseRunning, ""
+		if r.State == StateDeploying || r.State == StateFailed {
+			r.State, r.Reason = StateRunning, ""
 		}
 		r.addVersion(v)
 		return true, nil

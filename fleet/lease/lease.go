@@ -14,13 +14,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
+
+	"github.com/pleme-io/lifecycle-go/fleet/broker/identity"
+	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
 )
 
 // minTTL is the shortest lease that can be kept; the campaign of the root
@@ -95,8 +97,7 @@ func New(ctx context.Context, js jetstream.JetStream, cfg Config) (*Lease, error
 	}
 	l := &Lease{kv: kv, key: cfg.Key, ttl: status.TTL(), holder: cfg.Holder, nonce: nuid.Next()}
 	if l.holder == "" {
-		host, _ := os.Hostname()
-		l.holder = fmt.Sprintf("%s/%d", host, os.Getpid())
+		l.holder = identity.Process()
 	}
 	return l, nil
 }
@@ -127,7 +128,7 @@ func (l *Lease) Acquire(ctx context.Context) (granted time.Duration, err error) 
 			l.until = began.Add(l.ttl)
 			l.term.Store(&term{l.token, l.until})
 			return l.ttl, nil
-		case conflict(err):
+		case natserr.Conflict(err):
 			l.forget()
 		default:
 			l.revision = 0 // it may have been written: look next time
@@ -198,20 +199,6 @@ func (l *Lease) forget() {
 	l.term.Store(nil)
 }
 
-// conflict reports whether somebody else has written the entry. Recognised by
-// the server's codes: its texts differ between one replica and three.
-func conflict(err error) bool {
-	var api *jetstream.APIError
-	if errors.Is(err, jetstream.ErrKeyExists) {
-		return true
-	}
-	return errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == wrongLastSequenceReplicated)
-}
-
-// wrongLastSequenceReplicated is the server's code for a conflict on a stream
-// with replicas, found before the write was proposed to them.
-const wrongLastSequenceReplicated = 10164
-
 // Release gives the lease back, so that another process need not wait until it
 // expires. It does nothing when this process has not got it, and when another
 // one has it by now.
@@ -226,7 +213,7 @@ func (l *Lease) Release(ctx context.Context) error {
 		return nil
 	}
 	err = l.kv.Delete(ctx, l.key, jetstream.LastRevision(l.revision))
-	if err != nil && !conflict(err) {
+	if err != nil && !natserr.Conflict(err) {
 		l.revision = 0 // it may be gone: look next time
 		return fmt.Errorf("release lease %s: %w", l.key, err)
 	}

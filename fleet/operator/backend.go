@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
@@ -32,17 +33,14 @@ type Workflows interface {
 	// older entries are gone.
 	History(ctx context.Context, typ, id string) (entries []*operatorv1.HistoryEntry, truncated bool, err error)
 	// Watch tells to what is there, then calls Sync, then tells every change,
-	// until ctx ends. Only one watch of a type runs at a time, however many
+	// until ctx ends. After a Gap it begins anew with what is there. Only one watch of a type runs at a time, however many
 	// clients watch.
 	Watch(ctx context.Context, typ string, to Sink[*operatorv1.Entity]) error
 }
 
-// Sink takes what a watch delivers. Its methods never block.
-type Sink[T any] interface {
-	Put(key string, value T)
-	Delete(key string)
-	Sync()
-}
+// Sink takes what a watch delivers, with its methods Put, Delete, Sync and Gap.
+// They never block.
+type Sink[T any] = stream.Sink[T]
 
 // Query says which entities a list is about.
 type Query struct {

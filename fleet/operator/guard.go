@@ -15,6 +15,8 @@ import (
 
 	"connectrpc.com/connect"
 	"golang.org/x/time/rate"
+
+	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/httpcode"
 )
 
 // Limits of one request.
@@ -161,7 +163,7 @@ func (s *Server) recognise(r *http.Request) (Principal, error) {
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	if strings.HasPrefix(r.URL.Path, "/ui/") && strings.Contains(r.Header.Get("Accept"), "text/html") {
 		err = wire(r.Context(), s.log, "", err)
-		s.ui.Refuse(w, r, httpStatus(connect.CodeOf(err)), message(err))
+		s.ui.Refuse(w, r, httpcode.Of(connect.CodeOf(err)), message(err))
 		return
 	}
 	refuse(w, r, err)

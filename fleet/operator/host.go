@@ -79,15 +79,15 @@ func (a hosts) workerOf(rec *host.Record, waiting host.Waiting) *operatorv1.Work
 	return w
 }
 
-// desired is what a phase asks for.
-func desired(p host.Phase) string {
-	switch p {
-	case host.PhaseStopped:
-		return string(host.PhaseStopped)
-	case host.PhaseDeleting, host.PhaseDeleted:
-		return string(host.PhaseDeleted)
+// desired is what a state asks for.
+func desired(s host.State) string {
+	switch s {
+	case host.StateStopped:
+		return string(host.StateStopped)
+	case host.StateDeleting, host.StateDeleted:
+		return string(host.StateDeleted)
 	}
-	return string(host.PhaseRunning)
+	return string(host.StateRunning)
 }
 
 // versions are the newest first.

@@ -8,6 +8,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/feed"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
@@ -58,7 +59,7 @@ func byKey[T any](list []T, key func(T) string) map[string]T {
 
 // poll returns a feed of an area that can only be listed.
 func poll[T proto.Message](s *Server, what string, list func(context.Context) (map[string]T, error)) *feed.Feed[T] {
-	source := func(ctx context.Context, to feed.Sink[T]) error {
+	source := func(ctx context.Context, to Sink[T]) error {
 		known := map[string]T{}
 		for first := true; ; first = false {
 			begin := time.Now()
@@ -132,11 +133,11 @@ func (s *Server) changed(ctx context.Context, topic, name string, tell func(news
 // onChange passes over what a page shows already, and makes one of what changes
 // within a moment. The end of what was there counts as news: something may have
 // changed between the page and its watch.
-func onChange[T any](ctx context.Context, tell func(news bool) error) func([]feed.Item[T]) error {
+func onChange[T any](ctx context.Context, tell func(news bool) error) func([]stream.Item[T]) error {
 	synced := false
-	return func(items []feed.Item[T]) error {
+	return func(items []stream.Item[T]) error {
 		if !synced {
-			synced = slices.ContainsFunc(items, func(it feed.Item[T]) bool { return it.Kind == feed.Synced })
+			synced = slices.ContainsFunc(items, func(it stream.Item[T]) bool { return it.Kind == stream.Synced })
 			if !synced {
 				return nil
 			}

@@ -311,7 +311,7 @@ func (a *manager) Watch(ctx context.Context, typ string, to Sink[*operatorv1.Ent
 		case workflow.EventSynced:
 			to.Sync()
 		case workflow.EventGap:
-			return fmt.Errorf("watch %s: what was told before is void: begin anew", typ)
+			to.Gap()
 		}
 	}
 	if ctx.Err() != nil {

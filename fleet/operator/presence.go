@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 	"github.com/pleme-io/lifecycle-go/fleet/presence"
 	"github.com/pleme-io/lifecycle-go/worker"
@@ -56,15 +57,8 @@ func (a fleet) Get(ctx context.Context, id string) (*operatorv1.Process, error) 
 }
 
 func (a fleet) Watch(ctx context.Context, to Sink[*operatorv1.Process]) error {
-	return a.f.Watch(ctx, observer{to})
+	return a.f.Watch(ctx, stream.Convert(to, processOf))
 }
-
-// observer hands on what a watch of the fleet sees.
-type observer struct{ to Sink[*operatorv1.Process] }
-
-func (o observer) Seen(p presence.Process) { o.to.Put(p.ID, processOf(p)) }
-func (o observer) Gone(id string)          { o.to.Delete(id) }
-func (o observer) Synced()                 { o.to.Sync() }
 
 func (a fleet) Drain(ctx context.Context, id, reason, who string) (string, error) {
 	phase, err := a.f.Drain(ctx, id, reason, who)

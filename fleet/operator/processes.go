@@ -92,7 +92,7 @@ func (p processService) watch(ctx context.Context, req *operatorv1.WatchProcesse
 		if p.s.cfg.Processes == nil {
 			return notServed("processes")
 		}
-		return stream(ctx, p.s, who, p.s.processes.Read(req.GetId()), func(kind operatorv1.WatchResponse_Kind, key string, x *operatorv1.Process) error {
+		return follow(ctx, p.s, who, p.s.processes.Read(req.GetId()), func(kind operatorv1.WatchResponse_Kind, key string, x *operatorv1.Process) error {
 			if kind == operatorv1.WatchResponse_KIND_DELETED {
 				x = &operatorv1.Process{Id: key}
 			}

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/httpcode"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1/operatorv1connect"
 )
 
@@ -142,35 +143,8 @@ func writeStatus(w http.ResponseWriter, err error) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
-	w.WriteHeader(httpStatus(connect.CodeOf(err)))
+	w.WriteHeader(httpcode.Of(connect.CodeOf(err)))
 	_, _ = w.Write(append(text, '\n'))
-}
-
-// httpStatus is how google.rpc.Code is written in HTTP (google/rpc/code.proto).
-func httpStatus(c connect.Code) int {
-	switch c {
-	case connect.CodeCanceled:
-		return 499
-	case connect.CodeInvalidArgument, connect.CodeFailedPrecondition, connect.CodeOutOfRange:
-		return http.StatusBadRequest
-	case connect.CodeDeadlineExceeded:
-		return http.StatusGatewayTimeout
-	case connect.CodeNotFound:
-		return http.StatusNotFound
-	case connect.CodeAlreadyExists, connect.CodeAborted:
-		return http.StatusConflict
-	case connect.CodePermissionDenied:
-		return http.StatusForbidden
-	case connect.CodeResourceExhausted:
-		return http.StatusTooManyRequests
-	case connect.CodeUnimplemented:
-		return http.StatusNotImplemented
-	case connect.CodeUnavailable:
-		return http.StatusServiceUnavailable
-	case connect.CodeUnauthenticated:
-		return http.StatusUnauthorized
-	}
-	return http.StatusInternalServerError
 }
 
 // explain adds to the errors of REST what the transcoder leaves out when it
@@ -254,7 +228,7 @@ func (e *explainer) finish(r *http.Request) {
 	}
 	var st status.Status
 	if err := protojson.Unmarshal(e.held.Bytes(), &st); err != nil || st.GetCode() == 0 {
-		st = status.Status{Code: int32(codeOf(e.code)), Message: strings.TrimSpace(e.held.String())}
+		st = status.Status{Code: int32(httpcode.Code(e.code)), Message: strings.TrimSpace(e.held.String())}
 	}
 	if st.GetMessage() == "" {
 		st.Message = strings.ToLower(http.StatusText(e.code)) + ": " + r.Method + " " + clip(r.URL.Path, 256)
@@ -294,19 +268,4 @@ func (e *explainer) finish(r *http.Request) {
 	h.Set("Cache-Control", "no-store")
 	e.ResponseWriter.WriteHeader(e.code)
 	_, _ = e.ResponseWriter.Write(append(text, '\n'))
-}
-
-// codeOf is httpStatus the other way round.
-func codeOf(status int) connect.Code {
-	switch status {
-	case http.StatusBadRequest, http.StatusUnsupportedMediaType, http.StatusRequestEntityTooLarge:
-		return connect.CodeInvalidArgument
-	case http.StatusNotFound:
-		return connect.CodeNotFound
-	case http.StatusMethodNotAllowed, http.StatusNotImplemented:
-		return connect.CodeUnimplemented
-	case http.StatusForbidden:
-		return connect.CodePermissionDenied
-	}
-	return connect.CodeUnknown
 }

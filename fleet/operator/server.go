@@ -176,7 +176,7 @@ func New(cfg Config) (*Server, error) {
 		entities: map[string]*feed.Feed[*operatorv1.Entity]{},
 	}
 	if cfg.Processes != nil {
-		s.processes = feed.New(func(ctx context.Context, to feed.Sink[*operatorv1.Process]) error {
+		s.processes = feed.New(func(ctx context.Context, to Sink[*operatorv1.Process]) error {
 			return cfg.Processes.Watch(ctx, to)
 		}, feedRetry, feedLinger, func(err error) {
 			s.log.Warn("operator: the watch of processes ended and begins anew", "error", err)

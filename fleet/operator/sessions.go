@@ -12,6 +12,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/dashboard"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/httpcode"
 )
 
 // A browser sends no bearer token by itself, so the dashboard has a form for one
@@ -146,7 +147,7 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request, ui *dashboard.Das
 	}
 	if _, err := s.recognise(ask); err != nil {
 		err = wire(r.Context(), s.log, "login", err)
-		ui.Login(w, next, message(err), httpStatus(connect.CodeOf(err)))
+		ui.Login(w, next, message(err), httpcode.Of(connect.CodeOf(err)))
 		return
 	}
 	http.SetCookie(w, &http.Cookie{

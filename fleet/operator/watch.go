@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/feed"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
@@ -33,7 +34,7 @@ func (s *Server) entityFeed(typ string) *feed.Feed[*operatorv1.Entity] {
 	defer s.mu.Unlock()
 	f := s.entities[typ]
 	if f == nil {
-		f = feed.New(func(ctx context.Context, to feed.Sink[*operatorv1.Entity]) error {
+		f = feed.New(func(ctx context.Context, to Sink[*operatorv1.Entity]) error {
 			return s.cfg.Workflows.Watch(ctx, typ, to)
 		}, feedRetry, feedLinger, func(err error) {
 			s.log.Warn("operator: a watch of workflows ended and begins anew", "type", typ, "error", err)
@@ -46,18 +47,22 @@ func (s *Server) entityFeed(typ string) *feed.Feed[*operatorv1.Entity] {
 	return f
 }
 
-// stream sends what r reads, one item after the other.
-func stream[T any](ctx context.Context, s *Server, who Principal, r *feed.Reader[T], send func(operatorv1.WatchResponse_Kind, string, T) error) error {
-	return batches(ctx, s, who, r, func(items []feed.Item[T]) error {
+// kinds are those of the contract. Readers of a feed see no gap.
+var kinds = map[stream.Kind]operatorv1.WatchResponse_Kind{
+	stream.Put:     operatorv1.WatchResponse_KIND_PUT,
+	stream.Deleted: operatorv1.WatchResponse_KIND_DELETED,
+	stream.Synced:  operatorv1.WatchResponse_KIND_SYNCED,
+}
+
+// follow sends what r reads, one item after the other.
+func follow[T any](ctx context.Context, s *Server, who Principal, r *feed.Reader[T], send func(operatorv1.WatchResponse_Kind, string, T) error) error {
+	return batches(ctx, s, who, r, func(items []stream.Item[T]) error {
 		if len(items) == 0 {
 			var none T
 			return send(operatorv1.WatchResponse_KIND_HEARTBEAT, "", none)
 		}
 		for _, it := range items {
-			kind := map[feed.Kind]operatorv1.WatchResponse_Kind{
-				feed.Put: operatorv1.WatchResponse_KIND_PUT, feed.Deleted: operatorv1.WatchResponse_KIND_DELETED, feed.Synced: operatorv1.WatchResponse_KIND_SYNCED,
-			}[it.Kind]
-			if err := send(kind, it.Key, it.Value); err != nil {
+			if err := send(kinds[it.Kind], it.Key, it.Value); err != nil {
 				return err
 			}
 		}
@@ -68,7 +73,7 @@ func stream[T any](ctx context.Context, s *Server, who Principal, r *feed.Reader
 // batches hands over what r reads, nothing for a heartbeat, until the caller
 // goes, the stream is too old, the credentials end, or the process begins to
 // drain. It closes r.
-func batches[T any](ctx context.Context, s *Server, who Principal, r *feed.Reader[T], send func([]feed.Item[T]) error) error {
+func batches[T any](ctx context.Context, s *Server, who Principal, r *feed.Reader[T], send func([]stream.Item[T]) error) error {
 	defer r.Close()
 	leave, err := s.streams.enter(who.Name)
 	if err != nil {

@@ -286,7 +286,7 @@ func (w workflowService) watch(ctx context.Context, req *operatorv1.WatchRequest
 		if _, err := area.Definition(ctx, req.GetType()); err != nil {
 			return err
 		}
-		return stream(ctx, w.s, who, w.s.entityFeed(req.GetType()).Read(req.GetId()), func(kind operatorv1.WatchResponse_Kind, key string, e *operatorv1.Entity) error {
+		return follow(ctx, w.s, who, w.s.entityFeed(req.GetType()).Read(req.GetId()), func(kind operatorv1.WatchResponse_Kind, key string, e *operatorv1.Entity) error {
 			if kind == operatorv1.WatchResponse_KIND_DELETED {
 				e = &operatorv1.Entity{Type: req.GetType(), Id: key}
 			}

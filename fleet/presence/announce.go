@@ -3,7 +3,6 @@ package presence
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/fleet/broker/identity"
 	"github.com/pleme-io/lifecycle-go/fsm"
 )
 
@@ -30,11 +30,10 @@ import (
 // It returns the id under which the process is seen.
 func Announce(app *lifecycle.App, js jetstream.JetStream, cfg Config) (id string) {
 	cfg, err := cfg.withDefaults()
-	host := hostname()
 	if cfg.ID == "" {
-		cfg.ID = clean(host) + "-" + strings.ToLower(rand.Text()[:6])
+		cfg.ID = identity.New()
 	}
-	a := &announcer{app: app, js: js, cfg: cfg, host: host, started: time.Now(), kick: make(chan struct{}, 1)}
+	a := &announcer{app: app, js: js, cfg: cfg, host: identity.Host(), started: time.Now(), kick: make(chan struct{}, 1)}
 	app.Go("presence", func(ctx context.Context) error {
 		if err != nil {
 			return err
@@ -42,17 +41,6 @@ func Announce(app *lifecycle.App, js jetstream.JetStream, cfg Config) (id string
 		return a.run(ctx)
 	})
 	return cfg.ID
-}
-
-// clean makes an id of a host's name.
-func clean(host string) string {
-	out := strings.Map(func(r rune) rune {
-		if r == '-' || r == '_' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' {
-			return r
-		}
-		return '-'
-	}, host)
-	return out[:min(len(out), 150)]
 }
 
 type announcer struct {

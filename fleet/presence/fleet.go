@@ -7,9 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
 )
 
 // What a Fleet says of a process.
@@ -98,46 +101,45 @@ func (f *Fleet) Get(ctx context.Context, id string) (Process, error) {
 	return decode(e), nil
 }
 
-// Observer is told what a Watch sees.
-type Observer interface {
-	Seen(p Process)
-	Gone(id string)
-	Synced()
-}
+// Change is what a Watch tells: each announcement is a put, each end a deletion,
+// and the key is the process's id.
+type Change = stream.Item[Process]
 
-// Watch tells to every process that is there, then calls Synced, then tells
+// Watch tells every process that is there as a put, then one synced, then
 // every announcement and every end, until ctx ends, whose error it returns. A
-// process that died without a word is Gone within the TTL and a third of it.
-func (f *Fleet) Watch(ctx context.Context, to Observer) error {
+// process that died without a word is deleted within the TTL and a third of it.
+// The calls of tell come one at a time.
+func (f *Fleet) Watch(ctx context.Context, tell func(Change)) error {
+	to := stream.Sink[Process](tell)
 	watch, err := f.kv.WatchAll(ctx)
 	if err != nil {
 		return fmt.Errorf("presence: watch: %w", err)
 	}
 	defer func() { _ = watch.Stop() }()
-	w := newWatched(f.cfg.TTL)
-	defer w.close()
+	living := NewLiving(f.cfg.TTL + f.cfg.TTL/6)
+	look := time.NewTicker(f.cfg.TTL / 12)
+	defer look.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case id := <-w.gone:
-			// An entry that expires says nothing: its time is kept here.
-			if w.expired(id) {
-				to.Gone(id)
+		case <-look.C:
+			for _, id := range living.Expire() {
+				to.Delete(id)
 			}
 		case e, ok := <-watch.Updates():
 			switch {
 			case !ok:
 				return errors.New("presence: the watch ended")
 			case e == nil:
-				to.Synced()
+				to.Sync()
 			case e.Operation() != jetstream.KeyValuePut:
-				if w.drop(e.Key()) {
-					to.Gone(e.Key())
+				if living.Left(e.Key()) {
+					to.Delete(e.Key())
 				}
 			default:
-				w.renew(e.Key())
-				to.Seen(decode(e))
+				living.Heard(e.Key())
+				to.Put(e.Key(), decode(e))
 			}
 		}
 	}

@@ -25,7 +25,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"regexp"
 	"time"
 
@@ -187,12 +186,4 @@ func prune(units []worker.State, depth int) (out []worker.State, cut bool) {
 		out = append(out, u)
 	}
 	return out, cut
-}
-
-// hostname is never empty.
-func hostname() string {
-	if h, err := os.Hostname(); err == nil && h != "" {
-		return h
-	}
-	return "unknown"
 }

@@ -181,7 +181,7 @@ func (r *response) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// log is an Observer.
+// log keeps what a watch tells.
 type log struct {
 	mu     sync.Mutex
 	seen   map[string]int
@@ -189,9 +189,21 @@ type log struct {
 	synced bool
 }
 
-func (l *log) Seen(p presence.Process) { l.mu.Lock(); defer l.mu.Unlock(); l.seen[p.ID]++ }
-func (l *log) Gone(id string)          { l.mu.Lock(); defer l.mu.Unlock(); l.gone[id]++ }
-func (l *log) Synced()                 { l.mu.Lock(); defer l.mu.Unlock(); l.synced = true }
+func (l *log) tell(c presence.Change) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch c.Kind {
+	case "put":
+		if c.Key == c.Value.ID {
+			l.seen[c.Key]++
+		}
+	case "deleted":
+		l.gone[c.Key]++
+	case "synced":
+		l.synced = true
+	}
+}
+
 func (l *log) is(f func() bool) func() bool {
 	return func() bool { l.mu.Lock(); defer l.mu.Unlock(); return f() }
 }
@@ -203,7 +215,7 @@ func TestWatchSeesComingAndGoing(t *testing.T) {
 	l := &log{seen: map[string]int{}, gone: map[string]int{}}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
-	go func() { done <- f.Watch(ctx, l) }()
+	go func() { done <- f.Watch(ctx, l.tell) }()
 	defer func() {
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {

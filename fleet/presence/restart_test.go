@@ -26,7 +26,7 @@ func TestServerRestarts(t *testing.T) {
 	go func() {
 		defer close(done)
 		for ctx.Err() == nil { // as a feed does
-			_ = f.Watch(ctx, l)
+			_ = f.Watch(ctx, l.tell)
 			time.Sleep(50 * time.Millisecond)
 		}
 	}()

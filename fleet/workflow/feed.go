@@ -13,19 +13,15 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
 )
 
-// reader gets the content of a bucket, and every write from then on. Its methods are
-// called one at a time, by one goroutine.
-type reader interface {
-	// reset says that earlier entries no longer hold, if there were any: the bucket
-	// was recreated, or restored from a backup. Its content comes next.
-	reset(again bool)
-	// entry has one revision. The revisions of a key come in order, each once.
-	entry(e *entry)
-	// synced says that the initial content is complete.
-	synced()
-}
+// reader gets the content of a bucket, and every write from then on, on one
+// goroutine. Every revision is a stream.Put, a deletion too; the revisions of a key
+// come in order, each once. A stream.Gap says that the bucket was recreated, or
+// restored from a backup: earlier entries no longer hold.
+type reader = stream.Sink[*entry]
 
 // lookTime is how often a follower checks that the bucket is still the one that it
 // follows.
@@ -126,7 +122,9 @@ func (f *follower) session(ctx context.Context) error {
 	if !again || moved {
 		f.created, f.told = info.Created, false
 		f.forget()
-		f.to.reset(again)
+		if again {
+			f.to.Gap()
+		}
 	}
 	config := jetstream.ConsumerConfig{
 		FilterSubjects: []string{f.filter}, DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy,
@@ -285,7 +283,7 @@ func (f *follower) read(p *puller) error {
 			return fmt.Errorf("read bucket %s: got message %d, want %d", f.b.name, meta.Sequence.Consumer, n)
 		}
 		e := &entry{key: strings.TrimPrefix(msg.Subject, "$KV."+f.b.name+"."), revision: meta.Sequence.Stream, at: meta.Timestamp, header: msg.Header, data: msg.Data}
-		f.to.entry(e)
+		f.to.Put(e.key, e)
 		op := e.header.Get(headerOp)
 		f.note(mark{e.revision, e.at, op})
 		if !strings.HasPrefix(op, f.b.ops) {
@@ -299,5 +297,5 @@ func (f *follower) read(p *puller) error {
 
 func (f *follower) sync() {
 	f.told = true
-	f.to.synced()
+	f.to.Sync()
 }

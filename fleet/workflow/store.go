@@ -13,20 +13,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-)
 
-// The server's error codes for refused writes. Its texts differ between versions,
-// and between one replica and several.
-const (
-	codeWrongLastSequence           = 10071 // JSStreamWrongLastSequenceErrF
-	codeWrongLastSequenceReplicated = 10164 // JSStreamWrongLastSequenceConstantErr: another write is under way
-	codeMessageNotFound             = 10037 // JSNoMessageFoundErr
-	codeStreamNotFound              = 10059 // JSStreamNotFoundErr
-
-	codeStoreFailed       = 10077 // JSStreamStoreFailedF: usually the bucket is full
-	codeStorageExceeded   = 10047 // JSStorageResourcesExceededErr
-	codeMemoryExceeded    = 10028 // JSMemoryResourcesExceededErr
-	codeResourcesExceeded = 10023 // JSInsufficientResourcesErr
+	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
 )
 
 // answerTime is how long a write waits for its answer before it looks for itself in
@@ -100,9 +88,9 @@ func (b *bucket) write(ctx context.Context, key string, msg *nats.Msg, expected 
 		switch {
 		case err == nil:
 			return revision, nil
-		case !sent && isConflict(err) && b.single.Load():
+		case !sent && natserr.Conflict(err) && b.single.Load():
 			return 0, errConflict
-		case isConflict(err):
+		case natserr.Conflict(err):
 			sent = true
 			conflicts++
 		case !sent && isRefusal(err):
@@ -169,22 +157,16 @@ func (b *bucket) publish(ctx context.Context, msg *nats.Msg) (uint64, error) {
 	return ack.Sequence, nil
 }
 
-func isConflict(err error) bool {
-	var api *jetstream.APIError
-	return errors.As(err, &api) && (api.ErrorCode == codeWrongLastSequence || api.ErrorCode == codeWrongLastSequenceReplicated)
-}
-
 // isRefusal reports whether the server did not and will not take the message, or
 // the client did not send it. A server that is electing a leader answers 503.
 func isRefusal(err error) bool {
 	var api *jetstream.APIError
-	if errors.As(err, &api) {
-		switch api.ErrorCode {
-		case codeWrongLastSequence, codeWrongLastSequenceReplicated:
-			return false
-		case codeStoreFailed, codeStorageExceeded, codeResourcesExceeded, codeMemoryExceeded:
-			return true
-		}
+	switch {
+	case natserr.Conflict(err):
+		return false
+	case natserr.Is(err, natserr.StoreFailed, natserr.StorageExceeded, natserr.MemoryExceeded, natserr.InsufficientResources):
+		return true
+	case errors.As(err, &api):
 		return api.Code != 503
 	}
 	return errors.Is(err, nats.ErrMaxPayload) || errors.Is(err, nats.ErrConnectionDraining) || errors.Is(err, nats.ErrBadSubject) || errors.Is(err, nats.ErrHeadersNotSupported)
@@ -280,9 +262,9 @@ func (b *bucket) read(ctx context.Context, request string) (*entry, error) {
 		return nil, fmt.Errorf("read bucket %s: %w", b.name, err)
 	}
 	switch {
-	case answer.Error != nil && answer.Error.ErrorCode == codeMessageNotFound:
+	case answer.Error != nil && answer.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound:
 		return nil, ErrEntityNotFound
-	case answer.Error != nil && answer.Error.ErrorCode == codeStreamNotFound:
+	case answer.Error != nil && answer.Error.ErrorCode == jetstream.JSErrCodeStreamNotFound:
 		return nil, fmt.Errorf("read bucket %s: %w: declare it to the broker, see workflow.Bucket", b.name, jetstream.ErrBucketNotFound)
 	case answer.Error != nil:
 		return nil, fmt.Errorf("read bucket %s: %w", b.name, answer.Error)

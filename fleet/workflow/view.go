@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
 )
 
 // view is this process's copy of one bucket: the latest record of every entity, with
@@ -30,7 +32,7 @@ type view struct {
 
 func newView(m *Manager, b *bucket) *view {
 	v := &view{m: m, b: b, stop: func() {}, indexes: make(map[string]*index), entities: make(map[string]*entity), gone: make(map[string]uint64), asked: make(map[string]uint64)}
-	v.follow = b.follower(m.log, v)
+	v.follow = b.follower(m.log, v.take)
 	v.follow.hurry = make(chan struct{}, 1)
 	return v
 }
@@ -67,26 +69,24 @@ func (v *view) clearLocked() {
 	v.seq, v.ready = 0, false
 }
 
-// reset is called by the follower.
-func (v *view) reset(again bool) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.clearLocked()
-	if again {
-		v.m.log.Warn("the bucket was recreated or restored: reading all of it again", "bucket", v.b.name)
+// take is the view's [reader].
+func (v *view) take(it stream.Item[*entry]) {
+	if it.Kind == stream.Put {
+		v.entry(it.Value)
+		return
 	}
-	v.progress.ring()
-}
-
-// synced is called by the follower.
-func (v *view) synced() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.ready = true
-	v.progress.ring()
+	defer v.progress.ring()
+	switch it.Kind {
+	case stream.Gap:
+		v.clearLocked()
+		v.m.log.Warn("the bucket was recreated or restored: reading all of it again", "bucket", v.b.name)
+	case stream.Synced:
+		v.ready = true
+	}
 }
 
-// entry is called by the follower.
 func (v *view) entry(e *entry) {
 	v.mu.RLock()
 	known := v.entities[e.key]

@@ -4,22 +4,24 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
 )
 
 // EventKind is the kind of an [Event].
-type EventKind string
+type EventKind = stream.Kind
 
 const (
 	// EventPut is a write of an entity, the first or a later one.
-	EventPut EventKind = "put"
+	EventPut = stream.Put
 	// EventDeleted is an entity's deletion.
-	EventDeleted EventKind = "deleted"
+	EventDeleted = stream.Deleted
 	// EventSynced says that all entities that existed when the watch began have been
 	// sent. It comes once, and again after each EventGap.
-	EventSynced EventKind = "synced"
+	EventSynced = stream.Synced
 	// EventGap says that the bucket was recreated, or restored from a backup. Earlier
 	// events no longer hold. The current entities come next, and then EventSynced.
-	EventGap EventKind = "gap"
+	EventGap = stream.Gap
 )
 
 // Event is one event of a watch.
@@ -103,7 +105,7 @@ func (m *Manager) watch(ctx context.Context, r *registration, tell func(context.
 		stop := context.AfterFunc(m.alive, cancel)
 		defer stop()
 		w := &watcher{r: r, tell: func(e Event) { tell(ctx, e) }, ids: make(map[string]string)}
-		r.bucket.follower(m.log, w).run(ctx)
+		r.bucket.follower(m.log, w.take).run(ctx)
 	})
 }
 
@@ -114,14 +116,18 @@ type watcher struct {
 	ids  map[string]string // by key, when the id is not the key or the bucket is shared
 }
 
-func (w *watcher) reset(again bool) {
-	clear(w.ids)
-	if again {
-		w.tell(Event{Kind: EventGap})
+// take is the watcher's [reader].
+func (w *watcher) take(it stream.Item[*entry]) {
+	switch it.Kind {
+	case stream.Put:
+		w.entry(it.Value)
+	case stream.Gap:
+		clear(w.ids)
+		w.tell(Event{Kind: it.Kind})
+	default:
+		w.tell(Event{Kind: it.Kind})
 	}
 }
-
-func (w *watcher) synced() { w.tell(Event{Kind: EventSynced}) }
 
 func (w *watcher) entry(e *entry) {
 	mine, shared := w.mine(e)

@@ -38,7 +38,7 @@ func (*Engine) MIMETypes() []string { return []string{MIMEType} }
 
 // Features says that Go has no way to end a function or to bound its memory.
 func (*Engine) Features() engine.Features {
-	return engine.Features{Notes: "a function of this process: one that ignores its context is left behind, its memory is the process's, and a panic in a goroutine that it starts ends the process"}
+	return engine.Features{Notes: "a function of this process: one that ignores its context is abandoned, its memory is the process's, and a panic in a goroutine that it starts ends the process"}
 }
 
 // Load finds the function that code names. Spaces around the name do not count.

@@ -8,6 +8,8 @@ import (
 	"strconv"
 
 	"connectrpc.com/connect"
+
+	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/httpcode"
 )
 
 // An action is asked for twice: a page says what will happen, and its button
@@ -132,7 +134,7 @@ func (d *Dashboard) act(r *http.Request, v *view) error {
 		if again := d.question(r.Context(), v, name, s, form); again != nil {
 			return err
 		}
-		v.Problem, v.code = text(err), statusOf(err)
+		v.Problem, v.code = text(err), httpcode.Of(connect.CodeOf(err))
 		if q, ok := v.Data.(*question); ok && given != "" {
 			q.Value = given
 		}

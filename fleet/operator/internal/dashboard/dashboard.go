@@ -19,6 +19,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/httpcode"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1/operatorv1connect"
 )
@@ -141,7 +142,7 @@ func (d *Dashboard) page(pattern string, fill func(*http.Request, *view) error) 
 			return
 		}
 		if err != nil {
-			v.fail(r, statusOf(err), text(err))
+			v.fail(r, httpcode.Of(connect.CodeOf(err)), text(err))
 		}
 		d.render(w, v)
 	})
@@ -243,28 +244,6 @@ func text(err error) string {
 		return ce.Message()
 	}
 	return err.Error()
-}
-
-func statusOf(err error) int {
-	switch connect.CodeOf(err) {
-	case connect.CodeNotFound:
-		return http.StatusNotFound
-	case connect.CodePermissionDenied:
-		return http.StatusForbidden
-	case connect.CodeResourceExhausted:
-		return http.StatusTooManyRequests
-	case connect.CodeDeadlineExceeded:
-		return http.StatusGatewayTimeout
-	case connect.CodeInvalidArgument, connect.CodeFailedPrecondition:
-		return http.StatusBadRequest
-	case connect.CodeAborted, connect.CodeAlreadyExists:
-		return http.StatusConflict
-	case connect.CodeUnimplemented:
-		return http.StatusNotImplemented
-	case connect.CodeUnavailable:
-		return http.StatusServiceUnavailable
-	}
-	return http.StatusInternalServerError
 }
 
 // Paths of the pages. Ids may be any text.

@@ -16,6 +16,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/pleme-io/lifecycle-go/fleet/internal/diagram"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/httpcode"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
@@ -188,7 +189,7 @@ func (d *Dashboard) workflow(r *http.Request, v *view) error {
 	}
 	list, err := d.cfg.Workflows.ListEntities(r.Context(), req)
 	if err != nil { // a filter that is wrong is told beside the filters
-		v.Problem, v.code = text(err), statusOf(err)
+		v.Problem, v.code = text(err), httpcode.Of(connect.CodeOf(err))
 		list = &operatorv1.ListEntitiesResponse{}
 	}
 	counts := map[string]int64{}

@@ -8,40 +8,19 @@ import (
 	"sort"
 	"sync"
 	"time"
+
+	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
 )
 
 // Source delivers what is there as puts, then a sync, then every change, until
-// ctx ends. An error ends the stream, and the Feed begins it anew.
-type Source[T any] func(ctx context.Context, to Sink[T]) error
-
-// Sink takes what a Source delivers. Its methods never block.
-type Sink[T any] interface {
-	Put(key string, value T)
-	Delete(key string)
-	Sync()
-}
-
-// Kind says what an Item is.
-type Kind int
-
-// The kinds of items.
-const (
-	Put Kind = iota + 1
-	Deleted
-	Synced
-)
-
-// Item is one thing that a reader is told.
-type Item[T any] struct {
-	Kind  Kind
-	Key   string
-	Value T
-}
+// ctx ends. After a gap it delivers what is there again. An error ends the
+// stream, and the Feed begins it anew. The sink never blocks.
+type Source[T any] func(ctx context.Context, to stream.Sink[T]) error
 
 // Feed reads a Source while it has readers, and for a moment after. Every
-// reader sees first what is there, then a Synced item, then changes in order; what
-// goes while it reads what is there is told as deleted before the Synced item. A
-// key that changed several times since a reader looked is one item with its
+// reader sees first what is there, then a synced item, then changes in order; what
+// goes while it reads what is there is told as deleted before the synced item. A
+// gap of the source is no item: the Feed tells what differs after it. A key that changed several times since a reader looked is one item with its
 // latest value: the Feed keeps the latest value of each key and a log of which
 // key changed when, and a reader is nothing but a place in that log.
 //
@@ -169,7 +148,7 @@ func (f *Feed[T]) Close() {
 
 // Next returns up to limit items, at least one, waiting for them until ctx
 // ends, whose error it returns then, or [ErrSlow].
-func (r *Reader[T]) Next(ctx context.Context, limit int) ([]Item[T], error) {
+func (r *Reader[T]) Next(ctx context.Context, limit int) ([]stream.Item[T], error) {
 	f := r.feed
 	for {
 		f.mu.Lock()
@@ -207,7 +186,7 @@ func (r *Reader[T]) Next(ctx context.Context, limit int) ([]Item[T], error) {
 // pace is how long a reader that had nothing to read lets changes gather.
 const pace = 20 * time.Millisecond
 
-func (r *Reader[T]) takeLocked(limit int) (items []Item[T]) {
+func (r *Reader[T]) takeLocked(limit int) (items []stream.Item[T]) {
 	f := r.feed
 	if !r.begun {
 		r.begun, r.since = true, f.seq
@@ -224,16 +203,16 @@ func (r *Reader[T]) takeLocked(limit int) (items []Item[T]) {
 		}
 		if e.deleted {
 			if c.seq > r.since {
-				items = append(items, Item[T]{Kind: Deleted, Key: c.key})
+				items = append(items, stream.Item[T]{Kind: stream.Deleted, Key: c.key})
 			}
 			continue
 		}
-		items = append(items, Item[T]{Kind: Put, Key: c.key, Value: e.value})
+		items = append(items, stream.Item[T]{Kind: stream.Put, Key: c.key, Value: e.value})
 	}
 	r.at = f.seq // what is not in the log any more is not missed
 	if f.synced && !r.synced && len(items) < limit {
 		r.synced = true
-		items = append(items, Item[T]{Kind: Synced})
+		items = append(items, stream.Item[T]{Kind: stream.Synced})
 	}
 	return items
 }
@@ -246,12 +225,9 @@ func (f *Feed[T]) run(ctx context.Context, before, done chan struct{}) {
 		<-before
 	}
 	for {
-		f.mu.Lock()
-		if ctx.Err() == nil {
-			f.seen = map[string]bool{}
-		}
-		f.mu.Unlock()
-		err := f.source(ctx, sink[T]{f, ctx})
+		to := stream.Sink[T](func(it stream.Item[T]) { f.take(ctx, it) })
+		to.Gap() // what was told by the run before may not hold any more
+		err := f.source(ctx, to)
 		if ctx.Err() != nil {
 			return
 		}
@@ -268,44 +244,32 @@ func (f *Feed[T]) run(ctx context.Context, before, done chan struct{}) {
 	}
 }
 
-// sink is the Feed as its source sees it. A source that was stopped and has not
-// returned yet is not heard any more.
-type sink[T any] struct {
-	f   *Feed[T]
-	ctx context.Context
-}
-
-func (s sink[T]) Put(key string, value T) {
-	s.f.mu.Lock()
-	defer s.f.mu.Unlock()
-	if s.ctx.Err() == nil {
-		s.f.putLocked(key, entry[T]{value: value})
-	}
-}
-
-func (s sink[T]) Delete(key string) {
-	s.f.mu.Lock()
-	defer s.f.mu.Unlock()
-	if s.ctx.Err() == nil {
-		s.f.deleteLocked(key)
-	}
-}
-
-func (s sink[T]) Sync() {
-	s.f.mu.Lock()
-	defer s.f.mu.Unlock()
-	if s.ctx.Err() != nil {
+// take is the Feed as its source sees it. The Feed ignores a source that was
+// stopped and has not returned yet.
+func (f *Feed[T]) take(ctx context.Context, it stream.Item[T]) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if ctx.Err() != nil {
 		return
 	}
-	// What a source that began anew did not name was deleted in between.
-	for key, e := range s.f.latest {
-		if s.f.seen != nil && !s.f.seen[key] && !e.deleted {
-			s.f.deleteLocked(key)
+	switch it.Kind {
+	case stream.Put:
+		f.putLocked(it.Key, entry[T]{value: it.Value})
+	case stream.Deleted:
+		f.deleteLocked(it.Key)
+	case stream.Gap:
+		f.seen = map[string]bool{}
+	case stream.Synced:
+		// What the source did not name again after a gap was deleted in between.
+		for key, e := range f.latest {
+			if f.seen != nil && !f.seen[key] && !e.deleted {
+				f.deleteLocked(key)
+			}
 		}
+		f.seen = nil
+		f.synced = true
+		f.wakeLocked()
 	}
-	s.f.seen = nil
-	s.f.synced = true
-	s.f.wakeLocked()
 }
 
 func (f *Feed[T]) deleteLocked(key string) {

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -17,11 +19,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // tap is a source that a test feeds by hand.
 type tap struct {
 	runs int
-	to   Sink[int]
+	to   stream.Sink[int]
 	fail chan error
 }
 
-func (s *tap) run(ctx context.Context, to Sink[int]) error {
+func (s *tap) run(ctx context.Context, to stream.Sink[int]) error {
 	s.runs++
 	s.to = to
 	select {
@@ -49,8 +51,8 @@ func next(t *testing.T, r *Reader[int], limit int) string {
 	}
 	text := ""
 	for _, it := range items {
-		text += map[Kind]string{Put: "+", Deleted: "-", Synced: "="}[it.Kind] + it.Key
-		if it.Kind == Put {
+		text += map[stream.Kind]string{stream.Put: "+", stream.Deleted: "-", stream.Synced: "=", stream.Gap: "!"}[it.Kind] + it.Key
+		if it.Kind == stream.Put {
 			text += fmt.Sprint(it.Value)
 		}
 		text += " "
@@ -158,7 +160,7 @@ func TestReaderOfAnIdleFeedIsNotTooSlow(t *testing.T) {
 func TestOneSourceAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		running, most := 0, 0
-		f := New(func(ctx context.Context, _ Sink[int]) error {
+		f := New(func(ctx context.Context, _ stream.Sink[int]) error {
 			running++
 			most = max(most, running)
 			<-ctx.Done()
@@ -212,6 +214,27 @@ func TestDeletionsDoNotPileUp(t *testing.T) {
 		}
 		want(t, next(t, r, 9), ErrSlow.Error())
 		want(t, next(t, f.Read(""), 1_000_000), "= ")
+	})
+}
+
+// After a gap the source tells what is there again. Readers are told what
+// differs, and no more: not the gap, nor a second synced item.
+func TestGapOfTheSourceIsFilled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, f := open(t)
+		r := f.Read("")
+		synctest.Wait()
+		s.to.Put("a", 1)
+		s.to.Put("b", 2)
+		s.to.Sync()
+		want(t, next(t, r, 9), "+a1 +b2 = ")
+		s.to.Gap()
+		s.to.Put("a", 3)
+		want(t, next(t, r, 9), "+a3 ")
+		s.to.Sync()
+		want(t, next(t, r, 9), "-b ")
+		late := f.Read("")
+		want(t, next(t, late, 9), "+a3 = ")
 	})
 }
 
@@ -272,7 +295,7 @@ func TestSourceStopsAfterItsLastReader(t *testing.T) {
 func TestReadersAreSmall(t *testing.T) {
 	s := &tap{fail: make(chan error)}
 	started := make(chan struct{})
-	f := New(func(ctx context.Context, to Sink[int]) error {
+	f := New(func(ctx context.Context, to stream.Sink[int]) error {
 		s.to = to
 		close(started)
 		<-ctx.Done()

@@ -1,0 +1,33 @@
+package natserr_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/goleak"
+
+	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestConflictGoesByTheServersCode(t *testing.T) {
+	refusal := func(code jetstream.ErrorCode) error {
+		return fmt.Errorf("put: %w", &jetstream.APIError{Code: 400, ErrorCode: code, Description: "wrong last sequence: 7"})
+	}
+	for _, err := range []error{refusal(10071), refusal(10164), jetstream.ErrKeyExists, fmt.Errorf("create: %w", jetstream.ErrKeyExists)} {
+		if !natserr.Conflict(err) {
+			t.Errorf("%v is a conflict", err)
+		}
+	}
+	for _, err := range []error{nil, errors.New("wrong last sequence: 7"), refusal(natserr.StoreFailed), refusal(0), jetstream.ErrStreamNotFound} {
+		if natserr.Conflict(err) {
+			t.Errorf("%v is no conflict", err)
+		}
+	}
+	if natserr.Is(errors.New("other"), 0) || !natserr.Is(refusal(natserr.HeadersTooLarge), natserr.StoreFailed, natserr.HeadersTooLarge) {
+		t.Error("Is goes by the code of the server's refusal")
+	}
+}
