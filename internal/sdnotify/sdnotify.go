@@ -37,7 +37,7 @@ type Socket struct {
 }
 
 // Open connects to the socket that the environment names, and removes the
-// variables from it, whatever comes of it, so that neither a child nor another
+// variables from it, also when it fails, so that neither a child nor another
 // part of this process speaks for it. It returns nil and no error when no
 // socket is named. pid is this process. A watchdog that makes no sense is an
 // error beside a Socket that works.

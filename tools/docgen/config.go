@@ -25,7 +25,7 @@ type section struct {
 
 // WithDefaults fills in what holds when nothing is given.
 func (section) WithDefaults() section {
-	s := section{Lifecycle: lifecycle.DefaultConfig()}
+	s := section{Lifecycle: lifecycle.Config{}.WithDefaults()}
 	s.Lifecycle.Name = "" // that of the program, and this is the wrong one
 	return s
 }

@@ -22,7 +22,7 @@ type timeline struct {
 
 // defaults is the timeline of an App whose Config is the default one.
 func defaults() timeline {
-	c := lifecycle.DefaultConfig()
+	c := lifecycle.Config{}.WithDefaults()
 	return timeline{
 		Drain:       c.DrainInterval,
 		GoAwayAfter: c.GoAwayAfter,
