@@ -1,5 +1,5 @@
-# Every target works on a fresh clone: Go and make are all it needs, and a C
-# compiler where the race detector runs (installed where apt is there and we are root).
+# Every target works on a fresh clone. It needs only Go and make, and a C
+# compiler where the race detector runs (installed as root when apt exists).
 
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
@@ -140,8 +140,8 @@ bin/protoc-gen-connect-openapi: PLUGIN = github.com/sudorandom/protoc-gen-connec
 $(PLUGINS): tools/proto.mod tools/proto.sum
 	@echo "building $@"
 	@cd tools && GOWORK=off go build -modfile=proto.mod -trimpath -o ../$@ $(PLUGIN)
-# What renders the manifests, and what reads the alerts: needed by the tests in
-# deploy/, which are skipped where they are not.
+# The programs that render the manifests and read the alerts. The tests in
+# deploy/ need them, and are skipped without them.
 .PHONY: manifest-tools
 manifest-tools: bin/helm bin/kustomize bin/promtool ## build or fetch what the tests of deploy/ use (3 minutes, once)
 
@@ -152,8 +152,8 @@ bin/helm: tools/k8s.mod tools/k8s.sum
 bin/kustomize: tools/k8s.mod tools/k8s.sum
 	@cd tools && GOWORK=off go build -modfile=k8s.mod -trimpath -o ../$@ sigs.k8s.io/kustomize/kustomize/v5
 
-# Prometheus is Debian's package, unpacked and not installed: its sources take
-# longer to compile than everything else here together.
+# Prometheus is Debian's package, unpacked but not installed: compiling it takes
+# longer than everything else here together.
 bin/promtool:
 	@mkdir -p bin; if command -v promtool >/dev/null && command -v prometheus >/dev/null; then \
 		ln -sf "$$(command -v promtool)" bin/promtool; ln -sf "$$(command -v prometheus)" bin/prometheus; \

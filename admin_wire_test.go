@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/httpdrain"
 )
 
 // pipes is a listener whose connections live in a synctest bubble.
@@ -63,10 +65,10 @@ func TestPreStopOutlivesTheServersTimeouts(t *testing.T) {
 		go func() { over <- app.Run(context.Background()) }()
 		<-app.Reached(PhaseRunning)
 
-		ln, h := newPipes(), newHealthServer("", app.Handler(), nil, nil)
-		h.listener = ln
+		ln, h := newPipes(), httpdrain.NewHealthServer("", app.Handler(), nil)
+		h.Use(ln)
 		served := make(chan error, 1)
-		go func() { served <- h.serve() }()
+		go func() { served <- h.Serve() }()
 		transport := &http.Transport{DialContext: ln.dial}
 
 		req, err := http.NewRequest(http.MethodPost, "http://app/admin/prestop", http.NoBody)
@@ -88,7 +90,7 @@ func TestPreStopOutlivesTheServersTimeouts(t *testing.T) {
 			t.Errorf("answered after %v with %d %q, want 200 at the window's end", took, resp.StatusCode, body)
 		}
 		transport.CloseIdleConnections()
-		if err := h.close(t.Context()); err != nil {
+		if err := h.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
 		if err := <-served; err != nil {

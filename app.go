@@ -10,9 +10,9 @@ import (
 	"reflect"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/pleme-io/lifecycle-go/fsm"
+	"github.com/pleme-io/lifecycle-go/health"
 	"github.com/pleme-io/lifecycle-go/internal/asynclog"
 	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/sdnotify"
@@ -37,28 +37,22 @@ type App struct {
 	queue    *asynclog.Queue // between the log and the App
 	events   fsm.Dispatcher
 	phases   *fsm.Machine[Phase]
-	reached  map[Phase]chan struct{} // each is closed when its phase is entered
-	entered  map[Phase]time.Time     // guarded by mu
-	reg      *Registry
 	hooks    *Shutdown
 	extra    map[string]http.Handler           // what the health server serves beside the planes
 	token    func() (string, error)            // the operators' token; nil when there is none
 	notifier atomic.Pointer[sdnotify.Notifier] // nil without a service manager
 
-	suspension suspension // what Suspend and Resume have said last
-
+	health  ownHealth
 	parts   parts
 	signals signals
 	stop    stop
 	reloads reloads
-	words   lastWords
+	words   sdnotify.TerminationLog // the last words
 	death   death
 
 	// Run sets these in its goroutine, before it starts anything that reads them.
 	unitsCtx    context.Context
 	cancelUnits context.CancelCauseFunc
-	health      *healthServer // guarded by mu
-	healthEnded chan struct{} // closed when its serve has returned
 }
 
 // parts is what an App consists of. Registration fills it. Once Run has sealed
@@ -138,17 +132,11 @@ func New(cfg Config, opts ...Option) (*App, error) {
 		cfg:     cfg,
 		budget:  newBudget(cfg),
 		log:     slog.Default(),
-		reached: make(map[Phase]chan struct{}),
-		entered: map[Phase]time.Time{PhaseCreated: time.Now()},
 		extra:   make(map[string]http.Handler),
 		signals: signals{terminal: atTerminal, pipe: make(chan os.Signal, 1)},
 		reloads: reloads{turn: make(chan struct{}, 1), asked: fsm.NewWake()},
 		death:   death{stderr: os.Stderr, exit: exitProcess},
 	}
-	for p := range phases {
-		a.reached[p] = make(chan struct{})
-	}
-	close(a.reached[PhaseCreated])
 	for i, opt := range opts {
 		if opt == nil {
 			a.parts.refused = append(a.parts.refused, fmt.Errorf("New: %w", nilOption(i)))
@@ -160,14 +148,15 @@ func New(cfg Config, opts ...Option) (*App, error) {
 	if err := errors.Join(append([]error{cfg.Validate()}, a.parts.refused...)...); err != nil {
 		return nil, err
 	}
-	a.phases = fsm.MustNew(KindApp, cfg.Name, phases, PhaseCreated, &a.events)
+	a.phases = fsm.MustNew(KindApp, cfg.Name, phases, PhaseCreated, &a.events, fsm.WithTimeline())
+	a.events.SetOwner(a.phases.ID())
 	a.log, a.queue = asynclog.New(a.log)
 	a.parts.log = a.log
 	a.mount()
 	a.hooks = NewShutdown(a.log)
 	a.hooks.now = a.nowDoing
 	a.hooks.events = &a.events
-	a.reg = NewRegistry(WithProbeTimeout(cfg.ProbeTimeout), WithProbeEvents(&a.events))
+	a.health.reg, a.health.owner = health.NewOwned(health.WithProbeTimeout(cfg.ProbeTimeout), health.WithEvents(&a.events))
 	for _, setup := range a.parts.setups {
 		if err := setup(a); err != nil {
 			return nil, err
@@ -192,21 +181,6 @@ func (a *App) times() budget {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.budget
-}
-
-// Registry returns the App's health registry, for liveness and startup checks
-// and for everything that [App.Probe] does not do.
-func (a *App) Registry() *Registry { return a.reg }
-
-// Probe registers a readiness probe: a dependency without which the App cannot
-// serve. Checks of the process itself belong into Registry().RegisterLiveness;
-// no check of a dependency does.
-func (a *App) Probe(name string, p Probe, opts ...ProbeOption) *App {
-	if a.parts.isLate("probe", name) {
-		return a
-	}
-	_ = a.reg.RegisterReadiness(name, p, opts...) // the registry keeps the error, and Run returns it
-	return a
 }
 
 // add calls put under the lock unless the registration is wrong or late; then it

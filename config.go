@@ -3,14 +3,13 @@ package lifecycle
 import (
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/statusz"
+	"github.com/pleme-io/lifecycle-go/internal/token"
 )
 
 // Off turns a duration of [Config] off, where zero gives its default.
@@ -407,33 +406,6 @@ func (c Config) Validate() error {
 
 // Secret is a text that no log, dump or document shows: fmt with any verb, slog
 // and encoding/json write "[secret]" for it, or nothing when it is empty. One
-// thing can see through it: fmt asks no method of what lies in an unexported
-// field, so do not print a struct that keeps a Config in one.
-type Secret string
-
-// String returns "[secret]", and "" for an empty one.
-func (s Secret) String() string {
-	if s == "" {
-		return ""
-	}
-	return "[secret]"
-}
-
-// GoString is String quoted, for %#v.
-func (s Secret) GoString() string { return fmt.Sprintf("%q", s.String()) }
-
-// Format writes what String does, whatever the verb, and quoted for %q and %#v:
-// a verb that does not fit a text must not show it either.
-func (s Secret) Format(f fmt.State, verb rune) {
-	text := s.String()
-	if verb == 'q' || verb == 'v' && f.Flag('#') {
-		text = s.GoString()
-	}
-	_, _ = io.WriteString(f, text)
-}
-
-// MarshalText returns what String does.
-func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
-
-// LogValue returns what String does.
-func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }
+// exception: fmt asks no method of a value in an unexported field, so do not
+// print a struct that keeps a Config in one.
+type Secret = token.Secret

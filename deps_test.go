@@ -12,10 +12,11 @@ import (
 func TestConventions(t *testing.T) {
 	conventions.Check(t, conventions.Module{
 		Rooms: []conventions.Room{
-			{Path: ".", Imports: []string{"golang.org/x/sync", "./fsm", "./worker", "./internal/..."}},
+			{Path: ".", Imports: []string{"golang.org/x/sync", "./fsm", "./health", "./worker", "./internal/..."}},
 			{Path: "fsm"},
-			{Path: "internal/statusz", Imports: []string{"./worker", "./internal/..."}},
+			{Path: "internal/statusz", Imports: []string{"./health", "./worker", "./internal/..."}},
 			{Path: "internal/...", Imports: []string{"./internal/..."}},
+			{Path: "health", Imports: []string{"./fsm", "./internal/..."}},
 			{Path: "worker", Imports: []string{"./fsm", "./internal/..."}},
 			{Path: "procpool/sdk"},
 			{Path: "procpool/wire"},
@@ -26,7 +27,7 @@ func TestConventions(t *testing.T) {
 			{Path: "procpool/sdk"},
 			{Path: "procpool", Imports: []string{"./procpool/wire", "./procpool/child", "./fsm", "./worker", "./internal/..."}},
 			{Path: "lifecycletest", Imports: []string{".", "./fsm", "./worker"}},
-			{Path: "metrics", Imports: []string{"github.com/prometheus/client_golang", ".", "./fsm", "./worker", "./procpool", "./internal/..."}, Brings: []string{"..."}},
+			{Path: "metrics", Imports: []string{"github.com/prometheus/client_golang", ".", "./fsm", "./health", "./worker", "./procpool", "./internal/..."}, Brings: []string{"..."}},
 			{Path: "config", Imports: []string{"github.com/knadh/koanf", ".", "./internal/suggest", "./internal/text"}, Brings: []string{"..."}},
 		},
 		Requires: []conventions.Require{

@@ -185,7 +185,7 @@ func (a *App) listens() bool {
 			return true
 		}
 	}
-	return len(a.parts.servers) == 0 && a.health != nil
+	return len(a.parts.servers) == 0 && a.health.server != nil
 }
 
 // runDrainers starts every drainer and closes the returned channel when each

@@ -317,3 +317,18 @@ func ExampleWithMetrics() {
 	// jobs_total 3
 	// <nil>
 }
+
+func ExampleRunLoop() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	n := 0
+	err := lifecycle.RunLoop(ctx, time.Millisecond, func(context.Context) error {
+		if n++; n == 3 {
+			cancel()
+		}
+		return nil
+	}, lifecycle.WithImmediateTick(), lifecycle.WithBackoff(time.Minute))
+	fmt.Println(n, err)
+	// Output:
+	// 3 <nil>
+}

@@ -104,15 +104,14 @@ func (a *App) die(why string, code int) {
 	if !a.death.begun.CompareAndSwap(false, true) {
 		return // the first call is about to exit
 	}
-	a.words.final.Store(true)
 	if on := a.blocking(); on != "" {
 		why += "; giving up on " + on
 	}
 	// Best effort, each on its own: a lock of the phase, a file or a pipe may
 	// be what we are here for.
-	go a.enterKilled(errors.New(why))
+	go func() { _ = a.phases.To(PhaseKilled, errors.New(why)) }() // refused when it has ended meanwhile
 	var written sync.WaitGroup
-	written.Go(func() { a.words.write(a.cfg.Name, fmt.Sprintf("%s: %s", PhaseKilled, why), finalWords) })
+	written.Go(func() { a.words.Final(string(PhaseKilled) + ": " + why) })
 	written.Go(func() {
 		// The dump comes apart and last: of a million goroutines it takes a while.
 		_, _ = fmt.Fprintf(a.death.stderr, "lifecycle: %s: %s; exit status %d\n\n", a.cfg.Name, why, code)
@@ -130,18 +129,6 @@ func (a *App) die(why string, code int) {
 	case <-late.C:
 	}
 	a.death.exit(code)
-}
-
-// enterKilled is the last change of phase, for readers that still run.
-func (a *App) enterKilled(cause error) {
-	if a.phases.To(PhaseKilled, cause) != nil {
-		return // it has ended meanwhile
-	}
-	close(a.reached[PhaseKilled])
-	_, at := a.phases.Since()
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.entered[PhaseKilled] = at
 }
 
 // exitProcess is os.Exit, but for tests of what leads to it.

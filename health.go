@@ -4,285 +4,291 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"sync"
-	"sync/atomic"
+	"maps"
+	"net"
+	"net/http"
+	"strings"
+	"syscall"
 	"time"
 
-	"github.com/pleme-io/lifecycle-go/fsm"
-	"github.com/pleme-io/lifecycle-go/internal/call"
+	"github.com/pleme-io/lifecycle-go/health"
+	"github.com/pleme-io/lifecycle-go/internal/httpdrain"
+	"github.com/pleme-io/lifecycle-go/internal/statusz"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
-// ErrUnknown is what a [Probe] returns, or wraps, when it cannot tell whether
-// what it checks is up or down: it has not been able to look yet, or its
-// measurement has gone. Unknown fails readiness and startup and passes
-// liveness. Return any other error for something that is down.
-var ErrUnknown = errors.New("state unknown")
-
-var _ = call.Sentinels(ErrUnknown) // a foreign error may say so by an Is method
-
-// ErrInvalidProbe is wrapped by the error of every registration that was
-// refused: an empty or unusable name, a name used twice on a plane, a nil
-// probe, an option out of range. Nothing was registered.
-var ErrInvalidProbe = errors.New("lifecycle: invalid probe")
-
-// ErrRegistryClosed is returned by [Registry.Start] and by the Register
-// methods once [Registry.Close] was called.
-var ErrRegistryClosed = errors.New("lifecycle: health registry is closed")
-
-// ProbeState is the state of one check: up, down or unknown.
-type ProbeState string
+// The names under which programs know the package health best. That package has
+// the other options of a check, and works without an App.
+type (
+	// Registry holds the checks of a process: [health.Registry].
+	Registry = health.Registry
+	// Probe looks at one thing that a process depends on: [health.Probe].
+	Probe = health.Probe
+	// ProbeFunc makes a function a Probe: [health.ProbeFunc].
+	ProbeFunc = health.ProbeFunc
+)
 
 // The states of a check.
 const (
-	StateUp      ProbeState = "up"
-	StateDown    ProbeState = "down"
-	StateUnknown ProbeState = "unknown"
+	StateUp      = health.Up
+	StateDown    = health.Down
+	StateUnknown = health.Unknown
 )
 
-// probeTable lets a check go from any state to any other.
-var probeTable = fsm.Table[ProbeState]{
-	StateUnknown: {StateUp, StateDown},
-	StateUp:      {StateDown, StateUnknown},
-	StateDown:    {StateUp, StateUnknown},
+// ErrUnknown is the error of a [Probe] that cannot tell whether its subject is up
+// or down: [health.ErrUnknown].
+var ErrUnknown = health.ErrUnknown
+
+// NewRegistry returns a registry without checks: [health.NewRegistry].
+func NewRegistry(opts ...health.RegistryOption) *Registry { return health.NewRegistry(opts...) }
+
+// WithCache answers from the check's last result for ttl: [health.WithCache].
+func WithCache(ttl time.Duration) health.Option { return health.WithCache(ttl) }
+
+// WithPeriodic runs the check in the background: [health.WithPeriodic].
+func WithPeriodic(interval time.Duration) health.Option { return health.WithPeriodic(interval) }
+
+// ownHealth is what the App says about its own health, and where it says it.
+type ownHealth struct {
+	reg   *Registry
+	owner *health.Owner // the condition "lifecycle": starting, suspended, draining
+
+	server *httpdrain.HealthServer // guarded by App.mu; nil before start and when it is off
+	ended  chan struct{}           // closed when the server's Serve has returned
 }
 
-// Probe looks at one thing that a process depends on.
-type Probe interface {
-	// Check returns nil when it is up, an error that is [ErrUnknown] when that
-	// cannot be told, and any other error when it is down.
-	//
-	// It is never called while an earlier call of the same registration has
-	// not returned. ctx ends when the check's timeout passes or the registry
-	// closes, not when the prober that asked hangs up. A Check that does not
-	// return then is down until it does. A panic and a runtime.Goexit are
-	// failures of the check.
-	Check(ctx context.Context) error
+// Registry returns the App's health registry. Use it for liveness and startup
+// checks, which [App.Probe] does not register.
+func (a *App) Registry() *Registry { return a.health.reg }
+
+// Probe registers a readiness probe: a dependency without which the App cannot
+// serve. A check of the process itself belongs into Registry().RegisterLiveness; a
+// check of a dependency never does. A registration that is refused is an error of
+// Run.
+func (a *App) Probe(name string, p Probe, opts ...health.Option) *App {
+	if a.parts.isLate("probe", name) {
+		return a
+	}
+	_ = a.health.reg.RegisterReadiness(name, p, opts...) // the registry keeps the error, and Run returns it
+	return a
 }
 
-// ProbeFunc is a function as a [Probe].
-type ProbeFunc func(ctx context.Context) error
+// maxReason is how many bytes of an operator's reason are kept.
+const maxReason = 256
 
-// Check calls f.
-func (f ProbeFunc) Check(ctx context.Context) error { return f(ctx) }
-
-// DefaultProbeTimeout is how long a handler of a [Registry] takes to answer at
-// most. The kubelet gives a probe 1 s unless timeoutSeconds says otherwise.
-const DefaultProbeTimeout = 900 * time.Millisecond
-
-// Registry holds the checks of a process in three planes and serves them over
-// HTTP:
-//
-//   - liveness: is the process wedged? Kubernetes restarts the container.
-//   - readiness: can it serve now? Kubernetes takes the pod out of rotation.
-//   - startup: has it finished starting? Kubernetes waits with the other two.
-//     Once this plane has passed it passes for ever.
-//
-// A plane passes when every critical check on it passes. A check passes when
-// it is up, and on liveness also when it is unknown. Keep liveness free of
-// dependencies, or a database that is away restarts every pod.
-//
-// The zero value is not usable; make one with [NewRegistry]. It works at once:
-// checks run when somebody probes. [Registry.Start] runs the periodic ones in
-// the background too, and [Registry.Close] ends everything. All methods may be
-// called concurrently.
-type Registry struct {
-	events  *fsm.Dispatcher
-	timeout time.Duration // a handler answers within it
-	planes  [3]*plane     // in the order of the plane constants
-
-	base   atomic.Pointer[context.Context] // what runs get their values and their end from
-	cancel context.CancelCauseFunc         // ends base
-	cond   atomic.Pointer[condition]       // the built-in condition; replaced, never changed
-	active atomic.Bool                     // the scheduler runs the periodic checks
-	wake   chan struct{}                   // holds a token when the scheduler has something new to look at
-
-	firstReady chan struct{} // closed when readiness first passed
-	readyOnce  sync.Once
-
-	mu        sync.Mutex // guards everything that follows
-	lifecycle *fsm.Machine[ProbeState]
-	refused   []error
-	closed    bool
-	stop      context.CancelFunc // of the scheduler; nil before Start
-	stopped   chan struct{}      // closed when the scheduler has ended
+// Suspension says why readiness is suspended and since when.
+type Suspension struct {
+	Reason string    `json:"reason,omitempty"`
+	Since  time.Time `json:"since"`
 }
 
-// RegistryOption changes what [NewRegistry] makes.
-type RegistryOption func(*Registry) error
-
-// WithProbeTimeout sets how long a handler takes to answer at most, whatever its
-// checks do; [WithCheckTimeout] is for one of them. Defaults to
-// [DefaultProbeTimeout]. Keep it below timeoutSeconds of the probe in the
-// pod's manifest. A value that is not positive is refused: the default stays,
-// and the refusal is reported with those of the registrations.
-func WithProbeTimeout(d time.Duration) RegistryOption {
-	return func(r *Registry) error {
-		if d <= 0 {
-			return fmt.Errorf("%w: probe timeout %v is not positive", ErrInvalidProbe, d)
-		}
-		r.timeout = d
-		return nil
-	}
+// Suspend makes readiness fail with the reason until [App.Resume]. The cluster
+// sends no new work here; the work that is here goes on. Nothing stops, and
+// liveness is not affected. A second call replaces the reason, of which 256 bytes
+// are kept. It may be called at any time, also before Run.
+func (a *App) Suspend(reason string) {
+	reason = text.Clip(reason, maxReason)
+	a.health.owner.Suspend(reason)
+	a.log.Warn("suspended: readiness is down", "reason", reason)
 }
 
-// WithProbeEvents sends the changes of the checks to d in place of a
-// dispatcher of the registry's own.
-func WithProbeEvents(d *fsm.Dispatcher) RegistryOption {
-	return func(r *Registry) error {
-		if d == nil {
-			return fmt.Errorf("%w: event dispatcher is nil", ErrInvalidProbe)
-		}
-		r.events = d
-		return nil
-	}
+// Resume ends what [App.Suspend] began: readiness is what the checks say. On an
+// App that is not suspended it does nothing. It does not undo a drain.
+func (a *App) Resume() {
+	a.health.owner.Resume()
+	a.log.Info("resumed: readiness is what the checks say")
 }
 
-// NewRegistry returns a registry without checks: every plane passes.
-func NewRegistry(opts ...RegistryOption) *Registry {
-	r := &Registry{
-		events:     new(fsm.Dispatcher),
-		timeout:    DefaultProbeTimeout,
-		wake:       make(chan struct{}, 1),
-		firstReady: make(chan struct{}),
-	}
-	for _, opt := range opts {
-		if opt == nil {
-			continue
-		}
-		if err := opt(r); err != nil {
-			r.refused = append(r.refused, err)
-		}
-	}
-	ctx, cancel := context.WithCancelCause(context.Background())
-	r.cancel = cancel
-	r.base.Store(&ctx)
-	r.cond.Store(&condition{state: StateUp})
-	r.lifecycle = fsm.MustNew("probe", readinessPlane.String()+"/"+conditionName, probeTable, StateUp, r.events)
-	for kind := range r.planes {
-		r.planes[kind] = newPlane(r, planeKind(kind))
-	}
-	return r
+// Suspended reports whether [App.Suspend] or /admin/suspend has suspended the
+// App, and with what reason. Since is the time of the first call after the last
+// [App.Resume].
+func (a *App) Suspended() (s Suspension, suspended bool) {
+	s.Reason, s.Since = a.health.owner.Suspended()
+	return s, !s.Since.IsZero()
 }
 
-// RegisterLiveness adds a check to the liveness plane: /livez and /healthz.
-//
-// The name appears in answers and as /livez/NAME. It is 1 to 128 ASCII
-// letters, digits and the characters - . _ ~ : @ in any order, other than "."
-// and "..", and is used once on a plane. "lifecycle" is taken on every plane.
-// What is refused returns an error that wraps [ErrInvalidProbe] and says what
-// would be right; nothing is registered then.
-//
-// Checks may be added at any time before [Registry.Close]. A check that has
-// not run is unknown.
-func (r *Registry) RegisterLiveness(name string, p Probe, opts ...ProbeOption) error {
-	return r.register(livenessPlane, name, p, opts)
-}
-
-// RegisterReadiness adds a check to the readiness plane, /readyz, as
-// [Registry.RegisterLiveness] does to its own.
-func (r *Registry) RegisterReadiness(name string, p Probe, opts ...ProbeOption) error {
-	return r.register(readinessPlane, name, p, opts)
-}
-
-// RegisterStartup adds a check to the startup plane, /startupz, as
-// [Registry.RegisterLiveness] does to its own. Once the plane has passed its
-// checks are not run any more.
-func (r *Registry) RegisterStartup(name string, p Probe, opts ...ProbeOption) error {
-	return r.register(startupPlane, name, p, opts)
-}
-
-func (r *Registry) register(kind planeKind, name string, p Probe, opts []ProbeOption) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	err := r.registerLocked(kind, name, p, opts)
-	if err != nil {
-		err = fmt.Errorf("register %s check %q: %w", kind, text.Clip(name, maxNameLen), err)
-		r.refused = append(r.refused, err)
-	}
-	return err
-}
-
-func (r *Registry) registerLocked(kind planeKind, name string, p Probe, opts []ProbeOption) error {
-	if r.closed {
-		return ErrRegistryClosed
-	}
-	if err := validateName(name); err != nil {
-		return err
-	}
-	if isNilProbe(p) {
-		return fmt.Errorf("%w: probe is nil", ErrInvalidProbe)
-	}
-	cfg, err := newProbeConfig(r.timeout, opts)
-	if err != nil {
-		return err
-	}
-	pl := r.planes[kind]
-	old := *pl.checks.Load()
-	at, taken := slices.BinarySearchFunc(old, name, func(c *check, name string) int {
+// Ready returns nil when /readyz passes, and otherwise an error with a line for
+// each critical check that fails it, as "db: connection refused", or "orders:
+// caused by db" for a check that depends on another. The check "lifecycle" is the
+// App itself: starting, suspended or draining. Ready runs no check; it goes by
+// what each check's last run found, so it returns at once.
+func (a *App) Ready() error {
+	var errs []error
+	for _, c := range a.health.reg.Snapshot() {
 		switch {
-		case c.name < name:
-			return -1
-		case c.name > name:
-			return 1
-		}
-		return 0
-	})
-	if taken {
-		return fmt.Errorf("%w: the name is used on this plane already", ErrInvalidProbe)
-	}
-	// Handlers read the old list while this builds the new one.
-	checks := slices.Insert(slices.Clone(old), at, newCheck(pl, name, p, cfg))
-	pl.setChecks(checks)
-	r.nudge()
-	return nil
-}
-
-// isNilProbe finds the two ways in which a caller has nothing to run: no probe,
-// and a ProbeFunc around no function.
-func isNilProbe(p Probe) bool {
-	f, isFunc := p.(ProbeFunc)
-	return p == nil || isFunc && f == nil
-}
-
-// Events is where every change of a check's state goes: events of kind "probe"
-// whose name is the plane and the check's name, as in "readiness/db". Subscribe
-// or listen there. Each change comes once, in order; a reader that is too slow
-// is told how many it missed, and never holds the registry up.
-func (r *Registry) Events() *fsm.Dispatcher { return r.events }
-
-// errs returns every registration and option that was refused, joined, or nil.
-func (r *Registry) errs() error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return errors.Join(r.refused...)
-}
-
-// maxNameLen bounds the name of a check, in bytes.
-const maxNameLen = 128
-
-// validateName accepts what stands in a path segment and in a query without
-// escaping (RFC 3986, section 3.3: pchar, less the sub-delims, which a query
-// gives a meaning of its own).
-func validateName(name string) error {
-	switch {
-	case name == "":
-		return fmt.Errorf("%w: the name is empty", ErrInvalidProbe)
-	case len(name) > maxNameLen:
-		return fmt.Errorf("%w: the name has %d bytes, at most %d are allowed", ErrInvalidProbe, len(name), maxNameLen)
-	case name == "." || name == "..":
-		return fmt.Errorf("%w: HTTP clients remove the path segment %q", ErrInvalidProbe, name)
-	case name == conditionName:
-		return fmt.Errorf("%w: the name is taken by the built-in condition", ErrInvalidProbe)
-	}
-	for i, c := range []byte(name) {
-		switch {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
-		case c == '-', c == '.', c == '_', c == '~', c == ':', c == '@':
+		case c.Plane != health.Readiness || !c.Critical || c.State == StateUp:
+		case c.CausedBy != "":
+			errs = append(errs, fmt.Errorf("%s: caused by %s", c.Name, c.CausedBy))
 		default:
-			return fmt.Errorf("%w: the name is part of a URL and may have letters, digits and - . _ ~ : @ only, not %q at byte %d", ErrInvalidProbe, c, i)
+			errs = append(errs, fmt.Errorf("%s: %s", c.Name, c.Error))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Handler returns what the health address serves: the planes of
+// [Registry.Handler], /metrics when there are any ([WithMetrics]), /statusz
+// unless it is off, and with an admin token the endpoints of operators:
+//
+//	GET, POST /admin/prestop         begin the drain, answer when its window is over
+//	POST /admin/suspend?reason=TEXT  [App.Suspend]
+//	POST /admin/resume               [App.Resume]
+//
+// The three want the header "Authorization: Bearer TOKEN". Without it, or with
+// another token, they answer 401 and do nothing. When no token is configured they
+// do not exist: 404.
+//
+// /admin/prestop is for a pod's preStop hook. It stops the App as a signal does.
+// The SIGTERM that the kubelet sends after the hook finds the stop begun: it adds
+// no second wait and shortens nothing. The drain goes on when the caller hangs up.
+// A kubelet can only send GET:
+//
+//	lifecycle:
+//	  preStop:
+//	    httpGet:
+//	      port: 8081
+//	      path: /admin/prestop
+//	      httpHeaders: [{name: Authorization, value: Bearer TOKEN}]
+//
+// The time of the hook is the drain window itself, so Config.PreStop stays 0.
+//
+// Use Handler when Config.HealthAddr is off and another server serves this.
+func (a *App) Handler() http.Handler { return httpdrain.Route(a.health.reg.Handler(), a.extra) }
+
+// takeToken takes the operators' token, if there is one, out of the Config.
+func (a *App) takeToken() error {
+	switch secret, file := string(a.cfg.AdminToken), a.cfg.AdminTokenFile; {
+	case secret != "":
+		// In a function, where fmt cannot print it with the App.
+		a.token = func() (string, error) { return secret, nil }
+		a.cfg.AdminToken = ""
+	case file != "":
+		// Read for every request: Kubernetes changes a mounted file with its Secret.
+		a.token = func() (string, error) { return statusz.ReadToken(file) }
+		if _, err := a.token(); err != nil {
+			return fmt.Errorf("config: AdminTokenFile: %w", err)
 		}
 	}
 	return nil
+}
+
+// mount adds /statusz and the operators' endpoints to the handlers of the health
+// server. /statusz is on unless StatuszOff: it says little more than
+// /readyz?verbose, and a process in trouble is not restarted to turn it on.
+func (a *App) mount() {
+	if !a.cfg.StatuszOff {
+		a.extra["/statusz"] = statusz.Handler(func() (statusz.View, any) {
+			s := a.Status()
+			return s.view(), s
+		})
+	}
+	if a.token != nil {
+		maps.Copy(a.extra, statusz.Admin{Log: a.log, Token: a.token, PreStop: a.preStop, Suspend: a.Suspend, Resume: a.Resume}.Handlers())
+	}
+}
+
+// preStop is T0, and waits for the end of the drain window or of ctx.
+func (a *App) preStop(ctx context.Context) error {
+	// The reason is the signal that the kubelet sends after the hook: a Job whose
+	// pod is deleted while it works must not count as complete.
+	a.requestStop(stopRequest{reason: "the preStop hook was called", signal: &SignalError{syscall.SIGTERM}})
+	select {
+	case <-a.stop.windowOver.Signaled():
+	case <-a.Reached(PhaseStopping): // it was starting, and has no window
+	case <-a.Reached(PhaseFailed): // nothing was ever started
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// HealthAddr returns the address on which the health planes are served. It is nil
+// before they are and when Config.HealthAddr is off. Use it with port 0.
+func (a *App) HealthAddr() net.Addr {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.health.server == nil {
+		return nil
+	}
+	return a.health.server.Addr()
+}
+
+// startHealth serves the health planes and starts the periodic checks.
+func (a *App) startHealth() error {
+	if err := a.health.reg.Start(a.unitsCtx); err != nil {
+		return err
+	}
+	if a.cfg.HealthAddr == HealthOff {
+		return nil
+	}
+	a.nowDoing("the health server")
+	srv, ended := httpdrain.NewHealthServer(a.cfg.HealthAddr, a.Handler(), a.log), make(chan struct{})
+	ctx, cancel := a.untilStop() // a name server may take its time
+	defer cancel()
+	if err := srv.Bind(ctx); err != nil {
+		return err
+	}
+	a.mu.Lock()
+	a.health.server, a.health.ended = srv, ended
+	a.mu.Unlock()
+	a.log.Info("health planes are served", "addr", srv.Addr().String())
+	go func() {
+		defer close(ended)
+		if err := srv.Serve(); err != nil {
+			a.fail(err)
+		}
+	}()
+	return nil
+}
+
+// closeHealth ends the health server and the periodic checks, as the last step of
+// a stop. A client that still reads and a check that hangs get one second, or the
+// time until end if that is less.
+func (a *App) closeHealth(end time.Time) {
+	if soon := time.Now().Add(time.Second); soon.Before(end) {
+		end = soon
+	}
+	ctx, cancel := context.WithDeadline(context.Background(), end)
+	defer cancel()
+	if a.health.server != nil {
+		a.leave(a.health.server.Close(ctx))
+		<-a.health.ended
+	}
+	a.leave(a.health.reg.Close(ctx))
+}
+
+// leave notes what the stop has abandoned at its end. The stop has not failed for
+// that: all that was asked of it is done.
+func (a *App) leave(err error) {
+	if err == nil {
+		return
+	}
+	a.log.Warn("abandoned at the end", "error", err)
+	a.stop.mu.Lock()
+	defer a.stop.mu.Unlock()
+	a.stop.abandoned = append(a.stop.abandoned, strings.Split(err.Error(), "\n")...) // a joined error has a line for each
+}
+
+// lookOnce runs the readiness probes. After it the App knows whether it was ever
+// ready, also when no prober has asked.
+func (a *App) lookOnce() {
+	ctx, cancel := a.untilStop()
+	defer cancel()
+	a.health.reg.Ready(ctx)
+}
+
+// everReady reports whether clients may count on the App: readiness has passed
+// once, or a client has connected although it had not.
+func (a *App) everReady() bool {
+	for _, s := range a.parts.servers {
+		if s.Stats().Accepted > 0 {
+			return true
+		}
+	}
+	select {
+	case <-a.health.reg.FirstReady():
+		return true
+	default:
+		return false
+	}
 }

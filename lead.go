@@ -90,7 +90,6 @@ type leader struct {
 	elector Elector
 	fn      func(context.Context) error
 	log     *slog.Logger
-	events  *eventStream
 
 	retry    time.Duration        // between two attempts while campaigning
 	giveBack func() time.Duration // what the release of the lease may take
@@ -122,12 +121,6 @@ func (g grant) overAt() time.Time  { return g.began.Add(g.granted) }
 
 // leads reports whether the grant, coming now, is one to begin with.
 func (g grant) leads() bool { return g.err == nil && time.Now().Before(g.loseAt()) }
-
-// PublishTo also sends the changes of each term.
-func (l *leader) PublishTo(events *eventStream) {
-	l.BaseWorker.PublishTo(events)
-	l.events = events
-}
 
 // Start begins to campaign.
 func (l *leader) Start(ctx context.Context) error {
@@ -245,9 +238,7 @@ func (l *leader) loop(ctx context.Context) error {
 // next makes the child for the coming term.
 func (l *leader) next() *worker.Func {
 	term := worker.NewFunc(l.Name()+"/term", l.fn)
-	if l.events != nil {
-		term.PublishTo(l.events)
-	}
+	l.Adopt(term)
 	_ = term.Hold("another process leads, or the holder is unknown", time.Time{}) // a new one can always be held
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -17,9 +17,13 @@ func TestMemoryLimitInRun(t *testing.T) {
 	var log bytes.Buffer
 	app, err := New(Config{MemoryLimitRatio: 0.9, HealthAddr: HealthOff, TerminationLog: "off"},
 		WithSignals(nil), WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
-	must(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	app.Actor("ends", func() error { return nil }, func(error) {})
-	must(t, app.Run(t.Context()))
+	if err := app.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	set := debug.SetMemoryLimit(-1) != math.MaxInt64
 	if set != strings.Contains(log.String(), "memory limit set") || !strings.Contains(log.String(), "memory limit") {
 		t.Errorf("the limit is set: %v; the log says\n%s", set, log.String())

@@ -54,7 +54,7 @@ const (
 	KindReload  = "reload"  // what OnReload registered; each run is a life of its own
 )
 
-// resultPending is before everything.
+// resultPending is the state before a drainer, hook or reload runs.
 const resultPending Result = "pending"
 
 // steps is the table of drainers, hooks and reloads.
@@ -68,7 +68,8 @@ var steps = fsm.Table[Result]{
 	ResultSkipped:   {},
 }
 
-// step is one of them beginning. Its end is to be told to it; events may be nil.
+// step returns the life of a drainer, hook or reload that begins to run. The
+// caller ends it with the result. events may be nil.
 func step(kind, name string, events *fsm.Dispatcher) *fsm.Machine[Result] {
 	m := fsm.MustNew(kind, name, steps, resultPending, events)
 	_ = m.To(ResultRunning, nil) // allowed
@@ -78,13 +79,13 @@ func step(kind, name string, events *fsm.Dispatcher) *fsm.Machine[Result] {
 // Phase returns the phase that the App is in.
 func (a *App) Phase() Phase { return a.phases.State() }
 
-// lastReached is Phase for who must not take a lock. While the machine is stuck
-// it is the phase before.
+// lastReached is Phase for a caller that must not wait for the machine's lock. While
+// a phase is being entered it may be the one before.
 func (a *App) lastReached() Phase {
 	last := PhaseCreated
 	for _, p := range inOrder {
 		select {
-		case <-a.reached[p]:
+		case <-a.phases.Reached(p):
 			last = p
 		default:
 		}
@@ -94,27 +95,27 @@ func (a *App) lastReached() Phase {
 
 // Reached returns a channel that is closed when the App enters p. A phase is
 // entered at most once, so the channel stays closed; for a word that is no
-// phase it never closes.
-func (a *App) Reached(p Phase) <-chan struct{} { return a.reached[p] }
+// phase it is nil and never closes.
+func (a *App) Reached(p Phase) <-chan struct{} { return a.phases.Reached(p) }
 
 // EnteredAt returns when the App entered p, and the zero time when it has not.
-func (a *App) EnteredAt(p Phase) time.Time {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.entered[p]
-}
+// The phase that [App.Phase] has returned has its time.
+func (a *App) EnteredAt(p Phase) time.Time { return a.phases.EnteredAt(p) }
 
 // Events returns the stream of everything that changes in the App: its phases
 // (Kind [KindApp]), its units (Kind worker.KindWorker), its probes (Kind
 // "probe"), and its drainers, shutdown hooks and reloads ([KindDrainer],
-// [KindHook], [KindReload]: from "pending" to "running" and the [Result]), each
-// life in order.
+// [KindHook], [KindReload]: from "pending" to "running" and the [Result]).
+//
+// The events of one life, those with the same ID, come in order, each once. The
+// App's own life is the Parent of its units, probes, drainers, hooks and reloads. A
+// supervised function ([App.Supervise]) is one life, each run of it an Attempt.
 func (a *App) Events() *fsm.Dispatcher { return &a.events }
 
-// enter changes the phase, notes when, and lets go of who waits for it.
+// enter changes the phase and tells the service manager and the termination log.
 func (a *App) enter(p Phase, cause error) {
-	// A reader of phases that does not return holds the machine, and the App
-	// with it: let the watchdog say so.
+	// A function that holds the machine's lock and does not return holds the App:
+	// the termination log that the watchdog writes names this change.
 	doing := a.death.waitingFor.Load()
 	change := "the change of phase to " + string(p)
 	a.death.waitingFor.Store(&change)
@@ -124,11 +125,6 @@ func (a *App) enter(p Phase, cause error) {
 		return
 	}
 	a.death.waitingFor.Store(doing)
-	_, at := a.phases.Since()
-	a.mu.Lock()
-	a.entered[p] = at
-	a.mu.Unlock()
-	close(a.reached[p])
 	a.terminationLog()
 	a.tellServiceManager(p)
 }

@@ -7,11 +7,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/health"
 )
 
 // A reason is not an error: Run returns nil, and the reason is wherever people
@@ -129,7 +131,7 @@ func TestReadyIsWhatReadyzSays(t *testing.T) {
 			}
 			return nil
 		}))
-		r.Probe("cache", lifecycle.ProbeFunc(func(context.Context) error { return errors.New("cold") }), lifecycle.WithNonCritical())
+		r.Probe("cache", lifecycle.ProbeFunc(func(context.Context) error { return errors.New("cold") }), health.WithNonCritical())
 		want := func(says string) {
 			t.Helper()
 			code, _ := get(r.Handler(), "/readyz") // runs the checks
@@ -162,5 +164,92 @@ func TestReadyIsWhatReadyzSays(t *testing.T) {
 			t.Error(err)
 		}
 		want("lifecycle: draining")
+	})
+}
+
+func TestReadyOnlyWhenEveryStartConditionIsMet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, lifecycle.Config{})
+		h := r.Registry().Handler()
+		r.Go("cache", func(ctx context.Context) error {
+			time.Sleep(2 * time.Second)
+			lifecycle.MarkStarted(ctx)
+			return untilCancelled(ctx)
+		}, lifecycle.WithStartCondition())
+		var up atomic.Bool
+		r.Probe("db", lifecycle.ProbeFunc(func(context.Context) error {
+			if !up.Load() {
+				return errBoom
+			}
+			return nil
+		}))
+		r.after(time.Second, func() {
+			for _, plane := range []string{"/readyz", "/startupz"} {
+				if code, body := get(h, plane); code != 503 || !strings.Contains(body, "waiting for unit cache") {
+					t.Errorf("%s at 1s: %d %s", plane, code, body)
+				}
+			}
+			if code, _ := get(h, "/livez"); code != 200 {
+				t.Errorf("/livez at 1s: %d", code)
+			}
+		})
+		r.after(3*time.Second, func() {
+			if code, body := get(h, "/readyz"); code != 503 || !strings.Contains(body, "boom") {
+				t.Errorf("/readyz at 3s: %d %s", code, body)
+			}
+			if code, body := get(h, "/startupz"); code != 200 {
+				t.Errorf("/startupz at 3s: %d %s", code, body)
+			}
+			up.Store(true)
+		})
+		r.after(4*time.Second, func() {
+			if code, body := get(h, "/readyz"); code != 200 {
+				t.Errorf("/readyz at 4s: %d %s", code, body)
+			}
+			r.Stop(nil)
+			if code, body := get(h, "/readyz"); code != 503 || !strings.Contains(body, "draining") {
+				t.Errorf("/readyz at T0: %d %s", code, body)
+			}
+			if code, _ := get(h, "/startupz"); code != 200 {
+				t.Error("/startupz went down again")
+			}
+		})
+		if err := r.Run(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestDrainReadinessServingStaysUpThroughTheWindow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, lifecycle.Config{DrainInterval: 5 * time.Second, DrainReadiness: lifecycle.ReadinessServing, DrainWait: lifecycle.WaitAlways})
+		h := r.Registry().Handler()
+		wedged := lifecycle.ProbeFunc(func(context.Context) error { return errors.New("wedged") })
+		_ = r.Registry().RegisterLiveness("self", wedged)
+		r.Go("u", untilCancelled)
+		r.after(time.Second, func() {
+			if code, _ := get(h, "/livez"); code != 503 {
+				t.Error("/livez passes before T0 with a check that fails")
+			}
+			r.Stop(nil)
+			if code, body := get(h, "/readyz"); code != 200 {
+				t.Errorf("/readyz at T0: %d %s", code, body)
+			}
+			if code, body := get(h, "/livez"); code != 200 {
+				t.Errorf("/livez at T0: %d %s", code, body)
+			}
+		})
+		r.OnShutdown("h", func(context.Context) error {
+			if code, _ := get(h, "/readyz"); code != 503 {
+				t.Errorf("/readyz after the listeners closed: %d", code)
+			}
+			if code, _ := get(h, "/livez"); code != 200 {
+				t.Errorf("/livez in the shutdown: %d", code)
+			}
+			return nil
+		})
+		if err := r.Run(t.Context()); err != nil {
+			t.Error(err)
+		}
 	})
 }

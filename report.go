@@ -5,15 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
-	"os"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/health"
 	"github.com/pleme-io/lifecycle-go/internal/call"
+	"github.com/pleme-io/lifecycle-go/internal/statusz"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
@@ -149,10 +147,8 @@ func (p *parts) describe(r *Report) {
 
 // phaseTimes lists the phases that were entered, and how long each lasted.
 func (a *App) phaseTimes() (times []PhaseTime) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
 	for _, p := range inOrder {
-		if at := a.entered[p]; !at.IsZero() {
+		if at := a.phases.EnteredAt(p); !at.IsZero() {
 			if n := len(times); n > 0 {
 				times[n-1].Duration = at.Sub(times[n-1].Entered)
 			}
@@ -211,37 +207,10 @@ func joined(outcomes []Outcome) string {
 	return strings.Join(all, ", ")
 }
 
-// maxLastWords bounds what is written to the termination log. The kubelet keeps
-// the last 4096 bytes of all containers of a pod together.
-const maxLastWords = 1 << 10
-
-// lastWords keeps the termination log, the file that the kubelet shows as the
-// reason of a container's end.
-type lastWords struct {
-	path   string
-	exists atomic.Bool
-	turn   atomic.Uint64
-	final  atomic.Bool // the process is being ended by force
-
-	mu      sync.Mutex // held while the file is written; guards the fields below
-	written uint64     // the turn of what stands in the file
-	said    string     // and the text of that
-}
-
-// finalWords is the turn of what is written while the process is ended by force.
-const finalWords = math.MaxUint64
-
-// terminationLog writes where the App is and what is known to be wrong, so that
-// even a process that is killed leaves a cause. It is rewritten at each phase,
-// at each step of the teardown, and soon after a unit ends. It may be called
-// concurrently: what is written last knows of every change before it.
-func (a *App) terminationLog() {
-	if !a.words.exists.Load() {
-		return // a life has many steps
-	}
-	turn := a.words.turn.Add(1)
-	a.words.write(a.cfg.Name, a.lifeInBrief(), turn)
-}
+// terminationLog writes where the App is and what it knows to be wrong, so that
+// even a process that is killed leaves a cause. The App rewrites it at each phase,
+// at each step of the teardown, and soon after a unit ends.
+func (a *App) terminationLog() { a.words.Write(a.lifeInBrief) }
 
 // lifeInBrief is the phase, why it stops or has stopped, for how long it did,
 // and what it waits for or ended with.
@@ -282,7 +251,7 @@ func (a *App) stopTimes() string {
 	var times []string
 	for _, p := range a.phaseTimes() {
 		switch {
-		case p.Phase == PhaseStarting && a.EnteredAt(PhaseRunning).IsZero(), p.Phase == PhaseDraining, p.Phase == PhaseStopping:
+		case p.Phase == PhaseStarting && a.phases.EnteredAt(PhaseRunning).IsZero(), p.Phase == PhaseDraining, p.Phase == PhaseStopping:
 			times = append(times, fmt.Sprintf("%s %v", p.Phase, p.Duration.Round(time.Millisecond)))
 		}
 	}
@@ -290,44 +259,6 @@ func (a *App) stopTimes() string {
 		return ""
 	}
 	return " (" + strings.Join(times, ", ") + ")"
-}
-
-// find looks, as Run begins, whether there is a termination log at path: a kubelet
-// makes the file before it starts the process.
-func (w *lastWords) find(path string) {
-	if path == "off" {
-		return
-	}
-	w.path = path
-	info, err := os.Stat(path)
-	w.exists.Store(err == nil && info.Mode().IsRegular())
-}
-
-// write overwrites the termination log, if there is one. The kubelet mounts the
-// file into the container: write must not create or replace it. It writes only to
-// a regular file, because opening a pipe could block. It drops words whose turn is
-// over because later ones were written. Once the process is being ended by force
-// it writes only the final ones.
-func (w *lastWords) write(name, words string, turn uint64) {
-	if !w.exists.Load() {
-		return
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if turn < w.written || w.final.Load() && turn != finalWords {
-		return
-	}
-	w.written = turn
-	if words == w.said {
-		return
-	}
-	w.said = words
-	f, err := os.OpenFile(w.path, os.O_WRONLY|os.O_TRUNC, 0)
-	if err != nil {
-		return
-	}
-	defer func() { _ = f.Close() }()
-	_, _ = f.WriteString(text.Clip(name+": "+words, maxLastWords))
 }
 
 // blocking names what the App waits for at this moment. It takes no lock, so
@@ -351,4 +282,96 @@ func (a *App) blocking() string {
 func (a *App) nowDoing(what string) {
 	a.death.waitingFor.Store(&what)
 	a.terminationLog()
+}
+
+// Status is what an [App] knows about itself at one moment, as plain data;
+// /statusz shows it. It holds names, times, states and the texts of errors. It
+// has no stacks, no configuration and nothing of any request.
+type Status struct {
+	At      time.Time `json:"at"`
+	Report  Report    `json:"report"`            // the phase, how it came there, how what has ended did
+	Waiting string    `json:"waiting,omitempty"` // what a start or a stop waits for
+	// Suspended is what [App.Suspended] returns; its Since is zero when the App is
+	// not suspended.
+	Suspended Suspension      `json:"suspended,omitzero"`
+	Units     []worker.State  `json:"units,omitempty"` // each with its children
+	Servers   []ServerStatus  `json:"servers,omitempty"`
+	Probes    []health.Status `json:"probes,omitempty"` // as the last runs left them: none is run for this
+}
+
+// ServerStatus describes a server that the App runs.
+type ServerStatus struct {
+	Name        string    `json:"name"`
+	Addr        string    `json:"addr,omitempty"` // "" before it is bound
+	InFlight    int64     `json:"inFlight"`       // requests being handled; 0 for gRPC, where they cannot be seen
+	Conns       int       `json:"conns"`          // open connections
+	Hijacked    int       `json:"hijacked"`       // of websockets and the like
+	Accepted    uint64    `json:"accepted"`       // connections since it was bound
+	LastArrival time.Time `json:"lastArrival,omitzero"`
+}
+
+// Status describes the App as it is now. It may be called at any time. It waits
+// one second for a worker whose State does not return, and not again before that
+// call has returned.
+func (a *App) Status() Status {
+	s := Status{At: time.Now(), Report: a.Report(), Probes: a.health.reg.Snapshot()}
+	for _, list := range [][]Outcome{s.Report.Units, s.Report.Drainers, s.Report.Hooks, s.Report.Reloads} {
+		for i := range list {
+			list[i].Stack = "" // only Report has the stacks
+		}
+	}
+	s.Suspended, _ = a.Suspended()
+	if p := s.Report.Phase; p != PhaseCreated && p != PhaseRunning {
+		s.Waiting = a.blocking()
+	}
+	units, servers := a.parts.view()
+	for _, u := range units {
+		s.Units = append(s.Units, u.shown())
+	}
+	for _, srv := range servers {
+		st := srv.Stats()
+		out := ServerStatus{Name: srv.Name(), InFlight: st.InFlight, Conns: st.Conns, Hijacked: st.Hijacked, Accepted: st.Accepted, LastArrival: st.LastArrival}
+		if addr := srv.drainingServer.Addr(); addr != nil {
+			out.Addr = addr.String()
+		}
+		s.Servers = append(s.Servers, out)
+	}
+	return s
+}
+
+// view is the Status as /statusz shows it.
+func (s Status) view() statusz.View {
+	r := s.Report
+	v := statusz.View{
+		At: s.At, Name: r.Name, Phase: string(r.Phase),
+		Reason: r.Reason, Waiting: s.Waiting, Window: r.Window, Error: r.Error,
+		SuspendedBecause: s.Suspended.Reason, SuspendedSince: s.Suspended.Since,
+		CutRequests: r.CutRequests, Abandoned: r.Left, Refused: r.Refused,
+		Units: s.Units, Probes: s.Probes,
+		Drainers: viewOutcomes(r.Drainers), Hooks: viewOutcomes(r.Hooks), Reloads: viewOutcomes(r.Reloads),
+	}
+	for i, p := range r.Phases {
+		took := p.Duration
+		if i == len(r.Phases)-1 && !phases.IsTerminal(p.Phase) {
+			took = s.At.Sub(p.Entered)
+		}
+		v.Phases = append(v.Phases, statusz.Phase{Name: string(p.Phase), Entered: p.Entered, Took: took})
+	}
+	for _, srv := range s.Servers {
+		v.Servers = append(v.Servers, statusz.Server(srv))
+	}
+	for _, counts := range r.ReloadCounts {
+		for _, n := range counts {
+			v.ReloadsEnded += n
+		}
+	}
+	return v
+}
+
+func viewOutcomes(list []Outcome) []statusz.Outcome {
+	out := make([]statusz.Outcome, len(list))
+	for i, o := range list {
+		out[i] = statusz.Outcome{Name: o.Name, Result: string(o.Result), Took: o.Took, Error: o.Error}
+	}
+	return out
 }

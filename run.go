@@ -85,7 +85,7 @@ func (a *App) Run(parent context.Context) error {
 		parent = context.Background()
 		a.parts.refused = append(a.parts.refused, errors.New("Run: the parent context is nil, want context.Background() when there is none"))
 	}
-	a.words.find(a.cfg.TerminationLog)
+	a.words.Find(a.cfg.TerminationLog, a.cfg.Name)
 	a.queue.Start()
 	// The handlers are in place before Run calls any user code, so that no signal
 	// is lost, and stay until the log is written, because its reader may be gone.
@@ -140,7 +140,7 @@ func (a *App) Run(parent context.Context) error {
 // refusals returns everything that was wrong with the registrations.
 func (a *App) refusals() error {
 	errs := append([]error(nil), a.parts.refused...)
-	errs = append(errs, a.reg.errs())
+	errs = append(errs, a.health.reg.Err())
 	slice, err := a.budget.minSliceFor(a.hooks.len())
 	a.hooks.minSlice = slice
 	return errors.Join(append(errs, err)...)
@@ -157,7 +157,7 @@ func (a *App) start(group *errgroup.Group) bool {
 	}
 	a.enter(PhaseStarting, nil)
 	cgroup.LimitMemory(a.log, os.DirFS("/"), a.cfg.MemoryLimitRatio)
-	a.reg.setGate(StateUnknown, "starting")
+	a.health.owner.SetGate(StateUnknown, "starting")
 	err := a.startHealth()
 	for i := 0; err == nil && i < len(a.parts.servers) && !a.isStopping(); i++ {
 		err = a.bind(a.parts.servers[i])
@@ -182,7 +182,7 @@ func (a *App) start(group *errgroup.Group) bool {
 // run is the time in which the App serves, and the drain after it.
 func (a *App) run(base context.Context) (hurried bool) {
 	a.nowDoing("the readiness probes")
-	a.reg.setGate(StateUp, "")
+	a.health.owner.SetGate(StateUp, "")
 	a.lookOnce()
 	a.nowDoing("")
 	a.enter(PhaseRunning, nil)
@@ -245,7 +245,7 @@ func (a *App) fail(err error) {
 // beginStop is T0. It runs once, and without a lock.
 func (a *App) beginStop() {
 	a.armWatchdog()
-	a.reg.setDraining(a.cfg.DrainReadiness == ReadinessDown)
+	a.health.owner.SetDraining(a.cfg.DrainReadiness == ReadinessDown)
 	a.signals.guardPipe()
 	a.notifier.Load().Stopping(a.budget.total)
 	a.stop.requested.Signal() // before anything that a server could hold up
@@ -275,7 +275,7 @@ func (a *App) teardown(base context.Context, group *errgroup.Group, hurried bool
 		a.retireServers(base, unitsBegin, hurried)
 		a.enter(PhaseStopping, a.stopCause())
 	}
-	a.reg.setDraining(true) // also with DrainReadiness serving, and without a server
+	a.health.owner.SetDraining(true) // also with DrainReadiness serving, and without a server
 	a.stopUnits(base, hooksBegin)
 	_ = group.Wait() // each unit keeps its own error
 

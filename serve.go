@@ -111,8 +111,7 @@ func (a *App) GRPC(name string, srv GRPCServer, ln net.Listener, health GRPCHeal
 func drainConfig(b budget) httpdrain.Config {
 	return httpdrain.Config{
 		AcceptQuiet: b.acceptQuiet, Linger: b.linger, GoAwayAfter: b.goAwayAfter,
-		Patience:  b.patience,
-		Abandoned: func(what string, goid uint64) error { return worker.Abandoned(what, goid) },
+		Patience: b.patience,
 	}
 }
 
@@ -236,7 +235,7 @@ func (a *App) retireServers(base context.Context, end time.Time, hurried bool) {
 			var cutNow atomic.Int64
 			out := timed(s.Name()+": shutdown", ctx.Done(), a.budget.patience+settle, func() error {
 				// With DrainReadiness serving it is ready until here, and no longer.
-				cut, err := s.retire(ctx, hurried, func() { a.reg.setDraining(true) })
+				cut, err := s.retire(ctx, hurried, func() { a.health.owner.SetDraining(true) })
 				cutNow.Store(int64(cut))
 				return err
 			})

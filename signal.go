@@ -203,7 +203,7 @@ func atTerminal() bool {
 // notifyServiceManager connects to the service manager, if there is one, and
 // returns the function that ends the connection.
 func (a *App) notifyServiceManager() (stop func()) {
-	n := sdnotify.Start(a.log, a.reg.alive)
+	n := sdnotify.Start(a.log, a.health.reg.Alive)
 	a.notifier.Store(n)
 	if !a.stop.began().IsZero() { // the stop began before the notifier was stored
 		n.Stopping(a.budget.total)

@@ -277,7 +277,7 @@ func (a *App) awaitStarted(u *unit) {
 	if begun(u.state().Status) {
 		return
 	}
-	a.reg.setGate(StateUnknown, "starting: waiting for "+waiting)
+	a.health.owner.SetGate(StateUnknown, "starting: waiting for "+waiting)
 	ctx, cancel := a.untilStop()
 	defer cancel()
 	if w, ok := u.Worker.(interface {

@@ -6,8 +6,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/conventions"
 )
 
-// TestConventions holds what is compared with what. Measurements are tests, so
-// no package of this module may need a peer outside of them.
+// TestConventions lists the compared modules. Measurements are tests, so
+// only tests of this module may import a peer.
 func TestConventions(t *testing.T) {
 	conventions.Check(t, conventions.Module{
 		Rooms: []conventions.Room{

@@ -1,11 +1,11 @@
-// Package bench holds nothing but the measurements beside it: this project and
+// Package bench has only the measurements in its folders: this project and
 // its peers, with the same work, in the same run.
 //
 //	probes   health planes: one prober, fifty probers on a slow check
-//	units    to start units and to take them down
-//	serving  what tracking costs a request
-//	stop     what a stop costs clients
+//	units    starting and stopping units
+//	serving  the cost of tracking per request
+//	stop     the effect of a stop on clients
 //
 // "make bench" runs all of it several times over, peers in turn, and
-// cmd/benchdoc writes docs/benchmarks.md from what came out.
+// cmd/benchdoc writes docs/benchmarks.md from the results.
 package bench

@@ -2,7 +2,7 @@
 
 package config
 
-// lifecycleWords says what a field of lifecycle.Config is for, as docs/config.md
+// lifecycleWords describes a field of lifecycle.Config, as docs/config.md
 // does.
 func lifecycleWords(field string) string {
 	switch field {

@@ -6,8 +6,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/conventions"
 )
 
-// TestConventions holds what the tests of the manifests may import: the module
-// has no package that anybody could.
+// TestConventions checks what the tests of the manifests may import: the module
+// has no package to import.
 func TestConventions(t *testing.T) {
 	conventions.Check(t, conventions.Module{
 		Rooms: []conventions.Room{{Path: "."}},

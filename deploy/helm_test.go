@@ -25,7 +25,7 @@ func TestChartLints(t *testing.T) {
 	must(t, tool(t, "helm"), "lint", "--strict", chartFolder)
 }
 
-// TestChartIsClean: whatever its one number is, the others agree with it.
+// TestChartIsClean: for any value of the chart's one number, the others agree with it.
 func TestChartIsClean(t *testing.T) {
 	for name, set := range map[string][]string{
 		"defaults":           nil,

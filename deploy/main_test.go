@@ -60,7 +60,7 @@ func must(t *testing.T, name string, args ...string) string {
 	return out
 }
 
-// eventually asks until the answer is yes.
+// eventually polls until the answer is yes.
 func eventually(t *testing.T, what string, ask func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(patience)

@@ -72,7 +72,7 @@ func findings(t *testing.T, manifest string) []vet.Finding {
 }
 
 // served are the kinds whose fields vet holds strictly against the types of the
-// Kubernetes API. A ServiceMonitor is somebody else's, and is decoded here.
+// Kubernetes API. A ServiceMonitor is not part of it and is decoded here.
 var served = []string{"ConfigMap", "Deployment", "NetworkPolicy", "PodDisruptionBudget", "Service", "ServiceAccount"}
 
 // mustBeClean wants nothing said about the manifest, not even a note.

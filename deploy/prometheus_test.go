@@ -49,7 +49,7 @@ func start(t *testing.T, name string, args ...string) *process {
 	return p
 }
 
-// freePort returns an address that nobody listened on a moment ago.
+// freePort returns an address on which no process listened a moment ago.
 func freePort(t *testing.T) string {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

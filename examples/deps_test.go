@@ -7,7 +7,7 @@ import (
 )
 
 // TestConventions holds what the example programs may import: the public rooms,
-// as anybody else would.
+// like any other user.
 func TestConventions(t *testing.T) {
 	conventions.Check(t, conventions.Module{
 		Rooms: []conventions.Room{

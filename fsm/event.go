@@ -4,23 +4,32 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
 // Event is one change of one life.
+//
+// A life is told from all others by its ID, never by its Kind and Name: two
+// supervisors may each have a child "w", and a child that is restarted has the name
+// of the one before it. Within one life Seq is 1, 2, 3, … without a gap.
 type Event struct {
-	Kind  string    // what lives: "app", "worker", "probe", …
-	Name  string    // which one
-	Seq   uint64    // 1 for a machine's first change, 2 for its second; for a gap the number of events lost
-	From  string    // the state it left
-	To    string    // the state it entered
-	At    time.Time // when
-	Cause error     // why, when there was a reason to give
+	ID      uint64    // of the life; never 0, and never used again in this process; 0 for a gap
+	Parent  uint64    // the life that it belongs to, such as its supervisor's; 0 for none
+	Attempt int       // 1 for the first run of a life that is begun again, 2 for the second; 0 for a change of the life as a whole
+	Kind    string    // what lives: "app", "worker", "probe", …
+	Name    string    // which one
+	Seq     uint64    // 1 for a life's first change, 2 for its second; for a gap the number of events lost
+	From    string    // the state it left
+	To      string    // the state it entered
+	At      time.Time // when
+	Cause   error     // why, when there was a reason to give
 }
 
-// KindGap is the Kind of the event that stands for events which a reader was
-// too slow to take. Its Seq is their number.
+// KindGap is the Kind of the event that stands for events which a reader has lost
+// because it was too slow. Its Seq is their number.
 const KindGap = "gap"
 
 // IsGap reports whether e stands for lost events, Seq of them.
@@ -31,48 +40,57 @@ func (e Event) IsGap() bool { return e.Kind == KindGap }
 var ErrClosed = errors.New("lifecycle: subscription is closed")
 
 // Dispatcher delivers the events of any number of machines to any number of
-// readers. Each reader sees the events of one machine in the order in which
-// they happened, each once. A reader that is too slow loses the oldest ones
-// and is told how many by a gap event ([KindGap]); it never holds a machine up.
+// readers. Each reader sees the events of one life in the order in which they
+// happened, each once. A reader that is too slow loses the oldest ones and is told
+// how many by a gap event ([KindGap]); it never holds a machine up.
 //
 // The zero value is ready, starts nothing and needs no closing. All methods
 // may be called concurrently.
 type Dispatcher struct {
-	mu   sync.RWMutex // guards what follows; the slice is replaced, never changed in place
-	subs []*Subscription
-	next *Dispatcher
+	owner atomic.Uint64 // the life whose dispatcher this is; 0 for none
+	next  atomic.Pointer[Dispatcher]
+	subs  atomic.Pointer[[]*Subscription] // replaced under mu, never changed in place
+
+	mu sync.Mutex // held while subs is replaced
 }
 
-// publish appends e to every reader's ring. Machines call it under their own
-// lock, which is what keeps the order; it never waits for a reader.
+// publish fills in e.Parent and appends e to every reader's ring. Machines call it
+// under their own lock, which keeps the events in order; it never waits for a
+// reader.
 func (d *Dispatcher) publish(e Event) {
-	for d != nil {
-		d.mu.RLock()
-		subs, next := d.subs, d.next
-		d.mu.RUnlock()
-		for _, s := range subs {
+	for n := d; n != nil; n = n.next.Load() {
+		if owner := n.owner.Load(); owner != 0 && owner != e.ID {
+			e.Parent = owner
+			break
+		}
+	}
+	for n := d; n != nil; n = n.next.Load() {
+		subs := n.subs.Load()
+		if subs == nil {
+			continue
+		}
+		for _, s := range *subs {
 			s.put(e)
 		}
-		d = next
 	}
 }
+
+// SetOwner says whose dispatcher this is: id is the [Machine.ID] of a life, 0 for
+// none. An event of another life has as its Parent the owner of the first
+// dispatcher on its way that has one. So a part belongs to the whole that its
+// events are forwarded to.
+func (d *Dispatcher) SetOwner(id uint64) { d.owner.Store(id) }
 
 // Forward hands every event from now on to next as well, so that the readers of
 // a whole see the events of its parts. A later call replaces an earlier one; nil
 // ends it. Forwarding in a circle would never end and panics.
 func (d *Dispatcher) Forward(next *Dispatcher) {
-	for n := next; n != nil; {
+	for n := next; n != nil; n = n.next.Load() {
 		if n == d {
 			panic("fsm: events are forwarded in a circle")
 		}
-		n.mu.RLock()
-		following := n.next
-		n.mu.RUnlock()
-		n = following
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.next = next
+	d.next.Store(next)
 }
 
 // Subscribe returns a reader of all events from now on. At most buffer unread
@@ -81,15 +99,19 @@ func (d *Dispatcher) Subscribe(buffer int) *Subscription {
 	s := &Subscription{from: d, limit: max(buffer, 1), wake: NewWake()}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.subs = append(d.subs[:len(d.subs):len(d.subs)], s)
+	var subs []*Subscription
+	if now := d.subs.Load(); now != nil {
+		subs = append(subs, *now...)
+	}
+	subs = append(subs, s)
+	d.subs.Store(&subs)
 	return s
 }
 
-// Listen calls fn with every event from now on, one at a time, in a goroutine
-// of its own, so that a slow fn delays nobody. Of more than buffer unread
-// events the oldest are replaced by a gap event. stop ends it: it returns when
-// fn has been called for everything published before, and may be called twice.
-// It must not be called from fn.
+// Listen calls fn with every event from now on, one at a time, in a goroutine of its
+// own. A slow fn delays no machine: of more than buffer unread events, a gap event
+// replaces the oldest. stop ends the calls. It returns once fn has been called for
+// everything published before, and may be called twice, but not from fn.
 func (d *Dispatcher) Listen(buffer int, fn func(Event)) (stop func()) {
 	s := d.Subscribe(buffer)
 	done := make(chan struct{})
@@ -108,13 +130,16 @@ func (d *Dispatcher) Listen(buffer int, fn func(Event)) (stop func()) {
 func (d *Dispatcher) remove(s *Subscription) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	kept := make([]*Subscription, 0, len(d.subs))
-	for _, other := range d.subs {
-		if other != s {
-			kept = append(kept, other)
-		}
+	now := d.subs.Load()
+	if now == nil {
+		return
 	}
-	d.subs = kept
+	kept := slices.DeleteFunc(slices.Clone(*now), func(other *Subscription) bool { return other == s })
+	if len(kept) == 0 {
+		d.subs.Store(nil)
+		return
+	}
+	d.subs.Store(&kept)
 }
 
 // Subscription is one reader's place in the stream of events.
@@ -123,7 +148,7 @@ type Subscription struct {
 	limit int
 	wake  Wake // there may be something to read
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards everything below
 	ring   []Event    // grows up to limit; unread are count events from head on
 	head   int
 	count  int
@@ -170,7 +195,7 @@ func (s *Subscription) take() (e Event, ok, closed bool) {
 		return Event{}, false, s.closed
 	}
 	e = s.ring[s.head]
-	s.ring[s.head] = Event{} // let go of its Cause
+	s.ring[s.head] = Event{} // its Cause is not kept
 	s.head = (s.head + 1) % len(s.ring)
 	s.count--
 	return e, true, false

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -15,40 +16,125 @@ type Machine[S ~string] struct {
 	kind, name string
 	table      Table[S]
 	events     *Dispatcher
+	timeline   timeline[S] // nil without WithTimeline
+	whole      *Machine[S] // the life that this is one attempt of; nil for a life's own machine
+	attempt    int         // 0 for a life's own machine
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards everything below
+	id      uint64
 	state   S
 	since   time.Time
 	seq     uint64
-	done    chan struct{} // made when somebody asks for it
-	waiters []*waiter[S]
+	done    chan struct{} // made by the first Done
+	waiters *waiter[S]    // a list
+}
+
+// timeline is what a machine keeps of each state of its table. The map is made
+// with the machine and never changed.
+type timeline[S ~string] map[S]*entry
+
+type entry struct {
+	at      time.Time // when the state was first entered; set before reached is signaled
+	reached Signal
+}
+
+// enter records that s was entered. The caller holds the machine's lock.
+func (t timeline[S]) enter(s S, at time.Time) {
+	if e := t[s]; e != nil && !e.reached.HasSignaled() {
+		e.at = at
+		e.reached.Signal()
+	}
 }
 
 type waiter[S ~string] struct {
 	until func(S) bool
 	got   chan S // capacity 1: at most one send, made when the waiter is removed
+	next  *waiter[S]
 }
 
+// lives counts the lives of this process; see [Event].
+var lives atomic.Uint64
+
+// Option shapes a [Machine].
+type Option func(*options)
+
+type options struct{ timeline bool }
+
+// WithTimeline keeps when each state was first entered, for [Machine.EnteredAt]
+// and [Machine.Reached].
+func WithTimeline() Option { return func(o *options) { o.timeline = true } }
+
 // New returns a machine in state initial. Its events carry kind and name and go
-// to the dispatcher, which may be nil when nobody is to know. The table must
+// to the dispatcher, which may be nil when there are no readers. The table must
 // have passed [Table.Validate]; a state that it does not have as initial one is
-// an error that wraps [ErrInvalidTable].
-func New[S ~string](kind, name string, table Table[S], initial S, events *Dispatcher) (*Machine[S], error) {
+// an error that wraps [ErrInvalidTable]. A nil option is an error.
+func New[S ~string](kind, name string, table Table[S], initial S, events *Dispatcher, opts ...Option) (*Machine[S], error) {
 	if !table.Has(initial) {
 		return nil, fmt.Errorf("%s %q: %w: it has no state %q to begin in (declared are %s)",
 			kind, name, ErrInvalidTable, initial, quoted(table.Phases()))
 	}
-	return &Machine[S]{kind: kind, name: name, table: table, events: events, state: initial, since: time.Now()}, nil
+	var o options
+	for i, opt := range opts {
+		if opt == nil {
+			return nil, fmt.Errorf("%s %q: option %d is nil", kind, name, i)
+		}
+		opt(&o)
+	}
+	m := &Machine[S]{kind: kind, name: name, table: table, events: events, id: lives.Add(1), state: initial, since: time.Now()}
+	if o.timeline {
+		m.timeline = make(timeline[S], len(table))
+		for s := range table {
+			m.timeline[s] = &entry{}
+		}
+		m.timeline.enter(initial, m.since)
+	}
+	return m, nil
 }
 
 // MustNew is [New] for a table and a state that the program text declares: an
 // error is a mistake in the program, and panics.
-func MustNew[S ~string](kind, name string, table Table[S], initial S, events *Dispatcher) *Machine[S] {
-	m, err := New(kind, name, table, initial, events)
+func MustNew[S ~string](kind, name string, table Table[S], initial S, events *Dispatcher, opts ...Option) *Machine[S] {
+	m, err := New(kind, name, table, initial, events, opts...)
 	if err != nil {
 		panic(err)
 	}
 	return m
+}
+
+// Attempt returns a machine for run n of this life, which is begun again and
+// again, and counts from 1. The run has a state of its own along the same table,
+// beginning in initial. Its events are events of this life: they have its ID,
+// their Seq goes on from its last one, and their Attempt is n.
+func (m *Machine[S]) Attempt(n int, initial S) *Machine[S] {
+	return &Machine[S]{kind: m.kind, name: m.name, table: m.table, events: m.events, whole: m, attempt: n, state: initial, since: time.Now()}
+}
+
+// Continue makes m, which has not changed yet, go on with the life of before: m has
+// its ID, its state and its Seq from then on, and before refuses every change. It
+// is for a life that one owner begins and another one goes on with. It reports
+// false, and does nothing, when before is in a terminal state.
+func (m *Machine[S]) Continue(before *Machine[S]) bool {
+	before.mu.Lock()
+	defer before.mu.Unlock()
+	if before.table.IsTerminal(before.state) {
+		return false
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.id, m.state, m.since, m.seq = before.id, before.state, before.since, before.seq
+	before.state = "" // no state of the table: nothing follows it
+	return true
+}
+
+// ID returns the ID of the life, which its events carry. It is unique in this
+// process.
+func (m *Machine[S]) ID() uint64 {
+	if m.whole != nil {
+		return m.whole.ID()
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.id
 }
 
 // To changes the state. A change that the table does not allow returns a
@@ -62,25 +148,37 @@ func (m *Machine[S]) To(to S, cause error) error {
 		return m.refused(from, to)
 	}
 	m.state, m.since = to, time.Now()
-	m.seq++
-	// Publishing under the lock is what puts events in the order of the
-	// changes. It only appends to the readers' rings.
-	if m.events != nil {
-		m.events.publish(Event{Kind: m.kind, Name: m.name, Seq: m.seq, From: string(from), To: string(to), At: m.since, Cause: cause})
-	}
-	if len(m.waiters) > 0 {
-		m.waiters = slices.DeleteFunc(m.waiters, func(w *waiter[S]) bool {
-			if !w.until(to) {
-				return false
-			}
+	m.timeline.enter(to, m.since)
+	m.publishLocked(Event{Attempt: m.attempt, From: string(from), To: string(to), At: m.since, Cause: cause})
+	for at := &m.waiters; *at != nil; {
+		if w := *at; w.until(to) {
 			w.got <- to
-			return true
-		})
+			*at = w.next
+		} else {
+			at = &w.next
+		}
 	}
 	if m.done != nil && m.table.IsTerminal(to) {
 		close(m.done)
 	}
 	return nil
+}
+
+// publishLocked completes e and gives it to the dispatcher. The lock keeps the
+// events in the order of the changes. An attempt publishes through its whole, which
+// numbers them.
+func (m *Machine[S]) publishLocked(e Event) {
+	if m.whole != nil {
+		m.whole.mu.Lock()
+		defer m.whole.mu.Unlock()
+		m.whole.publishLocked(e)
+		return
+	}
+	m.seq++
+	if m.events != nil {
+		e.ID, e.Kind, e.Name, e.Seq = m.id, m.kind, m.name, m.seq
+		m.events.publish(e)
+	}
 }
 
 func (m *Machine[S]) refused(from, to S) error {
@@ -104,6 +202,36 @@ func (m *Machine[S]) Since() (S, time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.state, m.since
+}
+
+// EnteredAt returns when the machine first entered s, and the zero time when it
+// has not. A state that [Machine.State] has returned has its time. Like
+// [Machine.Reached] it does not take the machine's lock, so it answers also while a
+// function given to [Machine.Wait] does not return. It panics for a machine made
+// without [WithTimeline].
+func (m *Machine[S]) EnteredAt(s S) time.Time {
+	m.needTimeline()
+	if e := m.timeline[s]; e != nil && e.reached.HasSignaled() {
+		return e.at
+	}
+	return time.Time{}
+}
+
+// Reached returns a channel that is closed once the machine has entered s, and
+// stays closed when it leaves s. For a state that the table does not have it is
+// nil. It panics for a machine made without [WithTimeline].
+func (m *Machine[S]) Reached(s S) <-chan struct{} {
+	m.needTimeline()
+	if e := m.timeline[s]; e != nil {
+		return e.reached.Signaled()
+	}
+	return nil
+}
+
+func (m *Machine[S]) needTimeline() {
+	if m.timeline == nil {
+		panic(fmt.Sprintf("fsm: the machine of %s %q was made without WithTimeline", m.kind, m.name))
+	}
 }
 
 // Done returns a channel that is closed once a terminal state is reached.
@@ -133,8 +261,8 @@ func (m *Machine[S]) Wait(ctx context.Context, until func(S) bool) (S, error) {
 		defer m.mu.Unlock()
 		return m.state, nil
 	}
-	w := &waiter[S]{until: until, got: make(chan S, 1)}
-	m.waiters = append(m.waiters, w)
+	w := &waiter[S]{until: until, got: make(chan S, 1), next: m.waiters}
+	m.waiters = w
 	m.mu.Unlock()
 
 	select {
@@ -145,10 +273,15 @@ func (m *Machine[S]) Wait(ctx context.Context, until func(S) bool) (S, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	select {
-	case s := <-w.got: // it was reached while we came here
+	case s := <-w.got: // it was reached in the meantime
 		return s, nil
 	default:
 	}
-	m.waiters = slices.DeleteFunc(m.waiters, func(other *waiter[S]) bool { return other == w })
+	for at := &m.waiters; *at != nil; at = &(*at).next {
+		if *at == w {
+			*at = w.next
+			break
+		}
+	}
 	return m.state, ctx.Err()
 }

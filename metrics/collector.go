@@ -8,6 +8,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/fsm"
+	"github.com/pleme-io/lifecycle-go/health"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 	"github.com/pleme-io/lifecycle-go/worker"
 	"github.com/prometheus/client_golang/prometheus"
@@ -16,8 +17,8 @@ import (
 // maxUnread is how many events are kept from one scrape to the next.
 const maxUnread = 4096
 
-// maxKinds bounds the series of lifecycle_transitions_total, should somebody put
-// events of their own invention into the stream.
+// maxKinds bounds the series of lifecycle_transitions_total: a program may put events
+// of its own into the stream.
 const maxKinds = 256
 
 // collector makes the metrics of one App.
@@ -25,7 +26,7 @@ type collector struct {
 	app    *lifecycle.App
 	events *fsm.Subscription
 
-	mu       sync.Mutex // guards what follows, and that one scrape reads at a time
+	mu       sync.Mutex // guards everything below; held by the one scrape that reads
 	counted  map[transition]float64
 	lost     float64
 	restarts map[string]*restarts
@@ -156,9 +157,9 @@ func (s scrape) budget(cfg lifecycle.Config) {
 	}
 }
 
-func (s scrape) probes(probes []lifecycle.ProbeStatus) {
+func (s scrape) probes(probes []health.Status) {
 	for _, p := range probes {
-		for _, state := range []lifecycle.ProbeState{lifecycle.StateUp, lifecycle.StateDown, lifecycle.StateUnknown} {
+		for _, state := range []health.State{health.Up, health.Down, health.Unknown} {
 			s.add(probeState, truth(p.State == state), p.Plane, p.Name, string(state))
 		}
 		if p.Runs > 0 {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/fsm"
+	"github.com/pleme-io/lifecycle-go/health"
 	"github.com/pleme-io/lifecycle-go/lifecycletest"
 	"github.com/pleme-io/lifecycle-go/metrics"
 	"github.com/pleme-io/lifecycle-go/procpool"
@@ -85,7 +86,7 @@ func busyApp(t *testing.T, opts ...lifecycle.Option) (*lifecycletest.App, *lifec
 		}, lifecycle.Backoff{}).
 		Go("quick", func(context.Context) error { return nil }).
 		Probe("db", lifecycle.ProbeFunc(func(context.Context) error { time.Sleep(100 * time.Millisecond); return nil })).
-		Probe("broken", lifecycle.ProbeFunc(func(context.Context) error { return errBoom }), lifecycle.WithNonCritical()).
+		Probe("broken", lifecycle.ProbeFunc(func(context.Context) error { return errBoom }), health.WithNonCritical()).
 		OnReload("config", func(context.Context) error { return errBoom }).
 		OnDrain("streams", lifecycle.DrainFunc(func(context.Context) error { time.Sleep(time.Second); return nil })).
 		OnShutdown("db", func(context.Context) error { return nil }).
@@ -161,7 +162,7 @@ func TestMetricsFollowALife(t *testing.T) {
 			`lifecycle_unit_status{status="Stopped",unit="poller"}`:      1,
 			`lifecycle_phase_duration_seconds{phase="stopping"}`:         app.EnteredAt(lifecycle.PhaseFailed).Sub(app.EnteredAt(lifecycle.PhaseStopping)).Seconds(),
 		})
-		time.Sleep(2 * time.Hour) // what was left behind returns
+		time.Sleep(2 * time.Hour) // what was abandoned returns
 	})
 }
 
@@ -324,7 +325,7 @@ func TestRestartsAreKeptWhenAChildIsRemoved(t *testing.T) {
 	})
 }
 
-// Whatever happens, the number of series does not grow with it.
+// The number of series does not grow with what happens.
 func TestLabelValuesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reg := prometheus.NewRegistry()

@@ -3,7 +3,6 @@ package otel
 import (
 	"context"
 	"errors"
-	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -18,11 +17,14 @@ import (
 
 // The attributes.
 const (
-	attrApp    = attribute.Key("lifecycle.app")
-	attrName   = attribute.Key("lifecycle.name")   // of the unit, drainer, hook or reload
-	attrState  = attribute.Key("lifecycle.state")  // the last one
-	attrReason = attribute.Key("lifecycle.reason") // why it stops
-	attrLost   = attribute.Key("lifecycle.lost")   // events
+	attrApp     = attribute.Key("lifecycle.app")
+	attrName    = attribute.Key("lifecycle.name")    // of the unit, drainer, hook or reload
+	attrID      = attribute.Key("lifecycle.id")      // of its life: fsm.Event.ID
+	attrParent  = attribute.Key("lifecycle.parent")  // the ID of the life that it belongs to
+	attrAttempt = attribute.Key("lifecycle.attempt") // which run of a supervised function it is
+	attrState   = attribute.Key("lifecycle.state")   // the last one
+	attrReason  = attribute.Key("lifecycle.reason")  // why it stops
+	attrLost    = attribute.Key("lifecycle.lost")    // events
 )
 
 // maxText bounds an attribute, in bytes.
@@ -42,15 +44,18 @@ type life struct {
 	app                          string
 	origin                       trace.SpanContext // of the start
 	start, stop, drain, shutdown *open
-	parts                        map[[2]string]*open // drainers, hooks and reloads, of kind and name
-	workers                      map[string][]*workerLife
+	parts                        map[run]*open // units, drainers, hooks and reloads that run
 	stopFailed                   bool
 	at                           time.Time // of the last event
 }
 
-func newLife(tracer trace.Tracer) life {
-	return life{tracer: tracer, parts: map[[2]string]*open{}, workers: map[string][]*workerLife{}}
+// run tells what a span is about: a life, or one attempt of it.
+type run struct {
+	id      uint64
+	attempt int
 }
+
+func newLife(tracer trace.Tracer) life { return life{tracer: tracer, parts: map[run]*open{}} }
 
 func (l *life) read(e fsm.Event) {
 	l.at = e.At
@@ -140,7 +145,7 @@ func (l *life) beginStop(e fsm.Event) {
 	}
 }
 
-// fail makes the stop one that went wrong.
+// fail marks the span of the stop as an error, once.
 func (l *life) fail(err error) {
 	if l.stop != nil && !l.stopFailed {
 		l.stop.SetStatus(codes.Error, clip(err.Error()))
@@ -154,7 +159,7 @@ func (l *life) noteLast(state string) {
 	}
 }
 
-// failure is the cause of a stop that nobody asked for.
+// failure returns the cause of a stop, and nil when the stop was asked for.
 func failure(cause error) error {
 	var signal *lifecycle.SignalError
 	if errors.As(cause, &signal) || errors.Is(cause, lifecycle.ErrStopRequested) || errors.Is(cause, context.Canceled) {
@@ -163,26 +168,31 @@ func failure(cause error) error {
 	return cause
 }
 
-// workerLife is one that lives, and its span once it has begun.
-type workerLife struct {
-	seq   uint64
-	state string
-	span  *open
+// beginPart begins the span of a unit, a run of it, a drainer, a hook or a reload.
+func (l *life) beginPart(e fsm.Event, name string, parent *open) *open {
+	attrs := []attribute.KeyValue{attrName.String(clip(e.Name)), attrID.Int64(int64(e.ID)), attrParent.Int64(int64(e.Parent))}
+	if e.Attempt > 0 {
+		attrs = append(attrs, attrAttempt.Int(e.Attempt))
+	}
+	s := l.begin(name, parent, e.At, attrs...)
+	l.parts[run{e.ID, e.Attempt}] = s
+	return s
 }
 
-// unit tells the lives of workers. A restarter, what it runs and what it will run
-// next have one name and are told apart by where each is in its life.
+// unit makes a span of a worker, and one of each run of a worker that runs its
+// function again and again. The time that it is pending does not count.
 func (l *life) unit(e fsm.Event) {
-	w := l.workerOf(e)
-	w.seq, w.state = e.Seq, e.To
+	key := run{e.ID, e.Attempt}
+	s := l.parts[key]
 	status := worker.Status(e.To)
-	if w.span == nil && (status == worker.StatusStarting || status == worker.StatusRunning) {
-		w.span = l.begin("lifecycle.unit", nil, e.At, attrName.String(clip(e.Name))) // what it was held back for does not count
+	if s == nil {
+		if status != worker.StatusStarting && status != worker.StatusRunning {
+			return
+		}
+		s = l.beginPart(e, "lifecycle.unit", nil)
 	}
-	if w.span != nil {
-		w.span.last = e.To
-		w.span.AddEvent(e.To, trace.WithTimestamp(e.At))
-	}
+	s.last = e.To
+	s.AddEvent(e.To, trace.WithTimestamp(e.At))
 	if !status.Terminal() {
 		return
 	}
@@ -192,43 +202,15 @@ func (l *life) unit(e fsm.Event) {
 			err = errors.New(e.To)
 		}
 	}
-	finish(&w.span, e.At, err)
-	left := slices.DeleteFunc(l.workers[e.Name], func(other *workerLife) bool { return other == w })
-	if len(left) == 0 {
-		delete(l.workers, e.Name)
-		return
-	}
-	l.workers[e.Name] = left
+	delete(l.parts, key)
+	finish(&s, e.At, err)
 }
 
-// workerOf finds whose event it is. After a gap it is that of the one that may
-// have come there meanwhile.
-func (l *life) workerOf(e fsm.Event) *workerLife {
-	named := l.workers[e.Name]
-	if e.Seq > 1 {
-		for _, w := range named {
-			if w.seq+1 == e.Seq && w.state == e.From {
-				return w
-			}
-		}
-		for _, w := range named {
-			if w.seq < e.Seq {
-				return w
-			}
-		}
-	}
-	w := &workerLife{}
-	l.workers[e.Name] = append(named, w)
-	return w
-}
-
-// step tells a drainer, a hook or a reload.
+// step makes a span of a drainer, a hook or a reload.
 func (l *life) step(e fsm.Event, name string, parent *open) {
-	key := [2]string{e.Kind, e.Name}
-	s := l.parts[key]
+	s := l.parts[run{id: e.ID}]
 	if s == nil {
-		s = l.begin(name, parent, e.At, attrName.String(clip(e.Name)))
-		l.parts[key] = s
+		s = l.beginPart(e, name, parent)
 	}
 	s.last = e.To
 	if e.To == string(lifecycle.ResultRunning) {
@@ -243,26 +225,20 @@ func (l *life) step(e fsm.Event, name string, parent *open) {
 			l.fail(err)
 		}
 	}
-	delete(l.parts, key)
+	delete(l.parts, run{id: e.ID})
 	finish(&s, e.At, err)
 }
 
-// end ends what is open, the parts before what they are parts of.
+// end ends the spans that are open, those of the parts before those of the whole.
 func (l *life) end() {
 	now := time.Now()
 	if now.Before(l.at) {
 		now = l.at
 	}
-	for _, named := range l.workers {
-		for _, w := range named {
-			finish(&w.span, now, nil)
-		}
-	}
-	clear(l.workers)
-	for key, s := range l.parts {
+	for _, s := range l.parts {
 		finish(&s, now, nil)
-		delete(l.parts, key)
 	}
+	clear(l.parts)
 	for _, s := range []**open{&l.start, &l.drain, &l.shutdown, &l.stop} {
 		finish(s, now, nil)
 	}

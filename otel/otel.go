@@ -16,27 +16,31 @@
 //	│  └─ lifecycle.drainer   each drainer
 //	└─ lifecycle.shutdown     units are awaited, hooks run
 //	   └─ lifecycle.hook      each shutdown hook
-//	lifecycle.unit            one life of a worker: what is supervised has one for
-//	                          the whole and one for each run
+//	lifecycle.unit            one life of a worker, and one for each run of a
+//	                          supervised function: those have lifecycle.attempt
 //	lifecycle.reload          each reload
 //
-// The start, the stop, each run and each reload begin a trace of their own,
-// because they lie hours apart; all but the start are linked to it. A run tells
-// its changes of status as span events. What failed, panicked, was abandoned or
-// killed has the status Error and says why, in 256 bytes at most; a stop that was
-// asked for is no error.
+// The spans of units, drainers, hooks and reloads have the ID of the life that they
+// are about, and of the one that it belongs to, as lifecycle.id and
+// lifecycle.parent: see [fsm.Event]. Names repeat, IDs do not.
 //
-// What is exported of a stop: everything up to [Traces.Close], which ends the spans
-// of the stop, of the shutdown and of its own hook as it begins, since a span that
-// is open cannot be exported. With Close in the hook that runs last that is all
-// but the export itself, and by the time that Run returns a collector that answers
-// has it. Not exported are hooks that were registered before that one and so run
-// after it, what Close itself takes, how the whole life ended (the spans say what
-// was wrong by then; the report says the rest), and whatever is left when the
-// process is killed or the collector cannot be reached: then the hook fails, Run's
-// error says so, and nothing waits longer than the hook's part of the grace. Where
-// the collector is a sidecar let it be a native one, which stops after the service
-// (Kubernetes 1.29, KEP-753). The provider is the caller's to shut down, after Run.
+// The start, the stop, each run and each reload begin a trace of their own,
+// because they lie hours apart; all but the start are linked to it. The changes of
+// status of a unit are span events. A span of a unit or step that failed, panicked,
+// was abandoned or killed has the status Error and says why, in 256 bytes at most. A
+// stop that was asked for is no error.
+//
+// A span that is open cannot be exported. So [Traces.Close] ends the spans of the
+// stop, of the shutdown and of its own hook when it begins, and exports everything
+// up to there. When Close is the hook that runs last, the collector has all of that
+// before Run returns. These are not exported: hooks that were registered before
+// Close and so run after it; the time that Close takes; the final phase, which is in
+// the report.
+//
+// When the collector cannot be reached, the hook fails and Run's error says so.
+// Close takes no longer than its part of the grace. A collector that is a sidecar
+// has to be a native one, which stops after the service (Kubernetes 1.29, KEP-753).
+// The caller shuts the provider down, after Run.
 package otel
 
 import (
@@ -61,7 +65,7 @@ type Traces struct {
 	provider trace.TracerProvider
 	tracer   trace.Tracer
 
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards everything below
 	stop func()     // ends the reading; nil before it began and after it ended
 	used bool
 	life life // only for the reader, while there is one

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fsm"
-	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
@@ -86,6 +86,8 @@ func New(cfg Config) (*Pool, error) {
 	}
 	p.Init("procpool", cfg.Name)
 	p.BaseWorker.PublishTo(&p.tree)
+	p.tree.SetOwner(p.ID())
+	p.events.SetOwner(p.ID())
 	p.capacity = fsm.MustNew(KindPool, cfg.Name, poolTable, PoolIdle, &p.events)
 	return p, nil
 }
@@ -133,7 +135,7 @@ func (p *Pool) Start(ctx context.Context) error {
 	p.mu.Lock()
 	p.ensureLocked()
 	p.mu.Unlock()
-	safe.Go(p.Name(), func() error { p.live(own); return nil }, nil, func(err error) {
+	call.Go(p.Name(), func() error { p.live(own); return nil }, func(err error) {
 		p.Finish(err)
 		cancel(nil)
 	})

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs benchmarks COUNT times over, so that what is compared is measured in
-# turn and not one after the other, and prints the results in Go's benchmark
+# Runs all benchmarks COUNT times, so that compared programs are measured in
+# turn, and prints the results in Go's benchmark
 # format, with the machine and the versions of the peers before them.
 # usage: tools/bench.sh PACKAGE...   (environment: COUNT, BENCH, BENCHTIME)
 set -euo pipefail

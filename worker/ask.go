@@ -2,43 +2,42 @@ package worker
 
 import (
 	"fmt"
-	"sync"
+	"sync/atomic"
 
-	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/fsm"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
-// What follows asks a worker that may be anybody's, for the one goroutine that a
-// whole tree depends on: an answer that panics, exits the goroutine or does not
-// come is an error, and takes nobody with it.
+// The loop of a supervisor calls the methods of its children through this file. A
+// method of a foreign worker that panics, exits its goroutine or does not return is
+// an error, and does not stop the loop.
 
 // instance tells one worker from the next. Workers themselves need not be
 // comparable.
 type instance struct {
 	Worker
 	base    *BaseWorker     // the one that is embedded, nil for none
-	done    <-chan struct{} // whatever else it says, whether it has ended is this; nil where base alone is asked
-	foreign *strange        // nil for a kind of this package: that one answers
+	done    <-chan struct{} // closed when it has ended; nil for a kind of this package, whose base says so
+	foreign *strange        // nil for a kind of this package, whose methods return
 }
 
-// strange is what there is to know of a worker of somebody else's making.
+// strange is what a supervisor keeps of a foreign worker.
 type strange struct {
-	answers safe.Answers
+	answers call.Answers
 
-	mu       sync.Mutex // guards what follows
-	settling bool       // somebody asks how it ended
-
-	settled chan struct{} // closed when that is known
-	end     ending        // set before that
+	settling atomic.Bool // settle was called
+	settled  fsm.Signal  // end is known
+	end      ending
 }
 
-// ending is how a worker says that it ended.
+// ending is how a worker ended, by its own account.
 type ending struct {
 	status Status
 	err    error
 	exit   *Exit // nil when there is no more to say
 }
 
-// newInstance asks w once for its Done. It may do anything.
+// newInstance asks w once for its Done, in a goroutine that may be abandoned.
 func newInstance(w Worker) (*instance, error) {
 	i := &instance{Worker: w}
 	if b, ok := w.(interface{ self() *BaseWorker }); ok {
@@ -46,12 +45,12 @@ func newInstance(w Worker) (*instance, error) {
 	}
 	switch w.(type) {
 	case *Func, *Process, *Container, *Restarter, *Supervisor:
-		return i, nil // its Done is made when somebody waits for it
+		return i, nil // without Done, which would make a channel
 	}
-	i.foreign = &strange{settled: make(chan struct{})}
+	i.foreign = &strange{}
 	i.done = w.Done()
 	if i.base != nil {
-		i.done = i.base.Done() // the supervisor goes by the end that it hears of
+		i.done = i.base.Done() // closed by Finish; its own Done is not used
 	}
 	if i.done == nil {
 		return nil, fmt.Errorf("the Done of %s returned nil, want a channel that is closed when it has ended", w.Name())
@@ -72,17 +71,18 @@ func (i *instance) ended() bool {
 }
 
 // ask calls one of the worker's methods. It waits for a foreign worker no longer
-// than [safe.AnswerIn].
-func ask[T any](i *instance, method string, call func() T) (T, error) {
+// than [call.AnswerIn].
+func ask[T any](i *instance, method string, fn func() T) (T, error) {
 	f := i.foreign
 	if f == nil {
-		return call(), nil
+		return fn(), nil
 	}
-	return safe.Ask(&f.answers, method, call)
+	return call.Ask(&f.answers, method, fn)
 }
 
-// status does without a whole State where it can. One that does not answer, or
-// with a word that is none, is Running until it is done, and Failed then.
+// status returns the worker's status, without a whole State where it can. A foreign
+// worker that does not answer, or with a word that is no status, is Running until it
+// is done, and Failed then.
 func (i *instance) status() Status {
 	if i.base != nil {
 		return i.base.Status()
@@ -96,7 +96,7 @@ func (i *instance) status() Status {
 	return i.sensible(s, err)
 }
 
-// sensible is the status that a worker has which says that it is s.
+// sensible returns the status of a worker that says it is s.
 func (i *instance) sensible(s Status, err error) Status {
 	_, known := transitions[s]
 	ended := i.ended()
@@ -109,7 +109,7 @@ func (i *instance) sensible(s Status, err error) Status {
 	return StatusRunning
 }
 
-// state is its State, or what can be said of one that does not answer.
+// state returns the worker's State, or what is known of one that does not answer.
 func (i *instance) state(name string) State {
 	s, err := ask(i, "State", i.Worker.State)
 	switch {
@@ -121,8 +121,7 @@ func (i *instance) state(name string) State {
 	return s
 }
 
-// ending is how it ended. For a foreign one it is asked for once, and in a
-// goroutine that may wait: see settle.
+// ending returns how the worker ended. A foreign one was asked before: see settle.
 func (i *instance) ending(name string) ending {
 	if i.foreign != nil {
 		i.settle(name)
@@ -136,29 +135,27 @@ func (i *instance) ending(name string) ending {
 	return e
 }
 
-// settle asks a foreign worker that has ended how it did, once.
+// settle asks a foreign worker that has ended how it ended, once. It takes a few
+// times [call.AnswerIn] at most; a second caller waits for the first. The supervisor
+// calls it in a goroutine beside its loop before the loop calls ending.
 func (i *instance) settle(name string) {
-	if i.foreign == nil || !i.ended() {
+	f := i.foreign
+	if f == nil || !i.ended() {
 		return
 	}
-	f := i.foreign
-	f.mu.Lock()
-	first := !f.settling
-	f.settling = true
-	f.mu.Unlock()
-	if !first {
-		<-f.settled
+	if !f.settling.CompareAndSwap(false, true) {
+		<-f.settled.Signaled()
 		return
 	}
 	err, failed := ask(i, "Err", i.Worker.Err)
-	if failed == nil {
-		failed = safe.Do("Err", func() error { return err }) // what cannot be read is an error too
+	if failed != nil {
+		err = failed
 	}
-	f.end = ending{status: i.status(), err: failed, exit: i.state(name).Exit}
-	close(f.settled)
+	f.end = ending{status: i.status(), err: err, exit: i.state(name).Exit}
+	f.settled.Signal()
 }
 
 // tell calls one of the optional methods.
-func (i *instance) tell(method string, call func()) {
-	_, _ = ask(i, method, func() struct{} { call(); return struct{}{} })
+func (i *instance) tell(method string, fn func()) {
+	_, _ = ask(i, method, func() struct{} { fn(); return struct{}{} })
 }

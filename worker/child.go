@@ -3,15 +3,12 @@ package worker
 import (
 	"context"
 	"errors"
-	"fmt"
-	"sync/atomic"
 	"time"
 
-	"github.com/pleme-io/lifecycle-go/fsm"
-	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
-// child is one place in a supervisor's order, and whoever is in it.
+// child is one place in a supervisor's order, and the instance that is in it.
 type child struct {
 	s    *Supervisor
 	spec *Spec
@@ -21,36 +18,25 @@ type child struct {
 	held     *BaseWorker // in place of an instance: pending, or a start that failed
 	restarts int
 	exit     *Exit // of the last that ended
-	lost     bool  // w did not stop when told to, and is nobody's now
 	op       *startOp
 	probing  *probing
+	// abandoned: w did not stop in time.
+	abandoned bool
 
-	// The loop's alone.
+	// Only the loop uses the fields below.
 	group    *group
 	want     bool // its group is to start it
 	tried    bool
 	stopping int // calls of Stop that have not returned
 	began    time.Time
-	decided  bool   // what follows from the end of w was decided
+	decided  bool   // the loop has acted on the end of w
 	session  string // "" before the first start
 	delays   *delays
-	removed  []func(error)
+	removed  []chan<- error // the callers of Remove; each has room for one answer
 }
 
-// startOp is one start, from the factory's call to Running.
-type startOp struct {
-	goid   atomic.Uint64
-	timer  *time.Timer // nil for a start that takes no time
-	ending bool        // the loop's: it waits for the end of this
-
-	// Guarded by s.mu.
-	late   bool               // it must start nothing any more
-	cut    bool               // nobody waits for Running any more
-	cancel context.CancelFunc // ends the wait for Running; nil while there is none
-}
-
-// current returns the instance, and what is pending in its place. A start may
-// change both at any time.
+// current returns the instance, and the worker that is pending in its place. A start
+// may change both at any time.
 func (c *child) current() (w *instance, held *BaseWorker) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
@@ -60,13 +46,13 @@ func (c *child) current() (w *instance, held *BaseWorker) {
 // lives reports whether the child's instance has not ended.
 func (c *child) lives() bool {
 	c.s.mu.Lock()
-	w, lost := c.w, c.lost
+	w, abandoned := c.w, c.abandoned
 	c.s.mu.Unlock()
-	return w != nil && !lost && !w.ended()
+	return w != nil && !abandoned && !w.ended()
 }
 
-// unheard reports whether its instance has ended and the loop has yet to decide
-// what follows.
+// unheard reports whether its instance has ended and the loop has yet to act on
+// that.
 func (c *child) unheard() bool { return c.w != nil && !c.decided && c.w.ended() }
 
 func (c *child) state() State {
@@ -76,7 +62,9 @@ func (c *child) state() State {
 	var state State
 	switch {
 	case held != nil:
-		state = held.State()
+		if state = held.State(); state.Status == "" { // its instance has taken over just now
+			return c.state()
+		}
 	case w != nil:
 		state = w.state(c.spec.Name)
 	default:
@@ -89,240 +77,43 @@ func (c *child) state() State {
 	return state
 }
 
-// hold makes the place pending.
+// hold makes the place pending. The life that begins here is the next instance's.
 func (s *Supervisor) hold(c *child, reason string, due time.Time) {
+	if _, held := c.current(); held != nil && held.rehold(reason, due) {
+		return
+	}
 	held := &BaseWorker{}
 	held.Init("child", c.spec.Name)
-	held.PublishTo(&s.events)
+	s.Adopt(held)
 	_ = held.Hold(reason, due)
 	s.mu.Lock()
 	c.held = held
 	s.mu.Unlock()
 }
 
-// unhold ends what is pending: it never starts.
+// unhold stops the worker that is pending in c's place: it never starts.
 func (s *Supervisor) unhold(c *child) {
 	if _, held := c.current(); held != nil {
 		held.RequestStop(ErrStopRequested)
 	}
 }
 
-// start begins a start of c. [Supervisor.started] hears how it went.
-func (s *Supervisor) start(c *child) {
-	again := c.tried
-	op := &startOp{}
-	if c.session == "" {
-		c.session = s.sessionOf(c.spec.Name)
-	}
-	s.mu.Lock()
-	c.op = op
-	if again {
-		c.restarts++
-	}
-	handover := Handover{Session: c.session, Restarts: c.restarts, Previous: c.exit}
-	s.mu.Unlock()
-	c.want, c.began, c.decided = false, time.Now(), false
-	s.ops++
-	if c.spec.immediate() {
-		err := s.bring(c, op, handover)
-		s.box.post(func() { s.started(c, op, err) })
-		return
-	}
-	op.timer = time.AfterFunc(c.spec.StartTimeout, func() {
-		s.box.post(func() { s.giveUp(c, op) })
-	})
-	safe.Go(c.spec.Name, func() error { return s.bring(c, op, handover) }, op.goid.Store, func(err error) {
-		op.timer.Stop()
-		s.box.post(func() { s.started(c, op, err) })
-	})
-}
-
-// bring makes an instance, starts it and waits until it has left Starting.
-func (s *Supervisor) bring(c *child, op *startOp, handover Handover) error {
-	w, err := c.spec.New(c.spec.Name)
-	switch {
-	case err != nil:
-		return fmt.Errorf("make %s: %w", c.spec.Name, err)
-	case w == nil:
-		return fmt.Errorf("make %s: New returned nil, want a worker", c.spec.Name)
-	case w.Name() != c.spec.Name:
-		return fmt.Errorf("make %s: New returned a worker named %q, want the name it was given", c.spec.Name, w.Name())
-	}
-	i, err := newInstance(w)
-	if err != nil {
-		return fmt.Errorf("make %s: %w", c.spec.Name, err)
-	}
-	if !s.adopt(c, op, i) {
-		ctx, cancel := context.WithTimeout(context.Background(), defaultStopTimeout)
-		defer cancel()
-		return errors.Join(errAbandonedStart, w.Stop(ctx)) // it was never started
-	}
-	if err := w.Start(WithHandover(s.base, handover)); err != nil {
-		return err
-	}
-	a, ok := w.(interface {
-		Await(context.Context, func(Status) bool) (Status, error)
-	})
-	if !ok || i.status() != StatusStarting {
-		return nil
-	}
-	wait, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	s.mu.Lock()
-	op.cancel = cancel
-	cut := op.cut
-	s.mu.Unlock()
-	if !cut {
-		_, _ = a.Await(wait, func(st Status) bool { return st != StatusStarting })
-	}
-	return nil
-}
-
-// cutWait ends the wait of a start for Running, also one that is yet to begin.
-func (s *Supervisor) cutWait(op *startOp) {
-	s.mu.Lock()
-	op.cut = true
-	cancel := op.cancel
-	s.mu.Unlock()
-	if cancel != nil {
-		cancel()
-	}
-}
-
-// adopt puts an instance in its place before it is started. It reports false when the
-// start was given up meanwhile.
-func (s *Supervisor) adopt(c *child, op *startOp, i *instance) bool {
-	s.mu.Lock()
-	if op.late {
-		s.mu.Unlock()
-		return false
-	}
-	c.w, c.held, c.lost = i, nil, false
-	s.mu.Unlock()
-	noticed := func() { s.noticed(c, i) }
-	notice := func() { s.box.post(noticed) }
-	if i.foreign == nil {
-		i.base.PublishTo(&s.events)
-		i.base.hookEnd(notice)
-		return true
-	}
-	if p, ok := i.Worker.(interface{ PublishTo(*fsm.Dispatcher) }); ok {
-		i.tell("PublishTo", func() { p.PublishTo(&s.events) })
-	}
-	if i.base != nil {
-		i.base.hookEnd(func() {
-			go func() { // it may ask the worker, whose lock is held now
-				i.settle(c.spec.Name)
-				notice()
-			}()
-		})
-		return true
-	}
-	go func() { // a worker of somebody else's making; it ends, or the supervisor does
-		select {
-		case <-i.done:
-			i.settle(c.spec.Name)
-			notice()
-		case <-s.Gone():
-		}
-	}()
-	return true
-}
-
-// giveUp leaves a start behind that does not return.
-func (s *Supervisor) giveUp(c *child, op *startOp) {
-	if c.op != op {
-		return
-	}
-	err := fmt.Errorf("start %s: %w", c.spec.Name, errAbandonedStart)
-	s.cutWait(op)
-	if c.lives() { // it is Starting, and can be stopped
-		if !s.consider(c, StatusFailed, err) {
-			w, _ := c.current()
-			s.stop(c, w, s.deadline)
-		}
-		return
-	}
-	s.haunt(op, c.spec.Name)
-	s.mu.Lock()
-	op.late = true
-	c.op = nil
-	s.mu.Unlock()
-	s.failedStart(c, fmt.Errorf("%w: %w", err, Abandoned(c.spec.Name, op.goid.Load())))
-}
-
-// started hears the end of a start.
-func (s *Supervisor) started(c *child, op *startOp, err error) {
-	s.ops--
-	if c.op != op { // given up before
-		s.exorcise(op)
-		return
-	}
-	s.mu.Lock()
-	c.op = nil
-	s.mu.Unlock()
-	if err == nil {
-		s.try(c)
-		s.watchHealth(c)
-		if !c.lives() {
-			s.decide(c)
-		}
-		s.advance(c.group)
-		return
-	}
-	if c.lives() { // Start failed or panicked halfway
-		s.stop(c, c.w, s.deadline)
-	}
-	s.failedStart(c, err)
-}
-
-// try notes that c was started, or that this was tried.
-func (s *Supervisor) try(c *child) {
-	if c.tried {
-		return
-	}
-	c.tried = true
-	if s.untried--; s.untried == 0 {
-		s.MarkRunning()
-	}
-}
-
-// failedStart is for a start that left no instance behind which could say so.
-func (s *Supervisor) failedStart(c *child, err error) {
-	s.try(c)
-	s.mu.Lock()
-	if c.w == nil || c.held != nil { // the factory failed: w, if any, is the one before
-		if c.held == nil {
-			c.held = &BaseWorker{}
-			c.held.Init("child", c.spec.Name)
-			c.held.PublishTo(&s.events)
-		}
-		if c.held.SetStatus(StatusStarting) == nil {
-			c.held.Finish(err)
-		}
-	}
-	c.exit = &Exit{Status: StatusFailed, Error: err.Error(), Code: -1, At: time.Now()}
-	s.mu.Unlock()
-	c.decided = true
-	s.consider(c, StatusFailed, err)
-	s.advance(c.group)
-}
-
-// noticed hears that an instance has ended, or is gone.
-func (s *Supervisor) noticed(c *child, w *instance) {
-	if w.base != nil && !w.base.isGone() {
-		s.haunt(w, c.spec.Name)
+// instanceEnded handles the end of an instance, and later that nothing of it runs
+// any more.
+func (s *Supervisor) instanceEnded(c *child, w *instance) {
+	if w.base != nil && !w.base.gone.HasSignaled() {
+		s.markAbandoned(w, c.spec.Name)
 	} else {
-		s.exorcise(w)
+		s.markReturned(w)
 	}
 	if now, _ := c.current(); now != w || c.op != nil || c.stopping > 0 {
-		return // somebody else waits for it
+		return // startEnded or stopEnded acts on it
 	}
 	s.decide(c)
 	s.advance(c.group)
 }
 
-// decide does what follows from the end of c's instance, once.
+// decide acts on the end of c's instance, once.
 func (s *Supervisor) decide(c *child) {
 	if !c.unheard() {
 		return
@@ -332,7 +123,7 @@ func (s *Supervisor) decide(c *child) {
 	s.consider(c, end.status, end.err)
 }
 
-// recordExit notes how c's instance ended.
+// recordExit keeps how c's instance ended.
 func (s *Supervisor) recordExit(c *child) ending {
 	end := c.w.ending(c.spec.Name)
 	exit := end.exit
@@ -348,11 +139,11 @@ func (s *Supervisor) recordExit(c *child) ending {
 	return end
 }
 
-// stop has w stopped in the background. [Supervisor.stopped] hears of it. The
-// time it may take ends with the child's StopTimeout or at the given time, zero
-// for none.
+// stop calls w's Stop in the background. stopEnded handles its end. Stop has until
+// the child's StopTimeout is over or until the given time, if that is not zero and
+// earlier.
 func (s *Supervisor) stop(c *child, w *instance, by time.Time) {
-	s.ops++
+	s.calls++
 	c.stopping++
 	end := by
 	limit := c.spec.StopTimeout
@@ -368,56 +159,53 @@ func (s *Supervisor) stop(c *child, w *instance, by time.Time) {
 	var guard *time.Timer
 	if !end.IsZero() {
 		ctx, cancel = context.WithDeadline(ctx, end)
-		// A Stop that does not keep to its context holds up nobody.
-		guard = time.AfterFunc(time.Until(end)+time.Second, func() {
-			s.box.post(func() { s.lose(c, w) })
-		})
+		guard = time.AfterFunc(time.Until(end)+time.Second, func() { s.box.post(stopOverdue{c: c, i: w}) })
 	}
-	safe.Go(c.spec.Name, func() error { return w.Stop(ctx) }, nil, func(err error) {
+	call.Go(c.spec.Name, func() error { return w.Stop(ctx) }, func(err error) {
 		cancel()
 		if guard != nil {
 			guard.Stop()
 		}
 		w.settle(c.spec.Name)
-		s.box.post(func() { s.stopped(c, w, err) })
+		s.box.post(stopEnded{c: c, i: w, err: err})
 	})
 }
 
-// lose leaves an instance behind whose Stop does not return, whether it has
-// ended or not.
-func (s *Supervisor) lose(c *child, w *instance) {
-	if now, _ := c.current(); now != w || c.stopping == 0 || c.lost {
+// stopOverdue abandons an instance whose Stop does not keep to its context, whether
+// the instance has ended or not.
+func (s *Supervisor) stopOverdue(c *child, w *instance) {
+	if now, _ := c.current(); now != w || c.stopping == 0 || c.abandoned {
 		return
 	}
-	s.leaveBehind(c, w, &AbandonedError{Name: c.spec.Name, Where: "its Stop, which did not keep to its context"})
+	s.abandonChild(c, w, &AbandonedError{Name: c.spec.Name, Where: "its Stop, which did not keep to its context"})
 	s.advance(c.group)
 }
 
-// leaveBehind gives up an instance of which something lives on.
-func (s *Supervisor) leaveBehind(c *child, w *instance, err error) {
-	s.haunt(w, c.spec.Name)
-	c.decided = true // whatever it does from here on
+// abandonChild abandons c's instance, which still runs.
+func (s *Supervisor) abandonChild(c *child, w *instance, err error) {
+	s.markAbandoned(w, c.spec.Name)
+	c.decided = true // its end will not matter any more
 	if s.ending {
-		s.lostErrs = append(s.lostErrs, err)
+		s.abandonedErrs = append(s.abandonedErrs, err)
 	}
 	s.mu.Lock()
-	c.lost = true
+	c.abandoned = true
 	c.exit = &Exit{Status: StatusKilled, Error: err.Error(), Code: -1, At: time.Now()}
 	s.mu.Unlock()
 }
 
-// stopped hears that a Stop has returned.
-func (s *Supervisor) stopped(c *child, w *instance, err error) {
-	s.ops--
+// stopEnded handles the return of a Stop.
+func (s *Supervisor) stopEnded(c *child, w *instance, err error) {
+	s.calls--
 	c.stopping--
 	if now, _ := c.current(); now != w {
 		return
 	}
-	if !w.ended() && !c.lost {
-		s.leaveBehind(c, w, errors.Join(&AbandonedError{Name: c.spec.Name, Where: "its Stop, which returned before it had ended"}, err))
+	if !w.ended() && !c.abandoned {
+		s.abandonChild(c, w, errors.Join(&AbandonedError{Name: c.spec.Name, Where: "its Stop, which returned before it had ended"}, err))
 	}
-	if c.lost && w.ended() {
-		s.exorcise(w)
+	if c.abandoned && w.ended() {
+		s.markReturned(w)
 	}
 	if c.stopping > 0 {
 		return
@@ -429,26 +217,27 @@ func (s *Supervisor) stopped(c *child, w *instance, err error) {
 	s.advance(c.group)
 }
 
-// haunt notes that something of that name still runs, though nobody answers for
-// it.
-func (s *Supervisor) haunt(what any, name string) {
-	if _, known := s.haunts[what]; !known {
-		s.haunts[what] = name
-		s.ghosts[name]++
+// markAbandoned records that an abandoned instance or start of the child of this
+// name is still running.
+func (s *Supervisor) markAbandoned(what any, name string) {
+	if _, known := s.abandoned[what]; !known {
+		s.abandoned[what] = name
+		s.abandonedOf[name]++
 	}
 }
 
-// exorcise notes that it has ended.
-func (s *Supervisor) exorcise(what any) {
-	name, known := s.haunts[what]
+// markReturned records that an abandoned instance or start has returned. Once the
+// last one of its name has, the next instance may start.
+func (s *Supervisor) markReturned(what any) {
+	name, known := s.abandoned[what]
 	if !known {
 		return
 	}
-	delete(s.haunts, what)
-	if s.ghosts[name]--; s.ghosts[name] > 0 {
+	delete(s.abandoned, what)
+	if s.abandonedOf[name]--; s.abandonedOf[name] > 0 {
 		return
 	}
-	delete(s.ghosts, name)
+	delete(s.abandonedOf, name)
 	if c := s.byName[name]; c != nil {
 		s.advance(c.group)
 	}

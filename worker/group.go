@@ -8,18 +8,18 @@ import (
 )
 
 // group is children that are stopped, held and started together: one alone, or
-// those that the strategy names. A child is in one group at a time, the youngest
-// that wants it; with none there is nothing to do for it.
+// those that the strategy names. A child is in one group at a time, the last one
+// that it joined. A child in no group has nothing to wait for.
 type group struct {
 	members []*child // in order
-	left    int      // those that are in no younger group
+	left    int      // members that have not joined a later group
 	phase   groupPhase
 	cursor  int
 	due     time.Time
 	err     error // what the first of them failed with
 	timer   *time.Timer
-	removes bool // its child goes when it has stopped
-	final   bool // all go
+	removes bool // its one child is taken out once it has stopped
+	final   bool // the supervisor ends once all have stopped
 	one     [1]*child
 }
 
@@ -64,8 +64,8 @@ func (g *group) over() {
 	}
 }
 
-// advance does for g what can be done now. It is called again for everything
-// that happens to a member.
+// advance does for g what can be done now. The loop calls it again after every
+// message about a member.
 func (s *Supervisor) advance(g *group) {
 	if g == nil {
 		return
@@ -94,14 +94,7 @@ func (s *Supervisor) advance(g *group) {
 			}
 		}
 		if wait > 0 {
-			g.timer = time.AfterFunc(wait, func() {
-				s.box.post(func() {
-					if g.phase == groupWaiting {
-						g.phase = groupStarting
-						s.advance(g)
-					}
-				})
-			})
+			g.timer = time.AfterFunc(wait, func() { s.box.post(backoffOver{g: g}) })
 			return
 		}
 		g.phase = groupStarting
@@ -119,6 +112,13 @@ func (s *Supervisor) advance(g *group) {
 	}
 }
 
+func (s *Supervisor) backoffOver(g *group) {
+	if g.phase == groupWaiting {
+		g.phase = groupStarting
+		s.advance(g)
+	}
+}
+
 // stopNext stops the last member that lives. It reports true once none does.
 func (s *Supervisor) stopNext(g *group) bool {
 	for ; g.cursor >= 0; g.cursor-- {
@@ -131,20 +131,20 @@ func (s *Supervisor) stopNext(g *group) bool {
 				s.stop(c, w, s.share(g.cursor))
 			}
 			return false
-		case c.stopping > 0 && !c.lost:
+		case c.stopping > 0 && !c.abandoned:
 			return false
 		case c.op != nil: // the factory runs, or a Start that does not return
 			s.cutShort(c, s.share(g.cursor))
 			return false
 		default:
-			s.decide(c) // it ended by itself, and goes along: that is not one more failure
+			s.decide(c) // it ended by itself, and its group restarts it: that is not one more failure
 		}
 	}
 	return true
 }
 
-// cutShort makes a start end without an instance that runs, by giveUp at the
-// latest.
+// cutShort makes a start end without an instance that runs. startOverdue abandons
+// the start when it does not.
 func (s *Supervisor) cutShort(c *child, by time.Time) {
 	s.mu.Lock()
 	c.op.late = true
@@ -164,8 +164,8 @@ func (s *Supervisor) cutShort(c *child, by time.Time) {
 	c.op.timer.Reset(limit)
 }
 
-// share is when the child that is stopped now has to be done, so that half of
-// what is left of a stop remains for the others.
+// share returns when the child that is stopped now has to have stopped, so that half
+// of the time that remains is left for the others.
 func (s *Supervisor) share(others int) time.Time {
 	if s.deadline.IsZero() {
 		return time.Time{}
@@ -177,7 +177,8 @@ func (s *Supervisor) share(others int) time.Time {
 	return time.Now().Add(left / 2)
 }
 
-// startNext starts the first member that is to be. It reports true once all are.
+// startNext starts the first member that is to be started. It reports true once all
+// of them are.
 func (s *Supervisor) startNext(g *group) bool {
 	for ; g.cursor < len(g.members); g.cursor++ {
 		c := g.members[g.cursor]
@@ -186,7 +187,7 @@ func (s *Supervisor) startNext(g *group) bool {
 		case c.op != nil:
 			return false
 		case !c.want || s.holding:
-		case s.ghosts[c.spec.Name] > 0:
+		case s.abandonedOf[c.spec.Name] > 0:
 			s.holdBecause(c, "the instance before was abandoned and has not returned")
 			return false
 		case s.suspended:
@@ -206,14 +207,14 @@ func (s *Supervisor) holdBecause(c *child, reason string) {
 	}
 }
 
-// consider does what follows from the end of a child, or of a start that failed.
-// It reports whether the child is restarted.
+// consider restarts a child that has ended, or whose start has failed, if its policy
+// says so. It reports whether the child is restarted.
 func (s *Supervisor) consider(c *child, end Status, err error) bool {
 	again := !s.holding && c.spec.Restart.after(end, err)
 	switch {
 	case s.ending || len(c.removed) > 0:
 		return false
-	case isTerminate(err):
+	case errors.Is(err, ErrTerminate):
 		s.failWith(fmt.Errorf("child %s: %w", c.spec.Name, err))
 		return false
 	case c.group != nil && c.group.phase == groupStopping: // it was to be stopped, and is restarted with the others
@@ -225,8 +226,7 @@ func (s *Supervisor) consider(c *child, end Status, err error) bool {
 	return again
 }
 
-// fail restarts a child that has failed, running or not, and those that the
-// strategy names.
+// fail restarts a child that has failed, and those that the strategy names.
 func (s *Supervisor) fail(c *child, err error) {
 	now := time.Now()
 	if !s.intensity.allow(now) {
@@ -263,7 +263,7 @@ func (s *Supervisor) fail(c *child, err error) {
 	var left []*group
 	for _, m := range g.members {
 		if m != c && m.spec.Restart == Never {
-			m.want = false // it goes along, and does not come back
+			m.want = false // it is stopped with the others and not started again
 		} else {
 			m.want = true
 		}
@@ -277,7 +277,7 @@ func (s *Supervisor) fail(c *child, err error) {
 	}
 }
 
-// removed takes a child out for good.
+// removed takes a child out of the supervisor and answers the callers of Remove.
 func (s *Supervisor) removed(c *child) {
 	if c.group != nil {
 		c.group.over()
@@ -292,7 +292,7 @@ func (s *Supervisor) removed(c *child) {
 	s.drop(c)
 	s.mu.Unlock()
 	for _, reply := range c.removed {
-		reply(nil)
+		reply <- nil
 	}
 }
 
@@ -300,22 +300,20 @@ func (s *Supervisor) removed(c *child) {
 func (s *Supervisor) failWith(err error) {
 	if !s.ending {
 		s.failure = err
-		s.end(err, time.Time{})
+		s.stopAll(err, time.Time{})
 	}
 }
 
-// end stops all children in reverse order, by the given time if there is one. A
-// second call can only make it earlier.
-func (s *Supervisor) end(cause error, by time.Time) {
+// stopAll stops all children in reverse order, by the given time if there is one. A
+// second call can only make that time earlier.
+func (s *Supervisor) stopAll(cause error, by time.Time) {
 	if !by.IsZero() && (s.deadline.IsZero() || by.Before(s.deadline)) {
 		s.deadline = by
 		if s.hurryAt != nil {
 			s.hurryAt.Stop()
 		}
 		left := time.Until(by)
-		s.hurryAt = time.AfterFunc(left-left/10, func() {
-			s.box.post(func() { s.hurry(by) })
-		})
+		s.hurryAt = time.AfterFunc(left-left/10, func() { s.box.post(stopNow{by: by}) })
 	}
 	if s.ending {
 		return
@@ -331,8 +329,8 @@ func (s *Supervisor) end(cause error, by time.Time) {
 	s.advance(g)
 }
 
-// hurry stops everything that is left, at once.
-func (s *Supervisor) hurry(by time.Time) {
+// stopNow stops the children that remain, all at once.
+func (s *Supervisor) stopNow(by time.Time) {
 	if s.ended {
 		return
 	}
@@ -347,7 +345,7 @@ func (s *Supervisor) hurry(by time.Time) {
 	}
 }
 
-// finish is called when the last child has ended.
+// finish ends the supervisor once the last child has ended.
 func (s *Supervisor) finish() {
 	if s.hurryAt != nil {
 		s.hurryAt.Stop()
@@ -357,14 +355,14 @@ func (s *Supervisor) finish() {
 	for _, c := range s.children {
 		s.unwatchHealth(c)
 		for _, reply := range c.removed {
-			reply(nil)
+			reply <- nil
 		}
 	}
 	s.conclude()
 }
 
-// conclude puts an end to the supervisor's life. The loop goes on while something
-// that was abandoned runs.
+// conclude ends the supervisor's life. The loop goes on while something that was
+// abandoned runs.
 func (s *Supervisor) conclude() {
 	var killed []error
 	for _, c := range s.children {
@@ -375,18 +373,16 @@ func (s *Supervisor) conclude() {
 			killed = append(killed, end.err)
 		}
 	}
-	killed = append(killed, s.lostErrs...)
+	killed = append(killed, s.abandonedErrs...)
 	switch {
 	case len(killed) > 0 && s.StopRequested():
 		s.Kill(errors.Join(killed...))
 	case len(killed) > 0:
 		s.failure = errors.Join(append([]error{s.failure}, killed...)...)
-		s.leave(s.failure)
-	case len(s.haunts) > 0 || s.ops > 0:
-		s.leave(s.failure)
+		s.abandon(s.failure)
+	case len(s.abandoned) > 0 || s.calls > 0:
+		s.abandon(s.failure)
 	}
 }
 
 var errEnded = errors.New("it ended")
-
-func isTerminate(err error) bool { return errors.Is(err, ErrTerminate) }

@@ -14,16 +14,16 @@ import (
 // [Spec] allows.
 var ErrUnhealthy = errors.New("unhealthy")
 
-// ProbeResult is what a probe found.
+// ProbeResult is the result of a probe.
 type ProbeResult struct {
 	Health Health // HealthHealthy, HealthUnhealthy, or HealthUnknown for no opinion
-	Err    error  // why it is unhealthy; one with an error is
+	Err    error  // why it is unhealthy; a result with an error is unhealthy
 }
 
-// Prober is a worker that knows whether it is any good.
+// Prober is a worker that can be asked for its health.
 type Prober interface {
-	// Probe looks, and should be done before ctx is. One probe of a worker runs
-	// at a time.
+	// Probe returns the worker's health. It should return before ctx ends. One
+	// probe of a worker runs at a time.
 	Probe(ctx context.Context) ProbeResult
 }
 
@@ -36,8 +36,7 @@ type probing struct {
 	failed int // in a row
 }
 
-// watchHealth begins to probe an instance that has just started, if there is a
-// way to.
+// watchHealth begins to probe an instance that has just started, if it has a probe.
 func (s *Supervisor) watchHealth(c *child) {
 	look := c.spec.Probe
 	if look == nil {
@@ -61,14 +60,14 @@ func (s *Supervisor) watchHealth(c *child) {
 		}
 		return found.Err
 	}, func(result probe.Result) bool {
-		s.box.post(func() { s.probed(c, p, result.Err) })
+		s.box.post(probeEnded{c: c, p: p, err: result.Err})
 		return false
 	})
 	s.mu.Lock()
 	c.probing = p
 	s.mu.Unlock()
 	if c.spec.ProbePeriod != NoLimit {
-		p.timer = time.AfterFunc(c.spec.ProbePeriod, func() { s.box.post(func() { s.probeAgain(c, p) }) })
+		p.timer = time.AfterFunc(c.spec.ProbePeriod, func() { s.box.post(probeDue{c: c, p: p}) })
 	}
 }
 
@@ -86,15 +85,15 @@ func (s *Supervisor) unwatchHealth(c *child) {
 	s.mu.Unlock()
 }
 
-// probeAgain is called once in a period.
-func (s *Supervisor) probeAgain(c *child, p *probing) {
+// probeDue starts the probe of a period.
+func (s *Supervisor) probeDue(c *child, p *probing) {
 	if c.probing != p || !c.lives() {
 		return
 	}
 	p.timer.Reset(c.spec.ProbePeriod)
 	if p.before != nil {
 		if _, _, running := p.before.Status(); running {
-			return // a child has one probe, whichever instance it is for
+			return // the probe of the instance before still runs: a child has one at a time
 		}
 		p.before = nil
 	}
@@ -103,15 +102,15 @@ func (s *Supervisor) probeAgain(c *child, p *probing) {
 	}
 	if _, running, ok := p.check.Status(); ok {
 		if running >= p.check.Timeout() {
-			s.probed(c, p, fmt.Errorf("probe is still running for %v", probe.Round(running)))
+			s.probeEnded(c, p, fmt.Errorf("probe is still running for %v", probe.Round(running)))
 		}
 		return
 	}
 	probe.Start(s.probeCtx, p.check)
 }
 
-// probed hears what a probe found.
-func (s *Supervisor) probed(c *child, p *probing, err error) {
+// probeEnded handles the result of a probe.
+func (s *Supervisor) probeEnded(c *child, p *probing, err error) {
 	if c.probing != p || !c.lives() {
 		return
 	}
@@ -135,9 +134,9 @@ func (s *Supervisor) probed(c *child, p *probing, err error) {
 	}
 }
 
-// Inspect probes every running child that can be probed, its children too, and
-// describes the tree afterwards. It waits for the probes no longer than their
-// timeouts, and than ctx lasts.
+// Inspect probes every running child that can be probed, and their children, and
+// then describes the tree. It waits for the probes until their timeouts are over or
+// ctx ends.
 func (s *Supervisor) Inspect(ctx context.Context) State {
 	var checks []*probe.Check
 	patience := time.Duration(0)
@@ -158,7 +157,8 @@ func (s *Supervisor) Inspect(ctx context.Context) State {
 	}
 	if len(checks) > 0 {
 		probe.Run(ctx, s.probeCtx, patience, checks)
-		_ = s.ask(ctx, "inspect", func(reply func(error)) { reply(nil) }) // the results were posted before
+		// The results were posted before this.
+		_ = s.ask(ctx, "inspect", func(reply chan<- error) message { return flush{reply: reply} })
 	}
 	return s.State()
 }

@@ -11,8 +11,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/fsm"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/probe"
-	"github.com/pleme-io/lifecycle-go/internal/safe"
 )
 
 var (
@@ -24,7 +25,7 @@ var (
 	// ErrNameTaken is returned by [Supervisor.Add] for a name that a child has.
 	ErrNameTaken = errors.New("there is a child of that name")
 
-	// ErrNoChild is returned for a name that no child has.
+	// ErrNoChild is returned by [Supervisor.Remove] for a name that no child has.
 	ErrNoChild = errors.New("there is no child of that name")
 
 	// ErrSupervisorEnded is returned by the verbs of a supervisor that has ended
@@ -37,7 +38,7 @@ var (
 // SupervisorConfig shapes a [Supervisor]. The zero value of a field is its
 // default.
 type SupervisorConfig struct {
-	// Strategy defaults to OneForOne.
+	// Strategy says which children are restarted together. Defaults to OneForOne.
 	Strategy Strategy
 	// Backoff is what a child waits before a restart. Its MaxRestarts and Window
 	// are the restart intensity: they count the restarts of all children
@@ -47,7 +48,8 @@ type SupervisorConfig struct {
 	Children []Spec
 }
 
-// Validate names each field that makes no sense, with what would.
+// Validate returns an error that names each field that is wrong and says what is
+// accepted.
 func (c SupervisorConfig) Validate() error {
 	var errs []error
 	switch c.Strategy {
@@ -67,20 +69,23 @@ func (c SupervisorConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Supervisor is a worker that keeps other workers alive, supervisors too, so
-// that trees nest. Children are started in order and stopped in reverse, each
-// once the one before is Running, or has stopped.
+// Supervisor is a worker that keeps other workers alive. A child may be a
+// supervisor too, so that trees nest. Children start in order, each once the one
+// before it is Running. They stop in reverse order, each once the one after it has
+// stopped.
 //
-// When a child ends, its policy says whether it is restarted and the strategy
-// who else is. They are Pending until the backoff is over. When that happens
-// more often than the restart intensity allows, the supervisor stops its
-// children in reverse order and fails, for its own supervisor to decide.
+// When a child ends, its policy says whether it is restarted, and the strategy says
+// which others are restarted with it. They are Pending until the backoff is over.
+// When restarts are more frequent than the restart intensity allows, the supervisor
+// stops its children in reverse order and fails; its own supervisor decides what to
+// do then.
 //
-// There are never two instances of one name: when a child was abandoned because
-// it did not stop, the next one stays Pending until it has returned.
+// There are never two instances of one name: while an abandoned instance of a child
+// still runs, the next one stays Pending.
 //
-// One goroutine owns the children; no lock is held while it calls one, and none
-// of its calls is waited for longer than its timeout.
+// One goroutine owns the children: its loop handles one message after the other. It
+// holds no lock while it calls a child, and waits for no call longer than that
+// call's timeout.
 type Supervisor struct {
 	BaseWorker
 	cfg       SupervisorConfig
@@ -95,33 +100,35 @@ type Supervisor struct {
 	begun   sync.Mutex // orders Start against Stop and Add; guards running
 	running bool
 
-	suspending chan struct{} // has room for one: who is in Suspend or Resume
+	suspending chan struct{} // holds a token while a Suspend or Resume runs
 
-	mu       sync.Mutex // guards what follows and the marked fields of child; only the loop writes once it runs
+	// mu guards children, byName and the marked fields of child. The loop alone
+	// writes them once it runs.
+	mu       sync.Mutex
 	children []*child
 	byName   map[string]*child
 
-	// What follows is the loop's alone.
-	untried   int // children that were never started
-	ops       int // goroutines that call a child
-	haunts    map[any]string
-	ghosts    map[string]int
-	holding   bool
-	suspended bool
-	ending    bool
-	ended     bool
-	failure   error
-	cause     error
-	deadline  time.Time // of the stop, zero for none
-	hurryAt   *time.Timer
-	lostErrs  []error // about children whose Stop did not do what it says
+	// Only the loop uses the fields below.
+	untried       int            // children that were never started
+	calls         int            // goroutines that call a child
+	abandoned     map[any]string // what was abandoned and still runs, and the child's name
+	abandonedOf   map[string]int // how many of those each name has
+	holding       bool
+	suspended     bool
+	ending        bool
+	ended         bool
+	failure       error
+	cause         error
+	deadline      time.Time // of the stop, zero for none
+	hurryAt       *time.Timer
+	abandonedErrs []error // about children that were abandoned while the supervisor stops
 }
 
-// NewSupervisor returns a worker that runs the children of cfg. What is wrong
-// with cfg is returned by Start.
+// NewSupervisor returns a worker that runs the children of cfg. Start returns an
+// error when cfg is not valid.
 func NewSupervisor(name string, cfg SupervisorConfig) *Supervisor {
 	s := &Supervisor{cfg: cfg, byName: make(map[string]*child, len(cfg.Children))}
-	s.box.wake, s.suspending = make(chan struct{}, 1), make(chan struct{}, 1)
+	s.box.wake, s.suspending = fsm.NewWake(), make(chan struct{}, 1)
 	s.Init("supervisor", name)
 	for _, spec := range cfg.Children {
 		s.append(spec)
@@ -129,7 +136,7 @@ func NewSupervisor(name string, cfg SupervisorConfig) *Supervisor {
 	return s
 }
 
-// append makes a child. The caller holds mu, or nobody knows the supervisor.
+// append makes a child. The caller holds mu, unless it is the constructor.
 func (s *Supervisor) append(spec Spec) *child {
 	spec.withDefaults()
 	c := &child{s: s, spec: &spec}
@@ -167,23 +174,13 @@ func (s *Supervisor) Start(ctx context.Context) error {
 	limits := s.cfg.Backoff.WithDefaults()
 	s.intensity = intensity{limit: limits.MaxRestarts, window: limits.Window}
 	s.cfg.Backoff.MaxRestarts, s.cfg.Backoff.Window = NoLimit, 0
-	s.haunts, s.ghosts = make(map[any]string), make(map[string]int)
+	s.abandoned, s.abandonedOf = make(map[any]string), make(map[string]int)
 	s.untried = len(s.children)
 	unwatch := context.AfterFunc(ctx, func() {
-		s.box.post(func() { s.end(context.Cause(ctx), time.Time{}) })
+		s.box.post(stopAll{cause: call.Take("the cause of "+s.Name()+"'s context", context.Cause(ctx))})
 	})
-	s.box.post(func() {
-		if s.untried == 0 {
-			s.MarkRunning()
-		}
-		first := &group{members: slices.Clone(s.children), phase: groupStarting}
-		for _, c := range first.members {
-			c.join(first)
-			c.want = true
-		}
-		s.advance(first)
-	})
-	safe.Go(s.Name(), s.loop, nil, func(err error) {
+	s.box.post(begin{})
+	call.Go(s.Name(), s.loop, func(err error) {
 		unwatch()
 		cancel(nil)
 		if err != nil { // a defect of this package: nothing can be done for the children
@@ -193,25 +190,23 @@ func (s *Supervisor) Start(ctx context.Context) error {
 	return nil
 }
 
-// loop does, one after the other, what was posted.
-func (s *Supervisor) loop() error {
-	var todo []func()
-	for !s.ended || s.ops > 0 || len(s.haunts) > 0 {
-		todo = s.box.take(todo)
-		for i, do := range todo {
-			do()
-			todo[i] = nil // what it held is not held until the next comes in its place
-		}
+// begin starts the first children.
+func (s *Supervisor) begin() {
+	if s.untried == 0 {
+		s.MarkRunning()
 	}
-	s.box.close()
-	s.Finish(s.failure)
-	return nil
+	first := &group{members: slices.Clone(s.children), phase: groupStarting}
+	for _, c := range first.members {
+		c.join(first)
+		c.want = true
+	}
+	s.advance(first)
 }
 
-// Stop stops the children in reverse order and waits until all have. When a
-// tenth of the time until ctx's deadline is left those that remain are stopped at
-// once. When ctx ends first the supervisor is Killed and the error names each
-// child that has not stopped; [BaseWorker.Gone] closes when they have returned.
+// Stop stops the children in reverse order and waits until all have stopped. When a
+// tenth of the time until ctx's deadline is left, it stops all that remain at once.
+// When ctx ends first, the supervisor is Killed and the error names each child that
+// has not stopped; [BaseWorker.Gone] closes when they have returned.
 func (s *Supervisor) Stop(ctx context.Context) error {
 	s.begun.Lock()
 	live, running := s.RequestStop(ErrStopRequested), s.running
@@ -220,13 +215,13 @@ func (s *Supervisor) Stop(ctx context.Context) error {
 		return s.killedErr()
 	}
 	deadline, _ := ctx.Deadline()
-	s.box.post(func() { s.end(stopCause(ctx), deadline) })
+	s.box.post(stopAll{cause: stopCause(ctx), by: deadline})
 	select {
 	case <-s.Done():
 		return s.killedErr()
 	case <-ctx.Done():
 	}
-	s.box.post(func() { s.hurry(time.Now()) })
+	s.box.post(stopNow{by: time.Now()})
 	select {
 	case <-s.Done(): // both were true
 		return s.killedErr()
@@ -238,17 +233,20 @@ func (s *Supervisor) Stop(ctx context.Context) error {
 			errs = append(errs, &AbandonedError{Name: c.spec.Name})
 		}
 	}
-	err := fmt.Errorf("%s: did not stop in time: %w", s.Name(), errors.Join(errs...))
+	err := fmt.Errorf("%s: did not stop in time", s.Name())
+	if len(errs) > 0 { // else the children have stopped, and the loop has not come to it
+		err = fmt.Errorf("%w: %w", err, errors.Join(errs...))
+	}
 	if s.Kill(err) {
 		return err
 	}
 	return s.killedErr()
 }
 
-// Add gives the supervisor one more child, the last in order, and returns once
-// it is accepted. Before Start that is all; afterwards it is started. The error
-// is [ErrNameTaken] for a name that a child has, until Remove has returned, and
-// [ErrSupervisorEnded] for a supervisor that no longer starts any.
+// Add gives the supervisor one more child, the last in order, and returns once the
+// child is accepted. After Start the child is started too. The error is
+// [ErrNameTaken] while another child has the name, also while Remove still stops
+// that one, and [ErrSupervisorEnded] when the supervisor starts no more children.
 func (s *Supervisor) Add(spec Spec) error {
 	if err := spec.Validate(); err != nil {
 		return fmt.Errorf("add to %s: %w", s.Name(), err)
@@ -266,30 +264,35 @@ func (s *Supervisor) Add(spec Spec) error {
 		return nil
 	}
 	s.begun.Unlock()
-	return s.ask(context.Background(), "add "+spec.Name+" to "+s.Name(), func(reply func(error)) {
-		switch {
-		case s.ending || s.holding:
-			reply(ErrSupervisorEnded)
-			return
-		case s.byName[spec.Name] != nil:
-			reply(ErrNameTaken)
-			return
-		}
-		s.mu.Lock()
-		c := s.append(spec)
-		s.mu.Unlock()
-		s.untried++
-		c.want = true
-		g := &group{members: []*child{c}, phase: groupStarting}
-		c.join(g)
-		reply(nil)
-		s.advance(g)
+	return s.ask(context.Background(), "add "+spec.Name+" to "+s.Name(), func(reply chan<- error) message {
+		return addChild{spec: spec, reply: reply}
 	})
 }
 
-// Remove stops a child, or its wait for a restart, and takes it out. It returns
-// once that is done; when ctx ends first it returns ctx's error and the removal
-// goes on. An unknown name is [ErrNoChild].
+func (s *Supervisor) add(m addChild) {
+	switch {
+	case s.ending || s.holding:
+		m.reply <- ErrSupervisorEnded
+		return
+	case s.byName[m.spec.Name] != nil:
+		m.reply <- ErrNameTaken
+		return
+	}
+	s.mu.Lock()
+	c := s.append(m.spec)
+	s.mu.Unlock()
+	s.untried++
+	c.want = true
+	g := &group{members: []*child{c}, phase: groupStarting}
+	c.join(g)
+	m.reply <- nil
+	s.advance(g)
+}
+
+// Remove stops a child, or its wait for a restart, and takes it out of the
+// supervisor. It returns once that is done. When ctx ends first it returns ctx's
+// error and the removal goes on. For a name that no child has it returns
+// [ErrNoChild].
 func (s *Supervisor) Remove(ctx context.Context, name string) error {
 	s.begun.Lock()
 	if !s.running {
@@ -305,23 +308,27 @@ func (s *Supervisor) Remove(ctx context.Context, name string) error {
 		return nil
 	}
 	s.begun.Unlock()
-	return s.ask(ctx, "remove "+name+" from "+s.Name(), func(reply func(error)) {
-		c := s.byName[name]
-		if c == nil {
-			reply(ErrNoChild)
-			return
-		}
-		c.removed = append(c.removed, reply)
-		if s.ending || len(c.removed) > 1 {
-			return // answered when it has stopped
-		}
-		s.unhold(c)
-		c.want = false
-		g := &group{members: []*child{c}, phase: groupStopping, removes: true}
-		old := c.join(g)
-		s.advance(g)
-		s.advance(old)
+	return s.ask(ctx, "remove "+name+" from "+s.Name(), func(reply chan<- error) message {
+		return removeChild{name: name, reply: reply}
 	})
+}
+
+func (s *Supervisor) remove(m removeChild) {
+	c := s.byName[m.name]
+	if c == nil {
+		m.reply <- ErrNoChild
+		return
+	}
+	c.removed = append(c.removed, m.reply)
+	if s.ending || len(c.removed) > 1 {
+		return // the stop that is under way answers
+	}
+	s.unhold(c)
+	c.want = false
+	g := &group{members: []*child{c}, phase: groupStopping, removes: true}
+	old := c.join(g)
+	s.advance(g)
+	s.advance(old)
 }
 
 // drop takes a child out of the order. The caller holds mu.
@@ -332,20 +339,21 @@ func (s *Supervisor) drop(c *child) {
 	}
 }
 
-// ask has the loop do something and waits for its answer.
-func (s *Supervisor) ask(ctx context.Context, what string, do func(reply func(error))) error {
-	answer := make(chan error, 1)
-	if !s.box.post(func() { do(func(err error) { answer <- err }) }) {
+// ask posts a message and waits for the reply of the loop. It waits until ctx ends
+// or the supervisor is gone.
+func (s *Supervisor) ask(ctx context.Context, what string, request func(reply chan<- error) message) error {
+	reply := make(chan error, 1)
+	if !s.box.post(request(reply)) {
 		return fmt.Errorf("%s: %w", what, ErrSupervisorEnded)
 	}
 	var err error
 	select {
-	case err = <-answer:
+	case err = <-reply:
 	case <-ctx.Done():
 		err = ctx.Err()
 	case <-s.Gone():
 		select {
-		case err = <-answer:
+		case err = <-reply:
 		default:
 			err = ErrSupervisorEnded
 		}
@@ -358,21 +366,21 @@ func (s *Supervisor) ask(ctx context.Context, what string, do func(reply func(er
 
 // HoldRestarts lets every child that runs finish, and starts none any more. An
 // App calls it when it begins to drain.
-func (s *Supervisor) HoldRestarts() {
-	s.box.post(func() {
-		s.holding = true
-		for _, c := range s.children {
-			s.unhold(c)
-			c.want = false
-			if !c.lives() {
-				continue
-			}
-			w, _ := c.current()
-			if h, ok := w.Worker.(interface{ HoldRestarts() }); ok {
-				w.tell("HoldRestarts", h.HoldRestarts)
-			}
+func (s *Supervisor) HoldRestarts() { s.box.post(holdRestarts{}) }
+
+func (s *Supervisor) holdRestarts() {
+	s.holding = true
+	for _, c := range s.children {
+		s.unhold(c)
+		c.want = false
+		if !c.lives() {
+			continue
 		}
-	})
+		w, _ := c.current()
+		if h, ok := w.Worker.(interface{ HoldRestarts() }); ok {
+			w.tell("HoldRestarts", h.HoldRestarts)
+		}
+	}
 }
 
 // snapshot returns the children in order.
@@ -395,57 +403,8 @@ func (s *Supervisor) State() State {
 	return state
 }
 
-// sessionOf returns the session of the child of that name.
+// sessionOf returns the session id of the child of that name.
 func (s *Supervisor) sessionOf(name string) string {
 	sum := sha256.Sum256([]byte(s.session + "\x00" + name))
 	return hex.EncodeToString(sum[:16])
-}
-
-// mailbox is what the loop has to do. It takes any number: who posts never
-// waits.
-type mailbox struct {
-	wake chan struct{} // holds a token when there may be something
-
-	mu     sync.Mutex // guards what follows
-	queue  []func()
-	closed bool
-}
-
-// post reports false, and drops do, once the loop has ended.
-func (m *mailbox) post(do func()) bool {
-	m.mu.Lock()
-	if m.closed {
-		m.mu.Unlock()
-		return false
-	}
-	m.queue = append(m.queue, do)
-	m.mu.Unlock()
-	select {
-	case m.wake <- struct{}{}:
-	default: // a token is there already
-	}
-	return true
-}
-
-// take waits for something to do and returns all there is. done is what an earlier
-// call returned, to be filled anew.
-func (m *mailbox) take(done []func()) []func() {
-	if cap(done) > maxKept {
-		done = nil // a crowd came once: its room is not held for good
-	}
-	<-m.wake
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	queue := m.queue
-	m.queue = done[:0]
-	return queue
-}
-
-// maxKept is how many places of a queue are kept for the next.
-const maxKept = 64
-
-func (m *mailbox) close() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.closed, m.queue = true, nil
 }

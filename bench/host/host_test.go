@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 const tiny = "\x00asm\x01\x00\x00\x00\x01\x04\x01\x60\x00\x00\x03\x02\x01\x00\x05\x03\x01\x00\x01" +
 	"\x07\x13\x02\x06_start\x00\x00\x06memory\x02\x00\x0a\x04\x01\x02\x00\x0b"
 
-// peers are what handles a message and does nothing. "raw" is no host at all:
+// peers are handlers that do nothing. "raw" is not a host:
 // the same iterator of the same client, and an acknowledgement.
 var peers = []struct{ name, mime, code string }{
 	{"raw", "", ""},
@@ -101,8 +101,8 @@ func (bd *bed) publish(b *testing.B, n int) {
 	}
 }
 
-// raw handles n messages with a consumer and nothing else; each is called with
-// what has to be done for a message.
+// raw handles n messages with only a consumer. It calls each with
+// the work for a message.
 func (bd *bed) raw(b *testing.B, cfg jetstream.ConsumerConfig, n int, each func() error) {
 	b.Helper()
 	cfg.Durable, cfg.FilterSubjects, cfg.AckPolicy, cfg.AckWait = "raw", []string{"work.x"}, jetstream.AckExplicitPolicy, 30*time.Second
@@ -148,7 +148,7 @@ func (bd *bed) hosted(b *testing.B, req host.CreateRequest, n int) {
 	if req.Group != "" {
 		slot = "g-" + req.Group
 	}
-	// What waits when the worker starts is what a raw consumer finds.
+	// The messages wait when the worker starts, as for a raw consumer.
 	check(b, bd.host.StopWorker(b.Context(), "w"))
 	bd.publish(b, n)
 	b.ResetTimer()
@@ -161,8 +161,8 @@ func rate(b *testing.B) {
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "msgs/s")
 }
 
-// BenchmarkNoop is what a message costs. For the hosted ones it has the load of
-// the code in it, once.
+// BenchmarkNoop is the cost of a message. For hosted handlers it includes the load of
+// the code, once.
 func BenchmarkNoop(b *testing.B) {
 	for _, p := range peers {
 		b.Run("peer="+p.name, func(b *testing.B) {
@@ -182,7 +182,7 @@ func BenchmarkNoop(b *testing.B) {
 	}
 }
 
-// BenchmarkGroup is what it costs that one message is handled at a time among
+// BenchmarkGroup is the cost of handling one message at a time among
 // hosts: by the consumer, as a group has it, and by a key that is created and
 // deleted for each message, as a lock in a store would have it.
 func BenchmarkGroup(b *testing.B) {

@@ -1,3 +1,3 @@
-// Package probes measures health planes: what a probe costs when checks return
+// Package probes measures health planes: the cost of a probe when checks return
 // at once, and what happens to fifty probers when one does not.
 package probes

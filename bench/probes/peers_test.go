@@ -15,23 +15,24 @@ import (
 	"github.com/go-logr/logr"
 	hellofresh "github.com/hellofresh/health-go/v5"
 	lifecycle "github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/health"
 	"go.uber.org/goleak"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	crlog "sigs.k8s.io/controller-runtime/pkg/log"
 )
 
 func TestMain(m *testing.M) {
-	crlog.SetLogger(logr.Discard()) // or it complains, with a stack, that it has none
+	crlog.SetLogger(logr.Discard()) // otherwise it logs, with a stack, that it has no logger
 	goleak.VerifyTestMain(m)
 }
 
 // checkFunc is a check in the form that most libraries take.
 type checkFunc = func(context.Context) error
 
-// hour is for what must not be renewed while it is measured.
+// hour is the lifetime of results that must not expire during a measurement.
 const hour = time.Hour
 
-// plane is a readiness plane as one library makes it. Each is set up as its
+// plane is a readiness plane of one library. Each is set up as its
 // documentation says, with n checks of the same function.
 type plane struct {
 	peer string
@@ -39,8 +40,8 @@ type plane struct {
 	make func(tb testing.TB, n int, check checkFunc) http.Handler
 }
 
-// planes are all that is compared. hellofresh and controller-runtime run every
-// check for every probe and have nothing else; go-sundheit only ever runs them
+// planes are the compared planes. hellofresh and controller-runtime run every
+// check for every probe and have no other mode; go-sundheit only runs them
 // in the background.
 var planes = []plane{
 	{"floor", "constant", constant},
@@ -69,8 +70,8 @@ func named(n int) []string {
 	return names
 }
 
-// constant is the floor: the headers and the body that our plane answers with,
-// and nothing that would make them.
+// constant is the floor: it writes the headers and the body of our plane,
+// without computing them.
 func constant(tb testing.TB, n int, check checkFunc) http.Handler {
 	w := newWriter()
 	ours()(tb, n, check).ServeHTTP(w, newRequest(tb))
@@ -88,7 +89,7 @@ func constant(tb testing.TB, n int, check checkFunc) http.Handler {
 	})
 }
 
-func ours(opts ...lifecycle.ProbeOption) func(testing.TB, int, checkFunc) http.Handler {
+func ours(opts ...health.Option) func(testing.TB, int, checkFunc) http.Handler {
 	return func(tb testing.TB, n int, check checkFunc) http.Handler {
 		r := lifecycle.NewRegistry()
 		for _, name := range named(n) {
@@ -106,7 +107,7 @@ func ours(opts ...lifecycle.ProbeOption) func(testing.TB, int, checkFunc) http.H
 
 func alexliesenfeld(periodic bool, cache alex.CheckerOption, add func(alex.Check) alex.CheckerOption) func(testing.TB, int, checkFunc) http.Handler {
 	return func(tb testing.TB, n int, check checkFunc) http.Handler {
-		// Starting probes once in a goroutine that nothing awaits. Checks that
+		// Start probes once in a goroutine that cannot be awaited. Checks that
 		// are not periodic need no start: the probe that warms up runs them.
 		opts := []alex.CheckerOption{cache, alex.WithDisabledAutostart()}
 		for _, name := range named(n) {
@@ -166,8 +167,8 @@ func mounted(h http.Handler) http.Handler {
 	return mux
 }
 
-// reused is a ResponseWriter that is used again and again, so that it costs as
-// little as one can.
+// reused is a reused ResponseWriter, which costs as
+// little as possible.
 type reused struct {
 	header http.Header
 	status int
@@ -197,8 +198,8 @@ func newRequest(tb testing.TB) *http.Request {
 	return req
 }
 
-// awaitPassing probes until the plane passes: what runs in the background runs
-// when it gets to it.
+// awaitPassing probes until the plane passes: background checks run
+// at some later time.
 func awaitPassing(tb testing.TB, h http.Handler) {
 	tb.Helper()
 	deadline := time.Now().Add(time.Minute)
@@ -215,7 +216,7 @@ func awaitPassing(tb testing.TB, h http.Handler) {
 	}
 }
 
-// Every peer does what it is measured for: it runs the checks, and a check that
+// Every peer does the measured work: it runs the checks, and a check that
 // fails fails the plane.
 func TestPeersDoTheWork(t *testing.T) {
 	for _, p := range planes {

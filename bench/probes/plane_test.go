@@ -14,7 +14,7 @@ import (
 )
 
 // forEach runs a benchmark of every plane with 1, 10 and 50 checks. Peers are
-// innermost, so that what is compared is measured one after the other.
+// innermost, so that compared peers are measured one after the other.
 func forEach(b *testing.B, measure func(b *testing.B, h http.Handler)) {
 	for _, mode := range []string{"uncached", "cached", "periodic"} {
 		for _, n := range []int{1, 10, 50} {
@@ -51,7 +51,7 @@ func BenchmarkPlane(b *testing.B) {
 		b.ResetTimer()
 		report := cpu.Measure(b)
 		for range b.N - 1 { // the first has warmed up
-			w.status = http.StatusOK // net/http's default for those who only write
+			w.status = http.StatusOK // net/http's default status
 			h.ServeHTTP(w, req)
 			if w.status != http.StatusOK {
 				b.Fatalf("status %d", w.status)

@@ -17,7 +17,7 @@ import (
 const probers = 50
 
 // slowPlanes are the planes that face fifty probers. The periodic ones answer
-// from what they know, whoever asks, and are not in it.
+// from a snapshot for every client, and are not in it.
 var slowPlanes = []plane{
 	{"lifecycle-go", "uncached", ours()},
 	{"alexliesenfeld", "uncached", alexliesenfeld(false, alex.WithDisabledCache(), alex.WithCheck)},

@@ -25,7 +25,7 @@ func up(b *testing.B, k kind, n int) pool {
 }
 
 // times counts how often something took how long, in steps of step, without
-// anything for a garbage collector to do. The last one is for all that is
+// any work for the garbage collector. The last one counts everything
 // longer.
 type times [400_000]uint32
 
@@ -37,8 +37,8 @@ func (t *times) reset() { *t = times{} }
 
 func (t *times) add(d time.Duration) { t[min(int(d/step), len(t)-1)]++ }
 
-// median is what half of them took at most. Unlike the mean it says little about
-// what else the machine had to do.
+// median is the median. Unlike the mean it depends little on
+// other load of the machine.
 func (t *times) median() time.Duration {
 	all, sum := 0, 0
 	for _, n := range t {
@@ -52,7 +52,7 @@ func (t *times) median() time.Duration {
 	return 0
 }
 
-// BenchmarkRoundTrip has one caller and one worker that gives back what it got.
+// BenchmarkRoundTrip has one caller and one worker that echoes.
 func BenchmarkRoundTrip(b *testing.B) {
 	for _, size := range []struct {
 		name string
@@ -140,8 +140,8 @@ func BenchmarkCallers(b *testing.B) {
 	}
 }
 
-// BenchmarkSpawn is from nothing to a worker that can be asked, and down again.
-// The floor is the same binary, until it has said something on its standard
+// BenchmarkSpawn starts a worker until it is ready, and stops it.
+// The floor is the same binary, until it has written to its standard
 // output.
 func BenchmarkSpawn(b *testing.B) {
 	all := append([]kind{{"fork+exec", func(int) (pool, error) {

@@ -1,3 +1,3 @@
-// Package procpool measures what it takes to have a worker process do something:
+// Package procpool measures the cost of work in a worker process:
 // a round trip, a stream, a cold start, many callers.
 package procpool

@@ -30,8 +30,8 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// pool is n workers of one kind. Those that do not share workers among callers
-// by themselves are asked by one caller at a time for each worker.
+// pool is n workers of one kind. In pools that do not share workers among callers
+// only one caller at a time uses each worker.
 type pool struct {
 	// echo returns the answer.
 	echo func(payload json.RawMessage) (json.RawMessage, error)
@@ -53,7 +53,7 @@ var kinds = []kind{
 	{"roadrunner", roadRunnerPool},
 }
 
-// floorPool gives each caller a connection of its own from a channel.
+// floorPool gives each caller its own connection, from a channel.
 func floorPool(n int) (pool, error) {
 	dir, err := os.MkdirTemp("", "floor")
 	if err != nil {
@@ -86,7 +86,7 @@ func floorPool(n int) (pool, error) {
 		for {
 			part, err := w.lines.ReadSlice('\n')
 			w.buf = append(w.buf, part...)
-			if err != bufio.ErrBufferFull { //nolint:errorlint // as it is
+			if err != bufio.ErrBufferFull { //nolint:errorlint // it comes unwrapped
 				return w.buf, err
 			}
 		}
@@ -259,12 +259,12 @@ func roadRunnerPool(n int) (pool, error) {
 	}, nil
 }
 
-// value is a JSON string of so many bytes.
+// value is a JSON string of that many bytes.
 func value(size int, begin string) json.RawMessage {
 	return append(append([]byte(`"`+begin), bytes.Repeat([]byte("x"), size-2-len(begin))...), '"')
 }
 
-// question is what a peer is asked: its payload, or the line for the floor.
+// question is the request to a peer: its payload, or the line for the floor.
 func question(k kind, v json.RawMessage) json.RawMessage {
 	if k.peer == "floor" {
 		return line(v)

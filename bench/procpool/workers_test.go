@@ -34,7 +34,7 @@ const streamed = 1000
 func TestMain(m *testing.M) {
 	switch mode, path, _ := strings.Cut(os.Getenv(workerEnv), ":"); mode {
 	case "":
-		goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/roadrunner-server/events.(*Bus).handleEvents")) // it has no end
+		goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/roadrunner-server/events.(*Bus).handleEvents")) // the goroutine never ends
 	case "floor":
 		serveFloor(path)
 	case "started":
@@ -74,8 +74,8 @@ func echo(_ context.Context, q *child.Query) (any, error) {
 	return q.Payload, nil
 }
 
-// serveFloor is what any pool over a unix socket comes down to: it reads a line
-// and writes one, with the bytes of ours, and looks at nothing.
+// serveFloor is the minimum of any pool over a unix socket: it reads a line
+// and writes one, with the same bytes as ours, and does not parse it.
 func serveFloor(path string) {
 	conn, err := net.Dial("unix", path)
 	if err != nil {
@@ -91,7 +91,7 @@ func serveFloor(path string) {
 			if err == nil {
 				break
 			}
-			if err != bufio.ErrBufferFull { //nolint:errorlint // as it is
+			if err != bufio.ErrBufferFull { //nolint:errorlint // it comes unwrapped
 				return
 			}
 		}
@@ -107,8 +107,8 @@ func serveFloor(path string) {
 	}
 }
 
-// Package go-plugin asks for a gRPC service. This one is what protoc would make
-// of two methods on google.protobuf.BytesValue.
+// Package go-plugin needs a gRPC service. This one is like protoc's output for
+// two methods on google.protobuf.BytesValue.
 var pluginService = grpc.ServiceDesc{
 	ServiceName: "bench.Echo", HandlerType: (*any)(nil),
 	Methods: []grpc.MethodDesc{{MethodName: "Echo", Handler: func(_ any, _ context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
@@ -151,7 +151,7 @@ func servePlugin() {
 	})
 }
 
-// serveRoadRunner is a worker as goridge's PHP one is: frames on standard input
+// serveRoadRunner is a worker like goridge's PHP worker: frames on standard input
 // and output.
 func serveRoadRunner() {
 	relay := pipe.NewPipeRelay(os.Stdin, os.Stdout)
@@ -200,7 +200,7 @@ func serveRoadRunner() {
 	}
 }
 
-// line is what ours has on the wire, for the floor.
+// line is our line on the wire, for the floor.
 func line(payload json.RawMessage) []byte {
 	var b bytes.Buffer
 	_ = wire.NewWriter(&b, 0).Query("q1", payload)

@@ -1,3 +1,3 @@
-// Package serving measures what an App's tracking of connections and requests
-// costs a request, beyond what net/http takes.
+// Package serving measures the cost of an App's tracking of connections and requests
+// per request, beyond net/http.
 package serving

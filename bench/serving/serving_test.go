@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var request = []byte("GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
 
-// counting is the handler of all.
+// counting is the handler of all servers.
 type counting struct{ served atomic.Int64 }
 
 var (
@@ -79,9 +79,9 @@ func tracked(tb testing.TB, ln net.Listener, srv *http.Server) func() {
 	}
 }
 
-// BenchmarkRequest is a request over a connection that costs nothing: its peer
-// has sent all requests already and throws responses away. What is left is
-// net/http, the handler and what is around it, so that a difference of some
+// BenchmarkRequest is a request over a connection without cost: its peer
+// has sent all requests already and discards responses. The rest is
+// net/http, the handler and its wrapper, so that a difference of some
 // nanoseconds can be seen.
 func BenchmarkRequest(b *testing.B) {
 	for _, s := range servers {
@@ -94,7 +94,7 @@ func BenchmarkRequest(b *testing.B) {
 			b.ResetTimer()
 			report := cpu.Measure(b)
 			ln.offer <- nc
-			<-nc.closed // by the server, when it has read the last
+			<-nc.closed // the server closes it after the last request
 			b.StopTimer()
 			report()
 			if n := h.served.Load(); n != int64(b.N) {
@@ -126,7 +126,7 @@ func BenchmarkRequestTCP(b *testing.B) {
 	}
 }
 
-// BenchmarkTracking is the handler that net/http calls and nothing of net/http:
+// BenchmarkTracking is the handler without net/http:
 // the user's own, and the App's around that, with a request that came over a
 // connection of the App's.
 func BenchmarkTracking(b *testing.B) {
@@ -146,7 +146,7 @@ func BenchmarkTracking(b *testing.B) {
 			ln.offer <- newScript(1)
 			r := <-arrived
 			defer close(release)
-			around := srv.Handler // what serving has made of it
+			around := srv.Handler // the wrapped handler
 			var w http.ResponseWriter = discard{make(http.Header)}
 			b.ReportAllocs()
 			b.ResetTimer()

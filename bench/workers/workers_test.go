@@ -95,7 +95,7 @@ func BenchmarkIdle(b *testing.B) {
 	}
 }
 
-// settle waits until nobody is about to do anything any more, as far as the
+// settle waits until no goroutine has anything to do, as far as the
 // number of goroutines tells.
 func settle(n int) {
 	for before, same := runtime.NumGoroutine(), 0; same < 5; {
@@ -160,7 +160,7 @@ func BenchmarkGrowth(b *testing.B) {
 				all := make(chan struct{})
 				t, err := k.grow(1, func(ctx context.Context) error {
 					switch begun.Add(1) {
-					case n / 100: // whatever is built up once is built up
+					case n / 100: // one-time allocations have been made
 						before = memory()
 					case n:
 						close(all)

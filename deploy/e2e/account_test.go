@@ -14,32 +14,32 @@ import (
 // called concurrently.
 type ledger struct {
 	kind   string
-	onLoss func() // called for each loss, may be nil; it must not wait
+	onLoss func() // called for each loss, may be nil; it must not block
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	sent     int
-	answered int         // with the status that was wanted
+	answered int         // with the wanted status
 	status   map[int]int // of all answers
-	fresh    int         // of the answered: the first on their connection
-	goodbyes int         // answers, or events of a stream, with which a server sent the client away
+	fresh    int         // answered requests that were the first on their connection
+	goodbyes int         // answers, or events of a stream, that asked the client to reconnect
 	slowest  time.Duration
 	losses   []loss
 }
 
-// loss is one request that was not answered as it should have been.
+// loss is one request without the wanted answer.
 type loss struct {
 	sent time.Time
-	at   time.Time // when it was known
-	conn string    // what it was sent on
+	at   time.Time // when it was noticed
+	conn string    // the connection
 	why  string
 }
 
-// answer is what became of one request.
+// answer is the outcome of one request.
 type answer struct {
 	sent    time.Time
-	conn    string // what it was sent on, for people
-	fresh   bool   // it was the first on its connection
-	goodbye bool   // the server sent the client away
+	conn    string // the connection, for people
+	fresh   bool   // the first on its connection
+	goodbye bool   // the server asked the client to reconnect
 	status  int    // 0: there was no answer
 	err     error
 }
@@ -75,14 +75,14 @@ func (l *ledger) enter(a answer, want int) {
 	}
 }
 
-// lost returns how many requests were lost, and how many were sent.
+// lost returns the number of lost and of sent requests.
 func (l *ledger) lost() (lost, sent int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.losses), l.sent
 }
 
-// seen returns how many times a server sent a client away: without any the
+// seen returns how often a server asked a client to reconnect: without any, the
 // test has not met a server that drains.
 func (l *ledger) seen() int {
 	l.mu.Lock()
@@ -101,7 +101,7 @@ func (l *ledger) String() string {
 		l.kind, l.sent, l.answered, len(l.losses), l.fresh, l.goodbyes, l.slowest.Round(time.Millisecond), strings.Join(statuses, ", "))
 }
 
-// explain lists the losses, each with where it stood between the stops of pods.
+// explain lists the losses, each with its time relative to the stops of pods.
 func (l *ledger) explain(stops []stop, limit int) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -141,7 +141,7 @@ func mustLoseNothing(t *testing.T, stops []stop, ledgers ...*ledger) {
 }
 
 // mustLoseSome is for a control: it prints the account and fails the test when
-// it is blind.
+// no request was lost.
 func mustLoseSome(t *testing.T, ledgers ...*ledger) {
 	t.Helper()
 	all := 0
@@ -155,8 +155,8 @@ func mustLoseSome(t *testing.T, ledgers ...*ledger) {
 	}
 }
 
-// mustHaveDrained fails the test when clients never met a server that drains:
-// then nothing was put to the test.
+// mustHaveDrained fails the test when clients never met a draining server:
+// then the test proved nothing.
 func mustHaveDrained(t *testing.T, ledgers ...*ledger) {
 	t.Helper()
 	for _, l := range ledgers {

@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// cluster is the Kubernetes that the tests run on, and this machine is its one
-// node. deploy/e2e/run says where it is.
+// cluster is the Kubernetes of the tests; this machine is its only
+// node. deploy/e2e/run sets its place.
 type cluster struct {
 	script    string // ../shared/k8s/cluster
 	run       string // the folder of its sockets and pids
@@ -28,7 +28,7 @@ type cluster struct {
 	ctl       string // the image of lifecyclectl
 }
 
-// onCluster skips the test where there is no cluster.
+// onCluster skips the test without a cluster.
 func onCluster(t *testing.T) *cluster {
 	t.Helper()
 	if os.Getenv("E2E") == "" {
@@ -51,12 +51,12 @@ func onCluster(t *testing.T) *cluster {
 	}
 }
 
-// kubectl returns what it printed.
+// kubectl runs kubectl and returns its output.
 func (c *cluster) kubectl(ctx context.Context, args ...string) (string, error) {
 	return command(ctx, nil, "kubectl", append([]string{"--namespace", c.namespace}, args...)...)
 }
 
-// must is kubectl in a test that cannot go on without.
+// must is kubectl that fails the test on an error.
 func (c *cluster) must(t *testing.T, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -105,10 +105,10 @@ func command(ctx context.Context, stdin io.Reader, name string, args ...string) 
 	return stdout.String(), nil
 }
 
-// slow makes the cluster slow to notice, as large ones are: for a while after
-// each call of the returned function kube-proxy stands still, and goes on
-// sending connections to a pod that stops. On one node that would take
-// milliseconds otherwise.
+// slow makes the cluster as slow as large ones: for a while after
+// each call of the returned function kube-proxy is paused, and continues
+// to send connections to a stopping pod. On one node that would otherwise take
+// milliseconds.
 func (c *cluster) slow(t *testing.T) (now func()) {
 	const long = "1.5"
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -121,7 +121,7 @@ func (c *cluster) slow(t *testing.T) (now func()) {
 			case <-ctx.Done():
 				return
 			}
-			// Not under ctx: it must let kube-proxy go on.
+			// Not under ctx: it must resume kube-proxy.
 			if _, err := command(context.WithoutCancel(ctx), nil, c.script, "pause", "kube-proxy", long); err != nil {
 				t.Error(err)
 			}
@@ -134,19 +134,19 @@ func (c *cluster) slow(t *testing.T) (now func()) {
 	return func() {
 		select {
 		case asked <- struct{}{}:
-		default: // it is asked for already
+		default: // already requested
 		}
 	}
 }
 
-// nodePort returns the address on this machine that leads to the Service.
+// nodePort returns the address of the Service on this machine.
 func (c *cluster) nodePort(t *testing.T, service string) string {
 	t.Helper()
 	port := c.must(t, "get", "service", service, "--output", "jsonpath={.spec.ports[0].nodePort}")
 	return "127.0.0.1:" + port
 }
 
-// awaitAnswer waits until the Service leads somewhere.
+// awaitAnswer waits until the Service answers.
 func awaitAnswer(t *testing.T, addr string) {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
@@ -161,19 +161,19 @@ func awaitAnswer(t *testing.T, addr string) {
 	forgetDials(t, addr)
 }
 
-// forgetDials makes the kernel forget the connections to addr that were tried
-// before kube-proxy had laid the way. It keeps them for two minutes, as not
-// translated, and a later connection from the same local port would be taken for
-// one of them: refused by this node, with three pods ready.
+// forgetDials makes the kernel forget connections to addr that were tried
+// before kube-proxy had set the rules. The kernel keeps them for two minutes as not
+// translated. It would take a later connection from the same local port for
+// one of them, and refuse it although three pods are ready.
 func forgetDials(t *testing.T, addr string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	// Its exit status says no more than whether there were any.
+	// Its exit status only says whether there were any.
 	_, _ = command(ctx, nil, "conntrack", "-D", "-p", "tcp", "--orig-port-dst", addr[len("127.0.0.1:"):])
 }
 
-// eventually asks until the answer is yes.
+// eventually polls until the answer is yes.
 func eventually(t *testing.T, what string, ask func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(patience)

@@ -6,8 +6,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/conventions"
 )
 
-// TestConventions holds what the tests on Kubernetes may bring with them: no
-// client of Kubernetes, since kubectl is one.
+// TestConventions checks what the tests on Kubernetes may import: no
+// client of Kubernetes, since they use kubectl.
 func TestConventions(t *testing.T) {
 	conventions.Check(t, conventions.Module{
 		Rooms: []conventions.Room{

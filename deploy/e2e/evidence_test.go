@@ -7,18 +7,18 @@ import (
 	"time"
 )
 
-// load sets the crowds to work on the Service. No request is to be lost.
+// load starts the crowds on the Service. No request may be lost.
 func (d *deployed) load(t *testing.T, crowds ...crowd) *load {
 	t.Helper()
 	return startLoad(t.Context(), d.addr, d.evidence(t), crowds...)
 }
 
-// evidence returns what to call when a request was lost that should not have
-// been. The first time it takes down what will be gone in a moment: the way
-// that kube-proxy has laid to the pods, and where connections ended that were
-// refused. A connection that a pod refused has been translated to the address
-// of that pod; one that this node refused, because there was no way to a pod at
-// that moment, has not, and is nothing that a pod could have done about.
+// evidence returns a function to call when a request was lost that should not
+// be. The first time it records short-lived facts: the rules
+// of kube-proxy for the pods, and where refused connections
+// ended. A connection that a pod refused was translated to the address
+// of that pod. One that this node refused, because it had no rule for a pod at
+// that moment, was not, and no pod could have prevented it.
 func (d *deployed) evidence(t *testing.T) (onLoss func()) {
 	var once sync.Once
 	var taken sync.WaitGroup

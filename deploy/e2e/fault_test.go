@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// TestEndlessStreams is R15: streams that are told say goodbye, those that do
-// not listen are cut at the window's end; either way the process exits 0, and
+// TestEndlessStreams is R15: streams that observe the drain say goodbye, those that
+// ignore it are cut at the window's end. Either way the process exits 0, and
 // its hooks have run.
 func TestEndlessStreams(t *testing.T) {
 	full(t)
@@ -103,9 +103,9 @@ func readHijacked(addr string) error {
 	return err
 }
 
-// TestStuck is R17 to R19 and R21: what will not return is left behind by name,
-// with an exit status of its own, before the kubelet has to kill. Where the
-// grace is too short for that, the last words say how far it got.
+// TestStuck is R17 to R19 and R21: a unit or hook that does not return is abandoned by name,
+// with its own exit status, before the kubelet has to kill. When the
+// grace is too short for that, the termination log says how far it got.
 func TestStuck(t *testing.T) {
 	full(t)
 	c := onCluster(t)
@@ -120,7 +120,7 @@ func TestStuck(t *testing.T) {
 		// Killed while it waits for the culprit.
 		{"stuck-unit", 9, 137, []string{"stopping: received signal: terminated", "waiting for unit faulty"}},
 		{"stuck-hook", 9, 137, []string{"stopping: received signal: terminated", "waiting for hook faulty"}},
-		// Killed in the drain window: nothing is known to be stuck yet. The
+		// Killed in the drain window, when nothing is known to be stuck yet. The
 		// kubelet gives two seconds at least (minimumGracePeriodInSeconds).
 		{"stuck-unit", 1, 137, []string{"draining: received signal: terminated"}},
 	} {
@@ -144,8 +144,8 @@ func TestStuck(t *testing.T) {
 	}
 }
 
-// TestOutOfMemory is R21 where the process has no say: it is killed, and what
-// it had written last is its cause.
+// TestOutOfMemory is R21 when the process cannot act: it is killed, and the
+// last line that it wrote has the cause.
 func TestOutOfMemory(t *testing.T) {
 	full(t)
 	t.Parallel()
@@ -168,8 +168,8 @@ func TestOutOfMemory(t *testing.T) {
 	d.pods.await(t, "the container to run again", func([]*pod) bool { return len(d.pods.running()) == 1 })
 }
 
-// TestFailingReadiness is R12 and R23: a pod that cannot serve is left alone by
-// the Service and by the kubelet, and comes back.
+// TestFailingReadiness is R12 and R23: a pod that cannot serve gets no requests from
+// the Service and is not restarted by the kubelet, and recovers.
 func TestFailingReadiness(t *testing.T) {
 	full(t)
 	t.Parallel()
@@ -181,7 +181,7 @@ func TestFailingReadiness(t *testing.T) {
 	way := d.wayTo(t, one)
 	tell(t, way, "/fail?how=unready", 202)
 	slices.unreadySince(t, one.uid)
-	tell(t, way, "/work?note=e2e", 201) // it works as ever
+	tell(t, way, "/work?note=e2e", 201) // it works as before
 	tell(t, way, "/fail?how=unready", 202)
 	eventually(t, "the endpoint to be ready again", func() bool { return slices.isReady(one.uid) })
 	awaitAnswer(t, d.addr)
@@ -190,8 +190,8 @@ func TestFailingReadiness(t *testing.T) {
 	}
 }
 
-// TestStuckStart is R1, R12 and R17: an App that does not get to start is never
-// ready; the startup probe's patience ends, and the signal ends the start.
+// TestStuckStart is R1, R12 and R17: an App that does not finish its start is never
+// ready. The startup probe fails at last, and the signal ends the start.
 func TestStuckStart(t *testing.T) {
 	full(t)
 	c := onCluster(t)

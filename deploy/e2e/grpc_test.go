@@ -14,7 +14,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 )
 
-// calling is a gRPC client as most are: one channel for its life, no retry
+// calling is a typical gRPC client: one channel for its life, no retry
 // policy, calls that fail at once when there is no connection. With anew it
 // makes a channel for each call.
 func calling(anew bool, idle func() time.Duration) client {
@@ -41,8 +41,8 @@ func calling(anew bool, idle func() time.Duration) client {
 	}
 }
 
-// answeredCall is what the ledger has for a call that was answered, whatever the
-// answer says: a health service that drains answers NOT_SERVING.
+// answeredCall is the ledger's entry for a call that was answered, with any
+// answer: a health service that drains answers NOT_SERVING.
 const answeredCall = 200
 
 // channel is a gRPC channel that knows how often it has connected.
@@ -72,7 +72,7 @@ func (c *channel) close() {
 
 func (c *channel) call() (a answer) {
 	a.sent = time.Now()
-	// Not under the load's context: what is sent is waited for.
+	// Not under the load's context: a request that was sent is awaited.
 	ctx, cancel := context.WithTimeout(context.Background(), answerIn)
 	defer cancel()
 	_, a.err = healthpb.NewHealthClient(c.conn).Check(ctx, &healthpb.HealthCheckRequest{})
@@ -85,13 +85,13 @@ func (c *channel) call() (a answer) {
 	if a.fresh {
 		a.conn = "a new gRPC connection"
 	}
-	a.goodbye = a.fresh && c.calls > 0 // it was sent away
+	a.goodbye = a.fresh && c.calls > 0 // the server had asked it to reconnect
 	c.known = dials
 	c.calls++
 	return a
 }
 
-// gRPC's own clients meet the same faults as the others do.
+// gRPC's own clients meet the same faults as the others.
 func TestCallsAreCounted(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -115,12 +115,12 @@ func TestCallsAreCounted(t *testing.T) {
 	}
 	l = calling(false, soon).run(t, addr, sentAtLeast(3))
 	if lost, sent := l.lost(); lost != sent || !strings.Contains(l.explain(nil, 1), "Unavailable") {
-		t.Errorf("nobody listens: %s\n%s", l, l.explain(nil, 1))
+		t.Errorf("the server does not listen: %s\n%s", l, l.explain(nil, 1))
 	}
 }
 
-// TestRollingRestartsOfGRPC is R11 on a cluster: what a gRPC server is asked
-// while its pods are replaced is answered.
+// TestRollingRestartsOfGRPC is R11 on a cluster: every call to a gRPC server
+// is answered while its pods are replaced.
 func TestRollingRestartsOfGRPC(t *testing.T) {
 	c := onCluster(t)
 	d := c.deploy(t, deployment{name: "calls", image: c.app, replicas: 3, args: []string{"-grpc=:9090"}})

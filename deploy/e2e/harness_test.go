@@ -14,8 +14,8 @@ import (
 	"github.com/coder/websocket"
 )
 
-// These tests are of the clients: that they count what happens, and see what
-// they are to see. They need no cluster.
+// These tests check the clients: that they count every outcome, and notice
+// every goodbye. They need no cluster.
 
 // serverFor serves h over HTTP/1.1 and HTTP/2 without TLS.
 func serverFor(t *testing.T, h http.HandlerFunc) (addr string) {
@@ -29,7 +29,7 @@ func serverFor(t *testing.T, h http.HandlerFunc) (addr string) {
 	return srv.Listener.Addr().String()
 }
 
-// run lets one client send until done says that it has seen enough.
+// run lets one client send until done returns true.
 func (c client) run(t *testing.T, addr string, done func(*ledger) bool) *ledger {
 	t.Helper()
 	l := newLedger("test")
@@ -115,7 +115,7 @@ func TestClientsSeeLostRequests(t *testing.T) {
 				addr := serverFor(t, func(w http.ResponseWriter, r *http.Request) {
 					served.Add(1)
 					if r.ProtoMajor == 2 {
-						panic(http.ErrAbortHandler) // RST_STREAM, which says nothing of a retry
+						panic(http.ErrAbortHandler) // RST_STREAM, which does not allow a retry
 					}
 					conn, _, err := http.NewResponseController(w).Hijack()
 					if err != nil {
@@ -144,13 +144,13 @@ func TestClientsSeeAClosedPort(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l := c.run(t, ln.Addr().String(), sentAtLeast(3))
 			if lost, sent := l.lost(); lost != sent {
-				t.Errorf("nobody listens, and %d of %d were answered", sent-lost, sent)
+				t.Errorf("the server does not listen, and %d of %d were answered", sent-lost, sent)
 			}
 		})
 	}
 }
 
-// The keep-alive client is the most careless there is: it finds out that the
+// The keep-alive client is the most careless one: it notices that the
 // server has closed an idle connection by losing a request.
 func TestKeepAliveClientLosesWhatAnIdleCloseLoses(t *testing.T) {
 	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusCreated) }))

@@ -10,9 +10,8 @@ import (
 	"time"
 )
 
-// rawConn speaks HTTP/1.1 by hand: one POST after the other, and no retry
-// whatever happens. It does not look whether the server has closed before it
-// sends, as the most careless of clients.
+// rawConn writes HTTP/1.1 by hand: one POST after the other, and never a retry. Like
+// the most careless client, it sends without checking whether the server has closed.
 type rawConn struct {
 	net.Conn
 	reader  *bufio.Reader
@@ -74,7 +73,7 @@ func (c *rawConn) exchange(head, body string) (a answer) {
 	return a
 }
 
-// http1 is a client that keeps its connection for as long as the server lets
+// http1 is a client that keeps its connection as long as the server allows
 // it, and is idle between two requests.
 func http1(path string, want int, idle func() time.Duration) client {
 	return func(ctx context.Context, addr string, l *ledger) {
@@ -108,8 +107,8 @@ func http1(path string, want int, idle func() time.Duration) client {
 	}
 }
 
-// fresh is a client that opens a connection for every request. It does not say
-// so: that an answer closes the connection is the server's doing.
+// fresh is a client that opens a connection for every request. It does not ask the
+// server to close it: when an answer does, that is the server's decision.
 func fresh(path string, want int, idle func() time.Duration) client {
 	return hesitant{}.client(path, want, idle)
 }
@@ -128,7 +127,7 @@ func (h hesitant) client(path string, want int, idle func() time.Duration) clien
 			if conn, err := dialRaw(addr); err != nil {
 				l.enter(answer{sent: began, conn: "no connection", err: err}, want)
 			} else {
-				time.Sleep(h.silent) // also when the load ends: it is bounded
+				time.Sleep(h.silent) // also after the load has ended; it is short
 				conn.trickle = h.trickle
 				if h.get {
 					l.enter(conn.get(path), want)

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// http2 is a client of HTTP/2 without TLS that can send a request again when
-// the server says that it did not look at it, which is what GOAWAY is for: net/http's, with
+// http2 is a client of HTTP/2 without TLS that can repeat a request when
+// the server says by GOAWAY that it did not handle it: net/http's, with
 // a body that can be read twice. Its requests overlap.
 func http2(path string, want int, idle func() time.Duration) client {
 	return func(ctx context.Context, addr string, l *ledger) {
@@ -19,7 +19,7 @@ func http2(path string, want int, idle func() time.Duration) client {
 		first := true
 		for range maxRequests {
 			a := postHTTP2(transport, "http://"+addr+path)
-			// A client that has to connect again was sent away.
+			// A client that has to reconnect was asked to by the server.
 			a.goodbye = a.fresh && !first
 			first = false
 			l.enter(a, want)
@@ -38,7 +38,7 @@ func newHTTP2() *http.Transport {
 
 func postHTTP2(transport *http.Transport, url string) (a answer) {
 	a.sent, a.conn = time.Now(), "no connection"
-	// Not under the load's context: what is sent is waited for.
+	// Not under the load's context: a request that was sent is awaited.
 	ctx, cancel := context.WithTimeout(context.Background(), answerIn)
 	defer cancel()
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) {

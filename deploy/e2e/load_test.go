@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Every loop of requests is bounded, whatever else goes wrong.
+// Every loop of requests is bounded, also when something else fails.
 const (
 	maxRequests = 20_000           // of one client
 	maxLoad     = 10 * time.Minute // of one load
@@ -15,7 +15,7 @@ const (
 )
 
 // client sends requests to 127.0.0.1:port and enters them into l until ctx
-// ends. A request that has been sent is waited for also then.
+// ends. It still awaits a request that was sent.
 type client func(ctx context.Context, addr string, l *ledger)
 
 // crowd is a number of clients of one kind.
@@ -25,14 +25,14 @@ type crowd struct {
 	client client
 }
 
-// load is a number of crowds at work.
+// load is a number of running crowds.
 type load struct {
 	ledgers []*ledger
 	cancel  context.CancelFunc
 	clients sync.WaitGroup
 }
 
-// startLoad sets the crowds to work on addr. Call stop. onLoss may be nil.
+// startLoad starts the crowds on addr. Call stop. onLoss may be nil.
 func startLoad(ctx context.Context, addr string, onLoss func(), crowds ...crowd) *load {
 	ctx, cancel := context.WithTimeout(ctx, maxLoad)
 	l := &load{cancel: cancel}
@@ -42,7 +42,7 @@ func startLoad(ctx context.Context, addr string, onLoss func(), crowds ...crowd)
 		l.ledgers = append(l.ledgers, led)
 		for range c.number {
 			l.clients.Go(func() {
-				if pause(ctx, rand.N(500*time.Millisecond)) { // not all in step
+				if pause(ctx, rand.N(500*time.Millisecond)) { // not all at the same time
 					c.client(ctx, addr, led)
 				}
 			})

@@ -13,14 +13,14 @@ import (
 	"time"
 )
 
-// logs reads what containers write, from the node's files: these go with their
-// pod, so they are held open.
+// logs reads the output of containers from the node's files. These are removed with their
+// pod, so logs keeps them open.
 type logs struct {
 	c    *cluster
 	quit chan struct{}
 	all  sync.WaitGroup
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	pods  map[string]bool
 	lines map[string][]string // by uid
 	ended bool
@@ -61,7 +61,7 @@ func (l *logs) follow(name, uid string) {
 				if files[path] == nil {
 					f, err := os.Open(path)
 					if err != nil {
-						continue // gone meanwhile
+						continue // removed meanwhile
 					}
 					defer f.Close()
 					files[path] = f
@@ -83,7 +83,7 @@ func (l *logs) follow(name, uid string) {
 	})
 }
 
-// take keeps the whole lines of text and returns what is left.
+// take keeps the complete lines of text and returns the rest.
 func (l *logs) take(uid string, text []byte) (rest []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -10,14 +10,14 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience is how long a test waits for what must happen. Nothing is measured
-// with it: a machine may be busy.
+// patience bounds the waits of a test. It measures nothing:
+// a machine may be busy.
 const patience = 3 * time.Minute
 
-// short says whether one rollout per protocol and the control are enough.
+// short reports whether to run only one rollout per protocol and the control.
 func short() bool { return os.Getenv("E2E") == "short" }
 
-// full skips what the short form leaves out.
+// full skips a test in the short form.
 func full(t *testing.T) {
 	t.Helper()
 	if short() {

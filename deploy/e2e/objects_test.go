@@ -11,7 +11,7 @@ import (
 
 type object = map[string]any
 
-// deployment is what the tests want to say about one. Everything else is as
+// deployment has the fields that tests set. All others are as
 // the documentation of the library recommends.
 type deployment struct {
 	name     string
@@ -38,7 +38,7 @@ func (d deployment) object() object {
 	for _, name := range slices.Sorted(maps.Keys(d.env)) {
 		env = append(env, object{"name": name, "value": d.env[name]})
 	}
-	// Timeouts are for a machine that is busy; the periods decide how soon a
+	// The timeouts suit a busy machine. The periods decide how soon a
 	// flip of readiness is seen.
 	probe := func(path string, period, failures int) object {
 		return object{"httpGet": object{"path": path, "port": "health"}, "periodSeconds": period, "timeoutSeconds": 5, "failureThreshold": failures}
@@ -89,7 +89,7 @@ func service(name string, selector object) object {
 	}
 }
 
-// wayTo returns an address that leads to this pod alone, ready or not.
+// wayTo returns an address of only this pod, ready or not.
 func (d *deployed) wayTo(t *testing.T, p *pod) string {
 	t.Helper()
 	name := d.name + "-only"
@@ -140,7 +140,7 @@ type deployed struct {
 	pods *pods
 }
 
-// deploy brings d up and waits until its Service answers. It is taken away with
+// deploy creates d and waits until its Service answers. It is deleted with
 // the test, and the account of its pods is printed.
 func (c *cluster) deploy(t *testing.T, d deployment) *deployed {
 	t.Helper()
@@ -195,7 +195,7 @@ func (d *deployed) scale(t *testing.T, replicas int) {
 	d.settled(t)
 }
 
-// settled waits until no pod is on its way out.
+// settled waits until no pod is terminating.
 func (d *deployed) settled(t *testing.T) {
 	t.Helper()
 	d.pods.await(t, "pods to be gone", func(all []*pod) bool {

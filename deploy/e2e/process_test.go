@@ -33,13 +33,13 @@ func (d *deployed) process(t *testing.T, p *pod) process {
 	return process{}
 }
 
-// signal sends one to the container and to nobody else: Kubernetes does not know.
+// signal sends one only to the container: Kubernetes does not know of it.
 func (d *deployed) signal(t *testing.T, p process, sig string) {
 	t.Helper()
 	d.ctr(t, "tasks", "kill", "--signal", sig, p.container)
 }
 
-// listens reports whether the process has a listener on the port. It does not
+// listens reports whether the process has a listener on the port. It has none
 // once the process is gone.
 func (p process) listens(port int) (bool, error) {
 	for _, table := range []string{"tcp", "tcp6"} {

@@ -92,10 +92,10 @@ func (d *deployed) unreadyBeforeClosed(t *testing.T, one *pod, stopIt func()) en
 	return e
 }
 
-// TestSingleReplica is R13's choice: the one pod there is goes, and the next
-// one takes its time. With "serving" nobody notices, also where the Service
-// leads to pods of this node alone. With "down", which is the control, the
-// Service leads nowhere until the next one is ready.
+// TestSingleReplica is R13's choice: the only pod stops, and the next one starts
+// slowly. With "serving" no request fails, also when the Service only uses pods of
+// this node. With "down", the control, the Service has no endpoint until the next
+// pod is ready.
 func TestSingleReplica(t *testing.T) {
 	full(t)
 	c := onCluster(t)

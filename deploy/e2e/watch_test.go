@@ -43,7 +43,7 @@ type pods struct {
 	log    *logs
 	onStop func() // called for each T0, may be nil; set before there are any
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	all     []*pod
 	changed chan struct{} // closed and replaced with every change
 }
@@ -221,7 +221,7 @@ func (p *pods) String() string {
 type endpoints struct {
 	onUnready func() // may be nil
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	ready   map[string]bool
 	unready map[string]time.Time // when a pod was first seen not to be ready, after it was
 }

@@ -4,11 +4,11 @@
 //
 // and open http://127.0.0.1:8090 in a browser.
 //
-// It is four processes. The first has NATS in it, serves the dashboard and the
+// It runs four processes. The first embeds NATS, serves the dashboard and the
 // operators' API, and keeps the other three alive: two that fly drone missions,
 // which are durable, and one that hosts workers whose code is loaded at run
 // time. Drain one in the dashboard and see it come back; abort a mission; stop a
-// worker, and redrive what it gave up. Ctrl-C takes everything down in order.
+// worker, and redrive its dead letters. Ctrl-C stops everything in order.
 package main
 
 import (
@@ -33,7 +33,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// probeEvery is how often the processes of this fleet look at themselves.
+// probeEvery is how often the processes of this fleet probe themselves.
 const probeEvery = 2 * time.Second
 
 func main() { os.Exit(lifecycle.ExitCode(run())) }
@@ -56,7 +56,7 @@ func run() error {
 		Buckets: []jetstream.KeyValueConfig{workflow.Bucket(bucket)},
 		Streams: []jetstream.StreamConfig{{Name: "ORDERS", Subjects: []string{"orders.>"}, MaxMsgs: 10_000}},
 	}
-	if *nats == "" { // the first process has NATS in it, for the others on a free port
+	if *nats == "" { // the first process embeds NATS on a free port, for the others
 		cfg.StoreDir, cfg.Listen = *dir, "127.0.0.1:0"
 	}
 	b, err := broker.Connect(ctx, cfg)
@@ -103,7 +103,7 @@ func operate(ctx context.Context, app *lifecycle.App, b *broker.Broker, addr str
 	if err != nil {
 		return err
 	}
-	asks, err := host.New(b.JetStream(), host.Config{Engines: engines, Logger: log}) // never started: it only asks
+	asks, err := host.New(b.JetStream(), host.Config{Engines: engines, Logger: log}) // never started: it only sends requests
 	if err != nil {
 		return err
 	}
@@ -125,7 +125,7 @@ func operate(ctx context.Context, app *lifecycle.App, b *broker.Broker, addr str
 			cmd.Stderr = os.Stderr
 			return cmd
 		})
-		spec.Restart = worker.Always // also one that was drained from the dashboard
+		spec.Restart = worker.Always // also after a drain from the dashboard
 		if err := tree.Add(spec); err != nil {
 			return err
 		}

@@ -25,8 +25,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server.(*msgBlock).flushLoop"))
 }
 
-// The command serves a dashboard with three more processes, missions under way
-// and workers, and takes all of it down when it is asked to.
+// The command serves a dashboard with three more processes, active missions
+// and workers, and stops all of it on request.
 func TestFleet(t *testing.T) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

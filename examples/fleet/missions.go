@@ -43,13 +43,13 @@ func (m *Mission) EntityID() string { return m.ID }
 // Workflow returns the type under which missions are registered.
 func (*Mission) Workflow() string { return survey }
 
-// Phase returns the phase that it is in.
+// Phase returns its phase.
 func (m *Mission) Phase() string { return m.State }
 
-// IsTerminal reports whether it is over.
+// IsTerminal reports whether its phase is terminal.
 func (m *Mission) IsTerminal() bool { return table.IsTerminal(m.State) }
 
-// KVBucket returns where missions are stored.
+// KVBucket returns the bucket of missions.
 func (*Mission) KVBucket() string { return bucket }
 
 // KVKey returns the key of a mission: its id.
@@ -63,8 +63,8 @@ func missions(b *broker.Broker, log *slog.Logger) (*workflow.Manager, error) {
 	return mgr, mgr.Register(survey, func() workflow.Participant { return new(Mission) }, table)
 }
 
-// fly plans missions and moves those that are under way. Two processes do so at
-// once: what the one has moved already is refused to the other, by the table.
+// fly plans missions and moves active ones. Two processes do so at
+// once: the table refuses a move that the other process has already made.
 func fly(app *lifecycle.App, b *broker.Broker, log *slog.Logger) error {
 	mgr, err := missions(b, log)
 	if err != nil {
@@ -99,7 +99,7 @@ func fly(app *lifecycle.App, b *broker.Broker, log *slog.Logger) error {
 	return nil
 }
 
-// decide says what a mission does next.
+// decide returns the next phase of a mission.
 func decide(m *Mission) (next, note string) {
 	switch dice := rand.IntN(10); {
 	case m.State == "planning" && dice == 0:

@@ -18,7 +18,7 @@ import (
 
 func engines() (*engine.Registry, error) { return engine.NewRegistry(starlark.New(), js.New()) }
 
-// programs are the workers that are there from the beginning.
+// programs are the initial workers.
 var programs = []host.CreateRequest{
 	{ID: "count-orders", MIMEType: "text/x-starlark", Topic: "orders.created", Code: []byte(`
 def handle(message):
@@ -33,7 +33,7 @@ def handle(message):
 `)},
 }
 
-// hostWorkers runs hosted workers, and makes the orders that feed them.
+// hostWorkers runs hosted workers, and publishes orders for them.
 func hostWorkers(app *lifecycle.App, b *broker.Broker, log *slog.Logger) error {
 	engines, err := engines()
 	if err != nil {
@@ -59,7 +59,7 @@ func hostWorkers(app *lifecycle.App, b *broker.Broker, log *slog.Logger) error {
 				id++
 				total := rand.IntN(95)
 				if id%20 == 0 {
-					total = 96 // too large, for those who look at dead letters
+					total = 96 // too large: makes a dead letter
 				}
 				_, err := b.JetStream().Publish(ctx, "orders.created", fmt.Appendf(nil, `{"id":%d,"total":%d}`, id, total))
 				return err

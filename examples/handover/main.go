@@ -1,6 +1,6 @@
 // Command handover is a program that works through a list and crashes on the way,
-// under a supervisor that tells each instance how the one before ended. The next
-// one takes up the work where it was left:
+// under a supervisor that tells each instance how the previous one ended. The next
+// one continues its work:
 //
 //	go run ./examples/handover
 package main
@@ -39,7 +39,7 @@ func work(h worker.Handover, out io.Writer) int {
 	if p := h.Previous; p != nil {
 		fmt.Fprintf(out, "instance %d: the one before ended %s with exit code %d\n", h.Restarts+1, p.Status, p.Code)
 	} else {
-		fmt.Fprintln(out, "instance 1: nobody was here before")
+		fmt.Fprintln(out, "instance 1: there is no earlier instance")
 	}
 	// The session is the same for every instance, so the progress can be filed
 	// under it.

@@ -26,7 +26,7 @@ func TestTheWorkIsTakenUpAgain(t *testing.T) {
 	if err := run(ctx, &out); err != nil {
 		t.Errorf("run: %v", err)
 	}
-	want := `instance 1: nobody was here before
+	want := `instance 1: there is no earlier instance
   item 1
   item 2
   item 3

@@ -1,10 +1,10 @@
 // Command hosted is a text pipeline whose workers arrive while it runs, in three
 // languages: a Starlark worker cleans lines, a JavaScript worker counts words
-// with a state of its own, and a Python worker writes the report (in Starlark
+// with its own state, and a Python worker writes the report (in Starlark
 // where there is no python3). Messages flow all the time. One worker is updated;
 // an update of another does not compile and changes nothing; a third one
-// compiles, is wrong and fills the dead letters, is rolled back, and what it
-// failed is handled after all.
+// compiles, fails and fills the dead letters, is rolled back, and its
+// dead letters are handled after all.
 //
 //	go run ./examples/hosted
 //
@@ -67,8 +67,8 @@ func run(ctx context.Context, out io.Writer) error {
 	return app.Run(ctx)
 }
 
-// newHost returns a host, and the worker that writes the report in the language
-// that there is for it.
+// newHost returns a host, and the worker that writes the report in an available
+// language.
 func newHost(b *broker.Broker, log *slog.Logger) (*host.Host, host.CreateRequest, error) {
 	report := host.CreateRequest{ID: "report", Topic: "text.counted", OutputTopic: "text.report"}
 	engines := []engine.Engine{starlark.New(), js.New()}
@@ -103,7 +103,7 @@ function handle(message) {
     return JSON.stringify({line: message.text, words, total});
 }
 `
-	// It compiles, and has forgotten that a line may be in capitals.
+	// It compiles, but does not handle lines in capitals.
 	countWrong = `
 function handle(message) {
     const words = message.text.match(/^[a-z ]+$/).length;
@@ -124,7 +124,7 @@ def handle(message):
 `
 )
 
-// pipeline tells the story.
+// pipeline runs the example.
 type pipeline struct {
 	host   *host.Host
 	js     jetstream.JetStream
@@ -138,7 +138,7 @@ func (p *pipeline) story(ctx context.Context) error {
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
 			if errors.Is(err, context.Canceled) {
-				return nil // it was stopped
+				return nil // the host was stopped
 			}
 			return err
 		}
@@ -230,7 +230,7 @@ func (p *pipeline) history(ctx context.Context) error {
 	return nil
 }
 
-// send publishes lines and prints the next reports, as many as are awaited.
+// send publishes lines and prints as many reports as are expected.
 func (p *pipeline) send(ctx context.Context, reports int, lines ...string) error {
 	for _, line := range lines {
 		if _, err := p.js.Publish(ctx, "text.raw", []byte(line)); err != nil {

@@ -1,11 +1,11 @@
 // Command mission flies a few hundred drone surveys from two processes. Each
-// mission is a durable workflow: its phases change along a table, in whatever
+// mission is a durable workflow: its phases change along a table, in any
 // process, and outlive all of them. Half-way one process is killed. Run it:
 //
 //	go run ./examples/mission
 //
-// Nothing is set up for it: a NATS server runs inside the first process, which
-// the second one reaches on the loopback. On a server of your own:
+// It needs no setup: a NATS server runs inside the first process, and
+// the second one connects to it on the loopback. To use your own server:
 //
 //	go run ./examples/mission -url nats://127.0.0.1:4222
 //
@@ -36,7 +36,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/workflow"
 )
 
-// Mission is what is known of a survey. The tags say what the library may do
+// Mission is the state of a survey. The tags say what the library may do
 // with its fields.
 type Mission struct {
 	ID       string `json:"id"       lifecycle:"id"`
@@ -65,8 +65,8 @@ var phases = workflow.Transitions{
 	"aborted":   {},
 }
 
-// Nobody flies these. Their deadline ends them.
-const forgotten = "nobody"
+// No pilot flies these. Their deadline ends them.
+const forgotten = "no pilot"
 
 func main() {
 	url := flag.String("url", "", "a NATS server with JetStream; empty starts one inside this process")
@@ -122,7 +122,7 @@ func command(ctx context.Context, out io.Writer, mgr *workflow.Manager, b *broke
 		if i%25 == 0 {
 			m.Pilot = forgotten
 		}
-		// On a server of your own they may be there from a run before.
+		// On your own server they may exist from an earlier run.
 		err := fleet.Create(ctx, m)
 		if errors.Is(err, workflow.ErrEntityExists) {
 			before++
@@ -139,7 +139,7 @@ func command(ctx context.Context, out io.Writer, mgr *workflow.Manager, b *broke
 	defer done()
 	var crew sync.WaitGroup
 	defer crew.Wait()
-	defer done() // before the crew is waited for
+	defer done() // runs before the wait for the crew
 
 	leader, err := lease.New(ctx, b.JetStream(), lease.Config{Bucket: "LEASES", Key: "deadlines"})
 	if err != nil {
@@ -151,7 +151,7 @@ func command(ctx context.Context, out io.Writer, mgr *workflow.Manager, b *broke
 	} else if granted == 0 {
 		fmt.Fprintln(out, "another process keeps the deadlines")
 	} else {
-		defer func() { _ = leader.Release(context.WithoutCancel(ctx)) }() // else it runs out by itself
+		defer func() { _ = leader.Release(context.WithoutCancel(ctx)) }() // otherwise it expires by itself
 		crew.Go(func() { _ = mgr.Deadlines(work) })
 	}
 	second := startWing(work, b.ClientURL())
@@ -180,7 +180,7 @@ func command(ctx context.Context, out io.Writer, mgr *workflow.Manager, b *broke
 	return report(ctx, out, fleet)
 }
 
-// report prints how the missions ended and what happened to one that both
+// report prints how the missions ended, and the history of one that both
 // processes have flown.
 func report(ctx context.Context, out io.Writer, fleet workflow.Typed[*Mission]) error {
 	counts := make(map[string]int)
@@ -212,9 +212,9 @@ func report(ctx context.Context, out io.Writer, fleet workflow.Typed[*Mission]) 
 	return nil
 }
 
-// fly is four pilots, who take whatever mission is active, move it one leg, and
-// take the next. None of them owns a mission: the table and the server see to it
-// that every leg is flown once. It returns when ctx ends.
+// fly runs four pilots. Each takes an active mission, moves it one leg, and
+// takes the next. No pilot owns a mission: the table and the server ensure
+// that every leg is flown once. fly returns when ctx ends.
 func fly(ctx context.Context, mgr *workflow.Manager, base string, told func(string)) error {
 	fleet := workflow.For[*Mission](mgr, survey)
 	var pilots sync.WaitGroup
@@ -237,7 +237,7 @@ func fly(ctx context.Context, mgr *workflow.Manager, base string, told func(stri
 						told(m.ID)
 						mu.Unlock()
 					}
-					// Somebody else was quicker: so it is with missions that anybody may fly.
+					// Another pilot was faster, which is normal for shared missions.
 					if errors.Is(err, workflow.ErrInvalidTransition) || errors.Is(err, workflow.ErrTerminalPhase) {
 						err = nil
 					}
@@ -264,7 +264,7 @@ func fly(ctx context.Context, mgr *workflow.Manager, base string, told func(stri
 	}
 }
 
-// leg moves a mission to one of the phases that may follow.
+// leg moves a mission to one of its next phases.
 func leg(ctx context.Context, fleet workflow.Typed[*Mission], m *Mission, pilot string) error {
 	next := phases[m.State]
 	to := next[0]
@@ -304,8 +304,8 @@ func startWing(ctx context.Context, url string) *wing {
 	return w
 }
 
-// killAfter lets it fly so many legs and kills it in the middle of whatever it
-// does then, or when ctx ends. It returns how many there were.
+// killAfter lets the second process fly so many legs and then kills it at a random
+// moment, or when ctx ends. It returns the number of legs.
 func (w *wing) killAfter(ctx context.Context, legs int) (flown int, err error) {
 	if w.err != nil {
 		return 0, w.err

@@ -1,12 +1,12 @@
-// Command pool serves what Python programs work out: perceptual hashes of images,
-// one line of the answer for each as soon as it is known, and statistics of texts.
+// Command pool serves results of Python programs: perceptual hashes of images,
+// one line of the answer for each as soon as it is ready, and statistics of texts.
 //
 //	go run ./examples/pool
 //	curl -d 'the cat and the hat' localhost:8080/text
 //	curl -d '{"images":[{"name":"a","ppm":"…"}]}' localhost:8080/images
 //
 // Kill any of the workers (kill -9, they are on localhost:9090/statusz) while it
-// is under load: no request fails, since the work may be done twice.
+// is under load: no request fails, since the pool may repeat the work.
 package main
 
 import (
@@ -68,7 +68,7 @@ func run(ctx context.Context, args []string) error {
 	return app.Run(ctx)
 }
 
-// unpack writes the worker to where Python can read it.
+// unpack writes the worker to a file for Python.
 func unpack() (folder string, err error) {
 	folder, err = os.MkdirTemp("", "pool")
 	if err != nil {
@@ -135,7 +135,7 @@ func stream(w http.ResponseWriter, q *procpool.Query) {
 		switch {
 		case err == nil:
 			line(message)
-		case begun: // the status is sent, so the last line has to say it
+		case begun: // the status is sent, so the last line has the error
 			text, _ := json.Marshal(map[string]string{"error": err.Error()})
 			line(text)
 			return
@@ -148,7 +148,7 @@ func stream(w http.ResponseWriter, q *procpool.Query) {
 	line(result)
 }
 
-// refuse says what went wrong, and whose it is.
+// refuse answers with the error, and a status that says whose fault it is.
 func refuse(w http.ResponseWriter, err error) {
 	var rejected *procpool.RejectedError
 	var answer *procpool.WorkerError

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const patience = time.Minute
 
-// free returns an address that nobody listens on.
+// free returns an address on which no process listens.
 func free(t *testing.T) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -125,7 +125,7 @@ func TestAnswers(t *testing.T) {
 }
 
 // TestNoRequestFailsWhileWorkersAreKilled kills one worker after the other, with
-// SIGKILL, while clients ask for texts.
+// SIGKILL, while clients send texts.
 func TestNoRequestFailsWhileWorkersAreKilled(t *testing.T) {
 	url, health := service(t)
 	ctx, stop := context.WithCancel(t.Context())

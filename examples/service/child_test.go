@@ -17,12 +17,12 @@ import (
 	"go.uber.org/goleak"
 )
 
-// patience is how long a test waits for what must happen. Nothing is measured
-// with it: a machine may be busy.
+// patience bounds the waits of a test. It measures nothing:
+// a machine may be busy.
 const patience = time.Minute
 
-// asChild makes the test binary be the service, so that what is tested is the
-// real main in a process of its own, with the race detector in it.
+// asChild makes the test binary act as the service, so that the tests run the
+// real main in its own process, with the race detector.
 const asChild = "TEST_IS_THE_SERVICE"
 
 func TestMain(m *testing.M) {
@@ -37,13 +37,13 @@ type child struct {
 	cmd    *exec.Cmd
 	exited chan struct{}
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	output  strings.Builder
 	changed chan struct{} // closed and replaced with every line
 }
 
-// start runs the service on free ports. It is killed when the test ends before
-// it does.
+// start runs the service on free ports, and kills it when the test ends before
+// the service.
 func start(t *testing.T, env []string, args ...string) *child {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], append(freePorts, args...)...)
@@ -56,10 +56,10 @@ func start(t *testing.T, env []string, args ...string) *child {
 	return startCommand(t, cmd)
 }
 
-// freePorts are the arguments by which the log says where the service is.
+// freePorts are arguments for free ports; the log has the addresses.
 var freePorts = []string{"-log=json", "-addr=127.0.0.1:0", "-lifecycle.health-addr=127.0.0.1:0"}
 
-// startCommand runs a command that is the service, or passes on what it writes,
+// startCommand runs a command that is the service, or passes on its output,
 // its signals and its exit status.
 func startCommand(t *testing.T, cmd *exec.Cmd) *child {
 	t.Helper()
@@ -74,10 +74,10 @@ func startCommand(t *testing.T, cmd *exec.Cmd) *child {
 	go func() {
 		defer close(c.exited)
 		c.read(stderr)
-		_ = c.cmd.Wait() // the tests look at ProcessState
+		_ = c.cmd.Wait() // the tests check ProcessState
 	}()
 	t.Cleanup(func() {
-		_ = c.cmd.Process.Kill() // of a process that has ended it does nothing
+		_ = c.cmd.Process.Kill() // does nothing when the process has ended
 		<-c.exited
 		if t.Failed() {
 			t.Logf("the service wrote:\n%s", c.log())

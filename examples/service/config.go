@@ -8,7 +8,7 @@ import (
 	"github.com/pleme-io/lifecycle-go"
 )
 
-// Config is what the service can be told, in service.yaml, in the environment
+// Config configures the service, in service.yaml, in the environment
 // (SERVICE_ADDR, SERVICE_LIFECYCLE_DRAIN_INTERVAL) and with flags.
 type Config struct {
 	Addr        string        `usage:"serve HTTP on this address"`
@@ -19,12 +19,12 @@ type Config struct {
 	Lifecycle   lifecycle.Config
 }
 
-// WithDefaults returns what holds when nobody says anything.
+// WithDefaults returns the defaults.
 func (Config) WithDefaults() Config {
 	return Config{Addr: ":8080", Poll: 500 * time.Millisecond, Log: logAuto, Lifecycle: lifecycle.Config{Name: "service"}}
 }
 
-// Validate says what makes no sense. What is wrong with Lifecycle it says itself.
+// Validate reports invalid values. Lifecycle validates itself.
 func (c Config) Validate() error {
 	var errs []error
 	if c.Poll <= 0 {

@@ -12,8 +12,8 @@ import (
 	"github.com/pleme-io/lifecycle-go"
 )
 
-// faults breaks the service on purpose, so that a test can watch what becomes
-// of it. It is served only with -allow-faults.
+// faults breaks the service on purpose, so that a test can watch the
+// effect. It is served only with -allow-faults.
 type faults struct {
 	fail      chan string
 	stuckUnit atomic.Bool
@@ -25,9 +25,9 @@ type faults struct {
 const (
 	failError     = "error"      // a unit returns an error: the App stops
 	failPanic     = "panic"      // a unit panics: the App stops
-	failStuckUnit = "stuck-unit" // from now on a unit ignores that it is cancelled
-	failStuckHook = "stuck-hook" // the last hook will never return
-	failUnready   = "unready"    // a readiness probe fails, until asked for again
+	failStuckUnit = "stuck-unit" // from now on a unit ignores its cancellation
+	failStuckHook = "stuck-hook" // the last hook never returns
+	failUnready   = "unready"    // a readiness probe fails, until the next request
 )
 
 var failures = []string{failError, failPanic, failStuckUnit, failStuckHook, failUnready}

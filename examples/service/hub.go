@@ -6,14 +6,14 @@ import (
 	"sync"
 )
 
-// hub tells everybody who is connected what has happened, and knows when the
-// last one has left.
+// hub sends texts to all connected members, and knows when the
+// last one has disconnected.
 type hub struct {
 	log *slog.Logger
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	members map[*member]bool
-	empty   chan struct{} // closed when nobody is connected; nil until Drain asks
+	empty   chan struct{} // closed when no member is connected; nil until Drain
 }
 
 // member is one connected client.
@@ -21,7 +21,7 @@ type member struct{ news chan string }
 
 func newHub(log *slog.Logger) *hub { return &hub{log: log, members: make(map[*member]bool)} }
 
-// Join adds a member. leave takes it out again, and may be called twice.
+// Join adds a member. leave removes it, and may be called twice.
 func (h *hub) Join() (m *member, leave func()) {
 	m = &member{news: make(chan string, 16)}
 	h.mu.Lock()
@@ -38,7 +38,7 @@ func (h *hub) Join() (m *member, leave func()) {
 	}
 }
 
-// Tell gives text to every member. One that is far behind misses it.
+// Tell sends text to every member. A member that is far behind misses it.
 func (h *hub) Tell(text string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -50,17 +50,17 @@ func (h *hub) Tell(text string) {
 	}
 }
 
-// Len returns how many are connected.
+// Len returns the number of connected members.
 func (h *hub) Len() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return len(h.members)
 }
 
-// Drain waits until everybody has left. Their handlers know by
-// lifecycle.Draining that it is time to say goodbye. Who is still there at the
-// window's end is cut by the App; that is the fate of an endless stream whose
-// client does not listen, and no error.
+// Drain waits until all members have disconnected. Their handlers learn from
+// lifecycle.Draining that it is time to say goodbye. At the end of the window the
+// App cuts the others. That happens to an endless stream whose
+// client ignores the goodbye, and is not an error.
 func (h *hub) Drain(ctx context.Context) error {
 	h.mu.Lock()
 	open, empty := len(h.members), make(chan struct{})

@@ -19,9 +19,9 @@ import (
 )
 
 // TestImage builds the Dockerfile with a real engine and runs the image as the
-// manifests do: as nobody's user, on a root that cannot be written, with the
-// network of the host. No image is pulled: in place of the toolchain's there is
-// one with a shell and a "go" that hands out the binary, which was built here by
+// manifests do: as the user nobody, on a read-only root, with the
+// host's network. No image is pulled: the toolchain's image is replaced by
+// one with a shell and a "go" that returns the binary, which was built here by
 // the Dockerfile's own command from the Dockerfile's own context.
 func TestImage(t *testing.T) {
 	if _, err := exec.LookPath("docker"); err != nil {
@@ -34,14 +34,14 @@ func TestImage(t *testing.T) {
 	e.must(t, "build", "--file", "Dockerfile", "--tag", "lifecycle-service", "../..")
 	for what, want := range map[string]string{
 		"{{.Config.User}}": "65532:65532", "{{json .Config.Entrypoint}}": `["/service"]`, "{{.Config.StopSignal}}": "",
-		"{{len .RootFS.Layers}}": "1", // the binary and nothing else
+		"{{len .RootFS.Layers}}": "1", // only the binary
 	} {
 		if got := e.must(t, "image", "inspect", "--format", what, "lifecycle-service"); got != want {
 			t.Errorf("%s of the image is %s, want %s", what, got, want)
 		}
 	}
 
-	lastWords := filepath.Join(t.TempDir(), "termination-log") // as the kubelet makes it
+	lastWords := filepath.Join(t.TempDir(), "termination-log") // like the kubelet's
 	if err := os.WriteFile(lastWords, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func TestImage(t *testing.T) {
 	cmd := exec.Command("docker", args...)
 	cmd.Env = e.env
 	c := startCommand(t, cmd)
-	t.Cleanup(func() { _, _ = e.run("rm", "--force", "service") }) // before the engine is closed
+	t.Cleanup(func() { _, _ = e.run("rm", "--force", "service") }) // runs before the engine is closed
 
 	url, health := c.addresses(t)
 	h1 := client(t, http1)
@@ -71,7 +71,7 @@ func TestImage(t *testing.T) {
 		t.Errorf("while it runs the termination log has %q (%v)", text, err)
 	}
 
-	e.must(t, "kill", "--signal", "SIGTERM", "service") // what a kubelet sends to an image without STOPSIGNAL
+	e.must(t, "kill", "--signal", "SIGTERM", "service") // the kubelet's signal for an image without STOPSIGNAL
 	if code := c.exit(t); code != 0 {
 		t.Errorf("exit status %d after SIGTERM, want 0", code)
 	}
@@ -83,8 +83,8 @@ func TestImage(t *testing.T) {
 	}
 }
 
-// standIn makes the image that the Dockerfile builds in. What COPY brings there
-// has to have the service in it.
+// standIn makes the image that the Dockerfile builds in. The files that COPY copies
+// must include the service.
 func standIn(t *testing.T, engine *dockertest.Engine) {
 	t.Helper()
 	text, err := os.ReadFile("Dockerfile")

@@ -14,8 +14,8 @@ const (
 	logJSON = "json"
 )
 
-// newLogger writes JSON for machines, or short lines for whoever watches: the
-// time of day to the millisecond, no level when it is the ordinary one.
+// newLogger writes JSON for machines, or short lines for people: the
+// time of day to the millisecond, and the level unless it is INFO.
 func newLogger(format string, w io.Writer) *slog.Logger {
 	_, inCluster := os.LookupEnv("KUBERNETES_SERVICE_HOST")
 	if format == logJSON || format == logAuto && inCluster {

@@ -1,6 +1,6 @@
-// Command service is a small HTTP service that is run by lifecycle: a database,
-// a readiness probe on it, a supervised poller, long-lived streams that are told
-// when to go, and hooks that close what was opened. Start it, open a stream,
+// Command service is a small HTTP service that uses lifecycle: a database,
+// a readiness probe on it, a supervised poller, long-lived streams that learn
+// when to end, and hooks that close resources. Start it, open a stream,
 // press Ctrl-C and read the log:
 //
 //	go run ./examples/service
@@ -8,10 +8,10 @@
 //	curl -X POST 'localhost:8080/work?note=hello'
 //	curl localhost:8081/readyz
 //
-// At a terminal nobody waits for a load balancer, so Ctrl-C skips the drain
-// window; with -lifecycle.drain-wait=always it takes its five seconds as in a
-// cluster. -h lists what it can be told, by flags, in the environment and in a
-// file service.yaml; a change of that file is taken over while it runs.
+// At a terminal there is no load balancer to wait for, so Ctrl-C skips the drain
+// window. With -lifecycle.drain-wait=always it takes its five seconds, as in a
+// cluster. -h lists the configuration, by flags, in the environment and in a
+// file service.yaml. The service takes over changes of that file while it runs.
 package main
 
 import (

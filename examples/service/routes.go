@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// service is what the handlers share.
+// service is shared by the handlers.
 type service struct {
 	log     *slog.Logger
 	db      *store
@@ -62,11 +62,11 @@ func (s *service) routes(allowFaults bool) http.Handler {
 	return mux
 }
 
-// maxSleep bounds what a client may ask a handler to take.
+// maxSleep bounds the sleep that a client may ask for.
 const maxSleep = time.Minute
 
-// addWork stores a piece of work. With sleep it takes its time over it, as an
-// expensive request does, and gives up when its context ends: the client went
+// addWork stores a piece of work. With sleep it takes as long as an
+// expensive request, and ends early when its context ends: the client went
 // away, or the time for requests in flight is over.
 func (s *service) addWork(w http.ResponseWriter, r *http.Request) {
 	s.working.Inc()

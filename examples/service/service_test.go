@@ -78,7 +78,7 @@ func TestPlanesAndMetricsAnswer(t *testing.T) {
 	}
 	mustCall(t, client(t, http2), "POST", url+"/work?note=over+http2", 201)
 	mustCall(t, h1, "POST", url+"/work?sleep=later", 400)
-	mustCall(t, h1, "POST", url+"/fail?how=error", 404) // nobody allowed it
+	mustCall(t, h1, "POST", url+"/fail?how=error", 404) // faults are not allowed
 	if body := mustCall(t, h1, "GET", health+"/metrics", 200); !strings.Contains(body, "\nservice_work_added_total 1\n") {
 		t.Error("/metrics does not count the work")
 	}
@@ -89,7 +89,7 @@ func TestPlanesAndMetricsAnswer(t *testing.T) {
 }
 
 // The whole story: streams are open and requests keep coming when SIGTERM
-// arrives. Nobody is failed, everybody is told, and what was acknowledged is in
+// arrives. No request fails, every stream gets a goodbye, and acknowledged work is in
 // the database afterwards.
 func TestSIGTERMFailsNobody(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "with space & ?.db")
@@ -146,7 +146,7 @@ func TestSIGTERMFailsNobody(t *testing.T) {
 	t.Logf("%d requests acknowledged, %d rows", len(acknowledged), len(rows))
 }
 
-// A request that is in flight at the signal is finished, not cut.
+// A request that is in flight at the signal is finished.
 func TestRequestInFlightIsFinished(t *testing.T) {
 	c := start(t, nil, append(quick, "-lifecycle.drain-interval=500ms", "-lifecycle.go-away-after=100ms")...)
 	url, health := c.addresses(t)
@@ -161,7 +161,7 @@ func TestRequestInFlightIsFinished(t *testing.T) {
 	}()
 	h1 := client(t, http1)
 	for !strings.Contains(mustCall(t, h1, "GET", health+"/metrics", 200), "\nservice_requests_in_flight 1\n") {
-		time.Sleep(10 * time.Millisecond) // another process: there is nothing to wait on
+		time.Sleep(10 * time.Millisecond) // another process: there is no event to wait for
 	}
 	c.signal(t, syscall.SIGTERM)
 	if err := <-answered; err != nil {

@@ -20,7 +20,7 @@ type store struct {
 	temp string // a folder to remove at the end, "" when the file is the user's
 }
 
-// openStore opens the database file, and makes it when it is not there. An
+// openStore opens the database file, and creates it when it does not exist. An
 // empty name stands for a temporary one, which Close removes.
 func openStore(file string) (*store, error) {
 	s := &store{}
@@ -56,9 +56,9 @@ func (s *store) open(file string) error {
 	return err
 }
 
-// dataSource names the file as a URI, so that any path works, and sets what a
-// service wants: a log ahead of the file, so that a killed process loses
-// nothing that it has acknowledged, and waiting in place of "database is locked".
+// dataSource names the file as a URI, so that any path works. It sets options for a
+// service: a write-ahead log, so that a killed process loses
+// no acknowledged write, and waiting instead of "database is locked".
 func dataSource(file string) (string, error) {
 	file, err := filepath.Abs(file)
 	if err != nil {
@@ -84,7 +84,7 @@ func (s *store) Add(ctx context.Context, note string) (id int64, err error) {
 	return id, nil
 }
 
-// Finish does the work that waits, at most limit pieces, and returns their
+// Finish does waiting work, at most limit pieces, and returns their
 // numbers.
 func (s *store) Finish(ctx context.Context, limit int) (ids []int64, err error) {
 	rows, err := s.db.QueryContext(ctx,
@@ -103,7 +103,7 @@ func (s *store) Finish(ctx context.Context, limit int) (ids []int64, err error) 
 	return ids, rows.Err()
 }
 
-// Count returns how much work there is, and how much of it is done.
+// Count returns the number of pieces of work, and how many are done.
 func (s *store) Count(ctx context.Context) (added, done int64, err error) {
 	err = s.db.QueryRowContext(ctx, `SELECT count(*), coalesce(sum(done), 0) FROM work`).Scan(&added, &done)
 	if err != nil {

@@ -12,11 +12,11 @@ import (
 
 const (
 	writeTimeout = 5 * time.Second  // for one message to one client
-	stillHere    = 20 * time.Second // between signs of life on a quiet stream
+	stillHere    = 20 * time.Second // between heartbeats on a quiet stream
 	goodbyeText  = "this instance stops: connect again and find another"
 )
 
-// events streams what happens as server-sent events. When the App drains it
+// events sends the hub's texts as server-sent events. When the App drains it
 // says goodbye: the browser's EventSource connects again, and the cluster sends
 // it elsewhere.
 func (s *service) events(w http.ResponseWriter, r *http.Request) {
@@ -60,7 +60,7 @@ func (s *service) events(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// socket streams the same over a websocket, and ends it with a close frame of
+// socket sends the same over a websocket, and ends it with a close frame of
 // status 1001, "going away".
 func (s *service) socket(w http.ResponseWriter, r *http.Request) {
 	draining := lifecycle.Draining(r.Context())

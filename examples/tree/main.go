@@ -1,5 +1,5 @@
 // Command tree is a supervisor of supervisors, with a function, a real child
-// process and somebody who keeps breaking them. Run it and watch it heal:
+// process and a goroutine that keeps breaking them. Run it and watch it heal:
 //
 //	go run ./examples/tree
 //
@@ -28,7 +28,7 @@ import (
 func main() {
 	if _, ok, _ := worker.HandoverFromEnv(); ok {
 		ctx, cancel := lifecycle.SignalContext(context.Background())
-		<-ctx.Done() // the child: a service that somebody will kill
+		<-ctx.Done() // the child: a service that will be killed
 		cancel()
 		return
 	}
@@ -129,7 +129,7 @@ func vandalise(enough <-chan struct{}, tree *worker.Supervisor, engine *containe
 		default:
 		}
 		if n%3 == 2 && engine != nil {
-			fmt.Fprintln(out, "--- somebody kills the container:", engine.kill(context.Background()))
+			fmt.Fprintln(out, "--- killing the container:", engine.kill(context.Background()))
 			continue
 		}
 		if n%3 == 0 {
@@ -141,7 +141,7 @@ func vandalise(enough <-chan struct{}, tree *worker.Supervisor, engine *containe
 			continue
 		}
 		if pid := pidOf(tree.State(), "program"); pid != 0 {
-			fmt.Fprintln(out, "--- somebody kills the program, pid", pid)
+			fmt.Fprintln(out, "--- killing the program, pid", pid)
 			if p, err := os.FindProcess(pid); err == nil {
 				_ = p.Signal(syscall.SIGKILL)
 			}

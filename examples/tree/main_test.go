@@ -46,8 +46,8 @@ func (l *log) Write(b []byte) (int, error) {
 func TestTheTreeHeals(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	healed := regexp.MustCompile(`(?s)the reader fails.*reader +Running -> Failed.*cache +Running -> Stopping.*reader +Starting -> Running.*kills the program.*program +Running -> Failed.*program +Starting -> Running`)
-	// It may have been hit once more, as the end began.
+	healed := regexp.MustCompile(`(?s)the reader fails.*reader +Running -> Failed.*cache +Running -> Stopping.*reader +Starting -> Running.*killing the program.*program +Running -> Failed.*program +Starting -> Running`)
+	// It may have been killed once more when the end began.
 	ended := regexp.MustCompile(`program<br/>process<br/>(Stopped|Failed)`)
 	out := &log{end: cancel, enough: healed.MatchString}
 	if err := run(ctx, out, 0, 300*time.Millisecond, ""); err != nil {
@@ -58,7 +58,7 @@ func TestTheTreeHeals(t *testing.T) {
 		t.Errorf("it printed\n%s", text)
 	}
 	if os.Getenv(worker.EnvSession) != "" {
-		t.Error("the session is the child's alone")
+		t.Error("only the child may have the session")
 	}
 }
 
@@ -76,8 +76,8 @@ func TestTheTreeHealsAContainer(t *testing.T) {
 	t.Setenv("DOCKER_HOST", engine.Host())
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	healed := regexp.MustCompile(`(?s)kills the container: <nil>.*container +Running -> Failed.*container +Starting -> Running`)
-	// It may have been hit once more, as the end began.
+	healed := regexp.MustCompile(`(?s)killing the container: <nil>.*container +Running -> Failed.*container +Starting -> Running`)
+	// It may have been killed once more when the end began.
 	ended := regexp.MustCompile(`container<br/>container<br/>(Stopped|Failed)`)
 	out := &log{end: cancel, enough: healed.MatchString}
 	if err := run(ctx, out, 0, 300*time.Millisecond, "tree:1"); err != nil {

@@ -261,7 +261,7 @@ func (r *runner) look(now time.Time) {
 		// It ignores its context. The message is answered for it, and it gets
 		// nothing more: its state is never written.
 		if d.failed.CompareAndSwap(false, true) {
-			r.fail(d, d.tries.Failed+1, fmt.Errorf("%w, and its handler does not return", (engine.Limits{Time: limit}).TimeLimit()))
+			r.fail(d, d.tries.Failed+1, fmt.Errorf("%w, and its handler does not return and is abandoned", (engine.Limits{Time: limit}).TimeLimit()))
 			r.abandon()
 		}
 	}

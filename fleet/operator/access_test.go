@@ -67,7 +67,7 @@ func TestNothingIsServedWithoutCredentials(t *testing.T) {
 			"missing": nil, "forged": bearer("eve-0123456789-0123456789"), "basic": {"Authorization", "Basic YTpi"}, "empty": {"Authorization", "Bearer "},
 		} {
 			code, h, text := request(t, "GET", base+path, "", header...)
-			// After twenty guesses the address has to wait, which says as little.
+			// After twenty guesses the address has to wait; that reveals nothing either.
 			if code != http.StatusTooManyRequests && (code != http.StatusUnauthorized || h.Get("WWW-Authenticate") == "") {
 				t.Errorf("%s with %s credentials: %d %s", path, what, code, text)
 			}
@@ -188,7 +188,7 @@ func TestForeignHostsAndOrigins(t *testing.T) {
 		}
 	}
 	if code, _, text := request(t, "GET", path, "", "X-Forwarded-For", "203.0.113.7"); code != 401 {
-		t.Errorf("forwarded for somebody else: %d %s", code, text)
+		t.Errorf("forwarded for another caller: %d %s", code, text)
 	}
 	if _, h, _ := request(t, "GET", path, ""); h.Get("Access-Control-Allow-Origin") != "" || h.Get("Cross-Origin-Resource-Policy") != "same-origin" {
 		t.Errorf("headers let others read: %v", h)
@@ -227,7 +227,7 @@ func TestLimitsOfRate(t *testing.T) {
 	}
 }
 
-// Somebody who is not known yet is not read for long.
+// A large login form is refused before the caller is authenticated.
 func TestFormOfALoginIsSmall(t *testing.T) {
 	_, auth := tokenFile(t)
 	base, _ := serve(t, operator.Config{Auth: auth})
@@ -259,7 +259,7 @@ func TestAuditHasTheIdThatWasMadeUp(t *testing.T) {
 }
 
 func TestLimitOfStreams(t *testing.T) {
-	base, _ := serve(t, operator.Config{Workflows: newMemory(1), MaxStreams: 3, MaxStreamAge: time.Minute}) // one that is let in by mistake ends
+	base, _ := serve(t, operator.Config{Workflows: newMemory(1), MaxStreams: 3, MaxStreamAge: time.Minute}) // bounds a watch that is accepted by mistake
 	var open []*http.Response
 	for range 3 {
 		resp, err := http.Get(base + "/watch/workflows/drone-survey")
@@ -275,7 +275,7 @@ func TestLimitOfStreams(t *testing.T) {
 		t.Errorf("the fourth: %d %s", code, text)
 	}
 	open[0].Body.Close()
-	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) { // until the server has noticed
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) { // until the server notices
 		resp, err := http.Get(base + "/watch/workflows/drone-survey")
 		if err != nil {
 			t.Fatal(err)

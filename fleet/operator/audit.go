@@ -15,12 +15,12 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
-// AuditSink takes every attempt to write, after it ended. An error is logged,
-// with the entry; the write has happened by then.
+// AuditSink gets every attempt to write, after it has ended. When it returns an
+// error, the server logs the error with the entry; the write is not undone.
 type AuditSink func(ctx context.Context, entry *operatorv1.AuditEntry) error
 
-// AuditStream returns a sink that publishes each entry, as JSON, on a subject
-// that a stream of JetStream keeps, and waits until the stream has it.
+// AuditStream returns a sink that publishes each entry, as JSON, on a subject of a
+// JetStream stream, and waits until the stream has stored it.
 func AuditStream(js jetstream.JetStream, subject string) AuditSink {
 	return func(ctx context.Context, entry *operatorv1.AuditEntry) error {
 		text, err := protojson.Marshal(entry)
@@ -32,13 +32,13 @@ func AuditStream(js jetstream.JetStream, subject string) AuditSink {
 	}
 }
 
-// audit remembers the latest writes and hands each on.
+// audit remembers the latest writes and passes each to the sinks.
 type audit struct {
 	log   *slog.Logger
 	sinks []AuditSink
 
-	mu   sync.Mutex               // guards everything that follows
-	ring []*operatorv1.AuditEntry // the oldest at next once it is full
+	mu   sync.Mutex               // guards the fields below
+	ring []*operatorv1.AuditEntry // once it is full, the oldest is at next
 	next int
 }
 
@@ -48,8 +48,8 @@ const auditSize = 1000
 // sinkTimeout is how long a sink may take.
 const sinkTimeout = 5 * time.Second
 
-// record takes one entry. It outlives the request: a caller that hangs up is
-// audited all the same.
+// record takes one entry. It runs on when the request's context ends: a caller that
+// hangs up is audited too.
 func (a *audit) record(ctx context.Context, e *operatorv1.AuditEntry) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sinkTimeout)
 	defer cancel()

@@ -10,7 +10,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/token"
 )
 
-// Role says what somebody may do.
+// Role is what a caller may do.
 type Role string
 
 // The roles.
@@ -29,31 +29,32 @@ func ParseRole(text string) (Role, error) {
 	return RoleNone, fmt.Errorf("role %q: want viewer or operator", text)
 }
 
-// Principal is somebody who was recognised.
+// Principal is an authenticated caller.
 type Principal struct {
 	Name   string
 	Role   Role
-	Method string    // how: "token", "certificate", "kubernetes", "loopback"
-	Until  time.Time // when the credentials end, the zero time for never
+	Method string    // how it was authenticated: "token", "certificate", "kubernetes", "loopback"
+	Until  time.Time // when the credentials expire, the zero time for never
 }
 
-// Authenticator recognises who sends a request. It may be called concurrently.
+// Authenticator identifies the caller of a request. It may be called concurrently.
 type Authenticator interface {
-	// Authenticate returns ErrNoCredentials when the request carries none of
-	// its kind, and the next Authenticator is asked. Any other error refuses
-	// the request: ErrBadCredentials, ErrExpired, or that it cannot be known.
+	// Authenticate returns ErrNoCredentials when the request carries none of its
+	// kind; then the next Authenticator is asked. Any other error refuses the
+	// request: ErrBadCredentials, ErrExpired, or that the credentials cannot be
+	// checked now.
 	Authenticate(r *http.Request) (Principal, error)
 }
 
-// What an Authenticator says of credentials.
+// The errors of an Authenticator.
 var (
 	ErrNoCredentials  = errors.New("no credentials")
 	ErrBadCredentials = errors.New("the credentials are not known")
 	ErrExpired        = errors.New("the credentials have expired")
 )
 
-// Anyone asks several authenticators, in their order. A bearer token that the
-// one does not know may be known to the next.
+// Anyone asks several authenticators in order. A bearer token that one does not know
+// may be known to the next.
 func Anyone(list ...Authenticator) Authenticator { return anyone(list) }
 
 type anyone []Authenticator
@@ -86,14 +87,14 @@ func bearer(r *http.Request) (string, error) {
 
 type principalKey struct{}
 
-// WithPrincipal returns a context in which p is the caller. The server does
-// this for every request; it is for handlers beside it and for tests.
+// WithPrincipal returns a context whose caller is p. The server does this for every
+// request. Use it in handlers beside the server, and in tests.
 func WithPrincipal(ctx context.Context, p Principal) context.Context {
 	return context.WithValue(ctx, principalKey{}, p)
 }
 
-// PrincipalFrom returns the caller of a request that the server let in, and
-// false in any other context.
+// PrincipalFrom returns the caller of a request that the server accepted, and false
+// for any other context.
 func PrincipalFrom(ctx context.Context) (Principal, bool) {
 	p, ok := ctx.Value(principalKey{}).(Principal)
 	return p, ok

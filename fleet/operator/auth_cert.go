@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// ClientCertificates recognises callers by the certificate of their TLS
-// connection, which [Config.TLS] must have verified: ClientCAs, and ClientAuth
-// of VerifyClientCertIfGiven or RequireAndVerifyClientCert. roles maps a
-// certificate's URI name, DNS name or common name, looked for in that order, to
-// a role; a certificate without one of them is refused, and so is one that has
-// expired since its connection began.
+// ClientCertificates identifies callers by their TLS client certificate. The
+// connection must have verified it: set ClientCAs in [Config.TLS], and ClientAuth to
+// VerifyClientCertIfGiven or RequireAndVerifyClientCert. roles maps a certificate's
+// URI name, DNS name or common name, in that order, to a role. It refuses a
+// certificate without such a name, and one that has expired since its connection
+// began.
 func ClientCertificates(roles map[string]Role) (Authenticator, error) {
 	if len(roles) == 0 {
 		return nil, fmt.Errorf("client certificates: no name has a role")
@@ -31,7 +31,7 @@ func (c certificates) Authenticate(r *http.Request) (Principal, error) {
 	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return Principal{}, ErrNoCredentials
 	}
-	if len(r.TLS.VerifiedChains) == 0 { // presented, and nobody looked
+	if len(r.TLS.VerifiedChains) == 0 { // presented but not verified
 		return Principal{}, ErrBadCredentials
 	}
 	leaf := r.TLS.PeerCertificates[0]

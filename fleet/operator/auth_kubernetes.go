@@ -20,32 +20,31 @@ import (
 	"time"
 )
 
-// KubernetesConfig says how bearer tokens are reviewed.
+// KubernetesConfig configures [Kubernetes].
 type KubernetesConfig struct {
-	// Roles maps user names ("system:serviceaccount:NAMESPACE:NAME") and groups
-	// to roles. Whoever is in none of them is refused; of several roles the
-	// higher one counts.
+	// Roles maps user names ("system:serviceaccount:NAMESPACE:NAME") and groups to
+	// roles. A user without a role is refused; with several, the highest counts.
 	Roles map[string]Role
 
-	// Audiences that a token must be made for. Empty is the API server's own.
+	// Audiences lists the valid audiences of a token. Empty means the API server's.
 	Audiences []string
 
-	// URL of the API server. Defaults to the cluster's own, from the
-	// environment of the pod.
+	// URL of the API server. Defaults to that of the pod's cluster, from the
+	// environment.
 	URL string
 
-	// Dir has the pod's token and ca.crt. Defaults to where Kubernetes mounts
-	// them, /var/run/secrets/kubernetes.io/serviceaccount.
+	// Dir has the pod's token and ca.crt. Defaults to where Kubernetes mounts them,
+	// /var/run/secrets/kubernetes.io/serviceaccount.
 	Dir string
 
-	// Cache is how long a positive review is believed; a token that is revoked
-	// is let in for as long. Defaults to 10 s. A refusal is believed for 1 s.
+	// Cache is how long a positive review is cached. A revoked token is accepted for
+	// as long. Defaults to 10 s. A refusal is cached for 1 s.
 	Cache time.Duration
 }
 
-// Kubernetes recognises bearer tokens by asking the cluster (TokenReview of
-// authentication.k8s.io/v1). The pod's own service account must be allowed to:
-// the cluster role system:auth-delegator is.
+// Kubernetes authenticates bearer tokens by asking the cluster (TokenReview of
+// authentication.k8s.io/v1). The pod's own service account needs permission for that:
+// the cluster role system:auth-delegator has it.
 func Kubernetes(cfg KubernetesConfig) (Authenticator, error) {
 	if len(cfg.Roles) == 0 {
 		return nil, errors.New("kubernetes: no user or group has a role")
@@ -92,7 +91,7 @@ type kubernetes struct {
 	cfg    KubernetesConfig
 	client *http.Client
 
-	mu    sync.Mutex // guards everything that follows
+	mu    sync.Mutex // guards the fields below
 	cache map[[sha256.Size]byte]reviewed
 }
 
@@ -116,7 +115,7 @@ func (k *kubernetes) Authenticate(r *http.Request) (Principal, error) {
 	}
 	who, err := k.review(r.Context(), token)
 	if err != nil && !errors.Is(err, ErrBadCredentials) {
-		return Principal{}, fmt.Errorf("token review: %w", err) // not known: not cached
+		return Principal{}, fmt.Errorf("token review: %w", err) // the outcome is unknown, so it is not cached
 	}
 	entry := reviewed{who, err, time.Now().Add(k.cfg.Cache)}
 	if err != nil {
@@ -131,7 +130,7 @@ func (k *kubernetes) Authenticate(r *http.Request) (Principal, error) {
 	return who, err
 }
 
-// tokenReview is what of a TokenReview is needed.
+// tokenReview has the needed fields of a TokenReview.
 type tokenReview struct {
 	APIVersion string `json:"apiVersion"`
 	Kind       string `json:"kind"`
@@ -157,7 +156,7 @@ func (k *kubernetes) review(ctx context.Context, token string) (Principal, error
 	if err != nil {
 		return Principal{}, err
 	}
-	own, err := os.ReadFile(filepath.Join(k.cfg.Dir, "token")) // it is renewed in place
+	own, err := os.ReadFile(filepath.Join(k.cfg.Dir, "token")) // Kubernetes renews it in place
 	if err != nil {
 		return Principal{}, err
 	}
@@ -186,8 +185,8 @@ func (k *kubernetes) review(ctx context.Context, token string) (Principal, error
 	if !answer.Status.Authenticated {
 		return Principal{}, ErrBadCredentials
 	}
-	// A server that does not know audiences answers without them, and has not
-	// checked them (the API's own documentation asks for this look).
+	// A server without support for audiences answers without them and has not checked
+	// them (the API's documentation asks for this check).
 	if len(k.cfg.Audiences) > 0 && !slices.ContainsFunc(answer.Status.Audiences, func(a string) bool { return slices.Contains(k.cfg.Audiences, a) }) {
 		return Principal{}, ErrBadCredentials
 	}

@@ -17,21 +17,20 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/token"
 )
 
-// Limits of a token file and of what stands in it. A shorter token can be
-// guessed.
+// Limits of a token file and of its fields. A shorter token could be guessed.
 const (
 	maxTokenFile = 1 << 20
 	minToken     = 20
 )
 
-// TokenFile recognises bearer tokens by a file with a line for each:
+// TokenFile authenticates bearer tokens with a file that has one per line:
 //
 //	ROLE NAME TOKEN [EXPIRES]
 //
-// ROLE is viewer or operator, NAME goes into the audit, TOKEN has 20 characters
-// or more, or is "sha256:" and the hexadecimal digest of one, so that the file
-// need not be kept secret. EXPIRES is a time of RFC 3339. Empty lines and lines
-// that begin with # are skipped.
+// ROLE is viewer or operator. NAME appears in the audit. TOKEN has 20 characters or
+// more, or is "sha256:" and the hexadecimal digest of such a token; then the file is
+// not a secret. EXPIRES is a time of RFC 3339. Empty lines and lines that begin with
+// # are skipped.
 //
 // The file is read again when it has changed, looked at most once a second, also
 // when it is a Kubernetes secret whose symbolic link moved. One that cannot be
@@ -53,14 +52,14 @@ type tokenFile struct {
 	log  *slog.Logger
 	now  func() time.Time
 
-	mu     sync.Mutex // guards everything that follows
+	mu     sync.Mutex // guards the fields below
 	looked time.Time
 	stamp  stamp
 	tokens []tokenLine
 	broken error
 }
 
-// stamp tells one content of a file from another without reading it.
+// stamp identifies a version of a file without reading it.
 type stamp struct {
 	size    int64
 	changed time.Time
@@ -113,7 +112,7 @@ func (f *tokenFile) refreshLocked() {
 	}
 	was := f.broken
 	if err := f.readLocked(); err != nil && (was == nil || was.Error() != err.Error()) {
-		f.log.Error("operator: token file cannot be used: nobody is let in", "error", err)
+		f.log.Error("operator: token file cannot be used: every token is refused", "error", err)
 	} else if err == nil {
 		f.log.Info("operator: token file was read", "tokens", len(f.tokens))
 	}

@@ -9,16 +9,16 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
-// Workflows is where a [Server] finds durable workflows. [FromManager] makes
-// one of a workflow.Manager. Requests have been checked for their form when they
-// arrive here. Errors are an [*Error]; any other is internal.
+// Workflows is where a [Server] finds durable workflows. [FromManager] makes one from
+// a workflow.Manager. The server has checked the form of requests. Methods return an
+// [*Error]; any other error is internal.
 type Workflows interface {
 	// Definitions returns every type, with its counts, sorted by type.
 	Definitions(ctx context.Context) ([]*operatorv1.Definition, error)
 	// Definition returns one type; ReasonUnknownType when there is none.
 	Definition(ctx context.Context, typ string) (*operatorv1.Definition, error)
-	// FieldType returns the Go type of a field of the type's state, by its name
-	// in JSON, and false when there is no such field.
+	// FieldType returns the Go type of a field of the type's state, by its JSON name,
+	// and false when there is no such field.
 	FieldType(typ, field string) (reflect.Type, bool)
 	// List returns at most q.Limit entities whose ids are after q.After, sorted
 	// by id.
@@ -29,8 +29,8 @@ type Workflows interface {
 	Transition(ctx context.Context, t Transition) (entity *operatorv1.Entity, from string, err error)
 	// Patch changes fields and returns the entity.
 	Patch(ctx context.Context, p Patch) (*operatorv1.Entity, error)
-	// History returns what happened to an entity, oldest first, and whether
-	// older entries are gone.
+	// History returns an entity's history, oldest first, and whether older entries are
+	// gone.
 	History(ctx context.Context, typ, id string) (entries []*operatorv1.HistoryEntry, truncated bool, err error)
 	// Watch tells to what is there, then calls Sync, then tells every change,
 	// until ctx ends. After a Gap it begins anew with what is there. Only one watch of a type runs at a time, however many
@@ -42,14 +42,14 @@ type Workflows interface {
 // They never block.
 type Sink[T any] = stream.Sink[T]
 
-// Query says which entities a list is about.
+// Query selects the entities of a list.
 type Query struct {
 	Phase        string
 	Active       bool
 	Match        map[string]any // of the fields' own Go types
 	Contains     string         // a part of the id
 	UpdatedAfter time.Time
-	After        string // the last id of the page before
+	After        string // the last id of the previous page
 	Limit        int    // at least 1
 }
 
@@ -57,7 +57,7 @@ type Query struct {
 type Transition struct {
 	Type, ID, Phase, Note string
 	Who                   string // for the history
-	Revision              uint64 // that the entity must have; 0 for any
+	Revision              uint64 // the revision that the entity must have; 0 for any
 	DryRun                bool
 }
 
@@ -70,8 +70,8 @@ type Patch struct {
 	DryRun   bool
 }
 
-// Workers is where a [Server] finds hosted workers. As with [Workflows],
-// requests were checked for their form, and errors are an [*Error].
+// Workers is where a [Server] finds hosted workers. As with [Workflows], the server
+// has checked the form of requests, and methods return an [*Error].
 type Workers interface {
 	// Create makes a worker; ReasonExists when its id is taken, ReasonBadCode
 	// when its code does not load.
@@ -87,25 +87,25 @@ type Workers interface {
 	Delete(ctx context.Context, id, who string) error
 	History(ctx context.Context, id string) ([]*operatorv1.CodeVersion, error)
 	Recover(ctx context.Context, who string) (*operatorv1.RecoverWorkersResponse, error)
-	// DeadLetters returns at most limit after the one with the id after, oldest
-	// first.
+	// DeadLetters returns at most limit dead letters after the one with the id after,
+	// oldest first.
 	DeadLetters(ctx context.Context, id, after string, limit int) ([]*operatorv1.DeadLetter, error)
-	// Redrive hands the letters to the worker again, all of them when ids is
-	// empty, and returns how many.
+	// Redrive gives dead letters to the worker again, all of them when ids is empty,
+	// and returns how many.
 	Redrive(ctx context.Context, id string, ids []string, who string) (int64, error)
 }
 
-// Processes is where a [Server] finds the processes of the fleet.
-// [FromPresence] makes one of a presence.Watcher.
+// Processes is where a [Server] finds the processes of the fleet. [FromPresence]
+// makes one from a presence.Watcher.
 type Processes interface {
 	// List returns every process that announces itself.
 	List(ctx context.Context) ([]*operatorv1.Process, error)
 	// Get returns one; ReasonNotFound when there is none.
 	Get(ctx context.Context, id string) (*operatorv1.Process, error)
-	// Watch is to processes what Workflows.Watch is to entities.
+	// Watch is like Workflows.Watch, for processes.
 	Watch(ctx context.Context, to Sink[*operatorv1.Process]) error
-	// Drain, Suspend and Resume ask the process, and return its phase when it
-	// has agreed; ReasonUnreachable when it does not answer.
+	// Drain, Suspend and Resume ask the process and return its phase when it has
+	// agreed; ReasonUnreachable when it does not answer.
 	Drain(ctx context.Context, id, reason, who string) (phase string, err error)
 	Suspend(ctx context.Context, id, reason, who string) (phase string, err error)
 	Resume(ctx context.Context, id, who string) (phase string, err error)

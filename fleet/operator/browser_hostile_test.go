@@ -16,8 +16,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
-// Whatever an id, a name, a note, a phase or a label says, it stays a text: in
-// every page, in the pictures, and in what a change brings into an open page.
+// An id, a name, a note, a phase or a label is always shown as plain text: in
+// every page, in the pictures, and in updates of an open page.
 func TestHostileTextsStayTexts(t *testing.T) {
 	s := newScene(evil)
 	base, _ := serve(t, s.config())
@@ -40,7 +40,7 @@ func TestHostileTextsStayTexts(t *testing.T) {
 	if n := evaluate[int](t, ctx, `[...document.querySelectorAll(".diagram *")].filter(e => !["defs", "marker", "path", "circle", "g", "rect", "text", "title", "a"].includes(e.localName)).length`); n != 0 {
 		t.Errorf("a name became %d elements of a picture", n)
 	}
-	// What a change brings.
+	// An update.
 	visit(t, ctx, base+s.pages()["workflow"])
 	await(t, ctx, "live", isLive)
 	before := evaluate[string](t, ctx, `document.querySelector(".figures b").textContent`)
@@ -49,14 +49,14 @@ func TestHostileTextsStayTexts(t *testing.T) {
 	if n := evaluate[int](t, ctx, foreign); n != 0 || evaluate[bool](t, ctx, `"pwned" in window`) {
 		t.Errorf("a text became %d elements with a change", n)
 	}
-	// An event stream is lines: a text with line ends in it must not be more of them.
+	// An event stream consists of lines: a text with line ends must not add any.
 	_, _, text := request(t, "GET", base+"/ui/live?"+url.Values{"topic": {"x\n\ndata: changed"}}.Encode(), "")
 	if got := strings.Count(text, "\ndata:"); got != 1 || !strings.Contains(text, "event: over\n") {
 		t.Errorf("a topic with line ends in it: %q", text)
 	}
 }
 
-// Every answer for a browser forbids what is not the dashboard's own.
+// Every answer for a browser forbids content that is not the dashboard's own.
 func TestEveryPageForbidsForeignScripts(t *testing.T) {
 	_, auth := tokenFile(t)
 	base, _ := serve(t, operator.Config{Workflows: newMemory(1), Auth: auth})
@@ -72,18 +72,18 @@ func TestEveryPageForbidsForeignScripts(t *testing.T) {
 			t.Errorf("%s: %v", path, h)
 		}
 	}
-	// A browser is told in a page, not in JSON, why it gets none.
+	// A browser gets an error as a page, not as JSON.
 	code, h, text := request(t, "POST", base+"/ui/act/transition", "", append(bearer(adaToken), "Accept", "text/html", "Sec-Fetch-Site", "cross-site")...)
 	if code != 403 || !strings.HasPrefix(h.Get("Content-Type"), "text/html") || h.Get("Content-Security-Policy") == "" || !strings.Contains(text, "another site") {
 		t.Errorf("%d %v %s", code, h, text)
 	}
 }
 
-// A page of another site cannot act in the name of somebody who is signed in:
-// not with a form, not with a script.
+// A page of another site cannot act in the name of a signed-in operator:
+// neither with a form nor with a script.
 func TestAnotherSitesPageCannotAct(t *testing.T) {
 	m := newMemory(1)
-	base, _ := serve(t, operator.Config{Workflows: m}) // who opens it is an operator
+	base, _ := serve(t, operator.Config{Workflows: m}) // on the loopback every caller is an operator
 	evil := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/html")
 		fmt.Fprintf(w, `<main><form method="post" action="%s/ui/act/transition"><input name="type" value="drone-survey"><input name="id" value="m-00000"><input name="phase" value="flying"><button>Win</button></form></main>`, base)
@@ -113,8 +113,8 @@ func TestAnotherSitesPageCannotAct(t *testing.T) {
 	await(t, ctx, "the outcome", `document.querySelector(".flash.good")?.innerText === "The transition is done."`)
 }
 
-// Every action is asked for on a page that says what will happen; a viewer gets
-// neither the page nor the action, and a page offers none; an operator sees the
+// Every action has a page that says what will happen. A viewer gets
+// neither the page nor the action, and no page offers it. An operator sees the
 // outcome.
 func TestActionsAreAskedForAndRefusedToViewers(t *testing.T) {
 	_, auth := tokenFile(t)
@@ -139,11 +139,11 @@ func TestActionsAreAskedForAndRefusedToViewers(t *testing.T) {
 		}},
 		"drain":    {url.Values{"id": {"p-1"}}, "/ui/processes/p-1", "the process ends", "begun to drain", func() bool { return p.was("drain") }},
 		"suspend":  {url.Values{"id": {"p-1"}, "reason": {"a look at it"}}, "/ui/processes/p-1", "readiness goes down", "Readiness is suspended.", func() bool { return p.was("suspend") }},
-		"resume":   {url.Values{"id": {"p-2"}}, "/ui/processes/p-2", "what its checks say", "what the checks say", func() bool { return p.was("resume") }},
-		"start":    {url.Values{"id": {"notify"}}, "/ui/workers/notify", "fed again", "fed again", func() bool { return hosted("notify").GetState() == "running" }},
+		"resume":   {url.Values{"id": {"p-2"}}, "/ui/processes/p-2", "follows its checks again", "follows the checks again", func() bool { return p.was("resume") }},
+		"start":    {url.Values{"id": {"notify"}}, "/ui/workers/notify", "gets messages again", "gets messages again", func() bool { return hosted("notify").GetState() == "running" }},
 		"stop":     {url.Values{"id": {"resize-images"}}, "/ui/workers/resize-images", "Nothing is lost", "is stopped", func() bool { return hosted("resize-images").GetState() == "stopped" }},
 		"rollback": {url.Values{"id": {"notify"}, "digest": {digest}}, "/ui/workers/notify", "between two messages", "earlier code", func() bool { return hosted("notify").GetDigest() == digest }},
-		"redrive":  {url.Values{"id": {"enrich-orders"}, "letter": {"100", "101"}}, "", "2 dead letters go", "with the worker again: 2.", func() bool { return letters() == 1 }},
+		"redrive":  {url.Values{"id": {"enrich-orders"}, "letter": {"100", "101"}}, "", "2 dead letters go", "given to the worker again: 2.", func() bool { return letters() == 1 }},
 		"recover":  {url.Values{}, "/ui/workers", "One that fails", "could not be loaded: 1.", func() bool { return true }},
 		"delete":   {url.Values{"id": {"score"}}, "/ui/workers/score", "cannot be undone", "is deleted", func() bool { return hosted("score") == nil }},
 	} {

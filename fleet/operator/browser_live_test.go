@@ -21,8 +21,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1/operatorv1connect"
 )
 
-// The pages of hosted workers, of workflows and of the audit change by
-// themselves, and what somebody has marked in one stays marked.
+// The pages of hosted workers, of workflows and of the audit update
+// themselves, and a checked box stays checked.
 func TestWorkersWorkflowsAndAuditAreLive(t *testing.T) {
 	h, m := newHosted(), newMemory(3)
 	base, _ := serve(t, operator.Config{Workflows: m, Workers: h})
@@ -60,8 +60,8 @@ func TestWorkersWorkflowsAndAuditAreLive(t *testing.T) {
 	await(t, ctx, "the entry", `document.querySelector("tbody")?.innerText.includes("m-new")`)
 }
 
-// A page whose server goes says so and from when it is, and comes back to life
-// with it.
+// When its server goes, a page says so and how old its content is. It recovers
+// with the server.
 func TestPageOutlivesItsServer(t *testing.T) {
 	m := newMemory(3)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -101,7 +101,7 @@ func TestPageOutlivesItsServer(t *testing.T) {
 	await(t, ctx, "a change after it", `document.querySelector("[data-key=m-last]")`)
 }
 
-// An entity that goes while its page is open: the page says so.
+// When an entity is deleted while its page is open, the page says so.
 func TestPageOfWhatIsGone(t *testing.T) {
 	h := newHosted()
 	base, _ := serve(t, operator.Config{Workers: h})
@@ -109,11 +109,11 @@ func TestPageOfWhatIsGone(t *testing.T) {
 	visit(t, ctx, base+"/ui/workers/notify")
 	await(t, ctx, "live", isLive)
 	h.Delete(t.Context(), "notify", "ada")
-	await(t, ctx, "the word that it is gone", `document.getElementById("notice").innerText.includes("not there any more") && document.querySelector("h1").innerText === "notify"`)
+	await(t, ctx, "the notice that it is gone", `document.getElementById("notice").innerText.includes("no longer exists") && document.querySelector("h1").innerText === "notify"`)
 }
 
-// 10 000 entities, 1000 watchers and changes all the time: the page shows a part,
-// stays usable while it changes, and neither the server nor the page grows with
+// With 10 000 entities, 1000 watchers and constant changes, the page shows a part,
+// stays usable while it updates, and neither the server nor the page grows with
 // the number of entities or of changes.
 func TestTenThousandEntitiesOnScreen(t *testing.T) {
 	if testing.Short() {
@@ -173,12 +173,12 @@ func TestTenThousandEntitiesOnScreen(t *testing.T) {
 	if rows := evaluate[int](t, ctx, `document.querySelectorAll("tbody tr").length`); rows != 50 || nodes > 2000 {
 		t.Errorf("%d rows and %d elements for %d entities", rows, nodes, entities)
 	}
-	// Changes until the end, of what is on screen and of what is not.
+	// Change entities on and off the screen, until the end.
 	all.Go(func() {
 		for i := 0; ; i++ {
 			m.mu.Lock()
 			ids := []string{fmt.Sprintf("m-%05d", i%entities), fmt.Sprintf("m-%05d", i%7)}
-			if i%5 == 0 { // what all the others watch
+			if i%5 == 0 { // the entity that all others watch
 				ids = append(ids, "m-00007")
 			}
 			for _, id := range ids {
@@ -195,8 +195,8 @@ func TestTenThousandEntitiesOnScreen(t *testing.T) {
 			}
 		}
 	})
-	// A page that is frozen lets no timer come to its turn between its changes.
-	// Two may meet: a change, and the clock beside it.
+	// A frozen page runs no timer between its updates.
+	// Two may coincide: an update, and the clock beside it.
 	evaluate[any](t, ctx, `(() => {
 		window.changes = 0; window.frozen = 0;
 		let streak = 0;
@@ -204,7 +204,7 @@ func TestTenThousandEntitiesOnScreen(t *testing.T) {
 		new MutationObserver(() => { changes++; if (++streak > 2) frozen++; }).observe(document.getElementById("content"), {subtree: true, childList: true, characterData: true});
 	})(), null`)
 	await(t, ctx, "changes", `changes >= 10`)
-	// Somebody types a filter while rows change under it.
+	// Type a filter while rows change.
 	evaluate[any](t, ctx, `document.querySelector("[name=contains]").focus(), null`)
 	seen := evaluate[int](t, ctx, `changes`)
 	for _, key := range "m-0999" {
@@ -219,13 +219,13 @@ func TestTenThousandEntitiesOnScreen(t *testing.T) {
 	}
 	press(t, ctx, kb.Enter)
 	await(t, ctx, "the filtered list", `document.querySelectorAll("tbody tr").length === 10 && document.querySelector("tbody tr").dataset.key === "m-09990"`)
-	// The pages go on; TestPagesAreCompleteAndDoNotRepeat goes on to the end.
+	// There are more pages; TestPagesAreCompleteAndDoNotRepeat reads all.
 	visit(t, ctx, base+"/ui/workflows/drone-survey")
 	evaluate[any](t, ctx, `[...document.querySelectorAll(".pager a")].find(a => a.textContent === "Next page").click(), null`)
 	await(t, ctx, "the next page", `document.querySelector("tbody tr")?.dataset.key === "m-00050"`)
 	visit(t, ctx, base+"/ui/workflows/drone-survey?size=1000&contains=m-00")
 	await(t, ctx, "a long page", `document.querySelectorAll("tbody tr").length === 1000 && !document.querySelector(".pager")`)
-	// 1000 rows that change are a page too.
+	// A page may have 1000 changing rows.
 	seen = evaluate[int](t, ctx, `(window.changes = 0, new MutationObserver(() => changes++).observe(document.getElementById("content"), {subtree: true, childList: true, characterData: true}), 0)`)
 	await(t, ctx, "changes of a long page", fmt.Sprintf("changes >= %d", seen+3))
 
@@ -235,7 +235,7 @@ func TestTenThousandEntitiesOnScreen(t *testing.T) {
 	if nodes > 2000 || bytes > 64<<20 {
 		t.Errorf("the page has grown to %d elements and %.0f MiB", nodes, bytes/(1<<20))
 	}
-	// Client and server are in this process: sockets, buffers and goroutines of
+	// Client and server share this process: sockets, buffers and goroutines of
 	// both, for each watcher, and the entities once.
 	after := heap()
 	if before > 512<<20 || after > before+128<<20 {
@@ -247,8 +247,8 @@ func TestTenThousandEntitiesOnScreen(t *testing.T) {
 	t.Logf("heap in use %d MiB before and %d MiB after the changes, with %d watchers, client and server; page: %d elements, %.1f MiB", before>>20, after>>20, watchers, nodes, bytes/(1<<20))
 }
 
-// A browser with the server's page in many windows holds a connection only for
-// those that are seen: it has six for one server.
+// A browser with many windows of the server holds a connection only for
+// the visible ones: it has six for one server.
 func TestHiddenPageHoldsNoConnection(t *testing.T) {
 	m := newMemory(1)
 	base, _ := serve(t, operator.Config{Workflows: m})

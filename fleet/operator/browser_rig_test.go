@@ -19,8 +19,8 @@ import (
 	"github.com/chromedp/chromedp/kb"
 )
 
-// browser starts Chromium. What a page says on its console, and what it asks of
-// any other server, is an error of the test.
+// browser starts Chromium. A message on a page's console, or a request to
+// another server, fails the test.
 func browser(t *testing.T) context.Context {
 	t.Helper()
 	path, err := exec.LookPath("chromium")
@@ -29,7 +29,7 @@ func browser(t *testing.T) context.Context {
 			t.Skip("no chromium and no google-chrome on this machine: the dashboard is tested in a real browser only")
 		}
 	}
-	// Not t.TempDir: processes of a browser that has ended write for a moment.
+	// Not t.TempDir: a browser's processes write for a moment after it has ended.
 	dir, err := os.MkdirTemp("", "chromium")
 	if err != nil {
 		t.Fatal(err)
@@ -63,7 +63,7 @@ func browser(t *testing.T) context.Context {
 	chromedp.ListenTarget(ctx, func(ev any) {
 		switch ev := ev.(type) {
 		case *log.EventEntryAdded:
-			// What is stopped by the page's policy comes from security: nothing should have to be.
+			// Violations of the page's policy come from security: there should be none.
 			if ev.Entry.Source == log.SourceSecurity || ev.Entry.Source == log.SourceJavascript {
 				complain("the browser says: %s (%s)", ev.Entry.Text, ev.Entry.URL)
 			}
@@ -88,12 +88,12 @@ func visit(t *testing.T, ctx context.Context, url string) {
 	}
 }
 
-// await waits until a script says that something is so.
+// await waits until a script returns true.
 func await(t *testing.T, ctx context.Context, what, script string) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		var is bool
-		// Between two pages there is nothing to evaluate it in.
+		// Between two pages the script cannot be evaluated.
 		if err := chromedp.Run(ctx, chromedp.Evaluate("!!("+script+")", &is)); err == nil && is {
 			return
 		}
@@ -107,7 +107,7 @@ func await(t *testing.T, ctx context.Context, what, script string) {
 
 const isLive = `document.getElementById("live")?.dataset.state === "on"`
 
-// tabTo presses Tab until the focus is on what has that text or name.
+// tabTo presses Tab until the element with that text or name has the focus.
 func tabTo(t *testing.T, ctx context.Context, want string) {
 	t.Helper()
 	var text string
@@ -137,11 +137,11 @@ func evaluate[T any](t *testing.T, ctx context.Context, script string) (value T)
 	return value
 }
 
-// accessible runs axe in the page and fails for everything that it finds.
+// accessible runs axe in the page and fails for every finding.
 func accessible(t *testing.T, ctx context.Context, axe, what string) {
 	t.Helper()
 	var found string
-	// The page's own policy forbids scripts from elsewhere; the debugger may.
+	// The page's policy forbids foreign scripts; the debugger may still run one.
 	err := chromedp.Run(ctx, chromedp.Evaluate(axe+"\n;0", nil),
 		chromedp.Evaluate(`axe.run(document, {resultTypes: ["violations"]}).then(r => JSON.stringify(r.violations.map(v => v.id + ": " + v.help + " " + v.nodes.slice(0, 3).map(n => n.html).join(" | "))))`,
 			&found, func(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }))

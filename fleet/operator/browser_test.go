@@ -32,8 +32,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// hosted is a Workers in memory, for pages and requests; the host itself is
-// another room.
+// hosted is a Workers in memory, for pages and requests. Package host tests
+// the real host.
 type hosted struct {
 	operator.Workers
 	mu   sync.Mutex
@@ -142,7 +142,7 @@ func (h *hosted) Redrive(_ context.Context, id string, ids []string, _ string) (
 	return int64(n), nil
 }
 
-// stage is a fleet to look at: NATS, missions, three processes, hosted workers.
+// stage is a fleet: NATS, missions, three processes, hosted workers.
 func stage(t *testing.T) (base string, mgr *workflow.Manager, ids []string) {
 	t.Helper()
 	js := brokertest.Embedded(t, broker.Config{Buckets: []jetstream.KeyValueConfig{workflow.Bucket("MISSIONS")}}).JetStream()
@@ -205,8 +205,8 @@ func stage(t *testing.T) (base string, mgr *workflow.Manager, ids []string) {
 	return base, mgr, ids
 }
 
-// Every page, dark and light, wide and on a phone: nothing sticks out, and the
-// accessibility check finds nothing. With OPERATOR_SHOTS=DIR it leaves pictures.
+// Every page, dark and light, wide and on a phone: no page is too wide, and the
+// accessibility check finds nothing. With OPERATOR_SHOTS=DIR it saves pictures.
 func TestPagesInABrowser(t *testing.T) {
 	base, _, ids := stage(t)
 	ctx := browser(t)
@@ -229,7 +229,7 @@ func TestPagesInABrowser(t *testing.T) {
 	}
 }
 
-// The form for a token, what a wrong one gets, and what a viewer gets who opens
+// The login form, the answer to a wrong token, and the answer to a viewer who opens
 // the page of an action.
 func TestSignInAndRefusalsInABrowser(t *testing.T) {
 	_, auth := tokenFile(t)
@@ -237,7 +237,7 @@ func TestSignInAndRefusalsInABrowser(t *testing.T) {
 	ctx := browser(t)
 	all := looks(t, ctx, base, "light-1280", "light-360", "dark-1280", "dark-360")
 	all("login", "/ui/login?next=%2Fui%2Fworkflows")
-	// With the keyboard alone: the field has the focus, Enter sends it.
+	// With the keyboard only: the field has the focus, Enter sends it.
 	visit(t, ctx, base+"/ui/workflows/drone-survey")
 	await(t, ctx, "the form", `location.pathname === "/ui/login" && document.activeElement.name === "token"`)
 	press(t, ctx, "wrong-0123456789-0123456789"+kb.Enter)
@@ -251,31 +251,31 @@ func TestSignInAndRefusalsInABrowser(t *testing.T) {
 	}
 	all("forbidden", "/ui/act/transition?type=drone-survey&id=m-00000&phase=flying")
 	await(t, ctx, "the refusal", `document.querySelector("h1").innerText === "Not allowed" && document.querySelector("[role=alert]").innerText.includes("viewer")`)
-	// The session ends elsewhere while a page is open.
+	// The session ends in another window while a page is open.
 	visit(t, ctx, base+"/ui/workflows/drone-survey")
 	await(t, ctx, "live", isLive)
 	if err := chromedp.Run(ctx, network.ClearBrowserCookies()); err != nil {
 		t.Fatal(err)
 	}
-	evaluate[any](t, ctx, `document.dispatchEvent(new Event("visibilitychange")), null`) // as when somebody comes back to it
+	evaluate[any](t, ctx, `document.dispatchEvent(new Event("visibilitychange")), null`) // as when the user returns to the window
 	await(t, ctx, "the word that one is signed out", `document.querySelector("#notice a")?.href.includes("/ui/login?next=%2Fui%2Fworkflows%2Fdrone-survey")`)
 	accessible(t, ctx, axeScript(t), "signed out")
 }
 
-// A fleet in which there is nothing yet says so, and how something gets there.
+// The pages of an empty fleet say that it is empty, and how to add to it.
 func TestEmptyPagesInABrowser(t *testing.T) {
-	base, _ := serve(t, operator.Config{Name: "north", Workflows: newMemory(0), Workers: &hosted{}, Processes: nobody{}})
+	base, _ := serve(t, operator.Config{Name: "north", Workflows: newMemory(0), Workers: &hosted{}, Processes: noProcesses{}})
 	some := looks(t, browser(t), base, "light-1280", "dark-360")
 	for name, path := range map[string]string{"fleet": "/ui/", "workflows": "/ui/workflows", "workflow": "/ui/workflows/drone-survey", "workers": "/ui/workers", "audit": "/ui/audit"} {
 		some("empty-"+name, path)
 	}
 }
 
-// nobody are the processes of a fleet without any.
-type nobody struct{ operator.Processes }
+// noProcesses are the processes of a fleet without any.
+type noProcesses struct{ operator.Processes }
 
-func (nobody) List(context.Context) ([]*operatorv1.Process, error) { return nil, nil }
-func (nobody) Watch(ctx context.Context, to operator.Sink[*operatorv1.Process]) error {
+func (noProcesses) List(context.Context) ([]*operatorv1.Process, error) { return nil, nil }
+func (noProcesses) Watch(ctx context.Context, to operator.Sink[*operatorv1.Process]) error {
 	to.Sync()
 	<-ctx.Done()
 	return ctx.Err()
@@ -292,7 +292,7 @@ func TestLongNamesFit(t *testing.T) {
 	}
 }
 
-// looks returns what looks at one page in those ways, each a theme and a width.
+// looks returns a function that checks one page in each way, a theme and a width.
 func looks(t *testing.T, ctx context.Context, base string, ways ...string) func(name, path string) {
 	t.Helper()
 	axe, shots := axeScript(t), os.Getenv("OPERATOR_SHOTS")
@@ -319,7 +319,7 @@ func looks(t *testing.T, ctx context.Context, base string, ways ...string) func(
 				t.Errorf("%s has %d elements that a page of ours does not have", what, n)
 			}
 			if n := evaluate[int](t, ctx, `document.getAnimations().length`); n != 0 {
-				t.Errorf("%s moves for somebody who wants it not to", what)
+				t.Errorf("%s moves although the user prefers reduced motion", what)
 			}
 			accessible(t, ctx, axe, what)
 			if shots == "" {
@@ -336,12 +336,12 @@ func looks(t *testing.T, ctx context.Context, base string, ways ...string) func(
 	}
 }
 
-// foreign counts what no page of ours has: only a text that became more could
-// have brought it.
+// foreign counts elements that our pages never have. Only a text that became
+// markup could add them.
 const foreign = `document.querySelectorAll("img, iframe, script:not([src='/ui/static/live.js']), style, [onerror], [onload], [onclick], [style], [href^='javascript']").length`
 
-// An operator aborts a mission with the keyboard alone, and a page that shows it
-// to somebody else changes by itself.
+// An operator aborts a mission with the keyboard only, and another user's page
+// updates itself.
 func TestKeyboardAloneAndLive(t *testing.T) {
 	base, mgr, _ := stage(t)
 	ctx := browser(t)
@@ -350,7 +350,7 @@ func TestKeyboardAloneAndLive(t *testing.T) {
 		t.Fatal(err)
 	}
 	await(t, ctx, "live", isLive)
-	// Somebody else moves it, and the page follows: picture, history, actions.
+	// Another caller moves it, and the page follows: picture, history, actions.
 	if err := mgr.Transition(t.Context(), "drone-survey", "acme.drones.north.survey.mission.001", "capturing", workflow.TransitionSourceRule, "target in sight"); err != nil {
 		t.Fatal(err)
 	}
@@ -374,7 +374,7 @@ func TestKeyboardAloneAndLive(t *testing.T) {
 	}
 }
 
-// The picture in the documents: "make docs" asks for it.
+// The picture in the documents: "make docs" makes it.
 func TestDashboardPicture(t *testing.T) {
 	file := os.Getenv("DASHBOARD_PICTURE")
 	if file == "" {

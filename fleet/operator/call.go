@@ -16,8 +16,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
-// needs is the role that each method needs, by "Service.Method". A method is
-// open to viewers when the contract says that it has no side effects.
+// needs is the role that each method needs, by "Service.Method". A viewer may call a
+// method that has no side effects by the contract.
 var needs = func() map[string]Role {
 	roles := map[string]Role{}
 	services := operatorv1.File_lifecycle_operator_v1_operator_proto.Services()
@@ -38,14 +38,14 @@ func action(m protoreflect.MethodDescriptor) string {
 	return string(m.Parent().Name()) + "." + string(m.Name())
 }
 
-// intent is what a call is about, for the audit.
+// intent describes a call for the audit.
 type intent struct {
 	target, detail string
 	dryRun         bool
 }
 
-// call does what every method does: it looks whether the caller may, looks at
-// the request, does the work within the time for it, and audits a write.
+// call does what all methods share: it checks the caller's role and the request, does
+// the work within its time limit, and audits a write.
 func call[A proto.Message](ctx context.Context, s *Server, action string, what intent, wrong violations, work func(ctx context.Context, who Principal) (A, error)) (answer A, err error) {
 	who, err := s.authorize(ctx, action)
 	if err == nil {
@@ -58,27 +58,27 @@ func call[A proto.Message](ctx context.Context, s *Server, action string, what i
 	err = wire(ctx, s.log, action, err)
 	if needs[action] == RoleOperator {
 		if made, ok := any(answer).(interface{ GetId() string }); ok && err == nil && strings.HasSuffix(what.target, "/") {
-			what.target += made.GetId() // the caller left the id to the server
+			what.target += made.GetId() // the server chose the id
 		}
 		s.audit.record(ctx, entry(ctx, who, action, what, err))
 	}
 	return answer, err
 }
 
-// authorize returns the caller when the role is enough for the action.
+// authorize returns the caller when its role suffices for the action.
 func (s *Server) authorize(ctx context.Context, action string) (Principal, error) {
 	who, ok := PrincipalFrom(ctx)
 	need, known := needs[action]
 	switch {
 	case !ok:
-		return who, Errorf(connect.CodeUnauthenticated, ReasonUnauthenticated, "", "nobody is known to ask")
+		return who, Errorf(connect.CodeUnauthenticated, ReasonUnauthenticated, "", "the request has no authenticated caller")
 	case known && need == RoleViewer && (who.Role == RoleViewer || who.Role == RoleOperator), known && who.Role == RoleOperator:
 		return who, nil
 	}
 	return who, Errorf(connect.CodePermissionDenied, ReasonForbidden, "", "%s has the role %s: %s needs the role %s", who.Name, who.Role, action, RoleOperator)
 }
 
-// guarded makes an error of a panic.
+// guarded turns a panic into an error.
 func guarded[A any](ctx context.Context, s *Server, action string, who Principal, work func(context.Context, Principal) (A, error)) (answer A, err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -100,7 +100,7 @@ func entry(ctx context.Context, who Principal, action string, what intent, err e
 	return e
 }
 
-// message is the text of an error without its code.
+// message returns the text of an error without its code.
 func message(err error) string {
 	var ce *connect.Error
 	if errors.As(err, &ce) {
@@ -109,7 +109,7 @@ func message(err error) string {
 	return err.Error()
 }
 
-// clip cuts a text at n bytes, between characters, and makes it valid UTF-8.
+// clip cuts a text to at most n bytes, between characters, and makes it valid UTF-8.
 func clip(text string, n int) string {
 	if len(text) > n {
 		text = text[:n]
@@ -117,14 +117,14 @@ func clip(text string, n int) string {
 	return strings.ToValidUTF8(text, "\uFFFD")
 }
 
-// Limits of the fields of requests, in bytes unless it says otherwise.
+// Limits of the fields of requests, in bytes unless noted.
 const (
 	maxName   = 256
 	maxNote   = 2048
 	maxFields = 100 // in number
 )
 
-// text wants a name of up to most bytes, without control characters.
+// text checks a name: at most most bytes, without control characters.
 func (v *violations) text(field, value string, required bool, most int) {
 	switch {
 	case required && value == "":
@@ -136,7 +136,7 @@ func (v *violations) text(field, value string, required bool, most int) {
 	}
 }
 
-// size wants a page size and returns it with its default.
+// size checks a page size and returns it, or its default.
 func (v *violations) size(field string, n int32) int {
 	switch {
 	case n < 0 || n > 1000:
@@ -147,8 +147,8 @@ func (v *violations) size(field string, n int32) int {
 	return int(n)
 }
 
-// revision reads an entity tag: a revision, in quotes as HTTP has it or bare.
-// Without one in the field the header If-Match counts. "*" is any.
+// revision reads an entity tag: a revision, quoted as in HTTP or bare. When the field
+// is empty it reads the header If-Match. "*" is any revision.
 func (v *violations) revision(ctx context.Context, tag string) uint64 {
 	if info, ok := connect.CallInfoForHandlerContext(ctx); ok && tag == "" {
 		tag = strings.TrimSpace(info.RequestHeader().Get("If-Match"))
@@ -167,5 +167,5 @@ func (v *violations) revision(ctx context.Context, tag string) uint64 {
 	return n
 }
 
-// ETag writes a revision as an HTTP entity tag.
+// ETag returns a revision as an HTTP entity tag.
 func ETag(revision uint64) string { return `"` + strconv.FormatUint(revision, 10) + `"` }

@@ -15,8 +15,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/operator"
 )
 
-// presented are the certificates of a server, in PEM. To trust what it presents is
-// for a test alone: the kubeconfig of a test's cluster may have none.
+// presented returns the certificates that a server presents, in PEM. Only a test may
+// trust them: the kubeconfig of a test's cluster may have none.
 func presented(t *testing.T, server string) string {
 	t.Helper()
 	conn, err := tls.Dial("tcp", strings.TrimPrefix(server, "https://"), &tls.Config{InsecureSkipVerify: true}) //nolint:gosec // see above
@@ -31,11 +31,11 @@ func presented(t *testing.T, server string) string {
 	return text
 }
 
-// A real API server reviews tokens of its own: those that it made for this, those
-// that were forged, made for somebody else, and taken back.
+// A real API server reviews its own tokens: valid ones, and those
+// that were forged, made for another audience, or revoked.
 //
 // It runs where E2E_CLUSTER says that the cluster of KUBECONFIG is there for
-// tests, as deploy/e2e/run does; whatever else KUBECONFIG leads to is left alone.
+// tests, as deploy/e2e/run does. It uses no other cluster.
 func TestKubernetesReviewsRealTokens(t *testing.T) {
 	if os.Getenv("E2E_CLUSTER") == "" || os.Getenv("KUBECONFIG") == "" {
 		t.Skip("no cluster for tests: E2E_CLUSTER and KUBECONFIG are not set; deploy/e2e/run sets them")
@@ -100,7 +100,7 @@ func TestKubernetesReviewsRealTokens(t *testing.T) {
 	want("before the reviewer may review", code, text, http.StatusServiceUnavailable)
 	kubectl("create", "clusterrolebinding", ns, "--clusterrole=system:auth-delegator", "--serviceaccount="+ns+":reviewer")
 	ada := token("ada")
-	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) { // until the API server's authorizer knows
+	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) { // until the API server's authorizer knows the binding
 		if code, text = ask(ada); code == http.StatusOK || time.Now().After(end) {
 			break
 		}
@@ -122,14 +122,14 @@ func TestKubernetesReviewsRealTokens(t *testing.T) {
 	}, signature)
 	code, text = ask(forged)
 	want("a forged signature", code, text, http.StatusUnauthorized)
-	code, text = ask(token("ada", "--audience=somebody-else"))
-	want("a token for somebody else", code, text, http.StatusUnauthorized)
+	code, text = ask(token("ada", "--audience=another"))
+	want("a token for another audience", code, text, http.StatusUnauthorized)
 
 	leaver := token("leaver")
 	code, text = ask(leaver)
 	want("an account that is there", code, text, http.StatusForbidden)
 	kubectl("delete", "serviceaccount", "leaver", "-n", ns)
-	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) { // until both caches have forgotten
+	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) { // until both caches have expired
 		if code, text = ask(leaver); code == http.StatusUnauthorized || time.Now().After(end) {
 			break
 		}

@@ -30,7 +30,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/operator"
 )
 
-// dial connects with gRPC's own library.
+// dial connects with the gRPC library.
 func dial(t *testing.T, base string) *grpc.ClientConn {
 	t.Helper()
 	conn, err := grpc.NewClient(strings.TrimPrefix(base, "http://"), grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -41,8 +41,8 @@ func dial(t *testing.T, base string) *grpc.ClientConn {
 	return conn
 }
 
-// Somebody who knows nothing of the contract lists the services, reads what they
-// are, and calls one, as grpcurl does.
+// A client without the contract lists the services, reads their descriptions,
+// and calls one, as grpcurl does.
 func TestReflectionIsEnoughToCallAMethod(t *testing.T) {
 	base, _ := serve(t, operator.Config{Workflows: newMemory(3)})
 	conn := dial(t, base)
@@ -72,7 +72,7 @@ func TestReflectionIsEnoughToCallAMethod(t *testing.T) {
 			t.Errorf("%s is not among %v", want, names)
 		}
 	}
-	// Every service is described, with all that its description needs.
+	// Every service has a description, with all its dependencies.
 	files := &descriptorpb.FileDescriptorSet{}
 	have := map[string]bool{}
 	var need func(*grpc_reflection_v1.ServerReflectionRequest)
@@ -136,15 +136,15 @@ func TestReflectionIsEnoughToCallAMethod(t *testing.T) {
 			t.Errorf("the watch tells %v, %v, want %s", output, err, kind)
 		}
 	}
-	// Older clients ask with the version before.
+	// Older clients use the previous version.
 	old, err := grpc_reflection_v1alpha.NewServerReflectionClient(conn).ServerReflectionInfo(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := old.Send(&grpc_reflection_v1alpha.ServerReflectionRequest{MessageRequest: &grpc_reflection_v1alpha.ServerReflectionRequest_ListServices{}}); err != nil { //nolint:staticcheck // they do
+	if err := old.Send(&grpc_reflection_v1alpha.ServerReflectionRequest{MessageRequest: &grpc_reflection_v1alpha.ServerReflectionRequest_ListServices{}}); err != nil { //nolint:staticcheck // older clients use it
 		t.Fatal(err)
 	}
-	if answer, err := old.Recv(); err != nil || len(answer.GetListServicesResponse().GetService()) != len(names) { //nolint:staticcheck // they do
+	if answer, err := old.Recv(); err != nil || len(answer.GetListServicesResponse().GetService()) != len(names) { //nolint:staticcheck // older clients use it
 		t.Errorf("with v1alpha: %v, %v", answer, err)
 	}
 }
@@ -163,8 +163,8 @@ func described(t *testing.T, registry *protoregistry.Files, method protoreflect.
 	return dynamicpb.NewMessage(m.Input()), dynamicpb.NewMessage(m.Output())
 }
 
-// Health is of the process and of each service; reflection and health are for
-// those who are known, like all else.
+// The process and each service have a health. Reflection and health need
+// credentials, like all other methods.
 func TestHealthOfEachService(t *testing.T) {
 	_, auth := tokenFile(t)
 	base, _ := serve(t, operator.Config{Workflows: newMemory(1), Auth: auth})
@@ -189,7 +189,7 @@ func TestHealthOfEachService(t *testing.T) {
 	if _, err := client.Check(ctx, &grpc_health_v1.HealthCheckRequest{Service: "no.Such"}); status.Code(err) != codes.NotFound {
 		t.Errorf("a service that there is none of: %v", err)
 	}
-	// The protocol lets a server have no Watch; clients take it for healthy then.
+	// The protocol allows a server without Watch; clients then assume that it is healthy.
 	watch, err := client.Watch(ctx, &grpc_health_v1.HealthCheckRequest{})
 	if err == nil {
 		_, err = watch.Recv()
@@ -199,7 +199,7 @@ func TestHealthOfEachService(t *testing.T) {
 	}
 }
 
-// A process that drains says so to whoever asks for its health.
+// The health of a draining process is not serving.
 func TestHealthWhileTheProcessDrains(t *testing.T) {
 	op, err := operator.New(operator.Config{Workflows: newMemory(1), Log: quiet})
 	if err != nil {
@@ -231,7 +231,7 @@ func TestHealthWhileTheProcessDrains(t *testing.T) {
 	}
 }
 
-// curl is what is at hand when nothing else is.
+// curl is always at hand.
 func TestCurl(t *testing.T) {
 	if _, err := exec.LookPath("curl"); err != nil {
 		t.Skip("there is no curl here")

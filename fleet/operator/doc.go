@@ -1,7 +1,6 @@
-// Package operator is the operators' side of a fleet: one contract to see
-// workflows, hosted workers and processes and to act on them, served as gRPC,
-// gRPC-Web, Connect and REST from one address, and a dashboard on the same
-// address for a browser.
+// Package operator is the operators' side of a fleet. One contract shows workflows,
+// hosted workers and processes and acts on them. One address serves it as gRPC,
+// gRPC-Web, Connect and REST, with a dashboard for browsers.
 //
 //	op, err := operator.New(operator.Config{
 //		Addr:      "127.0.0.1:8090",
@@ -14,20 +13,20 @@
 //	app.Serve("operator", op.HTTPServer()).
 //		OnShutdown("operator", op.Close)
 //
-// The contract is proto/lifecycle/operator/v1/operator.proto; package operatorv1
-// is its Go form and package client a client. /openapi.json describes the REST
-// paths, /ui/ is the dashboard, gRPC health and reflection are there.
+// The contract is proto/lifecycle/operator/v1/operator.proto. Package operatorv1 is
+// its Go form, and package client a client. The server also serves /openapi.json,
+// which describes the REST paths, the dashboard at /ui/, gRPC health and reflection.
 //
-// # Who may
+// # Authentication
 //
-// Without an [Authenticator] only the loopback is served, and every user of the
-// machine is an operator there ([Config.LoopbackRole]). With one, every request
-// must carry credentials that it knows. A viewer reads; an operator also acts.
-// Every attempt to act is audited: who, what, to whom, with what outcome.
+// Without an [Authenticator] the server serves only the loopback, where every user
+// of the machine is an operator ([Config.LoopbackRole]). With one, every request
+// must carry credentials that it knows. A viewer reads; an operator also acts. The
+// server audits every attempt to act: who, what, on what, with which outcome.
 //
 // # Errors
 //
-// Every error carries a code, a google.rpc.ErrorInfo whose reason is one of the
-// Reason constants, and for a request that is wrong in itself a
-// google.rpc.BadRequest that names each field.
+// Every error has a code, and a google.rpc.ErrorInfo whose reason is one of the
+// Reason constants. An invalid request also has a google.rpc.BadRequest that names
+// each invalid field.
 package operator

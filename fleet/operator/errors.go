@@ -17,43 +17,43 @@ import (
 // Domain is the domain of every google.rpc.ErrorInfo of this API.
 const Domain = "lifecycle-go"
 
-// Reasons of errors, in google.rpc.ErrorInfo. They do not change.
+// Reasons of errors, in google.rpc.ErrorInfo. They are stable.
 const (
-	ReasonInvalid           = "INVALID_REQUEST"     // fields are missing, too long or of the wrong form
-	ReasonMalformed         = "MALFORMED_REQUEST"   // the body or the query is not of this contract
-	ReasonUnauthenticated   = "UNAUTHENTICATED"     // no credentials, or none that are known
-	ReasonExpired           = "CREDENTIALS_EXPIRED" // credentials that were good once
-	ReasonForbidden         = "ROLE_NOT_SUFFICIENT" // a viewer that writes
-	ReasonOrigin            = "CROSS_ORIGIN"        // a browser was sent here by another site
-	ReasonHost              = "HOST_NOT_ALLOWED"    // the Host header names somebody else
+	ReasonInvalid           = "INVALID_REQUEST"     // fields are missing, too long or malformed
+	ReasonMalformed         = "MALFORMED_REQUEST"   // the body or the query does not follow the contract
+	ReasonUnauthenticated   = "UNAUTHENTICATED"     // no credentials, or unknown ones
+	ReasonExpired           = "CREDENTIALS_EXPIRED" // the credentials have expired
+	ReasonForbidden         = "ROLE_NOT_SUFFICIENT" // a viewer tried to act
+	ReasonOrigin            = "CROSS_ORIGIN"        // the request comes from another site's page
+	ReasonHost              = "HOST_NOT_ALLOWED"    // the Host header names another server
 	ReasonRateLimited       = "RATE_LIMITED"        // too many requests
 	ReasonTooManyStreams    = "TOO_MANY_STREAMS"    // too many watches at once
-	ReasonStreamOver        = "STREAM_OVER"         // a watch is old, too slow, or the server goes: watch again
+	ReasonStreamOver        = "STREAM_OVER"         // the watch is too old or too slow, or the server stops: watch again
 	ReasonNotServed         = "AREA_NOT_SERVED"     // this server has no workflows, workers or processes
 	ReasonUnknownType       = "UNKNOWN_TYPE"        // no such type of workflow
-	ReasonNotFound          = "NOT_FOUND"           // no such entity, worker, process
+	ReasonNotFound          = "NOT_FOUND"           // no such entity, worker or process
 	ReasonInvalidTransition = "INVALID_TRANSITION"  // the table has no such edge
-	ReasonTerminal          = "TERMINAL_PHASE"      // nothing follows the phase
-	ReasonNotWritable       = "FIELD_NOT_WRITABLE"  // the field is not open to operators
+	ReasonTerminal          = "TERMINAL_PHASE"      // the entity's phase is terminal
+	ReasonNotWritable       = "FIELD_NOT_WRITABLE"  // operators may not write the field
 	ReasonStale             = "STALE_ETAG"          // it changed since if_match was read
-	ReasonContention        = "CONTENTION"          // too many others write to it
-	ReasonDegraded          = "DEGRADED"            // the stored record cannot be made sense of
+	ReasonContention        = "CONTENTION"          // too many others write it
+	ReasonDegraded          = "DEGRADED"            // the stored record cannot be decoded
 	ReasonExists            = "ALREADY_EXISTS"      // the id is taken
-	ReasonBadCode           = "CODE_REJECTED"       // code that does not load or may not be fetched
+	ReasonBadCode           = "CODE_REJECTED"       // the code does not load or may not be fetched
 	ReasonUnreachable       = "PROCESS_UNREACHABLE" // the process did not answer
-	ReasonRefused           = "PROCESS_REFUSED"     // the process answered no
-	ReasonUnavailable       = "BACKEND_UNAVAILABLE" // what the answer is made of cannot be had now
-	ReasonTimeout           = "DEADLINE_EXCEEDED"   // it took too long; a write may have landed
+	ReasonRefused           = "PROCESS_REFUSED"     // the process refused
+	ReasonUnavailable       = "BACKEND_UNAVAILABLE" // a backend is not available now
+	ReasonTimeout           = "DEADLINE_EXCEEDED"   // it took too long; a write may have been stored
 	ReasonInternal          = "INTERNAL"            // a defect; the server's log has the incident
 )
 
-// Error is what the areas behind a [Server] return for a failure that the
-// caller is to be told about. Any other error is internal: it goes to the log
-// with an incident number, and the caller gets the number.
+// Error is an error of an area that the server reports to the caller. The server
+// reports any other error as internal: it logs it with an incident number, and the
+// caller gets the number.
 type Error struct {
 	Code    connect.Code
 	Reason  string // one of the Reason constants
-	Field   string // which field of the request it is about, "" for none
+	Field   string // the field of the request that is wrong, "" for none
 	Message string
 	Err     error // for errors.Is; the caller does not see it
 }
@@ -76,7 +76,7 @@ func (v *violations) add(field, format string, args ...any) {
 	*v = append(*v, &errdetails.BadRequest_FieldViolation{Field: field, Description: fmt.Sprintf(format, args...)})
 }
 
-// err returns all of them as one error, nil when there are none.
+// err returns all violations as one error, nil when there are none.
 func (v violations) err() error {
 	if len(v) == 0 {
 		return nil
@@ -89,17 +89,17 @@ func (v violations) err() error {
 		&errdetails.BadRequest{FieldViolations: v})
 }
 
-// withDetails adds an ErrorInfo and more to err.
+// withDetails adds an ErrorInfo and further details to err.
 func withDetails(err *connect.Error, reason string, metadata map[string]string, more ...proto.Message) *connect.Error {
 	for _, m := range append([]proto.Message{&errdetails.ErrorInfo{Reason: reason, Domain: Domain, Metadata: metadata}}, more...) {
-		if d, failed := connect.NewErrorDetail(m); failed == nil { // it fails for no message of ours
+		if d, failed := connect.NewErrorDetail(m); failed == nil { // our messages never fail
 			err.AddDetail(d)
 		}
 	}
 	return err
 }
 
-// wire makes of any error what the caller is to be told.
+// wire turns any error into the one that the caller gets.
 func wire(ctx context.Context, log *slog.Logger, action string, err error) error {
 	var ours *Error
 	var ready *connect.Error
@@ -109,7 +109,7 @@ func wire(ctx context.Context, log *slog.Logger, action string, err error) error
 	case errors.As(err, &ready):
 		return ready
 	case errors.As(err, &ours):
-		out := connect.NewError(ours.Code, errors.New(strings.ToValidUTF8(ours.Message, "\uFFFD"))) // what is stored may be anything
+		out := connect.NewError(ours.Code, errors.New(strings.ToValidUTF8(ours.Message, "\uFFFD"))) // stored texts may not be UTF-8
 		if ours.Field == "" {
 			return withDetails(out, ours.Reason, nil)
 		}
@@ -119,7 +119,7 @@ func wire(ctx context.Context, log *slog.Logger, action string, err error) error
 	case errors.Is(err, context.Canceled):
 		return withDetails(connect.NewError(connect.CodeCanceled, errors.New("the caller went away")), ReasonStreamOver, nil)
 	case errors.Is(err, context.DeadlineExceeded):
-		return withDetails(connect.NewError(connect.CodeDeadlineExceeded, errors.New("it took too long; a write may have landed, read before trying again")), ReasonTimeout, nil)
+		return withDetails(connect.NewError(connect.CodeDeadlineExceeded, errors.New("it took too long; a write may have been stored, read before trying again")), ReasonTimeout, nil)
 	}
 	incident := make([]byte, 6)
 	rand.Read(incident)
@@ -129,8 +129,7 @@ func wire(ctx context.Context, log *slog.Logger, action string, err error) error
 		ReasonInternal, map[string]string{"incident": id})
 }
 
-// errorReason returns the reason of an error that wire has made, "" when it
-// has none.
+// errorReason returns the reason of an error that wire has made, "" for any other.
 func errorReason(err error) string {
 	var ce *connect.Error
 	if !errors.As(err, &ce) {

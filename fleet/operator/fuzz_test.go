@@ -39,7 +39,7 @@ func FuzzPageToken(f *testing.F) {
 	})
 }
 
-// Whatever is read from a text is of the type that was asked for.
+// A value that is read from a text has the requested type.
 func FuzzValues(f *testing.F) {
 	for _, s := range []string{"1", "-1", "1.5", "true", "1e400", "2030-01-31T12:00:00Z", "1h", "NaN", "99999999999999999999", ""} {
 		f.Add(s, 0.5)

@@ -21,12 +21,12 @@ import (
 
 // Limits of one request.
 const (
-	bodyTime  = 20 * time.Second // until a body has arrived
-	writeTime = 30 * time.Second // of one write: longer, and the caller does not read
+	bodyTime  = 20 * time.Second // for a body to arrive
+	writeTime = 30 * time.Second // for one write; after that the caller counts as not reading
 )
 
-// guard is what every request passes before anything else looks at it: limits,
-// the Host header, the origin, who asks, and how often.
+// guard checks every request first: its size, the Host header, the origin, the
+// caller, and the rate.
 func (s *Server) guard(next http.Handler) http.Handler {
 	origin := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -75,9 +75,8 @@ func remoteFrom(ctx context.Context) string {
 	return text
 }
 
-// checkHost refuses a request that a browser sends here in the belief that it is
-// another site: a name that an attacker made point at this address (DNS
-// rebinding).
+// checkHost refuses a request that a browser sends here for another site: an attacker
+// can make a name point to this address (DNS rebinding).
 func (s *Server) checkHost(r *http.Request) error {
 	host := hostname(r.Host)
 	for _, allowed := range s.cfg.Hosts {
@@ -112,13 +111,13 @@ func (s *Server) onLoopback(r *http.Request) bool {
 	return ok && loopbackName(hostname(local.String())) && loopbackName(hostname(r.RemoteAddr))
 }
 
-// recognise says who asks.
+// recognise returns the caller.
 func (s *Server) recognise(r *http.Request) (Principal, error) {
 	if s.cfg.Auth == nil {
-		// A proxy on this machine forwards for others, who are not here.
+		// A proxy on this machine forwards for callers on other machines.
 		forwarded := r.Header.Get("Forwarded") != "" || r.Header.Get("X-Forwarded-For") != ""
 		if !s.onLoopback(r) || forwarded || s.cfg.LoopbackRole == RoleNone {
-			return Principal{}, Errorf(connect.CodeUnauthenticated, ReasonUnauthenticated, "", "this server has no way to know you, and serves only its own machine")
+			return Principal{}, Errorf(connect.CodeUnauthenticated, ReasonUnauthenticated, "", "this server has no authentication and serves only its own machine")
 		}
 		return Principal{Name: "loopback", Role: s.cfg.LoopbackRole, Method: "loopback"}, nil
 	}
@@ -146,8 +145,8 @@ func (s *Server) recognise(r *http.Request) (Principal, error) {
 	case errors.Is(err, ErrBadCredentials):
 		text = "the credentials are not known here"
 	default:
-		s.log.Error("operator: credentials cannot be looked at", "error", err)
-		code, reason, text = connect.CodeUnavailable, ReasonUnavailable, "credentials cannot be looked at now: the server's log says why"
+		s.log.Error("operator: cannot check credentials", "error", err)
+		code, reason, text = connect.CodeUnavailable, ReasonUnavailable, "the credentials cannot be checked now: the server's log says why"
 	}
 	if !errors.Is(err, ErrNoCredentials) {
 		s.failures.take(remote)
@@ -159,7 +158,7 @@ func (s *Server) recognise(r *http.Request) (Principal, error) {
 	return Principal{}, Errorf(code, reason, "", "%s", text)
 }
 
-// refuse is refuse, with a page for whoever opens one.
+// refuse is the function refuse, with a page for browsers.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	if strings.HasPrefix(r.URL.Path, "/ui/") && strings.Contains(r.Header.Get("Accept"), "text/html") {
 		err = wire(r.Context(), s.log, "", err)
@@ -169,7 +168,7 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	refuse(w, r, err)
 }
 
-// refuse answers a request that goes nowhere, in the protocol that it speaks.
+// refuse answers a refused request in the request's own protocol.
 func refuse(w http.ResponseWriter, r *http.Request, err error) {
 	err = wire(r.Context(), nil, "", err)
 	if connect.CodeOf(err) == connect.CodeUnauthenticated {
@@ -177,21 +176,21 @@ func refuse(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	if isRPC(r.URL.Path) {
 		if errs := connect.NewErrorWriter(); errs.IsSupported(r) {
-			_ = errs.Write(w, r, err) // the caller may have gone
+			_ = errs.Write(w, r, err) // fails when the caller has gone
 			return
 		}
 	}
 	writeStatus(w, err)
 }
 
-// isRPC reports whether a path is of an RPC and not of REST.
+// isRPC reports whether a path belongs to an RPC, not to REST.
 func isRPC(path string) bool {
 	return strings.HasPrefix(path, "/lifecycle.operator.") || strings.HasPrefix(path, "/grpc.")
 }
 
-// patient, where the server can (HTTP/1.1 and 2 can), gives every write of a
-// response its own time, so that a caller that does not read is let go, and one
-// that reads slowly is not.
+// patient gives every write of a response its own deadline, where the server can
+// (HTTP/1.1 and 2 can). So a caller that does not read is disconnected, and one that
+// reads slowly is not.
 type patient struct {
 	http.ResponseWriter
 	out *http.ResponseController
@@ -209,9 +208,9 @@ func (p *patient) Flush() {
 
 func (p *patient) Unwrap() http.ResponseWriter { return p.ResponseWriter }
 
-// timed gives a body its time to arrive. The deadline goes when all of it has: on
-// HTTP/1 it would end the response too. It stays for a body that failed, which
-// those who read what is left of it would otherwise wait for without an end.
+// timed sets a deadline for the body. It clears the deadline when the whole body has
+// arrived, because on HTTP/1 it would end the response too. It keeps it for a body
+// that failed; otherwise reading the rest of that body could take forever.
 func (s *Server) timed(w http.ResponseWriter, body io.ReadCloser) io.ReadCloser {
 	out := http.NewResponseController(w)
 	_ = out.SetReadDeadline(time.Now().Add(bodyTime))
@@ -221,7 +220,7 @@ func (s *Server) timed(w http.ResponseWriter, body io.ReadCloser) io.ReadCloser 
 type timedBody struct {
 	io.ReadCloser
 	out    *http.ResponseController
-	failed error // of a Read, and of every one after it
+	failed error // the error of a Read, returned by every later one
 }
 
 func (b *timedBody) Read(p []byte) (int, error) {
@@ -238,19 +237,18 @@ func (b *timedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// trusted are credentials that were good a moment ago. Guesses that come from
-// the same address, that of a proxy perhaps, do not keep them out; whether they
-// are still good is asked all the same.
+// trusted remembers credentials that were valid recently. Guesses from the same
+// address, such as that of a proxy, do not lock them out. They are still checked.
 type trusted struct {
-	mu   sync.Mutex // guards everything that follows
+	mu   sync.Mutex // guards the fields below
 	keys map[[sha256.Size]byte]time.Time
 }
 
-// trustedFor is how long credentials that are not used are remembered.
+// trustedFor is how long unused credentials are remembered.
 const trustedFor = time.Hour
 
-// credentials tells what a request brings from what another does, without
-// keeping it.
+// credentials returns a digest that identifies the request's credentials without
+// keeping them.
 func credentials(r *http.Request) [sha256.Size]byte {
 	sum := sha256.New()
 	_, _ = io.WriteString(sum, r.Header.Get("Authorization"))
@@ -291,15 +289,14 @@ type limiters struct {
 	rate  rate.Limit
 	burst int
 
-	mu    sync.Mutex // guards everything that follows
+	mu    sync.Mutex // guards the fields below
 	names map[string]*rate.Limiter
 }
 
-// maxLimiters is how many names are told apart before the idle ones are
-// forgotten.
+// maxLimiters is how many buckets there may be before idle ones are removed.
 const maxLimiters = 4096
 
-// take takes one token. When there is none it returns how long until there is.
+// take takes one token. When there is none it returns the time until the next.
 func (l *limiters) take(name string) (time.Duration, bool) {
 	now := time.Now()
 	b := l.bucket(name, now)
@@ -309,7 +306,7 @@ func (l *limiters) take(name string) (time.Duration, bool) {
 	return time.Duration(float64(time.Second) / float64(l.rate)), false
 }
 
-// has reports whether there is a token, and takes none.
+// has reports whether there is a token, without taking it.
 func (l *limiters) has(name string) bool {
 	now := time.Now()
 	return l.bucket(name, now).TokensAt(now) >= 1
@@ -321,7 +318,7 @@ func (l *limiters) bucket(name string, now time.Time) *rate.Limiter {
 	b := l.names[name]
 	if b == nil {
 		if len(l.names) >= maxLimiters {
-			for n, old := range l.names { // a full bucket is as good as none
+			for n, old := range l.names { // a full bucket equals a new one
 				if old.TokensAt(now) >= float64(l.burst) {
 					delete(l.names, n)
 				}

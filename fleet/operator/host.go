@@ -16,10 +16,9 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
-// FromHost makes the workers of a fleet those of a Server. The Host may be one
-// that runs workers, or one that was never started and only asks. Counts of
-// what versions did are those of this Host; RecoverWorkers is for the workers
-// that are to run on it.
+// FromHost makes a Server's Workers from a Host. The Host may run workers, or it may
+// never have been started and only ask. The counts of versions are those of this Host.
+// RecoverWorkers recovers the workers that belong on it.
 func FromHost(h *host.Host) Workers { return hosts{h} }
 
 type hosts struct{ h *host.Host }
@@ -49,8 +48,8 @@ func workerErr(err error) error {
 	return err
 }
 
-// codeErr is workerErr for a call that fetches: that code cannot be had is the
-// caller's to know.
+// codeErr is workerErr for a call that fetches code: the caller learns why the code
+// cannot be fetched.
 func codeErr(code *operatorv1.Code, err error) error {
 	err = workerErr(err)
 	var ours *Error
@@ -60,10 +59,10 @@ func codeErr(code *operatorv1.Code, err error) error {
 	return &Error{Code: connect.CodeInvalidArgument, Reason: ReasonBadCode, Field: "code.url", Message: err.Error(), Err: err}
 }
 
-// sha is a digest as the Host has it: bare hexadecimal digits.
+// sha returns a digest in the Host's form: bare hexadecimal digits.
 func sha(digest string) string { return strings.ToLower(strings.TrimPrefix(digest, "sha256:")) }
 
-// workerOf is a record as the contract has it.
+// workerOf turns a record into the contract's message.
 func (a hosts) workerOf(rec *host.Record, waiting host.Waiting) *operatorv1.Worker {
 	w := &operatorv1.Worker{
 		Id: rec.ID, MimeType: rec.MIMEType, Topics: []string{rec.Topic}, Group: rec.Group, State: string(rec.State), Desired: desired(rec.State),
@@ -90,7 +89,7 @@ func desired(s host.State) string {
 	return string(host.StateRunning)
 }
 
-// versions are the newest first.
+// versions returns the versions, newest first.
 func (a hosts) versions(rec *host.Record) []*operatorv1.CodeVersion {
 	var list []*operatorv1.CodeVersion
 	for i, v := range slices.Backward(rec.History) {
@@ -152,7 +151,7 @@ func (a hosts) Get(ctx context.Context, id string) (*operatorv1.Worker, error) {
 	return a.workerOf(rec, waiting[rec.ID]), nil
 }
 
-// after returns the worker once err, of a write, is nil.
+// after returns the worker when err, the result of a write, is nil.
 func (a hosts) after(ctx context.Context, id string, err error) (*operatorv1.Worker, error) {
 	if err != nil {
 		return nil, workerErr(err)
@@ -252,7 +251,7 @@ func (a hosts) DeadLetters(ctx context.Context, id, after string, limit int) ([]
 	return list, nil
 }
 
-// maxData is how much of a dead letter is shown.
+// maxData is how many bytes of a dead letter are shown.
 const maxData = 4 << 10
 
 func (a hosts) Redrive(ctx context.Context, id string, ids []string, _ string) (int64, error) {
@@ -260,7 +259,7 @@ func (a hosts) Redrive(ctx context.Context, id string, ids []string, _ string) (
 	for i, text := range ids {
 		n, err := strconv.ParseUint(text, 10, 64)
 		if err != nil {
-			return 0, Errorf(connect.CodeInvalidArgument, ReasonInvalid, fmt.Sprintf("ids[%d]", i), "%q is no id of a dead letter", clip(text, 32))
+			return 0, Errorf(connect.CodeInvalidArgument, ReasonInvalid, fmt.Sprintf("ids[%d]", i), "%q is not the id of a dead letter", clip(text, 32))
 		}
 		seqs[i] = n
 	}

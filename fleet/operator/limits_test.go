@@ -15,8 +15,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
-// pipe is a listener of connections within this process, whose deadlines keep
-// the time of a bubble.
+// pipe is a listener of connections within this process. Their deadlines use
+// the time of the bubble.
 type pipe struct {
 	conns chan net.Conn
 	done  chan struct{}
@@ -43,7 +43,7 @@ func (p *pipe) dial() net.Conn {
 
 var local = &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1}
 
-// loopbackConn says that it comes from this machine.
+// loopbackConn claims to come from this machine.
 type loopbackConn struct{ net.Conn }
 
 func (loopbackConn) LocalAddr() net.Addr  { return local }
@@ -72,8 +72,8 @@ func send(t *testing.T, conn net.Conn, text string) *http.Response {
 	return resp
 }
 
-// The place of a watch whose client does not read is given to another one, after
-// the time that a write may take.
+// A watch whose client does not read ends, and frees its place, after
+// the time limit of a write.
 func TestWatcherThatDoesNotReadIsLetGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory(1)
@@ -82,7 +82,7 @@ func TestWatcherThatDoesNotReadIsLetGo(t *testing.T) {
 		const watch = "GET /watch/workflows/drone-survey HTTP/1.1\r\nHost: localhost\r\n\r\n"
 		deaf := dial()
 		defer deaf.Close()
-		if resp := send(t, deaf, watch); resp.StatusCode != 200 { // and reads no more
+		if resp := send(t, deaf, watch); resp.StatusCode != 200 { // and then stops reading
 			t.Fatalf("the first: %d", resp.StatusCode)
 		}
 		other := dial()
@@ -90,7 +90,7 @@ func TestWatcherThatDoesNotReadIsLetGo(t *testing.T) {
 		if resp := send(t, other, watch); resp.StatusCode != 429 {
 			t.Fatalf("the second: %d", resp.StatusCode)
 		}
-		time.Sleep(time.Minute) // heartbeats, at the latest, are what it does not read
+		time.Sleep(time.Minute) // at the latest it fails to read heartbeats
 		third := dial()
 		defer third.Close()
 		if resp := send(t, third, watch); resp.StatusCode != 200 {
@@ -112,7 +112,7 @@ func TestWatcherThatIsTooSlowIsTold(t *testing.T) {
 		lines := bufio.NewScanner(resp.Body)
 		for lines.Scan() && lines.Text() != "event: synced" {
 		}
-		m.add("blocks", mission{}) // what the server writes now, nobody reads for a while
+		m.add("blocks", mission{}) // the client does not read the server's next writes for a while
 		synctest.Wait()
 		time.Sleep(time.Second)
 		m.mu.Lock()
@@ -131,7 +131,7 @@ func TestWatcherThatIsTooSlowIsTold(t *testing.T) {
 	})
 }
 
-// A body that does not come holds nothing for longer than a body may take.
+// A body that does not arrive holds nothing for longer than the body's time limit.
 func TestBodyThatDoesNotCome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dial, stop := onPipe(t, operator.Config{Workflows: newMemory(1)})

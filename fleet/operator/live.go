@@ -13,13 +13,13 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
-// pollEvery is the pause between two looks at an area that does not tell its
-// changes. A look that takes long makes the next one wait for ten times as
-// long, so that looking never is what an area mostly does.
+// pollEvery is the pause between two polls of an area that does not report changes.
+// After a slow poll the pause is ten times its duration, so that an area is mostly
+// free.
 const pollEvery = 2 * time.Second
 
-// live are the feeds of what pages show beside entities and processes. Each
-// looks while a page is open, once for all pages.
+// live has the feeds of what pages show beside entities and processes. A feed polls
+// only while a page is open, and once for all pages.
 type live struct {
 	workers     *feed.Feed[*operatorv1.Worker]
 	definitions *feed.Feed[*operatorv1.Definition]
@@ -37,7 +37,7 @@ func (s *Server) newLive() live {
 			return byKey(list, (*operatorv1.Definition).GetType), err
 		}),
 		audit: poll(s, "the audit", func(context.Context) (map[string]*operatorv1.AuditEntry, error) {
-			// What is newest changes with every entry.
+			// Every entry changes the newest one.
 			return byKey(s.audit.latest(1), func(*operatorv1.AuditEntry) string { return "newest" }), nil
 		}),
 	}
@@ -57,7 +57,7 @@ func byKey[T any](list []T, key func(T) string) map[string]T {
 	return m
 }
 
-// poll returns a feed of an area that can only be listed.
+// poll returns a feed of an area that only has a list.
 func poll[T proto.Message](s *Server, what string, list func(context.Context) (map[string]T, error)) *feed.Feed[T] {
 	source := func(ctx context.Context, to Sink[T]) error {
 		known := map[string]T{}
@@ -68,7 +68,7 @@ func poll[T proto.Message](s *Server, what string, list func(context.Context) (m
 				return err
 			}
 			for key, x := range now {
-				// A copy: an area may change its own later.
+				// Clone: the area may change its own message later.
 				if old, ok := known[key]; !ok || !proto.Equal(old, x) {
 					known[key] = proto.CloneOf(x)
 					to.Put(key, known[key])
@@ -93,20 +93,20 @@ func poll[T proto.Message](s *Server, what string, list func(context.Context) (m
 		}
 	}
 	return feed.New(source, feedRetry, feedLinger, func(err error) {
-		s.log.Warn("operator: looking at an area failed and begins anew", "area", what, "error", err)
+		s.log.Warn("operator: polling an area failed; starting again", "area", what, "error", err)
 	})
 }
 
-// look lists once, as a call does: within its time, and with a panic an error.
+// look lists once, like a call: with a timeout, and a panic becomes an error.
 func look[T any](ctx context.Context, s *Server, what string, list func(context.Context) (map[string]T, error)) (map[string]T, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
 	return guarded(ctx, s, "looking at "+what, Principal{}, func(ctx context.Context, _ Principal) (map[string]T, error) { return list(ctx) })
 }
 
-// changed calls tell with true whenever what a page shows has changed, and with
-// false now and then while it has not, until ctx ends. While tell runs changes
-// are one.
+// changed calls tell(true) when what a page shows has changed, and tell(false) now
+// and then while it has not, until ctx ends. Changes during a call of tell are
+// combined into one.
 func (s *Server) changed(ctx context.Context, topic, name string, tell func(news bool) error) error {
 	who, err := s.authorize(ctx, "AccessService.WhoAmI")
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
-// moody are hosted workers whose list panics, then fails, then is another one
+// moody are hosted workers whose list panics, then fails, then differs
 // with every call.
 type moody struct {
 	operator.Workers
@@ -35,9 +35,9 @@ func (m *moody) List(context.Context) ([]*operatorv1.Worker, error) {
 	}
 }
 
-// A page that is kept fresh outlives an area that panics and fails, is told once
-// when it is ready, and then of each change; however many pages are open, the
-// area is looked at once.
+// A live page survives an area that panics and fails. It is told once
+// when it is ready, and then of each change. For any number of open pages the
+// area is polled once.
 func TestLivePagesOutliveAnAreaThatFails(t *testing.T) {
 	m := &moody{}
 	base, _ := serve(t, operator.Config{Workers: m})
@@ -71,13 +71,13 @@ func TestLivePagesOutliveAnAreaThatFails(t *testing.T) {
 			}
 		}
 	}
-	// Two that went wrong, the first that was told, and those after it.
+	// Two that failed, the first one that was reported, and those after it.
 	if n := m.calls.Load(); n > 20 {
 		t.Errorf("20 pages made %d looks", n)
 	}
 }
 
-// crowd are many processes.
+// crowd has many processes.
 type crowd struct {
 	operator.Processes
 	n int
@@ -97,12 +97,12 @@ func (crowd) Watch(ctx context.Context, to operator.Sink[*operatorv1.Process]) e
 	return ctx.Err()
 }
 
-// A page of a large fleet shows a hundred processes and counts all of them; the
+// A page of a large fleet shows a hundred processes and counts all. The
 // pages together show each once, also those of one service.
 func TestProcessesHavePages(t *testing.T) {
 	base, _ := serve(t, operator.Config{Processes: crowd{n: 2000}, Rate: 1e6})
 	row, next := regexp.MustCompile(`<tr data-key="(p-\d+)">`), regexp.MustCompile(`href="([^"]+)">Next page`)
-	for path, want := range map[string]int{"/ui/": 2000, "/ui/?service=missions": 1000, "/ui/?service=nobody": 0} {
+	for path, want := range map[string]int{"/ui/": 2000, "/ui/?service=missions": 1000, "/ui/?service=none": 0} {
 		seen, pages := map[string]bool{}, 0
 		for at := path; at != ""; pages++ {
 			code, _, text := request(t, "GET", base+at, "")

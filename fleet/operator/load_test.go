@@ -18,8 +18,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1/operatorv1connect"
 )
 
-// 1000 watchers of 10 000 entities get all of them and then a change, and do not
-// cost the server a copy each.
+// 1000 watchers of 10 000 entities get all of them and then a change. The server
+// does not keep a copy for each.
 func TestAThousandWatchersOfTenThousandEntities(t *testing.T) {
 	if testing.Short() {
 		t.Skip("short: ten million messages")
@@ -77,7 +77,7 @@ func TestAThousandWatchersOfTenThousandEntities(t *testing.T) {
 	if m.watches != 1 {
 		t.Errorf("the area was watched %d times", m.watches)
 	}
-	// Client and server are in this process: sockets, buffers and goroutines of
+	// Client and server share this process: sockets, buffers and goroutines of
 	// both, for each watcher.
 	if each := before.HeapInuse / watchers; each > 256<<10 {
 		t.Errorf("%d KiB for each watcher", each>>10)
@@ -85,7 +85,7 @@ func TestAThousandWatchersOfTenThousandEntities(t *testing.T) {
 	t.Logf("%d MiB heap in use with %d watchers of %d entities, client and server together", before.HeapInuse>>20, watchers, entities)
 }
 
-// A watch whose client stops reading holds nobody up and keeps nothing.
+// A watch whose client stops reading delays no other and uses no memory.
 func TestWatcherThatStopsReading(t *testing.T) {
 	m := newMemory(0)
 	base, _ := serve(t, operator.Config{Workflows: m})
@@ -111,7 +111,7 @@ func TestWatcherThatStopsReading(t *testing.T) {
 	runtime.GC()
 	runtime.ReadMemStats(&before)
 	text := strings.Repeat("x", 1000)
-	for i := range 50_000 { // more than every buffer between here and there holds
+	for i := range 50_000 { // more than all buffers in between hold
 		m.add("m-"+string(rune('a'+i%20)), mission{Note: text})
 		if i%1000 == 0 {
 			m.mu.Lock()
@@ -130,7 +130,7 @@ func TestWatcherThatStopsReading(t *testing.T) {
 	runtime.GC()
 	runtime.ReadMemStats(&after)
 	if grew := int64(after.HeapAlloc) - int64(before.HeapAlloc); grew > 32<<20 {
-		t.Errorf("50 000 changes that nobody reads hold %d MiB", grew>>20)
+		t.Errorf("50 000 unread changes hold %d MiB", grew>>20)
 	}
 }
 
@@ -157,7 +157,7 @@ func FuzzAPI(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, method, target, body string) {
 		if strings.HasPrefix(target, "/watch/") || strings.HasPrefix(target, "/ui/live") || !strings.HasPrefix(target, "/") || strings.Contains(target, "Watch") {
-			return // they do not end
+			return // a watch does not end
 		}
 		r, err := http.NewRequest(method, "http://localhost"+target, strings.NewReader(body))
 		if err != nil {
@@ -180,7 +180,7 @@ func FuzzAPI(f *testing.F) {
 	})
 }
 
-// sink is a ResponseWriter that keeps what it is given.
+// sink is a ResponseWriter that keeps what is written.
 type sink struct {
 	header http.Header
 	code   int

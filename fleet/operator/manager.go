@@ -16,16 +16,16 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/workflow"
 )
 
-// FromManager makes a Manager the workflows of a Server. Every type that is
-// registered with it is served. Who transitioned what stands in the note of the
-// history, behind the note that was given.
+// FromManager makes a Server's Workflows from a Manager. The Server serves every type
+// that is registered with the Manager. It appends the caller's name to the note of a
+// transition.
 func FromManager(m *workflow.Manager) Workflows {
 	return &manager{m}
 }
 
 type manager struct{ m *workflow.Manager }
 
-// told makes of a Manager's error what the caller is to be told.
+// told turns a Manager's error into the one that the caller gets.
 func told(err error) error {
 	answer := func(code connect.Code, reason, field string) error {
 		return &Error{Code: code, Reason: reason, Field: field, Message: err.Error(), Err: err}
@@ -109,8 +109,8 @@ func (a *manager) definition(ctx context.Context, def workflow.WorkflowDef) (*op
 	return out, nil
 }
 
-// inOrder returns the phases as a life comes by them: first those that nothing
-// leads to, the terminal ones last.
+// inOrder returns the phases in the order of a life: first those without an edge to
+// them, the terminal ones last.
 func inOrder(t workflow.Transitions) []string {
 	led := map[string]bool{}
 	for from, next := range t {
@@ -135,7 +135,7 @@ func inOrder(t workflow.Transitions) []string {
 		}
 	}
 	for _, s := range t.Phases() {
-		visit(s) // what is in a circle that nothing leads into
+		visit(s) // a phase in a cycle that no edge leads into
 	}
 	slices.SortStableFunc(order, func(x, y string) int {
 		switch {
@@ -160,7 +160,7 @@ func (a *manager) List(ctx context.Context, typ string, q Query) ([]*operatorv1.
 	}
 	opts := workflow.ListOptions{Phase: q.Phase, Active: q.Active, Match: q.Match, After: q.After, UpdatedAfter: q.UpdatedAfter, Limit: q.Limit}
 	if q.Contains != "" {
-		opts.Limit = 1000 // of which some contain it
+		opts.Limit = 1000 // fetch more, since only some contain the text
 	}
 	var list []*operatorv1.Entity
 	for {
@@ -183,7 +183,7 @@ func (a *manager) List(ctx context.Context, typ string, q Query) ([]*operatorv1.
 	}
 }
 
-// entity is a record as the contract has it.
+// entity turns a record into the contract's message.
 func entity(t workflow.Transitions, rec workflow.Record) *operatorv1.Entity {
 	e := &operatorv1.Entity{
 		Type: rec.Workflow, Id: rec.EntityID, Phase: rec.Phase, Terminal: rec.Terminal,
@@ -204,7 +204,7 @@ func entity(t workflow.Transitions, rec workflow.Record) *operatorv1.Entity {
 	return e
 }
 
-// fill adds what the state itself knows.
+// fill adds the fields of the state.
 func fill(e *operatorv1.Entity, p workflow.Participant) {
 	e.ParentId = p.ParentEntityID()
 	text, err := json.Marshal(p)
@@ -228,7 +228,7 @@ func (a *manager) Get(ctx context.Context, typ, id string) (*operatorv1.Entity, 
 	return entity(def.Transitions, rec), nil
 }
 
-// write does one write and returns the entity as it is, or would be, after it.
+// write does one write and returns the entity as it is after it, or would be.
 func (a *manager) write(ctx context.Context, typ, id string, revision uint64, dry bool, do func(...workflow.WriteOption) error) (*operatorv1.Entity, error) {
 	def, err := a.m.GetWorkflowDefinition(typ)
 	if err != nil {

@@ -27,7 +27,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
-// methods are all of the contract.
+// methods returns all methods of the contract.
 func methods() (list []protoreflect.MethodDescriptor) {
 	services := operatorv1.File_lifecycle_operator_v1_operator_proto.Services()
 	for i := range services.Len() {
@@ -38,8 +38,8 @@ func methods() (list []protoreflect.MethodDescriptor) {
 	return list
 }
 
-// reads reports whether a method is a viewer's. It is the test's own word, and
-// not the contract's idempotency level, by which the server goes.
+// reads reports whether a viewer may call a method. It is the test's own list,
+// not the contract's idempotency level, which the server uses.
 func reads(m protoreflect.MethodDescriptor) bool {
 	name := string(m.Name())
 	return strings.HasPrefix(name, "Get") || strings.HasPrefix(name, "List") || strings.HasPrefix(name, "Watch") || name == "WhoAmI"
@@ -89,7 +89,7 @@ func rpc(opts ...connect.ClientOption) func(*testing.T, string, protoreflect.Met
 
 var inPath = regexp.MustCompile(`\{(\w+)\}`)
 
-// restOf is where REST has a method.
+// restOf returns the REST verb and path of a method.
 func restOf(m protoreflect.MethodDescriptor) (verb, path string) {
 	switch m.Name() {
 	case "Watch":
@@ -111,7 +111,7 @@ func restOf(m protoreflect.MethodDescriptor) (verb, path string) {
 	return "", ""
 }
 
-// callREST makes the path, the query and the body of a message.
+// callREST makes the path, the query and the body from a message.
 func callREST(t *testing.T, base string, m protoreflect.MethodDescriptor, msg proto.Message, token string) error {
 	t.Helper()
 	text, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(msg)
@@ -153,7 +153,7 @@ func callREST(t *testing.T, base string, m protoreflect.MethodDescriptor, msg pr
 	return sendREST(t, verb, base+path, body, token)
 }
 
-// sendREST returns the error that REST answered, as the other protocols have it.
+// sendREST returns the error of REST in the form of the other protocols.
 func sendREST(t *testing.T, verb, target, body, token string) error {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -199,7 +199,7 @@ func sendREST(t *testing.T, verb, target, body, token string) error {
 	return answer
 }
 
-// said is what an error says beside its code.
+// said returns an error's reason and fields.
 func said(err error) (reason string, fields []string) {
 	var ce *connect.Error
 	if !errors.As(err, &ce) {
@@ -222,9 +222,9 @@ func said(err error) (reason string, fields []string) {
 	return reason, fields
 }
 
-// Every method, in every protocol, for everybody: who is not known gets nothing,
-// a viewer reads, an operator acts, and every attempt to act of somebody who is
-// known is in the audit.
+// Every method, in every protocol, for every role: without credentials a caller gets nothing,
+// a viewer reads, an operator acts, and every attempt of a known caller to act
+// is in the audit.
 func TestWhoMayDoWhatInEveryProtocol(t *testing.T) {
 	_, auth := tokenFile(t)
 	base, _ := serve(t, operator.Config{Workflows: newMemory(1), Auth: auth, Rate: 1e6})
@@ -234,7 +234,7 @@ func TestWhoMayDoWhatInEveryProtocol(t *testing.T) {
 			what := p.name + " " + string(m.Name())
 			req := dynamicpb.NewMessage(m.Input())
 			if m.IsStreamingServer() {
-				req.Set(m.Input().Fields().ByNumber(1), protoreflect.ValueOfString(strings.Repeat("x", 300))) // refused, behind the roles
+				req.Set(m.Input().Fields().ByNumber(1), protoreflect.ValueOfString(strings.Repeat("x", 300))) // refused after the role check
 			}
 			for _, token := range []string{adaToken, vicToken} {
 				err := p.call(t, base, m, req, token)
@@ -245,14 +245,14 @@ func TestWhoMayDoWhatInEveryProtocol(t *testing.T) {
 						t.Errorf("%s by a viewer: %v", what, err)
 					}
 				} else if err != nil && (code == connect.CodePermissionDenied || code == connect.CodeUnauthenticated || code == connect.CodeInternal || code == connect.CodeUnknown) {
-					t.Errorf("%s by somebody who may: %v", what, err)
+					t.Errorf("%s by a permitted caller: %v", what, err)
 				}
 				if !reads(m) {
 					attempts[string(m.Parent().Name())+"."+string(m.Name())]++
 				}
 			}
 			for who, token := range map[string]string{"missing": "", "forged": "eve-0123456789-0123456789", "expired": oldToken} {
-				// After twenty of them the address has to wait, which says as little.
+				// After twenty of them the address has to wait; that reveals nothing either.
 				if code := connect.CodeOf(p.call(t, base, m, req, token)); code != connect.CodeUnauthenticated && code != connect.CodeResourceExhausted {
 					t.Errorf("%s with credentials that are %s: %v", what, who, code)
 				}
@@ -282,8 +282,8 @@ func TestWhoMayDoWhatInEveryProtocol(t *testing.T) {
 	}
 }
 
-// Whatever a text is for, one that is endless or has control characters is
-// refused, and its field is named, in every protocol.
+// A text field that is too long or has control characters is
+// refused by name, in every protocol.
 func TestEveryTextOfEveryRequestIsLookedAt(t *testing.T) {
 	base, _ := serve(t, operator.Config{Workflows: newMemory(1), Workers: noWorkers{}, Rate: 1e6})
 	texts := 0
@@ -328,8 +328,8 @@ func TestEveryTextOfEveryRequestIsLookedAt(t *testing.T) {
 	}
 }
 
-// A field of another type, a field that there is none of, and a body that is
-// none are the caller's fault, and told so.
+// A field of another type, an unknown field, and a body that is
+// not valid are reported as the caller's fault.
 func TestEveryRequestRefusesOtherTypes(t *testing.T) {
 	base, _ := serve(t, operator.Config{Workflows: newMemory(1), Workers: noWorkers{}, Rate: 1e6})
 	malformed := func(what string, err error) {
@@ -355,20 +355,20 @@ func TestEveryRequestRefusesOtherTypes(t *testing.T) {
 		}
 		for _, body := range bodies {
 			if m.Name() == "Patch" && strings.HasPrefix(body, `{"fields":{`) {
-				continue // that is what its fields look like
+				continue // the field accepts any value
 			}
 			if verb == "POST" || verb == "PATCH" {
 				malformed("REST "+path+" with "+body, sendREST(t, verb, path, body, ""))
 			}
 			if m.IsStreamingServer() {
-				continue // enveloped: FuzzAPI is for the rest
+				continue // enveloped: FuzzAPI covers it
 			}
 			code, _, text := request(t, "POST", rpcPath, body)
 			if code != 400 || !strings.Contains(text, `"code":"invalid_argument"`) {
 				t.Errorf("Connect %s with %s: %d %s", m.Name(), body, code, text)
 			}
 		}
-		// A message of gRPC that is cut off: a text of five bytes with one of them.
+		// A truncated gRPC message: a text of five bytes with one of them.
 		garbage := []byte{0, 0, 0, 0, 3, 0x0a, 5, 'x'}
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, rpcPath, bytes.NewReader(garbage))
 		if err != nil {
@@ -388,8 +388,8 @@ func TestEveryRequestRefusesOtherTypes(t *testing.T) {
 	}
 }
 
-// What a caller sent comes back in an error in part only: an error is in the
-// head of an answer, which is not for megabytes.
+// An error quotes only a part of what a caller sent: it is in the
+// header of an answer, which cannot have megabytes.
 func TestErrorsStaySmall(t *testing.T) {
 	base, _ := serve(t, operator.Config{Workflows: newMemory(1), Workers: noWorkers{}, Rate: 1e6})
 	long := strings.Repeat("x", 1<<20)

@@ -2,5 +2,5 @@
 
 package operator_test
 
-// watchersOfScreen is how many watch while a browser shows 10 000 entities.
+// watchersOfScreen is the number of watches while a browser shows 10 000 entities.
 const watchersOfScreen = 1000

@@ -13,7 +13,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/operator"
 )
 
-// Everything that REST serves is in the document, and the other way round.
+// The document has exactly the paths that REST serves.
 func TestOpenAPIIsWhatIsServed(t *testing.T) {
 	base, _ := serve(t, operator.Config{Workflows: newMemory(1), Rate: 1e6})
 	code, h, text := request(t, "GET", base+"/openapi.json", "")
@@ -55,7 +55,7 @@ func TestOpenAPIIsWhatIsServed(t *testing.T) {
 			if inPathParameters != strings.Count(path, "{") {
 				t.Errorf("%s %s documents %d parameters of its path", verb, path, inPathParameters)
 			}
-			// What is not served is 404 or 405; this server has no workers and no processes, and says so otherwise.
+			// An unserved path is 404 or 405; for areas that this server lacks it answers otherwise.
 			err := sendREST(t, verb, base+inPath.ReplaceAllString(path, "x")+map[bool]string{true: "?colour=red"}[verb == "GET"], map[bool]string{true: `{"colour":"red"}`}[verb == "POST" || verb == "PATCH"], "")
 			if reason, fields := said(err); reason != operator.ReasonMalformed || len(fields) == 0 || fields[0] != "colour" {
 				if verb != http.MethodDelete {
@@ -77,8 +77,8 @@ func TestOpenAPIIsWhatIsServed(t *testing.T) {
 	}
 }
 
-// What the server answers is what the document says that it answers, and the
-// document's examples are what their schemas say.
+// The server's answers match the document, and the
+// document's examples match their schemas.
 func TestAnswersAreThoseOfTheDocument(t *testing.T) {
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(operator.OpenAPI))
 	if err != nil {

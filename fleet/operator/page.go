@@ -8,14 +8,14 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// pageToken says where a page begins, and of which list: a token that is used
-// with other filters is an error and not a wrong page.
+// pageToken says where a page begins, and of which list. Using a token with other
+// filters is an error.
 type pageToken struct {
 	After string `json:"a"`
 	Of    string `json:"o"`
 }
 
-// listID identifies a list by its request without the paging.
+// listID identifies a list by its request without the paging fields.
 func listID(request proto.Message) string {
 	text, err := proto.MarshalOptions{Deterministic: true}.Marshal(request)
 	if err != nil {
@@ -33,7 +33,7 @@ func (t pageToken) String() string {
 	return base64.RawURLEncoding.EncodeToString(text)
 }
 
-// page reads a page token; the empty one is the first page.
+// page reads a page token; an empty token is the first page.
 func (v *violations) page(token, list string) (after string) {
 	if token == "" {
 		return ""
@@ -47,13 +47,13 @@ func (v *violations) page(token, list string) (after string) {
 	case err != nil || len(token) > 4*maxName:
 		v.add("page_token", "is not a next_page_token of this server")
 	case t.Of != list:
-		v.add("page_token", "is of a list with other filters: begin again without it")
+		v.add("page_token", "belongs to a list with other filters: start again without it")
 	}
 	return t.After
 }
 
-// pageOf cuts a sorted list to one page: the elements after the one with the
-// key after, at most size, and the token of the next page.
+// pageOf cuts a sorted list to one page: at most size elements after the one with the
+// key after. It also returns the token of the next page.
 func pageOf[T any](all []T, key func(T) string, after string, size int, list string) (page []T, next string) {
 	for _, e := range all {
 		if key(e) <= after && after != "" {

@@ -16,7 +16,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// FromPresence makes the processes that announce themselves those of a Server.
+// FromPresence makes a Server's Processes from the processes that announce themselves.
 func FromPresence(f *presence.Fleet) Processes { return fleet{f} }
 
 type fleet struct{ f *presence.Fleet }
@@ -75,7 +75,7 @@ func (a fleet) Resume(ctx context.Context, id, who string) (string, error) {
 	return phase, processErr(err)
 }
 
-// processOf is an announcement as the contract has it.
+// processOf turns an announcement into the contract's message.
 func processOf(p presence.Process) *operatorv1.Process {
 	r := p.Status.Report
 	out := &operatorv1.Process{

@@ -11,7 +11,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
-// processService is the contract's ProcessService.
+// processService implements the contract's ProcessService.
 type processService struct{ s *Server }
 
 func onProcess[A proto.Message](ctx context.Context, p processService, method, id, detail string, v violations, work func(ctx context.Context, area Processes, who string) (A, error)) (A, error) {
@@ -76,7 +76,7 @@ func (p processService) WatchProcesses(ctx context.Context, req *operatorv1.Watc
 	return p.watch(ctx, req, stream.Send)
 }
 
-// watch sends what a WatchProcesses sends, by whatever means.
+// watch serves WatchProcesses; send sends one message.
 func (p processService) watch(ctx context.Context, req *operatorv1.WatchProcessesRequest, send func(*operatorv1.WatchProcessesResponse) error) error {
 	const action = "ProcessService.WatchProcesses"
 	var v violations
@@ -102,7 +102,7 @@ func (p processService) watch(ctx context.Context, req *operatorv1.WatchProcesse
 	return wire(ctx, p.s.log, action, err)
 }
 
-// accessService is the contract's AccessService.
+// accessService implements the contract's AccessService.
 type accessService struct{ s *Server }
 
 func (a accessService) WhoAmI(ctx context.Context, _ *operatorv1.WhoAmIRequest) (*operatorv1.WhoAmIResponse, error) {

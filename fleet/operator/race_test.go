@@ -2,6 +2,6 @@
 
 package operator_test
 
-// watchersOfScreen is how many watch while a browser shows 10 000 entities: the
-// race detector makes each of them ten times as dear. "make chaos" has 1000.
+// watchersOfScreen is the number of watches while a browser shows 10 000 entities. The
+// race detector makes each ten times as expensive. "make chaos" has 1000.
 const watchersOfScreen = 100

@@ -21,7 +21,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/workflow"
 )
 
-// survey is a mission as an application would have it.
+// survey is a mission like an application's.
 type survey struct {
 	ID       string `json:"id" lifecycle:"id"`
 	State    string `json:"phase" lifecycle:"phase"`
@@ -46,7 +46,7 @@ var surveys = workflow.Transitions{
 	"landing": {"completed", "failed"}, "completed": {}, "failed": {}, "aborted": {},
 }
 
-// real is the whole of it: NATS, a Manager, a process that announces itself, and
+// real has all real parts: NATS, a Manager, a process that announces itself, and
 // a server over them.
 func real(t testing.TB) (base string, mgr *workflow.Manager, js jetstream.JetStream) {
 	t.Helper()
@@ -66,8 +66,8 @@ func real(t testing.TB) (base string, mgr *workflow.Manager, js jetstream.JetStr
 	return base, mgr, js
 }
 
-// The first request to a server filters by fields that nobody may write, as any
-// later one does.
+// The first request to a server may filter by read-only fields, like any
+// later one.
 func TestFirstRequestFilters(t *testing.T) {
 	base, mgr, _ := real(t)
 	for _, s := range []*survey{{ID: "a", State: "planning", Crew: 2, Drones: 9}, {ID: "b", State: "planning", Crew: 3}} {

@@ -25,14 +25,14 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1/operatorv1connect"
 )
 
-// OpenAPI is the REST side of the contract as an OpenAPI 3.1 document, as it is
-// served at /openapi.json.
+// OpenAPI describes the REST side of the contract as an OpenAPI 3.1 document. The
+// server serves it at /openapi.json.
 //
 //go:embed openapi.json
 var OpenAPI []byte
 
-// strict is Connect's JSON with unknown fields refused: a misspelt field must
-// not be a filter that is silently not applied, or a dry run that is none.
+// strict is Connect's JSON codec that refuses unknown fields. Otherwise a misspelt
+// filter would not filter, and a misspelt dry_run would write.
 type strict struct{}
 
 func (strict) Name() string { return "json" }
@@ -56,8 +56,7 @@ func (strict) Unmarshal(text []byte, m any) error {
 	return protojson.Unmarshal(text, msg)
 }
 
-// transcoder serves the contract in every protocol, and what is none of it by
-// rest.
+// transcoder serves the contract in every protocol, and all other paths with rest.
 func (s *Server) transcoder(rest http.Handler) (http.Handler, error) {
 	opts := []connect.HandlerOption{connect.WithReadMaxBytes(int(s.cfg.MaxBody)), connect.WithCodec(strict{})}
 	var services []*vanguard.Service
@@ -97,8 +96,8 @@ func (s *Server) transcoder(rest http.Handler) (http.Handler, error) {
 	return explain(coder), nil
 }
 
-// health answers for the contract's services: not serving is one whose area this
-// server was started without, and all of them while its process drains.
+// health reports the health of the contract's services. A service whose area this
+// server does not have is not serving, and while the process drains none is.
 func (s *Server) health(names []string) grpchealth.Checker {
 	without := map[string]bool{
 		operatorv1connect.WorkflowServiceName: s.cfg.Workflows == nil,
@@ -128,7 +127,7 @@ func (c checker) Check(ctx context.Context, req *grpchealth.CheckRequest) (*grpc
 	return &grpchealth.CheckResponse{Status: status}, err
 }
 
-// writeStatus writes err as REST has it: a google.rpc.Status as JSON.
+// writeStatus writes err in the form of REST: a google.rpc.Status as JSON.
 func writeStatus(w http.ResponseWriter, err error) {
 	st := &status.Status{Code: int32(connect.CodeOf(err)), Message: message(err)}
 	var ce *connect.Error
@@ -153,8 +152,8 @@ func explain(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case isRPC(r.URL.Path):
-			// Connect without its version header, as curl sends it, would not be taken
-			// for Connect.
+			// The transcoder would not recognise Connect without its version header,
+			// which curl does not send.
 			if r.Method == http.MethodPost && r.Header.Get("Connect-Protocol-Version") == "" && unary(r.Header.Get("Content-Type")) {
 				r.Header.Set("Connect-Protocol-Version", "1")
 			}
@@ -164,8 +163,8 @@ func explain(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		// The transcoder unescapes the parts of the path by itself, and would see
-		// other ids than were meant in a path that is unescaped already.
+		// The transcoder unescapes the parts of the path itself. In a path that is
+		// already unescaped it would see other ids.
 		escaped := *r.URL
 		escaped.Path, escaped.RawPath = r.URL.EscapedPath(), ""
 		r = r.WithContext(r.Context())
@@ -176,24 +175,23 @@ func explain(next http.Handler) http.Handler {
 	})
 }
 
-// unary reports whether a content type is that of a unary call of Connect.
+// unary reports whether a content type belongs to a unary call of Connect.
 func unary(contentType string) bool {
 	media, _, _ := strings.Cut(contentType, ";")
 	return media == "application/json" || media == "application/proto"
 }
 
-// misread are the transcoder's words for a request that it cannot read, whose
-// codes would say that the server is at fault. What the services themselves
-// answer has details, and is not looked at.
+// misread matches the transcoder's errors for a request that it cannot read. Their
+// codes would blame the server. Errors of the services have details and are never
+// matched.
 var misread = regexp.MustCompile(`^(the request is not UTF-8|proto:|in field path |invalid parameter |invalid value|.*unmarshal)`)
 
-// notText is what the transcoder says when it quotes a request in an error, and
-// what it quotes is no text.
+// notText is the transcoder's error when it quotes a request that is not UTF-8.
 const notText = "failed to marshal end error"
 
 type explainer struct {
 	http.ResponseWriter
-	code int // of an error that is being held back, 0 for none
+	code int // the code of an error that is held back, 0 for none
 	held bytes.Buffer
 }
 
@@ -218,8 +216,7 @@ func (e *explainer) Flush() {
 	}
 }
 
-// fieldName finds the field that an error of protojson or of the transcoder is
-// about.
+// fieldName finds the field in an error of protojson or of the transcoder.
 var fieldName = regexp.MustCompile(`(?:unknown field|field path|parameter|field)\s+"?([A-Za-z_][\w.]*)"?`)
 
 func (e *explainer) finish(r *http.Request) {

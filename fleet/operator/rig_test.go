@@ -29,10 +29,10 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server.(*msgBlock).flushLoop"))
 }
 
-// quiet is a logger that says nothing.
+// quiet is a logger that discards everything.
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 
-// serve runs a Server on a port of its own and returns its address.
+// serve runs a Server on its own port and returns its address.
 func serve(t testing.TB, cfg operator.Config) (url string, s *operator.Server) {
 	t.Helper()
 	if cfg.Log == nil {
@@ -66,7 +66,7 @@ func serve(t testing.TB, cfg operator.Config) (url string, s *operator.Server) {
 	return scheme + ln.Addr().String(), s
 }
 
-// mission is the state behind the entities of the memory below.
+// mission is the state of an entity in memory.
 type mission struct {
 	Org      string        `json:"org"`
 	Priority int           `json:"priority"`
@@ -85,9 +85,9 @@ var missionPhases = []*operatorv1.Phase{
 	{Name: "completed"}, {Name: "failed"}, {Name: "aborted"},
 }
 
-// memory is a Workflows of one type, "drone-survey", in memory: what the server
-// makes of requests is tested on it, with faults on demand. That the same works
-// on NATS is tested with the real Manager.
+// memory is a Workflows of one type, "drone-survey", in memory. It tests what the
+// server does with requests, with faults on demand. Other tests use
+// NATS and the real Manager.
 type memory struct {
 	mu       sync.Mutex
 	entities map[string]*operatorv1.Entity
@@ -95,7 +95,7 @@ type memory struct {
 	sinks    map[int]operator.Sink[*operatorv1.Entity]
 	n        int
 	watches  int
-	fault    error // of every call, when it is set
+	fault    error // returned by every call, when it is set
 	panics   bool
 }
 
@@ -281,7 +281,7 @@ func (m *memory) Watch(ctx context.Context, _ string, to operator.Sink[*operator
 	return ctx.Err()
 }
 
-// request is one HTTP request and what was answered.
+// request sends one HTTP request and returns the answer.
 func request(t testing.TB, method, url, body string, header ...string) (int, http.Header, string) {
 	t.Helper()
 	req, err := http.NewRequest(method, url, strings.NewReader(body))

@@ -19,14 +19,14 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
-// scene is a fleet in which every text that another program chose is one of
-// the test's choosing: what no real part would let through shows here that the
-// pages do not rely on it.
+// scene is a fleet in which the test chooses every text that another program would
+// choose. Texts that no real part would accept show that the
+// pages do not rely on that.
 type scene struct {
 	text     func(what string) string
 	entities []*operatorv1.Entity
 
-	mu    sync.Mutex // guards everything that follows
+	mu    sync.Mutex // guards the fields below
 	sinks []operator.Sink[*operatorv1.Entity]
 	turn  int64
 }
@@ -43,14 +43,14 @@ func newScene(text func(what string) string) *scene {
 	return s
 }
 
-// config is a server of the scene, for somebody with a name like the others.
+// config configures a server of the scene, for a caller with such a name.
 func (s *scene) config() operator.Config {
 	return operator.Config{
 		Name: s.text("fleet"), Workflows: s, Workers: sceneWorkers{s: s}, Processes: sceneProcesses{s: s}, Rate: 1e6, Auth: named(s.text("caller")),
 	}
 }
 
-// named lets everybody in as an operator of that name.
+// named accepts every request as an operator of that name.
 type named string
 
 func (n named) Authenticate(r *http.Request) (operator.Principal, error) {
@@ -80,7 +80,7 @@ func (s *scene) pages() map[string]string {
 	}
 }
 
-// change is a change that every page of a watch hears of.
+// change makes a change that every watching page sees.
 func (s *scene) change() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -196,7 +196,7 @@ func (p sceneProcesses) Watch(ctx context.Context, to operator.Sink[*operatorv1.
 	return ctx.Err()
 }
 
-// evil is a text that tries to be more than a text, wherever it stands.
+// evil is a text that tries to become markup in any place.
 func evil(what string) string {
 	return what + `"'></title></text></script></textarea><img src=x onerror="window.pwned=1"><script>window.pwned=1</script><svg onload=window.pwned=1>{{.}}${1}&lt;`
 }
@@ -204,11 +204,11 @@ func evil(what string) string {
 // long is a name of 200 characters without a place to break.
 func long(what string) string { return what + strings.Repeat("x", 200-len(what)) }
 
-// commanded are two processes that remember what they were asked; p-2 is
+// commanded are two processes that remember their commands; p-2 is
 // suspended.
 type commanded struct {
 	operator.Processes
-	mu    sync.Mutex // guards everything that follows
+	mu    sync.Mutex // guards the fields below
 	asked []string
 }
 

@@ -19,54 +19,54 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
-// Config says what a Server serves, where, and to whom. The areas may be nil:
-// their methods are Unimplemented then, and the dashboard leaves them out.
+// Config configures a Server. An area that is nil is not served: its methods are
+// Unimplemented, and the dashboard leaves it out.
 type Config struct {
-	// Addr is where [Server.HTTPServer] listens. Defaults to 127.0.0.1:8090.
-	// An address that others can reach needs Auth.
+	// Addr is where [Server.HTTPServer] listens. Defaults to 127.0.0.1:8090. An
+	// address that other machines can reach needs Auth.
 	Addr string
 
 	Workflows Workflows
 	Workers   Workers
 	Processes Processes
 
-	// Auth recognises callers. Nil serves the loopback alone.
+	// Auth identifies callers. Without it the server serves only the loopback.
 	Auth Authenticator
 
-	// LoopbackRole is what every user of this machine may do when there is no
-	// Auth. Defaults to RoleOperator; "none" is nothing.
+	// LoopbackRole is the role of every user of this machine when there is no Auth.
+	// Defaults to RoleOperator; LoopbackNone refuses them.
 	LoopbackRole Role
 
-	// TLS of [Server.HTTPServer]. Nil is plain HTTP, for the loopback or behind
-	// something that speaks TLS.
+	// TLS of [Server.HTTPServer]. Nil is plain HTTP: for the loopback, or behind a
+	// proxy that terminates TLS.
 	TLS *tls.Config
 
-	// Hosts are the names under which the server is reached, beside those of the
-	// loopback. Set, a request whose Host header names another is refused. Empty,
-	// any is accepted, except on connections of the loopback.
+	// Hosts are the host names of the server, in addition to those of the loopback.
+	// The server refuses a request whose Host header has another name. When Hosts is
+	// empty it accepts any, except on connections of the loopback.
 	Hosts []string
 
-	// Audit are told every attempt to write, beside the log and the latest 1000
-	// that the server remembers.
+	// Audit sinks get every attempt to write. The server also logs it, and remembers
+	// the latest 1000.
 	Audit []AuditSink
 
-	// Timeout of one call that is not a watch. Defaults to 15 s.
+	// Timeout bounds one call that is not a watch. Defaults to 15 s.
 	Timeout time.Duration
 
-	// MaxBody is the largest request, in bytes. Defaults to 9 MiB, which is room
+	// MaxBody is the largest request, in bytes. Defaults to 9 MiB, which is enough
 	// for the largest code of a worker; at most 1 GiB.
 	MaxBody int64
 
-	// Rate is how many requests one caller may send a second; it may send five
-	// times as many at once. Defaults to 100.
+	// Rate is how many requests per second one caller may send, with a burst of five
+	// times as many. Defaults to 100.
 	Rate float64
 
-	// MaxStreams is how many watches may be open, and MaxStreamsEach how many of
-	// one caller. They default to 4000 and 2000.
+	// MaxStreams bounds the open watches, and MaxStreamsEach those of one caller.
+	// They default to 4000 and 2000.
 	MaxStreams, MaxStreamsEach int
 
-	// MaxStreamAge is how long a watch may last before it must be begun anew,
-	// with credentials that are still good. Defaults to 15 min.
+	// MaxStreamAge is how long a watch may last. Then the client must watch again,
+	// with valid credentials. Defaults to 15 min.
 	MaxStreamAge time.Duration
 
 	// Name of the fleet, in the dashboard. Defaults to "fleet".
@@ -76,8 +76,8 @@ type Config struct {
 	Log *slog.Logger
 }
 
-// LoopbackNone is the LoopbackRole of a server that serves nobody without
-// credentials, not even its own machine.
+// LoopbackNone is the LoopbackRole of a server that refuses all requests without
+// credentials, also from its own machine.
 const LoopbackNone Role = "none"
 
 // Server serves the operators' API and the dashboard. All methods may be called
@@ -86,9 +86,9 @@ type Server struct {
 	cfg      Config
 	log      *slog.Logger
 	audit    *audit
-	rates    *limiters // of callers
-	failures *limiters // of addresses that bring no good credentials
-	trusted  *trusted  // credentials that those do not keep out
+	rates    *limiters // by caller
+	failures *limiters // by address, for requests with bad credentials
+	trusted  *trusted  // credentials that failures do not limit
 	streams  *streamLimit
 	sessions *sessions
 	handler  http.Handler
@@ -97,19 +97,19 @@ type Server struct {
 	processes *feed.Feed[*operatorv1.Process]
 	live      live
 
-	mu       sync.Mutex // guards everything that follows
+	mu       sync.Mutex // guards the fields below
 	entities map[string]*feed.Feed[*operatorv1.Entity]
 	closed   bool
 }
 
-// New returns a Server, which must be closed. It is an error when an address
-// that others can reach would be served without authentication.
+// New returns a Server; the caller must close it. It returns an error when an
+// address that other machines can reach would be served without authentication.
 func New(cfg Config) (*Server, error) {
 	if cfg.Addr == "" {
 		cfg.Addr = "127.0.0.1:8090"
 	}
 	if cfg.Auth == nil && !loopbackName(hostname(cfg.Addr)) {
-		return nil, fmt.Errorf("operator: %s can be reached from elsewhere and there is no Auth: set Auth (TokenFile, ClientCertificates, Kubernetes), or listen on 127.0.0.1", cfg.Addr)
+		return nil, fmt.Errorf("operator: %s can be reached from other machines and there is no Auth: set Auth (TokenFile, ClientCertificates, Kubernetes), or listen on 127.0.0.1", cfg.Addr)
 	}
 	switch cfg.LoopbackRole {
 	case "":
@@ -121,7 +121,7 @@ func New(cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("operator: LoopbackRole is %q: want viewer, operator or none", cfg.LoopbackRole)
 	}
 	if cfg.Auth == nil && cfg.LoopbackRole == RoleNone {
-		return nil, errors.New("operator: LoopbackRole is none and there is no Auth: nobody could be served")
+		return nil, errors.New("operator: LoopbackRole is none and there is no Auth: every request would be refused")
 	}
 	for _, d := range []struct {
 		name     string
@@ -163,7 +163,7 @@ func New(cfg Config) (*Server, error) {
 		cfg.Log = slog.Default()
 	}
 	if cfg.Auth != nil && cfg.TLS == nil && !loopbackName(hostname(cfg.Addr)) {
-		cfg.Log.Warn("operator: credentials cross the network unencrypted unless something in front speaks TLS", "addr", cfg.Addr)
+		cfg.Log.Warn("operator: credentials cross the network unencrypted unless a proxy in front terminates TLS", "addr", cfg.Addr)
 	}
 	s := &Server{
 		cfg: cfg, log: cfg.Log,
@@ -179,7 +179,7 @@ func New(cfg Config) (*Server, error) {
 		s.processes = feed.New(func(ctx context.Context, to Sink[*operatorv1.Process]) error {
 			return cfg.Processes.Watch(ctx, to)
 		}, feedRetry, feedLinger, func(err error) {
-			s.log.Warn("operator: the watch of processes ended and begins anew", "error", err)
+			s.log.Warn("operator: the watch of processes has ended; starting it again", "error", err)
 		})
 	}
 	s.live = s.newLive()
@@ -200,8 +200,8 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// Handler returns what serves everything, with authentication and all limits.
-// It is for a server of one's own; [Server.HTTPServer] has the limits of
+// Handler returns the handler for everything, with authentication and all limits of
+// requests. Use it in your own http.Server. [Server.HTTPServer] has the limits of
 // connections too.
 func (s *Server) Handler() http.Handler { return s.handler }
 
@@ -217,15 +217,15 @@ func (s *Server) HTTPServer() *http.Server {
 		ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10,
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: 1000,
-			// A peer that is gone without a word holds its watches until it is noticed.
+			// Pings find a peer that has disappeared, and free its watches.
 			SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second, WriteByteTimeout: writeTime,
 		},
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
 	}
 }
 
-// Close ends every watch and waits for what feeds them. It is for the end, as a
-// shutdown hook. A second call does nothing.
+// Close ends every watch and waits for their sources. Use it as a shutdown hook. A
+// second call does nothing.
 func (s *Server) Close(context.Context) error {
 	s.mu.Lock()
 	s.closed = true

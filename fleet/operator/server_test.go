@@ -189,7 +189,7 @@ func TestRequestsThatAreWrongNameTheField(t *testing.T) {
 	}
 }
 
-// noWorkers is an area whose methods must not be reached.
+// noWorkers is an area whose methods must not be called.
 type noWorkers struct{ operator.Workers }
 
 func TestRESTRefusesWhatIsNotInTheContract(t *testing.T) {

@@ -15,9 +15,9 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/httpcode"
 )
 
-// A browser sends no bearer token by itself, so the dashboard has a form for one
-// and a cookie in its place. The token stays in the server's memory and is
-// looked at with every request: what is revoked ends a session too.
+// A browser sends no bearer token by itself, so the dashboard has a login form and a
+// session cookie. The token stays in the server's memory and is checked with every
+// request, so revoking it ends the session too.
 const (
 	cookieName  = "lifecycle-session"
 	sessionAge  = 12 * time.Hour
@@ -30,7 +30,7 @@ type session struct {
 }
 
 type sessions struct {
-	mu   sync.Mutex // guards everything that follows
+	mu   sync.Mutex // guards the fields below
 	list map[string]session
 }
 
@@ -45,7 +45,7 @@ func (l *sessions) begin(token string) (id string) {
 				delete(l.list, old)
 			}
 		}
-		for old := range l.list { // whoever it is logs in again
+		for old := range l.list { // that caller has to log in again
 			if len(l.list) < maxSessions {
 				break
 			}
@@ -79,8 +79,8 @@ func (l *sessions) end(r *http.Request) {
 	}
 }
 
-// withSession puts the token of the cookie's session in the place of the one
-// that a browser does not send. It counts for the dashboard alone.
+// withSession adds the token of the cookie's session to a request that has none. Only
+// the dashboard's requests get one.
 func (s *Server) withSession(r *http.Request) *http.Request {
 	if !strings.HasPrefix(r.URL.Path, "/ui/") || r.Header.Get("Authorization") != "" {
 		return r
@@ -94,13 +94,13 @@ func (s *Server) withSession(r *http.Request) *http.Request {
 	return r
 }
 
-// open reports whether a request needs no credentials: the form for them, and
-// what it looks like.
+// open reports whether a request needs no credentials: the login form, and its style
+// and script.
 func (s *Server) open(r *http.Request) bool {
 	return s.cfg.Auth != nil && (r.URL.Path == "/ui/login" || strings.HasPrefix(r.URL.Path, "/ui/static/"))
 }
 
-// toLogin sends a browser that opens a page to the form.
+// toLogin redirects a browser that opens a page to the login form.
 func (s *Server) toLogin(w http.ResponseWriter, r *http.Request, err error) bool {
 	page := r.Method == http.MethodGet && (r.URL.Path == "/" || strings.HasPrefix(r.URL.Path, "/ui/")) && strings.Contains(r.Header.Get("Accept"), "text/html")
 	var e *Error
@@ -111,7 +111,7 @@ func (s *Server) toLogin(w http.ResponseWriter, r *http.Request, err error) bool
 	return true
 }
 
-// pages are everything for a browser.
+// pages serves browsers.
 func (s *Server) pages(ui *dashboard.Dashboard) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/ui/", ui)
@@ -157,8 +157,8 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request, ui *dashboard.Das
 	http.Redirect(w, r, next, http.StatusSeeOther)
 }
 
-// safeNext is a path of the dashboard, whatever was asked for: a login must not
-// lead to another site.
+// safeNext returns next if it is a path of the dashboard, and /ui/ otherwise: a login
+// must not redirect to another site.
 func safeNext(next string) string {
 	u, err := url.Parse(next)
 	if err != nil || u.Scheme != "" || u.Host != "" || !strings.HasPrefix(next, "/ui/") || strings.ContainsAny(next, "\\\r\n") {

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// maxExact is the largest integer that every JSON reader holds exactly (RFC
+// maxExact is the largest integer that every JSON reader represents exactly (RFC
 // 8259, section 6).
 const maxExact = 1<<53 - 1
 
@@ -24,10 +24,10 @@ var (
 	unmarshaler  = reflect.TypeFor[encoding.TextUnmarshaler]()
 )
 
-// FromText makes of a text, such as a part of a query string, a value of the
-// given type: strings, booleans, numbers, times (RFC 3339), durations, and
-// whatever reads text. This is the only place where texts become Go values;
-// everything behind it is strict.
+// FromText parses a text, such as a part of a query string, as a value of the given
+// type: strings, booleans, numbers, times (RFC 3339), durations, and types with
+// UnmarshalText. Only this function turns texts into Go values; all code after it is
+// strict.
 func FromText(text string, typ reflect.Type) (any, error) {
 	v := reflect.New(typ).Elem()
 	fail := func(want string) (any, error) { return nil, fmt.Errorf("%q is not %s", clip(text, 64), want) }
@@ -83,9 +83,9 @@ func FromText(text string, typ reflect.Type) (any, error) {
 	return v.Interface(), nil
 }
 
-// fromValue makes of a JSON value one of the given type, and refuses what is not
-// exactly of it: a number for a string, a fraction for an integer, a field that
-// is unknown, null for what cannot be nil.
+// fromValue converts a JSON value to the given type. It refuses any value that is not
+// exactly of it: a number for a string, a fraction for an integer, an unknown field,
+// null for a type without nil.
 func fromValue(value *structpb.Value, typ reflect.Type) (any, error) {
 	v := reflect.New(typ)
 	elem := v.Elem()
@@ -98,7 +98,7 @@ func fromValue(value *structpb.Value, typ reflect.Type) (any, error) {
 	}
 	own := typ == timeType || reflect.PointerTo(typ).Implements(unmarshaler) || reflect.PointerTo(typ).Implements(reflect.TypeFor[json.Unmarshaler]())
 	if text, ok := value.GetKind().(*structpb.Value_StringValue); ok && !own && (elem.CanInt() || elem.CanUint()) {
-		return FromText(text.StringValue, typ) // as proto's JSON has 64-bit integers
+		return FromText(text.StringValue, typ) // proto's JSON writes 64-bit integers as strings
 	}
 	if n, ok := value.GetKind().(*structpb.Value_NumberValue); ok && !own && (elem.CanInt() || elem.CanUint()) {
 		if n.NumberValue != math.Trunc(n.NumberValue) || math.Abs(n.NumberValue) > maxExact {
@@ -118,8 +118,8 @@ func fromValue(value *structpb.Value, typ reflect.Type) (any, error) {
 	return elem.Interface(), nil
 }
 
-// Fields makes of a JSON object what an Entity shows: integers that a double
-// cannot hold become strings, so that nothing is rounded on the way.
+// Fields converts a JSON object to an Entity's fields. Integers that a double cannot
+// represent become strings, so that none is rounded.
 func Fields(object []byte) (*structpb.Struct, error) {
 	dec := json.NewDecoder(bytes.NewReader(object))
 	dec.UseNumber()

@@ -22,13 +22,13 @@ import (
 
 // Times of watches.
 const (
-	heartbeat  = 15 * time.Second // of silence until a heartbeat
-	feedRetry  = time.Second      // after a source has failed
-	feedLinger = 10 * time.Second // after the last watcher left
-	batch      = 64               // changes that are taken from a feed at once
+	heartbeat  = 15 * time.Second // silence until a heartbeat
+	feedRetry  = time.Second      // pause after a source has failed
+	feedLinger = 10 * time.Second // a feed runs on after its last watcher
+	batch      = 64               // changes taken from a feed at once
 )
 
-// entityFeed returns the one feed of a type, which every watch of it reads.
+// entityFeed returns the feed of a type, which all its watches share.
 func (s *Server) entityFeed(typ string) *feed.Feed[*operatorv1.Entity] {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -37,7 +37,7 @@ func (s *Server) entityFeed(typ string) *feed.Feed[*operatorv1.Entity] {
 		f = feed.New(func(ctx context.Context, to Sink[*operatorv1.Entity]) error {
 			return s.cfg.Workflows.Watch(ctx, typ, to)
 		}, feedRetry, feedLinger, func(err error) {
-			s.log.Warn("operator: a watch of workflows ended and begins anew", "type", typ, "error", err)
+			s.log.Warn("operator: a watch of workflows has ended; starting it again", "type", typ, "error", err)
 		})
 		if s.closed {
 			f.Close()
@@ -70,8 +70,8 @@ func follow[T any](ctx context.Context, s *Server, who Principal, r *feed.Reader
 	})
 }
 
-// batches hands over what r reads, nothing for a heartbeat, until the caller
-// goes, the stream is too old, the credentials end, or the process begins to
+// batches passes on what r reads, and an empty batch as a heartbeat. It ends when the
+// caller goes, the stream is too old, the credentials expire, or the process begins to
 // drain. It closes r.
 func batches[T any](ctx context.Context, s *Server, who Principal, r *feed.Reader[T], send func([]stream.Item[T]) error) error {
 	defer r.Close()
@@ -103,12 +103,12 @@ func batches[T any](ctx context.Context, s *Server, who Principal, r *feed.Reade
 		stop()
 		switch {
 		case err == nil:
-		case ctx.Err() != nil: // the caller went
+		case ctx.Err() != nil: // the caller has gone
 			return ctx.Err()
 		case errors.Is(err, feed.ErrSlow):
 			return Errorf(connect.CodeAborted, ReasonStreamOver, "", "this watch is too slow and would have missed a deletion: watch again")
 		case over.Err() != nil || errors.Is(err, context.Canceled):
-			return Errorf(connect.CodeUnavailable, ReasonStreamOver, "", "the watch is over, because it is old or the server goes: watch again")
+			return Errorf(connect.CodeUnavailable, ReasonStreamOver, "", "the watch has ended, because it is old or the server stops: watch again")
 		}
 		if err := send(items); err != nil {
 			return sendFailed(err)
@@ -118,17 +118,17 @@ func batches[T any](ctx context.Context, s *Server, who Principal, r *feed.Reade
 
 var errStreamOver = errors.New("the watch is old")
 
-// sendFailed says what a failed send is: the caller hung up, or stopped reading
+// sendFailed returns the error for a failed send: the caller hung up, or did not read
 // for longer than a write may take.
 func sendFailed(err error) error {
 	return Errorf(connect.CodeCanceled, ReasonStreamOver, "", "the caller does not read: %v", err)
 }
 
-// streamLimit bounds how many watches there are, together and for each caller.
+// streamLimit bounds the number of watches, in total and per caller.
 type streamLimit struct {
 	most, mostEach int
 
-	mu   sync.Mutex // guards everything that follows
+	mu   sync.Mutex // guards the fields below
 	all  int
 	each map[string]int
 }
@@ -152,7 +152,7 @@ func (l *streamLimit) enter(name string) (leave func(), err error) {
 	}, nil
 }
 
-// serveEvents are the watches as server-sent events.
+// serveEvents serves the watches as server-sent events.
 func (s *Server) serveEvents(mux *http.ServeMux) {
 	mux.HandleFunc("GET /watch/workflows/{type}", func(w http.ResponseWriter, r *http.Request) {
 		id, err := onlyID(r)
@@ -178,8 +178,8 @@ func (s *Server) serveEvents(mux *http.ServeMux) {
 	})
 }
 
-// onlyID reads the one parameter that a watch has. A misspelt one must not be a
-// watch of everything.
+// onlyID reads the only parameter of a watch. A misspelt one is an error, not a watch
+// of everything.
 func onlyID(r *http.Request) (string, error) {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -200,9 +200,8 @@ func eventName(k operatorv1.WatchResponse_Kind) string {
 	}[k]
 }
 
-// sse serves one watch as events whose data is the message as JSON. An error
-// before the first event is an ordinary response, one after it the event
-// "error".
+// sse serves one watch as events whose data is the message as JSON. An error before
+// the first event is an ordinary response; a later one is the event "error".
 func sse(w http.ResponseWriter, r *http.Request, watch func(send func(event string, m proto.Message) error) error) {
 	out := http.NewResponseController(w)
 	begun := false
@@ -211,7 +210,7 @@ func sse(w http.ResponseWriter, r *http.Request, watch func(send func(event stri
 			begun = true
 			w.Header().Set("Content-Type", "text/event-stream")
 			w.Header().Set("Cache-Control", "no-store")
-			w.Header().Set("X-Accel-Buffering", "no") // nginx would hold the events back
+			w.Header().Set("X-Accel-Buffering", "no") // otherwise nginx buffers the events
 		}
 		if _, err := fmt.Fprintf(w, "event: %s\ndata: %s\n\n", event, data); err != nil {
 			return err
@@ -234,6 +233,6 @@ func sse(w http.ResponseWriter, r *http.Request, watch func(send func(event stri
 	}
 	data, jsonErr := json.Marshal(map[string]string{"code": connect.CodeOf(err).String(), "reason": errorReason(err), "message": message(err)})
 	if jsonErr == nil {
-		_ = write("error", data) // the caller may have gone
+		_ = write("error", data) // fails when the caller has gone
 	}
 }

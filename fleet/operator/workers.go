@@ -13,13 +13,13 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
-// workerService is the contract's WorkerService.
+// workerService implements the contract's WorkerService.
 type workerService struct{ s *Server }
 
-// maxCode is the largest code that a request may carry; larger code is fetched.
+// maxCode is the largest code in a request. Larger code has to be fetched.
 const maxCode = 8 << 20
 
-// work runs one method of the area for hosted workers.
+// work sets area to the area for hosted workers.
 func (w workerService) work(area *Workers) error {
 	if w.s.cfg.Workers == nil {
 		return notServed("hosted workers")
@@ -44,7 +44,7 @@ func workerID(id string) (v violations) {
 	return v
 }
 
-// code looks at the form of code; what it does is the host's to judge.
+// code checks the form of code. The host checks whether it loads.
 func (v *violations) code(c *operatorv1.Code) (detail string) {
 	switch src := c.GetSource().(type) {
 	case nil:
@@ -59,7 +59,7 @@ func (v *violations) code(c *operatorv1.Code) (detail string) {
 		if u, err := url.Parse(src.Url); err != nil || u.Host == "" || len(src.Url) > maxNote || u.Scheme != "https" && u.Scheme != "http" {
 			v.add("code.url", "is %q, want an https URL", clip(src.Url, 128))
 		} else if u.User != nil {
-			v.add("code.url", "has a user name in it: credentials do not belong into a URL")
+			v.add("code.url", "has a user name in it: credentials do not belong in a URL")
 			detail = "code of " + u.Redacted()
 		}
 	}
@@ -200,7 +200,7 @@ func (w workerService) Redrive(ctx context.Context, req *operatorv1.RedriveReque
 	}
 	for i, id := range req.GetIds()[:min(len(req.GetIds()), 1000)] {
 		if v.text(fmt.Sprintf("ids[%d]", i), id, true, maxName); len(v) > 0 {
-			break // one says enough of a thousand
+			break // one bad id is enough to report
 		}
 	}
 	detail := strings.Join(req.GetIds(), ", ")

@@ -13,10 +13,10 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
-// workflowService is the contract's WorkflowService.
+// workflowService implements the contract's WorkflowService.
 type workflowService struct{ s *Server }
 
-// area returns what serves the workflows.
+// area returns the area for workflows.
 func (w workflowService) area() (Workflows, error) {
 	if w.s.cfg.Workflows == nil {
 		return nil, notServed("workflows")
@@ -82,7 +82,7 @@ func (w workflowService) ListEntities(ctx context.Context, req *operatorv1.ListE
 		var v violations
 		match := w.match(area, req.GetType(), req.GetMatch(), &v)
 		if p := req.GetPhase(); p != "" && !slices.ContainsFunc(def.GetPhases(), func(d *operatorv1.Phase) bool { return d.GetName() == p }) {
-			v.add("phase", "%q is no phase of %s: want one of %s", p, req.GetType(), phaseNames(def))
+			v.add("phase", "%q is not a phase of %s: want one of %s", p, req.GetType(), phaseNames(def))
 		}
 		if err := v.err(); err != nil {
 			return nil, err
@@ -104,7 +104,7 @@ func (w workflowService) ListEntities(ctx context.Context, req *operatorv1.ListE
 	})
 }
 
-// match makes Go values of the filters of a list.
+// match turns the filters of a list into Go values.
 func (w workflowService) match(area Workflows, typ string, filters []string, v *violations) map[string]any {
 	values := map[string]any{}
 	for i, f := range filters {
@@ -155,7 +155,7 @@ func (w workflowService) GetEntity(ctx context.Context, req *operatorv1.GetEntit
 	})
 }
 
-// tag puts the etag of e into the response's header.
+// tag sets the response's ETag header to that of e.
 func tag(ctx context.Context, e *operatorv1.Entity) {
 	if info, ok := connect.CallInfoForHandlerContext(ctx); ok && e.GetEtag() != "" {
 		info.ResponseHeader().Set("ETag", e.GetEtag())
@@ -209,7 +209,7 @@ func (w workflowService) Patch(ctx context.Context, req *operatorv1.PatchRequest
 	case n > maxFields:
 		v.add("fields", "has %d fields, at most %d are allowed", n, maxFields)
 	}
-	// Values may be secrets of the business; names are enough to know what happened.
+	// Values may be confidential; the audit needs only the names.
 	names := slices.Sorted(maps.Keys(req.GetFields().GetFields()))
 	for _, name := range names[:min(len(names), maxFields)] {
 		v.text("fields", name, true, maxName)
@@ -265,7 +265,7 @@ func (w workflowService) Watch(ctx context.Context, req *operatorv1.WatchRequest
 	return w.watch(ctx, req, stream.Send)
 }
 
-// watch sends what a Watch sends, by whatever means.
+// watch serves Watch; send sends one message.
 func (w workflowService) watch(ctx context.Context, req *operatorv1.WatchRequest, send func(*operatorv1.WatchResponse) error) error {
 	const action = "WorkflowService.Watch"
 	var v violations

@@ -17,10 +17,10 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
 )
 
-// reader gets the content of a bucket, and every write from then on, in one
-// goroutine. Every revision is a stream.Put, that of a deletion too; those of a
-// key come in order, each once. A stream.Gap says that the bucket was recreated,
-// or restored from a backup.
+// reader gets the content of a bucket, and every write from then on, on one
+// goroutine. Every revision is a stream.Put, a deletion too; the revisions of a key
+// come in order, each once. A stream.Gap says that the bucket was recreated, or
+// restored from a backup: earlier entries no longer hold.
 type reader = stream.Sink[*entry]
 
 // lookTime is how often a follower checks that the bucket is still the one that it

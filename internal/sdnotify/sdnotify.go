@@ -1,5 +1,5 @@
-// Package sdnotify tells systemd, or whoever else has set NOTIFY_SOCKET, how a
-// service does: the protocol of sd_notify(3) and sd_watchdog_enabled(3).
+// Package sdnotify tells systemd, or another service manager that has set
+// NOTIFY_SOCKET, how a service does: the protocol of sd_notify(3) and sd_watchdog_enabled(3).
 package sdnotify
 
 import (
@@ -34,9 +34,9 @@ type Socket struct {
 	Watchdog time.Duration
 }
 
-// Open connects to the socket that the environment names, and removes the
-// variables from it, whatever comes of it, so that neither a child nor another
-// part of this process speaks for it. It returns nil and no error when no
+// Open connects to the socket that the environment names. It removes the
+// variables from the environment, also when it fails, so that neither a child nor
+// another part of this process speaks for this one. It returns nil and no error when no
 // socket is named. pid is this process. A watchdog that makes no sense is an
 // error beside a Socket that works.
 func Open(env Env, pid int) (*Socket, error) {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/health"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
@@ -30,7 +31,7 @@ type View struct {
 	Phases  []Phase
 	Units   []worker.State
 	Servers []Server
-	Probes  []Probe
+	Probes  []health.Status
 
 	Drainers, Hooks, Reloads []Outcome
 	ReloadsEnded             uint64 // of which Reloads has the last
@@ -52,15 +53,6 @@ type Server struct {
 	Hijacked    int
 	Accepted    uint64
 	LastArrival time.Time
-}
-
-// Probe is what is known about one check.
-type Probe struct {
-	Plane, Name, State string
-	Critical           bool
-	Since              time.Time
-	Latency, Running   time.Duration
-	Error              string
 }
 
 // Outcome says how one drainer, hook or reload ended.
@@ -169,14 +161,17 @@ func (p *page) phases(v View) {
 func (p *page) probes(v View) {
 	p.table("Probes", len(v.Probes), "Plane", "Check", "State", "Since", "Took", "")
 	for _, c := range v.Probes {
-		name, text := c.Name, c.Error
+		name, text, state := c.Name, c.Error, string(c.State)
+		if c.CausedBy != "" {
+			text = "caused by " + c.CausedBy + ": " + text
+		}
 		if !c.Critical {
 			name += " (not critical)"
 		}
 		if c.Running > 0 {
 			text = strings.TrimPrefix(text+"; running for "+short(c.Running), "; ")
 		}
-		p.put("<tr><td>%v<td>%v<td class=\"%v\">%v<td class=\"n\">%v<td class=\"n\">%v<td class=\"text\">%v\n", c.Plane, name, class(c.State), c.State, ago(c.Since, v.At), short(c.Latency), text)
+		p.put("<tr><td>%v<td>%v<td class=\"%v\">%v<td class=\"n\">%v<td class=\"n\">%v<td class=\"text\">%v\n", c.Plane, name, class(state), state, ago(c.Since, v.At), short(c.Latency), text)
 	}
 	p.end(len(v.Probes))
 }

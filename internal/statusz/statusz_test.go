@@ -12,6 +12,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/pleme-io/lifecycle-go/health"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
@@ -30,7 +31,7 @@ func TestPageEscapesEveryText(t *testing.T) {
 		Units: []worker.State{{Name: hostile, Kind: hostile, Status: hostile, Health: hostile, Reason: hostile, Error: hostile,
 			Children: []worker.State{{Name: hostile}}}},
 		Servers:  []Server{{Name: hostile, Addr: hostile}},
-		Probes:   []Probe{{Plane: hostile, Name: hostile, State: hostile, Error: hostile}},
+		Probes:   []health.Status{{Plane: hostile, Name: hostile, State: hostile, Error: hostile}},
 		Drainers: []Outcome{{Name: hostile, Result: hostile, Error: hostile}},
 		Hooks:    []Outcome{{Name: hostile}},
 		Reloads:  []Outcome{{Name: hostile}}, ReloadsEnded: 2,

@@ -15,17 +15,17 @@ const (
 	laneStep  = 33.0
 	barHeight = 21.0
 
-	lead = 3 * time.Second         // of ordinary life before T0
-	tail = 1500 * time.Millisecond // of nothing after the watchdog
+	lead = 3 * time.Second         // normal operation before T0
+	tail = 1500 * time.Millisecond // empty space after the watchdog
 )
 
-// tone says what a bar means; the style sheet gives it its colour.
+// tone is the meaning of a bar; the style sheet sets its colour.
 type tone string
 
 const (
-	serving tone = "serving" // as in ordinary life
-	goodbye tone = "goodbye" // still served, and told to go elsewhere
-	work    tone = "work"    // teardown at work
+	serving tone = "serving" // as before the stop
+	goodbye tone = "goodbye" // still served, and asked to reconnect elsewhere
+	work    tone = "work"    // teardown runs
 	atMost  tone = "atmost"  // ends when it is done, at the latest here
 	refused tone = "refused" // 503
 )
@@ -44,7 +44,7 @@ type mark struct {
 	text string
 }
 
-// lane is one row: what it is about, its bars, its moments, and what is said
+// lane is one row: its subject, its bars, its moments, and the text
 // after the last bar.
 type lane struct {
 	name, sub string
@@ -53,7 +53,7 @@ type lane struct {
 	after     string
 }
 
-// lanes tells the choreography, row by row.
+// lanes returns the choreography, row by row.
 func lanes(t timeline) []lane {
 	return []lane{
 		{name: "readiness", sub: "/readyz", bars: []bar{
@@ -88,7 +88,7 @@ func lanes(t timeline) []lane {
 			{t.unitEnd(), t.graceEnd(), atMost, "last in, first out"},
 		}},
 		{name: "health server", sub: "and /metrics", bars: []bar{
-			{-lead, t.graceEnd(), serving, "answers until everything else is down"},
+			{-lead, t.graceEnd(), serving, "answers until everything else has stopped"},
 		}},
 		{name: "watchdog", sub: "counts from T0", bars: []bar{
 			{0, t.watchdog(), work, "if something still blocks: dumps every stack and exits, before the kubelet's SIGKILL"},
@@ -118,7 +118,7 @@ func choreography(t timeline) ([]byte, error) {
 	c.text(pad, 34, "start", "title", "How an App stops")
 	c.text(pad, 53, "start", "note", "the default budget, to scale")
 
-	// The phases, as a band over everything.
+	// The phases, as a band on top.
 	for _, p := range []struct {
 		from, to   time.Duration
 		name, note string
@@ -135,7 +135,7 @@ func choreography(t timeline) ([]byte, error) {
 		c.text((x(p.from)+x(p.to))/2, 96, "middle", "phasename", label)
 	}
 
-	// The moments that matter, through every lane.
+	// The important moments, through every lane.
 	for _, m := range []struct {
 		at           time.Duration
 		anchor, when string
@@ -182,6 +182,6 @@ func choreography(t timeline) ([]byte, error) {
 	}
 
 	c.legend(pad, bottom+25)
-	c.text(pad, bottom+47, "start", "key", "These are the limits. After the window everything ends as soon as it is done: with nothing in flight an App is down a moment later.")
+	c.text(pad, bottom+47, "start", "key", "These are the limits. After the window each step ends as soon as it is done: with nothing in flight an App is down a moment later.")
 	return c.close(), nil
 }

@@ -18,19 +18,19 @@ import (
 	"github.com/pleme-io/lifecycle-go/config"
 )
 
-// section is a service's configuration as far as it is this library's.
+// section is the library's part of a service's configuration.
 type section struct {
 	Lifecycle lifecycle.Config
 }
 
-// WithDefaults fills in what holds when nothing is given.
+// WithDefaults returns the defaults.
 func (section) WithDefaults() section {
 	s := section{Lifecycle: lifecycle.DefaultConfig()}
-	s.Lifecycle.Name = "" // that of the program, and this is the wrong one
+	s.Lifecycle.Name = "" // the default is the program's name, here the wrong one
 	return s
 }
 
-// configPage is the reference of all keys, as a page.
+// configPage returns the reference of all keys.
 func configPage() ([]byte, error) {
 	keys, err := config.Keys[section]("service.yaml")
 	if err != nil {
@@ -62,7 +62,7 @@ A stop takes at most ` + "`pre_stop + drain_interval + shutdown_grace` + " + lif
 `)
 	for _, k := range keys {
 		def, live := "", ""
-		if k.Default != "" && k.Field != "Name" { // that of this program would be wrong
+		if k.Default != "" && k.Field != "Name" { // this program's name would be wrong
 			def = "`" + strings.Trim(k.Default, `"`) + "`"
 		}
 		if k.Live {
@@ -126,7 +126,7 @@ func configWords() ([]byte, error) {
 	}
 	var b bytes.Buffer
 	b.WriteString("// Code generated from the comments of lifecycle.Config by \"make docs\"; DO NOT EDIT.\n\npackage config\n\n" +
-		"// lifecycleWords says what a field of lifecycle.Config is for, as docs/config.md\n// does.\nfunc lifecycleWords(field string) string {\n\tswitch field {\n")
+		"// lifecycleWords describes a field of lifecycle.Config, as docs/config.md\n// does.\nfunc lifecycleWords(field string) string {\n\tswitch field {\n")
 	for _, k := range keys {
 		fmt.Fprintf(&b, "\tcase %q:\n\t\treturn %q\n", k.Field, strings.ReplaceAll(asMarkdown(docs[k.Field], keys), "`", ""))
 	}
@@ -158,8 +158,8 @@ func asMarkdown(doc string, keys []config.Key) string {
 	})
 }
 
-// fieldDocs are the comments of the fields of lifecycle.Config. One that two
-// share is that of both.
+// fieldDocs returns the comments of the fields of lifecycle.Config. A comment for two
+// fields belongs to both.
 func fieldDocs() (map[string]string, error) {
 	name, err := inRepository("config.go")
 	if err != nil {
@@ -208,7 +208,7 @@ func inRepository(name string) (string, error) {
 		}
 		up := filepath.Dir(dir)
 		if up == dir {
-			return "", errors.New("this is no folder of the repository: no go.work above it")
+			return "", errors.New("this folder is not in the repository: there is no go.work above it")
 		}
 		dir = up
 	}

@@ -32,7 +32,7 @@ func TestEveryFieldIsOnThePageWithItsWords(t *testing.T) {
 	}
 	for _, k := range keys {
 		if len(docs[k.Field]) < 20 {
-			t.Errorf("%s has no comment worth the name: %q", k.Field, docs[k.Field])
+			t.Errorf("%s has no useful comment: %q", k.Field, docs[k.Field])
 		}
 		if !bytes.Contains(page, []byte("\n## "+strings.TrimPrefix(k.Name, "lifecycle.")+"\n\n")) {
 			t.Errorf("the page lacks %s", k.Name)
@@ -43,8 +43,8 @@ func TestEveryFieldIsOnThePageWithItsWords(t *testing.T) {
 	}
 }
 
-// What a real validator takes by the schema, Load takes, and the other way
-// round; budgets apart, which no schema can add up.
+// A real validator with the schema and Load accept the same files,
+// except for budgets, which a schema cannot add up.
 func TestSchemaAgreesWithLoad(t *testing.T) {
 	text, err := configSchema()
 	if err != nil {
@@ -64,7 +64,7 @@ func TestSchemaAgreesWithLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := schema.Validate(map[string]any{"addr": ":80"}); err != nil {
-		t.Errorf("the schema does not let a service have keys of its own: %v", err)
+		t.Errorf("the schema does not allow a service's own keys: %v", err)
 	}
 	path := filepath.Join(t.TempDir(), "service.json")
 	for content, want := range map[string]bool{

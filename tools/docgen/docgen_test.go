@@ -85,8 +85,8 @@ func TestPictureIsWellFormedAndNamedForScreenReaders(t *testing.T) {
 	}
 }
 
-// A default that changes moves the bars: what is written on them must still
-// fit, or the row needs other words.
+// A changed default moves the bars: the texts on them must still
+// fit, or the row needs a shorter text.
 func TestWordsFitTheirBars(t *testing.T) {
 	d := defaults()
 	const letter = 6.1 // the mean of a 12 px sans-serif, on the wide side
@@ -111,7 +111,7 @@ func TestImpossibleTimelinesAreRefused(t *testing.T) {
 	for name, spoil := range map[string]func(*timeline){
 		"Drain is 0s":             func(t *timeline) { t.Drain = 0 },
 		"HookSlice is -1s":        func(t *timeline) { t.HookSlice = -time.Second },
-		"leave nothing":           func(t *timeline) { t.UnitSlice = t.Grace },
+		"leave no time":           func(t *timeline) { t.UnitSlice = t.Grace },
 		"is outside the window":   func(t *timeline) { t.GoAwayAfter = t.Drain + 1 },
 		"Margin is 0s: the pictu": func(t *timeline) { t.Margin = 0 },
 	} {
@@ -134,7 +134,7 @@ func TestEveryEdgeIsOnThePage(t *testing.T) {
 		"| Created | Starting, Pending, Stopped (added) |",
 		"| Killed | nothing: it is terminal |",
 	} {
-		// fsm writes a label's parentheses as they are or as entities.
+		// fsm writes a label's parentheses unescaped or as entities.
 		if !strings.Contains(strings.NewReplacer("#40;", "(", "#41;", ")").Replace(string(page)), want) {
 			t.Errorf("the page lacks %q:\n%s", want, page)
 		}

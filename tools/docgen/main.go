@@ -1,6 +1,6 @@
-// Command docgen draws the pictures and tables in docs/ from the code that
-// they show, so that they cannot say something else, and hands the words for the
-// keys of lifecycle to package config, whose -h says them. "make docs" runs it; a
+// Command docgen draws the pictures and tables in docs/ from the code, so that
+// they cannot differ from it. It also writes the texts of the
+// keys of lifecycle for package config, whose -h prints them. "make docs" runs it; a
 // test fails when a committed file is stale.
 package main
 
@@ -17,7 +17,7 @@ type document struct {
 	render func() ([]byte, error)
 }
 
-// documents are all that docgen writes.
+// documents are all files that docgen writes.
 var documents = []document{
 	{"docs/choreography.svg", func() ([]byte, error) { return choreography(defaults()) }},
 	{"docs/states.md", states},
@@ -41,7 +41,7 @@ func run(args []string) error {
 		return err
 	}
 	if flags.NArg() > 0 {
-		return fmt.Errorf("unexpected argument %q: everything is always drawn", flags.Arg(0))
+		return fmt.Errorf("unexpected argument %q: docgen always draws everything", flags.Arg(0))
 	}
 	for _, d := range documents {
 		text, err := d.render()

@@ -7,7 +7,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/metrics"
 )
 
-// metricsPage is the reference of all metrics.
+// metricsPage returns the reference of all metrics.
 func metricsPage() ([]byte, error) {
 	var b strings.Builder
 	b.WriteString(`# Every metric

@@ -33,13 +33,13 @@ func lives() []life {
 			procpool.QueryTransitions(), procpool.QueryPending, procpool.AddedQueryEdges()),
 		describe("Connection", "The unix socket between a pool and one of its processes. The table is `procpool.ConnTransitions`.",
 			procpool.ConnTransitions(), procpool.ConnDisconnected, nil),
-		describe("Pool", "How much of its capacity a pool uses. The table is `procpool.PoolTransitions`.",
+		describe("Pool", "The use of a pool's capacity. The table is `procpool.PoolTransitions`.",
 			procpool.PoolTransitions(), procpool.PoolIdle, nil),
 	}
 }
 
-// describe draws one table. Edges that were added to the model's own table are
-// marked.
+// describe draws one table. It marks edges that were added to the model's
+// table.
 func describe[S ~string](title, text string, t fsm.Table[S], initial S, added []fsm.Edge[S]) life {
 	l := life{title: title, text: text, diagram: t.Mermaid(fsm.Drawing[S]{Initial: initial, Added: added})}
 	for _, from := range inOrder(t, initial) {

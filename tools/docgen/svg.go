@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// style colours the classes, for light and dark. The picture has a card of its
-// own, so that it can be read on any page, also one that follows another
-// scheme than the reader's system.
+// style colours the classes, for light and dark. The picture has its own background
+// card, so that it is readable on any page, also one with another
+// colour scheme than the reader's system.
 const style = `
 text { font-family: ui-sans-serif, system-ui, -apple-system, "Segoe UI", Helvetica, Arial, sans-serif; fill: #1f2328; }
 .card { fill: #ffffff; stroke: #d1d9e0; }
@@ -56,7 +56,7 @@ text { fill: #e6edf3; }
 // canvas writes an SVG, element by element.
 type canvas struct{ b bytes.Buffer }
 
-// open begins the picture. title and desc are what a screen reader says of it.
+// open begins the picture. A screen reader reads title and desc.
 func (c *canvas) open(w, h float64, title, desc string) {
 	fmt.Fprintf(&c.b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %s %s" width="%s" height="%s" role="img" aria-labelledby="title desc">`+"\n", num(w), num(h), num(w), num(h))
 	c.b.WriteString("<!-- Drawn by tools/docgen from the code. Do not edit: run \"make docs\". -->\n")
@@ -86,7 +86,7 @@ func (c *canvas) text(x, y float64, anchor, class, text string) {
 	fmt.Fprintf(&c.b, `<text class="%s" x="%s" y="%s" text-anchor="%s">%s</text>`+"\n", class, num(x), num(y), anchor, escape(text))
 }
 
-// legend says what the colours mean, in one row.
+// legend explains the colours, in one row.
 func (c *canvas) legend(x, y float64) {
 	for _, key := range []struct {
 		tone tone
@@ -94,7 +94,7 @@ func (c *canvas) legend(x, y float64) {
 		step float64
 	}{
 		{serving, "as ever", 92},
-		{goodbye, "served, and told to go elsewhere", 232},
+		{goodbye, "served, and asked to go elsewhere", 232},
 		{work, "teardown at work", 142},
 		{atMost, "ends when done, at the latest here", 242},
 		{refused, "answers 503", 0},
@@ -112,6 +112,6 @@ func num(v float64) string {
 
 func escape(s string) string {
 	var b strings.Builder
-	_ = xml.EscapeText(&b, []byte(s)) // a strings.Builder does not fail
+	_ = xml.EscapeText(&b, []byte(s)) // writing to b does not fail
 	return b.String()
 }

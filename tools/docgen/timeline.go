@@ -7,20 +7,20 @@ import (
 	"github.com/pleme-io/lifecycle-go"
 )
 
-// timeline is what a picture of a shutdown needs to know, counted from T0, the
+// timeline has the times of a shutdown's picture, counted from T0, the
 // first stop request.
 type timeline struct {
 	Drain       time.Duration // the drain window
 	GoAwayAfter time.Duration // GOAWAY on HTTP/2, from T0
 	AcceptQuiet time.Duration // listeners close after this long without a new connection
 	Linger      time.Duration // open connections are served this long after the window
-	Grace       time.Duration // from the window's end, for everything that follows
+	Grace       time.Duration // from the window's end, for the whole teardown
 	UnitSlice   time.Duration // of Grace, reserved for units
 	HookSlice   time.Duration // of Grace, reserved for hooks
 	Margin      time.Duration // from the end of Grace to the watchdog
 }
 
-// defaults is the timeline of an App whose Config is the default one.
+// defaults is the timeline of an App with the default Config.
 func defaults() timeline {
 	c := lifecycle.DefaultConfig()
 	return timeline{
@@ -41,10 +41,10 @@ func (t timeline) serveEnd() time.Duration { return t.Drain + t.Grace - t.UnitSl
 // unitEnd is when units that have not returned are abandoned.
 func (t timeline) unitEnd() time.Duration { return t.Drain + t.Grace - t.HookSlice }
 
-// graceEnd is when everything is over.
+// graceEnd is when everything has ended.
 func (t timeline) graceEnd() time.Duration { return t.Drain + t.Grace }
 
-// watchdog is when the process is ended from inside.
+// watchdog is when the watchdog ends the process.
 func (t timeline) watchdog() time.Duration { return t.Drain + t.Grace + t.Margin }
 
 func (t timeline) validate() error {
@@ -54,7 +54,7 @@ func (t timeline) validate() error {
 		}
 	}
 	if t.serveEnd() <= t.Drain {
-		return fmt.Errorf("the unit slice %v and the hook slice %v leave nothing of the grace %v", t.UnitSlice, t.HookSlice, t.Grace)
+		return fmt.Errorf("the unit slice %v and the hook slice %v leave no time of the grace %v", t.UnitSlice, t.HookSlice, t.Grace)
 	}
 	if t.GoAwayAfter > t.Drain {
 		return fmt.Errorf("GOAWAY after %v is outside the window of %v", t.GoAwayAfter, t.Drain)

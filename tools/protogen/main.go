@@ -1,8 +1,8 @@
-// Command protogen generates what the repository keeps of its proto contract:
+// Command protogen generates the committed files of the proto contract:
 // Go messages, Connect handlers and clients, and an OpenAPI document. "make
 // generate" runs it; a test fails when a committed file is stale.
 //
-// It compiles the contract in this process and hands it to the plugins, which
+// It compiles the contract in this process and passes it to the plugins, which
 // are pinned in proto.mod, as protoc would.
 package main
 
@@ -25,7 +25,7 @@ import (
 	"google.golang.org/protobuf/types/pluginpb"
 )
 
-// The contract, and where what is made of it goes, below fleet/operator.
+// The contract and the places of the generated files, below fleet/operator.
 const (
 	source  = "lifecycle/operator/v1/operator.proto"
 	goRoot  = "github.com/pleme-io/lifecycle-go/fleet/operator"
@@ -71,7 +71,7 @@ func run(ctx context.Context, args []string) error {
 	return nil
 }
 
-// generate returns what the plugins in bin make of the contract in dir, by
+// generate returns the files that the plugins in bin make from the contract in dir, by
 // path below dir.
 func generate(ctx context.Context, dir, bin string) (map[string][]byte, error) {
 	request, err := compile(ctx, filepath.Join(dir, "proto"))
@@ -87,8 +87,8 @@ func generate(ctx context.Context, dir, bin string) (map[string][]byte, error) {
 	return files, nil
 }
 
-// compile returns what protoc would hand to a plugin. The annotations of
-// google.api come from the Go package that has them.
+// compile returns the request that protoc would pass to a plugin. The annotations of
+// google.api come from their Go package.
 func compile(ctx context.Context, root string) (*pluginpb.CodeGeneratorRequest, error) {
 	_ = annotations.E_Http // linked in, so that it is in the registry
 	compiler := protocompile.Compiler{
@@ -108,7 +108,7 @@ func compile(ctx context.Context, root string) (*pluginpb.CodeGeneratorRequest, 
 	request := &pluginpb.CodeGeneratorRequest{FileToGenerate: []string{source}}
 	seen := map[string]bool{}
 	var add func(protoreflect.FileDescriptor) error
-	add = func(d protoreflect.FileDescriptor) error { // what a file imports stands before it
+	add = func(d protoreflect.FileDescriptor) error { // imports come before the file
 		if seen[d.Path()] {
 			return nil
 		}
@@ -118,7 +118,7 @@ func compile(ctx context.Context, root string) (*pluginpb.CodeGeneratorRequest, 
 				return err
 			}
 		}
-		// Through the wire, so that options are of the types that are linked in.
+		// Encode and decode, so that options have the linked types.
 		raw, err := proto.Marshal(protodesc.ToFileDescriptorProto(d))
 		if err != nil {
 			return err
@@ -133,7 +133,7 @@ func compile(ctx context.Context, root string) (*pluginpb.CodeGeneratorRequest, 
 	return request, add(compiled[0])
 }
 
-// run adds what the plugin makes of the request to files.
+// run adds the files that the plugin makes from the request to files.
 func (p plugin) run(ctx context.Context, dir, bin string, request *pluginpb.CodeGeneratorRequest, files map[string][]byte) error {
 	request.Parameter = &p.options
 	in, err := proto.Marshal(request)

@@ -41,7 +41,7 @@ func TestCommittedCodeIsWhatTheContractSays(t *testing.T) {
 }
 
 // Every method has its REST path in the OpenAPI document, and every reference in
-// it leads somewhere.
+// it resolves.
 func TestOpenAPIHasEveryPath(t *testing.T) {
 	request, err := compile(t.Context(), filepath.Join(contract, "proto"))
 	if err != nil {
@@ -92,7 +92,7 @@ func TestOpenAPIHasEveryPath(t *testing.T) {
 	for _, part := range strings.Split(string(text), `"$ref": "#/components/schemas/`)[1:] {
 		name, _, _ := strings.Cut(part, `"`)
 		if _, ok := doc.Components.Schemas[name]; !ok {
-			t.Errorf("a reference leads to %s, which is not there", name)
+			t.Errorf("a reference leads to %s, which does not exist", name)
 		}
 	}
 }

@@ -20,8 +20,8 @@ func (e *Engine) Start(ctx context.Context, id string) error {
 
 // Wait returns once the container does not run.
 func (e *Engine) Wait(ctx context.Context, id string) (worker.ContainerExit, error) {
-	// Both channels are the client's to send on, one of them once, also when ctx
-	// ends; who leaves before leaves a goroutine of the client behind.
+	// The client sends on one of both channels once, also when ctx
+	// ends. A caller that does not receive leaks a goroutine of the client.
 	wait := e.cli.ContainerWait(ctx, id, client.ContainerWaitOptions{})
 	var exit worker.ContainerExit
 	select {
@@ -38,12 +38,12 @@ func (e *Engine) Wait(ctx context.Context, id string) (worker.ContainerExit, err
 	}
 	found, err := e.cli.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
 	switch {
-	case cerrdefs.IsNotFound(err): // removed since, and how it ended is known
+	case cerrdefs.IsNotFound(err): // removed since, and its end is known
 	case err != nil:
 		return exit, err
 	case found.Container.State == nil:
 	case found.Container.State.Running:
-		// An engine that came back had lost sight of it.
+		// The engine has restarted and no longer knows how it ended.
 		return exit, fmt.Errorf("the engine says that container %s ended with exit code %d, and that it runs", id, exit.Code)
 	default:
 		exit.OOM = found.Container.State.OOMKilled
@@ -69,8 +69,8 @@ func (e *Engine) Unpause(ctx context.Context, id string) error {
 	return e.unless(ctx, id, false, err)
 }
 
-// unless drops err when the container is as it was to become: engines disagree
-// about what they say then.
+// unless ignores err when the container is in the wanted state: engines return
+// different errors then.
 func (e *Engine) unless(ctx context.Context, id string, paused bool, err error) error {
 	if err == nil || ctx.Err() != nil {
 		return err
@@ -88,7 +88,7 @@ func (e *Engine) Remove(ctx context.Context, id string) error {
 	switch {
 	case cerrdefs.IsNotFound(err):
 		return nil
-	case cerrdefs.IsConflict(err): // somebody else is at it: it has not gone before it has gone
+	case cerrdefs.IsConflict(err): // another client removes it: wait until it is gone
 		found, look := e.cli.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
 		if cerrdefs.IsNotFound(look) {
 			return nil
@@ -100,7 +100,7 @@ func (e *Engine) Remove(ctx context.Context, id string) error {
 	return err
 }
 
-// known says in the worker's words that a container is not there.
+// known turns the engine's error for a missing container into the worker's.
 func known(err error) error {
 	if cerrdefs.IsNotFound(err) {
 		return fmt.Errorf("%w: %w", worker.ErrNoContainer, err)

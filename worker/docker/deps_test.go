@@ -6,7 +6,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/conventions"
 )
 
-// TestConventions holds the import table of the Docker module.
+// TestConventions checks the import table of the Docker module.
 func TestConventions(t *testing.T) {
 	conventions.Check(t, conventions.Module{
 		Rooms: []conventions.Room{

@@ -12,11 +12,11 @@
 //	app.Add(worker.NewContainer("cache", engine, worker.ContainerSpec{Image: "cache:1.4"},
 //		worker.WithContainerOutput(os.Stdout, os.Stderr)))
 //
-// It speaks through github.com/moby/moby/client, the module that Docker's own
+// It uses github.com/moby/moby/client, the module that Docker's own
 // command line is built with. Its predecessor, github.com/docker/docker/client, ends with
-// version 28: since November 2025 fixes reach the new module alone. Engines from
-// API 1.40 (Docker 19.03) on are spoken to; the client finds out which one it is.
+// version 28: since November 2025 only the new module gets fixes. It supports engines from
+// API 1.40 (Docker 19.03) on; the client negotiates the version.
 //
-// An image that the engine does not have is an error, [ErrNoImage]. Nothing is
-// pulled unless [WithPull] says so.
+// An image that the engine does not have is an error, [ErrNoImage]. It pulls
+// images only with [WithPull].
 package docker

@@ -23,25 +23,25 @@ var (
 	ErrNoImage = errors.New("the engine does not have the image")
 
 	// ErrNameInUse is returned by Create for a name that another container has.
-	// [WithReplace] replaces one that a former run of this program left behind.
+	// [WithReplace] replaces one from an earlier run of this program.
 	ErrNameInUse = errors.New("the name is in use")
 )
 
 // The labels of every container that an [Engine] makes.
 const (
 	// LabelManaged says that the container belongs to a worker. Its value is
-	// that of [WithOwner], "" without.
+	// the name of [WithOwner], "" without.
 	LabelManaged = "lifecycle-go.managed"
-	// LabelInstance tells one creation from every other.
+	// LabelInstance identifies one creation.
 	LabelInstance = "lifecycle-go.instance"
 )
 
-// cleanUpTimeout bounds the look for a container whose creation may have
-// succeeded though nobody heard of it.
+// cleanUpTimeout bounds the search for a container that the engine may have
+// made although its answer was lost.
 const cleanUpTimeout = 10 * time.Second
 
-// Engine is a [worker.Engine] on a Docker engine. It keeps nothing but its
-// options, so that many, each with a shape of its own, can share one client. All
+// Engine is a [worker.Engine] on a Docker engine. It has no state except its
+// options, so many Engines with different shapes can share one client. All
 // methods may be called concurrently.
 type Engine struct {
 	cli     *client.Client
@@ -53,51 +53,53 @@ type Engine struct {
 
 var _ worker.Engine = (*Engine)(nil)
 
-// Option shapes an [Engine].
+// Option configures an [Engine].
 type Option func(*Engine)
 
 // New returns an engine that speaks through cli. cli remains the caller's, who
 // closes it once the workers have ended. It must not have a timeout of its own:
-// a container is waited for as long as it runs.
+// a container is waited for as long as it runs. A nil option is ignored.
 func New(cli *client.Client, opts ...Option) *Engine {
 	e := &Engine{cli: cli}
 	for _, opt := range opts {
-		opt(e)
+		if opt != nil {
+			opt(e)
+		}
 	}
 	return e
 }
 
-// WithShape has fn complete what Create is about to send: ports, mounts, limits,
+// WithShape lets fn complete the request of Create: ports, mounts, limits,
 // networks, a user, an init. Config, HostConfig, NetworkingConfig and
-// Config.Labels are not nil and hold what the [worker.ContainerSpec] says. Several
-// are called in their order, from whichever goroutine starts the container.
+// Config.Labels are not nil and have the values of the [worker.ContainerSpec]. Several
+// are called in order, by the goroutine that starts the container.
 //
-// Three things are refused, since the worker does them: AutoRemove, a
-// RestartPolicy, and a Tty, which a worker has not.
+// Create refuses AutoRemove and a RestartPolicy, because the worker removes and
+// restarts containers, and a Tty, because a worker has no terminal.
 func WithShape(fn func(*client.ContainerCreateOptions)) Option {
 	return func(e *Engine) { e.shape = append(e.shape, fn) }
 }
 
 // WithPull pulls an image that the engine does not have, with the given options,
-// before the container is made. An image that it has is not looked for anew. Give
-// the worker the time for it: [worker.WithCreateTimeout].
+// before the container is made. It does not update an image that the engine has. Give
+// the worker enough time: [worker.WithCreateTimeout].
 func WithPull(opts client.ImagePullOptions) Option { return func(e *Engine) { e.pull = &opts } }
 
-// WithOwner names who the containers belong to: the value of [LabelManaged].
+// WithOwner names the owner of the containers: the value of [LabelManaged].
 func WithOwner(name string) Option { return func(e *Engine) { e.owner = name } }
 
-// WithReplace removes, by force, a container that has the name of the one to be
-// made, if its [LabelManaged] is that of this engine: it was left behind by a
-// program that did not live to remove it. A container of anybody else is never
-// touched, and is [ErrNameInUse].
+// WithReplace lets Create remove, by force, a container with the same
+// name, if its [LabelManaged] is that of this engine. Such a container is from an
+// earlier run that died before it could remove it. A container of another owner is never
+// touched; Create then returns [ErrNameInUse].
 //
-// Two programs that run at the same time with one owner and one name would take
-// turns in removing each other's container: give each its own owner.
+// Two programs that run at the same time with one owner and one name would
+// remove each other's containers: give each its own owner.
 func WithReplace() Option { return func(e *Engine) { e.replace = true } }
 
-// Create makes a container that does not run. The errors are [ErrNoImage] and
-// [ErrNameInUse], those of the engine, and those about a shape that a worker
-// cannot have. When it cannot tell whether the engine made one, it looks for it
+// Create makes a container and does not run it. It returns [ErrNoImage],
+// [ErrNameInUse], an error of the engine, or one about a shape that a worker
+// cannot have. When it does not know whether the engine made a container, it looks for it
 // and removes it.
 func (e *Engine) Create(ctx context.Context, spec worker.ContainerSpec) (worker.Created, error) {
 	stopSignal, err := e.image(ctx, spec.Image)
@@ -126,7 +128,7 @@ func (e *Engine) Create(ctx context.Context, spec worker.ContainerSpec) (worker.
 	return worker.Created{}, err
 }
 
-// image returns the stop signal of an image, which it pulls if that is wanted.
+// image returns the stop signal of an image, which it pulls with WithPull.
 func (e *Engine) image(ctx context.Context, name string) (stopSignal string, err error) {
 	found, err := e.cli.ImageInspect(ctx, name)
 	if cerrdefs.IsNotFound(err) && e.pull != nil {
@@ -150,7 +152,7 @@ func (e *Engine) image(ctx context.Context, name string) (stopSignal string, err
 	return found.Config.StopSignal, nil
 }
 
-// options is what is sent for spec.
+// options returns the request for spec.
 func (e *Engine) options(spec worker.ContainerSpec) (client.ContainerCreateOptions, error) {
 	labels := maps.Clone(spec.Labels)
 	if labels == nil {
@@ -182,8 +184,8 @@ func (e *Engine) options(spec worker.ContainerSpec) (client.ContainerCreateOptio
 	return o, nil
 }
 
-// makeRoom removes a container of that name if it was left behind by a former
-// run and that is wanted. conflict is what the engine said.
+// makeRoom removes a container of that name if it is from an earlier
+// run and WithReplace is set. conflict is the engine's error.
 func (e *Engine) makeRoom(ctx context.Context, name string, conflict error) error {
 	old, err := e.cli.ContainerInspect(ctx, name, client.ContainerInspectOptions{})
 	switch {
@@ -202,12 +204,12 @@ func (e *Engine) makeRoom(ctx context.Context, name string, conflict error) erro
 	case owner != e.owner:
 		return fmt.Errorf("%w: %s is container %.12s, which belongs to %q: stop that, or use another name", ErrNameInUse, name, old.Container.ID, owner)
 	case !e.replace:
-		return fmt.Errorf("%w: %s is container %.12s, of another worker or left behind by a former run: remove it, or use WithReplace", ErrNameInUse, name, old.Container.ID)
+		return fmt.Errorf("%w: %s is container %.12s, of another worker or of an earlier run: remove it, or use WithReplace", ErrNameInUse, name, old.Container.ID)
 	}
 	return e.Remove(ctx, old.Container.ID)
 }
 
-// forget removes what a creation may have left that nobody heard of.
+// forget removes a container that the engine may have made although its answer was lost.
 func (e *Engine) forget(ctx context.Context, instance string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTimeout)
 	defer cancel()
@@ -215,14 +217,14 @@ func (e *Engine) forget(ctx context.Context, instance string) {
 		All: true, Filters: make(client.Filters).Add("label", LabelInstance+"="+instance),
 	})
 	if err != nil {
-		return // it is away, and what it has made does not run
+		return // the engine is away; the container does not run
 	}
 	for _, c := range found.Items {
 		_ = e.Remove(ctx, c.ID)
 	}
 }
 
-// answered reports whether err is the engine's own word, so that nothing was
+// answered reports whether err is the engine's answer, so that nothing was
 // made.
 func answered(err error) bool {
 	return cerrdefs.IsNotFound(err) || cerrdefs.IsConflict(err) || cerrdefs.IsInvalidArgument(err) ||

@@ -39,13 +39,13 @@ func TestContainerEnds(t *testing.T) {
 		"fails stopping": {args: []string{"until", "15", "7"}, do: stopIt, want: worker.StatusFailed, says: "exit code 7", exit: worker.Exit{Code: 7}},
 		"deaf":           {args: []string{"deaf"}, do: stopIt, want: worker.StatusKilled, says: "was killed", exit: worker.Exit{Code: 137}},
 		"out of memory":  {args: []string{"grow"}, opts: []docker.Option{memory}, do: waitFor, want: worker.StatusFailed, says: "out of memory", exit: worker.Exit{Code: 137, OOM: true}},
-		"killed by somebody else": {args: []string{"deaf"}, want: worker.StatusFailed, says: "exit code 137", exit: worker.Exit{Code: 137}, do: func(t *testing.T, w *worker.Container) {
+		"killed by another client": {args: []string{"deaf"}, want: worker.StatusFailed, says: "exit code 137", exit: worker.Exit{Code: 137}, do: func(t *testing.T, w *worker.Container) {
 			if err := r.of().Signal(t.Context(), w.ID(), "SIGKILL"); err != nil {
 				t.Error(err)
 			}
 			ended(t, w)
 		}},
-		"removed by somebody else": {args: []string{"deaf"}, want: worker.StatusFailed, says: "container ", exit: worker.Exit{Code: 137}, do: func(t *testing.T, w *worker.Container) {
+		"removed by another client": {args: []string{"deaf"}, want: worker.StatusFailed, says: "container ", exit: worker.Exit{Code: 137}, do: func(t *testing.T, w *worker.Container) {
 			if err := r.of().Remove(t.Context(), w.ID()); err != nil {
 				t.Error(err)
 			}
@@ -89,7 +89,7 @@ func stopIt(t *testing.T, w *worker.Container) {
 
 func waitFor(t *testing.T, w *worker.Container) { ended(t, w) }
 
-// What the engine says is one thing: the program must not run.
+// Do not trust the engine's state: check that the program does not run.
 func TestStoppedMeansThatTheProgramIsGone(t *testing.T) {
 	r := onShared(t)
 	for _, args := range [][]string{{"until", "15", "0"}, {"deaf"}} {
@@ -118,7 +118,7 @@ func TestWhatCannotBeMade(t *testing.T) {
 		is     error
 		says   string
 	}{
-		"no image":       {r.of(), worker.ContainerSpec{Image: "nobody/has-this:1"}, docker.ErrNoImage, "nobody/has-this:1: pull or load it before, or use WithPull"},
+		"no image":       {r.of(), worker.ContainerSpec{Image: "example/has-this:1"}, docker.ErrNoImage, "example/has-this:1: pull or load it before, or use WithPull"},
 		"no program":     {shaped(func(o *client.ContainerCreateOptions) { o.Config.Entrypoint = []string{"/nope"} }), worker.ContainerSpec{Image: "inmate:1"}, nil, "no such file"},
 		"bad name":       {r.of(), worker.ContainerSpec{Image: "inmate:1", Name: "a b"}, nil, "Invalid container name"},
 		"bad image":      {r.of(), worker.ContainerSpec{Image: "UPPER:::"}, nil, "UPPER"},
@@ -155,9 +155,9 @@ func TestNameInUse(t *testing.T) {
 		old, own *docker.Engine
 		says     string // "" when it is replaced
 	}{
-		"of a former run":           {r.of(), r.of(), "left behind by a former run"},
+		"of a former run":           {r.of(), r.of(), "of an earlier run"},
 		"of another owner":          {r.of(docker.WithOwner("a")), r.of(docker.WithOwner("b"), docker.WithReplace()), `belongs to "a"`},
-		"of nobody":                 {nil, r.of(docker.WithReplace()), "not a worker's"},
+		"unmanaged":                 {nil, r.of(docker.WithReplace()), "not a worker's"},
 		"of a former run, replaced": {r.of(docker.WithOwner("a")), r.of(docker.WithOwner("a"), docker.WithReplace()), ""},
 	}
 	for name, test := range tests {
@@ -281,7 +281,7 @@ func TestSuspendedContainerIsFrozen(t *testing.T) {
 		t.Errorf("Stop: %v, it is %s, %v", err, quick.Status(), quick.Err())
 	}
 
-	// What somebody else has frozen, or let go, is no error.
+	// A container that another client has paused or unpaused is not an error.
 	e := r.of()
 	for _, call := range []func(context.Context, string) error{e.Unpause, e.Pause, e.Pause, e.Unpause, e.Unpause} {
 		if err := call(t.Context(), w.ID()); err != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker/docker"
 )
 
-// counted returns how many numbers stand in text, and complains unless they are
+// counted returns how many numbers text has, and fails unless they are
 // 0, 1, 2, ….
 func counted(t *testing.T, text string) (n int) {
 	t.Helper()
@@ -50,8 +50,8 @@ func (r rig) goneOnceBack(t *testing.T, w *worker.Container, back func() error) 
 	}
 }
 
-// Its containers outlive an engine with --live-restore, as most are run where
-// that matters.
+// Containers outlive an engine with --live-restore, which most production
+// engines have.
 func TestRestartOfTheEngineCostsNothing(t *testing.T) {
 	r := onOwn(t, "--live-restore")
 	out := &output{}
@@ -94,7 +94,7 @@ func TestEngineTakesItsContainersAlong(t *testing.T) {
 	}
 	ended(t, w)
 	gone(t, w)
-	// Nobody asked us, and it ended by itself with 0.
+	// No stop was requested, and it ended by itself with 0.
 	if w.Status() != worker.StatusFinished {
 		t.Errorf("it is %s, %v", w.Status(), w.Err())
 	}
@@ -139,8 +139,8 @@ func TestEngineThatHangs(t *testing.T) {
 	r.goneOnceBack(t, w, r.engine.Thaw)
 }
 
-// A creation whose answer was lost must leave nothing behind. The engine is real,
-// the answer is lost on the way.
+// A creation whose answer is lost must leave no container. The engine is real,
+// a proxy drops the answer.
 func TestCreationThatNobodyHeardOf(t *testing.T) {
 	r := onOwn(t)
 	var made atomic.Int64
@@ -172,7 +172,7 @@ func TestCreationThatNobodyHeardOf(t *testing.T) {
 	}
 }
 
-// A Stop while the engine is asked for the container gives up the asking.
+// A Stop while the engine makes the container cancels the request.
 func TestStopDuringTheCreation(t *testing.T) {
 	r := onOwn(t)
 	w, _ := r.inmate("deaf")
@@ -196,13 +196,13 @@ func TestStopDuringTheCreation(t *testing.T) {
 
 func TestContainerThatIsNotThere(t *testing.T) {
 	r := onShared(t)
-	if _, err := r.of().Wait(t.Context(), "nobody"); !errors.Is(err, worker.ErrNoContainer) {
+	if _, err := r.of().Wait(t.Context(), "unknown"); !errors.Is(err, worker.ErrNoContainer) {
 		t.Errorf("Wait: %v", err)
 	}
-	if err := r.of().Start(t.Context(), "nobody"); !errors.Is(err, worker.ErrNoContainer) {
+	if err := r.of().Start(t.Context(), "unknown"); !errors.Is(err, worker.ErrNoContainer) {
 		t.Errorf("Start: %v", err)
 	}
-	if err := r.of().Remove(t.Context(), "nobody"); err != nil {
+	if err := r.of().Remove(t.Context(), "unknown"); err != nil {
 		t.Errorf("Remove: %v", err)
 	}
 }

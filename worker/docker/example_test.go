@@ -12,7 +12,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker/docker"
 )
 
-// A supervisor keeps a container alive. Without an engine the child fails, and is
+// A supervisor keeps a container running. Without an engine the child fails, and is
 // tried again.
 func Example() {
 	cli, err := client.New(client.WithHost("unix:///nowhere/docker.sock")) // client.FromEnv, in a program

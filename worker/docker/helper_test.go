@@ -22,10 +22,10 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker/docker"
 )
 
-// soon bounds what should take a moment, on a machine that does other things.
+// soon bounds short waits, on a busy machine.
 const soon = time.Minute
 
-// shared is the engine of the tests that leave it alone.
+// shared is the engine of the tests that do not change it.
 var shared struct {
 	once   sync.Once
 	engine *dockertest.Engine
@@ -213,7 +213,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 
 // output is what a container has written.
 type output struct {
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields below
 	text bytes.Buffer
 }
 

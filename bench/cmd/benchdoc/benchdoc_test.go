@@ -17,7 +17,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const committed = "../../../docs/benchmarks"
 
-// The page says what its measurements say.
+// The page matches its measurements.
 func TestThePageIsNotStale(t *testing.T) {
 	want, err := render(committed + ".txt")
 	if err != nil {
@@ -52,7 +52,7 @@ func TestMeasurementsThatAreMissingAreNamed(t *testing.T) {
 	}
 }
 
-// Targets that were added since are judged once there is something to judge.
+// Targets that were added since are judged once they were measured.
 func TestHostedWorkersAreJudgedOnceMeasured(t *testing.T) {
 	all, err := os.ReadFile(committed + ".txt")
 	if err != nil {
@@ -159,15 +159,15 @@ func TestNumbersForPeople(t *testing.T) {
 	}
 }
 
-// Results of workflows make rows and tables, and those of a machine that was too
-// slow for them do not.
+// Results of workflows make rows and tables. Without results, from a machine that is
+// too slow, there are none.
 func TestWorkflowsAreJudged(t *testing.T) {
 	all, err := os.ReadFile(committed + ".txt")
 	if err != nil {
 		t.Fatal(err)
 	}
 	text := new(bytes.Buffer)
-	for line := range bytes.Lines(all) { // what is committed may have them, with other times
+	for line := range bytes.Lines(all) { // the committed results may have them, with other times
 		if !bytes.HasPrefix(line, []byte("BenchmarkWorkflow/")) && !bytes.HasPrefix(line, []byte("BenchmarkHotKey/")) && !bytes.HasPrefix(line, []byte("BenchmarkList/")) {
 			text.Write(line)
 		}

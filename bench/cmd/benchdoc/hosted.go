@@ -28,13 +28,13 @@ func hosted(r *results, p func(string, ...any)) {
 		for _, peer := range t.peers {
 			id := t.bench + "/peer=" + peer
 			if !r.has(id) {
-				continue // there was no interpreter
+				continue // the interpreter was not installed
 			}
 			s := r.get(id, messageRate)
 			p("| %s | %.0f ± %s | %s× | %s |", peer, s.Center, spread(s), digits(s.Center/r.get(t.bench+"/peer="+t.base, messageRate).Center), duration(r.get(id, wallclock).Center))
 		}
 	}
 	if id := "Recovery/workers=1000"; r.has(id) {
-		p("\nA host that starts runs a thousand Starlark workers after %s.", duration(r.get(id, wallclock).Center))
+		p("\nA starting host runs a thousand Starlark workers after %s.", duration(r.get(id, wallclock).Center))
 	}
 }

@@ -1,5 +1,5 @@
-// Command benchdoc writes docs/benchmarks.md from what "make bench" measured,
-// so that it cannot say anything else: tables as ratios, the machine and the
+// Command benchdoc writes docs/benchmarks.md from the results of "make bench",
+// so that the page always matches them: tables as ratios, the machine and the
 // versions, and for each target whether it holds.
 package main
 

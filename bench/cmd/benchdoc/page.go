@@ -61,7 +61,7 @@ func (r *results) page() ([]byte, error) {
 	var reasons []string
 	for _, t := range targets {
 		if t.of != "" && !r.has(t.of) {
-			continue // measured since the results were kept
+			continue // added after the committed results
 		}
 		measured, v := t.judge(r)
 		p("| %s | %s | %s |", t.text, measured, v)

@@ -19,8 +19,8 @@ var (
 
 func trip(size, peer string) string { return fmt.Sprintf("RoundTrip/size=%s/peer=%s", size, peer) }
 
-// half is the time that half of the repetitions take at most. It is on the clock,
-// since half of the work is another process's.
+// half is the median time of the repetitions. It is on the clock,
+// since another process does half of the work.
 const half = "p50-sec"
 
 var poolTargets = []target{
@@ -82,7 +82,7 @@ func nearPingPong(r *results) (measured string, v verdict) {
 	return measured, v
 }
 
-// aheadOfPools judges us by the better of the two peers, for each of ids and
+// aheadOfPools compares us with the better of the two peers, for each of ids and
 // units.
 func aheadOfPools(r *results, ids []string, units ...string) (measured string, v verdict) {
 	v = holds
@@ -105,7 +105,7 @@ func aheadOfPools(r *results, ids []string, units ...string) (measured string, v
 	return measured, v
 }
 
-// pools are the tables.
+// pools writes the tables.
 func pools(r *results, p func(string, ...any)) {
 	p("\n| | 100 B | 4 KB | 1 MB | a stream of 1000 × 1 KB |\n| --- | --- | --- | --- | --- |")
 	for _, peer := range poolPeers {

@@ -38,7 +38,7 @@ func read(in io.Reader, name string) (*results, error) {
 				}
 			}
 			for _, v := range rec.Values {
-				// Measured in seconds and bytes, whatever the text said.
+				// In seconds and bytes, whatever units the text has.
 				key := id + " " + v.Unit
 				r.samples[key] = append(r.samples[key], v.Value)
 			}
@@ -59,7 +59,7 @@ func read(in io.Reader, name string) (*results, error) {
 }
 
 // get returns the median of a measurement and the interval that it lies in with
-// a confidence of 95 %, as benchstat has it. What was not measured is noted,
+// a confidence of 95 %, as in benchstat. A missing measurement is recorded,
 // and is an error of the page.
 func (r *results) get(id, unit string) benchmath.Summary {
 	values := r.samples[id+" "+unit]
@@ -73,7 +73,7 @@ func (r *results) get(id, unit string) benchmath.Summary {
 // has reports whether a benchmark was measured.
 func (r *results) has(id string) bool { return len(r.samples[id+" "+wallclock]) > 0 }
 
-// total is the sum of a measurement over all passes.
+// total returns the sum of a measurement over all passes.
 func (r *results) total(id, unit string) float64 {
 	sum := 0.0
 	for _, v := range r.samples[id+" "+unit] {
@@ -82,7 +82,7 @@ func (r *results) total(id, unit string) float64 {
 	return sum
 }
 
-// duration writes seconds for people.
+// duration formats seconds for people.
 func duration(seconds float64) string {
 	for _, u := range []struct {
 		size float64
@@ -95,7 +95,7 @@ func duration(seconds float64) string {
 	return digits(seconds*1e9) + " ns"
 }
 
-// digits writes a number with three digits that count.
+// digits formats a number with three significant digits.
 func digits(x float64) string {
 	switch {
 	case x >= 100:
@@ -106,7 +106,7 @@ func digits(x float64) string {
 	return strings.TrimSuffix(fmt.Sprintf("%.2f", x), ".00")
 }
 
-// spread writes how far the interval reaches from the median, in percent.
+// spread formats half of the interval, in percent of the median.
 func spread(s benchmath.Summary) string {
 	if s.Center == 0 {
 		return "0 %"

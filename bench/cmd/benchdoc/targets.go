@@ -22,7 +22,7 @@ type target struct {
 	text   string
 	judge  func(*results) (measured string, v verdict)
 	reason string
-	of     string // when not "", the benchmark without which there is nothing to judge
+	of     string // when not "", the benchmark that the target needs
 }
 
 var targets = append([]target{
@@ -37,7 +37,7 @@ var targets = append([]target{
 			}
 			return digits(most) + " allocations", atMost(most, 0)
 		},
-		reason: "Cached planes allocate: a regression, and no reason for it is known.",
+		reason: "Cached planes allocate: a regression without a known reason.",
 	},
 	{
 		text:   "A cached or periodic plane is within 1.5× of the floor, the handler alone",
@@ -70,7 +70,7 @@ var targets = append([]target{
 			}
 			return measured, fails
 		},
-		reason: "Fifty probers did not share one run: a regression, and no reason for it is known.",
+		reason: "Fifty probers did not share one run: a regression without a known reason.",
 	},
 	{
 		text:   "Starting and stopping units is ahead of fx",
@@ -94,7 +94,7 @@ var targets = append([]target{
 			}
 			return measured, atMost(beyond, 100)
 		},
-		reason: "Tracking costs a request more than it may: a regression, and no reason for it is known.",
+		reason: "Tracking costs a request too much: a regression without a known reason.",
 	},
 	{
 		text: "A stop under load loses no request",
@@ -189,11 +189,11 @@ var targets = append([]target{
 		of:     hostBench,
 		text:   "A group is ahead of a lock that is a key in a store",
 		judge:  func(r *results) (string, verdict) { return ofRaw(r, "Group/peer=host", "Group/peer=kv-lock", 1) },
-		reason: "A group is no faster than a key that is created and deleted for each message: a regression, and no reason for it is known.",
+		reason: "A group is no faster than a key that is created and deleted for each message: a regression without a known reason.",
 	},
 }, poolTargets...)
 
-// aheadOfTrees judges us by the best peer that was measured, for each of ids.
+// aheadOfTrees compares us with the best measured peer, for each of ids.
 func aheadOfTrees(r *results, ids []string, unit string) (measured string, v verdict) {
 	v = holds
 	for i, id := range ids {
@@ -258,7 +258,7 @@ func worse(a, b verdict) verdict {
 	return holds
 }
 
-// aheadOfPlanes judges the uncached planes by the best peer of each size.
+// aheadOfPlanes compares the uncached planes with the best peer of each size.
 func aheadOfPlanes(r *results, bench string) (measured string, v verdict) {
 	v = holds
 	for i, size := range sizes {
@@ -278,7 +278,7 @@ func aheadOfPlanes(r *results, bench string) (measured string, v verdict) {
 	return measured, v
 }
 
-// aheadOfSpawners judges us by one peer, for all sizes.
+// aheadOfSpawners compares us with one peer, for all sizes.
 func aheadOfSpawners(r *results, peer, us string) (measured string, v verdict) {
 	v = holds
 	for i, g := range groups {

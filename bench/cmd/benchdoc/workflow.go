@@ -23,7 +23,7 @@ func listing(entities, by string) string {
 	return fmt.Sprintf("List/entities=%s/by=%s/peer=%s", entities, by, us)
 }
 
-// nearRaw judges a transition by the raw update of the same record, for the worst
+// nearRaw compares a transition with the raw update of the same record, for the worst
 // number of writers.
 func nearRaw(r *results, sync, unit string) (measured string, v verdict) {
 	v = holds
@@ -40,7 +40,7 @@ func nearRaw(r *results, sync, unit string) (measured string, v verdict) {
 	return measured, v
 }
 
-// aheadOfSeed judges a transition by the predecessor's, in processor time.
+// aheadOfSeed compares a transition with the predecessor's, in processor time.
 func aheadOfSeed(r *results) (measured string, v verdict) {
 	v = holds
 	for i, n := range writers {
@@ -54,7 +54,7 @@ func aheadOfSeed(r *results) (measured string, v verdict) {
 	return measured, v
 }
 
-// workflows writes what writes and reads of entities cost.
+// workflows writes the costs of writing and reading entities.
 func workflows(r *results, p func(string, ...any)) {
 	p("| | writers | raw | lifecycle-go | semstreams |\n| --- | --- | --- | --- | --- |")
 	for _, op := range []string{"Create", "Get", "Transition"} {
@@ -68,7 +68,7 @@ func workflows(r *results, p func(string, ...any)) {
 	}
 }
 
-// lists writes what a list of a hundred costs.
+// lists writes the cost of a list of a hundred.
 func lists(r *results, p func(string, ...any)) {
 	p("| entities | all | by phase | by a field | what is active |\n| --- | --- | --- | --- | --- |")
 	for _, size := range []string{"10000", "100000", "1000000"} {
@@ -79,5 +79,5 @@ func lists(r *results, p func(string, ...any)) {
 		p("%s", row)
 	}
 	id := listing("1000000", "phase")
-	p("\nOf a million, the view takes %s B of memory for each, with its record, and is there after %s.", digits(r.get(id, "B/entity").Center), duration(r.get(id, "start-ms").Center/1e3))
+	p("\nWith a million entities the view takes %s B of memory for each, with its record, and is ready after %s.", digits(r.get(id, "B/entity").Center), duration(r.get(id, "start-ms").Center/1e3))
 }

@@ -1,6 +1,6 @@
-// Package cpu measures the processor time that a benchmark takes, all threads
-// of its process together. On a machine that is busy with something else too it
-// says more than the time on the clock, which holds what the others took.
+// Package cpu measures the processor time of a benchmark, of all threads
+// of its process together. On a busy machine that
+// says more than wall-clock time, which includes other processes.
 package cpu
 
 import (
@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Measure begins to measure. What it returns reports, as cpu-ns/op, what was
-// used until then. Platforms that do not tell report nothing.
+// Measure begins to measure. The returned function reports, as cpu-ns/op, the time
+// used until then. Platforms without that information report nothing.
 func Measure(b *testing.B) (report func()) {
 	began, ok := used()
 	return func() {

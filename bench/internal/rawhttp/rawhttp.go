@@ -1,5 +1,5 @@
 // Package rawhttp is an HTTP/1.1 client by hand, for measurements: it does not
-// allocate, it never retries, and it says what has happened to a connection.
+// allocate, it never retries, and it reports the state of a connection.
 package rawhttp
 
 import (
@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// Conn is one connection. It is for one goroutine.
+// Conn is one connection. Only one goroutine may use it.
 type Conn struct {
 	nc     net.Conn
 	r      *bufio.Reader
@@ -25,7 +25,7 @@ func New(nc net.Conn) *Conn { return &Conn{nc: nc, r: bufio.NewReader(nc)} }
 // connection after it.
 func (c *Conn) Closes() bool { return c.closes }
 
-// Do sends request and reads the response to its end. Anything but a whole
+// Do sends request and reads the whole response. Anything but a complete
 // response with status 200 and a body is an error.
 func (c *Conn) Do(request []byte) error {
 	c.closes = false
@@ -65,8 +65,8 @@ func (c *Conn) Do(request []byte) error {
 	return err
 }
 
-// line reads one line, without what ends it. The string does not outlive the
-// next read: callers compare it and let it go, so that it costs nothing.
+// line reads one line, without its end. The string is valid until the
+// next read: callers only compare it, so it needs no copy.
 func (c *Conn) line() (string, error) {
 	line, err := c.r.ReadSlice('\n')
 	if err != nil {

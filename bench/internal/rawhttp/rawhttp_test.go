@@ -25,7 +25,7 @@ func dial(t testing.TB, h http.HandlerFunc) *Conn {
 	return New(nc)
 }
 
-// Responses of any framing are read to their end: the next one is found.
+// Responses of any framing are read to their end, so the next one is found.
 func TestResponsesAreReadToTheirEnd(t *testing.T) {
 	n := 0
 	c := dial(t, func(w http.ResponseWriter, _ *http.Request) {

@@ -1,5 +1,5 @@
-// Command app plays what examples/service cannot: a server without the library,
-// an app that starts slowly or never, streams that do not listen, memory that
+// Command app is what examples/service cannot be: a server without the library,
+// an app that starts slowly or never, streams that ignore the drain, memory that
 // runs out. It is for the tests in the folder above.
 package main
 
@@ -59,7 +59,7 @@ func run() error {
 	return app.Run(context.Background())
 }
 
-// serveGRPC adds a gRPC server with the service that every grpc brings.
+// serveGRPC adds a gRPC server with the health service.
 func serveGRPC(app *lifecycle.App, addr string) error {
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {
@@ -71,7 +71,7 @@ func serveGRPC(app *lifecycle.App, addr string) error {
 	return nil
 }
 
-// slowly is a unit that takes its time to start, or never does.
+// slowly is a unit that starts slowly, or never.
 func slowly(after time.Duration, never string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if never == "return" {
@@ -91,7 +91,7 @@ func slowly(after time.Duration, never string) func(context.Context) error {
 	}
 }
 
-// plain is what most services do: a goroutine waits for the signal and calls
+// plain is like most services: a goroutine waits for the signal and calls
 // Shutdown.
 func plain() error {
 	health := http.NewServeMux()
@@ -137,7 +137,7 @@ func work(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusCreated)
 }
 
-// endless is a stream that ends with its context and with nothing else.
+// endless is a stream that ends only with its context.
 func endless(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	tick := time.NewTicker(100 * time.Millisecond)
@@ -155,8 +155,8 @@ func endless(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// hijacked takes the connection over and reads from it for ever, as a websocket
-// whose author has not thought of its end.
+// hijacked takes the connection over and reads from it for ever, like a websocket
+// handler that never ends.
 func hijacked(w http.ResponseWriter, _ *http.Request) {
 	conn, rw, err := http.NewResponseController(w).Hijack()
 	if err != nil {
@@ -168,7 +168,7 @@ func hijacked(w http.ResponseWriter, _ *http.Request) {
 	_, _ = io.Copy(io.Discard, rw)
 }
 
-// eat takes all the memory there is.
+// eat allocates memory until there is none.
 func eat() {
 	var all [][]byte
 	for {

@@ -12,7 +12,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
-func nobody([]string) subject { return subject{} }
+func noSubject([]string) subject { return subject{} }
 
 func whoamiCommand() *cobra.Command {
 	var (
@@ -21,11 +21,11 @@ func whoamiCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "whoami",
-		Short: "Show how the server knows you, and what your role is",
-		Long: `Show how the server knows you, and what your role is: a viewer reads, an operator
+		Short: "Show your name and role on the server",
+		Long: `Show your name and role on the server: a viewer reads, an operator
 also acts.`,
 		Args: words(),
-		RunE: asks(&r, &o, nobody, func(a *api, cmd *cobra.Command, _ []string) error {
+		RunE: asks(&r, &o, noSubject, func(a *api, cmd *cobra.Command, _ []string) error {
 			me, err := a.Access.WhoAmI(cmd.Context(), &operatorv1.WhoAmIRequest{})
 			if err != nil {
 				return err
@@ -52,10 +52,10 @@ func auditCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "audit",
 		Short: "List who did what, or tried to, newest first",
-		Long: `List who did what, or tried to, newest first: what the server remembers, which is
-at most its latest 1000.`,
+		Long: `List who did what, or tried to, newest first. The server remembers
+the latest 1000.`,
 		Args: words(),
-		RunE: asks(&r, &o, nobody, func(a *api, cmd *cobra.Command, _ []string) error {
+		RunE: asks(&r, &o, noSubject, func(a *api, cmd *cobra.Command, _ []string) error {
 			list, err := a.Access.ListAudit(cmd.Context(), &req)
 			if err != nil {
 				return err
@@ -76,7 +76,7 @@ at most its latest 1000.`,
 			})
 		}),
 	}
-	cmd.Flags().Int32Var(&req.PageSize, "limit", 50, "at most so `many`, 1 to 1000")
+	cmd.Flags().Int32Var(&req.PageSize, "limit", 50, "at most this `many`, 1 to 1000")
 	o.register(cmd)
 	r.register(cmd)
 	return cmd
@@ -107,8 +107,8 @@ func versionCommand() *cobra.Command {
 	return cmd
 }
 
-// built is what the linker knows of this program: the version of its module, and
-// the revision that it was built of, when it was built in a repository.
+// built returns what the linker recorded: the version of the module, and
+// the revision, when the program was built in a repository.
 func built() (version, revision string) {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

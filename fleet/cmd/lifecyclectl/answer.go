@@ -18,9 +18,9 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/suggest"
 )
 
-// The reasons in a google.rpc.ErrorInfo that this program says more about. They
-// are constants of package operator, which brings a NATS server along; a test
-// holds the two together.
+// The reasons of a google.rpc.ErrorInfo for which this program has hints. They
+// are constants of package operator, which would link a NATS server; a test
+// checks that they are equal.
 const (
 	reasonUnknownType = "UNKNOWN_TYPE"
 	reasonNotFound    = "NOT_FOUND"
@@ -33,15 +33,15 @@ const (
 	reasonNotWritable = "FIELD_NOT_WRITABLE"
 )
 
-// subject is what a call was about, so that an error can say what to do.
+// subject is the object of a call, for the hints of an error.
 type subject struct {
 	kind string // "workflow", "worker", "process"
 	typ  string // of a workflow
 	id   string
 }
 
-// explain makes of what a call returned an error that says what happened, to
-// whom, and what to do about it.
+// explain turns the error of a call into one that says what happened, to
+// which object, and what to do about it.
 func (a *api) explain(ctx context.Context, err error, about subject) error {
 	switch {
 	case err == nil:
@@ -61,33 +61,33 @@ func (a *api) explain(ctx context.Context, err error, about subject) error {
 	case reason == reasonNotFound:
 		switch about.kind {
 		case "workflow":
-			hint("which there are: lifecyclectl list %s", about.typ)
+			hint("to list them: lifecyclectl list %s", about.typ)
 		case "worker":
-			hint("which there are: lifecyclectl workers list")
+			hint("to list them: lifecyclectl workers list")
 		case "process":
-			hint("which there are: lifecyclectl processes list")
+			hint("to list them: lifecyclectl processes list")
 		}
 	case reason == reasonStale || reason == reasonContention:
-		hint("get it again with: lifecyclectl get %s %s", about.typ, about.id)
+		hint("read it again: lifecyclectl get %s %s", about.typ, about.id)
 	case reason == reasonInvalid:
-		hint("what may follow what: lifecyclectl diagram workflow %s", about.typ)
+		hint("to see the table: lifecyclectl diagram workflow %s", about.typ)
 	case reason == reasonNotWritable:
-		hint("which fields are open: lifecyclectl definitions %s", about.typ)
+		hint("to list the writable fields: lifecyclectl definitions %s", about.typ)
 	case reason == reasonForbidden:
-		hint("this needs the role operator; lifecyclectl whoami says who you are and which you have")
+		hint("this needs the role operator; lifecyclectl whoami shows your role")
 	case reason == reasonTimeout:
-		hint("a write may have landed: look before trying again")
+		hint("a write may have been stored: read before trying again")
 	case reason == reasonExpired:
 		hint("get new credentials, and put them into --token-file or --cert-file")
 	case answer.Code() == connect.CodeUnauthenticated:
-		hint("say who you are: --token-file FILE (LIFECYCLECTL_TOKEN_FILE), or --cert-file and --key-file")
+		hint("give credentials: --token-file FILE (LIFECYCLECTL_TOKEN_FILE), or --cert-file and --key-file")
 	case answer.Code() == connect.CodePermissionDenied:
-		hint("lifecyclectl whoami says who you are and which role you have")
+		hint("lifecyclectl whoami shows your name and role")
 	}
 	return f
 }
 
-// unreachable is about calls that came to no answer of an operator server.
+// unreachable explains a call that got no answer from an operator server.
 func (a *api) unreachable(err error) error {
 	f := &failure{status: exitUnreachable}
 	hint := func(format string, args ...any) { f.hints = append(f.hints, fmt.Sprintf(format, args...)) }
@@ -104,7 +104,7 @@ func (a *api) unreachable(err error) error {
 	switch {
 	case errors.As(err, &unknown), errors.As(err, &hostname), errors.As(err, &verify):
 		f.err = fmt.Errorf("the certificate of %s is not trusted: %s", a.url, text)
-		hint("say who vouches for it with --ca-file FILE, or use the name that the certificate is for")
+		hint("trust its certificate with --ca-file FILE, or use the name that the certificate is for")
 	case errors.Is(err, http.ErrSchemeMismatch):
 		f.err = fmt.Errorf("%s speaks plain HTTP", a.url)
 		hint("use --server %s", strings.Replace(a.url, "https:", "http:", 1))
@@ -114,12 +114,12 @@ func (a *api) unreachable(err error) error {
 		hint("%s", where)
 	case errors.As(err, &slow) && slow.Timeout():
 		f.err = fmt.Errorf("%s did not answer in time", a.url)
-		hint("a write may have landed: look before trying again; --timeout waits longer")
+		hint("a write may have been stored: read before trying again; --timeout waits longer")
 	case errors.As(err, &dialing):
 		f.err = fmt.Errorf("the connection to %s broke: %s", a.url, text)
-		hint("a write may have landed: look before trying again")
+		hint("a write may have been stored: read before trying again")
 	default:
-		f.err = fmt.Errorf("what answers at %s is no operator server: %s", a.url, text)
+		f.err = fmt.Errorf("the server at %s is not an operator server: %s", a.url, text)
 		if strings.HasPrefix(a.url, "http:") {
 			hint("if it speaks TLS: --server %s", strings.Replace(a.url, "http:", "https:", 1))
 		}
@@ -128,7 +128,7 @@ func (a *api) unreachable(err error) error {
 	return f
 }
 
-// typesHint says which types there are, the one that was meant before all.
+// typesHint suggests the type that was probably meant, or how to list all.
 func (a *api) typesHint(ctx context.Context, typ string) []string {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
@@ -137,12 +137,12 @@ func (a *api) typesHint(ctx context.Context, typ string) []string {
 		return []string{fmt.Sprintf("did you mean %s?", meant)}
 	}
 	if len(names) == 0 {
-		return []string{"which there are: lifecyclectl definitions"}
+		return []string{"to list them: lifecyclectl definitions"}
 	}
 	return []string{"there are " + strings.Join(names, ", ")}
 }
 
-// types are the names of the workflows, none when they cannot be had.
+// types returns the names of the workflows, none after an error.
 func (a *api) types(ctx context.Context) (names []string) {
 	list, err := a.Workflows.ListDefinitions(ctx, &operatorv1.ListDefinitionsRequest{})
 	if err != nil {
@@ -154,7 +154,7 @@ func (a *api) types(ctx context.Context) (names []string) {
 	return names
 }
 
-// message is the text of an error without its code.
+// message returns the text of an error without its code.
 func message(err error) string {
 	var answer *connect.Error
 	if errors.As(err, &answer) {

@@ -10,7 +10,7 @@ import (
 )
 
 // ask asks the server for words that complete a command line. A shell waits for
-// them: without a quick answer there are none.
+// them, so without a quick answer it returns none.
 func ask(r *remote, words func(ctx context.Context, a *api) []string) ([]string, cobra.ShellCompDirective) {
 	a, err := r.open()
 	if err != nil {
@@ -22,7 +22,7 @@ func ask(r *remote, words func(ctx context.Context, a *api) []string) ([]string,
 	return words(ctx, a), cobra.ShellCompDirectiveNoFileComp
 }
 
-// first completes the first argument with what words returns.
+// first completes the first argument with the result of words.
 func first(r *remote, words func(ctx context.Context, a *api) []string) cobra.CompletionFunc {
 	return func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		if len(args) > 0 {
@@ -53,7 +53,7 @@ func completeEntities(r *remote) cobra.CompletionFunc {
 	}
 }
 
-// completeTransition completes a type, an id, and the phases that may follow.
+// completeTransition completes a type, an id, and the phases that may come next.
 func completeTransition(r *remote) cobra.CompletionFunc {
 	entities := completeEntities(r)
 	return func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {

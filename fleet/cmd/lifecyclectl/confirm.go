@@ -13,21 +13,21 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// consent is asked for before something that cannot be taken back.
+// consent is the confirmation of an action that cannot be undone.
 type consent struct{ given bool }
 
 func (c *consent) register(cmd *cobra.Command) {
 	cmd.Flags().BoolVarP(&c.given, "yes", "y", false, "do not ask")
 }
 
-// ask says what will happen and returns nil when that is wanted. Where nobody
-// can be asked it refuses.
+// ask says what will happen and returns nil when the user agrees. Without a
+// terminal it refuses.
 func (c *consent) ask(cmd *cobra.Command, what string) error {
 	if c.given {
 		return nil
 	}
 	if !terminal(cmd.InOrStdin()) || !terminal(cmd.ErrOrStderr()) {
-		return fmt.Errorf("%s Nobody can be asked here, which is no terminal: say --yes to do it", what)
+		return fmt.Errorf("%s This is not a terminal, so it cannot ask: confirm with --yes", what)
 	}
 	fmt.Fprintf(cmd.ErrOrStderr(), "%s Go on? [y/N] ", printable(what))
 	in, err := cancelreader.NewReader(cmd.InOrStdin())
@@ -50,8 +50,8 @@ func (c *consent) ask(cmd *cobra.Command, what string) error {
 	return nil
 }
 
-// progress tells a terminal how far a long work is, on one line that is written
-// over, and says nothing anywhere else.
+// progress shows the progress of long work on a terminal, on one line that it
+// rewrites. Elsewhere it writes nothing.
 type progress struct {
 	w    io.Writer
 	stop chan struct{}
@@ -59,7 +59,7 @@ type progress struct {
 	says chan string
 }
 
-// begin starts telling, what it is with how long it takes. end must follow.
+// begin starts to show what runs and for how long. The caller must call end.
 func begin(w io.Writer, what string) *progress {
 	p := &progress{w: w, stop: make(chan struct{}), done: make(chan struct{}), says: make(chan string)}
 	if !terminal(w) {
@@ -88,7 +88,7 @@ func begin(w io.Writer, what string) *progress {
 	return p
 }
 
-// say replaces what is told.
+// say replaces the text.
 func (p *progress) say(format string, args ...any) {
 	select {
 	case p.says <- fmt.Sprintf(format, args...):
@@ -96,7 +96,7 @@ func (p *progress) say(format string, args ...any) {
 	}
 }
 
-// end takes the line away and waits for that.
+// end removes the line and waits for that.
 func (p *progress) end() {
 	close(p.stop)
 	<-p.done

@@ -21,7 +21,7 @@ func deadLettersCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "dead-letters WORKER",
-		Short: "List the messages that a hosted worker has given up on, oldest first",
+		Short: "List the messages that a hosted worker failed to handle, oldest first",
 		Args:  words("WORKER"),
 		RunE: asks(&r, &o, ofWorker, func(a *api, cmd *cobra.Command, args []string) error {
 			if limit < 0 {
@@ -43,14 +43,14 @@ func deadLettersCommand() *cobra.Command {
 		}),
 		ValidArgsFunction: completeWorkers(&r),
 	}
-	cmd.Flags().IntVar(&limit, "limit", 100, "at most so `many`; 0 is all")
+	cmd.Flags().IntVar(&limit, "limit", 100, "at most this `many`; 0 is all")
 	o.register(cmd)
 	r.register(cmd)
 	return cmd
 }
 
-// eachLetters lists the dead letters of a worker, a page at a time, limit of
-// them at most unless it is 0.
+// eachLetters lists the dead letters of a worker, page by page, at most limit of
+// them unless it is 0.
 func eachLetters(a *api, cmd *cobra.Command, worker string, limit int, each func([]*operatorv1.DeadLetter)) error {
 	req := &operatorv1.ListDeadLettersRequest{WorkerId: worker}
 	for n := 0; ; {
@@ -79,11 +79,11 @@ func redriveCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "redrive WORKER [ID...]",
-		Short: "Hand dead letters to their hosted worker once more",
-		Long: `Hand dead letters to their hosted worker once more: those with these ids, or with
---all those that there are when it begins. What fails again becomes a dead letter
-again, and is not redriven twice. All of them go in parts of 1000; when one fails,
-the error says how many went before it.`,
+		Short: "Give dead letters to their hosted worker once more",
+		Long: `Give dead letters to their hosted worker once more: those with these ids, or with
+--all those that exist when it begins. A message that fails again becomes a dead letter
+again, and is not redriven twice. It redrives 1000 at a time; when one part fails,
+the error says how many were redriven before.`,
 		Example: `  lifecyclectl dead-letters thumbs
   lifecyclectl redrive thumbs 18 19
   lifecyclectl redrive thumbs --all --yes`,
@@ -94,9 +94,9 @@ the error says how many went before it.`,
 			worker, ids := args[0], args[1:]
 			switch {
 			case all && len(ids) > 0:
-				return errors.New("--all and ids do not go together")
+				return errors.New("--all and ids exclude each other")
 			case !all && len(ids) == 0:
-				return fmt.Errorf("which dead letters? give ids, of those that lifecyclectl dead-letters %s lists, or --all", worker)
+				return fmt.Errorf("which dead letters? give ids from lifecyclectl dead-letters %s, or --all", worker)
 			}
 			p := begin(cmd.ErrOrStderr(), "looking for dead letters")
 			if all {
@@ -138,7 +138,7 @@ the error says how many went before it.`,
 		}),
 		ValidArgsFunction: completeWorkers(&r),
 	}
-	cmd.Flags().BoolVar(&all, "all", false, "all that there are")
+	cmd.Flags().BoolVar(&all, "all", false, "all dead letters")
 	yes.register(cmd)
 	o.register(cmd)
 	r.register(cmd)

@@ -16,12 +16,12 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// picture is the form of a diagram: the value of -o.
+// picture is the format of a diagram: the value of -o.
 type picture struct{ format string }
 
 func (p *picture) register(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&p.format, "output", "o", "mermaid", "`format`: mermaid, dot or svg")
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"mermaid", "dot", "svg"}, cobra.ShellCompDirectiveNoFileComp)) // the flag is that above
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"mermaid", "dot", "svg"}, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
 }
 
 func (p *picture) check() error {
@@ -86,7 +86,7 @@ func diagramWorkflowCommand() *cobra.Command {
 	return cmd
 }
 
-// drawing is a table of states as it is drawn in any format.
+// drawing is a table of states, for any format.
 type drawing struct {
 	title            string
 	table            fsm.Table[string]
@@ -129,7 +129,7 @@ func (p drawing) draw(format string) string {
 	return p.table.Mermaid(d)
 }
 
-// tables are the lives that this library has tables of.
+// tables are the tables of this library, by name.
 var tables = map[string]func() drawing{
 	"app": func() drawing { return ownTable("app", lifecycle.Phases(), lifecycle.PhaseCreated, nil) },
 	"worker": func() drawing {
@@ -158,7 +158,7 @@ func diagramTableCommand() *cobra.Command {
 	names := slices.Sorted(maps.Keys(tables))
 	cmd := &cobra.Command{
 		Use:       "table NAME",
-		Short:     "Draw a table that this library is built on: " + strings.Join(names, " or ") + "; it asks no server",
+		Short:     "Draw a table of this library: " + strings.Join(names, " or ") + "; needs no server",
 		ValidArgs: names,
 		Args:      words("NAME"),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -18,7 +18,7 @@ func diagramProcessCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "process ID",
-		Short: "Draw the units of a process as the tree that they are, each with its status",
+		Short: "Draw the units of a process as a tree, each with its status",
 		Args:  words("ID"),
 		RunE: asks(&r, &output{format: "table"}, ofProcess, func(a *api, cmd *cobra.Command, args []string) error {
 			if err := p.check(); err != nil {
@@ -37,7 +37,7 @@ func diagramProcessCommand() *cobra.Command {
 	return cmd
 }
 
-// treeOf is a process as the root of its units, which package worker draws. The
+// treeOf returns a process as the root of its units, for package worker to draw. The
 // contract's statuses are those of package worker.
 func treeOf(p *operatorv1.Process) worker.State {
 	root := worker.State{Name: p.GetId(), Kind: p.GetService(), Status: worker.StatusRunning, Reason: "phase " + p.GetPhase()}
@@ -73,7 +73,7 @@ func drawTree(root worker.State, format string) string {
 	var add func(worker.State) (name string)
 	add = func(w worker.State) string {
 		i := len(states)
-		name := strconv.Itoa(i) // that of a unit may be there twice
+		name := strconv.Itoa(i) // a unit's name may occur twice
 		states = append(states, diagram.State{Name: name, Label: w.Name, Note: string(w.Status), Class: mood(string(w.Status))})
 		for _, c := range w.Children {
 			next := add(c)
@@ -85,7 +85,7 @@ func drawTree(root worker.State, format string) string {
 	return diagram.File(states, diagram.Drawing{Title: root.Name})
 }
 
-// mood is what a status is to somebody who looks for trouble, as a class of the
+// mood returns how bad a status is, as a class of the
 // picture's style.
 func mood(status string) string {
 	switch stateColour(status) {

@@ -8,19 +8,19 @@ import (
 	"connectrpc.com/connect"
 )
 
-// The exit statuses of every command. exitStatuses says them to users.
+// The exit statuses of every command. exitStatuses describes them.
 const (
 	exitOK          = 0
 	exitFindings    = 1 // the command did its work, and the answer is no
-	exitUsage       = 2 // it could not be asked like this
+	exitUsage       = 2 // the command line, a file or a field is wrong
 	exitNotFound    = 3
 	exitConflict    = 4
 	exitDenied      = 5
 	exitUnreachable = 6
-	exitInterrupted = 130 // 128 and SIGINT, as shells have it
+	exitInterrupted = 130 // 128 and SIGINT, as in shells
 )
 
-// exitStatuses is the table of them, for the help and the reference.
+// exitStatuses describes them, for the help and the reference.
 var exitStatuses = []struct {
 	status int
 	means  string
@@ -29,8 +29,8 @@ var exitStatuses = []struct {
 	{exitFindings, "the answer is no: a finding, a refusal, a failure of the server"},
 	{exitUsage, "the command line, a file or a field is wrong; nothing was done"},
 	{exitNotFound, "there is no such type, entity, worker or process"},
-	{exitConflict, "it has changed since, or is there already"},
-	{exitDenied, "not let in, or the role is not enough"},
+	{exitConflict, "it has changed since, or exists already"},
+	{exitDenied, "the credentials or the role do not suffice"},
 	{exitUnreachable, "the server, or the process behind it, does not answer: try again"},
 	{exitInterrupted, "interrupted before it was done; watch and top end with 0"},
 }
@@ -44,13 +44,13 @@ func exitHelp() string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// exitStatus is an error that has been told already; only its status is left.
+// exitStatus is an error that has been printed; only its status matters.
 type exitStatus int
 
 func (e exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
 
-// failure is an error with the status that it gives, and with what to do about
-// it, a line each.
+// failure is an error with its exit status, and with hints,
+// a line each.
 type failure struct {
 	status int
 	err    error
@@ -60,7 +60,7 @@ type failure struct {
 func (f *failure) Error() string { return f.err.Error() }
 func (f *failure) Unwrap() error { return f.err }
 
-// statusOf is what the code of an answer means to a script.
+// statusOf returns the exit status for the code of an answer.
 func statusOf(code connect.Code) int {
 	switch code {
 	case connect.CodeInvalidArgument, connect.CodeOutOfRange:
@@ -77,7 +77,7 @@ func statusOf(code connect.Code) int {
 	return exitFindings
 }
 
-// statusOfError is the exit status of what a command returned.
+// statusOfError returns the exit status for the error of a command.
 func statusOfError(err error) int {
 	var told exitStatus
 	var f *failure

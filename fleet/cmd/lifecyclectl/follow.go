@@ -13,7 +13,7 @@ import (
 
 // Times of a watch.
 const (
-	silence   = 45 * time.Second // three heartbeats of the server: nothing is there any more
+	silence   = 45 * time.Second // three missed heartbeats: the server is gone
 	firstWait = 200 * time.Millisecond
 	mostWait  = 5 * time.Second
 )
@@ -27,12 +27,12 @@ type change interface {
 	GetKind() operatorv1.WatchResponse_Kind
 }
 
-// watcher keeps a watch going over servers that restart. Everything that a new
-// stream begins with has been said before: what is told of it is left to a
-// [memory].
+// watcher keeps a watch going when the server restarts. A new
+// stream begins with all current items again; a
+// [memory] finds the new ones.
 type watcher struct {
-	lost func(error) // the stream broke, and another one is tried; nil error: it ended
-	back func()      // another one works
+	lost func(error) // the stream broke, and follow tries another; nil error: it ended
+	back func()      // another stream works
 }
 
 // follow calls each for every message of a watch, and begin before those of each
@@ -60,7 +60,7 @@ func follow[M any, P interface {
 		})
 		switch {
 		case ctx.Err() != nil:
-			return nil //nolint:nilerr // to be ended is what a watch waits for
+			return nil //nolint:nilerr // the caller ends a watch by ending ctx
 		case failed != nil:
 			return failed
 		case !established || !passing(err):
@@ -98,7 +98,7 @@ func stream[M any, P interface {
 	return errors.Join(s.Err(), s.Close())
 }
 
-// passing reports whether another try may do better.
+// passing reports whether another attempt may succeed.
 func passing(err error) bool {
 	if err == nil || !connect.IsWireError(err) {
 		return true
@@ -110,22 +110,22 @@ func passing(err error) bool {
 	return false
 }
 
-// memory makes one sequence of changes of several streams, each of which begins
-// with all that is there.
+// memory makes one sequence of changes from several streams, each of which begins
+// with all current items.
 type memory[V any] struct {
 	same  func(a, b V) bool
 	known map[string]V
-	again map[string]bool // said by this stream; nil once it is synced
+	again map[string]bool // keys in this stream; nil once it is synced
 }
 
 func newMemory[V any](same func(a, b V) bool) *memory[V] {
 	return &memory[V]{same: same, known: map[string]V{}}
 }
 
-// begin is for the begin of follow.
+// begin starts a new stream; pass it to follow.
 func (m *memory[V]) begin() { m.again = map[string]bool{} }
 
-// put reports whether the value is news.
+// put reports whether the value is new.
 func (m *memory[V]) put(key string, v V) bool {
 	before, ok := m.known[key]
 	m.known[key] = v
@@ -135,14 +135,14 @@ func (m *memory[V]) put(key string, v V) bool {
 	return !ok || !m.same(before, v)
 }
 
-// drop reports whether that is news.
+// drop reports whether the deletion is new.
 func (m *memory[V]) drop(key string) bool {
 	_, ok := m.known[key]
 	delete(m.known, key)
 	return ok
 }
 
-// sync returns what is gone since the stream before.
+// sync returns the keys that are gone since the previous stream.
 func (m *memory[V]) sync() (gone []string) {
 	for key := range m.known {
 		if m.again != nil && !m.again[key] {

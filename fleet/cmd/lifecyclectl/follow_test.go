@@ -20,12 +20,12 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1/operatorv1connect"
 )
 
-// play is a server whose every stream is written beforehand, one part for each
-// request: a server that goes silent or ends a stream in the middle cannot be
-// had otherwise. The watches of the scripts have a real one.
+// play is a server with prepared streams, one for each
+// request. A real server does not go silent or end a stream in the middle on
+// demand. The watches of the scripts use a real one.
 type play struct {
 	parts []func(w io.Writer) // nil: the connection is refused
-	at    []time.Duration     // when each was asked for
+	at    []time.Duration     // when each was requested
 	begun time.Time
 }
 
@@ -42,7 +42,7 @@ func (p *play) Do(req *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/connect+proto"}}, Body: r}, nil
 }
 
-// envelope is a message in Connect's protocol; that with end is the last.
+// envelope encodes a message in Connect's protocol; with end it is the last.
 func envelope(end bool, data []byte) []byte {
 	flags := byte(0)
 	if end {
@@ -79,7 +79,7 @@ func put(id string, revision uint64) *operatorv1.WatchResponse {
 
 var synced = &operatorv1.WatchResponse{Kind: operatorv1.WatchResponse_KIND_SYNCED}
 
-// perform follows a play and returns what it told.
+// perform follows a play and returns its messages.
 func perform(ctx context.Context, parts ...func(io.Writer)) (p *play, told []string, err error) {
 	p = &play{parts: parts, begun: time.Now()}
 	c := operatorv1connect.NewWorkflowServiceClient(p, "http://127.0.0.1")
@@ -103,7 +103,7 @@ func TestWatchBeginsAnewWhateverBecomesOfItsServer(t *testing.T) {
 		p, told, err := perform(t.Context(),
 			sends(put("a", 1), synced), // and then silence
 			nil, nil, nil, nil, nil, nil, nil,
-			func(w io.Writer) { _, _ = w.Write([]byte{0, 0, 0, 0, 9, 1}); hangUp(w) }, // cut off in a message
+			func(w io.Writer) { _, _ = w.Write([]byte{0, 0, 0, 0, 9, 1}); hangUp(w) }, // truncated in a message
 			fails("unavailable"),
 			sends(put("b", 2), &operatorv1.WatchResponse{Kind: operatorv1.WatchResponse_KIND_HEARTBEAT}),
 			func(io.Writer) {}, // silent from the beginning
@@ -167,7 +167,7 @@ func TestMemoryTellsNothingTwice(t *testing.T) {
 	if gone := m.sync(); !slices.Equal(gone, []string{"b"}) {
 		t.Errorf("gone are %v, want b", gone)
 	}
-	m.begin() // a stream that breaks before it was synced says nothing of the rest
+	m.begin() // a stream that breaks before it was synced tells nothing about the other keys
 	m.begin()
 	m.put("a", 2)
 	m.put("d", 1)

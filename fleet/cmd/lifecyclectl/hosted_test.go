@@ -20,7 +20,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
-// startHost runs a host of Starlark workers that gives up on a message soon.
+// startHost runs a host of Starlark workers with few attempts per message.
 func startHost(tb testing.TB, js jetstream.JetStream) *host.Host {
 	tb.Helper()
 	engines, err := engine.NewRegistry(starlark.New())
@@ -44,21 +44,21 @@ func startHost(tb testing.TB, js jetstream.JetStream) *host.Host {
 	return h
 }
 
-// faulty are the workers of a real host with what it does not do on demand:
+// faulty are the workers of a real host, with faults on demand:
 // thousands of dead letters, a redrive that fails in the middle, a recovery that
-// takes long or does not bring everybody back.
+// takes long or does not recover all.
 type faulty struct {
 	operator.Workers
-	slow chan struct{} // a recovery waits for it; nil is no time
+	slow chan struct{} // a recovery waits for it; nil does not wait
 
-	mu       sync.Mutex // guards everything that follows
+	mu       sync.Mutex // guards the fields below
 	letters  []*operatorv1.DeadLetter
 	redriven int
-	fails    int // redrives after this many fail; 0 is never
+	fails    int // redrives after this many fail; 0 means never
 	lost     []string
 }
 
-// lose makes recoveries fail for these.
+// lose makes the recovery of these workers fail.
 func (f *faulty) lose(ids ...string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -1,5 +1,5 @@
-// Command lifecyclectl is the operators' command line: what lives in a fleet, in
-// which state it is, and what may be done to it.
+// Command lifecyclectl is the operators' command line. It shows the workflows, workers
+// and processes of a fleet, their states, and acts on them.
 //
 //	lifecyclectl list drone-survey --active
 //	lifecyclectl transition drone-survey m-17 landing --note "wind from the east"
@@ -9,8 +9,8 @@
 //	lifecyclectl vet deployment.yaml --config service.yaml
 //	lifecyclectl run -- ./server
 //
-// Workflows, hosted workers and processes are those of an operator server (package
-// fleet/operator), that of --server or LIFECYCLECTL_SERVER. docs/lifecyclectl.md
+// Workflows, hosted workers and processes come from an operator server (package
+// fleet/operator), set by --server or LIFECYCLECTL_SERVER. docs/lifecyclectl.md
 // is the reference; the exit statuses are in lifecyclectl --help.
 package main
 

@@ -12,7 +12,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// checked runs the tests and looks for leaked goroutines. testscript has to
+// checked runs the tests and looks for leaked goroutines. testscript must
 // clean up before the process ends.
 type checked func() (code int)
 

@@ -16,15 +16,15 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// output is the form of what a command writes: the value of -o.
+// output is the format of a command's output: the value of -o.
 type output struct{ format string }
 
 func (o *output) register(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&o.format, "output", "o", "table", "`format`: table, json or yaml")
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp)) // the flag is that above
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json", "yaml"}, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
 }
 
-// check refuses a format that there is none of, before anything is asked.
+// check refuses an unknown format, before the server is asked.
 func (o *output) check() error {
 	switch o.format {
 	case "table", "json", "yaml":
@@ -33,7 +33,7 @@ func (o *output) check() error {
 	return fmt.Errorf("-o is %q, want table, json or yaml", o.format)
 }
 
-// write writes m in the format, as a table what fill puts into one.
+// write writes m in the format. fill fills the table.
 func (o *output) write(w io.Writer, m proto.Message, fill func(*table)) error {
 	var text []byte
 	var err error
@@ -53,8 +53,8 @@ func (o *output) write(w io.Writer, m proto.Message, fill func(*table)) error {
 	return send(w, text)
 }
 
-// item writes one of a sequence without an end: JSON on one line, YAML as a
-// document of its own.
+// item writes one item of an endless sequence: JSON on one line, YAML as a
+// separate document.
 func (o *output) item(w io.Writer, m proto.Message) error {
 	var text []byte
 	var err error
@@ -76,10 +76,10 @@ func send(w io.Writer, text []byte) error {
 	return nil
 }
 
-// asJSON writes a message with the contract's own names and with fields that
+// asJSON encodes a message with the contract's own names and with fields that
 // are empty, so that scripts find them. indent "" keeps it on one line.
 func asJSON(m proto.Message, indent string) ([]byte, error) {
-	// protojson varies its spaces on purpose; another pass takes them out.
+	// protojson varies its spaces on purpose; another pass removes them.
 	text, err := protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}.Marshal(m)
 	if err != nil {
 		return nil, err
@@ -97,8 +97,8 @@ func asJSON(m proto.Message, indent string) ([]byte, error) {
 	return escaped(b.Bytes()), nil
 }
 
-// escaped writes characters that could steer a terminal, and that JSON and YAML
-// allow as they are in quotes, in their other way.
+// escaped escapes characters that could control a terminal, and that JSON and YAML
+// also allow unescaped in quotes.
 func escaped(text []byte) []byte {
 	if !bytes.ContainsFunc(text, unprintable) {
 		return text
@@ -114,7 +114,7 @@ func escaped(text []byte) []byte {
 	return b.Bytes()
 }
 
-// asYAML writes the same as asJSON.
+// asYAML encodes the same as asJSON.
 func asYAML(m proto.Message) ([]byte, error) {
 	text, err := asJSON(m, "  ")
 	if err != nil {
@@ -154,14 +154,14 @@ func yamlNode(dec *json.Decoder) (*yaml.Node, error) {
 		if v == '{' {
 			n.Kind = yaml.MappingNode
 		}
-		for dec.More() { // names are values here: both are tokens
+		for dec.More() { // names and values are both tokens
 			child, err := yamlNode(dec)
 			if err != nil {
 				return nil, err
 			}
 			n.Content = append(n.Content, child)
 		}
-		_, err := dec.Token() // its end
+		_, err := dec.Token() // the end of the object
 		return n, err
 	case string:
 		n, err := scalar("!!str", v)
@@ -180,15 +180,15 @@ func yamlNode(dec *json.Decoder) (*yaml.Node, error) {
 	return scalar("!!null", "null")
 }
 
-// unprintable are the characters that do not belong on a terminal: controls
-// (C0, C1, delete), those that turn the direction of text, and those that YAML
-// takes for ends of lines or does not take.
+// unprintable reports characters that do not belong on a terminal: controls
+// (C0, C1, delete), those that change the direction of text, and those that YAML
+// treats as line ends or does not accept.
 func unprintable(r rune) bool {
 	return r < ' ' || r >= 0x7f && r <= 0x9f || r >= 0x2028 && r <= 0x202e || r >= 0x2066 && r <= 0x2069 || r == 0xfeff || r == 0xfffe || r == 0xffff
 }
 
-// printable is text that was written by somebody else, for a terminal: what
-// would steer it is shown in its place.
+// printable makes foreign text safe for a terminal: it shows control characters
+// as escapes.
 func printable(text string) string {
 	if !strings.ContainsFunc(text, unprintable) {
 		return text
@@ -204,7 +204,7 @@ func printable(text string) string {
 	return b.String()
 }
 
-// printableLines is printable line by line.
+// printableLines is printable for each line.
 func printableLines(text string) string {
 	lines := strings.Split(text, "\n")
 	for i, l := range lines {
@@ -213,14 +213,14 @@ func printableLines(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-// terminal reports whether w, or a reader, is one.
+// terminal reports whether w, a writer or a reader, is a terminal.
 func terminal(w any) bool {
 	f, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// colourful reports whether w may be written to in colours: a terminal that is
-// able to, and nobody who asks for none (no-color.org).
+// colourful reports whether to write to w in colours: to a terminal that
+// supports them, unless NO_COLOR is set (no-color.org).
 func colourful(w any) bool {
 	return terminal(w) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 }

@@ -78,7 +78,7 @@ func TestWhatOthersWroteDoesNotSteerTheTerminal(t *testing.T) {
 	}
 }
 
-// TestJSONAndYAMLSayTheSame, and what was sent.
+// TestJSONAndYAMLSayTheSame checks that both encode the message that was sent.
 func TestJSONAndYAMLSayTheSame(t *testing.T) {
 	e := &operatorv1.Entity{
 		Type: "no", Id: evil, Phase: "1.0", Etag: `"7"`, Revision: 1 << 60, Terminal: true, UpdatedAt: timestamppb.New(time.Unix(1e9, 5)),
@@ -124,15 +124,15 @@ func TestFieldsOfAPatch(t *testing.T) {
 	}
 	for args, want := range map[string]string{
 		"":        "which fields? give FIELD=VALUE, or --file",
-		"a":       `"a" is no change: want FIELD=VALUE`,
-		"=1":      `"=1" is no change`,
+		"a":       `"a" is not a change: want FIELD=VALUE`,
+		"=1":      `"=1" is not a change`,
 		"a=1 a=2": "the field a is given twice",
 	} {
 		if _, err := patchFields(strings.Fields(args), "", nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %s", args, err, want)
 		}
 	}
-	for text, want := range map[string]string{"[1]": "is no JSON object", "{": "is no JSON object", `{"a":1}`: ""} {
+	for text, want := range map[string]string{"[1]": "is not a JSON object", "{": "is not a JSON object", `{"a":1}`: ""} {
 		f, err := patchFields([]string{"b=2"}, "-", strings.NewReader(text))
 		if want == "" && (err != nil || len(f.GetFields()) != 2) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: %v, %v", text, f, err)
@@ -196,7 +196,7 @@ func FuzzOutput(f *testing.F) {
 	f.Add(evil, "\u2028\ufeff\u0085")
 	f.Add("- a\n  b:\n", "!!int 7")
 	f.Add("0", "\uffff")
-	f.Add(evil, "\u2028"+strings.Repeat("T", 2000)+"\ufeff") // more than YAML's parser takes for a key on one line
+	f.Add(evil, "\u2028"+strings.Repeat("T", 2000)+"\ufeff") // longer than YAML's parser accepts as a key on one line
 	f.Fuzz(func(t *testing.T, id, text string) {
 		if !utf8.ValidString(id) || !utf8.ValidString(text) {
 			return // no server sends it

@@ -53,7 +53,7 @@ func processListCommand(r *remote) *cobra.Command {
 		}),
 	}
 	cmd.Flags().StringVar(&req.Service, "service", "", "only those of this `service`")
-	cmd.Flags().BoolVarP(&follow, "watch", "w", false, "go on with every change")
+	cmd.Flags().BoolVarP(&follow, "watch", "w", false, "then show every change")
 	o.register(cmd)
 	return cmd
 }
@@ -68,7 +68,7 @@ func readyCell(p *operatorv1.Process) cell {
 	return cell{"not ready", bad}
 }
 
-// units says how many units there are and how many of them run, and which have
+// units says how many units there are, how many of them run, and which have
 // failed.
 func units(list []*operatorv1.Unit) string {
 	var all, running int
@@ -131,7 +131,7 @@ func watchProcesses(a *api, cmd *cobra.Command, o *output, service, id string) e
 	})
 }
 
-// sameProcess reports whether b says no more than that the process is alive.
+// sameProcess reports whether b differs from a only in its times.
 func sameProcess(a, b *operatorv1.Process) bool {
 	a, b = proto.CloneOf(a), proto.CloneOf(b)
 	for _, p := range []*operatorv1.Process{a, b} {
@@ -140,7 +140,7 @@ func sameProcess(a, b *operatorv1.Process) bool {
 			s.InFlight, s.Connections = 0, 0
 		}
 		for _, t := range p.GetPhases() {
-			t.Duration = nil // that of the present phase grows
+			t.Duration = nil // the current phase's duration grows
 		}
 	}
 	return proto.Equal(a, b)
@@ -167,7 +167,7 @@ func processGetCommand(r *remote) *cobra.Command {
 		}),
 		ValidArgsFunction: completeProcesses(r),
 	}
-	cmd.Flags().BoolVarP(&follow, "watch", "w", false, "go on with every change")
+	cmd.Flags().BoolVarP(&follow, "watch", "w", false, "then show every change")
 	o.register(cmd)
 	return cmd
 }
@@ -207,7 +207,7 @@ func processTable(t *table, p *operatorv1.Process) {
 	}
 }
 
-// unitRows writes a tree: each unit below its parent, with the lines that lead
+// unitRows writes a tree: each unit below its parent, with the lines
 // to it.
 func unitRows(t *table, list []*operatorv1.Unit, before string) {
 	for i, u := range list {
@@ -228,9 +228,9 @@ func processDrainCommand(r *remote) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "drain ID",
-		Short: "Stop a process as a signal does: it finishes what it has, and ends",
-		Long: `Stop a process as a signal does: its readiness goes down, what is in flight is
-finished, and it ends. Whoever runs it fills its place. It asks first.`,
+		Short: "Stop a process as a signal does: it finishes its work and ends",
+		Long: `Stop a process as a signal does: its readiness goes down, it finishes what is
+in flight, and it ends. Its supervisor may start another. The command asks first.`,
 		Args: words("ID"),
 		RunE: asks(r, &o, ofProcess, func(a *api, cmd *cobra.Command, args []string) error {
 			req.Id = args[0]
@@ -255,12 +255,12 @@ func processSuspendCommand(r *remote) *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "suspend ID --reason WHY",
-		Short: "Take a process' readiness down until it is resumed; nothing stops",
+		Short: "Take a process's readiness down until it is resumed; it goes on working",
 		Args:  words("ID"),
 		RunE: asks(r, &o, ofProcess, func(a *api, cmd *cobra.Command, args []string) error {
 			req.Id = args[0]
 			if req.GetReason() == "" {
-				return fmt.Errorf("why? readiness shows it to others: say --reason")
+				return fmt.Errorf("give a --reason: readiness shows it")
 			}
 			answer, err := a.Processes.SuspendProcess(cmd.Context(), &req)
 			return commanded(cmd, &o, answer, err, req.GetId()+" is suspended")
@@ -276,7 +276,7 @@ func processResumeCommand(r *remote) *cobra.Command {
 	var o output
 	cmd := &cobra.Command{
 		Use:   "resume ID",
-		Short: "Give a suspended process its readiness back",
+		Short: "Restore the readiness of a suspended process",
 		Args:  words("ID"),
 		RunE: asks(r, &o, ofProcess, func(a *api, cmd *cobra.Command, args []string) error {
 			answer, err := a.Processes.ResumeProcess(cmd.Context(), &operatorv1.ResumeProcessRequest{Id: args[0]})

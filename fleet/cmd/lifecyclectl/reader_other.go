@@ -7,8 +7,8 @@ import (
 	"io"
 )
 
-// whileRead is for systems that tell of a reader that has gone with the next
-// line only.
+// whileRead is for systems that report a reader that has gone only with the next
+// line.
 func whileRead(ctx context.Context, _ io.Writer) (_ context.Context, stop func()) {
 	return ctx, func() {}
 }

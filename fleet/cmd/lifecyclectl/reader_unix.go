@@ -12,13 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lookEvery is how long a look at the reader lasts, in milliseconds: the longest
-// that a watch that is over waits for it.
+// lookEvery is how long one poll of the reader lasts, in milliseconds. A watch
+// that has ended waits at most as long.
 const lookEvery = 250
 
-// whileRead returns a context that ends when nobody reads w any more: a watch in
-// which nothing happens would notice with its next line only, and keep the shell
-// waiting behind "| head" until then. stop must be called, and waits.
+// whileRead returns a context that ends when the reader of w has gone. Otherwise a
+// quiet watch would notice only with its next line, and keep the shell
+// waiting behind "| head" until then. The caller must call stop, which waits.
 func whileRead(ctx context.Context, w io.Writer) (_ context.Context, stop func()) {
 	f, ok := w.(*os.File)
 	if !ok {
@@ -28,12 +28,12 @@ func whileRead(ctx context.Context, w io.Writer) (_ context.Context, stop func()
 	var looking sync.WaitGroup
 	looking.Go(func() {
 		for ctx.Err() == nil {
-			// Nothing is asked for: an error and a hang-up are told anyway.
+			// Without requested events, poll still reports an error and a hang-up.
 			fds := []unix.PollFd{{Fd: int32(f.Fd())}} //nolint:gosec // a descriptor is small
 			switch _, err := unix.Poll(fds, lookEvery); {
 			case errors.Is(err, unix.EINTR):
 			case err != nil:
-				return // the next line will tell
+				return // the next write will fail
 			case fds[0].Revents&(unix.POLLERR|unix.POLLHUP|unix.POLLNVAL) != 0:
 				cancel()
 			}

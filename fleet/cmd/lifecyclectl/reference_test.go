@@ -15,7 +15,7 @@ import (
 
 var update = flag.Bool("update", false, "write docs/lifecyclectl.md anew")
 
-// TestReference holds docs/lifecyclectl.md against the commands. "make docs"
+// TestReference checks docs/lifecyclectl.md against the commands. "make docs"
 // runs it with -update.
 func TestReference(t *testing.T) {
 	file := filepath.Join("..", "..", "..", "docs", "lifecyclectl.md")
@@ -46,9 +46,9 @@ func reference(root *cobra.Command) []byte {
 	for _, s := range exitStatuses {
 		fmt.Fprintf(&b, "| %d | %s |\n", s.status, s.means)
 	}
-	b.WriteString("\n`run` ends as its program does.\n")
+	b.WriteString("\n`run` exits with its program's status.\n")
 
-	b.WriteString("\n## Connection\n\nThese belong to every command that asks a server. A flag counts before its variable.\n\n| flag | variable | default | meaning |\n| --- | --- | --- | --- |\n")
+	b.WriteString("\n## Connection\n\nEvery command that calls a server has these flags. A flag overrides its variable.\n\n| flag | variable | default | meaning |\n| --- | --- | --- | --- |\n")
 	var r remote
 	r.register(&cobra.Command{})
 	r.flags.VisitAll(func(f *pflag.Flag) {
@@ -56,7 +56,7 @@ func reference(root *cobra.Command) []byte {
 		fmt.Fprintf(&b, "| `--%s` | `%s` | %s | %s |\n", strings.TrimSpace(f.Name+" "+kind), variables[f.Name], byDefault(f), usage)
 	})
 
-	b.WriteString("\n## Output\n\n`-o json` and `-o yaml` have the names of [the contract](../fleet/operator/proto/lifecycle/operator/v1/operator.proto), with empty fields too; 64-bit integers are strings, as everywhere in protobuf's JSON. A watch writes one JSON object a line. Colours are for terminals, and not with `NO_COLOR`. What others have written is shown without its control characters.\n")
+	b.WriteString("\n## Output\n\n`-o json` and `-o yaml` use the names of [the contract](../fleet/operator/proto/lifecycle/operator/v1/operator.proto), including empty fields; 64-bit integers are strings, as always in protobuf's JSON. A watch writes one JSON object per line. Only terminals get colours, and not with `NO_COLOR`. Control characters in texts are shown as escapes.\n")
 
 	b.WriteString("\n## Commands\n")
 	for _, c := range root.Commands() {
@@ -91,7 +91,7 @@ func section(b *bytes.Buffer, c *cobra.Command) {
 	if !strings.HasSuffix(text, ".") {
 		text += "."
 	}
-	if strings.Contains(text, "\n  ") { // it has columns of its own
+	if strings.Contains(text, "\n  ") { // it has columns
 		fmt.Fprintf(b, "```\n%s\n```\n", text)
 	} else {
 		b.WriteString(text + "\n")

@@ -18,7 +18,7 @@ import (
 const defaultServer = "http://127.0.0.1:8090"
 
 // remote is how to reach an operator server: the flags of every command that
-// asks one, each with a variable of the environment.
+// calls one, each with an environment variable.
 type remote struct {
 	server, tokenFile         string
 	caFile, certFile, keyFile string
@@ -28,8 +28,8 @@ type remote struct {
 	flags *pflag.FlagSet
 }
 
-// variables are the flags of a connection and what each is called in the
-// environment.
+// variables are the flags of a connection and the environment variable of
+// each.
 var variables = map[string]string{
 	"server":          "LIFECYCLECTL_SERVER",
 	"token-file":      "LIFECYCLECTL_TOKEN_FILE",
@@ -40,21 +40,21 @@ var variables = map[string]string{
 	"timeout":         "LIFECYCLECTL_TIMEOUT",
 }
 
-// register gives cmd, and the commands below it, the flags.
+// register adds the flags to cmd and the commands below it.
 func (r *remote) register(cmd *cobra.Command) {
 	f := pflag.NewFlagSet("connection", pflag.ContinueOnError)
 	f.StringVar(&r.server, "server", defaultServer, "`URL` of the operator server")
-	f.StringVar(&r.tokenFile, "token-file", "", "`file` with the bearer token, and nothing else")
-	f.StringVar(&r.caFile, "ca-file", "", "`file` with the certificates (PEM) that vouch for the server; those of the system when there is none")
+	f.StringVar(&r.tokenFile, "token-file", "", "`file` with only the bearer token")
+	f.StringVar(&r.caFile, "ca-file", "", "`file` with the certificates (PEM) that may sign the server's; default: the system's")
 	f.StringVar(&r.certFile, "cert-file", "", "`file` with the client's certificate (PEM)")
 	f.StringVar(&r.keyFile, "key-file", "", "`file` with the client's key (PEM)")
 	f.BoolVar(&r.plaintextToken, "plaintext-token", false, "send the token without TLS to another machine")
-	f.DurationVar(&r.timeout, "timeout", 30*time.Second, "the longest `time` for connecting, and for an answer to begin")
+	f.DurationVar(&r.timeout, "timeout", 30*time.Second, "the maximum `time` to connect, and until an answer begins")
 	cmd.PersistentFlags().AddFlagSet(f)
 	r.flags = f
 }
 
-// environment sets the flags that were not given and have a variable.
+// environment sets the flags that were not given and whose variable is set.
 func (r *remote) environment() error {
 	var fault error
 	r.flags.VisitAll(func(f *pflag.Flag) {
@@ -75,7 +75,7 @@ type api struct {
 	url string
 }
 
-// open prepares the client. It connects to nothing.
+// open prepares the client. It does not connect.
 func (r *remote) open() (*api, error) {
 	if err := r.environment(); err != nil {
 		return nil, err
@@ -110,7 +110,7 @@ func (r *remote) open() (*api, error) {
 	return &api{Client: c, url: address}, nil
 }
 
-// parseServer reads a URL. One without a scheme is http on this machine and
+// parseServer parses a URL. Without a scheme it is http on this machine and
 // https elsewhere.
 func parseServer(text string) (*url.URL, error) {
 	wrong := func(why string) (*url.URL, error) {
@@ -133,7 +133,7 @@ func parseServer(text string) (*url.URL, error) {
 		return wrong("it has no host")
 	case u.User != nil:
 		text = u.Redacted()
-		return wrong("it has a user's name in it, and credentials belong into --token-file")
+		return wrong("it has a user's name in it: credentials belong in --token-file")
 	case u.RawQuery != "" || u.Fragment != "":
 		return wrong("it has more than an address and a path")
 	}
@@ -145,7 +145,7 @@ func loopback(host string) bool {
 	return strings.EqualFold(host, "localhost") || ip != nil && ip.IsLoopback()
 }
 
-// checkToken says what is wrong with a token file before the first call does.
+// checkToken checks a token file before the first call.
 func checkToken(file string) error {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -153,10 +153,10 @@ func checkToken(file string) error {
 	}
 	found := strings.Fields(string(text))
 	if len(found) != 1 {
-		return fmt.Errorf("--token-file: %s has %d words: want the token and nothing else", file, len(found))
+		return fmt.Errorf("--token-file: %s has %d words: want only the token", file, len(found))
 	}
 	if strings.ContainsFunc(found[0], func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
-		return fmt.Errorf("--token-file: the token in %s has characters that no token has", file)
+		return fmt.Errorf("--token-file: the token in %s has characters that are not valid in a token", file)
 	}
 	return nil
 }

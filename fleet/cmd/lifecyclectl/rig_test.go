@@ -25,7 +25,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/workflow"
 )
 
-// survey is a mission as an application would have it.
+// survey is a mission like an application's.
 type survey struct {
 	ID       string `json:"id" lifecycle:"id"`
 	State    string `json:"phase" lifecycle:"phase"`
@@ -48,7 +48,7 @@ var surveys = workflow.Transitions{
 	"landing": {"completed", "failed"}, "completed": {}, "failed": {}, "aborted": {},
 }
 
-// site is what operators have in front of them: workflows on a real NATS,
+// site is what operators work with: workflows on a real NATS,
 // processes that announce themselves, hosted workers, and a server over them
 // that can be stopped and started again.
 type site struct {
@@ -57,7 +57,7 @@ type site struct {
 	fleet   *presence.Fleet
 	workers *faulty
 
-	mu   sync.Mutex // guards everything that follows
+	mu   sync.Mutex // guards the fields below
 	addr string
 	stop func() // the server; nil when there is none
 	apps []func()
@@ -85,7 +85,7 @@ func newSite(tb testing.TB) *site {
 	return s
 }
 
-// config is that of a server over the site.
+// config configures a server over the site.
 func (s *site) config() operator.Config {
 	return operator.Config{
 		Workflows: operator.FromManager(s.mgr), Processes: operator.FromPresence(s.fleet), Workers: s.workers,
@@ -93,7 +93,7 @@ func (s *site) config() operator.Config {
 	}
 }
 
-// serve starts a server, at the same address as the one before.
+// serve starts a server, at the same address as the previous one.
 func (s *site) serve(cfg operator.Config) (url string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -178,7 +178,7 @@ func (s *site) close() {
 	}
 }
 
-// certificates are those of a server and of two clients, all of one authority.
+// certificates has the certificates of a server and of two clients, all of one authority.
 type certificates struct {
 	key  *ecdsa.PrivateKey
 	cert *x509.Certificate

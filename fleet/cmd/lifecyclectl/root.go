@@ -12,7 +12,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/suggest"
 )
 
-// commands make the subcommands. A new one is a file with its function, and a
+// commands make the subcommands. To add one, write a file with its function and add a
 // line here.
 var commands = []func() *cobra.Command{
 	getCommand,
@@ -35,8 +35,8 @@ var commands = []func() *cobra.Command{
 	versionCommand,
 }
 
-// Run runs the command line and returns the exit status. It reads and writes
-// what it is given, and the environment; it may be called many times in one
+// Run runs the command line and returns the exit status. It uses only the given
+// streams and the environment; it may be called many times in one
 // process.
 func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root := newRoot()
@@ -50,7 +50,7 @@ func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	var f *failure
 	switch {
 	case err == nil, errors.As(err, &told):
-	case errors.Is(err, syscall.EPIPE): // whoever read has seen enough
+	case errors.Is(err, syscall.EPIPE): // the reader has closed the pipe
 	case ctx.Err() != nil && errors.Is(err, context.Canceled):
 		status = exitInterrupted
 		fmt.Fprintln(stderr, "lifecyclectl: interrupted")
@@ -68,18 +68,18 @@ func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "lifecyclectl",
-		Short: "The operators' side of services that are run by lifecycle",
-		Long: `The operators' side of services that are run by lifecycle: what lives in a fleet,
-in which state it is, and what may be done to it.
+		Short: "The operators' command line for services that use lifecycle",
+		Long: `The operators' command line for services that use lifecycle. It shows workflows,
+workers and processes, their states, and acts on them.
 
-The commands about workflows, workers and processes ask an operator server, that
-of --server or LIFECYCLECTL_SERVER. Every flag of the connection has such a
-variable; a flag counts before it.
+The commands about workflows, workers and processes ask an operator server, set
+by --server or LIFECYCLECTL_SERVER. Every flag of the connection has such a
+variable; a flag overrides it.
 
 ` + exitHelp(),
 		Args:          unknownCommand,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-		SilenceErrors: true, // Run tells them
+		SilenceErrors: true, // Run prints them
 		SilenceUsage:  true,
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
@@ -108,7 +108,7 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 	return fmt.Errorf("there is no command %q; see %s --help", args[0], cmd.CommandPath())
 }
 
-// group is a command that is nothing without one of its own.
+// group is a command that only has subcommands.
 func group(cmd *cobra.Command, subcommands ...*cobra.Command) *cobra.Command {
 	cmd.Args = unknownCommand
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
@@ -116,8 +116,8 @@ func group(cmd *cobra.Command, subcommands ...*cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// words wants as many arguments as there are names, and says which is missing.
-// A name in brackets may be.
+// words requires one argument per name, and says which is missing.
+// An argument with a name in brackets is optional.
 func words(names ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		for i, name := range names {

@@ -11,11 +11,11 @@ func runCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "run [FLAGS] -- PROGRAM [ARG...]",
 		Short: "Run any program with health planes, a drain before its end, and PID 1's work",
-		// Its flags are the keys of its configuration, which reads them itself.
+		// Its flags are the keys of its configuration, which package config parses.
 		DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			// Not the context of main, which ends with the first signal: those
-			// are the App's, which counts them.
+			// Not the context of main, which ends with the first signal: the App
+			// handles and counts the signals.
 			code := run.Run(context.WithoutCancel(cmd.Context()), args, cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 			if code != exitOK {
 				return exitStatus(code)

@@ -60,7 +60,7 @@ func statusCommand(ts *testscript.TestScript, _ bool, args []string) {
 func awaitCommand(ts *testscript.TestScript, _ bool, args []string) {
 	want := regexp.MustCompile("(?m)" + args[1])
 	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		text, _ := os.ReadFile(ts.MkAbs(args[0])) // it may come yet
+		text, _ := os.ReadFile(ts.MkAbs(args[0])) // it may not exist yet
 		if want.Match(text) {
 			return
 		}
@@ -70,7 +70,7 @@ func awaitCommand(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// stage is what a script has.
+// stage is the state of a script.
 type stage struct {
 	tb    testing.TB
 	site  *site
@@ -160,7 +160,7 @@ func entityCommand(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// moveCommand: move ID PHASE is a transition that no operator asked for.
+// moveCommand: move ID PHASE is a transition by the program, not by an operator.
 func moveCommand(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(siteOf(ts).mgr.Transition(context.Background(), "drone-survey", args[0], args[1], workflow.TransitionSourceComponent, "by a script"))
 }
@@ -179,7 +179,7 @@ func publishCommand(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(err)
 }
 
-// lostCommand: lost WORKER... cannot be recovered.
+// lostCommand: lost WORKER... makes their recovery fail.
 func lostCommand(ts *testscript.TestScript, _ bool, args []string) { siteOf(ts).workers.lose(args...) }
 
 // lettersCommand: deadletters WORKER N [FAILAFTER] gives a worker dead letters.

@@ -11,8 +11,8 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// colour is what a word on a terminal says beside itself, as an escape sequence
-// of ECMA-48. "" says nothing.
+// colour is the colour of a word on a terminal, as an escape sequence
+// of ECMA-48. "" is none.
 type colour string
 
 const (
@@ -30,12 +30,12 @@ type cell struct {
 	colour
 }
 
-// table is rows of cells, written with columns below each other. A row of one
-// cell is a line of its own, and has no part in the widths.
+// table is rows of cells, written in aligned columns. A row of one
+// cell is a line that does not affect the widths.
 type table struct {
 	colours bool
 	rows    [][]cell
-	least   []int // the least widths of columns, for rows that come one by one
+	least   []int // minimum widths of columns, for rows that come one by one
 }
 
 // row adds a row of strings and cells.
@@ -53,7 +53,7 @@ func (t *table) row(cells ...any) {
 	t.rows = append(t.rows, row)
 }
 
-// head adds a row of names of columns.
+// head adds a row of column names.
 func (t *table) head(names ...string) {
 	cells := make([]any, len(names))
 	for i, n := range names {
@@ -69,7 +69,7 @@ func (t *table) line(name, value string) {
 	}
 }
 
-// gap adds an empty line, behind which the columns are others.
+// gap adds an empty line, after which other columns begin.
 func (t *table) gap() { t.row("") }
 
 func (t *table) text() []byte {
@@ -115,8 +115,8 @@ func (t *table) write(b *bytes.Buffer, rows [][]cell) {
 	}
 }
 
-// stateColour is what the name of a state says to somebody who looks for
-// trouble.
+// stateColour is the colour of a state's name: green is well, red needs
+// attention.
 func stateColour(state string) colour {
 	switch strings.ToLower(state) {
 	case "ready", "running", "completed", "up", "healthy", "serving":
@@ -131,7 +131,7 @@ func stateColour(state string) colour {
 
 func state(name string) cell { return cell{name, stateColour(name)} }
 
-// moment is a time as a table has it, "" for none.
+// moment formats a time for a table, "" for none.
 func moment(t *timestamppb.Timestamp) string {
 	if t == nil || t.AsTime().Unix() <= 0 {
 		return ""
@@ -139,7 +139,7 @@ func moment(t *timestamppb.Timestamp) string {
 	return t.AsTime().UTC().Format(time.RFC3339)
 }
 
-// age is how long ago a time was, in its largest unit that fits twice.
+// age is how long ago a time was, in the largest unit that fits twice.
 func age(t *timestamppb.Timestamp, now time.Time) string {
 	if t == nil || t.AsTime().Unix() <= 0 {
 		return ""

@@ -22,15 +22,15 @@ func topCommand() *cobra.Command {
 		Use:   "top",
 		Short: "A live view of the fleet: processes, and workflows by phase",
 		Long: `A live view of the fleet: processes, and workflows by phase. It follows every
-change, and a server that goes is waited for.
+change, and waits for a server that is away.
 
   q, Esc, Ctrl-C   quit
   up, down, k, j   scroll; also page up and down, home and end
 
-With --once, or where the output or the input is no terminal, it prints what there
-is and ends.`,
+With --once, or when the output or the input is not a terminal, it prints the
+current state and ends.`,
 		Args: words(),
-		RunE: asks(&r, &output{format: "table"}, nobody, func(a *api, cmd *cobra.Command, _ []string) error {
+		RunE: asks(&r, &output{format: "table"}, noSubject, func(a *api, cmd *cobra.Command, _ []string) error {
 			b := newBoard(a.url)
 			if once || !terminal(cmd.OutOrStdout()) || !terminal(cmd.InOrStdin()) {
 				if err := b.load(cmd.Context(), a); err != nil {
@@ -39,14 +39,14 @@ is and ends.`,
 				text := strings.Join(b.lines(time.Now(), colourful(cmd.OutOrStdout())), "\n") + "\n"
 				return send(cmd.OutOrStdout(), []byte(text))
 			}
-			// What is wrong with the connection is said before the screen is taken.
+			// Report a bad connection before taking over the screen.
 			if _, err := a.Access.WhoAmI(cmd.Context(), &operatorv1.WhoAmIRequest{}); err != nil {
 				return err
 			}
 			return live(cmd, a, b)
 		}),
 	}
-	cmd.Flags().BoolVar(&once, "once", false, "print what there is, and end")
+	cmd.Flags().BoolVar(&once, "once", false, "print the current state, and end")
 	r.register(cmd)
 	return cmd
 }
@@ -60,7 +60,7 @@ func live(cmd *cobra.Command, a *api, b *board) error {
 	program := tea.NewProgram(s, tea.WithContext(ctx), tea.WithInput(cmd.InOrStdin()), tea.WithOutput(cmd.OutOrStdout()), tea.WithoutSignalHandler())
 	fed := make(chan error, 1)
 	go func() {
-		defer cancel() // without a board there is no screen
+		defer cancel() // no board, no screen
 		fed <- b.feed(ctx, a)
 	}()
 	_, err := program.Run()
@@ -79,13 +79,13 @@ type screen struct {
 	board         *board
 	colours       bool
 	width, height int
-	first         int // the first line that is seen
+	first         int // the first visible line
 }
 
-// frame is when the screen is drawn again.
+// frame is the time of a redraw.
 type frame time.Time
 
-// frameEvery bounds how old what is seen may be. Changes that come faster are
+// frameEvery bounds the age of the screen. Faster changes are
 // drawn together.
 const frameEvery = 250 * time.Millisecond
 

@@ -14,12 +14,12 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
-// board is what top shows: the processes of a fleet, and how many entities of
-// each workflow are in which phase. Watches write to it, the screen reads it.
+// board is the content of top: the processes of a fleet, and how many entities of
+// each workflow are in each phase. Watches write to it, the screen reads it.
 type board struct {
 	url string
 
-	mu        sync.Mutex // guards everything that follows
+	mu        sync.Mutex // guards the fields below
 	away      map[string]string
 	processes map[string]*operatorv1.Process // nil: the server has none to show
 	flows     map[string]*flow               // by type
@@ -78,7 +78,7 @@ func (b *board) load(ctx context.Context, a *api) error {
 	return nil
 }
 
-// notServed reports whether err says that the server has nothing of this kind.
+// notServed reports whether err says that the server does not serve this area.
 func notServed(err error) bool {
 	return connect.IsWireError(err) && connect.CodeOf(err) == connect.CodeUnimplemented
 }
@@ -99,7 +99,7 @@ func (b *board) flow(d *operatorv1.Definition) (f *flow, fresh bool) {
 	return f, fresh
 }
 
-// watcher notes on the board which watch is away.
+// watcher records on the board which watch is interrupted.
 func (b *board) watcher(what string) watcher {
 	return watcher{
 		lost: func(err error) {
@@ -118,11 +118,11 @@ func (b *board) watcher(what string) watcher {
 	}
 }
 
-// typesEvery is how often top looks for workflows that are new.
+// typesEvery is how often top looks for new workflows.
 const typesEvery = 10 * time.Second
 
-// feed keeps the board up to date until ctx ends. It returns when everything
-// that it started has returned: nil, or why there is nothing to show.
+// feed keeps the board up to date until ctx ends. It returns when all goroutines
+// that it started have returned: nil, or why there is nothing to show.
 func (b *board) feed(ctx context.Context, a *api) error {
 	asked := ctx
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -218,7 +218,7 @@ func (b *board) feedFlow(ctx context.Context, a *api, typ string, f *flow) error
 	})
 }
 
-// lines are the board as text, each line as long as it is.
+// lines returns the board as text, with lines of any length.
 func (b *board) lines(now time.Time, colours bool) []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -226,7 +226,7 @@ func (b *board) lines(now time.Time, colours bool) []string {
 	t.row(cell{b.url, strong})
 	if len(b.away) > 0 {
 		first := slices.Sorted(maps.Keys(b.away))[0]
-		t.row(cell{fmt.Sprintf("lost the server (%s); trying again, and this is how it was", b.away[first]), bad})
+		t.row(cell{fmt.Sprintf("lost the server (%s); trying again; this is the last known state", b.away[first]), bad})
 	}
 	text := t.text()
 	for _, section := range []*table{b.processTable(now, colours), b.flowTable(colours)} {
@@ -280,7 +280,7 @@ func (b *board) flowTable(colours bool) *table {
 		var counts []string
 		for phase, n := range f.counts {
 			total += n
-			if n > 0 && !slices.Contains(f.phases, phase) { // the table knows nothing of it
+			if n > 0 && !slices.Contains(f.phases, phase) { // a phase that the table does not have
 				counts = append(counts, fmt.Sprintf("%s! %d", phase, n))
 			}
 		}

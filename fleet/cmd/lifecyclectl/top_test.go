@@ -27,14 +27,14 @@ type window struct {
 	vt   vt10x.Terminal
 	raw  *strings.Builder // everything that was written; guarded by vt
 	cmd  *exec.Cmd
-	seen chan struct{} // closed when nothing more comes
+	seen chan struct{} // closed at the end of the output
 	done chan error
 }
 
 func open(t *testing.T, rows, cols uint16, url string, args ...string) *window {
 	t.Helper()
 	w := &window{t: t, vt: vt10x.New(vt10x.WithSize(int(cols), int(rows))), raw: new(strings.Builder), seen: make(chan struct{}), done: make(chan error, 1)}
-	w.cmd = exec.Command("lifecyclectl", args...) // the one that TestMain has put there
+	w.cmd = exec.Command("lifecyclectl", args...) // TestMain has installed it
 	w.cmd.Env = append(os.Environ(), "LIFECYCLECTL_SERVER="+url, "TERM=xterm-256color", "NO_COLOR=")
 	var err error
 	if w.pty, err = pty.StartWithSize(w.cmd, &pty.Winsize{Rows: rows, Cols: cols}); err != nil {
@@ -49,7 +49,7 @@ func open(t *testing.T, rows, cols uint16, url string, args ...string) *window {
 			w.raw.Write(buf[:n])
 			w.vt.Unlock()
 			_, _ = w.vt.Write(buf[:n])
-			if err != nil { // EIO: nobody has the terminal any more
+			if err != nil { // EIO: no process has the terminal open
 				return
 			}
 		}
@@ -146,7 +146,7 @@ func TestTopInATerminal(t *testing.T) {
 	w.press("\x1b[H") // home
 	w.shows(url)
 
-	// A size that changes is a screen that is drawn anew.
+	// A new size redraws the screen.
 	w.vt.Resize(60, 40)
 	if err := pty.Setsize(w.pty, &pty.Winsize{Rows: 40, Cols: 60}); err != nil {
 		t.Fatal(err)
@@ -155,7 +155,7 @@ func TestTopInATerminal(t *testing.T) {
 		return strings.Contains(s, url) && strings.Contains(s, "scheduler-19") && strings.Contains(s, "planning 2") && !strings.Contains(s, "↓ more")
 	})
 
-	// A server that restarts is waited for.
+	// top waits for a server that restarts.
 	s.halt()
 	w.shows("lost the server")
 	if err := s.mgr.Transition(ctx, "drone-survey", "m-2", "flying", workflow.TransitionSourceComponent, ""); err != nil {
@@ -201,7 +201,7 @@ func TestTopEndsHoweverItIsAskedTo(t *testing.T) {
 	}
 }
 
-// TestTopWithoutAServer says so before it takes the screen.
+// TestTopWithoutAServer checks that the error comes before the screen is taken over.
 func TestTopWithoutAServer(t *testing.T) {
 	w := open(t, 24, 80, "http://127.0.0.1:1", "top")
 	status, raw := w.ends()
@@ -210,7 +210,7 @@ func TestTopWithoutAServer(t *testing.T) {
 	}
 }
 
-// TestProgressOnATerminal: a long work says how far it is, and leaves nothing.
+// TestProgressOnATerminal: long work shows its progress and removes it at the end.
 func TestProgressOnATerminal(t *testing.T) {
 	s := newSite(t)
 	release := make(chan struct{})

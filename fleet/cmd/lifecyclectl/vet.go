@@ -30,18 +30,18 @@ func vetCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "vet MANIFEST... [--config FILE]",
-		Short: "Say where manifests and a service's configuration contradict each other",
-		Long: `Say where manifests and a service's configuration contradict each other: grace
+		Short: "Report where manifests and a service's configuration contradict each other",
+		Long: `Report where manifests and a service's configuration contradict each other: grace
 and drain, probes and planes, budgets and replicas. Every finding has the reason
 and the number to change.
 
-MANIFEST is a file with YAML of any number of documents, JSON, a List, a rendered
-chart, or a Dockerfile; "-" is standard input. Nothing asks a cluster.
+MANIFEST is a file with any number of YAML documents, JSON, a List, a rendered
+chart, or a Dockerfile; "-" is standard input. It does not ask a cluster.
 
-FILE is what the service is configured with: the section lifecycle of it is read.
+FILE is the service's configuration; vet reads its section lifecycle.
 Values in it that contradict each other are findings beside those of the manifests.
-Without --config the defaults of the library are taken. What reaches the process
-by environment or flag is not seen.
+Without --config vet uses the defaults of the library. It does not see values
+that the process gets by environment or flag.
 
 Exit status: 0 when there is no finding of --fail-on or worse, 1 when there is,
 2 when a file cannot be read or the command line is wrong.`,
@@ -89,9 +89,9 @@ Exit status: 0 when there is no finding of --fail-on or worse, 1 when there is,
 	f.StringVar(&configFile, "config", "", "the service's configuration `file`: YAML, JSON or TOML")
 	f.StringVarP(&output, "output", "o", "text", "`format` of the report: text, json or sarif")
 	f.StringVar(&worst, "fail-on", "warning", "the least `severity` that gives exit status 1: info, warning or error")
-	f.StringVar(&checker.Container, "container", "", "the `name` of the service's container, where the pods have several")
-	f.StringSliceVar(&checker.Only, "only", nil, "look at these `workloads` alone, as Deployment/web or web")
-	f.StringSliceVar(&checker.Ignore, "ignore", nil, "`rules` that say nothing")
+	f.StringVar(&checker.Container, "container", "", "the `name` of the service's container, when the pods have several")
+	f.StringSliceVar(&checker.Only, "only", nil, "check only these `workloads`, as Deployment/web or web")
+	f.StringSliceVar(&checker.Ignore, "ignore", nil, "`rules` to ignore")
 	f.BoolVar(&checker.HasShell, "has-shell", false, "the image has a shell and the usual programs")
 	f.BoolVar(&list, "rules", false, "list the rules")
 	complete := func(words ...string) cobra.CompletionFunc {
@@ -109,9 +109,9 @@ Exit status: 0 when there is no finding of --fail-on or worse, 1 when there is,
 	return cmd
 }
 
-// loadConfig reads the section lifecycle of a service's file, and nothing else:
-// the environment and the flags of this process are not the service's. What the
-// service would refuse because it does not add up is for the checker to find.
+// loadConfig reads only the section lifecycle of a service's file:
+// the environment and the flags of this process are not the service's. The checker
+// reports contradictory values, which the service itself would refuse.
 func loadConfig(path string, checker *vet.Checker) error {
 	live, err := config.Open[lifecycle.Config](path, config.Section("lifecycle"), config.Unchecked(),
 		config.WithEnviron(nil), config.WithArgs(nil), config.WithLogger(slog.New(slog.DiscardHandler)))
@@ -127,8 +127,8 @@ func loadConfig(path string, checker *vet.Checker) error {
 	return nil
 }
 
-// readFiles reads what the arguments name. A file that is larger than vet reads
-// is cut behind that, for vet to say so.
+// readFiles reads the files of the arguments. It truncates a file after the size
+// limit of vet, which then reports it.
 func readFiles(ctx context.Context, names []string, stdin io.Reader) ([]vet.File, error) {
 	var files []vet.File
 	for i, name := range names {
@@ -152,7 +152,7 @@ func readFile(name string, stdin io.Reader) ([]byte, error) {
 	if name != "-" {
 		f, err := os.Open(name)
 		if err != nil {
-			return nil, err // it names the operation and the file
+			return nil, err // the error names the operation and the file
 		}
 		defer f.Close()
 		if info, err := f.Stat(); err == nil && info.IsDir() {

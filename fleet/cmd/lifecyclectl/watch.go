@@ -23,9 +23,9 @@ func watchCommand() *cobra.Command {
 		Use:   "watch TYPE [ID]",
 		Short: "Show the entities of a workflow, or one, and then every change",
 		Long: `Show the entities of a workflow, or one, and then every change, until it is
-interrupted. A server that goes is waited for; what changed meanwhile is shown,
-and nothing twice. Changes of one entity that follow each other faster than they
-are read are shown as the last of them.
+interrupted. It waits for a server that is away and then shows what changed,
+nothing twice. When an entity changes faster than it is read, only the last
+change is shown.
 
 With -o json each change is one line with "kind" and "entity".`,
 		Args: words("TYPE", "[ID]"),
@@ -39,7 +39,7 @@ With -o json each change is one line with "kind" and "entity".`,
 	return cmd
 }
 
-// notices tells a person, on stderr, that the server is away and that it is back.
+// notices reports on stderr that the server is away and that it is back.
 func notices(w io.Writer, a *api) watcher {
 	return watcher{
 		lost: func(err error) {
@@ -53,7 +53,7 @@ func notices(w io.Writer, a *api) watcher {
 	}
 }
 
-// rows are a table that is written as its rows come, after its head.
+// rows is a table whose rows are written as they come.
 type rows struct {
 	w       io.Writer
 	o       *output
@@ -62,7 +62,7 @@ type rows struct {
 	started bool
 }
 
-// add writes one row, or in another format m.
+// add writes one row, or m in another format.
 func (r *rows) add(m proto.Message, cells ...any) error {
 	if r.o.format != "table" {
 		return r.o.item(r.w, m)

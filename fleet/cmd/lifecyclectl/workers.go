@@ -20,10 +20,10 @@ func workersCommand() *cobra.Command {
 	},
 		workerListCommand(&r), workerGetCommand(&r), workerCreateCommand(&r), workerUpdateCommand(&r),
 		workerRollbackCommand(&r), workerHistoryCommand(&r), workerDeleteCommand(&r), workerRecoverCommand(&r),
-		workerVerb(&r, "start ID", "Feed a stopped worker again, from where it left off", func(a *api, cmd *cobra.Command, id string) (*operatorv1.Worker, error) {
+		workerVerb(&r, "start ID", "Feed a stopped worker again, from where it stopped", func(a *api, cmd *cobra.Command, id string) (*operatorv1.Worker, error) {
 			return a.Workers.StartWorker(cmd.Context(), &operatorv1.StartWorkerRequest{Id: id})
 		}),
-		workerVerb(&r, "stop ID", "Stop feeding a worker; what comes for it waits", func(a *api, cmd *cobra.Command, id string) (*operatorv1.Worker, error) {
+		workerVerb(&r, "stop ID", "Stop feeding a worker; its messages wait", func(a *api, cmd *cobra.Command, id string) (*operatorv1.Worker, error) {
 			return a.Workers.StopWorker(cmd.Context(), &operatorv1.StopWorkerRequest{Id: id})
 		}),
 	)
@@ -124,9 +124,9 @@ func (c *codeFlags) register(cmd *cobra.Command) {
 func (c *codeFlags) code(cmd *cobra.Command) (*operatorv1.Code, error) {
 	switch {
 	case c.file == "" && c.url == "":
-		return nil, errors.New("which code? say --code FILE or --url URL")
+		return nil, errors.New("which code? give --code FILE or --url URL")
 	case c.file != "" && c.url != "":
-		return nil, errors.New("--code and --url do not go together")
+		return nil, errors.New("--code and --url exclude each other")
 	case c.url != "":
 		return &operatorv1.Code{Source: &operatorv1.Code_Url{Url: c.url}, Digest: c.digest}, nil
 	}
@@ -154,7 +154,7 @@ func workerCreateCommand(r *remote) *cobra.Command {
 				req.Id = args[0]
 			}
 			if req.GetMimeType() == "" || len(req.GetTopics()) == 0 {
-				return errors.New("--type and --topic are wanted: what the code is, and what feeds it")
+				return errors.New("--type and --topic are required: the kind of code, and the topic that feeds it")
 			}
 			var err error
 			if req.Code, err = code.code(cmd); err != nil {
@@ -167,7 +167,7 @@ func workerCreateCommand(r *remote) *cobra.Command {
 			return showWorker(cmd, &o, w)
 		}),
 	}
-	cmd.Flags().StringVar(&req.MimeType, "type", "", "what the code is, a MIME `type`")
+	cmd.Flags().StringVar(&req.MimeType, "type", "", "the MIME `type` of the code")
 	cmd.Flags().StringArrayVar(&req.Topics, "topic", nil, "a `topic` that feeds it; may be given more than once")
 	cmd.Flags().StringVar(&req.Group, "group", "", "workers of one `group` handle one message at a time between them")
 	code.register(cmd)
@@ -197,16 +197,16 @@ func workerRollbackCommand(r *remote) *cobra.Command {
 				return nil, err
 			}
 			if to = before(h.GetVersions()); to == "" {
-				return nil, &failure{status: exitFindings, err: fmt.Errorf("%s has had no other code before the one that runs", id)}
+				return nil, &failure{status: exitFindings, err: fmt.Errorf("%s has no earlier code", id)}
 			}
 		}
 		return a.Workers.Rollback(cmd.Context(), &operatorv1.RollbackRequest{Id: id, Digest: to})
 	})
-	cmd.Flags().StringVar(&to, "to", "", "the `digest` of the code; without it, that before the one that runs")
+	cmd.Flags().StringVar(&to, "to", "", "the `digest` of the code; default: the one before the current code")
 	return cmd
 }
 
-// before is the digest of the code that ran before the present one, "" when
+// before returns the digest of the code before the current one, "" when
 // there is none. Versions are oldest first.
 func before(versions []*operatorv1.CodeVersion) (digest string) {
 	for i, v := range versions {
@@ -226,7 +226,7 @@ func workerHistoryCommand(r *remote) *cobra.Command {
 	var o output
 	cmd := &cobra.Command{
 		Use:   "history ID",
-		Short: "Show the code that a worker has had, and what it did with its messages",
+		Short: "Show the versions of a worker's code and their results",
 		Args:  words("ID"),
 		RunE: asks(r, &o, ofWorker, func(a *api, cmd *cobra.Command, args []string) error {
 			h, err := a.Workers.GetWorkerHistory(cmd.Context(), &operatorv1.GetWorkerHistoryRequest{Id: args[0]})
@@ -281,9 +281,9 @@ func workerRecoverCommand(r *remote) *cobra.Command {
 	var o output
 	cmd := &cobra.Command{
 		Use:   "recover",
-		Short: "Bring back every stored worker that should run and does not",
-		Long: `Bring back every stored worker that should run and does not. One that fails does
-not stop the others; the exit status is 1 when there was one.`,
+		Short: "Recover every stored worker that should run and does not",
+		Long: `Recover every stored worker that should run and does not. One that fails does
+not stop the others; the exit status is then 1.`,
 		Args: words(),
 		RunE: asks(r, &o, ofWorker, func(a *api, cmd *cobra.Command, _ []string) error {
 			p := begin(cmd.ErrOrStderr(), "recovering")
@@ -302,7 +302,7 @@ not stop the others; the exit status is 1 when there was one.`,
 				}
 			})
 			if err == nil && len(answer.GetFailures()) > 0 {
-				err = &failure{status: exitFindings, err: fmt.Errorf("%d of %d workers could not be brought back", len(answer.GetFailures()), len(answer.GetFailures())+len(answer.GetRecovered()))}
+				err = &failure{status: exitFindings, err: fmt.Errorf("%d of %d workers could not be recovered", len(answer.GetFailures()), len(answer.GetFailures())+len(answer.GetRecovered()))}
 			}
 			return err
 		}),

@@ -16,8 +16,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
-// asks makes of a function a command's RunE: it has the server and a checked
-// output, and what the server's errors are about.
+// asks turns a function into a command's RunE. It opens the server, checks the
+// output format, and explains the server's errors.
 func asks(r *remote, o *output, about func(args []string) subject, do func(a *api, cmd *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := o.check(); err != nil {
@@ -36,7 +36,7 @@ func asks(r *remote, o *output, about func(args []string) subject, do func(a *ap
 	}
 }
 
-// ofWorkflow is what a command about TYPE and ID asks about.
+// ofWorkflow is the subject of a command about TYPE and ID.
 func ofWorkflow(args []string) subject {
 	s := subject{kind: "workflow"}
 	if len(args) > 0 {
@@ -66,8 +66,8 @@ func getCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "get TYPE ID",
 		Short: "Show one entity of a workflow",
-		Long: `Show one entity of a workflow: its phase, what may follow, its fields, and the
-etag that a transition or a patch may insist on.`,
+		Long: `Show one entity of a workflow: its phase, the next phases, its fields, and the
+etag for --if-match of a transition or a patch.`,
 		Example: `  lifecyclectl get drone-survey m-17
   lifecyclectl get drone-survey m-17 -o json | jq -r .etag`,
 		Args: words("TYPE", "ID"),
@@ -83,7 +83,7 @@ etag that a transition or a patch may insist on.`,
 		}),
 		ValidArgsFunction: completeEntities(&r),
 	}
-	cmd.Flags().BoolVarP(&follow, "watch", "w", false, "go on with every change, as watch does")
+	cmd.Flags().BoolVarP(&follow, "watch", "w", false, "then show every change, as watch does")
 	o.register(cmd)
 	r.register(cmd)
 	return cmd
@@ -120,7 +120,7 @@ func sortedFields(s *structpb.Struct) []string {
 	return names
 }
 
-// valueText writes a value as JSON on one line.
+// valueText formats a value as JSON on one line.
 func valueText(v *structpb.Value) string {
 	text, err := json.Marshal(v.AsInterface())
 	if err != nil {
@@ -141,7 +141,7 @@ func listCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list TYPE",
 		Short: "List the entities of a workflow",
-		Long:  `List the entities of a workflow, sorted by id: all of them, unless a flag says less.`,
+		Long:  `List the entities of a workflow, sorted by id: all of them, unless a flag filters.`,
 		Example: `  lifecyclectl list drone-survey --active
   lifecyclectl list drone-survey --phase flying --match org=acme --updated 1h
   lifecyclectl list drone-survey -o json | jq -r '.entities[].id'`,
@@ -151,7 +151,7 @@ func listCommand() *cobra.Command {
 			if follow {
 				for _, name := range []string{"phase", "active", "match", "contains", "updated", "limit"} {
 					if cmd.Flags().Changed(name) {
-						return fmt.Errorf("--watch and --%s do not go together: a watch is of all entities, or of one (watch TYPE ID)", name)
+						return fmt.Errorf("--watch and --%s exclude each other: a watch shows all entities, or one (watch TYPE ID)", name)
 					}
 				}
 				return watchEntities(a, cmd, &o, args[0], "")
@@ -194,8 +194,8 @@ func listCommand() *cobra.Command {
 	f.StringArrayVar(&req.Match, "match", nil, "only those with this `field=value`; may be given more than once")
 	f.StringVar(&req.Contains, "contains", "", "only those whose id contains this `text`")
 	f.DurationVar(&updated, "updated", 0, "only those that changed within the last `time`, such as 90s or 2h")
-	f.IntVar(&limit, "limit", 0, "at most so `many`; 0 is all")
-	f.BoolVarP(&follow, "watch", "w", false, "go on with every change, as watch does")
+	f.IntVar(&limit, "limit", 0, "at most this `many`; 0 is all")
+	f.BoolVarP(&follow, "watch", "w", false, "then show every change, as watch does")
 	_ = cmd.RegisterFlagCompletionFunc("phase", completePhases(&r))
 	o.register(cmd)
 	r.register(cmd)
@@ -209,7 +209,7 @@ func historyCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "history TYPE ID",
-		Short: "Show the phases that an entity went through, oldest first",
+		Short: "Show the transitions of an entity, oldest first",
 		Args:  words("TYPE", "ID"),
 		RunE: asks(&r, &o, ofWorkflow, func(a *api, cmd *cobra.Command, args []string) error {
 			h, err := a.Workflows.GetHistory(cmd.Context(), &operatorv1.GetHistoryRequest{Type: args[0], Id: args[1]})
@@ -241,7 +241,7 @@ func definitionsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "definitions [TYPE]",
 		Aliases: []string{"types"},
-		Short:   "List the workflows, or show one: its phases, and how many entities are where",
+		Short:   "List the workflows, or show one: its phases, and the number of entities in each",
 		Args:    words("[TYPE]"),
 		RunE: asks(&r, &o, ofWorkflow, func(a *api, cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {

@@ -25,8 +25,8 @@ func transitionCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "transition TYPE ID PHASE",
 		Short: "Move an entity to another phase along its table",
-		Long: `Move an entity to another phase along its table. Into a phase that nothing
-follows it asks first: there is no way back.`,
+		Long: `Move an entity to another phase along its table. It asks before it enters a
+terminal phase: there is no way back.`,
 		Example: `  lifecyclectl transition drone-survey m-17 landing --note "wind from the east"
   lifecyclectl transition drone-survey m-17 aborted --if-match '"42"' --yes`,
 		Args: words("TYPE", "ID", "PHASE"),
@@ -39,7 +39,7 @@ follows it asks first: there is no way back.`,
 				}
 				for _, p := range d.GetPhases() {
 					if p.GetName() == req.GetPhase() && len(p.GetNext()) == 0 {
-						if err := yes.ask(cmd, fmt.Sprintf("%s ends the life of %s/%s: nothing follows it.", req.GetPhase(), req.GetType(), req.GetId())); err != nil {
+						if err := yes.ask(cmd, fmt.Sprintf("%s ends the life of %s/%s: it is a terminal phase.", req.GetPhase(), req.GetType(), req.GetId())); err != nil {
 							return err
 						}
 					}
@@ -56,7 +56,7 @@ follows it asks first: there is no way back.`,
 		}),
 		ValidArgsFunction: completeTransition(&r),
 	}
-	cmd.Flags().StringVar(&req.Note, "note", "", "`why`; it is kept with the transition")
+	cmd.Flags().StringVar(&req.Note, "note", "", "`why`; stored with the transition")
 	writeFlags(cmd, &req.IfMatch, &req.DryRun)
 	yes.register(cmd)
 	o.register(cmd)
@@ -73,9 +73,9 @@ func patchCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:   "patch TYPE ID [FIELD=VALUE...]",
-		Short: "Change fields that a workflow opened to operators, all or none",
-		Long: `Change fields that a workflow opened to operators, all or none. VALUE is JSON;
-what is none is taken as text: priority=3, armed=true, comment=soon, tag='"007"'.
+		Short: "Change fields that operators may write, all or none",
+		Long: `Change fields that operators may write, all or none. VALUE is JSON, or text
+when it is not valid JSON: priority=3, armed=true, comment=soon, tag='"007"'.
 lifecyclectl definitions TYPE lists the fields.`,
 		Example: `  lifecyclectl patch drone-survey m-17 priority=3 comment="before the rain"
   jq '{priority}' other.json | lifecyclectl patch drone-survey m-17 --file -`,
@@ -110,7 +110,7 @@ lifecyclectl definitions TYPE lists the fields.`,
 }
 
 func writeFlags(cmd *cobra.Command, ifMatch *string, dryRun *bool) {
-	cmd.Flags().StringVar(ifMatch, "if-match", "", "refuse when the entity's `etag` is another by now")
+	cmd.Flags().StringVar(ifMatch, "if-match", "", "refuse when the entity no longer has this `etag`")
 	cmd.Flags().BoolVar(dryRun, "dry-run", false, "check everything and change nothing")
 }
 
@@ -121,8 +121,8 @@ func dry(run bool) string {
 	return ""
 }
 
-// maxFile is the largest file that is read to be sent, in bytes: more than any
-// server takes.
+// maxFile is the maximum size of a file to send, in bytes: more than any
+// server accepts.
 const maxFile = 64 << 20
 
 // patchFields reads the fields of a patch from arguments and from a file.
@@ -134,13 +134,13 @@ func patchFields(args []string, file string, stdin io.Reader) (*structpb.Struct,
 			return nil, fmt.Errorf("--file: %w", err)
 		}
 		if err := protojson.Unmarshal(text, fields); err != nil {
-			return nil, fmt.Errorf("--file: %s is no JSON object: %w", file, err)
+			return nil, fmt.Errorf("--file: %s is not a JSON object: %w", file, err)
 		}
 	}
 	for _, arg := range args {
 		name, text, ok := strings.Cut(arg, "=")
 		if !ok || name == "" {
-			return nil, fmt.Errorf("%q is no change: want FIELD=VALUE", arg)
+			return nil, fmt.Errorf("%q is not a change: want FIELD=VALUE", arg)
 		}
 		if _, twice := fields.GetFields()[name]; twice {
 			return nil, fmt.Errorf("the field %s is given twice", name)
@@ -157,14 +157,14 @@ func patchFields(args []string, file string, stdin io.Reader) (*structpb.Struct,
 	return fields, nil
 }
 
-// fieldValue is text as JSON, or as itself. Integers that a double cannot hold
-// stay text, which is how the contract has them.
+// fieldValue parses text as JSON, or takes it as text. Integers that a double cannot hold
+// stay text, as in the contract.
 func fieldValue(text string) (*structpb.Value, error) {
 	dec := json.NewDecoder(strings.NewReader(text))
 	dec.UseNumber()
 	var any any
 	if err := dec.Decode(&any); err != nil || dec.More() {
-		return structpb.NewStringValue(text), nil //nolint:nilerr // what is no JSON is text
+		return structpb.NewStringValue(text), nil //nolint:nilerr // not JSON: plain text
 	}
 	if n, ok := any.(json.Number); ok {
 		if i, err := n.Int64(); err != nil && !strings.ContainsAny(n.String(), ".eE") || err == nil && (i > 1<<53-1 || i < -(1<<53-1)) {

@@ -1,6 +1,5 @@
-// Package client speaks to an operator server: the four services of the
-// contract over one connection, with credentials that are read when they are
-// needed.
+// Package client is a client of an operator server: the four services of the contract
+// over one connection. It reads credentials when it needs them.
 //
 //	c, err := client.New(client.Config{Server: "https://ops.example.com", TokenFile: "/var/run/token"})
 //	if err != nil {
@@ -9,7 +8,7 @@
 //	defer c.Close()
 //	page, err := c.Workflows.ListEntities(ctx, &operatorv1.ListEntitiesRequest{Type: "drone-survey", Active: true})
 //
-// Errors are of package connect; [Reason] and [Fields] read what they carry.
+// Errors are those of package connect; [Reason] and [Fields] read their details.
 package client
 
 import (
@@ -31,29 +30,29 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1/operatorv1connect"
 )
 
-// Config says which server, and as whom.
+// Config says which server to call, and with which credentials.
 type Config struct {
 	// Server is the URL of the server. Defaults to "http://127.0.0.1:8090".
 	Server string
 
-	// Token is a bearer token. TokenFile holds one; it is read before every
-	// call, because such tokens are renewed in place. At most one of the two.
-	// Neither is sent over plain HTTP to another machine, unless Insecure.
+	// Token is a bearer token. TokenFile is a file with one; the client reads it
+	// before every call, because such tokens are renewed in place. Set at most one of
+	// the two. Neither is sent over plain HTTP to another machine, unless Insecure.
 	Token, TokenFile string
 
-	// CAFile holds the certificates, in PEM, that may sign the server's.
-	// Defaults to the system's.
+	// CAFile has the certificates, in PEM, that may sign the server's. Defaults to
+	// the system's.
 	CAFile string
 
 	// CertFile and KeyFile are this client's own certificate and key, in PEM.
 	CertFile, KeyFile string
 
-	// Insecure allows credentials over plain HTTP, for a network that is
-	// encrypted by other means. It never turns off the look at certificates.
+	// Insecure allows credentials over plain HTTP, for a network that is encrypted by
+	// other means. It never disables the verification of certificates.
 	Insecure bool
 
-	// Timeout of connecting, and of waiting for the beginning of an answer.
-	// Defaults to 30 s. A whole call has the time of its context.
+	// Timeout bounds connecting, and waiting for the beginning of an answer. Defaults
+	// to 30 s. The whole call is bounded by its context.
 	Timeout time.Duration
 }
 
@@ -67,7 +66,7 @@ type Client struct {
 	http *http.Client
 }
 
-// New returns a Client, which must be closed. It connects with the first call.
+// New returns a Client; the caller must close it. It connects on the first call.
 func New(cfg Config) (*Client, error) {
 	if cfg.Server == "" {
 		cfg.Server = "http://127.0.0.1:8090"
@@ -117,7 +116,7 @@ func New(cfg Config) (*Client, error) {
 	}
 	hc := &http.Client{
 		Transport: &credentials{tr, cfg},
-		// The contract has no redirects: one is a proxy's, and credentials must not follow it.
+		// The contract has no redirects. Credentials must not follow one from a proxy.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	base := strings.TrimRight(cfg.Server, "/")
@@ -130,7 +129,7 @@ func New(cfg Config) (*Client, error) {
 	}, nil
 }
 
-// Close closes idle connections. Calls that run go on.
+// Close closes idle connections. Running calls go on.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 func isLoopback(host string) bool {
@@ -159,8 +158,8 @@ func (c *credentials) RoundTrip(r *http.Request) (*http.Response, error) {
 	return c.Transport.RoundTrip(r)
 }
 
-// Reason returns the reason that an error of the server carries, one of package
-// operator's Reason constants, or "" for any other error.
+// Reason returns the reason of an error of the server, one of package operator's Reason
+// constants, or "" for any other error.
 func Reason(err error) string {
 	for d := range details(err) {
 		if info, ok := d.(*errdetails.ErrorInfo); ok {
@@ -170,8 +169,8 @@ func Reason(err error) string {
 	return ""
 }
 
-// Fields returns what an error of the server says of the fields of the request:
-// a description by each field's name. Nil for any other error.
+// Fields returns the invalid fields of the request in an error of the server: a
+// description by field name. It returns nil for any other error.
 func Fields(err error) map[string]string {
 	var fields map[string]string
 	for d := range details(err) {

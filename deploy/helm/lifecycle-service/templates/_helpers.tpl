@@ -19,7 +19,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{ .Values.shutdownSeconds | default (mul 4 .Values.drainSeconds) }}
 {{- end }}
 
-{{/* The window, what follows it, the library's margin of 2 s, and 3 s for the kubelet. */}}
+{{/* The window, shutdown_grace, the library's margin of 2 s, and 3 s for the kubelet. */}}
 {{- define "stop.grace" -}}
 {{ add .Values.drainSeconds (include "stop.shutdown" .) 2 3 }}
 {{- end }}
@@ -29,8 +29,8 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{ max 1 (min 3 (div .Values.drainSeconds 2)) }}
 {{- end }}
 
-{{/* One pod that goes not ready leaves nobody, and kube-proxy falls back to pods
-     that stop and are ready where traffic is local (KEP-1669). */}}
+{{/* A single pod that goes not ready leaves no pod to serve. With local traffic,
+     kube-proxy falls back to pods that stop and are still ready (KEP-1669). */}}
 {{- define "stop.readiness" -}}
 {{- $given := dig "lifecycle" "drain_readiness" "" .Values.config -}}
 {{- if $given }}{{ $given }}{{ else if or (le (int .Values.replicas) 1) (eq .Values.service.externalTrafficPolicy "Local") }}serving{{ else }}down{{ end }}

@@ -13,13 +13,13 @@ import (
 	"time"
 )
 
-// Check is something to ask, as the kubelet's probes do:
+// Check is a check like the kubelet's probes:
 //
 //	http://HOST[:PORT]/PATH, https://…  a GET whose answer is 200 to 399; redirects are not followed
 //	tcp://HOST:PORT                     a connection can be made
 //	exec:PROGRAM ARG…                   the program exits with 0; words are split at blanks, and there is no shell
 //
-// The certificate of an https server is not verified, as the kubelet does not.
+// Like the kubelet, it does not verify the certificate of an https server.
 type Check struct {
 	text string
 	kind string // http, tcp, exec
@@ -27,7 +27,7 @@ type Check struct {
 	args []string
 }
 
-// ParseCheck reads a Check. The error says what is wrong and what would be
+// ParseCheck parses a Check. The error says what is wrong and what would be
 // right.
 func ParseCheck(text string) (Check, error) {
 	if rest, ok := strings.CutPrefix(text, "exec:"); ok {
@@ -105,7 +105,7 @@ func (c Check) askHTTP(ctx context.Context, method string) error {
 		return err
 	}
 	defer resp.Body.Close()
-	body, _ := io.ReadAll(io.LimitReader(resp.Body, 200)) // says why, when it is not good
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, 200)) // has the reason of a failure
 	if resp.StatusCode < 200 || resp.StatusCode > 399 {
 		return fmt.Errorf("%s %s: %s: %s", method, c.text, resp.Status, strings.TrimSpace(string(body)))
 	}
@@ -113,7 +113,7 @@ func (c Check) askHTTP(ctx context.Context, method string) error {
 }
 
 func (c Check) askProgram(ctx context.Context) error {
-	cmd := exec.CommandContext(ctx, c.args[0], c.args[1:]...) //nolint:gosec // it is what the operator asked for
+	cmd := exec.CommandContext(ctx, c.args[0], c.args[1:]...) //nolint:gosec // the operator configured the program
 	cmd.WaitDelay = time.Second
 	out := &head{left: 200}
 	cmd.Stdout, cmd.Stderr = out, out
@@ -126,7 +126,7 @@ func (c Check) askProgram(ctx context.Context) error {
 	return nil
 }
 
-// head keeps the first bytes of what is written to it.
+// head keeps the first bytes that are written to it.
 type head struct {
 	strings.Builder
 	left int

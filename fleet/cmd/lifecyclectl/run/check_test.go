@@ -71,7 +71,7 @@ func TestCheckAnswers(t *testing.T) {
 	defer srv.Close()
 	for text, says := range map[string]string{
 		srv.URL + "/":     "",
-		srv.URL + "/away": "", // as the kubelet, which follows none to another host, and is content
+		srv.URL + "/away": "", // like the kubelet: a redirect to another host is not followed and counts as success
 		srv.URL + "/sick": "503 Service Unavailable: out of paper",
 		srv.URL + "/slow": "deadline exceeded",
 		"tcp://" + strings.TrimPrefix(srv.URL, "http://"): "",

@@ -11,12 +11,12 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// Config is what "lifecyclectl run" can be told, by a file, the environment
+// Config configures "lifecyclectl run", by a file, the environment
 // (LIFECYCLECTL_RUN_…) and flags.
 type Config struct {
 	// Ready are the checks of readiness, see [Check].
 	Ready []string `usage:"ready while all of these answer: http://…, https://…, tcp://HOST:PORT, exec:PROGRAM ARG…"`
-	// Live are the checks of liveness. Without one the process is alive while
+	// Live are the checks of liveness. Without any, the process is alive while
 	// this runtime is.
 	Live []string `usage:"alive while all of these answer; the kubelet restarts the container when one does not"`
 	// CheckTimeout bounds one check. Defaults to the ProbeTimeout of Lifecycle.
@@ -25,24 +25,24 @@ type Config struct {
 	// OnDrain are called when the drain begins, while the program still serves.
 	OnDrain []string `usage:"call these when the drain begins: http://… (POST), exec:PROGRAM ARG…"`
 
-	// Restart says when the program is started again. Defaults to never: its end
-	// is the end of all, with its exit status.
+	// Restart says when the program is started again. Defaults to never: when it ends,
+	// the command ends with its exit status.
 	Restart worker.Restart `usage:"always, on-failure or never: when to start the program again"`
-	// Backoff is what is waited before a restart, and when to give up.
+	// Backoff is the wait before a restart, and the limit of restarts.
 	Backoff worker.Backoff
 
 	// StopSignal asks the program to end. Defaults to SIGTERM.
 	StopSignal string `usage:"the signal that asks the program to end: TERM, INT, QUIT, HUP, USR1, USR2, WINCH"`
-	// Forward are signals that are passed on as they come. Defaults to HUP, USR1,
+	// Forward lists signals to pass on to the program. Defaults to HUP, USR1,
 	// USR2 and WINCH.
 	Forward []string `usage:"pass these signals on to the program"`
 
-	// Lifecycle is the choreography's own. Its HookSlice defaults to off, so
+	// Lifecycle configures the choreography. Its HookSlice defaults to off, so
 	// that the program has all of ShutdownGrace.
 	Lifecycle lifecycle.Config
 }
 
-// WithDefaults returns the configuration of a program that is run once.
+// WithDefaults returns the configuration for a program that runs once.
 func (Config) WithDefaults() Config {
 	return Config{
 		Restart:    worker.Never,
@@ -52,7 +52,7 @@ func (Config) WithDefaults() Config {
 	}
 }
 
-// Validate returns everything that makes no sense, each with its key.
+// Validate returns every invalid value, each with its key.
 func (c Config) Validate() error {
 	var errs []error
 	for key, list := range map[string][]string{"ready": c.Ready, "live": c.Live} {
@@ -66,7 +66,7 @@ func (c Config) Validate() error {
 		if target, err := ParseCheck(text); err != nil {
 			errs = append(errs, fmt.Errorf("on_drain: %w", err))
 		} else if target.kind == "tcp" {
-			errs = append(errs, fmt.Errorf("on_drain: %q: a connection tells nobody anything: want http://…, https://… or exec:PROGRAM", text))
+			errs = append(errs, fmt.Errorf("on_drain: %q: a bare connection delivers no message: want http://…, https://… or exec:PROGRAM", text))
 		}
 	}
 	switch c.Restart {
@@ -85,7 +85,7 @@ func (c Config) Validate() error {
 		if err != nil {
 			errs = append(errs, fmt.Errorf("forward: %w", err))
 		} else if sig == syscall.SIGTERM || sig == syscall.SIGINT {
-			errs = append(errs, fmt.Errorf("forward: SIG%s begins the drain, and the program is stopped behind it: it cannot be passed on", strings.ToUpper(strings.TrimPrefix(name, "SIG"))))
+			errs = append(errs, fmt.Errorf("forward: SIG%s begins the drain, and the drain stops the program: it cannot be passed on", strings.ToUpper(strings.TrimPrefix(name, "SIG"))))
 		}
 	}
 	return errors.Join(errs...)

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// As PID 1 it reaps what its program has left behind.
+// As PID 1 it reaps the orphans of its program.
 func TestOrphansAreReapedByPID1(t *testing.T) {
 	r, w := io.Pipe()
 	defer w.Close()
@@ -22,14 +22,14 @@ func TestOrphansAreReapedByPID1(t *testing.T) {
 		}
 	}, []string{"-lifecycle.health-addr=off"}, "orphan")
 	c.await("orphaned")
-	// By now the grandchild is this process's: it sleeps, ends, and must be gone.
+	// This process has adopted the grandchild: it sleeps, ends, and must be reaped.
 	eventually(t, "the program as the only child", func() bool { return len(children(t, c.cmd.Process.Pid)) == 1 })
 	w.Close()
 	c.wantExit(0)
 }
 
-// ownProc gives a process in a namespace of its own the /proc of that, as a
-// container has it.
+// ownProc mounts the /proc of the process's own namespace, as a
+// container does.
 func ownProc() error {
 	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil { // not the host's
 		return err

@@ -2,4 +2,4 @@
 
 package run
 
-func ownProc() error { return nil } // only Linux has namespaces of processes
+func ownProc() error { return nil } // only Linux has pid namespaces

@@ -1,6 +1,6 @@
-// Package run gives any program the life that this project gives to Go
+// Package run gives any program the lifecycle that this project gives to Go
 // programs: health planes, a drain before it is stopped, restarts, and PID 1's
-// work in a container. It is "lifecyclectl run".
+// work in a container. It implements "lifecyclectl run".
 package run
 
 import (
@@ -21,35 +21,36 @@ import (
 
 	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/config"
+	"github.com/pleme-io/lifecycle-go/health"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// Exit statuses beside the program's own, those of env(1) and the shells.
+// Exit statuses besides the program's own, as env(1) and shells use them.
 const (
 	exitUsage         = 2
 	exitNotExecutable = 126
 	exitNotFound      = 127
 )
 
-// Usage says how the command is called.
+// Usage is the usage text of the command.
 const Usage = `usage: lifecyclectl run [FLAGS] -- PROGRAM [ARG…]
 
-Runs PROGRAM with a life: /livez, /readyz and /startupz on the health address;
-at SIGTERM readiness goes down first and the program goes on serving for the
-drain interval, then it is asked to stop, and killed when its grace is over. As
-PID 1 it reaps orphans. The exit status is the program's own when that ends by
-itself for the last time, 128+n when signal n ended it, and 0 after a stop that went well; 127
+Runs PROGRAM with /livez, /readyz and /startupz on the health address.
+At SIGTERM readiness goes down first, and the program goes on serving for the
+drain interval. Then it is asked to stop, and killed after its grace. As
+PID 1 it reaps orphans. The exit status is the program's own when its last run
+ends by itself, 128+n when signal n ended it, and 0 after a clean stop; 127
 when there is no such program, 126 when it cannot be executed, 2 for wrong use,
-70 when something had to be left behind.
+70 when something was abandoned.
 
   lifecyclectl run -ready http://127.0.0.1:8080/ -- python3 -m http.server 8080
 
 `
 
 // Run runs the program that args name until it ends, or ctx does, and returns
-// the exit status of the whole. The program inherits stdin (unless that is a
-// terminal, which only a foreground process can read), stdout and stderr. What
-// goes wrong before the program starts, and the log, goes to stderr.
+// the exit status. The program inherits stdin (unless that is a
+// terminal, which only a foreground process can read), stdout and stderr.
+// Errors before the program starts, and the log, go to stderr.
 func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	flags, command := split(args)
 	cfg, err := config.Load[Config]("", config.WithArgs(flags), config.WithEnvPrefix("LIFECYCLECTL_RUN"), config.WithOutput(stderr))
@@ -61,7 +62,7 @@ func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		fmt.Fprintf(stderr, "lifecyclectl run: %v\n\nlifecyclectl run -h lists the flags\n", err)
 		return exitUsage
 	case len(command) == 0:
-		fmt.Fprintf(stderr, "lifecyclectl run: which program? It comes behind two dashes\n\n%s", Usage)
+		fmt.Fprintf(stderr, "lifecyclectl run: which program? Give it after two dashes\n\n%s", Usage)
 		return exitUsage
 	}
 	path, err := exec.LookPath(command[0])
@@ -79,8 +80,8 @@ func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	return p.run(ctx, slog.New(slog.NewTextHandler(stderr, nil)))
 }
 
-// split parts the flags from the command. Without "--" the command begins at
-// the first word that is no flag; a flag's value has to be joined to it then.
+// split separates the flags from the command. Without "--" the command begins at
+// the first word that is not a flag; then write a flag's value as -flag=value.
 func split(args []string) (flags, command []string) {
 	if i := slices.Index(args, "--"); i >= 0 {
 		return args[:i:i], args[i+1:]
@@ -93,7 +94,7 @@ func split(args []string) (flags, command []string) {
 	return args, nil
 }
 
-// program is the one that is run, one instance after the other.
+// program runs the program, one instance after the other.
 type program struct {
 	cfg            Config
 	path           string
@@ -103,7 +104,7 @@ type program struct {
 
 	started chan *worker.Process // the newest instance, for watch
 	current atomic.Pointer[worker.Process]
-	status  int // exit status of the one whose end was the end of all
+	status  int // exit status of the last instance
 }
 
 func (p *program) run(ctx context.Context, log *slog.Logger) int {
@@ -143,9 +144,9 @@ func (p *program) run(ctx context.Context, log *slog.Logger) int {
 	return lifecycle.ExitCode(err)
 }
 
-// instance makes what is started next.
+// instance makes the next instance.
 func (p *program) instance(name string) (worker.Worker, error) {
-	cmd := exec.Command(p.path, p.argv[1:]...) //nolint:gosec // it is what the operator asked for
+	cmd := exec.Command(p.path, p.argv[1:]...) //nolint:gosec // the operator configured the program
 	cmd.Args[0] = p.argv[0]
 	cmd.Stdout, cmd.Stderr = p.stdout, p.stderr
 	if f, ok := p.stdin.(*os.File); !ok || !isTerminal(f) {
@@ -155,10 +156,10 @@ func (p *program) instance(name string) (worker.Worker, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The whole of the time: the supervisor's Stop shortens it.
+	// All of the time; the supervisor's Stop shortens it.
 	proc := worker.NewProcess(name, cmd, worker.WithGrace(p.cfg.Lifecycle.WithDefaults().ShutdownGrace), worker.WithStopSignal(stop))
 	select {
-	case <-p.started: // the one before it, which nobody has looked at
+	case <-p.started: // discard the previous one, which watch has not taken
 	default:
 	}
 	p.started <- proc
@@ -166,7 +167,7 @@ func (p *program) instance(name string) (worker.Worker, error) {
 	return proc, nil
 }
 
-// watch ends the App when the program has ended and is not to be started again.
+// watch ends the App when the program has ended and will not be started again.
 func (p *program) watch(ctx context.Context, app *lifecycle.App, log *slog.Logger) error {
 	for {
 		var proc *worker.Process
@@ -182,18 +183,18 @@ func (p *program) watch(ctx context.Context, app *lifecycle.App, log *slog.Logge
 		}
 		s := proc.State()
 		if s.Status == worker.StatusStopped {
-			continue // we asked for it
+			continue // the App stops it
 		}
 		log.Info("the program has ended", "status", string(s.Status), "error", s.Error)
 		finished := s.Status == worker.StatusFinished
 		if p.cfg.Restart == worker.Always || !finished && p.cfg.Restart == worker.OnFailure {
 			continue
 		}
-		// Nobody serves any more: a window would keep back the next container.
+		// No program serves any more: a drain window would only delay the next container.
 		cfg := app.Config()
 		cfg.DrainWait = lifecycle.WaitNever
 		if _, _, err := app.Reconfigure(cfg); err != nil && !errors.Is(err, lifecycle.ErrReloadRefused) {
-			log.Warn("the drain window cannot be left out", "error", err)
+			log.Warn("cannot skip the drain window", "error", err)
 		}
 		if finished {
 			app.Stop(nil)
@@ -204,7 +205,7 @@ func (p *program) watch(ctx context.Context, app *lifecycle.App, log *slog.Logge
 	}
 }
 
-// statusOf is the exit status that a shell would show.
+// statusOf returns the exit status that a shell would show.
 func statusOf(proc *worker.Process) int {
 	var exit *exec.ExitError
 	if err := proc.Err(); !errors.As(err, &exit) {
@@ -219,7 +220,7 @@ func statusOf(proc *worker.Process) int {
 	return exit.ExitCode()
 }
 
-// running says whether the program runs.
+// running returns an error unless the program runs.
 func running(s worker.State) error {
 	for _, c := range s.Children {
 		if c.Status != worker.StatusRunning {
@@ -232,11 +233,11 @@ func running(s worker.State) error {
 	return nil
 }
 
-// checks registers what was asked for.
+// checks registers the configured checks.
 func (p *program) checks(app *lifecycle.App) {
-	var opts []lifecycle.ProbeOption
+	var opts []health.Option
 	if p.cfg.CheckTimeout > 0 {
-		opts = append(opts, lifecycle.WithCheckTimeout(p.cfg.CheckTimeout))
+		opts = append(opts, health.WithTimeout(p.cfg.CheckTimeout))
 	}
 	for _, text := range p.cfg.Ready {
 		check, _ := ParseCheck(text) // validated by Load
@@ -244,7 +245,7 @@ func (p *program) checks(app *lifecycle.App) {
 	}
 	for _, text := range p.cfg.Live {
 		check, _ := ParseCheck(text)
-		_ = app.Registry().RegisterLiveness(check.Name(), lifecycle.ProbeFunc(check.Ask), opts...) // collected, returned by Run
+		_ = app.Registry().RegisterLiveness(check.Name(), lifecycle.ProbeFunc(check.Ask), opts...) // Run returns the error
 	}
 	for _, text := range p.cfg.OnDrain {
 		check, _ := ParseCheck(text)
@@ -252,7 +253,7 @@ func (p *program) checks(app *lifecycle.App) {
 	}
 }
 
-// forward passes one signal on to the program and what it has started.
+// forward passes one signal on to the program and its group.
 func (p *program) forward(sig syscall.Signal) error {
 	if proc := p.current.Load(); proc != nil {
 		return proc.Signal(sig)
@@ -260,14 +261,14 @@ func (p *program) forward(sig syscall.Signal) error {
 	return os.ErrProcessDone
 }
 
-// isTerminal reports whether f is a device like a terminal. Nothing is lost
-// with /dev/null, which is one too.
+// isTerminal reports whether f is a character device, like a terminal. That
+// includes /dev/null, which does no harm.
 func isTerminal(f *os.File) bool {
 	info, err := f.Stat()
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }
 
-// forwardAll passes on the signals that are asked for, but SIGHUP, which comes
+// forwardAll passes on the configured signals, except SIGHUP, which comes
 // as a reload.
 func (p *program) forwardAll(ctx context.Context, log *slog.Logger) error {
 	ch := make(chan os.Signal, 16)
@@ -280,7 +281,7 @@ func (p *program) forwardAll(ctx context.Context, log *slog.Logger) error {
 	for {
 		select {
 		case sig := <-ch:
-			if err := p.forward(sig.(syscall.Signal)); err != nil { //nolint:errcheck // every signal of package os is one
+			if err := p.forward(sig.(syscall.Signal)); err != nil { //nolint:errcheck // every os.Signal is a syscall.Signal
 				log.Warn("signal not passed on", "signal", sig.String(), "error", err)
 			}
 		case <-ctx.Done():

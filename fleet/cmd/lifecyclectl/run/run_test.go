@@ -24,15 +24,15 @@ import (
 	"go.uber.org/goleak"
 )
 
-// patience bounds what must happen but has no time of its own to happen in.
+// patience bounds waits for things that must happen at some time.
 const patience = time.Minute
 
 // TestMain makes this binary both the command under test and the programs that
-// it runs: LIFECYCLECTL_TEST says which.
+// it runs: LIFECYCLECTL_TEST selects one.
 func TestMain(m *testing.M) {
 	switch mode := os.Getenv("LIFECYCLECTL_TEST"); mode {
 	case "":
-		// What ignores signals, as nohup does, hands that down; what catches them
+		// A parent that ignores signals, as nohup does, passes that on; one that catches them
 		// does not.
 		for _, sig := range []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT} {
 			if signal.Ignored(sig) {
@@ -54,7 +54,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// play is what is run, by name.
+// play is the program that is run, by name.
 func play(name string, args []string) {
 	switch name {
 	case "serve": // an address: answers until SIGTERM, then says so
@@ -101,7 +101,7 @@ func play(name string, args []string) {
 		if info.Size() < 3 {
 			os.Exit(4)
 		}
-	case "orphan": // leaves a grandchild to whoever takes it
+	case "orphan": // leaves an orphaned grandchild
 		cmd := exec.Command("/bin/sh", "-c", "sleep 0.2 & exit 0")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 		_ = cmd.Run()
@@ -117,21 +117,21 @@ type command struct {
 	cmd  *exec.Cmd
 	done chan struct{}
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	lines []string
 	more  chan struct{}
 }
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// start runs the command with the program of that name, behind flags.
+// start runs the command with the flags and the program of that name.
 func start(t *testing.T, stdin io.Reader, flags []string, program ...string) *command {
 	t.Helper()
 	return startWith(t, stdin, func(*syscall.SysProcAttr) {}, flags, program...)
 }
 
-// startWith is start in a process of another kind. Where the kernel does not let
-// us the test is skipped.
+// startWith is start in a process with other attributes. When the kernel does not
+// allow it the test is skipped.
 func startWith(t *testing.T, stdin io.Reader, shape func(*syscall.SysProcAttr), flags []string, program ...string) *command {
 	t.Helper()
 	self, err := os.Executable()
@@ -230,14 +230,14 @@ func (c *command) wantExit(code int) {
 	}
 }
 
-// address reads where the health planes are from the log.
+// address finds the health address in the log.
 func (c *command) address() string {
 	c.t.Helper()
 	_, addr, _ := strings.Cut(c.await("health planes are served"), "addr=")
 	return addr
 }
 
-// freeAddr is an address that nobody listens on.
+// freeAddr is an address on which no process listens.
 func freeAddr(t *testing.T) string {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -268,8 +268,8 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// The exit status is the program's, as a shell would show it, and what keeps it
-// from being run has the shells' numbers.
+// The exit status is the program's, as a shell would show it. When the program cannot
+// be run it is the shells' status.
 func TestExitStatus(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, []byte("no program"), 0o600); err != nil {
@@ -321,8 +321,8 @@ func TestExitStatus(t *testing.T) {
 	}
 }
 
-// At SIGTERM readiness goes down and the program goes on serving; it is asked
-// to end when the window is over.
+// At SIGTERM readiness goes down and the program goes on serving. It is asked
+// to end after the window.
 func TestDrainComesBeforeTheStop(t *testing.T) {
 	addr := freeAddr(t)
 	c := start(t, nil, []string{"-lifecycle.health-addr=127.0.0.1:0", "-lifecycle.drain-interval=2s",
@@ -351,14 +351,14 @@ func TestDrainComesBeforeTheStop(t *testing.T) {
 	}
 }
 
-// A program that is not ready yet, or not any more, is not ready.
+// A program is not ready before it listens and after it has stopped listening.
 func TestReadinessIsTheProgramsOwn(t *testing.T) {
 	addr := freeAddr(t)
 	c := start(t, nil, []string{"-lifecycle.health-addr=127.0.0.1:0", "-lifecycle.drain-interval=off", "-ready=tcp://" + addr}, "stubborn")
 	health := "http://" + c.address()
 	c.await("serving")
 	if got := status(health + "/readyz"); got != 503 {
-		t.Errorf("/readyz while nobody listens: %d, want 503", got)
+		t.Errorf("/readyz while the program does not listen: %d, want 503", got)
 	}
 	if got := status(health + "/livez"); got != 200 {
 		t.Errorf("/livez: %d", got)
@@ -371,7 +371,7 @@ func TestReadinessIsTheProgramsOwn(t *testing.T) {
 	eventually(t, "ready", func() bool { return status(health+"/readyz") == 200 })
 }
 
-// What ignores SIGTERM is killed when the grace is over.
+// A program that ignores SIGTERM is killed after the grace.
 func TestStubbornProgramIsKilled(t *testing.T) {
 	c := start(t, nil, []string{"-lifecycle.health-addr=off", "-lifecycle.drain-interval=off", "-lifecycle.shutdown-grace=2s"}, "stubborn")
 	c.await("serving")
@@ -398,13 +398,13 @@ func TestRestart(t *testing.T) {
 	})
 	t.Run("until the budget is spent", func(t *testing.T) {
 		c := start(t, nil, []string{"-lifecycle.health-addr=off", "-restart=on-failure", "-backoff.min=10ms", "-backoff.max-restarts=1"}, "flaky", t.TempDir())
-		c.wantExit(4) // of the last failure
+		c.wantExit(4) // the status of the last failure
 		c.await("restart intensity exceeded")
 	})
 }
 
-// Signals are passed on, SIGHUP as a reload; the program's end by one of them
-// is its own.
+// Signals are passed on, SIGHUP as a reload. When the program ends by one, that
+// is its own end.
 func TestSignalsArePassedOn(t *testing.T) {
 	c := start(t, nil, []string{"-lifecycle.health-addr=off", "-forward=HUP,USR1,QUIT"}, "signals")
 	c.await("listening")

@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// parseSignal knows a signal by its name, with SIG before it or not.
+// parseSignal returns the signal of a name, with or without SIG.
 func parseSignal(name string) (syscall.Signal, error) {
 	if sig, ok := signals[strings.TrimPrefix(strings.ToUpper(name), "SIG")]; ok {
 		return sig, nil

@@ -5,8 +5,8 @@ import (
 	"net/http"
 )
 
-// transport makes a connection for each check, so that none of them holds one
-// of the program's open through its drain, and goes through no proxy.
+// transport opens a connection for each check, so that no check keeps one
+// open during the program's drain. It uses no proxy.
 func transport() *http.Transport {
 	return &http.Transport{
 		DisableKeepAlives: true,

@@ -12,45 +12,45 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/httpcode"
 )
 
-// An action is asked for twice: a page says what will happen, and its button
-// does it. Both are plain forms.
+// Every action has two steps: a page says what will happen, and its button does it.
+// Both are plain forms.
 
 // question is the page before an action.
 type question struct {
 	Action string
 	Title  string
-	Of     string   // what it is about
+	Of     string   // the object of the action
 	Does   []string // what will happen, in sentences
 	Button string
 	Danger bool
-	Input  string // the name of a text that is asked for, "" for none
-	Label  string // what it is
-	Needed bool   // whether it must be given
-	Area   bool   // whether it is long
+	Input  string // the name of a text input, "" for none
+	Label  string // the input's label
+	Needed bool   // the input is required
+	Area   bool   // the input has several lines
 	Value  string
 	Hidden url.Values
 	Back   string
-	Refuse string // why it cannot be done, which there is no button for
+	Refuse string // why it cannot be done; then there is no button
 }
 
-// done are the sentences after an action, by the key in the address: an address
-// cannot make a page say anything else.
+// done are the sentences after an action, by the key in the address. An address cannot
+// make a page say anything else.
 var done = map[string]string{
 	"transition": "The transition is done.",
 	"patch":      "The fields are changed.",
 	"drain":      "The process has begun to drain.",
 	"suspend":    "Readiness is suspended.",
-	"resume":     "Readiness is what the checks say again.",
-	"start":      "The worker is fed again.",
+	"resume":     "Readiness follows the checks again.",
+	"start":      "The worker gets messages again.",
 	"stop":       "The worker is stopped.",
 	"delete":     "The worker is deleted.",
 	"rollback":   "The worker runs the earlier code.",
-	"redrive":    "Dead letters that are with the worker again: %d.",
+	"redrive":    "Dead letters given to the worker again: %d.",
 	"recover":    "Recovery has run. Workers that run here: %d. Workers that could not be loaded: %d.",
 }
 
-// outcome is the sentence that an address asks for. The numbers in it are all
-// that an address can choose.
+// outcome returns the sentence that an address selects. The address can only choose
+// the sentence and its numbers.
 func outcome(q url.Values) string {
 	name := q.Get("done")
 	number := func(key string) int64 {
@@ -69,8 +69,8 @@ func outcome(q url.Values) string {
 	return done[name]
 }
 
-// step is one action: what it asks, and what it does, with the numbers that its
-// outcome has.
+// step is one action: its question, and the function that does it, which returns the
+// numbers of the outcome.
 type step struct {
 	ask func(ctx context.Context, d *Dashboard, f url.Values) (*question, error)
 	do  func(ctx context.Context, d *Dashboard, f url.Values) (url.Values, error)
@@ -78,6 +78,7 @@ type step struct {
 
 // asked returns the action and the form of a request.
 func asked(r *http.Request) (string, step, url.Values, error) {
+	// asked returns the action and the form of a request.
 	name := r.PathValue("action")
 	s, ok := steps[name]
 	if !ok {
@@ -124,7 +125,7 @@ func (d *Dashboard) act(r *http.Request, v *view) error {
 	if err != nil {
 		return err
 	}
-	// The service decides who may, and audits who may not.
+	// The service checks the caller's role and audits refusals.
 	numbers, err := s.do(r.Context(), d, form)
 	if err != nil {
 		if !v.Operator {

@@ -1,8 +1,8 @@
-// Package dashboard is what an operator sees in a browser: pages that the server
-// renders, one small script that keeps them fresh, nothing from anywhere else.
+// Package dashboard is the operators' view in a browser: pages that the server
+// renders, one small script that keeps them fresh, and nothing from other servers.
 //
-// Every page works without the script. It reads and acts through the same
-// services as every other client, with the caller's own role.
+// Every page works without the script. It reads and acts through the same services as
+// every other client, with the caller's own role.
 package dashboard
 
 import (
@@ -27,7 +27,7 @@ import (
 //go:embed pages static
 var files embed.FS
 
-// Config is what a Dashboard shows.
+// Config configures a Dashboard.
 type Config struct {
 	Name      string
 	Workflows operatorv1connect.WorkflowServiceHandler
@@ -35,14 +35,13 @@ type Config struct {
 	Processes operatorv1connect.ProcessServiceHandler
 	Access    operatorv1connect.AccessServiceHandler
 
-	// What of it there is.
+	// The areas that the server has.
 	HasWorkflows, HasWorkers, HasProcesses bool
 	// Sessions says that callers log in and out.
 	Sessions bool
 
-	// Changed calls tell with true once when it is ready and then whenever what
-	// is under a topic has changed, and with false now and then in between, until
-	// ctx ends.
+	// Changed calls tell(true) once when it is ready and then on every change under a
+	// topic, and tell(false) now and then in between, until ctx ends.
 	Changed func(ctx context.Context, topic, name string, tell func(news bool) error) error
 }
 
@@ -53,11 +52,12 @@ type Dashboard struct {
 	mux   *http.ServeMux
 }
 
-// policy is what a page may do: load its own style, script and pictures, talk to
-// its own server, and send forms there. No inline script or style, no frame.
+// policy is the content security policy: a page may load its own style, script and
+// images, call its own server, and send forms there. No inline script or style, no
+// frame.
 const policy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
-// New returns a Dashboard. An error is a mistake in its templates.
+// New returns a Dashboard. It fails only when a template has a mistake.
 func New(cfg Config) (*Dashboard, error) {
 	d := &Dashboard{cfg: cfg, pages: map[string]*template.Template{}, mux: http.NewServeMux()}
 	base, err := template.New("").Funcs(helpers).ParseFS(files, "pages/base.html", "pages/parts.html")
@@ -108,7 +108,7 @@ func New(cfg Config) (*Dashboard, error) {
 // ServeHTTP serves a page.
 func (d *Dashboard) ServeHTTP(w http.ResponseWriter, r *http.Request) { d.mux.ServeHTTP(w, r) }
 
-// view is what every page is rendered from.
+// view is the data of a page.
 type view struct {
 	Fleet    string
 	Page     string // its template
@@ -118,9 +118,9 @@ type view struct {
 	Operator bool
 	Sessions bool
 	Has      struct{ Workflows, Workers, Processes bool }
-	Topic    string // what keeps it fresh; "" is nothing
-	Done     string // what an action just did
-	Problem  string // what it refused, or why the page cannot be shown
+	Topic    string // what keeps it fresh; "" for a static page
+	Done     string // what an action has just done
+	Problem  string // why an action was refused or the page cannot be shown
 	Now      time.Time
 	Data     any
 
@@ -148,7 +148,7 @@ func (d *Dashboard) page(pattern string, fill func(*http.Request, *view) error) 
 	})
 }
 
-// fail makes of a view the page that says why there is no other.
+// fail turns a view into the page that says why the requested page is not shown.
 func (v *view) fail(r *http.Request, code int, problem string) {
 	v.Page, v.Topic, v.Done, v.Data, v.Problem, v.code = "error", "", "", nil, problem, code
 	v.Title = http.StatusText(code)
@@ -160,9 +160,9 @@ func (v *view) fail(r *http.Request, code int, problem string) {
 	case http.StatusTooManyRequests, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		v.Title = "Not now"
 	case http.StatusInternalServerError:
-		v.Title = "An error of the server"
+		v.Title = "Server error"
 	}
-	// The list in which what was asked for would stand.
+	// Link to the list that would have the requested object.
 	if parts := strings.Split(strings.TrimPrefix(r.URL.Path, "/ui/"), "/"); len(parts) > 1 {
 		switch parts[0] {
 		case "workflows", "workers":
@@ -174,8 +174,8 @@ func (v *view) fail(r *http.Request, code int, problem string) {
 	}
 }
 
-// Refuse renders the page for a request that was refused before it came to a
-// page of its own. It has no navigation: nobody is known to ask.
+// Refuse renders the page for a request that was refused before routing. It has no
+// navigation, because the caller is not authenticated.
 func (d *Dashboard) Refuse(w http.ResponseWriter, r *http.Request, code int, problem string) {
 	v := d.view()
 	v.fail(r, code, problem)
@@ -199,18 +199,18 @@ func (d *Dashboard) render(w http.ResponseWriter, v *view) {
 	h.Set("Content-Security-Policy", policy)
 	h.Set("Cache-Control", "no-store")
 	w.WriteHeader(v.code)
-	_, _ = w.Write(b.Bytes()) // the caller may have gone
+	_, _ = w.Write(b.Bytes()) // fails when the caller has gone
 }
 
-// Login renders the form for a token.
+// Login renders the login form.
 func (d *Dashboard) Login(w http.ResponseWriter, next, problem string, code int) {
 	v := d.view()
 	v.Page, v.Title, v.Problem, v.Data, v.code = "login", "Sign in", problem, next, code
 	d.render(w, v)
 }
 
-// live tells a page when what it shows has changed. It sends no content: a page
-// fetches itself again, so there is one way in which anything gets into a page.
+// live tells a page when its content has changed. It sends no content: the page
+// fetches itself again, so content has only one way into a page.
 func (d *Dashboard) live(w http.ResponseWriter, r *http.Request) {
 	out := http.NewResponseController(w)
 	w.Header().Set("Content-Type", "text/event-stream")
@@ -230,11 +230,11 @@ func (d *Dashboard) live(w http.ResponseWriter, r *http.Request) {
 		if news {
 			return say("data: changed")
 		}
-		// An event and no comment: the page is to hear that the server is there.
+		// An event, not a comment: the page must see that the server is alive.
 		return say("event: beat\ndata: ")
 	})
 	if err != nil && r.Context().Err() == nil {
-		_ = say("event: over\ndata: " + strings.NewReplacer("\n", " ", "\r", " ").Replace(text(err))) // the caller may have gone
+		_ = say("event: over\ndata: " + strings.NewReplacer("\n", " ", "\r", " ").Replace(text(err))) // fails when the caller has gone
 	}
 }
 

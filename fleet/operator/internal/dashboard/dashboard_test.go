@@ -11,7 +11,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// A name that may break is still the same text, and nothing but a text.
+// A breakable name keeps its text and adds no other markup.
 func FuzzBreakable(f *testing.F) {
 	for _, seed := range []string{"", "a", "acme.drones-1/x_y:z", "....", `<img src=x onerror="alert(1)">.`, "ä.ö\x00\xff", "<wbr>.<wbr>"} {
 		f.Add(seed)
@@ -31,16 +31,16 @@ func FuzzBreakable(f *testing.F) {
 	})
 }
 
-// An address can choose among the sentences, and the numbers in them, and
-// nothing else.
+// An address can choose only among the sentences, and the numbers in
+// them.
 func TestOutcomeSaysOnlyItsOwnSentences(t *testing.T) {
 	for query, want := range map[string]string{
 		"":                                "",
 		"done=nothing+of+ours":            "",
 		"done=stop":                       "The worker is stopped.",
 		"done=stop&n=12":                  "The worker is stopped.",
-		"done=redrive&n=12":               "Dead letters that are with the worker again: 12.",
-		"done=redrive&n=<b>all</b>":       "Dead letters that are with the worker again: 0.",
+		"done=redrive&n=12":               "Dead letters given to the worker again: 12.",
+		"done=redrive&n=<b>all</b>":       "Dead letters given to the worker again: 0.",
 		"done=recover&n=3&failed=1":       "Recovery has run. Workers that run here: 3. Workers that could not be loaded: 1.",
 		"done=recover&n=%25s&failed=call": "Recovery has run. Workers that run here: 0. Workers that could not be loaded: 0.",
 	} {
@@ -54,7 +54,7 @@ func TestOutcomeSaysOnlyItsOwnSentences(t *testing.T) {
 	}
 }
 
-// Every action has a sentence for its outcome, and the other way round.
+// Every action has a sentence for its outcome, and every sentence an action.
 func TestEveryActionHasAnOutcome(t *testing.T) {
 	for name := range steps {
 		if done[name] == "" {
@@ -63,7 +63,7 @@ func TestEveryActionHasAnOutcome(t *testing.T) {
 	}
 	for name := range done {
 		if _, ok := steps[name]; !ok {
-			t.Errorf("%s is no action", name)
+			t.Errorf("%s is not an action", name)
 		}
 	}
 }

@@ -20,8 +20,8 @@ var helpers = template.FuncMap{
 	"units": units, "lower": strings.ToLower, "join": strings.Join, "breakable": breakable, "plural": plural, "exact": exact, "verb": verb,
 }
 
-// tone says how a state is meant, for its colour. It is never all that tells
-// states apart: their name stands beside it.
+// tone returns the colour class of a state. The name of the state always stands beside
+// the colour.
 func tone(state string) string {
 	switch strings.ToLower(state) {
 	case "running", "up", "ok", "healthy", "completed", "finished", "succeeded", "done", "active", "ready":
@@ -91,7 +91,7 @@ func digest(d string) string {
 	return d[:min(12, len(d))]
 }
 
-// preview is the beginning of a message when it is text.
+// preview returns the beginning of a message when it is text.
 func preview(data []byte) string {
 	if !utf8.Valid(data[:len(data)-len(data)%utf8.UTFMax]) {
 		return fmt.Sprintf("% x", data[:min(24, len(data))])
@@ -99,7 +99,7 @@ func preview(data []byte) string {
 	return short(strings.ToValidUTF8(string(data), ""), 240)
 }
 
-// count writes a number with spaces between its thousands.
+// count formats a number with spaces between thousands.
 func count(n any) string {
 	text := fmt.Sprint(n)
 	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
@@ -108,7 +108,7 @@ func count(n any) string {
 	return text
 }
 
-// units counts a tree: all, those that run, those that failed.
+// units counts a tree's units: all, running, failed.
 func units(list []*operatorv1.Unit) (c struct{ All, Good, Bad int }) {
 	for _, u := range list {
 		c.All++
@@ -126,8 +126,8 @@ func units(list []*operatorv1.Unit) (c struct{ All, Good, Bad int }) {
 	return c
 }
 
-// breakable lets a long name break where its parts meet. Its text stays what it
-// is: what is copied has no more characters in it.
+// breakable lets a long name wrap between its parts. Copying it still gives the exact
+// name.
 func breakable(name string) template.HTML {
 	const between = ".-_/:,"
 	var b strings.Builder
@@ -141,10 +141,10 @@ func breakable(name string) template.HTML {
 			b.WriteString("<wbr>")
 		}
 	}
-	return template.HTML(b.String()) // every part of it was escaped
+	return template.HTML(b.String()) // every part was escaped
 }
 
-// plural is the word for n of something.
+// plural returns the word for n things.
 func plural(n any, one, many string) string {
 	if fmt.Sprint(n) == "1" {
 		return one
@@ -152,10 +152,10 @@ func plural(n any, one, many string) string {
 	return many
 }
 
-// exact is a time to the millisecond, for the script.
+// exact formats a time to the millisecond, for the script.
 func exact(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z07:00") }
 
-// verb is the name of a method without its service.
+// verb returns the name of a method without its service.
 func verb(action string) string {
 	if _, name, ok := strings.Cut(action, "."); ok {
 		return name

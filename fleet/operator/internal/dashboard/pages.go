@@ -22,7 +22,7 @@ import (
 
 func asError(err error, target **connect.Error) bool { return errors.As(err, target) }
 
-// tally is how many of something there are.
+// tally is a number of things of one kind.
 type tally struct {
 	Name  string
 	Count int64
@@ -59,8 +59,8 @@ func (d *Dashboard) home(r *http.Request, v *view) error {
 			ready++
 		}
 	}
-	// They are sorted by service and id, and a page begins behind one of them,
-	// also when that one has gone.
+	// The list is sorted by service and id. A page begins after a process, which may
+	// have gone.
 	after := place{q.Get("after_service"), q.Get("after")}
 	shown := found
 	if after != (place{}) {
@@ -92,7 +92,7 @@ func (d *Dashboard) home(r *http.Request, v *view) error {
 // maxProcesses is how many processes a page shows.
 const maxProcesses = 100
 
-// place is where a process stands in the list.
+// place is a process's place in the list.
 type place struct{ service, id string }
 
 func placeOf(p *operatorv1.Process) place { return place{p.GetService(), p.GetId()} }
@@ -156,7 +156,7 @@ func (d *Dashboard) workflows(r *http.Request, v *view) error {
 	return nil
 }
 
-// draw is the picture of a definition; d adds what is special about one.
+// draw returns the picture of a definition; drawing adds an entity's details.
 func draw(def *operatorv1.Definition, drawing diagram.Drawing) template.HTML {
 	var states []diagram.State
 	for _, p := range def.GetPhases() {
@@ -314,8 +314,7 @@ func (d *Dashboard) worker(r *http.Request, v *view) error {
 	return nil
 }
 
-// pageLink leads to the page of the same list that begins at token, "" for
-// none.
+// pageLink links to the page of the same list that begins at token, "" for none.
 func pageLink(token string) string {
 	if token == "" {
 		return ""
@@ -333,7 +332,7 @@ func (d *Dashboard) audit(r *http.Request, v *view) error {
 	return nil
 }
 
-// phaseTone colours a phase by its place in the table and by its name.
+// phaseTone returns the colour of a phase, from its place in the table and its name.
 func phaseTone(p *operatorv1.Phase) string {
 	if t := tone(p.GetName()); t != "plain" {
 		return t

@@ -19,39 +19,39 @@ var steps = map[string]step{
 	"drain": onProcess(question{Title: "Drain", Danger: true, Button: "Drain this process", Input: "reason", Label: "Reason", Does: []string{
 		"Its readiness goes down, and the cluster sends new work elsewhere.",
 		"What is in flight is finished within its drain window and shutdown grace.",
-		"Then the process ends, for good. Whoever runs it, Kubernetes for one, starts another in its place.",
+		"Then the process ends, for good. Its supervisor, such as Kubernetes, starts another in its place.",
 	}}, func(ctx context.Context, d *Dashboard, id, reason string) error {
 		_, err := d.cfg.Processes.DrainProcess(ctx, &operatorv1.DrainProcessRequest{Id: id, Reason: reason})
 		return err
 	}),
 	"suspend": onProcess(question{Title: "Suspend", Button: "Suspend readiness", Input: "reason", Label: "Reason", Needed: true, Does: []string{
 		"Its readiness goes down until it is resumed, and the cluster sends new work elsewhere.",
-		"Nothing stops: what it does goes on.",
+		"Nothing stops: the process goes on working.",
 	}}, func(ctx context.Context, d *Dashboard, id, reason string) error {
 		_, err := d.cfg.Processes.SuspendProcess(ctx, &operatorv1.SuspendProcessRequest{Id: id, Reason: reason})
 		return err
 	}),
 	"resume": onProcess(question{Title: "Resume", Button: "Resume readiness", Does: []string{
-		"Its readiness is what its checks say again, and the cluster sends work here when they pass.",
+		"Its readiness follows its checks again, and the cluster sends work here when they pass.",
 	}}, func(ctx context.Context, d *Dashboard, id, _ string) error {
 		_, err := d.cfg.Processes.ResumeProcess(ctx, &operatorv1.ResumeProcessRequest{Id: id})
 		return err
 	}),
 	"start": onWorker(question{Title: "Start", Button: "Feed this worker", Does: []string{
-		"The worker is fed again, from where it left off. Messages that arrived in between come first.",
+		"The worker gets messages again, from where it stopped. Messages that arrived in between come first.",
 	}}, func(ctx context.Context, d *Dashboard, id string) error {
 		_, err := d.cfg.Workers.StartWorker(ctx, &operatorv1.StartWorkerRequest{Id: id})
 		return err
 	}),
 	"stop": onWorker(question{Title: "Stop", Button: "Stop this worker", Does: []string{
-		"The message that it works on is finished, and it gets no other.",
+		"The worker finishes its current message and gets no other.",
 		"Messages wait for it until it is started again. Nothing is lost.",
 	}}, func(ctx context.Context, d *Dashboard, id string) error {
 		_, err := d.cfg.Workers.StopWorker(ctx, &operatorv1.StopWorkerRequest{Id: id})
 		return err
 	}),
 	"delete": onWorker(question{Title: "Delete", Button: "Delete this worker for good", Danger: true, Does: []string{
-		"The message that it works on is finished.",
+		"The worker finishes its current message.",
 		"Then its subscription, its record and its code are removed. This cannot be undone.",
 	}}, func(ctx context.Context, d *Dashboard, id string) error {
 		_, err := d.cfg.Workers.DeleteWorker(ctx, &operatorv1.DeleteWorkerRequest{Id: id})
@@ -62,7 +62,7 @@ var steps = map[string]step{
 	"recover":  {askRecover, doRecover},
 }
 
-// onProcess is an action on one process, which is asked for with q.
+// onProcess is an action on one process, with the question q.
 func onProcess(q question, do func(ctx context.Context, d *Dashboard, id, reason string) error) step {
 	return step{
 		ask: func(ctx context.Context, d *Dashboard, f url.Values) (*question, error) {
@@ -80,7 +80,7 @@ func onProcess(q question, do func(ctx context.Context, d *Dashboard, id, reason
 	}
 }
 
-// onWorker is an action on one hosted worker, which is asked for with q.
+// onWorker is an action on one hosted worker, with the question q.
 func onWorker(q question, do func(ctx context.Context, d *Dashboard, id string) error) step {
 	return step{
 		ask: func(ctx context.Context, d *Dashboard, f url.Values) (*question, error) {
@@ -92,7 +92,7 @@ func onWorker(q question, do func(ctx context.Context, d *Dashboard, id string) 
 	}
 }
 
-// about is the question about one hosted worker, which must be there.
+// about returns the question about one hosted worker, which must exist.
 func (q question) about(ctx context.Context, d *Dashboard, id string) (*question, error) {
 	w, err := d.cfg.Workers.GetWorker(ctx, &operatorv1.GetWorkerRequest{Id: id})
 	if err != nil {
@@ -104,8 +104,8 @@ func (q question) about(ctx context.Context, d *Dashboard, id string) (*question
 
 func askRollback(ctx context.Context, d *Dashboard, f url.Values) (*question, error) {
 	return question{Title: "Roll back", Button: "Run the earlier code", Does: []string{
-		"The worker changes to the code with the digest " + digest(f.Get("digest")) + ", between two messages. No message sees half of each.",
-		"Its versions stay: it can be rolled forward in the same way.",
+		"The worker changes to the code with the digest " + digest(f.Get("digest")) + ", between two messages. Each message is handled by one version.",
+		"Its versions stay: you can roll forward in the same way.",
 	}}.about(ctx, d, f.Get("id"))
 }
 
@@ -115,7 +115,7 @@ func doRollback(ctx context.Context, d *Dashboard, f url.Values) (url.Values, er
 }
 
 func askRedrive(ctx context.Context, d *Dashboard, f url.Values) (*question, error) {
-	if f.Get("all") != "" { // all, whatever is chosen besides
+	if f.Get("all") != "" { // all overrides the chosen ones
 		f.Del("letter")
 	}
 	n := len(f["letter"])
@@ -127,8 +127,8 @@ func askRedrive(ctx context.Context, d *Dashboard, f url.Values) (*question, err
 		which = "One dead letter goes"
 	}
 	q, err := question{Title: "Redrive dead letters of", Button: "Hand them to the worker again", Does: []string{
-		which + " to the worker once more, each with its whole budget of attempts.",
-		"What fails again comes back to the dead letters.",
+		which + " to the worker once more, each with all its attempts.",
+		"Those that fail again come back to the dead letters.",
 	}}.about(ctx, d, f.Get("id"))
 	if err == nil && n == 0 && f.Get("all") == "" {
 		q.Refuse = "no dead letter is chosen. Go back and choose some, or redrive all."
@@ -147,7 +147,7 @@ func doRedrive(ctx context.Context, d *Dashboard, f url.Values) (url.Values, err
 
 func askRecover(context.Context, *Dashboard, url.Values) (*question, error) {
 	return &question{Title: "Recover workers", Of: "Hosted workers", Button: "Recover workers", Back: "/ui/workers", Does: []string{
-		"Every stored worker that should run and does not is loaded and fed again.",
+		"Every stored worker that should run and does not is loaded and gets messages again.",
 		"One that fails does not stop the others.",
 	}}, nil
 }
@@ -165,19 +165,19 @@ func askTransition(ctx context.Context, d *Dashboard, f url.Values) (*question, 
 	}
 	q := &question{
 		Title: e.GetPhase() + " → " + to, Of: id, Button: "Move to " + to, Input: "note", Label: "Note, for the history", Back: entityPath(typ, id),
-		Does: []string{fmt.Sprintf("%s leaves the phase %s and enters %s. Everyone who watches it sees that.", id, e.GetPhase(), to)},
+		Does: []string{fmt.Sprintf("%s leaves the phase %s and enters %s. All its watchers see that.", id, e.GetPhase(), to)},
 	}
 	f.Set("if_match", e.GetEtag())
-	// A dry run knows what a page cannot.
+	// A dry run checks what the page cannot.
 	would, err := d.cfg.Workflows.Transition(ctx, &operatorv1.TransitionRequest{Type: typ, Id: id, Phase: to, IfMatch: e.GetEtag(), DryRun: true})
 	switch {
 	case err != nil:
 		q.Refuse = text(err)
 	case would.GetEntity().GetTerminal():
 		q.Danger = true
-		q.Does = append(q.Does, to+" is terminal: nothing can follow, and this cannot be undone.")
+		q.Does = append(q.Does, to+" is terminal: no other phase comes after it, and this cannot be undone.")
 	}
-	q.Does = append(q.Does, "If somebody else changes it before you confirm, nothing happens and you are told.")
+	q.Does = append(q.Does, "If it changes before you confirm, nothing happens and the page says so.")
 	return q, nil
 }
 
@@ -208,7 +208,7 @@ func askPatch(ctx context.Context, d *Dashboard, f url.Values) (*question, error
 		Title: "Change " + name, Of: id, Button: "Change " + name, Input: "value", Label: name, Value: value, Area: len(value) > 80, Back: entityPath(typ, id),
 		Does: []string{
 			fmt.Sprintf("The field %s of %s gets the value below. Its phase stays.", name, id),
-			"If somebody else changes it before you confirm, nothing happens and you are told.",
+			"If it changes before you confirm, nothing happens and the page says so.",
 		},
 	}, nil
 }
@@ -221,7 +221,7 @@ func doPatch(ctx context.Context, d *Dashboard, f url.Values) (url.Values, error
 		})
 		return nil, err
 	}
-	// A form has only texts. The current value says whether the field holds one.
+	// A form sends only texts. The current value shows whether the field is one.
 	e, err := d.cfg.Workflows.GetEntity(ctx, &operatorv1.GetEntityRequest{Type: f.Get("type"), Id: f.Get("id")})
 	if err != nil {
 		return nil, err

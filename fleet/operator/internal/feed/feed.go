@@ -1,5 +1,5 @@
-// Package feed shares one stream of changes among any number of readers, in
-// memory that does not depend on how many they are or how slow.
+// Package feed shares one stream of changes among any number of readers. Its memory
+// does not depend on how many readers there are or how slow they are.
 package feed
 
 import (
@@ -32,16 +32,16 @@ type Feed[T any] struct {
 	linger time.Duration
 	onErr  func(error)
 
-	mu      sync.Mutex // guards everything that follows
+	mu      sync.Mutex // guards the fields below
 	latest  map[string]entry[T]
 	log     []change // by seq
-	forgot  uint64   // the newest deletion that is not in it any more
-	full    int      // the log's length at which it is compacted next
-	live    int      // keys that are there
+	forgot  uint64   // the newest deletion that the log no longer has
+	full    int      // the length at which the log is compacted next
+	live    int      // keys that have a value
 	seq     uint64
 	synced  bool
-	seen    map[string]bool // during a sync: keys that the source has named
-	changed chan struct{}   // closed and replaced when there is something new
+	seen    map[string]bool // during a sync: keys that the source has sent
+	changed chan struct{}   // closed and replaced at every change
 	readers map[*Reader[T]]bool
 	stop    context.CancelFunc // of the running source
 	done    chan struct{}      // closed when it has returned
@@ -60,8 +60,8 @@ type change struct {
 	key string
 }
 
-// New returns a Feed of source. After an error of the source, which onErr is
-// told, it waits for retry; it goes on for linger after the last reader left.
+// New returns a Feed of source. When the source returns an error, the Feed passes it
+// to onErr and waits for retry. The source runs on for linger after the last reader.
 func New[T any](source Source[T], retry, linger time.Duration, onErr func(error)) *Feed[T] {
 	return &Feed[T]{
 		source: source, retry: retry, linger: linger, onErr: onErr,
@@ -69,18 +69,18 @@ func New[T any](source Source[T], retry, linger time.Duration, onErr func(error)
 	}
 }
 
-// Reader is one reader's place. One goroutine may use it at a time.
+// Reader is one reader's place. Only one goroutine at a time may use it.
 type Reader[T any] struct {
 	feed   *Feed[T]
-	only   string // the only key it is about, "" for all
-	at     uint64 // the last change it has seen
-	begun  bool   // it has looked once
-	since  uint64 // the last change when it did: it was never told of what was deleted until then
+	only   string // the only key that it reads, "" for all
+	at     uint64 // the last change that it has read
+	begun  bool   // it has read once
+	since  uint64 // the last change at its first read; it needs no earlier deletions
 	synced bool
 }
 
-// Read returns a new reader of one key, or of all when key is empty. It must be
-// closed. On a closed Feed its Next returns context.Canceled.
+// Read returns a new reader of one key, or of all when key is empty. The caller must
+// close it. On a closed Feed its Next returns context.Canceled.
 func (f *Feed[T]) Read(key string) *Reader[T] {
 	r := &Reader[T]{feed: f, only: key}
 	f.mu.Lock()
@@ -113,7 +113,7 @@ func (r *Reader[T]) Close() {
 	}
 }
 
-// idle stops the source when nobody came back.
+// idle stops the source when there is still no reader.
 func (f *Feed[T]) idle() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -123,7 +123,7 @@ func (f *Feed[T]) idle() {
 	f.timer = nil
 	f.stop()
 	f.stop = nil
-	// The next reader must not be told what nobody has watched since.
+	// Forget everything: without a source the values are out of date.
 	f.latest, f.log, f.live, f.synced, f.seen = map[string]entry[T]{}, nil, 0, false, nil
 }
 
@@ -172,8 +172,8 @@ func (r *Reader[T]) Next(ctx context.Context, limit int) ([]stream.Item[T], erro
 			return nil, ctx.Err()
 		case <-changed:
 		}
-		// What comes right behind is taken along. Without this pause every one of a
-		// thousand readers would take the lock for every one of a burst of changes.
+		// Let the next changes gather. Without this pause each of a thousand readers
+		// would take the lock for each change of a burst.
 		pause := time.NewTimer(pace)
 		select {
 		case <-ctx.Done():
@@ -184,7 +184,7 @@ func (r *Reader[T]) Next(ctx context.Context, limit int) ([]stream.Item[T], erro
 	}
 }
 
-// pace is how long a reader that had nothing to read lets changes gather.
+// pace is how long a reader that has read everything lets changes gather.
 const pace = 20 * time.Millisecond
 
 func (r *Reader[T]) takeLocked(limit int) (items []stream.Item[T]) {
@@ -200,7 +200,7 @@ func (r *Reader[T]) takeLocked(limit int) (items []stream.Item[T]) {
 		r.at = c.seq
 		e, ok := f.latest[c.key]
 		if !ok || e.seq != c.seq || r.only != "" && c.key != r.only {
-			continue // it changed again later, or is not what the reader is about
+			continue // it changed again later, or the reader does not read this key
 		}
 		if e.deleted {
 			if c.seq > r.since {
@@ -210,7 +210,7 @@ func (r *Reader[T]) takeLocked(limit int) (items []stream.Item[T]) {
 		}
 		items = append(items, stream.Item[T]{Kind: stream.Put, Key: c.key, Value: e.value})
 	}
-	r.at = f.seq // what is not in the log any more is not missed
+	r.at = f.seq // changes that the log no longer has were overtaken
 	if f.synced && !r.synced && len(items) < limit {
 		r.synced = true
 		items = append(items, stream.Item[T]{Kind: stream.Synced})
@@ -218,8 +218,8 @@ func (r *Reader[T]) takeLocked(limit int) (items []stream.Item[T]) {
 	return items
 }
 
-// run reads the source, again after an error, until ctx ends. It begins when the
-// run before it, if there was one, has ended.
+// run runs the source, again after an error, until ctx ends. It waits for the run
+// before it, if there was one.
 func (f *Feed[T]) run(ctx context.Context, before, done chan struct{}) {
 	defer close(done)
 	if before != nil {
@@ -292,21 +292,20 @@ func (f *Feed[T]) putLocked(key string, e entry[T]) {
 	if len(f.log) > f.full {
 		f.compactLocked()
 	}
-	if f.synced || f.seq%256 == 0 { // the beginning is told in batches
+	if f.synced || f.seq%256 == 0 { // wake readers in batches before the sync
 		f.wakeLocked()
 	}
 }
 
-// ErrSlow is returned by [Reader.Next] to a reader that is so far behind that a
-// deletion it was not told of has been forgotten. It must begin anew.
+// ErrSlow is returned by [Reader.Next] when the reader is so slow that the Feed has
+// forgotten a deletion that it has not read. The reader must start again.
 var ErrSlow = errors.New("the reader is too slow")
 
-// maxDeleted is for how many changes a deletion is kept for a reader that does
-// not read.
+// maxDeleted is for how many changes the Feed keeps a deletion for a slow reader.
 const maxDeleted = 16384
 
-// compactLocked forgets changes that were overtaken, and deletions that every
-// reader knows of.
+// compactLocked removes changes that were overtaken, and deletions that every reader
+// has read.
 func (f *Feed[T]) compactLocked() {
 	oldest := f.seq
 	for r := range f.readers {
@@ -326,7 +325,7 @@ func (f *Feed[T]) compactLocked() {
 	}
 	clear(f.log[len(kept):])
 	f.log = kept
-	f.full = 2*len(kept) + 1024 // so that a change costs the same however many there are
+	f.full = 2*len(kept) + 1024 // keeps the cost per change constant
 }
 
 func (f *Feed[T]) wakeLocked() {

@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// tap is a source that a test feeds by hand.
+// tap is a source that a test feeds.
 type tap struct {
 	runs int
 	to   stream.Sink[int]
@@ -74,7 +74,7 @@ func TestReaderSeesWhatIsThereThenChanges(t *testing.T) {
 		synctest.Wait()
 		s.to.Put("a", 1)
 		s.to.Put("b", 2)
-		want(t, next(t, r, 9), "+a1 +b2 ") // it looks for the first time: what is there counts
+		want(t, next(t, r, 9), "+a1 +b2 ") // its first read returns the current values
 		s.to.Sync()
 		want(t, next(t, r, 9), "= ")
 		s.to.Put("a", 3)
@@ -94,7 +94,7 @@ func TestReaderSeesWhatIsThereThenChanges(t *testing.T) {
 	})
 }
 
-// What a reader was told before its sync may go before its sync, too.
+// A value that a reader got before its sync may be deleted before its sync, too.
 func TestDeletionDuringTheFirstReadIsTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, f := open(t)
@@ -109,13 +109,13 @@ func TestDeletionDuringTheFirstReadIsTold(t *testing.T) {
 		want(t, next(t, r, 9), "+k22 -k0 = ")
 		late := f.Read("")
 		defer late.Close()
-		want(t, next(t, late, 9), "+k11 +k22 = ") // it never heard of k0
+		want(t, next(t, late, 9), "+k11 +k22 = ") // it never got k0
 		r.Close()
 	})
 }
 
-// A reader that is told of what is there more slowly than deletions are
-// forgotten begins anew, and is not left with what is gone.
+// A reader that reads the current values more slowly than deletions are
+// forgotten starts again, and does not keep deleted values.
 func TestFirstReadThatIsTooSlowForADeletionBeginsAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, f := open(t)
@@ -135,7 +135,7 @@ func TestFirstReadThatIsTooSlowForADeletionBeginsAnew(t *testing.T) {
 	})
 }
 
-// What was forgotten of a feed before it was idle is nothing to its next reader.
+// What a feed forgot before it was idle does not matter to its next reader.
 func TestReaderOfAnIdleFeedIsNotTooSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, f := open(t)
@@ -156,7 +156,7 @@ func TestReaderOfAnIdleFeedIsNotTooSlow(t *testing.T) {
 	})
 }
 
-// A source that ends slowly is awaited, and is over before the next begins.
+// A source that ends slowly has ended before the next begins.
 func TestOneSourceAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		running, most := 0, 0
@@ -169,7 +169,7 @@ func TestOneSourceAtATime(t *testing.T) {
 			return ctx.Err()
 		}, time.Second, time.Minute, nil)
 		f.Read("").Close()
-		time.Sleep(2 * time.Minute) // nobody came: it was told to stop
+		time.Sleep(2 * time.Minute) // no reader came: the feed has stopped the source
 		f.Read("")
 		time.Sleep(time.Minute)
 		f.Close()
@@ -210,7 +210,7 @@ func TestDeletionsDoNotPileUp(t *testing.T) {
 			s.to.Delete(fmt.Sprint(i))
 		}
 		if len(f.log) > 70_000 || len(f.latest) > 70_000 {
-			t.Errorf("%d changes and %d keys are kept of nothing", len(f.log), len(f.latest))
+			t.Errorf("%d changes and %d keys are kept without any value", len(f.log), len(f.latest))
 		}
 		want(t, next(t, r, 9), ErrSlow.Error())
 		want(t, next(t, f.Read(""), 1_000_000), "= ")

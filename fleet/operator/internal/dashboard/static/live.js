@@ -1,12 +1,12 @@
-// Keeps a page fresh: when the server says that something has changed, the page
-// is fetched again and what differs is changed in place. Without this script
-// everything works, and a reload shows what is new.
+// Keeps a page fresh: when the server reports a change, the script fetches the page
+// again and changes what differs in place. Without this script
+// everything works, and a reload shows changes.
 "use strict";
 (() => {
   const content = document.getElementById("content");
   const path = document.body.dataset.live;
 
-  // The server's clock counts, whatever this machine's says.
+  // Use the server's clock: this machine's may differ.
   const skew = Date.parse(document.body.dataset.now) - Date.now();
   const ago = (seconds) =>
     seconds < 2 ? "now" : seconds < 60 ? `${Math.floor(seconds)} s ago` : seconds < 3600 ? `${Math.floor(seconds / 60)} min ago`
@@ -21,7 +21,7 @@
   };
   setInterval(() => { if (!document.hidden) tick(content); }, 5000);
 
-  // On a narrow screen a picture begins where the life is.
+  // On a narrow screen, scroll a picture to the current phase.
   let lit;
   const centre = () => {
     const now = content.querySelector(".diagram .now");
@@ -33,7 +33,7 @@
   };
   centre();
 
-  // What an action has done is said once, and not again by a reload.
+  // Show the outcome of an action once, and not again after a reload.
   const here = new URL(location.href);
   if (here.searchParams.has("done")) {
     for (const name of ["done", "n", "failed"]) here.searchParams.delete(name);
@@ -52,8 +52,8 @@
     if (link) notice.append(" ", link);
   };
 
-  // morph makes old what fresh is, and leaves alone what is the same: what has
-  // the focus keeps it, what is marked stays marked, a click does not miss.
+  // morph changes old into fresh and does not touch equal parts: an element with
+  // the focus keeps it, checked boxes stay checked, a click does not miss.
   const key = (n) => n.dataset?.key ?? "";
   const morph = (old, fresh) => {
     for (const a of [...old.attributes]) if (!fresh.hasAttribute(a.name)) old.removeAttribute(a.name);
@@ -109,7 +109,7 @@
         say("off", "You are signed out. What you see is not kept fresh.", link);
         return false;
       }
-      if (answer.status === 404) { say("off", "This is not there any more. What you see is the last of it."); return true; }
+      if (answer.status === 404) { say("off", "This no longer exists. What you see is its last state."); return true; }
       if ([401, 403, 429].includes(answer.status) || answer.status >= 500) {
         say("off", `The server does not show this now (${answer.status}). What you see is from ${seen.toLocaleTimeString()}; trying again.`);
         return false;
@@ -124,7 +124,7 @@
     }
   };
 
-  // A page that is slow to make is not asked for all the time.
+  // Fetch a page that is slow to make less often.
   let wanted = false, busy = false;
   const changed = async () => {
     wanted = true;
@@ -152,7 +152,7 @@
     failures++;
     timer = setTimeout(attempt, Math.min(15000, 250 * 2 ** failures) * (0.5 + Math.random() / 2));
   };
-  const heard = () => { // a server that is cut off says nothing, not even that it is
+  const heard = () => { // a server that is cut off sends nothing
     clearTimeout(silence);
     silence = setTimeout(again, 45000);
   };
@@ -167,7 +167,7 @@
   };
   const attempt = async () => { if (await refresh()) { if (!document.hidden) open(); } else again(); };
 
-  // A page that nobody sees holds no connection: a browser has six for a server.
+  // A hidden page holds no connection: a browser has six for a server.
   document.addEventListener("visibilitychange", () => { if (document.hidden) close(); else if (!over) { failures = 0; attempt(); } });
   addEventListener("pagehide", close);
   addEventListener("pageshow", (e) => { if (e.persisted) attempt(); });

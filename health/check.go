@@ -1,0 +1,275 @@
+package health
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/call"
+	"github.com/pleme-io/lifecycle-go/internal/probe"
+	"github.com/pleme-io/lifecycle-go/internal/text"
+)
+
+// check is one registered probe: its runner, and the state that its results add
+// up to.
+type check struct {
+	config
+	plane  *plane
+	name   string
+	runner *probe.Check
+
+	mu      sync.Mutex // guards everything below; taken before the runner's
+	state   State
+	since   time.Time // when the check entered the state
+	text    string    // what the last run said, "" when it passed
+	bad     int       // runs in a row that have not passed
+	good    int       // runs in a row that have passed
+	hungRun uint64    // the run that was last seen overdue
+	hung    int       // how often that run has been counted as failed
+	news    news
+}
+
+func newCheck(p *plane, name string, pr Probe, cfg config) *check {
+	c := &check{
+		config: cfg,
+		plane:  p,
+		name:   name,
+		state:  Unknown,
+		since:  time.Now(),
+		text:   notChecked,
+		news:   news{machine: p.reg.newMachine(p.kind, name, Unknown), delay: cfg.visible},
+	}
+	c.runner = p.group.New(name, cfg.timeout, func(ctx context.Context) error {
+		if err := pr.Check(ctx); err != nil {
+			return newFailure(name, err)
+		}
+		return nil
+	}, c.record)
+	return c
+}
+
+const notChecked = "not checked yet"
+
+// maxErrorText bounds what an error contributes to an answer, in bytes.
+const maxErrorText = 1024
+
+// failure is what a check returned: frozen, with a text that is short enough for
+// an answer.
+type failure struct {
+	error
+	text    string
+	unknown bool
+}
+
+// newFailure freezes the error of a check. It runs the error's methods, so the
+// goroutine that ran the check calls it. An error whose methods panic becomes a
+// panic of the check.
+func newFailure(name string, err error) error {
+	err = call.Freeze(name, err)
+	if p, ok := err.(*call.PanicError); ok { //nolint:errorlint // not one that the check wrapped
+		return p
+	}
+	return &failure{error: err, text: text.Clip(err.Error(), maxErrorText), unknown: errors.Is(err, ErrUnknown)}
+}
+
+func (f *failure) Error() string { return f.text }
+func (f *failure) Unwrap() error { return f.error }
+
+// verdict returns the state and the text of a run that has not passed. Unknown is
+// only what the check itself returned in time: a late or a panicking check is
+// down.
+func verdict(err error) (State, string) {
+	if f, ok := err.(*failure); ok && f.unknown { //nolint:errorlint // wrapped in a timeout it is down
+		return Unknown, f.text
+	}
+	if late := new(probe.TimeoutError); errors.As(err, &late) {
+		return Down, text.Clip(late.Error(), maxErrorText)
+	}
+	if p := new(call.PanicError); errors.As(err, &p) {
+		return Down, text.Clip("panic: "+p.Text(), maxErrorText)
+	}
+	return Down, text.Clip(err.Error(), maxErrorText)
+}
+
+// record adds the end of a run. The runner calls it.
+func (c *check) record(res probe.Result) (settled bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if res.Err == nil {
+		c.bad = 0
+		c.good = min(c.good+1, c.successes)
+		c.textLocked("")
+		if c.good >= c.successes {
+			c.toLocked(Up, nil)
+		}
+		return c.state == Up
+	}
+	c.good = 0
+	if c.hungRun != res.Run {
+		c.bad = min(c.bad+1, c.failures)
+	} // else overdue has counted it
+	state, text := verdict(res.Err)
+	c.textLocked(text)
+	if c.bad >= c.failures {
+		c.toLocked(state, res.Err)
+	}
+	return false
+}
+
+// overdue counts the run in progress as failed, once for each timeout that it has
+// lasted. It returns how long the run has lasted, or 0 when no run is overdue.
+func (c *check) overdue() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	last, running, ok := c.runner.Status()
+	if !ok || running < c.timeout {
+		return 0
+	}
+	if run := last.Run + 1; c.hungRun != run {
+		c.hungRun, c.hung = run, 0
+	}
+	if n := int(running / c.timeout); n > c.hung {
+		c.bad = min(c.bad+n-c.hung, c.failures)
+		c.hung, c.good = n, 0
+		if c.bad >= c.failures {
+			c.toLocked(Down, fmt.Errorf("still running for %v", probe.Round(running)))
+		}
+	}
+	return running
+}
+
+// expire gives the check the state of one whose last result, that of the given
+// run, is too old. It returns false when there is a newer result.
+func (c *check) expire(run uint64, why string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.runner.Unsettle(run) {
+		return false
+	}
+	c.good = 0
+	state := Unknown
+	if c.plane.kind == livenessPlane {
+		state = Down // unknown passes there, and a check that never ends must not
+	}
+	c.toLocked(state, errors.New(why))
+	return true
+}
+
+// toLocked changes the state. A change to the same state does nothing.
+func (c *check) toLocked(state State, cause error) {
+	if state == c.state {
+		return
+	}
+	c.state, c.since = state, time.Now()
+	c.plane.changed() // first: a listener that probes must not get the old answer
+	c.tellLocked(state, cause)
+}
+
+func (c *check) textLocked(text string) {
+	if text != c.text {
+		c.text = text
+		c.plane.changed()
+	}
+}
+
+// passes reports whether the check lets its plane pass, as far as is known.
+func (c *check) passes() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return passes(c.plane.kind, c.state)
+}
+
+// item is what an answer says about one check.
+type item struct {
+	name      string
+	state     State
+	text      string // "" when its last run passed
+	note      string // said in place of "ok" when it is up
+	causedBy  string // the check at the root of its failure, "" when that is itself
+	severity  Severity
+	dependsOn []string
+	excluded  bool
+}
+
+// view returns what an answer says about the check. unfinished are the runs that
+// the probe has stopped waiting for. volatile is true when the text holds a
+// duration.
+func (c *check) view(unfinished []probe.Unfinished) (it item, volatile bool) {
+	it = item{name: c.name, severity: c.severity, dependsOn: c.dependsOn}
+	hung := c.overdue()
+	stale := ""
+	if last, _, _ := c.runner.Status(); hung == 0 && last.Run > 0 {
+		stale = c.stale(last, unfinished)
+		if stale != "" && !c.expire(last.Run, stale) {
+			stale = ""
+		}
+	}
+	c.mu.Lock()
+	it.state, it.text = c.state, c.text
+	c.mu.Unlock()
+	switch {
+	case hung > 0:
+		it.text, volatile = fmt.Sprintf("still running for %v", probe.Round(hung)), true
+	case stale != "":
+		it.text, volatile = stale, true
+	}
+	return it, volatile
+}
+
+// stale returns why the last result is too old, or "".
+func (c *check) stale(last probe.Result, unfinished []probe.Unfinished) string {
+	if c.maxAge > 0 {
+		if age := probe.Now() - last.Ended; age > c.maxAge {
+			return fmt.Sprintf("the last result is %v old", probe.Round(age))
+		}
+		return ""
+	}
+	for _, u := range unfinished {
+		if u.Check == c.runner && u.Run > last.Run {
+			return fmt.Sprintf("no result within %v", c.plane.reg.timeout)
+		}
+	}
+	return ""
+}
+
+// never is before every reading of the clock. A reading may be negative: in a
+// synctest bubble it is.
+const never = time.Duration(math.MinInt64)
+
+// renewal returns the age of a result at which a probe runs the check again. With
+// 0 every probe runs it.
+func (c *check) renewal() time.Duration { return max(c.ttl, c.interval) }
+
+// due reports whether a probe at now has to run the check.
+func (c *check) due(now time.Duration) bool {
+	if c.renewal() == 0 {
+		return true
+	}
+	last, _, _ := c.runner.Status()
+	if last.Run == 0 {
+		return true
+	}
+	if c.interval > 0 && c.plane.reg.active.Load() {
+		return false // the scheduler runs it
+	}
+	return now >= last.Ended+c.renewal()
+}
+
+// freshUntil returns until when an answer about the check is valid, unless the
+// check reports a change.
+func (c *check) freshUntil() time.Duration {
+	if c.renewal() == 0 {
+		return never
+	}
+	last, _, _ := c.runner.Status()
+	switch {
+	case last.Run == 0:
+		return never
+	case c.interval > 0 && c.plane.reg.active.Load():
+		return last.Ended + c.maxAge
+	}
+	return last.Ended + c.renewal()
+}

@@ -1,0 +1,187 @@
+package health
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Option changes how one check is run, counted and shown.
+type Option func(*config) error
+
+type config struct {
+	timeout   time.Duration
+	ttl       time.Duration // 0: every probe runs the check
+	interval  time.Duration // 0: not periodic
+	maxAge    time.Duration // 0: a result from before the probe is too old
+	failures  int
+	successes int
+	severity  Severity
+	dependsOn []string
+	visible   time.Duration // how long a failure lasts before listeners hear of it
+}
+
+// newConfig applies the options and fills in the defaults. handler is the time
+// that a handler has to answer.
+func newConfig(handler time.Duration, opts []Option) (config, error) {
+	cfg := config{failures: 1, successes: 1, severity: SeverityHigh}
+	for i, opt := range opts {
+		if opt == nil {
+			return cfg, fmt.Errorf("%w: option %d is nil", ErrInvalid, i+1)
+		}
+		if err := opt(&cfg); err != nil {
+			return cfg, err
+		}
+	}
+	if cfg.timeout == 0 {
+		// A little less than the handler has, so that the check's own verdict is
+		// in when the handler must answer.
+		cfg.timeout = handler - handler/9
+	}
+	switch {
+	case cfg.ttl > 0 && cfg.interval > 0:
+		return cfg, fmt.Errorf("%w: WithCache and WithPeriodic exclude each other: a periodic check is answered from its last result already", ErrInvalid)
+	case cfg.maxAge > 0 && cfg.maxAge < max(cfg.ttl, cfg.interval):
+		return cfg, fmt.Errorf("%w: a result would be too old after %v and renewed after %v only", ErrInvalid, cfg.maxAge, max(cfg.ttl, cfg.interval))
+	case cfg.maxAge > 0:
+	case cfg.interval > 0:
+		cfg.maxAge = 3*cfg.interval + cfg.timeout
+	case cfg.ttl > 0:
+		cfg.maxAge = cfg.ttl + cfg.timeout
+	}
+	return cfg, nil
+}
+
+// positive sets *to, or returns an error that names the duration.
+func positive(what string, d time.Duration, to *time.Duration) error {
+	if d <= 0 {
+		return fmt.Errorf("%w: %s %v is not positive", ErrInvalid, what, d)
+	}
+	*to = d
+	return nil
+}
+
+// WithTimeout sets how long one run of the check may take. Then its context ends,
+// and the check is down, "still running for …", until the run returns. Defaults
+// to eight ninths of the registry's probe timeout: 800 ms. A timeout longer than
+// the probe timeout makes sense with [WithPeriodic] or [WithCache] only, because a
+// handler does not wait longer than the probe timeout.
+func WithTimeout(d time.Duration) Option {
+	return func(c *config) error { return positive("timeout", d, &c.timeout) }
+}
+
+// WithCache answers from the last result for ttl after it came in. The first
+// probe after that runs the check again and waits for it. While that run has not
+// ended, the old result stands until [WithMaxAge].
+func WithCache(ttl time.Duration) Option {
+	return func(c *config) error { return positive("cache ttl", ttl, &c.ttl) }
+}
+
+// WithPeriodic runs the check in the background from [Registry.Start] on, each
+// run interval after the end of the last. Probes are answered from the last
+// result and wait for the first one only. On a registry that is not started it
+// does what WithCache(interval) does, so a result never gets old unnoticed.
+func WithPeriodic(interval time.Duration) Option {
+	return func(c *config) error { return positive("interval", interval, &c.interval) }
+}
+
+// WithMaxAge sets how old the last result may be when there is no newer one. A
+// check whose result is older is unknown, and down on liveness. Defaults to three
+// intervals and the timeout for a periodic check, and to the ttl and the timeout
+// for a cached one. Any other check has no such grace by default: a probe that
+// gets no result in time is a probe without a result.
+func WithMaxAge(d time.Duration) Option {
+	return func(c *config) error { return positive("max age", d, &c.maxAge) }
+}
+
+// WithFailureThreshold keeps a check up until n runs in a row have not passed. A
+// run that hangs counts once for every timeout that passes. A result that is too
+// old counts at once. Defaults to 1.
+func WithFailureThreshold(n int) Option {
+	return func(c *config) error { return threshold("failure", n, &c.failures) }
+}
+
+// WithSuccessThreshold keeps a check from being up until n runs in a row have
+// passed, also after the registration. Defaults to 1.
+func WithSuccessThreshold(n int) Option {
+	return func(c *config) error { return threshold("success", n, &c.successes) }
+}
+
+func threshold(what string, n int, to *int) error {
+	if n < 1 {
+		return fmt.Errorf("%w: %s threshold %d is not at least 1", ErrInvalid, what, n)
+	}
+	*to = n
+	return nil
+}
+
+// Severity says what the failure of a check means.
+type Severity string
+
+// The severities. Answers and [Registry.Snapshot] show checks of all three.
+const (
+	// SeverityHigh is the default: the process cannot serve without it, and the
+	// plane fails with the check. Such a check is called critical.
+	SeverityHigh Severity = "high"
+	// SeverityMedium is for a failure that an operator has to look at although
+	// the process goes on serving, such as a cache that is away. The plane passes.
+	SeverityMedium Severity = "medium"
+	// SeverityLow is for a failure that is worth a note. The plane passes.
+	SeverityLow Severity = "low"
+)
+
+// WithSeverity sets what the failure of the check means. Defaults to
+// [SeverityHigh]. A value that is none of the three is refused.
+func WithSeverity(s Severity) Option {
+	return func(c *config) error {
+		if s != SeverityHigh && s != SeverityMedium && s != SeverityLow {
+			return fmt.Errorf("%w: severity is %q, want high, medium or low", ErrInvalid, s)
+		}
+		c.severity = s
+		return nil
+	}
+}
+
+// WithNonCritical shows the check and does not let it fail the plane. It is
+// WithSeverity(SeverityLow).
+func WithNonCritical() Option { return WithSeverity(SeverityLow) }
+
+// WithDependsOn names checks of the same plane without which this one cannot
+// pass. While this check and one of those do not pass, answers show this check as
+// caused by the other, and [Status] names it: of ten failures with one root, one
+// is told in full. That is all it changes. The check runs as before and fails the
+// plane as before.
+//
+// The named checks may be registered later, in any order. A check that depends on
+// itself, also by way of others, is refused. [Registry.Err] reports a name that is
+// not registered. The option may be given more than once; the names add up.
+func WithDependsOn(names ...string) Option {
+	names = slices.Clone(names)
+	return func(c *config) error {
+		for _, name := range names {
+			if err := validateName(name); err != nil {
+				return fmt.Errorf("WithDependsOn: %w", err)
+			}
+			if !slices.Contains(c.dependsOn, name) {
+				c.dependsOn = append(c.dependsOn, name)
+			}
+		}
+		return nil
+	}
+}
+
+// WithTimeToVisible keeps a failure from the listeners of [Registry.Events] until
+// it has lasted for d. A failure that ends earlier makes no event. Defaults to 0:
+// each change is told at once.
+//
+// It delays the news and never the truth: the planes, [Registry.Ready] and the
+// state in [Registry.Snapshot] change at once, and [Status] marks a failure that
+// is not visible yet as hidden. To keep a plane up through short failures, use
+// [WithFailureThreshold].
+//
+// A failure begins when the check leaves up, or first fails, and ends when the
+// check is up again. A change between down and unknown does not begin it anew.
+// Once the failure is visible, such a change is told at once.
+func WithTimeToVisible(d time.Duration) Option {
+	return func(c *config) error { return positive("time to visible", d, &c.visible) }
+}

@@ -1,0 +1,168 @@
+package health
+
+import (
+	"bytes"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"unicode/utf8"
+
+	"github.com/pleme-io/lifecycle-go/internal/answer"
+	"github.com/pleme-io/lifecycle-go/internal/probe"
+	"github.com/pleme-io/lifecycle-go/internal/text"
+)
+
+// kept is the answer of a plane to a plain probe. Only the time until which it
+// is fresh changes.
+type kept struct {
+	answer.Answer
+	version uint64       // of the plane that it was made from
+	fresh   atomic.Int64 // until then it is valid without a look at the checks
+	ok      bool
+}
+
+// isFresh reports whether the answer is valid without a look at the checks.
+func (a *kept) isFresh() bool {
+	fresh := a.fresh.Load()
+	return fresh != int64(never) && int64(probe.Now()) < fresh
+}
+
+func statusOf(ok bool) int {
+	if ok {
+		return http.StatusOK
+	}
+	return http.StatusServiceUnavailable
+}
+
+// answer renders the result as JSON.
+func (r *result) answer() *answer.Answer {
+	return answer.New(statusOf(r.ok), answer.TypeJSON, r.json())
+}
+
+// json renders {"status":"ok"|"fail","checks":{NAME:"ok"|ERROR}} without the
+// excluded checks.
+func (r *result) json() []byte {
+	buf := make([]byte, 0, 64+64*len(r.items))
+	buf = append(buf, `{"status":"`...)
+	if r.ok {
+		buf = append(buf, "ok"...)
+	} else {
+		buf = append(buf, "fail"...)
+	}
+	buf = append(buf, `","checks":{`...)
+	first := true
+	for i := range r.items {
+		it := &r.items[i]
+		if it.excluded {
+			continue
+		}
+		if !first {
+			buf = append(buf, ',')
+		}
+		first = false
+		buf = appendJSONString(buf, it.name)
+		buf = append(buf, ':')
+		buf = appendJSONString(buf, it.word())
+	}
+	return append(buf, "}}"...)
+}
+
+// word returns what the JSON says about a check.
+func (it *item) word() string {
+	switch {
+	case it.state == Up && it.note != "":
+		return it.note
+	case it.state == Up:
+		return "ok"
+	case it.causedBy != "":
+		return "caused by " + it.causedBy
+	case it.text == "":
+		return string(it.state)
+	}
+	return it.text
+}
+
+// verbose renders the result for people, as the components of Kubernetes do.
+func (r *result) verbose() []byte {
+	var b bytes.Buffer
+	for i := range r.items {
+		r.items[i].line(&b)
+	}
+	if len(r.strange) > 0 {
+		b.WriteString("warn: some health checks cannot be excluded: no matches for ")
+		for i, name := range r.strange {
+			if i > 0 {
+				b.WriteString(", ")
+			}
+			b.WriteString(strconv.Quote(name))
+		}
+		b.WriteByte('\n')
+	}
+	b.WriteString(r.plane.path())
+	if r.ok {
+		b.WriteString(" check passed\n")
+	} else {
+		b.WriteString(" check failed\n")
+	}
+	return b.Bytes()
+}
+
+func (it *item) line(b *bytes.Buffer) {
+	switch {
+	case it.excluded:
+		b.WriteString("[+]" + it.name + " excluded: ok")
+	case it.state == Up && it.note != "":
+		b.WriteString("[+]" + it.name + " ok: " + it.note)
+	case it.state == Up && it.text != "":
+		b.WriteString("[+]" + it.name + " ok" + it.aside() + ", its last run failed: " + text.OneLine(it.text))
+	case it.state == Up:
+		b.WriteString("[+]" + it.name + " ok" + it.aside())
+	case it.state == Unknown:
+		b.WriteString("[?]" + it.name + " unknown" + it.aside() + ": " + text.OneLine(it.text))
+	default:
+		b.WriteString("[-]" + it.name + " failed" + it.aside() + ": " + text.OneLine(it.text))
+	}
+	b.WriteByte('\n')
+}
+
+// aside returns what a line says in brackets: how bad a failure is, unless it
+// fails the plane, and which check is at its root.
+func (it *item) aside() string {
+	var parts []string
+	switch it.severity {
+	case SeverityLow:
+		parts = append(parts, "not critical")
+	case SeverityMedium:
+		parts = append(parts, "not critical, medium severity")
+	}
+	if it.causedBy != "" {
+		parts = append(parts, "caused by "+it.causedBy)
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(parts, ", ") + ")"
+}
+
+// appendJSONString appends s as a JSON string (RFC 8259, section 7). Bytes that
+// are not UTF-8 become U+FFFD.
+func appendJSONString(buf []byte, s string) []byte {
+	const hex = "0123456789abcdef"
+	buf = append(buf, '"')
+	for _, c := range s { // an invalid byte comes as U+FFFD
+		switch {
+		case c == '"' || c == '\\':
+			buf = append(buf, '\\', byte(c))
+		case c == '\n':
+			buf = append(buf, '\\', 'n')
+		case c == '\t':
+			buf = append(buf, '\\', 't')
+		case c < ' ':
+			buf = append(buf, '\\', 'u', '0', '0', hex[c>>4], hex[c&0xf])
+		default:
+			buf = utf8.AppendRune(buf, c)
+		}
+	}
+	return append(buf, '"')
+}

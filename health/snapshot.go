@@ -1,0 +1,89 @@
+package health
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/probe"
+)
+
+// Status is what is known about one check, as plain data.
+type Status struct {
+	Plane    string    `json:"plane"` // Liveness, Readiness or Startup
+	Name     string    `json:"name"`
+	State    State     `json:"state"`
+	Since    time.Time `json:"since"` // when it entered that state
+	Critical bool      `json:"critical"`
+	Severity Severity  `json:"severity"`
+	// DependsOn are the checks without which this one cannot pass.
+	DependsOn []string `json:"dependsOn,omitempty"`
+	// CausedBy is the check at the root of the failure, "" when this check passes
+	// or is the root itself.
+	CausedBy string `json:"causedBy,omitempty"`
+	// Hidden is true for a failure that is shorter than the check's time to
+	// visible: the listeners have not been told, and a page for people need not
+	// show it.
+	Hidden bool `json:"hidden,omitempty"`
+	// Error is what the last run said, "" when it passed. A check that is up has
+	// one while it is below its failure threshold.
+	Error string `json:"error,omitempty"`
+	// Checked is when the last run ended, the zero time before the first end.
+	Checked time.Time `json:"checked,omitzero"`
+	// Latency is how long the last run took.
+	Latency time.Duration `json:"latency"`
+	// Runs is how many runs have ended.
+	Runs uint64 `json:"runs"`
+	// Running is how long the run in progress has lasted, 0 without one.
+	Running time.Duration `json:"running,omitempty"`
+}
+
+// Snapshot returns what is known about every check, sorted by plane and name, and
+// runs none. On the readiness plane the built-in condition "lifecycle" is among
+// them when the owner has said something.
+func (r *Registry) Snapshot() []Status {
+	var all []Status
+	for _, p := range r.planes {
+		if p.kind == readinessPlane {
+			if st, shown := r.conditionStatus(); shown {
+				all = append(all, st)
+			}
+		}
+		for _, c := range *p.checks.Load() {
+			all = append(all, c.status())
+		}
+	}
+	slices.SortStableFunc(all, func(a, b Status) int {
+		return cmp.Or(strings.Compare(a.Plane, b.Plane), strings.Compare(a.Name, b.Name))
+	})
+	return all
+}
+
+func (c *check) status() Status {
+	it, _ := c.view(nil)
+	c.plane.explain(&it)
+	last, running, _ := c.runner.Status()
+	st := Status{
+		Plane: c.plane.kind.String(), Name: c.name,
+		State: it.state, Critical: c.severity == SeverityHigh, Severity: c.severity,
+		DependsOn: slices.Clone(c.dependsOn), CausedBy: it.causedBy, Error: it.text,
+		Latency: last.Took, Runs: last.Run, Running: running,
+	}
+	c.mu.Lock()
+	st.Since, st.Hidden = c.since, c.news.hidden != nil
+	c.mu.Unlock()
+	if last.Run > 0 {
+		st.Checked = probe.At(last.Ended)
+	}
+	return st
+}
+
+func (r *Registry) conditionStatus() (st Status, shown bool) {
+	it, shown := r.cond.Load().item(readinessPlane)
+	_, since := r.lifecycle.Since()
+	return Status{
+		Plane: readinessPlane.String(), Name: it.name,
+		State: it.state, Since: since, Critical: true, Severity: it.severity, Error: it.text,
+	}, shown
+}

@@ -1,0 +1,220 @@
+package httpdrain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/answer"
+	"github.com/pleme-io/lifecycle-go/internal/text"
+)
+
+// What the health server grants a client. A kubelet opens a connection for
+// every probe, sends a request of some hundred bytes and closes it; a scraper
+// keeps one open.
+const (
+	healthReadTimeout  = 5 * time.Second  // for a whole request, from its first byte
+	healthWriteTimeout = 10 * time.Second // for a response, from the end of the request's header
+	healthIdleTimeout  = 90 * time.Second // between two requests
+	healthMaxHeader    = 8 << 10          // bytes; net/http adds 4096 of slack
+	healthMaxConns     = 256              // open at a time
+)
+
+// HealthServer serves the health planes on an address of their own. They outlive
+// the drain, and the state of the service's own listeners does not affect them.
+//
+// It is safe to expose to any client. Timeouts and a header limit bound what one
+// connection can hold. When too many connections are open, the server closes the
+// oldest one that no handler is answering. The newest connection always gets in,
+// so clients that send nothing, or one byte at a time, cannot keep the kubelet
+// out.
+//
+// Make one with [NewHealthServer]. All methods may be called concurrently.
+type HealthServer struct {
+	address string
+	srv     *http.Server
+	conns   *connTable
+
+	mu       sync.Mutex // guards everything below
+	listener net.Listener
+	closed   bool
+}
+
+// NewHealthServer returns a server for h on a TCP address; "" stands for any free
+// port on all interfaces. A panic in h is logged to log and is answered with 500;
+// a nil log stands for slog.Default().
+func NewHealthServer(address string, h http.Handler, log *slog.Logger) *HealthServer {
+	if log == nil {
+		log = slog.Default()
+	}
+	conns := &connTable{limit: healthMaxConns, open: make(map[net.Conn]*healthConn)}
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	return &HealthServer{address: address, conns: conns, srv: &http.Server{
+		Handler:           conns.serving(guard(h, log)),
+		ReadHeaderTimeout: healthReadTimeout,
+		ReadTimeout:       healthReadTimeout,
+		WriteTimeout:      healthWriteTimeout,
+		IdleTimeout:       healthIdleTimeout,
+		MaxHeaderBytes:    healthMaxHeader,
+		Protocols:         protocols,
+		ConnContext:       conns.context,
+		ConnState:         conns.state,
+		// Any client can abort a connection or run into a timeout.
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}}
+}
+
+// Bind opens the listener; ctx bounds the lookup of the address's host name. A
+// second call returns an error, and so does a call after Close, which wraps
+// net.ErrClosed.
+func (s *HealthServer) Bind(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed:
+		return fmt.Errorf("listen on health address %s: %w", s.address, net.ErrClosed)
+	case s.listener != nil:
+		return fmt.Errorf("listen on health address %s: it is bound already", s.address)
+	}
+	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", s.address)
+	if err != nil {
+		return fmt.Errorf("listen on health address: %w", err)
+	}
+	s.listener = ln
+	return nil
+}
+
+// Use makes ln the listener instead of one that Bind opens, such as one in memory.
+// Call it before Serve.
+func (s *HealthServer) Use(ln net.Listener) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.listener = ln
+}
+
+// Addr returns the address that the server is bound to, nil before Bind.
+func (s *HealthServer) Addr() net.Addr {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.listener == nil {
+		return nil
+	}
+	return s.listener.Addr()
+}
+
+// Serve serves until Close, and returns nil then. Call it once, after Bind.
+func (s *HealthServer) Serve() error {
+	s.mu.Lock()
+	ln := s.listener
+	s.mu.Unlock()
+	if ln == nil {
+		return fmt.Errorf("serve health on %s: the address is not bound", s.address)
+	}
+	err := s.srv.Serve(ln)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return fmt.Errorf("serve health on %s: %w", ln.Addr(), err)
+}
+
+// Close closes the listener and the connections that no handler is answering. It
+// waits for the other connections until ctx is done, then closes those too and
+// returns an error. It may be called at any time and more than once.
+func (s *HealthServer) Close(ctx context.Context) error {
+	s.mu.Lock()
+	s.closed = true
+	ln := s.listener
+	s.mu.Unlock()
+	if ln != nil {
+		_ = ln.Close() // first, so that no new connection comes in after the ones closed below
+	}
+	s.conns.closeWaiting()
+	err := s.srv.Shutdown(ctx)
+	if errors.Is(err, net.ErrClosed) {
+		err = nil // Close closed the listener itself; Shutdown has done the rest
+	}
+	if err != nil {
+		_ = s.srv.Close() // cuts the remaining connections; err says so
+		err = fmt.Errorf("close health server: %w", err)
+	}
+	return err
+}
+
+// Route returns a handler that serves the extra handlers before h. A path of
+// extra that ends in a slash stands for everything below it; any other path
+// stands for itself. The longest match wins.
+func Route(h http.Handler, extra map[string]http.Handler) http.Handler {
+	if len(extra) == 0 {
+		return h
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		path := req.URL.Path
+		if exact := extra[path]; exact != nil {
+			exact.ServeHTTP(w, req)
+			return
+		}
+		for i := len(path); i > 0; {
+			i = strings.LastIndexByte(path[:i], '/')
+			if i < 0 {
+				break
+			}
+			if below := extra[path[:i+1]]; below != nil {
+				below.ServeHTTP(w, req)
+				return
+			}
+		}
+		h.ServeHTTP(w, req)
+	})
+}
+
+// guard answers a panic with 500. When the response has begun, it cuts the
+// response instead, so that the client does not take it for complete.
+func guard(h http.Handler, log *slog.Logger) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		g := &guardedWriter{ResponseWriter: w}
+		defer func() {
+			v := recover()
+			if v == nil {
+				return
+			}
+			if v != http.ErrAbortHandler { //nolint:errorlint // the value itself means abort
+				log.ErrorContext(req.Context(), "health handler panicked", "path", text.Clip(req.URL.Path, 128), "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+			}
+			if v == http.ErrAbortHandler || g.wrote { //nolint:errorlint // as above
+				panic(http.ErrAbortHandler)
+			}
+			clear(w.Header())
+			answer.Line(http.StatusInternalServerError, "internal server error: the handler panicked").Write(w, req)
+		}()
+		h.ServeHTTP(g, req)
+	})
+}
+
+// guardedWriter notes whether the response has begun.
+type guardedWriter struct {
+	http.ResponseWriter
+	wrote bool
+}
+
+func (g *guardedWriter) WriteHeader(status int) {
+	g.wrote = g.wrote || status >= 200 // 1xx come before the response
+	g.ResponseWriter.WriteHeader(status)
+}
+
+func (g *guardedWriter) Write(b []byte) (int, error) {
+	g.wrote = true
+	return g.ResponseWriter.Write(b)
+}
+
+// Unwrap serves http.ResponseController.
+func (g *guardedWriter) Unwrap() http.ResponseWriter { return g.ResponseWriter }

@@ -1,0 +1,322 @@
+package httpdrain
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// planes stands for the handler of the health planes.
+var planes = http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	fmt.Fprintln(w, "planes:", req.URL.Path)
+})
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// startServer returns a server that serves until the test ends.
+func startServer(t *testing.T, h http.Handler, extra map[string]http.Handler) *HealthServer {
+	t.Helper()
+	s := NewHealthServer("127.0.0.1:0", Route(h, extra), slog.New(slog.DiscardHandler))
+	must(t, s.Bind(t.Context()))
+	served := make(chan error, 1)
+	go func() { served <- s.Serve() }()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		must(t, s.Close(ctx))
+		must(t, s.Close(ctx))
+		must(t, <-served)
+	})
+	return s
+}
+
+// fetch sends one request on a connection of its own, as a kubelet does.
+func fetchHealth(t *testing.T, s *HealthServer, path string) (status int, body string, err error) {
+	t.Helper()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
+	res, err := client.Get("http://" + s.Addr().String() + path)
+	if err != nil {
+		return 0, "", err
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	return res.StatusCode, string(b), err
+}
+
+func dialHealth(t *testing.T, s *HealthServer) net.Conn {
+	t.Helper()
+	conn, err := net.Dial("tcp", s.Addr().String())
+	must(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+func TestHealthServerServesPlanesAndExtras(t *testing.T) {
+	text := func(s string) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, s) })
+	}
+	s := startServer(t, planes, map[string]http.Handler{"/metrics": text("metrics"), "/debug/": text("debug"), "/debug/deep/": text("deep")})
+	for path, want := range map[string]string{
+		"/readyz":        "200 planes: /readyz",
+		"/livez":         "200 planes: /livez",
+		"/metrics":       "200 metrics",
+		"/debug/":        "200 debug",
+		"/debug/x/y":     "200 debug",
+		"/debug/deep/xy": "200 deep",
+		"/metrics/x":     "200 planes: /metrics/x",
+		"/":              "200 planes: /",
+	} {
+		status, body, err := fetchHealth(t, s, path)
+		must(t, err)
+		if got := fmt.Sprintf("%d %s", status, strings.TrimSuffix(body, "\n")); got != want {
+			t.Errorf("GET %s: %s, want %s", path, got, want)
+		}
+	}
+}
+
+func TestHealthServerPanicIs500(t *testing.T) {
+	s := startServer(t, planes, map[string]http.Handler{
+		"/panic": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Encoding", "gzip")
+			panic("boom")
+		}),
+		"/begun": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprint(w, "some")
+			_ = http.NewResponseController(w).Flush()
+			panic("boom")
+		}),
+	})
+	for range 3 {
+		status, body, err := fetchHealth(t, s, "/panic")
+		must(t, err)
+		if status != 500 || body != "internal server error: the handler panicked\n" {
+			t.Errorf("a panic is %d %q, want 500", status, body)
+		}
+		if _, _, err := fetchHealth(t, s, "/begun"); err == nil {
+			t.Error("a panic in the middle of a response looks like its end")
+		}
+		if status, _, err := fetchHealth(t, s, "/livez"); status != 200 || err != nil {
+			t.Errorf("/livez after a panic: %d, %v", status, err)
+		}
+	}
+}
+
+func TestHealthServerSlowlorisCannotStarveTheKubelet(t *testing.T) {
+	s := startServer(t, planes, nil)
+	conns := make([]net.Conn, 2*healthMaxConns)
+	for i := range conns {
+		conns[i] = dialHealth(t, s)
+		switch i % 3 { // nothing, half a header, half a request behind a whole one
+		case 1:
+			_, _ = io.WriteString(conns[i], "GET /livez HTTP/1.1\r\nHost: x\r\nX-")
+		case 2:
+			_, _ = io.WriteString(conns[i], "GET /livez HTTP/1.1\r\nHost: x\r\n\r\nGET /li")
+		}
+	}
+	// Long before any of the timeouts, which would free a connection too.
+	for range 50 {
+		if status, _, err := fetchHealth(t, s, "/livez"); status != 200 || err != nil {
+			t.Fatalf("/livez behind %d slow clients: %d, %v", len(conns), status, err)
+		}
+	}
+	s.conns.mu.Lock()
+	open := len(s.conns.open)
+	s.conns.mu.Unlock()
+	if open > healthMaxConns {
+		t.Errorf("%d connections are open, at most %d may be", open, healthMaxConns)
+	}
+	// The oldest was closed, the youngest was not: it can finish its request.
+	must(t, conns[0].SetReadDeadline(time.Now().Add(patience)))
+	if _, err := conns[0].Read(make([]byte, 1)); err == nil || errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("reading from the oldest connection: %v, want that it was closed", err)
+	}
+	last := conns[len(conns)-1]
+	_, err := io.WriteString(last, "GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+	must(t, err)
+	must(t, last.SetReadDeadline(time.Now().Add(patience)))
+	if _, err := bufio.NewReader(last).ReadString('\n'); err != nil {
+		t.Errorf("the youngest slow client got %v, want an answer", err)
+	}
+}
+
+func TestHealthServerKeepsWhoIsBeingAnswered(t *testing.T) {
+	enter, release := make(chan struct{}), make(chan struct{})
+	s := startServer(t, planes, map[string]http.Handler{
+		"/slow": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			close(enter)
+			<-release
+			fmt.Fprint(w, "done")
+		}),
+	})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if status, body, err := fetchHealth(t, s, "/slow"); status != 200 || body != "done" || err != nil {
+			t.Errorf("the answer of the oldest connection is %d %q, %v", status, body, err)
+		}
+	})
+	<-enter
+	for range healthMaxConns + 10 {
+		dialHealth(t, s)
+	}
+	if status, _, err := fetchHealth(t, s, "/livez"); status != 200 || err != nil {
+		t.Errorf("/livez: %d, %v", status, err)
+	}
+	close(release)
+	wg.Wait()
+}
+
+func TestHealthServerLimitsHeaders(t *testing.T) {
+	s := startServer(t, planes, nil)
+	conn := dialHealth(t, s)
+	must(t, conn.SetDeadline(time.Now().Add(patience)))
+	_, _ = io.WriteString(conn, "GET /livez HTTP/1.1\r\nHost: x\r\nX: "+strings.Repeat("x", 16<<10)+"\r\n\r\n")
+	line, err := bufio.NewReader(conn).ReadString('\n')
+	if err != nil || !strings.Contains(line, " 431 ") {
+		t.Errorf("a header of 16 KiB got %q, %v; want 431", line, err)
+	}
+	for _, d := range []time.Duration{s.srv.ReadHeaderTimeout, s.srv.ReadTimeout, s.srv.WriteTimeout, s.srv.IdleTimeout} {
+		if d <= 0 {
+			t.Error("a timeout of the server is not set")
+		}
+	}
+}
+
+func TestHealthServerBindErrors(t *testing.T) {
+	s := NewHealthServer("127.0.0.1:0", planes, nil)
+	if s.Addr() != nil {
+		t.Error("an address before bind")
+	}
+	if err := s.Serve(); err == nil {
+		t.Error("serve before bind returned nil")
+	}
+	must(t, s.Bind(t.Context()))
+	if err := s.Bind(t.Context()); err == nil {
+		t.Error("a second bind returned nil")
+	}
+	taken := NewHealthServer(s.Addr().String(), planes, nil)
+	if err := taken.Bind(t.Context()); err == nil || !strings.HasPrefix(err.Error(), "listen on health address: ") {
+		t.Errorf("bind to a taken address: %v", err)
+	}
+	must(t, s.Close(t.Context())) // bound and never served
+	if err := s.Bind(t.Context()); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("bind after close: %v, want net.ErrClosed", err)
+	}
+	must(t, s.Serve())
+	again := NewHealthServer(s.address, planes, nil)
+	must(t, again.Close(t.Context())) // never bound
+}
+
+func TestHealthServerCloseIsBounded(t *testing.T) {
+	enter, release := make(chan struct{}), make(chan struct{})
+	s := NewHealthServer("127.0.0.1:0", Route(planes, map[string]http.Handler{
+		"/hang": http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+			close(enter)
+			<-release
+		}),
+	}), slog.New(slog.DiscardHandler))
+	must(t, s.Bind(t.Context()))
+	served := make(chan error, 1)
+	go func() { served <- s.Serve() }()
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if _, _, err := fetchHealth(t, s, "/hang"); err == nil {
+			t.Error("a request that was cut got an answer")
+		}
+	})
+	<-enter
+	slow := dialHealth(t, s)
+	_, _ = io.WriteString(slow, "GET /li")
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := s.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("close with a handler that hangs: %v, want the deadline", err)
+	}
+	wg.Wait()
+	must(t, <-served)
+	close(release)
+}
+
+func TestHealthServerCloseDoesNotWaitForSlowClients(t *testing.T) {
+	s := NewHealthServer("127.0.0.1:0", planes, slog.New(slog.DiscardHandler))
+	s.srv.ReadTimeout, s.srv.ReadHeaderTimeout, s.srv.IdleTimeout = 0, 0, 0 // none of them helps
+	must(t, s.Bind(t.Context()))
+	served := make(chan error, 1)
+	go func() { served <- s.Serve() }()
+	for range 20 {
+		conn := dialHealth(t, s)
+		must(t, conn.SetDeadline(time.Now().Add(patience)))
+		_, err := io.WriteString(conn, "GET /livez HTTP/1.1\r\nHost: x\r\n\r\nGET /li")
+		must(t, err)
+		_, err = bufio.NewReader(conn).ReadString('\n')
+		must(t, err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	must(t, s.Close(ctx))
+	must(t, <-served)
+}
+
+func TestConnTableClosesTheOldestThatWaits(t *testing.T) {
+	table := &connTable{limit: 4, open: make(map[net.Conn]*healthConn)}
+	var conns []net.Conn
+	isOpen := func(i int) bool {
+		_, open := table.open[conns[i]]
+		return open
+	}
+	accept := func() *healthConn {
+		ours, theirs := net.Pipe()
+		t.Cleanup(func() { _ = ours.Close(); _ = theirs.Close() })
+		conns = append(conns, ours)
+		return table.context(t.Context(), ours).Value(healthConnKey{}).(*healthConn)
+	}
+	for i := range 4 {
+		if hc := accept(); i < 2 {
+			table.mark(hc, true) // the two oldest are being answered
+		}
+	}
+	accept() // closes 2
+	accept() // closes 3
+	for i, want := range []bool{true, true, false, false, true, true} {
+		if isOpen(i) != want {
+			t.Errorf("connection %d is open: %v, want %v", i, isOpen(i), want)
+		}
+	}
+	for _, hc := range table.open {
+		table.mark(hc, true)
+	}
+	accept() // all are being answered: closes 0
+	if isOpen(0) || !isOpen(1) || !isOpen(6) || len(table.open) != 4 {
+		t.Error("with every connection being answered, not the oldest one was closed")
+	}
+	if _, err := conns[0].Write([]byte("x")); !errors.Is(err, io.ErrClosedPipe) {
+		t.Errorf("writing to a closed connection: %v", err)
+	}
+	waiting := accept() // 7, for 1
+	table.mark(waiting, false)
+	table.closeWaiting()
+	for i, want := range map[int]error{4: nil, 7: io.ErrClosedPipe} {
+		_ = conns[i].SetWriteDeadline(time.Now()) // no goroutine reads from the open pipes
+		if _, err := conns[i].Write([]byte("x")); errors.Is(err, io.ErrClosedPipe) != (want != nil) {
+			t.Errorf("closeWaiting: writing to connection %d gives %v", i, err)
+		}
+	}
+	conns[1] = conns[4] // one that is open
+	table.state(conns[1], http.StateClosed)
+	if isOpen(1) {
+		t.Error("a connection that was closed is still counted")
+	}
+}

@@ -1,0 +1,81 @@
+package sdnotify
+
+import (
+	"math"
+	"os"
+	"sync"
+	"sync/atomic"
+
+	"github.com/pleme-io/lifecycle-go/internal/text"
+)
+
+// maxTermination bounds a text in the termination log. The kubelet keeps the last
+// 4096 bytes of all containers of a pod together.
+const maxTermination = 1 << 10
+
+// TerminationLog is the file that the kubelet shows as the reason of a
+// container's end. The zero value writes nothing. All methods may be called
+// concurrently.
+type TerminationLog struct {
+	name   string // of the service
+	path   string
+	exists atomic.Bool
+	turn   atomic.Uint64
+	final  atomic.Bool // Final was called
+
+	mu      sync.Mutex // held while the file is written; guards the fields below
+	written uint64     // the turn of the text in the file
+	said    string     // and that text
+}
+
+// Find looks for the file, once, before any other call: a kubelet makes it before
+// it starts the process. The path "off" stands for no file. Every text begins
+// with the name of the service.
+func (l *TerminationLog) Find(path, name string) {
+	if path == "off" {
+		return
+	}
+	l.path, l.name = path, name
+	info, err := os.Stat(path)
+	l.exists.Store(err == nil && info.Mode().IsRegular())
+}
+
+// Write writes what compose returns in place of what the file holds. Of
+// concurrent calls the one that began last wins, so that the file knows of every
+// change before it. Without a file it does not call compose.
+func (l *TerminationLog) Write(compose func() string) {
+	if l.exists.Load() {
+		turn := l.turn.Add(1)
+		l.write(compose(), turn)
+	}
+}
+
+// Final writes words and lets no later Write change them.
+func (l *TerminationLog) Final(words string) {
+	l.final.Store(true)
+	l.write(words, math.MaxUint64)
+}
+
+// write overwrites the file. The kubelet mounts it into the container: write must
+// not create or replace it.
+func (l *TerminationLog) write(words string, turn uint64) {
+	if !l.exists.Load() {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if turn < l.written || l.final.Load() && turn != math.MaxUint64 {
+		return
+	}
+	l.written = turn
+	if words == l.said {
+		return
+	}
+	l.said = words
+	f, err := os.OpenFile(l.path, os.O_WRONLY|os.O_TRUNC, 0)
+	if err != nil {
+		return
+	}
+	defer func() { _ = f.Close() }()
+	_, _ = f.WriteString(text.Clip(l.name+": "+words, maxTermination))
+}

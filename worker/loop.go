@@ -1,0 +1,198 @@
+package worker
+
+import (
+	"sync"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/fsm"
+)
+
+// message is what the loop of a [Supervisor] is told: that something has happened,
+// or that a caller asks for something. Every other goroutine posts messages; the
+// loop alone changes the children, in [Supervisor.handle].
+type message interface{ isMessage() }
+
+// told makes a struct a message.
+type told struct{}
+
+func (told) isMessage() {}
+
+// What callers ask for. A reply has room for one answer, so that the loop never
+// waits.
+type (
+	begin    struct{ told } // Start was called
+	addChild struct {
+		told
+		spec  Spec
+		reply chan<- error
+	}
+	removeChild struct {
+		told
+		name  string
+		reply chan<- error
+	}
+	holdRestarts struct{ told } // start no child any more
+	holdStarts   struct {       // while the supervisor is suspended
+		told
+		hold  bool
+		reply chan<- error
+	}
+	stopAll struct { // stop all children
+		told
+		cause error
+		by    time.Time // zero for no limit
+	}
+	stopNow struct { // stop those that remain at once
+		told
+		by time.Time
+	}
+	flush struct { // reply once all that was posted before was handled
+		told
+		reply chan<- error
+	}
+)
+
+// What has happened.
+type (
+	startEnded struct {
+		told
+		c   *child
+		op  *startOp
+		err error
+	}
+	startOverdue struct { // the child's StartTimeout is over
+		told
+		c  *child
+		op *startOp
+	}
+	instanceEnded struct { // or nothing of it runs any more
+		told
+		c *child
+		i *instance
+	}
+	stopEnded struct { // a call of Stop has returned
+		told
+		c   *child
+		i   *instance
+		err error
+	}
+	stopOverdue struct { // a call of Stop does not keep to its context
+		told
+		c *child
+		i *instance
+	}
+	backoffOver struct {
+		told
+		g *group
+	}
+	probeDue struct {
+		told
+		c *child
+		p *probing
+	}
+	probeEnded struct {
+		told
+		c   *child
+		p   *probing
+		err error
+	}
+)
+
+// loop handles one message after the other until the supervisor has ended and
+// nothing of its children runs any more.
+func (s *Supervisor) loop() error {
+	var batch []message
+	for !s.ended || s.calls > 0 || len(s.abandoned) > 0 {
+		batch = s.box.take(batch)
+		for i, m := range batch {
+			batch[i] = nil // the message is not kept until the next batch
+			s.handle(m)
+		}
+	}
+	s.box.close()
+	s.Finish(s.failure)
+	return nil
+}
+
+func (s *Supervisor) handle(m message) {
+	switch m := m.(type) {
+	case begin:
+		s.begin()
+	case addChild:
+		s.add(m)
+	case removeChild:
+		s.remove(m)
+	case holdRestarts:
+		s.holdRestarts()
+	case holdStarts:
+		s.holdStarts(m)
+	case stopAll:
+		s.stopAll(m.cause, m.by)
+	case stopNow:
+		s.stopNow(m.by)
+	case flush:
+		m.reply <- nil
+	case startEnded:
+		s.startEnded(m.c, m.op, m.err)
+	case startOverdue:
+		s.startOverdue(m.c, m.op)
+	case instanceEnded:
+		s.instanceEnded(m.c, m.i)
+	case stopEnded:
+		s.stopEnded(m.c, m.i, m.err)
+	case stopOverdue:
+		s.stopOverdue(m.c, m.i)
+	case backoffOver:
+		s.backoffOver(m.g)
+	case probeDue:
+		s.probeDue(m.c, m.p)
+	case probeEnded:
+		s.probeEnded(m.c, m.p, m.err)
+	}
+}
+
+// mailbox holds the messages that the loop has yet to handle. It takes any number:
+// a sender never waits.
+type mailbox struct {
+	wake fsm.Wake // there may be messages
+
+	mu     sync.Mutex // guards everything below
+	queue  []message
+	closed bool
+}
+
+// post reports false, and drops m, once the loop has ended.
+func (b *mailbox) post(m message) bool {
+	b.mu.Lock()
+	if b.closed {
+		b.mu.Unlock()
+		return false
+	}
+	b.queue = append(b.queue, m)
+	b.mu.Unlock()
+	b.wake.Notify()
+	return true
+}
+
+// take waits for messages and returns all there are. done is the batch before,
+// whose memory is used again.
+func (b *mailbox) take(done []message) []message {
+	if cap(done) > maxKept {
+		done = nil // it was an exceptionally large batch
+	}
+	<-b.wake
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	queue := b.queue
+	b.queue = done[:0]
+	return queue
+}
+
+// maxKept is how many places of a batch are kept for the next.
+const maxKept = 64
+
+func (b *mailbox) close() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed, b.queue = true, nil
+}
