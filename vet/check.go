@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// Checker holds manifests against a configuration. It is a plain value; Check
+// Checker checks manifests against a configuration. It is a plain value; Check
 // may be called concurrently.
 type Checker struct {
 	// Config is what the service runs with. Zeros have their defaults.
@@ -33,12 +33,12 @@ type Checker struct {
 	// port of Config.HealthAddr or declares it, else the first.
 	Container string
 
-	// Only names the workloads that are looked at, as "Deployment/web" or
+	// Only names the workloads to check, as "Deployment/web" or
 	// "web". Defaults to all.
 	Only []string
 
-	// Ignore are ids of rules that say nothing. [Checker.Validate] knows which
-	// there are.
+	// Ignore are the ids of rules that are switched off. [Checker.Validate] refuses
+	// an id that does not exist.
 	Ignore []string
 
 	// HasShell says that the image has a shell and the usual programs, so that
@@ -46,8 +46,8 @@ type Checker struct {
 	HasShell bool
 }
 
-// Validate names a rule in Ignore that there is not. What is wrong with the Config
-// is a finding of [Checker.Check].
+// Validate returns an error that names a rule in Ignore that does not exist. Faults
+// of the Config are findings of [Checker.Check].
 func (c Checker) Validate() error {
 	for _, id := range c.Ignore {
 		if _, ok := ruleIndex[id]; !ok {
@@ -228,7 +228,7 @@ func on(d time.Duration) time.Duration {
 // seconds writes a duration as the manifest has it, rounded up.
 func seconds(d time.Duration) int64 { return int64(math.Ceil(d.Seconds())) }
 
-// longest is more seconds than anybody waits, and few enough for sums of them.
+// longest is more seconds than any wait, and few enough to add up.
 const longest = 1 << 32
 
 func sec(n int64) time.Duration { return time.Duration(min(n, longest)) * time.Second }

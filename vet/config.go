@@ -12,8 +12,8 @@ import (
 	"github.com/pleme-io/lifecycle-go"
 )
 
-// config finds what New would refuse. It reports whether the rest can be held
-// against the configuration: sums of senseless numbers say nothing.
+// config reports what New would refuse. It returns whether the manifests can be
+// compared with the configuration: sums of invalid numbers mean nothing.
 func (r *run) config() bool {
 	compare := true
 	for _, fault := range configFaults(r.Config.Validate()) {

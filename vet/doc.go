@@ -1,25 +1,24 @@
-// Package vet holds Kubernetes manifests against the configuration of a service
-// that is run by lifecycle, and says where the two contradict each other: a grace
-// that ends before the drain does, a probe that asks the wrong plane, a window
-// that closes before anybody noticed, a rollout that takes away more than it
-// brings.
+// Package vet checks Kubernetes manifests against the configuration of a service
+// that lifecycle runs, and reports where the two contradict each other: a grace
+// that ends before the drain, a probe that asks the wrong plane, a drain window
+// that closes before the cluster has noticed, a rollout that removes more pods
+// than it adds.
 //
-// The two are written by different people in different files, and nothing at run
-// time sees both: the downward API does not carry terminationGracePeriodSeconds,
-// and the API server does not know what a process means to do with it. A
-// contradiction shows itself as failed requests in some rollout, weeks later.
+// Different people write the two in different files, and nothing sees both at run
+// time: the downward API does not carry terminationGracePeriodSeconds, and the API
+// server does not know how a process uses it. A contradiction shows up weeks later
+// as requests that fail during a rollout.
 //
 //	report := vet.Checker{Config: cfg}.Check(vet.File{Name: "deployment.yaml", Data: data})
 //	report.WriteText(os.Stdout)
 //
 // It reads Deployments, StatefulSets, DaemonSets, ReplicaSets, Pods, Jobs and
-// CronJobs, and what stands around them: Services, PodDisruptionBudgets and
-// HorizontalPodAutoscalers. Files may be YAML of many documents, JSON, Lists,
+// CronJobs, and the objects that belong to them: Services, PodDisruptionBudgets
+// and HorizontalPodAutoscalers. Files can be YAML with many documents, JSON, Lists,
 // rendered Helm charts, the output of kustomize, and Dockerfiles. Each [Finding]
-// has a stable rule, a place down to the line, the reason, and the fix with the
-// number to change; [Rules] lists them. Nothing asks a cluster.
+// has a stable rule, a file and line, the reason, and the fix with the number to
+// change; [Rules] lists the rules. vet does not contact a cluster.
 //
-// What it cannot see: settings that reach the process by environment or flag and
-// not by the given configuration, and PodDisruptionBudgets or Services in files
-// that it was not given.
+// vet does not see settings that reach the process by environment or flag, nor
+// PodDisruptionBudgets and Services in files that it was not given.
 package vet

@@ -7,7 +7,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/vet"
 )
 
-// FuzzManifest: whatever the file is, there is a report, every finding has a
+// FuzzManifest: for any file there is a report, every finding has a
 // rule, a reason, a fix and a line, and each form of it can be written.
 func FuzzManifest(f *testing.F) {
 	f.Add("m.yaml", clean)

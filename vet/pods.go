@@ -86,7 +86,7 @@ func (r *run) sidecars(w *workload, main int) {
 	}
 }
 
-// restricted holds the pod against the restricted Pod Security Standard.
+// restricted checks the pod against the restricted Pod Security Standard.
 func (r *run) restricted(w *workload) {
 	var pod []string
 	if w.pod.HostNetwork || w.pod.HostPID || w.pod.HostIPC {

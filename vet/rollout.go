@@ -87,7 +87,7 @@ func (r *run) budgeted(w *workload) bool {
 	return false
 }
 
-// budget holds a PodDisruptionBudget against the pods that it selects. The
+// budget checks a PodDisruptionBudget against the pods that it selects. The
 // percentages are rounded up, as the disruption controller does.
 func (r *run) budget(b budget) {
 	lowest, blocks, found := b.Spec.MinAvailable, b.Spec.MaxUnavailable, false
@@ -131,7 +131,7 @@ func (r *run) budget(b budget) {
 	}
 }
 
-// service holds a Service against the pods that it leads to.
+// service checks a Service against the pods that it selects.
 func (r *run) service(s service) {
 	if len(s.Spec.Selector) == 0 {
 		return

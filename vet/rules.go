@@ -20,7 +20,7 @@ var rules = []Rule{
 	{"config-refused", Error, "The configuration contradicts itself", "New refuses it, and so does config.Load: the service ends as it starts, and a rollout stands still with its first pod."},
 
 	// The time that a stop may take.
-	{"grace-too-short", Error, "The pod's grace ends before the stop does", "preStop, drain_interval, shutdown_grace and a margin of 2 s have to fit into terminationGracePeriodSeconds; when it is over the kubelet sends SIGKILL, whatever is in flight."},
+	{"grace-too-short", Error, "The pod's grace ends before the stop does", "preStop, drain_interval, shutdown_grace and a margin of 2 s have to fit into terminationGracePeriodSeconds; when it is over the kubelet sends SIGKILL, also while requests are in flight."},
 	{"probe-grace-too-short", Error, "A probe's own grace ends before the stop does", "A terminationGracePeriodSeconds of a liveness or startup probe replaces the pod's when that probe fails. On a readiness probe the API server refuses it."},
 	{"grace-declared", Warning, "The configuration declares another grace than the manifest gives", "New checks the sum against termination_grace, liveness_grace and startup_grace, because the downward API does not carry them. Declared wrong, that check says nothing."},
 	{"grace-undeclared", Info, "The configuration declares no grace", "With termination_grace set, New refuses a drain that does not fit, at the start and not in a rollout."},
@@ -33,7 +33,7 @@ var rules = []Rule{
 	{"probe-path", Error, "A probe asks a path that is no health plane", "The planes are /livez, /readyz and /startupz; everything else on that port is 404, which fails the probe for ever."},
 	{"probe-scheme", Error, "A probe asks by TLS", "The health planes are served without TLS; the handshake fails, and with it the probe."},
 	{"health-unreachable", Error, "The health address cannot be reached by the kubelet", "The kubelet asks from the node, not from within the pod: an address of the loopback, or none, fails every probe."},
-	{"liveness-depends", Error, "Liveness asks for something else than life", "A readiness plane as liveness restarts every pod at once when a shared dependency is down, which helps nobody, and kills the process in the middle of its drain."},
+	{"liveness-depends", Error, "Liveness asks for something else than life", "A readiness plane as liveness restarts every pod at once when a shared dependency is down, which repairs nothing, and kills the process in the middle of its drain."},
 	{"readiness-not-readyz", Error, "Readiness does not ask whether the process is ready", "It goes on passing while the process drains: where nothing deletes the pod (a node shutdown, a fatal unit) its endpoint stays, until connections are refused."},
 	{"startup-not-startupz", Warning, "The startup probe does not ask whether the start is over", "Liveness begins before the start is done, or a dependency that is down kills a pod that has started."},
 	{"liveness-alias", Info, "Liveness asks /healthz", "It is /livez here, and the readiness of something else in many other services: a name that says what it is outlives its author."},
@@ -41,7 +41,7 @@ var rules = []Rule{
 	{"drain-unnoticed", Error, "The drain window is over before readiness was seen to be down", "Where nothing deletes the pod, readiness is the only signal: it is seen after periodSeconds × failureThreshold, and endpoints take about a second more to spread."},
 	{"liveness-kills-drain", Warning, "A liveness probe that is not /livez can fail before the drain is over", "/livez passes from the beginning of a stop on. Another check fails when the listeners close, and the kubelet kills the rest."},
 	{"no-readiness", Warning, "There is no readiness probe", "The pod gets requests before it can answer them, and goes on getting them when it cannot any more."},
-	{"no-liveness", Info, "There is no liveness probe", "A process that is wedged stays so until somebody looks."},
+	{"no-liveness", Info, "There is no liveness probe", "A process that is wedged stays so until an operator restarts it."},
 	{"no-startup", Warning, "There is a liveness probe and no startup probe", "A start that takes longer than initialDelaySeconds + periodSeconds × failureThreshold of the liveness probe is killed, and starts again."},
 
 	// Signals and other containers.
@@ -53,11 +53,11 @@ var rules = []Rule{
 
 	// Replicas, rollouts and disruptions.
 	{"no-pdb", Warning, "Several replicas and no PodDisruptionBudget", "A drain of two nodes at once may take all of them."},
-	{"pdb-blocks", Error, "A PodDisruptionBudget allows no eviction", "kubectl drain waits for ever, and whoever upgrades the node deletes the pod in the end, or the node."},
-	{"pdb-selects-nothing", Warning, "A PodDisruptionBudget selects no pods", "It protects nobody, and nobody is told."},
+	{"pdb-blocks", Error, "A PodDisruptionBudget allows no eviction", "kubectl drain waits for ever, until the operator who upgrades the node deletes the pod or the node."},
+	{"pdb-selects-nothing", Warning, "A PodDisruptionBudget selects no pods", "It protects no pod, and Kubernetes does not report that."},
 	{"pdb-invalid", Error, "A PodDisruptionBudget has both minAvailable and maxUnavailable", "The API server refuses it."},
 	{"rollout-loses-capacity", Warning, "A rollout takes pods away before others are ready", "With maxUnavailable above 0 a rollout serves the same load with fewer pods, which is an outage near the peak."},
-	{"recreate", Warning, "A rollout stops every pod before it starts one", "Between the last and the first there is nobody to send a request to; no drain helps against that."},
+	{"recreate", Warning, "A rollout stops every pod before it starts one", "Between the last stop and the first start no pod serves requests; no drain helps against that."},
 	{"single-replica", Info, "One replica, and readiness goes down", "A pod that is the only one has no other to send requests to. With drain_readiness: serving it serves until its listeners close (KEP-1669)."},
 	{"traffic-local", Warning, "externalTrafficPolicy Local, and readiness goes down", "kube-proxy falls back to endpoints of the node that terminate and are ready; going down takes the pod out of that (KEP-1669)."},
 	{"job-exit", Warning, "A Job that is stopped counts as complete", "A pod that exits 0 on SIGTERM has succeeded. With exit_on_signal the status is 128+n, and the work is tried again."},

@@ -369,7 +369,7 @@ func TestAutoscalerSaysHowManyReplicas(t *testing.T) {
 	text := strings.Replace(strings.Replace(clean, "  replicas: 3\n", "", 1), "maxUnavailable: 1\n", "minAvailable: 2\n", 1)
 	r := check(cleanConfig(), text+hpa)
 	if len(r.Findings) != 1 || r.Findings[0].Rule != "pdb-blocks" || !strings.Contains(r.Findings[0].Reason, "2 of the 2") {
-		t.Errorf("want the budget held against minReplicas: %+v", r.Findings)
+		t.Errorf("want the budget compared with minReplicas: %+v", r.Findings)
 	}
 }
 

@@ -55,7 +55,7 @@ func TestJSONIsTheReport(t *testing.T) {
 //go:embed testdata/sarif-schema-2.1.0.json
 var sarifSchema []byte
 
-// TestSARIFIsValid holds the output against the schema of SARIF 2.1.0, and
+// TestSARIFIsValid checks the output against the schema of SARIF 2.1.0, and
 // against what the standard demands and the schema cannot say: the numbers are
 // its sections.
 func TestSARIFIsValid(t *testing.T) {
@@ -142,12 +142,12 @@ func checkSARIF(t *testing.T, text []byte, report vet.Report) {
 	}
 }
 
-// TestPageIsCurrent holds docs/vet.md against the rules; make docs writes it.
+// TestPageIsCurrent compares docs/vet.md with the rules; make docs writes it.
 func TestPageIsCurrent(t *testing.T) {
 	const file = "../docs/vet.md"
 	var page bytes.Buffer
 	page.WriteString("# What vet looks for\n\n<!-- Made from vet by make docs. -->\n\n" +
-		"`lifecyclectl vet MANIFEST... --config FILE` holds manifests against a service's configuration. The rules, their ids and severities are stable; `--ignore ID` silences one, " +
+		"`lifecyclectl vet MANIFEST... --config FILE` checks manifests against a service's configuration. The rules, their ids and severities are stable; `--ignore ID` silences one, " +
 		"`--fail-on` says from which severity on the exit status is 1.\n\n| rule | severity | speaks when | because |\n| --- | --- | --- | --- |\n")
 	for _, r := range vet.Rules() {
 		page.WriteString("| `" + r.ID + "` | " + r.Severity.String() + " | " + r.Title + " | " + strings.ReplaceAll(r.Why, "|", "\\|") + " |\n")

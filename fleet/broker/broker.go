@@ -48,7 +48,7 @@ type Broker struct {
 	log    *slog.Logger
 	closed chan struct{} // closed when the connection and the server are
 	once   sync.Once
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards everything below
 	err    error      // of Close
 	begun  bool       // Start was called
 }
@@ -60,7 +60,7 @@ type Broker struct {
 // Broker.
 //
 // A bucket or a stream that differs from its declaration is a [*SpecError].
-// Nothing is changed in it: it may be somebody else's, and what differs may lose
+// Nothing is changed in it: it may belong to another program, and a change may lose
 // data.
 func Connect(ctx context.Context, cfg Config) (*Broker, error) {
 	cfg = cfg.WithDefaults()
@@ -83,7 +83,7 @@ func (b *Broker) open(ctx context.Context, cfg Config) error {
 		nats.ReconnectWait(cfg.ReconnectWait),
 		nats.ReconnectJitter(cfg.ReconnectWait/4, cfg.ReconnectWait),
 		nats.PingInterval(20 * time.Second),
-		// A write that waits in a buffer while nobody is there has no answer in
+		// A write that waits in a buffer while no server is there has no answer in
 		// time and may still be carried out minutes later. Say so at once.
 		nats.ReconnectBufSize(-1),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
@@ -142,7 +142,7 @@ func dial(ctx context.Context, url string, opts []nats.Option) (*nats.Conn, erro
 		nc  *nats.Conn
 		err error
 	}
-	done := make(chan result, 1) // the one send finds room, whether or not anybody still waits
+	done := make(chan result, 1) // the one send finds room, also when the caller no longer waits
 	go func() {
 		nc, err := nats.Connect(url, opts...)
 		done <- result{nc, err}
@@ -234,7 +234,7 @@ func (b *Broker) Drain(ctx context.Context) error {
 	defer b.nc.RemoveStatusListener(ended)
 	switch err := b.nc.Drain(); {
 	case errors.Is(err, nats.ErrConnectionClosed), errors.Is(err, nats.ErrConnectionReconnecting):
-		return nil // nobody is there to send anything to
+		return nil // no server is there to send anything to
 	case err != nil && !errors.Is(err, nats.ErrConnectionDraining):
 		return fmt.Errorf("drain the connection: %w", err)
 	}

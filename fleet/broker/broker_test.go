@@ -266,7 +266,7 @@ func TestConnectGivesUpWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(testContext(t), 100*time.Millisecond)
 	defer cancel()
 	if _, err := broker.Connect(ctx, broker.Config{URL: "nats://" + l.Addr().String(), Logger: brokertest.Quiet()}); err == nil {
-		t.Error("connected to nobody")
+		t.Error("connected without a server")
 	}
 }
 

@@ -2,6 +2,6 @@
 
 package broker
 
-// lock does nothing here: that no two processes share a store directory is for
-// whoever configures them.
+// lock does nothing here: the operator must give each process a store directory
+// of its own.
 func lock(string) (unlock func(), err error) { return func() {}, nil }

@@ -35,7 +35,7 @@ func (s *codes) drop(ctx context.Context, rec *Record) error {
 
 // chunks is what is larger than a message, stored as NAME.0, NAME.1 and so on.
 // (It is no object store of the client's: that one leaves a goroutine behind when
-// a small object is stored quickly, and removes by listing everybody's.)
+// a small object is stored quickly, and removes by listing those of all workers.)
 type chunks struct {
 	js     jetstream.JetStream
 	stream jetstream.Stream

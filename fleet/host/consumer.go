@@ -15,7 +15,7 @@ import (
 )
 
 // consumer returns the durable consumer of a slot, whose members are records. One that is missing, because
-// somebody removed it, is made anew and begins with what is published from then
+// it was removed, is made anew and begins with what is published from then
 // on.
 func (h *Host) consumer(ctx context.Context, records []*Record) (jetstream.Consumer, error) {
 	slot, stream := records[0].slot(), records[0].Stream
@@ -58,7 +58,7 @@ func (h *Host) subscribe(ctx context.Context, rec *Record) error {
 	if rec.Group == "" {
 		return h.filter(ctx, rec, []string{rec.Topic}, true)
 	}
-	// Somebody else may be joining the group and not know of this one: who has
+	// Another host may be joining the group and not know of this one: who has
 	// written last looks again, and knows of both.
 	for known := []string(nil); ; {
 		all, err := h.group(ctx, rec)
@@ -83,7 +83,7 @@ func (h *Host) subscribe(ctx context.Context, rec *Record) error {
 }
 
 // cover has the consumer of a slot take the topics of records beside those that it
-// takes: whoever made one of them may have died before that.
+// takes: the host that made one of them may have died before that.
 func (h *Host) cover(ctx context.Context, records []*Record) error {
 	if len(records) == 0 {
 		return nil
@@ -110,7 +110,7 @@ func (h *Host) unsubscribe(ctx context.Context, rec *Record) error {
 		var now jetstream.Consumer
 		now, err = h.js.Consumer(ctx, rec.Stream, rec.slot())
 		if err == nil && !now.CachedInfo().Created.Equal(c.CachedInfo().Created) {
-			return nil // of somebody who joins the group now
+			return nil // another host joins the group now
 		}
 		if err == nil {
 			err = wait.Sleep(ctx, looks)
@@ -145,7 +145,7 @@ func (h *Host) filter(ctx context.Context, rec *Record, topics []string, beside 
 		MaxDeliver:     -1, // the retry budget is ours: the server's drops what a dying host had
 		FilterSubjects: topics,
 		MaxAckPending:  h.pending(slot),
-		Replicas:       0, // as many as its stream, which is somebody else's, has
+		Replicas:       0, // as many as its stream, which hosts do not own, has
 	}
 	c, err := h.js.Consumer(ctx, stream, slot)
 	switch {

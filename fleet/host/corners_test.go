@@ -101,7 +101,7 @@ func TestCreateUndoesItsOwn(t *testing.T) {
 	}
 }
 
-// TestCodeOfADeletedWorker holds that an update which loses against a deletion
+// TestCodeOfADeletedWorker checks that an update which loses against a deletion
 // leaves no code behind.
 func TestCodeOfADeletedWorker(t *testing.T) {
 	r := newRig(t)
@@ -210,9 +210,9 @@ func TestComesBackWhileItLeaves(t *testing.T) {
 	r.wantOutputs("out.w", "a", "b")
 }
 
-// TestOtherConfig holds that a consumer follows the configuration of the host
-// that takes from it, and has as many replicas as its stream, whatever the hosts
-// have.
+// TestOtherConfig checks that a consumer follows the configuration of the host
+// that takes from it, and has as many replicas as its stream: the hosts' number
+// does not count.
 func TestOtherConfig(t *testing.T) {
 	r := newRig(t)
 	_, err := r.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ONE", Subjects: []string{"one.>"}, Retention: jetstream.WorkQueuePolicy})

@@ -51,7 +51,7 @@ func (h *Host) delete(ctx context.Context, id, uid string, o options) error {
 		}
 		select {
 		case <-patience.C:
-			alone = true // whoever should have it does not do it
+			alone = true // the host that should have it does not do it
 		default:
 		}
 		if alone {

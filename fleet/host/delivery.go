@@ -22,7 +22,7 @@ func (r *runner) one(m jetstream.Msg) {
 	}
 	header := m.Headers()
 	if to := header.Get(HeaderFor); to != "" && to != r.slot.name {
-		_ = m.Ack() // redriven for somebody else
+		_ = m.Ack() // redriven for another group or worker
 		return
 	}
 	d := &delivery{msg: m, meta: meta, id: meta.Stream + ":" + strconv.FormatUint(meta.Sequence.Stream, 10), header: header, data: m.Data()}
@@ -135,7 +135,7 @@ func (r *runner) call(ctx context.Context, d *delivery, attempt int) error {
 	if err == nil && (len(outputs) > 0 || len(d.state.order) > 0) {
 		err = r.effects(ctx, d, outputs)
 		if cause := context.Cause(ctx); err != nil && errors.Is(cause, ErrDetached) {
-			err = cause // no attempt: the server is away, or the message is somebody else's
+			err = cause // no attempt: the server is away, or the message is another host's
 		}
 	}
 	r.began.Store(0)

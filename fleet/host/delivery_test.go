@@ -301,7 +301,7 @@ func TestDeleteWhileHandling(t *testing.T) {
 
 // TestUnansweredDeliveries holds that a message whose hosts keep dying ends as a
 // dead letter, and up to then keeps all its attempts. A host that dies is played
-// by one that has to leave its handler behind: nobody answers for it.
+// by one that abandons its handler: no answer is sent for it.
 func TestUnansweredDeliveries(t *testing.T) {
 	r := newRig(t)
 	r.tune = func(c *host.Config) {

@@ -18,7 +18,7 @@ import (
 
 // TestGroups holds that one message is handled at a time in a group, across
 // hosts and topics, that members take turns, and that stopping one loses
-// nothing and holds nobody up.
+// nothing and holds no other worker up.
 func TestGroups(t *testing.T) {
 	r := newRig(t)
 	var inside, most, fenceLast atomic.Int64
@@ -69,7 +69,7 @@ func TestGroups(t *testing.T) {
 		t.Errorf("%d messages at a time in the group", most.Load())
 	}
 
-	// Nobody is there for work.other: its messages wait, those of work.shared
+	// No worker is there for work.other: its messages wait, those of work.shared
 	// do not.
 	owner := a
 	if len(b.Local()) > 0 {
@@ -182,7 +182,7 @@ func TestStaleHolder(t *testing.T) {
 	h := r.start2(r.native("w", fn))
 	r.publish("work.w", "x")
 	<-entered
-	// Somebody else claims the fence, as the host does that takes over.
+	// Another host claims the fence, as the host does that takes over.
 	_, err := r.js.Publish(t.Context(), "host.state.w-w.fence", []byte("somebody"))
 	must(t, err)
 	close(release)

@@ -24,7 +24,7 @@
 // # What is guaranteed
 //
 // A message is handled at least once, or is in the dead letters with the reason;
-// nothing is dropped, whatever dies when. A handler may see a message again: its
+// nothing is dropped, also when a host or a server dies. A handler may see a message again: its
 // host died before the server knew, or was stalled and has been replaced. What
 // it wrote to its state takes effect once all the same, and what it published is
 // dropped as a duplicate within the stream's duplicate window, if it publishes
@@ -107,7 +107,7 @@ type Host struct {
 	ready    atomic.Bool        // ensure has been done
 	ensuring sync.Mutex
 
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards everything below
 	known     map[string]*Record
 	broken    map[string]error // records that cannot be read
 	slots     map[string]*slot
@@ -367,12 +367,12 @@ func (h *Host) faults() error {
 // reached within AcquireTimeout, or not one of the workers that are to run here
 // could be loaded. It is up when recovery is done or switched off. A worker that
 // failed among others that run is Failed in its record and its host's log and
-// does not take the host out of rotation, which would help nobody.
+// does not take the host out of rotation, which would not repair it.
 func (h *Host) Check(context.Context) error {
 	h.mu.Lock()
 	state, fault := h.recovery, h.fault
 	loaded := 0
-	// A record that cannot be read is nobody's share, unless there is no other.
+	// A record that cannot be read is no host's share, unless there is no other.
 	failed := len(h.known) == 0
 	for _, s := range h.slots {
 		s.mu.Lock()

@@ -187,7 +187,7 @@ func TestPhases(t *testing.T) {
 		}
 	}
 	r := newRig(t)
-	h := r.host("a") // not started: nobody ends the deletion
+	h := r.host("a") // not started: no host ends the deletion
 	create(t, h, host.CreateRequest{ID: "w", Topic: "work.w", Code: prefix("1")})
 	kv, err := r.js.KeyValue(t.Context(), "HOST_WORKERS")
 	must(t, err)

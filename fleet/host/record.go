@@ -190,7 +190,7 @@ func (s *records) create(ctx context.Context, r *Record) error {
 }
 
 // update changes a record by compare and set: change is called with the stored
-// one, again after somebody else has changed it meanwhile, and returns false when
+// one, again after another process has changed it meanwhile, and returns false when
 // there is nothing to do. The state changes along the table or not at all.
 func (s *records) update(ctx context.Context, id string, by Change, change func(*Record) (bool, error)) (*Record, error) {
 	for {
@@ -230,7 +230,7 @@ func (s *records) update(ctx context.Context, id string, by Change, change func(
 		if errors.Is(err, workflow.ErrEntityNotFound) {
 			return nil, fmt.Errorf("worker %s: %w", id, ErrNotFound)
 		}
-		if !errors.Is(err, workflow.ErrRevisionMismatch) { // otherwise somebody was faster: decide again
+		if !errors.Is(err, workflow.ErrRevisionMismatch) { // otherwise another process was faster: decide again
 			return nil, fmt.Errorf("worker %s: write record: %w", id, err)
 		}
 		if err := ctx.Err(); err != nil {

@@ -242,7 +242,7 @@ func (r *runner) look(now time.Time) {
 	since := time.Duration(now.UnixNano() - d.beat.Load())
 	switch {
 	case since > cfg.AckWait*3/4 || !r.host.members.held():
-		// The message may be somebody else's by now: this handler is over.
+		// The message may be another host's by now: this handler is over.
 		d.cancel(ErrDetached)
 		if since > cfg.AckWait+patience {
 			d.failed.Store(true)

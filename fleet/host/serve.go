@@ -133,7 +133,7 @@ func (h *Host) observe(entry jetstream.KeyValueEntry, known map[string]*Record) 
 		err = fmt.Errorf("record %s, revision %d: the state %q is not in the table", entry.Key(), entry.Revision(), r.State)
 	}
 	if err != nil {
-		// What runs goes on as it is; nobody guesses what was meant.
+		// What runs goes on as it is: the host does not guess.
 		h.broken[entry.Key()] = err
 		h.log.Error("hosted worker: its record cannot be read", "err", err)
 		return

@@ -184,7 +184,7 @@ func (s *slot) apply(ctx context.Context) error {
 			continue
 		}
 		if rec.deploying() {
-			again = true // whoever creates it is about to set it Running, or to undo it
+			again = true // its creator is about to set it Running, or to undo it
 			continue
 		}
 		m, err := s.member(ctx, rec, asks)
@@ -257,7 +257,7 @@ func (s *slot) cover(ctx context.Context, records []*Record) error {
 	return nil
 }
 
-// deploying reports whether whoever creates r may still be at it.
+// deploying reports whether the creation of r may still go on.
 func (r *Record) deploying() bool {
 	return r.State == StateDeploying && time.Since(r.Changed.At) < deployTime
 }
@@ -289,7 +289,7 @@ func (s *slot) note(rec *Record, loaded bool, err error) {
 		return // of several reasons the first one stands, or each would be a change to act upon
 	}
 	_, writeErr := s.host.records.update(ctx, rec.ID, Change{By: s.host.cfg.HostID, Note: reason}, func(r *Record) (bool, error) {
-		// Somebody may have stopped or updated it meanwhile: then there will be
+		// An operator may have stopped or updated it meanwhile: then there will be
 		// another try.
 		if r.UID != rec.UID || !r.State.wanted() || r.Digest != rec.Digest || r.State == want {
 			return false, nil

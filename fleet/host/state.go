@@ -98,7 +98,7 @@ func (s *states) tries(ctx context.Context, slot, m string) (tries, error) {
 	}
 	var t tries
 	if err := json.Unmarshal(found.Data, &t); err != nil {
-		return tries{Begun: 1}, nil //nolint:nilerr // nobody else writes here; the worst is one more attempt
+		return tries{Begun: 1}, nil //nolint:nilerr // only this host writes here; the worst is one more attempt
 	}
 	return t, nil
 }

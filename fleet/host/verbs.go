@@ -91,7 +91,7 @@ func (h *Host) Create(ctx context.Context, req CreateRequest) (id string, err er
 	if err := h.code.put(ctx, rec, fetch.Digest(code), code); err != nil {
 		return undo("store code", err, dropCode)
 	}
-	// The record goes only if it is of this life: the id may be somebody else's
+	// The record goes only if it is of this life: the id may be another worker's
 	// by now, and a write that was not answered may have been done.
 	dropRecord := func(ctx context.Context) error {
 		err := h.delete(ctx, rec.ID, rec.UID, options{by: req.By, note: "create failed"})
@@ -108,7 +108,7 @@ func (h *Host) Create(ctx context.Context, req CreateRequest) (id string, err er
 	}
 	running, err := h.records.update(ctx, rec.ID, rec.Changed, func(r *Record) (bool, error) {
 		if r.UID != rec.UID {
-			return false, fmt.Errorf("%w: somebody deleted it meanwhile", ErrNotFound)
+			return false, fmt.Errorf("%w: it was deleted meanwhile", ErrNotFound)
 		}
 		changed := r.State == StateDeploying
 		r.State = StateRunning
@@ -347,7 +347,7 @@ func (h *Host) settle(ctx context.Context, rec *Record) error {
 			return true
 		}
 		if now := h.known[rec.ID]; now != nil && (now.UID != rec.UID || now.revision > rec.revision) {
-			return true // somebody has changed it again
+			return true // it was changed again
 		}
 		s := h.slots[rec.slot()]
 		if s == nil {

@@ -54,9 +54,9 @@ type Lease struct {
 	key    string
 	ttl    time.Duration
 	holder string
-	nonce  string // tells this Lease from every other one, whatever the holder's name
+	nonce  string // tells this Lease from every other one, also from one with the same holder
 
-	mu       sync.Mutex // held for a whole attempt; guards what follows
+	mu       sync.Mutex // held for a whole attempt; guards everything below but term
 	revision uint64     // of the entry that this process wrote last; 0 when it has none
 	token    uint64
 	until    time.Time // when the trust ends, by this process's clock
@@ -104,8 +104,8 @@ func New(ctx context.Context, js jetstream.JetStream, cfg Config) (*Lease, error
 
 // Acquire asks once for the lease, or for more of it when this process has it.
 // It returns the time granted, to be counted from the call, or 0 when another
-// process has the lease. An error means that nobody knows: an attempt of which
-// no answer came may have been carried out, and the next one finds that out.
+// process has the lease. An error means that it is not known: the server may have
+// carried out an attempt whose answer was lost, and the next attempt finds that out.
 //
 // The trust is anchored to the call, which is the safe side: the entry was
 // written at some time after it and expires the TTL after that.
@@ -171,7 +171,7 @@ func (l *Lease) write(ctx context.Context) error {
 	r := record{Holder: l.holder, Nonce: l.nonce, Token: l.token}
 	if l.revision != 0 && time.Now().After(l.until) {
 		// The trust has run out in between, so this is another term. Its token
-		// must be new: the entry may have expired and been somebody else's.
+		// must be new: the entry may have expired and been another process's.
 		r.Token = 0
 	}
 	value, err := json.Marshal(r)
@@ -236,7 +236,7 @@ func (l *Lease) Token() (token uint64, valid bool) {
 	return t.token, time.Now().Before(t.until)
 }
 
-// Holder returns the name of the process that has the lease, and "" when nobody
+// Holder returns the name of the process that has the lease, and "" when none
 // has.
 func (l *Lease) Holder(ctx context.Context) (string, error) {
 	entry, err := l.kv.Get(ctx, l.key)

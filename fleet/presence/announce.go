@@ -63,8 +63,8 @@ func (a *announcer) run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("presence: %w", err)
 	}
-	// Whoever waits for an answer gets one or none: a command in progress ends
-	// before the unit does.
+	// A command in progress ends before the unit does, so its caller gets the
+	// answer.
 	defer func() {
 		closed := make(chan struct{})
 		commands.SetClosedHandler(func(string) { close(closed) })

@@ -15,12 +15,12 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
 )
 
-// What a Fleet says of a process.
+// Errors of a Fleet.
 var (
 	// ErrNotFound is returned when no process of that id announces itself.
 	ErrNotFound = errors.New("presence: no such process")
-	// ErrUnreachable is returned when a process did not answer a command. It may
-	// have heard it: look at its phase before trying again.
+	// ErrUnreachable is returned when a process did not answer a command. The
+	// process may have got it: look at its phase before you try again.
 	ErrUnreachable = errors.New("presence: the process does not answer")
 	// ErrRefused is wrapped by the error of a command that a process answered
 	// with no; the error's text has its reason.
@@ -107,7 +107,7 @@ type Change = stream.Item[Process]
 
 // Watch tells every process that is there as a put, then one synced, then
 // every announcement and every end, until ctx ends, whose error it returns. A
-// process that died without a word is deleted within the TTL and a third of it.
+// process that was killed is deleted within the TTL and a third of it.
 // The calls of tell come one at a time.
 func (f *Fleet) Watch(ctx context.Context, tell func(Change)) error {
 	to := stream.Sink[Process](tell)

@@ -12,12 +12,14 @@
 //	processes, err := f.List(ctx)
 //	phase, err := f.Drain(ctx, processes[0].ID, "new node", "ada")
 //
-// Announcements are kept in a key-value bucket whose entries expire: a process
-// that dies without a word disappears after [Config.TTL]. One that ends says so
-// and disappears at once. Commands are requests to the process itself (NATS
-// request-reply), so that whoever asks knows whether it was heard; who may send
-// them is who may publish on the subject "PREFIX.command.>", which is for the
-// permissions of the NATS account to say.
+// Announcements are entries of a key-value bucket that expire: a process that is
+// killed disappears after [Config.TTL], and one that ends removes its entry at
+// once. Commands are requests to the process itself (NATS request-reply), so the
+// operator learns whether the process got them. Every client that may publish on
+// the subject "PREFIX.command.>" can send commands: restrict it with the
+// permissions of the NATS account.
+//
+// presence keeps no state of the process: it asks the App.
 package presence
 
 import (
@@ -34,8 +36,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// Config says where a fleet meets. Everybody in it has the same Bucket, Prefix
-// and TTL.
+// Config says where a fleet meets. All its processes and operators have the same
+// Bucket, Prefix and TTL.
 type Config struct {
 	// Bucket is the key-value bucket. Defaults to "FLEET".
 	Bucket string
@@ -44,7 +46,7 @@ type Config struct {
 	// "lifecycle.fleet".
 	Prefix string
 
-	// TTL is how long a process is believed to live after its last word.
+	// TTL is how long a process counts as alive after its last announcement.
 	// Defaults to 15 s; at least 1 s.
 	TTL time.Duration
 
@@ -110,8 +112,8 @@ var (
 	validID      = regexp.MustCompile(`^[A-Za-z0-9_-]{1,200}$`)
 )
 
-// BucketConfig is the bucket of a fleet, for whoever creates buckets in one
-// place. [Announce] and [Open] create it when it is missing.
+// BucketConfig is the bucket of a fleet, for a program that creates all buckets
+// itself. [Announce] and [Open] create it when it is missing.
 func BucketConfig(c Config) (jetstream.KeyValueConfig, error) {
 	c, err := c.withDefaults()
 	return jetstream.KeyValueConfig{
@@ -135,7 +137,7 @@ func bucket(ctx context.Context, js jetstream.JetStream, c Config) (jetstream.Ke
 	kv, err := js.KeyValue(ctx, c.Bucket)
 	if errors.Is(err, jetstream.ErrBucketNotFound) {
 		kv, err = js.CreateKeyValue(ctx, spec)
-		if errors.Is(err, jetstream.ErrBucketExists) { // somebody was faster
+		if errors.Is(err, jetstream.ErrBucketExists) { // another process was faster
 			kv, err = js.KeyValue(ctx, c.Bucket)
 		}
 	}

@@ -24,12 +24,12 @@ type Cluster struct {
 	http http.Client
 
 	confs   []serverConfig
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards everything below
 	servers []*process // nil for one that does not run
 }
 
 // StartCluster starts n servers that know each other and waits until JetStream
-// has a leader. They end with the test, whatever was done to them. Writes are
+// has a leader. They end with the test in any case. Writes are
 // flushed by the operating system, not one by one: a kill takes none of them.
 func StartCluster(tb testing.TB, n int) *Cluster {
 	tb.Helper()
@@ -150,7 +150,7 @@ func (c *Cluster) StartAll() {
 	})
 }
 
-// Leader returns the number of the server that leads a stream, -1 while nobody
+// Leader returns the number of the server that leads a stream, -1 while none
 // that runs does. A bucket's stream is "KV_" and its name.
 func (c *Cluster) Leader(stream string) int {
 	for _, p := range c.live() {

@@ -39,7 +39,7 @@ type serverConfig struct {
 
 func (c serverConfig) log() string { return c.Dir + ".log" }
 
-// serve runs a server until its standard input ends: somebody has closed it, or
+// serve runs a server until its standard input ends: the test has closed it, or
 // is gone.
 func serve(conf string) error {
 	var c serverConfig

@@ -8,7 +8,7 @@
 // An error is tried again within the worker's retry budget; one that is a
 // [RejectError] is not, and the message goes to the dead letters at once.
 //
-// Whoever calls a program may rely on this: Handle returns once its context
+// The caller of a program may rely on this: Handle returns once its context
 // ends, within [Features] that say where a runtime cannot promise it; nothing
 // that the code does panics in the caller; what breaks a limit is a
 // [LimitError], after which the program can be called again.
@@ -137,7 +137,7 @@ func (l Limits) Validate() error {
 }
 
 // Message is what a handler gets. It belongs to the handler until Handle
-// returns, and nobody changes it meanwhile.
+// returns, and no caller changes it meanwhile.
 type Message struct {
 	Worker  string              // the id of the hosted worker
 	ID      string              // the same for every delivery of one message, unlike any other's
@@ -209,7 +209,7 @@ func (l Limits) OutputLimit() error {
 	return &LimitError{"output", fmt.Sprintf("%d bytes", l.Output)}
 }
 
-// Check holds the outputs of one call against the limits, and against what can
+// Check checks the outputs of one call against the limits, and against what can
 // be published at all: a topic without spaces and wildcards, a header without
 // line breaks. What it finds is a [LimitError], or an error that says which
 // output is wrong.
@@ -261,7 +261,7 @@ func validHeaderName(name string) bool {
 // BadCode wraps err as one that is the code's own fault.
 func BadCode(err error) error { return fmt.Errorf("%w: %w", ErrBadCode, err) }
 
-// Registry finds an engine by MIME type. Fill it before anybody reads; after
+// Registry finds an engine by MIME type. Fill it before the first read; after
 // that it may be used concurrently. The zero value is empty.
 type Registry struct {
 	byType map[string]Engine

@@ -1,4 +1,4 @@
-// Package fetch gets code from a URL that somebody else chose, so that the URL
+// Package fetch gets code from a URL that a client chose, so that the URL
 // cannot be used to reach what only this process can: the loopback, the private
 // networks, the metadata service of a cloud (server-side request forgery, OWASP
 // A10:2021). The address is checked when it is dialled, after the name was
@@ -40,7 +40,7 @@ type Policy struct {
 	// AllowHosts are the hosts that may be asked, "example.com" or, for every
 	// host below it, "*.example.com". Empty allows every host.
 	AllowHosts []string `koanf:"allow_hosts"`
-	// AllowHTTP allows http, where anybody on the way may change the code.
+	// AllowHTTP allows http, where every network on the way can change the code.
 	AllowHTTP bool `koanf:"allow_http"`
 	// AllowNets are networks, such as "10.1.0.0/16", that may be asked although
 	// they are not public.
@@ -163,7 +163,7 @@ func Digest(code []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Verify holds code against an expected digest, in the form of [Client.Get].
+// Verify checks code against an expected digest, in the form of [Client.Get].
 func Verify(code []byte, digest string) error {
 	if digest == "" {
 		return nil
@@ -175,7 +175,7 @@ func Verify(code []byte, digest string) error {
 	return nil
 }
 
-// allowed holds a URL against the policy, without resolving anything.
+// allowed checks a URL against the policy, without resolving anything.
 func (c *Client) allowed(u *url.URL) error {
 	switch {
 	case u.Scheme != "https" && (u.Scheme != "http" || !c.policy.AllowHTTP):
@@ -247,7 +247,7 @@ var special = []netip.Prefix{
 	netip.MustParsePrefix("fec0::/10"),       // site-local, deprecated
 }
 
-// Public reports whether addr is globally reachable and nobody's special
+// Public reports whether addr is globally reachable and not in a special
 // purpose.
 func Public(addr netip.Addr) bool {
 	addr = addr.Unmap()

@@ -45,7 +45,7 @@ var Modes = map[string]string{
 	"reject":    `reject with the reason "never"`,
 	"loop":      "never return",
 	"alloc":     "hold more and more memory",
-	"panic":     "crash, in whatever way the language has",
+	"panic":     "crash, in the way that the language has",
 	"wrongtype": "return what is no message",
 	"print":     "print 8 MiB and echo",
 	"flood":     "publish 8 MiB",

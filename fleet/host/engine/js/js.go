@@ -83,7 +83,7 @@ type program struct {
 	cfg    engine.Config
 	code   *goja.Program
 
-	vm     *goja.Runtime // nil after a call that was interrupted: what it left is anybody's guess
+	vm     *goja.Runtime // nil after a call that was interrupted: its state is unknown
 	handle goja.Callable
 	call   *call // the one that is going on
 }
@@ -328,7 +328,7 @@ func export(vm *goja.Runtime, v goja.Value, level int) (any, error) {
 	}
 	switch o.ClassName() {
 	case "Array":
-		// A length is a number that anybody may set; the elements are what counts.
+		// A length is a number that the code may set; the elements are what counts.
 		n := o.Get("length").ToInteger()
 		if n > 100_000 {
 			return nil, fmt.Errorf("the handler's result: a list of %d elements is too long", n)

@@ -112,7 +112,7 @@ type program struct {
 	serve  sync.WaitGroup
 	close  sync.Once
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards everything below
 	ctx   context.Context
 	state engine.State // of the message that is being handled; nil when none is
 	conns map[net.Conn]struct{}

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// period is how often the heap is looked at while anybody is watched.
+// period is how often the heap is measured while a call is watched.
 const period = 5 * time.Millisecond
 
 // Guard ends calls that make the process's heap grow too far. It looks only
@@ -88,7 +88,7 @@ func (g *Guard) judge(now int64) {
 	if suspect == nil {
 		return
 	}
-	// Garbage is nobody's fault: only what is still held counts.
+	// Garbage does not count, only memory that is still in use.
 	runtime.GC()
 	if suspect = g.suspect(heap()); suspect != nil {
 		suspect.broken = true

@@ -23,7 +23,7 @@ func TestOnlyTheCallThatGrowsIsEnded(t *testing.T) {
 		case <-small:
 			ended = true
 		case <-deadline:
-			t.Fatal("nobody ended it")
+			t.Fatal("the guard did not end it")
 		default:
 			if len(held) > 512 {
 				held = held[256:]
@@ -49,7 +49,7 @@ func TestGarbageCountsForNobody(t *testing.T) {
 		sink = make([]byte, 1<<20)
 	}
 	if c.Done() {
-		t.Error("garbage was held against the call")
+		t.Error("the call was ended for garbage")
 	}
 }
 

@@ -47,7 +47,7 @@ func TestOutputs(t *testing.T) {
 }
 
 // FuzzOutputs holds that no result of a handler panics, and that what is
-// accepted can be held against the limits.
+// accepted can be compared with the limits.
 func FuzzOutputs(f *testing.F) {
 	for _, seed := range []string{`null`, `"a"`, `["a",{"topic":"t","data":"d","headers":{"A":["1"]}}]`, `{"topic":1}`, `[[[]]]`, `{"headers":{"":""}}`} {
 		f.Add([]byte(seed))
