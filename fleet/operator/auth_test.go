@@ -1,0 +1,174 @@
+package operator_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/fleet/operator"
+)
+
+// authority issues certificates.
+type authority struct {
+	key  *ecdsa.PrivateKey
+	cert *x509.Certificate
+	pool *x509.CertPool
+}
+
+func newAuthority(t testing.TB) *authority {
+	key, _ := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, _ := x509.ParseCertificate(der)
+	pool := x509.NewCertPool()
+	pool.AddCert(cert)
+	return &authority{key, cert, pool}
+}
+
+func (a *authority) issue(t testing.TB, name string) tls.Certificate {
+	key, _ := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	tmpl := &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, a.cert, &key.PublicKey, a.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+func TestClientCertificates(t *testing.T) {
+	ca, other := newAuthority(t), newAuthority(t)
+	auth, err := operator.ClientCertificates(map[string]operator.Role{"ada": operator.RoleOperator, "vic": operator.RoleViewer})
+	if err != nil {
+		t.Fatal(err)
+	}
+	base, _ := serve(t, operator.Config{Workflows: newMemory(1), Auth: auth, TLS: &tls.Config{
+		Certificates: []tls.Certificate{ca.issue(t, "server")}, ClientCAs: ca.pool, ClientAuth: tls.VerifyClientCertIfGiven, MinVersion: tls.VersionTLS13,
+	}})
+	ask := func(certs ...tls.Certificate) (int, string) {
+		tr := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: ca.pool, Certificates: certs}, ForceAttemptHTTP2: true}
+		defer tr.CloseIdleConnections()
+		resp, err := (&http.Client{Transport: tr}).Get(base + "/whoami")
+		if err != nil {
+			return 0, err.Error()
+		}
+		defer resp.Body.Close()
+		text, _ := io.ReadAll(resp.Body)
+		return resp.StatusCode, string(text)
+	}
+	if code, text := ask(ca.issue(t, "ada")); code != 200 || !strings.Contains(text, `"operator"`) || !strings.Contains(text, `"certificate"`) {
+		t.Errorf("ada: %d %s", code, text)
+	}
+	if code, text := ask(ca.issue(t, "eve")); code != 401 {
+		t.Errorf("eve: %d %s", code, text)
+	}
+	if code, text := ask(); code != 401 {
+		t.Errorf("without credentials: %d %s", code, text)
+	}
+	if code, text := ask(other.issue(t, "ada")); code != 0 && code != 401 {
+		t.Errorf("ada of another authority: %d %s", code, text)
+	}
+	for _, bad := range []map[string]operator.Role{nil, {"": operator.RoleViewer}, {"ada": "king"}} {
+		if _, err := operator.ClientCertificates(bad); err == nil {
+			t.Errorf("%v was accepted", bad)
+		}
+	}
+}
+
+// The API server of this test answers as the documentation of TokenReview says,
+// and counts requests. [TestKubernetesReviewsRealTokens] uses a real one.
+func TestKubernetesReviewsTokens(t *testing.T) {
+	reviews := 0
+	fail := false
+	api := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var ask struct{ Spec struct{ Token string } }
+		json.NewDecoder(r.Body).Decode(&ask)
+		reviews++
+		if fail || r.Header.Get("Authorization") != "Bearer pod-token" || r.URL.Path != "/apis/authentication.k8s.io/v1/tokenreviews" {
+			w.WriteHeader(http.StatusForbidden)
+			return
+		}
+		w.WriteHeader(http.StatusCreated)
+		switch ask.Spec.Token {
+		case "good":
+			fmt.Fprint(w, `{"status":{"authenticated":true,"user":{"username":"system:serviceaccount:ops:ada","groups":["ops"]}}}`)
+		case "stranger":
+			fmt.Fprint(w, `{"status":{"authenticated":true,"user":{"username":"system:serviceaccount:x:y"}}}`)
+		default:
+			fmt.Fprint(w, `{"status":{"authenticated":false,"error":"no"}}`)
+		}
+	}))
+	defer api.Close()
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "token"), "pod-token\n")
+	write(t, filepath.Join(dir, "ca.crt"), string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: api.Certificate().Raw})))
+	auth, err := operator.Kubernetes(operator.KubernetesConfig{URL: api.URL, Dir: dir, Roles: map[string]operator.Role{"ops": operator.RoleOperator, "system:serviceaccount:ops:ada": operator.RoleViewer}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	base, _ := serve(t, operator.Config{Auth: auth})
+	for range 3 {
+		if code, _, text := request(t, "GET", base+"/whoami", "", bearer("good")...); code != 200 || !strings.Contains(text, `"operator"`) {
+			t.Errorf("ada: %d %s", code, text)
+		}
+	}
+	if reviews != 1 {
+		t.Errorf("%d reviews of one token", reviews)
+	}
+	for _, token := range []string{"stranger", "forged"} {
+		if code, _, text := request(t, "GET", base+"/whoami", "", bearer(token)...); code != 401 {
+			t.Errorf("%s: %d %s", token, code, text)
+		}
+	}
+	// This server answers without audiences, like one that has not checked them.
+	strict, err := operator.Kubernetes(operator.KubernetesConfig{URL: api.URL, Dir: dir, Audiences: []string{"lifecycle"}, Roles: map[string]operator.Role{"ops": operator.RoleOperator}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	unchecked := httptest.NewRequest("GET", "/", nil)
+	unchecked.Header.Set("Authorization", "Bearer good")
+	if _, err := strict.Authenticate(unchecked); !errors.Is(err, operator.ErrBadCredentials) {
+		t.Errorf("a token whose audience was not checked: %v", err)
+	}
+	fail = true
+	if code, _, text := request(t, "GET", base+"/whoami", "", bearer("another")...); code != 503 {
+		t.Errorf("an API server that refuses us: %d %s", code, text)
+	}
+}
+
+// A connection may outlive the certificate that it began with.
+func TestCertificateThatExpiredMeanwhile(t *testing.T) {
+	auth, err := operator.ClientCertificates(map[string]operator.Role{"ada": operator.RoleOperator})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for until, want := range map[time.Time]error{time.Now().Add(time.Hour): nil, time.Now().Add(-time.Second): operator.ErrExpired} {
+		leaf := &x509.Certificate{Subject: pkix.Name{CommonName: "ada"}, NotAfter: until}
+		r := httptest.NewRequest("GET", "/", nil)
+		r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{leaf}, VerifiedChains: [][]*x509.Certificate{{leaf}}}
+		if _, err := auth.Authenticate(r); !errors.Is(err, want) {
+			t.Errorf("until %v: %v, want %v", until, err, want)
+		}
+	}
+}
