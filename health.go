@@ -278,7 +278,7 @@ func (a *App) lookOnce() {
 }
 
 // everReady reports whether clients may count on the App: readiness has passed
-// once, or a client has connected, whatever the probes say.
+// once, or a client has connected although it had not.
 func (a *App) everReady() bool {
 	for _, s := range a.parts.servers {
 		if s.Stats().Accepted > 0 {

@@ -14,7 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -166,11 +166,11 @@ func TestRunLoopPanicAndGoexitAreErrorsOfTheTick(t *testing.T) {
 		t.Errorf("ticks at %v, error %v; want %v and nil: both count as errors", at, err, want)
 	}
 	_, err = ticks(t, time.Minute, time.Second, func(int) error { panic("boom") }, WithStopOnError())
-	if p := new(safe.PanicError); !errors.As(err, &p) || p.Value != "boom" || len(p.Stack) == 0 {
+	if p := new(call.PanicError); !errors.As(err, &p) || p.Value != "boom" || len(p.Stack) == 0 {
 		t.Errorf("returned %v, want a panic error with its stack", err)
 	}
 	_, err = ticks(t, time.Minute, time.Second, func(int) error { runtime.Goexit(); return nil }, WithStopOnError())
-	if !errors.Is(err, safe.ErrGoexit) {
+	if !errors.Is(err, call.ErrGoexit) {
 		t.Errorf("returned %v, want ErrGoexit", err)
 	}
 }

@@ -111,8 +111,7 @@ func (a *App) GRPC(name string, srv GRPCServer, ln net.Listener, health GRPCHeal
 func drainConfig(b budget) httpdrain.Config {
 	return httpdrain.Config{
 		AcceptQuiet: b.acceptQuiet, Linger: b.linger, GoAwayAfter: b.goAwayAfter,
-		Patience:  b.patience,
-		Abandoned: func(what string, goid uint64) error { return worker.Abandoned(what, goid) },
+		Patience: b.patience,
 	}
 }
 

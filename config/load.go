@@ -1,6 +1,8 @@
 package config
 
 import (
+	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -24,7 +26,8 @@ type options struct {
 	out      io.Writer
 	section  string
 	poll     time.Duration
-	unasked  bool // do not call Validate methods
+	unasked  bool  // do not call Validate methods
+	fault    error // of the options themselves
 }
 
 // Optional lets the file be missing, unless the flag -config or its variable names it.
@@ -88,10 +91,12 @@ func newOptions(path string, opts []Option) options {
 	if len(os.Args) > 1 {
 		o.args = os.Args[1:]
 	}
-	for _, opt := range opts {
-		if opt != nil {
-			opt(&o)
+	for i, opt := range opts {
+		if opt == nil {
+			o.fault = errors.Join(o.fault, fmt.Errorf("config: option %d is nil", i))
+			continue
 		}
+		opt(&o)
 	}
 	return o
 }

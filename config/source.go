@@ -54,6 +54,9 @@ type source struct {
 
 // newLoader makes a loader for the type of the defaults.
 func newLoader(defaults reflect.Value, o options) (*loader, error) {
+	if o.fault != nil {
+		return nil, o.fault
+	}
 	s, err := newSchema(defaults.Type(), o.section)
 	if err != nil {
 		return nil, err

@@ -29,7 +29,7 @@ func TestConventions(t *testing.T) {
 			{Path: "lease", Imports: []string{nats, "./fleet/broker/...", "github.com/nats-io/nuid"}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "workflow", Imports: []string{nats, "github.com/nats-io/nuid", "github.com/google/btree", "./fsm", "./internal/...", "./fleet/broker/natserr", "./fleet/internal/stream"}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "host", Imports: []string{
-				".", "./worker", "./fsm", "./internal/safe", "./fleet/broker/...", "./fleet/presence", "./fleet/workflow", "./fleet/host/engine", "./fleet/host/fetch", nats,
+				".", "./worker", "./fsm", "./internal/call", "./fleet/broker/...", "./fleet/presence", "./fleet/workflow", "./fleet/host/engine", "./fleet/host/fetch", nats,
 			}, Brings: []string{"..."}},
 			{Path: "host/metrics", Imports: []string{"./fleet/host", "github.com/prometheus/client_golang"}, Brings: []string{"..."}},
 			// Whoever wants one engine does not build the others.
@@ -37,10 +37,10 @@ func TestConventions(t *testing.T) {
 			{Path: "host/engine"},
 			{Path: "host/engine/enginetest", Imports: []string{"./fleet/host/engine"}},
 			{Path: "host/engine/internal/...", Imports: []string{"./fleet/host/engine"}},
-			{Path: "host/engine/native", Imports: []string{"./fleet/host/engine", "./internal/safe"}},
-			{Path: "host/engine/wasm", Imports: []string{"./fleet/host/engine", "./internal/safe", "github.com/tetratelabs/wazero"}, Brings: []string{"golang.org/x/sys"}},
-			{Path: "host/engine/starlark", Imports: []string{"./fleet/host/engine/...", "./internal/safe", "go.starlark.net"}, Brings: []string{"golang.org/x/sys"}},
-			{Path: "host/engine/js", Imports: []string{"./fleet/host/engine/...", "./internal/safe", "github.com/dop251/goja"}, Brings: []string{"..."}},
+			{Path: "host/engine/native", Imports: []string{"./fleet/host/engine", "./internal/call"}},
+			{Path: "host/engine/wasm", Imports: []string{"./fleet/host/engine", "./internal/call", "github.com/tetratelabs/wazero"}, Brings: []string{"golang.org/x/sys"}},
+			{Path: "host/engine/starlark", Imports: []string{"./fleet/host/engine/...", "./internal/call", "go.starlark.net"}, Brings: []string{"golang.org/x/sys"}},
+			{Path: "host/engine/js", Imports: []string{"./fleet/host/engine/...", "./internal/call", "github.com/dop251/goja"}, Brings: []string{"..."}},
 			{Path: "host/engine/python", Imports: []string{"./fleet/host/engine/...", "./procpool/..."}},
 			{Path: "presence", Imports: []string{nats, ".", "./fsm", "./worker", "./fleet/broker/identity", "./fleet/internal/stream"}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "operator/operatorv1/...", Imports: []string{connect, proto, api, "./fleet/operator/operatorv1"}, Brings: []string{"..."}, Never: []string{nats, server}},

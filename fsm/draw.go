@@ -12,7 +12,7 @@ import (
 type Drawing[S ~string] struct {
 	Initial S         // gets the start marker; "" draws none
 	Current S         // is lit; "" lights none
-	Added   []Edge[S] // drawn dashed: edges that a seed's table does not have
+	Added   []Edge[S] // drawn dashed: edges that the original table does not have
 	// Label names an edge, "" leaves it bare. Nil names none.
 	Label func(Edge[S]) string
 }
@@ -104,7 +104,7 @@ func bracketed(attrs []string) string {
 }
 
 // ids gives each state a name that Mermaid takes as an identifier: its own
-// when that is one, else s0, s1, … whichever no other state has.
+// when that is one, else the next of s0, s1, … that no other state has.
 func ids[S ~string](t Table[S]) map[S]string {
 	out := make(map[S]string, len(t))
 	taken := make(map[string]bool, len(t))

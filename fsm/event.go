@@ -28,8 +28,8 @@ type Event struct {
 	Cause   error     // why, when there was a reason to give
 }
 
-// KindGap is the Kind of the event that stands for events which a reader was
-// too slow to take. Its Seq is their number.
+// KindGap is the Kind of the event that stands for events which a reader has lost
+// because it was too slow. Its Seq is their number.
 const KindGap = "gap"
 
 // IsGap reports whether e stands for lost events, Seq of them.
@@ -108,11 +108,10 @@ func (d *Dispatcher) Subscribe(buffer int) *Subscription {
 	return s
 }
 
-// Listen calls fn with every event from now on, one at a time, in a goroutine
-// of its own, so that a slow fn delays nobody. Of more than buffer unread
-// events the oldest are replaced by a gap event. stop ends it: it returns when
-// fn has been called for everything published before, and may be called twice.
-// It must not be called from fn.
+// Listen calls fn with every event from now on, one at a time, in a goroutine of its
+// own. A slow fn delays no machine: of more than buffer unread events, a gap event
+// replaces the oldest. stop ends the calls. It returns once fn has been called for
+// everything published before, and may be called twice, but not from fn.
 func (d *Dispatcher) Listen(buffer int, fn func(Event)) (stop func()) {
 	s := d.Subscribe(buffer)
 	done := make(chan struct{})
@@ -196,7 +195,7 @@ func (s *Subscription) take() (e Event, ok, closed bool) {
 		return Event{}, false, s.closed
 	}
 	e = s.ring[s.head]
-	s.ring[s.head] = Event{} // let go of its Cause
+	s.ring[s.head] = Event{} // its Cause is not kept
 	s.head = (s.head + 1) % len(s.ring)
 	s.count--
 	return e, true, false

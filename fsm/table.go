@@ -1,11 +1,12 @@
-// Package fsm holds a life with named states: a table that says which changes
-// are allowed, a machine that holds one life and changes it along that table
-// only, and the event that every change makes.
+// Package fsm holds lives with named states. A [Table] says which changes of state
+// are allowed. A [Machine] holds one life and changes it along that table only. Every
+// change makes an [Event].
 //
-// A process, a goroutine, a child process, a probe and a durable entity differ
-// in scale and are the same thing here. Whoever wants to know about them, a
-// log, a metric, a diagram or a test, reads the events of a [Dispatcher] and
-// keeps no state of its own.
+// A process, a goroutine, a child process, a probe and a durable entity differ in
+// scale; here they are all lives. Logs, metrics, diagrams and tests read the events
+// of a [Dispatcher] and keep no state of their own.
+//
+// [Signal] is an event that happens once, for one that needs no table.
 package fsm
 
 import (
@@ -36,9 +37,8 @@ type Edge[S ~string] struct{ From, To S }
 
 // Validate reports every inconsistency of the table at once: no states, an
 // empty name, an edge to a state that is not declared (a typo, mostly), the
-// same edge twice. It names the states it is about, and wraps
-// [ErrInvalidTable]. Cycles, several places to begin in and a life without an
-// end are legitimate and not looked for.
+// same edge twice. The error names the states and wraps [ErrInvalidTable]. Cycles,
+// several states to begin in and tables without a terminal state are valid.
 func (t Table[S]) Validate() error {
 	if len(t) == 0 {
 		return fmt.Errorf("%w: it declares no states", ErrInvalidTable)
@@ -101,12 +101,12 @@ func (t Table[S]) Edges() []Edge[S] {
 // TransitionError says which change was refused and what was allowed instead.
 // It wraps [ErrInvalidTransition].
 type TransitionError struct {
-	Kind, Name string   // whose life it was
+	Kind, Name string   // of the life
 	From, To   string   // the change that was refused
 	Allowed    []string // what may follow From, sorted; empty when From is terminal
 }
 
-// Error says what was refused and what would have been right.
+// Error says what was refused and what is allowed instead.
 func (e *TransitionError) Error() string {
 	right := "nothing follows it: it is terminal"
 	if len(e.Allowed) > 0 {

@@ -49,6 +49,28 @@ func TestTransitionsComeOnceAndInOrder(t *testing.T) {
 	}
 }
 
+// The dispatcher that is passed in decides whose events they are.
+func TestEventsBelongToTheOwnerOfTheDispatcher(t *testing.T) {
+	d := new(fsm.Dispatcher)
+	d.SetOwner(42)
+	r, own := NewOwned(WithEvents(d))
+	sub := d.Subscribe(4)
+	must(t, r.RegisterReadiness("db", ProbeFunc(passing)))
+	expect(t, r, "/readyz", 200, "")
+	own.SetDraining(true)
+	sub.Close()
+	ids := make(map[uint64]string)
+	for e := range sub.All(t.Context()) {
+		if e.Parent != 42 {
+			t.Errorf("%s has the parent %d, want 42", e.Name, e.Parent)
+		}
+		ids[e.ID] = e.Name
+	}
+	if len(ids) != 2 {
+		t.Errorf("the lives are %v, want one for the check and one for the condition", ids)
+	}
+}
+
 func TestSlowListenerDoesNotBlockTheRegistry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, f := NewRegistry(), new(fake)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -19,7 +20,58 @@ func probePath(r *health.Registry, path string) {
 	fmt.Println(w.Code, strings.TrimSpace(w.Body.String()))
 }
 
-// A registry works alone: mount its handler in any server.
+// A registry works alone: mount its handler in any server. Here two checks fail
+// for one reason, and the answer names it once.
+func Example() {
+	db := health.ProbeFunc(func(context.Context) error { return errors.New("connection refused") })
+	orders := health.ProbeFunc(func(context.Context) error { return errors.New("cannot read orders") })
+
+	reg := health.NewRegistry()
+	_ = reg.RegisterReadiness("db", db, health.WithCache(time.Second))
+	_ = reg.RegisterReadiness("orders", orders, health.WithDependsOn("db"))
+	if err := reg.Err(); err != nil { // one place for every registration that was refused
+		fmt.Println(err)
+		return
+	}
+	srv := httptest.NewServer(reg.Handler())
+	defer srv.Close()
+	defer reg.Close(context.Background())
+
+	resp, err := http.Get(srv.URL + "/readyz")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer resp.Body.Close()
+	body, _ := io.ReadAll(resp.Body)
+	fmt.Println(resp.Status)
+	fmt.Println(string(body))
+	// Output:
+	// 503 Service Unavailable
+	// {"status":"fail","checks":{"db":"connection refused","orders":"caused by db"}}
+}
+
+// A short failure is in every answer and makes no event, so it wakes no operator.
+func ExampleWithTimeToVisible() {
+	var err error
+	reg := health.NewRegistry()
+	_ = reg.RegisterReadiness("db",
+		health.ProbeFunc(func(context.Context) error { return err }),
+		health.WithTimeToVisible(time.Minute),
+	)
+	stop := reg.Events().Listen(8, func(e fsm.Event) { fmt.Println("event:", e.From, "->", e.To) })
+	for _, err = range []error{nil, errors.New("connection refused"), nil} {
+		probePath(reg, "/readyz")
+	}
+	stop()
+	// Unordered output:
+	// event: unknown -> up
+	// 200 {"status":"ok","checks":{"db":"ok"}}
+	// 503 {"status":"fail","checks":{"db":"connection refused"}}
+	// 200 {"status":"ok","checks":{"db":"ok"}}
+}
+
+// Non-critical checks are in the answer and do not fail it.
 func ExampleNewRegistry() {
 	ping := func(context.Context) error { return errors.New("connection refused") }
 
@@ -63,7 +115,7 @@ func ExampleWithPeriodic() {
 	// <nil>
 }
 
-// Whoever wants to know about changes reads the registry's events.
+// Listeners hear of each change of a check's state once, and in order.
 func ExampleRegistry_Events() {
 	var err error
 	reg := health.NewRegistry()
@@ -75,7 +127,7 @@ func ExampleRegistry_Events() {
 		w := httptest.NewRecorder()
 		reg.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/readyz", nil))
 	}
-	stop() // returns when everything was told
+	stop() // returns when the listener has heard every event
 	// Output:
 	// probe readiness/db unknown -> up <nil>
 	// probe readiness/db up -> down connection refused

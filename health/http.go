@@ -16,7 +16,7 @@ import (
 //	/livez, /healthz   liveness
 //	/readyz            readiness
 //	/startupz          startup
-//	/readyz/NAME       one check of a plane; it fails the answer whatever its severity
+//	/readyz/NAME       one check of a plane; its failure is a 503, also when it is not critical
 //
 // The status is 200 when the plane passes and 503 when it fails. The body is
 // {"status":"ok"|"fail","checks":{NAME:"ok"|ERROR}}, sorted by name. A check that
@@ -145,8 +145,8 @@ func exclude(names []string, checks []*check) (kept, out []*check, strange []str
 	return kept, out, slices.Compact(strange)
 }
 
-// alone is the result of one check. It fails with the check, whatever its
-// severity.
+// alone is the result of one check. It fails with the check, also when that is not
+// critical.
 func (p *plane) alone(c *check, unfinished []probe.Unfinished) result {
 	it, _ := c.view(unfinished)
 	p.explain(&it)

@@ -90,7 +90,7 @@ readyz check passed`)
 	expect(t, r, "/readyz?exclude=peer", 503, "")
 	expect(t, r, "/readyz/db?verbose", 200, "[+]db ok\nreadyz check passed")
 	expect(t, r, "/readyz/cache", 503, `{"status":"fail","checks":{"cache":"no route\n[+]forged ok"}}`)
-	expect(t, r, "/readyz?x=1", 503, "") // a parameter of somebody else's
+	expect(t, r, "/readyz?x=1", 503, "") // an unknown parameter
 }
 
 func TestExcludeDoesNotHideTheLifecycle(t *testing.T) {

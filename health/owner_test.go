@@ -96,6 +96,27 @@ func TestSuspendAndResume(t *testing.T) {
 	expect(t, r, "/readyz", 503, `{"status":"fail","checks":{"lifecycle":"suspended"}}`)
 }
 
+func TestSuspendedSinceTheFirstCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, own := NewOwned()
+		if reason, since := own.Suspended(); reason != "" || !since.IsZero() {
+			t.Errorf("a new registry is suspended: %q since %v", reason, since)
+		}
+		began := time.Now()
+		own.Suspend("disk")
+		time.Sleep(time.Hour)
+		own.Suspend("disk and memory")
+		if reason, since := own.Suspended(); reason != "disk and memory" || !since.Equal(began) {
+			t.Errorf("suspended for %q since %v, want the last reason and the first time", reason, since)
+		}
+		own.Resume()
+		own.Resume()
+		if reason, since := own.Suspended(); reason != "" || !since.IsZero() {
+			t.Errorf("resumed, and suspended for %q since %v", reason, since)
+		}
+	})
+}
+
 func TestReadyAndFirstReady(t *testing.T) {
 	r, f := NewRegistry(), new(fake)
 	must(t, r.RegisterReadiness("db", f))

@@ -3,9 +3,11 @@ package lifecycletest
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/fsm"
 )
 
@@ -17,8 +19,8 @@ type markState string
 var markTable = fsm.Table[markState]{"": {"here"}, "here": {}}
 
 // Mark puts an event of the test's own among those of the App, so that its place
-// in the order is known. Call it from handlers, hooks and drainers; it may be
-// called concurrently and with the same name again.
+// in the order is known. Call it from handlers, hooks and drainers. It may be called
+// concurrently, and more than once with one name.
 func (a *App) Mark(name string) {
 	_ = fsm.MustNew(KindMark, name, markTable, "", a.App.Events()).To("here", nil) // the first change of a new one is allowed
 }
@@ -36,30 +38,36 @@ func (a *App) Recorded() []fsm.Event {
 	return append([]fsm.Event(nil), a.events...)
 }
 
-// Describe names an event as [App.WantOrder] and [App.Timeline] do: "app
-// draining", "worker poller Stopped", "probe readiness/db down", "mark NAME".
+// Describe names an event: "app draining", "worker poller Stopped", "probe
+// readiness/db down", "mark NAME". Names repeat: see [App.WantOrder].
 func Describe(e fsm.Event) string {
 	switch {
 	case e.IsGap():
 		return fmt.Sprintf("gap: %d events were lost", e.Seq)
 	case e.Kind == KindMark:
 		return "mark " + e.Name
-	case e.Kind == "app":
+	case e.Kind == lifecycle.KindApp:
 		return "app " + e.To
 	}
 	return e.Kind + " " + e.Name + " " + e.To
 }
 
 // WantOrder fails the test unless the events happened, each after the one before
-// it in the list. They are named as by [Describe]; of one that happens more than
-// once any will do. Others may be in between.
+// it in the list. Others may be in between.
+//
+// An event is named as by [Describe], and any event of that name counts. To mean one
+// of several lives with the same name, put the names of the lives that it belongs to
+// before its own, up to a unit of the App: "worker tree/w Failed" is of child w of
+// unit tree. To mean one run of a supervised function, put its number after the name:
+// "worker poller#2 Running".
 func (a *App) WantOrder(events ...string) {
 	a.t.Helper()
 	seen := a.Recorded()
+	lives := livesOf(seen)
 	i := 0
 	for _, want := range events {
 		from := i
-		for i < len(seen) && Describe(seen[i]) != want {
+		for i < len(seen) && !lives.is(seen[i], want) {
 			i++
 		}
 		if i < len(seen) {
@@ -67,7 +75,7 @@ func (a *App) WantOrder(events ...string) {
 			continue
 		}
 		for _, e := range seen[:from] {
-			if Describe(e) == want {
+			if lives.is(e, want) {
 				a.errorf("%q happened before %q, want it after; what happened:\n%s", want, Describe(seen[from-1]), a.Timeline())
 				return
 			}
@@ -77,12 +85,50 @@ func (a *App) WantOrder(events ...string) {
 	}
 }
 
+// lives has, for each ID, the last event of the life: its name and parent.
+type lives map[uint64]fsm.Event
+
+func livesOf(events []fsm.Event) lives {
+	l := make(lives)
+	for _, e := range events {
+		if !e.IsGap() {
+			l[e.ID] = e
+		}
+	}
+	return l
+}
+
+// is reports whether want names e, as Describe does or with its path.
+func (l lives) is(e fsm.Event, want string) bool { return Describe(e) == want || l.describe(e) == want }
+
+// describe names e with the names of the lives that it belongs to, below the App, and
+// with the number of its run.
+func (l lives) describe(e fsm.Event) string {
+	if e.IsGap() {
+		return Describe(e)
+	}
+	for at := e; at.Parent != 0; {
+		parent, known := l[at.Parent]
+		if !known || parent.Kind == lifecycle.KindApp {
+			break
+		}
+		e.Name = parent.Name + "/" + e.Name
+		at = parent
+	}
+	if e.Attempt > 0 {
+		e.Name += "#" + strconv.Itoa(e.Attempt)
+	}
+	return Describe(e)
+}
+
 // When returns how long after the App was made an event happened first, named as
-// by [Describe]. It fails the test when it did not.
+// by [App.WantOrder]. It fails the test when it did not.
 func (a *App) When(event string) time.Duration {
 	a.t.Helper()
-	for _, e := range a.Recorded() {
-		if Describe(e) == event {
+	seen := a.Recorded()
+	lives := livesOf(seen)
+	for _, e := range seen {
+		if lives.is(e, event) {
 			return e.At.Sub(a.began)
 		}
 	}
@@ -91,11 +137,13 @@ func (a *App) When(event string) time.Duration {
 }
 
 // Timeline returns what happened, a line for each event, with the time since the
-// App was made.
+// App was made. Events are named with their paths and runs, as for [App.WantOrder].
 func (a *App) Timeline() string {
 	var b strings.Builder
-	for _, e := range a.Recorded() {
-		fmt.Fprintf(&b, "\t%10v  %s", e.At.Sub(a.began).Round(time.Microsecond), Describe(e))
+	seen := a.Recorded()
+	lives := livesOf(seen)
+	for _, e := range seen {
+		fmt.Fprintf(&b, "\t%10v  %s", e.At.Sub(a.began).Round(time.Microsecond), lives.describe(e))
 		if e.Cause != nil {
 			fmt.Fprintf(&b, " (%s)", strings.ReplaceAll(e.Cause.Error(), "\n", "; "))
 		}

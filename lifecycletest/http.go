@@ -5,21 +5,21 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"sync"
 	"time"
+
+	"github.com/pleme-io/lifecycle-go/fsm"
 )
 
 // Listener is a listener whose connections are in memory, so that a server can
 // be in a synctest bubble. Hand it to a server with [lifecycle.WithListener].
 type Listener struct {
 	conns  chan net.Conn
-	closed chan struct{}
-	once   sync.Once
+	closed fsm.Signal
 }
 
-// NewListener returns a listener that nobody has connected to.
+// NewListener returns a listener without connections.
 func NewListener() *Listener {
-	return &Listener{conns: make(chan net.Conn), closed: make(chan struct{})}
+	return &Listener{conns: make(chan net.Conn)}
 }
 
 // Accept returns the next connection, and net.ErrClosed once it is closed.
@@ -27,18 +27,18 @@ func (l *Listener) Accept() (net.Conn, error) {
 	select {
 	case c := <-l.conns:
 		return c, nil
-	case <-l.closed:
+	case <-l.closed.Signaled():
 		return nil, &net.OpError{Op: "accept", Net: "memory", Addr: l.Addr(), Err: net.ErrClosed}
 	}
 }
 
 // Close refuses every further connection. Those that there are go on.
 func (l *Listener) Close() error {
-	l.once.Do(func() { close(l.closed) })
+	l.closed.Signal()
 	return nil
 }
 
-// Addr returns an address that nobody else listens on.
+// Addr returns an address that is the same for all listeners of this kind.
 func (l *Listener) Addr() net.Addr { return memoryAddr{} }
 
 type memoryAddr struct{}
@@ -46,22 +46,22 @@ type memoryAddr struct{}
 func (memoryAddr) Network() string { return "memory" }
 func (memoryAddr) String() string  { return "memory" }
 
-// Dial connects. It waits until the connection is accepted; a listener that is
-// closed is an error, as a port is on which nobody listens.
+// Dial connects. It waits until the connection is accepted. For a listener that is
+// closed it returns an error.
 func (l *Listener) Dial(ctx context.Context) (net.Conn, error) {
 	here, there := net.Pipe()
 	select {
 	case l.conns <- there:
 		return here, nil
-	case <-l.closed:
+	case <-l.closed.Signaled():
 		return nil, &net.OpError{Op: "dial", Net: "memory", Addr: l.Addr(), Err: net.ErrClosed}
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 }
 
-// Client returns an HTTP client whose requests all go to this listener, whatever
-// their host, each on a connection of its own.
+// Client returns an HTTP client that sends every request to this listener, for any
+// host, each on a connection of its own.
 func (l *Listener) Client() *http.Client {
 	return &http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
@@ -73,40 +73,38 @@ func (l *Listener) Client() *http.Client {
 // test can have one in flight for as long as it wants.
 type Held struct {
 	next     http.Handler
-	arrived  chan struct{}
-	release  chan struct{}
-	once     sync.Once
-	released sync.Once
+	arrived  fsm.Signal
+	released fsm.Signal
 }
 
 // Hold returns a handler that holds requests before next gets them. A nil next
-// answers 200. A request whose client goes away, or that the App cuts, is let go
-// of with its context.
+// answers 200. A request whose client goes away, or that the App cuts, is released
+// by its context.
 func Hold(next http.Handler) *Held {
 	if next == nil {
 		next = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
 	}
-	return &Held{next: next, arrived: make(chan struct{}), release: make(chan struct{})}
+	return &Held{next: next}
 }
 
-// ServeHTTP holds the request, and hands it on.
+// ServeHTTP holds the request and gives it to the next handler once it is released.
 func (h *Held) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	h.once.Do(func() { close(h.arrived) })
+	h.arrived.Signal()
 	select {
-	case <-h.release:
+	case <-h.released.Signaled():
 	case <-req.Context().Done():
 	}
 	h.next.ServeHTTP(w, req)
 }
 
 // Arrived is closed when the first request is being held.
-func (h *Held) Arrived() <-chan struct{} { return h.arrived }
+func (h *Held) Arrived() <-chan struct{} { return h.arrived.Signaled() }
 
-// Release lets go of all requests, and of those still to come. A second call
-// does nothing.
-func (h *Held) Release() { h.released.Do(func() { close(h.release) }) }
+// Release releases the requests that are held, and holds none any more. A second
+// call does nothing.
+func (h *Held) Release() { h.released.Signal() }
 
-// Answer is what will come of a request.
+// Answer is the answer to a request, once it has come.
 type Answer struct {
 	t    TB
 	url  string

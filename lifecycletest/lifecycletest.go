@@ -58,7 +58,7 @@ const Patience = time.Minute
 
 // App is a [lifecycle.App] under test. Make one with [New] or [Wrap], register
 // what it consists of, and call Start. When the test ends an App that still runs
-// is stopped, and the goroutines that it has left behind fail the test.
+// is stopped, and goroutines of it that still run then fail the test.
 type App struct {
 	*lifecycle.App
 
@@ -72,7 +72,7 @@ type App struct {
 	err     error         // what it returned
 	reader  *fsm.Subscription
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards everything below
 	events []fsm.Event
 }
 
@@ -121,7 +121,7 @@ func New(t TB, cfg lifecycle.Config, opts ...lifecycle.Option) *App {
 // because real sockets cannot be in one.
 func Wrap(t TB, build func(...lifecycle.Option) (*lifecycle.App, error)) *App {
 	t.Helper()
-	// Room for more signals than anybody sends at once: the App takes them one by one.
+	// Room for more signals than a test sends at once: the App takes them one by one.
 	a := &App{t: t, signals: make(chan os.Signal, 64), began: time.Now(), ended: make(chan struct{})}
 	app, err := build(lifecycle.WithSignals(a.signals), lifecycle.WithLogger(slog.New(slog.NewTextHandler(&a.log, &slog.HandlerOptions{Level: slog.LevelDebug}))))
 	if err != nil {

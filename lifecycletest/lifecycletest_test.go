@@ -89,7 +89,7 @@ func TestFailuresSayWhatHappened(t *testing.T) {
 			app.Go("work", minded, lifecycle.WithStartCondition())
 			app.Start()
 		}, []string{"did not come to phase running in 1m25s", "phase starting"}},
-		"nobody asks it to stop": {func(t lifecycletest.TB) {
+		"no request to stop": {func(t lifecycletest.TB) {
 			app := lifecycletest.New(t, lifecycle.Config{})
 			app.Go("work", minded)
 			app.Start()
@@ -199,7 +199,7 @@ func TestFailuresSayWhatHappened(t *testing.T) {
 	}
 }
 
-// The whole window, to the microsecond, and real time for nobody.
+// The whole window is exact to the microsecond, and takes no real time.
 func TestDrainTimesAreExactInABubble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ln, slow := lifecycletest.NewListener(), lifecycletest.Hold(nil)

@@ -17,8 +17,8 @@ import (
 // maxUnread is how many events are kept from one scrape to the next.
 const maxUnread = 4096
 
-// maxKinds bounds the series of lifecycle_transitions_total, should somebody put
-// events of their own invention into the stream.
+// maxKinds bounds the series of lifecycle_transitions_total: a program may put events
+// of its own into the stream.
 const maxKinds = 256
 
 // collector makes the metrics of one App.
@@ -26,7 +26,7 @@ type collector struct {
 	app    *lifecycle.App
 	events *fsm.Subscription
 
-	mu       sync.Mutex // guards what follows, and that one scrape reads at a time
+	mu       sync.Mutex // guards everything below; held by the one scrape that reads
 	counted  map[transition]float64
 	lost     float64
 	restarts map[string]*restarts

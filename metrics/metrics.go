@@ -2,18 +2,17 @@
 //
 //	app, err := lifecycle.New(cfg.Lifecycle, metrics.With(prometheus.DefaultRegisterer))
 //
-// A scrape reads [lifecycle.App.Status] and the events since the one before it;
-// nothing is kept in between that the App has not said, and nothing runs. A
-// scrape costs the App no more than a look at /statusz and starts no probe.
+// A scrape reads [lifecycle.App.Status] and the events since the scrape before it.
+// Between two scrapes nothing runs. A scrape costs the App no more than a request for
+// /statusz and starts no probe.
 //
 // Label values are names that the program text gives (units, probes, hooks) and
-// words of the tables of states, so that there are as many series as the program
-// has parts, whatever it does. What comes and goes, the children of a
-// supervisor, is counted by status and not by name. There are no exemplars, and
-// the duration of a pool's queries is the only histogram.
+// words of the tables of states. So the number of series depends on the parts of the
+// program alone. The children of a supervisor come and go: they are counted by status
+// and not by name. There are no exemplars, and the duration of a pool's queries is
+// the only histogram.
 //
-// A pool of worker processes is one of the App's units, and [Pool] shows what is
-// done in it:
+// A pool of worker processes is one of the App's units. [Pool] has its metrics:
 //
 //	prometheus.MustRegister(metrics.Pool(pool))
 //
@@ -24,9 +23,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"reflect"
 
 	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
@@ -53,7 +52,7 @@ func With(reg prometheus.Registerer) lifecycle.Option {
 }
 
 func register(reg prometheus.Registerer, a *lifecycle.App) error {
-	if v := reflect.ValueOf(reg); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+	if call.IsNil(reg) {
 		return errors.New("metrics: the registerer is nil: give it prometheus.DefaultRegisterer or a registry of your own")
 	}
 	err := reg.Register(newCollector(a))

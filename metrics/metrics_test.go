@@ -162,7 +162,7 @@ func TestMetricsFollowALife(t *testing.T) {
 			`lifecycle_unit_status{status="Stopped",unit="poller"}`:      1,
 			`lifecycle_phase_duration_seconds{phase="stopping"}`:         app.EnteredAt(lifecycle.PhaseFailed).Sub(app.EnteredAt(lifecycle.PhaseStopping)).Seconds(),
 		})
-		time.Sleep(2 * time.Hour) // what was left behind returns
+		time.Sleep(2 * time.Hour) // what was abandoned returns
 	})
 }
 
@@ -325,7 +325,7 @@ func TestRestartsAreKeptWhenAChildIsRemoved(t *testing.T) {
 	})
 }
 
-// Whatever happens, the number of series does not grow with it.
+// The number of series does not grow with what happens.
 func TestLabelValuesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reg := prometheus.NewRegistry()

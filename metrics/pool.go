@@ -36,8 +36,8 @@ var ofPools = []Metric{
 	{"lifecycle_pool_queries_total", "counter", []string{"pool", "outcome"}, "Queries that have ended, by how: complete, error, cancelled, rejected."},
 	{"lifecycle_pool_query_retries_total", "counter", []string{"pool"}, "Idempotent queries whose worker has crashed and that were given to another."},
 	{"lifecycle_pool_query_duration_seconds", "histogram", []string{"pool"}, "How long queries took to their end, the wait for a worker included and the rejected ones left out."},
-	{"lifecycle_pool_messages_dropped_total", "counter", []string{"pool", "reason"}, "Messages of workers that were of no use: late (for a query that had ended), unknown (of a type that nobody knows)."},
-	{"lifecycle_pool_strangers_total", "counter", []string{"pool"}, "Connections to a worker's socket by somebody who is not the worker."},
+	{"lifecycle_pool_messages_dropped_total", "counter", []string{"pool", "reason"}, "Messages of workers that were dropped: late (for a query that had ended), unknown (of an unknown type)."},
+	{"lifecycle_pool_strangers_total", "counter", []string{"pool"}, "Connections to a worker's socket by another process than the worker."},
 }
 
 type poolCollector struct {

@@ -83,5 +83,5 @@ var (
 	hookResult    = gauge("lifecycle_hook_result", "1 for how the shutdown hook has ended; absent before.", "hook", "result")
 	hookTook      = gauge("lifecycle_hook_duration_seconds", "How long the shutdown hook took; absent before it has ended.", "hook")
 	reloads       = counter("lifecycle_reloads_total", "Reloads that have ended, by how.", "reload", "result")
-	abandoned     = gauge("lifecycle_abandoned_goroutines", "Units, drainers, hooks and reloads that did not return in time and were left behind, each with its goroutine.")
+	abandoned     = gauge("lifecycle_abandoned_goroutines", "Units, drainers, hooks and reloads that did not return in time and were abandoned, each with its goroutine.")
 )

@@ -26,7 +26,7 @@ import (
 type receiver struct {
 	*httptest.Server
 
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards everything below
 	spans []*wire.Span
 }
 
@@ -84,9 +84,8 @@ func (r *receiver) tree() (lines []string) {
 	return lines
 }
 
-// With a real exporter that sends in batches, and by the time at which Run
-// returns: nobody has shut the provider down, and a process that ends then has
-// lost nothing that the package says is exported.
+// A real exporter that sends in batches has sent, when Run returns, everything that
+// the package says is exported. The provider is not shut down before.
 func TestSpansOfTheStopAreExportedBeforeRunReturns(t *testing.T) {
 	collected := newReceiver(t)
 	exporter, err := otlptracehttp.New(t.Context(), otlptracehttp.WithEndpointURL(collected.URL+"/v1/traces"),

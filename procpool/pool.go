@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fsm"
-	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
@@ -135,7 +135,7 @@ func (p *Pool) Start(ctx context.Context) error {
 	p.mu.Lock()
 	p.ensureLocked()
 	p.mu.Unlock()
-	safe.Go(p.Name(), func() error { p.live(own); return nil }, nil, func(err error) {
+	call.Go(p.Name(), func() error { p.live(own); return nil }, func(err error) {
 		p.Finish(err)
 		cancel(nil)
 	})

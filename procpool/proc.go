@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fsm"
-	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/procpool/wire"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
@@ -96,7 +96,7 @@ func (p *Pool) spawnLocked() {
 	p.workers = append(p.workers, w)
 	p.resizedLocked()
 	p.alive.Add(1)
-	safe.Go(name, func() error { return w.live() }, nil, func(err error) {
+	call.Go(name, w.live, func(err error) {
 		w.reap(err)
 		p.alive.Done()
 	})
@@ -161,7 +161,7 @@ func (w *proc) live() error {
 
 // command makes the process.
 func (w *proc) command(socket string) (process *worker.Process, err error) {
-	err = safe.Do(w.name, func() error {
+	err = call.Do(w.name, func() error {
 		w.p.making.Lock()
 		defer w.p.making.Unlock()
 		cmd := w.p.cfg.Command()

@@ -304,7 +304,10 @@ func (p *Pool) newQuery(ctx context.Context, payload json.RawMessage, opts []Opt
 	}
 	q := &Query{pool: p, payload: payload, begun: time.Now()}
 	q.until = q.begun.Add(p.cfg.QueryTimeout)
-	for _, opt := range opts {
+	for i, opt := range opts {
+		if opt == nil {
+			return nil, fmt.Errorf("%s: submit: option %d is nil", p.cfg.Name, i)
+		}
 		opt(q)
 	}
 	if d, ok := ctx.Deadline(); ok && d.Before(q.until) {

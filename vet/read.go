@@ -10,7 +10,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 	"go.yaml.in/yaml/v3"
 )
 
@@ -198,7 +198,7 @@ var lineOf = regexp.MustCompile(`line (\d+): `)
 func parse(text string) (root *yaml.Node, err error) {
 	var doc yaml.Node
 	// What a parser does with hostile input is not known, so it may not panic here.
-	err = safe.Do("yaml", func() error { return yaml.Unmarshal([]byte(text), &doc) })
+	err = call.Do("yaml", func() error { return yaml.Unmarshal([]byte(text), &doc) })
 	if err != nil {
 		reason := strings.TrimPrefix(err.Error(), "yaml: ")
 		if m := lineOf.FindStringSubmatch(reason); m != nil {

@@ -50,7 +50,7 @@ func newInstance(w Worker) (*instance, error) {
 	i.foreign = &strange{}
 	i.done = w.Done()
 	if i.base != nil {
-		i.done = i.base.Done() // closed by Finish, whatever its own Done says
+		i.done = i.base.Done() // closed by Finish; its own Done is not used
 	}
 	if i.done == nil {
 		return nil, fmt.Errorf("the Done of %s returned nil, want a channel that is closed when it has ended", w.Name())

@@ -8,26 +8,26 @@ import (
 	"time"
 )
 
-// Backoff says how long to wait before something that failed is started again,
-// and when to give up. The zero value of a field is its default.
+// Backoff says how long to wait before a function or child that failed is started
+// again, and after how many restarts it fails for good. The zero value of a field is
+// its default.
 type Backoff struct {
 	// Min is the wait after the first failure. Defaults to 500 ms.
 	Min time.Duration
 	// Max bounds the wait. Defaults to 1 minute.
 	Max time.Duration
-	// Factor is what each further failure multiplies the wait by, at least 1.
-	// Defaults to 2.
+	// Factor multiplies the wait after each further failure. At least 1. Defaults
+	// to 2.
 	Factor float64
-	// Jitter moves each wait by up to this part of it, up or down, so that many
-	// that failed together do not start together: 0.2 makes 10 s anything from
-	// 8 s to 12 s. Defaults to 0.2; [NoJitter] turns it off.
+	// Jitter changes each wait at random by up to this part of it, up or down: with
+	// 0.2, 10 s become 8 s to 12 s. So functions that failed together do not start
+	// together. Defaults to 0.2; [NoJitter] turns it off.
 	Jitter float64
 	// ResetAfter is the uptime after which an instance counts as healthy: the
 	// wait is Min again after its failure. Defaults to 1 minute.
 	ResetAfter time.Duration
-	// MaxRestarts is the restart budget: so many restarts within Window are
-	// made, the next failure is final. Defaults to 10; [NoLimit] never gives
-	// up.
+	// MaxRestarts is the restart budget: how many restarts are made within Window.
+	// The failure after that is final. Defaults to 10; [NoLimit] sets no limit.
 	MaxRestarts int
 	// Window is the time over which restarts count. Defaults to 10 minutes.
 	Window time.Duration
@@ -40,8 +40,8 @@ const (
 )
 
 // DefaultBackoff returns the backoff with every default filled in. A function
-// that fails at once is restarted after about 0.5, 1, 2, 4 … 60 seconds, and
-// given up after ten restarts, some four minutes later.
+// that fails at once is restarted after about 0.5, 1, 2, 4 … 60 seconds. After ten
+// restarts, some four minutes later, it fails for good.
 func DefaultBackoff() Backoff { return Backoff{}.WithDefaults() }
 
 // WithDefaults returns a copy in which no field is zero. A Max that was not set
@@ -68,7 +68,8 @@ func (b Backoff) WithDefaults() Backoff {
 	return b
 }
 
-// Validate names each field that makes no sense, with what would.
+// Validate returns an error that names each field that is wrong and says what is
+// accepted.
 func (b Backoff) Validate() error {
 	b = b.WithDefaults()
 	var errs []error
@@ -96,9 +97,9 @@ func (b Backoff) Validate() error {
 	return errors.Join(errs...)
 }
 
-// After returns how long to wait after so many failures in a row, at least 1:
-// Min after the first, Factor times as long after each further one, up to Max,
-// with the jitter applied. Each call rolls the dice anew.
+// After returns how long to wait after so many failures in a row, at least 1: Min
+// after the first, Factor times as long after each further one, and Max at most. The
+// jitter of each call is a new random one.
 func (b Backoff) After(failures int) time.Duration {
 	b = b.WithDefaults()
 	// Computed as floats: the product may not fit a Duration.
@@ -109,7 +110,7 @@ func (b Backoff) After(failures int) time.Duration {
 	return min(max(time.Duration(wait), 0), b.Max)
 }
 
-// delays walks through a backoff: one life's failures, one after the other.
+// delays computes the waits after the failures of one function or child.
 type delays struct {
 	Backoff  // with defaults
 	failures int

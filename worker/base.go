@@ -11,31 +11,36 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
-// BaseWorker is the part that all workers have in common: the status, who
-// asked for what, and how it ended. Embed it, call [BaseWorker.Init] before
-// anything else and [BaseWorker.Begin] when it starts, move it with
-// [BaseWorker.SetStatus], and hand the result of the work to
-// [BaseWorker.Finish]. All methods may be called concurrently.
+// BaseWorker is the part that all workers have in common: the status, whether it was
+// asked to stop or killed, and how it ended. Embed it, call [BaseWorker.Init] before
+// anything else and [BaseWorker.Begin] when it starts, change the status with
+// [BaseWorker.SetStatus], and hand the result of the work to [BaseWorker.Finish].
+// All methods may be called concurrently.
 type BaseWorker struct {
 	name, kind string
 	machine    *fsm.Machine[Status]
 	events     fsm.Dispatcher
 
-	mu            sync.Mutex // guards what follows, and is held around every change of status
+	gone fsm.Signal // nothing of it runs any more
+
+	mu            sync.Mutex // guards everything below, and is held around every change of status
 	stopRequested bool
 	killed        bool
 	ended         bool
-	gone          bool          // nothing of it runs any more
-	goneCh        chan struct{} // made when somebody asks for it
-	hook          func()        // the owner's: called when it has ended, and when it is gone
+	hook          func() // called when it has ended, and when it is gone
 	err           error
 	ctx           context.Context // the work's own; nil before Begin
 	unwatch       func() bool     // ends the watch on ctx
 	health        Health
-	reason        string
-	due           time.Time
+	pending       *pending // nil unless it is pending
 	startedAt     time.Time
 	healthAt      time.Time
+}
+
+// pending is what holds a worker back.
+type pending struct {
+	reason string
+	due    time.Time
 }
 
 // Init names the worker. kind is what it is ("func", "process", …).
@@ -56,24 +61,24 @@ func (b *BaseWorker) initRun(kind string, whole *BaseWorker, n int) {
 // Pending in its place. It does nothing when either has changed since.
 func (b *BaseWorker) takeOver(held *BaseWorker) {
 	held.mu.Lock()
-	reason, due := held.reason, held.due
+	why := held.pending
 	held.mu.Unlock()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.machine.State() != StatusCreated || !b.machine.Continue(held.machine) {
 		return
 	}
-	b.reason, b.due = reason, due
+	b.pending = why
 	b.events.SetOwner(b.machine.ID())
 }
 
-// ID returns the ID of the worker's life, which its events carry. A child of a
-// [Supervisor] that waited for its start gets its last ID with the call of Start.
+// ID returns the ID of the worker's life, which its events carry. It changes no more
+// once Start was called: an instance that a [Supervisor] starts after a wait goes on
+// with the life that was Pending in its place.
 func (b *BaseWorker) ID() uint64 { return b.machine.ID() }
 
-// Adopt makes child a part of b: the events of child go where those of b go, and
-// b's life is their Parent. child has a PublishTo, as every worker of this package
-// has.
+// Adopt makes child a part of b: the events of child go where those of b go, and b's
+// life is their Parent. Call it before child starts.
 func (b *BaseWorker) Adopt(child interface{ PublishTo(*fsm.Dispatcher) }) {
 	child.PublishTo(&b.events)
 }
@@ -94,65 +99,44 @@ func (b *BaseWorker) Await(ctx context.Context, until func(Status) bool) (Status
 	return b.machine.Wait(ctx, until)
 }
 
-// Gone returns a channel that is closed once nothing of the worker runs any
-// more. Mostly that is when it is [BaseWorker.Done]. What was abandoned is done
-// and not gone until it returns by itself: until then no other may take its
+// Gone returns a channel that is closed once nothing of the worker runs any more.
+// Mostly that is when it is [BaseWorker.Done]. A worker that was abandoned is done,
+// and is gone once it has returned by itself; until then no other worker may take its
 // place.
-func (b *BaseWorker) Gone() <-chan struct{} {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.goneCh == nil {
-		b.goneCh = make(chan struct{})
-		if b.gone {
-			close(b.goneCh)
-		}
-	}
-	return b.goneCh
-}
+func (b *BaseWorker) Gone() <-chan struct{} { return b.gone.Signaled() }
 
-// self is the worker's base, whatever embeds it.
+// self returns the base of a worker that embeds it.
 func (b *BaseWorker) self() *BaseWorker { return b }
 
-func (b *BaseWorker) isGone() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.gone
-}
-
-// hookEnd makes fn be called when the worker has ended, and again when it is
-// gone if that is later. fn is called under the worker's lock: it must return at
-// once and must not call the worker. It is to be set before the worker starts.
+// hookEnd makes the worker call fn when it has ended, and again when it is gone if
+// that is later. It calls fn under its lock: fn must return at once and must not call
+// the worker. Call hookEnd before the worker starts.
 func (b *BaseWorker) hookEnd(fn func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.hook = fn
 }
 
-// goneLocked notes that nothing of it runs any more.
+// goneLocked records, once, that nothing of it runs any more.
 func (b *BaseWorker) goneLocked() {
-	b.gone = true
-	if b.goneCh != nil {
-		close(b.goneCh)
-	}
-	if b.hook != nil {
+	if b.gone.Signal() && b.hook != nil {
 		b.hook()
 	}
 }
 
-// Watch returns a reader of this worker's changes, and of its children's, from
-// now on: at most buffer unread ones, and a gap event for the rest. Close it
-// when it is no longer read.
+// Watch returns a reader of the changes of this worker and its children from now on.
+// It keeps at most buffer unread events, and a gap event stands for those that it has
+// lost. Close it when you no longer read it.
 func (b *BaseWorker) Watch(buffer int) *fsm.Subscription { return b.events.Subscribe(buffer) }
 
-// PublishTo sends the changes of this worker and its children to events as
-// well, in the way of [fsm.Dispatcher.Forward].
+// PublishTo also sends the changes of this worker and its children to events, as
+// [fsm.Dispatcher.Forward] does. A later call replaces an earlier one.
 func (b *BaseWorker) PublishTo(events *fsm.Dispatcher) { b.events.Forward(events) }
 
 // SetStatus changes the status. A change that the table does not have, and a
 // word that is no status, is an [*fsm.TransitionError] and changes nothing.
-// Setting Stopping notes a request to stop; a terminal status is the end, with no
-// error and nothing left of the worker that runs, and a Finish after it changes
-// nothing.
+// Stopping records a request to stop. A terminal status ends the worker without an
+// error and says that nothing of it runs any more; a Finish after it changes nothing.
 func (b *BaseWorker) SetStatus(to Status) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -165,9 +149,7 @@ func (b *BaseWorker) SetStatus(to Status) error {
 		if b.unwatch != nil {
 			b.unwatch()
 		}
-		if !b.gone {
-			b.goneLocked()
-		}
+		b.goneLocked()
 	case to == StatusStopping:
 		b.stopRequested = true
 	}
@@ -179,7 +161,7 @@ func (b *BaseWorker) setLocked(to Status, cause error) error {
 		return err
 	}
 	if to != StatusPending {
-		b.reason, b.due = "", time.Time{}
+		b.pending = nil
 	}
 	if to == StatusRunning && b.startedAt.IsZero() {
 		b.startedAt = time.Now()
@@ -187,15 +169,15 @@ func (b *BaseWorker) setLocked(to Status, cause error) error {
 	return nil
 }
 
-// Hold makes a created worker pending: reason says what holds it back, due when
-// it will be let go.
+// Hold makes a created worker pending: reason says what holds it back, due when it
+// may start.
 func (b *BaseWorker) Hold(reason string, due time.Time) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := b.setLocked(StatusPending, errors.New(reason)); err != nil {
 		return err
 	}
-	b.reason, b.due = reason, due
+	b.pending = &pending{reason, due}
 	return nil
 }
 
@@ -207,7 +189,7 @@ func (b *BaseWorker) rehold(reason string, due time.Time) bool {
 	if b.machine.State() != StatusPending {
 		return false
 	}
-	b.reason, b.due = reason, due
+	b.pending = &pending{reason, due}
 	return true
 }
 
@@ -219,8 +201,8 @@ func (b *BaseWorker) Begin(ctx context.Context) error {
 	return b.begin(ctx, ctx)
 }
 
-// begin is Begin for a worker that cancels ctx itself when it is stopped, so that
-// only the context which ctx was made of needs a watch.
+// begin is Begin for a worker that cancels ctx itself when it is stopped. Only parent,
+// which ctx was made of, needs a watch.
 func (b *BaseWorker) begin(ctx, parent context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -244,7 +226,7 @@ func (b *BaseWorker) MarkRunning() {
 	}
 }
 
-// RequestStop notes that the worker was asked to stop. One that has not begun
+// RequestStop records that the worker was asked to stop. One that has not begun
 // is Stopped at once; one that has begun is Stopping. It reports whether the
 // worker still has to end. Asking again changes nothing.
 func (b *BaseWorker) RequestStop(cause error) (live bool) {
@@ -261,17 +243,17 @@ func (b *BaseWorker) RequestStop(cause error) (live bool) {
 	case s != StatusStopping:
 		b.stopRequested = true
 		if b.unwatch != nil {
-			b.unwatch() // all it would do is done: spare the goroutine
+			b.unwatch() // it has nothing left to do: spare the goroutine
 		}
 		_ = b.setLocked(StatusStopping, cause) // every status that comes here has that edge
 	}
 	return true
 }
 
-// Kill notes that the worker did not stop when asked and was ended by force, or
-// left behind, with err. It reports false, and changes nothing, when the worker
-// has ended by itself meanwhile. Call [BaseWorker.Finish] once nothing of it
-// runs any more.
+// Kill records that the worker did not stop when asked and was ended by force or
+// abandoned, with err. It reports false, and changes nothing, when the worker has
+// ended by itself meanwhile. Call [BaseWorker.Finish] once nothing of it runs any
+// more.
 func (b *BaseWorker) Kill(err error) bool {
 	err = call.Freeze(b.name, err)
 	b.mu.Lock()
@@ -290,15 +272,17 @@ func (b *BaseWorker) Kill(err error) bool {
 // Finish ends the worker with the result of its work. The final status is
 // [FinalStatus] of what is known. An error that says no more than that the
 // worker's own context was cancelled, context.Canceled or the context's cause,
-// is wrapped in [ErrInterrupted]; context.Canceled of somebody else's context
-// and a deadline that passed are failures. Finish also says that nothing of the
-// worker runs any more, and that alone when it has ended already: what was
-// abandoned may come back late. A further call changes nothing.
+// is wrapped in [ErrInterrupted]. context.Canceled of another context and a deadline
+// that passed are failures.
+//
+// Finish also says that nothing of the worker runs any more. For a worker that has
+// ended already, because it was abandoned, it says only that. A further call changes
+// nothing.
 func (b *BaseWorker) Finish(err error) {
 	err = call.Freeze(b.name, err) // in the goroutine of the caller, whose error it is
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.gone {
+	if b.gone.HasSignaled() {
 		return
 	}
 	defer b.goneLocked()
@@ -331,9 +315,8 @@ func (b *BaseWorker) abandon(err error) {
 	}
 }
 
-// means reports whether err is just the word that ctx was cancelled, by itself
-// or in all of its parts: a failure does not vanish because it was joined with
-// that word.
+// means reports whether err says only that ctx was cancelled, in itself or in all of
+// its parts: a failure that was joined with such an error is still a failure.
 func means(ctx context.Context, err error) bool {
 	cause := context.Cause(ctx)
 	if call.Same(cause, context.DeadlineExceeded) {
@@ -342,9 +325,9 @@ func means(ctx context.Context, err error) bool {
 	return call.Only(err, func(e error) bool { return call.Same(e, context.Canceled) || call.Same(e, cause) })
 }
 
-// finishLocked walks to the final status. Where no edge leads there directly
-// the worker passes through the status that it skipped: a function may return
-// before anybody saw it run, a killed one was stopping.
+// finishLocked changes to the final status. Where no edge leads there directly, the
+// worker passes through the status that it skipped: a function that has returned was
+// Running, a killed one was Stopping.
 func (b *BaseWorker) finishLocked(err error) {
 	final := FinalStatus(b.killed, b.stopRequested, err)
 	b.ended, b.err = true, err
@@ -384,14 +367,14 @@ func (b *BaseWorker) StopRequested() bool {
 	return b.stopRequested
 }
 
-// Killed reports whether it was ended by force or left behind.
+// Killed reports whether it was ended by force or abandoned.
 func (b *BaseWorker) Killed() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.killed
 }
 
-// Err returns what the worker ended with, nil before it has ended.
+// Err returns the error that the worker ended with, nil before it has ended.
 func (b *BaseWorker) Err() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -427,7 +410,7 @@ func (b *BaseWorker) updatedLocked() time.Time {
 	return b.healthAt
 }
 
-// SetHealth notes the worker's health.
+// SetHealth sets the worker's health.
 func (b *BaseWorker) SetHealth(h Health) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -442,7 +425,10 @@ func (b *BaseWorker) State() State {
 	defer b.mu.Unlock()
 	s := State{
 		Name: b.name, Kind: b.kind, Status: b.machine.State(), Health: b.health,
-		Reason: b.reason, Due: b.due, StartedAt: b.startedAt, UpdatedAt: b.updatedLocked(),
+		StartedAt: b.startedAt, UpdatedAt: b.updatedLocked(),
+	}
+	if p := b.pending; p != nil {
+		s.Reason, s.Due = p.reason, p.due
 	}
 	if b.err != nil {
 		s.Error = b.err.Error()

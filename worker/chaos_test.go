@@ -47,10 +47,10 @@ type chaos struct {
 	diary   diary
 	tree    *worker.Supervisor
 	sub     *fsm.Subscription
-	release chan struct{} // lets go of whoever hangs
+	release chan struct{} // closed to release the functions that hang
 	calls   sync.WaitGroup
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards everything below
 	orders map[string]chan string
 }
 

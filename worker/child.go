@@ -3,10 +3,8 @@ package worker
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
-	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
@@ -22,8 +20,8 @@ type child struct {
 	exit     *Exit // of the last that ended
 	op       *startOp
 	probing  *probing
-
-	abandoned bool // w did not stop in time
+	// abandoned: w did not stop in time.
+	abandoned bool
 
 	// Only the loop uses the fields below.
 	group    *group
@@ -37,20 +35,8 @@ type child struct {
 	removed  []chan<- error // the callers of Remove; each has room for one answer
 }
 
-// startOp is one start, from the factory's call to Running.
-type startOp struct {
-	call   *call.Call  // nil for a start that takes no time
-	timer  *time.Timer // posts startOverdue; nil for a start that takes no time
-	ending bool        // only for the loop: the start is to end without an instance
-
-	// Guarded by s.mu.
-	late   bool               // it must start nothing any more
-	cut    bool               // it must not wait for Running
-	cancel context.CancelFunc // ends the wait for Running; nil while there is none
-}
-
-// current returns the instance, and what is pending in its place. A start may
-// change both at any time.
+// current returns the instance, and the worker that is pending in its place. A start
+// may change both at any time.
 func (c *child) current() (w *instance, held *BaseWorker) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
@@ -105,220 +91,17 @@ func (s *Supervisor) hold(c *child, reason string, due time.Time) {
 	s.mu.Unlock()
 }
 
-// unhold ends what is pending: it never starts.
+// unhold stops the worker that is pending in c's place: it never starts.
 func (s *Supervisor) unhold(c *child) {
 	if _, held := c.current(); held != nil {
 		held.RequestStop(ErrStopRequested)
 	}
 }
 
-// start begins a start of c. startEnded handles its end.
-func (s *Supervisor) start(c *child) {
-	again := c.tried
-	op := &startOp{}
-	if c.session == "" {
-		c.session = s.sessionOf(c.spec.Name)
-	}
-	s.mu.Lock()
-	c.op = op
-	if again {
-		c.restarts++
-	}
-	handover := Handover{Session: c.session, Restarts: c.restarts, Previous: c.exit}
-	s.mu.Unlock()
-	c.want, c.began, c.decided = false, time.Now(), false
-	s.calls++
-	if c.spec.immediate() {
-		s.box.post(startEnded{c: c, op: op, err: s.bring(c, op, handover)})
-		return
-	}
-	op.timer = time.AfterFunc(c.spec.StartTimeout, func() { s.box.post(startOverdue{c: c, op: op}) })
-	op.call = new(call.Call)
-	op.call.Start(c.spec.Name, func() error { return s.bring(c, op, handover) }, func(err error) {
-		op.timer.Stop()
-		s.box.post(startEnded{c: c, op: op, err: err})
-	})
-}
-
-// bring makes an instance, starts it and waits until it has left Starting.
-func (s *Supervisor) bring(c *child, op *startOp, handover Handover) error {
-	w, err := c.spec.New(c.spec.Name)
-	switch {
-	case err != nil:
-		return fmt.Errorf("make %s: %w", c.spec.Name, err)
-	case w == nil:
-		return fmt.Errorf("make %s: New returned nil, want a worker", c.spec.Name)
-	case w.Name() != c.spec.Name:
-		return fmt.Errorf("make %s: New returned a worker named %q, want the name it was given", c.spec.Name, w.Name())
-	}
-	i, err := newInstance(w)
-	if err != nil {
-		return fmt.Errorf("make %s: %w", c.spec.Name, err)
-	}
-	if !s.adopt(c, op, i) {
-		ctx, cancel := context.WithTimeout(context.Background(), defaultStopTimeout)
-		defer cancel()
-		return errors.Join(errAbandonedStart, w.Stop(ctx)) // it was never started
-	}
-	if err := w.Start(WithHandover(s.base, handover)); err != nil {
-		return err
-	}
-	a, ok := w.(interface {
-		Await(context.Context, func(Status) bool) (Status, error)
-	})
-	if !ok || i.status() != StatusStarting {
-		return nil
-	}
-	wait, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	s.mu.Lock()
-	op.cancel = cancel
-	cut := op.cut
-	s.mu.Unlock()
-	if !cut {
-		_, _ = a.Await(wait, func(st Status) bool { return st != StatusStarting })
-	}
-	return nil
-}
-
-// cutWait ends the wait of a start for Running, also one that is yet to begin.
-func (s *Supervisor) cutWait(op *startOp) {
-	s.mu.Lock()
-	op.cut = true
-	cancel := op.cancel
-	s.mu.Unlock()
-	if cancel != nil {
-		cancel()
-	}
-}
-
-// adopt puts an instance in its place before it is started. It reports false when
-// the start must start nothing any more.
-func (s *Supervisor) adopt(c *child, op *startOp, i *instance) bool {
-	s.mu.Lock()
-	if op.late {
-		s.mu.Unlock()
-		return false
-	}
-	if c.held != nil && i.base != nil {
-		i.base.takeOver(c.held)
-	}
-	c.w, c.held, c.abandoned = i, nil, false
-	s.mu.Unlock()
-	var ended message = instanceEnded{c: c, i: i}
-	notice := func() { s.box.post(ended) }
-	if i.foreign == nil {
-		s.Adopt(i.base)
-		i.base.hookEnd(notice)
-		return true
-	}
-	if p, ok := i.Worker.(interface{ PublishTo(*fsm.Dispatcher) }); ok {
-		i.tell("PublishTo", func() { s.Adopt(p) })
-	}
-	if i.base != nil {
-		i.base.hookEnd(func() {
-			go func() { // settle may ask the worker, whose lock is held now
-				i.settle(c.spec.Name)
-				notice()
-			}()
-		})
-		return true
-	}
-	go func() { // until the foreign worker ends, or the supervisor
-		select {
-		case <-i.done:
-			i.settle(c.spec.Name)
-			notice()
-		case <-s.Gone():
-		}
-	}()
-	return true
-}
-
-// startOverdue abandons a start that does not return in time.
-func (s *Supervisor) startOverdue(c *child, op *startOp) {
-	if c.op != op {
-		return
-	}
-	err := fmt.Errorf("start %s: %w", c.spec.Name, errAbandonedStart)
-	s.cutWait(op)
-	if c.lives() { // it is Starting, and can be stopped
-		if !s.consider(c, StatusFailed, err) {
-			w, _ := c.current()
-			s.stop(c, w, s.deadline)
-		}
-		return
-	}
-	s.markAbandoned(op, c.spec.Name)
-	s.mu.Lock()
-	op.late = true
-	c.op = nil
-	s.mu.Unlock()
-	s.failedStart(c, fmt.Errorf("%w: %w", err, op.call.Abandon()))
-}
-
-// startEnded handles the end of a start.
-func (s *Supervisor) startEnded(c *child, op *startOp, err error) {
-	s.calls--
-	if c.op != op { // it was abandoned
-		s.markReturned(op)
-		return
-	}
-	s.mu.Lock()
-	c.op = nil
-	s.mu.Unlock()
-	if err == nil {
-		s.try(c)
-		s.watchHealth(c)
-		if !c.lives() {
-			s.decide(c)
-		}
-		s.advance(c.group)
-		return
-	}
-	if c.lives() { // Start failed or panicked halfway
-		s.stop(c, c.w, s.deadline)
-	}
-	s.failedStart(c, err)
-}
-
-// try records that the supervisor has tried to start c.
-func (s *Supervisor) try(c *child) {
-	if c.tried {
-		return
-	}
-	c.tried = true
-	if s.untried--; s.untried == 0 {
-		s.MarkRunning()
-	}
-}
-
-// failedStart records a failed start for which there is no instance that could say
-// so.
-func (s *Supervisor) failedStart(c *child, err error) {
-	s.try(c)
-	s.mu.Lock()
-	if c.w == nil || c.held != nil { // the factory failed: w, if any, is the one before
-		if c.held == nil {
-			c.held = &BaseWorker{}
-			c.held.Init("child", c.spec.Name)
-			s.Adopt(c.held)
-		}
-		if c.held.SetStatus(StatusStarting) == nil {
-			c.held.Finish(err)
-		}
-	}
-	c.exit = &Exit{Status: StatusFailed, Error: err.Error(), Code: -1, At: time.Now()}
-	s.mu.Unlock()
-	c.decided = true
-	s.consider(c, StatusFailed, err)
-	s.advance(c.group)
-}
-
 // instanceEnded handles the end of an instance, and later that nothing of it runs
 // any more.
 func (s *Supervisor) instanceEnded(c *child, w *instance) {
-	if w.base != nil && !w.base.isGone() {
+	if w.base != nil && !w.base.gone.HasSignaled() {
 		s.markAbandoned(w, c.spec.Name)
 	} else {
 		s.markReturned(w)

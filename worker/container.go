@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
@@ -23,8 +24,8 @@ import (
 // init before it. A container that exits with 128 plus the number of the signal
 // that we sent is Stopped, as a process that dies of it is.
 //
-// Nothing ends a container with the process that made it: one that is left by a
-// crash runs on. An engine may know how to find and replace it.
+// A container does not end with the process that made it: after a crash of that
+// process it runs on. An engine may be able to find and replace it.
 type Container struct {
 	BaseWorker
 	engine         Engine
@@ -34,12 +35,11 @@ type Container struct {
 	patience       time.Duration
 	stdout, stderr io.Writer
 
-	begun     sync.Mutex // orders Start against Stop
-	cancel    context.CancelCauseFunc
-	force     chan struct{}
-	forceOnce sync.Once
+	begun  sync.Mutex // orders Start against Stop
+	cancel context.CancelCauseFunc
+	force  fsm.Signal // the grace ends early
 
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards everything below
 	id   string
 	exit *Exit
 }
@@ -72,24 +72,26 @@ func WithEnginePatience(d time.Duration) ContainerOption {
 	return func(c *Container) { c.patience = d }
 }
 
-// WithContainerOutput copies what the container writes to stdout and stderr, to
-// nowhere for nil. One goroutine writes to both. When the engine was away copying
-// is taken up where it broke off. A write that fails ends the copying; the
-// container runs on, and a worker that would have ended well fails with that
-// error. Once the container has ended, 2 seconds are given to the rest.
+// WithContainerOutput copies the container's output to stdout and stderr; nil drops
+// it. One goroutine writes to both. After an outage of the engine the copying goes on
+// where it was. A write that fails ends the copying, not the container; a worker that
+// would have Finished fails with that error. Once the container has ended, the rest of
+// the output has 2 seconds.
 func WithContainerOutput(stdout, stderr io.Writer) ContainerOption {
 	return func(c *Container) { c.stdout, c.stderr = stdout, stderr }
 }
 
-// NewContainer returns a worker that runs spec on engine.
+// NewContainer returns a worker that runs spec on engine. A nil option is ignored.
 func NewContainer(name string, engine Engine, spec ContainerSpec, opts ...ContainerOption) *Container {
 	c := &Container{
-		engine: engine, spec: spec, force: make(chan struct{}),
+		engine: engine, spec: spec,
 		grace: defaultGrace, create: engineTimeout, patience: enginePatience,
 	}
 	c.Init("container", name)
 	for _, opt := range opts {
-		opt(c)
+		if opt != nil {
+			opt(c)
+		}
 	}
 	return c
 }
@@ -178,7 +180,7 @@ func (c *Container) Stop(ctx context.Context) error {
 	return c.killedErr()
 }
 
-func (c *Container) forceNow() { c.forceOnce.Do(func() { close(c.force) }) }
+func (c *Container) forceNow() { c.force.Signal() }
 
 // ID returns the engine's id of the container, "" before it was made.
 func (c *Container) ID() string {

@@ -12,8 +12,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
-// live is one container from its making to its removal. What has to happen when
-// it is stopped happens under a context of its own.
+// live makes, runs and removes one container. The stop and the removal have a context
+// that the stop does not cancel.
 func (c *Container) live(own context.Context, spec ContainerSpec) error {
 	after := context.WithoutCancel(own)
 	making, endMaking := context.WithTimeout(own, c.create)
@@ -45,9 +45,9 @@ type containerLife struct {
 	asked  bool   // it was sent
 	forced bool   // SIGKILL was sent
 	unsure bool   // the engine has not said whether it runs
-	killed bool   // it had to be
+	killed bool   // it ended by that
 
-	copied  chan struct{} // closed when copying has ended; nil when nobody wants the output
+	copied  chan struct{} // closed when copying has ended; nil when the output is dropped
 	copyErr error         // set before that
 }
 
@@ -84,7 +84,7 @@ func (v *containerLife) run(own context.Context) error {
 	return v.rest(endCopy, err)
 }
 
-// end waits for the container's end, and sees to it when that was asked for.
+// end waits for the container's end, and stops it when own is cancelled.
 func (v *containerLife) end(own context.Context, ended <-chan containerEnd) containerEnd {
 	after := context.WithoutCancel(own)
 	select {
@@ -101,10 +101,10 @@ func (v *containerLife) end(own context.Context, ended <-chan containerEnd) cont
 	case end := <-ended:
 		return end
 	case <-grace.C:
-	case <-v.force:
+	case <-v.force.Signaled():
 	}
 	v.forced = true
-	for { // an engine that was away may have missed it
+	for { // an engine that did not answer may not have sent it
 		_ = v.signal(after, "SIGKILL")
 		retry := time.NewTimer(engineRetry)
 		select {
@@ -125,8 +125,8 @@ type containerEnd struct {
 	err  error
 }
 
-// await waits for the container's end, and for an engine that is away for a
-// while.
+// await waits for the container's end. It asks an engine that does not answer again,
+// for as long as WithEnginePatience says.
 func (c *Container) await(ctx context.Context, id string) containerEnd {
 	var lost time.Time
 	for {
@@ -136,7 +136,7 @@ func (c *Container) await(ctx context.Context, id string) containerEnd {
 			return containerEnd{exit, err}
 		}
 		now := time.Now()
-		if lost.IsZero() || now.Sub(asked) > engineRetry { // in between it was there
+		if lost.IsZero() || now.Sub(asked) > engineRetry { // it has answered in between
 			lost = now
 		}
 		if now.Sub(lost) >= c.patience {
@@ -151,11 +151,11 @@ func (c *Container) await(ctx context.Context, id string) containerEnd {
 	}
 }
 
-// judge says what the end was, and notes the exit if there was one.
+// judge returns the error that the end of the container means, and keeps its exit.
 func (v *containerLife) judge(end containerEnd) error {
 	switch {
 	case errors.Is(end.err, ErrNoContainer):
-		return fmt.Errorf("container %s was removed by somebody else, and how it ended is not known: %w", v.id, end.err)
+		return fmt.Errorf("container %s was removed by another program, and how it ended is not known: %w", v.id, end.err)
 	case end.err != nil:
 		v.unsure = true
 		return fmt.Errorf("container %s may still run: wait for it: %w", v.id, end.err)
@@ -200,7 +200,7 @@ func (v *containerLife) remove(ctx context.Context, err error) error {
 		}
 		time.Sleep(engineRetry)
 	}
-	if v.copied != nil { // a writer that takes its time
+	if v.copied != nil { // a writer that does not return
 		v.endWith(err)
 		<-v.copied
 	}
@@ -241,8 +241,8 @@ func (c *Container) copyLogs(ctx context.Context, id string, over <-chan struct{
 		if at.After(last) {
 			last = at
 		}
-		// An engine that shuts down ends the stream without a word, so one more
-		// look is needed whatever it said.
+		// An engine that shuts down ends the stream without an error, so the stream
+		// has to be asked for once more in any case.
 		retry := time.NewTimer(engineRetry)
 		select {
 		case <-retry.C:
@@ -278,7 +278,7 @@ func (v *containerLife) rest(endCopy context.CancelFunc, err error) error {
 	return err
 }
 
-// sink notes the first error of a writer. Nil takes everything.
+// sink keeps the first error of a writer. A nil writer takes everything.
 type sink struct {
 	to     io.Writer
 	failed error

@@ -66,7 +66,7 @@ func (s State) walk(visit func(id, parent int, w State)) {
 	down(-1, s)
 }
 
-// lines is what stands in a node.
+// lines returns the text of a node.
 func (s State) lines() []string {
 	status := string(s.Status)
 	if s.Health != HealthUnknown && !s.Status.Terminal() {
@@ -96,7 +96,7 @@ func (s State) lines() []string {
 
 type look struct{ class, fill, line string }
 
-// The colours are told apart by those who see no red or no green as well.
+// These colours differ also for readers who do not see red or green.
 var (
 	waiting = look{"waiting", "#fef3c7", "#b45309"}
 	running = look{"running", "#dbeafe", "#1d4ed8"}

@@ -15,7 +15,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// foreign is a worker of somebody else's making, without BaseWorker.
+// foreign is a worker without BaseWorker.
 type foreign struct {
 	name string
 	stop func(ctx context.Context, end func()) error
@@ -133,8 +133,7 @@ func (r *rude) Probe(context.Context) worker.ProbeResult {
 	return worker.ProbeResult{Health: worker.HealthHealthy}
 }
 
-// A supervisor outlives whatever a child's methods do, and its other children
-// with it.
+// A supervisor and its other children go on when a child's methods panic.
 func TestForeignWorkersThatPanic(t *testing.T) {
 	for _, method := range []string{"Name", "Done", "State", "Err", "HoldRestarts", "SetHealth", "Probe", "State Err"} {
 		t.Run(method, func(t *testing.T) {
@@ -196,7 +195,7 @@ func TestForeignWorkersThatPanic(t *testing.T) {
 	}
 }
 
-// A Stop that ends the worker and does not return holds up nobody.
+// A Stop that ends the worker and does not return holds up no other child.
 func TestStopThatEndsItAndBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
@@ -263,7 +262,7 @@ type unreadable struct{ text string }
 
 func (e *unreadable) Error() string { return e.text }
 
-// Whatever a child answers, or does in place of it, the supervisor goes on.
+// The supervisor goes on with every answer of a child, and when it does not answer.
 func TestForeignWorkersThatDoNotAnswer(t *testing.T) {
 	var block chan struct{}
 	running := func() worker.State { return worker.State{Name: "f", Status: worker.StatusRunning} }

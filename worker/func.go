@@ -13,8 +13,8 @@ import (
 type Func struct {
 	BaseWorker
 	fn     func(context.Context) error
-	marked bool        // it is Running when the function says so, not before
-	met    atomic.Bool // and it has
+	marked bool        // it is Running once the function calls MarkStarted
+	met    atomic.Bool // the function has called it
 
 	pause  pause
 	goid   atomic.Uint64
@@ -34,19 +34,21 @@ func WithStartCondition() FuncOption { return func(f *Func) { f.marked = true } 
 // NewFunc returns a worker that runs fn. The context that fn gets is cancelled
 // when the worker is stopped or the context given to Start is; its
 // context.Cause says why. fn should return soon then, with nil or with the
-// context's error.
+// context's error. A nil option is ignored.
 func NewFunc(name string, fn func(context.Context) error, opts ...FuncOption) *Func {
 	f := &Func{fn: fn}
 	f.Init("func", name)
 	for _, opt := range opts {
-		opt(f)
+		if opt != nil {
+			opt(f)
+		}
 	}
 	return f
 }
 
-// MarkStarted says that the worker whose function was given ctx has met its
-// start condition. It does nothing for a worker that has none, when called
-// again, and for any other context.
+// MarkStarted makes the worker whose function was given ctx Running: its start
+// condition is met. It does nothing for a worker that has no start condition, when
+// called again, and for any other context.
 func MarkStarted(ctx context.Context) {
 	if f, ok := ctx.Value(funcKey{}).(*Func); ok && f != nil {
 		f.mark()
@@ -85,14 +87,14 @@ func (f *Func) Start(ctx context.Context) error {
 	return nil
 }
 
-// mark notes that the start condition is met.
+// mark records that the start condition is met.
 func (f *Func) mark() {
 	f.met.Store(true)
 	f.MarkRunning()
 }
 
-// unnamed hides the function that ctx was given to: what it starts is not that
-// function's to mark or to pause.
+// unnamed hides the function that ctx was given to from the workers that it starts:
+// those must not mark or pause it.
 func unnamed(ctx context.Context) context.Context {
 	if ctx.Value(funcKey{}) == nil {
 		return ctx
@@ -119,7 +121,7 @@ func (f *Func) Stop(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	select {
-	case <-f.Done(): // both were true: it did return
+	case <-f.Done(): // it returned as ctx ended
 		return f.killedErr()
 	default:
 	}

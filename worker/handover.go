@@ -19,16 +19,15 @@ type Exit struct {
 	PID    int       `json:"pid,omitempty"`    // of a process
 	Code   int       `json:"code"`             // exit code of a process or container; -1 when it has none: a signal ended it, or it is a func that failed
 	Signal string    `json:"signal,omitempty"` // the signal that ended it: SIGSEGV
-	OOM    bool      `json:"oom,omitempty"`    // the kernel killed it for want of memory, as far as one can tell
+	OOM    bool      `json:"oom,omitempty"`    // the kernel killed it because memory ran out, as far as is known
 	At     time.Time `json:"at,omitzero"`      // when it ended
 }
 
-// Handover is what a supervisor tells a new instance of a child before it
-// starts.
+// Handover is what a supervisor gives to a new instance of a child before it starts.
 type Handover struct {
 	// Session is the same for every instance of one child, as long as its
-	// outermost supervisor lives. Work that is to be taken up again can be filed
-	// under it.
+	// outermost supervisor lives. An instance can keep its unfinished work under
+	// this id for the next one.
 	Session string
 	// Restarts is how many instances there were before this one.
 	Restarts int
@@ -68,7 +67,7 @@ func HandoverFrom(ctx context.Context) (Handover, bool) {
 
 // Environ returns h as variables, in the form of [os.Environ].
 func (h Handover) Environ() []string {
-	// The empty variable hides what this process itself was handed over.
+	// The empty variable hides the handover of this process itself.
 	previous := ""
 	if h.Previous != nil {
 		exit := *h.Previous

@@ -17,7 +17,7 @@ var ErrUnhealthy = errors.New("unhealthy")
 // ProbeResult is the result of a probe.
 type ProbeResult struct {
 	Health Health // HealthHealthy, HealthUnhealthy, or HealthUnknown for no opinion
-	Err    error  // why it is unhealthy; one with an error is
+	Err    error  // why it is unhealthy; a result with an error is unhealthy
 }
 
 // Prober is a worker that can be asked for its health.

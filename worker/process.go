@@ -13,15 +13,17 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 const (
 	defaultGrace     = 10 * time.Second
 	defaultWaitDelay = 2 * time.Second
-	// signalledTogether is how long a death by SIGTERM or SIGINT that we did not
-	// send waits for its judgement. systemd and a terminal signal everybody at
-	// once, and the child may be faster than whoever is to stop it.
+	// signalledTogether is how long judge waits for a stop of the worker after the
+	// program has ended by a SIGTERM or SIGINT that we did not send. systemd and a
+	// terminal signal all processes at once, and the child may end before this
+	// process has begun its own stop.
 	signalledTogether = 250 * time.Millisecond
 )
 
@@ -29,16 +31,16 @@ const (
 //
 // Stop and the end of the context given to Start signal the whole group:
 // SIGTERM first, and SIGKILL once the grace is over. When the program has ended
-// by itself, what it left behind in its group is ended in the same way before
-// the worker is done, so that no grandchild lives beside the next instance. A
-// grandchild that left the group (setsid) is out of reach. Nothing is signalled
-// after it was reaped.
+// by itself, the other processes of its group are ended in the same way before the
+// worker is done, so that no grandchild runs beside the next instance. A grandchild
+// that has left the group (setsid) cannot be reached. No process is signalled after
+// it was reaped.
 //
 // A program that dies of the signal that we sent, or exits with 128 plus its
 // number as shells and the JVM do, is Stopped. One that had to be killed is
-// Killed. One that is ended by anybody else is Failed; SIGTERM and SIGINT are
-// Stopped, too, while a stop is under way, since service managers signal
-// everybody at once.
+// Killed. One that another process ends is Failed. It is Stopped when the signal is
+// SIGTERM or SIGINT and a stop is under way, since service managers signal all
+// processes at once.
 //
 // On Linux the kernel kills the program when this process dies. On other Unix
 // systems nothing does, and what is left of the group when the program has
@@ -54,22 +56,20 @@ type Process struct {
 
 	begun     sync.Mutex // orders the begin of Start against Stop
 	cancel    context.CancelCauseFunc
-	exited    chan struct{} // closed when the program has ended; its group may have more
-	force     chan struct{} // closed when the grace ends early
-	forceOnce sync.Once
-	held      chan struct{} // closed by HoldRestarts
-	heldOnce  sync.Once
+	exited    fsm.Signal // the program has ended; its group may have more
+	force     fsm.Signal // the grace ends early
+	held      fsm.Signal // HoldRestarts was called
 	reapOnce  sync.Once
 	reapErr   error
-	wasKilled bool // by a signal, as far as is known before it is reaped; set before exited is closed
+	wasKilled bool // by a signal, as far as is known before it is reaped; set before exited is signaled
 
-	sig    sync.Mutex // held while signalling, guards what follows
+	sig    sync.Mutex // held while signalling, guards everything below up to exitMu
 	pid    int        // of the group and its leader; 0 before the start
-	reaped bool       // from here on the number may be somebody else's
+	reaped bool       // from here on the number may be another process's
 	asked  bool       // the stop signal was sent
 	forced bool       // SIGKILL was sent to the program while it ran
 
-	exitMu sync.Mutex // guards what follows
+	exitMu sync.Mutex // guards exit
 	exit   *Exit
 }
 
@@ -85,27 +85,28 @@ func WithGrace(d time.Duration) ProcessOption { return func(p *Process) { p.grac
 // SIGTERM.
 func WithStopSignal(s syscall.Signal) ProcessOption { return func(p *Process) { p.stopBy = s } }
 
-// WithEnv adds variables, each "NAME=value", to the program's environment,
-// whatever that is.
+// WithEnv adds variables, each "NAME=value", to the program's environment.
 func WithEnv(vars ...string) ProcessOption {
 	return func(p *Process) { p.env = append(p.env, vars...) }
 }
 
 // NewProcess returns a worker that runs cmd, made by [exec.Command] and shaped
-// by the caller: Dir, Env, Stdin, Stdout, Stderr, ExtraFiles, SysProcAttr. It is
-// the worker's from then on, and nobody else may start it or wait for it. One
-// made by [exec.CommandContext] is refused by Start: the worker is stopped in
-// place of a context that kills.
+// by the caller: Dir, Env, Stdin, Stdout, Stderr, ExtraFiles, SysProcAttr. The worker
+// owns cmd from then on: only the worker may start it and wait for it. Start refuses
+// one made by [exec.CommandContext]: stop the worker instead of cancelling a context
+// that kills.
 //
 // A WaitDelay of 0 becomes 2 seconds: so long, and no longer, output is read
 // that a process outside of the group keeps open. An Env of nil is this
 // process's own, without the variables by which systemd speaks to it alone
-// (NOTIFY_SOCKET, WATCHDOG_PID, WATCHDOG_USEC).
+// (NOTIFY_SOCKET, WATCHDOG_PID, WATCHDOG_USEC). A nil option is ignored.
 func NewProcess(name string, cmd *exec.Cmd, opts ...ProcessOption) *Process {
-	p := &Process{cmd: cmd, grace: defaultGrace, stopBy: syscall.SIGTERM, exited: make(chan struct{}), force: make(chan struct{}), held: make(chan struct{})}
+	p := &Process{cmd: cmd, grace: defaultGrace, stopBy: syscall.SIGTERM}
 	p.Init("process", name)
 	for _, opt := range opts {
-		opt(p)
+		if opt != nil {
+			opt(p)
+		}
 	}
 	return p
 }
@@ -137,7 +138,7 @@ func (p *Process) Start(ctx context.Context) error {
 	if err == nil {
 		p.cancel = cancel
 	}
-	p.begun.Unlock() // the kernel may take its time over a start, and Stop must not wait for that
+	p.begun.Unlock() // the kernel may take long to start it, and Stop must not wait for that
 	if err != nil {
 		cancel(nil)
 		return err
@@ -191,11 +192,11 @@ func (p *Process) shape(ctx context.Context) {
 func (p *Process) live(own context.Context) error {
 	go func() {
 		p.awaitExit()
-		close(p.exited)
+		p.exited.Signal()
 	}()
 	oom := watchOOM(p.cmd)
 	select {
-	case <-p.exited:
+	case <-p.exited.Signaled():
 	case <-own.Done():
 	}
 	grace := time.NewTimer(p.grace)
@@ -203,8 +204,8 @@ func (p *Process) live(own context.Context) error {
 	ended := make(chan struct{}) // all of the group
 	go func() {
 		defer close(ended)
-		<-p.exited
-		p.awaitGroup(p.force)
+		<-p.exited.Signaled()
+		p.awaitGroup(p.force.Signaled())
 	}()
 	select {
 	case <-ended:
@@ -213,7 +214,7 @@ func (p *Process) live(own context.Context) error {
 		select {
 		case <-ended:
 		case <-grace.C:
-		case <-p.force:
+		case <-p.force.Signaled():
 		}
 		p.kill()
 		p.forceNow() // nothing is left to wait for in the group
@@ -250,7 +251,7 @@ func (p *Process) ask() {
 	defer p.sig.Unlock()
 	if !p.reaped && !p.forced {
 		p.asked = true
-		_ = p.signalLocked(p.stopBy) // who may not signal it can only wait for its end
+		_ = p.signalLocked(p.stopBy) // without the permission to signal it, only its end can be awaited
 		_ = p.signalLocked(sigCont)
 	}
 }
@@ -262,7 +263,7 @@ func (p *Process) kill() {
 		return
 	}
 	select {
-	case <-p.exited: // what is killed is the rest of its group
+	case <-p.exited.Signaled(): // only the rest of its group is killed
 	default:
 		p.forced = true
 	}
@@ -273,7 +274,7 @@ func (p *Process) kill() {
 func (p *Process) reap() error {
 	p.reapOnce.Do(func() {
 		if holdsZombie {
-			// It is a zombie: nobody signals it once it is about to be reaped.
+			// It is a zombie: it is not signalled once it is about to be reaped.
 			p.sig.Lock()
 			p.reaped = true
 			p.sig.Unlock()
@@ -327,7 +328,7 @@ func (p *Process) stopsSoon(own context.Context) bool {
 	defer timer.Stop()
 	select {
 	case <-own.Done():
-	case <-p.held:
+	case <-p.held.Signaled():
 	case <-timer.C:
 		return false
 	}
@@ -336,7 +337,7 @@ func (p *Process) stopsSoon(own context.Context) bool {
 
 // HoldRestarts says that a stop is under way: from now on an end by SIGTERM or
 // SIGINT is no failure. An App calls it when it begins to drain.
-func (p *Process) HoldRestarts() { p.heldOnce.Do(func() { close(p.held) }) }
+func (p *Process) HoldRestarts() { p.held.Signal() }
 
 // Stop asks the program to end and waits until it and its group have. It is
 // killed when the grace is over or ctx is about to end. When ctx ends before
@@ -372,7 +373,7 @@ func (p *Process) Stop(ctx context.Context) error {
 	}
 	var err error = &AbandonedError{Name: p.Name(), Where: fmt.Sprintf("process %d, which SIGKILL has not ended yet", p.PID())}
 	select {
-	case <-p.exited:
+	case <-p.exited.Signaled():
 		err = p.outputBlocked()
 	default:
 	}
@@ -382,7 +383,7 @@ func (p *Process) Stop(ctx context.Context) error {
 	return p.killedErr()
 }
 
-func (p *Process) forceNow() { p.forceOnce.Do(func() { close(p.force) }) }
+func (p *Process) forceNow() { p.force.Signal() }
 
 // PID returns the program's process id, 0 before it was started.
 func (p *Process) PID() int {

@@ -18,7 +18,7 @@ import (
 )
 
 // holdsZombie says that a process which has ended is seen before it is reaped.
-// Until then its number, and its group's, is nobody else's.
+// Until then no other process or group has its number.
 const holdsZombie = true
 
 // From <linux/wait.h>; package syscall does not have them.
@@ -36,11 +36,11 @@ func dieWithParent(attr *syscall.SysProcAttr) {
 
 // starter is the thread from which processes are started. The kernel sends the
 // parent-death signal when the *thread* that forked dies (prctl(2)), and the
-// runtime ends threads as it likes: so one is kept for as long as there are
+// runtime may end any thread: so one is kept for as long as there are
 // processes. It forks one process at a time, and package syscall allows no more
 // anyway.
 var starter struct {
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards everything below
 	users int        // processes that live, or are being started
 	jobs  chan func()
 	ended chan struct{}
@@ -140,7 +140,7 @@ func groupLives(pgid int) bool {
 	return lives
 }
 
-// procStat is what this package wants to know of /proc/PID/stat, proc(5).
+// procStat holds the fields of /proc/PID/stat, proc(5), that this package needs.
 type procStat struct {
 	pid, ppid, pgrp int
 	state           byte
@@ -201,10 +201,10 @@ func parseStat(text []byte) (s procStat, ok bool) {
 	return s, true
 }
 
-// watchOOM returns a function that reports whether the kernel has killed for
-// want of memory in the process's cgroup since, to be asked before the process is
-// reaped. The cgroup may have others in it: together with a SIGKILL that nobody
-// here sent it is as good as known.
+// watchOOM returns a function that reports whether the kernel has killed a process of
+// the program's cgroup since then because memory ran out. Call it before the program
+// is reaped. The cgroup may hold other processes; together with a SIGKILL that this
+// process did not send, the answer is almost certain.
 func watchOOM(cmd *exec.Cmd) func() bool {
 	pid := cmd.Process.Pid
 	file, before := oomKills(pid)

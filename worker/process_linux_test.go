@@ -132,7 +132,7 @@ func TestProcessIsReapedOnceAndNotSignalledAfterwards(t *testing.T) {
 		_ = p.Stop(context.WithoutCancel(t.Context()))
 		<-stop
 		if errors.Is(p.Err(), syscall.ECHILD) {
-			t.Fatal("somebody else reaped it")
+			t.Fatal("another goroutine reaped it")
 		}
 	}
 }

@@ -47,7 +47,7 @@ func TestProcessEndsAreToldApart(t *testing.T) {
 	tests := []struct {
 		name, mode string
 		stop       bool
-		by         syscall.Signal // sent by somebody else
+		by         syscall.Signal // sent by another process
 		want       worker.Status
 		code       int
 		signal     string
@@ -59,8 +59,8 @@ func TestProcessEndsAreToldApart(t *testing.T) {
 		{name: "obeys and exits 143", mode: "polite:143", stop: true, want: worker.StatusStopped, code: 143},
 		{name: "obeys and exits 1", mode: "polite:1", stop: true, want: worker.StatusFailed, code: 1},
 		{name: "ignores SIGTERM", mode: "ignore", stop: true, want: worker.StatusKilled, code: -1, signal: "SIGKILL"},
-		{name: "killed by somebody else", mode: "sleep", by: syscall.SIGKILL, want: worker.StatusFailed, code: -1, signal: "SIGKILL"},
-		{name: "SIGTERM by somebody else", mode: "sleep", by: syscall.SIGTERM, want: worker.StatusFailed, code: -1, signal: "SIGTERM"},
+		{name: "killed by another process", mode: "sleep", by: syscall.SIGKILL, want: worker.StatusFailed, code: -1, signal: "SIGKILL"},
+		{name: "SIGTERM by another process", mode: "sleep", by: syscall.SIGTERM, want: worker.StatusFailed, code: -1, signal: "SIGTERM"},
 		{name: "exits 143 unasked", mode: "exit:143", want: worker.StatusFailed, code: 143},
 		{name: "crash", mode: "suicide:11", want: worker.StatusFailed, code: 2}, // the Go runtime makes it a panic
 	}
@@ -247,8 +247,8 @@ func TestProcessStopIsBoundedByItsContext(t *testing.T) {
 	})
 }
 
-// gone waits until no process has the number, or it is a zombie of somebody
-// else's.
+// gone waits until no process has the number, or only a zombie that another process
+// has to reap.
 func gone(t *testing.T, pid int) {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
@@ -318,7 +318,7 @@ func TestProcessOutput(t *testing.T) {
 			t.Errorf("%d bytes, it is %s, %v", n, p.Status(), p.Err())
 		}
 	})
-	t.Run("nobody reads it", func(t *testing.T) { // the pipe is full, the program blocks in its write
+	t.Run("its reader is gone", func(t *testing.T) { // the pipe is full, the program blocks in its write
 		r, w := io.Pipe()
 		cmd := helperCommand("flood", nil)
 		cmd.Stdout, cmd.WaitDelay = w, 10*time.Millisecond

@@ -14,7 +14,7 @@ const (
 
 func ownGroup(*exec.Cmd) {}
 
-// signalLocked ends the program: nothing else can be said to it.
+// signalLocked ends the program: there are no other signals.
 func (p *Process) signalLocked(s syscall.Signal) error {
 	if s == sigCont {
 		return nil

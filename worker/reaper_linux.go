@@ -11,22 +11,21 @@ import (
 	"time"
 )
 
-// reapEvery is how often orphans are looked for without a signal: a process
-// that was given up with os.Process.Release after it had ended makes none.
+// reapEvery is how often the reaper looks for orphans without a signal: a process
+// that is released with os.Process.Release after it has ended makes none.
 const reapEvery = time.Minute
 
 // NewReaper returns a worker that reaps orphans: as PID 1 of a container, or as
 // a child subreaper (prctl(2)), a process inherits every process whose parent
 // has died, and has to wait for it or keep it as a zombie for ever.
 //
-// It leaves the children of this process alone, also those that somebody else
-// here started with os/exec: whoever waits for one gets its result. Package os
-// holds a descriptor (pidfd) for each child from fork to Wait, and that is what
-// the reaper goes by. On a kernel before 5.4 there are none, and it reaps
-// nothing.
+// It does not touch the children that this process has started with os/exec: a Wait
+// for one gets its result. Package os holds a descriptor (pidfd) for each child from
+// fork to Wait, and the reaper goes by that. A kernel before 5.4 has no such
+// descriptors; there the reaper reaps nothing.
 //
-// Elsewhere than on Linux the worker runs and does nothing. In a process that
-// inherits nothing it does no harm.
+// On other systems than Linux the worker runs and does nothing. In a process that
+// inherits no others it does no harm.
 func NewReaper(name string) *Func {
 	return NewFunc(name, func(ctx context.Context) error {
 		died := make(chan os.Signal, 1) // one token: each look finds all there are
@@ -46,8 +45,8 @@ func NewReaper(name string) *Func {
 	})
 }
 
-// reapOrphans reaps every zombie whose parent this process is and for which
-// nobody in it can wait. It returns how many there were.
+// reapOrphans reaps every zombie that is a child of this process and for which no
+// goroutine of it can wait. It returns how many there were.
 func reapOrphans() (reaped int) {
 	var zombies []int
 	self := os.Getpid()

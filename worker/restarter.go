@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
@@ -15,9 +16,9 @@ var (
 	// that wraps it, when there is nothing more to do.
 	ErrDoNotRestart = errors.New("do not restart")
 
-	// ErrTerminate ends a restarted function for good, and whatever runs it:
-	// return it, or an error that wraps it, when going on would do harm. For an
-	// end of this function alone use [ErrDoNotRestart].
+	// ErrTerminate ends a restarted function for good, and the supervisor or App
+	// that runs it: return it, or an error that wraps it, when going on would do
+	// harm. To end this function alone use [ErrDoNotRestart].
 	ErrTerminate = errors.New("terminate")
 
 	// ErrRestartBudget ends a function that failed more often than its
@@ -42,8 +43,7 @@ type Restarter struct {
 
 	begun  sync.Mutex // orders Start against Stop
 	cancel context.CancelCauseFunc
-	hold   chan struct{} // closed by HoldRestarts
-	held   sync.Once
+	hold   fsm.Signal // HoldRestarts was called
 
 	suspending sync.Mutex // held by Suspend and Resume
 
@@ -58,14 +58,14 @@ type Restarter struct {
 // [ErrDoNotRestart]. A failure, a panic too, starts it again after the wait
 // that backoff says; [ErrTerminate] and a spent budget make it fail.
 func NewRestarter(name string, fn func(context.Context) error, backoff Backoff, opts ...FuncOption) *Restarter {
-	r := &Restarter{fn: fn, opts: opts, backoff: backoff, hold: make(chan struct{})}
+	r := &Restarter{fn: fn, opts: opts, backoff: backoff}
 	r.Init("restarter", name)
 	return r
 }
 
-// Start begins the first run and returns. Cancelling ctx asks it to stop. With a
-// backoff that makes no sense, or no function, the worker is Failed and Start says
-// why.
+// Start begins the first run and returns. Cancelling ctx asks the worker to stop. With
+// a backoff that is not valid, or without a function, the worker is Failed and Start
+// says why.
 func (r *Restarter) Start(ctx context.Context) error {
 	r.begun.Lock()
 	defer r.begun.Unlock()
@@ -91,11 +91,11 @@ func (r *Restarter) Start(ctx context.Context) error {
 		return err
 	}
 	call.Go(r.Name(), func() error { return r.loop(own, first) }, func(err error) {
-		// Never another opinion than the child's.
+		// The worker ends as its last run did.
 		child := r.current()
 		if child.Killed() {
 			r.Kill(err)
-			<-child.Gone() // abandoned: it may come back late
+			<-child.Gone() // it was abandoned, and may return later
 		}
 		r.Finish(err)
 		cancel(nil)
@@ -103,8 +103,7 @@ func (r *Restarter) Start(ctx context.Context) error {
 	return nil
 }
 
-// instance makes the next child. A new one takes the place of one that has
-// ended, never of one that lives.
+// instance makes the next run. The one before it has ended.
 func (r *Restarter) instance() *Func {
 	child := &Func{fn: r.fn}
 	r.nowMu.Lock()
@@ -136,7 +135,7 @@ func (r *Restarter) loop(ctx context.Context, child *Func) error {
 		case errors.Is(err, ErrDoNotRestart):
 			return nil
 		}
-		var uptime time.Duration // what it took to start does not count
+		var uptime time.Duration // the time that it took to start does not count
 		if at := child.StartedAt(); !at.IsZero() {
 			uptime = time.Since(at)
 		}
@@ -144,20 +143,20 @@ func (r *Restarter) loop(ctx context.Context, child *Func) error {
 		if !ok {
 			return fmt.Errorf("%w (%d restarts in %v): %w", ErrRestartBudget, delays.MaxRestarts, delays.Window, err)
 		}
-		if r.holding() {
+		if r.hold.HasSignaled() {
 			return err
 		}
-		next := r.instance() // from here on the failure is history: a stop finds a pending worker, and stops it
+		next := r.instance() // a stop that comes now finds a pending worker: the failure is not how it ended
 		_ = next.Hold(fmt.Sprintf("backoff after: %v", err), time.Now().Add(wait))
 		timer := time.NewTimer(wait)
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
-		case <-r.hold:
+		case <-r.hold.Signaled():
 		}
 		timer.Stop()
 		started := false
-		for gate := r.gated(); ctx.Err() == nil && !r.holding(); gate = r.gated() {
+		for gate := r.gated(); ctx.Err() == nil && !r.hold.HasSignaled(); gate = r.gated() {
 			if gate == nil {
 				if started, gate = r.again(ctx, next); started || gate == nil {
 					break
@@ -166,7 +165,7 @@ func (r *Restarter) loop(ctx context.Context, child *Func) error {
 			select {
 			case <-gate:
 			case <-ctx.Done():
-			case <-r.hold:
+			case <-r.hold.Signaled():
 			}
 		}
 		if !started {
@@ -178,16 +177,16 @@ func (r *Restarter) loop(ctx context.Context, child *Func) error {
 	}
 }
 
-// again starts the next run unless somebody has asked for an end. Stop cancels
-// under the same lock, so what it then sees as the child is the last one; so does
-// Suspend, whose gate it returns when there is one.
+// again starts the next run unless the worker is to end. Stop cancels under the same
+// lock, so the child that it sees then is the last one. Suspend sets its gate under
+// the same lock too; again returns the gate when there is one.
 func (r *Restarter) again(ctx context.Context, next *Func) (started bool, gate <-chan struct{}) {
 	r.begun.Lock()
 	defer r.begun.Unlock()
 	if gate = r.gated(); gate != nil {
 		return false, gate
 	}
-	if ctx.Err() != nil || r.holding() || next.Start(ctx) != nil {
+	if ctx.Err() != nil || r.hold.HasSignaled() || next.Start(ctx) != nil {
 		return false, nil
 	}
 	r.nowMu.Lock()
@@ -203,21 +202,12 @@ func (r *Restarter) gated() <-chan struct{} {
 	return r.gate
 }
 
-func (r *Restarter) holding() bool {
-	select {
-	case <-r.hold:
-		return true
-	default:
-		return false
-	}
-}
-
-// HoldRestarts lets the run that is on finish and makes it the last. A run that
+// HoldRestarts makes the current run the last one; it does not stop it. A run that
 // waits for its backoff never starts. An App calls it when it begins to drain.
-func (r *Restarter) HoldRestarts() { r.held.Do(func() { close(r.hold) }) }
+func (r *Restarter) HoldRestarts() { r.hold.Signal() }
 
-// Stop cancels the run that is on, or the wait for the next, and waits for its
-// end. When ctx ends first the function is abandoned, as by [Func.Stop].
+// Stop cancels the current run, or the wait for the next one, and waits for its end.
+// When ctx ends first the function is abandoned, as by [Func.Stop].
 func (r *Restarter) Stop(ctx context.Context) error {
 	r.begun.Lock()
 	live := r.RequestStop(ErrStopRequested)
@@ -241,7 +231,7 @@ func (r *Restarter) current() *Func {
 	return r.child
 }
 
-// State describes the worker, with the run that is on as its child.
+// State describes the worker, with the current run as its child.
 func (r *Restarter) State() State {
 	s := r.BaseWorker.State()
 	r.nowMu.Lock()

@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// Strategy says who is restarted when a child of a [Supervisor] is.
+// Strategy says which children of a [Supervisor] are restarted when one is.
 type Strategy string
 
-// The strategies. With each of them the child's own [Restart] policy decides
-// whether anything is restarted, and the backoff when.
+// The strategies. With each of them the [Restart] policy of the child that ended
+// decides whether children are restarted, and the backoff decides when.
 const (
 	OneForOne  Strategy = "one-for-one"  // the child alone; the default
 	OneForAll  Strategy = "one-for-all"  // all children
@@ -24,12 +24,12 @@ const (
 type Restart string
 
 // The policies; Erlang's names for them are permanent, transient and temporary.
-// Whatever the policy, a child that ends with [ErrDoNotRestart] is done, and one
-// that ends with [ErrTerminate] ends its supervisor.
+// With each of them a child that ends with [ErrDoNotRestart] is done, and one that
+// ends with [ErrTerminate] ends its supervisor.
 const (
-	Always    Restart = "always"     // however it ended; the default
+	Always    Restart = "always"     // after every end; the default
 	OnFailure Restart = "on-failure" // after Failed and Killed, not after Finished and Stopped
-	Never     Restart = "never"      // also not along with others
+	Never     Restart = "never"      // also not together with others
 )
 
 // Spec describes one child of a [Supervisor]. The zero value of a field is its
@@ -37,9 +37,9 @@ const (
 type Spec struct {
 	// Name tells the child from its siblings.
 	Name string
-	// New makes an instance, which must have the given name. A worker lives
-	// once, so it is called for each start. An error, a panic and nil are a
-	// failed start, which is retried as a failed child is.
+	// New makes an instance, which must have the given name. It is called for each
+	// start, because a worker starts once. An error, a panic and nil are a failed
+	// start, which is retried as a failed child is.
 	New func(name string) (Worker, error)
 	// Restart defaults to Always.
 	Restart Restart
@@ -51,11 +51,11 @@ type Spec struct {
 	// child that takes longer has failed. Defaults to 1 minute.
 	StartTimeout time.Duration
 	// StopTimeout bounds the child's Stop. Defaults to 15 seconds, and for a
-	// Supervisor to what its children may take. The time left for the stop of
-	// the whole shortens it.
+	// Supervisor to the time that its children may take. It is shorter when less
+	// time remains for the stop of the whole.
 	StopTimeout time.Duration
-	// Probe says whether the running child is any good. Nil stands for the
-	// child's own Probe if it is a [Prober].
+	// Probe returns the health of the running child. Nil stands for the child's
+	// own Probe if it is a [Prober].
 	Probe func(ctx context.Context) ProbeResult
 	// ProbePeriod is the time from one probe to the next. Defaults to 10
 	// seconds; [NoLimit] leaves them to [Supervisor.Inspect].
@@ -90,10 +90,10 @@ func FuncSpec(name string, fn func(context.Context) error, opts ...FuncOption) S
 	return spec
 }
 
-// immediate reports whether New and the Start of what it makes return at once,
-// and leave a worker that is Running: they need no goroutine that may be given
-// up. That is so for a plain function, unless somebody has put another New in the
-// place of ours.
+// immediate reports whether New and the Start of the worker that it makes return at
+// once, with a worker that is Running: they need no goroutine that may be abandoned.
+// That is so for a plain function, unless the caller has replaced the New of
+// [FuncSpec].
 func (s *Spec) immediate() bool {
 	return s.made != 0 && s.made == reflect.ValueOf(s.New).Pointer()
 }
@@ -106,7 +106,8 @@ func CommandSpec(name string, command func() *exec.Cmd, opts ...ProcessOption) S
 	}}
 }
 
-// Validate names each field that makes no sense, with what would.
+// Validate returns an error that names each field that is wrong and says what is
+// accepted.
 func (s Spec) Validate() error {
 	var errs []error
 	fault := func(format string, args ...any) {
@@ -160,7 +161,7 @@ func (s *Spec) withDefaults() {
 	def(&s.ProbeTimeout, defaultProbeTimeout)
 }
 
-// restarts reports whether an end is followed by a restart.
+// after reports whether a child that ended like this is restarted.
 func (r Restart) after(end Status, err error) bool {
 	switch {
 	case r == Never || errors.Is(err, ErrDoNotRestart):

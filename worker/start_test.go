@@ -56,8 +56,7 @@ func TestAWorkerThatEndsBySetStatus(t *testing.T) {
 	})
 }
 
-// What cannot be started says why, and has failed: whoever waits for its end sees
-// it.
+// A worker that cannot be started has Failed, and its Start says why.
 func TestAWorkerThatCannotStartIsFailed(t *testing.T) {
 	idle := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 	for want, w := range map[string]worker.Worker{
@@ -85,7 +84,7 @@ func TestAWorkerThatCannotStartIsFailed(t *testing.T) {
 	}
 }
 
-// Somebody wraps the New of a plain function: it is anybody's again, and may block.
+// The New of a plain function may be wrapped by one that blocks.
 func TestNewInPlaceOfAPlainFunctionsMayBlock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})

@@ -10,9 +10,9 @@ import (
 // Status says where in its life a worker is.
 type Status string
 
-// The ten statuses. How a worker came to its end is three of them, by intent:
-// it was done (Finished), it was asked to stop (Stopped), it went wrong
-// (Failed); Killed is the fourth, for one that was asked and would not.
+// The ten statuses. Four of them say how a worker ended: it was done (Finished), it
+// was asked to stop (Stopped), it ended with an error (Failed), or it was asked to
+// stop and did not (Killed).
 const (
 	StatusCreated   Status = "Created"   // it exists, and Start was not called
 	StatusPending   Status = "Pending"   // something holds it back: a backoff, a rate limit, a breaker
@@ -23,11 +23,10 @@ const (
 	StatusStopped   Status = "Stopped"   // it ended because it was asked to
 	StatusFinished  Status = "Finished"  // it ended because it was done
 	StatusFailed    Status = "Failed"    // it ended with an error
-	StatusKilled    Status = "Killed"    // it was asked to stop, did not, and was given up or forced
+	StatusKilled    Status = "Killed"    // it was asked to stop, did not, and was ended by force or abandoned
 )
 
-// Transitions returns the table that every worker lives by. The caller owns
-// what it gets.
+// Transitions returns a copy of the table of every worker.
 func Transitions() fsm.Table[Status] {
 	t := make(fsm.Table[Status], len(transitions))
 	for from, to := range transitions {
@@ -85,11 +84,11 @@ func FinalStatus(killed, stopRequested bool, err error) Status {
 	}
 }
 
-// Health says whether a running worker is any good. It is independent of the
+// Health says whether a running worker can do its work. It is independent of the
 // status: a process can run and have lost its database.
 type Health string
 
-// The healths. A worker that nobody has probed is [HealthUnknown].
+// The healths. A worker that was never probed is [HealthUnknown].
 const (
 	HealthUnknown   Health = ""
 	HealthHealthy   Health = "Healthy"

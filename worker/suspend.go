@@ -16,11 +16,11 @@ import (
 // [Container], [Supervisor] when all its running children can.
 type Suspender interface {
 	// Suspend returns once the worker is quiescent and Suspended. When ctx ends
-	// first, or the worker cannot pause, it goes on as if nothing had been, and
-	// the error says so. For one that is suspended already it returns nil.
+	// first, or the worker cannot pause, the worker goes on and the error says
+	// why. For a worker that is suspended already it returns nil.
 	Suspend(ctx context.Context) error
-	// Resume makes a suspended worker Running again. For one that runs it does
-	// nothing; one that has ended, or is being stopped, is an error.
+	// Resume makes a suspended worker Running again. For a worker that runs it does
+	// nothing. For one that has ended, or is being stopped, it returns an error.
 	Resume(ctx context.Context) error
 }
 
@@ -32,21 +32,21 @@ func notSuspendable(name string, s Status) error {
 	return fmt.Errorf("suspend %s: %w: it is %s", name, ErrNotSuspendable, s)
 }
 
-// pause is how a function and whoever suspends it meet.
+// pause is where a function that calls [Pause] and a caller of Suspend meet.
 type pause struct {
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards everything below
 	asked     bool
-	requested chan struct{} // closed while asked; made when somebody looks
+	requested chan struct{} // closed while asked; made by the first PauseRequested
 	resumed   chan struct{} // closed when the function may go on
 }
 
 type funcKey struct{}
 
-// Pause is where the function of a [Func] can be suspended. It returns at once
-// when nobody asked for that. Otherwise the worker is Suspended and Pause returns
-// after [Func.Resume], with nil, or when ctx, which must come from the one that
-// the function was given, is cancelled, with its error. In between the function
-// must do nothing: only the goroutine that calls Pause is held.
+// Pause is where the function of a [Func] can be suspended. ctx must come from the
+// context that the function was given. Pause returns at once unless a Suspend waits.
+// Then the worker is Suspended, and Pause returns nil after [Func.Resume], or ctx's
+// error when ctx is cancelled first. Pause holds only the goroutine that calls it: the
+// function must do nothing in others meanwhile.
 func Pause(ctx context.Context) error {
 	f, ok := ctx.Value(funcKey{}).(*Func)
 	if !ok || f == nil {
@@ -67,10 +67,9 @@ func Pause(ctx context.Context) error {
 	}
 }
 
-// PauseRequested returns a channel that is closed while somebody waits for the
+// PauseRequested returns a channel that is closed while a Suspend waits for the
 // function that was given ctx to call [Pause]. It is for a function that waits for
-// other things; ask for the channel anew before each wait. With any other context
-// it is nil.
+// other things. Call it again before each wait. With any other context it is nil.
 func PauseRequested(ctx context.Context) <-chan struct{} {
 	f, ok := ctx.Value(funcKey{}).(*Func)
 	if !ok || f == nil {
@@ -88,7 +87,7 @@ func (p *pause) requestedLocked() chan struct{} {
 	return p.requested
 }
 
-// withdrawLocked ends a request, met or not.
+// withdrawLocked ends a request to pause, also one that the function has answered.
 func (p *pause) withdrawLocked() {
 	if p.asked {
 		p.asked, p.requested = false, nil
@@ -122,7 +121,7 @@ func (f *Func) Suspend(ctx context.Context) error {
 		f.pause.withdrawLocked()
 		return notSuspendable(f.Name(), s)
 	}
-	if f.Status() == StatusSuspended { // it did as ctx ended
+	if f.Status() == StatusSuspended { // it paused as ctx ended
 		return nil
 	}
 	f.pause.withdrawLocked()
@@ -151,8 +150,8 @@ func (b *BaseWorker) resume() error {
 	return nil
 }
 
-// Suspend asks the run that is on to pause, and waits until it has. One that has
-// failed meanwhile is not started again before [Restarter.Resume].
+// Suspend asks the current run to pause, and waits until it has. A run that fails
+// before that is not started again before [Restarter.Resume].
 func (r *Restarter) Suspend(ctx context.Context) error {
 	r.suspending.Lock()
 	defer r.suspending.Unlock()
@@ -182,7 +181,7 @@ func (r *Restarter) Suspend(ctx context.Context) error {
 	return errors.Join(fmt.Errorf("suspend %s: %w", r.Name(), err), r.open())
 }
 
-// Resume lets the run go on, and one that waits begin.
+// Resume lets the current run go on, and lets a waiting one start.
 func (r *Restarter) Resume(context.Context) error {
 	r.suspending.Lock()
 	defer r.suspending.Unlock()
@@ -192,7 +191,7 @@ func (r *Restarter) Resume(context.Context) error {
 	return r.open()
 }
 
-// open takes the gate away, and lets a suspended run go on.
+// open removes the gate and resumes a suspended run.
 func (r *Restarter) open() error {
 	r.nowMu.Lock()
 	gate, child := r.gate, r.child
@@ -208,8 +207,8 @@ func (r *Restarter) open() error {
 }
 
 // Suspend stops the program's whole group with SIGSTOP and returns once the
-// kernel says that the program is. Its connections stay open and nobody answers
-// on them. On Windows it is refused.
+// kernel says that the program is stopped. Its connections stay open and get no
+// answers. On Windows it is refused.
 func (p *Process) Suspend(ctx context.Context) error {
 	switch s := p.Status(); {
 	case s == StatusSuspended:
@@ -224,7 +223,7 @@ func (p *Process) Suspend(ctx context.Context) error {
 		timer := time.NewTimer(pause)
 		select {
 		case <-timer.C:
-		case <-p.exited:
+		case <-p.exited.Signaled():
 			timer.Stop()
 			return notSuspendable(p.Name(), StatusFailed)
 		case <-ctx.Done():
@@ -232,7 +231,7 @@ func (p *Process) Suspend(ctx context.Context) error {
 			return errors.Join(fmt.Errorf("suspend %s: %w", p.Name(), ctx.Err()), p.Signal(sigCont))
 		}
 	}
-	if err := p.SetStatus(StatusSuspended); err != nil { // a stop came in between, and needs it to run
+	if err := p.SetStatus(StatusSuspended); err != nil { // it was stopped in between, and has to run for that
 		return errors.Join(fmt.Errorf("suspend %s: %w", p.Name(), err), p.Signal(sigCont))
 	}
 	return nil
@@ -271,7 +270,7 @@ func (s *Supervisor) Suspend(ctx context.Context) error {
 			}
 			w, _ := c.current()
 			if w.status() == StatusSuspended {
-				continue // by somebody else
+				continue // by another caller
 			}
 			child, ok := w.Worker.(Suspender)
 			if !ok {
@@ -297,8 +296,8 @@ func (s *Supervisor) Suspend(ctx context.Context) error {
 	return errors.Join(err, s.resumeAll(after, paused), s.setHold(after, false))
 }
 
-// Resume resumes the children in order, and lets pending ones start. A child
-// that cannot be resumed keeps none of the others from it; the error names it.
+// Resume resumes the children in order, and lets pending ones start. When a child
+// cannot be resumed, the others are; the error names the child.
 func (s *Supervisor) Resume(ctx context.Context) error {
 	if err := s.alone(ctx, "resume"); err != nil {
 		return err
@@ -314,7 +313,7 @@ func (s *Supervisor) Resume(ctx context.Context) error {
 	return errors.Join(err, s.resume(), s.setHold(ctx, false))
 }
 
-// alone waits until nobody else suspends or resumes.
+// alone waits until no other caller suspends or resumes.
 func (s *Supervisor) alone(ctx context.Context, what string) error {
 	select {
 	case s.suspending <- struct{}{}:

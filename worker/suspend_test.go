@@ -80,7 +80,7 @@ func TestSuspendThatTimesOutLeavesItRunning(t *testing.T) {
 		busy := make(chan struct{})
 		w := worker.NewFunc("w", func(ctx context.Context) error {
 			<-busy
-			if err := worker.Pause(ctx); err != nil { // nobody waits any more
+			if err := worker.Pause(ctx); err != nil { // the Suspend has given its time up
 				return err
 			}
 			<-ctx.Done()

@@ -1,24 +1,23 @@
-// Package worker runs things that have a life of their own and keeps account of
-// it: each is a [Worker], in one of ten statuses, that changes along one table
-// ([Transitions]) and tells every change to whoever listens.
+// Package worker runs functions, programs and containers as workers. A [Worker] is in
+// one of ten statuses, changes it along one table ([Transitions]), and makes an event
+// of every change.
 //
-// [Func] runs a function, [Process] a program, [Container] a container;
-// [Restarter] runs one function again and again, and [Supervisor] keeps any number
-// of workers alive, supervisors too. [NewReaper] is for PID 1. Whatever the kind,
-// four things hold:
+// [Func] runs a function, [Process] a program, [Container] a container. [Restarter]
+// runs one function again and again. [Supervisor] keeps any number of workers alive,
+// other supervisors too. [NewReaper] is for PID 1. Four things hold for every kind:
 //
-//   - how a life ended is decided once, by [FinalStatus], from whether it was
-//     killed, whether it was asked to stop, and its error;
-//   - Done and Err can be asked by anybody, early, late and any number of times,
-//     with the same answer;
-//   - Stop always ends in a terminal status by the deadline of its context: a
-//     function that will not return is abandoned, named with its stack, and
-//     counts as killed;
-//   - a panic and a runtime.Goexit are errors.
+//   - [FinalStatus] decides once how a worker ended: from whether it was killed,
+//     whether it was asked to stop, and its error.
+//   - Done and Err give the same answer to every caller, early, late and any number
+//     of times.
+//   - When Stop returns, the worker is in a terminal status. Stop returns by the
+//     deadline of its context: a function that does not return is abandoned, named
+//     with its stack, and counts as killed.
+//   - A panic and a runtime.Goexit are errors.
 //
-// What Go cannot do holds here too: a panic in a goroutine that the function
-// started by itself, and a fatal error of the runtime (concurrent map writes,
-// out of memory), end the whole process.
+// Two things end the whole process, because Go cannot catch them: a panic in a
+// goroutine that the function started by itself, and a fatal error of the runtime
+// (concurrent map writes, out of memory).
 package worker
 
 import (
@@ -39,17 +38,17 @@ type Worker interface {
 	// may be before it is Running. A worker starts once: a second Start, or one
 	// after Stop, is an error that wraps [ErrNotStartable].
 	Start(ctx context.Context) error
-	// Stop asks it to end and waits until it has. When ctx ends first, what is
-	// left of it is killed or abandoned; either way it is in a terminal status
-	// when Stop returns. The error is nil when it ended by itself in time, and
-	// says what was killed or abandoned otherwise. It may be called before
-	// Start, twice, and from many goroutines.
+	// Stop asks it to end and waits until it has. When ctx ends first, the worker
+	// is killed or abandoned. When Stop returns it is in a terminal status. The
+	// error is nil when it ended by itself in time, and says what was killed or
+	// abandoned otherwise. Stop may be called before Start, twice, and from many
+	// goroutines.
 	Stop(ctx context.Context) error
 	// Done is closed once the worker is in a terminal status.
 	Done() <-chan struct{}
-	// Err returns what the worker ended with: nil before that and for one that
-	// finished or stopped without a word, an error that is [ErrInterrupted] for
-	// one that answered a stop with an error that means just this.
+	// Err returns the error that the worker ended with: nil before that, and for a
+	// worker that ended without one. It is [ErrInterrupted] when the worker was
+	// stopped and returned its context's error.
 	Err() error
 	// State describes it and its children. It never waits.
 	State() State
@@ -79,7 +78,8 @@ const KindWorker = "worker"
 // [KindWorker], From and To are statuses.
 type StateChange = fsm.Event
 
-// PanicError is a panic that was caught: who, with what, and the stack.
+// PanicError is a panic that was caught: the name of the worker, the value and the
+// stack.
 type PanicError = call.PanicError
 
 var (
@@ -93,7 +93,7 @@ var (
 	ErrInterrupted = errors.New("interrupted")
 
 	// ErrNotStartable is returned by Start for a worker that has been started or
-	// stopped before. Make a new one: a life is lived once.
+	// stopped before. Make a new one: a worker starts once.
 	ErrNotStartable = errors.New("worker cannot be started again")
 
 	// ErrStartCondition ends a worker whose function returned nil without having
@@ -101,7 +101,7 @@ var (
 	ErrStartCondition = errors.New("returned before its start condition was met")
 
 	// ErrStopRequested is the context.Cause that a worker sees when Stop was
-	// called. A context cancelled by somebody else keeps its own cause.
+	// called. A context that was cancelled otherwise keeps its own cause.
 	ErrStopRequested = errors.New("stop requested")
 )
 

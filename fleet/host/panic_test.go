@@ -2,10 +2,13 @@ package host_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
+	lifecycle "github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/fleet/host"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 )
@@ -13,7 +16,8 @@ import (
 // rogue is an engine whose methods panic when they are told to.
 type rogue struct {
 	inLoad, inHandle, inClose atomic.Bool
-	loads, handled            atomic.Int64
+	loads, handled, closed    atomic.Int64
+	hang                      chan struct{} // Load waits for it; nil for not at all
 }
 
 func (*rogue) MIMETypes() []string       { return []string{"text/x-rogue"} }
@@ -21,6 +25,9 @@ func (*rogue) Features() engine.Features { return engine.Features{} }
 
 func (e *rogue) Load(context.Context, []byte, engine.Config) (engine.Program, error) {
 	e.loads.Add(1)
+	if e.hang != nil {
+		<-e.hang
+	}
 	if e.inLoad.Load() {
 		panic("rogue in Load")
 	}
@@ -38,6 +45,7 @@ func (p rogueProgram) Handle(_ context.Context, m *engine.Message, _ engine.Stat
 }
 
 func (p rogueProgram) Close() error {
+	p.closed.Add(1)
 	if p.inClose.Load() {
 		panic("rogue in Close")
 	}
@@ -119,4 +127,20 @@ func TestAPanicInAProgramFailsTheMessage(t *testing.T) {
 	must(t, h.StartWorker(t.Context(), "w"))
 	r.publish("work.w", "better")
 	r.wantOutputs("out.w", "good", "better")
+}
+
+// An engine that does not return is abandoned by name when the time is over. The
+// program that it makes after that is closed.
+func TestALoadThatDoesNotReturnIsAbandoned(t *testing.T) {
+	r, e := rogueRig(t)
+	h := r.start("a")
+	e.hang = make(chan struct{})
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	_, err := h.Create(ctx, host.CreateRequest{ID: "w", MIMEType: "text/x-rogue", Topic: "work.w", OutputTopic: "out.w", Code: []byte("x")})
+	if left := new(lifecycle.AbandonedError); !errors.As(err, &left) || left.Name != "engine" || !strings.Contains(left.Stack, "rogue).Load") {
+		t.Errorf("Create: %v", err)
+	}
+	close(e.hang)
+	r.eventually("the late program is closed", func() bool { return e.closed.Load() == 1 })
 }

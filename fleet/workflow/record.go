@@ -11,7 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 // The headers of an entity's messages. All but the first two belong to transitions.
@@ -88,7 +88,7 @@ func (r *registration) decode(e *entry) (Participant, error) {
 	var p Participant
 	// The type's own methods may panic on unexpected values, and the view's
 	// goroutine must go on.
-	err := safe.Do("participant", func() (err error) {
+	err := call.Do("participant", func() (err error) {
 		if p, err = r.parse(e.header.Get(headerVersion), e.data); err != nil {
 			return err
 		}

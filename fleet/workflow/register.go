@@ -13,7 +13,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 // Bucket declares a bucket for entities, for broker.Config.Buckets: on disk, with
@@ -118,7 +118,7 @@ func (r *registration) validate() error {
 	if r.factory == nil {
 		return fmt.Errorf("%w: the factory is nil", ErrInvalidParticipant)
 	}
-	return safe.Do("factory", func() (err error) {
+	return call.Do("factory", func() (err error) {
 		r.sample = r.factory()
 		if r.fields, err = readFields(r.sample); err != nil {
 			return err
@@ -204,7 +204,7 @@ func (r *registration) key(entityID string) (string, error) {
 		return "", fmt.Errorf("%w: it is empty", ErrInvalidEntityID)
 	}
 	var key string
-	err := safe.Do("KVKey", func() error {
+	err := call.Do("KVKey", func() error {
 		key = r.sample.KVKey(entityID)
 		return nil
 	})

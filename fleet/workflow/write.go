@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 // WriteOption modifies one write.
@@ -161,7 +161,7 @@ func (m *Manager) change(ctx context.Context, r *registration, entityID string, 
 			}
 		}
 		if d.next != nil {
-			if err := safe.Do("participant", func() error { return askAll(d.next) }); err != nil {
+			if err := call.Do("participant", func() error { return askAll(d.next) }); err != nil {
 				return fmt.Errorf("%w: %w", ErrInvalidParticipant, err)
 			}
 		}

@@ -1,6 +1,6 @@
-// Package asynclog puts a queue in front of a slog.Handler, so that a log whose
-// reader is slow, gone or stuck costs log lines and never the time of whoever
-// logs.
+// Package asynclog puts a queue in front of a slog.Handler. When the reader of
+// the log is slow, gone or stuck, log lines are lost, and the goroutine that logs
+// does not wait.
 package asynclog
 
 import (
@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 // size is how many records wait at most. A stop writes a few dozen.
@@ -22,7 +22,7 @@ type Queue struct {
 	records chan *record  // of pointers: a process that logs little does not pay for room
 	ended   chan struct{} // closed when everything is written and nothing more is queued
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards dropped and open
 	dropped int
 	open    bool // between Start and the end
 }
@@ -74,7 +74,7 @@ func (q *Queue) run() {
 	}
 }
 
-// finished ends the queue unless somebody has just put a record into it.
+// finished ends the queue unless a record has just come into it.
 func (q *Queue) finished() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -85,7 +85,7 @@ func (q *Queue) finished() bool {
 // write hands one record over, and says what was lost while there was no room.
 // A handler that panics loses its record.
 func (q *Queue) write(r *record) {
-	_ = safe.Do("log handler", func() error { return r.to.Handle(r.ctx, r.r) })
+	_ = call.Do("log handler", func() error { return r.to.Handle(r.ctx, r.r) })
 	q.mu.Lock()
 	dropped := q.dropped
 	q.dropped = 0
@@ -93,7 +93,7 @@ func (q *Queue) write(r *record) {
 	if dropped > 0 {
 		lost := slog.NewRecord(time.Now(), slog.LevelWarn, "the log was too slow, records were dropped", 0)
 		lost.AddAttrs(slog.Int("dropped", dropped))
-		_ = safe.Do("log handler", func() error { return r.to.Handle(context.Background(), lost) })
+		_ = call.Do("log handler", func() error { return r.to.Handle(context.Background(), lost) })
 	}
 }
 
@@ -111,10 +111,10 @@ func (q *Queue) put(r *record) (direct bool) {
 	return false
 }
 
-// Close writes what is queued and ends the queue, for d at most. It comes after
-// Start and may be called again. It reports whether everything was written; if
-// not, the goroutine goes on until the handler that it waits for returns, and
-// what is logged meanwhile still goes through the queue and waits for nobody.
+// Close writes the queued records and ends the queue. It waits at most for d. It
+// comes after Start and may be called again. It reports whether everything was
+// written. If not, the goroutine goes on until the handler that it waits for
+// returns; records that come meanwhile still go through the queue.
 func (q *Queue) Close(d time.Duration) bool {
 	q.once.Do(func() { close(q.closing) })
 	timer := time.NewTimer(d)
@@ -134,7 +134,7 @@ type handler struct {
 }
 
 func (h *handler) Enabled(ctx context.Context, l slog.Level) (on bool) {
-	_ = safe.Do("log handler", func() error { on = h.to.Enabled(ctx, l); return nil }) // one that panics is off
+	_ = call.Do("log handler", func() error { on = h.to.Enabled(ctx, l); return nil }) // a handler that panics is off
 	return on
 }
 

@@ -3,7 +3,7 @@ package asynclog
 import (
 	"log/slog"
 
-	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
@@ -11,9 +11,9 @@ import (
 // bytes. Container runtimes split lines that are longer than 16 KiB.
 const maxText = 16 << 10
 
-// bounded returns r with texts that are too long cut: an error that quotes a whole
-// document would otherwise be in the log in full, once for everybody who reports
-// it. The error itself stays what it is.
+// bounded returns r with long texts cut. Without it the log would have an error
+// that quotes a whole document in full, once for each part that reports it. The
+// error itself does not change.
 func bounded(r slog.Record) slog.Record {
 	long := len(r.Message) > maxText
 	r.Attrs(func(a slog.Attr) bool {
@@ -40,7 +40,7 @@ func textOf(v slog.Value) string {
 	case slog.KindAny:
 		if err, is := v.Any().(error); is {
 			words := ""
-			_ = safe.Do("log", func() error { words = err.Error(); return nil }) // who panics here will again
+			_ = call.Do("log", func() error { words = err.Error(); return nil }) // an error that panics stays as it is
 			return words
 		}
 	}

@@ -42,3 +42,26 @@ func TestAsk(t *testing.T) {
 		}
 	})
 }
+
+// An answer that is an error is read where it was given, within the same bound.
+func TestAskFreezesAnError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var a call.Answers
+		release := make(chan struct{})
+		began := time.Now()
+		_, err := call.Ask(&a, "Err", func() error { return blocker{release} })
+		if !errors.Is(err, call.ErrNoAnswer) || time.Since(began) != call.AnswerIn {
+			t.Errorf("an error that cannot be read in time: %v after %v", err, time.Since(began))
+		}
+		close(release)
+		synctest.Wait()
+		told, err := call.Ask(&a, "Err", func() error { return blocker{release} })
+		if err != nil || told.Error() != "at last" || !errors.Is(told, blocker{release}) {
+			t.Errorf("got %v, %v", told, err)
+		}
+		told, err = call.Ask(&a, "Err", func() error { return (*nilable)(nil) })
+		if err != nil || !strings.Contains(told.Error(), "Err: panic: ") {
+			t.Errorf("a nil error with a type: %v, %v", told, err)
+		}
+	})
+}

@@ -50,7 +50,7 @@ func Do(name string, fn func() error) (err error) {
 // the goroutine.
 func Go(name string, fn func() error, ended func(error)) { go run(name, fn, ended) }
 
-// run calls fn and then, whatever fn did, ended.
+// run calls fn and then ended, also when fn did not return.
 func run(name string, fn func() error, ended func(error)) {
 	// Goexit runs the deferred calls and nothing after them, so only a deferred
 	// call sees every end of fn.

@@ -32,14 +32,14 @@ const (
 //   - its text, at most 4 MiB of it;
 //   - what it wraps, by Unwrap() error and Unwrap() []error, frozen too, at most
 //     100 deep and 4096 errors;
-//   - itself: errors.Is finds it and whatever it wraps by identity, and errors.As
+//   - itself: errors.Is finds it and what it wraps by identity, and errors.As
 //     hands out the concrete foreign errors, whose methods the caller runs then;
 //   - the answers of an Is method to the sentinels of the standard library, and
 //     to those that a package has named with [Sentinels].
 //
-// It does not keep what an Is method says to any other target, nor an As method,
-// a Format method, or other types that Error's result depends on later. Get the
-// concrete error with errors.As and ask that.
+// It does not keep what an Is method says to any other target, an As method, a
+// Format method, or a text that changes later; and == does not find the foreign
+// error, errors.Is does. Get the concrete error with errors.As and ask that.
 //
 // An error that cannot be read because its methods panic, as those of many nil
 // pointers do, becomes a [*PanicError]. An inner one is left out.

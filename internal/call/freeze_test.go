@@ -176,7 +176,7 @@ type endless struct{}
 func (endless) Error() string   { return "endless" }
 func (endless) Unwrap() []error { return []error{endless{}, endless{}} }
 
-// Whatever a foreign function ends with, the error can be printed, compared and
+// However a foreign function ends, the error can be printed, compared and
 // taken apart by any goroutine.
 func TestEveryFrozenErrorIsReadable(t *testing.T) {
 	for _, c := range endings {

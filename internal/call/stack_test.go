@@ -40,6 +40,29 @@ func TestAbandonFindsTheGoroutineOfTheCall(t *testing.T) {
 	}
 }
 
+// Calls that are abandoned at the same moment share one dump.
+func TestAbandonedTogetherIsOneDump(t *testing.T) {
+	open := make(chan struct{})
+	parked := call.Start("parked", func() error { parkedByTheTest(open); return nil })
+	const n = 20
+	waiting, covered, release := call.HoldDumps()
+	var ended sync.WaitGroup
+	for range n {
+		ended.Go(func() { parked.Abandon() })
+	}
+	for waiting() < n {
+		runtime.Gosched()
+	}
+	release()
+	ended.Wait()
+	// Every dump covers the calls that had come before it: the first covers all.
+	if got := covered(); got != n {
+		t.Errorf("the last dump was taken for %d calls, want one dump for %d", got, n)
+	}
+	close(open)
+	<-parked.Done()
+}
+
 func TestGoroutineIDIsTheOneInTheStack(t *testing.T) {
 	id := call.GoroutineID()
 	if id == 0 || !strings.Contains(call.Stack(id), t.Name()) {

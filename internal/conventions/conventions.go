@@ -1,8 +1,20 @@
 // Package conventions turns what the modules of this repository agreed on into
 // tests: who may import whom, what a go.mod may require, that every package
-// says what it is, and that every tested package looks for leaked goroutines.
+// says what it is, that every tested package looks for leaked goroutines, and
+// where goroutines may be started and errors looked into.
 //
-// Each module has a deps_test.go that holds its own table and calls [Check].
+// Each module has a deps_test.go with its own table, which calls [Check].
+//
+// # Nil
+//
+// A nil value where one is needed (a worker, a drainer, a probe, a function) is
+// an error that says so. call.IsNil decides: an interface that holds a nil pointer
+// is nil too.
+//
+// A nil option is an error that gives its position, "option 2 is nil", when the
+// function that takes it returns an error. When it cannot return one, as
+// worker.NewFunc cannot, a nil option is ignored, and the function's doc says so.
+// TestNilOptions has a row for every option type of the root module.
 package conventions
 
 import (
@@ -41,9 +53,10 @@ type Room struct {
 	// "golang.org/x/sync" that module with its packages.
 	Imports []string
 	// Brings are further modules that these imports are known to draw into the
-	// build. "..." stands for whatever they bring.
+	// build. "..." stands for everything that they bring.
 	Brings []string
-	// Never are modules that must not be in the build whoever brings them.
+	// Never are modules that must not be in the build, whichever import brings
+	// them.
 	Never []string
 }
 
@@ -130,7 +143,7 @@ func leakChecked(packages []pkg) []string {
 	return faults
 }
 
-// requirements holds go.mod against what the module may require.
+// requirements checks go.mod against what the module may require.
 func requirements(repo, dir string, mod modFile, allowed []Require) []string {
 	var faults []string
 	for _, r := range mod.Require {

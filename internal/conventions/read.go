@@ -17,8 +17,8 @@ import (
 	"strings"
 )
 
-// pkg is one folder with Go files, read from its source whatever the build
-// constraints say, so that an import for another platform is seen too.
+// pkg is one folder with Go files, read from its source and without regard to
+// build constraints, so that an import for another platform is seen too.
 type pkg struct {
 	path        string // import path
 	folder      string // below the module, slashes, "." for the module's own

@@ -14,7 +14,7 @@ type table struct {
 	rooms        []Room
 }
 
-// imports holds every import in the source against the table.
+// imports checks every import in the source against the table.
 func (t table) imports(packages []pkg) []string {
 	var faults []string
 	for _, p := range packages {
@@ -38,8 +38,8 @@ func (t table) imports(packages []pkg) []string {
 	return faults
 }
 
-// builds holds what the module's packages draw in, through whomever, against
-// the table.
+// builds checks what the module's packages draw in, directly or not, against the
+// table.
 func (t table) builds(builds map[string]build, requires []Require) []string {
 	var faults []string
 	for _, from := range slices.Sorted(maps.Keys(builds)) {

@@ -1,6 +1,6 @@
 // Package dockertest starts Docker engines for tests: real ones, each with its
-// own containerd, socket, data and cgroup, out of the way of whatever else the
-// machine runs. It has no bridge and touches no firewall rule; containers have
+// own containerd, socket, data and cgroup, apart from all else that the machine
+// runs. It has no bridge and touches no firewall rule; containers have
 // the network of the host or none.
 package dockertest
 

@@ -66,7 +66,7 @@ func (e *Engine) socket() string          { return e.path("docker.sock") }
 // data as they left it.
 func (e *Engine) Again() error {
 	if len(e.named("/exec/containerd/containerd.toml")) == 0 {
-		// A containerd that nobody has waited for yet passes for alive.
+		// A containerd that has ended and was not reaped yet passes for alive.
 		_ = os.Remove(e.path("exec/containerd/containerd.pid"))
 	}
 	log, err := os.OpenFile(e.path("log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)

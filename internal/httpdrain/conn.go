@@ -13,15 +13,15 @@ import (
 )
 
 // tracker knows every connection that a listener handed out and that is still
-// open, whoever owns it by now.
+// open: those that net/http serves and those that a handler hijacked.
 type tracker struct {
 	created    time.Time
 	accepted   atomic.Uint64
 	lastAccept atomic.Int64 // nanoseconds after created, 0 before the first
 
-	mu    sync.Mutex // guards everything that follows
+	mu    sync.Mutex // guards everything below
 	conns map[*conn]struct{}
-	left  chan struct{} // closed when a connection leaves or is hijacked; nil while nobody waits
+	left  chan struct{} // closed when a connection leaves or is hijacked; nil while no call waits for that
 }
 
 func newTracker() *tracker {
@@ -56,7 +56,7 @@ func (t *tracker) remove(c *conn) {
 	t.wakeLocked()
 }
 
-// wake lets those who wait for fewer connections look again.
+// wake makes the calls that wait for fewer connections look again.
 func (t *tracker) wake() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -147,7 +147,7 @@ type conn struct {
 
 	server *Server // nil for gRPC; set before net/http sees the connection
 
-	mu     sync.Mutex // guards everything that follows
+	mu     sync.Mutex // guards cancel and closed
 	cancel context.CancelCauseFunc
 	closed bool
 
@@ -157,11 +157,11 @@ type conn struct {
 	closeErr  error
 }
 
-// farewell is how one hijacked connection, or one about to be, is told.
+// farewell tells one connection that is hijacked, or about to be.
 type farewell struct {
 	told      bool
 	scheduled bool          // it has a place of its own in the spread
-	ch        chan struct{} // nil until somebody asks
+	ch        chan struct{} // made when a handler asks for it
 }
 
 func (f *farewell) tell() {
@@ -269,7 +269,7 @@ func (c *conn) CloseWrite() error {
 	return fmt.Errorf("close the write side of a %T: %w", c.Conn, errors.ErrUnsupported)
 }
 
-// SyscallConn gives the socket's options to those who need them. The error is
+// SyscallConn gives access to the socket, for its options. The error is
 // errors.ErrUnsupported when there is no socket below.
 func (c *conn) SyscallConn() (syscall.RawConn, error) {
 	if sc, ok := c.Conn.(syscall.Conn); ok {

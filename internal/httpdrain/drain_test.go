@@ -150,7 +150,7 @@ func TestRollingUpdateLosesNothing(t *testing.T) {
 		}
 		return res.Close, nil
 	}
-	// Endpoints that reach a client late are not what is tested here: nobody
+	// Endpoints that reach a client late are not tested here: no client
 	// is between the look-up and the connection when they change.
 	var propagation sync.RWMutex
 	connect := func() (*raw, error) {

@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// BeginDrain is T0. From now on HTTP/1.x responses to requests that arrive
-// carry Connection: close, and after GoAwayAfter everybody else is told. The
-// window ends with EndWindow, not by itself: window says when that is
-// expected, so that hijacked connections can be told spread over it. Before
-// Bind there is nobody to tell, and whoever comes later is told on arrival. A
-// second call does nothing.
+// BeginDrain is T0. From now on the server puts Connection: close into HTTP/1.x
+// responses to requests that arrive. After GoAwayAfter it tells all other clients
+// and handlers. The window ends with EndWindow, not by itself: window says when
+// the caller expects that, so that the server can spread its messages to hijacked
+// connections. Before Bind there are no clients; those that come later are told on
+// arrival. A second call does nothing.
 func (s *Server) BeginDrain(now time.Time, window time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -20,7 +20,7 @@ func (s *Server) BeginDrain(now time.Time, window time.Duration) {
 	s.began = true
 	s.draining.Store(true)
 	if s.ln == nil {
-		s.sayGoodbyeLocked() // and no goroutine that nothing would end: EndWindow may never come
+		s.sayGoodbyeLocked() // without a goroutine: EndWindow, which would end it, may never come
 		return
 	}
 	window = max(window, 0)
@@ -57,8 +57,8 @@ func (s *Server) speak(ctx context.Context, start time.Time, span time.Duration)
 	}
 }
 
-// sayGoodbye tells everybody but the connections that it returns, which are to
-// be told one by one.
+// sayGoodbye tells all clients and handlers but those of the connections that it
+// returns. The caller tells these one by one.
 func (s *Server) sayGoodbye() (spread []*conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,10 +81,10 @@ func (s *Server) sayGoodbyeLocked() (spread []*conn) {
 	return spread
 }
 
-// EndWindow ends the drain window: contexts of streams are cancelled with
-// ErrWindowOver, and hijacked connections are told, if that has not happened
-// yet, and closed. Ordinary requests go on. It may come early, and without
-// BeginDrain, whose work it then does. A second call does nothing.
+// EndWindow ends the drain window. It cancels the contexts of streams with
+// ErrWindowOver. It tells hijacked connections, if that has not happened yet, and
+// closes them. Ordinary requests go on. EndWindow may come early, and without
+// BeginDrain: it then does BeginDrain's work too. A second call does nothing.
 //
 // A stream is a request whose handler asked for Draining, and one whose Accept
 // is text/event-stream and nothing else.
@@ -134,14 +134,14 @@ func (s *Server) EndWindow() {
 
 // Draining returns the channel that closes when the request of ctx should say
 // goodbye, and marks the request as a stream. It reports false when ctx is not
-// of a request that a Server serves. The channel is the same for every call
-// about one request. It may be called from any goroutine, also after the
-// connection was hijacked.
+// of a request that a Server serves. Every call about one request returns the same
+// channel. Draining may be called from any goroutine, also after the connection
+// was hijacked.
 //
-// It closes GoAwayAfter after T0; for a hijacked connection, and a request
-// that asks for an upgrade, at its own place in the spread after that; for a
-// request that arrives later, it is closed already. After the window a request
-// is no longer made a stream: nothing would cancel it but the end of all.
+// The channel closes GoAwayAfter after T0. For a hijacked connection, and for a
+// request that asks for an upgrade, it closes later, at the connection's place in
+// the spread. For a request that arrives after that it is closed already. After
+// the window Draining does not make a request a stream.
 func Draining(ctx context.Context) (<-chan struct{}, bool) {
 	switch v := ctx.Value(key{}).(type) {
 	case *stream:

@@ -6,10 +6,9 @@ import (
 	"fmt"
 	"net"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 // GRPCServer is what a *grpc.Server has. Serve returns nil after GracefulStop
@@ -37,11 +36,11 @@ const healthPatience = time.Second
 //	then           the listener closes once nothing was accepted for AcceptQuiet
 //	Shutdown       GracefulStop; Stop when its context is done
 //
-// GracefulStop is not called earlier because it closes the listener at once,
-// and clients that are sent away while endpoints still point here come back to
-// a closed port. There is no linger: GOAWAY comes in two steps (RFC 9113, 6.8),
-// so that a client on an open connection loses nothing by it. Requests cannot
-// be seen without importing grpc, so connections are counted in their place.
+// GracefulStop comes last because it closes the listener at once: while endpoints
+// still point here, clients that it sends away come back to a closed port. There
+// is no linger: grpc sends GOAWAY in two steps (RFC 9113, 6.8), so that a client
+// on an open connection loses no request. Requests cannot be seen without
+// importing grpc, so Stats counts connections.
 //
 // Its methods may be called concurrently and in any order.
 type GRPC struct {
@@ -52,53 +51,16 @@ type GRPC struct {
 	given   net.Listener
 	tracker *tracker
 
-	mu        sync.Mutex // guards everything that follows
+	mu        sync.Mutex // guards everything below
 	ln        *listener
 	serving   bool
 	closing   bool
 	began     bool
 	windowEnd time.Time
-	t0        time.Time // when the health's Shutdown was called
-	told      *call     // the health's Shutdown; nil without a health
-	graceful  *call     // GracefulStop; nil before it is called
-	stopped   *call     // Stop; nil before it is called
-}
-
-// call is one of a function that may never return. A nil one has not been made.
-type call struct {
-	what string
-	goid atomic.Uint64
-	done chan struct{} // closed when it has returned
-	err  error         // a panic; read after done
-}
-
-// begin calls fn in a goroutine of its own.
-func begin(what string, fn func()) *call {
-	c := &call{what: what, done: make(chan struct{})}
-	safe.Go(what, func() error { fn(); return nil }, c.goid.Store, func(err error) {
-		c.err = err
-		close(c.done)
-	})
-	return c
-}
-
-// end returns what came of the call, and an error of abandoned's making when it
-// has not returned when over is closed.
-func (c *call) end(over <-chan struct{}, abandoned func(string, uint64) error) error {
-	if c == nil {
-		return nil
-	}
-	select {
-	case <-c.done:
-		return c.err
-	case <-over:
-	}
-	select {
-	case <-c.done:
-		return c.err
-	default:
-		return abandoned(c.what, c.goid.Load())
-	}
+	t0        time.Time  // when the health's Shutdown was called
+	told      *call.Call // the health's Shutdown; nil without a health
+	graceful  *call.Call // GracefulStop; nil before it is called
+	stopped   *call.Call // Stop; nil before it is called
 }
 
 // NewGRPC prepares srv, which is used once, on ln, which the GRPC owns from
@@ -181,14 +143,14 @@ func (g *GRPC) Serve(context.Context) error {
 		return nil
 	}
 	if err == nil {
-		err = errors.New("stopped by somebody else")
+		err = errors.New("stopped by other code")
 	}
 	return fmt.Errorf("serve gRPC %q on %s: %w", g.name, ln.Addr(), err)
 }
 
-// BeginDrain is T0: health says NOT_SERVING, in a goroutine of its own, so that
-// nobody waits for it. That it panics or does not return is part of what
-// Shutdown returns. A second call does nothing.
+// BeginDrain is T0: it has health say NOT_SERVING, in a goroutine of its own, and
+// does not wait for that. When health panics or does not return, the error of
+// Shutdown says so. A second call does nothing.
 func (g *GRPC) BeginDrain(time.Time, time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -199,7 +161,7 @@ func (g *GRPC) BeginDrain(time.Time, time.Duration) {
 	if g.health == nil {
 		return
 	}
-	g.t0, g.told = time.Now(), begin(g.name+": Shutdown of its health", g.health.Shutdown)
+	g.t0, g.told = time.Now(), startMethod(g.name+": Shutdown of its health", g.health.Shutdown)
 }
 
 // EndWindow notes the moment from which AcceptQuiet and Linger count, and does
@@ -236,11 +198,11 @@ func (g *GRPC) LingerOpen(context.Context) {}
 // Shutdown calls GracefulStop and, when ctx is done before that returns, Stop.
 // cut is the number of connections that were open then. The error says that
 // connections were cut and why (the cause of ctx), that the listener could not
-// be closed, that GracefulStop, Stop or the health's Shutdown panicked, or that
-// one of them did not return, Patience after Stop was called, and was abandoned.
-// (Stop waits for handlers in a server with grpc.WaitForHandlers.) The health is
-// given a second after T0, which a window mostly covers, so that clients hear
-// NOT_SERVING before GOAWAY.
+// be closed, or that GracefulStop, Stop or the health's Shutdown panicked. It names
+// each of them that has not returned Patience after Stop was called; that one is
+// abandoned. (Stop waits for handlers in a server with grpc.WaitForHandlers.)
+// Shutdown waits for the health until a second after T0, which is mostly within
+// the window, so that clients hear NOT_SERVING before GOAWAY.
 func (g *GRPC) Shutdown(ctx context.Context) (cut int, err error) {
 	g.EndWindow()
 	g.awaitHealth(ctx)
@@ -249,11 +211,9 @@ func (g *GRPC) Shutdown(ctx context.Context) (cut int, err error) {
 		return 0, nil
 	}
 	select {
-	case <-graceful.done:
+	case <-graceful.Done():
 	case <-ctx.Done():
-		select {
-		case <-graceful.done:
-		default:
+		if ended, _ := graceful.Ended(); !ended {
 			cut, _ = g.tracker.count()
 			if cut > 0 {
 				err = fmt.Errorf("shut down gRPC server %q: %d connections cut: %w", g.name, cut, context.Cause(ctx))
@@ -275,7 +235,7 @@ func (g *GRPC) awaitHealth(ctx context.Context) {
 	timer := time.NewTimer(time.Until(t0.Add(healthPatience)))
 	defer timer.Stop()
 	select {
-	case <-told.done:
+	case <-told.Done():
 	case <-timer.C:
 	case <-ctx.Done():
 	}
@@ -286,9 +246,12 @@ func (g *GRPC) healthError() error {
 	g.mu.Lock()
 	told := g.told
 	g.mu.Unlock()
+	if told == nil {
+		return nil
+	}
 	now := make(chan struct{})
 	close(now)
-	if err := told.end(now, g.cfg.Abandoned); err != nil {
+	if err := told.Wait(now, 0); err != nil {
 		return fmt.Errorf("shut down gRPC server %q: %w", g.name, err)
 	}
 	return nil
@@ -306,13 +269,18 @@ func (g *GRPC) Close() error {
 	return g.stop(ln)
 }
 
-// begin says that the server is to end and starts GracefulStop, once.
-func (g *GRPC) begin() (*listener, *call) {
+// startMethod calls one of the server's methods in a goroutine of its own.
+func startMethod(what string, method func()) *call.Call {
+	return call.Start(what, func() error { method(); return nil })
+}
+
+// begin marks the server as closing and starts GracefulStop, once.
+func (g *GRPC) begin() (*listener, *call.Call) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.closing = true
 	if g.ln != nil && g.graceful == nil {
-		g.graceful = begin(g.name+": GracefulStop", g.srv.GracefulStop)
+		g.graceful = startMethod(g.name+": GracefulStop", g.srv.GracefulStop)
 	}
 	return g.ln, g.graceful
 }
@@ -323,14 +291,14 @@ func (g *GRPC) stop(ln *listener) (err error) {
 	g.mu.Lock()
 	first := g.stopped == nil
 	if first {
-		g.stopped = begin(g.name+": Stop", g.srv.Stop)
+		g.stopped = startMethod(g.name+": Stop", g.srv.Stop)
 	}
 	stopped, graceful := g.stopped, g.graceful
 	g.mu.Unlock()
 	over, cancel := context.WithTimeout(context.Background(), g.cfg.Patience)
 	defer cancel()
 	if first {
-		err = stopped.end(over.Done(), g.cfg.Abandoned)
+		err = stopped.Wait(over.Done(), 0)
 	}
 	if lerr := ln.Close(); lerr != nil {
 		err = errors.Join(err, fmt.Errorf("close the listener of gRPC server %q: %w", g.name, lerr))
@@ -338,8 +306,8 @@ func (g *GRPC) stop(ln *listener) (err error) {
 	for _, c := range g.tracker.open() {
 		_ = c.Close()
 	}
-	if first {
-		err = errors.Join(err, graceful.end(over.Done(), g.cfg.Abandoned))
+	if first && graceful != nil {
+		err = errors.Join(err, graceful.Wait(over.Done(), 0))
 	}
 	if err != nil {
 		return fmt.Errorf("shut down gRPC server %q: %w", g.name, err)

@@ -214,7 +214,7 @@ func TestGRPCThatDoesNotStop(t *testing.T) {
 		defer cancel()
 		begin := time.Now()
 		_, err := g.Shutdown(ctx)
-		if err == nil || !strings.Contains(err.Error(), "rpc: GracefulStop has not returned") || !strings.Contains(err.Error(), "panic: unwell") {
+		if err == nil || !strings.Contains(err.Error(), "rpc: GracefulStop: did not return in time and was abandoned in ") || !strings.Contains(err.Error(), "panic: unwell") {
 			t.Error(err)
 		}
 		if got := time.Since(begin); got != 2*time.Second {
@@ -228,7 +228,7 @@ type hungHealth chan struct{}
 
 func (h hungHealth) Shutdown() { <-h }
 
-// A health that hangs keeps nobody waiting at T0, uses up a second of Shutdown
+// A health that hangs does not delay T0, uses up a second of Shutdown
 // at most, counted from T0, and is reported.
 func TestGRPCHealthThatHangs(t *testing.T) {
 	for _, test := range []struct {
@@ -237,8 +237,8 @@ func TestGRPCHealthThatHangs(t *testing.T) {
 		want         time.Duration // what Shutdown takes
 		says         string
 	}{
-		{"for ever, with a window", 5 * time.Second, 0, 0, `gRPC server "rpc": rpc: Shutdown of its health has not returned`},
-		{"for ever, without", 0, 0, time.Second, "Shutdown of its health has not returned"},
+		{"for ever, with a window", 5 * time.Second, 0, 0, `gRPC server "rpc": rpc: Shutdown of its health: did not return in time and was abandoned`},
+		{"for ever, without", 0, 0, time.Second, "Shutdown of its health: did not return in time and was abandoned"},
 		{"a while", 0, 300 * time.Millisecond, 300 * time.Millisecond, ""},
 		{"all through the window", 5 * time.Second, 4 * time.Second, 0, ""},
 	} {
@@ -300,14 +300,14 @@ func TestGRPCErrors(t *testing.T) {
 	check(g.Serve(t.Context()), "out of luck")
 	check(g.Serve(t.Context()), "already serving")
 
-	// Stopped by somebody else.
+	// Stopped by other code.
 	g = NewGRPC("rpc", f, newPipeListener(), nil, Config{})
 	if err := g.Bind(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	f.Stop()
 	g.given.Close()
-	check(g.Serve(t.Context()), "stopped by somebody else")
+	check(g.Serve(t.Context()), "stopped by other code")
 
 	// Everything on one that was never bound.
 	g = NewGRPC("rpc", f, newPipeListener(), nil, Config{})

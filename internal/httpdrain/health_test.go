@@ -309,7 +309,7 @@ func TestConnTableClosesTheOldestThatWaits(t *testing.T) {
 	table.mark(waiting, false)
 	table.closeWaiting()
 	for i, want := range map[int]error{4: nil, 7: io.ErrClosedPipe} {
-		_ = conns[i].SetWriteDeadline(time.Now()) // a pipe that is open has nobody who reads
+		_ = conns[i].SetWriteDeadline(time.Now()) // no goroutine reads from the open pipes
 		if _, err := conns[i].Write([]byte("x")); errors.Is(err, io.ErrClosedPipe) != (want != nil) {
 			t.Errorf("closeWaiting: writing to connection %d gives %v", i, err)
 		}

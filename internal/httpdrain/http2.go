@@ -162,7 +162,7 @@ func (g *http2Goodbye) keepSending() (stop func()) {
 		ticker := time.NewTicker(resend)
 		defer ticker.Stop()
 		for {
-			g.send() // once a connection, whatever the number of calls
+			g.send() // however often, a connection gets GOAWAY once
 			select {
 			case <-ticker.C:
 			case <-quit:

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 const (
@@ -22,7 +22,7 @@ const (
 	acceptorStall = time.Second
 )
 
-// errTLSConn says why connections that are TLS already are refused.
+// errTLSConn says why the server refuses connections that are TLS already.
 var errTLSConn = errors.New("the listener hands out TLS connections, which cannot be tracked and served as HTTP/2 at once: " +
 	"give a plain listener and set TLSConfig")
 
@@ -40,7 +40,7 @@ type listener struct {
 	closed    chan struct{} // the listener below is closed
 	released  chan struct{} // Close was called
 
-	mu        sync.Mutex // guards everything that follows
+	mu        sync.Mutex // guards everything below
 	accepting bool       // an accept loop has come
 	retiring  bool
 	done      bool // released is closed
@@ -74,7 +74,7 @@ func (l *listener) Accept() (net.Conn, error) {
 			empty++
 		}
 	}
-	_ = l.closeBelow() // whoever asked for the close gets the error
+	_ = l.closeBelow() // retire and Close return the error
 	<-l.released
 	return nil, net.ErrClosed
 }
@@ -129,8 +129,8 @@ func (l *listener) retire(ctx context.Context) error {
 
 func (l *listener) closeBelow() error {
 	l.closeOnce.Do(func() {
-		// It may be anybody's: a panic here would leave net/http's lock held.
-		l.closeErr = safe.Do("close the listener", l.Listener.Close)
+		// The listener is foreign code: a panic would leave net/http's lock held.
+		l.closeErr = call.Do("close the listener", l.Listener.Close)
 		close(l.closed)
 	})
 	return l.closeErr
@@ -179,7 +179,7 @@ func (l *listener) closeWhenQuiet(ctx context.Context, start time.Time, quiet ti
 	}
 }
 
-// checkListener refuses what cannot work before anything is started.
+// checkListener refuses a listener that cannot work, before anything is started.
 func checkListener(ln net.Listener) error {
 	if err := checkAddr(ln); err != nil {
 		return err
@@ -190,11 +190,11 @@ func checkListener(ln net.Listener) error {
 	return nil
 }
 
-// checkAddr refuses a listener that cannot say where it listens: a nil pointer,
-// for one.
+// checkAddr refuses a listener that cannot say where it listens, as a nil pointer
+// cannot.
 func checkAddr(ln net.Listener) error {
 	var addr net.Addr
-	if err := safe.Do(fmt.Sprintf("Addr of a %T", ln), func() error { addr = ln.Addr(); return nil }); err != nil {
+	if err := call.Do(fmt.Sprintf("Addr of a %T", ln), func() error { addr = ln.Addr(); return nil }); err != nil {
 		return err
 	}
 	if addr == nil {

@@ -22,8 +22,8 @@ func (s handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	c, _ := r.Context().Value(key{}).(*conn)
 	if c == nil {
-		// A ConnContext of the user that lost ours, or a call that did not
-		// come through our listener.
+		// The user's ConnContext dropped our value, or the call did not come
+		// through our listener.
 		s.inFlight.Add(1)
 		defer s.inFlight.Add(-1)
 		s.serve1(next, w, r)
@@ -40,7 +40,7 @@ func (s handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		defer keepForm(old, r)
 	}
 	if s.windowOver.Load() {
-		c.cutStream() // nobody else would end an event stream before all is cut
+		c.cutStream() // EndWindow came before this event stream and has not cut it
 	}
 	s.serve1(next, w, r)
 }

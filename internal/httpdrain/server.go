@@ -33,23 +33,21 @@ var ErrWindowOver = errors.New("drain window over")
 
 // Config is the timing of a goodbye. A value that is not positive is 0.
 type Config struct {
-	// AcceptQuiet is for how long nothing may have been accepted before the
+	// AcceptQuiet is how long the server must accept no connection before the
 	// listener closes.
 	AcceptQuiet time.Duration
-	// Linger is for how long, counted from the window's end, open connections
-	// go on being served. Half of it is the most that AcceptQuiet may take.
+	// Linger is how long, counted from the window's end, the server goes on
+	// serving open connections. AcceptQuiet takes at most half of it.
 	Linger time.Duration
-	// GoAwayAfter is how long after T0 clients on HTTP/2, handlers that watch
-	// Draining, and hijacked connections are told: while endpoints still point
-	// here a client that reconnects may land here again. It is clipped to half
-	// of the window.
+	// GoAwayAfter is how long after T0 the server tells clients on HTTP/2,
+	// handlers that watch Draining, and hijacked connections. It waits because
+	// endpoints still point here: a client that reconnects may land here again.
+	// It is at most half of the window.
 	GoAwayAfter time.Duration
-	// Patience is how long a call that was to end at once is waited for: a gRPC
-	// server's Stop, and its GracefulStop after that. Defaults to 1 s.
+	// Patience is how long Shutdown and Close wait for a call that should return
+	// at once: a gRPC server's Stop, and its GracefulStop after that. Defaults to
+	// 1 s.
 	Patience time.Duration
-	// Abandoned makes the error for a call that is not waited for any more, from
-	// what it is and the id of its goroutine. Defaults to one that names it.
-	Abandoned func(what string, goid uint64) error
 }
 
 func (c Config) clean() Config {
@@ -58,9 +56,6 @@ func (c Config) clean() Config {
 	c.GoAwayAfter = max(c.GoAwayAfter, 0)
 	if c.Patience <= 0 {
 		c.Patience = time.Second
-	}
-	if c.Abandoned == nil {
-		c.Abandoned = func(what string, _ uint64) error { return fmt.Errorf("%s has not returned", what) }
 	}
 	return c
 }
@@ -85,9 +80,9 @@ type Stats struct {
 	LastArrival time.Time // when the latest request arrived (HTTP) or the latest connection was accepted (gRPC); zero before the first
 }
 
-// Busy reports whether somebody is being served, as far as can be seen: a
-// request is in flight, a connection was taken over, or one is open on which
-// requests cannot be seen.
+// Busy reports whether the server serves a client, as far as it can see: a
+// request is in flight, a handler has hijacked a connection, or a connection is
+// open on which the server cannot see requests.
 func (s Stats) Busy() bool {
 	return s.InFlight > 0 || s.Hijacked > 0 || s.Opaque && s.Conns > 0
 }
@@ -103,7 +98,7 @@ func WithListener(ln net.Listener) Option {
 }
 
 // Server is one http.Server with its goodbye. Its methods may be called
-// concurrently and in any order; what makes no sense is an error or does
+// concurrently and in any order. A call out of order returns an error or does
 // nothing.
 type Server struct {
 	name    string
@@ -121,7 +116,7 @@ type Server struct {
 	windowOver  atomic.Bool   // EndWindow was called
 	goodbye     chan struct{} // closed at T0+GoAwayAfter
 
-	mu        sync.Mutex // guards everything that follows, and conn.goodbye
+	mu        sync.Mutex // guards everything below, and conn.goodbye
 	binding   bool       // Bind is looking up the address, or listening
 	ln        *listener
 	tls       bool
@@ -137,8 +132,8 @@ type Server struct {
 	streams   map[*stream]struct{}
 }
 
-// New prepares srv, which is the caller's and is used once. Nothing of srv is
-// read or changed before Bind, so that its fields may still be set until then.
+// New prepares srv, which must not be used for another Server. New reads and
+// changes nothing of srv: the caller may set its fields until Bind.
 func New(name string, srv *http.Server, cfg Config, opts ...Option) *Server {
 	s := &Server{
 		name:    name,
@@ -162,11 +157,11 @@ func (s *Server) Name() string { return s.name }
 // ConnState and TLSNextProto, which are called as before. Serving is with TLS
 // when srv.TLSConfig has Certificates, GetCertificate or GetConfigForClient.
 //
-// It fails when the address cannot be bound, or not before ctx is done, when
-// the server is nil or was that of another Server, when it is called twice, also
-// at a time, and after Shutdown; the error has the name and the address. It keeps
-// nobody else waiting, whatever a name server takes: a Shutdown or Close
-// meanwhile returns at once, and the listener that comes of it is closed.
+// It fails when the address cannot be bound before ctx is done, when the server
+// is nil or belongs to another Server, when it is called a second time, also
+// concurrently, and after Shutdown. The error has the name and the address. A
+// Bind that waits for a name server delays no other call: Shutdown and Close
+// return at once, and Bind then closes the listener that it gets.
 func (s *Server) Bind(ctx context.Context) error {
 	addr, err := s.beginBind()
 	if err != nil {
@@ -181,7 +176,7 @@ func (s *Server) Bind(ctx context.Context) error {
 		return err
 	}
 	if s.closing {
-		_ = ln.Close() // nobody has connected to it
+		_ = ln.Close() // no client has connected to it
 		return fmt.Errorf("bind server %q to %q: %w", s.name, addr, http.ErrServerClosed)
 	}
 	s.ln = newListener(ln, s.tracker)
@@ -254,11 +249,11 @@ func (s *Server) Addr() net.Addr {
 
 // Serve serves until Shutdown or Close and then returns nil. Contexts of
 // requests have the values of base (behind those of the user's own
-// BaseContext) and are cancelled with it: base is to be cancelled only when
-// the process is stopping, after Shutdown.
+// BaseContext) and are cancelled with it. Cancel base only when the process is
+// stopping, after Shutdown.
 //
-// It returns an error when the server ends by itself, when somebody else
-// closed it, when it was not bound, and when it is called twice.
+// It returns an error when the server ends by itself, when other code closed the
+// http.Server, when it was not bound, and when it is called twice.
 func (s *Server) Serve(base context.Context) error {
 	s.mu.Lock()
 	switch {
@@ -292,7 +287,7 @@ func (s *Server) Serve(base context.Context) error {
 		if closing {
 			return nil
 		}
-		err = fmt.Errorf("closed by somebody else: %w", err)
+		err = fmt.Errorf("closed by other code: %w", err)
 	}
 	return fmt.Errorf("serve %q on %s: %w", s.name, ln.Addr(), err)
 }

@@ -9,10 +9,10 @@ import (
 
 // CloseWhenQuiet waits until nothing was accepted for AcceptQuiet, counted
 // from the window's end (now, without EndWindow) or from the last connection,
-// then closes the listener. It waits until half of Linger after the window's
-// end at most, and closes at once when ctx is done. Connections that are open,
-// and those that the kernel had accepted, go on being served; Serve does not
-// return. The error is the one of closing the listener.
+// then closes the listener. It waits at most until half of Linger after the
+// window's end, and closes at once when ctx is done. The server goes on serving
+// the connections that are open and those that the kernel had accepted. Serve does
+// not return. The error is the one of closing the listener.
 func (s *Server) CloseWhenQuiet(ctx context.Context) error {
 	s.mu.Lock()
 	ln, end := s.ln, s.windowEndLocked()
@@ -54,8 +54,8 @@ func (s *Server) LingerOpen(ctx context.Context) {
 // contexts are cancelled and their connections are closed.
 //
 // The error says how many requests were cut and why (the cause of ctx), or
-// that the listener could not be closed. A second call is as good as the
-// first; after Close there is nothing left to do.
+// that the listener could not be closed. Shutdown may be called again, and after
+// Close, when nothing is left to do.
 func (s *Server) Shutdown(ctx context.Context) (cut int, err error) {
 	ln := s.begin()
 	if ln == nil {
@@ -92,8 +92,8 @@ func (s *Server) Close() error {
 	return s.closeAll(ln)
 }
 
-// begin says that the server is to end. It returns nil when there is nothing
-// to end yet, and nothing will be: Bind fails from now on.
+// begin marks the server as closing. It returns nil when the server is not bound;
+// Bind fails from then on.
 func (s *Server) begin() *listener {
 	s.mu.Lock()
 	s.closing = true

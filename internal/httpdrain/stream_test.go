@@ -119,7 +119,7 @@ func TestTimeline(t *testing.T) {
 		ask := func(path, request string) *raw {
 			c := ln.dial(t)
 			c.send(strings.Replace(request, "GET /", "GET "+path, 1))
-			if path != "/ordinary" { // a pipe has no buffer: somebody must read
+			if path != "/ordinary" { // a pipe has no buffer: the test must read
 				go func() { _, _ = io.Copy(io.Discard, c.r) }()
 			}
 			return c
@@ -227,7 +227,7 @@ func TestDrainingOutsideOfAServer(t *testing.T) {
 	}
 }
 
-// An early end (a second signal) tells and cuts at once, whatever was planned.
+// An early end (a second signal) tells and cuts at once.
 func TestEndWindowEarly(t *testing.T) {
 	for _, begin := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {

@@ -31,9 +31,8 @@ type http2Writer interface {
 
 var closeValue = []string{"close"}
 
-// closeWriter1 puts Connection: close into the final header at the moment at
-// which that is written, whatever the handler did to the header before, and
-// never into an informational one.
+// closeWriter1 puts Connection: close into the final header when that is written,
+// and never into an informational one. It overrides what the handler has set.
 type closeWriter1 struct {
 	http1Writer
 	final bool // the final header is written or the connection is hijacked

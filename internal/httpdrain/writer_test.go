@@ -22,7 +22,7 @@ type shape struct {
 	handler http.HandlerFunc
 	status  string // of the final response
 	keep    bool   // the final response says nothing about closing
-	body    string // what follows the final header, when it matters
+	body    string // the text behind the final header, when it matters
 }
 
 func hello(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }

@@ -8,12 +8,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
-// yields is how often whoever started a batch lets other goroutines run, while
-// no run begins, before it takes a check to be one that waits for something. A
-// few microseconds.
+// yields is how often the goroutine that started a batch lets others run, while no
+// run begins, before it assumes that a check waits for something. A few
+// microseconds.
 const yields = 32
 
 // batch is a set of claimed runs and the goroutines that execute them. It
@@ -36,7 +36,7 @@ func Start(base context.Context, checks ...*Check) {
 	}
 }
 
-// Unfinished is a run that somebody stopped waiting for.
+// Unfinished is a run that [Run] has stopped waiting for.
 type Unfinished struct {
 	Check *Check
 	Run   uint64 // its number
@@ -121,7 +121,7 @@ func (b *batch) work(now time.Duration) {
 	goexit := true
 	defer func() {
 		if goexit {
-			current.finish(fmt.Errorf("%s: %w", current.check.name, safe.ErrGoexit), Now())
+			current.finish(fmt.Errorf("%s: %w", current.check.name, call.ErrGoexit), Now())
 			go b.work(Now()) // this goroutine is lost, the rest of the batch is not
 		}
 	}()
@@ -139,11 +139,11 @@ func (b *batch) work(now time.Duration) {
 		}
 	}
 	for {
-		err := safe.Do("", rest)
+		err := call.Do("", rest)
 		if err == nil {
 			break
 		}
-		if p := new(safe.PanicError); errors.As(err, &p) {
+		if p := new(call.PanicError); errors.As(err, &p) {
 			p.Name = current.check.name
 		}
 		now = Now()

@@ -11,7 +11,7 @@ var epoch = time.Now()
 
 // run is one run of one check, and its context: the base's values, the run's
 // deadline, cancelled when the run ends. It becomes a real timer context only
-// when somebody asks for Done: most checks that return at once never do, and
+// when the check asks for Done: most checks that return at once never do, and
 // the timer would cost several times what they cost.
 type run struct {
 	check   *Check

@@ -1,13 +1,12 @@
-// Package probe runs health checks so that nothing a check does can hurt who
-// asks for it.
+// Package probe runs health checks so that nothing a check does can hurt the
+// caller.
 //
 // A [Check] has at most one goroutine at any time. It runs under a context
-// with its own timeout, detached from whoever asked: a prober that hangs up
-// neither cancels a run nor spoils its result for the others. Whoever asks
-// while a run is going on shares that run. A panic and a runtime.Goexit are
-// errors of the run. A run that does not return when its timeout passes cannot
-// be ended; it is overdue until it returns, and no second one is started
-// beside it.
+// with its own timeout, detached from the caller's: a prober that hangs up
+// neither cancels a run nor spoils its result for others. Callers that come
+// while a run goes on share that run. A panic and a runtime.Goexit are errors of
+// the run. A run that does not return when its timeout passes cannot be ended; it
+// is overdue until it returns, and the check does not start a second one.
 package probe
 
 import (
@@ -20,8 +19,8 @@ import (
 // Result is the end of one run.
 type Result struct {
 	// Err is nil when the check passed in time; else what it returned, a
-	// [*TimeoutError], a [*safe.PanicError] or an error that is
-	// [safe.ErrGoexit].
+	// [*TimeoutError], a [*call.PanicError] or an error that is
+	// [call.ErrGoexit].
 	Err error
 	// Run numbers the runs of a check from 1. It is 0 when there was none.
 	Run uint64
@@ -80,10 +79,10 @@ type Check struct {
 	report  func(Result) (settled bool)
 	group   *Group
 
-	// What follows is guarded by group.mu.
+	// The group's mu guards everything below.
 	running bool
 	over    bool // the run in progress has ended and is being reported
-	overdue bool // somebody was told that the run in progress is overdue
+	overdue bool // Status has said that the run in progress is overdue
 	settled bool
 	closed  bool
 	started time.Duration // of the run in progress
@@ -96,9 +95,11 @@ type Check struct {
 // validated both.
 //
 // report, when not nil, is called at the end of a run, in the run's goroutine
-// and before anybody who waits for the run goes on; it must not block. Once it
+// and before callers that wait for the run go on; it must not block. Once it
 // has returned true for a run it is not called for runs that pass, until one
 // has failed.
+//
+// fn must freeze a foreign error (call.Freeze) before it returns it.
 func (g *Group) New(name string, timeout time.Duration, fn func(context.Context) error, report func(Result) (settled bool)) *Check {
 	return &Check{group: g, name: name, timeout: timeout, fn: fn, report: report}
 }
@@ -108,8 +109,8 @@ func (c *Check) Timeout() time.Duration { return c.timeout }
 
 // Status returns the result of the last run that has ended and, when one is in
 // progress, how long that has been going on. It is overdue once running has
-// reached the timeout; whoever has been told so can rely on the run counting
-// as a [*TimeoutError], also when it returns this very moment.
+// reached the timeout: the run then counts as a [*TimeoutError], also when it
+// returns at that very moment.
 func (c *Check) Status() (last Result, running time.Duration, ok bool) {
 	c.group.mu.Lock()
 	defer c.group.mu.Unlock()
@@ -123,8 +124,8 @@ func (c *Check) Status() (last Result, running time.Duration, ok bool) {
 	return c.last, running, true
 }
 
-// Unsettle makes the next run that passes be reported, whatever report said
-// before. It does nothing and returns false when a run after the given one has
+// Unsettle makes the check report the next run that passes, also when report has
+// returned true. It does nothing and returns false when a run after the given one has
 // ended.
 func (c *Check) Unsettle(run uint64) bool {
 	c.group.mu.Lock()
@@ -159,7 +160,7 @@ func (c *Check) Wait(ctx context.Context) bool {
 	}
 }
 
-// claimLocked makes the caller the one who must execute the next run, and
+// claimLocked gives the next run to the caller, who must execute it, and
 // returns its number. It returns 0 when a run is already claimed or going on.
 func (c *Check) claimLocked(now time.Duration) uint64 {
 	if c.running || c.closed {

@@ -14,8 +14,8 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/probe"
-	"github.com/pleme-io/lifecycle-go/internal/safe"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -39,7 +39,7 @@ func run(c ...*probe.Check) bool { return probe.Run(background, background, time
 // may still be among them: it is given time to bring the number to want.
 func working(want int) (n int) {
 	for range 10000 {
-		if n = strings.Count(string(safe.Dump()), "probe.(*batch).work("); n == want {
+		if n = strings.Count(string(call.Dump()), "probe.(*batch).work("); n == want {
 			break
 		}
 		runtime.Gosched()
@@ -305,11 +305,11 @@ func TestPanicAndGoexitAreResults(t *testing.T) {
 			t.Errorf("check %d ran %d times, want 3", i, last.Run)
 		}
 	}
-	var p *safe.PanicError
+	var p *call.PanicError
 	if !errors.As(errs[0], &p) || p.Name != "panics" || !errors.Is(errs[0], cause) || len(p.Stack) == 0 {
 		t.Errorf("a panic is %v, want a panic error with the check's name, its cause and a stack", errs[0])
 	}
-	if !errors.Is(errs[1], safe.ErrGoexit) || errs[1].Error() != "exits: called runtime.Goexit" {
+	if !errors.Is(errs[1], call.ErrGoexit) || errs[1].Error() != "exits: called runtime.Goexit" {
 		t.Errorf("a Goexit is %v, want ErrGoexit with the check's name", errs[1])
 	}
 	if !errors.As(errs[2], &p) || p.Name != "panics too" {

@@ -1,5 +1,5 @@
 // Package sdnotify tells the program that runs this process how the service does:
-// a service manager such as systemd, which has set NOTIFY_SOCKET (the protocol of
+// systemd, or another service manager that has set NOTIFY_SOCKET (the protocol of
 // sd_notify(3) and sd_watchdog_enabled(3)), and the kubelet, which reads the
 // termination log.
 package sdnotify
@@ -36,9 +36,9 @@ type Socket struct {
 	Watchdog time.Duration
 }
 
-// Open connects to the socket that the environment names, and removes the
-// variables from it, also when it fails, so that neither a child nor another
-// part of this process speaks for it. It returns nil and no error when no
+// Open connects to the socket that the environment names. It removes the
+// variables from the environment, also when it fails, so that neither a child nor
+// another part of this process speaks for this one. It returns nil and no error when no
 // socket is named. pid is this process. A watchdog that makes no sense is an
 // error beside a Socket that works.
 func Open(env Env, pid int) (*Socket, error) {

@@ -23,7 +23,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/procpool/wire"
 )
 
@@ -361,7 +361,7 @@ func (s *server) start(e *wire.Envelope) (goOn bool) {
 }
 
 // errGoexit is the answer when a handler has called runtime.Goexit.
-var errGoexit = fmt.Errorf("query: %w", safe.ErrGoexit)
+var errGoexit = fmt.Errorf("query: %w", call.ErrGoexit)
 
 // do runs the handler and sends its answer. A handler that calls runtime.Goexit also
 // ends the goroutine that reads; then do starts another one.
@@ -376,7 +376,7 @@ func (s *server) do(ctx context.Context, q *Query, run *running) {
 			go s.read()
 		}
 	}()
-	failed := safe.Do("query", func() error {
+	failed := call.Do("query", func() error {
 		result, err := s.handler(ctx, q)
 		if err != nil {
 			return errors.New(err.Error()) // here safe.Do catches a panic of Error

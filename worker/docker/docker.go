@@ -58,11 +58,13 @@ type Option func(*Engine)
 
 // New returns an engine that speaks through cli. cli remains the caller's, who
 // closes it once the workers have ended. It must not have a timeout of its own:
-// a container is waited for as long as it runs.
+// a container is waited for as long as it runs. A nil option is ignored.
 func New(cli *client.Client, opts ...Option) *Engine {
 	e := &Engine{cli: cli}
 	for _, opt := range opts {
-		opt(e)
+		if opt != nil {
+			opt(e)
+		}
 	}
 	return e
 }

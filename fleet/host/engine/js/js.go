@@ -36,7 +36,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/internal/memguard"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/internal/value"
-	"github.com/pleme-io/lifecycle-go/internal/safe"
+	foreign "github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 // Engine runs JavaScript.
@@ -65,7 +65,7 @@ func (*Engine) Features() engine.Features {
 func (e *Engine) Load(ctx context.Context, code []byte, cfg engine.Config) (engine.Program, error) {
 	cfg.Limits = cfg.Limits.WithDefaults()
 	p := &program{engine: e, cfg: cfg}
-	err := safe.Do(cfg.Worker, func() (err error) {
+	err := foreign.Do(cfg.Worker, func() (err error) {
 		p.code, err = goja.Compile(cfg.Worker+".js", string(code), false)
 		return err
 	})
@@ -169,12 +169,12 @@ func (p *program) run(ctx context.Context, s engine.State, fn func(*goja.Runtime
 	stop := context.AfterFunc(ctx, func() { vm.Interrupt("time is over") })
 	watch := p.engine.guard.Watch(p.cfg.Limits.Memory, func() { vm.Interrupt("takes too much memory") })
 	// A panic of the interpreter, and of what it calls, is the script's.
-	err := safe.Do(p.cfg.Worker, func() error { return fn(vm) })
+	err := foreign.Do(p.cfg.Worker, func() error { return fn(vm) })
 	broken := watch.Done()
 	stopped := stop()
 	c.printer.Close()
 	p.call = nil
-	var panicked *safe.PanicError
+	var panicked *foreign.PanicError
 	if !stopped || broken || c.printer.Err() != nil || errors.As(err, &panicked) {
 		p.vm = nil // an interrupt may still be on its way to it
 	}

@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
-	"github.com/pleme-io/lifecycle-go/internal/safe"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 // MIMEType is the type of code that is a function's name.
@@ -64,7 +64,7 @@ type program struct {
 
 // Handle calls the function in the caller's goroutine.
 func (p *program) Handle(ctx context.Context, m *engine.Message, s engine.State) (outputs []engine.Output, err error) {
-	err = safe.Do(p.name, func() (err error) {
+	err = call.Do(p.name, func() (err error) {
 		outputs, err = p.fn(ctx, m, s)
 		return err
 	})

@@ -30,7 +30,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/internal/memguard"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/internal/value"
-	"github.com/pleme-io/lifecycle-go/internal/safe"
+	foreign "github.com/pleme-io/lifecycle-go/internal/call"
 	"go.starlark.net/lib/json"
 	"go.starlark.net/starlark"
 	"go.starlark.net/starlarkstruct"
@@ -140,7 +140,7 @@ func (p *program) run(ctx context.Context, s engine.State, fn func(*starlark.Thr
 	watch := p.engine.guard.Watch(p.cfg.Limits.Memory, func() { thread.Cancel("takes too much memory") })
 	// A panic of the interpreter, such as a make that is too large, is the
 	// script's.
-	err := safe.Do(p.cfg.Worker, func() error { return fn(thread) })
+	err := foreign.Do(p.cfg.Worker, func() error { return fn(thread) })
 	broken := watch.Done()
 	switch {
 	case err == nil:

@@ -50,7 +50,7 @@ import (
 	"sync"
 
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
-	"github.com/pleme-io/lifecycle-go/internal/safe"
+	foreign "github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/tetratelabs/wazero"
 	"github.com/tetratelabs/wazero/api"
 	"github.com/tetratelabs/wazero/imports/wasi_snapshot_preview1"
@@ -89,7 +89,7 @@ func (e *Engine) Load(ctx context.Context, code []byte, cfg engine.Config) (engi
 	config := wazero.NewRuntimeConfig().WithCompilationCache(e.cache).
 		WithMemoryLimitPages(pages).WithCloseOnContextDone(true)
 	p := &program{cfg: cfg, pages: pages, runtime: wazero.NewRuntimeWithConfig(ctx, config)}
-	err := safe.Do(cfg.Worker, func() error { return p.load(ctx, code) })
+	err := foreign.Do(cfg.Worker, func() error { return p.load(ctx, code) })
 	if err != nil {
 		_ = p.Close()
 		return nil, engine.BadCode(err)
@@ -202,7 +202,7 @@ func (p *program) Handle(parent context.Context, m *engine.Message, s engine.Sta
 		WithEnv("LIFECYCLE_ATTEMPT", strconv.Itoa(m.Attempt)).
 		WithEnv("LIFECYCLE_FENCE", strconv.FormatUint(m.Fence, 10))
 	var full bool // of memory
-	err := safe.Do(p.cfg.Worker, func() error {
+	err := foreign.Do(p.cfg.Worker, func() error {
 		mod, err := p.runtime.InstantiateModule(ctx, p.module, config)
 		if err != nil {
 			return fmt.Errorf("instantiate: %w", err)
