@@ -253,7 +253,7 @@ func TestLongHandler(t *testing.T) {
 			}
 		}))
 		r.publish("work.w", "x")
-		r.eventually("it is handled, or given to somebody else", func() bool { return calls.Load() > 1 || len(r.outputs("out.w")) > 0 })
+		r.eventually("it is handled, or given to another host", func() bool { return calls.Load() > 1 || len(r.outputs("out.w")) > 0 })
 		r.eventually("it is answered", func() bool {
 			return calls.Load() > 1 || len(h.Tallies()) == 1 && h.Tallies()[0].Succeeded == 1
 		})

@@ -234,7 +234,7 @@ func TestChaos(t *testing.T) {
 			time.Sleep(20 * time.Millisecond)
 		}
 	})
-	pause := func(d time.Duration) { time.Sleep(d) } // the load needs time to pass, whatever the machine
+	pause := func(d time.Duration) { time.Sleep(d) } // the load needs time to pass on any machine
 	for round := range 3 {
 		pause(time.Second)
 		hosts.end(0, syscall.SIGKILL)

@@ -24,8 +24,8 @@ import (
 // commands. NATS being away is logged and does not stop the app; a Config that
 // is wrong, and a bucket of another TTL, do.
 //
-// The unit ends after the drain, as all units do, so operators see a process
-// drain; its last announcement says that it stops, and then it is gone.
+// The unit ends after the drain, as all units do, so operators see the process
+// drain. Then it removes the process from the fleet.
 //
 // It returns the id under which the process is seen.
 func Announce(app *lifecycle.App, js jetstream.JetStream, cfg Config) (id string) {
@@ -171,8 +171,8 @@ func (a *announcer) put(ctx context.Context, kv jetstream.KeyValue) error {
 	return err
 }
 
-// leave takes the process out of the fleet. It is given a moment of its own,
-// because ctx has ended.
+// leave removes the process from the fleet. It waits at most a second for that,
+// although ctx has ended.
 func (a *announcer) leave(ctx context.Context, kv jetstream.KeyValue) error {
 	if kv == nil {
 		return nil
@@ -185,7 +185,7 @@ func (a *announcer) leave(ctx context.Context, kv jetstream.KeyValue) error {
 	return nil
 }
 
-// command is what an operator asks of a process, and answer what it says.
+// command is an operator's request to a process, and answer its answer.
 type command struct {
 	Do     string `json:"do"` // "drain", "suspend", "resume"
 	Reason string `json:"reason,omitempty"`
@@ -221,7 +221,7 @@ func (a *announcer) answer(m *nats.Msg) {
 	a.wake()
 }
 
-// obey does what a command asks, and says why not.
+// obey carries out a command, or returns why it does not.
 func (a *announcer) obey(c command) (refused string) {
 	a.cfg.Log.Info("presence: command", "do", c.Do, "who", c.Who, "reason", c.Reason)
 	because := c.Reason

@@ -27,8 +27,8 @@ var (
 	ErrRefused = errors.New("presence: the process refused")
 )
 
-// Fleet is an operator's view of all processes. It holds nothing open; its
-// methods may be called concurrently.
+// Fleet is an operator's view of all processes. It keeps nothing open, so there is
+// no Close. Its methods may be called concurrently.
 type Fleet struct {
 	js  jetstream.JetStream
 	kv  jetstream.KeyValue
@@ -49,8 +49,8 @@ func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (*Fleet, erro
 	return &Fleet{js, kv, cfg}, nil
 }
 
-// decode reads one announcement. One that cannot be read, of a newer version
-// perhaps, is a process all the same.
+// decode reads one announcement. An announcement that cannot be read, for example
+// one of a newer version, still counts as a process.
 func decode(e jetstream.KeyValueEntry) Process {
 	var p Process
 	if err := json.Unmarshal(e.Value(), &p); err != nil {
@@ -77,7 +77,7 @@ func (f *Fleet) List(ctx context.Context) ([]Process, error) {
 			switch {
 			case !ok:
 				return nil, errors.New("presence: list: the watch ended")
-			case e == nil: // everything was sent
+			case e == nil: // the list is complete
 				slices.SortFunc(list, func(a, b Process) int { return cmp.Or(cmp.Compare(a.Service, b.Service), cmp.Compare(a.ID, b.ID)) })
 				return list, nil
 			}

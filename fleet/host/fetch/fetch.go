@@ -247,7 +247,7 @@ var special = []netip.Prefix{
 	netip.MustParsePrefix("fec0::/10"),       // site-local, deprecated
 }
 
-// Public reports whether addr is globally reachable and not in a special
+// Public reports whether addr is globally reachable and in no range of special
 // purpose.
 func Public(addr netip.Addr) bool {
 	addr = addr.Unmap()
