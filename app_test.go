@@ -172,7 +172,7 @@ func TestNewRefusesSenselessConfig(t *testing.T) {
 	})
 	t.Run("what just fits", func(t *testing.T) {
 		for _, cfg := range []lifecycle.Config{
-			{}, lifecycle.DefaultConfig(), {TerminationGrace: 27 * s}, {ShutdownGrace: s}, {DrainInterval: lifecycle.Off, Linger: lifecycle.Off, AcceptQuiet: lifecycle.Off},
+			{}, lifecycle.Config{}.WithDefaults(), {TerminationGrace: 27 * s}, {ShutdownGrace: s}, {DrainInterval: lifecycle.Off, Linger: lifecycle.Off, AcceptQuiet: lifecycle.Off},
 			{ShutdownGrace: 100 * time.Millisecond, DrainInterval: 10 * time.Millisecond, TerminationGrace: 3 * s}, {LivenessGrace: lifecycle.Off},
 		} {
 			if _, err := lifecycle.FromConfig(cfg); err != nil {

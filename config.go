@@ -36,9 +36,9 @@ const (
 type DrainWait string
 
 const (
-	// WaitAuto waits, unless there is nobody to wait for: the App was never
-	// ready, nothing listens, or somebody pressed Ctrl-C at a terminal outside
-	// of Kubernetes.
+	// WaitAuto waits, unless no client can be there: the App was never ready,
+	// nothing listens, or a person pressed Ctrl-C at a terminal outside of
+	// Kubernetes.
 	WaitAuto DrainWait = "auto"
 	// WaitAlways waits in these cases too.
 	WaitAlways DrainWait = "always"
@@ -129,7 +129,7 @@ type Config struct {
 	// Defaults to 5 s, or a quarter of ShutdownGrace when that is shorter.
 	HookSlice time.Duration `koanf:"hook_slice" json:"hookSlice" reload:"live"`
 
-	// MinSlice is what each hook is sure to get, whatever the hooks before it
+	// MinSlice is what each hook is sure to get, however long the hooks before it
 	// took. Defaults to 1 s, or an equal share of HookSlice when that is
 	// shorter. With Off a hook may take all that is left, and the hooks behind
 	// it are skipped and reported.
@@ -173,14 +173,14 @@ type Config struct {
 	// "/dev/termination-log"; "off" writes none.
 	TerminationLog string `koanf:"termination_log" json:"terminationLog"`
 
-	// StatuszOff leaves /statusz out of what the health address serves. It shows
-	// the units, servers and probes by name and the texts of their errors, to
-	// whoever reaches that address. Defaults to false: it is served.
+	// StatuszOff leaves /statusz out of what the health address serves. The page
+	// shows the units, servers and probes by name and the texts of their errors to
+	// every client that reaches that address. Defaults to false: it is served.
 	StatuszOff bool `koanf:"statusz_off" json:"statuszOff"`
 
 	// AdminToken switches on what operators may ask for on the health address:
 	// the preStop hook and Suspend and Resume of readiness, see [App.Handler].
-	// Whoever sends it as a bearer token may stop the process. 16 to 1024
+	// A client that sends it as a bearer token may stop the process. 16 to 1024
 	// visible ASCII characters. Defaults to none: the endpoints do not exist.
 	AdminToken Secret `koanf:"admin_token" json:"-"`
 
@@ -204,9 +204,6 @@ const Margin = 2 * time.Second
 
 // longest bounds every duration, so that no sum of them overflows.
 const longest = 365 * 24 * time.Hour
-
-// DefaultConfig returns the Config with every default filled in.
-func DefaultConfig() Config { return Config{}.WithDefaults() }
 
 // WithDefaults returns a copy in which every field has its value: defaults in
 // place of zeros. Off stays what it is.

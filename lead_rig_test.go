@@ -26,9 +26,9 @@ type candidate struct {
 	row *leaseRow
 	id  string
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	acquire acquireFunc
-	hang    chan struct{} // Release waits for it, when there is one, whatever its context says
+	hang    chan struct{} // Release waits for it, when there is one, also when its context has ended
 	asked   int
 	freed   int
 }

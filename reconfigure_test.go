@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -131,7 +132,14 @@ func TestReconfigureAndStopAtOnce(t *testing.T) {
 }
 
 func TestEveryFieldSaysWhetherItIsLive(t *testing.T) {
-	if !lifecycle.IsLive("DrainInterval") || lifecycle.IsLive("HealthAddr") || lifecycle.IsLive("Nothing") {
-		t.Error("IsLive does not go by the fields' tags")
+	live := map[string]bool{}
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[lifecycle.Config]()) {
+		tag, tagged := f.Tag.Lookup("reload")
+		if live[f.Name] = tagged; tagged && tag != "live" {
+			t.Errorf("%s has the tag reload:%q, want live or none", f.Name, tag)
+		}
+	}
+	if !live["DrainInterval"] || !live["ExitOnSignal"] || live["HealthAddr"] || live["AdminToken"] {
+		t.Errorf("live are %v", live)
 	}
 }

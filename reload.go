@@ -141,22 +141,15 @@ func (a *App) serveReloads() {
 	}
 }
 
-// IsLive reports whether a running App takes on a change of the field of [Config]
-// with this name, by [App.Reconfigure].
-func IsLive(field string) bool {
-	f, ok := reflect.TypeFor[Config]().FieldByName(field)
-	return ok && f.Tag.Get("reload") == "live"
-}
-
-// Reconfigure takes over cfg in a running App, as far as a running one can: the
-// fields with the tag reload:"live", which are what a drain and a shutdown are
-// made of. All of them change or, on error, none. It returns the names of the
-// fields that have changed, and of those that differ and stay as they are until
-// the process is started again.
+// Reconfigure changes a running App to cfg: those fields that have the tag
+// reload:"live", which hold the times of a drain and a shutdown. All of them
+// change or, on error, none. It returns the names of the fields that have changed,
+// and of the fields that differ and stay as they are until the process is started
+// again.
 //
-// The error is that of [Config.Validate], for cfg and for what the App would have
-// then, or [ErrReloadRefused] when the App is not running: a stop that has begun
-// keeps its times.
+// The error is that of [Config.Validate], for cfg and for the Config that the App
+// would have then, or [ErrReloadRefused] when the App is not running: a stop that
+// has begun keeps its times.
 func (a *App) Reconfigure(cfg Config) (changed, kept []string, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, nil, err
@@ -187,13 +180,13 @@ func (a *App) takeOver(cfg Config, kept []string) (_, _ []string, err error) {
 		if from.Field(i).Equal(to.Field(i)) {
 			continue
 		}
-		name := from.Type().Field(i).Name
-		if !IsLive(name) {
-			kept = append(kept, name)
+		field := from.Type().Field(i)
+		if field.Tag.Get("reload") != "live" {
+			kept = append(kept, field.Name)
 			continue
 		}
 		to.Field(i).Set(from.Field(i))
-		changed = append(changed, name)
+		changed = append(changed, field.Name)
 	}
 	times := newBudget(next)
 	slice, err := times.minSliceFor(a.hooks.len())

@@ -262,7 +262,7 @@ func (a *App) stopTimes() string {
 }
 
 // blocking names what the App waits for at this moment. It takes no lock, so
-// that the watchdog may call it whatever is stuck.
+// that the watchdog may call it when any part is stuck.
 func (a *App) blocking() string {
 	var names []string
 	if doing := a.death.waitingFor.Load(); doing != nil && *doing != "" {

@@ -100,8 +100,7 @@ type raisingListener struct{ net.Listener }
 
 func (l raisingListener) Accept() (net.Conn, error) { raiseNow(); return l.Listener.Accept() }
 
-// ownWorker is a worker that somebody has written, with code of their own in
-// Start and State.
+// ownWorker is a foreign worker, with code of the test in Start and State.
 type ownWorker struct {
 	worker.BaseWorker
 	inStart, inState func()

@@ -52,7 +52,7 @@ func (u *unit) isFunction() bool {
 // take no time.
 func (u *unit) ours() bool {
 	switch u.Worker.(type) {
-	case *worker.Func, *worker.Restarter, *worker.Process, *worker.Container, *worker.Supervisor, *actor, *leader, *server:
+	case *worker.Func, *worker.Restarter, *worker.Process, *worker.Container, *worker.Supervisor, *worker.Leader, *actor, *server:
 		return true
 	}
 	return false

@@ -195,7 +195,7 @@ func TestSectionBehindAPointer(t *testing.T) {
 		app.Start()
 		overwrite(t, path, "# nothing\n")
 		pass()
-		if got, want := app.Config().DrainInterval, lifecycle.DefaultConfig().DrainInterval; got != want {
+		if got, want := app.Config().DrainInterval, (lifecycle.Config{}).WithDefaults().DrainInterval; got != want {
 			t.Errorf("without the section the drain is %v, want its default, %v", got, want)
 		}
 		overwrite(t, path, "lifecycle: {drain_interval: 7s}\n")

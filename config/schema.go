@@ -153,7 +153,7 @@ func (s *schema) addFields(n *node, t reflect.Type, index []int, above map[refle
 
 			lifecycle: t == typeLifecycle,
 			off:       t == typeLifecycle && f.Type == typeDuration,
-			live:      t == typeLifecycle && lifecycle.IsLive(f.Name),
+			live:      t == typeLifecycle && f.Tag.Get("reload") == "live",
 		}
 		for _, other := range n.children {
 			if other.name == name {

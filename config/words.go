@@ -33,7 +33,7 @@ func lifecycleWords(field string) string {
 	case "HookSlice":
 		return "hook_slice is the part of shutdown_grace that is kept for shutdown hooks. Defaults to 5 s, or a quarter of shutdown_grace when that is shorter."
 	case "MinSlice":
-		return "min_slice is what each hook is sure to get, whatever the hooks before it took. Defaults to 1 s, or an equal share of hook_slice when that is shorter. With off a hook may take all that is left, and the hooks behind it are skipped and reported."
+		return "min_slice is what each hook is sure to get, however long the hooks before it took. Defaults to 1 s, or an equal share of hook_slice when that is shorter. With off a hook may take all that is left, and the hooks behind it are skipped and reported."
 	case "ProbeTimeout":
 		return "probe_timeout is the longest that a health plane takes to answer. Defaults to 900 ms: the kubelet gives up after 1 s unless told otherwise."
 	case "SignalDebounce":
@@ -53,9 +53,9 @@ func lifecycleWords(field string) string {
 	case "TerminationLog":
 		return "termination_log is the file that Kubernetes reads a container's last words from. It is written when it exists and never created. Defaults to \"/dev/termination-log\"; \"off\" writes none."
 	case "StatuszOff":
-		return "statusz_off leaves /statusz out of what the health address serves. It shows the units, servers and probes by name and the texts of their errors, to whoever reaches that address. Defaults to false: it is served."
+		return "statusz_off leaves /statusz out of what the health address serves. The page shows the units, servers and probes by name and the texts of their errors to every client that reaches that address. Defaults to false: it is served."
 	case "AdminToken":
-		return "admin_token switches on what operators may ask for on the health address: the preStop hook and Suspend and Resume of readiness, see App.Handler. Whoever sends it as a bearer token may stop the process. 16 to 1024 visible ASCII characters. Defaults to none: the endpoints do not exist."
+		return "admin_token switches on what operators may ask for on the health address: the preStop hook and Suspend and Resume of readiness, see App.Handler. A client that sends it as a bearer token may stop the process. 16 to 1024 visible ASCII characters. Defaults to none: the endpoints do not exist."
 	case "AdminTokenFile":
 		return "admin_token_file is a file with the admin token, in place of admin_token; space around it does not count. It has to be there when the App is made, and is read again for every request, because a mounted Secret changes. Defaults to none."
 	case "MemoryLimitRatio":

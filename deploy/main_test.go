@@ -16,10 +16,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience is how long a test waits for what must happen.
+// patience bounds the waits of a test.
 const patience = time.Minute
 
-// tool returns the path of a program in bin/. Where it is not, the test is
+// tool returns the path of a program in bin/. Without it the test is
 // skipped: some take minutes to build, and CI has them.
 func tool(t *testing.T, name string) string {
 	t.Helper()
@@ -33,8 +33,8 @@ func tool(t *testing.T, name string) string {
 	return path
 }
 
-// output runs a program and returns what it printed, or an error with what it
-// complained of.
+// output runs a program and returns its output, or an error with its
+// standard error.
 func output(t *testing.T, name string, args ...string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -42,7 +42,7 @@ func output(t *testing.T, name string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	// helm keeps caches and settings; none of this machine's may matter.
+	// helm keeps caches and settings; do not use this machine's.
 	home := t.TempDir()
 	cmd.Env = append(os.Environ(), "HELM_CACHE_HOME="+home, "HELM_CONFIG_HOME="+home, "HELM_DATA_HOME="+home)
 	if err := cmd.Run(); err != nil {

@@ -16,7 +16,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// object is what a rendered manifest has of one.
+// object is an object of a rendered manifest.
 type object struct {
 	APIVersion string `yaml:"apiVersion"`
 	Kind       string
@@ -25,7 +25,7 @@ type object struct {
 	Spec       yaml.Node
 }
 
-// objects takes a rendered manifest apart.
+// objects splits a rendered manifest into objects.
 func objects(t *testing.T, manifest string) []object {
 	t.Helper()
 	var all []object
@@ -43,7 +43,7 @@ func objects(t *testing.T, manifest string) []object {
 	}
 }
 
-// configOf reads what the manifest's ConfigMap gives the service.
+// configOf reads the service's configuration from the manifest's ConfigMap.
 func configOf(t *testing.T, manifest string) lifecycle.Config {
 	t.Helper()
 	for _, o := range objects(t, manifest) {
@@ -65,17 +65,17 @@ func configOf(t *testing.T, manifest string) lifecycle.Config {
 	return lifecycle.Config{}
 }
 
-// findings is what vet says of a manifest and the configuration in it.
+// findings returns vet's findings for a manifest and the configuration in it.
 func findings(t *testing.T, manifest string) []vet.Finding {
 	t.Helper()
 	return vet.Checker{Config: configOf(t, manifest)}.Check(vet.File{Name: "manifest.yaml", Data: []byte(manifest)}).Findings
 }
 
-// served are the kinds whose fields vet holds strictly against the types of the
+// served are the kinds whose fields vet checks strictly against the types of the
 // Kubernetes API. A ServiceMonitor is not part of it and is decoded here.
 var served = []string{"ConfigMap", "Deployment", "NetworkPolicy", "PodDisruptionBudget", "Service", "ServiceAccount"}
 
-// mustBeClean wants nothing said about the manifest, not even a note.
+// mustBeClean fails for any finding about the manifest, even a note.
 func mustBeClean(t *testing.T, manifest string) {
 	t.Helper()
 	for _, f := range findings(t, manifest) {
@@ -92,7 +92,7 @@ func mustBeClean(t *testing.T, manifest string) {
 	}
 }
 
-// monitor decodes a ServiceMonitor with the fields that are used of it, and no
+// monitor decodes a ServiceMonitor with only the used fields, and refuses
 // others.
 func monitor(t *testing.T, o object) {
 	t.Helper()
@@ -142,7 +142,7 @@ func TestKustomizeIsClean(t *testing.T) {
 }
 
 // contradictions change one number, or one word, of a shipped manifest, and name
-// the rule that must see it.
+// the rule that must find it.
 var contradictions = []struct{ rule, old, new string }{
 	{"grace-too-short", "terminationGracePeriodSeconds: 30", "terminationGracePeriodSeconds: 26"},
 	{"grace-declared", "terminationGracePeriodSeconds: 30", "terminationGracePeriodSeconds: 31"},
@@ -165,7 +165,7 @@ var contradictions = []struct{ rule, old, new string }{
 	{"unknown-field", "terminationGracePeriodSeconds: 30", "terminationGracePeriodSecond: 30"},
 }
 
-// TestEveryContradictionIsFound changes the manifests as both tools render them.
+// TestEveryContradictionIsFound changes the manifests of both tools.
 func TestEveryContradictionIsFound(t *testing.T) {
 	for name, manifest := range map[string]string{"kustomize": kustomize(t, "base"), "helm": chart(t)} {
 		manifest = normal(t, manifest)
@@ -176,8 +176,8 @@ func TestEveryContradictionIsFound(t *testing.T) {
 					t.Fatalf("there is no %q in\n%s", c.old, manifest)
 				}
 				if strings.HasPrefix(c.old, "drain_") || strings.HasPrefix(c.old, "shutdown_") || strings.HasPrefix(c.old, "termination_") {
-					// New would refuse it as well, with the declared grace that is not
-					// the manifest's any more; vet is asked without it.
+					// New would refuse it too, because the declared grace no longer matches
+					// the manifest; vet checks without it.
 					changed = strings.Replace(changed, "termination_grace: 30s\n", "termination_grace: 1h\n", 1)
 				}
 				found := findings(t, changed)
@@ -189,7 +189,7 @@ func TestEveryContradictionIsFound(t *testing.T) {
 	}
 }
 
-// normal writes a manifest anew, with a line for each key.
+// normal rewrites a manifest with one line per key.
 func normal(t *testing.T, manifest string) string {
 	t.Helper()
 	var b strings.Builder

@@ -20,7 +20,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// process is a program that the test has started and awaits at its end.
+// process is a program that the test starts and awaits at its end.
 type process struct {
 	cmd   *exec.Cmd
 	out   *bytes.Buffer
@@ -37,7 +37,7 @@ func start(t *testing.T, name string, args ...string) *process {
 	}
 	go func() {
 		defer close(p.ended)
-		_ = p.cmd.Wait() // what it printed says more
+		_ = p.cmd.Wait() // its output says more
 	}()
 	t.Cleanup(func() {
 		_ = p.cmd.Process.Kill()
@@ -77,7 +77,7 @@ func ok(client *http.Client, url string) bool {
 	return resp.StatusCode == http.StatusOK
 }
 
-// series returns the label sets of what a query gave in the last minutes.
+// series returns the label sets of a query's results in the last minutes.
 func series(t *testing.T, client *http.Client, prometheus, expr string) []map[string]string {
 	t.Helper()
 	now := time.Now()
@@ -117,8 +117,8 @@ func get(t *testing.T, client *http.Client, url string, v any) {
 }
 
 // TestDashboardShowsALife lets a real Prometheus scrape the example, configured
-// as the base is, from its start through a reload and a unit that holds up the
-// stop, to its end. Then every query of the dashboard has to return series.
+// like the base, from its start through a reload and a unit that delays the
+// stop, to its end. Then every query of the dashboard must return series.
 func TestDashboardShowsALife(t *testing.T) {
 	prometheus := tool(t, "prometheus")
 	folder := t.TempDir()
@@ -155,7 +155,7 @@ func TestDashboardShowsALife(t *testing.T) {
 
 	write("service.yaml", strings.Replace(text, "drain_interval: 5s", "drain_interval: 3s", 1)) // a change is a reload
 	eventually(t, "the reload to be counted", seen(`lifecycle_reloads_total{result="ok"} > 0`))
-	// A unit that does not return holds up the stop for its slice, 5 s.
+	// A unit that does not return delays the stop for its slice, 5 s.
 	resp, err := client.Post("http://"+web+"/fail?how=stuck-unit", "", nil)
 	if err != nil || resp.StatusCode != http.StatusAccepted {
 		t.Fatalf("%v, %+v", err, resp)
@@ -182,7 +182,7 @@ func TestDashboardShowsALife(t *testing.T) {
 			}
 		})
 	}
-	for _, label := range []string{"job", "instance"} { // what the variables ask
+	for _, label := range []string{"job", "instance"} { // the queries of the variables
 		var values struct{ Data []string }
 		get(t, client, "http://"+own+"/api/v1/label/"+label+"/values?match[]=lifecycle_app_info", &values)
 		if len(values.Data) != 1 {
@@ -242,7 +242,7 @@ func dashboardQueries(t *testing.T) (all []query) {
 }
 
 // TestDashboardIsSound: ids are unique, panels do not overlap, every variable is
-// used and every used one is there.
+// used and every used one exists.
 func TestDashboardIsSound(t *testing.T) {
 	d := readDashboard(t)
 	ids := make(map[int]string)
@@ -301,8 +301,8 @@ func TestAlerts(t *testing.T) {
 	must(t, promtool, "test", "rules", "alerts/lifecycle_test.yaml")
 }
 
-// TestAlertsAreTestedAndAboutMetricsThatExist: promtool is content with an
-// alert about nothing.
+// TestAlertsAreTestedAndAboutMetricsThatExist: promtool accepts an
+// alert about a missing metric.
 func TestAlertsAreTestedAndAboutMetricsThatExist(t *testing.T) {
 	read := func(name string) string {
 		data, err := os.ReadFile(name)

@@ -86,8 +86,6 @@ func New(cfg Config) (*Pool, error) {
 	}
 	p.Init("procpool", cfg.Name)
 	p.BaseWorker.PublishTo(&p.tree)
-	p.tree.SetOwner(p.ID())
-	p.events.SetOwner(p.ID())
 	p.capacity = fsm.MustNew(KindPool, cfg.Name, poolTable, PoolIdle, &p.events)
 	return p, nil
 }
@@ -111,6 +109,9 @@ func (p *Pool) PublishTo(events *fsm.Dispatcher) { p.tree.Forward(events) }
 // retries with a backoff and is Unhealthy meanwhile. Cancelling ctx asks the pool
 // to stop.
 func (p *Pool) Start(ctx context.Context) error {
+	// A supervisor may have given the pool its ID after New.
+	p.tree.SetOwner(p.ID())
+	p.events.SetOwner(p.ID())
 	own, cancel := context.WithCancelCause(ctx)
 	p.begun.Lock()
 	err := p.Begin(own)

@@ -77,7 +77,7 @@ func (w *proc) isLeaving() bool {
 // ended. The query needs no timer meanwhile: the connection has its deadline.
 func (w *proc) readFor(a *attempt) {
 	p := w.p
-	w.heard.RequestID = a.id // most likely the next id too; then Decode copies nothing
+	w.heard.RequestID = a.id // most likely the answer has it; then Decode copies nothing
 	for {
 		err := w.step()
 		late := errors.Is(err, os.ErrDeadlineExceeded)

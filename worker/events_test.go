@@ -185,3 +185,49 @@ func TestPendingChildOfAnAbandonedOneStaysOneLife(t *testing.T) {
 		}
 	})
 }
+
+// A supervisor that is restarted goes on with the life that was pending in its place,
+// and its children belong to that life.
+func TestChildrenOfARestartedSupervisorBelongToIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		made := 0
+		outer := worker.NewSupervisor("outer", worker.SupervisorConfig{Backoff: steady(), Children: []worker.Spec{
+			{Name: "inner", New: func(name string) (worker.Worker, error) {
+				made++
+				first := made == 1
+				return worker.NewSupervisor(name, worker.SupervisorConfig{Backoff: worker.Backoff{MaxRestarts: 1}, Children: []worker.Spec{worker.FuncSpec("w", func(ctx context.Context) error {
+					if first {
+						return errBoom // more often than inner restarts it
+					}
+					<-ctx.Done()
+					return nil
+				})}}), nil
+			}},
+		}})
+		sub := outer.Watch(64)
+		if err := outer.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		stop(t, outer)
+		events := drained(t, sub)
+		wantWholeLives(t, events)
+		inner := map[uint64]int{} // lives of inner, and the events of their children
+		for _, e := range events {
+			if e.Name == "inner" {
+				inner[e.ID] += 0
+				if e.Parent != outer.ID() {
+					t.Errorf("%+v: want the parent %d", e, outer.ID())
+				}
+			}
+		}
+		for _, e := range events {
+			if e.Name == "w" {
+				inner[e.Parent]++
+			}
+		}
+		if made != 2 || len(inner) != 2 {
+			t.Errorf("inner was made %d times, and the children belong to %v, want two lives", made, inner)
+		}
+	})
+}

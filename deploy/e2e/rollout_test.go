@@ -102,7 +102,7 @@ func TestControlPlainServer(t *testing.T) {
 	}
 }
 
-// endedWell says that each pod that was stopped exited 0 and left its report,
+// endedWell checks that each stopped pod exited 0 and logged its report,
 // and prints how long the stops took.
 func (d *deployed) endedWell(t *testing.T) {
 	t.Helper()

@@ -11,13 +11,13 @@ import (
 	"time"
 )
 
-// shipped is one way to bring what deploy/ ships onto the cluster.
+// shipped is one way to install the files of deploy/ on the cluster.
 type shipped struct {
 	name string // of the Deployment, its Service, its ConfigMap and its budget
 	up   func(t *testing.T, c *cluster)
 }
 
-// bin returns the path of a program that make manifest-tools has put into bin/.
+// bin returns the path of a program that make manifest-tools has built.
 func bin(t *testing.T, name string) string {
 	t.Helper()
 	path, err := filepath.Abs(filepath.Join("..", "..", "bin", name))
@@ -41,15 +41,15 @@ func run(t *testing.T, stdin, name string, args ...string) string {
 	return out
 }
 
-// byKustomize applies the base with the image and the way from outside that a
-// test needs; everything else is as it is shipped.
+// byKustomize applies the base with the image and the external access that a
+// test needs; everything else is as shipped.
 var byKustomize = shipped{"lifecycle-service", func(t *testing.T, c *cluster) {
 	folder := t.TempDir()
 	base, err := filepath.Abs("../kustomize/base")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if base, err = filepath.Rel(folder, base); err != nil { // kustomize takes no absolute path
+	if base, err = filepath.Rel(folder, base); err != nil { // kustomize refuses absolute paths
 		t.Fatal(err)
 	}
 	name, tag := image(c.service)
@@ -108,8 +108,8 @@ func (c *cluster) restrictedNamespace(t *testing.T, name string) *cluster {
 	return &own
 }
 
-// TestShippedManifests applies what deploy/ ships, as its users do, in a
-// namespace that enforces the restricted standard, and does to it what clusters
+// TestShippedManifests applies the files of deploy/, as its users do, in a
+// namespace that enforces the restricted standard. Then it does what clusters
 // do: a rollout, a change of the configuration, an eviction, and one too many.
 func TestShippedManifests(t *testing.T) {
 	c := onCluster(t)
@@ -140,7 +140,7 @@ func TestShippedManifests(t *testing.T) {
 	}
 }
 
-// mustRefuseUnrestricted is the control: a pod that asks for nothing is refused.
+// mustRefuseUnrestricted is the control: a pod without a security context is refused.
 func mustRefuseUnrestricted(t *testing.T, c *cluster) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -151,7 +151,7 @@ func mustRefuseUnrestricted(t *testing.T, c *cluster) {
 	}
 }
 
-// reloads changes the ConfigMap: every pod takes it on, and none is restarted.
+// reloads changes the ConfigMap: every pod takes it over, and none is restarted.
 func (d *deployed) reloads(t *testing.T) {
 	t.Helper()
 	before := d.pods.running()
@@ -167,7 +167,7 @@ func (d *deployed) reloads(t *testing.T) {
 	}
 	d.must(t, "patch", "configmap", d.name, "--type=merge", "--patch", string(patch))
 	for _, p := range before {
-		// The kubelet looks at a pod's volumes once a minute, or when the pod changes.
+		// The kubelet syncs a pod's volumes once a minute, or when the pod changes.
 		d.must(t, "annotate", "pod", p.name, "e2e/changed=now")
 	}
 	for _, p := range before {
@@ -184,9 +184,9 @@ func (d *deployed) reloads(t *testing.T) {
 	}
 }
 
-// evictions does what kubectl drain does. The first pod goes; while its successor
-// is not ready the budget refuses the second, and nothing happens to it; once it
-// is, the second goes as well.
+// evictions does what kubectl drain does. The first pod is evicted. While its successor
+// is not ready the budget refuses the second, which stays untouched. Once it
+// is, the second is evicted too.
 func (d *deployed) evictions(t *testing.T) {
 	t.Helper()
 	pods := d.pods.running()

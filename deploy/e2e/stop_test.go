@@ -7,7 +7,7 @@ import (
 )
 
 // TestHandlersThatWatchTheirContext is R3 and R18: a handler that takes 1.5 s
-// and gives up when its context ends is not told to in the middle of a stop.
+// and ends early when its context ends is not cancelled by a stop.
 func TestHandlersThatWatchTheirContext(t *testing.T) {
 	full(t)
 	c := onCluster(t)
@@ -25,12 +25,12 @@ func TestHandlersThatWatchTheirContext(t *testing.T) {
 	pause(t.Context(), 2*time.Second)
 	ledgers := load.stop()
 	mustLoseNothing(t, d.pods.stops(), ledgers...)
-	mustHaveDrained(t, ledgers[0], ledgers[2]) // the few fresh ones may all have found the other pod
+	mustHaveDrained(t, ledgers[0], ledgers[2]) // the few fresh clients may all have used the other pod
 	d.endedWell(t)
 }
 
-// TestSignalFromOutsideOfKubernetes is R13 where there is no deletion that
-// would tell the cluster: readiness is the only signal, and it is seen before
+// TestSignalFromOutsideOfKubernetes is R13 without a deletion that
+// would inform the cluster: readiness is the only signal, and the cluster sees it before
 // the listener closes.
 func TestSignalFromOutsideOfKubernetes(t *testing.T) {
 	full(t)
@@ -45,7 +45,7 @@ func TestSignalFromOutsideOfKubernetes(t *testing.T) {
 }
 
 // TestFailingUnit is R22: a unit fails, and its App still drains while its
-// server serves; R4 and R21: the exit status and the last words say why.
+// server serves; R4 and R21: the exit status and the termination log say why.
 func TestFailingUnit(t *testing.T) {
 	full(t)
 	c := onCluster(t)
@@ -62,8 +62,8 @@ func TestFailingUnit(t *testing.T) {
 	}
 }
 
-// unreadyBeforeClosed stops one of the pods in a way that Kubernetes does not
-// see, under load, and returns how its container ended.
+// unreadyBeforeClosed stops one of the pods, under load, in a way that Kubernetes does
+// not see, and returns how its container ended.
 func (d *deployed) unreadyBeforeClosed(t *testing.T, one *pod, stopIt func()) end {
 	t.Helper()
 	slow := d.slow(t)
@@ -88,7 +88,7 @@ func (d *deployed) unreadyBeforeClosed(t *testing.T, one *pod, stopIt func()) en
 	pause(t.Context(), 2*time.Second)
 	ledgers := load.stop()
 	mustLoseNothing(t, []stop{{one.name, t0}}, ledgers...)
-	mustHaveDrained(t, ledgers[:2]...) // the few HTTP/2 connections may all be to the other pod
+	mustHaveDrained(t, ledgers[:2]...) // the few HTTP/2 connections may all lead to the other pod
 	return e
 }
 
@@ -107,7 +107,7 @@ func TestSingleReplica(t *testing.T) {
 			}).ready(t)
 			onLoss := d.evidence(t)
 			if tt.readiness == "down" {
-				onLoss = nil // there will be some
+				onLoss = nil // losses are expected
 			}
 			load := startLoad(t.Context(), d.addr, onLoss, keepAlive, newConns, replays)
 			defer load.stop()
@@ -130,7 +130,7 @@ func TestSingleReplica(t *testing.T) {
 	}
 }
 
-// TestPreStop is R32: the hook is the window, and the SIGTERM behind it adds no
+// TestPreStop is R32: the hook is the window, and the SIGTERM after it adds no
 // second one. A hook that only sleeps comes before the window.
 func TestPreStop(t *testing.T) {
 	full(t)
@@ -170,7 +170,7 @@ func TestPreStop(t *testing.T) {
 			d.rolledOut(t)
 			ledgers := load.stop()
 			mustLoseNothing(t, d.pods.stops(), ledgers...)
-			if hook.before == 0 { // else the cluster knew before the drain began
+			if hook.before == 0 { // otherwise the cluster knew before the drain began
 				mustHaveDrained(t, ledgers[:2]...)
 			}
 
@@ -184,7 +184,7 @@ func TestPreStop(t *testing.T) {
 			if before := t0.Sub(deleted); before < hook.before {
 				t.Errorf("T0 comes %v after the deletion, want %v or more", before, hook.before)
 			}
-			// At the latest it closes half of Linger, 2.5 s, after the window.
+			// It closes at the latest half of Linger, 2.5 s, after the window.
 			if window := closed.Sub(t0); window < 5*time.Second || window > 10*time.Second {
 				t.Errorf("the listener closes %v after T0, want one window of 5 s and less than two", window)
 			}

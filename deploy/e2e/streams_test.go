@@ -13,11 +13,11 @@ import (
 	"github.com/coder/websocket"
 )
 
-// errCut is a stream that ended without a goodbye.
+// errCut is the error of a stream that ended without a goodbye.
 var errCut = errors.New("the stream ended without a goodbye")
 
-// events is a client of server-sent events that connects again when it is told
-// to, after the second for which the service asks.
+// events is a client of server-sent events that reconnects when it is asked
+// to, after the delay of one second that the service sets.
 func events(path string) client {
 	return streaming(func(ctx context.Context, addr string) (bool, error) { return readEvents(ctx, "http://"+addr+path) })
 }
@@ -28,15 +28,15 @@ func socket(path string) client {
 	return streaming(func(ctx context.Context, addr string) (bool, error) { return readSocket(ctx, "ws://"+addr+path) })
 }
 
-// streaming keeps one stream open. Each stream counts as a request, answered
-// when it ended with a goodbye or with the load.
+// streaming keeps one stream open. Each stream counts as a request; it is answered
+// when it ends with a goodbye or with the load.
 func streaming(read func(ctx context.Context, addr string) (goodbye bool, err error)) client {
 	return func(ctx context.Context, addr string, l *ledger) {
 		for range maxRequests {
 			a := answer{sent: time.Now(), conn: "a stream", fresh: true}
 			a.goodbye, a.err = read(ctx, addr)
 			if ctx.Err() != nil {
-				a.err = nil // the client left
+				a.err = nil // the client closed it
 			}
 			if a.err == nil {
 				a.status = http.StatusOK
@@ -49,7 +49,7 @@ func streaming(read func(ctx context.Context, addr string) (goodbye bool, err er
 	}
 }
 
-// readEvents reads a stream to its end, and reports whether there was an event
+// readEvents reads a stream to its end, and reports whether it had an event
 // "goodbye" before it.
 func readEvents(ctx context.Context, url string) (goodbye bool, err error) {
 	transport := &http.Transport{DisableKeepAlives: true}
@@ -80,7 +80,7 @@ func readEvents(ctx context.Context, url string) (goodbye bool, err error) {
 	}
 }
 
-// readSocket reads until the websocket is closed, and reports whether that was
+// readSocket reads until the websocket is closed, and reports whether it was closed
 // with a close frame of status 1001.
 func readSocket(ctx context.Context, url string) (goodbye bool, err error) {
 	transport := &http.Transport{DisableKeepAlives: true}
@@ -91,7 +91,7 @@ func readSocket(ctx context.Context, url string) (goodbye bool, err error) {
 		}
 		return false, err
 	}
-	defer func() { _ = conn.CloseNow() }() // the other side closed it, mostly
+	defer func() { _ = conn.CloseNow() }() // usually the other side has closed it
 	for {
 		if _, _, err := conn.Read(ctx); err != nil {
 			if websocket.CloseStatus(err) == websocket.StatusGoingAway {

@@ -14,12 +14,12 @@ import (
 	"time"
 )
 
-// pod is what is known about one, by the clock of this machine.
+// pod is the known state of a pod, by the clock of this machine.
 type pod struct {
 	name, uid string
 	container string    // id of the latest one
 	ready     bool      // now
-	stopped   time.Time // when its deletion was seen: T0, give or take the way here
+	stopped   time.Time // when its deletion was seen: about T0
 	gone      time.Time
 	ends      []end // of its containers
 }
@@ -29,7 +29,7 @@ type end struct {
 	ID       string `json:"containerID"`
 	ExitCode int    `json:"exitCode"`
 	Reason   string `json:"reason"`
-	Message  string `json:"message"` // what it left in its termination log
+	Message  string `json:"message"` // the content of its termination log
 	seen     time.Time
 }
 
@@ -37,18 +37,18 @@ func (e end) String() string {
 	return fmt.Sprintf("exit status %d (%s): %q", e.ExitCode, e.Reason, e.Message)
 }
 
-// pods follows the pods of a Deployment. A pod's last words are in its status
-// for a moment only, and then it is gone: so it watches.
+// pods follows the pods of a Deployment. A pod's termination message is in its status
+// only for a moment before the pod is gone, so pods watches.
 type pods struct {
 	log    *logs
-	onStop func() // called for each T0, may be nil; set before there are any
+	onStop func() // called for each T0, may be nil; set it before the first
 
 	mu      sync.Mutex // guards the fields below
 	all     []*pod
 	changed chan struct{} // closed and replaced with every change
 }
 
-// podObject is the part of a pod that is looked at.
+// podObject is the used part of a pod.
 type podObject struct {
 	Metadata struct {
 		Name              string     `json:"name"`
@@ -120,7 +120,7 @@ func (p *pods) take(kind string, o podObject) {
 	p.changed = make(chan struct{})
 }
 
-// await waits until the pods are as ok wants them. The pods are copies.
+// await waits until ok returns true for the pods. The pods are copies.
 func (p *pods) await(t *testing.T, what string, ok func([]*pod) bool) []*pod {
 	t.Helper()
 	deadline := time.NewTimer(patience)
@@ -154,12 +154,12 @@ func (p *pods) list() []*pod {
 	return all
 }
 
-// running returns the pods that are ready and not on their way out.
+// running returns the pods that are ready and not terminating.
 func (p *pods) running() []*pod {
 	return slices.DeleteFunc(p.list(), func(one *pod) bool { return !one.ready || !one.stopped.IsZero() || !one.gone.IsZero() })
 }
 
-// only returns the one pod that runs.
+// only returns the only running pod.
 func (p *pods) only(t *testing.T) *pod {
 	t.Helper()
 	p.await(t, "one pod", func([]*pod) bool { return len(p.running()) == 1 })
@@ -187,7 +187,7 @@ func (p *pods) isGone(uid string) bool {
 	return slices.ContainsFunc(p.list(), func(one *pod) bool { return one.uid == uid && !one.gone.IsZero() })
 }
 
-// stops lists the T0 of the pods that have one.
+// stops lists the T0 of the stopped pods.
 func (p *pods) stops() []stop {
 	var all []stop
 	for _, one := range p.list() {
@@ -216,14 +216,14 @@ func (p *pods) String() string {
 	return b.String()
 }
 
-// endpoints follows what the EndpointSlices of a Service say about its pods,
-// which is what kube-proxy and load balancers go by.
+// endpoints follows the EndpointSlices of a Service,
+// which kube-proxy and load balancers use.
 type endpoints struct {
 	onUnready func() // may be nil
 
 	mu      sync.Mutex // guards the fields below
 	ready   map[string]bool
-	unready map[string]time.Time // when a pod was first seen not to be ready, after it was
+	unready map[string]time.Time // when a ready pod was first seen unready
 }
 
 type sliceObject struct {
@@ -262,7 +262,7 @@ func (e *endpoints) take(_ string, o sliceObject) {
 	}
 }
 
-// isReady returns what was said last.
+// isReady returns the latest state.
 func (e *endpoints) isReady(uid string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -281,7 +281,7 @@ func (e *endpoints) unreadySince(t *testing.T, uid string) (since time.Time) {
 	return since
 }
 
-// watch calls take for everything that happens to what the arguments of
+// watch calls take for every event of the objects that the arguments of
 // "kubectl get" name, until the test ends.
 func watch[T any](t *testing.T, c *cluster, args []string, take func(kind string, o T)) {
 	t.Helper()

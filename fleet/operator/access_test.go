@@ -241,7 +241,7 @@ func TestFormOfALoginIsSmall(t *testing.T) {
 	}
 }
 
-// makers is an area that makes up ids.
+// makers is an area that chooses ids.
 type makers struct{ operator.Workers }
 
 func (makers) Create(context.Context, *operatorv1.CreateWorkerRequest, string) (*operatorv1.Worker, error) {

@@ -47,7 +47,7 @@ func TestTokenFileIsReadAgain(t *testing.T) {
 	await("revoked", adaToken, false)
 	await("still there", vicToken, true)
 	write(t, path, "viewer vic "+vicToken+"\nking eve eve-0123456789-0123456789\n")
-	await("a broken file lets nobody in", vicToken, false)
+	await("a broken file refuses every token", vicToken, false)
 	write(t, path, "operator ada "+adaToken+"\n")
 	await("right again", adaToken, true)
 	if err := os.Remove(path); err != nil {
@@ -140,7 +140,7 @@ func TestClientCertificates(t *testing.T) {
 		t.Errorf("eve: %d %s", code, text)
 	}
 	if code, text := ask(); code != 401 {
-		t.Errorf("nobody: %d %s", code, text)
+		t.Errorf("without credentials: %d %s", code, text)
 	}
 	if code, text := ask(other.issue(t, "ada")); code != 0 && code != 401 {
 		t.Errorf("ada of another authority: %d %s", code, text)
@@ -205,7 +205,7 @@ func TestKubernetesReviewsTokens(t *testing.T) {
 	unchecked := httptest.NewRequest("GET", "/", nil)
 	unchecked.Header.Set("Authorization", "Bearer good")
 	if _, err := strict.Authenticate(unchecked); !errors.Is(err, operator.ErrBadCredentials) {
-		t.Errorf("a token whose audience nobody looked at: %v", err)
+		t.Errorf("a token whose audience was not checked: %v", err)
 	}
 	fail = true
 	if code, _, text := request(t, "GET", base+"/whoami", "", bearer("another")...); code != 503 {

@@ -119,7 +119,7 @@ func TestAnswersAreThoseOfTheDocument(t *testing.T) {
 		{"patch", "/workflows/drone-survey/a", "/workflows/{type}/{id}", `{"fields":{"priority":4}}`, "200"},
 		{"get", "/workflows/drone-survey/a/history", "/workflows/{type}/{id}/history", "", "200"},
 		{"get", "/processes", "/processes", "", "200"},
-		{"get", "/processes/nobody", "/processes/{id}", "", "default"},
+		{"get", "/processes/unknown", "/processes/{id}", "", "default"},
 		{"get", "/workers", "/workers", "", "default"},
 		{"get", "/whoami", "/whoami", "", "200"},
 		{"get", "/audit", "/audit", "", "200"},

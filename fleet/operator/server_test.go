@@ -152,7 +152,7 @@ func TestRequestsThatAreWrongNameTheField(t *testing.T) {
 		{get("", ""), connect.CodeInvalidArgument, operator.ReasonInvalid, "type id"},
 		{get("drone-survey", long), connect.CodeInvalidArgument, operator.ReasonInvalid, "id"},
 		{get("drone-survey", "a\x00b"), connect.CodeInvalidArgument, operator.ReasonInvalid, "id"},
-		{get("drone-survey", "nobody"), connect.CodeNotFound, operator.ReasonNotFound, "id"},
+		{get("drone-survey", "unknown"), connect.CodeNotFound, operator.ReasonNotFound, "id"},
 		{list(&operatorv1.ListEntitiesRequest{PageSize: -1}), connect.CodeInvalidArgument, operator.ReasonInvalid, "page_size"},
 		{list(&operatorv1.ListEntitiesRequest{PageSize: 1001}), connect.CodeInvalidArgument, operator.ReasonInvalid, "page_size"},
 		{list(&operatorv1.ListEntitiesRequest{PageToken: "bm9uc2Vuc2U"}), connect.CodeInvalidArgument, operator.ReasonInvalid, "page_token"},

@@ -300,7 +300,7 @@ func TestRequestAfterACutStream(t *testing.T) {
 }
 
 // An event stream that arrives after the window is cancelled at once, since
-// nobody else would end it before the cut; one of several acceptable types is
+// nothing else would end it before the cut; one of several acceptable types is
 // an ordinary request.
 func TestStreamsAfterTheWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

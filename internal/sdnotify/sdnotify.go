@@ -1,5 +1,7 @@
-// Package sdnotify tells systemd, or another service manager that has set
-// NOTIFY_SOCKET, how a service does: the protocol of sd_notify(3) and sd_watchdog_enabled(3).
+// Package sdnotify tells the program that runs this process how the service does:
+// systemd, or another service manager that has set NOTIFY_SOCKET (the protocol of
+// sd_notify(3) and sd_watchdog_enabled(3)), and the kubelet, which reads the
+// termination log.
 package sdnotify
 
 import (

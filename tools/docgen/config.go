@@ -25,7 +25,7 @@ type section struct {
 
 // WithDefaults returns the defaults.
 func (section) WithDefaults() section {
-	s := section{Lifecycle: lifecycle.DefaultConfig()}
+	s := section{Lifecycle: lifecycle.Config{}.WithDefaults()}
 	s.Lifecycle.Name = "" // the default is the program's name, here the wrong one
 	return s
 }

@@ -37,7 +37,7 @@ func TestEveryFieldIsOnThePageWithItsWords(t *testing.T) {
 		if !bytes.Contains(page, []byte("\n## "+strings.TrimPrefix(k.Name, "lifecycle.")+"\n\n")) {
 			t.Errorf("the page lacks %s", k.Name)
 		}
-		if k.Live != lifecycle.IsLive(k.Field) {
+		if f, _ := reflect.TypeFor[lifecycle.Config]().FieldByName(k.Field); k.Live != (f.Tag.Get("reload") == "live") {
 			t.Errorf("%s: live is %v", k.Name, k.Live)
 		}
 	}

@@ -22,7 +22,7 @@ type timeline struct {
 
 // defaults is the timeline of an App with the default Config.
 func defaults() timeline {
-	c := lifecycle.DefaultConfig()
+	c := lifecycle.Config{}.WithDefaults()
 	return timeline{
 		Drain:       c.DrainInterval,
 		GoAwayAfter: c.GoAwayAfter,

@@ -143,7 +143,7 @@ func (r rig) all(t testing.TB) (ids []string) {
 	return ids
 }
 
-// state describes a container, nil for one that is not there.
+// state describes a container, nil for a missing one.
 func (r rig) state(t testing.TB, id string) *container.State {
 	t.Helper()
 	found, err := r.ContainerInspect(context.Background(), id, client.ContainerInspectOptions{})
@@ -156,7 +156,7 @@ func (r rig) state(t testing.TB, id string) *container.State {
 	return found.Container.State
 }
 
-// start starts w, waits until it runs, and has it stopped in the end.
+// start starts w, waits until it runs, and stops it at the end of the test.
 func start(t testing.TB, w *worker.Container) {
 	t.Helper()
 	if err := w.Start(context.Background()); err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// Logs copies what the container writes, as its log driver keeps it: json-file,
-// journald and local can be read, none cannot. It returns once the container does
+// Logs copies the container's output from its log driver: json-file,
+// journald and local can be read, none cannot. It returns when the container does
 // not run, or with an error.
 func (e *Engine) Logs(ctx context.Context, id string, after time.Time, stdout, stderr io.Writer) (time.Time, error) {
 	options := client.ContainerLogsOptions{ShowStdout: true, ShowStderr: true, Follow: true, Timestamps: true}
@@ -25,17 +25,17 @@ func (e *Engine) Logs(ctx context.Context, id string, after time.Time, stdout, s
 	if err != nil {
 		return after, known(err)
 	}
-	defer func() { _ = stream.Close() }() // nothing is lost with it
+	defer func() { _ = stream.Close() }() // the error does not matter
 	return demux(stream, after, stdout, stderr)
 }
 
 // maxRecord bounds a record of the stream. The engine cuts lines at 16 KiB.
 const maxRecord = 16 << 20
 
-// demux reads the engine's stream of records: a byte that says which stream it
-// is, three zeros, the length, and a payload, which begins with the time and a
+// demux reads the engine's stream of records: a byte for the stream,
+// three zeros, the length, and a payload, which begins with the time and a
 // space (Docker Engine API, "Attach to a container: stream format"). Records
-// that are not later than after were copied before. It returns the time of the
+// that are not later than after are skipped. It returns the time of the
 // last record.
 func demux(from io.Reader, after time.Time, stdout, stderr io.Writer) (last time.Time, err error) {
 	last = after

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// record is one of the engine's.
+// record is a record of the engine's stream.
 func record(stream byte, text string) string {
 	header := make([]byte, 8)
 	header[0] = stream
@@ -77,7 +77,7 @@ type full struct{}
 
 func (full) Write([]byte) (int, error) { return 0, io.ErrShortWrite }
 
-// What could not be written is not counted as copied.
+// A record that could not be written does not count as copied.
 func TestDemuxToAWriterThatFails(t *testing.T) {
 	last, err := demux(strings.NewReader(record(1, t1+"a\n")+record(2, t2+"b\n")), time.Time{}, io.Discard, full{})
 	if !errors.Is(err, io.ErrShortWrite) || !last.Equal(moment(t, t1)) {
@@ -85,8 +85,8 @@ func TestDemuxToAWriterThatFails(t *testing.T) {
 	}
 }
 
-// FuzzDemux holds that no stream makes it panic or hang, and that what it took
-// is at most what there was.
+// FuzzDemux checks that no stream makes demux panic or hang, and that its output
+// is not longer than its input.
 func FuzzDemux(f *testing.F) {
 	f.Add([]byte(record(1, t1+"a\n")+record(2, t2+"b\n")), int64(0))
 	f.Add([]byte(record(3, "no")), int64(1))

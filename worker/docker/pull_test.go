@@ -23,9 +23,9 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker/docker"
 )
 
-// registry serves one image of one layer, as far as a pull asks for it (OCI
-// distribution specification, "Pull"), and counts how often it was asked for its manifest: once or twice
-// in a pull.
+// registry serves one image of one layer to a pull (OCI
+// distribution specification, "Pull"), and counts the requests for its manifest: one or two
+// per pull.
 func registry(t *testing.T) (address string, asked *atomic.Int64) {
 	program, err := os.ReadFile(inmatePath(t))
 	if err != nil {
@@ -93,7 +93,7 @@ func encode(t *testing.T, v any) []byte {
 	return b
 }
 
-// An engine takes a registry on the loopback without TLS.
+// An engine accepts a registry on the loopback without TLS.
 func TestPullIsAChoice(t *testing.T) {
 	r := onShared(t)
 	address, asked := registry(t)

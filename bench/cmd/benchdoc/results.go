@@ -38,7 +38,7 @@ func read(in io.Reader, name string) (*results, error) {
 				}
 			}
 			for _, v := range rec.Values {
-				// In seconds and bytes, whatever units the text has.
+				// In seconds and bytes, for any units in the text.
 				key := id + " " + v.Unit
 				r.samples[key] = append(r.samples[key], v.Value)
 			}

@@ -1,5 +1,5 @@
 // Command inmate is the program in the containers of the tests. Its first
-// argument says how it behaves.
+// argument selects its behaviour.
 package main
 
 import (

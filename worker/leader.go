@@ -1,0 +1,421 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/fsm"
+	"github.com/pleme-io/lifecycle-go/internal/call"
+)
+
+// Elector is one process's access to a lease that at most one process holds at
+// a time: a row in a database, a key with a time to live, a Kubernetes Lease.
+// A [Leader] does the campaigning; an Elector only asks and gives back. A Leader
+// never calls its methods concurrently.
+type Elector interface {
+	// Acquire asks once for the lease, or for more of it when this process has
+	// it, and returns for how long it is granted: a second or more, usually 10
+	// to 60. 0 and no error means that another process has it. An error means
+	// that the holder is unknown.
+	//
+	// The lease may begin at any moment between the call and the return; a
+	// Leader counts the granted time from the call, which is the safe side. ctx ends
+	// when the Leader has no more use for the answer.
+	Acquire(ctx context.Context) (granted time.Duration, err error)
+
+	// Release gives the lease back, so that another process need not wait
+	// until it has run out. The Leader calls it after the function has returned, even
+	// when it is not sure that this process has the lease; without the lease
+	// Release does nothing.
+	Release(ctx context.Context) error
+}
+
+// ErrLeadershipLost is the context.Cause that the function of a [Leader] sees when
+// another process has the lease, or when this one could not be sure in time that it
+// still has it.
+var ErrLeadershipLost = errors.New("leadership lost")
+
+const (
+	// attemptTimeout bounds an attempt to acquire the lease when no term is on.
+	attemptTimeout = 10 * time.Second
+	// minLease is the shortest lease that can be kept. A shorter one is most
+	// likely a number without its unit.
+	minLease = time.Second
+)
+
+// LeaderConfig shapes a [Leader].
+type LeaderConfig struct {
+	// Retry is the time between two attempts while campaigning. Required.
+	Retry time.Duration
+	// GiveBack returns the longest time that giving the lease back may take.
+	// Required.
+	GiveBack func() time.Duration
+	// Log defaults to slog.Default().
+	Log *slog.Logger
+}
+
+// Leader is a worker that runs a function while this process has a lease. It
+// campaigns from its start, and runs one child for each term. The root package's
+// App.Lead says how it behaves.
+type Leader struct {
+	BaseWorker
+	LeaderConfig
+	elector Elector
+	fn      func(context.Context) error
+
+	cancel context.CancelCauseFunc   // set by Start, which Stop comes after
+	asking atomic.Pointer[call.Call] // the last call of the elector
+	hold   fsm.Signal                // HoldRestarts was called
+
+	// For the loop only.
+	mine  bool         // the lease may be this process's
+	asked <-chan grant // an attempt that was cancelled, and whose answer is not read yet
+
+	mu    sync.Mutex // guards the fields below, and orders Start against Stop
+	term  *Func
+	terms int
+}
+
+// NewLeader returns a Leader in [StatusCreated]. e and fn must not be nil.
+func NewLeader(name string, e Elector, fn func(context.Context) error, cfg LeaderConfig) *Leader {
+	if cfg.Log == nil {
+		cfg.Log = slog.Default()
+	}
+	l := &Leader{LeaderConfig: cfg, elector: e, fn: fn}
+	l.Init("leader", name)
+	return l
+}
+
+// grant is the answer to one attempt. It is counted from when that began.
+type grant struct {
+	began   time.Time
+	granted time.Duration
+	err     error
+}
+
+func (g grant) renewAt() time.Time { return g.began.Add(g.granted / 3) }
+func (g grant) loseAt() time.Time  { return g.began.Add(g.granted / 3 * 2) }
+func (g grant) overAt() time.Time  { return g.began.Add(g.granted) }
+
+// leads reports whether the grant, coming now, is one to begin with.
+func (g grant) leads() bool { return g.err == nil && time.Now().Before(g.loseAt()) }
+
+// Start begins to campaign.
+func (l *Leader) Start(ctx context.Context) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	own, cancel := context.WithCancelCause(ctx)
+	if err := l.Begin(own); err != nil {
+		cancel(nil)
+		return err
+	}
+	l.cancel = cancel
+	l.MarkRunning()
+	call.Go(l.Name(), func() error { return l.loop(own) }, func(err error) {
+		// The unit ends as its term did.
+		if !l.current().Killed() || !l.Kill(err) {
+			l.Finish(err)
+		}
+		cancel(nil)
+	})
+	return nil
+}
+
+// HoldRestarts ends the campaign. A term that has begun goes on. An App
+// calls it when it begins to drain.
+func (l *Leader) HoldRestarts() { l.hold.Signal() }
+
+// Stop cancels the term or the campaign, and waits until the function has
+// returned and the lease is released. What does not return in time is abandoned.
+func (l *Leader) Stop(ctx context.Context) error {
+	l.mu.Lock()
+	live, cancel := l.RequestStop(ErrStopRequested), l.cancel
+	if cancel != nil {
+		cancel(ErrStopRequested)
+	}
+	l.mu.Unlock()
+	if live {
+		select {
+		case <-l.Done():
+		case <-ctx.Done():
+			l.abandon(ctx)
+		}
+	}
+	if l.Killed() {
+		return l.Err()
+	}
+	return nil
+}
+
+// abandon abandons what the loop waits for: the function, or else the elector.
+func (l *Leader) abandon(ended context.Context) {
+	err := error(nil)
+	if term := l.current(); term != nil {
+		err = term.Stop(ended)
+	}
+	if err == nil {
+		select {
+		case <-l.Done():
+			return
+		default:
+			err = l.electorAbandoned()
+		}
+	}
+	l.Kill(err)
+}
+
+func (l *Leader) current() *Func {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.term
+}
+
+// State describes the worker, with the term that is on, or to come, as its
+// child.
+func (l *Leader) State() State {
+	s := l.BaseWorker.State()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.terms > 1 {
+		s.Restarts = l.terms - 1
+	}
+	if l.term != nil {
+		s.Children = []State{l.term.State()}
+	}
+	return s
+}
+
+// loop campaigns and leads until it is asked to end, or the function has ended.
+func (l *Leader) loop(ctx context.Context) error {
+	for {
+		term := l.next()
+		g, elected := l.campaign(ctx)
+		if !elected {
+			term.RequestStop(ErrStopRequested)
+			l.RequestStop(ErrStopRequested)
+			return l.release(ctx)
+		}
+		l.Log.Info("leading", "unit", l.Name())
+		lost, err := l.lead(ctx, term, g)
+		switch {
+		case lost && err == nil:
+			continue
+		case !term.Killed(): // else it may still be at work: the lease must run out by itself
+			switch stuck := l.release(ctx); {
+			case stuck == nil, err == nil && ctx.Err() == nil: // a function that is done is done
+			case err == nil, errors.Is(err, ErrInterrupted):
+				err = stuck
+			default:
+				err = errors.Join(err, stuck)
+			}
+		}
+		return err
+	}
+}
+
+// next makes the child for the coming term.
+func (l *Leader) next() *Func {
+	term := NewFunc(l.Name()+"/term", l.fn)
+	l.Adopt(term)
+	_ = term.Hold("another process leads, or the holder is unknown", time.Time{}) // a new one can always be held
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.term = term
+	return term
+}
+
+// attempt asks for the lease in a goroutine of its own, so that the loop notices
+// the end of the time even while an elector hangs.
+func (l *Leader) attempt(ctx context.Context, until time.Time) (answer <-chan grant, cancel context.CancelFunc) {
+	ctx, cancel = context.WithDeadline(context.WithoutCancel(ctx), until)
+	g := grant{began: time.Now()}
+	ch := make(chan grant, 1) // the one send finds room, whether or not anybody still waits
+	acquire := new(call.Call)
+	l.asking.Store(acquire)
+	acquire.Start(l.Name()+": Acquire", func() (err error) {
+		g.granted, err = l.elector.Acquire(ctx)
+		if err == nil && g.granted > 0 && g.granted < minLease {
+			err = fmt.Errorf("a lease of %v was granted, want %v or more", g.granted, minLease)
+		}
+		return err
+	}, func(err error) {
+		g.err = err
+		ch <- g
+	})
+	return ch, cancel
+}
+
+// campaign asks for the lease until it is granted. It reports false when the unit
+// is asked to end.
+func (l *Leader) campaign(ctx context.Context) (g grant, elected bool) {
+	said := ""
+	for !l.ending(ctx) {
+		answer, cancel := l.attempt(ctx, time.Now().Add(attemptTimeout))
+		select {
+		case g = <-answer:
+		case <-ctx.Done():
+			cancel()
+			g = <-answer // nothing else may be asked while this one is
+		case <-l.hold.Signaled():
+			cancel()
+			g = <-answer
+		}
+		cancel()
+		l.mine = l.mine || g.granted > 0 || g.err != nil
+		switch {
+		case l.ending(ctx):
+			return g, false
+		case g.leads():
+			return g, true
+		case g.err != nil && g.err.Error() != said:
+			said = g.err.Error() // once: it may be so for hours
+			l.Log.Warn("the lease cannot be acquired", "unit", l.Name(), "error", g.err)
+		}
+		// With jitter, so that waiting processes do not ask all at once.
+		pause := time.NewTimer(l.Retry + rand.N(l.Retry/5+1))
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+		case <-l.hold.Signaled():
+		}
+		pause.Stop()
+	}
+	return g, false
+}
+
+// ending reports whether no term may begin any more.
+func (l *Leader) ending(ctx context.Context) bool {
+	select {
+	case <-l.hold.Signaled():
+		return true
+	default:
+		return ctx.Err() != nil
+	}
+}
+
+// lead runs one term. It reports lost, and what went wrong with the function, if
+// anything did, when the lease was lost before the function had come to its end;
+// else what the function ended with. While the App is stopping it goes on
+// renewing until the function has returned.
+func (l *Leader) lead(ctx context.Context, term *Func, g grant) (lost bool, err error) {
+	own, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	l.mu.Lock()
+	l.terms++
+	err = term.Start(own)
+	l.mu.Unlock()
+	if err != nil { // Stop was quicker
+		return false, nil
+	}
+	renew, lose := time.NewTimer(time.Until(g.renewAt())), time.NewTimer(time.Until(g.loseAt()))
+	defer renew.Stop()
+	defer lose.Stop()
+	var answer <-chan grant
+	var failed, why error
+	cancel := context.CancelFunc(func() {})
+	for why == nil {
+		select {
+		case <-term.Done():
+			cancel()
+			l.asked = answer
+			return false, term.Err()
+		case <-renew.C:
+			until := time.Now().Add(g.granted / 6)
+			if lose := g.loseAt(); lose.Before(until) {
+				until = lose
+			}
+			answer, cancel = l.attempt(ctx, until)
+		case got := <-answer:
+			cancel()
+			answer = nil
+			switch {
+			case got.leads():
+				g, failed = got, nil
+				renew.Reset(time.Until(g.renewAt()))
+				lose.Reset(time.Until(g.loseAt()))
+			case got.err == nil && got.granted <= 0:
+				why = fmt.Errorf("%w: another process has the lease", ErrLeadershipLost)
+			default: // what is left of the time is for more attempts
+				failed = got.err
+				renew.Reset(g.granted / 12)
+			}
+		case <-lose.C:
+			why = fmt.Errorf("%w: it was not renewed in time", ErrLeadershipLost)
+			if failed != nil {
+				why = fmt.Errorf("%w: %w", why, failed)
+			}
+		}
+	}
+	l.Log.Warn("leadership lost", "unit", l.Name(), "error", why)
+	end(why)
+	cancel()
+	until, over := context.WithDeadline(context.Background(), g.overAt())
+	defer over()
+	if err := term.Stop(until); err != nil {
+		return true, fmt.Errorf("its lease has run out and it still runs: %w", err)
+	}
+	l.asked = answer
+	if err := term.Err(); !errors.Is(err, ErrInterrupted) {
+		return true, err
+	}
+	if answer != nil {
+		<-answer // nothing else may be asked while this one is
+		l.asked = nil
+	}
+	return true, nil
+}
+
+// release gives the lease back, if this process may have it. A failed release is no
+// failure of the unit: the lease runs out by itself. An elector that does not
+// return is abandoned, so that it cannot keep the end of the function from being
+// reported; the error names it.
+func (l *Leader) release(ctx context.Context) (stuck error) {
+	if !l.mine {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.GiveBack())
+	defer cancel()
+	if l.asked != nil { // nothing else may be asked while this one is
+		select {
+		case <-l.asked:
+		case <-ctx.Done():
+			return l.abandonElector()
+		}
+	}
+	release := call.Start(l.Name()+": Release", func() error { return l.elector.Release(ctx) })
+	l.asking.Store(release)
+	err := release.Wait(ctx.Done(), call.Settle)
+	if ended, _ := release.Ended(); !ended {
+		return l.abandonElector()
+	}
+	if err != nil {
+		l.Log.Warn("the lease was not released and has to run out", "unit", l.Name(), "error", err)
+		return nil
+	}
+	l.Log.Info("lease released", "unit", l.Name())
+	return nil
+}
+
+// abandonElector abandons the elector, with the call that it is in.
+func (l *Leader) abandonElector() error {
+	err := l.electorAbandoned()
+	l.Log.Warn("the lease was not released and has to run out", "unit", l.Name(), "error", err)
+	return err
+}
+
+// electorAbandoned is the error that names the elector's last call.
+func (l *Leader) electorAbandoned() error {
+	c := l.asking.Load()
+	if c == nil {
+		c = new(call.Call) // the loop has not called it yet
+	}
+	err := c.Abandon()
+	err.Name = l.Name() + ": elector"
+	return err
+}
