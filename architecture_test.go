@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -46,5 +47,47 @@ func TestArchitecturePageShowsTheHouse(t *testing.T) {
 				t.Errorf("%s does not name %s", housePage, name)
 			}
 		}
+	}
+}
+
+// The three paths of docs/architecture.md name files that exist and functions
+// that these files declare. No file is entered more than twice on a path.
+func TestArchitecturePathsNameWhatExists(t *testing.T) {
+	row := regexp.MustCompile("(?m)^\\| (\\d+) \\| `([^`]+)` \\| ([^|]+) \\|")
+	name := regexp.MustCompile("`([^`]+)`")
+	paths := 0
+	for section := range strings.SplitSeq(readPage(t, housePage), "\n## ") {
+		title, body, _ := strings.Cut(section, "\n")
+		if !strings.HasPrefix(title, "The path of ") {
+			continue
+		}
+		paths++
+		entered := map[string]int{}
+		for i, m := range row.FindAllStringSubmatch(body, -1) {
+			step, file, functions := m[1], m[2], m[3]
+			if step != strconv.Itoa(i+1) {
+				t.Errorf("%s: step %s stands at place %d", title, step, i+1)
+			}
+			if entered[file]++; entered[file] > 2 {
+				t.Errorf("%s enters %s %d times", title, file, entered[file])
+			}
+			src, err := os.ReadFile(filepath.FromSlash(file))
+			if err != nil {
+				t.Errorf("%s, step %s: %v", title, step, err)
+				continue
+			}
+			for _, fn := range name.FindAllStringSubmatch(functions, -1) {
+				declared := regexp.MustCompile(`(?m)^func (\([^)]*\) )?` + regexp.QuoteMeta(fn[1]) + `[(\[]`)
+				if !declared.Match(src) {
+					t.Errorf("%s, step %s: %s declares no %s", title, step, file, fn[1])
+				}
+			}
+		}
+		if len(entered) < 8 {
+			t.Errorf("%s names %d files: was the table lost?", title, len(entered))
+		}
+	}
+	if paths != 3 {
+		t.Errorf("%s has %d paths, want 3", housePage, paths)
 	}
 }
