@@ -19,26 +19,25 @@ const Off time.Duration = -1
 type DrainReadiness string
 
 const (
-	// ReadinessDown fails /readyz from the first moment of the drain on. On a
-	// node shutdown, a kubelet eviction, a failed liveness probe or a fatal
-	// unit nothing else tells the endpoints controller to look elsewhere.
+	// ReadinessDown fails /readyz from the first moment of the drain on. After a
+	// node shutdown, a kubelet eviction, a failed liveness probe or a failed unit,
+	// nothing else tells the endpoints controller to take the pod out.
 	ReadinessDown DrainReadiness = "down"
 
 	// ReadinessServing leaves /readyz as it is until the listeners close. It is
-	// for a single replica, and for a Service with externalTrafficPolicy Local:
-	// kube-proxy falls back to endpoints that terminate and are still ready
-	// when there are no others (KEP-1669, KEP-1672), and going down leaves it
-	// with none.
+	// for a single replica, and for a Service with externalTrafficPolicy Local.
+	// When there are no other endpoints, kube-proxy falls back to those that
+	// terminate and are still ready (KEP-1669, KEP-1672). With "down" it would
+	// have none.
 	ReadinessServing DrainReadiness = "serving"
 )
 
-// DrainWait says whether the drain waits for the cluster to notice.
+// DrainWait says whether the drain waits until the cluster has noticed it.
 type DrainWait string
 
 const (
-	// WaitAuto waits, unless no client can be there: the App was never ready,
-	// nothing listens, or a person pressed Ctrl-C at a terminal outside of
-	// Kubernetes.
+	// WaitAuto waits, except when the App was never ready, nothing listens, or the
+	// user pressed Ctrl-C at a terminal outside Kubernetes.
 	WaitAuto DrainWait = "auto"
 	// WaitAlways waits in these cases too.
 	WaitAlways DrainWait = "always"
@@ -51,43 +50,44 @@ const HealthOff = "off"
 
 // Config holds what an operator may tune. The zero value is a sound
 // configuration: every field has a default. It is a plain value; [New] copies
-// it. A running App takes on changes of the fields with the tag reload:"live", by
-// [App.Reconfigure].
+// it. [App.Reconfigure] changes the fields with the tag reload:"live" in a running
+// App.
 //
-// The time that a stop may take is fixed by three of the fields:
+// PreStop, DrainInterval and ShutdownGrace determine how long a stop may take:
 //
 //	T0                                      the stop is requested
 //	T0 + DrainInterval                      the window is over
 //	T0 + DrainInterval + ShutdownGrace      everything has ended
 //	T0 + DrainInterval + ShutdownGrace + 2s the watchdog ends the process
 //
-// The last one, after PreStop, has to be within the grace that Kubernetes
-// gives; [New] refuses a Config for which it is not.
+// PreStop comes before T0. PreStop and the time until the watchdog have to fit
+// together into each grace that the Config declares (TerminationGrace,
+// LivenessGrace, StartupGrace); [New] refuses a Config for which they do not.
 type Config struct {
 	// Name of the service, in the log and the report. Defaults to the name of
 	// the program.
 	Name string `koanf:"name" json:"name"`
 
-	// HealthAddr is where the health planes are served, apart from everything
-	// else. Defaults to ":8081"; "off" ([HealthOff]) serves none.
+	// HealthAddr is the address of the health server, a server of its own for the
+	// health planes. Defaults to ":8081"; with "off" ([HealthOff]) there is none.
 	HealthAddr string `koanf:"health_addr" json:"healthAddr"`
 
-	// DrainInterval is the window in which readiness is down and everything is
-	// still served, so that the cluster can take this process out of every
-	// load balancer before it goes: the period of the readiness probe times
-	// its failure threshold, and what endpoints take to spread. Drainers run
-	// inside it. Defaults to 5 s; Off leaves no window.
+	// DrainInterval is the length of the drain window. In the window readiness is
+	// down and the process still serves every request, so that the cluster can take
+	// it out of every load balancer. Set it to the period of the readiness probe
+	// times its failure threshold, plus the time in which endpoints spread. Drainers
+	// run in the window. Defaults to 5 s; with Off there is no window.
 	DrainInterval time.Duration `koanf:"drain_interval" json:"drainInterval" reload:"live"`
 
-	// DrainQuiet ends the window early: once no request is in flight, none has
-	// arrived for this long and every drainer has returned, but not before
-	// DrainMin. RPCs of a gRPC server cannot be seen: it is quiet only when it
-	// has no open connection, which clients that keep theirs leave to the end
-	// of the window. Defaults to not at all.
+	// DrainQuiet ends the window early, but not before DrainMin: when no request is
+	// in flight, none has arrived for this long, and every drainer has returned. The
+	// App cannot see the RPCs of a gRPC server and takes one for quiet only when it
+	// has no open connection; clients that keep their connections open make the
+	// window last to its end. Defaults to 0: the window never ends early.
 	DrainQuiet time.Duration `koanf:"drain_quiet" json:"drainQuiet" reload:"live"`
 
-	// DrainMin is the shortest window that DrainQuiet can make. Defaults to
-	// 1 s, or to DrainInterval when that is shorter.
+	// DrainMin is the shortest time after which DrainQuiet may end the window.
+	// Defaults to 1 s, or to DrainInterval when that is shorter.
 	DrainMin time.Duration `koanf:"drain_min" json:"drainMin" reload:"live"`
 
 	// DrainReadiness is what /readyz answers in the window. Defaults to "down".
@@ -96,117 +96,119 @@ type Config struct {
 	// DrainWait says whether the window may be skipped. Defaults to "auto".
 	DrainWait DrainWait `koanf:"drain_wait" json:"drainWait" reload:"live"`
 
-	// GoAwayAfter is when, after T0, HTTP/2 connections, websockets and streams
-	// are told to go elsewhere. Earlier their clients would come back here,
-	// because endpoints still do. At most half of the window. Defaults to 1 s.
+	// GoAwayAfter is the time after T0 at which the App tells HTTP/2 connections,
+	// websockets and streams to reconnect elsewhere. If it told them earlier, the
+	// load balancer could still send their clients back to this process. It is
+	// limited to half of the window. Defaults to 1 s.
 	GoAwayAfter time.Duration `koanf:"go_away_after" json:"goAwayAfter" reload:"live"`
 
-	// AcceptQuiet is how long nothing may have connected before the listeners
-	// close, after the window. They close when half of Linger is over at the
-	// latest: a client that still connects then may be refused or reset.
+	// AcceptQuiet is the time without a new connection after which the listeners
+	// close, once the window is over. They close at the latest when half of Linger
+	// has passed; a client that still connects then may be refused or reset.
 	// Defaults to 1 s, or to half of Linger when that is shorter.
 	AcceptQuiet time.Duration `koanf:"accept_quiet" json:"acceptQuiet" reload:"live"`
 
-	// Linger is how long after the window connections that are open go on
-	// being served, so that a client that was idle all through the window does
-	// not lose the request that it sends next. Ends early when none is left.
-	// Half of it is all that AcceptQuiet may take, so that traffic that still
-	// connects when that is over, because endpoints spread later than
-	// DrainInterval allows for, may be refused or reset.
+	// Linger is the time after the window in which the App still serves open
+	// connections, so that a client that was idle during the whole window does not
+	// lose its next request. It ends early when no connection is open. AcceptQuiet
+	// may use up to half of it. When endpoints spread more slowly than DrainInterval
+	// allows for, clients that connect after that may be refused or reset.
 	// Defaults to 5 s, or a quarter of ShutdownGrace when that is shorter.
 	Linger time.Duration `koanf:"linger" json:"linger" reload:"live"`
 
-	// ShutdownGrace is what everything after the window may take together:
-	// requests in flight, units, hooks. Keep it below the pod's
+	// ShutdownGrace is the time for everything after the window together: requests
+	// in flight, units and hooks. Keep it below the pod's
 	// terminationGracePeriodSeconds. Defaults to 20 s.
 	ShutdownGrace time.Duration `koanf:"shutdown_grace" json:"shutdownGrace" reload:"live"`
 
-	// UnitSlice is the part of ShutdownGrace that is kept for units to return
-	// in. Defaults to 5 s, or a quarter of ShutdownGrace when that is shorter.
+	// UnitSlice is the part of ShutdownGrace that is reserved for units to return.
+	// Defaults to 5 s, or a quarter of ShutdownGrace when that is shorter.
 	UnitSlice time.Duration `koanf:"unit_slice" json:"unitSlice" reload:"live"`
 
-	// HookSlice is the part of ShutdownGrace that is kept for shutdown hooks.
+	// HookSlice is the part of ShutdownGrace that is reserved for shutdown hooks.
 	// Defaults to 5 s, or a quarter of ShutdownGrace when that is shorter.
 	HookSlice time.Duration `koanf:"hook_slice" json:"hookSlice" reload:"live"`
 
-	// MinSlice is what each hook is sure to get, however long the hooks before it
-	// took. Defaults to 1 s, or an equal share of HookSlice when that is
-	// shorter. With Off a hook may take all that is left, and the hooks behind
-	// it are skipped and reported.
+	// MinSlice is the time that each hook is sure to get, however long the earlier
+	// hooks took. Defaults to 1 s, or an equal share of HookSlice when that is
+	// shorter. With Off a hook may take all the time that is left; the App then
+	// skips the hooks after it and reports them.
 	MinSlice time.Duration `koanf:"min_slice" json:"minSlice" reload:"live"`
 
 	// ProbeTimeout is the longest that a health plane takes to answer. Defaults
 	// to 900 ms: the kubelet gives up after 1 s unless told otherwise.
 	ProbeTimeout time.Duration `koanf:"probe_timeout" json:"probeTimeout"`
 
-	// SignalDebounce is the time within which two signals are one request:
-	// process managers and wrappers send some twice. Defaults to 250 ms.
+	// SignalDebounce is the time within which two signals count as one request,
+	// because process managers and wrappers send some signals twice. Defaults to
+	// 250 ms.
 	SignalDebounce time.Duration `koanf:"signal_debounce" json:"signalDebounce"`
 
-	// LeaderRetry is how often a process that does not lead asks for the lease
-	// of each of its leader-elected units ([App.Lead]), with a jitter of up to a
-	// fifth more. Defaults to 2 s.
+	// LeaderRetry is the time between two requests for the lease of a
+	// leader-elected unit ([App.Lead]) while this process does not lead. A jitter
+	// adds up to a fifth. Defaults to 2 s.
 	LeaderRetry time.Duration `koanf:"leader_retry" json:"leaderRetry"`
 
-	// ExitOnSignal makes Run return the signal that stopped it, so that
-	// [ExitCode] gives 128+n. It is for work that runs to completion: a Job
-	// whose pod exits 0 on SIGTERM counts as complete.
+	// ExitOnSignal makes Run return the signal that stopped it as an error, so that
+	// [ExitCode] gives 128+n. It is for work that runs to completion: Kubernetes
+	// counts a Job whose pod exits 0 on SIGTERM as complete.
 	ExitOnSignal bool `koanf:"exit_on_signal" json:"exitOnSignal" reload:"live"`
 
-	// TerminationGrace is the pod's terminationGracePeriodSeconds, as the
-	// manifest has it. Declared, it is checked against the times above; the
-	// downward API does not carry it. Defaults to not declared.
+	// TerminationGrace is the terminationGracePeriodSeconds in the pod's manifest.
+	// When it is declared, New checks that the times above fit into it. It has to be
+	// declared here, because the downward API does not offer it. Defaults to 0: not
+	// declared.
 	TerminationGrace time.Duration `koanf:"termination_grace" json:"terminationGrace" reload:"live"`
 
-	// LivenessGrace and StartupGrace are the terminationGracePeriodSeconds of
-	// the liveness and the startup probe, which replace the pod's when that
-	// probe fails. Default to not declared.
+	// LivenessGrace and StartupGrace are the terminationGracePeriodSeconds of the
+	// liveness probe and the startup probe. When such a probe fails, its grace
+	// replaces the pod's. Default to 0: not declared.
 	LivenessGrace time.Duration `koanf:"liveness_grace" json:"livenessGrace" reload:"live"`
 	StartupGrace  time.Duration `koanf:"startup_grace" json:"startupGrace" reload:"live"`
 
-	// PreStop is the time that the pod's preStop hook takes, which the grace
-	// pays for as well. Defaults to none.
+	// PreStop is the time that the pod's preStop hook takes. Kubernetes counts it as
+	// part of the grace. Defaults to 0: there is no hook.
 	PreStop time.Duration `koanf:"pre_stop" json:"preStop" reload:"live"`
 
-	// TerminationLog is the file that Kubernetes reads a container's last words
-	// from. It is written when it exists and never created. Defaults to
-	// "/dev/termination-log"; "off" writes none.
+	// TerminationLog is the file from which Kubernetes reads a container's
+	// termination message. The App writes it when it exists and never creates it.
+	// Defaults to "/dev/termination-log"; with "off" the App writes none.
 	TerminationLog string `koanf:"termination_log" json:"terminationLog"`
 
-	// StatuszOff leaves /statusz out of what the health address serves. The page
-	// shows the units, servers and probes by name and the texts of their errors to
-	// every client that reaches that address. Defaults to false: it is served.
+	// StatuszOff removes /statusz from the health address. The page shows the names
+	// of units, servers and probes and the texts of their errors to every client
+	// that reaches that address. Defaults to false: the health server serves it.
 	StatuszOff bool `koanf:"statusz_off" json:"statuszOff"`
 
-	// AdminToken switches on what operators may ask for on the health address:
-	// the preStop hook and Suspend and Resume of readiness, see [App.Handler].
-	// A client that sends it as a bearer token may stop the process. 16 to 1024
+	// AdminToken turns on the operators' endpoints on the health address: the
+	// preStop hook, and Suspend and Resume of readiness; see [App.Handler]. A client
+	// that sends it as a bearer token may stop the process. It has 16 to 1024
 	// visible ASCII characters. Defaults to none: the endpoints do not exist.
 	AdminToken Secret `koanf:"admin_token" json:"-"`
 
-	// AdminTokenFile is a file with the admin token, in place of AdminToken;
-	// space around it does not count. It has to be there when the App is made,
-	// and is read again for every request, because a mounted Secret changes.
-	// Defaults to none.
+	// AdminTokenFile is a file that contains the admin token, in place of
+	// AdminToken. White space around the token does not count. The file has to exist
+	// when New runs. The App reads it again for every request, because a mounted
+	// Secret changes. Defaults to none.
 	AdminTokenFile string `koanf:"admin_token_file" json:"adminTokenFile"`
 
-	// MemoryLimitRatio is the part of the control group's memory limit that the
-	// garbage collector may count on, as with GOMEMLIMIT, which wins when it is
-	// set. More than 0 and at most 1; 0.9 leaves room for what the runtime does
-	// not count. A limit that is in force already stays, and the one set here
-	// stays when Run returns. Defaults to 0: none is set.
+	// MemoryLimitRatio sets the soft memory limit of the Go runtime to this part of
+	// the control group's memory limit. It is more than 0 and at most 1; 0.9 leaves
+	// room for memory that the runtime does not count. GOMEMLIMIT takes precedence,
+	// and so does a limit that the program has already set. The limit stays when Run
+	// returns. Defaults to 0: the App sets no limit.
 	MemoryLimitRatio float64 `koanf:"memory_limit_ratio" json:"memoryLimitRatio"`
 }
 
-// Margin is the time between the end of the shutdown and the watchdog. It counts
-// into what a declared grace has to hold.
+// Margin is the time between the end of ShutdownGrace and the watchdog. A declared
+// grace has to include it.
 const Margin = 2 * time.Second
 
 // longest bounds every duration, so that no sum of them overflows.
 const longest = 365 * 24 * time.Hour
 
-// WithDefaults returns a copy in which every field has its value: defaults in
-// place of zeros. Off stays what it is.
+// WithDefaults returns a copy with the default of each field that was zero. Off
+// stays Off.
 func (c Config) WithDefaults() Config {
 	def := func(d *time.Duration, v time.Duration) {
 		if *d == 0 {
@@ -250,12 +252,12 @@ type budget struct {
 	goAwayAfter, acceptQuiet, linger      time.Duration // of a server's goodbye
 	grace, unitSlice, hookSlice, minSlice time.Duration // of everything after the window
 	shareSlice                            bool          // MinSlice was not given: hooks share hookSlice
-	patience                              time.Duration // for a server that does not return when its time is over
+	patience                              time.Duration // to wait for a server that does not return when its time is over
 	total                                 time.Duration // from T0 to the watchdog
 }
 
-// newBudget returns the budget of a Config that has its defaults. Off is the only
-// negative duration that Validate lets pass.
+// newBudget returns the budget of a Config that has its defaults. It takes every
+// negative duration for Off, the only one that Validate accepts.
 func newBudget(c Config) budget {
 	b := budget{
 		window: max(c.DrainInterval, 0), minWindow: max(c.DrainMin, 0), quiet: max(c.DrainQuiet, 0),
@@ -269,9 +271,9 @@ func newBudget(c Config) budget {
 	return b
 }
 
-// minSliceFor returns the time that each of so many hooks is sure to get. When
-// the configured slice does not fit that many times, the error says so and the
-// result is an equal share: the hooks still run.
+// minSliceFor returns the time that each hook is sure to get when there are this
+// many. If MinSlice times hooks is more than HookSlice, it returns an equal share,
+// so that the hooks still run, and an error.
 func (b budget) minSliceFor(hooks int) (time.Duration, error) {
 	if hooks == 0 {
 		return b.minSlice, nil
@@ -287,28 +289,26 @@ func (b budget) minSliceFor(hooks int) (time.Duration, error) {
 	return b.minSlice, nil
 }
 
-// ConfigError is one fault of a [Config]. [Config.Validate] and [New] join one for
-// each.
+// ConfigError is one fault of a [Config]. [Config.Validate] and [New] return one
+// for each fault, joined.
 type ConfigError struct {
-	// Fields are the names of the fields that are at fault, one, or all that a
-	// sum is made of.
+	// Fields are the names of the fields at fault: one, or all the parts of a sum.
 	Fields []string
-	// Problem says what is wrong and what would be right. It speaks of the
-	// fields by these names.
+	// Problem says what is wrong and what would be right, and names the fields.
 	Problem string
-	// Err is what the problem was found by, if anything.
+	// Err is the error of the check that found the problem; nil when it had none.
 	Err error
 }
 
-// Error is Problem behind "config: ".
+// Error returns "config: " and Problem.
 func (e *ConfigError) Error() string { return "config: " + e.Problem }
 
 // Unwrap returns Err.
 func (e *ConfigError) Unwrap() error { return e.Err }
 
-// Validate names every field that makes no sense and every sum that does not
-// add up, with what would, each as a [*ConfigError], joined. It looks at the Config
-// with its defaults.
+// Validate checks the Config with its defaults. It returns a [*ConfigError] for
+// each field whose value makes no sense and for each sum that does not fit, joined,
+// or nil. Each error says which values would be right.
 func (c Config) Validate() error {
 	c = c.WithDefaults()
 	var errs []error
@@ -367,7 +367,7 @@ func (c Config) Validate() error {
 		}
 	}
 	if len(errs) > 0 {
-		return errors.Join(errs...) // sums of senseless numbers say nothing
+		return errors.Join(errs...) // a sum of wrong values says nothing
 	}
 
 	b := newBudget(c)
@@ -402,7 +402,7 @@ func (c Config) Validate() error {
 }
 
 // Secret is a text that no log, dump or document shows: fmt with any verb, slog
-// and encoding/json write "[secret]" for it, or nothing when it is empty. One
-// exception: fmt asks no method of a value in an unexported field, so do not
-// print a struct that keeps a Config in one.
+// and encoding/json write "[secret]" for it, or nothing when it is empty. There is
+// one exception: fmt calls no method of a value in an unexported field, so do not
+// print a struct that keeps a Config in such a field.
 type Secret = token.Secret

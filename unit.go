@@ -122,10 +122,15 @@ func (u *unit) hasEnded(ctx context.Context) error {
 	if u.ours() {
 		done = u.Done()
 	} else {
-		if err := u.asking.Wait(ctx.Done(), 0); errors.As(err, new(*call.AbandonedError)) {
+		select {
+		case <-u.asking.Done():
+		case <-ctx.Done():
+		}
+		switch ended, panicked := u.asking.Ended(); {
+		case !ended:
 			return errors.New("its Stop has returned, and its Done has not")
-		} else if err != nil {
-			return nil // Done has panicked: the unit has ended with that
+		case panicked != nil:
+			return nil //nolint:nilerr // the unit has ended with that
 		}
 		done = u.done
 	}

@@ -218,7 +218,7 @@ func TestHelp(t *testing.T) {
 	said := strings.Join(strings.Fields(out.String()), " ")
 	for _, want := range []string{
 		"A duration has a unit",
-		"-lifecycle.drain-interval duration or off drain_interval is the window in which readiness is down",
+		"-lifecycle.drain-interval duration or off drain_interval is the length of the drain window",
 		"(default 5s, SERVICE_LIFECYCLE_DRAIN_INTERVAL)",
 		"(default 20s, SERVICE_LIFECYCLE_SHUTDOWN_GRACE)",
 		"-lifecycle.drain-wait auto, always or never drain_wait says whether",

@@ -9,57 +9,57 @@ func lifecycleWords(field string) string {
 	case "Name":
 		return "Name of the service, in the log and the report. Defaults to the name of the program."
 	case "HealthAddr":
-		return "health_addr is where the health planes are served, apart from everything else. Defaults to \":8081\"; \"off\" serves none."
+		return "health_addr is the address of the health server, a server of its own for the health planes. Defaults to \":8081\"; with \"off\" there is none."
 	case "DrainInterval":
-		return "drain_interval is the window in which readiness is down and everything is still served, so that the cluster can take this process out of every load balancer before it goes: the period of the readiness probe times its failure threshold, and what endpoints take to spread. Drainers run inside it. Defaults to 5 s; off leaves no window."
+		return "drain_interval is the length of the drain window. In the window readiness is down and the process still serves every request, so that the cluster can take it out of every load balancer. Set it to the period of the readiness probe times its failure threshold, plus the time in which endpoints spread. Drainers run in the window. Defaults to 5 s; with off there is no window."
 	case "DrainQuiet":
-		return "drain_quiet ends the window early: once no request is in flight, none has arrived for this long and every drainer has returned, but not before drain_min. RPCs of a gRPC server cannot be seen: it is quiet only when it has no open connection, which clients that keep theirs leave to the end of the window. Defaults to not at all."
+		return "drain_quiet ends the window early, but not before drain_min: when no request is in flight, none has arrived for this long, and every drainer has returned. The App cannot see the RPCs of a gRPC server and takes one for quiet only when it has no open connection; clients that keep their connections open make the window last to its end. Defaults to 0: the window never ends early."
 	case "DrainMin":
-		return "drain_min is the shortest window that drain_quiet can make. Defaults to 1 s, or to drain_interval when that is shorter."
+		return "drain_min is the shortest time after which drain_quiet may end the window. Defaults to 1 s, or to drain_interval when that is shorter."
 	case "DrainReadiness":
 		return "drain_readiness is what /readyz answers in the window. Defaults to \"down\"."
 	case "DrainWait":
 		return "drain_wait says whether the window may be skipped. Defaults to \"auto\"."
 	case "GoAwayAfter":
-		return "go_away_after is when, after T0, HTTP/2 connections, websockets and streams are told to go elsewhere. Earlier their clients would come back here, because endpoints still do. At most half of the window. Defaults to 1 s."
+		return "go_away_after is the time after T0 at which the App tells HTTP/2 connections, websockets and streams to reconnect elsewhere. If it told them earlier, the load balancer could still send their clients back to this process. It is limited to half of the window. Defaults to 1 s."
 	case "AcceptQuiet":
-		return "accept_quiet is how long nothing may have connected before the listeners close, after the window. They close when half of linger is over at the latest: a client that still connects then may be refused or reset. Defaults to 1 s, or to half of linger when that is shorter."
+		return "accept_quiet is the time without a new connection after which the listeners close, once the window is over. They close at the latest when half of linger has passed; a client that still connects then may be refused or reset. Defaults to 1 s, or to half of linger when that is shorter."
 	case "Linger":
-		return "linger is how long after the window connections that are open go on being served, so that a client that was idle all through the window does not lose the request that it sends next. Ends early when none is left. Half of it is all that accept_quiet may take, so that traffic that still connects when that is over, because endpoints spread later than drain_interval allows for, may be refused or reset. Defaults to 5 s, or a quarter of shutdown_grace when that is shorter."
+		return "linger is the time after the window in which the App still serves open connections, so that a client that was idle during the whole window does not lose its next request. It ends early when no connection is open. accept_quiet may use up to half of it. When endpoints spread more slowly than drain_interval allows for, clients that connect after that may be refused or reset. Defaults to 5 s, or a quarter of shutdown_grace when that is shorter."
 	case "ShutdownGrace":
-		return "shutdown_grace is what everything after the window may take together: requests in flight, units, hooks. Keep it below the pod's terminationGracePeriodSeconds. Defaults to 20 s."
+		return "shutdown_grace is the time for everything after the window together: requests in flight, units and hooks. Keep it below the pod's terminationGracePeriodSeconds. Defaults to 20 s."
 	case "UnitSlice":
-		return "unit_slice is the part of shutdown_grace that is kept for units to return in. Defaults to 5 s, or a quarter of shutdown_grace when that is shorter."
+		return "unit_slice is the part of shutdown_grace that is reserved for units to return. Defaults to 5 s, or a quarter of shutdown_grace when that is shorter."
 	case "HookSlice":
-		return "hook_slice is the part of shutdown_grace that is kept for shutdown hooks. Defaults to 5 s, or a quarter of shutdown_grace when that is shorter."
+		return "hook_slice is the part of shutdown_grace that is reserved for shutdown hooks. Defaults to 5 s, or a quarter of shutdown_grace when that is shorter."
 	case "MinSlice":
-		return "min_slice is what each hook is sure to get, however long the hooks before it took. Defaults to 1 s, or an equal share of hook_slice when that is shorter. With off a hook may take all that is left, and the hooks behind it are skipped and reported."
+		return "min_slice is the time that each hook is sure to get, however long the earlier hooks took. Defaults to 1 s, or an equal share of hook_slice when that is shorter. With off a hook may take all the time that is left; the App then skips the hooks after it and reports them."
 	case "ProbeTimeout":
 		return "probe_timeout is the longest that a health plane takes to answer. Defaults to 900 ms: the kubelet gives up after 1 s unless told otherwise."
 	case "SignalDebounce":
-		return "signal_debounce is the time within which two signals are one request: process managers and wrappers send some twice. Defaults to 250 ms."
+		return "signal_debounce is the time within which two signals count as one request, because process managers and wrappers send some signals twice. Defaults to 250 ms."
 	case "LeaderRetry":
-		return "leader_retry is how often a process that does not lead asks for the lease of each of its leader-elected units (App.Lead), with a jitter of up to a fifth more. Defaults to 2 s."
+		return "leader_retry is the time between two requests for the lease of a leader-elected unit (App.Lead) while this process does not lead. A jitter adds up to a fifth. Defaults to 2 s."
 	case "ExitOnSignal":
-		return "exit_on_signal makes Run return the signal that stopped it, so that ExitCode gives 128+n. It is for work that runs to completion: a Job whose pod exits 0 on SIGTERM counts as complete."
+		return "exit_on_signal makes Run return the signal that stopped it as an error, so that ExitCode gives 128+n. It is for work that runs to completion: Kubernetes counts a Job whose pod exits 0 on SIGTERM as complete."
 	case "TerminationGrace":
-		return "termination_grace is the pod's terminationGracePeriodSeconds, as the manifest has it. Declared, it is checked against the times above; the downward API does not carry it. Defaults to not declared."
+		return "termination_grace is the terminationGracePeriodSeconds in the pod's manifest. When it is declared, New checks that the times above fit into it. It has to be declared here, because the downward API does not offer it. Defaults to 0: not declared."
 	case "LivenessGrace":
-		return "liveness_grace and startup_grace are the terminationGracePeriodSeconds of the liveness and the startup probe, which replace the pod's when that probe fails. Default to not declared."
+		return "liveness_grace and startup_grace are the terminationGracePeriodSeconds of the liveness probe and the startup probe. When such a probe fails, its grace replaces the pod's. Default to 0: not declared."
 	case "StartupGrace":
-		return "liveness_grace and startup_grace are the terminationGracePeriodSeconds of the liveness and the startup probe, which replace the pod's when that probe fails. Default to not declared."
+		return "liveness_grace and startup_grace are the terminationGracePeriodSeconds of the liveness probe and the startup probe. When such a probe fails, its grace replaces the pod's. Default to 0: not declared."
 	case "PreStop":
-		return "pre_stop is the time that the pod's preStop hook takes, which the grace pays for as well. Defaults to none."
+		return "pre_stop is the time that the pod's preStop hook takes. Kubernetes counts it as part of the grace. Defaults to 0: there is no hook."
 	case "TerminationLog":
-		return "termination_log is the file that Kubernetes reads a container's last words from. It is written when it exists and never created. Defaults to \"/dev/termination-log\"; \"off\" writes none."
+		return "termination_log is the file from which Kubernetes reads a container's termination message. The App writes it when it exists and never creates it. Defaults to \"/dev/termination-log\"; with \"off\" the App writes none."
 	case "StatuszOff":
-		return "statusz_off leaves /statusz out of what the health address serves. The page shows the units, servers and probes by name and the texts of their errors to every client that reaches that address. Defaults to false: it is served."
+		return "statusz_off removes /statusz from the health address. The page shows the names of units, servers and probes and the texts of their errors to every client that reaches that address. Defaults to false: the health server serves it."
 	case "AdminToken":
-		return "admin_token switches on what operators may ask for on the health address: the preStop hook and Suspend and Resume of readiness, see App.Handler. A client that sends it as a bearer token may stop the process. 16 to 1024 visible ASCII characters. Defaults to none: the endpoints do not exist."
+		return "admin_token turns on the operators' endpoints on the health address: the preStop hook, and Suspend and Resume of readiness; see App.Handler. A client that sends it as a bearer token may stop the process. It has 16 to 1024 visible ASCII characters. Defaults to none: the endpoints do not exist."
 	case "AdminTokenFile":
-		return "admin_token_file is a file with the admin token, in place of admin_token; space around it does not count. It has to be there when the App is made, and is read again for every request, because a mounted Secret changes. Defaults to none."
+		return "admin_token_file is a file that contains the admin token, in place of admin_token. White space around the token does not count. The file has to exist when New runs. The App reads it again for every request, because a mounted Secret changes. Defaults to none."
 	case "MemoryLimitRatio":
-		return "memory_limit_ratio is the part of the control group's memory limit that the garbage collector may count on, as with GOMEMLIMIT, which wins when it is set. More than 0 and at most 1; 0.9 leaves room for what the runtime does not count. A limit that is in force already stays, and the one set here stays when Run returns. Defaults to 0: none is set."
+		return "memory_limit_ratio sets the soft memory limit of the Go runtime to this part of the control group's memory limit. It is more than 0 and at most 1; 0.9 leaves room for memory that the runtime does not count. GOMEMLIMIT takes precedence, and so does a limit that the program has already set. The limit stays when Run returns. Defaults to 0: the App sets no limit."
 	}
 	return ""
 }

@@ -21,7 +21,7 @@ func TestConventions(t *testing.T) {
 	conventions.Check(t, conventions.Module{
 		Rooms: []conventions.Room{
 			{Path: "."},
-			{Path: "internal/..."},
+			{Path: "internal/...", Imports: []string{"./internal/text"}},
 			// Of the broker's folder, these build no server.
 			{Path: "broker/natserr", Imports: []string{nats}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "broker/identity"},
@@ -29,7 +29,7 @@ func TestConventions(t *testing.T) {
 			{Path: "lease", Imports: []string{nats, "./fleet/broker/...", "github.com/nats-io/nuid"}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "workflow", Imports: []string{nats, "github.com/nats-io/nuid", "github.com/google/btree", "./fsm", "./worker", "./internal/...", "./fleet/broker/natserr", "./fleet/internal/stream"}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "host", Imports: []string{
-				".", "./worker", "./fsm", "./internal/call", "./fleet/broker/...", "./fleet/presence", "./fleet/workflow", "./fleet/host/engine", "./fleet/host/fetch", nats,
+				".", "./worker", "./fsm", "./internal/call", "./internal/text", "./fleet/broker/...", "./fleet/presence", "./fleet/workflow", "./fleet/host/engine", "./fleet/host/fetch", nats,
 			}, Brings: []string{"..."}},
 			{Path: "host/metrics", Imports: []string{"./fleet/host", "github.com/prometheus/client_golang"}, Brings: []string{"..."}},
 			// Whoever wants one engine does not build the others.
@@ -45,11 +45,11 @@ func TestConventions(t *testing.T) {
 			{Path: "presence", Imports: []string{nats, ".", "./fsm", "./worker", "./fleet/broker/identity", "./fleet/internal/stream"}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "operator/operatorv1/...", Imports: []string{connect, proto, api, "./fleet/operator/operatorv1"}, Brings: []string{"..."}, Never: []string{nats, server}},
 			{Path: "operator/client", Imports: []string{connect, rpc, "./fleet/operator/operatorv1/operatorv1connect"}, Brings: []string{"..."}, Never: []string{nats, server}},
-			{Path: "operator/internal/dashboard", Imports: []string{connect, proto, "./fleet/internal/diagram", "./fleet/operator/internal/httpcode", "./fleet/operator/operatorv1/..."}, Brings: []string{"..."}, Never: []string{nats, server}},
+			{Path: "operator/internal/dashboard", Imports: []string{connect, proto, "./internal/text", "./fleet/internal/diagram", "./fleet/operator/internal/httpcode", "./fleet/operator/operatorv1/..."}, Brings: []string{"..."}, Never: []string{nats, server}},
 			{Path: "operator/internal/httpcode", Imports: []string{connect}, Brings: []string{"..."}, Never: []string{nats, server}},
 			{Path: "operator/internal/...", Imports: []string{"./worker", "./fleet/internal/stream"}, Never: []string{nats, server}},
 			{Path: "operator", Imports: []string{
-				".", "./worker", "./internal/token", "./fleet/workflow", "./fleet/host", "./fleet/host/engine", "./fleet/presence", "./fleet/internal/stream", "./fleet/operator/...", nats, connect, proto, rpc,
+				".", "./worker", "./internal/text", "./internal/token", "./fleet/workflow", "./fleet/host", "./fleet/host/engine", "./fleet/presence", "./fleet/internal/stream", "./fleet/operator/...", nats, connect, proto, rpc,
 				"connectrpc.com/vanguard", "connectrpc.com/grpchealth", "connectrpc.com/grpcreflect", "golang.org/x/time",
 			}, Brings: []string{"..."}},
 			{Path: "cmd/lifecyclectl/run", Imports: []string{".", "./config", "./health", "./worker"}, Brings: []string{"..."}, Never: []string{server}},

@@ -51,7 +51,8 @@ func FuzzErrorText(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		it := item{name: "db", state: Down, text: newFailure("db", errors.New(text)).(*failure).text, severity: SeverityHigh}
+		_, shown := verdict(newFailure("db", errors.New(text)))
+		it := item{name: "db", state: Down, text: shown, severity: SeverityHigh}
 		res := result{plane: readinessPlane, items: []item{it}}
 		var got struct{ Checks map[string]string }
 		if err := json.Unmarshal(res.json(), &got); err != nil {

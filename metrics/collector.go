@@ -14,7 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// maxUnread is how many events are kept from one scrape to the next.
+// maxUnread is the number of events kept from one scrape to the next.
 const maxUnread = 4096
 
 // maxKinds bounds the series of lifecycle_transitions_total: a program may put events
@@ -26,7 +26,7 @@ type collector struct {
 	app    *lifecycle.App
 	events *fsm.Subscription
 
-	mu       sync.Mutex // guards everything below; held by the one scrape that reads
+	mu       sync.Mutex // guards the fields below; one scrape at a time holds it
 	counted  map[transition]float64
 	lost     float64
 	restarts map[string]*restarts
@@ -34,7 +34,7 @@ type collector struct {
 
 type transition struct{ kind, state string }
 
-// restarts makes a counter of a number that falls when a child is removed.
+// restarts turns a number that falls when a child is removed into a counter.
 type restarts struct{ last, total int }
 
 func newCollector(a *lifecycle.App) *collector {
@@ -71,10 +71,10 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	s.outcomes(status.Report)
 }
 
-// readEvents counts the changes since the scrape before this one.
+// readEvents counts the changes of state since the previous scrape.
 func (c *collector) readEvents() {
 	now, cancel := context.WithCancel(context.Background())
-	cancel() // take what there is
+	cancel() // read only the events that are already there
 	for e := range c.events.All(now) {
 		if e.IsGap() {
 			c.lost += float64(e.Seq)
@@ -88,7 +88,8 @@ func (c *collector) readEvents() {
 	}
 }
 
-// unit is one of the App's own units, with the number of what is below it.
+// unit adds the metrics of one of the App's own units and counts the workers below
+// it.
 func (c *collector) unit(s scrape, u worker.State) {
 	for status := range worker.Transitions() {
 		s.add(unitStatus, truth(u.Status == status), u.Name, string(status))
@@ -118,14 +119,14 @@ func count(states []worker.State, by map[worker.Status]int, restarts *int) {
 	}
 }
 
-// scrape is one reading on its way out.
+// scrape is one Collect.
 type scrape struct {
 	ch chan<- prometheus.Metric
 	at time.Time
 }
 
-// add sends one value. Names that are no UTF-8 are made so: one of them must not
-// cost all the others.
+// add sends one value. It makes names valid UTF-8, because one invalid name would
+// fail the whole scrape.
 func (s scrape) add(m *metric, value float64, labels ...string) {
 	for i := range labels {
 		labels[i] = text.Valid(labels[i])

@@ -6,17 +6,17 @@
 // Between two scrapes nothing runs. A scrape costs the App no more than a request for
 // /statusz and starts no probe.
 //
-// Label values are names that the program text gives (units, probes, hooks) and
-// words of the tables of states. So the number of series depends on the parts of the
-// program alone. The children of a supervisor come and go: they are counted by status
-// and not by name. There are no exemplars, and the duration of a pool's queries is
+// Label values are names from the program's text (units, probes, hooks) and words
+// of the tables of states. So the number of series depends only on the parts of the
+// program. The children of a supervisor come and go, so a metric counts them by
+// status and not by name. There are no exemplars, and the duration of a pool's queries is
 // the only histogram.
 //
 // A pool of worker processes is one of the App's units. [Pool] has its metrics:
 //
 //	prometheus.MustRegister(metrics.Pool(pool))
 //
-// [Reference] lists the metrics, and docs/metrics.md is made from it.
+// [Reference] lists the metrics; docs/metrics.md is made from it.
 package metrics
 
 import (
@@ -30,18 +30,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// With registers the metrics of an App with reg and, when reg can be gathered
-// from, as a [prometheus.Registry] and prometheus.DefaultRegisterer can, serves
-// all that is in it at /metrics on the health address. For a registerer that
-// cannot (prometheus.WrapRegistererWith makes such), add
-// lifecycle.WithMetrics([Handler](gatherer)); given after With it replaces the
-// handler too.
+// With registers the metrics of an App with reg. When reg is also a
+// [prometheus.Gatherer], as a [prometheus.Registry] and
+// prometheus.DefaultRegisterer are, the App serves everything in it at /metrics on
+// the health address. For a registerer that is none, such as one of
+// prometheus.WrapRegistererWith, add lifecycle.WithMetrics([Handler](gatherer)). An
+// option WithMetrics after With replaces the handler.
 //
-// [lifecycle.New] fails when reg is nil, or has the metrics of an App already:
-// two Apps have a registry each, or one that is wrapped with a label that tells
-// them apart. The metrics stay registered when the App has ended, and when the
-// setup of an option that was given after With fails; nothing else that makes New
-// fail leaves them there.
+// [lifecycle.New] fails when reg is nil or already has the metrics of an App: give
+// each App a registry of its own, or wrap a shared one with a different label for
+// each. The metrics stay registered after the App has ended. When New fails, they
+// stay registered only if the setup of an option after With failed.
 func With(reg prometheus.Registerer) lifecycle.Option {
 	return func(a *lifecycle.App) {
 		if gatherer, ok := reg.(prometheus.Gatherer); ok {
@@ -66,9 +65,9 @@ func register(reg prometheus.Registerer, a *lifecycle.App) error {
 	return nil
 }
 
-// Handler serves what a gatherer has, in the formats of Prometheus and
-// OpenMetrics. A collector that fails costs its own metrics and no others: what
-// the App says of itself is needed most when something is broken.
+// Handler serves the metrics of a gatherer in the formats of Prometheus and
+// OpenMetrics. When a collector fails, Handler leaves out its metrics and serves
+// all others, because the App's metrics matter most when something is broken.
 func Handler(g prometheus.Gatherer) http.Handler {
 	return promhttp.HandlerFor(g, promhttp.HandlerOpts{EnableOpenMetrics: true, ErrorHandling: promhttp.ContinueOnError})
 }

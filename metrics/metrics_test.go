@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 
 var errBoom = errors.New("boom")
 
-// values gathers everything as "name{label=\"value\",…}" and its value.
+// values gathers every metric as "name{label=\"value\",…}" with its value.
 func values(t *testing.T, g prometheus.Gatherer) map[string]float64 {
 	t.Helper()
 	families, err := g.Gather()
@@ -61,7 +61,7 @@ func values(t *testing.T, g prometheus.Gatherer) map[string]float64 {
 	return all
 }
 
-// want fails the test for each that has another value, or -1 for none at all.
+// want fails the test for each metric that has another value. -1 means absent.
 func want(t *testing.T, got map[string]float64, wanted map[string]float64) {
 	t.Helper()
 	for key, w := range wanted {
@@ -71,7 +71,7 @@ func want(t *testing.T, got map[string]float64, wanted map[string]float64) {
 	}
 }
 
-// busyApp is an App that has one of everything.
+// busyApp is an App with one part of every kind.
 func busyApp(t *testing.T, opts ...lifecycle.Option) (*lifecycletest.App, *lifecycletest.Listener, *lifecycletest.Held) {
 	ln, slow := lifecycletest.NewListener(), lifecycletest.Hold(nil)
 	app := lifecycletest.New(t, lifecycle.Config{TerminationGrace: time.Minute, PreStop: 3 * time.Second, HookSlice: 2 * time.Second}, opts...)
@@ -162,13 +162,13 @@ func TestMetricsFollowALife(t *testing.T) {
 			`lifecycle_unit_status{status="Stopped",unit="poller"}`:      1,
 			`lifecycle_phase_duration_seconds{phase="stopping"}`:         app.EnteredAt(lifecycle.PhaseFailed).Sub(app.EnteredAt(lifecycle.PhaseStopping)).Seconds(),
 		})
-		time.Sleep(2 * time.Hour) // what was abandoned returns
+		time.Sleep(2 * time.Hour) // the abandoned functions return
 	})
 }
 
 func TestEveryMetricIsOnTheReferenceAndLintIsClean(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		reg := prometheus.NewPedanticRegistry() // holds Collect against Describe
+		reg := prometheus.NewPedanticRegistry() // checks Collect against Describe
 		app, _, _ := busyApp(t, metrics.With(reg))
 		pool, err := procpool.New(procpool.Config{Name: "pool", Command: func() *exec.Cmd { return nil }})
 		if err != nil {
@@ -257,7 +257,7 @@ func TestRegistries(t *testing.T) {
 	got := values(t, shared)
 	want(t, got, map[string]float64{`lifecycle_app_info{app="a",service="a"}`: 1, `lifecycle_app_info{app="b",service="b"}`: 1})
 
-	// An App that could not be made leaves nothing behind.
+	// When New fails, no metric stays registered.
 	third := prometheus.NewRegistry()
 	if _, err := lifecycle.New(lifecycle.Config{ShutdownGrace: -5}, metrics.With(third)); err == nil {
 		t.Fatal("an impossible configuration is taken")
@@ -267,7 +267,7 @@ func TestRegistries(t *testing.T) {
 	}
 }
 
-// A counter does not fall when the child that was counted is removed.
+// A counter does not fall when a counted child is removed.
 // The App keeps the outcomes of the last reloads, and counts all.
 func TestReloadsAreCountedForALongLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -325,7 +325,7 @@ func TestRestartsAreKeptWhenAChildIsRemoved(t *testing.T) {
 	})
 }
 
-// The number of series does not grow with what happens.
+// The number of series does not grow while the App runs.
 func TestLabelValuesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reg := prometheus.NewRegistry()
@@ -346,7 +346,7 @@ func TestLabelValuesAreBounded(t *testing.T) {
 		if got["lifecycle_app_info{app=\"bad \uFFFD name\"}"] != 1 {
 			t.Error("a name that is no UTF-8 is not shown")
 		}
-		for range 10_000 { // more than is kept between two scrapes
+		for range 10_000 { // more than maxUnread
 			_ = fsm.MustNew("kind0", "n", table, "", app.Events()).To("x", nil)
 		}
 		got = values(t, reg)
@@ -401,7 +401,7 @@ func ExamplePool() {
 		fmt.Println(err)
 		return
 	}
-	reg := prometheus.NewRegistry() // the one that metrics.With has
+	reg := prometheus.NewRegistry() // the registry given to metrics.With
 	reg.MustRegister(metrics.Pool(pool))
 	answer := httptest.NewRecorder()
 	metrics.Handler(reg).ServeHTTP(answer, httptest.NewRequest("GET", "/metrics", nil))

@@ -8,14 +8,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Pool returns a collector of what is done in a pool: its workers by state, its
-// queries by how they have ended and how long they took. What the App knows of
-// the pool, which is one of its units, is among the metrics of [With].
+// Pool returns a collector for a pool: its workers by state, and its queries by
+// outcome and duration. [With] has the metrics of the pool as a unit of the App.
 //
-// A scrape reads [procpool.Pool.Stats] once and keeps nothing. Pools in one
-// registry are told apart by their names; two of one name are an error of
-// Register. The collector may be registered before the pool is started, and
-// shows the last state of one that has ended.
+// A scrape reads [procpool.Pool.Stats] once and keeps nothing. The label "pool" is
+// the pool's name; Register returns an error for a second pool of the same name.
+// The collector may be registered before the pool is started. After the pool has
+// ended it shows the last state.
 func Pool(p *procpool.Pool) prometheus.Collector {
 	c := &poolCollector{pool: p, descs: make(map[string]*prometheus.Desc, len(ofPools))}
 	name := prometheus.Labels{"pool": text.Valid(p.Name())}
@@ -25,19 +24,19 @@ func Pool(p *procpool.Pool) prometheus.Collector {
 	return c
 }
 
-// ofPools are the metrics of a pool. The first label of each is its name.
+// ofPools are the metrics of a pool. The first label of each is the pool's name.
 var ofPools = []Metric{
 	{"lifecycle_pool_state", "gauge", []string{"pool", "state"}, "1 for how much of its capacity the pool uses (idle, active, at_capacity), 0 for the others."},
 	{"lifecycle_pool_workers", "gauge", []string{"pool", "state"}, "Worker processes that are in the state: starting, ready, busy, shutting_down."},
-	{"lifecycle_pool_workers_spawned_total", "counter", []string{"pool"}, "Worker processes that were started, in the place of another or not."},
-	{"lifecycle_pool_workers_lost_total", "counter", []string{"pool", "reason"}, "Worker processes that have ended or were sent away, by why: crashed (or never ready, or broke the protocol), recycled, evicted."},
-	{"lifecycle_pool_failures", "gauge", []string{"pool"}, "Starts that failed and crashes without an answer, in a row. 0 when the last worker that was started has answered a query."},
-	{"lifecycle_pool_queries", "gauge", []string{"pool", "state"}, "Queries that have not ended: waiting for a worker, or in_flight with one."},
-	{"lifecycle_pool_queries_total", "counter", []string{"pool", "outcome"}, "Queries that have ended, by how: complete, error, cancelled, rejected."},
-	{"lifecycle_pool_query_retries_total", "counter", []string{"pool"}, "Idempotent queries whose worker has crashed and that were given to another."},
-	{"lifecycle_pool_query_duration_seconds", "histogram", []string{"pool"}, "How long queries took to their end, the wait for a worker included and the rejected ones left out."},
-	{"lifecycle_pool_messages_dropped_total", "counter", []string{"pool", "reason"}, "Messages of workers that were dropped: late (for a query that had ended), unknown (of an unknown type)."},
-	{"lifecycle_pool_strangers_total", "counter", []string{"pool"}, "Connections to a worker's socket by another process than the worker."},
+	{"lifecycle_pool_workers_spawned_total", "counter", []string{"pool"}, "Worker processes started, including those that replaced another."},
+	{"lifecycle_pool_workers_lost_total", "counter", []string{"pool", "reason"}, "Worker processes that have ended, by reason: crashed (also never ready, or broke the protocol), recycled, evicted."},
+	{"lifecycle_pool_failures", "gauge", []string{"pool"}, "Consecutive failures: starts that failed and workers that crashed without an answer. 0 when the last started worker has answered a query."},
+	{"lifecycle_pool_queries", "gauge", []string{"pool", "state"}, "Queries that have not ended: waiting (for a worker) and in_flight (in a worker)."},
+	{"lifecycle_pool_queries_total", "counter", []string{"pool", "outcome"}, "Queries that have ended, by outcome: complete, error, cancelled, rejected."},
+	{"lifecycle_pool_query_retries_total", "counter", []string{"pool"}, "Idempotent queries that the pool gave to another worker because the first one crashed."},
+	{"lifecycle_pool_query_duration_seconds", "histogram", []string{"pool"}, "Duration of queries until their end, including the wait for a worker. Rejected queries are not counted."},
+	{"lifecycle_pool_messages_dropped_total", "counter", []string{"pool", "reason"}, "Dropped messages of workers: late (for a query that had ended), unknown (of an unknown type)."},
+	{"lifecycle_pool_strangers_total", "counter", []string{"pool"}, "Connections to a worker's socket by a process that is not the worker."},
 }
 
 type poolCollector struct {
@@ -74,7 +73,7 @@ func (c *poolCollector) Collect(ch chan<- prometheus.Metric) {
 	counter("lifecycle_pool_workers_lost_total", s.Evicted, "evicted")
 	gauge("lifecycle_pool_failures", s.Failures)
 	gauge("lifecycle_pool_queries", s.Waiting, "waiting")
-	gauge("lifecycle_pool_queries", max(s.Open-s.Waiting, 0), "in_flight") // the two are not read at one moment
+	gauge("lifecycle_pool_queries", max(s.Open-s.Waiting, 0), "in_flight") // Stats does not read the two at the same moment
 	counter("lifecycle_pool_queries_total", s.Complete, string(procpool.QueryComplete))
 	counter("lifecycle_pool_queries_total", s.Failed, string(procpool.QueryError))
 	counter("lifecycle_pool_queries_total", s.Cancelled, string(procpool.QueryCancelled))

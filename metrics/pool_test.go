@@ -62,7 +62,7 @@ func newPool(t *testing.T, name string) *procpool.Pool {
 	return pool
 }
 
-// page gets what the App shows at a path.
+// page returns the page that the App serves at a path.
 func page(t *testing.T, url string) string {
 	t.Helper()
 	resp, err := http.Get(url)
@@ -77,8 +77,8 @@ func page(t *testing.T, url string) string {
 	return string(body)
 }
 
-// TestPoolIsShown has an App with a pool of real processes, and reads what a
-// scrape and /statusz say of it.
+// TestPoolIsShown runs an App with a pool of real processes and checks that a scrape
+// and /statusz show it.
 func TestPoolIsShown(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("a pool needs process groups, which Windows does not have")

@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Metric describes one of the metrics that [With] registers or [Pool] makes.
+// Metric describes one metric of [With] or [Pool].
 type Metric struct {
 	Name   string
 	Type   string // "gauge", "counter" or "histogram"
@@ -14,9 +14,8 @@ type Metric struct {
 	Help   string
 }
 
-// Reference lists every metric, in the order in which they are about the app, its
-// units, its probes, its servers, its stop, and its pools ([Pool]). The caller
-// owns it.
+// Reference lists every metric: first those of the app, then those of its units,
+// probes, servers, stop and pools ([Pool]). The caller owns the slice.
 func Reference() []Metric {
 	list := make([]Metric, 0, len(all)+len(ofPools))
 	for _, m := range all {
@@ -29,7 +28,7 @@ func Reference() []Metric {
 	return list
 }
 
-// metric is one with what prometheus needs of it.
+// metric is a Metric with its description and kind for prometheus.
 type metric struct {
 	Metric
 	desc *prometheus.Desc
@@ -55,33 +54,33 @@ func define(name, typ string, kind prometheus.ValueType, help string, labels []s
 var (
 	appInfo      = gauge("lifecycle_app_info", "Always 1; the label is the name of the service.", "app")
 	phase        = gauge("lifecycle_phase", "1 for the phase that the app is in, 0 for the others.", "phase")
-	phaseEntered = gauge("lifecycle_phase_entered_timestamp_seconds", "When the app entered the phase, in Unix time; absent for those that it has not.", "phase")
-	phaseTook    = gauge("lifecycle_phase_duration_seconds", "How long the app was in the phase, or has been by now: draining is the drain, stopping the shutdown. Absent for those that it has not entered.", "phase")
-	transitions  = counter("lifecycle_transitions_total", "Changes of state, by the kind of what lives (app, worker, probe, drainer, hook, reload) and the state entered.", "kind", "state")
-	eventsLost   = counter("lifecycle_events_lost_total", "Changes of state that came too fast to be counted in lifecycle_transitions_total.")
+	phaseEntered = gauge("lifecycle_phase_entered_timestamp_seconds", "When the app entered the phase, in Unix time. Absent for a phase that it has not entered.", "phase")
+	phaseTook    = gauge("lifecycle_phase_duration_seconds", "Time that the app spent in the phase, so far when it is still in it: draining is the drain, stopping the shutdown. Absent for a phase that it has not entered.", "phase")
+	transitions  = counter("lifecycle_transitions_total", "Changes of state, by kind of component (app, worker, probe, drainer, hook, reload) and by the state entered.", "kind", "state")
+	eventsLost   = counter("lifecycle_events_lost_total", "Changes of state that lifecycle_transitions_total does not count, because they came too fast.")
 
 	drainInterval = gauge("lifecycle_drain_interval_seconds", "Length of the drain window, as configured.")
-	shutdownGrace = gauge("lifecycle_shutdown_grace_seconds", "What everything after the drain window may take, as configured.")
-	stopBudget    = gauge("lifecycle_stop_budget_seconds", "What a stop may take in all: preStop hook, drain window, shutdown grace and margin. The grace of the pod has to be longer.")
-	declaredGrace = gauge("lifecycle_termination_grace_seconds", "The pod's terminationGracePeriodSeconds, as declared in the configuration; absent when it is not.")
+	shutdownGrace = gauge("lifecycle_shutdown_grace_seconds", "Time for everything after the drain window together, as configured.")
+	stopBudget    = gauge("lifecycle_stop_budget_seconds", "Longest time that a stop may take: preStop hook, drain window, shutdown grace and margin. The pod's grace may not be shorter.")
+	declaredGrace = gauge("lifecycle_termination_grace_seconds", "The pod's terminationGracePeriodSeconds, as declared in the configuration. Absent when it is not declared.")
 
 	unitStatus   = gauge("lifecycle_unit_status", "1 for the status that the unit is in, 0 for the others.", "unit", "status")
-	unitRestarts = counter("lifecycle_unit_restarts_total", "Restarts of the unit and of everything below it.", "unit")
-	unitChildren = gauge("lifecycle_unit_children", "Workers below the unit that are in the status; absent for a unit that never had any.", "unit", "status")
+	unitRestarts = counter("lifecycle_unit_restarts_total", "Restarts of the unit and of every worker below it.", "unit")
+	unitChildren = gauge("lifecycle_unit_children", "Workers below the unit that are in the status. Absent for a unit that never had any.", "unit", "status")
 
 	probeState = gauge("lifecycle_probe_state", "1 for the state that the check is in (up, down, unknown), 0 for the others.", "plane", "probe", "state")
-	probeTook  = gauge("lifecycle_probe_last_duration_seconds", "How long the last run of the check took; absent before the first has ended.", "plane", "probe")
+	probeTook  = gauge("lifecycle_probe_last_duration_seconds", "Duration of the last run of the check. Absent before the first run has ended.", "plane", "probe")
 	probeRuns  = counter("lifecycle_probe_runs_total", "Runs of the check that have ended.", "plane", "probe")
 
-	inFlight = gauge("lifecycle_requests_in_flight", "Requests that are being handled. 0 for gRPC, where they cannot be seen.", "server")
-	conns    = gauge("lifecycle_connections_open", "Open connections: http are those that are the server's, hijacked those that a handler has taken over, such as websockets.", "server", "kind")
+	inFlight = gauge("lifecycle_requests_in_flight", "Requests that handlers are working on. 0 for gRPC, whose requests the app cannot see.", "server")
+	conns    = gauge("lifecycle_connections_open", "Open connections: http (of the server) and hijacked (taken over by a handler, such as websockets).", "server", "kind")
 	accepted = counter("lifecycle_connections_accepted_total", "Connections accepted.", "server")
-	cut      = counter("lifecycle_requests_cut_total", "Requests that were still in flight when their time was over, and were cut.")
+	cut      = counter("lifecycle_requests_cut_total", "Requests that the app cut because they were still in flight when their time was over.")
 
-	drainerResult = gauge("lifecycle_drainer_result", "1 for how the drainer has ended; absent before.", "drainer", "result")
-	drainerTook   = gauge("lifecycle_drainer_duration_seconds", "How long the drainer took; absent before it has ended.", "drainer")
-	hookResult    = gauge("lifecycle_hook_result", "1 for how the shutdown hook has ended; absent before.", "hook", "result")
-	hookTook      = gauge("lifecycle_hook_duration_seconds", "How long the shutdown hook took; absent before it has ended.", "hook")
-	reloads       = counter("lifecycle_reloads_total", "Reloads that have ended, by how.", "reload", "result")
+	drainerResult = gauge("lifecycle_drainer_result", "1 for the result with which the drainer has ended. Absent before.", "drainer", "result")
+	drainerTook   = gauge("lifecycle_drainer_duration_seconds", "Duration of the drainer. Absent before it has ended.", "drainer")
+	hookResult    = gauge("lifecycle_hook_result", "1 for the result with which the shutdown hook has ended. Absent before.", "hook", "result")
+	hookTook      = gauge("lifecycle_hook_duration_seconds", "Duration of the shutdown hook. Absent before it has ended.", "hook")
+	reloads       = counter("lifecycle_reloads_total", "Reloads that have ended, by result.", "reload", "result")
 	abandoned     = gauge("lifecycle_abandoned_goroutines", "Units, drainers, hooks and reloads that did not return in time and were abandoned, each with its goroutine.")
 )

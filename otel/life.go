@@ -3,12 +3,11 @@ package otel
 import (
 	"context"
 	"errors"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/fsm"
+	"github.com/pleme-io/lifecycle-go/internal/text"
 	"github.com/pleme-io/lifecycle-go/worker"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -99,7 +98,7 @@ func finish(s **open, at time.Time, failure error) {
 		return
 	}
 	if failure != nil {
-		(*s).SetStatus(codes.Error, clip(failure.Error()))
+		(*s).SetStatus(codes.Error, text.Clip(failure.Error(), maxText))
 	}
 	if (*s).last != "" {
 		(*s).SetAttributes(attrState.String((*s).last))
@@ -109,7 +108,7 @@ func finish(s **open, at time.Time, failure error) {
 }
 
 func (l *life) phase(e fsm.Event) {
-	l.app = clip(e.Name)
+	l.app = text.Clip(e.Name, maxText)
 	switch lifecycle.Phase(e.To) {
 	case lifecycle.PhaseStarting:
 		l.start = l.begin("lifecycle.start", nil, e.At)
@@ -138,7 +137,7 @@ func (l *life) phase(e fsm.Event) {
 func (l *life) beginStop(e fsm.Event) {
 	l.stop = l.begin("lifecycle.stop", nil, e.At)
 	if e.Cause != nil {
-		l.stop.SetAttributes(attrReason.String(clip(e.Cause.Error())))
+		l.stop.SetAttributes(attrReason.String(text.Clip(e.Cause.Error(), maxText)))
 	}
 	if err := failure(e.Cause); err != nil {
 		l.fail(err)
@@ -148,7 +147,7 @@ func (l *life) beginStop(e fsm.Event) {
 // fail marks the span of the stop as an error, once.
 func (l *life) fail(err error) {
 	if l.stop != nil && !l.stopFailed {
-		l.stop.SetStatus(codes.Error, clip(err.Error()))
+		l.stop.SetStatus(codes.Error, text.Clip(err.Error(), maxText))
 		l.stopFailed = true
 	}
 }
@@ -170,7 +169,7 @@ func failure(cause error) error {
 
 // beginPart begins the span of a unit, a run of it, a drainer, a hook or a reload.
 func (l *life) beginPart(e fsm.Event, name string, parent *open) *open {
-	attrs := []attribute.KeyValue{attrName.String(clip(e.Name)), attrID.Int64(int64(e.ID)), attrParent.Int64(int64(e.Parent))}
+	attrs := []attribute.KeyValue{attrName.String(text.Clip(e.Name, maxText)), attrID.Int64(int64(e.ID)), attrParent.Int64(int64(e.Parent))}
 	if e.Attempt > 0 {
 		attrs = append(attrs, attrAttempt.Int(e.Attempt))
 	}
@@ -242,18 +241,4 @@ func (l *life) end() {
 	for _, s := range []**open{&l.start, &l.drain, &l.shutdown, &l.stop} {
 		finish(s, now, nil)
 	}
-}
-
-// clip makes s valid UTF-8 of at most maxText bytes.
-func clip(s string) string {
-	s = strings.ToValidUTF8(s, "\uFFFD")
-	if len(s) <= maxText {
-		return s
-	}
-	const more = "…"
-	end := maxText - len(more)
-	for !utf8.RuneStart(s[end]) {
-		end--
-	}
-	return s[:end] + more
 }

@@ -28,7 +28,7 @@ func (w *proc) askToEnd() {
 	}
 	grace := time.NewTimer(w.p.cfg.ShutdownGrace)
 	defer grace.Stop()
-	for acked := w.acked.ch; ; {
+	for acked := w.acked.Signaled(); ; {
 		select {
 		case <-acked: // the worker now exits by itself
 			acked = nil
@@ -39,7 +39,7 @@ func (w *proc) askToEnd() {
 			return
 		case <-grace.C:
 			return
-		case <-w.p.force.ch:
+		case <-w.p.force.Signaled():
 			return
 		}
 	}
@@ -51,7 +51,7 @@ func (w *proc) selfEnd() {
 	select {
 	case <-w.process.Done():
 	case <-timer.C:
-	case <-w.p.force.ch:
+	case <-w.p.force.Signaled():
 	}
 }
 
@@ -68,7 +68,7 @@ func (w *proc) readRest() {
 	select {
 	case <-w.readEnd: //nolint:errcheck // that it ended is what counts
 	case <-timer.C:
-	case <-w.stop.ch: // the pool ends it; no caller waits for the rest
+	case <-w.stop.Signaled(): // the pool ends it; no caller waits for the rest
 	}
 }
 
@@ -81,7 +81,7 @@ func (w *proc) end() {
 	go func() {
 		defer close(done)
 		select {
-		case <-w.p.force.ch:
+		case <-w.p.force.Signaled():
 			cancel()
 		case <-w.process.Done():
 		}

@@ -34,9 +34,9 @@ type Pool struct {
 	making sync.Mutex     // held while Config.Command runs
 	cancel context.CancelCauseFunc
 	alive  sync.WaitGroup // of workers
-	hurry  *once          // closed: the pool no longer waits for running queries
-	force  *once          // closed: the pool no longer waits for anything
-	quiet  *once          // closed: the pool drains, and every query has ended
+	hurry  fsm.Signal     // the pool no longer waits for running queries
+	force  fsm.Signal     // the pool no longer waits for anything
+	quiet  fsm.Signal     // the pool drains, and every query has ended
 
 	open    atomic.Int64 // queries that have not ended
 	counts  counters
@@ -60,16 +60,6 @@ type Pool struct {
 	mean     time.Duration // a worker's time per query, moving average
 }
 
-// once is a channel that may be closed any number of times.
-type once struct {
-	ch   chan struct{}
-	once sync.Once
-}
-
-func newOnce() *once { return &once{ch: make(chan struct{})} }
-
-func (o *once) close() { o.once.Do(func() { close(o.ch) }) }
-
 // New returns a pool that has not been started. The error names each invalid
 // field of the config.
 func New(cfg Config) (*Pool, error) {
@@ -79,7 +69,6 @@ func New(cfg Config) (*Pool, error) {
 	cfg = cfg.WithDefaults()
 	p := &Pool{
 		cfg: cfg, log: cfg.Logger, dir: cfg.SocketDir, queue: list.New(), keys: make(map[string]*proc),
-		hurry: newOnce(), force: newOnce(), quiet: newOnce(),
 	}
 	if p.dir == "" {
 		p.dir = filepath.Join(os.TempDir(), "procpool-"+strconv.Itoa(os.Getuid()))
@@ -189,11 +178,11 @@ func (p *Pool) live(own context.Context) {
 		select {
 		case <-tend.C:
 			p.tend()
-		case <-p.quiet.ch:
+		case <-p.quiet.Signaled():
 			waiting = false
 		case <-patience.C:
 			waiting = false
-		case <-p.hurry.ch:
+		case <-p.hurry.Signaled():
 			waiting = false
 		}
 	}
@@ -242,7 +231,7 @@ func (p *Pool) openLocked() []*Query {
 func (p *Pool) Drain(ctx context.Context) error {
 	p.beginDrain()
 	select {
-	case <-p.quiet.ch:
+	case <-p.quiet.Signaled():
 		return nil
 	case <-p.Done():
 		return nil
@@ -256,7 +245,7 @@ func (p *Pool) beginDrain() {
 	p.draining = true
 	p.mu.Unlock()
 	if p.open.Load() == 0 {
-		p.quiet.close()
+		p.quiet.Signal()
 	}
 }
 
@@ -276,7 +265,7 @@ func (p *Pool) Stop(ctx context.Context) error {
 	}
 	if deadline, ok := ctx.Deadline(); ok {
 		remaining := time.Until(deadline)
-		hurry := time.AfterFunc(remaining/2, p.hurry.close)
+		hurry := time.AfterFunc(remaining/2, func() { p.hurry.Signal() })
 		defer hurry.Stop()
 		force := time.AfterFunc(remaining*8/10, p.forceNow)
 		defer force.Stop()
@@ -306,8 +295,8 @@ func (p *Pool) stopErr() error {
 }
 
 func (p *Pool) forceNow() {
-	p.hurry.close()
-	p.force.close()
+	p.hurry.Signal()
+	p.force.Signal()
 }
 
 func (p *Pool) whoLives() string {

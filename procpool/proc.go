@@ -28,9 +28,9 @@ type proc struct {
 	process *worker.Process
 	stderr  *tail
 	limits  limits
-	stop    *once // closed: the worker is to end; gently says how
-	acked   *once // closed: it has sent shutdown_ack
-	gone    *once // closed: the pool no longer waits for its messages
+	stop    fsm.Signal // the worker is to end; gently says how
+	acked   fsm.Signal // it has sent shutdown_ack
+	gone    fsm.Signal // the pool no longer waits for its messages
 
 	// Set once, before the worker is ready.
 	conn *net.UnixConn
@@ -86,7 +86,7 @@ func (p *Pool) spawnLocked() {
 	name := p.cfg.Name + "/" + strconv.Itoa(p.spawned)
 	now := time.Now()
 	w := &proc{
-		p: p, n: p.spawned, name: name, created: now, lastActivity: now, limits: p.cfg.Recycle.draw(), stop: newOnce(), acked: newOnce(), gone: newOnce(), readEnd: make(chan error, 1),
+		p: p, n: p.spawned, name: name, created: now, lastActivity: now, limits: p.cfg.Recycle.draw(), readEnd: make(chan error, 1),
 		machine: fsm.MustNew(KindWorker, name, workerTable, WorkerStarting, &p.events),
 		link:    fsm.MustNew(KindConnection, name, connTable, ConnDisconnected, &p.events),
 		stderr:  &tail{size: p.cfg.StderrTail},
@@ -136,7 +136,7 @@ func (w *proc) live() error {
 	select {
 	case err = <-w.readEnd:
 	case <-process.Done():
-	case <-w.stop.ch:
+	case <-w.stop.Signaled():
 	}
 	w.detach()
 	if err == nil && w.isGentle() {
@@ -152,7 +152,7 @@ func (w *proc) live() error {
 	p.mu.Lock()
 	w.closed = true
 	p.mu.Unlock()
-	w.gone.close()
+	w.gone.Signal()
 	w.conn.Close()
 	w.readers.Wait()
 	_ = w.link.To(ConnDisconnected, nil)
@@ -207,7 +207,7 @@ func (w *proc) arrive(d *door) (arrival, error) {
 	case <-timer.C:
 		return arrival{}, w.crash("", fmt.Errorf("it has not said that it is ready within %v: it has to connect to the socket that %s names and to send %s",
 			w.p.cfg.StartTimeout, wire.EnvSocket, `{"type":"ready"}`))
-	case <-w.stop.ch:
+	case <-w.stop.Signaled():
 		return arrival{}, nil
 	}
 }
@@ -320,7 +320,7 @@ func (w *proc) stopLocked(gently bool, cause error) {
 	w.leaving = true
 	w.p.ready = slices.DeleteFunc(w.p.ready, func(other *proc) bool { return other == w })
 	w.unbindLocked()
-	w.stop.close()
+	w.stop.Signal()
 }
 
 func (w *proc) isGentle() bool {

@@ -172,7 +172,7 @@ func (w *proc) take(e *wire.Envelope) error {
 		if !w.isGentle() {
 			return errors.New("it said shutdown_ack and was not told to shut down")
 		}
-		w.acked.close()
+		w.acked.Signal()
 		return nil
 	case wire.Ready:
 		return errors.New("it said ready again")
@@ -217,7 +217,7 @@ func (w *proc) takeAnswer(e *wire.Envelope) error {
 		q.session = e.SessionID
 		q.mu.Unlock()
 	case wire.Message:
-		if !q.push(bytes.Clone(e.Content), w.gone.ch) {
+		if !q.push(bytes.Clone(e.Content), w.gone.Signaled()) {
 			p.counts.late.Add(1) // CancelGrace bounds their number
 		}
 	case wire.Complete, wire.Error:

@@ -143,7 +143,7 @@ func (p *Pool) counted(q *Query, to QueryState) {
 		draining := p.draining
 		p.mu.Unlock()
 		if draining {
-			p.quiet.close()
+			p.quiet.Signal()
 		}
 	}
 }

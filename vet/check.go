@@ -18,26 +18,26 @@ import (
 // Checker checks manifests against a configuration. It is a plain value; Check
 // may be called concurrently.
 type Checker struct {
-	// Config is what the service runs with. Zeros have their defaults.
+	// Config is the service's configuration. A zero field has its default.
 	Config lifecycle.Config
 
-	// ConfigFile and ConfigLines are where Config stands: the name of the file,
-	// and the lines of its keys by their whole names, as
-	// "lifecycle.drain_interval". They are the places of findings about Config
-	// itself. Default to "config" and its first line.
+	// ConfigFile is the name of the configuration file. ConfigLines maps the full
+	// name of a key, such as "lifecycle.drain_interval", to its line in that file.
+	// Findings about Config itself have these places. Default to "config" and
+	// line 1.
 	ConfigFile  string
 	ConfigLines map[string]int
 
-	// Container is the name of the service's container in its pods. Defaults to
-	// the only container; of several, to the one that has a probe on the
-	// port of Config.HealthAddr or declares it, else the first.
+	// Container is the name of the service's container in its pods. Defaults to the
+	// first container that has a probe on the port of Config.HealthAddr or declares
+	// that port, and else to the first container.
 	Container string
 
 	// Only names the workloads to check, as "Deployment/web" or
 	// "web". Defaults to all.
 	Only []string
 
-	// Ignore are the ids of rules that are switched off. [Checker.Validate] refuses
+	// Ignore are the ids of rules that Check skips. [Checker.Validate] refuses
 	// an id that does not exist.
 	Ignore []string
 
@@ -57,10 +57,10 @@ func (c Checker) Validate() error {
 	return nil
 }
 
-// Check reads the files as one set, in which budgets and Services find their
-// pods, and returns what it found. It never fails: what cannot be read is a
-// finding, and so is a Config that [lifecycle.New] refuses. When that has a value
-// that makes no sense by itself, nothing is compared with it.
+// Check reads the files as one set, matches budgets and Services with their pods,
+// and returns its findings. It never fails: a file that it cannot read is a
+// finding, and so is a Config that [lifecycle.New] refuses. When a value of Config
+// makes no sense by itself, Check compares nothing with it.
 func (c Checker) Check(files ...File) Report {
 	r := &run{Checker: c, cfg: c.Config.WithDefaults()}
 	if !r.config() {
@@ -91,7 +91,7 @@ func (c Checker) Check(files ...File) Report {
 		r.service(s)
 	}
 	if r.report.Objects == 0 && dockerfiles < len(files) && r.report.AtLeast(Error) == 0 {
-		f := Finding{Line: 1, Column: 1, Reason: "there is no Deployment, StatefulSet, DaemonSet, ReplicaSet, Pod, Job or CronJob in what was given", Fix: "give the manifest that has the service's pods"}
+		f := Finding{Line: 1, Column: 1, Reason: "there is no Deployment, StatefulSet, DaemonSet, ReplicaSet, Pod, Job or CronJob in these files", Fix: "give the manifest that has the service's pods"}
 		if len(files) > 0 {
 			f.File = files[0].Name
 		}
@@ -113,7 +113,7 @@ func (c Checker) Check(files ...File) Report {
 type run struct {
 	Checker
 	cfg        lifecycle.Config // with its defaults
-	health     int              // the port of the health planes; 0 where there is none
+	health     int              // the port of the health planes; 0 when there is none
 	healthHost string
 	workloads  []*workload
 	budgets    []budget
@@ -122,7 +122,7 @@ type run struct {
 	report     Report
 }
 
-// add enters a finding with its rule's severity.
+// add adds a finding with its rule's severity.
 func (r *run) add(rule string, f Finding) {
 	i, ok := ruleIndex[rule]
 	if !ok {
@@ -135,7 +135,7 @@ func (r *run) add(rule string, f Finding) {
 	r.report.Findings = append(r.report.Findings, f)
 }
 
-// at enters a finding about a field of an object.
+// at adds a finding about a field of an object.
 func (r *run) at(o object, p path, rule, reason, fix string) {
 	line, column := o.place(p)
 	f := Finding{File: o.file, Source: o.source, Line: line, Column: column, Field: p.String(), Reason: reason, Fix: fix}
@@ -145,7 +145,7 @@ func (r *run) at(o object, p path, rule, reason, fix string) {
 	r.add(rule, f)
 }
 
-// inPod enters a finding about a field of a workload's pods.
+// inPod adds a finding about a field of a workload's pods.
 func (r *run) inPod(w *workload, rule, reason, fix string, field ...any) {
 	r.at(w.object, w.podPath.with(field...), rule, reason, fix)
 }
@@ -217,7 +217,7 @@ func (c container) fault(rule, reason, fix string, field ...any) {
 	}
 }
 
-// on is what a duration of the configuration stands for.
+// on returns a duration of the configuration as a length of time: Off is 0.
 func on(d time.Duration) time.Duration {
 	if d == lifecycle.Off {
 		return 0
@@ -225,7 +225,7 @@ func on(d time.Duration) time.Duration {
 	return d
 }
 
-// seconds writes a duration as the manifest has it, rounded up.
+// seconds returns d in whole seconds, the unit of manifests, rounded up.
 func seconds(d time.Duration) int64 { return int64(math.Ceil(d.Seconds())) }
 
 // longest is more seconds than any wait, and few enough to add up.
@@ -233,8 +233,8 @@ const longest = 1 << 32
 
 func sec(n int64) time.Duration { return time.Duration(min(n, longest)) * time.Second }
 
-// healthPort takes an address apart. The port is 0 where nothing is served, or
-// where it is not known before the process runs.
+// healthPort splits an address. The port is 0 when the planes are off, or when the
+// process chooses its port as it starts.
 func healthPort(addr string) (port int, host string) {
 	host, text, err := net.SplitHostPort(addr)
 	if err != nil {

@@ -12,8 +12,9 @@ import (
 	"github.com/pleme-io/lifecycle-go"
 )
 
-// config reports what New would refuse. It returns whether the manifests can be
-// compared with the configuration: sums of invalid numbers mean nothing.
+// config adds a finding for each fault for which New refuses the configuration. It
+// reports whether the manifests can be compared with it: a sum of invalid numbers
+// means nothing.
 func (r *run) config() bool {
 	compare := true
 	for _, fault := range configFaults(r.Config.Validate()) {
@@ -30,7 +31,7 @@ func (r *run) config() bool {
 		if f.File == "" {
 			f.File = "config"
 		}
-		// The first key that was given is one that can be changed.
+		// The finding stands at the first key that the file has.
 		if i := slices.IndexFunc(keys, func(key string) bool { return r.ConfigLines[key] > 0 }); i >= 0 {
 			f.Line, f.Field = r.ConfigLines[keys[i]], keys[i]
 		} else if len(keys) > 0 {
@@ -41,10 +42,10 @@ func (r *run) config() bool {
 	return compare
 }
 
-// configFix says which number to change, for a grace also to which.
+// configFix says which number to change, and for a grace also the new number.
 func (r *run) configFix(fault *lifecycle.ConfigError, keys []string) string {
 	if len(keys) == 1 {
-		return "set " + keys[0] + " to what it can be, or remove it for its default"
+		return "set " + keys[0] + " to a valid value, or remove it for its default"
 	}
 	graces := map[string]time.Duration{"TerminationGrace": r.cfg.TerminationGrace, "LivenessGrace": r.cfg.LivenessGrace, "StartupGrace": r.cfg.StartupGrace}
 	if len(keys) > 1 && graces[fault.Fields[0]] > 0 {
@@ -59,7 +60,7 @@ func (r *run) configFix(fault *lifecycle.ConfigError, keys []string) string {
 	return "change " + oneOf(keys)
 }
 
-// configFaults takes the error of a Validate apart.
+// configFaults returns the parts of an error of Validate.
 func configFaults(err error) (faults []*lifecycle.ConfigError) {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		for _, part := range joined.Unwrap() {
@@ -77,7 +78,7 @@ func configFaults(err error) (faults []*lifecycle.ConfigError) {
 	return nil
 }
 
-// keyOf is what a file calls a field of the configuration.
+// keyOf returns the key of a Config field in a configuration file.
 func keyOf(field string) string {
 	if f, ok := reflect.TypeFor[lifecycle.Config]().FieldByName(field); ok {
 		if key := f.Tag.Get("koanf"); key != "" {

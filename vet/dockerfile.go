@@ -8,15 +8,15 @@ import (
 	"unicode/utf8"
 )
 
-// dockerfile looks for what decides which signal reaches the process. Only the
-// last stage is an image.
+// dockerfile checks the instructions that decide which signal reaches the process.
+// Only the last stage becomes the image.
 func (r *run) dockerfile(f File) {
 	fault := func(line int, rule, reason, fix string) {
 		r.add(rule, Finding{File: f.Name, Line: line, Column: 1, Object: "Dockerfile", Reason: reason, Fix: fix})
 	}
 	switch {
 	case len(f.Data) > MaxSize:
-		fault(1, "too-large", fmt.Sprintf("the file has %d bytes, and more than %d are not read", len(f.Data), MaxSize), "is it a Dockerfile?")
+		fault(1, "too-large", fmt.Sprintf("the file has %d bytes, and vet reads at most %d", len(f.Data), MaxSize), "is it a Dockerfile?")
 		return
 	case bytes.IndexByte(f.Data, 0) >= 0 || !utf8.Valid(f.Data):
 		fault(1, "not-text", "the file is not UTF-8 text", "is it a Dockerfile?")

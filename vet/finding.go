@@ -11,11 +11,11 @@ import (
 type Severity int
 
 const (
-	// Info is worth knowing and may be meant so.
+	// Info is worth knowing and may be intended.
 	Info Severity = iota
-	// Warning costs requests, capacity or a good night under some circumstances.
+	// Warning costs requests or capacity under some circumstances.
 	Warning
-	// Error contradicts the configuration: what it promises does not happen.
+	// Error contradicts the configuration: the drain does not happen as configured.
 	Error
 )
 
@@ -29,7 +29,7 @@ func (s Severity) String() string {
 	return severities[s]
 }
 
-// MarshalText returns what String does.
+// MarshalText returns the same text as String.
 func (s Severity) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // ParseSeverity reads "info", "warning" or "error". Anything else is an error
@@ -47,23 +47,23 @@ type Finding struct {
 	Rule     string   `json:"rule"`
 	Severity Severity `json:"severity"`
 
-	// File is the name that the file was given, Line and Column count from 1.
-	// A field that is not there has the place of what should hold it. Source is
-	// the chart's template, when the file is a rendered chart.
+	// File is the Name of the [File]. Line and Column count from 1. For a missing
+	// field they are those of the object that should hold it. Source is the chart's
+	// template when the file is a rendered chart.
 	File   string `json:"file"`
 	Line   int    `json:"line"`
 	Column int    `json:"column"`
 	Source string `json:"source,omitempty"`
 
 	// Object is "Deployment/web", or "Deployment/shop/web" in a namespace.
-	// Container is its name, Field the path to what is meant. They are empty
-	// where the finding is about the file.
+	// Container is the container's name and Field the path of the field. They are
+	// empty when the finding is about the whole file.
 	Object    string `json:"object,omitempty"`
 	Container string `json:"container,omitempty"`
 	Field     string `json:"field,omitempty"`
 
-	// Reason says what contradicts what, with the numbers; Fix what to change
-	// to which number.
+	// Reason names the two values that contradict each other. Fix says which one to
+	// change, and to which value.
 	Reason string `json:"reason"`
 	Fix    string `json:"fix"`
 }
@@ -72,7 +72,7 @@ type Finding struct {
 type Report struct {
 	// Findings are sorted by file, line, column and rule.
 	Findings []Finding `json:"findings"`
-	// Objects counts the workloads that were looked at: objects with pods.
+	// Objects is the number of checked workloads: objects with pods.
 	Objects int `json:"objects"`
 }
 
@@ -92,6 +92,6 @@ func (r *Report) sort() {
 		return cmp.Or(strings.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column),
 			strings.Compare(a.Rule, b.Rule), strings.Compare(a.Field, b.Field))
 	})
-	// The same place may have been reached twice, by two Services or budgets.
+	// Two Services or budgets may have led to the same place.
 	r.Findings = slices.Compact(r.Findings)
 }

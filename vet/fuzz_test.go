@@ -7,8 +7,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/vet"
 )
 
-// FuzzManifest: for any file there is a report, every finding has a
-// rule, a reason, a fix and a line, and each form of it can be written.
+// FuzzManifest checks that Check reports on any file, that every finding has a
+// rule, a reason, a fix and a line, and that each form of a report can be written.
 func FuzzManifest(f *testing.F) {
 	f.Add("m.yaml", clean)
 	f.Add("m.yaml", jobManifest)

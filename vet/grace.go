@@ -12,10 +12,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// defaultGrace is what a pod has that says nothing (core/v1 PodSpec).
+// defaultGrace is the grace of a pod that does not set one (core/v1 PodSpec).
 const defaultGrace = 30
 
-// grace compares the time that a stop may take with the time that it is given.
+// grace compares the time that a stop may take with the grace.
 func (c container) grace() {
 	pre, known := c.preStop()
 	need := pre + on(c.cfg.DrainInterval) + c.cfg.ShutdownGrace + lifecycle.Margin
@@ -63,7 +63,7 @@ func (c container) grace() {
 		given := sec(*p.probe.TerminationGracePeriodSeconds)
 		field := c.path.with(p.name, "terminationGracePeriodSeconds")
 		if p.key == "" {
-			c.fault("probe-grace-too-short", "a readiness probe cannot have terminationGracePeriodSeconds: the API server refuses it, since nothing is killed when it fails",
+			c.fault("probe-grace-too-short", "a readiness probe cannot have terminationGracePeriodSeconds: the API server refuses it, because the kubelet kills nothing when that probe fails",
 				"remove it from the readinessProbe", p.name, "terminationGracePeriodSeconds")
 			continue
 		}
@@ -104,8 +104,8 @@ func sleeps(line string) (d time.Duration, any bool) {
 	return d, any
 }
 
-// preStop returns what the container's hook takes before SIGTERM, and whether
-// the manifest says so. Where it does not, the configuration's word is taken.
+// preStop returns the time that the container's hook takes before SIGTERM. known
+// reports whether the manifest says it; if not, d is the configuration's pre_stop.
 func (c container) preStop() (d time.Duration, known bool) {
 	configured := on(c.cfg.PreStop)
 	if c.c.Lifecycle == nil || c.c.Lifecycle.PreStop == nil {
@@ -115,7 +115,7 @@ func (c container) preStop() (d time.Duration, known bool) {
 	case h.Sleep != nil:
 		return max(configured, sec(h.Sleep.Seconds)), true
 	case h.HTTPGet != nil && h.HTTPGet.Path == endpointPreStop:
-		return configured, true // it is the window itself, and SIGTERM adds no second one
+		return configured, true // the hook is the window, and SIGTERM adds no second one
 	case h.Exec != nil:
 		if d, ok := sleeps(strings.Join(h.Exec.Command, " ")); ok {
 			return max(configured, d), true
@@ -124,7 +124,7 @@ func (c container) preStop() (d time.Duration, known bool) {
 	return configured, false
 }
 
-// hook looks at the preStop hook itself.
+// hook checks the preStop hook.
 func (c container) hook(takes time.Duration, known bool) {
 	if c.c.Lifecycle == nil || c.c.Lifecycle.PreStop == nil {
 		if c.cfg.PreStop > 0 {
@@ -136,11 +136,11 @@ func (c container) hook(takes time.Duration, known bool) {
 	h := c.c.Lifecycle.PreStop
 	switch {
 	case !known && c.cfg.PreStop <= 0:
-		c.fault("prestop-undeclared", "how long the preStop hook takes is not known, and the grace pays for it before SIGTERM comes",
+		c.fault("prestop-undeclared", "the time that the preStop hook takes is not known, and it is part of the grace",
 			"set lifecycle.pre_stop to the longest that it takes", "lifecycle", "preStop")
 	case known && takes > on(c.cfg.PreStop):
 		c.fault("prestop-undeclared", fmt.Sprintf("the preStop hook takes %v of the grace, and lifecycle.pre_stop is %v", takes, on(c.cfg.PreStop)),
-			fmt.Sprintf("set lifecycle.pre_stop to %v, or remove the hook: drain_interval, %v, is that wait already", takes, on(c.cfg.DrainInterval)), "lifecycle", "preStop")
+			fmt.Sprintf("set lifecycle.pre_stop to %v, or remove the hook: drain_interval, %v, already waits", takes, on(c.cfg.DrainInterval)), "lifecycle", "preStop")
 	}
 	if known && takes > 0 && on(c.cfg.DrainInterval) > 0 {
 		c.fault("prestop-sleep", fmt.Sprintf("every stop waits twice: %v in the preStop hook, and drain_interval, %v, after it", takes, on(c.cfg.DrainInterval)),
@@ -149,12 +149,13 @@ func (c container) hook(takes time.Duration, known bool) {
 	if h.Exec != nil && !c.HasShell {
 		if program := usesShell(h.Exec.Command); program != "" {
 			c.fault("prestop-shell", fmt.Sprintf("the preStop hook runs %s, which an image made from scratch or distroless does not have", program),
-				"use preStop.sleep.seconds (Kubernetes 1.30), or no hook at all: the drain window is that wait; --has-shell says that the image has one", "lifecycle", "preStop", "exec")
+				"use preStop.sleep.seconds (Kubernetes 1.30), or no hook at all: the drain window already waits; --has-shell says that the image has a shell", "lifecycle", "preStop", "exec")
 		}
 	}
 }
 
-// usesShell returns the shell, or the usual program, that a command begins with.
+// usesShell returns the shell or the usual program with which a command begins, or
+// "".
 func usesShell(command []string) string {
 	if len(command) == 0 {
 		return ""

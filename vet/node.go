@@ -9,8 +9,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// What a document may have. What is written out is bounded by [MaxSize]; what
-// aliases repeat is counted, since a kilobyte of them can come to a billion.
+// The limits of one document. [MaxSize] bounds the text. maxRepeated bounds the
+// values that aliases repeat, because a kilobyte of aliases can expand to a billion
+// values.
 const (
 	maxRepeated = 100_000
 	maxDepth    = 200
@@ -19,18 +20,18 @@ const (
 var (
 	errBomb   = fmt.Errorf("its aliases repeat more than %d values", maxRepeated)
 	errDeep   = fmt.Errorf("it is nested more than %d deep", maxDepth)
-	errBraces = errors.New("a template's braces stand where a value should be")
+	errBraces = errors.New("a template's braces stand in the place of a value")
 )
 
-// converter makes plain values of YAML nodes, as encoding/json takes them.
+// converter makes values for encoding/json from YAML nodes.
 type converter struct {
-	aliases    int       // how many aliases were followed to where it is
-	repeated   int       // values that were met behind one
-	duplicates []*placed // keys that stand twice; the last one counts
+	aliases    int       // how many aliases it has followed to the present node
+	repeated   int       // how many values it has read through an alias
+	duplicates []*placed // keys that a mapping has twice; the last one counts
 }
 
-// value follows aliases and merge keys, and reads scalars as Kubernetes' own
-// YAML does.
+// value follows aliases and merge keys, and reads scalars as the YAML library of
+// Kubernetes does.
 func (c *converter) value(n *yaml.Node, depth int) (any, error) {
 	if c.aliases > 0 {
 		c.repeated++
@@ -83,7 +84,7 @@ func (c *converter) mapping(n *yaml.Node, depth int) (any, error) {
 			}
 			continue
 		}
-		if line := seen[key.Value]; line > 0 && c.aliases == 0 { // told once, where it stands
+		if line := seen[key.Value]; line > 0 && c.aliases == 0 { // reported once, in the place of the text
 			c.duplicates = append(c.duplicates, at(key, fmt.Errorf("%q stands in line %d already", key.Value, line)))
 		}
 		seen[key.Value] = key.Line
@@ -96,7 +97,7 @@ func (c *converter) mapping(n *yaml.Node, depth int) (any, error) {
 	return m, nil
 }
 
-// merge adds what "<<" refers to; the mapping's own keys win.
+// merge adds the mappings to which "<<" refers; the mapping's own keys win.
 func (c *converter) merge(m map[string]any, own map[string]int, n *yaml.Node, depth int) error {
 	v, err := c.value(n, depth+1)
 	if err != nil {
@@ -139,7 +140,7 @@ func scalar(n *yaml.Node) (any, error) {
 		return nil, at(n, err)
 	}
 	if f, ok := v.(float64); ok && (f != f || f > 1e300 || f < -1e300) {
-		return n.Value, nil // JSON has no word for it
+		return n.Value, nil // JSON cannot express it
 	}
 	return v, nil
 }
@@ -155,12 +156,12 @@ func (p *placed) Unwrap() error { return p.err }
 
 func at(n *yaml.Node, err error) *placed { return &placed{n.Line, n.Column, err} }
 
-// path leads from an object's root to a field: names and indices.
+// path is the way from an object's root to a field: names and indices.
 type path []any
 
 func (p path) with(more ...any) path { return append(p[:len(p):len(p)], more...) }
 
-// String writes spec.containers[0].name.
+// String returns the path in the form spec.containers[0].name.
 func (p path) String() string {
 	var b strings.Builder
 	for _, step := range p {
@@ -177,7 +178,8 @@ func (p path) String() string {
 	return b.String()
 }
 
-// parsePath reads what path's String, and Kubernetes' strict decoder, write.
+// parsePath reads a path in the form of String, which the strict decoder of
+// Kubernetes also writes.
 func parsePath(s string) path {
 	var p path
 	for _, part := range strings.Split(s, ".") {
@@ -198,8 +200,7 @@ func parsePath(s string) path {
 	return p
 }
 
-// find returns where the field stands, or the deepest thing on the way to it
-// that is there.
+// find returns the place of the field, or of its deepest parent that exists.
 func find(n *yaml.Node, p path) (line, column int) {
 	line, column = n.Line, n.Column
 	for _, step := range p {

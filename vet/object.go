@@ -22,14 +22,14 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-// scheme knows the kinds that are decoded; every other one is passed over.
+// scheme has the kinds that vet decodes; it skips every other kind.
 var scheme = func() *runtime.Scheme {
 	s := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
 		appsv1.AddToScheme, autoscalingv2.AddToScheme, batchv1.AddToScheme, corev1.AddToScheme, networkingv1.AddToScheme, policyv1.AddToScheme,
 	} {
 		if err := add(s); err != nil {
-			panic(err) // the types that are compiled in contradict each other
+			panic(err) // two of the packages above define one type differently
 		}
 	}
 	return s
@@ -54,11 +54,11 @@ type workload struct {
 	pod      *corev1.PodSpec
 	podPath  path
 	labels   map[string]string // of its pods
-	replicas int               // 0 where it says nothing, or cannot
+	replicas int               // 1 when the object does not set it, 0 for a kind without replicas
 	typed    any
 }
 
-// budget, service and scaler stand around the workloads.
+// budget, service and scaler are objects that refer to workloads.
 type budget struct {
 	object
 	*policyv1.PodDisruptionBudget
@@ -74,26 +74,27 @@ type scaler struct {
 	*autoscalingv2.HorizontalPodAutoscaler
 }
 
-// retired are the versions that manifests still have and no API server serves.
+// retired are versions that manifests still use and no API server serves, each with
+// its replacement.
 var retired = map[string]string{
 	"extensions/v1beta1": "apps/v1", "apps/v1beta1": "apps/v1", "apps/v1beta2": "apps/v1",
 	"policy/v1beta1": "policy/v1", "batch/v1beta1": "batch/v1", "autoscaling/v2beta2": "autoscaling/v2", "autoscaling/v2beta1": "autoscaling/v2",
 }
 
-// decode reads a document as the API server would, and keeps what the rules
-// look at.
+// decode reads a document as the API server would, and keeps the objects that the
+// rules check.
 func (r *run) decode(d *document) {
 	text := func(m map[string]any, key string) string { s, _ := m[key].(string); return s }
 	meta, _ := d.value["metadata"].(map[string]any)
 	o := object{d, text(d.value, "kind"), text(meta, "namespace"), text(meta, "name")}
 	version := text(d.value, "apiVersion")
 	if o.kind == "" || version == "" {
-		r.at(o, nil, "not-an-object", "this is no Kubernetes object: it has no "+missing(o.kind, "kind", version, "apiVersion"),
-			"an object has apiVersion, kind, metadata and spec; a configuration belongs behind --config")
+		r.at(o, nil, "not-an-object", "this is not a Kubernetes object: it has no "+missing(o.kind, "kind", version, "apiVersion"),
+			"an object has apiVersion, kind, metadata and spec; give a configuration with --config")
 		return
 	}
 	if now, ok := retired[version]; ok {
-		r.at(o, path{"apiVersion"}, "retired-version", fmt.Sprintf("%s of %s is served by no Kubernetes that is maintained", o.kind, version), "set apiVersion to "+now)
+		r.at(o, path{"apiVersion"}, "retired-version", fmt.Sprintf("no maintained Kubernetes serves %s of %s", o.kind, version), "set apiVersion to "+now)
 		version = now
 	}
 	gv, err := schema.ParseGroupVersion(version)
@@ -103,7 +104,7 @@ func (r *run) decode(d *document) {
 	}
 	typed, err := scheme.New(gv.WithKind(o.kind))
 	if err != nil {
-		return // a kind that no rule is about
+		return // no rule checks this kind
 	}
 	if p, ok := braces(d.value, nil); ok && o.kind != "ConfigMap" && o.kind != "Secret" {
 		line, _ := d.place(p)
@@ -163,7 +164,8 @@ func (r *run) keep(o object, typed any) {
 	}
 }
 
-// sameNamespace takes an object that names no namespace to be where the others are.
+// sameNamespace assumes that an object without a namespace is in the namespace of
+// the other.
 func sameNamespace(a, b object) bool {
 	return a.namespace == b.namespace || a.namespace == "" || b.namespace == ""
 }
@@ -178,8 +180,8 @@ func missing(pairs ...string) string {
 	return strings.Join(names, " and no ")
 }
 
-// braces finds a value that begins with a template's braces: quoted, they are
-// YAML.
+// braces finds a value that begins with a template's braces. Quoted braces are
+// valid YAML, so the parser does not find them.
 func braces(v any, p path) (path, bool) {
 	switch v := v.(type) {
 	case string:
@@ -187,7 +189,7 @@ func braces(v any, p path) (path, bool) {
 	case map[string]any:
 		for k, child := range v {
 			if k == "annotations" {
-				continue // others' templates may be kept there
+				continue // an annotation may hold the template of another tool
 			}
 			if p, ok := braces(child, p.with(k)); ok {
 				return p, true
@@ -203,7 +205,7 @@ func braces(v any, p path) (path, bool) {
 	return nil, false
 }
 
-// wrongField returns the field that a decoding error is about.
+// wrongField returns the field that a decoding error names.
 func wrongField(err error) path {
 	var typeErr *json.UnmarshalTypeError
 	if errors.As(err, &typeErr) {
@@ -219,9 +221,9 @@ func wrongField(err error) path {
 	return nil
 }
 
-// meant says which field a misspelt one was probably meant to be.
+// meant names the field for which p is probably a misspelling.
 func meant(t reflect.Type, p path) string {
-	const none = "remove it, or look at where it belongs"
+	const none = "remove it, or move it to the object that has it"
 	if len(p) == 0 {
 		return none
 	}
@@ -249,7 +251,7 @@ func meant(t reflect.Type, p path) string {
 	if !ok || t.Kind() != reflect.Struct {
 		return none
 	}
-	known := make(map[string]string) // Kubernetes is strict about letters, people are not
+	known := make(map[string]string) // by the name in lower case, because authors mistake the case
 	for candidate := range fields(t) {
 		known[strings.ToLower(candidate)] = candidate
 	}
@@ -257,10 +259,10 @@ func meant(t reflect.Type, p path) string {
 	if best == "" {
 		return none
 	}
-	return fmt.Sprintf("write %s: that is probably what was meant", best)
+	return fmt.Sprintf("did you mean %s?", best)
 }
 
-// fields returns the JSON fields of a struct, those of embedded ones too.
+// fields returns the JSON fields of a struct, with those of embedded structs.
 func fields(t reflect.Type) map[string]reflect.Type {
 	all := make(map[string]reflect.Type)
 	for i := range t.NumField() {

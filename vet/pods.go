@@ -13,7 +13,7 @@ import (
 // handled are the signals that begin a drain.
 var handled = []string{"SIGTERM", "SIGINT", "TERM", "INT", "15", "2"}
 
-// signals looks at what reaches the process when its container is stopped.
+// signals checks which signal reaches the process when its container is stopped.
 func (c container) signals() {
 	if l := c.c.Lifecycle; l != nil && l.StopSignal != nil && !slices.Contains(handled, string(*l.StopSignal)) {
 		c.fault("stop-signal", fmt.Sprintf("lifecycle.stopSignal is %s, which does not begin a drain", *l.StopSignal), "remove it, or set it to SIGTERM", "lifecycle", "stopSignal")
@@ -27,8 +27,8 @@ func (c container) signals() {
 	}
 }
 
-// shellWithoutExec returns the shell that a command line leaves in front of the
-// program.
+// shellWithoutExec returns the shell that stays the first process of a command
+// line, or "".
 func shellWithoutExec(line []string) string {
 	if len(line) < 3 || line[1] != "-c" {
 		return ""
@@ -40,7 +40,7 @@ func shellWithoutExec(line []string) string {
 	return shell
 }
 
-// job looks at work that runs to completion.
+// job checks work that runs to completion.
 func (r *run) job(w *workload) {
 	if !r.cfg.ExitOnSignal {
 		r.inPod(w, "job-exit", "lifecycle.exit_on_signal is false: a pod that is stopped in the middle exits 0, and the Job counts as complete",
@@ -48,7 +48,7 @@ func (r *run) job(w *workload) {
 	}
 }
 
-// sidecars looks at what else is in the pod.
+// sidecars checks the other containers of the pod.
 func (r *run) sidecars(w *workload, main int) {
 	stop := on(r.cfg.DrainInterval) + r.cfg.ShutdownGrace
 	for i := range w.pod.Containers {
@@ -81,7 +81,7 @@ func (r *run) sidecars(w *workload, main int) {
 		}
 		if takes := sec(init.Lifecycle.PreStop.Sleep.Seconds); need+takes > sec(given) {
 			side.fault("sidecar-grace", fmt.Sprintf("the sidecar waits %v before it stops, the service before it may take %v, and terminationGracePeriodSeconds gives %v for both", takes, need, sec(given)),
-				fmt.Sprintf("set terminationGracePeriodSeconds to %d, or remove the sidecar's preStop: it is stopped after the service as it is", seconds(need+takes)), "lifecycle", "preStop")
+				fmt.Sprintf("set terminationGracePeriodSeconds to %d, or remove the sidecar's preStop: the kubelet stops the sidecar after the service in any case", seconds(need+takes)), "lifecycle", "preStop")
 		}
 	}
 }

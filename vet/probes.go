@@ -12,8 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// spread is what endpoints are given to reach every kube-proxy, once readiness
-// was seen to be down. On a cluster of hundreds of nodes it is about a second.
+// spread is the time that endpoints take to reach every kube-proxy after the
+// kubelet has seen readiness go down. On a cluster of hundreds of nodes it is about
+// a second.
 const spread = time.Second
 
 // The defaults of core/v1 Probe.
@@ -24,7 +25,7 @@ func failures(p *corev1.Probe) int32        { return cmp.Or(p.FailureThreshold, 
 func timeout(p *corev1.Probe) time.Duration { return sec(int64(cmp.Or(p.TimeoutSeconds, 1))) }
 func noticed(p *corev1.Probe) time.Duration { return period(p) * time.Duration(failures(p)) }
 
-// plane is where each probe belongs.
+// plane is the path that each probe should ask.
 var plane = map[string]string{"livenessProbe": "/livez", "readinessProbe": "/readyz", "startupProbe": "/startupz"}
 
 func (c container) probes() {
@@ -71,8 +72,7 @@ func (c container) probes() {
 	}
 }
 
-// probe looks at one probe, and reports whether it asks the plane that it
-// should.
+// probe checks one probe and reports whether it asks the right plane.
 func (c container) probe(name string, p *corev1.Probe) (ours bool) {
 	if p == nil {
 		return false
@@ -81,9 +81,9 @@ func (c container) probe(name string, p *corev1.Probe) (ours bool) {
 	right := fmt.Sprintf("set path to %s and port to %d", want, c.health)
 	if p.HTTPGet == nil {
 		if name == "readinessProbe" && p.TCPSocket != nil {
-			c.fault("readiness-not-readyz", "a tcpSocket probe passes as long as the listener is open, which is through all of the drain", "use httpGet: "+right, name, "tcpSocket")
+			c.fault("readiness-not-readyz", "a tcpSocket probe passes as long as the listener is open, and it stays open during the whole drain window", "use httpGet: "+right, name, "tcpSocket")
 		}
-		return false // exec and grpc: what they ask is not known
+		return false // exec and grpc: vet does not know what they ask
 	}
 	get := p.HTTPGet
 	asks, _, _ := strings.Cut(get.Path, "?")
@@ -95,7 +95,7 @@ func (c container) probe(name string, p *corev1.Probe) (ours bool) {
 	case c.health == 0:
 		return false // the port is chosen when the process starts
 	case !known:
-		c.fault("probe-port", fmt.Sprintf("port %q is no port of the container %s", get.Port.StrVal, c.c.Name),
+		c.fault("probe-port", fmt.Sprintf("port %q is not a port of the container %s", get.Port.StrVal, c.c.Name),
 			fmt.Sprintf("add {name: %s, containerPort: %d} to the container's ports", get.Port.StrVal, c.health), name, "httpGet", "port")
 		return false
 	case port != c.health:
@@ -103,11 +103,11 @@ func (c container) probe(name string, p *corev1.Probe) (ours bool) {
 		return false
 	}
 	if host := net.ParseIP(c.healthHost); get.Host == "" && (host.IsLoopback() || c.healthHost == "localhost") {
-		c.fault("health-unreachable", fmt.Sprintf("the planes are served on %s alone, and the kubelet asks the pod's address", c.cfg.HealthAddr),
+		c.fault("health-unreachable", fmt.Sprintf("the service serves the planes on %s only, and the kubelet asks the pod's address", c.cfg.HealthAddr),
 			fmt.Sprintf(`set lifecycle.health_addr to ":%d"`, c.health), name, "httpGet")
 	}
 	if get.Scheme == corev1.URISchemeHTTPS {
-		c.fault("probe-scheme", "the probe asks by HTTPS, and the planes are served without TLS", "set scheme to HTTP", name, "httpGet", "scheme")
+		c.fault("probe-scheme", "the probe asks by HTTPS, and the service serves the planes without TLS", "set scheme to HTTP", name, "httpGet", "scheme")
 	}
 	if timeout(p) < c.cfg.ProbeTimeout {
 		c.fault("probe-timeout", fmt.Sprintf("the kubelet gives up after timeoutSeconds %d, and a plane may take lifecycle.probe_timeout, %v, to answer", seconds(timeout(p)), c.cfg.ProbeTimeout),
@@ -133,7 +133,7 @@ func (c container) probe(name string, p *corev1.Probe) (ours bool) {
 	return false
 }
 
-// elsewhere is about a probe on another port than the planes'.
+// elsewhere checks a probe that asks another port than that of the planes.
 func (c container) elsewhere(name, asks string, port int, right string) {
 	if isPlane(asks) || name == "readinessProbe" {
 		c.fault("probe-port", fmt.Sprintf("the %s asks port %d, and the planes are on %d (lifecycle.health_addr %q)", name, port, c.health, c.cfg.HealthAddr),

@@ -14,14 +14,14 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// MaxSize is the most that a file may have, in bytes.
+// MaxSize is the largest size of a file, in bytes.
 const MaxSize = 16 << 20
 
-// File is one manifest, or one Dockerfile, which is known by its name:
-// "Dockerfile", "Containerfile", or one that begins or ends with these words
-// as "Dockerfile.web" and "web.Dockerfile" do.
+// File is one manifest or one Dockerfile. A file is a Dockerfile when its name has
+// the part "Dockerfile" or "Containerfile" between dots, as "Dockerfile.web" and
+// "web.Dockerfile" have.
 type File struct {
-	// Name is what findings call it: a path, or "-" for standard input.
+	// Name is the name of the file in findings: a path, or "-" for standard input.
 	Name string
 	Data []byte
 }
@@ -38,26 +38,26 @@ func (f File) isDockerfile() bool {
 // document is one of the objects of a file.
 type document struct {
 	file   string
-	source string // the chart's template that it was made from
+	source string // the chart's template from which helm rendered it
 	line   int    // lines of the file before it
 	root   *yaml.Node
 	value  map[string]any
 }
 
-// place returns where a field of the document stands in the file.
+// place returns the place of a field of the document in the file.
 func (d *document) place(p path) (line, column int) {
 	line, column = find(d.root, p)
 	return d.line + line, column
 }
 
-// read takes a file apart. What cannot be read is a finding.
+// read splits a file into documents and decodes them. A fault is a finding.
 func (r *run) read(f File) {
 	fault := func(rule string, line int, reason, fix string) {
 		r.add(rule, Finding{File: f.Name, Line: line, Column: 1, Reason: reason, Fix: fix})
 	}
 	switch {
 	case len(f.Data) > MaxSize:
-		fault("too-large", 1, fmt.Sprintf("the file has %d bytes, and more than %d are not read", len(f.Data), MaxSize), "give the manifests of the service alone")
+		fault("too-large", 1, fmt.Sprintf("the file has %d bytes, and vet reads at most %d", len(f.Data), MaxSize), "give only the manifests of the service")
 		return
 	case bytes.IndexByte(f.Data, 0) >= 0 || !utf8.Valid(f.Data):
 		fault("not-text", 1, "the file is not UTF-8 text: is it a packed chart, an image, or UTF-16?", "give the rendered manifest, as `helm template` or `kustomize build` write it")
@@ -95,11 +95,11 @@ func (r *run) read(f File) {
 
 func (r *run) notRendered(file string, line int) {
 	r.add("not-rendered", Finding{File: file, Line: line, Column: 1,
-		Reason: "this is a template, with braces {{ }} that nothing has filled in",
+		Reason: "this is a template that was not rendered: it has braces {{ }}",
 		Fix:    "render it first: helm template CHART | lifecyclectl vet -"})
 }
 
-// expand takes Lists apart and hands every object on.
+// expand decodes the document, or each object of a List.
 func (r *run) expand(d *document) {
 	var c converter
 	v, err := c.value(d.root, 0)
@@ -112,7 +112,7 @@ func (r *run) expand(d *document) {
 		r.add(rule, Finding{File: d.file, Source: d.source, Line: line, Column: column, Reason: err.Error(), Fix: fix})
 	}
 	for _, twice := range c.duplicates {
-		fault("duplicate-field", twice, "keep one of them; the API server refuses both, and others take the last")
+		fault("duplicate-field", twice, "keep one of them; the API server refuses the object, and other parsers take the last one")
 	}
 	switch {
 	case errors.Is(err, errBraces):
@@ -129,7 +129,7 @@ func (r *run) expand(d *document) {
 	}
 	m, ok := v.(map[string]any)
 	if !ok {
-		fault("not-an-object", errors.New("this is no Kubernetes object: it is not a mapping"), "an object has apiVersion, kind, metadata and spec")
+		fault("not-an-object", errors.New("this is not a Kubernetes object: it is not a mapping"), "an object has apiVersion, kind, metadata and spec")
 		return
 	}
 	d.value = m
@@ -166,15 +166,15 @@ func child(n *yaml.Node, name string) *yaml.Node {
 	return nil
 }
 
-// part is the text of one document, and how many lines stand before it.
+// part is the text of one document, and the number of lines before it.
 type part struct {
 	text string
 	line int
 }
 
-// split cuts at the lines that begin with "---", so that a fault in one
-// document does not hide those behind it. Such a line ends a document wherever
-// it stands, in a block of text as well.
+// split cuts the text at the lines that begin with "---", so that a fault in one
+// document does not hide the documents after it. Such a line ends a document
+// everywhere, even in a block of text.
 func split(text string) []part {
 	parts := []part{{}}
 	number := 0
@@ -183,7 +183,7 @@ func split(text string) []part {
 		bare := strings.TrimRight(line, " \t\r\n")
 		last := &parts[len(parts)-1]
 		if bare == "---" || strings.HasPrefix(line, "--- ") || strings.HasPrefix(line, "---\t") {
-			// The line itself stays: an object may begin behind the dashes.
+			// The line itself stays: an object may begin after the dashes.
 			parts = append(parts, part{line: number - 1})
 			last = &parts[len(parts)-1]
 		}
@@ -194,10 +194,10 @@ func split(text string) []part {
 
 var lineOf = regexp.MustCompile(`line (\d+): `)
 
-// parse returns the document's one node, or nil for one with nothing in it.
+// parse returns the root node of a document, or nil when the document is empty.
 func parse(text string) (root *yaml.Node, err error) {
 	var doc yaml.Node
-	// What a parser does with hostile input is not known, so it may not panic here.
+	// The parser may panic on hostile input.
 	err = call.Do("yaml", func() error { return yaml.Unmarshal([]byte(text), &doc) })
 	if err != nil {
 		reason := strings.TrimPrefix(err.Error(), "yaml: ")
@@ -214,7 +214,7 @@ func parse(text string) (root *yaml.Node, err error) {
 	return root, nil
 }
 
-// sourceOf returns the template that helm says a document was made from.
+// sourceOf returns the template that helm names in the comment of a document.
 func sourceOf(text string) string {
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)

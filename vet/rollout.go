@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// scale gives workloads that an autoscaler owns the least number of replicas
-// that it leaves them.
+// scale sets the replicas of each workload that an autoscaler owns to the
+// autoscaler's minimum.
 func (r *run) scale() {
 	for _, s := range r.scalers {
 		least := 1
@@ -25,7 +25,7 @@ func (r *run) scale() {
 	}
 }
 
-// rollout looks at how the pods are replaced.
+// rollout checks how a rollout replaces the pods.
 func (r *run) rollout(w *workload) {
 	if w.replicas > 1 && !r.budgeted(w) {
 		r.at(w.object, path{"spec", "replicas"}, "no-pdb", fmt.Sprintf("there are %d replicas and no PodDisruptionBudget that selects them", w.replicas),
@@ -40,7 +40,7 @@ func (r *run) rollout(w *workload) {
 	case *appsv1.Deployment:
 		r.deployment(w, t)
 		if w.replicas == 1 && served {
-			r.at(w.object, path{"spec", "replicas"}, "single-replica", "there is one replica, and drain_readiness is down: while it drains the Service has no endpoint that is ready",
+			r.at(w.object, path{"spec", "replicas"}, "single-replica", "there is one replica, and drain_readiness is down: while it drains, the Service has no ready endpoint",
 				"set replicas to 2 or more, or lifecycle.drain_readiness to serving")
 		}
 	case *appsv1.DaemonSet:
@@ -73,7 +73,7 @@ func (r *run) deployment(w *workload, d *appsv1.Deployment) {
 	case err != nil:
 		r.at(w.object, p, "wrong-type", fmt.Sprintf("maxUnavailable is %q: %v", unavailable.String(), err), "want a number or a percentage, as 0 or 25%")
 	case n > 0:
-		r.at(w.object, p, "rollout-loses-capacity", fmt.Sprintf("maxUnavailable is %s, %s: of %d replicas a rollout takes %d away before their successors are ready", unavailable.String(), given, w.replicas, n),
+		r.at(w.object, p, "rollout-loses-capacity", fmt.Sprintf("maxUnavailable is %s, %s: of %d replicas a rollout removes %d before their successors are ready", unavailable.String(), given, w.replicas, n),
 			"set strategy.rollingUpdate to {maxSurge: 1, maxUnavailable: 0}")
 	}
 }
@@ -120,14 +120,14 @@ func (r *run) budget(b budget) {
 				if w.replicas == 1 {
 					fix = "set replicas to 2 or more, or remove the budget: one replica cannot be kept available while it is evicted"
 				}
-				r.at(b.object, p, "pdb-blocks", fmt.Sprintf("minAvailable is %s, which is %d of the %d replicas of %s: none may ever be evicted", limit.value.String(), n, w.replicas, w), fix)
+				r.at(b.object, p, "pdb-blocks", fmt.Sprintf("minAvailable is %s, which is %d of the %d replicas of %s: no eviction is ever allowed", limit.value.String(), n, w.replicas, w), fix)
 			case limit.field == "maxUnavailable" && n == 0:
-				r.at(b.object, p, "pdb-blocks", fmt.Sprintf("maxUnavailable is %s: no pod of %s may ever be evicted", limit.value.String(), w), "set maxUnavailable: 1")
+				r.at(b.object, p, "pdb-blocks", fmt.Sprintf("maxUnavailable is %s: no eviction of a pod of %s is ever allowed", limit.value.String(), w), "set maxUnavailable: 1")
 			}
 		}
 	}
 	if !found && len(r.workloads) > 0 {
-		r.at(b.object, path{"spec", "selector"}, "pdb-selects-nothing", "no pod template in what was given has the labels that it selects", "copy the labels of spec.template.metadata.labels into spec.selector.matchLabels")
+		r.at(b.object, path{"spec", "selector"}, "pdb-selects-nothing", "no pod template in these files has the labels that it selects", "copy the labels of spec.template.metadata.labels into spec.selector.matchLabels")
 	}
 }
 
@@ -142,7 +142,7 @@ func (r *run) service(s service) {
 		}
 		for i, port := range s.Spec.Ports {
 			if port.TargetPort.Type == intstr.String && !hasPort(w.pod, port.TargetPort.StrVal) {
-				r.at(s.object, path{"spec", "ports", i, "targetPort"}, "service-port", fmt.Sprintf("targetPort %q is no port of a container of %s", port.TargetPort.StrVal, w),
+				r.at(s.object, path{"spec", "ports", i, "targetPort"}, "service-port", fmt.Sprintf("targetPort %q is not a port of any container of %s", port.TargetPort.StrVal, w),
 					"give a container's port that name, or the Service the number")
 			}
 		}

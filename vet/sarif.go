@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// The parts of SARIF 2.1.0 (OASIS, 2020) that are written. Names are the
-// standard's.
+// The parts of SARIF 2.1.0 (OASIS, 2020) that WriteSARIF writes, with the names of
+// the standard.
 type (
 	sarifLog struct {
 		Schema  string     `json:"$schema"`
@@ -68,7 +68,7 @@ type (
 	}
 )
 
-// levels are SARIF's words for the severities.
+// levels are the names of the severities in SARIF.
 var levels = [...]string{Info: "note", Warning: "warning", Error: "error"}
 
 // WriteSARIF writes the report as SARIF 2.1.0, which code hosts show beside the
@@ -97,7 +97,7 @@ func (r Report) WriteSARIF(w io.Writer) error {
 	return encode(w, sarifLog{"https://json.schemastore.org/sarif-2.1.0.json", "2.1.0", []sarifRun{out}})
 }
 
-// uri writes a file's name as a reference that is relative where the name is.
+// uri returns a file's name as a URI reference. It is relative when the name is.
 func uri(name string) string {
 	switch name {
 	case "-":

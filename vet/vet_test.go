@@ -16,8 +16,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// clean is a Deployment, its budget and its Service, with nothing to say about
-// them under the config of the same name.
+// clean is a Deployment, its budget and its Service. With the config of the same
+// name they have no finding.
 //
 //go:embed testdata/clean.yaml
 var clean string
@@ -35,8 +35,8 @@ func TestCleanManifestHasNoFindings(t *testing.T) {
 	}
 }
 
-// mutation breaks the clean manifest in one place. What is found must be the
-// rule and nothing else, at the line that has the mark, in words with the number.
+// mutation breaks the clean manifest in one place. Check must find that rule and no
+// other, at the line with the mark, and the texts must have the number.
 type mutation struct {
 	rule     string
 	old, new string // in the manifest
@@ -100,7 +100,7 @@ var mutations = []mutation{
 	{rule: "pdb-blocks", old: "  maxUnavailable: 1\n", new: "  minAvailable: 67%\n", at: "minAvailable: 67%", words: []string{"3 of the 3"}},
 	{rule: "pdb-invalid", old: "  maxUnavailable: 1\n", new: "  maxUnavailable: 1\n  minAvailable: 1\n", at: "maxUnavailable: 1", words: []string{"both"}},
 	{rule: "pdb-selects-nothing", old: "  maxUnavailable: 1\n  selector: {matchLabels: {app: web}}", new: "  maxUnavailable: 1\n  selector: {matchLabels: {app: wep}}", at: "selector", words: []string{"labels"}, besides: []string{"no-pdb"}},
-	{rule: "rollout-loses-capacity", old: "maxUnavailable: 0}", new: "maxUnavailable: 34%}", at: "maxUnavailable: 34%", words: []string{"of 3 replicas", "takes 1 away", "maxUnavailable: 0"}},
+	{rule: "rollout-loses-capacity", old: "maxUnavailable: 0}", new: "maxUnavailable: 34%}", at: "maxUnavailable: 34%", words: []string{"of 3 replicas", "removes 1 before", "maxUnavailable: 0"}},
 	{rule: "rollout-loses-capacity", old: "    type: RollingUpdate\n    rollingUpdate: {maxSurge: 1, maxUnavailable: 0}", new: "    type: RollingUpdate", cfg: nil, at: "strategy", words: []string{"25%", "of 8 replicas"}},
 	{rule: "recreate", old: "    type: RollingUpdate\n    rollingUpdate: {maxSurge: 1, maxUnavailable: 0}", new: "    type: Recreate", at: "type: Recreate", words: []string{"RollingUpdate"}},
 	{rule: "single-replica", old: "replicas: 3", new: "replicas: 1", at: "replicas: 1", words: []string{"serving"}},
@@ -177,7 +177,7 @@ func TestPreStopSleeps(t *testing.T) {
 	}
 }
 
-// A number that no duration holds does not turn into a small one.
+// A number that is too large for a duration does not become a small one.
 func TestGraceBeyondADuration(t *testing.T) {
 	for _, seconds := range []string{"18446744074", "9223372036854775807"} {
 		for _, f := range check(cleanConfig(), strings.Replace(clean, "PeriodSeconds: 30", "PeriodSeconds: "+seconds, 1)).Findings {
@@ -197,7 +197,7 @@ func TestMutations(t *testing.T) {
 					t.Fatalf("the manifest has no %q", m.old)
 				}
 			}
-			// What takes more than one edit.
+			// Mutations that need more than one edit.
 			switch {
 			case m.rule == "sidecar-stops-first":
 				text = strings.Replace(text, "---\n", "        - {name: proxy, image: proxy}\n---\n", 1)
@@ -235,7 +235,7 @@ func TestMutations(t *testing.T) {
 	}
 }
 
-// A rule that no test breaks may have no effect.
+// Every rule has a test that breaks it.
 func TestEveryRuleSpeaks(t *testing.T) {
 	for _, r := range vet.Rules() {
 		if !slices.ContainsFunc(mutations, func(m mutation) bool { return m.rule == r.ID }) {
@@ -247,8 +247,8 @@ func TestEveryRuleSpeaks(t *testing.T) {
 	}
 }
 
-// What New would refuse is a finding in the config's own file, beside those of
-// the manifest; with a value that makes no sense nothing else is compared.
+// A fault for which New refuses the config is a finding in the config's file, beside
+// those of the manifest. When a value makes no sense, Check compares nothing else.
 func TestConfigThatContradictsItself(t *testing.T) {
 	manifest := vet.File{Name: "m.yaml", Data: []byte(clean)}
 	c := vet.Checker{Config: lifecycle.Config{TerminationGrace: 30 * time.Second, DrainInterval: 15 * time.Second}, ConfigFile: "service.yaml",
@@ -281,7 +281,7 @@ func TestConfigThatContradictsItself(t *testing.T) {
 	}
 }
 
-// The advice is taken: with the number that the finding names, it is silent.
+// A fix is right: with the number that it names, the finding disappears.
 func TestFixesFix(t *testing.T) {
 	short := strings.Replace(clean, "PeriodSeconds: 30", "PeriodSeconds: 10", 1)
 	for name, fixed := range map[string]struct {
@@ -303,7 +303,7 @@ func TestFixesFix(t *testing.T) {
 	}
 }
 
-// The same Deployment is found in every dress.
+// Check finds the same Deployment in every kind of file.
 func TestShapesOfInput(t *testing.T) {
 	short := strings.Replace(strings.Split(clean, "---\n")[0], "PeriodSeconds: 30", "PeriodSeconds: 20", 1)
 	indented := "    " + strings.ReplaceAll(strings.TrimSpace(short), "\n", "\n    ") + "\n"

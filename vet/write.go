@@ -24,7 +24,7 @@ func (r Report) WriteText(w io.Writer) error {
 	return err
 }
 
-// where puts what is known of the place into one line.
+// where returns the place of the finding on one line.
 func (f Finding) where() string {
 	var parts []string
 	if f.Object != "" {

@@ -48,16 +48,16 @@ func TestJSONIsTheReport(t *testing.T) {
 	}
 }
 
-// sarifSchema is the schema of the standard, with its errata 01, word for word:
+// sarifSchema is an exact copy of the standard's schema, with its errata 01:
 // https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json
 // © OASIS Open 2023; its notice is beside it.
 //
 //go:embed testdata/sarif-schema-2.1.0.json
 var sarifSchema []byte
 
-// TestSARIFIsValid checks the output against the schema of SARIF 2.1.0, and
-// against what the standard demands and the schema cannot say: the numbers are
-// its sections.
+// TestSARIFIsValid checks the output against the schema of SARIF 2.1.0, and against
+// requirements of the standard that the schema cannot express. The numbers are
+// sections of the standard.
 func TestSARIFIsValid(t *testing.T) {
 	parsed, err := jsonschema.UnmarshalJSON(bytes.NewReader(sarifSchema))
 	if err != nil {
@@ -73,7 +73,7 @@ func TestSARIFIsValid(t *testing.T) {
 		t.Fatal(err)
 	}
 	everything := aReport()
-	for i, r := range vet.Rules() { // also of rules that hardly ever speak, at odd places
+	for i, r := range vet.Rules() { // also of rules that are rarely broken, at odd places
 		everything.Findings = append(everything.Findings, vet.Finding{Rule: r.ID, Severity: r.Severity, File: []string{"", "-", "C:\\a b\\ä?#%.yaml", "../x:y.yaml", "//host/m.yaml"}[i%5], Reason: "a", Fix: "b"})
 	}
 	for name, report := range map[string]vet.Report{"everything": everything, "nothing": {}, "no file": vet.Checker{Config: lifecycle.Config{DrainMin: time.Hour}}.Check()} {
@@ -94,7 +94,7 @@ func TestSARIFIsValid(t *testing.T) {
 	}
 }
 
-// checkSARIF is what the schema leaves to its reader.
+// checkSARIF checks the requirements that the schema cannot express.
 func checkSARIF(t *testing.T, text []byte, report vet.Report) {
 	t.Helper()
 	var log struct {
@@ -134,7 +134,7 @@ func checkSARIF(t *testing.T, text []byte, report vet.Report) {
 			t.Errorf("%+v of %+v", r, f)
 			continue
 		}
-		// 3.4.3: what can be taken for a scheme or a host is none.
+		// 3.4.3: no file name may look like a scheme or a host.
 		uri := r.Locations[0].PhysicalLocation.ArtifactLocation.URI
 		if u, err := url.Parse(uri); err != nil || u.Path == "" || u.Scheme != "" || u.Host != "" {
 			t.Errorf("the place of %q is %q: %v", f.File, uri, err)

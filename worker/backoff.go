@@ -133,26 +133,45 @@ func (b Backoff) Sleep(ctx context.Context, failures int) error {
 type delays struct {
 	Backoff  // with defaults
 	failures int
-	past     []time.Time // restarts within the window, oldest first
+	restarts intensity
 }
 
-func (b Backoff) delays() *delays { return &delays{Backoff: b.WithDefaults()} }
+func (b Backoff) delays() *delays {
+	b = b.WithDefaults()
+	return &delays{Backoff: b, restarts: intensity{limit: b.MaxRestarts, window: b.Window}}
+}
 
 // failed returns how long to wait after a failure at now of an instance that
 // lived for uptime, and false when the budget is spent.
 func (d *delays) failed(now time.Time, uptime time.Duration) (wait time.Duration, ok bool) {
-	if d.MaxRestarts != NoLimit {
-		for len(d.past) > 0 && now.Sub(d.past[0]) >= d.Window {
-			d.past = d.past[1:]
-		}
-		if len(d.past) >= d.MaxRestarts {
-			return 0, false
-		}
-		d.past = append(d.past, now)
+	if !d.restarts.allow(now) {
+		return 0, false
 	}
 	if uptime >= d.ResetAfter {
 		d.failures = 0
 	}
 	d.failures++
 	return d.After(d.failures), true
+}
+
+// intensity counts restarts in a sliding window.
+type intensity struct {
+	limit  int
+	window time.Duration
+	past   []time.Time // within the window, oldest first
+}
+
+// allow counts a restart at now and reports whether there may be one.
+func (i *intensity) allow(now time.Time) bool {
+	if i.limit == NoLimit {
+		return true
+	}
+	for len(i.past) > 0 && now.Sub(i.past[0]) >= i.window {
+		i.past = i.past[1:]
+	}
+	if len(i.past) >= i.limit {
+		return false
+	}
+	i.past = append(i.past, now)
+	return true
 }

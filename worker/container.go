@@ -34,6 +34,7 @@ type Container struct {
 	create         time.Duration
 	patience       time.Duration
 	stdout, stderr io.Writer
+	refused        error // of the options
 
 	begun  sync.Mutex // orders Start against Stop
 	cancel context.CancelCauseFunc
@@ -81,23 +82,28 @@ func WithContainerOutput(stdout, stderr io.Writer) ContainerOption {
 	return func(c *Container) { c.stdout, c.stderr = stdout, stderr }
 }
 
-// NewContainer returns a worker that runs spec on engine. A nil option is ignored.
+// NewContainer returns a worker that runs spec on engine. A nil option is an
+// error of Start.
 func NewContainer(name string, engine Engine, spec ContainerSpec, opts ...ContainerOption) *Container {
 	c := &Container{
 		engine: engine, spec: spec,
 		grace: defaultGrace, create: engineTimeout, patience: enginePatience,
 	}
 	c.Init("container", name)
-	for _, opt := range opts {
-		if opt != nil {
-			opt(c)
+	for i, opt := range opts {
+		if opt == nil {
+			c.refused = nilOption(i)
+			continue
 		}
+		opt(c)
 	}
 	return c
 }
 
 func (c *Container) validate() error {
 	switch {
+	case c.refused != nil:
+		return c.refused
 	case c.engine == nil:
 		return errors.New("there is no engine")
 	case c.spec.Image == "":

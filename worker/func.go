@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -12,9 +13,10 @@ import (
 // Func is a worker that runs a function.
 type Func struct {
 	BaseWorker
-	fn     func(context.Context) error
-	marked bool        // it is Running once the function calls MarkStarted
-	met    atomic.Bool // the function has called it
+	fn      func(context.Context) error
+	marked  bool        // it is Running once the function calls MarkStarted
+	met     atomic.Bool // the function has called it
+	refused error       // Start returns it
 
 	pause  pause
 	goid   atomic.Uint64
@@ -34,7 +36,7 @@ func WithStartCondition() FuncOption { return func(f *Func) { f.marked = true } 
 // NewFunc returns a worker that runs fn. The context that fn gets is cancelled
 // when the worker is stopped or the context given to Start is; its
 // context.Cause says why. fn should return soon then, with nil or with the
-// context's error. A nil option is ignored.
+// context's error. A nil option is an error of Start.
 func NewFunc(name string, fn func(context.Context) error, opts ...FuncOption) *Func {
 	f := &Func{fn: fn}
 	f.Init("func", name)
@@ -43,12 +45,17 @@ func NewFunc(name string, fn func(context.Context) error, opts ...FuncOption) *F
 }
 
 func (f *Func) apply(opts []FuncOption) {
-	for _, opt := range opts {
-		if opt != nil {
-			opt(f)
+	for i, opt := range opts {
+		if opt == nil {
+			f.refused = nilOption(i)
+			continue
 		}
+		opt(f)
 	}
 }
+
+// nilOption is the error for the option at index i.
+func nilOption(i int) error { return fmt.Errorf("option %d is nil", i+1) }
 
 // MarkStarted makes the worker whose function was given ctx Running: its start
 // condition is met. It does nothing for a worker that has no start condition, when
@@ -72,7 +79,10 @@ func (f *Func) Start(ctx context.Context) error {
 	}
 	f.cancel = cancel
 	if f.fn == nil {
-		err := fmt.Errorf("start %s: there is no function", f.Name())
+		f.refused = errors.New("there is no function")
+	}
+	if f.refused != nil {
+		err := fmt.Errorf("start %s: %w", f.Name(), f.refused)
 		f.Finish(err)
 		cancel(nil)
 		return err

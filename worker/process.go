@@ -49,10 +49,11 @@ const (
 // asked to stop.
 type Process struct {
 	BaseWorker
-	cmd    *exec.Cmd
-	grace  time.Duration
-	stopBy syscall.Signal
-	env    []string
+	cmd     *exec.Cmd
+	grace   time.Duration
+	stopBy  syscall.Signal
+	env     []string
+	refused error // of the options
 
 	begun     sync.Mutex // orders the begin of Start against Stop
 	cancel    context.CancelCauseFunc
@@ -99,20 +100,25 @@ func WithEnv(vars ...string) ProcessOption {
 // A WaitDelay of 0 becomes 2 seconds: so long, and no longer, output is read
 // that a process outside of the group keeps open. An Env of nil is this
 // process's own, without the variables by which systemd speaks to it alone
-// (NOTIFY_SOCKET, WATCHDOG_PID, WATCHDOG_USEC). A nil option is ignored.
+// (NOTIFY_SOCKET, WATCHDOG_PID, WATCHDOG_USEC). A nil option is an error of
+// Start.
 func NewProcess(name string, cmd *exec.Cmd, opts ...ProcessOption) *Process {
 	p := &Process{cmd: cmd, grace: defaultGrace, stopBy: syscall.SIGTERM}
 	p.Init("process", name)
-	for _, opt := range opts {
-		if opt != nil {
-			opt(p)
+	for i, opt := range opts {
+		if opt == nil {
+			p.refused = nilOption(i)
+			continue
 		}
+		opt(p)
 	}
 	return p
 }
 
 func (p *Process) validate() error {
 	switch {
+	case p.refused != nil:
+		return p.refused
 	case p.cmd == nil:
 		return errors.New("there is no command: want one made by exec.Command")
 	case p.cmd.Cancel != nil:

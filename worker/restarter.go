@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -76,6 +77,9 @@ func (r *Restarter) Start(ctx context.Context) error {
 	}
 	r.cancel = cancel
 	err := r.backoff.Validate()
+	if i := slices.IndexFunc(r.opts, func(o FuncOption) bool { return o == nil }); err == nil && i >= 0 {
+		err = nilOption(i)
+	}
 	if err != nil {
 		err = fmt.Errorf("start %s: %w", r.Name(), err)
 	}

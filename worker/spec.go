@@ -171,25 +171,3 @@ func (r Restart) after(end Status, err error) bool {
 	}
 	return true
 }
-
-// intensity counts restarts in a sliding window.
-type intensity struct {
-	limit  int
-	window time.Duration
-	past   []time.Time // within the window, oldest first
-}
-
-// allow counts a restart at now and reports whether there may be one.
-func (i *intensity) allow(now time.Time) bool {
-	if i.limit == NoLimit {
-		return true
-	}
-	for len(i.past) > 0 && now.Sub(i.past[0]) >= i.window {
-		i.past = i.past[1:]
-	}
-	if len(i.past) >= i.limit {
-		return false
-	}
-	i.past = append(i.past, now)
-	return true
-}

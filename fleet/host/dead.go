@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
+	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
 // The headers that a dead letter has beside those of its original. A header of
@@ -78,7 +79,7 @@ func (l *letters) put(ctx context.Context, subject, key string, d *DeadLetter) e
 		}
 		m.Header[name] = values
 	}
-	m.Header.Set(HeaderReason, strings.Map(printable, clip(d.Reason, 2000)))
+	m.Header.Set(HeaderReason, text.OneLine(text.Clip(d.Reason, 2000)))
 	m.Header.Set(HeaderWorker, d.Worker)
 	m.Header.Set(HeaderTopic, d.Topic)
 	m.Header.Set(HeaderMessage, d.Message)
@@ -106,21 +107,6 @@ func (l *letters) put(ctx context.Context, subject, key string, d *DeadLetter) e
 // or by the server for that of its headers, which may have 64 KiB.
 func tooLarge(err error) bool {
 	return errors.Is(err, nats.ErrMaxPayload) || natserr.Is(err, natserr.HeadersTooLarge, jetstream.JSErrCodeStreamMessageExceedsMaximum)
-}
-
-// printable keeps a header on one line.
-func printable(r rune) rune {
-	if r == '\r' || r == '\n' {
-		return ' '
-	}
-	return r
-}
-
-func clip(text string, n int) string {
-	if len(text) > n {
-		return strings.ToValidUTF8(text[:n], "") + "…"
-	}
-	return text
 }
 
 // each calls fn with the letters on subject from sequence from on, until it

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
 // one handles one message, and answers it.
@@ -217,7 +218,7 @@ func (r *runner) deadLetter(d *delivery, attempt int, why error) {
 		d.member.counts.DeadLetters.Add(1)
 		r.host.log.Warn("hosted worker: dead letter", "worker", rec.ID, "message", d.id, "attempts", attempt, "err", why)
 	}
-	r.answer(err, func() error { return d.msg.TermWithReason(clip(strings.Map(printable, why.Error()), 200)) }, d)
+	r.answer(err, func() error { return d.msg.TermWithReason(text.Clip(text.OneLine(why.Error()), 200)) }, d)
 }
 
 // answer ends a message with ok, or has it come again when there is an error.

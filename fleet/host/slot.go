@@ -12,6 +12,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 	"github.com/pleme-io/lifecycle-go/internal/call"
+	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
 // slot is a group, or a worker that is in none, on the host that it belongs to:
@@ -283,7 +284,7 @@ func (s *slot) note(rec *Record, loaded bool, err error) {
 	defer cancel()
 	want, reason := StateRunning, ""
 	if err != nil {
-		want, reason = StateFailed, clip(err.Error(), 1000)
+		want, reason = StateFailed, text.Clip(err.Error(), 1000)
 	}
 	if rec.State == want {
 		return // of several reasons the first one stands, or each would be a change to act upon

@@ -45,7 +45,10 @@ type CreateRequest struct {
 // Option says more about one call.
 type Option func(*options)
 
-type options struct{ by, note, digest string }
+type options struct {
+	by, note, digest string
+	refused          error // of the options themselves
+}
 
 // By says who asks, and why, for the history.
 func By(who, why string) Option { return func(o *options) { o.by, o.note = who, why } }
@@ -55,10 +58,12 @@ func WithDigest(digest string) Option { return func(o *options) { o.digest = dig
 
 func optionsOf(opts []Option) options {
 	var o options
-	for _, opt := range opts {
-		if opt != nil {
-			opt(&o)
+	for i, opt := range opts {
+		if opt == nil {
+			o.refused = fmt.Errorf("option %d is nil", i+1)
+			continue
 		}
+		opt(&o)
 	}
 	return o
 }
@@ -328,6 +333,9 @@ func (h *Host) get(ctx context.Context, id string) (*Record, error) {
 }
 
 func (h *Host) change(ctx context.Context, id string, o options, change func(*Record) (bool, error)) (*Record, error) {
+	if o.refused != nil {
+		return nil, o.refused
+	}
 	if err := h.ensure(ctx); err != nil {
 		return nil, err
 	}

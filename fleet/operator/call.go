@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
 // needs is the role that each method needs, by "Service.Method". A viewer may call a
@@ -109,13 +110,8 @@ func message(err error) string {
 	return err.Error()
 }
 
-// clip cuts a text to at most n bytes, between characters, and makes it valid UTF-8.
-func clip(text string, n int) string {
-	if len(text) > n {
-		text = text[:n]
-	}
-	return strings.ToValidUTF8(text, "\uFFFD")
-}
+// clip returns s as valid UTF-8 of at most n bytes.
+func clip(s string, n int) string { return text.Clip(s, n) }
 
 // Limits of the fields of requests, in bytes unless noted.
 const (

@@ -76,10 +76,11 @@ func (m *Manager) Register(workflow string, factory func() Participant, transiti
 	for phase, next := range r.table {
 		r.table[phase] = slices.Clone(next)
 	}
-	for _, opt := range opts {
-		if opt != nil {
-			opt(r)
+	for i, opt := range opts {
+		if opt == nil {
+			return fmt.Errorf("register workflow %q: option %d is nil", workflow, i+1)
 		}
+		opt(r)
 	}
 	if err := r.validate(); err != nil {
 		return fmt.Errorf("register workflow %q: %w", workflow, err)

@@ -18,6 +18,7 @@ type writing struct {
 	dry      bool
 	revision *uint64
 	result   *Participant
+	refused  error // of the options themselves
 }
 
 // IfMatch lets the write happen only when the record has this revision, which
@@ -36,10 +37,12 @@ func WithRevision(revision *uint64) WriteOption { return func(w *writing) { w.re
 
 func options(opts []WriteOption) writing {
 	var w writing
-	for _, opt := range opts {
-		if opt != nil {
-			opt(&w)
+	for i, opt := range opts {
+		if opt == nil {
+			w.refused = fmt.Errorf("option %d is nil", i+1)
+			continue
 		}
+		opt(&w)
 	}
 	return w
 }
@@ -107,6 +110,9 @@ func (m *Manager) mutate(ctx context.Context, r *registration, entityID string, 
 // change does every write: it reads and decides, and writes if the record is still
 // the one that it decided on. Otherwise it begins again.
 func (m *Manager) change(ctx context.Context, r *registration, entityID string, w writing, decide func(*entry) (decision, error), load loader) error {
+	if w.refused != nil {
+		return w.refused
+	}
 	key, err := r.key(entityID)
 	if err != nil {
 		return err

@@ -46,7 +46,7 @@ func Ask[T any](a *Answers, method string, fn func() T) (T, error) {
 	case <-c.Done():
 	case <-patience.C:
 	}
-	if err, ended := a.collect(method, c); ended {
+	if ended, err := a.collect(method, c); ended {
 		return out, err
 	}
 	return none, fmt.Errorf("%s: %w", method, ErrNoAnswer)
@@ -70,9 +70,9 @@ func (a *Answers) isOverdue(method string) bool {
 }
 
 // collect returns what came of the call, or notes that it is overdue.
-func (a *Answers) collect(method string, c *Call) (err error, ended bool) {
+func (a *Answers) collect(method string, c *Call) (ended bool, err error) {
 	if ended, err := c.Ended(); ended {
-		return err, true
+		return true, err
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -80,7 +80,7 @@ func (a *Answers) collect(method string, c *Call) (err error, ended bool) {
 		a.overdue = make(map[string][]*Call)
 	}
 	a.overdue[method] = append(a.overdue[method], c)
-	return nil, false
+	return false, nil
 }
 
 // Take freezes an error that no call returned, as the cause of a context. An

@@ -2,12 +2,13 @@ package call_test
 
 import (
 	"errors"
-	"github.com/pleme-io/lifecycle-go/internal/call"
 	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 // An answer that does not come is waited for once, and counts again once it came.

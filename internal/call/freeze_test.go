@@ -35,7 +35,7 @@ func (w *wild) touch() {
 }
 func (w *wild) Error() string                { w.touch(); return w.text }
 func (w *wild) Unwrap() error                { w.touch(); return w.inner }
-func (w *wild) Is(target error) bool         { w.touch(); return w.isLike != nil && target == w.isLike } //nolint:errorlint // an Is method
+func (w *wild) Is(target error) bool         { w.touch(); return w.isLike != nil && target == w.isLike }
 func (w *wild) As(any) bool                  { w.touch(); return false }
 func (w *wild) Format(f fmt.State, _ rune)   { w.touch(); fmt.Fprint(f, "formatted") }
 func (w *wild) GoString() string             { w.touch(); return "go" }

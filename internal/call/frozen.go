@@ -53,7 +53,7 @@ func (e *frozenMany) Unwrap() []error { return e.parts }
 // for looking at the type, and for code that runs on the caller's goroutine: the
 // methods are foreign.
 func Original(err error) error {
-	if f, ok := err.(interface{ original() error }); ok { //nolint:errorlint // err itself, not what it wraps
+	if f, ok := err.(interface{ original() error }); ok {
 		return f.original()
 	}
 	return err

@@ -99,7 +99,7 @@ func wraps(inner error, size int) shape {
 }
 
 func unwrapAll(err error) []error {
-	return err.(interface{ Unwrap() []error }).Unwrap() //nolint:errorlint,forcetypeassert // shapeOf has looked at the type
+	return err.(interface{ Unwrap() []error }).Unwrap() //nolint:errcheck,forcetypeassert // shapeOf has looked at the type
 }
 
 // isPlainAddr reports whether the methods of an address are the standard

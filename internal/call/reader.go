@@ -27,7 +27,7 @@ var errLeftOut = errors.New("an error that cannot be read, or one of too many")
 
 // read returns err's frozen form, and whether that is err itself. It returns nil
 // for an error that is unreadable or beyond the bounds.
-func (r *reader) read(err error, depth int) (out error, same bool) {
+func (r *reader) read(err error, depth int) (out error, same bool) { //nolint:revive // the error is what is read, not how it went
 	r.nodes--
 	if depth >= maxDepth || r.nodes < 0 {
 		r.deep = r.deep || depth >= maxDepth
@@ -127,7 +127,7 @@ func (r *reader) words(err error, s shape) (f frozen, ok bool) {
 		f.text = clip(err.Error(), min(maxText, max(r.texts, 0)))
 	}
 	r.texts -= len(f.text)
-	if e, asks := err.(interface{ Is(error) bool }); asks { //nolint:errorlint // err itself
+	if e, asks := err.(interface{ Is(error) bool }); asks {
 		for _, target := range *sentinels.Load() {
 			if e.Is(target) {
 				f.answers = append(f.answers, target)

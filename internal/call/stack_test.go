@@ -1,11 +1,12 @@
 package call_test
 
 import (
-	"github.com/pleme-io/lifecycle-go/internal/call"
 	"runtime"
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 // parkedByTheTest is what the stacks of the test are looked for by.

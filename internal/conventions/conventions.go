@@ -11,9 +11,9 @@
 // an error that says so. call.IsNil decides: an interface that holds a nil pointer
 // is nil too.
 //
-// A nil option is an error that gives its position, "option 2 is nil", when the
-// function that takes it returns an error. When it cannot return one, as
-// worker.NewFunc cannot, a nil option is ignored, and the function's doc says so.
+// A nil option is an error that gives its position, "option 2 is nil". When the
+// function that takes it cannot return an error, as worker.NewFunc cannot, the
+// first method that can returns it: Start, Run.
 // TestNilOptions has a row for every option type of the root module.
 package conventions
 

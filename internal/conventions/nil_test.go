@@ -36,27 +36,25 @@ func refused(register func(*lifecycle.App)) error {
 	return a.Run(context.Background())
 }
 
-// nilOptions are the option types of the root module, by package and name: what a
-// nil one comes to. ignored says that it is no error, because the function that
-// takes it cannot return one.
+// nilOptions are the option types of the root module, by package and name, and the
+// error that a nil one gives.
 var nilOptions = []struct {
-	typ     string
-	ignored bool
-	give    func() error
+	typ  string
+	give func() error
 }{
-	{"config.Option", false, func() error { _, err := config.Load[struct{}]("", config.WithArgs(nil), nil); return err }},
-	{"lifecycle.LoopOption", false, func() error {
+	{"config.Option", func() error { _, err := config.Load[struct{}]("", config.WithArgs(nil), nil); return err }},
+	{"lifecycle.LoopOption", func() error {
 		return lifecycle.RunLoop(context.Background(), time.Second, idle, lifecycle.WithImmediateTick(), nil)
 	}},
-	{"health.Option", false, func() error {
+	{"health.Option", func() error {
 		return health.NewRegistry().RegisterReadiness("x", health.ProbeFunc(idle), nil)
 	}},
-	{"fsm.Option", false, func() error {
+	{"fsm.Option", func() error {
 		_, err := fsm.New("door", "front", fsm.Table[string]{"open": {}}, "open", nil, fsm.WithTimeline(), nil)
 		return err
 	}},
-	{"health.RegistryOption", false, func() error { return health.NewRegistry(nil).Err() }},
-	{"procpool.Option", false, func() error {
+	{"health.RegistryOption", func() error { return health.NewRegistry(nil).Err() }},
+	{"procpool.Option", func() error {
 		p, err := procpool.New(procpool.Config{Command: func() *exec.Cmd { return exec.Command("true") }})
 		if err != nil {
 			return err
@@ -65,15 +63,17 @@ var nilOptions = []struct {
 		return err
 	}},
 
-	{"lifecycle.Option", false, func() error { _, err := lifecycle.New(lifecycle.Config{}, nil); return err }},
-	{"lifecycle.ShutdownOption", false, func() error { return lifecycle.NewShutdown(nil, nil).Run(context.Background(), time.Second) }},
-	{"lifecycle.UnitOption", false, func() error { return refused(func(a *lifecycle.App) { a.Go("y", idle, nil) }) }},
-	{"lifecycle.ServeOption", false, func() error {
+	{"lifecycle.Option", func() error { _, err := lifecycle.New(lifecycle.Config{}, nil); return err }},
+	{"lifecycle.ShutdownOption", func() error { return lifecycle.NewShutdown(nil, nil).Run(context.Background(), time.Second) }},
+	{"lifecycle.UnitOption", func() error { return refused(func(a *lifecycle.App) { a.Go("y", idle, nil) }) }},
+	{"lifecycle.ServeOption", func() error {
 		return refused(func(a *lifecycle.App) { a.Serve("y", &http.Server{Addr: "127.0.0.1:0"}, nil) })
 	}},
-	{"worker.FuncOption", true, func() error { worker.NewFunc("x", idle, nil); return nil }},
-	{"worker.ProcessOption", true, func() error { worker.NewProcess("x", exec.Command("true"), nil); return nil }},
-	{"worker.ContainerOption", true, func() error { worker.NewContainer("x", nil, worker.ContainerSpec{}, nil); return nil }},
+	{"worker.FuncOption", func() error { return worker.NewFunc("x", idle, nil).Start(context.Background()) }},
+	{"worker.ProcessOption", func() error { return worker.NewProcess("x", exec.Command("true"), nil).Start(context.Background()) }},
+	{"worker.ContainerOption", func() error {
+		return worker.NewContainer("x", nil, worker.ContainerSpec{}, nil).Start(context.Background())
+	}},
 }
 
 func TestNilOptions(t *testing.T) {
@@ -82,10 +82,7 @@ func TestNilOptions(t *testing.T) {
 		known[c.typ] = true
 		t.Run(c.typ, func(t *testing.T) {
 			err := c.give()
-			if c.ignored && err != nil {
-				t.Errorf("a nil option is not ignored: %v", err)
-			}
-			if !c.ignored && (err == nil || !strings.Contains(err.Error(), "option 1 is nil")) {
+			if err == nil || !strings.Contains(err.Error(), "option 1 is nil") {
 				t.Errorf("a nil option gives %v, want an error that says which one it is", err)
 			}
 		})

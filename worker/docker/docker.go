@@ -44,6 +44,7 @@ const cleanUpTimeout = 10 * time.Second
 // options, so many Engines with different shapes can share one client. All
 // methods may be called concurrently.
 type Engine struct {
+	refused error // of the options
 	cli     *client.Client
 	shape   []func(*client.ContainerCreateOptions)
 	pull    *client.ImagePullOptions
@@ -58,13 +59,15 @@ type Option func(*Engine)
 
 // New returns an engine that speaks through cli. cli remains the caller's, who
 // closes it once the workers have ended. It must not have a timeout of its own:
-// a container is waited for as long as it runs. A nil option is ignored.
+// a container is waited for as long as it runs. A nil option is an error of Create.
 func New(cli *client.Client, opts ...Option) *Engine {
 	e := &Engine{cli: cli}
-	for _, opt := range opts {
-		if opt != nil {
-			opt(e)
+	for i, opt := range opts {
+		if opt == nil {
+			e.refused = fmt.Errorf("option %d is nil", i+1)
+			continue
 		}
+		opt(e)
 	}
 	return e
 }
@@ -102,6 +105,9 @@ func WithReplace() Option { return func(e *Engine) { e.replace = true } }
 // cannot have. When it does not know whether the engine made a container, it looks for it
 // and removes it.
 func (e *Engine) Create(ctx context.Context, spec worker.ContainerSpec) (worker.Created, error) {
+	if e.refused != nil {
+		return worker.Created{}, e.refused
+	}
 	stopSignal, err := e.image(ctx, spec.Image)
 	if err != nil {
 		return worker.Created{}, err

@@ -2,6 +2,7 @@ package diagram
 
 import (
 	"fmt"
+	"github.com/pleme-io/lifecycle-go/internal/text"
 	"html"
 	"html/template"
 	"strconv"
@@ -114,12 +115,7 @@ func (l *layout) state(b *strings.Builder, n node, s State, d Drawing, been bool
 	}
 }
 
-func short(name string) string {
-	if utf8.RuneCountInString(name) > maxLabel {
-		name = string([]rune(name)[:maxLabel-1]) + "…"
-	}
-	return html.EscapeString(name)
-}
+func short(name string) string { return html.EscapeString(text.Column(name, maxLabel)) }
 
 // line draws one edge: a curve through its bends, a little above the middle when
 // it goes to the right and a little below when it goes back, so that the two of a

@@ -12,10 +12,11 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+	texts "github.com/pleme-io/lifecycle-go/internal/text"
 )
 
 var helpers = template.FuncMap{
-	"ago": ago, "when": when, "iso": iso, "took": took, "tone": tone, "short": short, "digest": digest, "preview": preview, "count": count,
+	"ago": ago, "when": when, "iso": iso, "took": took, "tone": tone, "short": texts.Column, "digest": digest, "preview": preview, "count": count,
 	"processPath": processPath, "workflowPath": workflowPath, "entityPath": entityPath, "workerPath": workerPath,
 	"units": units, "lower": strings.ToLower, "join": strings.Join, "breakable": breakable, "plural": plural, "exact": exact, "verb": verb,
 }
@@ -79,13 +80,6 @@ func took(d *durationpb.Duration) string {
 	}
 }
 
-func short(text string, n int) string {
-	if utf8.RuneCountInString(text) <= n {
-		return text
-	}
-	return string([]rune(text)[:n-1]) + "…"
-}
-
 func digest(d string) string {
 	d = strings.TrimPrefix(d, "sha256:")
 	return d[:min(12, len(d))]
@@ -96,7 +90,7 @@ func preview(data []byte) string {
 	if !utf8.Valid(data[:len(data)-len(data)%utf8.UTFMax]) {
 		return fmt.Sprintf("% x", data[:min(24, len(data))])
 	}
-	return short(strings.ToValidUTF8(string(data), ""), 240)
+	return texts.Column(strings.ToValidUTF8(string(data), ""), 240)
 }
 
 // count formats a number with spaces between thousands.
