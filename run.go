@@ -224,9 +224,11 @@ func (a *App) untilStop() (context.Context, context.CancelFunc) {
 // requestStop asks for the stop. Only the first request counts; it reports false
 // for any other. It never waits.
 func (a *App) requestStop(req stopRequest) (first bool) {
-	if on := a.blocking(); req.err == nil && on != "" && a.lastReached() == PhaseStarting {
+	if req.err == nil && a.lastReached() == PhaseStarting {
 		// A start that hangs is the most frequent reason for such a request.
-		req.reason += " (while starting, waiting for " + on + ")"
+		if on := a.blocking(); on != "" {
+			req.reason += " (while starting, waiting for " + on + ")"
+		}
 	}
 	first, begin := a.stop.ask(req)
 	if begin {

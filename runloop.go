@@ -86,7 +86,7 @@ func RunLoop(ctx context.Context, interval time.Duration, fn func(context.Contex
 	}
 	for i, opt := range opts {
 		if opt == nil {
-			return fmt.Errorf("%w: option %d is nil", ErrInvalidLoop, i)
+			return fmt.Errorf("%w: option %d is nil", ErrInvalidLoop, i+1)
 		}
 		if err := opt(l); err != nil {
 			return err

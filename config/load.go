@@ -93,7 +93,7 @@ func newOptions(path string, opts []Option) options {
 	}
 	for i, opt := range opts {
 		if opt == nil {
-			o.fault = errors.Join(o.fault, fmt.Errorf("config: option %d is nil", i))
+			o.fault = errors.Join(o.fault, fmt.Errorf("config: option %d is nil", i+1))
 			continue
 		}
 		opt(&o)

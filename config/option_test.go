@@ -13,7 +13,7 @@ func TestANilOptionIsAnError(t *testing.T) {
 	_, openErr := Open[T]("", opts...)
 	_, keysErr := Keys[T]("", opts...)
 	for name, err := range map[string]error{"Load": loadErr, "Open": openErr, "Keys": keysErr} {
-		if err == nil || !strings.Contains(err.Error(), "option 1 is nil") || !strings.Contains(err.Error(), "option 3 is nil") {
+		if err == nil || !strings.Contains(err.Error(), "option 2 is nil") || !strings.Contains(err.Error(), "option 4 is nil") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -76,7 +76,7 @@ func New[S ~string](kind, name string, table Table[S], initial S, events *Dispat
 	var o options
 	for i, opt := range opts {
 		if opt == nil {
-			return nil, fmt.Errorf("%s %q: option %d is nil", kind, name, i)
+			return nil, fmt.Errorf("%s %q: option %d is nil", kind, name, i+1)
 		}
 		opt(&o)
 	}

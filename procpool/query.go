@@ -306,7 +306,7 @@ func (p *Pool) newQuery(ctx context.Context, payload json.RawMessage, opts []Opt
 	q.until = q.begun.Add(p.cfg.QueryTimeout)
 	for i, opt := range opts {
 		if opt == nil {
-			return nil, fmt.Errorf("%s: submit: option %d is nil", p.cfg.Name, i)
+			return nil, fmt.Errorf("%s: submit: option %d is nil", p.cfg.Name, i+1)
 		}
 		opt(q)
 	}

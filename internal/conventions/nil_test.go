@@ -42,15 +42,15 @@ var nilOptions = []struct {
 	typ  string
 	give func() error
 }{
-	{"config.Option", func() error { _, err := config.Load[struct{}]("", config.WithArgs(nil), nil); return err }},
+	{"config.Option", func() error { _, err := config.Load[struct{}]("", nil); return err }},
 	{"lifecycle.LoopOption", func() error {
-		return lifecycle.RunLoop(context.Background(), time.Second, idle, lifecycle.WithImmediateTick(), nil)
+		return lifecycle.RunLoop(context.Background(), time.Second, idle, nil)
 	}},
 	{"health.Option", func() error {
 		return health.NewRegistry().RegisterReadiness("x", health.ProbeFunc(idle), nil)
 	}},
 	{"fsm.Option", func() error {
-		_, err := fsm.New("door", "front", fsm.Table[string]{"open": {}}, "open", nil, fsm.WithTimeline(), nil)
+		_, err := fsm.New("door", "front", fsm.Table[string]{"open": {}}, "open", nil, nil)
 		return err
 	}},
 	{"health.RegistryOption", func() error { return health.NewRegistry(nil).Err() }},
@@ -59,7 +59,7 @@ var nilOptions = []struct {
 		if err != nil {
 			return err
 		}
-		_, err = p.Submit(context.Background(), json.RawMessage("1"), procpool.Timeout(time.Second), nil)
+		_, err = p.Submit(context.Background(), json.RawMessage("1"), nil)
 		return err
 	}},
 
