@@ -92,12 +92,32 @@ func (a *App) drain(ctx context.Context) (hurried bool) {
 	}
 	cancel() // a drainer that watches its context returns now
 	end := a.stop.endWindow(how)
-	for _, s := range a.parts.servers {
-		s.EndWindow()
-	}
+	a.endWindows()
 	<-drained
 	a.log.Info("the drain window is over", "took", end.Sub(t0), "how", how)
 	return hurried
+}
+
+// endWindows tells every server that the window is over. A server closes the
+// connections that handlers took over then, which a foreign listener may have
+// made: one that hangs or panics must not cost the units and hooks their time.
+func (a *App) endWindows() {
+	now := make(chan struct{})
+	close(now)
+	var wg sync.WaitGroup
+	for _, s := range a.parts.servers {
+		wg.Go(func() {
+			out := timed(s.Name()+": end of the window", now, a.budget.patience, func() error {
+				s.EndWindow()
+				return nil
+			})
+			if out.err != nil {
+				a.log.Error("server failed at the end of the window", "server", s.Name(), "took", out.Took, "error", out.err)
+				a.stop.add(out.err)
+			}
+		})
+	}
+	wg.Wait()
 }
 
 // How a window that was waited for has ended.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -40,8 +41,42 @@ func (l *rogueListener) Addr() net.Addr {
 		panic(l.mode)
 	case "Addr is nil":
 		return nil
+	case "the address panics":
+		return rogueAddr{l.Listener.Addr()}
 	}
 	return l.Listener.Addr()
+}
+
+// rogueDeadline is a listener whose SetDeadline panics.
+type rogueDeadline struct{ net.Listener }
+
+func (rogueDeadline) SetDeadline(time.Time) error { panic("SetDeadline panics") }
+
+// rogueAddr is an address that cannot be printed.
+type rogueAddr struct{ net.Addr }
+
+func (rogueAddr) String() string { panic("the address panics") }
+
+// rogueConns hands out connections whose Close panics or does not return.
+type rogueConns struct {
+	net.Listener
+	close func()
+}
+
+func (l rogueConns) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	return rogueConn{c, l.close}, err
+}
+
+type rogueConn struct {
+	net.Conn
+	close func()
+}
+
+func (c rogueConn) Close() error {
+	_ = c.Conn.Close()
+	c.close()
+	return nil
 }
 
 func (l *rogueListener) Close() error {
@@ -67,7 +102,7 @@ func listenTCP(t *testing.T) net.Listener {
 
 // rogueRun runs an App that is soon stopped, and holds it to what R17 and R18
 // say: the hook behind the culprit runs, within its time, and the error says who
-// it was.
+// it was. Without says the run is clean.
 func rogueRun(t *testing.T, register func(*rig), stuck bool, says ...string) {
 	t.Helper()
 	r := newRig(t, lifecycle.Config{
@@ -80,6 +115,12 @@ func rogueRun(t *testing.T, register func(*rig), stuck bool, says ...string) {
 	r.OnShutdown("db", func(ctx context.Context) error { inTime = ctx.Err() == nil; return nil })
 	r.after(100*time.Millisecond, func() { r.Stop(nil) })
 	err := r.Run(t.Context())
+	if says == nil {
+		if err != nil || !inTime {
+			t.Errorf("%v; the hook behind it ran in time: %v", err, inTime)
+		}
+		return
+	}
 	wantErr(t, err, nil, says...)
 	if lines := strings.Split(err.Error(), "\n"); len(slices.Compact(slices.Sorted(slices.Values(lines)))) < len(lines) {
 		t.Errorf("it is said twice: %v", err)
@@ -101,18 +142,55 @@ func TestListenerThatHangsOrPanics(t *testing.T) {
 		stuck bool
 		says  []string
 	}{
-		"Accept panics": {false, []string{"unit http", "panic: Accept panics"}},
-		"Accept hangs":  {true, []string{"http", "abandoned"}},
-		"Addr panics":   {false, []string{`bind server "http"`, "panic: Addr panics"}},
-		"Addr is nil":   {false, []string{`bind server "http"`, "a *lifecycle_test.rogueListener has no address"}},
-		"Close panics":  {false, []string{"http", "panic: Close panics"}},
-		"Close hangs":   {true, []string{"http", "abandoned", "rogueListener).Close"}},
+		"Accept panics":      {false, []string{"unit http", "panic: Accept panics"}},
+		"Accept hangs":       {true, []string{"http", "abandoned"}},
+		"Addr panics":        {false, []string{`bind server "http"`, "panic: Addr panics"}},
+		"Addr is nil":        {false, []string{`bind server "http"`, "a *lifecycle_test.rogueListener has no address"}},
+		"Close panics":       {false, []string{"http", "panic: Close panics"}},
+		"the address panics": {false, []string{`bind server "http"`, "panic: the address panics"}},
+		"Close hangs":        {true, []string{"http", "abandoned", "rogueListener).Close"}},
 	} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 			ln := &rogueListener{listenTCP(t), mode, make(chan struct{})}
 			t.Cleanup(func() { close(ln.release) })
 			rogueRun(t, func(r *rig) { r.Serve("http", &http.Server{}, lifecycle.WithListener(ln)) }, c.stuck, c.says...)
+		})
+	}
+}
+
+func TestListenerWhoseSetDeadlinePanics(t *testing.T) {
+	// Such a listener is one without deadlines.
+	ln := rogueDeadline{listenTCP(t)}
+	rogueRun(t, func(r *rig) { r.Serve("http", &http.Server{}, lifecycle.WithListener(ln)) }, false)
+}
+
+func TestHijackedConnectionWhoseCloseHangsOrPanics(t *testing.T) {
+	release := make(chan struct{})
+	t.Cleanup(func() { close(release) })
+	for mode, c := range map[string]struct {
+		close func()
+		stuck bool
+		says  []string
+	}{
+		"panics": {func() { panic("Close of a connection") }, false, nil}, // no more than an error, and those are ignored
+		"exits":  {runtime.Goexit, false, []string{"http: end of the window", "called runtime.Goexit"}},
+		"hangs":  {func() { <-release }, true, []string{"http: end of the window", "abandoned", "(hostile_server_test.go:"}},
+	} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			ln := rogueConns{listenTCP(t), c.close}
+			rogueRun(t, func(r *rig) {
+				r.Serve("http", &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+					_, _, _ = http.NewResponseController(w).Hijack()
+				})}, lifecycle.WithListener(ln))
+				client, err := net.Dial("tcp", ln.Listener.Addr().String())
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { _ = client.Close() })
+				_, _ = client.Write([]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"))
+			}, c.stuck, c.says...)
 		})
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 // tracker knows every connection that a listener handed out and that is still
@@ -282,18 +284,24 @@ func (c *conn) SyscallConn() (syscall.RawConn, error) {
 func (c *conn) NetConn() net.Conn { return c.Conn }
 
 // Close closes the connection, cancels the contexts of its requests and takes
-// it out of the set. Later calls return what the first one returned.
+// it out of the set. Later calls return what the first one returned. A connection
+// of a foreign listener may panic: that is the error.
 func (c *conn) Close() error {
 	c.closeOnce.Do(func() {
-		c.closeErr = c.Conn.Close()
-		c.mu.Lock()
-		c.closed = true
-		cancel := c.cancel
-		c.mu.Unlock()
-		if cancel != nil {
-			cancel(nil)
-		}
-		c.tracker.remove(c)
+		defer c.leave() // also when the connection ends the goroutine
+		c.closeErr = call.Do("close a connection", c.Conn.Close)
 	})
 	return c.closeErr
+}
+
+// leave ends what depends on the connection.
+func (c *conn) leave() {
+	c.mu.Lock()
+	c.closed = true
+	cancel := c.cancel
+	c.mu.Unlock()
+	if cancel != nil {
+		cancel(nil)
+	}
+	c.tracker.remove(c)
 }

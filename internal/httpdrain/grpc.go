@@ -82,25 +82,28 @@ func (g *GRPC) Configure(cfg Config) {
 func (g *GRPC) Name() string { return g.name }
 
 // Bind takes the listener. It fails when the server or the listener is nil,
-// and when it is called twice or after Shutdown. ctx is not used: the listener
-// is bound already.
-func (g *GRPC) Bind(context.Context) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+// and when it is called twice or after Shutdown. The listener is bound already;
+// ctx bounds the wait for its Addr.
+func (g *GRPC) Bind(ctx context.Context) error {
 	switch {
 	case g.srv == nil:
 		return fmt.Errorf("bind gRPC server %q: nil server", g.name)
 	case g.given == nil:
 		return fmt.Errorf("bind gRPC server %q: nil listener", g.name)
+	}
+	addr, err := addrOf(ctx, g.given)
+	if err != nil {
+		return fmt.Errorf("bind gRPC server %q to the given listener: %w", g.name, err)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
 	case g.ln != nil:
 		return fmt.Errorf("bind gRPC server %q: already bound to %s", g.name, g.ln.Addr())
 	case g.closing:
 		return fmt.Errorf("bind gRPC server %q: stopped", g.name)
 	}
-	if err := checkAddr(g.given); err != nil {
-		return fmt.Errorf("bind gRPC server %q to the given listener: %w", g.name, err)
-	}
-	g.ln = newListener(g.given, g.tracker)
+	g.ln = newListener(g.given, addr, g.tracker)
 	g.ln.anyConn = true
 	return nil
 }

@@ -46,9 +46,9 @@ type listener struct {
 	done      bool // released is closed
 }
 
-// newListener wraps ln, which [checkAddr] has found good.
-func newListener(ln net.Listener, t *tracker) *listener {
-	return &listener{Listener: ln, addr: ln.Addr(), tracker: t, closed: make(chan struct{}), released: make(chan struct{})}
+// newListener wraps ln, whose address is addr (see [addrOf]).
+func newListener(ln net.Listener, addr net.Addr, t *tracker) *listener {
+	return &listener{Listener: ln, addr: addr, tracker: t, closed: make(chan struct{}), released: make(chan struct{})}
 }
 
 // Accept waits for the next connection. Once the listener is retired it hands
@@ -102,20 +102,14 @@ func (l *listener) isRetiring() bool {
 // setDeadline reports whether the listener below has deadlines.
 func (l *listener) setDeadline(t time.Time) bool {
 	d, ok := l.Listener.(interface{ SetDeadline(time.Time) error })
-	return ok && d.SetDeadline(t) == nil
+	return ok && call.Do("set the deadline of the listener", func() error { return d.SetDeadline(t) }) == nil
 }
 
 // retire stops accepting and returns when the listener below is closed. A
 // connection that the kernel had accepted by then is handed out first, unless
 // ctx is done before or the listener below has no deadlines.
 func (l *listener) retire(ctx context.Context) error {
-	l.mu.Lock()
-	// Under the lock: a deadline in the past that is set after the accept loop
-	// has set its own would hide the backlog from it.
-	l.retiring = true
-	parked := l.accepting && l.setDeadline(time.Now())
-	l.mu.Unlock()
-	if parked {
+	if l.beginRetiring() {
 		stall := time.NewTimer(acceptorStall)
 		defer stall.Stop()
 		select {
@@ -125,6 +119,16 @@ func (l *listener) retire(ctx context.Context) error {
 		}
 	}
 	return l.closeBelow()
+}
+
+// beginRetiring tells the accept loop. It reports false when that cannot be told.
+func (l *listener) beginRetiring() (told bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	// Under the lock: a deadline in the past that is set after the accept loop
+	// has set its own would hide the backlog from it.
+	l.retiring = true
+	return l.accepting && l.setDeadline(time.Now())
 }
 
 func (l *listener) closeBelow() error {
@@ -179,26 +183,34 @@ func (l *listener) closeWhenQuiet(ctx context.Context, start time.Time, quiet ti
 	}
 }
 
-// checkListener refuses a listener that cannot work, before anything is started.
-func checkListener(ln net.Listener) error {
-	if err := checkAddr(ln); err != nil {
-		return err
-	}
-	if fmt.Sprintf("%T", ln) == "*tls.listener" {
-		return fmt.Errorf("on %s: %w", ln.Addr(), errTLSConn)
-	}
-	return nil
-}
+// isTLS reports whether ln is what tls.NewListener returns.
+func isTLS(ln net.Listener) bool { return fmt.Sprintf("%T", ln) == "*tls.listener" }
 
-// checkAddr refuses a listener that cannot say where it listens, as a nil pointer
-// cannot.
-func checkAddr(ln net.Listener) error {
-	var addr net.Addr
-	if err := call.Do(fmt.Sprintf("Addr of a %T", ln), func() error { addr = ln.Addr(); return nil }); err != nil {
-		return err
+// address is the address of a foreign listener after it was read.
+type address struct{ network, text string }
+
+func (a address) Network() string { return a.network }
+func (a address) String() string  { return a.text }
+
+// addrOf reads the address of a foreign listener, and refuses one that cannot say
+// where it listens, as a nil pointer cannot. It waits for the listener until ctx is
+// done. The result runs no foreign code.
+func addrOf(ctx context.Context, ln net.Listener) (net.Addr, error) {
+	var addr net.Addr // read when the call has ended, and not before
+	err := call.Within(ctx, fmt.Sprintf("Addr of a %T", ln), call.Settle, func() error {
+		switch given := ln.Addr().(type) {
+		case nil:
+			return fmt.Errorf("a %T has no address", ln)
+		case *net.TCPAddr, *net.UnixAddr:
+			addr = given
+			_ = given.String() // it may be a nil pointer
+		default:
+			addr = address{given.Network(), given.String()}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
-	if addr == nil {
-		return fmt.Errorf("a %T has no address", ln)
-	}
-	return nil
+	return addr, nil
 }

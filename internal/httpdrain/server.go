@@ -167,7 +167,7 @@ func (s *Server) Bind(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ln, err := s.listen(ctx, addr)
+	ln, bound, err := s.listen(ctx, addr)
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -179,7 +179,7 @@ func (s *Server) Bind(ctx context.Context) error {
 		_ = ln.Close() // no client has connected to it
 		return fmt.Errorf("bind server %q to %q: %w", s.name, addr, http.ErrServerClosed)
 	}
-	s.ln = newListener(ln, s.tracker)
+	s.ln = newListener(ln, bound, s.tracker)
 	s.wrap()
 	return nil
 }
@@ -207,20 +207,24 @@ func (s *Server) beginBind() (addr string, err error) {
 	return addr, nil
 }
 
-// listen returns the given listener, or one on addr. It is called without the
+// listen returns the given listener, or one on addr, and its address. It is called without the
 // lock, because the address may be a name.
-func (s *Server) listen(ctx context.Context, addr string) (net.Listener, error) {
+func (s *Server) listen(ctx context.Context, addr string) (net.Listener, net.Addr, error) {
 	if ln := s.given; ln != nil {
-		if err := checkListener(ln); err != nil {
-			return nil, fmt.Errorf("bind server %q to the given listener: %w", s.name, err)
+		bound, err := addrOf(ctx, ln)
+		if err == nil && isTLS(ln) {
+			err = fmt.Errorf("on %s: %w", bound, errTLSConn)
 		}
-		return ln, nil
+		if err != nil {
+			return nil, nil, fmt.Errorf("bind server %q to the given listener: %w", s.name, err)
+		}
+		return ln, bound, nil
 	}
 	ln, err := s.lc.Listen(ctx, "tcp", addr)
 	if err != nil {
-		return nil, fmt.Errorf("bind server %q to %q: %w", s.name, addr, err)
+		return nil, nil, fmt.Errorf("bind server %q to %q: %w", s.name, addr, err)
 	}
-	return ln, nil
+	return ln, ln.Addr(), nil
 }
 
 // listenAddr returns where srv listens, and whether with TLS.

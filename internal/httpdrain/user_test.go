@@ -94,7 +94,7 @@ func TestConnKeepsItsParts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := newListener(ln, newTracker())
+	l := newListener(ln, ln.Addr(), newTracker())
 	defer l.Close()
 	client := newRaw(t, dialAddr(t, ln.Addr().String()))
 	nc, err := l.Accept()
