@@ -71,7 +71,7 @@ func follow[M any, P interface {
 			w.lost(err)
 		}
 		if again.Sleep(ctx, failures) != nil {
-			return nil // ctx ended
+			return nil //nolint:nilerr // the caller ends a watch by ending ctx
 		}
 	}
 }

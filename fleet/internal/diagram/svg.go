@@ -2,12 +2,13 @@ package diagram
 
 import (
 	"fmt"
-	"github.com/pleme-io/lifecycle-go/internal/text"
 	"html"
 	"html/template"
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
 // Edge is one transition, by the names of its states.
