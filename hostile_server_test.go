@@ -195,6 +195,14 @@ func TestHijackedConnectionWhoseCloseHangsOrPanics(t *testing.T) {
 	}
 }
 
+func TestActorThatIsAbandonedIsNamedOnce(t *testing.T) {
+	release := make(chan struct{})
+	t.Cleanup(func() { close(release) })
+	rogueRun(t, func(r *rig) {
+		r.Actor("old", func() error { <-release; return nil }, func(error) {})
+	}, true, "unit old: did not return")
+}
+
 // rogueGRPC is a gRPC server one of whose methods does not return, and its
 // health. (The Stop of a real one waits for handlers with grpc.WaitForHandlers.)
 type rogueGRPC struct {

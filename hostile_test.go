@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -174,10 +175,15 @@ func (w *broken) Start(ctx context.Context) error {
 func (w *broken) Stop(context.Context) error { w.RequestStop(nil); w.Finish(nil); return nil }
 
 func (w *broken) State() worker.State {
-	if w.mode == "State" {
+	switch state := w.BaseWorker.State(); {
+	case w.mode == "State":
 		panic("State")
+	case w.mode == "State exits", w.mode == "State of the end exits" && state.Status.Terminal():
+		runtime.Goexit()
+		return state
+	default:
+		return state
 	}
-	return w.BaseWorker.State()
 }
 
 func (w *broken) Done() <-chan struct{} {
@@ -204,7 +210,15 @@ func (w *broken) HoldRestarts() {
 }
 
 func TestWorkerWhoseMethodsPanicOrHang(t *testing.T) {
-	for mode, wants := range map[string]string{"State": "unit w: ", "Done": "unit w: ", "Name": "Name: panic", "HoldRestarts": "", "HoldRestarts panics": ""} {
+	for mode, wants := range map[string][]string{
+		"State":                  {"unit w: ", "State"},
+		"State exits":            {"unit w: State: called runtime.Goexit"},
+		"State of the end exits": {"unit w: State: called runtime.Goexit"},
+		"Done":                   {"unit w: ", "Done"},
+		"Name":                   {"Name: panic", "Name"},
+		"HoldRestarts":           nil,
+		"HoldRestarts panics":    nil,
+	} {
 		t.Run(mode, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := &broken{mode: mode, stop: make(chan struct{})}
@@ -212,13 +226,17 @@ func TestWorkerWhoseMethodsPanicOrHang(t *testing.T) {
 				r := newRig(t, lifecycle.Config{})
 				r.Add(w).OnShutdown("db", func(context.Context) error { r.mark("db closed"); return nil })
 				r.signalAfter(time.Second, syscall.SIGTERM)
+				began := time.Now()
 				err := r.Run(t.Context())
-				if wants == "" {
+				if strings.HasPrefix(mode, "State") && mode != "State of the end exits" && time.Since(began) >= time.Second {
+					t.Error("it went on starting until the signal")
+				}
+				if wants == nil {
 					if err != nil {
 						t.Error(err)
 					}
 				} else {
-					wantErr(t, err, nil, wants, mode)
+					wantErr(t, err, nil, wants...)
 				}
 				if len(r.trail) != 1 {
 					t.Error("the hook did not run")

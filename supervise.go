@@ -239,8 +239,11 @@ func (w *actor) Stop(ctx context.Context) error {
 	case <-late.C:
 	}
 	abandoned := w.executing.Abandon()
-	if w.Kill(abandoned) {
-		err = errors.Join(abandoned, err)
+	switch killed := w.Kill(abandoned); {
+	case killed && err == nil:
+		return abandoned // itself, so that it is known for the error that the actor ended with
+	case killed:
+		return errors.Join(abandoned, err)
 	}
 	return err
 }

@@ -68,12 +68,17 @@ func askUnit[T any](u *unit, method string, fn func() T) (T, error) {
 }
 
 // state returns the worker's State for decisions, and waits for it. A unit whose
-// State does not return keeps the App starting until the watchdog ends that.
-func (u *unit) state() (s worker.State) {
-	if err := call.Do(u.name+": State", func() error { s = u.State(); return nil }); err != nil {
-		return worker.State{Name: u.name, Status: worker.StatusFailed, Error: err.Error()}
+// State does not return keeps the App starting until the watchdog ends that. The
+// error says that State panicked or exited its goroutine.
+func (u *unit) state() (s worker.State, err error) {
+	if u.ours() {
+		return u.State(), nil
 	}
-	return s
+	err = call.Start(u.name+": State", func() error { s = u.State(); return nil }).Wait(nil, 0)
+	if err != nil {
+		return worker.State{Name: u.name, Status: worker.StatusFailed, Error: err.Error()}, err
+	}
+	return s, nil
 }
 
 // shown returns the worker's State for display. A worker that does not answer is
@@ -143,14 +148,14 @@ func (u *unit) hasEnded(ctx context.Context) error {
 }
 
 // lastErr returns the worker's Err, or a substitute when a worker that failed
-// has none.
-func (u *unit) lastErr() error {
+// has none. s is its last State.
+func (u *unit) lastErr(s worker.State) error {
 	out, err := askUnit(u, "Err", u.Err)
 	if err != nil {
 		return err
 	}
 	if out == nil {
-		if s := u.state(); s.Error != "" {
+		if s.Error != "" {
 			return errors.New(s.Error)
 		}
 		return errors.New("it says that it failed, and not why")
@@ -271,15 +276,22 @@ func (a *App) awaitStarted(u *unit) {
 	begun := func(s worker.Status) bool {
 		return s != worker.StatusCreated && s != worker.StatusPending && s != worker.StatusStarting
 	}
+	status := func() worker.Status {
+		s, err := u.state()
+		if err != nil {
+			a.unitFailed(u, s.Status, err)
+		}
+		return s.Status
+	}
 	waiting := "unit " + u.name + " to start"
 	a.nowDoing(waiting)
 	defer func() {
-		s := u.state().Status
+		s := status()
 		if s == worker.StatusFailed || s == worker.StatusKilled || u.endsApp && s.Terminal() {
 			<-a.stop.requested.Signaled() // watch is about to ask for it
 		}
 	}()
-	if begun(u.state().Status) {
+	if begun(status()) {
 		return
 	}
 	a.health.owner.SetGate(StateUnknown, "starting: waiting for "+waiting)
@@ -297,7 +309,7 @@ func (a *App) awaitStarted(u *unit) {
 	// A worker without Await can only be polled.
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	for !begun(u.state().Status) {
+	for !begun(status()) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -341,7 +353,8 @@ func (a *App) watch(u *unit) {
 		}
 		late.Stop()
 	}
-	status := u.state().Status
+	state, stateErr := u.state()
+	status := state.Status
 	failed := err != nil || status == worker.StatusFailed || status == worker.StatusKilled
 	if !failed {
 		_ = u.finish(nil)
@@ -352,8 +365,16 @@ func (a *App) watch(u *unit) {
 		return
 	}
 	if err == nil {
-		err = u.lastErr()
+		err = stateErr
 	}
+	if err == nil {
+		err = u.lastErr(state)
+	}
+	a.unitFailed(u, status, err)
+}
+
+// unitFailed ends the unit with err and asks for the stop.
+func (a *App) unitFailed(u *unit, status worker.Status, err error) {
 	named := u.finish(err)
 	a.log.Error("unit failed", "unit", u.name, "status", string(status), "error", unnamed(u.name, err))
 	a.requestStop(stopRequest{reason: named.Error(), cause: named, err: named})

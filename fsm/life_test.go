@@ -180,3 +180,43 @@ func TestStateThatIsSeenHasItsTime(t *testing.T) {
 		}
 	}
 }
+
+// TestConditionThatPanicsPanicsInItsWait looks at a panic in the function of one
+// waiter, when it begins to wait and later.
+func TestConditionThatPanicsPanicsInItsWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := fsm.MustNew("door", "front", door, "open", nil)
+		wait := func(until func(phase) bool) (panicked any) {
+			defer func() { panicked = recover() }()
+			_, _ = m.Wait(t.Context(), until)
+			return nil
+		}
+		if v := wait(func(phase) bool { panic("at once") }); v != "at once" {
+			t.Errorf("Wait has panicked with %v", v)
+		}
+		later, other := make(chan any), make(chan any)
+		go func() { other <- wait(func(s phase) bool { return s == "closed" }) }()
+		synctest.Wait()
+		go func() {
+			later <- wait(func(s phase) bool {
+				if s == "closed" {
+					panic("later")
+				}
+				return false
+			})
+		}()
+		synctest.Wait()
+		if err := m.To("closed", nil); err != nil {
+			t.Error(err)
+		}
+		if v := <-later; v != "later" {
+			t.Errorf("Wait has panicked with %v", v)
+		}
+		if v := <-other; v != nil {
+			t.Errorf("the other waiter has panicked with %v", v)
+		}
+		if err := m.To("locked", nil); err != nil || m.State() != "locked" {
+			t.Errorf("it is %s: %v", m.State(), err)
+		}
+	})
+}

@@ -47,9 +47,21 @@ func (t timeline[S]) enter(s S, at time.Time) {
 }
 
 type waiter[S ~string] struct {
-	until func(S) bool
-	got   chan S // capacity 1: at most one send, made when the waiter is removed
-	next  *waiter[S]
+	until    func(S) bool
+	got      chan S // capacity 1: at most one send, made when the waiter is removed
+	panicked any    // what until panicked with; set before the send
+	next     *waiter[S]
+}
+
+// ask reports whether the wait is over. It is over too when until panics: that is
+// the panic of the waiter, and not of the goroutine that changes the machine.
+func (w *waiter[S]) ask(s S) (over bool) {
+	defer func() {
+		if v := recover(); v != nil {
+			w.panicked, over = v, true
+		}
+	}()
+	return w.until(s)
 }
 
 // lives counts the lives of this process; see [Event].
@@ -151,7 +163,7 @@ func (m *Machine[S]) To(to S, cause error) error {
 	m.timeline.enter(to, m.since)
 	m.publishLocked(Event{Attempt: m.attempt, From: string(from), To: string(to), At: m.since, Cause: cause})
 	for at := &m.waiters; *at != nil; {
-		if w := *at; w.until(to) {
+		if w := *at; w.ask(to) {
 			w.got <- to
 			*at = w.next
 		} else {
@@ -254,27 +266,52 @@ func (m *Machine[S]) Done() <-chan struct{} {
 // first it returns the context's error and the state of that moment.
 //
 // until is called under the machine's lock: it must return at once and must
-// not call the machine.
+// not call the machine. When it panics, Wait does.
 func (m *Machine[S]) Wait(ctx context.Context, until func(S) bool) (S, error) {
+	s, w := m.beginWait(until)
+	if w == nil {
+		return s, nil
+	}
+	select {
+	case s = <-w.got:
+		return w.result(s)
+	case <-ctx.Done():
+	}
+	s, over := m.endWait(w)
+	if over {
+		return w.result(s)
+	}
+	return s, ctx.Err()
+}
+
+// result is that of a wait that is over.
+func (w *waiter[S]) result(s S) (S, error) {
+	if w.panicked != nil {
+		panic(w.panicked)
+	}
+	return s, nil
+}
+
+// beginWait returns the state when until is true for it, and else a waiter.
+func (m *Machine[S]) beginWait(until func(S) bool) (S, *waiter[S]) {
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	if until(m.state) {
-		defer m.mu.Unlock()
 		return m.state, nil
 	}
 	w := &waiter[S]{until: until, got: make(chan S, 1), next: m.waiters}
 	m.waiters = w
-	m.mu.Unlock()
+	return m.state, w
+}
 
-	select {
-	case s := <-w.got:
-		return s, nil
-	case <-ctx.Done():
-	}
+// endWait removes a waiter. It returns the state of this moment, or the one that
+// the waiter waited for and over when that was reached in the meantime.
+func (m *Machine[S]) endWait(w *waiter[S]) (s S, over bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	select {
-	case s := <-w.got: // it was reached in the meantime
-		return s, nil
+	case s = <-w.got:
+		return s, true
 	default:
 	}
 	for at := &m.waiters; *at != nil; at = &(*at).next {
@@ -283,5 +320,5 @@ func (m *Machine[S]) Wait(ctx context.Context, until func(S) bool) (S, error) {
 			break
 		}
 	}
-	return m.state, ctx.Err()
+	return m.state, false
 }
