@@ -24,10 +24,10 @@ import (
 // ErrAlreadyRun is returned by the second [App.Run]: an App lives once.
 var ErrAlreadyRun = errors.New("app was run before")
 
-// App owns the life of a process. Register what the process consists of, in any
-// order and chained, then call [App.Run] once. A wrong registration, such as a
-// name that is used twice or a missing function, is collected: Run returns it
-// and starts nothing.
+// App owns the life of a process. Register the parts of the process, in any order
+// and chained, then call [App.Run] once. The App collects wrong registrations, such
+// as a name that is used twice or a missing function: Run returns them and starts
+// nothing.
 //
 // [New] makes an App; the zero value is of no use. All methods may be called
 // concurrently.
@@ -41,7 +41,7 @@ type App struct {
 	events   fsm.Dispatcher
 	phases   *fsm.Machine[Phase]
 	hooks    *Shutdown
-	extra    map[string]http.Handler           // what the health server serves beside the planes
+	extra    map[string]http.Handler           // the health server's handlers beside the planes
 	token    func() (string, error)            // the operators' token; nil when there is none
 	notifier atomic.Pointer[sdnotify.Notifier] // nil without a service manager
 
@@ -58,8 +58,8 @@ type App struct {
 	cancelUnits context.CancelCauseFunc
 }
 
-// parts is what an App consists of. Registration fills it. Once Run has sealed
-// it, the fields do not change, and every goroutine reads them without the lock.
+// parts holds the registered parts of an App. Once Run has sealed it, the fields
+// do not change, and every goroutine reads them without the lock.
 type parts struct {
 	log *slog.Logger
 
@@ -76,7 +76,7 @@ type parts struct {
 	reloads  []hook
 }
 
-// Option shapes an [App] as it is made.
+// Option configures an [App] in [New].
 type Option func(*App)
 
 // WithLogger sets the logger. Defaults to slog.Default. The App writes through a
@@ -101,10 +101,10 @@ func WithMetrics(h http.Handler) Option {
 }
 
 // WithSetup calls fn with the App as the last step of [New], when the rest of New
-// has succeeded. Readers of the App's events or its [App.Status], such as metrics
-// and traces, begin there. New returns the first error of such a function and
-// calls no further one; what earlier functions did stays done. The option may be
-// given more than once.
+// has succeeded. Metrics, traces and other readers of the App's events or its
+// [App.Status] subscribe there. When fn returns an error, New returns it and calls
+// no further function; New does not undo the work of earlier functions. The option
+// may be given more than once.
 func WithSetup(fn func(*App) error) Option {
 	return func(a *App) {
 		if fn == nil {
@@ -115,11 +115,12 @@ func WithSetup(fn func(*App) error) Option {
 	}
 }
 
-// WithSignals takes the signals from ch and leaves those of the process alone:
-// SIGHUP reloads, any other signal is a request to stop. Run reads ch from its
-// beginning to its end, so that a buffered channel keeps what was sent before; a
-// nil or closed channel gives no signals. None of them counts as Ctrl-C at a
-// terminal. The option is for tests and for programs with handlers of their own.
+// WithSignals makes the App take signals from ch and leave those of the process
+// alone: SIGHUP reloads, any other signal is a request to stop. Run reads ch from
+// its beginning to its end, so a buffered channel keeps the signals that were sent
+// before. A nil or closed channel gives no signals. The App takes none of them for
+// Ctrl-C at a terminal. The option is for tests and for programs with signal
+// handlers of their own.
 func WithSignals(ch <-chan os.Signal) Option {
 	return func(a *App) {
 		a.signals.given, a.signals.replaced = ch, true
@@ -127,8 +128,8 @@ func WithSignals(ch <-chan os.Signal) Option {
 	}
 }
 
-// New returns an App. Its error names every field of cfg that makes no sense and
-// every sum that does not fit; see [Config.Validate].
+// New returns an App. Its error names every field of cfg whose value makes no sense
+// and every sum that does not fit; see [Config.Validate].
 func New(cfg Config, opts ...Option) (*App, error) {
 	cfg = cfg.WithDefaults()
 	a := &App{
@@ -168,7 +169,7 @@ func New(cfg Config, opts ...Option) (*App, error) {
 	return a, nil
 }
 
-// FromConfig is [New] under the name that fleets know it by.
+// FromConfig is [New] under the name that fleets use.
 func FromConfig(cfg Config, opts ...Option) (*App, error) { return New(cfg, opts...) }
 
 // Config returns the App's configuration, with its defaults filled in and
@@ -186,9 +187,8 @@ func (a *App) times() budget {
 	return a.budget
 }
 
-// add calls put under the lock unless the registration is wrong or late; then it
-// keeps the reason. kind and name say what is registered; missing says that its
-// function or value is nil.
+// add calls put under the lock. When the registration is wrong or late, it records
+// the reason instead. missing says that the registered function or value is nil.
 func (p *parts) add(kind, name string, missing bool, put func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -210,7 +210,7 @@ func (p *parts) add(kind, name string, missing bool, put func()) {
 	}
 }
 
-// refuse keeps why a registration is wrong.
+// refuse records why a registration is wrong.
 func (p *parts) refuse(kind, name string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -221,8 +221,7 @@ func (p *parts) refuse(kind, name string, err error) {
 	p.refused = append(p.refused, fmt.Errorf("%s %q: %w", kind, name, err))
 }
 
-// isLate reports whether Run has begun, and keeps that this registration came
-// after it.
+// isLate reports whether Run has begun. If so, it records the late registration.
 func (p *parts) isLate(kind, name string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -232,14 +231,14 @@ func (p *parts) isLate(kind, name string) bool {
 	return p.sealed
 }
 
-// lateLocked refuses a registration that comes after Run has begun: it would
-// take part in half of the choreography.
+// lateLocked refuses a registration that comes after Run has begun: the part would
+// miss the steps that are already over.
 func (p *parts) lateLocked(kind, name string) {
 	p.late = append(p.late, fmt.Errorf("%s %q was registered after Run had begun, and is ignored", kind, name))
 	p.log.Error("registration refused: Run has begun", "kind", kind, "name", name)
 }
 
-// seal ends registration. It reports false when it has ended before.
+// seal ends registration. It reports false when it was called before.
 func (p *parts) seal() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -257,8 +256,8 @@ func (p *parts) view() ([]*unit, []*server) {
 	return p.units[:len(p.units):len(p.units)], p.servers[:len(p.servers):len(p.servers)]
 }
 
-// claimLocked refuses a server or a listener that another unit has: each unit
-// would close it under the other.
+// claimLocked refuses a server or a listener that another unit has, because each
+// unit would close it while the other uses it.
 func (p *parts) claimLocked(name, what string, v any) {
 	if !reflect.ValueOf(v).Comparable() {
 		return // two of them cannot be told apart
@@ -288,7 +287,7 @@ const (
 	PhaseKilled   Phase = "killed"   // a further signal or the watchdog ended the process
 )
 
-// Phases returns the table that every App lives by. The caller owns it.
+// Phases returns the table of allowed phase changes. The caller owns it.
 func Phases() fsm.Table[Phase] {
 	t := maps.Clone(phases)
 	for p := range t {
@@ -308,15 +307,15 @@ var phases = fsm.Table[Phase]{
 	PhaseKilled:   {},
 }
 
-// inOrder lists the phases as they follow each other.
+// inOrder lists the phases in the order in which an App enters them.
 var inOrder = []Phase{PhaseCreated, PhaseStarting, PhaseRunning, PhaseDraining, PhaseStopping, PhaseStopped, PhaseFailed, PhaseKilled}
 
-// The Kinds of the events that an App itself makes.
+// The Kinds of the events that the App itself sends.
 const (
 	KindApp     = "app"     // its changes of phase
-	KindDrainer = "drainer" // what OnDrain registered
-	KindHook    = "hook"    // what OnShutdown registered
-	KindReload  = "reload"  // what OnReload registered; each run is a life of its own
+	KindDrainer = "drainer" // a drainer of OnDrain
+	KindHook    = "hook"    // a hook of OnShutdown
+	KindReload  = "reload"  // a function of OnReload; each run is a life of its own
 )
 
 // resultPending is the state before a drainer, hook or reload runs.
@@ -333,8 +332,8 @@ var steps = fsm.Table[Result]{
 	ResultSkipped:   {},
 }
 
-// step returns the life of a drainer, hook or reload that begins to run. The
-// caller ends it with the result. events may be nil.
+// step returns the machine of a drainer, hook or reload that begins to run. The
+// caller moves it to the result. events may be nil.
 func step(kind, name string, events *fsm.Dispatcher) *fsm.Machine[Result] {
 	m := fsm.MustNew(kind, name, steps, resultPending, events)
 	_ = m.To(ResultRunning, nil) // allowed
@@ -344,8 +343,8 @@ func step(kind, name string, events *fsm.Dispatcher) *fsm.Machine[Result] {
 // Phase returns the phase that the App is in.
 func (a *App) Phase() Phase { return a.phases.State() }
 
-// lastReached is Phase for a caller that must not wait for the machine's lock. While
-// a phase is being entered it may be the one before.
+// lastReached returns the phase without the machine's lock, for callers that must
+// not wait. While the App enters a phase, it may return the previous one.
 func (a *App) lastReached() Phase {
 	last := PhaseCreated
 	for _, p := range inOrder {
@@ -358,34 +357,35 @@ func (a *App) lastReached() Phase {
 	return last
 }
 
-// Reached returns a channel that is closed when the App enters p. A phase is
-// entered at most once, so the channel stays closed; for a word that is no
-// phase it is nil and never closes.
+// Reached returns a channel that closes when the App enters p. An App enters a
+// phase at most once, so the channel stays closed. For a p that is not a phase it
+// returns nil.
 func (a *App) Reached(p Phase) <-chan struct{} { return a.phases.Reached(p) }
 
-// EnteredAt returns when the App entered p, and the zero time when it has not.
-// The phase that [App.Phase] has returned has its time.
+// EnteredAt returns the time at which the App entered p, or the zero time when it
+// has not. A phase that [App.Phase] has returned always has a time.
 func (a *App) EnteredAt(p Phase) time.Time { return a.phases.EnteredAt(p) }
 
-// Events returns the stream of everything that changes in the App: its phases
-// (Kind [KindApp]), its units (Kind worker.KindWorker), its probes (Kind
-// "probe"), and its drainers, shutdown hooks and reloads ([KindDrainer],
-// [KindHook], [KindReload]: from "pending" to "running" and the [Result]).
+// Events returns the stream of all state changes in the App: of its phases (Kind
+// [KindApp]), its units (Kind worker.KindWorker), its probes (Kind "probe"), and its
+// drainers, shutdown hooks and reloads ([KindDrainer], [KindHook], [KindReload]: from
+// "pending" to "running" to the [Result]).
 //
-// The events of one life, those with the same ID, come in order, each once. The
+// Events with the same ID belong to one life; they come in order, each once. The
 // App's own life is the Parent of its units, probes, drainers, hooks and reloads. A
-// supervised function ([App.Supervise]) is one life, each run of it an Attempt.
+// supervised function ([App.Supervise]) is one life, and each of its runs is an
+// Attempt.
 func (a *App) Events() *fsm.Dispatcher { return &a.events }
 
 // enter changes the phase and tells the service manager and the termination log.
 func (a *App) enter(p Phase, cause error) {
-	// A function that holds the machine's lock and does not return holds the App:
-	// the termination log that the watchdog writes names this change.
+	// A function that holds the machine's lock and does not return blocks the App.
+	// The watchdog's termination log then names this change of phase.
 	doing := a.death.waitingFor.Load()
 	change := "the change of phase to " + string(p)
 	a.death.waitingFor.Store(&change)
 	if err := a.phases.To(p, cause); err != nil {
-		// Only a process that is being killed leaves the path.
+		// Only PhaseKilled, which comes at any time, makes a change impossible.
 		a.log.Error("phase change refused", "error", err)
 		return
 	}

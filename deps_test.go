@@ -7,7 +7,7 @@ import (
 )
 
 // TestConventions holds the import table of the root module, and with it the
-// promise that whoever imports lifecycle gets golang.org/x/sync and nothing
+// promise that a program that imports lifecycle gets golang.org/x/sync and nothing
 // else from outside.
 func TestConventions(t *testing.T) {
 	conventions.Check(t, conventions.Module{

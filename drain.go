@@ -10,12 +10,11 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/httpdrain"
 )
 
-// Drainable is a component that holds something of a remote peer and has to
-// release it before the process ends: sessions, a consumer's claim on messages, a
-// pool's work.
+// Drainable is a component with obligations to a remote peer that it has to end
+// before the process does: sessions, a consumer's claim on messages, a pool's work.
 type Drainable interface {
-	// Drain stops taking on new work, lets the present work finish, and returns.
-	// ctx ends with the drain window: Drain then gives up what is unfinished.
+	// Drain stops taking new work, lets the present work finish, and returns. ctx
+	// ends with the drain window: Drain then gives up unfinished work.
 	Drain(ctx context.Context) error
 }
 
@@ -28,8 +27,9 @@ func (f DrainFunc) Drain(ctx context.Context) error { return f(ctx) }
 // OnDrain registers d to run in the drain window, at the same time as all other
 // drainers, each in a goroutine of its own. The App abandons a drainer that
 // ignores the end of its context shortly after the window; Run's error then names
-// the drainer and the line where it stood. A panic is an error too. Use OnDrain
-// for what lives on a remote peer, and [App.OnShutdown] for what lives here.
+// the drainer and the line at which it was blocked. A panic is an error too. Use
+// OnDrain for obligations to a remote peer, and [App.OnShutdown] to close resources of
+// this process.
 func (a *App) OnDrain(name string, d Drainable) *App {
 	a.parts.add("drainer", name, call.IsNil(d), func() { a.parts.drainers = append(a.parts.drainers, hook{name, d.Drain}) })
 	return a
@@ -37,13 +37,14 @@ func (a *App) OnDrain(name string, d Drainable) *App {
 
 type appKey struct{}
 
-// Draining returns a channel that closes when the work under ctx should wind up.
-// For a unit, a drainer or a reload that is when the App begins to drain. For a
-// request of one of the App's servers it is later, when the client will find
-// another process: GoAwayAfter later, and spread over the window for a connection
-// that is hijacked or to be upgraded, so that clients do not reconnect all at
-// once. The call declares the request to be a stream: its context is cancelled at
-// the window's end.
+// Draining returns a channel that closes when the work under ctx should end. For a
+// unit, a drainer or a reload it closes when the App begins to drain.
+//
+// For a request of one of the App's servers it closes GoAwayAfter later, when the
+// client can find another process. For a hijacked connection and for a request to
+// upgrade, the time is spread over the window, so that clients do not all reconnect
+// at once. The call also declares the request to be a stream: the server cancels its
+// context at the window's end.
 //
 // For any other context the channel never closes.
 func Draining(ctx context.Context) <-chan struct{} {
@@ -56,14 +57,14 @@ func Draining(ctx context.Context) <-chan struct{} {
 	return nil
 }
 
-// Draining returns a channel that closes when the App begins to drain. Consumers
-// of queues and schedulers stop fetching then.
+// Draining returns a channel that closes when the App begins to drain. Queue
+// consumers and schedulers then stop fetching work.
 func (a *App) Draining() <-chan struct{} { return a.stop.draining.Signaled() }
 
-// drain is the window: every request is still served, drainers run, and the
-// cluster learns that this process goes away. It returns when the window is over.
-// hurried reports that the wait was cut short because no client is left to wait
-// for.
+// drain runs the drainers and waits for the end of the drain window. The App still
+// serves every request in it, and the cluster learns that this process stops.
+// hurried reports that the App did not wait for the whole window: no client could be
+// there, or a second signal ended it.
 func (a *App) drain(ctx context.Context) (hurried bool) {
 	window := a.budget.window
 	t0 := a.stop.began()
@@ -145,7 +146,7 @@ func (a *App) waitWindow(ctx context.Context, drained <-chan struct{}) string {
 			return windowSkipped
 		case <-look:
 		case <-waiting:
-			waiting = nil // once is enough
+			waiting = nil // a closed channel is always ready
 		}
 		if quiet > 0 && a.isQuiet(quiet, drained) {
 			return windowQuiet
@@ -153,8 +154,9 @@ func (a *App) waitWindow(ctx context.Context, drained <-chan struct{}) string {
 	}
 }
 
-// isQuiet reports whether no request is in flight or could be unseen, none has
-// arrived for quiet, and every drainer has returned.
+// isQuiet reports whether no request is in flight, none has arrived for quiet, and
+// every drainer has returned. A server whose requests the App cannot see is busy
+// while it has an open connection.
 func (a *App) isQuiet(quiet time.Duration, drained <-chan struct{}) bool {
 	select {
 	case <-drained:
@@ -177,7 +179,7 @@ func (a *App) isQuiet(quiet time.Duration, drained <-chan struct{}) bool {
 	return time.Since(since) >= quiet
 }
 
-// noWait says why the window is not waited for, or "".
+// noWait returns the reason why the App does not wait for the window, or "".
 func (a *App) noWait() string {
 	switch a.cfg.DrainWait {
 	case WaitAlways:
@@ -196,9 +198,9 @@ func (a *App) noWait() string {
 	return ""
 }
 
-// listens reports whether clients may be sending requests here: one of the App's
-// servers is serving, or it has none and its health planes invite clients to
-// units that listen by themselves.
+// listens reports whether clients may send requests to this process: one of the App's
+// servers is serving, or the App has no server and serves health planes, so that a
+// unit may listen by itself.
 func (a *App) listens() bool {
 	for _, s := range a.parts.servers {
 		if s.isServing() {

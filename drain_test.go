@@ -18,7 +18,7 @@ import (
 // What a server of the App's does in the drain, and what the drain does for it:
 // in a bubble with pipes where time counts, on sockets where they do.
 
-// serveNothing adds a server that listens, to which nobody connects.
+// serveNothing adds a server that listens and has no clients.
 func serveNothing(r *rig) {
 	r.Serve("http", &http.Server{Handler: http.NotFoundHandler()}, lifecycle.WithListener(newPipeListener()))
 }
@@ -41,8 +41,8 @@ func (g holdingGRPC) Serve(ln net.Listener) error {
 func (g holdingGRPC) GracefulStop() { close(g.quit) }
 func (g holdingGRPC) Stop()         {}
 
-// DrainQuiet ends the window only when nobody is served any more, and nobody
-// has come for that long.
+// DrainQuiet ends the window only when the App serves no client any more, and no
+// client has come for that long.
 func TestDrainQuietWaitsForWhatIsServed(t *testing.T) {
 	const s = time.Second
 	for _, test := range []struct {

@@ -14,17 +14,17 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// ExitStuck is the exit status of a process that abandoned something: the watchdog
-// exits with it, and [ExitCode] gives it for an error whose first part is an
+// ExitStuck is the exit status of a process with an abandoned part: the watchdog
+// exits with it, and [ExitCode] returns it for an error whose first part is an
 // [*AbandonedError]. It is EX_SOFTWARE of sysexits.h.
 const ExitStuck = 70
 
-// ExitCode returns the exit status for what [App.Run] returned: 0 for nil, and
-// for an error what its primary cause asks for, which is the first of joined
-// errors: the result of an ExitCode method when that is from 1 to 255
-// ([*SignalError] gives 128+n, an *exec.ExitError its child's), [ExitStuck]
-// when something was abandoned, else 1. The errors that the cause wraps are asked
-// as well, and err itself may be wrapped.
+// ExitCode returns the exit status for the result of [App.Run]. It is 0 for nil.
+// Otherwise the primary cause decides, which is the first of joined errors. The
+// status is the result of the cause's ExitCode method when that is from 1 to 255
+// ([*SignalError] returns 128+n, an *exec.ExitError its child's status), [ExitStuck]
+// for an [*AbandonedError], and else 1. ExitCode also looks at the errors that the
+// cause wraps, and err itself may be wrapped.
 func ExitCode(err error) int {
 	if err == nil {
 		return 0
@@ -35,9 +35,9 @@ func ExitCode(err error) int {
 	return 1
 }
 
-// joinType is the type of what errors.Join returns. Of such a list the first part
-// alone counts; the parts of any other error that wraps several, as fmt.Errorf
-// makes it, are about one and the same thing.
+// joinType is the type that errors.Join returns. Of such a list only the first part
+// counts. The parts of any other error that wraps several, as fmt.Errorf makes it,
+// describe the same failure, so all of them count.
 var joinType = reflect.TypeOf(errors.Join(io.EOF))
 
 // askedFor returns the exit status that err asks for, or 0.
@@ -69,8 +69,8 @@ func askedFor(err error) int {
 	return 0
 }
 
-// death is how an App ends its process by force: after a further signal, or when
-// the watchdog fires. Nothing here takes a lock of the App.
+// death ends the process by force: after a further signal, or when the watchdog
+// fires. No method of it takes a lock of the App.
 type death struct {
 	stderr     io.Writer // of dumps
 	exit       func(int)
@@ -79,8 +79,8 @@ type death struct {
 	begun      atomic.Bool
 }
 
-// armWatchdog ends the process when the stop has not ended in all the time that
-// it may take. It runs on a timer of its own and takes no lock of the App.
+// armWatchdog starts the timer that ends the process when the stop takes longer than
+// its budget.
 func (a *App) armWatchdog() {
 	total := a.budget.total
 	a.death.watchdog.Store(time.AfterFunc(total, func() {
@@ -94,12 +94,12 @@ func (a *App) disarmWatchdog() {
 	}
 }
 
-// dieWithin bounds what is written before a process is ended by force.
+// dieWithin bounds the time for the last messages before the process ends by force.
 const dieWithin = time.Second
 
-// die writes why to the termination log and, with the stacks of all goroutines,
-// to stderr, for one second at most, and exits. It takes no lock and waits for
-// nothing that other code could hold up.
+// die writes why to the termination log and, with the stacks of all goroutines, to
+// stderr, and exits after one second at most. It takes no lock and waits for nothing
+// that other code could block.
 func (a *App) die(why string, code int) {
 	if !a.death.begun.CompareAndSwap(false, true) {
 		return // the first call is about to exit
@@ -107,13 +107,13 @@ func (a *App) die(why string, code int) {
 	if on := a.blocking(); on != "" {
 		why += "; giving up on " + on
 	}
-	// Best effort, each on its own: a lock of the phase, a file or a pipe may
-	// be what we are here for.
-	go func() { _ = a.phases.To(PhaseKilled, errors.New(why)) }() // refused when it has ended meanwhile
+	// Each step runs in a goroutine of its own, because the lock of the phase, the
+	// file or the pipe may be the cause of the block.
+	go func() { _ = a.phases.To(PhaseKilled, errors.New(why)) }() // refused when the App has ended meanwhile
 	var written sync.WaitGroup
 	written.Go(func() { a.words.Final(string(PhaseKilled) + ": " + why) })
 	written.Go(func() {
-		// The dump comes apart and last: of a million goroutines it takes a while.
+		// The dump comes last, because a million goroutines take a while.
 		_, _ = fmt.Fprintf(a.death.stderr, "lifecycle: %s: %s; exit status %d\n\n", a.cfg.Name, why, code)
 		_, _ = a.death.stderr.Write(append(call.Dump(), '\n'))
 	})
@@ -131,5 +131,5 @@ func (a *App) die(why string, code int) {
 	a.death.exit(code)
 }
 
-// exitProcess is os.Exit, but for tests of what leads to it.
+// exitProcess is os.Exit. Tests replace it.
 var exitProcess = os.Exit

@@ -201,7 +201,7 @@ func TestWatchdogIsDisarmedWhenRunReturns(t *testing.T) {
 	}
 }
 
-// stubborn blocks whoever writes to it.
+// stubborn blocks every writer.
 type stubborn struct{ release <-chan struct{} }
 
 func (s stubborn) Write(p []byte) (int, error) { <-s.release; return len(p), nil }

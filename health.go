@@ -17,12 +17,12 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
-// The names under which programs know the package health best. That package has
-// the other options of a check, and works without an App.
+// The most used names of the package health. That package has the other options of a
+// check, and works without an App.
 type (
 	// Registry holds the checks of a process: [health.Registry].
 	Registry = health.Registry
-	// Probe looks at one thing that a process depends on: [health.Probe].
+	// Probe checks one dependency of the process: [health.Probe].
 	Probe = health.Probe
 	// ProbeFunc makes a function a Probe: [health.ProbeFunc].
 	ProbeFunc = health.ProbeFunc
@@ -35,7 +35,7 @@ const (
 	StateUnknown = health.Unknown
 )
 
-// ErrUnknown is the error of a [Probe] that cannot tell whether its subject is up
+// ErrUnknown is the error of a [Probe] that cannot tell whether its dependency is up
 // or down: [health.ErrUnknown].
 var ErrUnknown = health.ErrUnknown
 
@@ -48,7 +48,7 @@ func WithCache(ttl time.Duration) health.Option { return health.WithCache(ttl) }
 // WithPeriodic runs the check in the background: [health.WithPeriodic].
 func WithPeriodic(interval time.Duration) health.Option { return health.WithPeriodic(interval) }
 
-// ownHealth is what the App says about its own health, and where it says it.
+// ownHealth is the App's health registry and its health server.
 type ownHealth struct {
 	reg   *Registry
 	owner *health.Owner // the condition "lifecycle": starting, suspended, draining
@@ -61,10 +61,9 @@ type ownHealth struct {
 // checks, which [App.Probe] does not register.
 func (a *App) Registry() *Registry { return a.health.reg }
 
-// Probe registers a readiness probe: a dependency without which the App cannot
-// serve. A check of the process itself belongs into Registry().RegisterLiveness; a
-// check of a dependency never does. A registration that is refused is an error of
-// Run.
+// Probe registers a readiness probe for a dependency without which the App cannot
+// serve. Register a check of the process itself with Registry().RegisterLiveness, and
+// never a check of a dependency. Run returns an error for a refused registration.
 func (a *App) Probe(name string, p Probe, opts ...health.Option) *App {
 	if a.parts.isLate("probe", name) {
 		return a
@@ -73,7 +72,7 @@ func (a *App) Probe(name string, p Probe, opts ...health.Option) *App {
 	return a
 }
 
-// maxReason is how many bytes of an operator's reason are kept.
+// maxReason is the number of bytes kept of an operator's reason.
 const maxReason = 256
 
 // Suspension says why readiness is suspended and since when.
@@ -82,26 +81,25 @@ type Suspension struct {
 	Since  time.Time `json:"since"`
 }
 
-// Suspend makes readiness fail with the reason until [App.Resume]. The cluster
-// sends no new work here; the work that is here goes on. Nothing stops, and
-// liveness is not affected. A second call replaces the reason, of which 256 bytes
-// are kept. It may be called at any time, also before Run.
+// Suspend makes readiness fail with the reason until [App.Resume]. The cluster then
+// sends no new work to this process. Present work goes on, nothing stops, and liveness
+// is not affected. A second call replaces the reason. The App keeps 256 bytes of it.
+// Suspend may be called at any time, also before Run.
 func (a *App) Suspend(reason string) {
 	reason = text.Clip(reason, maxReason)
 	a.health.owner.Suspend(reason)
 	a.log.Warn("suspended: readiness is down", "reason", reason)
 }
 
-// Resume ends what [App.Suspend] began: readiness is what the checks say. On an
-// App that is not suspended it does nothing. It does not undo a drain.
+// Resume ends the effect of [App.Suspend]: readiness is again the result of the
+// checks. On an App that is not suspended it does nothing. It does not undo a drain.
 func (a *App) Resume() {
 	a.health.owner.Resume()
-	a.log.Info("resumed: readiness is what the checks say")
+	a.log.Info("resumed: the checks decide readiness")
 }
 
-// Suspended reports whether [App.Suspend] or /admin/suspend has suspended the
-// App, and with what reason. Since is the time of the first call after the last
-// [App.Resume].
+// Suspended reports whether [App.Suspend] or /admin/suspend has suspended the App,
+// with the reason. Since is the time of the first call after the last [App.Resume].
 func (a *App) Suspended() (s Suspension, suspended bool) {
 	s.Reason, s.Since = a.health.owner.Suspended()
 	return s, !s.Since.IsZero()
@@ -110,8 +108,8 @@ func (a *App) Suspended() (s Suspension, suspended bool) {
 // Ready returns nil when /readyz passes, and otherwise an error with a line for
 // each critical check that fails it, as "db: connection refused", or "orders:
 // caused by db" for a check that depends on another. The check "lifecycle" is the
-// App itself: starting, suspended or draining. Ready runs no check; it goes by
-// what each check's last run found, so it returns at once.
+// App itself: starting, suspended or draining. Ready runs no check; it reads the last
+// result of each and returns at once.
 func (a *App) Ready() error {
 	var errs []error
 	for _, c := range a.health.reg.Snapshot() {
@@ -126,22 +124,22 @@ func (a *App) Ready() error {
 	return errors.Join(errs...)
 }
 
-// Handler returns what the health address serves: the planes of
-// [Registry.Handler], /metrics when there are any ([WithMetrics]), /statusz
-// unless it is off, and with an admin token the endpoints of operators:
+// Handler returns the handler of the health address: the planes of
+// [Registry.Handler], /metrics with [WithMetrics], /statusz unless it is off, and with
+// an admin token the endpoints for operators:
 //
 //	GET, POST /admin/prestop         begin the drain, answer when its window is over
 //	POST /admin/suspend?reason=TEXT  [App.Suspend]
 //	POST /admin/resume               [App.Resume]
 //
-// The three want the header "Authorization: Bearer TOKEN". Without it, or with
-// another token, they answer 401 and do nothing. When no token is configured they
-// do not exist: 404.
+// The three need the header "Authorization: Bearer TOKEN". Without it, or with
+// another token, they answer 401 and do nothing. When no token is configured, they
+// answer 404.
 //
-// /admin/prestop is for a pod's preStop hook. It stops the App as a signal does.
-// The SIGTERM that the kubelet sends after the hook finds the stop begun: it adds
-// no second wait and shortens nothing. The drain goes on when the caller hangs up.
-// A kubelet can only send GET:
+// /admin/prestop is for a pod's preStop hook. It stops the App as a signal does. When
+// the kubelet then sends SIGTERM, the stop has begun: the signal adds no second wait
+// and shortens nothing. The drain goes on when the caller disconnects. A kubelet can
+// only send GET:
 //
 //	lifecycle:
 //	  preStop:
@@ -150,12 +148,12 @@ func (a *App) Ready() error {
 //	      path: /admin/prestop
 //	      httpHeaders: [{name: Authorization, value: Bearer TOKEN}]
 //
-// The time of the hook is the drain window itself, so Config.PreStop stays 0.
+// The hook takes as long as the drain window, so Config.PreStop stays 0.
 //
-// Use Handler when Config.HealthAddr is off and another server serves this.
+// Use Handler when Config.HealthAddr is off and another server serves the planes.
 func (a *App) Handler() http.Handler { return httpdrain.Route(a.health.reg.Handler(), a.extra) }
 
-// takeToken takes the operators' token, if there is one, out of the Config.
+// takeToken moves the operators' token, if there is one, out of the Config.
 func (a *App) takeToken() error {
 	switch secret, file := string(a.cfg.AdminToken), a.cfg.AdminTokenFile; {
 	case secret != "":
@@ -173,8 +171,8 @@ func (a *App) takeToken() error {
 }
 
 // mount adds /statusz and the operators' endpoints to the handlers of the health
-// server. /statusz is on unless StatuszOff: it says little more than
-// /readyz?verbose, and a process in trouble is not restarted to turn it on.
+// server. /statusz is on by default: it shows little more than /readyz?verbose, and
+// an operator cannot restart a process in trouble to turn it on.
 func (a *App) mount() {
 	if !a.cfg.StatuszOff {
 		a.extra["/statusz"] = statusz.Handler(func() (statusz.View, any) {
@@ -187,23 +185,23 @@ func (a *App) mount() {
 	}
 }
 
-// preStop is T0, and waits for the end of the drain window or of ctx.
+// preStop requests the stop and waits for the end of the drain window or of ctx.
 func (a *App) preStop(ctx context.Context) error {
 	// The reason is the signal that the kubelet sends after the hook: a Job whose
 	// pod is deleted while it works must not count as complete.
 	a.requestStop(stopRequest{reason: "the preStop hook was called", signal: &SignalError{syscall.SIGTERM}})
 	select {
 	case <-a.stop.windowOver.Signaled():
-	case <-a.Reached(PhaseStopping): // it was starting, and has no window
-	case <-a.Reached(PhaseFailed): // nothing was ever started
+	case <-a.Reached(PhaseStopping): // the App was starting, so there is no window
+	case <-a.Reached(PhaseFailed): // the App has started nothing
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 	return nil
 }
 
-// HealthAddr returns the address on which the health planes are served. It is nil
-// before they are and when Config.HealthAddr is off. Use it with port 0.
+// HealthAddr returns the address of the health server. It is nil before the server
+// listens and when Config.HealthAddr is off. Use it with port 0.
 func (a *App) HealthAddr() net.Addr {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -223,7 +221,7 @@ func (a *App) startHealth() error {
 	}
 	a.nowDoing("the health server")
 	srv, ended := httpdrain.NewHealthServer(a.cfg.HealthAddr, a.Handler(), a.log), make(chan struct{})
-	ctx, cancel := a.untilStop() // a name server may take its time
+	ctx, cancel := a.untilStop() // a name server may be slow
 	defer cancel()
 	if err := srv.Bind(ctx); err != nil {
 		return err
@@ -241,9 +239,9 @@ func (a *App) startHealth() error {
 	return nil
 }
 
-// closeHealth ends the health server and the periodic checks, as the last step of
-// a stop. A client that still reads and a check that hangs get one second, or the
-// time until end if that is less.
+// closeHealth stops the health server and the periodic checks, as the last step of a
+// stop. It waits for a client that still reads and a check that hangs for one second,
+// or until end if that is sooner.
 func (a *App) closeHealth(end time.Time) {
 	if soon := time.Now().Add(time.Second); soon.Before(end) {
 		end = soon
@@ -257,8 +255,8 @@ func (a *App) closeHealth(end time.Time) {
 	a.leave(a.health.reg.Close(ctx))
 }
 
-// leave notes what the stop has abandoned at its end. The stop has not failed for
-// that: all that was asked of it is done.
+// leave records the checks and clients that the stop abandoned at its end. They are
+// not a failure, because every step of the stop is done.
 func (a *App) leave(err error) {
 	if err == nil {
 		return
@@ -269,16 +267,16 @@ func (a *App) leave(err error) {
 	a.stop.abandoned = append(a.stop.abandoned, strings.Split(err.Error(), "\n")...) // a joined error has a line for each
 }
 
-// lookOnce runs the readiness probes. After it the App knows whether it was ever
-// ready, also when no prober has asked.
+// lookOnce runs the readiness probes once, so that the App knows whether it was ever
+// ready even when no client has asked /readyz.
 func (a *App) lookOnce() {
 	ctx, cancel := a.untilStop()
 	defer cancel()
 	a.health.reg.Ready(ctx)
 }
 
-// everReady reports whether clients may count on the App: readiness has passed
-// once, or a client has connected although it had not.
+// everReady reports whether clients may send requests to the App: readiness has
+// passed once, or a client has connected.
 func (a *App) everReady() bool {
 	for _, s := range a.parts.servers {
 		if s.Stats().Accepted > 0 {

@@ -21,29 +21,28 @@ var ErrLeadershipLost = worker.ErrLeadershipLost
 // Lead adds a function that runs while this process leads, and in one process
 // at a time:
 //
-//   - It asks e for the lease every LeaderRetry, and runs fn once it has it.
-//   - While fn runs the lease is renewed each third of its time. When another
-//     process has it, or two thirds have passed without an answer, counted from
-//     when the last successful attempt was begun, fn's context is cancelled with
-//     [ErrLeadershipLost]. The last third is for fn to return in; then it
-//     campaigns again.
-//   - A function that has not returned when the lease has run out is a failure
-//     of the unit, with its stack, and stops the App: another process may be at
-//     the same work by now. (Where even a moment of that does harm, let the
-//     store refuse writers whose fencing token is old; no lease can.)
-//   - fn's own end is that of the unit, as with [App.Go]: nil means that it is
-//     done, an error stops the App. The lease is released then.
+//   - The unit asks e for the lease every LeaderRetry, and runs fn when it has it.
+//   - While fn runs, the unit renews the lease each third of its time. It cancels
+//     fn's context with [ErrLeadershipLost] when another process has the lease, or
+//     when two thirds of the time have passed since it began the last successful
+//     attempt. fn then has the last third to return, and the unit campaigns again.
+//   - When fn has not returned as the lease runs out, the unit fails with fn's stack
+//     and stops the App, because another process may now do the same work. If even a
+//     moment of that does harm, make the store refuse writers with an old fencing
+//     token; no lease can prevent it.
+//   - When fn returns by itself, the unit ends as with [App.Go]: nil means that it is
+//     done, an error stops the App. The unit then releases the lease.
 //
 // A process that does not lead may be ready: the unit is running from the start,
-// and its child is pending until it leads. While the App drains, no term begins;
-// a function that leads goes on until the App is stopping, unless it watches
-// [Draining] and returns. Lead releases the lease once the function has returned.
-// A function that is abandoned keeps the lease until it runs out.
+// and its child is pending until it leads. While the App drains, no term begins. A
+// function that leads goes on until the App is stopping, unless it watches [Draining]
+// and returns. The unit releases the lease when the function has returned. When the
+// App abandons the function, the lease stays until it runs out.
 //
-// An elector that ignores its context and does not return is a failed attempt, and
-// Lead does not ask it again before it has returned. When fn ends meanwhile, Lead
-// abandons the elector half of UnitSlice later: the unit ends as fn did, with the
-// elector named beside a failure, and the lease runs out by itself.
+// When an elector ignores its context and does not return, the attempt has failed,
+// and the unit does not ask it again before it has returned. When fn ends meanwhile,
+// the unit abandons the elector after half of UnitSlice and ends as fn did; an error
+// also names the elector. The lease then runs out by itself.
 func (a *App) Lead(name string, e Elector, fn func(context.Context) error) *App {
 	return a.addUnit(name, call.IsNil(e) || fn == nil, false, func() worker.Worker {
 		giveBack := func() time.Duration { return max(a.times().unitSlice/2, settle) }

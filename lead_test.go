@@ -235,7 +235,7 @@ func TestLeadElectorThatHangsPanicsOrMiscounts(t *testing.T) {
 		r, c, s, err := leadAlone(t, nil, 0, func(r *rig, c *candidate, s *stage) {
 			time.Sleep(time.Second)
 			c.goWrong(func(context.Context, func() (time.Duration, error)) (time.Duration, error) {
-				<-release // whatever its context says
+				<-release // ignores its context
 				return 0, nil
 			})
 			time.Sleep(20 * time.Second)
@@ -277,7 +277,7 @@ func TestLeadElectorThatHangsHidesNoEnd(t *testing.T) {
 			r.Lead("work", c, func(context.Context) error { time.Sleep(7 * time.Second); return errBoom })
 			r.after(time.Second, func() { // the renewal at 5 s
 				c.goWrong(func(context.Context, func() (time.Duration, error)) (time.Duration, error) {
-					<-release // whatever its context says
+					<-release // ignores its context
 					return 0, nil
 				})
 			})

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(program())
 	}
-	// Whoever runs the tests may have been started by nohup or in the background
+	// The tests may have been started by nohup or in the background
 	// of a script. A process inherits what is ignored; what is caught it gets as
 	// the default.
 	for _, sig := range []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM} {

@@ -165,7 +165,7 @@ func (p *process) describe() string {
 
 // lines takes what a process writes.
 type lines struct {
-	mu    sync.Mutex // guards what follows
+	mu    sync.Mutex // guards the fields below
 	news  *sync.Cond
 	text  bytes.Buffer
 	ended bool
@@ -212,7 +212,7 @@ func (l *lines) await(text string) bool {
 	return true
 }
 
-// eventually waits until cond holds, for what nobody tells about.
+// eventually waits until cond holds. It polls, for conditions without a signal.
 func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	for late := time.Now().Add(patience); !cond(); time.Sleep(2 * time.Millisecond) {

@@ -123,7 +123,7 @@ func TestReconfigureAndStopAtOnce(t *testing.T) {
 			}
 		}()
 		app.Stop(nil)
-		// Whatever the phase is by now, the stop has begun.
+		// In any phase that is reached now, the stop has begun.
 		if _, _, err := app.Reconfigure(app.Config()); !errors.Is(err, lifecycle.ErrReloadRefused) {
 			t.Errorf("after the request to stop: %v, want ErrReloadRefused", err)
 		}

@@ -12,10 +12,10 @@ import (
 	"github.com/pleme-io/lifecycle-go/fsm"
 )
 
-// reloads is what an App knows about its reloads, which run one at a time.
+// reloads holds the reloads of an App, which run one at a time, and their results.
 type reloads struct {
 	turn   chan struct{}   // holds a token while a reload runs
-	asked  fsm.Wake        // a reload is asked for
+	asked  fsm.Wake        // a SIGHUP requested a reload
 	ctx    context.Context // ends with the drain window; set by Run before anything that reads it
 	cancel context.CancelFunc
 
@@ -28,38 +28,37 @@ type reloads struct {
 // year and reload once a minute.
 const keptReloads = 32
 
-// under makes the context of the reloads a child of parent and returns what ends
-// it.
+// under makes the context of the reloads a child of parent and returns its cancel
+// function.
 func (r *reloads) under(parent context.Context) (end func()) {
 	r.ctx, r.cancel = context.WithCancel(parent)
 	return r.cancel
 }
 
-// ErrReloadRefused is returned by [App.Reload] when the App is not running: it
-// has not started yet, or it drains already.
+// ErrReloadRefused is returned by [App.Reload] and [App.Reconfigure] when the App is
+// not running: it has not started yet, or it already drains.
 var ErrReloadRefused = errors.New("reload refused: the app is not running")
 
-// OnReload registers fn to be called on SIGHUP and on [App.Reload]. With at
-// least one, SIGHUP is caught, unless the process was started with it ignored
-// (nohup); without, it keeps its default effect.
+// OnReload registers fn to be called on SIGHUP and on [App.Reload]. Once a function is
+// registered, the App handles SIGHUP, unless the process was started with SIGHUP
+// ignored (nohup). Otherwise SIGHUP keeps its default effect.
 //
-// Reloads run one at a time, the functions in the order of registration. One
-// that fails should have changed nothing: the failure is logged and in the
-// report, the App goes on, and the functions behind it still run. A SIGHUP
-// before the App is running reloads as soon as it is; one or many that come
-// while a reload runs make one more. None starts once the App drains; the
-// context of one that runs ends with the window, and one that ignores that is
-// abandoned.
+// Reloads run one at a time. A reload calls the functions in the order of
+// registration. A function that fails should have changed nothing: the App logs the
+// failure, reports it, and calls the next function. A SIGHUP before the App is running
+// takes effect when it is. Any number of SIGHUPs during a reload cause one more. No
+// reload starts once the App drains. The context of a running reload ends with the
+// window, and the App abandons a function that ignores that.
 func (a *App) OnReload(name string, fn func(context.Context) error) *App {
 	a.parts.add("reload", name, fn == nil, func() { a.parts.reloads = append(a.parts.reloads, hook{name, fn}) })
 	return a
 }
 
-// Reload calls what [App.OnReload] registered and returns when that is done,
-// with the joined errors. It waits while another reload runs, at most until ctx
-// ends, whose cause it returns then. It returns [ErrReloadRefused] when the App
-// is not running, and joined with the other errors when a drain began before
-// every function was called. A reload function must not call it.
+// Reload calls the functions of [App.OnReload] and returns their errors, joined. It
+// waits while another reload runs; when ctx ends first, it returns the cause of ctx.
+// It returns [ErrReloadRefused] when the App is not running. When a drain begins
+// before it has called every function, it joins [ErrReloadRefused] to the other errors.
+// A reload function must not call Reload.
 func (a *App) Reload(ctx context.Context) error {
 	select {
 	case a.reloads.turn <- struct{}{}:
@@ -94,7 +93,7 @@ func (a *App) Reload(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// note counts a reload that has ended, and keeps its outcome for a while.
+// note counts a reload that has ended, and keeps the last outcomes.
 func (r *reloads) note(out Outcome) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -111,7 +110,7 @@ func (r *reloads) note(out Outcome) {
 	r.counts[out.Name][out.Result]++
 }
 
-// describe adds the last reloads, and how often each ended in each way.
+// describe adds the last reloads, and the number of reloads by name and result.
 func (r *reloads) describe(rep *Report) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -121,55 +120,55 @@ func (r *reloads) describe(rep *Report) {
 	}
 }
 
-// endReloads cancels a reload that still runs at the window's end, waits for it,
-// and lets none begin any more. A function that ignores its context is abandoned,
-// so this is short.
+// endReloads cancels a reload that still runs at the window's end, waits for it, and
+// lets no further one begin. The wait is short, because a function that ignores its
+// context is abandoned.
 func (a *App) endReloads() {
 	a.reloads.cancel()
-	a.reloads.turn <- struct{}{} // and kept
+	a.reloads.turn <- struct{}{} // and never given back
 }
 
-// serveReloads runs the reloads that a SIGHUP asked for, until the drain.
+// serveReloads runs the reloads that SIGHUP requests, until the drain.
 func (a *App) serveReloads() {
 	for {
 		select {
 		case <-a.Draining():
 			return
 		case <-a.reloads.asked:
-			_ = a.Reload(a.reloads.ctx) // logged and reported there
+			_ = a.Reload(a.reloads.ctx) // Reload logs and reports its errors
 		}
 	}
 }
 
-// Reconfigure changes a running App to cfg: those fields that have the tag
-// reload:"live", which hold the times of a drain and a shutdown. All of them
-// change or, on error, none. It returns the names of the fields that have changed,
-// and of the fields that differ and stay as they are until the process is started
-// again.
+// Reconfigure changes the Config of a running App to cfg: only the fields with the
+// tag reload:"live", which include the times of a stop. All of them change or, on
+// error, none. changed names the fields that have changed. kept names the fields that
+// differ and keep their value until the process starts again.
 //
 // The error is that of [Config.Validate], for cfg and for the Config that the App
-// would have then, or [ErrReloadRefused] when the App is not running: a stop that
-// has begun keeps its times.
+// would then have, or [ErrReloadRefused] when the App is not running. A stop that has
+// begun keeps its times.
 func (a *App) Reconfigure(cfg Config) (changed, kept []string, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, nil, err
 	}
 	if cfg.Name == "" {
-		cfg.Name = a.cfg.Name // which never changes
+		cfg.Name = a.cfg.Name // the name never changes
 	}
 	cfg = cfg.WithDefaults()
 	kept = a.otherToken(&cfg)
 	if a.phases.State() != PhaseRunning {
 		return nil, nil, ErrReloadRefused
 	}
-	// Under the lock of the stop: the stop that begins next reads these times.
+	// Under the lock of the stop, so that the next stop reads all the new times.
 	if !a.stop.unlessBegun(func() { changed, kept, err = a.takeOver(cfg, kept) }) {
 		return nil, nil, ErrReloadRefused
 	}
 	return changed, kept, err
 }
 
-// takeOver is Reconfigure once it is sure that no stop has begun.
+// takeOver does the work of Reconfigure. The caller holds the lock of a stop that has
+// not begun.
 func (a *App) takeOver(cfg Config, kept []string) (_, _ []string, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -193,9 +192,9 @@ func (a *App) takeOver(cfg Config, kept []string) (_, _ []string, err error) {
 	if err := errors.Join(next.Validate(), err); err != nil {
 		return nil, nil, fmt.Errorf("together with what stays as it is: %w", err)
 	}
-	// A goroutine that reads these from T0 on has seen the request, which needs the
-	// lock of the stop. The other fields are read without a lock at any time, and so
-	// are not written, not even with the same value.
+	// A goroutine that reads these fields after T0 has seen the request, which needs
+	// the lock of the stop. Other goroutines read the remaining fields at any time
+	// without a lock, so this loop does not write those, not even with the same value.
 	for _, name := range changed {
 		reflect.ValueOf(&a.cfg).Elem().FieldByName(name).Set(to.FieldByName(name))
 	}
@@ -206,9 +205,9 @@ func (a *App) takeOver(cfg Config, kept []string) (_, _ []string, err error) {
 	return changed, kept, nil
 }
 
-// otherToken takes the admin token out of cfg, as New does, and names its field
-// when it is another than the App's. A Config without one, as [App.Config]
-// returns it, has no opinion.
+// otherToken removes the admin token from cfg, as New does, and returns its field's
+// name when it differs from the App's token. A Config without a token, as [App.Config]
+// returns it, does not differ.
 func (a *App) otherToken(cfg *Config) (kept []string) {
 	given := string(cfg.AdminToken)
 	cfg.AdminToken = ""

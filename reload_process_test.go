@@ -109,7 +109,7 @@ func TestHangupThatIsIgnoredStaysIgnored(t *testing.T) {
 }
 
 // ignores reads from /proc whether a process ignores a signal. That no reload
-// follows one would show only to whoever waits for ever.
+// follows one would show only in an endless wait.
 func ignores(t *testing.T, pid int, sig syscall.Signal) bool {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

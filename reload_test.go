@@ -259,7 +259,7 @@ func TestReloadsMayBeRegisteredAtTheSameTime(t *testing.T) {
 
 var discard = slog.New(slog.DiscardHandler)
 
-// Each of many asks: whoever finds both the turn and the drain takes either.
+// Many calls at once: a call that finds both the turn and the drain takes either.
 func TestNoReloadIsTakenOnInTheWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		signals := make(chan os.Signal, 64)

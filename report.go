@@ -16,14 +16,14 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// Report is the account of one life of an [App]: why it stopped, how long each
-// phase took, and how each of its parts ended. It is plain data.
+// Report describes one life of an [App]: why it stopped, how long each phase took,
+// and how each of its parts ended. It is plain data.
 type Report struct {
 	Name        string      `json:"name"`
-	Phase       Phase       `json:"phase"`            // where it is, or ended
+	Phase       Phase       `json:"phase"`            // the present or last phase
 	Reason      string      `json:"reason,omitempty"` // why it stopped
-	Error       string      `json:"error,omitempty"`  // what Run returned
-	Phases      []PhaseTime `json:"phases"`           // in the order in which they were entered
+	Error       string      `json:"error,omitempty"`  // the error of Run
+	Phases      []PhaseTime `json:"phases"`           // in the order in which the App entered them
 	Window      string      `json:"window,omitempty"` // how the drain window ended: "full", "quiet" or why it was skipped
 	Units       []Outcome   `json:"units,omitempty"`  // in the order of registration
 	Drainers    []Outcome   `json:"drainers,omitempty"`
@@ -31,22 +31,22 @@ type Report struct {
 	Reloads     []Outcome   `json:"reloads,omitempty"`     // the last 32, oldest first
 	CutRequests int         `json:"cutRequests,omitempty"` // requests still in flight when their time was over
 	Refused     []string    `json:"refused,omitempty"`     // registrations that came too late
-	Left        []string    `json:"left,omitempty"`        // what the end did not wait for: a check that hangs, a health client that still read
+	Left        []string    `json:"left,omitempty"`        // abandoned at the end: a check that hung, a health client that still read
 
-	// ReloadCounts counts every reload of the life, by name and result; Reloads
-	// has only the last ones.
+	// ReloadCounts counts all reloads, by name and result; Reloads has only the last
+	// ones.
 	ReloadCounts map[string]map[Result]uint64 `json:"reloadCounts,omitempty"`
 }
 
-// PhaseTime is one phase of a life and how long it lasted. The last one's
-// duration is 0.
+// PhaseTime is one phase of a life and its duration. The duration of the last phase
+// is 0.
 type PhaseTime struct {
 	Phase    Phase         `json:"phase"`
 	Entered  time.Time     `json:"entered"`
 	Duration time.Duration `json:"duration"`
 }
 
-// Result says how something ended.
+// Result says how a part ended.
 type Result string
 
 // The results.
@@ -70,14 +70,14 @@ type Outcome struct {
 	err error
 }
 
-// timed calls fn behind the one door for foreign code, waits for it until over is
-// closed and for the moment longer, and describes how it ended.
+// timed calls the foreign function fn, waits for it until over is closed and then for
+// moment, and describes how it ended.
 func timed(name string, over <-chan struct{}, moment time.Duration, fn func() error) Outcome {
 	began := time.Now()
 	return outcome(name, began, call.Start(name, fn).Wait(over, moment))
 }
 
-// outcome describes what began at began and ended just now with err.
+// outcome describes a part that began at began and has just ended with err.
 func outcome(name string, began time.Time, err error) Outcome {
 	out := Outcome{Name: name, Result: ResultOK, Took: time.Since(began), err: err}
 	var panicked *worker.PanicError
@@ -96,8 +96,7 @@ func outcome(name string, began time.Time, err error) Outcome {
 	return out
 }
 
-// maxOutcomeText bounds what the text of an error adds to the line of an outcome,
-// in bytes.
+// maxOutcomeText bounds the text of an error in Outcome.String, in bytes.
 const maxOutcomeText = 1 << 10
 
 func (o Outcome) String() string {
@@ -108,8 +107,8 @@ func (o Outcome) String() string {
 	return s
 }
 
-// Report returns the account of the App's life so far. After Run has returned
-// it is complete. It may be called at any time.
+// Report describes the App's life so far. It is complete after Run has returned.
+// Report may be called at any time.
 func (a *App) Report() Report {
 	r := Report{Name: a.cfg.Name, Phase: a.phases.State(), Phases: a.phaseTimes(), Hooks: a.hooks.outcomes()}
 	a.stop.describe(&r)
@@ -118,7 +117,7 @@ func (a *App) Report() Report {
 	return r
 }
 
-// describe adds what the stop knows.
+// describe adds the reason, the window, the drainers and the result of the stop.
 func (s *stop) describe(r *Report) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,7 +144,7 @@ func (p *parts) describe(r *Report) {
 	}
 }
 
-// phaseTimes lists the phases that were entered, and how long each lasted.
+// phaseTimes lists the phases that the App has entered, with their durations.
 func (a *App) phaseTimes() (times []PhaseTime) {
 	for _, p := range inOrder {
 		if at := a.phases.EnteredAt(p); !at.IsZero() {
@@ -207,15 +206,15 @@ func joined(outcomes []Outcome) string {
 	return strings.Join(all, ", ")
 }
 
-// terminationLog writes where the App is and what it knows to be wrong, so that
-// even a process that is killed leaves a cause. The App rewrites it at each phase,
-// at each step of the teardown, and soon after a unit ends.
+// terminationLog writes the App's phase and faults to the termination log, so that
+// Kubernetes shows a cause even for a process that is killed. The App rewrites it at
+// each phase, at each step of the teardown, and soon after a unit ends.
 func (a *App) terminationLog() { a.words.Write(a.lifeInBrief) }
 
-// lifeInBrief is the phase, why it stops or has stopped, for how long it did,
-// and what it waits for or ended with.
+// lifeInBrief returns one line: the phase, the reason of the stop, the times of the
+// stop, and the parts for which the App waits or the error with which it ended.
 func (a *App) lifeInBrief() string {
-	phase := a.lastReached() // takes no lock
+	phase := a.lastReached() // without a lock
 	words := string(phase)
 	reason, result := a.stop.outcome()
 	if reason != "" {
@@ -235,7 +234,8 @@ func (a *App) lifeInBrief() string {
 	return words
 }
 
-// outcome returns why the App stops and what Run returns, as far as that is known.
+// outcome returns the reason of the stop and the result of Run, "" and nil before
+// they are known.
 func (s *stop) outcome() (reason string, result error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -245,8 +245,8 @@ func (s *stop) outcome() (reason string, result error) {
 	return reason, s.result
 }
 
-// stopTimes says how long the phases of the stop took, in parentheses, and the
-// start when it never got further.
+// stopTimes returns the durations of the phases of the stop, in parentheses. When the
+// App never reached the phase running, it adds the duration of the start.
 func (a *App) stopTimes() string {
 	var times []string
 	for _, p := range a.phaseTimes() {
@@ -261,8 +261,8 @@ func (a *App) stopTimes() string {
 	return " (" + strings.Join(times, ", ") + ")"
 }
 
-// blocking names what the App waits for at this moment. It takes no lock, so
-// that the watchdog may call it when any part is stuck.
+// blocking names the parts for which the App waits at this moment. It takes no lock,
+// so that the watchdog may call it when a part is stuck.
 func (a *App) blocking() string {
 	var names []string
 	if doing := a.death.waitingFor.Load(); doing != nil && *doing != "" {
@@ -278,46 +278,47 @@ func (a *App) blocking() string {
 	return strings.Join(names, ", ")
 }
 
-// nowDoing records what the App waits for from here on. Run's goroutine calls it.
+// nowDoing records the part for which the App waits from now on. Run's goroutine
+// calls it.
 func (a *App) nowDoing(what string) {
 	a.death.waitingFor.Store(&what)
 	a.terminationLog()
 }
 
-// Status is what an [App] knows about itself at one moment, as plain data;
-// /statusz shows it. It holds names, times, states and the texts of errors. It
-// has no stacks, no configuration and nothing of any request.
+// Status is a snapshot of an [App], as plain data; /statusz shows it. It holds names,
+// times, states and the texts of errors. It has no stacks, no configuration and no
+// data of requests.
 type Status struct {
 	At      time.Time `json:"at"`
-	Report  Report    `json:"report"`            // the phase, how it came there, how what has ended did
-	Waiting string    `json:"waiting,omitempty"` // what a start or a stop waits for
-	// Suspended is what [App.Suspended] returns; its Since is zero when the App is
-	// not suspended.
+	Report  Report    `json:"report"`            // the phases so far, and the parts that have ended
+	Waiting string    `json:"waiting,omitempty"` // the parts for which a start or a stop waits
+	// Suspended is the result of [App.Suspended]. Since is zero when the App is not
+	// suspended.
 	Suspended Suspension      `json:"suspended,omitzero"`
 	Units     []worker.State  `json:"units,omitempty"` // each with its children
 	Servers   []ServerStatus  `json:"servers,omitempty"`
-	Probes    []health.Status `json:"probes,omitempty"` // as the last runs left them: none is run for this
+	Probes    []health.Status `json:"probes,omitempty"` // with their last results; Status runs no probe
 }
 
 // ServerStatus describes a server that the App runs.
 type ServerStatus struct {
 	Name        string    `json:"name"`
 	Addr        string    `json:"addr,omitempty"` // "" before it is bound
-	InFlight    int64     `json:"inFlight"`       // requests being handled; 0 for gRPC, where they cannot be seen
+	InFlight    int64     `json:"inFlight"`       // requests in handlers; 0 for gRPC, whose requests the App cannot see
 	Conns       int       `json:"conns"`          // open connections
-	Hijacked    int       `json:"hijacked"`       // of websockets and the like
-	Accepted    uint64    `json:"accepted"`       // connections since it was bound
+	Hijacked    int       `json:"hijacked"`       // connections that handlers have taken over, such as websockets
+	Accepted    uint64    `json:"accepted"`       // connections since the listener was bound
 	LastArrival time.Time `json:"lastArrival,omitzero"`
 }
 
-// Status describes the App as it is now. It may be called at any time. It waits
-// one second for a worker whose State does not return, and not again before that
-// call has returned.
+// Status describes the App as it is now. It may be called at any time. It waits one
+// second for a worker whose State does not return. It does not wait for that worker
+// again before the call has returned.
 func (a *App) Status() Status {
 	s := Status{At: time.Now(), Report: a.Report(), Probes: a.health.reg.Snapshot()}
 	for _, list := range [][]Outcome{s.Report.Units, s.Report.Drainers, s.Report.Hooks, s.Report.Reloads} {
 		for i := range list {
-			list[i].Stack = "" // only Report has the stacks
+			list[i].Stack = "" // only App.Report has the stacks
 		}
 	}
 	s.Suspended, _ = a.Suspended()
@@ -339,7 +340,7 @@ func (a *App) Status() Status {
 	return s
 }
 
-// view is the Status as /statusz shows it.
+// view returns the Status in the form that /statusz shows.
 func (s Status) view() statusz.View {
 	r := s.Report
 	v := statusz.View{

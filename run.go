@@ -14,14 +14,14 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// ErrStopRequested is the context.Cause that units see when the App stops and
-// nothing is wrong: App.Stop(nil) was called, or an Actor returned nil.
+// ErrStopRequested is the context.Cause that units see in a clean stop: App.Stop(nil)
+// was called, or an Actor returned nil.
 var ErrStopRequested = worker.ErrStopRequested
 
-// Stop asks the App to stop and returns at once: the drain begins. A nil cause is
-// a clean stop; any other cause is what Run returns first. Only the first request
-// to stop counts; the cause of a later one is kept and joined. Before Run, Stop
-// makes Run stop as soon as it begins; after Run it does nothing.
+// Stop asks the App to stop and returns at once: the drain begins. With a nil cause
+// the stop is clean. Any other cause becomes the first part of Run's error. Only the
+// first request to stop counts; Run joins the causes of later ones to its error.
+// Before Run, Stop makes Run stop as soon as it begins; after Run it does nothing.
 func (a *App) Stop(cause error) {
 	reason := "App.Stop was called"
 	cause = call.Freeze("the cause given to App.Stop", cause)
@@ -33,11 +33,11 @@ func (a *App) Stop(cause error) {
 	}
 }
 
-// StopBecause is Stop(nil) with a reason: a clean stop that an operator asked
-// for. Run returns nil, and units see [ErrStopRequested]. The reason stands in
-// the log, in [Report.Reason] and in the termination log, at most 256 bytes of
-// it and on one line; an empty one says what Stop(nil) says. When the App is
-// stopping already it does nothing.
+// StopBecause is Stop(nil) with a reason: a clean stop at an operator's request. Run
+// returns nil, and units see [ErrStopRequested]. The log, [Report.Reason] and the
+// termination log show the reason, on one line and at most 256 bytes of it. An empty
+// reason is the same as Stop(nil). When the App is already stopping, StopBecause
+// does nothing.
 func (a *App) StopBecause(reason string) {
 	if reason = text.OneLine(text.Clip(reason, maxReason)); reason == "" {
 		a.Stop(nil)
@@ -46,24 +46,24 @@ func (a *App) StopBecause(reason string) {
 	a.requestStop(stopRequest{reason: reason})
 }
 
-// Run runs the App: it starts what was registered, waits for the first reason to
+// Run runs the App: it starts the registered parts, waits for the first reason to
 // stop, and takes everything down in order. Reasons are a signal (SIGINT,
 // SIGTERM), the end of parent, a unit that fails, an Actor that returns, and
-// [App.Stop]; all lead to the same teardown. A reason that comes during the start
-// takes down what has started.
+// [App.Stop]; all lead to the same teardown. When a reason comes during the start,
+// Run takes down the parts that have started.
 //
-// Run returns nil when the App was asked to stop and everything ended well.
-// Otherwise the error's first part is the primary cause, and every other error is
-// joined behind it; [ExitCode] makes an exit status of it. Run returns when every
-// unit, drainer and hook has returned or was abandoned; the error names the
-// abandoned ones. A second Run returns [ErrAlreadyRun] at once.
+// Run returns nil after a clean stop. Otherwise the first part of its error is the
+// primary cause, and every other error is joined behind it; [ExitCode] turns the
+// error into an exit status. Run returns when every unit, drainer and hook has
+// returned or was abandoned; the error names the abandoned ones. A second Run returns
+// [ErrAlreadyRun] at once.
 //
 // When NOTIFY_SOCKET is set (systemd, Type=notify or notify-reload) the App tells
 // the service manager:
 //
-//   - READY=1 on entering the phase running, which is when everything has started.
-//     Readiness does not count, because it may wait for services that systemd
-//     starts after this one.
+//   - READY=1 when the App enters the phase running: everything has started. The App
+//     does not wait for readiness, which may need services that systemd starts after
+//     this one.
 //   - STOPPING=1 at T0, with EXTEND_TIMEOUT_USEC for all of the stop, so that
 //     TimeoutStopSec does not cut the drain.
 //   - RELOADING=1 with MONOTONIC_USEC around a reload.
@@ -71,12 +71,13 @@ func (a *App) StopBecause(reason string) {
 //   - WATCHDOG=1 at half of WATCHDOG_USEC while liveness passes, when WATCHDOG_PID
 //     is this process or unset.
 //
-// Run removes the variables from the environment, so that no child speaks for its
-// parent. Of two Apps in a process the first to run takes the socket.
+// Run removes the variables from the environment, so that no child process sends
+// notifications in its parent's name. Of two Apps in a process the first to run
+// takes the socket.
 //
-// Run returns refused registrations and starts nothing. When parent has ended
-// already it starts nothing either, and returns nil once the shutdown hooks have
-// run, because main opened what they close before Run.
+// When a registration was refused, Run starts nothing and returns the reasons. When
+// parent has already ended, Run starts nothing and returns nil. In both cases it
+// runs the shutdown hooks, because main opened the resources that they close.
 func (a *App) Run(parent context.Context) error {
 	if !a.parts.seal() {
 		return ErrAlreadyRun
@@ -87,8 +88,9 @@ func (a *App) Run(parent context.Context) error {
 	}
 	a.words.Find(a.cfg.TerminationLog, a.cfg.Name)
 	a.queue.Start()
-	// The handlers are in place before Run calls any user code, so that no signal
-	// is lost, and stay until the log is written, because its reader may be gone.
+	// The signal handlers are in place before Run calls any user code, so that no
+	// signal is lost. They stay until the log is written: if the log's reader has
+	// ended, a write would otherwise end the process with SIGPIPE.
 	unwatch := a.watchSignals()
 	defer func() {
 		a.queue.Close(time.Second)
@@ -102,7 +104,7 @@ func (a *App) Run(parent context.Context) error {
 		a.log.Error("nothing was started", "error", err)
 		a.requestStop(stopRequest{reason: "refused registrations", cause: err, err: err})
 		<-a.stop.requested.Signaled() // another request may have been first
-		// main opened most of what the hooks close before Run.
+		// The hooks run: main opened most of their resources before Run.
 		if hooksErr := a.hooks.runUntil(context.WithoutCancel(parent), time.Now().Add(a.budget.grace)); hooksErr != nil {
 			err = errors.Join(err, hooksErr)
 		}
@@ -137,7 +139,7 @@ func (a *App) Run(parent context.Context) error {
 	return a.teardown(base, &group, hurried)
 }
 
-// refusals returns everything that was wrong with the registrations.
+// refusals returns the faults of all registrations, joined.
 func (a *App) refusals() error {
 	errs := append([]error(nil), a.parts.refused...)
 	errs = append(errs, a.health.reg.Err())
@@ -146,10 +148,10 @@ func (a *App) refusals() error {
 	return errors.Join(append(errs, err)...)
 }
 
-// start brings everything up, in order: the health server, so that the kubelet
-// gets an answer from the beginning; the listeners, so that an address in use
-// shows before any work begins; the units. It reports false when a step failed
-// or a stop was asked for meanwhile.
+// start starts everything in this order: the health server, so that the kubelet
+// gets an answer from the beginning; the listeners, so that an address in use is
+// found before any work begins; the units. It reports false when a step failed or a
+// stop was requested meanwhile.
 func (a *App) start(group *errgroup.Group) bool {
 	if a.isStopping() {
 		a.enter(PhaseStarting, nil)
@@ -179,7 +181,7 @@ func (a *App) start(group *errgroup.Group) bool {
 	return !a.isStopping()
 }
 
-// run is the time in which the App serves, and the drain after it.
+// run serves until a stop is requested, and then drains.
 func (a *App) run(base context.Context) (hurried bool) {
 	a.nowDoing("the readiness probes")
 	a.health.owner.SetGate(StateUp, "")
@@ -208,7 +210,7 @@ func (a *App) run(base context.Context) (hurried bool) {
 
 func (a *App) isStopping() bool { return a.stop.requested.HasSignaled() }
 
-// untilStop returns a context that ends when a stop is asked for.
+// untilStop returns a context that ends when a stop is requested.
 func (a *App) untilStop() (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(a.unitsCtx)
 	go func() {
@@ -221,8 +223,8 @@ func (a *App) untilStop() (context.Context, context.CancelFunc) {
 	return ctx, cancel
 }
 
-// requestStop asks for the stop. Only the first request counts; it reports false
-// for any other. It never waits.
+// requestStop requests the stop. Only the first request counts; for any other it
+// returns false. It never waits.
 func (a *App) requestStop(req stopRequest) (first bool) {
 	if req.err == nil && a.lastReached() == PhaseStarting {
 		// A start that hangs is the most frequent reason for such a request.
@@ -237,7 +239,8 @@ func (a *App) requestStop(req stopRequest) (first bool) {
 	return first
 }
 
-// fail stops the App with err. When it is stopping already, err is joined.
+// fail stops the App with err. When the App is already stopping, fail joins err to
+// the result.
 func (a *App) fail(err error) {
 	if !a.requestStop(stopRequest{reason: err.Error(), cause: err, err: err}) {
 		a.stop.add(err)
@@ -250,7 +253,7 @@ func (a *App) beginStop() {
 	a.health.owner.SetDraining(a.cfg.DrainReadiness == ReadinessDown)
 	a.signals.guardPipe()
 	a.notifier.Load().Stopping(a.budget.total)
-	a.stop.requested.Signal() // before anything that a server could hold up
+	a.stop.requested.Signal() // first, because a server could delay the steps below
 	a.stop.draining.Signal()
 	for _, s := range a.parts.servers {
 		s.BeginDrain(a.stop.began(), a.budget.window)
@@ -258,19 +261,19 @@ func (a *App) beginStop() {
 	a.log.Info("stopping", "reason", a.stop.why().reason)
 }
 
-// stopCause returns what began the stop: nil before it, and when nothing is
-// wrong.
+// stopCause returns the cause of the stop. It is nil before the stop and for a
+// clean stop.
 func (a *App) stopCause() error { return a.stop.why().cause }
 
-// teardown takes down what has started. It has ShutdownGrace for it, from the
-// window's end, and keeps a slice of that for each of its steps.
+// teardown takes down the parts that have started. It has ShutdownGrace from the
+// end of the window, and reserves a slice of it for each step.
 func (a *App) teardown(base context.Context, group *errgroup.Group, hurried bool) error {
 	end := a.stop.endWindow("").Add(a.budget.grace)
 	hooksBegin := end.Add(-a.budget.hookSlice)
 	unitsBegin := hooksBegin.Add(-a.budget.unitSlice)
 
 	if hurried && a.Phase() == PhaseStarting {
-		// No client was ever invited: no request has to finish.
+		// The App was never ready, so no request has to finish.
 		a.enter(PhaseStopping, a.stopCause())
 		a.retireServers(base, unitsBegin, true)
 	} else {
@@ -289,7 +292,7 @@ func (a *App) teardown(base context.Context, group *errgroup.Group, hurried bool
 	return a.finish(a.collect(hooksErr))
 }
 
-// collect joins everything that went wrong, the primary cause first.
+// collect joins all errors, the primary cause first.
 func (a *App) collect(hooksErr error) error {
 	s := &a.stop
 	s.mu.Lock()
@@ -308,14 +311,14 @@ func (a *App) collect(hooksErr error) error {
 		errs = append(errs, out.err)
 	}
 	for _, err := range s.further {
-		if !errors.Is(primary, err) { // the same failure may be told twice
+		if !errors.Is(primary, err) { // two reporters may name the same failure
 			errs = append(errs, err)
 		}
 	}
 	return errors.Join(append(errs, hooksErr)...)
 }
 
-// finish ends the life with the result of Run.
+// finish enters the last phase with the result of Run.
 func (a *App) finish(err error) error {
 	a.stop.mu.Lock()
 	a.stop.result = err

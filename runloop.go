@@ -10,9 +10,9 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
-// ErrInvalidLoop is wrapped by the error with which [RunLoop] refuses what it
-// cannot run: an interval or a maximum that is not positive, a maximum below
-// the interval, a nil function.
+// ErrInvalidLoop is the error of [RunLoop] for wrong arguments: an interval that is
+// not positive, a backoff maximum below the interval, a nil function or a nil option.
+// The returned error wraps it.
 var ErrInvalidLoop = errors.New("lifecycle: invalid loop")
 
 // LoopOption changes how [RunLoop] runs.
@@ -26,8 +26,8 @@ func WithImmediateTick() LoopOption {
 	}
 }
 
-// WithStopOnError ends the loop with the first error of a tick, which RunLoop
-// then returns as it is.
+// WithStopOnError ends the loop at the first error of a tick. RunLoop returns that
+// error unchanged.
 func WithStopOnError() LoopOption {
 	return func(l *loop) error {
 		l.stopOnError = true
@@ -35,9 +35,9 @@ func WithStopOnError() LoopOption {
 	}
 }
 
-// WithBackoff doubles the delay after every error of a tick in a row, up to
-// max: 2, 4, 8 … intervals. The first tick without an error sets it back to the
-// interval. Defaults to no backoff.
+// WithBackoff doubles the delay after each consecutive error of a tick, up to max: 2,
+// 4, 8 … intervals. The first tick without an error resets it to the interval.
+// Defaults to no backoff.
 func WithBackoff(max time.Duration) LoopOption {
 	return func(l *loop) error {
 		if max < l.interval {
@@ -48,9 +48,9 @@ func WithBackoff(max time.Duration) LoopOption {
 	}
 }
 
-// WithLoopLogger logs the errors of ticks, with the delay that follows, and the
-// first success after them. Defaults to slog.Default(), as nil does: an error
-// that the loop goes on after has no other place to go.
+// WithLoopLogger logs each error of a tick with the next delay, and the first success
+// after an error. Defaults to slog.Default(), also for nil: the log is the only place
+// for an error that does not end the loop.
 func WithLoopLogger(log *slog.Logger) LoopOption {
 	return func(l *loop) error {
 		if log != nil {
@@ -60,22 +60,21 @@ func WithLoopLogger(log *slog.Logger) LoopOption {
 	}
 }
 
-// RunLoop calls fn every interval until ctx is done, and returns nil then, so
-// that a unit may be a mere return of it.
+// RunLoop calls fn every interval until ctx is done, and then returns nil, so that a
+// unit may be a single call of it.
 //
-// The interval is counted from the end of a tick to the beginning of the next:
-// ticks never overlap, and a slow one is not followed by a burst of those that
-// it missed. The first tick comes after one interval, or at once with
-// [WithImmediateTick]. When ctx ends during the wait the loop returns at once;
-// when it ends during a tick the loop returns when fn does, so fn must heed its
-// ctx.
+// The interval runs from the end of a tick to the beginning of the next: ticks never
+// overlap, and a slow tick causes no burst. The first tick comes after one interval,
+// or at once with [WithImmediateTick]. When ctx ends during the wait, the loop returns
+// at once. When it ends during a tick, the loop returns when fn does, so fn must watch
+// its ctx.
 //
-// An error of a tick, and a panic or a runtime.Goexit in it, which are errors
-// of that tick, are logged and the loop goes on; see [WithStopOnError] and
-// [WithBackoff]. An error that says no more than that ctx has ended is not one.
+// When a tick returns an error, panics or calls runtime.Goexit, RunLoop logs that and
+// goes on; see [WithStopOnError] and [WithBackoff]. An error that only says that ctx
+// has ended does not count.
 //
-// What cannot be run returns an error that wraps [ErrInvalidLoop] at once, and
-// fn is not called.
+// For wrong arguments RunLoop returns an error that wraps [ErrInvalidLoop] at once and
+// does not call fn.
 func RunLoop(ctx context.Context, interval time.Duration, fn func(context.Context) error, opts ...LoopOption) error {
 	l := &loop{interval: interval, fn: fn, log: slog.Default()}
 	if interval <= 0 {
@@ -117,7 +116,7 @@ func (l *loop) run(ctx context.Context) error {
 			return nil
 		case <-timer.C:
 		}
-		if ctx.Err() != nil { // both were ready, and stopping comes first
+		if ctx.Err() != nil { // both were ready; the end of ctx has priority
 			return nil
 		}
 		err := l.tick(ctx)
@@ -149,14 +148,14 @@ func (l *loop) backoff(delay time.Duration) time.Duration {
 	case delay == 0: // the immediate tick
 		delay = l.interval
 	}
-	if delay > l.maxDelay/2 { // not 2*delay > max, which may overflow
+	if delay > l.maxDelay/2 { // 2*delay may overflow
 		return l.maxDelay
 	}
 	return 2 * delay
 }
 
-// tick calls fn in a goroutine of its own, which is the only way to survive a
-// Goexit in it, and waits for it.
+// tick calls fn in a goroutine of its own, because a Goexit ends its goroutine, and
+// waits for it.
 func (l *loop) tick(ctx context.Context) error {
 	result := make(chan error, 1) // one send: done is called once
 	call.Go("loop tick", func() error { return l.fn(ctx) }, func(err error) { result <- err })

@@ -133,7 +133,7 @@ func hangingHook() int {
 			return untilStopped(ctx) // it never calls MarkStarted
 		}, WithStartCondition())
 	}
-	if mode() == "lock" { // whoever it is, and for whatever reason
+	if mode() == "lock" { // for any caller and any reason
 		a.Go("locker", func(context.Context) error {
 			held := make(chan struct{})
 			go func() {
@@ -155,7 +155,7 @@ func hangingHook() int {
 	return runApp(context.Background(), a)
 }
 
-// fullPipe is a pipe that nobody reads and that takes nothing more: a write to
+// fullPipe is a full pipe without a reader: a write to
 // it blocks for ever.
 func fullPipe() *os.File {
 	var fds [2]int
@@ -203,7 +203,7 @@ func twoApps() int {
 	say("both have returned")
 	if mode() == "pipe" {
 		_, _ = io.ReadAll(os.Stdin) // ends when the reader of stdout is gone
-		say("nobody reads this")
+		say("this has no reader")
 		return 3
 	}
 	hangForEver("hangs")
@@ -270,14 +270,14 @@ func logReader() int {
 	}
 	a := scenarioApp(WithLogger(slog.New(slog.NewTextHandler(os.Stdout, nil))))
 	a.Go("work", untilStopped).OnShutdown("db", func(context.Context) error {
-		_, err := os.Stdout.WriteString("is anybody there?\n")
+		_, err := os.Stdout.WriteString("is a reader there?\n")
 		_, _ = fmt.Fprintf(trail, "hook: %v\n", errors.Is(err, syscall.EPIPE))
 		return nil
 	})
 	a.Go("writer", func(ctx context.Context) error {
 		line, _ := bufio.NewReader(os.Stdin).ReadString('\n')
 		if line == "write\n" {
-			_, _ = os.Stdout.WriteString("is anybody there?\n")
+			_, _ = os.Stdout.WriteString("is a reader there?\n")
 			_, _ = fmt.Fprintln(trail, "the write came back")
 		}
 		return untilStopped(ctx)

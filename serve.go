@@ -14,11 +14,11 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// ErrWindowOver is the cause of the context of a stream that was still open
-// when the drain window ended.
+// ErrWindowOver is the context.Cause in a stream that was still open when the drain
+// window ended.
 var ErrWindowOver = httpdrain.ErrWindowOver
 
-// ServeOption shapes [App.Serve].
+// ServeOption configures [App.Serve].
 type ServeOption func(*serveConfig)
 
 type serveConfig struct {
@@ -26,32 +26,33 @@ type serveConfig struct {
 	given bool
 }
 
-// WithListener serves on ln in place of a listener made from the server's Addr.
-// The App closes it. A nil one is refused by Run.
+// WithListener serves on ln in place of a listener on the server's Addr. The App
+// closes it. When ln is nil, Run returns an error.
 func WithListener(ln net.Listener) ServeOption {
 	return func(c *serveConfig) { c.ln, c.given = ln, true }
 }
 
-// Serve adds an HTTP server. Its listener, on srv.Addr, is bound while the App
-// starts: an address in use is an error of Run, and nothing is ready before.
-// TLS is spoken when srv.TLSConfig has a certificate.
+// Serve adds an HTTP server. The App binds a listener on srv.Addr while it starts: for
+// an address in use Run returns an error, and the App is not ready before. The server
+// uses TLS when srv.TLSConfig has a certificate.
 //
-// While the App drains the server goes on serving, and says goodbye to its
-// clients: HTTP/1.x responses carry Connection: close, HTTP/2 connections get a
-// GOAWAY after GoAwayAfter, handlers of streams see [Draining]. After the
-// window the listener closes once nothing new arrives, open connections are
-// served until they are gone or Linger is over, and only then is srv.Shutdown
-// called, because that drops requests that are just being read. Handlers that
-// need longer than the in-flight slice are cut, and counted.
+// While the App drains, the server still serves, and says goodbye to its clients:
+// HTTP/1.x responses carry Connection: close, HTTP/2 connections get a GOAWAY after
+// GoAwayAfter, handlers of streams see [Draining]. After the window the listener
+// closes when no new connection arrives. The server serves open connections until
+// they close or Linger is over. Only then does the App call srv.Shutdown, because
+// Shutdown drops requests that the server is just reading. When the in-flight slice is
+// over, the App cuts and counts the handlers that still run.
 //
-// The context of a request is cancelled when its client goes away, when the App
-// is stopping, and for a stream (it called [Draining], accepts
-// text/event-stream, or was hijacked) at the window's end. srv is the App's
-// from here on: do not call its Shutdown or Close, and do not give it, or its
-// listener, to another Serve, which Run would refuse. (Of two Apps in a process
-// the second to run refuses a server that the first has or had. A shared listener
-// goes undetected: each App would get some of its connections, and the first to
-// stop would close it under the other.) The App still calls its BaseContext,
+// The App cancels the context of a request when its client disconnects and when the
+// App is stopping. It cancels the context of a stream at the window's end; a request
+// is a stream when it called [Draining], accepts text/event-stream, or was hijacked.
+//
+// srv belongs to the App from this call on: do not call its Shutdown or Close. Do not
+// give it or its listener to another Serve; Run would return an error. Of two Apps in
+// a process, the second to run refuses a server of the first. It does not detect a
+// shared listener: each App would get some of the connections, and the first to stop
+// would close the listener of the other. The App still calls the server's BaseContext,
 // ConnContext and ConnState functions.
 func (a *App) Serve(name string, srv *http.Server, opts ...ServeOption) *App {
 	var c serveConfig
@@ -77,26 +78,26 @@ func (a *App) Serve(name string, srv *http.Server, opts ...ServeOption) *App {
 	})
 }
 
-// GRPCServer is what a *grpc.Server has: Serve returns nil after GracefulStop or
-// Stop; GracefulStop closes the listener, tells every connection to go and
-// returns when the calls in progress are done; Stop closes everything.
+// GRPCServer is implemented by *grpc.Server. Serve returns nil after GracefulStop or
+// Stop. GracefulStop closes the listener, sends GOAWAY on every connection, and
+// returns when the calls in progress are done. Stop closes everything.
 type GRPCServer interface {
 	Serve(net.Listener) error
 	GracefulStop()
 	Stop()
 }
 
-// GRPCHealth is what a *health.Server of grpc has: Shutdown sets every service
+// GRPCHealth is implemented by the *health.Server of grpc. Shutdown sets every service
 // to NOT_SERVING.
 type GRPCHealth interface{ Shutdown() }
 
-// GRPC adds a gRPC server, which it knows by its shape, so that this package
-// need not import grpc. health may be nil, or a nil pointer. At T0 health says
-// NOT_SERVING; RPCs are served all through the window; after it GracefulStop
-// lets those that run finish, and Stop ends them when the in-flight slice is
-// over. The App closes the listener. A server or listener that another unit has
-// is refused by Run. A method that does not return (Stop waits for handlers in a
-// server with grpc.WaitForHandlers) is abandoned and named, with its stack.
+// GRPC adds a gRPC server. It takes interfaces, so that this package need not import
+// grpc. health may be nil, or a nil pointer. At T0 health says NOT_SERVING, and the
+// server serves RPCs during the whole window. After the window GracefulStop lets
+// running RPCs finish, and Stop ends them when the in-flight slice is over. The App
+// closes the listener. Run returns an error for a server or listener that another unit
+// has. The App abandons a method that does not return and names it, with its stack; in
+// a server with grpc.WaitForHandlers, Stop waits for handlers.
 func (a *App) GRPC(name string, srv GRPCServer, ln net.Listener, health GRPCHealth) *App {
 	if call.IsNil(health) {
 		health = nil
@@ -115,7 +116,7 @@ func drainConfig(b budget) httpdrain.Config {
 	}
 }
 
-// drainingServer is a server that can say goodbye.
+// drainingServer is a server that can say goodbye to its clients.
 type drainingServer interface {
 	Bind(context.Context) error
 	Addr() net.Addr
@@ -130,8 +131,8 @@ type drainingServer interface {
 	Stats() httpdrain.Stats
 }
 
-// server is the worker around one. The App walks it through the drain; its Stop
-// closes what is left.
+// server is the worker around a drainingServer. The App calls the steps of its drain;
+// Stop closes the connections that are still open.
 type server struct {
 	worker.BaseWorker
 	drainingServer
@@ -145,7 +146,7 @@ func newServer(name, kind string, s drainingServer, a *App) *server {
 	return w
 }
 
-// Start serves. The listener is bound already.
+// Start serves on the listener that Bind has bound.
 func (s *server) Start(ctx context.Context) error {
 	if err := s.Begin(ctx); err != nil {
 		return err
@@ -155,7 +156,7 @@ func (s *server) Start(ctx context.Context) error {
 	return nil
 }
 
-// Stop closes the listener and every connection that the drain has left.
+// Stop closes the listener and every open connection.
 func (s *server) Stop(ctx context.Context) error {
 	if live := s.RequestStop(worker.ErrStopRequested); !live {
 		return s.drainingServer.Close()
@@ -170,16 +171,15 @@ func (s *server) Stop(ctx context.Context) error {
 	return err
 }
 
-// serving reports whether its accept loop runs.
+// isServing reports whether the server's accept loop runs.
 func (s *server) isServing() bool {
 	st := s.Status()
 	return st == worker.StatusRunning || st == worker.StatusStopping
 }
 
-// retire takes the server out of service after the window, by end at the
-// latest, and returns how many requests had to be cut. It calls closed once no
-// client can connect any more. hurried leaves out the steps that only serve clients
-// that have not noticed yet.
+// retire takes the server out of service after the window, until ctx ends, and returns
+// the number of cut requests. It calls closed when no client can connect any more.
+// With hurried it skips the steps for clients that have not noticed the stop yet.
 func (s *server) retire(ctx context.Context, hurried bool, closed func()) (cut int, err error) {
 	var closeErr error
 	if hurried {
@@ -187,16 +187,15 @@ func (s *server) retire(ctx context.Context, hurried bool, closed func()) (cut i
 	} else {
 		closeErr = s.CloseWhenQuiet(ctx)
 		closed()
-		s.LingerOpen(ctx) // also when its listener is broken: open connections are served
+		s.LingerOpen(ctx) // also with a broken listener: open connections still have clients
 	}
 	s.RequestStop(worker.ErrStopRequested)
 	cut, err = s.Shutdown(ctx)
 	return cut, errors.Join(closeErr, err)
 }
 
-// Addr returns the address on which the server added under name listens, or nil
-// when there is no such server or it is not bound yet. It is for servers on
-// port 0.
+// Addr returns the address of the server added under name. It is nil when there is no
+// such server or it is not bound yet. Use it for servers on port 0.
 func (a *App) Addr(name string) net.Addr {
 	_, servers := a.parts.view()
 	for _, s := range servers {
@@ -230,11 +229,11 @@ func (a *App) retireServers(base context.Context, end time.Time, hurried bool) {
 	for _, s := range a.parts.servers {
 		wg.Go(func() {
 			began := time.Now()
-			// A listener, or a foreign gRPC server, may hang or panic: that must not
-			// cost the units and hooks their time.
+			// A listener or a foreign gRPC server may hang or panic. That must not use up
+			// the time of units and hooks.
 			var cutNow atomic.Int64
 			out := timed(s.Name()+": shutdown", ctx.Done(), a.budget.patience+settle, func() error {
-				// With DrainReadiness serving it is ready until here, and no longer.
+				// With DrainReadiness "serving" the App is ready until the listeners close.
 				cut, err := s.retire(ctx, hurried, func() { a.health.owner.SetDraining(true) })
 				cutNow.Store(int64(cut))
 				return err

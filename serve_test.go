@@ -333,7 +333,7 @@ func TestGRPCServerIsWalkedThroughTheDrain(t *testing.T) {
 			if stuck {
 				want += ", draining Stop"
 			}
-			if err != nil { // nobody was connected: nothing was cut
+			if err != nil { // no client was connected: nothing was cut
 				t.Error(err)
 			}
 			if !strings.HasPrefix(got, want) { // Stop once more at the end is harmless
@@ -367,7 +367,7 @@ func TestConnectionRefusedAfterRun(t *testing.T) {
 	r := newRig(t, small())
 	r.Serve("http", &http.Server{Addr: "127.0.0.1:0"})
 	r.Go("stop", func(context.Context) error { <-r.Reached(lifecycle.PhaseRunning); r.Stop(nil); return nil })
-	if r.Addr("http") != nil || r.Addr("nobody") != nil {
+	if r.Addr("http") != nil || r.Addr("unknown") != nil {
 		t.Error("an address before it is bound")
 	}
 	if err := r.Run(t.Context()); err != nil {

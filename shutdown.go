@@ -13,29 +13,28 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
-// stop is the one stop of an App: who asked for it, how far it is, and what went
-// wrong on the way.
+// stop is the one stop of an App: its reason, its progress and its errors.
 type stop struct {
 	requested  fsm.Signal  // T0; the App's own goroutines watch it
 	draining   fsm.Signal  // T0, just after requested; users watch it
-	skip       fsm.Signal  // the rest of the drain window is not waited for
+	skip       fsm.Signal  // the App does not wait for the rest of the drain window
 	windowOver fsm.Signal  // the drain window has ended, or there was none
 	cancelled  atomic.Bool // units have been told to stop
 
 	mu        sync.Mutex // guards the fields below
 	armed     bool       // Run has begun: a request begins the stop
 	request   *stopRequest
-	further   []error   // of later requests, and of steps of the stop
+	further   []error   // of later requests and of the stop's steps
 	t0        time.Time // when the stop began, zero before
 	window    string    // how the drain window ended
 	windowEnd time.Time
 	drained   []Outcome // drainers that have returned or were abandoned
 	cut       int       // requests in flight when their time was over
-	abandoned []string  // what the end did not wait for
+	abandoned []string  // checks and health clients that the App abandoned at the end
 	result    error     // of Run
 }
 
-// stopRequest says why the App is to stop.
+// stopRequest says why the App should stop.
 type stopRequest struct {
 	reason string       // for people
 	cause  error        // what units see as their context's cause; nil when nothing is wrong
@@ -43,9 +42,9 @@ type stopRequest struct {
 	signal *SignalError // set when the request was a signal
 }
 
-// ask records a request. Only the first counts; first reports whether this is it.
-// begin reports whether the stop begins now, which is T0: a request that comes
-// before Run begins it with Run.
+// ask records a request. first reports whether it is the first, the only one that
+// counts. begin reports whether the stop begins now, at T0. When the request comes
+// before Run, the stop begins with Run.
 func (s *stop) ask(req stopRequest) (first, begin bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -59,8 +58,8 @@ func (s *stop) ask(req stopRequest) (first, begin bool) {
 	return true, s.armed
 }
 
-// arm lets requests begin the stop from now on. It reports whether one came
-// before: that one begins it now.
+// arm makes the next request begin the stop. If a request came before, arm reports
+// true: the stop begins now.
 func (s *stop) arm() (begin bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -71,7 +70,7 @@ func (s *stop) arm() (begin bool) {
 	return s.request != nil
 }
 
-// add keeps errors that are joined behind the primary one.
+// add records errors that Run joins behind the primary one.
 func (s *stop) add(errs ...error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -82,7 +81,7 @@ func (s *stop) add(errs ...error) {
 	}
 }
 
-// why returns the request, the zero one before there is any.
+// why returns the request, or a zero stopRequest before the first.
 func (s *stop) why() stopRequest {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -92,14 +91,14 @@ func (s *stop) why() stopRequest {
 	return *s.request
 }
 
-// began returns T0, the zero time before it.
+// began returns T0, or the zero time before T0.
 func (s *stop) began() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.t0
 }
 
-// unlessBegun calls fn, under the lock, when no stop has been asked for.
+// unlessBegun calls fn under the lock and returns true, unless a stop was requested.
 func (s *stop) unlessBegun(fn func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -110,8 +109,8 @@ func (s *stop) unlessBegun(fn func()) bool {
 	return true
 }
 
-// endWindow records how the drain window ended, "" when there was none, and
-// returns when. Only the first call counts.
+// endWindow records how the drain window ended, "" when there was none, and returns
+// the time of its end. Only the first call counts.
 func (s *stop) endWindow(how string) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -129,25 +128,25 @@ func (s *stop) endWindow(how string) time.Time {
 // window is left to skip, or it was skipped before.
 func (s *stop) skipWindow() bool { return !s.windowOver.HasSignaled() && s.skip.Signal() }
 
-// OnShutdown puts a hook on the stack of what the App closes last, after every
-// unit has returned: last in, first out, each exactly once, all within
-// ShutdownGrace, whether or not an earlier step failed. Hooks run even when the
-// App never got to run, because main opened most of what they close before that.
+// OnShutdown adds a hook to a stack that the App runs last, after every unit has
+// returned: last in, first out, each hook once, all within ShutdownGrace, even when an
+// earlier step has failed. Hooks also run when the App never reached the phase
+// running, because main opened most of their resources before Run.
 func (a *App) OnShutdown(name string, fn func(context.Context) error) *App {
 	a.parts.add("shutdown hook", name, fn == nil, func() { a.hooks.Add(name, fn) })
 	return a
 }
 
-// ErrHookSkipped marks a shutdown hook that was not called because no time was
-// left.
+// ErrHookSkipped is the error for a shutdown hook that Shutdown did not call because
+// no time was left.
 var ErrHookSkipped = errors.New("skipped: no time was left")
 
-// Shutdown is a stack of named hooks that close what a process has opened: a defer
-// that can be observed. The hook added last runs first, so the server stops
-// before the database that it uses closes.
+// Shutdown is a stack of named hooks that close the resources of a process: like
+// defer, with names, deadlines and a log. The hook added last runs first, so the
+// server stops before the database that it uses closes.
 //
-// An [App] has one ([App.OnShutdown]); it is useful alone too. All methods may
-// be called concurrently.
+// An [App] has one ([App.OnShutdown]). Shutdown also works without an App. All
+// methods may be called concurrently.
 type Shutdown struct {
 	log      *slog.Logger
 	minSlice time.Duration
@@ -168,11 +167,11 @@ type hook struct {
 	fn   func(context.Context) error
 }
 
-// ShutdownOption shapes a [Shutdown].
+// ShutdownOption configures a [Shutdown].
 type ShutdownOption func(*Shutdown)
 
-// WithMinSlice keeps d for every hook that is still to run, however long the one
-// before it takes, or an equal share of the remaining time when that is less.
+// WithMinSlice reserves d for every hook that has not run yet, however long the
+// earlier hooks take, or an equal share of the remaining time when that is less.
 // Without it a hook may take all the time that is left.
 func WithMinSlice(d time.Duration) ShutdownOption {
 	return func(s *Shutdown) { s.minSlice = max(d, 0) }
@@ -201,10 +200,10 @@ func (s *Shutdown) len() int {
 	return len(s.hooks)
 }
 
-// Add puts a hook on top of the stack. The context that fn gets carries its
-// deadline. A hook without a name or a function, and one that comes when Run
-// has begun, is refused: it does not run, the log says so at error level, and
-// the result of Run holds it, if Run has not returned yet.
+// Add puts a hook on top of the stack. The context of fn has the hook's deadline. Add
+// refuses a hook without a name or a function, and every hook once Run has begun: the
+// hook does not run, and Run's result has an error for it, if Run has not returned
+// yet. Add also logs a late hook at error level.
 func (s *Shutdown) Add(name string, fn func(context.Context) error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -221,15 +220,14 @@ func (s *Shutdown) Add(name string, fn func(context.Context) error) {
 	}
 }
 
-// Run calls the hooks, the last added first, each once. Together they have grace
-// of time. Their context has ctx's values but not its cancellation, because most
-// shutdowns begin when a context is cancelled.
+// Run calls the hooks, the last added first, each once. grace is the time for all
+// hooks together. Their context has ctx's values but not its cancellation, because
+// most shutdowns begin when a context is cancelled.
 //
-// A hook that fails or panics does not keep the others from running. Run abandons
-// a hook that does not return by its deadline and names it in the error, with the
-// line where it stood. It skips and names hooks for which no time is left. It
-// returns every error, joined, or nil. A second Run waits for the first and
-// returns its result.
+// After a hook that fails or panics, Run calls the next one. Run abandons a hook that
+// does not return by its deadline and names it in the error, with the line at which
+// it was blocked. It skips and names hooks for which no time is left. It returns every
+// error, joined, or nil. A second Run waits for the first and returns its result.
 func (s *Shutdown) Run(ctx context.Context, grace time.Duration) error {
 	return s.runUntil(ctx, time.Now().Add(grace))
 }
@@ -249,7 +247,7 @@ func (s *Shutdown) runUntil(ctx context.Context, end time.Time) error {
 	}
 	slice := s.minSlice
 	if n := time.Duration(len(hooks)); n > 0 {
-		slice = min(slice, max(time.Until(end), 0)/n) // or the first to run would get nothing
+		slice = min(slice, max(time.Until(end), 0)/n) // otherwise the first hook would get no time
 	}
 
 	var errs []error
@@ -271,8 +269,8 @@ func (s *Shutdown) runUntil(ctx context.Context, end time.Time) error {
 	return s.err
 }
 
-// call runs one hook until it returns or its deadline comes. slice is what is kept
-// for the one behind it.
+// call runs one hook until it returns or its deadline comes. slice is the time
+// reserved for the next hook.
 func (s *Shutdown) call(ctx context.Context, h hook, deadline time.Time, slice time.Duration) Outcome {
 	began := time.Now()
 	if !began.Before(deadline) {
@@ -287,7 +285,7 @@ func (s *Shutdown) call(ctx context.Context, h hook, deadline time.Time, slice t
 	defer cancel()
 	late := settle
 	if slice > 0 {
-		late = min(late, slice/4) // the hook behind it pays for this
+		late = min(late, slice/4) // this time is taken from the next hook
 	}
 	life := step(KindHook, h.name, s.events)
 	out := timed(h.name, ctx.Done(), late, func() error { return h.fn(ctx) })
@@ -300,6 +298,5 @@ func (s *Shutdown) call(ctx context.Context, h hook, deadline time.Time, slice t
 	return out
 }
 
-// settle is the time in which a function that obeys its context has to return,
-// after the context has ended.
+// settle is the time that a function has to return after its context has ended.
 const settle = call.Settle

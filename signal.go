@@ -30,25 +30,25 @@ func (e *SignalError) ExitCode() int {
 	return 1
 }
 
-// stopSignals are the requests to stop: Ctrl-C, and what the kubelet, systemd
-// and docker stop send.
+// stopSignals are the requests to stop: Ctrl-C sends SIGINT; the kubelet, systemd
+// and docker stop send SIGTERM.
 var stopSignals = []os.Signal{os.Interrupt, syscall.SIGTERM}
 
-// SignalContext returns a copy of parent that is cancelled when the process
-// gets one of the signals, SIGINT and SIGTERM when none are named. The
-// context.Cause is a [*SignalError] then.
+// SignalContext returns a copy of parent that is cancelled when the process gets one
+// of the signals. Without signals it takes SIGINT and SIGTERM. The context.Cause is
+// then a [*SignalError].
 //
-// stop cancels the context and gives the signals back; call it when the work is
-// done. Shortly after the first signal they are given back by themselves, so
-// that a second one ends the process in the default way. Repeats within 250 ms
-// count as one: process managers and wrappers send some twice.
+// stop cancels the context and restores the signals' default effect; call it when
+// the work is done. SignalContext also restores it 250 ms after the first signal, so
+// that a second signal ends the process. Repeats within that time count as one,
+// because process managers and wrappers send some signals twice.
 func SignalContext(parent context.Context, signals ...os.Signal) (ctx context.Context, stop context.CancelFunc) {
 	if len(signals) == 0 {
 		signals = stopSignals
 	}
 	ctx, cancel := context.WithCancelCause(parent)
-	// Room for one of each kind is enough: Notify drops what does not fit, and
-	// the first that fits is the one that counts.
+	// Room for one of each kind is enough: Notify drops signals that do not fit, and
+	// only the first one counts.
 	ch := make(chan os.Signal, len(signals))
 	signal.Notify(ch, signals...)
 	quit := make(chan struct{})
@@ -79,34 +79,34 @@ func SignalContext(parent context.Context, signals ...os.Signal) (ctx context.Co
 	}
 }
 
-// signals is where an App takes its signals from.
+// signals is the source of an App's signals.
 type signals struct {
-	given    <-chan os.Signal // in place of the process's
-	replaced bool             // given replaces them, and the process's are left alone
-	pipe     chan os.Signal   // takes SIGPIPE while the App goes down, and is never read
-	terminal func() bool      // a person at a terminal sends SIGINT
+	given    <-chan os.Signal // of WithSignals
+	replaced bool             // given replaces the signals of the process
+	pipe     chan os.Signal   // takes SIGPIPE while the App stops, and is never read
+	terminal func() bool      // reports whether a user at a terminal sends SIGINT
 }
 
-// guardPipe keeps a write to a log whose reader is gone from ending the process
-// in the middle of its teardown: with a handler the write is an error instead.
-// Before T0 a broken pipe has its default effect, as in every Go program.
+// guardPipe installs a handler for SIGPIPE: a write to a log whose reader has ended
+// then returns an error and does not end the process during its teardown. Before T0
+// a broken pipe has its default effect, as in every Go program.
 func (s *signals) guardPipe() {
 	if !s.replaced {
-		signal.Notify(s.pipe, syscall.SIGPIPE) // it is full at once, and Notify does not wait
+		signal.Notify(s.pipe, syscall.SIGPIPE) // the first one fills it, and Notify does not wait
 	}
 }
 
-// watchSignals installs the handlers and returns what ends them. It is the
-// first thing that Run does: a signal at any time after is seen.
+// watchSignals installs the signal handlers and returns the function that removes
+// them. Run calls it first, so that no later signal is lost.
 //
-// Only signals count towards force. The first is a request like any other, and
-// leaves a drain that something else began as it is. The next one, while the
-// window lasts, ends the window; one after that ends the process.
+// The first signal is a request to stop like any other; it does not shorten a drain
+// that another request began. A second signal ends the drain window, if it is still
+// open. The next one ends the process.
 func (a *App) watchSignals() (stop func()) {
-	// Notify drops what does not fit. The loop below never blocks, so it never
-	// finds a burst of this size, and the surplus of a larger one would say nothing
-	// new. Reloads have a channel of their own: a flood of them must not crowd out a
-	// request to stop.
+	// Notify drops signals that do not fit. The loop below never blocks, so 16 places
+	// are enough, and in a larger burst every further signal would mean the same.
+	// Reloads have a channel of their own, so that many of them cannot fill the place
+	// of a request to stop.
 	stops, reloads := make(chan os.Signal, 16), make(chan os.Signal, 1)
 	if !a.signals.replaced {
 		signal.Notify(stops, stopSignals...)
@@ -137,7 +137,7 @@ func (a *App) watchSignals() (stop func()) {
 				continue
 			}
 			if sig == syscall.SIGHUP {
-				a.reloads.asked.Notify() // requests that come meanwhile are this one
+				a.reloads.asked.Notify() // several requests before the reload begins count as one
 				continue
 			}
 			now := time.Now()
@@ -147,8 +147,8 @@ func (a *App) watchSignals() (stop func()) {
 			case repeated:
 			case count == 0:
 				count++
-				// In a goroutine of its own: when the beginning of the stop is held
-				// up, the loop still sees the signals that force it.
+				// In a goroutine of its own: if the beginning of the stop blocks, the loop
+				// still sees the signals that end the process.
 				ended.Go(func() { a.stopOn(sig) })
 			case a.stop.skipWindow():
 				a.log.Warn("a further signal: the rest of the drain window is skipped", "signal", sig.String())
@@ -174,16 +174,16 @@ func (a *App) stopOn(sig os.Signal) {
 	}
 }
 
-// force ends the process: a dump of all goroutines to stderr, then exit 128+n.
-// It takes no lock and waits for nothing that could block, such as the log.
+// force dumps all goroutines to stderr and exits with 128+n. It takes no lock and
+// does not wait for the log or anything else that could block.
 func (a *App) force(sig os.Signal) {
 	err := &SignalError{sig}
 	a.die(fmt.Sprintf("a further signal (%s) while %s", sig, a.lastReached()), err.ExitCode())
 }
 
-// atTerminal reports whether Ctrl-C reaches the process: it has a controlling
-// terminal, or on Windows a console as its standard input, and is not in
-// Kubernetes.
+// atTerminal reports whether a user can press Ctrl-C: the process is not in
+// Kubernetes and has a controlling terminal, or on Windows a console as its standard
+// input.
 func atTerminal() bool {
 	if os.Getenv("KUBERNETES_SERVICE_HOST") != "" {
 		return false

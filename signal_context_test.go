@@ -88,7 +88,7 @@ func TestSignalContextGivesSignalsBack(t *testing.T) {
 			p.signal(sig)
 			p.await("cause: received signal: " + sig.String())
 			ended := make(chan struct{})
-			go func() { // nobody tells when they are given back
+			go func() { // there is no signal for when they are given back
 				defer close(ended)
 				for syscall.Kill(p.cmd.Process.Pid, sig) == nil {
 					time.Sleep(20 * time.Millisecond)

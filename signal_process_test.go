@@ -303,7 +303,7 @@ func (p *pipe) readUntil(t *testing.T, text string) {
 	}
 }
 
-// fullPipeOf is a pipe that takes nothing more. Nobody reads it.
+// fullPipeOf is a pipe that takes nothing more and has no reader.
 func fullPipeOf(t *testing.T) (r, w *os.File) {
 	t.Helper()
 	p := newPipe(t)

@@ -174,7 +174,7 @@ func TestOnlyTheFirstReasonToStopCounts(t *testing.T) {
 	}
 }
 
-// What Stop was given before Run is what Run returns first, whatever comes with
+// The cause given to Stop before Run is what Run returns first, even when more comes with
 // its beginning.
 func TestStopBeforeRunComesFirst(t *testing.T) {
 	early, late := errors.New("early"), errors.New("late")

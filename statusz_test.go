@@ -333,7 +333,7 @@ func BenchmarkStatusz(b *testing.B) {
 	}
 }
 
-// blocked is a unit of somebody else's making whose methods do not return.
+// blocked is a foreign unit whose methods do not return.
 type blocked struct {
 	worker.BaseWorker
 	method  string
@@ -360,7 +360,7 @@ func (b *blocked) State() worker.State   { b.wait("State"); return b.BaseWorker.
 func (b *blocked) Err() error            { b.wait("Err"); return b.BaseWorker.Err() }
 func (b *blocked) Done() <-chan struct{} { b.wait("Done"); return b.BaseWorker.Done() }
 
-// A worker that does not answer holds up nobody who looks at it, and they leave no
+// A worker that does not answer delays no reader of its status, and readers leave no
 // goroutine each behind. An App that must know its State waits for it: that is for
 // the watchdog (TestWatchdogEndsAStopThatIsStuck).
 func TestUnitThatDoesNotAnswer(t *testing.T) {

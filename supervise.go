@@ -19,26 +19,27 @@ import (
 
 type eventStream = fsm.Dispatcher
 
-// Backoff says how long a supervised unit waits before it runs again, and when
-// it gives up.
+// Backoff is the restart policy of a supervised unit: how long it waits before it
+// runs again, and when it stops trying.
 type Backoff = worker.Backoff
 
-// PanicError is a recovered panic of a unit, hook, drainer or check. Name says
-// which, Value is the argument of panic, and Stack is the goroutine's. It unwraps
-// to a Value that is an error.
+// PanicError is a recovered panic of a unit, hook, drainer or check. Name is the name
+// of the part, Value the argument of panic, and Stack the goroutine's stack. When Value
+// is an error, PanicError unwraps to it.
 type PanicError = worker.PanicError
 
-// AbandonedError names a call that ignored its context and was abandoned: Name says
-// which, Where the line at which it stood; Stack is its goroutine's.
+// AbandonedError names a call that ignored its context and was abandoned: Name is the
+// name of the call, Where the line at which it was blocked, and Stack the goroutine's
+// stack.
 type AbandonedError = worker.AbandonedError
 
 var (
-	// ErrDoNotRestart is returned by a supervised function that has nothing
-	// more to do: the unit ends cleanly and the App goes on.
+	// ErrDoNotRestart is returned by a supervised function whose work is done: the
+	// unit ends cleanly and the App goes on.
 	ErrDoNotRestart = worker.ErrDoNotRestart
 
-	// ErrTerminate is returned by a supervised function when the whole App has
-	// to stop: it is the App's cause then.
+	// ErrTerminate is returned by a supervised function to stop the whole App. It
+	// becomes the cause of the stop.
 	ErrTerminate = worker.ErrTerminate
 
 	// ErrRestartBudget is the cause of an App that stopped because a supervised
@@ -46,7 +47,7 @@ var (
 	ErrRestartBudget = worker.ErrRestartBudget
 
 	// ErrGoexit is the error of a unit, hook, drainer or check that called
-	// runtime.Goexit in place of returning.
+	// runtime.Goexit instead of returning.
 	ErrGoexit = worker.ErrGoexit
 )
 
@@ -54,19 +55,18 @@ var (
 // second to a minute, doubling, with jitter, and ten restarts in ten minutes.
 func DefaultBackoff() Backoff { return worker.DefaultBackoff() }
 
-// UnitOption shapes a unit of an [App].
+// UnitOption configures a unit of an [App].
 type UnitOption func(*unitConfig)
 
 type unitConfig struct{ startCondition bool }
 
-// WithStartCondition declares that the unit has started only once its function
-// calls [MarkStarted]: the App is not ready before. Without it a unit has
-// started as soon as its function was called.
+// WithStartCondition makes the start of the unit wait until its function calls
+// [MarkStarted]: the App is not ready before. Without it a unit has started as soon as
+// its function was called.
 func WithStartCondition() UnitOption { return func(c *unitConfig) { c.startCondition = true } }
 
-// MarkStarted says that the unit whose function was given ctx has met its start
-// condition. For a unit without one, for any other context and when called
-// again it does nothing.
+// MarkStarted declares that the unit with this ctx has met its start condition. For a
+// unit without one, for any other context, and when called again it does nothing.
 func MarkStarted(ctx context.Context) { worker.MarkStarted(ctx) }
 
 func unitOptions(opts []UnitOption) (w []worker.FuncOption, err error) {
@@ -83,16 +83,16 @@ func unitOptions(opts []UnitOption) (w []worker.FuncOption, err error) {
 	return w, nil
 }
 
-// nilOption is the error for the option at index i of a call. A nil option is
-// refused everywhere: it is an option that the caller meant to give.
+// nilOption is the error for the option at index i of a call. Every function refuses a
+// nil option, because the caller meant to give one.
 func nilOption(i int) error { return fmt.Errorf("option %d is nil", i+1) }
 
-// Go adds a function to run in a goroutine of its own. A nil return is fine and
-// the App goes on, also when it was the last unit; an error, a panic or a
-// runtime.Goexit stops the App.
+// Go adds a function that runs in a goroutine of its own. When it returns nil, the App
+// goes on, even without a running unit. An error, a panic or a runtime.Goexit stops
+// the App.
 //
-// The context is cancelled when the App is stopping, which is after the drain:
-// context.Cause says why. Returning the context's error then is clean.
+// The App cancels the context when it is stopping, which is after the drain;
+// context.Cause is the reason. It is clean to return the context's error then. The
 // context.Canceled of any other context is a failure.
 func (a *App) Go(name string, fn func(context.Context) error, opts ...UnitOption) *App {
 	w, err := unitOptions(opts)
@@ -103,13 +103,13 @@ func (a *App) Go(name string, fn func(context.Context) error, opts ...UnitOption
 	return a.addUnit(name, fn == nil, false, func() worker.Worker { return worker.NewFunc(name, fn, w...) })
 }
 
-// Supervise adds a function that the App runs again when it fails, after the wait
-// that backoff says. nil and [ErrDoNotRestart] mean that the work is done;
-// [ErrTerminate] stops the App; a panic is a failure like any other. The wait
-// starts over at its shortest only after a healthy uptime. When the restart budget
-// is spent the unit fails, and the App stops.
+// Supervise adds a function that the App runs again when it fails, after the wait that
+// backoff defines. nil and [ErrDoNotRestart] mean that the work is done;
+// [ErrTerminate] stops the App; a panic is a failure like any other. After a healthy
+// uptime the next wait is the shortest again. When the restart budget is used up, the
+// unit fails, and the App stops.
 //
-// Nothing restarts once the App drains: a running function goes on until the drain
+// Once the App drains, it restarts no unit: a running function goes on until the drain
 // is over, and a waiting unit ends.
 func (a *App) Supervise(name string, fn func(context.Context) error, backoff Backoff, opts ...UnitOption) *App {
 	w, err := unitOptions(opts)
@@ -156,8 +156,8 @@ func (a *App) Add(w worker.Worker) *App {
 	return a.addUnit(name, false, false, func() worker.Worker { return w })
 }
 
-// addUnit adds the worker that build makes. endsApp says that any end of it ends
-// the App. build runs under the lock of the parts.
+// addUnit adds the worker that build returns. endsApp says that any end of the worker
+// ends the App. build runs under the lock of the parts.
 func (a *App) addUnit(name string, missing, endsApp bool, build func() worker.Worker) *App {
 	a.parts.add("unit", name, missing, func() {
 		w := build()
@@ -196,8 +196,8 @@ func (w *actor) Start(ctx context.Context) error {
 	return nil
 }
 
-// closedByUs reports whether err consists of nothing but the errors that interrupt
-// makes execute return.
+// closedByUs reports whether err consists only of errors that interrupt makes execute
+// return.
 func (w *actor) closedByUs(err error) bool {
 	cause := w.cause()
 	return err != nil && call.Only(err, func(e error) bool {

@@ -29,7 +29,7 @@ func TestInterruptAtATerminal(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			tty := openTerminal(t)
-			// Somebody may be sending requests here only while the health
+			// Clients may be sending requests here only while the health
 			// planes invite them.
 			cfg := Config{DrainInterval: time.Hour, DrainWait: c.wait, SignalDebounce: Off, HealthAddr: "127.0.0.1:0"}
 			p := launch(t, "service", cfg, func(cmd *exec.Cmd) {

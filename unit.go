@@ -15,14 +15,14 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// unit is one worker of an App, and what its end means.
+// unit is one worker of an App, with its result and the effect of its end.
 type unit struct {
 	name string
 	worker.Worker
-	endsApp bool // its end, also a good one, is the end of the App
+	endsApp bool // the App stops when the unit ends, even without an error
 
 	launched atomic.Bool // Start was called
-	over     fsm.Signal  // it has ended, or was abandoned
+	over     fsm.Signal  // the unit has ended, or was abandoned
 
 	// For a worker that is not a function.
 	starting call.Call       // its Start
@@ -33,13 +33,12 @@ type unit struct {
 	mu    sync.Mutex // guards the fields below
 	began time.Time
 	end   time.Time
-	bare  error // what went wrong with it, for where its name is known
-	err   error // the same with its name: what its end adds to the result of Run
+	bare  error // its error without its name
+	err   error // the same with its name, for the result of Run
 }
 
-// isFunction reports whether the unit is a function under a context, run once
-// or again and again: its Start returns at once, and its context is all it
-// needs to be stopped.
+// isFunction reports whether the unit is a function with a context, run once or
+// repeatedly: its Start returns at once, and the end of its context stops it.
 func (u *unit) isFunction() bool {
 	switch u.Worker.(type) {
 	case *worker.Func, *worker.Restarter:
@@ -48,8 +47,8 @@ func (u *unit) isFunction() bool {
 	return false
 }
 
-// ours reports whether the worker is of a kind of this project, whose answers
-// take no time.
+// ours reports whether the worker's type belongs to this module. Such a worker answers
+// at once.
 func (u *unit) ours() bool {
 	switch u.Worker.(type) {
 	case *worker.Func, *worker.Restarter, *worker.Process, *worker.Container, *worker.Supervisor, *worker.Leader, *actor, *server:
@@ -58,8 +57,8 @@ func (u *unit) ours() bool {
 	return false
 }
 
-// askUnit calls one of the worker's methods. It waits for a foreign worker no
-// longer than [call.AnswerIn]; a panic is an error.
+// askUnit calls one of the worker's methods. It waits for a foreign worker for
+// [call.AnswerIn] at most. A panic is an error.
 func askUnit[T any](u *unit, method string, fn func() T) (T, error) {
 	if u.ours() {
 		return fn(), nil
@@ -81,8 +80,8 @@ func (u *unit) state() (s worker.State, err error) {
 	return s, nil
 }
 
-// shown returns the worker's State for display. A worker that does not answer is
-// shown as running.
+// shown returns the worker's State for display. For a worker that does not answer it
+// shows StatusRunning.
 func (u *unit) shown() worker.State {
 	s, err := askUnit(u, "State", u.State)
 	switch {
@@ -94,16 +93,16 @@ func (u *unit) shown() worker.State {
 	return s
 }
 
-// closedChan stands for the Done of a worker whose Done has panicked.
+// closedChan replaces the Done channel of a worker whose Done has panicked.
 var closedChan = func() chan struct{} {
 	ch := make(chan struct{})
 	close(ch)
 	return ch
 }()
 
-// awaitDone returns the worker's Done. When Done panics, the channel is closed and
-// the error says why. awaitDone waits for a Done that does not return until the
-// unit is abandoned, and returns nil then.
+// awaitDone returns the worker's Done channel. When Done panics, it returns a closed
+// channel and the error. When Done does not return, awaitDone waits until the unit is
+// abandoned and returns nil.
 func (u *unit) awaitDone() (<-chan struct{}, error) {
 	if u.ours() {
 		return u.Done(), nil
@@ -120,8 +119,8 @@ func (u *unit) awaitDone() (<-chan struct{}, error) {
 	}
 }
 
-// hasEnded says why a worker whose Stop has returned cannot be taken for one that
-// has ended. For a Done that has not returned it waits until ctx ends.
+// hasEnded returns nil when a worker whose Stop has returned has also ended, and
+// otherwise an error. It waits for a Done that has not returned until ctx ends.
 func (u *unit) hasEnded(ctx context.Context) error {
 	var done <-chan struct{}
 	if u.ours() {
@@ -196,9 +195,8 @@ func (u *unit) failure() error {
 	return u.err
 }
 
-// about puts the kind and the name before err, as in "unit db: ". The errors of a
-// panic and of an abandoned call begin with the name: then only the kind is
-// missing.
+// about puts the kind and the name before err, as in "unit db: ". The errors of a panic
+// and of an abandoned call already begin with the name; about then adds only the kind.
 func about(kind, name string, err error) error {
 	if strings.HasPrefix(err.Error(), name+": ") {
 		return fmt.Errorf("%s %w", kind, err)
@@ -220,8 +218,8 @@ func (u *unit) outcome() Outcome {
 	return out
 }
 
-// unnamed returns err without the name in front, for a place that shows the name
-// beside it.
+// unnamed returns err without the name in front, for places that show the name
+// separately.
 func unnamed(name string, err error) error {
 	if text, named := strings.CutPrefix(err.Error(), name+": "); named {
 		return &unnamedError{err, text}
@@ -237,8 +235,8 @@ type unnamedError struct {
 func (e *unnamedError) Error() string { return e.text }
 func (e *unnamedError) Unwrap() error { return e.error }
 
-// launch starts one unit. A Start that hangs does not keep a stop out: the teardown
-// stops the unit like all others.
+// launch starts one unit. When Start hangs, launch returns as soon as a stop is
+// requested, and the teardown stops the unit like all others.
 func (a *App) launch(u *unit, group *errgroup.Group) error {
 	a.nowDoing("start of unit " + u.name)
 	u.mu.Lock()
@@ -252,7 +250,7 @@ func (a *App) launch(u *unit, group *errgroup.Group) error {
 	} else {
 		u.starting.Start(u.name, func() error { return u.Start(a.unitsCtx) }, func(err error) {
 			if err != nil {
-				_ = u.finish(err) // here, because Start may return during a stop, or long after
+				_ = u.finish(err) // in Start's goroutine, because Start may return during a stop or later
 			}
 		})
 		select {
@@ -270,8 +268,8 @@ func (a *App) launch(u *unit, group *errgroup.Group) error {
 	return nil
 }
 
-// awaitStarted waits until the unit has met its start condition, has ended, or a
-// stop is asked for.
+// awaitStarted waits until the unit has met its start condition, has ended, or a stop
+// is requested.
 func (a *App) awaitStarted(u *unit) {
 	begun := func(s worker.Status) bool {
 		return s != worker.StatusCreated && s != worker.StatusPending && s != worker.StatusStarting
@@ -288,7 +286,7 @@ func (a *App) awaitStarted(u *unit) {
 	defer func() {
 		s := status()
 		if s == worker.StatusFailed || s == worker.StatusKilled || u.endsApp && s.Terminal() {
-			<-a.stop.requested.Signaled() // watch is about to ask for it
+			<-a.stop.requested.Signaled() // watch is about to request it
 		}
 	}()
 	if begun(status()) {
@@ -306,7 +304,7 @@ func (a *App) awaitStarted(u *unit) {
 		})
 		return
 	}
-	// A worker without Await can only be polled.
+	// The App has to poll a worker without Await.
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for !begun(status()) {
@@ -318,11 +316,11 @@ func (a *App) awaitStarted(u *unit) {
 	}
 }
 
-// awaitBegun calls the worker's Await. One that ignores its context does not keep a
-// stop out, and a panic is a start that failed.
+// awaitBegun calls the worker's Await. It does not wait for an Await that ignores the
+// end of its context. A panic fails the start.
 func (a *App) awaitBegun(ctx context.Context, u *unit, await func() error) {
 	if u.isFunction() {
-		_ = await() // an error says that a stop was asked for
+		_ = await() // an error says that a stop was requested
 		return
 	}
 	waiting := call.Start(u.name+": Await", await)
@@ -342,11 +340,11 @@ func (a *App) watch(u *unit) {
 	done, err := u.awaitDone()
 	select {
 	case <-done:
-	case <-u.over.Signaled(): // it was abandoned
+	case <-u.over.Signaled(): // the unit was abandoned
 		return
 	}
 	if !u.isFunction() {
-		late := time.NewTimer(settle) // a Start that fails during a stop is about to say so
+		late := time.NewTimer(settle) // a Start that fails during a stop is about to return
 		select {
 		case <-u.starting.Done():
 		case <-late.C:
@@ -380,10 +378,10 @@ func (a *App) unitFailed(u *unit, status worker.Status, err error) {
 	a.requestStop(stopRequest{reason: named.Error(), cause: named, err: named})
 }
 
-// stopUnits cancels the units' context and waits until each unit has returned,
-// until end. What has not is abandoned.
+// stopUnits cancels the units' context and waits for the units until end. It abandons
+// units that have not returned then.
 func (a *App) stopUnits(base context.Context, end time.Time) {
-	a.stop.cancelled.Store(true) // from here on the App waits for those that have not ended
+	a.stop.cancelled.Store(true) // from now on blocking names the units that still run
 	a.nowDoing("")
 	cause := a.stopCause()
 	if cause == nil {
@@ -391,7 +389,7 @@ func (a *App) stopUnits(base context.Context, end time.Time) {
 	}
 	for _, u := range a.parts.units {
 		if f, ok := u.Worker.(interface{ RequestStop(error) bool }); ok && u.launched.Load() && u.isFunction() {
-			f.RequestStop(cause) // as its context would, in a goroutine each
+			f.RequestStop(cause) // the context does the same, in a goroutine for each unit
 		}
 	}
 	a.cancelUnits(cause)
@@ -406,9 +404,9 @@ func (a *App) stopUnits(base context.Context, end time.Time) {
 			})
 		}
 	}
-	// For functions the end of the context is all that a stop is. Stop is called
-	// only for those that ignored it, in goroutines of their own like all others.
-	// While one is stuck the others end: the termination log then names that one.
+	// The end of the context stops functions. The App calls Stop only for functions
+	// that ignored it, each in a goroutine of its own. While one is stuck and the others
+	// end, the termination log is rewritten, so that it names the stuck one.
 	look := time.NewTicker(settle)
 	defer look.Stop()
 	for _, u := range a.parts.units {
@@ -432,7 +430,7 @@ func (a *App) stopUnits(base context.Context, end time.Time) {
 }
 
 func (a *App) stopUnit(ctx context.Context, u *unit) {
-	// A worker bounds its own Stop. Three times that moment is for a worker that
+	// A worker bounds its own Stop. The App waits three times as long for a worker that
 	// breaks its contract.
 	out := timed(u.name+": Stop", ctx.Done(), 3*settle, func() error { return u.Stop(ctx) })
 	if err := u.hasEnded(ctx); err != nil {

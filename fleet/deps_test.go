@@ -32,7 +32,7 @@ func TestConventions(t *testing.T) {
 				".", "./worker", "./fsm", "./internal/call", "./internal/text", "./fleet/broker/...", "./fleet/presence", "./fleet/workflow", "./fleet/host/engine", "./fleet/host/fetch", nats,
 			}, Brings: []string{"..."}},
 			{Path: "host/metrics", Imports: []string{"./fleet/host", "github.com/prometheus/client_golang"}, Brings: []string{"..."}},
-			// Whoever wants one engine does not build the others.
+			// A program with one engine does not build the others.
 			{Path: "host/fetch"},
 			{Path: "host/engine"},
 			{Path: "host/engine/enginetest", Imports: []string{"./fleet/host/engine"}},

@@ -146,7 +146,7 @@ func (l *lines) String() string {
 	return l.got.String()
 }
 
-// await returns what follows prefix in the first line that begins with it.
+// await returns the rest after prefix of the first line that begins with it.
 func (l *lines) await(t testing.TB, prefix string) string {
 	t.Helper()
 	end := time.NewTimer(30 * time.Second)

@@ -16,8 +16,8 @@ import (
 
 // Elector is one process's access to a lease that at most one process holds at
 // a time: a row in a database, a key with a time to live, a Kubernetes Lease.
-// A [Leader] does the campaigning; an Elector only asks and gives back. A Leader
-// never calls its methods concurrently.
+// A [Leader] campaigns; an Elector only asks for the lease and gives it back. A
+// Leader never calls its methods concurrently.
 type Elector interface {
 	// Acquire asks once for the lease, or for more of it when this process has
 	// it, and returns for how long it is granted: a second or more, usually 10
@@ -92,7 +92,7 @@ func NewLeader(name string, e Elector, fn func(context.Context) error, cfg Leade
 	return l
 }
 
-// grant is the answer to one attempt. It is counted from when that began.
+// grant is the answer to one attempt. Its time counts from the attempt's beginning.
 type grant struct {
 	began   time.Time
 	granted time.Duration
@@ -103,7 +103,7 @@ func (g grant) renewAt() time.Time { return g.began.Add(g.granted / 3) }
 func (g grant) loseAt() time.Time  { return g.began.Add(g.granted / 3 * 2) }
 func (g grant) overAt() time.Time  { return g.began.Add(g.granted) }
 
-// leads reports whether the grant, coming now, is one to begin with.
+// leads reports whether a term may begin with the grant now.
 func (g grant) leads() bool { return g.err == nil && time.Now().Before(g.loseAt()) }
 
 // Start begins to campaign.
@@ -131,8 +131,9 @@ func (l *Leader) Start(ctx context.Context) error {
 // calls it when it begins to drain.
 func (l *Leader) HoldRestarts() { l.hold.Signal() }
 
-// Stop cancels the term or the campaign, and waits until the function has
-// returned and the lease is released. What does not return in time is abandoned.
+// Stop cancels the term or the campaign, and waits until the function has returned
+// and the lease is released. It abandons a function or an elector that does not return
+// in time.
 func (l *Leader) Stop(ctx context.Context) error {
 	l.mu.Lock()
 	live, cancel := l.RequestStop(ErrStopRequested), l.cancel
@@ -153,7 +154,8 @@ func (l *Leader) Stop(ctx context.Context) error {
 	return nil
 }
 
-// abandon abandons what the loop waits for: the function, or else the elector.
+// abandon abandons the call for which the loop waits: the function, or else the
+// elector.
 func (l *Leader) abandon(ended context.Context) {
 	err := error(nil)
 	if term := l.current(); term != nil {
@@ -235,7 +237,7 @@ func (l *Leader) next() *Func {
 func (l *Leader) attempt(ctx context.Context, until time.Time) (answer <-chan grant, cancel context.CancelFunc) {
 	ctx, cancel = context.WithDeadline(context.WithoutCancel(ctx), until)
 	g := grant{began: time.Now()}
-	ch := make(chan grant, 1) // the one send finds room, whether or not anybody still waits
+	ch := make(chan grant, 1) // the one send finds room, even when the loop no longer waits
 	acquire := new(call.Call)
 	l.asking.Store(acquire)
 	acquire.Start(l.Name()+": Acquire", func() (err error) {
@@ -289,7 +291,7 @@ func (l *Leader) campaign(ctx context.Context) (g grant, elected bool) {
 	return g, false
 }
 
-// ending reports whether no term may begin any more.
+// ending reports whether the campaign is over: no further term may begin.
 func (l *Leader) ending(ctx context.Context) bool {
 	select {
 	case <-l.hold.Signaled():
@@ -299,10 +301,10 @@ func (l *Leader) ending(ctx context.Context) bool {
 	}
 }
 
-// lead runs one term. It reports lost, and what went wrong with the function, if
-// anything did, when the lease was lost before the function had come to its end;
-// else what the function ended with. While the App is stopping it goes on
-// renewing until the function has returned.
+// lead runs one term. lost reports whether the lease was lost before the function
+// returned; err is then the function's failure, if it had one. Otherwise err is the
+// function's result. While the App is stopping, lead renews the lease until the
+// function has returned.
 func (l *Leader) lead(ctx context.Context, term *Func, g grant) (lost bool, err error) {
 	own, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -371,10 +373,10 @@ func (l *Leader) lead(ctx context.Context, term *Func, g grant) (lost bool, err 
 	return true, nil
 }
 
-// release gives the lease back, if this process may have it. A failed release is no
-// failure of the unit: the lease runs out by itself. An elector that does not
-// return is abandoned, so that it cannot keep the end of the function from being
-// reported; the error names it.
+// release gives the lease back, if this process may have it. When Release fails, the
+// unit does not fail: the lease runs out by itself. release abandons an elector that
+// does not return, so that the unit can report the function's end; the error names
+// the elector.
 func (l *Leader) release(ctx context.Context) (stuck error) {
 	if !l.mine {
 		return nil

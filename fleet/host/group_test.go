@@ -183,7 +183,7 @@ func TestStaleHolder(t *testing.T) {
 	r.publish("work.w", "x")
 	<-entered
 	// Another host claims the fence, as the host does that takes over.
-	_, err := r.js.Publish(t.Context(), "host.state.w-w.fence", []byte("somebody"))
+	_, err := r.js.Publish(t.Context(), "host.state.w-w.fence", []byte("another host"))
 	must(t, err)
 	close(release)
 	stream, err := r.js.Stream(t.Context(), "HOST_STATE")

@@ -128,7 +128,7 @@ func (s *Server) pages(ui *dashboard.Dashboard) http.Handler {
 	return mux
 }
 
-// maxLogin is the largest form that is read of somebody who is not known yet.
+// maxLogin is the largest form that the operator reads from a client without a session.
 const maxLogin = 32 << 10
 
 func (s *Server) login(w http.ResponseWriter, r *http.Request, ui *dashboard.Dashboard) {

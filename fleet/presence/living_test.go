@@ -27,7 +27,7 @@ func TestMemberIsAliveUntilItsTimeIsOver(t *testing.T) {
 		}
 		time.Sleep(2 * time.Second)
 		l.Heard("b")
-		if !l.Left("c") || l.Left("c") || l.Left("nobody") {
+		if !l.Left("c") || l.Left("c") || l.Left("unknown") {
 			t.Error("Left reports whether the member was known")
 		}
 		is([]string{"a", "b"}, nil)
