@@ -37,11 +37,11 @@ func TestGoUnits(t *testing.T) {
 		is   error
 		says string
 	}{
-		"an error":                {func(context.Context) error { return errBoom }, errBoom, "unit u: boom"},
-		"a panic":                 {func(context.Context) error { panic("oh no") }, nil, "unit u: panic: oh no"},
-		"Goexit":                  {func(context.Context) error { runtime.Goexit(); return nil }, lifecycle.ErrGoexit, "unit u"},
-		"another context's cancel":  {func(context.Context) error { return context.Canceled }, context.Canceled, "unit u"},
-		"wrapped other cancel": {func(context.Context) error { return fmt.Errorf("fetch: %w", context.Canceled) }, context.Canceled, "unit u: fetch"},
+		"an error":                 {func(context.Context) error { return errBoom }, errBoom, "unit u: boom"},
+		"a panic":                  {func(context.Context) error { panic("oh no") }, nil, "unit u: panic: oh no"},
+		"Goexit":                   {func(context.Context) error { runtime.Goexit(); return nil }, lifecycle.ErrGoexit, "unit u"},
+		"another context's cancel": {func(context.Context) error { return context.Canceled }, context.Canceled, "unit u"},
+		"wrapped other cancel":     {func(context.Context) error { return fmt.Errorf("fetch: %w", context.Canceled) }, context.Canceled, "unit u: fetch"},
 	} {
 		t.Run(name+" stops the App", func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
