@@ -209,7 +209,7 @@ func (s *Shutdown) Add(name string, fn func(context.Context) error) {
 	defer s.mu.Unlock()
 	switch {
 	case s.began:
-		s.log.Error("shutdown hook refused: the shutdown has begun", "hook", name)
+		s.say(slog.LevelError, "shutdown hook refused: the shutdown has begun", "hook", name)
 		s.refused = append(s.refused, fmt.Errorf("shutdown hook %q was added after the shutdown had begun", name))
 	case name == "":
 		s.refused = append(s.refused, errors.New("a shutdown hook has no name"))
@@ -274,7 +274,7 @@ func (s *Shutdown) runUntil(ctx context.Context, end time.Time) error {
 func (s *Shutdown) call(ctx context.Context, h hook, deadline time.Time, slice time.Duration) Outcome {
 	began := time.Now()
 	if !began.Before(deadline) {
-		s.log.Error("shutdown hook skipped: no time was left", "hook", h.name)
+		s.say(slog.LevelError, "shutdown hook skipped: no time was left", "hook", h.name)
 		_ = fsm.MustNew(KindHook, h.name, steps, resultPending, s.events).To(ResultSkipped, ErrHookSkipped) // allowed
 		return Outcome{Name: h.name, Result: ResultSkipped, err: ErrHookSkipped}
 	}
@@ -291,12 +291,21 @@ func (s *Shutdown) call(ctx context.Context, h hook, deadline time.Time, slice t
 	out := timed(h.name, ctx.Done(), late, func() error { return h.fn(ctx) })
 	_ = life.To(out.Result, out.err)
 	if out.err != nil {
-		s.log.Error("shutdown hook failed", "hook", h.name, "took", out.Took, "error", unnamed(h.name, out.err))
+		s.say(slog.LevelError, "shutdown hook failed", "hook", h.name, "took", out.Took, "error", unnamed(h.name, out.err))
 	} else {
-		s.log.Info("shutdown hook done", "hook", h.name, "took", out.Took)
+		s.say(slog.LevelInfo, "shutdown hook done", "hook", h.name, "took", out.Took)
 	}
 	return out
 }
 
 // settle is the time that a function has to return after its context has ended.
 const settle = call.Settle
+
+// say logs through the handler that the user gave to NewShutdown. A panic in it is
+// lost, and does not keep the next hook from running.
+func (s *Shutdown) say(level slog.Level, text string, args ...any) {
+	_ = call.Do("log handler", func() error {
+		s.log.Log(context.Background(), level, text, args...)
+		return nil
+	})
+}

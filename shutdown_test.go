@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"runtime"
 	"strings"
 	"sync"
@@ -218,3 +219,22 @@ func TestMinSliceThatDoesNotFitIsAnEqualShare(t *testing.T) {
 		}
 	})
 }
+
+// A log whose handler panics does not keep the hooks from running.
+func TestShutdownOutlivesItsLog(t *testing.T) {
+	var ran []string
+	s := lifecycle.NewShutdown(slog.New(panickingHandler{slog.DiscardHandler}))
+	s.Add("db", func(context.Context) error { ran = append(ran, "db"); return nil })
+	s.Add("", nil)
+	s.Add("server", func(context.Context) error { ran = append(ran, "server"); return errBoom })
+	wantErr(t, s.Run(t.Context(), time.Minute), errBoom, "no name")
+	s.Add("late", func(context.Context) error { return nil })
+	if len(ran) != 2 {
+		t.Errorf("ran %v, want both hooks", ran)
+	}
+}
+
+type panickingHandler struct{ slog.Handler }
+
+func (panickingHandler) Enabled(context.Context, slog.Level) bool  { return true }
+func (panickingHandler) Handle(context.Context, slog.Record) error { panic("no disk") }

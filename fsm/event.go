@@ -111,7 +111,8 @@ func (d *Dispatcher) Subscribe(buffer int) *Subscription {
 // Listen calls fn with every event from now on, one at a time, in a goroutine of its
 // own. A slow fn delays no machine: of more than buffer unread events, a gap event
 // replaces the oldest. stop ends the calls. It returns once fn has been called for
-// everything published before, and may be called twice, but not from fn.
+// everything published before, and may be called twice, but not from fn. A panic of fn
+// ends the process, as on any goroutine of the program.
 func (d *Dispatcher) Listen(buffer int, fn func(Event)) (stop func()) {
 	s := d.Subscribe(buffer)
 	done := make(chan struct{})

@@ -178,6 +178,7 @@ func TestHTTP2StreamsAreCancelledAlone(t *testing.T) {
 	serve := func(w http.ResponseWriter, r *http.Request) {
 		defer func() { h.causes.Store(r.URL.Path, fmt.Sprint(context.Cause(r.Context()))) }()
 		switch r.URL.Path {
+		case "/first":
 		case "/poll":
 			ch, ok := Draining(r.Context())
 			if again, _ := Draining(r.Context()); !ok || again != ch {
@@ -197,6 +198,7 @@ func TestHTTP2StreamsAreCancelledAlone(t *testing.T) {
 	}
 	both(t, Config{}, serve, func(t *testing.T, s *Server, url string, client *http.Client) {
 		h = &handler{release: make(chan struct{}), entered: make(chan struct{})}
+		fetch(t, client, url+"/first") // from here on the client's pool has a connection for all
 		var wg sync.WaitGroup
 		for _, path := range []string{"/poll", "/events", "/slow"} {
 			wg.Go(func() {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
@@ -72,7 +73,9 @@ func (l *TerminationLog) write(words string, turn uint64) {
 		return
 	}
 	l.said = words
-	f, err := os.OpenFile(l.path, os.O_WRONLY|os.O_TRUNC, 0)
+	// A pipe that has taken the file's place since has no reader: without O_NONBLOCK
+	// the open would wait for one.
+	f, err := os.OpenFile(l.path, os.O_WRONLY|os.O_TRUNC|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return
 	}
