@@ -18,8 +18,8 @@ type markState string
 
 var markTable = fsm.Table[markState]{"": {"here"}, "here": {}}
 
-// Mark puts an event of the test's own among those of the App, so that its place
-// in the order is known. Call it from handlers, hooks and drainers. It may be called
+// Mark adds an event of the test to the App's events, so that the test can check its
+// place in the order. Call it from handlers, hooks and drainers. It may be called
 // concurrently, and more than once with one name.
 func (a *App) Mark(name string) {
 	_ = fsm.MustNew(KindMark, name, markTable, "", a.App.Events()).To("here", nil) // the first change of a new one is allowed
@@ -31,7 +31,7 @@ func (a *App) Recorded() []fsm.Event {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	now, cancel := context.WithCancel(context.Background())
-	cancel() // take what there is
+	cancel() // read the events that exist, and do not wait for more
 	for e := range a.reader.All(now) {
 		a.events = append(a.events, e)
 	}
@@ -52,13 +52,13 @@ func Describe(e fsm.Event) string {
 	return e.Kind + " " + e.Name + " " + e.To
 }
 
-// WantOrder fails the test unless the events happened, each after the one before
-// it in the list. Others may be in between.
+// WantOrder fails the test unless the events happened in this order. Other events may
+// happen in between.
 //
-// An event is named as by [Describe], and any event of that name counts. To mean one
-// of several lives with the same name, put the names of the lives that it belongs to
-// before its own, up to a unit of the App: "worker tree/w Failed" is of child w of
-// unit tree. To mean one run of a supervised function, put its number after the name:
+// Events have the names that [Describe] gives them, and any event of that name matches.
+// When several lives have the same name, write the names of the parents before it, up
+// to a unit of the App: "worker tree/w Failed" is an event of child w of unit tree. For
+// one run of a supervised function, write its number after the name:
 // "worker poller#2 Running".
 func (a *App) WantOrder(events ...string) {
 	a.t.Helper()
@@ -98,11 +98,11 @@ func livesOf(events []fsm.Event) lives {
 	return l
 }
 
-// is reports whether want names e, as Describe does or with its path.
+// is reports whether want is the name of e, as Describe returns it or with its path.
 func (l lives) is(e fsm.Event, want string) bool { return Describe(e) == want || l.describe(e) == want }
 
-// describe names e with the names of the lives that it belongs to, below the App, and
-// with the number of its run.
+// describe returns the name of e with the names of its parents below the App, and with
+// the number of its run.
 func (l lives) describe(e fsm.Event) string {
 	if e.IsGap() {
 		return Describe(e)
@@ -121,8 +121,8 @@ func (l lives) describe(e fsm.Event) string {
 	return Describe(e)
 }
 
-// When returns how long after the App was made an event happened first, named as
-// by [App.WantOrder]. It fails the test when it did not.
+// When returns the time from the making of the App to the first event of that name. The
+// name is as for [App.WantOrder]. When fails the test if there is no such event.
 func (a *App) When(event string) time.Duration {
 	a.t.Helper()
 	seen := a.Recorded()
@@ -136,8 +136,8 @@ func (a *App) When(event string) time.Duration {
 	return 0
 }
 
-// Timeline returns what happened, a line for each event, with the time since the
-// App was made. Events are named with their paths and runs, as for [App.WantOrder].
+// Timeline returns a line for each event, with the time since the App was made. The
+// names have paths and runs, as for [App.WantOrder].
 func (a *App) Timeline() string {
 	var b strings.Builder
 	seen := a.Recorded()

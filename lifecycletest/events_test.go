@@ -13,8 +13,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// Two supervisors have a child "w" each, and a function is run twice: a test can say
-// which of them it means.
+// Two supervisors have a child "w" each, and a function runs twice. A test can name each
+// of them.
 func TestWantOrderTellsLivesOfOneNameApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		app := lifecycletest.New(t, lifecycle.Config{})

@@ -10,8 +10,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/lifecycletest"
 )
 
-// In a test t is its *testing.T, and all of it is in a synctest bubble, where
-// the window of five seconds takes no time.
+// In a test, t is the *testing.T, and the test runs in a synctest bubble, where the
+// window of five seconds takes no real time.
 func Example() {
 	t := new(printing)
 	defer t.end()

@@ -10,8 +10,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/fsm"
 )
 
-// Listener is a listener whose connections are in memory, so that a server can
-// be in a synctest bubble. Hand it to a server with [lifecycle.WithListener].
+// Listener is a listener whose connections are in memory, so that a server can run in a
+// synctest bubble. Pass it to a server with [lifecycle.WithListener].
 type Listener struct {
 	conns  chan net.Conn
 	closed fsm.Signal
@@ -22,7 +22,8 @@ func NewListener() *Listener {
 	return &Listener{conns: make(chan net.Conn)}
 }
 
-// Accept returns the next connection, and net.ErrClosed once it is closed.
+// Accept waits for the next connection and returns it. It returns net.ErrClosed once the
+// listener is closed.
 func (l *Listener) Accept() (net.Conn, error) {
 	select {
 	case c := <-l.conns:
@@ -32,7 +33,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close refuses every further connection. Those that there are go on.
+// Close refuses every further connection. Existing connections stay open.
 func (l *Listener) Close() error {
 	l.closed.Signal()
 	return nil
@@ -46,8 +47,8 @@ type memoryAddr struct{}
 func (memoryAddr) Network() string { return "memory" }
 func (memoryAddr) String() string  { return "memory" }
 
-// Dial connects. It waits until the connection is accepted. For a listener that is
-// closed it returns an error.
+// Dial connects and waits until the listener accepts the connection. It returns an
+// error when the listener is closed.
 func (l *Listener) Dial(ctx context.Context) (net.Conn, error) {
 	here, there := net.Pipe()
 	select {
@@ -60,8 +61,8 @@ func (l *Listener) Dial(ctx context.Context) (net.Conn, error) {
 	}
 }
 
-// Client returns an HTTP client that sends every request to this listener, for any
-// host, each on a connection of its own.
+// Client returns an HTTP client that sends every request to this listener, for any host
+// name, and uses a new connection for each.
 func (l *Listener) Client() *http.Client {
 	return &http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
@@ -69,17 +70,17 @@ func (l *Listener) Client() *http.Client {
 	}}
 }
 
-// Held is a handler that holds every request until it is released, so that a
-// test can have one in flight for as long as it wants.
+// Held is a handler that holds every request until the test releases it, so that the
+// test can have a request in flight for as long as it wants.
 type Held struct {
 	next     http.Handler
 	arrived  fsm.Signal
 	released fsm.Signal
 }
 
-// Hold returns a handler that holds requests before next gets them. A nil next
-// answers 200. A request whose client goes away, or that the App cuts, is released
-// by its context.
+// Hold returns a handler that holds requests before it passes them to next. A nil next
+// answers 200. When the client goes away or the App cuts the request, the request's
+// context releases it.
 func Hold(next http.Handler) *Held {
 	if next == nil {
 		next = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) })
@@ -100,8 +101,8 @@ func (h *Held) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 // Arrived is closed when the first request is being held.
 func (h *Held) Arrived() <-chan struct{} { return h.arrived.Signaled() }
 
-// Release releases the requests that are held, and holds none any more. A second
-// call does nothing.
+// Release releases the held requests. After that the handler holds none. A second call
+// does nothing.
 func (h *Held) Release() { h.released.Signal() }
 
 // Answer is the answer to a request, once it has come.
@@ -125,8 +126,8 @@ func Get(t TB, client *http.Client, url string) *Answer {
 	return Send(t, client, req)
 }
 
-// Send sends a request in a goroutine of its own and returns at once. A
-// request that has no answer when the test ends is cancelled.
+// Send sends a request in a goroutine of its own and returns at once. When the test ends
+// it cancels a request that has no answer yet.
 func Send(t TB, client *http.Client, req *http.Request) *Answer {
 	t.Helper()
 	a := &Answer{t: t, url: req.URL.String(), done: make(chan struct{})}
@@ -152,8 +153,8 @@ func Send(t TB, client *http.Client, req *http.Request) *Answer {
 	return a
 }
 
-// Wait waits for the answer: the response, its body read and closed, and what
-// went wrong.
+// Wait waits for the answer and returns the response, the body, which it has read and
+// closed, and the error of the request.
 func (a *Answer) Wait() (resp *http.Response, body string, err error) {
 	a.t.Helper()
 	a.await()

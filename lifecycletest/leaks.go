@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// labelKey marks the goroutines of one App. A goroutine inherits the labels of
-// the one that began it, so that the mark is on everything that the App, its
-// units and their handlers begin, and on nothing of other tests.
+// labelKey is the profiler label of an App's goroutines. A goroutine inherits the labels
+// of the goroutine that starts it. So every goroutine that the App, its units and their
+// handlers start has the label, and no goroutine of another test has it.
 const labelKey = "lifecycletest"
 
 func labelled(label string, fn func()) {
@@ -33,9 +33,9 @@ func labelledStacks(label string) string {
 	return strings.Join(found, "\n\n")
 }
 
-// leftBehind returns the stacks of what does not end by itself: it gives what is
-// just ending a moment. In a bubble that moment passes when everything in it
-// waits.
+// leftBehind returns the stacks of the goroutines with the label that do not end by
+// themselves. It gives goroutines that are just ending a moment. In a bubble that
+// moment passes when every goroutine in it waits.
 func leftBehind(label string) string {
 	var left string
 	for pause := time.Millisecond; pause < 2*time.Second; pause *= 2 {

@@ -1,7 +1,6 @@
-// Package lifecycletest is for tests of what an App does when it is stopped:
-// run it, in a test or in a testing/synctest bubble, deliver signals that touch
-// nothing of the process, hold a request in flight, and look at what happened in
-// which order.
+// Package lifecycletest helps to test what an App does when it stops. A test runs the
+// App, with or without a testing/synctest bubble, delivers signals to it that do not
+// reach the process, holds a request in flight, and checks the order of events.
 //
 //	synctest.Test(t, func(t *testing.T) {
 //		ln, slow := lifecycletest.NewListener(), lifecycletest.Hold(myHandler)
@@ -17,9 +16,9 @@
 //		app.WantClean()
 //	})
 //
-// In a bubble a drain of many seconds takes no time, and every duration can be
-// compared exactly. A clock to set is not needed: that is what the bubble is.
-// Outside of one the same test runs in real time.
+// In a bubble a drain of many seconds takes no real time, and a test can compare every
+// duration exactly. The bubble replaces a fake clock. Outside of a bubble the same test
+// runs in real time.
 package lifecycletest
 
 import (
@@ -39,8 +38,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/fsm"
 )
 
-// TB is what is needed of a *testing.T, so that other frameworks' may be given
-// as well.
+// TB is the part of *testing.T that this package needs, so that other test frameworks
+// can provide it too.
 type TB interface {
 	Helper()
 	Name() string
@@ -51,14 +50,13 @@ type TB interface {
 	Cleanup(func())
 }
 
-// Patience is how long the methods that wait do so, beside the time that the
-// App itself may take for a stop, before they fail the test. In a bubble it is
-// the bubble's time.
+// Patience is how long a method waits before it fails the test, in addition to the time
+// that the App itself may take for a stop. In a bubble it is the bubble's time.
 const Patience = time.Minute
 
-// App is a [lifecycle.App] under test. Make one with [New] or [Wrap], register
-// what it consists of, and call Start. When the test ends an App that still runs
-// is stopped, and goroutines of it that still run then fail the test.
+// App is a [lifecycle.App] under test. Make one with [New] or [Wrap], register its
+// units, and call Start. When the test ends, the cleanup stops an App that still runs.
+// The test fails if goroutines of the App still run after that.
 type App struct {
 	*lifecycle.App
 
@@ -66,10 +64,10 @@ type App struct {
 	signals chan os.Signal
 	log     lockedBuffer
 	began   time.Time
-	label   string // on all of its goroutines
+	label   string // the profiler label of all its goroutines
 	started bool
 	ended   chan struct{} // closed when Run has returned
-	err     error         // what it returned
+	err     error         // Run's error
 	reader  *fsm.Subscription
 
 	mu     sync.Mutex // guards everything below
@@ -93,10 +91,10 @@ func (b *lockedBuffer) String() string {
 	return b.b.String()
 }
 
-// New returns an App made from cfg with what a test needs: signals that come
-// from [App.Signal] alone, a log that is shown when the test fails, no
-// termination log, and no health server unless cfg has an address for one
-// ([App.Ask] works without). opts come after these and may replace them.
+// New returns an App made from cfg for a test. It gets signals only from [App.Signal],
+// and its log is shown when the test fails. It has no termination log, and no health
+// server unless cfg has an address for one ([App.Ask] works without). opts come after
+// these settings and may replace them.
 //
 // A config that [lifecycle.New] refuses fails the test.
 func New(t TB, cfg lifecycle.Config, opts ...lifecycle.Option) *App {
@@ -115,13 +113,14 @@ func New(t TB, cfg lifecycle.Config, opts ...lifecycle.Option) *App {
 	})
 }
 
-// Wrap takes an App that the program's own code makes. build has to hand the
-// options on to [lifecycle.New]; they bring the signals and the log. What the
-// config says is build's business: in a bubble the health server has to be off,
-// because real sockets cannot be in one.
+// Wrap returns an App that the program's own code makes. build must pass the options to
+// [lifecycle.New]; they set the signals and the log. build chooses the configuration
+// itself. In a bubble the health server must be off, because a bubble cannot have real
+// sockets.
 func Wrap(t TB, build func(...lifecycle.Option) (*lifecycle.App, error)) *App {
 	t.Helper()
-	// Room for more signals than a test sends at once: the App takes them one by one.
+	// The buffer has room for more signals than a test sends at once; the App takes
+	// them one by one.
 	a := &App{t: t, signals: make(chan os.Signal, 64), began: time.Now(), ended: make(chan struct{})}
 	app, err := build(lifecycle.WithSignals(a.signals), lifecycle.WithLogger(slog.New(slog.NewTextHandler(&a.log, &slog.HandlerOptions{Level: slog.LevelDebug}))))
 	if err != nil {
@@ -136,9 +135,8 @@ func Wrap(t TB, build func(...lifecycle.Option) (*lifecycle.App, error)) *App {
 	return a
 }
 
-// Start calls Run in a goroutine and waits until the App runs. It fails the test
-// when the App comes to its end instead. For an App that is to be stopped while
-// it starts use [App.Launch].
+// Start calls Run in a goroutine and waits until the App runs. It fails the test when
+// the App ends instead. To stop an App while it starts, use [App.Launch].
 func (a *App) Start() {
 	a.t.Helper()
 	a.Launch()
@@ -177,8 +175,8 @@ func (a *App) Signal(sig os.Signal) {
 	}
 }
 
-// Await waits until the App has entered a phase. It fails the test, with what
-// happened so far, when the App comes to its end in another.
+// Await waits until the App has entered a phase. When the App ends without it, Await
+// fails the test and shows the events so far.
 func (a *App) Await(p lifecycle.Phase) {
 	a.t.Helper()
 	reached := a.Reached(p)
@@ -195,13 +193,13 @@ func (a *App) Await(p lifecycle.Phase) {
 		a.fatal("the App did not come to phase %s in %v: it is in phase %s", p, a.patience(), a.Phase())
 	}
 	select {
-	case <-reached: // it did, on its way to the end
+	case <-reached: // it entered the phase before it ended
 	default:
 		a.fatal("the App never came to phase %s: it ended in phase %s with: %v", p, a.Phase(), a.err)
 	}
 }
 
-// Wait waits until Run has returned, and returns its error. It stops nothing.
+// Wait waits until Run has returned, and returns its error. It does not stop the App.
 func (a *App) Wait() error {
 	a.t.Helper()
 	if !a.started {
@@ -237,15 +235,16 @@ func (a *App) patience() time.Duration {
 	return max(cfg.DrainInterval, 0) + cfg.ShutdownGrace + Patience
 }
 
-// Ask asks the health planes for a path, such as "/readyz", and returns the
-// status and the body. It needs no health server.
+// Ask requests a path of the health planes, such as "/readyz", and returns the status
+// and the body. It needs no health server.
 func (a *App) Ask(path string) (status int, body string) {
 	w := httptest.NewRecorder()
 	a.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
 	return w.Code, w.Body.String()
 }
 
-// WantReady fails the test when the App is not ready, or is, as /readyz says.
+// WantReady fails the test unless /readyz says that the App is ready, or is not, as want
+// says.
 func (a *App) WantReady(want bool) {
 	a.t.Helper()
 	status, body := a.Ask("/readyz")
@@ -254,11 +253,11 @@ func (a *App) WantReady(want bool) {
 	}
 }
 
-// Log returns what the App has logged so far. Lines may come a moment after
-// what they tell; when Run has returned all are there.
+// Log returns what the App has logged so far. A line may come a moment after its event.
+// When Run has returned the log is complete.
 func (a *App) Log() string { return a.log.String() }
 
-// cleanup ends the App and looks for what it has left.
+// cleanup stops the App and looks for goroutines that it has left running.
 func (a *App) cleanup() {
 	a.t.Helper()
 	defer a.reader.Close()

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var _ lifecycletest.TB = (*testing.T)(nil)
 
-// fake is a test whose failures are looked at.
+// fake is a TB that records failures, so that a test can check them.
 type fake struct {
 	printing
 	said []string
@@ -42,7 +42,7 @@ func (f *fake) Logf(format string, args ...any) {
 	f.said = append(f.said, fmt.Sprintf(format, args...))
 }
 
-// says runs fn as a test and returns what it complains of.
+// says runs fn as a test and returns its failures.
 func says(fn func(t lifecycletest.TB)) string {
 	f := new(fake)
 	done := make(chan struct{})
@@ -223,7 +223,7 @@ func TestDrainTimesAreExactInABubble(t *testing.T) {
 	})
 }
 
-// As a program's own constructor is tested, and in real time.
+// Test the App of a program's own constructor, in real time.
 func TestWrapTakesTheProgramsOwnApp(t *testing.T) {
 	build := func(opts ...lifecycle.Option) (*lifecycle.App, error) {
 		app, err := lifecycle.New(lifecycle.Config{HealthAddr: "127.0.0.1:0", TerminationLog: "off", DrainInterval: lifecycle.Off}, opts...)
@@ -244,7 +244,7 @@ func TestWrapTakesTheProgramsOwnApp(t *testing.T) {
 	}
 }
 
-// The page in docs/ shows what is run here.
+// The page in docs/ shows the code that runs here.
 func TestPageShowsTheTestThatIsRun(t *testing.T) {
 	page, err := os.ReadFile("../docs/testing-your-drain.md")
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package broker is one way to a NATS with JetStream: a server embedded in this
-// process, on a directory and without an open port, or an external cluster. Who
-// uses it cannot tell the two apart.
+// Package broker connects a process to a NATS with JetStream: a server embedded in this
+// process, on a directory and without an open port, or an external cluster. The rest of
+// the program uses both in the same way.
 //
 //	b, err := broker.Connect(ctx, broker.Config{
 //		StoreDir: "data/nats",                 // or URL: "nats://nats:4222"
@@ -27,41 +27,39 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// ErrNotConnected is wrapped by the error of a probe while there is no
-// connection. Reconnecting goes on without end; there is nothing to restart.
+// ErrNotConnected is wrapped by the error of a probe while there is no connection. The
+// Broker reconnects without limit; restarting the process does not help.
 var ErrNotConnected = errors.New("not connected to NATS")
 
-// Broker is a connection to a NATS with JetStream, and the embedded server
-// behind it where there is one. All methods may be called concurrently.
+// Broker is a connection to a NATS with JetStream and, if there is one, the embedded
+// server. All methods may be called concurrently.
 //
-// It is a [worker.Worker]: Start begins to keep account of a connection that is
-// there already, and the end of Start's context or a Stop closes it. An App
-// tells all its units of the end at once, so a process whose units write in
-// their last moments registers [Broker.Close] as a shutdown hook, which runs
-// when the units have returned, and does not add the Broker as a unit.
+// It is a [worker.Worker]: Connect opens the connection, Start watches over it, and the
+// end of Start's context or a Stop closes it. An App stops all its units at once. If
+// units write while they stop, do not add the Broker as a unit: register
+// [Broker.Close] as a shutdown hook, which runs when the units have returned.
 type Broker struct {
 	worker.BaseWorker
 	js     jetstream.JetStream
 	nc     *nats.Conn
 	srv    *server.Server // nil for an external one
-	unlock func()         // gives the store directory free; nil for an external one
+	unlock func()         // releases the store directory; nil for an external one
 	log    *slog.Logger
-	closed chan struct{} // closed when the connection and the server are
+	closed chan struct{} // closed when the connection and the server are closed
 	once   sync.Once
 	mu     sync.Mutex // guards everything below
 	err    error      // of Close
 	begun  bool       // Start was called
 }
 
-// Connect starts the embedded server, or connects to the external one, and sees
-// that the buckets and streams of the configuration are there. It returns when
-// JetStream answers. An error says what could not be done; nothing is left
-// running then. ctx bounds the attempt and has no part in the life of the
-// Broker.
+// Connect starts the embedded server, or connects to the external one, and creates the
+// buckets and streams of the configuration that are missing. It returns when JetStream
+// answers. After an error nothing is left running. ctx bounds the attempt only; the
+// Broker outlives it.
 //
-// A bucket or a stream that differs from its declaration is a [*SpecError].
-// Nothing is changed in it: it may belong to another program, and a change may lose
-// data.
+// Connect returns a [*SpecError] for a bucket or a stream that differs from its
+// declaration. It does not change it: it may belong to another program, and a change
+// may lose data.
 func Connect(ctx context.Context, cfg Config) (*Broker, error) {
 	cfg = cfg.WithDefaults()
 	if err := cfg.Validate(); err != nil {
@@ -83,8 +81,9 @@ func (b *Broker) open(ctx context.Context, cfg Config) error {
 		nats.ReconnectWait(cfg.ReconnectWait),
 		nats.ReconnectJitter(cfg.ReconnectWait/4, cfg.ReconnectWait),
 		nats.PingInterval(20 * time.Second),
-		// A write that waits in a buffer while no server is there has no answer in
-		// time and may still be carried out minutes later. Say so at once.
+		// Without this the client would buffer writes while it is disconnected. Such
+		// a write gets no answer in time, and the server may still carry it out
+		// minutes later. With -1 the write fails at once.
 		nats.ReconnectBufSize(-1),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil {
@@ -142,7 +141,7 @@ func dial(ctx context.Context, url string, opts []nats.Option) (*nats.Conn, erro
 		nc  *nats.Conn
 		err error
 	}
-	done := make(chan result, 1) // the one send finds room, also when the caller no longer waits
+	done := make(chan result, 1) // the goroutine can always send its one result
 	go func() {
 		nc, err := nats.Connect(url, opts...)
 		done <- result{nc, err}
@@ -151,15 +150,15 @@ func dial(ctx context.Context, url string, opts []nats.Option) (*nats.Conn, erro
 	case r := <-done:
 		return r.nc, r.err
 	case <-ctx.Done():
-		if r := <-done; r.nc != nil { // its own timeout is not longer than ctx's, or 2 s
+		if r := <-done; r.nc != nil { // nats.Connect has a timeout: ctx's deadline, or 2 s
 			r.nc.Close()
 		}
 		return nil, context.Cause(ctx)
 	}
 }
 
-// answers waits until JetStream answers. A cluster without a leader yet, and a
-// server that still recovers its streams, do not.
+// answers waits until JetStream answers. It does not answer while a cluster has no
+// leader or a server still recovers its streams.
 func answers(ctx context.Context, js jetstream.JetStream) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
@@ -177,18 +176,18 @@ func answers(ctx context.Context, js jetstream.JetStream) error {
 	}
 }
 
-// JetStream returns the context to work with. It is the same for every call.
+// JetStream returns the JetStream context. It is the same for every call.
 func (b *Broker) JetStream() jetstream.JetStream { return b.js }
 
-// Conn returns the connection below it.
+// Conn returns the underlying connection.
 func (b *Broker) Conn() *nats.Conn { return b.nc }
 
 // Embedded reports whether the server is in this process.
 func (b *Broker) Embedded() bool { return b.srv != nil }
 
-// ClientURL is where other processes reach the server: the embedded one's open
-// port, or the external one that this process is connected to. It is empty when
-// there is no open port.
+// ClientURL returns the URL on which other processes reach the server: the open port of
+// the embedded one, or the external one that this process is connected to. It is empty
+// when there is no open port.
 func (b *Broker) ClientURL() string {
 	if b.srv == nil {
 		return b.nc.ConnectedUrl()
@@ -199,14 +198,14 @@ func (b *Broker) ClientURL() string {
 	return b.srv.ClientURL()
 }
 
-// Check asks the server for a sign of life. It is the shape of a readiness
-// probe: app.Probe("nats", b). It makes no liveness probe: a process that is
-// restarted because NATS is away has gained nothing.
+// Check asks the server for a sign of life. It is a readiness probe:
+// app.Probe("nats", b). Do not use it as a liveness probe: restarting a process because
+// NATS is away gains nothing.
 func (b *Broker) Check(ctx context.Context) error {
 	if !b.nc.IsConnected() {
 		return fmt.Errorf("%w: the connection is %v", ErrNotConnected, b.nc.Status())
 	}
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second) // the call refuses a context without an end
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second) // the call refuses a context without a deadline
 	defer cancel()
 	if err := b.nc.FlushWithContext(ctx); err != nil {
 		return fmt.Errorf("%w: the server does not answer: %w", ErrNotConnected, err)
@@ -222,10 +221,10 @@ func (b *Broker) Probe(ctx context.Context) worker.ProbeResult {
 	return worker.ProbeResult{Health: worker.HealthHealthy}
 }
 
-// Drain lets every subscription handle what it has received and take no more,
-// and sends what waits to be sent. Publishing works until then. The connection
-// closes by itself when it is done. When ctx ends first its error is returned
-// and the connection is still open.
+// Drain ends every subscription once it has handled the messages that it has received,
+// and sends the messages that wait in the client. Publishing works until then, and then
+// the connection closes by itself. When ctx ends first, Drain returns ctx's error and
+// the connection is still open.
 func (b *Broker) Drain(ctx context.Context) error {
 	if b.nc == nil || b.nc.IsClosed() {
 		return nil
@@ -248,9 +247,9 @@ func (b *Broker) Drain(ctx context.Context) error {
 	return nil
 }
 
-// Close drains the connection, closes it, and shuts the embedded server down. At
-// ctx's end what is left is closed without draining. A second call waits for the
-// first and returns the same.
+// Close drains the connection, closes it, and shuts the embedded server down. When ctx
+// ends first, it closes the rest without draining. A second call waits for the first
+// and returns the same error.
 func (b *Broker) Close(ctx context.Context) error {
 	b.once.Do(func() {
 		err := b.Drain(ctx)
@@ -275,8 +274,8 @@ func (b *Broker) Close(ctx context.Context) error {
 	return b.err
 }
 
-// Start makes the Broker run as a worker: it is Running until Stop is called,
-// ctx ends or the connection is closed, and closes it then.
+// Start runs the Broker as a worker. It is Running until Stop is called, ctx ends or the
+// connection is closed, and then it closes itself.
 func (b *Broker) Start(ctx context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -299,7 +298,7 @@ func (b *Broker) Start(ctx context.Context) error {
 	return nil
 }
 
-// drainTime bounds the drain that the end of Start's context begins.
+// drainTime bounds the drain that begins when Start's context ends.
 const drainTime = 10 * time.Second
 
 // Stop closes the Broker, as [Broker.Close] does, and waits until it is closed.
@@ -310,7 +309,7 @@ func (b *Broker) Stop(ctx context.Context) error {
 	begun := b.begun
 	b.mu.Unlock()
 	if begun {
-		<-b.Done() // Close has returned: its goroutine has nothing else to wait for
+		<-b.Done() // after Close the goroutine of Start has nothing else to wait for
 	}
 	return err
 }

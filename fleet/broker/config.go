@@ -22,27 +22,27 @@ const (
 	// kill -9 and a loss of power. Each write waits for the disk.
 	SyncAlways Sync = "always"
 	// SyncInterval leaves writes to the operating system and flushes them every
-	// SyncEvery: they survive a kill -9, since the kernel has them, and a loss of
-	// power takes up to SyncEvery of acknowledged writes.
+	// SyncEvery. They survive a kill -9, since the kernel has them. A loss of power
+	// loses the acknowledged writes of up to SyncEvery.
 	SyncInterval Sync = "interval"
 )
 
 // Config says which NATS a process uses. The zero value with a StoreDir is an
 // embedded server that opens no port and loses nothing that it acknowledged.
 type Config struct {
-	// Name is what servers show of this connection, and the name of the worker.
+	// Name is the name of the connection, which servers show, and of the worker.
 	// Defaults to the name of the program.
 	Name string `koanf:"name"`
 
-	// URL is that of an external server or cluster, several separated by
-	// commas: "nats://a:4222,nats://b:4222", "tls://…", "ws://…". Empty means an
-	// embedded server.
+	// URL is the URL of an external server, or the URLs of a cluster's servers,
+	// separated by commas: "nats://a:4222,nats://b:4222", "tls://…", "ws://…". Empty
+	// means an embedded server.
 	URL string `koanf:"url"`
 	// CredentialsFile is a .creds file with the user's JWT and seed.
 	CredentialsFile string `koanf:"credentials_file"`
 	// NKeyFile holds an nkey seed. It excludes CredentialsFile.
 	NKeyFile string `koanf:"nkey_file"`
-	// CAFile holds the certificates, in PEM, that may sign the server's.
+	// CAFile holds the CA certificates for the server's certificate, in PEM.
 	// Defaults to the system's.
 	CAFile string `koanf:"ca_file"`
 	// CertFile and KeyFile are this client's own certificate and key, in PEM.
@@ -54,16 +54,15 @@ type Config struct {
 	// ReconnectWait is the pause between two rounds of attempts to connect
 	// again. There is no limit to their number. Defaults to 500 ms.
 	ReconnectWait time.Duration `koanf:"reconnect_wait"`
-	// Domain is the JetStream domain, for a leaf node that reaches a hub's.
+	// Domain is the JetStream domain, for a leaf node that uses the hub's JetStream.
 	Domain string `koanf:"domain"`
 
 	// StoreDir is where the embedded server keeps its streams. It must be on a
 	// disk that outlives the process, and no two processes may share it.
 	StoreDir string `koanf:"store_dir"`
 	// Listen is the address on which other processes reach the embedded server,
-	// such as "127.0.0.1:4222"; port 0 takes a free one. Empty opens no port.
-	// There is no authentication on it: keep it on the loopback, or let
-	// ServerOptions add some.
+	// such as "127.0.0.1:4222"; port 0 takes a free one. Empty opens no port. The
+	// port has no authentication: keep it on the loopback.
 	Listen string `koanf:"listen"`
 	// Sync defaults to SyncAlways.
 	Sync Sync `koanf:"sync"`
@@ -71,21 +70,21 @@ type Config struct {
 	// 2 minutes, the server's own default.
 	SyncEvery time.Duration `koanf:"sync_every"`
 	// MaxStore bounds what the embedded server keeps on disk, in bytes.
-	// Defaults to what the server finds sensible: most of the free disk.
+	// Defaults to the server's own default: most of the free disk.
 	MaxStore int64 `koanf:"max_store"`
 
-	// Buckets are the key-value buckets that must be there when Connect
-	// returns. One that is missing is created, one that is there is compared.
+	// Buckets are the key-value buckets that exist when Connect returns. Connect
+	// creates a missing bucket and compares an existing one with its declaration.
 	Buckets []jetstream.KeyValueConfig `koanf:"-"`
-	// Streams are the streams that must be there, in the same way.
+	// Streams are streams that Connect treats in the same way.
 	Streams []jetstream.StreamConfig `koanf:"-"`
 
-	// Logger gets the connection's changes and the embedded server's warnings.
+	// Logger gets the changes of the connection and the embedded server's warnings.
 	// Defaults to slog.Default.
 	Logger *slog.Logger `koanf:"-"`
 }
 
-// WithDefaults returns a copy in which every empty field has its default.
+// WithDefaults returns a copy in which each empty field has its default.
 func (c Config) WithDefaults() Config {
 	if c.Name == "" {
 		c.Name = filepath.Base(os.Args[0])
@@ -105,7 +104,7 @@ func (c Config) WithDefaults() Config {
 	return c
 }
 
-// Validate reports every field that cannot be right, all at once.
+// Validate returns an error that names every invalid field.
 func (c Config) Validate() error {
 	var faults []error
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
@@ -154,7 +153,7 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// options are those of the connection to an external server.
+// options returns the options of the connection to an external server.
 func (c Config) options() ([]nats.Option, error) {
 	var opts []nats.Option
 	if c.CredentialsFile != "" {

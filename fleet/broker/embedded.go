@@ -14,8 +14,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// embed starts a server in this process and waits until it takes connections.
-// What it has set up when it fails is for Close to take down.
+// embed starts a server in this process and waits until it takes connections. After an
+// error the caller calls Close, which stops what embed has started.
 func (b *Broker) embed(ctx context.Context, cfg Config) error {
 	dir, err := filepath.Abs(cfg.StoreDir)
 	if err != nil {
@@ -35,7 +35,7 @@ func (b *Broker) embed(ctx context.Context, cfg Config) error {
 		SyncAlways:        cfg.Sync == SyncAlways,
 		SyncInterval:      cfg.SyncEvery,
 		DontListen:        cfg.Listen == "",
-		NoSigs:            true, // signals are the program's
+		NoSigs:            true, // the program handles signals
 		NoLog:             true, // until SetLoggerV2
 	}
 	if cfg.Listen != "" {
@@ -61,8 +61,8 @@ func (b *Broker) embed(ctx context.Context, cfg Config) error {
 	return nil
 }
 
-// address takes a listen address apart. The server has another zero: -1 takes a
-// free port.
+// address splits a listen address into host and port. For a free port the server wants
+// -1, not 0.
 func address(listen string) (host string, port int, err error) {
 	host, text, err := net.SplitHostPort(listen)
 	if err != nil {
@@ -78,8 +78,8 @@ func address(listen string) (host string, port int, err error) {
 	return host, port, nil
 }
 
-// logger hands the server's log to slog. Its notices are details of a program
-// that uses it as a part.
+// logger hands the server's log to slog. It logs the server's notices at a lower level,
+// because the server is only a part of this program.
 type logger struct {
 	log   *slog.Logger
 	fatal chan string // the first fatal line

@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// lock takes the file for this process until unlock is called or the process
-// ends: two servers on one store destroy it.
+// lock takes the file for this process until unlock is called or the process ends. Two
+// servers on one store directory would destroy the store.
 func lock(name string) (unlock func(), err error) {
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

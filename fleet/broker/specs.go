@@ -11,8 +11,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
 )
 
-// SpecError says how a bucket or stream that is there differs from what was
-// declared. Nothing was changed.
+// SpecError says how an existing bucket or stream differs from its declaration. The
+// bucket or stream is unchanged.
 type SpecError struct {
 	Kind        string // "bucket" or "stream"
 	Name        string
@@ -25,7 +25,7 @@ type Difference struct {
 	Is, Wants string
 }
 
-// Error names every setting that differs, what it is and what it should be.
+// Error names every setting that differs, with its value and the declared one.
 func (e *SpecError) Error() string {
 	parts := make([]string, len(e.Differences))
 	for i, d := range e.Differences {
@@ -34,21 +34,21 @@ func (e *SpecError) Error() string {
 	return fmt.Sprintf("%s %s is not what was declared: %s; change the declaration, or the %s with the nats command", e.Kind, e.Name, strings.Join(parts, ", "), e.Kind)
 }
 
-// differ notes a setting when it is not what it should be.
+// differ adds a setting to e when its value differs from the declared one.
 func differ[T comparable](e *SpecError, setting string, is, wants T) {
 	if is != wants {
 		e.Differences = append(e.Differences, Difference{setting, fmt.Sprint(is), fmt.Sprint(wants)})
 	}
 }
 
-// Ensure creates the buckets and streams that are missing and compares those
-// that are there. Two processes may do so at once. It goes on after an error and
-// returns all of them; a difference is a [*SpecError].
+// Ensure creates missing buckets and streams and compares existing ones with their
+// declarations. Two processes may call it at the same time. It goes on after an error
+// and returns all errors, joined. A difference is a [*SpecError].
 func (b *Broker) Ensure(ctx context.Context, buckets []jetstream.KeyValueConfig, streams []jetstream.StreamConfig) error {
 	return Ensure(ctx, b.js, buckets, streams)
 }
 
-// Ensure is [Broker.Ensure] for a JetStream context of any origin.
+// Ensure is [Broker.Ensure] for any JetStream context.
 func Ensure(ctx context.Context, js jetstream.JetStream, buckets []jetstream.KeyValueConfig, streams []jetstream.StreamConfig) error {
 	var errs []error
 	for _, want := range buckets {
@@ -66,7 +66,7 @@ func ensureBucket(ctx context.Context, js jetstream.JetStream, want jetstream.Ke
 		if _, err = js.CreateKeyValue(ctx, want); err == nil {
 			return nil
 		}
-		// Another process may have been quicker, with another declaration.
+		// Another process may have created it first, with another declaration.
 		if found, again := js.KeyValue(ctx, want.Bucket); again == nil {
 			kv, err = found, nil
 		}
@@ -128,7 +128,7 @@ func ensureStream(ctx context.Context, js jetstream.JetStream, want jetstream.St
 	return nil
 }
 
-// limit is a limit as people write it: 0 and -1 both mean none.
+// limit formats a limit for people: 0 and -1 both mean none.
 func limit(n int64) string {
 	if n <= 0 {
 		return "unlimited"
@@ -136,7 +136,7 @@ func limit(n int64) string {
 	return fmt.Sprint(n)
 }
 
-// explain adds what would be right to the errors that do not say it.
+// explain adds a remedy to errors that name none.
 func explain(err error) error {
 	switch {
 	case errors.Is(err, jetstream.ErrHistoryTooLarge):

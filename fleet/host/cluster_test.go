@@ -6,12 +6,11 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
 )
 
-// threeServers is what newRig is on while TestOnThreeServers runs.
+// threeServers is the cluster that newRig uses while TestOnThreeServers runs.
 var threeServers *brokertest.Cluster
 
-// TestOnThreeServers holds the core of each statement where everything is stored
-// three times and a write is a matter of agreement: the tests that prove it on
-// one server, on three. HOST_TEST_SERVERS=3 does so with all of them.
+// TestOnThreeServers runs the most important tests on a cluster of three servers,
+// with three replicas of everything. HOST_TEST_SERVERS=3 runs all tests so.
 func TestOnThreeServers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: it takes most of a minute")

@@ -11,9 +11,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// codes is where code is stored: host.code.ID.UID.DIGEST.CHUNK in a stream with
-// one message a subject. A worker's code is its own, also when another one has
-// the same, so that nothing has to be counted to remove it.
+// codes stores code under host.code.ID.UID.DIGEST.CHUNK, in a stream with one
+// message a subject. Workers do not share code, even when it is the same: to remove
+// it needs no reference count.
 type codes struct {
 	chunks
 	prefix string // "host.code."
@@ -23,7 +23,7 @@ func (s *codes) put(ctx context.Context, rec *Record, digest string, code []byte
 	return s.chunks.put(ctx, s.prefix+rec.ID+"."+rec.UID+"."+digest, code)
 }
 
-// get returns code. Who wants to be sure that it is whole verifies its digest.
+// get returns code. It does not verify the digest; the caller does.
 func (s *codes) get(ctx context.Context, rec *Record, digest string) ([]byte, error) {
 	return s.chunks.get(ctx, s.prefix+rec.ID+"."+rec.UID+"."+digest)
 }
@@ -33,9 +33,10 @@ func (s *codes) drop(ctx context.Context, rec *Record) error {
 	return s.chunks.drop(ctx, s.prefix+rec.ID+"."+rec.UID)
 }
 
-// chunks is what is larger than a message, stored as NAME.0, NAME.1 and so on.
-// (It is no object store of the client's: that one leaves a goroutine behind when
-// a small object is stored quickly, and removes by listing those of all workers.)
+// chunks stores data that does not fit into one message, as NAME.0, NAME.1 and so
+// on. (It does not use the client's object store, which leaves a goroutine running
+// when it stores a small object quickly, and lists the objects of all workers to
+// remove some.)
 type chunks struct {
 	js     jetstream.JetStream
 	stream jetstream.Stream
@@ -43,10 +44,11 @@ type chunks struct {
 
 const (
 	chunkSize    = 256 << 10
-	headerChunks = "Lifecycle-Chunks" // how many there are, on each
+	headerChunks = "Lifecycle-Chunks" // the number of chunks, on each chunk
 )
 
-// put stores data under name. The last chunk makes it whole.
+// put stores data under name. Until it has stored the last chunk, get returns an
+// error.
 func (s *chunks) put(ctx context.Context, name string, data []byte) error {
 	size := int(min(chunkSize, s.js.Conn().MaxPayload()/2))
 	n := max(1, (len(data)+size-1)/size)
@@ -61,7 +63,7 @@ func (s *chunks) put(ctx context.Context, name string, data []byte) error {
 	return nil
 }
 
-// get returns what is stored under name.
+// get returns the data stored under name.
 func (s *chunks) get(ctx context.Context, name string) ([]byte, error) {
 	var data bytes.Buffer
 	for i, n := 0, 1; i < n; i++ {
@@ -80,7 +82,7 @@ func (s *chunks) get(ctx context.Context, name string) ([]byte, error) {
 	return data.Bytes(), nil
 }
 
-// drop removes what is stored under name and below it.
+// drop removes every message below name.
 func (s *chunks) drop(ctx context.Context, name string) error {
 	return s.stream.Purge(ctx, jetstream.WithPurgeSubject(name+".>"))
 }

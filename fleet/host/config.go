@@ -12,71 +12,74 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/host/fetch"
 )
 
-// Config holds what an operator may tune. The zero value of a field is its
-// default. docs/host-options.md says what became of each option of the system
-// that this one replaces.
+// Config holds the settings that an operator may tune. A field that is zero has its
+// default. docs/host-options.md maps each option of the system that this one
+// replaces to a field here.
 type Config struct {
-	// Name names what the hosts of one fleet share: the streams NAME_STATE,
-	// NAME_CODE and NAME_DEAD, and the buckets NAME_WORKERS and NAME_MEMBERS.
-	// Capital letters, digits and "_". Defaults to "HOST".
+	// Name is the prefix of the streams and buckets that the hosts of one fleet
+	// share: the streams NAME_STATE, NAME_CODE and NAME_DEAD, and the buckets
+	// NAME_WORKERS and NAME_MEMBERS. It consists of capital letters, digits and
+	// "_". Defaults to "HOST".
 	Name string `koanf:"name"`
-	// HostID tells this host from the others. Defaults to the machine's name and
-	// a random part: every start is a new host.
+	// HostID identifies this host in the fleet. Defaults to the machine's name and
+	// a random part, so every start is a new host.
 	HostID string `koanf:"host_id"`
-	// Replicas of everything that is stored: 1, 3 or 5. A worker's consumer has as
-	// many as the stream of its topic. Defaults to 1.
+	// Replicas is the number of replicas of each shared stream and bucket: 1, 3 or
+	// 5. A worker's consumer has as many as the stream of its topic. Defaults to 1.
 	Replicas int `koanf:"replicas"`
 
 	// RecoveryOff leaves workers alone until [Host.Recover] is called; the seed
 	// has it as WORKER_RECOVERY_ON_START=false.
 	RecoveryOff bool `koanf:"recovery_off"`
-	// LeaseTTL is how long the others wait for a sign of life of this host
+	// LeaseTTL is how long the other hosts wait for a sign of life of this host
 	// before they take over its workers; WORKER_RECOVERY_LEASE_TTL_SECONDS in
-	// the seed. It gives one each third of it. Defaults to 10 s, at least 1 s.
+	// the seed. The host sends a sign of life every LeaseTTL/3. Defaults to 10 s,
+	// at least 1 s.
 	LeaseTTL time.Duration `koanf:"lease_ttl"`
-	// AcquireTimeout bounds how long a start waits until NATS answers and every
-	// worker of this host was tried once, before the probe says that recovery
-	// failed; WORKER_RECOVERY_ACQUIRE_TIMEOUT_SECONDS in the seed. Recovery goes
-	// on behind it. Defaults to 5 min.
+	// AcquireTimeout bounds how long a start may take until NATS has answered and
+	// the host has tried each of its workers once. After that time the probe says
+	// that recovery failed, and recovery continues;
+	// WORKER_RECOVERY_ACQUIRE_TIMEOUT_SECONDS in the seed. Defaults to 5 min.
 	AcquireTimeout time.Duration `koanf:"acquire_timeout"`
 
-	// RetryBase is what a failed message waits before it is tried again; it
-	// doubles with each attempt, up to RetryMax. GROUP_LOCK_RETRY_BASE_DELAY_MS
-	// in the seed. Defaults to 500 ms.
+	// RetryBase is how long a failed message waits before the next attempt. The
+	// wait doubles with each attempt, up to RetryMax.
+	// GROUP_LOCK_RETRY_BASE_DELAY_MS in the seed. Defaults to 500 ms.
 	RetryBase time.Duration `koanf:"retry_base"`
 	// RetryMax bounds that wait. Defaults to 1 min.
 	RetryMax time.Duration `koanf:"retry_max"`
-	// MaxRetries is how often a message that failed is tried again before it is
-	// a dead letter; GROUP_LOCK_MAX_RETRIES and maxRedeliveryCount in the seed.
-	// Defaults to 3; [NoRetry] has none.
+	// MaxRetries is how often the host tries a failed message again before it
+	// becomes a dead letter; GROUP_LOCK_MAX_RETRIES and maxRedeliveryCount in the
+	// seed. Defaults to 3; [NoRetry] means none.
 	MaxRetries int `koanf:"max_retries"`
-	// MaxUnanswered is how often, beyond those, a handler may be given a message
-	// and its host end before it can say what came of it; then it is a dead
-	// letter: one that takes its host down each time must not go on for ever. A
-	// message that only waited in a host is not counted. Defaults to 10.
+	// MaxUnanswered is how many deliveries of a message, beside those that failed,
+	// may reach a handler whose host dies before it reports the outcome. After
+	// one more the message becomes a dead letter: a message that kills its host
+	// each time must not go on for ever. A delivery that only waited in a host does
+	// not count. Defaults to 10.
 	MaxUnanswered int `koanf:"max_unanswered"`
 
-	// AckWait is how long the server waits for a word about a message before it
-	// gives it to another host; the seed's lock age. A handler may take longer:
-	// the host gives word while it runs. Defaults to 30 s, at least 1 s.
+	// AckWait is how long the server waits for a heartbeat or an answer for a
+	// message before it delivers the message again; the seed's lock age. A
+	// handler may take longer: the host sends heartbeats while the handler runs.
+	// Defaults to 30 s, at least 1 s.
 	AckWait time.Duration `koanf:"ack_wait"`
-	// Prefetch is how many messages of a worker wait in the host at most. It is
-	// less where handlers are slow. Defaults to 128.
+	// Prefetch bounds how many messages of a worker wait in the host. The host
+	// takes fewer when handlers are slow. Defaults to 128.
 	Prefetch int `koanf:"prefetch"`
-	// MaxMessage is the largest message that a handler gets, in bytes; larger
-	// ones are dead letters. Defaults to 1 MiB.
+	// MaxMessage is the largest message that a handler gets, in bytes; a larger one
+	// becomes a dead letter. Defaults to 1 MiB.
 	MaxMessage int `koanf:"max_message"`
 	// MaxCode is the largest code, in bytes. Defaults to 32 MiB.
 	MaxCode int64 `koanf:"max_code"`
-	// DrainTimeout is how long a worker that is stopped, moved or deleted may
-	// finish the message that it handles. Defaults to 30 s.
+	// DrainTimeout is how long a worker that is stopped, moved or deleted may take
+	// to finish the message that it handles. Defaults to 30 s.
 	DrainTimeout time.Duration `koanf:"drain_timeout"`
-	// DoneTTL is how long it is remembered that a message's state was written,
+	// DoneTTL is how long the hosts remember that a message's state was written,
 	// so that a late redelivery does not write it again. Defaults to 24 h, at
 	// least 1 s.
 	DoneTTL time.Duration `koanf:"done_ttl"`
-	// Limits bound every worker's calls; a worker may have its own, if they are
-	// not larger.
+	// Limits bound every worker's calls. A worker may have lower limits of its own.
 	Limits engine.Limits `koanf:"limits"`
 	// Fetch is the policy for code by URL.
 	Fetch fetch.Policy `koanf:"fetch"`
@@ -85,11 +88,13 @@ type Config struct {
 	Engines *engine.Registry `koanf:"-"`
 	// Logger defaults to slog.Default.
 	Logger *slog.Logger `koanf:"-"`
-	// Fetcher replaces the client for code by URL, for a TLS setup of one's own.
+	// Fetcher replaces the client for code by URL, for example one with its own TLS
+	// configuration.
 	Fetcher *fetch.Client `koanf:"-"`
 }
 
-// NoRetry as [Config].MaxRetries tries no message twice.
+// NoRetry as [Config].MaxRetries means that a message that fails once becomes a
+// dead letter.
 const NoRetry = -1
 
 var nameForm = regexp.MustCompile(`^[A-Z][A-Z0-9_]{0,31}$`)
@@ -125,8 +130,8 @@ func def[T comparable](field *T, v T) {
 	}
 }
 
-// Validate names each field that makes no sense, with what would. It takes a
-// Config whose defaults are filled in.
+// Validate returns an error that names each invalid field and the values that it
+// takes. Call it on a Config with its defaults: see [Config.WithDefaults].
 func (c Config) Validate() error {
 	var errs []error
 	check := func(ok bool, format string, args ...any) {

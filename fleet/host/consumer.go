@@ -14,9 +14,9 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// consumer returns the durable consumer of a slot, whose members are records. One that is missing, because
-// it was removed, is made anew and begins with what is published from then
-// on.
+// consumer returns the durable consumer of a slot, whose members are records. It
+// creates a consumer that was removed; the new one begins with the messages
+// published after that.
 func (h *Host) consumer(ctx context.Context, records []*Record) (jetstream.Consumer, error) {
 	slot, stream := records[0].slot(), records[0].Stream
 	c, err := h.js.Consumer(ctx, stream, slot)
@@ -32,8 +32,8 @@ func (h *Host) consumer(ctx context.Context, records []*Record) (jetstream.Consu
 	if err != nil {
 		return nil, fmt.Errorf("consumer %s of stream %s: %w", slot, stream, err)
 	}
-	// It may be of a host that was configured otherwise: this one's words to the
-	// server come as often as its own AckWait needs them.
+	// A host with another configuration may have made the consumer. This host
+	// sends heartbeats as often as its own AckWait needs them.
 	now := c.CachedInfo().Config
 	if want := h.pending(slot); now.AckWait != h.cfg.AckWait || now.MaxAckPending != want {
 		now.AckWait, now.MaxAckPending = h.cfg.AckWait, want
@@ -52,14 +52,15 @@ func (h *Host) pending(slot string) int {
 	return 2 * h.cfg.Prefetch
 }
 
-// subscribe makes the consumer of rec's slot, or has it take rec's topic beside
-// those that it takes.
+// subscribe makes the consumer of rec's slot. If there is one, it adds rec's topic
+// to the topics that the consumer takes.
 func (h *Host) subscribe(ctx context.Context, rec *Record) error {
 	if rec.Group == "" {
 		return h.filter(ctx, rec, []string{rec.Topic}, true)
 	}
-	// Another host may be joining the group and not know of this one: who has
-	// written last looks again, and knows of both.
+	// Another host may add a worker to the group at the same time, and neither may
+	// have seen the other's record. Each host reads the group again after it has
+	// written the consumer, so the last writer sees both workers.
 	for known := []string(nil); ; {
 		all, err := h.group(ctx, rec)
 		if err != nil {
@@ -82,8 +83,8 @@ func (h *Host) subscribe(ctx context.Context, rec *Record) error {
 	}
 }
 
-// cover has the consumer of a slot take the topics of records beside those that it
-// takes: the host that made one of them may have died before that.
+// cover adds the topics of records to those that the slot's consumer takes. The
+// host that created one of the records may have died before it did so.
 func (h *Host) cover(ctx context.Context, records []*Record) error {
 	if len(records) == 0 {
 		return nil
@@ -94,9 +95,10 @@ func (h *Host) cover(ctx context.Context, records []*Record) error {
 	return h.filter(ctx, records[0], topics(records), true)
 }
 
-// unsubscribe removes the consumer of rec's slot, and returns when a look at it
-// finds it gone: in a cluster one that comes right after the answer may find it
-// still, and who makes it anew would take it for there.
+// unsubscribe removes the consumer of rec's slot and returns when the server no
+// longer finds it. In a cluster a lookup right after the deletion may still find
+// the consumer, and a caller that wants to create it again would believe that it
+// exists.
 func (h *Host) unsubscribe(ctx context.Context, rec *Record) error {
 	gone := func(err error) bool {
 		return errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound)
@@ -110,7 +112,7 @@ func (h *Host) unsubscribe(ctx context.Context, rec *Record) error {
 		var now jetstream.Consumer
 		now, err = h.js.Consumer(ctx, rec.Stream, rec.slot())
 		if err == nil && !now.CachedInfo().Created.Equal(c.CachedInfo().Created) {
-			return nil // another host joins the group now
+			return nil // another host has created it again, for a new member of the group
 		}
 		if err == nil {
 			err = wait.Sleep(ctx, looks)
@@ -122,8 +124,8 @@ func (h *Host) unsubscribe(ctx context.Context, rec *Record) error {
 	return err
 }
 
-// group returns the others of rec's slot. Records that cannot be read are in
-// none.
+// group returns the other workers of rec's slot. It leaves out records that cannot
+// be read.
 func (h *Host) group(ctx context.Context, rec *Record) ([]*Record, error) {
 	all, err := h.List(ctx)
 	if all == nil && err != nil {
@@ -132,8 +134,8 @@ func (h *Host) group(ctx context.Context, rec *Record) ([]*Record, error) {
 	return slices.DeleteFunc(all, func(r *Record) bool { return r.slot() != rec.slot() || r.ID == rec.ID }), nil
 }
 
-// filter has the consumer of rec's slot take these topics, beside those that it
-// takes or in their place.
+// filter sets the topics of the consumer of rec's slot, and creates the consumer if
+// it is missing. With beside it keeps the topics that the consumer takes already.
 func (h *Host) filter(ctx context.Context, rec *Record, topics []string, beside bool) error {
 	slot, stream := rec.slot(), rec.Stream
 	cfg := jetstream.ConsumerConfig{
@@ -142,16 +144,16 @@ func (h *Host) filter(ctx context.Context, rec *Record, topics []string, beside 
 		DeliverPolicy:  jetstream.DeliverNewPolicy,
 		AckPolicy:      jetstream.AckExplicitPolicy,
 		AckWait:        h.cfg.AckWait,
-		MaxDeliver:     -1, // the retry budget is ours: the server's drops what a dying host had
+		MaxDeliver:     -1, // the host counts attempts; the server's limit would drop messages of a dying host
 		FilterSubjects: topics,
 		MaxAckPending:  h.pending(slot),
-		Replicas:       0, // as many as its stream, which hosts do not own, has
+		Replicas:       0, // as many as its stream has; hosts do not own the stream
 	}
 	c, err := h.js.Consumer(ctx, stream, slot)
 	switch {
 	case errors.Is(err, jetstream.ErrConsumerNotFound):
 		_, err = h.js.CreateConsumer(ctx, stream, cfg)
-		if natserr.Is(err, natserr.WorkQueueDeliversAll) { // a consumer must not leave out what waits in a work queue
+		if natserr.Is(err, natserr.WorkQueueDeliversAll) { // a consumer of a work queue must take the waiting messages too
 			cfg.DeliverPolicy = jetstream.DeliverAllPolicy
 			_, err = h.js.CreateConsumer(ctx, stream, cfg)
 		}
@@ -188,8 +190,8 @@ func topics(records []*Record) []string {
 	return distinct(all)
 }
 
-// distinct returns subjects, sorted, without those that another one covers: the
-// server refuses filters that overlap.
+// distinct returns subjects, sorted, and leaves out each one that another subject
+// covers. The server refuses filters that overlap.
 func distinct(subjects []string) []string {
 	found := slices.Compact(slices.Sorted(slices.Values(subjects)))
 	return slices.DeleteFunc(slices.Clone(found), func(t string) bool {

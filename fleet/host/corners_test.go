@@ -16,9 +16,9 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 )
 
-// TestStateOfAnotherStream holds that what is remembered about a message is not
-// taken for another one of the same number: a worker is made anew on another
-// stream, and a stream that was there before is made anew.
+// TestStateOfAnotherStream checks that a host does not mistake a message for an
+// earlier one with the same sequence. The test creates a worker again on another
+// stream, and a stream again under its old name.
 func TestStateOfAnotherStream(t *testing.T) {
 	r := newRig(t)
 	req := r.native("w", func(ctx context.Context, m *engine.Message, s engine.State) ([]engine.Output, error) {
@@ -71,8 +71,8 @@ func (i *interposed) CreateConsumer(ctx context.Context, stream string, cfg jets
 	return i.JetStream.CreateConsumer(ctx, stream, cfg)
 }
 
-// TestCreateUndoesItsOwn holds that a creation whose worker was deleted meanwhile
-// does not take down the one that has its id by then.
+// TestCreateUndoesItsOwn checks that a creation whose worker was deleted meanwhile
+// does not remove a newer worker with the same id.
 func TestCreateUndoesItsOwn(t *testing.T) {
 	r := newRig(t)
 	other := r.start("a")
@@ -101,7 +101,7 @@ func TestCreateUndoesItsOwn(t *testing.T) {
 	}
 }
 
-// TestCodeOfADeletedWorker checks that an update which loses against a deletion
+// TestCodeOfADeletedWorker checks that an update of a worker that is deleted meanwhile
 // leaves no code behind.
 func TestCodeOfADeletedWorker(t *testing.T) {
 	r := newRig(t)
@@ -131,7 +131,7 @@ func (p *publishing) PublishMsg(ctx context.Context, m *nats.Msg, opts ...jetstr
 	return p.JetStream.PublishMsg(ctx, m, opts...)
 }
 
-// TestStopWhileStarting holds that Start and Stop may meet.
+// TestStopWhileStarting checks that Stop may be called while Start runs.
 func TestStopWhileStarting(t *testing.T) {
 	r := newRig(t)
 	for i := range 50 {
@@ -144,8 +144,8 @@ func TestStopWhileStarting(t *testing.T) {
 	}
 }
 
-// TestRecoverAgain holds that Recover says what is wrong now, not what was, and
-// that it is an error on a host that cannot do it.
+// TestRecoverAgain checks that Recover returns the errors of its own attempt and not
+// earlier ones, and that it returns an error on a host that is not running.
 func TestRecoverAgain(t *testing.T) {
 	r := newRig(t)
 	h := r.start("a")
@@ -181,9 +181,9 @@ func TestRecoverAgain(t *testing.T) {
 	}
 }
 
-// TestComesBackWhileItLeaves holds that a worker whose host is no longer its
-// owner, and is again before it has let go, runs on: a host that misses its lease
-// by a moment, and a fleet in which one comes and goes, make it so.
+// TestComesBackWhileItLeaves checks that a worker runs again when its host loses it
+// and becomes its owner again before the slot has ended. This happens when a host
+// misses its lease by a moment, or another host comes and goes.
 func TestComesBackWhileItLeaves(t *testing.T) {
 	r := newRig(t)
 	entered, release := make(chan struct{}, 10), make(chan struct{})
@@ -211,8 +211,8 @@ func TestComesBackWhileItLeaves(t *testing.T) {
 }
 
 // TestOtherConfig checks that a consumer follows the configuration of the host
-// that takes from it, and has as many replicas as its stream: the hosts' number
-// does not count.
+// that uses it, and has as many replicas as its stream. Config.Replicas has no effect
+// on it.
 func TestOtherConfig(t *testing.T) {
 	r := newRig(t)
 	_, err := r.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ONE", Subjects: []string{"one.>"}, Retention: jetstream.WorkQueuePolicy})
@@ -236,8 +236,8 @@ func TestOtherConfig(t *testing.T) {
 	r.wantOutputs("out.g", "x")
 }
 
-// TestUnreadableRecord holds that a record which cannot be read takes no host
-// out of rotation that has nothing to run, and runs nothing.
+// TestUnreadableRecord checks that a record that cannot be read runs no worker, and
+// does not take a host without workers out of rotation.
 func TestUnreadableRecord(t *testing.T) {
 	r := newRig(t)
 	h := r.start("a")
@@ -260,10 +260,10 @@ func TestUnreadableRecord(t *testing.T) {
 	}
 }
 
-// TestCreationCutOff holds that a creation which was cut off by the death of its
-// host is finished half a minute later by the one that has the slot, wherever it
-// was cut off, also in a group that has its consumer already. The half minute is
-// over when the test begins: the record says so.
+// TestCreationCutOff checks that the slot's host finishes a creation half a minute
+// after the creating host has died, at each step, and also in a group that has its
+// consumer already. The records in the test are older than half a minute, so it need
+// not wait.
 func TestCreationCutOff(t *testing.T) {
 	r := newRig(t)
 	h := r.host("a") // not started: it has only the verbs
@@ -282,7 +282,7 @@ func TestCreationCutOff(t *testing.T) {
 				return errors.Is(err, jetstream.ErrConsumerNotFound)
 			})
 			cut[req.ID] = time.Now().Add(-age)
-			if id == "member" { // another one, whose creation was not cut off
+			if id == "member" { // give the group another member, whose creation was complete
 				req.ID, req.Topic, req.OutputTopic = "other"+phase, "work.other"+phase, "out.other"+phase
 				create(t, h, req)
 				c, err := r.js.Consumer(t.Context(), "WORK", slot)

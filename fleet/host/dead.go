@@ -19,31 +19,30 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
-// The headers that a dead letter has beside those of its original. A header of
-// the original that begins with "Nats-" would mean something to the server: it
-// keeps it as HeaderOriginal and the name.
+// The headers that a dead letter has beside those of its original. The server would
+// act upon a header of the original that begins with "Nats-", so the letter stores it
+// under HeaderOriginal and the name.
 const (
 	HeaderReason   = "Lifecycle-Reason"
 	HeaderWorker   = "Lifecycle-Worker"
 	HeaderTopic    = "Lifecycle-Topic"
 	HeaderMessage  = "Lifecycle-Message" // the id of the original: stream and sequence
 	HeaderAttempts = "Lifecycle-Attempts"
-	HeaderDigest   = "Lifecycle-Digest" // of the code that gave it up
+	HeaderDigest   = "Lifecycle-Digest" // of the code that could not handle it
 	HeaderOriginal = "Lifecycle-Original-"
 
-	// HeaderFor is on a message that was redriven: only the worker or group of
-	// that name handles it.
+	// HeaderFor is on a redriven message and names the slot of a worker or group.
+	// Only that worker or group handles the message.
 	HeaderFor = "Lifecycle-For"
-	// HeaderBody is on a letter, and on a message that was redriven, whose
-	// original does not fit into one message together with the headers above: it
-	// names what the original's own headers and data are stored under, beside the
-	// letters.
+	// HeaderBody is on a letter, or on a redriven message, whose original does not
+	// fit into one message together with the headers above. It is the name under
+	// which the stream of letters stores the original's own headers and data.
 	HeaderBody = "Lifecycle-Body"
 )
 
-// DeadLetter is a message that a worker could not handle, whole, with the reason.
+// DeadLetter is the whole message that a worker could not handle, with the reason.
 type DeadLetter struct {
-	Seq      uint64 // names it to [Host.Redrive]
+	Seq      uint64 // the number to give to [Host.Redrive]
 	Worker   string
 	Reason   string
 	Topic    string
@@ -54,12 +53,12 @@ type DeadLetter struct {
 	Header   map[string][]string // the original's
 	Data     []byte
 
-	body string // where Header and Data are, when they are not in the letter
-	gone error  // why they could not be read there
+	body string // the HeaderBody, when Header and Data are not in the letter
+	gone error  // why Header and Data could not be read
 }
 
-// letters is the stream of dead letters, and of those that are held for a member
-// of a group that is stopped.
+// letters stores dead letters, and messages of a group that are held until a member
+// for their topic runs.
 type letters struct {
 	chunks
 	dead string // "host.dead."
@@ -67,9 +66,8 @@ type letters struct {
 	body string // "host.body."
 }
 
-// put stores a message under subject and returns once the server has it. It does
-// so once for each key, however often it is called within the server's duplicate
-// window.
+// put stores a message under subject and returns once the server has it. Repeated
+// calls with one key store it once, within the server's duplicate window.
 func (l *letters) put(ctx context.Context, subject, key string, d *DeadLetter) error {
 	m := nats.NewMsg(subject)
 	m.Data = d.Data
@@ -87,8 +85,8 @@ func (l *letters) put(ctx context.Context, subject, key string, d *DeadLetter) e
 	m.Header.Set(HeaderDigest, d.Digest)
 	_, err := l.js.PublishMsg(ctx, m, jetstream.WithMsgID(subject+":"+key))
 	if tooLarge(err) {
-		// It did fit alone, and does not with its reason.
-		sum := sha256.Sum256([]byte(subject + ":" + key)) // a second time, the same
+		// The message fits by itself, and not with the letter's headers.
+		sum := sha256.Sum256([]byte(subject + ":" + key)) // a repeated call gets the same name
 		body := hex.EncodeToString(sum[:16])
 		if err = l.keep(ctx, body, d); err == nil {
 			m.Data = nil
@@ -103,14 +101,14 @@ func (l *letters) put(ctx context.Context, subject, key string, d *DeadLetter) e
 	return nil
 }
 
-// tooLarge reports whether a message was refused for its size: by the client,
-// or by the server for that of its headers, which may have 64 KiB.
+// tooLarge reports whether the client or the server refused a message for its size.
+// The server also refuses headers of more than 64 KiB.
 func tooLarge(err error) bool {
 	return errors.Is(err, nats.ErrMaxPayload) || natserr.Is(err, natserr.HeadersTooLarge, jetstream.JSErrCodeStreamMessageExceedsMaximum)
 }
 
-// each calls fn with the letters on subject from sequence from on, until it
-// returns false.
+// each calls fn with each letter on subject, beginning at sequence from, until fn
+// returns false or an error.
 func (l *letters) each(ctx context.Context, subject string, from uint64, fn func(*DeadLetter) (bool, error)) error {
 	for {
 		raw, err := l.stream.GetMsg(ctx, from, jetstream.WithGetMsgSubject(subject))
@@ -146,7 +144,8 @@ func (l *letters) count(ctx context.Context) (map[string]int, error) {
 	return counts, nil
 }
 
-// keep stores the headers and the data of a message under body, beside its letter.
+// keep stores the headers and the data of a message under body, in the stream of
+// letters.
 func (l *letters) keep(ctx context.Context, body string, d *DeadLetter) error {
 	header, err := json.Marshal(d.Header)
 	if err == nil {
@@ -158,7 +157,7 @@ func (l *letters) keep(ctx context.Context, body string, d *DeadLetter) error {
 	return err
 }
 
-// read returns what keep has stored.
+// read returns the headers and the data that keep has stored under body.
 func (l *letters) read(ctx context.Context, body string) (header map[string][]string, data []byte, err error) {
 	if err := checkID("body", body); err != nil {
 		return nil, nil, err
@@ -208,8 +207,9 @@ func letter(raw *jetstream.RawStreamMsg) *DeadLetter {
 	return d
 }
 
-// redrive publishes a letter's original for slot again and then removes the
-// letter. To do so twice publishes once, within the server's duplicate window.
+// redrive publishes a letter's original again, for slot only, and then removes the
+// letter. A repeated call publishes nothing more, within the server's duplicate
+// window.
 func (l *letters) redrive(ctx context.Context, d *DeadLetter, slot string) error {
 	if d.gone != nil {
 		return fmt.Errorf("redrive %d: %w", d.Seq, d.gone)
@@ -226,8 +226,9 @@ func (l *letters) redrive(ctx context.Context, d *DeadLetter, slot string) error
 	_, err := l.js.PublishMsg(ctx, m, id)
 	body := d.body
 	if tooLarge(err) && body != "" {
-		// Whom it is for is too much for it: it is sent for, and its body, which
-		// is where it was, goes when it is handled.
+		// The message does not fit together with HeaderFor. Publish a reference to
+		// the stored body instead. The runner removes the body once it has answered
+		// the message.
 		m.Data, m.Header, body = nil, nats.Header{HeaderFor: {slot}, HeaderBody: {body}}, ""
 		_, err = l.js.PublishMsg(ctx, m, id)
 	}

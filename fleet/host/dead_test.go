@@ -42,8 +42,8 @@ func (n *noLetters) PublishMsg(ctx context.Context, m *nats.Msg, opts ...jetstre
 	return n.JetStream.PublishMsg(ctx, m, opts...)
 }
 
-// TestLetterBeforeTheEnd holds that a message ends only once its letter is
-// stored: until then it comes again.
+// TestLetterBeforeTheEnd checks that a message is terminated only once its dead letter
+// is stored. Until then the server delivers it again.
 func TestLetterBeforeTheEnd(t *testing.T) {
 	r := newRig(t)
 	refusing := &noLetters{JetStream: r.js}
@@ -58,10 +58,10 @@ func TestLetterBeforeTheEnd(t *testing.T) {
 	}
 }
 
-// TestLetterThatIsTooLarge holds that a message which fits into the server's
-// limits alone, and not together with the reason, is a whole letter all the same,
-// also when its stream keeps nothing that was answered; and that it can be
-// redriven, fail again, be redriven again, and leaves nothing behind.
+// TestLetterThatIsTooLarge checks that a message becomes a whole dead letter when it
+// fits into the server's limits by itself and not together with the reason, also when
+// its stream removes answered messages. The message can be redriven, fail again and be
+// redriven again, and leaves nothing behind.
 func TestLetterThatIsTooLarge(t *testing.T) {
 	for what, m := range map[string]*nats.Msg{
 		"body":    {Subject: "queue.w", Data: []byte(strings.Repeat("x", 1<<20-60)), Header: nats.Header{"K": {"v"}}},
@@ -117,7 +117,7 @@ func TestLetterThatIsTooLarge(t *testing.T) {
 			}
 			r.wantOutputs("out.w", "v")
 
-			// The same for what is held for a member of a group that is stopped.
+			// The same for a message that is held for a stopped member of a group.
 			must(t, h.StopWorker(t.Context(), "member"))
 			other := member
 			other.ID, other.Topic = "other", "queue.other"

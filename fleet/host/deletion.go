@@ -8,17 +8,19 @@ import (
 	"time"
 )
 
-// Delete has a worker finish the message that it handles, and then removes its
-// consumer, its state, its code and its record; messages that wait for it go
-// unhandled. Its dead letters stay. It returns when all that is done; when ctx
-// ends before, the deletion goes on where a host runs. Where none does it is
-// done here; where one should and does not, after DrainTimeout and two leases.
-// For a worker that is being deleted it waits for the end.
+// Delete waits until a worker has finished the message that it handles, and then
+// removes its consumer, its state, its code and its record. Messages that wait for
+// the worker go unhandled. Its dead letters stay. The worker's host carries out the
+// deletion. When no host runs, Delete carries it out itself, and also when the
+// worker's host has not done so after DrainTimeout and two LeaseTTLs. Delete returns
+// when the worker is gone. When ctx ends first it returns an error, and the hosts
+// continue the deletion. For a worker that is being deleted already it waits for the
+// end.
 func (h *Host) Delete(ctx context.Context, id string, opts ...Option) error {
 	return h.delete(ctx, id, "", optionsOf(opts))
 }
 
-// delete is Delete for one life of an id; an empty uid is for whichever there is.
+// delete deletes the worker that has both id and uid. An empty uid matches any.
 func (h *Host) delete(ctx context.Context, id, uid string, o options) error {
 	rec, err := h.change(ctx, id, o, func(r *Record) (bool, error) {
 		if uid != "" && r.UID != uid {
@@ -51,7 +53,7 @@ func (h *Host) delete(ctx context.Context, id, uid string, o options) error {
 		}
 		select {
 		case <-patience.C:
-			alone = true // the host that should have it does not do it
+			alone = true // the worker's host has not deleted it in time
 		default:
 		}
 		if alone {
@@ -72,7 +74,7 @@ func (h *Host) delete(ctx context.Context, id, uid string, o options) error {
 	}
 }
 
-// noHosts reports whether no host is there to run anything.
+// noHosts reports whether the fleet has no host.
 func (h *Host) noHosts(ctx context.Context) (bool, error) {
 	keys, err := h.members.kv.ListKeys(ctx)
 	if err != nil {
@@ -85,9 +87,9 @@ func (h *Host) noHosts(ctx context.Context) (bool, error) {
 	return n == 0, nil
 }
 
-// erase removes the consumer, the state, the code and the record of a worker
-// that no host runs any more. others are the rest of its slot. A call that was
-// cut off can be repeated.
+// erase removes the consumer, the state, the code and the record of a worker that no
+// host runs any more. others are the other workers of its slot. The caller may repeat
+// a call that failed halfway.
 func (h *Host) erase(ctx context.Context, rec *Record, others []*Record) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()

@@ -14,7 +14,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
-// one handles one message, and answers it.
+// one handles one message and answers it.
 func (r *runner) one(m jetstream.Msg) {
 	meta, err := m.Metadata()
 	if err != nil {
@@ -31,7 +31,7 @@ func (r *runner) one(m jetstream.Msg) {
 	if body := header.Get(HeaderBody); header.Get(HeaderFor) != "" && checkID("body", body) == nil {
 		d.body = body
 		d.header, d.data, err = r.host.letters.read(ctx, d.body)
-		if errors.Is(err, jetstream.ErrMsgNotFound) { // removed once the message was answered
+		if errors.Is(err, jetstream.ErrMsgNotFound) { // an earlier delivery was answered and its body removed
 			r.host.log.Warn("hosted worker: a message was redriven whose body is gone", "slot", r.slot.name, "message", d.id, "err", err)
 			_ = m.TermWithReason("its body is gone")
 			return
@@ -60,8 +60,8 @@ func (r *runner) one(m jetstream.Msg) {
 			r.deadLetter(d, was.Failed, fmt.Errorf("begun %d times and answered %d times: the hosts that had it did not live to say what came of it", was.Begun, was.Failed))
 			return
 		}
-		// A delivery counts once a handler is about to be called. What waited
-		// here and was given back was no attempt, however often.
+		// A delivery counts once its handler is about to be called. A message that
+		// only waited here and was given back does not count.
 		d.tries = tries{Begun: was.Begun + 1, Failed: was.Failed}
 		if err := r.host.states.note(ctx, r.slot.name, messageKey(d), d.tries); err != nil {
 			_ = m.NakWithDelay(r.host.cfg.RetryBase)
@@ -79,13 +79,13 @@ func (r *runner) one(m jetstream.Msg) {
 	}
 	if err == nil {
 		d.member.counts.Succeeded.Add(1)
-		r.answer(nil, m.Ack, d) // one that is lost is delivered again, and known to be done
+		r.answer(nil, m.Ack, d) // when the ack is lost, the next delivery may find the message done
 		return
 	}
 	r.fail(d, attempt, err)
 }
 
-// before looks up what earlier deliveries of a message came to.
+// before looks up the outcome of earlier deliveries of a message.
 func (r *runner) before(ctx context.Context, d *delivery) (done bool, was tries, err error) {
 	key := messageKey(d)
 	if done, err = r.host.states.done(ctx, r.slot.name, key); err == nil && !done {
@@ -94,15 +94,15 @@ func (r *runner) before(ctx context.Context, d *delivery) (done bool, was tries,
 	return done, was, err
 }
 
-// messageKey names a message inside its slot: by its number and by when the
-// stream got it, because a worker, or the stream itself, can be made anew under
-// its old name, and the numbers begin anew with it.
+// messageKey names a message inside its slot. It has the message's sequence and the
+// time at which the stream stored it, because a worker or a stream that is created
+// again under its old name may see the same sequences again.
 func messageKey(d *delivery) string {
 	return strconv.FormatUint(d.meta.Sequence.Stream, 10) + "-" + strconv.FormatInt(d.meta.Timestamp.UnixNano(), 36)
 }
 
-// pick returns the member that is to handle a message on subject: of those whose
-// topic it is, the one that has waited longest.
+// pick returns the member that handles a message on subject: the one that has waited
+// longest among those whose topic matches, or nil if there is none.
 func (r *runner) pick(subject string) *member {
 	var found *member
 	for _, m := range *r.members.Load() {
@@ -116,7 +116,7 @@ func (r *runner) pick(subject string) *member {
 	return found
 }
 
-// call runs the handler, publishes what it made and writes its state.
+// call runs the handler, publishes its outputs and writes its state.
 func (r *runner) call(ctx context.Context, d *delivery, attempt int) error {
 	rec := d.member.record
 	ctx, d.cancel = context.WithCancelCause(ctx)
@@ -131,12 +131,12 @@ func (r *runner) call(ctx context.Context, d *delivery, attempt int) error {
 		Worker: rec.ID, ID: d.id, Topic: d.msg.Subject(), Attempt: attempt, Fence: r.fence, Header: d.header, Data: d.data,
 	}, d.state)
 	if cause := context.Cause(ctx); cause != nil && (errors.Is(cause, ErrDetached) || !errors.Is(err, engine.ErrLimit)) {
-		err = cause // why it was ended says more than what it made of that
+		err = cause // the reason for the end says more than the handler's error
 	}
 	if err == nil && (len(outputs) > 0 || len(d.state.order) > 0) {
 		err = r.effects(ctx, d, outputs)
 		if cause := context.Cause(ctx); err != nil && errors.Is(cause, ErrDetached) {
-			err = cause // no attempt: the server is away, or the message is another host's
+			err = cause // does not count: the server is away, or another host has the message
 		}
 	}
 	r.began.Store(0)
@@ -144,9 +144,9 @@ func (r *runner) call(ctx context.Context, d *delivery, attempt int) error {
 	return err
 }
 
-// effects publishes, and then writes state. In this order: what is published
-// twice is dropped as a duplicate, and once the state says that a message is
-// done nothing of it is done again.
+// effects publishes the outputs and then writes the state. The order matters: the
+// server drops outputs that are published twice as duplicates, but once the state
+// marks a message as done, no delivery publishes its outputs again.
 func (r *runner) effects(ctx context.Context, d *delivery, outputs []engine.Output) error {
 	for i, o := range outputs {
 		topic := o.Topic
@@ -171,15 +171,17 @@ func (r *runner) effects(ctx context.Context, d *delivery, outputs []engine.Outp
 	return d.state.commit(ctx, messageKey(d))
 }
 
-// fail has a message tried again, or gives it up.
+// fail makes the server deliver a message again after a delay, or makes a dead
+// letter of it.
 func (r *runner) fail(d *delivery, attempt int, err error) {
 	var rejected *engine.RejectError
 	switch {
 	case errors.Is(err, ErrDetached), errors.Is(err, ErrStale):
-		// It is not the handler's fault, and no attempt. Who took over gets it.
+		// It is not the handler's fault and does not count. The host that took over
+		// gets the message.
 		_ = d.msg.Nak()
 		if errors.Is(err, ErrStale) {
-			r.halting.Store(true) // to claim the fence again, if the slot is still ours
+			r.halting.Store(true) // the slot starts a new runner, which claims the fence again
 			if it := r.iterator.Load(); it != nil {
 				it.Drain()
 			}
@@ -203,7 +205,7 @@ func (r *runner) fail(d *delivery, attempt int, err error) {
 	_ = d.msg.NakWithDelay(delay)
 }
 
-// deadLetter makes a dead letter of a message, and ends the original once the
+// deadLetter stores a dead letter for a message, and terminates the message once the
 // server has the letter.
 func (r *runner) deadLetter(d *delivery, attempt int, why error) {
 	rec := d.member.record
@@ -221,14 +223,16 @@ func (r *runner) deadLetter(d *delivery, attempt int, why error) {
 	r.answer(err, func() error { return d.msg.TermWithReason(text.Clip(text.OneLine(why.Error()), 200)) }, d)
 }
 
-// answer ends a message with ok, or has it come again when there is an error.
+// answer ends a message with ok when err is nil. Otherwise it makes the server deliver
+// the message again.
 func (r *runner) answer(err error, ok func() error, d *delivery) {
 	switch {
 	case err == nil && d.body == "":
 		_ = ok()
 		return
 	case err == nil:
-		// The body goes once the server will not deliver the message again.
+		// Remove the body only when the server has confirmed that it will not deliver
+		// the message again.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), 10*time.Second)
 		defer cancel()
 		if err = d.msg.DoubleAck(ctx); err == nil {

@@ -28,8 +28,8 @@ func (r *rig) native(name string, fn native.Func) host.CreateRequest {
 
 func text(s string) []engine.Output { return []engine.Output{{Data: []byte(s)}} }
 
-// TestRetriesAndDeadLetters holds the budget, the reason, the original, and that
-// a redrive goes to the one worker alone.
+// TestRetriesAndDeadLetters checks the retry budget, the reason and the original in
+// the dead letter, and that only the one worker handles a redriven message.
 func TestRetriesAndDeadLetters(t *testing.T) {
 	r := newRig(t)
 	var fixed atomic.Bool
@@ -103,8 +103,8 @@ func TestRetriesAndDeadLetters(t *testing.T) {
 	}
 }
 
-// TestMisbehaviour holds that a worker which breaks a limit, or a rule, fails
-// alone, and that its message ends in the dead letters with the reason.
+// TestMisbehaviour checks that a worker that breaks a limit or a rule harms no other
+// worker, and that its message becomes a dead letter with the reason.
 func TestMisbehaviour(t *testing.T) {
 	r := newRig(t)
 	release := make(chan struct{})
@@ -154,9 +154,9 @@ func TestMisbehaviour(t *testing.T) {
 	}
 }
 
-// TestUpdateWhileMessagesFlow holds that every message is handled by one version
-// as a whole, that versions follow each other as the updates did, and that no
-// message is lost or handled twice.
+// TestUpdateWhileMessagesFlow checks that one version handles each message as a whole,
+// that the versions follow each other in the order of the updates, and that no message
+// is lost or handled twice.
 func TestUpdateWhileMessagesFlow(t *testing.T) {
 	r := newRig(t)
 	h := r.start("a")
@@ -205,7 +205,8 @@ func TestUpdateWhileMessagesFlow(t *testing.T) {
 	}
 }
 
-// TestUpdateBetweenMessages holds that new code waits for the message in hand.
+// TestUpdateBetweenMessages checks that new code waits until the current message is
+// done.
 func TestUpdateBetweenMessages(t *testing.T) {
 	r := newRig(t)
 	entered, release := make(chan struct{}), make(chan struct{})
@@ -237,8 +238,8 @@ func TestUpdateBetweenMessages(t *testing.T) {
 // TestLongHandler holds that a handler which takes longer than AckWait keeps its
 // message.
 func TestLongHandler(t *testing.T) {
-	// A host that gets no processor for most of AckWait lets go of the message, as
-	// it should, and the next, longer one tells.
+	// A host that gets no processor for most of AckWait gives up the message, as it
+	// should. Then the next round, with a longer AckWait, decides.
 	for wait := time.Second; ; wait *= 4 {
 		r := newRig(t)
 		r.tune = func(c *host.Config) { c.AckWait = wait }
@@ -269,7 +270,8 @@ func TestLongHandler(t *testing.T) {
 	}
 }
 
-// TestDeleteWhileHandling holds that the message in hand is finished first.
+// TestDeleteWhileHandling checks that Delete waits until the worker has finished its
+// current message.
 func TestDeleteWhileHandling(t *testing.T) {
 	r := newRig(t)
 	entered, release := make(chan struct{}), make(chan struct{})
@@ -299,14 +301,14 @@ func TestDeleteWhileHandling(t *testing.T) {
 	}
 }
 
-// TestUnansweredDeliveries holds that a message whose hosts keep dying ends as a
-// dead letter, and up to then keeps all its attempts. A host that dies is played
-// by one that abandons its handler: no answer is sent for it.
+// TestUnansweredDeliveries checks that a message whose hosts keep dying becomes a dead
+// letter, and keeps all its attempts until then. The test does not kill a host: the
+// host abandons its handler and sends no answer for the message.
 func TestUnansweredDeliveries(t *testing.T) {
 	r := newRig(t)
 	r.tune = func(c *host.Config) {
 		c.MaxUnanswered = 2
-		c.AckWait, c.DrainTimeout = 3*time.Second, 50*time.Millisecond // which is what each death takes
+		c.AckWait, c.DrainTimeout = 3*time.Second, 50*time.Millisecond // each death takes this long
 	}
 	entered, release := make(chan int, 10), make(chan struct{})
 	var deaths atomic.Int64
@@ -346,9 +348,8 @@ func TestUnansweredDeliveries(t *testing.T) {
 	}
 }
 
-// TestWaitingIsNoAttempt holds that a message which waited in hosts and was
-// given back, however often, was not handled by any of them: it loses no
-// attempt, and is no dead letter.
+// TestWaitingIsNoAttempt checks that a message that only waits in hosts and is given
+// back loses no attempt and becomes no dead letter, however often that happens.
 func TestWaitingIsNoAttempt(t *testing.T) {
 	r := newRig(t)
 	r.tune = func(c *host.Config) { c.MaxUnanswered = 1 }

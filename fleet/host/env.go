@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// FromEnv returns cfg with what the environment says under the names that the
-// seed has, where it says anything: lookup is os.LookupEnv.
+// FromEnv returns a copy of cfg with the settings of the environment, under the
+// seed's names. A variable that is missing or empty changes nothing. lookup is
+// os.LookupEnv.
 //
 //	WORKER_RECOVERY_ON_START                 true or false: RecoveryOff
 //	WORKER_RECOVERY_LEASE_TTL_SECONDS        LeaseTTL
@@ -16,7 +17,7 @@ import (
 //	GROUP_LOCK_RETRY_BASE_DELAY_MS           RetryBase
 //	GROUP_LOCK_MAX_RETRIES                   MaxRetries
 //
-// The error names each variable that cannot be read, with what it takes.
+// The error names each invalid variable and the values that it takes.
 func FromEnv(cfg Config, lookup func(string) (string, bool)) (Config, error) {
 	var errs []error
 	number := func(name string, set func(int)) {

@@ -14,9 +14,9 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/starlark"
 )
 
-// A counter that counts each message once, however often it is delivered: what a
-// handler writes to its state takes effect with the message, or not at all. Here
-// every first attempt fails after it has counted.
+// A counter counts each message once, however often the message is delivered. The
+// handler's writes to its state take effect when the message succeeds, and not at all
+// when it fails. Here every first attempt fails after it has counted.
 func Example_exactlyOnce() {
 	ctx := context.Background()
 	dir, err := os.MkdirTemp("", "example-")

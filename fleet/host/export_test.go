@@ -3,7 +3,7 @@ package host
 // Owner is owner.
 var Owner = owner
 
-// Leaving is how many slots are on their way out.
+// Leaving returns how many slots are ending.
 func (h *Host) Leaving() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -18,7 +18,7 @@ func (h *Host) Leaving() int {
 	return n
 }
 
-// Members are the hosts that this one counts on, with itself.
+// Members returns the hosts that this one believes alive, and itself.
 func (h *Host) Members() []string { return h.members.live() }
 
 // Applied reports whether the slot of a worker has acted on a record in which the

@@ -16,9 +16,9 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 )
 
-// TestGroups holds that one message is handled at a time in a group, across
-// hosts and topics, that members take turns, and that stopping one loses
-// nothing and holds no other worker up.
+// TestGroups checks that a group handles one message at a time, across hosts and
+// topics, that its members take turns, and that stopping one of them loses nothing and
+// holds up no other worker.
 func TestGroups(t *testing.T) {
 	r := newRig(t)
 	var inside, most, fenceLast atomic.Int64
@@ -69,8 +69,8 @@ func TestGroups(t *testing.T) {
 		t.Errorf("%d messages at a time in the group", most.Load())
 	}
 
-	// No worker is there for work.other: its messages wait, those of work.shared
-	// do not.
+	// No worker runs for work.other, so its messages wait. Those of work.shared do
+	// not.
 	owner := a
 	if len(b.Local()) > 0 {
 		owner = b
@@ -101,8 +101,8 @@ func TestGroups(t *testing.T) {
 	}
 }
 
-// TestStateTakesEffectOnce holds that state is written once for each message,
-// however often it is delivered, and not at all by an attempt that fails.
+// TestStateTakesEffectOnce checks that a message's state is written once, however often
+// the message is delivered, and that an attempt that fails writes none.
 func TestStateTakesEffectOnce(t *testing.T) {
 	r := newRig(t)
 	var smooth atomic.Bool
@@ -116,7 +116,7 @@ func TestStateTakesEffectOnce(t *testing.T) {
 			return nil, err
 		}
 		if m.Attempt == 1 && !smooth.Load() {
-			return nil, errors.New("after the write") // which has not happened then
+			return nil, errors.New("after the write") // the failed attempt must not write it
 		}
 		return text(strconv.Itoa(n + 1)), nil
 	}
@@ -132,7 +132,8 @@ func TestStateTakesEffectOnce(t *testing.T) {
 		}
 	}
 	smooth.Store(true)
-	// The consumer is set back to the beginning: everything comes again.
+	// Reset the consumer to the beginning, so that the server delivers everything
+	// again.
 	must(t, h.StopWorker(t.Context(), "w"))
 	c, err := r.js.Consumer(t.Context(), "WORK", "w-w")
 	must(t, err)
@@ -159,9 +160,9 @@ func (r *rig) start2(reqs ...host.CreateRequest) *host.Host {
 	return h
 }
 
-// TestStaleHolder holds that the server refuses the state of a host that was
-// replaced while its handler ran: the message is handled again by who came
-// after, and only that counts.
+// TestStaleHolder checks that the server refuses the state of a host that was replaced
+// while its handler ran. The host that replaced it handles the message again, and only
+// that takes effect.
 func TestStaleHolder(t *testing.T) {
 	r := newRig(t)
 	entered, release := make(chan struct{}, 10), make(chan struct{})
@@ -182,7 +183,7 @@ func TestStaleHolder(t *testing.T) {
 	h := r.start2(r.native("w", fn))
 	r.publish("work.w", "x")
 	<-entered
-	// Another host claims the fence, as the host does that takes over.
+	// Another host claims the fence, as a host that takes over does.
 	_, err := r.js.Publish(t.Context(), "host.state.w-w.fence", []byte("another host"))
 	must(t, err)
 	close(release)
@@ -206,9 +207,8 @@ func TestStaleHolder(t *testing.T) {
 	}
 }
 
-// TestHostsShare holds that each worker is loaded on one host alone, that a
-// second host takes its share, and gives it back, and that no message is lost
-// on the way.
+// TestHostsShare checks that each worker is loaded on one host only, that a second host
+// takes its share and gives it back, and that no message is lost meanwhile.
 func TestHostsShare(t *testing.T) {
 	r := newRig(t)
 	a := r.start("a")
@@ -235,8 +235,9 @@ func TestHostsShare(t *testing.T) {
 		r.publish(fmt.Sprint("work.", i), "2")
 	}
 	for i := range n {
-		// In whichever order: the first may have been on its way to the host that
-		// went, and is asked for again then. Order is what groups are for.
+		// In any order: the first message may have been on its way to the host that
+		// stopped, and then the server delivers it again later. Only groups keep
+		// order.
 		subject := fmt.Sprint("out.", i)
 		r.eventually(subject+" has both", func() bool { return len(r.outputs(subject)) >= 2 })
 		if got := slices.Sorted(slices.Values(r.outputs(subject))); !slices.Equal(got, []string{"1", "2"}) {
@@ -248,8 +249,8 @@ func TestHostsShare(t *testing.T) {
 	}
 }
 
-// TestDrainGivesWorkersAway holds that a host which drains lets go of its workers
-// and still answers its verbs.
+// TestDrainGivesWorkersAway checks that a host that drains ends its workers, and that
+// its verbs still work.
 func TestDrainGivesWorkersAway(t *testing.T) {
 	r := newRig(t)
 	a := r.start("a")

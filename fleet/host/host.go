@@ -1,10 +1,9 @@
 // Package host runs workers whose code arrives at run time.
 //
-// A worker is code in some language, the topic that feeds it, and a life of its
-// own: it is created, started, stopped, given other code, rolled back and
-// deleted while others run, and it comes back when its host does. A [Host] runs
-// the share of them that is its own; any number of hosts on one NATS share all
-// of them.
+// A worker is code in some language and the topic that feeds it. Operators create,
+// start, stop, update, roll back and delete a worker while others run, and it comes
+// back when its host does. Any number of hosts on one NATS share the workers; each
+// [Host] runs its own share.
 //
 //	engines, err := engine.NewRegistry(starlark.New(), js.New(), wasm.New())
 //	if err != nil {
@@ -23,16 +22,16 @@
 //
 // # What is guaranteed
 //
-// A message is handled at least once, or is in the dead letters with the reason;
-// nothing is dropped, also when a host or a server dies. A handler may see a message again: its
-// host died before the server knew, or was stalled and has been replaced. What
-// it wrote to its state takes effect once all the same, and what it published is
-// dropped as a duplicate within the stream's duplicate window, if it publishes
-// the same the second time.
+// A message is handled at least once, or is in the dead letters with the reason.
+// No message is dropped, even when a host or a server dies. A handler may see a
+// message again when its host died before the server knew the outcome, or when
+// another host replaced a stalled one. The handler's writes to its state still take
+// effect once. The server drops repeated outputs as duplicates within the stream's
+// duplicate window, if the handler publishes the same the second time.
 //
 // One worker handles one message at a time. The workers of a group handle one
-// among them all, on whichever host; a message goes to one of those whose topic
-// it is on, in turn.
+// message at a time among them all, across hosts. Each message goes to one worker
+// whose topic matches, in turn.
 package host
 
 import (
@@ -65,27 +64,28 @@ var (
 	ErrNotFound = errors.New("no such worker")
 	// ErrExists is wrapped by the error of a Create whose id is taken.
 	ErrExists = errors.New("the worker exists")
-	// ErrInvalid is wrapped for an argument that cannot be right.
+	// ErrInvalid is wrapped for an invalid argument.
 	ErrInvalid = errors.New("invalid")
 	// ErrNoTopic is wrapped when no stream has a worker's topic.
 	ErrNoTopic = errors.New("no stream has the topic")
 	// ErrNoVersion is wrapped by the error of a Rollback to code that the worker
 	// never had, or that is older than its history.
 	ErrNoVersion = errors.New("no such version")
-	// ErrDetached is the cause with which a handler's context ends when its
-	// message is no longer this host's: it stops, or was not heard of in time.
+	// ErrDetached is the cause with which a handler's context ends when this host
+	// gives up its message: the host stops or moves the worker, or it could not
+	// renew its lease or the message's heartbeat in time.
 	ErrDetached = errors.New("the worker is detached from this host")
 	// ErrStale is wrapped when the server refused to write state because a newer
 	// fencing token was given out.
 	ErrStale = errors.New("the fencing token is stale")
 )
 
-// Host runs its share of the hosted workers. It is a [worker.Worker]: Start
-// recovers what is to run here, Stop finishes what is being handled and lets go,
-// and nothing that is stored is touched by either. It has a Drain, and a Check
-// for a readiness probe. All methods may be called concurrently; the verbs work
-// on every worker, wherever it runs, from New until Stop, which a host that is
-// not started needs too.
+// Host runs its share of the hosted workers. It is a [worker.Worker]: Start recovers
+// the workers of this host, and Stop finishes their messages and gives the workers
+// up. Neither changes anything that is stored. A Host has a Drain, and a Check for a
+// readiness probe. All methods may be called concurrently. The verbs work on every
+// worker, on any host, from New until Stop. A host that is never started needs a
+// Stop too.
 type Host struct {
 	worker.BaseWorker
 
@@ -103,8 +103,8 @@ type Host struct {
 
 	serving  context.Context    // of serve
 	cancel   context.CancelFunc // ends it
-	recover  chan struct{}      // of size 1
-	ready    atomic.Bool        // ensure has been done
+	recover  chan struct{}      // of size 1; wakes the session
+	ready    atomic.Bool        // ensure has succeeded
 	ensuring sync.Mutex
 
 	mu        sync.Mutex // guards everything below
@@ -112,7 +112,7 @@ type Host struct {
 	broken    map[string]error // records that cannot be read
 	slots     map[string]*slot
 	recovery  recovery
-	began     time.Time // when recovery was begun
+	began     time.Time // when recovery began
 	fault     error     // why recovery failed as a whole
 	tallies   map[tally]*Counts
 	listeners []chan struct{} // closed at the next change
@@ -121,7 +121,7 @@ type Host struct {
 	draining atomic.Bool
 }
 
-// recovery is how far the first recovery has come.
+// recovery is the progress of the first recovery.
 type recovery int
 
 const (
@@ -130,8 +130,8 @@ const (
 	recoveryDone
 )
 
-// New returns a host on js. It reaches for nothing; the first verb, or Start,
-// does. The error names what is wrong with cfg.
+// New returns a host on js. It does not contact the server; Start and the verbs do.
+// It returns an error when js is nil, or one that names the invalid fields of cfg.
 func New(js jetstream.JetStream, cfg Config) (*Host, error) {
 	if js == nil {
 		return nil, errors.New("host: no JetStream: give that of a broker")
@@ -154,12 +154,12 @@ func New(js jetstream.JetStream, cfg Config) (*Host, error) {
 		}
 		h.fetcher = client
 	}
-	h.serving, h.cancel = context.WithCancel(context.Background()) // there already, for a Stop that meets Start
+	h.serving, h.cancel = context.WithCancel(context.Background()) // made here, because Stop may run while Start does
 	h.Init("host", cfg.HostID)
 	return h, nil
 }
 
-// ensure creates or verifies what the hosts share.
+// ensure creates the buckets and streams that the hosts share, or verifies them.
 func (h *Host) ensure(ctx context.Context) error {
 	if h.ready.Load() {
 		return nil
@@ -214,9 +214,9 @@ func (h *Host) ensure(ctx context.Context) error {
 	return nil
 }
 
-// Start begins to run this host's share of the workers, in the background. The
-// host is Running at once; whether recovery is over is what [Host.Check] says.
-// Cancelling ctx stops it as Stop does.
+// Start runs this host's share of the workers in the background. The host is Running
+// at once; [Host.Check] says whether recovery is over. Cancelling ctx stops the host
+// as Stop does.
 func (h *Host) Start(ctx context.Context) error {
 	if err := h.Begin(ctx); err != nil {
 		return err
@@ -234,10 +234,10 @@ func (h *Host) Start(ctx context.Context) error {
 	return nil
 }
 
-// Stop finishes the messages that are being handled, within DrainTimeout and
-// ctx, gives back those that wait, and tells the other hosts that this one is
-// gone. Nothing that is stored changes: another host, or the next start, goes on
-// where this one ended.
+// Stop finishes the messages in progress, within DrainTimeout and ctx, gives back
+// the messages that wait, and tells the other hosts that this one is gone. It
+// changes nothing that is stored: another host, or the next start, continues where
+// this one ended.
 func (h *Host) Stop(ctx context.Context) error {
 	defer h.close()
 	if !h.RequestStop(nil) {
@@ -254,7 +254,7 @@ func (h *Host) Stop(ctx context.Context) error {
 	}
 }
 
-// close ends the view of the records.
+// close closes the manager of the records.
 func (h *Host) close() {
 	h.ensuring.Lock()
 	defer h.ensuring.Unlock()
@@ -263,16 +263,17 @@ func (h *Host) close() {
 	}
 }
 
-// Drain lets go of every worker, and gives them to the other hosts, while this
-// one goes on to answer its verbs. It returns when nothing is handled here any
-// more, or with ctx's error.
+// Drain ends every worker on this host, while the verbs go on to work. The other
+// hosts take the workers over once this one has stopped. Drain returns when this host
+// handles no message any more, or ctx's error when ctx ends first.
 func (h *Host) Drain(ctx context.Context) error {
 	h.draining.Store(true)
 	h.poke()
 	return h.await(ctx, func() bool { return len(h.slots) == 0 })
 }
 
-// await waits until cond, called under the lock, is true.
+// await waits until cond returns true, or returns ctx's error. It calls cond under
+// the lock.
 func (h *Host) await(ctx context.Context, cond func() bool) error {
 	for {
 		h.mu.Lock()
@@ -291,7 +292,7 @@ func (h *Host) await(ctx context.Context, cond func() bool) error {
 	}
 }
 
-// changed wakes those who wait for something about slots.
+// changed wakes every call of await.
 func (h *Host) changed() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -301,7 +302,7 @@ func (h *Host) changed() {
 	h.listeners = nil
 }
 
-// poke has serve look again.
+// poke makes the session assign the slots again.
 func (h *Host) poke() {
 	select {
 	case h.recover <- struct{}{}:
@@ -309,10 +310,10 @@ func (h *Host) poke() {
 	}
 }
 
-// Recover runs what is to run here, also when automatic recovery is off, and
-// tries at once again what could not be loaded. It returns when every worker of
-// this host was tried since the call, with what failed. On a host that is not
-// running it is an error.
+// Recover runs the workers of this host, also when automatic recovery is off. It
+// tries workers that could not be loaded again at once. It returns when the host has
+// tried each of its workers since the call, with the joined errors of those that
+// failed. On a host that is not running it returns an error.
 func (h *Host) Recover(ctx context.Context) error {
 	asked := make(map[*slot]uint64)
 	h.mu.Lock()
@@ -345,7 +346,7 @@ func (h *Host) Recover(ctx context.Context) error {
 	return h.faults()
 }
 
-// faults joins what is wrong with the workers of this host.
+// faults joins the errors of the workers of this host.
 func (h *Host) faults() error {
 	h.mu.Lock()
 	slots := slices.Collect(maps.Values(h.slots))
@@ -362,17 +363,18 @@ func (h *Host) faults() error {
 	return errors.Join(errs...)
 }
 
-// Check is a readiness probe. It is lifecycle.ErrUnknown while recovery runs,
-// and down, with what is wrong with each worker, when it failed: NATS was not
-// reached within AcquireTimeout, or not one of the workers that are to run here
-// could be loaded. It is up when recovery is done or switched off. A worker that
-// failed among others that run is Failed in its record and its host's log and
-// does not take the host out of rotation, which would not repair it.
+// Check is a readiness probe. It returns lifecycle.ErrUnknown while recovery runs,
+// and nil when recovery is done or switched off. It returns an error when recovery
+// failed: recovery took longer than AcquireTimeout, or none of this host's workers
+// could be loaded; then the error has the reason for each worker. A single worker
+// that failed is Failed in its record and in the host's log. It does not take the
+// host out of rotation, which would not repair the worker.
 func (h *Host) Check(context.Context) error {
 	h.mu.Lock()
 	state, fault := h.recovery, h.fault
 	loaded := 0
-	// A record that cannot be read is no host's share, unless there is no other.
+	// A record that cannot be read belongs to no host. It counts here only when no
+	// record can be read.
 	failed := len(h.known) == 0
 	for _, s := range h.slots {
 		s.mu.Lock()

@@ -20,19 +20,19 @@ import (
 	"go.uber.org/goleak"
 )
 
-// scenarioEnv has the test binary run as a host process in place of the tests.
+// scenarioEnv makes the test binary run as a host process in place of the tests.
 const scenarioEnv = "HOST_TEST_SCENARIO"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(scenarioEnv) != "" {
 		os.Exit(hostProcess())
 	}
-	// Now and then the server leaves the goroutine behind that flushes a file of a
-	// stream which is removed or purged just then (nats-server 2.15.2).
+	// nats-server 2.15.2 sometimes leaves the goroutine running that flushes a file of
+	// a stream, when the stream is removed or purged at that moment.
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction(brokertest.ServerLeak))
 }
 
-// TestLife is a worker's whole life.
+// TestLife takes one worker through every verb, from Create to Delete.
 func TestLife(t *testing.T) {
 	r := newRig(t)
 	h := r.start("a")
@@ -92,7 +92,7 @@ func TestLife(t *testing.T) {
 			t.Errorf("%s of a deleted worker: %v", what, err)
 		}
 	}
-	// The id is free again, and its new life has no part in the old one.
+	// The id is free again, and a new worker with it has no state of the old one.
 	create(t, h, host.CreateRequest{ID: "w", Topic: "work.w", Code: prefix("3")})
 	if history, err := h.History(ctx, "w"); err != nil || len(history) != 1 {
 		t.Errorf("a new life has the history %v, %v", history, err)
@@ -134,14 +134,14 @@ func TestCreateFails(t *testing.T) {
 	}
 }
 
-// TestCreateUndoes holds that a step which fails late leaves nothing: the
-// consumer cannot be made, because the stream takes no more of them.
+// TestCreateUndoes checks that a Create whose late step fails leaves nothing behind. The
+// server refuses the consumer, because the stream may have no more of them.
 func TestCreateUndoes(t *testing.T) {
 	r := newRig(t)
 	h := r.start("a")
 	_, err := r.js.UpdateStream(t.Context(), jetstream.StreamConfig{Name: "WORK", Subjects: []string{"work.>", "out.>"}, MaxConsumers: 1})
 	if err != nil {
-		// The server changes this limit of no stream that is there.
+		// The server does not change this limit of an existing stream.
 		must(t, r.js.DeleteStream(t.Context(), "WORK"))
 		_, err = r.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "WORK", Subjects: []string{"work.>", "out.>"}, MaxConsumers: 1})
 		must(t, err)
@@ -205,9 +205,9 @@ func TestPhases(t *testing.T) {
 	}
 }
 
-// TestRecovery holds that a restart brings back what ran as Running and what was
-// stopped as Stopped, that one which cannot be loaded keeps none of the others
-// from it, and that stopping a host changes nothing that is stored.
+// TestRecovery checks that after a restart running workers are Running and stopped ones
+// Stopped, that a worker that cannot be loaded does not keep the others from running,
+// and that stopping a host changes nothing that is stored.
 func TestRecovery(t *testing.T) {
 	r := newRig(t)
 	h := r.start("a")

@@ -66,8 +66,8 @@ func TestConfigIsRefused(t *testing.T) {
 	}
 }
 
-// TestOwnerMovesOnlyItsShare holds that slots are spread evenly, and that a host
-// which leaves moves its own and no other.
+// TestOwnerMovesOnlyItsShare checks that slots are spread evenly, and that a host that
+// leaves moves its own slots and no others.
 func TestOwnerMovesOnlyItsShare(t *testing.T) {
 	hosts := []string{"a", "b", "c", "d"}
 	count := make(map[string]int)
@@ -110,8 +110,8 @@ func TestTopics(t *testing.T) {
 	}
 }
 
-// FuzzPatterns holds that no topic panics, and that what can be published to can
-// be subscribed to and matches itself.
+// FuzzPatterns checks that no topic makes the functions panic, and that every topic
+// that can be published to is also a valid pattern and matches itself.
 func FuzzPatterns(f *testing.F) {
 	for _, seed := range []string{"a.b", "a.*", ">", "", ".", "a..b", "a b", "*.>"} {
 		f.Add(seed, "a.b")

@@ -12,14 +12,14 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/presence"
 )
 
-// members are the hosts. Each puts its key into a bucket every third of the
-// lease; a host that has not done so for the whole of it is gone.
+// members keeps the hosts of the fleet. Each host puts its key into a bucket every
+// third of the lease. A host that has not done so for a whole lease is gone.
 //
-// Each slot belongs to the living host with the highest hash of both names
-// (rendezvous hashing, Thaler and Ravishankar 1998): the hosts need no election,
-// and a host that comes or goes moves only its own share. Two hosts that see the
-// fleet differently for a moment both serve a slot; the consumer gives each
-// message to one of them, and the fence lets the later one write.
+// Each slot belongs to the living host with the highest hash of the slot's and the
+// host's name (rendezvous hashing, Thaler and Ravishankar 1998). The hosts need no
+// election, and a host that comes or goes moves only its own share. Two hosts that
+// see the fleet differently for a moment may both serve a slot. The consumer then
+// gives each message to one of them, and the fence lets only the later one write.
 type members struct {
 	kv     jetstream.KeyValue
 	id     string
@@ -27,14 +27,14 @@ type members struct {
 	living *presence.Living
 
 	mu   sync.Mutex // guards kept
-	kept time.Time  // when the last beat that was answered was begun
+	kept time.Time  // when the last successful beat began
 }
 
 func newMembers(kv jetstream.KeyValue, id string, ttl time.Duration) *members {
 	return &members{kv: kv, id: id, ttl: ttl, living: presence.NewLiving(ttl)}
 }
 
-// beat says that this host is there. The lease counts from before the attempt.
+// beat renews this host's key. The lease counts from the time before the attempt.
 func (m *members) beat(ctx context.Context) error {
 	began := time.Now()
 	if _, err := m.kv.Put(ctx, m.id, []byte(began.UTC().Format(time.RFC3339Nano))); err != nil {
@@ -46,14 +46,15 @@ func (m *members) beat(ctx context.Context) error {
 	return nil
 }
 
-// held reports whether the others still count on this host.
+// held reports whether this host may trust its lease: its last successful beat began
+// less than two thirds of the lease ago.
 func (m *members) held() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return !m.kept.IsZero() && time.Since(m.kept) < m.ttl*2/3
 }
 
-// observe notes what was read about a host.
+// observe notes an entry of the watch of the hosts.
 func (m *members) observe(entry jetstream.KeyValueEntry) {
 	if entry.Operation() != jetstream.KeyValuePut {
 		m.living.Left(entry.Key())
@@ -62,9 +63,9 @@ func (m *members) observe(entry jetstream.KeyValueEntry) {
 	m.living.Heard(entry.Key())
 }
 
-// live returns the hosts that are alive, this one always.
+// live returns the hosts that are alive, and always this one.
 func (m *members) live() []string {
-	m.living.Expire() // else those that are gone would be kept for ever
+	m.living.Expire() // otherwise it would keep dead hosts for ever
 	hosts := m.living.Alive()
 	if !slices.Contains(hosts, m.id) {
 		hosts = append(hosts, m.id)
@@ -72,10 +73,10 @@ func (m *members) live() []string {
 	return hosts
 }
 
-// leave says that this host is gone.
+// leave removes this host's key.
 func (m *members) leave(ctx context.Context) error { return m.kv.Delete(ctx, m.id) }
 
-// owner returns which of hosts a slot belongs to.
+// owner returns the host to which a slot belongs.
 func owner(hosts []string, slot string) string {
 	var best string
 	var most uint64

@@ -64,7 +64,7 @@ func rogueRig(t *testing.T) (*rig, *rogue) {
 }
 
 // An engine that panics while it loads code fails that worker with the panic's
-// text. The host goes on, and does not load the same code again and again.
+// text. The host goes on, and does not load the same code again at once.
 func TestAPanicInLoadFailsTheWorker(t *testing.T) {
 	r, e := rogueRig(t)
 	h := r.start("a")
@@ -85,7 +85,8 @@ func TestAPanicInLoadFailsTheWorker(t *testing.T) {
 		err := h.Check(t.Context())
 		return err != nil && strings.Contains(err.Error(), "rogue in Load")
 	})
-	// The record's change wakes the slot again: that must not be a reason to load.
+	// The change of the record wakes the slot again, and the slot must not load the
+	// code because of it.
 	r.eventually("the slot has acted on it", func() bool { return h.Applied("w", host.StateFailed) })
 	if n := h.Tallies()[0].LoadsFailed; n != 1 || e.loads.Load() != 1 {
 		t.Errorf("%d loads failed of %d, want the one", n, e.loads.Load())
@@ -104,8 +105,8 @@ func TestAPanicInLoadFailsTheWorker(t *testing.T) {
 	r.wantOutputs("out.w", "one", "two", "three")
 }
 
-// A program that panics while it handles a message has failed that message, once
-// for each attempt. One that panics when it is closed is closed.
+// A panic of a program while it handles a message is one failed attempt. A program that
+// panics in Close counts as closed.
 func TestAPanicInAProgramFailsTheMessage(t *testing.T) {
 	r, e := rogueRig(t)
 	h := r.start("a")
@@ -129,8 +130,8 @@ func TestAPanicInAProgramFailsTheMessage(t *testing.T) {
 	r.wantOutputs("out.w", "good", "better")
 }
 
-// An engine that does not return is abandoned by name when the time is over. The
-// program that it makes after that is closed.
+// The host abandons an engine that does not return in time, and names it in the error.
+// It closes a program that the engine returns later.
 func TestALoadThatDoesNotReturnIsAbandoned(t *testing.T) {
 	r, e := rogueRig(t)
 	h := r.start("a")

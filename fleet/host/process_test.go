@@ -24,15 +24,15 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/starlark"
 )
 
-// chaosConfig is how the hosts of this test are set up, in whichever process.
+// chaosConfig is the configuration of the test's hosts, in every process.
 func chaosConfig(id string, replicas int) (host.Config, error) {
 	engines, err := engine.NewRegistry(starlark.New())
 	return host.Config{HostID: id, Engines: engines, Replicas: replicas, LeaseTTL: 2 * time.Second, AckWait: 3 * time.Second,
 		RetryBase: 20 * time.Millisecond, MaxUnanswered: 50, Logger: slog.New(slog.DiscardHandler)}, err
 }
 
-// hostProcess is a host as a process of its own. It ends with SIGTERM, and with
-// its parent.
+// hostProcess runs a host in a process of its own, until SIGTERM or the end of its
+// parent.
 func hostProcess() int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
@@ -57,7 +57,7 @@ func hostProcess() int {
 		}
 		fmt.Println("started")
 		gone := make(chan struct{})
-		go func() { // a parent that dies closes the pipe
+		go func() { // the pipe closes when the parent dies
 			defer close(gone)
 			_, _ = os.Stdin.Read(make([]byte, 1))
 		}()
@@ -105,7 +105,8 @@ func (f *fleetOf) start() {
 	f.running = append(f.running, cmd)
 }
 
-// tell has the hosts that run say where they are, and shows what all have said.
+// tell ends the running hosts with SIGQUIT, so that they write out their goroutines, and
+// shows the output of all hosts.
 func (f *fleetOf) tell() {
 	for len(f.running) > 0 {
 		f.end(0, syscall.SIGQUIT)
@@ -134,8 +135,7 @@ def handle(message):
     return message.text
 `
 
-// whereabouts says which messages have no effect, and what the consumer makes of
-// them.
+// whereabouts describes the messages that had no effect, and the state of the consumer.
 func (r *rig) whereabouts(topic string, sent int, written map[string]string) string {
 	var missing []string
 	for i := range sent {
@@ -164,9 +164,9 @@ func (r *rig) whereabouts(topic string, sent int, written map[string]string) str
 		missing, info.NumPending, info.NumAckPending, info.NumRedelivered, info.Delivered, info.AckFloor)
 }
 
-// TestChaos holds that nothing is lost and nothing stale is written while hosts
-// are killed, stalled past their lease and replaced, and while servers of the
-// cluster restart, all under load: the ledger at the end has every message once.
+// TestChaos checks, under load, that no message is lost and no stale state is written
+// while hosts are killed, stalled past their lease and replaced, and servers of the
+// cluster restart. At the end the ledger has every message once.
 func TestChaos(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes most of a minute")
@@ -221,7 +221,8 @@ func TestChaos(t *testing.T) {
 				if i%50 == 49 {
 					what += "poison"
 				}
-				// Until the server has it: a resend is dropped as a duplicate.
+				// Publish until the server has it. It drops a repeated publish as a
+				// duplicate.
 				for {
 					_, err := r.js.Publish(context.Background(), "work."+topic, []byte(what), jetstream.WithMsgID(topic+what))
 					if err == nil {

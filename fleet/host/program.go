@@ -10,9 +10,9 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
-// loadCode has the engine of a record make a program of code. An engine that
-// panics is an error. One that does not return by the end of ctx is abandoned; if
-// it returns a program later, that is closed.
+// loadCode makes a program of code with the engine of a record. It returns an error
+// when the engine panics. It abandons an engine that does not return before ctx ends,
+// and closes a program that the engine returns later.
 func (h *Host) loadCode(ctx context.Context, rec *Record, code []byte) (engine.Program, error) {
 	e, err := h.cfg.Engines.Lookup(rec.MIMEType)
 	if err != nil {
@@ -21,7 +21,7 @@ func (h *Host) loadCode(ctx context.Context, rec *Record, code []byte) (engine.P
 	cfg := engine.Config{Worker: rec.ID, Limits: h.limits(rec), Log: func(line string) {
 		h.log.Info("hosted worker prints", "worker", rec.ID, "line", line)
 	}}
-	var p engine.Program // read when the call has ended, and not before
+	var p engine.Program // do not read it before the call has ended
 	load := call.Start("engine", func() (err error) {
 		p, err = e.Load(ctx, code, cfg)
 		return err
@@ -38,8 +38,8 @@ func (h *Host) loadCode(ctx context.Context, rec *Record, code []byte) (engine.P
 	return p, nil
 }
 
-// closeProgram closes a program, if there is one. A Close that fails, panics or
-// does not return is in the log.
+// closeProgram closes a program, if there is one. It logs a Close that fails, panics
+// or does not return within DrainTimeout.
 func (h *Host) closeProgram(worker string, p engine.Program) {
 	if call.IsNil(p) {
 		return
@@ -51,7 +51,8 @@ func (h *Host) closeProgram(worker string, p engine.Program) {
 	}
 }
 
-// handle hands a message to the program. A program that panics has failed it.
+// handle hands a message to the program. It returns a panic of the program as an
+// error.
 func (m *member) handle(ctx context.Context, message *engine.Message, state engine.State) (outputs []engine.Output, err error) {
 	err = call.Do("handler", func() (err error) {
 		outputs, err = m.program.Handle(ctx, message, state)
@@ -60,34 +61,34 @@ func (m *member) handle(ctx context.Context, message *engine.Message, state engi
 	return outputs, err
 }
 
-// quarantine keeps code from being loaded that did harm when it was.
+// quarantine blocks the load of code with which the engine panicked or hung.
 type quarantine struct {
 	uid        string
 	generation int
-	revision   uint64 // of the record for which it was last loaded
-	asks       uint64 // of the slot then
+	revision   uint64 // the record's, at the last load
+	asks       uint64 // the slot's, at the last load
 	failures   int
 	until      time.Time
 	err        error
 }
 
-// quarantineFor is how long code that did harm once is not loaded. It doubles with
-// every further time, up to quarantineMax. A new version ends it, and so does an
-// operator who starts the worker or asks for a recovery.
+// quarantineFor is how long the first quarantine lasts. Each further one of the same
+// code lasts twice as long, up to quarantineMax. A new version ends it, and so does
+// an operator who starts the worker or asks for a recovery.
 const (
 	quarantineFor = retryLoad
 	quarantineMax = 10 * time.Minute
 )
 
-// covers reports whether q is about the code of rec, and no operator has asked for
+// covers reports whether q is for the code of rec and no operator has asked for
 // another try since.
 func (q *quarantine) covers(rec *Record, asks uint64) bool {
 	return q != nil && q.uid == rec.UID && q.generation == rec.Generation && q.asks == asks &&
 		(rec.State == StateFailed || rec.revision == q.revision)
 }
 
-// quarantined returns the error for which a record's code is not loaded now, or
-// nil.
+// quarantined returns the error of the last load while a record's code is in
+// quarantine, and nil otherwise.
 func (s *slot) quarantined(rec *Record, asks uint64) error {
 	if q := s.quarantines[rec.ID]; q.covers(rec, asks) && time.Now().Before(q.until) {
 		return q.err
@@ -95,8 +96,8 @@ func (s *slot) quarantined(rec *Record, asks uint64) error {
 	return nil
 }
 
-// hasLoaded counts what came of a load. An error that is the engine's panic, or its
-// failure to return, puts the code into quarantine.
+// hasLoaded notes the outcome of a load. It puts the code into quarantine when the
+// engine panicked or did not return.
 func (s *slot) hasLoaded(rec *Record, asks uint64, err error) {
 	if err != nil {
 		s.host.counts(rec).LoadsFailed.Add(1)
@@ -115,7 +116,7 @@ func (s *slot) hasLoaded(rec *Record, asks uint64, err error) {
 	q.failures++
 }
 
-// did reports whether err is an E.
+// did reports whether err wraps an E.
 func did[E error](err error) bool {
 	_, is := errors.AsType[E](err)
 	return is

@@ -10,11 +10,12 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Get returns a worker as it is stored.
+// Get returns a worker's stored record. The error for an unknown id wraps
+// [ErrNotFound].
 func (h *Host) Get(ctx context.Context, id string) (*Record, error) { return h.get(ctx, id) }
 
-// List returns every worker that can be read, by id; the error names those that
-// cannot, and comes with the rest.
+// List returns every worker, sorted by id. When records cannot be read, it returns
+// the other workers together with an error that names those records.
 func (h *Host) List(ctx context.Context) ([]*Record, error) {
 	if err := h.ensure(ctx); err != nil {
 		return nil, err
@@ -48,8 +49,8 @@ func (h *Host) List(ctx context.Context) ([]*Record, error) {
 	}
 }
 
-// History returns the versions of a worker's code, the oldest first: the newest
-// [MaxHistory] of them.
+// History returns the newest [MaxHistory] versions of a worker's code, the oldest
+// first.
 func (h *Host) History(ctx context.Context, id string) ([]Version, error) {
 	rec, err := h.get(ctx, id)
 	if err != nil {
@@ -58,14 +59,14 @@ func (h *Host) History(ctx context.Context, id string) ([]Version, error) {
 	return rec.History, nil
 }
 
-// Waiting is what waits for a worker.
+// Waiting counts the messages that wait for a worker.
 type Waiting struct {
 	Backlog     int // messages that it, or its group, has not finished
-	DeadLetters int // that have not been redriven
+	DeadLetters int // dead letters that have not been redriven
 }
 
-// Waiting returns what waits for each of these workers, by id: one question for
-// all dead letters, and one for each worker that is fed by itself.
+// Waiting returns the counts for each of these workers, by id. It sends one request
+// for all dead letters, and one for each group and each worker without a group.
 func (h *Host) Waiting(ctx context.Context, records ...*Record) (map[string]Waiting, error) {
 	if err := h.ensure(ctx); err != nil {
 		return nil, fmt.Errorf("what waits: %w", err)
@@ -94,9 +95,8 @@ func (h *Host) Waiting(ctx context.Context, records ...*Record) (map[string]Wait
 	return waiting, nil
 }
 
-// DeadLetters returns up to limit of a worker's dead letters, the
-// oldest first, from sequence from on; 0 begins at the first. They are there
-// also when the worker is not any more.
+// DeadLetters returns up to limit of a worker's dead letters, the oldest first. It
+// begins at sequence from; 0 begins at the first. Dead letters outlive their worker.
 func (h *Host) DeadLetters(ctx context.Context, id string, from uint64, limit int) ([]*DeadLetter, error) {
 	if err := errors.Join(checkID("worker id", id), h.ensure(ctx)); err != nil {
 		return nil, fmt.Errorf("dead letters: %w", err)
@@ -112,10 +112,10 @@ func (h *Host) DeadLetters(ctx context.Context, id string, from uint64, limit in
 	return found, err
 }
 
-// Redrive publishes dead letters of a worker to their topics again, for it or
-// its group alone, and removes them; without sequences all that there are. It
-// returns how many. One that is interrupted and repeated redrives none twice,
-// within the duplicate window of the topic's stream.
+// Redrive publishes dead letters of a worker to their topics again and removes them.
+// Only the worker or its group handles the messages. Without seqs it redrives all.
+// It returns the number of messages. A repeated call after an interruption redrives
+// no message twice, within the duplicate window of the topic's stream.
 func (h *Host) Redrive(ctx context.Context, id string, seqs ...uint64) (int, error) {
 	rec, err := h.get(ctx, id)
 	if err != nil {
@@ -128,7 +128,7 @@ func (h *Host) Redrive(ctx context.Context, id string, seqs ...uint64) (int, err
 	n := 0
 	err = h.letters.each(ctx, h.letters.dead+id, 1, func(d *DeadLetter) (bool, error) {
 		if d.Seq > state.State.LastSeq {
-			return false, nil // it has become one again meanwhile
+			return false, nil // it is newer than this call: a redriven message failed again
 		}
 		if len(seqs) > 0 && !slices.Contains(seqs, d.Seq) {
 			return true, nil

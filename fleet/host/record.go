@@ -20,27 +20,27 @@ import (
 // Record is a hosted worker as it is stored.
 type Record struct {
 	ID          string        `json:"id" lifecycle:"id"`
-	UID         string        `json:"uid"`                     // of this life of the id: a worker created anew has another
+	UID         string        `json:"uid"`                     // differs when a worker is created again under the same ID
 	State       State         `json:"phase" lifecycle:"phase"` // "phase" is the key in every stored record
 	Reason      string        `json:"reason,omitempty"`        // why it is Failed
 	MIMEType    string        `json:"mimeType"`
 	Topic       string        `json:"topic"`
-	Stream      string        `json:"stream"` // which has the topic
+	Stream      string        `json:"stream"` // the stream that has the topic
 	Group       string        `json:"group,omitempty"`
 	OutputTopic string        `json:"outputTopic,omitempty"`
 	Limits      engine.Limits `json:"limits,omitzero"`
-	Generation  int           `json:"generation"` // 1 for the code that it was created with
+	Generation  int           `json:"generation"` // of the code: 1 at the creation
 	Digest      string        `json:"digest"`     // SHA-256 of its code, in hex
 	History     []Version     `json:"history"`    // the newest last; the newest MaxHistory
 	Dropped     int           `json:"dropped,omitempty"`
-	Changed     Change        `json:"changed"` // the last change of anything
+	Changed     Change        `json:"changed"` // the last change of the record
 
 	bucket   string
 	revision uint64
 }
 
-// A Record is an entity of package workflow, so that everything which shows
-// durable lives shows hosted workers too.
+// A Record is an entity of package workflow, so every view of such entities shows
+// hosted workers too.
 var _ workflow.Participant = (*Record)(nil)
 
 // Workflow is the name under which records are registered: [Kind].
@@ -55,7 +55,7 @@ func (r *Record) Phase() string { return string(r.State) }
 // IsTerminal reports whether the worker is Deleted.
 func (r *Record) IsTerminal() bool { return r.State == StateDeleted }
 
-// KVBucket is the bucket of the fleet.
+// KVBucket is the bucket of the records.
 func (r *Record) KVBucket() string { return r.bucket }
 
 // KVKey is the id.
@@ -64,8 +64,8 @@ func (*Record) KVKey(id string) string { return id }
 // ParentEntityID is empty.
 func (*Record) ParentEntityID() string { return "" }
 
-// MaxHistory is how many versions of a worker's code are known and can be rolled
-// back to. Record.Dropped counts the older ones.
+// MaxHistory is how many versions of a worker's code a record keeps for a rollback.
+// Record.Dropped counts the older ones.
 const MaxHistory = 100
 
 // Version is one generation of a worker's code.
@@ -78,14 +78,14 @@ type Version struct {
 	At         time.Time `json:"at"`
 }
 
-// Change says who did something, when and why.
+// Change says who changed a worker, when and why.
 type Change struct {
 	By   string    `json:"by,omitempty"`
 	Note string    `json:"note,omitempty"`
 	At   time.Time `json:"at"`
 }
 
-// text is the note of a transition.
+// text returns the note and the author in one line.
 func (c Change) text() string {
 	switch {
 	case c.By == "":
@@ -96,8 +96,8 @@ func (c Change) text() string {
 	return c.Note + " (by " + c.By + ")"
 }
 
-// slot is what is assigned to a host, and consumes, as one: a group, or a worker
-// that is in none.
+// slot returns the name of the worker's slot. A slot is a group, or one worker without
+// a group. It is assigned to a host as one and has one consumer.
 func (r *Record) slot() string {
 	if r.Group != "" {
 		return "g-" + r.Group
@@ -122,15 +122,15 @@ func uid() string {
 	return hex.EncodeToString(b[:])
 }
 
-// records is where workers are stored: one key each, changed by compare and set
-// along the table.
+// records stores workers, one key each. It changes them by compare and set, along the
+// table.
 type records struct {
 	kv      jetstream.KeyValue
 	manager *workflow.Manager
 	table   fsm.Table[State]
 }
 
-// newRecords registers the workflow. Close the manager in the end.
+// newRecords registers the workflow. The caller closes the manager.
 func newRecords(js jetstream.JetStream, kv jetstream.KeyValue, log *slog.Logger) (*records, error) {
 	s := &records{kv: kv, manager: workflow.NewManager(js, log), table: States()}
 	plain := make(workflow.Transitions, len(s.table))
@@ -150,7 +150,7 @@ func (s *records) get(ctx context.Context, id string) (*Record, error) {
 	if err := checkID("worker id", id); err != nil {
 		return nil, err
 	}
-	found, err := s.manager.Find(ctx, Kind, id) // from the leader: what was acknowledged is seen
+	found, err := s.manager.Find(ctx, Kind, id) // from the leader, which has every acknowledged write
 	if errors.Is(err, workflow.ErrEntityNotFound) {
 		return nil, fmt.Errorf("worker %s: %w", id, ErrNotFound)
 	}
@@ -165,7 +165,7 @@ func (s *records) get(ctx context.Context, id string) (*Record, error) {
 	return r, nil
 }
 
-// decode reads a record. One that cannot be read is an error that names its key.
+// decode reads a record. The error for an invalid record names its key.
 func decode(entry jetstream.KeyValueEntry) (*Record, error) {
 	r := &Record{revision: entry.Revision()}
 	if err := json.Unmarshal(entry.Value(), r); err != nil {
@@ -189,9 +189,10 @@ func (s *records) create(ctx context.Context, r *Record) error {
 	return nil
 }
 
-// update changes a record by compare and set: change is called with the stored
-// one, again after another process has changed it meanwhile, and returns false when
-// there is nothing to do. The state changes along the table or not at all.
+// update changes a record by compare and set. It calls change with the stored record,
+// and again when another process has changed the record meanwhile. change returns
+// false when there is nothing to do. A change of state that the table does not allow
+// is an [fsm.TransitionError].
 func (s *records) update(ctx context.Context, id string, by Change, change func(*Record) (bool, error)) (*Record, error) {
 	for {
 		r, err := s.get(ctx, id)
@@ -230,7 +231,7 @@ func (s *records) update(ctx context.Context, id string, by Change, change func(
 		if errors.Is(err, workflow.ErrEntityNotFound) {
 			return nil, fmt.Errorf("worker %s: %w", id, ErrNotFound)
 		}
-		if !errors.Is(err, workflow.ErrRevisionMismatch) { // otherwise another process was faster: decide again
+		if !errors.Is(err, workflow.ErrRevisionMismatch) { // after a mismatch, call change with the newer record
 			return nil, fmt.Errorf("worker %s: write record: %w", id, err)
 		}
 		if err := ctx.Err(); err != nil {
@@ -239,7 +240,8 @@ func (s *records) update(ctx context.Context, id string, by Change, change func(
 	}
 }
 
-// remove takes a record away.
+// remove removes a record if it has not changed since it was read. Otherwise the
+// error wraps ErrNotFound.
 func (s *records) remove(ctx context.Context, r *Record) error {
 	err := s.manager.Delete(ctx, Kind, r.ID, workflow.IfMatch(r.revision))
 	if errors.Is(err, workflow.ErrEntityNotFound) || errors.Is(err, workflow.ErrRevisionMismatch) {
@@ -251,7 +253,8 @@ func (s *records) remove(ctx context.Context, r *Record) error {
 	return nil
 }
 
-// checkID wants what can be a token of a subject and a name of a consumer.
+// checkID returns an error unless id can be a token of a subject and the name of a
+// consumer.
 func checkID(what, id string) error {
 	if id == "" || len(id) > 100 || id != identity.Token(id) {
 		return fmt.Errorf("%s %.120q: %w: it takes 1 to 100 letters, digits, - and _", what, id, ErrInvalid)

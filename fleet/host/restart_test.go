@@ -15,13 +15,13 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/host"
 )
 
-// TestServerRestarts holds that the one server of a small fleet may restart under
-// load: no message is lost, none is given up, and state counts each once.
+// TestServerRestarts checks that the only server of a small fleet may restart under
+// load: no message is lost, none becomes a dead letter, and state counts each one once.
 func TestServerRestarts(t *testing.T) {
 	srv := brokertest.StartLone(t)
 	r := rigOn(t, brokertest.Connect(t, broker.Config{URL: srv.URL()}), 1)
-	// A lease that a restart may outlast; and what was on its way when the server
-	// went comes after AckWait.
+	// A restart may take longer than this lease. The server delivers the messages
+	// that were in flight when it stopped again after AckWait.
 	r.tune = func(c *host.Config) {
 		c.LeaseTTL, c.AckWait = 3*time.Second, 5*time.Second
 		c.Logger = slog.New(slog.NewTextHandler(t.Output(), nil)) // for when it fails

@@ -20,7 +20,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/starlark"
 )
 
-// bound is what a test waits for something on a busy machine at most.
+// bound is how long a test waits for a condition, on a busy machine.
 const bound = 60 * time.Second
 
 // rig is one NATS with a stream "WORK" of the subjects work.> and out.>.
@@ -32,8 +32,8 @@ type rig struct {
 	tune     func(*host.Config)
 }
 
-// newRig is a rig on an embedded server of its own, or on three servers while
-// [TestOnThreeServers] runs, and throughout with HOST_TEST_SERVERS=3.
+// newRig returns a rig on an embedded server of its own. While [TestOnThreeServers]
+// runs, and always with HOST_TEST_SERVERS=3, the rig is on three servers.
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	cluster := threeServers
@@ -73,9 +73,9 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// host returns a host that was not started. Its lease and its wait for answers
-// are far longer than the machine takes away the processor: a test in which a
-// host is to lose one of them says so.
+// host returns a host that was not started. Its LeaseTTL and AckWait are far longer than
+// a busy machine delays a goroutine. A test in which a host should lose its lease or a
+// message sets shorter ones.
 func (r *rig) host(id string) *host.Host {
 	r.t.Helper()
 	engines, err := engine.NewRegistry(native.New(r.funcs), starlark.New())
@@ -126,7 +126,7 @@ func (r *rig) publish(topic string, data ...string) {
 	}
 }
 
-// outputs returns what is on a subject of WORK, in order.
+// outputs returns the data of the messages on a subject of WORK, in order.
 func (r *rig) outputs(subject string) []string {
 	r.t.Helper()
 	stream, err := r.js.Stream(r.t.Context(), "WORK")
@@ -166,7 +166,7 @@ func prefix(text string) []byte {
 	return []byte("def handle(message): return " + fmt.Sprintf("%q", text) + " + message.text")
 }
 
-// leftovers are everything that hosts have stored.
+// leftovers returns everything that hosts have stored.
 func (r *rig) leftovers() []string {
 	r.t.Helper()
 	var found []string

@@ -22,22 +22,22 @@ type runner struct {
 	consumer jetstream.Consumer
 	fence    uint64
 	members  atomic.Pointer[[]*member]
-	sem      chan struct{} // held while a message is handled: members change only without it
+	sem      chan struct{} // of size 1; held to handle a message and to change members
 	prefetch int
 
 	ctx    context.Context // of the handlers; ends when the runner is abandoned
 	cancel context.CancelCauseFunc
 
-	began   atomic.Int64 // when the handler that runs was called, in nanoseconds; 0 when none does
-	limit   atomic.Int64 // and its time limit
+	began   atomic.Int64 // when the running handler was called, in Unix nanoseconds; 0 when none runs
+	limit   atomic.Int64 // the time limit of the running handler, in nanoseconds
 	message atomic.Pointer[delivery]
 
 	life      call.Call // the goroutine that consumes
 	halting   atomic.Bool
 	iterator  atomic.Pointer[iterator]
 	ended     chan struct{}
-	err       error         // why, once ended is closed
-	abandoned chan struct{} // closed when its handler did not return
+	err       error         // why it ended; read it once ended is closed
+	abandoned chan struct{} // closed when its handler did not return in time
 	leave     sync.Once
 }
 
@@ -50,17 +50,17 @@ type delivery struct {
 	id     string
 	header nats.Header
 	data   []byte
-	body   string // where the two were, when the message itself does not have them
+	body   string // the HeaderBody, when header and data were not in the message itself
 	member *member
-	tries  tries        // with this delivery
-	beat   atomic.Int64 // when the server last heard of it, in nanoseconds
+	tries  tries        // counts this delivery too
+	beat   atomic.Int64 // when the server last heard of it, in Unix nanoseconds
 	state  *handle
 	cancel context.CancelCauseFunc
-	failed atomic.Bool // the watch has answered it
+	failed atomic.Bool // the watch has answered it, or left it to another host
 }
 
-// end is called when the goroutine has returned: in time, or long after the
-// runner was abandoned.
+// end runs when the consuming goroutine has returned: in time, or after the runner
+// was abandoned.
 func (r *runner) end(err error) {
 	inTime := false
 	r.leave.Do(func() {
@@ -69,7 +69,7 @@ func (r *runner) end(err error) {
 		close(r.ended)
 	})
 	if !inTime {
-		// The slot has loaded other programs: only this runner still had these.
+		// The slot has loaded new programs; only this runner still used these.
 		for _, m := range *r.members.Load() {
 			r.host.closeProgram(m.record.ID, m.program)
 		}
@@ -78,7 +78,8 @@ func (r *runner) end(err error) {
 	r.host.running.Done()
 }
 
-// isAbandoned reports whether the handler did not return in time.
+// isAbandoned reports whether the runner was abandoned, because its handler did not
+// return in time.
 func (r *runner) isAbandoned() bool {
 	select {
 	case <-r.abandoned:
@@ -88,8 +89,8 @@ func (r *runner) isAbandoned() bool {
 	}
 }
 
-// swap changes the members between two messages. It reports false when the
-// runner is over or abandoned.
+// swap changes the members between two messages. It returns false when the runner has
+// ended or was abandoned.
 func (r *runner) swap(next []*member) bool {
 	select {
 	case r.sem <- struct{}{}:
@@ -102,7 +103,8 @@ func (r *runner) swap(next []*member) bool {
 	return false
 }
 
-// stop ends the runner after the message that it handles, or with ctx.
+// stop ends the runner after the message that it handles. When ctx ends first, stop
+// cancels the handler, and abandons it if it does not return within a second.
 func (r *runner) stop(ctx context.Context) {
 	r.halting.Store(true)
 	if it := r.iterator.Load(); it != nil {
@@ -138,8 +140,8 @@ func (r *runner) abandon() {
 	})
 }
 
-// handBack gives back the messages that wait for an abandoned handler. After
-// AckWait the server has done so itself.
+// handBack gives back the messages that wait for an abandoned handler. It ends after
+// AckWait, when the server delivers them again by itself.
 func (r *runner) handBack(it jetstream.MessagesContext) {
 	ctx, cancel := context.WithTimeout(context.Background(), r.host.cfg.AckWait)
 	defer cancel()
@@ -153,12 +155,12 @@ func (r *runner) handBack(it jetstream.MessagesContext) {
 	}
 }
 
-// noWord is how often a server that has no message says so. After twice as long
-// without it the messages are asked for again: a server that has restarted may
-// know nothing of what was asked for.
+// noWord is the interval of the heartbeats that the server sends while it has no
+// message. After two intervals without one the runner asks for messages again,
+// because a server that has restarted may have lost the request.
 const noWord = 5 * time.Second
 
-// consume handles messages until it is told to stop.
+// consume handles messages until the runner halts, is abandoned, or fails.
 func (r *runner) consume() error {
 	for !r.halting.Load() {
 		it, err := r.consumer.Messages(jetstream.PullMaxMessages(r.prefetch), jetstream.PullExpiry(30*time.Second), jetstream.PullHeartbeat(noWord))
@@ -178,8 +180,8 @@ func (r *runner) consume() error {
 	return nil
 }
 
-// drainInto handles what it has. nil means that the runner halts, or that it
-// wants to prefetch less or more.
+// drainInto handles the messages of it. It returns nil when the runner halts or was
+// abandoned, or when it changes the prefetch.
 func (r *runner) drainInto(it jetstream.MessagesContext) error {
 	slower := false
 	quick := 0 // messages in a row
@@ -192,7 +194,7 @@ func (r *runner) drainInto(it jetstream.MessagesContext) error {
 			return fmt.Errorf("consumer %s: %w", r.slot.name, err)
 		}
 		if r.halting.Load() || slower {
-			_ = m.Nak() // not handled, and no attempt
+			_ = m.Nak() // not handled; this delivery does not count
 			continue
 		}
 		began := time.Now()
@@ -202,19 +204,20 @@ func (r *runner) drainInto(it jetstream.MessagesContext) error {
 		if r.isAbandoned() {
 			return nil
 		}
-		// What waits here must have its turn well before the server asks for it.
+		// Each waiting message must get its turn well before its AckWait ends.
 		if took := time.Since(began); took*time.Duration(r.prefetch) > r.host.cfg.AckWait/2 && r.prefetch > 1 {
 			r.prefetch = max(1, int(r.host.cfg.AckWait/4/took))
 			slower = true
 			it.Drain()
 		} else if quick++; r.prefetch < r.host.cfg.Prefetch && quick > 8*r.prefetch && took*time.Duration(8*r.prefetch) < r.host.cfg.AckWait/4 {
 			r.prefetch = min(r.host.cfg.Prefetch, 4*r.prefetch)
-			it.Drain() // what waits is handled, and then more is asked for at a time
+			it.Drain() // handle the waiting messages, then ask for more at a time
 		}
 	}
 }
 
-// watch keeps the server and the time limit satisfied while handlers run.
+// watch sends heartbeats to the server and enforces the time limit while handlers
+// run.
 func (r *runner) watch() {
 	period := min(max(r.host.cfg.AckWait/6, 10*time.Millisecond), 250*time.Millisecond)
 	tick := time.NewTicker(period)
@@ -229,7 +232,7 @@ func (r *runner) watch() {
 	}
 }
 
-// patience is what a handler gets to return in once its context has ended.
+// patience is how long a handler may take to return once its context has ended.
 const patience = 2 * time.Second
 
 func (r *runner) look(now time.Time) {
@@ -242,7 +245,7 @@ func (r *runner) look(now time.Time) {
 	since := time.Duration(now.UnixNano() - d.beat.Load())
 	switch {
 	case since > cfg.AckWait*3/4 || !r.host.members.held():
-		// The message may be another host's by now: this handler is over.
+		// Another host may have the message by now: end this handler.
 		d.cancel(ErrDetached)
 		if since > cfg.AckWait+patience {
 			d.failed.Store(true)
@@ -258,8 +261,8 @@ func (r *runner) look(now time.Time) {
 		d.cancel((engine.Limits{Time: limit}).TimeLimit())
 	}
 	if ran > limit+patience {
-		// It ignores its context. The message is answered for it, and it gets
-		// nothing more: its state is never written.
+		// The handler ignores its context. Answer the message in its place and give
+		// it no other. Its state is never written.
 		if d.failed.CompareAndSwap(false, true) {
 			r.fail(d, d.tries.Failed+1, fmt.Errorf("%w, and its handler does not return and is abandoned", (engine.Limits{Time: limit}).TimeLimit()))
 			r.abandon()
@@ -267,8 +270,8 @@ func (r *runner) look(now time.Time) {
 	}
 }
 
-// heartbeat tells the server that the message is being handled, and counts only
-// once the server has it.
+// heartbeat tells the server that the message is being handled. It updates d.beat
+// only once the server has got the heartbeat.
 func (r *runner) heartbeat(d *delivery) {
 	sent := time.Now()
 	if d.msg.InProgress() != nil {

@@ -15,10 +15,10 @@ import (
 // startOver is the wait between two sessions of a host.
 var startOver = worker.Backoff{Min: time.Second, Max: time.Second}
 
-// serve is the life of a started host. It returns when ctx has ended and nothing
-// of it runs any more.
+// serve runs a started host. It returns when ctx has ended and every goroutine of the
+// host has returned.
 func (h *Host) serve(ctx context.Context) error {
-	// What runs may finish after ctx has ended.
+	// Handlers may finish after ctx has ended.
 	work, abort := context.WithCancel(context.WithoutCancel(ctx))
 	defer abort()
 	h.mu.Lock()
@@ -45,7 +45,7 @@ func (h *Host) serve(ctx context.Context) error {
 	return nil
 }
 
-// late makes recovery a failure when it has taken too long.
+// late marks recovery as failed once it has taken longer than AcquireTimeout.
 func (h *Host) late(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -76,7 +76,7 @@ func (h *Host) session(ctx, work context.Context) error {
 	defer func() { _ = recs.Stop() }()
 	beat := time.NewTicker(h.cfg.LeaseTTL / 3)
 	defer beat.Stop()
-	known := make(map[string]*Record) // of this session: what is no longer there must not stay
+	known := make(map[string]*Record) // new for each session, so that removed records do not stay
 	for hostsRead, recordsRead := false, false; ; {
 		select {
 		case <-ctx.Done():
@@ -119,7 +119,7 @@ func (h *Host) session(ctx, work context.Context) error {
 	}
 }
 
-// observe notes what was read about a worker.
+// observe notes an entry of the watch of the workers.
 func (h *Host) observe(entry jetstream.KeyValueEntry, known map[string]*Record) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -133,7 +133,7 @@ func (h *Host) observe(entry jetstream.KeyValueEntry, known map[string]*Record) 
 		err = fmt.Errorf("record %s, revision %d: the state %q is not in the table", entry.Key(), entry.Revision(), r.State)
 	}
 	if err != nil {
-		// What runs goes on as it is: the host does not guess.
+		// The worker goes on with its last valid record.
 		h.broken[entry.Key()] = err
 		h.log.Error("hosted worker: its record cannot be read", "err", err)
 		return
@@ -141,8 +141,8 @@ func (h *Host) observe(entry jetstream.KeyValueEntry, known map[string]*Record) 
 	known[r.ID] = r
 }
 
-// assign gives each slot of this host what it is to be, and lets go of those
-// that are not this host's.
+// assign starts or updates each slot that belongs to this host, and ends the slots
+// that do not.
 func (h *Host) assign(work context.Context) {
 	wanted := make(map[string][]*Record)
 	h.mu.Lock()
@@ -163,7 +163,7 @@ func (h *Host) assign(work context.Context) {
 			}
 		}
 		select {
-		case <-s.gone: // also when it is wanted again meanwhile: it is made anew
+		case <-s.gone: // when it is wanted again meanwhile, the loop below makes a new one
 			delete(h.slots, name)
 		default:
 		}
@@ -178,7 +178,7 @@ func (h *Host) assign(work context.Context) {
 		s := h.slots[name]
 		if s != nil {
 			select {
-			case <-s.quit: // on its way out; it comes back when it is
+			case <-s.quit: // it is ending; assign makes a new one when it has ended
 				continue
 			default:
 			}
@@ -197,7 +197,7 @@ func (h *Host) assign(work context.Context) {
 		call.Go("slot "+name, func() error { s.run(work); return nil }, func(err error) {
 			if err != nil {
 				h.log.Error("hosted worker: the slot ended by itself", "slot", name, "err", err)
-				time.AfterFunc(retryLoad, h.poke) // it is made anew, and not at once
+				time.AfterFunc(retryLoad, h.poke) // wait before assign makes a new one
 			} else {
 				h.poke()
 			}
@@ -229,7 +229,7 @@ func (h *Host) recovered(read bool) {
 	h.recovery, h.fault = recoveryDone, nil
 }
 
-// letGo ends every slot and waits until all have let go.
+// letGo ends every slot and waits until all have ended.
 func (h *Host) letGo() {
 	h.mu.Lock()
 	slots := make([]*slot, 0, len(h.slots))

@@ -15,8 +15,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
-// slot is a group, or a worker that is in none, on the host that it belongs to:
-// the programs, and the runner that feeds them. One goroutine owns it.
+// slot runs a group, or one worker without a group, on the host that owns it. It
+// has the programs and the runner that feeds them. One goroutine owns it.
 type slot struct {
 	host *Host
 	name string
@@ -25,17 +25,17 @@ type slot struct {
 	gone chan struct{} // closed when the slot has let go of everything
 
 	mu      sync.Mutex // guards the fields from records to status
-	records []*Record  // what is wanted
+	records []*Record  // the wanted members
 	faults  map[string]error
 	applied map[string]uint64 // revision of each record that was tried
 	tried   bool
-	asks    uint64          // how often it was asked to try again what failed
-	heard   uint64          // and which of those it has done
+	asks    uint64          // number of the newest request to try failed workers again
+	heard   uint64          // number of the newest request that it has carried out
 	status  map[string]bool // ids of members whose program is loaded
 
 	turn atomic.Uint64 // counts messages
 
-	// The owner's alone.
+	// Only the owning goroutine uses the fields below.
 	loaded      []*member
 	covered     []string // topics that its consumer is known to take
 	runner      *runner
@@ -47,7 +47,7 @@ type member struct {
 	record  *Record
 	program engine.Program
 	limits  engine.Limits
-	turn    *atomic.Uint64 // when it last handled a message: the least recent one is next
+	turn    *atomic.Uint64 // the slot's turn when it last got a message; the lowest is next
 	counts  *Counts
 }
 
@@ -56,7 +56,7 @@ func newSlot(h *Host, name string) *slot {
 		faults: make(map[string]error), applied: make(map[string]uint64), status: make(map[string]bool), quarantines: make(map[string]*quarantine)}
 }
 
-// want says what the slot is to be.
+// want replaces the records that the slot should run, and wakes the slot.
 func (s *slot) want(records []*Record) {
 	s.mu.Lock()
 	s.records = records
@@ -71,8 +71,8 @@ func (s *slot) nudge() {
 	}
 }
 
-// ask has the slot try again what failed; [slot.hasTried] says when it has done
-// what was asked.
+// ask makes the slot try failed workers again. It returns the number of the request
+// for [slot.hasTried].
 func (s *slot) ask() uint64 {
 	s.mu.Lock()
 	s.asks++
@@ -82,7 +82,8 @@ func (s *slot) ask() uint64 {
 	return n
 }
 
-// hasTried reports whether ask number n was done, or never will be.
+// hasTried reports whether the slot has carried out request n, or is ending and
+// never will.
 func (s *slot) hasTried(n uint64) bool {
 	select {
 	case <-s.quit:
@@ -94,17 +95,18 @@ func (s *slot) hasTried(n uint64) bool {
 	return s.heard >= n
 }
 
-// retryLoad is how long a slot waits before it tries again what failed.
+// retryLoad is how long a slot waits before it tries again after an error.
 const retryLoad = 5 * time.Second
 
-// run is the slot's life. ctx ends only when the host's time to drain is over.
+// run applies the wanted records until quit is closed, and then releases
+// everything. ctx ends only when the host has stopped all its slots.
 func (s *slot) run(ctx context.Context) {
 	defer close(s.gone)
 	defer s.release(ctx)
 	retry := time.NewTimer(time.Hour)
 	defer retry.Stop()
 	for {
-		retry.Reset(time.Minute) // a host that thought the slot its own may have held something
+		retry.Reset(time.Minute) // another host that believed it owned the slot may have held messages
 		if err := s.tryApply(ctx); err != nil {
 			if !errors.Is(err, errDeploying) {
 				s.host.log.Warn("hosted worker", "slot", s.name, "err", err)
@@ -126,8 +128,8 @@ func (s *slot) run(ctx context.Context) {
 	}
 }
 
-// again lets go of a runner that ended by itself. The programs of an abandoned
-// one are loaded anew, because its handler still runs in them.
+// again drops a runner that ended by itself. If the runner was abandoned, its
+// handler still runs in the programs, and the slot loads new ones.
 func (s *slot) again(ctx context.Context) {
 	r := s.runner
 	s.runner = nil
@@ -138,14 +140,14 @@ func (s *slot) again(ctx context.Context) {
 	if r.err != nil {
 		s.host.log.Warn("hosted worker: consume", "slot", s.name, "err", r.err)
 		select {
-		case <-time.After(100 * time.Millisecond): // a server that is away
+		case <-time.After(100 * time.Millisecond): // the server may be away
 		case <-s.quit:
 		case <-ctx.Done():
 		}
 	}
 }
 
-// tryApply is apply, in which a panic is an error too.
+// tryApply calls apply and returns a panic as an error.
 func (s *slot) tryApply(ctx context.Context) error {
 	s.mu.Lock()
 	asks := s.asks
@@ -156,7 +158,7 @@ func (s *slot) tryApply(ctx context.Context) error {
 		returned = true
 		return err
 	})
-	if !returned { // it panicked; callers that wait for a try have had it
+	if !returned { // it panicked: that was the try that callers wait for
 		s.mu.Lock()
 		s.tried, s.heard = true, asks
 		s.mu.Unlock()
@@ -165,7 +167,8 @@ func (s *slot) tryApply(ctx context.Context) error {
 	return err
 }
 
-// apply makes the slot what it is wanted to be.
+// apply loads the programs of the wanted records, gives them to the runner, and
+// erases workers that are being deleted. It returns all errors, joined.
 func (s *slot) apply(ctx context.Context) error {
 	s.mu.Lock()
 	records, asks := s.records, s.asks
@@ -185,7 +188,7 @@ func (s *slot) apply(ctx context.Context) error {
 			continue
 		}
 		if rec.deploying() {
-			again = true // its creator is about to set it Running, or to undo it
+			again = true // its creator will set it Running, or undo the creation
 			continue
 		}
 		m, err := s.member(ctx, rec, asks)
@@ -224,7 +227,7 @@ func (s *slot) apply(ctx context.Context) error {
 	for _, rec := range leaving {
 		var others []*Record
 		var err error
-		if rec.Group != "" { // asked for anew: one that was just created is not to lose its consumer
+		if rec.Group != "" { // read again, so that a worker created just now keeps its consumer
 			others, err = s.host.group(ctx, rec)
 		}
 		if err == nil {
@@ -240,8 +243,8 @@ func (s *slot) apply(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// cover sees to the consumer of a group whose members have changed, and to that
-// of a creation that is to be finished.
+// cover updates the consumer of a group whose members have changed, and the consumer
+// of a worker whose creation this host finishes.
 func (s *slot) cover(ctx context.Context, records []*Record) error {
 	records = slices.DeleteFunc(slices.Clone(records), func(r *Record) bool {
 		return r.State == StateDeleting || r.State == StateDeleted || r.deploying()
@@ -258,7 +261,7 @@ func (s *slot) cover(ctx context.Context, records []*Record) error {
 	return nil
 }
 
-// deploying reports whether the creation of r may still go on.
+// deploying reports whether the creation of r may still be in progress.
 func (r *Record) deploying() bool {
 	return r.State == StateDeploying && time.Since(r.Changed.At) < deployTime
 }
@@ -268,7 +271,8 @@ const deployTime = 30 * time.Second
 
 var errDeploying = errors.New("a worker is being created")
 
-// note keeps what came of loading a worker, here and in its record.
+// note stores the outcome of loading a worker, in the slot and in the worker's
+// record.
 func (s *slot) note(rec *Record, loaded bool, err error) {
 	s.mu.Lock()
 	if err != nil {
@@ -287,11 +291,11 @@ func (s *slot) note(rec *Record, loaded bool, err error) {
 		want, reason = StateFailed, text.Clip(err.Error(), 1000)
 	}
 	if rec.State == want {
-		return // of several reasons the first one stands, or each would be a change to act upon
+		return // the first reason stays: a new one would change the record, and the slot would act on it
 	}
 	_, writeErr := s.host.records.update(ctx, rec.ID, Change{By: s.host.cfg.HostID, Note: reason}, func(r *Record) (bool, error) {
-		// An operator may have stopped or updated it meanwhile: then there will be
-		// another try.
+		// An operator may have stopped or updated it meanwhile. The slot tries
+		// again then.
 		if r.UID != rec.UID || !r.State.wanted() || r.Digest != rec.Digest || r.State == want {
 			return false, nil
 		}
@@ -303,9 +307,9 @@ func (s *slot) note(rec *Record, loaded bool, err error) {
 	}
 }
 
-// member returns rec's program, the one that is loaded when it is the right one.
-// When the right one cannot be loaded it returns the error, and the old one if
-// there is one.
+// member returns the member for rec. It reuses the loaded program if that has rec's
+// generation, and loads the code otherwise. When it cannot load the code it returns
+// the error, together with the old member if there is one.
 func (s *slot) member(ctx context.Context, rec *Record, asks uint64) (*member, error) {
 	var old *member
 	for _, m := range s.loaded {
@@ -330,8 +334,8 @@ func (s *slot) member(ctx context.Context, rec *Record, asks uint64) (*member, e
 	return &member{record: rec, program: program, turn: new(atomic.Uint64), limits: s.host.limits(rec), counts: s.host.counts(rec)}, nil
 }
 
-// swap gives the runner its members at a message boundary, and closes the
-// programs that are no longer among them. Without members there is no runner.
+// swap gives the runner its members between two messages and closes the programs
+// that no member uses any more. Without members it ends the runner.
 func (s *slot) swap(ctx context.Context, next []*member) error {
 	old := s.loaded
 	s.loaded = next
@@ -349,8 +353,9 @@ func (s *slot) swap(ctx context.Context, next []*member) error {
 		}
 	}
 	if s.halt(ctx) {
-		// Its programs are still in use, and closed when it returns: the next
-		// round loads them anew. Those that it never had are closed here.
+		// The abandoned runner still uses its programs and closes them when it
+		// returns. The next round loads new ones. swap closes the programs that
+		// the runner never had.
 		for _, m := range next {
 			if !slices.ContainsFunc(old, func(o *member) bool { return o.program == m.program }) {
 				s.host.closeProgram(m.record.ID, m.program)
@@ -372,8 +377,8 @@ func (s *slot) swap(ctx context.Context, next []*member) error {
 	return nil
 }
 
-// halt ends the runner after the message that it handles, and gives back those
-// that wait. It reports whether the runner was abandoned.
+// halt ends the runner after the message that it handles. The runner gives back the
+// messages that wait. halt reports whether the runner was abandoned.
 func (s *slot) halt(ctx context.Context) (abandoned bool) {
 	r := s.runner
 	if r == nil {
@@ -386,7 +391,7 @@ func (s *slot) halt(ctx context.Context) (abandoned bool) {
 	return r.isAbandoned()
 }
 
-// release lets go of everything.
+// release ends the runner and closes the programs.
 func (s *slot) release(ctx context.Context) {
 	if s.halt(ctx) {
 		return // the runner closes its programs when it returns
@@ -397,8 +402,8 @@ func (s *slot) release(ctx context.Context) {
 	s.loaded = nil
 }
 
-// giveBack publishes again, for this group, what was held for want of a member
-// that there is now.
+// giveBack publishes again the messages of this group that were held because no
+// member for their topic was loaded, and for which members has one now.
 func (s *slot) giveBack(ctx context.Context, members []*member) error {
 	if !strings.HasPrefix(s.name, "g-") || len(members) == 0 {
 		return nil
@@ -416,7 +421,8 @@ func (s *slot) giveBack(ctx context.Context, members []*member) error {
 	return nil
 }
 
-// start attaches to the consumer and begins to handle messages.
+// start claims the slot's fence and returns a runner that handles the messages of
+// the slot's consumer.
 func (s *slot) start(ctx context.Context, members []*member) (*runner, error) {
 	records := make([]*Record, 0, len(members))
 	for _, m := range members {

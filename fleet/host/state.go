@@ -16,18 +16,18 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 )
 
-// Everything that workers remember is in one stream with one message a subject:
+// states stores the state of all workers in one stream with one message a subject:
 //
-//	host.state.SLOT.fence       the newest fencing token is this message's sequence
-//	host.state.SLOT.done.KEY    that message's state was written; expires
-//	host.state.SLOT.tries.KEY   what came of that message's deliveries; expires
-//	host.state.WORKER.kv.KEY    what the worker stored
+//	host.state.SLOT.fence       the sequence of this message is the newest fencing token
+//	host.state.SLOT.done.KEY    the state of message KEY was written; expires
+//	host.state.SLOT.tries.KEY   the counts of message KEY's deliveries; expires
+//	host.state.WORKER.kv.KEY    a value that the worker stored
 //
-// A write of state is one atomic batch: the done message, which must be the
+// A write of state is one atomic batch. It has the done message, which must be the
 // first on its subject, and the values, each under the condition that the fence's
 // last sequence is the token. The server does both checks (Nats-Expected-Last-
 // Subject-Sequence, and -Subject to look at another subject of the stream; ADR-50
-// of NATS for batches), so that nothing depends on a clock here.
+// of NATS for batches), so nothing depends on a clock here.
 type states struct {
 	nc     *nats.Conn
 	js     jetstream.JetStream
@@ -43,7 +43,7 @@ const (
 	headerBatchSeq        = "Nats-Batch-Sequence"
 	headerBatchCommit     = "Nats-Batch-Commit"
 	headerTTL             = "Nats-TTL"
-	headerOp              = "KV-Operation" // a value that was deleted, as a key-value bucket marks it
+	headerOp              = "KV-Operation" // marks a deleted value, as in a key-value bucket
 )
 
 func (s *states) fenceSubject(slot string) string { return s.prefix + slot + ".fence" }
@@ -59,8 +59,8 @@ func (s *states) valueSubject(r *Record, key string) string {
 	return s.prefix + "w-" + r.ID + ".kv." + r.UID + "." + key
 }
 
-// claim takes the fence of a slot for this host and returns the token: every
-// token that was given out before is void from then on.
+// claim takes the fence of a slot for this host and returns the token. It makes
+// every earlier token of the slot void.
 func (s *states) claim(ctx context.Context, slot, host string) (uint64, error) {
 	ack, err := s.js.Publish(ctx, s.fenceSubject(slot), []byte(host))
 	if err != nil {
@@ -83,14 +83,14 @@ func (s *states) done(ctx context.Context, slot, m string) (bool, error) {
 	return found != nil, err
 }
 
-// tries is what came of a message's deliveries so far.
+// tries counts the deliveries of a message so far.
 type tries struct {
-	Begun  int `json:"begun"`  // how often a handler was called, or may have been
-	Failed int `json:"failed"` // how often it is known to have failed
+	Begun  int `json:"begun"`  // deliveries for which a handler was called, or may have been
+	Failed int `json:"failed"` // deliveries that are known to have failed
 }
 
-// tries returns what came of a message. The first delivery is not noted before
-// it failed: nearly all succeed.
+// tries returns the counts of a message. The host stores nothing about a first
+// delivery unless it fails, because nearly all succeed.
 func (s *states) tries(ctx context.Context, slot, m string) (tries, error) {
 	found, err := s.last(ctx, s.triesSubject(slot, m))
 	if err != nil || found == nil {
@@ -103,7 +103,7 @@ func (s *states) tries(ctx context.Context, slot, m string) (tries, error) {
 	return t, nil
 }
 
-// note stores what came of a message.
+// note stores the counts of a message.
 func (s *states) note(ctx context.Context, slot, m string, t tries) error {
 	msg := nats.NewMsg(s.triesSubject(slot, m))
 	msg.Data = fmt.Appendf(nil, `{"begun":%d,"failed":%d}`, t.Begun, t.Failed)
@@ -112,13 +112,13 @@ func (s *states) note(ctx context.Context, slot, m string, t tries) error {
 	return err
 }
 
-// purge forgets what a worker stored.
+// purge removes the values that a worker stored.
 func (s *states) purge(ctx context.Context, r *Record) error {
 	return s.stream.Purge(ctx, jetstream.WithPurgeSubject(s.prefix+"w-"+r.ID+".kv."+r.UID+".>"))
 }
 
-// handle is the [engine.State] of one message. It is not for concurrent use but
-// by the one handler.
+// handle is the [engine.State] of one message. Only the message's handler uses it;
+// it is not for concurrent use.
 type handle struct {
 	states *states
 	record *Record
@@ -136,7 +136,8 @@ const (
 	maxStateKeys  = 500
 )
 
-// Get reads a key, first of all from what this message has written.
+// Get reads a key. It returns the value that this message has written, if any, and
+// the stored one otherwise.
 func (h *handle) Get(ctx context.Context, key string) ([]byte, bool, error) {
 	if err := engine.CheckKey(key); err != nil {
 		return nil, false, err
@@ -154,7 +155,7 @@ func (h *handle) Get(ctx context.Context, key string) ([]byte, bool, error) {
 	return m.Data, true, nil
 }
 
-// Put writes a key when the message is done.
+// Put keeps the value of a key until commit writes it.
 func (h *handle) Put(_ context.Context, key string, v []byte) error {
 	if v == nil {
 		v = []byte{}
@@ -162,7 +163,7 @@ func (h *handle) Put(_ context.Context, key string, v []byte) error {
 	return h.write(key, bytes.Clone(v))
 }
 
-// Delete removes a key when the message is done.
+// Delete notes that commit removes a key.
 func (h *handle) Delete(_ context.Context, key string) error { return h.write(key, nil) }
 
 func (h *handle) write(key string, v []byte) error {
@@ -186,9 +187,9 @@ func (h *handle) write(key string, v []byte) error {
 	return nil
 }
 
-// commit writes everything that the message wrote, or nothing. It is not an
-// error when an earlier delivery of the message has; [ErrStale] says that the
-// fencing token is no longer the newest.
+// commit writes everything that the message wrote, or nothing. It returns nil when
+// an earlier delivery of the message has written its state already, and [ErrStale]
+// when the fencing token is no longer the newest.
 func (h *handle) commit(ctx context.Context, message string) error {
 	if len(h.order) == 0 {
 		return nil
@@ -258,10 +259,10 @@ func (s *states) batch(ctx context.Context, msgs []*nats.Msg) error {
 	return nil
 }
 
-// commitWithin bounds the wait for the answer to a commit. A server that is
-// restarted may never send it, and without the bound one lost answer would hold
-// up the worker, or the whole group, for as long as a handler may take. Whether
-// it was carried out the next attempt learns from the mark beside the state.
+// commitWithin bounds the wait for the answer to a commit. A server that restarts
+// may never send the answer. Without the bound one lost answer would hold up the
+// worker, or the whole group, for as long as a handler may take. The next attempt
+// learns from the done message whether the server carried out the commit.
 const commitWithin = 5 * time.Second
 
 func (s *states) commit(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
@@ -270,7 +271,7 @@ func (s *states) commit(ctx context.Context, m *nats.Msg) (*nats.Msg, error) {
 	return s.nc.RequestMsgWithContext(ctx, m)
 }
 
-// apiError is the server's refusal, in the shape that package jetstream gives it.
+// apiError is the server's refusal. It implements [jetstream.JetStreamError].
 type apiError struct{ refusal *jetstream.APIError }
 
 func (e *apiError) Error() string                 { return e.refusal.Error() }

@@ -2,18 +2,18 @@ package host
 
 import "github.com/pleme-io/lifecycle-go/fsm"
 
-// State is where in its life a hosted worker is, as its record stores it. It says
-// what is wanted: a worker that is Running is one that some host is to run. To
-// package workflow it is the entity's phase.
+// State is the state of a hosted worker, as its record stores it. It is the wanted
+// state: Running means that a host should run the worker. Package workflow calls it
+// the entity's phase.
 type State string
 
 // The states. Deploying, Failed and Deleting are not in the seed's table.
 const (
-	StateDeploying State = "Deploying" // its record exists, its consumer may not yet
-	StateRunning   State = "Running"   // it is to handle messages
-	StateStopped   State = "Stopped"   // it is to keep what it has and handle nothing
-	StateFailed    State = "Failed"    // it is to run, and the host that should cannot load it
-	StateDeleting  State = "Deleting"  // it finishes what it handles, and goes
+	StateDeploying State = "Deploying" // its record exists; its consumer may not exist yet
+	StateRunning   State = "Running"   // it handles messages
+	StateStopped   State = "Stopped"   // it handles no messages and keeps its code and state
+	StateFailed    State = "Failed"    // it should run, and its host cannot load the code
+	StateDeleting  State = "Deleting"  // it finishes its message, and its host removes it
 	StateDeleted   State = "Deleted"   // its consumer and its code are gone
 )
 
@@ -30,8 +30,7 @@ func States() fsm.Table[State] {
 	}
 }
 
-// AddedEdges returns the edges of [States] that the seed's drawing does not
-// have.
+// AddedEdges returns the edges of [States] that the seed's drawing lacks.
 func AddedEdges() []fsm.Edge[State] {
 	drawn := map[fsm.Edge[State]]bool{
 		{From: StateStopped, To: StateRunning}: true,
@@ -46,7 +45,7 @@ func AddedEdges() []fsm.Edge[State] {
 	return added
 }
 
-// wanted reports whether a worker in state s is to be run.
+// wanted reports whether a host should run a worker in state s.
 func (s State) wanted() bool {
 	return s == StateDeploying || s == StateRunning || s == StateFailed
 }

@@ -13,9 +13,9 @@ type tally struct {
 	generation int
 }
 
-// Counts are what came of the messages of one version of a worker on this host,
-// since it started. Failed counts attempts. LoadsFailed counts how often its code
-// could not be loaded.
+// Counts are the outcomes of the messages of one version of a worker, on this host
+// since it started. Failed counts attempts. LoadsFailed counts failed loads of the
+// code.
 type Counts struct {
 	Succeeded, Failed, DeadLetters, LoadsFailed atomic.Uint64
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/host/fetch"
 )
 
-// TestCodeByURL holds that code comes from a URL under the policy, and that a URL
-// which has something else by then, is huge, leads to where it must not, or has
-// no code, is an error each time, and the version before goes on.
+// TestCodeByURL checks that a host gets code from a URL under the policy. A URL whose
+// content has changed or is too large, that leads to a forbidden address, or that has no
+// code, is an error, and the worker keeps its earlier version.
 func TestCodeByURL(t *testing.T) {
 	r := newRig(t)
 	var body atomic.Value

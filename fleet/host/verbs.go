@@ -16,25 +16,27 @@ import (
 
 // CreateRequest describes a worker to be.
 type CreateRequest struct {
-	// ID names it for ever: 1 to 100 letters, digits, - and _. Empty makes one up.
+	// ID is the worker's id, which never changes: 1 to 100 letters, digits, - and _.
+	// Defaults to a random id.
 	ID string
-	// MIMEType says which engine runs the code.
+	// MIMEType selects the engine that runs the code.
 	MIMEType string
-	// Code is the code; URL is where to get it. One of the two is required.
+	// Code is the code. Set either Code or URL.
 	Code []byte
-	// URL is fetched under the policy of Config.Fetch.
+	// URL is where the host gets the code, under the policy of Config.Fetch.
 	URL string
 	// Digest, when not empty, is the SHA-256 that the code must have, in hex.
 	Digest string
-	// Topic is the subject that feeds it, which may have wildcards. A stream
-	// must have it. Messages from the creation on are handled, and of a stream that
-	// is a work queue those that wait too; of a worker that joins a group, those
-	// from where the group stands.
+	// Topic is the subject that feeds the worker. It may have wildcards. A stream
+	// must have it. The worker handles messages published after its creation. On a
+	// work queue it also handles those that wait already. A worker that joins a
+	// group takes part from the group's position in the stream.
 	Topic string
-	// Group has one message handled at a time among its members, across hosts.
-	// The topics of one group must be in one stream.
+	// Group is the group that the worker joins; empty means none. The members of a
+	// group handle one message at a time among them all, across hosts. The topics
+	// of one group must be in one stream.
 	Group string
-	// OutputTopic is where outputs without a topic go.
+	// OutputTopic is the topic of outputs that have none of their own.
 	OutputTopic string
 	// Limits lower those of the host.
 	Limits engine.Limits
@@ -42,18 +44,18 @@ type CreateRequest struct {
 	By, Note string
 }
 
-// Option says more about one call.
+// Option adds detail to one call.
 type Option func(*options)
 
 type options struct {
 	by, note, digest string
-	refused          error // of the options themselves
+	refused          error // set when an option is nil
 }
 
-// By says who asks, and why, for the history.
+// By records in the history who makes the change, and why.
 func By(who, why string) Option { return func(o *options) { o.by, o.note = who, why } }
 
-// WithDigest has the code refused unless it has this SHA-256, in hex.
+// WithDigest makes the call refuse code that does not have this SHA-256, in hex.
 func WithDigest(digest string) Option { return func(o *options) { o.digest = digest } }
 
 func optionsOf(opts []Option) options {
@@ -70,12 +72,13 @@ func optionsOf(opts []Option) options {
 
 func (o options) change() Change { return Change{By: o.by, Note: o.note} }
 
-// Create makes a worker and returns its id. In this order it looks up the
-// engine, gets the code, loads it, stores it and the record, makes the durable
-// consumer, and sets it Running; what it did is undone when a step fails, and
-// nothing of it stays. From the consumer on no message is missed. Errors wrap
-// [ErrInvalid], [engine.ErrNoEngine], [engine.ErrBadCode], [ErrNoTopic],
-// [ErrExists], those of package fetch, or say what could not be reached.
+// Create makes a worker and returns its id. It looks up the engine, gets the code,
+// loads it, stores the code and the record, makes the durable consumer, and sets
+// the worker Running, in this order. When a step fails, Create undoes the earlier
+// ones and nothing stays behind. The worker misses no message that is published
+// once its consumer exists. Errors wrap [ErrInvalid], [engine.ErrNoEngine],
+// [engine.ErrBadCode], [ErrNoTopic], [ErrExists] or those of package fetch, or say
+// what could not be reached.
 func (h *Host) Create(ctx context.Context, req CreateRequest) (id string, err error) {
 	rec, code, err := h.prepare(ctx, &req)
 	if err != nil {
@@ -96,8 +99,9 @@ func (h *Host) Create(ctx context.Context, req CreateRequest) (id string, err er
 	if err := h.code.put(ctx, rec, fetch.Digest(code), code); err != nil {
 		return undo("store code", err, dropCode)
 	}
-	// The record goes only if it is of this life: the id may be another worker's
-	// by now, and a write that was not answered may have been done.
+	// Remove the record only if it has this UID: the id may belong to another
+	// worker by now. Remove it also after a failed write, because the server may
+	// have carried out a write whose answer was lost.
 	dropRecord := func(ctx context.Context) error {
 		err := h.delete(ctx, rec.ID, rec.UID, options{by: req.By, note: "create failed"})
 		if errors.Is(err, ErrNotFound) {
@@ -125,7 +129,8 @@ func (h *Host) Create(ctx context.Context, req CreateRequest) (id string, err er
 	return rec.ID, h.settle(ctx, running)
 }
 
-// prepare does what needs nothing stored: checks, engine, code, a trial load.
+// prepare does the steps that store nothing: it checks the request, looks up the
+// engine, gets the code and loads it once.
 func (h *Host) prepare(ctx context.Context, req *CreateRequest) (*Record, []byte, error) {
 	if req.ID == "" {
 		req.ID = uid()
@@ -170,7 +175,7 @@ func (h *Host) prepare(ctx context.Context, req *CreateRequest) (*Record, []byte
 	return rec, code, h.try(ctx, rec, code)
 }
 
-// source gets code from where the caller says that it is.
+// source returns the code and where it came from: code itself, or what url serves.
 func (h *Host) source(ctx context.Context, code []byte, url, digest string) ([]byte, string, error) {
 	if url != "" {
 		code, err := h.fetcher.Get(ctx, url, digest)
@@ -182,7 +187,7 @@ func (h *Host) source(ctx context.Context, code []byte, url, digest string) ([]b
 	return code, "content", fetch.Verify(code, digest)
 }
 
-// try loads code to see whether it can be.
+// try loads code and closes the program. It returns the error of the load.
 func (h *Host) try(ctx context.Context, rec *Record, code []byte) error {
 	p, err := h.loadCode(ctx, rec, code)
 	if err != nil {
@@ -206,8 +211,9 @@ func (h *Host) load(ctx context.Context, rec *Record) (engine.Program, error) {
 	return h.loadCode(ctx, rec, code)
 }
 
-// StartWorker has a stopped worker handle messages again, from where it was. One
-// that failed is tried again. For one that runs it does nothing.
+// StartWorker sets a stopped worker Running. The worker continues with the first
+// message that it has not handled. StartWorker tries a failed worker again and does
+// nothing for a worker that runs.
 func (h *Host) StartWorker(ctx context.Context, id string, opts ...Option) error {
 	rec, err := h.change(ctx, id, optionsOf(opts), func(r *Record) (bool, error) {
 		changed := r.State != StateRunning && r.State != StateDeploying
@@ -222,9 +228,9 @@ func (h *Host) StartWorker(ctx context.Context, id string, opts ...Option) error
 	return h.settle(ctx, rec)
 }
 
-// StopWorker has a worker finish the message that it handles and take no other.
-// Its messages wait. For one that is stopped it does nothing. When the worker
-// runs on another host it returns once the wish is stored.
+// StopWorker stops a worker once it has finished the message that it handles. New
+// messages wait. For a stopped worker it does nothing. When the worker runs on
+// another host, StopWorker returns once the new state is stored.
 func (h *Host) StopWorker(ctx context.Context, id string, opts ...Option) error {
 	rec, err := h.change(ctx, id, optionsOf(opts), func(r *Record) (bool, error) {
 		changed := r.State != StateStopped
@@ -237,10 +243,11 @@ func (h *Host) StopWorker(ctx context.Context, id string, opts ...Option) error 
 	return h.settle(ctx, rec)
 }
 
-// LoadCodeFromContent gives a worker other code. It is loaded first: bad code is
-// an error, and the worker goes on with what it had. The change happens between
-// two messages; the first that begins after the return has the new code, when
-// the worker runs on this host, and within moments elsewhere.
+// LoadCodeFromContent replaces a worker's code. It loads the new code once before it
+// stores it: bad code is an error, and the worker keeps its old code. The worker
+// changes code between two messages. On this host the first message that begins
+// after the return runs the new code; on another host the change follows within
+// moments.
 func (h *Host) LoadCodeFromContent(ctx context.Context, id string, code []byte, opts ...Option) error {
 	return h.loadNew(ctx, id, code, "", optionsOf(opts))
 }
@@ -268,15 +275,16 @@ func (h *Host) loadNew(ctx context.Context, id string, code []byte, url string, 
 	err = h.newVersion(ctx, rec, Version{Digest: fetch.Digest(code), Source: source, Size: len(code)}, o)
 	var refused *fsm.TransitionError
 	if errors.Is(err, ErrNotFound) || errors.As(err, &refused) {
-		// The worker was deleted meanwhile, and its code perhaps before this one
-		// was stored.
+		// The worker was deleted meanwhile. The deletion may have removed its code
+		// before put stored this version, so remove the code again.
 		err = errors.Join(err, h.code.drop(ctx, rec))
 	}
 	return err
 }
 
-// Rollback gives a worker code that it had before, by its digest, or by as many
-// of its first digits as tell it from others, eight at least.
+// Rollback gives a worker an earlier version of its code. digest is the version's
+// digest, or at least its first eight digits. The error for digits that begin more
+// than one digest wraps [ErrInvalid], and that for an unknown digest [ErrNoVersion].
 func (h *Host) Rollback(ctx context.Context, id, digest string, opts ...Option) error {
 	rec, err := h.get(ctx, id)
 	if err != nil {
@@ -342,8 +350,8 @@ func (h *Host) change(ctx context.Context, id string, o options, change func(*Re
 	return h.records.update(ctx, id, o.change(), change)
 }
 
-// settle waits until this host has done what a record says, if it is this
-// host's to do.
+// settle waits until this host has applied a record, if the worker belongs to this
+// host.
 func (h *Host) settle(ctx context.Context, rec *Record) error {
 	if h.Status() != worker.StatusRunning {
 		return nil
@@ -371,8 +379,9 @@ func (h *Host) settle(ctx context.Context, rec *Record) error {
 	return nil
 }
 
-// hold keeps a message of a group of whose members for it none is loaded, so that
-// it does not hold up the group. slot.giveBack gives it back once one is.
+// hold stores a message of a group when no member for its topic is loaded, so that
+// the message does not hold up the group. slot.giveBack publishes it again once such
+// a member is loaded.
 func (h *Host) hold(ctx context.Context, slot string, d *delivery) error {
 	return h.letters.put(ctx, h.letters.held+slot, slot+":"+messageKey(d), &DeadLetter{
 		Reason: "no worker for it is running", Topic: d.msg.Subject(), Message: d.id, Header: d.header, Data: d.data,

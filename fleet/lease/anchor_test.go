@@ -8,8 +8,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// slow is a bucket whose answer to a write takes its time, and that notes when
-// it was asked.
+// slow is a bucket that answers writes late and notes when it was asked.
 type slow struct {
 	jetstream.KeyValue
 	asked time.Time

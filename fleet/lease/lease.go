@@ -25,25 +25,26 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
 )
 
-// minTTL is the shortest lease that can be kept; the campaign of the root
-// package refuses shorter ones.
+// minTTL is the shortest TTL of a lease. The campaign of the root package refuses
+// shorter ones.
 const minTTL = time.Second
 
-// Bucket declares a bucket for leases, for broker.Config.Buckets: entries expire
-// ttl after they were written last, which is how long every lease in it lasts:
-// 15 seconds, say. Shorter ones change hands sooner and are renewed more often.
+// Bucket declares a bucket for leases, for broker.Config.Buckets. An entry expires ttl
+// after its last write, so ttl is how long every lease in the bucket lasts: 15 seconds,
+// for example. Another process takes over a shorter lease sooner, and its holder renews
+// it more often.
 func Bucket(name string, ttl time.Duration) jetstream.KeyValueConfig {
 	return jetstream.KeyValueConfig{Bucket: name, TTL: ttl, History: 1}
 }
 
 // Config says which lease it is.
 type Config struct {
-	// Bucket is the name of a bucket as [Bucket] declares it. It must be there.
+	// Bucket is the name of an existing bucket, declared by [Bucket].
 	Bucket string
-	// Key is the lease. It must be a valid key of a bucket.
+	// Key is the name of the lease. It must be a valid key of a bucket.
 	Key string
-	// Holder names this process to others. Defaults to the host's name and the
-	// process id. Two processes of the same name are still told apart.
+	// Holder is the name that other processes see. Defaults to the host's name and
+	// the process id. Two processes with the same name do not share a lease.
 	Holder string
 }
 
@@ -54,17 +55,17 @@ type Lease struct {
 	key    string
 	ttl    time.Duration
 	holder string
-	nonce  string // tells this Lease from every other one, also from one with the same holder
+	nonce  string // unique to this Lease, also among those with the same holder
 
 	mu       sync.Mutex // held for a whole attempt; guards everything below but term
-	revision uint64     // of the entry that this process wrote last; 0 when it has none
+	revision uint64     // of this process's last entry; 0 when it has none or does not know
 	token    uint64
 	until    time.Time // when the trust ends, by this process's clock
 
-	term atomic.Pointer[term] // the last two, for those who cannot wait for an attempt
+	term atomic.Pointer[term] // token and until, for readers that must not wait for an attempt
 }
 
-// term is what this process believes to have.
+// term is the term that this process believes it holds.
 type term struct {
 	token uint64
 	until time.Time
@@ -74,12 +75,12 @@ type term struct {
 type record struct {
 	Holder string `json:"holder"`
 	Nonce  string `json:"nonce"`
-	Token  uint64 `json:"token,omitempty"` // of the term; 0 in the entry that begins it, whose revision it is
+	Token  uint64 `json:"token,omitempty"` // of the term; 0 in its first entry, whose revision is the token
 }
 
-// New returns access to a lease. It looks at the bucket: one that does not
-// exist, and one whose entries do not expire, or expire in less than a second,
-// is an error.
+// New returns access to a lease. It returns an error when the bucket does not exist,
+// when its entries do not expire or expire in less than a second, or when the key is
+// not valid.
 func New(ctx context.Context, js jetstream.JetStream, cfg Config) (*Lease, error) {
 	kv, err := js.KeyValue(ctx, cfg.Bucket)
 	if err != nil {
@@ -93,7 +94,7 @@ func New(ctx context.Context, js jetstream.JetStream, cfg Config) (*Lease, error
 		return nil, fmt.Errorf("lease %s: the TTL of bucket %q is %v, want %v or more: declare it with lease.Bucket", cfg.Key, cfg.Bucket, status.TTL(), minTTL)
 	}
 	if _, err := kv.Get(ctx, cfg.Key); err != nil && !errors.Is(err, jetstream.ErrKeyNotFound) {
-		return nil, fmt.Errorf("lease %q: %w", cfg.Key, err) // a key that is not valid, mostly
+		return nil, fmt.Errorf("lease %q: %w", cfg.Key, err) // usually the key is not valid
 	}
 	l := &Lease{kv: kv, key: cfg.Key, ttl: status.TTL(), holder: cfg.Holder, nonce: nuid.Next()}
 	if l.holder == "" {
@@ -102,19 +103,19 @@ func New(ctx context.Context, js jetstream.JetStream, cfg Config) (*Lease, error
 	return l, nil
 }
 
-// Acquire asks once for the lease, or for more of it when this process has it.
-// It returns the time granted, to be counted from the call, or 0 when another
-// process has the lease. An error means that it is not known: the server may have
-// carried out an attempt whose answer was lost, and the next attempt finds that out.
+// Acquire tries once to get the lease, or renews it when this process has it. It
+// returns the time granted, counted from the call, or 0 when another process has the
+// lease. After an error the outcome is unknown: the server may have carried out an
+// attempt whose answer was lost. The next attempt finds out.
 //
-// The trust is anchored to the call, which is the safe side: the entry was
-// written at some time after it and expires the TTL after that.
+// The granted time counts from the call to be safe: the server writes the entry after
+// the call, and the entry expires TTL after that write.
 func (l *Lease) Acquire(ctx context.Context) (granted time.Duration, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	began := time.Now()
-	// Twice: an entry can change between looking and writing, once for every
-	// other process that campaigns, and this is one attempt of many.
+	// Try twice: the entry can change between look and write. It may change once for
+	// every other process that campaigns, but the caller makes further attempts.
 	for range 2 {
 		held, err := l.look(ctx)
 		if err != nil {
@@ -131,15 +132,15 @@ func (l *Lease) Acquire(ctx context.Context) (granted time.Duration, err error) 
 		case natserr.Conflict(err):
 			l.forget()
 		default:
-			l.revision = 0 // it may have been written: look next time
+			l.revision = 0 // the server may have written it: look next time
 			return 0, fmt.Errorf("lease %s: %w", l.key, err)
 		}
 	}
 	return 0, nil
 }
 
-// look finds out whether another process has the lease, unless this one knows
-// that it wrote last.
+// look reports whether another process has the lease. It does not ask the server when
+// this process knows its own last revision.
 func (l *Lease) look(ctx context.Context) (held bool, err error) {
 	if l.revision != 0 {
 		return false, nil
@@ -153,12 +154,12 @@ func (l *Lease) look(ctx context.Context) (held bool, err error) {
 		return false, err
 	}
 	var r record
-	_ = json.Unmarshal(entry.Value(), &r) // what is no record is not this process's
+	_ = json.Unmarshal(entry.Value(), &r) // an invalid record is not this process's
 	if r.Nonce != l.nonce {
 		l.forget()
 		return true, nil
 	}
-	// This process's own: the answer to an earlier attempt was lost.
+	// The entry is this process's own: the answer to an earlier attempt was lost.
 	l.revision, l.token = entry.Revision(), r.Token
 	if l.token == 0 {
 		l.token = entry.Revision()
@@ -166,12 +167,12 @@ func (l *Lease) look(ctx context.Context) (held bool, err error) {
 	return false, nil
 }
 
-// write begins a term, or renews the entry of the one that is on.
+// write begins a term, or renews the entry of the current one.
 func (l *Lease) write(ctx context.Context) error {
 	r := record{Holder: l.holder, Nonce: l.nonce, Token: l.token}
 	if l.revision != 0 && time.Now().After(l.until) {
-		// The trust has run out in between, so this is another term. Its token
-		// must be new: the entry may have expired and been another process's.
+		// The granted time has run out, so this is another term. It needs a new
+		// token: another process may have held the lease in between.
 		r.Token = 0
 	}
 	value, err := json.Marshal(r)
@@ -200,8 +201,7 @@ func (l *Lease) forget() {
 }
 
 // Release gives the lease back, so that another process need not wait until it
-// expires. It does nothing when this process has not got it, and when another
-// one has it by now.
+// expires. It does nothing when this process does not have the lease.
 func (l *Lease) Release(ctx context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -214,20 +214,20 @@ func (l *Lease) Release(ctx context.Context) error {
 	}
 	err = l.kv.Delete(ctx, l.key, jetstream.LastRevision(l.revision))
 	if err != nil && !natserr.Conflict(err) {
-		l.revision = 0 // it may be gone: look next time
+		l.revision = 0 // the server may have deleted it: look next time
 		return fmt.Errorf("release lease %s: %w", l.key, err)
 	}
 	l.forget()
 	return nil
 }
 
-// Token returns the fencing token of the term that is on, and whether this
-// process may still trust in it. A term's token is the revision that began it:
-// it stays the same while the lease is renewed, and every later term of any
-// process has a greater one. A store that remembers the greatest token it has
-// seen and refuses smaller ones is safe from a process that was paused for
-// longer than its lease and does not know. (A bucket restored from a backup
-// counts from there: begin such a store's memory anew with it.) It never waits.
+// Token returns the fencing token of the current term, and whether this process may
+// still trust in it. A term's token is the revision of the entry that began it. It
+// stays the same while the process renews the lease, and every later term of any
+// process has a greater one. A store that remembers the greatest token it has seen and
+// refuses smaller ones is safe from a process that was paused for longer than its lease
+// and does not know. (A bucket restored from a backup continues with the backup's
+// revisions: reset the token that such a store remembers.) Token never waits.
 func (l *Lease) Token() (token uint64, valid bool) {
 	t := l.term.Load()
 	if t == nil {
@@ -236,8 +236,8 @@ func (l *Lease) Token() (token uint64, valid bool) {
 	return t.token, time.Now().Before(t.until)
 }
 
-// Holder returns the name of the process that has the lease, and "" when none
-// has.
+// Holder returns the name of the process that has the lease, or "" when no process has
+// it.
 func (l *Lease) Holder(ctx context.Context) (string, error) {
 	entry, err := l.kv.Get(ctx, l.key)
 	if errors.Is(err, jetstream.ErrKeyNotFound) {

@@ -24,8 +24,8 @@ var _ lifecycle.Elector = (*lease.Lease)(nil)
 
 const ttl = time.Second
 
-// TestOnOtherServers runs these tests on a server in a process of its own, and
-// those of terms on three. "make chaos" runs all on three.
+// TestOnOtherServers runs these tests on a server in a process of its own, and the tests
+// of terms on a cluster of three. "make chaos" runs all of them on three.
 func TestOnOtherServers(t *testing.T) {
 	if brokertest.KindOfRun(t) != brokertest.InProcess {
 		return
@@ -184,8 +184,8 @@ func TestServerThatIsGoneIsAnError(t *testing.T) {
 	}
 }
 
-// TestAppsTakeOver lets two Apps lead by one lease: never both, and the second
-// takes over when the first stops.
+// TestAppsTakeOver checks that of two Apps with one lease only one leads, and that the
+// second takes over when the first stops.
 func TestAppsTakeOver(t *testing.T) {
 	_, ls := leases(t, 2)
 	leading := make(chan string, 8)

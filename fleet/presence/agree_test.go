@@ -27,8 +27,8 @@ func admin(t *testing.T, app *lifecycle.App, path string) {
 	}
 }
 
-// A process is suspended and resumed through the fleet and through its own
-// endpoints, in any order: the fleet says what /readyz says.
+// Operators suspend and resume a process through the fleet and through its own
+// endpoints, in any order. The fleet always agrees with /readyz.
 func TestFleetAndReadyzAgree(t *testing.T) {
 	js := nats(t)
 	app, err := lifecycle.New(lifecycle.Config{Name: "missions", HealthAddr: lifecycle.HealthOff, DrainInterval: lifecycle.Off,

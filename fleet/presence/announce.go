@@ -21,8 +21,8 @@ import (
 // Announce adds a unit to app, named "presence", that announces the process
 // while it runs: at once, after every change of a phase, a unit or a probe (at
 // most five times a second), and every Config.Every. It answers the operators'
-// commands. NATS being away is logged and does not stop the app; a Config that
-// is wrong, and a bucket of another TTL, do.
+// commands. While NATS is away the unit logs it and the app goes on. An invalid Config
+// and a bucket with another TTL stop the app.
 //
 // The unit ends after the drain, as all units do, so operators see the process
 // drain. Then it removes the process from the fleet.
@@ -49,13 +49,13 @@ type announcer struct {
 	cfg     Config
 	host    string
 	started time.Time
-	kick    chan struct{} // something has changed
+	kick    chan struct{} // of size 1; filled when something has changed
 }
 
 // pace is the least time between two announcements.
 const pace = 200 * time.Millisecond
 
-// retry is the time until the bucket is looked for again.
+// retry is the time until the unit looks for the bucket again.
 const retry = 2 * time.Second
 
 func (a *announcer) run(ctx context.Context) error {
@@ -84,12 +84,12 @@ func (a *announcer) run(ctx context.Context) error {
 	failed, opened := false, false
 	for {
 		var err error
-		if kv == nil || failed { // it is in memory: a server that restarted has it no more
+		if kv == nil || failed { // the bucket is in memory: a server that restarts loses it
 			var found jetstream.KeyValue
 			if found, err = bucket(ctx, a.js, a.cfg); err == nil {
 				kv = found
 			} else if errors.Is(err, errTTL) && !opened {
-				return err // at the start it is a mistake in the Config; later one that must not stop the app
+				return err // at the start the Config is wrong; a later mismatch must not stop the app
 			}
 		}
 		if err == nil {
@@ -115,8 +115,8 @@ func (a *announcer) run(ctx context.Context) error {
 	}
 }
 
-// sleep waits for a change, but at least for pace and at most for d. It is false
-// when ctx ended.
+// sleep waits for a change, but at least for pace and at most for d. It returns false
+// when ctx ends.
 func (a *announcer) sleep(ctx context.Context, d time.Duration) bool {
 	least := time.NewTimer(min(pace, d))
 	defer least.Stop()
@@ -171,7 +171,7 @@ func (a *announcer) put(ctx context.Context, kv jetstream.KeyValue) error {
 	return err
 }
 
-// leave removes the process from the fleet. It waits at most a second for that,
+// leave removes the process from the fleet. It takes at most a second, and works
 // although ctx has ended.
 func (a *announcer) leave(ctx context.Context, kv jetstream.KeyValue) error {
 	if kv == nil {
@@ -185,7 +185,7 @@ func (a *announcer) leave(ctx context.Context, kv jetstream.KeyValue) error {
 	return nil
 }
 
-// command is an operator's request to a process, and answer its answer.
+// command is an operator's request to a process. The process replies with an answer.
 type command struct {
 	Do     string `json:"do"` // "drain", "suspend", "resume"
 	Reason string `json:"reason,omitempty"`
@@ -197,7 +197,7 @@ type answer struct {
 	Error string `json:"error,omitempty"`
 }
 
-// maxReason bounds the texts of a command.
+// maxReason bounds the reason and the operator's name in a command, in bytes.
 const maxReason = 256
 
 func (a *announcer) answer(m *nats.Msg) {
@@ -221,7 +221,7 @@ func (a *announcer) answer(m *nats.Msg) {
 	a.wake()
 }
 
-// obey carries out a command, or returns why it does not.
+// obey carries out a command. When it refuses, it returns the reason.
 func (a *announcer) obey(c command) (refused string) {
 	a.cfg.Log.Info("presence: command", "do", c.Do, "who", c.Who, "reason", c.Reason)
 	because := c.Reason
@@ -247,5 +247,5 @@ func (a *announcer) obey(c command) (refused string) {
 	return ""
 }
 
-// commandSubject is where a process listens for commands.
+// commandSubject is the subject on which a process takes commands.
 func commandSubject(c Config, id string) string { return c.Prefix + ".command." + id }

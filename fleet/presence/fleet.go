@@ -17,13 +17,13 @@ import (
 
 // Errors of a Fleet.
 var (
-	// ErrNotFound is returned when no process of that id announces itself.
+	// ErrNotFound is returned when no process with that id announces itself.
 	ErrNotFound = errors.New("presence: no such process")
 	// ErrUnreachable is returned when a process did not answer a command. The
-	// process may have got it: look at its phase before you try again.
+	// process may have got the command: check its phase before you try again.
 	ErrUnreachable = errors.New("presence: the process does not answer")
-	// ErrRefused is wrapped by the error of a command that a process answered
-	// with no; the error's text has its reason.
+	// ErrRefused is wrapped by the error of a command that a process refused. The
+	// error's text has the process's reason.
 	ErrRefused = errors.New("presence: the process refused")
 )
 
@@ -35,8 +35,7 @@ type Fleet struct {
 	cfg Config
 }
 
-// Open returns the fleet that meets in cfg.Bucket, which is created when it is
-// missing.
+// Open returns the fleet of cfg.Bucket. It creates a missing bucket.
 func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (*Fleet, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -49,8 +48,8 @@ func Open(ctx context.Context, js jetstream.JetStream, cfg Config) (*Fleet, erro
 	return &Fleet{js, kv, cfg}, nil
 }
 
-// decode reads one announcement. An announcement that cannot be read, for example
-// one of a newer version, still counts as a process.
+// decode reads one announcement. When it cannot read one, for example that of a newer
+// version, it returns a Process whose Reason says so.
 func decode(e jetstream.KeyValueEntry) Process {
 	var p Process
 	if err := json.Unmarshal(e.Value(), &p); err != nil {
@@ -101,14 +100,14 @@ func (f *Fleet) Get(ctx context.Context, id string) (Process, error) {
 	return decode(e), nil
 }
 
-// Change is what a Watch tells: each announcement is a put, each end a deletion,
-// and the key is the process's id.
+// Change is an item of a Watch. An announcement is a Put and the end of a process a
+// Deleted; the key is the process's id.
 type Change = stream.Item[Process]
 
-// Watch tells every process that is there as a put, then one synced, then
-// every announcement and every end, until ctx ends, whose error it returns. A
-// process that was killed is deleted within the TTL and a third of it.
-// The calls of tell come one at a time.
+// Watch calls tell with a Put for each existing process, then with one Synced, and
+// then for every announcement and every end of a process. It reports the end of a
+// killed process within TTL + TTL/3. It calls tell one call at a time. Watch returns
+// ctx's error when ctx ends, or an error when the watch of the bucket breaks.
 func (f *Fleet) Watch(ctx context.Context, tell func(Change)) error {
 	to := stream.Sink[Process](tell)
 	watch, err := f.kv.WatchAll(ctx)
@@ -145,19 +144,19 @@ func (f *Fleet) Watch(ctx context.Context, tell func(Change)) error {
 	}
 }
 
-// Drain asks a process to stop as a signal would, and returns its phase when it
-// has agreed. who is the operator, for its log.
+// Drain asks a process to stop as a signal would, and returns the process's phase once
+// it has agreed. who names the operator in the process's log.
 func (f *Fleet) Drain(ctx context.Context, id, reason, who string) (phase string, err error) {
 	return f.ask(ctx, id, command{"drain", reason, who})
 }
 
-// Suspend asks a process to take its readiness down until Resume. The reason
-// must not be empty.
+// Suspend asks a process to report that it is not ready until Resume. The reason must
+// not be empty.
 func (f *Fleet) Suspend(ctx context.Context, id, reason, who string) (phase string, err error) {
 	return f.ask(ctx, id, command{"suspend", reason, who})
 }
 
-// Resume ends what Suspend began.
+// Resume ends a suspension.
 func (f *Fleet) Resume(ctx context.Context, id, who string) (phase string, err error) {
 	return f.ask(ctx, id, command{Do: "resume", Who: who})
 }

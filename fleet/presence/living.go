@@ -6,10 +6,9 @@ import (
 	"time"
 )
 
-// Living keeps which members of a fleet are alive, as their entries in a bucket
-// tell: a member that was not heard of for the TTL is dead. Only the reader's own
-// clock counts, and only for how long ago it heard of a member, because a watch
-// is not told of an entry that expires.
+// Living tracks which members of a fleet are alive, from the entries in a bucket. A
+// member that has sent no entry for the TTL is dead. Living measures that time with
+// this process's clock, because a watch does not report an entry that expires.
 //
 // Make one with [NewLiving]. Its methods may be called concurrently.
 type Living struct {
@@ -31,8 +30,8 @@ func (l *Living) Heard(id string) {
 	l.heard[id] = time.Now()
 }
 
-// Left notes that a member said goodbye. It reports whether the member was known:
-// one whose death [Living.Expire] has reported is not.
+// Left notes that a member has removed its entry. It reports whether the member was
+// known. A member that [Living.Expire] has returned is no longer known.
 func (l *Living) Left(id string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

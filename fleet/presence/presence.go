@@ -1,12 +1,12 @@
-// Package presence lets every process of a fleet announce itself and what it
-// consists of, so that operators see all of them, and ask one to drain or to
-// suspend its readiness.
+// Package presence lets every process of a fleet announce itself and its units.
+// Operators see all processes, and can ask one to drain or to suspend its
+// readiness.
 //
-// The side of a process is one line:
+// A process needs one line:
 //
 //	presence.Announce(app, b.JetStream(), presence.Config{Version: version})
 //
-// and the side of an operator is a [Fleet]:
+// and an operator uses a [Fleet]:
 //
 //	f, err := presence.Open(ctx, js, presence.Config{})
 //	processes, err := f.List(ctx)
@@ -42,21 +42,19 @@ type Config struct {
 	// Bucket is the key-value bucket. Defaults to "FLEET".
 	Bucket string
 
-	// Prefix is that of the subjects for commands. Defaults to
-	// "lifecycle.fleet".
+	// Prefix begins the subjects of commands. Defaults to "lifecycle.fleet".
 	Prefix string
 
 	// TTL is how long a process counts as alive after its last announcement.
 	// Defaults to 15 s; at least 1 s.
 	TTL time.Duration
 
-	// Every is the time between announcements of a process in which nothing
-	// changes. Defaults to a third of TTL, which is also the most.
+	// Every is the time between announcements while nothing changes in the process.
+	// Defaults to TTL/3, which is also the maximum.
 	Every time.Duration
 
 	// ID of this process, unique in the fleet. Defaults to the host's name, a
-	// dash and a part that is new for every process. In Kubernetes the host's
-	// name is the pod's.
+	// dash and a random part. In Kubernetes the host's name is the pod's.
 	ID string
 
 	// Version of the program, for operators to see.
@@ -112,8 +110,9 @@ var (
 	validID      = regexp.MustCompile(`^[A-Za-z0-9_-]{1,200}$`)
 )
 
-// BucketConfig is the bucket of a fleet, for a program that creates all buckets
-// itself. [Announce] and [Open] create it when it is missing.
+// BucketConfig returns the configuration of a fleet's bucket, for a program that
+// creates all its buckets itself. [Announce] and [Open] create a missing bucket. An
+// invalid Config is an error.
 func BucketConfig(c Config) (jetstream.KeyValueConfig, error) {
 	c, err := c.withDefaults()
 	return jetstream.KeyValueConfig{
@@ -122,8 +121,8 @@ func BucketConfig(c Config) (jetstream.KeyValueConfig, error) {
 	}, err
 }
 
-// maxAnnouncement is the largest announcement. A process whose tree is larger
-// leaves out its deepest units.
+// maxAnnouncement is the largest announcement, in bytes. A process with a larger tree
+// of units leaves out the deepest ones.
 const maxAnnouncement = 512 << 10
 
 var errTTL = errors.New("use the same TTL in all of the fleet")
@@ -154,7 +153,7 @@ func bucket(ctx context.Context, js jetstream.JetStream, c Config) (jetstream.Ke
 	return kv, nil
 }
 
-// Process is one process as it announced itself last.
+// Process is the last announcement of one process.
 type Process struct {
 	ID        string    `json:"id"`
 	Service   string    `json:"service"`
@@ -162,8 +161,8 @@ type Process struct {
 	PID       int       `json:"pid"`
 	Version   string    `json:"version,omitempty"`
 	StartedAt time.Time `json:"startedAt"`
-	// Suspended is why readiness is suspended, "" when it is not. It does not
-	// matter who suspended it: the fleet, /admin/suspend or the program.
+	// Suspended is the reason for which readiness is suspended, "" when it is not.
+	// The fleet, /admin/suspend or the program may have suspended it.
 	Suspended string `json:"suspended,omitempty"`
 	// Ready is what [lifecycle.App.Ready] said.
 	Ready  bool             `json:"ready"`

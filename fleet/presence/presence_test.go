@@ -181,7 +181,7 @@ func (r *response) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// log keeps what a watch tells.
+// log keeps the changes of a watch.
 type log struct {
 	mu     sync.Mutex
 	seen   map[string]int
@@ -226,7 +226,7 @@ func TestWatchSeesComingAndGoing(t *testing.T) {
 	_, id, stop := start(t, js, cfg, nil)
 	brokertest.Await(t, "several announcements", l.is(func() bool { return l.seen[id] > 4 }))
 
-	// One that dies without a word: its announcement is there, and no other comes.
+	// A process that was killed: its announcement exists, and no other follows.
 	kv, err := js.KeyValue(t.Context(), "FLEET")
 	if err != nil {
 		t.Fatal(err)

@@ -10,9 +10,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/presence"
 )
 
-// The one server of a small fleet restarts, and with it the bucket, which is in
-// memory, is gone: processes announce themselves again, and those who watch see
-// them.
+// The only server of a small fleet restarts and loses the bucket, which is in memory.
+// The processes announce themselves again, and watchers see them.
 func TestServerRestarts(t *testing.T) {
 	srv := brokertest.StartLone(t)
 	js := brokertest.Connect(t, broker.Config{URL: srv.URL()}).JetStream()

@@ -11,17 +11,17 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// Start runs the container. A program that is not in the image, or cannot be
-// executed, is an error.
+// Start runs the container. It returns an error when the image does not have the program
+// or the engine cannot execute it.
 func (e *Engine) Start(ctx context.Context, id string) error {
 	_, err := e.cli.ContainerStart(ctx, id, client.ContainerStartOptions{})
 	return known(err)
 }
 
-// Wait returns once the container does not run.
+// Wait returns once the container no longer runs, with its exit.
 func (e *Engine) Wait(ctx context.Context, id string) (worker.ContainerExit, error) {
-	// The client sends on one of both channels once, also when ctx
-	// ends. A caller that does not receive leaks a goroutine of the client.
+	// The client sends once, on one of the two channels, also when ctx ends. A caller
+	// that does not receive leaks a goroutine of the client.
 	wait := e.cli.ContainerWait(ctx, id, client.ContainerWaitOptions{})
 	var exit worker.ContainerExit
 	select {
@@ -38,12 +38,12 @@ func (e *Engine) Wait(ctx context.Context, id string) (worker.ContainerExit, err
 	}
 	found, err := e.cli.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
 	switch {
-	case cerrdefs.IsNotFound(err): // removed since, and its end is known
+	case cerrdefs.IsNotFound(err): // the container was removed since; exit is known
 	case err != nil:
 		return exit, err
 	case found.Container.State == nil:
 	case found.Container.State.Running:
-		// The engine has restarted and no longer knows how it ended.
+		// The engine has restarted and no longer knows how the container ended.
 		return exit, fmt.Errorf("the engine says that container %s ended with exit code %d, and that it runs", id, exit.Code)
 	default:
 		exit.OOM = found.Container.State.OOMKilled
@@ -63,14 +63,14 @@ func (e *Engine) Pause(ctx context.Context, id string) error {
 	return e.unless(ctx, id, true, err)
 }
 
-// Unpause lets them go on.
+// Unpause resumes all processes of the container.
 func (e *Engine) Unpause(ctx context.Context, id string) error {
 	_, err := e.cli.ContainerUnpause(ctx, id, client.ContainerUnpauseOptions{})
 	return e.unless(ctx, id, false, err)
 }
 
-// unless ignores err when the container is in the wanted state: engines return
-// different errors then.
+// unless returns nil when the container is in the wanted state, and err otherwise.
+// Engines return different errors for a container that is in it already.
 func (e *Engine) unless(ctx context.Context, id string, paused bool, err error) error {
 	if err == nil || ctx.Err() != nil {
 		return err

@@ -19,18 +19,18 @@ import (
 
 var (
 	// ErrNoImage is returned by Create for an image that the engine does not
-	// have. Pull or load it before, or use [WithPull].
+	// have. Pull or load the image before, or use [WithPull].
 	ErrNoImage = errors.New("the engine does not have the image")
 
 	// ErrNameInUse is returned by Create for a name that another container has.
-	// [WithReplace] replaces one from an earlier run of this program.
+	// [WithReplace] replaces a container from an earlier run of this program.
 	ErrNameInUse = errors.New("the name is in use")
 )
 
 // The labels of every container that an [Engine] makes.
 const (
-	// LabelManaged says that the container belongs to a worker. Its value is
-	// the name of [WithOwner], "" without.
+	// LabelManaged marks a container that belongs to a worker. Its value is the
+	// name that [WithOwner] sets, or "" without that option.
 	LabelManaged = "lifecycle-go.managed"
 	// LabelInstance identifies one creation.
 	LabelInstance = "lifecycle-go.instance"
@@ -57,9 +57,9 @@ var _ worker.Engine = (*Engine)(nil)
 // Option configures an [Engine].
 type Option func(*Engine)
 
-// New returns an engine that speaks through cli. cli remains the caller's, who
-// closes it once the workers have ended. It must not have a timeout of its own:
-// a container is waited for as long as it runs. A nil option is an error of Create.
+// New returns an engine that uses cli. The caller closes cli once the workers have
+// ended. cli must not have a timeout of its own, because a call waits for a container as
+// long as the container runs. Create returns an error when an option is nil.
 func New(cli *client.Client, opts ...Option) *Engine {
 	e := &Engine{cli: cli}
 	for i, opt := range opts {
@@ -83,27 +83,27 @@ func WithShape(fn func(*client.ContainerCreateOptions)) Option {
 	return func(e *Engine) { e.shape = append(e.shape, fn) }
 }
 
-// WithPull pulls an image that the engine does not have, with the given options,
-// before the container is made. It does not update an image that the engine has. Give
-// the worker enough time: [worker.WithCreateTimeout].
+// WithPull lets Create pull an image that the engine does not have, with the given
+// options. Create does not update an image that the engine has. Give the worker enough
+// time with [worker.WithCreateTimeout].
 func WithPull(opts client.ImagePullOptions) Option { return func(e *Engine) { e.pull = &opts } }
 
 // WithOwner names the owner of the containers: the value of [LabelManaged].
 func WithOwner(name string) Option { return func(e *Engine) { e.owner = name } }
 
-// WithReplace lets Create remove, by force, a container with the same
-// name, if its [LabelManaged] is that of this engine. Such a container is from an
-// earlier run that died before it could remove it. A container of another owner is never
-// touched; Create then returns [ErrNameInUse].
+// WithReplace lets Create remove, by force, a container with the same name, if its
+// [LabelManaged] has this engine's owner. An earlier run of the program died before it
+// could remove such a container. Create never touches a container of another owner; it
+// returns [ErrNameInUse] then.
 //
 // Two programs that run at the same time with one owner and one name would
 // remove each other's containers: give each its own owner.
 func WithReplace() Option { return func(e *Engine) { e.replace = true } }
 
-// Create makes a container and does not run it. It returns [ErrNoImage],
-// [ErrNameInUse], an error of the engine, or one about a shape that a worker
-// cannot have. When it does not know whether the engine made a container, it looks for it
-// and removes it.
+// Create makes a container and does not start it. It returns [ErrNoImage],
+// [ErrNameInUse], an error of the engine, or an error for a shape that a worker cannot
+// have. When it does not know whether the engine has made the container, it looks for
+// the container and removes it.
 func (e *Engine) Create(ctx context.Context, spec worker.ContainerSpec) (worker.Created, error) {
 	if e.refused != nil {
 		return worker.Created{}, e.refused
@@ -134,7 +134,7 @@ func (e *Engine) Create(ctx context.Context, spec worker.ContainerSpec) (worker.
 	return worker.Created{}, err
 }
 
-// image returns the stop signal of an image, which it pulls with WithPull.
+// image returns the stop signal of an image. With WithPull it pulls a missing image.
 func (e *Engine) image(ctx context.Context, name string) (stopSignal string, err error) {
 	found, err := e.cli.ImageInspect(ctx, name)
 	if cerrdefs.IsNotFound(err) && e.pull != nil {
@@ -190,13 +190,13 @@ func (e *Engine) options(spec worker.ContainerSpec) (client.ContainerCreateOptio
 	return o, nil
 }
 
-// makeRoom removes a container of that name if it is from an earlier
-// run and WithReplace is set. conflict is the engine's error.
+// makeRoom removes a container of that name if it is from an earlier run and WithReplace
+// is set. conflict is the engine's error.
 func (e *Engine) makeRoom(ctx context.Context, name string, conflict error) error {
 	old, err := e.cli.ContainerInspect(ctx, name, client.ContainerInspectOptions{})
 	switch {
 	case cerrdefs.IsNotFound(err):
-		return nil // it has gone meanwhile
+		return nil // another client has removed it
 	case err != nil:
 		return fmt.Errorf("%w: %s: %w", ErrNameInUse, name, conflict)
 	}
@@ -230,8 +230,8 @@ func (e *Engine) forget(ctx context.Context, instance string) {
 	}
 }
 
-// answered reports whether err is the engine's answer, so that nothing was
-// made.
+// answered reports whether err is an answer of the engine. Then the engine has made no
+// container.
 func answered(err error) bool {
 	return cerrdefs.IsNotFound(err) || cerrdefs.IsConflict(err) || cerrdefs.IsInvalidArgument(err) ||
 		errors.Is(err, ErrNameInUse) || cerrdefs.IsPermissionDenied(err)

@@ -20,7 +20,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker/docker"
 )
 
-// counted returns how many numbers text has, and fails unless they are
+// counted returns how many numbers text has. It fails the test unless they are
 // 0, 1, 2, ….
 func counted(t *testing.T, text string) (n int) {
 	t.Helper()
@@ -32,8 +32,8 @@ func counted(t *testing.T, text string) (n int) {
 	return n
 }
 
-// goneOnceBack checks that a worker that has ended is gone, and its container with
-// it, once its engine is back, and not before.
+// goneOnceBack checks that a worker that has ended is gone, together with its container,
+// once its engine is back, and not before.
 func (r rig) goneOnceBack(t *testing.T, w *worker.Container, back func() error) {
 	t.Helper()
 	select {
@@ -139,8 +139,8 @@ func TestEngineThatHangs(t *testing.T) {
 	r.goneOnceBack(t, w, r.engine.Thaw)
 }
 
-// A creation whose answer is lost must leave no container. The engine is real,
-// a proxy drops the answer.
+// A Create whose answer is lost must leave no container. The engine is real; a proxy
+// drops the answer.
 func TestCreationThatNobodyHeardOf(t *testing.T) {
 	r := onOwn(t)
 	var made atomic.Int64

@@ -12,8 +12,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker/docker"
 )
 
-// A supervisor keeps a container running. Without an engine the child fails, and is
-// tried again.
+// A supervisor keeps a container running. Without an engine the child fails, and the
+// supervisor starts it again.
 func Example() {
 	cli, err := client.New(client.WithHost("unix:///nowhere/docker.sock")) // client.FromEnv, in a program
 	if err != nil {

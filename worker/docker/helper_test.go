@@ -83,7 +83,7 @@ type rig struct {
 	engine *dockertest.Engine
 }
 
-// onShared returns the shared engine.
+// onShared returns a rig on the shared engine.
 func onShared(t testing.TB) rig {
 	t.Helper()
 	shared.once.Do(func() { shared.engine, shared.err = dockertest.Start() })
@@ -91,7 +91,7 @@ func onShared(t testing.TB) rig {
 	return newRig(t, shared.engine)
 }
 
-// onOwn returns an engine that the test may break.
+// onOwn returns a rig on an engine that the test may break.
 func onOwn(t testing.TB, args ...string) rig {
 	t.Helper()
 	return newRig(t, dockertest.Need(t, args...))
@@ -119,7 +119,7 @@ func (r rig) image(t testing.TB, name string, lines ...string) {
 // noNet is a shape that works without a bridge.
 func noNet(o *client.ContainerCreateOptions) { o.HostConfig.NetworkMode = "none" }
 
-// of returns an engine for containers that need no network.
+// of returns an Engine for containers that need no network.
 func (r rig) of(opts ...docker.Option) *docker.Engine {
 	return docker.New(r.Client, append([]docker.Option{docker.WithShape(noNet)}, opts...)...)
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/moby/moby/client"
 )
 
-// Logs copies the container's output from its log driver: json-file,
-// journald and local can be read, none cannot. It returns when the container does
-// not run, or with an error.
+// Logs copies the container's output from its log driver. The engine can read the
+// drivers json-file, journald and local, and cannot read none. Logs returns when the
+// container does not run, or with an error.
 func (e *Engine) Logs(ctx context.Context, id string, after time.Time, stdout, stderr io.Writer) (time.Time, error) {
 	options := client.ContainerLogsOptions{ShowStdout: true, ShowStderr: true, Follow: true, Timestamps: true}
 	if !after.IsZero() {
@@ -32,11 +32,10 @@ func (e *Engine) Logs(ctx context.Context, id string, after time.Time, stdout, s
 // maxRecord bounds a record of the stream. The engine cuts lines at 16 KiB.
 const maxRecord = 16 << 20
 
-// demux reads the engine's stream of records: a byte for the stream,
-// three zeros, the length, and a payload, which begins with the time and a
-// space (Docker Engine API, "Attach to a container: stream format"). Records
-// that are not later than after are skipped. It returns the time of the
-// last record.
+// demux reads the engine's stream of records. A record is a byte for the stream, three
+// zeros, the length, and a payload that begins with the time and a space (Docker Engine
+// API, "Attach to a container: stream format"). demux skips records that are not later
+// than after. It returns the time of the last record.
 func demux(from io.Reader, after time.Time, stdout, stderr io.Writer) (last time.Time, err error) {
 	last = after
 	in := bufio.NewReader(from)
@@ -60,7 +59,7 @@ func demux(from io.Reader, after time.Time, stdout, stderr io.Writer) (last time
 		if _, err := io.ReadFull(in, payload); err != nil {
 			return last, fmt.Errorf("read the output: %w", err)
 		}
-		if header[0] == 3 { // the engine itself
+		if header[0] == 3 { // an error of the engine itself
 			return last, fmt.Errorf("read the output: %s", bytes.TrimSpace(payload))
 		}
 		stamp, text, ok := bytes.Cut(payload, []byte(" "))

@@ -77,7 +77,7 @@ type full struct{}
 
 func (full) Write([]byte) (int, error) { return 0, io.ErrShortWrite }
 
-// A record that could not be written does not count as copied.
+// demux does not count a record as copied when the write fails.
 func TestDemuxToAWriterThatFails(t *testing.T) {
 	last, err := demux(strings.NewReader(record(1, t1+"a\n")+record(2, t2+"b\n")), time.Time{}, io.Discard, full{})
 	if !errors.Is(err, io.ErrShortWrite) || !last.Equal(moment(t, t1)) {

@@ -1,9 +1,9 @@
 // Package brokertest starts NATS servers for tests: embedded ones, with or
 // without an open port, one in a process of its own, and a cluster of them.
 //
-// A server in a process of its own is the test binary once more: importing this
-// package is what makes it able to be one. It can be killed, paused and started
-// again on what it had stored.
+// A server in a process of its own is the test binary, started a second time: a binary
+// that imports this package can be one. Tests can kill and pause such a server, and
+// start it again on its stored data.
 package brokertest
 
 import (
@@ -15,15 +15,15 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/broker"
 )
 
-// patience bounds what a test waits for on a machine that may be busy.
+// patience is how long a test waits for a condition, on a machine that may be busy.
 const patience = 60 * time.Second
 
 // Quiet is a logger that says nothing.
 func Quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
-// Embedded returns a broker with a server in this process, on a folder of the
-// test, which ends with the test. What cfg leaves empty is chosen for speed:
-// writes are flushed by the operating system, not one by one.
+// Embedded returns a broker with a server in this process, on a temporary folder. Both
+// end with the test. Empty fields of cfg get values for speed: the operating system
+// flushes writes, not the server one by one.
 func Embedded(tb testing.TB, cfg broker.Config) *broker.Broker {
 	tb.Helper()
 	if cfg.StoreDir == "" {
@@ -55,7 +55,7 @@ func Connect(tb testing.TB, cfg broker.Config) *broker.Broker {
 	return b
 }
 
-// Await waits until is is true and fails the test when that takes a minute.
+// Await waits until is returns true. It fails the test after a minute.
 func Await(tb testing.TB, what string, is func() bool) {
 	tb.Helper()
 	for end := time.Now().Add(patience); !is(); time.Sleep(5 * time.Millisecond) {

@@ -15,9 +15,10 @@ import (
 	"time"
 )
 
-// Cluster is NATS servers in processes of their own, with real routes on the
-// loopback. One alone is a single server. All methods may be called concurrently,
-// those that change a server by one at a time for each server.
+// Cluster is a number of NATS servers in processes of their own, with real routes on
+// the loopback. A Cluster of one is a single server. All methods may be called
+// concurrently, except that methods that change one server must not run at the same
+// time.
 type Cluster struct {
 	tb   testing.TB
 	dir  string
@@ -28,9 +29,9 @@ type Cluster struct {
 	servers []*process // nil for one that does not run
 }
 
-// StartCluster starts n servers that know each other and waits until JetStream
-// has a leader. They end with the test in any case. Writes are
-// flushed by the operating system, not one by one: a kill takes none of them.
+// StartCluster starts n servers that know each other and waits until JetStream has a
+// leader. The servers end with the test in any case. The operating system flushes
+// writes, not the servers one by one: a kill loses none of them.
 func StartCluster(tb testing.TB, n int) *Cluster {
 	tb.Helper()
 	c := &Cluster{tb: tb, dir: tb.TempDir(), http: http.Client{Timeout: time.Second}, servers: make([]*process, n)}
@@ -59,7 +60,7 @@ func StartCluster(tb testing.TB, n int) *Cluster {
 	return c
 }
 
-// URL is that of all servers.
+// URL returns the URLs of all servers, separated by commas.
 func (c *Cluster) URL() string {
 	urls := make([]string, len(c.confs))
 	for i, conf := range c.confs {
@@ -68,13 +69,13 @@ func (c *Cluster) URL() string {
 	return strings.Join(urls, ",")
 }
 
-// Dir is where the servers keep what they store, a folder for each.
+// Dir returns the directory in which each server has a folder for its data.
 func (c *Cluster) Dir() string { return c.dir }
 
-// Stop shuts server i down in order. It does nothing when it is.
+// Stop shuts server i down in order. It does nothing when the server is down.
 func (c *Cluster) Stop(i int) { c.end(i, (*process).stop) }
 
-// Kill ends server i at once, as kill -9 does. It does nothing when it is gone.
+// Kill ends server i at once, as kill -9 does. It does nothing when the server is down.
 func (c *Cluster) Kill(i int) { c.end(i, (*process).kill) }
 
 func (c *Cluster) end(i int, how func(*process)) {
@@ -87,9 +88,9 @@ func (c *Cluster) end(i int, how func(*process)) {
 	}
 }
 
-// Pause stops server i with SIGSTOP: it keeps its connections and answers
-// nothing. It does nothing where the system does not know that signal, and to a
-// server that is gone.
+// Pause stops server i with SIGSTOP: the server keeps its connections and answers
+// nothing. Pause does nothing on a system without that signal, and when the server is
+// down.
 func (c *Cluster) Pause(i int) { c.signal(i, pause) }
 
 // Resume lets a paused server go on.
@@ -106,8 +107,8 @@ func (c *Cluster) signal(i int, send func(*os.Process) error) {
 	}
 }
 
-// Start starts server i again, on what it had stored, and waits until it takes
-// connections. It does nothing when it runs.
+// Start starts server i again, on its stored data, and waits until it takes
+// connections. It does nothing when the server runs.
 func (c *Cluster) Start(i int) {
 	c.tb.Helper()
 	c.mu.Lock()
@@ -129,8 +130,8 @@ func (c *Cluster) StopAll() {
 	}
 }
 
-// StartAll starts every server that does not run, and waits until JetStream has
-// a leader that knows all.
+// StartAll starts every server that does not run, and waits until JetStream has a
+// leader that sees all servers.
 func (c *Cluster) StartAll() {
 	c.tb.Helper()
 	for i := range c.servers {
@@ -150,13 +151,13 @@ func (c *Cluster) StartAll() {
 	})
 }
 
-// Leader returns the number of the server that leads a stream, -1 while none
-// that runs does. A bucket's stream is "KV_" and its name.
+// Leader returns the number of the server that leads a stream, or -1 while no running
+// server does. The stream of a bucket is "KV_" and the bucket's name.
 func (c *Cluster) Leader(stream string) int {
 	for _, p := range c.live() {
 		var is jsz
 		if !c.ask(p, "/jsz?acc=$G&streams=true", &is) {
-			continue // gone, or paused
+			continue // it is down or paused
 		}
 		for _, account := range is.Accounts {
 			for _, s := range account.Streams {
@@ -169,7 +170,7 @@ func (c *Cluster) Leader(stream string) int {
 	return -1
 }
 
-// jsz is what is wanted of a server's monitoring endpoint.
+// jsz has the needed fields of a server's monitoring endpoint /jsz.
 type jsz struct {
 	Meta struct {
 		Leader string `json:"leader"`
@@ -202,8 +203,7 @@ func (c *Cluster) live() (all []live) {
 	return all
 }
 
-// ask reads a monitoring endpoint. It reports false when there is no good
-// answer.
+// ask reads a monitoring endpoint into answer. It returns false when that fails.
 func (c *Cluster) ask(p live, path string, answer any) bool {
 	resp, err := c.http.Get(p.monitor + path)
 	if err != nil {
@@ -213,7 +213,7 @@ func (c *Cluster) ask(p live, path string, answer any) bool {
 	return resp.StatusCode == http.StatusOK && (answer == nil || json.NewDecoder(resp.Body).Decode(answer) == nil)
 }
 
-// logTails shows the last of what the servers have logged.
+// logTails shows the last lines of the servers' logs.
 func (c *Cluster) logTails() {
 	for _, conf := range c.confs {
 		text, err := os.ReadFile(conf.log())
@@ -223,9 +223,9 @@ func (c *Cluster) logTails() {
 	}
 }
 
-// freePorts returns ports that were free a moment ago. They are below those that
-// the system gives to connections: a server that is started again finds its own
-// still free.
+// freePorts returns ports that were free a moment ago. They are below the range that
+// the system gives to outgoing connections, so a server that starts again finds its
+// port still free.
 func freePorts(tb testing.TB, n int) []int {
 	tb.Helper()
 	var ports []int
@@ -237,7 +237,7 @@ func freePorts(tb testing.TB, n int) []int {
 		if err != nil {
 			continue // taken
 		}
-		defer l.Close() // when all are there: none is found twice
+		defer l.Close() // keep it open until all are found, so that no port is found twice
 		if addr, ok := l.Addr().(*net.TCPAddr); ok {
 			ports = append(ports, addr.Port)
 		}

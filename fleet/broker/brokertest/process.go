@@ -13,11 +13,11 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// serverEnv holds the configuration of a process that is a server.
+// serverEnv is the environment variable with the configuration of a server process.
 const serverEnv = "BROKERTEST_SERVER_CONFIG"
 
-// A process that was started to be a server becomes one here, before the
-// package that is tested and its TestMain come to run.
+// A process that was started as a server runs the server here, before TestMain of the
+// tested package.
 func init() {
 	if conf := os.Getenv(serverEnv); conf != "" {
 		if err := serve(conf); err != nil {
@@ -33,14 +33,14 @@ type serverConfig struct {
 	Name      string
 	Port      int
 	RoutePort int    // 0 for a single server
-	Routes    string // to all, with commas between
+	Routes    string // to all servers, separated by commas
 	Dir       string
 }
 
 func (c serverConfig) log() string { return c.Dir + ".log" }
 
-// serve runs a server until its standard input ends: the test has closed it, or
-// is gone.
+// serve runs a server until its standard input ends, because the test has closed it or
+// has died.
 func serve(conf string) error {
 	var c serverConfig
 	if err := json.Unmarshal([]byte(conf), &c); err != nil {
@@ -54,8 +54,8 @@ func serve(conf string) error {
 		NoSigs: true, Logtime: true,
 	}
 	if c.RoutePort != 0 {
-		// Clients know the servers that they were given, and no others: what
-		// stands between them and one of these is not passed by.
+		// The servers do not tell clients of each other, so that a client whose URL is
+		// a proxy cannot bypass it.
 		opts.Cluster = server.ClusterOpts{Name: "test", Host: "127.0.0.1", Port: c.RoutePort, NoAdvertise: true}
 		opts.Routes = server.RoutesFromStr(c.Routes)
 	}
@@ -129,14 +129,14 @@ func startProcess(c serverConfig) (*process, error) {
 	return p, nil
 }
 
-// stop lets it end in order.
+// stop ends the server in order.
 func (p *process) stop() {
-	_ = resume(p.cmd.Process) // a paused one does not hear
+	_ = resume(p.cmd.Process) // a paused server would not notice
 	_ = p.in.Close()
 	_ = p.cmd.Wait()
 }
 
-// kill ends it at once.
+// kill ends the server at once.
 func (p *process) kill() {
 	_ = p.cmd.Process.Kill()
 	_ = p.in.Close()

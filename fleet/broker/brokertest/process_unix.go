@@ -7,9 +7,9 @@ import (
 	"syscall"
 )
 
-// ownGroup gives a process a group of its own. When this process dies while that
-// one is paused, the kernel lets an orphaned group go on, and it sees the end of
-// its input.
+// ownGroup gives the server a process group of its own. When the test dies while the
+// server is paused, the kernel resumes the orphaned group, and the server sees the end
+// of its input.
 func ownGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
 func pause(p *os.Process) error  { return p.Signal(syscall.SIGSTOP) }

@@ -23,7 +23,7 @@ func StartLone(tb testing.TB) *Lone {
 	l.start()
 	tb.Cleanup(l.stop)
 	if addr, ok := l.srv.Addr().(*net.TCPAddr); ok {
-		l.opts.Port = addr.Port // that of the next one, too
+		l.opts.Port = addr.Port // keep the port after a restart
 	}
 	return l
 }

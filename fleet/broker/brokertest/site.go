@@ -16,7 +16,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/broker"
 )
 
-// Kind says where the servers are that [Server] and [NewSite] give to tests.
+// Kind says where the servers of [Server] and [NewSite] run.
 type Kind string
 
 // The kinds of servers.
@@ -32,7 +32,7 @@ const (
 //	NATS_TEST_SERVER=cluster go test ./workflow
 const KindEnv = "NATS_TEST_SERVER"
 
-// KindOfRun is the kind that this run of tests has.
+// KindOfRun returns the kind of this run of tests.
 func KindOfRun(tb testing.TB) Kind {
 	tb.Helper()
 	switch kind := Kind(os.Getenv(KindEnv)); kind {
@@ -46,9 +46,9 @@ func KindOfRun(tb testing.TB) Kind {
 	}
 }
 
-// Server returns a broker on a server of the test's own, of the kind that this
-// run has. It ends with the test. In a cluster every bucket and stream whose
-// declaration does not say otherwise has three replicas.
+// Server returns a broker on a server of its own, of the kind of this run. Both end with
+// the test. In a cluster every bucket and stream has three replicas unless its
+// declaration says otherwise.
 func Server(tb testing.TB, cfg broker.Config) *broker.Broker {
 	tb.Helper()
 	if KindOfRun(tb) == InProcess {
@@ -57,12 +57,12 @@ func Server(tb testing.TB, cfg broker.Config) *broker.Broker {
 	return NewSite(tb).Connect(tb, cfg)
 }
 
-// Site is where a test's server is, of the kind that this run has, for a test
-// that takes it away and brings it back.
+// Site is a server of the kind of this run that a test can stop and start again.
 type Site struct {
-	// URL is where it is reached, also when it has come back.
+	// URL is the server's URL. It stays the same after a Start.
 	URL string
-	// Dir is where it stores what it keeps. Change it while it is stopped.
+	// Dir is where the server stores its data. Change the data only while the server
+	// is stopped.
 	Dir string
 
 	replicas    int
@@ -101,14 +101,14 @@ func NewSite(tb testing.TB) *Site {
 	return s
 }
 
-// Stop takes the server away, all of them in a cluster.
+// Stop stops the server, or all servers of a cluster.
 func (s *Site) Stop() { s.stop() }
 
-// Start brings it back, on what is in Dir.
+// Start starts the server again on the data in Dir.
 func (s *Site) Start() { s.start() }
 
-// Connect returns a broker on the server, closed when the test ends. Buckets and
-// streams are replicated as those of [Server] are.
+// Connect returns a broker on the server and closes it when the test ends. Buckets and
+// streams have as many replicas as those of [Server].
 func (s *Site) Connect(tb testing.TB, cfg broker.Config) *broker.Broker {
 	tb.Helper()
 	if cfg.URL == "" {
@@ -120,7 +120,7 @@ func (s *Site) Connect(tb testing.TB, cfg broker.Config) *broker.Broker {
 	return Connect(tb, replicated(cfg, s.replicas))
 }
 
-// replicated says how many replicas there are to be where cfg does not.
+// replicated returns cfg with n replicas for each bucket and stream that sets none.
 func replicated(cfg broker.Config, n int) broker.Config {
 	cfg.Buckets, cfg.Streams = slices.Clone(cfg.Buckets), slices.Clone(cfg.Streams)
 	for i := range cfg.Buckets {
@@ -137,9 +137,8 @@ func replicated(cfg broker.Config, n int) broker.Config {
 }
 
 // Again runs tests of this binary once more, in another process and on servers of
-// another kind: those that run names, without those that skip names, both as the
-// flags -test.run and -test.skip take them. Fewer than atLeast that have passed
-// are a failure.
+// another kind. run and skip select the tests, as the flags -test.run and -test.skip do.
+// Again fails t when a test fails or is skipped, or when fewer than atLeast tests pass.
 func Again(t *testing.T, kind Kind, run, skip string, atLeast int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)

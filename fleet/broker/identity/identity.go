@@ -1,4 +1,4 @@
-// Package identity names this process to the others of a fleet.
+// Package identity makes names by which the processes of a fleet know each other.
 package identity
 
 import (
@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// maxHost bounds the host's part of a name.
+// maxHost bounds the host's part of a name, in bytes.
 const maxHost = 100
 
 // Host returns the host's name, and "unknown" when the system has none. In
@@ -20,20 +20,19 @@ func Host() string {
 	return "unknown"
 }
 
-// Process returns "HOST/PID". A process that is started again in a container can
-// have the same one.
+// Process returns "HOST/PID". A process that starts again in a container may get the
+// same name.
 func Process() string { return fmt.Sprintf("%s/%d", Host(), os.Getpid()) }
 
-// New returns an id that no process has had: the host's name, at most 100
-// characters of it, a dash and a random part. It is a [Token].
+// New returns a new, unique id: at most 100 characters of the host's name, a dash and a
+// random part. It is a [Token].
 func New() string {
 	host := Token(Host())
 	return host[:min(len(host), maxHost)] + "-" + strings.ToLower(rand.Text()[:10])
 }
 
-// Token replaces in text every character that cannot be in one token of a
-// subject, a key or a consumer's name by a dash: letters, digits, - and _ of
-// ASCII stay.
+// Token returns text with a dash in place of each character that a token of a subject, a
+// key or a consumer's name cannot have. ASCII letters, digits, - and _ stay.
 func Token(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_' {

@@ -1,7 +1,7 @@
-// Package natserr tells what the server refuses by its codes. The server's texts
-// differ between one replica and several, and between versions.
+// Package natserr recognizes the server's errors by their codes. The texts of these
+// errors differ between one replica and several, and between versions of the server.
 //
-// It is apart from package broker so that a client of the server does not build
+// It is separate from package broker so that a client of the server does not compile
 // the server.
 package natserr
 
@@ -12,19 +12,18 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// The server's codes that package jetstream has no name for.
+// Codes of the server for which package jetstream has no name.
 const (
 	InsufficientResources jetstream.ErrorCode = 10023 // JSInsufficientResourcesErr
 	MemoryExceeded        jetstream.ErrorCode = 10028 // JSMemoryResourcesExceededErr
 	StorageExceeded       jetstream.ErrorCode = 10047 // JSStorageResourcesExceededErr
 	ReplicasUnsupported   jetstream.ErrorCode = 10074 // JSStreamReplicasNotSupportedErr
-	StoreFailed           jetstream.ErrorCode = 10077 // JSStreamStoreFailedF: mostly because the stream is full
+	StoreFailed           jetstream.ErrorCode = 10077 // JSStreamStoreFailedF: usually the stream is full
 	HeadersTooLarge       jetstream.ErrorCode = 10097 // JSStreamHeaderExceedsMaximumErr
 	WorkQueueDeliversAll  jetstream.ErrorCode = 10101 // JSConsumerWQConsumerNotDeliverAllErr
 )
 
-// Code returns the code of the server's refusal that err wraps, and 0 when it
-// wraps none.
+// Code returns the code of the server's error that err wraps, or 0 when err wraps none.
 func Code(err error) jetstream.ErrorCode {
 	var refusal jetstream.JetStreamError
 	if errors.As(err, &refusal) && refusal.APIError() != nil {
@@ -33,15 +32,15 @@ func Code(err error) jetstream.ErrorCode {
 	return 0
 }
 
-// Is reports whether err wraps a refusal with one of the codes.
+// Is reports whether err wraps an error of the server with one of the codes.
 func Is(err error, codes ...jetstream.ErrorCode) bool {
 	code := Code(err)
 	return code != 0 && slices.Contains(codes, code)
 }
 
-// Conflict reports whether a write was refused because another writer was
-// faster: the key or the subject has another revision than the one expected. A
-// replicated stream also says so while another write is under way.
+// Conflict reports whether the server refused a write because another writer was
+// faster: the key or the subject does not have the expected revision. A replicated
+// stream also returns this error while another write is in progress.
 func Conflict(err error) bool {
 	return Is(err, jetstream.JSErrCodeStreamWrongLastSequence, jetstream.JSErrCodeStreamWrongLastSequenceConstant)
 }

@@ -18,7 +18,7 @@ var survey = []State{
 	{Name: "landing", Next: []string{"completed", "failed"}}, {Name: "completed", Next: nil}, {Name: "failed", Next: nil}, {Name: "aborted", Next: nil},
 }
 
-// ring is a table of n states in a circle, each leading back to itself too.
+// ring is a table of n states in a circle; each also leads to itself.
 func ring(n int) (states []State) {
 	for i := range n {
 		states = append(states, State{Name: fmt.Sprint("s", i), Next: []string{fmt.Sprint("s", (i+1)%n), fmt.Sprint("s", i)}})
@@ -106,8 +106,8 @@ func wellFormed(t *testing.T, picture string) {
 	}
 }
 
-// TestFileIsAPictureOfItsOwn: with its namespace and its style, and with labels
-// that several states share.
+// TestFileIsAPictureOfItsOwn checks that a file has its namespace and its style, and
+// that several states can share a label.
 func TestFileIsAPictureOfItsOwn(t *testing.T) {
 	evil := `"><script>`
 	picture := File([]State{{Name: "0", Next: []string{"1", "2"}, Label: "pool"}, {Name: "1", Label: evil, Note: "running", Class: "good"}, {Name: "2", Label: evil, Note: "failed", Class: evil}}, Drawing{Title: evil})

@@ -2,8 +2,8 @@ package diagram
 
 import "strings"
 
-// style is that of a picture that stands alone: the dashboard's colours, by day
-// and by night.
+// style is the style of a picture in a file: the dashboard's colours, for light and dark
+// themes.
 const style = `<style>
 .diagram { --panel: #fff; --ink: #1b2230; --soft: #59657a; --line: #dde2ea; --accent: #1d5fd0; --accent-ink: #fff; --good: #13693a; --bad: #b3201f; --wait: #7d5200; background: #f6f7f9 }
 @media (prefers-color-scheme: dark) { .diagram { --panel: #181e28; --ink: #e4e9f1; --soft: #9aa7bb; --line: #2a3342; --accent: #7fb0ff; --accent-ink: #0d1420; --good: #79dda0; --bad: #ff9c96; --wait: #f3c75f; background: #10141b } }
@@ -21,9 +21,9 @@ const style = `<style>
 </style>
 `
 
-// File draws the states as a file of its own: SVG with its style in it.
+// File draws the states as the text of an SVG file that contains its style.
 func File(states []State, d Drawing) string {
 	picture := string(SVG(states, d))
-	head, rest, _ := strings.Cut(picture, ">") // the attributes have no ">": it is escaped
+	head, rest, _ := strings.Cut(picture, ">") // SVG escapes every ">" in the attributes
 	return strings.Replace(head, "<svg ", `<svg xmlns="http://www.w3.org/2000/svg" `, 1) + ">\n" + style + rest + "\n"
 }

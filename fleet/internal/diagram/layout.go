@@ -1,5 +1,5 @@
-// Package diagram draws a table of states as SVG: layers from left to right,
-// few crossings, no dependency. The colours are the page's, by class.
+// Package diagram draws a table of states as SVG: layers from left to right, few
+// crossings, no dependency. The page that shows it sets the colours, by class.
 package diagram
 
 import (
@@ -14,7 +14,7 @@ type State struct {
 	Name string
 	Next []string
 
-	Label string // what is written; Name when it is empty
+	Label string // the text in the drawing; Name when it is empty
 	Note  string // a second line
 	Class string // a class of its own, for the style
 }
@@ -32,7 +32,7 @@ const (
 	rowGap     = 26.0
 	layerGap   = 64.0
 	margin     = 26.0
-	maxLabel   = 22 // characters; a longer name is cut, and whole in its title
+	maxLabel   = 22 // characters; a longer label is cut, and its title has the whole text
 )
 
 // node is a state, or a bend of an edge that spans several layers.
@@ -45,8 +45,8 @@ type node struct {
 	ins, out []int   // neighbours in the layers before and behind
 }
 
-// edge is an allowed transition: the nodes that its line passes, from left to
-// right, and whether it goes the other way.
+// edge is an allowed transition. It has the nodes that its line passes, from left to
+// right, and whether the transition goes from right to left.
 type edge struct {
 	from, to int
 	path     []int
@@ -83,8 +83,8 @@ func arrange(states []State) *layout {
 	return l
 }
 
-// turnCycles marks the edges that lead back to where a life has come from, so
-// that the others lead from left to right.
+// turnCycles marks the edges that lead back to an earlier state, so that all others
+// lead from left to right.
 func (l *layout) turnCycles() {
 	const (
 		fresh = iota
@@ -122,13 +122,13 @@ func (e edge) ends() (left, right int) {
 	return e.from, e.to
 }
 
-// layer puts each state one layer behind the last of those that lead to it.
+// layer puts each state one layer to the right of the last state that leads to it.
 func (l *layout) layer() {
 	for i, s := range l.states {
 		chars := min(max(utf8.RuneCountInString(s.label()), utf8.RuneCountInString(s.Note)), maxLabel)
 		l.nodes = append(l.nodes, node{state: i, w: math.Max(84, 7.7*float64(chars)+34)})
 	}
-	for range l.states { // as long as a longest path can be
+	for range l.states { // no path is longer than the number of states
 		moved := false
 		for _, e := range l.edges {
 			left, right := e.ends()
@@ -173,8 +173,8 @@ func (l *layout) bend() {
 	}
 }
 
-// order sorts each layer by the mean row of its neighbours, back and forth, and
-// keeps the order with the fewest crossings.
+// order sorts each layer by the mean row of its neighbours, in passes to the right and
+// to the left, and keeps the order with the fewest crossings.
 func (l *layout) order() {
 	l.number()
 	best, least := l.snapshot(), l.crossings()
@@ -249,7 +249,7 @@ func (l *layout) crossings() (count int) {
 // place gives coordinates: each node near the mean of its neighbours, in the
 // order of its layer and without overlap.
 func (l *layout) place() {
-	x := margin + 22 // room for the mark of the beginning
+	x := margin + 22 // room for the mark of the initial state
 	for _, layer := range l.layers {
 		w := 0.0
 		for _, n := range layer {
@@ -286,8 +286,8 @@ func (l *layout) place() {
 	}
 }
 
-// relax moves the nodes of one layer to where they would like to be, then
-// apart, keeping the middle of the whole.
+// relax moves each node of one layer to the mean of its neighbours, and then moves the
+// nodes apart without moving the middle of the layer.
 func (l *layout) relax(layer []int) {
 	if len(layer) == 0 {
 		return
@@ -316,7 +316,7 @@ func (l *layout) relax(layer []int) {
 	}
 }
 
-// apart is how far two neighbours' centres must be from each other; a bend needs
+// apart returns the least distance between the centres of two neighbours. A bend needs
 // less room than a state.
 func (l *layout) apart(a, b int) float64 {
 	half := func(n int) float64 {

@@ -11,17 +11,17 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
-// Edge is one transition, by the names of its states.
+// Edge is one transition, with the names of its states.
 type Edge struct{ From, To string }
 
-// Drawing is what a picture shows beside the table.
+// Drawing says what a picture shows in addition to the table.
 type Drawing struct {
-	Title   string           // what it is of, for those who do not see it
+	Title   string           // the subject of the picture, for screen readers
 	Initial string           // the state in which lives begin; "" marks none
-	Current string           // the state that is lit
+	Current string           // the state to highlight
 	Been    map[Edge]int     // how often a life went along an edge
 	Counts  map[string]int64 // how many lives are in a state; nil shows none
-	// Link is where a click on a state leads; nil or "" leads nowhere.
+	// Link returns the URL for a click on a state; nil or "" makes no link.
 	Link func(state string) string
 }
 
@@ -29,7 +29,7 @@ type Drawing struct {
 func SVG(states []State, d Drawing) template.HTML {
 	l := arrange(states)
 	var b strings.Builder
-	// The picture says in words what it shows: what is in it is not read out.
+	// The label describes the picture, because screen readers do not read its parts.
 	fmt.Fprintf(&b, `<svg class="diagram" viewBox="0 0 %.0f %.0f" width="%.0f" height="%.0f" role="group" aria-label="%s">`,
 		l.width, l.height, l.width, l.height, html.EscapeString(d.say(states)))
 	b.WriteString(`<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto-start-reverse"><path class="tip" d="M0 .6 7.4 4 0 7.4z"/></marker>` +
@@ -38,7 +38,7 @@ func SVG(states []State, d Drawing) template.HTML {
 	for e := range d.Been {
 		been[e.From], been[e.To] = true, true
 	}
-	for _, pass := range []bool{false, true} { // what was lived lies on top
+	for _, pass := range []bool{false, true} { // draw the edges that lives went along on top
 		for _, e := range l.edges {
 			times := d.Been[Edge{states[e.from].Name, states[e.to].Name}]
 			if (times > 0) == pass {
@@ -58,7 +58,7 @@ func SVG(states []State, d Drawing) template.HTML {
 	return template.HTML(b.String()) // every text in it was escaped
 }
 
-// say tells the picture in words.
+// say describes the picture in words.
 func (d Drawing) say(states []State) string {
 	text := fmt.Sprintf("%s: %d phases", d.Title, len(states))
 	if d.Current != "" {
@@ -95,7 +95,7 @@ func (l *layout) state(b *strings.Builder, n node, s State, d Drawing, been bool
 	x, y := n.x-n.w/2, n.y-nodeHeight/2
 	title := "<title>" + name + "</title>"
 	if link != "" && utf8.RuneCountInString(s.label()) <= maxLabel {
-		title = "" // the link is called what stands in it
+		title = "" // the text of the link is its name
 	}
 	fmt.Fprintf(b, `<g class="%s">%s<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" rx="9"/>`, class, title, x, y, n.w, nodeHeight)
 	if len(s.Next) == 0 {
@@ -118,9 +118,9 @@ func (l *layout) state(b *strings.Builder, n node, s State, d Drawing, been bool
 
 func short(name string) string { return html.EscapeString(text.Column(name, maxLabel)) }
 
-// line draws one edge: a curve through its bends, a little above the middle when
-// it goes to the right and a little below when it goes back, so that the two of a
-// pair are told apart.
+// line draws one edge: a curve through its bends. The curve is a little above the middle
+// when it goes to the right and a little below when it goes back, so that the two edges
+// of a pair do not cover each other.
 func (l *layout) line(b *strings.Builder, e edge, times int) {
 	class, tip, tell := "edge", "tip", ""
 	if times > 0 {
