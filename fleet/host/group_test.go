@@ -165,6 +165,9 @@ func (r *rig) start2(reqs ...host.CreateRequest) *host.Host {
 // that takes effect.
 func TestStaleHolder(t *testing.T) {
 	r := newRig(t)
+	// A server that loses the refusal, as a cluster may, delivers after AckWait: that
+	// must come well before the test's own patience ends.
+	r.tune = func(c *host.Config) { c.AckWait = bound / 10 }
 	entered, release := make(chan struct{}, 10), make(chan struct{})
 	var calls atomic.Int64
 	var tokens []uint64
