@@ -59,7 +59,11 @@ func onPipe(t *testing.T, cfg operator.Config) (dial func() net.Conn, stop func(
 	}
 	srv, ln := s.HTTPServer(), newPipe()
 	go srv.Serve(ln)
-	return ln.dial, func() { s.Close(context.Background()); srv.Close() }
+	return ln.dial, func() {
+		s.Close(context.Background())
+		srv.Close()
+		time.Sleep(time.Second) // of the bubble: net/http waits half of it after it refused a body
+	}
 }
 
 func send(t *testing.T, conn net.Conn, text string) *http.Response {
