@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"reflect"
 	"slices"
 	"strconv"
 	"sync/atomic"
@@ -49,8 +50,8 @@ const (
 // not allocate for them. A caller that changes such an error after it returned
 // it is not protected.
 func Freeze(name string, err error) error {
-	if err == nil {
-		return nil
+	if err == nil || plain(err) {
+		return err
 	}
 	r := newReader()
 	out, same := r.read(err, 0)
@@ -62,6 +63,21 @@ func Freeze(name string, err error) error {
 		return &PanicError{Name: name, Value: text, Stack: r.stack, frozen: true, text: text}
 	}
 	return out
+}
+
+// plain reports whether err is one of the most frequent errors, which are frozen as
+// they are: made by errors.New, an end of a context, or frozen before. It needs
+// little stack; the reader would make a new goroutine's stack grow.
+func plain(err error) bool {
+	switch reflect.TypeOf(err) {
+	case plainType, ctxLateType:
+		return len(err.Error()) <= maxText
+	}
+	switch err.(type) { //nolint:errorlint // err itself
+	case *frozen, *frozenOne, *frozenMany:
+		return true
+	}
+	return false
 }
 
 // known reports whether Freeze would return err as it is.
