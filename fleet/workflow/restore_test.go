@@ -51,9 +51,15 @@ func TestBucketRestoredFromABackup(t *testing.T) {
 	if got := strings.Join(kinds, ", "); got != "gap 0, put 1, synced 0" {
 		t.Errorf("the watcher was told: %s", got)
 	}
+	var seen []*Mission
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the last look: %v, %v", seen, err)
+		}
+	})
 	brokertest.Await(t, "the view to know the restored state", func() bool {
-		list, err := r.missions.List(ctx, workflow.ListOptions{Fresh: true})
-		return err == nil && len(list) == 1 && list[0].ID == "old" && list[0].State == "planning"
+		seen, err = r.missions.List(ctx, workflow.ListOptions{Fresh: true})
+		return err == nil && len(seen) == 1 && seen[0].ID == "old" && seen[0].State == "planning"
 	})
 	must(t, r.missions.Transition(ctx, "old", "aborted", "operator", ""))
 	list, err := r.missions.List(ctx, workflow.ListOptions{Phase: "aborted"})
