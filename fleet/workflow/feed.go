@@ -115,16 +115,19 @@ func (f *follower) session(ctx context.Context) error {
 	info := stream.CachedInfo()
 	f.b.single.Store(info.Config.Replicas == 1)
 	again := !f.created.IsZero()
+	earlier := f.owned()
 	moved, err := f.moved(attempt, info)
 	if err != nil {
 		return err
 	}
-	if !again || moved {
+	switch {
+	case !again:
 		f.created, f.told = info.Created, false
-		f.forget()
-		if again {
-			f.to.Gap()
-		}
+		f.forget(0)
+	case moved:
+		f.created, f.told = info.Created, false
+		f.forget(earlier)
+		f.to.Gap()
 	}
 	config := jetstream.ConsumerConfig{
 		FilterSubjects: []string{f.filter}, DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy,
@@ -235,11 +238,20 @@ func (f *follower) note(m mark) {
 	f.seq.Store(m.seq)
 }
 
-// forget makes the follower start from the beginning.
-func (f *follower) forget() {
+// owned returns how many writes of this process it has not seen yet.
+func (f *follower) owned() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.last, f.own = mark{}, nil
+	return len(f.own)
+}
+
+// forget makes the follower start from the beginning. It drops the first own marks,
+// which another bucket had. It keeps the later ones: without them a bucket that is
+// restored before the follower has seen them would look like this one.
+func (f *follower) forget(own int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.last, f.own = mark{}, f.own[own:]
 	f.seq.Store(0)
 }
 
