@@ -114,20 +114,19 @@ func (f *follower) session(ctx context.Context) error {
 	}
 	info := stream.CachedInfo()
 	f.b.single.Store(info.Config.Replicas == 1)
-	again := !f.created.IsZero()
 	earlier := f.owned()
 	moved, err := f.moved(attempt, info)
 	if err != nil {
 		return err
 	}
 	switch {
-	case !again:
-		f.created, f.told = info.Created, false
-		f.forget(0)
 	case moved:
 		f.created, f.told = info.Created, false
 		f.forget(earlier)
 		f.to.Gap()
+	case f.created.IsZero():
+		f.created, f.told = info.Created, false
+		f.forget(0)
 	}
 	config := jetstream.ConsumerConfig{
 		FilterSubjects: []string{f.filter}, DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy,
@@ -178,9 +177,9 @@ func (f *follower) remove(ctx context.Context, stream jetstream.Stream, consumer
 // bucket that was restored from a backup and written since may have more messages than
 // before.) In the same bucket a message also goes missing after as many writes of its
 // key as the history is deep. Then the follower reads everything again, which is
-// harmless.
+// harmless. This process may have written before the follower first sees the stream.
 func (f *follower) moved(ctx context.Context, info *jetstream.StreamInfo) (bool, error) {
-	if !info.Created.Equal(f.created) {
+	if !f.created.IsZero() && !info.Created.Equal(f.created) {
 		return true, nil
 	}
 	for _, m := range f.marks() {
