@@ -45,8 +45,7 @@ func WithListener(ln net.Listener) ServeOption {
 // over, the App cuts and counts the handlers that still run.
 //
 // The App cancels the context of a request when its client disconnects and when the
-// App is stopping. It cancels the context of a stream at the window's end; a request
-// is a stream when it called [Draining], accepts text/event-stream, or was hijacked.
+// App is stopping. It cancels the context of a stream at the window's end: see [Stream].
 //
 // srv belongs to the App from this call on: do not call its Shutdown or Close. Do not
 // give it or its listener to another Serve; Run would return an error. Of two Apps in

@@ -147,6 +147,10 @@ type conn struct {
 	// connection touches it.
 	spent bool
 
+	// writer is what the handler of the HTTP/1 request in progress writes to. There is
+	// one such request at a time, so they share it, and a request allocates none.
+	writer writer1
+
 	server *Server // nil for gRPC; set before net/http sees the connection
 
 	mu     sync.Mutex // guards cancel and closed
@@ -218,31 +222,6 @@ func (c *conn) cancelContext(cause error) {
 	c.mu.Unlock()
 	if cancel != nil {
 		cancel(cause)
-	}
-}
-
-// cutStream cancels the context of the HTTP/1 request in progress if that is
-// a stream.
-func (c *conn) cutStream() {
-	for {
-		bits := c.request.Load()
-		if bits&requestStream == 0 || bits&requestCut != 0 {
-			return
-		}
-		if c.request.CompareAndSwap(bits, bits|requestCut) {
-			c.cancelContext(ErrWindowOver)
-			return
-		}
-	}
-}
-
-// markStream makes the HTTP/1 request in progress a stream.
-func (c *conn) markStream() {
-	for {
-		bits := c.request.Load()
-		if bits&requestActive == 0 || bits&requestStream != 0 || c.request.CompareAndSwap(bits, bits|requestStream) {
-			return
-		}
 	}
 }
 
