@@ -139,6 +139,7 @@ type conn struct {
 	tracker *tracker
 
 	used     atomic.Bool   // the peer has sent a byte
+	http1    atomic.Bool   // it has carried an HTTP/1 request
 	hijacked atomic.Bool   // a handler owns it
 	request  atomic.Uint32 // the one HTTP/1 request in progress, as bits; 0 on HTTP/2
 
@@ -187,6 +188,11 @@ func (f *farewell) channel() <-chan struct{} {
 		}
 	}
 	return f.ch
+}
+
+// idle reports whether the connection waits for its next HTTP/1 request.
+func (c *conn) idle() bool {
+	return c.http1.Load() && c.request.Load() == 0 && !c.hijacked.Load()
 }
 
 // trackedConn finds our connection below what net/http was given, which is

@@ -30,6 +30,9 @@ func (s handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	s.inFlight.Add(1)
 	c.request.Store(requestBits(r))
+	if !c.http1.Load() {
+		c.http1.Store(true)
+	}
 	defer s.endRequest(c)
 	if c.spent {
 		ctx, stop := s.detach(c, r.Context())
