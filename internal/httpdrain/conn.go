@@ -92,7 +92,7 @@ func (t *tracker) count() (served, hijacked int) {
 
 func (t *tracker) countLocked() (served, hijacked int) {
 	for c := range t.conns {
-		if c.hijacked.Load() {
+		if c.apart() {
 			hijacked++
 		} else {
 			served++
@@ -129,6 +129,7 @@ const (
 	requestStream              // its context is cancelled at the window's end
 	requestUpgrade             // it asks for another protocol, a websocket for one
 	requestCut                 // its context has been cancelled at the window's end
+	requestHTTP2               // it asks for HTTP/2
 )
 
 // conn is a connection that the listener handed out. TLS lies above it. It is
@@ -138,7 +139,9 @@ type conn struct {
 	net.Conn
 	tracker *tracker
 
-	used     atomic.Bool   // the peer has sent a byte
+	used     atomic.Bool  // the peer has sent a byte
+	preface  atomic.Int32 // bytes of HTTP/2's preface that have come, or noPreface
+	http2    atomic.Pointer[http2Conn]
 	hijacked atomic.Bool   // a handler owns it
 	request  atomic.Uint32 // the one HTTP/1 request in progress, as bits; 0 on HTTP/2
 
@@ -247,15 +250,24 @@ func (c *conn) markStream() {
 }
 
 func (c *conn) Read(p []byte) (int, error) {
+	if h := c.passThrough(); h != nil {
+		return h.Read(p)
+	}
 	n, err := c.Conn.Read(p)
-	if n > 0 && !c.used.Load() {
-		c.used.Store(true)
+	if n > 0 {
+		if !c.used.Load() {
+			c.used.Store(true)
+		}
+		c.lookForPreface(p[:n])
 	}
 	return n, err
 }
 
 // ReadFrom lets net/http use sendfile where the connection below can.
 func (c *conn) ReadFrom(src io.Reader) (int64, error) {
+	if h := c.passThrough(); h != nil {
+		return io.Copy(struct{ io.Writer }{h}, src)
+	}
 	if rf, ok := c.Conn.(io.ReaderFrom); ok {
 		return rf.ReadFrom(src)
 	}
@@ -300,6 +312,9 @@ func (c *conn) leave() {
 	c.closed = true
 	cancel := c.cancel
 	c.mu.Unlock()
+	if h := c.http2.Load(); h != nil {
+		h.stop()
+	}
 	if cancel != nil {
 		cancel(nil)
 	}

@@ -16,7 +16,7 @@ func (s handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if s.optionsStar && r.RequestURI == "*" && r.Method == http.MethodOptions {
 		next = http.HandlerFunc(optionsStar)
 	}
-	if r.ProtoMajor >= 2 {
+	if r.ProtoMajor >= 2 && !isPreface(w, r) {
 		s.serveStream(next, w, r)
 		return
 	}
@@ -89,6 +89,11 @@ func (s handler) serveStream(next http.Handler, w http.ResponseWriter, r *http.R
 	st := &stream{server: s.Server}
 	st.Context, st.cancel = context.WithCancelCause(r.Context())
 	defer s.endStream(st)
+	h2 := http2Of(r.Context())
+	if h2 != nil {
+		h2.begin()
+		defer h2.end()
+	}
 	if requestBits(r)&requestStream != 0 {
 		if s.windowOver.Load() || !s.markStream(st) {
 			st.cancel(ErrWindowOver)
@@ -96,7 +101,7 @@ func (s handler) serveStream(next http.Handler, w http.ResponseWriter, r *http.R
 	}
 	own := r.WithContext(st)
 	defer removeForm(own)
-	if s.draining.Load() {
+	if h2 == nil && s.draining.Load() {
 		if full, ok := w.(http2Writer); ok {
 			cw := &closeWriter2{http2Writer: full, server: s.Server}
 			next.ServeHTTP(cw, own)
@@ -133,6 +138,9 @@ func requestBits(r *http.Request) uint32 {
 	}
 	if len(r.Header["Upgrade"]) > 0 || r.Method == http.MethodConnect {
 		bits |= requestUpgrade
+		if len(r.Header["Http2-Settings"]) == 1 {
+			bits |= requestHTTP2
+		}
 	}
 	return bits
 }

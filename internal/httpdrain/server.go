@@ -120,7 +120,7 @@ type Server struct {
 	binding   bool       // Bind is looking up the address, or listening
 	ln        *listener
 	tls       bool
-	h2        *http2Goodbye // nil when HTTP/2 is not ours
+	idle      time.Duration // of HTTP/2 connections; set by Bind
 	base      context.Context
 	serving   bool
 	closing   bool // Shutdown or Close was called
@@ -299,7 +299,7 @@ func (s *Server) Serve(base context.Context) error {
 // Stats returns what the server is doing now.
 func (s *Server) Stats() Stats {
 	st := Stats{
-		InFlight:    s.inFlight.Load(),
+		InFlight:    s.inFlight.Load() + int64(s.countedBelow()),
 		Accepted:    s.tracker.accepted.Load(),
 		LastArrival: s.tracker.at(s.lastArrival.Load()),
 	}

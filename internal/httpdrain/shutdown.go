@@ -37,13 +37,10 @@ func (s *Server) windowEndLocked() time.Time {
 // is over, counted from the window's end, or when ctx is done.
 func (s *Server) LingerOpen(ctx context.Context) {
 	s.mu.Lock()
-	end, h2 := s.windowEndLocked(), s.h2
+	end := s.windowEndLocked()
 	s.mu.Unlock()
 	ctx, cancel := context.WithDeadline(ctx, end.Add(s.cfg.Linger))
 	defer cancel()
-	if s.windowOver.Load() {
-		defer h2.keepSending()()
-	}
 	s.tracker.waitNoneServed(ctx)
 }
 
@@ -68,12 +65,16 @@ func (s *Server) Shutdown(ctx context.Context) (cut int, err error) {
 			_ = c.Close()
 		}
 	}
-	stop := s.h2.keepSending()
+	s.awaitGoodbyes(ctx)
 	err = s.srv.Shutdown(ctx)
-	stop()
+	if err == nil {
+		// HTTP/2 that a handler serves: net/http has forgotten these connections.
+		s.tracker.waitNoneServed(ctx)
+		err = ctx.Err()
+	}
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		err = nil
-		if cut = int(s.inFlight.Load()); cut > 0 {
+		if cut = int(s.inFlight.Load()) + s.countedBelow(); cut > 0 {
 			err = fmt.Errorf("shut down server %q: %d requests cut: %w", s.name, cut, context.Cause(ctx))
 		}
 	} else if err != nil {

@@ -92,8 +92,9 @@ func (w *closeWriter1) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return nc, rw, err
 }
 
-// closeWriter2 does the same on HTTP/2 once clients there are told: net/http
-// takes the header out again and sends GOAWAY on the connection.
+// closeWriter2 does the same on HTTP/2 that does not pass through an http2Conn, once
+// clients there are told: net/http takes the header out again and sends GOAWAY on the
+// connection.
 type closeWriter2 struct {
 	http2Writer
 	server *Server
