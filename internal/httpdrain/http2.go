@@ -5,13 +5,10 @@ import (
 	"context"
 	"crypto/tls"
 	"io"
-	"maps"
 	"net"
 	"net/http"
 	"reflect"
-	"runtime"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -74,28 +71,6 @@ func (s *Server) wrapHTTP2() {
 		nextHTTP2:            s.overTLS(asUnencrypted(plain)),
 		nextUnencryptedHTTP2: s.unencrypted(plain),
 	}
-}
-
-// wrapForeign wraps the HTTP/2 of golang.org/x/net/http2, or one that net/http has
-// configured before. It leaves a function that is the user's own alone: there only
-// a response says goodbye, and it does that in one step.
-func (s *Server) wrapForeign() {
-	next := s.srv.TLSNextProto
-	h2, plain := next[nextHTTP2], next[nextUnencryptedHTTP2]
-	if isHTTP2Package(h2) && isHTTP2Package(plain) {
-		s.srv.TLSNextProto = maps.Clone(next)
-		s.srv.TLSNextProto[nextHTTP2] = s.overTLS(asUnencrypted(plain))
-	}
-}
-
-// isHTTP2Package reports whether fn is of net/http or golang.org/x/net/http2, which
-// may be vendored.
-func isHTTP2Package(fn nextProto) bool {
-	if fn == nil {
-		return false
-	}
-	name := runtime.FuncForPC(reflect.ValueOf(fn).Pointer()).Name()
-	return strings.HasPrefix(name, "net/http.") || strings.Contains(name, "golang.org/x/net/http2.")
 }
 
 // overTLS returns what serves HTTP/2 on a TLS connection.

@@ -8,17 +8,42 @@ import (
 	"time"
 )
 
-// tlsHTTP2 is a TLS connection whose bytes pass through an http2Conn. It is a type
-// of its own for the HTTP/2 implementation, which asks it for its ConnectionState.
+// tlsHTTP2 is a TLS connection whose bytes pass through an http2Conn, if it carries
+// HTTP/2. net/http and the HTTP/2 implementation ask it for its ConnectionState.
 type tlsHTTP2 struct {
 	*tls.Conn
-	http2 *http2Conn
+	http2 *http2Conn // nil without HTTP/2; set before the first Read and Write
 }
 
-func (c *tlsHTTP2) Read(p []byte) (int, error)        { return c.http2.Read(p) }
-func (c *tlsHTTP2) Write(p []byte) (int, error)       { return c.http2.Write(p) }
-func (c *tlsHTTP2) SetReadDeadline(t time.Time) error { return c.http2.SetReadDeadline(t) }
-func (c *tlsHTTP2) SetDeadline(t time.Time) error     { return c.http2.SetDeadline(t) }
+func (c *tlsHTTP2) Read(p []byte) (int, error) {
+	if c.http2 == nil {
+		return c.Conn.Read(p)
+	}
+	return c.http2.Read(p)
+}
+
+func (c *tlsHTTP2) Write(p []byte) (int, error) {
+	if c.http2 == nil {
+		return c.Conn.Write(p)
+	}
+	return c.http2.Write(p)
+}
+
+// SetReadDeadline sets the deadline of reads.
+func (c *tlsHTTP2) SetReadDeadline(t time.Time) error {
+	if c.http2 == nil {
+		return c.Conn.SetReadDeadline(t)
+	}
+	return c.http2.SetReadDeadline(t)
+}
+
+// SetDeadline sets the deadlines of reads and writes.
+func (c *tlsHTTP2) SetDeadline(t time.Time) error {
+	if c.http2 == nil {
+		return c.Conn.SetDeadline(t)
+	}
+	return c.http2.SetDeadline(t)
+}
 
 // asAccepted returns what net/http made of an accepted connection: the tls.Conn, or
 // nc itself.
@@ -143,7 +168,7 @@ func (c *conn) SetDeadline(t time.Time) error {
 // servesUnencrypted reports whether net/http serves HTTP/2 without TLS itself.
 func (s *Server) servesUnencrypted() bool {
 	_, has := s.srv.TLSNextProto[nextUnencryptedHTTP2]
-	return has && s.srv.Protocols != nil && s.srv.Protocols.UnencryptedHTTP2()
+	return (has || s.registered) && s.srv.Protocols != nil && s.srv.Protocols.UnencryptedHTTP2()
 }
 
 // isPreface reports whether net/http took the preface of HTTP/2 for a request of

@@ -50,7 +50,7 @@ func (s *Server) wrap() {
 			ctx = context.WithValue(ctx, key{}, c)
 		}
 		if userConn != nil {
-			return userConn(ctx, nc)
+			return userConn(ctx, asAccepted(nc))
 		}
 		return ctx
 	}
