@@ -72,12 +72,12 @@ func (s *Server) sayGoodbyeLocked() (spread []*conn) {
 	s.said = true
 	close(s.goodbye)
 	for _, c := range s.tracker.open() {
-		if c.hijacked.Load() || c.request.Load()&requestUpgrade != 0 || c.goodbye.ch != nil {
+		if c.apart() || c.request.Load()&requestUpgrade != 0 || c.goodbye.ch != nil {
 			c.goodbye.scheduled = true
 			spread = append(spread, c)
 		}
 	}
-	s.h2.send()
+	s.sayGoodbyeHTTP2()
 	return spread
 }
 
@@ -115,14 +115,14 @@ func (s *Server) EndWindow() {
 	for _, c := range conns {
 		c.goodbye.tell()
 	}
-	s.h2.send() // connections that came after the first goodbye
 	s.mu.Unlock()
+	s.sayGoodbyeHTTP2() // to connections that came after the first goodbye too
 
 	for _, st := range streams {
 		st.cancel(ErrWindowOver)
 	}
 	for _, c := range conns {
-		if c.hijacked.Load() {
+		if c.apart() {
 			c.cancelContext(ErrWindowOver)
 			_ = c.Close() // the handler reports what it was doing
 		} else {

@@ -15,7 +15,7 @@ func (s handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if s.optionsStar && r.RequestURI == "*" && r.Method == http.MethodOptions {
 		next = http.HandlerFunc(optionsStar)
 	}
-	if r.ProtoMajor >= 2 {
+	if r.ProtoMajor >= 2 && !isPreface(w, r) {
 		s.serveStream(next, w, r)
 		return
 	}
@@ -99,12 +99,17 @@ func (s handler) serveStream(next http.Handler, w http.ResponseWriter, r *http.R
 	st := &stream{server: s.Server}
 	st.Context, st.cancel = context.WithCancelCause(r.Context())
 	defer s.endStream(st)
+	h2 := http2Of(r.Context())
+	if h2 != nil {
+		h2.begin()
+		defer h2.end()
+	}
 	if requestBits(r)&requestStream != 0 {
 		s.markStream(st)
 	}
 	own := r.WithContext(st)
 	defer removeForm(own)
-	closing, watched := s.draining.Load(), mayStream(r)
+	closing, watched := h2 == nil && s.draining.Load(), mayStream(r)
 	full, ok := w.(http2Writer)
 	if !ok || !closing && !watched {
 		next.ServeHTTP(w, own)

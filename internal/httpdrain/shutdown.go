@@ -38,11 +38,8 @@ func (s *Server) windowEndLocked() time.Time {
 // CloseWhenQuiet has left open it goes on until that is closed.
 func (s *Server) LingerOpen(ctx context.Context) {
 	s.mu.Lock()
-	ln, end, h2 := s.ln, s.windowEndLocked(), s.h2
+	ln, end := s.ln, s.windowEndLocked()
 	s.mu.Unlock()
-	if s.windowOver.Load() {
-		defer h2.keepSending()()
-	}
 	linger, cancel := context.WithDeadline(ctx, end.Add(s.cfg.Linger))
 	defer cancel()
 	if ln == nil || !ln.wasLeft() {
@@ -77,7 +74,7 @@ func (s *Server) makeRoom(ctx context.Context, ln *listener) {
 		served := 0
 		for _, c := range s.tracker.open() {
 			switch {
-			case c.hijacked.Load():
+			case c.apart():
 			case c.idle():
 				_ = c.Close()
 			default:
@@ -116,12 +113,16 @@ func (s *Server) Shutdown(ctx context.Context) (cut int, err error) {
 			_ = c.Close()
 		}
 	}
-	stop := s.h2.keepSending()
+	s.awaitGoodbyes(ctx)
 	err = s.srv.Shutdown(ctx)
-	stop()
+	if err == nil {
+		// HTTP/2 that a handler serves: net/http has forgotten these connections.
+		s.tracker.waitNoneServed(ctx)
+		err = ctx.Err()
+	}
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		err = nil
-		if cut = int(s.inFlight.Load()); cut > 0 {
+		if cut = int(s.inFlight.Load()) + s.countedBelow(); cut > 0 {
 			err = fmt.Errorf("shut down server %q: %d requests cut: %w", s.name, cut, context.Cause(ctx))
 		}
 	} else if err != nil {

@@ -62,6 +62,9 @@ func requestBits(r *http.Request) uint32 {
 	}
 	if len(r.Header["Upgrade"]) > 0 || r.Method == http.MethodConnect {
 		bits |= requestUpgrade
+		if len(r.Header["Http2-Settings"]) == 1 {
+			bits |= requestHTTP2
+		}
 	}
 	return bits
 }
@@ -85,7 +88,7 @@ func Draining(ctx context.Context) (<-chan struct{}, bool) {
 }
 
 func (s *Server) drainingConn(c *conn) <-chan struct{} {
-	if !c.hijacked.Load() && c.request.Load()&requestUpgrade == 0 {
+	if !c.apart() && c.request.Load()&requestUpgrade == 0 {
 		return s.goodbye
 	}
 	s.mu.Lock()

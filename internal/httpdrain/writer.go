@@ -113,8 +113,9 @@ func (w *writer1) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return nc, rw, err
 }
 
-// writer2 does the same on HTTP/2. It says close once clients there are told: net/http
-// takes the header out again and sends GOAWAY on the connection.
+// writer2 does the same on HTTP/2. On a connection that does not pass through an
+// http2Conn it says close once clients there are told: net/http takes the header out
+// again and sends GOAWAY.
 type writer2 struct {
 	http2Writer
 	stream  *stream
