@@ -52,7 +52,9 @@ func WithListener(ln net.Listener) ServeOption {
 // a process, the second to run refuses a server of the first. It does not detect a
 // shared listener: each App would get some of the connections, and the first to stop
 // would close the listener of the other. The App still calls the server's BaseContext,
-// ConnContext and ConnState functions.
+// ConnContext and ConnState functions, with the connection that the listener accepted
+// or the *tls.Conn around it. A hijacked connection, and the one below a *tls.Conn, is
+// of a type of the App's own; its NetConn method returns the accepted one.
 func (a *App) Serve(name string, srv *http.Server, opts ...ServeOption) *App {
 	var c serveConfig
 	for i, opt := range opts {
