@@ -43,10 +43,7 @@ type appKey struct{}
 // For a request of one of the App's servers it closes GoAwayAfter later, when the
 // client can find another process. For a hijacked connection and for a request to
 // upgrade, the time is spread over the window, so that clients do not all reconnect
-// at once. The call also declares the request to be a stream: the server cancels its
-// context at the window's end.
-//
-// For any other context the channel never closes.
+// at once. For any other context it never closes. Draining changes nothing.
 func Draining(ctx context.Context) <-chan struct{} {
 	if ch, ok := httpdrain.Draining(ctx); ok {
 		return ch
@@ -55,6 +52,21 @@ func Draining(ctx context.Context) <-chan struct{} {
 		return a.Draining()
 	}
 	return nil
+}
+
+// Stream says that the request of ctx is a stream, which would not end by itself, and
+// returns [Draining] of ctx. The server cancels the context of a stream at the window's
+// end, or at once after that, with the cause [ErrWindowOver]; an ordinary request has
+// until the in-flight slice is over.
+//
+// A handler need not call it for a GET that it answers with text/event-stream or
+// multipart/x-mixed-replace, for a request that accepts text/event-stream alone, and for
+// a hijacked connection: the server knows these as streams. For an answer of such a type
+// that does end, use [context.WithoutCancel]. For any other context, a unit's for one,
+// Stream is Draining.
+func Stream(ctx context.Context) <-chan struct{} {
+	httpdrain.Stream(ctx)
+	return Draining(ctx)
 }
 
 // Draining returns a channel that closes when the App begins to drain. Queue

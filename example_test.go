@@ -117,18 +117,18 @@ func ExampleApp_Serve() {
 	// <nil>
 }
 
-func ExampleDraining() {
+func ExampleStream() {
 	cfg, log := quiet()
 	cfg.DrainWait, cfg.DrainInterval = lifecycle.WaitAlways, 200*time.Millisecond
 	app, _ := lifecycle.New(cfg, log)
-	// A handler of server-sent events says goodbye before it is cut.
+	// A handler whose answer has no end says goodbye before it is cut.
 	events := func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "text/event-stream")
+		draining := lifecycle.Stream(r.Context())
 		fmt.Fprint(w, "data: hello\n\n")
 		_ = http.NewResponseController(w).Flush()
 		app.Stop(nil)
 		select {
-		case <-lifecycle.Draining(r.Context()):
+		case <-draining:
 			fmt.Fprint(w, "event: goodbye\ndata:\n\n")
 		case <-r.Context().Done():
 		}
