@@ -139,9 +139,9 @@ type Config struct {
 	// to 900 ms: the kubelet gives up after 1 s unless told otherwise.
 	ProbeTimeout time.Duration `koanf:"probe_timeout" json:"probeTimeout"`
 
-	// SignalDebounce is the time within which two signals count as one request,
-	// because process managers and wrappers send some signals twice. Defaults to
-	// 250 ms.
+	// SignalDebounce is the time within which signals count as one request, because
+	// process managers and wrappers send some signals twice. It begins with the signal
+	// that counts, so that repeated signals count once in that time. Defaults to 250 ms.
 	SignalDebounce time.Duration `koanf:"signal_debounce" json:"signalDebounce"`
 
 	// LeaderRetry is the time between two requests for the lease of a

@@ -37,7 +37,7 @@ func lifecycleWords(field string) string {
 	case "ProbeTimeout":
 		return "probe_timeout is the longest that a health plane takes to answer. Defaults to 900 ms: the kubelet gives up after 1 s unless told otherwise."
 	case "SignalDebounce":
-		return "signal_debounce is the time within which two signals count as one request, because process managers and wrappers send some signals twice. Defaults to 250 ms."
+		return "signal_debounce is the time within which signals count as one request, because process managers and wrappers send some signals twice. It begins with the signal that counts, so that repeated signals count once in that time. Defaults to 250 ms."
 	case "LeaderRetry":
 		return "leader_retry is the time between two requests for the lease of a leader-elected unit (App.Lead) while this process does not lead. A jitter adds up to a fifth. Defaults to 2 s."
 	case "ExitOnSignal":
