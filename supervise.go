@@ -2,15 +2,8 @@ package lifecycle
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
-	"os"
-	"sync"
-	"sync/atomic"
-	"time"
 
 	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/internal/call"
@@ -134,9 +127,7 @@ func (a *App) Supervise(name string, fn func(context.Context) error, backoff Bac
 // cause itself are clean.
 func (a *App) Actor(name string, execute func() error, interrupt func(error)) *App {
 	return a.addUnit(name, execute == nil || interrupt == nil, true, func() worker.Worker {
-		act := &actor{execute: execute, interrupt: interrupt, cause: a.stopCause}
-		act.Init("actor", name)
-		return act
+		return worker.NewActor(name, execute, interrupt, a.stopCause, http.ErrServerClosed)
 	})
 }
 
@@ -168,82 +159,4 @@ func (a *App) addUnit(name string, missing, endsApp bool, build func() worker.Wo
 		a.parts.units = append(a.parts.units, u)
 	})
 	return a
-}
-
-// actor is a worker around a pair of functions.
-type actor struct {
-	worker.BaseWorker
-	execute   func() error
-	interrupt func(error)
-	cause     func() error
-
-	executing   call.Call
-	interrupted atomic.Bool
-	once        sync.Once
-}
-
-func (w *actor) Start(ctx context.Context) error {
-	if err := w.Begin(ctx); err != nil {
-		return err
-	}
-	w.MarkRunning()
-	w.executing.Start(w.Name(), w.execute, func(err error) {
-		if w.interrupted.Load() && w.closedByUs(err) {
-			err = errors.Join(worker.ErrInterrupted, err)
-		}
-		w.Finish(err)
-	})
-	return nil
-}
-
-// closedByUs reports whether err consists only of errors that interrupt makes execute
-// return.
-func (w *actor) closedByUs(err error) bool {
-	cause := w.cause()
-	return err != nil && call.Only(err, func(e error) bool {
-		for _, closed := range []error{net.ErrClosed, http.ErrServerClosed, os.ErrClosed, io.ErrClosedPipe, context.Canceled, cause} {
-			if closed != nil && call.Same(e, closed) {
-				return true
-			}
-		}
-		return false
-	})
-}
-
-// Stop interrupts, once, and waits for execute to return.
-func (w *actor) Stop(ctx context.Context) error {
-	began := w.Status() != worker.StatusCreated
-	w.RequestStop(worker.ErrStopRequested)
-	var err error
-	w.once.Do(func() {
-		if !began {
-			return
-		}
-		w.interrupted.Store(true)
-		out := timed(w.Name()+": interrupt", ctx.Done(), settle, func() error {
-			w.interrupt(w.cause())
-			return nil
-		})
-		err = out.err
-	})
-	select {
-	case <-w.Done():
-		return err
-	case <-ctx.Done():
-	}
-	late := time.NewTimer(settle)
-	defer late.Stop()
-	select {
-	case <-w.Done():
-		return err
-	case <-late.C:
-	}
-	abandoned := w.executing.Abandon()
-	switch killed := w.Kill(abandoned); {
-	case killed && err == nil:
-		return abandoned // itself, so that it is known for the error that the actor ended with
-	case killed:
-		return errors.Join(abandoned, err)
-	}
-	return err
 }

@@ -51,7 +51,7 @@ func (u *unit) isFunction() bool {
 // at once.
 func (u *unit) ours() bool {
 	switch u.Worker.(type) {
-	case *worker.Func, *worker.Restarter, *worker.Process, *worker.Container, *worker.Supervisor, *worker.Leader, *actor, *server:
+	case *worker.Func, *worker.Restarter, *worker.Process, *worker.Container, *worker.Supervisor, *worker.Leader, *worker.Actor, *server:
 		return true
 	}
 	return false
