@@ -28,7 +28,7 @@ type stop struct {
 	t0        time.Time // when the stop began, zero before
 	window    string    // how the drain window ended
 	windowEnd time.Time
-	drained   []Outcome // drainers that have returned or were abandoned
+	drained   []Outcome // drainers that have returned, were abandoned or were skipped
 	cut       int       // requests in flight when their time was over
 	abandoned []string  // checks and health clients that the App abandoned at the end
 	result    error     // of Run
@@ -79,6 +79,13 @@ func (s *stop) add(errs ...error) {
 			s.further = append(s.further, err)
 		}
 	}
+}
+
+// noteDrained records how a drainer ended.
+func (s *stop) noteDrained(out Outcome) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.drained = append(s.drained, out)
 }
 
 // why returns the request, or a zero stopRequest before the first.
