@@ -36,8 +36,11 @@ const (
 type DrainWait string
 
 const (
-	// WaitAuto waits, except when the App was never ready, nothing listens, or the
-	// user pressed Ctrl-C at a terminal outside Kubernetes.
+	// WaitAuto waits, except when the App was never ready, nothing listens, the user
+	// pressed Ctrl-C at a terminal outside Kubernetes, or the end of a unit stopped an
+	// App without a server that had run for less than the window. An App listens when
+	// one of its servers serves. An App with neither servers nor jobs also listens
+	// when it has a health server, because a unit may listen by itself.
 	WaitAuto DrainWait = "auto"
 	// WaitAlways waits in these cases too.
 	WaitAlways DrainWait = "always"
@@ -151,7 +154,8 @@ type Config struct {
 
 	// ExitOnSignal makes Run return the signal that stopped it as an error, so that
 	// [ExitCode] gives 128+n. It is for work that runs to completion: Kubernetes
-	// counts a Job whose pod exits 0 on SIGTERM as complete.
+	// counts a Job whose pod exits 0 on SIGTERM as complete. A program with
+	// [App.Job] does not need it.
 	ExitOnSignal bool `koanf:"exit_on_signal" json:"exitOnSignal" reload:"live"`
 
 	// TerminationGrace is the terminationGracePeriodSeconds in the pod's manifest.

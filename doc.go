@@ -22,6 +22,7 @@
 //
 //   - [App.Go]: the function watches its context. Like errgroup, except that a
 //     nil return is fine and the context is cancelled only after the drain.
+//   - [App.Job]: the function is done at some point, and the process with it.
 //   - [App.Actor]: the function blocks and cannot watch a context; a second
 //     function makes it return. As in oklog/run.
 //   - [App.Supervise]: the App runs the function again when it fails, with backoff

@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"context"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -204,27 +205,30 @@ func (a *App) noWait() string {
 	case WaitNever:
 		return "DrainWait is never"
 	}
-	switch signal := a.stop.why().signal; {
+	switch why := a.stop.why(); {
 	case !a.everReady():
 		return "the app was never ready"
 	case !a.listens():
 		return "nothing listens"
-	case signal != nil && signal.Signal == os.Interrupt && a.signals.terminal():
+	case len(a.parts.servers) == 0 && why.unit && a.stop.began().Sub(a.EnteredAt(PhaseRunning)) < a.budget.window:
+		return "a unit ended at once" // the cluster takes about a window to notice a change
+	case why.signal != nil && why.signal.Signal == os.Interrupt && a.signals.terminal():
 		return "Ctrl-C at a terminal"
 	}
 	return ""
 }
 
 // listens reports whether clients may send requests to this process: one of the App's
-// servers is serving, or the App has no server and serves health planes, so that a
-// unit may listen by itself.
+// servers is serving, or the App has no server and no job and serves health planes, so
+// that a unit may listen by itself.
 func (a *App) listens() bool {
 	for _, s := range a.parts.servers {
 		if s.isServing() {
 			return true
 		}
 	}
-	return len(a.parts.servers) == 0 && a.health.server != nil
+	jobs := slices.ContainsFunc(a.parts.units, func(u *unit) bool { return u.kind == kindJob })
+	return len(a.parts.servers) == 0 && a.health.server != nil && !jobs
 }
 
 // runDrainers starts every drainer of what has started and closes the returned channel

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/call"
@@ -313,6 +314,15 @@ func (a *App) collect(hooksErr error) error {
 	primary := s.request.err
 	if a.cfg.ExitOnSignal && s.request.signal != nil {
 		primary = s.request.signal
+	}
+	if i := slices.IndexFunc(a.parts.units, (*unit).isUndoneJob); i >= 0 && primary == nil {
+		why := s.request.cause
+		if s.request.signal != nil {
+			why = s.request.signal
+		}
+		if why != nil {
+			primary = fmt.Errorf("job %s was not done: %w", a.parts.units[i].name, why)
+		}
 	}
 	errs := []error{primary}
 	for _, u := range a.parts.units {

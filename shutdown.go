@@ -40,6 +40,7 @@ type stopRequest struct {
 	cause  error        // what units see as their context's cause; nil when nothing is wrong
 	err    error        // the primary part of Run's error; nil for a clean stop
 	signal *SignalError // set when the request was a signal
+	unit   bool         // the end of a unit is the reason
 }
 
 // ask records a request. first reports whether it is the first, the only one that

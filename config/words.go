@@ -41,7 +41,7 @@ func lifecycleWords(field string) string {
 	case "LeaderRetry":
 		return "leader_retry is the time between two requests for the lease of a leader-elected unit (App.Lead) while this process does not lead. A jitter adds up to a fifth. Defaults to 2 s."
 	case "ExitOnSignal":
-		return "exit_on_signal makes Run return the signal that stopped it as an error, so that ExitCode gives 128+n. It is for work that runs to completion: Kubernetes counts a Job whose pod exits 0 on SIGTERM as complete."
+		return "exit_on_signal makes Run return the signal that stopped it as an error, so that ExitCode gives 128+n. It is for work that runs to completion: Kubernetes counts a Job whose pod exits 0 on SIGTERM as complete. A program with App.Job does not need it."
 	case "TerminationGrace":
 		return "termination_grace is the terminationGracePeriodSeconds in the pod's manifest. When it is declared, New checks that the times above fit into it. It has to be declared here, because the downward API does not offer it. Defaults to 0: not declared."
 	case "LivenessGrace":
