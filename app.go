@@ -72,8 +72,9 @@ type parts struct {
 	setups   []func(*App) error
 	units    []*unit
 	servers  []*server
-	drainers []hook
+	drainers []drainer
 	reloads  []hook
+	started  int // units that have started, in order; Run's goroutine alone uses it
 }
 
 // Option configures an [App] in [New].

@@ -59,6 +59,20 @@ func ExampleApp_Go() {
 	// Output: unit reconcile: the API server is gone
 }
 
+func ExampleApp_Job() {
+	app, _ := lifecycle.New(quiet())
+	app.Job("migrate", func(ctx context.Context) error {
+		fmt.Println("42 rows migrated")
+		return nil // a signal would have cancelled ctx, and the exit status would be 143
+	}).
+		OnShutdown("db", func(context.Context) error { fmt.Println("database closed"); return nil })
+	fmt.Println("exit", lifecycle.ExitCode(app.Run(context.Background())))
+	// Output:
+	// 42 rows migrated
+	// database closed
+	// exit 0
+}
+
 func ExampleApp_Actor() {
 	app, _ := lifecycle.New(quiet())
 	ln, _ := net.Listen("tcp", "127.0.0.1:0")

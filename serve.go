@@ -68,7 +68,7 @@ func (a *App) Serve(name string, srv *http.Server, opts ...ServeOption) *App {
 		a.parts.refuse("unit", name, errors.New("WithListener: nil where a listener is needed"))
 		return a
 	}
-	return a.addUnit(name, srv == nil, false, func() worker.Worker {
+	return a.addUnit(kindUnit, name, srv == nil, func() worker.Worker {
 		var hopts []httpdrain.Option
 		a.parts.claimLocked(name, "server", srv)
 		if c.given {
@@ -103,7 +103,7 @@ func (a *App) GRPC(name string, srv GRPCServer, ln net.Listener, health GRPCHeal
 	if call.IsNil(health) {
 		health = nil
 	}
-	return a.addUnit(name, call.IsNil(srv) || call.IsNil(ln), false, func() worker.Worker {
+	return a.addUnit(kindUnit, name, call.IsNil(srv) || call.IsNil(ln), func() worker.Worker {
 		a.parts.claimLocked(name, "server", srv)
 		a.parts.claimLocked(name, "listener", ln)
 		return newServer(name, "grpc", httpdrain.NewGRPC(name, srv, ln, health, drainConfig(a.budget)), a)
