@@ -160,19 +160,19 @@ type Config struct {
 
 	// TerminationGrace is the terminationGracePeriodSeconds in the pod's manifest.
 	// When it is declared, New checks that the times above fit into it. It has to be
-	// declared here, because the downward API does not offer it. Defaults to 0: not
-	// declared.
-	TerminationGrace time.Duration `koanf:"termination_grace" json:"terminationGrace" reload:"live"`
+	// declared here, because the downward API does not offer it. It belongs to the pod
+	// and never changes in a running process. Defaults to 0: not declared.
+	TerminationGrace time.Duration `koanf:"termination_grace" json:"terminationGrace"`
 
 	// LivenessGrace and StartupGrace are the terminationGracePeriodSeconds of the
 	// liveness probe and the startup probe. When such a probe fails, its grace
 	// replaces the pod's. Default to 0: not declared.
-	LivenessGrace time.Duration `koanf:"liveness_grace" json:"livenessGrace" reload:"live"`
-	StartupGrace  time.Duration `koanf:"startup_grace" json:"startupGrace" reload:"live"`
+	LivenessGrace time.Duration `koanf:"liveness_grace" json:"livenessGrace"`
+	StartupGrace  time.Duration `koanf:"startup_grace" json:"startupGrace"`
 
 	// PreStop is the time that the pod's preStop hook takes. Kubernetes counts it as
 	// part of the grace. Defaults to 0: there is no hook.
-	PreStop time.Duration `koanf:"pre_stop" json:"preStop" reload:"live"`
+	PreStop time.Duration `koanf:"pre_stop" json:"preStop"`
 
 	// TerminationLog is the file from which Kubernetes reads a container's
 	// termination message. The App writes it when it exists and never creates it.
