@@ -49,7 +49,7 @@ func (r *run) configFix(fault *lifecycle.ConfigError, keys []string) string {
 	}
 	graces := map[string]time.Duration{"TerminationGrace": r.cfg.TerminationGrace, "LivenessGrace": r.cfg.LivenessGrace, "StartupGrace": r.cfg.StartupGrace}
 	if len(keys) > 1 && graces[fault.Fields[0]] > 0 {
-		need := on(r.cfg.PreStop) + on(r.cfg.DrainInterval) + r.cfg.ShutdownGrace + lifecycle.Margin
+		need := on(r.cfg.PreStop) + window(r.cfg) + r.cfg.ShutdownGrace + lifecycle.Margin
 		lower := keys[1:]
 		if on(r.cfg.PreStop) == 0 {
 			lower = slices.DeleteFunc(slices.Clone(lower), func(key string) bool { return key == keyOf("PreStop") })
