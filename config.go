@@ -36,8 +36,11 @@ const (
 type DrainWait string
 
 const (
-	// WaitAuto waits, except when the App was never ready, nothing listens, or the
-	// user pressed Ctrl-C at a terminal outside Kubernetes.
+	// WaitAuto waits, except when the App was never ready, nothing listens, the user
+	// pressed Ctrl-C at a terminal outside Kubernetes, or the end of a unit stopped an
+	// App without a server that had run for less than the window. An App listens when
+	// one of its servers serves. An App with neither servers nor jobs also listens
+	// when it has a health server, because a unit may listen by itself.
 	WaitAuto DrainWait = "auto"
 	// WaitAlways waits in these cases too.
 	WaitAlways DrainWait = "always"
@@ -139,9 +142,9 @@ type Config struct {
 	// to 900 ms: the kubelet gives up after 1 s unless told otherwise.
 	ProbeTimeout time.Duration `koanf:"probe_timeout" json:"probeTimeout"`
 
-	// SignalDebounce is the time within which two signals count as one request,
-	// because process managers and wrappers send some signals twice. Defaults to
-	// 250 ms.
+	// SignalDebounce is the time within which signals count as one request, because
+	// process managers and wrappers send some signals twice. It begins with the signal
+	// that counts, so that repeated signals count once in that time. Defaults to 250 ms.
 	SignalDebounce time.Duration `koanf:"signal_debounce" json:"signalDebounce"`
 
 	// LeaderRetry is the time between two requests for the lease of a
@@ -151,24 +154,25 @@ type Config struct {
 
 	// ExitOnSignal makes Run return the signal that stopped it as an error, so that
 	// [ExitCode] gives 128+n. It is for work that runs to completion: Kubernetes
-	// counts a Job whose pod exits 0 on SIGTERM as complete.
+	// counts a Job whose pod exits 0 on SIGTERM as complete. A program with
+	// [App.Job] does not need it.
 	ExitOnSignal bool `koanf:"exit_on_signal" json:"exitOnSignal" reload:"live"`
 
 	// TerminationGrace is the terminationGracePeriodSeconds in the pod's manifest.
 	// When it is declared, New checks that the times above fit into it. It has to be
-	// declared here, because the downward API does not offer it. Defaults to 0: not
-	// declared.
-	TerminationGrace time.Duration `koanf:"termination_grace" json:"terminationGrace" reload:"live"`
+	// declared here, because the downward API does not offer it. It belongs to the pod
+	// and never changes in a running process. Defaults to 0: not declared.
+	TerminationGrace time.Duration `koanf:"termination_grace" json:"terminationGrace"`
 
 	// LivenessGrace and StartupGrace are the terminationGracePeriodSeconds of the
 	// liveness probe and the startup probe. When such a probe fails, its grace
 	// replaces the pod's. Default to 0: not declared.
-	LivenessGrace time.Duration `koanf:"liveness_grace" json:"livenessGrace" reload:"live"`
-	StartupGrace  time.Duration `koanf:"startup_grace" json:"startupGrace" reload:"live"`
+	LivenessGrace time.Duration `koanf:"liveness_grace" json:"livenessGrace"`
+	StartupGrace  time.Duration `koanf:"startup_grace" json:"startupGrace"`
 
 	// PreStop is the time that the pod's preStop hook takes. Kubernetes counts it as
 	// part of the grace. Defaults to 0: there is no hook.
-	PreStop time.Duration `koanf:"pre_stop" json:"preStop" reload:"live"`
+	PreStop time.Duration `koanf:"pre_stop" json:"preStop"`
 
 	// TerminationLog is the file from which Kubernetes reads a container's
 	// termination message. The App writes it when it exists and never creates it.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/call"
@@ -50,7 +51,7 @@ func (a *App) StopBecause(reason string) {
 // stop, and takes everything down in order. Reasons are a signal (SIGINT,
 // SIGTERM), the end of parent, a unit that fails, an Actor that returns, and
 // [App.Stop]; all lead to the same teardown. When a reason comes during the start,
-// Run takes down the parts that have started.
+// Run drains and takes down the parts that have started, without the wait of the window.
 //
 // Run returns nil after a clean stop. Otherwise the first part of its error is the
 // primary cause, and every other error is joined behind it; [ExitCode] turns the
@@ -104,6 +105,7 @@ func (a *App) Run(parent context.Context) error {
 		a.log.Error("nothing was started", "error", err)
 		a.requestStop(stopRequest{reason: "refused registrations", cause: err, err: err})
 		<-a.stop.requested.Signaled() // another request may have been first
+		<-a.runDrainers(parent)       // all are skipped
 		// The hooks run: main opened most of their resources before Run.
 		if hooksErr := a.hooks.runUntil(context.WithoutCancel(parent), time.Now().Add(a.budget.grace)); hooksErr != nil {
 			err = errors.Join(err, hooksErr)
@@ -135,6 +137,9 @@ func (a *App) Run(parent context.Context) error {
 	hurried := true
 	if a.start(&group) {
 		hurried = a.run(base)
+	} else if len(a.parts.drainers) > 0 {
+		a.holdRestarts()
+		a.drain(base)
 	}
 	return a.teardown(base, &group, hurried)
 }
@@ -165,7 +170,9 @@ func (a *App) start(group *errgroup.Group) bool {
 		err = a.bind(a.parts.servers[i])
 	}
 	for i := 0; err == nil && i < len(a.parts.units) && !a.isStopping(); i++ {
-		err = a.launch(a.parts.units[i], group)
+		if err = a.launch(a.parts.units[i], group); err == nil {
+			a.parts.started++
+		}
 	}
 	for i := 0; err == nil && i < len(a.parts.units) && !a.isStopping(); i++ {
 		a.awaitStarted(a.parts.units[i])
@@ -196,16 +203,23 @@ func (a *App) run(base context.Context) (hurried bool) {
 	}()
 	<-a.stop.requested.Signaled()
 
-	a.nowDoing("restarts to be held")
-	for _, u := range a.parts.units {
-		u.holdRestarts()
-	}
-	a.nowDoing("")
+	a.holdRestarts()
 	a.enter(PhaseDraining, a.stopCause())
 	hurried = a.drain(base)
 	a.endReloads()
 	<-reloads
 	return hurried
+}
+
+// holdRestarts tells every unit that has started to restart nothing any more.
+func (a *App) holdRestarts() {
+	a.nowDoing("restarts to be held")
+	for _, u := range a.parts.units {
+		if u.launched.Load() {
+			u.holdRestarts()
+		}
+	}
+	a.nowDoing("")
 }
 
 func (a *App) isStopping() bool { return a.stop.requested.HasSignaled() }
@@ -300,6 +314,15 @@ func (a *App) collect(hooksErr error) error {
 	primary := s.request.err
 	if a.cfg.ExitOnSignal && s.request.signal != nil {
 		primary = s.request.signal
+	}
+	if i := slices.IndexFunc(a.parts.units, (*unit).isUndoneJob); i >= 0 && primary == nil {
+		why := s.request.cause
+		if s.request.signal != nil {
+			why = s.request.signal
+		}
+		if why != nil {
+			primary = fmt.Errorf("job %s was not done: %w", a.parts.units[i].name, why)
+		}
 	}
 	errs := []error{primary}
 	for _, u := range a.parts.units {

@@ -28,7 +28,7 @@ type stop struct {
 	t0        time.Time // when the stop began, zero before
 	window    string    // how the drain window ended
 	windowEnd time.Time
-	drained   []Outcome // drainers that have returned or were abandoned
+	drained   []Outcome // drainers that have returned, were abandoned or were skipped
 	cut       int       // requests in flight when their time was over
 	abandoned []string  // checks and health clients that the App abandoned at the end
 	result    error     // of Run
@@ -40,6 +40,7 @@ type stopRequest struct {
 	cause  error        // what units see as their context's cause; nil when nothing is wrong
 	err    error        // the primary part of Run's error; nil for a clean stop
 	signal *SignalError // set when the request was a signal
+	unit   bool         // the end of a unit is the reason
 }
 
 // ask records a request. first reports whether it is the first, the only one that
@@ -79,6 +80,13 @@ func (s *stop) add(errs ...error) {
 			s.further = append(s.further, err)
 		}
 	}
+}
+
+// noteDrained records how a drainer ended.
+func (s *stop) noteDrained(out Outcome) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.drained = append(s.drained, out)
 }
 
 // why returns the request, or a zero stopRequest before the first.
