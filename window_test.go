@@ -124,11 +124,11 @@ func TestEndWindowLeavesOpenConnectionsTheirTime(t *testing.T) {
 func TestEndBy(t *testing.T) {
 	const s = time.Second
 	for _, test := range []struct {
-		name     string
-		at       time.Duration // of the call, from T0
-		by       time.Duration // from T0
-		window   time.Duration
-		total    time.Duration // of the stop, whose parts all hang
+		name   string
+		at     time.Duration // of the call, from T0
+		by     time.Duration // from T0
+		window time.Duration
+		total  time.Duration // of the stop, whose parts all hang
 	}{
 		{"enough time", 0, 40 * s, 5 * s, 25 * s},
 		{"less", 0, 13500 * time.Millisecond, 2500 * time.Millisecond, 12500 * time.Millisecond},
