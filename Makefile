@@ -109,6 +109,14 @@ cross: ## build and vet the library for macOS and Windows
 		(cd $$m && GOWORK=off CGO_ENABLED=0 GOOS=$$os GOARCH=$$arch go build ./...); done; \
 		(cd $$m && GOWORK=off CGO_ENABLED=0 GOOS=$$os go vet ./...); done; done
 
+.PHONY: release
+release: ## check, commit and tag a release of every published module (VERSION=v0.2.0); push nothing
+	cd tools && go run ./release -version '$(VERSION)'
+
+.PHONY: release-check
+release-check: ## release a copy, and install from it as a stranger does
+	cd tools && go run ./release -check
+
 .PHONY: ci
 ci: ## everything that must pass before a merge
 	@bash .ci/run
