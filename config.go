@@ -12,8 +12,14 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/token"
 )
 
-// Off turns a duration of [Config] off, where zero gives its default.
-const Off time.Duration = -1
+// Values that turn a setting of [Config] off, where the zero value gives its default.
+const (
+	// HealthOff as [Config].HealthAddr runs the App without a health server.
+	HealthOff = "off"
+
+	// Off turns a duration off.
+	Off time.Duration = -1
+)
 
 // DrainReadiness says what /readyz answers while the App drains.
 type DrainReadiness string
@@ -47,9 +53,6 @@ const (
 	// WaitNever does not wait. Drainers still run.
 	WaitNever DrainWait = "never"
 )
-
-// HealthOff as [Config].HealthAddr runs the App without a health server.
-const HealthOff = "off"
 
 // Config holds what an operator may tune. The zero value is a sound
 // configuration: every field has a default. It is a plain value; [New] copies
