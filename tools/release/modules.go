@@ -20,7 +20,7 @@ import (
 // published has the folders of the modules that others may import. private has those
 // that only this repository uses. A module that is in neither is an error.
 var (
-	published = []string{".", "fleet", "otel", "vet", "worker/docker"}
+	published = []string{".", "fleet", "kube", "otel", "vet", "worker/docker"}
 	private   = []string{"bench", "deploy", "deploy/e2e", "examples", "tools"}
 )
 
