@@ -334,28 +334,37 @@ func TestIdleTimeoutOfAnUnusedConnection(t *testing.T) {
 	})
 }
 
-// A connection that comes after the goodbye is told with its first response, and one
-// that comes after the window at once.
+// A connection that comes late is told with its first response. After the window one
+// without a request is told as well, in time for the stop, and not before it could
+// send one.
 func TestGoAwayOfLateConnections(t *testing.T) {
-	inTime(t, Config{}, asIs, func(_ *testing.T, s *Server, connect func() *h2client) {
+	inTime(t, Config{}, asIs, func(t *testing.T, s *Server, connect func() *h2client) {
 		s.BeginDrain(time.Now(), 0)
 		synctest.Wait()
+		withResponse := func(c *h2client) {
+			c.get(1)
+			c.response(1)
+			c.firstStep()
+			c.get(3)
+			c.response(3)
+			c.send(pongFrame)
+			c.gone(3)
+		}
 		late := connect()
 		time.Sleep(time.Minute)
-		late.get(1)
-		late.response(1)
-		late.firstStep()
-		late.get(3)
-		late.response(3)
-		late.send(pongFrame)
-		late.gone(3)
+		withResponse(late)
+		young := connect()
 		s.EndWindow()
-		later := connect()
-		later.firstStep()
-		later.get(1)
-		later.response(1)
-		later.send(pongFrame)
-		later.gone(1)
+		withResponse(young)
+		withResponse(connect())
+		unused := connect()
+		began := time.Now()
+		unused.firstStep()
+		if d := time.Since(began); d != goAwayWait {
+			t.Errorf("an unused connection is told after %v", d)
+		}
+		unused.send(pongFrame)
+		unused.gone(0)
 	})
 }
 
