@@ -98,7 +98,8 @@ type GRPCHealth interface{ Shutdown() }
 // running RPCs finish, and Stop ends them when the in-flight slice is over. The App
 // closes the listener. Run returns an error for a server or listener that another unit
 // has. The App abandons a method that does not return and names it, with its stack; in
-// a server with grpc.WaitForHandlers, Stop waits for handlers.
+// a server with grpc.WaitForHandlers, Stop waits for handlers. For [Draining] in the
+// server's handlers use the interceptors of the module grpcdrain, or [App.CallContext].
 func (a *App) GRPC(name string, srv GRPCServer, ln net.Listener, health GRPCHealth) *App {
 	if call.IsNil(health) {
 		health = nil
@@ -124,6 +125,7 @@ type drainingServer interface {
 	Serve(context.Context) error
 	Configure(httpdrain.Config)
 	BeginDrain(now time.Time, window time.Duration)
+	Goodbye() <-chan struct{}
 	EndWindow()
 	CloseWhenQuiet(context.Context) error
 	LingerOpen(context.Context)
@@ -198,10 +200,18 @@ func (s *server) retire(ctx context.Context, hurried bool, closed func()) (cut i
 // Addr returns the address of the server added under name. It is nil when there is no
 // such server or it is not bound yet. Use it for servers on port 0.
 func (a *App) Addr(name string) net.Addr {
+	if s := a.server(name); s != nil {
+		return s.drainingServer.Addr()
+	}
+	return nil
+}
+
+// server returns the server added under name, or nil.
+func (a *App) server(name string) *server {
 	_, servers := a.parts.view()
 	for _, s := range servers {
 		if s.Name() == name {
-			return s.drainingServer.Addr()
+			return s
 		}
 	}
 	return nil
