@@ -73,7 +73,7 @@ type parts struct {
 	units    []*unit
 	servers  []*server
 	drainers []drainer
-	reloads  []hook
+	reloads  []*reloader
 	started  int // units that have started, in order; Run's goroutine alone uses it
 }
 

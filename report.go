@@ -92,7 +92,7 @@ func outcome(name string, began time.Time, err error) Outcome {
 	default:
 		out.Result = ResultFailed
 	}
-	out.Error = unnamed(name, err).Error()
+	out.Error = call.Unnamed(name, err).Error()
 	return out
 }
 

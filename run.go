@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/call"
@@ -163,6 +164,7 @@ func (a *App) start(group *errgroup.Group) bool {
 		return false
 	}
 	a.enter(PhaseStarting, nil)
+	defer a.watchStart()()
 	cgroup.LimitMemory(a.log, os.DirFS("/"), a.cfg.MemoryLimitRatio)
 	a.health.owner.SetGate(StateUnknown, "starting")
 	err := a.startHealth()
@@ -186,6 +188,53 @@ func (a *App) start(group *errgroup.Group) bool {
 		<-a.stop.requested.Signaled() // another request may have been first
 	}
 	return !a.isStopping()
+}
+
+// slowStart is the time after which the log names the units that have not started.
+const slowStart = 15 * time.Second
+
+// watchStart logs for what a slow start waits, after slowStart and whenever the time has
+// doubled, and ends it after StartTimeout. The caller calls end when the start is over.
+func (a *App) watchStart() (end func()) {
+	timeout := a.cfg.StartTimeout
+	if timeout == Off {
+		timeout = longest
+	}
+	ctx, cancel := context.WithTimeout(a.unitsCtx, timeout)
+	began := time.Now()
+	call.Go("watch of the start", func() error {
+		slow := time.NewTimer(slowStart)
+		defer slow.Stop()
+		for {
+			select {
+			case <-slow.C:
+				took := time.Since(began)
+				a.log.Warn("still starting", "for", took, "waiting_for", a.notStarted())
+				slow.Reset(took)
+			case <-ctx.Done():
+				if err := ctx.Err(); errors.Is(err, context.DeadlineExceeded) {
+					a.fail(fmt.Errorf("start: not done within %v (StartTimeout): waiting for %s: %w", timeout, a.notStarted(), err))
+				}
+				return nil
+			}
+		}
+	}, func(error) {})
+	return cancel
+}
+
+// notStarted names the units that have begun to start and are not done with it, or what
+// else the start waits for.
+func (a *App) notStarted() string {
+	var names []string
+	for _, u := range a.parts.units {
+		if u.launched.Load() && !begun(u.shown().Status) {
+			names = append(names, "unit "+u.name)
+		}
+	}
+	if names == nil {
+		return a.blocking()
+	}
+	return strings.Join(names, ", ")
 }
 
 // run serves until a stop is requested, and then drains.

@@ -263,7 +263,7 @@ func (s *Shutdown) runUntil(ctx context.Context, end time.Time) error {
 		deadline := end.Add(-time.Duration(i) * slice)
 		out := s.call(ctx, hooks[i], deadline, slice)
 		if out.err != nil {
-			errs = append(errs, about("shutdown hook", out.Name, out.err))
+			errs = append(errs, call.About("shutdown hook", out.Name, out.err))
 		}
 		s.mu.Lock()
 		s.results = append(s.results, out)
@@ -299,7 +299,7 @@ func (s *Shutdown) call(ctx context.Context, h hook, deadline time.Time, slice t
 	out := timed(h.name, ctx.Done(), late, func() error { return h.fn(ctx) })
 	_ = life.To(out.Result, out.err)
 	if out.err != nil {
-		s.say(slog.LevelError, "shutdown hook failed", "hook", h.name, "took", out.Took, "error", unnamed(h.name, out.err))
+		s.say(slog.LevelError, "shutdown hook failed", "hook", h.name, "took", out.Took, "error", call.Unnamed(h.name, out.err))
 	} else {
 		s.say(slog.LevelInfo, "shutdown hook done", "hook", h.name, "took", out.Took)
 	}

@@ -138,6 +138,9 @@ func (a *App) watchSignals() (stop func()) {
 				continue
 			}
 			if sig == syscall.SIGHUP {
+				if len(a.reloads.turn) > 0 && !a.isStopping() {
+					a.log.Info("SIGHUP: a reload is running, and one more follows it")
+				}
 				a.reloads.asked.Notify() // several requests before the reload begins count as one
 				continue
 			}
