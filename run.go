@@ -30,7 +30,8 @@ func (a *App) Stop(cause error) {
 	if cause != nil {
 		reason += ": " + cause.Error()
 	}
-	if !a.requestStop(stopRequest{reason: reason, cause: cause, err: cause}) {
+	if !a.requestStop(stopRequest{reason: reason, cause: cause, err: cause}) && cause != nil {
+		a.log.Error("the app is stopping, and one more reason came", "reason", reason)
 		a.stop.add(cause)
 	}
 }
@@ -104,7 +105,7 @@ func (a *App) Run(parent context.Context) error {
 	}
 	if err := a.refusals(); err != nil {
 		a.log.Error("nothing was started", "error", err)
-		a.requestStop(stopRequest{reason: "refused registrations", cause: err, err: err})
+		a.requestStop(stopRequest{reason: "refused registrations", cause: err, err: err, told: true})
 		<-a.stop.requested.Signaled() // another request may have been first
 		<-a.runDrainers(parent)       // all are skipped
 		// The hooks run: main opened most of their resources before Run.
@@ -245,6 +246,9 @@ func (a *App) run(base context.Context) (hurried bool) {
 	a.nowDoing("")
 	a.enter(PhaseRunning, nil)
 	a.log.Info("running", "units", len(a.parts.units))
+	if len(a.parts.units) == 0 {
+		a.log.Warn("no unit is registered: the app waits for a signal, the end of the parent context or App.Stop")
+	}
 	reloads := make(chan struct{})
 	go func() {
 		defer close(reloads)
@@ -302,10 +306,11 @@ func (a *App) requestStop(req stopRequest) (first bool) {
 	return first
 }
 
-// fail stops the App with err. When the App is already stopping, fail joins err to
-// the result.
+// fail logs err and stops the App with it. When the App is already stopping, fail joins
+// err to the result.
 func (a *App) fail(err error) {
-	if !a.requestStop(stopRequest{reason: err.Error(), cause: err, err: err}) {
+	a.log.Error("the app cannot go on", "error", err)
+	if !a.requestStop(stopRequest{reason: err.Error(), cause: err, err: err, told: true}) {
 		a.stop.add(err)
 	}
 }
@@ -373,6 +378,7 @@ func (a *App) collect(hooksErr error) error {
 			primary = fmt.Errorf("job %s was not done: %w", a.parts.units[i].name, why)
 		}
 	}
+	s.untold = primary != nil && !s.request.told
 	errs := []error{primary}
 	for _, u := range a.parts.units {
 		if err := u.failure(); err != nil && !errors.Is(primary, err) {

@@ -32,6 +32,7 @@ type stop struct {
 	cut       int       // requests in flight when their time was over
 	abandoned []string  // checks and health clients that the App abandoned at the end
 	result    error     // of Run
+	untold    bool      // the first part of result is not in the log at error level yet
 }
 
 // stopRequest says why the App should stop.
@@ -41,6 +42,7 @@ type stopRequest struct {
 	err    error        // the primary part of Run's error; nil for a clean stop
 	signal *SignalError // set when the request was a signal
 	unit   bool         // the end of a unit is the reason
+	told   bool         // err is in the log at error level
 }
 
 // ask records a request. first reports whether it is the first, the only one that

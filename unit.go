@@ -258,7 +258,8 @@ func (a *App) awaitStarted(u *unit) {
 	a.nowDoing(waiting)
 	defer func() {
 		s := status()
-		if s == worker.StatusFailed || s == worker.StatusKilled || s.Terminal() && a.endsWith(u) {
+		failed := s == worker.StatusFailed || s == worker.StatusKilled
+		if failed && !u.hasGivenUp() || s.Terminal() && a.endsWith(u) {
 			<-a.stop.requested.Signaled() // watch is about to request it
 		}
 	}()
@@ -345,11 +346,13 @@ func (a *App) watch(u *unit) {
 	a.unitFailed(u, status, err)
 }
 
-// unitFailed ends the unit with err and asks for the stop.
+// unitFailed ends the unit with err and asks for the stop, unless the App goes on.
 func (a *App) unitFailed(u *unit, status worker.Status, err error) {
 	named := u.finish(err)
 	a.log.Error("unit failed", "unit", u.name, "status", string(status), "error", call.Unnamed(u.name, err))
-	a.requestStop(stopRequest{reason: named.Error(), cause: named, err: named, unit: true})
+	if !u.hasGivenUp() {
+		a.requestStop(stopRequest{reason: named.Error(), cause: named, err: named, unit: true, told: true})
+	}
 }
 
 // stopUnits cancels the units' context and waits for the units until end. It abandons
@@ -407,15 +410,19 @@ func (a *App) stopUnit(ctx context.Context, u *unit) {
 	// A worker bounds its own Stop. The App waits three times as long for a worker that
 	// breaks its contract.
 	out := timed(u.name+": Stop", ctx.Done(), 3*settle, func() error { return u.Stop(ctx) })
-	if err := u.hasEnded(ctx); err != nil {
-		if out.err != nil {
-			err = out.err
+	if !u.over.HasSignaled() { // it is when its Start has failed
+		if err := u.hasEnded(ctx); err != nil {
+			if out.err != nil {
+				err = out.err
+			}
+			a.log.Error("unit did not stop", "unit", u.name, "error", call.Unnamed(u.name, err))
+			_ = u.finish(err)
+			return
 		}
-		_ = u.finish(err)
-		return
+		<-u.over.Signaled() // watch has seen it
 	}
-	<-u.over.Signaled() // watch has seen it
 	if out.err != nil && !errors.Is(u.failure(), out.err) {
+		a.log.Error("unit failed to stop", "unit", u.name, "error", call.Unnamed(u.name, out.err))
 		a.stop.add(call.About("unit", u.name, out.err))
 	}
 }
