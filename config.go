@@ -155,6 +155,18 @@ type Config struct {
 	// that counts, so that repeated signals count once in that time. Defaults to 250 ms.
 	SignalDebounce time.Duration `koanf:"signal_debounce" json:"signalDebounce"`
 
+	// StartTimeout is the longest time from Run to the phase running. An App that is
+	// still starting then stops with an error that names the units that have not
+	// started; the log names them from 15 s on. Defaults to 1 h, so that it ends a start
+	// that hangs and no migration or restore: a startup probe, or TimeoutStartSec in
+	// systemd, knows better how long this start may take. With Off there is no limit.
+	StartTimeout time.Duration `koanf:"start_timeout" json:"startTimeout"`
+
+	// ReloadTimeout is the time that each function of a reload ([App.OnReload]) has.
+	// Then its context ends, and the App abandons a function that ignores that. Defaults
+	// to 90 s, which systemd gives a reload. With Off there is no limit.
+	ReloadTimeout time.Duration `koanf:"reload_timeout" json:"reloadTimeout" reload:"live"`
+
 	// LeaderRetry is the time between two requests for the lease of a
 	// leader-elected unit ([App.Lead]) while this process does not lead. A jitter
 	// adds up to a fifth. Defaults to 2 s.
@@ -253,6 +265,8 @@ func (c Config) WithDefaults() Config {
 	def(&c.AcceptQuiet, max(0, min(time.Second, c.Linger/2)))
 	def(&c.ProbeTimeout, 900*time.Millisecond)
 	def(&c.SignalDebounce, 250*time.Millisecond)
+	def(&c.StartTimeout, time.Hour)
+	def(&c.ReloadTimeout, 90*time.Second)
 	def(&c.LeaderRetry, 2*time.Second)
 	return c
 }
@@ -353,7 +367,7 @@ func (c Config) Validate() error {
 		{"GoAwayAfter", c.GoAwayAfter, false}, {"AcceptQuiet", c.AcceptQuiet, false}, {"Linger", c.Linger, false},
 		{"ShutdownGrace", c.ShutdownGrace, true}, {"UnitSlice", c.UnitSlice, false}, {"HookSlice", c.HookSlice, false},
 		{"MinSlice", c.MinSlice, false}, {"ProbeTimeout", c.ProbeTimeout, true}, {"SignalDebounce", c.SignalDebounce, false},
-		{"LeaderRetry", c.LeaderRetry, true},
+		{"StartTimeout", c.StartTimeout, false}, {"ReloadTimeout", c.ReloadTimeout, false}, {"LeaderRetry", c.LeaderRetry, true},
 		{"TerminationGrace", c.TerminationGrace, false}, {"LivenessGrace", c.LivenessGrace, false},
 		{"StartupGrace", c.StartupGrace, false}, {"PreStop", c.PreStop, false},
 	} {

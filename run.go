@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/call"
@@ -30,7 +31,8 @@ func (a *App) Stop(cause error) {
 	if cause != nil {
 		reason += ": " + cause.Error()
 	}
-	if !a.requestStop(stopRequest{reason: reason, cause: cause, err: cause}) {
+	if !a.requestStop(stopRequest{reason: reason, cause: cause, err: cause}) && cause != nil {
+		a.log.Error("the app is stopping, and one more reason came", "reason", reason)
 		a.stop.add(cause)
 	}
 }
@@ -104,7 +106,7 @@ func (a *App) Run(parent context.Context) error {
 	}
 	if err := a.refusals(); err != nil {
 		a.log.Error("nothing was started", "error", err)
-		a.requestStop(stopRequest{reason: "refused registrations", cause: err, err: err})
+		a.requestStop(stopRequest{reason: "refused registrations", cause: err, err: err, told: true})
 		<-a.stop.requested.Signaled() // another request may have been first
 		<-a.runDrainers(parent)       // all are skipped
 		// The hooks run: main opened most of their resources before Run.
@@ -164,6 +166,7 @@ func (a *App) start(group *errgroup.Group) bool {
 		return false
 	}
 	a.enter(PhaseStarting, nil)
+	defer a.watchStart()()
 	cgroup.LimitMemory(a.log, os.DirFS("/"), a.cfg.MemoryLimitRatio)
 	a.health.owner.SetGate(StateUnknown, "starting")
 	err := a.startHealth()
@@ -189,6 +192,53 @@ func (a *App) start(group *errgroup.Group) bool {
 	return !a.isStopping()
 }
 
+// slowStart is the time after which the log names the units that have not started.
+const slowStart = 15 * time.Second
+
+// watchStart logs for what a slow start waits, after slowStart and whenever the time has
+// doubled, and ends it after StartTimeout. The caller calls end when the start is over.
+func (a *App) watchStart() (end func()) {
+	timeout := a.cfg.StartTimeout
+	if timeout == Off {
+		timeout = longest
+	}
+	ctx, cancel := context.WithTimeout(a.unitsCtx, timeout)
+	began := time.Now()
+	call.Go("watch of the start", func() error {
+		slow := time.NewTimer(slowStart)
+		defer slow.Stop()
+		for {
+			select {
+			case <-slow.C:
+				took := time.Since(began)
+				a.log.Warn("still starting", "for", took, "waiting_for", a.notStarted())
+				slow.Reset(took)
+			case <-ctx.Done():
+				if err := ctx.Err(); errors.Is(err, context.DeadlineExceeded) {
+					a.fail(fmt.Errorf("start: not done within %v (StartTimeout): waiting for %s: %w", timeout, a.notStarted(), err))
+				}
+				return nil
+			}
+		}
+	}, func(error) {})
+	return cancel
+}
+
+// notStarted names the units that have begun to start and are not done with it, or what
+// else the start waits for.
+func (a *App) notStarted() string {
+	var names []string
+	for _, u := range a.parts.units {
+		if u.launched.Load() && !begun(u.shown().Status) {
+			names = append(names, "unit "+u.name)
+		}
+	}
+	if names == nil {
+		return a.blocking()
+	}
+	return strings.Join(names, ", ")
+}
+
 // run serves until a stop is requested, and then drains.
 func (a *App) run(base context.Context) (hurried bool) {
 	a.nowDoing("the readiness probes")
@@ -197,6 +247,9 @@ func (a *App) run(base context.Context) (hurried bool) {
 	a.nowDoing("")
 	a.enter(PhaseRunning, nil)
 	a.log.Info("running", "units", len(a.parts.units))
+	if len(a.parts.units) == 0 {
+		a.log.Warn("no unit is registered: the app waits for a signal, the end of the parent context or App.Stop")
+	}
 	reloads := make(chan struct{})
 	go func() {
 		defer close(reloads)
@@ -254,10 +307,11 @@ func (a *App) requestStop(req stopRequest) (first bool) {
 	return first
 }
 
-// fail stops the App with err. When the App is already stopping, fail joins err to
-// the result.
+// fail logs err and stops the App with it. When the App is already stopping, fail joins
+// err to the result.
 func (a *App) fail(err error) {
-	if !a.requestStop(stopRequest{reason: err.Error(), cause: err, err: err}) {
+	a.log.Error("the app cannot go on", "error", err)
+	if !a.requestStop(stopRequest{reason: err.Error(), cause: err, err: err, told: true}) {
 		a.stop.add(err)
 	}
 }
@@ -356,6 +410,7 @@ func (a *App) collect(hooksErr error) error {
 			primary = fmt.Errorf("job %s was not done: %w", a.parts.units[i].name, why)
 		}
 	}
+	s.untold = primary != nil && !s.request.told
 	errs := []error{primary}
 	for _, u := range a.parts.units {
 		if err := u.failure(); err != nil && !errors.Is(primary, err) {
