@@ -19,6 +19,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/asynclog"
 	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/sdnotify"
+	"github.com/pleme-io/lifecycle-go/internal/sdsocket"
 )
 
 // ErrAlreadyRun is returned by the second [App.Run]: an App lives once.
@@ -74,6 +75,7 @@ type parts struct {
 	servers  []*server
 	drainers []hook
 	reloads  []hook
+	sockets  sdsocket.Sockets // those of the service manager
 }
 
 // Option configures an [App] in [New].
