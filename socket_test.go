@@ -234,11 +234,15 @@ func TestSocketActivationErrors(t *testing.T) {
 		addr   string
 		want   string
 	}{
-		"none":              {func(*exec.Cmd) {}, "", "LISTEN_FDS is not set"},
-		"of another":        {func(cmd *exec.Cmd) { cmd.Env = append(cmd.Env, "LISTEN_FDS=1", "LISTEN_PID=1") }, "", `LISTEN_PID is "1", and this process is`},
-		"of another name":   {one, "", "it gave web: FileDescriptorName="},
-		"two of a name":     {two, "", "two have the name"},
-		"used twice":        {func(cmd *exec.Cmd) { env("LISTEN_FDNAMES", "http")(cmd); one(cmd); cmd.Env = append(cmd.Env, "LISTEN_FDNAMES=http") }, "fd://3", "another server has it"},
+		"none":            {func(*exec.Cmd) {}, "", "LISTEN_FDS is not set"},
+		"of another":      {func(cmd *exec.Cmd) { cmd.Env = append(cmd.Env, "LISTEN_FDS=1", "LISTEN_PID=1") }, "", `LISTEN_PID is "1", and this process is`},
+		"of another name": {one, "", "it gave web: FileDescriptorName="},
+		"two of a name":   {two, "", "two have the name"},
+		"used twice": {func(cmd *exec.Cmd) {
+			env("LISTEN_FDNAMES", "http")(cmd)
+			one(cmd)
+			cmd.Env = append(cmd.Env, "LISTEN_FDNAMES=http")
+		}, "fd://3", "another server has it"},
 		"no such number":    {one, "fd://4", "want a number from 3 to 3"},
 		"not open":          {dead, "fd://3", "descriptor 3"},
 		"not a socket":      {func(cmd *exec.Cmd) { one(cmd); cmd.ExtraFiles = []*os.File{plain} }, "fd://3", "descriptor 3"},
