@@ -73,9 +73,10 @@ type parts struct {
 	setups   []func(*App) error
 	units    []*unit
 	servers  []*server
-	drainers []hook
+	drainers []drainer
 	reloads  []hook
 	sockets  sdsocket.Sockets // those of the service manager
+	started  int              // units that have started, in order; Run's goroutine alone uses it
 }
 
 // Option configures an [App] in [New].

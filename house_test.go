@@ -18,7 +18,7 @@ import (
 const (
 	maxRootFiles = 17   // non-test files of the root package
 	maxRootLines = 4300 // their lines
-	maxRootNames = 75   // lines of go doc -short: what a user of the package sees
+	maxRootNames = 76   // lines of go doc -short: what a user of the package sees
 	maxFields    = 20   // of a struct of the root package
 	maxFileLines = 455  // of any file that a person writes
 )
@@ -85,9 +85,8 @@ func TestExportedNamesAreKnown(t *testing.T) {
 	}
 }
 
-// longFiles may be longer: a list with one line for each guarantee, and a contract
-// that clients compile as one file.
-var longFiles = []string{"docs/contract.md", "fleet/operator/proto/lifecycle/operator/v1/operator.proto"}
+// longFiles may be longer: a list with one line for each guarantee.
+var longFiles = []string{"docs/contract.md"}
 
 // No file is too long to be read as one subject, tests and pages included.
 func TestFilesAreShort(t *testing.T) {
