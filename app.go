@@ -20,6 +20,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/asynclog"
 	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/sdnotify"
+	"github.com/pleme-io/lifecycle-go/internal/sdsocket"
 	"github.com/pleme-io/lifecycle-go/internal/statusz"
 	"github.com/pleme-io/lifecycle-go/internal/tty"
 	"github.com/pleme-io/lifecycle-go/worker"
@@ -78,7 +79,8 @@ type parts struct {
 	servers  []*server
 	drainers []drainer
 	reloads  []*reloader
-	started  int // units that have started, in order; Run's goroutine alone uses it
+	sockets  sdsocket.Sockets // those of the service manager
+	started  int              // units that have started, in order; Run's goroutine alone uses it
 }
 
 // Option configures an [App] in [New].

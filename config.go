@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/internal/sdsocket"
 	"github.com/pleme-io/lifecycle-go/internal/statusz"
 	"github.com/pleme-io/lifecycle-go/internal/token"
 )
@@ -75,7 +76,8 @@ type Config struct {
 	Name string `koanf:"name" json:"name"`
 
 	// HealthAddr is the address of the health server, a server of its own for the
-	// health planes. Defaults to ":8081"; with "off" ([HealthOff]) there is none.
+	// health planes. Defaults to ":8081"; with "off" ([HealthOff]) there is none, and
+	// fd://NAME is a socket of systemd, as in [App.Serve].
 	HealthAddr string `koanf:"health_addr" json:"healthAddr"`
 
 	// DrainInterval is the length of the drain window. In the window readiness is
@@ -401,7 +403,7 @@ func (c Config) Validate() error {
 			bad(one("AdminToken"), "AdminToken: %w", err)
 		}
 	}
-	if c.HealthAddr != HealthOff {
+	if c.HealthAddr != HealthOff && !sdsocket.IsAddress(c.HealthAddr) {
 		if _, _, err := net.SplitHostPort(c.HealthAddr); err != nil {
 			bad(one("HealthAddr"), "HealthAddr is %q, want host:port, :port or %q: %w", c.HealthAddr, HealthOff, err)
 		}

@@ -230,11 +230,12 @@ func (a *App) takeOver(cfg Config, kept []string) (_, _ []string, err error) {
 	}
 	times := newBudget(next)
 	slice, err := times.minSliceFor(a.hooks.len())
-	if outgrown := a.outgrows(next); outgrown != nil {
-		return nil, nil, outgrown
+	bounds, why := next, "with what stays while the process runs, such as the grace of its pod"
+	if next.TerminationGrace <= 0 && os.Getenv("KUBERNETES_SERVICE_HOST") != "" {
+		bounds.TerminationGrace, why = a.reloads.most, "TerminationGrace was not declared at the start, so a stop may not take longer than it took then"
 	}
-	if err := errors.Join(next.Validate(), err); err != nil {
-		return nil, nil, fmt.Errorf("together with what stays as it is: %w", err)
+	if err := errors.Join(bounds.Validate(), err); err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", why, err)
 	}
 	// A goroutine that reads these fields after T0 has seen the request, which needs
 	// the lock of the stop. Other goroutines read the remaining fields at any time
@@ -247,29 +248,6 @@ func (a *App) takeOver(cfg Config, kept []string) (_, _ []string, err error) {
 		s.Configure(drainConfig(times))
 	}
 	return changed, kept, nil
-}
-
-// outgrows returns an error when a stop by the times of next, which has the graces of
-// the start, may take longer than the pod gives this process.
-func (a *App) outgrows(next Config) error {
-	need, least := max(next.PreStop, 0)+newBudget(next).total, longest+1
-	var field, start string
-	bound := func(f string, d time.Duration, text string) {
-		if d > 0 && d < least {
-			least, field, start = d, f, fmt.Sprintf(text, d)
-		}
-	}
-	bound("TerminationGrace", next.TerminationGrace, "a TerminationGrace of %v")
-	bound("LivenessGrace", next.LivenessGrace, "a LivenessGrace of %v")
-	bound("StartupGrace", next.StartupGrace, "a StartupGrace of %v")
-	if next.TerminationGrace <= 0 && os.Getenv("KUBERNETES_SERVICE_HOST") != "" {
-		bound("TerminationGrace", a.reloads.most, "%v and without a TerminationGrace")
-	}
-	if field == "" || need <= least {
-		return nil
-	}
-	return &ConfigError{Fields: []string{"PreStop", "DrainInterval", "ShutdownGrace", field}, Problem: fmt.Sprintf("PreStop + DrainInterval + ShutdownGrace + margin is %v + %v + %v + %v = %v, and the process was started with %s, which stays while its pod lives: the kubelet could kill the process %v before it is done; replace the pod to change its grace",
-		max(next.PreStop, 0), max(next.DrainInterval, 0), next.ShutdownGrace, Margin, need, start, need-least)}
 }
 
 // otherToken removes the admin token from cfg, as New does, and returns its field's

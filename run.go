@@ -50,6 +50,16 @@ func (a *App) StopBecause(reason string) {
 	a.requestStop(stopRequest{reason: reason})
 }
 
+// ReExec is [App.StopBecause], and then Run does not return: after a clean stop the
+// program runs once more in this process, with the same arguments and environment. It
+// is the file of os.Executable, which may be a new release by now. It gets the sockets
+// and variables of the service manager, which hears of a reload and not of a stop. Any
+// other request to stop undoes ReExec. Run returns the error of a stop that is not
+// clean, or of the exec, which works on Unix only. Deferred functions do not run.
+func (a *App) ReExec(reason string) {
+	a.requestStop(stopRequest{reason: text.OneLine(text.Clip(reason, maxReason)), again: true})
+}
+
 // Run runs the App: it starts the registered parts, waits for the first reason to
 // stop, and takes everything down in order. Reasons are a signal (SIGINT,
 // SIGTERM), the end of parent, a unit that fails, an Actor that returns, and
@@ -76,16 +86,21 @@ func (a *App) StopBecause(reason string) {
 //     is this process or unset.
 //
 // Run removes the variables from the environment, so that no child process sends
-// notifications in its parent's name. Of two Apps in a process the first to run
-// takes the socket.
+// notifications in its parent's name; [App.ReExec] puts them back. Of two Apps in a
+// process the first to run takes the socket.
 //
 // When a registration was refused, Run starts nothing and returns the reasons. When
 // parent has already ended, Run starts nothing and returns nil. In both cases it
 // runs the shutdown hooks, because main opened the resources that they close.
-func (a *App) Run(parent context.Context) error {
+func (a *App) Run(parent context.Context) (err error) {
 	if !a.parts.seal() {
 		return ErrAlreadyRun
 	}
+	defer func() { // after everything else
+		if err == nil && a.stop.why().again {
+			err = a.parts.sockets.Exec(a.notifier.Load().Environ()...)
+		}
+	}()
 	if parent == nil {
 		parent = context.Background()
 		a.parts.refused = append(a.parts.refused, errors.New("Run: the parent context is nil, want context.Background() when there is none"))
@@ -323,7 +338,7 @@ func (a *App) beginStop() {
 	a.stop.open.Begin(a.stop.began(), drainwindow.Times{Min: b.minWindow, Full: b.window, Max: b.maxWindow, Quiet: b.quiet})
 	a.health.owner.SetDraining(a.cfg.DrainReadiness == ReadinessDown)
 	a.signals.guardPipe()
-	a.notifier.Load().Stopping(b.total)
+	a.notifier.Load().Stopping(b.total, a.stop.why().again)
 	a.stop.requested.Signal() // first, because a server could delay the steps below
 	a.stop.draining.Signal()
 	for _, s := range a.parts.servers {

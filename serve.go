@@ -34,7 +34,9 @@ func WithListener(ln net.Listener) ServeOption {
 
 // Serve adds an HTTP server. The App binds a listener on srv.Addr while it starts: for
 // an address in use Run returns an error, and the App is not ready before. The server
-// uses TLS when srv.TLSConfig has a certificate.
+// uses TLS when srv.TLSConfig has a certificate. An Addr of fd://NAME is the socket of
+// that FileDescriptorName= on which systemd listens for this process, and fd://3 the
+// first of them (sd_listen_fds(3)); connections that come after the stop wait there.
 //
 // While the App drains, the server still serves, and says goodbye to its clients:
 // HTTP/1.x responses carry Connection: close, HTTP/2 connections get a GOAWAY after
@@ -69,7 +71,7 @@ func (a *App) Serve(name string, srv *http.Server, opts ...ServeOption) *App {
 		return a
 	}
 	return a.addUnit(kindUnit, name, srv == nil, func() worker.Worker {
-		var hopts []httpdrain.Option
+		hopts := []httpdrain.Option{httpdrain.WithSockets(&a.parts.sockets)}
 		a.parts.claimLocked(name, "server", srv)
 		if c.given {
 			a.parts.claimLocked(name, "listener", c.ln)

@@ -44,6 +44,7 @@ type stopRequest struct {
 	cause  error        // what units see as their context's cause; nil when nothing is wrong
 	err    error        // the primary part of Run's error; nil for a clean stop
 	signal *SignalError // set when the request was a signal
+	again  bool         // run the program once more
 	unit   bool         // the end of a unit is the reason
 	told   bool         // err is in the log at error level
 }
@@ -55,6 +56,7 @@ func (s *stop) ask(req stopRequest) (first, begin bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.request != nil {
+		s.request.again = s.request.again && req.again
 		return false, false
 	}
 	s.request = &req

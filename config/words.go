@@ -9,7 +9,7 @@ func lifecycleWords(field string) string {
 	case "Name":
 		return "Name of the service, in the log and the report. Defaults to the name of the program."
 	case "HealthAddr":
-		return "health_addr is the address of the health server, a server of its own for the health planes. Defaults to \":8081\"; with \"off\" there is none."
+		return "health_addr is the address of the health server, a server of its own for the health planes. Defaults to \":8081\"; with \"off\" there is none, and fd://NAME is a socket of systemd, as in App.Serve."
 	case "DrainInterval":
 		return "drain_interval is the length of the drain window. In the window readiness is down and the process still serves every request, so that the cluster can take it out of every load balancer. Set it to the period of the readiness probe times its failure threshold, plus the time in which endpoints spread. Drainers run in the window. Defaults to 5 s; with off there is no window."
 	case "DrainQuiet":

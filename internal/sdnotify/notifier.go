@@ -104,8 +104,9 @@ func (n *Notifier) Reloading() {
 
 // Stopping says that the stop has begun and how long it may take, and from then
 // on extends the service manager's timeout every five seconds. Only the first
-// call counts.
-func (n *Notifier) Stopping(total time.Duration) {
+// call counts. When the process will run its program once more, the service manager
+// hears of a reload, because it ends a process that says STOPPING=1.
+func (n *Notifier) Stopping(total time.Duration, again bool) {
 	if n == nil {
 		return
 	}
@@ -113,8 +114,20 @@ func (n *Notifier) Stopping(total time.Duration) {
 	defer n.mu.Unlock()
 	if n.stopBy.IsZero() {
 		n.stopBy = time.Now().Add(total)
+		if again {
+			n.sayLocked("RELOADING=1", Monotonic(), ExtendTimeout(total))
+			return
+		}
 		n.sayLocked("STOPPING=1", ExtendTimeout(total))
 	}
+}
+
+// Environ returns the variables that Start has removed, as NAME=VALUE.
+func (n *Notifier) Environ() []string {
+	if n == nil {
+		return nil
+	}
+	return n.sock.removed
 }
 
 // Close sends the messages that are left, within a second, and closes the
