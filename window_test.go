@@ -124,14 +124,15 @@ func TestEndWindowLeavesOpenConnectionsTheirTime(t *testing.T) {
 func TestEndBy(t *testing.T) {
 	const s = time.Second
 	for _, test := range []struct {
-		name     string
-		at       time.Duration // of the call, from T0
-		by       time.Duration // from T0
-		window   time.Duration
-		total    time.Duration // of the stop, whose parts all hang
+		name   string
+		at     time.Duration // of the call, from T0
+		by     time.Duration // from T0
+		window time.Duration
+		total  time.Duration // of the stop, whose parts all hang
 	}{
 		{"enough time", 0, 40 * s, 5 * s, 25 * s},
 		{"less", 0, 13500 * time.Millisecond, 2500 * time.Millisecond, 12500 * time.Millisecond},
+		{"enough time for a longer window", 0, 27 * s, 5 * s, 25 * s},
 		{"late", 4 * s, 12 * s, 4 * s, 11272 * time.Millisecond},
 		{"two seconds", 0, 2 * s, 370 * time.Millisecond, 1851 * time.Millisecond},
 	} {
