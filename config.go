@@ -13,8 +13,14 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/token"
 )
 
-// Off turns a duration of [Config] off, where zero gives its default.
-const Off time.Duration = -1
+// Values that turn a setting of [Config] off, where the zero value gives its default.
+const (
+	// HealthOff as [Config].HealthAddr runs the App without a health server.
+	HealthOff = "off"
+
+	// Off turns a duration off.
+	Off time.Duration = -1
+)
 
 // DrainReadiness says what /readyz answers while the App drains.
 type DrainReadiness string
@@ -37,17 +43,17 @@ const (
 type DrainWait string
 
 const (
-	// WaitAuto waits, except when the App was never ready, nothing listens, or the
-	// user pressed Ctrl-C at a terminal outside Kubernetes.
+	// WaitAuto waits, except when the App was never ready, nothing listens, the user
+	// pressed Ctrl-C at a terminal outside Kubernetes, or the end of a unit stopped an
+	// App without a server that had run for less than the window. An App listens when
+	// one of its servers serves. An App with neither servers nor jobs also listens
+	// when it has a health server, because a unit may listen by itself.
 	WaitAuto DrainWait = "auto"
 	// WaitAlways waits in these cases too.
 	WaitAlways DrainWait = "always"
 	// WaitNever does not wait. Drainers still run.
 	WaitNever DrainWait = "never"
 )
-
-// HealthOff as [Config].HealthAddr runs the App without a health server.
-const HealthOff = "off"
 
 // Config holds what an operator may tune. The zero value is a sound
 // configuration: every field has a default. It is a plain value; [New] copies
@@ -145,10 +151,22 @@ type Config struct {
 	// to 900 ms: the kubelet gives up after 1 s unless told otherwise.
 	ProbeTimeout time.Duration `koanf:"probe_timeout" json:"probeTimeout"`
 
-	// SignalDebounce is the time within which two signals count as one request,
-	// because process managers and wrappers send some signals twice. Defaults to
-	// 250 ms.
+	// SignalDebounce is the time within which signals count as one request, because
+	// process managers and wrappers send some signals twice. It begins with the signal
+	// that counts, so that repeated signals count once in that time. Defaults to 250 ms.
 	SignalDebounce time.Duration `koanf:"signal_debounce" json:"signalDebounce"`
+
+	// StartTimeout is the longest time from Run to the phase running. An App that is
+	// still starting then stops with an error that names the units that have not
+	// started; the log names them from 15 s on. Defaults to 1 h, so that it ends a start
+	// that hangs and no migration or restore: a startup probe, or TimeoutStartSec in
+	// systemd, knows better how long this start may take. With Off there is no limit.
+	StartTimeout time.Duration `koanf:"start_timeout" json:"startTimeout"`
+
+	// ReloadTimeout is the time that each function of a reload ([App.OnReload]) has.
+	// Then its context ends, and the App abandons a function that ignores that. Defaults
+	// to 90 s, which systemd gives a reload. With Off there is no limit.
+	ReloadTimeout time.Duration `koanf:"reload_timeout" json:"reloadTimeout" reload:"live"`
 
 	// LeaderRetry is the time between two requests for the lease of a
 	// leader-elected unit ([App.Lead]) while this process does not lead. A jitter
@@ -157,24 +175,25 @@ type Config struct {
 
 	// ExitOnSignal makes Run return the signal that stopped it as an error, so that
 	// [ExitCode] gives 128+n. It is for work that runs to completion: Kubernetes
-	// counts a Job whose pod exits 0 on SIGTERM as complete.
+	// counts a Job whose pod exits 0 on SIGTERM as complete. A program with
+	// [App.Job] does not need it.
 	ExitOnSignal bool `koanf:"exit_on_signal" json:"exitOnSignal" reload:"live"`
 
 	// TerminationGrace is the terminationGracePeriodSeconds in the pod's manifest.
 	// When it is declared, New checks that the times above fit into it. It has to be
-	// declared here, because the downward API does not offer it. Defaults to 0: not
-	// declared.
-	TerminationGrace time.Duration `koanf:"termination_grace" json:"terminationGrace" reload:"live"`
+	// declared here, because the downward API does not offer it. It belongs to the pod
+	// and never changes in a running process. Defaults to 0: not declared.
+	TerminationGrace time.Duration `koanf:"termination_grace" json:"terminationGrace"`
 
 	// LivenessGrace and StartupGrace are the terminationGracePeriodSeconds of the
 	// liveness probe and the startup probe. When such a probe fails, its grace
 	// replaces the pod's. Default to 0: not declared.
-	LivenessGrace time.Duration `koanf:"liveness_grace" json:"livenessGrace" reload:"live"`
-	StartupGrace  time.Duration `koanf:"startup_grace" json:"startupGrace" reload:"live"`
+	LivenessGrace time.Duration `koanf:"liveness_grace" json:"livenessGrace"`
+	StartupGrace  time.Duration `koanf:"startup_grace" json:"startupGrace"`
 
 	// PreStop is the time that the pod's preStop hook takes. Kubernetes counts it as
 	// part of the grace. Defaults to 0: there is no hook.
-	PreStop time.Duration `koanf:"pre_stop" json:"preStop" reload:"live"`
+	PreStop time.Duration `koanf:"pre_stop" json:"preStop"`
 
 	// TerminationLog is the file from which Kubernetes reads a container's
 	// termination message. The App writes it when it exists and never creates it.
@@ -247,6 +266,8 @@ func (c Config) WithDefaults() Config {
 	def(&c.AcceptQuiet, max(0, min(time.Second, c.Linger/2)))
 	def(&c.ProbeTimeout, 900*time.Millisecond)
 	def(&c.SignalDebounce, 250*time.Millisecond)
+	def(&c.StartTimeout, time.Hour)
+	def(&c.ReloadTimeout, 90*time.Second)
 	def(&c.LeaderRetry, 2*time.Second)
 	return c
 }
@@ -352,7 +373,7 @@ func (c Config) Validate() error {
 		{"GoAwayAfter", c.GoAwayAfter, false}, {"AcceptQuiet", c.AcceptQuiet, false}, {"Linger", c.Linger, false},
 		{"ShutdownGrace", c.ShutdownGrace, true}, {"UnitSlice", c.UnitSlice, false}, {"HookSlice", c.HookSlice, false},
 		{"MinSlice", c.MinSlice, false}, {"ProbeTimeout", c.ProbeTimeout, true}, {"SignalDebounce", c.SignalDebounce, false},
-		{"LeaderRetry", c.LeaderRetry, true},
+		{"StartTimeout", c.StartTimeout, false}, {"ReloadTimeout", c.ReloadTimeout, false}, {"LeaderRetry", c.LeaderRetry, true},
 		{"TerminationGrace", c.TerminationGrace, false}, {"LivenessGrace", c.LivenessGrace, false},
 		{"StartupGrace", c.StartupGrace, false}, {"PreStop", c.PreStop, false},
 	} {

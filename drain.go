@@ -3,9 +3,11 @@ package lifecycle
 import (
 	"context"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/drainwindow"
 	"github.com/pleme-io/lifecycle-go/internal/httpdrain"
@@ -31,9 +33,22 @@ func (f DrainFunc) Drain(ctx context.Context) error { return f(ctx) }
 // the drainer and the line at which it was blocked. A panic is an error too. Use
 // OnDrain for obligations to a remote peer, and [App.OnShutdown] to close resources of
 // this process.
+//
+// Register a drainer behind the units that it drains. When the App stops while it is
+// starting, it runs only the drainers before which every registered unit has started,
+// without the wait for the rest of the window. It skips the other drainers, and all of
+// them when no unit has started; the log and the report name those.
 func (a *App) OnDrain(name string, d Drainable) *App {
-	a.parts.add("drainer", name, call.IsNil(d), func() { a.parts.drainers = append(a.parts.drainers, hook{name, d.Drain}) })
+	a.parts.add("drainer", name, call.IsNil(d), func() {
+		a.parts.drainers = append(a.parts.drainers, drainer{hook{name, d.Drain}, len(a.parts.units)})
+	})
 	return a
+}
+
+// drainer is a Drainable with the number of units that were registered before it.
+type drainer struct {
+	hook
+	behind int
 }
 
 type appKey struct{}
@@ -44,18 +59,58 @@ type appKey struct{}
 // For a request of one of the App's servers it closes GoAwayAfter later, when the
 // client can find another process. For a hijacked connection and for a request to
 // upgrade, the time is spread over the window, so that clients do not all reconnect
-// at once. The call also declares the request to be a stream: the server cancels its
-// context at the window's end.
-//
-// For any other context the channel never closes.
+// at once. For any other context it never closes. Draining changes nothing.
 func Draining(ctx context.Context) <-chan struct{} {
 	if ch, ok := httpdrain.Draining(ctx); ok {
 		return ch
 	}
-	if a, ok := ctx.Value(appKey{}).(*App); ok {
-		return a.Draining()
+	switch v := ctx.Value(appKey{}).(type) {
+	case *App:
+		return v.Draining()
+	case servedCall:
+		return v.draining()
 	}
 	return nil
+}
+
+// CallContext returns ctx as the context of a call that the server added under the
+// name serves, so that [Draining] works in its handler. It is for frameworks whose calls
+// the App does not see; the interceptors of the module grpcdrain use it.
+//
+// For a server added with [App.GRPC] the channel closes a moment after the App has
+// called GracefulStop, which tells clients to call elsewhere. For a server added with
+// [App.Serve] it closes GoAwayAfter after the App has begun to drain, and for any other
+// name when it begins.
+func (a *App) CallContext(ctx context.Context, server string) context.Context {
+	return context.WithValue(ctx, appKey{}, servedCall{a, server})
+}
+
+// servedCall is a call that the App does not see.
+type servedCall struct {
+	app    *App
+	server string
+}
+
+func (c servedCall) draining() <-chan struct{} {
+	if s := c.app.server(c.server); s != nil {
+		return s.Goodbye()
+	}
+	return c.app.Draining()
+}
+
+// Stream says that the request of ctx is a stream, which would not end by itself, and
+// returns [Draining] of ctx. The server cancels the context of a stream at the window's
+// end, or at once after that, with the cause [ErrWindowOver]; an ordinary request has
+// until the in-flight slice is over.
+//
+// A handler need not call it for a GET that it answers with text/event-stream or
+// multipart/x-mixed-replace, for a request that accepts text/event-stream alone, and for
+// a hijacked connection: the server knows these as streams. For an answer of such a type
+// that does end, use [context.WithoutCancel]. For any other context, a unit's for one,
+// Stream is Draining.
+func Stream(ctx context.Context) <-chan struct{} {
+	httpdrain.Stream(ctx)
+	return Draining(ctx)
 }
 
 // Draining returns a channel that closes when the App begins to drain. Queue
@@ -154,54 +209,64 @@ func (a *App) EndBy(at time.Time) {
 
 // noWait returns the reason why the App does not wait for the window, or "".
 func (a *App) noWait() string {
+	if a.EnteredAt(PhaseRunning).IsZero() {
+		return "the app was starting"
+	}
 	switch a.cfg.DrainWait {
 	case WaitAlways:
 		return ""
 	case WaitNever:
 		return "DrainWait is never"
 	}
-	switch signal := a.stop.why().signal; {
+	switch why := a.stop.why(); {
 	case !a.everReady():
 		return "the app was never ready"
 	case !a.listens():
 		return "nothing listens"
-	case signal != nil && signal.Signal == os.Interrupt && a.signals.terminal():
+	case len(a.parts.servers) == 0 && why.unit && a.stop.began().Sub(a.EnteredAt(PhaseRunning)) < a.budget.window:
+		return "a unit ended at once" // the cluster takes about a window to notice a change
+	case why.signal != nil && why.signal.Signal == os.Interrupt && a.signals.terminal():
 		return "Ctrl-C at a terminal"
 	}
 	return ""
 }
 
 // listens reports whether clients may send requests to this process: one of the App's
-// servers is serving, or the App has no server and serves health planes, so that a
-// unit may listen by itself.
+// servers is serving, or the App has no server and no job and serves health planes, so
+// that a unit may listen by itself.
 func (a *App) listens() bool {
 	for _, s := range a.parts.servers {
 		if s.isServing() {
 			return true
 		}
 	}
-	return len(a.parts.servers) == 0 && a.health.server != nil
+	jobs := slices.ContainsFunc(a.parts.units, func(u *unit) bool { return u.kind == kindJob })
+	return len(a.parts.servers) == 0 && a.health.server != nil && !jobs
 }
 
-// runDrainers starts every drainer and closes the returned channel when each
-// has returned or was abandoned.
+// runDrainers starts every drainer of what has started and closes the returned channel
+// when each has returned or was abandoned.
 func (a *App) runDrainers(ctx context.Context) <-chan struct{} {
 	all := make(chan struct{})
 	var wg sync.WaitGroup
 	for _, d := range a.parts.drainers {
+		if a.Phase() != PhaseDraining && (a.parts.started == 0 || a.parts.started < d.behind) {
+			_ = fsm.MustNew(KindDrainer, d.name, steps, resultPending, &a.events).To(ResultSkipped, nil) // allowed
+			a.log.Warn("drainer skipped: what was registered before it has not started", "drainer", d.name)
+			a.stop.noteDrained(Outcome{Name: d.name, Result: ResultSkipped})
+			continue
+		}
 		wg.Go(func() {
 			life := step(KindDrainer, d.name, &a.events)
 			out := timed(d.name, ctx.Done(), settle, func() error { return d.fn(ctx) })
 			_ = life.To(out.Result, out.err)
 			if out.err != nil {
-				a.log.Error("drainer failed", "drainer", d.name, "took", out.Took, "error", unnamed(d.name, out.err))
-				out.err = about("drainer", d.name, out.err)
+				a.log.Error("drainer failed", "drainer", d.name, "took", out.Took, "error", call.Unnamed(d.name, out.err))
+				out.err = call.About("drainer", d.name, out.err)
 			} else {
 				a.log.Info("drainer done", "drainer", d.name, "took", out.Took)
 			}
-			a.stop.mu.Lock()
-			defer a.stop.mu.Unlock()
-			a.stop.drained = append(a.stop.drained, out)
+			a.stop.noteDrained(out)
 		})
 	}
 	go func() {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/call"
@@ -29,7 +31,8 @@ func (a *App) Stop(cause error) {
 	if cause != nil {
 		reason += ": " + cause.Error()
 	}
-	if !a.requestStop(stopRequest{reason: reason, cause: cause, err: cause}) {
+	if !a.requestStop(stopRequest{reason: reason, cause: cause, err: cause}) && cause != nil {
+		a.log.Error("the app is stopping, and one more reason came", "reason", reason)
 		a.stop.add(cause)
 	}
 }
@@ -51,7 +54,7 @@ func (a *App) StopBecause(reason string) {
 // stop, and takes everything down in order. Reasons are a signal (SIGINT,
 // SIGTERM), the end of parent, a unit that fails, an Actor that returns, and
 // [App.Stop]; all lead to the same teardown. When a reason comes during the start,
-// Run takes down the parts that have started.
+// Run drains and takes down the parts that have started, without the wait of the window.
 //
 // Run returns nil after a clean stop. Otherwise the first part of its error is the
 // primary cause, and every other error is joined behind it; [ExitCode] turns the
@@ -103,8 +106,9 @@ func (a *App) Run(parent context.Context) error {
 	}
 	if err := a.refusals(); err != nil {
 		a.log.Error("nothing was started", "error", err)
-		a.requestStop(stopRequest{reason: "refused registrations", cause: err, err: err})
+		a.requestStop(stopRequest{reason: "refused registrations", cause: err, err: err, told: true})
 		<-a.stop.requested.Signaled() // another request may have been first
+		<-a.runDrainers(parent)       // all are skipped
 		// The hooks run: main opened most of their resources before Run.
 		if hooksErr := a.hooks.runUntil(context.WithoutCancel(parent), time.Now().Add(a.budget.grace)); hooksErr != nil {
 			err = errors.Join(err, hooksErr)
@@ -136,6 +140,9 @@ func (a *App) Run(parent context.Context) error {
 	hurried := true
 	if a.start(&group) {
 		hurried = a.run(base)
+	} else if len(a.parts.drainers) > 0 {
+		a.holdRestarts()
+		a.drain(base)
 	}
 	return a.teardown(base, &group, hurried)
 }
@@ -159,6 +166,7 @@ func (a *App) start(group *errgroup.Group) bool {
 		return false
 	}
 	a.enter(PhaseStarting, nil)
+	defer a.watchStart()()
 	cgroup.LimitMemory(a.log, os.DirFS("/"), a.cfg.MemoryLimitRatio)
 	a.health.owner.SetGate(StateUnknown, "starting")
 	err := a.startHealth()
@@ -166,7 +174,9 @@ func (a *App) start(group *errgroup.Group) bool {
 		err = a.bind(a.parts.servers[i])
 	}
 	for i := 0; err == nil && i < len(a.parts.units) && !a.isStopping(); i++ {
-		err = a.launch(a.parts.units[i], group)
+		if err = a.launch(a.parts.units[i], group); err == nil {
+			a.parts.started++
+		}
 	}
 	for i := 0; err == nil && i < len(a.parts.units) && !a.isStopping(); i++ {
 		a.awaitStarted(a.parts.units[i])
@@ -182,6 +192,53 @@ func (a *App) start(group *errgroup.Group) bool {
 	return !a.isStopping()
 }
 
+// slowStart is the time after which the log names the units that have not started.
+const slowStart = 15 * time.Second
+
+// watchStart logs for what a slow start waits, after slowStart and whenever the time has
+// doubled, and ends it after StartTimeout. The caller calls end when the start is over.
+func (a *App) watchStart() (end func()) {
+	timeout := a.cfg.StartTimeout
+	if timeout == Off {
+		timeout = longest
+	}
+	ctx, cancel := context.WithTimeout(a.unitsCtx, timeout)
+	began := time.Now()
+	call.Go("watch of the start", func() error {
+		slow := time.NewTimer(slowStart)
+		defer slow.Stop()
+		for {
+			select {
+			case <-slow.C:
+				took := time.Since(began)
+				a.log.Warn("still starting", "for", took, "waiting_for", a.notStarted())
+				slow.Reset(took)
+			case <-ctx.Done():
+				if err := ctx.Err(); errors.Is(err, context.DeadlineExceeded) {
+					a.fail(fmt.Errorf("start: not done within %v (StartTimeout): waiting for %s: %w", timeout, a.notStarted(), err))
+				}
+				return nil
+			}
+		}
+	}, func(error) {})
+	return cancel
+}
+
+// notStarted names the units that have begun to start and are not done with it, or what
+// else the start waits for.
+func (a *App) notStarted() string {
+	var names []string
+	for _, u := range a.parts.units {
+		if u.launched.Load() && !begun(u.shown().Status) {
+			names = append(names, "unit "+u.name)
+		}
+	}
+	if names == nil {
+		return a.blocking()
+	}
+	return strings.Join(names, ", ")
+}
+
 // run serves until a stop is requested, and then drains.
 func (a *App) run(base context.Context) (hurried bool) {
 	a.nowDoing("the readiness probes")
@@ -190,6 +247,9 @@ func (a *App) run(base context.Context) (hurried bool) {
 	a.nowDoing("")
 	a.enter(PhaseRunning, nil)
 	a.log.Info("running", "units", len(a.parts.units))
+	if len(a.parts.units) == 0 {
+		a.log.Warn("no unit is registered: the app waits for a signal, the end of the parent context or App.Stop")
+	}
 	reloads := make(chan struct{})
 	go func() {
 		defer close(reloads)
@@ -197,16 +257,23 @@ func (a *App) run(base context.Context) (hurried bool) {
 	}()
 	<-a.stop.requested.Signaled()
 
-	a.nowDoing("restarts to be held")
-	for _, u := range a.parts.units {
-		u.holdRestarts()
-	}
-	a.nowDoing("")
+	a.holdRestarts()
 	a.enter(PhaseDraining, a.stopCause())
 	hurried = a.drain(base)
 	a.endReloads()
 	<-reloads
 	return hurried
+}
+
+// holdRestarts tells every unit that has started to restart nothing any more.
+func (a *App) holdRestarts() {
+	a.nowDoing("restarts to be held")
+	for _, u := range a.parts.units {
+		if u.launched.Load() {
+			u.holdRestarts()
+		}
+	}
+	a.nowDoing("")
 }
 
 func (a *App) isStopping() bool { return a.stop.requested.HasSignaled() }
@@ -240,10 +307,11 @@ func (a *App) requestStop(req stopRequest) (first bool) {
 	return first
 }
 
-// fail stops the App with err. When the App is already stopping, fail joins err to
-// the result.
+// fail logs err and stops the App with it. When the App is already stopping, fail joins
+// err to the result.
 func (a *App) fail(err error) {
-	if !a.requestStop(stopRequest{reason: err.Error(), cause: err, err: err}) {
+	a.log.Error("the app cannot go on", "error", err)
+	if !a.requestStop(stopRequest{reason: err.Error(), cause: err, err: err, told: true}) {
 		a.stop.add(err)
 	}
 }
@@ -333,6 +401,16 @@ func (a *App) collect(hooksErr error) error {
 	if a.cfg.ExitOnSignal && s.request.signal != nil {
 		primary = s.request.signal
 	}
+	if i := slices.IndexFunc(a.parts.units, (*unit).isUndoneJob); i >= 0 && primary == nil {
+		why := s.request.cause
+		if s.request.signal != nil {
+			why = s.request.signal
+		}
+		if why != nil {
+			primary = fmt.Errorf("job %s was not done: %w", a.parts.units[i].name, why)
+		}
+	}
+	s.untold = primary != nil && !s.request.told
 	errs := []error{primary}
 	for _, u := range a.parts.units {
 		if err := u.failure(); err != nil && !errors.Is(primary, err) {

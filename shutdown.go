@@ -31,10 +31,11 @@ type stop struct {
 	window    string    // how the drain window ended
 	windowEnd time.Time
 	by        time.Time // when the process will be killed, by EndBy; zero when that is not known
-	drained   []Outcome // drainers that have returned or were abandoned
+	drained   []Outcome // drainers that have returned, were abandoned or were skipped
 	cut       int       // requests in flight when their time was over
 	abandoned []string  // checks and health clients that the App abandoned at the end
 	result    error     // of Run
+	untold    bool      // the first part of result is not in the log at error level yet
 }
 
 // stopRequest says why the App should stop.
@@ -43,6 +44,8 @@ type stopRequest struct {
 	cause  error        // what units see as their context's cause; nil when nothing is wrong
 	err    error        // the primary part of Run's error; nil for a clean stop
 	signal *SignalError // set when the request was a signal
+	unit   bool         // the end of a unit is the reason
+	told   bool         // err is in the log at error level
 }
 
 // ask records a request. first reports whether it is the first, the only one that
@@ -82,6 +85,13 @@ func (s *stop) add(errs ...error) {
 			s.further = append(s.further, err)
 		}
 	}
+}
+
+// noteDrained records how a drainer ended.
+func (s *stop) noteDrained(out Outcome) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.drained = append(s.drained, out)
 }
 
 // why returns the request, or a zero stopRequest before the first.
@@ -269,7 +279,7 @@ func (s *Shutdown) runUntil(ctx context.Context, end time.Time) error {
 		deadline := end.Add(-time.Duration(i) * slice)
 		out := s.call(ctx, hooks[i], deadline, slice)
 		if out.err != nil {
-			errs = append(errs, about("shutdown hook", out.Name, out.err))
+			errs = append(errs, call.About("shutdown hook", out.Name, out.err))
 		}
 		s.mu.Lock()
 		s.results = append(s.results, out)
@@ -305,7 +315,7 @@ func (s *Shutdown) call(ctx context.Context, h hook, deadline time.Time, slice t
 	out := timed(h.name, ctx.Done(), late, func() error { return h.fn(ctx) })
 	_ = life.To(out.Result, out.err)
 	if out.err != nil {
-		s.say(slog.LevelError, "shutdown hook failed", "hook", h.name, "took", out.Took, "error", unnamed(h.name, out.err))
+		s.say(slog.LevelError, "shutdown hook failed", "hook", h.name, "took", out.Took, "error", call.Unnamed(h.name, out.err))
 	} else {
 		s.say(slog.LevelInfo, "shutdown hook done", "hook", h.name, "took", out.Took)
 	}

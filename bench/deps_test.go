@@ -20,6 +20,7 @@ func TestConventions(t *testing.T) {
 			{Path: "procpool"},
 			{Path: "workflow"},
 			{Path: "host"},
+			{Path: "rollout"},
 			{Path: "internal/rawhttp", Imports: []string{"./bench/internal/cpu"}},
 			{Path: "internal/..."},
 			{Path: "cmd/benchdoc", Imports: []string{"golang.org/x/perf"}, Brings: []string{"..."}},
@@ -39,6 +40,7 @@ func TestConventions(t *testing.T) {
 			{Module: "github.com/aretw0/lifecycle", TestOnly: true},
 			{Module: "go.uber.org/fx", TestOnly: true},
 			{Module: "golang.org/x/sync", TestOnly: true},
+			{Module: "golang.org/x/net", TestOnly: true}, // another HTTP/2
 			{Module: "github.com/hashicorp/go-plugin", TestOnly: true},
 			{Module: "github.com/hashicorp/go-hclog", TestOnly: true}, // silences go-plugin
 			{Module: "google.golang.org/grpc", TestOnly: true},

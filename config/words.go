@@ -39,13 +39,17 @@ func lifecycleWords(field string) string {
 	case "ProbeTimeout":
 		return "probe_timeout is the longest that a health plane takes to answer. Defaults to 900 ms: the kubelet gives up after 1 s unless told otherwise."
 	case "SignalDebounce":
-		return "signal_debounce is the time within which two signals count as one request, because process managers and wrappers send some signals twice. Defaults to 250 ms."
+		return "signal_debounce is the time within which signals count as one request, because process managers and wrappers send some signals twice. It begins with the signal that counts, so that repeated signals count once in that time. Defaults to 250 ms."
+	case "StartTimeout":
+		return "start_timeout is the longest time from Run to the phase running. An App that is still starting then stops with an error that names the units that have not started; the log names them from 15 s on. Defaults to 1 h, so that it ends a start that hangs and no migration or restore: a startup probe, or TimeoutStartSec in systemd, knows better how long this start may take. With off there is no limit."
+	case "ReloadTimeout":
+		return "reload_timeout is the time that each function of a reload (App.OnReload) has. Then its context ends, and the App abandons a function that ignores that. Defaults to 90 s, which systemd gives a reload. With off there is no limit."
 	case "LeaderRetry":
 		return "leader_retry is the time between two requests for the lease of a leader-elected unit (App.Lead) while this process does not lead. A jitter adds up to a fifth. Defaults to 2 s."
 	case "ExitOnSignal":
-		return "exit_on_signal makes Run return the signal that stopped it as an error, so that ExitCode gives 128+n. It is for work that runs to completion: Kubernetes counts a Job whose pod exits 0 on SIGTERM as complete."
+		return "exit_on_signal makes Run return the signal that stopped it as an error, so that ExitCode gives 128+n. It is for work that runs to completion: Kubernetes counts a Job whose pod exits 0 on SIGTERM as complete. A program with App.Job does not need it."
 	case "TerminationGrace":
-		return "termination_grace is the terminationGracePeriodSeconds in the pod's manifest. When it is declared, New checks that the times above fit into it. It has to be declared here, because the downward API does not offer it. Defaults to 0: not declared."
+		return "termination_grace is the terminationGracePeriodSeconds in the pod's manifest. When it is declared, New checks that the times above fit into it. It has to be declared here, because the downward API does not offer it. It belongs to the pod and never changes in a running process. Defaults to 0: not declared."
 	case "LivenessGrace":
 		return "liveness_grace and startup_grace are the terminationGracePeriodSeconds of the liveness probe and the startup probe. When such a probe fails, its grace replaces the pod's. Default to 0: not declared."
 	case "StartupGrace":

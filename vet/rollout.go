@@ -146,7 +146,7 @@ func (r *run) service(s service) {
 					"give a container's port that name, or the Service the number")
 			}
 		}
-		if s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal && r.cfg.DrainReadiness == lifecycle.ReadinessDown {
+		if s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal && w.cfg.WithDefaults().DrainReadiness == lifecycle.ReadinessDown {
 			r.at(s.object, path{"spec", "externalTrafficPolicy"}, "traffic-local", "externalTrafficPolicy is Local, and drain_readiness is down: a node whose only pod drains drops what load balancers still send it",
 				"set lifecycle.drain_readiness to serving")
 		}

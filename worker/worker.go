@@ -63,7 +63,7 @@ type State struct {
 	Reason    string    `json:"reason,omitempty"`   // why it is pending
 	Due       time.Time `json:"due,omitzero"`       // when a pending one will start
 	PID       int       `json:"pid,omitempty"`      // of a process
-	Exit      *Exit     `json:"exit,omitempty"`     // how it ended; for a supervisor's child that has not, how the instance before it did
+	Exit      *Exit     `json:"exit,omitempty"`     // how it ended; for a supervisor's child or a restarted function that has not, how the instance or run before did
 	Restarts  int       `json:"restarts,omitempty"` // how often it was started again
 	StartedAt time.Time `json:"startedAt,omitzero"` // when this instance reached Running
 	UpdatedAt time.Time `json:"updatedAt,omitzero"` // when its status or health last changed

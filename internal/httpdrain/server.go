@@ -115,20 +115,21 @@ type Server struct {
 	windowOver  atomic.Bool   // EndWindow was called
 	goodbye     chan struct{} // closed at T0+GoAwayAfter
 
-	mu        sync.Mutex // guards everything below, and conn.goodbye
-	binding   bool       // Bind is looking up the address, or listening
-	ln        *listener
-	tls       bool
-	h2        *http2Goodbye // nil when HTTP/2 is not ours
-	base      context.Context
-	serving   bool
-	closing   bool // Shutdown or Close was called
-	began     bool
-	said      bool // goodbye is closed
-	windowEnd time.Time
-	stopSpeak context.CancelFunc // ends the goroutine that says goodbye
-	spoken    chan struct{}      // closed when that goroutine has ended
-	streams   map[*stream]struct{}
+	mu         sync.Mutex // guards everything below, and conn.goodbye
+	binding    bool       // Bind is looking up the address, or listening
+	ln         *listener
+	tls        bool
+	idle       time.Duration // of HTTP/2 connections; set by Bind
+	registered bool          // golang.org/x/net/http2 has net/http serve HTTP/2
+	base       context.Context
+	serving    bool
+	closing    bool // Shutdown or Close was called
+	began      bool
+	said       bool // goodbye is closed
+	windowEnd  time.Time
+	stopSpeak  context.CancelFunc // ends the goroutine that says goodbye
+	spoken     chan struct{}      // closed when that goroutine has ended
+	streams    map[*stream]struct{}
 }
 
 // New prepares srv, which must not be used for another Server. New reads and
@@ -277,7 +278,7 @@ func (s *Server) Serve(base context.Context) error {
 
 	var err error
 	if withTLS {
-		err = s.srv.ServeTLS(ln, "", "")
+		err = s.serveTLS(ln)
 	} else {
 		err = s.srv.Serve(ln)
 	}
@@ -298,7 +299,7 @@ func (s *Server) Serve(base context.Context) error {
 // Stats returns what the server is doing now.
 func (s *Server) Stats() Stats {
 	st := Stats{
-		InFlight:    s.inFlight.Load(),
+		InFlight:    s.inFlight.Load() + int64(s.countedBelow()),
 		Accepted:    s.tracker.accepted.Load(),
 		LastArrival: s.tracker.at(s.lastArrival.Load()),
 	}
