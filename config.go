@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/internal/drainwindow"
 	"github.com/pleme-io/lifecycle-go/internal/sdsocket"
 	"github.com/pleme-io/lifecycle-go/internal/statusz"
 	"github.com/pleme-io/lifecycle-go/internal/token"
@@ -297,6 +298,11 @@ func newBudget(c Config) budget {
 	b.patience = max(min(time.Second, b.unitSlice/2), settle)
 	b.total = b.maxWindow + b.grace + Margin
 	return b
+}
+
+// times returns those of the drain window.
+func (b budget) times() drainwindow.Times {
+	return drainwindow.Times{Min: b.minWindow, Full: b.window, Max: b.maxWindow, Quiet: b.quiet}
 }
 
 // within returns the budget, with every time shortened in proportion when its total is

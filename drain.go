@@ -201,8 +201,9 @@ func (a *App) EndWindow(at time.Time) { a.stop.open.EndAt(at) }
 // time than its Config gives. Of several calls the earliest time counts. Before T0 and
 // after the window it does nothing.
 func (a *App) EndBy(at time.Time) {
-	if t0 := a.stop.killedAt(at); !t0.IsZero() {
-		a.stop.open.LimitTo(t0.Add(a.times().within(at.Sub(t0)).window))
+	t0, b := a.stop.killedAt(at), a.times()
+	if d := at.Sub(t0); !t0.IsZero() && d < b.total {
+		a.stop.open.Fit(b.within(d).times())
 	}
 }
 

@@ -335,7 +335,7 @@ func (a *App) fail(err error) {
 func (a *App) beginStop() {
 	b := a.budget // App.EndBy changes it as soon as the stop is known
 	a.armWatchdog()
-	a.stop.open.Begin(a.stop.began(), drainwindow.Times{Min: b.minWindow, Full: b.window, Max: b.maxWindow, Quiet: b.quiet})
+	a.stop.open.Begin(a.stop.began(), b.times())
 	a.health.owner.SetDraining(a.cfg.DrainReadiness == ReadinessDown)
 	a.signals.guardPipe()
 	a.notifier.Load().Stopping(b.total, a.stop.why().again)
