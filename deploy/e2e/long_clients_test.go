@@ -82,7 +82,9 @@ func finite(length func() time.Duration) client {
 	return func(ctx context.Context, addr string, l *ledger) {
 		for range maxRequests {
 			a := answer{sent: time.Now(), conn: "a stream", fresh: true}
-			a.goodbye, a.err = readFinite(fmt.Sprintf("http://%s/events?for=%v", addr, length()))
+			asked := length()
+			a.goodbye, a.err = readFinite(fmt.Sprintf("http://%s/events?for=%v", addr, asked))
+			a.sent = a.sent.Add(min(asked, time.Since(a.sent))) // its length is no delay
 			if a.err == nil {
 				a.status = http.StatusOK
 			}
@@ -144,6 +146,7 @@ func chatting(open func(ctx context.Context, addr string) (*talk, error), idle f
 			var n int
 			n, a.goodbye, a.err = oneTalk(ctx, addr, open, idle, l)
 			messages += n + 1
+			a.sent = time.Now() // its length is no delay
 			if a.err == nil {
 				a.status = http.StatusOK
 			}
@@ -231,7 +234,7 @@ func openSocket(ctx context.Context, addr string) (*talk, error) {
 			_, text, err := conn.Read(ctx)
 			return string(text) == "goodbye", err
 		},
-		leave: func() error { return conn.Write(ctx, websocket.MessageText, []byte("bye")) },
+		leave: func() error { return conn.Close(websocket.StatusNormalClosure, "") },
 		cut:   func() { _ = conn.CloseNow() },
 	}, nil
 }

@@ -102,7 +102,7 @@ type crew struct {
 
 func (c *cluster) crew(t *testing.T, name string, replicas int, args ...string) *crew {
 	t.Helper()
-	d := deployment{name: name, image: c.app, replicas: replicas, args: append([]string{"-tls=:8443", "-grpc=:9090"}, args...)}
+	d := deployment{name: name, image: c.app, replicas: replicas, surge: "100%", args: append([]string{"-tls=:8443", "-grpc=:9090"}, args...)}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
@@ -129,11 +129,11 @@ func (c *cluster) crew(t *testing.T, name string, replicas int, args ...string) 
 	return up
 }
 
-// start starts the clients of every protocol.
-func (c *crew) start(t *testing.T) []*load {
+// start starts the clients of every protocol. onLoss may be nil.
+func (c *crew) start(t *testing.T, onLoss func()) []*load {
 	var all []*load
 	for port, crowds := range everyProtocol() {
-		all = append(all, startLoad(t.Context(), c.ports[port], c.evidence(t), crowds...))
+		all = append(all, startLoad(t.Context(), c.ports[port], onLoss, crowds...))
 	}
 	return all
 }
@@ -205,7 +205,7 @@ func TestLongProof(t *testing.T) {
 		upright := c.limp(t, plan.paused)
 		var loads []*load
 		for _, crew := range crews {
-			loads = append(loads, crew.start(t)...)
+			loads = append(loads, crew.start(t, crew.evidence(t))...)
 		}
 		pause(t.Context(), 3*time.Second)
 		rolls += rollAll(t, crews, min(longRound, left-30*time.Second), func() bool { return replaced(crews) >= plan.pods && total.with(loads).enough(plan, crews) })
@@ -247,7 +247,7 @@ func TestLongControl(t *testing.T) {
 	crew := c.crew(t, "long-plain", plan.replicas, "-server=plain")
 	c.limp(t, plan.paused)
 	total := make(sums)
-	loads := crew.start(t)
+	loads := crew.start(t, nil)
 	pause(t.Context(), 3*time.Second)
 	rollAll(t, crews{crew}, 30*time.Second, func() bool { return replaced(crews{crew}) >= 3*plan.replicas })
 	pause(t.Context(), 2*time.Second)
