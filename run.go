@@ -10,6 +10,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/cgroup"
+	"github.com/pleme-io/lifecycle-go/internal/drainwindow"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 	"github.com/pleme-io/lifecycle-go/worker"
 	"golang.org/x/sync/errgroup"
@@ -263,14 +264,16 @@ func (a *App) fail(err error) {
 
 // beginStop is T0. It runs once, and without a lock.
 func (a *App) beginStop() {
+	b := a.budget // App.EndBy changes it as soon as the stop is known
 	a.armWatchdog()
+	a.stop.open.Begin(a.stop.began(), drainwindow.Times{Min: b.minWindow, Full: b.window, Max: b.maxWindow, Quiet: b.quiet})
 	a.health.owner.SetDraining(a.cfg.DrainReadiness == ReadinessDown)
 	a.signals.guardPipe()
-	a.notifier.Load().Stopping(a.budget.total)
+	a.notifier.Load().Stopping(b.total)
 	a.stop.requested.Signal() // first, because a server could delay the steps below
 	a.stop.draining.Signal()
 	for _, s := range a.parts.servers {
-		s.BeginDrain(a.stop.began(), a.budget.window)
+		s.BeginDrain(a.stop.began(), b.window)
 	}
 	a.log.Info("stopping", "reason", a.stop.why().reason)
 }
@@ -282,7 +285,9 @@ func (a *App) stopCause() error { return a.stop.why().cause }
 // teardown takes down the parts that have started. It has ShutdownGrace from the
 // end of the window, and reserves a slice of it for each step.
 func (a *App) teardown(base context.Context, group *errgroup.Group, hurried bool) error {
-	end := a.stop.endWindow("").Add(a.budget.grace)
+	end := a.stop.endWindow("")
+	a.refit(end)
+	end = end.Add(a.budget.grace)
 	hooksBegin := end.Add(-a.budget.hookSlice)
 	unitsBegin := hooksBegin.Add(-a.budget.unitSlice)
 
@@ -304,6 +309,33 @@ func (a *App) teardown(base context.Context, group *errgroup.Group, hurried bool
 	a.closeHealth(end)
 	a.nowDoing("")
 	return a.finish(a.collect(hooksErr))
+}
+
+// refit changes the times of the steps after the window, which has ended: to what is
+// left when the process will be killed before its budget is over, and by what an early
+// end has left over, so that open connections and requests are served as long as after
+// a whole window.
+func (a *App) refit(windowEnd time.Time) {
+	b, t0 := a.budget, a.stop.began()
+	a.stop.mu.Lock()
+	by, how := a.stop.by, a.stop.window
+	a.stop.mu.Unlock()
+	switch saved := t0.Add(b.window).Sub(windowEnd); {
+	case !by.IsZero() && by.Before(windowEnd.Add(b.grace+Margin)):
+		b.window, b.maxWindow, b.total = 0, 0, b.grace+Margin
+		b = b.within(by.Sub(windowEnd))
+		a.death.watchdog.Load().Reset(time.Until(by))
+	case how == drainwindow.Early:
+		b.grace, b.linger = b.grace+saved, b.linger+saved
+	default:
+		return
+	}
+	a.mu.Lock()
+	a.budget = b
+	a.mu.Unlock()
+	for _, s := range a.parts.servers {
+		s.Configure(drainConfig(b))
+	}
 }
 
 // collect joins all errors, the primary cause first.

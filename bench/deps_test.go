@@ -20,6 +20,7 @@ func TestConventions(t *testing.T) {
 			{Path: "procpool"},
 			{Path: "workflow"},
 			{Path: "host"},
+			{Path: "rollout"},
 			{Path: "internal/rawhttp", Imports: []string{"./bench/internal/cpu"}},
 			{Path: "internal/..."},
 			{Path: "cmd/benchdoc", Imports: []string{"golang.org/x/perf"}, Brings: []string{"..."}},

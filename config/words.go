@@ -14,8 +14,10 @@ func lifecycleWords(field string) string {
 		return "drain_interval is the length of the drain window. In the window readiness is down and the process still serves every request, so that the cluster can take it out of every load balancer. Set it to the period of the readiness probe times its failure threshold, plus the time in which endpoints spread. Drainers run in the window. Defaults to 5 s; with off there is no window."
 	case "DrainQuiet":
 		return "drain_quiet ends the window early, but not before drain_min: when no request is in flight, none has arrived for this long, and every drainer has returned. The App cannot see the RPCs of a gRPC server and takes one for quiet only when it has no open connection; clients that keep their connections open make the window last to its end. Defaults to 0: the window never ends early."
+	case "DrainMax":
+		return "drain_max is the longest time for which App.EndWindow may keep the window open, while the cluster is slow to notice the stop. The budget of a stop counts it in place of drain_interval. Defaults to 0: drain_interval."
 	case "DrainMin":
-		return "drain_min is the shortest time after which drain_quiet may end the window. Defaults to 1 s, or to drain_interval when that is shorter."
+		return "drain_min is the shortest time after which drain_quiet or App.EndWindow may end the window. Defaults to 1 s, or to drain_interval when that is shorter."
 	case "DrainReadiness":
 		return "drain_readiness is what /readyz answers in the window. Defaults to \"down\"."
 	case "DrainWait":

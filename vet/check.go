@@ -229,6 +229,17 @@ func (c container) fault(rule, reason, fix string, field ...any) {
 	}
 }
 
+// window returns the longest time that the drain window may take.
+func window(cfg lifecycle.Config) time.Duration { return max(on(cfg.DrainInterval), on(cfg.DrainMax)) }
+
+// windowKey names the field that window is the value of.
+func windowKey(cfg lifecycle.Config) string {
+	if cfg.DrainMax > cfg.DrainInterval {
+		return "drain_max"
+	}
+	return "drain_interval"
+}
+
 // on returns a duration of the configuration as a length of time: Off is 0.
 func on(d time.Duration) time.Duration {
 	if d == lifecycle.Off {

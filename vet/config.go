@@ -82,7 +82,7 @@ func configFix(cfg lifecycle.Config, fault *lifecycle.ConfigError, keys []string
 	}
 	graces := map[string]time.Duration{"TerminationGrace": cfg.TerminationGrace, "LivenessGrace": cfg.LivenessGrace, "StartupGrace": cfg.StartupGrace}
 	if len(keys) > 1 && graces[fault.Fields[0]] > 0 {
-		need := on(cfg.PreStop) + on(cfg.DrainInterval) + cfg.ShutdownGrace + lifecycle.Margin
+		need := on(cfg.PreStop) + window(cfg) + cfg.ShutdownGrace + lifecycle.Margin
 		lower := keys[1:]
 		if on(cfg.PreStop) == 0 {
 			lower = slices.DeleteFunc(slices.Clone(lower), func(key string) bool { return key == keyOf("PreStop") })

@@ -110,7 +110,7 @@ func command(ctx context.Context, stdin io.Reader, name string, args ...string) 
 // slow makes the cluster as slow as large ones: for a while after
 // each call of the returned function kube-proxy is paused, and continues
 // to send connections to a stopping pod. On one node that would otherwise take
-// milliseconds.
+// less than a second.
 func (c *cluster) slow(t *testing.T) (now func()) { return c.slower(t, "1.5") }
 
 // slower is slow with a pause of so many seconds.

@@ -60,13 +60,12 @@ func (c Config) clean() Config {
 	return c
 }
 
-// Configure replaces the timing. It does nothing once the drain has begun.
+// Configure replaces the timing. Call it before BeginDrain, or between EndWindow and
+// CloseWhenQuiet: the steps read the timing without a lock.
 func (s *Server) Configure(cfg Config) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.began {
-		s.cfg = cfg.clean() // read only from then on
-	}
+	s.cfg = cfg.clean()
 }
 
 // Stats is a moment's view of one server. The fields are read one by one, so
