@@ -83,6 +83,10 @@ bench-once: ## one short pass of each benchmark: they still run
 e2e: ## the tests on a real Kubernetes (root, Linux, about 10 minutes)
 	@if [ -x deploy/e2e/run ]; then deploy/e2e/run; else echo "make e2e: there is no deploy/e2e/run yet"; fi
 
+.PHONY: e2e-long
+e2e-long: ## a thousand pods replaced under load of every protocol (root, Linux, half an hour); E2E_LONG_PODS=100 E2E_LONG_REQUESTS=10000 for 4 minutes
+	@E2E=long deploy/e2e/run -run '^TestLong' -timeout 3h
+
 .PHONY: docs
 docs: ## draw the pictures and tables in docs/ from the code
 	cd tools && go run ./docgen -out ..

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -254,6 +255,19 @@ func TestProveRefuses(t *testing.T) {
 			c.noJobs(t)
 		})
 	}
+	t.Run("an API server that hangs", func(t *testing.T) {
+		var paused sync.WaitGroup
+		defer paused.Wait()
+		paused.Go(func() {
+			if _, err := command(context.WithoutCancel(t.Context()), nil, c.script, "pause", "kube-apiserver", "25"); err != nil {
+				t.Error(err)
+			}
+		})
+		pause(t.Context(), time.Second)
+		if _, stderr, code := c.lifecyclectl(t, "prove", "deployment/refused", "--yes"); code != 6 || !strings.Contains(stderr, "the API server did") {
+			t.Errorf("exit status %d, want 6\n%s", code, stderr)
+		}
+	})
 	if now := d.pods.only(t); now.uid != one.uid {
 		t.Errorf("pod %s was replaced by %s", one.name, now.name)
 	}
