@@ -36,7 +36,7 @@ func base(seed uint64, pods int) Scenario {
 	}
 }
 
-// any returns some small scenario.
+// anyScenario returns a small scenario, with anything in it.
 func anyScenario(r *rand.Rand) Scenario {
 	s := base(r.Uint64(), 1+r.IntN(60))
 	upTo := func(d time.Duration) time.Duration { return time.Duration(r.Int64N(int64(d) + 1)) }
@@ -83,8 +83,7 @@ func run(t *testing.T, s Scenario) Result {
 	return r
 }
 
-// Every request has exactly one end, and every pod is replaced, whatever the scenario
-// is. Run itself compares what was sent with what was answered and lost.
+// In any scenario every request has exactly one end, and every pod is replaced. Run itself compares what was sent with what was answered and lost.
 func TestEveryRequestHasOneEnd(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	var all Lost
