@@ -39,8 +39,7 @@ func replacement(stop rollout.Stop) rollout.Scenario {
 		Strategy: rollout.Strategy{Unavailable: 1, Startup: 700 * ms},
 		Spread:   rollout.Spread{Slice: rollout.Always(700 * ms), Node: rollout.Always(0)},
 		Crowds: []rollout.Crowd{
-			// Timers add about 0.8 ms to a pause of 10 ms; a refused dial takes none.
-			{Name: "fresh", Fresh: 8 / (10800 * time.Microsecond).Seconds(), Service: handler},
+			{Name: "fresh", Fresh: 8 / (10 * ms).Seconds(), Service: handler}, // a refused dial takes no time
 			{Name: "kept", Conns: 200, Gap: rollout.Gap{Max: 1600 * ms}, Service: handler},
 		},
 	}
@@ -89,30 +88,30 @@ func checks() []check {
 	const memory = "net/http on a network in memory, 30 stops"
 	took := func(r record, runs float64) float64 { return r.Terminating.Seconds() / runs }
 	return []check{
-		{"replace/shutdown", "Shutdown at once", bench, replacement(plain), 100, []comparison{
+		{"replace/shutdown", "Shutdown at once", bench, replacement(plain), 40, []comparison{
 			{"lost, new connections", 516.7, "513 to 520", 0.1, lostOf(0)},
 			{"lost, kept connections", 157.8, "153 to 166", -1, lostOf(1)},
 		}},
-		{"replace/sleep", "a sleep of 1 s, then Shutdown", bench, replacement(slept), 100, []comparison{
+		{"replace/sleep", "a sleep of 1 s, then Shutdown", bench, replacement(slept), 40, []comparison{
 			{"lost, new connections", 0, "0", 0, lostOf(0)},
 			{"lost, kept connections", 0, "0", 0, lostOf(1)},
 		}},
-		{"replace/drain", "this library, a window of 1 s", bench, replacement(fast), 100, []comparison{
+		{"replace/drain", "this library, a window of 1 s", bench, replacement(fast), 40, []comparison{
 			{"lost, new connections", 0, "0", 0, lostOf(0)},
 			{"lost, kept connections", 0, "0", 0, lostOf(1)},
 			{"seconds that the stop takes", 1.502, "1.39 to 1.57", 0.1, took},
 		}},
-		{"siege/one", "GOAWAY in one step", memory, siege(false), 100, []comparison{
+		{"siege/one", "GOAWAY in one step", memory, siege(false), 40, []comparison{
 			{"lost streams, for each stop", 39.2, "38.2 to 41", 0.1, lostOf(0)},
 		}},
-		{"siege/two", "GOAWAY in two steps", "the same, 10 stops", siege(true), 100, []comparison{
+		{"siege/two", "GOAWAY in two steps", "the same, 10 stops", siege(true), 40, []comparison{
 			{"lost streams, for each stop", 0, "0", 0, lostOf(0)},
 		}},
-		{"cluster/plain", "Shutdown at SIGTERM", onKubernetes, onCluster(plain), 200, []comparison{
+		{"cluster/plain", "Shutdown at SIGTERM", onKubernetes, onCluster(plain), 40, []comparison{
 			{"lost, kept connections", controlKept, controlKeptSpread, 0.25, lostOf(0)},
 			{"lost, new connections", controlFresh, controlFreshSpread, -1, lostOf(1)},
 		}},
-		{"cluster/drain", "this library, defaults", onKubernetes, onCluster(drain()), 200, []comparison{
+		{"cluster/drain", "this library, defaults", onKubernetes, onCluster(drain()), 40, []comparison{
 			{"lost, kept connections", 0, "0", 0, lostOf(0)},
 			{"lost, new connections", 0, "0", 0, lostOf(1)},
 		}},

@@ -12,6 +12,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strings"
 )
 
 func main() {
@@ -26,6 +27,7 @@ func run(args []string) error {
 	results := flags.String("results", "../docs/scale.json", "the results of the simulations")
 	out := flags.String("out", "../docs/scale.md", "the page to write")
 	again := flags.Bool("simulate", false, "run every simulation, and write the results")
+	only := flags.String("only", "", "with -simulate: run those whose name begins with this, and keep the others")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -33,7 +35,7 @@ func run(args []string) error {
 		return fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	}
 	if *again {
-		if err := simulate(*results); err != nil {
+		if err := simulate(*results, *only); err != nil {
 			return err
 		}
 	}
@@ -47,10 +49,19 @@ func run(args []string) error {
 	return nil
 }
 
-// simulate runs every cell and writes the results.
-func simulate(file string) error {
+// simulate runs the cells and writes the results.
+func simulate(file, only string) error {
 	all := make(results)
+	if only != "" {
+		var err error
+		if all, err = readResults(file); err != nil {
+			return err
+		}
+	}
 	for _, c := range cells() {
+		if !strings.HasPrefix(c.name, only) {
+			continue
+		}
 		r, err := c.run()
 		if err != nil {
 			return fmt.Errorf("simulate %s: %w", c.name, err)

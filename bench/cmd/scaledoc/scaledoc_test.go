@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -35,6 +36,9 @@ func TestThePageIsNotStale(t *testing.T) {
 
 // The results match the code: those that take no time are simulated again.
 func TestTheResultsAreNotStale(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("the results are from amd64: other processors round logarithms differently")
+	}
 	all, err := readResults(committed + ".json")
 	if err != nil {
 		t.Fatal(err)
@@ -156,6 +160,13 @@ func TestArguments(t *testing.T) {
 	}
 	out := filepath.Join(t.TempDir(), "scale.md")
 	if err := run([]string{"-results", committed + ".json", "-out", out}); err != nil {
+		t.Fatal(err)
+	}
+	some := filepath.Join(t.TempDir(), "scale.json")
+	if text, err := os.ReadFile(committed + ".json"); err != nil || os.WriteFile(some, text, 0o600) != nil {
+		t.Fatal("copy the results: ", err)
+	}
+	if err := run([]string{"-simulate", "-only", "check/replace/shutdown", "-results", some, "-out", out}); err != nil {
 		t.Fatal(err)
 	}
 	if text, err := os.ReadFile(out); err != nil || !strings.HasPrefix(string(text), "<!-- Written by") {

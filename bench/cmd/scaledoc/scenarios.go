@@ -171,7 +171,7 @@ func placings() []placing {
 	return []placing{
 		{"free", "Deployment, surge 25 %, room for terminating pods", pods, strategy},
 		{"full", "the same, room for the surge and nothing else", pods, full},
-		{"fixed", "no surge, 10 % unavailable, a pod starts when another is gone (a DaemonSet)", pods, fixed},
+		{"fixed", "no surge, 10 % unavailable, a pod starts when another is gone, as in a DaemonSet", pods, fixed},
 		{"ordered", "StatefulSet of 100 pods, one after the other", 100, ordered},
 	}
 }
