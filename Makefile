@@ -114,6 +114,22 @@ cross: ## build and vet the library for macOS and Windows
 		(cd $$m && GOWORK=off CGO_ENABLED=0 GOOS=$$os GOARCH=$$arch go build ./...); done; \
 		(cd $$m && GOWORK=off CGO_ENABLED=0 GOOS=$$os go vet ./...); done; done
 
+# The database of vulnerabilities is on the network. NEWEST=1 checks with the newest
+# versions of all dependencies.
+.PHONY: vulnerabilities
+vulnerabilities: ## check every published module with govulncheck; NEWEST=1 with the newest dependencies
+	@set -e; dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; git ls-files -z | xargs -0 cp --parents -t "$$dir"; \
+		for m in . fleet kube otel vet worker/docker; do echo "govulncheck $$m"; (cd "$$dir/$$m" && export GOWORK=off && \
+		if [ -n '$(NEWEST)' ]; then go get -u ./... && go mod tidy; fi && go run golang.org/x/vuln/cmd/govulncheck@v1.1.4 ./...); done
+
+.PHONY: release
+release: ## check, commit and tag a release of every published module (VERSION=v0.2.0); push nothing
+	cd tools && go run ./release -version '$(VERSION)'
+
+.PHONY: release-check
+release-check: ## release a copy, and install from it as a stranger does
+	cd tools && go run ./release -check
+
 .PHONY: ci
 ci: ## everything that must pass before a merge
 	@bash .ci/run

@@ -72,8 +72,9 @@ type parts struct {
 	setups   []func(*App) error
 	units    []*unit
 	servers  []*server
-	drainers []hook
+	drainers []drainer
 	reloads  []hook
+	started  int // units that have started, in order; Run's goroutine alone uses it
 }
 
 // Option configures an [App] in [New].
@@ -138,7 +139,7 @@ func New(cfg Config, opts ...Option) (*App, error) {
 		log:     slog.Default(),
 		extra:   make(map[string]http.Handler),
 		signals: signals{terminal: atTerminal, pipe: make(chan os.Signal, 1)},
-		reloads: reloads{turn: make(chan struct{}, 1), asked: fsm.NewWake()},
+		reloads: reloads{turn: make(chan struct{}, 1), asked: fsm.NewWake(), most: max(cfg.PreStop, 0) + newBudget(cfg).total},
 		death:   death{stderr: os.Stderr, exit: exitProcess},
 	}
 	for i, opt := range opts {

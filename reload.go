@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"reflect"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/pleme-io/lifecycle-go/fsm"
 )
@@ -18,6 +20,7 @@ type reloads struct {
 	asked  fsm.Wake        // a SIGHUP requested a reload
 	ctx    context.Context // ends with the drain window; set by Run before anything that reads it
 	cancel context.CancelFunc
+	most   time.Duration // PreStop and the budget of the start
 
 	mu     sync.Mutex // guards the fields below
 	last   []Outcome  // at most keptReloads
@@ -143,11 +146,15 @@ func (a *App) serveReloads() {
 // Reconfigure changes the Config of a running App to cfg: only the fields with the
 // tag reload:"live", which include the times of a stop. All of them change or, on
 // error, none. changed names the fields that have changed. kept names the fields that
-// differ and keep their value until the process starts again.
+// differ and keep their value until the process starts again. PreStop and the graces
+// are among these, because they belong to the pod, and Kubernetes cannot change them
+// in a running pod.
 //
 // The error is that of [Config.Validate], for cfg and for the Config that the App
-// would then have, or [ErrReloadRefused] when the App is not running. A stop that has
-// begun keeps its times.
+// would then have, or [ErrReloadRefused] when the App is not running. A stop may not
+// take longer than the graces that the App was made with. When it was made with none,
+// in a Kubernetes pod, a stop may not take longer than it took by the Config of [New].
+// A stop that has begun keeps its times.
 func (a *App) Reconfigure(cfg Config) (changed, kept []string, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, nil, err
@@ -189,6 +196,9 @@ func (a *App) takeOver(cfg Config, kept []string) (_, _ []string, err error) {
 	}
 	times := newBudget(next)
 	slice, err := times.minSliceFor(a.hooks.len())
+	if outgrown := a.outgrows(next); outgrown != nil {
+		return nil, nil, outgrown
+	}
 	if err := errors.Join(next.Validate(), err); err != nil {
 		return nil, nil, fmt.Errorf("together with what stays as it is: %w", err)
 	}
@@ -203,6 +213,29 @@ func (a *App) takeOver(cfg Config, kept []string) (_, _ []string, err error) {
 		s.Configure(drainConfig(times))
 	}
 	return changed, kept, nil
+}
+
+// outgrows returns an error when a stop by the times of next, which has the graces of
+// the start, may take longer than the pod gives this process.
+func (a *App) outgrows(next Config) error {
+	need, least := max(next.PreStop, 0)+newBudget(next).total, longest+1
+	var field, start string
+	bound := func(f string, d time.Duration, text string) {
+		if d > 0 && d < least {
+			least, field, start = d, f, fmt.Sprintf(text, d)
+		}
+	}
+	bound("TerminationGrace", next.TerminationGrace, "a TerminationGrace of %v")
+	bound("LivenessGrace", next.LivenessGrace, "a LivenessGrace of %v")
+	bound("StartupGrace", next.StartupGrace, "a StartupGrace of %v")
+	if next.TerminationGrace <= 0 && os.Getenv("KUBERNETES_SERVICE_HOST") != "" {
+		bound("TerminationGrace", a.reloads.most, "%v and without a TerminationGrace")
+	}
+	if field == "" || need <= least {
+		return nil
+	}
+	return &ConfigError{Fields: []string{"PreStop", "DrainInterval", "ShutdownGrace", field}, Problem: fmt.Sprintf("PreStop + DrainInterval + ShutdownGrace + margin is %v + %v + %v + %v = %v, and the process was started with %s, which stays while its pod lives: the kubelet could kill the process %v before it is done; replace the pod to change its grace",
+		max(next.PreStop, 0), max(next.DrainInterval, 0), next.ShutdownGrace, Margin, need, start, need-least)}
 }
 
 // otherToken removes the admin token from cfg, as New does, and returns its field's

@@ -55,7 +55,7 @@ const (
 	ResultFailed    Result = "failed"
 	ResultPanicked  Result = "panicked"
 	ResultAbandoned Result = "abandoned" // it did not return in time
-	ResultSkipped   Result = "skipped"   // no time was left to begin it
+	ResultSkipped   Result = "skipped"   // it did not begin: no time was left, or a drainer had nothing to drain
 	ResultRunning   Result = "running"   // it has not ended
 )
 

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/cgroup"
+	"github.com/pleme-io/lifecycle-go/internal/drainwindow"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 	"github.com/pleme-io/lifecycle-go/worker"
 	"golang.org/x/sync/errgroup"
@@ -50,7 +52,7 @@ func (a *App) StopBecause(reason string) {
 // stop, and takes everything down in order. Reasons are a signal (SIGINT,
 // SIGTERM), the end of parent, a unit that fails, an Actor that returns, and
 // [App.Stop]; all lead to the same teardown. When a reason comes during the start,
-// Run takes down the parts that have started.
+// Run drains and takes down the parts that have started, without the wait of the window.
 //
 // Run returns nil after a clean stop. Otherwise the first part of its error is the
 // primary cause, and every other error is joined behind it; [ExitCode] turns the
@@ -104,6 +106,7 @@ func (a *App) Run(parent context.Context) error {
 		a.log.Error("nothing was started", "error", err)
 		a.requestStop(stopRequest{reason: "refused registrations", cause: err, err: err})
 		<-a.stop.requested.Signaled() // another request may have been first
+		<-a.runDrainers(parent)       // all are skipped
 		// The hooks run: main opened most of their resources before Run.
 		if hooksErr := a.hooks.runUntil(context.WithoutCancel(parent), time.Now().Add(a.budget.grace)); hooksErr != nil {
 			err = errors.Join(err, hooksErr)
@@ -135,6 +138,9 @@ func (a *App) Run(parent context.Context) error {
 	hurried := true
 	if a.start(&group) {
 		hurried = a.run(base)
+	} else if len(a.parts.drainers) > 0 {
+		a.holdRestarts()
+		a.drain(base)
 	}
 	return a.teardown(base, &group, hurried)
 }
@@ -165,7 +171,9 @@ func (a *App) start(group *errgroup.Group) bool {
 		err = a.bind(a.parts.servers[i])
 	}
 	for i := 0; err == nil && i < len(a.parts.units) && !a.isStopping(); i++ {
-		err = a.launch(a.parts.units[i], group)
+		if err = a.launch(a.parts.units[i], group); err == nil {
+			a.parts.started++
+		}
 	}
 	for i := 0; err == nil && i < len(a.parts.units) && !a.isStopping(); i++ {
 		a.awaitStarted(a.parts.units[i])
@@ -196,16 +204,23 @@ func (a *App) run(base context.Context) (hurried bool) {
 	}()
 	<-a.stop.requested.Signaled()
 
-	a.nowDoing("restarts to be held")
-	for _, u := range a.parts.units {
-		u.holdRestarts()
-	}
-	a.nowDoing("")
+	a.holdRestarts()
 	a.enter(PhaseDraining, a.stopCause())
 	hurried = a.drain(base)
 	a.endReloads()
 	<-reloads
 	return hurried
+}
+
+// holdRestarts tells every unit that has started to restart nothing any more.
+func (a *App) holdRestarts() {
+	a.nowDoing("restarts to be held")
+	for _, u := range a.parts.units {
+		if u.launched.Load() {
+			u.holdRestarts()
+		}
+	}
+	a.nowDoing("")
 }
 
 func (a *App) isStopping() bool { return a.stop.requested.HasSignaled() }
@@ -249,14 +264,16 @@ func (a *App) fail(err error) {
 
 // beginStop is T0. It runs once, and without a lock.
 func (a *App) beginStop() {
+	b := a.budget // App.EndBy changes it as soon as the stop is known
 	a.armWatchdog()
+	a.stop.open.Begin(a.stop.began(), drainwindow.Times{Min: b.minWindow, Full: b.window, Max: b.maxWindow, Quiet: b.quiet})
 	a.health.owner.SetDraining(a.cfg.DrainReadiness == ReadinessDown)
 	a.signals.guardPipe()
-	a.notifier.Load().Stopping(a.budget.total)
+	a.notifier.Load().Stopping(b.total)
 	a.stop.requested.Signal() // first, because a server could delay the steps below
 	a.stop.draining.Signal()
 	for _, s := range a.parts.servers {
-		s.BeginDrain(a.stop.began(), a.budget.window)
+		s.BeginDrain(a.stop.began(), b.window)
 	}
 	a.log.Info("stopping", "reason", a.stop.why().reason)
 }
@@ -268,7 +285,9 @@ func (a *App) stopCause() error { return a.stop.why().cause }
 // teardown takes down the parts that have started. It has ShutdownGrace from the
 // end of the window, and reserves a slice of it for each step.
 func (a *App) teardown(base context.Context, group *errgroup.Group, hurried bool) error {
-	end := a.stop.endWindow("").Add(a.budget.grace)
+	end := a.stop.endWindow("")
+	a.refit(end)
+	end = end.Add(a.budget.grace)
 	hooksBegin := end.Add(-a.budget.hookSlice)
 	unitsBegin := hooksBegin.Add(-a.budget.unitSlice)
 
@@ -292,6 +311,33 @@ func (a *App) teardown(base context.Context, group *errgroup.Group, hurried bool
 	return a.finish(a.collect(hooksErr))
 }
 
+// refit changes the times of the steps after the window, which has ended: to what is
+// left when the process will be killed before its budget is over, and by what an early
+// end has left over, so that open connections and requests are served as long as after
+// a whole window.
+func (a *App) refit(windowEnd time.Time) {
+	b, t0 := a.budget, a.stop.began()
+	a.stop.mu.Lock()
+	by, how := a.stop.by, a.stop.window
+	a.stop.mu.Unlock()
+	switch saved := t0.Add(b.window).Sub(windowEnd); {
+	case !by.IsZero() && by.Before(windowEnd.Add(b.grace+Margin)):
+		b.window, b.maxWindow, b.total = 0, 0, b.grace+Margin
+		b = b.within(by.Sub(windowEnd))
+		a.death.watchdog.Load().Reset(time.Until(by))
+	case how == drainwindow.Early:
+		b.grace, b.linger = b.grace+saved, b.linger+saved
+	default:
+		return
+	}
+	a.mu.Lock()
+	a.budget = b
+	a.mu.Unlock()
+	for _, s := range a.parts.servers {
+		s.Configure(drainConfig(b))
+	}
+}
+
 // collect joins all errors, the primary cause first.
 func (a *App) collect(hooksErr error) error {
 	s := &a.stop
@@ -300,6 +346,15 @@ func (a *App) collect(hooksErr error) error {
 	primary := s.request.err
 	if a.cfg.ExitOnSignal && s.request.signal != nil {
 		primary = s.request.signal
+	}
+	if i := slices.IndexFunc(a.parts.units, (*unit).isUndoneJob); i >= 0 && primary == nil {
+		why := s.request.cause
+		if s.request.signal != nil {
+			why = s.request.signal
+		}
+		if why != nil {
+			primary = fmt.Errorf("job %s was not done: %w", a.parts.units[i].name, why)
+		}
 	}
 	errs := []error{primary}
 	for _, u := range a.parts.units {

@@ -45,15 +45,16 @@ func WithListener(ln net.Listener) ServeOption {
 // over, the App cuts and counts the handlers that still run.
 //
 // The App cancels the context of a request when its client disconnects and when the
-// App is stopping. It cancels the context of a stream at the window's end; a request
-// is a stream when it called [Draining], accepts text/event-stream, or was hijacked.
+// App is stopping. It cancels the context of a stream at the window's end: see [Stream].
 //
 // srv belongs to the App from this call on: do not call its Shutdown or Close. Do not
 // give it or its listener to another Serve; Run would return an error. Of two Apps in
 // a process, the second to run refuses a server of the first. It does not detect a
 // shared listener: each App would get some of the connections, and the first to stop
 // would close the listener of the other. The App still calls the server's BaseContext,
-// ConnContext and ConnState functions.
+// ConnContext and ConnState functions, with the connection that the listener accepted
+// or the *tls.Conn around it. A hijacked connection, and the one below a *tls.Conn, is
+// of a type of the App's own; its NetConn method returns the accepted one.
 func (a *App) Serve(name string, srv *http.Server, opts ...ServeOption) *App {
 	var c serveConfig
 	for i, opt := range opts {
@@ -67,7 +68,7 @@ func (a *App) Serve(name string, srv *http.Server, opts ...ServeOption) *App {
 		a.parts.refuse("unit", name, errors.New("WithListener: nil where a listener is needed"))
 		return a
 	}
-	return a.addUnit(name, srv == nil, false, func() worker.Worker {
+	return a.addUnit(kindUnit, name, srv == nil, func() worker.Worker {
 		var hopts []httpdrain.Option
 		a.parts.claimLocked(name, "server", srv)
 		if c.given {
@@ -102,7 +103,7 @@ func (a *App) GRPC(name string, srv GRPCServer, ln net.Listener, health GRPCHeal
 	if call.IsNil(health) {
 		health = nil
 	}
-	return a.addUnit(name, call.IsNil(srv) || call.IsNil(ln), false, func() worker.Worker {
+	return a.addUnit(kindUnit, name, call.IsNil(srv) || call.IsNil(ln), func() worker.Worker {
 		a.parts.claimLocked(name, "server", srv)
 		a.parts.claimLocked(name, "listener", ln)
 		return newServer(name, "grpc", httpdrain.NewGRPC(name, srv, ln, health, drainConfig(a.budget)), a)

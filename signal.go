@@ -101,7 +101,8 @@ func (s *signals) guardPipe() {
 //
 // The first signal is a request to stop like any other; it does not shorten a drain
 // that another request began. A second signal ends the drain window, if it is still
-// open. The next one ends the process.
+// open. The next one ends the process. A signal within SignalDebounce of the last one
+// that counted does not count.
 func (a *App) watchSignals() (stop func()) {
 	// Notify drops signals that do not fit. The loop below never blocks, so 16 places
 	// are enough, and in a larger burst every further signal would mean the same.
@@ -119,7 +120,7 @@ func (a *App) watchSignals() (stop func()) {
 	ended.Go(func() {
 		given := a.signals.given
 		debounce := a.cfg.SignalDebounce
-		count, last := 0, time.Time{}
+		var last time.Time // of the signals that counted
 		for {
 			var sig os.Signal
 			select {
@@ -141,12 +142,15 @@ func (a *App) watchSignals() (stop func()) {
 				continue
 			}
 			now := time.Now()
-			repeated := count > 0 && debounce > 0 && now.Sub(last) <= debounce
+			// The pause counts from the last signal that counted: a user who presses
+			// Ctrl-C faster than the pause still gets through.
+			if debounce > 0 && !last.IsZero() && now.Sub(last) <= debounce {
+				continue
+			}
+			first := last.IsZero()
 			last = now
 			switch {
-			case repeated:
-			case count == 0:
-				count++
+			case first:
 				// In a goroutine of its own: if the beginning of the stop blocks, the loop
 				// still sees the signals that end the process.
 				ended.Go(func() { a.stopOn(sig) })

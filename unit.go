@@ -17,9 +17,8 @@ import (
 
 // unit is one worker of an App, with its result and the effect of its end.
 type unit struct {
-	name string
+	kind, name string // a kind of kindUnit …
 	worker.Worker
-	endsApp bool // the App stops when the unit ends, even without an error
 
 	launched atomic.Bool // Start was called
 	over     fsm.Signal  // the unit has ended, or was abandoned
@@ -51,7 +50,7 @@ func (u *unit) isFunction() bool {
 // at once.
 func (u *unit) ours() bool {
 	switch u.Worker.(type) {
-	case *worker.Func, *worker.Restarter, *worker.Process, *worker.Container, *worker.Supervisor, *worker.Leader, *actor, *server:
+	case *worker.Func, *worker.Restarter, *worker.Process, *worker.Container, *worker.Supervisor, *worker.Leader, *worker.Actor, *server:
 		return true
 	}
 	return false
@@ -285,7 +284,7 @@ func (a *App) awaitStarted(u *unit) {
 	a.nowDoing(waiting)
 	defer func() {
 		s := status()
-		if s == worker.StatusFailed || s == worker.StatusKilled || u.endsApp && s.Terminal() {
+		if s == worker.StatusFailed || s == worker.StatusKilled || s.Terminal() && a.endsWith(u) {
 			<-a.stop.requested.Signaled() // watch is about to request it
 		}
 	}()
@@ -357,8 +356,9 @@ func (a *App) watch(u *unit) {
 	if !failed {
 		_ = u.finish(nil)
 		a.log.Info("unit ended", "unit", u.name, "status", string(status))
-		if u.endsApp {
-			a.requestStop(stopRequest{reason: "actor " + u.name + " returned"})
+		if a.endsWith(u) {
+			how := map[string]string{kindActor: " returned", kindJob: " is done"}
+			a.requestStop(stopRequest{reason: u.kind + " " + u.name + how[u.kind], unit: true})
 		}
 		return
 	}
@@ -375,7 +375,7 @@ func (a *App) watch(u *unit) {
 func (a *App) unitFailed(u *unit, status worker.Status, err error) {
 	named := u.finish(err)
 	a.log.Error("unit failed", "unit", u.name, "status", string(status), "error", unnamed(u.name, err))
-	a.requestStop(stopRequest{reason: named.Error(), cause: named, err: named})
+	a.requestStop(stopRequest{reason: named.Error(), cause: named, err: named, unit: true})
 }
 
 // stopUnits cancels the units' context and waits for the units until end. It abandons

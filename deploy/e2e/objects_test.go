@@ -17,6 +17,7 @@ type deployment struct {
 	name     string
 	image    string
 	replicas int
+	command  []string // instead of the image's own
 	args     []string
 	env      map[string]string
 	grace    int               // terminationGracePeriodSeconds; defaults to 30
@@ -25,6 +26,7 @@ type deployment struct {
 	traffic  string            // the Service's externalTrafficPolicy; defaults to Cluster
 	startups int               // how often the startup probe may fail; defaults to 120
 	host     map[string]string // folders of the node, by where they are mounted
+	probe    object            // the only probe, for readiness, of a program without planes
 }
 
 func (d deployment) object() object {
@@ -50,6 +52,14 @@ func (d deployment) object() object {
 		"livenessProbe":  probe("/livez", 10, 3),
 		"readinessProbe": probe("/readyz", 1, 1),
 		"volumeMounts":   []object{{"name": "tmp", "mountPath": "/tmp"}},
+	}
+	if d.command != nil {
+		container["command"] = d.command
+	}
+	if d.probe != nil {
+		delete(container, "startupProbe")
+		delete(container, "livenessProbe")
+		container["readinessProbe"] = d.probe
 	}
 	if d.lifetime != nil {
 		container["lifecycle"] = d.lifetime

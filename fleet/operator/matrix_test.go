@@ -29,10 +29,11 @@ import (
 
 // methods returns all methods of the contract.
 func methods() (list []protoreflect.MethodDescriptor) {
-	services := operatorv1.File_lifecycle_operator_v1_operator_proto.Services()
-	for i := range services.Len() {
-		for j := range services.Get(i).Methods().Len() {
-			list = append(list, services.Get(i).Methods().Get(j))
+	for _, file := range operatorv1.Files() {
+		for i := range file.Services().Len() {
+			for j := range file.Services().Get(i).Methods().Len() {
+				list = append(list, file.Services().Get(i).Methods().Get(j))
+			}
 		}
 	}
 	return list
@@ -393,7 +394,7 @@ func TestEveryRequestRefusesOtherTypes(t *testing.T) {
 func TestErrorsStaySmall(t *testing.T) {
 	base, _ := serve(t, operator.Config{Workflows: newMemory(1), Workers: noWorkers{}, Rate: 1e6})
 	long := strings.Repeat("x", 1<<20)
-	m := operatorv1.File_lifecycle_operator_v1_operator_proto.Services().ByName("WorkflowService").Methods()
+	m := operatorv1.File_lifecycle_operator_v1_workflow_proto.Services().ByName("WorkflowService").Methods()
 	fields := func(name string) proto.Message {
 		req := &operatorv1.PatchRequest{Type: "drone-survey", Id: "m-00000"}
 		if err := protojson.Unmarshal([]byte(`{"fields":{"`+name+`":"`+long+`"}}`), req); err != nil {

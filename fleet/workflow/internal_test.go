@@ -131,3 +131,21 @@ func TestOwnWriteThatWasDeletedMeanwhile(t *testing.T) {
 		t.Error("an own write is not seen")
 	}
 }
+
+// TestWritesBesideTheFirstSessionAreRemembered holds that a follower that starts, or
+// starts anew, keeps the marks of the writes that it has not seen yet: a bucket that is
+// restored before it sees them would look like the same bucket.
+func TestWritesBesideTheFirstSessionAreRemembered(t *testing.T) {
+	f := &follower{}
+	f.wrote(2, "a")
+	f.forget(0)
+	if got := f.marks(); len(got) != 1 || got[0].seq != 2 {
+		t.Errorf("after the first session began: %v", got)
+	}
+	earlier := f.owned()
+	f.wrote(1, "b") // to the restored bucket, while the follower looks at it
+	f.forget(earlier)
+	if got := f.marks(); len(got) != 1 || got[0].op != "b" {
+		t.Errorf("after the bucket was restored: %v", got)
+	}
+}

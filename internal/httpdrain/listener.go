@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"time"
 
@@ -34,6 +35,7 @@ type listener struct {
 	addr    net.Addr
 	tracker *tracker
 	anyConn bool // TLS connections are handed out too
+	blind   bool // the kernel queues connections for it, and it has no deadlines: a look there would wait
 
 	closeOnce sync.Once
 	closeErr  error
@@ -43,12 +45,15 @@ type listener struct {
 	mu        sync.Mutex // guards everything below
 	accepting bool       // an accept loop has come
 	retiring  bool
+	left      bool // closeWhenQuiet has left it open
 	done      bool // released is closed
 }
 
 // newListener wraps ln, whose address is addr (see [addrOf]).
 func newListener(ln net.Listener, addr net.Addr, t *tracker) *listener {
-	return &listener{Listener: ln, addr: addr, tracker: t, closed: make(chan struct{}), released: make(chan struct{})}
+	_, deadlines := ln.(deadliner)
+	queued := strings.HasPrefix(addr.Network(), "tcp") || strings.HasPrefix(addr.Network(), "unix")
+	return &listener{Listener: ln, addr: addr, tracker: t, blind: queued && !deadlines, closed: make(chan struct{}), released: make(chan struct{})}
 }
 
 // Accept waits for the next connection. Once the listener is retired it hands
@@ -99,9 +104,12 @@ func (l *listener) isRetiring() bool {
 	return l.retiring
 }
 
+// deadliner is what a listener of package net has and one around it often hides.
+type deadliner interface{ SetDeadline(time.Time) error }
+
 // setDeadline reports whether the listener below has deadlines.
 func (l *listener) setDeadline(t time.Time) bool {
-	d, ok := l.Listener.(interface{ SetDeadline(time.Time) error })
+	d, ok := l.Listener.(deadliner)
 	return ok && call.Do("set the deadline of the listener", func() error { return d.SetDeadline(t) }) == nil
 }
 
@@ -155,7 +163,8 @@ func (l *listener) Close() error {
 
 // closeWhenQuiet waits until nothing was accepted for quiet, counted from
 // start or from the last connection, and retires the listener; at the latest
-// at limit, or when ctx is done.
+// at limit, or when ctx is done. A blind listener that has connections it leaves open:
+// it may be at a limit, with more connections waiting in the kernel.
 func (l *listener) closeWhenQuiet(ctx context.Context, start time.Time, quiet time.Duration, limit time.Time) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -170,6 +179,9 @@ func (l *listener) closeWhenQuiet(ctx context.Context, start time.Time, quiet ti
 		}
 		wait := time.Until(due)
 		if wait <= 0 {
+			if l.leave() {
+				return nil
+			}
 			return l.retire(ctx)
 		}
 		timer.Reset(wait)
@@ -181,6 +193,22 @@ func (l *listener) closeWhenQuiet(ctx context.Context, start time.Time, quiet ti
 			return l.retire(ctx)
 		}
 	}
+}
+
+// leave leaves a blind listener open that has connections.
+func (l *listener) leave() bool {
+	served, _ := l.tracker.count()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.left = l.blind && served > 0 && !l.retiring
+	return l.left
+}
+
+// wasLeft reports whether leave has left the listener open.
+func (l *listener) wasLeft() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.left
 }
 
 // isTLS reports whether ln is what tls.NewListener returns.

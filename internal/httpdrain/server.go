@@ -60,13 +60,12 @@ func (c Config) clean() Config {
 	return c
 }
 
-// Configure replaces the timing. It does nothing once the drain has begun.
+// Configure replaces the timing. Call it before BeginDrain, or between EndWindow and
+// CloseWhenQuiet: the steps read the timing without a lock.
 func (s *Server) Configure(cfg Config) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.began {
-		s.cfg = cfg.clean() // read only from then on
-	}
+	s.cfg = cfg.clean()
 }
 
 // Stats is a moment's view of one server. The fields are read one by one, so
@@ -116,20 +115,21 @@ type Server struct {
 	windowOver  atomic.Bool   // EndWindow was called
 	goodbye     chan struct{} // closed at T0+GoAwayAfter
 
-	mu        sync.Mutex // guards everything below, and conn.goodbye
-	binding   bool       // Bind is looking up the address, or listening
-	ln        *listener
-	tls       bool
-	h2        *http2Goodbye // nil when HTTP/2 is not ours
-	base      context.Context
-	serving   bool
-	closing   bool // Shutdown or Close was called
-	began     bool
-	said      bool // goodbye is closed
-	windowEnd time.Time
-	stopSpeak context.CancelFunc // ends the goroutine that says goodbye
-	spoken    chan struct{}      // closed when that goroutine has ended
-	streams   map[*stream]struct{}
+	mu         sync.Mutex // guards everything below, and conn.goodbye
+	binding    bool       // Bind is looking up the address, or listening
+	ln         *listener
+	tls        bool
+	idle       time.Duration // of HTTP/2 connections; set by Bind
+	registered bool          // golang.org/x/net/http2 has net/http serve HTTP/2
+	base       context.Context
+	serving    bool
+	closing    bool // Shutdown or Close was called
+	began      bool
+	said       bool // goodbye is closed
+	windowEnd  time.Time
+	stopSpeak  context.CancelFunc // ends the goroutine that says goodbye
+	spoken     chan struct{}      // closed when that goroutine has ended
+	streams    map[*stream]struct{}
 }
 
 // New prepares srv, which must not be used for another Server. New reads and
@@ -278,7 +278,7 @@ func (s *Server) Serve(base context.Context) error {
 
 	var err error
 	if withTLS {
-		err = s.srv.ServeTLS(ln, "", "")
+		err = s.serveTLS(ln)
 	} else {
 		err = s.srv.Serve(ln)
 	}
@@ -299,7 +299,7 @@ func (s *Server) Serve(base context.Context) error {
 // Stats returns what the server is doing now.
 func (s *Server) Stats() Stats {
 	st := Stats{
-		InFlight:    s.inFlight.Load(),
+		InFlight:    s.inFlight.Load() + int64(s.countedBelow()),
 		Accepted:    s.tracker.accepted.Load(),
 		LastArrival: s.tracker.at(s.lastArrival.Load()),
 	}

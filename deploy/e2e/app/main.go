@@ -34,6 +34,7 @@ func run() error {
 		cfg      lifecycle.Config
 	)
 	flag.DurationVar(&cfg.DrainInterval, "drain-interval", 0, "see lifecycle.Config")
+	flag.DurationVar(&cfg.AcceptQuiet, "accept-quiet", 0, "see lifecycle.Config")
 	flag.StringVar((*string)(&cfg.DrainReadiness), "drain-readiness", "", "see lifecycle.Config")
 	flag.Parse()
 	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
