@@ -35,9 +35,9 @@ func ExitCode(err error) int {
 	return 1
 }
 
-// joinType is the type that errors.Join returns. Of such a list only the first part
-// counts. The parts of any other error that wraps several, as fmt.Errorf makes it,
-// describe the same failure, so all of them count.
+// joinType is the type that errors.Join returns. Only the first error of such a
+// list counts. When another error wraps several, such as one of fmt.Errorf, all
+// of them describe the same failure, so all of them count.
 var joinType = reflect.TypeOf(errors.Join(io.EOF))
 
 // askedFor returns the exit status that err asks for, or 0.
@@ -70,7 +70,7 @@ func askedFor(err error) int {
 }
 
 // death ends the process by force: after a further signal, or when the watchdog
-// fires. No method of it takes a lock of the App.
+// fires. Its methods take no lock of the App.
 type death struct {
 	stderr     io.Writer // of dumps
 	exit       func(int)

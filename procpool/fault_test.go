@@ -252,10 +252,10 @@ func TestLargeWriteToAWorkerThatDoesNotReadIsGivenUp(t *testing.T) {
 	eventually(t, "the worker is gone", func() bool { return !alive(pid) })
 }
 
-// TestWhatAPoolSaysFitsTheSchemas has a worker that checks every line against its
+// TestPoolMessagesFitTheSchemas has a worker that checks every line against its
 // schema, as all helpers of mode raw do, and records the messages that it gets.
 // Package conformance checks the other direction.
-func TestWhatAPoolSaysFitsTheSchemas(t *testing.T) {
+func TestPoolMessagesFitTheSchemas(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "heard")
 	t.Setenv("HEARD", file)
 	p, err := procpool.New(procpool.Config{

@@ -243,7 +243,7 @@ func TestConfigIsValidated(t *testing.T) {
 	}
 }
 
-func TestOneTerminalStateWhateverRaces(t *testing.T) {
+func TestQueryHasOneTerminalStateUnderRaces(t *testing.T) {
 	p := start(t, "serve", func(c *procpool.Config) { c.MaxWorkers, c.MaxQueue = 2, 1000 })
 	events := p.Events().Subscribe(100_000)
 	defer events.Close()
@@ -418,9 +418,9 @@ func TestSlowCallerHoldsUpItsOwnWorkerOnly(t *testing.T) {
 	}
 }
 
-// TestAQueryHasItsOwnTimeAndNotThatOfTheOneBefore is about the deadline of the
+// TestEachQueryHasItsOwnTimeout is about the deadline of the
 // connection, which the pool keeps for a query that has a little more time.
-func TestAQueryHasItsOwnTimeAndNotThatOfTheOneBefore(t *testing.T) {
+func TestEachQueryHasItsOwnTimeout(t *testing.T) {
 	p := start(t, "serve", func(c *procpool.Config) { c.MaxQueue = 5 })
 	do(t, p, ask{}.raw()) // the worker has started
 	_, _ = p.Do(within(t), ask{}.raw(), procpool.Timeout(500*time.Millisecond))

@@ -228,7 +228,7 @@ func (s stubborn) Write(b []byte) (int, error) {
 	return 0, errBoom
 }
 
-func TestOutputThatNobodyTakes(t *testing.T) {
+func TestOutputWhoseWriterFailsOrBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEngine()
 		w := fakes(t, e, worker.ContainerSpec{}, func(*worker.Container) {

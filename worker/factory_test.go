@@ -62,7 +62,7 @@ func TestFailedFactoryIsAFailedStart(t *testing.T) {
 	})
 }
 
-func TestBlockedFactoryHoldsUpNobodyForLong(t *testing.T) {
+func TestBlockedFactoryHoldsUpSiblingsForItsStartTimeoutOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d diary
 		release, calls := make(chan struct{}), 0

@@ -14,7 +14,7 @@ import (
 
 // What was cancelled and does not end must be waited for, not looked after: in a
 // bubble, time passes only while every goroutine waits.
-func TestNobodySpinsAfterACancel(t *testing.T) {
+func TestWaitAfterACancelDoesNotSpin(t *testing.T) {
 	release := make(chan struct{})
 	deaf := func(context.Context) error { <-release; return nil }
 	kinds := map[string]func() worker.Worker{

@@ -14,7 +14,7 @@ import (
 
 // A process that does not end is waited for without taking the processor. (Its
 // time, unlike the clock's, is not a matter of what else the machine does.)
-func TestNobodySpinsWhileAProcessIsDeaf(t *testing.T) {
+func TestWaitForAStubbornProcessUsesNoProcessorTime(t *testing.T) {
 	out := newLines()
 	w := worker.NewProcess("p", helperCommand("ignore", out), worker.WithGrace(time.Hour))
 	ctx, cancel := context.WithCancel(t.Context())

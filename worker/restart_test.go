@@ -106,7 +106,7 @@ func TestRestartPolicies(t *testing.T) {
 	}
 }
 
-func TestRestartIntensityStopsEverybodyAndFails(t *testing.T) {
+func TestRestartIntensityStopsEveryChildAndFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d diary
 		end := make(chan error)

@@ -141,7 +141,7 @@ func TestNeverBesideAnAbandonedInstance(t *testing.T) {
 	})
 }
 
-func TestStopOfATreeIsBoundedAndNamesWhoStays(t *testing.T) {
+func TestStopOfATreeIsBoundedAndNamesStuckChildren(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d diary
 		release := make(chan struct{})

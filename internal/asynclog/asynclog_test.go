@@ -84,7 +84,7 @@ func TestStuckHandlerCostsRecordsAndNoTime(t *testing.T) {
 	})
 }
 
-func TestWhatIsLoggedAfterAFailedCloseWaitsForNobody(t *testing.T) {
+func TestLogAfterAFailedCloseDoesNotBlock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		open := make(chan struct{})

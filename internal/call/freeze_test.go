@@ -102,7 +102,7 @@ func TestAFrozenErrorRunsNoForeignCode(t *testing.T) {
 
 // A sentinel that was named is answered for; any other is not. The concrete error
 // answers still.
-func TestWhatAnIsMethodSays(t *testing.T) {
+func TestForeignIsMethodsAnswerForSentinelsOnly(t *testing.T) {
 	mine, foreign := errors.New("mine"), errors.New("foreign")
 	call.Sentinels(mine)
 	if err := call.Do("unit", func() error { return &wild{isLike: mine} }); !errors.Is(err, mine) {

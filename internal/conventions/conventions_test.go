@@ -126,7 +126,7 @@ func TestEveryBrokenConventionIsNamed(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeReadIsAnError(t *testing.T) {
+func TestUnreadableModulesAreErrors(t *testing.T) {
 	for name, tt := range map[string]struct {
 		spoil func(map[string]string)
 		want  string

@@ -109,7 +109,7 @@ func TestStoppedMeansThatTheProgramIsGone(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeMade(t *testing.T) {
+func TestCreationErrors(t *testing.T) {
 	r := onShared(t)
 	shaped := func(fn func(*client.ContainerCreateOptions)) *docker.Engine { return r.of(docker.WithShape(fn)) }
 	tests := map[string]struct {

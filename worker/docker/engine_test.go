@@ -141,7 +141,7 @@ func TestEngineThatHangs(t *testing.T) {
 
 // A Create whose answer is lost must leave no container. The engine is real; a proxy
 // drops the answer.
-func TestCreationThatNobodyHeardOf(t *testing.T) {
+func TestCreationWhoseAnswerIsLost(t *testing.T) {
 	r := onOwn(t)
 	var made atomic.Int64
 	proxy := httptest.NewServer(&httputil.ReverseProxy{
