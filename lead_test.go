@@ -148,7 +148,7 @@ func TestLeadFunctionThatOutstaysItsLeaseStopsTheApp(t *testing.T) {
 		})
 		err := r.Run(context.Background())
 		var abandoned *lifecycle.AbandonedError
-		wantErr(t, err, nil, "unit work", "lease has run out and it still runs", "TestLeadFunctionThatOutstaysItsLeaseStopsTheApp")
+		wantErr(t, err, nil, "unit work", "lease has run out and the function still runs", "TestLeadFunctionThatOutstaysItsLeaseStopsTheApp")
 		if !errors.As(err, &abandoned) || abandoned.Stack == "" {
 			t.Errorf("the stack of the function is not in %v", err)
 		}

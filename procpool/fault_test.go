@@ -21,8 +21,9 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// TestBrokenProtocolCostsOneRequestAndTheWorker has workers that break the
-// contract on their first query and keep it on the next: the next is answered.
+// TestBrokenProtocolCostsOneRequestAndTheWorker uses workers that break the
+// contract on their first query only. The pool ends such a worker, and another
+// one answers the next query.
 func TestBrokenProtocolCostsOneRequestAndTheWorker(t *testing.T) {
 	for _, c := range []struct {
 		mode string
@@ -286,7 +287,7 @@ func TestPoolMessagesFitTheSchemas(t *testing.T) {
 	}
 	for _, want := range []wire.Type{wire.Query, wire.Cancel, wire.HealthCheck, wire.Shutdown} {
 		if !strings.Contains(string(text), string(want)) {
-			t.Errorf("it was not told %s, only\n%s", want, text)
+			t.Errorf("the worker did not get %s, only\n%s", want, text)
 		}
 	}
 	if s := p.Stats(); s.Crashed != 0 {

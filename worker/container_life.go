@@ -37,7 +37,7 @@ func (c *Container) live(own context.Context, spec ContainerSpec) error {
 	return v.remove(after, err)
 }
 
-// containerLife is a container that was made.
+// containerLife is a container that exists.
 type containerLife struct {
 	*Container
 	id     string
@@ -200,7 +200,7 @@ func (v *containerLife) remove(ctx context.Context, err error) error {
 		}
 		time.Sleep(engineRetry)
 	}
-	if v.copied != nil { // a writer that does not return
+	if v.copied != nil { // a Write has not returned
 		v.endWith(err)
 		<-v.copied
 	}
