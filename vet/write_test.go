@@ -20,7 +20,7 @@ import (
 var update = flag.Bool("update", false, "write docs/vet.md anew")
 
 // aReport has findings of every severity, one of them in standard input and one
-// in a file whose name is no URL.
+// in a file whose name is not a URL.
 func aReport() vet.Report {
 	broken := strings.Replace(clean, "replicas: 3", "replicas: 1", 1)
 	return vet.Checker{Config: lifecycle.Config{DrainInterval: 20 * time.Second}}.Check(
