@@ -66,7 +66,7 @@ func TestPreStopOutlivesTheServersTimeouts(t *testing.T) {
 		go func() { over <- app.Run(context.Background()) }()
 		<-app.Reached(PhaseRunning)
 
-		ln, h := newPipes(), httpdrain.NewHealthServer("", app.Handler(), nil)
+		ln, h := newPipes(), httpdrain.NewHealthServer("", app.Handler(), nil, nil)
 		h.Use(ln)
 		served := make(chan error, 1)
 		go func() { served <- h.Serve() }()

@@ -59,6 +59,20 @@ func ExampleApp_Go() {
 	// Output: unit reconcile: the API server is gone
 }
 
+func ExampleApp_Job() {
+	app, _ := lifecycle.New(quiet())
+	app.Job("migrate", func(ctx context.Context) error {
+		fmt.Println("42 rows migrated")
+		return nil // a signal would have cancelled ctx, and the exit status would be 143
+	}).
+		OnShutdown("db", func(context.Context) error { fmt.Println("database closed"); return nil })
+	fmt.Println("exit", lifecycle.ExitCode(app.Run(context.Background())))
+	// Output:
+	// 42 rows migrated
+	// database closed
+	// exit 0
+}
+
 func ExampleApp_Actor() {
 	app, _ := lifecycle.New(quiet())
 	ln, _ := net.Listen("tcp", "127.0.0.1:0")
@@ -117,18 +131,18 @@ func ExampleApp_Serve() {
 	// <nil>
 }
 
-func ExampleDraining() {
+func ExampleStream() {
 	cfg, log := quiet()
 	cfg.DrainWait, cfg.DrainInterval = lifecycle.WaitAlways, 200*time.Millisecond
 	app, _ := lifecycle.New(cfg, log)
-	// A handler of server-sent events says goodbye before it is cut.
+	// A handler whose answer has no end says goodbye before it is cut.
 	events := func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "text/event-stream")
+		draining := lifecycle.Stream(r.Context())
 		fmt.Fprint(w, "data: hello\n\n")
 		_ = http.NewResponseController(w).Flush()
 		app.Stop(nil)
 		select {
-		case <-lifecycle.Draining(r.Context()):
+		case <-draining:
 			fmt.Fprint(w, "event: goodbye\ndata:\n\n")
 		case <-r.Context().Done():
 		}

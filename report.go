@@ -55,7 +55,7 @@ const (
 	ResultFailed    Result = "failed"
 	ResultPanicked  Result = "panicked"
 	ResultAbandoned Result = "abandoned" // it did not return in time
-	ResultSkipped   Result = "skipped"   // no time was left to begin it
+	ResultSkipped   Result = "skipped"   // it did not begin: no time was left, or a drainer had nothing to drain
 	ResultRunning   Result = "running"   // it has not ended
 )
 
@@ -92,7 +92,7 @@ func outcome(name string, began time.Time, err error) Outcome {
 	default:
 		out.Result = ResultFailed
 	}
-	out.Error = unnamed(name, err).Error()
+	out.Error = call.Unnamed(name, err).Error()
 	return out
 }
 
@@ -170,6 +170,9 @@ func (a *App) logReport() {
 		return // the log would drop the record, which takes a while to compose
 	}
 	r := a.Report()
+	a.stop.mu.Lock()
+	untold := a.stop.untold
+	a.stop.mu.Unlock()
 	attrs := []any{"reason", r.Reason}
 	var times []any
 	for _, p := range r.Phases {
@@ -193,7 +196,11 @@ func (a *App) logReport() {
 		attrs = append(attrs, "left", strings.Join(r.Left, ", "))
 	}
 	if r.Error != "" {
-		a.log.Error("the app failed", append(attrs, "error", r.Error)...)
+		level := slog.LevelWarn // its parts are in the log at error level, each once
+		if untold {
+			level = slog.LevelError
+		}
+		a.log.Log(context.Background(), level, "the app failed", append(attrs, "error", r.Error)...)
 		return
 	}
 	a.log.Info("the app stopped", attrs...)

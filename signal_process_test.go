@@ -165,15 +165,23 @@ func TestThirdSignalExitsWhileStderrBlocks(t *testing.T) {
 func TestThirdSignalExitsWhileTheAppIsLocked(t *testing.T) {
 	p := launch(t, "hanging hook", window(), env(modeEnv, "lock"))
 	p.await("locked")
-	// The App cannot even begin to stop, so there is no phase to wait for. The
-	// kernel merges pending signals of one kind.
+	// It cannot even begin to stop, so there is no phase to wait for. Signals
+	// of one kind that wait are one to the kernel.
+	sent, quit := make(chan struct{}), make(chan struct{})
 	go func() {
-		for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGTERM, syscall.SIGINT, syscall.SIGTERM, syscall.SIGINT} {
-			_ = syscall.Kill(p.cmd.Process.Pid, sig)
-			time.Sleep(10 * time.Millisecond)
+		defer close(sent)
+		for i := 0; ; i++ {
+			_ = p.cmd.Process.Signal([]os.Signal{syscall.SIGTERM, syscall.SIGINT}[i%2])
+			select {
+			case <-time.After(10 * time.Millisecond):
+			case <-quit:
+				return
+			}
 		}
 	}()
 	s := p.wait()
+	close(quit)
+	<-sent
 	if got := s.ExitStatus(); got != 130 && got != 143 {
 		t.Errorf("the process ended with %s", p.describe())
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -14,7 +15,8 @@ import (
 
 var (
 	// ErrDoNotRestart ends a restarted function cleanly: return it, or an error
-	// that wraps it, when there is nothing more to do.
+	// that wraps it, when there is nothing more to do. Joined with another error it
+	// ends the function without a restart, as Failed and with that error.
 	ErrDoNotRestart = errors.New("do not restart")
 
 	// ErrTerminate ends a restarted function for good, and the supervisor or App
@@ -49,9 +51,12 @@ type Restarter struct {
 
 	suspending sync.Mutex // held by Suspend and Resume
 
+	log *slog.Logger // of LogTo; nil without one
+
 	nowMu    sync.Mutex // guards everything below
 	child    *Func
-	runs     int // runs made so far, including a pending one
+	last     *Exit // how the run before the current one ended
+	runs     int   // made so far, the pending one too
 	restarts int
 	gate     chan struct{} // not nil while suspended; Resume closes it
 }
@@ -84,7 +89,7 @@ func (r *Restarter) Start(ctx context.Context) error {
 	if err != nil {
 		err = fmt.Errorf("start %s: %w", r.Name(), err)
 	}
-	first := r.instance()
+	first, _ := r.instance()
 	if err == nil {
 		err = first.Start(own)
 	} else {
@@ -108,20 +113,39 @@ func (r *Restarter) Start(ctx context.Context) error {
 	return nil
 }
 
-// instance makes the next run. The previous run has ended.
-func (r *Restarter) instance() *Func {
-	child := &Func{fn: r.fn}
+// instance makes run n. The one before it has ended.
+func (r *Restarter) instance() (child *Func, n int) {
+	child = &Func{fn: r.fn}
 	r.nowMu.Lock()
 	defer r.nowMu.Unlock()
 	r.runs++
 	child.initRun("func", &r.BaseWorker, r.runs)
 	child.apply(r.opts)
+	if r.child != nil {
+		r.last = &Exit{Status: r.child.Status(), Error: r.child.Err().Error(), Code: -1, At: time.Now()}
+	}
 	r.child = child
-	return child
+	return child, r.runs
+}
+
+// LogTo makes the worker log each failure that it answers with a restart: the error,
+// the number of the restart, and the wait before it. There is at most one line a second,
+// so the numbers may jump. Call LogTo before Start.
+func (r *Restarter) LogTo(log *slog.Logger) { r.log = log }
+
+// logEvery is the shortest time between two lines about restarts of one worker.
+const logEvery = time.Second
+
+func (r *Restarter) logRestart(err error, restarts int, wait time.Duration) {
+	_ = call.Do("log handler", func() error {
+		r.log.Warn("unit failed, and is restarted", "unit", r.Name(), "error", call.Unnamed(r.Name(), err), "restarts", restarts, "wait", wait.Round(time.Millisecond))
+		return nil
+	})
 }
 
 func (r *Restarter) loop(ctx context.Context, child *Func) error {
 	delays := r.backoff.delays()
+	var logged time.Time
 	for {
 		_, _ = child.Await(ctx, func(s Status) bool { return s == StatusRunning || s.Terminal() })
 		if !child.StartedAt().IsZero() {
@@ -136,7 +160,10 @@ func (r *Restarter) loop(ctx context.Context, child *Func) error {
 		case errors.Is(err, ErrTerminate):
 			return err
 		case errors.Is(err, ErrDoNotRestart):
-			return nil
+			if call.Only(err, func(e error) bool { return call.Same(e, ErrDoNotRestart) }) {
+				return nil
+			}
+			return err // something has failed as well
 		}
 		var uptime time.Duration // without the time that the start took
 		if at := child.StartedAt(); !at.IsZero() {
@@ -149,8 +176,13 @@ func (r *Restarter) loop(ctx context.Context, child *Func) error {
 		if r.hold.HasSignaled() {
 			return err
 		}
-		next := r.instance() // a stop that comes now finds a pending run, and the worker does not end with the failure
-		_ = next.Hold(fmt.Sprintf("backoff after: %v", err), time.Now().Add(wait))
+		next, runs := r.instance() // a stop that comes now finds a pending worker: the failure is not how it ended
+		now := time.Now()
+		_ = next.Hold(fmt.Sprintf("backoff after: %v", err), now.Add(wait))
+		if r.log != nil && now.Sub(logged) >= logEvery {
+			logged = now
+			r.logRestart(err, runs-1, wait)
+		}
 		timer := time.NewTimer(wait)
 		select {
 		case <-timer.C:
@@ -234,15 +266,21 @@ func (r *Restarter) current() *Func {
 	return r.child
 }
 
-// State describes the worker, with the current run as its child.
+// State describes the worker, with the current run as its child. While it waits for a
+// restart, Reason and Due say why and until when. Exit says how the run before the
+// current one ended.
 func (r *Restarter) State() State {
 	s := r.BaseWorker.State()
 	r.nowMu.Lock()
-	child, restarts := r.child, r.restarts
+	child, restarts, last := r.child, r.restarts, r.last
 	r.nowMu.Unlock()
 	s.Restarts = restarts
 	if child != nil {
-		s.Children = []State{child.State()}
+		run := child.State()
+		s.Children = []State{run}
+		if !s.Status.Terminal() {
+			s.Reason, s.Due, s.Exit = run.Reason, run.Due, last
+		}
 	}
 	return s
 }

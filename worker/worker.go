@@ -66,8 +66,8 @@ type State struct {
 	Reason    string    `json:"reason,omitempty"`   // why the worker is pending
 	Due       time.Time `json:"due,omitzero"`       // when a pending worker may start
 	PID       int       `json:"pid,omitempty"`      // of a process
-	Exit      *Exit     `json:"exit,omitempty"`     // how the worker ended; for a supervisor's running child, how the previous instance ended
-	Restarts  int       `json:"restarts,omitempty"` // how often the child was started again
+	Exit      *Exit     `json:"exit,omitempty"`     // how it ended; for a supervisor's child or a restarted function that has not, how the instance or run before did
+	Restarts  int       `json:"restarts,omitempty"` // how often it was started again
 	StartedAt time.Time `json:"startedAt,omitzero"` // when this instance reached Running
 	UpdatedAt time.Time `json:"updatedAt,omitzero"` // when its status or health last changed
 	Error     string    `json:"error,omitempty"`    // the error that the worker ended with

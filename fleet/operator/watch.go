@@ -89,7 +89,7 @@ func batches[T any](ctx context.Context, s *Server, who Principal, r *feed.Reade
 	defer cancel()
 	drained := make(chan struct{})
 	defer func() { cancel(); <-drained }()
-	draining := lifecycle.Draining(ctx)
+	draining := lifecycle.Stream(ctx)
 	go func() {
 		defer close(drained)
 		select {

@@ -102,10 +102,11 @@ func (n *Notifier) Reloading() {
 	}
 }
 
-// Stopping reports that the stop has begun and how long it may take. From then on
-// the Notifier extends the service manager's timeout every five seconds. Only the
-// first call counts.
-func (n *Notifier) Stopping(total time.Duration) {
+// Stopping says that the stop has begun and how long it may take, and from then
+// on extends the service manager's timeout every five seconds. Only the first
+// call counts. When the process will run its program once more, the service manager
+// hears of a reload, because it ends a process that says STOPPING=1.
+func (n *Notifier) Stopping(total time.Duration, again bool) {
 	if n == nil {
 		return
 	}
@@ -113,11 +114,24 @@ func (n *Notifier) Stopping(total time.Duration) {
 	defer n.mu.Unlock()
 	if n.stopBy.IsZero() {
 		n.stopBy = time.Now().Add(total)
+		if again {
+			n.sayLocked("RELOADING=1", Monotonic(), ExtendTimeout(total))
+			return
+		}
 		n.sayLocked("STOPPING=1", ExtendTimeout(total))
 	}
 }
 
-// Close sends the remaining messages, within a second, and closes the socket.
+// Environ returns the variables that Start has removed, as NAME=VALUE.
+func (n *Notifier) Environ() []string {
+	if n == nil {
+		return nil
+	}
+	return n.sock.removed
+}
+
+// Close sends the messages that are left, within a second, and closes the
+// socket.
 func (n *Notifier) Close() {
 	if n == nil {
 		return

@@ -34,6 +34,8 @@ type Socket struct {
 	// Watchdog is the time within which the service manager expects a sign of
 	// life, 0 when it expects none from this process.
 	Watchdog time.Duration
+
+	removed []string // the variables, as NAME=VALUE
 }
 
 // Open connects to the socket that the environment names. It removes the
@@ -49,7 +51,11 @@ func Open(env Env, pid int) (*Socket, error) {
 	usec, _ := env.Lookup(watchdogVar)
 	owner, _ := env.Lookup(watchdogPIDVar)
 	var errs []error
+	var removed []string
 	for _, v := range []string{socketVar, watchdogVar, watchdogPIDVar} {
+		if value, ok := env.Lookup(v); ok {
+			removed = append(removed, v+"="+value)
+		}
 		if err := env.Unset(v); err != nil {
 			errs = append(errs, fmt.Errorf("unset %s: %w", v, err))
 		}
@@ -62,7 +68,7 @@ func Open(env Env, pid int) (*Socket, error) {
 	if err != nil {
 		return nil, errors.Join(append(errs, fmt.Errorf("connect to %s: %w", socketVar, err))...)
 	}
-	s := &Socket{conn: conn}
+	s := &Socket{conn: conn, removed: removed}
 	s.Watchdog, err = watchdog(usec, owner, pid)
 	return s, errors.Join(append(errs, err)...)
 }

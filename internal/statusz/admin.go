@@ -3,6 +3,7 @@ package statusz
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"time"
@@ -26,8 +27,25 @@ func CheckToken(secret string) error { return token.Check(secret, minToken, maxT
 // ReadToken reads the admin token from a file and checks it.
 func ReadToken(file string) (string, error) { return token.ReadFile(file, minToken, maxToken) }
 
-// Admin has the functions that the operators' endpoints call. All fields are
-// required.
+// Token returns the function that answers with the admin token of the moment: secret,
+// or the content of file, which is read for every request because Kubernetes changes a
+// mounted file with its Secret. Without both the function is nil. The error says that
+// the file has no token now. A function keeps the secret where fmt cannot print it.
+func Token(secret, file string) (func() (string, error), error) {
+	switch {
+	case secret != "":
+		return func() (string, error) { return secret, nil }, nil
+	case file == "":
+		return nil, nil
+	}
+	read := func() (string, error) { return ReadToken(file) }
+	if _, err := read(); err != nil {
+		return read, fmt.Errorf("config: AdminTokenFile: %w", err)
+	}
+	return read, nil
+}
+
+// Admin is what the operators' endpoints do to an App. All fields are needed.
 type Admin struct {
 	Log *slog.Logger
 
