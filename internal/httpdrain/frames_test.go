@@ -95,7 +95,7 @@ func (s *script) pass(h *http2Conn, out []byte) { // writes out in pieces
 
 // alone makes an http2Conn on s that is not in any server's books.
 func alone(s *script) *http2Conn {
-	return newHTTP2Conn(&conn{Conn: s, server: &Server{goodbye: make(chan struct{})}}, s)
+	return newHTTP2Conn(&conn{Conn: s, tracker: newTracker(), server: &Server{goodbye: make(chan struct{})}}, s)
 }
 
 // inserted finds the one place where got has extra, and reports whether got is want
