@@ -37,8 +37,8 @@ func WithListener(ln net.Listener) ServeOption {
 // uses TLS when srv.TLSConfig has a certificate.
 //
 // While the App drains, the server still serves, and says goodbye to its clients:
-// HTTP/1.x responses carry Connection: close, HTTP/2 connections get a GOAWAY after
-// GoAwayAfter, handlers of streams see [Draining]. After the window the listener
+// HTTP/1.x responses carry Connection: close, HTTP/2 connections get a GOAWAY that
+// drops no request after GoAwayAfter, handlers of streams see [Draining]. After the window the listener
 // closes when no new connection arrives. The server serves open connections until
 // they close or Linger is over. Only then does the App call srv.Shutdown, because
 // Shutdown drops requests that the server is just reading. When the in-flight slice is
