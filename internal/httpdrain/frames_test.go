@@ -55,10 +55,9 @@ func gaps(b []byte) (at []int) {
 // script is a connection that reads and writes in given pieces.
 type script struct {
 	net.Conn
-	in      []byte
-	pieces  []byte // sizes of reads
-	out     bytes.Buffer
-	onWrite func()
+	in     []byte
+	pieces []byte // sizes of reads and writes
+	out    bytes.Buffer
 }
 
 func (s *script) Read(p []byte) (int, error) {

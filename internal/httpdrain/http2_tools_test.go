@@ -139,14 +139,6 @@ func underTool(t *testing.T, proto string, stops int, name string, args func(url
 	}
 }
 
-func bodyFile(t *testing.T) string {
-	path := filepath.Join(t.TempDir(), "body")
-	if err := os.WriteFile(path, []byte("body"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
-
 // Programs that are not Go's lose nothing either. h2load gives up the rest of its
 // requests after a GOAWAY; curl and the client of Node go on with a new connection. (curl
 // 7.88 cannot use a connection without TLS twice.)
