@@ -140,6 +140,7 @@ type conn struct {
 	tracker *tracker
 
 	used     atomic.Bool  // the peer has sent a byte
+	http1    atomic.Bool  // it has carried an HTTP/1 request
 	preface  atomic.Int32 // bytes of HTTP/2's preface that have come, or noPreface
 	http2    atomic.Pointer[http2Conn]
 	hijacked atomic.Bool   // a handler owns it
@@ -149,6 +150,10 @@ type conn struct {
 	// and cannot be the parent of the next. Only net/http's goroutine of this
 	// connection touches it.
 	spent bool
+
+	// writer is what the handler of the HTTP/1 request in progress writes to. There is
+	// one such request at a time, so they share it, and a request allocates none.
+	writer writer1
 
 	server *Server // nil for gRPC; set before net/http sees the connection
 
@@ -188,6 +193,11 @@ func (f *farewell) channel() <-chan struct{} {
 	return f.ch
 }
 
+// idle reports whether the connection waits for its next HTTP/1 request.
+func (c *conn) idle() bool {
+	return c.http1.Load() && c.request.Load() == 0 && c.http2.Load() == nil && !c.hijacked.Load()
+}
+
 // trackedConn finds our connection below what net/http was given, which is
 // TLS or the connection itself. It returns nil when there is none.
 func trackedConn(nc net.Conn) *conn {
@@ -221,31 +231,6 @@ func (c *conn) cancelContext(cause error) {
 	c.mu.Unlock()
 	if cancel != nil {
 		cancel(cause)
-	}
-}
-
-// cutStream cancels the context of the HTTP/1 request in progress if that is
-// a stream.
-func (c *conn) cutStream() {
-	for {
-		bits := c.request.Load()
-		if bits&requestStream == 0 || bits&requestCut != 0 {
-			return
-		}
-		if c.request.CompareAndSwap(bits, bits|requestCut) {
-			c.cancelContext(ErrWindowOver)
-			return
-		}
-	}
-}
-
-// markStream makes the HTTP/1 request in progress a stream.
-func (c *conn) markStream() {
-	for {
-		bits := c.request.Load()
-		if bits&requestActive == 0 || bits&requestStream != 0 || c.request.CompareAndSwap(bits, bits|requestStream) {
-			return
-		}
 	}
 }
 

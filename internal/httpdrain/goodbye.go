@@ -87,8 +87,7 @@ func (s *Server) sayGoodbyeLocked() (spread []*conn) {
 // the contexts of their requests are not cancelled. Ordinary requests go on. EndWindow may come early, and without
 // BeginDrain: it then does BeginDrain's work too. A second call does nothing.
 //
-// A stream is a request whose handler asked for Draining, and one whose Accept
-// is text/event-stream and nothing else.
+// The comment in stream.go defines a stream.
 func (s *Server) EndWindow() {
 	s.mu.Lock()
 	if s.windowOver.Load() {
@@ -131,41 +130,4 @@ func (s *Server) EndWindow() {
 			c.cutStream()
 		}
 	}
-}
-
-// Draining returns the channel that closes when the request of ctx should say
-// goodbye, and marks the request as a stream. It reports false when ctx is not
-// of a request that a Server serves. Every call about one request returns the same
-// channel. Draining may be called from any goroutine, also after the connection
-// was hijacked.
-//
-// The channel closes GoAwayAfter after T0. For a hijacked connection, and for a
-// request that asks for an upgrade, it closes later, at the connection's place in
-// the spread. For a request that arrives after that it is closed already. After
-// the window Draining does not make a request a stream.
-func Draining(ctx context.Context) (<-chan struct{}, bool) {
-	switch v := ctx.Value(key{}).(type) {
-	case *stream:
-		v.server.markStream(v)
-		return v.server.goodbye, true
-	case *conn:
-		return v.server.drainingConn(ctx, v), true
-	}
-	return nil, false
-}
-
-func (s *Server) drainingConn(ctx context.Context, c *conn) <-chan struct{} {
-	if !c.hijacked.Load() && c.request.Load()&requestUpgrade == 0 {
-		// The context of a request that is over must not mark the next one.
-		if ctx.Err() == nil {
-			c.markStream()
-		}
-		return s.goodbye
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.said && !c.goodbye.scheduled {
-		c.goodbye.tell()
-	}
-	return c.goodbye.channel()
 }

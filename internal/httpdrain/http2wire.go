@@ -45,10 +45,14 @@ func (c *tlsHTTP2) SetDeadline(t time.Time) error {
 	return c.http2.SetDeadline(t)
 }
 
-// asAccepted returns what net/http made of an accepted connection: the tls.Conn, or
-// nc itself.
+// asAccepted returns the connection that a program without us would see in place of nc:
+// the one that its listener has accepted, or net/http's tls.Conn. Below a tls.Conn is
+// ours, whose NetConn is the accepted one.
 func asAccepted(nc net.Conn) net.Conn {
-	if c, ok := nc.(*tlsHTTP2); ok {
+	switch c := nc.(type) {
+	case *conn:
+		return c.Conn
+	case *tlsHTTP2:
 		return c.Conn
 	}
 	return nc
