@@ -262,6 +262,7 @@ func (a *App) retireServers(base context.Context, end time.Time, hurried bool) {
 			a.stop.mu.Lock()
 			defer a.stop.mu.Unlock()
 			a.stop.cut += cut
+			a.stop.turnedAway = max(a.stop.turnedAway, s.Stats().TurnedAway)
 		})
 	}
 	wg.Wait()

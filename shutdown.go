@@ -25,13 +25,14 @@ type stop struct {
 	armed     bool       // Run has begun: a request begins the stop
 	request   *stopRequest
 	further   []error   // of later requests and of the stop's steps
-	t0        time.Time // when the stop began, zero before
-	window    string    // how the drain window ended
-	windowEnd time.Time
-	drained   []Outcome // drainers that have returned or were abandoned
-	cut       int       // requests in flight when their time was over
-	abandoned []string  // checks and health clients that the App abandoned at the end
-	result    error     // of Run
+	t0         time.Time // when the stop began, zero before
+	window     string    // how the drain window ended
+	windowEnd  time.Time
+	drained    []Outcome // drainers that have returned or were abandoned
+	cut        int       // requests in flight when their time was over
+	turnedAway uint64    // connections that the kernel refused, at most
+	abandoned  []string  // checks and health clients that the App abandoned at the end
+	result     error     // of Run
 }
 
 // stopRequest says why the App should stop.
