@@ -22,6 +22,7 @@
 //
 //   - [App.Go]: the function watches its context. Like errgroup, except that a
 //     nil return is fine and the context is cancelled only after the drain.
+//   - [App.Job]: the function is done at some point, and the process with it.
 //   - [App.Actor]: the function blocks and cannot watch a context; a second
 //     function makes it return. As in oklog/run.
 //   - [App.Supervise]: the App runs the function again when it fails, with backoff
@@ -41,7 +42,8 @@
 // A stop begins with a signal, a preStop hook ([App.Handler]), the end of the
 // parent context, a unit that fails, an Actor that returns, or [App.Stop]. Its steps
 // are always the same. There is one exception: an App that is still starting has no
-// clients yet, so it takes down at once the parts that have started.
+// clients yet, so it runs the drainers of the parts that have started, without the wait
+// of the window, and takes these parts down.
 //
 //	T0                      readiness down, liveness up even if its checks fail; Draining closes;
 //	                        HTTP/1.x responses carry Connection: close; drainers start;

@@ -3,10 +3,13 @@ package lifecycle
 import (
 	"context"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/internal/call"
+	"github.com/pleme-io/lifecycle-go/internal/drainwindow"
 	"github.com/pleme-io/lifecycle-go/internal/httpdrain"
 )
 
@@ -30,9 +33,22 @@ func (f DrainFunc) Drain(ctx context.Context) error { return f(ctx) }
 // the drainer and the line at which it was blocked. A panic is an error too. Use
 // OnDrain for obligations to a remote peer, and [App.OnShutdown] to close resources of
 // this process.
+//
+// Register a drainer behind the units that it drains. When the App stops while it is
+// starting, it runs only the drainers before which every registered unit has started,
+// without the wait for the rest of the window. It skips the other drainers, and all of
+// them when no unit has started; the log and the report name those.
 func (a *App) OnDrain(name string, d Drainable) *App {
-	a.parts.add("drainer", name, call.IsNil(d), func() { a.parts.drainers = append(a.parts.drainers, hook{name, d.Drain}) })
+	a.parts.add("drainer", name, call.IsNil(d), func() {
+		a.parts.drainers = append(a.parts.drainers, drainer{hook{name, d.Drain}, len(a.parts.units)})
+	})
 	return a
+}
+
+// drainer is a Drainable with the number of units that were registered before it.
+type drainer struct {
+	hook
+	behind int
 }
 
 type appKey struct{}
@@ -48,11 +64,8 @@ func Draining(ctx context.Context) <-chan struct{} {
 	if ch, ok := httpdrain.Draining(ctx); ok {
 		return ch
 	}
-	switch v := ctx.Value(appKey{}).(type) {
-	case *App:
-		return v.Draining()
-	case servedCall:
-		return v.draining()
+	if a, ok := ctx.Value(appKey{}).(*App); ok {
+		return a.Draining()
 	}
 	return nil
 }
@@ -66,20 +79,12 @@ func Draining(ctx context.Context) <-chan struct{} {
 // [App.Serve] it closes GoAwayAfter after the App has begun to drain, and for any other
 // name when it begins.
 func (a *App) CallContext(ctx context.Context, server string) context.Context {
-	return context.WithValue(ctx, appKey{}, servedCall{a, server})
-}
-
-// servedCall is a call that the App does not see.
-type servedCall struct {
-	app    *App
-	server string
-}
-
-func (c servedCall) draining() <-chan struct{} {
-	if s := c.app.server(c.server); s != nil {
-		return s.Goodbye()
-	}
-	return c.app.Draining()
+	return httpdrain.WithGoodbye(ctx, func() <-chan struct{} {
+		if s := a.server(server); s != nil {
+			return s.Goodbye()
+		}
+		return a.Draining()
+	})
 }
 
 // Stream says that the request of ctx is a stream, which would not end by itself, and
@@ -106,22 +111,21 @@ func (a *App) Draining() <-chan struct{} { return a.stop.draining.Signaled() }
 // hurried reports that the App did not wait for the whole window: no client could be
 // there, or a second signal ended it.
 func (a *App) drain(ctx context.Context) (hurried bool) {
-	window := a.budget.window
 	t0 := a.stop.began()
-	ctx, cancel := context.WithDeadline(ctx, t0.Add(window))
+	ctx, cancel := context.WithDeadline(ctx, t0.Add(a.budget.maxWindow))
 	defer cancel()
 
 	how := a.noWait()
 	if how != "" {
 		a.log.Info("the drain window is not waited for", "because", how)
 	} else {
-		a.log.Info("draining: still serving everything", "window", window)
+		a.log.Info("draining: still serving everything", "window", a.budget.window)
 	}
 	drained := a.runDrainers(ctx)
 	if how == "" {
 		a.nowDoing("the drain window")
-		how = a.waitWindow(ctx, drained)
-		hurried = how == windowSkipped
+		how = a.stop.open.Wait(a.stop.skip.Signaled(), drained, a.traffic)
+		hurried = how == drainwindow.Skipped
 	} else {
 		hurried = true
 		a.nowDoing("drainers")
@@ -161,114 +165,97 @@ func (a *App) endWindows() {
 	wg.Wait()
 }
 
-// How a window that was waited for has ended.
-const (
-	windowFull    = "full"
-	windowQuiet   = "quiet"
-	windowSkipped = "skipped by a second signal"
-)
-
-// waitWindow waits until the window is over, quiet, or skipped.
-func (a *App) waitWindow(ctx context.Context, drained <-chan struct{}) string {
-	quiet := a.budget.quiet
-	var look <-chan time.Time
-	if quiet > 0 {
-		tick := time.NewTicker(min(max(quiet/10, 10*time.Millisecond), 250*time.Millisecond))
-		defer tick.Stop()
-		look = tick.C
-	}
-	waiting := drained
-	for {
-		select {
-		case <-ctx.Done():
-			return windowFull
-		case <-a.stop.skip.Signaled():
-			return windowSkipped
-		case <-look:
-		case <-waiting:
-			waiting = nil // a closed channel is always ready
-		}
-		if quiet > 0 && a.isQuiet(quiet, drained) {
-			return windowQuiet
-		}
-	}
-}
-
-// isQuiet reports whether no request is in flight, none has arrived for quiet, and
-// every drainer has returned. A server whose requests the App cannot see is busy
-// while it has an open connection.
-func (a *App) isQuiet(quiet time.Duration, drained <-chan struct{}) bool {
-	select {
-	case <-drained:
-	default:
-		return false
-	}
-	since := a.stop.began()
-	if earliest := since.Add(a.budget.minWindow); time.Now().Before(earliest) {
-		return false
-	}
+// traffic returns what the servers see of their clients.
+func (a *App) traffic() (seen drainwindow.Traffic) {
 	for _, s := range a.parts.servers {
 		st := s.Stats()
-		if st.Busy() {
-			return false
-		}
-		if st.LastArrival.After(since) {
-			since = st.LastArrival
+		seen.Serving = seen.Serving || st.InFlight > 0 || st.Hijacked > 0
+		seen.Busy = seen.Busy || st.Busy()
+		if st.LastArrival.After(seen.Last) {
+			seen.Last = st.LastArrival
 		}
 	}
-	return time.Since(since) >= quiet
+	return seen
+}
+
+// EndWindow moves the end of the drain window to at. It is for code that sees how far
+// the cluster has noticed the stop, as the module kube does. The window then ends at
+// that time: not before DrainMin, not after DrainMax, and before DrainInterval only when
+// every drainer has returned and no request is in flight. Open connections lose no time
+// by an early end. The last call counts. Before T0 and after the window it does nothing.
+func (a *App) EndWindow(at time.Time) { a.stop.open.EndAt(at) }
+
+// EndBy says that the process will be killed at that time. The App shortens the window
+// and every later step in proportion, so that the stop ends before it, when it has less
+// time than its Config gives. Of several calls the earliest time counts. Before T0 and
+// after the window it does nothing.
+func (a *App) EndBy(at time.Time) {
+	t0, b := a.stop.killedAt(at), a.times()
+	if d := at.Sub(t0); !t0.IsZero() && d < b.total {
+		a.stop.open.Fit(b.within(d).times())
+	}
 }
 
 // noWait returns the reason why the App does not wait for the window, or "".
 func (a *App) noWait() string {
+	if a.EnteredAt(PhaseRunning).IsZero() {
+		return "the app was starting"
+	}
 	switch a.cfg.DrainWait {
 	case WaitAlways:
 		return ""
 	case WaitNever:
 		return "DrainWait is never"
 	}
-	switch signal := a.stop.why().signal; {
+	switch why := a.stop.why(); {
 	case !a.everReady():
 		return "the app was never ready"
 	case !a.listens():
 		return "nothing listens"
-	case signal != nil && signal.Signal == os.Interrupt && a.signals.terminal():
+	case len(a.parts.servers) == 0 && why.unit && a.stop.began().Sub(a.EnteredAt(PhaseRunning)) < a.budget.window:
+		return "a unit ended at once" // the cluster takes about a window to notice a change
+	case why.signal != nil && why.signal.Signal == os.Interrupt && a.signals.terminal():
 		return "Ctrl-C at a terminal"
 	}
 	return ""
 }
 
 // listens reports whether clients may send requests to this process: one of the App's
-// servers is serving, or the App has no server and serves health planes, so that a
-// unit may listen by itself.
+// servers is serving, or the App has no server and no job and serves health planes, so
+// that a unit may listen by itself.
 func (a *App) listens() bool {
 	for _, s := range a.parts.servers {
 		if s.isServing() {
 			return true
 		}
 	}
-	return len(a.parts.servers) == 0 && a.health.server != nil
+	jobs := slices.ContainsFunc(a.parts.units, func(u *unit) bool { return u.kind == kindJob })
+	return len(a.parts.servers) == 0 && a.health.server != nil && !jobs
 }
 
-// runDrainers starts every drainer and closes the returned channel when each
-// has returned or was abandoned.
+// runDrainers starts every drainer of what has started and closes the returned channel
+// when each has returned or was abandoned.
 func (a *App) runDrainers(ctx context.Context) <-chan struct{} {
 	all := make(chan struct{})
 	var wg sync.WaitGroup
 	for _, d := range a.parts.drainers {
+		if a.Phase() != PhaseDraining && (a.parts.started == 0 || a.parts.started < d.behind) {
+			_ = fsm.MustNew(KindDrainer, d.name, steps, resultPending, &a.events).To(ResultSkipped, nil) // allowed
+			a.log.Warn("drainer skipped: what was registered before it has not started", "drainer", d.name)
+			a.stop.noteDrained(Outcome{Name: d.name, Result: ResultSkipped})
+			continue
+		}
 		wg.Go(func() {
 			life := step(KindDrainer, d.name, &a.events)
 			out := timed(d.name, ctx.Done(), settle, func() error { return d.fn(ctx) })
 			_ = life.To(out.Result, out.err)
 			if out.err != nil {
-				a.log.Error("drainer failed", "drainer", d.name, "took", out.Took, "error", unnamed(d.name, out.err))
-				out.err = about("drainer", d.name, out.err)
+				a.log.Error("drainer failed", "drainer", d.name, "took", out.Took, "error", call.Unnamed(d.name, out.err))
+				out.err = call.About("drainer", d.name, out.err)
 			} else {
 				a.log.Info("drainer done", "drainer", d.name, "took", out.Took)
 			}
-			a.stop.mu.Lock()
-			defer a.stop.mu.Unlock()
-			a.stop.drained = append(a.stop.drained, out)
+			a.stop.noteDrained(out)
 		})
 	}
 	go func() {

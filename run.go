@@ -5,10 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/cgroup"
+	"github.com/pleme-io/lifecycle-go/internal/drainwindow"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 	"github.com/pleme-io/lifecycle-go/worker"
 	"golang.org/x/sync/errgroup"
@@ -28,7 +31,8 @@ func (a *App) Stop(cause error) {
 	if cause != nil {
 		reason += ": " + cause.Error()
 	}
-	if !a.requestStop(stopRequest{reason: reason, cause: cause, err: cause}) {
+	if !a.requestStop(stopRequest{reason: reason, cause: cause, err: cause}) && cause != nil {
+		a.log.Error("the app is stopping, and one more reason came", "reason", reason)
 		a.stop.add(cause)
 	}
 }
@@ -46,11 +50,21 @@ func (a *App) StopBecause(reason string) {
 	a.requestStop(stopRequest{reason: reason})
 }
 
+// ReExec is [App.StopBecause], and then Run does not return: after a clean stop the
+// program runs once more in this process, with the same arguments and environment. It
+// is the file of os.Executable, which may be a new release by now. It gets the sockets
+// and variables of the service manager, which hears of a reload and not of a stop. Any
+// other request to stop undoes ReExec. Run returns the error of a stop that is not
+// clean, or of the exec, which works on Unix only. Deferred functions do not run.
+func (a *App) ReExec(reason string) {
+	a.requestStop(stopRequest{reason: text.OneLine(text.Clip(reason, maxReason)), again: true})
+}
+
 // Run runs the App: it starts the registered parts, waits for the first reason to
 // stop, and takes everything down in order. Reasons are a signal (SIGINT,
 // SIGTERM), the end of parent, a unit that fails, an Actor that returns, and
 // [App.Stop]; all lead to the same teardown. When a reason comes during the start,
-// Run takes down the parts that have started.
+// Run drains and takes down the parts that have started, without the wait of the window.
 //
 // Run returns nil after a clean stop. Otherwise the first part of its error is the
 // primary cause, and every other error is joined behind it; [ExitCode] turns the
@@ -72,16 +86,21 @@ func (a *App) StopBecause(reason string) {
 //     is this process or unset.
 //
 // Run removes the variables from the environment, so that no child process sends
-// notifications in its parent's name. Of two Apps in a process the first to run
-// takes the socket.
+// notifications in its parent's name; [App.ReExec] puts them back. Of two Apps in a
+// process the first to run takes the socket.
 //
 // When a registration was refused, Run starts nothing and returns the reasons. When
 // parent has already ended, Run starts nothing and returns nil. In both cases it
 // runs the shutdown hooks, because main opened the resources that they close.
-func (a *App) Run(parent context.Context) error {
+func (a *App) Run(parent context.Context) (err error) {
 	if !a.parts.seal() {
 		return ErrAlreadyRun
 	}
+	defer func() { // after everything else
+		if err == nil && a.stop.why().again {
+			err = a.parts.sockets.Exec(a.notifier.Load().Environ()...)
+		}
+	}()
 	if parent == nil {
 		parent = context.Background()
 		a.parts.refused = append(a.parts.refused, errors.New("Run: the parent context is nil, want context.Background() when there is none"))
@@ -102,8 +121,9 @@ func (a *App) Run(parent context.Context) error {
 	}
 	if err := a.refusals(); err != nil {
 		a.log.Error("nothing was started", "error", err)
-		a.requestStop(stopRequest{reason: "refused registrations", cause: err, err: err})
+		a.requestStop(stopRequest{reason: "refused registrations", cause: err, err: err, told: true})
 		<-a.stop.requested.Signaled() // another request may have been first
+		<-a.runDrainers(parent)       // all are skipped
 		// The hooks run: main opened most of their resources before Run.
 		if hooksErr := a.hooks.runUntil(context.WithoutCancel(parent), time.Now().Add(a.budget.grace)); hooksErr != nil {
 			err = errors.Join(err, hooksErr)
@@ -135,6 +155,9 @@ func (a *App) Run(parent context.Context) error {
 	hurried := true
 	if a.start(&group) {
 		hurried = a.run(base)
+	} else if len(a.parts.drainers) > 0 {
+		a.holdRestarts()
+		a.drain(base)
 	}
 	return a.teardown(base, &group, hurried)
 }
@@ -158,6 +181,7 @@ func (a *App) start(group *errgroup.Group) bool {
 		return false
 	}
 	a.enter(PhaseStarting, nil)
+	defer a.watchStart()()
 	cgroup.LimitMemory(a.log, os.DirFS("/"), a.cfg.MemoryLimitRatio)
 	a.health.owner.SetGate(StateUnknown, "starting")
 	err := a.startHealth()
@@ -165,7 +189,9 @@ func (a *App) start(group *errgroup.Group) bool {
 		err = a.bind(a.parts.servers[i])
 	}
 	for i := 0; err == nil && i < len(a.parts.units) && !a.isStopping(); i++ {
-		err = a.launch(a.parts.units[i], group)
+		if err = a.launch(a.parts.units[i], group); err == nil {
+			a.parts.started++
+		}
 	}
 	for i := 0; err == nil && i < len(a.parts.units) && !a.isStopping(); i++ {
 		a.awaitStarted(a.parts.units[i])
@@ -181,6 +207,53 @@ func (a *App) start(group *errgroup.Group) bool {
 	return !a.isStopping()
 }
 
+// slowStart is the time after which the log names the units that have not started.
+const slowStart = 15 * time.Second
+
+// watchStart logs for what a slow start waits, after slowStart and whenever the time has
+// doubled, and ends it after StartTimeout. The caller calls end when the start is over.
+func (a *App) watchStart() (end func()) {
+	timeout := a.cfg.StartTimeout
+	if timeout == Off {
+		timeout = longest
+	}
+	ctx, cancel := context.WithTimeout(a.unitsCtx, timeout)
+	began := time.Now()
+	call.Go("watch of the start", func() error {
+		slow := time.NewTimer(slowStart)
+		defer slow.Stop()
+		for {
+			select {
+			case <-slow.C:
+				took := time.Since(began)
+				a.log.Warn("still starting", "for", took, "waiting_for", a.notStarted())
+				slow.Reset(took)
+			case <-ctx.Done():
+				if err := ctx.Err(); errors.Is(err, context.DeadlineExceeded) {
+					a.fail(fmt.Errorf("start: not done within %v (StartTimeout): waiting for %s: %w", timeout, a.notStarted(), err))
+				}
+				return nil
+			}
+		}
+	}, func(error) {})
+	return cancel
+}
+
+// notStarted names the units that have begun to start and are not done with it, or what
+// else the start waits for.
+func (a *App) notStarted() string {
+	var names []string
+	for _, u := range a.parts.units {
+		if u.launched.Load() && !begun(u.shown().Status) {
+			names = append(names, "unit "+u.name)
+		}
+	}
+	if names == nil {
+		return a.blocking()
+	}
+	return strings.Join(names, ", ")
+}
+
 // run serves until a stop is requested, and then drains.
 func (a *App) run(base context.Context) (hurried bool) {
 	a.nowDoing("the readiness probes")
@@ -189,6 +262,9 @@ func (a *App) run(base context.Context) (hurried bool) {
 	a.nowDoing("")
 	a.enter(PhaseRunning, nil)
 	a.log.Info("running", "units", len(a.parts.units))
+	if len(a.parts.units) == 0 {
+		a.log.Warn("no unit is registered: the app waits for a signal, the end of the parent context or App.Stop")
+	}
 	reloads := make(chan struct{})
 	go func() {
 		defer close(reloads)
@@ -196,16 +272,23 @@ func (a *App) run(base context.Context) (hurried bool) {
 	}()
 	<-a.stop.requested.Signaled()
 
-	a.nowDoing("restarts to be held")
-	for _, u := range a.parts.units {
-		u.holdRestarts()
-	}
-	a.nowDoing("")
+	a.holdRestarts()
 	a.enter(PhaseDraining, a.stopCause())
 	hurried = a.drain(base)
 	a.endReloads()
 	<-reloads
 	return hurried
+}
+
+// holdRestarts tells every unit that has started to restart nothing any more.
+func (a *App) holdRestarts() {
+	a.nowDoing("restarts to be held")
+	for _, u := range a.parts.units {
+		if u.launched.Load() {
+			u.holdRestarts()
+		}
+	}
+	a.nowDoing("")
 }
 
 func (a *App) isStopping() bool { return a.stop.requested.HasSignaled() }
@@ -239,24 +322,27 @@ func (a *App) requestStop(req stopRequest) (first bool) {
 	return first
 }
 
-// fail stops the App with err. When the App is already stopping, fail joins err to
-// the result.
+// fail logs err and stops the App with it. When the App is already stopping, fail joins
+// err to the result.
 func (a *App) fail(err error) {
-	if !a.requestStop(stopRequest{reason: err.Error(), cause: err, err: err}) {
+	a.log.Error("the app cannot go on", "error", err)
+	if !a.requestStop(stopRequest{reason: err.Error(), cause: err, err: err, told: true}) {
 		a.stop.add(err)
 	}
 }
 
 // beginStop is T0. It runs once, and without a lock.
 func (a *App) beginStop() {
+	b := a.budget // App.EndBy changes it as soon as the stop is known
 	a.armWatchdog()
+	a.stop.open.Begin(a.stop.began(), b.times())
 	a.health.owner.SetDraining(a.cfg.DrainReadiness == ReadinessDown)
 	a.signals.guardPipe()
-	a.notifier.Load().Stopping(a.budget.total)
+	a.notifier.Load().Stopping(b.total, a.stop.why().again)
 	a.stop.requested.Signal() // first, because a server could delay the steps below
 	a.stop.draining.Signal()
 	for _, s := range a.parts.servers {
-		s.BeginDrain(a.stop.began(), a.budget.window)
+		s.BeginDrain(a.stop.began(), b.window)
 	}
 	a.log.Info("stopping", "reason", a.stop.why().reason)
 }
@@ -268,7 +354,9 @@ func (a *App) stopCause() error { return a.stop.why().cause }
 // teardown takes down the parts that have started. It has ShutdownGrace from the
 // end of the window, and reserves a slice of it for each step.
 func (a *App) teardown(base context.Context, group *errgroup.Group, hurried bool) error {
-	end := a.stop.endWindow("").Add(a.budget.grace)
+	end := a.stop.endWindow("")
+	a.refit(end)
+	end = end.Add(a.budget.grace)
 	hooksBegin := end.Add(-a.budget.hookSlice)
 	unitsBegin := hooksBegin.Add(-a.budget.unitSlice)
 
@@ -292,6 +380,33 @@ func (a *App) teardown(base context.Context, group *errgroup.Group, hurried bool
 	return a.finish(a.collect(hooksErr))
 }
 
+// refit changes the times of the steps after the window, which has ended: to what is
+// left when the process will be killed before its budget is over, and by what an early
+// end has left over, so that open connections and requests are served as long as after
+// a whole window.
+func (a *App) refit(windowEnd time.Time) {
+	b, t0 := a.budget, a.stop.began()
+	a.stop.mu.Lock()
+	by, how := a.stop.by, a.stop.window
+	a.stop.mu.Unlock()
+	switch saved := t0.Add(b.window).Sub(windowEnd); {
+	case !by.IsZero() && by.Before(windowEnd.Add(b.grace+Margin)):
+		b.window, b.maxWindow, b.total = 0, 0, b.grace+Margin
+		b = b.within(by.Sub(windowEnd))
+		a.death.watchdog.Load().Reset(time.Until(by))
+	case how == drainwindow.Early:
+		b.grace, b.linger = b.grace+saved, b.linger+saved
+	default:
+		return
+	}
+	a.mu.Lock()
+	a.budget = b
+	a.mu.Unlock()
+	for _, s := range a.parts.servers {
+		s.Configure(drainConfig(b))
+	}
+}
+
 // collect joins all errors, the primary cause first.
 func (a *App) collect(hooksErr error) error {
 	s := &a.stop
@@ -301,6 +416,16 @@ func (a *App) collect(hooksErr error) error {
 	if a.cfg.ExitOnSignal && s.request.signal != nil {
 		primary = s.request.signal
 	}
+	if i := slices.IndexFunc(a.parts.units, (*unit).isUndoneJob); i >= 0 && primary == nil {
+		why := s.request.cause
+		if s.request.signal != nil {
+			why = s.request.signal
+		}
+		if why != nil {
+			primary = fmt.Errorf("job %s was not done: %w", a.parts.units[i].name, why)
+		}
+	}
+	s.untold = primary != nil && !s.request.told
 	errs := []error{primary}
 	for _, u := range a.parts.units {
 		if err := u.failure(); err != nil && !errors.Is(primary, err) {

@@ -34,7 +34,9 @@ func WithListener(ln net.Listener) ServeOption {
 
 // Serve adds an HTTP server. The App binds a listener on srv.Addr while it starts: for
 // an address in use Run returns an error, and the App is not ready before. The server
-// uses TLS when srv.TLSConfig has a certificate.
+// uses TLS when srv.TLSConfig has a certificate. An Addr of fd://NAME is the socket of
+// that FileDescriptorName= on which systemd listens for this process, and fd://3 the
+// first of them (sd_listen_fds(3)); connections that come after the stop wait there.
 //
 // While the App drains, the server still serves, and says goodbye to its clients:
 // HTTP/1.x responses carry Connection: close, HTTP/2 connections get a GOAWAY after
@@ -68,8 +70,8 @@ func (a *App) Serve(name string, srv *http.Server, opts ...ServeOption) *App {
 		a.parts.refuse("unit", name, errors.New("WithListener: nil where a listener is needed"))
 		return a
 	}
-	return a.addUnit(name, srv == nil, false, func() worker.Worker {
-		var hopts []httpdrain.Option
+	return a.addUnit(kindUnit, name, srv == nil, func() worker.Worker {
+		hopts := []httpdrain.Option{httpdrain.WithSockets(&a.parts.sockets)}
 		a.parts.claimLocked(name, "server", srv)
 		if c.given {
 			a.parts.claimLocked(name, "listener", c.ln)
@@ -104,7 +106,7 @@ func (a *App) GRPC(name string, srv GRPCServer, ln net.Listener, health GRPCHeal
 	if call.IsNil(health) {
 		health = nil
 	}
-	return a.addUnit(name, call.IsNil(srv) || call.IsNil(ln), false, func() worker.Worker {
+	return a.addUnit(kindUnit, name, call.IsNil(srv) || call.IsNil(ln), func() worker.Worker {
 		a.parts.claimLocked(name, "server", srv)
 		a.parts.claimLocked(name, "listener", ln)
 		return newServer(name, "grpc", httpdrain.NewGRPC(name, srv, ln, health, drainConfig(a.budget)), a)
@@ -262,7 +264,7 @@ func (a *App) retireServers(base context.Context, end time.Time, hurried bool) {
 			a.stop.mu.Lock()
 			defer a.stop.mu.Unlock()
 			a.stop.cut += cut
-			a.stop.turnedAway = max(a.stop.turnedAway, s.Stats().TurnedAway)
+			a.stop.refused = max(a.stop.refused, s.Stats().TurnedAway)
 		})
 	}
 	wg.Wait()

@@ -11,28 +11,32 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/internal/call"
+	"github.com/pleme-io/lifecycle-go/internal/drainwindow"
 )
 
 // stop is the one stop of an App: its reason, its progress and its errors.
 type stop struct {
-	requested  fsm.Signal  // T0; the App's own goroutines watch it
-	draining   fsm.Signal  // T0, just after requested; users watch it
-	skip       fsm.Signal  // the App does not wait for the rest of the drain window
-	windowOver fsm.Signal  // the drain window has ended, or there was none
+	requested  fsm.Signal // T0; the App's own goroutines watch it
+	draining   fsm.Signal // T0, just after requested; users watch it
+	skip       fsm.Signal // the App does not wait for the rest of the drain window
+	windowOver fsm.Signal // the drain window has ended, or there was none
+	open       drainwindow.Window
 	cancelled  atomic.Bool // units have been told to stop
 
 	mu        sync.Mutex // guards the fields below
 	armed     bool       // Run has begun: a request begins the stop
 	request   *stopRequest
 	further   []error   // of later requests and of the stop's steps
-	t0         time.Time // when the stop began, zero before
-	window     string    // how the drain window ended
-	windowEnd  time.Time
-	drained    []Outcome // drainers that have returned or were abandoned
-	cut        int       // requests in flight when their time was over
-	turnedAway uint64    // connections that the kernel refused, at most
-	abandoned  []string  // checks and health clients that the App abandoned at the end
-	result     error     // of Run
+	t0        time.Time // when the stop began, zero before
+	window    string    // how the drain window ended
+	windowEnd time.Time
+	by        time.Time // when the process will be killed, by EndBy; zero when that is not known
+	drained   []Outcome // drainers that have returned, were abandoned or were skipped
+	cut       int       // requests in flight when their time was over
+	refused   uint64    // connections that the kernel refused, at most
+	abandoned []string  // checks and health clients that the App abandoned at the end
+	result    error     // of Run
+	untold    bool      // the first part of result is not in the log at error level yet
 }
 
 // stopRequest says why the App should stop.
@@ -41,6 +45,9 @@ type stopRequest struct {
 	cause  error        // what units see as their context's cause; nil when nothing is wrong
 	err    error        // the primary part of Run's error; nil for a clean stop
 	signal *SignalError // set when the request was a signal
+	again  bool         // run the program once more
+	unit   bool         // the end of a unit is the reason
+	told   bool         // err is in the log at error level
 }
 
 // ask records a request. first reports whether it is the first, the only one that
@@ -50,6 +57,7 @@ func (s *stop) ask(req stopRequest) (first, begin bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.request != nil {
+		s.request.again = s.request.again && req.again
 		return false, false
 	}
 	s.request = &req
@@ -80,6 +88,13 @@ func (s *stop) add(errs ...error) {
 			s.further = append(s.further, err)
 		}
 	}
+}
+
+// noteDrained records how a drainer ended.
+func (s *stop) noteDrained(out Outcome) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.drained = append(s.drained, out)
 }
 
 // why returns the request, or a zero stopRequest before the first.
@@ -123,6 +138,17 @@ func (s *stop) endWindow(how string) time.Time {
 		s.windowOver.Signal()
 	}
 	return s.windowEnd
+}
+
+// killedAt records EndBy's time and returns T0. It returns the zero time when that time
+// changes nothing.
+func (s *stop) killedAt(at time.Time) (t0 time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.windowEnd.IsZero() && !s.t0.IsZero() && (s.by.IsZero() || at.Before(s.by)) {
+		s.by, t0 = at, s.t0
+	}
+	return t0
 }
 
 // skipWindow ends the wait of the drain window early. It reports false when no
@@ -256,7 +282,7 @@ func (s *Shutdown) runUntil(ctx context.Context, end time.Time) error {
 		deadline := end.Add(-time.Duration(i) * slice)
 		out := s.call(ctx, hooks[i], deadline, slice)
 		if out.err != nil {
-			errs = append(errs, about("shutdown hook", out.Name, out.err))
+			errs = append(errs, call.About("shutdown hook", out.Name, out.err))
 		}
 		s.mu.Lock()
 		s.results = append(s.results, out)
@@ -292,7 +318,7 @@ func (s *Shutdown) call(ctx context.Context, h hook, deadline time.Time, slice t
 	out := timed(h.name, ctx.Done(), late, func() error { return h.fn(ctx) })
 	_ = life.To(out.Result, out.err)
 	if out.err != nil {
-		s.say(slog.LevelError, "shutdown hook failed", "hook", h.name, "took", out.Took, "error", unnamed(h.name, out.err))
+		s.say(slog.LevelError, "shutdown hook failed", "hook", h.name, "took", out.Took, "error", call.Unnamed(h.name, out.err))
 	} else {
 		s.say(slog.LevelInfo, "shutdown hook done", "hook", h.name, "took", out.Took)
 	}

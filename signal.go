@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"runtime"
 	"sync"
 	"syscall"
 	"time"
@@ -101,7 +100,8 @@ func (s *signals) guardPipe() {
 //
 // The first signal is a request to stop like any other; it does not shorten a drain
 // that another request began. A second signal ends the drain window, if it is still
-// open. The next one ends the process.
+// open. The next one ends the process. A signal within SignalDebounce of the last one
+// that counted does not count.
 func (a *App) watchSignals() (stop func()) {
 	// Notify drops signals that do not fit. The loop below never blocks, so 16 places
 	// are enough, and in a larger burst every further signal would mean the same.
@@ -119,7 +119,7 @@ func (a *App) watchSignals() (stop func()) {
 	ended.Go(func() {
 		given := a.signals.given
 		debounce := a.cfg.SignalDebounce
-		count, last := 0, time.Time{}
+		var last time.Time // of the signals that counted
 		for {
 			var sig os.Signal
 			select {
@@ -137,16 +137,22 @@ func (a *App) watchSignals() (stop func()) {
 				continue
 			}
 			if sig == syscall.SIGHUP {
+				if len(a.reloads.turn) > 0 && !a.isStopping() {
+					a.log.Info("SIGHUP: a reload is running, and one more follows it")
+				}
 				a.reloads.asked.Notify() // several requests before the reload begins count as one
 				continue
 			}
 			now := time.Now()
-			repeated := count > 0 && debounce > 0 && now.Sub(last) <= debounce
+			// The pause counts from the last signal that counted: a user who presses
+			// Ctrl-C faster than the pause still gets through.
+			if debounce > 0 && !last.IsZero() && now.Sub(last) <= debounce {
+				continue
+			}
+			first := last.IsZero()
 			last = now
 			switch {
-			case repeated:
-			case count == 0:
-				count++
+			case first:
 				// In a goroutine of its own: if the beginning of the stop blocks, the loop
 				// still sees the signals that end the process.
 				ended.Go(func() { a.stopOn(sig) })
@@ -181,32 +187,13 @@ func (a *App) force(sig os.Signal) {
 	a.die(fmt.Sprintf("a further signal (%s) while %s", sig, a.lastReached()), err.ExitCode())
 }
 
-// atTerminal reports whether a user can press Ctrl-C: the process is not in
-// Kubernetes and has a controlling terminal, or on Windows a console as its standard
-// input.
-func atTerminal() bool {
-	if os.Getenv("KUBERNETES_SERVICE_HOST") != "" {
-		return false
-	}
-	if runtime.GOOS == "windows" {
-		info, err := os.Stdin.Stat()
-		return err == nil && info.Mode()&os.ModeCharDevice != 0
-	}
-	tty, err := os.OpenFile("/dev/tty", os.O_RDWR, 0)
-	if err != nil {
-		return false
-	}
-	_ = tty.Close()
-	return true
-}
-
 // notifyServiceManager connects to the service manager, if there is one, and
 // returns the function that ends the connection.
 func (a *App) notifyServiceManager() (stop func()) {
 	n := sdnotify.Start(a.log, a.health.reg.Alive)
 	a.notifier.Store(n)
 	if !a.stop.began().IsZero() { // the stop began before the notifier was stored
-		n.Stopping(a.budget.total)
+		n.Stopping(a.budget.total, a.stop.why().again)
 	}
 	return n.Close
 }

@@ -9,6 +9,7 @@ import (
 	"go/token"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -80,11 +81,15 @@ func TestSignalsWithinTheDebounceAreOne(t *testing.T) {
 		{"one", 0, []time.Duration{0}, "draining []"},
 		{"two within 250 ms", 0, []time.Duration{0, 250 * ms}, "draining []"},
 		{"two, further apart", 0, []time.Duration{0, 251 * ms}, "stopping []"},
-		{"each within 250 ms of the one before", 0, []time.Duration{0, 200 * ms, 200 * ms, 200 * ms, 200 * ms, 200 * ms}, "draining []"},
+		{"an impatient hand", 0, []time.Duration{0, 200 * ms, 200 * ms}, "stopping []"},
+		{"forty at 5 Hz", 0, append([]time.Duration{0}, slices.Repeat([]time.Duration{200 * ms}, 39)...), "killed [143]"},
+		{"a burst that is over in 250 ms", 0, append([]time.Duration{0}, slices.Repeat([]time.Duration{5 * ms}, 50)...), "draining []"},
 		{"three", 0, []time.Duration{0, time.Second, time.Second}, "killed [143]"},
-		{"three, each twice", 0, []time.Duration{0, ms, time.Second, ms}, "stopping []"},
+		{"two, each delivered twice", 0, []time.Duration{0, ms, time.Second, ms}, "stopping []"},
+		{"two, each delivered twice, 250 ms apart", 0, []time.Duration{0, 250 * ms, time.Second, 250 * ms}, "stopping []"},
 		{"five", 0, []time.Duration{0, time.Second, time.Second, time.Second, time.Second}, "killed [143]"},
-		{"configured", time.Minute, []time.Duration{0, 59 * time.Second, 59 * time.Second}, "draining []"},
+		{"configured", time.Minute, []time.Duration{0, 59 * time.Second, time.Second}, "draining []"},
+		{"configured, a minute and more after the one that counted", time.Minute, []time.Duration{0, 59 * time.Second, 2 * time.Second}, "stopping []"},
 		{"off", Off, []time.Duration{0, 0}, "stopping []"},
 		{"off, three", Off, []time.Duration{0, 0, 0}, "killed [143]"},
 	} {

@@ -4,13 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
+	"log/slog"
 	"net/http"
-	"os"
-	"sync"
-	"sync/atomic"
-	"time"
+	"slices"
 
 	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/internal/call"
@@ -35,7 +31,8 @@ type AbandonedError = worker.AbandonedError
 
 var (
 	// ErrDoNotRestart is returned by a supervised function whose work is done: the
-	// unit ends cleanly and the App goes on.
+	// unit ends cleanly and the App goes on. When it is joined with another error, the
+	// unit has failed: the App goes on too, logs that error, and joins it to Run's.
 	ErrDoNotRestart = worker.ErrDoNotRestart
 
 	// ErrTerminate is returned by a supervised function to stop the whole App. It
@@ -95,12 +92,31 @@ func nilOption(i int) error { return fmt.Errorf("option %d is nil", i+1) }
 // context.Cause is the reason. It is clean to return the context's error then. The
 // context.Canceled of any other context is a failure.
 func (a *App) Go(name string, fn func(context.Context) error, opts ...UnitOption) *App {
+	return a.addFunc(kindUnit, name, fn, opts)
+}
+
+// Job adds a function whose end ends the App: work that runs to completion. An App
+// with several jobs ends when the last of them is done; a job that fails stops it at
+// once. fn is called as by [App.Go].
+//
+// Only an App with a server waits for the drain window then: a process with jobs does
+// not listen by itself. A signal cancels a job that still runs, when the App is
+// stopping. Run then returns the signal as an error, so that [ExitCode] gives 128+n:
+// Kubernetes counts a Job whose pod exits 0 as complete. The same holds for a preStop
+// call, and for the cause of a parent context that has ended. After [App.Stop] with nil
+// and [App.StopBecause] Run returns nil, because the program has called the stop clean.
+// A job is done when fn has returned nil before the App cancelled its context.
+func (a *App) Job(name string, fn func(context.Context) error, opts ...UnitOption) *App {
+	return a.addFunc(kindJob, name, fn, opts)
+}
+
+func (a *App) addFunc(kind, name string, fn func(context.Context) error, opts []UnitOption) *App {
 	w, err := unitOptions(opts)
 	if err != nil {
 		a.parts.refuse("unit", name, err)
 		return a
 	}
-	return a.addUnit(name, fn == nil, false, func() worker.Worker { return worker.NewFunc(name, fn, w...) })
+	return a.addUnit(kind, name, fn == nil, func() worker.Worker { return worker.NewFunc(name, fn, w...) })
 }
 
 // Supervise adds a function that the App runs again when it fails, after the wait that
@@ -108,6 +124,9 @@ func (a *App) Go(name string, fn func(context.Context) error, opts ...UnitOption
 // [ErrTerminate] stops the App; a panic is a failure like any other. After a healthy
 // uptime the next wait is the shortest again. When the restart budget is used up, the
 // unit fails, and the App stops.
+//
+// The log has a line for each restart, at most one a second for a unit, with the error,
+// the number of the restart and the wait; the unit's state and metrics say it too.
 //
 // Once the App drains, it restarts no unit: a running function goes on until the drain
 // is over, and a waiting unit ends.
@@ -120,7 +139,7 @@ func (a *App) Supervise(name string, fn func(context.Context) error, backoff Bac
 		a.parts.refuse("unit", name, err)
 		return a
 	}
-	return a.addUnit(name, fn == nil, false, func() worker.Worker { return worker.NewRestarter(name, fn, backoff, w...) })
+	return a.addUnit(kindUnit, name, fn == nil, func() worker.Worker { return worker.NewRestarter(name, fn, backoff, w...) })
 }
 
 // Actor adds work that cannot watch a context, in the way of oklog/run: execute
@@ -133,10 +152,8 @@ func (a *App) Supervise(name string, fn func(context.Context) error, backoff Bac
 // (net.ErrClosed, http.ErrServerClosed, os.ErrClosed, io.ErrClosedPipe) and the
 // cause itself are clean.
 func (a *App) Actor(name string, execute func() error, interrupt func(error)) *App {
-	return a.addUnit(name, execute == nil || interrupt == nil, true, func() worker.Worker {
-		act := &actor{execute: execute, interrupt: interrupt, cause: a.stopCause}
-		act.Init("actor", name)
-		return act
+	return a.addUnit(kindActor, name, execute == nil || interrupt == nil, func() worker.Worker {
+		return worker.NewActor(name, execute, interrupt, a.stopCause, http.ErrServerClosed)
 	})
 }
 
@@ -144,106 +161,59 @@ func (a *App) Actor(name string, execute func() error, interrupt func(error)) *A
 // it, in the order of registration, and stops it after the drain. A worker may
 // finish or stop by itself; a failure stops the App. A worker that was started
 // before is an error.
+//
+// The parts of an App are fixed when Run begins, because a later one would miss the
+// steps of the start and be unknown to the stop. For children that come and go, add a
+// worker.Supervisor: its own Add takes them at any time, and the App stops them with it.
 func (a *App) Add(w worker.Worker) *App {
 	if call.IsNil(w) {
-		return a.addUnit("", true, false, nil)
+		return a.addUnit(kindUnit, "", true, nil)
 	}
 	var name string
 	if err := call.Do("Name", func() error { name = w.Name(); return nil }); err != nil {
 		a.parts.refuse("unit", fmt.Sprintf("%T", w), err)
 		return a
 	}
-	return a.addUnit(name, false, false, func() worker.Worker { return w })
+	return a.addUnit(kindUnit, name, false, func() worker.Worker { return w })
 }
 
-// addUnit adds the worker that build returns. endsApp says that any end of the worker
-// ends the App. build runs under the lock of the parts.
-func (a *App) addUnit(name string, missing, endsApp bool, build func() worker.Worker) *App {
+// The kinds of units, by what their end without an error does to the App.
+const (
+	kindUnit  = "unit"  // nothing
+	kindActor = "actor" // it stops the App
+	kindJob   = "job"   // the last one stops the App
+)
+
+// addUnit adds the worker that build returns. build runs under the lock of the parts.
+func (a *App) addUnit(kind, name string, missing bool, build func() worker.Worker) *App {
 	a.parts.add("unit", name, missing, func() {
 		w := build()
 		if p, ok := w.(interface{ PublishTo(*eventStream) }); ok {
 			p.PublishTo(&a.events)
 		}
-		u := &unit{name: name, Worker: w, endsApp: endsApp}
-		a.parts.units = append(a.parts.units, u)
+		if l, ok := w.(interface{ LogTo(*slog.Logger) }); ok {
+			l.LogTo(a.log)
+		}
+		a.parts.units = append(a.parts.units, &unit{kind: kind, name: name, Worker: w})
 	})
 	return a
 }
 
-// actor is a worker around a pair of functions.
-type actor struct {
-	worker.BaseWorker
-	execute   func() error
-	interrupt func(error)
-	cause     func() error
-
-	executing   call.Call
-	interrupted atomic.Bool
-	once        sync.Once
-}
-
-func (w *actor) Start(ctx context.Context) error {
-	if err := w.Begin(ctx); err != nil {
-		return err
-	}
-	w.MarkRunning()
-	w.executing.Start(w.Name(), w.execute, func(err error) {
-		if w.interrupted.Load() && w.closedByUs(err) {
-			err = errors.Join(worker.ErrInterrupted, err)
-		}
-		w.Finish(err)
-	})
-	return nil
-}
-
-// closedByUs reports whether err consists only of errors that interrupt makes execute
-// return.
-func (w *actor) closedByUs(err error) bool {
-	cause := w.cause()
-	return err != nil && call.Only(err, func(e error) bool {
-		for _, closed := range []error{net.ErrClosed, http.ErrServerClosed, os.ErrClosed, io.ErrClosedPipe, context.Canceled, cause} {
-			if closed != nil && call.Same(e, closed) {
-				return true
-			}
-		}
-		return false
+// endsWith reports whether the App ends when u has ended without an error.
+func (a *App) endsWith(u *unit) bool {
+	return u.kind == kindActor || u.kind == kindJob && !slices.ContainsFunc(a.parts.units, func(other *unit) bool {
+		return other.kind == kindJob && other != u && !other.over.HasSignaled()
 	})
 }
 
-// Stop interrupts, once, and waits for execute to return.
-func (w *actor) Stop(ctx context.Context) error {
-	began := w.Status() != worker.StatusCreated
-	w.RequestStop(worker.ErrStopRequested)
-	var err error
-	w.once.Do(func() {
-		if !began {
-			return
-		}
-		w.interrupted.Store(true)
-		out := timed(w.Name()+": interrupt", ctx.Done(), settle, func() error {
-			w.interrupt(w.cause())
-			return nil
-		})
-		err = out.err
-	})
-	select {
-	case <-w.Done():
-		return err
-	case <-ctx.Done():
-	}
-	late := time.NewTimer(settle)
-	defer late.Stop()
-	select {
-	case <-w.Done():
-		return err
-	case <-late.C:
-	}
-	abandoned := w.executing.Abandon()
-	switch killed := w.Kill(abandoned); {
-	case killed && err == nil:
-		return abandoned // itself, so that it is known for the error that the actor ended with
-	case killed:
-		return errors.Join(abandoned, err)
-	}
-	return err
+// hasGivenUp reports whether the unit is a supervised function that has failed and asked
+// not to be restarted: the App goes on without it.
+func (u *unit) hasGivenUp() bool {
+	r, ok := u.Worker.(*worker.Restarter)
+	return ok && errors.Is(r.Err(), ErrDoNotRestart) && !errors.Is(r.Err(), ErrTerminate)
+}
+
+// isUndoneJob reports whether the unit is a job that has not returned nil by itself.
+func (u *unit) isUndoneJob() bool {
+	return u.kind == kindJob && u.State().Status != worker.StatusFinished
 }

@@ -75,13 +75,11 @@ func NewGRPC(name string, srv GRPCServer, ln net.Listener, health GRPCHealth, cf
 	return &GRPC{name: name, srv: srv, health: health, cfg: cfg.clean(), given: ln, tracker: newTracker(), goodbye: make(chan struct{})}
 }
 
-// Configure replaces the timing. It does nothing once the drain has begun.
+// Configure replaces the timing, as [Server.Configure] does.
 func (g *GRPC) Configure(cfg Config) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.began {
-		g.cfg = cfg.clean() // read only from then on
-	}
+	g.cfg = cfg.clean()
 }
 
 // Name returns the name given to NewGRPC.

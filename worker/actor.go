@@ -1,0 +1,118 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/call"
+)
+
+// Actor is a worker that runs a function which cannot watch a context. A second
+// function makes the first one return, as in oklog/run.
+type Actor struct {
+	BaseWorker
+	execute   func() error
+	interrupt func(error)
+	cause     func() error
+	clean     []error
+
+	executing   call.Call
+	interrupted atomic.Bool
+	once        sync.Once
+}
+
+// NewActor returns a worker that runs execute. Stop calls interrupt, exactly once, also
+// when execute has returned already, and never when the worker has not started.
+// interrupt gets the result of cause, which says why the worker stops: nil when nothing
+// is wrong. A nil cause stands for a function that returns nil.
+//
+// After the interrupt, the errors of a closed listener or file (net.ErrClosed,
+// os.ErrClosed, io.ErrClosedPipe), context.Canceled, the cause itself and the errors in
+// clean are clean.
+func NewActor(name string, execute func() error, interrupt func(error), cause func() error, clean ...error) *Actor {
+	if cause == nil {
+		cause = func() error { return nil }
+	}
+	clean = append([]error{net.ErrClosed, os.ErrClosed, io.ErrClosedPipe, context.Canceled}, clean...)
+	w := &Actor{execute: execute, interrupt: interrupt, cause: cause, clean: clean}
+	w.Init("actor", name)
+	return w
+}
+
+// Start runs execute in a goroutine of its own and returns. Without one of the two
+// functions the worker is Failed, and Start says so.
+func (w *Actor) Start(ctx context.Context) error {
+	if err := w.Begin(ctx); err != nil {
+		return err
+	}
+	if w.execute == nil || w.interrupt == nil {
+		err := fmt.Errorf("start %s: execute or interrupt is nil", w.Name())
+		w.Finish(err)
+		return err
+	}
+	w.MarkRunning()
+	w.executing.Start(w.Name(), w.execute, func(err error) {
+		if w.interrupted.Load() && w.closedByUs(err) {
+			err = errors.Join(ErrInterrupted, err)
+		}
+		w.Finish(err)
+	})
+	return nil
+}
+
+// closedByUs reports whether err consists only of errors that interrupt makes execute
+// return.
+func (w *Actor) closedByUs(err error) bool {
+	cause := w.cause()
+	return err != nil && call.Only(err, func(e error) bool {
+		return cause != nil && call.Same(e, cause) ||
+			slices.ContainsFunc(w.clean, func(closed error) bool { return call.Same(e, closed) })
+	})
+}
+
+// Stop interrupts, once, and waits for execute to return. An interrupt or execute that
+// has not returned shortly after the end of ctx is abandoned: the worker is then Killed,
+// and the error is an [*AbandonedError].
+func (w *Actor) Stop(ctx context.Context) error {
+	began := w.Status() != StatusCreated
+	w.RequestStop(ErrStopRequested)
+	var err error
+	w.once.Do(func() {
+		if !began || w.interrupt == nil {
+			return
+		}
+		w.interrupted.Store(true)
+		err = call.Within(ctx, w.Name()+": interrupt", call.Settle, func() error {
+			w.interrupt(w.cause())
+			return nil
+		})
+	})
+	select {
+	case <-w.Done():
+		return err
+	case <-ctx.Done():
+	}
+	late := time.NewTimer(call.Settle)
+	defer late.Stop()
+	select {
+	case <-w.Done():
+		return err
+	case <-late.C:
+	}
+	abandoned := w.executing.Abandon()
+	switch killed := w.Kill(abandoned); {
+	case killed && err == nil:
+		return abandoned // itself, so that it is known for the error that the actor ended with
+	case killed:
+		return errors.Join(abandoned, err)
+	}
+	return err
+}
