@@ -109,6 +109,7 @@ type Supervisor struct {
 	byName   map[string]*child
 
 	// Only the loop uses the fields below.
+	log           restartLog
 	untried       int            // children that were never started
 	calls         int            // goroutines that call a child
 	abandoned     map[any]string // what was abandoned and still runs, and the child's name
