@@ -20,6 +20,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/asynclog"
 	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/sdnotify"
+	"github.com/pleme-io/lifecycle-go/internal/sdsocket"
 	"github.com/pleme-io/lifecycle-go/internal/statusz"
 	"github.com/pleme-io/lifecycle-go/internal/tty"
 	"github.com/pleme-io/lifecycle-go/worker"
@@ -78,7 +79,8 @@ type parts struct {
 	servers  []*server
 	drainers []drainer
 	reloads  []*reloader
-	started  int // units that have started, in order; Run's goroutine alone uses it
+	sockets  sdsocket.Sockets // those of the service manager
+	started  int              // units that have started, in order; Run's goroutine alone uses it
 }
 
 // Option configures an [App] in [New].
@@ -143,7 +145,7 @@ func New(cfg Config, opts ...Option) (*App, error) {
 		log:     slog.Default(),
 		extra:   make(map[string]http.Handler),
 		signals: signals{terminal: tty.Attached, pipe: make(chan os.Signal, 1)},
-		reloads: reloads{turn: make(chan struct{}, 1), asked: fsm.NewWake()},
+		reloads: reloads{turn: make(chan struct{}, 1), asked: fsm.NewWake(), most: max(cfg.PreStop, 0) + newBudget(cfg).total},
 		death:   death{stderr: os.Stderr, exit: exitProcess},
 	}
 	for i, opt := range opts {

@@ -8,12 +8,20 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/internal/drainwindow"
+	"github.com/pleme-io/lifecycle-go/internal/sdsocket"
 	"github.com/pleme-io/lifecycle-go/internal/statusz"
 	"github.com/pleme-io/lifecycle-go/internal/token"
 )
 
-// Off turns a duration of [Config] off, where zero gives its default.
-const Off time.Duration = -1
+// Values that turn a setting of [Config] off, where the zero value gives its default.
+const (
+	// HealthOff as [Config].HealthAddr runs the App without a health server.
+	HealthOff = "off"
+
+	// Off turns a duration off.
+	Off time.Duration = -1
+)
 
 // DrainReadiness says what /readyz answers while the App drains.
 type DrainReadiness string
@@ -48,9 +56,6 @@ const (
 	WaitNever DrainWait = "never"
 )
 
-// HealthOff as [Config].HealthAddr runs the App without a health server.
-const HealthOff = "off"
-
 // Config holds what an operator may tune. The zero value is a sound
 // configuration: every field has a default. It is a plain value; [New] copies
 // it. [App.Reconfigure] changes the fields with the tag reload:"live" in a running
@@ -72,7 +77,8 @@ type Config struct {
 	Name string `koanf:"name" json:"name"`
 
 	// HealthAddr is the address of the health server, a server of its own for the
-	// health planes. Defaults to ":8081"; with "off" ([HealthOff]) there is none.
+	// health planes. Defaults to ":8081"; with "off" ([HealthOff]) there is none, and
+	// fd://NAME is a socket of systemd, as in [App.Serve].
 	HealthAddr string `koanf:"health_addr" json:"healthAddr"`
 
 	// DrainInterval is the length of the drain window. In the window readiness is
@@ -89,7 +95,12 @@ type Config struct {
 	// window last to its end. Defaults to 0: the window never ends early.
 	DrainQuiet time.Duration `koanf:"drain_quiet" json:"drainQuiet" reload:"live"`
 
-	// DrainMin is the shortest time after which DrainQuiet may end the window.
+	// DrainMax is the longest time for which [App.EndWindow] may keep the window open,
+	// while the cluster is slow to notice the stop. The budget of a stop counts it in
+	// place of DrainInterval. Defaults to 0: DrainInterval.
+	DrainMax time.Duration `koanf:"drain_max" json:"drainMax" reload:"live"`
+
+	// DrainMin is the shortest time after which DrainQuiet or [App.EndWindow] may end the window.
 	// Defaults to 1 s, or to DrainInterval when that is shorter.
 	DrainMin time.Duration `koanf:"drain_min" json:"drainMin" reload:"live"`
 
@@ -172,19 +183,19 @@ type Config struct {
 
 	// TerminationGrace is the terminationGracePeriodSeconds in the pod's manifest.
 	// When it is declared, New checks that the times above fit into it. It has to be
-	// declared here, because the downward API does not offer it. Defaults to 0: not
-	// declared.
-	TerminationGrace time.Duration `koanf:"termination_grace" json:"terminationGrace" reload:"live"`
+	// declared here, because the downward API does not offer it. It belongs to the pod
+	// and never changes in a running process. Defaults to 0: not declared.
+	TerminationGrace time.Duration `koanf:"termination_grace" json:"terminationGrace"`
 
 	// LivenessGrace and StartupGrace are the terminationGracePeriodSeconds of the
 	// liveness probe and the startup probe. When such a probe fails, its grace
 	// replaces the pod's. Default to 0: not declared.
-	LivenessGrace time.Duration `koanf:"liveness_grace" json:"livenessGrace" reload:"live"`
-	StartupGrace  time.Duration `koanf:"startup_grace" json:"startupGrace" reload:"live"`
+	LivenessGrace time.Duration `koanf:"liveness_grace" json:"livenessGrace"`
+	StartupGrace  time.Duration `koanf:"startup_grace" json:"startupGrace"`
 
 	// PreStop is the time that the pod's preStop hook takes. Kubernetes counts it as
 	// part of the grace. Defaults to 0: there is no hook.
-	PreStop time.Duration `koanf:"pre_stop" json:"preStop" reload:"live"`
+	PreStop time.Duration `koanf:"pre_stop" json:"preStop"`
 
 	// TerminationLog is the file from which Kubernetes reads a container's
 	// termination message. The App writes it when it exists and never creates it.
@@ -266,7 +277,7 @@ func (c Config) WithDefaults() Config {
 // budget holds the times of a stop. New computes it from the Config, and
 // Reconfigure computes it again. No duration is negative: Off is 0 here.
 type budget struct {
-	window, minWindow, quiet              time.Duration // of the drain window
+	window, minWindow, maxWindow, quiet   time.Duration // of the drain window
 	goAwayAfter, acceptQuiet, linger      time.Duration // of a server's goodbye
 	grace, unitSlice, hookSlice, minSlice time.Duration // of everything after the window
 	shareSlice                            bool          // MinSlice was not given: hooks share hookSlice
@@ -278,14 +289,33 @@ type budget struct {
 // negative duration for Off, the only one that Validate accepts.
 func newBudget(c Config) budget {
 	b := budget{
-		window: max(c.DrainInterval, 0), minWindow: max(c.DrainMin, 0), quiet: max(c.DrainQuiet, 0),
+		window: max(c.DrainInterval, 0), minWindow: max(c.DrainMin, 0), maxWindow: max(c.DrainInterval, c.DrainMax, 0), quiet: max(c.DrainQuiet, 0),
 		goAwayAfter: max(c.GoAwayAfter, 0), acceptQuiet: max(c.AcceptQuiet, 0), linger: max(c.Linger, 0),
 		grace: max(c.ShutdownGrace, 0), unitSlice: max(c.UnitSlice, 0), hookSlice: max(c.HookSlice, 0),
 		minSlice: max(c.MinSlice, 0), shareSlice: c.MinSlice == 0,
 	}
 	// A server may use up half of the units' slice, and one second at most.
 	b.patience = max(min(time.Second, b.unitSlice/2), settle)
-	b.total = b.window + b.grace + Margin
+	b.total = b.maxWindow + b.grace + Margin
+	return b
+}
+
+// times returns those of the drain window.
+func (b budget) times() drainwindow.Times {
+	return drainwindow.Times{Min: b.minWindow, Full: b.window, Max: b.maxWindow, Quiet: b.quiet}
+}
+
+// within returns the budget, with every time shortened in proportion when its total is
+// more than d.
+func (b budget) within(d time.Duration) budget {
+	if part := max(d.Seconds(), 0) / b.total.Seconds(); part < 1 {
+		for _, t := range []*time.Duration{
+			&b.window, &b.minWindow, &b.maxWindow, &b.quiet, &b.goAwayAfter, &b.acceptQuiet, &b.linger,
+			&b.grace, &b.unitSlice, &b.hookSlice, &b.minSlice, &b.patience, &b.total,
+		} {
+			*t = time.Duration(float64(*t) * part)
+		}
+	}
 	return b
 }
 
@@ -341,7 +371,7 @@ func (c Config) Validate() error {
 		d        time.Duration
 		required bool
 	}{
-		{"DrainInterval", c.DrainInterval, false}, {"DrainQuiet", c.DrainQuiet, false}, {"DrainMin", c.DrainMin, false},
+		{"DrainInterval", c.DrainInterval, false}, {"DrainQuiet", c.DrainQuiet, false}, {"DrainMin", c.DrainMin, false}, {"DrainMax", c.DrainMax, false},
 		{"GoAwayAfter", c.GoAwayAfter, false}, {"AcceptQuiet", c.AcceptQuiet, false}, {"Linger", c.Linger, false},
 		{"ShutdownGrace", c.ShutdownGrace, true}, {"UnitSlice", c.UnitSlice, false}, {"HookSlice", c.HookSlice, false},
 		{"MinSlice", c.MinSlice, false}, {"ProbeTimeout", c.ProbeTimeout, true}, {"SignalDebounce", c.SignalDebounce, false},
@@ -379,7 +409,7 @@ func (c Config) Validate() error {
 			bad(one("AdminToken"), "AdminToken: %w", err)
 		}
 	}
-	if c.HealthAddr != HealthOff {
+	if c.HealthAddr != HealthOff && !sdsocket.IsAddress(c.HealthAddr) {
 		if _, _, err := net.SplitHostPort(c.HealthAddr); err != nil {
 			bad(one("HealthAddr"), "HealthAddr is %q, want host:port, :port or %q: %w", c.HealthAddr, HealthOff, err)
 		}
@@ -391,6 +421,9 @@ func (c Config) Validate() error {
 	b := newBudget(c)
 	if b.minWindow > b.window {
 		bad([]string{"DrainMin", "DrainInterval"}, "DrainMin (%v) is longer than the window, DrainInterval (%v)", b.minWindow, b.window)
+	}
+	if c.DrainMax > 0 && c.DrainMax < b.window {
+		bad([]string{"DrainMax", "DrainInterval"}, "DrainMax (%v) is shorter than the window, DrainInterval (%v)", c.DrainMax, b.window)
 	}
 	if sum := b.linger + b.unitSlice + b.hookSlice; sum > c.ShutdownGrace {
 		bad([]string{"Linger", "UnitSlice", "HookSlice", "ShutdownGrace"}, "Linger + UnitSlice + HookSlice is %v + %v + %v = %v, and has to fit into ShutdownGrace, which is %v",
@@ -412,8 +445,12 @@ func (c Config) Validate() error {
 		{"StartupGrace", "the startup probe's terminationGracePeriodSeconds", c.StartupGrace},
 	} {
 		if need := preStop + b.total; g.grace > 0 && need > g.grace {
-			bad([]string{g.field, "PreStop", "DrainInterval", "ShutdownGrace"}, "PreStop + DrainInterval + ShutdownGrace + margin is %v + %v + %v + %v = %v, and %s (%s) gives %v: the kubelet would kill the process %v before it is done; raise that to %v or more, or lower these",
-				preStop, b.window, c.ShutdownGrace, Margin, need, g.where, g.field, g.grace, need-g.grace, need)
+			window := "DrainInterval"
+			if b.maxWindow > b.window {
+				window = "DrainMax"
+			}
+			bad([]string{g.field, "PreStop", window, "ShutdownGrace"}, "PreStop + "+window+" + ShutdownGrace + margin is %v + %v + %v + %v = %v, and %s (%s) gives %v: the kubelet would kill the process %v before it is done; raise that to %v or more, or lower these",
+				preStop, b.maxWindow, c.ShutdownGrace, Margin, need, g.where, g.field, g.grace, need-g.grace, need)
 		}
 	}
 	return errors.Join(errs...)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/internal/call"
+	"github.com/pleme-io/lifecycle-go/internal/drainwindow"
 	"github.com/pleme-io/lifecycle-go/internal/httpdrain"
 )
 
@@ -58,18 +59,58 @@ type appKey struct{}
 // For a request of one of the App's servers it closes GoAwayAfter later, when the
 // client can find another process. For a hijacked connection and for a request to
 // upgrade, the time is spread over the window, so that clients do not all reconnect
-// at once. The call also declares the request to be a stream: the server cancels its
-// context at the window's end.
-//
-// For any other context the channel never closes.
+// at once. For any other context it never closes. Draining changes nothing.
 func Draining(ctx context.Context) <-chan struct{} {
 	if ch, ok := httpdrain.Draining(ctx); ok {
 		return ch
 	}
-	if a, ok := ctx.Value(appKey{}).(*App); ok {
-		return a.Draining()
+	switch v := ctx.Value(appKey{}).(type) {
+	case *App:
+		return v.Draining()
+	case servedCall:
+		return v.draining()
 	}
 	return nil
+}
+
+// CallContext returns ctx as the context of a call that the server added under the
+// name serves, so that [Draining] works in its handler. It is for frameworks whose calls
+// the App does not see; the interceptors of the module grpcdrain use it.
+//
+// For a server added with [App.GRPC] the channel closes a moment after the App has
+// called GracefulStop, which tells clients to call elsewhere. For a server added with
+// [App.Serve] it closes GoAwayAfter after the App has begun to drain, and for any other
+// name when it begins.
+func (a *App) CallContext(ctx context.Context, server string) context.Context {
+	return context.WithValue(ctx, appKey{}, servedCall{a, server})
+}
+
+// servedCall is a call that the App does not see.
+type servedCall struct {
+	app    *App
+	server string
+}
+
+func (c servedCall) draining() <-chan struct{} {
+	if s := c.app.server(c.server); s != nil {
+		return s.Goodbye()
+	}
+	return c.app.Draining()
+}
+
+// Stream says that the request of ctx is a stream, which would not end by itself, and
+// returns [Draining] of ctx. The server cancels the context of a stream at the window's
+// end, or at once after that, with the cause [ErrWindowOver]; an ordinary request has
+// until the in-flight slice is over.
+//
+// A handler need not call it for a GET that it answers with text/event-stream or
+// multipart/x-mixed-replace, for a request that accepts text/event-stream alone, and for
+// a hijacked connection: the server knows these as streams. For an answer of such a type
+// that does end, use [context.WithoutCancel]. For any other context, a unit's for one,
+// Stream is Draining.
+func Stream(ctx context.Context) <-chan struct{} {
+	httpdrain.Stream(ctx)
+	return Draining(ctx)
 }
 
 // Draining returns a channel that closes when the App begins to drain. Queue
@@ -81,22 +122,21 @@ func (a *App) Draining() <-chan struct{} { return a.stop.draining.Signaled() }
 // hurried reports that the App did not wait for the whole window: no client could be
 // there, or a second signal ended it.
 func (a *App) drain(ctx context.Context) (hurried bool) {
-	window := a.budget.window
 	t0 := a.stop.began()
-	ctx, cancel := context.WithDeadline(ctx, t0.Add(window))
+	ctx, cancel := context.WithDeadline(ctx, t0.Add(a.budget.maxWindow))
 	defer cancel()
 
 	how := a.noWait()
 	if how != "" {
 		a.log.Info("the drain window is not waited for", "because", how)
 	} else {
-		a.log.Info("draining: still serving everything", "window", window)
+		a.log.Info("draining: still serving everything", "window", a.budget.window)
 	}
 	drained := a.runDrainers(ctx)
 	if how == "" {
 		a.nowDoing("the drain window")
-		how = a.waitWindow(ctx, drained)
-		hurried = how == windowSkipped
+		how = a.stop.open.Wait(a.stop.skip.Signaled(), drained, a.traffic)
+		hurried = how == drainwindow.Skipped
 	} else {
 		hurried = true
 		a.nowDoing("drainers")
@@ -136,62 +176,35 @@ func (a *App) endWindows() {
 	wg.Wait()
 }
 
-// How a window that was waited for has ended.
-const (
-	windowFull    = "full"
-	windowQuiet   = "quiet"
-	windowSkipped = "skipped by a second signal"
-)
-
-// waitWindow waits until the window is over, quiet, or skipped.
-func (a *App) waitWindow(ctx context.Context, drained <-chan struct{}) string {
-	quiet := a.budget.quiet
-	var look <-chan time.Time
-	if quiet > 0 {
-		tick := time.NewTicker(min(max(quiet/10, 10*time.Millisecond), 250*time.Millisecond))
-		defer tick.Stop()
-		look = tick.C
-	}
-	waiting := drained
-	for {
-		select {
-		case <-ctx.Done():
-			return windowFull
-		case <-a.stop.skip.Signaled():
-			return windowSkipped
-		case <-look:
-		case <-waiting:
-			waiting = nil // a closed channel is always ready
-		}
-		if quiet > 0 && a.isQuiet(quiet, drained) {
-			return windowQuiet
-		}
-	}
-}
-
-// isQuiet reports whether no request is in flight, none has arrived for quiet, and
-// every drainer has returned. A server whose requests the App cannot see is busy
-// while it has an open connection.
-func (a *App) isQuiet(quiet time.Duration, drained <-chan struct{}) bool {
-	select {
-	case <-drained:
-	default:
-		return false
-	}
-	since := a.stop.began()
-	if earliest := since.Add(a.budget.minWindow); time.Now().Before(earliest) {
-		return false
-	}
+// traffic returns what the servers see of their clients.
+func (a *App) traffic() (seen drainwindow.Traffic) {
 	for _, s := range a.parts.servers {
 		st := s.Stats()
-		if st.Busy() {
-			return false
-		}
-		if st.LastArrival.After(since) {
-			since = st.LastArrival
+		seen.Serving = seen.Serving || st.InFlight > 0 || st.Hijacked > 0
+		seen.Busy = seen.Busy || st.Busy()
+		if st.LastArrival.After(seen.Last) {
+			seen.Last = st.LastArrival
 		}
 	}
-	return time.Since(since) >= quiet
+	return seen
+}
+
+// EndWindow moves the end of the drain window to at. It is for code that sees how far
+// the cluster has noticed the stop, as the module kube does. The window then ends at
+// that time: not before DrainMin, not after DrainMax, and before DrainInterval only when
+// every drainer has returned and no request is in flight. Open connections lose no time
+// by an early end. The last call counts. Before T0 and after the window it does nothing.
+func (a *App) EndWindow(at time.Time) { a.stop.open.EndAt(at) }
+
+// EndBy says that the process will be killed at that time. The App shortens the window
+// and every later step in proportion, so that the stop ends before it, when it has less
+// time than its Config gives. Of several calls the earliest time counts. Before T0 and
+// after the window it does nothing.
+func (a *App) EndBy(at time.Time) {
+	t0, b := a.stop.killedAt(at), a.times()
+	if d := at.Sub(t0); !t0.IsZero() && d < b.total {
+		a.stop.open.Fit(b.within(d).times())
+	}
 }
 
 // noWait returns the reason why the App does not wait for the window, or "".

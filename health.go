@@ -203,7 +203,7 @@ func (a *App) startHealth() error {
 		return nil
 	}
 	a.nowDoing("the health server")
-	srv, ended := httpdrain.NewHealthServer(a.cfg.HealthAddr, a.Handler(), a.log), make(chan struct{})
+	srv, ended := httpdrain.NewHealthServer(a.cfg.HealthAddr, a.Handler(), a.log, &a.parts.sockets), make(chan struct{})
 	ctx, cancel := a.untilStop() // a name server may be slow
 	defer cancel()
 	if err := srv.Bind(ctx); err != nil {

@@ -41,7 +41,7 @@ func TestReconfigureChangesTheDrainOfARunningApp(t *testing.T) {
 		if got := app.Config(); got.DrainInterval != 20*time.Second || got.Linger != 5*time.Second || got.HealthAddr == ":1" {
 			t.Errorf("the configuration is %+v", got)
 		}
-		conn, err := ln.Dial(t.Context()) // stays open, and is waited for as long as Linger says
+		conn, err := ln.Dial(t.Context()) // stays open; the App waits for it until Linger is over
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -87,6 +87,92 @@ func TestReconfigureChangesNothingWhenItDoesNotFit(t *testing.T) {
 	})
 }
 
+// A pod's grace cannot change while the pod lives. What a reload may take over is
+// bounded by the grace that the process was started under.
+func TestReconfigureStaysWithinTheGraceOfTheStart(t *testing.T) {
+	for name, tt := range map[string]struct {
+		start  lifecycle.Config
+		inside bool // of a pod
+		change func(*lifecycle.Config)
+		want   string // "" when the App takes it over
+	}{
+		"the pod's grace": {
+			start:  lifecycle.Config{TerminationGrace: 30 * time.Second},
+			change: func(c *lifecycle.Config) { c.TerminationGrace, c.DrainInterval = 50*time.Second, 15*time.Second },
+			want:   "with what stays while the process runs, such as the grace of its pod: config: PreStop + DrainInterval + ShutdownGrace + margin is 0s + 15s + 20s + 2s = 37s, and the pod's terminationGracePeriodSeconds (TerminationGrace) gives 30s",
+		},
+		"the liveness probe's grace": {
+			start:  lifecycle.Config{TerminationGrace: time.Minute, LivenessGrace: 28 * time.Second},
+			change: func(c *lifecycle.Config) { c.LivenessGrace, c.ShutdownGrace = time.Minute, 22*time.Second },
+			want:   "= 29s, and the liveness probe's terminationGracePeriodSeconds (LivenessGrace) gives 28s",
+		},
+		"no hook any more": { // the pod still has it
+			start:  lifecycle.Config{TerminationGrace: 35 * time.Second, PreStop: 5 * time.Second},
+			change: func(c *lifecycle.Config) { c.PreStop, c.DrainInterval = 0, 10*time.Second },
+			want:   "5s + 10s + 20s + 2s = 37s, and the pod's terminationGracePeriodSeconds (TerminationGrace) gives 35s",
+		},
+		"a grace that was not declared": {
+			inside: true,
+			change: func(c *lifecycle.Config) { c.TerminationGrace, c.DrainInterval = 50*time.Second, 6*time.Second },
+			want:   "TerminationGrace was not declared at the start, so a stop may not take longer than it took then: config: PreStop + DrainInterval + ShutdownGrace + margin is 0s + 6s + 20s + 2s = 28s",
+		},
+		"within the grace": {
+			start:  lifecycle.Config{TerminationGrace: 30 * time.Second},
+			inside: true,
+			change: func(c *lifecycle.Config) { c.DrainInterval = 8 * time.Second },
+		},
+		"within the times of the start": {
+			inside: true,
+			change: func(c *lifecycle.Config) { c.DrainInterval, c.ShutdownGrace = 10*time.Second, 15*time.Second },
+		},
+		"outside Kubernetes": {
+			change: func(c *lifecycle.Config) { c.DrainInterval = time.Hour },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("KUBERNETES_SERVICE_HOST", map[bool]string{true: "10.0.0.1"}[tt.inside])
+			synctest.Test(t, func(t *testing.T) {
+				app := lifecycletest.New(t, tt.start)
+				app.Start()
+				before := app.Config()
+				cfg := before
+				tt.change(&cfg)
+				changed, _, err := app.Reconfigure(cfg)
+				var fault *lifecycle.ConfigError
+				switch {
+				case tt.want == "" && (err != nil || len(changed) == 0):
+					t.Errorf("changed %q, error %v, want the change", changed, err)
+				case tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want) || !errors.As(err, &fault)):
+					t.Errorf("changed %q, error %v, want one that says %q", changed, err, tt.want)
+				case tt.want != "" && app.Config() != before:
+					t.Errorf("the configuration has changed to %+v", app.Config())
+				}
+				app.Stop(nil)
+				app.WantClean()
+			})
+		})
+	}
+}
+
+// What belongs to the pod stays as it was at the start, until the pod is replaced.
+func TestReconfigureKeepsWhatBelongsToThePod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		app := lifecycletest.New(t, lifecycle.Config{TerminationGrace: time.Minute, PreStop: time.Second})
+		app.Start()
+		cfg := app.Config()
+		cfg.TerminationGrace, cfg.LivenessGrace, cfg.StartupGrace, cfg.PreStop = 2*time.Minute, time.Minute, time.Minute, 3*time.Second
+		changed, kept, err := app.Reconfigure(cfg)
+		if want := []string{"TerminationGrace", "LivenessGrace", "StartupGrace", "PreStop"}; err != nil || changed != nil || !slices.Equal(kept, want) {
+			t.Errorf("changed %q, kept %q, %v, want kept %q", changed, kept, err, want)
+		}
+		if got := app.Config(); got.TerminationGrace != time.Minute || got.PreStop != time.Second {
+			t.Errorf("the configuration is %+v", got)
+		}
+		app.Stop(nil)
+		app.WantClean()
+	})
+}
+
 // The token is not in what the App shows of its configuration, and one that is
 // given again is no change.
 func TestReconfigureKnowsTheTokenAgain(t *testing.T) {
@@ -123,7 +209,7 @@ func TestReconfigureAndStopAtOnce(t *testing.T) {
 			}
 		}()
 		app.Stop(nil)
-		// In any phase that is reached now, the stop has begun.
+		// Whichever phase the App is in, the stop has begun.
 		if _, _, err := app.Reconfigure(app.Config()); !errors.Is(err, lifecycle.ErrReloadRefused) {
 			t.Errorf("after the request to stop: %v, want ErrReloadRefused", err)
 		}
@@ -139,7 +225,7 @@ func TestEveryFieldSaysWhetherItIsLive(t *testing.T) {
 			t.Errorf("%s has the tag reload:%q, want live or none", f.Name, tag)
 		}
 	}
-	if !live["DrainInterval"] || !live["ExitOnSignal"] || live["HealthAddr"] || live["AdminToken"] {
+	if !live["DrainInterval"] || !live["ExitOnSignal"] || live["HealthAddr"] || live["AdminToken"] || live["TerminationGrace"] || live["PreStop"] {
 		t.Errorf("live are %v", live)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"reflect"
 	"slices"
 	"sync"
@@ -20,6 +21,7 @@ type reloads struct {
 	asked  fsm.Wake        // a SIGHUP requested a reload
 	ctx    context.Context // ends with the drain window; set by Run before anything that reads it
 	cancel context.CancelFunc
+	most   time.Duration // PreStop and the budget of the start
 
 	mu     sync.Mutex // guards the fields below
 	last   []Outcome  // at most keptReloads
@@ -178,11 +180,15 @@ func (a *App) serveReloads() {
 // Reconfigure changes the Config of a running App to cfg: only the fields with the
 // tag reload:"live", which include the times of a stop. All of them change or, on
 // error, none. changed names the fields that have changed. kept names the fields that
-// differ and keep their value until the process starts again.
+// differ and keep their value until the process starts again. PreStop and the graces
+// are among these, because they belong to the pod, and Kubernetes cannot change them
+// in a running pod.
 //
 // The error is that of [Config.Validate], for cfg and for the Config that the App
-// would then have, or [ErrReloadRefused] when the App is not running. A stop that has
-// begun keeps its times.
+// would then have, or [ErrReloadRefused] when the App is not running. A stop may not
+// take longer than the graces that the App was made with. When it was made with none,
+// in a Kubernetes pod, a stop may not take longer than it took by the Config of [New].
+// A stop that has begun keeps its times.
 func (a *App) Reconfigure(cfg Config) (changed, kept []string, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, nil, err
@@ -224,8 +230,12 @@ func (a *App) takeOver(cfg Config, kept []string) (_, _ []string, err error) {
 	}
 	times := newBudget(next)
 	slice, err := times.minSliceFor(a.hooks.len())
-	if err := errors.Join(next.Validate(), err); err != nil {
-		return nil, nil, fmt.Errorf("together with what stays as it is: %w", err)
+	bounds, why := next, "with what stays while the process runs, such as the grace of its pod"
+	if next.TerminationGrace <= 0 && os.Getenv("KUBERNETES_SERVICE_HOST") != "" {
+		bounds.TerminationGrace, why = a.reloads.most, "TerminationGrace was not declared at the start, so a stop may not take longer than it took then"
+	}
+	if err := errors.Join(bounds.Validate(), err); err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", why, err)
 	}
 	// A goroutine that reads these fields after T0 has seen the request, which needs
 	// the lock of the stop. Other goroutines read the remaining fields at any time

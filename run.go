@@ -11,6 +11,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/cgroup"
+	"github.com/pleme-io/lifecycle-go/internal/drainwindow"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 	"github.com/pleme-io/lifecycle-go/worker"
 	"golang.org/x/sync/errgroup"
@@ -49,6 +50,16 @@ func (a *App) StopBecause(reason string) {
 	a.requestStop(stopRequest{reason: reason})
 }
 
+// ReExec is [App.StopBecause], and then Run does not return: after a clean stop the
+// program runs once more in this process, with the same arguments and environment. It
+// is the file of os.Executable, which may be a new release by now. It gets the sockets
+// and variables of the service manager, which hears of a reload and not of a stop. Any
+// other request to stop undoes ReExec. Run returns the error of a stop that is not
+// clean, or of the exec, which works on Unix only. Deferred functions do not run.
+func (a *App) ReExec(reason string) {
+	a.requestStop(stopRequest{reason: text.OneLine(text.Clip(reason, maxReason)), again: true})
+}
+
 // Run runs the App: it starts the registered parts, waits for the first reason to
 // stop, and takes everything down in order. Reasons are a signal (SIGINT,
 // SIGTERM), the end of parent, a unit that fails, an Actor that returns, and
@@ -75,16 +86,21 @@ func (a *App) StopBecause(reason string) {
 //     is this process or unset.
 //
 // Run removes the variables from the environment, so that no child process sends
-// notifications in its parent's name. Of two Apps in a process the first to run
-// takes the socket.
+// notifications in its parent's name; [App.ReExec] puts them back. Of two Apps in a
+// process the first to run takes the socket.
 //
 // When a registration was refused, Run starts nothing and returns the reasons. When
 // parent has already ended, Run starts nothing and returns nil. In both cases it
 // runs the shutdown hooks, because main opened the resources that they close.
-func (a *App) Run(parent context.Context) error {
+func (a *App) Run(parent context.Context) (err error) {
 	if !a.parts.seal() {
 		return ErrAlreadyRun
 	}
+	defer func() { // after everything else
+		if err == nil && a.stop.why().again {
+			err = a.parts.sockets.Exec(a.notifier.Load().Environ()...)
+		}
+	}()
 	if parent == nil {
 		parent = context.Background()
 		a.parts.refused = append(a.parts.refused, errors.New("Run: the parent context is nil, want context.Background() when there is none"))
@@ -317,14 +333,16 @@ func (a *App) fail(err error) {
 
 // beginStop is T0. It runs once, and without a lock.
 func (a *App) beginStop() {
+	b := a.budget // App.EndBy changes it as soon as the stop is known
 	a.armWatchdog()
+	a.stop.open.Begin(a.stop.began(), b.times())
 	a.health.owner.SetDraining(a.cfg.DrainReadiness == ReadinessDown)
 	a.signals.guardPipe()
-	a.notifier.Load().Stopping(a.budget.total)
+	a.notifier.Load().Stopping(b.total, a.stop.why().again)
 	a.stop.requested.Signal() // first, because a server could delay the steps below
 	a.stop.draining.Signal()
 	for _, s := range a.parts.servers {
-		s.BeginDrain(a.stop.began(), a.budget.window)
+		s.BeginDrain(a.stop.began(), b.window)
 	}
 	a.log.Info("stopping", "reason", a.stop.why().reason)
 }
@@ -336,7 +354,9 @@ func (a *App) stopCause() error { return a.stop.why().cause }
 // teardown takes down the parts that have started. It has ShutdownGrace from the
 // end of the window, and reserves a slice of it for each step.
 func (a *App) teardown(base context.Context, group *errgroup.Group, hurried bool) error {
-	end := a.stop.endWindow("").Add(a.budget.grace)
+	end := a.stop.endWindow("")
+	a.refit(end)
+	end = end.Add(a.budget.grace)
 	hooksBegin := end.Add(-a.budget.hookSlice)
 	unitsBegin := hooksBegin.Add(-a.budget.unitSlice)
 
@@ -358,6 +378,33 @@ func (a *App) teardown(base context.Context, group *errgroup.Group, hurried bool
 	a.closeHealth(end)
 	a.nowDoing("")
 	return a.finish(a.collect(hooksErr))
+}
+
+// refit changes the times of the steps after the window, which has ended: to what is
+// left when the process will be killed before its budget is over, and by what an early
+// end has left over, so that open connections and requests are served as long as after
+// a whole window.
+func (a *App) refit(windowEnd time.Time) {
+	b, t0 := a.budget, a.stop.began()
+	a.stop.mu.Lock()
+	by, how := a.stop.by, a.stop.window
+	a.stop.mu.Unlock()
+	switch saved := t0.Add(b.window).Sub(windowEnd); {
+	case !by.IsZero() && by.Before(windowEnd.Add(b.grace+Margin)):
+		b.window, b.maxWindow, b.total = 0, 0, b.grace+Margin
+		b = b.within(by.Sub(windowEnd))
+		a.death.watchdog.Load().Reset(time.Until(by))
+	case how == drainwindow.Early:
+		b.grace, b.linger = b.grace+saved, b.linger+saved
+	default:
+		return
+	}
+	a.mu.Lock()
+	a.budget = b
+	a.mu.Unlock()
+	for _, s := range a.parts.servers {
+		s.Configure(drainConfig(b))
+	}
 }
 
 // collect joins all errors, the primary cause first.

@@ -37,7 +37,7 @@ func ticks(t *testing.T, d, interval time.Duration, fn func(n int) error, opts .
 
 func TestRunLoopCountsTheIntervalFromTheEndOfATick(t *testing.T) {
 	at, err := ticks(t, 9500*time.Millisecond, time.Second, func(int) error {
-		time.Sleep(2 * time.Second) // two intervals: no burst follows, no overlap
+		time.Sleep(2 * time.Second) // two intervals: ticks must not overlap or come in a burst
 		return nil
 	})
 	if want := []float64{1, 4, 7}; !slices.Equal(at, want) || err != nil {
@@ -90,7 +90,7 @@ func TestRunLoopStopOnError(t *testing.T) {
 		}
 		return nil
 	}, WithStopOnError())
-	if len(at) != 3 || err != boom { //nolint:errorlint // the very error
+	if len(at) != 3 || err != boom { //nolint:errorlint // the same value, not wrapped
 		t.Errorf("%d ticks, error %v; want 3 and the tick's own error", len(at), err)
 	}
 }
@@ -144,7 +144,7 @@ func TestRunLoopCancelledDuringATick(t *testing.T) {
 				if !returned {
 					t.Error("the loop returned before its tick")
 				}
-				if err != tc.want { //nolint:errorlint // the very error
+				if err != tc.want { //nolint:errorlint // the same value, not wrapped
 					t.Errorf("returned %v, want %v", err, tc.want)
 				}
 			})

@@ -11,14 +11,16 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/internal/call"
+	"github.com/pleme-io/lifecycle-go/internal/drainwindow"
 )
 
 // stop is the one stop of an App: its reason, its progress and its errors.
 type stop struct {
-	requested  fsm.Signal  // T0; the App's own goroutines watch it
-	draining   fsm.Signal  // T0, just after requested; users watch it
-	skip       fsm.Signal  // the App does not wait for the rest of the drain window
-	windowOver fsm.Signal  // the drain window has ended, or there was none
+	requested  fsm.Signal // T0; the App's own goroutines watch it
+	draining   fsm.Signal // T0, just after requested; users watch it
+	skip       fsm.Signal // the App does not wait for the rest of the drain window
+	windowOver fsm.Signal // the drain window has ended, or there was none
+	open       drainwindow.Window
 	cancelled  atomic.Bool // units have been told to stop
 
 	mu        sync.Mutex // guards the fields below
@@ -28,6 +30,7 @@ type stop struct {
 	t0        time.Time // when the stop began, zero before
 	window    string    // how the drain window ended
 	windowEnd time.Time
+	by        time.Time // when the process will be killed, by EndBy; zero when that is not known
 	drained   []Outcome // drainers that have returned, were abandoned or were skipped
 	cut       int       // requests in flight when their time was over
 	abandoned []string  // checks and health clients that the App abandoned at the end
@@ -41,6 +44,7 @@ type stopRequest struct {
 	cause  error        // what units see as their context's cause; nil when nothing is wrong
 	err    error        // the primary part of Run's error; nil for a clean stop
 	signal *SignalError // set when the request was a signal
+	again  bool         // run the program once more
 	unit   bool         // the end of a unit is the reason
 	told   bool         // err is in the log at error level
 }
@@ -52,6 +56,7 @@ func (s *stop) ask(req stopRequest) (first, begin bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.request != nil {
+		s.request.again = s.request.again && req.again
 		return false, false
 	}
 	s.request = &req
@@ -132,6 +137,17 @@ func (s *stop) endWindow(how string) time.Time {
 		s.windowOver.Signal()
 	}
 	return s.windowEnd
+}
+
+// killedAt records EndBy's time and returns T0. It returns the zero time when that time
+// changes nothing.
+func (s *stop) killedAt(at time.Time) (t0 time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.windowEnd.IsZero() && !s.t0.IsZero() && (s.by.IsZero() || at.Before(s.by)) {
+		s.by, t0 = at, s.t0
+	}
+	return t0
 }
 
 // skipWindow ends the wait of the drain window early. It reports false when no

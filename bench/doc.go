@@ -5,6 +5,7 @@
 //	units    starting and stopping units
 //	serving  the cost of tracking per request
 //	stop     the effect of a stop on clients
+//	rollout  the same for a rollout of thousands of pods, simulated
 //
 // "make bench" runs all of it several times over, peers in turn, and
 // cmd/benchdoc writes docs/benchmarks.md from the results.

@@ -174,9 +174,16 @@ func (l *Live[T]) reconfigure(next T) (waiting []string, err error) {
 	if errors.Is(err, lifecycle.ErrReloadRefused) {
 		return nil, err
 	} else if err != nil {
+		// What the App keeps is not what the file says now.
+		settings := slices.Clone(l.loader.settings)
+		for i, s := range settings {
+			if n := l.loader.schema.keys[s.Key]; n != nil && n.lifecycle && !n.live {
+				settings[i].Source = "the start of the process"
+			}
+		}
 		var faults []error
 		for _, part := range parts(err) {
-			faults = append(faults, explain(part, section, l.loader.settings))
+			faults = append(faults, explain(part, section, settings))
 		}
 		return nil, errors.Join(faults...)
 	}

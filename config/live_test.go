@@ -181,6 +181,54 @@ func TestConfigMapSwapReloadsARunningAppAndItsDrain(t *testing.T) {
 	})
 }
 
+// The shipped example with the configuration of its base, and then of its overlay for
+// production. The pod was made for the base: the kubelet kills it 30 s after T0, with
+// every request that the process has taken until then.
+func TestReloadDoesNotOutgrowThePodsGrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		base := "lifecycle: {health_addr: 'off', drain_interval: 5s, shutdown_grace: 20s, termination_grace: 30s}\n"
+		production := "poll: 7s\nlifecycle: {health_addr: 'off', drain_interval: 15s, shutdown_grace: 30s, termination_grace: 50s}\n"
+		volume := t.TempDir()
+		mountConfigMap(t, volume, "service.yaml", "1", base)
+		live, _ := openLive(t, filepath.Join(volume, "service.yaml"))
+		ln := lifecycletest.NewListener()
+		app := lifecycletest.New(t, live.Get().Lifecycle)
+		live.Attach(app.App).Serve("http", &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			time.Sleep(20 * time.Second)
+			_, _ = io.WriteString(w, "done")
+		})}, lifecycle.WithListener(ln))
+		app.Start()
+		mountConfigMap(t, volume, "service.yaml", "2", production)
+		pass()
+
+		app.Stop(nil)
+		time.Sleep(14 * time.Second)
+		late := lifecycletest.Get(t, ln.Client(), "http://app/") // production's window would be open
+		time.Sleep(16 * time.Second)
+		synctest.Wait()
+		if p := app.Phase(); p != lifecycle.PhaseStopped {
+			t.Errorf("when the kubelet kills the process, 30s after T0, it is %s", p)
+		}
+		if resp, _, err := late.Wait(); err == nil {
+			t.Errorf("a request was taken 14s after T0 and answered with %s", resp.Status)
+		}
+		app.WantClean()
+		for _, want := range []string{
+			"lifecycle.pre_stop + lifecycle.drain_interval + lifecycle.shutdown_grace + margin is 0s + 15s + 30s + 2s = 47s",
+			"with what stays while the process runs, such as the grace of its pod: lifecycle.pre_stop",
+			"(lifecycle.termination_grace) gives 30s",
+			"lifecycle.termination_grace is from the start of the process",
+		} {
+			if !strings.Contains(app.Log(), want) {
+				t.Errorf("the App's log lacks %q:\n%s", want, app.Log())
+			}
+		}
+		if live.Get().Poll == 7*time.Second {
+			t.Error("half of the refused file was taken over")
+		}
+	})
+}
+
 // A section that is a pointer may come and go.
 func TestSectionBehindAPointer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

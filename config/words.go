@@ -9,13 +9,15 @@ func lifecycleWords(field string) string {
 	case "Name":
 		return "Name of the service, in the log and the report. Defaults to the name of the program."
 	case "HealthAddr":
-		return "health_addr is the address of the health server, a server of its own for the health planes. Defaults to \":8081\"; with \"off\" there is none."
+		return "health_addr is the address of the health server, a server of its own for the health planes. Defaults to \":8081\"; with \"off\" there is none, and fd://NAME is a socket of systemd, as in App.Serve."
 	case "DrainInterval":
 		return "drain_interval is the length of the drain window. In the window readiness is down and the process still serves every request, so that the cluster can take it out of every load balancer. Set it to the period of the readiness probe times its failure threshold, plus the time in which endpoints spread. Drainers run in the window. Defaults to 5 s; with off there is no window."
 	case "DrainQuiet":
 		return "drain_quiet ends the window early, but not before drain_min: when no request is in flight, none has arrived for this long, and every drainer has returned. The App cannot see the RPCs of a gRPC server and takes one for quiet only when it has no open connection; clients that keep their connections open make the window last to its end. Defaults to 0: the window never ends early."
+	case "DrainMax":
+		return "drain_max is the longest time for which App.EndWindow may keep the window open, while the cluster is slow to notice the stop. The budget of a stop counts it in place of drain_interval. Defaults to 0: drain_interval."
 	case "DrainMin":
-		return "drain_min is the shortest time after which drain_quiet may end the window. Defaults to 1 s, or to drain_interval when that is shorter."
+		return "drain_min is the shortest time after which drain_quiet or App.EndWindow may end the window. Defaults to 1 s, or to drain_interval when that is shorter."
 	case "DrainReadiness":
 		return "drain_readiness is what /readyz answers in the window. Defaults to \"down\"."
 	case "DrainWait":
@@ -47,7 +49,7 @@ func lifecycleWords(field string) string {
 	case "ExitOnSignal":
 		return "exit_on_signal makes Run return the signal that stopped it as an error, so that ExitCode gives 128+n. It is for work that runs to completion: Kubernetes counts a Job whose pod exits 0 on SIGTERM as complete. A program with App.Job does not need it."
 	case "TerminationGrace":
-		return "termination_grace is the terminationGracePeriodSeconds in the pod's manifest. When it is declared, New checks that the times above fit into it. It has to be declared here, because the downward API does not offer it. Defaults to 0: not declared."
+		return "termination_grace is the terminationGracePeriodSeconds in the pod's manifest. When it is declared, New checks that the times above fit into it. It has to be declared here, because the downward API does not offer it. It belongs to the pod and never changes in a running process. Defaults to 0: not declared."
 	case "LivenessGrace":
 		return "liveness_grace and startup_grace are the terminationGracePeriodSeconds of the liveness probe and the startup probe. When such a probe fails, its grace replaces the pod's. Default to 0: not declared."
 	case "StartupGrace":

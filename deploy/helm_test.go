@@ -49,7 +49,7 @@ func TestChartIsClean(t *testing.T) {
 func TestChartDerivesEveryNumber(t *testing.T) {
 	manifest := chart(t, "drainSeconds=15")
 	for _, want := range []string{
-		"drain_interval: 15s", "shutdown_grace: 60s", "termination_grace: 80s", "terminationGracePeriodSeconds: 80",
+		"DRAIN_INTERVAL, value: 15s", "SHUTDOWN_GRACE, value: 60s", "TERMINATION_GRACE, value: 80s", "terminationGracePeriodSeconds: 80",
 	} {
 		if !strings.Contains(manifest, want) {
 			t.Errorf("it has no %q", want)

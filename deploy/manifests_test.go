@@ -25,6 +25,32 @@ type object struct {
 	Spec       yaml.Node
 }
 
+// variables are the variables of the service's container in the manifest.
+func variables(t *testing.T, manifest string) (env []string) {
+	t.Helper()
+	for _, o := range objects(t, manifest) {
+		if o.Kind != "Deployment" {
+			continue
+		}
+		var spec struct {
+			Template struct {
+				Spec struct {
+					Containers []struct {
+						Env []struct{ Name, Value string }
+					}
+				}
+			}
+		}
+		if err := o.Spec.Decode(&spec); err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range spec.Template.Spec.Containers[0].Env {
+			env = append(env, v.Name+"="+v.Value)
+		}
+	}
+	return env
+}
+
 // objects splits a rendered manifest into objects.
 func objects(t *testing.T, manifest string) []object {
 	t.Helper()
@@ -43,8 +69,9 @@ func objects(t *testing.T, manifest string) []object {
 	}
 }
 
-// configOf reads the service's configuration from the manifest's ConfigMap.
-func configOf(t *testing.T, manifest string) lifecycle.Config {
+// configOf reads the service's configuration from the manifest's ConfigMap and these
+// variables.
+func configOf(t *testing.T, manifest string, env []string) lifecycle.Config {
 	t.Helper()
 	for _, o := range objects(t, manifest) {
 		if o.Kind != "ConfigMap" {
@@ -54,8 +81,8 @@ func configOf(t *testing.T, manifest string) lifecycle.Config {
 		if err := os.WriteFile(file, []byte(o.Data["service.yaml"]), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		cfg, err := config.Load[lifecycle.Config](file, config.Section("lifecycle"),
-			config.WithEnviron(nil), config.WithArgs(nil), config.WithLogger(slog.New(slog.DiscardHandler)))
+		cfg, err := config.Load[lifecycle.Config](file, config.Section("lifecycle"), config.WithEnvPrefix("SERVICE"),
+			config.WithEnviron(env), config.WithArgs(nil), config.WithLogger(slog.New(slog.DiscardHandler)))
 		if err != nil {
 			t.Fatalf("the service would not start: %v", err)
 		}
@@ -65,10 +92,10 @@ func configOf(t *testing.T, manifest string) lifecycle.Config {
 	return lifecycle.Config{}
 }
 
-// findings returns vet's findings for a manifest and the configuration in it.
+// findings returns vet's findings for a manifest and the file in it.
 func findings(t *testing.T, manifest string) []vet.Finding {
 	t.Helper()
-	return vet.Checker{Config: configOf(t, manifest)}.Check(vet.File{Name: "manifest.yaml", Data: []byte(manifest)}).Findings
+	return vet.Checker{Config: configOf(t, manifest, nil)}.Check(vet.File{Name: "manifest.yaml", Data: []byte(manifest)}).Findings
 }
 
 // served are the kinds whose fields vet checks strictly against the types of the
@@ -81,6 +108,7 @@ func mustBeClean(t *testing.T, manifest string) {
 	for _, f := range findings(t, manifest) {
 		t.Errorf("line %d: %s: %s; %s", f.Line, f.Rule, f.Reason, f.Fix)
 	}
+	stopTimesBelongToThePod(t, manifest)
 	for _, o := range objects(t, manifest) {
 		if o.Kind == "ServiceMonitor" {
 			monitor(t, o)
@@ -89,6 +117,19 @@ func mustBeClean(t *testing.T, manifest string) {
 		if !slices.Contains(served, o.Kind) {
 			t.Errorf("nothing looks at the fields of a %s", o.Kind)
 		}
+	}
+}
+
+// stopTimesBelongToThePod fails unless the pod template has every time that has to fit
+// into the pod's grace, and the ConfigMap, which running pods reload, none.
+func stopTimesBelongToThePod(t *testing.T, manifest string) {
+	t.Helper()
+	file, whole := configOf(t, manifest, nil), configOf(t, manifest, variables(t, manifest))
+	if file.DrainInterval != 0 || file.ShutdownGrace != 0 || file.TerminationGrace != 0 || file.PreStop != 0 {
+		t.Errorf("the ConfigMap has times of a stop: %+v", file)
+	}
+	if whole.DrainInterval == 0 || whole.ShutdownGrace == 0 || whole.TerminationGrace == 0 {
+		t.Errorf("the pod template lacks times of a stop: %+v", whole)
 	}
 }
 
@@ -146,12 +187,14 @@ func TestKustomizeIsClean(t *testing.T) {
 var contradictions = []struct{ rule, old, new string }{
 	{"grace-too-short", "terminationGracePeriodSeconds: 30", "terminationGracePeriodSeconds: 26"},
 	{"grace-declared", "terminationGracePeriodSeconds: 30", "terminationGracePeriodSeconds: 31"},
-	{"grace-too-short", "drain_interval: 5s", "drain_interval: 15s"},
-	{"grace-too-short", "shutdown_grace: 20s", "shutdown_grace: 24s"},
-	{"grace-declared", "termination_grace: 30s", "termination_grace: 29s"},
-	{"drain-unnoticed", "drain_interval: 5s", "drain_interval: 2s"},
+	{"grace-too-short", "DRAIN_INTERVAL=5s", "DRAIN_INTERVAL=15s"},
+	{"grace-too-short", "SHUTDOWN_GRACE=20s", "SHUTDOWN_GRACE=24s"},
+	{"grace-declared", "TERMINATION_GRACE=30s", "TERMINATION_GRACE=29s"},
+	{"grace-undeclared", "TERMINATION_GRACE=30s", "TERMINATION=30s"},
+	{"config-refused", "TERMINATION_GRACE=30s", `TERMINATION_GRACE="30"`},
+	{"drain-unnoticed", "DRAIN_INTERVAL=5s", "DRAIN_INTERVAL=2s"},
 	{"drain-unnoticed", "failureThreshold: 2\n", "failureThreshold: 9\n"},
-	{"probe-timeout", "drain_interval: 5s", "probe_timeout: 3s"}, // the window's default is 5 s too
+	{"probe-timeout", "DRAIN_INTERVAL=5s", "PROBE_TIMEOUT=3s"}, // the window's default is 5 s too
 	{"probe-port", "health_addr: :8081", "health_addr: :9091"},
 	{"probe-port", "containerPort: 8081", "containerPort: 8082"},
 	{"probe-path", "path: /readyz", "path: /ready"},
@@ -171,14 +214,9 @@ func TestEveryContradictionIsFound(t *testing.T) {
 		manifest = normal(t, manifest)
 		for i, c := range contradictions {
 			t.Run(fmt.Sprintf("%s/%d %s", name, i, c.rule), func(t *testing.T) {
-				changed := strings.Replace(manifest, c.old, c.new, 1)
+				changed := strings.Replace(manifest, variable(c.old), variable(c.new), 1)
 				if changed == manifest {
 					t.Fatalf("there is no %q in\n%s", c.old, manifest)
-				}
-				if strings.HasPrefix(c.old, "drain_") || strings.HasPrefix(c.old, "shutdown_") || strings.HasPrefix(c.old, "termination_") {
-					// New would refuse it too, because the declared grace no longer matches
-					// the manifest; vet checks without it.
-					changed = strings.Replace(changed, "termination_grace: 30s\n", "termination_grace: 1h\n", 1)
 				}
 				found := findings(t, changed)
 				if !slices.ContainsFunc(found, func(f vet.Finding) bool { return f.Rule == c.rule }) {
@@ -186,6 +224,40 @@ func TestEveryContradictionIsFound(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// variable is NAME=VALUE as the variable of a normal manifest, and any other text as
+// it is.
+func variable(text string) string {
+	name, value, ok := strings.Cut(text, "=")
+	if !ok {
+		return text
+	}
+	return "SERVICE_LIFECYCLE_" + name + "\n                      value: " + value + "\n"
+}
+
+// A change of the stop times replaces the pods, and any other change does not.
+func TestStopTimesReplaceThePods(t *testing.T) {
+	part := func(manifest, kind string) string {
+		for doc := range strings.SplitSeq(manifest, "---\n") {
+			if strings.Contains(doc, "kind: "+kind+"\n") {
+				return doc
+			}
+		}
+		t.Fatalf("there is no %s", kind)
+		return ""
+	}
+	before := chart(t)
+	if longer := chart(t, "drainSeconds=15"); part(longer, "Deployment") == part(before, "Deployment") || part(longer, "ConfigMap") != part(before, "ConfigMap") {
+		t.Error("helm: longer stops do not change the pod template alone")
+	}
+	if lingers := chart(t, "config.lifecycle.linger=1s"); part(lingers, "Deployment") != part(before, "Deployment") || part(lingers, "ConfigMap") == part(before, "ConfigMap") {
+		t.Error("helm: another configuration does not change the ConfigMap alone")
+	}
+	base, production := normal(t, kustomize(t, "base")), normal(t, kustomize(t, "overlays/production"))
+	if part(base, "Deployment") == part(production, "Deployment") || part(base, "ConfigMap") != part(production, "ConfigMap") {
+		t.Error("kustomize: longer stops do not change the pod template alone")
 	}
 }
 

@@ -27,10 +27,11 @@ type process struct {
 	ended chan struct{}
 }
 
-func start(t *testing.T, name string, args ...string) *process {
+func start(t *testing.T, env []string, name string, args ...string) *process {
 	t.Helper()
 	p := &process{cmd: exec.Command(name, args...), out: new(bytes.Buffer), ended: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = p.out, p.out
+	p.cmd.Env = append(os.Environ(), env...)
 	p.cmd.WaitDelay = time.Second
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -143,8 +144,8 @@ func TestDashboardShowsALife(t *testing.T) {
 	}
 	write("service.yaml", text)
 	scrape := write("prometheus.yaml", fmt.Sprintf("global: {scrape_interval: 200ms}\nscrape_configs:\n  - {job_name: service, static_configs: [{targets: [%q]}]}\n", health))
-	svc := start(t, service, "-config="+file, "-db="+filepath.Join(folder, "db"), "-allow-faults")
-	start(t, prometheus, "--config.file="+scrape, "--storage.tsdb.path="+filepath.Join(folder, "tsdb"), "--web.listen-address="+own, "--log.level=warn")
+	svc := start(t, []string{"SERVICE_LIFECYCLE_SHUTDOWN_GRACE=20s", "SERVICE_LIFECYCLE_TERMINATION_GRACE=30s"}, service, "-config="+file, "-db="+filepath.Join(folder, "db"), "-allow-faults")
+	start(t, nil, prometheus, "--config.file="+scrape, "--storage.tsdb.path="+filepath.Join(folder, "tsdb"), "--web.listen-address="+own, "--log.level=warn")
 	client := browser(t)
 	eventually(t, "the service to be ready", func() bool { return ok(client, "http://"+health+"/readyz") })
 	eventually(t, "Prometheus to be ready", func() bool { return ok(client, "http://"+own+"/-/ready") })
@@ -153,7 +154,7 @@ func TestDashboardShowsALife(t *testing.T) {
 	}
 	eventually(t, "a scrape", seen(`lifecycle_phase{phase="running"} == 1`))
 
-	write("service.yaml", strings.Replace(text, "drain_interval: 5s", "drain_interval: 3s", 1)) // a change is a reload
+	write("service.yaml", strings.Replace(text, "lifecycle:\n", "lifecycle:\n  linger: 2s\n", 1)) // a change is a reload
 	eventually(t, "the reload to be counted", seen(`lifecycle_reloads_total{result="ok"} > 0`))
 	// A unit that does not return delays the stop for its slice, 5 s.
 	resp, err := client.Post("http://"+web+"/fail?how=stuck-unit", "", nil)

@@ -232,7 +232,7 @@ func (a *App) WantClean() {
 
 func (a *App) patience() time.Duration {
 	cfg := a.Config()
-	return max(cfg.DrainInterval, 0) + cfg.ShutdownGrace + Patience
+	return max(cfg.DrainInterval, cfg.DrainMax, 0) + cfg.ShutdownGrace + Patience
 }
 
 // Ask requests a path of the health planes, such as "/readyz", and returns the status

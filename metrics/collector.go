@@ -149,10 +149,10 @@ func (s scrape) phases(r lifecycle.Report) {
 }
 
 func (s scrape) budget(cfg lifecycle.Config) {
-	window, preStop := max(cfg.DrainInterval, 0), max(cfg.PreStop, 0)
+	window, longest, preStop := max(cfg.DrainInterval, 0), max(cfg.DrainInterval, cfg.DrainMax, 0), max(cfg.PreStop, 0)
 	s.add(drainInterval, window.Seconds())
 	s.add(shutdownGrace, cfg.ShutdownGrace.Seconds())
-	s.add(stopBudget, (preStop + window + cfg.ShutdownGrace + lifecycle.Margin).Seconds())
+	s.add(stopBudget, (preStop + longest + cfg.ShutdownGrace + lifecycle.Margin).Seconds())
 	if cfg.TerminationGrace > 0 {
 		s.add(declaredGrace, cfg.TerminationGrace.Seconds())
 	}

@@ -18,7 +18,9 @@ import (
 // Checker checks manifests against a configuration. It is a plain value; Check
 // may be called concurrently.
 type Checker struct {
-	// Config is the service's configuration. A zero field has its default.
+	// Config is the service's configuration. A zero field has its default. Variables
+	// of the service's container whose names end in LIFECYCLE_ and a key, such as
+	// SERVICE_LIFECYCLE_DRAIN_INTERVAL, take precedence over it, as in config.Load.
 	Config lifecycle.Config
 
 	// ConfigFile is the name of the configuration file. ConfigLines maps the full
@@ -62,12 +64,8 @@ func (c Checker) Validate() error {
 // finding, and so is a Config that [lifecycle.New] refuses. When a value of Config
 // makes no sense by itself, Check compares nothing with it.
 func (c Checker) Check(files ...File) Report {
-	r := &run{Checker: c, cfg: c.Config.WithDefaults()}
-	if !r.config() {
-		r.report.sort()
-		return r.report
-	}
-	r.health, r.healthHost = healthPort(r.cfg.HealthAddr)
+	r := &run{Checker: c}
+	r.use(c.Config)
 	dockerfiles := 0
 	for _, f := range files {
 		if f.isDockerfile() {
@@ -77,13 +75,21 @@ func (c Checker) Check(files ...File) Report {
 		}
 		r.read(f)
 	}
+	if !r.config() {
+		r.report.sort()
+		return r.report
+	}
 	r.scale()
 	for _, w := range r.workloads {
 		if r.wanted(w.object) {
 			r.report.Objects++
-			r.workload(w)
+			if !w.senseless {
+				r.use(w.cfg)
+				r.workload(w)
+			}
 		}
 	}
+	r.use(c.Config)
 	for _, b := range r.budgets {
 		r.budget(b)
 	}
@@ -120,6 +126,12 @@ type run struct {
 	services   []service
 	scalers    []scaler
 	report     Report
+}
+
+// use makes cfg, with its defaults, the configuration of the checks that come next.
+func (r *run) use(cfg lifecycle.Config) {
+	r.cfg = cfg.WithDefaults()
+	r.health, r.healthHost = healthPort(r.cfg.HealthAddr)
 }
 
 // add adds a finding with its rule's severity.
@@ -215,6 +227,17 @@ func (c container) fault(rule, reason, fix string, field ...any) {
 	if len(c.report.Findings) > before {
 		c.report.Findings[before].Container = c.c.Name
 	}
+}
+
+// window returns the longest time that the drain window may take.
+func window(cfg lifecycle.Config) time.Duration { return max(on(cfg.DrainInterval), on(cfg.DrainMax)) }
+
+// windowKey names the field that window is the value of.
+func windowKey(cfg lifecycle.Config) string {
+	if cfg.DrainMax > cfg.DrainInterval {
+		return "drain_max"
+	}
+	return "drain_interval"
 }
 
 // on returns a duration of the configuration as a length of time: Off is 0.

@@ -12,12 +12,34 @@ import (
 	"github.com/pleme-io/lifecycle-go"
 )
 
-// config adds a finding for each fault for which New refuses the configuration. It
-// reports whether the manifests can be compared with it: a sum of invalid numbers
-// means nothing.
+// config finds the configuration of each workload, and adds a finding for each fault
+// for which New refuses it. It reports whether the manifests can be compared with the
+// run's own: a sum of invalid numbers means nothing.
 func (r *run) config() bool {
-	compare := true
-	for _, fault := range configFaults(r.Config.Validate()) {
+	alone := true // no workload has variables
+	for _, w := range r.workloads {
+		if !r.wanted(w.object) {
+			continue
+		}
+		r.environment(w)
+		alone = alone && len(w.given) == 0 && !w.senseless
+	}
+	if alone {
+		return r.faults(r.Config, nil)
+	}
+	for _, w := range r.workloads {
+		if r.wanted(w.object) && !r.faults(w.cfg, w) {
+			w.senseless = true
+		}
+	}
+	return true
+}
+
+// faults adds a finding for each fault of a configuration, once. Its place is that of
+// the first key that w, nil for none, or the configuration's file has.
+func (r *run) faults(cfg lifecycle.Config, w *workload) (compare bool) {
+	compare = true
+	for _, fault := range configFaults(cfg.Validate()) {
 		if len(fault.Fields) < 2 {
 			compare = false
 		}
@@ -27,7 +49,14 @@ func (r *run) config() bool {
 			keys[i] = keyOf(field)
 			reason = regexp.MustCompile(`\b`+field+`\b`).ReplaceAllLiteralString(reason, keys[i])
 		}
-		f := Finding{File: r.ConfigFile, Line: 1, Column: 1, Reason: reason, Fix: r.configFix(fault, keys)}
+		fix := configFix(cfg.WithDefaults(), fault, keys)
+		if w != nil {
+			if i := slices.IndexFunc(keys, func(key string) bool { return w.given[key] != nil }); i >= 0 {
+				r.at(w.object, w.given[keys[i]], "config-refused", reason, fix)
+				continue
+			}
+		}
+		f := Finding{File: r.ConfigFile, Line: 1, Column: 1, Reason: reason, Fix: fix}
 		if f.File == "" {
 			f.File = "config"
 		}
@@ -37,21 +66,25 @@ func (r *run) config() bool {
 		} else if len(keys) > 0 {
 			f.Field = keys[0]
 		}
-		r.add("config-refused", f)
+		if !slices.ContainsFunc(r.report.Findings, func(other Finding) bool {
+			return other.Rule == "config-refused" && other.File == f.File && other.Line == f.Line && other.Reason == f.Reason
+		}) {
+			r.add("config-refused", f)
+		}
 	}
 	return compare
 }
 
 // configFix says which number to change, and for a grace also the new number.
-func (r *run) configFix(fault *lifecycle.ConfigError, keys []string) string {
+func configFix(cfg lifecycle.Config, fault *lifecycle.ConfigError, keys []string) string {
 	if len(keys) == 1 {
 		return "set " + keys[0] + " to a valid value, or remove it for its default"
 	}
-	graces := map[string]time.Duration{"TerminationGrace": r.cfg.TerminationGrace, "LivenessGrace": r.cfg.LivenessGrace, "StartupGrace": r.cfg.StartupGrace}
+	graces := map[string]time.Duration{"TerminationGrace": cfg.TerminationGrace, "LivenessGrace": cfg.LivenessGrace, "StartupGrace": cfg.StartupGrace}
 	if len(keys) > 1 && graces[fault.Fields[0]] > 0 {
-		need := on(r.cfg.PreStop) + on(r.cfg.DrainInterval) + r.cfg.ShutdownGrace + lifecycle.Margin
+		need := on(cfg.PreStop) + window(cfg) + cfg.ShutdownGrace + lifecycle.Margin
 		lower := keys[1:]
-		if on(r.cfg.PreStop) == 0 {
+		if on(cfg.PreStop) == 0 {
 			lower = slices.DeleteFunc(slices.Clone(lower), func(key string) bool { return key == keyOf("PreStop") })
 		}
 		return fmt.Sprintf("set %s to %v or more, and so the terminationGracePeriodSeconds that it stands for, or lower %s by %v in all",

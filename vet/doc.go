@@ -19,6 +19,7 @@
 // has a stable rule, a file and line, the reason, and the fix with the number to
 // change; [Rules] lists the rules. vet does not contact a cluster.
 //
-// vet does not see settings that reach the process by environment or flag, nor
-// PodDisruptionBudgets and Services in files that it was not given.
+// vet reads the settings that the manifest gives to the service's container as
+// variables. It does not see flags, variables whose value comes from another object,
+// nor PodDisruptionBudgets and Services in files that it was not given.
 package vet

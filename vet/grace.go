@@ -18,14 +18,14 @@ const defaultGrace = 30
 // grace compares the time that a stop may take with the grace.
 func (c container) grace() {
 	pre, known := c.preStop()
-	need := pre + on(c.cfg.DrainInterval) + c.cfg.ShutdownGrace + lifecycle.Margin
-	sum := fmt.Sprintf("preStop %v + drain_interval %v + shutdown_grace %v + margin %v = %v",
-		pre, on(c.cfg.DrainInterval), c.cfg.ShutdownGrace, lifecycle.Margin, need)
+	need := pre + window(c.cfg) + c.cfg.ShutdownGrace + lifecycle.Margin
+	sum := fmt.Sprintf("preStop %v + %s %v + shutdown_grace %v + margin %v = %v",
+		pre, windowKey(c.cfg), window(c.cfg), c.cfg.ShutdownGrace, lifecycle.Margin, need)
 	lower := func(by time.Duration) string {
 		if by < c.cfg.ShutdownGrace {
 			return fmt.Sprintf("lower lifecycle.shutdown_grace to %v", c.cfg.ShutdownGrace-by)
 		}
-		return fmt.Sprintf("lower lifecycle.drain_interval and lifecycle.shutdown_grace by %v together", by)
+		return fmt.Sprintf("lower lifecycle.%s and lifecycle.shutdown_grace by %v together", windowKey(c.cfg), by)
 	}
 
 	given, saying := int64(defaultGrace), "which is the default,"

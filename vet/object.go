@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/internal/suggest"
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
@@ -56,6 +57,10 @@ type workload struct {
 	labels   map[string]string // of its pods
 	replicas int               // 1 when the object does not set it, 0 for a kind without replicas
 	typed    any
+
+	cfg       lifecycle.Config // of its service: the run's, and its variables
+	given     map[string]path  // the keys of its variables, and where they are
+	senseless bool             // cfg has a value that means nothing
 }
 
 // budget, service and scaler are objects that refer to workloads.

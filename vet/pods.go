@@ -50,7 +50,7 @@ func (r *run) job(w *workload) {
 
 // sidecars checks the other containers of the pod.
 func (r *run) sidecars(w *workload, main int) {
-	stop := on(r.cfg.DrainInterval) + r.cfg.ShutdownGrace
+	stop := window(r.cfg) + r.cfg.ShutdownGrace
 	for i := range w.pod.Containers {
 		if i == main || w.isJob() {
 			continue

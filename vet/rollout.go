@@ -58,7 +58,7 @@ func (r *run) rollout(w *workload) {
 func (r *run) deployment(w *workload, d *appsv1.Deployment) {
 	if d.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType {
 		r.at(w.object, path{"spec", "strategy", "type"}, "recreate", fmt.Sprintf("strategy Recreate stops all %d pods, each for up to %v, before it starts one",
-			w.replicas, on(r.cfg.DrainInterval)+r.cfg.ShutdownGrace),
+			w.replicas, window(r.cfg)+r.cfg.ShutdownGrace),
 			"set strategy to {type: RollingUpdate, rollingUpdate: {maxSurge: 1, maxUnavailable: 0}}")
 		return
 	}
@@ -146,7 +146,7 @@ func (r *run) service(s service) {
 					"give a container's port that name, or the Service the number")
 			}
 		}
-		if s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal && r.cfg.DrainReadiness == lifecycle.ReadinessDown {
+		if s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal && w.cfg.WithDefaults().DrainReadiness == lifecycle.ReadinessDown {
 			r.at(s.object, path{"spec", "externalTrafficPolicy"}, "traffic-local", "externalTrafficPolicy is Local, and drain_readiness is down: a node whose only pod drains drops what load balancers still send it",
 				"set lifecycle.drain_readiness to serving")
 		}

@@ -1,6 +1,7 @@
 package serving
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"io"
@@ -134,11 +135,14 @@ func BenchmarkTracking(b *testing.B) {
 		b.Run("peer="+s.peer, func(b *testing.B) {
 			var calls int
 			arrived, release := make(chan *http.Request), make(chan struct{})
-			h := http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if calls++; calls == 1 {
 					arrived <- r
 					<-release
+					return
 				}
+				w.Header()["Content-Type"] = ctype
+				_, _ = w.Write(body)
 			})
 			srv := &http.Server{Handler: h}
 			ln := newListener()
@@ -163,12 +167,24 @@ func BenchmarkTracking(b *testing.B) {
 	}
 }
 
-// discard is a ResponseWriter that costs nothing.
+// discard is a ResponseWriter that costs nothing. It can do what that of net/http can,
+// so that the App puts its own around it.
 type discard struct{ header http.Header }
 
-func (d discard) Header() http.Header         { return d.header }
-func (d discard) Write(p []byte) (int, error) { return len(p), nil }
-func (d discard) WriteHeader(int)             {}
+func (d discard) Header() http.Header             { return d.header }
+func (discard) Write(p []byte) (int, error)       { return len(p), nil }
+func (discard) WriteString(s string) (int, error) { return len(s), nil }
+func (discard) ReadFrom(io.Reader) (int64, error) { return 0, nil }
+func (discard) WriteHeader(int)                   {}
+func (discard) Flush()                            {}
+func (discard) FlushError() error                 { return nil }
+func (discard) CloseNotify() <-chan bool          { return nil }
+func (discard) SetReadDeadline(time.Time) error   { return nil }
+func (discard) SetWriteDeadline(time.Time) error  { return nil }
+func (discard) EnableFullDuplex() error           { return nil }
+func (discard) Hijack() (c net.Conn, b *bufio.ReadWriter, err error) {
+	return nil, nil, errors.ErrUnsupported
+}
 
 // script is a connection whose peer has sent n requests, one after the other,
 // and then closes. Reads never wait.

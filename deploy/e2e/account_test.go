@@ -90,6 +90,30 @@ func (l *ledger) seen() int {
 	return l.goodbyes
 }
 
+// merge adds what the other one, of the same kind, has.
+func (l *ledger) merge(other *ledger) {
+	other.mu.Lock()
+	defer other.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.sent += other.sent
+	l.answered += other.answered
+	l.fresh += other.fresh
+	l.goodbyes += other.goodbyes
+	l.slowest = max(l.slowest, other.slowest)
+	l.losses = append(l.losses, other.losses...)
+	for code, n := range other.status {
+		l.status[code] += n
+	}
+}
+
+// worst returns the time of the slowest answer.
+func (l *ledger) worst() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.slowest
+}
+
 func (l *ledger) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -97,7 +121,7 @@ func (l *ledger) String() string {
 	for _, code := range slices.Sorted(maps.Keys(l.status)) {
 		statuses = append(statuses, fmt.Sprintf("%d: %d", code, l.status[code]))
 	}
-	return fmt.Sprintf("%-16s sent %5d  answered %5d  lost %4d  | on new connections %5d  sent away %4d  slowest %6s  status {%s}",
+	return fmt.Sprintf("%-27s sent %5d  answered %5d  lost %4d  | on new connections %5d  sent away %4d  slowest %6s  status {%s}",
 		l.kind, l.sent, l.answered, len(l.losses), l.fresh, l.goodbyes, l.slowest.Round(time.Millisecond), strings.Join(statuses, ", "))
 }
 

@@ -26,6 +26,7 @@ type cluster struct {
 	service   string // the image of examples/service
 	app       string // the image of deploy/e2e/app
 	ctl       string // the image of lifecyclectl
+	binary    string // lifecyclectl itself
 }
 
 // onCluster skips the test without a cluster.
@@ -48,6 +49,7 @@ func onCluster(t *testing.T) *cluster {
 		service:   env("E2E_SERVICE_IMAGE"),
 		app:       env("E2E_APP_IMAGE"),
 		ctl:       env("E2E_LIFECYCLECTL_IMAGE"),
+		binary:    env("E2E_LIFECYCLECTL"),
 	}
 }
 
@@ -108,9 +110,11 @@ func command(ctx context.Context, stdin io.Reader, name string, args ...string) 
 // slow makes the cluster as slow as large ones: for a while after
 // each call of the returned function kube-proxy is paused, and continues
 // to send connections to a stopping pod. On one node that would otherwise take
-// milliseconds.
-func (c *cluster) slow(t *testing.T) (now func()) {
-	const long = "1.5"
+// less than a second.
+func (c *cluster) slow(t *testing.T) (now func()) { return c.slower(t, "1.5") }
+
+// slower is slow with a pause of so many seconds.
+func (c *cluster) slower(t *testing.T, long string) (now func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	asked := make(chan struct{}, 1)
 	var pauses sync.WaitGroup

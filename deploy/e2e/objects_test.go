@@ -17,14 +17,17 @@ type deployment struct {
 	name     string
 	image    string
 	replicas int
+	command  []string // instead of the image's own
 	args     []string
 	env      map[string]string
 	grace    int               // terminationGracePeriodSeconds; defaults to 30
 	lifetime object            // the container's lifecycle hooks
 	memory   string            // a limit
 	traffic  string            // the Service's externalTrafficPolicy; defaults to Cluster
+	surge    string            // maxSurge; defaults to 1
 	startups int               // how often the startup probe may fail; defaults to 120
 	host     map[string]string // folders of the node, by where they are mounted
+	probe    object            // the only probe, for readiness, of a program without planes
 }
 
 func (d deployment) object() object {
@@ -33,6 +36,10 @@ func (d deployment) object() object {
 	}
 	if d.startups == 0 {
 		d.startups = 120
+	}
+	var surge any = 1
+	if d.surge != "" {
+		surge = d.surge
 	}
 	var env []object
 	for _, name := range slices.Sorted(maps.Keys(d.env)) {
@@ -51,6 +58,14 @@ func (d deployment) object() object {
 		"readinessProbe": probe("/readyz", 1, 1),
 		"volumeMounts":   []object{{"name": "tmp", "mountPath": "/tmp"}},
 	}
+	if d.command != nil {
+		container["command"] = d.command
+	}
+	if d.probe != nil {
+		delete(container, "startupProbe")
+		delete(container, "livenessProbe")
+		container["readinessProbe"] = d.probe
+	}
 	if d.lifetime != nil {
 		container["lifecycle"] = d.lifetime
 	}
@@ -68,7 +83,7 @@ func (d deployment) object() object {
 		"spec": object{
 			"replicas": d.replicas,
 			"selector": object{"matchLabels": object{"deployment": d.name}},
-			"strategy": object{"rollingUpdate": object{"maxSurge": 1, "maxUnavailable": 0}},
+			"strategy": object{"rollingUpdate": object{"maxSurge": surge, "maxUnavailable": 0}},
 			"template": object{
 				"metadata": object{"labels": object{"deployment": d.name}},
 				"spec": object{

@@ -156,10 +156,9 @@ func (d *deployed) reloads(t *testing.T) {
 	t.Helper()
 	before := d.pods.running()
 	text := d.must(t, "get", "configmap", d.name, "--output", `jsonpath={.data.service\.yaml}`)
-	changed := strings.Replace(text, "drain_interval: 5s", "drain_interval: 6s", 1)
-	changed = strings.Replace(changed, "shutdown_grace: 20s", "shutdown_grace: 21s", 1)
+	changed := strings.Replace(text, "lifecycle:\n", "lifecycle:\n  linger: 4s\n", 1)
 	if changed == text {
-		t.Fatalf("there is no drain_interval in\n%s", text)
+		t.Fatalf("there is no section lifecycle in\n%s", text)
 	}
 	patch, err := json.Marshal(object{"data": object{"service.yaml": changed}})
 	if err != nil {
@@ -172,7 +171,7 @@ func (d *deployed) reloads(t *testing.T) {
 	}
 	for _, p := range before {
 		record := d.pods.log.await(t, p.uid, "config: changed")
-		if changes, _ := record["changes"].(string); !strings.Contains(changes, "lifecycle.drain_interval: 5s -> 6s") {
+		if changes, _ := record["changes"].(string); !strings.Contains(changes, "lifecycle.linger: its default -> 4s") {
 			t.Errorf("%s says %v", p.name, record)
 		}
 		d.pods.log.await(t, p.uid, "reloaded")

@@ -17,18 +17,19 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
-// needs is the role that each method needs, by "Service.Method". A viewer may call a
-// method that has no side effects by the contract.
+// needs is the role that each method needs, by "Service.Method". A viewer may
+// call the methods that the contract declares free of side effects.
 var needs = func() map[string]Role {
 	roles := map[string]Role{}
-	services := operatorv1.File_lifecycle_operator_v1_operator_proto.Services()
-	for i := range services.Len() {
-		methods := services.Get(i).Methods()
-		for j := range methods.Len() {
-			m := methods.Get(j)
-			roles[action(m)] = RoleOperator
-			if o, ok := m.Options().(*descriptorpb.MethodOptions); ok && o.GetIdempotencyLevel() == descriptorpb.MethodOptions_NO_SIDE_EFFECTS {
-				roles[action(m)] = RoleViewer
+	for _, file := range operatorv1.Files() {
+		for i := range file.Services().Len() {
+			methods := file.Services().Get(i).Methods()
+			for j := range methods.Len() {
+				m := methods.Get(j)
+				roles[action(m)] = RoleOperator
+				if o, ok := m.Options().(*descriptorpb.MethodOptions); ok && o.GetIdempotencyLevel() == descriptorpb.MethodOptions_NO_SIDE_EFFECTS {
+					roles[action(m)] = RoleViewer
+				}
 			}
 		}
 	}

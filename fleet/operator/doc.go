@@ -13,7 +13,7 @@
 //	app.Serve("operator", op.HTTPServer()).
 //		OnShutdown("operator", op.Close)
 //
-// The contract is proto/lifecycle/operator/v1/operator.proto. Package operatorv1 is
+// The contract is proto/lifecycle/operator/v1. Package operatorv1 is
 // its Go form, and package client a client. The server also serves /openapi.json,
 // which describes the REST paths, the dashboard at /ui/, gRPC health and reflection.
 //

@@ -49,8 +49,8 @@ type follower struct {
 	own  []mark     // this process's writes that it has not seen yet, in the order of their acknowledgement
 }
 
-// mark is a message that identifies a bucket: another bucket with as many messages
-// has a different one in that place.
+// mark is a message that identifies a bucket: another bucket has a different
+// message at the same sequence.
 type mark struct {
 	seq uint64
 	at  time.Time // zero when it is not known
@@ -114,17 +114,19 @@ func (f *follower) session(ctx context.Context) error {
 	}
 	info := stream.CachedInfo()
 	f.b.single.Store(info.Config.Replicas == 1)
-	again := !f.created.IsZero()
+	earlier := f.owned()
 	moved, err := f.moved(attempt, info)
 	if err != nil {
 		return err
 	}
-	if !again || moved {
+	switch {
+	case moved:
 		f.created, f.told = info.Created, false
-		f.forget()
-		if again {
-			f.to.Gap()
-		}
+		f.forget(earlier)
+		f.to.Gap()
+	case f.created.IsZero():
+		f.created, f.told = info.Created, false
+		f.forget(0)
 	}
 	config := jetstream.ConsumerConfig{
 		FilterSubjects: []string{f.filter}, DeliverPolicy: jetstream.DeliverLastPerSubjectPolicy,
@@ -170,14 +172,15 @@ func (f *follower) remove(ctx context.Context, stream jetstream.Stream, consumer
 	_ = stream.DeleteConsumer(ctx, consumer.CachedInfo().Name)
 }
 
-// moved reports whether the stream is not the one that it followed: it was recreated,
-// its sequence went back, or a message that must be there is missing or another. (A
-// bucket that was restored from a backup and written since may have more messages than
-// before.) In the same bucket a message also goes missing after as many writes of its
-// key as the history is deep. Then the follower reads everything again, which is
-// harmless.
+// moved reports whether the stream is not the one that the follower followed: it
+// was recreated, its sequence went back, or a marked message is missing or
+// different. (A bucket that was restored from a backup and written since may have
+// more messages than before.) In the same bucket a message also goes missing when
+// later writes of its key fill the history. Then the follower reads everything
+// again, which is harmless. This process may have written before the follower
+// first sees the stream.
 func (f *follower) moved(ctx context.Context, info *jetstream.StreamInfo) (bool, error) {
-	if !info.Created.Equal(f.created) {
+	if !f.created.IsZero() && !info.Created.Equal(f.created) {
 		return true, nil
 	}
 	for _, m := range f.marks() {
@@ -235,11 +238,20 @@ func (f *follower) note(m mark) {
 	f.seq.Store(m.seq)
 }
 
-// forget makes the follower start from the beginning.
-func (f *follower) forget() {
+// owned returns how many writes of this process it has not seen yet.
+func (f *follower) owned() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.last, f.own = mark{}, nil
+	return len(f.own)
+}
+
+// forget makes the follower start from the beginning. It drops the first own marks,
+// which another bucket had. It keeps the later ones: without them a bucket that is
+// restored before the follower has seen them would look like this one.
+func (f *follower) forget(own int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.last, f.own = mark{}, f.own[own:]
 	f.seq.Store(0)
 }
 

@@ -51,8 +51,19 @@ func TestBucketRestoredFromABackup(t *testing.T) {
 	if got := strings.Join(kinds, ", "); got != "gap 0, put 1, synced 0" {
 		t.Errorf("the watcher was told: %s", got)
 	}
+	looks := make(map[string]int)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("read the view: %v", looks)
+		}
+	})
 	brokertest.Await(t, "the view to know the restored state", func() bool {
 		list, err := r.missions.List(ctx, workflow.ListOptions{Fresh: true})
+		look := fmt.Sprint(err)
+		for _, m := range list {
+			look += " " + m.ID + " " + string(m.State)
+		}
+		looks[look]++
 		return err == nil && len(list) == 1 && list[0].ID == "old" && list[0].State == "planning"
 	})
 	must(t, r.missions.Transition(ctx, "old", "aborted", "operator", ""))

@@ -47,7 +47,7 @@ func (v *view) add(r *registration) {
 	v.clearLocked()
 	v.mu.Unlock()
 	v.follow.created = time.Time{}
-	v.follow.forget()
+	v.follow.forget(0)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	v.stop = func() {

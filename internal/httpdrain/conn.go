@@ -92,7 +92,7 @@ func (t *tracker) count() (served, hijacked int) {
 
 func (t *tracker) countLocked() (served, hijacked int) {
 	for c := range t.conns {
-		if c.hijacked.Load() {
+		if c.apart() {
 			hijacked++
 		} else {
 			served++
@@ -129,6 +129,7 @@ const (
 	requestStream              // its context is cancelled at the window's end
 	requestUpgrade             // it asks for another protocol, a websocket for one
 	requestCut                 // its context has been cancelled at the window's end
+	requestHTTP2               // it asks for HTTP/2
 )
 
 // conn is a connection that the listener handed out. TLS lies above it. It is
@@ -138,7 +139,10 @@ type conn struct {
 	net.Conn
 	tracker *tracker
 
-	used     atomic.Bool   // the peer has sent a byte
+	used     atomic.Bool  // the peer has sent a byte
+	http1    atomic.Bool  // it has carried an HTTP/1 request
+	preface  atomic.Int32 // bytes of HTTP/2's preface that have come, or noPreface
+	http2    atomic.Pointer[http2Conn]
 	hijacked atomic.Bool   // a handler owns it
 	request  atomic.Uint32 // the one HTTP/1 request in progress, as bits; 0 on HTTP/2
 
@@ -146,6 +150,10 @@ type conn struct {
 	// and cannot be the parent of the next. Only net/http's goroutine of this
 	// connection touches it.
 	spent bool
+
+	// writer is what the handler of the HTTP/1 request in progress writes to. There is
+	// one such request at a time, so they share it, and a request allocates none.
+	writer writer1
 
 	server *Server // nil for gRPC; set before net/http sees the connection
 
@@ -185,6 +193,11 @@ func (f *farewell) channel() <-chan struct{} {
 	return f.ch
 }
 
+// idle reports whether the connection waits for its next HTTP/1 request.
+func (c *conn) idle() bool {
+	return c.http1.Load() && c.request.Load() == 0 && c.http2.Load() == nil && !c.hijacked.Load()
+}
+
 // trackedConn finds our connection below what net/http was given, which is
 // TLS or the connection itself. It returns nil when there is none.
 func trackedConn(nc net.Conn) *conn {
@@ -221,41 +234,25 @@ func (c *conn) cancelContext(cause error) {
 	}
 }
 
-// cutStream cancels the context of the HTTP/1 request in progress if that is
-// a stream.
-func (c *conn) cutStream() {
-	for {
-		bits := c.request.Load()
-		if bits&requestStream == 0 || bits&requestCut != 0 {
-			return
-		}
-		if c.request.CompareAndSwap(bits, bits|requestCut) {
-			c.cancelContext(ErrWindowOver)
-			return
-		}
-	}
-}
-
-// markStream makes the HTTP/1 request in progress a stream.
-func (c *conn) markStream() {
-	for {
-		bits := c.request.Load()
-		if bits&requestActive == 0 || bits&requestStream != 0 || c.request.CompareAndSwap(bits, bits|requestStream) {
-			return
-		}
-	}
-}
-
 func (c *conn) Read(p []byte) (int, error) {
+	if h := c.passThrough(); h != nil {
+		return h.Read(p)
+	}
 	n, err := c.Conn.Read(p)
-	if n > 0 && !c.used.Load() {
-		c.used.Store(true)
+	if n > 0 {
+		if !c.used.Load() {
+			c.used.Store(true)
+		}
+		c.lookForPreface(p[:n])
 	}
 	return n, err
 }
 
 // ReadFrom lets net/http use sendfile where the connection below can.
 func (c *conn) ReadFrom(src io.Reader) (int64, error) {
+	if h := c.passThrough(); h != nil {
+		return io.Copy(struct{ io.Writer }{h}, src)
+	}
 	if rf, ok := c.Conn.(io.ReaderFrom); ok {
 		return rf.ReadFrom(src)
 	}
@@ -300,6 +297,9 @@ func (c *conn) leave() {
 	c.closed = true
 	cancel := c.cancel
 	c.mu.Unlock()
+	if h := c.http2.Load(); h != nil {
+		h.stop()
+	}
 	if cancel != nil {
 		cancel(nil)
 	}

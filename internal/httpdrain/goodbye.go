@@ -72,12 +72,12 @@ func (s *Server) sayGoodbyeLocked() (spread []*conn) {
 	s.said = true
 	close(s.goodbye)
 	for _, c := range s.tracker.open() {
-		if c.hijacked.Load() || c.request.Load()&requestUpgrade != 0 || c.goodbye.ch != nil {
+		if c.apart() || c.request.Load()&requestUpgrade != 0 || c.goodbye.ch != nil {
 			c.goodbye.scheduled = true
 			spread = append(spread, c)
 		}
 	}
-	s.h2.send()
+	s.sayGoodbyeHTTP2()
 	return spread
 }
 
@@ -86,8 +86,7 @@ func (s *Server) sayGoodbyeLocked() (spread []*conn) {
 // closes them. Ordinary requests go on. EndWindow may come early, and without
 // BeginDrain: it then does BeginDrain's work too. A second call does nothing.
 //
-// A stream is a request whose handler asked for Draining, and one whose Accept
-// is text/event-stream and nothing else.
+// The comment in stream.go defines a stream.
 func (s *Server) EndWindow() {
 	s.mu.Lock()
 	if s.windowOver.Load() {
@@ -116,55 +115,18 @@ func (s *Server) EndWindow() {
 	for _, c := range conns {
 		c.goodbye.tell()
 	}
-	s.h2.send() // connections that came after the first goodbye
 	s.mu.Unlock()
+	s.sayGoodbyeHTTP2() // to connections that came after the first goodbye too
 
 	for _, st := range streams {
 		st.cancel(ErrWindowOver)
 	}
 	for _, c := range conns {
-		if c.hijacked.Load() {
+		if c.apart() {
 			c.cancelContext(ErrWindowOver)
 			_ = c.Close() // the handler reports what it was doing
 		} else {
 			c.cutStream()
 		}
 	}
-}
-
-// Draining returns the channel that closes when the request of ctx should say
-// goodbye, and marks the request as a stream. It reports false when ctx is not
-// of a request that a Server serves. Every call about one request returns the same
-// channel. Draining may be called from any goroutine, also after the connection
-// was hijacked.
-//
-// The channel closes GoAwayAfter after T0. For a hijacked connection, and for a
-// request that asks for an upgrade, it closes later, at the connection's place in
-// the spread. For a request that arrives after that it is closed already. After
-// the window Draining does not make a request a stream.
-func Draining(ctx context.Context) (<-chan struct{}, bool) {
-	switch v := ctx.Value(key{}).(type) {
-	case *stream:
-		v.server.markStream(v)
-		return v.server.goodbye, true
-	case *conn:
-		return v.server.drainingConn(ctx, v), true
-	}
-	return nil, false
-}
-
-func (s *Server) drainingConn(ctx context.Context, c *conn) <-chan struct{} {
-	if !c.hijacked.Load() && c.request.Load()&requestUpgrade == 0 {
-		// The context of a request that is over must not mark the next one.
-		if ctx.Err() == nil {
-			c.markStream()
-		}
-		return s.goodbye
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.said && !c.goodbye.scheduled {
-		c.goodbye.tell()
-	}
-	return c.goodbye.channel()
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"io"
 	"net"
 	"net/http"
 	"reflect"
@@ -11,57 +12,128 @@ import (
 	"time"
 )
 
-// resend is how often late connections are looked for.
-const resend = 100 * time.Millisecond
+// net/http's keys of TLSNextProto. The second one is for HTTP/2 without TLS.
+const (
+	nextHTTP2            = "h2"
+	nextUnencryptedHTTP2 = "unencrypted_http2"
+)
 
-// http2Goodbye sends GOAWAY to HTTP/2 connections, idle ones too, while the
-// server goes on serving.
+// prefaceWait is how long a client has to send its preface, as in net/http.
+const prefaceWait = 10 * time.Second
+
+// nextProto is the type of the functions in TLSNextProto.
+type nextProto = func(*http.Server, *tls.Conn, http.Handler)
+
+// serveHTTP2 serves HTTP/2 on nc until it is closed. The client's preface is still
+// to be read.
+type serveHTTP2 func(srv *http.Server, nc net.Conn, h http.Handler)
+
+// wrapHTTP2 puts an [http2Conn] below the server's HTTP/2 implementation, and turns
+// the IdleTimeout of that off, because its GOAWAY drops streams: the http2Conn has
+// one of its own.
 //
-// net/http sends GOAWAY only from the Shutdown of the http.Server that its
-// HTTP/2 implementation is configured on, which for the server itself is far
-// too early. So the implementation is configured on a second http.Server, the
-// hidden one, which never listens. The serving server hands it each HTTP/2
-// connection through TLSNextProto, and Shutdown of the hidden server does
-// nothing but send GOAWAY to those connections.
+// Without TLS the connection that net/http accepts finds out by itself that it
+// carries HTTP/2. With TLS the http2Conn lies above TLS, which TLSNextProto allows
+// for. An implementation takes any connection, not only a tls.Conn, in one of two
+// ways.
 //
-// Up to Go 1.26 the configured implementation is the hidden server's own
-// TLSNextProto, which takes any http.Server. From Go 1.27 on that map holds
-// stubs, and a connection reaches the implementation by the function that
-// Serve gives to a listener that has a ServeConnFunc method, the way in which
-// golang.org/x/net/http2 asks for it (net/http, Server.Serve).
-type http2Goodbye struct {
-	hidden *http.Server
-	next   map[string]func(*http.Server, *tls.Conn, http.Handler)
-}
-
-// unencryptedHTTP2 is net/http's TLSNextProto key for HTTP/2 without TLS.
-const unencryptedHTTP2 = "unencrypted_http2"
-
-// wrapHTTP2 returns nil when HTTP/2 is off, or the user's own (TLSNextProto
-// set): there only a response says goodbye.
-func (s *Server) wrapHTTP2() *http2Goodbye {
+// Up to Go 1.26, and for golang.org/x/net/http2, a second function in TLSNextProto
+// is for HTTP/2 without TLS. It finds the connection inside a tls.Conn that does
+// nothing else, asks it for its ConnectionState, and expects that the preface has
+// been read. net/http's is taken from a second http.Server, the hidden one, which
+// never listens.
+//
+// From Go 1.27 on net/http gives its implementation to a listener that has a
+// ServeConnFunc method, the way in which golang.org/x/net/http2 asks for it
+// (net/http, Server.Serve).
+func (s *Server) wrapHTTP2() {
 	if s.srv.TLSNextProto != nil {
-		return nil
+		s.wrapForeign()
+		return
 	}
-	goodbye := newHTTP2Goodbye(s.srv)
-	if goodbye != nil {
-		s.srv.TLSNextProto = goodbye.next
-	}
-	return goodbye
-}
-
-func newHTTP2Goodbye(srv *http.Server) *http2Goodbye {
-	hidden := twin(srv)
+	hidden := twin(s.srv)
 	// Serve returns an error: the closed listener's, or why HTTP/2 cannot be
 	// configured, which the serving server then reports itself.
 	_ = hidden.Serve(closedListener{})
 	if hidden.TLSNextProto == nil {
-		return nil // HTTP/2 is off
+		return // HTTP/2 is off
 	}
-	if registered := new(registration); twinOf(srv, registered) {
-		return &http2Goodbye{registered.hidden, registered.nextProto()}
+	s.idle = cmp.Or(s.srv.IdleTimeout, s.srv.ReadTimeout) // as net/http does
+	if r := (&registration{hidden: twin(s.srv)}); r.accepted() {
+		s.srv.TLSNextProto = map[string]nextProto{
+			nextHTTP2:            s.overTLS(r.overTLS),
+			nextUnencryptedHTTP2: s.unencrypted(r.unencrypted),
+		}
+		return
 	}
-	return &http2Goodbye{hidden, hidden.TLSNextProto}
+	plain := hidden.TLSNextProto[nextUnencryptedHTTP2]
+	s.srv.TLSNextProto = map[string]nextProto{
+		nextHTTP2:            s.overTLS(asUnencrypted(plain)),
+		nextUnencryptedHTTP2: s.unencrypted(plain),
+	}
+}
+
+// overTLS returns what serves HTTP/2 on a TLS connection.
+func (s *Server) overTLS(serve serveHTTP2) nextProto {
+	return func(srv *http.Server, tc *tls.Conn, h http.Handler) {
+		c := trackedConn(tc)
+		if c == nil {
+			_ = tc.Close() // not through our listener
+			return
+		}
+		hc := newHTTP2Conn(c, tc)
+		hc.idleFor = s.idle
+		hc.in.before = clientPreface
+		c.speaks(hc)
+		serve(srv, &tlsHTTP2{tc, hc}, h)
+	}
+}
+
+// unencrypted returns what serves HTTP/2 without TLS. The connection has seen the
+// preface, and passes through its http2Conn since.
+func (s *Server) unencrypted(next nextProto) nextProto {
+	return func(srv *http.Server, inner *tls.Conn, h http.Handler) {
+		if c := trackedConn(plainConn(inner)); c != nil {
+			if hc := c.http2.Load(); hc != nil {
+				hc.closeWhenIdle(s.idle)
+			}
+		}
+		next(srv, inner, h)
+	}
+}
+
+// plainConn returns the connection that net/http has put into a tls.Conn.
+func plainConn(inner *tls.Conn) net.Conn {
+	if in, ok := inner.NetConn().(interface{ UnencryptedNetConn() net.Conn }); ok {
+		return in.UnencryptedNetConn()
+	}
+	return nil
+}
+
+// asUnencrypted serves by a function for HTTP/2 without TLS.
+func asUnencrypted(next nextProto) serveHTTP2 {
+	return func(srv *http.Server, nc net.Conn, h http.Handler) {
+		if !readPreface(nc) {
+			_ = nc.Close()
+			return
+		}
+		next(srv, tls.Client(unencryptedConn{nc}, nil), h)
+	}
+}
+
+// unencryptedConn is what net/http's unencryptedNetConnInTLSConn is.
+type unencryptedConn struct{ net.Conn }
+
+func (c unencryptedConn) UnencryptedNetConn() net.Conn { return c.Conn }
+
+// readPreface reports whether the client has sent its preface in time.
+func readPreface(nc net.Conn) bool {
+	if nc.SetReadDeadline(time.Now().Add(prefaceWait)) != nil {
+		return false
+	}
+	var preface [len(clientPreface)]byte
+	_, err := io.ReadFull(nc, preface[:])
+	return err == nil && string(preface[:]) == clientPreface && nc.SetReadDeadline(time.Time{}) == nil
 }
 
 // twin returns an http.Server with srv's exported fields: the HTTP/2
@@ -75,23 +147,16 @@ func twin(srv *http.Server) *http.Server {
 			to.Field(i).Set(from.Field(i))
 		}
 	}
+	hidden.IdleTimeout = -1  // see http2Conn
 	hidden.BaseContext = nil // Serve would call it
 	if srv.TLSConfig != nil {
 		hidden.TLSConfig = srv.TLSConfig.Clone()
 		// Serve configures HTTP/2 for a TLSConfig only if that names it.
-		if !slices.Contains(hidden.TLSConfig.NextProtos, "h2") {
-			hidden.TLSConfig.NextProtos = append(slices.Clone(hidden.TLSConfig.NextProtos), "h2")
+		if !slices.Contains(hidden.TLSConfig.NextProtos, nextHTTP2) {
+			hidden.TLSConfig.NextProtos = append(slices.Clone(hidden.TLSConfig.NextProtos), nextHTTP2)
 		}
 	}
 	return hidden
-}
-
-// twinOf registers r with a twin of srv and reports whether net/http took it,
-// as Go 1.27 and later do.
-func twinOf(srv *http.Server, r *registration) bool {
-	r.hidden = twin(srv)
-	r.idle = cmp.Or(srv.IdleTimeout, srv.ReadTimeout) // as net/http does
-	return r.hidden.Serve(r) == nil && r.serve != nil
 }
 
 // registration is the listener by which net/http of Go 1.27 and later gives its
@@ -99,36 +164,33 @@ func twinOf(srv *http.Server, r *registration) bool {
 type registration struct {
 	closedListener
 	hidden *http.Server
-	idle   time.Duration
-	serve  serveConn
+	serve  func(ctx context.Context, nc net.Conn, h http.Handler, sawClientPreface bool, upgrade *http.Request, settings []byte)
 }
 
-// serveConn serves nc until it is closed.
-type serveConn = func(ctx context.Context, nc net.Conn, h http.Handler, sawClientPreface bool, upgrade *http.Request, settings []byte)
+// accepted reports whether net/http has given its implementation.
+func (r *registration) accepted() bool { return r.hidden.Serve(r) == nil && r.serve != nil }
 
 // HTTP2Config adds nothing to the HTTP2 field of the server.
 func (*registration) HTTP2Config() http.HTTP2Config { return http.HTTP2Config{} }
 
-func (r *registration) IdleTimeout() time.Duration { return r.idle }
+// IdleTimeout turns the implementation's own off.
+func (*registration) IdleTimeout() time.Duration { return -1 }
 
-func (r *registration) ServeConnFunc(serve serveConn) { r.serve = serve }
+func (r *registration) ServeConnFunc(serve func(context.Context, net.Conn, http.Handler, bool, *http.Request, []byte)) {
+	r.serve = serve
+}
 
-// nextProto returns what hands connections of a serving server to r.
-func (r *registration) nextProto() map[string]func(*http.Server, *tls.Conn, http.Handler) {
-	return map[string]func(*http.Server, *tls.Conn, http.Handler){
-		"h2": func(_ *http.Server, c *tls.Conn, h http.Handler) {
-			r.serve(baseContext(h), c, h, false, nil, nil)
-		},
-		unencryptedHTTP2: func(_ *http.Server, c *tls.Conn, h http.Handler) {
-			// net/http puts the connection into a tls.Conn that does nothing else.
-			inner, ok := c.NetConn().(interface{ UnencryptedNetConn() net.Conn })
-			if !ok {
-				_ = c.Close()
-				return
-			}
-			r.serve(baseContext(h), inner.UnencryptedNetConn(), h, true, nil, nil)
-		},
+func (r *registration) overTLS(_ *http.Server, nc net.Conn, h http.Handler) {
+	r.serve(baseContext(h), nc, h, false, nil, nil)
+}
+
+func (r *registration) unencrypted(_ *http.Server, inner *tls.Conn, h http.Handler) {
+	nc := plainConn(inner)
+	if nc == nil {
+		_ = inner.Close()
+		return
 	}
+	r.serve(baseContext(h), nc, h, true, nil, nil)
 }
 
 // baseContext returns the connection's context, which net/http hands over in
@@ -138,39 +200,6 @@ func baseContext(h http.Handler) context.Context {
 		return b.BaseContext()
 	}
 	return context.Background()
-}
-
-// send starts GOAWAY on every connection that is open now. Streams in
-// progress go on; a connection closes a second after its last one ended.
-func (g *http2Goodbye) send() {
-	if g != nil {
-		// It has neither listeners nor connections of its own to wait for.
-		_ = g.hidden.Shutdown(context.Background())
-	}
-}
-
-// keepSending repeats send until stop is called: a connection whose handshake
-// was in progress would otherwise miss the last one, and stay for ever when it
-// is idle. stop returns when the goroutine has ended.
-func (g *http2Goodbye) keepSending() (stop func()) {
-	if g == nil {
-		return func() {}
-	}
-	quit, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		ticker := time.NewTicker(resend)
-		defer ticker.Stop()
-		for {
-			g.send() // however often, a connection gets GOAWAY once
-			select {
-			case <-ticker.C:
-			case <-quit:
-				return
-			}
-		}
-	}()
-	return func() { close(quit); <-done }
 }
 
 type closedListener struct{}

@@ -180,7 +180,7 @@ func TestHTTP2StreamsAreCancelledAlone(t *testing.T) {
 		switch r.URL.Path {
 		case "/first":
 		case "/poll":
-			ch, ok := Draining(r.Context())
+			ch, ok := Stream(r.Context())
 			if again, _ := Draining(r.Context()); !ok || again != ch {
 				t.Error("Draining changed")
 			}
@@ -190,7 +190,13 @@ func TestHTTP2StreamsAreCancelledAlone(t *testing.T) {
 		case "/events":
 			h.entered <- struct{}{}
 			<-r.Context().Done()
+		case "/answers":
+			w.Header().Set("Content-Type", "text/event-stream")
+			w.WriteHeader(http.StatusOK)
+			h.entered <- struct{}{}
+			<-r.Context().Done()
 		default:
+			Draining(r.Context()) // which changes nothing
 			h.entered <- struct{}{}
 			<-h.release
 		}
@@ -200,7 +206,7 @@ func TestHTTP2StreamsAreCancelledAlone(t *testing.T) {
 		h = &handler{release: make(chan struct{}), entered: make(chan struct{})}
 		fetch(t, client, url+"/first") // from here on the client's pool has a connection for all
 		var wg sync.WaitGroup
-		for _, path := range []string{"/poll", "/events", "/slow"} {
+		for _, path := range []string{"/poll", "/events", "/answers", "/slow"} {
 			wg.Go(func() {
 				r, _ := http.NewRequest("GET", url+path, nil)
 				if path == "/events" {
@@ -216,7 +222,7 @@ func TestHTTP2StreamsAreCancelledAlone(t *testing.T) {
 			})
 			receive(t, path, h.entered)
 		}
-		if st := s.Stats(); st.InFlight != 3 || st.Conns != 1 {
+		if st := s.Stats(); st.InFlight != 4 || st.Conns != 1 {
 			t.Errorf("stats %+v", st)
 		}
 		s.BeginDrain(time.Now(), 0)
@@ -225,7 +231,7 @@ func TestHTTP2StreamsAreCancelledAlone(t *testing.T) {
 		close(h.release)
 		wg.Wait()
 		eventually(t, "streams are forgotten", func() bool { s.mu.Lock(); defer s.mu.Unlock(); return len(s.streams) == 0 })
-		for path, want := range map[string]string{"/poll": ErrWindowOver.Error(), "/events": ErrWindowOver.Error(), "/slow": "<nil>"} {
+		for path, want := range map[string]string{"/poll": ErrWindowOver.Error(), "/events": ErrWindowOver.Error(), "/answers": ErrWindowOver.Error(), "/slow": "<nil>"} {
 			if got, _ := h.causes.Load(path); got != want {
 				t.Errorf("%s: %v, want %s", path, got, want)
 			}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"time"
 
@@ -34,6 +35,8 @@ type listener struct {
 	addr    net.Addr
 	tracker *tracker
 	anyConn bool // TLS connections are handed out too
+	shared  bool // the service manager listens too: what waits is for the next process
+	blind   bool // the kernel queues connections for it, and it has no deadlines: a look there would wait
 
 	closeOnce sync.Once
 	closeErr  error
@@ -43,20 +46,26 @@ type listener struct {
 	mu        sync.Mutex // guards everything below
 	accepting bool       // an accept loop has come
 	retiring  bool
+	left      bool // closeWhenQuiet has left it open
 	done      bool // released is closed
 }
 
 // newListener wraps ln, whose address is addr (see [addrOf]).
 func newListener(ln net.Listener, addr net.Addr, t *tracker) *listener {
-	return &listener{Listener: ln, addr: addr, tracker: t, closed: make(chan struct{}), released: make(chan struct{})}
+	_, deadlines := ln.(deadliner)
+	queued := strings.HasPrefix(addr.Network(), "tcp") || strings.HasPrefix(addr.Network(), "unix")
+	return &listener{Listener: ln, addr: addr, tracker: t, blind: queued && !deadlines, closed: make(chan struct{}), released: make(chan struct{})}
 }
 
 // Accept waits for the next connection. Once the listener is retired it hands
-// out what the kernel has accepted already, closes the listener below and then
-// blocks until Close.
+// out what the kernel has accepted already, unless that is for the next process, closes
+// the listener below and then blocks until Close.
 func (l *listener) Accept() (net.Conn, error) {
 	for empty := 0; empty < 2; {
 		retiring := l.look()
+		if retiring && l.shared {
+			break
+		}
 		nc, err := l.Listener.Accept()
 		if err == nil {
 			if _, is := nc.(*tls.Conn); is && !l.anyConn {
@@ -99,15 +108,18 @@ func (l *listener) isRetiring() bool {
 	return l.retiring
 }
 
+// deadliner is what a listener of package net has and one around it often hides.
+type deadliner interface{ SetDeadline(time.Time) error }
+
 // setDeadline reports whether the listener below has deadlines.
 func (l *listener) setDeadline(t time.Time) bool {
-	d, ok := l.Listener.(interface{ SetDeadline(time.Time) error })
+	d, ok := l.Listener.(deadliner)
 	return ok && call.Do("set the deadline of the listener", func() error { return d.SetDeadline(t) }) == nil
 }
 
 // retire stops accepting and returns when the listener below is closed. A
 // connection that the kernel had accepted by then is handed out first, unless
-// ctx is done before or the listener below has no deadlines.
+// ctx is done before, the listener below has no deadlines, or it is shared.
 func (l *listener) retire(ctx context.Context) error {
 	if l.beginRetiring() {
 		stall := time.NewTimer(acceptorStall)
@@ -155,8 +167,13 @@ func (l *listener) Close() error {
 
 // closeWhenQuiet waits until nothing was accepted for quiet, counted from
 // start or from the last connection, and retires the listener; at the latest
-// at limit, or when ctx is done.
+// at limit, or when ctx is done. A blind listener that has connections it leaves open:
+// it may be at a limit, with more connections waiting in the kernel. A shared listener
+// refuses no connection, so it does not wait.
 func (l *listener) closeWhenQuiet(ctx context.Context, start time.Time, quiet time.Duration, limit time.Time) error {
+	if l.shared {
+		return l.retire(ctx)
+	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -170,6 +187,9 @@ func (l *listener) closeWhenQuiet(ctx context.Context, start time.Time, quiet ti
 		}
 		wait := time.Until(due)
 		if wait <= 0 {
+			if l.leave() {
+				return nil
+			}
 			return l.retire(ctx)
 		}
 		timer.Reset(wait)
@@ -181,6 +201,22 @@ func (l *listener) closeWhenQuiet(ctx context.Context, start time.Time, quiet ti
 			return l.retire(ctx)
 		}
 	}
+}
+
+// leave leaves a blind listener open that has connections.
+func (l *listener) leave() bool {
+	served, _ := l.tracker.count()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.left = l.blind && served > 0 && !l.retiring
+	return l.left
+}
+
+// wasLeft reports whether leave has left the listener open.
+func (l *listener) wasLeft() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.left
 }
 
 // isTLS reports whether ln is what tls.NewListener returns.

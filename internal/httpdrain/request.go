@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"net/http"
-	"sync/atomic"
 )
 
 // handler counts requests and lets responses say goodbye.
@@ -16,7 +15,7 @@ func (s handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if s.optionsStar && r.RequestURI == "*" && r.Method == http.MethodOptions {
 		next = http.HandlerFunc(optionsStar)
 	}
-	if r.ProtoMajor >= 2 {
+	if r.ProtoMajor >= 2 && !isPreface(w, r) {
 		s.serveStream(next, w, r)
 		return
 	}
@@ -26,14 +25,17 @@ func (s handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		// through our listener.
 		s.inFlight.Add(1)
 		defer s.inFlight.Add(-1)
-		s.serve1(next, w, r)
+		s.serve1(next, w, r, new(writer1), nil)
 		return
 	}
 	s.inFlight.Add(1)
 	c.request.Store(requestBits(r))
+	if !c.http1.Load() {
+		c.http1.Store(true)
+	}
 	defer s.endRequest(c)
 	if c.spent {
-		ctx, stop := s.detach(r.Context())
+		ctx, stop := s.detach(r.Context(), c)
 		defer stop()
 		old := r
 		r = r.WithContext(ctx)
@@ -42,28 +44,35 @@ func (s handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if s.windowOver.Load() {
 		c.cutStream() // EndWindow came before this event stream and has not cut it
 	}
-	s.serve1(next, w, r)
+	var watched *conn
+	if mayStream(r) {
+		watched = c
+	}
+	s.serve1(next, w, r, &c.writer, watched)
 }
 
-func (s handler) serve1(next http.Handler, w http.ResponseWriter, r *http.Request) {
-	if !s.draining.Load() {
-		next.ServeHTTP(w, r)
-		return
-	}
+// serve1 serves one HTTP/1 request. When it arrived after T0, or its answer may say
+// that it is a stream (watched is its connection then), the handler gets own in place of
+// net/http's writer.
+func (s handler) serve1(next http.Handler, w http.ResponseWriter, r *http.Request, own *writer1, watched *conn) {
+	closing := s.draining.Load()
 	full, ok := w.(http1Writer)
-	if !ok {
+	if !ok || !closing && watched == nil {
 		next.ServeHTTP(w, r)
 		return
 	}
-	cw := &closeWriter1{http1Writer: full}
-	next.ServeHTTP(cw, r)
-	cw.sayClose() // a handler that wrote nothing; not reached by a panic, which aborts the response
+	*own = writer1{http1Writer: full, watched: watched, closing: closing}
+	next.ServeHTTP(own, r)
+	if closing {
+		own.beforeHeader() // a handler that wrote nothing; not reached by a panic, which aborts the response
+	}
 }
 
 func (s handler) endRequest(c *conn) {
 	bits := c.request.Swap(0)
 	if bits&requestActive != 0 { // else it was hijacked
 		s.inFlight.Add(-1)
+		c.writer = writer1{http1Writer: spentWriter{}, final: true}
 	}
 	if bits&requestCut != 0 {
 		c.spent = true
@@ -72,11 +81,12 @@ func (s handler) endRequest(c *conn) {
 
 // detach gives a request a context of its own in place of one whose parent,
 // the connection's, was cancelled for the request before it.
-func (s handler) detach(ctx context.Context) (context.Context, func()) {
+func (s handler) detach(ctx context.Context, c *conn) (context.Context, func()) {
 	s.mu.Lock()
 	base := s.base
 	s.mu.Unlock()
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	c.withContext(cancel) // the end of the connection, and of the window, is the end of this one
 	stop := context.AfterFunc(base, func() { cancel(context.Cause(base)) })
 	return ctx, func() { stop(); cancel(nil) }
 }
@@ -89,22 +99,27 @@ func (s handler) serveStream(next http.Handler, w http.ResponseWriter, r *http.R
 	st := &stream{server: s.Server}
 	st.Context, st.cancel = context.WithCancelCause(r.Context())
 	defer s.endStream(st)
+	h2 := http2Of(r.Context())
+	if h2 != nil {
+		h2.begin()
+		defer h2.end()
+	}
 	if requestBits(r)&requestStream != 0 {
-		if s.windowOver.Load() || !s.markStream(st) {
-			st.cancel(ErrWindowOver)
-		}
+		s.markStream(st)
 	}
 	own := r.WithContext(st)
 	defer removeForm(own)
-	if s.draining.Load() {
-		if full, ok := w.(http2Writer); ok {
-			cw := &closeWriter2{http2Writer: full, server: s.Server}
-			next.ServeHTTP(cw, own)
-			cw.sayClose()
-			return
-		}
+	closing, watched := h2 == nil && s.draining.Load(), mayStream(r)
+	full, ok := w.(http2Writer)
+	if !ok || !closing && !watched {
+		next.ServeHTTP(w, own)
+		return
 	}
-	next.ServeHTTP(w, own)
+	st.writer = writer2{http2Writer: full, stream: st, watched: watched, closing: closing}
+	next.ServeHTTP(&st.writer, own)
+	if closing {
+		st.writer.beforeHeader()
+	}
 }
 
 // keepForm gives net/http back the form that was parsed on a copy of its
@@ -120,62 +135,6 @@ func keepForm(original, copied *http.Request) {
 func removeForm(r *http.Request) {
 	if r.MultipartForm != nil {
 		_ = r.MultipartForm.RemoveAll() // net/http ignores the error too
-	}
-}
-
-// requestBits says what kind of request this is. Only an Accept that is
-// exactly an event stream makes one: clients that take JSON or an event
-// stream, whichever comes, send ordinary requests.
-func requestBits(r *http.Request) uint32 {
-	bits := uint32(requestActive)
-	if accept := r.Header["Accept"]; len(accept) == 1 && accept[0] == "text/event-stream" {
-		bits |= requestStream
-	}
-	if len(r.Header["Upgrade"]) > 0 || r.Method == http.MethodConnect {
-		bits |= requestUpgrade
-	}
-	return bits
-}
-
-// stream is the context of one HTTP/2 request.
-type stream struct {
-	context.Context
-	cancel context.CancelCauseFunc
-	server *Server
-	marked atomic.Bool // it is, or is about to be, in server.streams
-}
-
-func (st *stream) Value(k any) any {
-	if k == (key{}) {
-		return st
-	}
-	return st.Context.Value(k)
-}
-
-// markStream has st cancelled at the window's end. It reports false when that
-// has passed.
-func (s *Server) markStream(st *stream) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.windowOver.Load() {
-		return false
-	}
-	// In this order against endStream: either this sees the end, or that sees
-	// the mark and waits for the lock.
-	st.marked.Store(true)
-	if st.Err() != nil {
-		return true
-	}
-	s.streams[st] = struct{}{}
-	return true
-}
-
-func (s *Server) endStream(st *stream) {
-	st.cancel(nil)
-	if st.marked.Load() {
-		s.mu.Lock()
-		delete(s.streams, st)
-		s.mu.Unlock()
 	}
 }
 

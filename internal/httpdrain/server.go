@@ -25,6 +25,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/sdsocket"
 )
 
 // ErrWindowOver is the cause (context.Cause) of a stream's context that was
@@ -60,13 +62,12 @@ func (c Config) clean() Config {
 	return c
 }
 
-// Configure replaces the timing. It does nothing once the drain has begun.
+// Configure replaces the timing. Call it before BeginDrain, or between EndWindow and
+// CloseWhenQuiet: the steps read the timing without a lock.
 func (s *Server) Configure(cfg Config) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.began {
-		s.cfg = cfg.clean() // read only from then on
-	}
+	s.cfg = cfg.clean()
 }
 
 // Stats is a moment's view of one server. The fields are read one by one, so
@@ -97,6 +98,11 @@ func WithListener(ln net.Listener) Option {
 	return func(s *Server) { s.given = ln }
 }
 
+// WithSockets listens on one of these sockets when srv.Addr is fd://NAME.
+func WithSockets(sockets *sdsocket.Sockets) Option {
+	return func(s *Server) { s.sockets = sockets }
+}
+
 // Server is one http.Server with its goodbye. Its methods may be called
 // concurrently and in any order. A call out of order returns an error or does
 // nothing.
@@ -105,6 +111,7 @@ type Server struct {
 	srv     *http.Server
 	cfg     Config
 	given   net.Listener
+	sockets *sdsocket.Sockets
 	lc      net.ListenConfig
 	tracker *tracker
 
@@ -116,20 +123,21 @@ type Server struct {
 	windowOver  atomic.Bool   // EndWindow was called
 	goodbye     chan struct{} // closed at T0+GoAwayAfter
 
-	mu        sync.Mutex // guards everything below, and conn.goodbye
-	binding   bool       // Bind is looking up the address, or listening
-	ln        *listener
-	tls       bool
-	h2        *http2Goodbye // nil when HTTP/2 is not ours
-	base      context.Context
-	serving   bool
-	closing   bool // Shutdown or Close was called
-	began     bool
-	said      bool // goodbye is closed
-	windowEnd time.Time
-	stopSpeak context.CancelFunc // ends the goroutine that says goodbye
-	spoken    chan struct{}      // closed when that goroutine has ended
-	streams   map[*stream]struct{}
+	mu         sync.Mutex // guards everything below, and conn.goodbye
+	binding    bool       // Bind is looking up the address, or listening
+	ln         *listener
+	tls        bool
+	idle       time.Duration // of HTTP/2 connections; set by Bind
+	registered bool          // golang.org/x/net/http2 has net/http serve HTTP/2
+	base       context.Context
+	serving    bool
+	closing    bool // Shutdown or Close was called
+	began      bool
+	said       bool // goodbye is closed
+	windowEnd  time.Time
+	stopSpeak  context.CancelFunc // ends the goroutine that says goodbye
+	spoken     chan struct{}      // closed when that goroutine has ended
+	streams    map[*stream]struct{}
 }
 
 // New prepares srv, which must not be used for another Server. New reads and
@@ -180,6 +188,7 @@ func (s *Server) Bind(ctx context.Context) error {
 		return fmt.Errorf("bind server %q to %q: %w", s.name, addr, http.ErrServerClosed)
 	}
 	s.ln = newListener(ln, bound, s.tracker)
+	s.ln.shared = s.isShared(addr)
 	s.wrap()
 	return nil
 }
@@ -220,11 +229,22 @@ func (s *Server) listen(ctx context.Context, addr string) (net.Listener, net.Add
 		}
 		return ln, bound, nil
 	}
-	ln, err := s.lc.Listen(ctx, "tcp", addr)
+	var ln net.Listener
+	var err error
+	if s.isShared(addr) {
+		ln, err = s.sockets.Listen(addr)
+	} else {
+		ln, err = s.lc.Listen(ctx, "tcp", addr)
+	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("bind server %q to %q: %w", s.name, addr, err)
 	}
 	return ln, ln.Addr(), nil
+}
+
+// isShared reports whether addr is a socket of the service manager.
+func (s *Server) isShared(addr string) bool {
+	return s.given == nil && s.sockets != nil && sdsocket.IsAddress(addr)
 }
 
 // listenAddr returns where srv listens, and whether with TLS.
@@ -278,7 +298,7 @@ func (s *Server) Serve(base context.Context) error {
 
 	var err error
 	if withTLS {
-		err = s.srv.ServeTLS(ln, "", "")
+		err = s.serveTLS(ln)
 	} else {
 		err = s.srv.Serve(ln)
 	}
@@ -299,7 +319,7 @@ func (s *Server) Serve(base context.Context) error {
 // Stats returns what the server is doing now.
 func (s *Server) Stats() Stats {
 	st := Stats{
-		InFlight:    s.inFlight.Load(),
+		InFlight:    s.inFlight.Load() + int64(s.countedBelow()),
 		Accepted:    s.tracker.accepted.Load(),
 		LastArrival: s.tracker.at(s.lastArrival.Load()),
 	}

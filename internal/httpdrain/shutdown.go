@@ -34,17 +34,62 @@ func (s *Server) windowEndLocked() time.Time {
 }
 
 // LingerOpen returns when no connection is open but hijacked ones, when Linger
-// is over, counted from the window's end, or when ctx is done.
+// is over, counted from the window's end, or when ctx is done. For a listener that
+// CloseWhenQuiet has left open it goes on until that is closed.
 func (s *Server) LingerOpen(ctx context.Context) {
 	s.mu.Lock()
-	end, h2 := s.windowEndLocked(), s.h2
+	ln, end := s.ln, s.windowEndLocked()
 	s.mu.Unlock()
-	ctx, cancel := context.WithDeadline(ctx, end.Add(s.cfg.Linger))
+	linger, cancel := context.WithDeadline(ctx, end.Add(s.cfg.Linger))
 	defer cancel()
-	if s.windowOver.Load() {
-		defer h2.keepSending()()
+	if ln == nil || !ln.wasLeft() {
+		s.tracker.waitNoneServed(linger)
+		return
 	}
-	s.tracker.waitNoneServed(ctx)
+	atFirst := s.tracker.open()
+	s.tracker.waitNoneServed(linger)
+	for _, c := range atFirst {
+		if !c.used.Load() { // it has had all of Linger to say something
+			_ = c.Close()
+		}
+	}
+	s.makeRoom(ctx, ln)
+}
+
+// makeRoom lets in the connections that wait behind a limit, such as that of
+// netutil.LimitListener, and closes the listener when none is left. It closes idle
+// connections, which Shutdown would do next, and waits for the other ones: each makes
+// room for one more. Requests that need longer, and clients that never cease to
+// connect, keep it until half of the time is over that ctx has left. The accept loop
+// has the time of two looks to take the next connection.
+func (s *Server) makeRoom(ctx context.Context, ln *listener) {
+	if end, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Until(end)/2)
+		defer cancel()
+	}
+	look := time.NewTicker(backlogLook)
+	defer look.Stop()
+	for empty, accepted := 0, uint64(0); empty < 3 && ctx.Err() == nil; empty++ {
+		served := 0
+		for _, c := range s.tracker.open() {
+			switch {
+			case c.apart():
+			case c.idle():
+				_ = c.Close()
+			default:
+				served++
+			}
+		}
+		if now := s.tracker.accepted.Load(); served > 0 || now != accepted {
+			empty, accepted = 0, now
+		}
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+		}
+	}
+	_ = ln.retire(ctx) // Close returns the error
 }
 
 // Shutdown ends the window, if EndWindow has not, closes the listener and idle
@@ -68,12 +113,16 @@ func (s *Server) Shutdown(ctx context.Context) (cut int, err error) {
 			_ = c.Close()
 		}
 	}
-	stop := s.h2.keepSending()
+	s.awaitGoodbyes(ctx)
 	err = s.srv.Shutdown(ctx)
-	stop()
+	if err == nil {
+		// HTTP/2 that a handler serves: net/http has forgotten these connections.
+		s.tracker.waitNoneServed(ctx)
+		err = ctx.Err()
+	}
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		err = nil
-		if cut = int(s.inFlight.Load()); cut > 0 {
+		if cut = int(s.inFlight.Load()) + s.countedBelow(); cut > 0 {
 			err = fmt.Errorf("shut down server %q: %d requests cut: %w", s.name, cut, context.Cause(ctx))
 		}
 	} else if err != nil {

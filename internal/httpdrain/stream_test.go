@@ -80,7 +80,7 @@ func TestTimeline(t *testing.T) {
 				<-finish
 				note("ordinary", r.Context())
 			case "/poll": // told, and does not listen
-				goodbye, _ := Draining(r.Context())
+				goodbye, _ := Stream(r.Context())
 				<-goodbye
 				note("poll told", r.Context())
 				<-r.Context().Done()
@@ -299,13 +299,22 @@ func TestRequestAfterACutStream(t *testing.T) {
 	})
 }
 
-// An event stream that arrives after the window is cancelled at once, since
-// nothing else would end it before the cut; one of several acceptable types is
-// an ordinary request.
+// What becomes a stream after the window is cancelled at once, since nothing else
+// would end it before the cut; one of several acceptable types is an ordinary request.
+// A connection whose stream was cancelled serves the next one in the same way.
 func TestStreamsAfterTheWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ln := newPipeListener()
 		s := New("pipes", &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			switch r.URL.Path {
+			case "/says":
+				Stream(r.Context())
+			case "/answers":
+				w.Header().Set("Content-Type", "text/event-stream")
+				w.WriteHeader(http.StatusOK)
+			case "/early":
+				<-r.Context().Done()
+			}
 			ch, _ := Draining(r.Context())
 			_, _ = fmt.Fprint(w, isClosed(ch), context.Cause(r.Context()))
 		})}, Config{}, WithListener(ln))
@@ -313,17 +322,60 @@ func TestStreamsAfterTheWindow(t *testing.T) {
 			t.Fatal(err)
 		}
 		serve(t, s)
-		s.EndWindow()
-		for request, want := range map[string]string{
-			events: "true drain window over",
-			get:    "true <nil>",
-			strings.Replace(events, "Accept: ", "Accept: application/json, ", 1): "true <nil>",
-		} {
-			c := ln.dial(t)
+		path := func(path string) string { return strings.Replace(get, "GET /", "GET "+path, 1) }
+		ask := func(c *raw, request, want string) {
+			t.Helper()
 			c.send(request)
 			if _, body := c.response("GET"); body != want {
 				t.Errorf("%q: %s, want %s", request, body, want)
 			}
 		}
+		var early []*raw
+		for range 3 {
+			c := ln.dial(t)
+			c.send(strings.Replace(events, "GET /", "GET /early", 1))
+			early = append(early, c)
+		}
+		synctest.Wait()
+		s.EndWindow()
+		for i, next := range []string{"/says", "/answers", "/"} {
+			if _, body := early[i].response("GET"); body != "true drain window over" {
+				t.Error(body)
+			}
+			ask(early[i], path(next), map[bool]string{true: "true <nil>", false: "true drain window over"}[next == "/"])
+		}
+		for request, want := range map[string]string{
+			events:           "true drain window over",
+			path("/says"):    "true drain window over",
+			path("/answers"): "true drain window over",
+			get:              "true <nil>",
+			strings.Replace(events, "Accept: ", "Accept: application/json, ", 1): "true <nil>",
+		} {
+			ask(ln.dial(t), request, want)
+		}
 	})
+}
+
+// A goroutine that outlives its handler cannot reach the next response of the
+// connection between the two.
+func TestWriterThatIsSpent(t *testing.T) {
+	writers := make(chan http.ResponseWriter, 1)
+	s := start(t, &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writers <- w })}, Config{})
+	c := dial(t, s)
+	c.send(get)
+	c.response("GET")
+	w := <-writers
+	eventually(t, "the request has ended", func() bool { return s.Stats().InFlight == 0 })
+	w.WriteHeader(http.StatusTeapot)
+	w.Header().Set("Content-Type", "text/event-stream")
+	if _, err := w.Write([]byte("late")); !errors.Is(err, errSpent) {
+		t.Error(err)
+	}
+	if _, _, err := http.NewResponseController(w).Hijack(); !errors.Is(err, errSpent) {
+		t.Error(err)
+	}
+	c.send(get)
+	if res, body := c.response("GET"); res.StatusCode != 200 || body != "" {
+		t.Error(res.Status, body)
+	}
 }

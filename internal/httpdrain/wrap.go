@@ -50,7 +50,7 @@ func (s *Server) wrap() {
 			ctx = context.WithValue(ctx, key{}, c)
 		}
 		if userConn != nil {
-			return userConn(ctx, nc)
+			return userConn(ctx, asAccepted(nc))
 		}
 		return ctx
 	}
@@ -63,16 +63,20 @@ func (s *Server) wrap() {
 			}
 		}
 		if userState != nil {
-			userState(nc, state)
+			userState(asAccepted(nc), state)
 		}
 	}
-	s.h2 = s.wrapHTTP2()
+	s.wrapHTTP2()
 }
 
 // hijack moves a request from in-flight to hijacked.
 func (s *Server) hijack(c *conn) {
+	bits := c.request.Swap(0)
+	if bits&requestHTTP2 != 0 {
+		c.upgraded()
+	}
 	c.hijacked.Store(true)
-	if c.request.Swap(0)&requestActive != 0 {
+	if bits&requestActive != 0 {
 		s.inFlight.Add(-1)
 	}
 	// It no longer counts among those that are waited for.

@@ -2,9 +2,11 @@ package httpdrain
 
 import (
 	"bufio"
+	"errors"
 	"io"
 	"net"
 	"net/http"
+	"time"
 )
 
 // http1Writer is what net/http's HTTP/1.x ResponseWriter can do. The wrapper
@@ -17,6 +19,7 @@ type http1Writer interface {
 	io.ReaderFrom
 	io.StringWriter
 	FlushError() error
+	deadlines
 }
 
 // http2Writer is what net/http's HTTP/2 ResponseWriter can do.
@@ -27,64 +30,82 @@ type http2Writer interface {
 	http.CloseNotifier //nolint:staticcheck // deprecated, and still asserted by old handlers
 	io.StringWriter
 	FlushError() error
+	deadlines
+}
+
+// deadlines is what http.ResponseController looks for.
+type deadlines interface {
+	SetReadDeadline(time.Time) error
+	SetWriteDeadline(time.Time) error
+	EnableFullDuplex() error
 }
 
 var closeValue = []string{"close"}
 
-// closeWriter1 puts Connection: close into the final header when that is written,
-// and never into an informational one. It overrides what the handler has set.
-type closeWriter1 struct {
+// writer1 looks at the final header of a response just before that is written: its
+// type may say that the request is a stream. When closing, it puts Connection: close
+// there, and never into an informational header. It overrides what the handler has set.
+type writer1 struct {
 	http1Writer
-	final bool // the final header is written or the connection is hijacked
+	watched *conn // the request's connection when the answer may be a stream's, else nil
+	closing bool  // the request arrived after T0
+	final   bool  // the final header is written or the connection is hijacked
 }
 
 // Unwrap is for http.ResponseController.
-func (w *closeWriter1) Unwrap() http.ResponseWriter { return w.http1Writer }
+func (w *writer1) Unwrap() http.ResponseWriter { return w.http1Writer }
 
-func (w *closeWriter1) sayClose() {
-	if !w.final {
-		w.final = true
-		w.http1Writer.Header()["Connection"] = closeValue
+func (w *writer1) beforeHeader() {
+	if w.final {
+		return
+	}
+	w.final = true
+	header := w.http1Writer.Header()
+	if w.watched != nil && isEndless(header) {
+		w.watched.markStream()
+	}
+	if w.closing {
+		header["Connection"] = closeValue
 	}
 }
 
-func (w *closeWriter1) WriteHeader(code int) {
+func (w *writer1) WriteHeader(code int) {
 	switch {
 	case code == http.StatusSwitchingProtocols:
 		// The final header, and Connection: Upgrade is part of the protocol.
 		w.final = true
 	case code >= 200:
-		w.sayClose()
+		w.beforeHeader()
 	}
 	w.http1Writer.WriteHeader(code)
 }
 
-func (w *closeWriter1) Write(p []byte) (int, error) {
-	w.sayClose()
+func (w *writer1) Write(p []byte) (int, error) {
+	w.beforeHeader()
 	return w.http1Writer.Write(p)
 }
 
-func (w *closeWriter1) WriteString(p string) (int, error) {
-	w.sayClose()
+func (w *writer1) WriteString(p string) (int, error) {
+	w.beforeHeader()
 	return w.http1Writer.WriteString(p)
 }
 
-func (w *closeWriter1) ReadFrom(src io.Reader) (int64, error) {
-	w.sayClose()
+func (w *writer1) ReadFrom(src io.Reader) (int64, error) {
+	w.beforeHeader()
 	return w.http1Writer.ReadFrom(src)
 }
 
-func (w *closeWriter1) Flush() {
-	w.sayClose()
+func (w *writer1) Flush() {
+	w.beforeHeader()
 	w.http1Writer.Flush()
 }
 
-func (w *closeWriter1) FlushError() error {
-	w.sayClose()
+func (w *writer1) FlushError() error {
+	w.beforeHeader()
 	return w.http1Writer.FlushError()
 }
 
-func (w *closeWriter1) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+func (w *writer1) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	nc, rw, err := w.http1Writer.Hijack()
 	if err == nil {
 		w.final = true
@@ -92,52 +113,84 @@ func (w *closeWriter1) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return nc, rw, err
 }
 
-// closeWriter2 does the same on HTTP/2 once clients there are told: net/http
-// takes the header out again and sends GOAWAY on the connection.
-type closeWriter2 struct {
+// writer2 does the same on HTTP/2. On a connection that does not pass through an
+// http2Conn it says close once clients there are told: net/http takes the header out
+// again and sends GOAWAY.
+type writer2 struct {
 	http2Writer
-	server *Server
-	final  bool
+	stream  *stream
+	watched bool // the answer may be a stream's
+	closing bool
+	final   bool
 }
 
 // Unwrap is for http.ResponseController.
-func (w *closeWriter2) Unwrap() http.ResponseWriter { return w.http2Writer }
+func (w *writer2) Unwrap() http.ResponseWriter { return w.http2Writer }
 
-func (w *closeWriter2) sayClose() {
+func (w *writer2) beforeHeader() {
 	if w.final {
 		return
 	}
 	w.final = true
+	header := w.http2Writer.Header()
+	if w.watched && isEndless(header) {
+		w.stream.server.markStream(w.stream)
+	}
+	if !w.closing {
+		return
+	}
 	select {
-	case <-w.server.goodbye:
-		w.http2Writer.Header()["Connection"] = closeValue
+	case <-w.stream.server.goodbye:
+		header["Connection"] = closeValue
 	default:
 	}
 }
 
-func (w *closeWriter2) WriteHeader(code int) {
+func (w *writer2) WriteHeader(code int) {
 	if code >= 200 {
-		w.sayClose()
+		w.beforeHeader()
 	}
 	w.http2Writer.WriteHeader(code)
 }
 
-func (w *closeWriter2) Write(p []byte) (int, error) {
-	w.sayClose()
+func (w *writer2) Write(p []byte) (int, error) {
+	w.beforeHeader()
 	return w.http2Writer.Write(p)
 }
 
-func (w *closeWriter2) WriteString(p string) (int, error) {
-	w.sayClose()
+func (w *writer2) WriteString(p string) (int, error) {
+	w.beforeHeader()
 	return w.http2Writer.WriteString(p)
 }
 
-func (w *closeWriter2) Flush() {
-	w.sayClose()
+func (w *writer2) Flush() {
+	w.beforeHeader()
 	w.http2Writer.Flush()
 }
 
-func (w *closeWriter2) FlushError() error {
-	w.sayClose()
+func (w *writer2) FlushError() error {
+	w.beforeHeader()
 	return w.http2Writer.FlushError()
+}
+
+// spentWriter is below a writer1 between two requests of its connection. A goroutine
+// that goes on writing after its handler has returned, which net/http forbids, gets an
+// error, and keeps no response in memory.
+type spentWriter struct{}
+
+var errSpent = errors.New("http: the handler of this ResponseWriter has returned")
+
+func (spentWriter) Header() http.Header               { return make(http.Header) }
+func (spentWriter) WriteHeader(int)                   {}
+func (spentWriter) Write([]byte) (int, error)         { return 0, errSpent }
+func (spentWriter) WriteString(string) (int, error)   { return 0, errSpent }
+func (spentWriter) ReadFrom(io.Reader) (int64, error) { return 0, errSpent }
+func (spentWriter) Flush()                            {}
+func (spentWriter) FlushError() error                 { return errSpent }
+func (spentWriter) CloseNotify() <-chan bool          { return make(chan bool) }
+func (spentWriter) SetReadDeadline(time.Time) error   { return errSpent }
+func (spentWriter) SetWriteDeadline(time.Time) error  { return errSpent }
+func (spentWriter) EnableFullDuplex() error           { return errSpent }
+func (spentWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	return nil, nil, errSpent
 }

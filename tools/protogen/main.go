@@ -11,6 +11,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,7 +28,7 @@ import (
 
 // The contract and the places of the generated files, below fleet/operator.
 const (
-	source  = "lifecycle/operator/v1/operator.proto"
+	source  = "lifecycle/operator/v1"
 	goRoot  = "github.com/pleme-io/lifecycle-go/fleet/operator"
 	openAPI = "openapi.json"
 )
@@ -101,11 +102,15 @@ func compile(ctx context.Context, root string) (*pluginpb.CodeGeneratorRequest, 
 			}),
 		},
 	}
-	compiled, err := compiler.Compile(ctx, source)
+	sources, err := fs.Glob(os.DirFS(root), source+"/*.proto")
 	if err != nil {
 		return nil, err
 	}
-	request := &pluginpb.CodeGeneratorRequest{FileToGenerate: []string{source}}
+	compiled, err := compiler.Compile(ctx, sources...)
+	if err != nil {
+		return nil, err
+	}
+	request := &pluginpb.CodeGeneratorRequest{FileToGenerate: sources}
 	seen := map[string]bool{}
 	var add func(protoreflect.FileDescriptor) error
 	add = func(d protoreflect.FileDescriptor) error { // imports come before the file
@@ -130,7 +135,12 @@ func compile(ctx context.Context, root string) (*pluginpb.CodeGeneratorRequest, 
 		request.ProtoFile = append(request.ProtoFile, file)
 		return nil
 	}
-	return request, add(compiled[0])
+	for _, file := range compiled {
+		if err := add(file); err != nil {
+			return nil, err
+		}
+	}
+	return request, nil
 }
 
 // run adds the files that the plugin makes from the request to files.

@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 	"time"
 
@@ -30,15 +31,17 @@ func run() error {
 		server   = flag.String("server", "lifecycle", "lifecycle, or plain: an http.Server that calls Shutdown at SIGTERM")
 		starting = flag.Duration("start-after", 0, "not ready for this long")
 		never    = flag.String("never", "", "what never happens: start (a unit does not get there), return (nor does it mind its context)")
-		calls    = flag.String("grpc", "", "serve gRPC's health service on this address too")
+		calls    = flag.String("grpc", "", "serve gRPC's health service and a chat on this address too")
+		secure   = flag.String("tls", "", "serve the same by TLS on this address too")
 		cfg      lifecycle.Config
 	)
 	flag.DurationVar(&cfg.DrainInterval, "drain-interval", 0, "see lifecycle.Config")
+	flag.DurationVar(&cfg.AcceptQuiet, "accept-quiet", 0, "see lifecycle.Config")
 	flag.StringVar((*string)(&cfg.DrainReadiness), "drain-readiness", "", "see lifecycle.Config")
 	flag.Parse()
 	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
 	if *server == "plain" {
-		return plain()
+		return plain(*secure, *calls)
 	}
 	app, err := lifecycle.New(cfg, lifecycle.WithLogger(log))
 	if err != nil {
@@ -47,6 +50,14 @@ func run() error {
 	}
 	app.Serve("http", newServer(":8080", routes())).
 		OnShutdown("last", func(context.Context) error { return nil })
+	if *secure != "" {
+		srv, err := newTLSServer(*secure)
+		if err != nil {
+			log.Error("cannot start", "error", err)
+			return err
+		}
+		app.Serve("https", srv)
+	}
 	if *calls != "" {
 		if err := serveGRPC(app, *calls); err != nil {
 			log.Error("cannot start", "error", err)
@@ -59,16 +70,22 @@ func run() error {
 	return app.Run(context.Background())
 }
 
-// serveGRPC adds a gRPC server with the health service.
+// serveGRPC adds a gRPC server with the health service and the chat.
 func serveGRPC(app *lifecycle.App, addr string) error {
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {
 		return err
 	}
-	srv, planes := grpc.NewServer(), health.NewServer()
-	healthpb.RegisterHealthServer(srv, planes)
+	srv, planes := newGRPC(app.Draining())
 	app.GRPC("grpc", srv, ln, planes)
 	return nil
+}
+
+func newGRPC(draining <-chan struct{}) (*grpc.Server, *health.Server) {
+	srv, planes := grpc.NewServer(), health.NewServer()
+	healthpb.RegisterHealthServer(srv, planes)
+	srv.RegisterService(&chatService, &chatServer{draining})
+	return srv, planes
 }
 
 // slowly is a unit that starts slowly, or never.
@@ -93,7 +110,7 @@ func slowly(after time.Duration, never string) func(context.Context) error {
 
 // plain is like most services: a goroutine waits for the signal and calls
 // Shutdown.
-func plain() error {
+func plain(secure, calls string) error {
 	health := http.NewServeMux()
 	health.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	probes := newServer(":8081", health)
@@ -102,12 +119,20 @@ func plain() error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	srv := newServer(":8080", routes())
+	stopOthers, err := plainProtocols(secure, calls)
+	if err != nil {
+		return err
+	}
 	ended := make(chan error, 1)
 	go func() {
 		<-ctx.Done()
 		grace, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
-		ended <- srv.Shutdown(grace)
+		var others sync.WaitGroup
+		others.Go(func() { stopOthers(grace) })
+		err := srv.Shutdown(grace)
+		others.Wait()
+		ended <- err
 	}()
 	if err := srv.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
 		return err
@@ -126,6 +151,8 @@ func routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "hello") })
 	mux.HandleFunc("POST /work", work)
+	mux.HandleFunc("GET /events", events)
+	mux.HandleFunc("GET /chat", chat)
 	mux.HandleFunc("GET /endless", endless)
 	mux.HandleFunc("GET /hijacked", hijacked)
 	mux.HandleFunc("POST /oom", func(http.ResponseWriter, *http.Request) { eat() })

@@ -56,7 +56,7 @@ func reference(root *cobra.Command) []byte {
 		fmt.Fprintf(&b, "| `--%s` | `%s` | %s | %s |\n", strings.TrimSpace(f.Name+" "+kind), variables[f.Name], byDefault(f), usage)
 	})
 
-	b.WriteString("\n## Output\n\n`-o json` and `-o yaml` use the names of [the contract](../fleet/operator/proto/lifecycle/operator/v1/operator.proto), including empty fields; 64-bit integers are strings, as always in protobuf's JSON. A watch writes one JSON object per line. Only terminals get colours, and not with `NO_COLOR`. Control characters in texts are shown as escapes.\n")
+	b.WriteString("\n## Output\n\n`-o json` and `-o yaml` use the names of [the contract](../fleet/operator/proto/lifecycle/operator/v1), including empty fields; 64-bit integers are strings, as always in protobuf's JSON. A watch writes one JSON object per line. Only terminals get colours, and not with `NO_COLOR`. Control characters in texts are shown as escapes.\n")
 
 	b.WriteString("\n## Commands\n")
 	for _, c := range root.Commands() {

@@ -32,6 +32,8 @@ var commands = []func() *cobra.Command{
 	auditCommand,
 	runCommand,
 	vetCommand,
+	proveCommand,
+	proveLoadCommand,
 	versionCommand,
 }
 

@@ -40,8 +40,9 @@ chart, or a Dockerfile; "-" is standard input. It does not ask a cluster.
 
 FILE is the service's configuration; vet reads its section lifecycle.
 Values in it that contradict each other are findings beside those of the manifests.
-Without --config vet uses the defaults of the library. It does not see values
-that the process gets by environment or flag.
+Without --config vet uses the defaults of the library. Variables of the service's
+container, such as SERVICE_LIFECYCLE_DRAIN_INTERVAL, take precedence. vet does not
+see flags, nor variables whose value is in another object.
 
 Exit status: 0 when there is no finding of --fail-on or worse, 1 when there is,
 2 when a file cannot be read or the command line is wrong.`,

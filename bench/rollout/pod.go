@@ -1,0 +1,144 @@
+package rollout
+
+import "time"
+
+// never is a moment that has not come.
+const never = time.Duration(-1)
+
+// pod is an old pod. Before its stop it has no state: it answers everything.
+type pod struct {
+	stopping bool
+	t0       time.Duration
+	// The moments of its stop, or never.
+	told   time.Duration // HTTP/2 connections got GOAWAY
+	over   time.Duration // the window ended
+	deaf   time.Duration // the listener closed
+	closed time.Duration // idle connections closed, and no request is read any more
+	cut    time.Duration // everything that was left was cut
+	gone   bool
+
+	accepted  time.Duration // the last connection
+	open      int           // connections
+	openHTTP2 int           // of these, those that were not told
+	inFlight  int           // requests
+}
+
+// stop is T0 of the pod: what it does from now on, and the clients that it has.
+func (m *sim) stop(i int32) {
+	p := &m.pods[i]
+	*p = pod{stopping: true, t0: m.now, told: never, over: never, deaf: never, closed: never, cut: never}
+	if s := m.Stop; !s.Drain {
+		m.later(s.Sleep, sleepOver, i)
+	} else {
+		window := m.window(int(i))
+		m.later(s.Sleep+min(s.GoAwayAfter, window/2), goAway, i)
+		m.later(s.Sleep+window, windowOver, i)
+	}
+	for c := range m.Crowds {
+		m.populate(i, uint8(c))
+	}
+}
+
+// window returns the length of the pod's drain window.
+func (m *sim) window(i int) time.Duration {
+	if !m.Stop.Follow {
+		return m.Stop.Window
+	}
+	return min(m.Stop.Window, max(m.Stop.Least, m.Spread.slice(m.Seed, i)+m.Stop.Margin))
+}
+
+// drains reports whether the pod has begun to say goodbye.
+func (m *sim) drains(p *pod) bool { return m.Stop.Drain && m.now >= p.t0+m.Stop.Sleep }
+
+// sendGoAway tells the HTTP/2 connections. Their clients leave within a round trip, so
+// that nothing waits for these connections.
+func (m *sim) sendGoAway(i int32) {
+	p := &m.pods[i]
+	if p.told != never {
+		return
+	}
+	p.told = m.now
+	p.open -= p.openHTTP2
+	p.openHTTP2 = 0
+	m.leaveWhenIdle(i)
+}
+
+func (m *sim) endWindow(i int32) {
+	m.pods[i].over = m.now
+	m.later(m.Stop.InFlight, podKilled, i)
+	m.later(m.Stop.Linger, lingerOver, i)
+	m.closeWhenQuiet(i)
+}
+
+// closeWhenQuiet closes the listener once nothing was accepted for AcceptQuiet, and
+// when half of Linger is over.
+func (m *sim) closeWhenQuiet(i int32) {
+	p := &m.pods[i]
+	if p.deaf != never {
+		return
+	}
+	due := min(max(p.over, p.accepted)+m.Stop.AcceptQuiet, p.over+m.Stop.Linger/2)
+	if due > m.now {
+		m.later(due-m.now, lookQuiet, i)
+		return
+	}
+	p.deaf = m.now
+	m.leaveWhenIdle(i)
+}
+
+// leaveWhenIdle ends the pod early: Linger when no connection is open, and the wait for
+// requests when none runs.
+func (m *sim) leaveWhenIdle(i int32) {
+	p := &m.pods[i]
+	if p.gone || p.deaf == never {
+		return
+	}
+	if p.closed == never && p.open == 0 {
+		m.shutdown(i)
+		return
+	}
+	if p.closed != never && p.inFlight == 0 {
+		m.end(i)
+	}
+}
+
+// shutdown is http.Server.Shutdown: the listener and idle connections close, and
+// requests that arrive from now on are dropped.
+func (m *sim) shutdown(i int32) {
+	p := &m.pods[i]
+	if p.closed != never || p.gone {
+		return
+	}
+	if p.deaf == never {
+		p.deaf = m.now
+	}
+	p.closed = m.now
+	m.sendGoAway(i)
+	if !m.Stop.Drain {
+		m.later(m.Stop.InFlight, podKilled, i)
+	}
+	m.leaveWhenIdle(i)
+}
+
+// kill cuts the requests that are left.
+func (m *sim) kill(i int32) {
+	p := &m.pods[i]
+	if p.gone {
+		return
+	}
+	m.shutdown(i)
+	p.cut = m.now
+	m.end(i)
+}
+
+func (m *sim) end(i int32) {
+	p := &m.pods[i]
+	if p.gone {
+		return
+	}
+	p.gone = true
+	m.out.Terminating += m.now - p.t0
+	m.out.Gone = max(m.out.Gone, m.now)
+	m.terminating--
+	m.reconcile()
+}

@@ -1,0 +1,320 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// proof is the used part of the report of "lifecyclectl prove".
+type proof struct {
+	Sent, Lost int
+	Kinds      []struct {
+		Kind, Skipped        string
+		Sent, Answered, Lost int
+	}
+	Steps []struct {
+		Name    string
+		Stopped int
+	}
+	Findings []finding
+}
+
+type finding struct {
+	Rule, Path, Value, Want, Fix string
+	Losses                       int
+}
+
+// prove runs "lifecyclectl prove" on the Deployment, and returns the report.
+// It checks the exit status, and that nothing is left behind.
+func (d *deployed) prove(t *testing.T, flags ...string) proof {
+	t.Helper()
+	replicas := d.must(t, "get", "deployment", d.name, "--output", "jsonpath={.spec.replicas}")
+	junit := filepath.Join(t.TempDir(), "prove.xml")
+	out, stderr, code := d.lifecyclectl(t, append([]string{"prove", "deployment/" + d.name, "--yes", "-o", "json", "--junit", junit, "--timeout", "5m"}, flags...)...)
+	var p proof
+	if err := json.Unmarshal(out, &p); err != nil {
+		t.Fatalf("exit status %d, no report: %v\n%s", code, err, stderr)
+	}
+	t.Logf("%s\n%s", stderr, p)
+	want := 0
+	if p.Lost > 0 {
+		want = 1
+	}
+	if code != want {
+		t.Errorf("%d requests are lost, and the exit status is %d", p.Lost, code)
+	}
+	if text, err := os.ReadFile(junit); err != nil || strings.Contains(string(text), "<failure") != (p.Lost > 0) {
+		t.Errorf("%d requests are lost, and JUnit has (%v)\n%s", p.Lost, err, text)
+	}
+	for _, s := range p.Steps {
+		if s.Stopped == 0 {
+			t.Errorf("the step %q stopped no pod", s.Name)
+		}
+	}
+	if now := d.must(t, "get", "deployment", d.name, "--output", "jsonpath={.spec.replicas}{.metadata.annotations.lifecycle\\.pleme\\.io/prove-replicas}"); now != replicas {
+		t.Errorf("there were %s replicas before, and now %s", replicas, now)
+	}
+	d.noJobs(t)
+	return p
+}
+
+// lifecyclectl runs the program on this machine.
+func (c *cluster) lifecyclectl(t *testing.T, args ...string) (stdout []byte, stderr string, code int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, c.binary, append([]string{args[0], "--namespace", c.namespace, "--image", c.ctl}, args[1:]...)...)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) || ctx.Err() != nil {
+		t.Fatalf("%v: %v\n%s", args, errors.Join(err, ctx.Err()), errs.String())
+	}
+	return out.Bytes(), errs.String(), cmd.ProcessState.ExitCode()
+}
+
+func (c *cluster) noJobs(t *testing.T) {
+	t.Helper()
+	eventually(t, "the Job of the load to be gone", func() bool {
+		return c.must(t, "get", "jobs", "--selector", "app.kubernetes.io/name=lifecyclectl-prove", "--output", "name") == ""
+	})
+}
+
+func (p proof) String() string {
+	var b strings.Builder
+	for _, k := range p.Kinds {
+		fmt.Fprintf(&b, "%-18s sent %6d  answered %6d  lost %4d %s\n", k.Kind, k.Sent, k.Answered, k.Lost, k.Skipped)
+	}
+	for _, f := range p.Findings {
+		fmt.Fprintf(&b, "%s: %d lost: %s is %q, want %q: %s\n", f.Rule, f.Losses, f.Path, f.Value, f.Want, f.Fix)
+	}
+	return b.String()
+}
+
+// find returns the finding of the rule, at the path.
+func (p proof) find(t *testing.T, rule, path string) finding {
+	t.Helper()
+	for _, f := range p.Findings {
+		if f.Rule == rule && f.Path == path {
+			return f
+		}
+	}
+	t.Fatalf("there is no %s at %s", rule, path)
+	return finding{}
+}
+
+const mainContainer = "spec.template.spec.containers[0]"
+
+// TestProveTheExample is what a user of the library gets: nothing is lost, and no
+// finding is made up.
+func TestProveTheExample(t *testing.T) {
+	c := onCluster(t)
+	d := c.deploy(t, c.serviceOf("proven", 2))
+	d.pods.onStop = c.slow(t)
+	d.ready(t)
+	p := d.prove(t, "--post", "/work?note=prove", "--stream", "/events")
+	if p.Lost != 0 || len(p.Findings) != 0 {
+		t.Errorf("%d of %d requests lost: %v", p.Lost, p.Sent, p.Findings)
+	}
+	for _, k := range p.Kinds {
+		if k.Skipped != "" || k.Answered == 0 {
+			t.Errorf("%s was not put to the test: %+v", k.Kind, k)
+		}
+	}
+	d.endedWell(t)
+}
+
+// TestProveThePlainServer finds what Shutdown at SIGTERM loses: new connections,
+// which a preStop hook would save, and kept ones, which it would not.
+func TestProveThePlainServer(t *testing.T) {
+	c := onCluster(t)
+	d := c.deploy(t, deployment{name: "unproven", image: c.app, replicas: 2, args: []string{"-server=plain"}})
+	d.pods.onStop = c.slow(t)
+	d.ready(t)
+	p := d.prove(t, "--post", "/work")
+	p.find(t, "prestop-missing", mainContainer+".lifecycle.preStop")
+	p.find(t, "goodbye-missing", "")
+}
+
+// dying is a server in Python that ends at SIGTERM on the spot, as many do.
+const dying = `
+import http.server, signal, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Length", "3")
+        self.end_headers()
+        self.wfile.write(b"ok\n")
+    def log_message(self, *_): pass
+http.server.ThreadingHTTPServer.request_queue_size = 128
+http.server.ThreadingHTTPServer(("", 8080), Handler).serve_forever()
+`
+
+// TestProvePythonWithoutPreStop finds the missing hook. With the hook that it asks
+// for, nothing is lost.
+func TestProvePythonWithoutPreStop(t *testing.T) {
+	full(t)
+	c := onCluster(t)
+	d := deployment{
+		name: "snake", image: c.ctl, replicas: 2, command: []string{"/usr/bin/python3", "-c", dying},
+		host: map[string]string{"/usr": "/usr", "/lib": "/usr/lib", "/lib64": "/usr/lib64"}, probe: object{"httpGet": object{"path": "/", "port": "http"}, "periodSeconds": 1},
+	}
+	up := c.deploy(t, d)
+	up.pods.onStop = c.slow(t)
+	up.ready(t)
+	p := up.prove(t)
+	f := p.find(t, "prestop-missing", mainContainer+".lifecycle.preStop")
+	seconds, err := strconv.Atoi(strings.TrimSuffix(strings.TrimPrefix(f.Want, "sleep: {seconds: "), "}"))
+	if err != nil || seconds < 3 || seconds > 10 {
+		t.Fatalf("kube-proxy is 1.5 s late, and it asks for %q (%v)", f.Want, err)
+	}
+	d.lifetime = object{"preStop": object{"sleep": object{"seconds": seconds}}}
+	up.change(t, d)
+	if p := up.prove(t); p.Lost != 0 {
+		t.Errorf("with %s there are %d lost: %v", f.Want, p.Lost, p.Findings)
+	}
+}
+
+// TestProveAWindowThatIsTooShort finds the argument with the window, and a value that
+// is long enough.
+func TestProveAWindowThatIsTooShort(t *testing.T) {
+	full(t)
+	c := onCluster(t)
+	d := deployment{name: "hasty", image: c.app, replicas: 2, args: []string{"-accept-quiet=-1ns", "-drain-interval=1s"}}
+	up := c.deploy(t, d)
+	up.pods.onStop = c.slower(t, "4")
+	up.ready(t)
+	p := up.prove(t, "--post", "/work")
+	f := p.find(t, "drain-window-too-short", mainContainer+".args[1]")
+	want, err := time.ParseDuration(f.Want)
+	if f.Value != "1s" || err != nil || want < 4*time.Second || want > 12*time.Second {
+		t.Fatalf("kube-proxy is 4 s late, the window is 1 s, and it finds %q and asks for %q (%v)", f.Value, f.Want, err)
+	}
+	d.args[1] = "-drain-interval=" + f.Want
+	up.change(t, d)
+	if p := up.prove(t, "--post", ""); p.Lost != 0 {
+		t.Errorf("with %s there are %d lost: %v", f.Want, p.Lost, p.Findings)
+	}
+}
+
+// change applies the deployment anew and waits until it has rolled.
+func (d *deployed) change(t *testing.T, to deployment) {
+	t.Helper()
+	d.apply(t, to.object())
+	d.rolledOut(t)
+	d.settled(t)
+	pause(t.Context(), 5*time.Second) // kube-proxy may be paused for the last of them
+}
+
+// TestProveRefuses is bad input on a real cluster: each error names the object and
+// what it lacks, and nothing is touched.
+func TestProveRefuses(t *testing.T) {
+	full(t)
+	c := onCluster(t)
+	d := c.deploy(t, c.serviceOf("refused", 1)).ready(t)
+	one := d.pods.only(t)
+	c.apply(t, object{"apiVersion": "v1", "kind": "ServiceAccount", "metadata": object{"name": "weak"}})
+	c.apply(t, service("nowhere", object{"deployment": "refused", "version": "none"}))
+	for name, tt := range map[string]struct {
+		args []string
+		code int
+		says []string
+	}{
+		"no such deployment": {[]string{"deployment/nothing", "--yes"}, 3, []string{"there is no deployment/nothing in namespace " + c.namespace}},
+		"not labelled":       {[]string{"deployment/refused"}, 2, []string{"lifecycle.pleme.io/prove=allowed", "--yes"}},
+		"no such service":    {[]string{"deployment/refused", "--yes", "--service", "nothing"}, 3, []string{"service/nothing"}},
+		"another service":    {[]string{"deployment/refused", "--yes", "--service", "nowhere"}, 2, []string{"service/nowhere does not select the pods of deployment/refused", "version=none"}},
+		"no image":           {[]string{"deployment/refused", "--yes", "--image", "e2e.local/nothing:1"}, 1, []string{"image e2e.local/nothing:1 cannot be pulled", "--image"}},
+		"no stream":          {[]string{"deployment/refused", "--yes", "--stream", "/nothing"}, 1, []string{"service/refused port 80 does not answer", "/nothing", "404"}},
+		"no permission":      {[]string{"deployment/refused", "--yes", "--kubeconfig", c.weakUser(t)}, 5, []string{`{apiGroups: ["apps"], resources: ["deployments"], verbs: ["patch"]}`, `{apiGroups: ["batch"], resources: ["jobs"], verbs: ["create"]}`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			args := append([]string{"prove"}, tt.args...)
+			_, stderr, code := c.lifecyclectl(t, args...)
+			if code != tt.code {
+				t.Errorf("exit status %d, want %d\n%s", code, tt.code, stderr)
+			}
+			for _, s := range tt.says {
+				if !strings.Contains(stderr, s) {
+					t.Errorf("it does not say %q:\n%s", s, stderr)
+				}
+			}
+			c.noJobs(t)
+		})
+	}
+	t.Run("an API server that hangs", func(t *testing.T) {
+		var paused sync.WaitGroup
+		defer paused.Wait()
+		paused.Go(func() {
+			if _, err := command(context.WithoutCancel(t.Context()), nil, c.script, "pause", "kube-apiserver", "25"); err != nil {
+				t.Error(err)
+			}
+		})
+		pause(t.Context(), time.Second)
+		if _, stderr, code := c.lifecyclectl(t, "prove", "deployment/refused", "--yes"); code != 6 || !strings.Contains(stderr, "the API server did") {
+			t.Errorf("exit status %d, want 6\n%s", code, stderr)
+		}
+	})
+	if now := d.pods.only(t); now.uid != one.uid {
+		t.Errorf("pod %s was replaced by %s", one.name, now.name)
+	}
+}
+
+// weakUser writes a kubectl configuration for a service account without any rights.
+func (c *cluster) weakUser(t *testing.T) string {
+	t.Helper()
+	config := filepath.Join(t.TempDir(), "weak")
+	text, err := os.ReadFile(os.Getenv("KUBECONFIG"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(config, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	token := strings.TrimSpace(c.must(t, "create", "token", "weak"))
+	run(t, "", "kubectl", "--kubeconfig", config, "config", "set-credentials", "weak", "--token", token)
+	run(t, "", "kubectl", "--kubeconfig", config, "config", "set-context", "--current", "--user", "weak")
+	return config
+}
+
+// TestProveEndsWell: Ctrl-C in the middle of a scale puts the replicas back and
+// deletes the Job.
+func TestProveEndsWell(t *testing.T) {
+	full(t)
+	c := onCluster(t)
+	d := c.deploy(t, deployment{name: "broken-off", image: c.app, replicas: 2}).ready(t)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, c.binary, "prove", "deployment/"+d.name, "--yes", "--namespace", c.namespace, "--image", c.ctl)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "prove to scale", func() bool {
+		return d.must(t, "get", "deployment", d.name, "--output", "jsonpath={.spec.replicas}") == "1"
+	})
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != 130 {
+		t.Errorf("%v, want exit status 130\n%s", err, stderr.String())
+	}
+	if n := d.must(t, "get", "deployment", d.name, "--output", "jsonpath={.spec.replicas}{.metadata.annotations.lifecycle\\.pleme\\.io/prove-replicas}"); n != "2" {
+		t.Errorf("there are %s replicas, want 2", n)
+	}
+	c.noJobs(t)
+}

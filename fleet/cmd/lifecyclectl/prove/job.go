@@ -1,0 +1,155 @@
+package prove
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"strings"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/prove/load"
+)
+
+type object = map[string]any
+
+// jobStart bounds the time until the Job's container runs.
+const jobStart = 2 * time.Minute
+
+// jobName is a new one for each proof.
+func jobName() string { return "lifecyclectl-prove-" + strings.ToLower(rand.Text()[:6]) }
+
+// jobLabel is the label of the Job's pod with the Job's name.
+const jobLabel = "lifecycle.pleme.io/prove-load"
+
+// jobObject is the load as a Job. It runs in a namespace with the restricted Pod
+// Security Standard, and ends by itself when this process cannot end it.
+func jobObject(name, image string, secrets []object, plan load.Plan, limit time.Duration) (object, error) {
+	text, err := json.Marshal(plan)
+	if err != nil {
+		return nil, err
+	}
+	labels := object{"app.kubernetes.io/name": "lifecyclectl-prove", jobLabel: name}
+	return object{
+		"apiVersion": "batch/v1", "kind": "Job", "metadata": object{"name": name, "labels": labels},
+		"spec": object{
+			"backoffLimit": 0, "activeDeadlineSeconds": int(limit / time.Second), "ttlSecondsAfterFinished": 60,
+			"template": object{
+				"metadata": object{"labels": labels},
+				"spec": object{
+					"restartPolicy": "Never", "terminationGracePeriodSeconds": 1,
+					"automountServiceAccountToken": false, "enableServiceLinks": false, "imagePullSecrets": secrets,
+					"securityContext": object{"runAsNonRoot": true, "runAsUser": 65532, "seccompProfile": object{"type": "RuntimeDefault"}},
+					"containers": []object{{
+						"name": "load", "image": image, "args": []string{Command, string(text)},
+						"securityContext": object{"allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "capabilities": object{"drop": []string{"ALL"}}},
+						"resources":       object{"requests": object{"cpu": "50m", "memory": "32Mi"}, "limits": object{"memory": "256Mi"}},
+					}},
+				},
+			},
+		},
+	}, nil
+}
+
+// Command is the hidden subcommand of lifecyclectl that the Job runs, with the plan
+// as its argument.
+const Command = "prove-load"
+
+// awaitJob waits until the Job's container runs and returns the pod's name.
+func (p *proof) awaitJob(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, jobStart, refuse(Failed, "job/%s: its pod did not run within %v", p.job, jobStart).
+		hint("kubectl -n %s describe job %s", p.k.namespace, p.job))
+	defer cancel()
+	began := time.Now()
+	for {
+		var pods list[podObject]
+		if err := p.k.get(ctx, &pods, "pods", "--selector", jobLabel+"="+p.job); err != nil {
+			return "", causeOr(ctx, err)
+		}
+		if len(pods.Items) == 0 && time.Since(began) > 10*time.Second {
+			if said := p.jobEvents(ctx); said != "" {
+				return "", refuse(Failed, "job/%s: the cluster does not create its pod: %s", p.job, said)
+			}
+		}
+		for _, pod := range pods.Items {
+			if err := startFault(pod, p.opts.Image, time.Since(began)); err != nil {
+				return "", err
+			}
+			for _, c := range pod.Status.ContainerStatuses {
+				if c.State.Running != nil {
+					return pod.Metadata.Name, nil
+				}
+			}
+		}
+		if !pause(ctx, 500*time.Millisecond) {
+			return "", causeOr(ctx, context.Canceled)
+		}
+	}
+}
+
+// startFault says why the pod of the load will not start. A cluster may first have to
+// add a node.
+func startFault(pod podObject, image string, waited time.Duration) error {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == "PodScheduled" && c.Status == "False" && waited > time.Minute {
+			return refuse(Failed, "pod/%s of the load has no node: %s", pod.Metadata.Name, c.Message)
+		}
+	}
+	for _, c := range pod.Status.ContainerStatuses {
+		if end := c.State.Terminated; end != nil {
+			return refuse(Failed, "image %s did not run as the load: exit status %d, %s", image, end.ExitCode, strings.TrimSpace(end.Reason+" "+end.Message)).
+				hint("it has to be an image whose entry point is this version of lifecyclectl; give it with --image")
+		}
+		wait := c.State.Waiting
+		if wait == nil {
+			continue
+		}
+		switch wait.Reason {
+		case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable":
+			return refuse(Failed, "image %s cannot be pulled (%s): %s", image, wait.Reason, wait.Message).
+				hint("give an image of lifecyclectl that the cluster can pull with --image")
+		case "CreateContainerConfigError", "CreateContainerError", "RunContainerError":
+			return refuse(Failed, "image %s cannot run (%s): %s", image, wait.Reason, wait.Message).
+				hint("it has to be an image whose entry point is this version of lifecyclectl; give it with --image")
+		}
+	}
+	return nil
+}
+
+// jobEvents returns the latest warning about the Job; "" when there is none, or no
+// permission to read it.
+func (p *proof) jobEvents(ctx context.Context) string {
+	var events list[struct {
+		Type    string `json:"type"`
+		Message string `json:"message"`
+	}]
+	if err := p.k.get(ctx, &events, "events", "--field-selector", "involvedObject.kind=Job,involvedObject.name="+p.job); err != nil {
+		return ""
+	}
+	said := ""
+	for _, e := range events.Items {
+		if e.Type == "Warning" {
+			said = e.Message
+		}
+	}
+	return said
+}
+
+// causeOr returns the reason why ctx ended, when it has one of ours, or err.
+func causeOr(ctx context.Context, err error) error {
+	if cause, ok := context.Cause(ctx).(*Error); ok { //nolint:errorlint // it is ours, and not wrapped
+		return cause
+	}
+	return err
+}
+
+// pause waits for d. It reports false when ctx ends first.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,148 @@
+package prove
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+// callIn bounds one call of kubectl, and cleanIn the calls that put back what a proof
+// has changed.
+const (
+	callIn  = 20 * time.Second
+	cleanIn = 45 * time.Second
+)
+
+// kubectl is the way to the cluster. It already knows every way to sign in, the
+// proxies and the contexts of its user.
+type kubectl struct {
+	flags     []string
+	namespace string
+	limit     time.Duration // of one call
+}
+
+func (k *kubectl) command(ctx context.Context, args ...string) *exec.Cmd {
+	all := append(append([]string{}, k.flags...), "--namespace", k.namespace)
+	cmd := exec.CommandContext(ctx, "kubectl", append(all, args...)...)
+	cmd.WaitDelay = time.Second // a helper of kubectl may keep its pipes
+	return cmd
+}
+
+// run runs kubectl and returns its output.
+func (k *kubectl) run(ctx context.Context, stdin io.Reader, args ...string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, k.limit)
+	defer cancel()
+	cmd := k.command(ctx, args...)
+	apart(cmd)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		return nil, k.explain(ctx, args, stderr.String(), err)
+	}
+	return stdout.Bytes(), nil
+}
+
+// explain turns kubectl's error into one of ours.
+func (k *kubectl) explain(ctx context.Context, args []string, stderr string, err error) error {
+	said := strings.TrimSpace(strings.TrimPrefix(lastLine(stderr), "error: "))
+	what := "kubectl " + strings.Join(args, " ")
+	has := func(words ...string) bool {
+		for _, w := range words {
+			if strings.Contains(stderr, w) {
+				return true
+			}
+		}
+		return false
+	}
+	switch {
+	case errors.Is(err, exec.ErrNotFound):
+		return refuse(Usage, "there is no kubectl in PATH: prove asks the cluster through it")
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return refuse(Unreachable, "the API server did not answer within %v: %s", k.limit, what)
+	case ctx.Err() != nil:
+		return context.Canceled
+	case has("(NotFound)"):
+		return refuse(NotFound, "%s", strings.TrimPrefix(said, "Error from server (NotFound): "))
+	case has("(Forbidden)"):
+		return refuse(Denied, "%s", strings.TrimPrefix(said, "Error from server (Forbidden): "))
+	case has("(Unauthorized)", "must be logged in"):
+		return refuse(Denied, "the API server does not accept the credentials: %s", said)
+	case has("Unable to connect", "connection refused", "was refused", "i/o timeout", "context deadline exceeded", "TLS handshake", "no such host", "EOF"):
+		return refuse(Unreachable, "the API server does not answer: %s", said)
+	case said == "":
+		return refuse(Failed, "%s: %v", what, err)
+	}
+	return refuse(Failed, "%s: %s", what, said)
+}
+
+func lastLine(text string) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	return lines[len(lines)-1]
+}
+
+// get reads objects into o.
+func (k *kubectl) get(ctx context.Context, o any, args ...string) error {
+	out, err := k.run(ctx, nil, append([]string{"get", "--output", "json"}, args...)...)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(out, o); err != nil {
+		return refuse(Failed, "kubectl get %s: %v", strings.Join(args, " "), err)
+	}
+	return nil
+}
+
+// create creates the objects and calls took with each answer.
+func (k *kubectl) create(ctx context.Context, took func(*json.Decoder) error, objects ...any) error {
+	var in bytes.Buffer
+	for _, o := range objects {
+		if err := json.NewEncoder(&in).Encode(o); err != nil {
+			return fmt.Errorf("encode an object: %w", err)
+		}
+	}
+	// Without validation: it would need rights to list the cluster's own types.
+	out, err := k.run(ctx, &in, "create", "--validate=false", "--output", "json", "--filename", "-")
+	if err != nil {
+		return err
+	}
+	answers := json.NewDecoder(bytes.NewReader(out))
+	for range objects {
+		if err := took(answers); err != nil {
+			return refuse(Failed, "kubectl create: %v", err)
+		}
+	}
+	return nil
+}
+
+// follow starts kubectl and calls take with a decoder of its output until that
+// returns an error. It returns when kubectl has ended; the error is only kubectl's.
+func (k *kubectl) follow(ctx context.Context, take func(*json.Decoder) error, args ...string) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	cmd := k.command(ctx, args...)
+	apart(cmd)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		return k.explain(ctx, args, "", err)
+	}
+	lines := json.NewDecoder(out)
+	for take(lines) == nil {
+	}
+	asked := ctx.Err() != nil
+	cancel()
+	if err := cmd.Wait(); err != nil && !asked && stderr.Len() > 0 {
+		return k.explain(context.WithoutCancel(ctx), args, stderr.String(), err)
+	}
+	return nil
+}

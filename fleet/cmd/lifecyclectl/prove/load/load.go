@@ -1,0 +1,296 @@
+// Package load sends requests to one address as clients do that never send a request
+// twice, and writes what became of them as JSON lines. "lifecyclectl prove" runs it
+// as a Job beside the service, so that no request leaves the cluster.
+package load
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// The kinds of clients.
+const (
+	Kept   = "HTTP/1.1 kept"    // keeps its connection, is idle for 0 to 4 s between two requests
+	Fresh  = "HTTP/1.1 new"     // a connection for each request
+	HTTP2  = "HTTP/2 POST"      // a body that cannot be read twice, so that no library repeats it
+	Stream = "stream of events" // lost when it is cut, and not when the server ends it
+)
+
+// Kinds are all of them, in the order of reports.
+var Kinds = []string{Kept, Fresh, HTTP2, Stream}
+
+// The limits of a run.
+const (
+	answerIn = 15 * time.Second // a request that takes longer is lost
+	tryIn    = 5 * time.Second  // the same for the first request of a kind
+	maxTold  = 5000             // losses that are told one by one; all are counted
+)
+
+// Plan says what to send. The zero value of a path sends nothing of that kind,
+// except Get, which is required.
+type Plan struct {
+	Addr    string `json:"addr"` // host:port
+	TLS     bool   `json:"tls,omitempty"`
+	Get     string `json:"get"`               // path of the HTTP/1.1 requests
+	Post    string `json:"post,omitempty"`    // path of the HTTP/2 requests
+	Stream  string `json:"stream,omitempty"`  // path of an event stream
+	Clients int    `json:"clients,omitempty"` // of each kind; defaults to 8
+}
+
+// Record is one line. Exactly one of its parts is set.
+type Record struct {
+	Seq   int       `json:"seq"`
+	At    time.Time `json:"at"` // by the clock of this machine, as all times of a record
+	Hello *Hello    `json:"hello,omitempty"`
+	Tick  *Tick     `json:"tick,omitempty"`
+	Loss  *Loss     `json:"loss,omitempty"`
+}
+
+// Hello is the first record: what the server answered to one request of each kind.
+type Hello struct {
+	Error   string            `json:"error,omitempty"`   // why there is no load at all
+	Skipped map[string]string `json:"skipped,omitempty"` // why there is none of a kind
+}
+
+// Tick has the totals so far. There is one each second.
+type Tick struct {
+	Counts map[string]Count `json:"counts"`
+	// Oldest is when the oldest request without an answer was sent; zero when there
+	// is none. Streams do not count.
+	Oldest time.Time `json:"oldest,omitzero"`
+}
+
+// Count has the totals of one kind.
+type Count struct {
+	Sent     int `json:"sent"`
+	Answered int `json:"answered"`
+	Lost     int `json:"lost"`
+}
+
+// Loss is one request without an answer. An answer of status 500 or more is none.
+type Loss struct {
+	Kind string        `json:"kind"`
+	How  How           `json:"how"`
+	Sent time.Time     `json:"sent"`
+	Lost time.Time     `json:"lost"` // when it was noticed
+	Kept bool          `json:"kept"` // on a connection that was used before
+	Idle time.Duration `json:"idle,omitempty"`
+	Why  string        `json:"why"`
+}
+
+// How says how a request was lost.
+type How string
+
+// How requests are lost.
+const (
+	Refused     How = "refused"     // no process listens there
+	Unreachable How = "unreachable" // no machine is there any more, or it does not answer the connect
+	Closed      How = "closed"      // the connection ended before the first byte of the answer
+	Cut         How = "cut"         // it ended in the middle of the answer
+	GoAway      How = "goaway"      // HTTP/2's goodbye came while the request was on its way
+	Late        How = "late"        // there was no answer in time
+	Status      How = "status"      // the answer was 500 or more
+)
+
+// Command runs the plan, which is JSON, and returns when ctx ends.
+func Command(ctx context.Context, plan string, w io.Writer) error {
+	var p Plan
+	if err := json.Unmarshal([]byte(plan), &p); err != nil {
+		return fmt.Errorf("read the plan: %w", err)
+	}
+	return Run(ctx, p, w)
+}
+
+// Run sends requests until ctx ends, and writes records. It returns when every
+// request that was sent has its answer or is lost. It returns an error when a record
+// cannot be written.
+func Run(ctx context.Context, p Plan, w io.Writer) error {
+	if p.Clients <= 0 {
+		p.Clients = 8
+	}
+	r := &run{plan: p, to: &target{p}, w: w, counts: make(map[string]Count)}
+	hello := r.hello(ctx)
+	r.write(Record{Hello: &hello})
+	if hello.Error != "" {
+		<-ctx.Done() // the reader of the log decides
+		return r.err
+	}
+	var clients sync.WaitGroup
+	start := func(kind string, number int, client func(context.Context, *call)) {
+		if _, skip := hello.Skipped[kind]; skip {
+			return
+		}
+		for range number {
+			c := &call{run: r, kind: kind}
+			r.calls = append(r.calls, c)
+			clients.Go(func() {
+				if pause(ctx, rand.N(500*time.Millisecond)) { // not all at the same time
+					client(ctx, c)
+				}
+			})
+		}
+	}
+	start(Kept, 3*p.Clients, r.to.kept)
+	start(Fresh, p.Clients, r.to.fresh)
+	start(HTTP2, p.Clients, r.to.http2)
+	start(Stream, 2, r.to.stream)
+	var ticker sync.WaitGroup
+	over := make(chan struct{})
+	calls := r.calls // complete
+	ticker.Go(func() {
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				r.tick(calls)
+			case <-over:
+				r.tick(calls)
+				return
+			}
+		}
+	})
+	clients.Wait()
+	close(over)
+	ticker.Wait()
+	return r.err
+}
+
+// hello asks once for each kind.
+func (r *run) hello(ctx context.Context) Hello {
+	ctx, cancel := context.WithTimeout(ctx, 4*tryIn)
+	defer cancel()
+	h := Hello{Skipped: make(map[string]string)}
+	if err := r.to.tryGet(); err != nil {
+		h.Error = fmt.Sprintf("GET %s: %v", r.plan.Get, err)
+		return h
+	}
+	if r.plan.Post == "" {
+		h.Skipped[HTTP2] = "not asked for"
+	} else if err := r.to.tryPost(ctx); err != nil {
+		h.Skipped[HTTP2] = fmt.Sprintf("the service does not speak it here: %v", err)
+	}
+	if r.plan.Stream == "" {
+		h.Skipped[Stream] = "not asked for"
+	} else if err := r.to.tryStream(ctx); err != nil {
+		h.Error = fmt.Sprintf("GET %s as a stream: %v", r.plan.Stream, err)
+	}
+	return h
+}
+
+// run writes the records of one load.
+type run struct {
+	plan  Plan
+	to    *target
+	calls []*call
+
+	mu     sync.Mutex // guards the fields below
+	w      io.Writer
+	seq    int
+	counts map[string]Count
+	told   int
+	err    error // of the first write that failed
+}
+
+func (r *run) write(rec Record) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.writeLocked(rec)
+}
+
+func (r *run) writeLocked(rec Record) {
+	r.seq++
+	rec.Seq, rec.At = r.seq, time.Now()
+	line, err := json.Marshal(rec)
+	if err == nil {
+		_, err = r.w.Write(append(line, '\n'))
+	}
+	if err != nil && r.err == nil {
+		r.err = fmt.Errorf("write a record: %w", err)
+	}
+}
+
+func (r *run) tick(calls []*call) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	t := Tick{Counts: make(map[string]Count)}
+	for kind, c := range r.counts {
+		t.Counts[kind] = c
+	}
+	for _, c := range calls {
+		if at := c.since.Load(); at != 0 && (t.Oldest.IsZero() || at < t.Oldest.UnixNano()) {
+			t.Oldest = time.Unix(0, at)
+		}
+	}
+	r.writeLocked(Record{Tick: &t})
+}
+
+// call is the request that one client sends now.
+type call struct {
+	*run
+	kind  string
+	since atomic.Int64 // when it was sent; 0 between two requests
+}
+
+// outcome is what became of a request.
+type outcome struct {
+	sent time.Time
+	kept bool
+	idle time.Duration
+	how  How // "": it was answered
+	err  error
+}
+
+func (c *call) begin() time.Time {
+	now := time.Now()
+	if c.kind != Stream {
+		c.since.Store(now.UnixNano())
+	}
+	return now
+}
+
+func (c *call) end(o outcome) {
+	c.since.Store(0)
+	now := time.Now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n := c.counts[c.kind]
+	n.Sent++
+	if o.how == "" {
+		n.Answered++
+	} else {
+		n.Lost++
+	}
+	c.counts[c.kind] = n
+	if o.how != "" && c.told < maxTold {
+		c.told++
+		c.writeLocked(Record{Loss: &Loss{Kind: c.kind, How: o.how, Sent: o.sent, Lost: now, Kept: o.kept, Idle: o.idle, Why: o.err.Error()}})
+	}
+}
+
+// pause waits for d. It reports false when ctx ends first.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// gap is the idle time of a client that keeps its connection: often short, and
+// sometimes as long as people take.
+func gap() time.Duration {
+	if rand.N(2) == 0 {
+		return rand.N(300 * time.Millisecond)
+	}
+	return rand.N(4 * time.Second)
+}

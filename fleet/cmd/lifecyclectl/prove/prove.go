@@ -1,0 +1,328 @@
+// Package prove puts a Deployment to the test on its own cluster: a Job sends requests
+// through its Service while its pods are rolled, scaled and deleted, and every request
+// is accounted for. It asks the cluster through kubectl.
+package prove
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/prove/load"
+)
+
+// Options say what to prove, and how.
+type Options struct {
+	// Target is the Deployment, as deployment/NAME.
+	Target string
+	// Namespace, Context and Kubeconfig are kubectl's. Without a namespace it is the
+	// context's.
+	Namespace, Context, Kubeconfig string
+	// Service is the name of the Service; not needed when only one selects the pods.
+	Service string
+	// Port is the name or the number of the Service's port; not needed when only one
+	// is for HTTP.
+	Port string
+	// Image is an image whose entry point is this version of lifecyclectl.
+	Image string
+	// Get, Post and Stream are the paths that the load asks for. Without Post there
+	// is no HTTP/2, and without Stream no stream.
+	Get, Post, Stream string
+	// Clients is the number of clients of each kind. Defaults to 8.
+	Clients int
+	// Timeout bounds the proof. Defaults to 20 minutes.
+	Timeout time.Duration
+
+	// Ask asks the user whether to go on with a Deployment that does not have the
+	// label. An error ends the proof.
+	Ask func(what string) error
+	// Step tells what begins or has happened. Now tells the state of what runs, often.
+	Step, Now func(text string)
+
+	callIn time.Duration // for tests: the maximum time of a call; defaults to callIn
+}
+
+// The times of a proof.
+const (
+	baseline  = 4 * time.Second  // of load before anything is touched
+	between   = 2 * time.Second  // two steps
+	afterward = 6 * time.Second  // of load after the last step
+	patience  = 60 * time.Second // with an API server that does not answer meanwhile
+)
+
+// proof is one run.
+type proof struct {
+	opts Options
+	k    *kubectl
+	d    *deployment
+	svc  *service
+	port servicePort
+	at   int // index of the serving container
+	job  string
+
+	pods   *timeline
+	load   *account
+	steps  []Step
+	scaled bool // the number of replicas is not its own
+}
+
+// Run proves the Deployment and returns the report. It leaves nothing behind: it
+// deletes the Job and puts the replicas back, also when ctx ends or a step fails.
+// Then the report is nil and the error says why; it is an [*Error], or
+// context.Canceled after ctx has ended.
+func Run(ctx context.Context, o Options) (report *Report, err error) {
+	if o.Timeout <= 0 {
+		o.Timeout = 20 * time.Minute
+	}
+	kind, name, _ := strings.Cut(o.Target, "/")
+	switch kind {
+	case "deployment", "deployments", "deploy", "deployment.apps", "deployments.apps":
+	default:
+		name = ""
+	}
+	if name == "" {
+		return nil, refuse(Usage, "%q is no deployment/NAME: prove can roll, scale and heal only Deployments", o.Target)
+	}
+	if o.Image == "" {
+		return nil, refuse(Usage, "which image? the load runs in the cluster, from an image whose entry point is this version of lifecyclectl").
+			hint("build one from this program, push it where the cluster pulls, and give it with --image")
+	}
+	p := &proof{opts: o, k: &kubectl{namespace: o.Namespace, limit: cmp.Or(o.callIn, callIn)}, job: jobName()}
+	if o.Context != "" {
+		p.k.flags = append(p.k.flags, "--context", o.Context)
+	}
+	if o.Kubeconfig != "" {
+		p.k.flags = append(p.k.flags, "--kubeconfig", o.Kubeconfig)
+	}
+	whole, cancel := context.WithTimeoutCause(ctx, o.Timeout, refuse(Failed, "%s: the proof was not done within %v", o.Target, o.Timeout).
+		hint("--timeout gives it longer; kubectl -n %s describe deployment %s says what it waits for", o.Namespace, name))
+	defer cancel()
+	if err := p.look(whole, name); err != nil {
+		return nil, causeOr(whole, err)
+	}
+	if err := p.consent(); err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	report, err = p.run(whole)
+	if err != nil {
+		return nil, causeOr(whole, err)
+	}
+	report.Took = seconds(time.Since(began))
+	return report, nil
+}
+
+// look reads the cluster, and refuses what cannot be proven.
+func (p *proof) look(ctx context.Context, name string) error {
+	p.opts.Now("reading the cluster")
+	if p.k.namespace == "" {
+		out, err := p.k.run(ctx, nil, "config", "view", "--minify", "--output", "jsonpath={..namespace}")
+		if err != nil {
+			return err
+		}
+		if p.k.namespace = strings.TrimSpace(string(out)); p.k.namespace == "" {
+			p.k.namespace = "default"
+		}
+	}
+	if err := p.permitted(ctx); err != nil {
+		return err
+	}
+	d, err := p.deployment(ctx, name)
+	if err != nil {
+		return err
+	}
+	p.d = d
+	var services list[service]
+	if err := p.k.get(ctx, &services, "services"); err != nil {
+		return err
+	}
+	if p.svc, err = choose(services.Items, p.opts.Service, d); err != nil {
+		return err
+	}
+	if p.port, err = p.svc.port(p.opts.Port); err != nil {
+		return err
+	}
+	p.at = d.serving(p.port)
+	if err := d.probed(p.at); err != nil {
+		return err
+	}
+	var slices list[sliceObject]
+	if err := p.k.get(ctx, &slices, "endpointslices.discovery.k8s.io", "--selector", "kubernetes.io/service-name="+p.svc.Metadata.Name); err != nil {
+		return err
+	}
+	ready := 0
+	for _, s := range slices.Items {
+		for _, e := range s.Endpoints {
+			if e.Conditions.Ready == nil || *e.Conditions.Ready {
+				ready++
+			}
+		}
+	}
+	if ready == 0 {
+		return refuse(Usage, "service/%s has no ready endpoint: its spec.selector is %s, and its EndpointSlices list no ready pod", p.svc.Metadata.Name, pairs(p.svc.Spec.Selector)).
+			hint("kubectl -n %s get endpointslices -l kubernetes.io/service-name=%s", p.k.namespace, p.svc.Metadata.Name)
+	}
+	return d.usable()
+}
+
+func (p *proof) deployment(ctx context.Context, name string) (*deployment, error) {
+	d := new(deployment)
+	if err := p.k.get(ctx, d, "deployments.apps", name); err != nil {
+		var e *Error
+		if errors.As(err, &e) && e.Reason == NotFound {
+			return nil, refuse(NotFound, "there is no deployment/%s in namespace %s", name, p.k.namespace).hint("kubectl -n %s get deployments", p.k.namespace)
+		}
+		return nil, err
+	}
+	return d, nil
+}
+
+// permitted asks the API server for every permission that the proof needs.
+func (p *proof) permitted(ctx context.Context) error {
+	var objects []any
+	for _, r := range rights {
+		r.Namespace = p.k.namespace
+		q := review{APIVersion: "authorization.k8s.io/v1", Kind: "SelfSubjectAccessReview"}
+		q.Spec.Attributes = r
+		objects = append(objects, q)
+	}
+	var answers []review
+	if err := p.k.create(ctx, decode(&answers), objects...); err != nil {
+		return err
+	}
+	return missing(answers, p.k.namespace)
+}
+
+func (p *proof) consent() error {
+	if p.d.Metadata.Labels[Label] == "allowed" {
+		return nil
+	}
+	what := fmt.Sprintf("%s in namespace %s does not have the label %s=allowed. This restarts, scales and deletes its pods, and sends GET %s", p.d, p.k.namespace, Label, p.opts.Get)
+	if p.opts.Post != "" {
+		what += " and POST " + p.opts.Post
+	}
+	return p.opts.Ask(what + " to service/" + p.svc.Metadata.Name + ".")
+}
+
+// run starts the load, takes the steps and judges.
+func (p *proof) run(ctx context.Context) (_ *Report, err error) {
+	defer func() { err = p.clean(ctx, err) }()
+	plan := load.Plan{
+		Addr: fmt.Sprintf("%s:%d", bracketed(p.svc.Spec.ClusterIP), p.port.Port), TLS: p.port.tls(),
+		Get: p.opts.Get, Post: p.opts.Post, Stream: p.opts.Stream, Clients: p.opts.Clients,
+	}
+	job, err := jobObject(p.job, p.opts.Image, p.d.Spec.Template.Spec.PullSecrets, plan, p.opts.Timeout+time.Minute)
+	if err != nil {
+		return nil, err
+	}
+	p.opts.Step(fmt.Sprintf("%s in namespace %s: %d replicas, service/%s port %d; the load is job/%s", p.d, p.k.namespace, p.d.replicas(), p.svc.Metadata.Name, p.port.Port, p.job))
+	if err := p.k.create(ctx, func(*json.Decoder) error { return nil }, job); err != nil {
+		return nil, err
+	}
+	pod, err := p.awaitJob(ctx)
+	if err != nil {
+		return nil, err
+	}
+	watching, cancel := context.WithCancel(ctx)
+	var watches sync.WaitGroup
+	defer watches.Wait()
+	defer cancel()
+	p.pods = &timeline{container: p.d.Spec.Template.Spec.Containers[p.at].Name, slices: make(map[string]map[string]bool)}
+	p.load = newAccount()
+	watches.Go(func() { watch(watching, p.k, p.pods.takePod, "pods", "--selector", p.d.Spec.Selector.String()) })
+	watches.Go(func() {
+		watch(watching, p.k, p.pods.takeSlice, "endpointslices.discovery.k8s.io", "--selector", "kubernetes.io/service-name="+p.svc.Metadata.Name)
+	})
+	watches.Go(func() { p.load.follow(watching, p.k, pod) })
+	if p.d.now() != p.d.replicas() {
+		p.opts.Step(fmt.Sprintf("%s has %d replicas: an earlier proof was killed and left that; it gets its %d again", p.d, p.d.now(), p.d.replicas()))
+		if err := p.putBack(ctx); err != nil {
+			return nil, err
+		}
+		if err := p.rolled(ctx, p.d.replicas()); err != nil {
+			return nil, err
+		}
+	}
+	if err := p.before(ctx); err != nil {
+		return nil, err
+	}
+	if err := p.takeSteps(ctx); err != nil {
+		return nil, err
+	}
+	if err := p.rest(ctx, afterward); err != nil {
+		return nil, err
+	}
+	p.opts.Now("waiting for the last answers")
+	if err := p.load.drained(ctx, time.Now()); err != nil {
+		return nil, err
+	}
+	cancel()
+	watches.Wait()
+	return p.report(), nil
+}
+
+func bracketed(ip string) string {
+	if strings.Contains(ip, ":") {
+		return "[" + ip + "]"
+	}
+	return ip
+}
+
+// before runs the load on a cluster that is left alone: a service that does not
+// answer now has nothing to prove.
+func (p *proof) before(ctx context.Context) error {
+	hello, err := p.load.hello(ctx)
+	if err != nil {
+		return err
+	}
+	if hello.Error != "" {
+		return refuse(Failed, "service/%s port %d does not answer, before anything was touched: %s", p.svc.Metadata.Name, p.port.Port, hello.Error).
+			hint("--get, --post and --stream say which paths to ask for, --port which port; a NetworkPolicy may keep the load out")
+	}
+	for _, kind := range load.Kinds {
+		if why, skipped := hello.Skipped[kind]; skipped {
+			p.opts.Step(fmt.Sprintf("%s: left out: %s", kind, why))
+		}
+	}
+	p.opts.Now("load without a change")
+	if err := p.rest(ctx, baseline); err != nil {
+		return err
+	}
+	if lost := p.load.losses(); len(lost) > 0 {
+		return refuse(Failed, "service/%s loses requests before anything was touched: %d so far, the first %s: %s", p.svc.Metadata.Name, len(lost), lost[0].How, lost[0].Why)
+	}
+	return nil
+}
+
+// clean puts back what the proof has changed. It has its own time: ctx may have
+// ended.
+func (p *proof) clean(ctx context.Context, err error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanIn)
+	defer cancel()
+	var left []string
+	if p.scaled {
+		p.opts.Now("putting the replicas back")
+		if e := p.putBack(ctx); e != nil {
+			left = append(left, fmt.Sprintf("%s does not have its %d replicas (%v): kubectl -n %s scale %s --replicas=%d", p.d, p.d.replicas(), e, p.k.namespace, p.d, p.d.replicas()))
+		}
+	}
+	p.opts.Now("deleting job/" + p.job)
+	if _, e := p.k.run(ctx, nil, "delete", "job", p.job, "--ignore-not-found", "--wait=false", "--cascade=background"); e != nil {
+		left = append(left, fmt.Sprintf("job/%s is still there (%v): kubectl -n %s delete job %s", p.job, e, p.k.namespace, p.job))
+	}
+	if len(left) == 0 {
+		return err
+	}
+	if err == nil {
+		return refuse(Failed, "the proof is done, and could not put everything back").hint("%s", strings.Join(left, "; "))
+	}
+	for _, l := range left {
+		p.opts.Step(l)
+	}
+	return err
+}

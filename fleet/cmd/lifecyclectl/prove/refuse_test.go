@@ -1,0 +1,162 @@
+package prove
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+)
+
+// asked runs a proof of deployment/web with the fake, whose user agrees.
+func asked(ctx context.Context, change func(*Options)) (steps []string, err error) {
+	o := Options{
+		Target: "deployment/web", Namespace: "shop", Image: "ctl:1", Get: "/",
+		Ask: func(string) error { return nil }, Now: func(string) {}, Step: func(s string) { steps = append(steps, s) },
+	}
+	if change != nil {
+		change(&o)
+	}
+	_, err = Run(ctx, o)
+	return steps, err
+}
+
+// A proof that cannot be names the object and what it lacks, and touches nothing.
+func TestRefusals(t *testing.T) {
+	const deployments, services = "get-deployments.apps", "get-services"
+	for name, tt := range map[string]struct {
+		with   func(*fake)
+		opts   func(*Options)
+		reason Reason
+		says   []string
+	}{
+		"a stateful set": {nil, func(o *Options) { o.Target = "statefulset/db" }, Usage, []string{`"statefulset/db" is no deployment/NAME`}},
+		"no name":        {nil, func(o *Options) { o.Target = "deployment/" }, Usage, []string{"no deployment/NAME"}},
+		"no image":       {nil, func(o *Options) { o.Image = "" }, Usage, []string{"which image?", "--image"}},
+		"no JSON":        {func(f *fake) { f.set(deployments, "<html>") }, nil, Failed, []string{"kubectl get deployments.apps web", "invalid character"}},
+		"no service":     {func(f *fake) { f.set(services, `{"items": []}`) }, nil, Usage, []string{"no Service", "deployment/web", "app=web"}},
+		"two services": {func(f *fake) {
+			f.set(services, `{"items": [`+webService+","+strings.Replace(webService, `"web"`, `"www"`, 1)+`]}`)
+		}, nil, Usage, []string{"2 Services select the pods of deployment/web", "--service web, or www"}},
+		"another service":    {func(f *fake) { f.change(services, `"app": "web"`, `"app": "db"`) }, func(o *Options) { o.Service = "web" }, Usage, []string{"service/web does not select the pods of deployment/web", "app=db"}},
+		"an unknown service": {nil, func(o *Options) { o.Service = "wep" }, NotFound, []string{"there is no service/wep"}},
+		"no selector":        {func(f *fake) { f.change(services, `"app": "web"`, "") }, func(o *Options) { o.Service = "web" }, Usage, []string{"service/web has no spec.selector"}},
+		"a headless service": {func(f *fake) { f.change(services, "10.0.0.1", "None") }, nil, Usage, []string{"service/web has no cluster IP"}},
+		"several ports": {func(f *fake) {
+			f.change(services, `"ports": [`, `"ports": [{"port": 9090, "name": "grpc"}, {"port": 9091, "name": "metrics"}, `)
+			f.change(services, `"port": 80,`, `"port": 81,`)
+		}, nil, Usage, []string{"service/web has 3 ports", "--port", "9090 grpc"}},
+		"an unknown port": {nil, func(o *Options) { o.Port = "http" }, Usage, []string{"service/web has no TCP port http", "80"}},
+		"no endpoints":    {func(f *fake) { f.change("get-endpointslices.discovery.k8s.io", "true", "false") }, nil, Usage, []string{"service/web has no ready endpoint", "app=web"}},
+		"no probe":        {func(f *fake) { f.change(deployments, `, "readinessProbe": {"periodSeconds": 1}`, "") }, nil, Usage, []string{"container main has no readinessProbe", "add spec.template.spec.containers[0].readinessProbe"}},
+		"paused":          {func(f *fake) { f.change(deployments, `"replicas": 2, "selector"`, `"paused": true, "selector"`) }, nil, Usage, []string{"deployment/web is paused", "kubectl rollout resume"}},
+		"no replicas":     {func(f *fake) { f.change(deployments, `"replicas": 2, "selector"`, `"replicas": 0, "selector"`) }, nil, Usage, []string{"deployment/web has spec.replicas 0"}},
+		"not available":   {func(f *fake) { f.change(deployments, `"availableReplicas": 2`, `"availableReplicas": 1`) }, nil, Usage, []string{"deployment/web has 1 of 2 replicas available"}},
+		"no permission":   {func(f *fake) { f.set("denied", "patch create") }, nil, Denied, []string{"you lack 2 of the 12 permissions", "namespace shop", `- {apiGroups: ["apps"], resources: ["deployments"], verbs: ["patch"]}`, `- {apiGroups: ["batch"], resources: ["jobs"], verbs: ["create"]}`}},
+		"forbidden":       {func(f *fake) { f.set("error", `Error from server (Forbidden): deployments.apps "web" is forbidden`) }, nil, Denied, []string{`deployments.apps "web" is forbidden`}},
+		"not signed in":   {func(f *fake) { f.set("error", "error: You must be logged in to the server (Unauthorized)") }, nil, Denied, []string{"does not accept the credentials"}},
+		"an API server away": {func(f *fake) {
+			f.set("error", "The connection to the server 10.0.0.9:6443 was refused - did you specify the right host or port?")
+		}, nil, Unreachable, []string{"10.0.0.9:6443"}},
+		"an API server hangs": {func(f *fake) { f.set("hang", "") }, func(o *Options) { o.callIn = 500 * time.Millisecond }, Unreachable, []string{"the API server did not answer within 500ms"}},
+		"not allowed":         {func(f *fake) { f.change(deployments, "allowed", "no") }, func(o *Options) { o.Ask = func(what string) error { return errors.New(what) } }, -1, []string{"deployment/web in namespace shop does not have the label lifecycle.pleme.io/prove=allowed", "service/web"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFake(t)
+			if tt.with != nil {
+				tt.with(f)
+			}
+			_, err := asked(t.Context(), tt.opts)
+			if err == nil {
+				t.Fatal("it was not refused")
+			}
+			text := err.Error()
+			var e *Error
+			if errors.As(err, &e) {
+				text += "\n" + strings.Join(e.Hints, "\n")
+			} else {
+				e = &Error{Reason: -1}
+			}
+			if e.Reason != tt.reason {
+				t.Errorf("reason %d, want %d", e.Reason, tt.reason)
+			}
+			for _, s := range tt.says {
+				if !strings.Contains(text, s) {
+					t.Errorf("it does not say %q:\n%s", s, text)
+				}
+			}
+			if calls := f.calls(); strings.Contains(calls, "patch ") || strings.Contains(calls, "delete ") {
+				t.Errorf("it touched the cluster:\n%s", calls)
+			}
+		})
+	}
+}
+
+func TestNoDeployment(t *testing.T) {
+	f := newFake(t)
+	f.remove("get-deployments.apps")
+	_, err := asked(t.Context(), func(o *Options) { o.Target = "deploy/web" })
+	var e *Error
+	if !errors.As(err, &e) || e.Reason != NotFound || !strings.Contains(e.Text, "there is no deployment/web in namespace shop") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestNoKubectl(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	_, err := asked(t.Context(), nil)
+	var e *Error
+	if !errors.As(err, &e) || e.Reason != Usage || !strings.Contains(e.Text, "no kubectl in PATH") {
+		t.Errorf("%v", err)
+	}
+}
+
+// Once the Job may exist, it is deleted, however the proof ends.
+func TestTheJobIsDeleted(t *testing.T) {
+	waiting := func(reason string) string {
+		return `{"items": [{"metadata": {"name": "load-1"}, "status": {"containerStatuses": [{"state": {"waiting": {"reason": "` + reason + `", "message": "back-off"}}}]}}]}`
+	}
+	for name, tt := range map[string]struct {
+		with func(*fake)
+		says []string
+	}{
+		"the image cannot be pulled": {func(f *fake) { f.set("get-pods", waiting("ImagePullBackOff")) }, []string{"image ctl:1 cannot be pulled (ImagePullBackOff): back-off", "--image"}},
+		"the image cannot run":       {func(f *fake) { f.set("get-pods", waiting("RunContainerError")) }, []string{"image ctl:1 cannot run", "entry point"}},
+		"it is another program": {func(f *fake) {
+			f.set("get-pods", `{"items": [{"status": {"containerStatuses": [{"state": {"terminated": {"exitCode": 2, "reason": "Error"}}}]}}]}`)
+		}, []string{"image ctl:1 did not run as the load: exit status 2, Error"}},
+		"the Job is refused": {func(f *fake) { f.set("create-error", `Error from server (Forbidden): exceeded quota: jobs`) }, []string{"exceeded quota"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFake(t)
+			tt.with(f)
+			_, err := asked(t.Context(), nil)
+			var e *Error
+			if !errors.As(err, &e) {
+				t.Fatalf("%v, want an *Error", err)
+			}
+			for _, s := range tt.says {
+				if text := e.Text + "\n" + strings.Join(e.Hints, "\n"); !strings.Contains(text, s) {
+					t.Errorf("it does not say %q:\n%s", s, text)
+				}
+			}
+			f.wantDeleted()
+		})
+	}
+	t.Run("Ctrl-C", func(t *testing.T) {
+		f := newFake(t)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		if _, err := asked(ctx, nil); !errors.Is(err, context.Canceled) {
+			t.Errorf("%v, want context.Canceled", err)
+		}
+		f.wantDeleted()
+	})
+}
+
+func (f *fake) wantDeleted() {
+	f.t.Helper()
+	if calls := f.calls(); !strings.Contains(calls, "delete job lifecyclectl-prove-") {
+		f.t.Errorf("the Job was not deleted:\n%s", calls)
+	}
+}

@@ -1,0 +1,291 @@
+package prove
+
+import (
+	"bytes"
+	"encoding/json"
+	"encoding/xml"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/fleet/cmd/lifecyclectl/prove/load"
+)
+
+// Report is what a proof has found.
+type Report struct {
+	Deployment string    `json:"deployment"`
+	Namespace  string    `json:"namespace"`
+	Service    string    `json:"service"`
+	Port       int       `json:"port"`
+	TLS        bool      `json:"tls"`
+	Took       float64   `json:"tookSeconds"`
+	Sent       int       `json:"sent"`
+	Lost       int       `json:"lost"`
+	Kinds      []Kind    `json:"kinds"`
+	Steps      []Step    `json:"steps"`
+	Findings   []Finding `json:"findings"`
+	Pods       []Pod     `json:"pods"`
+	// Losses are the lost requests, in their order; of very many, the first.
+	Losses []Loss `json:"losses"`
+}
+
+// Kind has the totals of one kind of client.
+type Kind struct {
+	Kind     string `json:"kind"`
+	Sent     int    `json:"sent"`
+	Answered int    `json:"answered"`
+	Lost     int    `json:"lost"`
+	Skipped  string `json:"skipped,omitempty"` // why it was not asked
+}
+
+// Loss is one lost request, and when that was in the life of the pod on which it
+// probably was lost. Times are in seconds, negative before the event, and absent when
+// the event was not seen.
+type Loss struct {
+	Kind          string   `json:"kind"`
+	How           string   `json:"how"`
+	Why           string   `json:"why"`
+	Kept          bool     `json:"kept"` // the connection was used before
+	Idle          float64  `json:"idleSeconds"`
+	Waited        float64  `json:"waitedSeconds"`
+	Step          string   `json:"step"`
+	Pod           string   `json:"pod,omitempty"`
+	AfterDeletion *float64 `json:"afterDeletion,omitempty"`
+	AfterUnready  *float64 `json:"afterUnready,omitempty"`
+	AfterRemoved  *float64 `json:"afterRemoved,omitempty"`
+	AfterEnd      *float64 `json:"afterEnd,omitempty"`
+	Cause         string   `json:"cause"`
+	when          time.Time
+}
+
+func seconds(d time.Duration) float64 { return float64(d.Milliseconds()) / 1000 }
+
+// since returns the seconds from an event to at; nil when the event was not seen.
+func since(event, at time.Time) *float64 {
+	if event.IsZero() {
+		return nil
+	}
+	s := seconds(at.Sub(event))
+	return &s
+}
+
+// report accounts for everything. Nothing runs any more.
+func (p *proof) report() *Report {
+	r := &Report{
+		Deployment: p.d.Metadata.Name, Namespace: p.k.namespace, Service: p.svc.Metadata.Name, Port: p.port.Port, TLS: p.port.tls(),
+		Pods: p.pods.lives(), Findings: []Finding{}, Losses: []Loss{},
+	}
+	counts := p.load.counts()
+	for _, kind := range load.Kinds {
+		c := counts[kind]
+		r.Kinds = append(r.Kinds, Kind{Kind: kind, Sent: c.Sent, Answered: c.Answered, Lost: c.Lost, Skipped: p.load.greeted.Skipped[kind]})
+		r.Sent += c.Sent
+		r.Lost += c.Lost
+	}
+	grace := time.Duration(p.d.grace()) * time.Second
+	for _, l := range p.load.losses() {
+		at := l.at()
+		one := Loss{
+			Kind: l.Kind, How: string(l.How), Why: l.Why, Kept: l.Kept, Idle: seconds(l.Idle), Waited: seconds(l.Lost.Sub(l.Sent)), when: at,
+		}
+		for i := range p.steps {
+			if within(&p.steps[i], at) || i == len(p.steps)-1 && !at.Before(p.steps[i].Ended) {
+				one.Step = p.steps[i].Name
+			}
+		}
+		pod, cause := attribute(l, r.Pods, p.pods.none(at), grace)
+		if one.Cause = cause; pod != nil {
+			one.Pod = pod.Name
+			one.AfterDeletion, one.AfterUnready = since(pod.Deleted, at), since(pod.Unready, at)
+			one.AfterRemoved, one.AfterEnd = since(pod.Removed, at), since(pod.Ended, at)
+		}
+		r.Losses = append(r.Losses, one)
+	}
+	for i := range p.steps {
+		p.stepResult(&p.steps[i])
+	}
+	r.Steps = p.steps
+	r.Findings = append(r.Findings, p.judge(r.Losses, r.Pods)...)
+	return r
+}
+
+// WriteJSON writes the report as JSON.
+func (r *Report) WriteJSON(w io.Writer) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(r)
+}
+
+// WriteText writes the report for people.
+func (r *Report) WriteText(w io.Writer) error {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "deployment/%s in namespace %s, through service/%s port %d, in %.0f s\n\n", r.Deployment, r.Namespace, r.Service, r.Port, r.Took)
+	for _, k := range r.Kinds {
+		if k.Skipped != "" {
+			fmt.Fprintf(&b, "  %-18s %s\n", k.Kind, k.Skipped)
+		} else {
+			fmt.Fprintf(&b, "  %-18s %6d sent  %6d answered  %5d lost\n", k.Kind, k.Sent, k.Answered, k.Lost)
+		}
+	}
+	b.WriteString("\n")
+	for _, s := range r.Steps {
+		if s.Skipped != "" {
+			fmt.Fprintf(&b, "  %-18s left out: %s\n", s.Name, s.Skipped)
+		} else {
+			fmt.Fprintf(&b, "  %-18s %6d pods stopped %24d lost\n", s.Name, s.Stopped, s.Lost)
+		}
+	}
+	if r.Lost == 0 {
+		fmt.Fprintf(&b, "\nno request was lost\n")
+	} else {
+		fmt.Fprintf(&b, "\nlost: %d of %s, each at the time after the deletion of its pod (T0)\n", r.Lost, number(r.Sent, "request"))
+		r.writeLosses(&b)
+	}
+	for _, f := range r.Findings {
+		fmt.Fprintf(&b, "\nerror: %s\n", f.Rule)
+		if f.Path != "" {
+			value := ""
+			if f.Value != "" {
+				value = " is " + f.Value
+			}
+			fmt.Fprintf(&b, "  %s, %s%s\n", f.Object, f.Path, value)
+		} else {
+			fmt.Fprintf(&b, "  %s\n", f.Object)
+		}
+		fmt.Fprintf(&b, "  %s\n  fix: %s\n", f.Reason, f.Fix)
+	}
+	_, err := w.Write(b.Bytes())
+	return err
+}
+
+// writeLosses groups the losses by pod, kind and how.
+func (r *Report) writeLosses(b *bytes.Buffer) {
+	type key struct{ pod, kind, how string }
+	type sum struct {
+		count       int
+		first, last *float64
+		why         string
+	}
+	sums := make(map[key]*sum)
+	var order []key
+	var pods []string
+	seen := make(map[string]bool)
+	for _, l := range r.Losses {
+		k := key{l.Pod, l.Kind, l.How}
+		s := sums[k]
+		if s == nil {
+			s = &sum{why: l.Why, first: l.AfterDeletion}
+			sums[k] = s
+			order = append(order, k)
+		}
+		if !seen[l.Pod] {
+			seen[l.Pod] = true
+			pods = append(pods, l.Pod)
+		}
+		s.count++
+		s.last = l.AfterDeletion
+	}
+	for _, name := range pods {
+		fmt.Fprintf(b, "  %s\n", r.describePod(name))
+		for _, k := range order {
+			if k.pod != name {
+				continue
+			}
+			s := sums[k]
+			times := ""
+			if s.first != nil && s.last != nil {
+				times = fmt.Sprintf("T0%+.1fs to T0%+.1fs  ", *s.first, *s.last)
+			}
+			fmt.Fprintf(b, "    %5d %-18s %-12s %s%s\n", s.count, k.kind, k.how, times, s.why)
+		}
+	}
+}
+
+// describePod writes when the pod's stop had which effect.
+func (r *Report) describePod(name string) string {
+	if name == "" {
+		return "while no pod stopped"
+	}
+	for _, p := range r.Pods {
+		if p.Name != name || p.Deleted.IsZero() {
+			continue
+		}
+		var parts []string
+		add := func(what string, at time.Time) {
+			if !at.IsZero() {
+				parts = append(parts, fmt.Sprintf("%s T0%+.1fs", what, seconds(at.Sub(p.Deleted))))
+			}
+		}
+		add("not ready", p.Unready)
+		add("out of the endpoints", p.Removed)
+		add("container ended", p.Ended)
+		if p.ExitCode != nil {
+			parts = append(parts, fmt.Sprintf("exit status %d", *p.ExitCode))
+		}
+		return "pod " + name + ": " + strings.Join(parts, ", ")
+	}
+	return "pod " + name
+}
+
+// WriteJUnit writes the report as a test suite: a case for each step and kind of
+// client. A failure has the findings as its text.
+func (r *Report) WriteJUnit(w io.Writer) error {
+	type failure struct {
+		Message string `xml:"message,attr"`
+		Text    string `xml:",chardata"`
+	}
+	type testcase struct {
+		Class   string    `xml:"classname,attr"`
+		Name    string    `xml:"name,attr"`
+		Time    string    `xml:"time,attr"`
+		Failure *failure  `xml:"failure,omitempty"`
+		Skipped *struct{} `xml:"skipped,omitempty"`
+	}
+	type suite struct {
+		XMLName  xml.Name   `xml:"testsuite"`
+		Name     string     `xml:"name,attr"`
+		Tests    int        `xml:"tests,attr"`
+		Failures int        `xml:"failures,attr"`
+		Skipped  int        `xml:"skipped,attr"`
+		Time     string     `xml:"time,attr"`
+		Cases    []testcase `xml:"testcase"`
+	}
+	s := suite{Name: "prove deployment/" + r.Deployment, Time: fmt.Sprintf("%.3f", r.Took)}
+	for _, step := range r.Steps {
+		for _, kind := range r.Kinds {
+			c := testcase{Class: step.Name, Name: kind.Kind, Time: fmt.Sprintf("%.3f", seconds(step.Ended.Sub(step.Began)))}
+			lost, example := 0, ""
+			for _, l := range r.Losses {
+				if l.Step == step.Name && l.Kind == kind.Kind {
+					lost++
+					example = l.Why
+				}
+			}
+			switch {
+			case lost > 0:
+				var text strings.Builder
+				for _, f := range r.Findings {
+					fmt.Fprintf(&text, "%s: %s %s\n%s\nfix: %s\n", f.Rule, f.Object, f.Path, f.Reason, f.Fix)
+				}
+				c.Failure = &failure{fmt.Sprintf("%s lost: %s", number(lost, "request"), example), text.String()}
+				s.Failures++
+			case step.Skipped != "" || kind.Skipped != "":
+				c.Skipped = &struct{}{}
+				s.Skipped++
+			}
+			s.Cases = append(s.Cases, c)
+		}
+	}
+	s.Tests = len(s.Cases)
+	if _, err := io.WriteString(w, xml.Header); err != nil {
+		return err
+	}
+	enc := xml.NewEncoder(w)
+	enc.Indent("", "  ")
+	if err := enc.Encode(s); err != nil {
+		return err
+	}
+	_, err := io.WriteString(w, "\n")
+	return err
+}

@@ -1,0 +1,132 @@
+package httpdrain
+
+import "encoding/binary"
+
+// clientPreface is what a client sends before its first frame (RFC 9113, section 3.4).
+const clientPreface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+// frameHead is the length of a frame's header (RFC 9113, section 4.1).
+const frameHead = 9
+
+// The types and flags of frames that matter here (RFC 9113, section 6).
+const (
+	frameData         = 0x0
+	frameHeaders      = 0x1
+	frameReset        = 0x3
+	frameSettings     = 0x4
+	framePush         = 0x5
+	framePing         = 0x6
+	frameGoAway       = 0x7
+	frameContinuation = 0x9
+
+	flagEndStream  = 0x1 // of DATA and HEADERS
+	flagAck        = 0x1 // of SETTINGS and PING
+	flagEndHeaders = 0x4
+)
+
+// frames follows one direction of an HTTP/2 connection, frame by frame, and knows
+// where another frame may be put in between. It reads foreign bytes: of bytes that
+// are not HTTP/2 it only knows that nothing may be put between them.
+//
+// It is not safe for concurrent use.
+type frames struct {
+	before string // what has still to pass before the first frame
+	answer bool   // an HTTP/1.1 response header passes first, which ends with an empty line
+	end    int    // bytes of that line's end that have passed
+
+	head [frameHead]byte // of the latest frame
+	have int             // bytes of head that have passed; 0 between two frames
+	left int             // bytes of the payload that have not passed
+	data [8]byte         // payload of the latest PING
+
+	begun bool   // the first frame has passed
+	block uint32 // the stream whose header block has not ended (RFC 9113, section 4.3)
+	lost  bool   // this is not HTTP/2
+}
+
+// advance follows p to the end of a frame, or to the end of p. It returns how many
+// bytes that is, at least one of a p that is not empty, and whether a frame has
+// ended there: the frame that kind, flags and stream then describe.
+func (f *frames) advance(p []byte) (n int, whole bool) {
+	n = f.passStart(p)
+	if f.lost {
+		return len(p), false
+	}
+	if f.have < frameHead {
+		k := copy(f.head[f.have:], p[n:])
+		f.have += k
+		n += k
+		if f.have < frameHead {
+			return n, false
+		}
+		f.left = int(f.head[0])<<16 | int(f.head[1])<<8 | int(f.head[2])
+		if !f.plausible() {
+			f.lost = true
+			return len(p), false
+		}
+	}
+	k := min(f.left, len(p)-n)
+	if f.kind() == framePing && f.left <= len(f.data) {
+		copy(f.data[len(f.data)-f.left:], p[n:n+k])
+	}
+	f.left -= k
+	n += k
+	if f.left > 0 {
+		return n, false
+	}
+	f.have = 0
+	f.begun = true
+	return n, true
+}
+
+// passStart follows what comes before the first frame.
+func (f *frames) passStart(p []byte) (n int) {
+	for ; f.answer && n < len(p); n++ {
+		switch p[n] {
+		case "\r\n\r\n"[f.end]:
+			f.end++
+		case '\r':
+			f.end = 1
+		default:
+			f.end = 0
+		}
+		f.answer = f.end < len("\r\n\r\n")
+	}
+	for ; f.before != "" && n < len(p); n++ {
+		if p[n] != f.before[0] {
+			f.lost = true
+			return n
+		}
+		f.before = f.before[1:]
+	}
+	return n
+}
+
+// plausible reports whether a frame may come here, and notes header blocks. What
+// else is wrong with a frame is for the HTTP/2 implementation to find.
+func (f *frames) plausible() bool {
+	kind, id := f.kind(), f.stream()
+	if !f.begun {
+		return kind == frameSettings && id == 0 && !f.flag(flagAck)
+	}
+	if inBlock := f.block != 0; inBlock != (kind == frameContinuation) || inBlock && id != f.block {
+		return false
+	}
+	switch kind {
+	case frameHeaders, framePush, frameContinuation:
+		if f.block = id; f.flag(flagEndHeaders) {
+			f.block = 0
+		} else if id == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func (f *frames) kind() byte         { return f.head[3] }
+func (f *frames) flag(bit byte) bool { return f.head[4]&bit != 0 }
+func (f *frames) stream() uint32     { return binary.BigEndian.Uint32(f.head[5:]) &^ (1 << 31) }
+
+// open reports whether a frame may be put in here: behind the first frame, between
+// two frames, and not into a header block.
+func (f *frames) open() bool { return f.begun && f.have == 0 && f.block == 0 && !f.lost }

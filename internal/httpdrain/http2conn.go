@@ -1,0 +1,432 @@
+package httpdrain
+
+import (
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/call"
+)
+
+// goAwayWait is how long a client has to acknowledge the first GOAWAY, and how long a
+// new one has to send its first request before it gets one.
+const goAwayWait = time.Second
+
+// The frames of a goodbye (RFC 9113, sections 6.7 and 6.8).
+const (
+	goodbyePing = "farewell"
+	// firstGoAway is what the client gets: GOAWAY with the highest stream id there
+	// is, and a PING behind it.
+	firstGoAway = "\x00\x00\x08\x07\x00\x00\x00\x00\x00" + "\x7f\xff\xff\xff" + "\x00\x00\x00\x00" +
+		"\x00\x00\x08\x06\x00\x00\x00\x00\x00" + goodbyePing
+	// clientGoAway is what the HTTP/2 implementation of this side gets.
+	clientGoAway = "\x00\x00\x08\x07\x00\x00\x00\x00\x00" + "\x00\x00\x00\x00" + "\x00\x00\x00\x00"
+)
+
+// The steps of a goodbye.
+const (
+	notAsked = iota
+	asked    // the first GOAWAY waits for the end of a frame that is being written
+	waiting  // it is written, and the client has not acknowledged it
+	ending   // the client has, or was too slow: the implementation is told behind the frame that is being read
+	said     // it is told: it sends the last GOAWAY, and closes the connection after the last stream
+)
+
+// http2Conn is what an HTTP/2 implementation reads and writes. It passes all bytes
+// through and says goodbye without dropping a request, in two steps (RFC 9113,
+// section 6.8).
+//
+// First the client gets GOAWAY with the highest stream id, which drops no stream,
+// and a PING. A client that acknowledges the PING has read the GOAWAY, and opens no
+// stream afterwards: what it had sent before is read before the acknowledgement.
+// Then, or when the client takes longer than goAwayWait, the implementation reads a
+// GOAWAY as if the client had sent it. Every implementation answers that with its
+// own GOAWAY, which names the last stream that it has taken, serves the streams that
+// it has, and closes (net/http and golang.org/x/net/http2, processGoAway).
+//
+// Frames are put in only behind the first frame of their direction, between two
+// frames, and not into a header block. A goodbye never waits for that: the read or
+// write that reaches such a place does the rest.
+type http2Conn struct {
+	below   net.Conn // the accepted connection, or TLS on it
+	conn    *conn    // the one in the tracker
+	clear   bool     // without TLS: conn passes its calls to this
+	born    time.Time
+	idleFor time.Duration // http.Server.IdleTimeout
+	streams *streams      // nil unless requests are counted here
+	used    atomic.Bool   // the client has sent a request
+	foreign atomic.Bool   // it turned out not to be HTTP/2
+	step    atomic.Uint32
+	ended   chan struct{} // closed when the implementation is told, or the connection is closed
+
+	wmu  sync.Mutex // guards the writing side: everything below
+	out  frames
+	gone bool  // the implementation has sent GOAWAY
+	werr error // why the first GOAWAY was not written whole: the connection is of no use any more
+
+	rmu    sync.Mutex // guards the reading side: everything below
+	in     frames
+	ahead  []byte // bytes that were read and not handed on
+	insert string // what is left of the GOAWAY for the implementation
+
+	mu       sync.Mutex  // guards everything below
+	deadline time.Time   // of reading, as the implementation has set it
+	woken    bool        // another deadline is set, to end a read
+	wait     *time.Timer // for the client's first request, or its acknowledgement
+	idle     *time.Timer // nil without idleFor
+	requests int         // whose handler runs; counted with idleFor only
+	closed   bool
+}
+
+// newHTTP2Conn makes the one http2Conn of c, which must be given to c.speaks.
+func newHTTP2Conn(c *conn, below net.Conn) *http2Conn {
+	return &http2Conn{below: below, conn: c, born: time.Now(), ended: make(chan struct{})}
+}
+
+// sayGoodbye begins the goodbye. It does not wait. Calls after the first do nothing.
+//
+// A client takes a GOAWAY before its first request for a refusal (net/http,
+// errClientConnNotEstablished). So a new connection is told with its first response,
+// or when it is goAwayWait old.
+func (h *http2Conn) sayGoodbye() {
+	if young := goAwayWait - time.Since(h.born); young > 0 && !h.used.Load() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if !h.closed && h.wait == nil {
+			h.wait = time.AfterFunc(young, h.sayNow)
+		}
+		return
+	}
+	h.sayNow()
+}
+
+func (h *http2Conn) sayNow() {
+	if h.step.CompareAndSwap(notAsked, asked) {
+		// Writing may take as long as the client does not read.
+		call.Go("say goodbye on HTTP/2", func() error { h.kick(); return nil }, func(error) {})
+	}
+}
+
+// kick writes the first GOAWAY, unless a frame is being written: the call that
+// writes its end kicks again.
+func (h *http2Conn) kick() {
+	for h.step.Load() == asked && h.wmu.TryLock() {
+		if !h.tryFirst() {
+			return
+		}
+	}
+}
+
+func (h *http2Conn) tryFirst() (done bool) {
+	defer h.wmu.Unlock()
+	if h.out.open() {
+		return h.writeFirst() == nil
+	}
+	return false
+}
+
+// writeFirst writes the first GOAWAY. It is called with wmu held and out open.
+func (h *http2Conn) writeFirst() error {
+	if h.gone {
+		h.finish() // the implementation was faster, and a later GOAWAY must not name a higher stream
+		return nil
+	}
+	h.step.Store(waiting) // the acknowledgement may come at once
+	if _, err := h.below.Write([]byte(firstGoAway)); err != nil {
+		h.werr = err
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.closed && h.step.Load() == waiting {
+		if h.wait != nil {
+			h.wait.Stop()
+		}
+		h.wait = time.AfterFunc(goAwayWait, h.acknowledged)
+	}
+	return nil
+}
+
+// Write writes p, and the first GOAWAY when it is asked for and may be put in.
+func (h *http2Conn) Write(p []byte) (int, error) {
+	n, err := h.write(p)
+	h.kick() // asked for while this call wrote
+	return n, err
+}
+
+func (h *http2Conn) write(p []byte) (done int, err error) {
+	h.wmu.Lock()
+	defer h.wmu.Unlock()
+	for {
+		if h.werr != nil {
+			return done, h.werr
+		}
+		part := p[done:]
+		if h.step.Load() == asked {
+			if h.out.open() {
+				if err := h.writeFirst(); err != nil {
+					return done, err
+				}
+			} else {
+				ahead := h.out // a copy
+				k, _ := ahead.advance(part)
+				part = part[:k]
+			}
+		}
+		n, err := h.below.Write(part)
+		h.wrote(part[:max(n, 0)])
+		done += n
+		if err != nil || done == len(p) {
+			return done, err
+		}
+	}
+}
+
+// wrote follows what was written.
+func (h *http2Conn) wrote(p []byte) {
+	for len(p) > 0 {
+		n, whole := h.out.advance(p)
+		p = p[n:]
+		if !whole {
+			continue
+		}
+		switch h.out.kind() {
+		case frameGoAway:
+			h.gone = true
+		case frameHeaders, frameData:
+			if h.out.flag(flagEndStream) {
+				h.streams.end(h.out.stream())
+			}
+			if h.out.kind() == frameHeaders && h.conn.server.saysGoodbye() {
+				h.step.CompareAndSwap(notAsked, asked)
+			}
+		case frameReset:
+			h.streams.end(h.out.stream())
+		}
+	}
+	if h.out.lost {
+		h.foreign.Store(true)
+	}
+}
+
+// Read reads what the client sent, and the goodbye behind it.
+func (h *http2Conn) Read(p []byte) (int, error) {
+	h.rmu.Lock()
+	defer h.rmu.Unlock()
+	for {
+		if h.step.Load() == ending && h.in.open() {
+			h.unwake()
+			h.insert = clientGoAway
+			h.finish()
+		}
+		if h.insert != "" {
+			n := copy(p, h.insert)
+			h.insert = h.insert[n:]
+			return n, nil
+		}
+		if len(h.ahead) > 0 {
+			n := h.read(p[:copy(p, h.ahead)])
+			h.ahead = h.ahead[n:]
+			return n, nil
+		}
+		n, err := h.below.Read(p)
+		if n <= 0 && err != nil && h.unwake() {
+			continue // it was woken; what is wrong otherwise comes again
+		}
+		if k := h.read(p[:max(n, 0)]); k < n {
+			h.ahead = append([]byte(nil), p[k:n]...)
+			return k, nil // an error comes again
+		}
+		return n, err
+	}
+}
+
+// read follows what was read, up to where the implementation is to be told.
+func (h *http2Conn) read(p []byte) (n int) {
+	for n < len(p) {
+		k, whole := h.in.advance(p[n:])
+		n += k
+		if !whole {
+			continue
+		}
+		switch h.in.kind() {
+		case frameHeaders:
+			if !h.used.Load() {
+				h.used.Store(true)
+			}
+			if h.streams.begin(h.in.stream()) {
+				h.conn.server.arrived()
+			}
+		case frameReset:
+			h.streams.end(h.in.stream())
+		case framePing:
+			if h.in.flag(flagAck) && string(h.in.data[:]) == goodbyePing {
+				h.step.CompareAndSwap(waiting, ending)
+			}
+		}
+		if h.step.Load() == ending && h.in.open() {
+			return n
+		}
+	}
+	if h.in.lost {
+		h.foreign.Store(true)
+	}
+	return n
+}
+
+// acknowledged ends the wait for the client. A read that is in progress has it
+// found out now.
+func (h *http2Conn) acknowledged() {
+	if !h.step.CompareAndSwap(waiting, ending) {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.closed {
+		h.woken = true
+		h.setDeadlineLocked(time.Unix(1, 0))
+	}
+}
+
+// unwake gives a read that was woken its deadline back, and reports whether one was.
+func (h *http2Conn) unwake() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.woken {
+		return false
+	}
+	h.woken = false
+	h.setDeadlineLocked(h.deadline)
+	return true
+}
+
+func (h *http2Conn) setDeadlineLocked(t time.Time) {
+	// The connection may be of a foreign listener. Without deadlines the goodbye
+	// goes on with the next frame.
+	_ = call.Do("set a read deadline", func() error { return h.below.SetReadDeadline(t) })
+}
+
+// SetReadDeadline sets the deadline of reads.
+func (h *http2Conn) SetReadDeadline(t time.Time) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.deadline = t
+	if h.woken {
+		return nil // unwake sets it
+	}
+	return h.below.SetReadDeadline(t)
+}
+
+// SetDeadline sets the deadlines of reads and writes.
+func (h *http2Conn) SetDeadline(t time.Time) error {
+	if err := h.SetReadDeadline(t); err != nil {
+		return err
+	}
+	return h.below.SetWriteDeadline(t)
+}
+
+// finish notes that the goodbye is said.
+func (h *http2Conn) finish() {
+	h.step.Store(said)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.finishLocked()
+}
+
+func (h *http2Conn) finishLocked() {
+	if h.wait != nil {
+		h.wait.Stop()
+	}
+	select {
+	case <-h.ended:
+	default:
+		close(h.ended)
+	}
+}
+
+// stop is called when the connection is closed.
+func (h *http2Conn) stop() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.closed = true
+	if h.idle != nil {
+		h.idle.Stop()
+	}
+	h.finishLocked()
+}
+
+// closeWhenIdle has the connection closed when it has no request for d, as
+// http.Server.IdleTimeout says. It is called before the first request.
+func (h *http2Conn) closeWhenIdle(d time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if d > 0 && !h.closed && h.idle == nil {
+		h.idleFor = d
+		h.idle = time.AfterFunc(d, h.sayNow)
+	}
+}
+
+// begin counts a request that keeps the connection from being idle.
+func (h *http2Conn) begin() {
+	if h.idleFor <= 0 {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.requests++; h.requests == 1 && h.idle != nil {
+		h.idle.Stop()
+	}
+}
+
+func (h *http2Conn) end() {
+	if h.idleFor <= 0 {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.requests--; h.requests == 0 && h.idle != nil && !h.closed {
+		h.idle.Reset(h.idleFor)
+	}
+}
+
+// streams counts the requests of a connection whose handlers are not called
+// through the Server.
+type streams struct {
+	mu   sync.Mutex // guards everything below
+	open map[uint32]struct{}
+	last uint32
+}
+
+// begin reports whether the header is that of a new stream (RFC 9113, section
+// 5.1.1), and not a trailer. A nil *streams counts nothing.
+func (s *streams) begin(id uint32) bool {
+	if s == nil {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if id <= s.last || id%2 == 0 {
+		return false
+	}
+	s.last = id
+	s.open[id] = struct{}{}
+	return true
+}
+
+func (s *streams) end(id uint32) {
+	if s != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.open, id)
+	}
+}
+
+func (s *streams) count() int {
+	if s == nil {
+		return 0
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.open)
+}

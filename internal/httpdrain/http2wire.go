@@ -1,0 +1,238 @@
+package httpdrain
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"net/http"
+	"time"
+)
+
+// tlsHTTP2 is a TLS connection whose bytes pass through an http2Conn, if it carries
+// HTTP/2. net/http and the HTTP/2 implementation ask it for its ConnectionState.
+type tlsHTTP2 struct {
+	*tls.Conn
+	http2 *http2Conn // nil without HTTP/2; set before the first Read and Write
+}
+
+func (c *tlsHTTP2) Read(p []byte) (int, error) {
+	if c.http2 == nil {
+		return c.Conn.Read(p)
+	}
+	return c.http2.Read(p)
+}
+
+func (c *tlsHTTP2) Write(p []byte) (int, error) {
+	if c.http2 == nil {
+		return c.Conn.Write(p)
+	}
+	return c.http2.Write(p)
+}
+
+// SetReadDeadline sets the deadline of reads.
+func (c *tlsHTTP2) SetReadDeadline(t time.Time) error {
+	if c.http2 == nil {
+		return c.Conn.SetReadDeadline(t)
+	}
+	return c.http2.SetReadDeadline(t)
+}
+
+// SetDeadline sets the deadlines of reads and writes.
+func (c *tlsHTTP2) SetDeadline(t time.Time) error {
+	if c.http2 == nil {
+		return c.Conn.SetDeadline(t)
+	}
+	return c.http2.SetDeadline(t)
+}
+
+// asAccepted returns the connection that a program without us would see in place of nc:
+// the one that its listener has accepted, or net/http's tls.Conn. Below a tls.Conn is
+// ours, whose NetConn is the accepted one.
+func asAccepted(nc net.Conn) net.Conn {
+	switch c := nc.(type) {
+	case *conn:
+		return c.Conn
+	case *tlsHTTP2:
+		return c.Conn
+	}
+	return nc
+}
+
+// speaks notes that c carries HTTP/2.
+func (c *conn) speaks(h *http2Conn) {
+	c.http2.Store(h)
+	h.closeWhenIdle(h.idleFor)
+	c.mu.Lock()
+	closed := c.closed
+	c.mu.Unlock()
+	if closed {
+		h.stop()
+	} else if c.server.windowOver.Load() {
+		h.sayGoodbye() // EndWindow has come before, or just now
+	}
+}
+
+// passThrough returns the http2Conn that the calls of c pass through: nil with TLS,
+// where it lies above that.
+func (c *conn) passThrough() *http2Conn {
+	if h := c.http2.Load(); h != nil && h.clear {
+		return h
+	}
+	return nil
+}
+
+// noPreface says that a connection does not begin as HTTP/2.
+const noPreface = -1
+
+// lookForPreface follows the first bytes of a connection. HTTP/2 without TLS begins with a
+// preface that is nothing else (RFC 9113, section 3.4).
+func (c *conn) lookForPreface(p []byte) {
+	seen := c.preface.Load()
+	if seen == noPreface || c.server == nil {
+		return
+	}
+	rest := clientPreface[seen:]
+	n := min(len(p), len(rest))
+	if string(p[:n]) != rest[:n] {
+		c.preface.Store(noPreface)
+		return
+	}
+	if n < len(rest) {
+		c.preface.Add(int32(n)) //nolint:gosec // at most 24
+		return
+	}
+	c.preface.Store(noPreface)
+	h := newHTTP2Conn(c, c.Conn)
+	h.clear = true
+	if !c.server.servesUnencrypted() {
+		h.count() // a handler will hijack the connection
+	}
+	h.read(p[n:])
+	c.speaks(h)
+}
+
+// upgraded notes that a handler that was asked for HTTP/2 (RFC 7540, section 3.2) is
+// about to hijack the connection. If it answers otherwise, that is no HTTP/2.
+func (c *conn) upgraded() {
+	h := newHTTP2Conn(c, c.Conn)
+	h.clear = true
+	h.out.answer = true
+	h.in.before = clientPreface
+	h.count()
+	h.streams.begin(1) // the request that asked
+	c.speaks(h)
+}
+
+// count makes h count the requests, because handlers are not called through the
+// Server.
+func (h *http2Conn) count() { h.streams = &streams{open: make(map[uint32]struct{})} }
+
+// http2Of returns what the request of ctx passes through, if it came as HTTP/2.
+func http2Of(ctx context.Context) *http2Conn {
+	if c, ok := ctx.Value(key{}).(*conn); ok {
+		return c.http2.Load()
+	}
+	return nil
+}
+
+// apart reports whether a handler owns the connection and it carries something else
+// than requests: a websocket for one.
+func (c *conn) apart() bool {
+	if !c.hijacked.Load() {
+		return false
+	}
+	h := c.http2.Load()
+	return h == nil || h.foreign.Load()
+}
+
+// Write writes p.
+func (c *conn) Write(p []byte) (int, error) {
+	if h := c.passThrough(); h != nil {
+		return h.Write(p)
+	}
+	return c.Conn.Write(p)
+}
+
+// SetReadDeadline sets the deadline of reads.
+func (c *conn) SetReadDeadline(t time.Time) error {
+	if h := c.passThrough(); h != nil {
+		return h.SetReadDeadline(t)
+	}
+	return c.Conn.SetReadDeadline(t)
+}
+
+// SetDeadline sets the deadlines of reads and writes.
+func (c *conn) SetDeadline(t time.Time) error {
+	if h := c.passThrough(); h != nil {
+		return h.SetDeadline(t)
+	}
+	return c.Conn.SetDeadline(t)
+}
+
+// servesUnencrypted reports whether net/http serves HTTP/2 without TLS itself.
+func (s *Server) servesUnencrypted() bool {
+	_, has := s.srv.TLSNextProto[nextUnencryptedHTTP2]
+	return (has || s.registered) && s.srv.Protocols != nil && s.srv.Protocols.UnencryptedHTTP2()
+}
+
+// isPreface reports whether net/http took the preface of HTTP/2 for a request of
+// HTTP/1, as it does when it does not serve HTTP/2 without TLS.
+func isPreface(w http.ResponseWriter, r *http.Request) bool {
+	if r.Method != "PRI" {
+		return false
+	}
+	_, http1 := w.(http1Writer)
+	return http1
+}
+
+// saysGoodbye reports whether clients are told that the server stops.
+func (s *Server) saysGoodbye() bool {
+	select {
+	case <-s.goodbye:
+		return true
+	default:
+		return false
+	}
+}
+
+// arrived notes a request.
+func (s *Server) arrived() { s.lastArrival.Store(s.tracker.since()) }
+
+// countedBelow returns how many requests are in flight on connections that a
+// handler serves as HTTP/2.
+func (s *Server) countedBelow() (n int) {
+	for _, c := range s.tracker.open() {
+		if h := c.http2.Load(); h != nil && c.hijacked.Load() {
+			n += h.streams.count()
+		}
+	}
+	return n
+}
+
+// sayGoodbyeHTTP2 begins the goodbye on every connection that carries HTTP/2 now.
+func (s *Server) sayGoodbyeHTTP2() {
+	for _, c := range s.tracker.open() {
+		if h := c.http2.Load(); h != nil {
+			h.sayGoodbye()
+		}
+	}
+}
+
+// awaitGoodbyes waits until every client on HTTP/2 has been told in both steps, until
+// clients have had their time for that, or until ctx is done. net/http's Shutdown has
+// the next response say it in one step.
+func (s *Server) awaitGoodbyes(ctx context.Context) {
+	limit := time.NewTimer(2*goAwayWait + goAwayWait/10)
+	defer limit.Stop()
+	for _, c := range s.tracker.open() {
+		if h := c.http2.Load(); h != nil {
+			select {
+			case <-h.ended:
+			case <-limit.C:
+				return
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
+}

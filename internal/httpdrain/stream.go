@@ -1,0 +1,197 @@
+package httpdrain
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"sync/atomic"
+)
+
+// A stream is a request that would go on for ever. EndWindow cancels its context, and
+// so does everything that makes a request a stream after that. A request is a stream
+//
+//   - when its handler says so: [Stream];
+//   - when its Accept is text/event-stream and nothing else, from its arrival on;
+//   - when it is a GET and its answer is of one of the endless types, from the final
+//     header on.
+//
+// That a handler flushes its answer says nothing: a proxy flushes downloads.
+
+// endlessTypes are the media types whose answers do not end by themselves, and whose
+// clients lose nothing but time when they do: EventSource connects again (WHATWG HTML,
+// 9.2), and each part of multipart/x-mixed-replace replaces the one before.
+//
+// Not among them are application/x-ndjson and its likes, because exports have that type
+// too, and a part of an export is worth nothing; and application/grpc, which unary calls
+// have too.
+var endlessTypes = [...]string{"text/event-stream", "multipart/x-mixed-replace"}
+
+// mayStream reports whether the type of the answer may say that r is a stream. An event
+// stream that answers a POST tells how far one piece of work is, such as a language
+// model's: it ends, and no client can ask for the rest. A request with a body keeps
+// net/http's writer for one more reason: http.MaxBytesReader has to find it.
+func mayStream(r *http.Request) bool {
+	return r.Method == http.MethodGet && r.ContentLength == 0
+}
+
+// isEndless reports whether an answer with this header is a stream.
+func isEndless(header http.Header) bool {
+	values := header["Content-Type"]
+	if len(values) == 0 {
+		return false
+	}
+	for _, endless := range endlessTypes {
+		n, given := len(endless), values[0]
+		if len(given) < n || !strings.EqualFold(given[:n], endless) {
+			continue
+		}
+		if len(given) == n || strings.IndexByte("; \t", given[n]) >= 0 { // parameters may follow
+			return true
+		}
+	}
+	return false
+}
+
+// requestBits says what kind of request this is. Only an Accept that is
+// exactly an event stream makes one: clients that take JSON or an event
+// stream, whichever comes, send ordinary requests.
+func requestBits(r *http.Request) uint32 {
+	bits := uint32(requestActive)
+	if accept := r.Header["Accept"]; len(accept) == 1 && accept[0] == "text/event-stream" {
+		bits |= requestStream
+	}
+	if len(r.Header["Upgrade"]) > 0 || r.Method == http.MethodConnect {
+		bits |= requestUpgrade
+		if len(r.Header["Http2-Settings"]) == 1 {
+			bits |= requestHTTP2
+		}
+	}
+	return bits
+}
+
+// Draining returns the channel that closes when the request of ctx should say goodbye.
+// It changes nothing. It reports false when ctx is not of a request that a Server
+// serves. Every call about one request returns the same channel. Draining may be called
+// from any goroutine, also after the connection was hijacked.
+//
+// The channel closes GoAwayAfter after T0. For a hijacked connection, and for a
+// request that asks for an upgrade, it closes later, at the connection's place in
+// the spread. For a request that arrives after that it is closed already.
+func Draining(ctx context.Context) (<-chan struct{}, bool) {
+	switch v := ctx.Value(key{}).(type) {
+	case *stream:
+		return v.server.goodbye, true
+	case *conn:
+		return v.server.drainingConn(v), true
+	}
+	return nil, false
+}
+
+func (s *Server) drainingConn(c *conn) <-chan struct{} {
+	if !c.apart() && c.request.Load()&requestUpgrade == 0 {
+		return s.goodbye
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.said && !c.goodbye.scheduled {
+		c.goodbye.tell()
+	}
+	return c.goodbye.channel()
+}
+
+// Goodbye returns the channel that closes GoAwayAfter after T0.
+func (s *Server) Goodbye() <-chan struct{} { return s.goodbye }
+
+// Stream makes the request of ctx a stream and returns what [Draining] does. It does
+// nothing more when the connection is hijacked, and when the request is over.
+func Stream(ctx context.Context) (<-chan struct{}, bool) {
+	if ctx.Err() == nil { // else the connection may be serving its next request
+		switch v := ctx.Value(key{}).(type) {
+		case *stream:
+			v.server.markStream(v)
+		case *conn:
+			v.markStream()
+		}
+	}
+	return Draining(ctx)
+}
+
+// markStream makes the HTTP/1 request in progress a stream.
+func (c *conn) markStream() {
+	for {
+		bits := c.request.Load()
+		if bits&requestActive == 0 || bits&requestStream != 0 {
+			return
+		}
+		if c.request.CompareAndSwap(bits, bits|requestStream) {
+			break
+		}
+	}
+	// In this order against EndWindow: either that sees the mark, or this its end.
+	if c.server.windowOver.Load() {
+		c.cutStream()
+	}
+}
+
+// cutStream cancels the context of the HTTP/1 request in progress if that is
+// a stream.
+func (c *conn) cutStream() {
+	for {
+		bits := c.request.Load()
+		if bits&requestStream == 0 || bits&requestCut != 0 {
+			return
+		}
+		if c.request.CompareAndSwap(bits, bits|requestCut) {
+			c.cancelContext(ErrWindowOver)
+			return
+		}
+	}
+}
+
+// stream is the context of one HTTP/2 request, and its writer.
+type stream struct {
+	context.Context
+	cancel context.CancelCauseFunc
+	server *Server
+	writer writer2
+	marked atomic.Bool // it is, or is about to be, in server.streams
+}
+
+func (st *stream) Value(k any) any {
+	if k == (key{}) {
+		return st
+	}
+	return st.Context.Value(k)
+}
+
+// markStream makes the request of st a stream.
+func (s *Server) markStream(st *stream) {
+	if !s.addStream(st) {
+		st.cancel(ErrWindowOver)
+	}
+}
+
+// addStream has EndWindow cancel st. It reports false when that has passed.
+func (s *Server) addStream(st *stream) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.windowOver.Load() {
+		return false
+	}
+	// In this order against endStream: either this sees the end, or that sees
+	// the mark and waits for the lock.
+	st.marked.Store(true)
+	if st.Err() == nil {
+		s.streams[st] = struct{}{}
+	}
+	return true
+}
+
+func (s *Server) endStream(st *stream) {
+	st.cancel(nil)
+	if st.marked.Load() {
+		s.mu.Lock()
+		delete(s.streams, st)
+		s.mu.Unlock()
+	}
+}

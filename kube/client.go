@@ -1,0 +1,379 @@
+package kube
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/internal/call"
+)
+
+// ErrNotInCluster is the error of every request when the process does not run in a
+// pod and [Config] names no API server.
+var ErrNotInCluster = errors.New("kube: not in a cluster: KUBERNETES_SERVICE_HOST is not set")
+
+// Config says how to reach the API server, and which pod this process is. The zero
+// value is that of a process in a pod.
+type Config struct {
+	// Host is the URL of the API server, "https://HOST:PORT". Defaults to
+	// KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT of the environment, which
+	// the kubelet sets. Without them the process is not in a cluster.
+	Host string
+
+	// Dir has the files token, ca.crt and namespace of the pod's service account. The
+	// client reads the token again for every request, because the kubelet replaces it.
+	// Defaults to where Kubernetes mounts them,
+	// /var/run/secrets/kubernetes.io/serviceaccount.
+	Dir string
+
+	// Token is a bearer token in place of Dir's.
+	Token lifecycle.Secret
+
+	// CA has the certificates in PEM form that the API server's certificate must
+	// descend from, in place of Dir's.
+	CA []byte
+
+	// Namespace of the pod. Defaults to that of Dir.
+	Namespace string
+
+	// Pod is the name of the pod. Defaults to POD_NAME of the environment, for which a
+	// manifest uses the downward API, and else to the host's name. With hostNetwork
+	// and with a hostname of its own the pod needs POD_NAME.
+	Pod string
+
+	// Timeout bounds each request, and for a watch the time until the answer begins.
+	// Defaults to 5 s.
+	Timeout time.Duration
+
+	// Log defaults to slog.Default().
+	Log *slog.Logger
+}
+
+// Client asks the API server. Its methods may be called concurrently.
+type Client struct {
+	cfg  Config
+	http *http.Client
+	none error // why there is no API server to ask; nil when there is one
+}
+
+const (
+	mountedDir = "/var/run/secrets/kubernetes.io/serviceaccount"
+	maxToken   = 64 << 10
+	maxAnswer  = 16 << 20 // a page of EndpointSlices has a few MiB at most
+	maxError   = 64 << 10 // of an answer that says what is wrong
+)
+
+// InCluster is [New] for a process in a pod.
+func InCluster() (*Client, error) { return New(Config{}) }
+
+// New returns a client. It sends no request. Outside a cluster it returns a client
+// whose requests fail with [ErrNotInCluster], so that a program runs there too. It
+// returns an error for a Config that makes no sense, and in a cluster for a service
+// account whose files cannot be read.
+func New(cfg Config) (*Client, error) {
+	if cfg.Log == nil {
+		cfg.Log = slog.Default()
+	}
+	if cfg.Timeout < 0 {
+		return nil, fmt.Errorf("kube: Timeout is %v, want 0 (its default) or more", cfg.Timeout)
+	}
+	if cfg.Timeout == 0 {
+		cfg.Timeout = 5 * time.Second
+	}
+	if cfg.Pod == "" {
+		cfg.Pod = os.Getenv("POD_NAME")
+	}
+	if cfg.Pod == "" {
+		cfg.Pod, _ = os.Hostname() // without a name the requests for the pod say so
+	}
+	if cfg.Host == "" {
+		host, port := os.Getenv("KUBERNETES_SERVICE_HOST"), os.Getenv("KUBERNETES_SERVICE_PORT")
+		if host == "" || port == "" {
+			return &Client{cfg: cfg, none: ErrNotInCluster}, nil
+		}
+		cfg.Host = "https://" + net.JoinHostPort(host, port)
+	}
+	if u, err := url.Parse(cfg.Host); err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" || strings.Trim(u.Path, "/") != "" {
+		return nil, fmt.Errorf("kube: Host is %q, want https://HOST:PORT", cfg.Host)
+	}
+	cfg.Host = strings.TrimRight(cfg.Host, "/")
+	if cfg.Dir == "" {
+		cfg.Dir = mountedDir
+	}
+	if cfg.Namespace == "" {
+		name, err := os.ReadFile(filepath.Join(cfg.Dir, "namespace"))
+		if err != nil {
+			return nil, fmt.Errorf("kube: the pod's namespace: %w (is automountServiceAccountToken false?)", err)
+		}
+		cfg.Namespace = strings.TrimSpace(string(name))
+	}
+	c := &Client{cfg: cfg}
+	transport, err := c.transport()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := c.token(); err != nil {
+		return nil, err
+	}
+	// No redirects: the token goes to the API server and nowhere else.
+	c.http = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return c, nil
+}
+
+// transport speaks HTTP/1.1: a request that times out takes its connection with it.
+// On HTTP/2 the next request would wait on the same dead connection.
+func (c *Client) transport() (*http.Transport, error) {
+	t := &http.Transport{
+		Protocols:           new(http.Protocols),
+		TLSHandshakeTimeout: c.cfg.Timeout, IdleConnTimeout: 30 * time.Second, MaxIdleConnsPerHost: 2, MaxResponseHeaderBytes: maxError,
+	}
+	t.Protocols.SetHTTP1(true)
+	if strings.HasPrefix(c.cfg.Host, "http://") {
+		return t, nil
+	}
+	pem := c.cfg.CA
+	if pem == nil {
+		var err error
+		if pem, err = os.ReadFile(filepath.Join(c.cfg.Dir, "ca.crt")); err != nil {
+			return nil, fmt.Errorf("kube: the API server's certificate: %w", err)
+		}
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(pem) {
+		return nil, errors.New("kube: CA has no certificate in PEM form")
+	}
+	t.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
+	return t, nil
+}
+
+// Close closes idle connections. The client can be used further.
+func (c *Client) Close() {
+	if c.http != nil {
+		c.http.CloseIdleConnections()
+	}
+}
+
+// Namespace returns the namespace of the pod, or "" outside a cluster.
+func (c *Client) Namespace() string { return c.cfg.Namespace }
+
+// Pod returns the name of the pod, which outside a cluster is the host's.
+func (c *Client) Pod() string { return c.cfg.Pod }
+
+// token returns the bearer token, which the kubelet may have replaced.
+func (c *Client) token() (string, error) {
+	if c.cfg.Token != "" {
+		return string(c.cfg.Token), nil
+	}
+	f, err := os.Open(filepath.Join(c.cfg.Dir, "token"))
+	if err != nil {
+		return "", fmt.Errorf("kube: the service account's token: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	text, err := io.ReadAll(io.LimitReader(f, maxToken))
+	if err != nil {
+		return "", fmt.Errorf("kube: the service account's token: %w", err)
+	}
+	return strings.TrimSpace(string(text)), nil
+}
+
+// object is what a request is about. Its path is that of the Kubernetes API.
+type object struct {
+	group, version, resource string // group is "" for the core API
+	namespace, name          string // name is "" for a collection
+}
+
+func (o object) path() string {
+	base := "/apis/" + o.group
+	if o.group == "" {
+		base = "/api"
+	}
+	path := base + "/" + o.version + "/namespaces/" + url.PathEscape(o.namespace) + "/" + o.resource
+	if o.name != "" {
+		path += "/" + url.PathEscape(o.name)
+	}
+	return path
+}
+
+// String names the object for people: "leases.coordination.k8s.io demo/sync".
+func (o object) String() string {
+	s := o.resource
+	if o.group != "" {
+		s += "." + o.group
+	}
+	if s += " " + o.namespace; o.name != "" {
+		s += "/" + o.name
+	}
+	return s
+}
+
+// Error is an answer of the API server that is not a success. Its text names the
+// object, and for a refusal the rule that the pod's Role lacks.
+type Error struct {
+	Verb    string // of the Role's rule: get, list, watch, create, update, patch
+	Object  string // "leases.coordination.k8s.io demo/sync"
+	Status  int    // of HTTP
+	Reason  string // the API's: "Conflict", "Expired" …
+	Message string // the API's
+	rule    string
+}
+
+// Error names the verb, the object, the status and the missing rule.
+func (e *Error) Error() string {
+	s := fmt.Sprintf("kube: %s %s: %d %s", e.Verb, e.Object, e.Status, http.StatusText(e.Status))
+	if e.Message != "" {
+		s += ": " + e.Message
+	}
+	switch e.Status {
+	case http.StatusForbidden:
+		s += "; the Role of the pod's service account lacks the rule " + e.rule
+	case http.StatusUnauthorized:
+		s += "; the API server does not accept the service account's token"
+	}
+	return s
+}
+
+// status returns the HTTP status of the API server's answer, or 0 when err is not such
+// an answer.
+func status(err error) int {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Status
+	}
+	return 0
+}
+
+// do sends one request and decodes the answer into out, unless that is nil.
+func (c *Client) do(ctx context.Context, method, verb string, o object, query url.Values, body, out any) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, c.cfg.Timeout, fmt.Errorf("no answer in %v", c.cfg.Timeout))
+	defer cancel()
+	resp, err := c.send(ctx, method, verb, o, query, body)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
+	switch {
+	case err != nil:
+		return fmt.Errorf("kube: %s %s: read the answer: %w", verb, o, because(ctx, err))
+	case len(text) > maxAnswer:
+		return fmt.Errorf("kube: %s %s: the answer has more than %d bytes", verb, o, maxAnswer)
+	case out == nil:
+		return nil
+	}
+	if err := json.Unmarshal(text, out); err != nil {
+		return fmt.Errorf("kube: %s %s: the answer is not what the API describes: %w", verb, o, err)
+	}
+	return nil
+}
+
+// send sends one request. The caller closes the body of an answer that is a success.
+func (c *Client) send(ctx context.Context, method, verb string, o object, query url.Values, body any) (*http.Response, error) {
+	if c.none != nil {
+		return nil, c.none
+	}
+	var in io.Reader
+	if body != nil {
+		text, err := json.Marshal(body)
+		if err != nil {
+			return nil, fmt.Errorf("kube: %s %s: %w", verb, o, err)
+		}
+		in = bytes.NewReader(text)
+	}
+	target := c.cfg.Host + o.path()
+	if len(query) > 0 {
+		target += "?" + query.Encode()
+	}
+	req, err := http.NewRequestWithContext(ctx, method, target, in)
+	if err != nil {
+		return nil, fmt.Errorf("kube: %s %s: %w", verb, o, err)
+	}
+	token, err := c.token()
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Authorization", "Bearer "+token)
+	req.Header.Set("Accept", "application/json")
+	req.Header.Set("User-Agent", "lifecycle-go")
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+		if method == http.MethodPatch {
+			req.Header.Set("Content-Type", "application/merge-patch+json")
+		}
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("kube: %s %s: %w", verb, o, because(ctx, err))
+	}
+	if resp.StatusCode < 200 || resp.StatusCode > 299 {
+		defer func() { _ = resp.Body.Close() }()
+		return nil, refused(resp, verb, o)
+	}
+	return resp, nil
+}
+
+// refused makes an error of an answer that is not a success.
+func refused(resp *http.Response, verb string, o object) error {
+	var answer struct{ Reason, Message string }
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxError)) // what can be read says more than nothing
+	if json.Unmarshal(text, &answer) != nil {
+		answer.Message = string(text[:min(len(text), 256)]) // a proxy's page, for example
+	}
+	return newError(verb, o, resp.StatusCode, answer.Reason, answer.Message)
+}
+
+func newError(verb string, o object, status int, reason, message string) *Error {
+	return &Error{
+		Verb: verb, Object: o.String(), Status: status, Reason: reason, Message: message,
+		rule: fmt.Sprintf("{apiGroups: [%q], resources: [%q], verbs: [%q]} in the namespace %s", o.group, o.resource, verb, o.namespace),
+	}
+}
+
+// because returns the reason of a failed request: the cause of a context that has
+// ended, or err without the URL, which the caller names in words.
+func because(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	var u *url.Error
+	if errors.As(err, &u) {
+		return u.Err
+	}
+	return err
+}
+
+// say logs one line. The caller's log handler may panic or hang: neither may cost the
+// App a unit.
+func (c *Client) say(level slog.Level, text string, args ...any) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = call.Within(ctx, "log handler", 0, func() error {
+		c.cfg.Log.Log(context.Background(), level, text, args...)
+		return nil
+	})
+}
+
+// once returns a function that logs why a feature does nothing, and the same reason
+// only once.
+func (c *Client) once(text string) func(error) {
+	said := ""
+	return func(err error) {
+		if reason := err.Error(); reason != said {
+			said = reason
+			c.say(slog.LevelWarn, text, "because", reason)
+		}
+	}
+}

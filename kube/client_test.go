@@ -1,0 +1,123 @@
+package kube
+
+import (
+	"encoding/pem"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// serviceAccount writes the files of a service account.
+func serviceAccount(t *testing.T, token string, ca []byte) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	for name, text := range map[string]string{"token": token + "\n", "namespace": "demo", "ca.crt": string(ca)} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// In a pod nothing has to be configured, and a token that the kubelet has replaced is
+// used from the next request on.
+func TestClientInAPod(t *testing.T) {
+	var token atomic.Value
+	srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		token.Store(r.Header.Get("Authorization"))
+		_, _ = w.Write([]byte(`{"metadata":{},"spec":{"holderIdentity":"rival"}}`))
+	}))
+	defer srv.Close()
+	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw})
+	dir := serviceAccount(t, "first", ca)
+	u, err := url.Parse(srv.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("KUBERNETES_SERVICE_HOST", u.Hostname())
+	t.Setenv("KUBERNETES_SERVICE_PORT", u.Port())
+	t.Setenv("POD_NAME", "web-1")
+	c, err := New(Config{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if c.Namespace() != "demo" || c.Pod() != "web-1" {
+		t.Errorf("pod %s/%s", c.Namespace(), c.Pod())
+	}
+	l := newLease(t, c)
+	for _, want := range []string{"first", "second"} {
+		if err := os.WriteFile(filepath.Join(dir, "token"), []byte(want), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if who, err := l.Holder(t.Context()); who != "rival" || err != nil || token.Load() != "Bearer "+want {
+			t.Errorf("held by %q, %v, with %v", who, err, token.Load())
+		}
+	}
+	if err := os.Remove(filepath.Join(dir, "token")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Holder(t.Context()); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("without a token: %v", err)
+	}
+}
+
+// A server whose certificate another authority has signed gets no token.
+func TestClientTrustsOneAuthority(t *testing.T) {
+	asked := false
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked = true }))
+	srv.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	srv.StartTLS()
+	defer srv.Close()
+	c, err := New(Config{Host: srv.URL, Dir: serviceAccount(t, "secret", []byte(otherCA))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := newLease(t, c).Holder(t.Context()); err == nil || !strings.Contains(err.Error(), "certificate") || asked {
+		t.Errorf("asked %v: %v", asked, err)
+	}
+}
+
+func TestClientConfigIsChecked(t *testing.T) {
+	good := serviceAccount(t, "secret", []byte(otherCA))
+	for name, tt := range map[string]struct {
+		cfg  Config
+		says string
+	}{
+		"host without a scheme": {Config{Host: "10.0.0.1:443", Dir: good}, "want https://HOST:PORT"},
+		"host with a path":      {Config{Host: "https://api/v1", Dir: good}, "want https://HOST:PORT"},
+		"another scheme":        {Config{Host: "ftp://api", Dir: good}, "want https://HOST:PORT"},
+		"no files":              {Config{Host: "https://api", Dir: t.TempDir()}, "automountServiceAccountToken"},
+		"no authority":          {Config{Host: "https://api", Dir: good, CA: []byte("x")}, "no certificate"},
+		"negative timeout":      {Config{Timeout: -time.Second}, "Timeout"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if c, err := New(tt.cfg); err == nil || !strings.Contains(err.Error(), tt.says) || c != nil {
+				t.Errorf("%v, want %q", err, tt.says)
+			}
+		})
+	}
+}
+
+// otherCA is a certificate of no use here.
+const otherCA = `-----BEGIN CERTIFICATE-----
+MIIBhTCCASugAwIBAgIQIRi6zePL6mKjOipn+dNuaTAKBggqhkjOPQQDAjASMRAw
+DgYDVQQKEwdBY21lIENvMB4XDTE3MTAyMDE5NDMwNloXDTE4MTAyMDE5NDMwNlow
+EjEQMA4GA1UEChMHQWNtZSBDbzBZMBMGByqGSM49AgEGCCqGSM49AwEHA0IABD0d
+7VNhbWvZLWPuj/RtHFjvtJBEwOkhbN/BnnE8rnZR8+sbwnc/KhCk3FhnpHZnQz7B
+5aETbbIgmuvewdjvSBSjYzBhMA4GA1UdDwEB/wQEAwICpDATBgNVHSUEDDAKBggr
+BgEFBQcDATAPBgNVHRMBAf8EBTADAQH/MCkGA1UdEQQiMCCCDmxvY2FsaG9zdDo1
+NDUzgg4xMjcuMC4wLjE6NTQ1MzAKBggqhkjOPQQDAgNIADBFAiEA2zpJEPQyz6/l
+Wf86aX6PepsntZv2GYlA5UpabfT2EZICICpJ5h/iI+i341gBmLiAFQOyTDT+/wQc
+6MF9+Yw1Yy0t
+-----END CERTIFICATE-----
+`

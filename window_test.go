@@ -1,0 +1,172 @@
+package lifecycle_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go"
+)
+
+// EndWindow moves the end of the window, within DrainMin and DrainMax.
+func TestEndWindow(t *testing.T) {
+	const s = time.Second
+	for _, test := range []struct {
+		name string
+		at   time.Duration // of the call, from T0
+		end  time.Duration // asked for, from T0
+		busy time.Duration // a request is in flight until then
+		held time.Duration // a drainer runs until then
+		want time.Duration
+		how  string
+	}{
+		{"not called", -1, 0, 0, 0, 10 * s, "full"},
+		{"early", 0, 3 * s, 0, 0, 3 * s, "ended early"},
+		{"in the past", 4 * s, s, 0, 0, 4 * s, "ended early"},
+		{"before DrainMin", 0, s, 0, 0, 2 * s, "ended early"},
+		{"at the end", 0, 10 * s, 0, 0, 10 * s, "full"},
+		{"later", 0, 12 * s, 0, 0, 12 * s, "held longer"},
+		{"after DrainMax", 0, time.Minute, 0, 0, 15 * s, "held longer"},
+		{"a request in flight", 0, 3 * s, 5 * s, 0, 5 * s, "ended early"},
+		{"an endless request", 0, 3 * s, 20 * s, 0, 10 * s, "full"},
+		{"a drainer", 0, 3 * s, 0, 6 * s, 6 * s, "ended early"},
+		{"later does not wait for a request", 0, 12 * s, 20 * s, 0, 12 * s, "held longer"},
+		{"before T0", -2, s, 0, 0, 10 * s, "full"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, lifecycle.Config{DrainInterval: 10 * s, DrainMin: 2 * s, DrainMax: 15 * s, ShutdownGrace: 40 * s})
+				ln := newPipeListener()
+				r.Serve("http", &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+					time.Sleep(test.busy + s)
+				})}, lifecycle.WithListener(ln))
+				r.OnDrain("drainer", lifecycle.DrainFunc(func(context.Context) error { time.Sleep(test.held); return nil }))
+				if test.busy > 0 {
+					r.after(s, func() { _ = ln.request() })
+				}
+				t0 := time.Now().Add(2 * s)
+				r.after(2*s, func() {
+					if test.at == -2 {
+						r.EndWindow(t0.Add(test.end))
+					}
+					r.Stop(nil)
+				})
+				if test.at >= 0 {
+					r.after(2*s+test.at+time.Millisecond, func() { r.EndWindow(t0.Add(test.end)) })
+				}
+				if err := r.Run(t.Context()); err != nil {
+					t.Error(err)
+				}
+				// A look for the last client takes 50 ms.
+				over := windowOver(t, r).Sub(t0)
+				if over < test.want || over > test.want+60*time.Millisecond || r.Report().Window != test.how {
+					t.Errorf("the window took %v and ended %q, want %v, %q", over, r.Report().Window, test.want, test.how)
+				}
+			})
+		})
+	}
+}
+
+// windowOver returns when the App logged the end of the window.
+func windowOver(t *testing.T, r *rig) time.Time {
+	t.Helper()
+	for line := range strings.Lines(r.log.String()) {
+		if stamp, _, ok := strings.Cut(strings.TrimPrefix(line, "time="), " "); ok && strings.Contains(line, "the drain window is over") {
+			at, err := time.Parse(time.RFC3339, stamp)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return at
+		}
+	}
+	t.Fatal("the log has no end of the window")
+	return time.Time{}
+}
+
+// An early end takes no time from a connection that is open and idle: it is served as
+// long as after a whole window.
+func TestEndWindowLeavesOpenConnectionsTheirTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const s = time.Second
+		r := newRig(t, lifecycle.Config{DrainInterval: 10 * s, Linger: 3 * s})
+		ln := newPipeListener()
+		r.Serve("http", &http.Server{Handler: http.NotFoundHandler()}, lifecycle.WithListener(ln))
+		client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return ln.Dial(ctx) }}}
+		defer client.CloseIdleConnections()
+		ask := func() {
+			resp, err := client.Get("http://app/")
+			if err != nil {
+				t.Errorf("after %v: %v", time.Since(r.began), err)
+				return
+			}
+			_, _ = io.Copy(io.Discard, resp.Body) // or the client would not use the connection again
+			_ = resp.Body.Close()
+		}
+		r.after(s, ask)
+		r.after(2*s, func() { r.Stop(nil) })
+		r.after(2*s+time.Millisecond, func() { r.EndWindow(time.Now()) })
+		r.after(2*s+12900*time.Millisecond, ask) // idle since T0 - 1 s
+		if err := r.Run(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(r.began) - 2*s; took < 12900*time.Millisecond || took > 13100*time.Millisecond {
+			t.Errorf("the stop took %v, want as long as the connection was open", took)
+		}
+	})
+}
+
+// Told when it will be killed, the App ends before that, and every step has its part.
+func TestEndBy(t *testing.T) {
+	const s = time.Second
+	for _, test := range []struct {
+		name   string
+		at     time.Duration // of the call, from T0
+		by     time.Duration // from T0
+		window time.Duration
+		total  time.Duration // of the stop, whose parts all hang
+	}{
+		{"enough time", 0, 40 * s, 5 * s, 25 * s},
+		{"less", 0, 13500 * time.Millisecond, 2500 * time.Millisecond, 12500 * time.Millisecond},
+		{"enough time for a longer window", 0, 27 * s, 5 * s, 25 * s},
+		{"late", 4 * s, 12 * s, 4 * s, 11272 * time.Millisecond},
+		{"two seconds", 0, 2 * s, 370 * time.Millisecond, 1851 * time.Millisecond},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, lifecycle.Config{})
+				ln := newPipeListener()
+				r.Serve("http", &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) { <-req.Context().Done() })}, lifecycle.WithListener(ln))
+				r.Go("unit", untilCancelled)
+				r.OnShutdown("hook", func(ctx context.Context) error { <-ctx.Done(); return nil })
+				r.after(s, func() { _ = ln.request() })
+				t0 := time.Now().Add(2 * s)
+				r.after(2*s, func() { r.Stop(nil) })
+				r.after(2*s+test.at+time.Millisecond, func() { r.EndBy(t0.Add(test.by)); r.EndBy(t0.Add(test.by + s)) })
+				_ = r.Run(t.Context()) // the request is cut
+				if got := windowOver(t, r).Sub(t0); got < test.window-10*time.Millisecond || got > test.window+10*time.Millisecond {
+					t.Errorf("the window took %v, want %v", got, test.window)
+				}
+				if got := time.Since(t0); got > test.by || got < test.total-20*time.Millisecond || got > test.total+20*time.Millisecond {
+					t.Errorf("the stop took %v, want %v", got, test.total)
+				}
+			})
+		})
+	}
+}
+
+// DrainMax belongs to the budget, and is not shorter than the window.
+func TestDrainMaxIsValidated(t *testing.T) {
+	const s = time.Second
+	wantErr(t, lifecycle.Config{DrainInterval: 5 * s, DrainMax: 4 * s}.Validate(), nil, "DrainMax (4s) is shorter than the window, DrainInterval (5s)")
+	wantErr(t, lifecycle.Config{DrainMax: 9 * s, TerminationGrace: 30 * s}.Validate(), nil, "PreStop + DrainMax + ShutdownGrace + margin is 0s + 9s + 20s + 2s = 31s")
+	for _, cfg := range []lifecycle.Config{{DrainMax: 8 * s, TerminationGrace: 30 * s}, {DrainMax: lifecycle.Off}, {DrainInterval: lifecycle.Off, DrainMax: 3 * s}} {
+		if err := cfg.Validate(); err != nil {
+			t.Errorf("%+v: %v", cfg, err)
+		}
+	}
+}
