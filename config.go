@@ -223,8 +223,9 @@ type Config struct {
 	// MemoryLimitRatio sets the soft memory limit of the Go runtime to this part of
 	// the control group's memory limit. It is more than 0 and at most 1; 0.9 leaves
 	// room for memory that the runtime does not count. GOMEMLIMIT takes precedence,
-	// and so does a limit that the program has already set. The limit stays when Run
-	// returns. Defaults to 0: the App sets no limit.
+	// and so does a limit that the program has already set. When a pod is resized in
+	// place, the limit follows after a garbage collection, at most every 10 s. It stays
+	// when Run returns. Defaults to 0: the App sets no limit.
 	MemoryLimitRatio float64 `koanf:"memory_limit_ratio" json:"memoryLimitRatio"`
 }
 

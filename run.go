@@ -181,7 +181,7 @@ func (a *App) start(group *errgroup.Group) bool {
 	}
 	a.enter(PhaseStarting, nil)
 	defer a.watchStart()()
-	cgroup.LimitMemory(a.log, os.DirFS("/"), a.cfg.MemoryLimitRatio)
+	cgroup.LimitMemory(a.unitsCtx, a.log, os.DirFS("/"), a.cfg.MemoryLimitRatio)
 	a.health.owner.SetGate(StateUnknown, "starting")
 	err := a.startHealth()
 	for i := 0; err == nil && i < len(a.parts.servers) && !a.isStopping(); i++ {
