@@ -112,14 +112,14 @@ func (a *App) Draining() <-chan struct{} { return a.stop.draining.Signaled() }
 // there, or a second signal ended it.
 func (a *App) drain(ctx context.Context) (hurried bool) {
 	t0 := a.stop.began()
-	ctx, cancel := context.WithDeadline(ctx, t0.Add(a.budget.maxWindow))
+	ctx, cancel := context.WithDeadline(ctx, t0.Add(a.budget.Window.Max))
 	defer cancel()
 
 	how := a.noWait()
 	if how != "" {
 		a.log.Info("the drain window is not waited for", "because", how)
 	} else {
-		a.log.Info("draining: still serving everything", "window", a.budget.window)
+		a.log.Info("draining: still serving everything", "window", a.budget.Window.Full)
 	}
 	drained := a.runDrainers(ctx)
 	if how == "" {
@@ -152,7 +152,7 @@ func (a *App) endWindows() {
 	var wg sync.WaitGroup
 	for _, s := range a.parts.servers {
 		wg.Go(func() {
-			out := timed(s.Name()+": end of the window", now, a.budget.patience, func() error {
+			out := timed(s.Name()+": end of the window", now, a.budget.Patience, func() error {
 				s.EndWindow()
 				return nil
 			})
@@ -191,8 +191,32 @@ func (a *App) EndWindow(at time.Time) { a.stop.open.EndAt(at) }
 // after the window it does nothing.
 func (a *App) EndBy(at time.Time) {
 	t0, b := a.stop.killedAt(at), a.times()
-	if d := at.Sub(t0); !t0.IsZero() && d < b.total {
-		a.stop.open.Fit(b.within(d).times())
+	if d := at.Sub(t0); !t0.IsZero() && d < b.Total {
+		a.stop.open.Fit(b.Within(d).Window)
+	}
+}
+
+// refit changes the times of the steps after the window to what this window has left
+// for them.
+func (a *App) refit(windowEnd time.Time) {
+	a.stop.mu.Lock()
+	took, early, left := windowEnd.Sub(a.stop.t0), a.stop.window == drainwindow.Early, longest
+	if !a.stop.by.IsZero() {
+		left = a.stop.by.Sub(windowEnd)
+	}
+	a.stop.mu.Unlock()
+	if left < a.budget.Total-took {
+		a.death.watchdog.Load().Reset(left)
+	}
+	b, differs := a.budget.After(took, early, left)
+	if !differs {
+		return
+	}
+	a.mu.Lock()
+	a.budget = b
+	a.mu.Unlock()
+	for _, s := range a.parts.servers {
+		s.Configure(b.Goodbye())
 	}
 }
 
@@ -212,7 +236,7 @@ func (a *App) noWait() string {
 		return "the app was never ready"
 	case !a.listens():
 		return "nothing listens"
-	case len(a.parts.servers) == 0 && why.unit && a.stop.began().Sub(a.EnteredAt(PhaseRunning)) < a.budget.window:
+	case len(a.parts.servers) == 0 && why.unit && a.stop.began().Sub(a.EnteredAt(PhaseRunning)) < a.budget.Window.Full:
 		return "a unit ended at once" // the cluster takes about a window to notice a change
 	case why.signal != nil && why.signal.Signal == os.Interrupt && a.signals.terminal():
 		return "Ctrl-C at a terminal"
