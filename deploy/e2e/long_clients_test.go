@@ -146,7 +146,7 @@ func readFinite(url string) (goodbye bool, err error) {
 type talk struct {
 	send  func() error
 	recv  func() (goodbye bool, err error) // the next message
-	leave func() error                     // ends it; nothing is unanswered
+	leave func()                           // ends it; nothing is unanswered
 	cut   func()                           // ends recv
 }
 
@@ -204,10 +204,12 @@ func oneTalk(ctx context.Context, addr string, open func(context.Context, string
 		case <-wait.C:
 		case <-asked:
 			wait.Stop()
-			return messages, true, t.leave()
+			t.leave()
+			return messages, true, nil
 		case <-ctx.Done():
 			wait.Stop()
-			return messages, false, t.leave()
+			t.leave()
+			return messages, false, nil
 		case err := <-ended:
 			wait.Stop()
 			return messages, false, fmt.Errorf("%w: %w", errCut, err)
@@ -247,7 +249,7 @@ func openSocket(ctx context.Context, addr string) (*talk, error) {
 			_, text, err := conn.Read(ctx)
 			return string(text) == "goodbye", err
 		},
-		leave: func() error { return conn.Close(websocket.StatusNormalClosure, "") },
+		leave: func() { _ = conn.Close(websocket.StatusNormalClosure, "") }, // the server may end it first
 		cut:   func() { _ = conn.CloseNow() },
 	}, nil
 }
@@ -272,7 +274,7 @@ func openCall(ctx context.Context, addr string) (*talk, error) {
 			err := stream.RecvMsg(&m)
 			return m.GetStatus() == healthpb.HealthCheckResponse_SERVICE_UNKNOWN, err
 		},
-		leave: stream.CloseSend,
+		leave: func() { _ = stream.CloseSend() }, // always nil
 		cut:   func() { cancel(); ch.close() },
 	}, nil
 }

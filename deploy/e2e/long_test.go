@@ -22,7 +22,7 @@ type plan struct {
 	deployments int           // E2E_LONG_DEPLOYMENTS: rolled at the same time
 	replicas    int           // E2E_LONG_REPLICAS: of each
 	paused      time.Duration // E2E_LONG_PAUSED: kube-proxy is paused for so long, again and again
-	most        time.Duration // E2E_LONG_MOST: it ends after so long, whatever it has reached
+	most        time.Duration // E2E_LONG_MOST: it ends after so long in any case
 }
 
 // longPlan skips the test unless it is asked for.
