@@ -75,6 +75,10 @@ bench-docs: ## make docs/benchmarks.md of what "make bench" has measured last
 	cp bench/results/latest.txt docs/benchmarks.txt
 	cd bench && go run ./cmd/benchdoc
 
+.PHONY: scale
+scale: ## simulate rollouts of 10,000 pods again and write docs/scale.md (minutes)
+	cd bench && go run ./cmd/scaledoc -simulate
+
 .PHONY: bench-once
 bench-once: ## one short pass of each benchmark: they still run
 	go test -run '^$$' -bench . -benchtime 1x -short -timeout 10m $(PACKAGES)
@@ -92,6 +96,7 @@ docs: ## draw the pictures and tables in docs/ from the code
 	cd tools && go run ./docgen -out ..
 	go test -count=1 -run '^TestContractTestsAreCurrent$$' . -update
 	cd vet && go test -count=1 -run '^TestPageIsCurrent$$' . -update
+	cd bench && go run ./cmd/scaledoc
 	cd fleet && go test -count=1 -run '^TestReference$$' ./cmd/lifecyclectl -update
 	@if command -v chromium >/dev/null || command -v google-chrome >/dev/null; then \
 		cd fleet && DASHBOARD_PICTURE=$(CURDIR)/docs/dashboard.png go test -count 1 -run '^TestDashboardPicture$$' ./operator; \

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/internal/drainwindow"
+	"github.com/pleme-io/lifecycle-go/internal/sdsocket"
 	"github.com/pleme-io/lifecycle-go/internal/statusz"
 	"github.com/pleme-io/lifecycle-go/internal/token"
 )
@@ -75,7 +77,8 @@ type Config struct {
 	Name string `koanf:"name" json:"name"`
 
 	// HealthAddr is the address of the health server, a server of its own for the
-	// health planes. Defaults to ":8081"; with "off" ([HealthOff]) there is none.
+	// health planes. Defaults to ":8081"; with "off" ([HealthOff]) there is none, and
+	// fd://NAME is a socket of systemd, as in [App.Serve].
 	HealthAddr string `koanf:"health_addr" json:"healthAddr"`
 
 	// DrainInterval is the length of the drain window. In the window readiness is
@@ -154,6 +157,18 @@ type Config struct {
 	// process managers and wrappers send some signals twice. It begins with the signal
 	// that counts, so that repeated signals count once in that time. Defaults to 250 ms.
 	SignalDebounce time.Duration `koanf:"signal_debounce" json:"signalDebounce"`
+
+	// StartTimeout is the longest time from Run to the phase running. An App that is
+	// still starting then stops with an error that names the units that have not
+	// started; the log names them from 15 s on. Defaults to 1 h, so that it ends a start
+	// that hangs and no migration or restore: a startup probe, or TimeoutStartSec in
+	// systemd, knows better how long this start may take. With Off there is no limit.
+	StartTimeout time.Duration `koanf:"start_timeout" json:"startTimeout"`
+
+	// ReloadTimeout is the time that each function of a reload ([App.OnReload]) has.
+	// Then its context ends, and the App abandons a function that ignores that. Defaults
+	// to 90 s, which systemd gives a reload. With Off there is no limit.
+	ReloadTimeout time.Duration `koanf:"reload_timeout" json:"reloadTimeout" reload:"live"`
 
 	// LeaderRetry is the time between two requests for the lease of a
 	// leader-elected unit ([App.Lead]) while this process does not lead. A jitter
@@ -253,6 +268,8 @@ func (c Config) WithDefaults() Config {
 	def(&c.AcceptQuiet, max(0, min(time.Second, c.Linger/2)))
 	def(&c.ProbeTimeout, 900*time.Millisecond)
 	def(&c.SignalDebounce, 250*time.Millisecond)
+	def(&c.StartTimeout, time.Hour)
+	def(&c.ReloadTimeout, 90*time.Second)
 	def(&c.LeaderRetry, 2*time.Second)
 	return c
 }
@@ -281,6 +298,11 @@ func newBudget(c Config) budget {
 	b.patience = max(min(time.Second, b.unitSlice/2), settle)
 	b.total = b.maxWindow + b.grace + Margin
 	return b
+}
+
+// times returns those of the drain window.
+func (b budget) times() drainwindow.Times {
+	return drainwindow.Times{Min: b.minWindow, Full: b.window, Max: b.maxWindow, Quiet: b.quiet}
 }
 
 // within returns the budget, with every time shortened in proportion when its total is
@@ -353,7 +375,7 @@ func (c Config) Validate() error {
 		{"GoAwayAfter", c.GoAwayAfter, false}, {"AcceptQuiet", c.AcceptQuiet, false}, {"Linger", c.Linger, false},
 		{"ShutdownGrace", c.ShutdownGrace, true}, {"UnitSlice", c.UnitSlice, false}, {"HookSlice", c.HookSlice, false},
 		{"MinSlice", c.MinSlice, false}, {"ProbeTimeout", c.ProbeTimeout, true}, {"SignalDebounce", c.SignalDebounce, false},
-		{"LeaderRetry", c.LeaderRetry, true},
+		{"StartTimeout", c.StartTimeout, false}, {"ReloadTimeout", c.ReloadTimeout, false}, {"LeaderRetry", c.LeaderRetry, true},
 		{"TerminationGrace", c.TerminationGrace, false}, {"LivenessGrace", c.LivenessGrace, false},
 		{"StartupGrace", c.StartupGrace, false}, {"PreStop", c.PreStop, false},
 	} {
@@ -387,7 +409,7 @@ func (c Config) Validate() error {
 			bad(one("AdminToken"), "AdminToken: %w", err)
 		}
 	}
-	if c.HealthAddr != HealthOff {
+	if c.HealthAddr != HealthOff && !sdsocket.IsAddress(c.HealthAddr) {
 		if _, _, err := net.SplitHostPort(c.HealthAddr); err != nil {
 			bad(one("HealthAddr"), "HealthAddr is %q, want host:port, :port or %q: %w", c.HealthAddr, HealthOff, err)
 		}

@@ -64,10 +64,38 @@ func Draining(ctx context.Context) <-chan struct{} {
 	if ch, ok := httpdrain.Draining(ctx); ok {
 		return ch
 	}
-	if a, ok := ctx.Value(appKey{}).(*App); ok {
-		return a.Draining()
+	switch v := ctx.Value(appKey{}).(type) {
+	case *App:
+		return v.Draining()
+	case servedCall:
+		return v.draining()
 	}
 	return nil
+}
+
+// CallContext returns ctx as the context of a call that the server added under the
+// name serves, so that [Draining] works in its handler. It is for frameworks whose calls
+// the App does not see; the interceptors of the module grpcdrain use it.
+//
+// For a server added with [App.GRPC] the channel closes a moment after the App has
+// called GracefulStop, which tells clients to call elsewhere. For a server added with
+// [App.Serve] it closes GoAwayAfter after the App has begun to drain, and for any other
+// name when it begins.
+func (a *App) CallContext(ctx context.Context, server string) context.Context {
+	return context.WithValue(ctx, appKey{}, servedCall{a, server})
+}
+
+// servedCall is a call that the App does not see.
+type servedCall struct {
+	app    *App
+	server string
+}
+
+func (c servedCall) draining() <-chan struct{} {
+	if s := c.app.server(c.server); s != nil {
+		return s.Goodbye()
+	}
+	return c.app.Draining()
 }
 
 // Stream says that the request of ctx is a stream, which would not end by itself, and
@@ -173,8 +201,9 @@ func (a *App) EndWindow(at time.Time) { a.stop.open.EndAt(at) }
 // time than its Config gives. Of several calls the earliest time counts. Before T0 and
 // after the window it does nothing.
 func (a *App) EndBy(at time.Time) {
-	if t0 := a.stop.killedAt(at); !t0.IsZero() {
-		a.stop.open.LimitTo(t0.Add(a.times().within(at.Sub(t0)).window))
+	t0, b := a.stop.killedAt(at), a.times()
+	if d := at.Sub(t0); !t0.IsZero() && d < b.total {
+		a.stop.open.Fit(b.within(d).times())
 	}
 }
 
@@ -232,8 +261,8 @@ func (a *App) runDrainers(ctx context.Context) <-chan struct{} {
 			out := timed(d.name, ctx.Done(), settle, func() error { return d.fn(ctx) })
 			_ = life.To(out.Result, out.err)
 			if out.err != nil {
-				a.log.Error("drainer failed", "drainer", d.name, "took", out.Took, "error", unnamed(d.name, out.err))
-				out.err = about("drainer", d.name, out.err)
+				a.log.Error("drainer failed", "drainer", d.name, "took", out.Took, "error", call.Unnamed(d.name, out.err))
+				out.err = call.About("drainer", d.name, out.err)
 			} else {
 				a.log.Info("drainer done", "drainer", d.name, "took", out.Took)
 			}

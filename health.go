@@ -153,23 +153,6 @@ func (a *App) Ready() error {
 // Use Handler when Config.HealthAddr is off and another server serves the planes.
 func (a *App) Handler() http.Handler { return httpdrain.Route(a.health.reg.Handler(), a.extra) }
 
-// takeToken moves the operators' token, if there is one, out of the Config.
-func (a *App) takeToken() error {
-	switch secret, file := string(a.cfg.AdminToken), a.cfg.AdminTokenFile; {
-	case secret != "":
-		// In a function, where fmt cannot print it with the App.
-		a.token = func() (string, error) { return secret, nil }
-		a.cfg.AdminToken = ""
-	case file != "":
-		// Read for every request: Kubernetes changes a mounted file with its Secret.
-		a.token = func() (string, error) { return statusz.ReadToken(file) }
-		if _, err := a.token(); err != nil {
-			return fmt.Errorf("config: AdminTokenFile: %w", err)
-		}
-	}
-	return nil
-}
-
 // mount adds /statusz and the operators' endpoints to the handlers of the health
 // server. /statusz is on by default: it shows little more than /readyz?verbose, and
 // an operator cannot restart a process in trouble to turn it on.
@@ -220,11 +203,11 @@ func (a *App) startHealth() error {
 		return nil
 	}
 	a.nowDoing("the health server")
-	srv, ended := httpdrain.NewHealthServer(a.cfg.HealthAddr, a.Handler(), a.log), make(chan struct{})
+	srv, ended := httpdrain.NewHealthServer(a.cfg.HealthAddr, a.Handler(), a.log, &a.parts.sockets), make(chan struct{})
 	ctx, cancel := a.untilStop() // a name server may be slow
 	defer cancel()
 	if err := srv.Bind(ctx); err != nil {
-		return err
+		return fmt.Errorf("%w: HealthAddr (health_addr) chooses another address, %q none; each App of a process needs its own", err, HealthOff)
 	}
 	a.mu.Lock()
 	a.health.server, a.health.ended = srv, ended

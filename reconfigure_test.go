@@ -41,7 +41,7 @@ func TestReconfigureChangesTheDrainOfARunningApp(t *testing.T) {
 		if got := app.Config(); got.DrainInterval != 20*time.Second || got.Linger != 5*time.Second || got.HealthAddr == ":1" {
 			t.Errorf("the configuration is %+v", got)
 		}
-		conn, err := ln.Dial(t.Context()) // stays open, and is waited for as long as Linger says
+		conn, err := ln.Dial(t.Context()) // stays open; the App waits for it until Linger is over
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -99,22 +99,22 @@ func TestReconfigureStaysWithinTheGraceOfTheStart(t *testing.T) {
 		"the pod's grace": {
 			start:  lifecycle.Config{TerminationGrace: 30 * time.Second},
 			change: func(c *lifecycle.Config) { c.TerminationGrace, c.DrainInterval = 50*time.Second, 15*time.Second },
-			want:   "= 37s, and the process was started with a TerminationGrace of 30s",
+			want:   "with what stays while the process runs, such as the grace of its pod: config: PreStop + DrainInterval + ShutdownGrace + margin is 0s + 15s + 20s + 2s = 37s, and the pod's terminationGracePeriodSeconds (TerminationGrace) gives 30s",
 		},
 		"the liveness probe's grace": {
 			start:  lifecycle.Config{TerminationGrace: time.Minute, LivenessGrace: 28 * time.Second},
 			change: func(c *lifecycle.Config) { c.LivenessGrace, c.ShutdownGrace = time.Minute, 22*time.Second },
-			want:   "= 29s, and the process was started with a LivenessGrace of 28s",
+			want:   "= 29s, and the liveness probe's terminationGracePeriodSeconds (LivenessGrace) gives 28s",
 		},
 		"no hook any more": { // the pod still has it
 			start:  lifecycle.Config{TerminationGrace: 35 * time.Second, PreStop: 5 * time.Second},
 			change: func(c *lifecycle.Config) { c.PreStop, c.DrainInterval = 0, 10*time.Second },
-			want:   "5s + 10s + 20s + 2s = 37s, and the process was started with a TerminationGrace of 35s",
+			want:   "5s + 10s + 20s + 2s = 37s, and the pod's terminationGracePeriodSeconds (TerminationGrace) gives 35s",
 		},
 		"a grace that was not declared": {
 			inside: true,
 			change: func(c *lifecycle.Config) { c.TerminationGrace, c.DrainInterval = 50*time.Second, 6*time.Second },
-			want:   "= 28s, and the process was started with 27s and without a TerminationGrace",
+			want:   "TerminationGrace was not declared at the start, so a stop may not take longer than it took then: config: PreStop + DrainInterval + ShutdownGrace + margin is 0s + 6s + 20s + 2s = 28s",
 		},
 		"within the grace": {
 			start:  lifecycle.Config{TerminationGrace: 30 * time.Second},
@@ -209,7 +209,7 @@ func TestReconfigureAndStopAtOnce(t *testing.T) {
 			}
 		}()
 		app.Stop(nil)
-		// In any phase that is reached now, the stop has begun.
+		// Whichever phase the App is in, the stop has begun.
 		if _, _, err := app.Reconfigure(app.Config()); !errors.Is(err, lifecycle.ErrReloadRefused) {
 			t.Errorf("after the request to stop: %v, want ErrReloadRefused", err)
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/call"
@@ -30,7 +31,8 @@ func (a *App) Stop(cause error) {
 	if cause != nil {
 		reason += ": " + cause.Error()
 	}
-	if !a.requestStop(stopRequest{reason: reason, cause: cause, err: cause}) {
+	if !a.requestStop(stopRequest{reason: reason, cause: cause, err: cause}) && cause != nil {
+		a.log.Error("the app is stopping, and one more reason came", "reason", reason)
 		a.stop.add(cause)
 	}
 }
@@ -46,6 +48,16 @@ func (a *App) StopBecause(reason string) {
 		return
 	}
 	a.requestStop(stopRequest{reason: reason})
+}
+
+// ReExec is [App.StopBecause], and then Run does not return: after a clean stop the
+// program runs once more in this process, with the same arguments and environment. It
+// is the file of os.Executable, which may be a new release by now. It gets the sockets
+// and variables of the service manager, which hears of a reload and not of a stop. Any
+// other request to stop undoes ReExec. Run returns the error of a stop that is not
+// clean, or of the exec, which works on Unix only. Deferred functions do not run.
+func (a *App) ReExec(reason string) {
+	a.requestStop(stopRequest{reason: text.OneLine(text.Clip(reason, maxReason)), again: true})
 }
 
 // Run runs the App: it starts the registered parts, waits for the first reason to
@@ -74,16 +86,21 @@ func (a *App) StopBecause(reason string) {
 //     is this process or unset.
 //
 // Run removes the variables from the environment, so that no child process sends
-// notifications in its parent's name. Of two Apps in a process the first to run
-// takes the socket.
+// notifications in its parent's name; [App.ReExec] puts them back. Of two Apps in a
+// process the first to run takes the socket.
 //
 // When a registration was refused, Run starts nothing and returns the reasons. When
 // parent has already ended, Run starts nothing and returns nil. In both cases it
 // runs the shutdown hooks, because main opened the resources that they close.
-func (a *App) Run(parent context.Context) error {
+func (a *App) Run(parent context.Context) (err error) {
 	if !a.parts.seal() {
 		return ErrAlreadyRun
 	}
+	defer func() { // after everything else
+		if err == nil && a.stop.why().again {
+			err = a.parts.sockets.Exec(a.notifier.Load().Environ()...)
+		}
+	}()
 	if parent == nil {
 		parent = context.Background()
 		a.parts.refused = append(a.parts.refused, errors.New("Run: the parent context is nil, want context.Background() when there is none"))
@@ -104,7 +121,7 @@ func (a *App) Run(parent context.Context) error {
 	}
 	if err := a.refusals(); err != nil {
 		a.log.Error("nothing was started", "error", err)
-		a.requestStop(stopRequest{reason: "refused registrations", cause: err, err: err})
+		a.requestStop(stopRequest{reason: "refused registrations", cause: err, err: err, told: true})
 		<-a.stop.requested.Signaled() // another request may have been first
 		<-a.runDrainers(parent)       // all are skipped
 		// The hooks run: main opened most of their resources before Run.
@@ -164,6 +181,7 @@ func (a *App) start(group *errgroup.Group) bool {
 		return false
 	}
 	a.enter(PhaseStarting, nil)
+	defer a.watchStart()()
 	cgroup.LimitMemory(a.log, os.DirFS("/"), a.cfg.MemoryLimitRatio)
 	a.health.owner.SetGate(StateUnknown, "starting")
 	err := a.startHealth()
@@ -189,6 +207,53 @@ func (a *App) start(group *errgroup.Group) bool {
 	return !a.isStopping()
 }
 
+// slowStart is the time after which the log names the units that have not started.
+const slowStart = 15 * time.Second
+
+// watchStart logs for what a slow start waits, after slowStart and whenever the time has
+// doubled, and ends it after StartTimeout. The caller calls end when the start is over.
+func (a *App) watchStart() (end func()) {
+	timeout := a.cfg.StartTimeout
+	if timeout == Off {
+		timeout = longest
+	}
+	ctx, cancel := context.WithTimeout(a.unitsCtx, timeout)
+	began := time.Now()
+	call.Go("watch of the start", func() error {
+		slow := time.NewTimer(slowStart)
+		defer slow.Stop()
+		for {
+			select {
+			case <-slow.C:
+				took := time.Since(began)
+				a.log.Warn("still starting", "for", took, "waiting_for", a.notStarted())
+				slow.Reset(took)
+			case <-ctx.Done():
+				if err := ctx.Err(); errors.Is(err, context.DeadlineExceeded) {
+					a.fail(fmt.Errorf("start: not done within %v (StartTimeout): waiting for %s: %w", timeout, a.notStarted(), err))
+				}
+				return nil
+			}
+		}
+	}, func(error) {})
+	return cancel
+}
+
+// notStarted names the units that have begun to start and are not done with it, or what
+// else the start waits for.
+func (a *App) notStarted() string {
+	var names []string
+	for _, u := range a.parts.units {
+		if u.launched.Load() && !begun(u.shown().Status) {
+			names = append(names, "unit "+u.name)
+		}
+	}
+	if names == nil {
+		return a.blocking()
+	}
+	return strings.Join(names, ", ")
+}
+
 // run serves until a stop is requested, and then drains.
 func (a *App) run(base context.Context) (hurried bool) {
 	a.nowDoing("the readiness probes")
@@ -197,6 +262,9 @@ func (a *App) run(base context.Context) (hurried bool) {
 	a.nowDoing("")
 	a.enter(PhaseRunning, nil)
 	a.log.Info("running", "units", len(a.parts.units))
+	if len(a.parts.units) == 0 {
+		a.log.Warn("no unit is registered: the app waits for a signal, the end of the parent context or App.Stop")
+	}
 	reloads := make(chan struct{})
 	go func() {
 		defer close(reloads)
@@ -254,10 +322,11 @@ func (a *App) requestStop(req stopRequest) (first bool) {
 	return first
 }
 
-// fail stops the App with err. When the App is already stopping, fail joins err to
-// the result.
+// fail logs err and stops the App with it. When the App is already stopping, fail joins
+// err to the result.
 func (a *App) fail(err error) {
-	if !a.requestStop(stopRequest{reason: err.Error(), cause: err, err: err}) {
+	a.log.Error("the app cannot go on", "error", err)
+	if !a.requestStop(stopRequest{reason: err.Error(), cause: err, err: err, told: true}) {
 		a.stop.add(err)
 	}
 }
@@ -266,10 +335,10 @@ func (a *App) fail(err error) {
 func (a *App) beginStop() {
 	b := a.budget // App.EndBy changes it as soon as the stop is known
 	a.armWatchdog()
-	a.stop.open.Begin(a.stop.began(), drainwindow.Times{Min: b.minWindow, Full: b.window, Max: b.maxWindow, Quiet: b.quiet})
+	a.stop.open.Begin(a.stop.began(), b.times())
 	a.health.owner.SetDraining(a.cfg.DrainReadiness == ReadinessDown)
 	a.signals.guardPipe()
-	a.notifier.Load().Stopping(b.total)
+	a.notifier.Load().Stopping(b.total, a.stop.why().again)
 	a.stop.requested.Signal() // first, because a server could delay the steps below
 	a.stop.draining.Signal()
 	for _, s := range a.parts.servers {
@@ -356,6 +425,7 @@ func (a *App) collect(hooksErr error) error {
 			primary = fmt.Errorf("job %s was not done: %w", a.parts.units[i].name, why)
 		}
 	}
+	s.untold = primary != nil && !s.request.told
 	errs := []error{primary}
 	for _, u := range a.parts.units {
 		if err := u.failure(); err != nil && !errors.Is(primary, err) {

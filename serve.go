@@ -34,7 +34,9 @@ func WithListener(ln net.Listener) ServeOption {
 
 // Serve adds an HTTP server. The App binds a listener on srv.Addr while it starts: for
 // an address in use Run returns an error, and the App is not ready before. The server
-// uses TLS when srv.TLSConfig has a certificate.
+// uses TLS when srv.TLSConfig has a certificate. An Addr of fd://NAME is the socket of
+// that FileDescriptorName= on which systemd listens for this process, and fd://3 the
+// first of them (sd_listen_fds(3)); connections that come after the stop wait there.
 //
 // While the App drains, the server still serves, and says goodbye to its clients:
 // HTTP/1.x responses carry Connection: close, HTTP/2 connections get a GOAWAY after
@@ -69,7 +71,7 @@ func (a *App) Serve(name string, srv *http.Server, opts ...ServeOption) *App {
 		return a
 	}
 	return a.addUnit(kindUnit, name, srv == nil, func() worker.Worker {
-		var hopts []httpdrain.Option
+		hopts := []httpdrain.Option{httpdrain.WithSockets(&a.parts.sockets)}
 		a.parts.claimLocked(name, "server", srv)
 		if c.given {
 			a.parts.claimLocked(name, "listener", c.ln)
@@ -98,7 +100,8 @@ type GRPCHealth interface{ Shutdown() }
 // running RPCs finish, and Stop ends them when the in-flight slice is over. The App
 // closes the listener. Run returns an error for a server or listener that another unit
 // has. The App abandons a method that does not return and names it, with its stack; in
-// a server with grpc.WaitForHandlers, Stop waits for handlers.
+// a server with grpc.WaitForHandlers, Stop waits for handlers. For [Draining] in the
+// server's handlers use the interceptors of the module grpcdrain, or [App.CallContext].
 func (a *App) GRPC(name string, srv GRPCServer, ln net.Listener, health GRPCHealth) *App {
 	if call.IsNil(health) {
 		health = nil
@@ -124,6 +127,7 @@ type drainingServer interface {
 	Serve(context.Context) error
 	Configure(httpdrain.Config)
 	BeginDrain(now time.Time, window time.Duration)
+	Goodbye() <-chan struct{}
 	EndWindow()
 	CloseWhenQuiet(context.Context) error
 	LingerOpen(context.Context)
@@ -198,10 +202,18 @@ func (s *server) retire(ctx context.Context, hurried bool, closed func()) (cut i
 // Addr returns the address of the server added under name. It is nil when there is no
 // such server or it is not bound yet. Use it for servers on port 0.
 func (a *App) Addr(name string) net.Addr {
+	if s := a.server(name); s != nil {
+		return s.drainingServer.Addr()
+	}
+	return nil
+}
+
+// server returns the server added under name, or nil.
+func (a *App) server(name string) *server {
 	_, servers := a.parts.view()
 	for _, s := range servers {
 		if s.Name() == name {
-			return s.drainingServer.Addr()
+			return s
 		}
 	}
 	return nil

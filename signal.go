@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"runtime"
 	"sync"
 	"syscall"
 	"time"
@@ -138,6 +137,9 @@ func (a *App) watchSignals() (stop func()) {
 				continue
 			}
 			if sig == syscall.SIGHUP {
+				if len(a.reloads.turn) > 0 && !a.isStopping() {
+					a.log.Info("SIGHUP: a reload is running, and one more follows it")
+				}
 				a.reloads.asked.Notify() // several requests before the reload begins count as one
 				continue
 			}
@@ -185,32 +187,13 @@ func (a *App) force(sig os.Signal) {
 	a.die(fmt.Sprintf("a further signal (%s) while %s", sig, a.lastReached()), err.ExitCode())
 }
 
-// atTerminal reports whether a user can press Ctrl-C: the process is not in
-// Kubernetes and has a controlling terminal, or on Windows a console as its standard
-// input.
-func atTerminal() bool {
-	if os.Getenv("KUBERNETES_SERVICE_HOST") != "" {
-		return false
-	}
-	if runtime.GOOS == "windows" {
-		info, err := os.Stdin.Stat()
-		return err == nil && info.Mode()&os.ModeCharDevice != 0
-	}
-	tty, err := os.OpenFile("/dev/tty", os.O_RDWR, 0)
-	if err != nil {
-		return false
-	}
-	_ = tty.Close()
-	return true
-}
-
 // notifyServiceManager connects to the service manager, if there is one, and
 // returns the function that ends the connection.
 func (a *App) notifyServiceManager() (stop func()) {
 	n := sdnotify.Start(a.log, a.health.reg.Alive)
 	a.notifier.Store(n)
 	if !a.stop.began().IsZero() { // the stop began before the notifier was stored
-		n.Stopping(a.budget.total)
+		n.Stopping(a.budget.total, a.stop.why().again)
 	}
 	return n.Close
 }

@@ -215,7 +215,8 @@ func TestReloadDoesNotOutgrowThePodsGrace(t *testing.T) {
 		app.WantClean()
 		for _, want := range []string{
 			"lifecycle.pre_stop + lifecycle.drain_interval + lifecycle.shutdown_grace + margin is 0s + 15s + 30s + 2s = 47s",
-			"the process was started with a lifecycle.termination_grace of 30s",
+			"with what stays while the process runs, such as the grace of its pod: lifecycle.pre_stop",
+			"(lifecycle.termination_grace) gives 30s",
 			"lifecycle.termination_grace is from the start of the process",
 		} {
 			if !strings.Contains(app.Log(), want) {

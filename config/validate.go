@@ -66,7 +66,7 @@ func explain(err error, n *node, settings []Setting) *Fault {
 	if !errors.As(err, &fields) || structOf(n.typ) != typeLifecycle {
 		return fault
 	}
-	problem := fields.Problem
+	problem := strings.Replace(err.Error(), fields.Error(), fields.Problem, 1) // what is around it says why
 	var from []string
 	for _, name := range fields.Fields {
 		field := n.field(name)

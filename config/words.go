@@ -9,7 +9,7 @@ func lifecycleWords(field string) string {
 	case "Name":
 		return "Name of the service, in the log and the report. Defaults to the name of the program."
 	case "HealthAddr":
-		return "health_addr is the address of the health server, a server of its own for the health planes. Defaults to \":8081\"; with \"off\" there is none."
+		return "health_addr is the address of the health server, a server of its own for the health planes. Defaults to \":8081\"; with \"off\" there is none, and fd://NAME is a socket of systemd, as in App.Serve."
 	case "DrainInterval":
 		return "drain_interval is the length of the drain window. In the window readiness is down and the process still serves every request, so that the cluster can take it out of every load balancer. Set it to the period of the readiness probe times its failure threshold, plus the time in which endpoints spread. Drainers run in the window. Defaults to 5 s; with off there is no window."
 	case "DrainQuiet":
@@ -40,6 +40,10 @@ func lifecycleWords(field string) string {
 		return "probe_timeout is the longest that a health plane takes to answer. Defaults to 900 ms: the kubelet gives up after 1 s unless told otherwise."
 	case "SignalDebounce":
 		return "signal_debounce is the time within which signals count as one request, because process managers and wrappers send some signals twice. It begins with the signal that counts, so that repeated signals count once in that time. Defaults to 250 ms."
+	case "StartTimeout":
+		return "start_timeout is the longest time from Run to the phase running. An App that is still starting then stops with an error that names the units that have not started; the log names them from 15 s on. Defaults to 1 h, so that it ends a start that hangs and no migration or restore: a startup probe, or TimeoutStartSec in systemd, knows better how long this start may take. With off there is no limit."
+	case "ReloadTimeout":
+		return "reload_timeout is the time that each function of a reload (App.OnReload) has. Then its context ends, and the App abandons a function that ignores that. Defaults to 90 s, which systemd gives a reload. With off there is no limit."
 	case "LeaderRetry":
 		return "leader_retry is the time between two requests for the lease of a leader-elected unit (App.Lead) while this process does not lead. A jitter adds up to a fifth. Defaults to 2 s."
 	case "ExitOnSignal":

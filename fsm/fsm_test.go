@@ -206,7 +206,7 @@ func TestSlowReaderGetsAGapAndTheNewestEvents(t *testing.T) {
 	}
 }
 
-func TestListenerThatBlocksHoldsNobodyUp(t *testing.T) {
+func TestListenerThatBlocksDelaysNoTransition(t *testing.T) {
 	var events fsm.Dispatcher
 	release, got := make(chan struct{}), 0
 	stop := events.Listen(2, func(e fsm.Event) {

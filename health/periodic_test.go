@@ -155,7 +155,7 @@ func TestStartedChecksHaveTheValuesAndNotTheEndOfItsContext(t *testing.T) {
 	})
 }
 
-func TestCloseEndsRunsAndNamesWhoStays(t *testing.T) {
+func TestCloseEndsRunsAndNamesThoseThatHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hang, release := hanging()
 		defer synctest.Wait()

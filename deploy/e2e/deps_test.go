@@ -7,7 +7,7 @@ import (
 )
 
 // TestConventions checks what the tests on Kubernetes may import: no
-// client of Kubernetes, since they use kubectl.
+// client of Kubernetes but the project's own, since they use kubectl.
 func TestConventions(t *testing.T) {
 	conventions.Check(t, conventions.Module{
 		Rooms: []conventions.Room{
@@ -16,6 +16,7 @@ func TestConventions(t *testing.T) {
 		},
 		Requires: []conventions.Require{
 			{Module: "github.com/pleme-io/lifecycle-go"},
+			{Module: "github.com/pleme-io/lifecycle-go/kube", TestOnly: true},
 			{Module: "github.com/coder/websocket"},
 			{Module: "go.uber.org/goleak", TestOnly: true},
 			{Module: "google.golang.org/grpc"},

@@ -91,7 +91,7 @@ func TestPlanesAndMetricsAnswer(t *testing.T) {
 // The whole story: streams are open and requests keep coming when SIGTERM
 // arrives. No request fails, every stream gets a goodbye, and acknowledged work is in
 // the database afterwards.
-func TestSIGTERMFailsNobody(t *testing.T) {
+func TestSIGTERMFailsNoRequest(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "with space & ?.db")
 	c := start(t, []string{"SERVICE_DB=" + file}, quick...)
 	url, health := c.addresses(t)

@@ -13,8 +13,8 @@ import (
 // then works harder near the limit; without it the kernel kills the process.
 // root is the root of the file system. A ratio of 0 does nothing.
 //
-// A limit that is in force already stays, whether GOMEMLIMIT or the program set
-// it. LimitMemory logs what it did and why.
+// LimitMemory keeps a limit that GOMEMLIMIT or the program has set already. It
+// logs what it did and why.
 func LimitMemory(log *slog.Logger, root fs.FS, ratio float64) {
 	if ratio == 0 {
 		return

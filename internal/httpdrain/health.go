@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/answer"
+	"github.com/pleme-io/lifecycle-go/internal/sdsocket"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
@@ -39,6 +40,7 @@ const (
 // Make one with [NewHealthServer]. All methods may be called concurrently.
 type HealthServer struct {
 	address string
+	sockets *sdsocket.Sockets
 	srv     *http.Server
 	conns   *connTable
 
@@ -48,16 +50,16 @@ type HealthServer struct {
 }
 
 // NewHealthServer returns a server for h on a TCP address; "" stands for any free
-// port on all interfaces. A panic in h is logged to log and is answered with 500;
+// port on all interfaces. An address of fd://NAME is one of sockets. A panic in h is logged to log and is answered with 500;
 // a nil log stands for slog.Default().
-func NewHealthServer(address string, h http.Handler, log *slog.Logger) *HealthServer {
+func NewHealthServer(address string, h http.Handler, log *slog.Logger, sockets *sdsocket.Sockets) *HealthServer {
 	if log == nil {
 		log = slog.Default()
 	}
 	conns := &connTable{limit: healthMaxConns, open: make(map[net.Conn]*healthConn)}
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
-	return &HealthServer{address: address, conns: conns, srv: &http.Server{
+	return &HealthServer{address: address, sockets: sockets, conns: conns, srv: &http.Server{
 		Handler:           conns.serving(guard(h, log)),
 		ReadHeaderTimeout: healthReadTimeout,
 		ReadTimeout:       healthReadTimeout,
@@ -84,12 +86,19 @@ func (s *HealthServer) Bind(ctx context.Context) error {
 	case s.listener != nil:
 		return fmt.Errorf("listen on health address %s: it is bound already", s.address)
 	}
-	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", s.address)
+	ln, err := s.listen(ctx)
 	if err != nil {
 		return fmt.Errorf("listen on health address: %w", err)
 	}
 	s.listener = ln
 	return nil
+}
+
+func (s *HealthServer) listen(ctx context.Context) (net.Listener, error) {
+	if sdsocket.IsAddress(s.address) && s.sockets != nil {
+		return s.sockets.Listen(s.address)
+	}
+	return new(net.ListenConfig).Listen(ctx, "tcp", s.address)
 }
 
 // Use makes ln the listener instead of one that Bind opens, such as one in memory.

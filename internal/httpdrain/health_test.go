@@ -30,7 +30,7 @@ func must(t *testing.T, err error) {
 // startServer returns a server that serves until the test ends.
 func startServer(t *testing.T, h http.Handler, extra map[string]http.Handler) *HealthServer {
 	t.Helper()
-	s := NewHealthServer("127.0.0.1:0", Route(h, extra), slog.New(slog.DiscardHandler))
+	s := NewHealthServer("127.0.0.1:0", Route(h, extra), slog.New(slog.DiscardHandler), nil)
 	must(t, s.Bind(t.Context()))
 	served := make(chan error, 1)
 	go func() { served <- s.Serve() }()
@@ -196,7 +196,7 @@ func TestHealthServerLimitsHeaders(t *testing.T) {
 }
 
 func TestHealthServerBindErrors(t *testing.T) {
-	s := NewHealthServer("127.0.0.1:0", planes, nil)
+	s := NewHealthServer("127.0.0.1:0", planes, nil, nil)
 	if s.Addr() != nil {
 		t.Error("an address before bind")
 	}
@@ -207,7 +207,7 @@ func TestHealthServerBindErrors(t *testing.T) {
 	if err := s.Bind(t.Context()); err == nil {
 		t.Error("a second bind returned nil")
 	}
-	taken := NewHealthServer(s.Addr().String(), planes, nil)
+	taken := NewHealthServer(s.Addr().String(), planes, nil, nil)
 	if err := taken.Bind(t.Context()); err == nil || !strings.HasPrefix(err.Error(), "listen on health address: ") {
 		t.Errorf("bind to a taken address: %v", err)
 	}
@@ -216,7 +216,7 @@ func TestHealthServerBindErrors(t *testing.T) {
 		t.Errorf("bind after close: %v, want net.ErrClosed", err)
 	}
 	must(t, s.Serve())
-	again := NewHealthServer(s.address, planes, nil)
+	again := NewHealthServer(s.address, planes, nil, nil)
 	must(t, again.Close(t.Context())) // never bound
 }
 
@@ -227,7 +227,7 @@ func TestHealthServerCloseIsBounded(t *testing.T) {
 			close(enter)
 			<-release
 		}),
-	}), slog.New(slog.DiscardHandler))
+	}), slog.New(slog.DiscardHandler), nil)
 	must(t, s.Bind(t.Context()))
 	served := make(chan error, 1)
 	go func() { served <- s.Serve() }()
@@ -251,7 +251,7 @@ func TestHealthServerCloseIsBounded(t *testing.T) {
 }
 
 func TestHealthServerCloseDoesNotWaitForSlowClients(t *testing.T) {
-	s := NewHealthServer("127.0.0.1:0", planes, slog.New(slog.DiscardHandler))
+	s := NewHealthServer("127.0.0.1:0", planes, slog.New(slog.DiscardHandler), nil)
 	s.srv.ReadTimeout, s.srv.ReadHeaderTimeout, s.srv.IdleTimeout = 0, 0, 0 // none of them helps
 	must(t, s.Bind(t.Context()))
 	served := make(chan error, 1)

@@ -9,7 +9,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
-// goAwayWait is how long a client has to acknowledge the first GOAWAY.
+// goAwayWait is how long a client has to acknowledge the first GOAWAY, and how long a
+// new one has to send its first request before it gets one.
 const goAwayWait = time.Second
 
 // The frames of a goodbye (RFC 9113, sections 6.7 and 6.8).
@@ -48,11 +49,13 @@ const (
 // frames, and not into a header block. A goodbye never waits for that: the read or
 // write that reaches such a place does the rest.
 type http2Conn struct {
-	below   net.Conn      // the accepted connection, or TLS on it
-	conn    *conn         // the one in the tracker
-	clear   bool          // without TLS: conn passes its calls to this
+	below   net.Conn // the accepted connection, or TLS on it
+	conn    *conn    // the one in the tracker
+	clear   bool     // without TLS: conn passes its calls to this
+	born    time.Time
 	idleFor time.Duration // http.Server.IdleTimeout
 	streams *streams      // nil unless requests are counted here
+	used    atomic.Bool   // the client has sent a request
 	foreign atomic.Bool   // it turned out not to be HTTP/2
 	step    atomic.Uint32
 	ended   chan struct{} // closed when the implementation is told, or the connection is closed
@@ -70,7 +73,7 @@ type http2Conn struct {
 	mu       sync.Mutex  // guards everything below
 	deadline time.Time   // of reading, as the implementation has set it
 	woken    bool        // another deadline is set, to end a read
-	wait     *time.Timer // for the client's acknowledgement
+	wait     *time.Timer // for the client's first request, or its acknowledgement
 	idle     *time.Timer // nil without idleFor
 	requests int         // whose handler runs; counted with idleFor only
 	closed   bool
@@ -78,11 +81,27 @@ type http2Conn struct {
 
 // newHTTP2Conn makes the one http2Conn of c, which must be given to c.speaks.
 func newHTTP2Conn(c *conn, below net.Conn) *http2Conn {
-	return &http2Conn{below: below, conn: c, ended: make(chan struct{})}
+	return &http2Conn{below: below, conn: c, born: time.Now(), ended: make(chan struct{})}
 }
 
 // sayGoodbye begins the goodbye. It does not wait. Calls after the first do nothing.
+//
+// A client takes a GOAWAY before its first request for a refusal (net/http,
+// errClientConnNotEstablished). So a new connection is told with its first response,
+// or when it is goAwayWait old.
 func (h *http2Conn) sayGoodbye() {
+	if young := goAwayWait - time.Since(h.born); young > 0 && !h.used.Load() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if !h.closed && h.wait == nil {
+			h.wait = time.AfterFunc(young, h.sayNow)
+		}
+		return
+	}
+	h.sayNow()
+}
+
+func (h *http2Conn) sayNow() {
 	if h.step.CompareAndSwap(notAsked, asked) {
 		// Writing may take as long as the client does not read.
 		call.Go("say goodbye on HTTP/2", func() error { h.kick(); return nil }, func(error) {})
@@ -121,6 +140,9 @@ func (h *http2Conn) writeFirst() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.closed && h.step.Load() == waiting {
+		if h.wait != nil {
+			h.wait.Stop()
+		}
 		h.wait = time.AfterFunc(goAwayWait, h.acknowledged)
 	}
 	return nil
@@ -230,6 +252,9 @@ func (h *http2Conn) read(p []byte) (n int) {
 		}
 		switch h.in.kind() {
 		case frameHeaders:
+			if !h.used.Load() {
+				h.used.Store(true)
+			}
 			if h.streams.begin(h.in.stream()) {
 				h.conn.server.arrived()
 			}
@@ -338,7 +363,7 @@ func (h *http2Conn) closeWhenIdle(d time.Duration) {
 	defer h.mu.Unlock()
 	if d > 0 && !h.closed && h.idle == nil {
 		h.idleFor = d
-		h.idle = time.AfterFunc(d, h.sayGoodbye)
+		h.idle = time.AfterFunc(d, h.sayNow)
 	}
 }
 

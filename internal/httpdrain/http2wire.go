@@ -68,7 +68,7 @@ func (c *conn) speaks(h *http2Conn) {
 	if closed {
 		h.stop()
 	} else if c.server.windowOver.Load() {
-		h.sayGoodbye() // EndWindow may have come before
+		h.sayGoodbye() // EndWindow has come before, or just now
 	}
 }
 
@@ -218,11 +218,11 @@ func (s *Server) sayGoodbyeHTTP2() {
 	}
 }
 
-// awaitGoodbyes waits until every client on HTTP/2 has been told, in both steps, until ctx is
-// done, or until clients have had their time. net/http's Shutdown does it in one
-// step with the next response.
+// awaitGoodbyes waits until every client on HTTP/2 has been told in both steps, until
+// clients have had their time for that, or until ctx is done. net/http's Shutdown has
+// the next response say it in one step.
 func (s *Server) awaitGoodbyes(ctx context.Context) {
-	limit := time.NewTimer(goAwayWait + goAwayWait/2)
+	limit := time.NewTimer(2*goAwayWait + goAwayWait/10)
 	defer limit.Stop()
 	for _, c := range s.tracker.open() {
 		if h := c.http2.Load(); h != nil {

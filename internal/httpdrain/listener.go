@@ -35,6 +35,7 @@ type listener struct {
 	addr    net.Addr
 	tracker *tracker
 	anyConn bool // TLS connections are handed out too
+	shared  bool // the service manager listens too: what waits is for the next process
 	blind   bool // the kernel queues connections for it, and it has no deadlines: a look there would wait
 
 	closeOnce sync.Once
@@ -57,11 +58,14 @@ func newListener(ln net.Listener, addr net.Addr, t *tracker) *listener {
 }
 
 // Accept waits for the next connection. Once the listener is retired it hands
-// out what the kernel has accepted already, closes the listener below and then
-// blocks until Close.
+// out what the kernel has accepted already, unless that is for the next process, closes
+// the listener below and then blocks until Close.
 func (l *listener) Accept() (net.Conn, error) {
 	for empty := 0; empty < 2; {
 		retiring := l.look()
+		if retiring && l.shared {
+			break
+		}
 		nc, err := l.Listener.Accept()
 		if err == nil {
 			if _, is := nc.(*tls.Conn); is && !l.anyConn {
@@ -115,7 +119,7 @@ func (l *listener) setDeadline(t time.Time) bool {
 
 // retire stops accepting and returns when the listener below is closed. A
 // connection that the kernel had accepted by then is handed out first, unless
-// ctx is done before or the listener below has no deadlines.
+// ctx is done before, the listener below has no deadlines, or it is shared.
 func (l *listener) retire(ctx context.Context) error {
 	if l.beginRetiring() {
 		stall := time.NewTimer(acceptorStall)
@@ -164,8 +168,12 @@ func (l *listener) Close() error {
 // closeWhenQuiet waits until nothing was accepted for quiet, counted from
 // start or from the last connection, and retires the listener; at the latest
 // at limit, or when ctx is done. A blind listener that has connections it leaves open:
-// it may be at a limit, with more connections waiting in the kernel.
+// it may be at a limit, with more connections waiting in the kernel. A shared listener
+// refuses no connection, so it does not wait.
 func (l *listener) closeWhenQuiet(ctx context.Context, start time.Time, quiet time.Duration, limit time.Time) error {
+	if l.shared {
+		return l.retire(ctx)
+	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {

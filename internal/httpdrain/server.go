@@ -25,6 +25,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/sdsocket"
 )
 
 // ErrWindowOver is the cause (context.Cause) of a stream's context that was
@@ -96,6 +98,11 @@ func WithListener(ln net.Listener) Option {
 	return func(s *Server) { s.given = ln }
 }
 
+// WithSockets listens on one of these sockets when srv.Addr is fd://NAME.
+func WithSockets(sockets *sdsocket.Sockets) Option {
+	return func(s *Server) { s.sockets = sockets }
+}
+
 // Server is one http.Server with its goodbye. Its methods may be called
 // concurrently and in any order. A call out of order returns an error or does
 // nothing.
@@ -104,6 +111,7 @@ type Server struct {
 	srv     *http.Server
 	cfg     Config
 	given   net.Listener
+	sockets *sdsocket.Sockets
 	lc      net.ListenConfig
 	tracker *tracker
 
@@ -180,6 +188,7 @@ func (s *Server) Bind(ctx context.Context) error {
 		return fmt.Errorf("bind server %q to %q: %w", s.name, addr, http.ErrServerClosed)
 	}
 	s.ln = newListener(ln, bound, s.tracker)
+	s.ln.shared = s.isShared(addr)
 	s.wrap()
 	return nil
 }
@@ -220,11 +229,22 @@ func (s *Server) listen(ctx context.Context, addr string) (net.Listener, net.Add
 		}
 		return ln, bound, nil
 	}
-	ln, err := s.lc.Listen(ctx, "tcp", addr)
+	var ln net.Listener
+	var err error
+	if s.isShared(addr) {
+		ln, err = s.sockets.Listen(addr)
+	} else {
+		ln, err = s.lc.Listen(ctx, "tcp", addr)
+	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("bind server %q to %q: %w", s.name, addr, err)
 	}
 	return ln, ln.Addr(), nil
+}
+
+// isShared reports whether addr is a socket of the service manager.
+func (s *Server) isShared(addr string) bool {
+	return s.given == nil && s.sockets != nil && sdsocket.IsAddress(addr)
 }
 
 // listenAddr returns where srv listens, and whether with TLS.

@@ -99,6 +99,9 @@ func (s *Server) drainingConn(c *conn) <-chan struct{} {
 	return c.goodbye.channel()
 }
 
+// Goodbye returns the channel that closes GoAwayAfter after T0.
+func (s *Server) Goodbye() <-chan struct{} { return s.goodbye }
+
 // Stream makes the request of ctx a stream and returns what [Draining] does. It does
 // nothing more when the connection is hijacked, and when the request is over.
 func Stream(ctx context.Context) (<-chan struct{}, bool) {

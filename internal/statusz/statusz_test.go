@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const hostile = `<script>alert("1")</script>&'`
 
-// Every text of a View is escaped, wherever it stands on the page.
+// The page escapes every text of a View.
 func TestPageEscapesEveryText(t *testing.T) {
 	now := time.Now()
 	v := View{
@@ -64,7 +64,7 @@ func TestColoursOfStates(t *testing.T) {
 	}
 }
 
-// The endpoints are not taken for done when they are not.
+// A client can tell from the answer whether the operation was done.
 func TestAdminEndpoints(t *testing.T) {
 	var done []string
 	tokenErr, preStopErr := error(nil), error(nil)
@@ -103,7 +103,7 @@ func TestAdminEndpoints(t *testing.T) {
 	}
 	preStopErr = context.Canceled
 	if _, body := ask("GET", "/admin/prestop", "0123456789abcdef"); body != "" {
-		t.Errorf("a caller that has hung up is told %q", body)
+		t.Errorf("a caller that has disconnected gets %q", body)
 	}
 	tokenErr = errors.New("no file")
 	if code, body := ask("POST", "/admin/resume", "0123456789abcdef"); code != http.StatusServiceUnavailable || done != nil || strings.Contains(body, "no file") {

@@ -1,0 +1,49 @@
+package lifecycle_test
+
+import (
+	"context"
+	"net/http"
+	"os"
+
+	"github.com/pleme-io/lifecycle-go"
+)
+
+// A service under systemd's socket activation. systemd listens, also while the service
+// is not there, so a restart refuses no connection. web.socket:
+//
+//	[Socket]
+//	ListenStream=443
+//	FileDescriptorName=web
+//	Service=web.service
+//
+// health.socket is the same with another port, FileDescriptorName=health and the same
+// Service. web.service:
+//
+//	[Service]
+//	Type=notify
+//	ExecStart=/usr/bin/web
+//	Sockets=web.socket health.socket
+func ExampleApp_Serve_socketActivation() {
+	app, err := lifecycle.New(lifecycle.Config{HealthAddr: "fd://health"})
+	if err != nil {
+		panic(err)
+	}
+	app.Serve("web", &http.Server{Addr: "fd://web"})
+	os.Exit(lifecycle.ExitCode(app.Run(context.Background())))
+}
+
+// SIGHUP, or systemctl reload with Type=notify-reload, runs the file of the program
+// once more, in the same process: a new release takes over the sockets of systemd.
+// Requests in flight end first, and new connections wait in the sockets.
+func ExampleApp_ReExec() {
+	app, err := lifecycle.New(lifecycle.Config{HealthAddr: "fd://health"})
+	if err != nil {
+		panic(err)
+	}
+	app.Serve("web", &http.Server{Addr: "fd://web"}).
+		OnReload("program", func(context.Context) error {
+			app.ReExec("a new release")
+			return nil
+		})
+	os.Exit(lifecycle.ExitCode(app.Run(context.Background())))
+}

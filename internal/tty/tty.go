@@ -1,0 +1,26 @@
+// Package tty tells whether a user sits at a terminal.
+package tty
+
+import (
+	"os"
+	"runtime"
+)
+
+// Attached reports whether a user can press Ctrl-C: the process is not in
+// Kubernetes and has a controlling terminal, or on Windows a console as its standard
+// input.
+func Attached() bool {
+	if os.Getenv("KUBERNETES_SERVICE_HOST") != "" {
+		return false
+	}
+	if runtime.GOOS == "windows" {
+		info, err := os.Stdin.Stat()
+		return err == nil && info.Mode()&os.ModeCharDevice != 0
+	}
+	tty, err := os.OpenFile("/dev/tty", os.O_RDWR, 0)
+	if err != nil {
+		return false
+	}
+	_ = tty.Close()
+	return true
+}

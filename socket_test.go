@@ -1,0 +1,308 @@
+//go:build linux
+
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// The scenario of these tests serves on the sockets "http" and "health" of its service
+// manager. SIGHUP makes it run its program once more.
+func init() {
+	scenarios["activated"] = func() int {
+		self := fmt.Sprint(time.Now().UnixNano()) // differs after an exec, as the process id does not
+		mux := http.NewServeMux()
+		mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintf(w, "%d %s", os.Getpid(), self) })
+		mux.HandleFunc("/child", func(w http.ResponseWriter, _ *http.Request) { // what a child sees
+			out, err := exec.Command("sh", "-c", "env; ls -l /proc/self/fd").CombinedOutput()
+			fmt.Fprintf(w, "%s\n%v", out, err)
+		})
+		app := scenarioApp()
+		app.Serve("http", &http.Server{Addr: "fd://http", Handler: mux}).
+			OnReload("program", func(context.Context) error { app.ReExec("a new release"); return nil })
+		return runApp(context.Background(), app)
+	}
+}
+
+// activate gives the process listening sockets as systemd does. A process cannot know
+// its child's id before it starts it: the shell puts its own into LISTEN_PID.
+func activate(t *testing.T, names ...string) (change func(*exec.Cmd), addrs []string) {
+	t.Helper()
+	var files []*os.File
+	for range names {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		file, err := ln.(*net.TCPListener).File()
+		if err != nil {
+			t.Fatal(err)
+		}
+		addrs = append(addrs, ln.Addr().String())
+		_ = ln.Close() // file is a copy, which stays open, as systemd's stays
+		t.Cleanup(func() { _ = file.Close() })
+		files = append(files, file)
+	}
+	return func(cmd *exec.Cmd) {
+		cmd.Args = []string{"sh", "-c", `LISTEN_PID=$$ exec "$0"`, cmd.Path}
+		cmd.Path = "/bin/sh"
+		cmd.ExtraFiles = files
+		cmd.Env = append(cmd.Env, "LISTEN_FDS="+strconv.Itoa(len(names)), "LISTEN_FDNAMES="+strings.Join(names, ":"))
+	}, addrs
+}
+
+// notified is a NOTIFY_SOCKET. It returns the messages.
+func notified(t *testing.T) (change func(*exec.Cmd), messages <-chan string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "notify")
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, ended := make(chan string, 1024), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for buf := make([]byte, 4096); ; {
+			n, err := conn.Read(buf)
+			if err != nil {
+				return
+			}
+			all <- string(buf[:n])
+		}
+	}()
+	t.Cleanup(func() { _ = conn.Close(); <-ended })
+	return env("NOTIFY_SOCKET", path), all
+}
+
+func awaitMessage(t *testing.T, messages <-chan string, begin string) (before []string) {
+	t.Helper()
+	late := time.After(patience)
+	for {
+		select {
+		case m := <-messages:
+			if strings.HasPrefix(m, begin) {
+				return before
+			}
+			before = append(before, m)
+		case <-late:
+			t.Fatalf("no message begins with %s, only %q", begin, before)
+		}
+	}
+}
+
+// page gets a page on a connection of its own.
+func page(addr, path string) (string, error) {
+	tr := &http.Transport{DisableKeepAlives: true}
+	defer tr.CloseIdleConnections()
+	resp, err := (&http.Client{Transport: tr, Timeout: patience}).Get("http://" + addr + path)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	return string(body), err
+}
+
+func mustPage(t *testing.T, addr, path string) string {
+	t.Helper()
+	body, err := page(addr, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return body
+}
+
+// The sockets of the service manager serve the App and its planes, and no child of the
+// process sees them or their variables.
+func TestSocketActivation(t *testing.T) {
+	sockets, addrs := activate(t, "health", "http")
+	p := launch(t, "activated", Config{HealthAddr: "fd://health", DrainWait: WaitNever}, sockets)
+	p.await("running")
+	if got := mustPage(t, addrs[1], "/"); !strings.HasPrefix(got, strconv.Itoa(p.cmd.Process.Pid)+" ") {
+		t.Errorf("http answers %q, want process %d", got, p.cmd.Process.Pid)
+	}
+	if got := mustPage(t, addrs[0], "/readyz"); !strings.Contains(got, `"ok"`) {
+		t.Errorf("/readyz answers %q", got)
+	}
+	seen := mustPage(t, addrs[1], "/child")
+	if strings.Contains(seen, "LISTEN_") || strings.Contains(seen, "socket:") || !strings.Contains(seen, "<nil>") {
+		t.Errorf("a child sees its parent's sockets or their variables:\n%s", seen)
+	}
+	p.signal(syscall.SIGTERM)
+	p.wantExit(0)
+	// The service manager's own copy still listens: the next process gets what comes now.
+	conn, err := net.Dial("tcp", addrs[1])
+	if err != nil {
+		t.Errorf("after the stop: %v", err)
+	} else {
+		_ = conn.Close()
+	}
+}
+
+// ReExec loses no request on the service manager's sockets, and the program that runs
+// next speaks to the service manager as the first one did.
+func TestReExecKeepsTheSockets(t *testing.T) {
+	sockets, addrs := activate(t, "http", "health")
+	notify, messages := notified(t)
+	p := launch(t, "activated", Config{HealthAddr: "fd://health", DrainInterval: 200 * time.Millisecond, Linger: 100 * time.Millisecond, AcceptQuiet: 50 * time.Millisecond}, sockets, notify)
+	awaitMessage(t, messages, "READY=1")
+	first := mustPage(t, addrs[0], "/")
+
+	quit, lost := make(chan struct{}), make(chan error, 1)
+	go func() { // a client without retries, with a new connection for each request
+		defer close(lost)
+		for {
+			select {
+			case <-quit:
+				return
+			default:
+			}
+			if _, err := page(addrs[0], "/"); err != nil {
+				lost <- err
+				return
+			}
+		}
+	}()
+	for run := range 2 { // the second program passes on what it was given
+		p.signal(syscall.SIGHUP)
+		before := awaitMessage(t, messages, "READY=1")
+		if slices.ContainsFunc(before, func(m string) bool { return strings.HasPrefix(m, "STOPPING=1") }) || !slices.ContainsFunc(before, func(m string) bool { return strings.HasPrefix(m, "RELOADING=1") }) {
+			t.Errorf("run %d: the service manager heard %q, want a reload and no stop", run, before)
+		}
+		next := mustPage(t, addrs[0], "/")
+		pid, _, _ := strings.Cut(next, " ")
+		if next == first || pid != strconv.Itoa(p.cmd.Process.Pid) {
+			t.Errorf("run %d: before %q, after %q: want another program in the same process", run, first, next)
+		}
+		first = next
+	}
+	close(quit)
+	if err := <-lost; err != nil {
+		t.Errorf("a request was lost: %v", err)
+	}
+	if seen := mustPage(t, addrs[0], "/child"); strings.Contains(seen, "LISTEN_") || strings.Contains(seen, "NOTIFY_") || strings.Contains(seen, "socket:") {
+		t.Errorf("a child sees what the service manager gave:\n%s", seen)
+	}
+	p.signal(syscall.SIGTERM)
+	awaitMessage(t, messages, "STOPPING=1")
+	p.wantExit(0)
+}
+
+// A signal during the drain of a ReExec stops the process.
+func TestSignalUndoesReExec(t *testing.T) {
+	sockets, addrs := activate(t, "http")
+	p := launch(t, "activated", Config{DrainWait: WaitAlways, DrainInterval: time.Minute, ShutdownGrace: 10 * time.Second}, sockets)
+	p.await("running")
+	_ = mustPage(t, addrs[0], "/")
+	p.signal(syscall.SIGHUP)
+	p.await("draining")
+	p.signal(syscall.SIGTERM)
+	time.Sleep(300 * time.Millisecond) // longer than SignalDebounce
+	p.signal(syscall.SIGTERM)          // skips the rest of the window
+	p.wantExit(0)
+	if n := strings.Count(p.out.String(), "msg=running"); n > 1 {
+		t.Errorf("the program ran %d times", n)
+	}
+}
+
+// What cannot work is an error of the start that says what is there.
+func TestSocketActivationErrors(t *testing.T) {
+	one, _ := activate(t, "web")
+	two, _ := activate(t, "http", "http")
+	dead := func(cmd *exec.Cmd) { one(cmd); cmd.ExtraFiles = nil }
+	plain, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer plain.Close()
+	for name, tt := range map[string]struct {
+		change func(*exec.Cmd)
+		addr   string
+		want   string
+	}{
+		"none":            {func(*exec.Cmd) {}, "", "LISTEN_FDS is not set"},
+		"of another":      {func(cmd *exec.Cmd) { cmd.Env = append(cmd.Env, "LISTEN_FDS=1", "LISTEN_PID=1") }, "", `LISTEN_PID is "1", and this process is`},
+		"of another name": {one, "", "it gave web: FileDescriptorName="},
+		"two of a name":   {two, "", "two have the name"},
+		"used twice": {func(cmd *exec.Cmd) {
+			env("LISTEN_FDNAMES", "http")(cmd)
+			one(cmd)
+			cmd.Env = append(cmd.Env, "LISTEN_FDNAMES=http")
+		}, "fd://3", "another server has it"},
+		"no such number":    {one, "fd://4", "want a number from 3 to 3"},
+		"not open":          {dead, "fd://3", "descriptor 3"},
+		"not a socket":      {func(cmd *exec.Cmd) { one(cmd); cmd.ExtraFiles = []*os.File{plain} }, "fd://3", "descriptor 3"},
+		"names do not fit":  {func(cmd *exec.Cmd) { one(cmd); cmd.Env = append(cmd.Env, "LISTEN_FDNAMES=a:b") }, "", "want as many names"},
+		"an absurd number":  {func(cmd *exec.Cmd) { one(cmd); cmd.Env = append(cmd.Env, "LISTEN_FDS=many") }, "", "want a number from 1"},
+		"no such health fd": {one, "fd://health", `socket "health" of the service manager`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := launch(t, "activated", Config{HealthAddr: tt.addr}, tt.change)
+			p.wantExit(1)
+			p.says(tt.want)
+		})
+	}
+}
+
+// The tool of systemd itself gives the sockets.
+func TestSystemdSocketActivate(t *testing.T) {
+	tool, err := exec.LookPath("systemd-socket-activate")
+	if err != nil {
+		t.Skip("there is no systemd-socket-activate: Debian's package systemd has it")
+	}
+	var addrs []string
+	for range 2 {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		addrs = append(addrs, ln.Addr().String())
+		_ = ln.Close()
+	}
+	p := launch(t, "activated", Config{HealthAddr: "fd://health", DrainWait: WaitNever}, func(cmd *exec.Cmd) {
+		args := []string{tool, "-l", addrs[0], "-l", addrs[1], "--fdname=http:health"}
+		for _, kv := range cmd.Env { // it clears the environment
+			args = append(args, "-E", kv)
+		}
+		cmd.Args, cmd.Path = append(args, cmd.Path), tool
+	})
+	p.await("Listening on") // it starts the program with the first connection
+	var body string
+	for deadline := time.Now().Add(patience); ; {
+		if body, err = page(addrs[0], "/"); err == nil || !errors.Is(err, syscall.ECONNREFUSED) || time.Now().After(deadline) {
+			break
+		}
+	}
+	if err != nil || !strings.HasPrefix(body, strconv.Itoa(p.cmd.Process.Pid)+" ") {
+		t.Errorf("http answers %q, %v", body, err)
+	}
+	if got := mustPage(t, addrs[1], "/livez"); !strings.Contains(got, `"ok"`) {
+		t.Errorf("/livez answers %q", got)
+	}
+	p.signal(syscall.SIGHUP) // an exec keeps these sockets too
+	for deadline := time.Now().Add(patience); strings.Count(p.out.String(), "msg=running") < 2; {
+		if time.Now().After(deadline) {
+			t.Fatal("the program does not run once more")
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if next := mustPage(t, addrs[0], "/"); next == body {
+		t.Error("the same program answers")
+	}
+	p.signal(syscall.SIGTERM)
+	p.wantExit(0)
+}
