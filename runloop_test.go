@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"runtime"
 	"slices"
 	"strings"
@@ -72,13 +71,6 @@ func TestRunLoopWithoutBackoffKeepsTheInterval(t *testing.T) {
 	at, err := ticks(t, 3500*time.Millisecond, time.Second, func(int) error { return errors.New("boom") })
 	if want := []float64{1, 2, 3}; !slices.Equal(at, want) || err != nil {
 		t.Errorf("ticks at %v, error %v; want %v and nil", at, err, want)
-	}
-}
-
-func TestRunLoopBackoffDoesNotOverflow(t *testing.T) {
-	l := &loop{interval: math.MaxInt64/2 + 1, maxDelay: math.MaxInt64}
-	if got := l.backoff(l.interval); got != math.MaxInt64 {
-		t.Errorf("backoff is %v, want the maximum", got)
 	}
 }
 
