@@ -7,7 +7,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/pleme-io/lifecycle-go/internal/runloop"
+	"github.com/pleme-io/lifecycle-go/internal/tick"
 )
 
 // ErrInvalidLoop is the error of [RunLoop] for wrong arguments: an interval that is
@@ -15,14 +15,12 @@ import (
 // The returned error wraps it.
 var ErrInvalidLoop = errors.New("lifecycle: invalid loop")
 
-type loop = runloop.Loop
-
 // LoopOption changes how [RunLoop] runs.
-type LoopOption func(*loop) error
+type LoopOption func(*tick.Loop) error
 
 // WithImmediateTick ticks once on entry, before the first interval.
 func WithImmediateTick() LoopOption {
-	return func(l *loop) error {
+	return func(l *tick.Loop) error {
 		l.Immediate = true
 		return nil
 	}
@@ -31,7 +29,7 @@ func WithImmediateTick() LoopOption {
 // WithStopOnError ends the loop at the first error of a tick. RunLoop returns that
 // error unchanged.
 func WithStopOnError() LoopOption {
-	return func(l *loop) error {
+	return func(l *tick.Loop) error {
 		l.StopOnError = true
 		return nil
 	}
@@ -41,7 +39,7 @@ func WithStopOnError() LoopOption {
 // 4, 8 … intervals. The first tick without an error resets it to the interval.
 // Defaults to no backoff.
 func WithBackoff(max time.Duration) LoopOption {
-	return func(l *loop) error {
+	return func(l *tick.Loop) error {
 		if max < l.Interval {
 			return fmt.Errorf("%w: backoff maximum %v is below the interval %v", ErrInvalidLoop, max, l.Interval)
 		}
@@ -54,7 +52,7 @@ func WithBackoff(max time.Duration) LoopOption {
 // after an error. Defaults to slog.Default(), also for nil: the log is the only place
 // for an error that does not end the loop.
 func WithLoopLogger(log *slog.Logger) LoopOption {
-	return func(l *loop) error {
+	return func(l *tick.Loop) error {
 		if log != nil {
 			l.Log = log
 		}
@@ -78,7 +76,7 @@ func WithLoopLogger(log *slog.Logger) LoopOption {
 // For wrong arguments RunLoop returns an error that wraps [ErrInvalidLoop] at once and
 // does not call fn.
 func RunLoop(ctx context.Context, interval time.Duration, fn func(context.Context) error, opts ...LoopOption) error {
-	l := &loop{Interval: interval, Fn: fn, Log: slog.Default()}
+	l := &tick.Loop{Interval: interval, Fn: fn, Log: slog.Default()}
 	if interval <= 0 {
 		return fmt.Errorf("%w: interval %v is not positive", ErrInvalidLoop, interval)
 	}

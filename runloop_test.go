@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"runtime"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/call"
+	"github.com/pleme-io/lifecycle-go/internal/tick"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -71,6 +73,13 @@ func TestRunLoopWithoutBackoffKeepsTheInterval(t *testing.T) {
 	at, err := ticks(t, 3500*time.Millisecond, time.Second, func(int) error { return errors.New("boom") })
 	if want := []float64{1, 2, 3}; !slices.Equal(at, want) || err != nil {
 		t.Errorf("ticks at %v, error %v; want %v and nil", at, err, want)
+	}
+}
+
+func TestRunLoopBackoffDoesNotOverflow(t *testing.T) {
+	l := &tick.Loop{Interval: math.MaxInt64/2 + 1, MaxDelay: math.MaxInt64}
+	if got := l.Backoff(l.Interval); got != math.MaxInt64 {
+		t.Errorf("backoff is %v, want the maximum", got)
 	}
 }
 

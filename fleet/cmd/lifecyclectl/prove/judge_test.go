@@ -143,7 +143,7 @@ func TestTheLoadsClockIsNotTrusted(t *testing.T) {
 	}
 }
 
-// The timeline is what the watches say, in whatever order they say it.
+// The timeline is what the watches say, in any order.
 func TestTimeline(t *testing.T) {
 	tl := &timeline{container: "main", slices: make(map[string]map[string]bool)}
 	var pod podObject

@@ -1,5 +1,5 @@
-// Package runloop calls a function periodically. The root package has its options.
-package runloop
+// Package tick runs a function again and again, with a delay between the calls.
+package tick
 
 import (
 	"context"
@@ -9,19 +9,19 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
-// Loop calls Fn every Interval. It does not change once it runs.
+// Loop is one loop. All fields but Log, Interval and Fn may be zero.
 type Loop struct {
-	Interval    time.Duration // from the end of a tick to the beginning of the next
-	MaxDelay    time.Duration // of the doubled delay after errors; 0: no backoff
+	Interval    time.Duration
+	MaxDelay    time.Duration // 0: no backoff
 	Immediate   bool          // the first tick comes at once
-	StopOnError bool          // Run returns the first error of a tick
+	StopOnError bool          // the first error of a tick ends the loop
 	Fn          func(context.Context) error
 	Log         *slog.Logger
 }
 
-// Run ticks until ctx is done and then returns nil, or until a tick fails with
-// StopOnError. A panic or a runtime.Goexit is an error of its tick. An error that only
-// says that ctx has ended does not count.
+// Run ticks until ctx is done and then returns nil. With StopOnError it returns the
+// first error of a tick. The interval runs from the end of a tick to the beginning of
+// the next.
 func (l *Loop) Run(ctx context.Context) error {
 	delay := l.Interval
 	if l.Immediate {
@@ -47,7 +47,7 @@ func (l *Loop) Run(ctx context.Context) error {
 			return err
 		case err != nil:
 			failures++
-			delay = l.backoff(delay)
+			delay = l.Backoff(delay)
 			l.Log.ErrorContext(ctx, "loop tick failed", "error", err, "failures", failures, "next_in", delay)
 		default:
 			if failures > 0 {
@@ -59,8 +59,8 @@ func (l *Loop) Run(ctx context.Context) error {
 	}
 }
 
-// backoff returns the delay after one more error.
-func (l *Loop) backoff(delay time.Duration) time.Duration {
+// Backoff returns the delay after one more error.
+func (l *Loop) Backoff(delay time.Duration) time.Duration {
 	switch {
 	case l.MaxDelay == 0:
 		return l.Interval
