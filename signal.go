@@ -193,7 +193,7 @@ func (a *App) notifyServiceManager() (stop func()) {
 	n := sdnotify.Start(a.log, a.health.reg.Alive)
 	a.notifier.Store(n)
 	if !a.stop.began().IsZero() { // the stop began before the notifier was stored
-		n.Stopping(a.budget.total, a.stop.why().again)
+		n.Stopping(a.budget.Total, a.stop.why().again)
 	}
 	return n.Close
 }

@@ -55,10 +55,9 @@ func gaps(b []byte) (at []int) {
 // script is a connection that reads and writes in given pieces.
 type script struct {
 	net.Conn
-	in      []byte
-	pieces  []byte // sizes of reads
-	out     bytes.Buffer
-	onWrite func()
+	in     []byte
+	pieces []byte // sizes of reads and writes
+	out    bytes.Buffer
 }
 
 func (s *script) Read(p []byte) (int, error) {
@@ -95,7 +94,7 @@ func (s *script) pass(h *http2Conn, out []byte) { // writes out in pieces
 
 // alone makes an http2Conn on s that is not in any server's books.
 func alone(s *script) *http2Conn {
-	return newHTTP2Conn(&conn{Conn: s, server: &Server{goodbye: make(chan struct{})}}, s)
+	return newHTTP2Conn(&conn{Conn: s, tracker: newTracker(), server: &Server{goodbye: make(chan struct{})}}, s)
 }
 
 // inserted finds the one place where got has extra, and reports whether got is want

@@ -198,6 +198,31 @@ func TestGoAwayServesWhatIsOnItsWay(t *testing.T) {
 	})
 }
 
+// A connection that was in use is told before its next response, and after goAwayWait
+// if none comes.
+func TestGoAwayGoesWithAResponse(t *testing.T) {
+	inTime(t, Config{}, asIs, func(t *testing.T, s *Server, connect func() *h2client) {
+		busy, quiet := connect(), connect()
+		for _, c := range []*h2client{busy, quiet} {
+			c.get(1)
+			c.response(1)
+		}
+		began := time.Now()
+		s.sayGoodbye()
+		time.Sleep(goAwayWait / 2)
+		busy.get(3)
+		busy.firstStep()
+		busy.response(3)
+		if d := time.Since(began); d != goAwayWait/2 {
+			t.Errorf("told after %v", d)
+		}
+		quiet.firstStep()
+		if d := time.Since(began); d != goAwayWait {
+			t.Errorf("told after %v without a request", d)
+		}
+	})
+}
+
 // A client that does not acknowledge has goAwayWait, and the connection ends a second
 // after the last GOAWAY, as net/http has it.
 func TestGoAwayWithoutAcknowledgement(t *testing.T) {
@@ -205,10 +230,11 @@ func TestGoAwayWithoutAcknowledgement(t *testing.T) {
 		c := connect()
 		c.get(1)
 		c.response(1)
+		time.Sleep(goAwayWait)
 		began := time.Now()
 		s.sayGoodbye()
 		c.firstStep()
-		c.send(frame(framePing, flagAck, 0, "somebody"))
+		c.send(frame(framePing, flagAck, 0, "stranger"))
 		time.Sleep(goAwayWait / 2)
 		c.get(3)
 		c.response(3)
@@ -246,7 +272,7 @@ func TestGoAwayKeepsReadDeadlines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
 		defer far.Close()
-		h := newHTTP2Conn(&conn{Conn: near}, near)
+		h := newHTTP2Conn(&conn{Conn: near, tracker: newTracker()}, near)
 		began := time.Now()
 		_ = h.SetReadDeadline(began.Add(time.Hour))
 		h.step.Store(waiting)
@@ -343,8 +369,8 @@ func TestGoAwayOfLateConnections(t *testing.T) {
 		synctest.Wait()
 		withResponse := func(c *h2client) {
 			c.get(1)
-			c.response(1)
 			c.firstStep()
+			c.response(1)
 			c.get(3)
 			c.response(3)
 			c.send(pongFrame)
