@@ -390,7 +390,7 @@ func (s sums) table(c *cluster, t *testing.T, p plan, took time.Duration, pods, 
 		fmt.Fprintf(&b, "| %s | %d | %d | %d | %v |\n", kind, sent, lost, l.seen(), slowest.Round(time.Millisecond))
 	}
 	if back > 0 {
-		fmt.Fprintf(&b, "\n%d of the POSTs were taken back by net/http's client before it had written a frame, because the goodbye reached its connection in that moment; the test sent them again.\n", back)
+		fmt.Fprintf(&b, "\nnet/http's client took back %d of the POSTs before it had written a frame, because the goodbye reached the connection in that moment; the test sent them again.\n", back)
 	}
 	fmt.Fprintf(&b, "\nKubernetes %s on one node, %s, %d cores, %s; this repository at %s. The clients and the cluster share the machine.\n",
 		version.ServerVersion.GitVersion, strings.TrimSpace(kernel), runtime.NumCPU(), runtime.Version(), strings.TrimSpace(revision))
