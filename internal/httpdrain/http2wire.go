@@ -217,8 +217,16 @@ func (s *Server) sayGoodbyeHTTP2() {
 
 // awaitGoodbyes waits until every client on HTTP/2 has been told in both steps, until
 // clients have had their time for that, or until ctx is done. net/http's Shutdown has
-// the next response say it in one step.
+// the next response say it in one step. A client that cannot be told even then keeps its
+// connection for its requests only.
 func (s *Server) awaitGoodbyes(ctx context.Context) {
+	defer func() {
+		for _, c := range s.tracker.open() {
+			if h := c.http2.Load(); h != nil {
+				h.giveUp()
+			}
+		}
+	}()
 	limit := time.NewTimer(2*goAwayWait + goAwayWait/10)
 	defer limit.Stop()
 	for _, c := range s.tracker.open() {
