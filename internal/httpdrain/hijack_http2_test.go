@@ -93,3 +93,28 @@ func TestHijackedForSomethingElse(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// A client that offers settings of HTTP/2 and asks for a websocket has a websocket, also
+// while that is silent: the stop tells it, closes it and waits for no request.
+func TestWebsocketWithHTTP2Settings(t *testing.T) {
+	for _, upgrade := range []string{"websocket", "websocket, h2c", "h2c\r\nUpgrade: websocket"} {
+		s := start(t, &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			nc, _, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			_, _ = io.WriteString(nc, "HTTP/1.1 101 Switching Protocols\r\n\r\n")
+		})}, Config{})
+		c := dial(t, s)
+		c.send("GET / HTTP/1.1\r\nHost: test\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: " + upgrade + "\r\nHTTP2-Settings: AAMAAABk\r\n\r\n")
+		c.response("GET")
+		if st := s.Stats(); st.Hijacked != 1 || st.InFlight != 0 {
+			t.Errorf("%q: %+v", upgrade, st)
+		}
+		s.EndWindow()
+		if st := s.Stats(); st.Hijacked != 0 || st.Conns != 0 {
+			t.Errorf("%q after the window: %+v", upgrade, st)
+		}
+	}
+}

@@ -60,9 +60,9 @@ func requestBits(r *http.Request) uint32 {
 	if accept := r.Header["Accept"]; len(accept) == 1 && accept[0] == "text/event-stream" {
 		bits |= requestStream
 	}
-	if len(r.Header["Upgrade"]) > 0 || r.Method == http.MethodConnect {
+	if upgrade := r.Header["Upgrade"]; len(upgrade) > 0 || r.Method == http.MethodConnect {
 		bits |= requestUpgrade
-		if len(r.Header["Http2-Settings"]) == 1 {
+		if len(upgrade) == 1 && strings.EqualFold(upgrade[0], "h2c") && len(r.Header["Http2-Settings"]) == 1 {
 			bits |= requestHTTP2
 		}
 	}
