@@ -71,8 +71,9 @@ bench: bin/benchstat ## run the benchmarks COUNT (6) times over, peers in turn, 
 	@bin/benchstat -filter '-/peer:/./' bench/results/latest.txt
 
 .PHONY: bench-docs
-bench-docs: ## make docs/benchmarks.md of what "make bench" has measured last
-	cp bench/results/latest.txt docs/benchmarks.txt
+bench-docs: ## make docs/benchmarks.md of what "make bench" and "make e2e-long" have measured last
+	[ ! -e bench/results/latest.txt ] || cp bench/results/latest.txt docs/benchmarks.txt
+	[ ! -e bench/results/long-proof.txt ] || cp bench/results/long-proof.txt docs/long-proof.txt
 	cd bench && go run ./cmd/benchdoc
 
 .PHONY: scale
@@ -89,7 +90,8 @@ e2e: ## the tests on a real Kubernetes (root, Linux, about 10 minutes)
 
 .PHONY: e2e-long
 e2e-long: ## a thousand pods replaced under load of every protocol (root, Linux, half an hour); E2E_LONG_PODS=100 E2E_LONG_REQUESTS=10000 for 4 minutes
-	@E2E=long deploy/e2e/run -run '^TestLong' -timeout 3h
+	@mkdir -p bench/results
+	@E2E=long E2E_LONG_TABLE=$(CURDIR)/bench/results/long-proof.txt deploy/e2e/run -run '^TestLong' -timeout 3h
 
 .PHONY: docs
 docs: ## draw the pictures and tables in docs/ from the code

@@ -64,11 +64,8 @@ func Draining(ctx context.Context) <-chan struct{} {
 	if ch, ok := httpdrain.Draining(ctx); ok {
 		return ch
 	}
-	switch v := ctx.Value(appKey{}).(type) {
-	case *App:
-		return v.Draining()
-	case servedCall:
-		return v.draining()
+	if a, ok := ctx.Value(appKey{}).(*App); ok {
+		return a.Draining()
 	}
 	return nil
 }
@@ -82,20 +79,12 @@ func Draining(ctx context.Context) <-chan struct{} {
 // [App.Serve] it closes GoAwayAfter after the App has begun to drain, and for any other
 // name when it begins.
 func (a *App) CallContext(ctx context.Context, server string) context.Context {
-	return context.WithValue(ctx, appKey{}, servedCall{a, server})
-}
-
-// servedCall is a call that the App does not see.
-type servedCall struct {
-	app    *App
-	server string
-}
-
-func (c servedCall) draining() <-chan struct{} {
-	if s := c.app.server(c.server); s != nil {
-		return s.Goodbye()
-	}
-	return c.app.Draining()
+	return httpdrain.WithGoodbye(ctx, func() <-chan struct{} {
+		if s := a.server(server); s != nil {
+			return s.Goodbye()
+		}
+		return a.Draining()
+	})
 }
 
 // Stream says that the request of ctx is a stream, which would not end by itself, and

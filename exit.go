@@ -32,7 +32,7 @@ func ExitCode(err error) int {
 }
 
 // death ends the process by force: after a further signal, or when the watchdog
-// fires. No method of it takes a lock of the App.
+// fires. Its methods take no lock of the App.
 type death struct {
 	stderr     io.Writer // of dumps
 	exit       func(int)

@@ -14,12 +14,12 @@ import (
 type Elector = worker.Elector
 
 // ErrLeadershipLost is the context.Cause that a unit of [App.Lead] sees when
-// another process has the lease, or when this one could not be sure in time
-// that it still has it.
+// another process has the lease, or when this process could not confirm in time
+// that it still has the lease.
 var ErrLeadershipLost = worker.ErrLeadershipLost
 
-// Lead adds a function that runs while this process leads, and in one process
-// at a time:
+// Lead adds a function that runs while this process leads. It runs in at most one
+// process at a time:
 //
 //   - The unit asks e for the lease every LeaderRetry, and runs fn when it has it.
 //   - While fn runs, the unit renews the lease each third of its time. It cancels

@@ -39,12 +39,12 @@ func WithListener(ln net.Listener) ServeOption {
 // first of them (sd_listen_fds(3)); connections that come after the stop wait there.
 //
 // While the App drains, the server still serves, and says goodbye to its clients:
-// HTTP/1.x responses carry Connection: close, HTTP/2 connections get a GOAWAY after
-// GoAwayAfter, handlers of streams see [Draining]. After the window the listener
-// closes when no new connection arrives. The server serves open connections until
-// they close or Linger is over. Only then does the App call srv.Shutdown, because
-// Shutdown drops requests that the server is just reading. When the in-flight slice is
-// over, the App cuts and counts the handlers that still run.
+// HTTP/1.x responses carry Connection: close, HTTP/2 connections get a GOAWAY that
+// drops no request after GoAwayAfter, handlers of streams see [Draining]. After the
+// window the listener closes when no new connection arrives. The server serves open
+// connections until they close or Linger is over. Only then does the App call
+// srv.Shutdown, because Shutdown drops requests that the server is just reading. When
+// the in-flight slice is over, the App cuts and counts the handlers that still run.
 //
 // The App cancels the context of a request when its client disconnects and when the
 // App is stopping. It cancels the context of a stream at the window's end: see [Stream].
@@ -257,6 +257,7 @@ func (a *App) retireServers(base context.Context, end time.Time, hurried bool) {
 			a.stop.mu.Lock()
 			defer a.stop.mu.Unlock()
 			a.stop.cut += cut
+			a.stop.refused = max(a.stop.refused, s.Stats().TurnedAway)
 		})
 	}
 	wg.Wait()

@@ -29,7 +29,7 @@ func TestStopWhileStartingRollsBack(t *testing.T) {
 			OnDrain("d", lifecycle.DrainFunc(func(context.Context) error { r.mark("drainer"); return nil })).
 			OnShutdown("h", func(ctx context.Context) error {
 				if ctx.Err() != nil {
-					t.Error("the hook's context is over")
+					t.Error("the hook's context has ended")
 				}
 				r.mark("hook")
 				return nil
@@ -40,7 +40,7 @@ func TestStopWhileStartingRollsBack(t *testing.T) {
 		}
 		r.wantTrail("1s drainer", "1s unit cancelled", "1s hook")
 		if !r.EnteredAt(lifecycle.PhaseRunning).IsZero() || !r.EnteredAt(lifecycle.PhaseDraining).IsZero() {
-			t.Error("it ran, or drained")
+			t.Error("the App ran or drained")
 		}
 	})
 }
@@ -52,7 +52,7 @@ func TestFailureWhileStartingRollsBack(t *testing.T) {
 		_ = second.Stop(t.Context())
 		r.Go("one", func(ctx context.Context) error { <-ctx.Done(); r.mark("one cancelled"); return nil }).
 			Add(second).
-			Go("three", func(context.Context) error { t.Error("a unit behind the failed one was started"); return nil }).
+			Go("three", func(context.Context) error { t.Error("a unit after the failed one was started"); return nil }).
 			OnShutdown("h", func(context.Context) error { r.mark("hook"); return nil })
 		err := r.Run(t.Context())
 		wantErr(t, err, worker.ErrNotStartable, "start: ", "unit dead")
@@ -61,7 +61,7 @@ func TestFailureWhileStartingRollsBack(t *testing.T) {
 			t.Errorf("it is %s", r.Phase())
 		}
 		if n := strings.Count(err.Error(), "dead"); n > 2 {
-			t.Errorf("the failure is told more than once: %v", err)
+			t.Errorf("the error names the failure more than once: %v", err)
 		}
 	})
 }

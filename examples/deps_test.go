@@ -6,8 +6,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/conventions"
 )
 
-// TestConventions holds what the example programs may import: the public rooms,
-// like any other user.
+// TestConventions checks that the example programs import only public packages,
+// as any other user does.
 func TestConventions(t *testing.T) {
 	conventions.Check(t, conventions.Module{
 		Rooms: []conventions.Room{

@@ -29,15 +29,16 @@ var (
 	ErrRestartBudget = errors.New("restart budget is spent")
 )
 
-// A foreign error may say by an Is method that it is one of these.
+// The Is method of a foreign error may match one of these.
 var _ = call.Sentinels(ErrDoNotRestart, ErrTerminate)
 
 // Restarter is a worker that runs a function and starts it again when it fails.
 //
-// It is one life. Each run has a status of its own, which [Restarter.State] shows as
-// a child: Pending while the backoff lasts, then Starting, Running and how it ended.
-// The changes of a run are events of the Restarter's life, with the number of the
-// run as their Attempt; those of the Restarter as a whole have the Attempt 0.
+// A Restarter is one life. Each run has a status of its own, which
+// [Restarter.State] shows as a child: Pending during the backoff, then Starting,
+// Running and a terminal status. The changes of a run are events of the
+// Restarter's life, with the number of the run as their Attempt. The Restarter's
+// own changes have the Attempt 0.
 type Restarter struct {
 	BaseWorker
 	fn      func(context.Context) error
@@ -50,28 +51,28 @@ type Restarter struct {
 
 	suspending sync.Mutex // held by Suspend and Resume
 
-	log *slog.Logger // of LogTo; nil without one
+	log restartLog // the loop alone uses it
 
 	nowMu    sync.Mutex // guards everything below
 	child    *Func
 	last     *Exit // how the run before the current one ended
 	runs     int   // made so far, the pending one too
 	restarts int
-	gate     chan struct{} // while it is suspended; closed by Resume
+	gate     chan struct{} // not nil while suspended; Resume closes it
 }
 
 // NewRestarter returns a worker that runs fn until it returns nil or
-// [ErrDoNotRestart]. A failure, a panic too, starts it again after the wait
-// that backoff says; [ErrTerminate] and a spent budget make it fail.
+// [ErrDoNotRestart]. After a failure, or a panic, it starts fn again after the
+// wait that backoff says. [ErrTerminate] and a spent budget make the worker fail.
 func NewRestarter(name string, fn func(context.Context) error, backoff Backoff, opts ...FuncOption) *Restarter {
 	r := &Restarter{fn: fn, opts: opts, backoff: backoff}
 	r.Init("restarter", name)
 	return r
 }
 
-// Start begins the first run and returns. Cancelling ctx asks the worker to stop. With
-// a backoff that is not valid, or without a function, the worker is Failed and Start
-// says why.
+// Start begins the first run and returns. Cancelling ctx asks the worker to stop.
+// With an invalid backoff, or without a function, Start returns an error and the
+// worker is Failed.
 func (r *Restarter) Start(ctx context.Context) error {
 	r.begun.Lock()
 	defer r.begun.Unlock()
@@ -100,7 +101,7 @@ func (r *Restarter) Start(ctx context.Context) error {
 		return err
 	}
 	call.Go(r.Name(), func() error { return r.loop(own, first) }, func(err error) {
-		// The worker ends as its last run did.
+		// The worker ends with the result of its last run.
 		child := r.current()
 		if child.Killed() {
 			r.Kill(err)
@@ -130,21 +131,10 @@ func (r *Restarter) instance() (child *Func, n int) {
 // LogTo makes the worker log each failure that it answers with a restart: the error,
 // the number of the restart, and the wait before it. There is at most one line a second,
 // so the numbers may jump. Call LogTo before Start.
-func (r *Restarter) LogTo(log *slog.Logger) { r.log = log }
-
-// logEvery is the shortest time between two lines about restarts of one worker.
-const logEvery = time.Second
-
-func (r *Restarter) logRestart(err error, restarts int, wait time.Duration) {
-	_ = call.Do("log handler", func() error {
-		r.log.Warn("unit failed, and is restarted", "unit", r.Name(), "error", call.Unnamed(r.Name(), err), "restarts", restarts, "wait", wait.Round(time.Millisecond))
-		return nil
-	})
-}
+func (r *Restarter) LogTo(log *slog.Logger) { r.log.log = log }
 
 func (r *Restarter) loop(ctx context.Context, child *Func) error {
 	delays := r.backoff.delays()
-	var logged time.Time
 	for {
 		_, _ = child.Await(ctx, func(s Status) bool { return s == StatusRunning || s.Terminal() })
 		if !child.StartedAt().IsZero() {
@@ -164,7 +154,7 @@ func (r *Restarter) loop(ctx context.Context, child *Func) error {
 			}
 			return err // something has failed as well
 		}
-		var uptime time.Duration // the time that it took to start does not count
+		var uptime time.Duration // without the time that the start took
 		if at := child.StartedAt(); !at.IsZero() {
 			uptime = time.Since(at)
 		}
@@ -176,11 +166,9 @@ func (r *Restarter) loop(ctx context.Context, child *Func) error {
 			return err
 		}
 		next, runs := r.instance() // a stop that comes now finds a pending worker: the failure is not how it ended
-		now := time.Now()
-		_ = next.Hold(fmt.Sprintf("backoff after: %v", err), now.Add(wait))
-		if r.log != nil && now.Sub(logged) >= logEvery {
-			logged = now
-			r.logRestart(err, runs-1, wait)
+		_ = next.Hold(fmt.Sprintf("backoff after: %v", err), time.Now().Add(wait))
+		if r.log.due() {
+			r.log.say("unit failed, and is restarted", call.Unnamed(r.Name(), err), runs-1, wait, "unit", r.Name())
 		}
 		timer := time.NewTimer(wait)
 		select {
@@ -211,9 +199,9 @@ func (r *Restarter) loop(ctx context.Context, child *Func) error {
 	}
 }
 
-// again starts the next run unless the worker is to end. Stop cancels under the same
-// lock, so the child that it sees then is the last one. Suspend sets its gate under
-// the same lock too; again returns the gate when there is one.
+// again starts the next run, unless the worker has to end. Stop cancels under the
+// same lock, so the run that it sees is the last one. Suspend sets its gate under
+// the same lock; when there is a gate, again returns it.
 func (r *Restarter) again(ctx context.Context, next *Func) (started bool, gate <-chan struct{}) {
 	r.begun.Lock()
 	defer r.begun.Unlock()
@@ -229,7 +217,7 @@ func (r *Restarter) again(ctx context.Context, next *Func) (started bool, gate <
 	return true, nil
 }
 
-// gated returns what a start has to wait for, nil for nothing.
+// gated returns the channel that a start has to wait for, or nil.
 func (r *Restarter) gated() <-chan struct{} {
 	r.nowMu.Lock()
 	defer r.nowMu.Unlock()
@@ -240,8 +228,8 @@ func (r *Restarter) gated() <-chan struct{} {
 // waits for its backoff never starts. An App calls it when it begins to drain.
 func (r *Restarter) HoldRestarts() { r.hold.Signal() }
 
-// Stop cancels the current run, or the wait for the next one, and waits for its end.
-// When ctx ends first the function is abandoned, as by [Func.Stop].
+// Stop cancels the current run, or the wait for the next one, and waits for its
+// end. When ctx ends first, Stop abandons the function, as [Func.Stop] does.
 func (r *Restarter) Stop(ctx context.Context) error {
 	r.begun.Lock()
 	live := r.RequestStop(ErrStopRequested)
@@ -253,7 +241,7 @@ func (r *Restarter) Stop(ctx context.Context) error {
 	if child == nil || !live {
 		return r.killedErr()
 	}
-	// It is the last child, see again: when it has ended the loop ends at once.
+	// This is the last run (see again): when it has ended, the loop ends at once.
 	err := child.Stop(ctx)
 	<-r.Done()
 	return err

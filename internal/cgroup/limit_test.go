@@ -28,7 +28,7 @@ func TestMemoryLimitComesFromTheControlGroup(t *testing.T) {
 		ratio  float64
 		group  string
 		env    string
-		before int64 // in force already
+		before int64 // the limit before the call
 		want   int64
 		says   string
 	}{

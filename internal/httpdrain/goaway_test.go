@@ -9,7 +9,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -184,7 +183,7 @@ func asIs(*http.Server) {}
 // A client learns of the stop by a GOAWAY that drops nothing. What it sends before it
 // has read that is served, and the last GOAWAY names it.
 func TestGoAwayServesWhatIsOnItsWay(t *testing.T) {
-	inTime(t, Config{}, asIs, func(_ *testing.T, s *Server, connect func() *h2client) {
+	inTime(t, Config{}, asIs, func(t *testing.T, s *Server, connect func() *h2client) {
 		c := connect()
 		c.get(1)
 		c.response(1)
@@ -194,7 +193,36 @@ func TestGoAwayServesWhatIsOnItsWay(t *testing.T) {
 		c.response(3)
 		c.get(5)
 		c.send(pongFrame)
+		acknowledged := time.Now()
 		c.gone(5, 5)
+		if d := time.Since(acknowledged); d != time.Second { // which net/http waits
+			t.Errorf("gone %v after the acknowledgement", d)
+		}
+	})
+}
+
+// A connection that was in use is told before its next response, and after goAwayWait
+// if none comes.
+func TestGoAwayGoesWithAResponse(t *testing.T) {
+	inTime(t, Config{}, asIs, func(t *testing.T, s *Server, connect func() *h2client) {
+		busy, quiet := connect(), connect()
+		for _, c := range []*h2client{busy, quiet} {
+			c.get(1)
+			c.response(1)
+		}
+		began := time.Now()
+		s.sayGoodbye()
+		time.Sleep(goAwayWait / 2)
+		busy.get(3)
+		busy.firstStep()
+		busy.response(3)
+		if d := time.Since(began); d != goAwayWait/2 {
+			t.Errorf("told after %v", d)
+		}
+		quiet.firstStep()
+		if d := time.Since(began); d != goAwayWait {
+			t.Errorf("told after %v without a request", d)
+		}
 	})
 }
 
@@ -205,10 +233,11 @@ func TestGoAwayWithoutAcknowledgement(t *testing.T) {
 		c := connect()
 		c.get(1)
 		c.response(1)
+		time.Sleep(goAwayWait)
 		began := time.Now()
 		s.sayGoodbye()
 		c.firstStep()
-		c.send(frame(framePing, flagAck, 0, "somebody"))
+		c.send(frame(framePing, flagAck, 0, "stranger"))
 		time.Sleep(goAwayWait / 2)
 		c.get(3)
 		c.response(3)
@@ -238,25 +267,6 @@ func TestGoAwayInTheMiddleOfAFrame(t *testing.T) {
 		synctest.Wait()
 		c.send(frame(frameContinuation, flagEndHeaders, 3, ""))
 		c.gone(3, 3)
-	})
-}
-
-// Read deadlines of the HTTP/2 implementation survive a goodbye that wakes a read.
-func TestGoAwayKeepsReadDeadlines(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		near, far := net.Pipe()
-		defer far.Close()
-		h := newHTTP2Conn(&conn{Conn: near}, near)
-		began := time.Now()
-		_ = h.SetReadDeadline(began.Add(time.Hour))
-		h.step.Store(waiting)
-		read := make(chan error, 1)
-		go func() { _, err := h.Read(make([]byte, 1)); read <- err }()
-		synctest.Wait()
-		h.acknowledged()
-		if err := <-read; !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(began) != time.Hour {
-			t.Errorf("%v after %v", err, time.Since(began))
-		}
 	})
 }
 
@@ -343,8 +353,8 @@ func TestGoAwayOfLateConnections(t *testing.T) {
 		synctest.Wait()
 		withResponse := func(c *h2client) {
 			c.get(1)
-			c.response(1)
 			c.firstStep()
+			c.response(1)
 			c.get(3)
 			c.response(3)
 			c.send(pongFrame)

@@ -61,7 +61,7 @@ func (l tlsListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &tlsHTTP2{Conn: nc.(*tls.Conn)}, nil // which tls.NewListener promises
+	return &tlsHTTP2{Conn: nc.(*tls.Conn)}, nil //nolint:errcheck // tls.NewListener promises it
 }
 
 // HandshakeContext runs the handshake, and finds out whether the connection carries

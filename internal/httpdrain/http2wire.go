@@ -195,9 +195,6 @@ func (s *Server) saysGoodbye() bool {
 	}
 }
 
-// arrived notes a request.
-func (s *Server) arrived() { s.lastArrival.Store(s.tracker.since()) }
-
 // countedBelow returns how many requests are in flight on connections that a
 // handler serves as HTTP/2.
 func (s *Server) countedBelow() (n int) {
