@@ -142,7 +142,7 @@ func TestLeaseAnswersAreLost(t *testing.T) {
 		f := newFake()
 		c, _ := f.client(t)
 		l, rival := newLease(t, c), newLease(t, c)
-		f.after = func(r *http.Request) { <-r.Context().Done() }
+		f.onWrite(func(r *http.Request) { <-r.Context().Done() })
 		lose := func(what string, fn func() error) {
 			t.Helper()
 			began := time.Now()
@@ -154,17 +154,17 @@ func TestLeaseAnswersAreLost(t *testing.T) {
 			}
 		}
 		lose("create", func() error { _, err := l.Acquire(t.Context()); return err })
-		f.after = nil
+		f.onWrite(nil)
 		acquire(t, rival, false)
 		acquire(t, l, true)
-		f.after = func(r *http.Request) { <-r.Context().Done() }
+		f.onWrite(func(r *http.Request) { <-r.Context().Done() })
 		lose("renew", func() error { _, err := l.Acquire(t.Context()); return err })
-		f.after = nil
+		f.onWrite(nil)
 		acquire(t, l, true)
 		acquire(t, rival, false)
-		f.after = func(r *http.Request) { <-r.Context().Done() }
+		f.onWrite(func(r *http.Request) { <-r.Context().Done() })
 		lose("release", func() error { return l.Release(t.Context()) })
-		f.after = nil
+		f.onWrite(nil)
 		if err := l.Release(t.Context()); err != nil {
 			t.Error(err)
 		}
@@ -338,11 +338,11 @@ func TestLeaseHasOneLeader(t *testing.T) {
 			}
 			return false
 		})
-		f.after = func(r *http.Request) {
+		f.onWrite(func(r *http.Request) {
 			if rand.N(12) == 0 {
 				<-r.Context().Done()
 			}
-		}
+		})
 		var mu sync.Mutex
 		leading, terms, last, holder := 0, 0, uint64(0), ""
 		lead := func(l *Lease) func(context.Context) error {
