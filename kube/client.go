@@ -157,8 +157,8 @@ func (c *Client) readAccount(secure *tls.Config) error {
 // On HTTP/2 the next request would wait on the same dead connection.
 func (c *Client) transport() *http.Transport {
 	t := &http.Transport{
-		Protocols:           new(http.Protocols),
-		TLSHandshakeTimeout: c.cfg.Timeout, IdleConnTimeout: 30 * time.Second, MaxIdleConnsPerHost: 2, MaxResponseHeaderBytes: maxError,
+		Protocols:       new(http.Protocols), // each request has its own timeout
+		IdleConnTimeout: 30 * time.Second, MaxIdleConnsPerHost: 2, MaxResponseHeaderBytes: maxError,
 	}
 	t.Protocols.SetHTTP1(true)
 	return t

@@ -131,6 +131,9 @@ func (w *window) run(ctx context.Context) error {
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		err := w.follow(ctx)
 		if ctx.Err() != nil {
+			if w.slices == nil {
+				w.why(fmt.Errorf("kube: list %s: no answer before the end of the window", w.endpointSlices()))
+			}
 			return nil
 		}
 		if err != nil && status(err) != http.StatusGone { // which says to read again
