@@ -61,7 +61,7 @@ func asAccepted(nc net.Conn) net.Conn {
 // speaks notes that c carries HTTP/2.
 func (c *conn) speaks(h *http2Conn) {
 	c.http2.Store(h)
-	h.closeWhenIdle(h.idleFor)
+	h.closeWhenIdle()
 	c.mu.Lock()
 	closed := c.closed
 	c.mu.Unlock()
@@ -104,7 +104,9 @@ func (c *conn) lookForPreface(p []byte) {
 	c.preface.Store(noPreface)
 	h := newHTTP2Conn(c, c.Conn)
 	h.clear = true
-	if !c.server.servesUnencrypted() {
+	if c.server.servesUnencrypted() {
+		h.idleFor = c.server.idle
+	} else {
 		h.count() // a handler will hijack the connection
 	}
 	h.read(p[n:])
