@@ -63,18 +63,18 @@ var http2Servers = []http2Server{
 	{"net-http-tls", true, func(testing.TB, *http.Server) {}},
 	{"net-http-clear", false, protocols},
 	{"x-net-tls", true, func(tb testing.TB, srv *http.Server) {
-		if err := http2.ConfigureServer(srv, new(http2.Server)); err != nil {
+		if err := http2.ConfigureServer(srv, new(http2.Server)); err != nil { //nolint:staticcheck // as above
 			tb.Fatal(err)
 		}
 	}},
 	{"x-net-clear", false, func(tb testing.TB, srv *http.Server) {
 		protocols(tb, srv)
-		if err := http2.ConfigureServer(srv, new(http2.Server)); err != nil {
+		if err := http2.ConfigureServer(srv, new(http2.Server)); err != nil { //nolint:staticcheck // as above
 			tb.Fatal(err)
 		}
 	}},
 	{"h2c-NewHandler", false, func(_ testing.TB, srv *http.Server) {
-		srv.Handler = h2c.NewHandler(srv.Handler, new(http2.Server))
+		srv.Handler = h2c.NewHandler(srv.Handler, new(http2.Server)) //nolint:staticcheck // as above
 	}},
 }
 

@@ -402,6 +402,24 @@ func TestShutdownWaitsForTheGoodbye(t *testing.T) {
 	})
 }
 
+// Shutdown does not wait as long as otherwise for a client that does not acknowledge.
+func TestShutdownDoesNotWaitForSilentClients(t *testing.T) {
+	inTime(t, Config{}, asIs, func(t *testing.T, s *Server, connect func() *h2client) {
+		c := connect()
+		c.get(1)
+		c.response(1)
+		time.Sleep(goAwayWait)
+		began := time.Now()
+		down := make(chan error, 1)
+		go func() { _, err := s.Shutdown(context.Background()); down <- err }()
+		c.firstStep()
+		c.gone(1)
+		if err := <-down; err != nil || time.Since(began) > 4*time.Second {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+	})
+}
+
 // What the user sees of a connection is one value, and the one that net/http has.
 func TestConnStateSeesOneConnection(t *testing.T) {
 	var mu sync.Mutex
