@@ -80,6 +80,14 @@ bench-docs: ## make docs/benchmarks.md of what "make bench" and "make e2e-long" 
 scale: ## simulate rollouts of 10,000 pods again and write docs/scale.md (minutes)
 	cd bench && go run ./cmd/scaledoc -simulate
 
+.PHONY: bench-rest
+bench-rest: ## measure the cost at rest alone, and put it into docs/benchmarks.md
+	@mkdir -p bench/results
+	@{ grep -v -e '^BenchmarkRest/' -e '^rest: ' docs/benchmarks.txt; \
+		echo "rest: $$(uname -sr) with $$(go env GOVERSION)"; COUNT='$(COUNT)' tools/bench.sh ./bench/rest | grep '^BenchmarkRest/'; } > bench/results/rest.txt
+	cp bench/results/rest.txt docs/benchmarks.txt
+	cd bench && go run ./cmd/benchdoc
+
 .PHONY: bench-once
 bench-once: ## one short pass of each benchmark: they still run
 	go test -run '^$$' -bench . -benchtime 1x -short -timeout 10m $(PACKAGES)
