@@ -71,13 +71,22 @@ bench: bin/benchstat ## run the benchmarks COUNT (6) times over, peers in turn, 
 	@bin/benchstat -filter '-/peer:/./' bench/results/latest.txt
 
 .PHONY: bench-docs
-bench-docs: ## make docs/benchmarks.md of what "make bench" has measured last
-	cp bench/results/latest.txt docs/benchmarks.txt
+bench-docs: ## make docs/benchmarks.md of what "make bench" and "make e2e-long" have measured last
+	[ ! -e bench/results/latest.txt ] || cp bench/results/latest.txt docs/benchmarks.txt
+	[ ! -e bench/results/long-proof.txt ] || cp bench/results/long-proof.txt docs/long-proof.txt
 	cd bench && go run ./cmd/benchdoc
 
 .PHONY: scale
 scale: ## simulate rollouts of 10,000 pods again and write docs/scale.md (minutes)
 	cd bench && go run ./cmd/scaledoc -simulate
+
+.PHONY: bench-rest
+bench-rest: ## measure the cost at rest alone, and put it into docs/benchmarks.md
+	@mkdir -p bench/results
+	@{ grep -v -e '^BenchmarkRest/' -e '^rest: ' docs/benchmarks.txt; \
+		echo "rest: $$(uname -sr) with $$(go env GOVERSION)"; COUNT='$(COUNT)' tools/bench.sh ./bench/rest | grep '^BenchmarkRest/'; } > bench/results/rest.txt
+	cp bench/results/rest.txt docs/benchmarks.txt
+	cd bench && go run ./cmd/benchdoc
 
 .PHONY: bench-once
 bench-once: ## one short pass of each benchmark: they still run
@@ -89,7 +98,8 @@ e2e: ## the tests on a real Kubernetes (root, Linux, about 10 minutes)
 
 .PHONY: e2e-long
 e2e-long: ## a thousand pods replaced under load of every protocol (root, Linux, half an hour); E2E_LONG_PODS=100 E2E_LONG_REQUESTS=10000 for 4 minutes
-	@E2E=long deploy/e2e/run -run '^TestLong' -timeout 3h
+	@mkdir -p bench/results
+	@E2E=long E2E_LONG_TABLE=$(CURDIR)/bench/results/long-proof.txt deploy/e2e/run -run '^TestLong' -timeout 3h
 
 .PHONY: docs
 docs: ## draw the pictures and tables in docs/ from the code
@@ -123,7 +133,7 @@ cross: ## build and vet the library for macOS and Windows
 .PHONY: vulnerabilities
 vulnerabilities: ## check every published module with govulncheck; NEWEST=1 with the newest dependencies
 	@set -e; dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; git ls-files -z | xargs -0 cp --parents -t "$$dir"; \
-		for m in . fleet kube otel vet worker/docker; do echo "govulncheck $$m"; (cd "$$dir/$$m" && export GOWORK=off && \
+		for m in . fleet grpcdrain kube otel vet worker/docker; do echo "govulncheck $$m"; (cd "$$dir/$$m" && export GOWORK=off && \
 		if [ -n '$(NEWEST)' ]; then go get -u ./... && go mod tidy; fi && go run golang.org/x/vuln/cmd/govulncheck@v1.1.4 ./...); done
 
 .PHONY: release

@@ -18,11 +18,12 @@ import (
 	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/health"
 	"github.com/pleme-io/lifecycle-go/internal/asynclog"
+	"github.com/pleme-io/lifecycle-go/internal/budget"
 	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/sdnotify"
 	"github.com/pleme-io/lifecycle-go/internal/sdsocket"
+	"github.com/pleme-io/lifecycle-go/internal/sig"
 	"github.com/pleme-io/lifecycle-go/internal/statusz"
-	"github.com/pleme-io/lifecycle-go/internal/tty"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
@@ -39,7 +40,7 @@ var ErrAlreadyRun = errors.New("app was run before")
 type App struct {
 	mu     sync.Mutex // guards budget and the fields of cfg that are tagged reload:"live", until T0
 	cfg    Config
-	budget budget // the times of cfg
+	budget budget.Budget // the times of cfg
 
 	log      *slog.Logger
 	queue    *asynclog.Queue // between the log and the App
@@ -144,8 +145,8 @@ func New(cfg Config, opts ...Option) (*App, error) {
 		budget:  newBudget(cfg),
 		log:     slog.Default(),
 		extra:   make(map[string]http.Handler),
-		signals: signals{terminal: tty.Attached, pipe: make(chan os.Signal, 1)},
-		reloads: reloads{turn: make(chan struct{}, 1), asked: fsm.NewWake(), most: max(cfg.PreStop, 0) + newBudget(cfg).total},
+		signals: signals{terminal: sig.AtTerminal, pipe: make(chan os.Signal, 1)},
+		reloads: reloads{turn: make(chan struct{}, 1), asked: fsm.NewWake(), most: max(cfg.PreStop, 0) + newBudget(cfg).Total},
 		death:   death{stderr: os.Stderr, exit: exitProcess},
 	}
 	for i, opt := range opts {
@@ -191,7 +192,7 @@ func (a *App) Config() Config {
 }
 
 // times returns the budget before T0, when Reconfigure may still change it.
-func (a *App) times() budget {
+func (a *App) times() budget.Budget {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.budget

@@ -67,6 +67,47 @@ func TestEachRestartIsLogged(t *testing.T) {
 	})
 }
 
+// The same holds for the children of a tree, however deep.
+func TestEachRestartInATreeIsLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, lifecycle.Config{})
+		backoff := lifecycle.Backoff{Min: time.Second, Jitter: worker.NoJitter}
+		failing := func() func(context.Context) error {
+			fails := 0
+			return func(ctx context.Context) error {
+				if fails++; fails > 2 {
+					return untilCancelled(ctx)
+				}
+				return errBoom
+			}
+		}
+		leaf, function := failing(), failing()
+		inner := worker.Spec{Name: "inner", New: func(name string) (worker.Worker, error) {
+			return worker.NewSupervisor(name, worker.SupervisorConfig{Backoff: backoff, Children: []worker.Spec{
+				worker.FuncSpec("leaf", leaf),
+				{Name: "function", New: func(name string) (worker.Worker, error) {
+					return worker.NewRestarter(name, function, backoff), nil
+				}},
+			}}), nil
+		}}
+		r.Add(worker.NewSupervisor("tree", worker.SupervisorConfig{Children: []worker.Spec{inner}}))
+		r.after(time.Minute, func() { r.Stop(nil) })
+		if err := r.Run(t.Context()); err != nil {
+			t.Error(err)
+		}
+		for _, want := range []string{
+			`msg="child failed, and is restarted" supervisor=inner child=leaf error=boom restarts=1 wait=1s`,
+			`msg="child failed, and is restarted" supervisor=inner child=leaf error=boom restarts=2 wait=2s`,
+			`msg="unit failed, and is restarted" unit=function error=boom restarts=1 wait=1s`,
+			`msg="unit failed, and is restarted" unit=function error=boom restarts=2 wait=2s`,
+		} {
+			if got := linesWith(r.log.String(), want); len(got) != 1 {
+				t.Errorf("%d lines %s in\n%s", len(got), want, r.log)
+			}
+		}
+	})
+}
+
 // The log of a unit that fails all the time has a line a second.
 func TestRestartsAreLoggedOnceASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -64,11 +64,8 @@ func Draining(ctx context.Context) <-chan struct{} {
 	if ch, ok := httpdrain.Draining(ctx); ok {
 		return ch
 	}
-	switch v := ctx.Value(appKey{}).(type) {
-	case *App:
-		return v.Draining()
-	case servedCall:
-		return v.draining()
+	if a, ok := ctx.Value(appKey{}).(*App); ok {
+		return a.Draining()
 	}
 	return nil
 }
@@ -82,20 +79,12 @@ func Draining(ctx context.Context) <-chan struct{} {
 // [App.Serve] it closes GoAwayAfter after the App has begun to drain, and for any other
 // name when it begins.
 func (a *App) CallContext(ctx context.Context, server string) context.Context {
-	return context.WithValue(ctx, appKey{}, servedCall{a, server})
-}
-
-// servedCall is a call that the App does not see.
-type servedCall struct {
-	app    *App
-	server string
-}
-
-func (c servedCall) draining() <-chan struct{} {
-	if s := c.app.server(c.server); s != nil {
-		return s.Goodbye()
-	}
-	return c.app.Draining()
+	return httpdrain.WithGoodbye(ctx, func() <-chan struct{} {
+		if s := a.server(server); s != nil {
+			return s.Goodbye()
+		}
+		return a.Draining()
+	})
 }
 
 // Stream says that the request of ctx is a stream, which would not end by itself, and
@@ -123,14 +112,14 @@ func (a *App) Draining() <-chan struct{} { return a.stop.draining.Signaled() }
 // there, or a second signal ended it.
 func (a *App) drain(ctx context.Context) (hurried bool) {
 	t0 := a.stop.began()
-	ctx, cancel := context.WithDeadline(ctx, t0.Add(a.budget.maxWindow))
+	ctx, cancel := context.WithDeadline(ctx, t0.Add(a.budget.Window.Max))
 	defer cancel()
 
 	how := a.noWait()
 	if how != "" {
 		a.log.Info("the drain window is not waited for", "because", how)
 	} else {
-		a.log.Info("draining: still serving everything", "window", a.budget.window)
+		a.log.Info("draining: still serving everything", "window", a.budget.Window.Full)
 	}
 	drained := a.runDrainers(ctx)
 	if how == "" {
@@ -163,7 +152,7 @@ func (a *App) endWindows() {
 	var wg sync.WaitGroup
 	for _, s := range a.parts.servers {
 		wg.Go(func() {
-			out := timed(s.Name()+": end of the window", now, a.budget.patience, func() error {
+			out := timed(s.Name()+": end of the window", now, a.budget.Patience, func() error {
 				s.EndWindow()
 				return nil
 			})
@@ -202,8 +191,32 @@ func (a *App) EndWindow(at time.Time) { a.stop.open.EndAt(at) }
 // after the window it does nothing.
 func (a *App) EndBy(at time.Time) {
 	t0, b := a.stop.killedAt(at), a.times()
-	if d := at.Sub(t0); !t0.IsZero() && d < b.total {
-		a.stop.open.Fit(b.within(d).times())
+	if d := at.Sub(t0); !t0.IsZero() && d < b.Total {
+		a.stop.open.Fit(b.Within(d).Window)
+	}
+}
+
+// refit changes the times of the steps after the window to what this window has left
+// for them.
+func (a *App) refit(windowEnd time.Time) {
+	a.stop.mu.Lock()
+	took, early, left := windowEnd.Sub(a.stop.t0), a.stop.window == drainwindow.Early, longest
+	if !a.stop.by.IsZero() {
+		left = a.stop.by.Sub(windowEnd)
+	}
+	a.stop.mu.Unlock()
+	if left < a.budget.Total-took {
+		a.death.watchdog.Load().Reset(left)
+	}
+	b, differs := a.budget.After(took, early, left)
+	if !differs {
+		return
+	}
+	a.mu.Lock()
+	a.budget = b
+	a.mu.Unlock()
+	for _, s := range a.parts.servers {
+		s.Configure(b.Goodbye())
 	}
 }
 
@@ -223,7 +236,7 @@ func (a *App) noWait() string {
 		return "the app was never ready"
 	case !a.listens():
 		return "nothing listens"
-	case len(a.parts.servers) == 0 && why.unit && a.stop.began().Sub(a.EnteredAt(PhaseRunning)) < a.budget.window:
+	case len(a.parts.servers) == 0 && why.unit && a.stop.began().Sub(a.EnteredAt(PhaseRunning)) < a.budget.Window.Full:
 		return "a unit ended at once" // the cluster takes about a window to notice a change
 	case why.signal != nil && why.signal.Signal == os.Interrupt && a.signals.terminal():
 		return "Ctrl-C at a terminal"

@@ -44,7 +44,7 @@ type death struct {
 // armWatchdog starts the timer that ends the process when the stop takes longer than
 // its budget.
 func (a *App) armWatchdog() {
-	total := a.budget.total
+	total := a.budget.Total
 	a.death.watchdog.Store(time.AfterFunc(total, func() {
 		a.die(fmt.Sprintf("the stop took longer than %v (DrainInterval + ShutdownGrace + Margin)", total), ExitStuck)
 	}))

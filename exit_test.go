@@ -39,7 +39,7 @@ func TestExitCode(t *testing.T) {
 		{"coded", coded(7), 7},
 		{"lowest", coded(1), 1},
 		{"highest", coded(255), 255},
-		{"zero is no status for an error", coded(0), 1},
+		{"zero is not a status for an error", coded(0), 1},
 		{"too high for one", coded(256), 1},
 		{"a child that a signal ended", coded(-1), 1},
 		{"abandoned", abandoned, ExitStuck},

@@ -45,7 +45,7 @@ var ErrLeadershipLost = worker.ErrLeadershipLost
 // also names the elector. The lease then runs out by itself.
 func (a *App) Lead(name string, e Elector, fn func(context.Context) error) *App {
 	return a.addUnit(kindUnit, name, call.IsNil(e) || fn == nil, func() worker.Worker {
-		giveBack := func() time.Duration { return max(a.times().unitSlice/2, settle) }
+		giveBack := func() time.Duration { return max(a.times().UnitSlice/2, settle) }
 		return worker.NewLeader(name, e, fn, worker.LeaderConfig{Retry: a.cfg.LeaderRetry, GiveBack: giveBack, Log: a.log})
 	})
 }

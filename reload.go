@@ -229,7 +229,7 @@ func (a *App) takeOver(cfg Config, kept []string) (_, _ []string, err error) {
 		changed = append(changed, field.Name)
 	}
 	times := newBudget(next)
-	slice, err := times.minSliceFor(a.hooks.len())
+	slice, err := minSlice(times, a.hooks.len())
 	bounds, why := next, "with what stays while the process runs, such as the grace of its pod"
 	if next.TerminationGrace <= 0 && os.Getenv("KUBERNETES_SERVICE_HOST") != "" {
 		bounds.TerminationGrace, why = a.reloads.most, "TerminationGrace was not declared at the start, so a stop may not take longer than it took then"
@@ -245,7 +245,7 @@ func (a *App) takeOver(cfg Config, kept []string) (_, _ []string, err error) {
 	}
 	a.budget, a.hooks.minSlice = times, slice
 	for _, s := range a.parts.servers {
-		s.Configure(drainConfig(times))
+		s.Configure(times.Goodbye())
 	}
 	return changed, kept, nil
 }

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -307,10 +308,11 @@ func TestReloadThatHangsIsBounded(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				a := testApp(t, Config{DrainInterval: Off, ReloadTimeout: test.timeout}, nil)
-				var calls, behind int
+				var calls atomic.Int32
+				behind := 0
 				hung := make(chan struct{})
 				a.OnReload("hangs", func(ctx context.Context) error {
-					if calls++; calls > 2 {
+					if calls.Add(1) > 2 {
 						return nil
 					}
 					if test.minds {
@@ -337,7 +339,7 @@ func TestReloadThatHangsIsBounded(t *testing.T) {
 				if behind != 2 {
 					t.Errorf("the function behind ran %d times, want 2", behind)
 				}
-				calls = 2
+				calls.Store(2)
 				close(hung)
 				synctest.Wait()
 				if err := a.Reload(t.Context()); err != nil {

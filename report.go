@@ -30,6 +30,7 @@ type Report struct {
 	Hooks       []Outcome   `json:"hooks,omitempty"`       // in the order in which they ran
 	Reloads     []Outcome   `json:"reloads,omitempty"`     // the last 32, oldest first
 	CutRequests int         `json:"cutRequests,omitempty"` // requests that were in flight when their time ran out
+	TurnedAway  uint64      `json:"turnedAway,omitempty"`  // connections refused, at most, when clients still came as a listener closed (Linux)
 	Refused     []string    `json:"refused,omitempty"`     // registrations that came too late
 	Left        []string    `json:"left,omitempty"`        // abandoned at the end: a check that hung, a health client that still read
 
@@ -127,7 +128,7 @@ func (s *stop) describe(r *Report) {
 	if s.result != nil {
 		r.Error = s.result.Error()
 	}
-	r.Window, r.CutRequests = s.window, s.cut
+	r.Window, r.CutRequests, r.TurnedAway = s.window, s.cut, s.refused
 	r.Drainers = slices.Clone(s.drained)
 	r.Left = slices.Clone(s.abandoned)
 }
@@ -191,6 +192,9 @@ func (a *App) logReport() {
 	}
 	if r.CutRequests > 0 {
 		attrs = append(attrs, "cut_requests", r.CutRequests)
+	}
+	if r.TurnedAway > 0 {
+		attrs = append(attrs, "turned_away", r.TurnedAway)
 	}
 	if len(r.Left) > 0 {
 		attrs = append(attrs, "left", strings.Join(r.Left, ", "))

@@ -11,8 +11,8 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/cgroup"
-	"github.com/pleme-io/lifecycle-go/internal/drainwindow"
 	"github.com/pleme-io/lifecycle-go/internal/text"
+	"github.com/pleme-io/lifecycle-go/internal/watch"
 	"github.com/pleme-io/lifecycle-go/worker"
 	"golang.org/x/sync/errgroup"
 )
@@ -125,7 +125,7 @@ func (a *App) Run(parent context.Context) (err error) {
 		<-a.stop.requested.Signaled() // another request may have been first
 		<-a.runDrainers(parent)       // all are skipped
 		// The hooks run: main opened most of their resources before Run.
-		if hooksErr := a.hooks.runUntil(context.WithoutCancel(parent), time.Now().Add(a.budget.grace)); hooksErr != nil {
+		if hooksErr := a.hooks.runUntil(context.WithoutCancel(parent), time.Now().Add(a.budget.Grace)); hooksErr != nil {
 			err = errors.Join(err, hooksErr)
 		}
 		return a.finish(err)
@@ -166,7 +166,7 @@ func (a *App) Run(parent context.Context) (err error) {
 func (a *App) refusals() error {
 	errs := append([]error(nil), a.parts.refused...)
 	errs = append(errs, a.health.reg.Err())
-	slice, err := a.budget.minSliceFor(a.hooks.len())
+	slice, err := minSlice(a.budget, a.hooks.len())
 	a.hooks.minSlice = slice
 	return errors.Join(append(errs, err)...)
 }
@@ -182,7 +182,7 @@ func (a *App) start(group *errgroup.Group) bool {
 	}
 	a.enter(PhaseStarting, nil)
 	defer a.watchStart()()
-	cgroup.LimitMemory(a.log, os.DirFS("/"), a.cfg.MemoryLimitRatio)
+	cgroup.LimitMemory(a.unitsCtx, a.log, os.DirFS("/"), a.cfg.MemoryLimitRatio)
 	a.health.owner.SetGate(StateUnknown, "starting")
 	err := a.startHealth()
 	for i := 0; err == nil && i < len(a.parts.servers) && !a.isStopping(); i++ {
@@ -217,26 +217,11 @@ func (a *App) watchStart() (end func()) {
 	if timeout == Off {
 		timeout = longest
 	}
-	ctx, cancel := context.WithTimeout(a.unitsCtx, timeout)
-	began := time.Now()
-	call.Go("watch of the start", func() error {
-		slow := time.NewTimer(slowStart)
-		defer slow.Stop()
-		for {
-			select {
-			case <-slow.C:
-				took := time.Since(began)
-				a.log.Warn("still starting", "for", took, "waiting_for", a.notStarted())
-				slow.Reset(took)
-			case <-ctx.Done():
-				if err := ctx.Err(); errors.Is(err, context.DeadlineExceeded) {
-					a.fail(fmt.Errorf("start: not done within %v (StartTimeout): waiting for %s: %w", timeout, a.notStarted(), err))
-				}
-				return nil
-			}
-		}
-	}, func(error) {})
-	return cancel
+	return watch.Long(a.unitsCtx, slowStart, timeout, func(took time.Duration) {
+		a.log.Warn("still starting", "for", took, "waiting_for", a.notStarted())
+	}, func() {
+		a.fail(fmt.Errorf("start: not done within %v (StartTimeout): waiting for %s: %w", timeout, a.notStarted(), context.DeadlineExceeded))
+	})
 }
 
 // notStarted names the units that have begun to start and are not done with it, or what
@@ -335,14 +320,14 @@ func (a *App) fail(err error) {
 func (a *App) beginStop() {
 	b := a.budget // App.EndBy changes it as soon as the stop is known
 	a.armWatchdog()
-	a.stop.open.Begin(a.stop.began(), b.times())
+	a.stop.open.Begin(a.stop.began(), b.Window)
 	a.health.owner.SetDraining(a.cfg.DrainReadiness == ReadinessDown)
 	a.signals.guardPipe()
-	a.notifier.Load().Stopping(b.total, a.stop.why().again)
+	a.notifier.Load().Stopping(b.Total, a.stop.why().again)
 	a.stop.requested.Signal() // first, because a server could delay the steps below
 	a.stop.draining.Signal()
 	for _, s := range a.parts.servers {
-		s.BeginDrain(a.stop.began(), b.window)
+		s.BeginDrain(a.stop.began(), b.Window.Full)
 	}
 	a.log.Info("stopping", "reason", a.stop.why().reason)
 }
@@ -356,9 +341,9 @@ func (a *App) stopCause() error { return a.stop.why().cause }
 func (a *App) teardown(base context.Context, group *errgroup.Group, hurried bool) error {
 	end := a.stop.endWindow("")
 	a.refit(end)
-	end = end.Add(a.budget.grace)
-	hooksBegin := end.Add(-a.budget.hookSlice)
-	unitsBegin := hooksBegin.Add(-a.budget.unitSlice)
+	end = end.Add(a.budget.Grace)
+	hooksBegin := end.Add(-a.budget.HookSlice)
+	unitsBegin := hooksBegin.Add(-a.budget.UnitSlice)
 
 	if hurried && a.Phase() == PhaseStarting {
 		// The App was never ready, so no request has to finish.
@@ -378,33 +363,6 @@ func (a *App) teardown(base context.Context, group *errgroup.Group, hurried bool
 	a.closeHealth(end)
 	a.nowDoing("")
 	return a.finish(a.collect(hooksErr))
-}
-
-// refit changes the times of the steps after the window, which has ended: to what is
-// left when the process will be killed before its budget is over, and by what an early
-// end has left over, so that open connections and requests are served as long as after
-// a whole window.
-func (a *App) refit(windowEnd time.Time) {
-	b, t0 := a.budget, a.stop.began()
-	a.stop.mu.Lock()
-	by, how := a.stop.by, a.stop.window
-	a.stop.mu.Unlock()
-	switch saved := t0.Add(b.window).Sub(windowEnd); {
-	case !by.IsZero() && by.Before(windowEnd.Add(b.grace+Margin)):
-		b.window, b.maxWindow, b.total = 0, 0, b.grace+Margin
-		b = b.within(by.Sub(windowEnd))
-		a.death.watchdog.Load().Reset(time.Until(by))
-	case how == drainwindow.Early:
-		b.grace, b.linger = b.grace+saved, b.linger+saved
-	default:
-		return
-	}
-	a.mu.Lock()
-	a.budget = b
-	a.mu.Unlock()
-	for _, s := range a.parts.servers {
-		s.Configure(drainConfig(b))
-	}
 }
 
 // collect joins all errors, the primary cause first.

@@ -77,7 +77,7 @@ func (a *App) Serve(name string, srv *http.Server, opts ...ServeOption) *App {
 			a.parts.claimLocked(name, "listener", c.ln)
 			hopts = append(hopts, httpdrain.WithListener(c.ln))
 		}
-		return newServer(name, "http", httpdrain.New(name, srv, drainConfig(a.budget), hopts...), a)
+		return newServer(name, "http", httpdrain.New(name, srv, a.budget.Goodbye(), hopts...), a)
 	})
 }
 
@@ -109,15 +109,8 @@ func (a *App) GRPC(name string, srv GRPCServer, ln net.Listener, health GRPCHeal
 	return a.addUnit(kindUnit, name, call.IsNil(srv) || call.IsNil(ln), func() worker.Worker {
 		a.parts.claimLocked(name, "server", srv)
 		a.parts.claimLocked(name, "listener", ln)
-		return newServer(name, "grpc", httpdrain.NewGRPC(name, srv, ln, health, drainConfig(a.budget)), a)
+		return newServer(name, "grpc", httpdrain.NewGRPC(name, srv, ln, health, a.budget.Goodbye()), a)
 	})
-}
-
-func drainConfig(b budget) httpdrain.Config {
-	return httpdrain.Config{
-		AcceptQuiet: b.acceptQuiet, Linger: b.linger, GoAwayAfter: b.goAwayAfter,
-		Patience: b.patience,
-	}
 }
 
 // drainingServer is a server that can say goodbye to its clients.
@@ -245,7 +238,7 @@ func (a *App) retireServers(base context.Context, end time.Time, hurried bool) {
 			// A listener or a foreign gRPC server may hang or panic. That must not use up
 			// the time of units and hooks.
 			var cutNow atomic.Int64
-			out := timed(s.Name()+": shutdown", ctx.Done(), a.budget.patience+settle, func() error {
+			out := timed(s.Name()+": shutdown", ctx.Done(), a.budget.Patience+settle, func() error {
 				// With DrainReadiness "serving" the App is ready until the listeners close.
 				cut, err := s.retire(ctx, hurried, func() { a.health.owner.SetDraining(true) })
 				cutNow.Store(int64(cut))
@@ -264,6 +257,7 @@ func (a *App) retireServers(base context.Context, end time.Time, hurried bool) {
 			a.stop.mu.Lock()
 			defer a.stop.mu.Unlock()
 			a.stop.cut += cut
+			a.stop.refused = max(a.stop.refused, s.Stats().TurnedAway)
 		})
 	}
 	wg.Wait()

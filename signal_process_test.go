@@ -149,6 +149,26 @@ func TestThirdSignalDumpsAndExits(t *testing.T) {
 	}
 }
 
+// Five Ctrl-C a second are faster than the debounce, and end the process all the same.
+func TestAnImpatientHandForces(t *testing.T) {
+	cfg := window()
+	cfg.SignalDebounce = 0 // its default
+	p := launch(t, "hanging hook", cfg)
+	p.await("phase running")
+	ended := make(chan struct{})
+	go func() { defer close(ended); p.wait() }()
+	hand := time.NewTicker(200 * time.Millisecond)
+	defer hand.Stop()
+	for range 40 {
+		_ = p.cmd.Process.Signal(os.Interrupt)
+		select {
+		case <-hand.C:
+		case <-ended: // the rest changes nothing
+		}
+	}
+	p.wantExit(128 + int(syscall.SIGINT))
+}
+
 func TestThirdSignalExitsWhileTheLogBlocks(t *testing.T) {
 	p := launch(t, "hanging hook", window(), env(modeEnv, "log"))
 	forced(t, p)

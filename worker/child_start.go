@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fsm"
@@ -119,6 +120,9 @@ func (s *Supervisor) adopt(c *child, op *startOp, i *instance) bool {
 	notice := func() { s.box.post(ended) }
 	if i.foreign == nil {
 		s.Adopt(i.base)
+		if l, ok := i.Worker.(interface{ LogTo(*slog.Logger) }); ok && s.log.log != nil {
+			l.LogTo(s.log.log)
+		}
 		i.base.hookEnd(notice)
 		return true
 	}

@@ -3,8 +3,11 @@ package worker
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 // group is a number of children that are stopped, held and started together: a
@@ -245,6 +248,7 @@ func (s *Supervisor) fail(c *child, err error) {
 		c.delays = b.delays()
 	}
 	wait, _ := c.delays.failed(now, now.Sub(c.began))
+	s.logRestart(c, err, wait)
 	g := &group{phase: groupStopping, due: now.Add(wait), err: err}
 	switch from := 0; s.cfg.Strategy {
 	case RestForOne:
@@ -275,6 +279,26 @@ func (s *Supervisor) fail(c *child, err error) {
 	for _, old := range left {
 		s.advance(old)
 	}
+}
+
+// LogTo makes the supervisor, and every supervisor and restarted function below it, log
+// each failure that is answered with a restart: the error, the number of the restart, and
+// the wait before it. Each of them writes at most one line a second, so the numbers may
+// jump. Call LogTo before Start.
+func (s *Supervisor) LogTo(log *slog.Logger) { s.log.log = log }
+
+func (s *Supervisor) logRestart(c *child, err error, wait time.Duration) {
+	if !s.log.due() {
+		return
+	}
+	msg := "child failed, and is restarted"
+	if err == nil {
+		msg, err = "child ended, and is restarted", errEnded
+	}
+	s.mu.Lock()
+	restarts := c.restarts + 1
+	s.mu.Unlock()
+	s.log.say(msg, call.Unnamed(c.spec.Name, err), restarts, wait, "supervisor", s.Name(), "child", c.spec.Name)
 }
 
 // removed takes a child out of the supervisor and answers the callers of Remove.

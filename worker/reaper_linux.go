@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -80,7 +81,7 @@ func reapOrphans() (reaped int) {
 // false when it cannot tell.
 func ownChildren() (pids map[int]bool, ok bool) {
 	const dir = "/proc/self/fdinfo"
-	if !hasPidfd {
+	if !hasPidfd() {
 		return nil, false
 	}
 	infos, err := os.ReadDir(dir)
@@ -104,12 +105,13 @@ func ownChildren() (pids map[int]bool, ok bool) {
 	return pids, true
 }
 
-// hasPidfd reports whether package os uses pidfds here.
-var hasPidfd = func() bool {
+// hasPidfd reports whether package os uses pidfds here. Package os finds out by
+// starting a process, so no program pays for that at its start.
+var hasPidfd = sync.OnceValue(func() bool {
 	p, err := os.FindProcess(os.Getpid())
 	if err != nil {
 		return false
 	}
 	has := p.WithHandle(func(uintptr) {}) == nil
 	return p.Release() == nil && has
-}()
+})

@@ -51,7 +51,7 @@ type Restarter struct {
 
 	suspending sync.Mutex // held by Suspend and Resume
 
-	log *slog.Logger // of LogTo; nil without one
+	log restartLog // the loop alone uses it
 
 	nowMu    sync.Mutex // guards everything below
 	child    *Func
@@ -131,21 +131,10 @@ func (r *Restarter) instance() (child *Func, n int) {
 // LogTo makes the worker log each failure that it answers with a restart: the error,
 // the number of the restart, and the wait before it. There is at most one line a second,
 // so the numbers may jump. Call LogTo before Start.
-func (r *Restarter) LogTo(log *slog.Logger) { r.log = log }
-
-// logEvery is the shortest time between two lines about restarts of one worker.
-const logEvery = time.Second
-
-func (r *Restarter) logRestart(err error, restarts int, wait time.Duration) {
-	_ = call.Do("log handler", func() error {
-		r.log.Warn("unit failed, and is restarted", "unit", r.Name(), "error", call.Unnamed(r.Name(), err), "restarts", restarts, "wait", wait.Round(time.Millisecond))
-		return nil
-	})
-}
+func (r *Restarter) LogTo(log *slog.Logger) { r.log.log = log }
 
 func (r *Restarter) loop(ctx context.Context, child *Func) error {
 	delays := r.backoff.delays()
-	var logged time.Time
 	for {
 		_, _ = child.Await(ctx, func(s Status) bool { return s == StatusRunning || s.Terminal() })
 		if !child.StartedAt().IsZero() {
@@ -177,11 +166,9 @@ func (r *Restarter) loop(ctx context.Context, child *Func) error {
 			return err
 		}
 		next, runs := r.instance() // a stop that comes now finds a pending worker: the failure is not how it ended
-		now := time.Now()
-		_ = next.Hold(fmt.Sprintf("backoff after: %v", err), now.Add(wait))
-		if r.log != nil && now.Sub(logged) >= logEvery {
-			logged = now
-			r.logRestart(err, runs-1, wait)
+		_ = next.Hold(fmt.Sprintf("backoff after: %v", err), time.Now().Add(wait))
+		if r.log.due() {
+			r.log.say("unit failed, and is restarted", call.Unnamed(r.Name(), err), runs-1, wait, "unit", r.Name())
 		}
 		timer := time.NewTimer(wait)
 		select {

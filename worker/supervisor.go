@@ -110,6 +110,7 @@ type Supervisor struct {
 	byName   map[string]*child
 
 	// Only the loop uses the fields below.
+	log           restartLog
 	untried       int            // children that were never started
 	calls         int            // goroutines that call a child
 	abandoned     map[any]string // abandoned instances and starts that still run, with the child's name

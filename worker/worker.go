@@ -7,8 +7,10 @@
 // workers alive, which may be supervisors too. [NewReaper] is for PID 1. Four
 // rules hold for every kind:
 //
-//   - [FinalStatus] decides once how a worker ended, from three facts: whether it was killed, whether it was asked to stop, and its error.
-//   - Done and Err give every caller the same answer, at any time after the end and any number of times.
+//   - [FinalStatus] decides once how a worker ended, from three facts: whether it
+//     was killed, whether it was asked to stop, and its error.
+//   - Done and Err give every caller the same answer, at any time after the end
+//     and any number of times.
 //   - When Stop returns, the worker is in a terminal status. Stop returns by the
 //     deadline of its context: a function that does not return is abandoned, named
 //     with its stack, and counts as killed.

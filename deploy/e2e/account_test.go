@@ -22,6 +22,7 @@ type ledger struct {
 	status   map[int]int // of all answers
 	fresh    int         // answered requests that were the first on their connection
 	goodbyes int         // answers, or events of a stream, that asked the client to reconnect
+	unsent   int         // requests that the client took back before it sent anything, and sent again
 	slowest  time.Duration
 	losses   []loss
 }
@@ -90,6 +91,12 @@ func (l *ledger) seen() int {
 	return l.goodbyes
 }
 
+func (l *ledger) tookBack() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.unsent++
+}
+
 // merge adds what the other one, of the same kind, has.
 func (l *ledger) merge(other *ledger) {
 	other.mu.Lock()
@@ -100,6 +107,7 @@ func (l *ledger) merge(other *ledger) {
 	l.answered += other.answered
 	l.fresh += other.fresh
 	l.goodbyes += other.goodbyes
+	l.unsent += other.unsent
 	l.slowest = max(l.slowest, other.slowest)
 	l.losses = append(l.losses, other.losses...)
 	for code, n := range other.status {
@@ -107,11 +115,12 @@ func (l *ledger) merge(other *ledger) {
 	}
 }
 
-// worst returns the time of the slowest answer.
-func (l *ledger) worst() time.Duration {
+// worst returns the time of the slowest answer, and the number of requests that were
+// taken back.
+func (l *ledger) worst() (slowest time.Duration, unsent int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.slowest
+	return l.slowest, l.unsent
 }
 
 func (l *ledger) String() string {

@@ -12,10 +12,11 @@ func TestConventions(t *testing.T) {
 	conventions.Check(t, conventions.Module{
 		Rooms: []conventions.Room{
 			{Path: "."},
-			{Path: "app", Imports: []string{".", "github.com/coder/websocket", "google.golang.org/grpc"}, Brings: []string{"..."}},
+			{Path: "app", Imports: []string{".", "./grpcdrain", "github.com/coder/websocket", "google.golang.org/grpc"}, Brings: []string{"..."}},
 		},
 		Requires: []conventions.Require{
 			{Module: "github.com/pleme-io/lifecycle-go"},
+			{Module: "github.com/pleme-io/lifecycle-go/grpcdrain"},
 			{Module: "github.com/pleme-io/lifecycle-go/kube", TestOnly: true},
 			{Module: "github.com/coder/websocket"},
 			{Module: "go.uber.org/goleak", TestOnly: true},

@@ -28,6 +28,11 @@ type proof struct {
 		Stopped int
 	}
 	Findings []finding
+	Losses   []struct {
+		Kind, How, Why, Pod, Cause, Step                                   string
+		AfterDeletion, AfterUnready, AfterRemoved, AfterEnd, WaitedSeconds float64
+		At                                                                 time.Time
+	}
 }
 
 type finding struct {
@@ -96,6 +101,11 @@ func (p proof) String() string {
 	var b strings.Builder
 	for _, k := range p.Kinds {
 		fmt.Fprintf(&b, "%-18s sent %6d  answered %6d  lost %4d %s\n", k.Kind, k.Sent, k.Answered, k.Lost, k.Skipped)
+	}
+	for _, l := range p.Losses {
+		if l.AfterEnd > 2 { // the others are what a stop explains
+			fmt.Fprintf(&b, "%+v\n", l)
+		}
 	}
 	for _, f := range p.Findings {
 		fmt.Fprintf(&b, "%s: %d lost: %s is %q, want %q: %s\n", f.Rule, f.Losses, f.Path, f.Value, f.Want, f.Fix)

@@ -138,7 +138,7 @@ func TestMisbehaviour(t *testing.T) {
 	r.publish("work.large", strings.Repeat("x", 1001))
 	for id, want := range map[string]string{
 		"panics": "panics: panic: out", "nowhere": "publish output 0 to no.stream.has.this", "homeless": "no topic",
-		"large": "it has 1001 bytes", "loop": "time limit of 100ms exceeded",
+		"large": "the message has 1001 bytes", "loop": "time limit of 100ms exceeded",
 	} {
 		if d := r.letters(h, id, 1)[0]; !strings.Contains(d.Reason, want) {
 			t.Errorf("%s: %q, want %q", id, d.Reason, want)

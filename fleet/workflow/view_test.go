@@ -214,7 +214,7 @@ func TestDegradedRecordsDoNotHideTheOthers(t *testing.T) {
 	must(t, err)
 	r.create(t, "good", "flying")
 	for key, record := range map[string]string{
-		"mission.text":    "this is no JSON",
+		"mission.text":    "this is not JSON",
 		"mission.null":    "null",
 		"mission.array":   "[1,2]",
 		"mission.other":   `{"entity_id":"another","phase":"flying"}`,

@@ -8,7 +8,9 @@
 //     runtime.Goexit becomes an error that is [ErrGoexit].
 //   - A foreign error or panic value is frozen once, on the goroutine that ran
 //     the foreign function ([Freeze]). No other goroutine runs a method of it.
-//   - Every wait for a foreign function has a bound. A function that does not return is abandoned by name, with the stack of its goroutine ([AbandonedError]).
+//   - Every wait for a foreign function has a bound. A function that does not
+//     return is abandoned by name, with the stack of its goroutine
+//     ([AbandonedError]).
 //
 // Which function to use:
 //

@@ -32,7 +32,9 @@ const (
 //   - its text, at most 4 MiB of it;
 //   - what it wraps, by Unwrap() error and Unwrap() []error, frozen too, at most
 //     100 deep and 4096 errors;
-//   - its identity: errors.Is finds the foreign error and the errors that it wraps, and errors.As returns the concrete foreign errors, whose methods the caller may then run;
+//   - its identity: errors.Is finds the foreign error and the errors that it
+//     wraps, and errors.As returns the concrete foreign errors, whose methods the
+//     caller may then run;
 //   - the answers of an Is method to the sentinels of the standard library, and
 //     to those that a package has named with [Sentinels].
 //

@@ -16,9 +16,11 @@ import (
 
 // Foreign code runs only in internal/call. Elsewhere two things need a reason:
 //
-//   - a go statement, because a panic on that goroutine ends the process. The reason says why no foreign code runs there. It holds for a file;
+//   - a go statement, because a panic on that goroutine ends the process. The
+//     reason says why no foreign code runs there. It holds for a file;
 //   - errors.Is, errors.As and errors.AsType, because they call the methods of the
-//     errors that they look at. The reason says why these are frozen, or not foreign. It holds for a package.
+//     errors that they look at. The reason says why these are frozen, or not
+//     foreign. It holds for a package.
 //
 // A reason is a line "go FILE: REASON" or "errors FOLDER: REASON", with slashes,
 // below the repository's root. Tests need none.
@@ -92,7 +94,7 @@ func readReasons(text string) (map[string]string, error) {
 		}
 		key, reason, ok := strings.Cut(line, ": ")
 		if _, twice := reasons[key]; !ok || twice {
-			return nil, fmt.Errorf("line %d: %q is not \"go FILE: REASON\" or \"errors FOLDER: REASON\", or stands there twice", n, line)
+			return nil, fmt.Errorf("line %d: %q is not \"go FILE: REASON\" or \"errors FOLDER: REASON\", or appears twice", n, line)
 		}
 		reasons[key] = strings.TrimSpace(reason)
 	}
@@ -114,7 +116,7 @@ func unreasoned(found map[string][]string, reasons map[string]string) []string {
 	}
 	for key := range reasons {
 		if len(found[key]) == 0 {
-			faults = append(faults, key+": a reason is given, and there is no such place any more")
+			faults = append(faults, key+": the reason is for a place that no longer exists")
 		}
 	}
 	slices.Sort(faults)

@@ -58,7 +58,7 @@ func TestBoundaryFaultsAreNamed(t *testing.T) {
 	want := []string{
 		"errors a: no reason is given for a/a.go:7, a/a.go:8: use internal/call, or say why not",
 		"go a/a.go: no reason is given for a/a.go:6: use internal/call, or say why not",
-		"go gone.go: a reason is given, and there is no such place any more",
+		"go gone.go: the reason is for a place that no longer exists",
 	}
 	if got := unreasoned(found, reasons); !slices.Equal(got, want) {
 		t.Errorf("found\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

@@ -227,6 +227,9 @@ func (p *page) unit(u worker.State, now time.Time, depth int) {
 	if !u.Due.IsZero() {
 		text += " (due in " + short(u.Due.Sub(now)) + ")"
 	}
+	if u.Exit != nil && u.Exit.Error != "" && text == "" { // it runs again
+		text = "last failure: " + u.Exit.Error
+	}
 	restarts := ""
 	if u.Restarts > 0 {
 		restarts = fmt.Sprint(u.Restarts)

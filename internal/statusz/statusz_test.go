@@ -29,7 +29,7 @@ func TestPageEscapesEveryText(t *testing.T) {
 		Abandoned: []string{hostile}, Refused: []string{hostile},
 		Phases: []Phase{{Name: hostile, Entered: now}},
 		Units: []worker.State{{Name: hostile, Kind: hostile, Status: hostile, Health: hostile, Reason: hostile, Error: hostile,
-			Children: []worker.State{{Name: hostile}}}},
+			Children: []worker.State{{Name: hostile}, {Exit: &worker.Exit{Error: hostile}}}}},
 		Servers:  []Server{{Name: hostile, Addr: hostile}},
 		Probes:   []health.Status{{Plane: hostile, Name: hostile, State: hostile, Error: hostile}},
 		Drainers: []Outcome{{Name: hostile, Result: hostile, Error: hostile}},
@@ -47,6 +47,21 @@ func TestPageEscapesEveryText(t *testing.T) {
 	}
 	if empty := string(View{}.HTML()); strings.Contains(empty, "<h2>") {
 		t.Errorf("a View of nothing has tables:\n%s", empty)
+	}
+}
+
+// A worker that runs again after a failure shows that failure.
+func TestPageShowsWhatAWorkerFailedWith(t *testing.T) {
+	failed := &worker.Exit{Status: worker.StatusFailed, Error: "boom"}
+	for want, state := range map[string]worker.State{
+		"last failure: boom": {Name: "w", Status: worker.StatusRunning, Restarts: 1, Exit: failed},
+		"backoff after: boom (due in": {Name: "w", Status: worker.StatusRunning, Restarts: 1, Exit: failed,
+			Reason: "backoff after: boom", Due: time.Now().Add(time.Minute)},
+	} {
+		page := string(View{At: time.Now(), Units: []worker.State{state}}.HTML())
+		if !strings.Contains(page, want) || strings.Contains(page, "last failure") != strings.HasPrefix(want, "last") {
+			t.Errorf("the page does not say %q alone:\n%s", want, page)
+		}
 	}
 }
 

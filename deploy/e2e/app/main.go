@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/grpcdrain"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
@@ -76,15 +77,15 @@ func serveGRPC(app *lifecycle.App, addr string) error {
 	if err != nil {
 		return err
 	}
-	srv, planes := newGRPC(app.Draining())
+	srv, planes := newGRPC(grpcdrain.Options(app, "grpc")...)
 	app.GRPC("grpc", srv, ln, planes)
 	return nil
 }
 
-func newGRPC(draining <-chan struct{}) (*grpc.Server, *health.Server) {
-	srv, planes := grpc.NewServer(), health.NewServer()
+func newGRPC(opts ...grpc.ServerOption) (*grpc.Server, *health.Server) {
+	srv, planes := grpc.NewServer(opts...), health.NewServer()
 	healthpb.RegisterHealthServer(srv, planes)
-	srv.RegisterService(&chatService, &chatServer{draining})
+	srv.RegisterService(&chatService, nil)
 	return srv, planes
 }
 

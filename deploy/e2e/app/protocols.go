@@ -107,18 +107,15 @@ func chat(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// chatServer is the same as a stream of gRPC. Its messages are those of gRPC's health
+// chatService is the same as a stream of gRPC. Its messages are those of gRPC's health
 // service: SERVING is an answer, SERVICE_UNKNOWN the goodbye.
-type chatServer struct{ draining <-chan struct{} }
-
 var chatService = grpc.ServiceDesc{
 	ServiceName: "e2e.Chat", HandlerType: (*any)(nil),
-	Streams: []grpc.StreamDesc{{StreamName: "Chat", ServerStreams: true, ClientStreams: true, Handler: func(srv any, stream grpc.ServerStream) error {
-		return srv.(*chatServer).chat(stream) //nolint:errcheck // grpc passes what was registered
-	}}},
+	Streams: []grpc.StreamDesc{{StreamName: "Chat", ServerStreams: true, ClientStreams: true, Handler: chatByCall}},
 }
 
-func (s *chatServer) chat(stream grpc.ServerStream) error {
+func chatByCall(_ any, stream grpc.ServerStream) error {
+	draining := lifecycle.Draining(stream.Context())
 	ctx, cancel := context.WithCancel(stream.Context())
 	var sending sync.Mutex
 	send := func(status healthpb.HealthCheckResponse_ServingStatus) error {
@@ -131,7 +128,7 @@ func (s *chatServer) chat(stream grpc.ServerStream) error {
 	defer cancel()
 	teller.Go(func() {
 		select {
-		case <-s.draining:
+		case <-draining:
 			_ = send(healthpb.HealthCheckResponse_SERVICE_UNKNOWN)
 		case <-ctx.Done():
 		}
@@ -169,7 +166,7 @@ func plainProtocols(secure, calls string) (stop func(context.Context), err error
 		if err != nil {
 			return nil, err
 		}
-		srv, _ := newGRPC(nil)
+		srv, _ := newGRPC()
 		plainly.Go(func() { _ = srv.Serve(ln) })
 		servers = append(servers, func(ctx context.Context) {
 			late := context.AfterFunc(ctx, srv.Stop)

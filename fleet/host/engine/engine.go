@@ -76,7 +76,7 @@ type Features struct {
 	Notes string
 }
 
-// Config is what a program is loaded with.
+// Config has the settings with which an engine loads a program.
 type Config struct {
 	// Worker is the id of the hosted worker, for error texts.
 	Worker string

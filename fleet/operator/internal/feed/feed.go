@@ -149,8 +149,9 @@ func (f *Feed[T]) Close() {
 	}
 }
 
-// Next returns up to limit items, at least one, waiting for them until ctx
-// ends, whose error it returns then, or [ErrSlow].
+// Next waits for items and returns up to limit of them, at least one. When ctx
+// ends first, it returns ctx's error. When the reader is too slow, it returns
+// [ErrSlow].
 func (r *Reader[T]) Next(ctx context.Context, limit int) ([]stream.Item[T], error) {
 	f := r.feed
 	for {
@@ -304,7 +305,8 @@ func (f *Feed[T]) putLocked(key string, e entry[T]) {
 // forgotten a deletion that it has not read. The reader must start again.
 var ErrSlow = errors.New("the reader is too slow")
 
-// maxDeleted is how many changes long the Feed keeps a deletion for a slow reader.
+// maxDeleted is the number of later changes for which the Feed remembers a
+// deletion, for slow readers.
 const maxDeleted = 16384
 
 // compactLocked removes changes that a newer change of the same key replaces, and
