@@ -130,7 +130,7 @@ func http2Shutdown(_ testing.TB, srv *http.Server, ln net.Listener) func() error
 	}
 }
 
-// Clients that cannot replay their requests lose none, whatever implements HTTP/2,
+// Clients that cannot replay their requests lose none with any implementation of HTTP/2,
 // and lose some with http.Server.Shutdown: else this test shows nothing.
 func TestHTTP2LosesNothing(t *testing.T) {
 	stops := siegeStops(t)

@@ -78,7 +78,7 @@ func (s *Server) overTLS(serve serveHTTP2) nextProto {
 	return func(srv *http.Server, tc *tls.Conn, h http.Handler) {
 		c := trackedConn(tc)
 		if c == nil {
-			_ = tc.Close() // not through our listener
+			serve(srv, tc, h) // it has not come through our listener
 			return
 		}
 		hc := newHTTP2Conn(c, tc)

@@ -95,10 +95,10 @@ func newHTTP2Conn(c *conn, below net.Conn) *http2Conn {
 //
 // A connection that was in use just now gets the first GOAWAY before its next
 // response, if that comes within goAwayWait. The client that waits for the response
-// is then not about to send. Some clients fail a request that they have chosen the
-// connection for when a GOAWAY comes at that moment, although they have sent nothing
-// of it (net/http, errClientConnUnusable; curl 7.88), and take one that comes before
-// the first request for a refusal (net/http, errClientConnNotEstablished).
+// is then not about to send. Go's client fails a request with a body that it has just
+// given to the connection when a GOAWAY comes, although it has sent nothing of it
+// (golang/go#62450), and takes a GOAWAY before the first request for a refusal
+// (net/http, errClientConnNotEstablished).
 func (h *http2Conn) sayGoodbye() {
 	if h.conn.tracker.since()-h.latest.Load() >= int64(goAwayWait) {
 		h.sayNow()

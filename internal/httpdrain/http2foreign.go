@@ -36,6 +36,8 @@ func (s *Server) wrapForeign() {
 		// From Go 1.27 on x/net has net/http serve, which does not call this
 		// function: it takes connections of any type.
 		s.registered = true
+	default:
+		s.oneStep = true
 	}
 }
 
