@@ -71,8 +71,9 @@ bench: bin/benchstat ## run the benchmarks COUNT (6) times over, peers in turn, 
 	@bin/benchstat -filter '-/peer:/./' bench/results/latest.txt
 
 .PHONY: bench-docs
-bench-docs: ## make docs/benchmarks.md of what "make bench" has measured last
-	cp bench/results/latest.txt docs/benchmarks.txt
+bench-docs: ## make docs/benchmarks.md of what "make bench" and "make e2e-long" have measured last
+	[ ! -e bench/results/latest.txt ] || cp bench/results/latest.txt docs/benchmarks.txt
+	[ ! -e bench/results/long-proof.txt ] || cp bench/results/long-proof.txt docs/long-proof.txt
 	cd bench && go run ./cmd/benchdoc
 
 .PHONY: bench-rest
@@ -83,6 +84,10 @@ bench-rest: ## measure the cost at rest alone, and put it into docs/benchmarks.m
 	cp bench/results/rest.txt docs/benchmarks.txt
 	cd bench && go run ./cmd/benchdoc
 
+.PHONY: scale
+scale: ## simulate rollouts of 10,000 pods again and write docs/scale.md (minutes)
+	cd bench && go run ./cmd/scaledoc -simulate
+
 .PHONY: bench-once
 bench-once: ## one short pass of each benchmark: they still run
 	go test -run '^$$' -bench . -benchtime 1x -short -timeout 10m $(PACKAGES)
@@ -91,11 +96,17 @@ bench-once: ## one short pass of each benchmark: they still run
 e2e: ## the tests on a real Kubernetes (root, Linux, about 10 minutes)
 	@if [ -x deploy/e2e/run ]; then deploy/e2e/run; else echo "make e2e: there is no deploy/e2e/run yet"; fi
 
+.PHONY: e2e-long
+e2e-long: ## a thousand pods replaced under load of every protocol (root, Linux, half an hour); E2E_LONG_PODS=100 E2E_LONG_REQUESTS=10000 for 4 minutes
+	@mkdir -p bench/results
+	@E2E=long E2E_LONG_TABLE=$(CURDIR)/bench/results/long-proof.txt deploy/e2e/run -run '^TestLong' -timeout 3h
+
 .PHONY: docs
 docs: ## draw the pictures and tables in docs/ from the code
 	cd tools && go run ./docgen -out ..
 	go test -count=1 -run '^TestContractTestsAreCurrent$$' . -update
 	cd vet && go test -count=1 -run '^TestPageIsCurrent$$' . -update
+	cd bench && go run ./cmd/scaledoc
 	cd fleet && go test -count=1 -run '^TestReference$$' ./cmd/lifecyclectl -update
 	@if command -v chromium >/dev/null || command -v google-chrome >/dev/null; then \
 		cd fleet && DASHBOARD_PICTURE=$(CURDIR)/docs/dashboard.png go test -count 1 -run '^TestDashboardPicture$$' ./operator; \
@@ -116,6 +127,22 @@ cross: ## build and vet the library for macOS and Windows
 	@set -e; for m in . worker/docker; do for os in darwin windows; do for arch in amd64 arm64; do echo "cross $$m $$os/$$arch"; \
 		(cd $$m && GOWORK=off CGO_ENABLED=0 GOOS=$$os GOARCH=$$arch go build ./...); done; \
 		(cd $$m && GOWORK=off CGO_ENABLED=0 GOOS=$$os go vet ./...); done; done
+
+# The database of vulnerabilities is on the network. NEWEST=1 checks with the newest
+# versions of all dependencies.
+.PHONY: vulnerabilities
+vulnerabilities: ## check every published module with govulncheck; NEWEST=1 with the newest dependencies
+	@set -e; dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; git ls-files -z | xargs -0 cp --parents -t "$$dir"; \
+		for m in . fleet kube otel vet worker/docker; do echo "govulncheck $$m"; (cd "$$dir/$$m" && export GOWORK=off && \
+		if [ -n '$(NEWEST)' ]; then go get -u ./... && go mod tidy; fi && go run golang.org/x/vuln/cmd/govulncheck@v1.1.4 ./...); done
+
+.PHONY: release
+release: ## check, commit and tag a release of every published module (VERSION=v0.2.0); push nothing
+	cd tools && go run ./release -version '$(VERSION)'
+
+.PHONY: release-check
+release-check: ## release a copy, and install from it as a stranger does
+	cd tools && go run ./release -check
 
 .PHONY: ci
 ci: ## everything that must pass before a merge

@@ -31,8 +31,8 @@ func call(ctx context.Context, h http.Handler, method, path string) (code int, b
 	return w.Code, w.Body.String()
 }
 
-// adminRig is a running App with the operators' endpoints, which waits for its
-// window though nothing listens.
+// adminRig is a running App with the operators' endpoints. It waits for its drain
+// window although it has no listener.
 func adminRig(t *testing.T, cfg lifecycle.Config) *rig {
 	t.Helper()
 	cfg.AdminToken, cfg.DrainWait = lifecycle.Secret(token), lifecycle.WaitAlways
@@ -51,7 +51,8 @@ func TestPreStopIsTheWindowAndTheSignalAfterItAddsNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := adminRig(t, lifecycle.Config{})
 		r.preStopAfter(t.Context(), time.Second)
-		// What a kubelet does: the hook, and SIGTERM once it has returned.
+		// A kubelet calls the preStop hook, and sends SIGTERM when the hook has
+		// returned.
 		go func() {
 			<-r.Reached(lifecycle.PhaseDraining)
 			if code, _ := get(r.Registry().Handler(), "/readyz"); code != http.StatusServiceUnavailable {
@@ -61,7 +62,7 @@ func TestPreStopIsTheWindowAndTheSignalAfterItAddsNone(t *testing.T) {
 		r.signalAfter(6*time.Second, syscall.SIGTERM)
 		r.Go("cause", func(ctx context.Context) error {
 			<-ctx.Done()
-			time.Sleep(time.Second) // after the answer
+			time.Sleep(time.Second) // the hook has its answer
 			r.mark("unit saw %v", context.Cause(ctx))
 			return ctx.Err()
 		})
@@ -123,7 +124,7 @@ func TestPreStopWhileStartingReturnsWithoutAWindow(t *testing.T) {
 			t.Error(err)
 		}
 		synctest.Wait()
-		// Which of the two is first does not matter.
+		// The two may come in either order.
 		if at := r.EnteredAt(lifecycle.PhaseStopped).Sub(r.began); at != time.Second || len(r.trail) != 2 {
 			t.Errorf("stopped after %v, want 1s; happened:\n\t%s", at, strings.Join(r.trail, "\n\t"))
 		}
@@ -165,7 +166,7 @@ func TestAdminNeedsTheToken(t *testing.T) {
 				}
 			}
 			if code, body := get(r.Handler(), "/readyz"); r.Phase() != lifecycle.PhaseRunning || code != http.StatusOK {
-				t.Errorf("what was refused had an effect: phase %s, /readyz %d %s", r.Phase(), code, body)
+				t.Errorf("a refused request had an effect: phase %s, /readyz %d %s", r.Phase(), code, body)
 			}
 			r.Stop(nil)
 		})
@@ -204,7 +205,7 @@ func TestAdminTokenFile(t *testing.T) {
 	if code, _ := call(t.Context(), r.Handler(), http.MethodPost, "/admin/resume"); code != http.StatusUnauthorized {
 		t.Errorf("with another token than the file's: %d, want 401", code)
 	}
-	write("  " + token + "\r\n") // Kubernetes has put a new Secret in place
+	write("  " + token + "\r\n") // as Kubernetes replaces a mounted Secret
 	if code, _ := call(t.Context(), r.Handler(), http.MethodPost, "/admin/resume"); code != http.StatusOK {
 		t.Errorf("with the token that the file has now: %d, want 200", code)
 	}
@@ -212,7 +213,7 @@ func TestAdminTokenFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	if code, body := call(t.Context(), r.Handler(), http.MethodPost, "/admin/resume"); code != http.StatusServiceUnavailable || strings.Contains(body, file) {
-		t.Errorf("with the file gone: %d %q, want 503 and no word about the file", code, body)
+		t.Errorf("with the file removed: %d %q, want 503 and no word about the file", code, body)
 	}
 }
 
@@ -246,7 +247,7 @@ func TestSecretIsNotShown(t *testing.T) {
 		t.Fatal(err)
 	}
 	shown := []string{log.String(), string(doc), fmt.Sprint(cfg, app, app.Config())}
-	for _, verb := range "vsqxXdtcobeg" { // also those that do not fit
+	for _, verb := range "vsqxXdtcobeg" { // also verbs that do not fit a string
 		for _, flag := range []string{"", "+", "#"} {
 			format := "%" + flag + string(verb)
 			shown = append(shown, fmt.Sprintf(format, cfg.AdminToken), fmt.Sprintf(format, cfg), fmt.Sprintf(format, app))
@@ -261,7 +262,7 @@ func TestSecretIsNotShown(t *testing.T) {
 		t.Errorf("shown as %s", s)
 	}
 	if lifecycle.Secret("").String() != "" {
-		t.Error("no secret is not to be seen from a secret")
+		t.Error("a secret and no secret look the same")
 	}
 }
 
@@ -297,7 +298,7 @@ func TestAppSuspendAndResume(t *testing.T) {
 			}
 			want("suspended by request", "503", "suspended: a b\uFFFD")
 			if code, _ := call(t.Context(), r.Handler(), http.MethodPost, "/admin/suspend?reason="+strings.Repeat("x", 5000)); code != http.StatusBadRequest {
-				t.Errorf("an endless reason is %d, want 400", code)
+				t.Errorf("an endless reason is answered with %d, want 400", code)
 			}
 			if code, body := call(t.Context(), r.Handler(), http.MethodPost, "/admin/resume"); code != 200 {
 				t.Errorf("POST resume: %d %s", code, body)

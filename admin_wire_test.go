@@ -50,8 +50,9 @@ func (p *pipes) Close() error {
 
 func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "pipe"} }
 
-// The health server's own timeouts are 5 s for a request and 10 s for an answer:
-// a window of a minute has to get through them.
+// The health server's own timeouts are 5 s for a request and 10 s for an answer.
+// They must not cut the answer to a preStop hook that waits for a window of a
+// minute.
 func TestPreStopOutlivesTheServersTimeouts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		app, err := New(Config{

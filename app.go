@@ -10,6 +10,7 @@ import (
 	"os"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,9 +18,13 @@ import (
 	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/health"
 	"github.com/pleme-io/lifecycle-go/internal/asynclog"
+	"github.com/pleme-io/lifecycle-go/internal/budget"
 	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/sdnotify"
 	"github.com/pleme-io/lifecycle-go/internal/sdsocket"
+	"github.com/pleme-io/lifecycle-go/internal/sig"
+	"github.com/pleme-io/lifecycle-go/internal/statusz"
+	"github.com/pleme-io/lifecycle-go/worker"
 )
 
 // ErrAlreadyRun is returned by the second [App.Run]: an App lives once.
@@ -35,7 +40,7 @@ var ErrAlreadyRun = errors.New("app was run before")
 type App struct {
 	mu     sync.Mutex // guards budget and the fields of cfg that are tagged reload:"live", until T0
 	cfg    Config
-	budget budget // the times of cfg
+	budget budget.Budget // the times of cfg
 
 	log      *slog.Logger
 	queue    *asynclog.Queue // between the log and the App
@@ -74,7 +79,7 @@ type parts struct {
 	units    []*unit
 	servers  []*server
 	drainers []drainer
-	reloads  []hook
+	reloads  []*reloader
 	sockets  sdsocket.Sockets // those of the service manager
 	started  int              // units that have started, in order; Run's goroutine alone uses it
 }
@@ -140,8 +145,8 @@ func New(cfg Config, opts ...Option) (*App, error) {
 		budget:  newBudget(cfg),
 		log:     slog.Default(),
 		extra:   make(map[string]http.Handler),
-		signals: signals{terminal: atTerminal, pipe: make(chan os.Signal, 1)},
-		reloads: reloads{turn: make(chan struct{}, 1), asked: fsm.NewWake(), most: max(cfg.PreStop, 0) + newBudget(cfg).total},
+		signals: signals{terminal: sig.AtTerminal, pipe: make(chan os.Signal, 1)},
+		reloads: reloads{turn: make(chan struct{}, 1), asked: fsm.NewWake(), most: max(cfg.PreStop, 0) + newBudget(cfg).Total},
 		death:   death{stderr: os.Stderr, exit: exitProcess},
 	}
 	for i, opt := range opts {
@@ -151,7 +156,10 @@ func New(cfg Config, opts ...Option) (*App, error) {
 		}
 		opt(a)
 	}
-	a.parts.refused = append(a.parts.refused, a.takeToken())
+	var err error // of a token, which moves out of the Config
+	a.token, err = statusz.Token(string(cfg.AdminToken), cfg.AdminTokenFile)
+	a.cfg.AdminToken = ""
+	a.parts.refused = append(a.parts.refused, err)
 	if err := errors.Join(append([]error{cfg.Validate()}, a.parts.refused...)...); err != nil {
 		return nil, err
 	}
@@ -184,7 +192,7 @@ func (a *App) Config() Config {
 }
 
 // times returns the budget before T0, when Reconfigure may still change it.
-func (a *App) times() budget {
+func (a *App) times() budget.Budget {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.budget
@@ -235,10 +243,24 @@ func (p *parts) isLate(kind, name string) bool {
 }
 
 // lateLocked refuses a registration that comes after Run has begun: the part would
-// miss the steps that are already over.
+// miss the steps that are already over. For a unit it says what takes one instead.
 func (p *parts) lateLocked(kind, name string) {
-	p.late = append(p.late, fmt.Errorf("%s %q was registered after Run had begun, and is ignored", kind, name))
-	p.log.Error("registration refused: Run has begun", "kind", kind, "name", name)
+	err := fmt.Errorf("%s %q was registered after Run had begun, and is ignored", kind, name)
+	if kind == "unit" {
+		instead := "register a worker.Supervisor before Run, and give it children with its Add"
+		var names []string
+		for _, u := range p.units {
+			if _, ok := u.Worker.(*worker.Supervisor); ok {
+				names = append(names, u.name)
+			}
+		}
+		if names != nil {
+			instead = "give it as a child to a supervisor of this App (" + strings.Join(names, ", ") + ") with its Add"
+		}
+		err = fmt.Errorf("%w: %s", err, instead)
+	}
+	p.late = append(p.late, err)
+	p.log.Error("registration refused: Run has begun", "kind", kind, "name", name, "error", err)
 }
 
 // seal ends registration. It reports false when it was called before.

@@ -119,6 +119,33 @@ func TestRegistrationInAndAfterRunIsRefused(t *testing.T) {
 	})
 }
 
+// A unit that comes too late may be the child of a supervisor, which the error names.
+func TestLateUnitIsSentToASupervisor(t *testing.T) {
+	for _, names := range [][]string{nil, {"shards"}, {"shards", "feeds"}} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, lifecycle.Config{})
+			r.Go("other", untilCancelled)
+			want := "register a worker.Supervisor before Run, and give it children with its Add"
+			for _, name := range names {
+				r.Add(worker.NewSupervisor(name, worker.SupervisorConfig{}))
+				want = "give it as a child to a supervisor of this App (" + strings.Join(names, ", ") + ") with its Add"
+			}
+			r.after(time.Second, func() {
+				r.Add(worker.NewFunc("late", untilCancelled)).OnShutdown("hook", untilCancelled)
+				r.Stop(nil)
+			})
+			_ = r.Run(t.Context())
+			refused := r.Report().Refused
+			if len(refused) != 2 || !strings.HasPrefix(refused[0], `unit "late" `) || !strings.HasSuffix(refused[0], want) || strings.Contains(refused[1], "Add") {
+				t.Errorf("the report: %q, want the first to end %q", refused, want)
+			}
+			if got := linesWith(r.log.String(), "registration refused: Run has begun"); len(got) != 2 || !strings.HasSuffix(got[0], want+`"`) {
+				t.Errorf("the log: %q", got)
+			}
+		})
+	}
+}
+
 func TestRunTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, lifecycle.Config{})

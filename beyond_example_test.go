@@ -16,9 +16,9 @@ func exampleConfig() lifecycle.Config {
 	return lifecycle.Config{HealthAddr: lifecycle.HealthOff, DrainWait: lifecycle.WaitAlways, DrainInterval: 20 * time.Millisecond}
 }
 
-// A consumer of a queue stops fetching when the App begins to drain, finishes
-// what it has, and returns by itself. Others get the rest of the queue while
-// this process still serves.
+// A consumer of a queue stops fetching when the App begins to drain. It finishes
+// the items that it has and returns by itself. Other processes get the rest of
+// the queue while this one still serves.
 func ExampleApp_Draining() {
 	queue := make(chan string, 3)
 	queue <- "first"

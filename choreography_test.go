@@ -13,7 +13,8 @@ import (
 	"github.com/pleme-io/lifecycle-go"
 )
 
-// The whole of it: what is called, when, in which order, with which contexts.
+// The whole stop: which functions are called, when, in which order and with which
+// contexts.
 func TestChoreography(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, lifecycle.Config{DrainInterval: 5 * time.Second, ShutdownGrace: 20 * time.Second, DrainWait: lifecycle.WaitAlways})
@@ -23,7 +24,7 @@ func TestChoreography(t *testing.T) {
 				t.Errorf("%s: the parent's values are lost", who)
 			}
 			if ctx.Err() != nil {
-				t.Errorf("%s begins with a context that is over", who)
+				t.Errorf("%s begins with a context that has ended", who)
 			}
 		}
 		left := func(ctx context.Context) time.Duration {
@@ -35,7 +36,7 @@ func TestChoreography(t *testing.T) {
 			fresh(ctx, "unit")
 			r.mark("unit starts")
 			<-lifecycle.Draining(ctx)
-			time.Sleep(time.Millisecond) // behind what else happens at T0, for a trail in one order
+			time.Sleep(time.Millisecond) // after everything else that happens at T0, so that the trail has one order
 			r.mark("unit sees draining")
 			<-ctx.Done()
 			var sig *lifecycle.SignalError
@@ -81,20 +82,20 @@ func TestChoreography(t *testing.T) {
 			"6s window over",
 			"7s actor interrupted",
 			"8s unit returns",
-			"8s hook second with 17s", // of 20 s, 2 s are gone and 1 s is first's
+			"8s hook second with 17s", // of 20 s, 2 s have passed and 1 s belongs to the hook first
 			"11s hook first with 15s",
 			"11s Run returns",
 		)
 	})
 }
 
-// What must be true at T0, and stay true through the window.
+// What must be true at T0, and remain true through the window.
 func TestPhasesAreAwaitableAndTimed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, lifecycle.Config{DrainInterval: 5 * time.Second, DrainWait: lifecycle.WaitAlways})
 		events := r.Events().Subscribe(64)
 		if r.Phase() != lifecycle.PhaseCreated {
-			t.Errorf("before Run it is %s", r.Phase())
+			t.Errorf("before Run the phase is %s", r.Phase())
 		}
 		r.Go("late", func(ctx context.Context) error {
 			time.Sleep(2 * time.Second)
@@ -125,7 +126,7 @@ func TestPhasesAreAwaitableAndTimed(t *testing.T) {
 			t.Error(err)
 		}
 		if !r.EnteredAt(lifecycle.PhaseKilled).IsZero() {
-			t.Error("a phase that it never was in has a time")
+			t.Error("a phase that the App never entered has a time")
 		}
 		events.Close()
 		var path []string
@@ -151,7 +152,7 @@ func TestPhaseTableIsSound(t *testing.T) {
 	}
 }
 
-// Every reason to stop runs the same teardown, and none cancels units at once.
+// Every reason to stop runs the same teardown. None cancels the units at once.
 func TestEveryReasonRunsTheSameTeardown(t *testing.T) {
 	for name, test := range map[string]struct {
 		trigger func(r *rig, cancel context.CancelCauseFunc)
@@ -269,7 +270,7 @@ func TestDrainQuietEndsTheWindowEarly(t *testing.T) {
 	}
 }
 
-func TestWindowIsSkippedOnlyWhenNobodyIsThere(t *testing.T) {
+func TestWindowIsSkippedOnlyWithoutClients(t *testing.T) {
 	down := lifecycle.ProbeFunc(func(context.Context) error { return errBoom })
 	for _, test := range []struct {
 		name  string

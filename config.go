@@ -8,13 +8,20 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/internal/budget"
+	"github.com/pleme-io/lifecycle-go/internal/drainwindow"
 	"github.com/pleme-io/lifecycle-go/internal/sdsocket"
 	"github.com/pleme-io/lifecycle-go/internal/statusz"
-	"github.com/pleme-io/lifecycle-go/internal/token"
 )
 
-// Off turns a duration of [Config] off, where zero gives its default.
-const Off time.Duration = -1
+// Values that turn a setting of [Config] off, where the zero value gives its default.
+const (
+	// HealthOff as [Config].HealthAddr runs the App without a health server.
+	HealthOff = "off"
+
+	// Off turns a duration off.
+	Off time.Duration = -1
+)
 
 // DrainReadiness says what /readyz answers while the App drains.
 type DrainReadiness string
@@ -39,18 +46,14 @@ type DrainWait string
 const (
 	// WaitAuto waits, except when the App was never ready, nothing listens, the user
 	// pressed Ctrl-C at a terminal outside Kubernetes, or the end of a unit stopped an
-	// App without a server that had run for less than the window. An App listens when
-	// one of its servers serves. An App with neither servers nor jobs also listens
-	// when it has a health server, because a unit may listen by itself.
+	// App without a server that had run for less than the window. A server of the App
+	// listens; in an App with a health server and neither servers nor jobs, a unit may.
 	WaitAuto DrainWait = "auto"
 	// WaitAlways waits in these cases too.
 	WaitAlways DrainWait = "always"
 	// WaitNever does not wait. Drainers still run.
 	WaitNever DrainWait = "never"
 )
-
-// HealthOff as [Config].HealthAddr runs the App without a health server.
-const HealthOff = "off"
 
 // Config holds what an operator may tune. The zero value is a sound
 // configuration: every field has a default. It is a plain value; [New] copies
@@ -154,6 +157,18 @@ type Config struct {
 	// that counts, so that repeated signals count once in that time. Defaults to 250 ms.
 	SignalDebounce time.Duration `koanf:"signal_debounce" json:"signalDebounce"`
 
+	// StartTimeout is the longest time from Run to the phase running. An App that is
+	// still starting then stops with an error that names the units that have not
+	// started; the log names them from 15 s on. Defaults to 1 h, so that it ends a start
+	// that hangs and no migration or restore: a startup probe, or TimeoutStartSec in
+	// systemd, knows better how long this start may take. With Off there is no limit.
+	StartTimeout time.Duration `koanf:"start_timeout" json:"startTimeout"`
+
+	// ReloadTimeout is the time that each function of a reload ([App.OnReload]) has.
+	// Then its context ends, and the App abandons a function that ignores that. Defaults
+	// to 90 s, which systemd gives a reload. With Off there is no limit.
+	ReloadTimeout time.Duration `koanf:"reload_timeout" json:"reloadTimeout" reload:"live"`
+
 	// LeaderRetry is the time between two requests for the lease of a
 	// leader-elected unit ([App.Lead]) while this process does not lead. A jitter
 	// adds up to a fifth. Defaults to 2 s.
@@ -206,8 +221,9 @@ type Config struct {
 	// MemoryLimitRatio sets the soft memory limit of the Go runtime to this part of
 	// the control group's memory limit. It is more than 0 and at most 1; 0.9 leaves
 	// room for memory that the runtime does not count. GOMEMLIMIT takes precedence,
-	// and so does a limit that the program has already set. The limit stays when Run
-	// returns. Defaults to 0: the App sets no limit.
+	// and so does a limit that the program has already set. When a pod is resized in
+	// place, the limit follows after a garbage collection, at most every 10 s. It stays
+	// when Run returns. Defaults to 0: the App sets no limit.
 	MemoryLimitRatio float64 `koanf:"memory_limit_ratio" json:"memoryLimitRatio"`
 }
 
@@ -252,66 +268,36 @@ func (c Config) WithDefaults() Config {
 	def(&c.AcceptQuiet, max(0, min(time.Second, c.Linger/2)))
 	def(&c.ProbeTimeout, 900*time.Millisecond)
 	def(&c.SignalDebounce, 250*time.Millisecond)
+	def(&c.StartTimeout, time.Hour)
+	def(&c.ReloadTimeout, 90*time.Second)
 	def(&c.LeaderRetry, 2*time.Second)
 	return c
 }
 
-// budget holds the times of a stop. New computes it from the Config, and
-// Reconfigure computes it again. No duration is negative: Off is 0 here.
-type budget struct {
-	window, minWindow, maxWindow, quiet   time.Duration // of the drain window
-	goAwayAfter, acceptQuiet, linger      time.Duration // of a server's goodbye
-	grace, unitSlice, hookSlice, minSlice time.Duration // of everything after the window
-	shareSlice                            bool          // MinSlice was not given: hooks share hookSlice
-	patience                              time.Duration // to wait for a server that does not return when its time is over
-	total                                 time.Duration // from T0 to the watchdog
-}
-
 // newBudget returns the budget of a Config that has its defaults. It takes every
 // negative duration for Off, the only one that Validate accepts.
-func newBudget(c Config) budget {
-	b := budget{
-		window: max(c.DrainInterval, 0), minWindow: max(c.DrainMin, 0), maxWindow: max(c.DrainInterval, c.DrainMax, 0), quiet: max(c.DrainQuiet, 0),
-		goAwayAfter: max(c.GoAwayAfter, 0), acceptQuiet: max(c.AcceptQuiet, 0), linger: max(c.Linger, 0),
-		grace: max(c.ShutdownGrace, 0), unitSlice: max(c.UnitSlice, 0), hookSlice: max(c.HookSlice, 0),
-		minSlice: max(c.MinSlice, 0), shareSlice: c.MinSlice == 0,
+func newBudget(c Config) budget.Budget {
+	b := budget.Budget{
+		Window:      drainwindow.Times{Full: max(c.DrainInterval, 0), Min: max(c.DrainMin, 0), Max: max(c.DrainInterval, c.DrainMax, 0), Quiet: max(c.DrainQuiet, 0)},
+		GoAwayAfter: max(c.GoAwayAfter, 0), AcceptQuiet: max(c.AcceptQuiet, 0), Linger: max(c.Linger, 0),
+		Grace: max(c.ShutdownGrace, 0), UnitSlice: max(c.UnitSlice, 0), HookSlice: max(c.HookSlice, 0),
+		MinSlice: max(c.MinSlice, 0), ShareSlice: c.MinSlice == 0, Margin: Margin,
 	}
 	// A server may use up half of the units' slice, and one second at most.
-	b.patience = max(min(time.Second, b.unitSlice/2), settle)
-	b.total = b.maxWindow + b.grace + Margin
+	b.Patience = max(min(time.Second, b.UnitSlice/2), settle)
+	b.Total = b.Window.Max + b.Grace + Margin
 	return b
 }
 
-// within returns the budget, with every time shortened in proportion when its total is
-// more than d.
-func (b budget) within(d time.Duration) budget {
-	if part := max(d.Seconds(), 0) / b.total.Seconds(); part < 1 {
-		for _, t := range []*time.Duration{
-			&b.window, &b.minWindow, &b.maxWindow, &b.quiet, &b.goAwayAfter, &b.acceptQuiet, &b.linger,
-			&b.grace, &b.unitSlice, &b.hookSlice, &b.minSlice, &b.patience, &b.total,
-		} {
-			*t = time.Duration(float64(*t) * part)
-		}
+// minSlice returns the time that each of so many hooks is sure to get. When MinSlice is
+// more than that it also returns an error.
+func minSlice(b budget.Budget, hooks int) (time.Duration, error) {
+	share, fits := b.HookShare(hooks)
+	if fits {
+		return share, nil
 	}
-	return b
-}
-
-// minSliceFor returns the time that each hook is sure to get when there are this
-// many. If MinSlice times hooks is more than HookSlice, it returns an equal share,
-// so that the hooks still run, and an error.
-func (b budget) minSliceFor(hooks int) (time.Duration, error) {
-	if hooks == 0 {
-		return b.minSlice, nil
-	}
-	share := b.hookSlice / time.Duration(hooks)
-	switch {
-	case b.shareSlice:
-		return min(time.Second, share), nil
-	case b.minSlice > share:
-		return share, &ConfigError{Fields: []string{"MinSlice", "HookSlice"},
-			Problem: fmt.Sprintf("MinSlice is %v, which %d shutdown hooks do not get out of HookSlice, which is %v", b.minSlice, hooks, b.hookSlice)}
-	}
-	return b.minSlice, nil
+	return share, &ConfigError{Fields: []string{"MinSlice", "HookSlice"},
+		Problem: fmt.Sprintf("MinSlice is %v, which %d shutdown hooks do not get out of HookSlice, which is %v", b.MinSlice, hooks, b.HookSlice)}
 }
 
 // ConfigError is one fault of a [Config]. [Config.Validate] and [New] return one
@@ -352,7 +338,7 @@ func (c Config) Validate() error {
 		{"GoAwayAfter", c.GoAwayAfter, false}, {"AcceptQuiet", c.AcceptQuiet, false}, {"Linger", c.Linger, false},
 		{"ShutdownGrace", c.ShutdownGrace, true}, {"UnitSlice", c.UnitSlice, false}, {"HookSlice", c.HookSlice, false},
 		{"MinSlice", c.MinSlice, false}, {"ProbeTimeout", c.ProbeTimeout, true}, {"SignalDebounce", c.SignalDebounce, false},
-		{"LeaderRetry", c.LeaderRetry, true},
+		{"StartTimeout", c.StartTimeout, false}, {"ReloadTimeout", c.ReloadTimeout, false}, {"LeaderRetry", c.LeaderRetry, true},
 		{"TerminationGrace", c.TerminationGrace, false}, {"LivenessGrace", c.LivenessGrace, false},
 		{"StartupGrace", c.StartupGrace, false}, {"PreStop", c.PreStop, false},
 	} {
@@ -396,21 +382,21 @@ func (c Config) Validate() error {
 	}
 
 	b := newBudget(c)
-	if b.minWindow > b.window {
-		bad([]string{"DrainMin", "DrainInterval"}, "DrainMin (%v) is longer than the window, DrainInterval (%v)", b.minWindow, b.window)
+	if b.Window.Min > b.Window.Full {
+		bad([]string{"DrainMin", "DrainInterval"}, "DrainMin (%v) is longer than the window, DrainInterval (%v)", b.Window.Min, b.Window.Full)
 	}
-	if c.DrainMax > 0 && c.DrainMax < b.window {
-		bad([]string{"DrainMax", "DrainInterval"}, "DrainMax (%v) is shorter than the window, DrainInterval (%v)", c.DrainMax, b.window)
+	if c.DrainMax > 0 && c.DrainMax < b.Window.Full {
+		bad([]string{"DrainMax", "DrainInterval"}, "DrainMax (%v) is shorter than the window, DrainInterval (%v)", c.DrainMax, b.Window.Full)
 	}
-	if sum := b.linger + b.unitSlice + b.hookSlice; sum > c.ShutdownGrace {
+	if sum := b.Linger + b.UnitSlice + b.HookSlice; sum > c.ShutdownGrace {
 		bad([]string{"Linger", "UnitSlice", "HookSlice", "ShutdownGrace"}, "Linger + UnitSlice + HookSlice is %v + %v + %v = %v, and has to fit into ShutdownGrace, which is %v",
-			b.linger, b.unitSlice, b.hookSlice, sum, c.ShutdownGrace)
+			b.Linger, b.UnitSlice, b.HookSlice, sum, c.ShutdownGrace)
 	}
-	if b.acceptQuiet > b.linger/2 {
-		bad([]string{"AcceptQuiet", "Linger"}, "AcceptQuiet (%v) is longer than half of Linger (%v), after which the listeners close in any case", b.acceptQuiet, b.linger/2)
+	if b.AcceptQuiet > b.Linger/2 {
+		bad([]string{"AcceptQuiet", "Linger"}, "AcceptQuiet (%v) is longer than half of Linger (%v), after which the listeners close in any case", b.AcceptQuiet, b.Linger/2)
 	}
-	if b.minSlice > b.hookSlice {
-		bad([]string{"MinSlice", "HookSlice"}, "MinSlice (%v) is longer than HookSlice (%v), which all hooks share", b.minSlice, b.hookSlice)
+	if b.MinSlice > b.HookSlice {
+		bad([]string{"MinSlice", "HookSlice"}, "MinSlice (%v) is longer than HookSlice (%v), which all hooks share", b.MinSlice, b.HookSlice)
 	}
 	preStop := max(c.PreStop, 0)
 	for _, g := range []struct {
@@ -421,20 +407,14 @@ func (c Config) Validate() error {
 		{"LivenessGrace", "the liveness probe's terminationGracePeriodSeconds", c.LivenessGrace},
 		{"StartupGrace", "the startup probe's terminationGracePeriodSeconds", c.StartupGrace},
 	} {
-		if need := preStop + b.total; g.grace > 0 && need > g.grace {
+		if need := preStop + b.Total; g.grace > 0 && need > g.grace {
 			window := "DrainInterval"
-			if b.maxWindow > b.window {
+			if b.Window.Max > b.Window.Full {
 				window = "DrainMax"
 			}
 			bad([]string{g.field, "PreStop", window, "ShutdownGrace"}, "PreStop + "+window+" + ShutdownGrace + margin is %v + %v + %v + %v = %v, and %s (%s) gives %v: the kubelet would kill the process %v before it is done; raise that to %v or more, or lower these",
-				preStop, b.maxWindow, c.ShutdownGrace, Margin, need, g.where, g.field, g.grace, need-g.grace, need)
+				preStop, b.Window.Max, c.ShutdownGrace, Margin, need, g.where, g.field, g.grace, need-g.grace, need)
 		}
 	}
 	return errors.Join(errs...)
 }
-
-// Secret is a text that no log, dump or document shows: fmt with any verb, slog
-// and encoding/json write "[secret]" for it, or nothing when it is empty. There is
-// one exception: fmt calls no method of a value in an unexported field, so do not
-// print a struct that keeps a Config in such a field.
-type Secret = token.Secret

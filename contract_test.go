@@ -76,12 +76,12 @@ func readPage(t *testing.T, name string) string {
 	return string(page)
 }
 
-// No number is missing or stands twice, and letters count from a behind their
-// number.
+// No number is missing or appears twice. The letters of a number begin with a and
+// leave none out.
 func TestContractHasEveryNumber(t *testing.T) {
 	statements := readStatements(t)
 	numbers := map[string][]int{}
-	letter := map[string]string{} // the letter that comes next, by statement
+	letter := map[string]string{} // the next letter of each statement
 	for _, s := range statements {
 		parent := s.prefix + strconv.Itoa(s.number)
 		if s.letter == "" {
@@ -99,7 +99,7 @@ func TestContractHasEveryNumber(t *testing.T) {
 		slices.Sort(have)
 		for i, n := range have {
 			if n != i+1 {
-				t.Errorf("%s%d is missing or stands twice", prefix, i+1)
+				t.Errorf("%s%d is missing or appears twice", prefix, i+1)
 				break
 			}
 		}
@@ -110,7 +110,7 @@ func TestContractHasEveryNumber(t *testing.T) {
 	}
 }
 
-// A statement is read in one breath: few sentences, and short ones.
+// A statement has few sentences, and each is short.
 func TestContractIsShort(t *testing.T) {
 	for _, s := range readStatements(t) {
 		all := sentences(s.text)
@@ -125,8 +125,8 @@ func TestContractIsShort(t *testing.T) {
 	}
 }
 
-// sentences splits a text at the full stops, question marks and exclamation
-// marks that a space or the end follows. Code counts as one word.
+// sentences splits a text after each full stop, question mark or exclamation mark
+// that stands before a space or at the end. Code counts as one word.
 func sentences(text string) []string {
 	var all []string
 	text = codeSpan.ReplaceAllString(text, "X")
@@ -152,8 +152,8 @@ func TestSentencesAreCounted(t *testing.T) {
 }
 
 // Every numbered statement has a row with tests, every row has a statement, and
-// every test exists. A lettered statement is proved by the row of its number
-// and may have a row of its own.
+// every test exists. The row of a number covers its lettered statements too; they
+// may have rows of their own.
 func TestContractNamesTestsThatExist(t *testing.T) {
 	declared := declaredTests(t)
 	wanted := map[string]bool{}
@@ -194,8 +194,8 @@ func TestContractNamesTestsThatExist(t *testing.T) {
 	}
 }
 
-// parseRow takes a row of a table apart: what is proved, and the tests. It is
-// not ok for a heading, its rule, and text.
+// parseRow splits a row of a table into the statement and its tests. ok is false
+// for a heading, the line under a heading, and text.
 func parseRow(line string) (subject string, tests []string, ok bool) {
 	m := tableRow.FindStringSubmatch(line)
 	if m == nil || m[2] == "tests" || strings.HasPrefix(m[1], "---") {
@@ -209,8 +209,8 @@ func parseRow(line string) (subject string, tests []string, ok bool) {
 	return m[1], tests, true
 }
 
-// declaredTests are the tests, examples, fuzz targets and benchmarks of every
-// module of the repository, by name alone.
+// declaredTests returns the names of the tests, examples, fuzz targets and
+// benchmarks of every module of the repository.
 func declaredTests(t *testing.T) map[string]bool {
 	t.Helper()
 	declared := map[string]bool{}
@@ -230,8 +230,8 @@ func declaredTests(t *testing.T) map[string]bool {
 	return declared
 }
 
-// Rows stand in the order of the contract's numbers and the tests of a row in
-// the order of the alphabet. With -update the page is written so.
+// Rows are sorted by the contract's numbers, and the tests of a row by name. With
+// -update the test writes the page in this order.
 func TestContractTestsAreCurrent(t *testing.T) {
 	page := readPage(t, testsPage)
 	want := formatTests(page, readStatements(t))
@@ -259,7 +259,7 @@ func formatTests(page string, statements []statement) string {
 			rows[s.id()] = nil
 		}
 	}
-	var before, after strings.Builder // what stands before and behind the rows of statements
+	var before, after strings.Builder // the text before and after the rows of statements
 	out, found := &before, false
 	for line := range strings.Lines(page) {
 		subject, tests, ok := parseRow(line)

@@ -6,9 +6,9 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/conventions"
 )
 
-// TestConventions holds the import table of the root module, and with it the
-// promise that a program that imports lifecycle gets golang.org/x/sync and nothing
-// else from outside.
+// TestConventions checks the imports of the root module against their table. The
+// table keeps a promise: a program that imports lifecycle gets golang.org/x/sync,
+// and no other module from outside.
 func TestConventions(t *testing.T) {
 	conventions.Check(t, conventions.Module{
 		Rooms: []conventions.Room{

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// Every relative link of the README, of the pages beside it and of those in
-// docs/ leads to a file that exists, and to a heading when it names one.
+// Every relative link in the README, the pages beside it and the pages in docs/
+// leads to a file that exists. When the link names a heading, the file has it.
 func TestPagesLinkToWhatExists(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^()\s]+)\)`)
 	links := 0
@@ -55,7 +55,7 @@ func TestPagesLinkToWhatExists(t *testing.T) {
 	}
 }
 
-// headings are the anchors of a page, as a Git forge makes them of its headings.
+// headings returns the anchors that a Git forge makes from a page's headings.
 func headings(page string) map[string]bool {
 	anchors := map[string]bool{}
 	drop := regexp.MustCompile(`[^\w\- ]`)

@@ -70,6 +70,23 @@ func Draining(ctx context.Context) <-chan struct{} {
 	return nil
 }
 
+// CallContext returns ctx as the context of a call that the server added under the
+// name serves, so that [Draining] works in its handler. It is for frameworks whose calls
+// the App does not see; the interceptors of the module grpcdrain use it.
+//
+// For a server added with [App.GRPC] the channel closes a moment after the App has
+// called GracefulStop, which tells clients to call elsewhere. For a server added with
+// [App.Serve] it closes GoAwayAfter after the App has begun to drain, and for any other
+// name when it begins.
+func (a *App) CallContext(ctx context.Context, server string) context.Context {
+	return httpdrain.WithGoodbye(ctx, func() <-chan struct{} {
+		if s := a.server(server); s != nil {
+			return s.Goodbye()
+		}
+		return a.Draining()
+	})
+}
+
 // Stream says that the request of ctx is a stream, which would not end by itself, and
 // returns [Draining] of ctx. The server cancels the context of a stream at the window's
 // end, or at once after that, with the cause [ErrWindowOver]; an ordinary request has
@@ -95,14 +112,14 @@ func (a *App) Draining() <-chan struct{} { return a.stop.draining.Signaled() }
 // there, or a second signal ended it.
 func (a *App) drain(ctx context.Context) (hurried bool) {
 	t0 := a.stop.began()
-	ctx, cancel := context.WithDeadline(ctx, t0.Add(a.budget.maxWindow))
+	ctx, cancel := context.WithDeadline(ctx, t0.Add(a.budget.Window.Max))
 	defer cancel()
 
 	how := a.noWait()
 	if how != "" {
 		a.log.Info("the drain window is not waited for", "because", how)
 	} else {
-		a.log.Info("draining: still serving everything", "window", a.budget.window)
+		a.log.Info("draining: still serving everything", "window", a.budget.Window.Full)
 	}
 	drained := a.runDrainers(ctx)
 	if how == "" {
@@ -135,7 +152,7 @@ func (a *App) endWindows() {
 	var wg sync.WaitGroup
 	for _, s := range a.parts.servers {
 		wg.Go(func() {
-			out := timed(s.Name()+": end of the window", now, a.budget.patience, func() error {
+			out := timed(s.Name()+": end of the window", now, a.budget.Patience, func() error {
 				s.EndWindow()
 				return nil
 			})
@@ -173,8 +190,33 @@ func (a *App) EndWindow(at time.Time) { a.stop.open.EndAt(at) }
 // time than its Config gives. Of several calls the earliest time counts. Before T0 and
 // after the window it does nothing.
 func (a *App) EndBy(at time.Time) {
-	if t0 := a.stop.killedAt(at); !t0.IsZero() {
-		a.stop.open.LimitTo(t0.Add(a.times().within(at.Sub(t0)).window))
+	t0, b := a.stop.killedAt(at), a.times()
+	if d := at.Sub(t0); !t0.IsZero() && d < b.Total {
+		a.stop.open.Fit(b.Within(d).Window)
+	}
+}
+
+// refit changes the times of the steps after the window to what this window has left
+// for them.
+func (a *App) refit(windowEnd time.Time) {
+	a.stop.mu.Lock()
+	took, early, left := windowEnd.Sub(a.stop.t0), a.stop.window == drainwindow.Early, longest
+	if !a.stop.by.IsZero() {
+		left = a.stop.by.Sub(windowEnd)
+	}
+	a.stop.mu.Unlock()
+	if left < a.budget.Total-took {
+		a.death.watchdog.Load().Reset(left)
+	}
+	b, differs := a.budget.After(took, early, left)
+	if !differs {
+		return
+	}
+	a.mu.Lock()
+	a.budget = b
+	a.mu.Unlock()
+	for _, s := range a.parts.servers {
+		s.Configure(b.Goodbye())
 	}
 }
 
@@ -194,7 +236,7 @@ func (a *App) noWait() string {
 		return "the app was never ready"
 	case !a.listens():
 		return "nothing listens"
-	case len(a.parts.servers) == 0 && why.unit && a.stop.began().Sub(a.EnteredAt(PhaseRunning)) < a.budget.window:
+	case len(a.parts.servers) == 0 && why.unit && a.stop.began().Sub(a.EnteredAt(PhaseRunning)) < a.budget.Window.Full:
 		return "a unit ended at once" // the cluster takes about a window to notice a change
 	case why.signal != nil && why.signal.Signal == os.Interrupt && a.signals.terminal():
 		return "Ctrl-C at a terminal"
@@ -232,8 +274,8 @@ func (a *App) runDrainers(ctx context.Context) <-chan struct{} {
 			out := timed(d.name, ctx.Done(), settle, func() error { return d.fn(ctx) })
 			_ = life.To(out.Result, out.err)
 			if out.err != nil {
-				a.log.Error("drainer failed", "drainer", d.name, "took", out.Took, "error", unnamed(d.name, out.err))
-				out.err = about("drainer", d.name, out.err)
+				a.log.Error("drainer failed", "drainer", d.name, "took", out.Took, "error", call.Unnamed(d.name, out.err))
+				out.err = call.About("drainer", d.name, out.err)
 			} else {
 				a.log.Info("drainer done", "drainer", d.name, "took", out.Took)
 			}

@@ -17,7 +17,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// quiet is what the examples run with: no health server, no window, no log.
+// quiet is the Config of the examples: no health server and no drain window.
 func quiet() (lifecycle.Config, lifecycle.Option) {
 	return lifecycle.Config{HealthAddr: lifecycle.HealthOff, DrainWait: lifecycle.WaitNever},
 		lifecycle.WithLogger(slog.New(slog.DiscardHandler))
@@ -99,7 +99,7 @@ func ExampleApp_Supervise() {
 		if run < 3 {
 			return errors.New("connection refused") // run again
 		}
-		return fmt.Errorf("licence expired: %w", lifecycle.ErrTerminate) // no use
+		return fmt.Errorf("licence expired: %w", lifecycle.ErrTerminate) // running it again cannot help
 	}, lifecycle.Backoff{Min: time.Millisecond})
 	fmt.Println(app.Run(context.Background()))
 	// Output:
@@ -219,7 +219,7 @@ func ExampleApp_OnDrain() {
 	app, _ := lifecycle.New(quiet())
 	app.OnDrain("sra-sessions", lifecycle.DrainFunc(func(ctx context.Context) error {
 		fmt.Println("no new sessions")
-		return nil // when those that live have ended, or ctx has
+		return nil // when the live sessions have ended, or ctx has
 	}))
 	app.Stop(nil)
 	_ = app.Run(context.Background())

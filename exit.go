@@ -1,17 +1,16 @@
 package lifecycle
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/call"
-	"github.com/pleme-io/lifecycle-go/worker"
 )
 
 // ExitStuck is the exit status of a process with an abandoned part: the watchdog
@@ -29,48 +28,11 @@ func ExitCode(err error) int {
 	if err == nil {
 		return 0
 	}
-	if code := askedFor(err); code != 0 {
-		return code
-	}
-	return 1
-}
-
-// joinType is the type that errors.Join returns. Of such a list only the first part
-// counts. The parts of any other error that wraps several, as fmt.Errorf makes it,
-// describe the same failure, so all of them count.
-var joinType = reflect.TypeOf(errors.Join(io.EOF))
-
-// askedFor returns the exit status that err asks for, or 0.
-func askedFor(err error) int {
-	own := call.Original(err) // Run's errors are frozen; this is the caller's goroutine
-	switch e := own.(type) {  //nolint:errorlint // this walks the tree itself
-	case interface{ ExitCode() int }:
-		if code := e.ExitCode(); code >= 1 && code <= 255 {
-			return code
-		}
-	case *worker.AbandonedError:
-		return ExitStuck
-	}
-	switch e := err.(type) { //nolint:errorlint // as above
-	case interface{ Unwrap() error }:
-		if inner := e.Unwrap(); inner != nil {
-			return askedFor(inner)
-		}
-	case interface{ Unwrap() []error }:
-		for _, part := range e.Unwrap() {
-			if part == nil {
-				continue
-			}
-			if code := askedFor(part); code != 0 || reflect.TypeOf(own) == joinType {
-				return code
-			}
-		}
-	}
-	return 0
+	return cmp.Or(call.ExitStatus(err, ExitStuck), 1)
 }
 
 // death ends the process by force: after a further signal, or when the watchdog
-// fires. No method of it takes a lock of the App.
+// fires. Its methods take no lock of the App.
 type death struct {
 	stderr     io.Writer // of dumps
 	exit       func(int)
@@ -82,7 +44,7 @@ type death struct {
 // armWatchdog starts the timer that ends the process when the stop takes longer than
 // its budget.
 func (a *App) armWatchdog() {
-	total := a.budget.total
+	total := a.budget.Total
 	a.death.watchdog.Store(time.AfterFunc(total, func() {
 		a.die(fmt.Sprintf("the stop took longer than %v (DrainInterval + ShutdownGrace + Margin)", total), ExitStuck)
 	}))

@@ -39,7 +39,7 @@ func TestExitCode(t *testing.T) {
 		{"coded", coded(7), 7},
 		{"lowest", coded(1), 1},
 		{"highest", coded(255), 255},
-		{"zero is no status for an error", coded(0), 1},
+		{"zero is not a status for an error", coded(0), 1},
 		{"too high for one", coded(256), 1},
 		{"a child that a signal ended", coded(-1), 1},
 		{"abandoned", abandoned, ExitStuck},
@@ -68,7 +68,7 @@ func TestSignalErrorNamesTheSignal(t *testing.T) {
 	if got := (&SignalError{syscall.SIGTERM}).Error(); got != "received signal: terminated" {
 		t.Errorf("got %q", got)
 	}
-	if got := (&SignalError{}).Error(); got != "received signal: <nil>" { // and no panic
+	if got := (&SignalError{}).Error(); got != "received signal: <nil>" { // it does not panic
 		t.Errorf("got %q", got)
 	}
 }
@@ -103,7 +103,8 @@ func (r *recorder) of(a *App) *App {
 	return a
 }
 
-// wedge runs an App whose only unit's State does not return, until release.
+// wedge runs an App with one unit, whose State does not return before release is
+// closed.
 func wedge(a *App, release <-chan struct{}) {
 	w := &wedged{release: release}
 	w.Init("own", "wedged")
@@ -126,7 +127,7 @@ func TestWatchdogCountsFromTheStopAndDiesOnce(t *testing.T) {
 		time.Sleep(9*time.Second - 1) // 3 + 4 + 2 of margin
 		synctest.Wait()
 		if got := r.String(); got != "[]" {
-			t.Fatalf("exit %v before its time is over", got)
+			t.Fatalf("exit %v before the budget is over", got)
 		}
 		time.Sleep(1)
 		synctest.Wait()
@@ -155,14 +156,14 @@ func TestWatchdogCountsFromTheStopAndDiesOnce(t *testing.T) {
 		if last.To != string(PhaseKilled) || last.Cause == nil {
 			t.Errorf("the last event is %+v", last)
 		}
-		for range 5 { // it is about to exit, and these change nothing
+		for range 5 { // the App is about to exit: these signals change nothing
 			signals <- syscall.SIGTERM
 		}
 		synctest.Wait()
 		if got := r.String(); got != "[70]" {
 			t.Errorf("exit %v, want one with 70", got)
 		}
-		close(release) // os.Exit would have come before that
+		close(release) // a real os.Exit would have ended the process by now
 		<-ended
 	})
 }
@@ -179,7 +180,7 @@ func TestWatchdogIsDisarmedWhenRunReturns(t *testing.T) {
 	} {
 		for _, signalled := range []bool{false, true} {
 			t.Run(fmt.Sprint(name, ", signalled ", signalled), func(t *testing.T) {
-				for range 20 { // it is a matter of who comes first
+				for range 20 { // Run and the watchdog race
 					synctest.Test(t, func(t *testing.T) {
 						signals := make(chan os.Signal, 1)
 						a := testApp(t, test.cfg, signals) // an exit fails the test
@@ -201,7 +202,7 @@ func TestWatchdogIsDisarmedWhenRunReturns(t *testing.T) {
 	}
 }
 
-// stubborn blocks every writer.
+// stubborn is a writer that blocks.
 type stubborn struct{ release <-chan struct{} }
 
 func (s stubborn) Write(p []byte) (int, error) { <-s.release; return len(p), nil }

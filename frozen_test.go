@@ -16,7 +16,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// oneLease grants the lease to the first that asks.
+// oneLease is an elector that grants every request.
 type oneLease struct{}
 
 func (oneLease) Acquire(context.Context) (time.Duration, error) { return time.Minute, nil }
@@ -57,7 +57,7 @@ func must(err error) {
 	}
 }
 
-// caught returns fn's error, or the error that it panicked with.
+// caught returns the error that fn returns or panics with.
 func caught(fn func() error) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -82,8 +82,9 @@ func (w *startsWith) State() worker.State {
 	return worker.State{Name: "it", Status: worker.StatusRunning}
 }
 
-// runForeign runs an App with fn in one place for at most two minutes of the
-// bubble's time, with a reload on the way, and checks that its teardown is whole.
+// runForeign runs an App with fn in one place, for at most two minutes of the
+// bubble's time. It reloads the App once, and checks that no step of the teardown
+// is missing.
 func runForeign(t *testing.T, place string, fn func() error) (r *rig, err error) {
 	t.Helper()
 	r = newRig(t, lifecycle.Config{})
@@ -100,14 +101,15 @@ func runForeign(t *testing.T, place string, fn func() error) (r *rig, err error)
 	return r, err
 }
 
-// unreadable has a value of each kind whose methods fail.
+// unreadable has one value of each kind whose methods panic.
 type unreadable struct{ text *string }
 
 func (u unreadable) Error() string { return *u.text }
 
-// A panic with a nil pointer in an error, and with any other value whose methods
-// fail, is an error of its place like any other panic. It once ended the process,
-// because errors.Is met the nil pointer in a goroutine of the App.
+// A panic with a value whose methods fail, such as a nil pointer in an error,
+// becomes an error of the part that panicked, like any other panic. It once ended
+// the process, because errors.Is called the nil pointer's method in a goroutine
+// of the App.
 func TestPanicWithANilErrorIsAnErrorEverywhere(t *testing.T) {
 	for place := range foreignPlaces {
 		for what, value := range map[string]any{"a nil *net.OpError": (*net.OpError)(nil), "an error that panics": unreadable{}, "a wrapped nil": fmt.Errorf("around: %w", (*net.OpError)(nil))} {
@@ -115,7 +117,7 @@ func TestPanicWithANilErrorIsAnErrorEverywhere(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					r, err := runForeign(t, place, func() error { panic(value) })
 					switch place {
-					case "probe", "reload": // no error of Run
+					case "probe", "reload": // their errors are not errors of Run
 						if err != nil {
 							t.Errorf("Run returned %v", err)
 						}
@@ -140,7 +142,7 @@ func TestPanicWithANilErrorIsAnErrorEverywhere(t *testing.T) {
 	}
 }
 
-// shy is a foreign error that counts the calls of its methods once it is shut.
+// shy is a foreign error. Once it is shut, it counts the calls of its methods.
 type shy struct {
 	shut  atomic.Bool
 	calls atomic.Int64
@@ -160,9 +162,9 @@ func (s *shy) As(any) bool                { s.touch(); return false }
 func (s *shy) Format(f fmt.State, _ rune) { fmt.Fprint(f, s.touch()) }
 func (s *shy) ExitCode() int              { return 7 }
 
-// Once the call that returned a foreign error is over, no goroutine of the App
-// runs a method of that error: not to log it, to compare it, to report it or to
-// show it. The caller of Run still finds the error itself, and its exit status.
+// After the call that returned a foreign error, no goroutine of the App runs a
+// method of that error, neither to log or report it nor to compare it. The caller
+// of Run still finds the original error and its exit status.
 func TestForeignErrorsAreReadOnce(t *testing.T) {
 	for place := range foreignPlaces {
 		t.Run(place, func(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/httpdrain"
 	"github.com/pleme-io/lifecycle-go/internal/statusz"
 	"github.com/pleme-io/lifecycle-go/internal/text"
+	"github.com/pleme-io/lifecycle-go/internal/token"
 )
 
 // The most used names of the package health. That package has the other options of a
@@ -153,22 +154,11 @@ func (a *App) Ready() error {
 // Use Handler when Config.HealthAddr is off and another server serves the planes.
 func (a *App) Handler() http.Handler { return httpdrain.Route(a.health.reg.Handler(), a.extra) }
 
-// takeToken moves the operators' token, if there is one, out of the Config.
-func (a *App) takeToken() error {
-	switch secret, file := string(a.cfg.AdminToken), a.cfg.AdminTokenFile; {
-	case secret != "":
-		// In a function, where fmt cannot print it with the App.
-		a.token = func() (string, error) { return secret, nil }
-		a.cfg.AdminToken = ""
-	case file != "":
-		// Read for every request: Kubernetes changes a mounted file with its Secret.
-		a.token = func() (string, error) { return statusz.ReadToken(file) }
-		if _, err := a.token(); err != nil {
-			return fmt.Errorf("config: AdminTokenFile: %w", err)
-		}
-	}
-	return nil
-}
+// Secret is a text that no log, dump or document shows: fmt with any verb, slog
+// and encoding/json write "[secret]" for it, or nothing when it is empty. There is
+// one exception: fmt calls no method of a value in an unexported field, so do not
+// print a struct that keeps a Config in such a field.
+type Secret = token.Secret
 
 // mount adds /statusz and the operators' endpoints to the handlers of the health
 // server. /statusz is on by default: it shows little more than /readyz?verbose, and
@@ -224,7 +214,7 @@ func (a *App) startHealth() error {
 	ctx, cancel := a.untilStop() // a name server may be slow
 	defer cancel()
 	if err := srv.Bind(ctx); err != nil {
-		return err
+		return fmt.Errorf("%w: HealthAddr (health_addr) chooses another address, %q none; each App of a process needs its own", err, HealthOff)
 	}
 	a.mu.Lock()
 	a.health.server, a.health.ended = srv, ended

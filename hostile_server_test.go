@@ -15,9 +15,10 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// What a listener, or a server known by its shape alone, may do to the App.
+// Tests of listeners, and of servers that the App knows only by an interface,
+// whose methods hang or panic.
 
-// rogueListener does in one of its methods what a listener must not.
+// rogueListener hangs or panics in one of its methods.
 type rogueListener struct {
 	net.Listener
 	mode    string
@@ -28,7 +29,7 @@ func (l *rogueListener) Accept() (net.Conn, error) {
 	switch l.mode {
 	case "Accept panics":
 		panic(l.mode)
-	case "Accept hangs": // also when it is closed
+	case "Accept hangs": // Accept hangs although the listener is closed
 		<-l.release
 		return nil, net.ErrClosed
 	}
@@ -52,12 +53,12 @@ type rogueDeadline struct{ net.Listener }
 
 func (rogueDeadline) SetDeadline(time.Time) error { panic("SetDeadline panics") }
 
-// rogueAddr is an address that cannot be printed.
+// rogueAddr is an address whose String panics.
 type rogueAddr struct{ net.Addr }
 
 func (rogueAddr) String() string { panic("the address panics") }
 
-// rogueConns hands out connections whose Close panics or does not return.
+// rogueConns is a listener. The Close of its connections panics or does not return.
 type rogueConns struct {
 	net.Listener
 	close func()
@@ -100,14 +101,14 @@ func listenTCP(t *testing.T) net.Listener {
 	return ln
 }
 
-// rogueRun runs an App that is soon stopped, and holds it to what R17 and R18
-// say: the hook behind the culprit runs, within its time, and the error says who
-// it was. Without says the run is clean.
+// rogueRun runs an App, stops it soon, and checks what R17 and R18 promise: the
+// hook that runs after the faulty part runs in time, and the error contains says,
+// the name of that part. When says is empty, Run must return nil.
 func rogueRun(t *testing.T, register func(*rig), stuck bool, says ...string) {
 	t.Helper()
 	r := newRig(t, lifecycle.Config{
 		DrainInterval: 10 * time.Millisecond, DrainWait: lifecycle.WaitAlways,
-		// Most of it for the hook, which may be late on a busy machine.
+		// The hook gets most of the time, because it may be late on a busy machine.
 		ShutdownGrace: 6 * time.Second, Linger: 500 * time.Millisecond, UnitSlice: time.Second, HookSlice: 4 * time.Second,
 	})
 	register(r)
@@ -117,16 +118,16 @@ func rogueRun(t *testing.T, register func(*rig), stuck bool, says ...string) {
 	err := r.Run(t.Context())
 	if says == nil {
 		if err != nil || !inTime {
-			t.Errorf("%v; the hook behind it ran in time: %v", err, inTime)
+			t.Errorf("%v; the hook after it ran in time: %v", err, inTime)
 		}
 		return
 	}
 	wantErr(t, err, nil, says...)
 	if lines := strings.Split(err.Error(), "\n"); len(slices.Compact(slices.Sorted(slices.Values(lines)))) < len(lines) {
-		t.Errorf("it is said twice: %v", err)
+		t.Errorf("the error names it twice: %v", err)
 	}
 	if !inTime {
-		t.Error("the hook behind it did not run in time")
+		t.Error("the hook after it did not run in time")
 	}
 	var abandoned *lifecycle.AbandonedError
 	switch {
@@ -160,7 +161,7 @@ func TestListenerThatHangsOrPanics(t *testing.T) {
 }
 
 func TestListenerWhoseSetDeadlinePanics(t *testing.T) {
-	// Such a listener is one without deadlines.
+	// The App treats it as a listener without deadlines.
 	ln := rogueDeadline{listenTCP(t)}
 	rogueRun(t, func(r *rig) { r.Serve("http", &http.Server{}, lifecycle.WithListener(ln)) }, false)
 }
@@ -173,7 +174,7 @@ func TestHijackedConnectionWhoseCloseHangsOrPanics(t *testing.T) {
 		stuck bool
 		says  []string
 	}{
-		"panics": {func() { panic("Close of a connection") }, false, nil}, // no more than an error, and those are ignored
+		"panics": {func() { panic("Close of a connection") }, false, nil}, // counts as an error of Close, which the App ignores
 		"exits":  {runtime.Goexit, false, []string{"http: end of the window", "called runtime.Goexit"}},
 		"hangs":  {func() { <-release }, true, []string{"http: end of the window", "abandoned", "(hostile_server_test.go:"}},
 	} {
@@ -203,8 +204,9 @@ func TestActorThatIsAbandonedIsNamedOnce(t *testing.T) {
 	}, true, "unit old: did not return")
 }
 
-// rogueGRPC is a gRPC server one of whose methods does not return, and its
-// health. (The Stop of a real one waits for handlers with grpc.WaitForHandlers.)
+// rogueGRPC is a gRPC server and its health service. One of its methods does not
+// return. (The Stop of a real server waits for handlers with
+// grpc.WaitForHandlers.)
 type rogueGRPC struct {
 	mode    string
 	stop    chan struct{}
@@ -238,7 +240,7 @@ func TestGRPCMethodThatHangsIsNamedWithItsStack(t *testing.T) {
 	}
 }
 
-// rogueAwait is a worker whose Await panics, or does not mind its context.
+// rogueAwait is a worker whose Await panics, or ignores its context.
 type rogueAwait struct {
 	worker.BaseWorker
 	release chan struct{}
@@ -280,7 +282,7 @@ func TestServerOfAnotherAppIsRefused(t *testing.T) {
 	over := make(chan error, 1)
 	go func() { over <- first.Run(context.Background()) }()
 	<-first.Reached(lifecycle.PhaseRunning)
-	for range 2 { // while the other runs, and after
+	for range 2 { // while the other App runs, and after
 		second := newRig(t, lifecycle.Config{DrainWait: lifecycle.WaitNever})
 		wantErr(t, second.Serve("http", srv).Run(t.Context()), nil, `bind server "http": its *http.Server is that of server "api"`)
 		if over != nil {

@@ -18,9 +18,10 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// What a careless or a hostile part of the process may do to the App.
+// Tests of careless and hostile parts of a process.
 
-// typed is an error whose nil pointer is no nil error, and cannot be read.
+// typed is an error type. Its nil pointer makes an error that is not nil, and
+// whose Error panics.
 type typed struct{ text string }
 
 func (e *typed) Error() string { return e.text }
@@ -157,7 +158,7 @@ func TestThousandsOfStuckUnitsKeepToTheBudget(t *testing.T) {
 	wg.Wait()
 }
 
-// broken is a worker whose methods do what a mode says.
+// broken is a worker whose methods fail in the way that its mode selects.
 type broken struct {
 	worker.BaseWorker
 	mode string
@@ -229,7 +230,7 @@ func TestWorkerWhoseMethodsPanicOrHang(t *testing.T) {
 				began := time.Now()
 				err := r.Run(t.Context())
 				if strings.HasPrefix(mode, "State") && mode != "State of the end exits" && time.Since(began) >= time.Second {
-					t.Error("it went on starting until the signal")
+					t.Error("the App went on starting until the signal")
 				}
 				if wants == nil {
 					if err != nil {
@@ -329,8 +330,7 @@ func TestStartErrorBesideAStopIsKept(t *testing.T) {
 	})
 }
 
-// failsWhenStopped is a worker that cannot start, and by then the App is asked to
-// stop.
+// failsWhenStopped is a worker whose Start fails, after the App was asked to stop.
 type failsWhenStopped struct {
 	worker.BaseWorker
 	r *rig
@@ -343,8 +343,7 @@ func (w *failsWhenStopped) Start(context.Context) error {
 
 func (w *failsWhenStopped) Stop(context.Context) error { w.RequestStop(nil); return nil }
 
-// A nil option is refused everywhere, with its place: by New, by Run, or by the
-// Run of a Shutdown.
+// New, Run or Shutdown.Run refuses a nil option, and names its index.
 func TestNilOptionsAreRefused(t *testing.T) {
 	_, err := lifecycle.New(lifecycle.Config{}, lifecycle.WithLogger(nil), nil)
 	wantErr(t, err, nil, "New: option 2 is nil")
@@ -420,13 +419,13 @@ func TestHealthClientThatIsCutIsInTheReport(t *testing.T) {
 		defer close(answered)
 		if resp, err := http.Get("http://" + r.HealthAddr().String() + "/metrics"); err == nil {
 			resp.Body.Close()
-			t.Error("it was answered")
+			t.Error("the client got an answer")
 		}
 	}()
 	<-asked
 	r.Stop(nil)
 	if err := <-over; err != nil {
-		t.Errorf("a scraper that is cut fails the stop: %v", err)
+		t.Errorf("a client of the health server that is cut off fails the stop: %v", err)
 	}
 	<-answered
 	if left := r.Report().Left; len(left) != 1 || !strings.Contains(left[0], "close health server") {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/http/httptest"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -123,6 +124,23 @@ func TestJobThatNeverStartedIsNotDone(t *testing.T) {
 		err := r.Run(t.Context())
 		wantErr(t, err, nil, "job job was not done: received signal: terminated")
 		if code := lifecycle.ExitCode(err); code != 143 {
+			t.Errorf("the exit status is %d", code)
+		}
+	})
+}
+
+// A preStop hook stops a job as the signal that follows it would.
+func TestJobThatAPreStopHookStops(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const token = "0123456789abcdef"
+		r := newRig(t, lifecycle.Config{AdminToken: token})
+		r.Job("job", work(time.Hour))
+		r.after(time.Second, func() {
+			req := httptest.NewRequest(http.MethodGet, "/admin/prestop", nil)
+			req.Header.Set("Authorization", "Bearer "+token)
+			r.Handler().ServeHTTP(httptest.NewRecorder(), req)
+		})
+		if code := lifecycle.ExitCode(r.Run(t.Context())); code != 143 {
 			t.Errorf("the exit status is %d", code)
 		}
 	})

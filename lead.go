@@ -14,12 +14,12 @@ import (
 type Elector = worker.Elector
 
 // ErrLeadershipLost is the context.Cause that a unit of [App.Lead] sees when
-// another process has the lease, or when this one could not be sure in time
-// that it still has it.
+// another process has the lease, or when this process could not confirm in time
+// that it still has the lease.
 var ErrLeadershipLost = worker.ErrLeadershipLost
 
-// Lead adds a function that runs while this process leads, and in one process
-// at a time:
+// Lead adds a function that runs while this process leads. It runs in at most one
+// process at a time:
 //
 //   - The unit asks e for the lease every LeaderRetry, and runs fn when it has it.
 //   - While fn runs, the unit renews the lease each third of its time. It cancels
@@ -45,7 +45,7 @@ var ErrLeadershipLost = worker.ErrLeadershipLost
 // also names the elector. The lease then runs out by itself.
 func (a *App) Lead(name string, e Elector, fn func(context.Context) error) *App {
 	return a.addUnit(kindUnit, name, call.IsNil(e) || fn == nil, func() worker.Worker {
-		giveBack := func() time.Duration { return max(a.times().unitSlice/2, settle) }
+		giveBack := func() time.Duration { return max(a.times().UnitSlice/2, settle) }
 		return worker.NewLeader(name, e, fn, worker.LeaderConfig{Retry: a.cfg.LeaderRetry, GiveBack: giveBack, Log: a.log})
 	})
 }

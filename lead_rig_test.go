@@ -14,7 +14,8 @@ import (
 
 const ttl = 15 * time.Second
 
-// leaseRow is what processes share: who has the lease, and until when.
+// leaseRow is the row that the processes share: the holder of the lease, and its
+// end.
 type leaseRow struct {
 	mu     sync.Mutex
 	holder string
@@ -28,12 +29,13 @@ type candidate struct {
 
 	mu      sync.Mutex // guards the fields below
 	acquire acquireFunc
-	hang    chan struct{} // Release waits for it, when there is one, also when its context has ended
+	hang    chan struct{} // if not nil, Release waits for it, even when its context has ended
 	asked   int
 	freed   int
 }
 
-// acquireFunc stands between the App and the row, and may ask it or not.
+// acquireFunc stands between the App and the row, and decides whether to ask the
+// row.
 type acquireFunc = func(ctx context.Context, ask func() (time.Duration, error)) (time.Duration, error)
 
 func (c *candidate) Acquire(ctx context.Context) (time.Duration, error) {
@@ -84,7 +86,7 @@ func (c *candidate) counts() (asked, freed int) {
 	return c.asked, c.freed
 }
 
-// stage is where at most one may be at a time.
+// stage checks that at most one process leads at a time.
 type stage struct {
 	t     *testing.T
 	row   *leaseRow
@@ -95,12 +97,12 @@ type stage struct {
 	trail []string
 }
 
-// play runs until its context ends, and then takes some time to leave.
+// play runs until its context ends, and then takes some time to return.
 func (s *stage) play(id string, leave time.Duration) func(context.Context) error {
 	return func(ctx context.Context) error {
 		s.mu.Lock()
 		if s.on != "" {
-			s.t.Errorf("%s leads while %s still does", id, s.on)
+			s.t.Errorf("%s leads while %s still leads", id, s.on)
 		}
 		s.on = id
 		s.note("%s leads", id)
@@ -112,7 +114,7 @@ func (s *stage) play(id string, leave time.Duration) func(context.Context) error
 		s.row.mu.Lock()
 		defer s.row.mu.Unlock()
 		if s.row.holder != id || time.Now().After(s.row.until) {
-			s.t.Errorf("%s returns at %v, and its lease was gone before", id, time.Since(s.began))
+			s.t.Errorf("%s returns at %v, after its lease ran out", id, time.Since(s.began))
 		}
 		s.on = ""
 		s.note("%s is cancelled: %v", id, context.Cause(ctx))

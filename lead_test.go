@@ -29,18 +29,18 @@ func TestLeadTwoAppsNeverBothAndTakeOver(t *testing.T) {
 		a, _, overA := run("a")
 		b, cb, overB := run("b")
 		if code, body := get(b.Handler(), "/readyz"); code != http.StatusOK {
-			t.Errorf("who does not lead is not ready: %d %s", code, body)
+			t.Errorf("the App that does not lead is not ready: %d %s", code, body)
 		}
-		time.Sleep(time.Minute) // a renews, four times over
+		time.Sleep(time.Minute) // a renews its lease four times
 		a.signals <- syscall.SIGTERM
 		if err := <-overA; err != nil {
 			t.Error(err)
 		}
-		// At 60 s the drain, at 65 s the end of a's context, at 68 s it has returned.
+		// At 60 s a drains, at 65 s its context ends, and at 68 s it has returned.
 		time.Sleep(3 * time.Second)
 		c, _, overC := run("c")
 		time.Sleep(20 * time.Second)
-		// b is cut off: c has to wait until the lease has run out.
+		// b loses its connection, so c has to wait until b's lease runs out.
 		cb.goWrong(func(context.Context, func() (time.Duration, error)) (time.Duration, error) { return 0, errBoom })
 		time.Sleep(time.Minute)
 		cb.goWrong(nil)
@@ -68,7 +68,7 @@ func TestLeadTwoAppsNeverBothAndTakeOver(t *testing.T) {
 	})
 }
 
-// leadAlone runs one App, and act beside it.
+// leadAlone runs one App, and calls act while it runs.
 func leadAlone(t *testing.T, acquire acquireFunc, leave time.Duration, act func(*rig, *candidate, *stage)) (*rig, *candidate, *stage, error) {
 	t.Helper()
 	s := newStage(t)
@@ -83,14 +83,14 @@ func leadAlone(t *testing.T, acquire acquireFunc, leave time.Duration, act func(
 func TestLeadTrustsFromTheBeginningOfTheAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := func(_ context.Context, ask func() (time.Duration, error)) (time.Duration, error) {
-			granted, err := ask() // the store grants at once, and the answer takes 4 s
+			granted, err := ask() // the store grants the lease at once, and the answer takes 4 s
 			time.Sleep(4 * time.Second)
 			return granted, err
 		}
 		_, c, s, err := leadAlone(t, slow, 4*time.Second, func(r *rig, c *candidate, s *stage) {
-			time.Sleep(4500 * time.Millisecond) // elected at 4 s, to be renewed at 5 s
+			time.Sleep(4500 * time.Millisecond) // the function was elected at 4 s, and the renewal is due at 5 s
 			c.goWrong(func(ctx context.Context, _ func() (time.Duration, error)) (time.Duration, error) {
-				<-ctx.Done() // the store is gone
+				<-ctx.Done() // the store does not answer
 				return 0, ctx.Err()
 			})
 			time.Sleep(10 * time.Second)
@@ -99,10 +99,11 @@ func TestLeadTrustsFromTheBeginningOfTheAttempt(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		// 15 s from 0 s on: cancelled at 10 s, and not at 14 s; it leaves at 14 s, within the lease.
+		// The lease lasts 15 s from 0 s on. The function is cancelled at 10 s
+		// (not at 14 s) and returns at 14 s, within the lease.
 		s.want("4s a leads", "14s a is cancelled: leadership lost: it was not renewed in time: context deadline exceeded")
 		if asked, _ := c.counts(); asked < 3 {
-			t.Errorf("it asked %d times, want more attempts before it gives up", asked)
+			t.Errorf("the App asked %d times, want more attempts before it gives up", asked)
 		}
 	})
 }
@@ -147,9 +148,9 @@ func TestLeadFunctionThatOutstaysItsLeaseStopsTheApp(t *testing.T) {
 		})
 		err := r.Run(context.Background())
 		var abandoned *lifecycle.AbandonedError
-		wantErr(t, err, nil, "unit work", "lease has run out and it still runs", "TestLeadFunctionThatOutstaysItsLeaseStopsTheApp")
+		wantErr(t, err, nil, "unit work", "lease has run out and the function still runs", "TestLeadFunctionThatOutstaysItsLeaseStopsTheApp")
 		if !errors.As(err, &abandoned) || abandoned.Stack == "" {
-			t.Errorf("no stack of it in %v", err)
+			t.Errorf("the stack of the function is not in %v", err)
 		}
 		if at := r.EnteredAt(lifecycle.PhaseDraining).Sub(r.began); at != ttl {
 			t.Errorf("stopped after %v, want %v: the time of the lease", at, ttl)
@@ -192,7 +193,7 @@ func TestLeadBeginsNoTermWhileDraining(t *testing.T) {
 		}
 		s.want()
 		if _, freed := c.counts(); freed != 0 {
-			t.Error("it released what it never had")
+			t.Error("the App released a lease that it never had")
 		}
 	})
 }
@@ -246,7 +247,7 @@ func TestLeadElectorThatHangsPanicsOrMiscounts(t *testing.T) {
 		close(release)
 		synctest.Wait()
 		if _, freed := c.counts(); freed != 1 {
-			t.Errorf("released %d times, want once when the elector has come back", freed)
+			t.Errorf("released %d times, want once after the elector has returned", freed)
 		}
 		_ = r
 	})
@@ -264,7 +265,7 @@ func TestLeadElectorThatHangsPanicsOrMiscounts(t *testing.T) {
 		}
 		s.want("0s a leads", "10s a is cancelled: leadership lost: it was not renewed in time: work: Acquire: panic: ouch")
 		if !strings.Contains(r.log.String(), "a lease of 15ns was granted, want 1s or more") {
-			t.Errorf("a lease of 15 ns goes unnoticed:\n%s", r.log.String())
+			t.Errorf("the log says nothing of a lease of 15 ns:\n%s", r.log.String())
 		}
 	})
 }
@@ -286,7 +287,7 @@ func TestLeadElectorThatHangsHidesNoEnd(t *testing.T) {
 				t.Errorf("the function failed at 7 s, and the App stops at %v", at)
 			}
 			if _, freed := c.counts(); freed != 0 {
-				t.Error("the elector was asked to release while it still is asked for the lease")
+				t.Error("the App asked the elector to release while it still asked it for the lease")
 			}
 			close(release)
 			synctest.Wait()
@@ -304,10 +305,10 @@ func TestLeadElectorThatHangsHidesNoEnd(t *testing.T) {
 				r.Stop(nil)
 			})
 			if err := r.Run(t.Context()); err != nil {
-				t.Errorf("a lease that was not given back stops the App: %v", err)
+				t.Errorf("a lease that was not released stops the App: %v", err)
 			}
 			if !strings.Contains(r.log.String(), "has to run out") {
-				t.Errorf("nothing of it in the log:\n%s", r.log.String())
+				t.Errorf("the log does not mention the elector:\n%s", r.log.String())
 			}
 			close(c.hang)
 			synctest.Wait()

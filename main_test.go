@@ -27,9 +27,9 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(program())
 	}
-	// The tests may have been started by nohup or in the background
-	// of a script. A process inherits what is ignored; what is caught it gets as
-	// the default.
+	// The tests may have been started by nohup or in the background of a script.
+	// A process inherits signals that are ignored; signals that are caught have
+	// their default effect in it.
 	for _, sig := range []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM} {
 		if signal.Ignored(sig) {
 			signal.Notify(make(chan os.Signal, 1), sig)

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// The file system is the real one, and so is the limit, if there is one.
+// The test reads the real file system and the machine's own limit, if it has one.
 func TestMemoryLimitInRun(t *testing.T) {
 	t.Setenv("GOMEMLIMIT", "")
 	real := debug.SetMemoryLimit(math.MaxInt64)

@@ -9,7 +9,7 @@ import (
 )
 
 // launchInit starts a scenario as process 1 of a namespace of its own, as in a
-// container. Where the kernel does not let us the test is skipped.
+// container. It skips the test where the kernel does not allow that.
 func launchInit(t *testing.T, scenario string, cfg Config, change ...func(*exec.Cmd)) *process {
 	t.Helper()
 	p, err := tryLaunch(t, scenario, cfg, append(change, func(cmd *exec.Cmd) {
@@ -22,7 +22,7 @@ func launchInit(t *testing.T, scenario string, cfg Config, change ...func(*exec.
 		}
 	})...)
 	if err != nil {
-		t.Skipf("the kernel gives us no namespace of processes: %v", err)
+		t.Skipf("the kernel does not allow a new process namespace: %v", err)
 	}
 	return p
 }

@@ -14,9 +14,9 @@ import (
 
 func untilDone(ctx context.Context) error { <-ctx.Done(); return nil }
 
-// TestPhaseHasItsTimeAndItsChannel reads an App from another goroutine while it
-// goes through its whole life: a phase that can be seen has its time, and its
-// channel is closed.
+// TestPhaseHasItsTimeAndItsChannel reads an App's phase from another goroutine
+// during its whole life. When a phase is visible, its time is set and its channel
+// is closed.
 func TestPhaseHasItsTimeAndItsChannel(t *testing.T) {
 	var looks, untimed, open atomic.Int64
 	for range 300 {
@@ -57,23 +57,24 @@ func TestPhaseHasItsTimeAndItsChannel(t *testing.T) {
 func TestReachedAndEnteredAtOfPhasesThatAreNotEntered(t *testing.T) {
 	app := newRig(t, lifecycle.Config{}).App
 	if at := app.EnteredAt(lifecycle.PhaseCreated); at.IsZero() {
-		t.Error("New enters the phase created")
+		t.Error("the phase created has no time")
 	}
 	if at := app.EnteredAt(lifecycle.PhaseRunning); !at.IsZero() {
-		t.Errorf("it entered running at %v", at)
+		t.Errorf("the App entered running at %v", at)
 	}
 	if app.Reached("napping") != nil || !app.EnteredAt("napping").IsZero() {
-		t.Error("a word that is no phase has no channel and no time")
+		t.Error("a word that is not a phase has a channel or a time")
 	}
 	select {
 	case <-app.Reached(lifecycle.PhaseRunning):
-		t.Error("it has reached running")
+		t.Error("the App has reached running")
 	default:
 	}
 }
 
-// TestEventsTellEachLife runs an App with one of everything. Every life has its
-// changes 1, 2, 3, …, and belongs to the App.
+// TestEventsTellEachLife runs an App with one part of every kind. The events of
+// each life are numbered 1, 2, 3, …, and the App is its parent or a parent of
+// that.
 func TestEventsTellEachLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		app := newRig(t, lifecycle.Config{}).App

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// patience is how long a test waits for what has to come. It is no measure of
-// anything: a test that needs all of it has failed.
+// patience is how long a test waits for something that must happen. It measures
+// nothing: a test that needs all of it has failed.
 const patience = time.Minute
 
 // configEnv carries the Config of a scenario, as JSON.
@@ -32,8 +32,8 @@ type process struct {
 	status syscall.WaitStatus
 }
 
-// launch starts a scenario. The environment is the test's own, less what would
-// make a difference, and what change adds.
+// launch starts a scenario. The environment is the test's own, without the
+// variables that affect an App; change may add to it.
 func launch(t *testing.T, scenario string, cfg Config, change ...func(*exec.Cmd)) *process {
 	t.Helper()
 	p, err := tryLaunch(t, scenario, cfg, change...)
@@ -65,10 +65,10 @@ func tryLaunch(t *testing.T, scenario string, cfg Config, change ...func(*exec.C
 			p.cmd.Env = append(p.cmd.Env, v)
 		}
 	}
-	// The race detector would have every process wait a second at its end.
+	// Otherwise the race detector makes every process wait a second at its end.
 	p.cmd.Env = append(p.cmd.Env, "GORACE=atexit_sleep_ms=0", scenarioEnv+"="+scenario, configEnv+"="+string(text))
 	p.cmd.Stdout, p.cmd.Stderr = p.out, p.out
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a terminal of the test's is none of its business
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // without the test's terminal
 	p.cmd.WaitDelay = patience
 	for _, c := range change {
 		c(p.cmd)
@@ -99,8 +99,8 @@ func (p *process) await(text string) {
 	}
 }
 
-// says checks what the process writes. What it wrote by two ways, its log and
-// its output, comes in no order, so text that is not there yet may come.
+// says checks that the process writes these texts. Its log and its output arrive
+// in no fixed order, so says waits for a text that is missing.
 func (p *process) says(texts ...string) {
 	p.t.Helper()
 	for _, text := range texts {
@@ -110,7 +110,7 @@ func (p *process) says(texts ...string) {
 	}
 }
 
-// saysNot checks what it has not written.
+// saysNot checks that the process has not written these texts.
 func (p *process) saysNot(text string) {
 	p.t.Helper()
 	if strings.Contains(p.out.String(), text) {
@@ -125,7 +125,7 @@ func (p *process) signal(sig syscall.Signal) {
 	}
 }
 
-// wait waits for the end of the process.
+// wait waits until the process has ended.
 func (p *process) wait() syscall.WaitStatus {
 	p.once.Do(func() {
 		late := time.AfterFunc(patience, func() {
@@ -163,7 +163,7 @@ func (p *process) describe() string {
 	return fmt.Sprintf("exit status %d", s.ExitStatus())
 }
 
-// lines takes what a process writes.
+// lines collects the lines that a process writes.
 type lines struct {
 	mu    sync.Mutex // guards the fields below
 	news  *sync.Cond
@@ -184,7 +184,7 @@ func (l *lines) Write(p []byte) (int, error) {
 	return l.text.Write(p)
 }
 
-// end says that nothing more will come.
+// end records that the process writes nothing more.
 func (l *lines) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -217,7 +217,7 @@ func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	for late := time.Now().Add(patience); !cond(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(late) {
-			t.Fatalf("%s: does not come", what)
+			t.Fatalf("%s: it does not happen", what)
 		}
 	}
 }

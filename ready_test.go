@@ -16,8 +16,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/health"
 )
 
-// A reason is not an error: Run returns nil, and the reason is wherever people
-// look for why the process went.
+// A reason is not an error. Run returns nil, and the reason is in the report, the
+// Status, the log and the termination log.
 func TestStopBecauseIsACleanStopWithAReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		words := filepath.Join(t.TempDir(), "termination-log")
@@ -38,7 +38,7 @@ func TestStopBecauseIsACleanStopWithAReason(t *testing.T) {
 			r.StopBecause("a later reason")
 			synctest.Wait()
 			if got := r.Status().Report.Reason; got != reason {
-				t.Errorf("while it drains Status says %q", got)
+				t.Errorf("while the App drains, Status says %q", got)
 			}
 		})
 		if err := r.Run(t.Context()); err != nil {
@@ -65,7 +65,7 @@ func TestStopBecauseKeepsOneLineOfBoundedText(t *testing.T) {
 		strings.Repeat("x", 300): strings.Repeat("x", 253) + "…",
 	} {
 		r := newRig(t, lifecycle.Config{})
-		r.StopBecause(given) // before Run: Run stops as soon as it begins
+		r.StopBecause(given) // before Run, which then stops as soon as it begins
 		if err := r.Run(t.Context()); err != nil || r.Report().Reason != want {
 			t.Errorf("%.10q: Run returned %v, the reason is %q, want %q", given, err, r.Report().Reason, want)
 		}
@@ -102,11 +102,11 @@ func TestSuspendedTellsWhySinceWhen(t *testing.T) {
 			r.Suspend("disk and memory") // the same suspension
 			want("disk and memory", time.Second)
 			if code, _ := call(t.Context(), r.Handler(), http.MethodPost, "/admin/resume"); code != http.StatusOK {
-				t.Errorf("resume is %d", code)
+				t.Errorf("resume is answered with %d", code)
 			}
 			wantNot()
 			if code, _ := call(t.Context(), r.Handler(), http.MethodPost, "/admin/suspend?reason=by+ada"); code != http.StatusOK {
-				t.Errorf("suspend is %d", code)
+				t.Errorf("suspend is answered with %d", code)
 			}
 			want("by ada", 2*time.Second)
 			r.Resume()

@@ -41,7 +41,7 @@ func TestReconfigureChangesTheDrainOfARunningApp(t *testing.T) {
 		if got := app.Config(); got.DrainInterval != 20*time.Second || got.Linger != 5*time.Second || got.HealthAddr == ":1" {
 			t.Errorf("the configuration is %+v", got)
 		}
-		conn, err := ln.Dial(t.Context()) // stays open, and is waited for as long as Linger says
+		conn, err := ln.Dial(t.Context()) // stays open; the App waits for it until Linger is over
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -209,7 +209,7 @@ func TestReconfigureAndStopAtOnce(t *testing.T) {
 			}
 		}()
 		app.Stop(nil)
-		// In any phase that is reached now, the stop has begun.
+		// Whichever phase the App is in, the stop has begun.
 		if _, _, err := app.Reconfigure(app.Config()); !errors.Is(err, lifecycle.ErrReloadRefused) {
 			t.Errorf("after the request to stop: %v, want ErrReloadRefused", err)
 		}

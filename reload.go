@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fsm"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 // reloads holds the reloads of an App, which run one at a time, and their results.
@@ -42,6 +43,13 @@ func (r *reloads) under(parent context.Context) (end func()) {
 // not running: it has not started yet, or it already drains.
 var ErrReloadRefused = errors.New("reload refused: the app is not running")
 
+// reloader is a function of OnReload.
+type reloader struct {
+	hook
+	hung  *call.Call // the last call, when it was abandoned; guarded by the turn
+	since time.Time  // when that call began
+}
+
 // OnReload registers fn to be called on SIGHUP and on [App.Reload]. Once a function is
 // registered, the App handles SIGHUP, unless the process was started with SIGHUP
 // ignored (nohup). Otherwise SIGHUP keeps its default effect.
@@ -50,10 +58,13 @@ var ErrReloadRefused = errors.New("reload refused: the app is not running")
 // registration. A function that fails should have changed nothing: the App logs the
 // failure, reports it, and calls the next function. A SIGHUP before the App is running
 // takes effect when it is. Any number of SIGHUPs during a reload cause one more. No
-// reload starts once the App drains. The context of a running reload ends with the
-// window, and the App abandons a function that ignores that.
+// reload starts once the App drains.
+//
+// The context of fn ends after ReloadTimeout, and with the drain window. The App
+// abandons a function that ignores that, and does not call it again before it has
+// returned: the log and the report then say that a reload skipped it.
 func (a *App) OnReload(name string, fn func(context.Context) error) *App {
-	a.parts.add("reload", name, fn == nil, func() { a.parts.reloads = append(a.parts.reloads, hook{name, fn}) })
+	a.parts.add("reload", name, fn == nil, func() { a.parts.reloads = append(a.parts.reloads, &reloader{hook: hook{name, fn}}) })
 	return a
 }
 
@@ -82,18 +93,41 @@ func (a *App) Reload(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("reload %s: %w", r.name, ErrReloadRefused))
 			break
 		}
-		life := step(KindReload, r.name, &a.events)
-		out := timed(r.name, a.reloads.ctx.Done(), settle, func() error { return r.fn(a.reloads.ctx) })
-		_ = life.To(out.Result, out.err)
+		out := r.run(a.reloads.ctx, a.Config().ReloadTimeout, &a.events)
 		if out.err != nil {
-			a.log.Error("reload failed, the old state stays", "reload", r.name, "took", out.Took, "error", unnamed(r.name, out.err))
-			errs = append(errs, about("reload", r.name, out.err))
+			a.log.Error("reload failed, the old state stays", "reload", r.name, "took", out.Took, "error", call.Unnamed(r.name, out.err))
+			errs = append(errs, call.About("reload", r.name, out.err))
 		} else {
 			a.log.Info("reloaded", "reload", r.name, "took", out.Took)
 		}
 		a.reloads.note(out)
 	}
 	return errors.Join(errs...)
+}
+
+// run calls the function, or skips it while an abandoned call of it still runs.
+func (r *reloader) run(ctx context.Context, timeout time.Duration, events *fsm.Dispatcher) Outcome {
+	if r.hung != nil {
+		if ended, _ := r.hung.Ended(); !ended {
+			err := fmt.Errorf("it has not returned since the reload of %s", r.since.Format(time.TimeOnly))
+			_ = fsm.MustNew(KindReload, r.name, steps, resultPending, events).To(ResultSkipped, err) // allowed
+			return Outcome{Name: r.name, Result: ResultSkipped, Error: err.Error(), err: err}
+		}
+		r.hung = nil
+	}
+	if timeout == Off {
+		timeout = longest
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	life, began := step(KindReload, r.name, events), time.Now()
+	running := call.Start(r.name, func() error { return r.fn(ctx) })
+	out := outcome(r.name, began, running.Wait(ctx.Done(), settle))
+	_ = life.To(out.Result, out.err)
+	if out.Result == ResultAbandoned {
+		r.hung, r.since = running, began
+	}
+	return out
 }
 
 // note counts a reload that has ended, and keeps the last outcomes.
@@ -195,7 +229,7 @@ func (a *App) takeOver(cfg Config, kept []string) (_, _ []string, err error) {
 		changed = append(changed, field.Name)
 	}
 	times := newBudget(next)
-	slice, err := times.minSliceFor(a.hooks.len())
+	slice, err := minSlice(times, a.hooks.len())
 	bounds, why := next, "with what stays while the process runs, such as the grace of its pod"
 	if next.TerminationGrace <= 0 && os.Getenv("KUBERNETES_SERVICE_HOST") != "" {
 		bounds.TerminationGrace, why = a.reloads.most, "TerminationGrace was not declared at the start, so a stop may not take longer than it took then"
@@ -211,7 +245,7 @@ func (a *App) takeOver(cfg Config, kept []string) (_, _ []string, err error) {
 	}
 	a.budget, a.hooks.minSlice = times, slice
 	for _, s := range a.parts.servers {
-		s.Configure(drainConfig(times))
+		s.Configure(times.Goodbye())
 	}
 	return changed, kept, nil
 }

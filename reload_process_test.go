@@ -27,11 +27,11 @@ func TestHangupReloads(t *testing.T) {
 	p.await("phase running")
 	p.signal(syscall.SIGHUP)
 	p.await("reload 1 begins")
-	for range 5 { // while it runs: at least one more, and never two at a time
+	for range 5 { // while a reload runs: the App reloads at least once more, and never twice at a time
 		p.signal(syscall.SIGHUP)
 	}
 	_, _ = in.w.WriteString("the file is broken\n")
-	p.await("reload 1, behind") // one that fails does not keep the others from it
+	p.await("reload 1, behind") // a function that fails does not keep the next one from running
 	p.await("reload 2 begins")
 	p.await(`msg="reload failed, the old state stays" reload=config`)
 	p.await("the file is broken")
@@ -41,7 +41,7 @@ func TestHangupReloads(t *testing.T) {
 	p.signal(syscall.SIGTERM)
 	p.await("phase draining")
 	p.signal(syscall.SIGTERM)
-	p.wantExit(0) // a reload that failed is no failure of the App
+	p.wantExit(0) // a reload that failed does not fail the App
 	p.saysNot("two reloads at a time")
 	p.says(freshHook)
 }
@@ -51,13 +51,13 @@ func TestNoReloadBeginsWhileDraining(t *testing.T) {
 	p.await("phase running")
 	p.signal(syscall.SIGTERM)
 	p.await("phase draining")
-	p.signal(syscall.SIGHUP) // and it does not kill it either
+	p.signal(syscall.SIGHUP) // the signal does not end the process either
 	p.signal(syscall.SIGTERM)
 	p.wantExit(0)
 	p.says("reloads: 0", "window: skipped by a second signal")
 }
 
-// Hangups in any number do not keep a request to stop from coming through.
+// A flood of SIGHUP does not delay a request to stop.
 func TestFloodOfHangupsDoesNotCrowdOutAStop(t *testing.T) {
 	p, in := launchReload(t, Config{DrainInterval: Off, SignalDebounce: Off})
 	_ = in.w.Close() // each reload fails at once
@@ -65,8 +65,8 @@ func TestFloodOfHangupsDoesNotCrowdOutAStop(t *testing.T) {
 	flood := make(chan struct{})
 	go func() {
 		defer close(flood)
-		// Until it stops, or has ended: the race detector's own end does not
-		// bear signals.
+		// Send until the App stops or the process has ended: the race detector's
+		// exit code does not survive signals.
 		for !strings.Contains(p.out.String(), "phase draining") && p.cmd.Process.Signal(syscall.SIGHUP) == nil {
 			time.Sleep(50 * time.Microsecond)
 		}
@@ -74,10 +74,10 @@ func TestFloodOfHangupsDoesNotCrowdOutAStop(t *testing.T) {
 	t.Cleanup(func() { _ = p.cmd.Process.Kill(); p.wait(); <-flood })
 	p.await("reload 3 begins")
 	p.signal(syscall.SIGTERM)
-	// Once Run has returned a hangup is what it always was, and the flood goes on
-	// until then.
+	// Once Run has returned, SIGHUP has its default effect again, and the flood
+	// may still go on.
 	if s := p.wait(); s.Signaled() && s.Signal() != syscall.SIGHUP || s.Exited() && s.ExitStatus() != 0 {
-		t.Errorf("it ended with %s", p.describe())
+		t.Errorf("the process ended with %s", p.describe())
 	}
 }
 
@@ -98,7 +98,7 @@ func TestHangupThatIsIgnoredStaysIgnored(t *testing.T) {
 			})
 			p.await("phase running")
 			if runtime.GOOS == "linux" && !ignores(t, p.cmd.Process.Pid, syscall.SIGHUP) {
-				t.Error("SIGHUP is not ignored any more")
+				t.Error("the process no longer ignores SIGHUP")
 			}
 			p.signal(syscall.SIGHUP)
 			p.signal(syscall.SIGTERM)
@@ -108,8 +108,8 @@ func TestHangupThatIsIgnoredStaysIgnored(t *testing.T) {
 	}
 }
 
-// ignores reads from /proc whether a process ignores a signal. That no reload
-// follows one would show only in an endless wait.
+// ignores reads from /proc whether a process ignores a signal. To see that no
+// reload happens, a test would have to wait for ever.
 func ignores(t *testing.T, pid int, sig syscall.Signal) bool {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -287,4 +288,136 @@ func TestNoReloadIsTakenOnInTheWindow(t *testing.T) {
 			t.Errorf("%d reloads began in the window", count-before)
 		}
 	})
+}
+
+// A function that hangs costs the reloads behind it its timeout, and runs no second
+// time while it hangs.
+func TestReloadThatHangsIsBounded(t *testing.T) {
+	for _, test := range []struct {
+		name    string
+		timeout time.Duration
+		minds   bool
+		first   Result        // of the function that hangs
+		took    time.Duration // of the first reload
+		second  Result
+	}{
+		{"it ends with its context", 0, true, ResultFailed, 90 * time.Second, ResultFailed},
+		{"it ignores its context", 0, false, ResultAbandoned, 90*time.Second + settle, ResultSkipped},
+		{"configured", time.Second, false, ResultAbandoned, time.Second + settle, ResultSkipped},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := testApp(t, Config{DrainInterval: Off, ReloadTimeout: test.timeout}, nil)
+				var calls atomic.Int32
+				behind := 0
+				hung := make(chan struct{})
+				a.OnReload("hangs", func(ctx context.Context) error {
+					if calls.Add(1) > 2 {
+						return nil
+					}
+					if test.minds {
+						<-ctx.Done()
+						return ctx.Err()
+					}
+					<-hung
+					return nil
+				}).OnReload("behind", func(context.Context) error { behind++; return nil })
+				ended := make(chan error)
+				go func() { ended <- a.Run(context.Background()) }()
+				<-a.Reached(PhaseRunning)
+				began := time.Now()
+				if err := a.Reload(t.Context()); err == nil || !strings.Contains(err.Error(), "hangs") {
+					t.Errorf("the first reload: %v", err)
+				}
+				if took := time.Since(began); took != test.took {
+					t.Errorf("the first reload took %v, want %v", took, test.took)
+				}
+				err := a.Reload(t.Context())
+				if err == nil || test.second == ResultSkipped && !strings.Contains(err.Error(), "reload hangs: it has not returned since the reload of ") {
+					t.Errorf("the second reload: %v", err)
+				}
+				if behind != 2 {
+					t.Errorf("the function behind ran %d times, want 2", behind)
+				}
+				calls.Store(2)
+				close(hung)
+				synctest.Wait()
+				if err := a.Reload(t.Context()); err != nil {
+					t.Errorf("the reload after it has returned: %v", err)
+				}
+				var got []Result
+				for _, out := range a.Report().Reloads {
+					if out.Name == "hangs" {
+						got = append(got, out.Result)
+					}
+				}
+				if want := []Result{test.first, test.second, ResultOK}; !slices.Equal(got, want) {
+					t.Errorf("the report: %v, want %v", got, want)
+				}
+				a.Stop(nil)
+				if err := <-ended; err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+func TestReloadWithoutATimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := testApp(t, Config{DrainInterval: Off, ReloadTimeout: Off}, nil)
+		a.OnReload("slow", func(ctx context.Context) error { time.Sleep(24 * time.Hour); return ctx.Err() })
+		ended := make(chan error)
+		go func() { ended <- a.Run(context.Background()) }()
+		<-a.Reached(PhaseRunning)
+		if err := a.Reload(t.Context()); err != nil {
+			t.Error(err)
+		}
+		a.Stop(nil)
+		<-ended
+	})
+}
+
+// A hangup during a reload is in the log at once, and not only when its turn comes.
+func TestHangupDuringAReloadIsLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		signals := make(chan os.Signal)
+		a := testApp(t, Config{DrainInterval: Off}, signals)
+		var log syncedBuffer
+		a.log = slog.New(slog.NewTextHandler(&log, nil))
+		a.OnReload("config", func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
+		ended := make(chan error)
+		go func() { ended <- a.Run(context.Background()) }()
+		<-a.Reached(PhaseRunning)
+		signals <- syscall.SIGHUP
+		time.Sleep(time.Second)
+		const says = "SIGHUP: a reload is running, and one more follows it"
+		if strings.Contains(log.String(), says) {
+			t.Errorf("it says %q of the first", says)
+		}
+		signals <- syscall.SIGHUP
+		synctest.Wait()
+		if !strings.Contains(log.String(), says) {
+			t.Errorf("the log does not say %q:\n%s", says, log.String())
+		}
+		a.Stop(nil)
+		<-ended
+	})
+}
+
+type syncedBuffer struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (b *syncedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *syncedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
 }

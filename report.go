@@ -24,12 +24,13 @@ type Report struct {
 	Reason      string      `json:"reason,omitempty"` // why it stopped
 	Error       string      `json:"error,omitempty"`  // the error of Run
 	Phases      []PhaseTime `json:"phases"`           // in the order in which the App entered them
-	Window      string      `json:"window,omitempty"` // how the drain window ended: "full", "quiet" or why it was skipped
+	Window      string      `json:"window,omitempty"` // how the drain window ended: "full", "quiet", or why the App skipped it
 	Units       []Outcome   `json:"units,omitempty"`  // in the order of registration
 	Drainers    []Outcome   `json:"drainers,omitempty"`
 	Hooks       []Outcome   `json:"hooks,omitempty"`       // in the order in which they ran
 	Reloads     []Outcome   `json:"reloads,omitempty"`     // the last 32, oldest first
-	CutRequests int         `json:"cutRequests,omitempty"` // requests still in flight when their time was over
+	CutRequests int         `json:"cutRequests,omitempty"` // requests that were in flight when their time ran out
+	TurnedAway  uint64      `json:"turnedAway,omitempty"`  // connections refused, at most, when clients still came as a listener closed (Linux)
 	Refused     []string    `json:"refused,omitempty"`     // registrations that came too late
 	Left        []string    `json:"left,omitempty"`        // abandoned at the end: a check that hung, a health client that still read
 
@@ -70,8 +71,8 @@ type Outcome struct {
 	err error
 }
 
-// timed calls the foreign function fn, waits for it until over is closed and then for
-// moment, and describes how it ended.
+// timed calls the foreign function fn and describes how it ended. It waits until
+// over is closed, and then for moment.
 func timed(name string, over <-chan struct{}, moment time.Duration, fn func() error) Outcome {
 	began := time.Now()
 	return outcome(name, began, call.Start(name, fn).Wait(over, moment))
@@ -92,7 +93,7 @@ func outcome(name string, began time.Time, err error) Outcome {
 	default:
 		out.Result = ResultFailed
 	}
-	out.Error = unnamed(name, err).Error()
+	out.Error = call.Unnamed(name, err).Error()
 	return out
 }
 
@@ -127,12 +128,13 @@ func (s *stop) describe(r *Report) {
 	if s.result != nil {
 		r.Error = s.result.Error()
 	}
-	r.Window, r.CutRequests = s.window, s.cut
+	r.Window, r.CutRequests, r.TurnedAway = s.window, s.cut, s.refused
 	r.Drainers = slices.Clone(s.drained)
 	r.Left = slices.Clone(s.abandoned)
 }
 
-// describe adds how each unit is or ended, and which registrations came too late.
+// describe adds how each unit runs or has ended, and which registrations came too
+// late.
 func (p *parts) describe(r *Report) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -166,9 +168,12 @@ func (s *Shutdown) outcomes() []Outcome {
 // logReport writes the report as one record.
 func (a *App) logReport() {
 	if !a.log.Enabled(context.Background(), slog.LevelError) {
-		return // the log drops the record, which takes a while to compose
+		return // the log would drop the record, which takes a while to compose
 	}
 	r := a.Report()
+	a.stop.mu.Lock()
+	untold := a.stop.untold
+	a.stop.mu.Unlock()
 	attrs := []any{"reason", r.Reason}
 	var times []any
 	for _, p := range r.Phases {
@@ -188,11 +193,18 @@ func (a *App) logReport() {
 	if r.CutRequests > 0 {
 		attrs = append(attrs, "cut_requests", r.CutRequests)
 	}
+	if r.TurnedAway > 0 {
+		attrs = append(attrs, "turned_away", r.TurnedAway)
+	}
 	if len(r.Left) > 0 {
 		attrs = append(attrs, "left", strings.Join(r.Left, ", "))
 	}
 	if r.Error != "" {
-		a.log.Error("the app failed", append(attrs, "error", r.Error)...)
+		level := slog.LevelWarn // its parts are in the log at error level, each once
+		if untold {
+			level = slog.LevelError
+		}
+		a.log.Log(context.Background(), level, "the app failed", append(attrs, "error", r.Error)...)
 		return
 	}
 	a.log.Info("the app stopped", attrs...)

@@ -23,8 +23,8 @@ import (
 
 var errBoom = errors.New("boom")
 
-// rig is an App with signals that touch nothing of the process, a log that can
-// be read, and a trail of what happened when. It is for synctest bubbles.
+// rig is an App for synctest bubbles. Its signals do not reach the process, a
+// test can read its log, and its trail records what happened when.
 type rig struct {
 	*lifecycle.App
 	t       *testing.T
@@ -106,14 +106,14 @@ func (r *rig) took(p lifecycle.Phase) time.Duration {
 		}
 	}
 	r.t.Helper()
-	r.t.Errorf("it never was in phase %s", p)
+	r.t.Errorf("the App never was in phase %s", p)
 	return -1
 }
 
-// untilCancelled is a unit that minds its context.
+// untilCancelled is a unit that returns when its context ends.
 func untilCancelled(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 
-// wantErr checks what an error says and is.
+// wantErr checks the text of an error, and which errors it wraps.
 func wantErr(t *testing.T, err error, is error, says ...string) {
 	t.Helper()
 	if err == nil {
@@ -153,8 +153,8 @@ func fetch(t *testing.T, url string) string {
 	return fmt.Sprint(resp.StatusCode, " ", string(body))
 }
 
-// pipeListener is a listener in memory, for servers in a bubble, that says when
-// it is closed.
+// pipeListener is a listener in memory, for servers in a bubble. A test can see
+// when it is closed.
 type pipeListener struct {
 	*lifecycletest.Listener
 	closed chan struct{}
@@ -179,7 +179,7 @@ func (l *pipeListener) dial() net.Conn {
 	return c
 }
 
-// request sends one on a connection of its own and reads the answer to its end.
+// request sends a request on a connection of its own and reads the whole answer.
 func (l *pipeListener) request() error {
 	c := l.dial()
 	if c == nil {

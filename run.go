@@ -6,12 +6,13 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/cgroup"
-	"github.com/pleme-io/lifecycle-go/internal/drainwindow"
 	"github.com/pleme-io/lifecycle-go/internal/text"
+	"github.com/pleme-io/lifecycle-go/internal/watch"
 	"github.com/pleme-io/lifecycle-go/worker"
 	"golang.org/x/sync/errgroup"
 )
@@ -30,7 +31,8 @@ func (a *App) Stop(cause error) {
 	if cause != nil {
 		reason += ": " + cause.Error()
 	}
-	if !a.requestStop(stopRequest{reason: reason, cause: cause, err: cause}) {
+	if !a.requestStop(stopRequest{reason: reason, cause: cause, err: cause}) && cause != nil {
+		a.log.Error("the app is stopping, and one more reason came", "reason", reason)
 		a.stop.add(cause)
 	}
 }
@@ -119,11 +121,11 @@ func (a *App) Run(parent context.Context) (err error) {
 	}
 	if err := a.refusals(); err != nil {
 		a.log.Error("nothing was started", "error", err)
-		a.requestStop(stopRequest{reason: "refused registrations", cause: err, err: err})
+		a.requestStop(stopRequest{reason: "refused registrations", cause: err, err: err, told: true})
 		<-a.stop.requested.Signaled() // another request may have been first
 		<-a.runDrainers(parent)       // all are skipped
 		// The hooks run: main opened most of their resources before Run.
-		if hooksErr := a.hooks.runUntil(context.WithoutCancel(parent), time.Now().Add(a.budget.grace)); hooksErr != nil {
+		if hooksErr := a.hooks.runUntil(context.WithoutCancel(parent), time.Now().Add(a.budget.Grace)); hooksErr != nil {
 			err = errors.Join(err, hooksErr)
 		}
 		return a.finish(err)
@@ -164,7 +166,7 @@ func (a *App) Run(parent context.Context) (err error) {
 func (a *App) refusals() error {
 	errs := append([]error(nil), a.parts.refused...)
 	errs = append(errs, a.health.reg.Err())
-	slice, err := a.budget.minSliceFor(a.hooks.len())
+	slice, err := minSlice(a.budget, a.hooks.len())
 	a.hooks.minSlice = slice
 	return errors.Join(append(errs, err)...)
 }
@@ -179,7 +181,8 @@ func (a *App) start(group *errgroup.Group) bool {
 		return false
 	}
 	a.enter(PhaseStarting, nil)
-	cgroup.LimitMemory(a.log, os.DirFS("/"), a.cfg.MemoryLimitRatio)
+	defer a.watchStart()()
+	cgroup.LimitMemory(a.unitsCtx, a.log, os.DirFS("/"), a.cfg.MemoryLimitRatio)
 	a.health.owner.SetGate(StateUnknown, "starting")
 	err := a.startHealth()
 	for i := 0; err == nil && i < len(a.parts.servers) && !a.isStopping(); i++ {
@@ -204,6 +207,38 @@ func (a *App) start(group *errgroup.Group) bool {
 	return !a.isStopping()
 }
 
+// slowStart is the time after which the log names the units that have not started.
+const slowStart = 15 * time.Second
+
+// watchStart logs for what a slow start waits, after slowStart and whenever the time has
+// doubled, and ends it after StartTimeout. The caller calls end when the start is over.
+func (a *App) watchStart() (end func()) {
+	timeout := a.cfg.StartTimeout
+	if timeout == Off {
+		timeout = longest
+	}
+	return watch.Long(a.unitsCtx, slowStart, timeout, func(took time.Duration) {
+		a.log.Warn("still starting", "for", took, "waiting_for", a.notStarted())
+	}, func() {
+		a.fail(fmt.Errorf("start: not done within %v (StartTimeout): waiting for %s: %w", timeout, a.notStarted(), context.DeadlineExceeded))
+	})
+}
+
+// notStarted names the units that have begun to start and are not done with it, or what
+// else the start waits for.
+func (a *App) notStarted() string {
+	var names []string
+	for _, u := range a.parts.units {
+		if u.launched.Load() && !begun(u.shown().Status) {
+			names = append(names, "unit "+u.name)
+		}
+	}
+	if names == nil {
+		return a.blocking()
+	}
+	return strings.Join(names, ", ")
+}
+
 // run serves until a stop is requested, and then drains.
 func (a *App) run(base context.Context) (hurried bool) {
 	a.nowDoing("the readiness probes")
@@ -212,6 +247,9 @@ func (a *App) run(base context.Context) (hurried bool) {
 	a.nowDoing("")
 	a.enter(PhaseRunning, nil)
 	a.log.Info("running", "units", len(a.parts.units))
+	if len(a.parts.units) == 0 {
+		a.log.Warn("no unit is registered: the app waits for a signal, the end of the parent context or App.Stop")
+	}
 	reloads := make(chan struct{})
 	go func() {
 		defer close(reloads)
@@ -269,10 +307,11 @@ func (a *App) requestStop(req stopRequest) (first bool) {
 	return first
 }
 
-// fail stops the App with err. When the App is already stopping, fail joins err to
-// the result.
+// fail logs err and stops the App with it. When the App is already stopping, fail joins
+// err to the result.
 func (a *App) fail(err error) {
-	if !a.requestStop(stopRequest{reason: err.Error(), cause: err, err: err}) {
+	a.log.Error("the app cannot go on", "error", err)
+	if !a.requestStop(stopRequest{reason: err.Error(), cause: err, err: err, told: true}) {
 		a.stop.add(err)
 	}
 }
@@ -281,14 +320,14 @@ func (a *App) fail(err error) {
 func (a *App) beginStop() {
 	b := a.budget // App.EndBy changes it as soon as the stop is known
 	a.armWatchdog()
-	a.stop.open.Begin(a.stop.began(), drainwindow.Times{Min: b.minWindow, Full: b.window, Max: b.maxWindow, Quiet: b.quiet})
+	a.stop.open.Begin(a.stop.began(), b.Window)
 	a.health.owner.SetDraining(a.cfg.DrainReadiness == ReadinessDown)
 	a.signals.guardPipe()
-	a.notifier.Load().Stopping(b.total, a.stop.why().again)
+	a.notifier.Load().Stopping(b.Total, a.stop.why().again)
 	a.stop.requested.Signal() // first, because a server could delay the steps below
 	a.stop.draining.Signal()
 	for _, s := range a.parts.servers {
-		s.BeginDrain(a.stop.began(), b.window)
+		s.BeginDrain(a.stop.began(), b.Window.Full)
 	}
 	a.log.Info("stopping", "reason", a.stop.why().reason)
 }
@@ -302,9 +341,9 @@ func (a *App) stopCause() error { return a.stop.why().cause }
 func (a *App) teardown(base context.Context, group *errgroup.Group, hurried bool) error {
 	end := a.stop.endWindow("")
 	a.refit(end)
-	end = end.Add(a.budget.grace)
-	hooksBegin := end.Add(-a.budget.hookSlice)
-	unitsBegin := hooksBegin.Add(-a.budget.unitSlice)
+	end = end.Add(a.budget.Grace)
+	hooksBegin := end.Add(-a.budget.HookSlice)
+	unitsBegin := hooksBegin.Add(-a.budget.UnitSlice)
 
 	if hurried && a.Phase() == PhaseStarting {
 		// The App was never ready, so no request has to finish.
@@ -326,33 +365,6 @@ func (a *App) teardown(base context.Context, group *errgroup.Group, hurried bool
 	return a.finish(a.collect(hooksErr))
 }
 
-// refit changes the times of the steps after the window, which has ended: to what is
-// left when the process will be killed before its budget is over, and by what an early
-// end has left over, so that open connections and requests are served as long as after
-// a whole window.
-func (a *App) refit(windowEnd time.Time) {
-	b, t0 := a.budget, a.stop.began()
-	a.stop.mu.Lock()
-	by, how := a.stop.by, a.stop.window
-	a.stop.mu.Unlock()
-	switch saved := t0.Add(b.window).Sub(windowEnd); {
-	case !by.IsZero() && by.Before(windowEnd.Add(b.grace+Margin)):
-		b.window, b.maxWindow, b.total = 0, 0, b.grace+Margin
-		b = b.within(by.Sub(windowEnd))
-		a.death.watchdog.Load().Reset(time.Until(by))
-	case how == drainwindow.Early:
-		b.grace, b.linger = b.grace+saved, b.linger+saved
-	default:
-		return
-	}
-	a.mu.Lock()
-	a.budget = b
-	a.mu.Unlock()
-	for _, s := range a.parts.servers {
-		s.Configure(drainConfig(b))
-	}
-}
-
 // collect joins all errors, the primary cause first.
 func (a *App) collect(hooksErr error) error {
 	s := &a.stop
@@ -371,6 +383,7 @@ func (a *App) collect(hooksErr error) error {
 			primary = fmt.Errorf("job %s was not done: %w", a.parts.units[i].name, why)
 		}
 	}
+	s.untold = primary != nil && !s.request.told
 	errs := []error{primary}
 	for _, u := range a.parts.units {
 		if err := u.failure(); err != nil && !errors.Is(primary, err) {

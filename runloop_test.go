@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/call"
+	"github.com/pleme-io/lifecycle-go/internal/tick"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -37,7 +38,7 @@ func ticks(t *testing.T, d, interval time.Duration, fn func(n int) error, opts .
 
 func TestRunLoopCountsTheIntervalFromTheEndOfATick(t *testing.T) {
 	at, err := ticks(t, 9500*time.Millisecond, time.Second, func(int) error {
-		time.Sleep(2 * time.Second) // two intervals: no burst follows, no overlap
+		time.Sleep(2 * time.Second) // two intervals: ticks must not overlap or come in a burst
 		return nil
 	})
 	if want := []float64{1, 4, 7}; !slices.Equal(at, want) || err != nil {
@@ -76,8 +77,8 @@ func TestRunLoopWithoutBackoffKeepsTheInterval(t *testing.T) {
 }
 
 func TestRunLoopBackoffDoesNotOverflow(t *testing.T) {
-	l := &loop{interval: math.MaxInt64/2 + 1, maxDelay: math.MaxInt64}
-	if got := l.backoff(l.interval); got != math.MaxInt64 {
+	l := &tick.Loop{Interval: math.MaxInt64/2 + 1, MaxDelay: math.MaxInt64}
+	if got := l.Backoff(l.Interval); got != math.MaxInt64 {
 		t.Errorf("backoff is %v, want the maximum", got)
 	}
 }
@@ -90,7 +91,7 @@ func TestRunLoopStopOnError(t *testing.T) {
 		}
 		return nil
 	}, WithStopOnError())
-	if len(at) != 3 || err != boom { //nolint:errorlint // the very error
+	if len(at) != 3 || err != boom { //nolint:errorlint // the same value, not wrapped
 		t.Errorf("%d ticks, error %v; want 3 and the tick's own error", len(at), err)
 	}
 }
@@ -144,7 +145,7 @@ func TestRunLoopCancelledDuringATick(t *testing.T) {
 				if !returned {
 					t.Error("the loop returned before its tick")
 				}
-				if err != tc.want { //nolint:errorlint // the very error
+				if err != tc.want { //nolint:errorlint // the same value, not wrapped
 					t.Errorf("returned %v, want %v", err, tc.want)
 				}
 			})

@@ -17,7 +17,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// stoppedBy stops for a reason that is no signal.
+// stoppedBy runs an App that stops for a reason other than a signal.
 func stoppedBy() int {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
@@ -47,7 +47,7 @@ var raiseNow = sync.OnceFunc(func() {
 	_ = syscall.Kill(os.Getpid(), syscall.SIGTERM)
 })
 
-// raise sends itself a signal from a piece of the user's own code.
+// raise runs an App in which the user's own code sends the process a signal.
 func raise() int {
 	var opts []Option
 	if mode() == "log handler" {
@@ -100,7 +100,7 @@ type raisingListener struct{ net.Listener }
 
 func (l raisingListener) Accept() (net.Conn, error) { raiseNow(); return l.Listener.Accept() }
 
-// ownWorker is a foreign worker, with code of the test in Start and State.
+// ownWorker is a foreign worker that runs the test's functions in Start and State.
 type ownWorker struct {
 	worker.BaseWorker
 	inStart, inState func()
@@ -141,7 +141,7 @@ func (w *ownWorker) State() worker.State {
 	return w.BaseWorker.State()
 }
 
-// rollback does not get through its start.
+// rollback runs an App whose start does not end by itself.
 func rollback() int {
 	a := scenarioApp().OnShutdown("db", sayHook).Go("first", sayUnit)
 	switch mode() {

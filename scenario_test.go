@@ -22,7 +22,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fsm"
 )
 
-// The scenarios. Each says on stdout what it has come to, one line each, and
+// The scenarios. Each writes a line to stdout for each step that it reaches, and
 // logs to stderr.
 func init() {
 	for name, program := range map[string]func() int{
@@ -50,8 +50,8 @@ func mode() string { return os.Getenv(modeEnv) }
 
 func say(format string, args ...any) { fmt.Printf(format+"\n", args...) }
 
-// scenarioApp is the App that the test has configured. It says each phase that
-// it enters.
+// scenarioApp returns the App that the test has configured. It writes each phase
+// that it enters to stdout.
 func scenarioApp(opts ...Option) *App {
 	var cfg Config
 	if err := json.Unmarshal([]byte(os.Getenv(configEnv)), &cfg); err != nil {
@@ -64,7 +64,7 @@ func scenarioApp(opts ...Option) *App {
 	return a
 }
 
-// runApp runs the App and says what comes of it.
+// runApp runs the App and writes its result to stdout.
 func runApp(ctx context.Context, a *App) int {
 	stop := a.Events().Listen(64, func(e fsm.Event) {
 		if e.Kind == KindApp {
@@ -83,17 +83,17 @@ func runApp(ctx context.Context, a *App) int {
 	return ExitCode(err)
 }
 
-// untilStopped is a unit that minds its context.
+// untilStopped is a unit that returns when its context ends.
 func untilStopped(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 
-// sayHook is a hook that says what context it got.
+// sayHook is a hook that writes the state of its context.
 func sayHook(ctx context.Context) error {
 	_, deadline := ctx.Deadline()
 	say("hook: context alive %v, deadline %v", ctx.Err() == nil, deadline)
 	return nil
 }
 
-// sayUnit is a unit that says when it has begun and when it ends, and why.
+// sayUnit is a unit that writes when it begins, and when and why it ends.
 func sayUnit(ctx context.Context) error {
 	say("unit begins")
 	<-ctx.Done()
@@ -109,15 +109,16 @@ func service() int {
 	return runApp(context.Background(), a)
 }
 
-// hangForEver is where what hangs is found in a dump, once it has said so.
+// hangForEver writes words and then hangs. Tests look for its name in a dump.
 func hangForEver(words string) {
 	say("%s", words)
-	for { // and not select: the runtime ends a program in which nothing can happen
+	for { // not select{}: the runtime ends a program whose goroutines all block
 		time.Sleep(time.Hour)
 	}
 }
 
-// hangingHook never ends by itself. Its mode says what else does not work.
+// hangingHook runs an App with a hook that never returns. Its mode selects what
+// else fails.
 func hangingHook() int {
 	var opts []Option
 	if mode() == "log" {
@@ -133,7 +134,7 @@ func hangingHook() int {
 			return untilStopped(ctx) // it never calls MarkStarted
 		}, WithStartCondition())
 	}
-	if mode() == "lock" { // for any caller and any reason
+	if mode() == "lock" { // so that every caller of every method blocks
 		a.Go("locker", func(context.Context) error {
 			held := make(chan struct{})
 			go func() {
@@ -168,7 +169,7 @@ func fullPipe() *os.File {
 	return os.NewFile(uintptr(fds[1]), "full pipe")
 }
 
-// fill writes to a pipe until it takes no more, and leaves it in blocking mode.
+// fill writes to a pipe until it is full, and leaves it in blocking mode.
 func fill(fd int) error {
 	if err := syscall.SetNonblock(fd, true); err != nil {
 		return err
@@ -184,7 +185,7 @@ func fill(fd int) error {
 	return syscall.SetNonblock(fd, false)
 }
 
-// twoApps runs two at the same time, and goes on after both have returned.
+// twoApps runs two Apps at the same time, and goes on after both have returned.
 func twoApps() int {
 	var running sync.WaitGroup
 	var both sync.WaitGroup
@@ -218,7 +219,7 @@ func notRun() int {
 	return 3
 }
 
-// reload reloads. Each waits for a line from stdin.
+// reload runs an App with reload functions. Each call waits for a line from stdin.
 func reload() int {
 	a := scenarioApp().Go("work", sayUnit).OnShutdown("db", sayHook)
 	if mode() == "without" {
@@ -261,8 +262,7 @@ func reload() int {
 	return runApp(context.Background(), a)
 }
 
-// logReader logs to stdout. What it has to tell goes to the file that the mode
-// names.
+// logReader logs to stdout. It writes its steps to the file that the mode names.
 func logReader() int {
 	trail, err := os.OpenFile(mode(), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {
@@ -288,7 +288,7 @@ func logReader() int {
 	return ExitCode(err)
 }
 
-// stuck has something in it that really keeps Run from returning.
+// stuck has a part that keeps Run from returning.
 func stuck() int {
 	var opts []Option
 	if strings.Contains(mode(), "log") {
@@ -341,7 +341,7 @@ type holder struct{ *ownWorker }
 
 func (holder) HoldRestarts() { hangForEver("hangs") }
 
-// childFails has a child whose exit status is to be its own.
+// childFails starts a child, and exits with the child's exit status.
 func childFails() int {
 	a := scenarioApp().OnShutdown("db", sayHook).Go("child", func(ctx context.Context) error {
 		return exec.CommandContext(ctx, "/bin/sh", "-c", "exit 42").Run()
@@ -353,7 +353,7 @@ func childFails() int {
 func signalContext() int {
 	ctx, stop := SignalContext(context.Background())
 	switch mode() {
-	case "stop": // twice, and then signals are what they were
+	case "stop": // stop is called twice, and then signals have their default effect
 		stop()
 		stop()
 		say("stopped: %v", context.Cause(ctx))
@@ -361,13 +361,13 @@ func signalContext() int {
 	case "twice at once":
 		_ = syscall.Kill(os.Getpid(), syscall.SIGTERM)
 		<-ctx.Done()
-		for range 100 { // all of it well within 250 ms
+		for range 100 { // a burst: well within 250 ms
 			_ = syscall.Kill(os.Getpid(), syscall.SIGINT)
 		}
 		stop()
 		say("survived")
 		return 0
-	case "app": // as the two are used together
+	case "app": // a SignalContext as the parent of an App
 		defer stop()
 		a := scenarioApp().Go("work", sayUnit).OnShutdown("db", sayHook)
 		return runApp(ctx, a)

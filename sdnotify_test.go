@@ -21,11 +21,11 @@ import (
 	"github.com/pleme-io/lifecycle-go"
 )
 
-// manager stands in for systemd: it reads what is sent to NOTIFY_SOCKET.
+// manager stands in for systemd: it reads the messages sent to NOTIFY_SOCKET.
 type manager struct {
 	t    *testing.T
 	name string
-	news chan struct{} // holds a token when something has come
+	news chan struct{} // holds a token when a message has come
 
 	mu  sync.Mutex
 	got []string
@@ -38,7 +38,7 @@ func newManager(t *testing.T, abstract bool) *manager {
 	return m
 }
 
-// newDeafManager returns one that does not read before listen is called.
+// newDeafManager returns a manager that does not read before listen is called.
 func newDeafManager(t *testing.T, abstract bool) (*manager, *net.UnixConn) {
 	t.Helper()
 	m := &manager{t: t, name: filepath.Join(t.TempDir(), "notify"), news: make(chan struct{}, 1)}
@@ -78,7 +78,7 @@ func (m *manager) listen(conn *net.UnixConn) {
 	m.t.Cleanup(func() { _ = conn.Close(); <-ended })
 }
 
-// fill sends to the socket until nothing more goes in.
+// fill sends to the socket until its buffer is full.
 func (m *manager) fill() {
 	m.t.Helper()
 	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: m.name, Net: "unixgram"})
@@ -101,7 +101,7 @@ func (m *manager) messages() []string {
 	return slices.Clone(m.got)
 }
 
-// await waits until a message begins like that, and returns it.
+// await waits until nth messages start with begin, and returns the last of them.
 func (m *manager) await(begin string, nth int) string {
 	m.t.Helper()
 	late := time.After(30 * time.Second)
@@ -117,14 +117,14 @@ func (m *manager) await(begin string, nth int) string {
 		select {
 		case <-m.news:
 		case <-late:
-			m.t.Fatalf("message %q did not come %d times; came:\n%q", begin, nth, m.messages())
+			m.t.Fatalf("message %q did not come %d times; these came:\n%q", begin, nth, m.messages())
 		}
 	}
 }
 
 func monotonicUsec(t *testing.T) int64 {
 	t.Helper()
-	b, err := os.ReadFile("/proc/uptime") // the same clock but for time asleep
+	b, err := os.ReadFile("/proc/uptime") // the same clock, except that it counts the time the machine sleeps
 	if err != nil {
 		t.Skip(err)
 	}
@@ -164,7 +164,7 @@ func TestNotifyTellsTheServiceManager(t *testing.T) {
 			_, usec, _ := strings.Cut(strings.Split(reloading, "\n")[1], "=")
 			at, err := strconv.ParseInt(usec, 10, 64)
 			if now := monotonicUsec(t); err != nil || at < now-60e6 || at > now+60e6 {
-				t.Errorf("MONOTONIC_USEC is %q, and that clock is near %d", usec, now)
+				t.Errorf("MONOTONIC_USEC is %q, want it near %d", usec, now)
 			}
 			m.await("READY=1", 2)
 			r.Stop(errBoom)
@@ -186,7 +186,7 @@ func TestNotifyTellsTheServiceManager(t *testing.T) {
 	}
 }
 
-// systemd's own tool says the same words to the same stand-in.
+// The stand-in also understands systemd's own tool, systemd-notify.
 func TestNotifyStandInUnderstandsSystemdNotify(t *testing.T) {
 	tool, err := exec.LookPath("systemd-notify")
 	if err != nil {
@@ -216,7 +216,7 @@ func TestNotifyExtendsAndGivesSignsOfLifeWhileAlive(t *testing.T) {
 				began := time.Now()
 				_ = r.Registry().RegisterLiveness("self", lifecycle.ProbeFunc(func(context.Context) error {
 					if time.Since(began) > 21*time.Second {
-						return errBoom // wedged from here on
+						return errBoom // liveness fails from here on
 					}
 					return nil
 				}))
@@ -279,7 +279,7 @@ func TestNotifySocketThatIsNotThereChangesNothing(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if _, still := os.LookupEnv("NOTIFY_SOCKET"); still || !strings.Contains(r.log.String(), "NOTIFY_SOCKET") {
-			t.Errorf("%s: still in the environment: %v; the log says\n%s", name, still, r.log.String())
+			t.Errorf("%s: the variable is still in the environment: %v; the log says\n%s", name, still, r.log.String())
 		}
 	}
 }
@@ -307,7 +307,7 @@ func TestNotifyManagerThatDoesNotRead(t *testing.T) {
 		m.await("STOPPING=1", 1)
 		m.await("STATUS=stopped", 1)
 		if n := strings.Count(r.log.String(), "does not read"); n > 1 {
-			t.Errorf("the log says %d times that it does not read", n)
+			t.Errorf("the log says %d times that the manager does not read", n)
 		}
 	})
 	t.Run("at all holds up no stop", func(t *testing.T) {

@@ -10,8 +10,8 @@ import (
 	"github.com/pleme-io/lifecycle-go"
 )
 
-// The samples of the original document, as they stand there. That they compile
-// is the test of the names and signatures; the second one also runs.
+// The samples of the original document, unchanged. They test the names and
+// signatures by compiling; the second one also runs.
 
 type seedServer struct{}
 

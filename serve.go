@@ -39,12 +39,12 @@ func WithListener(ln net.Listener) ServeOption {
 // first of them (sd_listen_fds(3)); connections that come after the stop wait there.
 //
 // While the App drains, the server still serves, and says goodbye to its clients:
-// HTTP/1.x responses carry Connection: close, HTTP/2 connections get a GOAWAY after
-// GoAwayAfter, handlers of streams see [Draining]. After the window the listener
-// closes when no new connection arrives. The server serves open connections until
-// they close or Linger is over. Only then does the App call srv.Shutdown, because
-// Shutdown drops requests that the server is just reading. When the in-flight slice is
-// over, the App cuts and counts the handlers that still run.
+// HTTP/1.x responses carry Connection: close, HTTP/2 connections get a GOAWAY that
+// drops no request after GoAwayAfter, handlers of streams see [Draining]. After the
+// window the listener closes when no new connection arrives. The server serves open
+// connections until they close or Linger is over. Only then does the App call
+// srv.Shutdown, because Shutdown drops requests that the server is just reading. When
+// the in-flight slice is over, the App cuts and counts the handlers that still run.
 //
 // The App cancels the context of a request when its client disconnects and when the
 // App is stopping. It cancels the context of a stream at the window's end: see [Stream].
@@ -77,7 +77,7 @@ func (a *App) Serve(name string, srv *http.Server, opts ...ServeOption) *App {
 			a.parts.claimLocked(name, "listener", c.ln)
 			hopts = append(hopts, httpdrain.WithListener(c.ln))
 		}
-		return newServer(name, "http", httpdrain.New(name, srv, drainConfig(a.budget), hopts...), a)
+		return newServer(name, "http", httpdrain.New(name, srv, a.budget.Goodbye(), hopts...), a)
 	})
 }
 
@@ -100,7 +100,8 @@ type GRPCHealth interface{ Shutdown() }
 // running RPCs finish, and Stop ends them when the in-flight slice is over. The App
 // closes the listener. Run returns an error for a server or listener that another unit
 // has. The App abandons a method that does not return and names it, with its stack; in
-// a server with grpc.WaitForHandlers, Stop waits for handlers.
+// a server with grpc.WaitForHandlers, Stop waits for handlers. For [Draining] in the
+// server's handlers use the interceptors of the module grpcdrain, or [App.CallContext].
 func (a *App) GRPC(name string, srv GRPCServer, ln net.Listener, health GRPCHealth) *App {
 	if call.IsNil(health) {
 		health = nil
@@ -108,15 +109,8 @@ func (a *App) GRPC(name string, srv GRPCServer, ln net.Listener, health GRPCHeal
 	return a.addUnit(kindUnit, name, call.IsNil(srv) || call.IsNil(ln), func() worker.Worker {
 		a.parts.claimLocked(name, "server", srv)
 		a.parts.claimLocked(name, "listener", ln)
-		return newServer(name, "grpc", httpdrain.NewGRPC(name, srv, ln, health, drainConfig(a.budget)), a)
+		return newServer(name, "grpc", httpdrain.NewGRPC(name, srv, ln, health, a.budget.Goodbye()), a)
 	})
-}
-
-func drainConfig(b budget) httpdrain.Config {
-	return httpdrain.Config{
-		AcceptQuiet: b.acceptQuiet, Linger: b.linger, GoAwayAfter: b.goAwayAfter,
-		Patience: b.patience,
-	}
 }
 
 // drainingServer is a server that can say goodbye to its clients.
@@ -126,6 +120,7 @@ type drainingServer interface {
 	Serve(context.Context) error
 	Configure(httpdrain.Config)
 	BeginDrain(now time.Time, window time.Duration)
+	Goodbye() <-chan struct{}
 	EndWindow()
 	CloseWhenQuiet(context.Context) error
 	LingerOpen(context.Context)
@@ -200,10 +195,18 @@ func (s *server) retire(ctx context.Context, hurried bool, closed func()) (cut i
 // Addr returns the address of the server added under name. It is nil when there is no
 // such server or it is not bound yet. Use it for servers on port 0.
 func (a *App) Addr(name string) net.Addr {
+	if s := a.server(name); s != nil {
+		return s.drainingServer.Addr()
+	}
+	return nil
+}
+
+// server returns the server added under name, or nil.
+func (a *App) server(name string) *server {
 	_, servers := a.parts.view()
 	for _, s := range servers {
 		if s.Name() == name {
-			return s.drainingServer.Addr()
+			return s
 		}
 	}
 	return nil
@@ -235,7 +238,7 @@ func (a *App) retireServers(base context.Context, end time.Time, hurried bool) {
 			// A listener or a foreign gRPC server may hang or panic. That must not use up
 			// the time of units and hooks.
 			var cutNow atomic.Int64
-			out := timed(s.Name()+": shutdown", ctx.Done(), a.budget.patience+settle, func() error {
+			out := timed(s.Name()+": shutdown", ctx.Done(), a.budget.Patience+settle, func() error {
 				// With DrainReadiness "serving" the App is ready until the listeners close.
 				cut, err := s.retire(ctx, hurried, func() { a.health.owner.SetDraining(true) })
 				cutNow.Store(int64(cut))
@@ -254,6 +257,7 @@ func (a *App) retireServers(base context.Context, end time.Time, hurried bool) {
 			a.stop.mu.Lock()
 			defer a.stop.mu.Unlock()
 			a.stop.cut += cut
+			a.stop.refused = max(a.stop.refused, s.Stats().TurnedAway)
 		})
 	}
 	wg.Wait()

@@ -33,8 +33,10 @@ type stop struct {
 	by        time.Time // when the process will be killed, by EndBy; zero when that is not known
 	drained   []Outcome // drainers that have returned, were abandoned or were skipped
 	cut       int       // requests in flight when their time was over
+	refused   uint64    // connections that the kernel refused, at most
 	abandoned []string  // checks and health clients that the App abandoned at the end
 	result    error     // of Run
+	untold    bool      // the first part of result is not in the log at error level yet
 }
 
 // stopRequest says why the App should stop.
@@ -45,6 +47,7 @@ type stopRequest struct {
 	signal *SignalError // set when the request was a signal
 	again  bool         // run the program once more
 	unit   bool         // the end of a unit is the reason
+	told   bool         // err is in the log at error level
 }
 
 // ask records a request. first reports whether it is the first, the only one that
@@ -279,7 +282,7 @@ func (s *Shutdown) runUntil(ctx context.Context, end time.Time) error {
 		deadline := end.Add(-time.Duration(i) * slice)
 		out := s.call(ctx, hooks[i], deadline, slice)
 		if out.err != nil {
-			errs = append(errs, about("shutdown hook", out.Name, out.err))
+			errs = append(errs, call.About("shutdown hook", out.Name, out.err))
 		}
 		s.mu.Lock()
 		s.results = append(s.results, out)
@@ -315,7 +318,7 @@ func (s *Shutdown) call(ctx context.Context, h hook, deadline time.Time, slice t
 	out := timed(h.name, ctx.Done(), late, func() error { return h.fn(ctx) })
 	_ = life.To(out.Result, out.err)
 	if out.err != nil {
-		s.say(slog.LevelError, "shutdown hook failed", "hook", h.name, "took", out.Took, "error", unnamed(h.name, out.err))
+		s.say(slog.LevelError, "shutdown hook failed", "hook", h.name, "took", out.Took, "error", call.Unnamed(h.name, out.err))
 	} else {
 		s.say(slog.LevelInfo, "shutdown hook done", "hook", h.name, "took", out.Took)
 	}

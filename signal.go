@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"runtime"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/sdnotify"
+	"github.com/pleme-io/lifecycle-go/internal/sig"
 )
 
 // SignalError is the cause of a context that a signal cancelled.
@@ -46,37 +46,7 @@ func SignalContext(parent context.Context, signals ...os.Signal) (ctx context.Co
 	if len(signals) == 0 {
 		signals = stopSignals
 	}
-	ctx, cancel := context.WithCancelCause(parent)
-	// Room for one of each kind is enough: Notify drops signals that do not fit, and
-	// only the first one counts.
-	ch := make(chan os.Signal, len(signals))
-	signal.Notify(ch, signals...)
-	quit := make(chan struct{})
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		defer signal.Stop(ch)
-		select {
-		case sig := <-ch:
-			cancel(&SignalError{sig})
-		case <-ctx.Done():
-			return
-		}
-		again := time.NewTimer(250 * time.Millisecond)
-		defer again.Stop()
-		select {
-		case <-again.C:
-		case <-quit:
-		}
-	}()
-	var once sync.Once
-	return ctx, func() {
-		once.Do(func() {
-			cancel(nil)
-			close(quit)
-		})
-		<-ended
-	}
+	return sig.Context(parent, 250*time.Millisecond, func(s os.Signal) error { return &SignalError{s} }, signals)
 }
 
 // signals is the source of an App's signals.
@@ -138,6 +108,9 @@ func (a *App) watchSignals() (stop func()) {
 				continue
 			}
 			if sig == syscall.SIGHUP {
+				if len(a.reloads.turn) > 0 && !a.isStopping() {
+					a.log.Info("SIGHUP: a reload is running, and one more follows it")
+				}
 				a.reloads.asked.Notify() // several requests before the reload begins count as one
 				continue
 			}
@@ -185,32 +158,13 @@ func (a *App) force(sig os.Signal) {
 	a.die(fmt.Sprintf("a further signal (%s) while %s", sig, a.lastReached()), err.ExitCode())
 }
 
-// atTerminal reports whether a user can press Ctrl-C: the process is not in
-// Kubernetes and has a controlling terminal, or on Windows a console as its standard
-// input.
-func atTerminal() bool {
-	if os.Getenv("KUBERNETES_SERVICE_HOST") != "" {
-		return false
-	}
-	if runtime.GOOS == "windows" {
-		info, err := os.Stdin.Stat()
-		return err == nil && info.Mode()&os.ModeCharDevice != 0
-	}
-	tty, err := os.OpenFile("/dev/tty", os.O_RDWR, 0)
-	if err != nil {
-		return false
-	}
-	_ = tty.Close()
-	return true
-}
-
 // notifyServiceManager connects to the service manager, if there is one, and
 // returns the function that ends the connection.
 func (a *App) notifyServiceManager() (stop func()) {
 	n := sdnotify.Start(a.log, a.health.reg.Alive)
 	a.notifier.Store(n)
 	if !a.stop.began().IsZero() { // the stop began before the notifier was stored
-		n.Stopping(a.budget.total, a.stop.why().again)
+		n.Stopping(a.budget.Total, a.stop.why().again)
 	}
 	return n.Close
 }

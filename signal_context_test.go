@@ -22,7 +22,7 @@ func TestSignalContextIsCancelledWithTheSignal(t *testing.T) {
 		t.Errorf("cause %v, err %v", context.Cause(ctx), ctx.Err())
 	}
 	if ctx.Value(envKey{}) != "kept" {
-		t.Error("it has lost the parent's values")
+		t.Error("the context lacks the parent's values")
 	}
 	stop()
 	stop()
@@ -34,7 +34,7 @@ func TestSignalContextIsCancelledWithTheSignal(t *testing.T) {
 type envKey struct{}
 
 func TestSignalContextTakesTheNamedSignalsOnly(t *testing.T) {
-	others := make(chan os.Signal, 1) // and keeps this one from ending the test
+	others := make(chan os.Signal, 1) // keeps the signal from ending the test
 	signal.Notify(others, syscall.SIGUSR1)
 	defer signal.Stop(others)
 	ctx, stop := SignalContext(t.Context(), syscall.SIGUSR2)
@@ -54,11 +54,11 @@ func TestSignalContextEndsWithItsParentAndByStop(t *testing.T) {
 	ctx, stop := SignalContext(parent, syscall.SIGUSR1)
 	cancel(boom)
 	<-ctx.Done()
-	if context.Cause(ctx) != boom { //nolint:errorlint // the very same
+	if context.Cause(ctx) != boom { //nolint:errorlint // the same value, not wrapped
 		t.Errorf("the cause is %v", context.Cause(ctx))
 	}
 	stop()
-	ctx, stop = SignalContext(parent, syscall.SIGUSR1) // it has ended already
+	ctx, stop = SignalContext(parent, syscall.SIGUSR1) // the parent has ended already
 	if ctx.Err() == nil {
 		t.Error("not cancelled")
 	}
@@ -88,7 +88,7 @@ func TestSignalContextGivesSignalsBack(t *testing.T) {
 			p.signal(sig)
 			p.await("cause: received signal: " + sig.String())
 			ended := make(chan struct{})
-			go func() { // there is no signal for when they are given back
+			go func() { // nothing tells the test when the signals have their default effect again
 				defer close(ended)
 				for syscall.Kill(p.cmd.Process.Pid, sig) == nil {
 					time.Sleep(20 * time.Millisecond)
@@ -107,7 +107,7 @@ func TestSignalContextTakesRepeatsAsOne(t *testing.T) {
 }
 
 func TestSignalContextAsParentOfAnApp(t *testing.T) {
-	for range 5 { // either may see it first
+	for range 5 { // either may see the signal first
 		p := launch(t, "signal context", Config{DrainInterval: Off, ExitOnSignal: true}, env(modeEnv, "app"))
 		p.await("phase running")
 		p.signal(syscall.SIGTERM)

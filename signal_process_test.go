@@ -32,10 +32,10 @@ func TestSignalDuringStartRollsBackWhatHadStarted(t *testing.T) {
 	for _, c := range []struct {
 		mode    string
 		code    int
-		reached bool // the unit behind the one that is waited for has been started
+		reached bool // the unit after the slow one has been started
 	}{
-		{"start condition", 0, true}, // start conditions are waited for once all are started
-		{"Start", ExitStuck, false},  // it never comes back, and is abandoned
+		{"start condition", 0, true}, // the App waits for start conditions once all units are started
+		{"Start", ExitStuck, false},  // Start never returns, and the App abandons it
 		{"probe", 0, true},
 	} {
 		t.Run(c.mode, func(t *testing.T) {
@@ -51,7 +51,7 @@ func TestSignalDuringStartRollsBackWhatHadStarted(t *testing.T) {
 			if !c.reached {
 				p.saysNot("the unit behind has begun")
 			}
-			if c.mode != "probe" { // that one is asked when everything has started
+			if c.mode != "probe" { // the App runs probes once all units have started
 				p.saysNot("phase running")
 				p.saysNot("phase draining")
 			}
@@ -59,8 +59,8 @@ func TestSignalDuringStartRollsBackWhatHadStarted(t *testing.T) {
 	}
 }
 
-// A signal while it starts leaves nothing to skip, so the next one ends the
-// process.
+// After a signal during the start there is no window to skip, so the next signal
+// ends the process.
 func TestSecondSignalDuringARollbackForces(t *testing.T) {
 	p := launch(t, "hanging hook", window(), env(modeEnv, "start"))
 	p.await("unit begins")
@@ -149,6 +149,26 @@ func TestThirdSignalDumpsAndExits(t *testing.T) {
 	}
 }
 
+// Five Ctrl-C a second are faster than the debounce, and end the process all the same.
+func TestAnImpatientHandForces(t *testing.T) {
+	cfg := window()
+	cfg.SignalDebounce = 0 // its default
+	p := launch(t, "hanging hook", cfg)
+	p.await("phase running")
+	ended := make(chan struct{})
+	go func() { defer close(ended); p.wait() }()
+	hand := time.NewTicker(200 * time.Millisecond)
+	defer hand.Stop()
+	for range 40 {
+		_ = p.cmd.Process.Signal(os.Interrupt)
+		select {
+		case <-hand.C:
+		case <-ended: // the rest changes nothing
+		}
+	}
+	p.wantExit(128 + int(syscall.SIGINT))
+}
+
 func TestThirdSignalExitsWhileTheLogBlocks(t *testing.T) {
 	p := launch(t, "hanging hook", window(), env(modeEnv, "log"))
 	forced(t, p)
@@ -157,7 +177,7 @@ func TestThirdSignalExitsWhileTheLogBlocks(t *testing.T) {
 
 func TestThirdSignalExitsWhileStderrBlocks(t *testing.T) {
 	r, w := fullPipeOf(t)
-	p := launch(t, "hanging hook", window(), func(cmd *exec.Cmd) { cmd.Stderr = w }) // it logs there too
+	p := launch(t, "hanging hook", window(), func(cmd *exec.Cmd) { cmd.Stderr = w }) // its log goes there too
 	forced(t, p)
 	_ = r
 }
@@ -183,7 +203,7 @@ func TestThirdSignalExitsWhileTheAppIsLocked(t *testing.T) {
 	close(quit)
 	<-sent
 	if got := s.ExitStatus(); got != 130 && got != 143 {
-		t.Errorf("it ended with %s", p.describe())
+		t.Errorf("the process ended with %s", p.describe())
 	}
 	p.says("lifecycle-go.hangForEver")
 }
@@ -246,7 +266,7 @@ func TestAnAppThatDoesNotRunTouchesNoSignal(t *testing.T) {
 }
 
 func TestTeardownOutlivesTheReaderOfItsLog(t *testing.T) {
-	for range 3 { // what is logged when is up to the scheduler
+	for range 3 { // the scheduler decides when the App logs
 		trail := filepath.Join(t.TempDir(), "trail")
 		cfg := window()
 		cfg.TerminationLog = terminationFile(t)
@@ -281,7 +301,7 @@ func TestBrokenPipeHasItsDefaultEffectBeforeTheStop(t *testing.T) {
 	}
 }
 
-// pipe is one that a test reads and writes by hand.
+// pipe is a pipe that a test reads and writes itself.
 type pipe struct {
 	r, w *os.File
 	seen strings.Builder
@@ -311,7 +331,7 @@ func (p *pipe) readUntil(t *testing.T, text string) {
 	}
 }
 
-// fullPipeOf is a pipe that takes nothing more and has no reader.
+// fullPipeOf returns a pipe that is full and has no reader.
 func fullPipeOf(t *testing.T) (r, w *os.File) {
 	t.Helper()
 	p := newPipe(t)

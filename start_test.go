@@ -29,7 +29,7 @@ func TestStopWhileStartingRollsBack(t *testing.T) {
 			OnDrain("d", lifecycle.DrainFunc(func(context.Context) error { r.mark("drainer"); return nil })).
 			OnShutdown("h", func(ctx context.Context) error {
 				if ctx.Err() != nil {
-					t.Error("the hook's context is over")
+					t.Error("the hook's context has ended")
 				}
 				r.mark("hook")
 				return nil
@@ -40,7 +40,7 @@ func TestStopWhileStartingRollsBack(t *testing.T) {
 		}
 		r.wantTrail("1s drainer", "1s unit cancelled", "1s hook")
 		if !r.EnteredAt(lifecycle.PhaseRunning).IsZero() || !r.EnteredAt(lifecycle.PhaseDraining).IsZero() {
-			t.Error("it ran, or drained")
+			t.Error("the App ran or drained")
 		}
 	})
 }
@@ -52,7 +52,7 @@ func TestFailureWhileStartingRollsBack(t *testing.T) {
 		_ = second.Stop(t.Context())
 		r.Go("one", func(ctx context.Context) error { <-ctx.Done(); r.mark("one cancelled"); return nil }).
 			Add(second).
-			Go("three", func(context.Context) error { t.Error("a unit behind the failed one was started"); return nil }).
+			Go("three", func(context.Context) error { t.Error("a unit after the failed one was started"); return nil }).
 			OnShutdown("h", func(context.Context) error { r.mark("hook"); return nil })
 		err := r.Run(t.Context())
 		wantErr(t, err, worker.ErrNotStartable, "start: ", "unit dead")
@@ -61,7 +61,7 @@ func TestFailureWhileStartingRollsBack(t *testing.T) {
 			t.Errorf("it is %s", r.Phase())
 		}
 		if n := strings.Count(err.Error(), "dead"); n > 2 {
-			t.Errorf("the failure is told more than once: %v", err)
+			t.Errorf("the error names the failure more than once: %v", err)
 		}
 	})
 }
@@ -223,6 +223,87 @@ func TestTwoAppsAtATime(t *testing.T) {
 		b.Stop(nil)
 		if err := <-done; err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// hungStart is a worker whose Start does not return before the end of its context.
+type hungStart struct{ *worker.Func }
+
+func (hungStart) Start(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+
+func TestStartThatTakesTooLongNamesTheUnits(t *testing.T) {
+	marks := func(after time.Duration) func(context.Context) error {
+		return func(ctx context.Context) error {
+			time.Sleep(after)
+			lifecycle.MarkStarted(ctx)
+			return untilCancelled(ctx)
+		}
+	}
+	for _, test := range []struct {
+		name    string
+		timeout time.Duration
+		shape   func(r *rig)
+		took    time.Duration // -1: it runs
+		says    string
+	}{
+		{"MarkStarted never comes", 0, func(r *rig) {
+			r.Go("quick", untilCancelled).Go("cache", untilCancelled, lifecycle.WithStartCondition())
+		}, time.Hour, "start: not done within 1h0m0s (StartTimeout): waiting for unit cache"},
+		{"two of three", time.Minute, func(r *rig) {
+			r.Go("cache", untilCancelled, lifecycle.WithStartCondition()).
+				Go("migrated", marks(time.Second), lifecycle.WithStartCondition()).
+				Supervise("index", untilCancelled, lifecycle.DefaultBackoff(), lifecycle.WithStartCondition())
+		}, time.Minute, "waiting for unit cache, unit index"},
+		{"a Start that hangs", time.Minute, func(r *rig) {
+			r.Add(hungStart{worker.NewFunc("slow", untilCancelled)}).Go("behind", untilCancelled)
+		}, time.Minute, "waiting for unit slow"},
+		{"a slow migration", 0, func(r *rig) { r.Go("db", marks(59*time.Minute), lifecycle.WithStartCondition()) }, -1, ""},
+		{"off", lifecycle.Off, func(r *rig) { r.Go("db", marks(59*time.Hour), lifecycle.WithStartCondition()) }, -1, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, lifecycle.Config{StartTimeout: test.timeout})
+				test.shape(r)
+				r.OnShutdown("db", func(context.Context) error { r.mark("hook"); return nil })
+				r.after(100*time.Hour, func() { r.Stop(nil) })
+				err := r.Run(t.Context())
+				if test.took < 0 {
+					if err != nil {
+						t.Error(err)
+					}
+					r.took(lifecycle.PhaseRunning)
+					return
+				}
+				wantErr(t, err, context.DeadlineExceeded, test.says)
+				r.wantTrail(fmt.Sprintf("%v hook", test.took))
+				if !strings.Contains(r.log.String(), test.says) {
+					t.Errorf("the log does not say %q:\n%s", test.says, r.log)
+				}
+			})
+		})
+	}
+}
+
+// Long before the timeout the log says for what the App waits, and less and less often.
+func TestStartThatTakesLongIsLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, lifecycle.Config{})
+		r.Go("quick", untilCancelled).Go("cache", untilCancelled, lifecycle.WithStartCondition())
+		r.after(10*time.Minute, func() { r.Stop(nil) })
+		_ = r.Run(t.Context())
+		var got []string
+		for line := range strings.Lines(r.log.String()) {
+			if _, said, found := strings.Cut(line, `level=WARN msg="still starting" `); found {
+				got = append(got, strings.TrimSpace(said))
+			}
+		}
+		var want []string
+		for _, after := range []string{"15s", "30s", "1m0s", "2m0s", "4m0s", "8m0s"} {
+			want = append(want, fmt.Sprintf(`for=%s waiting_for="unit cache"`, after))
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("the log:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 		}
 	})
 }

@@ -138,7 +138,7 @@ func TestStatuszFormats(t *testing.T) {
 	}
 }
 
-// A worker that keeps its own account may say anything.
+// A foreign worker may return any State.
 func TestStatuszSurvivesAnyTree(t *testing.T) {
 	r := newRig(t, lifecycle.Config{})
 	w := &endlessTree{}
@@ -151,7 +151,8 @@ func TestStatuszSurvivesAnyTree(t *testing.T) {
 	}
 }
 
-// A crowd is listed, and not drawn; a worker that panics is a row.
+// The page lists many workers and does not draw them. A worker that panics has a
+// row.
 func TestStatuszDrawsTheTree(t *testing.T) {
 	r := newRig(t, lifecycle.Config{})
 	name := r.Report().Name
@@ -165,7 +166,7 @@ func TestStatuszDrawsTheTree(t *testing.T) {
 	page := statusz(r.Handler(), "GET", "/statusz", "").Body.String()
 	start, end := strings.Index(page, "<svg"), strings.Index(page, "</svg>")
 	if start < 0 || end < 0 {
-		t.Fatalf("there is no picture in\n%s", page)
+		t.Fatalf("the page has no picture:\n%s", page)
 	}
 	drawing := page[start : end+len("</svg>")]
 	var boxes, lines int
@@ -175,7 +176,7 @@ func TestStatuszDrawsTheTree(t *testing.T) {
 			break
 		}
 		if err != nil {
-			t.Fatalf("the picture is no XML: %v\n%s", err, drawing)
+			t.Fatalf("the picture is not XML: %v\n%s", err, drawing)
 		}
 		if e, ok := token.(xml.StartElement); ok {
 			switch e.Name.Local {
@@ -201,7 +202,7 @@ func TestStatuszDrawsTheTree(t *testing.T) {
 	}
 	page = statusz(r.Handler(), "GET", "/statusz", "").Body.String()
 	if strings.Contains(page, "<svg") || !strings.Contains(page, "too many for a picture") || !strings.Contains(page, "more399") {
-		t.Error("a crowd is drawn, or not listed")
+		t.Error("many workers are drawn, or not listed")
 	}
 }
 
@@ -244,8 +245,8 @@ func (e *endlessTree) State() worker.State {
 	return s
 }
 
-// knot is a worker whose State holds itself twice: a tree without end, in width and
-// in depth.
+// knot is a worker whose State contains itself twice, so that its tree has no end
+// in width or in depth.
 type knot struct{ endlessTree }
 
 func (*knot) State() worker.State {
@@ -263,7 +264,7 @@ func TestStatuszSurvivesAStateThatHoldsItself(t *testing.T) {
 		if rec := statusz(r.Handler(), "GET", "/statusz?format="+format, ""); rec.Code != code || rec.Body.Len() > 64<<20 {
 			t.Errorf("%s: %d with %d bytes", format, rec.Code, rec.Body.Len())
 		} else if says := strings.Contains(rec.Body.String(), "There are more"); says != (format == "html") {
-			t.Errorf("%s says that there are more: %v", format, says)
+			t.Errorf("%s says that it leaves some out: %v", format, says)
 		}
 	}
 }
@@ -305,7 +306,7 @@ func TestStatuszAndPreStopOnTheHealthAddress(t *testing.T) {
 	}
 }
 
-// html/template would keep the linker from leaving out any exported method.
+// With html/template the linker could not leave out unused exported methods.
 func TestStatuszCostsNoTemplates(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", ".").Output()
 	if err != nil {
@@ -360,9 +361,10 @@ func (b *blocked) State() worker.State   { b.wait("State"); return b.BaseWorker.
 func (b *blocked) Err() error            { b.wait("Err"); return b.BaseWorker.Err() }
 func (b *blocked) Done() <-chan struct{} { b.wait("Done"); return b.BaseWorker.Done() }
 
-// A worker that does not answer delays no reader of its status, and readers leave no
-// goroutine each behind. An App that must know its State waits for it: that is for
-// the watchdog (TestWatchdogEndsAStopThatIsStuck).
+// A worker that does not answer does not delay readers of its status for long,
+// and each reader leaves no further goroutine behind. The App itself must know
+// the State at its end and waits for it; the watchdog ends that wait
+// (TestWatchdogEndsAStopThatIsStuck).
 func TestUnitThatDoesNotAnswer(t *testing.T) {
 	for _, method := range []string{"State", "Err", "Done"} {
 		t.Run(method, func(t *testing.T) {

@@ -58,11 +58,11 @@ func TestSetup(t *testing.T) {
 		t.Errorf("setup was called with %v, and New returned %v, %v", got, app, err)
 	}
 	_, err = lifecycle.New(lifecycle.Config{}, lifecycle.WithSetup(func(*lifecycle.App) error { return errBoom }),
-		lifecycle.WithSetup(func(*lifecycle.App) error { t.Error("one behind it is called"); return nil }))
+		lifecycle.WithSetup(func(*lifecycle.App) error { t.Error("a later setup was called"); return nil }))
 	if !errors.Is(err, errBoom) {
 		t.Errorf("error is %v, want that of the setup", err)
 	}
-	_, err = lifecycle.New(lifecycle.Config{ShutdownGrace: -5}, lifecycle.WithSetup(nil), lifecycle.WithSetup(func(*lifecycle.App) error { t.Error("called for an App that is none"); return nil }))
+	_, err = lifecycle.New(lifecycle.Config{ShutdownGrace: -5}, lifecycle.WithSetup(nil), lifecycle.WithSetup(func(*lifecycle.App) error { t.Error("setup was called without an App"); return nil }))
 	if err == nil || !strings.Contains(err.Error(), "WithSetup: the function is nil") {
 		t.Errorf("error is %v", err)
 	}

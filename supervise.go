@@ -2,7 +2,9 @@ package lifecycle
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"slices"
 
@@ -29,7 +31,8 @@ type AbandonedError = worker.AbandonedError
 
 var (
 	// ErrDoNotRestart is returned by a supervised function whose work is done: the
-	// unit ends cleanly and the App goes on.
+	// unit ends cleanly and the App goes on. When it is joined with another error, the
+	// unit has failed: the App goes on too, logs that error, and joins it to Run's.
 	ErrDoNotRestart = worker.ErrDoNotRestart
 
 	// ErrTerminate is returned by a supervised function to stop the whole App. It
@@ -122,6 +125,9 @@ func (a *App) addFunc(kind, name string, fn func(context.Context) error, opts []
 // uptime the next wait is the shortest again. When the restart budget is used up, the
 // unit fails, and the App stops.
 //
+// The log has a line for each restart, at most one a second for a unit, with the error,
+// the number of the restart and the wait; the unit's state and metrics say it too.
+//
 // Once the App drains, it restarts no unit: a running function goes on until the drain
 // is over, and a waiting unit ends.
 func (a *App) Supervise(name string, fn func(context.Context) error, backoff Backoff, opts ...UnitOption) *App {
@@ -155,6 +161,10 @@ func (a *App) Actor(name string, execute func() error, interrupt func(error)) *A
 // it, in the order of registration, and stops it after the drain. A worker may
 // finish or stop by itself; a failure stops the App. A worker that was started
 // before is an error.
+//
+// The parts of an App are fixed when Run begins, because a later one would miss the
+// steps of the start and be unknown to the stop. For children that come and go, add a
+// worker.Supervisor: its own Add takes them at any time, and the App stops them with it.
 func (a *App) Add(w worker.Worker) *App {
 	if call.IsNil(w) {
 		return a.addUnit(kindUnit, "", true, nil)
@@ -181,6 +191,9 @@ func (a *App) addUnit(kind, name string, missing bool, build func() worker.Worke
 		if p, ok := w.(interface{ PublishTo(*eventStream) }); ok {
 			p.PublishTo(&a.events)
 		}
+		if l, ok := w.(interface{ LogTo(*slog.Logger) }); ok {
+			l.LogTo(a.log)
+		}
 		a.parts.units = append(a.parts.units, &unit{kind: kind, name: name, Worker: w})
 	})
 	return a
@@ -191,6 +204,13 @@ func (a *App) endsWith(u *unit) bool {
 	return u.kind == kindActor || u.kind == kindJob && !slices.ContainsFunc(a.parts.units, func(other *unit) bool {
 		return other.kind == kindJob && other != u && !other.over.HasSignaled()
 	})
+}
+
+// hasGivenUp reports whether the unit is a supervised function that has failed and asked
+// not to be restarted: the App goes on without it.
+func (u *unit) hasGivenUp() bool {
+	r, ok := u.Worker.(*worker.Restarter)
+	return ok && errors.Is(r.Err(), ErrDoNotRestart) && !errors.Is(r.Err(), ErrTerminate)
 }
 
 // isUndoneJob reports whether the unit is a job that has not returned nil by itself.

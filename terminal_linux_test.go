@@ -29,8 +29,8 @@ func TestInterruptAtATerminal(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			tty := openTerminal(t)
-			// Clients may be sending requests here only while the health
-			// planes invite them.
+			// Clients send requests to this process only when the health planes
+			// allow it.
 			cfg := Config{DrainInterval: time.Hour, DrainWait: c.wait, SignalDebounce: Off, HealthAddr: "127.0.0.1:0"}
 			p := launch(t, "service", cfg, func(cmd *exec.Cmd) {
 				if c.change != nil {
@@ -45,7 +45,7 @@ func TestInterruptAtATerminal(t *testing.T) {
 			c.how(p, tty)
 			if !c.skipped {
 				p.await(`msg="draining: still serving everything" window=1h0m0s`)
-				p.signal(syscall.SIGTERM) // a second one does
+				p.signal(syscall.SIGTERM) // a second signal does
 			}
 			p.wantExit(0)
 			if strings.Contains(p.out.String(), skipped) != c.skipped {
@@ -66,22 +66,23 @@ func sendTo(sig syscall.Signal) func(*process, *terminal) {
 	return func(p *process, _ *terminal) { p.signal(sig) }
 }
 
-// terminal is a pseudo-terminal: what is written to master is typed at slave.
+// terminal is a pseudo-terminal. Text written to master arrives at slave as if
+// typed.
 type terminal struct{ master, slave *os.File }
 
 func openTerminal(t *testing.T) *terminal {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
 	if err != nil {
-		t.Skipf("no pseudo-terminal is to be had: %v", err)
+		t.Skipf("cannot open a pseudo-terminal: %v", err)
 	}
 	t.Cleanup(func() { _ = master.Close() })
 	var locked int32
 	if err := ioctl(master, syscall.TIOCSPTLCK, &locked); err != nil {
 		t.Skipf("unlock the pseudo-terminal: %v", err)
 	}
-	// By the master, and not by its path: that may be of another instance of
-	// devpts than the one that is mounted here.
+	// Open it through the master, not by its path: the path may belong to another
+	// instance of devpts than the one mounted here.
 	const tiocgptpeer = 0x5441
 	fd, _, errno := syscall.Syscall(syscall.SYS_IOCTL, master.Fd(), tiocgptpeer, syscall.O_RDWR|syscall.O_NOCTTY|syscall.O_CLOEXEC)
 	if errno != 0 {

@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// Even SIGKILL leaves a cause: it is in the file before it comes.
+// Even SIGKILL leaves a cause, because the App writes the cause before the signal
+// comes.
 func TestKilledProcessLeavesPhaseAndCause(t *testing.T) {
 	for _, c := range []struct{ scenario, mode, until, want string }{
 		{"rollback", "start condition", "svc: starting; waiting for unit slow", "svc: starting; waiting for unit slow to start"},
@@ -28,8 +29,9 @@ func TestKilledProcessLeavesPhaseAndCause(t *testing.T) {
 			}
 			p := launch(t, c.scenario, cfg, env(modeEnv, c.mode))
 			if strings.Contains(c.want, "signal") {
-				// The event of the phase comes a moment earlier, and a signal
-				// in that moment is one while it starts.
+				// The App publishes the event a moment before it enters the
+				// phase. A signal in that moment would count as one during the
+				// start.
 				eventually(t, "running", func() bool { return read(t, cfg.TerminationLog) == "svc: running" })
 				p.signal(syscall.SIGTERM)
 			}
@@ -68,8 +70,8 @@ func TestTerminationLogThatCannotBeWrittenIsHarmless(t *testing.T) {
 	}
 }
 
-// The watchdog's own bounds are tested with what really blocks Run, and with
-// the smallest times that a Config may have.
+// This test uses a part that really blocks Run, and the smallest times that a
+// Config may have.
 func TestWatchdogEndsAStopThatIsStuck(t *testing.T) {
 	for _, c := range []struct{ mode, culprit string }{
 		{"State while it starts", "unit wedged to start"},
@@ -86,7 +88,7 @@ func TestWatchdogEndsAStopThatIsStuck(t *testing.T) {
 			p.signal(syscall.SIGTERM)
 			began := time.Now()
 			p.wantExit(ExitStuck)
-			t.Logf("exit after %v, of which 2.3s are its own", time.Since(began))
+			t.Logf("exit after %v, want at least the 2.3s of the watchdog", time.Since(began))
 			why := "the stop took longer than 2.3s (DrainInterval + ShutdownGrace + Margin); giving up on " + c.culprit
 			p.says("lifecycle: svc: "+why+"; exit status 70", "lifecycle-go.hangForEver")
 			if got, want := read(t, cfg.TerminationLog), "svc: killed: "+why; got != want {

@@ -78,13 +78,13 @@ func TestTerminationLogIsRewrittenAtEachStep(t *testing.T) {
 		expect("svc: failed: App.Stop was called: boom (draining 5s, stopping 3s): boom")
 		after, err := os.Stat(path)
 		if err != nil || !os.SameFile(before, after) {
-			t.Errorf("it is not the same file any more (%v)", err)
+			t.Errorf("the App replaced the file (%v)", err)
 		}
 	})
 }
 
-// A process that is killed while units stop leaves the names of those that are
-// left, and not of those that have ended.
+// When a process is killed while units stop, the log has the names of the units
+// that still run, and not of those that have ended.
 func TestTerminationLogNamesTheUnitsThatAreLeft(t *testing.T) {
 	type unit struct {
 		name  string
@@ -133,7 +133,7 @@ func TestTerminationLogNamesTheUnitsThatAreLeft(t *testing.T) {
 	}
 }
 
-// A start that does not get there is mostly why it is stopped.
+// When a start hangs, the kubelet often stops the process because of it.
 func TestTerminationLogNamesWhatTheStartWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := terminationFile(t)
@@ -180,7 +180,7 @@ func TestTerminationLogIsShortAndValid(t *testing.T) {
 				t.Errorf("%d bytes, valid %v: %q", len(got), utf8.ValidString(got), got)
 			}
 			if len(cause) > 1024 && (len(got) < 1018 || !strings.HasSuffix(got, "…")) {
-				t.Errorf("%d bytes of a long one: %q", len(got), got)
+				t.Errorf("%d bytes of a long message: %q", len(got), got)
 			}
 		})
 	}
@@ -195,7 +195,7 @@ func TestTerminationLogIsNeverCreated(t *testing.T) {
 		t.Errorf("there is %v (%v)", left, err)
 	}
 
-	// Nor again, when it has gone meanwhile.
+	// The App does not create the file again after it was removed.
 	file := filepath.Join(dir, "log")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -211,7 +211,7 @@ func TestTerminationLogIsNeverCreated(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := os.Stat(file); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("it was made again (%v)", err)
+		t.Errorf("the App created the file again (%v)", err)
 	}
 }
 

@@ -3,8 +3,6 @@ package lifecycle
 import (
 	"context"
 	"errors"
-	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -180,7 +178,7 @@ func (u *unit) finish(bare error) error {
 	if u.end.IsZero() {
 		u.end, u.bare = time.Now(), bare
 		if bare != nil {
-			u.err = about("unit", u.name, bare)
+			u.err = call.About("unit", u.name, bare)
 		}
 		u.over.Signal()
 	}
@@ -192,15 +190,6 @@ func (u *unit) failure() error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.err
-}
-
-// about puts the kind and the name before err, as in "unit db: ". The errors of a panic
-// and of an abandoned call already begin with the name; about then adds only the kind.
-func about(kind, name string, err error) error {
-	if strings.HasPrefix(err.Error(), name+": ") {
-		return fmt.Errorf("%s %w", kind, err)
-	}
-	return fmt.Errorf("%s %s: %w", kind, name, err)
 }
 
 func (u *unit) outcome() Outcome {
@@ -216,23 +205,6 @@ func (u *unit) outcome() Outcome {
 	out.Took = u.end.Sub(u.began)
 	return out
 }
-
-// unnamed returns err without the name in front, for places that show the name
-// separately.
-func unnamed(name string, err error) error {
-	if text, named := strings.CutPrefix(err.Error(), name+": "); named {
-		return &unnamedError{err, text}
-	}
-	return err
-}
-
-type unnamedError struct {
-	error
-	text string
-}
-
-func (e *unnamedError) Error() string { return e.text }
-func (e *unnamedError) Unwrap() error { return e.error }
 
 // launch starts one unit. When Start hangs, launch returns as soon as a stop is
 // requested, and the teardown stops the unit like all others.
@@ -267,12 +239,14 @@ func (a *App) launch(u *unit, group *errgroup.Group) error {
 	return nil
 }
 
+// begun reports whether a worker with the status s has started.
+func begun(s worker.Status) bool {
+	return s != worker.StatusCreated && s != worker.StatusPending && s != worker.StatusStarting
+}
+
 // awaitStarted waits until the unit has met its start condition, has ended, or a stop
 // is requested.
 func (a *App) awaitStarted(u *unit) {
-	begun := func(s worker.Status) bool {
-		return s != worker.StatusCreated && s != worker.StatusPending && s != worker.StatusStarting
-	}
 	status := func() worker.Status {
 		s, err := u.state()
 		if err != nil {
@@ -284,7 +258,8 @@ func (a *App) awaitStarted(u *unit) {
 	a.nowDoing(waiting)
 	defer func() {
 		s := status()
-		if s == worker.StatusFailed || s == worker.StatusKilled || s.Terminal() && a.endsWith(u) {
+		failed := s == worker.StatusFailed || s == worker.StatusKilled
+		if failed && !u.hasGivenUp() || s.Terminal() && a.endsWith(u) {
 			<-a.stop.requested.Signaled() // watch is about to request it
 		}
 	}()
@@ -329,7 +304,7 @@ func (a *App) awaitBegun(ctx context.Context, u *unit, await func() error) {
 		return
 	}
 	if _, err := waiting.Ended(); errors.As(err, new(*PanicError)) {
-		a.fail(about("unit", u.name, err))
+		a.fail(call.About("unit", u.name, err))
 		<-a.stop.requested.Signaled() // another request may have been first
 	}
 }
@@ -371,11 +346,13 @@ func (a *App) watch(u *unit) {
 	a.unitFailed(u, status, err)
 }
 
-// unitFailed ends the unit with err and asks for the stop.
+// unitFailed ends the unit with err and asks for the stop, unless the App goes on.
 func (a *App) unitFailed(u *unit, status worker.Status, err error) {
 	named := u.finish(err)
-	a.log.Error("unit failed", "unit", u.name, "status", string(status), "error", unnamed(u.name, err))
-	a.requestStop(stopRequest{reason: named.Error(), cause: named, err: named, unit: true})
+	a.log.Error("unit failed", "unit", u.name, "status", string(status), "error", call.Unnamed(u.name, err))
+	if !u.hasGivenUp() {
+		a.requestStop(stopRequest{reason: named.Error(), cause: named, err: named, unit: true, told: true})
+	}
 }
 
 // stopUnits cancels the units' context and waits for the units until end. It abandons
@@ -433,15 +410,19 @@ func (a *App) stopUnit(ctx context.Context, u *unit) {
 	// A worker bounds its own Stop. The App waits three times as long for a worker that
 	// breaks its contract.
 	out := timed(u.name+": Stop", ctx.Done(), 3*settle, func() error { return u.Stop(ctx) })
-	if err := u.hasEnded(ctx); err != nil {
-		if out.err != nil {
-			err = out.err
+	if !u.over.HasSignaled() { // it is when its Start has failed
+		if err := u.hasEnded(ctx); err != nil {
+			if out.err != nil {
+				err = out.err
+			}
+			a.log.Error("unit did not stop", "unit", u.name, "error", call.Unnamed(u.name, err))
+			_ = u.finish(err)
+			return
 		}
-		_ = u.finish(err)
-		return
+		<-u.over.Signaled() // watch has seen it
 	}
-	<-u.over.Signaled() // watch has seen it
 	if out.err != nil && !errors.Is(u.failure(), out.err) {
-		a.stop.add(about("unit", u.name, out.err))
+		a.log.Error("unit failed to stop", "unit", u.name, "error", call.Unnamed(u.name, out.err))
+		a.stop.add(call.About("unit", u.name, out.err))
 	}
 }

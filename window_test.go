@@ -132,6 +132,7 @@ func TestEndBy(t *testing.T) {
 	}{
 		{"enough time", 0, 40 * s, 5 * s, 25 * s},
 		{"less", 0, 13500 * time.Millisecond, 2500 * time.Millisecond, 12500 * time.Millisecond},
+		{"enough time for a longer window", 0, 27 * s, 5 * s, 25 * s},
 		{"late", 4 * s, 12 * s, 4 * s, 11272 * time.Millisecond},
 		{"two seconds", 0, 2 * s, 370 * time.Millisecond, 1851 * time.Millisecond},
 	} {

@@ -24,10 +24,11 @@ func TestConventions(t *testing.T) {
 			{Path: "rollout"},
 			{Path: "internal/rawhttp", Imports: []string{"./bench/internal/cpu"}},
 			{Path: "internal/..."},
+			{Path: "cmd/scaledoc", Imports: []string{".", "./bench/rollout"}, Brings: []string{"golang.org/x/sync"}},
 			{Path: "cmd/benchdoc", Imports: []string{"golang.org/x/perf"}, Brings: []string{"..."}},
 		},
 		Requires: []conventions.Require{
-			{Module: "github.com/pleme-io/lifecycle-go", TestOnly: true},
+			{Module: "github.com/pleme-io/lifecycle-go"},
 			{Module: "github.com/pleme-io/lifecycle-go/fleet", TestOnly: true},
 			{Module: "github.com/nats-io/nats.go", TestOnly: true},
 			{Module: "github.com/c360studio/semstreams", TestOnly: true},
@@ -40,7 +41,7 @@ func TestConventions(t *testing.T) {
 			{Module: "github.com/thejerf/suture/v4", TestOnly: true},
 			{Module: "github.com/aretw0/lifecycle", TestOnly: true},
 			{Module: "go.uber.org/fx", TestOnly: true},
-			{Module: "golang.org/x/sync", TestOnly: true},
+			{Module: "golang.org/x/sync"},
 			{Module: "golang.org/x/net", TestOnly: true}, // another HTTP/2
 			{Module: "github.com/hashicorp/go-plugin", TestOnly: true},
 			{Module: "github.com/hashicorp/go-hclog", TestOnly: true}, // silences go-plugin

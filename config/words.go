@@ -40,6 +40,10 @@ func lifecycleWords(field string) string {
 		return "probe_timeout is the longest that a health plane takes to answer. Defaults to 900 ms: the kubelet gives up after 1 s unless told otherwise."
 	case "SignalDebounce":
 		return "signal_debounce is the time within which signals count as one request, because process managers and wrappers send some signals twice. It begins with the signal that counts, so that repeated signals count once in that time. Defaults to 250 ms."
+	case "StartTimeout":
+		return "start_timeout is the longest time from Run to the phase running. An App that is still starting then stops with an error that names the units that have not started; the log names them from 15 s on. Defaults to 1 h, so that it ends a start that hangs and no migration or restore: a startup probe, or TimeoutStartSec in systemd, knows better how long this start may take. With off there is no limit."
+	case "ReloadTimeout":
+		return "reload_timeout is the time that each function of a reload (App.OnReload) has. Then its context ends, and the App abandons a function that ignores that. Defaults to 90 s, which systemd gives a reload. With off there is no limit."
 	case "LeaderRetry":
 		return "leader_retry is the time between two requests for the lease of a leader-elected unit (App.Lead) while this process does not lead. A jitter adds up to a fifth. Defaults to 2 s."
 	case "ExitOnSignal":
@@ -61,7 +65,7 @@ func lifecycleWords(field string) string {
 	case "AdminTokenFile":
 		return "admin_token_file is a file that contains the admin token, in place of admin_token. White space around the token does not count. The file has to exist when New runs. The App reads it again for every request, because a mounted Secret changes. Defaults to none."
 	case "MemoryLimitRatio":
-		return "memory_limit_ratio sets the soft memory limit of the Go runtime to this part of the control group's memory limit. It is more than 0 and at most 1; 0.9 leaves room for memory that the runtime does not count. GOMEMLIMIT takes precedence, and so does a limit that the program has already set. The limit stays when Run returns. Defaults to 0: the App sets no limit."
+		return "memory_limit_ratio sets the soft memory limit of the Go runtime to this part of the control group's memory limit. It is more than 0 and at most 1; 0.9 leaves room for memory that the runtime does not count. GOMEMLIMIT takes precedence, and so does a limit that the program has already set. When a pod is resized in place, the limit follows after a garbage collection, at most every 10 s. It stays when Run returns. Defaults to 0: the App sets no limit."
 	}
 	return ""
 }

@@ -1,8 +1,15 @@
 package deploy
 
 import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"go.yaml.in/yaml/v3"
 )
 
 const chartFolder = "helm/lifecycle-service"
@@ -40,6 +47,8 @@ func TestChartIsClean(t *testing.T) {
 		"monitored":          {"serviceMonitor.enabled=true"},
 		"other ports":        {"ports.http=9000", "ports.health=9001"},
 		"own config":         {"config.poll=2s", "config.lifecycle.linger=1s", "config.lifecycle.drain_readiness=serving"},
+		"asks the API":       {"kubernetesAPI.enabled=true"},
+		"leads":              {"kubernetesAPI.enabled=true", "kubernetesAPI.lease=sync", "kubernetesAPI.deletionCost=true"},
 		"no policy, no name": {"networkPolicy.enabled=false", "image.tag=v2"},
 	} {
 		t.Run(name, func(t *testing.T) { mustBeClean(t, chart(t, set...)) })
@@ -77,9 +86,91 @@ func TestChartRefusesBadValues(t *testing.T) {
 		"config.lifecycle.drain_readiness=up":  "drain_readiness",
 		"service.externalTrafficPolicy=Near":   "externalTrafficPolicy",
 		"serviceMonitor.interval=often":        "interval",
+		"kubernetesAPI.enabled=maybe":          "enabled",
+		"kubernetesAPI.lease=a/b":              "lease",
 	} {
 		if out, err := output(t, tool(t, "helm"), chartArgs([]string{set})...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("--set %s: error %v, want one that names %s\n%.200s", set, err, want, out)
 		}
 	}
 }
+
+// TestPermissionsAreOffAndMinimal: without a word a pod has neither a token nor a
+// permission, and with one it has the rules of its features and no others.
+func TestPermissionsAreOffAndMinimal(t *testing.T) {
+	base := []string{`[discovery.k8s.io] [endpointslices] [] [list watch]`, `[] [pods] [] [get watch]`}
+	for name, tt := range map[string]struct {
+		manifest string
+		rules    []string
+	}{
+		"chart":              {chart(t), nil},
+		"chart, window":      {chart(t, "kubernetesAPI.enabled=true"), base},
+		"chart, not enabled": {chart(t, "kubernetesAPI.lease=sync"), nil},
+		"chart, all": {chart(t, "kubernetesAPI.enabled=true", "kubernetesAPI.lease=sync", "kubernetesAPI.deletionCost=true"), append(slices.Clone(base),
+			`[coordination.k8s.io] [leases] [] [create]`, `[coordination.k8s.io] [leases] [sync] [get update]`, `[] [pods] [] [patch]`)},
+		"base":      {kustomize(t, "base"), nil},
+		"component": {withComponent(t), base},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var rules []string
+			for _, o := range objects(t, tt.manifest) {
+				if o.Kind == "Role" {
+					rules = permissions(t, o)
+				}
+			}
+			if !slices.Equal(rules, tt.rules) {
+				t.Errorf("the rules are %v, want %v", rules, tt.rules)
+			}
+			if token := strings.Contains(tt.manifest, "automountServiceAccountToken: true"); token != (tt.rules != nil) {
+				t.Errorf("the pods have a token: %v", token)
+			}
+			for _, want := range []string{"SERVICE_KUBE", "fieldPath: metadata.name", "port: 6443"} {
+				if strings.Contains(tt.manifest, want) != (tt.rules != nil) {
+					t.Errorf("%q is there or is missing", want)
+				}
+			}
+		})
+	}
+}
+
+// permissions decodes the rules of a Role with only the used fields, and refuses others.
+func permissions(t *testing.T, o object) (rules []string) {
+	t.Helper()
+	for _, rule := range o.Rules {
+		data, err := yaml.Marshal(rule)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var r struct {
+			APIGroups     []string `yaml:"apiGroups"`
+			Resources     []string
+			ResourceNames []string `yaml:"resourceNames"`
+			Verbs         []string
+		}
+		d := yaml.NewDecoder(bytes.NewReader(data))
+		d.KnownFields(true)
+		if err := d.Decode(&r); err != nil {
+			t.Error(err)
+		}
+		rules = append(rules, fmt.Sprint(r.APIGroups, r.Resources, r.ResourceNames, r.Verbs))
+	}
+	return rules
+}
+
+// withComponent renders the base with the component that asks the Kubernetes API.
+func withComponent(t *testing.T) string {
+	t.Helper()
+	// Kustomize wants a relative path, and nothing outside of it.
+	dir, err := os.MkdirTemp("kustomize", "test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	text := "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [../base]\ncomponents: [../components/kubernetes-api]\n"
+	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return kustomize(t, filepath.Base(dir))
+}
+
+func TestComponentIsClean(t *testing.T) { mustBeClean(t, withComponent(t)) }

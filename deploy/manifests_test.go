@@ -23,6 +23,7 @@ type object struct {
 	Metadata   struct{ Name string }
 	Data       map[string]string
 	Spec       yaml.Node
+	Rules      []yaml.Node // of a Role
 }
 
 // variables are the variables of the service's container in the manifest.
@@ -112,6 +113,13 @@ func mustBeClean(t *testing.T, manifest string) {
 	for _, o := range objects(t, manifest) {
 		if o.Kind == "ServiceMonitor" {
 			monitor(t, o)
+			continue
+		}
+		if o.Kind == "Role" {
+			permissions(t, o)
+			continue
+		}
+		if o.Kind == "RoleBinding" { // TestPermissions… on the cluster shows that it works
 			continue
 		}
 		if !slices.Contains(served, o.Kind) {

@@ -6,13 +6,13 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/conventions"
 )
 
-// TestConventions holds what the example programs may import: the public rooms,
-// like any other user.
+// TestConventions checks that the example programs import only public packages,
+// as any other user does.
 func TestConventions(t *testing.T) {
 	conventions.Check(t, conventions.Module{
 		Rooms: []conventions.Room{
 			{Path: "service", Imports: []string{
-				".", "./config", "./metrics", "github.com/coder/websocket", "github.com/prometheus/client_golang", "modernc.org/sqlite",
+				".", "./config", "./kube", "./metrics", "github.com/coder/websocket", "github.com/prometheus/client_golang", "modernc.org/sqlite",
 			}, Brings: []string{"..."}},
 			{Path: "tree", Imports: []string{".", "./worker", "./worker/docker", "github.com/moby/moby/client"}, Brings: []string{"..."}},
 			{Path: "mission", Imports: []string{
@@ -22,11 +22,13 @@ func TestConventions(t *testing.T) {
 				".", "./worker", "./fleet/broker", "./fleet/workflow", "./fleet/presence", "./fleet/operator", "./fleet/host/...", "github.com/nats-io/nats.go",
 			}, Brings: []string{"..."}},
 			{Path: "pool", Imports: []string{".", "./procpool", "./procpool/sdk", "./worker"}, Brings: []string{"golang.org/x/sync"}},
+			{Path: "leader", Imports: []string{".", "./kube"}, Brings: []string{"golang.org/x/sync"}},
 			{Path: "handover", Imports: []string{".", "./worker"}, Brings: []string{"golang.org/x/sync"}},
 			{Path: "hosted", Imports: []string{".", "./fleet/broker", "./fleet/host/...", "github.com/nats-io/nats.go"}, Brings: []string{"..."}},
 		},
 		Requires: []conventions.Require{
 			{Module: "github.com/pleme-io/lifecycle-go"},
+			{Module: "github.com/pleme-io/lifecycle-go/kube"},
 			{Module: "github.com/pleme-io/lifecycle-go/worker/docker"},
 			{Module: "github.com/moby/moby/client"},
 			{Module: "github.com/pleme-io/lifecycle-go/fleet"},

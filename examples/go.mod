@@ -9,6 +9,7 @@ require (
 	github.com/nats-io/nats.go v1.55.0
 	github.com/pleme-io/lifecycle-go v0.0.0
 	github.com/pleme-io/lifecycle-go/fleet v0.0.0
+	github.com/pleme-io/lifecycle-go/kube v0.0.0
 	github.com/pleme-io/lifecycle-go/worker/docker v0.0.0
 	github.com/prometheus/client_golang v1.25.0
 	go.uber.org/goleak v1.3.0
@@ -98,3 +99,5 @@ replace github.com/pleme-io/lifecycle-go/worker/docker => ../worker/docker
 replace github.com/pleme-io/lifecycle-go/fleet => ../fleet
 
 replace github.com/pleme-io/lifecycle-go/vet => ../vet
+
+replace github.com/pleme-io/lifecycle-go/kube => ../kube

@@ -7,13 +7,14 @@ import (
 	"unicode"
 )
 
-// Drawing says what a picture of a table shows besides its states and edges.
-// The zero value draws the bare table.
+// Drawing says what a picture of a table shows in addition to its states and
+// edges. The zero value draws the bare table.
 type Drawing[S ~string] struct {
 	Initial S         // gets the start marker; "" draws none
-	Current S         // is lit; "" lights none
+	Current S         // gets highlighted; "" highlights none
 	Added   []Edge[S] // drawn dashed: edges that the original table does not have
-	// Label names an edge, "" leaves it bare. Nil names none.
+	// Label returns the label of an edge, "" for none. A nil Label gives no edge
+	// a label.
 	Label func(Edge[S]) string
 }
 
@@ -34,7 +35,7 @@ func (t Table[S]) Mermaid(d Drawing[S]) string {
 	}
 	for _, e := range t.Edges() {
 		if !t.Has(e.To) {
-			continue // Validate names it
+			continue // Validate reports it
 		}
 		label := d.label(e)
 		if slices.Contains(d.Added, e) {
@@ -103,8 +104,8 @@ func bracketed(attrs []string) string {
 	return " [" + strings.Join(attrs, " ") + "]"
 }
 
-// ids gives each state a name that Mermaid takes as an identifier: its own
-// when that is one, else the next of s0, s1, … that no other state has.
+// ids gives each state a valid Mermaid identifier: its own name if that is one,
+// and otherwise the next of s0, s1, … that is not the name of another state.
 func ids[S ~string](t Table[S]) map[S]string {
 	out := make(map[S]string, len(t))
 	taken := make(map[string]bool, len(t))
@@ -128,7 +129,7 @@ func ids[S ~string](t Table[S]) map[S]string {
 }
 
 // plain reports whether s is a safe Mermaid identifier: letters, digits and
-// underscores, and no word of Mermaid's own.
+// underscores, and not a keyword of Mermaid.
 func plain(s string) bool {
 	switch strings.ToLower(s) {
 	case "", "state", "note", "end", "direction", "class", "classdef", "style", "as", "default", "click", "accdescr", "acctitle", "hide", "scale", "tb", "lr", "rl", "bt":
@@ -142,8 +143,8 @@ func plain(s string) bool {
 // mermaidText quotes text for a state's description.
 func mermaidText(s string) string { return `"` + MermaidLabel(s) + `"` }
 
-// MermaidLabel makes any text safe in a label of a Mermaid diagram: it replaces
-// everything that has a meaning to Mermaid or HTML by its entity code, and
+// MermaidLabel makes any text safe in a label of a Mermaid diagram. It replaces
+// each character with a meaning in Mermaid or HTML by its entity code, and
 // control characters by spaces.
 func MermaidLabel(s string) string {
 	var b strings.Builder

@@ -10,44 +10,44 @@ import (
 	"time"
 )
 
-// Event is one change of one life.
+// Event is one change of state of one life.
 //
-// A life is told from all others by its ID, never by its Kind and Name: two
-// supervisors may each have a child "w", and a child that is restarted has the name
-// of the one before it. Within one life Seq is 1, 2, 3, … without a gap.
+// The ID identifies a life. Kind and Name do not: two supervisors may each have a
+// child "w", and a restarted child keeps its name. Within one life Seq is 1, 2,
+// 3, … without a gap.
 type Event struct {
-	ID      uint64    // of the life; never 0, and never used again in this process; 0 for a gap
-	Parent  uint64    // the life that it belongs to, such as its supervisor's; 0 for none
-	Attempt int       // 1 for the first run of a life that is begun again, 2 for the second; 0 for a change of the life as a whole
-	Kind    string    // what lives: "app", "worker", "probe", …
-	Name    string    // which one
+	ID      uint64    // of the life, unique in this process; 0 only for a gap
+	Parent  uint64    // the ID of the life that it belongs to, such as its supervisor's; 0 for none
+	Attempt int       // the number of the run, from 1, in a life that runs again and again; 0 for a change of the life as a whole
+	Kind    string    // "app", "worker", "probe", …
+	Name    string    // the name within its kind; not unique
 	Seq     uint64    // 1 for a life's first change, 2 for its second; for a gap the number of events lost
-	From    string    // the state it left
-	To      string    // the state it entered
-	At      time.Time // when
-	Cause   error     // why, when there was a reason to give
+	From    string    // the state that the life left
+	To      string    // the state that the life entered
+	At      time.Time // when it changed
+	Cause   error     // why; nil when no reason is known
 }
 
-// KindGap is the Kind of the event that stands for events which a reader has lost
-// because it was too slow. Its Seq is their number.
+// KindGap is the Kind of the event that takes the place of events that a slow
+// reader has lost. Its Seq is their number.
 const KindGap = "gap"
 
-// IsGap reports whether e stands for lost events, Seq of them.
+// IsGap reports whether e takes the place of lost events; Seq is their number.
 func (e Event) IsGap() bool { return e.Kind == KindGap }
 
 // ErrClosed is returned by [Subscription.Next] once the subscription is closed
-// and everything in it was read.
+// and all its events were read.
 var ErrClosed = errors.New("lifecycle: subscription is closed")
 
 // Dispatcher delivers the events of any number of machines to any number of
 // readers. Each reader sees the events of one life in the order in which they
-// happened, each once. A reader that is too slow loses the oldest ones and is told
-// how many by a gap event ([KindGap]); it never holds a machine up.
+// happened, each once. A reader that is too slow loses the oldest ones, and a gap
+// event ([KindGap]) tells it how many. A reader never delays a machine.
 //
 // The zero value is ready, starts nothing and needs no closing. All methods
 // may be called concurrently.
 type Dispatcher struct {
-	owner atomic.Uint64 // the life whose dispatcher this is; 0 for none
+	owner atomic.Uint64 // the life that owns this dispatcher; 0 for none
 	next  atomic.Pointer[Dispatcher]
 	subs  atomic.Pointer[[]*Subscription] // replaced under mu, never changed in place
 
@@ -75,15 +75,15 @@ func (d *Dispatcher) publish(e Event) {
 	}
 }
 
-// SetOwner says whose dispatcher this is: id is the [Machine.ID] of a life, 0 for
-// none. An event of another life has as its Parent the owner of the first
-// dispatcher on its way that has one. So a part belongs to the whole that its
-// events are forwarded to.
+// SetOwner sets the life that owns this dispatcher: id is its [Machine.ID], 0 for
+// none. An event of another life passes one or more dispatchers; the owner of the
+// first one that has an owner becomes its Parent. So a part belongs to the whole
+// to which it forwards its events.
 func (d *Dispatcher) SetOwner(id uint64) { d.owner.Store(id) }
 
-// Forward hands every event from now on to next as well, so that the readers of
-// a whole see the events of its parts. A later call replaces an earlier one; nil
-// ends it. Forwarding in a circle would never end and panics.
+// Forward also sends every event from now on to next, so that the readers of a
+// whole get the events of its parts. A later call replaces an earlier one; nil
+// ends the forwarding. Forward panics when dispatchers would forward in a circle.
 func (d *Dispatcher) Forward(next *Dispatcher) {
 	for n := next; n != nil; n = n.next.Load() {
 		if n == d {
@@ -93,8 +93,8 @@ func (d *Dispatcher) Forward(next *Dispatcher) {
 	d.next.Store(next)
 }
 
-// Subscribe returns a reader of all events from now on. At most buffer unread
-// events are kept, at least 1.
+// Subscribe returns a reader of all events from now on. The reader keeps at most
+// buffer unread events, and at least 1.
 func (d *Dispatcher) Subscribe(buffer int) *Subscription {
 	s := &Subscription{from: d, limit: max(buffer, 1), wake: NewWake()}
 	d.mu.Lock()
@@ -108,11 +108,11 @@ func (d *Dispatcher) Subscribe(buffer int) *Subscription {
 	return s
 }
 
-// Listen calls fn with every event from now on, one at a time, in a goroutine of its
-// own. A slow fn delays no machine: of more than buffer unread events, a gap event
-// replaces the oldest. stop ends the calls. It returns once fn has been called for
-// everything published before, and may be called twice, but not from fn. A panic of fn
-// ends the process, as on any goroutine of the program.
+// Listen calls fn with every event from now on, one at a time, in a goroutine of
+// its own. A slow fn delays no machine: when there are more than buffer unread
+// events, a gap event replaces the oldest. stop ends the calls. It returns when
+// fn has got all events published before. stop may be called twice, but not from
+// fn. A panic of fn ends the process, as on any goroutine of the program.
 func (d *Dispatcher) Listen(buffer int, fn func(Event)) (stop func()) {
 	s := d.Subscribe(buffer)
 	done := make(chan struct{})
@@ -147,7 +147,7 @@ func (d *Dispatcher) remove(s *Subscription) {
 type Subscription struct {
 	from  *Dispatcher
 	limit int
-	wake  Wake // there may be something to read
+	wake  Wake // there may be events to read
 
 	mu     sync.Mutex // guards everything below
 	ring   []Event    // grows up to limit; unread are count events from head on
@@ -167,7 +167,7 @@ func (s *Subscription) put(e Event) {
 		}
 		s.ring[(s.head+s.count)%len(s.ring)] = e
 		s.count++
-	default: // full: the oldest gives way
+	default: // full: drop the oldest event
 		s.ring[s.head] = e
 		s.head = (s.head + 1) % len(s.ring)
 		s.lost++
@@ -196,16 +196,15 @@ func (s *Subscription) take() (e Event, ok, closed bool) {
 		return Event{}, false, s.closed
 	}
 	e = s.ring[s.head]
-	s.ring[s.head] = Event{} // its Cause is not kept
+	s.ring[s.head] = Event{} // do not keep its Cause in memory
 	s.head = (s.head + 1) % len(s.ring)
 	s.count--
 	return e, true, false
 }
 
-// Next returns the next event, waiting for one when there is none. It returns
-// the context's error when that ends first, and [ErrClosed] when the
-// subscription was closed and nothing is left to read. One goroutine may read
-// a subscription at a time.
+// Next waits for the next event and returns it. When ctx ends first, it returns
+// ctx's error. When the subscription is closed and all its events were read, it
+// returns [ErrClosed]. Only one goroutine may read a subscription at a time.
 func (s *Subscription) Next(ctx context.Context) (Event, error) {
 	for {
 		e, ok, closed := s.take()
@@ -213,7 +212,7 @@ func (s *Subscription) Next(ctx context.Context) (Event, error) {
 			return e, nil
 		}
 		if closed {
-			s.wake.Notify() // for a Next that comes after this one
+			s.wake.Notify() // wake a later Next too
 			return Event{}, ErrClosed
 		}
 		select {
@@ -236,7 +235,7 @@ func (s *Subscription) All(ctx context.Context) iter.Seq[Event] {
 	}
 }
 
-// Close ends the subscription. What was published before can still be read. A
+// Close ends the subscription. Events published before can still be read. A
 // second call does nothing.
 func (s *Subscription) Close() {
 	s.from.remove(s)

@@ -55,10 +55,10 @@ func TestTableValidateNamesEveryFault(t *testing.T) {
 
 func TestTableAnswersFromItsEdgesAlone(t *testing.T) {
 	if !door.IsTerminal("locked") || door.IsTerminal("open") || !door.IsTerminal("window") {
-		t.Error("terminal are the states with nothing after them, and unknown ones")
+		t.Error("a state without a successor and an unknown state must be terminal")
 	}
 	if !door.IsValidTransition("closed", "closed") || door.IsValidTransition("open", "open") || door.IsValidTransition("window", "open") {
-		t.Error("a transition is valid when its edge is declared, a self-edge too")
+		t.Error("a declared edge, also a self-edge, must be valid, and no other")
 	}
 	if got := door.Phases(); !slices.Equal(got, []phase{"closed", "locked", "open"}) {
 		t.Errorf("Phases() = %v, want them sorted", got)
@@ -86,7 +86,7 @@ func TestMachineRefusesWhatTheTableDoesNotAllow(t *testing.T) {
 		t.Errorf("got %+v", refused)
 	}
 	if got := m.State(); got != "open" {
-		t.Errorf("a refused change moved it to %q", got)
+		t.Errorf("a refused change moved the machine to %q", got)
 	}
 	if err := m.To("Banana", nil); !errors.Is(err, fsm.ErrInvalidTransition) {
 		t.Errorf("To an unknown state: %v", err)
@@ -152,7 +152,7 @@ func TestEventsArriveInOrderPerMachine(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range machines {
 		m := fsm.MustNew("door", fmt.Sprint(i), door, "open", &events)
-		for range 2 { // two goroutines fight for each machine
+		for range 2 { // two goroutines change each machine
 			wg.Go(func() {
 				for done := 0; done < changes/2; {
 					to := phase("open")
@@ -206,7 +206,7 @@ func TestSlowReaderGetsAGapAndTheNewestEvents(t *testing.T) {
 	}
 }
 
-func TestListenerThatBlocksHoldsNobodyUp(t *testing.T) {
+func TestListenerThatBlocksDelaysNoTransition(t *testing.T) {
 	var events fsm.Dispatcher
 	release, got := make(chan struct{}), 0
 	stop := events.Listen(2, func(e fsm.Event) {
@@ -214,7 +214,7 @@ func TestListenerThatBlocksHoldsNobodyUp(t *testing.T) {
 		got++
 	})
 	m := fsm.MustNew("door", "front", door, "closed", &events)
-	for range 1000 { // would never end if the listener could block it
+	for range 1000 { // would block for ever if a listener could block a machine
 		_ = m.To("closed", nil)
 	}
 	close(release)
@@ -245,7 +245,7 @@ func TestForwardedEventsReachTheReadersOfTheWhole(t *testing.T) {
 
 func TestSubscriptionCloseLetsTheRestBeRead(t *testing.T) {
 	var events fsm.Dispatcher
-	sub := events.Subscribe(0) // at least one is kept
+	sub := events.Subscribe(0) // keeps at least one event
 	m := fsm.MustNew("door", "front", door, "closed", &events)
 	_ = m.To("open", errors.New("wind"))
 	sub.Close()
@@ -289,7 +289,7 @@ func TestDiagramsEscapeEveryName(t *testing.T) {
 	for _, line := range strings.Split(strings.TrimSpace(mermaid), "\n")[1:] {
 		ok := strings.HasPrefix(line, "    ") && strings.Count(line, "-->") <= 1
 		if !ok {
-			t.Errorf("a name broke out: %q", line)
+			t.Errorf("a name is not escaped: %q", line)
 		}
 	}
 	for _, want := range []string{"s2 --> s0: (added)", "class s0 current", "[*] --> s1", "#59; drop"} {
@@ -313,7 +313,7 @@ func FuzzMermaidKeepsOneStatementALine(f *testing.F) {
 		out := table.Mermaid(fsm.Drawing[string]{Initial: a, Label: func(fsm.Edge[string]) string { return label }})
 		for _, line := range strings.Split(strings.TrimSuffix(out, "\n"), "\n")[1:] {
 			if !strings.HasPrefix(line, "    ") || strings.Count(line, "-->") > 1 || strings.Contains(line, "%%") {
-				t.Errorf("a name or label broke out: %q", line)
+				t.Errorf("a name or label is not escaped: %q", line)
 			}
 		}
 	})

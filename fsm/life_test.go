@@ -38,7 +38,7 @@ func TestEventsOfAPartHaveTheWholeAsParent(t *testing.T) {
 	part := fsm.MustNew("door", "front", door, "open", &own)
 	own.SetOwner(part.ID())
 	alone := own.Subscribe(8)
-	_ = part.To("closed", nil) // belongs to nothing yet
+	_ = part.To("closed", nil) // it has no parent yet
 	own.Forward(&house)
 	sub := app.Subscribe(8)
 	_, _ = whole.To("closed", nil), part.To("open", nil)
@@ -81,7 +81,7 @@ func TestContinueGoesOnWithALife(t *testing.T) {
 		t.Errorf("it is life %d in %q, want %d in closed", m.ID(), m.State(), before.ID())
 	}
 	if before.To("open", nil) == nil || m.To("locked", nil) != nil {
-		t.Error("the one that went on changes, the one before does not")
+		t.Error("the new machine must change, and the old one must not")
 	}
 	for want := uint64(1); want <= 2; want++ {
 		if e, _ := sub.Next(t.Context()); e.ID != m.ID() || e.Seq != want {
@@ -113,7 +113,7 @@ func TestTimelineKeepsTheFirstEntryOfEachState(t *testing.T) {
 			t.Errorf("it was first closed after %v, want 1s", got)
 		}
 		if !m.EnteredAt("open").Equal(began) || !m.EnteredAt("locked").IsZero() || !m.EnteredAt("ajar").IsZero() {
-			t.Error("open is the initial state; the others were never entered")
+			t.Error("only the initial state, open, may have a time")
 		}
 		select {
 		case <-m.Reached("locked"):
@@ -125,8 +125,8 @@ func TestTimelineKeepsTheFirstEntryOfEachState(t *testing.T) {
 	})
 }
 
-// TestTimelineAnswersWhileTheMachineIsHeld has a predicate that does not return: it
-// holds the machine's lock.
+// TestTimelineAnswersWhileTheMachineIsHeld uses a predicate that does not return
+// and so holds the machine's lock.
 func TestTimelineAnswersWhileTheMachineIsHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := fsm.MustNew("door", "front", door, "open", nil, fsm.WithTimeline())
@@ -170,19 +170,19 @@ func TestStateThatIsSeenHasItsTime(t *testing.T) {
 		}()
 		for s := phase(""); s != "locked"; {
 			if s = m.State(); m.EnteredAt(s).IsZero() {
-				t.Fatalf("it is %s, and has no time for that", s)
+				t.Fatalf("the state %s has no time", s)
 			}
 			select {
 			case <-m.Reached(s):
 			default:
-				t.Fatalf("it is %s, and the channel is open", s)
+				t.Fatalf("the channel of the state %s is open", s)
 			}
 		}
 	}
 }
 
-// TestConditionThatPanicsPanicsInItsWait looks at a panic in the function of one
-// waiter, when it begins to wait and later.
+// TestConditionThatPanicsPanicsInItsWait checks a panic in the function of one
+// waiter, at the beginning of its wait and later.
 func TestConditionThatPanicsPanicsInItsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := fsm.MustNew("door", "front", door, "open", nil)

@@ -9,9 +9,8 @@ import (
 	"time"
 )
 
-// Machine holds one life. It is in exactly one state of its [Table] and
-// changes it through [Machine.To] alone. All methods may be called
-// concurrently.
+// Machine is one life. It is in exactly one state of its [Table], and only
+// [Machine.To] changes the state. All methods may be called concurrently.
 type Machine[S ~string] struct {
 	kind, name string
 	table      Table[S]
@@ -29,8 +28,8 @@ type Machine[S ~string] struct {
 	waiters *waiter[S]    // a list
 }
 
-// timeline is what a machine keeps of each state of its table. The map is made
-// with the machine and never changed.
+// timeline has a machine's data for each state of its table. The map is made with
+// the machine and never changes.
 type timeline[S ~string] map[S]*entry
 
 type entry struct {
@@ -49,12 +48,12 @@ func (t timeline[S]) enter(s S, at time.Time) {
 type waiter[S ~string] struct {
 	until    func(S) bool
 	got      chan S // capacity 1: at most one send, made when the waiter is removed
-	panicked any    // what until panicked with; set before the send
+	panicked any    // the value with which until panicked; set before the send
 	next     *waiter[S]
 }
 
-// ask reports whether the wait is over. It is over too when until panics: that is
-// the panic of the waiter, and not of the goroutine that changes the machine.
+// ask reports whether the wait is over. It is also over when until panics: then
+// the waiter panics, not the goroutine that changes the machine.
 func (w *waiter[S]) ask(s S) (over bool) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -76,10 +75,10 @@ type options struct{ timeline bool }
 // and [Machine.Reached].
 func WithTimeline() Option { return func(o *options) { o.timeline = true } }
 
-// New returns a machine in state initial. Its events carry kind and name and go
-// to the dispatcher, which may be nil when there are no readers. The table must
-// have passed [Table.Validate]; a state that it does not have as initial one is
-// an error that wraps [ErrInvalidTable]. A nil option is an error.
+// New returns a machine in state initial. Its events have kind and name and go to
+// the dispatcher, which may be nil. The table must have passed [Table.Validate].
+// When the table does not have the state initial, New returns an error that wraps
+// [ErrInvalidTable]. It also returns an error for a nil option.
 func New[S ~string](kind, name string, table Table[S], initial S, events *Dispatcher, opts ...Option) (*Machine[S], error) {
 	if !table.Has(initial) {
 		return nil, fmt.Errorf("%s %q: %w: it has no state %q to begin in (declared are %s)",
@@ -103,8 +102,8 @@ func New[S ~string](kind, name string, table Table[S], initial S, events *Dispat
 	return m, nil
 }
 
-// MustNew is [New] for a table and a state that the program text declares: an
-// error is a mistake in the program, and panics.
+// MustNew is [New] for a table and a state that are constants of the program. It
+// panics on an error, because that is a mistake in the program.
 func MustNew[S ~string](kind, name string, table Table[S], initial S, events *Dispatcher, opts ...Option) *Machine[S] {
 	m, err := New(kind, name, table, initial, events, opts...)
 	if err != nil {
@@ -113,18 +112,18 @@ func MustNew[S ~string](kind, name string, table Table[S], initial S, events *Di
 	return m
 }
 
-// Attempt returns a machine for run n of this life, which is begun again and
-// again, and counts from 1. The run has a state of its own along the same table,
-// beginning in initial. Its events are events of this life: they have its ID,
-// their Seq goes on from its last one, and their Attempt is n.
+// Attempt returns a machine for run n of this life, for a life that runs again
+// and again; n counts from 1. The run has a state of its own along the same
+// table, and begins in initial. Its events are events of this life: they have its
+// ID, their Seq continues the life's, and their Attempt is n.
 func (m *Machine[S]) Attempt(n int, initial S) *Machine[S] {
 	return &Machine[S]{kind: m.kind, name: m.name, table: m.table, events: m.events, whole: m, attempt: n, state: initial, since: time.Now()}
 }
 
-// Continue makes m, which has not changed yet, go on with the life of before: m has
-// its ID, its state and its Seq from then on, and before refuses every change. It
-// is for a life that one owner begins and another one goes on with. It reports
-// false, and does nothing, when before is in a terminal state.
+// Continue makes m continue the life of before: m takes over its ID, state and
+// Seq, and before refuses every change from then on. m must not have changed yet.
+// Use it when one owner begins a life and another one continues it. When before
+// is in a terminal state, Continue does nothing and returns false.
 func (m *Machine[S]) Continue(before *Machine[S]) bool {
 	before.mu.Lock()
 	defer before.mu.Unlock()
@@ -134,12 +133,12 @@ func (m *Machine[S]) Continue(before *Machine[S]) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.id, m.state, m.since, m.seq = before.id, before.state, before.since, before.seq
-	before.state = "" // no state of the table: nothing follows it
+	before.state = "" // not a state of the table, so it allows no change
 	return true
 }
 
-// ID returns the ID of the life, which its events carry. It is unique in this
-// process.
+// ID returns the ID of the life, which is also in its events. It is unique in
+// this process.
 func (m *Machine[S]) ID() uint64 {
 	if m.whole != nil {
 		return m.whole.ID()
@@ -149,9 +148,9 @@ func (m *Machine[S]) ID() uint64 {
 	return m.id
 }
 
-// To changes the state. A change that the table does not allow returns a
-// [*TransitionError] and changes nothing. cause says why and may be nil; it
-// goes into the event.
+// To changes the state. For a change that the table does not allow it returns a
+// [*TransitionError] and changes nothing. cause is the reason in the event; it
+// may be nil.
 func (m *Machine[S]) To(to S, cause error) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -202,14 +201,14 @@ func (m *Machine[S]) refused(from, to S) error {
 	return &TransitionError{Kind: m.kind, Name: m.name, From: string(from), To: string(to), Allowed: allowed}
 }
 
-// State returns the state it is in.
+// State returns the present state.
 func (m *Machine[S]) State() S {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.state
 }
 
-// Since returns the state it is in and when it was entered.
+// Since returns the present state and when the machine entered it.
 func (m *Machine[S]) Since() (S, time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -217,10 +216,10 @@ func (m *Machine[S]) Since() (S, time.Time) {
 }
 
 // EnteredAt returns when the machine first entered s, and the zero time when it
-// has not. A state that [Machine.State] has returned has its time. Like
-// [Machine.Reached] it does not take the machine's lock, so it answers also while a
-// function given to [Machine.Wait] does not return. It panics for a machine made
-// without [WithTimeline].
+// has not. Every state that [Machine.State] has returned has a time. Like
+// [Machine.Reached], it takes no lock, so it works even while a function given to
+// [Machine.Wait] does not return. It panics for a machine made without
+// [WithTimeline].
 func (m *Machine[S]) EnteredAt(s S) time.Time {
 	m.needTimeline()
 	if e := m.timeline[s]; e != nil && e.reached.HasSignaled() {
@@ -261,12 +260,13 @@ func (m *Machine[S]) Done() <-chan struct{} {
 	return m.done
 }
 
-// Wait returns the state, now or later, for which until is true. It sees every
-// state that the machine enters, also one that it leaves at once. When ctx ends
-// first it returns the context's error and the state of that moment.
+// Wait waits for a state for which until returns true, and returns it. It calls
+// until with the present state and with every state that the machine enters, even
+// if the machine leaves it at once. When ctx ends first, it returns the present
+// state and ctx's error.
 //
-// until is called under the machine's lock: it must return at once and must
-// not call the machine. When it panics, Wait does.
+// Wait calls until under the machine's lock: until must return at once and must
+// not call the machine. When until panics, Wait panics.
 func (m *Machine[S]) Wait(ctx context.Context, until func(S) bool) (S, error) {
 	s, w := m.beginWait(until)
 	if w == nil {
@@ -284,7 +284,7 @@ func (m *Machine[S]) Wait(ctx context.Context, until func(S) bool) (S, error) {
 	return s, ctx.Err()
 }
 
-// result is that of a wait that is over.
+// result returns the result of a wait that is over.
 func (w *waiter[S]) result(s S) (S, error) {
 	if w.panicked != nil {
 		panic(w.panicked)
@@ -292,7 +292,8 @@ func (w *waiter[S]) result(s S) (S, error) {
 	return s, nil
 }
 
-// beginWait returns the state when until is true for it, and else a waiter.
+// beginWait returns the present state when until is true for it, and otherwise a
+// waiter.
 func (m *Machine[S]) beginWait(until func(S) bool) (S, *waiter[S]) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -304,8 +305,8 @@ func (m *Machine[S]) beginWait(until func(S) bool) (S, *waiter[S]) {
 	return m.state, w
 }
 
-// endWait removes a waiter. It returns the state of this moment, or the one that
-// the waiter waited for and over when that was reached in the meantime.
+// endWait removes a waiter. It returns the present state. When the waiter's state
+// was reached meanwhile, it returns that state, and over is true.
 func (m *Machine[S]) endWait(w *waiter[S]) (s S, over bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -2,7 +2,7 @@ package fsm
 
 import "sync"
 
-// closed serves all who ask for a channel after the fact.
+// closed is the channel for every caller that asks after the event.
 var closed = func() chan struct{} {
 	ch := make(chan struct{})
 	close(ch)
@@ -10,12 +10,12 @@ var closed = func() chan struct{} {
 }()
 
 // Signal is an event that happens at most once: "draining has begun", "the last
-// request has ended". Any number of goroutines may wait for it, before it
-// happens or after.
+// request has ended". Any number of goroutines may wait for it, before and after
+// it happens.
 //
-// The zero value is ready and has no name; [NewSignal] gives it one. All methods
-// may be called concurrently and under any lock: none of them waits. A Signal
-// must not be copied after its first use.
+// The zero value is ready to use and has no name; [NewSignal] gives a signal a
+// name. All methods may be called concurrently and under any lock, because none
+// of them waits. A Signal must not be copied after its first use.
 type Signal struct {
 	name string
 
@@ -23,15 +23,15 @@ type Signal struct {
 	ch chan struct{} // made by the first Signaled; closed once the event has happened
 }
 
-// NewSignal returns a signal that has not happened. name says what it stands for,
-// in a log line or an error.
+// NewSignal returns a signal that has not happened. name names the event in log
+// lines and errors.
 func NewSignal(name string) *Signal { return &Signal{name: name} }
 
 // Name returns the name given to [NewSignal], "" for a zero value.
 func (s *Signal) Name() string { return s.name }
 
-// Signal records that the event has happened and releases all who wait for it. It
-// reports whether this call was the first; a further one changes nothing.
+// Signal records that the event has happened, and wakes all goroutines that wait
+// for it. It reports whether this call was the first; further calls do nothing.
 func (s *Signal) Signal() (first bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -73,9 +73,9 @@ func (s *Signal) happenedLocked() bool {
 	}
 }
 
-// Wake is a token that tells one reader "there may be something to do". Several
-// calls of [Wake.Notify] before the reader looks are one token, so the reader has
-// to look for all there is each time that it receives one:
+// Wake is a token that tells one reader "there may be work". Several calls of
+// [Wake.Notify] before the reader looks leave one token. So each time that it
+// receives a token, the reader has to take all the work there is:
 //
 //	for range wake {
 //		for item, ok := queue.take(); ok; item, ok = queue.take() {
@@ -84,11 +84,11 @@ func (s *Signal) happenedLocked() bool {
 //	}
 type Wake chan struct{}
 
-// NewWake returns a Wake that holds no token.
+// NewWake returns a Wake without a token.
 func NewWake() Wake { return make(Wake, 1) }
 
-// Notify leaves the token. It never waits: when the token is there already, the
-// reader has yet to look, and will see this too.
+// Notify leaves a token. It never waits: when there is a token already, the
+// reader has not looked yet and will also find the new work.
 func (w Wake) Notify() {
 	select {
 	case w <- struct{}{}:

@@ -47,11 +47,11 @@ func TestSignalZeroValueIsReady(t *testing.T) {
 		t.Fatal("a zero value has happened, or has a name")
 	}
 	if !s.Signal() || s.Signal() {
-		t.Error("the first call alone is the first, also when no reader has asked for the channel")
+		t.Error("only the first call must return true, even when no reader has asked for the channel")
 	}
 	<-s.Signaled()
 	if !s.HasSignaled() {
-		t.Error("it has happened")
+		t.Error("HasSignaled must be true")
 	}
 }
 
@@ -76,12 +76,12 @@ func TestSignalHasOneFirstAmongMany(t *testing.T) {
 func TestWakeHoldsOneToken(t *testing.T) {
 	wake := fsm.NewWake()
 	for range 3 {
-		wake.Notify() // would wait for ever if it could wait
+		wake.Notify() // would block for ever if it could block
 	}
 	<-wake
 	select {
 	case <-wake:
-		t.Error("three notifications before the reader looked are one token")
+		t.Error("three notifications before the reader looks must leave one token")
 	default:
 	}
 	wake.Notify()

@@ -1,12 +1,12 @@
-// Package fsm holds lives with named states. A [Table] says which changes of state
-// are allowed. A [Machine] holds one life and changes it along that table only. Every
-// change makes an [Event].
+// Package fsm has finite state machines with named states. A [Table] defines the
+// allowed transitions. A [Machine] is one life: it changes its state along that
+// table only. Every change makes an [Event].
 //
-// A process, a goroutine, a child process, a probe and a durable entity differ in
-// scale; here they are all lives. Logs, metrics, diagrams and tests read the events
-// of a [Dispatcher] and keep no state of their own.
+// A life may be that of a process, a goroutine, a child process, a probe or a
+// durable entity. Logs, metrics, diagrams and tests read the events of a
+// [Dispatcher] and keep no state of their own.
 //
-// [Signal] is an event that happens once, for one that needs no table.
+// [Signal] is an event that happens once and needs no table.
 package fsm
 
 import (
@@ -24,21 +24,22 @@ var ErrInvalidTable = errors.New("lifecycle: invalid transitions table")
 // not allow. The error itself is a [*TransitionError].
 var ErrInvalidTransition = errors.New("lifecycle: invalid transition")
 
-// Table declares the transitions of one kind of life: its keys are the states,
-// its values the states that may follow. A state with nothing after it is
-// terminal. An edge from a state to itself is allowed when it is declared.
+// Table declares the transitions of one kind of life. Its keys are the states,
+// and its values the states that may follow. A state that no state may follow is
+// terminal. An edge from a state to itself is allowed only if the table declares
+// it.
 //
-// A Table is data. Nothing changes it after it was built, so it may be used by
-// any number of goroutines.
+// A Table is data. Do not change it after you have built it; then any number of
+// goroutines may use it.
 type Table[S ~string] map[S][]S
 
 // Edge is one allowed transition.
 type Edge[S ~string] struct{ From, To S }
 
-// Validate reports every inconsistency of the table at once: no states, an
-// empty name, an edge to a state that is not declared (a typo, mostly), the
-// same edge twice. The error names the states and wraps [ErrInvalidTable]. Cycles,
-// several states to begin in and tables without a terminal state are valid.
+// Validate reports every fault of the table at once: no states, an empty name, an
+// edge to an undeclared state (usually a typo), the same edge twice. The error
+// names the states and wraps [ErrInvalidTable]. Cycles, several initial states
+// and tables without a terminal state are valid.
 func (t Table[S]) Validate() error {
 	if len(t) == 0 {
 		return fmt.Errorf("%w: it declares no states", ErrInvalidTable)
@@ -72,8 +73,8 @@ func (t Table[S]) Has(s S) bool {
 	return ok
 }
 
-// IsTerminal reports whether nothing follows s. A state that the table does
-// not know is terminal too, so that a life in it cannot go anywhere.
+// IsTerminal reports whether no state may follow s. A state that the table does
+// not have is terminal too, so a life in it cannot change.
 func (t Table[S]) IsTerminal(s S) bool { return len(t[s]) == 0 }
 
 // IsValidTransition reports whether the edge from -> to is declared.
@@ -82,7 +83,7 @@ func (t Table[S]) IsValidTransition(from, to S) bool { return slices.Contains(t[
 // Phases returns every state, sorted.
 func (t Table[S]) Phases() []S { return slices.Sorted(maps.Keys(t)) }
 
-// TerminalPhases returns the states that nothing follows, sorted.
+// TerminalPhases returns the terminal states, sorted.
 func (t Table[S]) TerminalPhases() []S {
 	return slices.DeleteFunc(t.Phases(), func(s S) bool { return !t.IsTerminal(s) })
 }
@@ -98,15 +99,15 @@ func (t Table[S]) Edges() []Edge[S] {
 	return edges
 }
 
-// TransitionError says which change was refused and what was allowed instead.
-// It wraps [ErrInvalidTransition].
+// TransitionError says which change was refused, and which ones are allowed. It
+// wraps [ErrInvalidTransition].
 type TransitionError struct {
 	Kind, Name string   // of the life
 	From, To   string   // the change that was refused
-	Allowed    []string // what may follow From, sorted; empty when From is terminal
+	Allowed    []string // the states that may follow From, sorted; empty when From is terminal
 }
 
-// Error says what was refused and what is allowed instead.
+// Error names the refused change and the allowed ones.
 func (e *TransitionError) Error() string {
 	right := "nothing follows it: it is terminal"
 	if len(e.Allowed) > 0 {

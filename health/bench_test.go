@@ -70,7 +70,8 @@ func TestCachedPlaneDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// The result that is served without a look at the checks must not outlive them.
+// A kept answer must not be served for longer than the results that it was made
+// from.
 func TestAnswerThatDoesNotAllocateIsRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, f := NewRegistry(), new(fake)

@@ -13,8 +13,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
-// check is one registered probe: its runner, and the state that its results add
-// up to.
+// check is one registered probe: its runner, and the state that follows from its
+// results.
 type check struct {
 	config
 	plane  *plane
@@ -24,11 +24,11 @@ type check struct {
 	mu      sync.Mutex // guards everything below; taken before the runner's
 	state   State
 	since   time.Time // when the check entered the state
-	text    string    // what the last run said, "" when it passed
+	text    string    // the error text of the last run, "" when it passed
 	bad     int       // runs in a row that have not passed
 	good    int       // runs in a row that have passed
-	hungRun uint64    // the run that was last seen overdue
-	hung    int       // how often that run has been counted as failed
+	hungRun uint64    // the last run that was overdue
+	hung    int       // how often that run was counted as failed
 	news    news
 }
 
@@ -53,11 +53,11 @@ func newCheck(p *plane, name string, pr Probe, cfg config) *check {
 
 const notChecked = "not checked yet"
 
-// maxErrorText bounds what an error contributes to an answer, in bytes.
+// maxErrorText bounds the text of an error in an answer, in bytes.
 const maxErrorText = 1024
 
-// failure is what a check returned: frozen, with a text that is short enough for
-// an answer.
+// failure is the frozen error of a check, with a text that is short enough for an
+// answer.
 type failure struct {
 	error
 	text    string
@@ -69,7 +69,7 @@ type failure struct {
 // panic of the check.
 func newFailure(name string, err error) error {
 	err = call.Freeze(name, err)
-	if p, ok := err.(*call.PanicError); ok { //nolint:errorlint // not one that the check wrapped
+	if p, ok := err.(*call.PanicError); ok { //nolint:errorlint // only err itself, not an error that it wraps
 		return p
 	}
 	return &failure{error: err, text: text.Clip(err.Error(), maxErrorText), unknown: errors.Is(err, ErrUnknown)}
@@ -78,11 +78,10 @@ func newFailure(name string, err error) error {
 func (f *failure) Error() string { return f.text }
 func (f *failure) Unwrap() error { return f.error }
 
-// verdict returns the state and the text of a run that has not passed. Unknown is
-// only what the check itself returned in time: a late or a panicking check is
-// down.
+// verdict returns the state and the text of a run that has not passed. A check is
+// unknown only when it returned that in time; a late or panicking check is down.
 func verdict(err error) (State, string) {
-	if f, ok := err.(*failure); ok && f.unknown { //nolint:errorlint // wrapped in a timeout it is down
+	if f, ok := err.(*failure); ok && f.unknown { //nolint:errorlint // an unknown that is wrapped in a timeout counts as down
 		return Unknown, f.text
 	}
 	if late := new(probe.TimeoutError); errors.As(err, &late) {
@@ -110,7 +109,7 @@ func (c *check) record(res probe.Result) (settled bool) {
 	c.good = 0
 	if c.hungRun != res.Run {
 		c.bad = min(c.bad+1, c.failures)
-	} // else overdue has counted it
+	} // otherwise overdue has counted it
 	state, text := verdict(res.Err)
 	c.textLocked(text)
 	if c.bad >= c.failures {
@@ -141,8 +140,8 @@ func (c *check) overdue() time.Duration {
 	return running
 }
 
-// expire gives the check the state of one whose last result, that of the given
-// run, is too old. It returns false when there is a newer result.
+// expire sets the state of a check whose last result, that of the given run, is
+// too old. It returns false when there is a newer result.
 func (c *check) expire(run uint64, why string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -152,7 +151,7 @@ func (c *check) expire(run uint64, why string) bool {
 	c.good = 0
 	state := Unknown
 	if c.plane.kind == livenessPlane {
-		state = Down // unknown passes there, and a check that never ends must not
+		state = Down // on liveness unknown passes, but a check that never ends must not
 	}
 	c.toLocked(state, errors.New(why))
 	return true
@@ -164,7 +163,7 @@ func (c *check) toLocked(state State, cause error) {
 		return
 	}
 	c.state, c.since = state, time.Now()
-	c.plane.changed() // first: a listener that probes must not get the old answer
+	c.plane.changed() // do this first, because a listener that probes must not get the old answer
 	c.tellLocked(state, cause)
 }
 
@@ -175,27 +174,27 @@ func (c *check) textLocked(text string) {
 	}
 }
 
-// passes reports whether the check lets its plane pass, as far as is known.
+// passes reports whether the check, by its last result, lets its plane pass.
 func (c *check) passes() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return passes(c.plane.kind, c.state)
 }
 
-// item is what an answer says about one check.
+// item is the part of an answer about one check.
 type item struct {
 	name      string
 	state     State
 	text      string // "" when its last run passed
-	note      string // said in place of "ok" when it is up
+	note      string // shown instead of "ok" when the check is up
 	causedBy  string // the check at the root of its failure, "" when that is itself
 	severity  Severity
 	dependsOn []string
 	excluded  bool
 }
 
-// view returns what an answer says about the check. unfinished are the runs that
-// the probe has stopped waiting for. volatile is true when the text holds a
+// view returns the part of an answer about the check. unfinished has the runs
+// that the probe no longer waits for. volatile is true when the text contains a
 // duration.
 func (c *check) view(unfinished []probe.Unfinished) (it item, volatile bool) {
 	it = item{name: c.name, severity: c.severity, dependsOn: c.dependsOn}
@@ -219,7 +218,7 @@ func (c *check) view(unfinished []probe.Unfinished) (it item, volatile bool) {
 	return it, volatile
 }
 
-// stale returns why the last result is too old, or "".
+// stale returns the reason why the last result is too old, or "".
 func (c *check) stale(last probe.Result, unfinished []probe.Unfinished) string {
 	if c.maxAge > 0 {
 		if age := probe.Now() - last.Ended; age > c.maxAge {
@@ -235,8 +234,8 @@ func (c *check) stale(last probe.Result, unfinished []probe.Unfinished) string {
 	return ""
 }
 
-// never is before every reading of the clock. A reading may be negative: in a
-// synctest bubble it is.
+// never is before every reading of the clock. In a synctest bubble readings are
+// negative.
 const never = time.Duration(math.MinInt64)
 
 // renewal returns the age of a result at which a probe runs the check again. With

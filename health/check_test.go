@@ -104,12 +104,12 @@ func TestWedgedCheckIsDownUntilItReturns(t *testing.T) {
 		wedge.Store(&ch)
 		expect(t, r, "/livez", 503, `{"status":"fail","checks":{"self":"still running for 200ms"}}`)
 		time.Sleep(3 * time.Second)
-		for range 20 { // a probe of a wedged check waits for nothing
+		for range 20 { // a probe does not wait for a wedged check
 			expect(t, r, "/livez", 503, `{"status":"fail","checks":{"self":"still running for 3.2s"}}`)
 		}
 		synctest.Wait()
 		working := 0
-		for range 10000 { // one that is about to end is given time for it
+		for range 10000 { // a goroutine that is about to end gets time for that
 			if working = strings.Count(string(call.Dump()), "probe.(*batch).work("); working == 1 {
 				break
 			}
@@ -172,8 +172,8 @@ func TestCachedCheck(t *testing.T) {
 	})
 }
 
-// A cached result may bridge a slow run, but not for longer than its max age:
-// on readiness it is unknown then, on liveness down.
+// A cached result may bridge a slow run until its max age. After that the check
+// is unknown on readiness and down on liveness.
 func TestResultTooOldIsNeverGreen(t *testing.T) {
 	for name, opts := range map[string][]Option{
 		"cached":        {WithCache(10 * time.Second), WithTimeout(5 * time.Second)},
@@ -215,7 +215,7 @@ func TestResultTooOldIsNeverGreen(t *testing.T) {
 				release()
 				synctest.Wait()
 				time.Sleep(11 * time.Second)
-				expect(t, r, "/readyz", 200, "") // and it comes back
+				expect(t, r, "/readyz", 200, "") // the check is up again
 				expect(t, r, "/livez", 200, "")
 			})
 		})
@@ -253,7 +253,7 @@ func TestThresholds(t *testing.T) {
 		{nil, Up},
 		{errDown, Up},
 		{errDown, Up},
-		{nil, Up}, // in a row means in a row
+		{nil, Up}, // a pass in between resets the count
 		{errDown, Up},
 		{ErrUnknown, Up},
 		{errDown, Down},

@@ -7,8 +7,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/suggest"
 )
 
-// cycle returns the way from a new check of that name by its dependencies back to
-// itself, or nil. checks are those that are registered already.
+// cycle returns the path from a new check through its dependencies back to
+// itself, or nil. checks has the registered checks.
 func cycle(name string, dependsOn []string, checks []*check) []string {
 	seen := make(map[string]bool)
 	var walk func(at string, needs []string) []string
@@ -52,8 +52,8 @@ func (p *plane) missing() (errs []error) {
 	return errs
 }
 
-// root returns the name of the check at the root of a failure: the first
-// dependency that does not pass, or the root of that one. It is "" when every
+// root returns the name of the check that causes a failure: the first dependency
+// that does not pass, or the root of that dependency. It is "" when every
 // dependency passes.
 func (p *plane) root(dependsOn []string) string {
 	checks := *p.checks.Load()
@@ -68,7 +68,7 @@ func (p *plane) root(dependsOn []string) string {
 	return ""
 }
 
-// explain notes the root of the check's failure, if it has another one.
+// explain sets the root of the check's failure, if another check causes it.
 func (p *plane) explain(it *item) {
 	if len(it.dependsOn) > 0 && !it.passes(p.kind) {
 		it.causedBy = p.root(it.dependsOn)

@@ -10,7 +10,7 @@ import (
 // chain returns a registry in which orders depends on db, and db on network.
 func chain(t *testing.T, opts ...Option) (r *Registry, network, db, orders *fake) {
 	r, network, db, orders = NewRegistry(), new(fake), new(fake), new(fake)
-	must(t, r.RegisterReadiness("orders", orders, append(opts, WithDependsOn("db"))...)) // before what it depends on
+	must(t, r.RegisterReadiness("orders", orders, append(opts, WithDependsOn("db"))...)) // registered before its dependency
 	must(t, r.RegisterReadiness("db", db, append(opts, WithDependsOn("network"))...))
 	must(t, r.RegisterReadiness("network", network, opts...))
 	must(t, r.Err())
@@ -42,7 +42,8 @@ readyz check failed`)
 		t.Errorf("the snapshot says %q, want %q", caused, want)
 	}
 
-	// The root is gone, the check in the middle passes: orders is its own root.
+	// The root still fails, but the check between them passes: orders is its own
+	// root.
 	db.set(nil)
 	network.set(nil)
 	expect(t, r, "/readyz", 503, `{"status":"fail","checks":{"db":"ok","network":"ok","orders":"no rows"}}`)
@@ -50,8 +51,8 @@ readyz check failed`)
 	expect(t, r, "/readyz", 200, "")
 }
 
-// A check that passes is never caused by another, and one that fails for its
-// dependency fails the plane as it did before.
+// A passing check has no cause. A check that fails because of its dependency
+// still fails the plane.
 func TestDependencyChangesNoVerdict(t *testing.T) {
 	r, f := NewRegistry(), new(fake)
 	f.set(errDown)
@@ -65,13 +66,13 @@ func TestDependencyChangesNoVerdict(t *testing.T) {
 	expect(t, r, "/livez", 200, `{"status":"ok","checks":{"cache":"state unknown","self":"state unknown"}}`)
 }
 
-// The answer of a plane is kept. It must not keep a root that has changed.
+// A plane keeps its answer. It must not keep a root that has changed.
 func TestRootIsNotKeptTooLong(t *testing.T) {
 	r, _, db, orders := chain(t)
 	orders.set(errDown)
 	for range 3 {
 		db.set(errDown)
-		expect(t, r, "/readyz/db", 503, "") // the plane itself is not asked
+		expect(t, r, "/readyz/db", 503, "") // does not probe the plane itself
 		expect(t, r, "/readyz", 503, `{"status":"fail","checks":{"db":"connection refused","network":"ok","orders":"caused by db"}}`)
 		db.set(nil)
 		expect(t, r, "/readyz/db", 200, "")
@@ -79,7 +80,7 @@ func TestRootIsNotKeptTooLong(t *testing.T) {
 	}
 }
 
-// An excluded dependency does not run. What is known about it still explains.
+// An excluded dependency does not run. Its last result is still shown as the cause.
 func TestExcludedDependencyExplains(t *testing.T) {
 	r, _, db, orders := chain(t)
 	db.set(errDown)

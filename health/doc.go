@@ -1,4 +1,4 @@
-// Package health answers the probes of Kubernetes: is the process wedged, can it
+// Package health answers the probes of Kubernetes: is the process alive, can it
 // serve now, has it finished starting?
 //
 // A [Registry] holds named checks on three planes and serves them over HTTP as
@@ -12,20 +12,20 @@
 //
 // A check may be slow, hang, panic or return a nil pointer as its error. It runs
 // in a goroutine of its own with a timeout of its own, one run at a time, however
-// many probes arrive. A handler answers within the probe timeout in every case.
-// A check that hangs is down until it returns.
+// many probes arrive. A handler always answers within the probe timeout. A check
+// that hangs is down until it returns.
 //
 // # How a check is run
 //
 // By default every probe runs the check and waits for it. [WithCache] keeps the
 // result for a while; [WithPeriodic] runs the check in the background. A result
 // that is too old is never shown as up ([WithMaxAge]). [WithFailureThreshold] and
-// [WithSuccessThreshold] ask for several results in a row.
+// [WithSuccessThreshold] require several results in a row.
 //
 // # What a failure means
 //
 // [WithSeverity] says whether a failure takes the process out of rotation.
 // [WithDependsOn] names the checks without which this one cannot pass, so that an
-// answer shows one root cause and not ten. [WithTimeToVisible] keeps short
-// failures from the listeners.
+// answer shows one root cause instead of ten failures. [WithTimeToVisible] hides
+// short failures from the listeners.
 package health

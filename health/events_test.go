@@ -49,7 +49,7 @@ func TestTransitionsComeOnceAndInOrder(t *testing.T) {
 	}
 }
 
-// The dispatcher that is passed in decides whose events they are.
+// The owner of the given dispatcher is the parent of the events.
 func TestEventsBelongToTheOwnerOfTheDispatcher(t *testing.T) {
 	d := new(fsm.Dispatcher)
 	d.SetOwner(42)
@@ -95,7 +95,8 @@ func TestSlowListenerDoesNotBlockTheRegistry(t *testing.T) {
 		}
 		close(release)
 		stop()
-		// The first is with the listener, of the nine after it two are kept.
+		// The listener holds the first event. Of the nine after it, the reader
+		// keeps two.
 		if len(seen) != 4 || !seen[1].IsGap() || seen[1].Seq != 7 || seen[2].Seq != 9 || seen[3].Seq != 10 {
 			t.Errorf("the listener saw %v, want event 1, a gap of 7, events 9 and 10", seen)
 		}

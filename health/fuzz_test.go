@@ -44,8 +44,8 @@ func FuzzProbe(f *testing.F) {
 	})
 }
 
-// FuzzErrorText puts any text into an answer: the JSON says it again, and the
-// lines for people stay one a check.
+// FuzzErrorText puts any text into an answer. The JSON has the same text, and the
+// text for people has one line for each check.
 func FuzzErrorText(f *testing.F) {
 	for _, seed := range []string{"", "refused", "a\nb", "\xff\xfe", "\u2028", `"\`, "\x00\x1f\x7f", strings.Repeat("ä", 600)} {
 		f.Add(seed)

@@ -109,7 +109,7 @@ func (p *plane) runPart(req *http.Request, checks []*check) []probe.Unfinished {
 	return p.run(req.Context(), checks)
 }
 
-// without is the result of the plane without the named checks.
+// without returns the result of the plane without the named checks.
 func (p *plane) without(names []string, req *http.Request) result {
 	names = slices.DeleteFunc(names, func(name string) bool { return name == "" })
 	kept, out, strange := exclude(names, *p.checks.Load())
@@ -125,9 +125,9 @@ func (p *plane) without(names []string, req *http.Request) result {
 	return res
 }
 
-// exclude splits the checks into those that a probe looks at and those that it
-// excludes. strange are the names that no check has, sorted. The name of the
-// built-in condition is always among them: no probe can exclude it.
+// exclude splits the checks into those that a probe uses and those that it
+// excludes. strange has the excluded names that no check has, sorted. The name of
+// the built-in condition is always among them, because no probe can exclude it.
 func exclude(names []string, checks []*check) (kept, out []*check, strange []string) {
 	for _, c := range checks {
 		if slices.Contains(names, c.name) {
@@ -145,8 +145,8 @@ func exclude(names []string, checks []*check) (kept, out []*check, strange []str
 	return kept, out, slices.Compact(strange)
 }
 
-// alone is the result of one check. It fails with the check, also when that is not
-// critical.
+// alone returns the result of one check. It fails when the check fails, even if
+// the check is not critical.
 func (p *plane) alone(c *check, unfinished []probe.Unfinished) result {
 	it, _ := c.view(unfinished)
 	p.explain(&it)
@@ -154,7 +154,7 @@ func (p *plane) alone(c *check, unfinished []probe.Unfinished) result {
 	return result{plane: p.kind, ok: ok, items: []item{it}}
 }
 
-// conditionAlone is the result of the built-in condition.
+// conditionAlone returns the result of the built-in condition.
 func (p *plane) conditionAlone() result {
 	it, _ := p.reg.cond.Load().item(p.kind)
 	return result{plane: p.kind, ok: it.passes(p.kind), items: []item{it}}

@@ -153,7 +153,7 @@ func TestManyPathsTakeNoMemory(t *testing.T) {
 	}
 	probeAll(100)
 	before := heap()
-	probeAll(20000) // 60 000 distinct paths of 16 bytes and more: kept, they would be megabytes
+	probeAll(20000) // 60 000 distinct paths of at least 16 bytes: keeping them would take megabytes
 	if grown := heap() - before; grown > 512<<10 {
 		t.Errorf("the heap grew by %d bytes over 60000 distinct paths", grown)
 	}

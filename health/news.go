@@ -6,18 +6,18 @@ import (
 	"github.com/pleme-io/lifecycle-go/fsm"
 )
 
-// news is what the listeners have been told about one check. It follows the
-// check's state at once, except that a failure is told only after it has lasted
-// for the delay. The check's lock guards it.
+// news is the state of one check as its listeners know it. It follows the check's
+// state at once, except that listeners hear of a failure only after the failure
+// has lasted for the delay. The check's lock guards it.
 type news struct {
-	machine *fsm.Machine[State] // its state is the one that listeners know
+	machine *fsm.Machine[State] // its state is the state that listeners know
 	delay   time.Duration
 	told    bool    // listeners know that the check fails
 	hidden  *hidden // the failure that listeners do not know of yet, or nil
-	closed  bool    // no failure is told after a delay any more
+	closed  bool    // listeners hear of no more delayed failures
 }
 
-// hidden is a failure that waits to be told.
+// hidden is a failure that listeners have not heard of yet.
 type hidden struct {
 	timer *time.Timer
 	cause error

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Option changes how one check is run, counted and shown.
+// Option changes how a check is run, counted and shown.
 type Option func(*config) error
 
 type config struct {
@@ -34,15 +34,15 @@ func newConfig(handler time.Duration, opts []Option) (config, error) {
 		}
 	}
 	if cfg.timeout == 0 {
-		// A little less than the handler has, so that the check's own verdict is
-		// in when the handler must answer.
+		// A little less than the handler's time, so that the check's own result
+		// is known when the handler must answer.
 		cfg.timeout = handler - handler/9
 	}
 	switch {
 	case cfg.ttl > 0 && cfg.interval > 0:
 		return cfg, fmt.Errorf("%w: WithCache and WithPeriodic exclude each other: a periodic check is answered from its last result already", ErrInvalid)
 	case cfg.maxAge > 0 && cfg.maxAge < max(cfg.ttl, cfg.interval):
-		return cfg, fmt.Errorf("%w: a result would be too old after %v and renewed after %v only", ErrInvalid, cfg.maxAge, max(cfg.ttl, cfg.interval))
+		return cfg, fmt.Errorf("%w: a result would be too old after %v, but renewed only after %v", ErrInvalid, cfg.maxAge, max(cfg.ttl, cfg.interval))
 	case cfg.maxAge > 0:
 	case cfg.interval > 0:
 		cfg.maxAge = 3*cfg.interval + cfg.timeout
@@ -70,9 +70,9 @@ func WithTimeout(d time.Duration) Option {
 	return func(c *config) error { return positive("timeout", d, &c.timeout) }
 }
 
-// WithCache answers from the last result for ttl after it came in. The first
-// probe after that runs the check again and waits for it. While that run has not
-// ended, the old result stands until [WithMaxAge].
+// WithCache uses the last result for ttl. The first probe after that runs the
+// check again and waits for it. Until that run has ended, the old result counts,
+// up to [WithMaxAge].
 func WithCache(ttl time.Duration) Option {
 	return func(c *config) error { return positive("cache ttl", ttl, &c.ttl) }
 }
@@ -80,7 +80,7 @@ func WithCache(ttl time.Duration) Option {
 // WithPeriodic runs the check in the background from [Registry.Start] on, each
 // run interval after the end of the last. Probes are answered from the last
 // result and wait for the first one only. On a registry that is not started it
-// does what WithCache(interval) does, so a result never gets old unnoticed.
+// acts like WithCache(interval), so that probes renew the result.
 func WithPeriodic(interval time.Duration) Option {
 	return func(c *config) error { return positive("interval", interval, &c.interval) }
 }
@@ -88,21 +88,21 @@ func WithPeriodic(interval time.Duration) Option {
 // WithMaxAge sets how old the last result may be when there is no newer one. A
 // check whose result is older is unknown, and down on liveness. Defaults to three
 // intervals and the timeout for a periodic check, and to the ttl and the timeout
-// for a cached one. Any other check has no such grace by default: a probe that
-// gets no result in time is a probe without a result.
+// for a cached one. For any other check there is no default: when a probe gets no
+// result in time, the check has none.
 func WithMaxAge(d time.Duration) Option {
 	return func(c *config) error { return positive("max age", d, &c.maxAge) }
 }
 
 // WithFailureThreshold keeps a check up until n runs in a row have not passed. A
-// run that hangs counts once for every timeout that passes. A result that is too
+// run that hangs counts once for each timeout that it lasts. A result that is too
 // old counts at once. Defaults to 1.
 func WithFailureThreshold(n int) Option {
 	return func(c *config) error { return threshold("failure", n, &c.failures) }
 }
 
 // WithSuccessThreshold keeps a check from being up until n runs in a row have
-// passed, also after the registration. Defaults to 1.
+// passed. This also holds after the registration. Defaults to 1.
 func WithSuccessThreshold(n int) Option {
 	return func(c *config) error { return threshold("success", n, &c.successes) }
 }
@@ -123,15 +123,15 @@ const (
 	// SeverityHigh is the default: the process cannot serve without it, and the
 	// plane fails with the check. Such a check is called critical.
 	SeverityHigh Severity = "high"
-	// SeverityMedium is for a failure that an operator has to look at although
-	// the process goes on serving, such as a cache that is away. The plane passes.
+	// SeverityMedium is for a failure that an operator should look at although
+	// the process can serve, such as a missing cache. The plane passes.
 	SeverityMedium Severity = "medium"
-	// SeverityLow is for a failure that is worth a note. The plane passes.
+	// SeverityLow is for a failure that needs no action. The plane passes.
 	SeverityLow Severity = "low"
 )
 
 // WithSeverity sets what the failure of the check means. Defaults to
-// [SeverityHigh]. A value that is none of the three is refused.
+// [SeverityHigh]. Any other value is an error.
 func WithSeverity(s Severity) Option {
 	return func(c *config) error {
 		if s != SeverityHigh && s != SeverityMedium && s != SeverityLow {
@@ -148,13 +148,14 @@ func WithNonCritical() Option { return WithSeverity(SeverityLow) }
 
 // WithDependsOn names checks of the same plane without which this one cannot
 // pass. While this check and one of those do not pass, answers show this check as
-// caused by the other, and [Status] names it: of ten failures with one root, one
-// is told in full. That is all it changes. The check runs as before and fails the
-// plane as before.
+// caused by the other, and [Status] names it. So of ten failures with one root,
+// an answer describes only the root in full. The option changes nothing else: the
+// check runs and fails the plane as before.
 //
-// The named checks may be registered later, in any order. A check that depends on
-// itself, also by way of others, is refused. [Registry.Err] reports a name that is
-// not registered. The option may be given more than once; the names add up.
+// The named checks may be registered later, in any order. A registration that
+// makes a check depend on itself, directly or through others, is an error.
+// [Registry.Err] reports a name that is not registered. The option may be given
+// more than once; all names count.
 func WithDependsOn(names ...string) Option {
 	names = slices.Clone(names)
 	return func(c *config) error {
@@ -170,18 +171,18 @@ func WithDependsOn(names ...string) Option {
 	}
 }
 
-// WithTimeToVisible keeps a failure from the listeners of [Registry.Events] until
+// WithTimeToVisible hides a failure from the listeners of [Registry.Events] until
 // it has lasted for d. A failure that ends earlier makes no event. Defaults to 0:
-// each change is told at once.
+// each change makes an event at once.
 //
-// It delays the news and never the truth: the planes, [Registry.Ready] and the
-// state in [Registry.Snapshot] change at once, and [Status] marks a failure that
-// is not visible yet as hidden. To keep a plane up through short failures, use
+// It delays only the events. The planes, [Registry.Ready] and the state in
+// [Registry.Snapshot] change at once, and [Status] marks a failure that is not
+// visible yet as hidden. To keep a plane up through short failures, use
 // [WithFailureThreshold].
 //
 // A failure begins when the check leaves up, or first fails, and ends when the
-// check is up again. A change between down and unknown does not begin it anew.
-// Once the failure is visible, such a change is told at once.
+// check is up again. A change between down and unknown does not begin it again.
+// Once the failure is visible, such a change makes an event at once.
 func WithTimeToVisible(d time.Duration) Option {
 	return func(c *config) error { return positive("time to visible", d, &c.visible) }
 }

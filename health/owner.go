@@ -6,13 +6,14 @@ import (
 	"time"
 )
 
-// Owner speaks for the process as a whole, beside the checks: it is starting, it
-// is suspended, it drains. What it says is the built-in condition "lifecycle" in
-// answers and events. The condition has no threshold and no cache, takes effect
-// before the method returns, and no probe can exclude it.
+// Owner sets the state of the process as a whole, in addition to the checks:
+// starting, suspended, draining. Answers and events show that state as the
+// built-in condition "lifecycle". The condition has no threshold and no cache, it
+// changes before the method returns, and no probe can exclude it.
 //
-// [NewOwned] makes one together with its registry, so only the code that made the
-// registry can speak for the process. All methods may be called concurrently.
+// [NewOwned] makes an Owner together with its registry, so only the code that
+// made the registry can set the condition. All methods may be called
+// concurrently.
 type Owner struct{ r *Registry }
 
 // NewOwned is [NewRegistry] for a program that opens and closes readiness itself,
@@ -32,9 +33,9 @@ func (o *Owner) SetGate(state State, reason string) {
 	o.r.change(func(c *condition) { c.managed, c.state, c.reason = true, state, reason })
 }
 
-// SetDraining says that the process is on its way out. From then on liveness
-// passes and runs no checks, and readiness fails if readinessDown is true. A
-// second call changes readinessDown; nothing ends the draining.
+// SetDraining records that the process drains. From then on liveness passes and
+// runs no checks, and readiness fails if readinessDown is true. A second call may
+// change readinessDown. The draining never ends.
 func (o *Owner) SetDraining(readinessDown bool) {
 	o.r.change(func(c *condition) { c.draining, c.readinessDown = true, readinessDown })
 }
@@ -56,9 +57,9 @@ func (o *Owner) Resume() {
 	o.r.change(func(c *condition) { c.suspended, c.suspendReason = time.Time{}, "" })
 }
 
-// Suspended returns the reason that [Owner.Suspend] was given last, and the time
-// of its first call after the last [Owner.Resume]. The time is zero when readiness
-// is not suspended.
+// Suspended returns the reason of the last [Owner.Suspend], and the time of the
+// first one after the last [Owner.Resume]. The time is zero when readiness is not
+// suspended.
 func (o *Owner) Suspended() (reason string, since time.Time) {
 	c := o.r.cond.Load()
 	return c.suspendReason, c.suspended
@@ -67,7 +68,7 @@ func (o *Owner) Suspended() (reason string, since time.Time) {
 // conditionName is the name of the built-in condition in answers and events.
 const conditionName = "lifecycle"
 
-// condition is what the owner of a registry has said.
+// condition is the state that the owner of a registry has set.
 type condition struct {
 	managed bool // the owner has set the gate: answers show the condition also when it is up
 	state   State
@@ -75,7 +76,7 @@ type condition struct {
 
 	draining      bool      // liveness passes
 	readinessDown bool      // and readiness fails
-	suspended     time.Time // readiness fails because an operator wants that, since then
+	suspended     time.Time // since when an operator has suspended readiness
 	suspendReason string
 	started       bool // the startup plane has passed once
 }
@@ -93,8 +94,8 @@ func (c *condition) readiness() (State, string) {
 	return c.state, c.reason
 }
 
-// item returns what an answer of the plane says about the condition. shown is
-// false when the answer does not mention it.
+// item returns the part of the plane's answer about the condition. shown is false
+// when the answer leaves it out.
 func (c *condition) item(kind planeKind) (it item, shown bool) {
 	it = item{name: conditionName, state: Up, severity: SeverityHigh}
 	switch kind {
@@ -120,8 +121,8 @@ func (c *condition) overrides(kind planeKind) bool {
 	return kind == livenessPlane && c.draining || kind == startupPlane && c.started
 }
 
-// change replaces the condition, publishes what that means for readiness, and
-// makes every kept answer stale. It takes effect before it returns.
+// change replaces the condition, publishes the new state of readiness, and makes
+// every kept answer stale, all before it returns.
 func (r *Registry) change(edit func(*condition)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -143,7 +144,7 @@ func (r *Registry) change(edit func(*condition)) {
 	}
 }
 
-// passed notes that a plane was found to pass.
+// passed records that a plane has passed.
 func (r *Registry) passed(kind planeKind) {
 	switch kind {
 	case startupPlane:
@@ -167,6 +168,6 @@ func (r *Registry) Alive(ctx context.Context) bool {
 	return r.planes[livenessPlane].current(ctx).ok
 }
 
-// FirstReady returns a channel that is closed when readiness is found to pass for
-// the first time: by a probe, or by [Registry.Ready].
+// FirstReady returns a channel that is closed when a probe or [Registry.Ready]
+// first finds that readiness passes.
 func (r *Registry) FirstReady() <-chan struct{} { return r.firstReady }

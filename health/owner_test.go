@@ -31,7 +31,7 @@ func TestStartupLatches(t *testing.T) {
 	expect(t, r, "/startupz", 503, "")
 	owns(r).SetGate(Up, "")
 	expect(t, r, "/startupz", 503, `{"status":"fail","checks":{"lifecycle":"ok","migrations":"connection refused","warm":"ok"}}`)
-	// A probe that leaves out what fails does not make it pass for ever.
+	// A probe that excludes the failing check does not latch the startup plane.
 	expect(t, r, "/startupz?exclude=migrations", 200, "")
 	expect(t, r, "/startupz", 503, "")
 	f.set(nil)
@@ -80,7 +80,7 @@ func TestReadinessFlipIsImmediate(t *testing.T) {
 	owns(r).SetDraining(true)
 	expect(t, r, "/readyz", 503, `{"status":"fail","checks":{"db":"ok","lifecycle":"draining"}}`)
 	if n := f.runs.Load(); n != 1 {
-		t.Errorf("%d runs, want 1: the flip does not touch the checks", n)
+		t.Errorf("%d runs, want 1: the change of readiness must not run the checks", n)
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 
 // Start runs the periodic checks in the background, the first time at once, until
 // [Registry.Close] or until ctx is done. After ctx is done, probes run them, like
-// cached checks. From Start on the contexts of all checks have ctx's values; they
+// cached checks. From Start on, the contexts of all checks have ctx's values, but
 // do not end with ctx. A second call does nothing. After Close it returns
 // [ErrClosed].
 func (r *Registry) Start(ctx context.Context) error {
@@ -43,7 +43,8 @@ type baseContext struct {
 }
 
 func (c baseContext) Value(key any) any {
-	// The one that ends comes first: package context asks it for its own key.
+	// Ask the context that ends first, because package context looks for its own
+	// key there.
 	if v := c.Context.Value(key); v != nil {
 		return v
 	}
@@ -60,9 +61,9 @@ func (r *Registry) setActive(active bool) {
 
 // Close ends the background runs, cancels the contexts of all checks and waits
 // until no check is running. When ctx is done first, it returns an error that
-// names the checks that are still running. No check begins to run after Close. The
-// handler goes on answering with the last results until they are too old. Close
-// may be called more than once, and without a Start.
+// names the checks that are still running. No check begins to run after Close.
+// The handler continues to answer with the last results until they are too old.
+// Close may be called more than once, and without Start.
 func (r *Registry) Close(ctx context.Context) error {
 	r.mu.Lock()
 	r.closed = true
@@ -94,7 +95,7 @@ func (r *Registry) Close(ctx context.Context) error {
 func (r *Registry) nudge() {
 	select {
 	case r.wake <- struct{}{}:
-	default: // there is a token: it will look
+	default: // there is a token already
 	}
 }
 

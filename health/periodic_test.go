@@ -21,7 +21,7 @@ func TestPeriodicCheckRunsInTheBackground(t *testing.T) {
 		}), WithPeriodic(10*time.Second), WithTimeout(5*time.Second)))
 		must(t, r.Start(t.Context()))
 		must(t, r.Start(t.Context()))
-		// The first result is waited for, within the probe timeout.
+		// The first probe waits for the first result, within the probe timeout.
 		expect(t, r, "/readyz", 503, `{"status":"fail","checks":{"db":"not checked yet"}}`)
 		if took := time.Since(began); took != DefaultProbeTimeout {
 			t.Errorf("the first probe took %v, want 900ms", took)
@@ -37,7 +37,7 @@ func TestPeriodicCheckRunsInTheBackground(t *testing.T) {
 		}
 		must(t, r.Close(t.Context()))
 		must(t, r.Close(t.Context()))
-		// Ten seconds after the end of the run before, each.
+		// Each run begins ten seconds after the end of the previous one.
 		want := []time.Duration{0, 11 * time.Second, 22 * time.Second, 33 * time.Second}
 		if len(at) != len(want) {
 			t.Fatalf("ran at %v, want %v", at, want)
@@ -102,7 +102,7 @@ func TestPeriodicCheckWithoutStartIsRenewedByProbes(t *testing.T) {
 		if n := f.runs.Load(); n != 2 {
 			t.Errorf("%d runs, want 2", n)
 		}
-		// Started and ended by its context it is so again.
+		// The same holds after Start when its context has ended.
 		ctx, cancel := context.WithCancel(t.Context())
 		must(t, r.Start(ctx))
 		synctest.Wait()
@@ -155,7 +155,7 @@ func TestStartedChecksHaveTheValuesAndNotTheEndOfItsContext(t *testing.T) {
 	})
 }
 
-func TestCloseEndsRunsAndNamesWhoStays(t *testing.T) {
+func TestCloseEndsRunsAndNamesThoseThatHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hang, release := hanging()
 		defer synctest.Wait()
@@ -173,6 +173,6 @@ func TestCloseEndsRunsAndNamesWhoStays(t *testing.T) {
 		if err == nil || err.Error() != want || time.Since(began) != time.Second {
 			t.Errorf("Close returned %v after %v, want %s after 1s", err, time.Since(began), want)
 		}
-		expect(t, r, "/readyz", 503, "") // it answers, and runs nothing
+		expect(t, r, "/readyz", 503, "") // the handler answers and runs no check
 	})
 }

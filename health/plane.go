@@ -33,7 +33,7 @@ func (k planeKind) String() string { return [...]string{Liveness, Readiness, Sta
 // path returns the plane's name in answers and, after a slash, in URLs.
 func (k planeKind) path() string { return [...]string{"livez", "readyz", "startupz"}[k] }
 
-// plane holds the checks that answer one question, and the answer made from them.
+// plane has the checks that answer one question, and the answer made from them.
 //
 // The plane keeps its rendered answer and uses it again while no check has
 // reported a change (version) and no result has to be renewed (kept.fresh).
@@ -74,8 +74,9 @@ func (p *plane) setChecks(checks []*check) {
 // changed makes the kept answer stale.
 func (p *plane) changed() { p.version.Add(1) }
 
-// search returns where the check of that name is in checks, which are sorted by
-// name, or where it belongs.
+// search returns the position of the check of that name in checks, which are
+// sorted by name. If there is none, it returns the position where the check
+// belongs.
 func search(checks []*check, name string) (at int, found bool) {
 	return slices.BinarySearchFunc(checks, name, func(c *check, name string) int { return strings.Compare(c.name, name) })
 }
@@ -89,8 +90,8 @@ func find(checks []*check, name string) *check {
 }
 
 // current returns the answer to a plain probe of the plane. It runs the checks
-// that are due and waits for them, until ctx is done or the probe timeout has
-// passed at most.
+// that are due and waits for them, at most until ctx is done or the probe timeout
+// has passed.
 func (p *plane) current(ctx context.Context) *kept {
 	version := p.version.Load()
 	a := p.kept.Load()
@@ -111,8 +112,8 @@ func (p *plane) current(ctx context.Context) *kept {
 	return p.render(unfinished, false)
 }
 
-// run runs those of the checks that are due, and returns the runs that it has
-// stopped waiting for.
+// run runs those of the checks that are due, and returns the runs that it no
+// longer waits for.
 func (p *plane) run(ctx context.Context, checks []*check) []probe.Unfinished {
 	now := probe.Now()
 	var due []*probe.Check
@@ -127,14 +128,15 @@ func (p *plane) run(ctx context.Context, checks []*check) []probe.Unfinished {
 	return probe.Run(ctx, *p.reg.base.Load(), p.reg.timeout, due)
 }
 
-// frozen reports whether a probe runs nothing and gets what is known: on a startup
-// plane that has passed, and on liveness while the process drains.
+// frozen reports whether a probe runs no checks and gets the last results. That
+// is so on a startup plane that has passed, and on liveness while the process
+// drains.
 func (p *plane) frozen() bool {
 	cond := p.reg.cond.Load()
 	return p.kind == startupPlane && cond.started || p.kind == livenessPlane && cond.draining
 }
 
-// render makes the answer from what the checks say now, and keeps it.
+// render makes the answer from the present states of the checks, and keeps it.
 func (p *plane) render(unfinished []probe.Unfinished, frozen bool) *kept {
 	// A change after this line makes another version.
 	version := p.version.Load()
@@ -162,7 +164,7 @@ func (p *plane) render(unfinished []probe.Unfinished, frozen bool) *kept {
 	return a
 }
 
-// result is what a plane, or a part of it, answers.
+// result is the answer of a plane, or of a part of it.
 type result struct {
 	plane    planeKind
 	ok       bool

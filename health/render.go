@@ -68,7 +68,7 @@ func (r *result) json() []byte {
 	return append(buf, "}}"...)
 }
 
-// word returns what the JSON says about a check.
+// word returns the text of a check in the JSON.
 func (it *item) word() string {
 	switch {
 	case it.state == Up && it.note != "":
@@ -126,8 +126,8 @@ func (it *item) line(b *bytes.Buffer) {
 	b.WriteByte('\n')
 }
 
-// aside returns what a line says in brackets: how bad a failure is, unless it
-// fails the plane, and which check is at its root.
+// aside returns the text in brackets on a line: the severity of a failure that
+// does not fail the plane, and the check at its root.
 func (it *item) aside() string {
 	var parts []string
 	switch it.severity {

@@ -21,7 +21,7 @@ func TestOnlySeverityHighFailsThePlane(t *testing.T) {
 			must(t, r.RegisterReadiness("db", f, WithSeverity(severity)))
 			expect(t, r, "/readyz", tc.status, "")
 			expect(t, r, "/readyz?verbose", tc.status, tc.line)
-			expect(t, r, "/readyz/db", 503, "") // asked for alone, every check counts
+			expect(t, r, "/readyz/db", 503, "") // alone, every check counts
 			st := r.Snapshot()[0]
 			if st.Severity != severity || st.Critical != (severity == SeverityHigh) || st.State != Down {
 				t.Errorf("the snapshot says %+v", st)

@@ -9,12 +9,12 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/probe"
 )
 
-// Status is what is known about one check, as plain data.
+// Status describes one check, as plain data.
 type Status struct {
 	Plane    string    `json:"plane"` // Liveness, Readiness or Startup
 	Name     string    `json:"name"`
 	State    State     `json:"state"`
-	Since    time.Time `json:"since"` // when it entered that state
+	Since    time.Time `json:"since"` // when the check entered the state
 	Critical bool      `json:"critical"`
 	Severity Severity  `json:"severity"`
 	// DependsOn are the checks without which this one cannot pass.
@@ -22,12 +22,12 @@ type Status struct {
 	// CausedBy is the check at the root of the failure, "" when this check passes
 	// or is the root itself.
 	CausedBy string `json:"causedBy,omitempty"`
-	// Hidden is true for a failure that is shorter than the check's time to
-	// visible: the listeners have not been told, and a page for people need not
+	// Hidden is true for a failure that is still shorter than the check's time to
+	// visible. Listeners have not heard of it, and a page for people need not
 	// show it.
 	Hidden bool `json:"hidden,omitempty"`
-	// Error is what the last run said, "" when it passed. A check that is up has
-	// one while it is below its failure threshold.
+	// Error is the error text of the last run, "" when it passed. A check may be
+	// up and have an error while it is below its failure threshold.
 	Error string `json:"error,omitempty"`
 	// Checked is when the last run ended, the zero time before the first end.
 	Checked time.Time `json:"checked,omitzero"`
@@ -39,9 +39,9 @@ type Status struct {
 	Running time.Duration `json:"running,omitempty"`
 }
 
-// Snapshot returns what is known about every check, sorted by plane and name, and
-// runs none. On the readiness plane the built-in condition "lifecycle" is among
-// them when the owner has said something.
+// Snapshot describes every check, sorted by plane and name. It runs no check. On
+// the readiness plane it includes the built-in condition "lifecycle" once the
+// owner has set it.
 func (r *Registry) Snapshot() []Status {
 	var all []Status
 	for _, p := range r.planes {

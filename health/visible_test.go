@@ -90,7 +90,7 @@ func TestFailureIsToldOnceItHasLasted(t *testing.T) {
 	}
 }
 
-// The time to visible delays the news and not the truth.
+// The time to visible delays events, but not readiness.
 func TestHiddenFailureFailsReadinessAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, f := NewRegistry(), new(fake)

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 // ErrNotInCluster is the error of every request when the process does not run in a
@@ -352,4 +353,27 @@ func because(ctx context.Context, err error) error {
 		return u.Err
 	}
 	return err
+}
+
+// say logs one line. The caller's log handler may panic or hang: neither may cost the
+// App a unit.
+func (c *Client) say(level slog.Level, text string, args ...any) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = call.Within(ctx, "log handler", 0, func() error {
+		c.cfg.Log.Log(context.Background(), level, text, args...)
+		return nil
+	})
+}
+
+// once returns a function that logs why a feature does nothing, and the same reason
+// only once.
+func (c *Client) once(text string) func(error) {
+	said := ""
+	return func(err error) {
+		if reason := err.Error(); reason != said {
+			said = reason
+			c.say(slog.LevelWarn, text, "because", reason)
+		}
+	}
 }

@@ -1,6 +1,14 @@
-// Package kube uses what only Kubernetes knows:
+// Package kube uses what only Kubernetes knows. Each feature is an option, and off
+// without it:
 //
 //	cluster, err := kube.InCluster()
+//	if err != nil {
+//		return err
+//	}
+//	app, err := lifecycle.New(cfg,
+//		cluster.Window(kube.WindowConfig{}), // the drain window ends when the cluster has noticed
+//		cluster.Self(kube.SelfConfig{}),     // the pod's own manifest has to fit the configuration
+//	)
 //	if err != nil {
 //		return err
 //	}
@@ -8,11 +16,19 @@
 //	if err != nil {
 //		return err
 //	}
-//	app.Lead("sync", lease, sync)
+//	app.Lead("sync", lease, sync) // in one pod at a time
 //
 // The package speaks the API's own JSON over net/http, with the token of the pod's
 // service account, and needs no other module. Each request has a timeout, and each
-// answer a limit. A feature for which the permission is missing, or that runs outside a
-// cluster, does nothing but write one log line that names the object and the rule that
-// the Role lacks. The App then behaves as it does without the feature.
+// answer a limit. A feature without its permission, or outside a cluster, does nothing
+// but write one log line, which names the object and the rule that the Role lacks. The
+// App then behaves as it does without the feature.
+//
+// These rules give all permissions. deploy/ has them as a component of Kustomize and as
+// a value of the chart; both are off by default.
+//
+//	Lease         coordination.k8s.io  leases          get, create, update
+//	Window        discovery.k8s.io     endpointslices  list, watch
+//	Self          ""                   pods            get, watch
+//	DeletionCost  ""                   pods            patch
 package kube

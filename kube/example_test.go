@@ -39,3 +39,27 @@ func ExampleClient_Lease() {
 	fmt.Println("ended:", app.Run(ctx))
 	// Output: ended: <nil>
 }
+
+// Window and Self are options of the App.
+func ExampleClient_Window() {
+	quiet := slog.New(slog.DiscardHandler)
+	cluster, err := kube.New(kube.Config{Log: quiet})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	app, err := lifecycle.New(
+		lifecycle.Config{HealthAddr: lifecycle.HealthOff, DrainMax: 15 * time.Second},
+		lifecycle.WithLogger(quiet),
+		cluster.Window(kube.WindowConfig{Margin: 3 * time.Second}),
+		cluster.Self(kube.SelfConfig{}),
+	)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+	defer cancel()
+	fmt.Println("ended:", app.Run(ctx))
+	// Output: ended: <nil>
+}

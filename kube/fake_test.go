@@ -124,6 +124,22 @@ func (f *fakeAPI) remove(path string) {
 	f.publishLocked(fakeEvent{f.version, path, "DELETED", o})
 }
 
+// forget drops the history, as a compaction of etcd does.
+func (f *fakeAPI) forget() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.version++
+	f.oldest = f.version
+	close(f.changed)
+	f.changed = make(chan struct{})
+}
+
+func (f *fakeAPI) asked() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.requests)
+}
+
 func (f *fakeAPI) failWith(fault func(w http.ResponseWriter, r *http.Request) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

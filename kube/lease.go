@@ -261,6 +261,9 @@ func (l *Lease) forget() {
 // run out. As client-go does, it keeps the object, without a holder. Release does
 // nothing when this process does not have the lease.
 func (l *Lease) Release(ctx context.Context) error {
+	if l.client.none != nil {
+		return nil
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	defer l.client.Close() // the end of a campaign leaves no idle connection

@@ -312,7 +312,7 @@ func TestLeaseOutsideACluster(t *testing.T) {
 		if _, err := l.Acquire(t.Context()); !errors.Is(err, ErrNotInCluster) {
 			t.Errorf("Acquire: %v", err)
 		}
-		if err := l.Release(t.Context()); !errors.Is(err, ErrNotInCluster) {
+		if err := l.Release(t.Context()); err != nil {
 			t.Errorf("Release: %v", err)
 		}
 	})
@@ -331,7 +331,10 @@ func TestLeaseHasOneLeader(t *testing.T) {
 				refuse(w, 500, "InternalError", "etcd is gone")
 				return true
 			case 2:
-				time.Sleep(rand.N(4 * time.Second))
+				select {
+				case <-time.After(rand.N(4 * time.Second)):
+				case <-r.Context().Done():
+				}
 			}
 			return false
 		})

@@ -160,7 +160,7 @@ func (a *App) Launch() {
 	})
 }
 
-// Signal delivers a signal to the App, and to nothing else.
+// Signal delivers a signal to the App only.
 func (a *App) Signal(sig os.Signal) {
 	a.t.Helper()
 	select {

@@ -17,8 +17,8 @@ import (
 // maxUnread is the number of events kept from one scrape to the next.
 const maxUnread = 4096
 
-// maxKinds bounds the series of lifecycle_transitions_total: a program may put events
-// of its own into the stream.
+// maxKinds bounds the series of lifecycle_transitions_total, because a program
+// may publish events of its own kinds.
 const maxKinds = 256
 
 // collector makes the metrics of one App.

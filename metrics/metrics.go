@@ -32,10 +32,10 @@ import (
 
 // With registers the metrics of an App with reg. When reg is also a
 // [prometheus.Gatherer], as a [prometheus.Registry] and
-// prometheus.DefaultRegisterer are, the App serves everything in it at /metrics on
-// the health address. For a registerer that is none, such as one of
-// prometheus.WrapRegistererWith, add lifecycle.WithMetrics([Handler](gatherer)). An
-// option WithMetrics after With replaces the handler.
+// prometheus.DefaultRegisterer are, the App serves everything in it at /metrics
+// on the health address. For a registerer that is not a Gatherer, such as one of
+// prometheus.WrapRegistererWith, add lifecycle.WithMetrics([Handler](gatherer)).
+// An option WithMetrics after With replaces the handler.
 //
 // [lifecycle.New] fails when reg is nil or already has the metrics of an App: give
 // each App a registry of its own, or wrap a shared one with a different label for

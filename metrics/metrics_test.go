@@ -260,10 +260,10 @@ func TestRegistries(t *testing.T) {
 	// When New fails, no metric stays registered.
 	third := prometheus.NewRegistry()
 	if _, err := lifecycle.New(lifecycle.Config{ShutdownGrace: -5}, metrics.With(third)); err == nil {
-		t.Fatal("an impossible configuration is taken")
+		t.Fatal("an impossible configuration is accepted")
 	}
 	if _, err := lifecycle.New(lifecycle.Config{}, metrics.With(third)); err != nil {
-		t.Errorf("after one that failed: %v", err)
+		t.Errorf("after a New that failed: %v", err)
 	}
 }
 
@@ -341,10 +341,10 @@ func TestLabelValuesAreBounded(t *testing.T) {
 			t.Errorf("%d series", n)
 		}
 		if got[`lifecycle_transitions_total{kind="other",state="other"}`] < 700 {
-			t.Error("what is over the bound is not counted as other")
+			t.Error("kinds beyond the limit are not counted as other")
 		}
 		if got["lifecycle_app_info{app=\"bad \uFFFD name\"}"] != 1 {
-			t.Error("a name that is no UTF-8 is not shown")
+			t.Error("a name that is not UTF-8 is not shown")
 		}
 		for range 10_000 { // more than maxUnread
 			_ = fsm.MustNew("kind0", "n", table, "", app.Events()).To("x", nil)

@@ -11,9 +11,9 @@ import (
 	"go.opentelemetry.io/otel/codes"
 )
 
-// TestSpansTellWorkersOfOneNameApart has two supervisors with a child "w" each.
-// The child of b, which begins a second later, fails: a's child has no part in
-// that.
+// TestSpansTellWorkersOfOneNameApart runs two supervisors with a child "w" each.
+// Only the child of b fails, which begins a second later. The span of a's child
+// must not show that.
 func TestSpansTellWorkersOfOneNameApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		app, exporter := traced(t, lifecycle.Config{Name: "svc"})

@@ -21,7 +21,7 @@ const (
 	attrID      = attribute.Key("lifecycle.id")      // of its life: fsm.Event.ID
 	attrParent  = attribute.Key("lifecycle.parent")  // the ID of the life that it belongs to
 	attrAttempt = attribute.Key("lifecycle.attempt") // which run of a supervised function it is
-	attrState   = attribute.Key("lifecycle.state")   // the last one
+	attrState   = attribute.Key("lifecycle.state")   // the last state
 	attrReason  = attribute.Key("lifecycle.reason")  // why it stops
 	attrLost    = attribute.Key("lifecycle.lost")    // events
 )
@@ -48,7 +48,7 @@ type life struct {
 	at                           time.Time // of the last event
 }
 
-// run tells what a span is about: a life, or one attempt of it.
+// run identifies the subject of a span: a life, or one attempt of it.
 type run struct {
 	id      uint64
 	attempt int
@@ -119,7 +119,7 @@ func (l *life) phase(e fsm.Event) {
 		l.beginStop(e)
 		l.drain = l.begin("lifecycle.drain", l.stop, e.At)
 	case lifecycle.PhaseStopping:
-		finish(&l.start, e.At, failure(e.Cause)) // of a stop that came while it started
+		finish(&l.start, e.At, failure(e.Cause)) // the stop came during the start
 		finish(&l.drain, e.At, nil)
 		if l.stop == nil {
 			l.beginStop(e)
@@ -179,7 +179,8 @@ func (l *life) beginPart(e fsm.Event, name string, parent *open) *open {
 }
 
 // unit makes a span of a worker, and one of each run of a worker that runs its
-// function again and again. The time that it is pending does not count.
+// function again and again. The time in which the worker is pending does not
+// count.
 func (l *life) unit(e fsm.Event) {
 	key := run{e.ID, e.Attempt}
 	s := l.parts[key]
@@ -228,7 +229,7 @@ func (l *life) step(e fsm.Event, name string, parent *open) {
 	finish(&s, e.At, err)
 }
 
-// end ends the spans that are open, those of the parts before those of the whole.
+// end ends all open spans, those of the parts before those of the whole.
 func (l *life) end() {
 	now := time.Now()
 	if now.Before(l.at) {

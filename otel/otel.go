@@ -20,27 +20,27 @@
 //	                          supervised function: those have lifecycle.attempt
 //	lifecycle.reload          each reload
 //
-// The spans of units, drainers, hooks and reloads have the ID of the life that they
-// are about, and of the one that it belongs to, as lifecycle.id and
-// lifecycle.parent: see [fsm.Event]. Names repeat, IDs do not.
+// The spans of units, drainers, hooks and reloads have the ID of their life as
+// lifecycle.id, and the ID of its parent as lifecycle.parent: see [fsm.Event].
+// Names may repeat, IDs do not.
 //
 // The start, the stop, each run and each reload begin a trace of their own,
-// because they lie hours apart; all but the start are linked to it. The changes of
-// status of a unit are span events. A span of a unit or step that failed, panicked,
-// was abandoned or killed has the status Error and says why, in 256 bytes at most. A
-// stop that was asked for is no error.
+// because they are hours apart. All others are linked to the start. The changes
+// of status of a unit are span events. A span of a unit or step that failed,
+// panicked, was abandoned or killed has the status Error and says why, in 256
+// bytes at most. A requested stop is not an error.
 //
-// A span that is open cannot be exported. So [Traces.Close] ends the spans of the
-// stop, of the shutdown and of its own hook when it begins, and exports everything
-// up to there. When Close is the hook that runs last, the collector has all of that
-// before Run returns. These are not exported: hooks that were registered before
-// Close and so run after it; the time that Close takes; the final phase, which is in
-// the report.
+// A span that is open cannot be exported. So when [Traces.Close] begins, it ends
+// the spans of the stop, of the shutdown and of its own hook, and exports all
+// spans. When Close is the last hook to run, the collector has them before Run
+// returns. Three things are not exported: hooks that were registered before Close
+// and so run after it, the time that Close takes, and the final phase, which is
+// in the report.
 //
 // When the collector cannot be reached, the hook fails and Run's error says so.
-// Close takes no longer than its part of the grace. A collector that is a sidecar
-// has to be a native one, which stops after the service (Kubernetes 1.29, KEP-753).
-// The caller shuts the provider down, after Run.
+// Close takes no longer than its part of the grace. A collector that runs as a
+// sidecar must be a native sidecar, which stops after the service (Kubernetes
+// 1.29, KEP-753). The caller shuts the provider down, after Run.
 package otel
 
 import (
@@ -56,7 +56,7 @@ import (
 // Scope is the name of the tracer.
 const Scope = "github.com/pleme-io/lifecycle-go/otel"
 
-// maxUnread is how many events may wait to become spans. More at once are lost,
+// maxUnread is how many events may wait to become spans. Further events are lost,
 // and a span event says how many.
 const maxUnread = 4096
 
@@ -81,10 +81,10 @@ func New(provider trace.TracerProvider) *Traces {
 	return t
 }
 
-// Option makes an App the one whose events are read, in a goroutine that
-// [Traces.Close] ends; call it also when New fails after that, because of an
-// option that was given later. [lifecycle.New] fails when there is no provider, and when
-// the option was given to another App before.
+// Option makes the Traces read the events of an App, in a goroutine that
+// [Traces.Close] ends. Call Close also when New fails because of a later option.
+// [lifecycle.New] fails when the provider is nil, and when another App got the
+// option before.
 func (t *Traces) Option() lifecycle.Option {
 	return lifecycle.WithSetup(func(a *lifecycle.App) error {
 		t.mu.Lock()
@@ -93,7 +93,7 @@ func (t *Traces) Option() lifecycle.Option {
 		case t.tracer == nil:
 			return errors.New("otel: the tracer provider is nil")
 		case t.used:
-			return errors.New("otel: these traces are another App's: make new ones for each App")
+			return errors.New("otel: these Traces belong to another App: make new ones for each App")
 		}
 		t.used = true
 		t.life = newLife(t.tracer)
@@ -102,12 +102,11 @@ func (t *Traces) Option() lifecycle.Option {
 	})
 }
 
-// Close makes spans of everything that has happened, ends those that are open,
-// and has the provider export all, as far as it can flush, by the end of ctx. It
-// is a shutdown hook: register it before all others, because it ends the span of
-// the stop, and hooks that run after it are not seen. The provider itself stays
-// open. The error is that of the flush. A second call does nothing and returns
-// nil.
+// Close makes spans of all events so far, ends the open spans, and flushes the
+// provider, if the provider can flush, within ctx. It is a shutdown hook.
+// Register it before all others, so that it runs last: it ends the span of the
+// stop, and hooks after it have no spans. The provider itself stays open. Close
+// returns the error of the flush. A second call does nothing and returns nil.
 func (t *Traces) Close(ctx context.Context) error {
 	t.mu.Lock()
 	stop := t.stop

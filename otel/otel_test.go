@@ -28,7 +28,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var errBoom = errors.New("boom")
 
-// spans are what was exported, by "name" or "name part".
+// spans has the exported spans, by "name" or "name part".
 type spans struct {
 	t   *testing.T
 	all map[string][]tracetest.SpanStub
@@ -55,7 +55,7 @@ func attr(s tracetest.SpanStub, key attribute.Key) attribute.Value {
 	return attribute.Value{}
 }
 
-// one is the only span of that name.
+// one returns the only span of that name.
 func (s spans) one(name string) tracetest.SpanStub {
 	s.t.Helper()
 	if n := len(s.all[name]); n != 1 {
@@ -75,7 +75,7 @@ func (s spans) below(name, parent string) {
 	s.t.Helper()
 	c, p := s.one(name), s.one(parent)
 	if c.Parent.SpanID() != p.SpanContext.SpanID() || c.SpanContext.TraceID() != p.SpanContext.TraceID() {
-		s.t.Errorf("%s is no child of %s", name, parent)
+		s.t.Errorf("%s is not a child of %s", name, parent)
 	}
 	if c.StartTime.Before(p.StartTime) || c.EndTime.After(p.EndTime) {
 		s.t.Errorf("%s (%v to %v) is not within %s (%v to %v)", name, c.StartTime, c.EndTime, parent, p.StartTime, p.EndTime)
@@ -100,7 +100,7 @@ func (s spans) status(name string, code codes.Code, description string) {
 	}
 }
 
-// traced is an App whose traces are exported at once.
+// traced is an App whose spans are exported at once.
 func traced(t *testing.T, cfg lifecycle.Config) (*lifecycletest.App, *tracetest.InMemoryExporter) {
 	exporter := tracetest.NewInMemoryExporter()
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter))
@@ -188,14 +188,14 @@ func TestSpansOfAWholeLife(t *testing.T) {
 			}
 		}
 		if failed != 2 || stopped != 2 {
-			t.Errorf("%d lives failed and %d were stopped, want two runs, and the last run and what restarts them", failed, stopped)
+			t.Errorf("%d lives failed and %d were stopped, want two failed runs, and the last run and its restarter stopped", failed, stopped)
 		}
 		for _, run := range s.all["lifecycle.unit poller"] {
 			var seen []string
 			for _, e := range run.Events {
 				seen = append(seen, e.Name)
 			}
-			// One that mixes two lives up has an event twice, or none of its own.
+			// A span that mixes up two lives has an event twice, or lacks its own.
 			if want := []string{"Starting", "Running"}; len(seen) < 3 || !slices.Equal(slices.DeleteFunc(seen[:len(seen)-1], func(s string) bool { return s == "Stopping" }), want) {
 				t.Errorf("a life went by %q", seen)
 			}
@@ -244,7 +244,7 @@ func TestSpansOfStopsThatWentWrong(t *testing.T) {
 				s.status("lifecycle.stop", codes.Error, "boom")
 				s.below("lifecycle.shutdown", "lifecycle.stop")
 				if len(s.all["lifecycle.drain"]) != 0 {
-					s.t.Error("there is a drain, and nothing ran")
+					s.t.Error("there is a span of a drain, although nothing ran")
 				}
 			},
 		},
@@ -262,7 +262,7 @@ func TestSpansOfStopsThatWentWrong(t *testing.T) {
 	}
 }
 
-// blocking is an exporter that takes for ever.
+// blocking is an exporter that never returns.
 type blocking struct{ *tracetest.NoopExporter }
 
 func (blocking) ExportSpans(ctx context.Context, _ []sdktrace.ReadOnlySpan) error {
@@ -270,11 +270,11 @@ func (blocking) ExportSpans(ctx context.Context, _ []sdktrace.ReadOnlySpan) erro
 	return ctx.Err()
 }
 
-// Not in a bubble: the SDK holds a mutex while it exports, and who waits for it
-// keeps a bubble's clock from going on.
+// This test runs outside of a bubble: the SDK holds a mutex while it exports, and
+// a goroutine that waits for a mutex stops a bubble's clock.
 func TestFlushStaysWithinItsBudget(t *testing.T) {
 	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(blocking{tracetest.NewNoopExporter()}, sdktrace.WithExportTimeout(2*time.Second)))
-	t.Cleanup(func() { _ = provider.Shutdown(context.Background()) }) // gives up what it could not export
+	t.Cleanup(func() { _ = provider.Shutdown(context.Background()) }) // drops the spans that it could not export
 	traces := lifecycleotel.New(provider)
 	app := lifecycletest.New(t, lifecycle.Config{DrainInterval: lifecycle.Off, HookSlice: 200 * time.Millisecond, ShutdownGrace: time.Minute}, traces.Option())
 	app.OnShutdown("traces", traces.Close)
@@ -296,7 +296,7 @@ func TestOptionRefuses(t *testing.T) {
 	if _, err := lifecycle.New(lifecycle.Config{}, traces.Option()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := lifecycle.New(lifecycle.Config{}, traces.Option()); err == nil || !strings.Contains(err.Error(), "another App's") {
+	if _, err := lifecycle.New(lifecycle.Config{}, traces.Option()); err == nil || !strings.Contains(err.Error(), "another App") {
 		t.Errorf("error is %v", err)
 	}
 	var both sync.WaitGroup
@@ -311,7 +311,7 @@ func TestOptionRefuses(t *testing.T) {
 }
 
 func Example() {
-	exporter := tracetest.NewInMemoryExporter() // yours sends them somewhere
+	exporter := tracetest.NewInMemoryExporter() // a real exporter sends them to a collector
 	provider := sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter))
 
 	traces := lifecycleotel.New(provider)

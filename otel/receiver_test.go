@@ -22,7 +22,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// receiver takes spans as a collector does, by OTLP over HTTP.
+// receiver receives spans by OTLP over HTTP, as a collector does.
 type receiver struct {
 	*httptest.Server
 
@@ -55,7 +55,7 @@ func newReceiver(t *testing.T) *receiver {
 	return r
 }
 
-// tree lists what has arrived as "parent > name part", without units.
+// tree lists the received spans as "parent > name part", without units.
 func (r *receiver) tree() (lines []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -84,12 +84,13 @@ func (r *receiver) tree() (lines []string) {
 	return lines
 }
 
-// A real exporter that sends in batches has sent, when Run returns, everything that
-// the package says is exported. The provider is not shut down before.
+// When Run returns, a real exporter that sends in batches has sent every span
+// that the package promises, although the provider was not shut down.
 func TestSpansOfTheStopAreExportedBeforeRunReturns(t *testing.T) {
 	collected := newReceiver(t)
 	exporter, err := otlptracehttp.New(t.Context(), otlptracehttp.WithEndpointURL(collected.URL+"/v1/traces"),
-		// No connection of the exporter's outlives the App, which looks for what it left.
+		// Close the exporter's connections, because the test looks for leaked
+		// goroutines.
 		otlptracehttp.WithHTTPClient(&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}))
 	if err != nil {
 		t.Fatal(err)
@@ -109,7 +110,7 @@ func TestSpansOfTheStopAreExportedBeforeRunReturns(t *testing.T) {
 		Go("work", func(ctx context.Context) error { <-ctx.Done(); return nil })
 	app.Start()
 	if got := collected.tree(); len(got) != 0 {
-		t.Errorf("exported by now: %q, want nothing: the batch has an hour", got)
+		t.Errorf("exported by now: %q, want nothing, because the batch waits for an hour", got)
 	}
 	app.Stop(nil)
 	app.WantClean()
@@ -127,7 +128,7 @@ func TestSpansOfTheStopAreExportedBeforeRunReturns(t *testing.T) {
 	}
 }
 
-// A collector that is gone costs the spans and not the stop.
+// When the collector is gone, the spans are lost, but the stop succeeds.
 func TestCollectorThatIsGoneFailsTheHookAlone(t *testing.T) {
 	collected := newReceiver(t)
 	exporter, err := otlptracehttp.New(t.Context(), otlptracehttp.WithEndpointURL(collected.URL+"/v1/traces"), otlptracehttp.WithRetry(otlptracehttp.RetryConfig{}))
@@ -144,9 +145,9 @@ func TestCollectorThatIsGoneFailsTheHookAlone(t *testing.T) {
 	collected.Close()
 	app.Stop(nil)
 	if err := app.Wait(); err == nil || !strings.Contains(err.Error(), "traces") {
-		t.Errorf("Run returned %v, want what the flush said", err)
+		t.Errorf("Run returned %v, want the error of the flush", err)
 	}
 	if !closed {
-		t.Error("the hook behind it did not run")
+		t.Error("the hook after it did not run")
 	}
 }

@@ -117,8 +117,8 @@ type Config struct {
 }
 
 // Recycle limits the life of a worker. A worker that reaches a limit finishes its
-// query and shuts down; the pool starts another when it needs one. The zero value
-// of a field is no limit.
+// query and shuts down; the pool starts another when it needs one. A field that
+// is zero means no limit.
 type Recycle struct {
 	MaxQueries int           // queries served
 	MaxAge     time.Duration // time since it became ready

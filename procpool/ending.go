@@ -32,7 +32,7 @@ func (w *proc) askToEnd() {
 		select {
 		case <-acked: // the worker now exits by itself
 			acked = nil
-		case <-w.readEnd: //nolint:errcheck // that it ended is what counts
+		case <-w.readEnd: //nolint:errcheck // only its end matters
 			w.selfEnd()
 			return
 		case <-w.process.Done():
@@ -66,7 +66,7 @@ func (w *proc) readRest() {
 	timer := time.NewTimer(selfEnd)
 	defer timer.Stop()
 	select {
-	case <-w.readEnd: //nolint:errcheck // that it ended is what counts
+	case <-w.readEnd: //nolint:errcheck // only its end matters
 	case <-timer.C:
 	case <-w.stop.Signaled(): // the pool ends it; no caller waits for the rest
 	}

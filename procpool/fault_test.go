@@ -21,8 +21,9 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// TestBrokenProtocolCostsOneRequestAndTheWorker has workers that break the
-// contract on their first query and keep it on the next: the next is answered.
+// TestBrokenProtocolCostsOneRequestAndTheWorker uses workers that break the
+// contract on their first query only. The pool ends such a worker, and another
+// one answers the next query.
 func TestBrokenProtocolCostsOneRequestAndTheWorker(t *testing.T) {
 	for _, c := range []struct {
 		mode string
@@ -252,10 +253,10 @@ func TestLargeWriteToAWorkerThatDoesNotReadIsGivenUp(t *testing.T) {
 	eventually(t, "the worker is gone", func() bool { return !alive(pid) })
 }
 
-// TestWhatAPoolSaysFitsTheSchemas has a worker that checks every line against its
+// TestPoolMessagesFitTheSchemas has a worker that checks every line against its
 // schema, as all helpers of mode raw do, and records the messages that it gets.
 // Package conformance checks the other direction.
-func TestWhatAPoolSaysFitsTheSchemas(t *testing.T) {
+func TestPoolMessagesFitTheSchemas(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "heard")
 	t.Setenv("HEARD", file)
 	p, err := procpool.New(procpool.Config{
@@ -286,7 +287,7 @@ func TestWhatAPoolSaysFitsTheSchemas(t *testing.T) {
 	}
 	for _, want := range []wire.Type{wire.Query, wire.Cancel, wire.HealthCheck, wire.Shutdown} {
 		if !strings.Contains(string(text), string(want)) {
-			t.Errorf("it was not told %s, only\n%s", want, text)
+			t.Errorf("the worker did not get %s, only\n%s", want, text)
 		}
 	}
 	if s := p.Stats(); s.Crashed != 0 {

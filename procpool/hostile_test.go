@@ -123,7 +123,7 @@ func TestAnswerDoesNotWaitForTheNextQuery(t *testing.T) {
 			t.Error(err)
 		}
 	case <-time.After(patience):
-		t.Error("the answer came and its caller does not return")
+		t.Error("the answer came, but its caller does not return")
 	}
 }
 

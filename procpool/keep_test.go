@@ -52,7 +52,7 @@ func TestEvictionStrategies(t *testing.T) {
 				all = append(all, q)
 			}
 			if _, err := p.Evict(c.strategy, false); !errors.Is(err, procpool.ErrNoWorker) {
-				t.Errorf("all are busy, and evict says %v", err)
+				t.Errorf("all workers are busy, and Evict returns %v", err)
 			}
 			for _, q := range all {
 				q.Cancel(nil)
@@ -237,7 +237,7 @@ func TestRecyclingIsNeverMoreThanSoManyAtOnce(t *testing.T) {
 	}
 	stop()
 	if most != 1 {
-		t.Errorf("%d were on their way out at once", most)
+		t.Errorf("%d workers were shutting down at once", most)
 	}
 }
 

@@ -202,7 +202,7 @@ func TestAnswersStreamsAndErrors(t *testing.T) {
 		}
 	}
 	if s := p.Stats(); s.Spawned != 1 || s.Crashed != 0 {
-		t.Errorf("an error of the worker's is no crash: %+v", s)
+		t.Errorf("an error of the worker counts as a crash: %+v", s)
 	}
 }
 
@@ -243,7 +243,7 @@ func TestConfigIsValidated(t *testing.T) {
 	}
 }
 
-func TestOneTerminalStateWhateverRaces(t *testing.T) {
+func TestQueryHasOneTerminalStateUnderRaces(t *testing.T) {
 	p := start(t, "serve", func(c *procpool.Config) { c.MaxWorkers, c.MaxQueue = 2, 1000 })
 	events := p.Events().Subscribe(100_000)
 	defer events.Close()
@@ -366,7 +366,7 @@ func TestFullPoolQueuesInOrderAndThenRejects(t *testing.T) {
 	_, err := p.Do(within(t), ask{}.raw())
 	var rejected *procpool.RejectedError
 	if !errors.As(err, &rejected) || !errors.Is(err, procpool.ErrBusy) || rejected.RetryAfter <= 0 {
-		t.Errorf("over the queue: %v", err)
+		t.Errorf("a query beyond the full queue: %v", err)
 	}
 	block.Cancel(nil)
 	eventually(t, "all are done", func() bool { return p.Stats().Open == 0 })
@@ -404,7 +404,7 @@ func TestSlowCallerHoldsUpItsOwnWorkerOnly(t *testing.T) {
 		do(t, p, ask{}.raw())
 	}
 	if slow.State() != procpool.QueryStreaming && slow.State() != procpool.QueryProcessing {
-		t.Fatal("it was not held up")
+		t.Fatal("the slow caller's worker was not held up")
 	}
 	n := 0
 	for _, err := range slow.Messages() {
@@ -418,9 +418,10 @@ func TestSlowCallerHoldsUpItsOwnWorkerOnly(t *testing.T) {
 	}
 }
 
-// TestAQueryHasItsOwnTimeAndNotThatOfTheOneBefore is about the deadline of the
-// connection, which the pool keeps for a query that has a little more time.
-func TestAQueryHasItsOwnTimeAndNotThatOfTheOneBefore(t *testing.T) {
+// TestEachQueryHasItsOwnTimeout checks that the deadline of the connection, which
+// the pool leaves in place for a query with a little more time, does not end that
+// query early.
+func TestEachQueryHasItsOwnTimeout(t *testing.T) {
 	p := start(t, "serve", func(c *procpool.Config) { c.MaxQueue = 5 })
 	do(t, p, ask{}.raw()) // the worker has started
 	_, _ = p.Do(within(t), ask{}.raw(), procpool.Timeout(500*time.Millisecond))

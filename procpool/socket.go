@@ -59,7 +59,7 @@ func removeStale(path string) {
 	}
 	conn, err := net.DialTimeout("unix", path, time.Second)
 	if err == nil {
-		conn.Close() // a live pool's
+		conn.Close() // it belongs to a live pool
 		return
 	}
 	if errors.Is(err, syscall.ECONNREFUSED) {

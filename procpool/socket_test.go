@@ -25,7 +25,7 @@ import (
 // worker out, whether they are many or half open.
 func TestStrangersCannotTakeAWorkersPlace(t *testing.T) {
 	if !isLinux() {
-		t.Skip("who has connected is known on Linux only; elsewhere the folder keeps others out")
+		t.Skip("only Linux tells which process has connected; elsewhere the mode of the folder keeps other users out")
 	}
 	dir := socketDir(t)
 	gate := filepath.Join(t.TempDir(), "gate")
@@ -72,7 +72,7 @@ func TestHalfOpenConnectionOfTheGroupDoesNotKeepTheWorkerOut(t *testing.T) {
 
 func TestDaemonIsRefusedByName(t *testing.T) {
 	if !isLinux() {
-		t.Skip("who has connected is known on Linux only")
+		t.Skip("only Linux tells which process has connected")
 	}
 	p := start(t, "daemon", func(c *procpool.Config) {
 		c.StartTimeout = 2 * time.Second

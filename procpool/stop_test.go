@@ -58,7 +58,7 @@ func TestDrainAndStop(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
 	defer cancel()
 	if err := p.Drain(ctx); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "2 queries") {
-		t.Errorf("a drain that has no time: %v", err)
+		t.Errorf("a drain without time: %v", err)
 	}
 	if _, err := p.Do(within(t), ask{}.raw()); !errors.Is(err, procpool.ErrDraining) {
 		t.Errorf("a query while it drains: %v", err)
@@ -67,7 +67,7 @@ func TestDrainAndStop(t *testing.T) {
 		t.Error(err)
 	}
 	if running.State() != procpool.QueryComplete || waiting.State() != procpool.QueryComplete {
-		t.Errorf("what was accepted is %s and %s", running.State(), waiting.State())
+		t.Errorf("the accepted queries are %s and %s", running.State(), waiting.State())
 	}
 }
 

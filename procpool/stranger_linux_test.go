@@ -40,6 +40,6 @@ func TestStrangerOfAnotherNamespace(t *testing.T) {
 		t.Error(err)
 	}
 	if got := out.String(); got != "refused\n" {
-		t.Errorf("who comes from another namespace is %q, want refused", got)
+		t.Errorf("a process from another namespace is %q, want refused", got)
 	}
 }

@@ -11,6 +11,7 @@ func TestConventions(t *testing.T) {
 	conventions.Check(t, conventions.Module{
 		Rooms: []conventions.Room{
 			{Path: "docgen", Imports: []string{".", "./fsm", "./worker", "./procpool/...", "./config", "./metrics", "./internal/..."}, Brings: []string{"..."}},
+			{Path: "release", Imports: []string{"golang.org/x/mod"}, Brings: []string{"..."}},
 			{Path: "protogen", Imports: []string{"github.com/bufbuild/protocompile", "google.golang.org/genproto/googleapis/api", "google.golang.org/protobuf"}, Brings: []string{"..."}},
 		},
 		Requires: []conventions.Require{
@@ -19,6 +20,7 @@ func TestConventions(t *testing.T) {
 			{Module: "github.com/bufbuild/protocompile"},
 			{Module: "google.golang.org/genproto/googleapis/api"},
 			{Module: "google.golang.org/protobuf"},
+			{Module: "golang.org/x/mod"},
 			{Module: "github.com/santhosh-tekuri/jsonschema/v6", TestOnly: true},
 			{Module: "go.uber.org/goleak", TestOnly: true},
 		},

@@ -53,7 +53,7 @@ type Checker struct {
 func (c Checker) Validate() error {
 	for _, id := range c.Ignore {
 		if _, ok := ruleIndex[id]; !ok {
-			return fmt.Errorf("vet: there is no rule %q to ignore; --rules lists them", id)
+			return fmt.Errorf("vet: there is no rule %q to ignore; --rules lists all rules", id)
 		}
 	}
 	return nil
@@ -61,8 +61,8 @@ func (c Checker) Validate() error {
 
 // Check reads the files as one set, matches budgets and Services with their pods,
 // and returns its findings. It never fails: a file that it cannot read is a
-// finding, and so is a Config that [lifecycle.New] refuses. When a value of Config
-// makes no sense by itself, Check compares nothing with it.
+// finding, and so is a Config that [lifecycle.New] refuses. When a value of
+// Config is invalid by itself, Check does not compare the manifests with it.
 func (c Checker) Check(files ...File) Report {
 	r := &run{Checker: c}
 	r.use(c.Config)
@@ -251,7 +251,7 @@ func on(d time.Duration) time.Duration {
 // seconds returns d in whole seconds, the unit of manifests, rounded up.
 func seconds(d time.Duration) int64 { return int64(math.Ceil(d.Seconds())) }
 
-// longest is more seconds than any wait, and few enough to add up.
+// longest is more seconds than any wait, and small enough for sums not to overflow.
 const longest = 1 << 32
 
 func sec(n int64) time.Duration { return time.Duration(min(n, longest)) * time.Second }

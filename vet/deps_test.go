@@ -6,7 +6,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/conventions"
 )
 
-// TestConventions holds the import table of the vet module.
+// TestConventions checks the imports of the vet module against their table.
 func TestConventions(t *testing.T) {
 	const (
 		yaml = "go.yaml.in/yaml/v3"

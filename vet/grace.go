@@ -76,7 +76,7 @@ func (c container) grace() {
 	c.hook(pre, known)
 }
 
-// declared compares a grace with what the configuration says that it is.
+// declared compares a grace with the one that the configuration declares.
 func (c container) declared(what, key string, declared, given time.Duration, field path) {
 	if declared > 0 && declared != given {
 		c.at(c.w.object, field, "grace-declared", fmt.Sprintf("%s is %v, and lifecycle.%s says that it is %v", what, given, key, declared),
@@ -87,8 +87,8 @@ func (c container) declared(what, key string, declared, given time.Duration, fie
 // endpointPreStop is the path that the library serves for a preStop hook.
 const endpointPreStop = "/admin/prestop"
 
-// sleeping matches a sleep as the shells and coreutils know it: fractions, and
-// units that default to seconds.
+// sleeping matches a sleep command of shells and coreutils, with fractions and
+// units; the unit defaults to seconds.
 var sleeping = regexp.MustCompile(`\bsleep\s+(\d+(?:\.\d+)?)([smhd]?)(?:$|[^\w.])`)
 
 // sleeps returns the sum of a command line's sleeps, and whether it has any.

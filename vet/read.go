@@ -80,7 +80,7 @@ func (r *run) read(f File) {
 			if errors.As(err, &p) {
 				line = part.line + p.line
 			}
-			fault("not-yaml", line, fmt.Sprintf("not YAML: %v", err), "mend the file; the rest of it was looked at")
+			fault("not-yaml", line, fmt.Sprintf("not YAML: %v", err), "correct the file; the rest of it was checked")
 			documents++
 		case root != nil:
 			documents++
@@ -124,7 +124,7 @@ func (r *run) expand(d *document) {
 		fault("too-large", err, "write it without aliases that refer to each other")
 		return
 	case err != nil:
-		fault("not-yaml", fmt.Errorf("not YAML: %w", err), "mend the file; the rest of it was looked at")
+		fault("not-yaml", fmt.Errorf("not YAML: %w", err), "correct the file; the rest of it was checked")
 		return
 	}
 	m, ok := v.(map[string]any)

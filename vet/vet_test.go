@@ -43,7 +43,7 @@ type mutation struct {
 	cfg      func(*lifecycle.Config)
 	at       string   // the finding's line contains it
 	words    []string // in reason and fix
-	besides  []string // other rules that speak as well
+	besides  []string // other rules that also report a finding
 }
 
 const probe60 = "            failureThreshold: 60\n"
@@ -140,7 +140,7 @@ spec:
           securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}
 `
 
-// bomb is the billion laughs in YAML.
+// bomb is a "billion laughs" in YAML.
 func bomb() string {
 	var b strings.Builder
 	b.WriteString("a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]\n")
@@ -214,7 +214,7 @@ func TestMutations(t *testing.T) {
 			for _, f := range report.Findings {
 				if f.Rule != m.rule {
 					if !slices.Contains(m.besides, f.Rule) {
-						t.Errorf("this speaks too: %+v", f)
+						t.Errorf("another finding: %+v", f)
 					}
 					continue
 				}
@@ -277,7 +277,7 @@ func TestConfigThatContradictsItself(t *testing.T) {
 	}
 	c.Ignore = []string{"config-refused"}
 	if r := c.Check(manifest); len(r.Findings) != 0 {
-		t.Errorf("with a config that says nothing there is nothing to say: %+v", r.Findings)
+		t.Errorf("an empty config has findings: %+v", r.Findings)
 	}
 }
 
@@ -342,7 +342,7 @@ func TestTheServicesContainer(t *testing.T) {
 	}
 	r := vet.Checker{Config: cleanConfig(), Container: "proxy"}.Check(vet.File{Name: "m.yaml", Data: []byte(two)})
 	if !slices.ContainsFunc(r.Findings, func(f vet.Finding) bool { return f.Rule == "no-readiness" && f.Container == "proxy" }) {
-		t.Errorf("it was told which container is meant: %+v", r.Findings)
+		t.Errorf("the named container is not the service's: %+v", r.Findings)
 	}
 }
 
@@ -350,14 +350,14 @@ func TestOnlyAndIgnore(t *testing.T) {
 	broken := strings.Replace(clean, "PeriodSeconds: 30", "PeriodSeconds: 5", 1)
 	file := vet.File{Name: "m.yaml", Data: []byte(broken)}
 	if r := (vet.Checker{Config: cleanConfig(), Ignore: []string{"grace-too-short", "grace-declared"}}).Check(file); len(r.Findings) > 0 {
-		t.Errorf("ignored rules speak: %+v", r.Findings)
+		t.Errorf("ignored rules have findings: %+v", r.Findings)
 	}
 	if r := (vet.Checker{Config: cleanConfig(), Only: []string{"deployment/web"}}).Check(file); r.AtLeast(vet.Error) != 1 {
-		t.Errorf("the one that was named is not looked at: %+v", r.Findings)
+		t.Errorf("the named workload was not checked: %+v", r.Findings)
 	}
 	r := vet.Checker{Config: cleanConfig(), Only: []string{"wep"}}.Check(file)
 	if len(r.Findings) != 1 || r.Findings[0].Rule != "nothing-to-vet" || !strings.Contains(r.Findings[0].Fix, "Deployment/web") {
-		t.Errorf("want one finding that names what there is: %+v", r.Findings)
+		t.Errorf("want one finding that names the existing workloads: %+v", r.Findings)
 	}
 	if err := (vet.Checker{Ignore: []string{"grace"}}).Validate(); err == nil || !strings.Contains(err.Error(), `"grace"`) {
 		t.Errorf("no such rule: %v", err)

@@ -20,7 +20,7 @@ import (
 var update = flag.Bool("update", false, "write docs/vet.md anew")
 
 // aReport has findings of every severity, one of them in standard input and one
-// in a file whose name is no URL.
+// in a file whose name is not a URL.
 func aReport() vet.Report {
 	broken := strings.Replace(clean, "replicas: 3", "replicas: 1", 1)
 	return vet.Checker{Config: lifecycle.Config{DrainInterval: 20 * time.Second}}.Check(
@@ -44,7 +44,7 @@ func TestJSONIsTheReport(t *testing.T) {
 	}
 	out.Reset()
 	if err := (vet.Report{}).WriteJSON(&out); err != nil || !strings.Contains(out.String(), `"findings": []`) {
-		t.Errorf("nothing found is an empty array: %s, %v", out.String(), err)
+		t.Errorf("without findings the array must be empty: %s, %v", out.String(), err)
 	}
 }
 
@@ -73,7 +73,7 @@ func TestSARIFIsValid(t *testing.T) {
 		t.Fatal(err)
 	}
 	everything := aReport()
-	for i, r := range vet.Rules() { // also of rules that are rarely broken, at odd places
+	for i, r := range vet.Rules() { // also of rare rules, at unusual places
 		everything.Findings = append(everything.Findings, vet.Finding{Rule: r.ID, Severity: r.Severity, File: []string{"", "-", "C:\\a b\\ä?#%.yaml", "../x:y.yaml", "//host/m.yaml"}[i%5], Reason: "a", Fix: "b"})
 	}
 	for name, report := range map[string]vet.Report{"everything": everything, "nothing": {}, "no file": vet.Checker{Config: lifecycle.Config{DrainMin: time.Hour}}.Check()} {
@@ -173,6 +173,6 @@ func TestSeverities(t *testing.T) {
 		}
 	}
 	if _, err := vet.ParseSeverity("bad"); err == nil || vet.Severity(7).String() != "Severity(7)" {
-		t.Error("there is no such severity")
+		t.Error("an unknown severity was accepted")
 	}
 }

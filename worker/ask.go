@@ -12,16 +12,16 @@ import (
 // method of a foreign worker that panics, exits its goroutine or does not return is
 // an error, and does not stop the loop.
 
-// instance tells one worker from the next. Workers themselves need not be
-// comparable.
+// instance is one worker of a child. Supervisors compare instances, because
+// workers themselves need not be comparable.
 type instance struct {
 	Worker
-	base    *BaseWorker     // the one that is embedded, nil for none
-	done    <-chan struct{} // closed when it has ended; nil for a kind of this package, whose base says so
-	foreign *strange        // nil for a kind of this package, whose methods return
+	base    *BaseWorker     // the embedded base, nil for none
+	done    <-chan struct{} // closed when the worker has ended; nil for a kind of this package, whose base tells that
+	foreign *strange        // nil for a kind of this package, whose methods always return
 }
 
-// strange is what a supervisor keeps of a foreign worker.
+// strange is what a supervisor knows about a foreign worker.
 type strange struct {
 	answers call.Answers
 
@@ -30,11 +30,11 @@ type strange struct {
 	end      ending
 }
 
-// ending is how a worker ended, by its own account.
+// ending is how a worker ended, as its own methods report it.
 type ending struct {
 	status Status
 	err    error
-	exit   *Exit // nil when there is no more to say
+	exit   *Exit // nil when only the status and the error are known
 }
 
 // newInstance asks w once for its Done, in a goroutine that may be abandoned.
@@ -45,12 +45,12 @@ func newInstance(w Worker) (*instance, error) {
 	}
 	switch w.(type) {
 	case *Func, *Process, *Container, *Restarter, *Supervisor:
-		return i, nil // without Done, which would make a channel
+		return i, nil // do not call Done, which would make a channel
 	}
 	i.foreign = &strange{}
 	i.done = w.Done()
 	if i.base != nil {
-		i.done = i.base.Done() // closed by Finish; its own Done is not used
+		i.done = i.base.Done() // Finish closes it; the supervisor does not use the worker's own Done
 	}
 	if i.done == nil {
 		return nil, fmt.Errorf("the Done of %s returned nil, want a channel that is closed when it has ended", w.Name())
@@ -80,9 +80,9 @@ func ask[T any](i *instance, method string, fn func() T) (T, error) {
 	return call.Ask(&f.answers, method, fn)
 }
 
-// status returns the worker's status, without a whole State where it can. A foreign
-// worker that does not answer, or with a word that is no status, is Running until it
-// is done, and Failed then.
+// status returns the worker's status, without computing a whole State where
+// possible. A foreign worker that does not answer, or answers with a word that is
+// not a status, counts as Running until it is done, and then as Failed.
 func (i *instance) status() Status {
 	if i.base != nil {
 		return i.base.Status()
@@ -96,7 +96,7 @@ func (i *instance) status() Status {
 	return i.sensible(s, err)
 }
 
-// sensible returns the status of a worker that says it is s.
+// sensible returns the status of a worker that reports s, which may be any word.
 func (i *instance) sensible(s Status, err error) Status {
 	_, known := transitions[s]
 	ended := i.ended()
@@ -109,7 +109,8 @@ func (i *instance) sensible(s Status, err error) Status {
 	return StatusRunning
 }
 
-// state returns the worker's State, or what is known of one that does not answer.
+// state returns the worker's State. For a worker that does not answer it returns
+// what is known.
 func (i *instance) state(name string) State {
 	s, err := ask(i, "State", i.Worker.State)
 	switch {
@@ -121,7 +122,8 @@ func (i *instance) state(name string) State {
 	return s
 }
 
-// ending returns how the worker ended. A foreign one was asked before: see settle.
+// ending returns how the worker ended. For a foreign worker, settle has asked
+// before.
 func (i *instance) ending(name string) ending {
 	if i.foreign != nil {
 		i.settle(name)
@@ -135,8 +137,8 @@ func (i *instance) ending(name string) ending {
 	return e
 }
 
-// settle asks a foreign worker that has ended how it ended, once. It takes a few
-// times [call.AnswerIn] at most; a second caller waits for the first. The supervisor
+// settle asks an ended foreign worker, once, how it ended. It takes a few times
+// [call.AnswerIn] at most. A second caller waits for the first. The supervisor
 // calls it in a goroutine beside its loop before the loop calls ending.
 func (i *instance) settle(name string) {
 	f := i.foreign
@@ -155,7 +157,7 @@ func (i *instance) settle(name string) {
 	f.settled.Signal()
 }
 
-// tell calls one of the optional methods.
+// tell calls one of the worker's optional methods.
 func (i *instance) tell(method string, fn func()) {
 	_, _ = ask(i, method, func() struct{} { fn(); return struct{}{} })
 }

@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// Backoff says how long to wait before a function or child that failed is started
-// again, and after how many restarts it fails for good. The zero value of a field is
-// its default.
+// Backoff says how long a supervisor waits before it restarts a failed function
+// or child, and after how many restarts the failure is final. The zero value of a
+// field is its default.
 type Backoff struct {
 	// Min is the wait after the first failure. Defaults to 500 ms.
 	Min time.Duration
@@ -20,15 +20,15 @@ type Backoff struct {
 	// Factor multiplies the wait after each further failure. At least 1. Defaults
 	// to 2.
 	Factor float64
-	// Jitter changes each wait at random by up to this part of it, up or down: with
-	// 0.2, 10 s become 8 s to 12 s. So functions that failed together do not start
-	// together. Defaults to 0.2; [NoJitter] turns it off.
+	// Jitter changes each wait at random, by up to this fraction of it, up or
+	// down: with 0.2, a wait of 10 s takes 8 s to 12 s. So functions that failed
+	// together do not start together. Defaults to 0.2; [NoJitter] turns it off.
 	Jitter float64
-	// ResetAfter is the uptime after which an instance counts as healthy: the
-	// wait is Min again after its failure. Defaults to 1 minute.
+	// ResetAfter is the uptime after which an instance counts as healthy: after
+	// its failure the wait is Min again. Defaults to 1 minute.
 	ResetAfter time.Duration
-	// MaxRestarts is the restart budget: how many restarts are made within Window.
-	// The failure after that is final. Defaults to 10; [NoLimit] sets no limit.
+	// MaxRestarts is the restart budget: how many restarts Window allows. The
+	// next failure is final. Defaults to 10; [NoLimit] sets no limit.
 	MaxRestarts int
 	// Window is the time over which restarts count. Defaults to 10 minutes.
 	Window time.Duration
@@ -69,8 +69,8 @@ func (b Backoff) WithDefaults() Backoff {
 	return b
 }
 
-// Validate returns an error that names each field that is wrong and says what is
-// accepted.
+// Validate returns an error that names each invalid field and the values that it
+// takes.
 func (b Backoff) Validate() error {
 	b = b.WithDefaults()
 	var errs []error
@@ -98,23 +98,24 @@ func (b Backoff) Validate() error {
 	return errors.Join(errs...)
 }
 
-// After returns how long to wait after so many failures in a row, at least 1: Min
-// after the first, Factor times as long after each further one, and Max at most. The
-// jitter of each call is a new random one.
+// After returns how long to wait after this number of failures in a row, at least
+// 1. That is Min after the first failure, Factor times as long after each further
+// one, and Max at most. Each call draws a new random jitter.
 func (b Backoff) After(failures int) time.Duration {
 	b = b.WithDefaults()
 	// Computed as floats: the product may not fit a Duration.
 	wait := min(float64(b.Min)*math.Pow(b.Factor, float64(max(failures, 1)-1)), float64(b.Max))
 	if b.Jitter != NoJitter {
-		// Spread below Max also when the wait has come that far.
+		// Add jitter below Max too, when the wait has reached Max.
 		low, high := wait*(1-b.Jitter), min(wait*(1+b.Jitter), float64(b.Max))
 		wait = low + rand.Float64()*(high-low)
 	}
 	return min(max(time.Duration(wait), 0), b.Max)
 }
 
-// Sleep waits as [Backoff.After] says, and returns nil; when ctx ends first it
-// returns the cause at once. It is for loops that try again by themselves.
+// Sleep waits for the time that [Backoff.After] returns, and then returns nil.
+// When ctx ends first, it returns ctx's cause at once. Use it in loops that retry
+// by themselves.
 func (b Backoff) Sleep(ctx context.Context, failures int) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -141,8 +142,8 @@ func (b Backoff) delays() *delays {
 	return &delays{Backoff: b, restarts: intensity{limit: b.MaxRestarts, window: b.Window}}
 }
 
-// failed returns how long to wait after a failure at now of an instance that
-// lived for uptime, and false when the budget is spent.
+// failed returns how long to wait after an instance with this uptime has failed
+// at now. It returns false when the budget is spent.
 func (d *delays) failed(now time.Time, uptime time.Duration) (wait time.Duration, ok bool) {
 	if !d.restarts.allow(now) {
 		return 0, false
@@ -161,7 +162,7 @@ type intensity struct {
 	past   []time.Time // within the window, oldest first
 }
 
-// allow counts a restart at now and reports whether there may be one.
+// allow reports whether a restart is allowed at now, and counts it.
 func (i *intensity) allow(now time.Time) bool {
 	if i.limit == NoLimit {
 		return true

@@ -27,13 +27,13 @@ func TestBackoffSleepsAsLongAsAfterSays(t *testing.T) {
 			t.Errorf("cut off: %v after %v", err, time.Since(began))
 		}
 		if err := b.Sleep(ctx, 1); !errors.Is(err, over) || time.Since(began) != time.Second {
-			t.Errorf("over already: %v after %v", err, time.Since(began))
+			t.Errorf("with a context that has ended: %v after %v", err, time.Since(began))
 		}
 	})
 }
 
-// Waits of Max are spread too, or all who wait for one server would come back to
-// it at once.
+// Waits of Max have jitter too. Otherwise all clients that wait for one server
+// would come back to it at once.
 func TestBackoffSpreadsTheLongestWaits(t *testing.T) {
 	b := worker.Backoff{Min: time.Second, Max: 8 * time.Second, Jitter: 1}
 	full := 0

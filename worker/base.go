@@ -11,39 +11,39 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
-// BaseWorker is the part that all workers have in common: the status, whether it was
-// asked to stop or killed, and how it ended. Embed it, call [BaseWorker.Init] before
-// anything else and [BaseWorker.Begin] when it starts, change the status with
-// [BaseWorker.SetStatus], and hand the result of the work to [BaseWorker.Finish].
-// All methods may be called concurrently.
+// BaseWorker is the part that all workers have in common: the status, whether the
+// worker was asked to stop or was killed, and how it ended. To make a worker,
+// embed it. Call [BaseWorker.Init] before anything else and [BaseWorker.Begin] in
+// Start, change the status with [BaseWorker.SetStatus], and pass the result of
+// the work to [BaseWorker.Finish]. All methods may be called concurrently.
 type BaseWorker struct {
 	name, kind string
 	machine    *fsm.Machine[Status]
 	events     fsm.Dispatcher
 
-	gone fsm.Signal // nothing of it runs any more
+	gone fsm.Signal // none of its code runs any more
 
 	mu            sync.Mutex // guards everything below, and is held around every change of status
 	stopRequested bool
 	killed        bool
 	ended         bool
-	hook          func() // called when it has ended, and when it is gone
+	hook          func() // called when the worker has ended, and when it is gone
 	err           error
-	ctx           context.Context // the work's own; nil before Begin
+	ctx           context.Context // the work's own context; nil before Begin
 	unwatch       func() bool     // ends the watch on ctx
 	health        Health
-	pending       *pending // nil unless it is pending
+	pending       *pending // nil unless the worker is pending
 	startedAt     time.Time
 	healthAt      time.Time
 }
 
-// pending is what holds a worker back.
+// pending says why a pending worker waits.
 type pending struct {
 	reason string
 	due    time.Time
 }
 
-// Init names the worker. kind is what it is ("func", "process", …).
+// Init sets the worker's kind ("func", "process", …) and name.
 func (b *BaseWorker) Init(kind, name string) {
 	b.kind, b.name = kind, name
 	b.machine = fsm.MustNew(KindWorker, name, transitions, StatusCreated, &b.events)
@@ -57,8 +57,9 @@ func (b *BaseWorker) initRun(kind string, whole *BaseWorker, n int) {
 	b.machine = whole.machine.Attempt(n, StatusCreated)
 }
 
-// takeOver makes b, which has not begun, go on with the life of held, which was
-// Pending in its place. It does nothing when either has changed since.
+// takeOver makes b continue the life of held, which was Pending in its place. b
+// must not have begun. takeOver does nothing when either worker has changed
+// since.
 func (b *BaseWorker) takeOver(held *BaseWorker) {
 	held.mu.Lock()
 	why := held.pending
@@ -72,13 +73,13 @@ func (b *BaseWorker) takeOver(held *BaseWorker) {
 	b.events.SetOwner(b.machine.ID())
 }
 
-// ID returns the ID of the worker's life, which its events carry. It changes no more
-// once Start was called: an instance that a [Supervisor] starts after a wait goes on
-// with the life that was Pending in its place.
+// ID returns the ID of the worker's life, which its events carry. It may change
+// until Start is called: an instance that a [Supervisor] starts after a wait
+// continues the life that was Pending in its place.
 func (b *BaseWorker) ID() uint64 { return b.machine.ID() }
 
-// Adopt makes child a part of b: the events of child go where those of b go, and b's
-// life is their Parent. Call it before child starts.
+// Adopt makes child a part of b: child publishes its events where b does, with
+// b's life as their Parent. Call it before child starts.
 func (b *BaseWorker) Adopt(child interface{ PublishTo(*fsm.Dispatcher) }) {
 	child.PublishTo(&b.events)
 }
@@ -89,54 +90,56 @@ func (b *BaseWorker) Name() string { return b.name }
 // Done is closed once the worker is in a terminal status.
 func (b *BaseWorker) Done() <-chan struct{} { return b.machine.Done() }
 
-// Status returns the status it is in.
+// Status returns the worker's status.
 func (b *BaseWorker) Status() Status { return b.machine.State() }
 
-// Await returns the first status, now or later, for which until is true. It
-// misses none. When ctx ends first it returns ctx's error. until must return at
-// once and must not call the worker.
+// Await waits for a status for which until returns true, and returns it. It calls
+// until with the present status and every later one. When ctx ends first, it
+// returns ctx's error. until must return at once and must not call the worker.
 func (b *BaseWorker) Await(ctx context.Context, until func(Status) bool) (Status, error) {
 	return b.machine.Wait(ctx, until)
 }
 
-// Gone returns a channel that is closed once nothing of the worker runs any more.
-// Mostly that is when it is [BaseWorker.Done]. A worker that was abandoned is done,
-// and is gone once it has returned by itself; until then no other worker may take its
-// place.
+// Gone returns a channel that is closed once none of the worker's code runs any
+// more. Usually that is when [BaseWorker.Done] closes. A worker that was
+// abandoned is done, but not gone before it has returned by itself. Until then no
+// other worker may take its place.
 func (b *BaseWorker) Gone() <-chan struct{} { return b.gone.Signaled() }
 
-// self returns the base of a worker that embeds it.
+// self returns b. A supervisor finds the base of a worker that embeds it by this
+// method.
 func (b *BaseWorker) self() *BaseWorker { return b }
 
-// hookEnd makes the worker call fn when it has ended, and again when it is gone if
-// that is later. It calls fn under its lock: fn must return at once and must not call
-// the worker. Call hookEnd before the worker starts.
+// hookEnd makes the worker call fn when it has ended, and once more when it is
+// gone if that happens later. It calls fn under its lock: fn must return at once
+// and must not call the worker. Call hookEnd before the worker starts.
 func (b *BaseWorker) hookEnd(fn func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.hook = fn
 }
 
-// goneLocked records, once, that nothing of it runs any more.
+// goneLocked records, once, that none of the worker's code runs any more.
 func (b *BaseWorker) goneLocked() {
 	if b.gone.Signal() && b.hook != nil {
 		b.hook()
 	}
 }
 
-// Watch returns a reader of the changes of this worker and its children from now on.
-// It keeps at most buffer unread events, and a gap event stands for those that it has
-// lost. Close it when you no longer read it.
+// Watch returns a reader of the changes of this worker and its children from now
+// on. The reader keeps at most buffer unread events; a gap event takes the place
+// of lost ones. Close the reader when you no longer use it.
 func (b *BaseWorker) Watch(buffer int) *fsm.Subscription { return b.events.Subscribe(buffer) }
 
 // PublishTo also sends the changes of this worker and its children to events, as
 // [fsm.Dispatcher.Forward] does. A later call replaces an earlier one.
 func (b *BaseWorker) PublishTo(events *fsm.Dispatcher) { b.events.Forward(events) }
 
-// SetStatus changes the status. A change that the table does not have, and a
-// word that is no status, is an [*fsm.TransitionError] and changes nothing.
-// Stopping records a request to stop. A terminal status ends the worker without an
-// error and says that nothing of it runs any more; a Finish after it changes nothing.
+// SetStatus changes the status. For a change that the table does not have, and
+// for a word that is not a status, it returns an [*fsm.TransitionError] and
+// changes nothing. Stopping also records a request to stop. A terminal status
+// ends the worker without an error and means that none of its code runs any more;
+// a later Finish changes nothing.
 func (b *BaseWorker) SetStatus(to Status) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -169,7 +172,7 @@ func (b *BaseWorker) setLocked(to Status, cause error) error {
 	return nil
 }
 
-// Hold makes a created worker pending: reason says what holds it back, due when it
+// Hold makes a created worker pending. reason says why it waits, and due when it
 // may start.
 func (b *BaseWorker) Hold(reason string, due time.Time) error {
 	b.mu.Lock()
@@ -181,8 +184,8 @@ func (b *BaseWorker) Hold(reason string, due time.Time) error {
 	return nil
 }
 
-// rehold changes what holds a pending worker back. It reports false when it is not
-// pending.
+// rehold changes the reason of a pending worker. It returns false when the worker
+// is not pending.
 func (b *BaseWorker) rehold(reason string, due time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -193,16 +196,15 @@ func (b *BaseWorker) rehold(reason string, due time.Time) bool {
 	return true
 }
 
-// Begin moves a created or pending worker to Starting. ctx is the context that
-// its work runs under: once that is cancelled the worker counts as asked to
-// stop. For a worker in any other status Begin returns an error that wraps
-// [ErrNotStartable].
+// Begin moves a created or pending worker to Starting. ctx is the context of its
+// work: once ctx is cancelled, the worker counts as asked to stop. For a worker
+// in any other status Begin returns an error that wraps [ErrNotStartable].
 func (b *BaseWorker) Begin(ctx context.Context) error {
 	return b.begin(ctx, ctx)
 }
 
-// begin is Begin for a worker that cancels ctx itself when it is stopped. Only parent,
-// which ctx was made of, needs a watch.
+// begin is Begin for a worker that cancels ctx itself when it is stopped. It
+// watches only parent, from which ctx was derived.
 func (b *BaseWorker) begin(ctx, parent context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -216,8 +218,8 @@ func (b *BaseWorker) begin(ctx, parent context.Context) error {
 	return nil
 }
 
-// MarkRunning moves a starting worker to Running. One that is being stopped, or
-// has ended, stays as it is.
+// MarkRunning moves a starting worker to Running. It does nothing when the worker
+// is being stopped or has ended.
 func (b *BaseWorker) MarkRunning() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -226,9 +228,9 @@ func (b *BaseWorker) MarkRunning() {
 	}
 }
 
-// RequestStop records that the worker was asked to stop. One that has not begun
-// is Stopped at once; one that has begun is Stopping. It reports whether the
-// worker still has to end. Asking again changes nothing.
+// RequestStop records that the worker was asked to stop. A worker that has not
+// begun becomes Stopped at once; one that has begun becomes Stopping. RequestStop
+// reports whether the worker still has to end. A second call changes nothing.
 func (b *BaseWorker) RequestStop(cause error) (live bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -243,17 +245,17 @@ func (b *BaseWorker) RequestStop(cause error) (live bool) {
 	case s != StatusStopping:
 		b.stopRequested = true
 		if b.unwatch != nil {
-			b.unwatch() // it has nothing left to do: spare the goroutine
+			b.unwatch() // the watch has nothing left to do: end its goroutine
 		}
-		_ = b.setLocked(StatusStopping, cause) // every status that comes here has that edge
+		_ = b.setLocked(StatusStopping, cause) // every status that is possible here has this edge
 	}
 	return true
 }
 
-// Kill records that the worker did not stop when asked and was ended by force or
-// abandoned, with err. It reports false, and changes nothing, when the worker has
-// ended by itself meanwhile. Call [BaseWorker.Finish] once nothing of it runs any
-// more.
+// Kill records that the worker did not stop when asked, and was ended by force or
+// abandoned, with err. It returns false and changes nothing when the worker has
+// ended by itself meanwhile. Call [BaseWorker.Finish] once none of the worker's
+// code runs any more.
 func (b *BaseWorker) Kill(err error) bool {
 	err = call.Freeze(b.name, err)
 	b.mu.Lock()
@@ -269,17 +271,17 @@ func (b *BaseWorker) Kill(err error) bool {
 	return true
 }
 
-// Finish ends the worker with the result of its work. The final status is
-// [FinalStatus] of what is known. An error that says no more than that the
-// worker's own context was cancelled, context.Canceled or the context's cause,
-// is wrapped in [ErrInterrupted]. context.Canceled of another context and a deadline
-// that passed are failures.
+// Finish ends the worker with the result of its work. [FinalStatus] decides the
+// final status. When err says only that the worker's own context was cancelled
+// (context.Canceled, or the context's cause), Finish wraps it in
+// [ErrInterrupted]. context.Canceled of another context, and a deadline that
+// passed, are failures.
 //
-// Finish also says that nothing of the worker runs any more. For a worker that has
-// ended already, because it was abandoned, it says only that. A further call changes
-// nothing.
+// Finish also means that none of the worker's code runs any more. For an
+// abandoned worker, which has ended already, that is its only effect. A second
+// call changes nothing.
 func (b *BaseWorker) Finish(err error) {
-	err = call.Freeze(b.name, err) // in the goroutine of the caller, whose error it is
+	err = call.Freeze(b.name, err) // in the goroutine of the caller, who made the error
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.gone.HasSignaled() {
@@ -290,7 +292,7 @@ func (b *BaseWorker) Finish(err error) {
 		return
 	}
 	if b.ctx != nil && b.ctx.Err() != nil {
-		if !b.stopRequested { // the watch on ctx comes later
+		if !b.stopRequested { // the watch on ctx may be late
 			b.stopRequested = true
 			_ = b.setLocked(StatusStopping, call.Take("the cause of "+b.name+"'s context", context.Cause(b.ctx)))
 		}
@@ -301,8 +303,8 @@ func (b *BaseWorker) Finish(err error) {
 	b.finishLocked(err)
 }
 
-// abandon ends the worker with err while something of it still runs. Call Finish once
-// that has returned.
+// abandon ends the worker with err while some of its code still runs. Call Finish
+// once that code has returned.
 func (b *BaseWorker) abandon(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -315,8 +317,8 @@ func (b *BaseWorker) abandon(err error) {
 	}
 }
 
-// means reports whether err says only that ctx was cancelled, in itself or in all of
-// its parts: a failure that was joined with such an error is still a failure.
+// means reports whether err, or every error that it joins, says only that ctx was
+// cancelled. A failure that is joined with such an error is still a failure.
 func means(ctx context.Context, err error) bool {
 	cause := context.Cause(ctx)
 	if call.Same(cause, context.DeadlineExceeded) {
@@ -325,9 +327,9 @@ func means(ctx context.Context, err error) bool {
 	return call.Only(err, func(e error) bool { return call.Same(e, context.Canceled) || call.Same(e, cause) })
 }
 
-// finishLocked changes to the final status. Where no edge leads there directly, the
-// worker passes through the status that it skipped: a function that has returned was
-// Running, a killed one was Stopping.
+// finishLocked changes to the final status. Where the table has no direct edge,
+// the worker passes through the status between: Running for a function that has
+// returned, Stopping for one that was killed.
 func (b *BaseWorker) finishLocked(err error) {
 	final := FinalStatus(b.killed, b.stopRequested, err)
 	b.ended, b.err = true, err
@@ -348,8 +350,8 @@ func (b *BaseWorker) finishLocked(err error) {
 	_ = b.setLocked(final, err)
 }
 
-// DeriveFinalStatus returns the status that the worker would end in now, by
-// [FinalStatus], or the one that it has ended in.
+// DeriveFinalStatus returns the worker's final status. For a worker that has not
+// ended, it returns the status that [FinalStatus] would choose now.
 func (b *BaseWorker) DeriveFinalStatus() Status {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -360,14 +362,14 @@ func (b *BaseWorker) DeriveFinalStatus() Status {
 }
 
 // StopRequested reports whether the worker was asked to stop, by Stop or by the
-// context given to Start.
+// end of the context given to Start.
 func (b *BaseWorker) StopRequested() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.stopRequested
 }
 
-// Killed reports whether it was ended by force or abandoned.
+// Killed reports whether the worker was ended by force or abandoned.
 func (b *BaseWorker) Killed() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -381,7 +383,7 @@ func (b *BaseWorker) Err() error {
 	return b.err
 }
 
-// killedErr is what Stop returns for a worker that has ended.
+// killedErr returns the result of Stop for a worker that has ended.
 func (b *BaseWorker) killedErr() error {
 	if b.Killed() {
 		return b.Err()
@@ -389,14 +391,14 @@ func (b *BaseWorker) killedErr() error {
 	return nil
 }
 
-// StartedAt returns when it reached Running, or the zero time.
+// StartedAt returns when the worker reached Running, or the zero time.
 func (b *BaseWorker) StartedAt() time.Time {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.startedAt
 }
 
-// UpdatedAt returns when its status or its health last changed.
+// UpdatedAt returns when the worker's status or health last changed.
 func (b *BaseWorker) UpdatedAt() time.Time {
 	b.mu.Lock()
 	defer b.mu.Unlock()

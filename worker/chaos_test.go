@@ -15,8 +15,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// TestRandomOperations does anything to trees, in any order. CHAOS_STEPS sets how
-// many operations ("make chaos" does a million), CHAOS_SEED the first tree's seed.
+// TestRandomOperations does random operations on trees. CHAOS_STEPS sets their
+// number ("make chaos" does a million), CHAOS_SEED the seed of the first tree.
 func TestRandomOperations(t *testing.T) {
 	number := func(name string, otherwise int) int {
 		if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
@@ -35,7 +35,7 @@ func TestRandomOperations(t *testing.T) {
 			c.end()
 		})
 		if t.Failed() {
-			t.Logf("again with CHAOS_SEED=%d", seed)
+			t.Logf("repeat with CHAOS_SEED=%d", seed)
 		}
 		seed++
 	}
@@ -72,8 +72,8 @@ func newChaos(t *testing.T, seed uint64) *chaos {
 	return c
 }
 
-// spec is a child that does what it is told: by the seed how it is made, by
-// orders how it ends.
+// spec returns a child. The seed decides how it is made, and orders decide how it
+// ends.
 func (c *chaos) spec(name string) worker.Spec {
 	policies := []worker.Restart{worker.Always, worker.OnFailure, worker.Never}
 	spec := worker.Spec{
@@ -122,7 +122,7 @@ func (c *chaos) spec(name string) worker.Spec {
 			}
 		}
 	}
-	if kind > 7 { // it is started in another way than what may block
+	if kind > 7 { // a supervisor starts it in another way than a worker that may block
 		plain := worker.FuncSpec(name, fn)
 		plain.Restart, plain.StartTimeout, plain.StopTimeout = spec.Restart, spec.StartTimeout, spec.StopTimeout
 		plain.ProbePeriod, plain.Probe, plain.RestartUnhealthy = spec.ProbePeriod, spec.Probe, spec.RestartUnhealthy
@@ -159,7 +159,7 @@ func (c *chaos) leaf(name string) worker.Spec {
 	}
 }
 
-// step does one thing. What may block is not waited for.
+// step does one operation. It does not wait for operations that may block.
 func (c *chaos) step() {
 	name := fmt.Sprint("c", c.rand.IntN(8))
 	background := func(do func(context.Context)) {
@@ -201,7 +201,7 @@ func (c *chaos) step() {
 	_ = c.tree.State()
 }
 
-// end stops the tree and looks at what was left.
+// end stops the tree and checks what is left of it.
 func (c *chaos) end() {
 	t := c.t
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(c.rand.IntN(300))*time.Millisecond)

@@ -14,36 +14,36 @@ type child struct {
 	spec *Spec
 
 	// Guarded by s.mu.
-	w        *instance   // the instance, also when it has ended; nil before the first
-	held     *BaseWorker // in place of an instance: pending, or a start that failed
+	w        *instance   // the present or the last instance; nil before the first
+	held     *BaseWorker // in place of an instance: a pending worker, or a failed start
 	restarts int
-	exit     *Exit // of the last that ended
+	exit     *Exit // of the last instance that ended
 	op       *startOp
 	probing  *probing
-	// abandoned: w did not stop in time.
+	// abandoned says that w did not stop in time.
 	abandoned bool
 
 	// Only the loop uses the fields below.
 	group    *group
-	want     bool // its group is to start it
+	want     bool // the group has to start it
 	tried    bool
 	stopping int // calls of Stop that have not returned
 	began    time.Time
 	decided  bool   // the loop has acted on the end of w
 	session  string // "" before the first start
 	delays   *delays
-	removed  []chan<- error // the callers of Remove; each has room for one answer
+	removed  []chan<- error // the callers of Remove; each channel has room for one answer
 }
 
-// current returns the instance, and the worker that is pending in its place. A start
-// may change both at any time.
+// current returns the instance, and the worker that is pending in its place. A
+// start may change both at any time.
 func (c *child) current() (w *instance, held *BaseWorker) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	return c.w, c.held
 }
 
-// lives reports whether the child's instance has not ended.
+// lives reports whether the child has an instance that has not ended.
 func (c *child) lives() bool {
 	c.s.mu.Lock()
 	w, abandoned := c.w, c.abandoned
@@ -51,8 +51,8 @@ func (c *child) lives() bool {
 	return w != nil && !abandoned && !w.ended()
 }
 
-// unheard reports whether its instance has ended and the loop has yet to act on
-// that.
+// unheard reports whether the child's instance has ended and the loop has not
+// acted on that yet.
 func (c *child) unheard() bool { return c.w != nil && !c.decided && c.w.ended() }
 
 func (c *child) state() State {
@@ -62,7 +62,7 @@ func (c *child) state() State {
 	var state State
 	switch {
 	case held != nil:
-		if state = held.State(); state.Status == "" { // its instance has taken over just now
+		if state = held.State(); state.Status == "" { // the instance has just taken over
 			return c.state()
 		}
 	case w != nil:
@@ -77,7 +77,8 @@ func (c *child) state() State {
 	return state
 }
 
-// hold makes the place pending. The life that begins here is the next instance's.
+// hold makes the child pending. The next instance continues the life that begins
+// here.
 func (s *Supervisor) hold(c *child, reason string, due time.Time) {
 	if _, held := c.current(); held != nil && held.rehold(reason, due) {
 		return
@@ -91,15 +92,15 @@ func (s *Supervisor) hold(c *child, reason string, due time.Time) {
 	s.mu.Unlock()
 }
 
-// unhold stops the worker that is pending in c's place: it never starts.
+// unhold stops the worker that is pending in c's place, so that it never starts.
 func (s *Supervisor) unhold(c *child) {
 	if _, held := c.current(); held != nil {
 		held.RequestStop(ErrStopRequested)
 	}
 }
 
-// instanceEnded handles the end of an instance, and later that nothing of it runs
-// any more.
+// instanceEnded handles the end of an instance. It is called again when the
+// instance is gone.
 func (s *Supervisor) instanceEnded(c *child, w *instance) {
 	if w.base != nil && !w.base.gone.HasSignaled() {
 		s.markAbandoned(w, c.spec.Name)
@@ -123,7 +124,7 @@ func (s *Supervisor) decide(c *child) {
 	s.consider(c, end.status, end.err)
 }
 
-// recordExit keeps how c's instance ended.
+// recordExit stores how c's instance ended.
 func (s *Supervisor) recordExit(c *child) ending {
 	end := c.w.ending(c.spec.Name)
 	exit := end.exit
@@ -139,9 +140,9 @@ func (s *Supervisor) recordExit(c *child) ending {
 	return end
 }
 
-// stop calls w's Stop in the background. stopEnded handles its end. Stop has until
-// the child's StopTimeout is over or until the given time, if that is not zero and
-// earlier.
+// stop calls w's Stop in the background. stopEnded handles its end. Stop may take
+// the child's StopTimeout, or until the given time if that is earlier and not
+// zero.
 func (s *Supervisor) stop(c *child, w *instance, by time.Time) {
 	s.calls++
 	c.stopping++
@@ -171,8 +172,8 @@ func (s *Supervisor) stop(c *child, w *instance, by time.Time) {
 	})
 }
 
-// stopOverdue abandons an instance whose Stop does not keep to its context, whether
-// the instance has ended or not.
+// stopOverdue abandons an instance whose Stop ignores its context, even if the
+// instance has ended.
 func (s *Supervisor) stopOverdue(c *child, w *instance) {
 	if now, _ := c.current(); now != w || c.stopping == 0 || c.abandoned {
 		return
@@ -184,7 +185,7 @@ func (s *Supervisor) stopOverdue(c *child, w *instance) {
 // abandonChild abandons c's instance, which still runs.
 func (s *Supervisor) abandonChild(c *child, w *instance, err error) {
 	s.markAbandoned(w, c.spec.Name)
-	c.decided = true // its end will not matter any more
+	c.decided = true // ignore its end from now on
 	if s.ending {
 		s.abandonedErrs = append(s.abandonedErrs, err)
 	}
@@ -226,8 +227,8 @@ func (s *Supervisor) markAbandoned(what any, name string) {
 	}
 }
 
-// markReturned records that an abandoned instance or start has returned. Once the
-// last one of its name has, the next instance may start.
+// markReturned records that an abandoned instance or start has returned. When the
+// last one of its name has returned, the next instance may start.
 func (s *Supervisor) markReturned(what any) {
 	name, known := s.abandoned[what]
 	if !known {

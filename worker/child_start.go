@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fsm"
@@ -14,11 +15,11 @@ import (
 type startOp struct {
 	call   *call.Call  // nil for a start that takes no time
 	timer  *time.Timer // posts startOverdue; nil for a start that takes no time
-	ending bool        // only for the loop: the start is to end without an instance
+	ending bool        // only the loop uses it: the start must end without an instance
 
 	// Guarded by s.mu.
-	late   bool               // it must start nothing any more
-	cut    bool               // it must not wait for Running
+	late   bool               // the start must not start anything any more
+	cut    bool               // the start must not wait for Running
 	cancel context.CancelFunc // ends the wait for Running; nil while there is none
 }
 
@@ -50,7 +51,7 @@ func (s *Supervisor) start(c *child) {
 	})
 }
 
-// bring makes an instance, starts it and waits until it has left Starting.
+// bring makes an instance, starts it, and waits until it is no longer Starting.
 func (s *Supervisor) bring(c *child, op *startOp, handover Handover) error {
 	w, err := c.spec.New(c.spec.Name)
 	switch {
@@ -91,7 +92,7 @@ func (s *Supervisor) bring(c *child, op *startOp, handover Handover) error {
 	return nil
 }
 
-// cutWait ends the wait of a start for Running, also one that is yet to begin.
+// cutWait ends a start's wait for Running, even if the wait has not begun yet.
 func (s *Supervisor) cutWait(op *startOp) {
 	s.mu.Lock()
 	op.cut = true
@@ -102,8 +103,8 @@ func (s *Supervisor) cutWait(op *startOp) {
 	}
 }
 
-// adopt puts an instance in its place before it is started. It reports false when
-// the start must start nothing any more.
+// adopt puts an instance in its place before its Start is called. It returns
+// false when the start must not start anything any more.
 func (s *Supervisor) adopt(c *child, op *startOp, i *instance) bool {
 	s.mu.Lock()
 	if op.late {
@@ -119,6 +120,9 @@ func (s *Supervisor) adopt(c *child, op *startOp, i *instance) bool {
 	notice := func() { s.box.post(ended) }
 	if i.foreign == nil {
 		s.Adopt(i.base)
+		if l, ok := i.Worker.(interface{ LogTo(*slog.Logger) }); ok && s.log.log != nil {
+			l.LogTo(s.log.log)
+		}
 		i.base.hookEnd(notice)
 		return true
 	}
@@ -127,7 +131,7 @@ func (s *Supervisor) adopt(c *child, op *startOp, i *instance) bool {
 	}
 	if i.base != nil {
 		i.base.hookEnd(func() {
-			go func() { // settle may ask the worker, whose lock is held now
+			go func() { // settle may call the worker, whose lock is held now
 				i.settle(c.spec.Name)
 				notice()
 			}()
@@ -152,7 +156,7 @@ func (s *Supervisor) startOverdue(c *child, op *startOp) {
 	}
 	err := fmt.Errorf("start %s: %w", c.spec.Name, errAbandonedStart)
 	s.cutWait(op)
-	if c.lives() { // it is Starting, and can be stopped
+	if c.lives() { // the instance is Starting, and can be stopped
 		if !s.consider(c, StatusFailed, err) {
 			w, _ := c.current()
 			s.stop(c, w, s.deadline)
@@ -203,12 +207,11 @@ func (s *Supervisor) try(c *child) {
 	}
 }
 
-// failedStart records a failed start for which there is no instance that could say
-// so.
+// failedStart records a failed start of which no instance shows the failure.
 func (s *Supervisor) failedStart(c *child, err error) {
 	s.try(c)
 	s.mu.Lock()
-	if c.w == nil || c.held != nil { // the factory failed: w, if any, is the one before
+	if c.w == nil || c.held != nil { // the factory failed: w, if any, is the previous instance
 		if c.held == nil {
 			c.held = &BaseWorker{}
 			c.held.Init("child", c.spec.Name)

@@ -12,20 +12,21 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
-// Container is a worker that runs a container. Each instance makes one and
-// removes it when it has ended. Stopped and Killed mean that the container does
-// not run. When the engine does not answer for a minute the worker fails, with
-// an error that names the container, and is not [BaseWorker.Gone] before the
-// engine is back and has removed it.
+// Container is a worker that runs a container. It makes the container and removes
+// it when it has ended. Stopped and Killed mean that the container does not run.
+// When the engine does not answer for a minute, the worker fails with an error
+// that names the container. It is not [BaseWorker.Gone] before the engine is back
+// and has removed the container.
 //
-// Its main process is process 1 of its own namespace. The kernel gives that no
-// signal which it has no handler for, so a program that does not handle the stop
-// signal runs until the grace is over and is Killed, unless the engine puts an
-// init before it. A container that exits with 128 plus the number of the signal
-// that we sent is Stopped, as a process that dies of it is.
+// The container's main process is process 1 of its namespace. The kernel drops
+// every signal that process 1 does not handle. So a program that does not handle
+// the stop signal runs until the grace is over, and is Killed, unless the engine
+// runs an init as process 1. A container that exits with 128 plus the number of
+// the signal that the worker sent is Stopped, like a process that such a signal
+// ends.
 //
-// A container does not end with the process that made it: after a crash of that
-// process it runs on. An engine may be able to find and replace it.
+// A container outlives the process that made it: after a crash of that process it
+// runs on. An engine may be able to find and replace it.
 type Container struct {
 	BaseWorker
 	engine         Engine
@@ -34,11 +35,11 @@ type Container struct {
 	create         time.Duration
 	patience       time.Duration
 	stdout, stderr io.Writer
-	refused        error // of the options
+	refused        error // the error of an invalid option
 
 	begun  sync.Mutex // orders Start against Stop
 	cancel context.CancelCauseFunc
-	force  fsm.Signal // the grace ends early
+	force  fsm.Signal // signaled to end the grace early
 
 	mu   sync.Mutex // guards everything below
 	id   string
@@ -48,7 +49,8 @@ type Container struct {
 const (
 	// engineTimeout bounds one call of an engine.
 	engineTimeout = 30 * time.Second
-	// enginePatience is how long an engine that does not answer is asked again.
+	// enginePatience is how long the worker retries when the engine does not
+	// answer.
 	enginePatience = time.Minute
 	engineRetry    = time.Second
 )
@@ -56,28 +58,29 @@ const (
 // ContainerOption shapes a [Container].
 type ContainerOption func(*Container)
 
-// WithContainerGrace sets how long the container may take to end after it was
-// asked to, before it is killed. Defaults to 10 seconds. The context given to Stop
-// shortens it.
+// WithContainerGrace sets how long the container may take to end when it is asked
+// to stop. Then the worker kills it. Defaults to 10 seconds. The deadline of the
+// context given to Stop shortens it.
 func WithContainerGrace(d time.Duration) ContainerOption { return func(c *Container) { c.grace = d } }
 
-// WithCreateTimeout bounds the making of the container. Defaults to 30 seconds,
-// which is too short for an engine that may have to pull the image first. In a
-// [Supervisor] the child's StartTimeout has to allow for it too.
+// WithCreateTimeout bounds the creation of the container. Defaults to 30 seconds,
+// which is too short when the engine has to pull the image first. In a
+// [Supervisor] the child's StartTimeout must be long enough for it too.
 func WithCreateTimeout(d time.Duration) ContainerOption { return func(c *Container) { c.create = d } }
 
-// WithEnginePatience sets for how long an engine that does not answer is asked
-// again before the worker fails. Defaults to 1 minute: a restart of the engine
-// should cost nothing.
+// WithEnginePatience sets how long the worker retries before it fails, when the
+// engine does not answer. Defaults to 1 minute, so that a restart of the engine
+// does no harm.
 func WithEnginePatience(d time.Duration) ContainerOption {
 	return func(c *Container) { c.patience = d }
 }
 
-// WithContainerOutput copies the container's output to stdout and stderr; nil drops
-// it. One goroutine writes to both. After an outage of the engine the copying goes on
-// where it was. A write that fails ends the copying, not the container; a worker that
-// would have Finished fails with that error. Once the container has ended, the rest of
-// the output has 2 seconds.
+// WithContainerOutput copies the container's output to stdout and stderr; nil
+// drops it. One goroutine writes to both. After an outage of the engine the
+// copying continues where it stopped. A failed write ends the copying, not the
+// container; the worker then fails with that error where it would have Finished.
+// Once the container has ended, the worker takes 2 seconds at most to copy the
+// rest.
 func WithContainerOutput(stdout, stderr io.Writer) ContainerOption {
 	return func(c *Container) { c.stdout, c.stderr = stdout, stderr }
 }
@@ -113,16 +116,17 @@ func (c *Container) validate() error {
 	case c.grace < 0:
 		return fmt.Errorf("the grace is %v, want 0 or more", c.grace)
 	case c.create <= 0:
-		return fmt.Errorf("the timeout of the creation is %v, want more than 0", c.create)
+		return fmt.Errorf("the create timeout is %v, want more than 0", c.create)
 	case c.patience < 0:
-		return fmt.Errorf("the patience with the engine is %v, want 0 or more", c.patience)
+		return fmt.Errorf("the engine patience is %v, want 0 or more", c.patience)
 	}
 	return nil
 }
 
-// Start makes and runs the container in the background; the worker is Running
-// once the engine says that it runs. Cancelling ctx asks it to stop. The variables
-// of a [Handover] that ctx carries are added to its environment.
+// Start makes and runs the container in the background. The worker is Running
+// once the engine has started the container. Cancelling ctx asks the container to
+// stop. Start adds the variables of a [Handover] that ctx carries to the
+// container's environment.
 func (c *Container) Start(ctx context.Context) error {
 	c.begun.Lock()
 	defer c.begun.Unlock()
@@ -149,10 +153,11 @@ func (c *Container) Start(ctx context.Context) error {
 	return nil
 }
 
-// Stop asks the container to end and waits until it has and is removed. It is
-// killed when the grace is over or ctx is about to end. When ctx ends first the
-// worker is Killed, the error is an [*AbandonedError] that names the container,
-// and killing it goes on until [BaseWorker.Gone] closes.
+// Stop asks the container to end, and waits until it has ended and is removed. It
+// kills the container when the grace is over or ctx is about to end. When ctx
+// ends first, the worker is Killed and the error is an [*AbandonedError] that
+// names the container. The worker then continues to kill the container until
+// [BaseWorker.Gone] closes.
 func (c *Container) Stop(ctx context.Context) error {
 	c.begun.Lock()
 	live, cancel := c.RequestStop(ErrStopRequested), c.cancel
@@ -175,7 +180,7 @@ func (c *Container) Stop(ctx context.Context) error {
 	}
 	c.forceNow()
 	select {
-	case <-c.Done(): // both were true
+	case <-c.Done(): // both were ready
 		return c.killedErr()
 	default:
 	}
@@ -195,8 +200,8 @@ func (c *Container) ID() string {
 	return c.id
 }
 
-// Suspend freezes the container. When the engine cannot say that it did, it is
-// told to let the container go on.
+// Suspend freezes the container. When the engine does not confirm that, Suspend
+// asks it to resume the container.
 func (c *Container) Suspend(ctx context.Context) error {
 	switch s := c.Status(); {
 	case s == StatusSuspended:
@@ -208,12 +213,12 @@ func (c *Container) Suspend(ctx context.Context) error {
 	if err == nil {
 		if err = c.SetStatus(StatusSuspended); err == nil {
 			return nil
-		} // a stop came in between, and needs it to run
+		} // a stop came in between; to stop, the container has to run
 	}
 	return errors.Join(fmt.Errorf("suspend %s: %w", c.Name(), err), do(context.WithoutCancel(ctx), c.engine.Unpause, c.ID()))
 }
 
-// Resume lets it go on.
+// Resume lets the container run again.
 func (c *Container) Resume(ctx context.Context) error {
 	if c.Status() == StatusSuspended {
 		if err := do(ctx, c.engine.Unpause, c.ID()); err != nil {
@@ -223,7 +228,7 @@ func (c *Container) Resume(ctx context.Context) error {
 	return c.resume()
 }
 
-// State describes the worker, with how the container ended once it has.
+// State describes the worker. Once the container has ended, it includes the exit.
 func (c *Container) State() State {
 	s := c.BaseWorker.State()
 	c.mu.Lock()

@@ -37,21 +37,21 @@ func (c *Container) live(own context.Context, spec ContainerSpec) error {
 	return v.remove(after, err)
 }
 
-// containerLife is a container that was made.
+// containerLife is a container that exists.
 type containerLife struct {
 	*Container
 	id     string
 	ask    string // the signal that asks it to end
-	asked  bool   // it was sent
+	asked  bool   // ask was sent
 	forced bool   // SIGKILL was sent
-	unsure bool   // the engine has not said whether it runs
-	killed bool   // it ended by that
+	unsure bool   // the engine has not said whether the container runs
+	killed bool   // SIGKILL ended it
 
 	copied  chan struct{} // closed when copying has ended; nil when the output is dropped
-	copyErr error         // set before that
+	copyErr error         // set before copied is closed
 }
 
-// run is the container's life proper.
+// run starts the container, copies its output and waits for its end.
 func (v *containerLife) run(own context.Context) error {
 	after := context.WithoutCancel(own)
 	if err := do(after, v.engine.Start, v.id); err != nil {
@@ -62,7 +62,7 @@ func (v *containerLife) run(own context.Context) error {
 	waiting, endWait := context.WithCancel(after)
 	defer endWait()
 	ended := make(chan containerEnd, 1)
-	over := make(chan struct{}) // closed when it has ended
+	over := make(chan struct{}) // closed when the container has ended
 	var end containerEnd
 	call.Go(v.Name(), func() error { end = v.await(waiting, v.id); return nil }, func(panicked error) {
 		if panicked != nil {
@@ -104,7 +104,7 @@ func (v *containerLife) end(own context.Context, ended <-chan containerEnd) cont
 	case <-v.force.Signaled():
 	}
 	v.forced = true
-	for { // an engine that did not answer may not have sent it
+	for { // an engine that did not answer may not have sent the signal
 		_ = v.signal(after, "SIGKILL")
 		retry := time.NewTimer(engineRetry)
 		select {
@@ -125,8 +125,8 @@ type containerEnd struct {
 	err  error
 }
 
-// await waits for the container's end. It asks an engine that does not answer again,
-// for as long as WithEnginePatience says.
+// await waits for the container's end. When the engine does not answer, await
+// asks it again, for as long as WithEnginePatience allows.
 func (c *Container) await(ctx context.Context, id string) containerEnd {
 	var lost time.Time
 	for {
@@ -136,7 +136,7 @@ func (c *Container) await(ctx context.Context, id string) containerEnd {
 			return containerEnd{exit, err}
 		}
 		now := time.Now()
-		if lost.IsZero() || now.Sub(asked) > engineRetry { // it has answered in between
+		if lost.IsZero() || now.Sub(asked) > engineRetry { // the engine has answered in between
 			lost = now
 		}
 		if now.Sub(lost) >= c.patience {
@@ -200,7 +200,7 @@ func (v *containerLife) remove(ctx context.Context, err error) error {
 		}
 		time.Sleep(engineRetry)
 	}
-	if v.copied != nil { // a writer that does not return
+	if v.copied != nil { // a Write has not returned
 		v.endWith(err)
 		<-v.copied
 	}
@@ -210,8 +210,8 @@ func (v *containerLife) remove(ctx context.Context, err error) error {
 	return err
 }
 
-// endWith ends the worker while something of it still runs. Finish says when it is
-// gone.
+// endWith ends the worker while its container may exist, or its output may still
+// be copied. Finish ends that state.
 func (v *containerLife) endWith(err error) {
 	if v.killed {
 		v.Kill(err)
@@ -220,7 +220,8 @@ func (v *containerLife) endWith(err error) {
 	}
 }
 
-// copyLogs copies the output until the container is over and all was copied.
+// copyLogs copies the output until the container has ended and all its output was
+// copied.
 func (c *Container) copyLogs(ctx context.Context, id string, over <-chan struct{}) error {
 	stdout, stderr := &sink{to: c.stdout}, &sink{to: c.stderr}
 	var last time.Time
@@ -236,13 +237,13 @@ func (c *Container) copyLogs(ctx context.Context, id string, over <-chan struct{
 			return fmt.Errorf("copy the output of container %s: %w", id, failed)
 		}
 		if final || ctx.Err() != nil || errors.Is(err, ErrNoContainer) {
-			return nil //nolint:nilerr // how the container fares is for Wait to say
+			return nil //nolint:nilerr // Wait reports what became of the container
 		}
 		if at.After(last) {
 			last = at
 		}
-		// An engine that shuts down ends the stream without an error, so the stream
-		// has to be asked for once more in any case.
+		// An engine that shuts down ends the stream without an error. So copyLogs
+		// always asks for the stream once more.
 		retry := time.NewTimer(engineRetry)
 		select {
 		case <-retry.C:

@@ -64,7 +64,7 @@ func TestContainerEnds(t *testing.T) {
 				}
 				<-w.Gone()
 				if running, there := e.left(); running != 0 || there != 0 {
-					t.Errorf("%d containers run and %d are there after the end", running, there)
+					t.Errorf("%d containers run and %d exist after the end", running, there)
 				}
 			})
 		})
@@ -85,7 +85,8 @@ func TestEngineThatIsAwayForAWhileCostsNothing(t *testing.T) {
 		if w.Status() != worker.StatusRunning {
 			t.Errorf("it is %s, %v", w.Status(), w.Err())
 		}
-		// Away when it is stopped: it is not Stopped while the container runs.
+		// The engine is away during the stop: the worker is not Stopped while the
+		// container runs.
 		away(true)
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
@@ -168,14 +169,14 @@ func TestEngineThatPanics(t *testing.T) {
 	})
 }
 
-// Nothing takes the place of a container that could not be removed.
+// The supervisor starts no other instance while a container cannot be removed.
 func TestContainerThatCannotBeRemoved(t *testing.T) {
 	for _, lost := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			e := newEngine()
 			e.fail["Remove"] = errBoom
 			e.exitSoon = &worker.ContainerExit{}
-			if lost { // the answer of Start, not the start
+			if lost { // the engine starts the container, and the answer is lost
 				e.fail["Start"] = errAway
 			}
 			w := fakes(t, e, worker.ContainerSpec{}, func(*worker.Container) {})
@@ -188,7 +189,7 @@ func TestContainerThatCannotBeRemoved(t *testing.T) {
 			time.Sleep(time.Minute)
 			select {
 			case <-w.Gone():
-				t.Error("it is gone while its container is there")
+				t.Error("the worker is gone while its container exists")
 			default:
 			}
 			e.set(func() { delete(e.fail, "Remove") })
@@ -228,7 +229,7 @@ func (s stubborn) Write(b []byte) (int, error) {
 	return 0, errBoom
 }
 
-func TestOutputThatNobodyTakes(t *testing.T) {
+func TestOutputWhoseWriterFailsOrBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEngine()
 		w := fakes(t, e, worker.ContainerSpec{}, func(*worker.Container) {
@@ -250,11 +251,11 @@ func TestOutputThatNobodyTakes(t *testing.T) {
 			t.Errorf("a write that blocks: it is %s, %v", w.Status(), err)
 		}
 		if running, there := e.left(); running != 0 || there != 0 {
-			t.Error("its container is kept for the sake of the output")
+			t.Error("the container still exists, although only its output is stuck")
 		}
 		select {
 		case <-w.Gone():
-			t.Error("it is gone while its writer has not returned")
+			t.Error("the worker is gone although its writer has not returned")
 		default:
 		}
 		close(block)
@@ -262,7 +263,8 @@ func TestOutputThatNobodyTakes(t *testing.T) {
 	})
 }
 
-// An engine that cannot say whether it froze a container lets it go on.
+// When the engine cannot say whether it has frozen a container, the worker
+// resumes the container.
 func TestSuspendThatIsNotAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newEngine()
@@ -272,7 +274,7 @@ func TestSuspendThatIsNotAnswered(t *testing.T) {
 				t.Errorf("Suspend: %v, it is %s", err, w.Status())
 			}
 			if e.frozen["id1"] {
-				t.Error("it is left frozen")
+				t.Error("the container stays frozen")
 			}
 			stop(t, w)
 		})

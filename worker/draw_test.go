@@ -14,7 +14,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// picture is what a drawing says: labels by node, and edges.
+// picture is the content of a drawing: labels by node, and edges.
 type picture struct {
 	labels map[string]string
 	edges  []string
@@ -28,7 +28,7 @@ var (
 	dotEdge     = regexp.MustCompile(`^\t(n\d+) -> (n\d+)$`)
 )
 
-// parse reads a drawing line by line and takes nothing that it does not know.
+// parse reads a drawing line by line and fails for a line that it does not know.
 func parse(t testing.TB, text string) picture {
 	t.Helper()
 	p := picture{labels: make(map[string]string)}
@@ -54,7 +54,7 @@ func parse(t testing.TB, text string) picture {
 		} else if m := dotEdge.FindStringSubmatch(line); m != nil {
 			p.edges = append(p.edges, m[1]+">"+m[2])
 		} else {
-			t.Errorf("line %d is none of a drawing: %q", i, line)
+			t.Errorf("line %d does not belong into a drawing: %q", i, line)
 		}
 	}
 	return p
@@ -142,7 +142,7 @@ func FuzzHandoverFromEnv(f *testing.F) {
 	f.Fuzz(func(t *testing.T, session, restarts, previous string) {
 		for name, value := range map[string]string{worker.EnvSession: session, worker.EnvRestarts: restarts, worker.EnvPrevious: previous} {
 			if strings.Contains(value, "\x00") {
-				t.Skip("no variable can hold it")
+				t.Skip("an environment variable cannot hold it")
 			}
 			t.Setenv(name, value)
 		}

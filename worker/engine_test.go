@@ -20,15 +20,15 @@ type engine struct {
 	fail     map[string]error // by method
 	deaf     bool             // containers ignore SIGTERM
 	took     time.Duration    // for a container to end after SIGTERM
-	code     int              // with which they end then
+	code     int              // the exit code after SIGTERM
 	running  map[string]chan worker.ContainerExit
 	frozen   map[string]bool
 	there    map[string]bool
 	env      []string
-	stopBy   string // as the image says
+	stopBy   string // the image's stop signal
 	signals  []string
 	panics   bool                  // in Wait
-	exitSoon *worker.ContainerExit // each ends at once
+	exitSoon *worker.ContainerExit // each container ends at once, with this exit
 }
 
 func newEngine() *engine {
@@ -54,7 +54,7 @@ func (e *engine) Create(_ context.Context, spec worker.ContainerSpec) (worker.Cr
 	return worker.Created{ID: "id1", StopSignal: e.stopBy}, nil
 }
 
-// Logs has something to tell once in a second, and nothing while it is away.
+// Logs writes a line every second, and nothing while the engine is away.
 func (e *engine) Logs(ctx context.Context, id string, after time.Time, stdout, _ io.Writer) (time.Time, error) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -101,7 +101,7 @@ func (e *engine) Wait(ctx context.Context, id string) (worker.ContainerExit, err
 		if err != nil {
 			return worker.ContainerExit{}, err
 		}
-		tick := time.NewTimer(100 * time.Millisecond) // to see that the engine went away
+		tick := time.NewTimer(100 * time.Millisecond) // to notice that the engine went away
 		select {
 		case exit := <-ch:
 			tick.Stop()
@@ -173,8 +173,8 @@ func (e *engine) left() (running, there int) {
 	return len(e.running), len(e.there)
 }
 
-// fakes runs a container on the engine in memory until it has ended, and says
-// how it did.
+// fakes runs a container on the engine in memory until it has ended, and returns
+// the worker.
 func fakes(t *testing.T, e *engine, spec worker.ContainerSpec, do func(w *worker.Container), opts ...worker.ContainerOption) *worker.Container {
 	t.Helper()
 	spec.Image = "img"

@@ -24,8 +24,9 @@ func drained(t *testing.T, sub *fsm.Subscription) (events []fsm.Event) {
 	return events
 }
 
-// wantWholeLives fails the test unless each life has the changes 1, 2, 3, …, and
-// each attempt of it leaves the state that it entered before.
+// wantWholeLives fails the test unless the events of each life are numbered 1, 2,
+// 3, …, and each event of an attempt leaves the state that the event before it
+// entered.
 func wantWholeLives(t *testing.T, events []fsm.Event) {
 	t.Helper()
 	type run struct {
@@ -108,7 +109,7 @@ func TestEachInstanceOfAChildIsALifeOfItsSupervisor(t *testing.T) {
 		events := drained(t, sub)
 		wantWholeLives(t, events)
 
-		lives := map[uint64]string{} // what each of inner's children did
+		lives := map[uint64]string{} // the changes of each of inner's children
 		parents := map[uint64]uint64{outer.ID(): 0, inner.ID(): outer.ID()}
 		other := 0
 		for _, e := range events {
@@ -130,7 +131,7 @@ func TestEachInstanceOfAChildIsALifeOfItsSupervisor(t *testing.T) {
 		}
 		for _, want := range []string{
 			" Starting Running Failed",
-			" Pending Starting Running Failed", // an instance goes on with the life that waited in its place
+			" Pending Starting Running Failed", // an instance continues the life that waited in its place
 			" Pending Starting Running Stopping Stopped",
 		} {
 			if count[want] != 1 {
@@ -141,7 +142,8 @@ func TestEachInstanceOfAChildIsALifeOfItsSupervisor(t *testing.T) {
 }
 
 // TestPendingChildOfAnAbandonedOneStaysOneLife changes the reason of a pending
-// child: it waits for its backoff first, then for the instance before it.
+// child. The child waits for its backoff first, and then for the previous
+// instance.
 func TestPendingChildOfAnAbandonedOneStaysOneLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls, failures, release := 0, 0, make(chan struct{})
@@ -186,8 +188,8 @@ func TestPendingChildOfAnAbandonedOneStaysOneLife(t *testing.T) {
 	})
 }
 
-// A supervisor that is restarted goes on with the life that was pending in its place,
-// and its children belong to that life.
+// A restarted supervisor continues the life that was pending in its place, and
+// its children belong to that life.
 func TestChildrenOfARestartedSupervisorBelongToIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		made := 0

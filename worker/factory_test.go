@@ -62,7 +62,7 @@ func TestFailedFactoryIsAFailedStart(t *testing.T) {
 	})
 }
 
-func TestBlockedFactoryHoldsUpNobodyForLong(t *testing.T) {
+func TestBlockedFactoryHoldsUpSiblingsForItsStartTimeoutOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d diary
 		release, calls := make(chan struct{}), 0
@@ -77,7 +77,7 @@ func TestBlockedFactoryHoldsUpNobodyForLong(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if got := statuses(s.State()); got != "a=Created b=Created" {
-			t.Errorf("in order: %s", got)
+			t.Errorf("while the factory blocks: %s", got)
 		}
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
@@ -85,7 +85,7 @@ func TestBlockedFactoryHoldsUpNobodyForLong(t *testing.T) {
 		if statuses(got) != "a=Pending b=Running" || !strings.Contains(got.Children[0].Reason, "has not returned") || calls != 1 {
 			t.Errorf("it is %s, %+v, %d calls", statuses(got), got.Children[0], calls)
 		}
-		close(release) // what it made late is never started; a new one is
+		close(release) // the late worker is never started; a new one is
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if got := s.State(); statuses(got) != "a=Running b=Running" || calls != 2 || d.take() != "+b +a +a" {
@@ -98,7 +98,7 @@ func TestBlockedFactoryHoldsUpNobodyForLong(t *testing.T) {
 func TestStopWhileAFactoryBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
-		made := worker.NewFunc("a", func(context.Context) error { t.Error("it was started"); return nil })
+		made := worker.NewFunc("a", func(context.Context) error { t.Error("the late worker was started"); return nil })
 		s := supervise(t, worker.SupervisorConfig{Children: []worker.Spec{{Name: "a", New: func(string) (worker.Worker, error) {
 			<-release
 			return made, nil
@@ -114,7 +114,7 @@ func TestStopWhileAFactoryBlocks(t *testing.T) {
 		close(release)
 		<-s.Gone()
 		if made.Status() != worker.StatusStopped {
-			t.Errorf("what came late is %s", made.Status())
+			t.Errorf("the late worker is %s", made.Status())
 		}
 	})
 }
@@ -134,7 +134,7 @@ func TestHandoverBeforeTheStart(t *testing.T) {
 		backoff.MaxRestarts = 3
 		var first []worker.Handover
 		for range 2 {
-			// A tree that is made anew hands the same session down.
+			// A tree that is made again passes the same session to its children.
 			ctx := worker.WithHandover(t.Context(), worker.Handover{Session: "outer"})
 			s := worker.NewSupervisor("tree", worker.SupervisorConfig{Backoff: backoff, Children: []worker.Spec{worker.FuncSpec("a", fn)}})
 			_ = s.Start(ctx)

@@ -11,7 +11,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// muteError is an error whose text does not come before release is closed.
+// muteError is an error whose Error blocks until release is closed.
 type muteError struct{ release chan struct{} }
 
 func (e muteError) Error() string {
@@ -82,7 +82,7 @@ func TestErrorWithoutATextStopsNoSupervisor(t *testing.T) {
 	}
 }
 
-// mutedBase is such a worker with a BaseWorker of ours.
+// mutedBase is such a worker that embeds BaseWorker.
 type mutedBase struct {
 	worker.BaseWorker
 	*mute

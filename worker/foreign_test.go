@@ -46,7 +46,7 @@ func TestForeignWorkers(t *testing.T) {
 	release := make(chan struct{})
 	tests := map[string]struct {
 		stop  func(ctx context.Context, end func()) error
-		late  bool // it lives on after the stop
+		late  bool // it runs on after the stop
 		says  string
 		ended worker.Status
 	}{
@@ -90,7 +90,7 @@ func TestForeignWorkers(t *testing.T) {
 				select {
 				case <-s.Gone():
 					if test.late {
-						t.Error("it is gone while a child of it lives")
+						t.Error("the supervisor is gone while a child runs")
 					}
 				default:
 					if !test.late {
@@ -105,7 +105,7 @@ func TestForeignWorkers(t *testing.T) {
 	}
 }
 
-// rude is a foreign worker whose methods panic when told to.
+// rude is a foreign worker whose methods panic on request.
 type rude struct {
 	foreign
 	panics map[string]bool
@@ -195,7 +195,7 @@ func TestForeignWorkersThatPanic(t *testing.T) {
 	}
 }
 
-// A Stop that ends the worker and does not return holds up no other child.
+// A Stop that ends its worker and does not return delays no other child.
 func TestStopThatEndsItAndBlocks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
@@ -211,7 +211,7 @@ func TestStopThatEndsItAndBlocks(t *testing.T) {
 		}
 		select {
 		case <-s.Gone():
-			t.Error("it is gone while a Stop of its child runs")
+			t.Error("the supervisor is gone while a child's Stop runs")
 		default:
 		}
 		close(release)
@@ -219,7 +219,7 @@ func TestStopThatEndsItAndBlocks(t *testing.T) {
 	})
 }
 
-// odd is a foreign worker that answers as it likes.
+// odd is a foreign worker with arbitrary answers.
 type odd struct {
 	foreign
 	state func() worker.State
@@ -234,7 +234,7 @@ func (o *odd) SetHealth(worker.Health)                      { o.other() }
 func (o *odd) PublishTo(*fsm.Dispatcher)                    { o.other() }
 func (o *odd) Probe(context.Context) (r worker.ProbeResult) { return r }
 
-// oddBase is one that embeds the base and answers as it likes.
+// oddBase is a worker that embeds BaseWorker and has arbitrary answers.
 type oddBase struct {
 	worker.BaseWorker
 	odd *odd
@@ -257,12 +257,12 @@ func (o *oddBase) Err() error              { return o.odd.Err() }
 func (o *oddBase) HoldRestarts()           { o.odd.other() }
 func (o *oddBase) SetHealth(worker.Health) { o.odd.other() }
 
-// unreadable is an error that, being nil, cannot be asked for its text.
+// unreadable is an error type. The Error of a nil pointer to it panics.
 type unreadable struct{ text string }
 
 func (e *unreadable) Error() string { return e.text }
 
-// The supervisor goes on with every answer of a child, and when it does not answer.
+// The supervisor goes on after any answer of a child, and after none.
 func TestForeignWorkersThatDoNotAnswer(t *testing.T) {
 	var block chan struct{}
 	running := func() worker.State { return worker.State{Name: "f", Status: worker.StatusRunning} }

@@ -14,8 +14,8 @@ import (
 type Func struct {
 	BaseWorker
 	fn      func(context.Context) error
-	marked  bool        // it is Running once the function calls MarkStarted
-	met     atomic.Bool // the function has called it
+	marked  bool        // the worker stays Starting until the function calls MarkStarted
+	met     atomic.Bool // the function has called MarkStarted
 	refused error       // Start returns it
 
 	pause  pause
@@ -34,8 +34,8 @@ type FuncOption func(*Func)
 func WithStartCondition() FuncOption { return func(f *Func) { f.marked = true } }
 
 // NewFunc returns a worker that runs fn. The context that fn gets is cancelled
-// when the worker is stopped or the context given to Start is; its
-// context.Cause says why. fn should return soon then, with nil or with the
+// when the worker is stopped, or when the context given to Start is cancelled;
+// its context.Cause says why. fn should then return soon, with nil or with the
 // context's error. A nil option is an error of Start.
 func NewFunc(name string, fn func(context.Context) error, opts ...FuncOption) *Func {
 	f := &Func{fn: fn}
@@ -107,8 +107,8 @@ func (f *Func) mark() {
 	f.MarkRunning()
 }
 
-// unnamed hides the function that ctx was given to from the workers that it starts:
-// those must not mark or pause it.
+// unnamed returns ctx without the Func that it belongs to. Workers that the
+// function starts get such a context, so that they cannot mark or pause the Func.
 func unnamed(ctx context.Context) context.Context {
 	if ctx.Value(funcKey{}) == nil {
 		return ctx

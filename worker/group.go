@@ -3,22 +3,25 @@ package worker
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
-// group is children that are stopped, held and started together: one alone, or
-// those that the strategy names. A child is in one group at a time, the last one
-// that it joined. A child in no group has nothing to wait for.
+// group is a number of children that are stopped, held and started together: a
+// single child, or those that the strategy names. A child is in one group at a
+// time, the last one that it joined. A child without a group waits for nothing.
 type group struct {
 	members []*child // in order
 	left    int      // members that have not joined a later group
 	phase   groupPhase
 	cursor  int
 	due     time.Time
-	err     error // what the first of them failed with
+	err     error // the error of the first member that failed
 	timer   *time.Timer
-	removes bool // its one child is taken out once it has stopped
+	removes bool // its only child is removed once it has stopped
 	final   bool // the supervisor ends once all have stopped
 	one     [1]*child
 }
@@ -27,7 +30,7 @@ type groupPhase int
 
 const (
 	groupStopping groupPhase = iota // in reverse order, one after the other
-	groupWaiting                    // until it is due
+	groupWaiting                    // until the backoff is over
 	groupStarting                   // in order
 	groupOver
 )
@@ -49,7 +52,7 @@ func (c *child) join(g *group) (old *group) {
 	return old
 }
 
-// reason says what holds the members back while they wait.
+// reason says why the members wait.
 func (g *group) reason() string {
 	if g.err == nil {
 		return "backoff after it had ended"
@@ -64,8 +67,8 @@ func (g *group) over() {
 	}
 }
 
-// advance does for g what can be done now. The loop calls it again after every
-// message about a member.
+// advance takes the steps of g that are possible now. The loop calls it again
+// after every message about a member.
 func (s *Supervisor) advance(g *group) {
 	if g == nil {
 		return
@@ -86,7 +89,7 @@ func (s *Supervisor) advance(g *group) {
 		}
 		g.phase, g.cursor = groupWaiting, 0
 		wait := time.Until(g.due)
-		if wait > 0 || len(g.members) > 1 { // one alone is not seen to be pending when it need not wait
+		if wait > 0 || len(g.members) > 1 { // do not show a single child as pending when it need not wait
 			for _, c := range g.members {
 				if c.group == g && c.want {
 					s.hold(c, g.reason(), g.due)
@@ -119,7 +122,7 @@ func (s *Supervisor) backoffOver(g *group) {
 	}
 }
 
-// stopNext stops the last member that lives. It reports true once none does.
+// stopNext stops the last member that runs. It returns true once no member runs.
 func (s *Supervisor) stopNext(g *group) bool {
 	for ; g.cursor >= 0; g.cursor-- {
 		c := g.members[g.cursor]
@@ -137,14 +140,14 @@ func (s *Supervisor) stopNext(g *group) bool {
 			s.cutShort(c, s.share(g.cursor))
 			return false
 		default:
-			s.decide(c) // it ended by itself, and its group restarts it: that is not one more failure
+			s.decide(c) // it ended by itself and its group restarts it, so do not count another failure
 		}
 	}
 	return true
 }
 
-// cutShort makes a start end without an instance that runs. startOverdue abandons
-// the start when it does not.
+// cutShort makes a start end without a running instance. When the start does not
+// end, startOverdue abandons it.
 func (s *Supervisor) cutShort(c *child, by time.Time) {
 	s.mu.Lock()
 	c.op.late = true
@@ -164,8 +167,8 @@ func (s *Supervisor) cutShort(c *child, by time.Time) {
 	c.op.timer.Reset(limit)
 }
 
-// share returns when the child that is stopped now has to have stopped, so that half
-// of the time that remains is left for the others.
+// share returns the deadline for the child that is stopped now. It leaves half of
+// the remaining time for the others.
 func (s *Supervisor) share(others int) time.Time {
 	if s.deadline.IsZero() {
 		return time.Time{}
@@ -177,8 +180,8 @@ func (s *Supervisor) share(others int) time.Time {
 	return time.Now().Add(left / 2)
 }
 
-// startNext starts the first member that is to be started. It reports true once all
-// of them are.
+// startNext starts the next member that the group has to start. It returns true
+// once all are started.
 func (s *Supervisor) startNext(g *group) bool {
 	for ; g.cursor < len(g.members); g.cursor++ {
 		c := g.members[g.cursor]
@@ -207,8 +210,8 @@ func (s *Supervisor) holdBecause(c *child, reason string) {
 	}
 }
 
-// consider restarts a child that has ended, or whose start has failed, if its policy
-// says so. It reports whether the child is restarted.
+// consider restarts a child that has ended, or whose start has failed, if its
+// policy says so. It reports whether it restarts the child.
 func (s *Supervisor) consider(c *child, end Status, err error) bool {
 	again := !s.holding && c.spec.Restart.after(end, err)
 	switch {
@@ -217,7 +220,7 @@ func (s *Supervisor) consider(c *child, end Status, err error) bool {
 	case errors.Is(err, ErrTerminate):
 		s.failWith(fmt.Errorf("child %s: %w", c.spec.Name, err))
 		return false
-	case c.group != nil && c.group.phase == groupStopping: // it was to be stopped, and is restarted with the others
+	case c.group != nil && c.group.phase == groupStopping: // the group stops it anyway, and restarts it with the others
 		c.want = c.want && again
 		return c.want
 	case again:
@@ -245,6 +248,7 @@ func (s *Supervisor) fail(c *child, err error) {
 		c.delays = b.delays()
 	}
 	wait, _ := c.delays.failed(now, now.Sub(c.began))
+	s.logRestart(c, err, wait)
 	g := &group{phase: groupStopping, due: now.Add(wait), err: err}
 	switch from := 0; s.cfg.Strategy {
 	case RestForOne:
@@ -263,7 +267,7 @@ func (s *Supervisor) fail(c *child, err error) {
 	var left []*group
 	for _, m := range g.members {
 		if m != c && m.spec.Restart == Never {
-			m.want = false // it is stopped with the others and not started again
+			m.want = false // stop it with the others, but do not start it again
 		} else {
 			m.want = true
 		}
@@ -275,6 +279,26 @@ func (s *Supervisor) fail(c *child, err error) {
 	for _, old := range left {
 		s.advance(old)
 	}
+}
+
+// LogTo makes the supervisor, and every supervisor and restarted function below it, log
+// each failure that is answered with a restart: the error, the number of the restart, and
+// the wait before it. Each of them writes at most one line a second, so the numbers may
+// jump. Call LogTo before Start.
+func (s *Supervisor) LogTo(log *slog.Logger) { s.log.log = log }
+
+func (s *Supervisor) logRestart(c *child, err error, wait time.Duration) {
+	if !s.log.due() {
+		return
+	}
+	msg := "child failed, and is restarted"
+	if err == nil {
+		msg, err = "child ended, and is restarted", errEnded
+	}
+	s.mu.Lock()
+	restarts := c.restarts + 1
+	s.mu.Unlock()
+	s.log.say(msg, call.Unnamed(c.spec.Name, err), restarts, wait, "supervisor", s.Name(), "child", c.spec.Name)
 }
 
 // removed takes a child out of the supervisor and answers the callers of Remove.
@@ -304,8 +328,8 @@ func (s *Supervisor) failWith(err error) {
 	}
 }
 
-// stopAll stops all children in reverse order, by the given time if there is one. A
-// second call can only make that time earlier.
+// stopAll stops all children in reverse order, by the given time if it is not
+// zero. A second call can only make that time earlier.
 func (s *Supervisor) stopAll(cause error, by time.Time) {
 	if !by.IsZero() && (s.deadline.IsZero() || by.Before(s.deadline)) {
 		s.deadline = by
@@ -329,7 +353,7 @@ func (s *Supervisor) stopAll(cause error, by time.Time) {
 	s.advance(g)
 }
 
-// stopNow stops the children that remain, all at once.
+// stopNow stops all remaining children at once.
 func (s *Supervisor) stopNow(by time.Time) {
 	if s.ended {
 		return
@@ -361,8 +385,8 @@ func (s *Supervisor) finish() {
 	s.conclude()
 }
 
-// conclude ends the supervisor's life. The loop goes on while something that was
-// abandoned runs.
+// conclude ends the supervisor's life. The loop goes on while an abandoned
+// instance or start runs.
 func (s *Supervisor) conclude() {
 	var killed []error
 	for _, c := range s.children {

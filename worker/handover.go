@@ -15,23 +15,23 @@ import (
 // Exit is how an instance of a worker ended.
 type Exit struct {
 	Status Status    `json:"status,omitempty"`
-	Error  string    `json:"error,omitempty"`  // what it ended with, "" for nothing
+	Error  string    `json:"error,omitempty"`  // the text of its error, "" for none
 	PID    int       `json:"pid,omitempty"`    // of a process
-	Code   int       `json:"code"`             // exit code of a process or container; -1 when it has none: a signal ended it, or it is a func that failed
+	Code   int       `json:"code"`             // exit code of a process or container; -1 when there is none, because a signal ended it or it is a func that failed
 	Signal string    `json:"signal,omitempty"` // the signal that ended it: SIGSEGV
-	OOM    bool      `json:"oom,omitempty"`    // the kernel killed it because memory ran out, as far as is known
+	OOM    bool      `json:"oom,omitempty"`    // the kernel killed it because memory ran out, as far as the worker can tell
 	At     time.Time `json:"at,omitzero"`      // when it ended
 }
 
 // Handover is what a supervisor gives to a new instance of a child before it starts.
 type Handover struct {
 	// Session is the same for every instance of one child, as long as its
-	// outermost supervisor lives. An instance can keep its unfinished work under
+	// outermost supervisor lives. An instance can store its unfinished work under
 	// this id for the next one.
 	Session string
-	// Restarts is how many instances there were before this one.
+	// Restarts is the number of instances before this one.
 	Restarts int
-	// Previous is how the one before ended, nil for the first.
+	// Previous is how the previous instance ended, nil for the first.
 	Previous *Exit
 }
 
@@ -49,14 +49,14 @@ const maxHandoverError = 4096
 
 type handoverKey struct{}
 
-// WithHandover returns a context that hands h over to the worker that is
-// started with it.
+// WithHandover returns a context that passes h to the worker that is started with
+// it.
 func WithHandover(ctx context.Context, h Handover) context.Context {
 	return context.WithValue(ctx, handoverKey{}, &h)
 }
 
-// HandoverFrom returns what a supervisor handed over to the function that was
-// given ctx.
+// HandoverFrom returns the [Handover] that a supervisor has passed to the
+// function that got ctx.
 func HandoverFrom(ctx context.Context) (Handover, bool) {
 	h, ok := ctx.Value(handoverKey{}).(*Handover)
 	if !ok || h == nil {
@@ -72,7 +72,7 @@ func (h Handover) Environ() []string {
 	if h.Previous != nil {
 		exit := *h.Previous
 		exit.Error = text.Head(exit.Error, maxHandoverError)
-		if text, err := json.Marshal(exit); err == nil { // it always is: times of this program
+		if text, err := json.Marshal(exit); err == nil { // never fails for times of this program
 			previous = string(text)
 		}
 	}
@@ -83,9 +83,9 @@ func (h Handover) Environ() []string {
 	}
 }
 
-// HandoverFromEnv returns what this process was handed over by the supervisor
-// that started it. ok is false when there is none. The error names a variable
-// that does not hold what it should.
+// HandoverFromEnv returns the [Handover] that a supervisor has passed to this
+// process. ok is false when there is none. The error names a variable with an
+// invalid value.
 func HandoverFromEnv() (h Handover, ok bool, err error) {
 	return parseHandover(os.LookupEnv)
 }
@@ -112,8 +112,8 @@ func parseHandover(lookup func(string) (string, bool)) (h Handover, ok bool, err
 
 type stopCauseKey struct{}
 
-// withStopCause makes cause the context.Cause that a worker sees when it is
-// stopped with ctx.
+// withStopCause returns a context for Stop. A worker that is stopped with it sees
+// cause as its context.Cause.
 func withStopCause(ctx context.Context, cause error) context.Context {
 	if cause == nil {
 		return ctx

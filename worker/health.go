@@ -16,21 +16,21 @@ var ErrUnhealthy = errors.New("unhealthy")
 
 // ProbeResult is the result of a probe.
 type ProbeResult struct {
-	Health Health // HealthHealthy, HealthUnhealthy, or HealthUnknown for no opinion
-	Err    error  // why it is unhealthy; a result with an error is unhealthy
+	Health Health // HealthHealthy, HealthUnhealthy, or HealthUnknown when the probe cannot tell
+	Err    error  // why the worker is unhealthy; a result with an error is always unhealthy
 }
 
 // Prober is a worker that can be asked for its health.
 type Prober interface {
-	// Probe returns the worker's health. It should return before ctx ends. One
-	// probe of a worker runs at a time.
+	// Probe returns the worker's health. It should return before ctx ends. Probes
+	// of one worker never run concurrently.
 	Probe(ctx context.Context) ProbeResult
 }
 
-// probing is the probes of one instance.
+// probing has the probes of one instance.
 type probing struct {
 	check  *probe.Check
-	before *probe.Check // of the instance before
+	before *probe.Check // of the previous instance
 	found  atomic.Pointer[ProbeResult]
 	timer  *time.Timer
 	failed int // in a row
@@ -93,12 +93,12 @@ func (s *Supervisor) probeDue(c *child, p *probing) {
 	p.timer.Reset(c.spec.ProbePeriod)
 	if p.before != nil {
 		if _, _, running := p.before.Status(); running {
-			return // the probe of the instance before still runs: a child has one at a time
+			return // the previous instance's probe still runs: a child has one probe at a time
 		}
 		p.before = nil
 	}
 	if w, _ := c.current(); w.status() == StatusSuspended {
-		return // it cannot answer
+		return // the child cannot answer
 	}
 	if _, running, ok := p.check.Status(); ok {
 		if running >= p.check.Timeout() {
@@ -134,9 +134,9 @@ func (s *Supervisor) probeEnded(c *child, p *probing, err error) {
 	}
 }
 
-// Inspect probes every running child that can be probed, and their children, and
-// then describes the tree. It waits for the probes until their timeouts are over or
-// ctx ends.
+// Inspect probes every running child that has a probe, and their children, and
+// then describes the tree. It waits for the probes until their timeouts are over
+// or ctx ends.
 func (s *Supervisor) Inspect(ctx context.Context) State {
 	var checks []*probe.Check
 	patience := time.Duration(0)
@@ -157,7 +157,7 @@ func (s *Supervisor) Inspect(ctx context.Context) State {
 	}
 	if len(checks) > 0 {
 		probe.Run(ctx, s.probeCtx, patience, checks)
-		// The results were posted before this.
+		// The probes have posted their results before this message.
 		_ = s.ask(ctx, "inspect", func(reply chan<- error) message { return flush{reply: reply} })
 	}
 	return s.State()

@@ -31,7 +31,7 @@ func helperLinux(mode, arg string) bool {
 		if err := json.NewEncoder(os.Stdout).Encode(p.State()); err != nil {
 			panic(err)
 		}
-	case "eat": // takes more memory than it may
+	case "eat": // uses more memory than its limit
 		var kept [][]byte
 		for range 64 {
 			b := make([]byte, 8<<20)
@@ -65,13 +65,13 @@ func helperLinux(mode, arg string) bool {
 	return true
 }
 
-// beInit reaps orphans while os/exec waits for children of its own, some of them
+// beInit reaps orphans while os/exec waits for its own children, for some of them
 // long after they have ended.
 func beInit() {
 	if os.Getpid() != 1 {
 		panic("not PID 1")
 	}
-	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil { // not the host's /proc
+	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil { // do not change the host's /proc
 		panic(err)
 	}
 	if err := syscall.Mount("proc", "/proc", "proc", 0, ""); err != nil {
@@ -99,7 +99,7 @@ func beInit() {
 		fmt.Println("worker", got.Error)
 		stolen++
 	}
-	for children() > 1 { // the late one is not the reaper's
+	for children() > 1 { // the reaper must not reap the late child
 		time.Sleep(10 * time.Millisecond)
 	}
 	var exit *exec.ExitError
@@ -111,7 +111,7 @@ func beInit() {
 	fmt.Println("stolen", stolen, "children", children())
 }
 
-// children counts those of PID 1, zombies too.
+// children counts the children of PID 1, including zombies.
 func children() (n int) {
 	dirs, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, file := range dirs {

@@ -37,7 +37,7 @@ func helperCommand(mode string, out *lines) *exec.Cmd {
 		panic(err)
 	}
 	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), helperEnv+"="+mode, "GORACE=atexit_sleep_ms=0") // it sleeps for a second otherwise
+	cmd.Env = append(os.Environ(), helperEnv+"="+mode, "GORACE=atexit_sleep_ms=0") // otherwise the race detector sleeps for a second
 	if out != nil {
 		cmd.Stdout = out
 	}
@@ -53,7 +53,7 @@ func helper(mode string) {
 	case "sleep":
 		fmt.Println("ready")
 		time.Sleep(time.Hour)
-	case "ignore": // every signal that can be
+	case "ignore": // ignores every signal that can be ignored
 		signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 		fmt.Println("ready")
 		time.Sleep(time.Hour)
@@ -64,7 +64,7 @@ func helper(mode string) {
 		fmt.Println("ready")
 		<-asked
 		os.Exit(code)
-	case "late": // as a grandchild: takes its time, and says that it was done
+	case "late": // a grandchild that takes its time and then says that it is done
 		asked := make(chan os.Signal, 1)
 		signal.Notify(asked, syscall.SIGTERM)
 		fmt.Println("grandchild", os.Getpid())
@@ -79,7 +79,7 @@ func helper(mode string) {
 		}
 		fmt.Println("child", child.Process.Pid)
 		if mode == "fork" {
-			time.Sleep(100 * time.Millisecond) // the child gets to install its handler
+			time.Sleep(100 * time.Millisecond) // gives the child time to install its handler
 			return
 		}
 		time.Sleep(time.Hour)
@@ -93,7 +93,7 @@ func helper(mode string) {
 		os.Stdout.Close()
 		os.Stderr.Close()
 		time.Sleep(time.Hour)
-	case "handover": // the first instance exits 5, the second has heard of it
+	case "handover": // the first instance exits with 5, and the second gets that exit
 		h, ok, err := worker.HandoverFromEnv()
 		switch {
 		case !ok || err != nil || h.Session == "":

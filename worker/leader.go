@@ -24,25 +24,25 @@ type Elector interface {
 	// to 60. 0 and no error means that another process has it. An error means
 	// that the holder is unknown.
 	//
-	// The lease may begin at any moment between the call and the return; a
-	// Leader counts the granted time from the call, which is the safe side. ctx ends
-	// when the Leader has no more use for the answer.
+	// The lease may begin at any moment between the call and the return. To be
+	// safe, a Leader counts the granted time from the call. ctx ends when the
+	// Leader no longer needs the answer.
 	Acquire(ctx context.Context) (granted time.Duration, err error)
 
-	// Release gives the lease back, so that another process need not wait
-	// until it has run out. The Leader calls it after the function has returned, even
-	// when it is not sure that this process has the lease; without the lease
-	// Release does nothing.
+	// Release gives the lease back, so that another process need not wait until
+	// it runs out. The Leader calls it after the function has returned, even when
+	// it is not sure that this process has the lease. Without the lease Release
+	// must do nothing.
 	Release(ctx context.Context) error
 }
 
-// ErrLeadershipLost is the context.Cause that the function of a [Leader] sees when
-// another process has the lease, or when this one could not be sure in time that it
-// still has it.
+// ErrLeadershipLost is the context.Cause that the function of a [Leader] sees
+// when another process has the lease, or when this process could not confirm in
+// time that it still has the lease.
 var ErrLeadershipLost = errors.New("leadership lost")
 
 const (
-	// attemptTimeout bounds an attempt to acquire the lease when no term is on.
+	// attemptTimeout bounds an attempt to acquire the lease outside of a term.
 	attemptTimeout = 10 * time.Second
 	// minLease is the shortest lease that can be kept. A shorter one is most
 	// likely a number without its unit.
@@ -69,13 +69,13 @@ type Leader struct {
 	elector Elector
 	fn      func(context.Context) error
 
-	cancel context.CancelCauseFunc   // set by Start, which Stop comes after
+	cancel context.CancelCauseFunc   // Start sets it before Stop reads it
 	asking atomic.Pointer[call.Call] // the last call of the elector
 	hold   fsm.Signal                // HoldRestarts was called
 
 	// For the loop only.
-	mine  bool         // the lease may be this process's
-	asked <-chan grant // an attempt that was cancelled, and whose answer is not read yet
+	mine  bool         // this process may have the lease
+	asked <-chan grant // a cancelled attempt whose answer is not read yet
 
 	mu    sync.Mutex // guards the fields below, and orders Start against Stop
 	term  *Func
@@ -118,7 +118,7 @@ func (l *Leader) Start(ctx context.Context) error {
 	l.cancel = cancel
 	l.MarkRunning()
 	call.Go(l.Name(), func() error { return l.loop(own) }, func(err error) {
-		// The unit ends as its term did.
+		// The unit ends with the result of its term.
 		if !l.current().Killed() || !l.Kill(err) {
 			l.Finish(err)
 		}
@@ -178,8 +178,7 @@ func (l *Leader) current() *Func {
 	return l.term
 }
 
-// State describes the worker, with the term that is on, or to come, as its
-// child.
+// State describes the worker, with the present or the next term as its child.
 func (l *Leader) State() State {
 	s := l.BaseWorker.State()
 	l.mu.Lock()
@@ -208,9 +207,9 @@ func (l *Leader) loop(ctx context.Context) error {
 		switch {
 		case lost && err == nil:
 			continue
-		case !term.Killed(): // else it may still be at work: the lease must run out by itself
+		case !term.Killed(): // a killed function may still work: then the lease must run out by itself
 			switch stuck := l.release(ctx); {
-			case stuck == nil, err == nil && ctx.Err() == nil: // a function that is done is done
+			case stuck == nil, err == nil && ctx.Err() == nil: // the function has finished its work
 			case err == nil, errors.Is(err, ErrInterrupted):
 				err = stuck
 			default:
@@ -225,7 +224,7 @@ func (l *Leader) loop(ctx context.Context) error {
 func (l *Leader) next() *Func {
 	term := NewFunc(l.Name()+"/term", l.fn)
 	l.Adopt(term)
-	_ = term.Hold("another process leads, or the holder is unknown", time.Time{}) // a new one can always be held
+	_ = term.Hold("another process leads, or the holder is unknown", time.Time{}) // never fails for a new worker
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.term = term
@@ -237,7 +236,7 @@ func (l *Leader) next() *Func {
 func (l *Leader) attempt(ctx context.Context, until time.Time) (answer <-chan grant, cancel context.CancelFunc) {
 	ctx, cancel = context.WithDeadline(context.WithoutCancel(ctx), until)
 	g := grant{began: time.Now()}
-	ch := make(chan grant, 1) // the one send finds room, even when the loop no longer waits
+	ch := make(chan grant, 1) // room for the only send, even when the loop no longer waits
 	acquire := new(call.Call)
 	l.asking.Store(acquire)
 	acquire.Start(l.Name()+": Acquire", func() (err error) {
@@ -253,8 +252,8 @@ func (l *Leader) attempt(ctx context.Context, until time.Time) (answer <-chan gr
 	return ch, cancel
 }
 
-// campaign asks for the lease until it is granted. It reports false when the unit
-// is asked to end.
+// campaign asks for the lease until the elector grants it. It returns false when
+// the unit is asked to end.
 func (l *Leader) campaign(ctx context.Context) (g grant, elected bool) {
 	said := ""
 	for !l.ending(ctx) {
@@ -263,7 +262,7 @@ func (l *Leader) campaign(ctx context.Context) (g grant, elected bool) {
 		case g = <-answer:
 		case <-ctx.Done():
 			cancel()
-			g = <-answer // nothing else may be asked while this one is
+			g = <-answer // only one call of the elector may run at a time
 		case <-l.hold.Signaled():
 			cancel()
 			g = <-answer
@@ -276,10 +275,10 @@ func (l *Leader) campaign(ctx context.Context) (g grant, elected bool) {
 		case g.leads():
 			return g, true
 		case g.err != nil && g.err.Error() != said:
-			said = g.err.Error() // once: it may be so for hours
+			said = g.err.Error() // log it once: it may last for hours
 			l.Log.Warn("the lease cannot be acquired", "unit", l.Name(), "error", g.err)
 		}
-		// With jitter, so that waiting processes do not ask all at once.
+		// Add jitter, so that waiting processes do not all ask at once.
 		pause := time.NewTimer(l.Retry + rand.N(l.Retry/5+1))
 		select {
 		case <-pause.C:
@@ -312,7 +311,7 @@ func (l *Leader) lead(ctx context.Context, term *Func, g grant) (lost bool, err 
 	l.terms++
 	err = term.Start(own)
 	l.mu.Unlock()
-	if err != nil { // Stop was quicker
+	if err != nil { // Stop came first
 		return false, nil
 	}
 	renew, lose := time.NewTimer(time.Until(g.renewAt())), time.NewTimer(time.Until(g.loseAt()))
@@ -343,7 +342,7 @@ func (l *Leader) lead(ctx context.Context, term *Func, g grant) (lost bool, err 
 				lose.Reset(time.Until(g.loseAt()))
 			case got.err == nil && got.granted <= 0:
 				why = fmt.Errorf("%w: another process has the lease", ErrLeadershipLost)
-			default: // what is left of the time is for more attempts
+			default: // use the remaining time for more attempts
 				failed = got.err
 				renew.Reset(g.granted / 12)
 			}
@@ -360,14 +359,14 @@ func (l *Leader) lead(ctx context.Context, term *Func, g grant) (lost bool, err 
 	until, over := context.WithDeadline(context.Background(), g.overAt())
 	defer over()
 	if err := term.Stop(until); err != nil {
-		return true, fmt.Errorf("its lease has run out and it still runs: %w", err)
+		return true, fmt.Errorf("the lease has run out and the function still runs: %w", err)
 	}
 	l.asked = answer
 	if err := term.Err(); !errors.Is(err, ErrInterrupted) {
 		return true, err
 	}
 	if answer != nil {
-		<-answer // nothing else may be asked while this one is
+		<-answer // only one call of the elector may run at a time
 		l.asked = nil
 	}
 	return true, nil
@@ -383,7 +382,7 @@ func (l *Leader) release(ctx context.Context) (stuck error) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.GiveBack())
 	defer cancel()
-	if l.asked != nil { // nothing else may be asked while this one is
+	if l.asked != nil { // only one call of the elector may run at a time
 		select {
 		case <-l.asked:
 		case <-ctx.Done():
@@ -404,14 +403,14 @@ func (l *Leader) release(ctx context.Context) (stuck error) {
 	return nil
 }
 
-// abandonElector abandons the elector, with the call that it is in.
+// abandonElector abandons the elector and the call that it does not return from.
 func (l *Leader) abandonElector() error {
 	err := l.electorAbandoned()
 	l.Log.Warn("the lease was not released and has to run out", "unit", l.Name(), "error", err)
 	return err
 }
 
-// electorAbandoned is the error that names the elector's last call.
+// electorAbandoned returns the error that names the elector's last call.
 func (l *Leader) electorAbandoned() error {
 	c := l.asking.Load()
 	if c == nil {

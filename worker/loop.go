@@ -7,18 +7,18 @@ import (
 	"github.com/pleme-io/lifecycle-go/fsm"
 )
 
-// message is what the loop of a [Supervisor] is told: that something has happened,
-// or that a caller asks for something. Every other goroutine posts messages; the
-// loop alone changes the children, in [Supervisor.handle].
+// message is a message to the loop of a [Supervisor]: an event, or the request of
+// a caller. Other goroutines only post messages. The loop alone changes the
+// children, in [Supervisor.handle].
 type message interface{ isMessage() }
 
-// told makes a struct a message.
+// told makes a struct that embeds it a message.
 type told struct{}
 
 func (told) isMessage() {}
 
-// What callers ask for. A reply has room for one answer, so that the loop never
-// waits.
+// The requests of callers. A reply has room for one answer, so that the loop
+// never waits.
 type (
 	begin    struct{ told } // Start was called
 	addChild struct {
@@ -31,7 +31,7 @@ type (
 		name  string
 		reply chan<- error
 	}
-	holdRestarts struct{ told } // start no child any more
+	holdRestarts struct{ told } // start no more children
 	holdStarts   struct {       // while the supervisor is suspended
 		told
 		hold  bool
@@ -42,17 +42,17 @@ type (
 		cause error
 		by    time.Time // zero for no limit
 	}
-	stopNow struct { // stop those that remain at once
+	stopNow struct { // stop all remaining children at once
 		told
 		by time.Time
 	}
-	flush struct { // reply once all that was posted before was handled
+	flush struct { // reply once all earlier messages were handled
 		told
 		reply chan<- error
 	}
 )
 
-// What has happened.
+// The events.
 type (
 	startEnded struct {
 		told
@@ -65,7 +65,7 @@ type (
 		c  *child
 		op *startOp
 	}
-	instanceEnded struct { // or nothing of it runs any more
+	instanceEnded struct { // or the instance is gone
 		told
 		c *child
 		i *instance
@@ -76,7 +76,7 @@ type (
 		i   *instance
 		err error
 	}
-	stopOverdue struct { // a call of Stop does not keep to its context
+	stopOverdue struct { // a call of Stop ignores its context
 		told
 		c *child
 		i *instance
@@ -98,14 +98,14 @@ type (
 	}
 )
 
-// loop handles one message after the other until the supervisor has ended and
-// nothing of its children runs any more.
+// loop handles one message after the other until the supervisor has ended and all
+// its children are gone.
 func (s *Supervisor) loop() error {
 	var batch []message
 	for !s.ended || s.calls > 0 || len(s.abandoned) > 0 {
 		batch = s.box.take(batch)
 		for i, m := range batch {
-			batch[i] = nil // the message is not kept until the next batch
+			batch[i] = nil // do not keep the message in memory until the next batch
 			s.handle(m)
 		}
 	}
@@ -151,8 +151,8 @@ func (s *Supervisor) handle(m message) {
 	}
 }
 
-// mailbox holds the messages that the loop has yet to handle. It takes any number:
-// a sender never waits.
+// mailbox holds the messages that the loop has not handled yet. It has no limit,
+// so a sender never waits.
 type mailbox struct {
 	wake fsm.Wake // there may be messages
 
@@ -161,7 +161,7 @@ type mailbox struct {
 	closed bool
 }
 
-// post reports false, and drops m, once the loop has ended.
+// post returns false and drops m once the loop has ended.
 func (b *mailbox) post(m message) bool {
 	b.mu.Lock()
 	if b.closed {
@@ -174,8 +174,8 @@ func (b *mailbox) post(m message) bool {
 	return true
 }
 
-// take waits for messages and returns all there are. done is the batch before,
-// whose memory is used again.
+// take waits for messages and returns all of them. It reuses the memory of done,
+// the previous batch.
 func (b *mailbox) take(done []message) []message {
 	if cap(done) > maxKept {
 		done = nil // it was an exceptionally large batch

@@ -29,24 +29,23 @@ const (
 
 // Process is a worker that runs a program in a process group of its own.
 //
-// Stop and the end of the context given to Start signal the whole group:
-// SIGTERM first, and SIGKILL once the grace is over. When the program has ended
-// by itself, the other processes of its group are ended in the same way before the
-// worker is done, so that no grandchild runs beside the next instance. A grandchild
-// that has left the group (setsid) cannot be reached. No process is signalled after
-// it was reaped.
+// Stop and the end of the context given to Start signal the whole group: SIGTERM
+// first, and SIGKILL once the grace is over. When the program has ended by
+// itself, the worker ends the other processes of the group in the same way before
+// it is done, so that no grandchild runs beside the next instance. It cannot
+// reach a grandchild that has left the group (setsid). It signals no process
+// after it was reaped.
 //
-// A program that dies of the signal that we sent, or exits with 128 plus its
-// number as shells and the JVM do, is Stopped. One that had to be killed is
-// Killed. One that another process ends is Failed. It is Stopped when the signal is
-// SIGTERM or SIGINT and a stop is under way, since service managers signal all
-// processes at once.
+// The worker is Stopped when the program dies of the signal that the worker sent,
+// or exits with 128 plus its number, as shells and the JVM do. It is Killed when
+// the worker had to kill the program, and Failed when another process ended it.
+// There is one exception, because service managers signal all processes at once:
+// when a stop is in progress, an end by SIGTERM or SIGINT counts as Stopped.
 //
 // On Linux the kernel kills the program when this process dies. On other Unix
-// systems nothing does, and what is left of the group when the program has
-// ended is killed without a grace. On Windows there are neither signals nor
-// groups here: the program alone is ended, at once and by force, when it is
-// asked to stop.
+// systems the program then runs on, and the worker kills the rest of the group
+// without a grace when the program has ended. On Windows the worker has neither
+// signals nor groups: a stop ends only the program, at once and by force.
 type Process struct {
 	BaseWorker
 	cmd     *exec.Cmd
@@ -57,16 +56,16 @@ type Process struct {
 
 	begun     sync.Mutex // orders the begin of Start against Stop
 	cancel    context.CancelCauseFunc
-	exited    fsm.Signal // the program has ended; its group may have more
+	exited    fsm.Signal // the program has ended; other processes of its group may still run
 	force     fsm.Signal // the grace ends early
 	held      fsm.Signal // HoldRestarts was called
 	reapOnce  sync.Once
 	reapErr   error
-	wasKilled bool // by a signal, as far as is known before it is reaped; set before exited is signaled
+	wasKilled bool // a signal ended the program, as far as is known before it is reaped; set before exited is signaled
 
 	sig    sync.Mutex // held while signalling, guards everything below up to exitMu
 	pid    int        // of the group and its leader; 0 before the start
-	reaped bool       // from here on the number may be another process's
+	reaped bool       // another process may have the number now
 	asked  bool       // the stop signal was sent
 	forced bool       // SIGKILL was sent to the program while it ran
 
@@ -77,9 +76,10 @@ type Process struct {
 // ProcessOption shapes a [Process].
 type ProcessOption func(*Process)
 
-// WithGrace sets how long the program may take to end after it was asked to,
-// before it is killed. Defaults to 10 seconds. The context given to Stop
-// shortens it: the program is killed a little before that ends.
+// WithGrace sets how long the program may take to end when it is asked to stop.
+// Then the worker kills it. Defaults to 10 seconds. The deadline of the context
+// given to Stop shortens it: the worker kills the program a little before that
+// deadline.
 func WithGrace(d time.Duration) ProcessOption { return func(p *Process) { p.grace = d } }
 
 // WithStopSignal sets the signal that asks the program to end. Defaults to
@@ -91,17 +91,17 @@ func WithEnv(vars ...string) ProcessOption {
 	return func(p *Process) { p.env = append(p.env, vars...) }
 }
 
-// NewProcess returns a worker that runs cmd, made by [exec.Command] and shaped
-// by the caller: Dir, Env, Stdin, Stdout, Stderr, ExtraFiles, SysProcAttr. The worker
-// owns cmd from then on: only the worker may start it and wait for it. Start refuses
-// one made by [exec.CommandContext]: stop the worker instead of cancelling a context
-// that kills.
+// NewProcess returns a worker that runs cmd. Make cmd with [exec.Command] and set
+// its Dir, Env, Stdin, Stdout, Stderr, ExtraFiles and SysProcAttr as needed. From
+// then on the worker owns cmd: only the worker may start it and wait for it.
+// Start refuses a command made by [exec.CommandContext]: to end the program, stop
+// the worker.
 //
-// A WaitDelay of 0 becomes 2 seconds: so long, and no longer, output is read
-// that a process outside of the group keeps open. An Env of nil is this
-// process's own, without the variables by which systemd speaks to it alone
-// (NOTIFY_SOCKET, WATCHDOG_PID, WATCHDOG_USEC). A nil option is an error of
-// Start.
+// A WaitDelay of 0 becomes 2 seconds: that is how long the worker still reads
+// output when a process outside of the group keeps it open. An Env of nil means
+// this process's environment, without the variables that systemd means for this
+// process alone (NOTIFY_SOCKET, WATCHDOG_PID, WATCHDOG_USEC). A nil option is an
+// error of Start.
 func NewProcess(name string, cmd *exec.Cmd, opts ...ProcessOption) *Process {
 	p := &Process{cmd: cmd, grace: defaultGrace, stopBy: syscall.SIGTERM}
 	p.Init("process", name)
@@ -133,9 +133,9 @@ func (p *Process) validate() error {
 	return nil
 }
 
-// Start runs the program. It returns once the kernel has accepted it, or with
-// the error that says why not: the worker is Failed then. Cancelling ctx asks
-// the program to stop. The variables of a [Handover] that ctx carries are added
+// Start runs the program. It returns nil once the kernel has started the program.
+// Otherwise it returns an error, and the worker is Failed. Cancelling ctx asks
+// the program to stop. Start adds the variables of a [Handover] that ctx carries
 // to the program's environment.
 func (p *Process) Start(ctx context.Context) error {
 	own, cancel := context.WithCancelCause(ctx)
@@ -144,7 +144,7 @@ func (p *Process) Start(ctx context.Context) error {
 	if err == nil {
 		p.cancel = cancel
 	}
-	p.begun.Unlock() // the kernel may take long to start it, and Stop must not wait for that
+	p.begun.Unlock() // the kernel may take long to start the program, and Stop must not wait for that
 	if err != nil {
 		cancel(nil)
 		return err
@@ -154,7 +154,7 @@ func (p *Process) Start(ctx context.Context) error {
 		p.shape(ctx)
 		err = startCommand(p.cmd)
 		if _, missing := os.Stat(p.cmd.Dir); errors.Is(err, fs.ErrNotExist) && p.cmd.Dir != "" && missing != nil {
-			err = missing // the kernel does not say which of the two it was
+			err = missing // the kernel does not say which of the two is missing
 		}
 	}
 	if err != nil {
@@ -194,7 +194,8 @@ func (p *Process) shape(ctx context.Context) {
 	ownGroup(p.cmd)
 }
 
-// live accompanies the program to its end, and its group.
+// live waits for the end of the program and of its group, and stops them when ctx
+// ends.
 func (p *Process) live(own context.Context) error {
 	go func() {
 		p.awaitExit()
@@ -223,17 +224,17 @@ func (p *Process) live(own context.Context) error {
 		case <-p.force.Signaled():
 		}
 		p.kill()
-		p.forceNow() // nothing is left to wait for in the group
+		p.forceNow() // no process of the group needs a grace any more
 		<-ended
 	}
-	p.kill() // the group is empty or dying, and the number still ours
+	p.kill() // the group is empty or dying, and its number is still ours
 	outOfMemory := p.wasKilled && oom()
 	return p.judge(own, p.reapOrAbandon(), outOfMemory)
 }
 
-// reapOrAbandon reaps the program. Package exec waits without end for a Writer of the
-// caller's that does not take the output. The worker is abandoned then, and gone once
-// the Writer has returned.
+// reapOrAbandon reaps the program. When a Writer of the caller does not take the
+// output, package exec waits for it without a limit. Then the worker is
+// abandoned, and gone once the Writer has returned.
 func (p *Process) reapOrAbandon() error {
 	reaping := call.Start(p.Name(), p.reap)
 	patience := time.NewTimer(p.cmd.WaitDelay + time.Second)
@@ -257,7 +258,7 @@ func (p *Process) ask() {
 	defer p.sig.Unlock()
 	if !p.reaped && !p.forced {
 		p.asked = true
-		_ = p.signalLocked(p.stopBy) // without the permission to signal it, only its end can be awaited
+		_ = p.signalLocked(p.stopBy) // without permission to signal the group, the worker can only wait for its end
 		_ = p.signalLocked(sigCont)
 	}
 }
@@ -269,7 +270,7 @@ func (p *Process) kill() {
 		return
 	}
 	select {
-	case <-p.exited.Signaled(): // only the rest of its group is killed
+	case <-p.exited.Signaled(): // only the rest of the group was killed
 	default:
 		p.forced = true
 	}
@@ -280,7 +281,8 @@ func (p *Process) kill() {
 func (p *Process) reap() error {
 	p.reapOnce.Do(func() {
 		if holdsZombie {
-			// It is a zombie: it is not signalled once it is about to be reaped.
+			// The program is a zombie now: do not signal it any more, because it
+			// is about to be reaped.
 			p.sig.Lock()
 			p.reaped = true
 			p.sig.Unlock()
@@ -293,7 +295,7 @@ func (p *Process) reap() error {
 	return p.reapErr
 }
 
-// judge says what the end of the program means.
+// judge returns the error that the end of the program means.
 func (p *Process) judge(own context.Context, err error, oom bool) error {
 	exit := exitOf(p.cmd)
 	p.sig.Lock()
@@ -311,7 +313,7 @@ func (p *Process) judge(own context.Context, err error, oom bool) error {
 	case byOther && p.stopsSoon(own):
 		err = fmt.Errorf("%w: %w", ErrInterrupted, err)
 	case errors.Is(err, exec.ErrWaitDelay) && own.Err() != nil:
-		err = nil // it ended as it was asked to; a process outside of its group holds its output
+		err = nil // the program ended when asked; a process outside of its group holds its output
 	case exit.signal == syscall.SIGKILL && oom:
 		exit.OOM = true
 		err = fmt.Errorf("out of memory: %w", err)
@@ -328,7 +330,7 @@ func (p *Process) judge(own context.Context, err error, oom bool) error {
 	return err
 }
 
-// stopsSoon reports whether a stop is under way or begins now.
+// stopsSoon reports whether a stop is in progress or begins within a moment.
 func (p *Process) stopsSoon(own context.Context) bool {
 	timer := time.NewTimer(signalledTogether)
 	defer timer.Stop()
@@ -341,14 +343,15 @@ func (p *Process) stopsSoon(own context.Context) bool {
 	return true
 }
 
-// HoldRestarts says that a stop is under way: from now on an end by SIGTERM or
-// SIGINT is no failure. An App calls it when it begins to drain.
+// HoldRestarts tells the worker that a stop is in progress: from now on an end by
+// SIGTERM or SIGINT is not a failure. An App calls it when it begins to drain.
 func (p *Process) HoldRestarts() { p.held.Signal() }
 
-// Stop asks the program to end and waits until it and its group have. It is
-// killed when the grace is over or ctx is about to end. When ctx ends before
-// the kernel has ended a killed program, the worker is Killed at once, the error
-// is an [*AbandonedError], and [BaseWorker.Gone] closes when the program is.
+// Stop asks the program to end, and waits until the program and its group have
+// ended. It kills them when the grace is over or ctx is about to end. When ctx
+// ends before the kernel has ended a killed program, the worker is Killed at once
+// and the error is an [*AbandonedError]. [BaseWorker.Gone] closes when the
+// program has ended.
 func (p *Process) Stop(ctx context.Context) error {
 	p.begun.Lock()
 	live, cancel := p.RequestStop(ErrStopRequested), p.cancel
@@ -360,7 +363,7 @@ func (p *Process) Stop(ctx context.Context) error {
 		return p.killedErr()
 	}
 	if deadline, ok := ctx.Deadline(); ok {
-		// The kernel needs a moment to end what was killed.
+		// The kernel needs a moment to end killed processes.
 		left := time.Until(deadline)
 		last := time.AfterFunc(left-min(left/10, 500*time.Millisecond), p.forceNow)
 		defer last.Stop()
@@ -373,7 +376,7 @@ func (p *Process) Stop(ctx context.Context) error {
 	p.kill()
 	p.forceNow()
 	select {
-	case <-p.Done(): // both were true
+	case <-p.Done(): // both were ready
 		return p.killedErr()
 	default:
 	}

@@ -17,8 +17,8 @@ import (
 	"unsafe"
 )
 
-// holdsZombie says that a process which has ended is seen before it is reaped.
-// Until then no other process or group has its number.
+// holdsZombie says that this system shows the end of a process before it is
+// reaped. Until it is reaped, no other process or group gets its number.
 const holdsZombie = true
 
 // From <linux/wait.h>; package syscall does not have them.
@@ -34,14 +34,13 @@ func dieWithParent(attr *syscall.SysProcAttr) {
 	}
 }
 
-// starter is the thread from which processes are started. The kernel sends the
-// parent-death signal when the *thread* that forked dies (prctl(2)), and the
-// runtime may end any thread: so one is kept for as long as there are
-// processes. It forks one process at a time, and package syscall allows no more
-// anyway.
+// starter is the thread that starts processes. The kernel sends the parent-death
+// signal when the *thread* that forked dies (prctl(2)), and the runtime may end
+// any thread. So starter keeps one thread for as long as there are processes. It
+// forks one process at a time, as package syscall does anyway.
 var starter struct {
 	mu    sync.Mutex // guards everything below
-	users int        // processes that live, or are being started
+	users int        // processes that run or are being started
 	jobs  chan func()
 	ended chan struct{}
 }
@@ -84,8 +83,8 @@ func processEnded() {
 	}
 }
 
-// awaitExit returns when the program has ended. It is a zombie then, and stays
-// one until it is reaped.
+// awaitExit returns when the program has ended. The program then stays a zombie
+// until it is reaped.
 func (p *Process) awaitExit() {
 	var info siginfo
 	for waitid(p.cmd.Process.Pid, &info, syscall.WEXITED|noWait) == syscall.EINTR {
@@ -104,8 +103,8 @@ func waitid(pid int, info *siginfo, options int) syscall.Errno {
 	return errno
 }
 
-// awaitGroup returns when the zombie is alone in its group, or force closes.
-// Nothing tells when a group becomes empty, so it looks.
+// awaitGroup returns when the zombie is alone in its group, or force closes. It
+// polls, because the kernel does not report that a group has become empty.
 func (p *Process) awaitGroup(force <-chan struct{}) {
 	for pause := 5 * time.Millisecond; groupLives(p.cmd.Process.Pid); pause = min(2*pause, 100*time.Millisecond) {
 		timer := time.NewTimer(pause)
@@ -129,7 +128,7 @@ func (p *Process) isStopped() bool {
 func groupLives(pgid int) bool {
 	lives := false
 	eachPID(func(pid int) bool {
-		// The system call costs a twentieth of a look into /proc/PID/stat.
+		// The system call costs a twentieth of reading /proc/PID/stat.
 		if got, err := syscall.Getpgid(pid); err != nil || got != pgid || pid == pgid {
 			return true
 		}
@@ -146,8 +145,8 @@ type procStat struct {
 	state           byte
 }
 
-// eachPID calls visit with every process's number until it returns false.
-// Processes come and go meanwhile.
+// eachPID calls visit with the number of every process until visit returns false.
+// Processes may come and go meanwhile.
 func eachPID(visit func(pid int) bool) {
 	dir, err := os.Open("/proc")
 	if err != nil {
@@ -175,8 +174,8 @@ func readStat(pid int) (procStat, bool) {
 	return parseStat(text)
 }
 
-// parseStat reads "1 (name) S 0 1 …". The name may hold anything, parentheses
-// too.
+// parseStat reads "1 (name) S 0 1 …". The name may contain any character,
+// including parentheses.
 func parseStat(text []byte) (s procStat, ok bool) {
 	pid, rest, _ := bytes.Cut(text, []byte(" ("))
 	end := bytes.LastIndexByte(rest, ')')
@@ -201,10 +200,11 @@ func parseStat(text []byte) (s procStat, ok bool) {
 	return s, true
 }
 
-// watchOOM returns a function that reports whether the kernel has killed a process of
-// the program's cgroup since then because memory ran out. Call it before the program
-// is reaped. The cgroup may hold other processes; together with a SIGKILL that this
-// process did not send, the answer is almost certain.
+// watchOOM returns a function that reports whether the kernel has killed a
+// process of the program's cgroup since then because memory ran out. Call that
+// function before the program is reaped. The cgroup may have other processes. But
+// when a SIGKILL that this process did not send has ended the program too, the
+// answer is almost certain.
 func watchOOM(cmd *exec.Cmd) func() bool {
 	pid := cmd.Process.Pid
 	file, before := oomKills(pid)
@@ -212,7 +212,8 @@ func watchOOM(cmd *exec.Cmd) func() bool {
 		if count, err := readOOM(file); err == nil && count > before {
 			return true
 		}
-		// It may have been moved since. (A zombie's cgroup is the root in v1.)
+		// The program may have been moved to another cgroup since. (In v1 a
+		// zombie's cgroup is the root.)
 		now, count := oomKills(pid)
 		return now != file && count > 0
 	}
@@ -233,8 +234,9 @@ func oomKills(pid int) (file string, count int) {
 	return "", 0
 }
 
-// oomFiles returns where the counter of a cgroup may be. In a container the
-// path is as the host sees it, while the cgroup itself is mounted at the root.
+// oomFiles returns the possible paths of a cgroup's counter. In a container the
+// kernel reports the path of the host, while the cgroup itself is mounted at the
+// root.
 func oomFiles(cgroup string) []string {
 	var files []string
 	for line := range strings.Lines(cgroup) {

@@ -29,7 +29,7 @@ func TestGrandchildGetsTheGraceToo(t *testing.T) {
 		t.Error(err)
 	}
 	if !strings.Contains(out.String(), "flushed") {
-		t.Errorf("the grandchild was cut short: %q", out.String())
+		t.Errorf("the grandchild got no grace: %q", out.String())
 	}
 }
 
@@ -44,8 +44,8 @@ func TestParentDeathSignalIsNotFiredByADyingThread(t *testing.T) {
 	}()
 	<-started
 	out.await(t, "ready")
-	// Threads that die while the process lives must not take it along.
-	// So many at once are all that are idle, whichever it was started from.
+	// Threads that die must not end the process. This many at once include every
+	// idle thread, and so the thread that started the process.
 	var locked, done sync.WaitGroup
 	all := make(chan struct{})
 	for range 100 {
@@ -62,7 +62,7 @@ func TestParentDeathSignalIsNotFiredByADyingThread(t *testing.T) {
 	select {
 	case <-p.Done():
 		t.Fatalf("it ended: %s, %v", p.Status(), p.Err())
-	case <-time.After(300 * time.Millisecond): // the signal would have been there long ago
+	case <-time.After(300 * time.Millisecond): // the signal would have come by now
 	}
 	if err := p.Stop(within(t)); err != nil {
 		t.Error(err)
@@ -113,7 +113,7 @@ func cgroupWithLimit(t *testing.T, limit int) string {
 		t.Cleanup(func() { _ = os.Remove(dir) })
 		return dir
 	}
-	t.Skip("no memory cgroup can be made here: it needs root and the memory controller")
+	t.Skip("this machine allows no memory cgroup: the test needs root and the memory controller")
 	return ""
 }
 
@@ -144,7 +144,7 @@ func TestOrphansAreReapedAsPID1(t *testing.T) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS}
 	p := worker.NewProcess("init", cmd)
 	if err := p.Start(t.Context()); err != nil {
-		t.Skipf("no PID namespace can be made here: %v", err)
+		t.Skipf("this machine allows no PID namespace: %v", err)
 	}
 	<-p.Done()
 	if got := out.String(); !strings.HasSuffix(got, "stolen 0 children 0\n") || p.Status() != worker.StatusFinished {

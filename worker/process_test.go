@@ -20,7 +20,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// start starts a process and makes sure that none is left when the test ends.
+// start starts a process, and kills what is left of it when the test ends.
 func start(t testing.TB, cmd *exec.Cmd, opts ...worker.ProcessOption) *worker.Process {
 	t.Helper()
 	p := worker.NewProcess("child", cmd, opts...)
@@ -36,7 +36,7 @@ func start(t testing.TB, cmd *exec.Cmd, opts ...worker.ProcessOption) *worker.Pr
 	return p
 }
 
-// within returns a context that is generous on a busy machine.
+// within returns a context with a deadline that is long enough for a busy machine.
 func within(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
@@ -123,7 +123,7 @@ func TestProcessSignalledTogetherWithUsIsStopped(t *testing.T) {
 	out := newLines()
 	p := start(t, helperCommand("sleep", out))
 	out.await(t, "ready")
-	p.HoldRestarts() // the App has got the signal that systemd sends to everybody
+	p.HoldRestarts() // the App has got the signal that systemd sends to every process
 	_ = syscall.Kill(p.PID(), syscall.SIGTERM)
 	<-p.Done()
 	if got := p.Status(); got != worker.StatusStopped {
@@ -208,7 +208,7 @@ func TestProcessStopBeforeStart(t *testing.T) {
 }
 
 func TestProcessStopIsBoundedByItsContext(t *testing.T) {
-	t.Run("deadline", func(t *testing.T) { // the grace of a minute is cut short, and there is time to reap
+	t.Run("deadline", func(t *testing.T) { // the deadline ends the grace of a minute, and leaves time to reap
 		out := newLines()
 		p := start(t, helperCommand("ignore", out), worker.WithGrace(time.Hour))
 		out.await(t, "ready")
@@ -230,7 +230,7 @@ func TestProcessStopIsBoundedByItsContext(t *testing.T) {
 		}
 		<-p.Gone()
 		if err := syscall.Kill(p.PID(), 0); !errors.Is(err, syscall.ESRCH) {
-			t.Errorf("it is there still: %v", err)
+			t.Errorf("the process still exists: %v", err)
 		}
 	})
 	t.Run("from everywhere", func(t *testing.T) {
@@ -247,8 +247,8 @@ func TestProcessStopIsBoundedByItsContext(t *testing.T) {
 	})
 }
 
-// gone waits until no process has the number, or only a zombie that another process
-// has to reap.
+// gone waits until no process has the number, except a zombie that another
+// process has to reap.
 func gone(t *testing.T, pid int) {
 	t.Helper()
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
@@ -256,7 +256,7 @@ func gone(t *testing.T, pid int) {
 			return
 		}
 	}
-	t.Errorf("process %d lives on", pid)
+	t.Errorf("process %d still runs", pid)
 }
 
 func TestGrandchildrenDoNotSurvive(t *testing.T) {
@@ -318,7 +318,7 @@ func TestProcessOutput(t *testing.T) {
 			t.Errorf("%d bytes, it is %s, %v", n, p.Status(), p.Err())
 		}
 	})
-	t.Run("its reader is gone", func(t *testing.T) { // the pipe is full, the program blocks in its write
+	t.Run("its reader is gone", func(t *testing.T) { // the pipe is full, and the program blocks in a write
 		r, w := io.Pipe()
 		cmd := helperCommand("flood", nil)
 		cmd.Stdout, cmd.WaitDelay = w, 10*time.Millisecond
@@ -334,7 +334,7 @@ func TestProcessOutput(t *testing.T) {
 		}
 		select {
 		case <-p.Gone():
-			t.Error("it is gone while its Writer blocks")
+			t.Error("the worker is gone while its Writer blocks")
 		default:
 		}
 		r.Close()
@@ -373,7 +373,7 @@ func TestHandoverIsAddedToTheEnvironment(t *testing.T) {
 		}
 	}
 	if slices.Contains(got, "NOTIFY_SOCKET=/run/systemd/notify") {
-		t.Error("the child could speak to systemd in our name")
+		t.Error("the child has the variables for systemd")
 	}
 	got = environ([]string{helperEnv + "=environ", "MINE=1", "NOTIFY_SOCKET=given"}, worker.WithHandover(t.Context(), worker.Handover{Session: "s2"}))
 	want := []string{"MINE=1", "NOTIFY_SOCKET=given", "LIFECYCLE_SESSION=s2", "LIFECYCLE_RESTARTS=0", "LIFECYCLE_PREVIOUS_EXIT="}
@@ -383,6 +383,6 @@ func TestHandoverIsAddedToTheEnvironment(t *testing.T) {
 		}
 	}
 	if slices.ContainsFunc(got, func(v string) bool { return strings.HasPrefix(v, "PATH=") }) {
-		t.Errorf("the caller's environment is the caller's: %q", got)
+		t.Errorf("the worker changed the caller's environment: %q", got)
 	}
 }

@@ -29,7 +29,7 @@ func ownGroup(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &attr
 }
 
-// signalLocked signals the group. That it is empty is no error.
+// signalLocked signals the group. For an empty group it returns nil.
 func (p *Process) signalLocked(s syscall.Signal) error {
 	if !holdsZombie && errors.Is(p.cmd.Process.Signal(syscall.Signal(0)), os.ErrProcessDone) {
 		return nil
@@ -48,7 +48,7 @@ func signalOf(state *os.ProcessState) syscall.Signal {
 	return 0
 }
 
-// signalName returns the name by which a signal is known: SIGKILL.
+// signalName returns the usual name of a signal, such as SIGKILL.
 func signalName(s syscall.Signal) string {
 	names := map[syscall.Signal]string{
 		syscall.SIGABRT: "SIGABRT", syscall.SIGALRM: "SIGALRM", syscall.SIGBUS: "SIGBUS", syscall.SIGFPE: "SIGFPE",

@@ -6,7 +6,7 @@ import (
 	"syscall"
 )
 
-// Signals that do nothing here.
+// Signals that have no effect on Windows.
 const (
 	sigCont = syscall.Signal(0)
 	sigStop = syscall.Signal(0)
@@ -14,7 +14,7 @@ const (
 
 func ownGroup(*exec.Cmd) {}
 
-// signalLocked ends the program: there are no other signals.
+// signalLocked ends the program, because Windows has no other signals.
 func (p *Process) signalLocked(s syscall.Signal) error {
 	if s == sigCont {
 		return nil

@@ -12,9 +12,9 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// What was cancelled and does not end must be waited for, not looked after: in a
-// bubble, time passes only while every goroutine waits.
-func TestNobodySpinsAfterACancel(t *testing.T) {
+// Workers wait for cancelled work without polling. In a bubble, time passes only
+// while every goroutine waits.
+func TestWaitAfterACancelDoesNotSpin(t *testing.T) {
 	release := make(chan struct{})
 	deaf := func(context.Context) error { <-release; return nil }
 	kinds := map[string]func() worker.Worker{
@@ -53,7 +53,8 @@ func TestNobodySpinsAfterACancel(t *testing.T) {
 	}
 }
 
-// A Stop that gives up leaves what was abandoned behind, and nothing of its own.
+// A Stop that times out leaves the abandoned goroutine behind, and no goroutine
+// of its own.
 func TestHundredStopTimeoutsLeakNothing(t *testing.T) {
 	release := make(chan struct{})
 	deaf := func(context.Context) error { <-release; return nil }
@@ -84,7 +85,7 @@ func TestHundredStopTimeoutsLeakNothing(t *testing.T) {
 					cancel()
 				}
 				synctest.Wait()
-				if now := runtime.NumGoroutine(); now > before+3 { // who waits for the one that was abandoned
+				if now := runtime.NumGoroutine(); now > before+3 { // the goroutines that wait for the abandoned function
 					t.Errorf("%d goroutines before, %d after", before, now)
 				}
 				close(release)
@@ -93,7 +94,7 @@ func TestHundredStopTimeoutsLeakNothing(t *testing.T) {
 	}
 }
 
-// Readers may come and go while everything changes.
+// Readers may come and go while workers change.
 func TestWatchingAndChangingAtOnce(t *testing.T) {
 	w := worker.NewRestarter("r", func(context.Context) error { return errBoom }, worker.Backoff{Min: 1, Max: 1, MaxRestarts: worker.NoLimit})
 	if err := w.Start(t.Context()); err != nil {

@@ -12,9 +12,9 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// A process that does not end is waited for without taking the processor. (Its
-// time, unlike the clock's, is not a matter of what else the machine does.)
-func TestNobodySpinsWhileAProcessIsDeaf(t *testing.T) {
+// Waiting for a process that does not end takes no processor time. (The test
+// measures processor time, which does not depend on the load of the machine.)
+func TestWaitForAStubbornProcessUsesNoProcessorTime(t *testing.T) {
 	out := newLines()
 	w := worker.NewProcess("p", helperCommand("ignore", out), worker.WithGrace(time.Hour))
 	ctx, cancel := context.WithCancel(t.Context())

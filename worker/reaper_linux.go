@@ -12,24 +12,24 @@ import (
 	"time"
 )
 
-// reapEvery is how often the reaper looks for orphans without a signal: a process
-// that is released with os.Process.Release after it has ended makes none.
+// reapEvery is how often the reaper looks for orphans without a signal. A process
+// that has ended before os.Process.Release makes no signal.
 const reapEvery = time.Minute
 
-// NewReaper returns a worker that reaps orphans: as PID 1 of a container, or as
-// a child subreaper (prctl(2)), a process inherits every process whose parent
-// has died, and has to wait for it or keep it as a zombie for ever.
+// NewReaper returns a worker that reaps orphans. As PID 1 of a container, or as a
+// child subreaper (prctl(2)), a process inherits every process whose parent has
+// died. It has to wait for them, or they stay zombies for ever.
 //
-// It does not touch the children that this process has started with os/exec: a Wait
-// for one gets its result. Package os holds a descriptor (pidfd) for each child from
-// fork to Wait, and the reaper goes by that. A kernel before 5.4 has no such
-// descriptors; there the reaper reaps nothing.
+// The reaper leaves alone the children that this process has started with
+// os/exec, so a Wait for them gets their result. It recognizes them by the
+// descriptor (pidfd) that package os holds for each child from fork to Wait. A
+// kernel before 5.4 has no such descriptors; there the reaper reaps nothing.
 //
-// On other systems than Linux the worker runs and does nothing. In a process that
-// inherits no others it does no harm.
+// On other systems than Linux the worker runs and does nothing. It is harmless in
+// a process that inherits no other processes.
 func NewReaper(name string) *Func {
 	return NewFunc(name, func(ctx context.Context) error {
-		died := make(chan os.Signal, 1) // one token: each look finds all there are
+		died := make(chan os.Signal, 1) // one token: each look finds all orphans
 		signal.Notify(died, syscall.SIGCHLD)
 		defer signal.Stop(died)
 		again := time.NewTicker(reapEvery)
@@ -46,8 +46,8 @@ func NewReaper(name string) *Func {
 	})
 }
 
-// reapOrphans reaps every zombie that is a child of this process and for which no
-// goroutine of it can wait. It returns how many there were.
+// reapOrphans reaps every zombie child of this process that no goroutine can wait
+// for. It returns their number.
 func reapOrphans() (reaped int) {
 	var zombies []int
 	self := os.Getpid()
@@ -60,8 +60,8 @@ func reapOrphans() (reaped int) {
 	if len(zombies) == 0 {
 		return 0
 	}
-	// In this order: a zombie of ours has its descriptor until it was reaped,
-	// and its number is not given away before that.
+	// The order matters: a zombie child of os/exec has its descriptor until it is
+	// reaped, and until then its number is not used again.
 	ours, ok := ownChildren()
 	if !ok {
 		return 0

@@ -4,8 +4,8 @@ package worker
 
 import "context"
 
-// NewReaper returns a worker that does nothing until it is stopped: only on
-// Linux does a process inherit the orphans of others.
+// NewReaper returns a worker that does nothing until it is stopped. Only on Linux
+// can a process inherit orphans.
 func NewReaper(name string) *Func {
 	return NewFunc(name, func(ctx context.Context) error {
 		<-ctx.Done()

@@ -106,7 +106,7 @@ func TestRestartPolicies(t *testing.T) {
 	}
 }
 
-func TestRestartIntensityStopsEverybodyAndFails(t *testing.T) {
+func TestRestartIntensityStopsEveryChildAndFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d diary
 		end := make(chan error)
@@ -137,7 +137,7 @@ func TestRestartIntensityIsASlidingWindow(t *testing.T) {
 		backoff := everySecond
 		backoff.MaxRestarts, backoff.Window = 2, time.Minute
 		s := supervise(t, worker.SupervisorConfig{Backoff: backoff, Children: []worker.Spec{d.child("a", end)}})
-		for range 50 { // one in 31 s is what it allows for ever
+		for range 50 { // one restart in 31 s never exceeds the limit
 			end <- errBoom
 			time.Sleep(31 * time.Second)
 		}
@@ -242,7 +242,7 @@ func TestHoldRestartsInATree(t *testing.T) {
 	})
 }
 
-// One cause that ends two children at once is one restart.
+// When one cause ends two children at once, that counts as one restart.
 func TestChildrenThatFailAtOnceAreRestartedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fail := make(chan struct{})

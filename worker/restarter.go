@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -14,7 +15,8 @@ import (
 
 var (
 	// ErrDoNotRestart ends a restarted function cleanly: return it, or an error
-	// that wraps it, when there is nothing more to do.
+	// that wraps it, when there is nothing more to do. Joined with another error it
+	// ends the function without a restart, as Failed and with that error.
 	ErrDoNotRestart = errors.New("do not restart")
 
 	// ErrTerminate ends a restarted function for good, and the supervisor or App
@@ -27,15 +29,16 @@ var (
 	ErrRestartBudget = errors.New("restart budget is spent")
 )
 
-// A foreign error may say by an Is method that it is one of these.
+// The Is method of a foreign error may match one of these.
 var _ = call.Sentinels(ErrDoNotRestart, ErrTerminate)
 
 // Restarter is a worker that runs a function and starts it again when it fails.
 //
-// It is one life. Each run has a status of its own, which [Restarter.State] shows as
-// a child: Pending while the backoff lasts, then Starting, Running and how it ended.
-// The changes of a run are events of the Restarter's life, with the number of the
-// run as their Attempt; those of the Restarter as a whole have the Attempt 0.
+// A Restarter is one life. Each run has a status of its own, which
+// [Restarter.State] shows as a child: Pending during the backoff, then Starting,
+// Running and a terminal status. The changes of a run are events of the
+// Restarter's life, with the number of the run as their Attempt. The Restarter's
+// own changes have the Attempt 0.
 type Restarter struct {
 	BaseWorker
 	fn      func(context.Context) error
@@ -48,25 +51,28 @@ type Restarter struct {
 
 	suspending sync.Mutex // held by Suspend and Resume
 
+	log restartLog // the loop alone uses it
+
 	nowMu    sync.Mutex // guards everything below
 	child    *Func
-	runs     int // made so far, the pending one too
+	last     *Exit // how the run before the current one ended
+	runs     int   // made so far, the pending one too
 	restarts int
-	gate     chan struct{} // while it is suspended; closed by Resume
+	gate     chan struct{} // not nil while suspended; Resume closes it
 }
 
 // NewRestarter returns a worker that runs fn until it returns nil or
-// [ErrDoNotRestart]. A failure, a panic too, starts it again after the wait
-// that backoff says; [ErrTerminate] and a spent budget make it fail.
+// [ErrDoNotRestart]. After a failure, or a panic, it starts fn again after the
+// wait that backoff says. [ErrTerminate] and a spent budget make the worker fail.
 func NewRestarter(name string, fn func(context.Context) error, backoff Backoff, opts ...FuncOption) *Restarter {
 	r := &Restarter{fn: fn, opts: opts, backoff: backoff}
 	r.Init("restarter", name)
 	return r
 }
 
-// Start begins the first run and returns. Cancelling ctx asks the worker to stop. With
-// a backoff that is not valid, or without a function, the worker is Failed and Start
-// says why.
+// Start begins the first run and returns. Cancelling ctx asks the worker to stop.
+// With an invalid backoff, or without a function, Start returns an error and the
+// worker is Failed.
 func (r *Restarter) Start(ctx context.Context) error {
 	r.begun.Lock()
 	defer r.begun.Unlock()
@@ -83,7 +89,7 @@ func (r *Restarter) Start(ctx context.Context) error {
 	if err != nil {
 		err = fmt.Errorf("start %s: %w", r.Name(), err)
 	}
-	first := r.instance()
+	first, _ := r.instance()
 	if err == nil {
 		err = first.Start(own)
 	} else {
@@ -95,7 +101,7 @@ func (r *Restarter) Start(ctx context.Context) error {
 		return err
 	}
 	call.Go(r.Name(), func() error { return r.loop(own, first) }, func(err error) {
-		// The worker ends as its last run did.
+		// The worker ends with the result of its last run.
 		child := r.current()
 		if child.Killed() {
 			r.Kill(err)
@@ -107,17 +113,25 @@ func (r *Restarter) Start(ctx context.Context) error {
 	return nil
 }
 
-// instance makes the next run. The one before it has ended.
-func (r *Restarter) instance() *Func {
-	child := &Func{fn: r.fn}
+// instance makes run n. The one before it has ended.
+func (r *Restarter) instance() (child *Func, n int) {
+	child = &Func{fn: r.fn}
 	r.nowMu.Lock()
 	defer r.nowMu.Unlock()
 	r.runs++
 	child.initRun("func", &r.BaseWorker, r.runs)
 	child.apply(r.opts)
+	if r.child != nil {
+		r.last = &Exit{Status: r.child.Status(), Error: r.child.Err().Error(), Code: -1, At: time.Now()}
+	}
 	r.child = child
-	return child
+	return child, r.runs
 }
+
+// LogTo makes the worker log each failure that it answers with a restart: the error,
+// the number of the restart, and the wait before it. There is at most one line a second,
+// so the numbers may jump. Call LogTo before Start.
+func (r *Restarter) LogTo(log *slog.Logger) { r.log.log = log }
 
 func (r *Restarter) loop(ctx context.Context, child *Func) error {
 	delays := r.backoff.delays()
@@ -135,9 +149,12 @@ func (r *Restarter) loop(ctx context.Context, child *Func) error {
 		case errors.Is(err, ErrTerminate):
 			return err
 		case errors.Is(err, ErrDoNotRestart):
-			return nil
+			if call.Only(err, func(e error) bool { return call.Same(e, ErrDoNotRestart) }) {
+				return nil
+			}
+			return err // something has failed as well
 		}
-		var uptime time.Duration // the time that it took to start does not count
+		var uptime time.Duration // without the time that the start took
 		if at := child.StartedAt(); !at.IsZero() {
 			uptime = time.Since(at)
 		}
@@ -148,8 +165,11 @@ func (r *Restarter) loop(ctx context.Context, child *Func) error {
 		if r.hold.HasSignaled() {
 			return err
 		}
-		next := r.instance() // a stop that comes now finds a pending worker: the failure is not how it ended
+		next, runs := r.instance() // a stop that comes now finds a pending worker: the failure is not how it ended
 		_ = next.Hold(fmt.Sprintf("backoff after: %v", err), time.Now().Add(wait))
+		if r.log.due() {
+			r.log.say("unit failed, and is restarted", call.Unnamed(r.Name(), err), runs-1, wait, "unit", r.Name())
+		}
 		timer := time.NewTimer(wait)
 		select {
 		case <-timer.C:
@@ -179,9 +199,9 @@ func (r *Restarter) loop(ctx context.Context, child *Func) error {
 	}
 }
 
-// again starts the next run unless the worker is to end. Stop cancels under the same
-// lock, so the child that it sees then is the last one. Suspend sets its gate under
-// the same lock too; again returns the gate when there is one.
+// again starts the next run, unless the worker has to end. Stop cancels under the
+// same lock, so the run that it sees is the last one. Suspend sets its gate under
+// the same lock; when there is a gate, again returns it.
 func (r *Restarter) again(ctx context.Context, next *Func) (started bool, gate <-chan struct{}) {
 	r.begun.Lock()
 	defer r.begun.Unlock()
@@ -197,7 +217,7 @@ func (r *Restarter) again(ctx context.Context, next *Func) (started bool, gate <
 	return true, nil
 }
 
-// gated returns what a start has to wait for, nil for nothing.
+// gated returns the channel that a start has to wait for, or nil.
 func (r *Restarter) gated() <-chan struct{} {
 	r.nowMu.Lock()
 	defer r.nowMu.Unlock()
@@ -208,8 +228,8 @@ func (r *Restarter) gated() <-chan struct{} {
 // waits for its backoff never starts. An App calls it when it begins to drain.
 func (r *Restarter) HoldRestarts() { r.hold.Signal() }
 
-// Stop cancels the current run, or the wait for the next one, and waits for its end.
-// When ctx ends first the function is abandoned, as by [Func.Stop].
+// Stop cancels the current run, or the wait for the next one, and waits for its
+// end. When ctx ends first, Stop abandons the function, as [Func.Stop] does.
 func (r *Restarter) Stop(ctx context.Context) error {
 	r.begun.Lock()
 	live := r.RequestStop(ErrStopRequested)
@@ -221,7 +241,7 @@ func (r *Restarter) Stop(ctx context.Context) error {
 	if child == nil || !live {
 		return r.killedErr()
 	}
-	// It is the last child, see again: when it has ended the loop ends at once.
+	// This is the last run (see again): when it has ended, the loop ends at once.
 	err := child.Stop(ctx)
 	<-r.Done()
 	return err
@@ -233,15 +253,21 @@ func (r *Restarter) current() *Func {
 	return r.child
 }
 
-// State describes the worker, with the current run as its child.
+// State describes the worker, with the current run as its child. While it waits for a
+// restart, Reason and Due say why and until when. Exit says how the run before the
+// current one ended.
 func (r *Restarter) State() State {
 	s := r.BaseWorker.State()
 	r.nowMu.Lock()
-	child, restarts := r.child, r.restarts
+	child, restarts, last := r.child, r.restarts, r.last
 	r.nowMu.Unlock()
 	s.Restarts = restarts
 	if child != nil {
-		s.Children = []State{child.State()}
+		run := child.State()
+		s.Children = []State{run}
+		if !s.Status.Terminal() {
+			s.Reason, s.Due, s.Exit = run.Reason, run.Due, last
+		}
 	}
 	return s
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// steady is a backoff without chance in it.
+// steady is a backoff without jitter.
 func steady() worker.Backoff {
 	return worker.Backoff{Min: time.Second, Max: 10 * time.Second, Jitter: worker.NoJitter, MaxRestarts: worker.NoLimit}
 }
@@ -172,7 +172,7 @@ func TestRestarterShowsItsPendingChild(t *testing.T) {
 		if err := r.Stop(t.Context()); err != nil || time.Since(began) != 0 {
 			t.Errorf("Stop: %v after %v", err, time.Since(began))
 		}
-		// A failure that was about to be retried is not how it ended.
+		// A failure that was about to be retried is not the result.
 		if s := r.State(); s.Status != worker.StatusStopped || s.Children[0].Status != worker.StatusStopped || s.Error != "" {
 			t.Errorf("it is %+v", s)
 		}
@@ -181,7 +181,7 @@ func TestRestarterShowsItsPendingChild(t *testing.T) {
 
 func TestHoldRestarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		t.Log("a run that is on is the last one")
+		t.Log("a present run is the last one")
 		fail := make(chan struct{})
 		r := worker.NewRestarter("r", func(context.Context) error { <-fail; return errBoom }, steady())
 		_ = r.Start(t.Context())

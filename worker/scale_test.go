@@ -13,8 +13,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// scaled returns the number that the environment asks for: the tests in CI run a
-// part of what W15 promises.
+// scaled returns the number in an environment variable, or a smaller default. CI
+// tests only a part of the numbers that W15 promises.
 func scaled(name string, otherwise int) int {
 	if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
 		return n

@@ -20,7 +20,7 @@ const (
 	RestForOne Strategy = "rest-for-one" // the child and those that were added after it
 )
 
-// Restart says which ends of a child are followed by a restart.
+// Restart says after which ends a supervisor restarts a child.
 type Restart string
 
 // The policies; Erlang's names for them are permanent, transient and temporary.
@@ -29,44 +29,46 @@ type Restart string
 const (
 	Always    Restart = "always"     // after every end; the default
 	OnFailure Restart = "on-failure" // after Failed and Killed, not after Finished and Stopped
-	Never     Restart = "never"      // also not together with others
+	Never     Restart = "never"      // not together with others either
 )
 
 // Spec describes one child of a [Supervisor]. The zero value of a field is its
 // default.
 type Spec struct {
-	// Name tells the child from its siblings.
+	// Name identifies the child among its siblings.
 	Name string
-	// New makes an instance, which must have the given name. It is called for each
-	// start, because a worker starts once. An error, a panic and nil are a failed
-	// start, which is retried as a failed child is.
+	// New makes an instance, which must have the given name. The supervisor calls
+	// it for each start, because a worker starts only once. When New returns an
+	// error or nil, or panics, the start has failed. The supervisor treats a
+	// failed start like a failed child.
 	New func(name string) (Worker, error)
 	// Restart defaults to Always.
 	Restart Restart
-	// Backoff is what the child waits before a restart, in place of the
-	// supervisor's. Its MaxRestarts and Window must be zero: they are the
-	// supervisor's alone.
+	// Backoff says how long the child waits before a restart. It replaces the
+	// supervisor's. Its MaxRestarts and Window must be zero: only the supervisor
+	// has those.
 	Backoff Backoff
 	// StartTimeout bounds New, Start and the wait until the child is Running; a
 	// child that takes longer has failed. Defaults to 1 minute.
 	StartTimeout time.Duration
 	// StopTimeout bounds the child's Stop. Defaults to 15 seconds, and for a
-	// Supervisor to the time that its children may take. It is shorter when less
-	// time remains for the stop of the whole.
+	// Supervisor to the time that its children may take. The child gets less when
+	// less time remains for the stop of the whole tree.
 	StopTimeout time.Duration
-	// Probe returns the health of the running child. Nil stands for the child's
-	// own Probe if it is a [Prober].
+	// Probe returns the health of the running child. Nil means the child's own
+	// Probe, if it is a [Prober].
 	Probe func(ctx context.Context) ProbeResult
-	// ProbePeriod is the time from one probe to the next. Defaults to 10
-	// seconds; [NoLimit] leaves them to [Supervisor.Inspect].
+	// ProbePeriod is the time from one probe to the next. Defaults to 10 seconds.
+	// With [NoLimit] only [Supervisor.Inspect] probes the child.
 	ProbePeriod time.Duration
 	// ProbeTimeout is how long a probe may take. Defaults to 1 second.
 	ProbeTimeout time.Duration
-	// RestartUnhealthy restarts the child after so many failed probes in a row,
-	// under its policy and backoff as after a failure. 0 never does.
+	// RestartUnhealthy is the number of failed probes in a row that count as a
+	// failure of the child. The supervisor then restarts it under its policy and
+	// backoff. 0 means never.
 	RestartUnhealthy int
 
-	made uintptr // the code of the New that FuncSpec made; see immediate
+	made uintptr // the address of the New that FuncSpec made; see immediate
 }
 
 const (
@@ -90,24 +92,24 @@ func FuncSpec(name string, fn func(context.Context) error, opts ...FuncOption) S
 	return spec
 }
 
-// immediate reports whether New and the Start of the worker that it makes return at
-// once, with a worker that is Running: they need no goroutine that may be abandoned.
-// That is so for a plain function, unless the caller has replaced the New of
+// immediate reports whether New, and the Start of its worker, return at once with
+// a Running worker. Then they need no goroutine that the supervisor can abandon.
+// That holds for a plain function, unless the caller has replaced the New of
 // [FuncSpec].
 func (s *Spec) immediate() bool {
 	return s.made != 0 && s.made == reflect.ValueOf(s.New).Pointer()
 }
 
-// CommandSpec describes a child that runs a program. command is called for each
-// start, since an [exec.Cmd] cannot be used twice.
+// CommandSpec describes a child that runs a program. The supervisor calls command
+// for each start, because an [exec.Cmd] cannot be used twice.
 func CommandSpec(name string, command func() *exec.Cmd, opts ...ProcessOption) Spec {
 	return Spec{Name: name, New: func(name string) (Worker, error) {
 		return NewProcess(name, command(), opts...), nil
 	}}
 }
 
-// Validate returns an error that names each field that is wrong and says what is
-// accepted.
+// Validate returns an error that names each invalid field and the values that it
+// takes.
 func (s Spec) Validate() error {
 	var errs []error
 	fault := func(format string, args ...any) {
@@ -161,7 +163,7 @@ func (s *Spec) withDefaults() {
 	def(&s.ProbeTimeout, defaultProbeTimeout)
 }
 
-// after reports whether a child that ended like this is restarted.
+// after reports whether the policy restarts a child after this end.
 func (r Restart) after(end Status, err error) bool {
 	switch {
 	case r == Never || errors.Is(err, ErrDoNotRestart):

@@ -11,7 +11,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// setter is a worker that ends by SetStatus alone.
+// setter is a worker that ends by SetStatus, without Finish.
 type setter struct{ worker.BaseWorker }
 
 func (w *setter) Start(ctx context.Context) error {
@@ -29,7 +29,8 @@ func (w *setter) Stop(context.Context) error {
 	return nil
 }
 
-// An end that was set, without a Finish, is an end for the supervisor too.
+// The supervisor also notices an end that a worker reports with SetStatus,
+// without Finish.
 func TestAWorkerThatEndsBySetStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var all []*setter
@@ -84,7 +85,7 @@ func TestAWorkerThatCannotStartIsFailed(t *testing.T) {
 	}
 }
 
-// The New of a plain function may be wrapped by one that blocks.
+// The caller may wrap the New of a plain function with one that blocks.
 func TestNewInPlaceOfAPlainFunctionsMayBlock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})

@@ -10,18 +10,18 @@ import (
 // Status says where in its life a worker is.
 type Status string
 
-// The ten statuses. Four of them say how a worker ended: it was done (Finished), it
-// was asked to stop (Stopped), it ended with an error (Failed), or it was asked to
-// stop and did not (Killed).
+// The ten statuses. Four of them say how a worker ended: by itself without an
+// error (Finished), because it was asked to (Stopped), with an error (Failed), or
+// by force because it did not stop when asked (Killed).
 const (
 	StatusCreated   Status = "Created"   // it exists, and Start was not called
 	StatusPending   Status = "Pending"   // something holds it back: a backoff, a rate limit, a breaker
 	StatusStarting  Status = "Starting"  // Start was called, initialisation runs
 	StatusRunning   Status = "Running"   // it does its work
-	StatusSuspended Status = "Suspended" // it pauses, and keeps what it holds
+	StatusSuspended Status = "Suspended" // it pauses, and keeps its resources
 	StatusStopping  Status = "Stopping"  // Stop was called or its context cancelled, it winds down
 	StatusStopped   Status = "Stopped"   // it ended because it was asked to
-	StatusFinished  Status = "Finished"  // it ended because it was done
+	StatusFinished  Status = "Finished"  // it ended by itself, without an error
 	StatusFailed    Status = "Failed"    // it ended with an error
 	StatusKilled    Status = "Killed"    // it was asked to stop, did not, and was ended by force or abandoned
 )
@@ -35,10 +35,9 @@ func Transitions() fsm.Table[Status] {
 	return t
 }
 
-// AddedEdges returns the edges of [Transitions] that the state machine's
-// original description does not list, and that life needs: a stop that reaches
-// a worker before or while it starts, one that is over before it shows, and a
-// suspended process that dies.
+// AddedEdges returns the edges of [Transitions] that the original description of
+// the state machine lacks. They are for a stop that comes before or during a
+// start, a stop that ends before it shows, and a suspended process that dies.
 func AddedEdges() []fsm.Edge[Status] {
 	return []fsm.Edge[Status]{
 		{From: StatusCreated, To: StatusStopped},
@@ -67,8 +66,9 @@ func (s Status) Terminal() bool { return transitions.IsTerminal(s) }
 
 // FinalStatus decides how a life ended. It is a pure function of three facts:
 // whether the worker was killed, whether it was asked to stop, and the error it
-// ended with. They count in that order, with one exception: an error that is
-// [ErrInterrupted] is the answer to a request and counts as [StatusStopped].
+// ended with. The first of these that is true decides, with one exception: an
+// error that is [ErrInterrupted] is the answer to a request, and means
+// [StatusStopped].
 func FinalStatus(killed, stopRequested bool, err error) Status {
 	switch {
 	case killed:

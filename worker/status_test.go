@@ -178,8 +178,8 @@ func TestFailureJoinedWithTheCancelIsAFailure(t *testing.T) {
 	}
 }
 
-// A deadline of the context given to Start that passes is a failure, for a
-// function that says so.
+// When a function returns the expired deadline of the context given to Start,
+// that is a failure.
 func TestDeadlineOfItsOwnContextIsAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)

@@ -17,19 +17,19 @@ import (
 )
 
 var (
-	// ErrRestartIntensity ends a supervisor whose children failed more often
-	// than its Backoff allows. It is joined with the last failure. A function
-	// that runs alone has [ErrRestartBudget].
+	// ErrRestartIntensity ends a supervisor whose children failed more often than
+	// its Backoff allows. It is joined with the last failure. For a function in a
+	// [Restarter] the error is [ErrRestartBudget].
 	ErrRestartIntensity = errors.New("restart intensity exceeded")
 
-	// ErrNameTaken is returned by [Supervisor.Add] for a name that a child has.
+	// ErrNameTaken is returned by [Supervisor.Add] for the name of another child.
 	ErrNameTaken = errors.New("there is a child of that name")
 
 	// ErrNoChild is returned by [Supervisor.Remove] for a name that no child has.
 	ErrNoChild = errors.New("there is no child of that name")
 
-	// ErrSupervisorEnded is returned by the verbs of a supervisor that has ended
-	// or is about to.
+	// ErrSupervisorEnded is returned by the methods of a supervisor that has
+	// ended or is ending.
 	ErrSupervisorEnded = errors.New("supervisor is ending")
 
 	errAbandonedStart = errors.New("did not start in time")
@@ -40,11 +40,12 @@ var (
 type SupervisorConfig struct {
 	// Strategy says which children are restarted together. Defaults to OneForOne.
 	Strategy Strategy
-	// Backoff is what a child waits before a restart. Its MaxRestarts and Window
-	// are the restart intensity: they count the restarts of all children
-	// together, where a restart of several at once counts as one.
+	// Backoff says how long a child waits before a restart. Its MaxRestarts and
+	// Window are the restart intensity. They count the restarts of all children
+	// together; a restart of several children at once counts as one.
 	Backoff Backoff
-	// Children are started in this order. More can be added later.
+	// Children are the first children, in the order of their start. Add more with
+	// [Supervisor.Add].
 	Children []Spec
 }
 
@@ -69,19 +70,19 @@ func (c SupervisorConfig) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Supervisor is a worker that keeps other workers alive. A child may be a
-// supervisor too, so that trees nest. Children start in order, each once the one
-// before it is Running. They stop in reverse order, each once the one after it has
-// stopped.
+// Supervisor is a worker that keeps other workers, its children, alive. A child
+// may be a supervisor too, so supervisors form trees. Children start in order:
+// each starts once the one before it is Running. They stop in reverse order: each
+// stops once the one after it has stopped.
 //
-// When a child ends, its policy says whether it is restarted, and the strategy says
-// which others are restarted with it. They are Pending until the backoff is over.
-// When restarts are more frequent than the restart intensity allows, the supervisor
-// stops its children in reverse order and fails; its own supervisor decides what to
-// do then.
+// When a child ends, its policy says whether it is restarted, and the strategy
+// says which others are restarted with it. They are Pending until the backoff is
+// over. When restarts are more frequent than the restart intensity allows, the
+// supervisor stops its children in reverse order and fails. Its own supervisor
+// then decides what to do.
 //
-// There are never two instances of one name: while an abandoned instance of a child
-// still runs, the next one stays Pending.
+// A child never has two running instances: while an abandoned instance still
+// runs, the next one stays Pending.
 //
 // One goroutine owns the children: its loop handles one message after the other. It
 // holds no lock while it calls a child, and waits for no call longer than that
@@ -89,7 +90,7 @@ func (c SupervisorConfig) Validate() error {
 type Supervisor struct {
 	BaseWorker
 	cfg       SupervisorConfig
-	base      context.Context // what children are started with: the values of ours
+	base      context.Context // the context of children: it has the values of the supervisor's
 	probeCtx  context.Context // ends with the supervisor
 	endProbes context.CancelFunc
 	session   string
@@ -109,10 +110,11 @@ type Supervisor struct {
 	byName   map[string]*child
 
 	// Only the loop uses the fields below.
+	log           restartLog
 	untried       int            // children that were never started
 	calls         int            // goroutines that call a child
-	abandoned     map[any]string // what was abandoned and still runs, and the child's name
-	abandonedOf   map[string]int // how many of those each name has
+	abandoned     map[any]string // abandoned instances and starts that still run, with the child's name
+	abandonedOf   map[string]int // their number for each name
 	holding       bool
 	suspended     bool
 	ending        bool
@@ -136,7 +138,7 @@ func NewSupervisor(name string, cfg SupervisorConfig) *Supervisor {
 	return s
 }
 
-// append makes a child. The caller holds mu, unless it is the constructor.
+// append adds a child. The caller holds mu, except the constructor.
 func (s *Supervisor) append(spec Spec) *child {
 	spec.withDefaults()
 	c := &child{s: s, spec: &spec}
@@ -146,8 +148,9 @@ func (s *Supervisor) append(spec Spec) *child {
 }
 
 // Start starts the children in the background and returns. The supervisor is
-// Running once each has been tried. Cancelling ctx stops them in reverse order;
-// their own contexts have ctx's values and are not cancelled with it.
+// Running once it has tried to start each child. Cancelling ctx stops the
+// children in reverse order. Their contexts have ctx's values, but are not
+// cancelled with ctx.
 func (s *Supervisor) Start(ctx context.Context) error {
 	s.begun.Lock()
 	defer s.begun.Unlock()
@@ -163,7 +166,7 @@ func (s *Supervisor) Start(ctx context.Context) error {
 		return err
 	}
 	s.running = true
-	s.cfg.Children = nil // each child has its own
+	s.cfg.Children = nil // each child has its own Spec
 	s.base = context.WithoutCancel(unnamed(ctx))
 	if h, ok := HandoverFrom(ctx); ok {
 		s.session = h.Session
@@ -183,7 +186,7 @@ func (s *Supervisor) Start(ctx context.Context) error {
 	call.Go(s.Name(), s.loop, func(err error) {
 		unwatch()
 		cancel(nil)
-		if err != nil { // a defect of this package: nothing can be done for the children
+		if err != nil { // a defect of this package: no child can be started
 			s.Finish(err)
 		}
 	})
@@ -234,7 +237,7 @@ func (s *Supervisor) Stop(ctx context.Context) error {
 		}
 	}
 	err := fmt.Errorf("%s: did not stop in time", s.Name())
-	if len(errs) > 0 { // else the children have stopped, and the loop has not come to it
+	if len(errs) > 0 { // otherwise all children have stopped, but the loop has not noticed yet
 		err = fmt.Errorf("%w: %w", err, errors.Join(errs...))
 	}
 	if s.Kill(err) {
@@ -243,10 +246,11 @@ func (s *Supervisor) Stop(ctx context.Context) error {
 	return s.killedErr()
 }
 
-// Add gives the supervisor one more child, the last in order, and returns once the
-// child is accepted. After Start the child is started too. The error is
-// [ErrNameTaken] while another child has the name, also while Remove still stops
-// that one, and [ErrSupervisorEnded] when the supervisor starts no more children.
+// Add adds a child, the last in order, and returns once the supervisor has
+// accepted it. After Start, the supervisor also starts the child. The error is
+// [ErrNameTaken] while another child has the name, even if Remove is stopping
+// that child. It is [ErrSupervisorEnded] when the supervisor starts no more
+// children.
 func (s *Supervisor) Add(spec Spec) error {
 	if err := spec.Validate(); err != nil {
 		return fmt.Errorf("add to %s: %w", s.Name(), err)
@@ -289,10 +293,10 @@ func (s *Supervisor) add(m addChild) {
 	s.advance(g)
 }
 
-// Remove stops a child, or its wait for a restart, and takes it out of the
-// supervisor. It returns once that is done. When ctx ends first it returns ctx's
-// error and the removal goes on. For a name that no child has it returns
-// [ErrNoChild].
+// Remove stops a child, or ends its wait for a restart, and removes it from the
+// supervisor. It returns when the child is removed. When ctx ends first, it
+// returns ctx's error and the removal goes on. For a name that no child has it
+// returns [ErrNoChild].
 func (s *Supervisor) Remove(ctx context.Context, name string) error {
 	s.begun.Lock()
 	if !s.running {
@@ -321,7 +325,7 @@ func (s *Supervisor) remove(m removeChild) {
 	}
 	c.removed = append(c.removed, m.reply)
 	if s.ending || len(c.removed) > 1 {
-		return // the stop that is under way answers
+		return // the stop in progress answers
 	}
 	s.unhold(c)
 	c.want = false
@@ -331,7 +335,7 @@ func (s *Supervisor) remove(m removeChild) {
 	s.advance(old)
 }
 
-// drop takes a child out of the order. The caller holds mu.
+// drop removes a child from the order. The caller holds mu.
 func (s *Supervisor) drop(c *child) {
 	delete(s.byName, c.spec.Name)
 	if i := slices.Index(s.children, c); i >= 0 {
@@ -364,8 +368,8 @@ func (s *Supervisor) ask(ctx context.Context, what string, request func(reply ch
 	return nil
 }
 
-// HoldRestarts lets every child that runs finish, and starts none any more. An
-// App calls it when it begins to drain.
+// HoldRestarts lets running children finish, and starts no more. An App calls it
+// when it begins to drain.
 func (s *Supervisor) HoldRestarts() { s.box.post(holdRestarts{}) }
 
 func (s *Supervisor) holdRestarts() {

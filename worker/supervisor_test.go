@@ -21,7 +21,7 @@ func TestChildrenStartInOrderAndStopInReverse(t *testing.T) {
 				slow := d.child("b", nil)
 				inner := slow.New
 				slow.New = func(name string) (worker.Worker, error) {
-					time.Sleep(time.Second) // c waits for it
+					time.Sleep(time.Second) // c waits for b
 					return inner(name)
 				}
 				s := worker.NewSupervisor("tree", worker.SupervisorConfig{Children: []worker.Spec{d.child("a", nil), slow, d.child("c", nil)}})
@@ -62,10 +62,10 @@ func TestRemoveAndAddOfOneName(t *testing.T) {
 		end := make(chan error)
 		s := supervise(t, worker.SupervisorConfig{Backoff: everySecond, Children: []worker.Spec{d.child("a", end), d.child("b", nil)}})
 		if err := s.Add(d.child("a", nil)); !errors.Is(err, worker.ErrNameTaken) {
-			t.Errorf("Add of a name that is there: %v", err)
+			t.Errorf("Add of a name that a child has: %v", err)
 		}
 		synctest.Wait()
-		end <- errBoom // then Remove during the backoff
+		end <- errBoom // then call Remove during the backoff
 		synctest.Wait()
 		sub := s.Watch(16)
 		if err := s.Remove(t.Context(), "a"); err != nil {
@@ -89,7 +89,7 @@ func TestRemoveAndAddOfOneName(t *testing.T) {
 			t.Errorf("it is %s", got)
 		}
 		if err := s.Remove(t.Context(), "b"); err != nil || d.take() != "-b" {
-			t.Errorf("Remove of one that runs: %v", err)
+			t.Errorf("Remove of a running child: %v", err)
 		}
 		sub.Close()
 		stop(t, s)
@@ -141,7 +141,7 @@ func TestNeverBesideAnAbandonedInstance(t *testing.T) {
 	})
 }
 
-func TestStopOfATreeIsBoundedAndNamesWhoStays(t *testing.T) {
+func TestStopOfATreeIsBoundedAndNamesStuckChildren(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d diary
 		release := make(chan struct{})
@@ -169,7 +169,7 @@ func TestStopOfATreeIsBoundedAndNamesWhoStays(t *testing.T) {
 		}
 		select {
 		case <-s.Gone():
-			t.Error("it is gone while a function of it runs")
+			t.Error("the supervisor is gone while a function runs")
 		default:
 		}
 		close(release)
@@ -177,7 +177,7 @@ func TestStopOfATreeIsBoundedAndNamesWhoStays(t *testing.T) {
 	})
 }
 
-// A lock held across a child's Stop would make State wait for it.
+// If the supervisor held a lock during a child's Stop, State would have to wait.
 func TestStateDoesNotWaitForAStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d diary

@@ -11,16 +11,17 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
-// Suspender is a worker that can pause and keep what it holds: [Func] and
-// [Restarter] where their function calls [Pause], [Process] on Unix systems,
-// [Container], [Supervisor] when all its running children can.
+// Suspender is a worker that can pause and keep its resources: [Func] and
+// [Restarter] if their function calls [Pause], [Process] on Unix systems,
+// [Container], and [Supervisor] if all its running children can pause.
 type Suspender interface {
-	// Suspend returns once the worker is quiescent and Suspended. When ctx ends
-	// first, or the worker cannot pause, the worker goes on and the error says
-	// why. For a worker that is suspended already it returns nil.
+	// Suspend returns nil once the worker has paused and is Suspended. When ctx
+	// ends first, or the worker cannot pause, the worker goes on and the error
+	// says why. For a suspended worker it returns nil.
 	Suspend(ctx context.Context) error
-	// Resume makes a suspended worker Running again. For a worker that runs it does
-	// nothing. For one that has ended, or is being stopped, it returns an error.
+	// Resume makes a suspended worker Running again. For a running worker it does
+	// nothing. For a worker that has ended, or is being stopped, it returns an
+	// error.
 	Resume(ctx context.Context) error
 }
 
@@ -32,21 +33,22 @@ func notSuspendable(name string, s Status) error {
 	return fmt.Errorf("suspend %s: %w: it is %s", name, ErrNotSuspendable, s)
 }
 
-// pause is where a function that calls [Pause] and a caller of Suspend meet.
+// pause synchronizes a function that calls [Pause] with a caller of Suspend.
 type pause struct {
 	mu        sync.Mutex // guards everything below
 	asked     bool
-	requested chan struct{} // closed while asked; made by the first PauseRequested
+	requested chan struct{} // closed while a Suspend waits; made by the first PauseRequested
 	resumed   chan struct{} // closed when the function may go on
 }
 
 type funcKey struct{}
 
-// Pause is where the function of a [Func] can be suspended. ctx must come from the
-// context that the function was given. Pause returns at once unless a Suspend waits.
-// Then the worker is Suspended, and Pause returns nil after [Func.Resume], or ctx's
-// error when ctx is cancelled first. Pause holds only the goroutine that calls it: the
-// function must do nothing in others meanwhile.
+// Pause is a point at which the function of a [Func] can be suspended. ctx must
+// be derived from the function's context. Pause returns at once unless a Suspend
+// waits. Then the worker becomes Suspended, and Pause returns nil after
+// [Func.Resume], or ctx's error when ctx is cancelled first. Pause blocks only
+// the goroutine that calls it, so the function must not work in other goroutines
+// meanwhile.
 func Pause(ctx context.Context) error {
 	f, ok := ctx.Value(funcKey{}).(*Func)
 	if !ok || f == nil {
@@ -68,8 +70,9 @@ func Pause(ctx context.Context) error {
 }
 
 // PauseRequested returns a channel that is closed while a Suspend waits for the
-// function that was given ctx to call [Pause]. It is for a function that waits for
-// other things. Call it again before each wait. With any other context it is nil.
+// function of ctx to call [Pause]. Use it in a function that waits for other
+// events too, and call it again before each wait. For a context that does not
+// come from a [Func] it returns nil.
 func PauseRequested(ctx context.Context) <-chan struct{} {
 	f, ok := ctx.Value(funcKey{}).(*Func)
 	if !ok || f == nil {
@@ -87,7 +90,7 @@ func (p *pause) requestedLocked() chan struct{} {
 	return p.requested
 }
 
-// withdrawLocked ends a request to pause, also one that the function has answered.
+// withdrawLocked ends a request to pause, even one that the function has answered.
 func (p *pause) withdrawLocked() {
 	if p.asked {
 		p.asked, p.requested = false, nil
@@ -121,7 +124,7 @@ func (f *Func) Suspend(ctx context.Context) error {
 		f.pause.withdrawLocked()
 		return notSuspendable(f.Name(), s)
 	}
-	if f.Status() == StatusSuspended { // it paused as ctx ended
+	if f.Status() == StatusSuspended { // the function paused as ctx ended
 		return nil
 	}
 	f.pause.withdrawLocked()
@@ -150,8 +153,8 @@ func (b *BaseWorker) resume() error {
 	return nil
 }
 
-// Suspend asks the current run to pause, and waits until it has. A run that fails
-// before that is not started again before [Restarter.Resume].
+// Suspend asks the current run to pause, and waits until it has paused. When the
+// run fails first, the next run does not start before [Restarter.Resume].
 func (r *Restarter) Suspend(ctx context.Context) error {
 	r.suspending.Lock()
 	defer r.suspending.Unlock()
@@ -161,7 +164,7 @@ func (r *Restarter) Suspend(ctx context.Context) error {
 	case s != StatusRunning:
 		return notSuspendable(r.Name(), s)
 	}
-	r.begun.Lock() // from here on no run begins
+	r.begun.Lock() // from now on no run begins
 	r.nowMu.Lock()
 	r.gate = make(chan struct{})
 	child := r.child
@@ -170,7 +173,7 @@ func (r *Restarter) Suspend(ctx context.Context) error {
 	_, err := child.Await(ctx, func(s Status) bool { return s != StatusStarting })
 	if err == nil && child.Status() == StatusRunning {
 		if err = child.Suspend(ctx); err != nil && child.Status().Terminal() {
-			err = nil // nothing of it runs
+			err = nil // there is no run
 		}
 	}
 	if err == nil {
@@ -206,9 +209,9 @@ func (r *Restarter) open() error {
 	return nil
 }
 
-// Suspend stops the program's whole group with SIGSTOP and returns once the
-// kernel says that the program is stopped. Its connections stay open and get no
-// answers. On Windows it is refused.
+// Suspend stops the program's whole group with SIGSTOP, and returns once the
+// kernel has stopped the program. The program's connections stay open and get no
+// answers. On Windows Suspend returns an error.
 func (p *Process) Suspend(ctx context.Context) error {
 	switch s := p.Status(); {
 	case s == StatusSuspended:
@@ -231,7 +234,7 @@ func (p *Process) Suspend(ctx context.Context) error {
 			return errors.Join(fmt.Errorf("suspend %s: %w", p.Name(), ctx.Err()), p.Signal(sigCont))
 		}
 	}
-	if err := p.SetStatus(StatusSuspended); err != nil { // it was stopped in between, and has to run for that
+	if err := p.SetStatus(StatusSuspended); err != nil { // a Stop came in between; to stop, the program has to run
 		return errors.Join(fmt.Errorf("suspend %s: %w", p.Name(), err), p.Signal(sigCont))
 	}
 	return nil
@@ -245,9 +248,9 @@ func (p *Process) Resume(context.Context) error {
 	return p.Signal(sigCont)
 }
 
-// Suspend suspends the children in reverse order. Those that are pending stay
-// so, and none is started before [Supervisor.Resume]. When one cannot be suspended,
-// or ctx ends, those that were are resumed in order.
+// Suspend suspends the children in reverse order. Pending children stay pending,
+// and no child starts before [Supervisor.Resume]. When a child cannot be
+// suspended, or ctx ends, Suspend resumes the suspended ones in order.
 func (s *Supervisor) Suspend(ctx context.Context) error {
 	if err := s.alone(ctx, "suspend"); err != nil {
 		return err
@@ -270,7 +273,7 @@ func (s *Supervisor) Suspend(ctx context.Context) error {
 			}
 			w, _ := c.current()
 			if w.status() == StatusSuspended {
-				continue // by another caller
+				continue // another caller has suspended it
 			}
 			child, ok := w.Worker.(Suspender)
 			if !ok {
@@ -280,7 +283,7 @@ func (s *Supervisor) Suspend(ctx context.Context) error {
 				if c.lives() {
 					return err
 				}
-				continue // it has ended: nothing of it is left to suspend
+				continue // the child has ended: there is nothing to suspend
 			}
 			paused = append(paused, c)
 		}
@@ -296,8 +299,8 @@ func (s *Supervisor) Suspend(ctx context.Context) error {
 	return errors.Join(err, s.resumeAll(after, paused), s.setHold(after, false))
 }
 
-// Resume resumes the children in order, and lets pending ones start. When a child
-// cannot be resumed, the others are; the error names the child.
+// Resume resumes the children in order, and lets pending ones start. It goes on
+// when a child cannot be resumed; the error names that child.
 func (s *Supervisor) Resume(ctx context.Context) error {
 	if err := s.alone(ctx, "resume"); err != nil {
 		return err
@@ -337,7 +340,7 @@ func (s *Supervisor) resumeAll(ctx context.Context, children []*child) error {
 	return errors.Join(errs...)
 }
 
-// setHold makes the loop start no children, or those that wait.
+// setHold makes the loop stop starting children, or start those that wait.
 func (s *Supervisor) setHold(ctx context.Context, hold bool) error {
 	return s.ask(ctx, "suspend "+s.Name(), func(reply chan<- error) message { return holdStarts{hold: hold, reply: reply} })
 }
@@ -352,11 +355,11 @@ func (s *Supervisor) holdStarts(m holdStarts) {
 	}
 }
 
-// within calls a child and waits until ctx ends, and a moment longer: the child has
-// the same context and mostly returns.
+// within calls a child's method. It waits until ctx ends and a moment longer,
+// because a child that gets the same context usually returns then.
 func within(ctx context.Context, name string, fn func(context.Context) error) error {
 	err := call.Within(ctx, name, call.Settle, func() error { return fn(ctx) })
-	if abandoned, ok := err.(*AbandonedError); ok && abandoned.Name == name { //nolint:errorlint // this call, not what it returned
+	if abandoned, ok := err.(*AbandonedError); ok && abandoned.Name == name { //nolint:errorlint // of this call, not an error that the call returned
 		return fmt.Errorf("%w: %w", err, ctx.Err())
 	}
 	return err

@@ -12,7 +12,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// pausing is a function that can be suspended, and counts what it does.
+// pausing is a function that can be suspended and counts its steps.
 func pausing(n *atomic.Int64) func(context.Context) error {
 	return func(ctx context.Context) error {
 		tick := time.NewTicker(time.Second)
@@ -80,7 +80,7 @@ func TestSuspendThatTimesOutLeavesItRunning(t *testing.T) {
 		busy := make(chan struct{})
 		w := worker.NewFunc("w", func(ctx context.Context) error {
 			<-busy
-			if err := worker.Pause(ctx); err != nil { // the Suspend has given its time up
+			if err := worker.Pause(ctx); err != nil { // the Suspend has timed out
 				return err
 			}
 			<-ctx.Done()
@@ -115,7 +115,7 @@ func TestSupervisorSuspendsInReverseAndResumesInOrder(t *testing.T) {
 		if err := s.Suspend(ctx); err == nil || s.Status() != worker.StatusRunning || statuses(s.State()) != "a=Running b=Running c=Running d=Running" {
 			t.Errorf("with one that cannot pause: %v, it is %s: %s", err, s.Status(), statuses(s.State()))
 		}
-		end <- errBoom // d is pending now, and may not start while the tree is suspended
+		end <- errBoom // d is pending now, and must not start while the tree is suspended
 		sub := s.Watch(16)
 		if err := s.Suspend(t.Context()); err != nil || s.Status() != worker.StatusSuspended {
 			t.Errorf("Suspend: %v, it is %s", err, s.Status())
@@ -146,7 +146,7 @@ func TestSupervisorSuspendsInReverseAndResumesInOrder(t *testing.T) {
 	})
 }
 
-// ill is a worker that knows whether it is any good.
+// ill is a worker with a Probe.
 type ill struct {
 	*worker.Func
 	probe func(context.Context) worker.ProbeResult
@@ -308,7 +308,8 @@ func TestRestarterSuspends(t *testing.T) {
 			t.Error("it does not go on")
 		}
 
-		// Suspended while it waits: it starts when it is resumed, not before.
+		// A worker that is suspended while it waits for its backoff starts when
+		// it is resumed, not before.
 		fail <- errBoom
 		synctest.Wait()
 		if err := w.Suspend(t.Context()); err != nil || w.Status() != worker.StatusSuspended {
@@ -326,7 +327,7 @@ func TestRestarterSuspends(t *testing.T) {
 			t.Errorf("it is %+v", s)
 		}
 
-		// Stopped while it is suspended and pending: it never starts.
+		// A run that is stopped while it is suspended and pending never starts.
 		fail <- errBoom
 		synctest.Wait()
 		if err := w.Suspend(t.Context()); err != nil {
@@ -338,7 +339,7 @@ func TestRestarterSuspends(t *testing.T) {
 			t.Errorf("it is %+v", s)
 		}
 		if err := w.Resume(t.Context()); err == nil {
-			t.Error("Resume of one that has ended is no error")
+			t.Error("Resume of an ended worker returns no error")
 		}
 	})
 }
@@ -360,7 +361,7 @@ func TestRestarterThatDoesNotPause(t *testing.T) {
 	})
 }
 
-// A suspend that fails halfway lets those go on that had paused already.
+// A Suspend that fails halfway resumes the children that had paused already.
 func TestSuspendThatFailsResumesTheOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		deaf := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }

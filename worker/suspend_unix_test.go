@@ -21,7 +21,7 @@ func TestProcessSuspends(t *testing.T) {
 		t.Errorf("again: %v", err)
 	}
 	before := 0
-	for i := range 4 { // what was in the pipe has arrived by the second look
+	for i := range 4 { // by the second look the content of the pipe has arrived
 		time.Sleep(50 * time.Millisecond)
 		if now := len(out.String()); i > 1 && now != before {
 			t.Error("it works while it is suspended")

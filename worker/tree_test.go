@@ -44,8 +44,8 @@ func (d *diary) enter(name string, by int) {
 	d.most = max(d.most, d.live[name])
 }
 
-// child is a spec whose function runs until it is stopped, or ends with what is
-// sent to end.
+// child returns a spec. Its function runs until it is stopped, or until it
+// receives from end the error to return.
 func (d *diary) child(name string, end <-chan error) worker.Spec {
 	fn := func(ctx context.Context) error {
 		d.enter(name, 1)
@@ -91,8 +91,7 @@ func statuses(s worker.State) string {
 	return strings.Join(b, " ")
 }
 
-// onlyTableEdges holds all events against the table. An instance begins in
-// Created.
+// onlyTableEdges checks that the table allows the transition of every event.
 func onlyTableEdges(t *testing.T, sub *fsm.Subscription) {
 	t.Helper()
 	table := worker.Transitions()

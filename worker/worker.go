@@ -1,15 +1,16 @@
-// Package worker runs functions, programs and containers as workers. A [Worker] is in
-// one of ten statuses, changes it along one table ([Transitions]), and makes an event
-// of every change.
+// Package worker runs functions, programs and containers as workers. A [Worker]
+// has one of ten statuses. One table ([Transitions]) defines the allowed changes,
+// and every change makes an event.
 //
-// [Func] runs a function, [Process] a program, [Container] a container. [Restarter]
-// runs one function again and again. [Supervisor] keeps any number of workers alive,
-// other supervisors too. [NewReaper] is for PID 1. Four things hold for every kind:
+// [Func] runs a function, [Process] a program, [Container] a container.
+// [Restarter] runs one function again and again. [Supervisor] keeps any number of
+// workers alive, which may be supervisors too. [NewReaper] is for PID 1. Four
+// rules hold for every kind:
 //
-//   - [FinalStatus] decides once how a worker ended: from whether it was killed,
-//     whether it was asked to stop, and its error.
-//   - Done and Err give the same answer to every caller, early, late and any number
-//     of times.
+//   - [FinalStatus] decides once how a worker ended, from three facts: whether it
+//     was killed, whether it was asked to stop, and its error.
+//   - Done and Err give every caller the same answer, at any time after the end
+//     and any number of times.
 //   - When Stop returns, the worker is in a terminal status. Stop returns by the
 //     deadline of its context: a function that does not return is abandoned, named
 //     with its stack, and counts as killed.
@@ -29,28 +30,30 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
-// Worker is anything with a life. Embed [BaseWorker] to make one.
+// Worker is a part of a process that starts once and ends once. Embed
+// [BaseWorker] to make one.
 type Worker interface {
-	// Name tells it from its siblings.
+	// Name identifies the worker among its siblings.
 	Name() string
-	// Start begins its life, which lasts until it ends by itself, Stop is
-	// called or ctx is cancelled. It returns once the worker has begun, which
-	// may be before it is Running. A worker starts once: a second Start, or one
-	// after Stop, is an error that wraps [ErrNotStartable].
+	// Start starts the worker. The worker runs until it ends by itself, Stop is
+	// called or ctx is cancelled. Start may return before the worker is Running.
+	// A worker starts only once: a second Start, and a Start after Stop, return
+	// an error that wraps [ErrNotStartable].
 	Start(ctx context.Context) error
-	// Stop asks it to end and waits until it has. When ctx ends first, the worker
-	// is killed or abandoned. When Stop returns it is in a terminal status. The
-	// error is nil when it ended by itself in time, and says what was killed or
-	// abandoned otherwise. Stop may be called before Start, twice, and from many
-	// goroutines.
+	// Stop asks the worker to end and waits until it has ended. When ctx ends
+	// first, Stop kills or abandons the worker. When Stop returns, the worker is
+	// in a terminal status. The error is nil when the worker ended by itself in
+	// time; otherwise it says what was killed or abandoned. Stop may be called
+	// before Start, twice, and from many goroutines.
 	Stop(ctx context.Context) error
-	// Done is closed once the worker is in a terminal status.
+	// Done returns a channel that is closed once the worker is in a terminal
+	// status.
 	Done() <-chan struct{}
-	// Err returns the error that the worker ended with: nil before that, and for a
-	// worker that ended without one. It is [ErrInterrupted] when the worker was
-	// stopped and returned its context's error.
+	// Err returns the error that the worker ended with. It is nil before the end,
+	// and for a worker that ended without an error. It wraps [ErrInterrupted]
+	// when the worker was stopped and returned its context's error.
 	Err() error
-	// State describes it and its children. It never waits.
+	// State describes the worker and its children. It never waits.
 	State() State
 }
 
@@ -60,22 +63,22 @@ type State struct {
 	Kind      string    `json:"kind"`
 	Status    Status    `json:"status"`
 	Health    Health    `json:"health,omitempty"`
-	Reason    string    `json:"reason,omitempty"`   // why it is pending
-	Due       time.Time `json:"due,omitzero"`       // when a pending one will start
+	Reason    string    `json:"reason,omitempty"`   // why the worker is pending
+	Due       time.Time `json:"due,omitzero"`       // when a pending worker may start
 	PID       int       `json:"pid,omitempty"`      // of a process
-	Exit      *Exit     `json:"exit,omitempty"`     // how it ended; for a supervisor's child that has not, how the instance before it did
+	Exit      *Exit     `json:"exit,omitempty"`     // how it ended; for a supervisor's child or a restarted function that has not, how the instance or run before did
 	Restarts  int       `json:"restarts,omitempty"` // how often it was started again
 	StartedAt time.Time `json:"startedAt,omitzero"` // when this instance reached Running
 	UpdatedAt time.Time `json:"updatedAt,omitzero"` // when its status or health last changed
-	Error     string    `json:"error,omitempty"`    // what it ended with
+	Error     string    `json:"error,omitempty"`    // the error that the worker ended with
 	Children  []State   `json:"children,omitempty"`
 }
 
-// KindWorker is the Kind of every event that a worker's change of status makes.
+// KindWorker is the Kind of the events of workers.
 const KindWorker = "worker"
 
-// StateChange is the event of a worker's change of status: Kind is
-// [KindWorker], From and To are statuses.
+// StateChange is the event of a worker's change of status. Its Kind is
+// [KindWorker]; From and To are statuses.
 type StateChange = fsm.Event
 
 // PanicError is a panic that was caught: the name of the worker, the value and the
@@ -83,25 +86,27 @@ type StateChange = fsm.Event
 type PanicError = call.PanicError
 
 var (
-	// ErrGoexit ends a worker whose function called runtime.Goexit in place of
+	// ErrGoexit ends a worker whose function called runtime.Goexit instead of
 	// returning.
 	ErrGoexit = call.ErrGoexit
 
-	// ErrInterrupted marks the error of a worker that ended because it was
-	// asked to: its own cancelled context given back, or the signal that we
-	// sent. Such a worker is Stopped, not Failed.
+	// ErrInterrupted marks the error of a worker that ended because it was asked
+	// to. The function returned the error of its cancelled context, or the
+	// process died of the signal that its worker sent. Such a worker is Stopped,
+	// not Failed.
 	ErrInterrupted = errors.New("interrupted")
 
-	// ErrNotStartable is returned by Start for a worker that has been started or
-	// stopped before. Make a new one: a worker starts once.
+	// ErrNotStartable is returned by Start for a worker that was started or
+	// stopped before. Make a new worker: a worker starts only once.
 	ErrNotStartable = errors.New("worker cannot be started again")
 
-	// ErrStartCondition ends a worker whose function returned nil without having
-	// met the start condition that it was declared with.
+	// ErrStartCondition ends a worker with a start condition whose function
+	// returned nil before it called [MarkStarted].
 	ErrStartCondition = errors.New("returned before its start condition was met")
 
-	// ErrStopRequested is the context.Cause that a worker sees when Stop was
-	// called. A context that was cancelled otherwise keeps its own cause.
+	// ErrStopRequested is the context.Cause that a worker sees after Stop was
+	// called. When the context was cancelled in another way, it keeps its own
+	// cause.
 	ErrStopRequested = errors.New("stop requested")
 )
 

@@ -17,7 +17,7 @@ import (
 
 var errBoom = errors.New("boom")
 
-// path runs a worker to its end and returns every status that it went through.
+// path runs a worker to its end and returns all its statuses in order.
 func path(t *testing.T, w interface {
 	worker.Worker
 	Watch(int) *fsm.Subscription
@@ -114,7 +114,7 @@ func TestStartConditionKeepsItStarting(t *testing.T) {
 			worker.MarkStarted(ctx)
 			worker.MarkStarted(ctx)
 			inner := worker.NewFunc("inner", func(ctx context.Context) error {
-				worker.MarkStarted(ctx) // not the outer one's
+				worker.MarkStarted(ctx) // must not mark the outer function
 				return nil
 			})
 			_ = inner.Start(ctx)
@@ -138,7 +138,7 @@ func TestStartConditionKeepsItStarting(t *testing.T) {
 			t.Errorf("StartedAt is %v after the start", got)
 		}
 		_ = w.Stop(t.Context())
-		worker.MarkStarted(t.Context()) // of no worker
+		worker.MarkStarted(t.Context()) // a context of no worker
 	})
 }
 
@@ -222,10 +222,10 @@ func TestStopAbandonsWhatWillNotReturn(t *testing.T) {
 				if err := w.Stop(ctx); !errors.As(err, &a) {
 					t.Errorf("a second Stop says %v", err)
 				}
-				close(release) // it comes back late, and that changes nothing
+				close(release) // a late return must change nothing
 				synctest.Wait()
 				if got := w.State().Status; got != worker.StatusKilled || errors.Is(w.Err(), errBoom) {
-					t.Errorf("the late return made it %s, %v", got, w.Err())
+					t.Errorf("the late return changed the worker to %s, %v", got, w.Err())
 				}
 			})
 		})
@@ -248,7 +248,7 @@ func TestCompletionIsReplayable(t *testing.T) {
 		wg.Wait()
 		<-w.Done()
 		if !errors.Is(w.Err(), errBoom) || w.DeriveFinalStatus() != worker.StatusFailed {
-			t.Error("a late waiter sees something else")
+			t.Error("a late caller gets another answer")
 		}
 	})
 }
@@ -279,7 +279,7 @@ func TestTimeToStartIsNoHealthyUptime(t *testing.T) {
 		var at []time.Time
 		r := worker.NewRestarter("r", func(ctx context.Context) error {
 			at = append(at, time.Now())
-			time.Sleep(time.Minute) // long enough, and never started
+			time.Sleep(time.Minute) // longer than ResetAfter, but it never started
 			if len(at) == 4 {
 				return worker.ErrDoNotRestart
 			}

@@ -9,7 +9,7 @@ const never = time.Duration(-1)
 type pod struct {
 	stopping bool
 	t0       time.Duration
-	// What follows are the moments of its stop, or never.
+	// The moments of its stop, or never.
 	told   time.Duration // HTTP/2 connections got GOAWAY
 	over   time.Duration // the window ended
 	deaf   time.Duration // the listener closed

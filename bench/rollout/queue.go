@@ -49,14 +49,10 @@ func (q *queue) Less(i, j int) bool {
 	return a.at < b.at || a.at == b.at && a.order < b.order
 }
 
-// Push and Pop are heap.Interface's. The queue does not use them: an event in an
-// interface would be allocated.
-func (q *queue) Push(x any) { q.events = append(q.events, x.(event)) }
-func (q *queue) Pop() any {
-	last := q.events[len(q.events)-1]
-	q.events = q.events[:len(q.events)-1]
-	return last
-}
+// Push and Pop make the queue a heap.Interface. heap.Fix, all that the queue uses, does
+// not call them. With heap.Push each event would be allocated.
+func (q *queue) Push(any) { panic("unused") }
+func (q *queue) Pop() any { panic("unused") }
 
 func (q *queue) add(e event) {
 	q.order++

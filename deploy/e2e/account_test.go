@@ -22,6 +22,7 @@ type ledger struct {
 	status   map[int]int // of all answers
 	fresh    int         // answered requests that were the first on their connection
 	goodbyes int         // answers, or events of a stream, that asked the client to reconnect
+	unsent   int         // requests that the client took back before it sent anything, and sent again
 	slowest  time.Duration
 	losses   []loss
 }
@@ -90,6 +91,38 @@ func (l *ledger) seen() int {
 	return l.goodbyes
 }
 
+func (l *ledger) tookBack() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.unsent++
+}
+
+// merge adds what the other one, of the same kind, has.
+func (l *ledger) merge(other *ledger) {
+	other.mu.Lock()
+	defer other.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.sent += other.sent
+	l.answered += other.answered
+	l.fresh += other.fresh
+	l.goodbyes += other.goodbyes
+	l.unsent += other.unsent
+	l.slowest = max(l.slowest, other.slowest)
+	l.losses = append(l.losses, other.losses...)
+	for code, n := range other.status {
+		l.status[code] += n
+	}
+}
+
+// worst returns the time of the slowest answer, and the number of requests that were
+// taken back.
+func (l *ledger) worst() (slowest time.Duration, unsent int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.slowest, l.unsent
+}
+
 func (l *ledger) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -97,7 +130,7 @@ func (l *ledger) String() string {
 	for _, code := range slices.Sorted(maps.Keys(l.status)) {
 		statuses = append(statuses, fmt.Sprintf("%d: %d", code, l.status[code]))
 	}
-	return fmt.Sprintf("%-16s sent %5d  answered %5d  lost %4d  | on new connections %5d  sent away %4d  slowest %6s  status {%s}",
+	return fmt.Sprintf("%-27s sent %5d  answered %5d  lost %4d  | on new connections %5d  sent away %4d  slowest %6s  status {%s}",
 		l.kind, l.sent, l.answered, len(l.losses), l.fresh, l.goodbyes, l.slowest.Round(time.Millisecond), strings.Join(statuses, ", "))
 }
 

@@ -7,16 +7,18 @@ import (
 )
 
 // TestConventions checks what the tests on Kubernetes may import: no
-// client of Kubernetes, since they use kubectl.
+// client of Kubernetes but the project's own, since they use kubectl.
 func TestConventions(t *testing.T) {
 	conventions.Check(t, conventions.Module{
 		Rooms: []conventions.Room{
 			{Path: "."},
-			{Path: "app", Imports: []string{".", "google.golang.org/grpc"}, Brings: []string{"..."}},
+			{Path: "app", Imports: []string{".", "./grpcdrain", "github.com/coder/websocket", "google.golang.org/grpc"}, Brings: []string{"..."}},
 		},
 		Requires: []conventions.Require{
 			{Module: "github.com/pleme-io/lifecycle-go"},
-			{Module: "github.com/coder/websocket", TestOnly: true},
+			{Module: "github.com/pleme-io/lifecycle-go/grpcdrain"},
+			{Module: "github.com/pleme-io/lifecycle-go/kube", TestOnly: true},
+			{Module: "github.com/coder/websocket"},
 			{Module: "go.uber.org/goleak", TestOnly: true},
 			{Module: "google.golang.org/grpc"},
 		},

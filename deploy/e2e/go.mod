@@ -6,6 +6,8 @@ go 1.26.0
 require (
 	github.com/coder/websocket v1.8.15
 	github.com/pleme-io/lifecycle-go v0.0.0
+	github.com/pleme-io/lifecycle-go/grpcdrain v0.0.0
+	github.com/pleme-io/lifecycle-go/kube v0.0.0
 	go.uber.org/goleak v1.3.0
 	google.golang.org/grpc v1.85.0
 )
@@ -20,3 +22,7 @@ require (
 )
 
 replace github.com/pleme-io/lifecycle-go => ../../
+
+replace github.com/pleme-io/lifecycle-go/grpcdrain => ../../grpcdrain
+
+replace github.com/pleme-io/lifecycle-go/kube => ../../kube

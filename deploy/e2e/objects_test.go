@@ -24,6 +24,7 @@ type deployment struct {
 	lifetime object            // the container's lifecycle hooks
 	memory   string            // a limit
 	traffic  string            // the Service's externalTrafficPolicy; defaults to Cluster
+	surge    string            // maxSurge; defaults to 1
 	startups int               // how often the startup probe may fail; defaults to 120
 	host     map[string]string // folders of the node, by where they are mounted
 	probe    object            // the only probe, for readiness, of a program without planes
@@ -35,6 +36,10 @@ func (d deployment) object() object {
 	}
 	if d.startups == 0 {
 		d.startups = 120
+	}
+	var surge any = 1
+	if d.surge != "" {
+		surge = d.surge
 	}
 	var env []object
 	for _, name := range slices.Sorted(maps.Keys(d.env)) {
@@ -78,7 +83,7 @@ func (d deployment) object() object {
 		"spec": object{
 			"replicas": d.replicas,
 			"selector": object{"matchLabels": object{"deployment": d.name}},
-			"strategy": object{"rollingUpdate": object{"maxSurge": 1, "maxUnavailable": 0}},
+			"strategy": object{"rollingUpdate": object{"maxSurge": surge, "maxUnavailable": 0}},
 			"template": object{
 				"metadata": object{"labels": object{"deployment": d.name}},
 				"spec": object{

@@ -2,12 +2,15 @@ package e2e
 
 import (
 	"context"
+	"flag"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 )
+
+var stops = flag.Int("stops", 8, "how many pods TestPropagation stops, in each of its parts")
 
 // TestPropagation measures how long a stopping pod still gets new connections: the
 // number that the drain window has to cover, and that bench/rollout is checked
@@ -20,8 +23,7 @@ func TestPropagation(t *testing.T) {
 	for _, tt := range []struct {
 		how    string
 		paused bool
-		stops  int
-	}{{"as it is", false, 40}, {"kube-proxy paused for 1.5 s", true, 20}} {
+	}{{"as it is", false}, {"kube-proxy paused for 1.5 s", true}} {
 		t.Run(tt.how, func(t *testing.T) {
 			d := c.deploy(t, c.serviceOf("spread-"+strings.Fields(tt.how)[0], 4))
 			if tt.paused {
@@ -38,7 +40,7 @@ func TestPropagation(t *testing.T) {
 			defer clients.Wait()
 			defer cancel()
 			var signal, slice, last []time.Duration
-			for range tt.stops {
+			for range *stops {
 				d.pods.await(t, "pods to run", func([]*pod) bool { return len(d.pods.running()) >= 3 })
 				one := d.pods.running()[0]
 				eventually(t, "the endpoint to be ready", func() bool { return slicesOf.isReady(one.uid) })
@@ -52,7 +54,7 @@ func TestPropagation(t *testing.T) {
 			}
 			cancel()
 			clients.Wait()
-			t.Logf("%d stops, %d new connections, %d of them to a stopping pod, %d refused or reset", tt.stops, p.sent, len(p.goodbyes), p.lost)
+			t.Logf("%d stops, %d new connections, %d of them to a stopping pod, %d refused or reset", *stops, p.sent, len(p.goodbyes), p.lost)
 			t.Logf("from the request to delete to T0:             %s", spread(signal))
 			t.Logf("from T0 to the EndpointSlice that says so:     %s", spread(slice))
 			t.Logf("from T0 to the last new connection to the pod: %s", spread(last))

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -27,6 +28,10 @@ type proof struct {
 		Stopped int
 	}
 	Findings []finding
+	Losses   []struct {
+		Kind, How, Why, Pod, Cause, Step       string
+		AfterDeletion, AfterEnd, WaitedSeconds float64
+	}
 }
 
 type finding struct {
@@ -95,6 +100,11 @@ func (p proof) String() string {
 	var b strings.Builder
 	for _, k := range p.Kinds {
 		fmt.Fprintf(&b, "%-18s sent %6d  answered %6d  lost %4d %s\n", k.Kind, k.Sent, k.Answered, k.Lost, k.Skipped)
+	}
+	for _, l := range p.Losses {
+		if l.AfterEnd > 2 { // the others are what a stop explains
+			fmt.Fprintf(&b, "%+v\n", l)
+		}
 	}
 	for _, f := range p.Findings {
 		fmt.Fprintf(&b, "%s: %d lost: %s is %q, want %q: %s\n", f.Rule, f.Losses, f.Path, f.Value, f.Want, f.Fix)
@@ -254,6 +264,19 @@ func TestProveRefuses(t *testing.T) {
 			c.noJobs(t)
 		})
 	}
+	t.Run("an API server that hangs", func(t *testing.T) {
+		var paused sync.WaitGroup
+		defer paused.Wait()
+		paused.Go(func() {
+			if _, err := command(context.WithoutCancel(t.Context()), nil, c.script, "pause", "kube-apiserver", "25"); err != nil {
+				t.Error(err)
+			}
+		})
+		pause(t.Context(), time.Second)
+		if _, stderr, code := c.lifecyclectl(t, "prove", "deployment/refused", "--yes"); code != 6 || !strings.Contains(stderr, "the API server did") {
+			t.Errorf("exit status %d, want 6\n%s", code, stderr)
+		}
+	})
 	if now := d.pods.only(t); now.uid != one.uid {
 		t.Errorf("pod %s was replaced by %s", one.name, now.name)
 	}

@@ -40,7 +40,7 @@ func (e end) String() string {
 // pods follows the pods of a Deployment. A pod's termination message is in its status
 // only for a moment before the pod is gone, so pods watches.
 type pods struct {
-	log    *logs
+	log    *logs  // nil: nothing reads them
 	onStop func() // called for each T0, may be nil; set it before the first
 
 	mu      sync.Mutex // guards the fields below
@@ -115,7 +115,9 @@ func (p *pods) take(kind string, o podObject) {
 			}
 		}
 	}
-	p.log.follow(one.name, one.uid)
+	if p.log != nil {
+		p.log.follow(one.name, one.uid)
+	}
 	close(p.changed)
 	p.changed = make(chan struct{})
 }

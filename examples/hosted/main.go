@@ -174,7 +174,7 @@ func (p *pipeline) update(ctx context.Context) error {
 func (p *pipeline) broken(ctx context.Context) error {
 	err := p.host.LoadCodeFromContent(ctx, "count", []byte("function handle(message) {"), host.By("bob", ""))
 	if !errors.Is(err, engine.ErrBadCode) {
-		return fmt.Errorf("code that does not compile was taken: %w", err)
+		return fmt.Errorf("code that does not compile was accepted: %w", err)
 	}
 	p.say("an update of count does not compile, and count goes on: %v", err)
 	return p.send(ctx, 1, "as if nothing had been")

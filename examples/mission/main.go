@@ -65,7 +65,8 @@ var phases = workflow.Transitions{
 	"aborted":   {},
 }
 
-// No pilot flies these. Their deadline ends them.
+// forgotten is the pilot of missions that no process flies. Their deadline ends
+// them.
 const forgotten = "no pilot"
 
 func main() {
@@ -304,8 +305,8 @@ func startWing(ctx context.Context, url string) *wing {
 	return w
 }
 
-// killAfter lets the second process fly so many legs and then kills it at a random
-// moment, or when ctx ends. It returns the number of legs.
+// killAfter lets the second process fly this many legs, and then kills it at a
+// random moment, or when ctx ends. It returns the number of legs.
 func (w *wing) killAfter(ctx context.Context, legs int) (flown int, err error) {
 	if w.err != nil {
 		return 0, w.err

@@ -16,6 +16,7 @@ type Config struct {
 	Poll        time.Duration `usage:"look for work this often"`
 	Log         string        `usage:"format of the log: text, json, or auto, which is json in Kubernetes"`
 	AllowFaults bool          `usage:"serve POST /fail, which breaks the service on purpose; for tests"`
+	Kube        bool          `usage:"ask Kubernetes when the cluster has noticed a stop, and whether the pod's manifest fits; needs permissions"`
 	Lifecycle   lifecycle.Config
 }
 

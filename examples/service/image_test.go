@@ -65,7 +65,7 @@ func TestImage(t *testing.T) {
 	mustCall(t, h1, "POST", url+"/work?note=in+an+image", 201) // the database is in the tmpfs
 	user := e.must(t, "top", "service", "-o", "pid,uid,gid,args")
 	if !regexp.MustCompile(`(?m)^ *\d+ +65532 +65532 +/service `).MatchString(user) {
-		t.Errorf("it runs as\n%s\nwant user and group 65532", user)
+		t.Errorf("the container runs as\n%s\nwant user and group 65532", user)
 	}
 	if text, err := os.ReadFile(lastWords); err != nil || !strings.Contains(string(text), "service: running") {
 		t.Errorf("while it runs the termination log has %q (%v)", text, err)
@@ -76,10 +76,10 @@ func TestImage(t *testing.T) {
 		t.Errorf("exit status %d after SIGTERM, want 0", code)
 	}
 	if text, err := os.ReadFile(lastWords); err != nil || !strings.Contains(string(text), "service: stopped: received signal: terminated") {
-		t.Errorf("the last words are %q (%v)", text, err)
+		t.Errorf("the termination log ends with %q (%v)", text, err)
 	}
 	if diff := e.must(t, "diff", "service"); strings.Contains(diff, "A /service") || strings.Contains(diff, ".db") {
-		t.Errorf("it has written into its root:\n%s", diff)
+		t.Errorf("the container has written into its root:\n%s", diff)
 	}
 }
 

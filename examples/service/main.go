@@ -26,6 +26,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/config"
+	"github.com/pleme-io/lifecycle-go/kube"
 	"github.com/pleme-io/lifecycle-go/metrics"
 )
 
@@ -50,7 +51,12 @@ func run() error {
 	}
 	svc := newService(log, db)
 
-	app, err := lifecycle.New(cfg.Lifecycle, metrics.With(svc.metrics))
+	opts, err := options(cfg.Kube)
+	if err != nil {
+		log.Error("cannot start", "error", err)
+		return errors.Join(err, db.Close())
+	}
+	app, err := lifecycle.New(cfg.Lifecycle, append(opts, metrics.With(svc.metrics))...)
 	if err != nil {
 		log.Error("cannot start", "error", err)
 		return errors.Join(err, db.Close())
@@ -65,6 +71,18 @@ func run() error {
 		svc.faults.register(app)
 	}
 	return app.Run(context.Background())
+}
+
+// options are those that ask Kubernetes, when they are wanted.
+func options(ask bool) ([]lifecycle.Option, error) {
+	if !ask {
+		return nil, nil
+	}
+	cluster, err := kube.InCluster()
+	if err != nil {
+		return nil, err
+	}
+	return []lifecycle.Option{cluster.Window(kube.WindowConfig{}), cluster.Self(kube.SelfConfig{})}, nil
 }
 
 // newServer speaks HTTP/1.1 and, without TLS too, HTTP/2.

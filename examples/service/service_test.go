@@ -91,7 +91,7 @@ func TestPlanesAndMetricsAnswer(t *testing.T) {
 // The whole story: streams are open and requests keep coming when SIGTERM
 // arrives. No request fails, every stream gets a goodbye, and acknowledged work is in
 // the database afterwards.
-func TestSIGTERMFailsNobody(t *testing.T) {
+func TestSIGTERMFailsNoRequest(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "with space & ?.db")
 	c := start(t, []string{"SERVICE_DB=" + file}, quick...)
 	url, health := c.addresses(t)
@@ -198,7 +198,7 @@ func TestFaultsHaveTheirOutcome(t *testing.T) {
 				t.Errorf("exit status %d, want %d", code, tt.code)
 			}
 			if !strings.Contains(c.log(), tt.says) {
-				t.Errorf("nothing says %q", tt.says)
+				t.Errorf("the output does not say %q", tt.says)
 			}
 			if tt.keepHook && !strings.Contains(c.log(), `"hook":"db"`) {
 				t.Error("the database was not closed")
@@ -243,7 +243,7 @@ func TestBadStartsSayWhy(t *testing.T) {
 				t.Errorf("exit status %d, want 1", code)
 			}
 			if log := c.log(); !strings.Contains(log, tt.want) && !strings.Contains(log, strings.ReplaceAll(tt.want, `\"`, `"`)) {
-				t.Errorf("nothing says %q", tt.want)
+				t.Errorf("the output does not say %q", tt.want)
 			}
 		})
 	}

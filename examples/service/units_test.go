@@ -72,10 +72,10 @@ func TestDrainEndsWithItsWindow(t *testing.T) {
 			h.Tell("too much for one who does not read")
 		}
 		if err := h.Drain(ctx); err != nil {
-			t.Errorf("error is %v: a client that does not listen is no failure", err)
+			t.Errorf("error is %v: a client that ignores the goodbye must not be an error", err)
 		}
 		if ctx.Err() == nil {
-			t.Error("it returned before its window was over and with a member there")
+			t.Error("it returned before its window was over, with a member connected")
 		}
 		if len(m.news) != cap(m.news) {
 			t.Errorf("%d messages kept, want %d", len(m.news), cap(m.news))

@@ -49,7 +49,8 @@ func (c *containers) spec() worker.Spec {
 	}}
 }
 
-// kill is what a person with a shell does.
+// kill ends the container behind the supervisor's back, as a person with a shell
+// does.
 func (c *containers) kill(ctx context.Context) error {
 	_, err := c.cli.ContainerKill(ctx, "tree-example", client.ContainerKillOptions{Signal: "SIGKILL"})
 	return err

@@ -65,7 +65,7 @@ func run(ctx context.Context, out io.Writer, lasts, pause time.Duration, image s
 	return err
 }
 
-// flaky is told to fail through this.
+// flaky fails when it receives from this channel.
 var flaky = make(chan error)
 
 func newTree(engine *containers) *worker.Supervisor {
@@ -113,7 +113,7 @@ func idle(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// vandalise breaks one thing after the other, until nothing is restarted any more.
+// vandalise breaks one child after the other, until enough were restarted.
 func vandalise(enough <-chan struct{}, tree *worker.Supervisor, engine *containers, out io.Writer, pause time.Duration) error {
 	tick := time.NewTicker(pause)
 	defer tick.Stop()
@@ -124,7 +124,7 @@ func vandalise(enough <-chan struct{}, tree *worker.Supervisor, engine *containe
 			return nil
 		}
 		select {
-		case <-enough: // both were true
+		case <-enough: // both were ready
 			return nil
 		default:
 		}

@@ -54,7 +54,7 @@ func must(t testing.TB, err error) {
 func TestEmbeddedOpensNoPortAndSyncsAlways(t *testing.T) {
 	b := brokertest.Connect(t, broker.Config{StoreDir: t.TempDir()})
 	if url := b.ClientURL(); url != "" || !b.Embedded() {
-		t.Errorf("it is reached at %q", url)
+		t.Errorf("the server is reached at %q", url)
 	}
 	if sync, _ := broker.SyncOf(b); !sync {
 		t.Error("the running server does not sync each write")
@@ -65,7 +65,7 @@ func TestEmbeddedOpensNoPortAndSyncsAlways(t *testing.T) {
 	}
 }
 
-func TestWhatWasStoredIsThereAfterARestart(t *testing.T) {
+func TestStoredDataSurvivesARestart(t *testing.T) {
 	cfg := broker.Config{StoreDir: t.TempDir(), Buckets: []jetstream.KeyValueConfig{{Bucket: "B"}}, Logger: brokertest.Quiet()}
 	ctx := testContext(t)
 	for i := range 3 {
@@ -129,7 +129,7 @@ func TestConfigurationIsChecked(t *testing.T) {
 			t.Errorf("%v, want %q", err, says)
 		}
 		if b != nil {
-			t.Errorf("%s: there is a Broker beside the error", says)
+			t.Errorf("%s: Connect returned a Broker together with an error", says)
 		}
 	}
 }
@@ -260,7 +260,7 @@ func TestBrokerIsAWorker(t *testing.T) {
 }
 
 func TestConnectGivesUpWithItsContext(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0") // accepts and says nothing
+	l, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections and sends nothing
 	must(t, err)
 	defer l.Close()
 	ctx, cancel := context.WithTimeout(testContext(t), 100*time.Millisecond)

@@ -54,7 +54,7 @@ func (b *Broker) embed(ctx context.Context, cfg Config) error {
 		case line := <-lines.fatal:
 			return errors.New(line)
 		case <-ctx.Done():
-			return fmt.Errorf("it was not ready in time: %w", context.Cause(ctx))
+			return fmt.Errorf("the server was not ready in time: %w", context.Cause(ctx))
 		default:
 		}
 	}

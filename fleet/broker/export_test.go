@@ -2,7 +2,7 @@ package broker
 
 import "time"
 
-// SyncOf returns what the running server says of its writes.
+// SyncOf returns how the running server syncs its writes.
 func SyncOf(b *Broker) (always bool, every time.Duration) {
 	cfg := b.srv.JetStreamConfig()
 	return cfg.SyncAlways, cfg.SyncInterval

@@ -10,10 +10,11 @@ import (
 var threeServers *brokertest.Cluster
 
 // TestOnThreeServers runs the most important tests on a cluster of three servers,
-// with three replicas of everything. HOST_TEST_SERVERS=3 runs all tests so.
+// with three replicas of everything. HOST_TEST_SERVERS=3 runs all tests on such a
+// cluster.
 func TestOnThreeServers(t *testing.T) {
 	if testing.Short() {
-		t.Skip("-short: it takes most of a minute")
+		t.Skip("-short: the test takes most of a minute")
 	}
 	threeServers = brokertest.StartCluster(t, 3)
 	t.Cleanup(func() { threeServers = nil })

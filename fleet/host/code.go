@@ -12,8 +12,8 @@ import (
 )
 
 // codes stores code under host.code.ID.UID.DIGEST.CHUNK, in a stream with one
-// message a subject. Workers do not share code, even when it is the same: to remove
-// it needs no reference count.
+// message a subject. Workers do not share code, even when it is the same, so that
+// the removal of a worker's code needs no reference count.
 type codes struct {
 	chunks
 	prefix string // "host.code."

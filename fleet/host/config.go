@@ -28,8 +28,8 @@ type Config struct {
 	// 5. A worker's consumer has as many as the stream of its topic. Defaults to 1.
 	Replicas int `koanf:"replicas"`
 
-	// RecoveryOff leaves workers alone until [Host.Recover] is called; the seed
-	// has it as WORKER_RECOVERY_ON_START=false.
+	// RecoveryOff keeps the host from running any worker until [Host.Recover] is
+	// called; WORKER_RECOVERY_ON_START=false in the seed.
 	RecoveryOff bool `koanf:"recovery_off"`
 	// LeaseTTL is how long the other hosts wait for a sign of life of this host
 	// before they take over its workers; WORKER_RECOVERY_LEASE_TTL_SECONDS in
@@ -52,11 +52,11 @@ type Config struct {
 	// becomes a dead letter; GROUP_LOCK_MAX_RETRIES and maxRedeliveryCount in the
 	// seed. Defaults to 3; [NoRetry] means none.
 	MaxRetries int `koanf:"max_retries"`
-	// MaxUnanswered is how many deliveries of a message, beside those that failed,
-	// may reach a handler whose host dies before it reports the outcome. After
-	// one more the message becomes a dead letter: a message that kills its host
-	// each time must not go on for ever. A delivery that only waited in a host does
-	// not count. Defaults to 10.
+	// MaxUnanswered is how many deliveries of a message, beside those that
+	// failed, may reach a handler whose host dies before it reports the outcome.
+	// After one more the message becomes a dead letter: a message that kills its
+	// host each time must not go on for ever. A delivery does not count when no
+	// handler was called for it. Defaults to 10.
 	MaxUnanswered int `koanf:"max_unanswered"`
 
 	// AckWait is how long the server waits for a heartbeat or an answer for a
@@ -93,8 +93,8 @@ type Config struct {
 	Fetcher *fetch.Client `koanf:"-"`
 }
 
-// NoRetry as [Config].MaxRetries means that a message that fails once becomes a
-// dead letter.
+// NoRetry is a value of [Config].MaxRetries. It makes a message a dead letter
+// after its first failure.
 const NoRetry = -1
 
 var nameForm = regexp.MustCompile(`^[A-Z][A-Z0-9_]{0,31}$`)
@@ -162,7 +162,7 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// attempts is how often a message may fail.
+// attempts returns how often the host tries a message.
 func (c Config) attempts() int {
 	return max(c.MaxRetries, 0) + 1
 }

@@ -84,7 +84,7 @@ func (h *Host) subscribe(ctx context.Context, rec *Record) error {
 }
 
 // cover adds the topics of records to those that the slot's consumer takes. The
-// host that created one of the records may have died before it did so.
+// host that created one of the records may have died before it added the topic.
 func (h *Host) cover(ctx context.Context, records []*Record) error {
 	if len(records) == 0 {
 		return nil
@@ -134,8 +134,9 @@ func (h *Host) group(ctx context.Context, rec *Record) ([]*Record, error) {
 	return slices.DeleteFunc(all, func(r *Record) bool { return r.slot() != rec.slot() || r.ID == rec.ID }), nil
 }
 
-// filter sets the topics of the consumer of rec's slot, and creates the consumer if
-// it is missing. With beside it keeps the topics that the consumer takes already.
+// filter sets the topics of the consumer of rec's slot, and creates the consumer
+// if it is missing. When beside is true, filter keeps the topics that the
+// consumer takes already.
 func (h *Host) filter(ctx context.Context, rec *Record, topics []string, beside bool) error {
 	slot, stream := rec.slot(), rec.Stream
 	cfg := jetstream.ConsumerConfig{

@@ -321,7 +321,7 @@ func TestCreationCutOff(t *testing.T) {
 	}
 	for _, id := range []string{"aloneyoung", "memberyoung"} {
 		if rec, err := b.Get(t.Context(), id); err != nil || rec.State != host.StateDeploying {
-			t.Errorf("one that may still be under way was taken over: %v, %v", rec, err)
+			t.Errorf("the host took over a creation that may still be in progress: %v, %v", rec, err)
 		}
 	}
 }

@@ -34,8 +34,8 @@ const (
 	// HeaderFor is on a redriven message and names the slot of a worker or group.
 	// Only that worker or group handles the message.
 	HeaderFor = "Lifecycle-For"
-	// HeaderBody is on a letter, or on a redriven message, whose original does not
-	// fit into one message together with the headers above. It is the name under
+	// HeaderBody is on a letter or a redriven message when the original and the
+	// headers above do not fit into one message together. It is the name under
 	// which the stream of letters stores the original's own headers and data.
 	HeaderBody = "Lifecycle-Body"
 )
@@ -85,7 +85,7 @@ func (l *letters) put(ctx context.Context, subject, key string, d *DeadLetter) e
 	m.Header.Set(HeaderDigest, d.Digest)
 	_, err := l.js.PublishMsg(ctx, m, jetstream.WithMsgID(subject+":"+key))
 	if tooLarge(err) {
-		// The message fits by itself, and not with the letter's headers.
+		// The message fits alone, but not together with the letter's headers.
 		sum := sha256.Sum256([]byte(subject + ":" + key)) // a repeated call gets the same name
 		body := hex.EncodeToString(sum[:16])
 		if err = l.keep(ctx, body, d); err == nil {
@@ -207,9 +207,9 @@ func letter(raw *jetstream.RawStreamMsg) *DeadLetter {
 	return d
 }
 
-// redrive publishes a letter's original again, for slot only, and then removes the
-// letter. A repeated call publishes nothing more, within the server's duplicate
-// window.
+// redrive publishes a letter's original again, for slot only, and then removes
+// the letter. A second call within the server's duplicate window does not publish
+// it again.
 func (l *letters) redrive(ctx context.Context, d *DeadLetter, slot string) error {
 	if d.gone != nil {
 		return fmt.Errorf("redrive %d: %w", d.Seq, d.gone)

@@ -24,7 +24,7 @@ func (h *Host) Delete(ctx context.Context, id string, opts ...Option) error {
 func (h *Host) delete(ctx context.Context, id, uid string, o options) error {
 	rec, err := h.change(ctx, id, o, func(r *Record) (bool, error) {
 		if uid != "" && r.UID != uid {
-			return false, fmt.Errorf("worker %s: %w: the id has another life", id, ErrNotFound)
+			return false, fmt.Errorf("worker %s: %w: the id belongs to a newer worker", id, ErrNotFound)
 		}
 		changed := r.State != StateDeleting && r.State != StateDeleted
 		if changed {
@@ -69,7 +69,7 @@ func (h *Host) delete(ctx context.Context, id, uid string, o options) error {
 		select {
 		case <-poll.C:
 		case <-ctx.Done():
-			return fmt.Errorf("delete worker %s: it goes on: %w", id, ctx.Err())
+			return fmt.Errorf("delete worker %s: the hosts continue: %w", id, ctx.Err())
 		}
 	}
 }

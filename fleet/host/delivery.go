@@ -57,7 +57,7 @@ func (r *runner) one(m jetstream.Msg) {
 			r.answer(nil, m.Ack, d)
 			return
 		case was.Begun-was.Failed > r.host.cfg.MaxUnanswered:
-			r.deadLetter(d, was.Failed, fmt.Errorf("begun %d times and answered %d times: the hosts that had it did not live to say what came of it", was.Begun, was.Failed))
+			r.deadLetter(d, was.Failed, fmt.Errorf("begun %d times and answered %d times: each other host died before it reported the outcome", was.Begun, was.Failed))
 			return
 		}
 		// A delivery counts once its handler is about to be called. A message that
@@ -70,7 +70,7 @@ func (r *runner) one(m jetstream.Msg) {
 	}
 	attempt := d.tries.Failed + 1
 	if size := len(d.data); size > r.host.cfg.MaxMessage {
-		r.deadLetter(d, attempt, fmt.Errorf("it has %d bytes, more than the %d that a handler gets", size, r.host.cfg.MaxMessage))
+		r.deadLetter(d, attempt, fmt.Errorf("the message has %d bytes, more than the limit of %d", size, r.host.cfg.MaxMessage))
 		return
 	}
 	err = r.call(ctx, d, attempt)
@@ -177,8 +177,8 @@ func (r *runner) fail(d *delivery, attempt int, err error) {
 	var rejected *engine.RejectError
 	switch {
 	case errors.Is(err, ErrDetached), errors.Is(err, ErrStale):
-		// It is not the handler's fault and does not count. The host that took over
-		// gets the message.
+		// This is not the handler's fault and does not count as an attempt. The
+		// host that took over gets the message.
 		_ = d.msg.Nak()
 		if errors.Is(err, ErrStale) {
 			r.halting.Store(true) // the slot starts a new runner, which claims the fence again

@@ -37,7 +37,7 @@ func TestRetriesAndDeadLetters(t *testing.T) {
 	fn := func(ctx context.Context, m *engine.Message, s engine.State) ([]engine.Output, error) {
 		n, _ := attempts.LoadOrStore(string(m.Data), new(atomic.Int64))
 		if got := n.(*atomic.Int64).Add(1); !fixed.Load() && int(got) != m.Attempt {
-			t.Errorf("%s: attempt %d is said to be %d", m.Data, got, m.Attempt)
+			t.Errorf("%s: attempt %d has the number %d", m.Data, got, m.Attempt)
 		}
 		switch {
 		case fixed.Load():
@@ -52,7 +52,7 @@ func TestRetriesAndDeadLetters(t *testing.T) {
 		return text(string(m.Data)), nil
 	}
 	req, other := r.native("w", fn), r.native("other", func(context.Context, *engine.Message, engine.State) ([]engine.Output, error) { return text("x"), nil })
-	other.Topic = req.Topic // two workers that have nothing to do with each other
+	other.Topic = req.Topic // two independent workers
 	h := r.start("a")
 	create(t, h, req)
 	create(t, h, other)
@@ -138,7 +138,7 @@ func TestMisbehaviour(t *testing.T) {
 	r.publish("work.large", strings.Repeat("x", 1001))
 	for id, want := range map[string]string{
 		"panics": "panics: panic: out", "nowhere": "publish output 0 to no.stream.has.this", "homeless": "no topic",
-		"large": "it has 1001 bytes", "loop": "time limit of 100ms exceeded",
+		"large": "the message has 1001 bytes", "loop": "time limit of 100ms exceeded",
 	} {
 		if d := r.letters(h, id, 1)[0]; !strings.Contains(d.Reason, want) {
 			t.Errorf("%s: %q, want %q", id, d.Reason, want)
@@ -235,11 +235,11 @@ func TestUpdateBetweenMessages(t *testing.T) {
 	r.wantOutputs("out.w", "old", "new")
 }
 
-// TestLongHandler holds that a handler which takes longer than AckWait keeps its
+// TestLongHandler checks that a handler that takes longer than AckWait keeps its
 // message.
 func TestLongHandler(t *testing.T) {
-	// A host that gets no processor for most of AckWait gives up the message, as it
-	// should. Then the next round, with a longer AckWait, decides.
+	// On a busy machine, a host that gets no processor time for most of AckWait
+	// gives up the message, as it should. The test then tries a longer AckWait.
 	for wait := time.Second; ; wait *= 4 {
 		r := newRig(t)
 		r.tune = func(c *host.Config) { c.AckWait = wait }
@@ -365,7 +365,7 @@ func TestWaitingIsNoAttempt(t *testing.T) {
 	for range 2 * 5 {
 		m, err := c.Next(jetstream.FetchMaxWait(bound))
 		must(t, err)
-		must(t, m.Nak()) // as a host does with what waits in it when it stops
+		must(t, m.Nak()) // as a host that stops does with the messages that wait in it
 	}
 	must(t, h.StartWorker(t.Context(), "w"))
 	r.eventually("both are handled", func() bool { return len(r.outputs("out.w")) == 2 })

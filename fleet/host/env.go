@@ -27,7 +27,7 @@ func FromEnv(cfg Config, lookup func(string) (string, bool)) (Config, error) {
 		}
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 0 || n > 1e9 {
-			errs = append(errs, fmt.Errorf("%s=%.40q: it takes a whole number that is not negative", name, text))
+			errs = append(errs, fmt.Errorf("%s=%.40q: want a whole number that is not negative", name, text))
 			return
 		}
 		set(n)
@@ -35,7 +35,7 @@ func FromEnv(cfg Config, lookup func(string) (string, bool)) (Config, error) {
 	if text, ok := lookup("WORKER_RECOVERY_ON_START"); ok && text != "" {
 		on, err := strconv.ParseBool(text)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("WORKER_RECOVERY_ON_START=%.40q: it takes true or false", text))
+			errs = append(errs, fmt.Errorf("WORKER_RECOVERY_ON_START=%.40q: want true or false", text))
 		}
 		cfg.RecoveryOff = !on
 	}

@@ -1,6 +1,6 @@
 package host
 
-// Owner is owner.
+// Owner exports owner.
 var Owner = owner
 
 // Leaving returns how many slots are ending.
@@ -22,7 +22,7 @@ func (h *Host) Leaving() int {
 func (h *Host) Members() []string { return h.members.live() }
 
 // Applied reports whether the slot of a worker has acted on a record in which the
-// worker is in that phase.
+// worker is in this state.
 func (h *Host) Applied(id string, phase State) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -134,7 +134,7 @@ const (
 // It returns an error when js is nil, or one that names the invalid fields of cfg.
 func New(js jetstream.JetStream, cfg Config) (*Host, error) {
 	if js == nil {
-		return nil, errors.New("host: no JetStream: give that of a broker")
+		return nil, errors.New("host: no JetStream: pass that of a broker")
 	}
 	cfg = cfg.WithDefaults()
 	if err := cfg.Validate(); err != nil {

@@ -13,11 +13,11 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 )
 
-// rogue is an engine whose methods panic when they are told to.
+// rogue is an engine whose methods panic on request.
 type rogue struct {
 	inLoad, inHandle, inClose atomic.Bool
 	loads, handled, closed    atomic.Int64
-	hang                      chan struct{} // Load waits for it; nil for not at all
+	hang                      chan struct{} // if not nil, Load waits for it
 }
 
 func (*rogue) MIMETypes() []string       { return []string{"text/x-rogue"} }
@@ -89,7 +89,7 @@ func TestAPanicInLoadFailsTheWorker(t *testing.T) {
 	// code because of it.
 	r.eventually("the slot has acted on it", func() bool { return h.Applied("w", host.StateFailed) })
 	if n := h.Tallies()[0].LoadsFailed; n != 1 || e.loads.Load() != 1 {
-		t.Errorf("%d loads failed of %d, want the one", n, e.loads.Load())
+		t.Errorf("%d of %d loads failed, want 1 of 1", n, e.loads.Load())
 	}
 
 	e.inLoad.Store(false)

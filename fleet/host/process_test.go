@@ -105,14 +105,14 @@ func (f *fleetOf) start() {
 	f.running = append(f.running, cmd)
 }
 
-// tell ends the running hosts with SIGQUIT, so that they write out their goroutines, and
-// shows the output of all hosts.
+// tell ends the running hosts with SIGQUIT, so that they dump their goroutines,
+// and logs the output of all hosts.
 func (f *fleetOf) tell() {
 	for len(f.running) > 0 {
 		f.end(0, syscall.SIGQUIT)
 	}
 	said, err := os.ReadFile(f.log.Name())
-	f.t.Logf("what the hosts have said (%v):\n%s", err, said)
+	f.t.Logf("the output of the hosts (%v):\n%s", err, said)
 }
 
 func (f *fleetOf) end(i int, sig syscall.Signal) {
@@ -169,7 +169,7 @@ func (r *rig) whereabouts(topic string, sent int, written map[string]string) str
 // cluster restart. At the end the ledger has every message once.
 func TestChaos(t *testing.T) {
 	if testing.Short() {
-		t.Skip("it takes most of a minute")
+		t.Skip("the test takes most of a minute")
 	}
 	const replicas = 3
 	cluster := brokertest.StartCluster(t, 3)

@@ -21,7 +21,7 @@ func (h *Host) loadCode(ctx context.Context, rec *Record, code []byte) (engine.P
 	cfg := engine.Config{Worker: rec.ID, Limits: h.limits(rec), Log: func(line string) {
 		h.log.Info("hosted worker prints", "worker", rec.ID, "line", line)
 	}}
-	var p engine.Program // do not read it before the call has ended
+	var p engine.Program // not to be read before the call has ended
 	load := call.Start("engine", func() (err error) {
 		p, err = e.Load(ctx, code, cfg)
 		return err
@@ -61,7 +61,7 @@ func (m *member) handle(ctx context.Context, message *engine.Message, state engi
 	return outputs, err
 }
 
-// quarantine blocks the load of code with which the engine panicked or hung.
+// quarantine blocks the loading of code that made the engine panic or hang.
 type quarantine struct {
 	uid        string
 	generation int
@@ -116,7 +116,7 @@ func (s *slot) hasLoaded(rec *Record, asks uint64, err error) {
 	q.failures++
 }
 
-// did reports whether err wraps an E.
+// did reports whether err wraps an error of type E.
 func did[E error](err error) bool {
 	_, is := errors.AsType[E](err)
 	return is

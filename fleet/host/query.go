@@ -59,7 +59,7 @@ func (h *Host) History(ctx context.Context, id string) ([]Version, error) {
 	return rec.History, nil
 }
 
-// Waiting counts the messages that wait for a worker.
+// Waiting has the number of messages that wait for a worker.
 type Waiting struct {
 	Backlog     int // messages that it, or its group, has not finished
 	DeadLetters int // dead letters that have not been redriven

@@ -159,7 +159,7 @@ func (s *records) get(ctx context.Context, id string) (*Record, error) {
 	}
 	r, ok := found.Participant.(*Record)
 	if !ok || r.ID != id {
-		return nil, fmt.Errorf("record %s, revision %d: %w", id, found.Revision, errors.Join(found.Degraded, errors.New("it is not that of this worker")))
+		return nil, fmt.Errorf("record %s, revision %d: %w", id, found.Revision, errors.Join(found.Degraded, errors.New("the record belongs to another worker")))
 	}
 	r.revision = found.Revision
 	return r, nil
@@ -172,7 +172,7 @@ func decode(entry jetstream.KeyValueEntry) (*Record, error) {
 		return nil, fmt.Errorf("record %s, revision %d: %w", entry.Key(), entry.Revision(), err)
 	}
 	if r.ID != entry.Key() {
-		return nil, fmt.Errorf("record %s, revision %d: it says that it is of %q", entry.Key(), entry.Revision(), r.ID)
+		return nil, fmt.Errorf("record %s, revision %d: the record names the worker %q", entry.Key(), entry.Revision(), r.ID)
 	}
 	return r, nil
 }
@@ -217,7 +217,7 @@ func (s *records) update(ctx context.Context, id string, by Change, change func(
 		err = s.manager.TransitionWith(ctx, Kind, id, string(r.State), workflow.TransitionSourceOperator, by.text(), func(p workflow.Participant) error {
 			stored, ok := p.(*Record)
 			if !ok {
-				return fmt.Errorf("a %T is no record", p)
+				return fmt.Errorf("a %T is not a record", p)
 			}
 			bucket := stored.bucket
 			*stored = *r
@@ -257,7 +257,7 @@ func (s *records) remove(ctx context.Context, r *Record) error {
 // consumer.
 func checkID(what, id string) error {
 	if id == "" || len(id) > 100 || id != identity.Token(id) {
-		return fmt.Errorf("%s %.120q: %w: it takes 1 to 100 letters, digits, - and _", what, id, ErrInvalid)
+		return fmt.Errorf("%s %.120q: %w: want 1 to 100 letters, digits, - and _", what, id, ErrInvalid)
 	}
 	return nil
 }

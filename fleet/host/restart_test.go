@@ -24,7 +24,7 @@ func TestServerRestarts(t *testing.T) {
 	// that were in flight when it stopped again after AckWait.
 	r.tune = func(c *host.Config) {
 		c.LeaseTTL, c.AckWait = 3*time.Second, 5*time.Second
-		c.Logger = slog.New(slog.NewTextHandler(t.Output(), nil)) // for when it fails
+		c.Logger = slog.New(slog.NewTextHandler(t.Output(), nil)) // to show the log when the test fails
 	}
 	h := r.start("a")
 	code := []byte(`

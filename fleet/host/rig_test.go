@@ -89,7 +89,7 @@ func (r *rig) host(id string) *host.Host {
 	return h
 }
 
-// start returns a host that runs and has recovered.
+// start returns a running host that has recovered its workers.
 func (r *rig) start(id string) *host.Host {
 	r.t.Helper()
 	h := r.host(id)
@@ -112,7 +112,7 @@ func (r *rig) eventually(what string, cond func() bool) {
 	deadline := time.Now().Add(bound)
 	for !cond() {
 		if time.Now().After(deadline) {
-			r.t.Fatalf("it did not come to this: %s", what)
+			r.t.Fatalf("this did not happen in time: %s", what)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}

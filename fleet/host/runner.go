@@ -156,8 +156,8 @@ func (r *runner) handBack(it jetstream.MessagesContext) {
 }
 
 // noWord is the interval of the heartbeats that the server sends while it has no
-// message. After two intervals without one the runner asks for messages again,
-// because a server that has restarted may have lost the request.
+// message. After two intervals without a heartbeat the runner asks for messages
+// again, because a restarted server may have lost the request.
 const noWord = 5 * time.Second
 
 // consume handles messages until the runner halts, is abandoned, or fails.
@@ -180,11 +180,11 @@ func (r *runner) consume() error {
 	return nil
 }
 
-// drainInto handles the messages of it. It returns nil when the runner halts or was
-// abandoned, or when it changes the prefetch.
+// drainInto handles the messages of the iterator it. It returns nil when the
+// runner halts or was abandoned, or when the prefetch has to change.
 func (r *runner) drainInto(it jetstream.MessagesContext) error {
 	slower := false
-	quick := 0 // messages in a row
+	quick := 0 // quick messages in a row
 	for {
 		m, err := it.Next()
 		if errors.Is(err, jetstream.ErrMsgIteratorClosed) {

@@ -12,7 +12,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// startOver is the wait between two sessions of a host.
+// startOver is how long a host waits between two sessions.
 var startOver = worker.Backoff{Min: time.Second, Max: time.Second}
 
 // serve runs a started host. It returns when ctx has ended and every goroutine of the
@@ -39,7 +39,7 @@ func (h *Host) serve(ctx context.Context) error {
 		leaving, cancel := context.WithTimeout(work, 2*time.Second)
 		defer cancel()
 		if err := h.members.leave(leaving); err != nil {
-			h.log.Warn("hosts: the others will wait for the lease to run out", "host", h.cfg.HostID, "err", err)
+			h.log.Warn("hosts: the other hosts have to wait until the lease runs out", "host", h.cfg.HostID, "err", err)
 		}
 	}
 	return nil
@@ -163,7 +163,7 @@ func (h *Host) assign(work context.Context) {
 			}
 		}
 		select {
-		case <-s.gone: // when it is wanted again meanwhile, the loop below makes a new one
+		case <-s.gone: // if the slot is wanted again, the loop below makes a new one
 			delete(h.slots, name)
 		default:
 		}
@@ -178,7 +178,7 @@ func (h *Host) assign(work context.Context) {
 		s := h.slots[name]
 		if s != nil {
 			select {
-			case <-s.quit: // it is ending; assign makes a new one when it has ended
+			case <-s.quit: // the slot is ending; assign makes a new one when it has ended
 				continue
 			default:
 			}

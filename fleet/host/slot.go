@@ -22,7 +22,7 @@ type slot struct {
 	name string
 	wake chan struct{} // of size 1
 	quit chan struct{}
-	gone chan struct{} // closed when the slot has let go of everything
+	gone chan struct{} // closed when the slot has released everything
 
 	mu      sync.Mutex // guards the fields from records to status
 	records []*Record  // the wanted members
@@ -30,14 +30,14 @@ type slot struct {
 	applied map[string]uint64 // revision of each record that was tried
 	tried   bool
 	asks    uint64          // number of the newest request to try failed workers again
-	heard   uint64          // number of the newest request that it has carried out
+	heard   uint64          // number of the newest request that the slot has carried out
 	status  map[string]bool // ids of members whose program is loaded
 
 	turn atomic.Uint64 // counts messages
 
 	// Only the owning goroutine uses the fields below.
 	loaded      []*member
-	covered     []string // topics that its consumer is known to take
+	covered     []string // topics that the slot's consumer is known to take
 	runner      *runner
 	quarantines map[string]*quarantine // by worker
 }
@@ -158,7 +158,7 @@ func (s *slot) tryApply(ctx context.Context) error {
 		returned = true
 		return err
 	})
-	if !returned { // it panicked: that was the try that callers wait for
+	if !returned { // apply panicked; callers wait for this try, so count it
 		s.mu.Lock()
 		s.tried, s.heard = true, asks
 		s.mu.Unlock()

@@ -14,14 +14,14 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// CreateRequest describes a worker to be.
+// CreateRequest describes a new worker.
 type CreateRequest struct {
 	// ID is the worker's id, which never changes: 1 to 100 letters, digits, - and _.
 	// Defaults to a random id.
 	ID string
 	// MIMEType selects the engine that runs the code.
 	MIMEType string
-	// Code is the code. Set either Code or URL.
+	// Code is the worker's code. Set either Code or URL.
 	Code []byte
 	// URL is where the host gets the code, under the policy of Config.Fetch.
 	URL string
@@ -143,10 +143,10 @@ func (h *Host) prepare(ctx context.Context, req *CreateRequest) (*Record, []byte
 		errs = append(errs, fmt.Errorf("%w: give either Code or URL", ErrInvalid))
 	}
 	if !validPattern(req.Topic) {
-		errs = append(errs, fmt.Errorf("topic %.200q: %w: it takes tokens between single dots, * for one and > for the rest", req.Topic, ErrInvalid))
+		errs = append(errs, fmt.Errorf("topic %.200q: %w: want tokens between single dots, * for one token and > for the rest", req.Topic, ErrInvalid))
 	}
 	if req.OutputTopic != "" && !engine.ValidTopic(req.OutputTopic) {
-		errs = append(errs, fmt.Errorf("output topic %.200q: %w: it takes tokens between single dots, without wildcards", req.OutputTopic, ErrInvalid))
+		errs = append(errs, fmt.Errorf("output topic %.200q: %w: want tokens between single dots, without wildcards", req.OutputTopic, ErrInvalid))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return nil, nil, err
@@ -159,7 +159,7 @@ func (h *Host) prepare(ctx context.Context, req *CreateRequest) (*Record, []byte
 	}
 	stream, err := h.js.StreamNameBySubject(ctx, req.Topic)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return nil, nil, fmt.Errorf("topic %s: %w: create one that has it", req.Topic, ErrNoTopic)
+		return nil, nil, fmt.Errorf("topic %s: %w: create a stream that has it", req.Topic, ErrNoTopic)
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("topic %s: %w", req.Topic, err)
@@ -187,7 +187,8 @@ func (h *Host) source(ctx context.Context, code []byte, url, digest string) ([]b
 	return code, "content", fetch.Verify(code, digest)
 }
 
-// try loads code and closes the program. It returns the error of the load.
+// try loads code to check it, and closes the program. It returns the error of the
+// load.
 func (h *Host) try(ctx context.Context, rec *Record, code []byte) error {
 	p, err := h.loadCode(ctx, rec, code)
 	if err != nil {
@@ -283,8 +284,8 @@ func (h *Host) loadNew(ctx context.Context, id string, code []byte, url string, 
 }
 
 // Rollback gives a worker an earlier version of its code. digest is the version's
-// digest, or at least its first eight digits. The error for digits that begin more
-// than one digest wraps [ErrInvalid], and that for an unknown digest [ErrNoVersion].
+// digest, or at least its first eight digits. When the digits match more than one
+// version, the error wraps [ErrInvalid]; when they match none, [ErrNoVersion].
 func (h *Host) Rollback(ctx context.Context, id, digest string, opts ...Option) error {
 	rec, err := h.get(ctx, id)
 	if err != nil {
@@ -374,7 +375,7 @@ func (h *Host) settle(ctx context.Context, rec *Record) error {
 		return s.applied[rec.ID] >= rec.revision
 	})
 	if err != nil {
-		return fmt.Errorf("worker %s: it is stored, and not yet carried out: %w", rec.ID, err)
+		return fmt.Errorf("worker %s: the change is stored, but not carried out yet: %w", rec.ID, err)
 	}
 	return nil
 }

@@ -114,8 +114,9 @@ func (l *Lease) Acquire(ctx context.Context) (granted time.Duration, err error) 
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	began := time.Now()
-	// Try twice: the entry can change between look and write. It may change once for
-	// every other process that campaigns, but the caller makes further attempts.
+	// Try twice: the entry can change between look and write. It may change more
+	// often, once for every other process that campaigns; then the caller's next
+	// attempt decides.
 	for range 2 {
 		held, err := l.look(ctx)
 		if err != nil {

@@ -33,7 +33,7 @@ func TestOnOtherServers(t *testing.T) {
 	const own = "^TestOnOtherServers$"
 	for kind, tests := range map[brokertest.Kind]string{
 		brokertest.Separate:  "^Test",
-		brokertest.Clustered: "^(TestOneHolderAtATime|TestLeaseOfOneThatIsGoneRunsOut)$",
+		brokertest.Clustered: "^(TestOneHolderAtATime|TestLeaseOfADeadHolderRunsOut)$",
 	} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
@@ -108,7 +108,7 @@ func TestOneHolderAtATime(t *testing.T) {
 	}
 }
 
-func TestLeaseOfOneThatIsGoneRunsOut(t *testing.T) {
+func TestLeaseOfADeadHolderRunsOut(t *testing.T) {
 	_, ls := leases(t, 2)
 	a, b := ls[0], ls[1]
 	began := time.Now()

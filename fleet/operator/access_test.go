@@ -67,7 +67,8 @@ func TestNothingIsServedWithoutCredentials(t *testing.T) {
 			"missing": nil, "forged": bearer("eve-0123456789-0123456789"), "basic": {"Authorization", "Basic YTpi"}, "empty": {"Authorization", "Bearer "},
 		} {
 			code, h, text := request(t, "GET", base+path, "", header...)
-			// After twenty guesses the address has to wait; that reveals nothing either.
+			// After twenty guesses the address has to wait; that answer reveals
+			// nothing either.
 			if code != http.StatusTooManyRequests && (code != http.StatusUnauthorized || h.Get("WWW-Authenticate") == "") {
 				t.Errorf("%s with %s credentials: %d %s", path, what, code, text)
 			}
@@ -125,12 +126,12 @@ func TestRolesAndAudit(t *testing.T) {
 		t.Errorf("the operator's transition: %+v", e)
 	}
 	if e := list.Entries[0]; !strings.HasPrefix(e.Outcome, "failed_precondition") {
-		t.Errorf("the refused one: %+v", e)
+		t.Errorf("the refused attempt: %+v", e)
 	}
 	mu.Lock()
 	defer mu.Unlock()
 	if len(sunk) != 3 {
-		t.Errorf("the sink was told %d entries", len(sunk))
+		t.Errorf("the sink got %d entries", len(sunk))
 	}
 }
 
@@ -216,7 +217,7 @@ func TestLimitsOfRate(t *testing.T) {
 		t.Errorf("60 guesses: %v", codes)
 	}
 	if code, _, _ := request(t, "GET", base+"/whoami", "", bearer(adaToken)...); code != 200 {
-		t.Errorf("guesses from the same address keep out who was let in before: %d", code)
+		t.Errorf("guesses from the same address lock out a caller with valid credentials: %d", code)
 	}
 }
 
@@ -234,7 +235,7 @@ func TestFormOfALoginIsSmall(t *testing.T) {
 	}
 }
 
-// makers is an area that chooses ids.
+// makers is an area that chooses the ids of new objects.
 type makers struct{ operator.Workers }
 
 func (makers) Create(context.Context, *operatorv1.CreateWorkerRequest, string) (*operatorv1.Worker, error) {
@@ -278,7 +279,7 @@ func TestLimitOfStreams(t *testing.T) {
 			break
 		}
 		if time.Now().After(end) {
-			t.Fatal("a place that was left is not given again")
+			t.Fatal("the place of an ended watch is not free again")
 		}
 	}
 }

@@ -37,8 +37,8 @@ type KubernetesConfig struct {
 	// /var/run/secrets/kubernetes.io/serviceaccount.
 	Dir string
 
-	// Cache is how long a positive review is cached. A revoked token is accepted for
-	// as long. Defaults to 10 s. A refusal is cached for 1 s.
+	// Cache is how long a positive review is cached. The server may accept a
+	// revoked token for that time. Defaults to 10 s. A refusal is cached for 1 s.
 	Cache time.Duration
 }
 

@@ -153,7 +153,7 @@ func TestClientCertificates(t *testing.T) {
 }
 
 // The API server of this test answers as the documentation of TokenReview says,
-// and counts. [TestKubernetesReviewsRealTokens] asks a real one.
+// and counts its requests. [TestKubernetesReviewsRealTokens] asks a real one.
 func TestKubernetesReviewsTokens(t *testing.T) {
 	reviews := 0
 	fail := false
@@ -197,7 +197,7 @@ func TestKubernetesReviewsTokens(t *testing.T) {
 			t.Errorf("%s: %d %s", token, code, text)
 		}
 	}
-	// This server answers without audiences, as one does that has not looked at them.
+	// This server answers without audiences, like a server that did not check them.
 	strict, err := operator.Kubernetes(operator.KubernetesConfig{URL: api.URL, Dir: dir, Audiences: []string{"lifecycle"}, Roles: map[string]operator.Role{"ops": operator.RoleOperator}})
 	if err != nil {
 		t.Fatal(err)
@@ -253,7 +253,7 @@ func TestBrowserSignsIn(t *testing.T) {
 	cookie := h.Get("Set-Cookie")
 	wantText(t, "cookie", cookie, "HttpOnly", "SameSite=Strict", "Path=/ui/")
 	if strings.Contains(cookie, "ada") {
-		t.Error("the cookie has the token in it")
+		t.Error("the cookie contains the token")
 	}
 	value, _, _ := strings.Cut(cookie, ";")
 	session := append(html, "Cookie", value)

@@ -32,10 +32,11 @@ const (
 // not a secret. EXPIRES is a time of RFC 3339. Empty lines and lines that begin with
 // # are skipped.
 //
-// The file is read again when it has changed, looked at most once a second, also
-// when it is a Kubernetes secret whose symbolic link moved. One that cannot be
-// read then, or has a line that is wrong, is logged, and every token is refused until
-// it is right again: what was revoked must not come back because of a typo.
+// TokenFile checks the file for changes at most once a second and reads a changed
+// file again. It also notices a Kubernetes secret whose symbolic link has moved.
+// When the new file cannot be read or has an invalid line, TokenFile logs that
+// and refuses every token until the file is valid: a typo must not make a revoked
+// token valid again.
 func TokenFile(path string, log *slog.Logger) (Authenticator, error) {
 	f := &tokenFile{path: path, log: log, now: time.Now}
 	if f.log == nil {
@@ -84,7 +85,7 @@ func (f *tokenFile) Authenticate(r *http.Request) (Principal, error) {
 		return Principal{}, fmt.Errorf("the token file cannot be used: %w", f.broken)
 	}
 	found := -1
-	for i := range f.tokens { // all of them, so that time says nothing about which
+	for i := range f.tokens { // compare all, so that the time does not reveal a match
 		if digest.Equal(f.tokens[i].digest) {
 			found = i
 		}

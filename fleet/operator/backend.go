@@ -17,8 +17,8 @@ type Workflows interface {
 	Definitions(ctx context.Context) ([]*operatorv1.Definition, error)
 	// Definition returns one type; ReasonUnknownType when there is none.
 	Definition(ctx context.Context, typ string) (*operatorv1.Definition, error)
-	// FieldType returns the Go type of a field of the type's state, by its JSON name,
-	// and false when there is no such field.
+	// FieldType returns the Go type of a field of the workflow's state, by its
+	// JSON name. It returns false when the state has no such field.
 	FieldType(typ, field string) (reflect.Type, bool)
 	// List returns at most q.Limit entities whose ids are after q.After, sorted
 	// by id.
@@ -32,13 +32,13 @@ type Workflows interface {
 	// History returns an entity's history, oldest first, and whether older entries are
 	// gone.
 	History(ctx context.Context, typ, id string) (entries []*operatorv1.HistoryEntry, truncated bool, err error)
-	// Watch tells to what is there, then calls Sync, then tells every change,
-	// until ctx ends. After a Gap it begins anew with what is there. Only one watch of a type runs at a time, however many
-	// clients watch.
+	// Watch sends a Put for everything that exists, then Sync, and then each
+	// change, until ctx ends. After a Gap it begins again. Only one watch of a
+	// type runs at a time, however many clients watch.
 	Watch(ctx context.Context, typ string, to Sink[*operatorv1.Entity]) error
 }
 
-// Sink takes what a watch delivers, with its methods Put, Delete, Sync and Gap.
+// Sink takes the items of a watch with its methods Put, Delete, Sync and Gap.
 // They never block.
 type Sink[T any] = stream.Sink[T]
 

@@ -29,13 +29,13 @@ func TestHostileTextsStayTexts(t *testing.T) {
 			t.Errorf("%s: a text became %d elements", name, n)
 		}
 		if evaluate[bool](t, ctx, `"pwned" in window`) {
-			t.Errorf("%s: a text ran", name)
+			t.Errorf("%s: a text ran as a script", name)
 		}
 		if name != "nothing" && !evaluate[bool](t, ctx, `document.querySelector("main").textContent.includes('<img src=x onerror="window.pwned=1">') || !!document.querySelector("main input, main textarea")?.value.includes("<img src=x")`) {
-			t.Errorf("%s: it shows no hostile text, so it proves nothing", name)
+			t.Errorf("%s: the page shows no hostile text, so the test proves nothing", name)
 		}
 	}
-	// A picture says names in attributes, titles and labels.
+	// A picture has names in attributes, titles and labels.
 	visit(t, ctx, base+s.pages()["entity"])
 	if n := evaluate[int](t, ctx, `[...document.querySelectorAll(".diagram *")].filter(e => !["defs", "marker", "path", "circle", "g", "rect", "text", "title", "a"].includes(e.localName)).length`); n != 0 {
 		t.Errorf("a name became %d elements of a picture", n)
@@ -128,7 +128,7 @@ func TestActionsAreAskedForAndRefusedToViewers(t *testing.T) {
 	letters := func() int { list, _ := h.DeadLetters(t.Context(), "enrich-orders", "", 0); return len(list) }
 	for name, is := range map[string]struct {
 		form    url.Values
-		page    string // that offers it
+		page    string // the page that offers the action
 		says    string // what will happen
 		outcome string
 		done    func() bool
@@ -167,7 +167,7 @@ func TestActionsAreAskedForAndRefusedToViewers(t *testing.T) {
 			}
 			code, _, text := request(t, "GET", ask, "", op...)
 			if code != 200 || !strings.Contains(text, is.says) || !strings.Contains(text, "What will happen") || is.done() != changed {
-				t.Errorf("the question (%d) does not say %q, or acts:\n%s", code, is.says, text)
+				t.Errorf("the question (%d) does not say %q, or already acts:\n%s", code, is.says, text)
 			}
 			if code, _, _ := request(t, "POST", act, is.form.Encode(), append(slices.Clone(op), "Sec-Fetch-Site", "cross-site")...); code != 403 || is.done() != changed {
 				t.Errorf("from another site: %d", code)

@@ -44,7 +44,7 @@ func TestWorkersWorkflowsAndAuditAreLive(t *testing.T) {
 	}
 	await(t, ctx, "the letter's going", `!document.querySelector("[value='100']")`)
 	if !evaluate[bool](t, ctx, `document.querySelector("[value='102']").checked && document.activeElement === window.before`) {
-		t.Error("a change took the mark or the focus of what did not change")
+		t.Error("a change removed the check mark or the focus of an unchanged element")
 	}
 
 	visit(t, ctx, base+"/ui/workflows")
@@ -89,7 +89,7 @@ func TestPageOutlivesItsServer(t *testing.T) {
 	await(t, ctx, "the word that it is away", `document.getElementById("notice").innerText.startsWith("The server does not answer. What you see is from") && !(`+isLive+`)`)
 	accessible(t, ctx, axeScript(t), "away")
 	if n := evaluate[int](t, ctx, `document.querySelectorAll("tbody tr").length`); n != 3 {
-		t.Errorf("what was seen is gone: %d rows", n)
+		t.Errorf("the page no longer shows its content: %d rows", n)
 	}
 	m.add("m-later", mission{})
 	if ln, err = net.Listen("tcp", addr); err != nil {
@@ -102,7 +102,7 @@ func TestPageOutlivesItsServer(t *testing.T) {
 }
 
 // When an entity is deleted while its page is open, the page says so.
-func TestPageOfWhatIsGone(t *testing.T) {
+func TestPageOfADeletedWorkerSaysSo(t *testing.T) {
 	h := newHosted()
 	base, _ := serve(t, operator.Config{Workers: h})
 	ctx := browser(t)
@@ -212,10 +212,10 @@ func TestTenThousandEntitiesOnScreen(t *testing.T) {
 	}
 	await(t, ctx, "changes under the typing", fmt.Sprintf(`changes >= %d`, seen+4))
 	if n := evaluate[int](t, ctx, `frozen`); n > 0 {
-		t.Errorf("%d times the page changed again and let nothing else run in between", n)
+		t.Errorf("the page changed %d times without a pause in between", n)
 	}
 	if text := evaluate[string](t, ctx, `document.activeElement.name + "=" + document.activeElement.value`); text != "contains=m-0999" {
-		t.Errorf("what is typed is %q", text)
+		t.Errorf("the filter has the text %q", text)
 	}
 	press(t, ctx, kb.Enter)
 	await(t, ctx, "the filtered list", `document.querySelectorAll("tbody tr").length === 10 && document.querySelector("tbody tr").dataset.key === "m-09990"`)
@@ -242,7 +242,7 @@ func TestTenThousandEntitiesOnScreen(t *testing.T) {
 		t.Errorf("the heap has grown from %d MiB to %d MiB", before>>20, after>>20)
 	}
 	if told.Load() < watchers {
-		t.Errorf("%d changes were told to %d watchers", told.Load(), watchers)
+		t.Errorf("%d changes were sent to %d watchers", told.Load(), watchers)
 	}
 	t.Logf("heap in use %d MiB before and %d MiB after the changes, with %d watchers, client and server; page: %d elements, %.1f MiB", before>>20, after>>20, watchers, nodes, bytes/(1<<20))
 }

@@ -100,7 +100,7 @@ func await(t *testing.T, ctx context.Context, what, script string) {
 		if time.Now().After(end) {
 			var body string
 			chromedp.Run(ctx, chromedp.Evaluate(`location.href + "\n" + document.body.innerText`, &body))
-			t.Fatalf("%s does not come:\n%s", what, body)
+			t.Fatalf("%s does not appear:\n%s", what, body)
 		}
 	}
 }

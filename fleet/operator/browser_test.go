@@ -142,7 +142,7 @@ func (h *hosted) Redrive(_ context.Context, id string, ids []string, _ string) (
 	return int64(n), nil
 }
 
-// stage is a fleet: NATS, missions, three processes, hosted workers.
+// stage makes a fleet: NATS, missions, three processes and hosted workers.
 func stage(t *testing.T) (base string, mgr *workflow.Manager, ids []string) {
 	t.Helper()
 	js := brokertest.Embedded(t, broker.Config{Buckets: []jetstream.KeyValueConfig{workflow.Bucket("MISSIONS")}}).JetStream()
@@ -271,7 +271,7 @@ func TestEmptyPagesInABrowser(t *testing.T) {
 	}
 }
 
-// noProcesses are the processes of a fleet without any.
+// noProcesses is a Processes without processes.
 type noProcesses struct{ operator.Processes }
 
 func (noProcesses) List(context.Context) ([]*operatorv1.Process, error) { return nil, nil }
@@ -378,7 +378,7 @@ func TestKeyboardAloneAndLive(t *testing.T) {
 func TestDashboardPicture(t *testing.T) {
 	file := os.Getenv("DASHBOARD_PICTURE")
 	if file == "" {
-		t.Skip("DASHBOARD_PICTURE does not say where to; make docs does")
+		t.Skip("DASHBOARD_PICTURE is not set; make docs sets it")
 	}
 	base, _, _ := stage(t)
 	ctx := browser(t)

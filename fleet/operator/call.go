@@ -17,8 +17,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
-// needs is the role that each method needs, by "Service.Method". A viewer may call a
-// method that has no side effects by the contract.
+// needs is the role that each method needs, by "Service.Method". A viewer may
+// call the methods that the contract declares free of side effects.
 var needs = func() map[string]Role {
 	roles := map[string]Role{}
 	for _, file := range operatorv1.Files() {

@@ -34,8 +34,8 @@ func presented(t *testing.T, server string) string {
 // A real API server reviews its own tokens: valid ones, and those
 // that were forged, made for another audience, or revoked.
 //
-// It runs where E2E_CLUSTER says that the cluster of KUBECONFIG is there for
-// tests, as deploy/e2e/run does. It uses no other cluster.
+// The test runs only when E2E_CLUSTER says that the cluster of KUBECONFIG is for
+// tests. deploy/e2e/run sets both.
 func TestKubernetesReviewsRealTokens(t *testing.T) {
 	if os.Getenv("E2E_CLUSTER") == "" || os.Getenv("KUBECONFIG") == "" {
 		t.Skip("no cluster for tests: E2E_CLUSTER and KUBECONFIG are not set; deploy/e2e/run sets them")

@@ -102,7 +102,7 @@ func TestReflectionIsEnoughToCallAMethod(t *testing.T) {
 		need(&grpc_reflection_v1.ServerReflectionRequest{MessageRequest: &grpc_reflection_v1.ServerReflectionRequest_FileContainingSymbol{FileContainingSymbol: name}})
 	}
 	if e := ask(&grpc_reflection_v1.ServerReflectionRequest{MessageRequest: &grpc_reflection_v1.ServerReflectionRequest_FileContainingSymbol{FileContainingSymbol: "no.Such"}}).GetErrorResponse(); e.GetErrorCode() != int32(codes.NotFound) {
-		t.Errorf("a name that there is none of: %v", e)
+		t.Errorf("an unknown name: %v", e)
 	}
 	registry, err := protodesc.NewFiles(files)
 	if err != nil {
@@ -133,7 +133,7 @@ func TestReflectionIsEnoughToCallAMethod(t *testing.T) {
 	}
 	for _, kind := range []string{"KIND_PUT", "KIND_SYNCED"} {
 		if err := watch.RecvMsg(output); err != nil || !strings.Contains(protojson.Format(output), kind) {
-			t.Errorf("the watch tells %v, %v, want %s", output, err, kind)
+			t.Errorf("the watch sends %v, %v, want %s", output, err, kind)
 		}
 	}
 	// Older clients use the previous version.
@@ -149,7 +149,7 @@ func TestReflectionIsEnoughToCallAMethod(t *testing.T) {
 	}
 }
 
-// described makes the messages of a method.
+// described makes a method's messages from its description.
 func described(t *testing.T, registry *protoregistry.Files, method protoreflect.FullName) (input, output *dynamicpb.Message) {
 	t.Helper()
 	d, err := registry.FindDescriptorByName(method)
@@ -179,7 +179,7 @@ func TestHealthOfEachService(t *testing.T) {
 		"":                                      grpc_health_v1.HealthCheckResponse_SERVING,
 		"lifecycle.operator.v1.WorkflowService": grpc_health_v1.HealthCheckResponse_SERVING,
 		"lifecycle.operator.v1.AccessService":   grpc_health_v1.HealthCheckResponse_SERVING,
-		"lifecycle.operator.v1.WorkerService":   grpc_health_v1.HealthCheckResponse_NOT_SERVING, // it has none
+		"lifecycle.operator.v1.WorkerService":   grpc_health_v1.HealthCheckResponse_NOT_SERVING, // the server has no workers
 		"lifecycle.operator.v1.ProcessService":  grpc_health_v1.HealthCheckResponse_NOT_SERVING,
 	} {
 		if got, err := client.Check(ctx, &grpc_health_v1.HealthCheckRequest{Service: service}); err != nil || got.GetStatus() != want {
@@ -187,7 +187,7 @@ func TestHealthOfEachService(t *testing.T) {
 		}
 	}
 	if _, err := client.Check(ctx, &grpc_health_v1.HealthCheckRequest{Service: "no.Such"}); status.Code(err) != codes.NotFound {
-		t.Errorf("a service that there is none of: %v", err)
+		t.Errorf("an unknown service: %v", err)
 	}
 	// The protocol allows a server without Watch; clients then assume that it is healthy.
 	watch, err := client.Watch(ctx, &grpc_health_v1.HealthCheckRequest{})
@@ -231,10 +231,10 @@ func TestHealthWhileTheProcessDrains(t *testing.T) {
 	}
 }
 
-// curl is always at hand.
+// The API works with curl alone.
 func TestCurl(t *testing.T) {
 	if _, err := exec.LookPath("curl"); err != nil {
-		t.Skip("there is no curl here")
+		t.Skip("this machine has no curl")
 	}
 	_, auth := tokenFile(t)
 	m := newMemory(2)

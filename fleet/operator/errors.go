@@ -35,7 +35,7 @@ const (
 	ReasonInvalidTransition = "INVALID_TRANSITION"  // the table has no such edge
 	ReasonTerminal          = "TERMINAL_PHASE"      // the entity's phase is terminal
 	ReasonNotWritable       = "FIELD_NOT_WRITABLE"  // operators may not write the field
-	ReasonStale             = "STALE_ETAG"          // it changed since if_match was read
+	ReasonStale             = "STALE_ETAG"          // the object changed after if_match was read
 	ReasonContention        = "CONTENTION"          // too many others write it
 	ReasonDegraded          = "DEGRADED"            // the stored record cannot be decoded
 	ReasonExists            = "ALREADY_EXISTS"      // the id is taken
@@ -43,13 +43,13 @@ const (
 	ReasonUnreachable       = "PROCESS_UNREACHABLE" // the process did not answer
 	ReasonRefused           = "PROCESS_REFUSED"     // the process refused
 	ReasonUnavailable       = "BACKEND_UNAVAILABLE" // a backend is not available now
-	ReasonTimeout           = "DEADLINE_EXCEEDED"   // it took too long; a write may have been stored
+	ReasonTimeout           = "DEADLINE_EXCEEDED"   // the call took too long; a write may have been stored
 	ReasonInternal          = "INTERNAL"            // a defect; the server's log has the incident
 )
 
 // Error is an error of an area that the server reports to the caller. The server
-// reports any other error as internal: it logs it with an incident number, and the
-// caller gets the number.
+// logs any other error with an incident number and reports only that number, as
+// an internal error.
 type Error struct {
 	Code    connect.Code
 	Reason  string // one of the Reason constants
@@ -117,9 +117,9 @@ func wire(ctx context.Context, log *slog.Logger, action string, err error) error
 			FieldViolations: []*errdetails.BadRequest_FieldViolation{{Field: ours.Field, Description: out.Message()}},
 		})
 	case errors.Is(err, context.Canceled):
-		return withDetails(connect.NewError(connect.CodeCanceled, errors.New("the caller went away")), ReasonStreamOver, nil)
+		return withDetails(connect.NewError(connect.CodeCanceled, errors.New("the caller disconnected")), ReasonStreamOver, nil)
 	case errors.Is(err, context.DeadlineExceeded):
-		return withDetails(connect.NewError(connect.CodeDeadlineExceeded, errors.New("it took too long; a write may have been stored, read before trying again")), ReasonTimeout, nil)
+		return withDetails(connect.NewError(connect.CodeDeadlineExceeded, errors.New("the call took too long; a write may have been stored, so read before you try again")), ReasonTimeout, nil)
 	}
 	incident := make([]byte, 6)
 	rand.Read(incident)

@@ -12,7 +12,7 @@ import (
 )
 
 // A server on the loopback needs no credentials; every user of the machine is an
-// operator there. The areas it is given are what it serves.
+// operator there. The server serves the areas that its Config has.
 func Example() {
 	op, err := operator.New(operator.Config{
 		Addr: "127.0.0.1:0",

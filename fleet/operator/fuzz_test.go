@@ -20,7 +20,7 @@ func FuzzTokens(f *testing.F) {
 		}
 		for _, l := range list {
 			if l.who.Role != RoleViewer && l.who.Role != RoleOperator || l.who.Name == "" {
-				t.Errorf("let in: %+v", l.who)
+				t.Errorf("an unknown token was accepted: %+v", l.who)
 			}
 		}
 	})
@@ -60,7 +60,7 @@ func FuzzValues(f *testing.F) {
 			}
 		}
 		if s, err := Fields([]byte(text)); err == nil && s == nil {
-			t.Errorf("%q is nothing and no error", text)
+			t.Errorf("%q gives no value and no error", text)
 		}
 	})
 }

@@ -188,9 +188,9 @@ func isRPC(path string) bool {
 	return strings.HasPrefix(path, "/lifecycle.operator.") || strings.HasPrefix(path, "/grpc.")
 }
 
-// patient gives every write of a response its own deadline, where the server can
-// (HTTP/1.1 and 2 can). So a caller that does not read is disconnected, and one that
-// reads slowly is not.
+// patient gives every write of a response its own deadline, where the connection
+// supports it (HTTP/1.1 and 2 do). So the server disconnects a caller that does
+// not read, but not one that reads slowly.
 type patient struct {
 	http.ResponseWriter
 	out *http.ResponseController
@@ -208,9 +208,10 @@ func (p *patient) Flush() {
 
 func (p *patient) Unwrap() http.ResponseWriter { return p.ResponseWriter }
 
-// timed sets a deadline for the body. It clears the deadline when the whole body has
-// arrived, because on HTTP/1 it would end the response too. It keeps it for a body
-// that failed; otherwise reading the rest of that body could take forever.
+// timed sets a deadline for the body. It clears the deadline when the whole body
+// has arrived, because on HTTP/1 it would end the response too. It keeps the
+// deadline for a body that failed; otherwise reading the rest of that body could
+// take forever.
 func (s *Server) timed(w http.ResponseWriter, body io.ReadCloser) io.ReadCloser {
 	out := http.NewResponseController(w)
 	_ = out.SetReadDeadline(time.Now().Add(bodyTime))

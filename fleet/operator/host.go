@@ -16,9 +16,9 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
-// FromHost makes a Server's Workers from a Host. The Host may run workers, or it may
-// never have been started and only ask. The counts of versions are those of this Host.
-// RecoverWorkers recovers the workers that belong on it.
+// FromHost makes a Server's Workers from a Host. The Host may run workers; a Host
+// that was never started only answers requests. The counts of versions are those
+// of this Host. RecoverWorkers recovers the workers that belong to it.
 func FromHost(h *host.Host) Workers { return hosts{h} }
 
 type hosts struct{ h *host.Host }
@@ -78,7 +78,7 @@ func (a hosts) workerOf(rec *host.Record, waiting host.Waiting) *operatorv1.Work
 	return w
 }
 
-// desired is what a state asks for.
+// desired returns the state in which a host should keep a worker.
 func desired(s host.State) string {
 	switch s {
 	case host.StateStopped:

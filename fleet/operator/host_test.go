@@ -110,7 +110,7 @@ func TestHostedWorkersOnNATS(t *testing.T) {
 		t.Errorf("history: %v, %v", history, err)
 	}
 	if code, _, text := request(t, "GET", base+"/ui/workers/enrich", ""); code != 200 || !strings.Contains(text, "enrich") {
-		t.Errorf("its page: %d", code)
+		t.Errorf("the worker's page: %d", code)
 	}
 	if code, _, text := request(t, "DELETE", base+"/workers/enrich", ""); code != 200 {
 		t.Errorf("delete: %d %s", code, text)

@@ -94,7 +94,7 @@ func TestWatcherThatDoesNotReadIsLetGo(t *testing.T) {
 		if resp := send(t, other, watch); resp.StatusCode != 429 {
 			t.Fatalf("the second: %d", resp.StatusCode)
 		}
-		time.Sleep(time.Minute) // at the latest it fails to read heartbeats
+		time.Sleep(time.Minute) // by now the client has failed to read heartbeats
 		third := dial()
 		defer third.Close()
 		if resp := send(t, third, watch); resp.StatusCode != 200 {

@@ -18,8 +18,8 @@ import (
 // free.
 const pollEvery = 2 * time.Second
 
-// live has the feeds of what pages show beside entities and processes. A feed polls
-// only while a page is open, and once for all pages.
+// live has the feeds for pages of areas that do not report changes, such as
+// hosted workers. A feed polls only while a page is open, and once for all pages.
 type live struct {
 	workers     *feed.Feed[*operatorv1.Worker]
 	definitions *feed.Feed[*operatorv1.Definition]
@@ -104,9 +104,9 @@ func look[T any](ctx context.Context, s *Server, what string, list func(context.
 	return guarded(ctx, s, "looking at "+what, Principal{}, func(ctx context.Context, _ Principal) (map[string]T, error) { return list(ctx) })
 }
 
-// changed calls tell(true) when what a page shows has changed, and tell(false) now
-// and then while it has not, until ctx ends. Changes during a call of tell are
-// combined into one.
+// changed calls tell(true) when the content of a page has changed, and
+// tell(false) now and then while it has not, until ctx ends. Changes during a
+// call of tell are combined into one.
 func (s *Server) changed(ctx context.Context, topic, name string, tell func(news bool) error) error {
 	who, err := s.authorize(ctx, "AccessService.WhoAmI")
 	if err != nil {
@@ -130,9 +130,9 @@ func (s *Server) changed(ctx context.Context, topic, name string, tell func(news
 	return Errorf(connect.CodeNotFound, ReasonNotFound, "topic", "there is nothing to watch under %q", clip(topic, 64))
 }
 
-// onChange passes over what a page shows already, and makes one of what changes
-// within a moment. The end of what was there counts as news: something may have
-// changed between the page and its watch.
+// onChange skips the values that the page shows already, and combines changes
+// within a moment into one. The synced item counts as a change, because something
+// may have changed between the page and its watch.
 func onChange[T any](ctx context.Context, tell func(news bool) error) func([]stream.Item[T]) error {
 	synced := false
 	return func(items []stream.Item[T]) error {

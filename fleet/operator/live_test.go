@@ -17,8 +17,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
-// moody are hosted workers whose list panics, then fails, then differs
-// with every call.
+// moody is a Workers whose List panics first, then fails, then returns another
+// list with every call.
 type moody struct {
 	operator.Workers
 	calls atomic.Int64
@@ -35,9 +35,9 @@ func (m *moody) List(context.Context) ([]*operatorv1.Worker, error) {
 	}
 }
 
-// A live page survives an area that panics and fails. It is told once
-// when it is ready, and then of each change. For any number of open pages the
-// area is polled once.
+// A live page survives an area that panics and fails. It is notified once when it
+// is ready, and then of each change. The server polls the area once for all open
+// pages.
 func TestLivePagesOutliveAnAreaThatFails(t *testing.T) {
 	m := &moody{}
 	base, _ := serve(t, operator.Config{Workers: m})
@@ -67,17 +67,17 @@ func TestLivePagesOutliveAnAreaThatFails(t *testing.T) {
 	for i, next := range pages {
 		for range 2 {
 			if got := next(); got != "data: changed" {
-				t.Fatalf("page %d is told %q", i, got)
+				t.Fatalf("page %d is notified of %q", i, got)
 			}
 		}
 	}
-	// Two that failed, the first one that was reported, and those after it.
+	// Two looks that failed, the first that succeeded, and those after it.
 	if n := m.calls.Load(); n > 20 {
 		t.Errorf("20 pages made %d looks", n)
 	}
 }
 
-// crowd has many processes.
+// crowd is a Processes with many processes.
 type crowd struct {
 	operator.Processes
 	n int

@@ -125,7 +125,7 @@ func TestWatcherThatStopsReading(t *testing.T) {
 	for watch.Receive() && watch.Msg().GetEntity().GetId() != "last" {
 	}
 	if watch.Msg().GetEntity().GetId() != "last" {
-		t.Errorf("another watch was held up: %v", watch.Err())
+		t.Errorf("another watch was delayed: %v", watch.Err())
 	}
 	runtime.GC()
 	runtime.ReadMemStats(&after)

@@ -25,7 +25,7 @@ func FromManager(m *workflow.Manager) Workflows {
 
 type manager struct{ m *workflow.Manager }
 
-// told turns a Manager's error into the one that the caller gets.
+// told turns a Manager's error into the error for the caller.
 func told(err error) error {
 	answer := func(code connect.Code, reason, field string) error {
 		return &Error{Code: code, Reason: reason, Field: field, Message: err.Error(), Err: err}
@@ -160,7 +160,7 @@ func (a *manager) List(ctx context.Context, typ string, q Query) ([]*operatorv1.
 	}
 	opts := workflow.ListOptions{Phase: q.Phase, Active: q.Active, Match: q.Match, After: q.After, UpdatedAfter: q.UpdatedAfter, Limit: q.Limit}
 	if q.Contains != "" {
-		opts.Limit = 1000 // fetch more, since only some contain the text
+		opts.Limit = 1000 // fetch more, because only some of them contain the text
 	}
 	var list []*operatorv1.Entity
 	for {
@@ -228,7 +228,8 @@ func (a *manager) Get(ctx context.Context, typ, id string) (*operatorv1.Entity, 
 	return entity(def.Transitions, rec), nil
 }
 
-// write does one write and returns the entity as it is after it, or would be.
+// write does one write and returns the entity after it. For a dry run, it returns
+// the entity as it would be.
 func (a *manager) write(ctx context.Context, typ, id string, revision uint64, dry bool, do func(...workflow.WriteOption) error) (*operatorv1.Entity, error) {
 	def, err := a.m.GetWorkflowDefinition(typ)
 	if err != nil {

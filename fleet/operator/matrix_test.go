@@ -200,7 +200,7 @@ func sendREST(t *testing.T, verb, target, body, token string) error {
 	return answer
 }
 
-// said returns an error's reason and fields.
+// said returns the reason and the fields in an error's details.
 func said(err error) (reason string, fields []string) {
 	var ce *connect.Error
 	if !errors.As(err, &ce) {
@@ -226,7 +226,7 @@ func said(err error) (reason string, fields []string) {
 // Every method, in every protocol, for every role: without credentials a caller gets nothing,
 // a viewer reads, an operator acts, and every attempt of a known caller to act
 // is in the audit.
-func TestWhoMayDoWhatInEveryProtocol(t *testing.T) {
+func TestRolesAreEnforcedInEveryProtocol(t *testing.T) {
 	_, auth := tokenFile(t)
 	base, _ := serve(t, operator.Config{Workflows: newMemory(1), Auth: auth, Rate: 1e6})
 	attempts := map[string]int{}
@@ -235,7 +235,7 @@ func TestWhoMayDoWhatInEveryProtocol(t *testing.T) {
 			what := p.name + " " + string(m.Name())
 			req := dynamicpb.NewMessage(m.Input())
 			if m.IsStreamingServer() {
-				req.Set(m.Input().Fields().ByNumber(1), protoreflect.ValueOfString(strings.Repeat("x", 300))) // refused after the role check
+				req.Set(m.Input().Fields().ByNumber(1), protoreflect.ValueOfString(strings.Repeat("x", 300))) // invalid, so refused after the role check
 			}
 			for _, token := range []string{adaToken, vicToken} {
 				err := p.call(t, base, m, req, token)
@@ -253,7 +253,8 @@ func TestWhoMayDoWhatInEveryProtocol(t *testing.T) {
 				}
 			}
 			for who, token := range map[string]string{"missing": "", "forged": "eve-0123456789-0123456789", "expired": oldToken} {
-				// After twenty of them the address has to wait; that reveals nothing either.
+				// After twenty attempts the address has to wait; that answer
+				// reveals nothing either.
 				if code := connect.CodeOf(p.call(t, base, m, req, token)); code != connect.CodeUnauthenticated && code != connect.CodeResourceExhausted {
 					t.Errorf("%s with credentials that are %s: %v", what, who, code)
 				}
@@ -273,7 +274,7 @@ func TestWhoMayDoWhatInEveryProtocol(t *testing.T) {
 	for _, e := range audit.Entries {
 		attempts[e.Action]--
 		if e.Outcome == "ok" && e.Who != "ada" {
-			t.Errorf("%s was let do %s", e.Who, e.Action)
+			t.Errorf("%s was allowed to do %s", e.Who, e.Action)
 		}
 	}
 	for action, n := range attempts {

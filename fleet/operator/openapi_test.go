@@ -41,7 +41,7 @@ func TestOpenAPIIsWhatIsServed(t *testing.T) {
 			verb = strings.ToUpper(verb)
 			documented[verb+" "+path] = true
 			if !served[verb+" "+path] {
-				t.Errorf("%s %s is documented, and is of no method", verb, path)
+				t.Errorf("%s %s is documented, but belongs to no method", verb, path)
 			}
 			inPathParameters := 0
 			for _, p := range op.Parameters {
@@ -66,7 +66,7 @@ func TestOpenAPIIsWhatIsServed(t *testing.T) {
 	}
 	for route := range served {
 		if !documented[route] {
-			t.Errorf("%s is served, and not documented", route)
+			t.Errorf("%s is served, but not documented", route)
 		}
 	}
 	for _, route := range []string{"DELETE /workflows/x/x", "PUT /workers/x", "GET /workers:recover", "GET /nothing"} {

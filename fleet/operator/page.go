@@ -8,8 +8,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// pageToken says where a page begins, and of which list. Using a token with other
-// filters is an error.
+// pageToken says in which list, and where, a page begins. A token that is used
+// with other filters is an error.
 type pageToken struct {
 	After string `json:"a"`
 	Of    string `json:"o"`

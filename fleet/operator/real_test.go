@@ -46,8 +46,8 @@ var surveys = workflow.Transitions{
 	"landing": {"completed", "failed"}, "completed": {}, "failed": {}, "aborted": {},
 }
 
-// real has all real parts: NATS, a Manager, a process that announces itself, and
-// a server over them.
+// real is a server over real parts: NATS, a Manager, and a process that announces
+// itself.
 func real(t testing.TB) (base string, mgr *workflow.Manager, js jetstream.JetStream) {
 	t.Helper()
 	js = brokertest.Embedded(t, broker.Config{Buckets: []jetstream.KeyValueConfig{workflow.Bucket("MISSIONS")}, Streams: []jetstream.StreamConfig{{Name: "AUDIT", Subjects: []string{"audit"}}}}).JetStream()
@@ -160,7 +160,7 @@ func TestWorkflowsOnNATS(t *testing.T) {
 		t.Fatalf("transition: %v, %v", moved, err)
 	}
 	if !watch.Receive() || watch.Msg().GetEntity().GetPhase() != "flying" {
-		t.Errorf("the watch tells %v, %v", watch.Msg(), watch.Err())
+		t.Errorf("the watch sends %v, %v", watch.Msg(), watch.Err())
 	}
 	_, err = c.Transition(ctx, &operatorv1.TransitionRequest{Type: "drone-survey", Id: id, Phase: "aborted", IfMatch: stale})
 	wantError(t, err, connect.CodeAborted, operator.ReasonStale, "if_match")
@@ -176,7 +176,7 @@ func TestWorkflowsOnNATS(t *testing.T) {
 	}
 	code, _, text = request(t, "PATCH", base+"/workflows/drone-survey/org.a.2", `{"fields":{"org":"acme"}}`)
 	if code != 403 {
-		t.Errorf("patch of what is not writable: %d %s", code, text)
+		t.Errorf("patch of a field that is not writable: %d %s", code, text)
 	}
 	for _, phase := range []string{"aborted", "flying"} {
 		_, err = c.Transition(ctx, &operatorv1.TransitionRequest{Type: "drone-survey", Id: id, Phase: phase})
@@ -188,7 +188,7 @@ func TestWorkflowsOnNATS(t *testing.T) {
 	for watch.Receive() && watch.Msg().GetKind() != operatorv1.WatchResponse_KIND_DELETED {
 	}
 	if watch.Msg().GetEntity().GetId() != "org.a.2" {
-		t.Errorf("the deletion is told as %v, %v", watch.Msg(), watch.Err())
+		t.Errorf("the watch reports the deletion as %v, %v", watch.Msg(), watch.Err())
 	}
 
 	stream, err := js.Stream(ctx, "AUDIT")

@@ -96,8 +96,8 @@ func (s *Server) transcoder(rest http.Handler) (http.Handler, error) {
 	return explain(coder), nil
 }
 
-// health reports the health of the contract's services. A service whose area this
-// server does not have is not serving, and while the process drains none is.
+// health reports the health of the contract's services. A service is not serving
+// when the server does not have its area, and while the process drains.
 func (s *Server) health(names []string) grpchealth.Checker {
 	without := map[string]bool{
 		operatorv1connect.WorkflowServiceName: s.cfg.Workflows == nil,
@@ -191,7 +191,7 @@ const notText = "failed to marshal end error"
 
 type explainer struct {
 	http.ResponseWriter
-	code int // the code of an error that is held back, 0 for none
+	code int // the code of an error that is not written yet, 0 for none
 	held bytes.Buffer
 }
 

@@ -19,9 +19,9 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
-// scene is a fleet in which the test chooses every text that another program would
-// choose. Texts that no real part would accept show that the
-// pages do not rely on that.
+// scene is a fleet in which the test chooses every text that other programs
+// normally choose. Some are texts that no real part accepts, so the pages must
+// not rely on their checks.
 type scene struct {
 	text     func(what string) string
 	entities []*operatorv1.Entity
@@ -80,7 +80,7 @@ func (s *scene) pages() map[string]string {
 	}
 }
 
-// change makes a change that every watching page sees.
+// change changes something that every open page shows.
 func (s *scene) change() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -54,7 +54,7 @@ func TestOneContractInEveryProtocol(t *testing.T) {
 				}
 			}
 			if !watch.Receive() || watch.Msg().GetKind() != operatorv1.WatchResponse_KIND_SYNCED {
-				t.Errorf("after all: %v, %v", watch.Msg(), watch.Err())
+				t.Errorf("after all calls: %v, %v", watch.Msg(), watch.Err())
 			}
 		})
 	}

@@ -47,7 +47,8 @@ func (s *Server) entityFeed(typ string) *feed.Feed[*operatorv1.Entity] {
 	return f
 }
 
-// kinds are those of the contract. Readers of a feed see no gap.
+// kinds maps the kinds of a feed's items to those of the contract. A feed sends
+// no gap.
 var kinds = map[stream.Kind]operatorv1.WatchResponse_Kind{
 	stream.Put:     operatorv1.WatchResponse_KIND_PUT,
 	stream.Deleted: operatorv1.WatchResponse_KIND_DELETED,

@@ -28,7 +28,7 @@ func (w workerService) work(area *Workers) error {
 	return nil
 }
 
-// onWorker is call for a method about one worker.
+// onWorker calls a method about one worker.
 func onWorker[A proto.Message](ctx context.Context, w workerService, method string, id, detail string, v violations, work func(ctx context.Context, area Workers, who string) (A, error)) (A, error) {
 	return call(ctx, w.s, "WorkerService."+method, intent{target: "worker/" + id, detail: detail}, v, func(ctx context.Context, who Principal) (answer A, err error) {
 		var area Workers

@@ -18,11 +18,11 @@ import (
 	"github.com/pleme-io/lifecycle-go/fsm"
 )
 
-// Announce adds a unit to app, named "presence", that announces the process
-// while it runs: at once, after every change of a phase, a unit or a probe (at
-// most five times a second), and every Config.Every. It answers the operators'
-// commands. While NATS is away the unit logs it and the app goes on. An invalid Config
-// and a bucket with another TTL stop the app.
+// Announce adds a unit to app, named "presence", that announces the process while
+// it runs: at once, after every change of a phase, a unit or a probe (at most
+// five times a second), and every Config.Every. It answers the operators'
+// commands. While NATS is away the unit logs it and the app goes on. An invalid
+// Config, or a bucket with another TTL, stops the app.
 //
 // The unit ends after the drain, as all units do, so operators see the process
 // drain. Then it removes the process from the fleet.
@@ -115,7 +115,7 @@ func (a *announcer) run(ctx context.Context) error {
 	}
 }
 
-// sleep waits for a change, but at least for pace and at most for d. It returns false
+// sleep waits for a change, for at least pace and at most d. It returns false
 // when ctx ends.
 func (a *announcer) sleep(ctx context.Context, d time.Duration) bool {
 	least := time.NewTimer(min(pace, d))
@@ -180,7 +180,7 @@ func (a *announcer) leave(ctx context.Context, kv jetstream.KeyValue) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	if err := kv.Purge(ctx, a.cfg.ID); err != nil {
-		a.cfg.Log.Warn("presence: this process is seen until its entry expires", "ttl", a.cfg.TTL, "error", err)
+		a.cfg.Log.Warn("presence: operators see this process until its entry expires", "ttl", a.cfg.TTL, "error", err)
 	}
 	return nil
 }

@@ -18,7 +18,7 @@ func TestMemberIsAliveUntilItsTimeIsOver(t *testing.T) {
 				t.Errorf("alive are %q, want %q", got, alive)
 			}
 			if got := l.Expire(); !slices.Equal(got, died) {
-				t.Errorf("died have %q, want %q", got, died)
+				t.Errorf("dead are %q, want %q", got, died)
 			}
 		}
 		is(nil, nil)

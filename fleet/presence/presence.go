@@ -36,8 +36,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// Config says where a fleet meets. All its processes and operators have the same
-// Bucket, Prefix and TTL.
+// Config names a fleet. All its processes and operators have the same Bucket,
+// Prefix and TTL.
 type Config struct {
 	// Bucket is the key-value bucket. Defaults to "FLEET".
 	Bucket string
@@ -164,7 +164,7 @@ type Process struct {
 	// Suspended is the reason for which readiness is suspended, "" when it is not.
 	// The fleet, /admin/suspend or the program may have suspended it.
 	Suspended string `json:"suspended,omitempty"`
-	// Ready is what [lifecycle.App.Ready] said.
+	// Ready says whether [lifecycle.App.Ready] returned nil.
 	Ready  bool             `json:"ready"`
 	Status lifecycle.Status `json:"status"`
 	// Truncated says that units were left out.

@@ -124,14 +124,14 @@ func TestOperatorSuspendsResumesAndDrains(t *testing.T) {
 	}
 	<-app.Reached(lifecycle.PhaseStopped)
 	if err := stop(); err != nil {
-		t.Errorf("a drain that was asked for ends with %v", err)
+		t.Errorf("after a requested drain Run returns %v", err)
 	}
 	if _, err := f.Drain(t.Context(), id, "", ""); !errors.Is(err, presence.ErrNotFound) {
-		t.Errorf("to a process that is gone: %v, want ErrNotFound", err)
+		t.Errorf("a command to a process that has ended: %v, want ErrNotFound", err)
 	}
 }
 
-func TestWhoAskedForADrainIsSeenWhileItLasts(t *testing.T) {
+func TestRequesterOfADrainIsShownWhileItLasts(t *testing.T) {
 	js := nats(t)
 	app, err := lifecycle.New(lifecycle.Config{Name: "missions", HealthAddr: lifecycle.HealthOff, DrainInterval: 2 * time.Minute, DrainMin: lifecycle.Off}, lifecycle.WithLogger(brokertest.Quiet()))
 	if err != nil {
@@ -239,7 +239,7 @@ func TestWatchSeesComingAndGoing(t *testing.T) {
 	}
 	brokertest.Await(t, "the end of the ghosts", l.is(func() bool { return l.gone["ghost"] == 1 && l.gone["riddle"] == 1 }))
 	if l.is(func() bool { return l.gone[id] > 0 })() {
-		t.Error("a process that lives was gone")
+		t.Error("a running process is reported as gone")
 	}
 	if err := stop(); err != nil {
 		t.Error(err)
@@ -262,7 +262,7 @@ func TestProcessThatDoesNotAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := f.Drain(t.Context(), "ghost", "", ""); !errors.Is(err, presence.ErrUnreachable) {
-		t.Errorf("to a dead process: %v, want ErrUnreachable", err)
+		t.Errorf("a command to a dead process: %v, want ErrUnreachable", err)
 	}
 	for _, id := range []string{"", "a b", "a.>", "*", strings.Repeat("x", 300)} {
 		if _, err := f.Get(t.Context(), id); !errors.Is(err, presence.ErrNotFound) {
@@ -289,7 +289,7 @@ func TestConfigsThatCannotWork(t *testing.T) {
 			t.Errorf("%+v: %v, want one that says %q", cfg, err, text)
 		}
 		if text == "CommandTimeout" {
-			continue // it is an operator's
+			continue // only operators use it
 		}
 		app, _, stop := start(t, js, cfg, nil)
 		<-app.Draining()

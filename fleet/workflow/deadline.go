@@ -13,11 +13,12 @@ import (
 //
 //	app.Lead("deadlines", lease, mgr.Deadlines)
 //
-// A deadline that came due while no process ran Deadlines is taken when one does. Two
-// processes may run it at once, for a moment, when a lease changes hands. They still
-// move an entity once, because the move applies only to the stay in the phase that it
-// was decided on. Times count from when the server stored the entity into the phase,
-// and are compared with this process's clock.
+// When a deadline comes due while no process runs Deadlines, the next process
+// that runs it takes the edge. When a lease changes hands, two processes may run
+// Deadlines for a moment. They still move an entity once, because a move fails
+// when the entity has left the phase, or left and entered it again. Times count
+// from when the server stored the entity into the phase, and are compared with
+// this process's clock.
 func (m *Manager) Deadlines(ctx context.Context) error {
 	retry := make(map[string]time.Time) // when failed ones may be tried again, by workflow and id
 	for {

@@ -20,8 +20,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/workflow"
 )
 
-// muffler is a TCP proxy that carries a client's bytes to a server and can
-// swallow the answers: the server carries out a write, and the client gets no answer.
+// muffler is a TCP proxy between a client and a server that can drop the answers:
+// the server carries out a write, and the client gets no answer.
 type muffler struct {
 	addr  string
 	to    string
@@ -194,7 +194,7 @@ func TestServerThatGoesAwayAndComesBack(t *testing.T) {
 			select {
 			case e := <-events:
 				if e.Kind == workflow.EventGap {
-					t.Error("a gap where nothing was lost")
+					t.Error("the watch reports a gap although nothing was lost")
 				}
 				if e.Kind == workflow.EventPut {
 					seen[e.Revision]++

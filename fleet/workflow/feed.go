@@ -49,8 +49,8 @@ type follower struct {
 	own  []mark     // this process's writes that it has not seen yet, in the order of their acknowledgement
 }
 
-// mark is a message that identifies a bucket: another bucket with as many messages
-// has a different one in that place.
+// mark is a message that identifies a bucket: another bucket has a different
+// message at the same sequence.
 type mark struct {
 	seq uint64
 	at  time.Time // zero when it is not known
@@ -172,12 +172,13 @@ func (f *follower) remove(ctx context.Context, stream jetstream.Stream, consumer
 	_ = stream.DeleteConsumer(ctx, consumer.CachedInfo().Name)
 }
 
-// moved reports whether the stream is not the one that it followed: it was recreated,
-// its sequence went back, or a message that must be there is missing or another. (A
-// bucket that was restored from a backup and written since may have more messages than
-// before.) In the same bucket a message also goes missing after as many writes of its
-// key as the history is deep. Then the follower reads everything again, which is
-// harmless. This process may have written before the follower first sees the stream.
+// moved reports whether the stream is not the one that the follower followed: it
+// was recreated, its sequence went back, or a marked message is missing or
+// different. (A bucket that was restored from a backup and written since may have
+// more messages than before.) In the same bucket a message also goes missing when
+// later writes of its key fill the history. Then the follower reads everything
+// again, which is harmless. This process may have written before the follower
+// first sees the stream.
 func (f *follower) moved(ctx context.Context, info *jetstream.StreamInfo) (bool, error) {
 	if !f.created.IsZero() && !info.Created.Equal(f.created) {
 		return true, nil

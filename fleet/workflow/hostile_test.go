@@ -105,7 +105,8 @@ func TestNilsAreRefused(t *testing.T) {
 	}
 }
 
-// raid lives in the bucket of missions, under their keys.
+// raid is an entity of another workflow in the bucket of missions, with keys of
+// the same form.
 type raid struct {
 	Mission
 	Loot string `json:"loot"`
@@ -199,7 +200,7 @@ func TestConnectionClosedInTheMiddleOfAWrite(t *testing.T) {
 	select {
 	case err := <-done:
 		if !errors.Is(err, workflow.ErrOutcomeUnknown) {
-			t.Errorf("it was carried out, and the error says: %v", err)
+			t.Errorf("the server carried out the write, and the error says: %v", err)
 		}
 	case <-time.After(20 * time.Second):
 		t.Fatal("the write waits for a connection that will never come back")
@@ -248,7 +249,7 @@ func TestAfterClose(t *testing.T) {
 	}
 }
 
-func TestHistoryPassesOverWhatDoesNotDecode(t *testing.T) {
+func TestHistorySkipsUnreadableRecords(t *testing.T) {
 	r := newRig(t)
 	ctx := testContext(t)
 	r.create(t, "m1", "planning")

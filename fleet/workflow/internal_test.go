@@ -100,8 +100,9 @@ func FuzzEntityID(f *testing.F) {
 	})
 }
 
-// TestOwnWriteThatWasDeletedMeanwhile adds an own write to the view after the server
-// has sent it and its deletion by another process: the entity stays deleted.
+// TestOwnWriteThatWasDeletedMeanwhile adds an own write to the view after the
+// server has sent both the write and its deletion by another process. The entity
+// stays deleted.
 func TestOwnWriteThatWasDeletedMeanwhile(t *testing.T) {
 	r := notes(t)
 	m := NewManager(nil, nil)
@@ -111,19 +112,19 @@ func TestOwnWriteThatWasDeletedMeanwhile(t *testing.T) {
 	put := &entry{key: "x", revision: 10, at: time.Now(), header: nats.Header{headerWorkflow: {r.workflow}, headerVersion: {"2"}}, data: []byte(`{"id":"x","phase":"a"}`)}
 	v.entry(put)
 	if v.entities["x"] == nil {
-		t.Fatal("the view does not take what it is told")
+		t.Fatal("the view does not take the write")
 	}
 	v.entry(&entry{key: "x", revision: 11, at: time.Now(), header: nats.Header{headerOperation: {"DEL"}}})
 	v.wrote(r, put, p, func() bool { return false })
 	if v.entities["x"] != nil {
-		t.Error("it is in the view and nowhere else")
+		t.Error("the entity is in the view, but not at the server")
 	}
 	v.wrote(r, put, p, func() bool {
 		v.entry(&entry{key: "x", revision: 12, at: time.Now(), header: nats.Header{headerOperation: {"DEL"}}})
 		return true
 	})
 	if v.entities["x"] != nil {
-		t.Error("deleted while the server was asked, it is in the view")
+		t.Error("the entity was deleted while the view asked the server, and it is in the view")
 	}
 	// The sequence went back and the view has not noticed yet: it shows the write.
 	v.wrote(r, put, p, func() bool { return true })
@@ -132,9 +133,10 @@ func TestOwnWriteThatWasDeletedMeanwhile(t *testing.T) {
 	}
 }
 
-// TestWritesBesideTheFirstSessionAreRemembered holds that a follower that starts, or
-// starts anew, keeps the marks of the writes that it has not seen yet: a bucket that is
-// restored before it sees them would look like the same bucket.
+// TestWritesBesideTheFirstSessionAreRemembered checks that a follower that
+// starts, or starts again, keeps the marks of the writes that it has not seen
+// yet. Otherwise a bucket that is restored before the follower sees them looks
+// like the same bucket.
 func TestWritesBesideTheFirstSessionAreRemembered(t *testing.T) {
 	f := &follower{}
 	f.wrote(2, "a")

@@ -17,9 +17,9 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/workflow"
 )
 
-// child is what this test binary does when a test starts it as another
-// process: it serves a durable broker and creates missions, and prints each
-// that was acknowledged, until it is killed.
+// child runs in place of the tests when a test starts this binary as another
+// process. It serves a durable broker, creates missions and prints each
+// acknowledged one, until it is killed.
 func child() {
 	dir := os.Getenv("WORKFLOW_TEST_STORE")
 	if dir == "" {

@@ -21,7 +21,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/workflow"
 )
 
-// stored is a state of one entity at the server: without a phase there is none.
+// stored is the state of one entity at the server. An empty phase means that it
+// does not exist.
 type stored struct {
 	phase    string
 	count    int
@@ -150,7 +151,7 @@ func (in asked) do(ctx context.Context, r *rig, id string) (out answered, ok boo
 			return answered{is: is}, true
 		}
 	}
-	return answered{}, false // by the contract it was not written, so the history must be valid without it
+	return answered{}, false // the contract says that it was not written, so the history must be valid without it
 }
 
 // verbs are the operations of clients, frequent ones several times.
@@ -233,7 +234,7 @@ func TestOneEntityIsLinearizable(t *testing.T) {
 			if err := porcupine.VisualizePath(entityModel.ToModel(), info, page); err != nil {
 				page = err.Error()
 			}
-			t.Errorf("%s: there is no order that explains what was told: %s (a picture: %s, kept with -artifacts)", fault.name, result, page)
+			t.Errorf("%s: no order explains the answers: %s (a picture: %s, kept with -artifacts)", fault.name, result, page)
 		}
 	}
 }
@@ -271,8 +272,9 @@ func record(t *testing.T, rigs []*rig, id string, meanwhile func(more func())) [
 				op := porcupine.Operation{ClientId: i, Input: in, Call: call.Nanoseconds(), Output: out, Return: back.Nanoseconds()}
 				mu.Lock()
 				if out.is == "unknown" {
-					// It may still be carried out at any later time, so it gets a client of
-					// its own: each client has one operation at a time.
+					// The server may still carry it out at any later time. So
+					// give it a client of its own: each client has one operation
+					// at a time.
 					op.ClientId, op.Return = 1000+len(history), time.Hour.Nanoseconds()
 				} else if in.verb != "read" && out.is == "done" {
 					done++

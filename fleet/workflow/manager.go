@@ -307,10 +307,10 @@ func (m *Manager) Fail(ctx context.Context, workflow, entityID, reason string, o
 	})
 }
 
-// Delete removes an entity in any phase, also one whose record is degraded, but not
-// an entity of another workflow. Its history stays, as far as the bucket keeps it,
-// with the deletion as the last event. Delete returns ErrEntityNotFound when there
-// is no entity.
+// Delete removes an entity in any phase, also one whose record is degraded, but
+// not an entity of another workflow. Its history stays, as far as the bucket
+// keeps it, with the deletion as the last event. Delete returns ErrEntityNotFound
+// when the entity does not exist.
 func (m *Manager) Delete(ctx context.Context, workflow, entityID string, opts ...WriteOption) error {
 	r, err := m.registration(workflow)
 	if err != nil {

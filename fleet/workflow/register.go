@@ -172,7 +172,7 @@ func (r *registration) checkOptions() error {
 	for _, d := range r.deadlines {
 		switch {
 		case !r.table.IsValidTransition(d.From, d.To):
-			faults = append(faults, fmt.Errorf("%w: the deadline %q -> %q is no edge of the table", ErrInvalidTransitionsTable, d.From, d.To))
+			faults = append(faults, fmt.Errorf("%w: the table has no edge %q -> %q for the deadline", ErrInvalidTransitionsTable, d.From, d.To))
 		case d.After <= 0:
 			faults = append(faults, fmt.Errorf("%w: the deadline %q -> %q is after %v, want a time above zero", ErrInvalidTransitionsTable, d.From, d.To, d.After))
 		case seen[d.From]:
@@ -194,9 +194,9 @@ var (
 	keyName    = regexp.MustCompile(`^[-/_=.a-zA-Z0-9]+$`)
 )
 
-// maxKey is the maximum length of a key in bytes. A server closes the connection,
-// for all who share it, when a subject does not fit its protocol line, 4096 bytes by
-// default.
+// maxKey is the maximum length of a key in bytes. When a subject does not fit
+// into the server's protocol line, 4096 bytes by default, the server closes the
+// connection, for all its users.
 const maxKey = 1024
 
 // key returns the key of an entity, or an error when it is not valid in a bucket.

@@ -191,7 +191,7 @@ func TestIDsThatAKeyCannotHave(t *testing.T) {
 		t.Errorf("create nil: %v", err)
 	}
 	if err := r.missions.Create(ctx, &Mission{ID: "a", State: "dancing"}); !errors.Is(err, workflow.ErrInvalidTransition) {
-		t.Errorf("create in a phase that is none: %v", err)
+		t.Errorf("create in an unknown phase: %v", err)
 	}
 	r.create(t, "a", "planning")
 	if err := r.missions.Transition(ctx, "a", "flying", "oprator", ""); err == nil || !strings.Contains(err.Error(), "oprator") {
@@ -215,7 +215,7 @@ func TestTerminalPhases(t *testing.T) {
 	}
 	r.create(t, "m2", "capturing")
 	if err := r.missions.Complete(ctx, "m2"); !errors.Is(err, workflow.ErrInvalidTransition) {
-		t.Errorf("complete where nothing terminal follows: %v", err)
+		t.Errorf("complete from a phase that no terminal phase follows: %v", err)
 	}
 	if err := r.missions.Fail(ctx, "m2", "  "); err == nil {
 		t.Error("a failure without a reason")

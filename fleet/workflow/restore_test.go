@@ -54,7 +54,7 @@ func TestBucketRestoredFromABackup(t *testing.T) {
 	looks := make(map[string]int)
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("looks at the view: %v", looks)
+			t.Logf("read the view: %v", looks)
 		}
 	})
 	brokertest.Await(t, "the view to know the restored state", func() bool {

@@ -148,7 +148,7 @@ func TestFamilies(t *testing.T) {
 		t.Errorf("ancestors of an unknown entity: %v", err)
 	}
 	if got, err := r.Ancestors(ctx, "a"); names(got) != "b c " || !errors.Is(err, workflow.ErrAncestorCycle) {
-		t.Errorf("ancestors in a circle: %s, %v", names(got), err)
+		t.Errorf("ancestors in a cycle: %s, %v", names(got), err)
 	}
 	if got, err := r.Children(ctx, "root"); names(got) != "child " || err != nil {
 		t.Errorf("children: %s, %v", names(got), err)
@@ -207,14 +207,14 @@ func TestWatchTellsEveryWriteOnce(t *testing.T) {
 	}
 }
 
-func TestDegradedRecordsHurtNobody(t *testing.T) {
+func TestDegradedRecordsDoNotHideTheOthers(t *testing.T) {
 	r := newRig(t)
 	ctx := testContext(t)
 	kv, err := r.js.KeyValue(ctx, "MISSIONS")
 	must(t, err)
 	r.create(t, "good", "flying")
 	for key, record := range map[string]string{
-		"mission.text":    "this is no JSON",
+		"mission.text":    "this is not JSON",
 		"mission.null":    "null",
 		"mission.array":   "[1,2]",
 		"mission.other":   `{"entity_id":"another","phase":"flying"}`,
@@ -373,8 +373,8 @@ func TestDeadlines(t *testing.T) {
 	}
 	must(t, first.Close())
 
-	// Two run at once: the leader in another process, and an old leader that does not know
-	// that it was replaced.
+	// Two processes run Deadlines at once: the leader, and an old leader that
+	// does not know that it was replaced.
 	r, other := rigOn(t, b, soon), rigOn(t, b, soon)
 	own, cancel := context.WithCancel(ctx)
 	done := make(chan error, 2)
@@ -415,7 +415,8 @@ func TestMutatorErrorsWriteNothing(t *testing.T) {
 	if err := r.missions.TransitionWith(ctx, "m1", "flying", "rule", "", func(*Mission) error { return mine }); !errors.Is(err, mine) {
 		t.Errorf("got %v", err)
 	}
-	// A refusal is confirmed with a fresh record, not decided on the view's.
+	// The Manager refuses only after it has read the record again, not because of
+	// the view's record.
 	other.move(t, "m1", "flying")
 	must(t, r.missions.Transition(ctx, "m1", "landing", "rule", ""))
 	if events, _ := r.missions.History(ctx, "m1"); len(events) != 3 {

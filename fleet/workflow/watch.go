@@ -71,10 +71,10 @@ func (m *Manager) Watch(ctx context.Context, workflow string) (<-chan Participan
 	return out, nil
 }
 
-// WatchEvents is Watch with all events: also deletions, degraded records, revisions,
-// the causes of changes, EventSynced and EventGap. A slow reader delays no other
-// reader. The bucket keeps writes that the reader has not read yet, for one entity as
-// many as its history is deep.
+// WatchEvents is Watch with all events: also deletions, degraded records,
+// revisions, the causes of changes, EventSynced and EventGap. A slow reader
+// delays no other reader. The bucket keeps the writes that the reader has not
+// read yet. For one entity, it keeps as many writes as its history allows.
 func (m *Manager) WatchEvents(ctx context.Context, workflow string) (<-chan Event, error) {
 	r, err := m.registration(workflow)
 	if err != nil {

@@ -49,8 +49,8 @@ func Line(status int, format string, args ...any) *Answer {
 // Status returns the status code of the response.
 func (a *Answer) Status() int { return a.status }
 
-// Write sends the response. It allocates nothing. An error of the connection is
-// dropped: there is no client left to tell.
+// Write sends the response. It allocates nothing. It ignores an error of the
+// connection, because the client is gone.
 func (a *Answer) Write(w http.ResponseWriter, req *http.Request) {
 	h := w.Header()
 	h["Content-Type"] = a.ctype

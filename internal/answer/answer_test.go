@@ -54,7 +54,7 @@ func TestLongQueryIsRefused(t *testing.T) {
 	}
 }
 
-// discard is a ResponseWriter that keeps nothing.
+// discard is a ResponseWriter that discards everything.
 type discard struct{ header http.Header }
 
 func (w discard) Header() http.Header         { return w.header }

@@ -19,7 +19,7 @@ const size = 1024
 type Queue struct {
 	closing chan struct{} // closed by Close
 	once    sync.Once
-	records chan *record  // of pointers: a process that logs little does not pay for room
+	records chan *record  // pointers, so that a process that logs little needs little memory
 	ended   chan struct{} // closed when everything is written and nothing more is queued
 
 	mu      sync.Mutex // guards dropped and open
@@ -33,8 +33,9 @@ type record struct {
 	r   slog.Record
 }
 
-// New returns a logger that writes to log: through the queue from Start to the
-// end that Close asks for, directly before and after. Both are for one use.
+// New returns a logger that writes to log, and its queue. Records go through the
+// queue from Start until Close has ended it; before and after that they go to log
+// directly. Use each queue once.
 func New(log *slog.Logger) (*slog.Logger, *Queue) {
 	q := &Queue{records: make(chan *record, size), closing: make(chan struct{}), ended: make(chan struct{})}
 	return slog.New(&handler{q, log.Handler()}), q
@@ -56,7 +57,7 @@ func (q *Queue) run() {
 			close(q.ended)
 			return
 		}
-		go q.run() // a handler has called runtime.Goexit: its record is lost, and no other
+		go q.run() // a handler has called runtime.Goexit: only its record is lost
 	}()
 	for !ended {
 		select {
@@ -82,8 +83,8 @@ func (q *Queue) finished() bool {
 	return !q.open
 }
 
-// write hands one record over, and says what was lost while there was no room.
-// A handler that panics loses its record.
+// write passes one record to the handler, and logs how many were lost while the
+// queue was full. When the handler panics, the record is lost.
 func (q *Queue) write(r *record) {
 	_ = call.Do("log handler", func() error { return r.to.Handle(r.ctx, r.r) })
 	q.mu.Lock()
@@ -111,10 +112,10 @@ func (q *Queue) put(r *record) (direct bool) {
 	return false
 }
 
-// Close writes the queued records and ends the queue. It waits at most for d. It
-// comes after Start and may be called again. It reports whether everything was
-// written. If not, the goroutine goes on until the handler that it waits for
-// returns; records that come meanwhile still go through the queue.
+// Close writes the queued records and ends the queue. It waits for d at most, and
+// reports whether everything was written. If not, the queue goes on until the
+// handler returns; new records still go through it. Call Close after Start. It
+// may be called again.
 func (q *Queue) Close(d time.Duration) bool {
 	q.once.Do(func() { close(q.closing) })
 	timer := time.NewTimer(d)
@@ -134,7 +135,7 @@ type handler struct {
 }
 
 func (h *handler) Enabled(ctx context.Context, l slog.Level) (on bool) {
-	_ = call.Do("log handler", func() error { on = h.to.Enabled(ctx, l); return nil }) // a handler that panics is off
+	_ = call.Do("log handler", func() error { on = h.to.Enabled(ctx, l); return nil }) // a handler whose Enabled panics gets no records
 	return on
 }
 

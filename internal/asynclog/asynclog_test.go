@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// gate is a handler that waits, and panics when told to.
+// gate is a handler that blocks, and panics on request.
 type gate struct {
 	slog.Handler
 	open chan struct{}
@@ -35,9 +35,9 @@ func (g gate) Handle(ctx context.Context, r slog.Record) error {
 func TestRecordsArriveInOrder(t *testing.T) {
 	var out bytes.Buffer
 	log, q := asynclog.New(slog.New(slog.NewTextHandler(&out, nil)).With("a", 1))
-	log.Info("zero") // directly, still
+	log.Info("zero") // still directly to the handler
 	if !strings.Contains(out.String(), "msg=zero a=1") {
-		t.Error("before Start it is not written at once")
+		t.Error("a record before Start is not written at once")
 	}
 	q.Start()
 	log.WithGroup("g").Info("one", "b", 2)
@@ -48,7 +48,7 @@ func TestRecordsArriveInOrder(t *testing.T) {
 			t.Error("not everything was written")
 		}
 	}
-	log.Info("three") // directly, now
+	log.Info("three") // directly to the handler again
 	got := out.String()
 	for _, want := range []string{"msg=one a=1 g.b=2", "msg=two a=1 c=3", "msg=three a=1"} {
 		i := strings.Index(got, want)
@@ -79,12 +79,12 @@ func TestStuckHandlerCostsRecordsAndNoTime(t *testing.T) {
 		close(open)
 		synctest.Wait()
 		if got := out.String(); !strings.Contains(got, "dropped=") || strings.Count(got, "msg=line") < 1000 {
-			t.Errorf("%d lines, and nothing of those dropped", strings.Count(got, "msg=line"))
+			t.Errorf("%d lines, and no word about dropped records", strings.Count(got, "msg=line"))
 		}
 	})
 }
 
-func TestWhatIsLoggedAfterAFailedCloseWaitsForNobody(t *testing.T) {
+func TestLogAfterAFailedCloseDoesNotBlock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		open := make(chan struct{})
@@ -106,7 +106,7 @@ func TestWhatIsLoggedAfterAFailedCloseWaitsForNobody(t *testing.T) {
 	})
 }
 
-// quitter ends the goroutine that calls it, for one message.
+// quitter is a handler that ends the goroutine of its caller, for one message.
 type quitter struct{ slog.Handler }
 
 func (h quitter) Handle(ctx context.Context, r slog.Record) error {
@@ -134,7 +134,7 @@ func TestHandlerThatExitsLosesItsRecordAndNoOther(t *testing.T) {
 
 type valuesKey struct{}
 
-// valued adds what the context carries.
+// valued is a handler that logs a value of the context.
 type valued struct{ slog.Handler }
 
 func (h valued) Handle(ctx context.Context, r slog.Record) error {
@@ -155,8 +155,7 @@ func TestRecordKeepsTheValuesOfItsContext(t *testing.T) {
 	}
 }
 
-// Records that come while the queue is being closed are neither lost nor ahead
-// of those that came before.
+// Records that come during Close are not lost, and keep their order.
 func TestEveryRecordIsWrittenOnceWhileItCloses(t *testing.T) {
 	var out bytes.Buffer
 	log, q := asynclog.New(slog.New(slog.NewTextHandler(&out, nil)))
@@ -186,12 +185,12 @@ func BenchmarkLog(b *testing.B) {
 	}
 }
 
-// wordy is an error that says a lot.
+// wordy is an error with a long text.
 type wordy int
 
 func (w wordy) Error() string { return strings.Repeat("é", int(w)) }
 
-// shy is an error that cannot be read.
+// shy is an error whose Error panics.
 type shy struct{}
 
 func (shy) Error() string { panic("shy") }

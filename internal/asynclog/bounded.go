@@ -11,8 +11,8 @@ import (
 // bytes. Container runtimes split lines that are longer than 16 KiB.
 const maxText = 16 << 10
 
-// bounded returns r with long texts cut. Without it the log would have an error
-// that quotes a whole document in full, once for each part that reports it. The
+// bounded returns r with long texts cut. Otherwise an error that quotes a whole
+// document would be in the log in full, once for each part that reports it. The
 // error itself does not change.
 func bounded(r slog.Record) slog.Record {
 	long := len(r.Message) > maxText
@@ -31,8 +31,8 @@ func bounded(r slog.Record) slog.Record {
 	return short
 }
 
-// textOf returns what v is written as when it is a text or an error, and "" for
-// every other value.
+// textOf returns the text of v when v is a text or an error, and "" for every
+// other value.
 func textOf(v slog.Value) string {
 	switch v.Kind() {
 	case slog.KindString:

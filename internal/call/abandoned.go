@@ -6,15 +6,15 @@ import (
 )
 
 // AbandonedError says that a worker, hook or drainer did not return by its
-// deadline and was left behind. Its goroutine goes on until it returns by
-// itself: Go cannot end it.
+// deadline. Its goroutine goes on until it returns by itself, because Go cannot
+// end a goroutine.
 type AbandonedError struct {
-	Name  string // who
+	Name  string // of the worker, hook or drainer
 	Where string // the top of its goroutine's stack, one line
 	Stack string // the whole stack of its goroutine when it was abandoned; "" when it could not be found
 }
 
-// Error names who was abandoned and where it stood.
+// Error names the abandoned part and the top of its stack.
 func (e *AbandonedError) Error() string {
 	if e.Where == "" {
 		return fmt.Sprintf("%s: did not return in time and was abandoned", e.Name)
@@ -22,9 +22,9 @@ func (e *AbandonedError) Error() string {
 	return fmt.Sprintf("%s: did not return in time and was abandoned in %s", e.Name, e.Where)
 }
 
-// Abandoned returns the error for name, whose goroutine has the id goid and
-// does not return. It takes a dump, which stops the process for a moment; calls
-// that are abandoned at the same moment share it (see [Stack]).
+// Abandoned returns the error for name, whose goroutine goid does not return. It
+// takes a dump, which stops the process for a moment. Calls that are abandoned at
+// the same moment share one dump (see [Stack]).
 func Abandoned(name string, goid uint64) *AbandonedError {
 	stack := Stack(goid)
 	return &AbandonedError{Name: name, Where: topOf(stack), Stack: stack}

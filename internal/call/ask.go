@@ -13,8 +13,8 @@ const AnswerIn = time.Second
 // ErrNoAnswer is returned by [Ask] for a method that did not answer in time.
 var ErrNoAnswer = fmt.Errorf("did not return within %v", AnswerIn)
 
-// Answers keeps the calls by which [Ask] still waits for one foreign value. The
-// zero value is ready. It may be used concurrently.
+// Answers keeps the overdue calls of [Ask] for one foreign value. The zero value
+// is ready to use. It may be used concurrently.
 type Answers struct {
 	mu      sync.Mutex         // guards overdue
 	overdue map[string][]*Call // by method: calls that did not return in time
@@ -24,14 +24,14 @@ type Answers struct {
 // It returns an error for a method that panics, exits its goroutine or does not
 // return. An answer that is itself an error is frozen.
 //
-// While a call of the method is overdue Ask does not call it again and returns
-// [ErrNoAnswer] at once, so that a value which blocks holds few goroutines.
+// While a call of the method is overdue, Ask does not call it again and returns
+// [ErrNoAnswer] at once. So a value that blocks holds few goroutines.
 func Ask[T any](a *Answers, method string, fn func() T) (T, error) {
 	var none T
 	if a.isOverdue(method) {
 		return none, fmt.Errorf("%s: %w", method, ErrNoAnswer)
 	}
-	var out T      // read when the call has ended, and not before
+	var out T      // must not be read before the call has ended
 	c := new(Call) // without a stack: nothing waits for its end
 	Go(method, func() error {
 		out = fn()
@@ -69,7 +69,7 @@ func (a *Answers) isOverdue(method string) bool {
 	return true
 }
 
-// collect returns what came of the call, or notes that it is overdue.
+// collect returns the result of the call, or records that the call is overdue.
 func (a *Answers) collect(method string, c *Call) (ended bool, err error) {
 	if ended, err := c.Ended(); ended {
 		return true, err
@@ -83,10 +83,10 @@ func (a *Answers) collect(method string, c *Call) (ended bool, err error) {
 	return false, nil
 }
 
-// Take freezes an error that no call returned, as the cause of a context. An
-// error of a known type is returned at once. For any other Take reads the error
-// in a goroutine of its own, for at most [AnswerIn]; the result is an error that
-// is [ErrNoAnswer] when that was not enough.
+// Take freezes an error that no call returned, such as the cause of a context. It
+// returns an error of a known type at once. It reads any other error in a
+// goroutine of its own, for at most [AnswerIn]; when that is not enough, it
+// returns an error that wraps [ErrNoAnswer].
 func Take(name string, err error) error {
 	if err == nil || known(err) {
 		return err

@@ -11,7 +11,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
-// An answer that does not come is waited for once, and counts again once it came.
+// Ask waits only once for an overdue answer. Once the answer has come, Ask calls
+// the method again.
 func TestAsk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var a call.Answers
@@ -44,7 +45,8 @@ func TestAsk(t *testing.T) {
 	})
 }
 
-// An answer that is an error is read where it was given, within the same bound.
+// Ask freezes an answer that is an error on the goroutine of the call, within the
+// same bound.
 func TestAskFreezesAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var a call.Answers

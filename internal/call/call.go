@@ -1,14 +1,16 @@
-// Package call is the one door for foreign code: functions, workers, errors and
-// panic values that users or their libraries wrote.
+// Package call is the only place that runs foreign code: functions, and the
+// methods of workers, errors and panic values that users or their libraries
+// wrote.
 //
-// Three rules hold behind the door:
+// Three rules hold:
 //
-//   - A foreign function takes nothing down. A panic becomes a [*PanicError], a
+//   - A foreign function cannot end the process. A panic becomes a [*PanicError], a
 //     runtime.Goexit becomes an error that is [ErrGoexit].
 //   - A foreign error or panic value is frozen once, on the goroutine that ran
 //     the foreign function ([Freeze]). No other goroutine runs a method of it.
-//   - A foreign function is waited for with a bound. One that does not return is
-//     abandoned by name, with the stack of its goroutine ([AbandonedError]).
+//   - Every wait for a foreign function has a bound. A function that does not
+//     return is abandoned by name, with the stack of its goroutine
+//     ([AbandonedError]).
 //
 // Which function to use:
 //
@@ -28,8 +30,7 @@ import (
 	"time"
 )
 
-// Settle is how long a function that obeys its context gets to return after the
-// context has ended.
+// Settle is how long a function may take to return after its context has ended.
 const Settle = 100 * time.Millisecond
 
 // Do calls fn in the caller's goroutine. It returns fn's error, frozen, or a
@@ -42,15 +43,15 @@ func Do(name string, fn func() error) (err error) {
 
 // Go calls fn in a goroutine of its own and returns at once. When fn has ended,
 // the same goroutine calls ended with the result: nil, the frozen error of fn, a
-// [*PanicError], or an error that is [ErrGoexit]. ended is our own code: a panic in
-// it is not caught. Errors carry the name.
+// [*PanicError], or an error that is [ErrGoexit]. ended is our own code: Go does
+// not catch a panic in it. Errors have the name.
 //
-// Go is for a function that is never abandoned, because it is our own or because
-// its end changes nothing. It costs less than [Start], which finds out the id of
+// Use Go for a function that is never abandoned, because it is our own or because
+// nothing waits for its end. It costs less than [Start], which looks up the id of
 // the goroutine.
 func Go(name string, fn func() error, ended func(error)) { go run(name, fn, ended) }
 
-// run calls fn and then ended, also when fn did not return.
+// run calls fn and then ended, even when fn panics or exits its goroutine.
 func run(name string, fn func() error, ended func(error)) {
 	// Goexit runs the deferred calls and nothing after them, so only a deferred
 	// call sees every end of fn.
@@ -62,7 +63,7 @@ func run(name string, fn func() error, ended func(error)) {
 		}
 		ended(err)
 	}()
-	defer catch(name, &err) // deferred itself, because Goexit would not let a caller return
+	defer catch(name, &err) // deferred directly, because Goexit would not return to a caller
 	err = Freeze(name, fn())
 	returned = true
 }
@@ -80,8 +81,8 @@ type Call struct {
 	done  chan struct{} // made when Done is first called; closed when ended
 }
 
-// Start calls fn in a goroutine of its own and returns at once. Errors and
-// abandonments carry the name.
+// Start calls fn in a goroutine of its own and returns at once. All errors have
+// the name.
 func Start(name string, fn func() error) *Call {
 	c := new(Call)
 	c.Start(name, fn, nil)
@@ -90,7 +91,7 @@ func Start(name string, fn func() error) *Call {
 
 // Within calls fn in a goroutine of its own and waits for it until ctx ends, and
 // for the moment longer. It returns fn's error, frozen, or an [*AbandonedError].
-// It does not hand ctx to fn: the closure does.
+// fn gets ctx from its closure, not from Within.
 func Within(ctx context.Context, name string, moment time.Duration, fn func() error) error {
 	return Start(name, fn).Wait(ctx.Done(), moment)
 }
@@ -145,10 +146,10 @@ func (c *Call) Ended() (bool, error) {
 }
 
 // Wait waits for the end of the call until over is closed, and for the moment
-// longer, and returns the call's result. A call that has not ended then is
-// abandoned: Wait returns an [*AbandonedError] with the stack of its goroutine,
-// which goes on until the function returns by itself. Ended then reports that it
-// has, and its result.
+// longer, and returns the call's result. When the call has not ended by then,
+// Wait abandons it: it returns an [*AbandonedError] with the stack of the
+// goroutine. The goroutine goes on until the function returns by itself; after
+// that, Ended returns the result.
 //
 // A nil over waits without a bound.
 func (c *Call) Wait(over <-chan struct{}, moment time.Duration) error {
@@ -171,6 +172,6 @@ func (c *Call) Wait(over <-chan struct{}, moment time.Duration) error {
 	return c.Abandon()
 }
 
-// Abandon returns the error that names the call, with the stack on which it
-// stands now. The call itself does not change: Go cannot end a goroutine.
+// Abandon returns the error that names the call, with its present stack. The call
+// itself goes on, because Go cannot end a goroutine.
 func (c *Call) Abandon() *AbandonedError { return Abandoned(c.name, c.goid.Load()) }

@@ -30,7 +30,7 @@ func result(t *testing.T, fn func() error) error {
 	return err
 }
 
-// evil is a value that cannot even be printed.
+// evil is a value that panics when it is printed.
 type evil struct{}
 
 func (evil) Error() string { panic("in Error") }
@@ -89,8 +89,8 @@ func TestDoReturnsPanicsAndErrors(t *testing.T) {
 	}
 }
 
-// Wait returns the result until the time is over and the moment behind it, and
-// names the call from then on.
+// Wait returns the result of a call that ends in time, or within the moment after
+// that. For a later call it returns an error that names the call.
 func TestWait(t *testing.T) {
 	boom := errors.New("boom")
 	for _, c := range []struct {
@@ -141,7 +141,7 @@ func isAbandoned(err error) bool {
 	return errors.As(err, &left)
 }
 
-// The callback comes once, last, and before Done.
+// The callback runs once, after the function and before Done closes.
 func TestTheCallbackComesBeforeTheEnd(t *testing.T) {
 	var c call.Call
 	var heard []error

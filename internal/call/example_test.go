@@ -10,7 +10,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
-// A hook gets as long as its context lasts. One that does not return is named.
+// A hook may run until its context ends. The error names a hook that does not
+// return.
 func ExampleWithin() {
 	closeDB := func(context.Context) error { return fmt.Errorf("close the database: %w", io.ErrClosedPipe) }
 
@@ -23,8 +24,9 @@ func ExampleWithin() {
 	// Output: false close the database: io: read/write on closed pipe
 }
 
-// The parts of a call that others wait for in their own way: its end by a
-// channel, its bound by a second one, and what it was abandoned in.
+// A caller may wait for a call in its own way: one channel closes at its end,
+// another bounds the wait, and Abandon gives the stack of a call that does not
+// return.
 func ExampleStart() {
 	release := make(chan struct{})
 	hang := call.Start("graceful stop", func() error { <-release; return nil })
@@ -45,7 +47,8 @@ func ExampleStart() {
 	// it ended later with <nil>
 }
 
-// A worker holds its call by value, and hears of its end on the call's goroutine.
+// A worker contains its Call. The Call's goroutine calls the worker when the
+// function has ended.
 func ExampleCall_Start() {
 	ended := make(chan error)
 	var life call.Call

@@ -14,8 +14,8 @@ import (
 	"sync/atomic"
 )
 
-// What is kept of a foreign error. errors.Is and errors.As do not find what is
-// beyond, and a text is cut and says how long it was.
+// The limits of a frozen error. errors.Is and errors.As do not find errors beyond
+// them. A longer text is cut, and ends with its whole length.
 const (
 	maxText  = 4 << 20  // bytes of one error's text
 	maxTexts = 16 << 20 // bytes of the texts of a whole tree
@@ -23,32 +23,33 @@ const (
 	maxNodes = 4096     // errors in a tree
 )
 
-// Freeze reads a foreign error once and returns an error that says and is the
-// same, and runs no foreign code: neither its Error, Is, As and Unwrap methods
-// do, nor does fmt. Call it on the goroutine that ran the code which the error
-// came from; [Do], [Go] and [Ask] do. nil stays nil.
+// Freeze reads a foreign error once and returns an error with the same text and
+// identity whose methods run no foreign code. Call it on the goroutine that ran
+// the code that made the error, as [Do], [Go] and [Ask] do. nil stays nil.
 //
 // The frozen error keeps:
 //
 //   - its text, at most 4 MiB of it;
 //   - what it wraps, by Unwrap() error and Unwrap() []error, frozen too, at most
 //     100 deep and 4096 errors;
-//   - itself: errors.Is finds it and what it wraps by identity, and errors.As
-//     hands out the concrete foreign errors, whose methods the caller runs then;
+//   - its identity: errors.Is finds the foreign error and the errors that it
+//     wraps, and errors.As returns the concrete foreign errors, whose methods the
+//     caller may then run;
 //   - the answers of an Is method to the sentinels of the standard library, and
 //     to those that a package has named with [Sentinels].
 //
-// It does not keep what an Is method says to any other target, an As method, a
-// Format method, or a text that changes later; and == does not find the foreign
-// error, errors.Is does. Get the concrete error with errors.As and ask that.
+// It does not keep the answers of an Is method to other targets, an As method, a
+// Format method, or a text that changes later. To use these, get the concrete
+// error with errors.As. A comparison with == does not find the foreign error;
+// errors.Is does.
 //
-// An error that cannot be read because its methods panic, as those of many nil
-// pointers do, becomes a [*PanicError]. An inner one is left out.
+// An error whose methods panic, like those of many nil pointers, becomes a
+// [*PanicError]. Freeze leaves out such an error when another error wraps it.
 //
-// Errors of well-known types of the standard library and of this package run
-// only code that is known to return. Freeze returns them as they are and does
-// not allocate for them. A caller that changes such an error after it returned
-// it is not protected.
+// Freeze returns errors of well-known types of the standard library and of this
+// package unchanged, and does not allocate for them, because their methods are
+// known to return. It cannot protect against a caller that later changes such an
+// error.
 func Freeze(name string, err error) error {
 	if err == nil || plain(err) {
 		return err
@@ -65,9 +66,10 @@ func Freeze(name string, err error) error {
 	return out
 }
 
-// plain reports whether err is one of the most frequent errors, which are frozen as
-// they are: made by errors.New, an end of a context, or frozen before. It needs
-// little stack; the reader would make a new goroutine's stack grow.
+// plain reports whether err is one of the most frequent errors, which Freeze
+// returns unchanged: made by errors.New, the error of an ended context, or frozen
+// already. plain needs little stack; the reader would make a new goroutine's
+// stack grow.
 func plain(err error) bool {
 	switch reflect.TypeOf(err) {
 	case plainType, ctxLateType:
@@ -88,7 +90,7 @@ func known(err error) bool {
 	return same
 }
 
-// sentinels are the errors that a foreign Is method is asked for.
+// sentinels are the targets with which Freeze calls a foreign Is method.
 var sentinels atomic.Pointer[[]error]
 
 func init() {
@@ -100,10 +102,10 @@ func init() {
 		strconv.ErrRange, strconv.ErrSyntax, errors.ErrUnsupported, ErrGoexit)
 }
 
-// Sentinels adds errors to those that [Freeze] asks a foreign Is method for. A
-// package calls it for its own sentinels that user code may answer to, while
-// variables are initialised: var _ = call.Sentinels(ErrTerminate). It returns
-// how many there are.
+// Sentinels adds targets with which [Freeze] calls a foreign Is method. A package
+// calls it for its own sentinels that the Is methods of users may accept, when it
+// initialises its variables: var _ = call.Sentinels(ErrTerminate). It returns the
+// number of all targets.
 func Sentinels(errs ...error) int {
 	for {
 		old := sentinels.Load()

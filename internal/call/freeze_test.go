@@ -18,8 +18,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
-// wild is a foreign error. Every call of a method after it was shut is counted
-// as one too many.
+// wild is a foreign error. It counts the calls of its methods after it was shut.
 type wild struct {
 	text    string
 	inner   error
@@ -41,7 +40,7 @@ func (w *wild) Format(f fmt.State, _ rune)   { w.touch(); fmt.Fprint(f, "formatt
 func (w *wild) GoString() string             { w.touch(); return "go" }
 func (w *wild) MarshalText() ([]byte, error) { w.touch(); return []byte("marshalled"), nil }
 
-// boxed is a foreign error that is a value.
+// boxed is a foreign error that is not a pointer.
 type boxed struct{ code int }
 
 func (b boxed) Error() string { return fmt.Sprint("code ", b.code) }
@@ -52,8 +51,8 @@ type crowd []error
 func (c crowd) Error() string   { return fmt.Sprintf("%d errors", len(c)) }
 func (c crowd) Unwrap() []error { return c }
 
-// A frozen error says and is what the foreign one did, and calls none of its
-// methods again.
+// A frozen error has the text and the identity of the foreign error, and calls
+// none of its methods again.
 func TestAFrozenErrorRunsNoForeignCode(t *testing.T) {
 	theirs := errors.New("theirs")
 	deep := &wild{text: "deep", inner: theirs, isLike: fs.ErrNotExist}
@@ -67,7 +66,7 @@ func TestAFrozenErrorRunsNoForeignCode(t *testing.T) {
 	}
 	for _, target := range []error{top, deep, theirs, io.EOF, context.Canceled, boxed{7}, fs.ErrNotExist} {
 		if !errors.Is(err, target) || !errors.Is(fmt.Errorf("x: %w", errors.Join(io.ErrNoProgress, err)), target) {
-			t.Errorf("it is not %T any more", target)
+			t.Errorf("errors.As no longer finds %T", target)
 		}
 	}
 	for _, target := range []error{io.ErrUnexpectedEOF, boxed{8}, errors.New("theirs"), os.ErrPermission} {
@@ -76,7 +75,7 @@ func TestAFrozenErrorRunsNoForeignCode(t *testing.T) {
 		}
 	}
 	if errors.Is(err, crowd{}) {
-		t.Error("it is an error that cannot be compared")
+		t.Error("errors.Is accepts an error that cannot be compared")
 	}
 	var found *wild
 	if !errors.As(err, &found) || found != top {
@@ -100,9 +99,9 @@ func TestAFrozenErrorRunsNoForeignCode(t *testing.T) {
 	}
 }
 
-// A sentinel that was named is answered for; any other is not. The concrete error
-// answers still.
-func TestWhatAnIsMethodSays(t *testing.T) {
+// A frozen error keeps the answer of an Is method to a sentinel named with
+// Sentinels, and to no other target. The concrete error still answers.
+func TestForeignIsMethodsAnswerForSentinelsOnly(t *testing.T) {
 	mine, foreign := errors.New("mine"), errors.New("foreign")
 	call.Sentinels(mine)
 	if err := call.Do("unit", func() error { return &wild{isLike: mine} }); !errors.Is(err, mine) {
@@ -129,7 +128,7 @@ type printsItself struct{ calls *atomic.Int64 }
 
 func (p printsItself) String() string { p.calls.Add(1); return "itself" }
 
-// endings are the ways in which a foreign function can hand out a bad value.
+// endings are the ways in which a foreign function can end with a bad value.
 var endings = []struct {
 	name string
 	fn   func() error
@@ -176,8 +175,8 @@ type endless struct{}
 func (endless) Error() string   { return "endless" }
 func (endless) Unwrap() []error { return []error{endless{}, endless{}} }
 
-// However a foreign function ends, the error can be printed, compared and
-// taken apart by any goroutine.
+// Any goroutine can print, compare and unwrap the error of a foreign function, in
+// whichever way the function ended.
 func TestEveryFrozenErrorIsReadable(t *testing.T) {
 	for _, c := range endings {
 		t.Run(c.name, func(t *testing.T) {
@@ -190,7 +189,7 @@ func TestEveryFrozenErrorIsReadable(t *testing.T) {
 				}
 				var op *net.OpError
 				if errors.As(err, &op) && op == nil {
-					t.Errorf("%s: errors.As hands out a nil pointer", how)
+					t.Errorf("%s: errors.As returns a nil pointer", how)
 				}
 				if call.Only(err, func(e error) bool { return call.Same(e, os.ErrPermission) }) {
 					t.Errorf("%s: it consists of another error only", how)
@@ -200,7 +199,7 @@ func TestEveryFrozenErrorIsReadable(t *testing.T) {
 	}
 }
 
-// A panic's value is printed once, where it was thrown.
+// A panic's value is printed once, on the goroutine that panicked.
 func TestThePanicValueIsReadOnce(t *testing.T) {
 	var calls atomic.Int64
 	err := result(t, func() error { panic(printsItself{&calls}) })
@@ -215,7 +214,8 @@ func TestThePanicValueIsReadOnce(t *testing.T) {
 	}
 }
 
-// A method that blocks, or ends its goroutine, does so to the goroutine of the call.
+// A method that blocks, or ends its goroutine, affects only the goroutine of the
+// call.
 func TestAMethodThatBlocksIsACallThatDoesNotReturn(t *testing.T) {
 	release := make(chan struct{})
 	for name, fn := range map[string]func() error{
@@ -250,7 +250,7 @@ type exiting struct{}
 
 func (exiting) Error() string { runtime.Goexit(); return "" }
 
-// An error that came without a call is read elsewhere, and not for ever.
+// Take reads an error in a goroutine of its own, and not for ever.
 func TestTake(t *testing.T) {
 	if err := call.Take("cause", nil); err != nil {
 		t.Errorf("nil became %v", err)
@@ -287,7 +287,7 @@ func TestSameAndOnly(t *testing.T) {
 		{crowd{b, nil}, true},
 		{crowd{b, io.EOF}, false},
 		{crowd{}, false},
-		{crowd{b, (*nilable)(nil)}, false}, // one that was left out
+		{crowd{b, (*nilable)(nil)}, false}, // an error that Freeze leaves out
 		{io.EOF, false},
 	} {
 		if got := call.Only(call.Freeze("x", c.err), isB); got != c.want {
@@ -326,7 +326,8 @@ var common = map[string]error{
 	"abandoned": &call.AbandonedError{Name: "x"},
 }
 
-// Errors of the standard library and our own pass as they are, for nothing.
+// Freeze returns errors of the standard library and our own unchanged, without
+// allocating.
 func TestCommonErrorsPassAsTheyAre(t *testing.T) {
 	for name, err := range common {
 		if got := call.Freeze("unit", err); got != err { //nolint:errorlint // the very same

@@ -5,11 +5,11 @@ import (
 	"slices"
 )
 
-// frozen is a foreign error after it was read. Its methods call none of the
-// foreign error's.
+// frozen is a foreign error after it was read. Its methods call no methods of the
+// foreign error.
 type frozen struct {
 	text    string
-	kept    error   // the foreign error; compared and handed out, never called
+	kept    error   // the foreign error; compared and returned, never called
 	answers []error // the sentinels that its Is method accepts
 }
 
@@ -49,9 +49,9 @@ func (e *frozen) original() error { return e.kept }
 func (e *frozenOne) Unwrap() error    { return e.inner }
 func (e *frozenMany) Unwrap() []error { return e.parts }
 
-// Original returns the foreign error that err is the frozen form of, or err. It is
-// for looking at the type, and for code that runs on the caller's goroutine: the
-// methods are foreign.
+// Original returns the foreign error of which err is the frozen form, or err
+// itself. Use it to look at the type, or on the caller's goroutine: the methods
+// are foreign.
 func Original(err error) error {
 	if f, ok := err.(interface{ original() error }); ok {
 		return f.original()
@@ -59,8 +59,8 @@ func Original(err error) error {
 	return err
 }
 
-// Same reports whether a is the very error b, frozen or not. Errors that cannot
-// be compared are not.
+// Same reports whether a and b are the same error, frozen or not. It returns
+// false for errors that cannot be compared.
 func Same(a, b error) bool { return equal(Original(a), Original(b)) }
 
 func equal(a, b error) (same bool) {
@@ -68,12 +68,11 @@ func equal(a, b error) (same bool) {
 	return a == b                    //nolint:errorlint // not what it wraps
 }
 
-// Only reports whether is holds for everything that the frozen error err
-// consists of: for err itself, for what it wraps, or, when it wraps several
-// errors, for each of them. A failure that was joined with a harmless error is
-// still one.
+// Only reports whether is returns true for the frozen error err, or for the error
+// that it wraps. When err wraps several errors, that must hold for each of them:
+// a failure that is joined with a harmless error is still a failure.
 //
-// is gets each error as it is, and must not look into what that wraps.
+// is must look only at the error that it gets, not at the errors that it wraps.
 func Only(err error, is func(error) bool) bool {
 	if is(err) {
 		return true

@@ -14,13 +14,13 @@ import (
 	"syscall"
 )
 
-// shape is what an error consists of.
+// shape describes the parts of an error.
 type shape struct {
 	known bool    // its type's own methods run no foreign code
-	lazy  bool    // its Error calls that of what it wraps
+	lazy  bool    // its Error calls the Error of the error that it wraps
 	size  int     // bytes of its own text
-	inner error   // what it wraps
-	parts []error // or the several errors that it wraps
+	inner error   // the error that it wraps
+	parts []error // or the errors that it wraps
 }
 
 // The types of the standard library that have no name outside it.
@@ -34,8 +34,9 @@ var (
 	ioLateType   = reflect.TypeOf(os.ErrDeadlineExceeded)
 )
 
-// shapeOf returns the shape of an error of a known type, and the zero shape for
-// any other: for a nil pointer, and for one that lacks what its Error needs.
+// shapeOf returns the shape of an error of a known type. It returns the zero
+// shape for any other error, for a nil pointer, and for an error without the
+// fields that its Error needs.
 func shapeOf(err error) shape {
 	switch reflect.TypeOf(err) {
 	case plainType:
@@ -90,7 +91,8 @@ func shapeOf(err error) shape {
 	return shape{}
 }
 
-// wraps is the shape of a struct with an error that its Error calls.
+// wraps returns the shape of a struct whose Error calls the Error of its inner
+// error.
 func wraps(inner error, size int) shape {
 	if inner == nil {
 		return shape{}

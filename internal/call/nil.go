@@ -3,8 +3,9 @@ package call
 import "reflect"
 
 // IsNil reports whether v is nil or holds a nil pointer, function, map, slice or
-// channel. A foreign value is refused by it where a value is needed: an interface
-// that holds a nil pointer is not nil for ==, and fails when it is first used.
+// channel. Functions that need a value use it to refuse nil. A comparison with ==
+// does not find an interface that holds a nil pointer, which would fail at its
+// first use.
 func IsNil(v any) bool {
 	switch rv := reflect.ValueOf(v); rv.Kind() {
 	case reflect.Invalid:

@@ -7,11 +7,12 @@ import (
 )
 
 // ErrGoexit is returned for a function that ended its goroutine with
-// runtime.Goexit (testing.T.FailNow does, for one) in place of returning.
+// runtime.Goexit instead of returning, as testing.T.FailNow does.
 var ErrGoexit = errors.New("called runtime.Goexit")
 
-// PanicError is a recovered panic. One that this package made is frozen: its
-// text and what it unwraps to were read when the panic was recovered.
+// PanicError is a recovered panic. A PanicError of this package is frozen: the
+// package read its text and the error that it unwraps to when it recovered the
+// panic.
 type PanicError struct {
 	Name  string // the unit, hook, drainer or check that panicked
 	Value any    // what was passed to panic; its methods are foreign code
@@ -19,23 +20,23 @@ type PanicError struct {
 
 	frozen bool
 	text   string // of Value
-	cause  error  // Value, frozen, if it is an error that can be read
+	cause  error  // the frozen Value, if Value is an error that can be read
 }
 
-// Error names who panicked and with what; the stack is in the field.
+// Error says which part panicked, and with which value. It leaves out the stack.
 func (e *PanicError) Error() string { return e.Name + ": panic: " + e.Text() }
 
 // Text returns the text of the panic's value. Use it instead of formatting
 // Value, which may run foreign code.
 func (e *PanicError) Text() string {
-	if !e.frozen { // a literal of the caller's
+	if !e.frozen { // made by the caller, not by this package
 		return fmt.Sprint(e.Value)
 	}
 	return e.text
 }
 
 // Unwrap returns the panic's value, frozen, when that is an error. It returns nil
-// for an error that cannot be read, as a nil pointer often cannot.
+// for an error that cannot be read, such as many nil pointers.
 func (e *PanicError) Unwrap() error {
 	if !e.frozen {
 		err, _ := e.Value.(error)
@@ -44,8 +45,8 @@ func (e *PanicError) Unwrap() error {
 	return e.cause
 }
 
-// catch turns a panic into an error. It must be deferred itself: recover works
-// nowhere else.
+// catch turns a panic into an error. It must be the deferred function itself;
+// otherwise recover has no effect.
 func catch(name string, err *error) {
 	if v := recover(); v != nil {
 		*err = panicked(name, v, debug.Stack())
@@ -64,8 +65,8 @@ func panicked(name string, v any, stack []byte) *PanicError {
 	return p
 }
 
-// freeze returns a frozen copy of a PanicError that a caller made. cause is what
-// it unwraps to, frozen.
+// freeze returns a frozen copy of a PanicError that a caller made. cause is the
+// frozen error that it unwraps to.
 func (e *PanicError) freeze(cause error) *PanicError {
 	if cause == errLeftOut { //nolint:errorlint // itself
 		cause = nil
@@ -73,8 +74,8 @@ func (e *PanicError) freeze(cause error) *PanicError {
 	return &PanicError{Name: e.Name, Value: e.Value, Stack: e.Stack, frozen: true, text: textOf(e.Value), cause: cause}
 }
 
-// textOf returns the text of a panic's value, cut at maxText. fmt catches most of
-// what a foreign method can do; a panic that it does not catch is a text too.
+// textOf returns the text of a panic's value, cut at maxText. fmt catches most
+// panics of foreign methods. textOf returns a text for the others too.
 func textOf(v any) (text string) {
 	defer func() {
 		if recover() != nil {

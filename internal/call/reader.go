@@ -13,20 +13,20 @@ import (
 type reader struct {
 	nodes   int    // how many errors may still be read
 	texts   int    // how many bytes of text may still be kept
-	deep    bool   // something lies too deep, mostly because an error wraps itself
-	probing bool   // give up at the first error that would be copied
+	deep    bool   // an error is too deep, usually because an error wraps itself
+	probing bool   // stop at the first error that has to be copied
 	why     string // why the last unreadable error is unreadable
-	stack   []byte // the stack of that panic
+	stack   []byte // the stack of its panic
 }
 
 func newReader() reader { return reader{nodes: maxNodes, texts: maxTexts} }
 
-// errLeftOut stands for an inner error that is unreadable or beyond the bounds,
-// so that [Only] does not take the rest for everything.
+// errLeftOut takes the place of an inner error that is unreadable or beyond the
+// limits. So [Only] sees that the rest is not everything.
 var errLeftOut = errors.New("an error that cannot be read, or one of too many")
 
 // read returns err's frozen form, and whether that is err itself. It returns nil
-// for an error that is unreadable or beyond the bounds.
+// for an error that is unreadable or beyond the limits.
 func (r *reader) read(err error, depth int) (out error, same bool) { //nolint:revive // the error is what is read, not how it went
 	r.nodes--
 	if depth >= maxDepth || r.nodes < 0 {
@@ -59,8 +59,8 @@ func (r *reader) read(err error, depth int) (out error, same bool) { //nolint:re
 	return r.copy(err, s), false
 }
 
-// readAll reads the parts of one error. It returns errs itself when all of them
-// stay as they are.
+// readAll reads the parts of one error. It returns errs itself when none of them
+// changes.
 func (r *reader) readAll(errs []error, depth int) (parts []error, same bool) {
 	for i, err := range errs {
 		if err == nil {
@@ -100,8 +100,8 @@ func (r *reader) unwrap(err error, s *shape) (ok bool) {
 	return true
 }
 
-// copy reads the text of an error and the answers of its Is method. s holds what
-// it wraps, frozen. copy returns nil when a method panics.
+// copy reads the text of an error and the answers of its Is method. s has the
+// frozen errors that it wraps. copy returns nil when a method panics.
 func (r *reader) copy(err error, s shape) error {
 	if p, ok := err.(*PanicError); ok { //nolint:errorlint // err itself
 		return p.freeze(s.inner)
@@ -121,7 +121,7 @@ func (r *reader) copy(err error, s shape) error {
 func (r *reader) words(err error, s shape) (f frozen, ok bool) {
 	defer r.catch(&ok)
 	f.kept = err
-	if s.lazy && r.deep { // its Error would not return from a cycle
+	if s.lazy && r.deep { // in a cycle its Error would never return
 		f.text = fmt.Sprintf("a %T that wraps itself, or more than %d errors", err, maxDepth)
 	} else {
 		f.text = clip(err.Error(), min(maxText, max(r.texts, 0)))
@@ -153,6 +153,6 @@ func clip(text string, limit int) string {
 	for end > 0 && !utf8.RuneStart(text[end]) {
 		end--
 	}
-	// A clone, because a part of a string keeps all of it.
+	// Clone it, because a part of a string keeps the whole string in memory.
 	return fmt.Sprintf("%s… (%d bytes)", strings.Clone(text[:end]), len(text))
 }

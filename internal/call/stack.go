@@ -8,11 +8,11 @@ import (
 	"sync/atomic"
 )
 
-// MaxDump is the most that a dump of all goroutines may take, in bytes.
+// MaxDump is the largest dump of all goroutines, in bytes.
 const MaxDump = 8 << 20
 
-// GoroutineID returns the id of the calling goroutine, as stack traces print
-// it, or 0. It is for finding a stack in a dump and for nothing else.
+// GoroutineID returns the id of the calling goroutine, as stack traces print it,
+// or 0. Use it only to find a stack in a dump.
 func GoroutineID() uint64 {
 	var buf [64]byte
 	return idOf(buf[:runtime.Stack(buf[:], false)])
@@ -32,12 +32,12 @@ func idOf(stack []byte) uint64 {
 	return id
 }
 
-// Dump returns the stacks of all goroutines, cut at [MaxDump]. It stops the
-// whole process while it looks at them: about 100 ms for 100 000 goroutines, and
-// a second for a million.
+// Dump returns the stacks of all goroutines, cut at [MaxDump]. It stops the whole
+// process meanwhile: about 100 ms for 100 000 goroutines, and a second for a
+// million.
 func Dump() []byte {
-	// A try that finds too little room costs as much as one that succeeds, so
-	// the first is made with what most stacks fit in.
+	// An attempt with too small a buffer costs as much as one that succeeds. So
+	// the first attempt uses a buffer that is large enough for most dumps.
 	for size := max(64<<10, 1<<10*runtime.NumGoroutine()); ; size *= 8 {
 		buf := make([]byte, min(size, MaxDump))
 		if n := runtime.Stack(buf, true); n < len(buf) || len(buf) == MaxDump {
@@ -46,15 +46,14 @@ func Dump() []byte {
 	}
 }
 
-// arrivals and departures count the calls of [Stack]; recent is the last dump
-// that one took.
+// arrivals and departures count the calls of [Stack]. recent is the last dump.
 var (
 	arrivals, departures atomic.Uint64
 
 	recent struct {
 		mu     sync.Mutex
-		covers uint64            // the calls that had come before it was taken
-		stacks map[uint64]string // by goroutine; nil when no call needs it any more
+		covers uint64            // the number of calls that came before the dump was taken
+		stacks map[uint64]string // by goroutine; nil when no call needs the dump any more
 	}
 )
 

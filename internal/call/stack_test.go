@@ -9,7 +9,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
-// parkedByTheTest is what the stacks of the test are looked for by.
+// parkedByTheTest is the function that the test looks for in the stacks.
 func parkedByTheTest(ch <-chan struct{}) { <-ch }
 
 func TestAbandonFindsTheGoroutineOfTheCall(t *testing.T) {
@@ -19,10 +19,10 @@ func TestAbandonFindsTheGoroutineOfTheCall(t *testing.T) {
 	for _, c := range []*call.Call{parked, other} {
 		var left *call.AbandonedError
 		for left == nil || !strings.Contains(left.Stack, "stack_test.go:") || !strings.Contains(left.Stack, "chan receive") {
-			left = c.Abandon() // at first it has not come to where it parks
+			left = c.Abandon() // the goroutine may not have reached its select yet
 			runtime.Gosched()
 		}
-		if strings.Count(left.Stack, "goroutine ") > 2 { // its own, and "created by … in goroutine n"
+		if strings.Count(left.Stack, "goroutine ") > 2 { // its own line, and "created by … in goroutine n"
 			t.Errorf("more than one goroutine:\n%s", left.Stack)
 		}
 		if inPark := strings.Contains(left.Stack, "parkedByTheTest"); inPark != (c == parked) {
@@ -77,7 +77,7 @@ func TestGoroutineIDIsTheOneInTheStack(t *testing.T) {
 }
 
 func TestDumpIsBounded(t *testing.T) {
-	const n = 40_000 // of some 250 bytes and more each
+	const n = 40_000 // at least about 250 bytes each
 	open := make(chan struct{})
 	var ended sync.WaitGroup
 	for range n {

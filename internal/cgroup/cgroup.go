@@ -14,15 +14,16 @@ import (
 	"strings"
 )
 
-// noLimit is where version 1 begins to mean that there is none: it reports the
-// largest multiple of a page that fits.
+// noLimit is the smallest value of version 1 that means "no limit": the kernel
+// then reports the largest multiple of the page size that fits into 63 bits.
 const noLimit = 1 << 62
 
 // MemoryLimit returns the lowest memory limit, in bytes, that applies to the
-// process which /proc/self in fsys describes, and the file that it was read
-// from. fsys is the root of the file system. The limit is 0 when there is none,
-// also where there are no control groups at all. A file that is there and
-// cannot be read or makes no sense is an error, beside what the others say.
+// process which /proc/self in fsys describes, and the file that it was read from.
+// fsys is the root of the file system. The limit is 0 when there is none, also
+// where there are no control groups at all. When a file exists and cannot be read
+// or parsed, MemoryLimit returns an error together with the lowest limit of the
+// other files.
 func MemoryLimit(fsys fs.FS) (limit int64, file string, err error) {
 	groups, err := readLines(fsys, "proc/self/cgroup")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -64,8 +65,8 @@ func MemoryLimit(fsys fs.FS) (limit int64, file string, err error) {
 	return limit, file, errors.Join(errs...)
 }
 
-// memoryGroup reads a line of /proc/self/cgroup (cgroups(7)): it returns the
-// group that accounts for memory, if the line is about that.
+// memoryGroup reads a line of /proc/self/cgroup (cgroups(7)). When the line is
+// about memory, it returns the group that accounts for it.
 func memoryGroup(line string) (group string, v2, ok bool) {
 	id, rest, ok1 := strings.Cut(line, ":")
 	controllers, group, ok2 := strings.Cut(rest, ":")
@@ -83,11 +84,10 @@ func memoryGroup(line string) (group string, v2, ok bool) {
 	return "", false, false
 }
 
-// groupDir reads a line of /proc/self/mountinfo (proc_pid_mountinfo(5)): it
-// returns where the group is when the line mounts its hierarchy, and the
-// directory in which the walk up ends. In a container the group that
-// /proc/self/cgroup names may not be what is mounted; then the mount itself is
-// the nearest thing to it.
+// groupDir reads a line of /proc/self/mountinfo (proc_pid_mountinfo(5)). When the
+// line mounts the group's hierarchy, dir is the group's directory, and top is the
+// directory in which the walk up ends. In a container the mount may not contain
+// the group that /proc/self/cgroup names; dir is then the mount itself.
 func groupDir(mount, group string, v2 bool) (dir, top string, ok bool) {
 	before, after, _ := strings.Cut(mount, " - ")
 	f, g := strings.Fields(before), strings.Fields(after)
@@ -127,12 +127,12 @@ func unescape(s string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
 
-// readLimit returns what a limit file says, 0 when it is not there or says that
-// there is no limit.
+// readLimit returns the limit in a file, and 0 when the file does not exist or
+// sets no limit.
 func readLimit(fsys fs.FS, file string) (int64, error) {
 	b, err := fs.ReadFile(fsys, file)
 	if errors.Is(err, fs.ErrNotExist) {
-		return 0, nil // the root group has none, and in a hybrid the other version
+		return 0, nil // the root group has no limit file, and a hybrid setup has it for one version only
 	} else if err != nil {
 		return 0, fmt.Errorf("read memory limit: %w", err)
 	}

@@ -18,7 +18,7 @@ import (
 func TestMain(m *testing.M) {
 	if os.Getenv("CGROUP_TEST_CHILD") != "" {
 		var b [1]byte
-		_, _ = os.Stdin.Read(b[:]) // until the parent has put us into the group
+		_, _ = os.Stdin.Read(b[:]) // until the parent has put this process into the group
 		limit, file, err := cgroup.MemoryLimit(os.DirFS("/"))
 		if err != nil {
 			os.Stdout.WriteString(err.Error())
@@ -170,7 +170,7 @@ func FuzzMemoryLimit(f *testing.F) {
 	})
 }
 
-// anywhere has the same limit in every group.
+// anywhere is a file system in which every group has the same limit.
 type anywhere struct{ fstest.MapFS }
 
 func (a anywhere) Open(name string) (fs.File, error) {

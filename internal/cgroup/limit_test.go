@@ -2,13 +2,16 @@ package cgroup
 
 import (
 	"bytes"
+	"context"
 	"io/fs"
 	"log/slog"
 	"math"
+	"runtime"
 	"runtime/debug"
 	"strings"
 	"testing"
 	"testing/fstest"
+	"time"
 )
 
 func groupWith(limit string) fs.FS {
@@ -25,7 +28,7 @@ func TestMemoryLimitComesFromTheControlGroup(t *testing.T) {
 		ratio  float64
 		group  string
 		env    string
-		before int64 // in force already
+		before int64 // the limit before the call
 		want   int64
 		says   string
 	}{
@@ -42,7 +45,7 @@ func TestMemoryLimitComesFromTheControlGroup(t *testing.T) {
 			before := debug.SetMemoryLimit(c.before)
 			defer debug.SetMemoryLimit(before)
 			var log bytes.Buffer
-			LimitMemory(slog.New(slog.NewTextHandler(&log, nil)), groupWith(c.group), c.ratio)
+			LimitMemory(ended(), slog.New(slog.NewTextHandler(&log, nil)), groupWith(c.group), c.ratio)
 			if got := debug.SetMemoryLimit(-1); got != c.want {
 				t.Errorf("the limit is %d, want %d", got, c.want)
 			}
@@ -51,4 +54,115 @@ func TestMemoryLimitComesFromTheControlGroup(t *testing.T) {
 			}
 		})
 	}
+}
+
+// ended returns a context that has ended: the limit is not followed.
+func ended() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}
+
+// group is a control group whose limit changes.
+type group struct {
+	v1    bool
+	limit string
+}
+
+func (g *group) Open(name string) (fs.File, error) {
+	files := fstest.MapFS{
+		"proc/self/cgroup":         {Data: []byte("0::/\n")},
+		"proc/self/mountinfo":      {Data: []byte("30 25 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw\n")},
+		"sys/fs/cgroup/memory.max": {Data: []byte(g.limit)},
+	}
+	if g.v1 {
+		files = fstest.MapFS{
+			"proc/self/cgroup":                           {Data: []byte("4:memory:/\n")},
+			"proc/self/mountinfo":                        {Data: []byte("40 35 0:30 / /sys/fs/cgroup/memory rw,nosuid - cgroup cgroup rw,memory\n")},
+			"sys/fs/cgroup/memory/memory.limit_in_bytes": {Data: []byte(g.limit)},
+		}
+	}
+	return files.Open(name)
+}
+
+// A pod that is resized in place: the limit follows, up, down, and when there is none
+// any more.
+func TestMemoryLimitFollowsTheControlGroup(t *testing.T) {
+	t.Setenv("GOMEMLIMIT", "")
+	for name, v1 := range map[string]bool{"v1": true, "v2": false} {
+		t.Run(name, func(t *testing.T) {
+			before := debug.SetMemoryLimit(math.MaxInt64)
+			defer debug.SetMemoryLimit(before)
+			none := map[bool]string{true: "9223372036854771712", false: "max"}[v1]
+			var log bytes.Buffer
+			g := &group{v1, "1000000000"}
+			f := &follower{ctx: t.Context(), log: slog.New(slog.NewTextHandler(&log, nil)), root: g, ratio: 0.5, set: math.MaxInt64}
+			for _, step := range []struct {
+				limit string
+				want  int64
+				lines int
+			}{
+				{"1000000000", 500000000, 1}, {"1000000000", 500000000, 1}, {"3000000000", 1500000000, 2}, {"800000000", 400000000, 3},
+				{none, math.MaxInt64, 4}, {"2000000000", 1000000000, 5}, {"nonsense", 1000000000, 6}, {"nonsense", 1000000000, 6}, {"4000000000", 2000000000, 7},
+			} {
+				g.limit = step.limit
+				f.read()
+				if got := debug.SetMemoryLimit(-1); got != step.want || strings.Count(log.String(), "\n") != step.lines {
+					t.Errorf("%s: the limit is %d, want %d and %d lines:\n%s", step.limit, got, step.want, step.lines, &log)
+				}
+			}
+			debug.SetMemoryLimit(77e9) // by the program
+			g.limit = "5000000000"
+			f.read()
+			f.read()
+			if got := debug.SetMemoryLimit(-1); got != 77e9 || strings.Count(log.String(), "the program has set one") != 1 {
+				t.Errorf("the program's limit is now %d:\n%s", got, &log)
+			}
+		})
+	}
+}
+
+// A garbage collection is what makes it look, and not more often than readEvery.
+func TestMemoryLimitIsReadAfterACollection(t *testing.T) {
+	t.Setenv("GOMEMLIMIT", "")
+	before := debug.SetMemoryLimit(math.MaxInt64)
+	defer debug.SetMemoryLimit(before)
+	ctx, end := context.WithCancel(t.Context())
+	f := &follower{ctx: ctx, log: slog.New(slog.DiscardHandler), root: &group{limit: "1000000000"}, ratio: 0.5, set: math.MaxInt64, last: time.Now().Add(-readEvery)}
+	f.arm()
+	collect := func() {
+		seen := make(chan struct{})
+		runtime.AddCleanup(new([64]byte), func(seen chan struct{}) { close(seen) }, seen)
+		runtime.GC()
+		<-seen
+	}
+	patience := time.Now().Add(time.Minute)
+	for debug.SetMemoryLimit(-1) != 500000000 {
+		if time.Now().After(patience) {
+			t.Fatal("it was not read after a collection")
+		}
+		collect()
+	}
+	// From here on it is not due.
+	f.mu.Lock()
+	last := f.last
+	f.root = &group{limit: "3000000000"}
+	f.mu.Unlock()
+	for range 10 {
+		collect()
+		f.collected()
+	}
+	f.mu.Lock()
+	if !f.last.Equal(last) {
+		t.Errorf("it was read again after %v", f.last.Sub(last))
+	}
+	f.last = time.Now().Add(-readEvery)
+	f.mu.Unlock()
+	end()
+	f.collected()
+	collect()
+	if f.mu.Lock(); time.Since(f.last) < readEvery {
+		t.Error("it was read after the end")
+	}
+	f.mu.Unlock()
 }

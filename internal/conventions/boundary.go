@@ -14,14 +14,13 @@ import (
 	"strings"
 )
 
-// The boundary between this project's code and foreign code is internal/call.
-// Outside it two things need a reason:
+// Foreign code runs only in internal/call. Elsewhere two things need a reason:
 //
 //   - a go statement, because a panic on that goroutine ends the process. The
-//     reason says why no foreign code runs there. It is given for a file;
+//     reason says why no foreign code runs there. It holds for a file;
 //   - errors.Is, errors.As and errors.AsType, because they call the methods of the
-//     errors that they look at. The reason says why those are frozen, or not
-//     foreign. It is given for a package.
+//     errors that they look at. The reason says why these are frozen, or not
+//     foreign. It holds for a package.
 //
 // A reason is a line "go FILE: REASON" or "errors FOLDER: REASON", with slashes,
 // below the repository's root. Tests need none.
@@ -83,8 +82,8 @@ func looksIntoErrors(sel *ast.SelectorExpr) bool {
 	return ok && x.Name == "errors" && slices.Contains([]string{"Is", "As", "AsType"}, sel.Sel.Name)
 }
 
-// readReasons returns the reasons of a list by their key. Empty lines and those
-// that begin with "#" do not count.
+// readReasons returns the reasons of a list by their key. It skips empty lines
+// and lines that begin with "#".
 func readReasons(text string) (map[string]string, error) {
 	reasons := make(map[string]string)
 	lines := bufio.NewScanner(strings.NewReader(text))
@@ -95,17 +94,19 @@ func readReasons(text string) (map[string]string, error) {
 		}
 		key, reason, ok := strings.Cut(line, ": ")
 		if _, twice := reasons[key]; !ok || twice {
-			return nil, fmt.Errorf("line %d: %q is not \"go FILE: REASON\" or \"errors FOLDER: REASON\", or stands there twice", n, line)
+			return nil, fmt.Errorf("line %d: %q is not \"go FILE: REASON\" or \"errors FOLDER: REASON\", or appears twice", n, line)
 		}
 		reasons[key] = strings.TrimSpace(reason)
 	}
 	return reasons, lines.Err()
 }
 
-// noReason stands in a list that was written by the test until a person gives one.
+// noReason takes the place of a reason in a list that the test wrote, until a
+// person writes one.
 const noReason = "TODO"
 
-// unreasoned returns what the list lacks, and what it has too much.
+// unreasoned returns the keys that the list lacks, and those that it no longer
+// needs.
 func unreasoned(found map[string][]string, reasons map[string]string) []string {
 	var faults []string
 	for key, places := range found {
@@ -115,15 +116,15 @@ func unreasoned(found map[string][]string, reasons map[string]string) []string {
 	}
 	for key := range reasons {
 		if len(found[key]) == 0 {
-			faults = append(faults, key+": a reason is given, and there is no such place any more")
+			faults = append(faults, key+": the reason is for a place that no longer exists")
 		}
 	}
 	slices.Sort(faults)
 	return faults
 }
 
-// writeReasons returns the list for what was found, with the reasons that there
-// are already. The header stays.
+// writeReasons returns the list for the keys that were found. It keeps the header
+// and the existing reasons.
 func writeReasons(old string, found map[string][]string, reasons map[string]string) string {
 	var out strings.Builder
 	for line := range strings.Lines(old) {

@@ -11,8 +11,8 @@ import (
 
 var update = flag.Bool("update", false, "write boundary.txt for the places that there are; give reasons for those that say TODO")
 
-// Goroutines are started, and errors are looked into, only in internal/call and
-// where boundary.txt says why that is safe.
+// Only internal/call, and the places for which boundary.txt has a reason, start
+// goroutines and look into errors.
 func TestBoundary(t *testing.T) {
 	text, err := os.ReadFile("boundary.txt")
 	if err != nil {
@@ -58,7 +58,7 @@ func TestBoundaryFaultsAreNamed(t *testing.T) {
 	want := []string{
 		"errors a: no reason is given for a/a.go:7, a/a.go:8: use internal/call, or say why not",
 		"go a/a.go: no reason is given for a/a.go:6: use internal/call, or say why not",
-		"go gone.go: a reason is given, and there is no such place any more",
+		"go gone.go: the reason is for a place that no longer exists",
 	}
 	if got := unreasoned(found, reasons); !slices.Equal(got, want) {
 		t.Errorf("found\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
@@ -68,7 +68,7 @@ func TestBoundaryFaultsAreNamed(t *testing.T) {
 	}
 	for _, bad := range []string{"go a.go", "go a.go: x\ngo a.go: y"} {
 		if _, err := readReasons(bad); err == nil {
-			t.Errorf("%q was read", bad)
+			t.Errorf("no error for %q", bad)
 		}
 	}
 }

@@ -1,20 +1,19 @@
-// Package conventions turns what the modules of this repository agreed on into
-// tests: who may import whom, what a go.mod may require, that every package
-// says what it is, that every tested package looks for leaked goroutines, and
-// where goroutines may be started and errors looked into.
+// Package conventions turns the conventions of this repository into tests: which
+// package may import which, what a go.mod may require, that every package has a
+// doc comment, that every tested package looks for leaked goroutines, and where
+// code may start goroutines and look into errors.
 //
 // Each module has a deps_test.go with its own table, which calls [Check].
 //
 // # Nil
 //
-// A nil value where one is needed (a worker, a drainer, a probe, a function) is
-// an error that says so. call.IsNil decides: an interface that holds a nil pointer
-// is nil too.
+// A nil worker, drainer, probe or function is an error that says so. call.IsNil
+// decides: an interface that holds a nil pointer is nil too.
 //
 // A nil option is an error that gives its position, "option 2 is nil". When the
-// function that takes it cannot return an error, as worker.NewFunc cannot, the
-// first method that can returns it: Start, Run.
-// TestNilOptions has a row for every option type of the root module.
+// function that takes the option returns no error, as worker.NewFunc, the first
+// method that can return one does: Start or Run. TestNilOptions has a row for
+// every option type of the root module.
 package conventions
 
 import (
@@ -33,7 +32,7 @@ import (
 // writes as "./fsm" is Repo's package fsm, and "." is the root package.
 const Repo = "github.com/pleme-io/lifecycle-go"
 
-// Module is what one module of the repository may do.
+// Module says what one module of the repository may import and require.
 type Module struct {
 	// Rooms are its packages. Every package must be in one; the first room
 	// whose Path covers it counts.
@@ -47,23 +46,22 @@ type Room struct {
 	// Path is the package's folder below the module, "." for the module's own.
 	// "internal/..." covers internal and everything below it.
 	Path string
-	// Imports are what its packages may import beside the standard library, in
-	// any file for any platform, tests excepted: "./fsm" is this repository's
-	// package fsm, "./internal/..." everything below internal, and
-	// "golang.org/x/sync" that module with its packages.
+	// Imports lists what its packages may import besides the standard library, in
+	// files for any platform, except tests: "./fsm" is this repository's package
+	// fsm, "./internal/..." everything below internal, and "golang.org/x/sync"
+	// that module with its packages.
 	Imports []string
-	// Brings are further modules that these imports are known to draw into the
-	// build. "..." stands for everything that they bring.
+	// Brings lists further modules that these imports may add to the build. "..."
+	// means all.
 	Brings []string
-	// Never are modules that must not be in the build, whichever import brings
-	// them.
+	// Never lists modules that must not be in the build, not even indirectly.
 	Never []string
 }
 
 // Require is one module that a go.mod may require.
 type Require struct {
 	Module string
-	// TestOnly says that no package may need it outside its tests.
+	// TestOnly says that packages may need the module only in tests.
 	TestOnly bool
 }
 
@@ -81,8 +79,8 @@ func Check(t *testing.T, m Module) {
 	}
 }
 
-// inspect returns what is wrong with the module in dir, one sentence each,
-// sorted. The error says why it could not look.
+// inspect returns the faults of the module in dir, one sentence each, sorted. The
+// error says why it could not read the module.
 func inspect(repo, dir string, m Module) ([]string, error) {
 	mod, err := readModule(dir)
 	if err != nil {
@@ -108,15 +106,14 @@ func inspect(repo, dir string, m Module) ([]string, error) {
 		faults = append(faults, table.builds(builds, m.Requires)...)
 	case len(faults) == 0:
 		return nil, err
-	default: // what was found so far is the likely reason
+	default: // the faults found so far are the likely reason
 		faults = append(faults, err.Error())
 	}
 	slices.Sort(faults)
 	return slices.Compact(faults), nil
 }
 
-// documented wants a doc comment on every package, as a reader of its page
-// would.
+// documented requires a doc comment for every package.
 func documented(packages []pkg) []string {
 	var faults []string
 	for _, p := range packages {
@@ -131,8 +128,8 @@ func documented(packages []pkg) []string {
 	return faults
 }
 
-// leakChecked wants goleak in the TestMain of every package that has tests,
-// deps_test.go not counted.
+// leakChecked requires goleak in the TestMain of every package with tests other
+// than deps_test.go.
 func leakChecked(packages []pkg) []string {
 	var faults []string
 	for _, p := range packages {
@@ -189,7 +186,7 @@ func replaced(dir string, mod modFile, repo, module string) error {
 	return fmt.Errorf("until the first release it also needs \"replace %s => FOLDER\", the path from here to the repository's folder %q", module, path.Join(".", below))
 }
 
-// list writes names as a reader would say them.
+// list joins names in the way that people do: "a, b and c".
 func list(names []string) string {
 	if len(names) == 0 {
 		return "nothing"
@@ -197,8 +194,8 @@ func list(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// folders calls visit with every folder of the module in dir that the go
-// command would look at: not another module's, not testdata, not hidden.
+// folders calls visit with every folder of the module in dir that the go command
+// uses: none of another module, no testdata, and no hidden one.
 func folders(dir string, visit func(folder string) error) error {
 	return filepath.WalkDir(dir, func(folder string, d fs.DirEntry, err error) error {
 		if err != nil || !d.IsDir() {

@@ -12,8 +12,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// sound is a module in which everything is as agreed. Each test breaks one
-// thing in it.
+// sound is a module that keeps every convention. Each test breaks one.
 func sound() (map[string]string, Module) {
 	files := map[string]string{
 		"go.mod":             "module example.com/house\n\ngo 1.26\n\nrequire (\n\texample.com/sync v0.0.0\n\texample.com/helper v0.0.0\n)\n\nreplace example.com/sync => ./_sync\n\nreplace example.com/helper => ./_helper\n",
@@ -126,7 +125,7 @@ func TestEveryBrokenConventionIsNamed(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeReadIsAnError(t *testing.T) {
+func TestUnreadableModulesAreErrors(t *testing.T) {
 	for name, tt := range map[string]struct {
 		spoil func(map[string]string)
 		want  string

@@ -26,7 +26,7 @@ import (
 
 func idle(context.Context) error { return nil }
 
-// refused returns the error of an App's Run that was given something wrong.
+// refused returns the error of Run of an App with an invalid part.
 func refused(register func(*lifecycle.App)) error {
 	a, err := lifecycle.New(lifecycle.Config{}, lifecycle.WithLogger(slog.New(slog.DiscardHandler)))
 	if err != nil {
@@ -36,8 +36,8 @@ func refused(register func(*lifecycle.App)) error {
 	return a.Run(context.Background())
 }
 
-// nilOptions are the option types of the root module, by package and name, and the
-// error that a nil one gives.
+// nilOptions has the option types of the root module, by package and name, and
+// the error for a nil option of each.
 var nilOptions = []struct {
 	typ  string
 	give func() error
@@ -83,7 +83,7 @@ func TestNilOptions(t *testing.T) {
 		t.Run(c.typ, func(t *testing.T) {
 			err := c.give()
 			if err == nil || !strings.Contains(err.Error(), "option 1 is nil") {
-				t.Errorf("a nil option gives %v, want an error that says which one it is", err)
+				t.Errorf("a nil option gives %v, want an error with its position", err)
 			}
 		})
 	}

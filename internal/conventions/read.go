@@ -17,8 +17,8 @@ import (
 	"strings"
 )
 
-// pkg is one folder with Go files, read from its source and without regard to
-// build constraints, so that an import for another platform is seen too.
+// pkg is one folder with Go files, read from its source without regard to build
+// constraints, so that it includes the imports for other platforms.
 type pkg struct {
 	path        string // import path
 	folder      string // below the module, slashes, "." for the module's own
@@ -99,8 +99,8 @@ func (p *pkg) read(name string) error {
 	return nil
 }
 
-// ignored reports whether the file is kept out of every build by the
-// conventional constraint.
+// ignored reports whether the build constraint "ignore" excludes the file from
+// every build.
 func ignored(source *ast.File) bool {
 	for _, group := range source.Comments {
 		if group.Pos() > source.Package {
@@ -203,7 +203,7 @@ func goCommand(dir string, args ...string) ([]byte, error) {
 	var stderr bytes.Buffer
 	cmd := exec.Command("go", args...)
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "GOWORK=off", "PWD=") // PWD would win over Dir
+	cmd.Env = append(os.Environ(), "GOWORK=off", "PWD=") // PWD would override Dir
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {

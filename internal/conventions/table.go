@@ -38,8 +38,8 @@ func (t table) imports(packages []pkg) []string {
 	return faults
 }
 
-// builds checks what the module's packages draw in, directly or not, against the
-// table.
+// builds checks every module in the build of the packages, direct or not, against
+// the table.
 func (t table) builds(builds map[string]build, requires []Require) []string {
 	var faults []string
 	for _, from := range slices.Sorted(maps.Keys(builds)) {
@@ -109,11 +109,11 @@ func (t table) covers(allowed []string, imported string) bool {
 	})
 }
 
-// brought reports whether a module is one that the allowed imports stand for.
+// brought reports whether the table allows a module that is not imported directly.
 func (t table) brought(allowed []string, module string) bool {
 	return slices.ContainsFunc(allowed, func(a string) bool {
 		if below, ok := t.ours(a); ok {
-			// Another module of this repository holds its own table.
+			// Another module of this repository has its own table.
 			return module == t.repo || matches(path.Join(t.repo, below), module)
 		}
 		return a == "..." || a == module || strings.HasPrefix(a, module+"/") || strings.HasPrefix(module, a+"/")
@@ -150,7 +150,7 @@ func reach(builds map[string]build, from string) map[string]string {
 	return via
 }
 
-// chain writes how from comes to need p.
+// chain returns the chain of imports from from to p.
 func chain(via map[string]string, from, p string) string {
 	steps := []string{p}
 	for p != from {

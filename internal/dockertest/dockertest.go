@@ -21,15 +21,15 @@ import (
 	"time"
 )
 
-// RequireEnv turns a test that would be skipped for want of an engine into one
-// that fails, when it is 1.
+// RequireEnv is an environment variable. When it is 1, a test that needs an
+// engine fails where it would be skipped.
 const RequireEnv = "LIFECYCLE_REQUIRE_DOCKER"
 
 // ErrUnavailable says that no engine can be started here, and what is missing.
 var ErrUnavailable = errors.New("no Docker engine can be started here")
 
-// Need starts an engine that lasts until the test ends. Where there can be none
-// the test is skipped, or fails when [RequireEnv] asks for that.
+// Need starts an engine that runs until the test ends. Where no engine can run,
+// Need skips the test, or fails it when [RequireEnv] is 1.
 func Need(t testing.TB, args ...string) *Engine {
 	t.Helper()
 	e, err := Start(args...)
@@ -45,8 +45,8 @@ func Need(t testing.TB, args ...string) *Engine {
 	return e
 }
 
-// Must ends the test when there was an error: it is skipped for
-// [ErrUnavailable], unless [RequireEnv] forbids that.
+// Must ends the test when err is not nil. For [ErrUnavailable] it skips the test,
+// unless [RequireEnv] is 1.
 func Must(t testing.TB, err error) {
 	t.Helper()
 	switch {
@@ -60,9 +60,9 @@ func Must(t testing.TB, err error) {
 // Host is the engine's address, as DOCKER_HOST has it.
 func (e *Engine) Host() string { return "unix://" + e.socket() }
 
-// Build makes an image from scratch whose files are the given ones of this
-// machine, by their path in the image. Each further line is one of a Dockerfile:
-// STOPSIGNAL SIGQUIT. Nothing is pulled.
+// Build makes an image from scratch with files of this machine, which are given
+// by their path in the image. Each further argument is a line of a Dockerfile,
+// such as STOPSIGNAL SIGQUIT. Build pulls nothing.
 func (e *Engine) Build(ctx context.Context, image string, files map[string]string, lines ...string) error {
 	body, write := io.Pipe()
 	defer func() { _ = body.Close() }()
@@ -72,7 +72,7 @@ func (e *Engine) Build(ctx context.Context, image string, files map[string]strin
 		return fmt.Errorf("build image %s: %w", image, err)
 	}
 	defer func() { _ = resp.Body.Close() }()
-	text, err := io.ReadAll(resp.Body) // a failure half-way is in the stream
+	text, err := io.ReadAll(resp.Body) // the stream reports a failure half-way
 	if err != nil || resp.StatusCode != http.StatusOK || strings.Contains(string(text), `"error"`) {
 		return fmt.Errorf("build image %s: %s: %s", image, resp.Status, text)
 	}
@@ -117,8 +117,8 @@ func packFile(w *tar.Writer, name, from string) error {
 	return err
 }
 
-// post speaks to the engine without a client library: this package is of the
-// standard library only.
+// post sends a request to the engine without a client library, because this
+// package imports only the standard library.
 func (e *Engine) post(ctx context.Context, target string, body io.Reader) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://docker"+target, body)
 	if err != nil {

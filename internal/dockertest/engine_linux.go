@@ -23,19 +23,19 @@ const (
 // concurrent use.
 type Engine struct {
 	dir    string
-	cgroup string // below the root of every hierarchy
+	cgroup string // its path below the root of every hierarchy
 	args   []string
 	dockerd
 }
 
-// dockerd is one run of it.
+// dockerd is one run of the engine.
 type dockerd struct {
 	cmd   *exec.Cmd
-	ended chan struct{} // closed when it was waited for
+	ended chan struct{} // closed when Wait has returned
 }
 
-// Start starts an engine, with further arguments for dockerd. The error is
-// [ErrUnavailable] where there can be none.
+// Start starts an engine, with further arguments for dockerd. The error wraps
+// [ErrUnavailable] where no engine can run.
 func Start(args ...string) (*Engine, error) {
 	if os.Geteuid() != 0 {
 		return nil, fmt.Errorf("%w: it needs root", ErrUnavailable)
@@ -50,7 +50,7 @@ func Start(args ...string) (*Engine, error) {
 		return nil, err
 	}
 	e := &Engine{dir: dir, cgroup: "lifecycle-" + filepath.Base(dir), args: args}
-	if err := os.WriteFile(e.path("daemon.json"), []byte("{}"), 0o600); err != nil { // not the machine's own
+	if err := os.WriteFile(e.path("daemon.json"), []byte("{}"), 0o600); err != nil { // replaces the machine's own configuration
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	if err := e.Again(); err != nil {
@@ -62,11 +62,11 @@ func Start(args ...string) (*Engine, error) {
 func (e *Engine) path(name string) string { return filepath.Join(e.dir, name) }
 func (e *Engine) socket() string          { return e.path("docker.sock") }
 
-// Again starts the engine after [Engine.Shutdown] or [Engine.Kill], with its
-// data as they left it.
+// Again starts the engine again after [Engine.Shutdown] or [Engine.Kill], with
+// the same data.
 func (e *Engine) Again() error {
 	if len(e.named("/exec/containerd/containerd.toml")) == 0 {
-		// A containerd that has ended and was not reaped yet passes for alive.
+		// A containerd that has ended but was not reaped yet looks alive.
 		_ = os.Remove(e.path("exec/containerd/containerd.pid"))
 	}
 	log, err := os.OpenFile(e.path("log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -84,7 +84,7 @@ func (e *Engine) Again() error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	ended, started := make(chan struct{}), make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // the parent-death signal is the thread's
+		runtime.LockOSThread() // the parent-death signal depends on this thread
 		defer close(ended)
 		err := cmd.Start()
 		started <- err
@@ -105,8 +105,8 @@ func (e *Engine) Again() error {
 // unless it was started with --live-restore.
 func (e *Engine) Shutdown() error { return e.signal(syscall.SIGTERM) }
 
-// Kill ends it with SIGKILL; containers run on. It returns once the engine's
-// containerd has ended too.
+// Kill ends the engine with SIGKILL; its containers run on. Kill returns once the
+// engine's containerd has ended too.
 func (e *Engine) Kill() error {
 	if err := e.signal(syscall.SIGKILL); err != nil {
 		return err
@@ -119,7 +119,8 @@ func (e *Engine) Kill() error {
 	return nil
 }
 
-// Freeze makes the engine deaf: it takes connections and does not answer.
+// Freeze stops the engine with SIGSTOP: the kernel accepts connections, and the
+// engine does not answer.
 func (e *Engine) Freeze() error { return e.cmd.Process.Signal(syscall.SIGSTOP) }
 
 // Thaw ends a freeze.
@@ -139,8 +140,8 @@ func (e *Engine) signal(s syscall.Signal) error {
 	}
 }
 
-// Close ends the engine and what it left, and removes its data. Containers that
-// run on are an error: the test has lost them.
+// Close ends the engine and all its processes, and removes its data. It returns
+// an error when containers still run, because the test has lost them.
 func (e *Engine) Close() error {
 	err := e.Shutdown()
 	if e.cmd != nil && err != nil {
@@ -178,7 +179,7 @@ func (e *Engine) cgroups() (dirs []string) {
 	return dirs
 }
 
-// processes lists what runs in containers of the engine.
+// processes lists the processes in containers of the engine.
 func (e *Engine) processes() (pids []int) {
 	seen := make(map[int]bool)
 	for _, dir := range e.cgroups() {
@@ -208,8 +209,7 @@ func (e *Engine) named(below string) (pids []int) {
 	return pids
 }
 
-// unmount takes away what the engine has mounted below its folder, inner ones
-// first.
+// unmount removes the engine's mounts below its folder, inner ones first.
 func (e *Engine) unmount() {
 	text, _ := os.ReadFile("/proc/self/mounts")
 	var points []string

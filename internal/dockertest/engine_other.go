@@ -4,7 +4,7 @@ package dockertest
 
 import "fmt"
 
-// Engine is a dockerd; there is none here.
+// Engine has no implementation on this system.
 type Engine struct{}
 
 // Start returns [ErrUnavailable].
@@ -15,20 +15,20 @@ func Start(...string) (*Engine, error) {
 func (e *Engine) socket() string  { return "" }
 func (e *Engine) logTail() string { return "" }
 
-// Again starts it again.
+// Again is not available on this system.
 func (e *Engine) Again() error { return ErrUnavailable }
 
-// Shutdown ends it as a service manager does.
+// Shutdown is not available on this system.
 func (e *Engine) Shutdown() error { return ErrUnavailable }
 
-// Kill ends it with SIGKILL.
+// Kill is not available on this system.
 func (e *Engine) Kill() error { return ErrUnavailable }
 
-// Freeze makes it deaf.
+// Freeze is not available on this system.
 func (e *Engine) Freeze() error { return ErrUnavailable }
 
-// Thaw ends a freeze.
+// Thaw is not available on this system.
 func (e *Engine) Thaw() error { return ErrUnavailable }
 
-// Close ends it.
+// Close is not available on this system.
 func (e *Engine) Close() error { return ErrUnavailable }

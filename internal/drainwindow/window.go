@@ -13,7 +13,7 @@ const (
 	Skipped = "skipped by a second signal"
 	Early   = "ended early" // by EndAt
 	Held    = "held longer" // by EndAt
-	Short   = "cut short"   // by LimitTo
+	Short   = "cut short"   // by Fit
 )
 
 // Times are the times of a window, from its beginning. The window ends after Full. It
@@ -30,8 +30,8 @@ type Window struct {
 	begun time.Time
 	times Times
 	at    time.Time     // EndAt's; zero without one
-	limit time.Time     // LimitTo's; zero without one
-	moved chan struct{} // has a token when at or limit is new
+	short bool          // Fit was called
+	moved chan struct{} // has a token when at or times is new
 }
 
 // Begin begins the window. It is called once.
@@ -42,18 +42,18 @@ func (w *Window) Begin(now time.Time, t Times) {
 }
 
 // EndAt moves the end of the window. The last call counts.
-func (w *Window) EndAt(at time.Time) { w.move(&w.at, at) }
+func (w *Window) EndAt(at time.Time) { w.change(func() { w.at = at }) }
 
-// LimitTo ends the window at that time, even when it is before Min.
-func (w *Window) LimitTo(at time.Time) { w.move(&w.limit, at) }
+// Fit shortens the times of the window.
+func (w *Window) Fit(t Times) { w.change(func() { w.times, w.short = t, true }) }
 
-func (w *Window) move(field *time.Time, at time.Time) {
+func (w *Window) change(field func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.begun.IsZero() {
 		return
 	}
-	*field = at
+	field()
 	select {
 	case w.moved <- struct{}{}:
 	default: // Wait has yet to look
@@ -77,8 +77,8 @@ func (w *Window) ends() (may, must time.Time, how string) {
 			may = w.begun.Add(w.times.Min)
 		}
 	}
-	if !w.limit.IsZero() && w.limit.Before(must) {
-		must, how = w.limit, Short
+	if w.short {
+		how = Short
 	}
 	return may, must, how
 }

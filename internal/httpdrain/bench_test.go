@@ -2,6 +2,7 @@ package httpdrain
 
 import (
 	"context"
+	"io"
 	"net"
 	"net/http"
 	"testing"
@@ -93,4 +94,31 @@ func TestTrackingAllocatesNothing(t *testing.T) {
 	if st := s.Stats(); st.InFlight != 0 || time.Since(st.LastArrival) > patience {
 		t.Errorf("stats %+v", st)
 	}
+}
+
+// What passing through an http2Conn costs a request, with the reads and writes of
+// net/http: a header and its payload, and a response in one piece.
+func BenchmarkHTTP2Conn(b *testing.B) {
+	s := &script{}
+	h := alone(s)
+	s.pass(h, []byte(settingsFrame))
+	response := []byte(frame(frameHeaders, flagEndHeaders, 1, getBlock) + frame(frameData, flagEndStream, 1, "body"))
+	request := []byte(frame(frameHeaders, flagEndHeaders|flagEndStream, 1, getBlock))
+	buf := make([]byte, 64)
+	serve := func(rw io.ReadWriter) func(b *testing.B) {
+		return func(b *testing.B) {
+			b.ReportAllocs()
+			s.in = []byte(settingsFrame)
+			_, _ = rw.Read(buf)
+			for b.Loop() {
+				s.in = request
+				_, _ = rw.Read(buf[:frameHead])
+				_, _ = rw.Read(buf)
+				s.out.Reset()
+				_, _ = rw.Write(response)
+			}
+		}
+	}
+	b.Run("bare", serve(s))
+	b.Run("passed", serve(h))
 }

@@ -19,6 +19,7 @@ import (
 type tracker struct {
 	created    time.Time
 	accepted   atomic.Uint64
+	turnedAway atomic.Uint64
 	lastAccept atomic.Int64 // nanoseconds after created, 0 before the first
 
 	mu    sync.Mutex // guards everything below

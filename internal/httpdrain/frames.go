@@ -79,6 +79,19 @@ func (f *frames) advance(p []byte) (n int, whole bool) {
 	return n, true
 }
 
+// untilHeaders returns how many bytes of p come before the first header that begins
+// in p, and whether one does.
+func (f frames) untilHeaders(p []byte) (n int, found bool) {
+	for n < len(p) {
+		if f.open() && n+3 < len(p) && p[n+3] == frameHeaders {
+			return n, true
+		}
+		k, _ := f.advance(p[n:])
+		n += k
+	}
+	return n, false
+}
+
 // passStart follows what comes before the first frame.
 func (f *frames) passStart(p []byte) (n int) {
 	for ; f.answer && n < len(p); n++ {

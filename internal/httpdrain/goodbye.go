@@ -83,7 +83,8 @@ func (s *Server) sayGoodbyeLocked() (spread []*conn) {
 
 // EndWindow ends the drain window. It cancels the contexts of streams with
 // ErrWindowOver. It tells hijacked connections, if that has not happened yet, and
-// closes them. Ordinary requests go on. EndWindow may come early, and without
+// closes them, except those that carry HTTP/2: these go on like other connections, and
+// the contexts of their requests are not cancelled. Ordinary requests go on. EndWindow may come early, and without
 // BeginDrain: it then does BeginDrain's work too. A second call does nothing.
 //
 // The comment in stream.go defines a stream.

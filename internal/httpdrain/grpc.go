@@ -29,12 +29,16 @@ type GRPCHealth interface{ Shutdown() }
 // Shutdown before it begins without it.
 const healthPatience = time.Second
 
+// goAwayHead is how long after GracefulStop was called handlers hear of it. Clients get
+// GOAWAY first: one that calls again when its stream ends then calls another process.
+const goAwayHead = 50 * time.Millisecond
+
 // GRPC is a gRPC server with the same goodbye as [Server]:
 //
 //	T0             health says NOT_SERVING; RPCs are served as before
 //	T0+window      nothing: streams end with GracefulStop, or are cut with Stop
 //	then           the listener closes once nothing was accepted for AcceptQuiet
-//	Shutdown       GracefulStop; Stop when its context is done
+//	Shutdown       GracefulStop; a moment later Goodbye closes; Stop when its context is done
 //
 // GracefulStop comes last because it closes the listener at once: while endpoints
 // still point here, clients that it sends away come back to a closed port. There
@@ -50,11 +54,13 @@ type GRPC struct {
 	cfg     Config
 	given   net.Listener
 	tracker *tracker
+	goodbye chan struct{} // closed once, by sayGoodbye
 
 	mu        sync.Mutex // guards everything below
 	ln        *listener
 	serving   bool
 	closing   bool
+	said      bool // goodbye is closed
 	began     bool
 	windowEnd time.Time
 	t0        time.Time  // when the health's Shutdown was called
@@ -66,7 +72,7 @@ type GRPC struct {
 // NewGRPC prepares srv, which is used once, on ln, which the GRPC owns from
 // Bind on. health may be nil.
 func NewGRPC(name string, srv GRPCServer, ln net.Listener, health GRPCHealth, cfg Config) *GRPC {
-	return &GRPC{name: name, srv: srv, health: health, cfg: cfg.clean(), given: ln, tracker: newTracker()}
+	return &GRPC{name: name, srv: srv, health: health, cfg: cfg.clean(), given: ln, tracker: newTracker(), goodbye: make(chan struct{})}
 }
 
 // Configure replaces the timing, as [Server.Configure] does.
@@ -211,6 +217,14 @@ func (g *GRPC) Shutdown(ctx context.Context) (cut int, err error) {
 	if ln == nil {
 		return 0, nil
 	}
+	head := time.NewTimer(goAwayHead)
+	defer head.Stop()
+	select {
+	case <-graceful.Done():
+	case <-ctx.Done():
+	case <-head.C:
+	}
+	g.sayGoodbye()
 	select {
 	case <-graceful.Done():
 	case <-ctx.Done():
@@ -222,6 +236,19 @@ func (g *GRPC) Shutdown(ctx context.Context) (cut int, err error) {
 		}
 	}
 	return cut, errors.Join(err, g.stop(ln), g.healthError())
+}
+
+// Goodbye returns the channel that closes when handlers without an end should return: a
+// moment after GracefulStop was called, or when the server is closed.
+func (g *GRPC) Goodbye() <-chan struct{} { return g.goodbye }
+
+func (g *GRPC) sayGoodbye() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.said {
+		g.said = true
+		close(g.goodbye)
+	}
 }
 
 // awaitHealth returns when the health has said NOT_SERVING, when healthPatience
@@ -264,6 +291,7 @@ func (g *GRPC) Close() error {
 	g.closing = true
 	ln := g.ln
 	g.mu.Unlock()
+	g.sayGoodbye()
 	if ln == nil {
 		return nil
 	}

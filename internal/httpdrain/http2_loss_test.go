@@ -120,7 +120,8 @@ type siege struct {
 type losses struct {
 	sent, lost, unsent atomic.Int64
 	cut                int
-	errs               sync.Map // texts of errors
+	dial               atomic.Value // connects to the newest server
+	errs               sync.Map     // texts of errors
 }
 
 // onceBody is read once: net/http sets no GetBody for it.
@@ -163,48 +164,50 @@ func (s siege) server(t testing.TB) (*http.Server, *http.Transport) {
 	return srv, transport
 }
 
+// serve starts a server, to which new connections go, and returns what stops it.
+func (s siege) serve(t testing.TB, l *losses) (stop func()) {
+	t.Helper()
+	srv, _ := s.server(t)
+	ln, dial := s.open()
+	one := New("test", srv, s.cfg, WithListener(ln))
+	if err := one.Bind(context.Background()); err != nil {
+		t.Error(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- one.Serve(context.Background()) }()
+	l.dial.Store(dial)
+	return func() {
+		one.BeginDrain(time.Now(), s.window)
+		time.Sleep(s.window)
+		one.EndWindow()
+		if err := one.CloseWhenQuiet(context.Background()); err != nil {
+			t.Error(err)
+		}
+		one.LingerOpen(context.Background())
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		cut, err := one.Shutdown(ctx)
+		if err != nil {
+			t.Error(err)
+		}
+		l.cut += cut
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // run replaces the server stops times and counts requests without a response.
 func (s siege) run(t testing.TB) *losses {
 	t.Helper()
 	var l losses
-	var dial atomic.Value // of the newest server
-	next := func() (stop func()) {
-		srv, _ := s.server(t)
-		ln, d := s.open()
-		one := New("test", srv, s.cfg, WithListener(ln))
-		if err := one.Bind(t.Context()); err != nil {
-			t.Error(err)
-		}
-		served := make(chan error, 1)
-		go func() { served <- one.Serve(context.Background()) }()
-		dial.Store(d)
-		return func() {
-			one.BeginDrain(time.Now(), s.window)
-			time.Sleep(s.window)
-			one.EndWindow()
-			if err := one.CloseWhenQuiet(context.Background()); err != nil {
-				t.Error(err)
-			}
-			one.LingerOpen(context.Background())
-			ctx, cancel := context.WithTimeout(context.Background(), patience)
-			defer cancel()
-			cut, err := one.Shutdown(ctx)
-			if err != nil {
-				t.Error(err)
-			}
-			l.cut += cut
-			if err := <-served; err != nil {
-				t.Error(err)
-			}
-		}
-	}
-	stop := next()
+	stop := s.serve(t, &l)
 	over := make(chan struct{})
 	var wg sync.WaitGroup
 	for range s.conns {
 		_, transport := s.server(t)
 		transport.DialContext = func(context.Context, string, string) (net.Conn, error) {
-			return dial.Load().(func() (net.Conn, error))()
+			return l.dial.Load().(func() (net.Conn, error))()
 		}
 		client := &http.Client{Transport: transport, Timeout: patience}
 		for range s.workers {
@@ -229,7 +232,7 @@ func (s siege) run(t testing.TB) *losses {
 	time.Sleep(100 * time.Millisecond)
 	for range s.stops {
 		old := stop
-		stop = next() // the endpoint points elsewhere; connections that are open stay
+		stop = s.serve(t, &l) // the endpoint points elsewhere; connections that are open stay
 		old()
 	}
 	close(over)

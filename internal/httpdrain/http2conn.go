@@ -9,8 +9,14 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
-// goAwayWait is how long a client has to acknowledge the first GOAWAY.
-const goAwayWait = time.Second
+const (
+	// goAwayWait is how long a goodbye waits for a response to go with.
+	goAwayWait = time.Second
+	// ackWait is how long a client then has to acknowledge the first GOAWAY, as in
+	// gRPC. Clients do so at once, unless they are starved, or look at a connection
+	// only when they use it. What is shorter loses requests of starved ones.
+	ackWait = 5 * time.Second
+)
 
 // The frames of a goodbye (RFC 9113, sections 6.7 and 6.8).
 const (
@@ -26,6 +32,7 @@ const (
 // The steps of a goodbye.
 const (
 	notAsked = iota
+	inUse    // the first GOAWAY goes before the next response
 	asked    // the first GOAWAY waits for the end of a frame that is being written
 	waiting  // it is written, and the client has not acknowledged it
 	ending   // the client has, or was too slow: the implementation is told behind the frame that is being read
@@ -39,7 +46,7 @@ const (
 // First the client gets GOAWAY with the highest stream id, which drops no stream,
 // and a PING. A client that acknowledges the PING has read the GOAWAY, and opens no
 // stream afterwards: what it had sent before is read before the acknowledgement.
-// Then, or when the client takes longer than goAwayWait, the implementation reads a
+// Then, or when the client takes longer than ackWait, the implementation reads a
 // GOAWAY as if the client had sent it. Every implementation answers that with its
 // own GOAWAY, which names the last stream that it has taken, serves the streams that
 // it has, and closes (net/http and golang.org/x/net/http2, processGoAway).
@@ -53,6 +60,7 @@ type http2Conn struct {
 	clear   bool          // without TLS: conn passes its calls to this
 	idleFor time.Duration // http.Server.IdleTimeout
 	streams *streams      // nil unless requests are counted here
+	latest  atomic.Int64  // when the latest request came, or the connection; nanoseconds after tracker.created
 	foreign atomic.Bool   // it turned out not to be HTTP/2
 	step    atomic.Uint32
 	ended   chan struct{} // closed when the implementation is told, or the connection is closed
@@ -70,7 +78,7 @@ type http2Conn struct {
 	mu       sync.Mutex  // guards everything below
 	deadline time.Time   // of reading, as the implementation has set it
 	woken    bool        // another deadline is set, to end a read
-	wait     *time.Timer // for the client's acknowledgement
+	wait     *time.Timer // for a response, or for the client's acknowledgement
 	idle     *time.Timer // nil without idleFor
 	requests int         // whose handler runs; counted with idleFor only
 	closed   bool
@@ -78,12 +86,33 @@ type http2Conn struct {
 
 // newHTTP2Conn makes the one http2Conn of c, which must be given to c.speaks.
 func newHTTP2Conn(c *conn, below net.Conn) *http2Conn {
-	return &http2Conn{below: below, conn: c, ended: make(chan struct{})}
+	h := &http2Conn{below: below, conn: c, ended: make(chan struct{})}
+	h.latest.Store(c.tracker.since())
+	return h
 }
 
 // sayGoodbye begins the goodbye. It does not wait. Calls after the first do nothing.
+//
+// A connection that was in use just now gets the first GOAWAY before its next
+// response, if that comes within goAwayWait. The client that waits for the response
+// is then not about to send. Some clients fail a request that they have chosen the
+// connection for when a GOAWAY comes at that moment, although they have sent nothing
+// of it (net/http, errClientConnUnusable; curl 7.88), and take one that comes before
+// the first request for a refusal (net/http, errClientConnNotEstablished).
 func (h *http2Conn) sayGoodbye() {
-	if h.step.CompareAndSwap(notAsked, asked) {
+	if h.conn.tracker.since()-h.latest.Load() >= int64(goAwayWait) {
+		h.sayNow()
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.closed && h.step.CompareAndSwap(notAsked, inUse) {
+		h.wait = time.AfterFunc(goAwayWait, h.sayNow)
+	}
+}
+
+func (h *http2Conn) sayNow() {
+	if h.step.CompareAndSwap(notAsked, asked) || h.step.CompareAndSwap(inUse, asked) {
 		// Writing may take as long as the client does not read.
 		call.Go("say goodbye on HTTP/2", func() error { h.kick(); return nil }, func(error) {})
 	}
@@ -121,7 +150,10 @@ func (h *http2Conn) writeFirst() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.closed && h.step.Load() == waiting {
-		h.wait = time.AfterFunc(goAwayWait, h.acknowledged)
+		if h.wait != nil {
+			h.wait.Stop()
+		}
+		h.wait = time.AfterFunc(ackWait, h.acknowledged)
 	}
 	return nil
 }
@@ -141,16 +173,22 @@ func (h *http2Conn) write(p []byte) (done int, err error) {
 			return done, h.werr
 		}
 		part := p[done:]
-		if h.step.Load() == asked {
-			if h.out.open() {
-				if err := h.writeFirst(); err != nil {
-					return done, err
-				}
-			} else {
-				ahead := h.out // a copy
-				k, _ := ahead.advance(part)
-				part = part[:k]
+		switch step := h.step.Load(); {
+		case step == asked && h.out.open():
+			if err := h.writeFirst(); err != nil {
+				return done, err
 			}
+		case step == asked:
+			ahead := h.out // a copy
+			n, _ := ahead.advance(part)
+			part = part[:n]
+		case step == inUse || step == notAsked && h.conn.server.saysGoodbye():
+			n, found := h.out.untilHeaders(part)
+			if found && n == 0 {
+				h.step.CompareAndSwap(step, asked)
+				continue
+			}
+			part = part[:n]
 		}
 		n, err := h.below.Write(part)
 		h.wrote(part[:max(n, 0)])
@@ -175,9 +213,6 @@ func (h *http2Conn) wrote(p []byte) {
 		case frameHeaders, frameData:
 			if h.out.flag(flagEndStream) {
 				h.streams.end(h.out.stream())
-			}
-			if h.out.kind() == frameHeaders && h.conn.server.saysGoodbye() {
-				h.step.CompareAndSwap(notAsked, asked)
 			}
 		case frameReset:
 			h.streams.end(h.out.stream())
@@ -230,8 +265,10 @@ func (h *http2Conn) read(p []byte) (n int) {
 		}
 		switch h.in.kind() {
 		case frameHeaders:
+			now := h.conn.tracker.since()
+			h.latest.Store(now)
 			if h.streams.begin(h.in.stream()) {
-				h.conn.server.arrived()
+				h.conn.server.lastArrival.Store(now)
 			}
 		case frameReset:
 			h.streams.end(h.in.stream())
@@ -331,14 +368,13 @@ func (h *http2Conn) stop() {
 	h.finishLocked()
 }
 
-// closeWhenIdle has the connection closed when it has no request for d, as
-// http.Server.IdleTimeout says. It is called before the first request.
-func (h *http2Conn) closeWhenIdle(d time.Duration) {
+// closeWhenIdle has the connection closed when it has no request for idleFor. It is
+// called before the first request.
+func (h *http2Conn) closeWhenIdle() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if d > 0 && !h.closed && h.idle == nil {
-		h.idleFor = d
-		h.idle = time.AfterFunc(d, h.sayGoodbye)
+	if h.idleFor > 0 && !h.closed {
+		h.idle = time.AfterFunc(h.idleFor, h.sayNow)
 	}
 }
 

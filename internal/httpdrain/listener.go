@@ -21,6 +21,9 @@ const (
 	// acceptorStall is how long retire waits for an accept loop that is busy
 	// elsewhere (in a ConnContext that blocks, say) before it closes without it.
 	acceptorStall = time.Second
+	// handshake is how long a client may take to complete a TCP handshake that had begun
+	// when the kernel began to refuse new ones.
+	handshake = 250 * time.Millisecond
 )
 
 // errTLSConn says why the server refuses connections that are TLS already.
@@ -35,6 +38,7 @@ type listener struct {
 	addr    net.Addr
 	tracker *tracker
 	anyConn bool // TLS connections are handed out too
+	own     bool // no other process has the socket
 	shared  bool // the service manager listens too: what waits is for the next process
 	blind   bool // the kernel queues connections for it, and it has no deadlines: a look there would wait
 
@@ -46,8 +50,10 @@ type listener struct {
 	mu        sync.Mutex // guards everything below
 	accepting bool       // an accept loop has come
 	retiring  bool
-	left      bool // closeWhenQuiet has left it open
-	done      bool // released is closed
+	left      bool   // closeWhenQuiet has left it open
+	done      bool   // released is closed
+	turning   bool   // the kernel refuses new connections
+	resets    uint64 // at the moment from which clients are turned away; 0 when none came
 }
 
 // newListener wraps ln, whose address is addr (see [addrOf]).
@@ -61,7 +67,7 @@ func newListener(ln net.Listener, addr net.Addr, t *tracker) *listener {
 // out what the kernel has accepted already, unless that is for the next process, closes
 // the listener below and then blocks until Close.
 func (l *listener) Accept() (net.Conn, error) {
-	for empty := 0; empty < 2; {
+	for empty := 0; empty < 2 || l.inHandshake(); {
 		retiring := l.look()
 		if retiring && l.shared {
 			break
@@ -102,6 +108,18 @@ func (l *listener) look() (retiring bool) {
 	return l.retiring
 }
 
+// inHandshake reports whether the kernel refuses new connections and an earlier one may
+// be on its way: the latest came a moment ago.
+func (l *listener) inHandshake() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.inHandshakeLocked()
+}
+
+func (l *listener) inHandshakeLocked() bool {
+	return l.turning && time.Since(l.tracker.at(l.tracker.lastAccept.Load())) < handshake
+}
+
 func (l *listener) isRetiring() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -119,18 +137,39 @@ func (l *listener) setDeadline(t time.Time) bool {
 
 // retire stops accepting and returns when the listener below is closed. A
 // connection that the kernel had accepted by then is handed out first, unless
-// ctx is done before, the listener below has no deadlines, or it is shared.
+// ctx is done before, the listener below has no deadlines, or it is shared. On Linux
+// the kernel refuses new connections to a socket of our own from now on, so that none is
+// made between the last look and the close.
 func (l *listener) retire(ctx context.Context) error {
 	if l.beginRetiring() {
-		stall := time.NewTimer(acceptorStall)
-		defer stall.Stop()
-		select {
-		case <-l.closed:
-		case <-ctx.Done():
-		case <-stall.C:
-		}
+		l.awaitAcceptor(ctx)
 	}
 	return l.closeBelow()
+}
+
+// awaitAcceptor waits until the accept loop has closed the listener, has done nothing
+// for acceptorStall, or ctx is done. While the kernel goes on to make connections there
+// is no end to them: then it waits for acceptorStall.
+func (l *listener) awaitAcceptor(ctx context.Context) {
+	stall := time.NewTicker(acceptorStall)
+	defer stall.Stop()
+	l.mu.Lock()
+	turning := l.turning
+	l.mu.Unlock()
+	for accepted := l.tracker.accepted.Load(); ; {
+		select {
+		case <-l.closed:
+			return
+		case <-ctx.Done():
+			return
+		case <-stall.C:
+		}
+		now := l.tracker.accepted.Load()
+		if !turning || now == accepted {
+			return
+		}
+		accepted = now
+	}
 }
 
 // beginRetiring tells the accept loop. It reports false when that cannot be told.
@@ -140,7 +179,18 @@ func (l *listener) beginRetiring() (told bool) {
 	// Under the lock: a deadline in the past that is set after the accept loop
 	// has set its own would hide the backlog from it.
 	l.retiring = true
-	return l.accepting && l.setDeadline(time.Now())
+	if !l.accepting {
+		return false
+	}
+	if tcp, ok := l.Listener.(*net.TCPListener); ok && l.own {
+		if raw, err := tcp.SyscallConn(); err == nil {
+			l.turning = turnAway(raw)
+		}
+	}
+	if l.inHandshakeLocked() {
+		l.resets = resets()
+	}
+	return l.setDeadline(time.Now())
 }
 
 func (l *listener) closeBelow() error {
@@ -217,6 +267,18 @@ func (l *listener) wasLeft() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.left
+}
+
+// turnedAway returns how many connections the kernel has refused since the listener was
+// retired, at most: all TCP resets of the network namespace count. It is 0 when no client
+// was on its way then.
+func (l *listener) turnedAway() uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.resets == 0 {
+		return 0
+	}
+	return resets() - l.resets
 }
 
 // isTLS reports whether ln is what tls.NewListener returns.

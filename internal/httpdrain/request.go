@@ -35,7 +35,7 @@ func (s handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer s.endRequest(c)
 	if c.spent {
-		ctx, stop := s.detach(c, r.Context())
+		ctx, stop := s.detach(r.Context(), c)
 		defer stop()
 		old := r
 		r = r.WithContext(ctx)
@@ -81,7 +81,7 @@ func (s handler) endRequest(c *conn) {
 
 // detach gives a request a context of its own in place of one whose parent,
 // the connection's, was cancelled for the request before it.
-func (s handler) detach(c *conn, ctx context.Context) (context.Context, func()) {
+func (s handler) detach(ctx context.Context, c *conn) (context.Context, func()) {
 	s.mu.Lock()
 	base := s.base
 	s.mu.Unlock()

@@ -83,8 +83,19 @@ func Draining(ctx context.Context) (<-chan struct{}, bool) {
 		return v.server.goodbye, true
 	case *conn:
 		return v.server.drainingConn(v), true
+	case func() <-chan struct{}:
+		return v(), true
 	}
 	return nil, false
+}
+
+// WithGoodbye returns a context for which Draining returns what goodbye does, unless it
+// is of a request that a Server serves.
+func WithGoodbye(ctx context.Context, goodbye func() <-chan struct{}) context.Context {
+	if ctx.Value(key{}) != nil {
+		return ctx
+	}
+	return context.WithValue(ctx, key{}, goodbye)
 }
 
 func (s *Server) drainingConn(c *conn) <-chan struct{} {
@@ -98,6 +109,9 @@ func (s *Server) drainingConn(c *conn) <-chan struct{} {
 	}
 	return c.goodbye.channel()
 }
+
+// Goodbye returns the channel that closes GoAwayAfter after T0.
+func (s *Server) Goodbye() <-chan struct{} { return s.goodbye }
 
 // Stream makes the request of ctx a stream and returns what [Draining] does. It does
 // nothing more when the connection is hijacked, and when the request is over.

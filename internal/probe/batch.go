@@ -11,21 +11,20 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
-// yields is how often the goroutine that started a batch lets others run, while no
-// run begins, before it assumes that a check waits for something. A few
-// microseconds.
+// yields is how often the goroutine that started a batch yields while no run
+// begins, before it assumes that a check blocks. That takes a few microseconds.
 const yields = 32
 
-// batch is a set of claimed runs and the goroutines that execute them. It
-// begins with one goroutine, which executes the runs one after another: for
-// checks that return at once that is several times cheaper than a goroutine
-// each. When they have not all returned soon, every run that has not begun
-// gets a goroutine of its own, so that no check waits for another.
+// batch is a set of claimed runs and the goroutines that execute them. One
+// goroutine executes the runs one after the other. For checks that return at once
+// that is several times cheaper than a goroutine each. When a check does not
+// return soon, every run that has not begun gets a goroutine of its own, so that
+// no check waits for another.
 type batch struct {
 	base context.Context
 	runs []run
 	next atomic.Int64 // index of the next run to begin
-	over atomic.Bool  // nothing is left to begin, and the goroutine that found out has ended its own
+	over atomic.Bool  // no run is left to begin, and the goroutine that found that has ended its own run
 }
 
 // Start begins a run of every check that has none in progress, each under a
@@ -42,11 +41,11 @@ type Unfinished struct {
 	Run   uint64 // its number
 }
 
-// Run begins a run of every check that has none in progress, as [Start] does,
-// and waits until each of them, and each that was in progress already, has
-// ended or is overdue; at most for patience, or until ctx is done. The runs go
-// on when the caller leaves: they end with base, not with ctx. It returns those
-// that have not ended, nil when all have.
+// Run begins a run of every check that has none in progress, as [Start] does. It
+// waits until these runs, and those in progress already, have ended or are
+// overdue, but for patience at most and not longer than until ctx is done. The
+// runs depend on base, not on ctx: they go on when Run returns. Run returns the
+// runs that have not ended, nil if there are none.
 func Run(ctx, base context.Context, patience time.Duration, checks []*Check) []Unfinished {
 	began := Now()
 	b := newBatch(base, checks, began)
@@ -87,9 +86,8 @@ func newBatch(base context.Context, checks []*Check, now time.Duration) *batch {
 	return b
 }
 
-// runSoon executes the batch in one goroutine for as long as the checks return
-// at once, and in a goroutine each from then on. It returns whether all have
-// ended.
+// runSoon executes the batch in one goroutine while the checks return at once,
+// and then in a goroutine each. It reports whether all runs have ended.
 func (b *batch) runSoon(now time.Duration) bool {
 	go b.work(now)
 	begun := int64(0)
@@ -98,7 +96,7 @@ func (b *batch) runSoon(now time.Duration) bool {
 		if b.over.Load() {
 			return true
 		}
-		if n := b.next.Load(); n != begun { // it gets on
+		if n := b.next.Load(); n != begun { // the batch makes progress
 			begun, idle = n, 0
 		}
 	}
@@ -113,16 +111,16 @@ func (b *batch) spread() {
 	}
 }
 
-// work executes runs until none is left to begin, the first as begun at now.
-// Each goroutine in it is executing one run or about to end, so that there are
-// never more of them than there are runs in progress.
+// work executes runs until none is left to begin. now is the beginning of the
+// first run. Each goroutine in work executes a run or is about to end, so there
+// are never more goroutines than runs in progress.
 func (b *batch) work(now time.Duration) {
 	var current *run
 	goexit := true
 	defer func() {
 		if goexit {
 			current.finish(fmt.Errorf("%s: %w", current.check.name, call.ErrGoexit), Now())
-			go b.work(Now()) // this goroutine is lost, the rest of the batch is not
+			go b.work(Now()) // this goroutine exits; another one executes the rest of the batch
 		}
 	}()
 	rest := func() error {
@@ -153,7 +151,7 @@ func (b *batch) work(now time.Duration) {
 	b.over.Store(true)
 }
 
-// wait waits as [Run] says, until deadline at most.
+// wait waits for runs, as [Run] describes, until deadline at most.
 func wait(ctx context.Context, deadline time.Duration, checks []*Check) []Unfinished {
 	var timer *time.Timer
 	var unfinished []Unfinished

@@ -9,7 +9,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/probe"
 )
 
-// BenchmarkRun is the price of an uncached plane of checks that return at once.
+// BenchmarkRun measures an uncached plane of checks that return at once.
 func BenchmarkRun(b *testing.B) {
 	for _, n := range []int{1, 10, 50} {
 		b.Run(fmt.Sprintf("checks=%d", n), func(b *testing.B) {

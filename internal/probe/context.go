@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// epoch is what [Now] counts from.
+// epoch is the zero of [Now].
 var epoch = time.Now()
 
-// run is one run of one check, and its context: the base's values, the run's
-// deadline, cancelled when the run ends. It becomes a real timer context only
-// when the check asks for Done: most checks that return at once never do, and
-// the timer would cost several times what they cost.
+// run is one run of one check, and its context. The context has the base's values
+// and the run's deadline, and is cancelled when the run ends. It gets a real
+// timer only when the check calls Done. Most checks that return at once never do,
+// and a timer would cost several times as much as they do.
 type run struct {
 	check   *Check
 	batch   *batch
@@ -41,8 +41,9 @@ func (r *run) Done() <-chan struct{} {
 			cancel()
 			timer = r.timer.Load()
 		}
-		// The end of the run is recorded first and looks for a timer then. This
-		// looks the other way round, so that one of the two cancels it.
+		// finish records the end of the run first and then looks for a timer.
+		// Done sets the timer first and then looks for the end. So one of the two
+		// cancels the timer.
 		if r.check.hasEnded(r.number) {
 			timer.cancel()
 		}
@@ -50,7 +51,7 @@ func (r *run) Done() <-chan struct{} {
 	return timer.Done()
 }
 
-// Err says why Done is closed, or would be if it had been asked for.
+// Err says why Done is closed, or would be closed if the check had called it.
 func (r *run) Err() error {
 	if timer := r.timer.Load(); timer != nil {
 		return timer.Err()
@@ -66,9 +67,9 @@ func (r *run) Err() error {
 	return nil
 }
 
-// Value returns the base's value. Once there is a timer context it is asked in
-// the base's place: that is how package context finds that it need not start a
-// goroutine to watch a type that it does not know.
+// Value returns the base's value. Once the run has a timer context, Value asks
+// that instead of the base. So package context recognizes it, and need not start
+// a goroutine to watch an unknown type.
 func (r *run) Value(key any) any {
 	if timer := r.timer.Load(); timer != nil {
 		return timer.Value(key)

@@ -1,12 +1,12 @@
-// Package probe runs health checks so that nothing a check does can hurt the
-// caller.
+// Package probe runs health checks and protects their callers from anything that
+// a check does.
 //
-// A [Check] has at most one goroutine at any time. It runs under a context
-// with its own timeout, detached from the caller's: a prober that hangs up
-// neither cancels a run nor spoils its result for others. Callers that come
-// while a run goes on share that run. A panic and a runtime.Goexit are errors of
-// the run. A run that does not return when its timeout passes cannot be ended; it
-// is overdue until it returns, and the check does not start a second one.
+// A [Check] has at most one goroutine at any time. It runs under a context with
+// its own timeout, detached from the caller's: a prober that disconnects neither
+// cancels a run nor spoils its result for other callers. Callers that come during
+// a run share it. A panic and a runtime.Goexit are errors of the run. Go cannot
+// end a run that does not return when its timeout passes. Such a run is overdue
+// until it returns, and the check starts no second one.
 package probe
 
 import (
@@ -18,9 +18,9 @@ import (
 
 // Result is the end of one run.
 type Result struct {
-	// Err is nil when the check passed in time; else what it returned, a
-	// [*TimeoutError], a [*call.PanicError] or an error that is
-	// [call.ErrGoexit].
+	// Err is nil when the check passed in time. Otherwise it is the error that
+	// the check returned, a [*TimeoutError], a [*call.PanicError] or an error
+	// that is [call.ErrGoexit].
 	Err error
 	// Run numbers the runs of a check from 1. It is 0 when there was none.
 	Run uint64
@@ -30,8 +30,8 @@ type Result struct {
 	Ended time.Duration
 }
 
-// Now is the monotonic clock that results are stamped with. It costs half of
-// what time.Now does. [At] turns it into a time of day.
+// Now is the monotonic clock of results. It costs half as much as time.Now. [At]
+// converts its value to a time of day.
 func Now() time.Duration { return time.Since(epoch) }
 
 // At is the time of day of a reading of [Now].
@@ -40,9 +40,9 @@ func At(now time.Duration) time.Time { return epoch.Add(now) }
 // TimeoutError is the result of a run that took its whole timeout or longer,
 // also when the check returned nil in the end.
 type TimeoutError struct {
-	Timeout time.Duration // what it was given
-	Took    time.Duration // what it took
-	Err     error         // what it returned, late; may be nil
+	Timeout time.Duration // the timeout of the check
+	Took    time.Duration // how long the run took
+	Err     error         // the error that it returned, late; may be nil
 }
 
 // Error says how long the run took and what it returned.
@@ -53,7 +53,7 @@ func (e *TimeoutError) Error() string {
 	return fmt.Sprintf("timed out after %v: %v", e.Timeout, e.Err)
 }
 
-// Unwrap returns what the check returned in the end.
+// Unwrap returns the error that the check returned in the end.
 func (e *TimeoutError) Unwrap() error { return e.Err }
 
 // Round cuts a duration to a tenth of its unit, for people: 3.2s, 15.1ms.
@@ -66,8 +66,8 @@ func Round(d time.Duration) time.Duration {
 	return d
 }
 
-// Group is checks that are mostly run together. They share a lock, so that
-// beginning a run of all of them takes it once. The zero value is ready.
+// Group is a number of checks that usually run together. They share a lock, so
+// that a run of all of them takes it once. The zero value is ready to use.
 type Group struct{ mu sync.Mutex }
 
 // Check is one check and its one run. Make it with [Group.New]. All methods may be
@@ -86,17 +86,16 @@ type Check struct {
 	settled bool
 	closed  bool
 	started time.Duration // of the run in progress
-	ended   chan struct{} // made by the first who has to wait, closed at the end of the run
+	ended   chan struct{} // made by the first caller that has to wait, closed at the end of the run
 	last    Result
 }
 
-// New returns a check that runs fn with the given timeout. The name stands in
-// its errors. timeout must be positive and fn not nil: the caller has
-// validated both.
+// New returns a check that runs fn with the given timeout. Its errors have the
+// name. timeout must be positive and fn not nil; the caller has checked both.
 //
-// report, when not nil, is called at the end of a run, in the run's goroutine
-// and before callers that wait for the run go on; it must not block. Once it
-// has returned true for a run it is not called for runs that pass, until one
+// If report is not nil, the check calls it at the end of a run, in the run's
+// goroutine and before callers of the run go on. It must not block. After it has
+// returned true for a run, the check does not call it for passed runs until one
 // has failed.
 //
 // fn must freeze a foreign error (call.Freeze) before it returns it.
@@ -107,10 +106,10 @@ func (g *Group) New(name string, timeout time.Duration, fn func(context.Context)
 // Timeout returns what the check was made with.
 func (c *Check) Timeout() time.Duration { return c.timeout }
 
-// Status returns the result of the last run that has ended and, when one is in
-// progress, how long that has been going on. It is overdue once running has
-// reached the timeout: the run then counts as a [*TimeoutError], also when it
-// returns at that very moment.
+// Status returns the result of the last run that has ended and, when a run is in
+// progress, for how long. The run is overdue once that time has reached the
+// timeout. It then counts as a [*TimeoutError], even if it returns at that
+// moment.
 func (c *Check) Status() (last Result, running time.Duration, ok bool) {
 	c.group.mu.Lock()
 	defer c.group.mu.Unlock()
@@ -124,9 +123,9 @@ func (c *Check) Status() (last Result, running time.Duration, ok bool) {
 	return c.last, running, true
 }
 
-// Unsettle makes the check report the next run that passes, also when report has
-// returned true. It does nothing and returns false when a run after the given one has
-// ended.
+// Unsettle makes the check report the next run that passes, even if report has
+// returned true. When a run after the given one has ended, it does nothing and
+// returns false.
 func (c *Check) Unsettle(run uint64) bool {
 	c.group.mu.Lock()
 	defer c.group.mu.Unlock()
@@ -137,16 +136,16 @@ func (c *Check) Unsettle(run uint64) bool {
 	return true
 }
 
-// Close makes sure that no run begins any more. It does not end one in
-// progress: cancel the base context for that, and [Check.Wait].
+// Close makes sure that no further run begins. It does not end a run in progress:
+// for that, cancel the base context and call [Check.Wait].
 func (c *Check) Close() {
 	c.group.mu.Lock()
 	defer c.group.mu.Unlock()
 	c.closed = true
 }
 
-// Wait waits until no run is in progress that was when Wait was called, or
-// until ctx is done. It returns whether the run has ended.
+// Wait waits for the end of the run that is in progress at the call, or until ctx
+// is done. It reports whether the run has ended.
 func (c *Check) Wait(ctx context.Context) bool {
 	ended, _, _ := c.inProgress()
 	if ended == nil {
@@ -171,15 +170,16 @@ func (c *Check) claimLocked(now time.Duration) uint64 {
 	return c.last.Run + 1
 }
 
-// hasEnded says whether the run of that number has.
+// hasEnded reports whether the run of this number has ended.
 func (c *Check) hasEnded(run uint64) bool {
 	c.group.mu.Lock()
 	defer c.group.mu.Unlock()
 	return c.last.Run >= run
 }
 
-// inProgress returns a channel that closes when the run in progress ends, when
-// that run becomes overdue, and its number; nil when there is none.
+// inProgress describes the run in progress: a channel that closes at its end, the
+// time when it becomes overdue, and its number. The channel is nil when there is
+// no run.
 func (c *Check) inProgress() (ended <-chan struct{}, overdue time.Duration, run uint64) {
 	c.group.mu.Lock()
 	defer c.group.mu.Unlock()
@@ -196,7 +196,7 @@ func (c *Check) inProgress() (ended <-chan struct{}, overdue time.Duration, run 
 	return c.ended, c.started + c.timeout, run
 }
 
-// finish records the end of the claimed run and lets go who waits for it.
+// finish records the end of the claimed run and wakes its callers.
 func (c *Check) finish(err error, started, ended time.Duration) {
 	took := ended - started
 	c.group.mu.Lock()

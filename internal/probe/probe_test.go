@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var background = context.Background()
 
-// group has no state that a test could leave to another.
+// group is shared by all tests, because it keeps no state between them.
 var group probe.Group
 
 func pass(context.Context) error { return nil }
@@ -35,8 +35,8 @@ func stuck() (fn func(context.Context) error, release func()) {
 
 func run(c ...*probe.Check) bool { return probe.Run(background, background, time.Second, c) == nil }
 
-// working counts the goroutines that execute checks. One that is about to end
-// may still be among them: it is given time to bring the number to want.
+// working counts the goroutines that execute checks. It waits a while for the
+// number to become want, because some may be about to end.
 func working(want int) (n int) {
 	for range 10000 {
 		if n = strings.Count(string(call.Dump()), "probe.(*batch).work("); n == want {
@@ -66,7 +66,8 @@ func TestRunReportsEachResultOnce(t *testing.T) {
 			t.Fatal("a check that returns at once has not ended")
 		}
 	}
-	// The second of two passes in a row is not reported: report said settled.
+	// The check does not report the second of two passes in a row, because report
+	// has returned true.
 	want := []error{nil, boom, boom, nil}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("reported %v, want %v", got, want)
@@ -156,7 +157,7 @@ func TestCallerDoesNotCancelTheRun(t *testing.T) {
 			t.Error("the run has ended for a caller who left before")
 		}
 		if took := time.Since(began); took != 100*time.Millisecond {
-			t.Errorf("the caller was let go after %v, want 100ms", took)
+			t.Errorf("the caller waited %v, want 100ms", took)
 		}
 		if !c.Wait(background) {
 			t.Error("Wait says that the run has not ended")
@@ -185,7 +186,7 @@ func TestSlowCheckHoldsUpNoOther(t *testing.T) {
 		}
 		for _, c := range checks[1:] {
 			if last, _, _ := c.Status(); last.Run != 1 || last.Err != nil {
-				t.Errorf("a check behind a stuck one: %+v, want run 1 passed", last)
+				t.Errorf("a check after a stuck one: %+v, want run 1 passed", last)
 			}
 		}
 		release()
@@ -230,7 +231,7 @@ func TestContextHasTheTimeout(t *testing.T) {
 			if ctx.Value(key{}) != "value" || ctx.Err() != nil {
 				t.Errorf("value %v, error %v; want the base's value and none", ctx.Value(key{}), ctx.Err())
 			}
-			child, cancel := context.WithCancel(ctx) // must not need a goroutine to watch ctx
+			child, cancel := context.WithCancel(ctx) // must not start a goroutine to watch ctx
 			defer cancel()
 			<-child.Done()
 			if child.Value(key{}) != "value" {
@@ -293,7 +294,7 @@ func TestPanicAndGoexitAreResults(t *testing.T) {
 		group.New("panics too", time.Minute, func(context.Context) error { panic("again") }, nil),
 		group.New("passes", time.Minute, pass, nil),
 	}
-	for range 3 { // a check goes on being run after it panicked
+	for range 3 { // a check that panicked runs again
 		if probe.Run(background, background, time.Minute, checks) != nil {
 			t.Fatal("not all runs have ended")
 		}
@@ -316,7 +317,7 @@ func TestPanicAndGoexitAreResults(t *testing.T) {
 		t.Errorf("a second panic in a batch is %v, want a panic error", errs[2])
 	}
 	if errs[3] != nil {
-		t.Errorf("a check behind those is %v, want nil", errs[3])
+		t.Errorf("a check after those is %v, want nil", errs[3])
 	}
 }
 

@@ -2,5 +2,5 @@
 
 package sdnotify
 
-// Monotonic returns "": there is no systemd here.
+// Monotonic returns "", because this system has no systemd.
 func Monotonic() string { return "" }

@@ -12,17 +12,17 @@ import (
 )
 
 // Notifier tells the service manager about one service. Its methods put messages
-// on a list and return at once; a goroutine sends them. A service manager that
-// does not read gets them when it does, and at the end of the Notifier within a
-// second.
+// on a list and return at once; a goroutine sends them. When the service manager
+// does not read, the messages wait. At the end, Close waits a second at most for
+// it to read.
 //
-// A nil Notifier says nothing. All methods may be called concurrently.
+// A nil Notifier sends nothing. All methods may be called concurrently.
 type Notifier struct {
 	sock   *Socket
 	log    *slog.Logger
-	wake   chan struct{} // holds a token when there is something to send
+	wake   chan struct{} // holds a token when there is a message to send
 	quit   chan struct{}
-	cancel context.CancelFunc // of a look at liveness
+	cancel context.CancelFunc // cancels a look at liveness
 	ended  sync.WaitGroup
 
 	mu      sync.Mutex // guards pending and stopBy
@@ -39,19 +39,19 @@ const (
 	closeTimeout = time.Second            // bounds all attempts in Close
 )
 
-// maxPending bounds the list. Only an App that reloads again and again while the
-// service manager does not read gets there; the oldest messages are dropped.
+// maxPending bounds the list. Only an App that reloads many times while the
+// service manager does not read reaches it. Then the Notifier drops the oldest
+// messages.
 const maxPending = 64
 
-// latest lists the keys of which only the newest message counts: it replaces one
-// that still waits.
+// latest lists the keys whose newest message replaces one that still waits.
 var latest = []string{"WATCHDOG=", "EXTEND_TIMEOUT_USEC="}
 
 // Start connects to the service manager that the environment of the process
 // names, and removes the variables of the protocol from the environment. It
-// returns nil when there is none or it cannot be reached; errors are logged.
-// When the service manager wants signs of life it gets WATCHDOG=1 twice as often
-// as it asks for, while alive returns true.
+// returns nil when there is no service manager or it cannot be reached, and logs
+// errors. When the service manager asks for signs of life, the Notifier sends
+// WATCHDOG=1 twice as often as asked, while alive returns true.
 func Start(log *slog.Logger, alive func(context.Context) bool) *Notifier {
 	sock, err := Open(Env{Lookup: os.LookupEnv, Unset: os.Unsetenv}, os.Getpid())
 	if err != nil {
@@ -76,8 +76,8 @@ func (n *Notifier) Status(text string) {
 	}
 }
 
-// Ready says that the service has started, and shows text as its state. Once the
-// stop has begun it says nothing.
+// Ready reports that the service has started, and shows text as its state. Once
+// the stop has begun, it sends nothing.
 func (n *Notifier) Ready(text string) {
 	if n == nil {
 		return
@@ -89,8 +89,8 @@ func (n *Notifier) Ready(text string) {
 	}
 }
 
-// Reloading says that a reload begins. The caller calls Ready when it is over.
-// Once the stop has begun it says nothing.
+// Reloading reports that a reload begins. The caller calls Ready when the reload
+// is over. Once the stop has begun, Reloading sends nothing.
 func (n *Notifier) Reloading() {
 	if n == nil {
 		return
@@ -162,7 +162,7 @@ func (n *Notifier) sayLocked(assignments ...string) {
 	n.pending = append(n.pending, assignments)
 	select {
 	case n.wake <- struct{}{}:
-	default: // a token is there already
+	default: // the channel has a token already
 	}
 }
 
@@ -209,7 +209,7 @@ func (n *Notifier) flush(enough <-chan struct{}) {
 			n.log.Warn("service manager notification", "error", err)
 			continue
 		}
-		if !warned { // once for all attempts
+		if !warned { // log it once for all attempts
 			warned = true
 			n.log.Warn("the service manager does not read what it is told", "waiting", message[0])
 		}
@@ -232,14 +232,14 @@ func (n *Notifier) next() (message []string) {
 	return message
 }
 
-// putBack makes a message that could not be sent the next again.
+// putBack puts a message that could not be sent back to the front of the list.
 func (n *Notifier) putBack(message []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.pending = append([][]string{message}, n.pending...)
 }
 
-// watchdog gives a sign of life at every tick at which alive returns true.
+// watchdog sends a sign of life at every tick at which alive returns true.
 func (n *Notifier) watchdog(ctx context.Context, every time.Duration, alive func(context.Context) bool) {
 	tick := time.NewTicker(max(every, time.Millisecond))
 	defer tick.Stop()

@@ -22,7 +22,7 @@ func TestNotifierListIsBounded(t *testing.T) {
 		list = append(list, message[0])
 	}
 	if want := []string{"READY=1", "WATCHDOG=1", "STOPPING=1", "EXTEND_TIMEOUT_USEC=999ns"}; !slices.Equal(list, want) {
-		t.Errorf("there wait %q, want %q", list, want)
+		t.Errorf("the messages %q wait, want %q", list, want)
 	}
 	for range 1000 {
 		n.say("RELOADING=1")
@@ -38,6 +38,6 @@ func TestNotifierSaysNothingOfAReloadOnceItStops(t *testing.T) {
 	n.Reloading()
 	n.Ready("running")
 	if len(n.pending) != 1 {
-		t.Errorf("there wait %q, want STOPPING=1 alone: there is no way back from it", n.pending)
+		t.Errorf("the messages %q wait, want STOPPING=1 alone, because it is final", n.pending)
 	}
 }

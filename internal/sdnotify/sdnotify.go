@@ -1,7 +1,7 @@
-// Package sdnotify tells the program that runs this process how the service does:
-// systemd, or another service manager that has set NOTIFY_SOCKET (the protocol of
-// sd_notify(3) and sd_watchdog_enabled(3)), and the kubelet, which reads the
-// termination log.
+// Package sdnotify reports the state of the service to the program that runs this
+// process: to systemd, or another service manager that has set NOTIFY_SOCKET (the
+// protocol of sd_notify(3) and sd_watchdog_enabled(3)), and to the kubelet, which
+// reads the termination log.
 package sdnotify
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
-// Env is where the variables are read from and removed.
+// Env is an environment from which to read and remove the variables.
 type Env struct {
 	Lookup func(string) (string, bool)
 	Unset  func(string) error
@@ -31,18 +31,18 @@ const (
 // Socket is an open notification socket.
 type Socket struct {
 	conn *net.UnixConn
-	// Watchdog is within what time the service manager wants a sign of life, 0
-	// when it wants none from this process.
+	// Watchdog is the time within which the service manager expects a sign of
+	// life, 0 when it expects none from this process.
 	Watchdog time.Duration
 
 	removed []string // the variables, as NAME=VALUE
 }
 
 // Open connects to the socket that the environment names. It removes the
-// variables from the environment, also when it fails, so that neither a child nor
-// another part of this process speaks for this one. It returns nil and no error when no
-// socket is named. pid is this process. A watchdog that makes no sense is an
-// error beside a Socket that works.
+// variables from the environment, even when it fails, so that neither a child nor
+// another part of this process sends messages. It returns nil and no error when
+// the environment names no socket. pid is this process. For invalid watchdog
+// variables it returns an error together with a working Socket.
 func Open(env Env, pid int) (*Socket, error) {
 	name, ok := env.Lookup(socketVar)
 	if !ok || name == "" {
@@ -84,7 +84,7 @@ func watchdog(usec, owner string, pid int) (time.Duration, error) {
 			return 0, fmt.Errorf("%s is %q, want a process id", watchdogPIDVar, owner)
 		}
 		if n != pid {
-			return 0, nil // another process is to give the signs
+			return 0, nil // another process has to send the signs of life
 		}
 	}
 	n, err := strconv.ParseInt(usec, 10, 64)
@@ -94,8 +94,8 @@ func watchdog(usec, owner string, pid int) (time.Duration, error) {
 	return time.Duration(n) * time.Microsecond, nil
 }
 
-// Send sends the assignments as one message, and waits at most until deadline
-// for room in the socket.
+// Send sends the assignments as one message. It waits until deadline at most for
+// room in the socket's buffer.
 func (s *Socket) Send(deadline time.Time, assignments ...string) error {
 	if err := s.conn.SetWriteDeadline(deadline); err != nil {
 		return err
@@ -107,18 +107,18 @@ func (s *Socket) Send(deadline time.Time, assignments ...string) error {
 // Close closes the socket.
 func (s *Socket) Close() error { return s.conn.Close() }
 
-// maxStatus bounds a status, in bytes: it is for a line of systemctl status, and
-// a message that is larger than the socket's buffer could not be sent at all.
+// maxStatus bounds a status, in bytes. systemctl status shows it in one line, and
+// a message that is larger than the socket's buffer cannot be sent at all.
 const maxStatus = 1024
 
-// Status is the assignment of STATUS=, which is one line of valid UTF-8. A text
-// that is longer than a line can be is cut.
+// Status returns the assignment of STATUS=, which is one line of valid UTF-8. It
+// cuts a long text.
 func Status(s string) string {
 	return "STATUS=" + text.OneLine(text.Clip(s, maxStatus))
 }
 
-// ExtendTimeout is the assignment of EXTEND_TIMEOUT_USEC=: the next message, or
-// the end, comes within d.
+// ExtendTimeout returns the assignment of EXTEND_TIMEOUT_USEC=: the next message,
+// or the end of the process, comes within d.
 func ExtendTimeout(d time.Duration) string {
 	return "EXTEND_TIMEOUT_USEC=" + strconv.FormatInt(max(d, 0).Microseconds(), 10)
 }

@@ -25,13 +25,13 @@ type TerminationLog struct {
 	final  atomic.Bool // Final was called
 
 	mu      sync.Mutex // held while the file is written; guards the fields below
-	written uint64     // the turn of the text in the file
-	said    string     // and that text
+	written uint64     // the number of the Write whose text is in the file
+	said    string     // that text
 }
 
-// Find looks for the file, once, before any other call: a kubelet makes it before
-// it starts the process. The path "off" stands for no file. Every text begins
-// with the name of the service.
+// Find looks for the file. Call it once, before any other method: a kubelet makes
+// the file before it starts the process. The path "off" means no file. Every text
+// begins with the name of the service.
 func (l *TerminationLog) Find(path, name string) {
 	if path == "off" {
 		return
@@ -41,9 +41,9 @@ func (l *TerminationLog) Find(path, name string) {
 	l.exists.Store(err == nil && info.Mode().IsRegular())
 }
 
-// Write writes what compose returns in place of what the file holds. Of
-// concurrent calls the one that began last wins, so that the file knows of every
-// change before it. Without a file it does not call compose.
+// Write replaces the content of the file with the text that compose returns. Of
+// concurrent calls, the one that began last wins, so that the file has the newest
+// state. Without a file Write does not call compose.
 func (l *TerminationLog) Write(compose func() string) {
 	if l.exists.Load() {
 		turn := l.turn.Add(1)
@@ -51,7 +51,7 @@ func (l *TerminationLog) Write(compose func() string) {
 	}
 }
 
-// Final writes words and lets no later Write change them.
+// Final writes words. No later Write changes them.
 func (l *TerminationLog) Final(words string) {
 	l.final.Store(true)
 	l.write(words, math.MaxUint64)
@@ -73,8 +73,8 @@ func (l *TerminationLog) write(words string, turn uint64) {
 		return
 	}
 	l.said = words
-	// A pipe that has taken the file's place since has no reader: without O_NONBLOCK
-	// the open would wait for one.
+	// If a pipe without a reader has replaced the file, an open without
+	// O_NONBLOCK would block.
 	f, err := os.OpenFile(l.path, os.O_WRONLY|os.O_TRUNC|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return

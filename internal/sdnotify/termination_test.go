@@ -24,7 +24,7 @@ func found(t *testing.T) (l *TerminationLog, read func() string) {
 	}
 }
 
-// A text that takes long to compose does not replace one that began later.
+// A slow Write does not replace the text of a Write that began later.
 func TestTerminationLogKeepsTheLastTurn(t *testing.T) {
 	l, read := found(t)
 	l.Write(func() string {
@@ -32,7 +32,7 @@ func TestTerminationLogKeepsTheLastTurn(t *testing.T) {
 		return "draining"
 	})
 	if got := read(); got != "svc: stopping" {
-		t.Errorf("the file says %q, want what began last", got)
+		t.Errorf("the file says %q, want the text of the last Write", got)
 	}
 }
 

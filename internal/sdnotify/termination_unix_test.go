@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// A pipe that takes the file's place after Find, without a reader, holds up
-// neither a phase nor the final words.
+// When a pipe without a reader replaces the file after Find, it delays neither a
+// change of phase nor the final words.
 func TestTerminationLogReplacedByAPipe(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "termination-log")
 	if err := os.WriteFile(path, nil, 0o600); err != nil {

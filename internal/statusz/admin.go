@@ -3,6 +3,7 @@ package statusz
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"time"
@@ -19,21 +20,41 @@ const (
 	maxToken = 1024
 )
 
-// CheckToken says what is wrong with an admin token. The error never holds it.
+// CheckToken returns an error that says what is wrong with an admin token. The
+// error never contains the token.
 func CheckToken(secret string) error { return token.Check(secret, minToken, maxToken) }
 
 // ReadToken reads the admin token from a file and checks it.
 func ReadToken(file string) (string, error) { return token.ReadFile(file, minToken, maxToken) }
 
+// Token returns the function that answers with the admin token of the moment: secret,
+// or the content of file, which is read for every request because Kubernetes changes a
+// mounted file with its Secret. Without both the function is nil. The error says that
+// the file has no token now. A function keeps the secret where fmt cannot print it.
+func Token(secret, file string) (func() (string, error), error) {
+	switch {
+	case secret != "":
+		return func() (string, error) { return secret, nil }, nil
+	case file == "":
+		return nil, nil
+	}
+	read := func() (string, error) { return ReadToken(file) }
+	if _, err := read(); err != nil {
+		return read, fmt.Errorf("config: AdminTokenFile: %w", err)
+	}
+	return read, nil
+}
+
 // Admin is what the operators' endpoints do to an App. All fields are needed.
 type Admin struct {
 	Log *slog.Logger
 
-	// Token returns the token of this moment. Its error refuses the request.
+	// Token returns the current token. When it returns an error, the request is
+	// refused.
 	Token func() (string, error)
 
-	// PreStop begins the drain and returns when its window is over, with nil, or
-	// when ctx ends, with an error; the drain goes on then.
+	// PreStop begins the drain and returns nil when the drain's window is over.
+	// When ctx ends first, it returns an error and the drain goes on.
 	PreStop func(ctx context.Context) error
 
 	// Suspend makes readiness fail until Resume.
@@ -50,8 +71,8 @@ func (a Admin) Handlers() map[string]http.Handler {
 	}
 }
 
-// guarded calls h for a request that has the token and one of the methods, and
-// answers any other.
+// guarded calls h for a request with the token and one of the methods. It refuses
+// any other request.
 func (a Admin) guarded(h http.HandlerFunc, methods ...string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		want, err := a.Token()
@@ -72,13 +93,13 @@ func (a Admin) guarded(h http.HandlerFunc, methods ...string) http.Handler {
 }
 
 func (a Admin) preStop(w http.ResponseWriter, req *http.Request) {
-	// The window may be longer than the server grants an ordinary answer.
+	// The window may be longer than the server's time limit for an ordinary answer.
 	rc := http.NewResponseController(w)
 	if err := rc.SetWriteDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		a.Log.Warn("preStop: the answer may not get through", "error", err)
 	}
 	if a.PreStop(req.Context()) != nil {
-		return // the caller has hung up
+		return // the caller has disconnected
 	}
 	answer.Line(http.StatusOK, "the drain window is over").Write(w, req)
 	_ = rc.Flush() // the health server may close as soon as this returns

@@ -1,6 +1,6 @@
-// Package statusz serves what an App tells people and takes from operators over
-// HTTP: the page /statusz and the endpoints below /admin/. The App fills in a
-// struct of plain data and a struct of functions; this package knows no App.
+// Package statusz serves the page /statusz, which describes an App to people, and
+// the endpoints for operators below /admin/. The App passes a struct of plain
+// data and a struct of functions; this package does not import the App.
 package statusz
 
 import (
@@ -15,7 +15,7 @@ import (
 // policy lets the page show itself and load nothing.
 var policy = []string{"default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"}
 
-// Handler serves what look returns: the page and its pictures from the View, and
+// Handler serves the page and its pictures from the View that look returns, and
 // the JSON from document.
 func Handler(look func() (v View, document any)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -49,7 +49,7 @@ func render(format string, look func() (View, any)) *answer.Answer {
 	case "json":
 		_, document := look()
 		body, err := json.MarshalIndent(document, "", "  ")
-		if err != nil { // a year beyond 9999, say
+		if err != nil { // for example for a year beyond 9999
 			return answer.Line(http.StatusInternalServerError, "the status cannot be encoded: %s", text.OneLine(err.Error()))
 		}
 		return answer.New(http.StatusOK, answer.TypeJSON, append(body, '\n'))

@@ -11,21 +11,21 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// View is what a page shows: an App at one moment, as plain data.
+// View is the content of a page: an App at one moment, as plain data.
 type View struct {
 	At          time.Time
 	Name, Phase string
 
-	Reason  string // why it stops
-	Waiting string // what it waits for
+	Reason  string // why the App stops
+	Waiting string // the parts for which the App waits
 	Window  string // how the drain window ended
-	Error   string // what Run returned
+	Error   string // the text of Run's error
 
 	SuspendedBecause string
 	SuspendedSince   time.Time // zero when it is not suspended
 
 	CutRequests int
-	Abandoned   []string // what the end did not wait for
+	Abandoned   []string // the parts that the App abandoned at its end
 	Refused     []string // registrations that came too late
 
 	Phases  []Phase
@@ -34,7 +34,7 @@ type View struct {
 	Probes  []health.Status
 
 	Drainers, Hooks, Reloads []Outcome
-	ReloadsEnded             uint64 // of which Reloads has the last
+	ReloadsEnded             uint64 // the number of all reloads; Reloads has the last ones
 }
 
 // Phase is one phase and how long it has lasted.
@@ -44,7 +44,7 @@ type Phase struct {
 	Took    time.Duration
 }
 
-// Server is what is known about one server.
+// Server describes one server.
 type Server struct {
 	Name        string
 	Addr        string
@@ -62,12 +62,12 @@ type Outcome struct {
 	Error        string
 }
 
-// page writes HTML. It does so by hand because html/template calls methods by
-// name: in a package that every binary imports it would keep the linker from
-// leaving out any exported method.
+// page writes HTML. It does not use html/template, which calls methods by name:
+// in a package that every binary imports, that would keep the linker from leaving
+// out unused exported methods.
 type page struct{ strings.Builder }
 
-// put writes markup. It escapes every argument, and not the format.
+// put writes markup. It escapes every argument, but not the format.
 func (p *page) put(format string, args ...any) {
 	for i, arg := range args {
 		args[i] = html.EscapeString(text.Clip(fmt.Sprint(arg), 4096))
@@ -127,7 +127,7 @@ func (v View) HTML() []byte {
 	return []byte(p.String())
 }
 
-// notes writes a line for each thing that is not as usual.
+// notes writes a line for each unusual fact.
 func (p *page) notes(v View) {
 	for _, line := range []struct{ what, text, class string }{
 		{"Why it stops", v.Reason, ""}, {"Waiting for", v.Waiting, "wait"}, {"Window", v.Window, ""}, {"Error", v.Error, "bad"},
@@ -227,6 +227,9 @@ func (p *page) unit(u worker.State, now time.Time, depth int) {
 	if !u.Due.IsZero() {
 		text += " (due in " + short(u.Due.Sub(now)) + ")"
 	}
+	if u.Exit != nil && u.Exit.Error != "" && text == "" { // it runs again
+		text = "last failure: " + u.Exit.Error
+	}
 	restarts := ""
 	if u.Restarts > 0 {
 		restarts = fmt.Sprint(u.Restarts)
@@ -247,7 +250,8 @@ func filled(texts ...string) (kept []string) {
 	return kept
 }
 
-// class is how a phase, a worker or a check in that state is coloured.
+// class returns the CSS class that colours a phase, a worker or a check in this
+// state.
 func class(state string) string {
 	switch state {
 	case "running", "up":
@@ -274,7 +278,7 @@ func ago(t, now time.Time) string {
 	return short(now.Sub(t)) + " ago"
 }
 
-// short is a duration that people can read.
+// short formats a duration for people.
 func short(d time.Duration) string {
 	switch {
 	case d >= time.Minute:

@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const hostile = `<script>alert("1")</script>&'`
 
-// Every text of a View is escaped, wherever it stands on the page.
+// The page escapes every text of a View.
 func TestPageEscapesEveryText(t *testing.T) {
 	now := time.Now()
 	v := View{
@@ -29,7 +29,7 @@ func TestPageEscapesEveryText(t *testing.T) {
 		Abandoned: []string{hostile}, Refused: []string{hostile},
 		Phases: []Phase{{Name: hostile, Entered: now}},
 		Units: []worker.State{{Name: hostile, Kind: hostile, Status: hostile, Health: hostile, Reason: hostile, Error: hostile,
-			Children: []worker.State{{Name: hostile}}}},
+			Children: []worker.State{{Name: hostile}, {Exit: &worker.Exit{Error: hostile}}}}},
 		Servers:  []Server{{Name: hostile, Addr: hostile}},
 		Probes:   []health.Status{{Plane: hostile, Name: hostile, State: hostile, Error: hostile}},
 		Drainers: []Outcome{{Name: hostile, Result: hostile, Error: hostile}},
@@ -50,6 +50,21 @@ func TestPageEscapesEveryText(t *testing.T) {
 	}
 }
 
+// A worker that runs again after a failure shows that failure.
+func TestPageShowsWhatAWorkerFailedWith(t *testing.T) {
+	failed := &worker.Exit{Status: worker.StatusFailed, Error: "boom"}
+	for want, state := range map[string]worker.State{
+		"last failure: boom": {Name: "w", Status: worker.StatusRunning, Restarts: 1, Exit: failed},
+		"backoff after: boom (due in": {Name: "w", Status: worker.StatusRunning, Restarts: 1, Exit: failed,
+			Reason: "backoff after: boom", Due: time.Now().Add(time.Minute)},
+	} {
+		page := string(View{At: time.Now(), Units: []worker.State{state}}.HTML())
+		if !strings.Contains(page, want) || strings.Contains(page, "last failure") != strings.HasPrefix(want, "last") {
+			t.Errorf("the page does not say %q alone:\n%s", want, page)
+		}
+	}
+}
+
 func TestColoursOfStates(t *testing.T) {
 	for state, want := range map[string]string{
 		"running": "good", "up": "good", "failed": "bad", "killed": "bad", "down": "bad",
@@ -64,7 +79,7 @@ func TestColoursOfStates(t *testing.T) {
 	}
 }
 
-// The endpoints are not taken for done when they are not.
+// A client can tell from the answer whether the operation was done.
 func TestAdminEndpoints(t *testing.T) {
 	var done []string
 	tokenErr, preStopErr := error(nil), error(nil)
@@ -103,7 +118,7 @@ func TestAdminEndpoints(t *testing.T) {
 	}
 	preStopErr = context.Canceled
 	if _, body := ask("GET", "/admin/prestop", "0123456789abcdef"); body != "" {
-		t.Errorf("a caller that has hung up is told %q", body)
+		t.Errorf("a caller that has disconnected gets %q", body)
 	}
 	tokenErr = errors.New("no file")
 	if code, body := ask("POST", "/admin/resume", "0123456789abcdef"); code != http.StatusServiceUnavailable || done != nil || strings.Contains(body, "no file") {

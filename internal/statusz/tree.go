@@ -11,13 +11,14 @@ import (
 // tree is the App and its units as one tree, no deeper than [maxTree] and with no
 // more workers than [maxWorkers].
 func (v View) tree() worker.State {
-	status := worker.Status(v.Phase) // not one of a worker's; only shown
+	status := worker.Status(v.Phase) // not a worker's status, but only shown
 	left := maxWorkers
 	return worker.State{Name: v.Name, Kind: "app", Status: status, Error: v.Error, Children: pruned(v.Units, maxTree, &left)}
 }
 
-// maxWorkers bounds how many workers are listed and drawn: a longer page is of no
-// use, and a State that holds itself twice would never end. The JSON has all.
+// maxWorkers bounds how many workers the page lists. A longer page is useless,
+// and a State that contains itself twice would never end. The JSON has all
+// workers.
 const maxWorkers = 20_000
 
 func pruned(units []worker.State, depth int, left *int) []worker.State {
@@ -34,7 +35,7 @@ func pruned(units []worker.State, depth int, left *int) []worker.State {
 	return out
 }
 
-// sizeOf counts the workers of a tree, its root too.
+// sizeOf counts the workers of a tree, including its root.
 func sizeOf(tree worker.State) int {
 	n := 1
 	for _, c := range tree.Children {
@@ -53,8 +54,8 @@ const (
 	boxText             = 24     // characters that fit
 )
 
-// picture draws the tree from left to right, each worker beside its first child.
-// The page may load nothing that could draw it.
+// picture draws the tree as SVG from left to right, each worker beside its first
+// child. The page loads no script that could draw it.
 func (p *page) picture(root worker.State) {
 	n, deepest := 0, 0
 	var count func(w worker.State, depth int)
@@ -98,8 +99,7 @@ func (p *page) picture(root worker.State) {
 	p.WriteString("</svg></div>\n")
 }
 
-// said is the line below a worker's name. It tells what the colour tells, and
-// more.
+// said returns the line below a worker's name. It includes what the colour shows.
 func said(w worker.State) string {
 	text := string(w.Status)
 	if w.Health != worker.HealthUnknown && !w.Status.Terminal() {

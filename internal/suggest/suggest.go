@@ -1,10 +1,10 @@
-// Package suggest finds what was meant by a word that was typed wrong.
+// Package suggest finds the word that a misspelt word probably means.
 package suggest
 
 import "slices"
 
-// Nearest returns the candidate that was probably meant by word, or "". Two
-// letters may be wrong, missing, too many or swapped, one of a short word.
+// Nearest returns the candidate that word probably means, or "". It allows two
+// wrong, missing, extra or swapped letters, and one in a short word.
 func Nearest(word string, candidates []string) string {
 	best, least := "", 1+min(2, max(1, len(word)/4))
 	for _, c := range slices.Sorted(slices.Values(candidates)) {
@@ -15,9 +15,9 @@ func Nearest(word string, candidates []string) string {
 	return best
 }
 
-// distance is how many letters have to be changed, added, removed or swapped
-// with their neighbour to make b of a (optimal string alignment). What is
-// limit or more is limit.
+// distance returns how many letters have to be changed, added, removed or swapped
+// with their neighbour to turn a into b (optimal string alignment). It returns
+// limit for every distance of limit or more.
 func distance(a, b string, limit int) int {
 	if n := len(a) - len(b); n >= limit || -n >= limit {
 		return limit

@@ -11,11 +11,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestNearestIsWhatWasProbablyMeant(t *testing.T) {
 	words := []string{"drain_interval", "drain_min", "grace", "id"}
 	for word, want := range map[string]string{
-		"drain_intervall": "drain_interval", // one too many
+		"drain_intervall": "drain_interval", // one extra letter
 		"drian_min":       "drain_min",      // two swapped
 		"grac":            "grace",          // one missing
 		"grase":           "grace",          // one wrong
-		"ID":              "",               // nothing of it is right
+		"ID":              "",               // no letter is right
 		"gr":              "",
 		"":                "",
 		"linger":          "",
@@ -25,6 +25,6 @@ func TestNearestIsWhatWasProbablyMeant(t *testing.T) {
 		}
 	}
 	if got := Nearest("any", nil); got != "" {
-		t.Errorf("of no words %q was meant", got)
+		t.Errorf("without candidates Nearest returns %q", got)
 	}
 }

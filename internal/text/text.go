@@ -1,5 +1,5 @@
-// Package text makes text from outside the program fit to be shown: valid
-// UTF-8, of a bounded length, on one line.
+// Package text makes text from outside the program safe to show: valid UTF-8, of
+// a bounded length, on one line.
 //
 // An error's text, a name in a request and a reason typed by an operator may
 // hold any bytes and have any length. They go through this package before they
@@ -19,7 +19,7 @@ const ellipsis = "…"
 func Valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
 // Head returns the longest beginning of s that has at most n bytes and does not
-// end inside a character. The bytes of s that are not UTF-8 stay as they are.
+// end inside a character. It does not change bytes of s that are not UTF-8.
 func Head(s string, n int) string {
 	if len(s) <= n {
 		return s
@@ -31,11 +31,11 @@ func Head(s string, n int) string {
 	return s[:end]
 }
 
-// Clip returns s as valid UTF-8 of at most n bytes. A text that is longer is
-// cut between two characters and ends in "…", which is counted; n is at least 3.
+// Clip returns s as valid UTF-8 of at most n bytes. It cuts a longer text between
+// two characters and ends it with "…", which counts. n is at least 3.
 func Clip(s string, n int) string {
-	// Repairing makes a byte three at most, so the text is cut first: it may be
-	// much longer than n. It may have to be cut again.
+	// The text may be much longer than n, so cut it before repairing it. The
+	// repair turns one byte into three at most, so cut the result again.
 	long := len(s) > n
 	if long {
 		s = Head(s, n)

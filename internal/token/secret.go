@@ -6,9 +6,9 @@ import (
 	"log/slog"
 )
 
-// Secret is a text that no log, dump or document shows: fmt with any verb, slog
-// and encoding/json write "[secret]" for it, or nothing when it is empty. One
-// exception: fmt asks no method of a value in an unexported field.
+// Secret is a text that no log, dump or document shows. fmt (with any verb), slog
+// and encoding/json write "[secret]" instead, or nothing when it is empty. There
+// is one exception: fmt calls no methods of a value in an unexported field.
 type Secret string
 
 // String returns "[secret]", and "" for an empty one.
@@ -22,8 +22,8 @@ func (s Secret) String() string {
 // GoString is String quoted, for %#v.
 func (s Secret) GoString() string { return fmt.Sprintf("%q", s.String()) }
 
-// Format writes what String does for every verb, and quoted for %q and %#v: a
-// verb that does not fit a text must not show it either.
+// Format writes the result of String for every verb, and quotes it for %q and
+// %#v. A verb that does not fit a string must not show the text either.
 func (s Secret) Format(f fmt.State, verb rune) {
 	text := s.String()
 	if verb == 'q' || verb == 'v' && f.Flag('#') {
@@ -32,8 +32,8 @@ func (s Secret) Format(f fmt.State, verb rune) {
 	_, _ = io.WriteString(f, text)
 }
 
-// MarshalText returns what String does.
+// MarshalText returns the result of String.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// LogValue returns what String does.
+// LogValue returns the result of String.
 func (s Secret) LogValue() slog.Value { return slog.StringValue(s.String()) }

@@ -13,9 +13,9 @@ import (
 	"strings"
 )
 
-// Check says what is wrong with a token that has fewer than least or more than
-// most characters, or one that no header can carry. The error never holds the
-// token.
+// Check returns an error for a token with fewer than least or more than most
+// characters, or with a character that a header cannot have. The error never
+// contains the token.
 func Check(token string, least, most int) error {
 	switch n := len(token); {
 	case n < least:
@@ -25,14 +25,14 @@ func Check(token string, least, most int) error {
 	}
 	for i := range len(token) {
 		if token[i] <= ' ' || token[i] > '~' {
-			return fmt.Errorf("the token cannot stand in a header: byte %d is not a visible ASCII character", i)
+			return fmt.Errorf("a header cannot have the token: byte %d is not a visible ASCII character", i)
 		}
 	}
 	return nil
 }
 
-// ReadFile reads the one token that a file holds, without the space around it,
-// and checks it as [Check] does.
+// ReadFile reads the token in a file, without the space around it, and checks it
+// as [Check] does.
 func ReadFile(name string, least, most int) (string, error) {
 	// Opening a pipe can block for ever.
 	if info, err := os.Stat(name); err != nil {
@@ -56,13 +56,13 @@ func ReadFile(name string, least, most int) (string, error) {
 	return token, nil
 }
 
-// MaxBearer is the length of the longest token that [Bearer] takes: tokens of a
-// Kubernetes service account have a few thousand characters.
+// MaxBearer is the length of the longest token that [Bearer] accepts. The tokens
+// of Kubernetes service accounts have a few thousand characters.
 const MaxBearer = 8 << 10
 
 // Bearer returns the bearer token of a request's header. given reports whether
-// the request has an Authorization header at all; token is "" unless that is
-// exactly one, of the scheme Bearer, with a token of at most 8192 characters.
+// the request has an Authorization header. token is "" unless the request has
+// exactly one, with the scheme Bearer and a token of at most 8192 characters.
 func Bearer(h http.Header) (token string, given bool) {
 	values := h.Values("Authorization")
 	if len(values) == 0 {
@@ -76,8 +76,8 @@ func Bearer(h http.Header) (token string, given bool) {
 	return token, true
 }
 
-// Digest stands for a token. All digests have the same length, so that the time
-// of a comparison says nothing about the token, not even its length.
+// Digest identifies a token. All digests have the same length, so the time of a
+// comparison reveals nothing about the token, not even its length.
 type Digest [sha256.Size]byte
 
 // DigestOf returns the SHA-256 digest of token.

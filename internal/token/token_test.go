@@ -30,7 +30,7 @@ func TestCheck(t *testing.T) {
 			t.Errorf("%q: %v, want %q", token, err, want)
 		}
 		if err != nil && token != "" && strings.Contains(err.Error(), token) {
-			t.Errorf("%q is in the error: %v", token, err)
+			t.Errorf("the error contains %q: %v", token, err)
 		}
 	}
 }
@@ -86,7 +86,7 @@ func TestBearer(t *testing.T) {
 	}
 }
 
-// A request is let in when its header carries the token, and by nothing else.
+// A request is authorized only when its header has the token.
 func FuzzAuthorized(f *testing.F) {
 	for _, header := range []string{"", "Bearer", "Bearer 0123456789abcdef", "bearer  0123456789abcdef", "Basic 0123456789abcdef", "Bearer 0123456789abcdef "} {
 		f.Add(header, "0123456789abcdef")

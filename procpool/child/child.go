@@ -94,7 +94,7 @@ func marshal(v any) (json.RawMessage, error) {
 	return json.Marshal(v)
 }
 
-// lastWords is how long a handler may take to return when the pool is gone.
+// lastWords is how long a handler may take to return after the pool has gone.
 const lastWords = 2 * time.Second
 
 // server is one worker's life.
@@ -379,7 +379,7 @@ func (s *server) do(ctx context.Context, q *Query, run *running) {
 	failed := call.Do("query", func() error {
 		result, err := s.handler(ctx, q)
 		if err != nil {
-			return errors.New(err.Error()) // here safe.Do catches a panic of Error
+			return errors.New(err.Error()) // here call.Do catches a panic of Error
 		}
 		if raw, err = marshal(result); err != nil {
 			return fmt.Errorf("the result: %w", err)

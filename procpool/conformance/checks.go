@@ -21,7 +21,8 @@ func answers(r *rig) error {
 	if err := r.turn(r.cfg.Query); err != nil {
 		return err
 	}
-	// A second answer would come before the one to this.
+	// A second answer to the query would come before the answer to this health
+	// check.
 	return health(r)
 }
 

@@ -37,7 +37,7 @@ func Validate(line []byte) error {
 	}
 	name, ok := message["type"].(string)
 	if !ok {
-		return fmt.Errorf("%w: type is missing or no string: %s", ErrField, Excerpt(line))
+		return fmt.Errorf("%w: type is missing or not a string: %s", ErrField, Excerpt(line))
 	}
 	text, ok := Schema(Type(name))
 	if !ok {

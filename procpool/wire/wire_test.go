@@ -124,7 +124,7 @@ func TestLongLinesAreSkipped(t *testing.T) {
 		t.Errorf("of its head is known: %+v, %v", e, err)
 	}
 	if line, err := r.Next(); err != nil || string(line) != `{"type":"shutdown_ack"}` {
-		t.Errorf("behind it: %s, %v", line, err)
+		t.Errorf("the line after it: %s, %v", line, err)
 	}
 	r = wire.NewReader(strings.NewReader(`{"type":"re`), 1000)
 	var partial *wire.PartialError
@@ -139,7 +139,7 @@ func TestLongLinesAreSkipped(t *testing.T) {
 		t.Error(err)
 	}
 	if err := w.Ready(); err != nil {
-		t.Errorf("what was not sent poisons nothing: %v", err)
+		t.Errorf("a refused message poisons the writer: %v", err)
 	}
 }
 
@@ -168,7 +168,7 @@ func TestOneWriteForAFrameAndAPartialOnePoisons(t *testing.T) {
 		}
 	}
 	if out.n != 3 {
-		t.Errorf("%d writes: something was sent behind the partial one", out.n)
+		t.Errorf("%d writes: the writer sent something after the partial line", out.n)
 	}
 }
 

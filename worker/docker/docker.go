@@ -74,8 +74,9 @@ func New(cli *client.Client, opts ...Option) *Engine {
 
 // WithShape lets fn complete the request of Create: ports, mounts, limits,
 // networks, a user, an init. Config, HostConfig, NetworkingConfig and
-// Config.Labels are not nil and have the values of the [worker.ContainerSpec]. Several
-// are called in order, by the goroutine that starts the container.
+// Config.Labels are not nil and have the values of the [worker.ContainerSpec].
+// When the option is given several times, the functions run in order, on the
+// goroutine that starts the container.
 //
 // Create refuses AutoRemove and a RestartPolicy, because the worker removes and
 // restarts containers, and a Tty, because a worker has no terminal.
@@ -91,10 +92,10 @@ func WithPull(opts client.ImagePullOptions) Option { return func(e *Engine) { e.
 // WithOwner names the owner of the containers: the value of [LabelManaged].
 func WithOwner(name string) Option { return func(e *Engine) { e.owner = name } }
 
-// WithReplace lets Create remove, by force, a container with the same name, if its
-// [LabelManaged] has this engine's owner. An earlier run of the program died before it
-// could remove such a container. Create never touches a container of another owner; it
-// returns [ErrNameInUse] then.
+// WithReplace lets Create remove, by force, a container with the same name, if
+// its [LabelManaged] has this engine's owner. Such a container is left over when
+// an earlier run of the program died before it could remove it. Create never
+// touches a container of another owner; it returns [ErrNameInUse] then.
 //
 // Two programs that run at the same time with one owner and one name would
 // remove each other's containers: give each its own owner.
@@ -177,11 +178,11 @@ func (e *Engine) options(spec worker.ContainerSpec) (client.ContainerCreateOptio
 	}
 	switch {
 	case o.Config == nil || o.HostConfig == nil || o.Config.Labels == nil:
-		return o, errors.New("the shape took Config, HostConfig or Config.Labels away: want them to be completed, not replaced by nil")
+		return o, errors.New("the shape set Config, HostConfig or Config.Labels to nil: want it to complete them")
 	case o.HostConfig.AutoRemove:
 		return o, errors.New("the shape set AutoRemove: want it off, the worker removes the container once it knows how it ended")
 	case !o.HostConfig.RestartPolicy.IsNone():
-		return o, fmt.Errorf("the shape set RestartPolicy %q: want none, restarts are a supervisor's", o.HostConfig.RestartPolicy.Name)
+		return o, fmt.Errorf("the shape set RestartPolicy %q: want none, because a supervisor restarts containers", o.HostConfig.RestartPolicy.Name)
 	case o.Config.Tty:
 		return o, errors.New("the shape set Tty: want it off, a worker has no terminal")
 	}

@@ -109,7 +109,7 @@ func TestStoppedMeansThatTheProgramIsGone(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeMade(t *testing.T) {
+func TestCreationErrors(t *testing.T) {
 	r := onShared(t)
 	shaped := func(fn func(*client.ContainerCreateOptions)) *docker.Engine { return r.of(docker.WithShape(fn)) }
 	tests := map[string]struct {
@@ -153,7 +153,7 @@ func TestNameInUse(t *testing.T) {
 	spec := worker.ContainerSpec{Name: "taken", Image: "inmate:1", Command: []string{"deaf"}}
 	tests := map[string]struct {
 		old, own *docker.Engine
-		says     string // "" when it is replaced
+		says     string // "" when the old container is replaced
 	}{
 		"of a former run":           {r.of(), r.of(), "of an earlier run"},
 		"of another owner":          {r.of(docker.WithOwner("a")), r.of(docker.WithOwner("b"), docker.WithReplace()), `belongs to "a"`},
@@ -270,7 +270,7 @@ func TestSuspendedContainerIsFrozen(t *testing.T) {
 	seen := len(out.String())
 	eventually(t, "it goes on", func() bool { return len(out.String()) > seen })
 
-	// A frozen one can be stopped.
+	// A frozen container can be stopped.
 	quick, quiet := r.inmate("until", "15", "0")
 	start(t, quick)
 	quiet.says(t, "ready")
@@ -315,6 +315,6 @@ func TestContainerIsHandedOver(t *testing.T) {
 		}
 	}
 	if strings.Contains(text, "SESSION=mine") {
-		t.Errorf("its own session hides the one handed over:\n%s", text)
+		t.Errorf("the process's own session hides the session handed over:\n%s", text)
 	}
 }

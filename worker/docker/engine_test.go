@@ -32,8 +32,8 @@ func counted(t *testing.T, text string) (n int) {
 	return n
 }
 
-// goneOnceBack checks that a worker that has ended is gone, together with its container,
-// once its engine is back, and not before.
+// goneOnceBack checks that an ended worker is not gone while its engine is away.
+// Once the engine is back, the container is removed and the worker is gone.
 func (r rig) goneOnceBack(t *testing.T, w *worker.Container, back func() error) {
 	t.Helper()
 	select {
@@ -94,7 +94,7 @@ func TestEngineTakesItsContainersAlong(t *testing.T) {
 	}
 	ended(t, w)
 	gone(t, w)
-	// No stop was requested, and it ended by itself with 0.
+	// The worker was not asked to stop, and its container ended by itself with 0.
 	if w.Status() != worker.StatusFinished {
 		t.Errorf("it is %s, %v", w.Status(), w.Err())
 	}
@@ -121,7 +121,7 @@ func TestEngineThatStaysAway(t *testing.T) {
 	r.goneOnceBack(t, w, r.engine.Again)
 }
 
-// An engine that takes connections and never answers must not hold up a Stop.
+// An engine that accepts connections and never answers must not delay a Stop.
 func TestEngineThatHangs(t *testing.T) {
 	r := onOwn(t)
 	w, out := r.inmate("until", "15", "0")
@@ -141,7 +141,7 @@ func TestEngineThatHangs(t *testing.T) {
 
 // A Create whose answer is lost must leave no container. The engine is real; a proxy
 // drops the answer.
-func TestCreationThatNobodyHeardOf(t *testing.T) {
+func TestCreationWhoseAnswerIsLost(t *testing.T) {
 	r := onOwn(t)
 	var made atomic.Int64
 	proxy := httptest.NewServer(&httputil.ReverseProxy{

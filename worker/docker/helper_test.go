@@ -32,7 +32,7 @@ var shared struct {
 	err    error
 }
 
-// suite ends the shared engine before goroutines are counted.
+// suite runs the tests and ends the shared engine before goleak counts goroutines.
 type suite struct{ m *testing.M }
 
 func (s suite) Run() int {
@@ -206,7 +206,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(soon); !ok(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("after %v it is still not so that %s", soon, what)
+			t.Fatalf("this did not happen within %v: %s", soon, what)
 		}
 	}
 }

@@ -14,8 +14,8 @@ import (
 )
 
 // Logs copies the container's output from its log driver. The engine can read the
-// drivers json-file, journald and local, and cannot read none. Logs returns when the
-// container does not run, or with an error.
+// log drivers json-file, journald and local. It cannot read the driver none. Logs
+// returns when the container does not run, or with an error.
 func (e *Engine) Logs(ctx context.Context, id string, after time.Time, stdout, stderr io.Writer) (time.Time, error) {
 	options := client.ContainerLogsOptions{ShowStdout: true, ShowStderr: true, Follow: true, Timestamps: true}
 	if !after.IsZero() {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// record is a record of the engine's stream.
+// record returns one record of the engine's log stream.
 func record(stream byte, text string) string {
 	header := make([]byte, 8)
 	header[0] = stream
@@ -41,7 +41,7 @@ func TestDemux(t *testing.T) {
 	}{
 		"nothing":              {},
 		"both streams":         {in: record(1, t1+"a\n") + record(2, t2+"b\n") + record(1, t3+"c\n"), out: "a\nc\n", err: "b\n", last: t3},
-		"what was copied":      {in: record(1, t1+"a\n") + record(1, t2+"b\n") + record(1, t3+"c\n"), after: t2, out: "c\n", last: t3},
+		"already copied":       {in: record(1, t1+"a\n") + record(1, t2+"b\n") + record(1, t3+"c\n"), after: t2, out: "c\n", last: t3},
 		"part of a line":       {in: record(1, t1+"a b") + record(1, t2+" c\n"), out: "a b c\n", last: t2},
 		"empty line":           {in: record(1, t1+"\n"), out: "\n", last: t1},
 		"cut in a header":      {in: record(1, t1+"a\n") + "\x01\x00", out: "a\n", last: t1, says: "unexpected EOF"},

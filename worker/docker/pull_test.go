@@ -113,7 +113,7 @@ func TestPullIsAChoice(t *testing.T) {
 	}
 	before := asked.Load()
 	if w := run(docker.WithPull(client.ImagePullOptions{})); w.Status() != worker.StatusFinished || asked.Load() != before {
-		t.Errorf("with the image there it is %s, %v, and the registry was asked again", w.Status(), w.Err())
+		t.Errorf("the engine has the image, but asked the registry again: %s, %v", w.Status(), w.Err())
 	}
 	spec.Image = address + "/team/nothing:1"
 	if w := run(docker.WithPull(client.ImagePullOptions{})); w.Status() != worker.StatusFailed || !strings.Contains(w.Err().Error(), "pull image "+spec.Image) {

@@ -52,6 +52,29 @@ func TestMeasurementsThatAreMissingAreNamed(t *testing.T) {
 	}
 }
 
+// What the long proof has printed is a section, once there is such a file.
+func TestTheLongProofIsASection(t *testing.T) {
+	all, err := os.ReadFile(committed + ".txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(t.TempDir(), "results.txt")
+	if err := os.WriteFile(name, all, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const title, table = "## Pods replaced under load", "| clients | requests | lost |\n"
+	if page, err := render(name); err != nil || bytes.Contains(page, []byte(title)) {
+		t.Errorf("without the file: %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(filepath.Dir(name), "long-proof.txt"), []byte(table), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	page, err := render(name)
+	if err != nil || !bytes.Contains(page, []byte(title)) || !bytes.HasSuffix(page, []byte(table)) {
+		t.Errorf("with the file: %v, and the page ends with %q", err, page[max(0, len(page)-100):])
+	}
+}
+
 // Targets that were added since are judged once they were measured.
 func TestHostedWorkersAreJudgedOnceMeasured(t *testing.T) {
 	all, err := os.ReadFile(committed + ".txt")

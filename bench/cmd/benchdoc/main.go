@@ -4,9 +4,12 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
 )
 
 func main() {
@@ -51,5 +54,18 @@ func render(name string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("render %s: %w", name, err)
 	}
-	return page, nil
+	return withLongProof(page, filepath.Join(filepath.Dir(name), "long-proof.txt"))
+}
+
+// withLongProof adds what "make e2e-long" has printed, when there is such a file.
+func withLongProof(page []byte, name string) ([]byte, error) {
+	table, err := os.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return page, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("read the long proof: %w", err)
+	}
+	page = append(page, "\n## Pods replaced under load of every protocol\n\n"...)
+	page = append(page, "\"make e2e-long\" rolls several Deployments at once on a real Kubernetes. No client sends a request twice: the bodies of the POSTs cannot be read again, half of the clients are idle for up to 4 s on connections that they keep through the stops, and a stream or a websocket is lost when it ends without a goodbye. [The harness](../deploy/e2e/README.md) says more.\n\n"...)
+	return append(page, table...), nil
 }

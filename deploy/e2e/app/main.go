@@ -14,10 +14,12 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/grpcdrain"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
@@ -30,7 +32,8 @@ func run() error {
 		server   = flag.String("server", "lifecycle", "lifecycle, or plain: an http.Server that calls Shutdown at SIGTERM")
 		starting = flag.Duration("start-after", 0, "not ready for this long")
 		never    = flag.String("never", "", "what never happens: start (a unit does not get there), return (nor does it mind its context)")
-		calls    = flag.String("grpc", "", "serve gRPC's health service on this address too")
+		calls    = flag.String("grpc", "", "serve gRPC's health service and a chat on this address too")
+		secure   = flag.String("tls", "", "serve the same by TLS on this address too")
 		cfg      lifecycle.Config
 	)
 	flag.DurationVar(&cfg.DrainInterval, "drain-interval", 0, "see lifecycle.Config")
@@ -39,7 +42,7 @@ func run() error {
 	flag.Parse()
 	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
 	if *server == "plain" {
-		return plain()
+		return plain(*secure, *calls)
 	}
 	app, err := lifecycle.New(cfg, lifecycle.WithLogger(log))
 	if err != nil {
@@ -48,6 +51,14 @@ func run() error {
 	}
 	app.Serve("http", newServer(":8080", routes())).
 		OnShutdown("last", func(context.Context) error { return nil })
+	if *secure != "" {
+		srv, err := newTLSServer(*secure)
+		if err != nil {
+			log.Error("cannot start", "error", err)
+			return err
+		}
+		app.Serve("https", srv)
+	}
 	if *calls != "" {
 		if err := serveGRPC(app, *calls); err != nil {
 			log.Error("cannot start", "error", err)
@@ -60,16 +71,22 @@ func run() error {
 	return app.Run(context.Background())
 }
 
-// serveGRPC adds a gRPC server with the health service.
+// serveGRPC adds a gRPC server with the health service and the chat.
 func serveGRPC(app *lifecycle.App, addr string) error {
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {
 		return err
 	}
-	srv, planes := grpc.NewServer(), health.NewServer()
-	healthpb.RegisterHealthServer(srv, planes)
+	srv, planes := newGRPC(grpcdrain.Options(app, "grpc")...)
 	app.GRPC("grpc", srv, ln, planes)
 	return nil
+}
+
+func newGRPC(opts ...grpc.ServerOption) (*grpc.Server, *health.Server) {
+	srv, planes := grpc.NewServer(opts...), health.NewServer()
+	healthpb.RegisterHealthServer(srv, planes)
+	srv.RegisterService(&chatService, nil)
+	return srv, planes
 }
 
 // slowly is a unit that starts slowly, or never.
@@ -94,7 +111,7 @@ func slowly(after time.Duration, never string) func(context.Context) error {
 
 // plain is like most services: a goroutine waits for the signal and calls
 // Shutdown.
-func plain() error {
+func plain(secure, calls string) error {
 	health := http.NewServeMux()
 	health.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	probes := newServer(":8081", health)
@@ -103,12 +120,20 @@ func plain() error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	srv := newServer(":8080", routes())
+	stopOthers, err := plainProtocols(secure, calls)
+	if err != nil {
+		return err
+	}
 	ended := make(chan error, 1)
 	go func() {
 		<-ctx.Done()
 		grace, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
-		ended <- srv.Shutdown(grace)
+		var others sync.WaitGroup
+		others.Go(func() { stopOthers(grace) })
+		err := srv.Shutdown(grace)
+		others.Wait()
+		ended <- err
 	}()
 	if err := srv.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
 		return err
@@ -127,6 +152,8 @@ func routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "hello") })
 	mux.HandleFunc("POST /work", work)
+	mux.HandleFunc("GET /events", events)
+	mux.HandleFunc("GET /chat", chat)
 	mux.HandleFunc("GET /endless", endless)
 	mux.HandleFunc("GET /hijacked", hijacked)
 	mux.HandleFunc("POST /oom", func(http.ResponseWriter, *http.Request) { eat() })

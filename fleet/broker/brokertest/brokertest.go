@@ -1,9 +1,9 @@
 // Package brokertest starts NATS servers for tests: embedded ones, with or
 // without an open port, one in a process of its own, and a cluster of them.
 //
-// A server in a process of its own is the test binary, started a second time: a binary
-// that imports this package can be one. Tests can kill and pause such a server, and
-// start it again on its stored data.
+// A server in a process of its own is the test binary, started a second time:
+// every binary that imports this package can act as a server. Tests can kill and
+// pause such a server, and start it again on its stored data.
 package brokertest
 
 import (
@@ -18,7 +18,7 @@ import (
 // patience is how long a test waits for a condition, on a machine that may be busy.
 const patience = 60 * time.Second
 
-// Quiet is a logger that says nothing.
+// Quiet returns a logger that discards everything.
 func Quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 // Embedded returns a broker with a server in this process, on a temporary folder. Both

@@ -67,7 +67,7 @@ func serve(conf string) error {
 	srv.Start()
 	for end := time.Now().Add(patience); !srv.ReadyForConnections(20 * time.Millisecond); {
 		if time.Now().After(end) {
-			return fmt.Errorf("it was not ready within %v", patience)
+			return fmt.Errorf("the server was not ready within %v", patience)
 		}
 	}
 	fmt.Println("http://" + srv.MonitorAddr().String())

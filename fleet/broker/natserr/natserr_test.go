@@ -24,10 +24,10 @@ func TestConflictGoesByTheServersCode(t *testing.T) {
 	}
 	for _, err := range []error{nil, errors.New("wrong last sequence: 7"), refusal(natserr.StoreFailed), refusal(0), jetstream.ErrStreamNotFound} {
 		if natserr.Conflict(err) {
-			t.Errorf("%v is no conflict", err)
+			t.Errorf("%v is not a conflict", err)
 		}
 	}
 	if natserr.Is(errors.New("other"), 0) || !natserr.Is(refusal(natserr.HeadersTooLarge), natserr.StoreFailed, natserr.HeadersTooLarge) {
-		t.Error("Is goes by the code of the server's refusal")
+		t.Error("Is does not go by the server's code")
 	}
 }

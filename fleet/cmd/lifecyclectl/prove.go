@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,7 +25,7 @@ func proveCommand() *cobra.Command {
 		format, junit string
 	)
 	cmd := &cobra.Command{
-		Use:   "prove deployment/NAME --image IMAGE",
+		Use:   "prove deployment/NAME [--image IMAGE]",
 		Short: "Roll, scale and delete a Deployment's pods under load, and account for every request",
 		Long: `Roll, scale and delete the pods of a Deployment under load, and account for every
 request. It works on any cluster, through kubectl and its current context. The
@@ -42,10 +43,11 @@ service answers without a loss. In the end, also after Ctrl-C, it deletes the Jo
 and puts the replicas back.
 
 It asks first, unless the Deployment has the label ` + prove.Label + `=allowed.
-IMAGE is an image whose entry point is this version of lifecyclectl.
+IMAGE is an image whose entry point is this version of lifecyclectl; a released
+version has one.
 
 Exit status: 0 when no request was lost, 1 when one was or the proof failed.`,
-		Example: `  lifecyclectl prove deployment/web --image registry.example/lifecyclectl:v1
+		Example: `  lifecyclectl prove deployment/web
   lifecyclectl prove deployment/web --image $IMAGE --get /healthz --post /orders --stream /events
   lifecyclectl prove deployment/web --image $IMAGE -n shop --yes -o json --junit prove.xml`,
 		Args: words("deployment/NAME"),
@@ -54,6 +56,10 @@ Exit status: 0 when no request was lost, 1 when one was or the proof failed.`,
 				return fmt.Errorf("-o is %q, want text or json", format)
 			}
 			o.Target = args[0]
+			if o.Image == "" {
+				version, _ := built()
+				o.Image = publishedImage(version)
+			}
 			o.Ask = func(what string) error { return agree.ask(cmd, what) }
 			report, err := proveWithProgress(cmd, o)
 			if err != nil {
@@ -83,7 +89,7 @@ Exit status: 0 when no request was lost, 1 when one was or the proof failed.`,
 	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubectl's configuration `file`")
 	f.StringVar(&o.Service, "service", "", "the `name` of the Service, when several select the pods")
 	f.StringVar(&o.Port, "port", "", "`name` or number of the Service's port, when it has several")
-	f.StringVar(&o.Image, "image", "", "the `image` of lifecyclectl for the load")
+	f.StringVar(&o.Image, "image", "", "the `image` of lifecyclectl for the load; default: the published one of a released version")
 	f.StringVar(&o.Get, "get", "/", "`path` of the HTTP/1.1 requests")
 	f.StringVar(&o.Post, "post", "/", "`path` of the HTTP/2 requests; empty sends none")
 	f.StringVar(&o.Stream, "stream", "", "`path` of a stream of events; empty opens none")
@@ -94,6 +100,16 @@ Exit status: 0 when no request was lost, 1 when one was or the proof failed.`,
 	agree.register(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
 	return cmd
+}
+
+// publishedImage is the image that was published with this version; "" for a build
+// that was not released.
+func publishedImage(version string) string {
+	number, released := strings.CutPrefix(version, "v")
+	if !released || strings.ContainsAny(number, "-+") {
+		return ""
+	}
+	return "ghcr.io/pleme-io/lifecyclectl:" + number
 }
 
 // proveWithProgress shows what happens: on a terminal also from second to second.

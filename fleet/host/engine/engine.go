@@ -1,17 +1,17 @@
-// Package engine is what runs hosted code: an [Engine] makes a [Program] of
-// bytes that arrived at run time, and a program handles one message after the
-// other. Each engine is a package below this one; a [Registry] finds it by MIME
-// type.
+// Package engine runs hosted code. An [Engine] makes a [Program] of bytes that
+// arrived at run time, and the program handles one message after the other. Each
+// engine is a package below this one. A [Registry] finds an engine by MIME type.
 //
 // The contract is the same for every language. Code gets a [Message] and a
-// [State], and answers with nothing, with messages to publish, or with an error.
-// An error is tried again within the worker's retry budget; one that is a
-// [RejectError] is not, and the message goes to the dead letters at once.
+// [State], and returns nothing, messages to publish, or an error. After an error
+// the host tries the message again, within the worker's retry budget. After a
+// [RejectError] it does not, and the message becomes a dead letter at once.
 //
-// The caller of a program may rely on this: Handle returns once its context
-// ends, within [Features] that say where a runtime cannot promise it; nothing
-// that the code does panics in the caller; what breaks a limit is a
-// [LimitError], after which the program can be called again.
+// The caller of a program may rely on three promises. Handle returns once its
+// context ends, unless the engine's [Features] say that the runtime cannot
+// interrupt code. Nothing that the code does panics in the caller. When the code
+// breaks a limit, the error is a [LimitError], and the program can be called
+// again.
 package engine
 
 import (
@@ -25,8 +25,8 @@ import (
 )
 
 var (
-	// ErrNoEngine is returned by [Registry.Lookup] for a MIME type that no
-	// engine has.
+	// ErrNoEngine is wrapped by the error of [Registry.Lookup] for a MIME type
+	// that no engine takes.
 	ErrNoEngine = errors.New("no engine for the MIME type")
 
 	// ErrLimit is wrapped by every [LimitError].
@@ -39,53 +39,56 @@ var (
 
 // Engine makes code runnable. All methods may be called concurrently.
 type Engine interface {
-	// MIMETypes are the types of code that it takes, without parameters.
+	// MIMETypes returns the MIME types of the code that the engine takes, without
+	// parameters.
 	MIMETypes() []string
-	// Features says what its runtime can promise.
+	// Features returns what the engine's runtime can promise.
 	Features() Features
-	// Load makes a program of code. It runs as little of it as its language
-	// allows, and that within the limits. An error that wraps [ErrBadCode] is
-	// the code's own fault and will come again; any other may pass.
+	// Load makes a program of code. It runs as little of the code as the language
+	// allows, and runs it within the limits. An error that wraps [ErrBadCode] is
+	// the code's own fault, and another Load fails too. After any other error,
+	// another Load may succeed.
 	Load(ctx context.Context, code []byte, cfg Config) (Program, error)
 }
 
 // Program is loaded code.
 type Program interface {
-	// Handle handles one message. It is never called concurrently, and not
-	// after Close. ctx ends when the handler's time is over.
+	// Handle handles one message. The host never calls it concurrently or after
+	// Close. ctx ends when the handler's time is over.
 	Handle(ctx context.Context, m *Message, s State) ([]Output, error)
-	// Close ends the program and returns once nothing of it runs any more. A
+	// Close ends the program and returns when none of its code runs any more. A
 	// second call does nothing.
 	Close() error
 }
 
 // Features says what a runtime can promise and what it cannot.
 type Features struct {
-	// Interrupts says that code which never returns is ended when its time is
-	// over. Without it the host leaves such a call behind and goes on with a
-	// program loaded anew.
+	// Interrupts says that the engine ends code that does not return when its
+	// time is over. Without it the host abandons such a call and loads the
+	// program again.
 	Interrupts bool
-	// MemoryLimit says that Limits.Memory is exact. Without it the limit is
-	// watched for the process as a whole, or not at all, as Notes say.
+	// MemoryLimit says that Limits.Memory is exact. Without it the engine watches
+	// the memory of the whole process, or none at all; Notes say which.
 	MemoryLimit bool
-	// Isolated says that code which crashes its runtime takes nothing else down.
+	// Isolated says that code that crashes its runtime harms nothing else.
 	Isolated bool
-	// Notes say in a sentence what holds where one of these is false.
+	// Notes explain, for each field that is false, what the engine does instead.
 	Notes string
 }
 
-// Config is what a program is loaded with.
+// Config has the settings with which an engine loads a program.
 type Config struct {
-	// Worker is the id of the hosted worker, for messages of errors.
+	// Worker is the id of the hosted worker, for error texts.
 	Worker string
 	// Limits bound each call. Zero fields have their defaults.
 	Limits Limits
-	// Log gets what the code prints, line by line, without newlines. Nil
-	// drops it. It is called from Handle and Load.
+	// Log gets the lines that the code prints, without their newlines. Handle and
+	// Load call it. Nil drops the lines.
 	Log func(line string)
 }
 
-// Limits bound what code may take. The zero value of a field is its default.
+// Limits bound the resources that code may use. A field that is zero has its
+// default.
 type Limits struct {
 	// Time is how long one message may take. Defaults to 30 s.
 	Time time.Duration `koanf:"time" json:"time,omitempty"`
@@ -93,10 +96,11 @@ type Limits struct {
 	Load time.Duration `koanf:"load" json:"load,omitempty"`
 	// Memory is how many bytes the code may hold. Defaults to 256 MiB.
 	Memory int64 `koanf:"memory" json:"memory,omitempty"`
-	// Output is how many bytes one message may make: published data, headers
-	// and topics, and printed text. Defaults to 1 MiB.
+	// Output is how many bytes the handling of one message may produce: published
+	// data, headers and topics, and printed text. Defaults to 1 MiB.
 	Output int64 `koanf:"output" json:"output,omitempty"`
-	// Outputs is how many messages one message may publish. Defaults to 1000.
+	// Outputs is how many messages a handler may publish for one message.
+	// Defaults to 1000.
 	Outputs int `koanf:"outputs" json:"outputs,omitempty"`
 }
 
@@ -120,7 +124,8 @@ func (l Limits) WithDefaults() Limits {
 	return l
 }
 
-// Validate names each field that makes no sense, with what would.
+// Validate returns an error that names each invalid field and the values that it
+// takes.
 func (l Limits) Validate() error {
 	var errs []error
 	check := func(name string, negative bool) {
@@ -136,12 +141,12 @@ func (l Limits) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Message is what a handler gets. It belongs to the handler until Handle
-// returns, and no caller changes it meanwhile.
+// Message is what a handler gets. It belongs to the handler until Handle returns;
+// the host does not change it meanwhile.
 type Message struct {
 	Worker  string              // the id of the hosted worker
-	ID      string              // the same for every delivery of one message, unlike any other's
-	Topic   string              // the subject that it was published to
+	ID      string              // unique to the message, and the same for each of its deliveries
+	Topic   string              // the subject to which the message was published
 	Attempt int                 // 1 for the first delivery
 	Fence   uint64              // the fencing token: see [State]
 	Header  map[string][]string // may be nil
@@ -150,69 +155,69 @@ type Message struct {
 
 // Output is a message to publish.
 type Output struct {
-	Topic  string // "" is the worker's output topic
+	Topic  string // "" means the worker's output topic
 	Header map[string][]string
 	Data   []byte
 }
 
-// State is a worker's own memory: keys and values that outlive its host.
+// State is a worker's own memory: keys with values, which outlive the host.
 //
-// What a handler writes takes effect when it returns without an error, all of
-// it or nothing, and once for each message however often that is delivered. It
-// reads what it wrote before. The server takes the writes only while the
-// message's fencing token is the newest that was given out for the worker, or
-// for its group: a host that was stalled, and has been replaced, cannot write.
+// The writes of a handler take effect when it returns without an error: all of
+// them or none, and once for each message, however often the message is
+// delivered. A handler reads its own writes. The server accepts the writes only
+// while the message's fencing token is the newest of the worker, or of its group.
+// So a host that stalled and was replaced cannot write.
 //
-// A key is 1 to 128 letters, digits, "-", "_", "=", "/" and ".", and begins and
-// ends with none of the dots. Methods fail for any other, and when ctx ends.
+// A key consists of 1 to 128 letters, digits, "-", "_", "=", "/" and single dots.
+// It does not begin or end with a dot. The methods return an error for any other
+// key, and when ctx ends.
 type State interface {
-	// Get returns the value of key, and false when there is none.
+	// Get returns the value of key, and false when key has no value.
 	Get(ctx context.Context, key string) ([]byte, bool, error)
-	// Put sets it.
+	// Put sets the value of key.
 	Put(ctx context.Context, key string, value []byte) error
-	// Delete removes it; to remove what is not there is no error.
+	// Delete removes key. It returns nil when key does not exist.
 	Delete(ctx context.Context, key string) error
 }
 
-// RejectError is an error for good: the message is not tried again and goes to
-// the dead letters with the reason.
+// RejectError makes the message a dead letter with this reason. The host does not
+// try the message again.
 type RejectError struct{ Reason string }
 
-// Error says that and why it was rejected.
+// Error says that the message was rejected, and why.
 func (e *RejectError) Error() string { return "rejected: " + e.Reason }
 
 // Reject returns a [RejectError].
 func Reject(reason string) error { return &RejectError{Reason: reason} }
 
-// LimitError says which limit was broken. It wraps [ErrLimit].
+// LimitError says which limit the code broke. It wraps [ErrLimit].
 type LimitError struct {
 	What  string // "time", "memory", "output" or "outputs"
-	Limit string // as a reader would write it
+	Limit string // in the form that people write, such as "30s"
 }
 
-// Error says which limit it was.
+// Error names the limit.
 func (e *LimitError) Error() string { return fmt.Sprintf("%s limit of %s exceeded", e.What, e.Limit) }
 
 // Unwrap returns [ErrLimit].
 func (e *LimitError) Unwrap() error { return ErrLimit }
 
-// TimeLimit is the error of a call whose time was over.
+// TimeLimit returns the error of a call that took too long.
 func (l Limits) TimeLimit() error { return &LimitError{"time", l.Time.String()} }
 
-// MemoryLimit is the error of a call that took too much memory.
+// MemoryLimit returns the error of a call that used too much memory.
 func (l Limits) MemoryLimit() error {
 	return &LimitError{"memory", fmt.Sprintf("%d bytes", l.Memory)}
 }
 
-// OutputLimit is the error of a call that printed or published too much.
+// OutputLimit returns the error of a call that printed or published too much.
 func (l Limits) OutputLimit() error {
 	return &LimitError{"output", fmt.Sprintf("%d bytes", l.Output)}
 }
 
-// Check checks the outputs of one call against the limits, and against what can
-// be published at all: a topic without spaces and wildcards, a header without
-// line breaks. What it finds is a [LimitError], or an error that says which
-// output is wrong.
+// Check checks the outputs of one call. It returns a [LimitError] when they
+// exceed the limits, and an error that names the output when one cannot be
+// published: a topic has no spaces or wildcards, and a header no line breaks.
 func (l Limits) Check(outputs []Output) error {
 	if len(outputs) > l.Outputs {
 		return &LimitError{"outputs", fmt.Sprintf("%d messages", l.Outputs)}
@@ -221,11 +226,11 @@ func (l Limits) Check(outputs []Output) error {
 	for i, o := range outputs {
 		size += int64(len(o.Topic)) + int64(len(o.Data))
 		if o.Topic != "" && !ValidTopic(o.Topic) {
-			return fmt.Errorf("output %d: %q is no topic to publish to: it takes tokens between single dots, without spaces and wildcards", i, o.Topic)
+			return fmt.Errorf("output %d: %q is not a topic to publish to: want tokens between single dots, without spaces and wildcards", i, o.Topic)
 		}
 		for name, values := range o.Header {
 			if !validHeaderName(name) {
-				return fmt.Errorf("output %d: %q is no name of a header: it takes printable ASCII without spaces and colons", i, name)
+				return fmt.Errorf("output %d: %q is not a header name: want printable ASCII without spaces and colons", i, name)
 			}
 			for _, v := range values {
 				size += int64(len(name)) + int64(len(v))
@@ -241,7 +246,7 @@ func (l Limits) Check(outputs []Output) error {
 	return nil
 }
 
-// ValidTopic reports whether something can be published to topic.
+// ValidTopic reports whether a message can be published to topic.
 func ValidTopic(topic string) bool {
 	if len(topic) > 512 {
 		return false
@@ -258,7 +263,7 @@ func validHeaderName(name string) bool {
 	return name != "" && !strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r >= 0x7f || r == ':' })
 }
 
-// BadCode wraps err as one that is the code's own fault.
+// BadCode returns an error that wraps err and [ErrBadCode]: the code's own fault.
 func BadCode(err error) error { return fmt.Errorf("%w: %w", ErrBadCode, err) }
 
 // Registry finds an engine by MIME type. Fill it before the first read; after
@@ -267,8 +272,8 @@ type Registry struct {
 	byType map[string]Engine
 }
 
-// NewRegistry returns a registry of engines. Two that take the same type are an
-// error.
+// NewRegistry returns a registry of engines. It returns an error when two engines
+// take the same type.
 func NewRegistry(engines ...Engine) (*Registry, error) {
 	r := &Registry{byType: make(map[string]Engine)}
 	for i, e := range engines {
@@ -278,7 +283,7 @@ func NewRegistry(engines ...Engine) (*Registry, error) {
 		for _, t := range e.MIMETypes() {
 			base, _, err := mime.ParseMediaType(t)
 			if err != nil || base != t {
-				return nil, fmt.Errorf("engine %T: %q is no MIME type in lower case without parameters", e, t)
+				return nil, fmt.Errorf("engine %T: %q is not a MIME type in lower case without parameters", e, t)
 			}
 			if other, taken := r.byType[t]; taken {
 				return nil, fmt.Errorf("engines %T and %T both take %s", other, e, t)
@@ -289,20 +294,20 @@ func NewRegistry(engines ...Engine) (*Registry, error) {
 	return r, nil
 }
 
-// Lookup returns the engine for mimeType, whose parameters do not count. The
-// error wraps [ErrNoEngine] and says which types there are.
+// Lookup returns the engine for mimeType. It ignores the type's parameters. The
+// error wraps [ErrNoEngine] and lists the types that have an engine.
 func (r *Registry) Lookup(mimeType string) (Engine, error) {
 	base, _, err := mime.ParseMediaType(mimeType)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %q is no MIME type: %w", ErrNoEngine, mimeType, err)
+		return nil, fmt.Errorf("%w: %q is not a MIME type: %w", ErrNoEngine, mimeType, err)
 	}
 	if e := r.byType[base]; e != nil {
 		return e, nil
 	}
-	return nil, fmt.Errorf("%w %s: there is one for %s", ErrNoEngine, base, strings.Join(r.MIMETypes(), ", "))
+	return nil, fmt.Errorf("%w %s: the host has engines for %s", ErrNoEngine, base, strings.Join(r.MIMETypes(), ", "))
 }
 
-// MIMETypes returns every type that there is an engine for, sorted.
+// MIMETypes returns every type that has an engine, sorted.
 func (r *Registry) MIMETypes() []string {
 	types := make([]string, 0, len(r.byType))
 	for t := range r.byType {
@@ -312,13 +317,14 @@ func (r *Registry) MIMETypes() []string {
 	return types
 }
 
-// CheckKey says what is wrong with a key of [State], if anything is.
+// CheckKey returns an error that says what is wrong with a key of [State], and
+// nil for a valid key.
 func CheckKey(key string) error {
 	bad := strings.ContainsFunc(key, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && !strings.ContainsRune("-_=/.", r)
 	})
 	if bad || key == "" || len(key) > 128 || key[0] == '.' || key[len(key)-1] == '.' || strings.Contains(key, "..") {
-		return fmt.Errorf("state key %.200q: it takes 1 to 128 letters, digits, \"-\", \"_\", \"=\", \"/\" and single dots inside", key)
+		return fmt.Errorf("state key %.200q: want 1 to 128 letters, digits, \"-\", \"_\", \"=\", \"/\" and single dots inside", key)
 	}
 	return nil
 }

@@ -29,12 +29,12 @@ func TestRegistry(t *testing.T) {
 			t.Errorf("%q: %v", mime, err)
 		}
 	}
-	if _, err := r.Lookup("text/x-d"); !strings.Contains(err.Error(), "there is one for text/x-a, text/x-b, text/x-c") {
-		t.Errorf("it does not say what there is: %v", err)
+	if _, err := r.Lookup("text/x-d"); !strings.Contains(err.Error(), "the host has engines for text/x-a, text/x-b, text/x-c") {
+		t.Errorf("the error does not list the types: %v", err)
 	}
 	for want, engines := range map[string][]Engine{
 		"both take text/x-a": {fake{"text/x-a"}, fake{"text/x-a"}},
-		"no MIME type":       {fake{"Text/X-A"}},
+		"not a MIME type":    {fake{"Text/X-A"}},
 		"without parameters": {fake{"text/x-a; charset=utf-8"}},
 		"engine 0 is nil":    {nil},
 	} {
@@ -47,14 +47,14 @@ func TestRegistry(t *testing.T) {
 func TestCheck(t *testing.T) {
 	l := Limits{Output: 10, Outputs: 2}.WithDefaults()
 	for want, outputs := range map[string][]Output{
-		"":                        {{Topic: "a.b", Data: []byte("123456")}},
-		"output limit of 10":      {{Data: []byte("12345678901")}},
-		"outputs limit of 2":      make([]Output, 3),
-		`"a b" is no topic`:       {{Topic: "a b"}},
-		`"a b" is no name`:        {{Header: map[string][]string{"a b": {""}}}},
-		"contains a line break":   {{Header: map[string][]string{"a": {"\n"}}}},
-		`"a..b" is no topic`:      {{Topic: "a..b"}},
-		"output 1: \">\" is no t": {{}, {Topic: ">"}},
+		"":                           {{Topic: "a.b", Data: []byte("123456")}},
+		"output limit of 10":         {{Data: []byte("12345678901")}},
+		"outputs limit of 2":         make([]Output, 3),
+		`"a b" is not a topic`:       {{Topic: "a b"}},
+		`"a b" is not a header name`: {{Header: map[string][]string{"a b": {""}}}},
+		"contains a line break":      {{Header: map[string][]string{"a": {"\n"}}}},
+		`"a..b" is not a topic`:      {{Topic: "a..b"}},
+		"output 1: \">\" is not a t": {{}, {Topic: ">"}},
 	} {
 		if err := l.Check(outputs); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%v, want %q", err, want)
@@ -79,8 +79,8 @@ func TestPrinter(t *testing.T) {
 	}
 }
 
-// FuzzNames holds that no key and no topic panics, and that neither lets anything
-// through that means something to NATS.
+// FuzzNames checks that no key and no topic makes the functions panic, and that
+// neither may contain a character with a meaning in NATS.
 func FuzzNames(f *testing.F) {
 	for _, seed := range []string{"a", "a.b", "", ".", "a..b", "*", ">", "a b", "a\n", "ä", strings.Repeat("a", 600)} {
 		f.Add(seed)

@@ -5,11 +5,11 @@ import (
 	"strings"
 )
 
-// maxLine is how much of one printed line is logged.
+// maxLine bounds the part of a printed line that is logged, in bytes.
 const maxLine = 4096
 
-// Printer takes what code prints during one call, hands it on line by line, and
-// says when it is too much. It is not for concurrent use.
+// Printer takes the text that code prints during one call, logs it line by line,
+// and enforces the limit. It is not for concurrent use.
 type Printer struct {
 	log   func(string)
 	left  int64
@@ -24,8 +24,8 @@ func NewPrinter(cfg Config) *Printer {
 	return &Printer{log: cfg.Log, left: cfg.Limits.Output, limit: cfg.Limits.OutputLimit()}
 }
 
-// Write takes printed text. Once it is more than the limit allows, the error is
-// a [*LimitError] and nothing more is logged.
+// Write takes printed text. Once the text exceeds the limit, Write returns a
+// [*LimitError] and the printer logs nothing more.
 func (p *Printer) Write(text []byte) (int, error) {
 	if p.over || int64(len(text)) > p.left {
 		p.over = true
@@ -50,7 +50,8 @@ func (p *Printer) Println(line string) error {
 	return err
 }
 
-// Err returns the [*LimitError] of a printer that was given too much.
+// Err returns the [*LimitError] of a printer whose text exceeded the limit, and
+// nil otherwise.
 func (p *Printer) Err() error {
 	if p.over {
 		return p.limit

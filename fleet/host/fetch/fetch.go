@@ -1,9 +1,9 @@
-// Package fetch gets code from a URL that a client chose, so that the URL
-// cannot be used to reach what only this process can: the loopback, the private
-// networks, the metadata service of a cloud (server-side request forgery, OWASP
-// A10:2021). The address is checked when it is dialled, after the name was
-// resolved and for every redirect, so that neither a redirect nor a name that
-// resolves differently the second time gets around it.
+// Package fetch gets code from a URL that a client chose. It prevents server-side
+// request forgery (OWASP A10:2021): the URL cannot reach addresses that only this
+// process can reach, such as the loopback, private networks or a cloud's metadata
+// service. The package checks each address when it dials, after it has resolved
+// the name, and for every redirect. So neither a redirect nor a name that later
+// resolves to another address gets around the check.
 package fetch
 
 import (
@@ -23,47 +23,49 @@ import (
 )
 
 var (
-	// ErrForbidden is wrapped by the error of a URL, or of an address behind it,
-	// that the policy does not allow.
+	// ErrForbidden is wrapped by the error for a URL, or for an address that its
+	// name resolves to, that the policy does not allow.
 	ErrForbidden = errors.New("forbidden by policy")
 
-	// ErrTooLarge is wrapped when there is more than MaxSize.
+	// ErrTooLarge is wrapped by the error for a body of more than MaxSize bytes.
 	ErrTooLarge = errors.New("too large")
 
-	// ErrDigest is wrapped when what came is not what was expected.
+	// ErrDigest is wrapped by the error for code that does not have the expected
+	// digest.
 	ErrDigest = errors.New("digest differs")
 )
 
-// Policy says what may be fetched. The zero value allows https from public
+// Policy says which URLs may be fetched. The zero value allows https from public
 // addresses.
 type Policy struct {
-	// AllowHosts are the hosts that may be asked, "example.com" or, for every
-	// host below it, "*.example.com". Empty allows every host.
+	// AllowHosts lists the allowed hosts: "example.com", or "*.example.com" for
+	// every host below it. Empty allows every host.
 	AllowHosts []string `koanf:"allow_hosts"`
-	// AllowHTTP allows http, where every network on the way can change the code.
+	// AllowHTTP allows http. Every network on the way can then change the code.
 	AllowHTTP bool `koanf:"allow_http"`
-	// AllowNets are networks, such as "10.1.0.0/16", that may be asked although
+	// AllowNets lists networks, such as "10.1.0.0/16", that are allowed although
 	// they are not public.
 	AllowNets []string `koanf:"allow_nets"`
-	// MaxSize is the most that is read, in bytes. Defaults to 32 MiB.
+	// MaxSize is the largest body, in bytes. Defaults to 32 MiB.
 	MaxSize int64 `koanf:"max_size"`
-	// Timeout bounds the whole of it, from the name's resolution to the last
+	// Timeout bounds the whole fetch, from the resolution of the name to the last
 	// byte. Defaults to 30 s.
 	Timeout time.Duration `koanf:"timeout"`
-	// MaxRedirects defaults to 3; -1 follows none.
+	// MaxRedirects is how many redirects a fetch follows. Defaults to 3; -1 means
+	// none.
 	MaxRedirects int `koanf:"max_redirects"`
 }
 
-// Client fetches under one policy. It may be used concurrently.
+// Client fetches code under one policy. It may be used concurrently.
 type Client struct {
 	policy Policy
 	nets   []netip.Prefix
 	http   *http.Client
 }
 
-// New returns a client. The error names what is wrong with the policy. transport
-// is the base to clone for its TLS settings; nil is http.DefaultTransport. Its
-// dialling and its proxy are not used.
+// New returns a client. The error names the invalid fields of the policy. New
+// clones transport for its TLS settings and does not use its dialer or its proxy;
+// nil means http.DefaultTransport.
 func New(p Policy, transport *http.Transport) (*Client, error) {
 	if p.MaxSize == 0 {
 		p.MaxSize = 32 << 20
@@ -87,14 +89,14 @@ func New(p Policy, transport *http.Transport) (*Client, error) {
 	}
 	for _, h := range p.AllowHosts {
 		if h == "" || strings.ContainsAny(h, ":/") || strings.Contains(strings.TrimPrefix(h, "*."), "*") {
-			return nil, fmt.Errorf("fetch policy: allow_hosts: %q is no host: write example.com or *.example.com", h)
+			return nil, fmt.Errorf("fetch policy: allow_hosts: %q is not a host: write example.com or *.example.com", h)
 		}
 	}
 	if transport == nil {
 		transport, _ = http.DefaultTransport.(*http.Transport)
 	}
 	t := transport.Clone()
-	t.Proxy = nil // a proxy would resolve the name, out of our sight
+	t.Proxy = nil // a proxy would resolve the name, and the client could not check the address
 	dialer := &net.Dialer{Timeout: p.Timeout, Control: c.control}
 	t.DialContext = dialer.DialContext
 	t.DialTLSContext = nil
@@ -103,9 +105,10 @@ func New(p Policy, transport *http.Transport) (*Client, error) {
 	return c, nil
 }
 
-// Get returns what is at rawURL. digest, when not empty, is the SHA-256 that it
-// must have, in hex, with or without "sha256:" before it. What is too slow, too
-// large, not allowed or different is an error, and so is every status but 200.
+// Get returns the body at rawURL. digest, when not empty, is the SHA-256 that the
+// body must have, in hex, with or without the prefix "sha256:". Get returns an
+// error when the policy forbids the URL, the fetch takes too long, the body is
+// too large or has another digest, or the status is not 200.
 func (c *Client) Get(ctx context.Context, rawURL, digest string) ([]byte, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.policy.Timeout, fmt.Errorf("it took longer than %v", c.policy.Timeout))
 	defer cancel()
@@ -143,21 +146,22 @@ func (c *Client) get(ctx context.Context, rawURL string) ([]byte, error) {
 	if resp.ContentLength > c.policy.MaxSize {
 		return nil, tooLarge
 	}
-	// The limit is on what is read, not on what was announced: the transport
-	// may be decompressing.
+	// Limit the bytes that are read, not the announced length: the transport may
+	// decompress the body.
 	body, err := io.ReadAll(io.LimitReader(resp.Body, c.policy.MaxSize+1))
 	if err == nil && int64(len(body)) > c.policy.MaxSize {
 		err = tooLarge
 	}
 	if err == nil {
-		// A server that is told of the cancellation may end its answer properly
-		// before the connection is closed: what came looks whole and is cut off.
+		// A server that notices the cancellation may end its answer properly
+		// before the connection closes. The body then looks complete but is cut
+		// off.
 		err = ctx.Err()
 	}
 	return body, err
 }
 
-// Digest is the SHA-256 of code in hex.
+// Digest returns the SHA-256 of code, in hex.
 func Digest(code []byte) string {
 	sum := sha256.Sum256(code)
 	return hex.EncodeToString(sum[:])
@@ -179,7 +183,7 @@ func Verify(code []byte, digest string) error {
 func (c *Client) allowed(u *url.URL) error {
 	switch {
 	case u.Scheme != "https" && (u.Scheme != "http" || !c.policy.AllowHTTP):
-		return fmt.Errorf("%s: %w: the scheme is %q and must be https", u.Redacted(), ErrForbidden, u.Scheme)
+		return fmt.Errorf("%s: %w: the scheme is %q, want https", u.Redacted(), ErrForbidden, u.Scheme)
 	case u.Hostname() == "":
 		return fmt.Errorf("%s: %w: it has no host", u.Redacted(), ErrForbidden)
 	case u.User != nil:
@@ -194,7 +198,7 @@ func (c *Client) allowed(u *url.URL) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%s: %w: the host is none of %s", u.Redacted(), ErrForbidden, strings.Join(c.policy.AllowHosts, ", "))
+	return fmt.Errorf("%s: %w: the host is not one of %s", u.Redacted(), ErrForbidden, strings.Join(c.policy.AllowHosts, ", "))
 }
 
 func (c *Client) redirect(req *http.Request, via []*http.Request) error {
@@ -204,11 +208,11 @@ func (c *Client) redirect(req *http.Request, via []*http.Request) error {
 	return c.allowed(req.URL)
 }
 
-// control is called with the address that is about to be dialled.
+// control checks the address that the dialer is about to connect to.
 func (c *Client) control(_, address string, _ syscall.RawConn) error {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil {
-		return fmt.Errorf("%w: %q is no address: %w", ErrForbidden, address, err)
+		return fmt.Errorf("%w: %q is not an address: %w", ErrForbidden, address, err)
 	}
 	addr := to.Addr().Unmap().WithZone("")
 	for _, n := range c.nets {
@@ -222,9 +226,9 @@ func (c *Client) control(_, address string, _ syscall.RawConn) error {
 	return nil
 }
 
-// special are the networks that the IANA registries of special-purpose addresses
-// (RFC 6890) list as not globally reachable and that package netip has no word
-// for, and those that carry an IPv4 address inside an IPv6 one.
+// special lists the networks that the IANA registries of special-purpose
+// addresses (RFC 6890) call not globally reachable and that package netip has no
+// method for. It also lists those whose IPv6 addresses contain an IPv4 address.
 var special = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"),
 	netip.MustParsePrefix("100.64.0.0/10"),   // shared, RFC 6598: some clouds' metadata services
@@ -247,8 +251,8 @@ var special = []netip.Prefix{
 	netip.MustParsePrefix("fec0::/10"),       // site-local, deprecated
 }
 
-// Public reports whether addr is globally reachable and in no range of special
-// purpose.
+// Public reports whether addr is globally reachable, and not in a special-purpose
+// range.
 func Public(addr netip.Addr) bool {
 	addr = addr.Unmap()
 	if !addr.IsGlobalUnicast() || addr.IsPrivate() {

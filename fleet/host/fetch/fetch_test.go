@@ -15,7 +15,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// server is https on the loopback with what a hostile one might do.
+// server returns an https server on the loopback, with the answers of a hostile
+// server.
 func server(t *testing.T) (*httptest.Server, *http.Transport) {
 	mux := http.NewServeMux()
 	changes := 0
@@ -63,7 +64,8 @@ func server(t *testing.T) (*httptest.Server, *http.Transport) {
 
 func TestGet(t *testing.T) {
 	s, transport := server(t)
-	// The test server is on 127.0.0.1, which is allowed here and nothing else is.
+	// The policy allows 127.0.0.1, the address of the test server, and no other
+	// address.
 	c, err := New(Policy{AllowNets: []string{"127.0.0.1/32"}, MaxSize: 5000, Timeout: time.Minute}, transport)
 	if err != nil {
 		t.Fatal(err)
@@ -113,8 +115,8 @@ func TestGet(t *testing.T) {
 		{"redirect to link-local", c, to("https://169.254.169.254/"), "", ErrForbidden, "169.254.169.254"},
 		{"redirect to http", c, to("http://127.0.0.1/"), "", ErrForbidden, "scheme"},
 		{"redirects without end", c, to(s.URL + "/to?url=" + s.URL + "/to?url=" + s.URL + "/to?url=/to"), "", ErrForbidden, ""},
-		{"not listed", listed, "https://example.com/", "", ErrForbidden, "none of code.example.com"},
-		{"not below", listed, "https://untrusted.example/", "", ErrForbidden, "none of"},
+		{"not listed", listed, "https://example.com/", "", ErrForbidden, "not one of code.example.com"},
+		{"not below", listed, "https://untrusted.example/", "", ErrForbidden, "not one of"},
 	} {
 		body, err := x.c.Get(t.Context(), x.url, x.digest)
 		good := x.is == nil && x.text == ""
@@ -124,10 +126,10 @@ func TestGet(t *testing.T) {
 		case !good && (err == nil || x.is != nil && !errors.Is(err, x.is) || !strings.Contains(err.Error(), x.text)):
 			t.Errorf("%s: %v, want %v %q", x.name, err, x.is, x.text)
 		case err != nil && strings.Contains(err.Error(), "secret"):
-			t.Errorf("%s: the error tells the password: %v", x.name, err)
+			t.Errorf("%s: the error contains the password: %v", x.name, err)
 		}
 	}
-	// What changes its content is what the digest is for.
+	// The digest detects a URL whose content changes.
 	first, err := c.Get(t.Context(), s.URL+"/changes", "")
 	if err != nil {
 		t.Fatal(err)
@@ -162,7 +164,8 @@ func TestPublic(t *testing.T) {
 	}
 }
 
-// FuzzAllowed holds that no URL panics, and that none but https passes.
+// FuzzAllowed checks that no URL makes allowed panic, and that it allows https
+// only.
 func FuzzAllowed(f *testing.F) {
 	for _, seed := range []string{"https://example.com/x", "http://[::1]:80/", "https://a@b", "//x", "https://EXAMPLE.com./", "%", "https://[fe80::1%25eth0]/"} {
 		f.Add(seed)

@@ -2,12 +2,13 @@
 //
 //	prometheus.MustRegister(metrics.New(h))
 //
-// The counters are this host's, since it started:
+// The counters cover this host since it started:
 //
 //	lifecycle_hosted_messages_total{worker, generation, result}  result is succeeded, failed or dead
 //	lifecycle_hosted_workers                                     workers that are loaded here
 //
-// failed counts attempts; a message that became a dead letter is in both.
+// failed counts attempts, so a message that became a dead letter counts as failed
+// and as dead.
 package metrics
 
 import (
@@ -17,7 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Collector reads a host whenever it is asked. It keeps nothing.
+// Collector reads a host at every scrape. It stores nothing itself.
 type Collector struct {
 	host *host.Host
 }
@@ -31,13 +32,13 @@ var (
 // New returns a collector for h.
 func New(h *host.Host) *Collector { return &Collector{host: h} }
 
-// Describe sends what there is.
+// Describe sends the descriptions of the metrics.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- messages
 	ch <- workers
 }
 
-// Collect sends how it stands.
+// Collect sends the present values.
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(workers, prometheus.GaugeValue, float64(len(c.host.Local())))
 	for _, t := range c.host.Tallies() {

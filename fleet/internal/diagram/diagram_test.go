@@ -76,12 +76,12 @@ func TestStatesDoNotOverlapAndEdgesLeadOn(t *testing.T) {
 	}
 }
 
-func TestPictureIsWellFormedWhateverTheNamesAre(t *testing.T) {
+func TestPictureIsWellFormedWithHostileNames(t *testing.T) {
 	evil := `<script>alert(1)</script>"'&` + "\n"
 	states := []State{{Name: evil, Next: []string{evil, "a name that is much too long for its box"}}, {Name: "a name that is much too long for its box"}}
 	picture := string(SVG(states, Drawing{Title: evil, Initial: evil, Current: evil, Been: map[Edge]int{{evil, evil}: 2}, Counts: map[string]int64{evil: 3}, Link: func(s string) string { return "/?" + s }}))
 	if strings.Contains(picture, "<script") {
-		t.Error("a name is markup")
+		t.Error("a name became markup")
 	}
 	wellFormed(t, picture)
 	for _, want := range []string{"class=\"state been now some\"", "a name that is much t…", "<title>a name that is much too long for its box</title>", "marker-end=\"url(#tipbeen)\""} {
@@ -118,7 +118,7 @@ func TestFileIsAPictureOfItsOwn(t *testing.T) {
 		}
 	}
 	if strings.Contains(picture, "<script") {
-		t.Error("a label is markup")
+		t.Error("a label became markup")
 	}
 }
 

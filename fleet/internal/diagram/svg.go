@@ -19,8 +19,8 @@ type Drawing struct {
 	Title   string           // the subject of the picture, for screen readers
 	Initial string           // the state in which lives begin; "" marks none
 	Current string           // the state to highlight
-	Been    map[Edge]int     // how often a life went along an edge
-	Counts  map[string]int64 // how many lives are in a state; nil shows none
+	Been    map[Edge]int     // how often an entity took an edge
+	Counts  map[string]int64 // how many entities are in a state; nil shows no counts
 	// Link returns the URL for a click on a state; nil or "" makes no link.
 	Link func(state string) string
 }
@@ -38,7 +38,7 @@ func SVG(states []State, d Drawing) template.HTML {
 	for e := range d.Been {
 		been[e.From], been[e.To] = true, true
 	}
-	for _, pass := range []bool{false, true} { // draw the edges that lives went along on top
+	for _, pass := range []bool{false, true} { // draw the edges that were taken last, on top
 		for _, e := range l.edges {
 			times := d.Been[Edge{states[e.from].Name, states[e.to].Name}]
 			if (times > 0) == pass {

@@ -26,7 +26,7 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-func TestClientSpeaksForWhoeverItsTokenIs(t *testing.T) {
+func TestClientActsAsTheOwnerOfItsToken(t *testing.T) {
 	dir := t.TempDir()
 	tokens, mine := filepath.Join(dir, "tokens"), filepath.Join(dir, "mine")
 	write(t, tokens, "viewer vic vic-0123456789-0123456789\noperator ada ada-0123456789-0123456789\n")
@@ -78,7 +78,7 @@ func TestCredentialsDoNotFollowARedirect(t *testing.T) {
 	}
 	defer c.Close()
 	if _, err := c.Access.WhoAmI(t.Context(), &operatorv1.WhoAmIRequest{}); err == nil || seen != "" {
-		t.Errorf("followed to a thief with %q, %v", seen, err)
+		t.Errorf("the credentials %q followed a redirect to another server: %v", seen, err)
 	}
 }
 

@@ -75,16 +75,19 @@ func attribute(l lostRequest, pods []Pod, none bool, grace time.Duration) (*Pod,
 			on, latest = &pods[i], critical
 		}
 	}
+	var fresh *Pod
+	for i, p := range pods {
+		if !p.Ready.IsZero() && at.After(p.Ready.Add(-seenLate)) && at.Before(p.Ready.Add(young)) && p.Deleted.IsZero() {
+			fresh = &pods[i]
+		}
+	}
 	waited := l.Lost.Sub(l.Sent)
 	switch {
 	case none:
 		return on, noEndpoint
+	case fresh != nil && (on == nil || l.How == load.Refused && at.Sub(latest) > young):
+		return fresh, tooEarly
 	case on == nil:
-		for i, p := range pods {
-			if !p.Ready.IsZero() && at.After(p.Ready.Add(-seenLate)) && at.Before(p.Ready.Add(young)) {
-				return &pods[i], tooEarly
-			}
-		}
 		return nil, unknown
 	case l.How == load.Status:
 		return on, answered

@@ -130,6 +130,16 @@ func TestTheLatestEndIsTheCause(t *testing.T) {
 	}
 }
 
+// A pod that has just become ready is suspected when no pod ended lately.
+func TestAYoungPodIsSuspected(t *testing.T) {
+	old, next := stopped(1, 0), Pod{Name: "web-2", Ready: after(8)}
+	for at, want := range map[float64]string{5: arrival, 8.2: tooEarly, 14: arrival, 17: unknown} {
+		if _, cause := attribute(lost(load.Fresh, load.Refused, false, 0, at), []Pod{old, next}, false, 30*time.Second); cause != want {
+			t.Errorf("at T0+%v: %s, want %s", at, cause, want)
+		}
+	}
+}
+
 // The clock of the load may be wrong: its records say by how much.
 func TestTheLoadsClockIsNotTrusted(t *testing.T) {
 	a := newAccount()
@@ -143,7 +153,7 @@ func TestTheLoadsClockIsNotTrusted(t *testing.T) {
 	}
 }
 
-// The timeline is what the watches say, in whatever order they say it.
+// The timeline is what the watches say, in any order.
 func TestTimeline(t *testing.T) {
 	tl := &timeline{container: "main", slices: make(map[string]map[string]bool)}
 	var pod podObject

@@ -1,6 +1,7 @@
-// Package enginetest is the conformance suite of engines: what every one of them
-// must do with code that behaves and with code that does not. An engine of your
-// own passes it too, or says in its [engine.Features] why not.
+// Package enginetest is the conformance suite of engines. It checks what every
+// engine must do with code that behaves and with code that misbehaves. Run it for
+// an engine of your own too. It skips checks that the engine's [engine.Features]
+// exclude.
 package enginetest
 
 import (
@@ -21,13 +22,12 @@ import (
 // Suite is one engine and code in its language.
 type Suite struct {
 	Engine engine.Engine
-	// Code does what the last token of its message's topic says; each of the
-	// modes is described by [Modes].
+	// Code does what the last token of its message's topic, the mode, says.
+	// [Modes] describes each mode.
 	Code []byte
-	// Bad is code that must not load, by what is wrong with it, with a text that
-	// the error must contain.
+	// Bad has code that must not load, by the name of its fault.
 	Bad map[string]BadCode
-	// Without are modes that the language has no way to express, with the reason.
+	// Without has the modes that the language cannot express, with the reason.
 	Without map[string]string
 }
 
@@ -46,18 +46,18 @@ var Modes = map[string]string{
 	"loop":      "never return",
 	"alloc":     "hold more and more memory",
 	"panic":     "crash, in the way that the language has",
-	"wrongtype": "return what is no message",
+	"wrongtype": "return a value that is not a message",
 	"print":     "print 8 MiB and echo",
 	"flood":     "publish 8 MiB",
 	"badkey":    `put the state under "a b"`,
 	"badtopic":  `publish to "out.*"`,
 }
 
-// Limits are small where breaking them takes no time. Code that ends by itself
-// has more of it than any machine needs.
+// The limits are small where code breaks them quickly. Code that ends by itself
+// gets more time than any machine needs.
 var Limits = engine.Limits{Time: time.Minute, Memory: 64 << 20, Output: 1 << 20}
 
-// shortTime is the limit for code that does not end by itself.
+// shortTime is the time limit for code that does not end by itself.
 const shortTime = 3 * time.Second
 
 // Run runs the suite.
@@ -121,7 +121,7 @@ func (r *runner) handle(t *testing.T, mode, data string) ([]engine.Output, error
 	}, r.state)
 }
 
-// behaves holds what comes of code that does what it should.
+// behaves checks the results of code that does what it should.
 func (r *runner) behaves(t *testing.T) {
 	wants := func(mode, data string, want ...engine.Output) {
 		t.Run(mode, func(t *testing.T) {
@@ -147,12 +147,12 @@ func (r *runner) behaves(t *testing.T) {
 	wants("state", "", text("1"))
 	wants("state", "", text("2"))
 	if _, ok, _ := r.state.Get(t.Context(), "gone"); ok && r.Without["state"] == "" {
-		t.Error("state: what was deleted is still there")
+		t.Error("state: a deleted key is still there")
 	}
 }
 
-// fails holds what comes of code in a mode in which it fails, and that the program
-// works afterwards.
+// fails checks the error of code in a mode in which it fails, and that the
+// program works afterwards.
 func (r *runner) fails(t *testing.T, mode string, check func(error) bool) {
 	t.Run(mode, func(t *testing.T) {
 		r.skip(t, mode)
@@ -164,16 +164,17 @@ func (r *runner) fails(t *testing.T, mode string, check func(error) bool) {
 			t.Errorf("it has %d outputs beside an error", len(outputs))
 		}
 		got, err := r.handle(t, "echo", "still there")
-		for n := 0; n < 20 && limit("time")(err); n++ { // it begins anew, which may take more than is short
+		for n := 0; n < 20 && limit("time")(err); n++ { // the program starts again, which may take longer than the short limit
 			got, err = r.handle(t, "echo", "still there")
 		}
 		if err != nil || len(got) != 1 || string(got[0].Data) != "still there" {
-			t.Errorf("afterwards it does not work: %v, %v", got, err)
+			t.Errorf("the program does not work afterwards: %v, %v", got, err)
 		}
 	})
 }
 
-// limit accepts the error of any of these limits.
+// limit returns a function that accepts a [engine.LimitError] for any of these
+// limits.
 func limit(what ...string) func(error) bool {
 	return func(err error) bool {
 		var l *engine.LimitError
@@ -181,7 +182,7 @@ func limit(what ...string) func(error) bool {
 	}
 }
 
-// misbehaves holds what comes of code that fails by itself.
+// misbehaves checks the errors of code that fails by itself.
 func (r *runner) misbehaves(t *testing.T) {
 	fails := func(mode string, check func(error) bool) { r.fails(t, mode, check) }
 	var rejected *engine.RejectError
@@ -199,7 +200,7 @@ func (r *runner) misbehaves(t *testing.T) {
 	}
 }
 
-// endless holds what comes of code that has to be interrupted.
+// endless checks the errors of code that has to be interrupted.
 func (r *runner) endless(t *testing.T) {
 	features := r.Engine.Features()
 	if !features.Interrupts {
@@ -207,7 +208,8 @@ func (r *runner) endless(t *testing.T) {
 	}
 	r.fails(t, "loop", limit("time"))
 	if !features.MemoryLimit {
-		// A slow machine may find its time over before its memory.
+		// On a slow machine the code may reach its time limit before its memory
+		// limit.
 		r.fails(t, "alloc", limit("memory", "time"))
 	}
 }
@@ -218,7 +220,7 @@ func (r *runner) skip(t *testing.T, mode string) {
 	}
 }
 
-// State is a state in memory that holds keys to the rules and guards nothing.
+// State is an engine.State in memory. It checks keys, and has no fencing.
 type State struct {
 	mu     sync.Mutex
 	values map[string][]byte

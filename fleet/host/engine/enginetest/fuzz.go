@@ -8,8 +8,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 )
 
-// FuzzLoad feeds code to an engine: what does not load is bad code, and nothing
-// panics. Seeds are the caller's.
+// FuzzLoad feeds code to an engine. It checks that nothing panics, and that every
+// error of Load wraps engine.ErrBadCode. The caller adds the seeds.
 func FuzzLoad(f *testing.F, e engine.Engine) {
 	f.Fuzz(func(t *testing.T, code []byte) {
 		p, err := e.Load(t.Context(), code, engine.Config{Worker: "w", Limits: engine.Limits{Load: time.Second, Memory: 64 << 20}})
@@ -22,7 +22,7 @@ func FuzzLoad(f *testing.F, e engine.Engine) {
 	})
 }
 
-// Bench measures what a call of code that does nothing costs.
+// Bench measures a call of code that does nothing.
 func Bench(b *testing.B, e engine.Engine, code string) {
 	p, err := e.Load(b.Context(), []byte(code), engine.Config{Worker: "w"})
 	if err != nil {

@@ -11,17 +11,17 @@
 //	}
 //
 // message has worker, id, topic, attempt, fence, headers (name to a list of
-// texts), text (the data as a string, what is not UTF-8 replaced) and bytes (an
+// texts), text (the data as a string, with invalid UTF-8 replaced) and bytes (an
 // ArrayBuffer). The result is nothing, a string, an ArrayBuffer or a Uint8Array
 // for the worker's output topic, an object with topic, data and headers, or a
-// list of these; or a promise of one that needs nothing but itself to settle.
-// state.get gives a string or undefined, state.getBytes an ArrayBuffer or
-// undefined; state.put and state.delete change it. reject(reason) gives the
-// message up for good; any other error is tried again. console.log goes to the
-// log.
+// list of these. It may also be a promise of one of these, if the promise settles
+// without waiting for anything. state.get returns a string or undefined,
+// state.getBytes an ArrayBuffer or undefined; state.put and state.delete change
+// the state. reject(reason) makes the message a dead letter; after any other
+// error the host tries the message again. console.log writes to the log.
 //
-// Globals last from one message to the next and may be gone at any time: what
-// must not be lost belongs into state.
+// Globals last from one message to the next, but may be lost at any time. Keep
+// data that must not be lost in state.
 package js
 
 import (
@@ -47,13 +47,13 @@ type Engine struct {
 // New returns the engine.
 func New() *Engine { return &Engine{} }
 
-// MIMETypes returns the types of JavaScript code (RFC 9239 and its
+// MIMETypes returns the MIME types of JavaScript code (RFC 9239 and its
 // predecessors).
 func (*Engine) MIMETypes() []string {
 	return []string{"text/javascript", "application/javascript", "text/x-javascript"}
 }
 
-// Features says that memory is watched and not bounded.
+// Features says that the engine watches memory and cannot bound it exactly.
 func (*Engine) Features() engine.Features {
 	return engine.Features{
 		Interrupts: true,
@@ -85,10 +85,10 @@ type program struct {
 
 	vm     *goja.Runtime // nil after a call that was interrupted: its state is unknown
 	handle goja.Callable
-	call   *call // the one that is going on
+	call   *call // the call in progress
 }
 
-// call is what the functions that code calls belong to.
+// call is one call of the code. The functions that the code may use belong to it.
 type call struct {
 	ctx     context.Context
 	state   engine.State
@@ -96,7 +96,7 @@ type call struct {
 	reject  error
 }
 
-// Handle calls the code's handle.
+// Handle calls the code's function handle.
 func (p *program) Handle(ctx context.Context, m *engine.Message, s engine.State) (outputs []engine.Output, err error) {
 	if p.vm == nil {
 		if err := p.boot(ctx); err != nil {
@@ -160,15 +160,16 @@ func (p *program) boot(ctx context.Context) error {
 	return nil
 }
 
-// run calls fn with the runtime, which is interrupted when ctx ends, and when
-// fn takes too much memory or prints too much.
+// run calls fn with the runtime. It interrupts the runtime when ctx ends, and
+// when fn uses too much memory or prints too much.
 func (p *program) run(ctx context.Context, s engine.State, fn func(*goja.Runtime) error) error {
 	vm := p.vm
 	c := &call{ctx: ctx, state: s, printer: engine.NewPrinter(p.cfg)}
 	p.call = c
 	stop := context.AfterFunc(ctx, func() { vm.Interrupt("time is over") })
 	watch := p.engine.guard.Watch(p.cfg.Limits.Memory, func() { vm.Interrupt("takes too much memory") })
-	// A panic of the interpreter, and of what it calls, is the script's.
+	// A panic of the interpreter, or of a function that it calls, counts as an
+	// error of the script.
 	err := foreign.Do(p.cfg.Worker, func() error { return fn(vm) })
 	broken := watch.Done()
 	stopped := stop()
@@ -176,7 +177,7 @@ func (p *program) run(ctx context.Context, s engine.State, fn func(*goja.Runtime
 	p.call = nil
 	var panicked *foreign.PanicError
 	if !stopped || broken || c.printer.Err() != nil || errors.As(err, &panicked) {
-		p.vm = nil // an interrupt may still be on its way to it
+		p.vm = nil // an interrupt may still reach this runtime
 	}
 	switch {
 	case c.printer.Err() != nil:
@@ -193,7 +194,7 @@ func (p *program) run(ctx context.Context, s engine.State, fn func(*goja.Runtime
 	return err
 }
 
-// thrown is the error of a rejected promise.
+// thrown returns the error of a rejected promise.
 func thrown(reason goja.Value) error {
 	if reason == nil {
 		return errors.New("the promise was rejected")
@@ -211,7 +212,7 @@ func thrown(reason goja.Value) error {
 	return fmt.Errorf("the promise was rejected: %.1000s", reason.String())
 }
 
-// predeclare sets the names that code finds beside the language's own.
+// predeclare sets the global names that the code has besides those of the language.
 func (p *program) predeclare() error {
 	vm := p.vm
 	handling := func(what string) *call {
@@ -278,7 +279,7 @@ func (p *program) predeclare() error {
 // message is m as code sees it.
 func (p *program) message(vm *goja.Runtime, m *engine.Message) goja.Value {
 	o := vm.NewObject()
-	set := func(name string, v any) { _ = o.Set(name, v) } // a new object refuses nothing
+	set := func(name string, v any) { _ = o.Set(name, v) } // a new object takes every property
 	set("worker", m.Worker)
 	set("id", m.ID)
 	set("topic", m.Topic)
@@ -293,7 +294,7 @@ func (p *program) message(vm *goja.Runtime, m *engine.Message) goja.Value {
 		_ = headers.Set(name, vm.NewArray(list...))
 	}
 	set("headers", headers)
-	// Both are made when they are read: most code reads one of them.
+	// Make each one when the code reads it: most code reads only one of them.
 	lazy := func(name string, make func() any) {
 		var made goja.Value
 		_ = o.DefineAccessorProperty(name, vm.ToValue(func(goja.FunctionCall) goja.Value {
@@ -311,7 +312,7 @@ func (p *program) message(vm *goja.Runtime, m *engine.Message) goja.Value {
 // depth bounds how deep a result may nest: an object may contain itself.
 const depth = 8
 
-// export makes a plain value of a result.
+// export turns a result into a plain Go value.
 func export(vm *goja.Runtime, v goja.Value, level int) (any, error) {
 	if level > depth {
 		return nil, fmt.Errorf("the handler's result nests more than %d levels", depth)
@@ -328,7 +329,7 @@ func export(vm *goja.Runtime, v goja.Value, level int) (any, error) {
 	}
 	switch o.ClassName() {
 	case "Array":
-		// A length is a number that the code may set; the elements are what counts.
+		// The code may set the length to any number, so count the elements.
 		n := o.Get("length").ToInteger()
 		if n > 100_000 {
 			return nil, fmt.Errorf("the handler's result: a list of %d elements is too long", n)
@@ -359,10 +360,10 @@ func export(vm *goja.Runtime, v goja.Value, level int) (any, error) {
 	return value.Named(o.ClassName()), nil
 }
 
-// binary are the types that goja exports binary data as.
+// binary has the Go types to which goja exports binary data.
 var binary = []reflect.Type{reflect.TypeFor[goja.ArrayBuffer](), reflect.TypeFor[[]byte]()}
 
-// promiseOf returns v as a promise, if it is one.
+// promiseOf returns v as a promise, or nil if it is not one.
 func promiseOf(v goja.Value) (*goja.Promise, bool) {
 	if o, ok := v.(*goja.Object); !ok || o.ExportType() != reflect.TypeFor[*goja.Promise]() {
 		return nil, false
@@ -371,9 +372,9 @@ func promiseOf(v goja.Value) (*goja.Promise, bool) {
 	return p, ok
 }
 
-// bytesOf reads text and the kinds of binary data. It does not ask goja to
-// export anything else: of an array that makes a slice as long as the array says
-// that it is.
+// bytesOf reads text and every kind of binary data. It does not let goja export
+// any other value: for an array, goja would make a slice as long as the array
+// claims to be.
 func bytesOf(v goja.Value) ([]byte, bool) {
 	if v == nil {
 		return nil, false

@@ -61,8 +61,8 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// TestResults holds what is particular to JavaScript: promises, and results that
-// are no data.
+// TestResults checks what only JavaScript has: promises, and results that cannot
+// be sent.
 func TestResults(t *testing.T) {
 	p, err := New().Load(t.Context(), []byte(code), engine.Config{Worker: "w"})
 	if err != nil {
@@ -79,7 +79,7 @@ func TestResults(t *testing.T) {
 	}
 }
 
-// FuzzLoad holds that no code takes the process down while it is loaded.
+// FuzzLoad checks that no code ends the process while it is loaded.
 func FuzzLoad(f *testing.F) {
 	f.Add([]byte(code))
 	f.Add([]byte("handle = x"))

@@ -1,6 +1,6 @@
-// Package native is the engine for handlers that are compiled into the process:
-// the "code" of a worker is the name of a function. It is for what is too hot
-// for an interpreter, and for tests.
+// Package native is the engine for handlers that are compiled into the process.
+// The "code" of a worker is the name of a function. Use it where an interpreter
+// is too slow, and in tests.
 package native
 
 import (
@@ -13,10 +13,10 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
-// MIMEType is the type of code that is a function's name.
+// MIMEType is the MIME type of code that is a function's name.
 const MIMEType = "application/x-go-func"
 
-// Func handles one message, as [engine.Program] says.
+// Func handles one message, like the Handle of an [engine.Program].
 type Func func(ctx context.Context, m *engine.Message, s engine.State) ([]engine.Output, error)
 
 // Engine runs functions of this process.
@@ -24,7 +24,7 @@ type Engine struct {
 	funcs map[string]Func
 }
 
-// New returns an engine with these functions by name. The map is copied.
+// New returns an engine with these functions, by name. It copies the map.
 func New(funcs map[string]Func) *Engine {
 	e := &Engine{funcs: make(map[string]Func, len(funcs))}
 	for name, fn := range funcs {
@@ -41,7 +41,7 @@ func (*Engine) Features() engine.Features {
 	return engine.Features{Notes: "a function of this process: one that ignores its context is abandoned, its memory is the process's, and a panic in a goroutine that it starts ends the process"}
 }
 
-// Load finds the function that code names. Spaces around the name do not count.
+// Load returns the function that code names. It ignores spaces around the name.
 func (e *Engine) Load(_ context.Context, code []byte, cfg engine.Config) (engine.Program, error) {
 	name := strings.TrimSpace(string(code))
 	fn := e.funcs[name]
@@ -51,7 +51,7 @@ func (e *Engine) Load(_ context.Context, code []byte, cfg engine.Config) (engine
 			names = append(names, n)
 		}
 		slices.Sort(names)
-		return nil, engine.BadCode(fmt.Errorf("no function %.100q: there is %s", name, strings.Join(names, ", ")))
+		return nil, engine.BadCode(fmt.Errorf("no function %.100q: the engine has %s", name, strings.Join(names, ", ")))
 	}
 	return &program{name: name, fn: fn, limits: cfg.Limits.WithDefaults()}, nil
 }

@@ -58,7 +58,7 @@ func TestConformance(t *testing.T) {
 	enginetest.Run(t, enginetest.Suite{
 		Engine: New(map[string]Func{"modes": modes}),
 		Code:   []byte(" modes\n"),
-		Bad:    map[string]enginetest.BadCode{"unknown": {Code: "nodes", Fault: `no function "nodes": there is modes`}},
+		Bad:    map[string]enginetest.BadCode{"unknown": {Code: "nodes", Fault: `no function "nodes": the engine has modes`}},
 		Without: map[string]string{
 			"wrongtype": "the compiler does not let it",
 			"print":     "a function of the process prints where the process does",

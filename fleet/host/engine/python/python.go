@@ -13,22 +13,23 @@
 // message has worker, id, topic, attempt, fence, headers (name to a list of
 // texts), data (bytes) and text. The result is None, text or bytes for the
 // worker's output topic, a dict with topic, data and headers, or a list of these.
-// state.get gives text or None, state.get_bytes bytes or None; state.put and
-// state.delete change it. reject(reason), or raise Reject(reason), gives the
-// message up for good; any other exception is tried again. print goes to the log.
+// state.get returns text or None, state.get_bytes bytes or None; state.put and
+// state.delete change the state. reject(reason), or raise Reject(reason), makes
+// the message a dead letter; after any other exception the host tries the message
+// again. print writes to the log.
 //
-// Globals last from one message to the next and are gone when the process is.
+// Globals last from one message to the next, and are lost when the process ends.
 //
-// This is no sandbox. The code has the rights of the host's user: its files, its
-// network. Run hosts for code that you do not trust in a container that may be
-// lost; what is promised here is that code which hangs, crashes or eats memory
-// takes down its own process and nothing else.
+// This is not a sandbox. The code has all rights of the host's user, for files
+// and for the network. Run hosts for code that you do not trust in a container
+// that you can afford to lose. The engine promises only this: code that hangs,
+// crashes or uses too much memory ends its own process and nothing else.
 package python
 
 import (
 	"bufio"
 	"context"
-	_ "embed" // of the runner
+	_ "embed" // embeds the runner
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -55,7 +56,7 @@ type Engine struct {
 	python string
 }
 
-// New returns an engine that runs the python3 of the PATH. The error says that
+// New returns an engine that runs the python3 of the PATH, and an error when
 // there is none.
 func New() (*Engine, error) {
 	path, err := exec.LookPath("python3")
@@ -65,10 +66,11 @@ func New() (*Engine, error) {
 	return &Engine{python: path}, nil
 }
 
-// MIMETypes returns the types of Python code.
+// MIMETypes returns the MIME types of Python code.
 func (*Engine) MIMETypes() []string { return []string{"text/x-python", "application/x-python"} }
 
-// Features says what a process of its own gives.
+// Features says that each worker is a process of its own: isolated, interruptible
+// and with an exact memory limit.
 func (*Engine) Features() engine.Features {
 	return engine.Features{
 		Interrupts: true, MemoryLimit: true, Isolated: true,
@@ -114,7 +116,7 @@ type program struct {
 
 	mu    sync.Mutex // guards everything below
 	ctx   context.Context
-	state engine.State // of the message that is being handled; nil when none is
+	state engine.State // of the message in progress; nil when there is none
 	conns map[net.Conn]struct{}
 }
 
@@ -137,8 +139,9 @@ func (p *program) start(python string, code []byte) error {
 		Command: func() *exec.Cmd {
 			cmd := exec.Command(python, "-u", filepath.Join(p.dir, "runner.py"), filepath.Join(p.dir, "hosted.py"),
 				strconv.FormatInt(l.Memory, 10), strconv.FormatInt(l.Output, 10), strconv.Itoa(l.Outputs))
-			// glibc reserves 64 MiB of address space for the memory of each thread. With
-			// one arena for all, the limit belongs to the code.
+			// glibc reserves 64 MiB of address space for each thread's memory,
+			// which would count against the limit. One arena for all threads
+			// avoids that.
 			cmd.Env = append(os.Environ(), "LIFECYCLE_STATE="+filepath.Join(p.dir, "state"), "PYTHONDONTWRITEBYTECODE=1", "MALLOC_ARENA_MAX=1")
 			return cmd
 		},
@@ -174,7 +177,7 @@ func (p *program) Close() (err error) {
 	return err
 }
 
-// query is a message as the runner reads it.
+// query is a message in the form that the runner reads.
 type query struct {
 	Worker  string              `json:"worker"`
 	ID      string              `json:"id"`
@@ -185,7 +188,7 @@ type query struct {
 	Data    []byte              `json:"data"`
 }
 
-// answer is what the runner answers with: one of its fields.
+// answer is an answer of the runner. One of its fields is set.
 type answer struct {
 	Result any    `json:"result"`
 	Error  string `json:"error"`
@@ -193,12 +196,12 @@ type answer struct {
 	Limit  string `json:"limit"`
 }
 
-// answerError is an exception of the code's.
+// answerError is an exception that the code raised.
 type answerError struct{ text string }
 
 func (e *answerError) Error() string { return e.text }
 
-// Handle has the process handle a message.
+// Handle sends a message to the process and returns its answer.
 func (p *program) Handle(ctx context.Context, m *engine.Message, s engine.State) ([]engine.Output, error) {
 	payload, err := json.Marshal(query{m.Worker, m.ID, m.Topic, m.Attempt, m.Fence, m.Header, m.Data})
 	if err != nil {
@@ -215,7 +218,8 @@ func (p *program) Handle(ctx context.Context, m *engine.Message, s engine.State)
 	return outputs, p.cfg.Limits.Check(outputs)
 }
 
-// ask sends a query, or with nil the request to load, and reads the answer.
+// ask sends a query, or the request to load the code when q is nil, and reads the
+// answer.
 func (p *program) ask(ctx context.Context, payload json.RawMessage, s engine.State) (any, error) {
 	if payload == nil {
 		payload = json.RawMessage("null")
@@ -268,16 +272,17 @@ func (p *program) ask(ctx context.Context, payload json.RawMessage, s engine.Sta
 	return a.Result, nil
 }
 
-// failed says why a query has no answer.
+// failed returns the reason why a query has no answer.
 func (p *program) failed(ctx context.Context, err error) error {
-	// The pool has the context's deadline and may be a moment ahead of it.
+	// The pool uses the context's deadline, and may report it a moment before the
+	// context ends.
 	if ctx.Err() != nil || errors.As(err, new(*procpool.DeadlineError)) {
 		return fmt.Errorf("%w: %w", p.cfg.Limits.TimeLimit(), err)
 	}
 	return err
 }
 
-// plain makes of the runner's marks what they stand for.
+// plain replaces the runner's marks with the values that they stand for.
 func plain(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
@@ -301,8 +306,8 @@ func plain(v any) any {
 	return v
 }
 
-// accept serves state to the process. The folder of the socket is the user's
-// alone.
+// accept serves the state to the process. Only the host's user can enter the
+// socket's folder.
 func (p *program) accept() {
 	for {
 		c, err := p.listen.Accept()

@@ -83,8 +83,8 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// TestTheMemoryLimitBelongsToTheCode holds that the runner's own threads take nothing
-// of the memory that the code may have.
+// TestTheMemoryLimitBelongsToTheCode checks that the runner's own threads do not
+// count against the code's memory limit.
 func TestTheMemoryLimitBelongsToTheCode(t *testing.T) {
 	hold := `
 def handle(message):
@@ -103,7 +103,7 @@ def handle(message):
 	}
 }
 
-// FuzzPlain holds that no answer of a runner panics.
+// FuzzPlain checks that no answer of a runner makes plain panic.
 func FuzzPlain(f *testing.F) {
 	for _, seed := range []string{`null`, `{"$bytes":"!"}`, `{"$bytes":"AA=="}`, `{"$type":"set"}`, `[{"$type":1}]`} {
 		f.Add([]byte(seed))

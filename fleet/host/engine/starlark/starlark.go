@@ -11,15 +11,15 @@
 //	    return {"topic": "orders.done", "data": message.text.upper(), "headers": {"Seen": str(seen)}}
 //
 // message has worker, id, topic, attempt, fence, headers (name to a list of
-// texts), data (bytes) and text (the same as a string). The result is None,
-// text or bytes for the worker's output topic, a dict with topic, data and
-// headers, or a list of these. state.get gives text or None, state.get_bytes
-// bytes or None; state.put and state.delete change it. reject(reason) gives the
-// message up for good; fail(reason), and any other error, is tried again. json
-// is Starlark's module of that name; print goes to the log.
+// texts), data (bytes) and text (the same as a string). The result is None, text
+// or bytes for the worker's output topic, a dict with topic, data and headers, or
+// a list of these. state.get returns text or None, state.get_bytes bytes or None;
+// state.put and state.delete change the state. reject(reason) makes the message a
+// dead letter; after fail(reason), or any other error, the host tries the message
+// again. json is Starlark's module of that name. print writes to the log.
 //
-// What the code defines is frozen once it is loaded, so that nothing but state
-// is carried from one message to the next.
+// The engine freezes the code's globals once the code is loaded, so only state
+// carries values from one message to the next.
 package starlark
 
 import (
@@ -45,10 +45,10 @@ type Engine struct {
 // New returns the engine.
 func New() *Engine { return &Engine{} }
 
-// MIMETypes returns the types of Starlark code.
+// MIMETypes returns the MIME types of Starlark code.
 func (*Engine) MIMETypes() []string { return []string{"text/x-starlark", "application/x-starlark"} }
 
-// Features says that memory is watched and not bounded.
+// Features says that the engine watches memory and cannot bound it exactly.
 func (*Engine) Features() engine.Features {
 	return engine.Features{
 		Interrupts: true,
@@ -80,7 +80,7 @@ func (e *Engine) Load(ctx context.Context, code []byte, cfg engine.Config) (engi
 		return nil, engine.BadCode(errors.New("it defines no function handle(message)"))
 	}
 	if n := handle.NumParams(); n != 1 && !handle.HasVarargs() {
-		return nil, engine.BadCode(fmt.Errorf("handle takes %d parameters and must take one, the message", n))
+		return nil, engine.BadCode(fmt.Errorf("handle takes %d parameters, want one: the message", n))
 	}
 	p.handle = handle
 	return p, nil
@@ -92,7 +92,7 @@ type program struct {
 	handle *starlark.Function
 }
 
-// call is what builtins find in their thread.
+// call is one call of the code. Builtins find it in their thread.
 type call struct {
 	ctx    context.Context
 	state  engine.State
@@ -101,7 +101,7 @@ type call struct {
 
 const callKey = "call"
 
-// Handle calls the code's handle.
+// Handle calls the code's function handle.
 func (p *program) Handle(ctx context.Context, m *engine.Message, s engine.State) (outputs []engine.Output, err error) {
 	err = p.run(ctx, s, func(thread *starlark.Thread) error {
 		result, err := starlark.Call(thread, p.handle, starlark.Tuple{message(m)}, nil)
@@ -122,8 +122,8 @@ func (p *program) Handle(ctx context.Context, m *engine.Message, s engine.State)
 
 func (p *program) Close() error { return nil }
 
-// run calls fn with a thread that ends with ctx, with the memory limit and with
-// the limit on printing.
+// run calls fn with a thread. It cancels the thread when ctx ends, and when fn
+// uses too much memory or prints too much.
 func (p *program) run(ctx context.Context, s engine.State, fn func(*starlark.Thread) error) error {
 	c := &call{ctx: ctx, state: s}
 	printer := engine.NewPrinter(p.cfg)
@@ -138,8 +138,8 @@ func (p *program) run(ctx context.Context, s engine.State, fn func(*starlark.Thr
 	stop := context.AfterFunc(ctx, func() { thread.Cancel("time is over") })
 	defer stop()
 	watch := p.engine.guard.Watch(p.cfg.Limits.Memory, func() { thread.Cancel("takes too much memory") })
-	// A panic of the interpreter, such as a make that is too large, is the
-	// script's.
+	// A panic of the interpreter, such as a make that is too large, counts as an
+	// error of the script.
 	err := foreign.Do(p.cfg.Worker, func() error { return fn(thread) })
 	broken := watch.Done()
 	switch {
@@ -156,7 +156,7 @@ func (p *program) run(ctx context.Context, s engine.State, fn func(*starlark.Thr
 	}
 	var failed *starlark.EvalError
 	if errors.As(err, &failed) {
-		// The innermost call that is the script's own says where.
+		// Report the position of the innermost call that is the script's own.
 		for i := range failed.CallStack {
 			if at := failed.CallStack.At(i).Pos; at.Filename() != "<builtin>" {
 				return fmt.Errorf("%s: %w", at, err)
@@ -166,7 +166,8 @@ func (p *program) run(ctx context.Context, s engine.State, fn func(*starlark.Thr
 	return err
 }
 
-// predeclared are the names that code finds beside the language's own.
+// predeclared returns the global names that the code has besides those of the
+// language.
 func (p *program) predeclared() starlark.StringDict {
 	text := func(v []byte) starlark.Value { return starlark.String(v) }
 	bin := func(v []byte) starlark.Value { return starlark.Bytes(v) }
@@ -189,7 +190,7 @@ func (p *program) predeclared() starlark.StringDict {
 			case starlark.Bytes:
 				return starlark.None, c.state.Put(c.ctx, key, []byte(v))
 			}
-			return nil, fmt.Errorf("state.put: value is a %s and must be a string or bytes", v.Type())
+			return nil, fmt.Errorf("state.put: value is a %s, want a string or bytes", v.Type())
 		}),
 		"delete": starlark.NewBuiltin("state.delete", func(t *starlark.Thread, b *starlark.Builtin, args starlark.Tuple, kwargs []starlark.Tuple) (starlark.Value, error) {
 			var key string
@@ -224,19 +225,19 @@ func (p *program) predeclared() starlark.StringDict {
 	}
 }
 
-// maxRange is how many elements a range may have.
+// maxRange is the largest number of elements in a range.
 const maxRange = 1 << 20
 
-// bounded is the language's range with at most maxRange elements. It is the only
-// value that is longer than the memory it takes, and list(range(1 << 40)) is one
-// instruction, which nothing could interrupt.
+// bounded is the language's range with at most maxRange elements. A range takes
+// no memory for its elements, but list(range(1 << 40)) is one instruction that
+// makes them all, and the engine cannot interrupt an instruction.
 func bounded(t *starlark.Thread, b *starlark.Builtin, args starlark.Tuple, kwargs []starlark.Tuple) (starlark.Value, error) {
 	v, err := starlark.Call(t, starlark.Universe["range"], args, kwargs)
 	if err != nil {
 		return nil, err
 	}
 	if n := starlark.Len(v); n > maxRange {
-		return nil, fmt.Errorf("%s: %d elements are more than %d: use while", b.Name(), n, maxRange)
+		return nil, fmt.Errorf("%s: %d elements are more than the %d allowed: use while", b.Name(), n, maxRange)
 	}
 	return v, nil
 }
@@ -259,7 +260,8 @@ func getter(wrap func([]byte) starlark.Value) func(*starlark.Thread, *starlark.B
 	}
 }
 
-// handling returns the call that t is in: there is no message while code loads.
+// handling returns the call that thread t belongs to. It returns an error while
+// the code loads, when there is no message.
 func handling(t *starlark.Thread, b *starlark.Builtin) (*call, error) {
 	c, _ := t.Local(callKey).(*call)
 	if c == nil || c.state == nil {
@@ -268,7 +270,7 @@ func handling(t *starlark.Thread, b *starlark.Builtin) (*call, error) {
 	return c, nil
 }
 
-// message is m as code sees it. Its fields are made when they are read.
+// message shows m to the code. It makes each field when the code reads it.
 func message(m *engine.Message) starlark.Value { return &messageValue{m: m} }
 
 type messageValue struct{ m *engine.Message }
@@ -318,7 +320,7 @@ func (v *messageValue) Attr(name string) (starlark.Value, error) {
 // depth bounds how deep a result may nest: a list may contain itself.
 const depth = 8
 
-// export makes a plain value of a result.
+// export turns a result into a plain Go value.
 func export(v starlark.Value, level int) (any, error) {
 	if level > depth {
 		return nil, fmt.Errorf("the handler's result nests more than %d levels", depth)
@@ -349,7 +351,7 @@ func export(v starlark.Value, level int) (any, error) {
 		for _, item := range v.Items() {
 			key, ok := item[0].(starlark.String)
 			if !ok {
-				return nil, fmt.Errorf("the handler's result: a key is a %s and must be a string", item[0].Type())
+				return nil, fmt.Errorf("the handler's result: a key is a %s, want a string", item[0].Type())
 			}
 			one, err := export(item[1], level+1)
 			if err != nil {

@@ -70,7 +70,7 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// FuzzLoad holds that no code takes the process down while it is loaded.
+// FuzzLoad checks that no code ends the process while it is loaded.
 func FuzzLoad(f *testing.F) {
 	f.Add([]byte(code))
 	f.Add([]byte("def handle(message): return x"))

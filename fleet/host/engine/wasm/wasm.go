@@ -1,28 +1,28 @@
-// Package wasm is the engine for WebAssembly (wazero): any language that compiles
-// to a WASI command, with exact limits and no way out of its sandbox.
+// Package wasm is the engine for WebAssembly (wazero). It runs any language that
+// compiles to a WASI command, in a sandbox and with exact limits.
 //
 // # The minimal contract
 //
-// A module is a WASI command (preview 1): it exports _start and its memory. Each
-// message is a fresh instance, so nothing but state is carried from one to the
-// next. The message's data is its standard input. What it writes to standard
-// output, if anything, is published to the worker's output topic. Its exit status
-// says the rest:
+// A module is a WASI command (preview 1): it exports _start and its memory. The
+// engine makes a new instance for each message, so only state carries values from
+// one message to the next. The instance reads the message's data from standard
+// input. The host publishes its standard output, unless that is empty, to the
+// worker's output topic. Its exit status is the result:
 //
 //	0      handled
 //	65     rejected: not tried again (EX_DATAERR of sysexits.h)
 //	other  failed: tried again
 //
-// with the end of standard error as the reason. All of standard error goes to
-// the log. The environment has LIFECYCLE_WORKER, LIFECYCLE_MESSAGE_ID,
-// LIFECYCLE_TOPIC, LIFECYCLE_ATTEMPT and LIFECYCLE_FENCE. There are no files, no
-// arguments and no network; clocks and random numbers are real.
+// The end of standard error is the reason. All of standard error goes to the log.
+// The environment has LIFECYCLE_WORKER, LIFECYCLE_MESSAGE_ID, LIFECYCLE_TOPIC,
+// LIFECYCLE_ATTEMPT and LIFECYCLE_FENCE. There are no files, no arguments and no
+// network; clocks and random numbers are real.
 //
 // # The richer contract
 //
-// A module may import these functions from the module "lifecycle". Every pointer
-// is followed by the length of what it points to, in bytes; all are i32, and so
-// is the result:
+// A module may import these functions from the module "lifecycle". After each
+// pointer stands the length of the data in bytes. All parameters and results are
+// i32:
 //
 //	header(name, name_len, buf, buf_len)       the length of the header's first value, or -1
 //	state_get(key, key_len, buf, buf_len)      the length of the value, or -1 for none
@@ -30,11 +30,11 @@
 //	state_delete(key, key_len)                 0
 //	publish(topic, topic_len, data, data_len, headers, headers_len)  0
 //
-// header and state_get fill buf as far as it goes: a result larger than buf_len
-// asks for a larger buf. headers are lines "Name: value". A call that cannot be
-// carried out, a pointer outside of memory, a bad key, a state that cannot be
-// reached, ends the instance: the message has failed, with that reason. Go has
-// these functions by //go:wasmimport; see the package's tests.
+// header and state_get fill buf up to buf_len. When the result is larger than
+// buf_len, call again with a larger buf. headers are lines "Name: value". A call
+// that fails, because of a pointer outside of memory, a bad key or a state that
+// cannot be reached, ends the instance; the message has failed, with that reason.
+// In Go, declare these functions with //go:wasmimport; see the package's tests.
 package wasm
 
 import (
@@ -60,13 +60,14 @@ import (
 // MIMEType is the type of WebAssembly (WebAssembly Web API, section 8).
 const MIMEType = "application/wasm"
 
-// RejectStatus is the exit status of a module that gives a message up for good.
+// RejectStatus is the exit status with which a module makes the message a dead
+// letter.
 const RejectStatus = 65
 
 const pageSize = 65536
 
-// Engine runs WebAssembly. Modules that were compiled are kept for as long as
-// the engine is, so that the same code loads quickly again.
+// Engine runs WebAssembly. It keeps compiled modules for its whole life, so that
+// the same code loads quickly again.
 type Engine struct {
 	cache wazero.CompilationCache
 }
@@ -77,12 +78,12 @@ func New() *Engine { return &Engine{cache: wazero.NewCompilationCache()} }
 // MIMETypes returns [MIMEType].
 func (*Engine) MIMETypes() []string { return []string{MIMEType} }
 
-// Features says that everything is bounded.
+// Features says that all limits are exact.
 func (*Engine) Features() engine.Features {
 	return engine.Features{Interrupts: true, MemoryLimit: true, Isolated: true}
 }
 
-// Load compiles code. None of it runs.
+// Load compiles code and runs none of it.
 func (e *Engine) Load(ctx context.Context, code []byte, cfg engine.Config) (engine.Program, error) {
 	cfg.Limits = cfg.Limits.WithDefaults()
 	pages := uint32(min(max(cfg.Limits.Memory/pageSize, 1), 65536))
@@ -125,20 +126,20 @@ func (p *program) load(ctx context.Context, code []byte) error {
 	for _, f := range p.module.ImportedFunctions() {
 		from, name, _ := f.Import()
 		if m := p.runtime.Module(from); m == nil || m.ExportedFunctionDefinitions()[name] == nil {
-			return fmt.Errorf("it imports %s.%s, which there is not: there is WASI preview 1, and lifecycle", from, name)
+			return fmt.Errorf("it imports %s.%s, which does not exist: a module may import WASI preview 1 and lifecycle", from, name)
 		}
 	}
 	return nil
 }
 
-// Close frees what the compiled code takes.
+// Close frees the memory of the compiled code.
 func (p *program) Close() (err error) {
 	p.close.Do(func() { err = p.runtime.Close(context.Background()) })
 	return err
 }
 
-// call is one message. The functions that a module imports find it in their
-// context.
+// call is the handling of one message. The functions that a module imports find
+// it in their context.
 type call struct {
 	message *engine.Message
 	state   engine.State
@@ -146,7 +147,7 @@ type call struct {
 	size    int64
 	limits  engine.Limits
 	end     context.CancelCauseFunc
-	// why is what a function that the module called ended the call with.
+	// why is the error with which an imported function ended the call.
 	why error
 }
 
@@ -160,11 +161,11 @@ func (c *call) stop(err error) {
 	c.end(err)
 }
 
-// errStopped is thrown through the guest's frames when a host function has ended
-// the call.
+// errStopped is the panic that unwinds the guest's frames when a host function
+// has ended the call.
 var errStopped = errors.New("stopped by the host")
 
-// add counts what the module makes against the limit.
+// add counts n bytes of output against the limit.
 func (c *call) add(n int) error {
 	c.size += int64(n)
 	if c.size > c.limits.Output {
@@ -190,7 +191,7 @@ func (p *program) Handle(parent context.Context, m *engine.Message, s engine.Sta
 			return c.add(len(b))
 		}, c)).
 		WithStderr(writer(func(b []byte) error {
-			_, _ = tail.Write(b) // it takes everything
+			_, _ = tail.Write(b) // it never fails
 			_, err := printer.Write(b)
 			return err
 		}, c)).
@@ -201,7 +202,7 @@ func (p *program) Handle(parent context.Context, m *engine.Message, s engine.Sta
 		WithEnv("LIFECYCLE_TOPIC", m.Topic).
 		WithEnv("LIFECYCLE_ATTEMPT", strconv.Itoa(m.Attempt)).
 		WithEnv("LIFECYCLE_FENCE", strconv.FormatUint(m.Fence, 10))
-	var full bool // of memory
+	var full bool // the memory is full
 	err := foreign.Do(p.cfg.Worker, func() error {
 		mod, err := p.runtime.InstantiateModule(ctx, p.module, config)
 		if err != nil {
@@ -210,8 +211,8 @@ func (p *program) Handle(parent context.Context, m *engine.Message, s engine.Sta
 		defer mod.Close(context.WithoutCancel(ctx))
 		_, err = mod.ExportedFunction("_start").Call(ctx)
 		if memory := mod.Memory(); memory != nil {
-			// A grow that is refused leaves less than an eighth free, in
-			// everything that grows by small steps.
+			// When memory grows in small steps and a step is refused, less than
+			// an eighth of the limit is free.
 			full = uint64(memory.Size()) >= uint64(p.pages)*pageSize/8*7
 		}
 		return err
@@ -242,7 +243,7 @@ func (p *program) Handle(parent context.Context, m *engine.Message, s engine.Sta
 	return c.outputs, p.cfg.Limits.Check(c.outputs)
 }
 
-// writer makes a stream of write: an error ends the call.
+// writer turns the function into an io.Writer. An error ends the call.
 func writer(write func([]byte) error, c *call) io.Writer {
 	return writeFunc(func(b []byte) (int, error) {
 		if err := write(b); err != nil {
@@ -257,7 +258,7 @@ type writeFunc func([]byte) (int, error)
 
 func (f writeFunc) Write(b []byte) (int, error) { return f(b) }
 
-// tail keeps the end of standard error.
+// tail keeps the last bytes of standard error.
 type tail struct{ bytes.Buffer }
 
 const maxTail = 2048
@@ -270,7 +271,8 @@ func (t *tail) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// reason is the end of standard error as a line, or what to say when it is empty.
+// reason returns the end of standard error as one line, or a text that says that
+// it is empty.
 func (t *tail) reason(empty string) string {
 	text := strings.TrimSpace(strings.ToValidUTF8(t.String(), "\uFFFD"))
 	if text == "" {
@@ -279,7 +281,7 @@ func (t *tail) reason(empty string) string {
 	return text
 }
 
-// exportHost makes the module "lifecycle".
+// exportHost instantiates the module "lifecycle".
 func (p *program) exportHost(ctx context.Context) error {
 	b := p.runtime.NewHostModuleBuilder("lifecycle")
 	export := func(name string, params int, fn func(ctx context.Context, c *call, mem api.Memory, args []uint64) (int32, error)) {
@@ -367,8 +369,8 @@ func (p *program) exportHost(ctx context.Context) error {
 	return err
 }
 
-// read returns the memory that the pointer at args[i] and the length after it
-// name. It is the guest's memory and changes with it.
+// read returns the memory at the pointer args[i], with the length args[i+1]. It
+// is a view of the guest's memory, not a copy.
 func read(mem api.Memory, args []uint64, i int) ([]byte, error) {
 	at, n := uint32(args[i]), uint32(args[i+1])
 	b, ok := mem.Read(at, n)
@@ -378,7 +380,8 @@ func read(mem api.Memory, args []uint64, i int) ([]byte, error) {
 	return b, nil
 }
 
-// fill writes as much of v as goes into the buffer that args[2] and args[3] name.
+// fill writes as much of v as fits into the buffer at the pointer args[2] with
+// the length args[3].
 func fill(mem api.Memory, args []uint64, v []byte) (int32, error) {
 	at, n := uint32(args[2]), int64(uint32(args[3]))
 	if part := v[:min(int64(len(v)), n)]; !mem.Write(at, part) {
@@ -387,7 +390,7 @@ func fill(mem api.Memory, args []uint64, v []byte) (int32, error) {
 	return int32(len(v)), nil
 }
 
-// parseHeaders reads lines "Name: value". Empty lines do not count.
+// parseHeaders reads lines "Name: value". It skips empty lines.
 func parseHeaders(lines string) (map[string][]string, error) {
 	var h map[string][]string
 	for line := range strings.SplitSeq(lines, "\n") {

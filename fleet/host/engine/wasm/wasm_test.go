@@ -32,8 +32,8 @@ var guest = sync.OnceValues(func() ([]byte, error) {
 	return os.ReadFile(out)
 })
 
-// module is a module in the binary format (WebAssembly 2.0, chapter 5) whose
-// _start has this body. It imports nothing.
+// module returns a module in the binary format (WebAssembly 2.0, chapter 5). Its
+// function _start has this body. It imports nothing.
 func module(body string) string {
 	section := func(id byte, content string) string {
 		return string(id) + string(rune(len(content))) + content
@@ -41,7 +41,7 @@ func module(body string) string {
 	code := "\x00" + body + "\x0b"
 	return "\x00asm\x01\x00\x00\x00" +
 		section(1, "\x01\x60\x00\x00") + // a type without parameters and results
-		section(3, "\x01\x00") + // one function of it
+		section(3, "\x01\x00") + // one function of that type
 		section(5, "\x01\x00\x01") + // a memory of one page
 		section(7, "\x02\x06_start\x00\x00\x06memory\x02\x00") +
 		section(10, "\x01"+string(rune(len(code)))+code)
@@ -63,8 +63,8 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// TestSandbox holds that a pointer outside of memory is an error of the call,
-// and that there are no files.
+// TestSandbox checks that a pointer outside of memory fails the call, and that a
+// module has no files.
 func TestSandbox(t *testing.T) {
 	code, err := guest()
 	if err != nil {
@@ -85,8 +85,8 @@ func TestSandbox(t *testing.T) {
 	}
 }
 
-// TestTinyModule holds that a module needs no more than _start and a memory, and
-// that one which traps fails.
+// TestTinyModule checks that a module needs only _start and a memory, and that a
+// module that traps fails.
 func TestTinyModule(t *testing.T) {
 	for body, fails := range map[string]bool{"": false, "\x00": true /* unreachable */} {
 		p, err := New().Load(t.Context(), []byte(module(body)), engine.Config{Worker: "w"})
@@ -113,7 +113,7 @@ func FuzzHeaders(f *testing.F) {
 	})
 }
 
-// FuzzLoad holds that no bytes take the process down while they are compiled.
+// FuzzLoad checks that no bytes end the process while they are compiled.
 func FuzzLoad(f *testing.F) {
 	f.Add([]byte(module("")))
 	f.Add([]byte(module("\x00")))

@@ -30,11 +30,11 @@ type question struct {
 	Value  string
 	Hidden url.Values
 	Back   string
-	Refuse string // why it cannot be done; then there is no button
+	Refuse string // why the action is not possible; then the page has no button
 }
 
-// done are the sentences after an action, by the key in the address. An address cannot
-// make a page say anything else.
+// done has the sentences to show after an action, by the key in the address. An
+// address cannot make a page show any other text.
 var done = map[string]string{
 	"transition": "The transition is done.",
 	"patch":      "The fields are changed.",

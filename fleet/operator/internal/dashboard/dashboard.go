@@ -1,5 +1,6 @@
-// Package dashboard is the operators' view in a browser: pages that the server
-// renders, one small script that keeps them fresh, and nothing from other servers.
+// Package dashboard is the operators' view in a browser. The server renders the
+// pages, and one small script keeps them current. Nothing comes from other
+// servers.
 //
 // Every page works without the script. It reads and acts through the same services as
 // every other client, with the caller's own role.
@@ -37,7 +38,7 @@ type Config struct {
 
 	// The areas that the server has.
 	HasWorkflows, HasWorkers, HasProcesses bool
-	// Sessions says that callers log in and out.
+	// Sessions says that callers can log in and out.
 	Sessions bool
 
 	// Changed calls tell(true) once when it is ready and then on every change under a
@@ -118,7 +119,7 @@ type view struct {
 	Operator bool
 	Sessions bool
 	Has      struct{ Workflows, Workers, Processes bool }
-	Topic    string // what keeps it fresh; "" for a static page
+	Topic    string // the page is updated when this topic changes; "" for a static page
 	Done     string // what an action has just done
 	Problem  string // why an action was refused or the page cannot be shown
 	Now      time.Time

@@ -21,8 +21,8 @@ var helpers = template.FuncMap{
 	"units": units, "lower": strings.ToLower, "join": strings.Join, "breakable": breakable, "plural": plural, "exact": exact, "verb": verb,
 }
 
-// tone returns the colour class of a state. The name of the state always stands beside
-// the colour.
+// tone returns the colour class of a state. Pages always show the state's name
+// beside the colour.
 func tone(state string) string {
 	switch strings.ToLower(state) {
 	case "running", "up", "ok", "healthy", "completed", "finished", "succeeded", "done", "active", "ready":

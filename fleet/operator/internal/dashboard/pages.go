@@ -188,7 +188,7 @@ func (d *Dashboard) workflow(r *http.Request, v *view) error {
 		req.PageSize = int32(n)
 	}
 	list, err := d.cfg.Workflows.ListEntities(r.Context(), req)
-	if err != nil { // a filter that is wrong is told beside the filters
+	if err != nil { // show an invalid filter beside the filters
 		v.Problem, v.code = text(err), httpcode.Of(connect.CodeOf(err))
 		list = &operatorv1.ListEntitiesResponse{}
 	}

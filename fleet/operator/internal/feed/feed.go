@@ -13,17 +13,19 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// Source delivers what is there as puts, then a sync, then every change, until
-// ctx ends. After a gap it delivers what is there again. An error ends the
-// stream, and the Feed begins it anew. The sink never blocks.
+// Source sends a put for everything that exists, then a sync, and then every
+// change, until ctx ends. After a gap it begins again. When it returns an error,
+// the Feed calls it again. The sink never blocks.
 type Source[T any] func(ctx context.Context, to stream.Sink[T]) error
 
-// Feed reads a Source while it has readers, and for a moment after. Every
-// reader sees first what is there, then a synced item, then changes in order; what
-// goes while it reads what is there is told as deleted before the synced item. A
-// gap of the source is no item: the Feed tells what differs after it. A key that changed several times since a reader looked is one item with its
-// latest value: the Feed keeps the latest value of each key and a log of which
-// key changed when, and a reader is nothing but a place in that log.
+// Feed reads a Source while it has readers, and for a moment after that. Every
+// reader gets the current values first, then a synced item, then changes in
+// order. When a value that the reader got is deleted before the synced item, the
+// reader gets the deletion before the synced item too. Readers do not see a gap
+// of the source: they get the differences after it. When a key has changed
+// several times since a reader's last item, the reader gets only its latest
+// value. The Feed keeps the latest value of each key and a log that says which
+// key changed when. A reader is a place in that log.
 //
 // The zero value is not usable. All methods may be called concurrently.
 type Feed[T any] struct {
@@ -147,8 +149,9 @@ func (f *Feed[T]) Close() {
 	}
 }
 
-// Next returns up to limit items, at least one, waiting for them until ctx
-// ends, whose error it returns then, or [ErrSlow].
+// Next waits for items and returns up to limit of them, at least one. When ctx
+// ends first, it returns ctx's error. When the reader is too slow, it returns
+// [ErrSlow].
 func (r *Reader[T]) Next(ctx context.Context, limit int) ([]stream.Item[T], error) {
 	f := r.feed
 	for {
@@ -210,7 +213,7 @@ func (r *Reader[T]) takeLocked(limit int) (items []stream.Item[T]) {
 		}
 		items = append(items, stream.Item[T]{Kind: stream.Put, Key: c.key, Value: e.value})
 	}
-	r.at = f.seq // changes that the log no longer has were overtaken
+	r.at = f.seq // newer changes replace those that the log no longer has
 	if f.synced && !r.synced && len(items) < limit {
 		r.synced = true
 		items = append(items, stream.Item[T]{Kind: stream.Synced})
@@ -218,8 +221,8 @@ func (r *Reader[T]) takeLocked(limit int) (items []stream.Item[T]) {
 	return items
 }
 
-// run runs the source, again after an error, until ctx ends. It waits for the run
-// before it, if there was one.
+// run runs the source, again after an error, until ctx ends. It waits until the
+// previous run has returned.
 func (f *Feed[T]) run(ctx context.Context, before, done chan struct{}) {
 	defer close(done)
 	if before != nil {
@@ -227,7 +230,7 @@ func (f *Feed[T]) run(ctx context.Context, before, done chan struct{}) {
 	}
 	for {
 		to := stream.Sink[T](func(it stream.Item[T]) { f.take(ctx, it) })
-		to.Gap() // what was told by the run before may not hold any more
+		to.Gap() // values of the previous run may be out of date
 		err := f.source(ctx, to)
 		if ctx.Err() != nil {
 			return
@@ -241,7 +244,7 @@ func (f *Feed[T]) run(ctx context.Context, before, done chan struct{}) {
 	}
 }
 
-// take is the Feed as its source sees it. The Feed ignores a source that was
+// take is the Feed's sink for its source. The Feed ignores a source that was
 // stopped and has not returned yet.
 func (f *Feed[T]) take(ctx context.Context, it stream.Item[T]) {
 	f.mu.Lock()
@@ -257,7 +260,8 @@ func (f *Feed[T]) take(ctx context.Context, it stream.Item[T]) {
 	case stream.Gap:
 		f.seen = map[string]bool{}
 	case stream.Synced:
-		// What the source did not name again after a gap was deleted in between.
+		// A key that the source did not send again after a gap was deleted in
+		// between.
 		for key, e := range f.latest {
 			if f.seen != nil && !f.seen[key] && !e.deleted {
 				f.deleteLocked(key)
@@ -301,11 +305,12 @@ func (f *Feed[T]) putLocked(key string, e entry[T]) {
 // forgotten a deletion that it has not read. The reader must start again.
 var ErrSlow = errors.New("the reader is too slow")
 
-// maxDeleted is for how many changes the Feed keeps a deletion for a slow reader.
+// maxDeleted is the number of later changes for which the Feed remembers a
+// deletion, for slow readers.
 const maxDeleted = 16384
 
-// compactLocked removes changes that were overtaken, and deletions that every reader
-// has read.
+// compactLocked removes changes that a newer change of the same key replaces, and
+// deletions that every reader has read.
 func (f *Feed[T]) compactLocked() {
 	oldest := f.seq
 	for r := range f.readers {

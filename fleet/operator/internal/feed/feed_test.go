@@ -109,13 +109,13 @@ func TestDeletionDuringTheFirstReadIsTold(t *testing.T) {
 		want(t, next(t, r, 9), "+k22 -k0 = ")
 		late := f.Read("")
 		defer late.Close()
-		want(t, next(t, late, 9), "+k11 +k22 = ") // it never got k0
+		want(t, next(t, late, 9), "+k11 +k22 = ") // the reader never got k0
 		r.Close()
 	})
 }
 
-// A reader that reads the current values more slowly than deletions are
-// forgotten starts again, and does not keep deleted values.
+// A reader may be so slow that the feed forgets deletions during its first read.
+// Such a reader starts again, and so keeps no deleted values.
 func TestFirstReadThatIsTooSlowForADeletionBeginsAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, f := open(t)
@@ -135,7 +135,7 @@ func TestFirstReadThatIsTooSlowForADeletionBeginsAnew(t *testing.T) {
 	})
 }
 
-// What a feed forgot before it was idle does not matter to its next reader.
+// A feed that was idle has forgotten deletions. Its next reader is not affected.
 func TestReaderOfAnIdleFeedIsNotTooSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, f := open(t)
@@ -156,7 +156,8 @@ func TestReaderOfAnIdleFeedIsNotTooSlow(t *testing.T) {
 	})
 }
 
-// A source that ends slowly has ended before the next begins.
+// When a source ends slowly, the feed waits for its end before it begins the next
+// run.
 func TestOneSourceAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		running, most := 0, 0
@@ -217,8 +218,8 @@ func TestDeletionsDoNotPileUp(t *testing.T) {
 	})
 }
 
-// After a gap the source tells what is there again. Readers are told what
-// differs, and no more: not the gap, nor a second synced item.
+// After a gap the source sends everything again. Readers get only the
+// differences: no gap and no second synced item.
 func TestGapOfTheSourceIsFilled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, f := open(t)
@@ -253,7 +254,7 @@ func TestSourceThatFailsBeginsAnewAndTheGapIsFilled(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		if s.runs != 2 || told == nil {
-			t.Fatalf("the source ran %d times, the error told is %v", s.runs, told)
+			t.Fatalf("the source ran %d times, the reported error is %v", s.runs, told)
 		}
 		s.to.Put("b", 2)
 		s.to.Put("c", 1)

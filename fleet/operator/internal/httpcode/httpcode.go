@@ -8,7 +8,7 @@ import (
 	"connectrpc.com/connect"
 )
 
-// statusClientClosed is what nginx says when the caller hung up.
+// statusClientClosed is the status that nginx logs when the caller disconnected.
 const statusClientClosed = 499
 
 // Of returns the HTTP status of a code, as google/rpc/code.proto has it.
@@ -38,8 +38,8 @@ func Of(c connect.Code) int {
 	return http.StatusInternalServerError
 }
 
-// Code returns the code of an HTTP status that the transcoder answered with
-// before a service was called.
+// Code returns the code for an HTTP status with which the transcoder answered
+// before it called a service.
 func Code(status int) connect.Code {
 	switch status {
 	case http.StatusBadRequest, http.StatusUnsupportedMediaType, http.StatusRequestEntityTooLarge:

@@ -12,8 +12,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// Every code is an error status, and what Code reads from a status is written as
-// an error of the same class.
+// Every code has an error status, and Code maps each status to a code whose
+// status has the same class.
 func TestEveryCodeIsAnErrorStatus(t *testing.T) {
 	for c := connect.CodeCanceled; c <= connect.CodeUnauthenticated; c++ {
 		if s := httpcode.Of(c); s < 400 || s > 599 {

@@ -27,7 +27,7 @@ func main() {
 		fmt.Println("out")
 		fmt.Fprintln(os.Stderr, "err")
 		os.Exit(code)
-	case "until": // a signal comes, whose number is the argument; then it exits with the next
+	case "until": // runs until the signal in its argument comes, then exits with the status in the next
 		number, _ := strconv.Atoi(arg)
 		code, _ := strconv.Atoi(os.Args[3])
 		came := make(chan os.Signal, 1)
@@ -64,7 +64,7 @@ func main() {
 			fmt.Println(i)
 			time.Sleep(20 * time.Millisecond)
 		}
-	case "flood": // so many bytes without a newline
+	case "flood": // writes this many bytes without a newline
 		n, _ := strconv.Atoi(arg)
 		block := []byte(strings.Repeat("x", 64<<10))
 		for ; n > 0; n -= len(block) {

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -186,7 +187,23 @@ func (t *target) newHTTP2() *http.Transport {
 type once struct{ io.Reader }
 
 // post sends one request. It reports whether the connection was used before.
+//
+// Sometimes net/http gives a request up before it has written anything, because its
+// connection was asked to go in the moment between the choice of the connection and
+// the first frame. It repeats such a request only when that has a GetBody. No server
+// can prevent this, and nothing was sent, so post tries again.
 func (t *target) post(ctx context.Context, client *http.Transport, limit time.Duration) (kept bool, how How, err error) {
+	for range 3 {
+		var wrote atomic.Bool
+		kept, how, err = t.postOnce(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{WroteHeaders: func() { wrote.Store(true) }}), client, limit)
+		if err == nil || wrote.Load() || !strings.Contains(err.Error(), "cannot rewind body after connection loss") {
+			break
+		}
+	}
+	return kept, how, err
+}
+
+func (t *target) postOnce(ctx context.Context, client *http.Transport, limit time.Duration) (kept bool, how How, err error) {
 	// Not under the load's context: a request that was sent is awaited.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()

@@ -1,5 +1,5 @@
 // Package memguard watches the heap of the whole process while interpreted code
-// runs, for runtimes that cannot bound what one script holds.
+// runs. It is for runtimes that cannot bound the memory of one script.
 package memguard
 
 import (
@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// period is how often the heap is measured while a call is watched.
+// period is the time between two measurements of the heap while a call is watched.
 const period = 5 * time.Millisecond
 
-// Guard ends calls that make the process's heap grow too far. It looks only
-// while a call has run for longer than a period, in one goroutine that ends
-// when no call is left. The zero value is ready.
+// Guard ends calls that make the process's heap grow too much. It measures the
+// heap only while a call has run for longer than a period, in one goroutine that
+// ends soon after the last call. The zero value is ready to use.
 type Guard struct {
 	mu      sync.Mutex
 	calls   map[*Call]struct{}
@@ -27,14 +27,14 @@ type Call struct {
 	limit  int64
 	end    func()
 	began  time.Time
-	base   int64 // the heap when it was first looked at; 0 before
+	base   int64 // the heap at the first measurement; 0 before that
 	broken bool
 }
 
 // Watch calls end, once, when the heap has grown by more than limit bytes since
-// about now. Of several calls that are watched at the time the one with the
-// smallest limit to keep, and of these the youngest, is the first suspect. Call
-// Done when the call has returned.
+// about now. When several calls are watched, the guard first ends the one with
+// the smallest limit, and of these the youngest. Call Done when the call has
+// returned.
 func (g *Guard) Watch(limit int64, end func()) *Call {
 	c := &Call{guard: g, limit: limit, end: end, began: time.Now()}
 	g.mu.Lock()
@@ -50,7 +50,7 @@ func (g *Guard) Watch(limit int64, end func()) *Call {
 	return c
 }
 
-// Done ends the watch and reports whether the limit was broken.
+// Done ends the watch and reports whether the call broke its limit.
 func (c *Call) Done() (broken bool) {
 	c.guard.mu.Lock()
 	defer c.guard.mu.Unlock()
@@ -58,8 +58,8 @@ func (c *Call) Done() (broken bool) {
 	return c.broken
 }
 
-// look runs while there are calls, and for a few periods after the last, so
-// that quick calls in a row do not start it anew each time.
+// look runs while there are calls, and for a few periods after the last one, so
+// that not every one of many quick calls starts it again.
 func (g *Guard) look() {
 	tick := time.NewTicker(period)
 	defer tick.Stop()
@@ -112,8 +112,8 @@ func (g *Guard) suspect(now int64) *Call {
 	return found
 }
 
-// heap returns the bytes of heap objects, dead ones that were not swept yet
-// included.
+// heap returns the bytes of heap objects, including dead objects that were not
+// swept yet.
 func heap() int64 {
 	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
 	metrics.Read(sample)

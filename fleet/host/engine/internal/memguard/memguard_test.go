@@ -23,17 +23,17 @@ func TestOnlyTheCallThatGrowsIsEnded(t *testing.T) {
 		case <-small:
 			ended = true
 		case <-deadline:
-			t.Fatal("the guard did not end it")
+			t.Fatal("the guard did not end the call")
 		default:
 			if len(held) > 512 {
 				held = held[256:]
 			}
-			time.Sleep(time.Millisecond) // the guard looks at the clock of the machine
+			time.Sleep(time.Millisecond) // the guard uses the machine's clock
 		}
 	}
 	runtime.KeepAlive(held)
 	if !a.Done() || b.Done() {
-		t.Error("the wrong one was ended")
+		t.Error("the guard ended the wrong call")
 	}
 	select {
 	case <-large:
@@ -42,7 +42,7 @@ func TestOnlyTheCallThatGrowsIsEnded(t *testing.T) {
 	}
 }
 
-func TestGarbageCountsForNobody(t *testing.T) {
+func TestGarbageDoesNotCount(t *testing.T) {
 	var g Guard
 	c := g.Watch(64<<20, func() {})
 	for range 256 {

@@ -1,4 +1,4 @@
-// Package value makes outputs of what a handler in a dynamic language returned.
+// Package value makes outputs of the result of a handler in a dynamic language.
 package value
 
 import (
@@ -10,8 +10,8 @@ import (
 )
 
 // Outputs reads a handler's result: nil, text or bytes, a map with the keys
-// topic, data and headers, or a list of these. Anything else is an error that
-// says where it is and what it should have been.
+// topic, data and headers, or a list of these. For anything else it returns an
+// error that says where the value is and what it should be.
 func Outputs(result any) ([]engine.Output, error) {
 	list, isList := result.([]any)
 	if !isList {
@@ -40,7 +40,7 @@ func output(v any) (engine.Output, error) {
 	}
 	fields, ok := v.(map[string]any)
 	if !ok {
-		return engine.Output{}, fmt.Errorf("%s is no message: return nothing, text, bytes, a map with topic, data and headers, or a list of these", name(v))
+		return engine.Output{}, fmt.Errorf("%s is not a message: return nothing, text, bytes, a map with topic, data and headers, or a list of these", name(v))
 	}
 	var o engine.Output
 	for _, key := range keys(fields) {
@@ -48,11 +48,11 @@ func output(v any) (engine.Output, error) {
 		switch key {
 		case "topic":
 			if o.Topic, ok = v.(string); !ok && v != nil {
-				return o, fmt.Errorf("topic is %s and must be text", name(v))
+				return o, fmt.Errorf("topic is %s, want text", name(v))
 			}
 		case "data":
 			if o.Data, ok = bytesOf(v); !ok && v != nil {
-				return o, fmt.Errorf("data is %s and must be text or bytes", name(v))
+				return o, fmt.Errorf("data is %s, want text or bytes", name(v))
 			}
 		case "headers":
 			h, err := headers(v)
@@ -61,7 +61,7 @@ func output(v any) (engine.Output, error) {
 			}
 			o.Header = h
 		default:
-			return o, fmt.Errorf("a message has no %.100q: it has topic, data and headers", key)
+			return o, fmt.Errorf("a message has no key %.100q: it has topic, data and headers", key)
 		}
 	}
 	return o, nil
@@ -73,7 +73,7 @@ func headers(v any) (map[string][]string, error) {
 	}
 	fields, ok := v.(map[string]any)
 	if !ok {
-		return nil, fmt.Errorf("headers is %s and must be a map", name(v))
+		return nil, fmt.Errorf("headers is %s, want a map", name(v))
 	}
 	h := make(map[string][]string, len(fields))
 	for _, key := range keys(fields) {
@@ -84,12 +84,12 @@ func headers(v any) (map[string][]string, error) {
 			for _, one := range v {
 				text, ok := one.(string)
 				if !ok {
-					return nil, fmt.Errorf("header %.100q has %s and takes text", key, name(one))
+					return nil, fmt.Errorf("header %.100q has %s, want text", key, name(one))
 				}
 				h[key] = append(h[key], text)
 			}
 		default:
-			return nil, fmt.Errorf("header %.100q is %s and must be text or a list of texts", key, name(v))
+			return nil, fmt.Errorf("header %.100q is %s, want text or a list of texts", key, name(v))
 		}
 	}
 	return h, nil
@@ -105,7 +105,8 @@ func bytesOf(v any) ([]byte, bool) {
 	return nil, false
 }
 
-// keys are sorted, so that the first fault is always the same one.
+// keys returns the keys of m, sorted, so that Outputs always reports the same
+// fault first.
 func keys(m map[string]any) []string {
 	names := make([]string, 0, len(m))
 	for k := range m {
@@ -115,10 +116,10 @@ func keys(m map[string]any) []string {
 	return names
 }
 
-// Named is a value that knows what its language calls it.
+// Named is a value that knows the name of its type in its language.
 type Named string
 
-// name says what v is, for people.
+// name describes v for people.
 func name(v any) string {
 	switch v := v.(type) {
 	case nil:

@@ -26,10 +26,10 @@ func TestOutputs(t *testing.T) {
 			[]engine.Output{{Topic: "t", Data: []byte("d"), Header: map[string][]string{"A": {"1"}, "B": {"2", "3"}}}}, ""},
 		{"nulls", map[string]any{"topic": nil, "data": nil, "headers": nil}, []engine.Output{{}}, ""},
 		{"list", []any{"a", map[string]any{"data": "b"}}, []engine.Output{{Data: []byte("a")}, {Data: []byte("b")}}, ""},
-		{"number", 3.5, nil, "a number is no message"},
+		{"number", 3.5, nil, "a number is not a message"},
 		{"named", Named("function"), nil, "type function"},
-		{"list in a list", []any{"a", []any{}}, nil, "element 1: a list is no message"},
-		{"unknown field", map[string]any{"subject": "x"}, nil, `no "subject": it has topic, data and headers`},
+		{"list in a list", []any{"a", []any{}}, nil, "element 1: a list is not a message"},
+		{"unknown field", map[string]any{"subject": "x"}, nil, `no key "subject": it has topic, data and headers`},
 		{"topic", map[string]any{"topic": 1}, nil, "topic is a number"},
 		{"data", map[string]any{"data": true}, nil, "data is a boolean"},
 		{"headers", map[string]any{"headers": "x"}, nil, "headers is text"},
@@ -46,8 +46,8 @@ func TestOutputs(t *testing.T) {
 	}
 }
 
-// FuzzOutputs holds that no result of a handler panics, and that what is
-// accepted can be compared with the limits.
+// FuzzOutputs checks that no result of a handler makes Outputs panic, and that
+// accepted outputs can be checked against the limits.
 func FuzzOutputs(f *testing.F) {
 	for _, seed := range []string{`null`, `"a"`, `["a",{"topic":"t","data":"d","headers":{"A":["1"]}}]`, `{"topic":1}`, `[[[]]]`, `{"headers":{"":""}}`} {
 		f.Add([]byte(seed))

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"time"
+
+	lifecycle "github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/bench/rollout"
+)
+
+const (
+	ms     = time.Millisecond
+	second = time.Second
+	minute = time.Minute
+
+	seed  = 1
+	nodes = 1000
+	pods  = 10_000
+)
+
+// trip is one way through the network of a cluster.
+const trip = 500 * time.Microsecond
+
+// strategy is the default of a Deployment, a quarter more and a quarter less, where no
+// pod may be missing. The control plane creates and deletes a hundred pods in a second.
+var strategy = rollout.Strategy{Surge: pods / 4, Startup: 10 * second, Jitter: 10 * second, Rate: 100}
+
+// drain is the stop of this library with its defaults.
+func drain() rollout.Stop {
+	c := lifecycle.Config{}.WithDefaults()
+	return rollout.Stop{
+		Drain: true, Window: c.DrainInterval, GoAwayAfter: c.GoAwayAfter, AcceptQuiet: c.AcceptQuiet, Linger: c.Linger,
+		InFlight: c.ShutdownGrace - c.UnitSlice - c.HookSlice,
+	}
+}
+
+// draining is drain with another window and linger. The in-flight slice grows with
+// Linger, as an operator has to let it.
+func draining(window, linger time.Duration) rollout.Stop {
+	s := drain()
+	s.InFlight += max(0, linger-s.Linger)
+	s.Window, s.Linger = window, linger
+	s.AcceptQuiet = min(s.AcceptQuiet, linger/2)
+	return s
+}
+
+// shutdown is http.Server.Shutdown after a preStop hook has slept.
+func shutdown(sleep time.Duration) rollout.Stop {
+	return rollout.Stop{Sleep: sleep, InFlight: 30 * second}
+}
+
+// scenario is a rollout of the whole size.
+func scenario(s rollout.Spread, stop rollout.Stop, crowds ...rollout.Crowd) rollout.Scenario {
+	return rollout.Scenario{
+		Seed: seed, Nodes: nodes, Pods: pods, Trip: trip,
+		Strategy: strategy, Spread: s, Stop: stop, Crowds: crowds,
+	}
+}
+
+// spread is a Spread with its name. Each pod gets this many new connections in a second
+// while it runs.
+type spread struct {
+	key, name string
+	fresh     float64
+	rollout.Spread
+}
+
+func through(p99 time.Duration) rollout.Spread {
+	return rollout.Spread{Slice: rollout.Always(0), Node: rollout.Through(0, p99)}
+}
+
+// polled is a load balancer of eight parts, each of which takes a pod out after this
+// many failed health checks, and acts on that within from to until.
+func polled(interval time.Duration, checks int, act rollout.Delay) rollout.Spread {
+	return rollout.Spread{
+		Slice:   act,
+		Node:    rollout.Uniform(time.Duration(checks-1)*interval, time.Duration(checks)*interval),
+		Sources: 8,
+	}
+}
+
+// published are the P99 of kube-proxies in large clusters.
+var published = map[string]time.Duration{"aws-5000": 10500 * ms, "gce-5000": 22500 * ms, "limit": 30 * second}
+
+var aws5000 = through(published["aws-5000"])
+
+// spreads are the ways in which the news of a stop travels, the fastest first.
+func spreads() []spread {
+	late := aws5000
+	late.Late, late.LateBy = 0.001, 5*minute
+	return []spread{
+		{"one-node", "one node, as measured", 2, oneNode},
+		{"kube-proxy", "kube-proxy's defaults, no overload", 2, rollout.Spread{
+			Slice: rollout.Uniform(20*ms, 200*ms), Node: rollout.Uniform(50*ms, 1500*ms),
+		}},
+		{"aws-5000", "P99 of 10.5 s", 2, aws5000},
+		{"gce-5000", "P99 of 22.5 s", 2, through(published["gce-5000"])},
+		{"limit", "P99 of 30 s", 2, through(published["limit"])},
+		{"straggler", "P99 of 10.5 s, and one node in a thousand 5 min late", 2, late},
+		{"lb-fast", "load balancer, health check 5 s × 2", 0.25, polled(5*second, 2, rollout.Always(0))},
+		{"lb-medium", "load balancer, health check 10 s × 3", 0.25, polled(10*second, 3, rollout.Always(0))},
+		{"lb-alb", "load balancer, health check 30 s × 2", 0.25, polled(30*second, 2, rollout.Always(0))},
+		{"nlb-health", "AWS NLB, health check 10 s × 2, as reported", 0.25, polled(10*second, 2, rollout.Uniform(30*second, 40*second))},
+	}
+}
+
+func spreadOf(key string) rollout.Spread {
+	for _, s := range spreads() {
+		if s.key == key {
+			return s.Spread
+		}
+	}
+	panic("no spread " + key)
+}
+
+// fresh clients open a connection for each request.
+func fresh(rate float64) rollout.Crowd {
+	return rollout.Crowd{Name: "a new connection for each request", Fresh: rate, Service: 20 * ms}
+}
+
+// idlers are clients that keep their connections, by how long they are idle.
+func idlers() []rollout.Crowd {
+	return []rollout.Crowd{
+		{Name: "careless, idle 0 to 4 s", Conns: 4, Gap: rollout.Gap{Max: 4 * second}, Service: 20 * ms, Careless: true},
+		{Name: "careless, idle 0 to 9 s", Conns: 4, Gap: rollout.Gap{Max: 9 * second}, Service: 20 * ms, Careless: true},
+		{Name: "careless, idle 10 s on average, 60 s at most", Conns: 4, Gap: rollout.Gap{Mean: 10 * second, Max: minute}, Service: 20 * ms, Careless: true},
+		{Name: "careful, idle 10 s on average, 90 s at most", Conns: 4, Gap: rollout.Gap{Mean: 10 * second, Max: 90 * second}, Service: 20 * ms},
+	}
+}
+
+// everyone is the load of the comparison of ways to stop.
+func everyone() []rollout.Crowd {
+	return []rollout.Crowd{
+		fresh(1),
+		{Name: "HTTP/1.1, careful", Conns: 2, Lifetime: 5 * minute, Gap: rollout.Gap{Mean: second, Max: 90 * second}, Service: 20 * ms},
+		{Name: "HTTP/1.1, careless", Conns: 1, Lifetime: 5 * minute, Gap: rollout.Gap{Max: 4 * second}, Service: 20 * ms, Careless: true},
+		{Name: "HTTP/2, cannot replay", HTTP2: true, Conns: 1, Lifetime: 30 * minute, Gap: rollout.Gap{Mean: 500 * ms, Max: minute}, Service: 20 * ms},
+	}
+}
+
+// stopping is a way to stop, with its name.
+type stopping struct {
+	key, name string
+	rollout.Stop
+}
+
+func stoppings() []stopping {
+	two := func(s rollout.Stop) rollout.Stop { s.TwoSteps = true; return s }
+	d := drain()
+	return []stopping{
+		{"shutdown", "Shutdown at SIGTERM", shutdown(0)},
+		{"sleep-5", "preStop sleeps 5 s, then Shutdown", shutdown(5 * second)},
+		{"sleep-15", "preStop sleeps 15 s, then Shutdown", shutdown(15 * second)},
+		{"drain-two", "this library, defaults", two(d)},
+		{"drain-two-25", "this library, DrainInterval 25 s", two(draining(25*second, d.Linger))},
+		{"drain", "this library, defaults, if HTTP/2 were told with one GOAWAY", d},
+	}
+}
+
+// placing is a strategy, with its name.
+type placing struct {
+	key, name string
+	pods      int
+	rollout.Strategy
+}
+
+func placings() []placing {
+	full := strategy
+	full.Room = pods + strategy.Surge
+	fixed := rollout.Strategy{Unavailable: pods / 10, Startup: strategy.Startup, Jitter: strategy.Jitter, Rate: strategy.Rate, Room: pods}
+	ordered := rollout.Strategy{Unavailable: 1, Startup: strategy.Startup, Jitter: strategy.Jitter, Room: 100}
+	return []placing{
+		{"free", "Deployment, surge 25 %, room for terminating pods", pods, strategy},
+		{"full", "the same, room for the surge and nothing else", pods, full},
+		{"fixed", "no surge, 10 % unavailable, a pod starts when another is gone, as in a DaemonSet", pods, fixed},
+		{"ordered", "StatefulSet of 100 pods, one after the other", 100, ordered},
+	}
+}

@@ -1,0 +1,96 @@
+package lifecycle_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go"
+)
+
+// storm is clients that connect without a pause and without a look at endpoints, send a
+// request on each connection, and never try again.
+type storm struct {
+	sent, served, refused, reset atomic.Int64
+	first                        atomic.Pointer[error] // of those that count as reset
+	wg                           sync.WaitGroup
+}
+
+// blow starts n clients that connect to addr until ctx ends.
+func (s *storm) blow(ctx context.Context, addr string, n int) {
+	for range n {
+		s.wg.Go(func() {
+			for ctx.Err() == nil {
+				s.sent.Add(1)
+				switch err := s.once(addr); {
+				case err == nil:
+					s.served.Add(1)
+				case errors.Is(err, syscall.ECONNREFUSED):
+					s.refused.Add(1)
+					time.Sleep(time.Millisecond)
+				default:
+					s.reset.Add(1)
+					s.first.CompareAndSwap(nil, &err)
+				}
+			}
+		})
+	}
+}
+
+func (s *storm) once(addr string) error {
+	conn, err := net.DialTimeout("tcp", addr, 20*time.Second)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	_, err = exchange(conn, bufio.NewReader(conn), "/")
+	return err
+}
+
+// With AcceptQuiet off, and with a Linger that ends before the connects do, the listener
+// closes in the middle of a storm of them. A connection that was made is served; what
+// comes after is refused, which every client may try again elsewhere.
+func TestConnectionsAreRefusedAndNotReset(t *testing.T) {
+	for name, quiet := range map[string]time.Duration{"no quiet": lifecycle.Off, "never quiet": 150 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			cfg := small()
+			cfg.AcceptQuiet, cfg.Linger = quiet, 500*time.Millisecond
+			r := newRig(t, cfg)
+			r.Serve("http", &http.Server{Addr: "127.0.0.1:0", Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				_, _ = w.Write([]byte("served"))
+			})})
+			var s storm
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			r.Go("clients", func(context.Context) error {
+				<-r.Reached(lifecycle.PhaseRunning)
+				s.blow(ctx, r.Addr("http").String(), 16)
+				r.Stop(nil)
+				return nil
+			})
+			if err := r.Run(t.Context()); err != nil {
+				t.Error(err)
+			}
+			cancel()
+			s.wg.Wait()
+			t.Logf("%d sent, %d served, %d refused, %d reset", s.sent.Load(), s.served.Load(), s.refused.Load(), s.reset.Load())
+			if n := s.reset.Load(); n > 0 {
+				t.Errorf("%d connections were reset, the first with %v", n, *s.first.Load())
+			}
+			if s.served.Load() < 100 || s.refused.Load() == 0 {
+				t.Error("that proves nothing")
+			}
+			if r.Report().TurnedAway == 0 || !strings.Contains(r.log.String(), "turned_away=") {
+				t.Error("the report does not count those that were refused")
+			}
+		})
+	}
+}

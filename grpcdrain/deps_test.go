@@ -1,0 +1,21 @@
+package grpcdrain_test
+
+import (
+	"testing"
+
+	"github.com/pleme-io/lifecycle-go/internal/conventions"
+)
+
+// TestConventions holds the import table of the grpcdrain module.
+func TestConventions(t *testing.T) {
+	conventions.Check(t, conventions.Module{
+		Rooms: []conventions.Room{
+			{Path: ".", Imports: []string{"google.golang.org/grpc", "."}, Brings: []string{"..."}},
+		},
+		Requires: []conventions.Require{
+			{Module: "github.com/pleme-io/lifecycle-go"},
+			{Module: "google.golang.org/grpc"},
+			{Module: "go.uber.org/goleak", TestOnly: true},
+		},
+	})
+}

@@ -1,0 +1,73 @@
+// Package budget holds the times of an App's stop, and fits them to what a stop really
+// has.
+package budget
+
+import (
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/drainwindow"
+	"github.com/pleme-io/lifecycle-go/internal/httpdrain"
+)
+
+// Budget holds the times of a stop. No duration is negative.
+type Budget struct {
+	Window                                drainwindow.Times
+	GoAwayAfter, AcceptQuiet, Linger      time.Duration // of a server's goodbye
+	Grace, UnitSlice, HookSlice, MinSlice time.Duration // of everything after the window
+	ShareSlice                            bool          // MinSlice was not given: hooks share HookSlice
+	Patience                              time.Duration // to wait for a server that does not return when its time is over
+	Margin                                time.Duration // from the end of Grace to the watchdog
+	Total                                 time.Duration // from T0 to the watchdog
+}
+
+// Within returns the budget, with every time shortened in proportion when its total is
+// more than d.
+func (b Budget) Within(d time.Duration) Budget {
+	if part := max(d.Seconds(), 0) / b.Total.Seconds(); part < 1 {
+		for _, t := range []*time.Duration{
+			&b.Window.Min, &b.Window.Full, &b.Window.Max, &b.Window.Quiet, &b.GoAwayAfter, &b.AcceptQuiet, &b.Linger,
+			&b.Grace, &b.UnitSlice, &b.HookSlice, &b.MinSlice, &b.Patience, &b.Margin, &b.Total,
+		} {
+			*t = time.Duration(float64(*t) * part)
+		}
+	}
+	return b
+}
+
+// After returns the times of the steps after a window that took as long as this, and
+// whether they differ. They are shortened to left when they need more. What an early end
+// has left over is for requests in flight and open connections, which are served as long
+// as after a whole window.
+func (b Budget) After(window time.Duration, early bool, left time.Duration) (Budget, bool) {
+	switch need := b.Grace + b.Margin; {
+	case left < need:
+		b.Window, b.Total = drainwindow.Times{}, need
+		return b.Within(left), true
+	case early:
+		b.Grace, b.Linger = b.Grace+b.Window.Full-window, b.Linger+b.Window.Full-window
+		return b, true
+	}
+	return b, false
+}
+
+// HookShare returns the time that each hook is sure to get when there are this many, and
+// whether MinSlice fits into HookSlice. If it does not, that time is an equal share, so
+// that the hooks still run.
+func (b Budget) HookShare(hooks int) (share time.Duration, fits bool) {
+	if hooks == 0 {
+		return b.MinSlice, true
+	}
+	share = b.HookSlice / time.Duration(hooks)
+	switch {
+	case b.ShareSlice:
+		return min(time.Second, share), true
+	case b.MinSlice > share:
+		return share, false
+	}
+	return b.MinSlice, true
+}
+
+// Goodbye returns the times of a server's goodbye.
+func (b Budget) Goodbye() httpdrain.Config {
+	return httpdrain.Config{AcceptQuiet: b.AcceptQuiet, Linger: b.Linger, GoAwayAfter: b.GoAwayAfter, Patience: b.Patience}
+}

@@ -1,0 +1,38 @@
+package call
+
+import "reflect"
+
+// ExitStatus returns the exit status that err asks for: the result of its ExitCode
+// method when that is from 1 to 255, or stuck for an [*AbandonedError]. When err asks
+// for none, the errors that it wraps decide. Of a list that errors.Join made only the
+// first part counts; the parts of any other error that wraps several, as fmt.Errorf
+// makes it, describe the same failure, so all of them count. ExitStatus returns 0 when
+// none of them asks for a status. It calls methods of the original errors, so call it on the goroutine
+// of the code to which err was returned.
+func ExitStatus(err error, stuck int) int {
+	own := Original(err)
+	switch e := own.(type) { //nolint:errorlint // this walks the tree itself
+	case interface{ ExitCode() int }:
+		if code := e.ExitCode(); code >= 1 && code <= 255 {
+			return code
+		}
+	case *AbandonedError:
+		return stuck
+	}
+	switch e := err.(type) { //nolint:errorlint // as above
+	case interface{ Unwrap() error }:
+		if inner := e.Unwrap(); inner != nil {
+			return ExitStatus(inner, stuck)
+		}
+	case interface{ Unwrap() []error }:
+		for _, part := range e.Unwrap() {
+			if part == nil {
+				continue
+			}
+			if code := ExitStatus(part, stuck); code != 0 || reflect.TypeOf(own) == joinType {
+				return code
+			}
+		}
+	}
+	return 0
+}

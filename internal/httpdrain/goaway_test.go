@@ -1,0 +1,451 @@
+package httpdrain
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// h2client speaks HTTP/2 frame by frame.
+type h2client struct {
+	t testing.TB
+	net.Conn
+}
+
+// h2frame is a frame that the server sent.
+type h2frame struct {
+	kind, flags byte
+	stream      uint32
+	payload     string
+}
+
+const lastOfAll = 1<<31 - 1
+
+// begin sends the preface and empty SETTINGS.
+func (c *h2client) begin() { c.send(clientPreface + settingsFrame) }
+
+func (c *h2client) send(s string) {
+	c.t.Helper()
+	if _, err := io.WriteString(c, s); err != nil {
+		c.t.Fatalf("send: %v", err)
+	}
+}
+
+// get sends a request without a body.
+func (c *h2client) get(stream uint32) {
+	c.t.Helper()
+	c.send(frame(frameHeaders, flagEndHeaders|flagEndStream, stream, getBlock))
+}
+
+// next reads the next frame that is not about SETTINGS or windows, and false at the
+// end of the connection.
+func (c *h2client) next() (f h2frame, ok bool) {
+	c.t.Helper()
+	for {
+		var head [frameHead]byte
+		if _, err := io.ReadFull(c, head[:]); errors.Is(err, io.EOF) {
+			return f, false
+		} else if err != nil {
+			c.t.Fatalf("read a frame: %v", err)
+		}
+		payload := make([]byte, int(head[0])<<16|int(head[1])<<8|int(head[2]))
+		if _, err := io.ReadFull(c, payload); err != nil {
+			c.t.Fatalf("read a payload: %v", err)
+		}
+		f = h2frame{head[3], head[4], binary.BigEndian.Uint32(head[5:]), string(payload)}
+		if f.kind != frameSettings && f.kind != 8 {
+			return f, true
+		}
+	}
+}
+
+// expect reads frames until that of the kind, which must be for the stream.
+func (c *h2client) expect(kind byte, stream uint32) h2frame {
+	c.t.Helper()
+	for {
+		f, ok := c.next()
+		if !ok {
+			c.t.Fatalf("the connection ended before a frame of type %d", kind)
+		}
+		if f.kind == kind && f.stream == stream {
+			return f
+		}
+		if f.kind != frameData && f.kind != frameHeaders {
+			c.t.Fatalf("a frame of type %d for stream %d, want %d for %d", f.kind, f.stream, kind, stream)
+		}
+	}
+}
+
+// response reads until the stream ends.
+func (c *h2client) response(stream uint32) {
+	c.t.Helper()
+	for f := c.expect(frameHeaders, stream); f.flags&flagEndStream == 0; {
+		f = c.expect(frameData, stream)
+	}
+}
+
+// goAway reads a GOAWAY and returns its last stream.
+func (c *h2client) goAway() uint32 {
+	c.t.Helper()
+	f := c.expect(frameGoAway, 0)
+	if code := binary.BigEndian.Uint32([]byte(f.payload[4:])); code != 0 {
+		c.t.Fatalf("GOAWAY with error %d", code)
+	}
+	return binary.BigEndian.Uint32([]byte(f.payload))
+}
+
+// firstStep reads the first GOAWAY and its PING.
+func (c *h2client) firstStep() {
+	c.t.Helper()
+	if last := c.goAway(); last != lastOfAll {
+		c.t.Fatalf("the first GOAWAY names stream %d", last)
+	}
+	if f := c.expect(framePing, 0); f.flags != 0 || f.payload != goodbyePing {
+		c.t.Fatalf("PING %+v", f)
+	}
+}
+
+// gone reads the last GOAWAY, which names last, the responses of streams, and the end
+// of the connection.
+func (c *h2client) gone(last uint32, streams ...uint32) {
+	c.t.Helper()
+	told := false
+	for {
+		f, ok := c.next()
+		switch {
+		case !ok:
+			if !told || len(streams) > 0 {
+				c.t.Errorf("the connection ended (GOAWAY: %v) without the responses of %v", told, streams)
+			}
+			return
+		case f.kind == frameGoAway && !told:
+			told = true
+			if got := binary.BigEndian.Uint32([]byte(f.payload)); got != last {
+				c.t.Errorf("the last GOAWAY names stream %d, want %d", got, last)
+			}
+		case f.kind != frameData && f.kind != frameHeaders:
+			c.t.Errorf("a frame of type %d for stream %d", f.kind, f.stream)
+		case f.flags&flagEndStream != 0:
+			streams = slices.DeleteFunc(streams, func(id uint32) bool { return id == f.stream })
+		}
+	}
+}
+
+// inTime runs a test in virtual time, over TLS and without it. prepare may change
+// the server before it serves.
+func inTime(t *testing.T, cfg Config, prepare func(*http.Server), test func(t *testing.T, s *Server, connect func() *h2client)) {
+	certificate()
+	for _, proto := range []string{"https", "http"} {
+		t.Run(proto, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWire(0)
+				srv := &http.Server{Handler: http.HandlerFunc(hello), Protocols: new(http.Protocols)}
+				srv.Protocols.SetHTTP1(true)
+				if proto == "https" {
+					srv.TLSConfig = serverTLS()
+					srv.Protocols.SetHTTP2(true)
+				} else {
+					srv.Protocols.SetUnencryptedHTTP2(true)
+				}
+				prepare(srv)
+				s := start(t, srv, cfg, WithListener(w))
+				connect := func() *h2client {
+					nc, err := w.dial()
+					if err != nil {
+						t.Fatal(err)
+					}
+					if proto == "https" {
+						nc = tls.Client(nc, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}})
+					}
+					t.Cleanup(func() { nc.Close() })
+					c := &h2client{t, nc}
+					c.begin()
+					return c
+				}
+				test(t, s, connect)
+			})
+		})
+	}
+}
+
+func asIs(*http.Server) {}
+
+// A client learns of the stop by a GOAWAY that drops nothing. What it sends before it
+// has read that is served, and the last GOAWAY names it.
+func TestGoAwayServesWhatIsOnItsWay(t *testing.T) {
+	inTime(t, Config{}, asIs, func(t *testing.T, s *Server, connect func() *h2client) {
+		c := connect()
+		c.get(1)
+		c.response(1)
+		s.sayGoodbye()
+		c.firstStep()
+		c.get(3)
+		c.response(3)
+		c.get(5)
+		c.send(pongFrame)
+		acknowledged := time.Now()
+		c.gone(5, 5)
+		if d := time.Since(acknowledged); d != time.Second { // which net/http waits
+			t.Errorf("gone %v after the acknowledgement", d)
+		}
+	})
+}
+
+// A connection that was in use is told before its next response, and after goAwayWait
+// if none comes.
+func TestGoAwayGoesWithAResponse(t *testing.T) {
+	inTime(t, Config{}, asIs, func(t *testing.T, s *Server, connect func() *h2client) {
+		busy, quiet := connect(), connect()
+		for _, c := range []*h2client{busy, quiet} {
+			c.get(1)
+			c.response(1)
+		}
+		began := time.Now()
+		s.sayGoodbye()
+		time.Sleep(goAwayWait / 2)
+		busy.get(3)
+		busy.firstStep()
+		busy.response(3)
+		if d := time.Since(began); d != goAwayWait/2 {
+			t.Errorf("told after %v", d)
+		}
+		quiet.firstStep()
+		if d := time.Since(began); d != goAwayWait {
+			t.Errorf("told after %v without a request", d)
+		}
+	})
+}
+
+// A client that does not acknowledge has ackWait, and the connection ends a second
+// after the last GOAWAY, as net/http has it.
+func TestGoAwayWithoutAcknowledgement(t *testing.T) {
+	inTime(t, Config{}, asIs, func(t *testing.T, s *Server, connect func() *h2client) {
+		c := connect()
+		c.get(1)
+		c.response(1)
+		time.Sleep(goAwayWait)
+		began := time.Now()
+		s.sayGoodbye()
+		c.firstStep()
+		c.send(frame(framePing, flagAck, 0, "stranger"))
+		time.Sleep(ackWait / 2)
+		c.get(3)
+		c.response(3)
+		if last := c.goAway(); last != 3 || time.Since(began) != ackWait {
+			t.Errorf("the last GOAWAY names stream %d after %v", last, time.Since(began))
+		}
+		if _, ok := c.next(); ok || time.Since(began) != ackWait+time.Second {
+			t.Errorf("open %v after the goodbye", time.Since(began))
+		}
+	})
+}
+
+// The implementation is told between two frames of the client, also when the
+// client's time is over in the middle of one.
+func TestGoAwayInTheMiddleOfAFrame(t *testing.T) {
+	inTime(t, Config{}, asIs, func(t *testing.T, s *Server, connect func() *h2client) {
+		c := connect()
+		c.get(1)
+		c.response(1)
+		s.sayGoodbye()
+		c.firstStep()
+		request := frame(frameHeaders, flagEndStream, 3, getBlock)
+		c.send(request[:12])
+		time.Sleep(2 * ackWait)
+		c.send(request[12:])
+		time.Sleep(time.Second)
+		synctest.Wait()
+		c.send(frame(frameContinuation, flagEndHeaders, 3, ""))
+		c.gone(3, 3)
+	})
+}
+
+// A client that reads nothing holds up neither the goodbye of others nor the stop.
+func TestGoAwayWithoutAReader(t *testing.T) {
+	block := make(chan struct{})
+	full := func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength == 0 {
+			hello(w, r)
+			return
+		}
+		close(block)
+		_, _ = w.Write(make([]byte, 1<<20))
+	}
+	srv := &http.Server{Handler: http.HandlerFunc(full), Protocols: new(http.Protocols), HTTP2: &http.HTTP2Config{}}
+	srv.Protocols.SetUnencryptedHTTP2(true)
+	s := start(t, srv, Config{})
+	deaf := &h2client{t, dial(t, s).Conn}
+	deaf.begin()
+	// Windows as large as they may be, so that the server writes until TCP stops it.
+	deaf.send(frame(frameSettings, 0, 0, "\x00\x04\x7f\xff\xff\xff"))
+	deaf.send(frame(8, 0, 0, "\x7f\xfe\x00\x00"))
+	deaf.send(frame(frameHeaders, flagEndHeaders, 1, getBlock))
+	receive(t, "request", block)
+	other := &h2client{t, dial(t, s).Conn}
+	other.begin()
+	other.get(1)
+	other.response(1)
+	s.BeginDrain(time.Now(), 0)
+	s.EndWindow()
+	other.firstStep()
+	other.send(pongFrame)
+	other.gone(1)
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// IdleTimeout ends a connection in the same two steps, that long after the end of its
+// last request.
+func TestIdleTimeoutServesWhatIsOnItsWay(t *testing.T) {
+	work := func(w http.ResponseWriter, r *http.Request) {
+		time.Sleep(3 * time.Minute)
+		hello(w, r)
+	}
+	inTime(t, Config{}, func(srv *http.Server) {
+		srv.IdleTimeout = time.Minute
+		srv.Handler = http.HandlerFunc(work)
+	}, func(t *testing.T, _ *Server, connect func() *h2client) {
+		c := connect()
+		began := time.Now()
+		c.get(1)
+		c.response(1)
+		c.firstStep()
+		if d := time.Since(began); d != 4*time.Minute {
+			t.Errorf("idle after %v", d)
+		}
+		c.get(3) // on its way
+		c.send(pongFrame)
+		c.gone(3, 3)
+	})
+}
+
+// A connection that never had a request is idle too.
+func TestIdleTimeoutOfAnUnusedConnection(t *testing.T) {
+	inTime(t, Config{}, func(srv *http.Server) { srv.ReadTimeout = time.Minute }, func(t *testing.T, _ *Server, connect func() *h2client) {
+		c := connect()
+		began := time.Now()
+		c.firstStep()
+		c.send(pongFrame)
+		c.gone(0)
+		if d := time.Since(began); d != time.Minute+time.Second {
+			t.Errorf("gone after %v", d)
+		}
+	})
+}
+
+// A connection that comes late is told with its first response. After the window one
+// without a request is told as well, in time for the stop, and not before it could
+// send one.
+func TestGoAwayOfLateConnections(t *testing.T) {
+	inTime(t, Config{}, asIs, func(t *testing.T, s *Server, connect func() *h2client) {
+		s.BeginDrain(time.Now(), 0)
+		synctest.Wait()
+		withResponse := func(c *h2client) {
+			c.get(1)
+			c.firstStep()
+			c.response(1)
+			c.get(3)
+			c.response(3)
+			c.send(pongFrame)
+			c.gone(3)
+		}
+		late := connect()
+		time.Sleep(time.Minute)
+		withResponse(late)
+		young := connect()
+		s.EndWindow()
+		withResponse(young)
+		withResponse(connect())
+		unused := connect()
+		began := time.Now()
+		unused.firstStep()
+		if d := time.Since(began); d != goAwayWait {
+			t.Errorf("an unused connection is told after %v", d)
+		}
+		unused.send(pongFrame)
+		unused.gone(0)
+	})
+}
+
+// Shutdown lets clients be told in two steps, because net/http then says goodbye in
+// one with the next response.
+func TestShutdownWaitsForTheGoodbye(t *testing.T) {
+	slow := func(w http.ResponseWriter, r *http.Request) {
+		time.Sleep(goAwayWait / 2)
+		hello(w, r)
+	}
+	inTime(t, Config{}, func(srv *http.Server) { srv.Handler = http.HandlerFunc(slow) }, func(t *testing.T, s *Server, connect func() *h2client) {
+		c := connect()
+		c.get(1)
+		synctest.Wait()
+		down := make(chan error, 1)
+		go func() { _, err := s.Shutdown(context.Background()); down <- err }()
+		c.firstStep()
+		c.response(1)
+		c.get(3) // on its way until now
+		c.send(pongFrame)
+		c.gone(3, 3)
+		if err := <-down; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Shutdown does not wait as long as otherwise for a client that does not acknowledge.
+func TestShutdownDoesNotWaitForSilentClients(t *testing.T) {
+	inTime(t, Config{}, asIs, func(t *testing.T, s *Server, connect func() *h2client) {
+		c := connect()
+		c.get(1)
+		c.response(1)
+		time.Sleep(goAwayWait)
+		began := time.Now()
+		down := make(chan error, 1)
+		go func() { _, err := s.Shutdown(context.Background()); down <- err }()
+		c.firstStep()
+		c.gone(1)
+		if err := <-down; err != nil || time.Since(began) > 4*time.Second {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+	})
+}
+
+// What the user sees of a connection is one value, and the one that net/http has.
+func TestConnStateSeesOneConnection(t *testing.T) {
+	var mu sync.Mutex
+	states := map[net.Conn]string{}
+	inTime(t, Config{}, func(srv *http.Server) {
+		clear(states)
+		srv.ConnState = func(nc net.Conn, state http.ConnState) {
+			mu.Lock()
+			defer mu.Unlock()
+			states[nc] += fmt.Sprint(state, " ")
+		}
+	}, func(t *testing.T, s *Server, connect func() *h2client) {
+		c := connect()
+		c.get(1)
+		c.response(1)
+		s.sayGoodbye()
+		c.firstStep()
+		c.send(pongFrame)
+		c.gone(1)
+		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
+		for nc, seen := range states {
+			if _, ours := nc.(*tlsHTTP2); ours || seen != "new active idle active idle closed " || len(states) != 1 {
+				t.Errorf("%d connections; a %T was %s", len(states), nc, seen)
+			}
+		}
+	})
+}
