@@ -93,7 +93,7 @@ func TestLeaseObject(t *testing.T) {
 }
 
 // The lease of a holder that died is free when it has not changed for its duration by
-// this process's clock, whatever its times say. So is a deleted one.
+// this process's clock. The times in it do not count. So is a deleted one.
 func TestLeaseOfADeadHolder(t *testing.T) {
 	for name, disturb := range map[string]func(f *fakeAPI){
 		"kept":    func(*fakeAPI) {},
