@@ -59,7 +59,7 @@ func (p *proof) takeSteps(ctx context.Context) error {
 		}
 		step.Ended = time.Now()
 		p.steps = append(p.steps, step)
-		p.opts.Step(fmt.Sprintf("%s: %s", s.name, p.stepResult(&p.steps[len(p.steps)-1])))
+		p.opts.Step(fmt.Sprintf("%s: %s so far", s.name, p.stepResult(&p.steps[len(p.steps)-1])))
 	}
 	return nil
 }
