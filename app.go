@@ -22,8 +22,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/sdnotify"
 	"github.com/pleme-io/lifecycle-go/internal/sdsocket"
+	"github.com/pleme-io/lifecycle-go/internal/sig"
 	"github.com/pleme-io/lifecycle-go/internal/statusz"
-	"github.com/pleme-io/lifecycle-go/internal/tty"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
@@ -145,7 +145,7 @@ func New(cfg Config, opts ...Option) (*App, error) {
 		budget:  newBudget(cfg),
 		log:     slog.Default(),
 		extra:   make(map[string]http.Handler),
-		signals: signals{terminal: tty.Attached, pipe: make(chan os.Signal, 1)},
+		signals: signals{terminal: sig.AtTerminal, pipe: make(chan os.Signal, 1)},
 		reloads: reloads{turn: make(chan struct{}, 1), asked: fsm.NewWake(), most: max(cfg.PreStop, 0) + newBudget(cfg).Total},
 		death:   death{stderr: os.Stderr, exit: exitProcess},
 	}

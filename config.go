@@ -12,7 +12,6 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/drainwindow"
 	"github.com/pleme-io/lifecycle-go/internal/sdsocket"
 	"github.com/pleme-io/lifecycle-go/internal/statusz"
-	"github.com/pleme-io/lifecycle-go/internal/token"
 )
 
 // Values that turn a setting of [Config] off, where the zero value gives its default.
@@ -47,9 +46,8 @@ type DrainWait string
 const (
 	// WaitAuto waits, except when the App was never ready, nothing listens, the user
 	// pressed Ctrl-C at a terminal outside Kubernetes, or the end of a unit stopped an
-	// App without a server that had run for less than the window. An App listens when
-	// one of its servers serves. An App with neither servers nor jobs also listens
-	// when it has a health server, because a unit may listen by itself.
+	// App without a server that had run for less than the window. A server of the App
+	// listens; in an App with a health server and neither servers nor jobs, a unit may.
 	WaitAuto DrainWait = "auto"
 	// WaitAlways waits in these cases too.
 	WaitAlways DrainWait = "always"
@@ -420,9 +418,3 @@ func (c Config) Validate() error {
 	}
 	return errors.Join(errs...)
 }
-
-// Secret is a text that no log, dump or document shows: fmt with any verb, slog
-// and encoding/json write "[secret]" for it, or nothing when it is empty. There is
-// one exception: fmt calls no method of a value in an unexported field, so do not
-// print a struct that keeps a Config in such a field.
-type Secret = token.Secret

@@ -15,6 +15,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/httpdrain"
 	"github.com/pleme-io/lifecycle-go/internal/statusz"
 	"github.com/pleme-io/lifecycle-go/internal/text"
+	"github.com/pleme-io/lifecycle-go/internal/token"
 )
 
 // The most used names of the package health. That package has the other options of a
@@ -152,6 +153,12 @@ func (a *App) Ready() error {
 //
 // Use Handler when Config.HealthAddr is off and another server serves the planes.
 func (a *App) Handler() http.Handler { return httpdrain.Route(a.health.reg.Handler(), a.extra) }
+
+// Secret is a text that no log, dump or document shows: fmt with any verb, slog
+// and encoding/json write "[secret]" for it, or nothing when it is empty. There is
+// one exception: fmt calls no method of a value in an unexported field, so do not
+// print a struct that keeps a Config in such a field.
+type Secret = token.Secret
 
 // mount adds /statusz and the operators' endpoints to the handlers of the health
 // server. /statusz is on by default: it shows little more than /readyz?verbose, and

@@ -12,6 +12,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/cgroup"
 	"github.com/pleme-io/lifecycle-go/internal/text"
+	"github.com/pleme-io/lifecycle-go/internal/watch"
 	"github.com/pleme-io/lifecycle-go/worker"
 	"golang.org/x/sync/errgroup"
 )
@@ -216,26 +217,11 @@ func (a *App) watchStart() (end func()) {
 	if timeout == Off {
 		timeout = longest
 	}
-	ctx, cancel := context.WithTimeout(a.unitsCtx, timeout)
-	began := time.Now()
-	call.Go("watch of the start", func() error {
-		slow := time.NewTimer(slowStart)
-		defer slow.Stop()
-		for {
-			select {
-			case <-slow.C:
-				took := time.Since(began)
-				a.log.Warn("still starting", "for", took, "waiting_for", a.notStarted())
-				slow.Reset(took)
-			case <-ctx.Done():
-				if err := ctx.Err(); errors.Is(err, context.DeadlineExceeded) {
-					a.fail(fmt.Errorf("start: not done within %v (StartTimeout): waiting for %s: %w", timeout, a.notStarted(), err))
-				}
-				return nil
-			}
-		}
-	}, func(error) {})
-	return cancel
+	return watch.Long(a.unitsCtx, slowStart, timeout, func(took time.Duration) {
+		a.log.Warn("still starting", "for", took, "waiting_for", a.notStarted())
+	}, func() {
+		a.fail(fmt.Errorf("start: not done within %v (StartTimeout): waiting for %s: %w", timeout, a.notStarted(), context.DeadlineExceeded))
+	})
 }
 
 // notStarted names the units that have begun to start and are not done with it, or what

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/sdnotify"
+	"github.com/pleme-io/lifecycle-go/internal/sig"
 )
 
 // SignalError is the cause of a context that a signal cancelled.
@@ -45,37 +46,7 @@ func SignalContext(parent context.Context, signals ...os.Signal) (ctx context.Co
 	if len(signals) == 0 {
 		signals = stopSignals
 	}
-	ctx, cancel := context.WithCancelCause(parent)
-	// Room for one of each kind is enough: Notify drops signals that do not fit, and
-	// only the first one counts.
-	ch := make(chan os.Signal, len(signals))
-	signal.Notify(ch, signals...)
-	quit := make(chan struct{})
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		defer signal.Stop(ch)
-		select {
-		case sig := <-ch:
-			cancel(&SignalError{sig})
-		case <-ctx.Done():
-			return
-		}
-		again := time.NewTimer(250 * time.Millisecond)
-		defer again.Stop()
-		select {
-		case <-again.C:
-		case <-quit:
-		}
-	}()
-	var once sync.Once
-	return ctx, func() {
-		once.Do(func() {
-			cancel(nil)
-			close(quit)
-		})
-		<-ended
-	}
+	return sig.Context(parent, 250*time.Millisecond, func(s os.Signal) error { return &SignalError{s} }, signals)
 }
 
 // signals is the source of an App's signals.

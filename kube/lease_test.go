@@ -331,7 +331,10 @@ func TestLeaseHasOneLeader(t *testing.T) {
 				refuse(w, 500, "InternalError", "etcd is gone")
 				return true
 			case 2:
-				time.Sleep(rand.N(4 * time.Second))
+				select {
+				case <-time.After(rand.N(4 * time.Second)):
+				case <-r.Context().Done():
+				}
 			}
 			return false
 		})

@@ -135,7 +135,7 @@ func (w *window) run(ctx context.Context) error {
 		}
 		if err != nil && status(err) != http.StatusGone { // which says to read again
 			w.unknown(err)
-			if lasting(err) {
+			if w.client.lasting(err) {
 				return nil
 			}
 		}

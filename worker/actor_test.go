@@ -27,7 +27,7 @@ func TestActorIsInterruptedOnceAndItsCloseIsClean(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				quit, interrupts := make(chan struct{}), 0
 				a := worker.NewActor("a", func() error { <-quit; return test.returns }, func(cause error) {
-					if interrupts++; cause != errBoom {
+					if interrupts++; !errors.Is(cause, errBoom) {
 						t.Errorf("the interrupt gets %v", cause)
 					}
 					close(quit)

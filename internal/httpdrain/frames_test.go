@@ -3,11 +3,14 @@ package httpdrain
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"io"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -286,4 +289,36 @@ func TestFramesAllocateNothing(t *testing.T) {
 	}); n != 0 {
 		t.Errorf("%v allocations a request", n)
 	}
+}
+
+// Read deadlines of the HTTP/2 implementation survive a goodbye that wakes a read.
+func TestGoAwayKeepsReadDeadlines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		defer far.Close()
+		h := newHTTP2Conn(&conn{Conn: near, tracker: newTracker()}, near)
+		began := time.Now()
+		_ = h.SetReadDeadline(began.Add(time.Hour))
+		h.step.Store(waiting)
+		read := make(chan error, 1)
+		go func() { _, err := h.Read(make([]byte, 1)); read <- err }()
+		synctest.Wait()
+		h.acknowledged()
+		if err := <-read; !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(began) != time.Hour {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
+	})
+}
+
+// A goodbye does not wait for a client that reads nothing.
+func TestGoAwayDoesNotBlock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		near, far := net.Pipe()
+		h := newHTTP2Conn(&conn{Conn: near, tracker: newTracker()}, near)
+		h.out.begun = true
+		time.Sleep(goAwayWait)
+		h.sayGoodbye()
+		synctest.Wait() // the goodbye waits, and this does not
+		far.Close()
+	})
 }

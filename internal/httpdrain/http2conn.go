@@ -9,9 +9,14 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
-// goAwayWait is how long a goodbye waits for a response to go with, and how long a
-// client then has to acknowledge the first GOAWAY.
-const goAwayWait = time.Second
+const (
+	// goAwayWait is how long a goodbye waits for a response to go with.
+	goAwayWait = time.Second
+	// ackWait is how long a client then has to acknowledge the first GOAWAY, as in
+	// gRPC. Clients do so at once, unless they are starved, or look at a connection
+	// only when they use it. What is shorter loses requests of starved ones.
+	ackWait = 5 * time.Second
+)
 
 // The frames of a goodbye (RFC 9113, sections 6.7 and 6.8).
 const (
@@ -41,7 +46,7 @@ const (
 // First the client gets GOAWAY with the highest stream id, which drops no stream,
 // and a PING. A client that acknowledges the PING has read the GOAWAY, and opens no
 // stream afterwards: what it had sent before is read before the acknowledgement.
-// Then, or when the client takes longer than goAwayWait, the implementation reads a
+// Then, or when the client takes longer than ackWait, the implementation reads a
 // GOAWAY as if the client had sent it. Every implementation answers that with its
 // own GOAWAY, which names the last stream that it has taken, serves the streams that
 // it has, and closes (net/http and golang.org/x/net/http2, processGoAway).
@@ -148,7 +153,7 @@ func (h *http2Conn) writeFirst() error {
 		if h.wait != nil {
 			h.wait.Stop()
 		}
-		h.wait = time.AfterFunc(goAwayWait, h.acknowledged)
+		h.wait = time.AfterFunc(ackWait, h.acknowledged)
 	}
 	return nil
 }
@@ -363,14 +368,13 @@ func (h *http2Conn) stop() {
 	h.finishLocked()
 }
 
-// closeWhenIdle has the connection closed when it has no request for d, as
-// http.Server.IdleTimeout says. It is called before the first request.
-func (h *http2Conn) closeWhenIdle(d time.Duration) {
+// closeWhenIdle has the connection closed when it has no request for idleFor. It is
+// called before the first request.
+func (h *http2Conn) closeWhenIdle() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if d > 0 && !h.closed && h.idle == nil {
-		h.idleFor = d
-		h.idle = time.AfterFunc(d, h.sayNow)
+	if h.idleFor > 0 && !h.closed {
+		h.idle = time.AfterFunc(h.idleFor, h.sayNow)
 	}
 }
 

@@ -1,15 +1,14 @@
-// Package tty tells whether a user sits at a terminal.
-package tty
+package sig
 
 import (
 	"os"
 	"runtime"
 )
 
-// Attached reports whether a user can press Ctrl-C: the process is not in
+// AtTerminal reports whether a user can press Ctrl-C: the process is not in
 // Kubernetes and has a controlling terminal, or on Windows a console as its standard
 // input.
-func Attached() bool {
+func AtTerminal() bool {
 	if os.Getenv("KUBERNETES_SERVICE_HOST") != "" {
 		return false
 	}

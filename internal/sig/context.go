@@ -1,0 +1,48 @@
+// Package sig has what the App and SignalContext know of the signals of a process.
+package sig
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"sync"
+	"time"
+)
+
+// Context returns a copy of parent that the first of the signals cancels, with what cause
+// returns for it. stop cancels the context, restores the default effect of the signals and
+// waits for that. The default effect is also back when the time again has passed since the
+// first signal; repeats within that time count as one.
+func Context(parent context.Context, again time.Duration, cause func(os.Signal) error, signals []os.Signal) (ctx context.Context, stop context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(parent)
+	// Room for one of each kind is enough: Notify drops signals that do not fit, and
+	// only the first one counts.
+	ch := make(chan os.Signal, len(signals))
+	signal.Notify(ch, signals...)
+	quit := make(chan struct{})
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		defer signal.Stop(ch)
+		select {
+		case s := <-ch:
+			cancel(cause(s))
+		case <-ctx.Done():
+			return
+		}
+		repeats := time.NewTimer(again)
+		defer repeats.Stop()
+		select {
+		case <-repeats.C:
+		case <-quit:
+		}
+	}()
+	var once sync.Once
+	return ctx, func() {
+		once.Do(func() {
+			cancel(nil)
+			close(quit)
+		})
+		<-ended
+	}
+}
