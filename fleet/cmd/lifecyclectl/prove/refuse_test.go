@@ -157,6 +157,25 @@ func TestTheJobIsDeleted(t *testing.T) {
 	})
 }
 
+// What cannot be put back is told, with the command that does it.
+func TestWhatIsLeftIsTold(t *testing.T) {
+	f := newFake(t)
+	var said []string
+	_, err := asked(t.Context(), func(o *Options) {
+		o.Step = func(s string) {
+			said = append(said, s)
+			f.set("error", "The connection to the server 10.0.0.9:6443 was refused")
+		}
+	})
+	var e *Error
+	if !errors.As(err, &e) || e.Reason != Unreachable {
+		t.Errorf("%v", err)
+	}
+	if last := said[len(said)-1]; !strings.Contains(last, "is still there") || !strings.Contains(last, "kubectl -n shop delete job lifecyclectl-prove-") {
+		t.Errorf("it says %q", said)
+	}
+}
+
 func (f *fake) wantDeleted() {
 	f.t.Helper()
 	if calls := f.calls(); !strings.Contains(calls, "delete job lifecyclectl-prove-") {
