@@ -41,7 +41,8 @@ func (w *Window) Begin(now time.Time, t Times) {
 	w.begun, w.times, w.moved = now, t, make(chan struct{}, 1)
 }
 
-// EndAt moves the end of the window. The last call counts.
+// EndAt moves the end of the window, or with the zero time gives it its own again. The
+// last call counts.
 func (w *Window) EndAt(at time.Time) { w.change(func() { w.at = at }) }
 
 // Fit shortens the times of the window.
@@ -66,14 +67,16 @@ func (w *Window) ends() (may, must time.Time, how string, t Times) {
 	defer w.mu.Unlock()
 	must, how = w.begun.Add(w.times.Full), Full
 	may = must
-	if !w.at.IsZero() {
-		if w.at.After(must) {
-			must, how = w.at, Held
-			if latest := w.begun.Add(w.times.Max); must.After(latest) {
-				must = latest
-			}
-			may = must
-		} else if may = w.at; may.Before(w.begun.Add(w.times.Min)) {
+	at := w.at
+	if latest := w.begun.Add(w.times.Max); at.After(latest) {
+		at = latest
+	}
+	switch {
+	case at.IsZero():
+	case at.After(must):
+		may, must, how = at, at, Held
+	default:
+		if may = at; may.Before(w.begun.Add(w.times.Min)) {
 			may = w.begun.Add(w.times.Min)
 		}
 	}
