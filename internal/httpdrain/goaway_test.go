@@ -305,45 +305,6 @@ func TestGoAwayWithoutAReader(t *testing.T) {
 	}
 }
 
-// IdleTimeout ends a connection in the same two steps, that long after the end of its
-// last request.
-func TestIdleTimeoutServesWhatIsOnItsWay(t *testing.T) {
-	work := func(w http.ResponseWriter, r *http.Request) {
-		time.Sleep(3 * time.Minute)
-		hello(w, r)
-	}
-	inTime(t, Config{}, func(srv *http.Server) {
-		srv.IdleTimeout = time.Minute
-		srv.Handler = http.HandlerFunc(work)
-	}, func(t *testing.T, _ *Server, connect func() *h2client) {
-		c := connect()
-		began := time.Now()
-		c.get(1)
-		c.response(1)
-		c.firstStep()
-		if d := time.Since(began); d != 4*time.Minute {
-			t.Errorf("idle after %v", d)
-		}
-		c.get(3) // on its way
-		c.send(pongFrame)
-		c.gone(3, 3)
-	})
-}
-
-// A connection that never had a request is idle too.
-func TestIdleTimeoutOfAnUnusedConnection(t *testing.T) {
-	inTime(t, Config{}, func(srv *http.Server) { srv.ReadTimeout = time.Minute }, func(t *testing.T, _ *Server, connect func() *h2client) {
-		c := connect()
-		began := time.Now()
-		c.firstStep()
-		c.send(pongFrame)
-		c.gone(0)
-		if d := time.Since(began); d != time.Minute+time.Second {
-			t.Errorf("gone after %v", d)
-		}
-	})
-}
-
 // A connection that comes late is told with its first response. After the window one
 // without a request is told as well, in time for the stop, and not before it could
 // send one.

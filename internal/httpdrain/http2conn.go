@@ -79,8 +79,9 @@ type http2Conn struct {
 	deadline time.Time   // of reading, as the implementation has set it
 	woken    bool        // another deadline is set, to end a read
 	wait     *time.Timer // for a response, or for the client's acknowledgement
-	idle     *time.Timer // nil without idleFor
-	requests int         // whose handler runs; counted with idleFor only
+	idle     *time.Timer // nil without idleFor; runs while there is no request
+	expired  bool        // idleFor has passed without a request
+	requests int         // whose handler runs
 	closed   bool
 }
 
@@ -299,6 +300,9 @@ func (h *http2Conn) acknowledged() {
 		h.woken = true
 		h.setDeadlineLocked(time.Unix(1, 0))
 	}
+	if h.expired {
+		h.giveUpLocked()
+	}
 }
 
 // unwake gives a read that was woken its deadline back, and reports whether one was.
@@ -366,78 +370,4 @@ func (h *http2Conn) stop() {
 		h.idle.Stop()
 	}
 	h.finishLocked()
-}
-
-// closeWhenIdle has the connection closed when it has no request for idleFor. It is
-// called before the first request.
-func (h *http2Conn) closeWhenIdle() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.idleFor > 0 && !h.closed {
-		h.idle = time.AfterFunc(h.idleFor, h.sayNow)
-	}
-}
-
-// begin counts a request that keeps the connection from being idle.
-func (h *http2Conn) begin() {
-	if h.idleFor <= 0 {
-		return
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.requests++; h.requests == 1 && h.idle != nil {
-		h.idle.Stop()
-	}
-}
-
-func (h *http2Conn) end() {
-	if h.idleFor <= 0 {
-		return
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.requests--; h.requests == 0 && h.idle != nil && !h.closed {
-		h.idle.Reset(h.idleFor)
-	}
-}
-
-// streams counts the requests of a connection whose handlers are not called
-// through the Server.
-type streams struct {
-	mu   sync.Mutex // guards everything below
-	open map[uint32]struct{}
-	last uint32
-}
-
-// begin reports whether the header is that of a new stream (RFC 9113, section
-// 5.1.1), and not a trailer. A nil *streams counts nothing.
-func (s *streams) begin(id uint32) bool {
-	if s == nil {
-		return false
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if id <= s.last || id%2 == 0 {
-		return false
-	}
-	s.last = id
-	s.open[id] = struct{}{}
-	return true
-}
-
-func (s *streams) end(id uint32) {
-	if s != nil {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.open, id)
-	}
-}
-
-func (s *streams) count() int {
-	if s == nil {
-		return 0
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.open)
 }

@@ -220,10 +220,18 @@ func (s *Server) sayGoodbyeHTTP2() {
 // awaitGoodbyes waits until every client on HTTP/2 has been told in both steps, or until
 // ctx is done. net/http's Shutdown has the next response say it in one step. It does
 // not wait longer than about two seconds for clients that do not acknowledge the first
-// step, which is less time than they have otherwise.
+// step, which is less time than they have otherwise. A client that cannot be told even
+// then keeps its connection for its requests only.
 func (s *Server) awaitGoodbyes(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 2*goAwayWait+goAwayWait/10)
 	defer cancel()
+	defer func() {
+		for _, c := range s.tracker.open() {
+			if h := c.http2.Load(); h != nil {
+				h.giveUp()
+			}
+		}
+	}()
 	for _, c := range s.tracker.open() {
 		if h := c.http2.Load(); h != nil {
 			select {
