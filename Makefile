@@ -80,6 +80,14 @@ bench-docs: ## make docs/benchmarks.md of what "make bench" and "make e2e-long" 
 scale: ## simulate rollouts of 10,000 pods again and write docs/scale.md (minutes)
 	cd bench && go run ./cmd/scaledoc -simulate
 
+.PHONY: bench-rest
+bench-rest: ## measure the cost at rest alone, and put it into docs/benchmarks.md
+	@mkdir -p bench/results
+	@{ grep -v -e '^BenchmarkRest/' -e '^rest: ' docs/benchmarks.txt; \
+		echo "rest: $$(uname -sr) with $$(go env GOVERSION)"; COUNT='$(COUNT)' tools/bench.sh ./bench/rest | grep '^BenchmarkRest/'; } > bench/results/rest.txt
+	cp bench/results/rest.txt docs/benchmarks.txt
+	cd bench && go run ./cmd/benchdoc
+
 .PHONY: bench-once
 bench-once: ## one short pass of each benchmark: they still run
 	go test -run '^$$' -bench . -benchtime 1x -short -timeout 10m $(PACKAGES)
@@ -125,7 +133,7 @@ cross: ## build and vet the library for macOS and Windows
 .PHONY: vulnerabilities
 vulnerabilities: ## check every published module with govulncheck; NEWEST=1 with the newest dependencies
 	@set -e; dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; git ls-files -z | xargs -0 cp --parents -t "$$dir"; \
-		for m in . fleet kube otel vet worker/docker; do echo "govulncheck $$m"; (cd "$$dir/$$m" && export GOWORK=off && \
+		for m in . fleet grpcdrain kube otel vet worker/docker; do echo "govulncheck $$m"; (cd "$$dir/$$m" && export GOWORK=off && \
 		if [ -n '$(NEWEST)' ]; then go get -u ./... && go mod tidy; fi && go run golang.org/x/vuln/cmd/govulncheck@v1.1.4 ./...); done
 
 .PHONY: release

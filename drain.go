@@ -182,7 +182,8 @@ func (a *App) traffic() (seen drainwindow.Traffic) {
 // the cluster has noticed the stop, as the module kube does. The window then ends at
 // that time: not before DrainMin, not after DrainMax, and before DrainInterval only when
 // every drainer has returned and no request is in flight. Open connections lose no time
-// by an early end. The last call counts. Before T0 and after the window it does nothing.
+// by an early end. The last call counts, and the zero time gives the window its own length
+// again. Before T0 and after the window it does nothing.
 func (a *App) EndWindow(at time.Time) { a.stop.open.EndAt(at) }
 
 // EndBy says that the process will be killed at that time. The App shortens the window

@@ -36,6 +36,7 @@ func TestEndWindow(t *testing.T) {
 		{"an endless request", 0, 3 * s, 20 * s, 0, 10 * s, "full"},
 		{"a drainer", 0, 3 * s, 0, 6 * s, 6 * s, "ended early"},
 		{"later does not wait for a request", 0, 12 * s, 20 * s, 0, 12 * s, "held longer"},
+		{"its own length again", 0, 3 * s, 0, 0, 10 * s, "full"},
 		{"before T0", -2, s, 0, 0, 10 * s, "full"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -56,6 +57,9 @@ func TestEndWindow(t *testing.T) {
 					}
 					r.Stop(nil)
 				})
+				if test.name == "its own length again" {
+					r.after(3*s, func() { r.EndWindow(time.Time{}) })
+				}
 				if test.at >= 0 {
 					r.after(2*s+test.at+time.Millisecond, func() { r.EndWindow(t0.Add(test.end)) })
 				}

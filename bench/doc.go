@@ -5,6 +5,7 @@
 //	units    starting and stopping units
 //	serving  the cost of tracking per request
 //	stop     the effect of a stop on clients
+//	rest     the cost of a service that has nothing to do
 //	rollout  the same for a rollout of thousands of pods, simulated
 //
 // "make bench" runs all of it several times over, peers in turn, and

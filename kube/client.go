@@ -80,10 +80,10 @@ const (
 // InCluster is [New] for a process in a pod.
 func InCluster() (*Client, error) { return New(Config{}) }
 
-// New returns a client. It sends no request. Outside a cluster it returns a client
-// whose requests fail with [ErrNotInCluster], so that a program runs there too. It
-// returns an error for a Config that makes no sense, and in a cluster for a service
-// account whose files cannot be read.
+// New returns a client. It sends no request. It returns an error for a Config that makes
+// no sense. Where the process cannot ask, it returns a client whose requests fail with
+// the reason, so that a program runs there too: outside a cluster with
+// [ErrNotInCluster], and in a pod without a token with an error that names the file.
 func New(cfg Config) (*Client, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
@@ -114,50 +114,54 @@ func New(cfg Config) (*Client, error) {
 	if cfg.Dir == "" {
 		cfg.Dir = mountedDir
 	}
-	if cfg.Namespace == "" {
-		name, err := os.ReadFile(filepath.Join(cfg.Dir, "namespace"))
-		if err != nil {
-			return nil, fmt.Errorf("kube: the pod's namespace: %w (is automountServiceAccountToken false?)", err)
-		}
-		cfg.Namespace = strings.TrimSpace(string(name))
-	}
 	c := &Client{cfg: cfg}
-	transport, err := c.transport()
-	if err != nil {
-		return nil, err
+	transport := c.transport()
+	if strings.HasPrefix(cfg.Host, "https://") {
+		roots := x509.NewCertPool()
+		if cfg.CA != nil && !roots.AppendCertsFromPEM(cfg.CA) {
+			return nil, errors.New("kube: CA has no certificate in PEM form")
+		}
+		transport.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
 	}
-	if _, err := c.token(); err != nil {
-		return nil, err
-	}
+	c.none = c.readAccount(transport.TLSClientConfig)
 	// No redirects: the token goes to the API server and nowhere else.
 	c.http = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	return c, nil
 }
 
-// transport speaks HTTP/1.1: a request that times out takes its connection with it.
-// On HTTP/2 the next request would wait on the same dead connection.
-func (c *Client) transport() (*http.Transport, error) {
-	t := &http.Transport{
-		Protocols:           new(http.Protocols),
-		TLSHandshakeTimeout: c.cfg.Timeout, IdleConnTimeout: 30 * time.Second, MaxIdleConnsPerHost: 2, MaxResponseHeaderBytes: maxError,
+// readAccount reads what the Config does not give from the files of the service account.
+func (c *Client) readAccount(secure *tls.Config) error {
+	const hint = " (is automountServiceAccountToken false?)"
+	if c.cfg.Namespace == "" {
+		name, err := os.ReadFile(filepath.Join(c.cfg.Dir, "namespace"))
+		if err != nil {
+			return fmt.Errorf("kube: the pod's namespace: %w"+hint, err)
+		}
+		c.cfg.Namespace = strings.TrimSpace(string(name))
 	}
-	t.Protocols.SetHTTP1(true)
-	if strings.HasPrefix(c.cfg.Host, "http://") {
-		return t, nil
-	}
-	pem := c.cfg.CA
-	if pem == nil {
-		var err error
-		if pem, err = os.ReadFile(filepath.Join(c.cfg.Dir, "ca.crt")); err != nil {
-			return nil, fmt.Errorf("kube: the API server's certificate: %w", err)
+	if secure != nil && c.cfg.CA == nil {
+		file := filepath.Join(c.cfg.Dir, "ca.crt")
+		pem, err := os.ReadFile(file)
+		if err != nil {
+			return fmt.Errorf("kube: the API server's certificate: %w"+hint, err)
+		}
+		if !secure.RootCAs.AppendCertsFromPEM(pem) {
+			return fmt.Errorf("kube: the API server's certificate: %s has none in PEM form", file)
 		}
 	}
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(pem) {
-		return nil, errors.New("kube: CA has no certificate in PEM form")
+	_, err := c.token()
+	return err
+}
+
+// transport speaks HTTP/1.1: a request that times out takes its connection with it.
+// On HTTP/2 the next request would wait on the same dead connection.
+func (c *Client) transport() *http.Transport {
+	t := &http.Transport{
+		Protocols:       new(http.Protocols), // each request has its own timeout
+		IdleConnTimeout: 30 * time.Second, MaxIdleConnsPerHost: 2, MaxResponseHeaderBytes: maxError,
 	}
-	t.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
-	return t, nil
+	t.Protocols.SetHTTP1(true)
+	return t
 }
 
 // Close closes idle connections. The client can be used further.

@@ -96,13 +96,43 @@ func TestClientConfigIsChecked(t *testing.T) {
 		"host without a scheme": {Config{Host: "10.0.0.1:443", Dir: good}, "want https://HOST:PORT"},
 		"host with a path":      {Config{Host: "https://api/v1", Dir: good}, "want https://HOST:PORT"},
 		"another scheme":        {Config{Host: "ftp://api", Dir: good}, "want https://HOST:PORT"},
-		"no files":              {Config{Host: "https://api", Dir: t.TempDir()}, "automountServiceAccountToken"},
 		"no authority":          {Config{Host: "https://api", Dir: good, CA: []byte("x")}, "no certificate"},
 		"negative timeout":      {Config{Timeout: -time.Second}, "Timeout"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c, err := New(tt.cfg); err == nil || !strings.Contains(err.Error(), tt.says) || c != nil {
 				t.Errorf("%v, want %q", err, tt.says)
+			}
+		})
+	}
+}
+
+// A pod without a token, or with a broken one, runs: its requests say what is missing.
+func TestClientWithoutAnAccount(t *testing.T) {
+	for name, tt := range map[string]struct {
+		damage func(dir string) error
+		says   string
+	}{
+		"no token":       {func(dir string) error { return os.Remove(filepath.Join(dir, "token")) }, "the service account's token: open "},
+		"no namespace":   {func(dir string) error { return os.Remove(filepath.Join(dir, "namespace")) }, "automountServiceAccountToken"},
+		"no certificate": {func(dir string) error { return os.Remove(filepath.Join(dir, "ca.crt")) }, "the API server's certificate: open "},
+		"an empty one":   {func(dir string) error { return os.WriteFile(filepath.Join(dir, "ca.crt"), nil, 0o600) }, "ca.crt has none in PEM form"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := serviceAccount(t, "secret", []byte(otherCA))
+			if err := tt.damage(dir); err != nil {
+				t.Fatal(err)
+			}
+			c, err := New(Config{Host: "https://api", Dir: dir})
+			if err != nil {
+				t.Fatal(err)
+			}
+			l := newLease(t, c)
+			if granted, err := l.Acquire(t.Context()); granted != 0 || err == nil || !strings.Contains(err.Error(), tt.says) {
+				t.Errorf("granted %v, %v, want an error that says %q", granted, err, tt.says)
+			}
+			if err := l.Release(t.Context()); err != nil {
+				t.Error(err)
 			}
 		})
 	}

@@ -134,6 +134,13 @@ func (f *fakeAPI) forget() {
 	f.changed = make(chan struct{})
 }
 
+// onWrite sets after.
+func (f *fakeAPI) onWrite(after func(r *http.Request)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.after = after
+}
+
 func (f *fakeAPI) asked() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

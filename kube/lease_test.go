@@ -93,7 +93,7 @@ func TestLeaseObject(t *testing.T) {
 }
 
 // The lease of a holder that died is free when it has not changed for its duration by
-// this process's clock, whatever its times say. So is a deleted one.
+// this process's clock. The times in it do not count. So is a deleted one.
 func TestLeaseOfADeadHolder(t *testing.T) {
 	for name, disturb := range map[string]func(f *fakeAPI){
 		"kept":    func(*fakeAPI) {},
@@ -142,7 +142,7 @@ func TestLeaseAnswersAreLost(t *testing.T) {
 		f := newFake()
 		c, _ := f.client(t)
 		l, rival := newLease(t, c), newLease(t, c)
-		f.after = func(r *http.Request) { <-r.Context().Done() }
+		f.onWrite(func(r *http.Request) { <-r.Context().Done() })
 		lose := func(what string, fn func() error) {
 			t.Helper()
 			began := time.Now()
@@ -154,17 +154,17 @@ func TestLeaseAnswersAreLost(t *testing.T) {
 			}
 		}
 		lose("create", func() error { _, err := l.Acquire(t.Context()); return err })
-		f.after = nil
+		f.onWrite(nil)
 		acquire(t, rival, false)
 		acquire(t, l, true)
-		f.after = func(r *http.Request) { <-r.Context().Done() }
+		f.onWrite(func(r *http.Request) { <-r.Context().Done() })
 		lose("renew", func() error { _, err := l.Acquire(t.Context()); return err })
-		f.after = nil
+		f.onWrite(nil)
 		acquire(t, l, true)
 		acquire(t, rival, false)
-		f.after = func(r *http.Request) { <-r.Context().Done() }
+		f.onWrite(func(r *http.Request) { <-r.Context().Done() })
 		lose("release", func() error { return l.Release(t.Context()) })
-		f.after = nil
+		f.onWrite(nil)
 		if err := l.Release(t.Context()); err != nil {
 			t.Error(err)
 		}
@@ -338,11 +338,11 @@ func TestLeaseHasOneLeader(t *testing.T) {
 			}
 			return false
 		})
-		f.after = func(r *http.Request) {
+		f.onWrite(func(r *http.Request) {
 			if rand.N(12) == 0 {
 				<-r.Context().Done()
 			}
-		}
+		})
 		var mu sync.Mutex
 		leading, terms, last, holder := 0, 0, uint64(0), ""
 		lead := func(l *Lease) func(context.Context) error {

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -228,8 +229,8 @@ func TestDeletionCost(t *testing.T) {
 		f := newFake()
 		f.set(podPath, manifest(nil))
 		c, log := f.client(t)
-		load := 100
-		app := lifecycletest.New(t, lifecycle.Config{}, c.DeletionCost(CostConfig{Load: func() int { return load }}))
+		var load atomic.Int64
+		app := lifecycletest.New(t, lifecycle.Config{}, c.DeletionCost(CostConfig{Load: func() int { return int(load.Load()) }}))
 		app.Start()
 		cost := func() any {
 			notes, _ := f.get(podPath)["metadata"].(map[string]any)["annotations"].(map[string]any)
@@ -241,14 +242,14 @@ func TestDeletionCost(t *testing.T) {
 			want   string
 			writes int
 		}{{100, "100", 1}, {124, "100", 1}, {90, "100", 1}, {140, "140", 2}, {0, "0", 3}, {10, "0", 3}, {11, "11", 4}, {-5, "0", 5}, {1 << 40, strconv.Itoa(1<<31 - 1), 6}} {
-			load = step.load
+			load.Store(int64(step.load))
 			time.Sleep(time.Minute)
 			if writes := strings.Count(strings.Join(f.asked(), " "), "PATCH"); cost() != step.want || writes != step.writes {
 				t.Errorf("load %d: cost %v, %d writes; want %s, %d", step.load, cost(), writes, step.want, step.writes)
 			}
 		}
 		f.failWith(forbid("PATCH"))
-		load = 500
+		load.Store(500)
 		time.Sleep(time.Hour)
 		if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), `resources: [\"pods\"], verbs: [\"patch\"]`) {
 			t.Errorf("%d lines:\n%s", n, log)

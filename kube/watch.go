@@ -115,7 +115,7 @@ func follow[T any](ctx context.Context, c *Client, o object, query url.Values, v
 		switch {
 		case ctx.Err() != nil:
 			return nil //nolint:nilerr // the caller has ended it
-		case err != nil && lasting(err):
+		case err != nil && c.lasting(err):
 			return err
 		case err == nil && time.Since(began) > time.Second:
 			pause = 0 // the API server ends a watch from time to time
@@ -132,12 +132,12 @@ func follow[T any](ctx context.Context, c *Client, o object, query url.Values, v
 }
 
 // lasting reports whether another attempt would meet the same error.
-func lasting(err error) bool {
+func (c *Client) lasting(err error) bool {
 	switch status(err) {
 	case http.StatusGone, http.StatusForbidden, http.StatusUnauthorized, http.StatusNotFound, http.StatusBadRequest:
 		return true
 	}
-	return errors.Is(err, ErrNotInCluster)
+	return c.none != nil
 }
 
 // sleep waits for d and a little more, so that the pods of a rollout do not ask all at

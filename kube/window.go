@@ -61,11 +61,11 @@ type window struct {
 	app    *lifecycle.App
 	why    func(error)
 
-	full, longest time.Time // when the window ends without a word, and at the latest
-	slices        map[string]slice
-	had           map[string]bool // names of the Services that had the pod as an endpoint
-	noticed       time.Time       // since when the cluster sends clients elsewhere; zero while it does not
-	state         string          // the last one that was logged
+	longest time.Time // when the window ends at the latest
+	slices  map[string]slice
+	had     map[string]bool // names of the Services that had the pod as an endpoint
+	noticed time.Time       // since when the cluster sends clients elsewhere; zero while it does not
+	state   string          // the last one that was logged
 }
 
 // slice is the used part of an EndpointSlice (discovery.k8s.io/v1).
@@ -124,18 +124,20 @@ func (w *window) run(ctx context.Context) error {
 		return nil
 	}
 	cfg, t0 := w.app.Config(), time.Now()
-	w.full = t0.Add(max(cfg.DrainInterval, 0))
 	w.longest = t0.Add(max(cfg.DrainInterval, cfg.DrainMax, 0))
 	ctx, cancel := context.WithDeadline(ctx, w.longest)
 	defer cancel()
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		err := w.follow(ctx)
 		if ctx.Err() != nil {
+			if w.slices == nil {
+				w.why(fmt.Errorf("kube: list %s: no answer before the end of the window", w.endpointSlices()))
+			}
 			return nil
 		}
 		if err != nil && status(err) != http.StatusGone { // which says to read again
 			w.unknown(err)
-			if lasting(err) {
+			if w.client.lasting(err) {
 				return nil
 			}
 		}
@@ -148,7 +150,7 @@ func (w *window) run(ctx context.Context) error {
 // unknown gives the window its own length again.
 func (w *window) unknown(err error) {
 	w.noticed = time.Time{}
-	w.app.EndWindow(w.full)
+	w.app.EndWindow(time.Time{})
 	w.why(err)
 }
 
@@ -215,7 +217,7 @@ func (w *window) decide() {
 	switch {
 	case len(w.had) == 0:
 		w.note("no Service has the pod as an endpoint: the window keeps its length")
-		w.app.EndWindow(w.full)
+		w.app.EndWindow(time.Time{})
 	case in:
 		w.noticed = time.Time{}
 		w.note("the pod's endpoint is in service: the window lasts until it is not")
@@ -223,7 +225,7 @@ func (w *window) decide() {
 	case len(others) < len(w.had):
 		w.noticed = time.Time{}
 		w.note("no other endpoint is ready: the window keeps its length")
-		w.app.EndWindow(w.full)
+		w.app.EndWindow(time.Time{})
 	case w.noticed.IsZero():
 		w.noticed = time.Now()
 		w.note("the pod's endpoint is out of service: the window ends after the margin")

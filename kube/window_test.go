@@ -138,7 +138,7 @@ func TestWindow(t *testing.T) {
 			})
 		}, nil, 5 * s, "full", `verbs: [\"watch\"]`, 0},
 		"it hangs":            {func(f *fakeAPI) { gone(f); f.failWith(hang) }, nil, 5 * s, "full", "no answer in 5s", 0},
-		"it hangs from T0 on": {two, steps{0: func(f *fakeAPI) { f.failWith(hang) }}, 5 * s, "full", "", 0},
+		"it hangs from T0 on": {func(f *fakeAPI) { two(f); time.AfterFunc(30*s, func() { f.failWith(hang) }) }, nil, 5 * s, "full", "no answer", 0},
 		"it fails for a moment": {two, steps{0: func(f *fakeAPI) {
 			f.failWith(func(w http.ResponseWriter, _ *http.Request) bool { refuse(w, 500, "", "etcd is gone"); return true })
 		}, 1500 * time.Millisecond: func(f *fakeAPI) { f.failWith(nil); gone(f) }}, 3500 * time.Millisecond, early, "etcd is gone", s},
@@ -173,6 +173,24 @@ func TestWindowIsQuiet(t *testing.T) {
 		}
 		if n := len(f.asked()); n != 2 {
 			t.Errorf("asked %v, want once at the start and once at T0", f.asked())
+		}
+	})
+}
+
+// A request that outlives the window leaves a line too.
+func TestWindowIsShorterThanTheTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		c, lines := f.client(t, func(cfg *Config) { cfg.Timeout = time.Minute })
+		app := lifecycletest.New(t, lifecycle.Config{}, c.Window(WindowConfig{}))
+		app.Serve("http", &http.Server{Handler: http.NotFoundHandler()}, lifecycle.WithListener(lifecycletest.NewListener()))
+		app.Start()
+		time.Sleep(time.Minute)
+		f.failWith(hang)
+		app.Stop(nil)
+		app.WantClean()
+		if got := app.Report().Window; got != "full" || !strings.Contains(lines.String(), "no answer before the end of the window") {
+			t.Errorf("the window ended %q:\n%s", got, lines)
 		}
 	})
 }

@@ -26,7 +26,7 @@ func h2cApp(t *testing.T, grace time.Duration, work http.HandlerFunc) (a *lifecy
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.Serve("http", &http.Server{Addr: "127.0.0.1:0", Handler: h2c.NewHandler(work, new(http2.Server))})
+	a.Serve("http", &http.Server{Addr: "127.0.0.1:0", Handler: h2c.NewHandler(work, new(http2.Server))}) //nolint:staticcheck // deprecated, and what servers have
 	ended = make(chan error, 1)
 	go func() { ended <- a.Run(context.Background()) }()
 	<-a.Reached(lifecycle.PhaseRunning)

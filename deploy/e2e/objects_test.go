@@ -27,6 +27,7 @@ type deployment struct {
 	surge    string            // maxSurge; defaults to 1
 	startups int               // how often the startup probe may fail; defaults to 120
 	host     map[string]string // folders of the node, by where they are mounted
+	account  string            // a service account whose token the pod has, with its name in POD_NAME
 	probe    object            // the only probe, for readiness, of a program without planes
 }
 
@@ -44,6 +45,9 @@ func (d deployment) object() object {
 	var env []object
 	for _, name := range slices.Sorted(maps.Keys(d.env)) {
 		env = append(env, object{"name": name, "value": d.env[name]})
+	}
+	if d.account != "" {
+		env = append(env, object{"name": "POD_NAME", "valueFrom": object{"fieldRef": object{"fieldPath": "metadata.name"}}})
 	}
 	// The timeouts suit a busy machine. The periods decide how soon a
 	// flip of readiness is seen.
@@ -73,6 +77,15 @@ func (d deployment) object() object {
 		container["resources"] = object{"limits": object{"memory": d.memory}}
 	}
 	volumes := []object{{"name": "tmp", "emptyDir": object{"medium": "Memory"}}}
+	if d.account != "" {
+		// As the kubelet mounts it, but with a certificate: see reachAPI.
+		volumes = append(volumes, object{"name": "account", "projected": object{"sources": []object{
+			{"serviceAccountToken": object{"path": "token"}},
+			{"configMap": object{"name": authority, "items": []object{{"key": "ca.crt", "path": "ca.crt"}}}},
+			{"downwardAPI": object{"items": []object{{"path": "namespace", "fieldRef": object{"fieldPath": "metadata.namespace"}}}}},
+		}}})
+		container["volumeMounts"] = append(container["volumeMounts"].([]object), object{"name": "account", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "readOnly": true})
+	}
 	for i, at := range slices.Sorted(maps.Keys(d.host)) {
 		name := "host-" + strconv.Itoa(i)
 		volumes = append(volumes, object{"name": name, "hostPath": object{"path": d.host[at], "type": "Directory"}})
@@ -88,8 +101,9 @@ func (d deployment) object() object {
 				"metadata": object{"labels": object{"deployment": d.name}},
 				"spec": object{
 					"terminationGracePeriodSeconds": d.grace, "automountServiceAccountToken": false, "enableServiceLinks": false,
-					"containers": []object{container},
-					"volumes":    volumes,
+					"serviceAccountName": d.account,
+					"containers":         []object{container},
+					"volumes":            volumes,
 				},
 			},
 		},

@@ -29,8 +29,9 @@ type proof struct {
 	}
 	Findings []finding
 	Losses   []struct {
-		Kind, How, Why, Pod, Cause, Step       string
-		AfterDeletion, AfterEnd, WaitedSeconds float64
+		Kind, How, Why, Pod, Cause, Step                                   string
+		AfterDeletion, AfterUnready, AfterRemoved, AfterEnd, WaitedSeconds float64
+		At                                                                 time.Time
 	}
 }
 

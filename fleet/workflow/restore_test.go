@@ -61,7 +61,7 @@ func TestBucketRestoredFromABackup(t *testing.T) {
 		list, err := r.missions.List(ctx, workflow.ListOptions{Fresh: true})
 		look := fmt.Sprint(err)
 		for _, m := range list {
-			look += " " + m.ID + " " + string(m.State)
+			look += " " + m.ID + " " + m.State
 		}
 		looks[look]++
 		return err == nil && len(list) == 1 && list[0].ID == "old" && list[0].State == "planning"

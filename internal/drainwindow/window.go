@@ -41,7 +41,8 @@ func (w *Window) Begin(now time.Time, t Times) {
 	w.begun, w.times, w.moved = now, t, make(chan struct{}, 1)
 }
 
-// EndAt moves the end of the window. The last call counts.
+// EndAt moves the end of the window, or with the zero time gives it its own again. The
+// last call counts.
 func (w *Window) EndAt(at time.Time) { w.change(func() { w.at = at }) }
 
 // Fit shortens the times of the window.
@@ -60,27 +61,29 @@ func (w *Window) change(field func()) {
 	}
 }
 
-// ends returns when the window may end, and when it has to.
-func (w *Window) ends() (may, must time.Time, how string) {
+// ends returns when the window may end, when it has to, and after which quiet it may.
+func (w *Window) ends() (may, must time.Time, how string, t Times) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	must, how = w.begun.Add(w.times.Full), Full
 	may = must
-	if !w.at.IsZero() {
-		if w.at.After(must) {
-			must, how = w.at, Held
-			if latest := w.begun.Add(w.times.Max); must.After(latest) {
-				must = latest
-			}
-			may = must
-		} else if may = w.at; may.Before(w.begun.Add(w.times.Min)) {
+	at := w.at
+	if latest := w.begun.Add(w.times.Max); at.After(latest) {
+		at = latest
+	}
+	switch {
+	case at.IsZero():
+	case at.After(must):
+		may, must, how = at, at, Held
+	default:
+		if may = at; may.Before(w.begun.Add(w.times.Min)) {
 			may = w.begun.Add(w.times.Min)
 		}
 	}
 	if w.short {
 		how = Short
 	}
-	return may, must, how
+	return may, must, how, w.times
 }
 
 // Traffic is what an App sees of its clients.
@@ -98,18 +101,18 @@ func (w *Window) Wait(skip, drained <-chan struct{}, traffic func() Traffic) (ho
 	defer end.Stop()
 	defer look.Stop()
 	for {
-		may, must, how := w.ends()
+		may, must, how, times := w.ends()
 		if drained == nil {
 			seen := traffic()
 			switch {
 			case may.Before(must) && !time.Now().Before(may) && !seen.Serving:
 				return Early
-			case w.isQuiet(seen):
+			case w.isQuiet(times, seen):
 				return Quiet
 			}
 		}
 		end.Reset(time.Until(must))
-		look.Reset(w.lookAfter(may, must))
+		look.Reset(lookAfter(times, may, must))
 		select {
 		case <-end.C:
 			return how
@@ -124,9 +127,9 @@ func (w *Window) Wait(skip, drained <-chan struct{}, traffic func() Traffic) (ho
 }
 
 // lookAfter returns when to look again, because a client leaves without a message.
-func (w *Window) lookAfter(may, must time.Time) time.Duration {
+func lookAfter(t Times, may, must time.Time) time.Duration {
 	next := time.Hour
-	if q := w.times.Quiet; q > 0 {
+	if q := t.Quiet; q > 0 {
 		next = min(max(q/10, 10*time.Millisecond), 250*time.Millisecond)
 	}
 	if may.Before(must) {
@@ -136,13 +139,13 @@ func (w *Window) lookAfter(may, must time.Time) time.Duration {
 }
 
 // isQuiet reports whether no client is there, and none has come for Quiet.
-func (w *Window) isQuiet(seen Traffic) bool {
-	if w.times.Quiet <= 0 || seen.Busy || time.Since(w.begun) < w.times.Min {
+func (w *Window) isQuiet(t Times, seen Traffic) bool {
+	if t.Quiet <= 0 || seen.Busy || time.Since(w.begun) < t.Min {
 		return false
 	}
 	since := w.begun
 	if seen.Last.After(since) {
 		since = seen.Last
 	}
-	return time.Since(since) >= w.times.Quiet
+	return time.Since(since) >= t.Quiet
 }

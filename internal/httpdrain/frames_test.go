@@ -125,7 +125,7 @@ const (
 
 var pongFrame = frame(framePing, flagAck, 0, goodbyePing)
 
-// Whatever passes, it passes unchanged, and a goodbye is put in between two frames
+// All bytes pass unchanged, and a goodbye is put in between two frames
 // only, at the first such place after it was asked for.
 func FuzzHTTP2Conn(f *testing.F) {
 	block := frame(frameHeaders, flagEndStream, 1, getBlock) + frame(frameContinuation, 0, 1, "") + frame(frameContinuation, flagEndHeaders, 1, "")

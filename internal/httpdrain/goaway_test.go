@@ -226,7 +226,7 @@ func TestGoAwayGoesWithAResponse(t *testing.T) {
 	})
 }
 
-// A client that does not acknowledge has goAwayWait, and the connection ends a second
+// A client that does not acknowledge has ackWait, and the connection ends a second
 // after the last GOAWAY, as net/http has it.
 func TestGoAwayWithoutAcknowledgement(t *testing.T) {
 	inTime(t, Config{}, asIs, func(t *testing.T, s *Server, connect func() *h2client) {
@@ -238,13 +238,13 @@ func TestGoAwayWithoutAcknowledgement(t *testing.T) {
 		s.sayGoodbye()
 		c.firstStep()
 		c.send(frame(framePing, flagAck, 0, "stranger"))
-		time.Sleep(goAwayWait / 2)
+		time.Sleep(ackWait / 2)
 		c.get(3)
 		c.response(3)
-		if last := c.goAway(); last != 3 || time.Since(began) != goAwayWait {
+		if last := c.goAway(); last != 3 || time.Since(began) != ackWait {
 			t.Errorf("the last GOAWAY names stream %d after %v", last, time.Since(began))
 		}
-		if _, ok := c.next(); ok || time.Since(began) != goAwayWait+time.Second {
+		if _, ok := c.next(); ok || time.Since(began) != ackWait+time.Second {
 			t.Errorf("open %v after the goodbye", time.Since(began))
 		}
 	})
@@ -261,9 +261,9 @@ func TestGoAwayInTheMiddleOfAFrame(t *testing.T) {
 		c.firstStep()
 		request := frame(frameHeaders, flagEndStream, 3, getBlock)
 		c.send(request[:12])
-		time.Sleep(2 * goAwayWait)
+		time.Sleep(2 * ackWait)
 		c.send(request[12:])
-		time.Sleep(goAwayWait)
+		time.Sleep(time.Second)
 		synctest.Wait()
 		c.send(frame(frameContinuation, flagEndHeaders, 3, ""))
 		c.gone(3, 3)
@@ -359,6 +359,24 @@ func TestShutdownWaitsForTheGoodbye(t *testing.T) {
 		c.gone(3, 3)
 		if err := <-down; err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// Shutdown does not wait as long as otherwise for a client that does not acknowledge.
+func TestShutdownDoesNotWaitForSilentClients(t *testing.T) {
+	inTime(t, Config{}, asIs, func(t *testing.T, s *Server, connect func() *h2client) {
+		c := connect()
+		c.get(1)
+		c.response(1)
+		time.Sleep(goAwayWait)
+		began := time.Now()
+		down := make(chan error, 1)
+		go func() { _, err := s.Shutdown(context.Background()); down <- err }()
+		c.firstStep()
+		c.gone(1)
+		if err := <-down; err != nil || time.Since(began) > 4*time.Second {
+			t.Errorf("%v after %v", err, time.Since(began))
 		}
 	})
 }

@@ -62,14 +62,14 @@ func (s *Server) wrapHTTP2() {
 	if r := (&registration{hidden: twin(s.srv)}); r.accepted() {
 		s.srv.TLSNextProto = map[string]nextProto{
 			nextHTTP2:            s.overTLS(r.overTLS),
-			nextUnencryptedHTTP2: s.unencrypted(r.unencrypted),
+			nextUnencryptedHTTP2: r.unencrypted,
 		}
 		return
 	}
 	plain := hidden.TLSNextProto[nextUnencryptedHTTP2]
 	s.srv.TLSNextProto = map[string]nextProto{
 		nextHTTP2:            s.overTLS(asUnencrypted(plain)),
-		nextUnencryptedHTTP2: s.unencrypted(plain),
+		nextUnencryptedHTTP2: plain,
 	}
 }
 
@@ -78,7 +78,7 @@ func (s *Server) overTLS(serve serveHTTP2) nextProto {
 	return func(srv *http.Server, tc *tls.Conn, h http.Handler) {
 		c := trackedConn(tc)
 		if c == nil {
-			_ = tc.Close() // not through our listener
+			serve(srv, tc, h) // it has not come through our listener
 			return
 		}
 		hc := newHTTP2Conn(c, tc)
@@ -87,27 +87,6 @@ func (s *Server) overTLS(serve serveHTTP2) nextProto {
 		c.speaks(hc)
 		serve(srv, &tlsHTTP2{tc, hc}, h)
 	}
-}
-
-// unencrypted returns what serves HTTP/2 without TLS. The connection has seen the
-// preface, and passes through its http2Conn since.
-func (s *Server) unencrypted(next nextProto) nextProto {
-	return func(srv *http.Server, inner *tls.Conn, h http.Handler) {
-		if c := trackedConn(plainConn(inner)); c != nil {
-			if hc := c.http2.Load(); hc != nil {
-				hc.closeWhenIdle(s.idle)
-			}
-		}
-		next(srv, inner, h)
-	}
-}
-
-// plainConn returns the connection that net/http has put into a tls.Conn.
-func plainConn(inner *tls.Conn) net.Conn {
-	if in, ok := inner.NetConn().(interface{ UnencryptedNetConn() net.Conn }); ok {
-		return in.UnencryptedNetConn()
-	}
-	return nil
 }
 
 // asUnencrypted serves by a function for HTTP/2 without TLS.
@@ -185,12 +164,13 @@ func (r *registration) overTLS(_ *http.Server, nc net.Conn, h http.Handler) {
 }
 
 func (r *registration) unencrypted(_ *http.Server, inner *tls.Conn, h http.Handler) {
-	nc := plainConn(inner)
-	if nc == nil {
+	// net/http has put the connection into a tls.Conn that does nothing else.
+	in, ok := inner.NetConn().(interface{ UnencryptedNetConn() net.Conn })
+	if !ok {
 		_ = inner.Close()
 		return
 	}
-	r.serve(baseContext(h), nc, h, true, nil, nil)
+	r.serve(baseContext(h), in.UnencryptedNetConn(), h, true, nil, nil)
 }
 
 // baseContext returns the connection's context, which net/http hands over in

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"mime/multipart"
+	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/textproto"
@@ -15,6 +16,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -266,7 +268,10 @@ func TestHTTP2LateIdleConnection(t *testing.T) {
 			eventually(t, "Shutdown has begun", func() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.closing })
 		}
 		c.send(prefaceAndSettings[10:])
-		c.rest()
+		client := &h2client{t, c.Conn}
+		client.firstStep()
+		client.send(pongFrame)
+		client.gone(0)
 		if err := receive(t, "Shutdown", down); err != nil {
 			t.Error(err)
 		}
@@ -353,4 +358,50 @@ func TestUsersNextProtoIsKept(t *testing.T) {
 		t.Errorf("%s, %d protocols", res.Proto, len(srv.TLSNextProto))
 	}
 	s.EndWindow()
+}
+
+// A ConnContext that loses our context does not lose the two steps.
+func TestGoAwayWithoutOurContext(t *testing.T) {
+	inTime(t, Config{}, func(srv *http.Server) {
+		srv.ConnContext = func(context.Context, net.Conn) context.Context { return context.Background() }
+	}, func(_ *testing.T, s *Server, connect func() *h2client) {
+		c := connect()
+		c.get(1)
+		c.response(1)
+		s.sayGoodbye()
+		c.get(3)
+		c.firstStep()
+		c.response(3)
+		c.get(5)
+		c.response(5)
+		c.send(pongFrame)
+		c.gone(5)
+	})
+}
+
+// HTTP/2 that is the user's own, by a TLSNextProto that no known package has made, says
+// goodbye with a response, in one step.
+func TestUsersOwnHTTP2SaysGoodbyeWithAResponse(t *testing.T) {
+	inTime(t, Config{}, func(srv *http.Server) {
+		if srv.TLSConfig == nil {
+			return
+		}
+		hidden := twin(srv)
+		_ = hidden.Serve(closedListener{})
+		inner := hidden.TLSNextProto[nextHTTP2]
+		srv.TLSNextProto = map[string]nextProto{nextHTTP2: func(srv *http.Server, c *tls.Conn, h http.Handler) { inner(srv, c, h) }}
+		srv.TLSConfig.NextProtos = []string{nextHTTP2}
+	}, func(t *testing.T, s *Server, connect func() *h2client) {
+		if s.srv.TLSConfig == nil {
+			t.Skip("without TLS it passes through an http2Conn")
+		}
+		if r := (&registration{hidden: twin(s.srv)}); r.accepted() {
+			t.Skip("net/http of this release has no such function to wrap")
+		}
+		s.BeginDrain(time.Now(), 0)
+		synctest.Wait()
+		c := connect()
+		c.get(1)
+		c.gone(1, 1)
+	})
 }

@@ -76,7 +76,7 @@ func (r *relay) pass(to, from net.Conn, f frames, kind byte, count *atomic.Int64
 // underTool replaces servers under a program until it ends, again and again until
 // there were enough stops. The program sends POSTs to an address that echoes them, and
 // fails when it has got no response. Without TLS each request that it has sent must be
-// answered, whatever the program makes of it.
+// answered, also when the program does not wait for that.
 func underTool(t *testing.T, proto string, stops int, name string, args func(url string) []string) {
 	path, err := exec.LookPath(name)
 	if err != nil {

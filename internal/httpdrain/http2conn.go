@@ -9,9 +9,14 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
-// goAwayWait is how long a goodbye waits for a response to go with, and how long a
-// client then has to acknowledge the first GOAWAY.
-const goAwayWait = time.Second
+const (
+	// goAwayWait is how long a goodbye waits for a response to go with.
+	goAwayWait = time.Second
+	// ackWait is how long a client then has to acknowledge the first GOAWAY, as in
+	// gRPC. Clients do so at once, unless they are starved, or look at a connection
+	// only when they use it. What is shorter loses requests of starved ones.
+	ackWait = 5 * time.Second
+)
 
 // The frames of a goodbye (RFC 9113, sections 6.7 and 6.8).
 const (
@@ -41,7 +46,7 @@ const (
 // First the client gets GOAWAY with the highest stream id, which drops no stream,
 // and a PING. A client that acknowledges the PING has read the GOAWAY, and opens no
 // stream afterwards: what it had sent before is read before the acknowledgement.
-// Then, or when the client takes longer than goAwayWait, the implementation reads a
+// Then, or when the client takes longer than ackWait, the implementation reads a
 // GOAWAY as if the client had sent it. Every implementation answers that with its
 // own GOAWAY, which names the last stream that it has taken, serves the streams that
 // it has, and closes (net/http and golang.org/x/net/http2, processGoAway).
@@ -91,10 +96,10 @@ func newHTTP2Conn(c *conn, below net.Conn) *http2Conn {
 //
 // A connection that was in use just now gets the first GOAWAY before its next
 // response, if that comes within goAwayWait. The client that waits for the response
-// is then not about to send. Some clients fail a request that they have chosen the
-// connection for when a GOAWAY comes at that moment, although they have sent nothing
-// of it (net/http, errClientConnUnusable; curl 7.88), and take one that comes before
-// the first request for a refusal (net/http, errClientConnNotEstablished).
+// is then not about to send. Go's client fails a request with a body that it has just
+// given to the connection when a GOAWAY comes, although it has sent nothing of it
+// (golang/go#62450), and takes a GOAWAY before the first request for a refusal
+// (net/http, errClientConnNotEstablished).
 func (h *http2Conn) sayGoodbye() {
 	if h.conn.tracker.since()-h.latest.Load() >= int64(goAwayWait) {
 		h.sayNow()
@@ -149,7 +154,7 @@ func (h *http2Conn) writeFirst() error {
 		if h.wait != nil {
 			h.wait.Stop()
 		}
-		h.wait = time.AfterFunc(goAwayWait, h.acknowledged)
+		h.wait = time.AfterFunc(ackWait, h.acknowledged)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package httpdrain
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"maps"
@@ -9,7 +10,12 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"time"
 )
+
+// foreignIdle is how long before the IdleTimeout of golang.org/x/net/http2 a
+// connection gets our GOAWAY.
+const foreignIdle = 5 * time.Second
 
 // wrapForeign wraps HTTP/2 that is configured already: that of
 // golang.org/x/net/http2, which comes in two kinds, or net/http's own. It leaves a
@@ -18,6 +24,10 @@ import (
 func (s *Server) wrapForeign() {
 	next := s.srv.TLSNextProto
 	h2, plain := next[nextHTTP2], next[nextUnencryptedHTTP2]
+	// Its IdleTimeout, which it has read by now, is one of its own, with a GOAWAY of
+	// one step. Ours comes earlier.
+	s.idle = cmp.Or(s.srv.IdleTimeout, s.srv.ReadTimeout)
+	s.idle -= min(s.idle/2, foreignIdle)
 	switch {
 	case isHTTP2Package(h2) && isHTTP2Package(plain):
 		s.srv.TLSNextProto = maps.Clone(next)
@@ -26,6 +36,8 @@ func (s *Server) wrapForeign() {
 		// From Go 1.27 on x/net has net/http serve, which does not call this
 		// function: it takes connections of any type.
 		s.registered = true
+	default:
+		s.oneStep = true
 	}
 }
 
@@ -76,6 +88,7 @@ func (c *tlsHTTP2) HandshakeContext(ctx context.Context) error {
 	}
 	c.http2 = newHTTP2Conn(below, c.Conn)
 	c.http2.in.before = clientPreface
+	c.http2.idleFor = below.server.idle
 	below.speaks(c.http2)
 	return nil
 }

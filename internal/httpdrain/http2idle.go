@@ -5,14 +5,13 @@ import (
 	"time"
 )
 
-// closeWhenIdle has the connection closed when it has no request for d, as
-// http.Server.IdleTimeout says. It is called before the first request.
-func (h *http2Conn) closeWhenIdle(d time.Duration) {
+// closeWhenIdle has the connection closed when it has no request for idleFor. It is
+// called before the first request.
+func (h *http2Conn) closeWhenIdle() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if d > 0 && !h.closed && h.idle == nil {
-		h.idleFor = d
-		h.idle = time.AfterFunc(d, h.expire)
+	if h.idleFor > 0 && !h.closed && h.idle == nil {
+		h.idle = time.AfterFunc(h.idleFor, h.expire)
 	}
 }
 

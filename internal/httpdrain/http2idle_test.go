@@ -67,7 +67,7 @@ func TestUnfinishedFrame(t *testing.T) {
 		began := time.Now()
 		c.send(unfinished)
 		c.firstStep()
-		if f, ok := c.next(); ok || time.Since(began) != time.Hour+2*goAwayWait {
+		if f, ok := c.next(); ok || time.Since(began) != time.Hour+ackWait+goAwayWait {
 			t.Errorf("idle: frame %v %+v after %v", ok, f, time.Since(began))
 		}
 

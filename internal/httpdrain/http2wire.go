@@ -61,7 +61,7 @@ func asAccepted(nc net.Conn) net.Conn {
 // speaks notes that c carries HTTP/2.
 func (c *conn) speaks(h *http2Conn) {
 	c.http2.Store(h)
-	h.closeWhenIdle(h.idleFor)
+	h.closeWhenIdle()
 	c.mu.Lock()
 	closed := c.closed
 	c.mu.Unlock()
@@ -104,7 +104,9 @@ func (c *conn) lookForPreface(p []byte) {
 	c.preface.Store(noPreface)
 	h := newHTTP2Conn(c, c.Conn)
 	h.clear = true
-	if !c.server.servesUnencrypted() {
+	if c.server.servesUnencrypted() {
+		h.idleFor = c.server.idle
+	} else {
 		h.count() // a handler will hijack the connection
 	}
 	h.read(p[n:])
@@ -215,11 +217,14 @@ func (s *Server) sayGoodbyeHTTP2() {
 	}
 }
 
-// awaitGoodbyes waits until every client on HTTP/2 has been told in both steps, until
-// clients have had their time for that, or until ctx is done. net/http's Shutdown has
-// the next response say it in one step. A client that cannot be told even then keeps its
-// connection for its requests only.
+// awaitGoodbyes waits until every client on HTTP/2 has been told in both steps, or until
+// ctx is done. net/http's Shutdown has the next response say it in one step. It does
+// not wait longer than about two seconds for clients that do not acknowledge the first
+// step, which is less time than they have otherwise. A client that cannot be told even
+// then keeps its connection for its requests only.
 func (s *Server) awaitGoodbyes(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, 2*goAwayWait+goAwayWait/10)
+	defer cancel()
 	defer func() {
 		for _, c := range s.tracker.open() {
 			if h := c.http2.Load(); h != nil {
@@ -227,16 +232,12 @@ func (s *Server) awaitGoodbyes(ctx context.Context) {
 			}
 		}
 	}()
-	limit := time.NewTimer(2*goAwayWait + goAwayWait/10)
-	defer limit.Stop()
 	for _, c := range s.tracker.open() {
 		if h := c.http2.Load(); h != nil {
 			select {
 			case <-h.ended:
-			case <-limit.C:
-				return
 			case <-ctx.Done():
-				return
+				h.acknowledged()
 			}
 		}
 	}

@@ -109,7 +109,7 @@ func (s handler) serveStream(next http.Handler, w http.ResponseWriter, r *http.R
 	}
 	own := r.WithContext(st)
 	defer removeForm(own)
-	closing, watched := h2 == nil && s.draining.Load(), mayStream(r)
+	closing, watched := s.oneStep && h2 == nil && s.draining.Load(), mayStream(r)
 	full, ok := w.(http2Writer)
 	if !ok || !closing && !watched {
 		next.ServeHTTP(w, own)

@@ -130,6 +130,7 @@ type Server struct {
 	tls        bool
 	idle       time.Duration // of HTTP/2 connections; set by Bind
 	registered bool          // golang.org/x/net/http2 has net/http serve HTTP/2
+	oneStep    bool          // HTTP/2 is the user's own: a response says goodbye
 	base       context.Context
 	serving    bool
 	closing    bool // Shutdown or Close was called

@@ -20,8 +20,8 @@ import (
 // published has the folders of the modules that others may import. private has those
 // that only this repository uses. A module that is in neither is an error.
 var (
-	published = []string{".", "fleet", "kube", "otel", "vet", "worker/docker"}
-	private   = []string{"bench", "deploy", "deploy/e2e", "examples", "tools"}
+	published = []string{".", "fleet", "grpcdrain", "kube", "otel", "vet", "worker/docker"}
+	private   = []string{"bench", "deploy", "deploy/e2e", "examples", "examples/http3", "tools"}
 )
 
 // mod is one module of this repository.

@@ -134,6 +134,9 @@ var sections = []section{
 	{"Hosted workers",
 		"Messages of 100 bytes are on an embedded NATS. The time runs from the request for the first message until the server has every acknowledgement. \"raw\" has no host: it uses the same iterator of the same client, and an acknowledgement. The other rows are a host with a handler that does nothing in that language; they include loading the code once.",
 		hosted, hostBench},
+	{"The cost at rest",
+		"The same service runs with net/http alone and with this library: a handler, a health plane on an address of its own, and a stop on SIGTERM. It has answered one request on each address and then has nothing to do; no periodic check is registered. \"may serve TLS\" calls ServeTLS when a certificate is configured, as App.Serve does. Resident memory includes the pages of the program's file that the kernel has mapped. Wakeups are context switches of all threads in 10 s, after the timeouts of the last request have run out. Goroutines of the runtime do not count. A process runs when its log says so.",
+		rests, restBench},
 }
 
 // cell writes one measurement and its ratio to a base.

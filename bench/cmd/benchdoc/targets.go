@@ -191,7 +191,7 @@ var targets = append([]target{
 		judge:  func(r *results) (string, verdict) { return ofRaw(r, "Group/peer=host", "Group/peer=kv-lock", 1) },
 		reason: "A group is no faster than a key that is created and deleted for each message: a regression without a known reason.",
 	},
-}, poolTargets...)
+}, append(poolTargets, restTargets...)...)
 
 // aheadOfTrees compares us with the best measured peer, for each of ids.
 func aheadOfTrees(r *results, ids []string, unit string) (measured string, v verdict) {

@@ -23,6 +23,7 @@ type account struct {
 	// record.
 	behind time.Duration
 	lost   []load.Loss
+	fault  error // of the latest kubectl logs
 }
 
 func newAccount() *account { return &account{heard: time.Now()} }
@@ -31,8 +32,7 @@ func newAccount() *account { return &account{heard: time.Now()} }
 // the beginning and skips what it has.
 func (a *account) follow(ctx context.Context, k *kubectl, pod string) {
 	for {
-		// An error shows as silence.
-		_ = k.follow(ctx, func(lines *json.Decoder) error {
+		err := k.follow(ctx, func(lines *json.Decoder) error {
 			var r load.Record
 			if err := lines.Decode(&r); err != nil {
 				return err
@@ -40,6 +40,9 @@ func (a *account) follow(ctx context.Context, k *kubectl, pod string) {
 			a.take(r)
 			return nil
 		}, "logs", "--follow", pod)
+		a.mu.Lock()
+		a.fault = err
+		a.mu.Unlock()
 		if !pause(ctx, time.Second) {
 			return
 		}
@@ -77,7 +80,7 @@ func (a *account) hello(ctx context.Context) (load.Hello, error) {
 			return *hello, nil
 		}
 		if a.quiet() > patience {
-			return load.Hello{}, refuse(Failed, "the log of the load cannot be read: kubectl logs has given nothing for %v", patience)
+			return load.Hello{}, a.silent()
 		}
 		if !pause(ctx, 100*time.Millisecond) {
 			return load.Hello{}, context.Canceled
@@ -95,7 +98,7 @@ func (a *account) drained(ctx context.Context, until time.Time) error {
 			return nil
 		}
 		if a.quiet() > patience {
-			return refuse(Failed, "the load stopped reporting before the last answers")
+			return a.silent()
 		}
 		if !pause(ctx, 100*time.Millisecond) {
 			return context.Canceled
@@ -108,6 +111,17 @@ func (a *account) quiet() time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return time.Since(a.heard)
+}
+
+// silent is the error of a load that has not reported for longer than patience.
+func (a *account) silent() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	e := refuse(Failed, "the load has not reported for %v", patience)
+	if a.fault != nil {
+		return e.hint("kubectl logs says: %v", a.fault)
+	}
+	return e.hint("its pod may have been evicted: kubectl get events says so")
 }
 
 func (a *account) totals() (sent, lost int) {

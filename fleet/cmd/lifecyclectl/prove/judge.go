@@ -124,7 +124,7 @@ func (p *proof) judge(losses []Loss, pods []Pod) []Finding {
 			continue
 		}
 		g.pods[pod.Name] = true
-		after := max(0, l.when.Sub(pod.Deleted))
+		after := max(0, l.At.Sub(pod.Deleted))
 		g.first, g.last = min(g.first, after), max(g.last, after)
 		if !pod.Ended.IsZero() && pod.Ended.Sub(pod.Deleted) < time.Second {
 			g.endedEarly = true

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"encoding/xml"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -150,6 +151,19 @@ func TestTheLoadsClockIsNotTrusted(t *testing.T) {
 	all := a.losses()
 	if len(all) != 1 || time.Since(all[0].at()).Abs() > time.Minute {
 		t.Errorf("%v", all)
+	}
+}
+
+func TestASilentLoadIsExplained(t *testing.T) {
+	a := newAccount()
+	a.fault = errors.New("no such host")
+	a.heard = time.Now().Add(-2 * patience)
+	_, hello := a.hello(t.Context())
+	for _, err := range []error{hello, a.drained(t.Context(), time.Now()), (&proof{load: a, opts: Options{Now: func(string) {}}}).rest(t.Context(), time.Millisecond)} {
+		var e *Error
+		if !errors.As(err, &e) || !strings.Contains(e.Text, "has not reported for 1m0s") || !strings.Contains(strings.Join(e.Hints, ""), "no such host") {
+			t.Errorf("%v", err)
+		}
 	}
 }
 

@@ -2,49 +2,54 @@ package prove
 
 import (
 	"encoding/json"
-	"fmt"
-	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) {
-	if filepath.Base(os.Args[0]) == "kubectl" {
-		os.Exit(fakeKubectl(os.Args[1:]))
-	}
-	goleak.VerifyTestMain(m)
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fake is a kubectl that answers from a folder: get-deployments, get-services … hold
-// what "get" prints, the file denied has verbs that the user must not use, and the
-// file hang makes it hang. The file calls lists what it was asked.
+// fake is a kubectl that answers from a folder: get-deployments.apps, get-services …
+// hold what "get" prints, reviews what the user may do, error what it fails with, and
+// the file hang makes it hang. The file calls lists what it was asked.
 type fake struct {
 	t      *testing.T
 	folder string
 }
 
-const fakeFolder = "FAKE_KUBECTL"
+const script = `#!/bin/sh
+cd "${0%/*}" || exit 1
+echo "$*" >>calls
+[ ! -e hang ] || exec sleep 60
+if [ -e error ]; then cat error >&2; exit 1; fi
+while case $1 in --*) true ;; *) false ;; esac; do shift 2; done
+case $1 in
+get)
+	if [ -e "get-$4" ]; then cat "get-$4"; exit; fi
+	echo "Error from server (NotFound): $4 not found" >&2
+	exit 1 ;;
+create)
+	asked=$(cat)
+	case $asked in *SelfSubjectAccessReview*) cat reviews; exit ;; esac
+	if [ -e create-error ]; then cat create-error >&2; exit 1; fi
+	echo "$asked" ;;
+esac
+`
 
 // newFake puts it in front of PATH, with a sound Deployment, its Service and its
 // endpoint.
 func newFake(t *testing.T) *fake {
 	t.Helper()
 	f := &fake{t, t.TempDir()}
-	bin := t.TempDir()
-	self, err := os.Executable()
-	if err == nil {
-		err = os.Symlink(self, filepath.Join(bin, "kubectl"))
-	}
-	if err != nil {
+	if err := os.WriteFile(filepath.Join(f.folder, "kubectl"), []byte(script), 0o700); err != nil { //nolint:gosec // it is a program
 		t.Fatal(err)
 	}
-	t.Setenv("PATH", bin)
-	t.Setenv(fakeFolder, f.folder)
+	t.Setenv("PATH", f.folder+string(os.PathListSeparator)+os.Getenv("PATH"))
+	f.deny()
 	f.set("get-deployments.apps", webDeployment)
 	f.set("get-services", `{"items": [`+webService+`]}`)
 	f.set("get-endpointslices.discovery.k8s.io", `{"items": [{"endpoints": [{"conditions": {"ready": true}}]}]}`)
@@ -81,63 +86,20 @@ func (f *fake) calls() string {
 	return string(text)
 }
 
-func fakeKubectl(args []string) int {
-	folder := os.Getenv(fakeFolder)
-	read := func(name string) (string, bool) {
-		text, err := os.ReadFile(filepath.Join(folder, name))
-		return string(text), err == nil
-	}
-	fail := func(format string, a ...any) int {
-		fmt.Fprintf(os.Stderr, format+"\n", a...)
-		return 1
-	}
-	calls, err := os.OpenFile(filepath.Join(folder, "calls"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
-		return fail("%v", err)
-	}
-	defer calls.Close()
-	fmt.Fprintln(calls, strings.Join(args, " "))
-	if _, hang := read("hang"); hang {
-		time.Sleep(time.Minute)
-	}
-	if said, ok := read("error"); ok {
-		return fail("%s", said)
-	}
-	for len(args) > 1 && strings.HasPrefix(args[0], "--") {
-		args = args[2:]
-	}
-	switch args[0] {
-	case "get":
-		kind := args[3] // get --output json KIND
-		text, ok := read("get-" + kind)
-		if !ok {
-			return fail("Error from server (NotFound): %s %q not found", kind, args[len(args)-1])
+// deny lets the user do everything but these verbs.
+func (f *fake) deny(verbs ...string) {
+	f.t.Helper()
+	var answers strings.Builder
+	for _, r := range rights {
+		var q review
+		q.Spec.Attributes, q.Status.Allowed = r, !slices.Contains(verbs, r.Verb)
+		text, err := json.Marshal(q)
+		if err != nil {
+			f.t.Fatal(err)
 		}
-		fmt.Println(text)
-	case "create":
-		denied, _ := read("denied")
-		in := json.NewDecoder(os.Stdin)
-		for {
-			var o map[string]any
-			if err := in.Decode(&o); err == io.EOF {
-				break
-			} else if err != nil {
-				return fail("error: %v", err)
-			}
-			if spec, ok := o["spec"].(map[string]any); ok && o["kind"] == "SelfSubjectAccessReview" {
-				verb, _ := spec["resourceAttributes"].(map[string]any)["verb"].(string)
-				o["status"] = map[string]any{"allowed": !strings.Contains(denied, verb)}
-			} else if refusal, ok := read("create-error"); ok {
-				return fail("%s", refusal)
-			}
-			text, err := json.Marshal(o)
-			if err != nil {
-				return fail("%v", err)
-			}
-			fmt.Println(string(text))
-		}
+		answers.Write(append(text, '\n'))
 	}
-	return 0
+	f.set("reviews", answers.String())
 }
 
 func (f *fake) remove(name string) {

@@ -210,8 +210,8 @@ func (p *proof) consent() error {
 }
 
 // run starts the load, takes the steps and judges.
-func (p *proof) run(ctx context.Context) (_ *Report, err error) {
-	defer func() { err = p.clean(ctx, err) }()
+func (p *proof) run(ctx context.Context) (*Report, error) {
+	defer p.clean(ctx)
 	plan := load.Plan{
 		Addr: fmt.Sprintf("%s:%d", bracketed(p.svc.Spec.ClusterIP), p.port.Port), TLS: p.port.tls(),
 		Get: p.opts.Get, Post: p.opts.Post, Stream: p.opts.Stream, Clients: p.opts.Clients,
@@ -299,30 +299,19 @@ func (p *proof) before(ctx context.Context) error {
 	return nil
 }
 
-// clean puts back what the proof has changed. It has its own time: ctx may have
-// ended.
-func (p *proof) clean(ctx context.Context, err error) error {
+// clean puts back what the proof has changed, and tells what it could not. It has its
+// own time: ctx may have ended.
+func (p *proof) clean(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanIn)
 	defer cancel()
-	var left []string
 	if p.scaled {
 		p.opts.Now("putting the replicas back")
-		if e := p.putBack(ctx); e != nil {
-			left = append(left, fmt.Sprintf("%s does not have its %d replicas (%v): kubectl -n %s scale %s --replicas=%d", p.d, p.d.replicas(), e, p.k.namespace, p.d, p.d.replicas()))
+		if err := p.putBack(ctx); err != nil {
+			p.opts.Step(fmt.Sprintf("%s does not have its %d replicas (%v): kubectl -n %s scale %s --replicas=%d", p.d, p.d.replicas(), err, p.k.namespace, p.d, p.d.replicas()))
 		}
 	}
 	p.opts.Now("deleting job/" + p.job)
-	if _, e := p.k.run(ctx, nil, "delete", "job", p.job, "--ignore-not-found", "--wait=false", "--cascade=background"); e != nil {
-		left = append(left, fmt.Sprintf("job/%s is still there (%v): kubectl -n %s delete job %s", p.job, e, p.k.namespace, p.job))
+	if _, err := p.k.run(ctx, nil, "delete", "job", p.job, "--ignore-not-found", "--wait=false", "--cascade=background"); err != nil {
+		p.opts.Step(fmt.Sprintf("job/%s is still there (%v): kubectl -n %s delete job %s", p.job, err, p.k.namespace, p.job))
 	}
-	if len(left) == 0 {
-		return err
-	}
-	if err == nil {
-		return refuse(Failed, "the proof is done, and could not put everything back").hint("%s", strings.Join(left, "; "))
-	}
-	for _, l := range left {
-		p.opts.Step(l)
-	}
-	return err
 }

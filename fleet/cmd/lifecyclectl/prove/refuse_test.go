@@ -52,7 +52,7 @@ func TestRefusals(t *testing.T) {
 		"paused":          {func(f *fake) { f.change(deployments, `"replicas": 2, "selector"`, `"paused": true, "selector"`) }, nil, Usage, []string{"deployment/web is paused", "kubectl rollout resume"}},
 		"no replicas":     {func(f *fake) { f.change(deployments, `"replicas": 2, "selector"`, `"replicas": 0, "selector"`) }, nil, Usage, []string{"deployment/web has spec.replicas 0"}},
 		"not available":   {func(f *fake) { f.change(deployments, `"availableReplicas": 2`, `"availableReplicas": 1`) }, nil, Usage, []string{"deployment/web has 1 of 2 replicas available"}},
-		"no permission":   {func(f *fake) { f.set("denied", "patch create") }, nil, Denied, []string{"you lack 2 of the 12 permissions", "namespace shop", `- {apiGroups: ["apps"], resources: ["deployments"], verbs: ["patch"]}`, `- {apiGroups: ["batch"], resources: ["jobs"], verbs: ["create"]}`}},
+		"no permission":   {func(f *fake) { f.deny("patch", "create") }, nil, Denied, []string{"you lack 2 of the 12 permissions", "namespace shop", `- {apiGroups: ["apps"], resources: ["deployments"], verbs: ["patch"]}`, `- {apiGroups: ["batch"], resources: ["jobs"], verbs: ["create"]}`}},
 		"forbidden":       {func(f *fake) { f.set("error", `Error from server (Forbidden): deployments.apps "web" is forbidden`) }, nil, Denied, []string{`deployments.apps "web" is forbidden`}},
 		"not signed in":   {func(f *fake) { f.set("error", "error: You must be logged in to the server (Unauthorized)") }, nil, Denied, []string{"does not accept the credentials"}},
 		"an API server away": {func(f *fake) {
@@ -145,13 +145,35 @@ func TestTheJobIsDeleted(t *testing.T) {
 	}
 	t.Run("Ctrl-C", func(t *testing.T) {
 		f := newFake(t)
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		if _, err := asked(ctx, nil); !errors.Is(err, context.Canceled) {
+		stop := func(o *Options) {
+			o.Step = func(string) { cancel() } // the Job is about to be made
+		}
+		if _, err := asked(ctx, stop); !errors.Is(err, context.Canceled) {
 			t.Errorf("%v, want context.Canceled", err)
 		}
 		f.wantDeleted()
 	})
+}
+
+// What cannot be put back is told, with the command that does it.
+func TestWhatIsLeftIsTold(t *testing.T) {
+	f := newFake(t)
+	var said []string
+	_, err := asked(t.Context(), func(o *Options) {
+		o.Step = func(s string) {
+			said = append(said, s)
+			f.set("error", "The connection to the server 10.0.0.9:6443 was refused")
+		}
+	})
+	var e *Error
+	if !errors.As(err, &e) || e.Reason != Unreachable {
+		t.Errorf("%v", err)
+	}
+	if last := said[len(said)-1]; !strings.Contains(last, "is still there") || !strings.Contains(last, "kubectl -n shop delete job lifecyclectl-prove-") {
+		t.Errorf("it says %q", said)
+	}
 }
 
 func (f *fake) wantDeleted() {

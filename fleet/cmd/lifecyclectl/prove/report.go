@@ -56,7 +56,8 @@ type Loss struct {
 	AfterRemoved  *float64 `json:"afterRemoved,omitempty"`
 	AfterEnd      *float64 `json:"afterEnd,omitempty"`
 	Cause         string   `json:"cause"`
-	when          time.Time
+	// At is when the request met its fate, by the clock of this machine.
+	At time.Time `json:"at"`
 }
 
 func seconds(d time.Duration) float64 { return float64(d.Milliseconds()) / 1000 }
@@ -87,7 +88,7 @@ func (p *proof) report() *Report {
 	for _, l := range p.load.losses() {
 		at := l.at()
 		one := Loss{
-			Kind: l.Kind, How: string(l.How), Why: l.Why, Kept: l.Kept, Idle: seconds(l.Idle), Waited: seconds(l.Lost.Sub(l.Sent)), when: at,
+			Kind: l.Kind, How: string(l.How), Why: l.Why, Kept: l.Kept, Idle: seconds(l.Idle), Waited: seconds(l.Lost.Sub(l.Sent)), At: at,
 		}
 		for i := range p.steps {
 			if within(&p.steps[i], at) || i == len(p.steps)-1 && !at.Before(p.steps[i].Ended) {

@@ -53,7 +53,7 @@ var Modes = map[string]string{
 	"badtopic":  `publish to "out.*"`,
 }
 
-// The limits are small where code breaks them quickly. Code that ends by itself
+// Limits has limits that are small where code breaks them quickly. Code that ends by itself
 // gets more time than any machine needs.
 var Limits = engine.Limits{Time: time.Minute, Memory: 64 << 20, Output: 1 << 20}
 
