@@ -96,7 +96,8 @@ func (a *App) CallContext(ctx context.Context, server string) context.Context {
 // multipart/x-mixed-replace, for a request that accepts text/event-stream alone, and for
 // a hijacked connection: the server knows these as streams. For an answer of such a type
 // that does end, use [context.WithoutCancel]. For any other context, a unit's for one,
-// Stream is Draining.
+// Stream is Draining. Call it before the handler returns: later the context may be
+// that of the connection's next request.
 func Stream(ctx context.Context) <-chan struct{} {
 	httpdrain.Stream(ctx)
 	return Draining(ctx)
