@@ -97,7 +97,7 @@ func underTool(t *testing.T, proto string, stops int, name string, args func(url
 	}
 	var l losses
 	stop := rig.serve(t, &l)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*patience)
 	defer cancel()
 	program := func() chan error {
 		ended := make(chan error, 1)
@@ -153,7 +153,7 @@ func TestHTTP2OtherClientsLoseNothing(t *testing.T) {
 	}
 	t.Run("h2load", func(t *testing.T) {
 		underTool(t, "http", stops, "h2load", func(url string) []string {
-			return []string{"-n", "100000", "-c", "16", "-m", "8", "-d", body, url}
+			return []string{"-n", "20000", "-c", "16", "-m", "8", "-d", body, url}
 		})
 	})
 	t.Run("curl", func(t *testing.T) {
