@@ -220,11 +220,17 @@ func TestServerThatGoesAwayAndComesBack(t *testing.T) {
 	if err := r.missions.Transition(short, "m1", "landing", "rule", ""); err == nil {
 		t.Error("written while there was no server")
 	}
+	// A refusal is confirmed with a fresh record, which waits for the server too.
+	refused := make(chan error, 1)
+	go func() { refused <- r.missions.Transition(ctx, "m0", "completed", "rule", "") }()
 	done := make(chan error, 1)
 	go func() { done <- r.missions.Transition(ctx, "m1", "capturing", "rule", "") }()
 	time.Sleep(20 * time.Millisecond) // not needed for the outcome: the write likely starts without a server
 	site.Start()
 	must(t, <-done)
+	if err := <-refused; !errors.Is(err, workflow.ErrInvalidTransition) {
+		t.Errorf("a transition that the table does not allow: %v", err)
+	}
 	collect(4)
 	for rev, n := range seen {
 		if n != 1 {

@@ -65,11 +65,16 @@ func (m *Manager) load(r *registration) loader {
 				return e, true, nil
 			}
 		}
-		e, err := b.last(ctx, key)
-		if isNotFound(err) {
-			return nil, false, nil
+		for n := 0; ; n++ {
+			e, err := b.last(ctx, key)
+			if isNotFound(err) {
+				return nil, false, nil
+			}
+			// Like the write that follows, the read waits for a server that is away.
+			if err == nil || !isUnsent(err) || collision.Sleep(ctx, n+1) != nil {
+				return e, false, err
+			}
 		}
-		return e, false, err
 	}
 }
 

@@ -127,7 +127,7 @@ func TestCreationErrors(t *testing.T) {
 			o.HostConfig.RestartPolicy = container.RestartPolicy{Name: "always"}
 		}), worker.ContainerSpec{Image: "inmate:1"}, nil, `the shape set RestartPolicy "always"`},
 		"has a terminal": {shaped(func(o *client.ContainerCreateOptions) { o.Config.Tty = true }), worker.ContainerSpec{Image: "inmate:1"}, nil, "the shape set Tty"},
-		"shaped to nil":  {shaped(func(o *client.ContainerCreateOptions) { o.Config = nil }), worker.ContainerSpec{Image: "inmate:1"}, nil, "the shape took Config"},
+		"shaped to nil":  {shaped(func(o *client.ContainerCreateOptions) { o.Config = nil }), worker.ContainerSpec{Image: "inmate:1"}, nil, "the shape set Config, HostConfig or Config.Labels to nil"},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
