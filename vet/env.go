@@ -55,25 +55,24 @@ func keyOfVariable(name string) (key string, field reflect.StructField) {
 // decodeVariable sets v to the text of a variable, as config.Load does. It returns
 // what the key wants, or "" when the text fits.
 func decodeVariable(v reflect.Value, text string) (want string) {
-	var err error
 	switch v.Kind() {
 	case reflect.Int64:
-		var d time.Duration
-		if d, err = time.ParseDuration(text); text == "off" || err == nil && d == 0 {
-			d, err = lifecycle.Off, nil
+		d, err := time.ParseDuration(text)
+		if text == "off" || err == nil && d == 0 {
+			d = lifecycle.Off
 		} else if err != nil || d < 0 {
 			return "a duration with its unit, such as 5s or 1m30s, or off"
 		}
 		v.SetInt(int64(d))
 	case reflect.Bool:
-		var b bool
-		if b, err = strconv.ParseBool(text); err != nil {
+		b, err := strconv.ParseBool(text)
+		if err != nil {
 			return "true or false"
 		}
 		v.SetBool(b)
 	case reflect.Float64:
-		var f float64
-		if f, err = strconv.ParseFloat(text, 64); err != nil {
+		f, err := strconv.ParseFloat(text, 64)
+		if err != nil {
 			return "a number, such as 0.9"
 		}
 		v.SetFloat(f)
