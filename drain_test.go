@@ -43,7 +43,7 @@ func (g holdingGRPC) Stop()         {}
 
 // DrainQuiet ends the window only when the App serves no client any more, and no
 // client has come for that long.
-func TestDrainQuietWaitsForWhatIsServed(t *testing.T) {
+func TestDrainQuietWaitsForRequests(t *testing.T) {
 	const s = time.Second
 	for _, test := range []struct {
 		name string

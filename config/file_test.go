@@ -12,7 +12,7 @@ import (
 	"github.com/pleme-io/lifecycle-go"
 )
 
-func TestFilesThatAreNone(t *testing.T) {
+func TestInvalidFiles(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.Mkdir(filepath.Join(dir, "folder.yaml"), 0o755); err != nil {
 		t.Fatal(err)

@@ -241,7 +241,7 @@ func TestHelp(t *testing.T) {
 }
 
 // With Unchecked, a program gets the contradictory values that Load refuses.
-func TestUncheckedTakesWhatContradictsItself(t *testing.T) {
+func TestUncheckedTakesContradictions(t *testing.T) {
 	path := write(t, "service.yaml", "lifecycle:\n  termination_grace: 20s\n")
 	opts := []Option{Section("lifecycle"), WithEnviron(nil), WithArgs(nil), WithLogger(quiet)}
 	if _, err := Load[lifecycle.Config](path, opts...); err == nil {

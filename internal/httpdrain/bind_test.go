@@ -46,7 +46,7 @@ func TestBindErrors(t *testing.T) {
 
 // A Bind that takes its time, as with a slow name server, delays no other call:
 // not T0, not a look, not the end, after which the listener is closed.
-func TestBindKeepsNobodyWaiting(t *testing.T) {
+func TestBindDoesNotBlock(t *testing.T) {
 	for name, end := range map[string]func(s *Server) error{
 		"served":   nil,
 		"Shutdown": func(s *Server) error { _, err := s.Shutdown(context.Background()); return err },

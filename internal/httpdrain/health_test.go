@@ -153,7 +153,7 @@ func TestHealthServerSlowlorisCannotStarveTheKubelet(t *testing.T) {
 	}
 }
 
-func TestHealthServerKeepsWhoIsBeingAnswered(t *testing.T) {
+func TestHealthServerFinishesItsAnswers(t *testing.T) {
 	enter, release := make(chan struct{}), make(chan struct{})
 	s := startServer(t, planes, map[string]http.Handler{
 		"/slow": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -120,7 +120,7 @@ BenchmarkRecovery/workers=1000-2 1 1500000000 ns/op
 	}
 }
 
-func TestWhatIsNoMeasurementIsRefused(t *testing.T) {
+func TestLinesWithoutAMeasurementAreRefused(t *testing.T) {
 	if _, err := read(strings.NewReader("ok pkg 1s\n"), "empty"); err == nil {
 		t.Error("no error for no benchmarks")
 	}

@@ -52,7 +52,7 @@ func TestResponsesAreReadToTheirEnd(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoGoodResponseIsAnError(t *testing.T) {
+func TestBadResponsesAreErrors(t *testing.T) {
 	for name, h := range map[string]http.HandlerFunc{
 		"status": func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusServiceUnavailable) },
 		"empty":  func(http.ResponseWriter, *http.Request) {},

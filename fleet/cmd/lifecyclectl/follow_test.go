@@ -98,7 +98,7 @@ func perform(ctx context.Context, parts ...func(io.Writer)) (p *play, told []str
 	return p, told, err
 }
 
-func TestWatchBeginsAnewWhateverBecomesOfItsServer(t *testing.T) {
+func TestWatchResumesAfterServerFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, told, err := perform(t.Context(),
 			sends(put("a", 1), synced), // and then silence

@@ -61,7 +61,7 @@ func TestEveryCodeHasAStatus(t *testing.T) {
 
 var evil = "a\x1b[2Jb\u009bc\u202ed\r\ne: [x] 'y' \"z\" # - &"
 
-func TestWhatOthersWroteDoesNotSteerTheTerminal(t *testing.T) {
+func TestForeignTextDoesNotSteerTheTerminal(t *testing.T) {
 	e := &operatorv1.Entity{Id: evil, Phase: evil, Fields: &structpb.Struct{Fields: map[string]*structpb.Value{evil: structpb.NewStringValue(evil)}}}
 	for _, format := range []string{"table", "json", "yaml"} {
 		var b bytes.Buffer
@@ -159,7 +159,7 @@ func TestAges(t *testing.T) {
 	}
 }
 
-func TestServersThatAreNone(t *testing.T) {
+func TestInvalidServers(t *testing.T) {
 	for text, want := range map[string]string{
 		"localhost:8090": "http://localhost:8090", "[::1]:8090": "http://[::1]:8090", "ops.example.com": "https://ops.example.com", "https://ops.example.com/fleet/": "https://ops.example.com/fleet/",
 	} {

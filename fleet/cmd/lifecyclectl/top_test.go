@@ -181,7 +181,7 @@ func TestTopInATerminal(t *testing.T) {
 	}
 }
 
-func TestTopEndsHoweverItIsAskedTo(t *testing.T) {
+func TestTopEndsOnEveryRequest(t *testing.T) {
 	s := newSite(t)
 	url, err := s.serve(s.config())
 	if err != nil {
