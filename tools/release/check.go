@@ -26,8 +26,9 @@ const trial = "v0.999.0"
 var stranger embed.FS
 
 // checkRelease releases a copy of the repository, serves it as a module proxy does, and
-// installs from there without a network: the command, and a program that uses every
-// published module. Dependencies come from this machine's module cache.
+// installs from there: the command, and a program that uses every published module.
+// Dependencies come from this machine's module cache; the network has only what is
+// missing there.
 func checkRelease(ctx context.Context, repository string) error {
 	dir, err := os.MkdirTemp("", "release-check-")
 	if err != nil {
@@ -65,7 +66,11 @@ func checkRelease(ctx context.Context, repository string) error {
 	if err != nil {
 		return err
 	}
-	bare := bareMachine(dir, "file://"+filepath.ToSlash(proxy)+",file://"+filepath.ToSlash(filepath.Join(cache, "cache", "download")))
+	network, err := goenv(ctx, "GOPROXY")
+	if err != nil {
+		return err
+	}
+	bare := bareMachine(dir, strings.Join([]string{"file://" + filepath.ToSlash(proxy), "file://" + filepath.ToSlash(filepath.Join(cache, "cache", "download")), network}, ","))
 	if err := bare.installs(ctx, modules, r.version); err != nil {
 		return err
 	}
