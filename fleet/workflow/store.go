@@ -172,6 +172,13 @@ func isRefusal(err error) bool {
 	return errors.Is(err, nats.ErrMaxPayload) || errors.Is(err, nats.ErrConnectionDraining) || errors.Is(err, nats.ErrBadSubject) || errors.Is(err, nats.ErrHeadersNotSupported)
 }
 
+// isAway reports whether a read failed for want of a server that answers: there is no
+// connection, no answer came in time, or the servers are electing a leader.
+func isAway(err error) bool {
+	var api *jetstream.APIError
+	return isUnsent(err) || errors.Is(err, context.DeadlineExceeded) || errors.As(err, &api) && api.Code == 503
+}
+
 // isUnsent reports whether no server can have received the message: there was no
 // connection, or no stream listens.
 func isUnsent(err error) bool {

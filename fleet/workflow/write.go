@@ -71,7 +71,7 @@ func (m *Manager) load(r *registration) loader {
 				return nil, false, nil
 			}
 			// Like the write that follows, the read waits for a server that is away.
-			if err == nil || !isUnsent(err) || collision.Sleep(ctx, n+1) != nil {
+			if err == nil || !isAway(err) || collision.Sleep(ctx, n+1) != nil {
 				return e, false, err
 			}
 		}
