@@ -5,7 +5,6 @@ import (
 	"os/exec"
 	"testing"
 
-	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/enginetest"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/internal/value"
 	"go.uber.org/goleak"
@@ -81,26 +80,6 @@ func TestConformance(t *testing.T) {
 			"exits":      {Code: "import os; os._exit(3)", Fault: "3"},
 		},
 	})
-}
-
-// TestTheMemoryLimitBelongsToTheCode checks that the runner's own threads do not
-// count against the code's memory limit.
-func TestTheMemoryLimitBelongsToTheCode(t *testing.T) {
-	hold := `
-def handle(message):
-    return str(len(b"x" * int(message.data)))
-`
-	p, err := newEngine(t).Load(t.Context(), []byte(hold), engine.Config{Worker: "w", Limits: enginetest.Limits})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
-	for range 20 {
-		got, err := p.Handle(t.Context(), &engine.Message{Worker: "w", ID: "S:1", Topic: "t", Data: []byte("62914560")}, enginetest.NewState())
-		if err != nil || len(got) != 1 || string(got[0].Data) != "62914560" {
-			t.Fatalf("60 MiB under a limit of 64 MiB: %v, %v", got, err)
-		}
-	}
 }
 
 // FuzzPlain checks that no answer of a runner makes plain panic.
