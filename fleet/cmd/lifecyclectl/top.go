@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"time"
 
@@ -57,7 +56,10 @@ func live(cmd *cobra.Command, a *api, b *board) error {
 	ctx, cancel := context.WithCancel(cmd.Context())
 	defer cancel()
 	s := screen{board: b, colours: colourful(cmd.OutOrStdout())}
-	program := tea.NewProgram(s, tea.WithContext(ctx), tea.WithInput(cmd.InOrStdin()), tea.WithOutput(cmd.OutOrStdout()), tea.WithoutSignalHandler())
+	program := tea.NewProgram(s, tea.WithInput(cmd.InOrStdin()), tea.WithOutput(cmd.OutOrStdout()), tea.WithoutSignalHandler())
+	// Quit, and not tea.WithContext: a program that is killed closes the reader of
+	// its input while its own goroutine still reads.
+	defer context.AfterFunc(ctx, program.Quit)()
 	fed := make(chan error, 1)
 	go func() {
 		defer cancel() // no board, no screen
@@ -67,9 +69,6 @@ func live(cmd *cobra.Command, a *api, b *board) error {
 	cancel()
 	if feedErr := <-fed; feedErr != nil {
 		return feedErr
-	}
-	if errors.Is(err, tea.ErrProgramKilled) { // the context ended
-		return nil
 	}
 	return err
 }
