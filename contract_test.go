@@ -15,14 +15,16 @@ import (
 	"testing"
 )
 
-// docs/contract.md states what is guaranteed, one statement a line, and
-// docs/contract-tests.md names the tests of each. These tests keep the two in
-// step; "make docs" sorts and formats the second.
+// docs/contract.md states what is guaranteed, one statement a line.
+// docs/contract-details.md has the details of a statement, such as R13a, and
+// docs/contract-tests.md names the tests. These tests keep the three in step;
+// "make docs" sorts and formats the last one.
 
 var update = flag.Bool("update", false, "write docs/contract-tests.md anew")
 
 const (
 	contractPage = "docs/contract.md"
+	detailsPage  = "docs/contract-details.md"
 	testsPage    = "docs/contract-tests.md"
 	maxSentences = 4  // of one statement
 	maxWords     = 35 // of one sentence
@@ -50,19 +52,24 @@ func (s statement) id() string { return s.prefix + strconv.Itoa(s.number) + s.le
 func readStatements(t *testing.T) []statement {
 	t.Helper()
 	var all []statement
-	for line := range strings.Lines(readPage(t, contractPage)) {
-		m := statementLine.FindStringSubmatch(line)
-		if m == nil {
-			if strings.HasPrefix(line, "- **") {
-				t.Errorf("%s: not a statement: %s", contractPage, line)
+	for _, page := range []string{contractPage, detailsPage} {
+		for line := range strings.Lines(readPage(t, page)) {
+			m := statementLine.FindStringSubmatch(line)
+			if m == nil {
+				if strings.HasPrefix(line, "- **") {
+					t.Errorf("%s: not a statement: %s", page, line)
+				}
+				continue
 			}
-			continue
+			number, err := strconv.Atoi(m[2])
+			if err != nil {
+				t.Fatal(err)
+			}
+			if detail := m[3] != ""; detail != (page == detailsPage) {
+				t.Errorf("%s: %s%s%s: a number stands in %s and its letters in %s", page, m[1], m[2], m[3], contractPage, detailsPage)
+			}
+			all = append(all, statement{prefix: m[1], number: number, letter: m[3], text: m[4]})
 		}
-		number, err := strconv.Atoi(m[2])
-		if err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, statement{prefix: m[1], number: number, letter: m[3], text: m[4]})
 	}
 	return all
 }

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 )
@@ -85,9 +84,6 @@ func TestExportedNamesAreKnown(t *testing.T) {
 	}
 }
 
-// longFiles may be longer: each is a list with a line for each guarantee.
-var longFiles = []string{"docs/contract.md"}
-
 // Every file is short enough to be read as one subject, tests and pages included.
 func TestFilesAreShort(t *testing.T) {
 	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
@@ -106,7 +102,7 @@ func TestFilesAreShort(t *testing.T) {
 		default:
 			return nil
 		}
-		if n := countLines(t, path); n > maxFileLines && !slices.Contains(longFiles, filepath.ToSlash(path)) && !generated(t, path) {
+		if n := countLines(t, path); n > maxFileLines && !generated(t, path) {
 			t.Errorf("%s has %d lines, want at most %d", path, n, maxFileLines)
 		}
 		return nil
