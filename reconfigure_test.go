@@ -154,7 +154,8 @@ func TestReconfigureStaysWithinTheGraceOfTheStart(t *testing.T) {
 	}
 }
 
-// What belongs to the pod stays as it was at the start, until the pod is replaced.
+// Settings that belong to the pod stay as they were at the start, until the pod is
+// replaced.
 func TestReconfigureKeepsWhatBelongsToThePod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		app := lifecycletest.New(t, lifecycle.Config{TerminationGrace: time.Minute, PreStop: time.Second})
@@ -173,8 +174,8 @@ func TestReconfigureKeepsWhatBelongsToThePod(t *testing.T) {
 	})
 }
 
-// The token is not in what the App shows of its configuration, and one that is
-// given again is no change.
+// The App does not show the token of its configuration. A Reconfigure with the same token
+// changes nothing.
 func TestReconfigureKnowsTheTokenAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		app := lifecycletest.New(t, lifecycle.Config{AdminToken: "open-sesame-12345"})

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// window is a Config with a drain window that no test waits out, in which every
+// window returns a Config with a drain window that no test waits out, in which every
 // signal counts.
 func window() Config {
 	return Config{DrainInterval: time.Hour, DrainWait: WaitAlways, SignalDebounce: Off, MinSlice: Off}

@@ -14,7 +14,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
-// terminationFile is what the kubelet mounts into a container.
+// terminationFile returns the path of an empty file, as the kubelet mounts one into a
+// container.
 func terminationFile(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "termination-log")

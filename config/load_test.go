@@ -178,7 +178,7 @@ func TestFaultsNameKeyPlaceValueAndWhatWouldBeRight(t *testing.T) {
 		}
 		var fault *Fault
 		if !errors.As(err, &fault) {
-			t.Errorf("%v is no Fault", err)
+			t.Errorf("%v is not a Fault", err)
 		}
 	}
 }

@@ -100,7 +100,7 @@ func (s spans) status(name string, code codes.Code, description string) {
 	}
 }
 
-// traced is an App whose spans are exported at once.
+// traced returns an App whose spans are exported at once.
 func traced(t *testing.T, cfg lifecycle.Config) (*lifecycletest.App, *tracetest.InMemoryExporter) {
 	exporter := tracetest.NewInMemoryExporter()
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter))

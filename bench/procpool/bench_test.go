@@ -37,7 +37,7 @@ func (t *times) reset() { *t = times{} }
 
 func (t *times) add(d time.Duration) { t[min(int(d/step), len(t)-1)]++ }
 
-// median is the median. Unlike the mean it depends little on
+// median returns the median. Unlike the mean it depends little on
 // other load of the machine.
 func (t *times) median() time.Duration {
 	all, sum := 0, 0

@@ -16,19 +16,19 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const second = time.Second
 
-// defaults is a drain with the defaults of lifecycle.Config.
+// defaults returns a drain with the defaults of lifecycle.Config.
 func defaults() Stop {
 	return Stop{Drain: true, Window: 5 * second, GoAwayAfter: second, AcceptQuiet: second, Linger: 5 * second, InFlight: 10 * second}
 }
 
 func instant() Spread { return Spread{Slice: Always(0), Node: Always(0)} }
 
-// exponential is a Spread of that mean.
+// exponential returns a Spread of that mean.
 func exponential(mean time.Duration) Spread {
 	return Spread{Slice: Always(0), Node: Through(0, time.Duration(float64(mean)*math.Log(100)))}
 }
 
-// base is a rollout that stops its pods in four waves.
+// base returns a rollout that stops its pods in four waves.
 func base(seed uint64, pods int) Scenario {
 	return Scenario{
 		Seed: seed, Nodes: 20, Pods: pods, Trip: 500 * time.Microsecond, Stop: defaults(), Spread: exponential(second),

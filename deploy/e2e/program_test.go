@@ -9,7 +9,7 @@ import (
 // can do.
 var getsOnly = crowd{"HTTP/1.0 fresh GET", 3, hesitant{get: true}.client("/", 200, between(20*time.Millisecond, 150*time.Millisecond))}
 
-// pythonServer is Python's own threading file server behind "lifecyclectl run"
+// pythonServer returns Python's own threading file server behind "lifecyclectl run"
 // as PID 1, in an image with nothing but that: Python is the node's.
 func (c *cluster) pythonServer(name string, flags ...string) deployment {
 	args := append([]string{"run", "-ready=http://127.0.0.1:8080/"}, flags...)

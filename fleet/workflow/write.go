@@ -80,7 +80,7 @@ func (m *Manager) load(r *registration) loader {
 
 func isNotFound(err error) bool { return errors.Is(err, ErrEntityNotFound) }
 
-// mutate is change for an entity that exists and is not deleted. finish runs after
+// mutate does what change does, for an entity that exists and is not deleted. finish runs after
 // mutate has checked that id and phase were not changed.
 func (m *Manager) mutate(ctx context.Context, r *registration, entityID string, w writing, fn func(Participant, *entry) (change, error), finish ...func(Participant) error) error {
 	return m.change(ctx, r, entityID, w, func(cur *entry) (decision, error) {
@@ -161,7 +161,7 @@ func (m *Manager) change(ctx context.Context, r *registration, entityID string, 
 			return err
 		}
 		if cur != nil && cur.guessed && d.next != nil && !d.change.moved {
-			// The record stores since when the phase lasts, by the server's clock.
+			// The record stores when its phase began, by the server's clock.
 			fresh, _, err := load(ctx, b, key, true)
 			if err != nil {
 				return err

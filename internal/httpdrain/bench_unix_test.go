@@ -66,7 +66,7 @@ func posts(b *testing.B, transport *http.Transport, url string) {
 	b.ReportMetric(float64(processorTime()-began)/float64(b.N), "cpu-ns/op")
 }
 
-// processorTime is what this process has used.
+// processorTime returns the processor time that this process has used.
 func processorTime() time.Duration {
 	var u syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)

@@ -147,9 +147,10 @@ func (l *listener) retire(ctx context.Context) error {
 	return l.closeBelow()
 }
 
-// awaitAcceptor waits until the accept loop has closed the listener, has done nothing
-// for acceptorStall, or ctx is done. While the kernel goes on to make connections there
-// is no end to them: then it waits for acceptorStall.
+// awaitAcceptor waits until the accept loop has closed the listener or has accepted
+// nothing for acceptorStall, or until ctx is done. When the kernel does not refuse new
+// connections, the accept loop may never end, and awaitAcceptor waits only once for
+// acceptorStall.
 func (l *listener) awaitAcceptor(ctx context.Context) {
 	stall := time.NewTicker(acceptorStall)
 	defer stall.Stop()
@@ -172,7 +173,8 @@ func (l *listener) awaitAcceptor(ctx context.Context) {
 	}
 }
 
-// beginRetiring tells the accept loop. It reports false when that cannot be told.
+// beginRetiring tells the accept loop to retire. It returns false when there is no way to
+// tell it.
 func (l *listener) beginRetiring() (told bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

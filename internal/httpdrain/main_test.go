@@ -175,7 +175,7 @@ func dialAddr(t testing.TB, addr string) net.Conn {
 	return nc
 }
 
-// soon is a context that is done when patience is.
+// soon returns a context that is done when patience is.
 func soon(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)

@@ -113,7 +113,7 @@ func (a *account) quiet() time.Duration {
 	return time.Since(a.heard)
 }
 
-// silent is the error of a load that has not reported for longer than patience.
+// silent returns the error of a load that has not reported for longer than patience.
 func (a *account) silent() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -143,8 +143,8 @@ func (a *account) counts() map[string]load.Count {
 // lostRequest is a loss by the clock of this machine.
 type lostRequest struct{ load.Loss }
 
-// at is when the request met its fate: for a connection that was never made, when it
-// was tried.
+// at returns when the request was lost. When no connection was made for it, that is when
+// it was sent.
 func (l lostRequest) at() time.Time {
 	if l.How == load.Unreachable || l.How == load.Late {
 		return l.Sent

@@ -21,7 +21,7 @@ func lost(kind string, how load.How, kept bool, waited, at float64) lostRequest 
 	return lostRequest{load.Loss{Kind: kind, How: how, Kept: kept, Sent: after(at - waited), Lost: after(at), Why: "why"}}
 }
 
-// stopped is a pod that was deleted at T0 and whose container ended so much later.
+// stopped returns a pod that was deleted at T0 and whose container ended so much later.
 func stopped(ended float64, code int) Pod {
 	return Pod{Name: "web-1", Ready: after(-60), Deleted: t0, Unready: after(0.1), Removed: after(ended), Ended: after(ended), ExitCode: &code}
 }

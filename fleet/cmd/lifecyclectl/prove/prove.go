@@ -30,8 +30,8 @@ type Options struct {
 	Port string
 	// Image is an image whose entry point is this version of lifecyclectl.
 	Image string
-	// Get, Post and Stream are the paths that the load asks for. Without Post there
-	// is no HTTP/2, and without Stream no stream.
+	// Get, Post and Stream are the paths that the load asks for. An empty Post leaves out
+	// the clients of HTTP/2, and an empty Stream those of streams.
 	Get, Post, Stream string
 	// Clients is the number of clients of each kind. Defaults to 8.
 	Clients int
@@ -86,11 +86,11 @@ func Run(ctx context.Context, o Options) (report *Report, err error) {
 		name = ""
 	}
 	if name == "" {
-		return nil, refuse(Usage, "%q is no deployment/NAME: prove can roll, scale and heal only Deployments", o.Target)
+		return nil, refuse(Usage, "%q is not deployment/NAME: prove can roll, scale and heal only Deployments", o.Target)
 	}
 	if o.Image == "" {
 		return nil, refuse(Usage, "which image? the load runs in the cluster, from an image whose entry point is this version of lifecyclectl").
-			hint("build one from this program, push it where the cluster pulls, and give it with --image")
+			hint("build one from this program, push it where the cluster pulls, and name it with --image")
 	}
 	p := &proof{opts: o, k: &kubectl{namespace: o.Namespace, limit: cmp.Or(o.callIn, callIn)}, job: jobName()}
 	if o.Context != "" {
