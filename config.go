@@ -289,7 +289,7 @@ func newBudget(c Config) budget.Budget {
 	return b
 }
 
-// minSlice returns the time that each of so many hooks is sure to get. When MinSlice is
+// minSlice returns the time that each of this many hooks is sure to get. When MinSlice is
 // more than that it also returns an error.
 func minSlice(b budget.Budget, hooks int) (time.Duration, error) {
 	share, fits := b.HookShare(hooks)

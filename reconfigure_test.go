@@ -87,8 +87,8 @@ func TestReconfigureChangesNothingWhenItDoesNotFit(t *testing.T) {
 	})
 }
 
-// A pod's grace cannot change while the pod lives. What a reload may take over is
-// bounded by the grace that the process was started under.
+// A pod's grace cannot change while the pod lives. So a reload takes over only times that
+// fit into the grace with which the process was started.
 func TestReconfigureStaysWithinTheGraceOfTheStart(t *testing.T) {
 	for name, tt := range map[string]struct {
 		start  lifecycle.Config

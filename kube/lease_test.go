@@ -136,7 +136,7 @@ func TestLeaseOfALivingHolder(t *testing.T) {
 	})
 }
 
-// What the API server did before its answer was lost is found out.
+// After a lost answer the Lease finds out what the API server did.
 func TestLeaseAnswersAreLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()

@@ -182,9 +182,9 @@ func BenchmarkNoop(b *testing.B) {
 	}
 }
 
-// BenchmarkGroup measures the cost of handling one message at a time among
-// hosts: by the consumer, as a group has it, and by a key that is created and
-// deleted for each message, as a lock in a store would have it.
+// BenchmarkGroup measures what it costs to handle one message at a time among hosts: with
+// the consumer of a group, and with a lock, which is a key that is created and deleted for
+// each message.
 func BenchmarkGroup(b *testing.B) {
 	one := jetstream.ConsumerConfig{MaxAckPending: 1}
 	b.Run("peer=raw", func(b *testing.B) {

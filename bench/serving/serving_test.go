@@ -219,7 +219,7 @@ func (c *script) SetDeadline(time.Time) error      { return nil }
 func (c *script) SetReadDeadline(time.Time) error  { return nil }
 func (c *script) SetWriteDeadline(time.Time) error { return nil }
 
-// listener hands out what it is offered.
+// listener hands out the connections that it is offered.
 type listener struct {
 	offer  chan net.Conn
 	once   sync.Once

@@ -312,7 +312,7 @@ func post(client *http.Client, url string) error {
 	return err
 }
 
-// lateConn sends what is written to it a while later, as a network does.
+// lateConn sends data some time after it is written, as a network does.
 type lateConn struct {
 	net.Conn
 	sent chan letter

@@ -12,8 +12,9 @@ import (
 	"time"
 )
 
-// What a request over HTTP/2 costs the whole process, client and server, with this
-// package and without: the processor's time, which a busy machine does not stretch.
+// BenchmarkHTTP2 measures what a request over HTTP/2 costs the whole process, client and
+// server, with this package and without it. It measures processor time, which does not
+// depend on how busy the machine is.
 func BenchmarkHTTP2(b *testing.B) {
 	for _, proto := range []string{"http", "https"} {
 		rig := siege{proto: proto, prepare: func(srv *http.Server) {

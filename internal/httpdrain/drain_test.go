@@ -19,8 +19,8 @@ import (
 
 const post = "POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 4\r\n\r\nbody"
 
-// gated is a listener whose connections, once the gate is shut, keep what they
-// have read from the server until it opens: a request that is on its way.
+// gated is a listener with a gate. When the gate is shut, the next read holds back its
+// data until the gate opens, as if the request were still on its way.
 type gated struct {
 	net.Listener
 	held chan struct{} // a read is being held

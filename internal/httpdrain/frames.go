@@ -92,7 +92,7 @@ func (f frames) untilHeaders(p []byte) (n int, found bool) {
 	return n, false
 }
 
-// passStart follows what comes before the first frame.
+// passStart follows the bytes before the first frame.
 func (f *frames) passStart(p []byte) (n int) {
 	for ; f.answer && n < len(p); n++ {
 		switch p[n] {
@@ -115,8 +115,8 @@ func (f *frames) passStart(p []byte) (n int) {
 	return n
 }
 
-// plausible reports whether a frame may come here, and notes header blocks. What
-// else is wrong with a frame is for the HTTP/2 implementation to find.
+// plausible reports whether a frame may come here, and records header blocks. The HTTP/2
+// implementation finds all other faults of a frame.
 func (f *frames) plausible() bool {
 	kind, id := f.kind(), f.stream()
 	if !f.begun {

@@ -50,9 +50,8 @@ func newRelay(t testing.TB) *relay {
 	return r
 }
 
-// pass copies and counts frames of the kind that end a stream on their side: of a
-// request without a body that is its header, and the echo of one that has a body
-// ends with DATA.
+// pass copies bytes and counts frames of this kind, one for each stream: the HEADERS of a
+// request, or the DATA that ends a response.
 func (r *relay) pass(to, from net.Conn, f frames, kind byte, count *atomic.Int64) {
 	r.wg.Go(func() {
 		defer to.(*net.TCPConn).CloseWrite()

@@ -85,7 +85,7 @@ func (c *conn) passThrough() *http2Conn {
 const noPreface = -1
 
 // lookForPreface follows the first bytes of a connection. HTTP/2 without TLS begins with a
-// preface that is nothing else (RFC 9113, section 3.4).
+// preface that no other protocol sends (RFC 9113, section 3.4).
 func (c *conn) lookForPreface(p []byte) {
 	seen := c.preface.Load()
 	if seen == noPreface || c.server == nil {

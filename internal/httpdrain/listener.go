@@ -39,7 +39,7 @@ type listener struct {
 	tracker *tracker
 	anyConn bool // TLS connections are handed out too
 	own     bool // no other process has the socket
-	shared  bool // the service manager listens too: what waits is for the next process
+	shared  bool // the service manager listens too: connections that wait are for the next process
 	blind   bool // the kernel queues connections for it, and it has no deadlines: a look there would wait
 
 	closeOnce sync.Once
@@ -126,7 +126,7 @@ func (l *listener) isRetiring() bool {
 	return l.retiring
 }
 
-// deadliner is what a listener of package net has and one around it often hides.
+// deadliner has a method of package net's listeners that listeners around them often hide.
 type deadliner interface{ SetDeadline(time.Time) error }
 
 // setDeadline reports whether the listener below has deadlines.

@@ -19,8 +19,8 @@ type account struct {
 	tick    load.Tick
 	ticked  time.Time // by the load's clock
 	heard   time.Time // by this one
-	// behind is how much this clock is ahead of the load's, plus the shortest way of a
-	// record.
+	// behind is how far the load's clock is behind this one, plus the shortest time that
+	// a record took to arrive.
 	behind time.Duration
 	lost   []load.Loss
 	fault  error // of the latest kubectl logs
