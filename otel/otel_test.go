@@ -197,7 +197,7 @@ func TestSpansOfAWholeLife(t *testing.T) {
 			}
 			// A span that mixes up two lives has an event twice, or lacks its own.
 			if want := []string{"Starting", "Running"}; len(seen) < 3 || !slices.Equal(slices.DeleteFunc(seen[:len(seen)-1], func(s string) bool { return s == "Stopping" }), want) {
-				t.Errorf("a life went by %q", seen)
+				t.Errorf("a life went through %q", seen)
 			}
 		}
 	})

@@ -97,7 +97,7 @@ func finite(length func() time.Duration) client {
 			a := answer{sent: time.Now(), conn: "a stream", fresh: true}
 			asked := length()
 			a.goodbye, a.err = readFinite(fmt.Sprintf("http://%s/events?for=%v", addr, asked))
-			a.sent = a.sent.Add(min(asked, time.Since(a.sent))) // its length is no delay
+			a.sent = a.sent.Add(min(asked, time.Since(a.sent))) // the length that was asked for is not a delay
 			if a.err == nil {
 				a.status = http.StatusOK
 			}
@@ -159,7 +159,7 @@ func chatting(open func(ctx context.Context, addr string) (*talk, error), idle f
 			var n int
 			n, a.goodbye, a.err = oneTalk(ctx, addr, open, idle, l)
 			messages += n + 1
-			a.sent = time.Now() // its length is no delay
+			a.sent = time.Now() // the length of the talk is not a delay
 			if a.err == nil {
 				a.status = http.StatusOK
 			}

@@ -31,8 +31,8 @@ func FuzzBreakable(f *testing.F) {
 	})
 }
 
-// An address can choose only among the sentences, and the numbers in
-// them.
+// The address of a page chooses one of the fixed sentences and the numbers in it, and adds
+// no text of its own.
 func TestOutcomeSaysOnlyItsOwnSentences(t *testing.T) {
 	for query, want := range map[string]string{
 		"":                                "",
@@ -58,12 +58,12 @@ func TestOutcomeSaysOnlyItsOwnSentences(t *testing.T) {
 func TestEveryActionHasAnOutcome(t *testing.T) {
 	for name := range steps {
 		if done[name] == "" {
-			t.Errorf("%s has none", name)
+			t.Errorf("the action %s has no sentence", name)
 		}
 	}
 	for name := range done {
 		if _, ok := steps[name]; !ok {
-			t.Errorf("%s is not an action", name)
+			t.Errorf("there is a sentence for %s, which is not an action", name)
 		}
 	}
 }
