@@ -176,7 +176,7 @@ func TestReconfigureKeepsWhatBelongsToThePod(t *testing.T) {
 
 // The App does not show the token of its configuration. A Reconfigure with the same token
 // changes nothing.
-func TestReconfigureKnowsTheTokenAgain(t *testing.T) {
+func TestReconfigureRecognisesTheToken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		app := lifecycletest.New(t, lifecycle.Config{AdminToken: "open-sesame-12345"})
 		app.Start()

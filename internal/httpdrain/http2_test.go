@@ -343,7 +343,7 @@ func TestHTTP2FormFilesAreRemoved(t *testing.T) {
 	})
 }
 
-// A TLSNextProto of the user's own is left alone, HTTP/2 switched off too.
+// A TLSNextProto that the user has set is left alone, even one that switches HTTP/2 off.
 func TestUsersNextProtoIsKept(t *testing.T) {
 	srv := &http.Server{Handler: http.HandlerFunc(hello), TLSConfig: serverTLS(), TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){}}
 	s := start(t, srv, Config{})
@@ -379,8 +379,8 @@ func TestGoAwayWithoutOurContext(t *testing.T) {
 	})
 }
 
-// HTTP/2 that is the user's own, by a TLSNextProto that no known package has made, says
-// goodbye with a response, in one step.
+// When the user has an HTTP/2 implementation of another package in TLSNextProto, the
+// server says goodbye with a response, in one step.
 func TestUsersOwnHTTP2SaysGoodbyeWithAResponse(t *testing.T) {
 	inTime(t, Config{}, func(srv *http.Server) {
 		if srv.TLSConfig == nil {
