@@ -10,7 +10,7 @@ import (
 var getsOnly = crowd{"HTTP/1.0 fresh GET", 3, hesitant{get: true}.client("/", 200, between(20*time.Millisecond, 150*time.Millisecond))}
 
 // pythonServer returns Python's own threading file server behind "lifecyclectl run"
-// as PID 1, in an image with nothing but that: Python is the node's.
+// as PID 1, in an image that has only lifecyclectl; Python comes from the node.
 func (c *cluster) pythonServer(name string, flags ...string) deployment {
 	args := append([]string{"run", "-ready=http://127.0.0.1:8080/"}, flags...)
 	return deployment{
@@ -20,8 +20,8 @@ func (c *cluster) pythonServer(name string, flags ...string) deployment {
 	}
 }
 
-// TestProgramThatKnowsNothingOfThis is "lifecyclectl run": a program in another
-// language, which dies at SIGTERM on the spot, is rolled and loses nothing.
+// TestProgramThatKnowsNothingOfThis rolls a program in another language, which dies at
+// SIGTERM on the spot. Behind "lifecyclectl run" it loses no request.
 func TestProgramThatKnowsNothingOfThis(t *testing.T) {
 	c := onCluster(t)
 	d := c.deploy(t, c.pythonServer("python"))
@@ -36,7 +36,7 @@ func TestProgramThatKnowsNothingOfThis(t *testing.T) {
 	d.endedWell(t)
 }
 
-// TestControlProgramWithoutADrain shows that the clients would see it.
+// TestControlProgramWithoutADrain shows that the clients notice when there is no drain.
 func TestControlProgramWithoutADrain(t *testing.T) {
 	full(t)
 	c := onCluster(t)

@@ -53,7 +53,7 @@ func (w *wire) dial() (net.Conn, error) {
 	}
 }
 
-// slowConn delivers data that is written to it after latency.
+// slowConn delivers the data of each Write after latency.
 type slowConn struct {
 	net.Conn
 	latency time.Duration
