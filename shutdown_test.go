@@ -129,7 +129,7 @@ func hooks(t *testing.T, grace time.Duration, obedient bool, opts []lifecycle.Sh
 		}
 		err = s.Run(t.Context(), grace)
 		took = time.Since(began)
-		time.Sleep(time.Hour) // those that were left behind come back
+		time.Sleep(time.Hour) // until the abandoned hooks return
 	})
 	return had, took, err
 }

@@ -267,7 +267,6 @@ func TestRegistries(t *testing.T) {
 	}
 }
 
-// A counter does not fall when a counted child is removed.
 // The App keeps the outcomes of the last reloads, and counts all.
 func TestReloadsAreCountedForALongLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -293,6 +292,7 @@ func TestReloadsAreCountedForALongLife(t *testing.T) {
 	})
 }
 
+// A counter does not fall when a counted child is removed.
 func TestRestartsAreKeptWhenAChildIsRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reg := prometheus.NewRegistry()

@@ -20,9 +20,9 @@ func (c *cluster) pythonServer(name string, flags ...string) deployment {
 	}
 }
 
-// TestProgramThatKnowsNothingOfThis rolls a program in another language, which dies at
+// TestProgramWithoutTheLibrary rolls a program in another language, which dies at
 // SIGTERM on the spot. Behind "lifecyclectl run" it loses no request.
-func TestProgramThatKnowsNothingOfThis(t *testing.T) {
+func TestProgramWithoutTheLibrary(t *testing.T) {
 	c := onCluster(t)
 	d := c.deploy(t, c.pythonServer("python"))
 	d.pods.onStop = c.slow(t)

@@ -21,7 +21,7 @@ type comparison struct {
 	what      string
 	measured  float64 // the mean of one run
 	spread    string  // of the measured runs
-	tolerance float64 // the part by which the simulation may differ; negative: it differs, and the page says why
+	tolerance float64 // the fraction by which the simulation may differ; negative: it differs, and the page says why
 	simulated func(r record, runs float64) float64
 }
 
@@ -49,7 +49,7 @@ func replacement(stop rollout.Stop) rollout.Scenario {
 // network in memory takes 10 ms each way. Eight HTTP/2 connections have eight callers
 // each, which think for up to 20 ms.
 func siege(twoSteps bool) rollout.Scenario {
-	const callers, cycle = 8, 10*ms + 2*10*ms + 2500*time.Microsecond // a thought, the way, the work
+	const callers, cycle = 8, 10*ms + 2*10*ms + 2500*time.Microsecond // thinking, both ways, the work
 	stop := rollout.Stop{
 		Drain: true, Window: 400 * ms, GoAwayAfter: 100 * ms, AcceptQuiet: 100 * ms, Linger: 10 * second,
 		InFlight: minute, TwoSteps: twoSteps,

@@ -33,7 +33,7 @@ func TestRefusals(t *testing.T) {
 	}{
 		"a stateful set": {nil, func(o *Options) { o.Target = "statefulset/db" }, Usage, []string{`"statefulset/db" is not deployment/NAME`}},
 		"no name":        {nil, func(o *Options) { o.Target = "deployment/" }, Usage, []string{"not deployment/NAME"}},
-		"no image":       {nil, func(o *Options) { o.Image = "" }, Usage, []string{"which image?", "--image"}},
+		"no image":       {nil, func(o *Options) { o.Image = "" }, Usage, []string{"no image is given", "--image"}},
 		"no JSON":        {func(f *fake) { f.set(deployments, "<html>") }, nil, Failed, []string{"kubectl get deployments.apps web", "invalid character"}},
 		"no service":     {func(f *fake) { f.set(services, `{"items": []}`) }, nil, Usage, []string{"no Service", "deployment/web", "app=web"}},
 		"two services": {func(f *fake) {
