@@ -16,8 +16,8 @@ import (
 	"github.com/pleme-io/lifecycle-go"
 )
 
-// storm is clients that connect without a pause and without a look at endpoints, send a
-// request on each connection, and never try again.
+// storm counts what happens to clients that connect without a pause and without a look
+// at endpoints, send a request on each connection, and never try again.
 type storm struct {
 	sent, served, refused, reset atomic.Int64
 	first                        atomic.Pointer[error] // of those that count as reset
