@@ -16,7 +16,7 @@ import (
 
 const slicesPath = "/apis/discovery.k8s.io/v1/namespaces/demo/endpointslices/"
 
-// ep is an endpoint: the pod's name, then words for its conditions.
+// ep returns an endpoint: the pod's name, then words for its conditions.
 func ep(pod string, words ...string) map[string]any {
 	has := func(word string) bool { return slices.Contains(words, word) }
 	return map[string]any{
