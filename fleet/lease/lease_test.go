@@ -129,7 +129,7 @@ func TestLeaseOfADeadHolderRunsOut(t *testing.T) {
 	}
 }
 
-func TestTermAfterThePauseIsAnother(t *testing.T) {
+func TestTermAfterAPauseHasANewToken(t *testing.T) {
 	_, ls := leases(t, 1)
 	acquire(t, ls[0])
 	first, _ := ls[0].Token()
