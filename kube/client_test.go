@@ -138,7 +138,7 @@ func TestClientWithoutAnAccount(t *testing.T) {
 	}
 }
 
-// otherCA is a certificate of no use here.
+// otherCA is a valid certificate that has signed no other here.
 const otherCA = `-----BEGIN CERTIFICATE-----
 MIIBhTCCASugAwIBAgIQIRi6zePL6mKjOipn+dNuaTAKBggqhkjOPQQDAjASMRAw
 DgYDVQQKEwdBY21lIENvMB4XDTE3MTAyMDE5NDMwNloXDTE4MTAyMDE5NDMwNlow

@@ -36,9 +36,9 @@ func (r *run) environment(w *workload) {
 	}
 }
 
-// keyOfVariable returns the key of a variable and its field in the configuration, or
-// "" for a variable that is none of lifecycle. Secrets are none: they say nothing about
-// a manifest.
+// keyOfVariable returns the key of a variable and its field in the configuration. The
+// key is "" when the variable is not one of lifecycle's, and when it has a secret, which
+// says nothing about a manifest.
 func keyOfVariable(name string) (key string, field reflect.StructField) {
 	_, last, ok := strings.Cut("_"+name, "_LIFECYCLE_")
 	if !ok {
