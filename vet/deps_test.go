@@ -16,7 +16,7 @@ func TestConventions(t *testing.T) {
 		Rooms: []conventions.Room{
 			{
 				Path:    ".",
-				Imports: []string{".", "./internal/call", "./internal/suggest", "k8s.io/api", "k8s.io/apimachinery", "sigs.k8s.io/json", yaml},
+				Imports: []string{".", "./config", "./internal/call", "./internal/suggest", "k8s.io/api", "k8s.io/apimachinery", "sigs.k8s.io/json", yaml},
 				Brings:  []string{"..."},
 				Never:   []string{"k8s.io/client-go", nats, "github.com/nats-io/nats-server/v2"},
 			},

@@ -52,16 +52,38 @@ func (o object) String() string {
 // workload is an object with pods.
 type workload struct {
 	object
-	pod      *corev1.PodSpec
-	podPath  path
-	labels   map[string]string // of its pods
-	replicas int               // 1 when the object does not set it, 0 for a kind without replicas
-	typed    any
+	pod         *corev1.PodSpec
+	podPath     fieldPath
+	labels      map[string]string // of its pods
+	annotations map[string]string // of its pods
+	replicas    int               // 1 when the object does not set it, 0 for a kind without replicas
+	typed       any
 
-	cfg       lifecycle.Config // of its service: the run's, and its variables
-	given     map[string]path  // the keys of its variables, and where they are
+	main      int              // the index of its service's container
+	cfg       lifecycle.Config // with which its service starts
+	given     map[string]place // the keys that the manifest sets, and where
+	file      *place           // the text of the configuration's file, nil when the manifest does not have it
+	noFile    bool             // its service reads no file
+	unknown   map[string]bool  // the fields whose values the manifest sets and vet cannot know
+	absent    []missingObject  // what its service may read and the files do not have
 	senseless bool             // cfg has a value that means nothing
+	compared  bool             // lifecycle runs it, as far as vet can tell
+	delayed   []delayed        // findings about its settings, for when it is compared
 }
+
+// delayed is a finding that waits until it is known whether lifecycle runs the workload.
+type delayed struct {
+	place             place
+	rule, reason, fix string
+}
+
+// pending adds a finding about the settings of the workload's service.
+func (w *workload) pending(at place, rule, reason, fix string) {
+	w.delayed = append(w.delayed, delayed{at, rule, reason, fix})
+}
+
+// self returns the object itself, of any kind that embeds it.
+func (o object) self() object { return o }
 
 // budget, service and scaler are objects that refer to workloads.
 type budget struct {
@@ -99,12 +121,12 @@ func (r *run) decode(d *document) {
 		return
 	}
 	if now, ok := retired[version]; ok {
-		r.at(o, path{"apiVersion"}, "retired-version", fmt.Sprintf("no maintained Kubernetes serves %s of %s", o.kind, version), "set apiVersion to "+now)
+		r.at(o, fieldPath{"apiVersion"}, "retired-version", fmt.Sprintf("no maintained Kubernetes serves %s of %s", o.kind, version), "set apiVersion to "+now)
 		version = now
 	}
 	gv, err := schema.ParseGroupVersion(version)
 	if err != nil {
-		r.at(o, path{"apiVersion"}, "wrong-type", fmt.Sprintf("apiVersion is %q", version), "want group/version, as apps/v1")
+		r.at(o, fieldPath{"apiVersion"}, "wrong-type", fmt.Sprintf("apiVersion is %q", version), "want group/version, as apps/v1")
 		return
 	}
 	typed, err := scheme.New(gv.WithKind(o.kind))
@@ -142,7 +164,7 @@ func (r *run) keep(o object, typed any) {
 		if replicas != nil {
 			n = int(*replicas)
 		}
-		r.workloads = append(r.workloads, &workload{object: o, pod: &pod.Spec, podPath: append(at, "spec"), labels: pod.Labels, replicas: n, typed: typed})
+		r.workloads = append(r.workloads, &workload{object: o, pod: &pod.Spec, podPath: append(at, "spec"), labels: pod.Labels, annotations: pod.Annotations, replicas: n, typed: typed})
 	}
 	none := new(int32)
 	switch t := typed.(type) {
@@ -159,7 +181,11 @@ func (r *run) keep(o object, typed any) {
 	case *batchv1.CronJob:
 		add(&t.Spec.JobTemplate.Spec.Template, none, "spec", "jobTemplate", "spec", "template")
 	case *corev1.Pod:
-		add(&corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: t.Labels}, Spec: t.Spec}, none)
+		add(&corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: t.Labels, Annotations: t.Annotations}, Spec: t.Spec}, none)
+	case *corev1.ConfigMap:
+		r.configMaps = append(r.configMaps, configMap{o, t})
+	case *corev1.Secret:
+		r.secrets = append(r.secrets, secret{o, t})
 	case *policyv1.PodDisruptionBudget:
 		r.budgets = append(r.budgets, budget{o, t})
 	case *corev1.Service:
@@ -187,7 +213,7 @@ func missing(pairs ...string) string {
 
 // braces finds a value that begins with a template's braces. Quoted braces are
 // valid YAML, so the parser does not find them.
-func braces(v any, p path) (path, bool) {
+func braces(v any, p fieldPath) (fieldPath, bool) {
 	switch v := v.(type) {
 	case string:
 		return p, strings.HasPrefix(strings.TrimSpace(v), "{{")
@@ -211,7 +237,7 @@ func braces(v any, p path) (path, bool) {
 }
 
 // wrongField returns the field that a decoding error names.
-func wrongField(err error) path {
+func wrongField(err error) fieldPath {
 	var typeErr *json.UnmarshalTypeError
 	if errors.As(err, &typeErr) {
 		return parsePath(typeErr.Field)
@@ -227,7 +253,7 @@ func wrongField(err error) path {
 }
 
 // meant names the field for which p is probably a misspelling.
-func meant(t reflect.Type, p path) string {
+func meant(t reflect.Type, p fieldPath) string {
 	const none = "remove it, or move it to the object that has it"
 	if len(p) == 0 {
 		return none

@@ -28,7 +28,7 @@ func (r *run) scale() {
 // rollout checks how a rollout replaces the pods.
 func (r *run) rollout(w *workload) {
 	if w.replicas > 1 && !r.budgeted(w) {
-		r.at(w.object, path{"spec", "replicas"}, "no-pdb", fmt.Sprintf("there are %d replicas and no PodDisruptionBudget that selects them", w.replicas),
+		r.at(w.object, fieldPath{"spec", "replicas"}, "no-pdb", fmt.Sprintf("there are %d replicas and no PodDisruptionBudget that selects them", w.replicas),
 			"add a PodDisruptionBudget with maxUnavailable: 1; if it is in another file, give that too")
 	}
 	if w.pod.HostNetwork && !w.isJob() {
@@ -39,8 +39,8 @@ func (r *run) rollout(w *workload) {
 	switch t := w.typed.(type) {
 	case *appsv1.Deployment:
 		r.deployment(w, t)
-		if w.replicas == 1 && served {
-			r.at(w.object, path{"spec", "replicas"}, "single-replica", "there is one replica, and drain_readiness is down: while it drains, the Service has no ready endpoint",
+		if w.replicas == 1 && served && w.compared {
+			r.at(w.object, fieldPath{"spec", "replicas"}, "single-replica", "there is one replica, and drain_readiness is down: while it drains, the Service has no ready endpoint",
 				"set replicas to 2 or more, or lifecycle.drain_readiness to serving")
 		}
 	case *appsv1.DaemonSet:
@@ -49,7 +49,7 @@ func (r *run) rollout(w *workload) {
 			return
 		}
 		if roll == nil || roll.MaxSurge == nil || roll.MaxSurge.String() == "0" || roll.MaxSurge.String() == "0%" {
-			r.at(w.object, path{"spec", "updateStrategy", "rollingUpdate"}, "rollout-loses-capacity", "maxUnavailable is 1, which is the default, or more, and maxSurge 0: a node has no pod while its pod is replaced",
+			r.at(w.object, fieldPath{"spec", "updateStrategy", "rollingUpdate"}, "rollout-loses-capacity", "maxUnavailable is 1, which is the default, or more, and maxSurge 0: a node has no pod while its pod is replaced",
 				"set updateStrategy.rollingUpdate to {maxSurge: 1, maxUnavailable: 0}")
 		}
 	}
@@ -57,7 +57,7 @@ func (r *run) rollout(w *workload) {
 
 func (r *run) deployment(w *workload, d *appsv1.Deployment) {
 	if d.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType {
-		r.at(w.object, path{"spec", "strategy", "type"}, "recreate", fmt.Sprintf("strategy Recreate stops all %d pods, each for up to %v, before it starts one",
+		r.at(w.object, fieldPath{"spec", "strategy", "type"}, "recreate", fmt.Sprintf("strategy Recreate stops all %d pods, each for up to %v, before it starts one",
 			w.replicas, window(r.cfg)+r.cfg.ShutdownGrace),
 			"set strategy to {type: RollingUpdate, rollingUpdate: {maxSurge: 1, maxUnavailable: 0}}")
 		return
@@ -68,7 +68,7 @@ func (r *run) deployment(w *workload, d *appsv1.Deployment) {
 		unavailable, given = *roll.MaxUnavailable, "as it stands"
 	}
 	n, err := intstr.GetScaledValueFromIntOrPercent(&unavailable, w.replicas, false)
-	p := path{"spec", "strategy", "rollingUpdate", "maxUnavailable"}
+	p := fieldPath{"spec", "strategy", "rollingUpdate", "maxUnavailable"}
 	switch {
 	case err != nil:
 		r.at(w.object, p, "wrong-type", fmt.Sprintf("maxUnavailable is %q: %v", unavailable.String(), err), "want a number or a percentage, as 0 or 25%")
@@ -92,7 +92,7 @@ func (r *run) budgeted(w *workload) bool {
 func (r *run) budget(b budget) {
 	lowest, blocks, found := b.Spec.MinAvailable, b.Spec.MaxUnavailable, false
 	if lowest != nil && blocks != nil {
-		r.at(b.object, path{"spec", "maxUnavailable"}, "pdb-invalid", "minAvailable and maxUnavailable are both set", "keep maxUnavailable: 1")
+		r.at(b.object, fieldPath{"spec", "maxUnavailable"}, "pdb-invalid", "minAvailable and maxUnavailable are both set", "keep maxUnavailable: 1")
 		return
 	}
 	for _, w := range r.workloads {
@@ -110,7 +110,7 @@ func (r *run) budget(b budget) {
 			if limit.value == nil {
 				continue
 			}
-			p := path{"spec", limit.field}
+			p := fieldPath{"spec", limit.field}
 			n, err := intstr.GetScaledValueFromIntOrPercent(limit.value, w.replicas, true)
 			switch {
 			case err != nil:
@@ -127,7 +127,7 @@ func (r *run) budget(b budget) {
 		}
 	}
 	if !found && len(r.workloads) > 0 {
-		r.at(b.object, path{"spec", "selector"}, "pdb-selects-nothing", "no pod template in these files has the labels that it selects", "copy the labels of spec.template.metadata.labels into spec.selector.matchLabels")
+		r.at(b.object, fieldPath{"spec", "selector"}, "pdb-selects-nothing", "no pod template in these files has the labels that it selects", "copy the labels of spec.template.metadata.labels into spec.selector.matchLabels")
 	}
 }
 
@@ -142,12 +142,12 @@ func (r *run) service(s service) {
 		}
 		for i, port := range s.Spec.Ports {
 			if port.TargetPort.Type == intstr.String && !hasPort(w.pod, port.TargetPort.StrVal) {
-				r.at(s.object, path{"spec", "ports", i, "targetPort"}, "service-port", fmt.Sprintf("targetPort %q is not a port of any container of %s", port.TargetPort.StrVal, w),
+				r.at(s.object, fieldPath{"spec", "ports", i, "targetPort"}, "service-port", fmt.Sprintf("targetPort %q is not a port of any container of %s", port.TargetPort.StrVal, w),
 					"give a container's port that name, or the Service the number")
 			}
 		}
 		if s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal && w.cfg.WithDefaults().DrainReadiness == lifecycle.ReadinessDown {
-			r.at(s.object, path{"spec", "externalTrafficPolicy"}, "traffic-local", "externalTrafficPolicy is Local, and drain_readiness is down: a node whose only pod drains drops what load balancers still send it",
+			r.at(s.object, fieldPath{"spec", "externalTrafficPolicy"}, "traffic-local", "externalTrafficPolicy is Local, and drain_readiness is down: a node whose only pod drains drops what load balancers still send it",
 				"set lifecycle.drain_readiness to serving")
 		}
 	}

@@ -19,6 +19,9 @@ var rules = []Rule{
 	// The configuration.
 	{"config-refused", Error, "The configuration contradicts itself", "New and config.Load refuse it: the service ends as it starts, and a rollout stops at its first pod."},
 
+	{"config-undecided", Info, "A setting that vet cannot know", "Its value stands in an object or a file that vet was not given, or is known only when the pod runs. vet says so, and does not guess."},
+	{"not-compared", Info, "Nothing says that lifecycle runs this workload", "vet compares a workload with a configuration when the manifest shows that lifecycle runs it, or when the caller says so. Of another program it checks only what holds for every program."},
+
 	// The time that a stop may take.
 	{"grace-too-short", Error, "The pod's grace ends before the stop does", "preStop, drain_interval, shutdown_grace and a margin of 2 s have to fit into terminationGracePeriodSeconds; when it is over, the kubelet sends SIGKILL, even with requests in flight."},
 	{"probe-grace-too-short", Error, "A probe's own grace ends before the stop does", "A terminationGracePeriodSeconds of a liveness or startup probe replaces the pod's when that probe fails. On a readiness probe the API server refuses it."},

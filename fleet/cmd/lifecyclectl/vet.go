@@ -40,9 +40,11 @@ chart, or a Dockerfile; "-" is standard input. It does not ask a cluster.
 
 FILE is the service's configuration; vet reads its section lifecycle.
 Values in it that contradict each other are findings beside those of the manifests.
-Without --config vet uses the defaults of the library. Variables of the service's
-container, such as SERVICE_LIFECYCLE_DRAIN_INTERVAL, take precedence. vet does not
-see flags, nor variables whose value is in another object.
+Without --config it reads the file that the manifest mounts from a ConfigMap or a
+Secret. Variables of the service's container, such as SERVICE_LIFECYCLE_DRAIN_INTERVAL,
+and then its flags take precedence, as in the service itself. A note says when a value
+is in an object that vet does not have. Workloads that nothing shows to be a service of
+lifecycle are not compared with a configuration.
 
 Exit status: 0 when there is no finding of --fail-on or worse, 1 when there is,
 2 when a file cannot be read or the command line is wrong.`,
