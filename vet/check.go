@@ -82,6 +82,7 @@ func (c Checker) Check(files ...File) Report {
 		r.report.sort()
 		return r.report
 	}
+	r.refer()
 	r.scale()
 	for _, w := range r.workloads {
 		if r.wanted(w.object) {
@@ -130,6 +131,8 @@ type run struct {
 	budgets    []budget
 	services   []service
 	scalers    []scaler
+	rollouts   []rollout
+	customs    []object // of kinds that vet does not know, whose operators may make pods
 	report     Report
 }
 
@@ -184,7 +187,7 @@ func (r *run) wanted(o object) bool {
 }
 
 func (r *run) workload(w *workload) {
-	served := !w.isJob()
+	served := !w.once
 	if len(w.pod.Containers) == 0 {
 		r.inPod(w, "wrong-type", "the pods have no container", "add the service's container", "containers")
 		return
@@ -192,7 +195,7 @@ func (r *run) workload(w *workload) {
 	main := w.main
 	c := container{r, w, &w.pod.Containers[main], w.podPath.with("containers", main)}
 	if !w.compared {
-		if !w.isJob() {
+		if served {
 			c.fault("not-compared", "nothing in these files says that lifecycle runs it, so vet does not compare it with a configuration",
 				"name it with --only, or give the service's configuration with --config, when lifecycle runs it")
 		}
@@ -204,7 +207,7 @@ func (r *run) workload(w *workload) {
 	c.signals()
 	if served {
 		c.probes()
-	} else {
+	} else if w.isJob() {
 		r.job(w)
 	}
 	r.sidecars(w, main)

@@ -75,7 +75,7 @@ func (r *run) shows(w *workload) int {
 			return 1
 		}
 	}
-	if probes > 0 {
+	if probes > 0 || isHook(w.object) {
 		return -1
 	}
 	return 0

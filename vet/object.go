@@ -12,6 +12,7 @@ import (
 	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/internal/suggest"
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -27,7 +28,7 @@ import (
 var scheme = func() *runtime.Scheme {
 	s := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		appsv1.AddToScheme, autoscalingv2.AddToScheme, batchv1.AddToScheme, corev1.AddToScheme, networkingv1.AddToScheme, policyv1.AddToScheme,
+		appsv1.AddToScheme, autoscalingv1.AddToScheme, autoscalingv2.AddToScheme, batchv1.AddToScheme, corev1.AddToScheme, networkingv1.AddToScheme, policyv1.AddToScheme,
 	} {
 		if err := add(s); err != nil {
 			panic(err) // two of the packages above define one type differently
@@ -56,7 +57,11 @@ type workload struct {
 	podPath     fieldPath
 	labels      map[string]string // of its pods
 	annotations map[string]string // of its pods
-	replicas    int               // 1 when the object does not set it, 0 for a kind without replicas
+	replicas    int               // the least; 1 when the object does not set it, 0 when there is no sure number
+	most        int               // the greatest number of replicas
+	scaler      *scaler           // what sets the replicas, nil for the object itself
+	rollout     *workload         // the Rollout of Argo that makes its pods, nil for the object itself
+	once        bool              // its pods run to completion: a Job, a hook, a test
 	typed       any
 
 	main      int              // the index of its service's container
@@ -85,6 +90,13 @@ func (w *workload) pending(at place, rule, reason, fix string) {
 // self returns the object itself, of any kind that embeds it.
 func (o object) self() object { return o }
 
+// isHook reports whether the object is a hook or a test of Helm or Argo CD.
+func isHook(o object) bool {
+	meta, _ := o.value["metadata"].(map[string]any)
+	annotations, _ := meta["annotations"].(map[string]any)
+	return annotations["helm.sh/hook"] != nil || annotations["argocd.argoproj.io/hook"] != nil
+}
+
 // budget, service and scaler are objects that refer to workloads.
 type budget struct {
 	object
@@ -98,7 +110,26 @@ type service struct {
 
 type scaler struct {
 	object
-	*autoscalingv2.HorizontalPodAutoscaler
+	targetKind, targetName string
+	least, most            int
+	field                  string // the field of spec that has the least
+}
+
+// keepScaler keeps a HorizontalPodAutoscaler of any version. Its minReplicas is 1 by
+// default.
+func (r *run) keepScaler(o object, kind, name string, least *int32, most int32) {
+	s := scaler{o, kind, name, 1, int(most), "minReplicas"}
+	if least != nil {
+		s.least = int(*least)
+	}
+	r.scalers = append(r.scalers, s)
+}
+
+// runsOnce reports whether the pods run to completion and serve nothing: those of a Job,
+// of a hook or test of Helm or Argo CD, and pods that the kubelet does not restart.
+func runsOnce(o object, pod corev1.PodSpec) bool {
+	return isHook(o) || o.kind == "Job" || o.kind == "CronJob" ||
+		pod.RestartPolicy == corev1.RestartPolicyNever || pod.RestartPolicy == corev1.RestartPolicyOnFailure
 }
 
 // retired are versions that manifests still use and no API server serves, each with
@@ -131,7 +162,8 @@ func (r *run) decode(d *document) {
 	}
 	typed, err := scheme.New(gv.WithKind(o.kind))
 	if err != nil {
-		return // no rule checks this kind
+		r.custom(o, gv)
+		return
 	}
 	if p, ok := braces(d.value, nil); ok && o.kind != "ConfigMap" && o.kind != "Secret" {
 		line, _ := d.place(p)
@@ -164,7 +196,8 @@ func (r *run) keep(o object, typed any) {
 		if replicas != nil {
 			n = int(*replicas)
 		}
-		r.workloads = append(r.workloads, &workload{object: o, pod: &pod.Spec, podPath: append(at, "spec"), labels: pod.Labels, annotations: pod.Annotations, replicas: n, typed: typed})
+		r.workloads = append(r.workloads, &workload{object: o, pod: &pod.Spec, podPath: append(at, "spec"), labels: pod.Labels, annotations: pod.Annotations,
+			replicas: n, most: n, once: runsOnce(o, pod.Spec), typed: typed})
 	}
 	none := new(int32)
 	switch t := typed.(type) {
@@ -191,7 +224,9 @@ func (r *run) keep(o object, typed any) {
 	case *corev1.Service:
 		r.services = append(r.services, service{o, t})
 	case *autoscalingv2.HorizontalPodAutoscaler:
-		r.scalers = append(r.scalers, scaler{o, t})
+		r.keepScaler(o, t.Spec.ScaleTargetRef.Kind, t.Spec.ScaleTargetRef.Name, t.Spec.MinReplicas, t.Spec.MaxReplicas)
+	case *autoscalingv1.HorizontalPodAutoscaler:
+		r.keepScaler(o, t.Spec.ScaleTargetRef.Kind, t.Spec.ScaleTargetRef.Name, t.Spec.MinReplicas, t.Spec.MaxReplicas)
 	}
 }
 
