@@ -96,7 +96,12 @@ func configOf(t *testing.T, manifest string, env []string) lifecycle.Config {
 // findings returns vet's findings for a manifest and the file in it.
 func findings(t *testing.T, manifest string) []vet.Finding {
 	t.Helper()
-	return vet.Checker{Config: configOf(t, manifest, nil)}.Check(vet.File{Name: "manifest.yaml", Data: []byte(manifest)}).Findings
+	file := vet.File{Name: "manifest.yaml", Data: []byte(manifest)}
+	alone := vet.Checker{}.Check(file).Findings
+	if told := (vet.Checker{Config: configOf(t, manifest, nil)}).Check(file).Findings; !slices.Equal(alone, told) {
+		t.Errorf("vet reads another file in the manifest than this test: %+v and %+v", alone, told)
+	}
+	return alone
 }
 
 // served are the kinds whose fields vet checks strictly against the types of the
