@@ -29,7 +29,7 @@ func chartArgs(set []string) []string {
 }
 
 func TestChartLints(t *testing.T) {
-	must(t, tool(t, "helm"), "lint", "--strict", chartFolder)
+	must(t, tool(t, "helm"), "lint", "--strict", chartFolder, libraryFolder)
 }
 
 // TestChartIsClean: for any value of the chart's one number, the others agree with it.

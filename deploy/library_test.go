@@ -189,6 +189,14 @@ func TestLibraryTakesTheRootContextOrAMap(t *testing.T) {
 	if got := strings.TrimSpace(rendered(t, template, values)); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
+	// As README.md shows it.
+	file := `{{ include "lifecycle.annotations" (merge (dict "file" .Values.config "liveKeys" (list "log")) .Values.lifecycle) }}`
+	sum := func(config map[string]any) string {
+		return rendered(t, file, map[string]any{"lifecycle": map[string]any{"drainSeconds": 15}, "config": config})
+	}
+	if a, b, c := sum(map[string]any{"log": "json"}), sum(map[string]any{"log": "text"}), sum(map[string]any{"log": "text", "poll": "1s"}); a != b || b == c {
+		t.Errorf("the checksums are %s, %s and %s", a, b, c)
+	}
 	// Numbers that are no numbers do not become 0.
 	if got := rendered(t, `{{ include "lifecycle.problems" (dict "drainSeconds" "5s" "config" (dict "shutdown_grace" "1s")) }}`, nil); !strings.Contains(got, "drainSeconds is 5s, want a whole number") || !strings.Contains(got, "shutdown_grace follows from") {
 		t.Errorf("got %s", got)

@@ -189,6 +189,7 @@ func TestChartRefusesContradictions(t *testing.T) {
 		"autoscaling.enabled=true,autoscaling.maxReplicas=1":            "autoscaling.maxReplicas is 1, below minReplicas, which is 2",
 		"image.digest=sha256:1":                                         "digest",
 		"configFile=../etc/passwd":                                      "configFile",
+		"configFile=orders.json":                                        "configFile", // the file is YAML
 	} {
 		if out, err := output(t, tool(t, "helm"), chartArgs([]string{set})...); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("--set %s: error %v, want one that has %q\n%.200s", set, err, want, out)
