@@ -38,6 +38,12 @@ test-next: ## test each module alone on the other supported Go release (GO_NEXT)
 race: cc ## the same, twenty times each test: flaky is broken
 	go test -race -timeout 60m -count 20 $(TESTFLAGS) $(PACKAGES)
 
+.PHONY: test-newest
+test-newest: ## test the root module with the newest version of each dependency; its go.mod names the oldest (network)
+	@set -e; dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; git ls-files -z | xargs -0 cp --parents -t "$$dir"; \
+		cd "$$dir" && export GOWORK=off && go get -u -t ./... && go mod tidy && go list -m -f '{{if not .Indirect}}{{.}}{{end}}' all; \
+		go test -timeout 10m $(TESTFLAGS) ./...
+
 .PHONY: lint
 lint: bin/golangci-lint ## format check, vet and golangci-lint in every module
 	@set -e; for m in $(MODULES); do echo "lint $$m"; (cd $$m && $(CURDIR)/bin/golangci-lint run --config $(CURDIR)/.golangci.yml ./...); done

@@ -7,7 +7,7 @@
 # kube.Self
 - {apiGroups: [""], resources: [pods], verbs: [get, watch]}
 {{- with .lease }}
-# kube.Lease. A name cannot limit create.
+# kube.Lease. RBAC cannot limit create to a name.
 - {apiGroups: [coordination.k8s.io], resources: [leases], verbs: [create]}
 - {apiGroups: [coordination.k8s.io], resources: [leases], resourceNames: [{{ . }}], verbs: [get, update]}
 {{- end }}
