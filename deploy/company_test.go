@@ -12,8 +12,8 @@ import (
 )
 
 // company builds the chart of the example company as its users do: beside the library, with
-// helm dependency build. It needs no network.
-func company(t *testing.T, set ...string) (manifest string, err error) {
+// helm dependency build. It needs no network. The function that it returns renders the chart.
+func company(t *testing.T) func(set ...string) (manifest string, err error) {
 	t.Helper()
 	folder := t.TempDir()
 	for _, name := range []string{"lifecycle", "company-example"} {
@@ -23,17 +23,19 @@ func company(t *testing.T, set ...string) (manifest string, err error) {
 	}
 	chart := filepath.Join(folder, "company-example")
 	must(t, tool(t, "helm"), "dependency", "build", chart)
-	args := []string{"template", "shop", chart, "--namespace", "shop"}
-	for _, s := range set {
-		args = append(args, "--set", s)
+	return func(set ...string) (string, error) {
+		args := []string{"template", "shop", chart, "--namespace", "shop"}
+		for _, s := range set {
+			args = append(args, "--set", s)
+		}
+		return output(t, tool(t, "helm"), args...)
 	}
-	return output(t, tool(t, "helm"), args...)
 }
 
 // TestCompanyChart: a chart that includes the library's templates has a stop that vet finds
 // nothing wrong with, for a program that takes the root context and for one with a map.
 func TestCompanyChart(t *testing.T) {
-	manifest, err := company(t)
+	manifest, err := company(t)()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +71,8 @@ func TestCompanyChart(t *testing.T) {
 // TestCompanyChartFollowsTheLibrary: its values reach the templates, and the library's
 // schema and rules refuse bad ones.
 func TestCompanyChartFollowsTheLibrary(t *testing.T) {
-	manifest, err := company(t, "lifecycle.preStopSeconds=4", "lifecycle.scrape=true", "lifecycle.healthPort=9001")
+	render := company(t)
+	manifest, err := render("lifecycle.preStopSeconds=4", "lifecycle.scrape=true", "lifecycle.healthPort=9001")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +90,7 @@ func TestCompanyChartFollowsTheLibrary(t *testing.T) {
 		"worker.lifecycle.config.unit_slice=3m": "linger + unit_slice + hook_slice is 5s + 180s + 5s = 190s, and has to fit into shutdown_grace, which is 120s",
 		"worker.lifecycle.config.drain_max=5":   "drain_max is 5, want a duration",
 	} {
-		if _, err := company(t, set); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := render(set); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("--set %s: error %v, want one that has %q", set, err, want)
 		}
 	}
