@@ -184,6 +184,11 @@ func TestChartRefusesContradictions(t *testing.T) {
 		"env[0].name=SERVICE_LIFECYCLE_LINGER,env[0].value=60s":         "SERVICE_LIFECYCLE_LINGER",
 		"env[0].name=SERVICE_LIFECYCLE_DRAIN_INTERVAL,env[0].value=60s": "SERVICE_LIFECYCLE_DRAIN_INTERVAL",
 		"env[0].name=SERVICE_ADDR,env[0].value=:1":                      "set ports.http",
+		"args={-lifecycle.linger=60s}":                                  "args has -lifecycle.linger=60s",
+		"args={--lifecycle.drain-interval,60s}":                         "args has --lifecycle.drain-interval",
+		"args={-config=/tmp/other.yaml}":                                "set configFile",
+		"args={-addr=:1}":                                               "set ports.http",
+		"liveKeys={lifecycle.name}":                                     "liveKeys",
 		"labels.app\\.kubernetes\\.io/name=mine":                        "app.kubernetes.io/name",
 		"lifecycle.drainSeconds=9":                                      "drainSeconds",
 		"autoscaling.enabled=true,autoscaling.maxReplicas=1":            "autoscaling.maxReplicas is 1, below minReplicas, which is 2",
@@ -202,7 +207,10 @@ func TestChartRefusesContradictions(t *testing.T) {
 		"a longer stop":      {"shutdownSeconds=90", "config.lifecycle.linger=60s"},
 		"a secret":           {"env[0].name=SERVICE_LIFECYCLE_ADMIN_TOKEN", "env[0].valueFrom.secretKeyRef.name=a", "env[0].valueFrom.secretKeyRef.key=b"},
 		"a name of its own":  {"config.lifecycle.name=web"},
+		"another file":       {"configFile=my-orders.yml"},
+		"a flag":             {"args={-address-book=x,-poll=2s}"},
 		"a readiness of own": {"config.lifecycle.drain_readiness=serving"},
+		"nothing":            {"config=null", "podLabels=null", "podAnnotations=null", "labels=null", "args=null", "env=null", "liveKeys=null"},
 	} {
 		t.Run(name, func(t *testing.T) { mustBeClean(t, chart(t, set...)) })
 	}
@@ -291,7 +299,11 @@ func TestChartHasATest(t *testing.T) {
 func TestPackedChart(t *testing.T) {
 	folder := t.TempDir()
 	must(t, tool(t, "helm"), "package", chartFolder, "--destination", folder)
-	packed := filepath.Join(folder, "lifecycle-service-0.1.0.tgz")
+	found, err := filepath.Glob(filepath.Join(folder, "lifecycle-service-*.tgz"))
+	if err != nil || len(found) != 1 {
+		t.Fatalf("helm package writes %v: %v", found, err)
+	}
+	packed := found[0]
 	if got := must(t, tool(t, "helm"), "template", "web", packed, "--skip-tests"); got != chart(t) {
 		t.Errorf("the packed chart renders something else:\n%s", got)
 	}

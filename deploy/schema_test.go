@@ -83,6 +83,7 @@ func isCurrent(t *testing.T, file, want string) {
 func TestVendoredLibraryIsCurrent(t *testing.T) {
 	copied := filepath.Join(chartFolder, "charts", "lifecycle")
 	want := tree(t, libraryFolder)
+	delete(want, "README.md") // its links lead to its neighbours
 	for name, text := range want {
 		isCurrent(t, filepath.Join(copied, name), text)
 	}

@@ -55,7 +55,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 
 {{/* The service's configuration file. */}}
 {{- define "app.config" -}}
-{{- $config := deepCopy .Values.config -}}
+{{- $config := .Values.config | default dict | deepCopy -}}
 {{- $lifecycle := $config.lifecycle | default dict -}}
 {{- $_ := set $config "lifecycle" (mergeOverwrite (dict "name" (include "app.fullname" .) "drain_readiness" (include "app.readiness" .)) $lifecycle) -}}
 {{- with .Values.addrKey -}}
@@ -100,4 +100,18 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- end -}}
 {{- with .Values.env }}{{ toYaml . }}{{ end }}
+{{- end }}
+
+{{/* The arguments of the service. A flag wins over the variables and the file. */}}
+{{- define "app.args" -}}
+{{- range .Values.args -}}
+{{- if regexMatch "^--?lifecycle[.]" . -}}
+{{- fail (printf "\nargs has %s, which the chart cannot check: set drainSeconds, shutdownSeconds, ports.health or a key of config.lifecycle" .) -}}
+{{- else if regexMatch "^--?config(=|$)" . -}}
+{{- fail (printf "\nargs has %s: set configFile and config" .) -}}
+{{- else if and $.Values.addrKey (regexMatch (printf "^--?%s(=|$)" (regexReplaceAll "[^A-Za-z0-9]" $.Values.addrKey "-")) .) -}}
+{{- fail (printf "\nargs has %s: set ports.http" .) -}}
+{{- end -}}
+{{- end -}}
+{{- prepend (.Values.args | default list) (printf "-config=/etc/service/%s" .Values.configFile) | toYaml }}
 {{- end }}
