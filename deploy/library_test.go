@@ -66,7 +66,7 @@ type settings struct {
 // someSettings returns settings of which New takes many and refuses many.
 func someSettings(n int) []settings {
 	r := rand.New(rand.NewPCG(1, 2))
-	durations := []any{"off", "0s", "0", 0, "250ms", "1s", "1.5s", "2s", "2500ms", "4s", "5s", "6.25s", "10s", "20s", "60s", "1m30s", "1h", "8761h", "10000000us", "-1s", "5", 5, "soon"}
+	durations := []any{"off", "0s", "0", 0, "250ms", "1s", "1.5s", "2s", "2500ms", "4s", "5s", "6.25s", "10s", "20s", "60s", "1m30s", "1h", "8761h", "10000000us", "-1s", "5", 5, "soon", false, true, "false"}
 	keys := []string{"drain_quiet", "drain_max", "drain_min", "go_away_after", "accept_quiet", "linger", "unit_slice", "hook_slice", "min_slice", "signal_debounce", "start_timeout", "reload_timeout", "leader_retry"}
 	all := make([]settings, n)
 	for i := range all {
@@ -99,6 +99,9 @@ func TestLibraryRefusesWhatNewRefuses(t *testing.T) {
 		settings{DrainSeconds: 5, Config: map[string]any{"drain_max": "90s"}},
 		settings{DrainSeconds: 5, Config: map[string]any{"drain_max": "5.5s"}},
 		settings{DrainSeconds: 5, Config: map[string]any{"drain_max": "4s"}},
+		settings{DrainSeconds: 5, Config: map[string]any{"linger": false}},
+		settings{DrainSeconds: 5, Config: map[string]any{"linger": "false"}},
+		settings{DrainSeconds: 5, Config: map[string]any{"lingr": "1s"}},
 		settings{DrainSeconds: 5, Config: map[string]any{"drain_readiness": "serving", "exit_on_signal": true, "memory_limit_ratio": 0.9}},
 	)
 	out := rendered(t, `
@@ -136,7 +139,7 @@ func TestLibraryRefusesWhatNewRefuses(t *testing.T) {
 	if fine < len(cases)/5 || fine > len(cases)*4/5 {
 		t.Errorf("%d of %d are fine: that proves little", fine, len(cases))
 	}
-	if words := got[len(cases)-7].Problems; !strings.Contains(words, "linger + unit_slice + hook_slice is 60s + 5s + 5s = 70s, and has to fit into shutdown_grace, which is 20s") {
+	if words := got[200].Problems; !strings.Contains(words, "linger + unit_slice + hook_slice is 60s + 5s + 5s = 70s, and has to fit into shutdown_grace, which is 20s") {
 		t.Errorf("linger of 60 s: %q", words)
 	}
 }
@@ -156,27 +159,54 @@ func load(t *testing.T, section map[string]any, env []string) (lifecycle.Config,
 		config.WithEnviron(env), config.WithArgs(nil), config.WithLogger(slog.New(slog.DiscardHandler)))
 }
 
-// TestLibraryKnowsTheLiveKeys: the keys that do not replace the pods are those that a
-// running App takes over.
-func TestLibraryKnowsTheLiveKeys(t *testing.T) {
-	var want []string
+// TestLibraryKnowsTheKeys: the templates know the keys of lifecycle.Config, and which of
+// them a running App takes over.
+func TestLibraryKnowsTheKeys(t *testing.T) {
+	var live, start []string
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[lifecycle.Config]()) {
-		if f.Tag.Get("reload") == "live" {
-			want = append(want, f.Tag.Get("koanf"))
+		switch key := f.Tag.Get("koanf"); {
+		case f.Tag.Get("reload") == "live":
+			live = append(live, key)
+		case !slices.Contains(derived, key):
+			start = append(start, key)
 		}
 	}
-	var got struct{ Live, Derived []string }
-	out := rendered(t, `{live: {{ include "lifecycle.liveKeys" . }}, derived: {{ include "lifecycle.derivedKeys" . }}}`, nil)
-	if err := yaml.Unmarshal([]byte(out), &got); err != nil {
-		t.Fatal(err)
+	for template, want := range map[string][]string{"liveKeys": live, "startKeys": start, "derivedKeys": derived} {
+		var got []string
+		if err := yaml.Unmarshal([]byte(rendered(t, `{{ include "lifecycle.`+template+`" . }}`, nil)), &got); err != nil {
+			t.Fatal(err)
+		}
+		slices.Sort(got)
+		if want = slices.Sorted(slices.Values(want)); !slices.Equal(got, want) {
+			t.Errorf("lifecycle.%s are %v, want %v", template, got, want)
+		}
 	}
-	slices.Sort(want)
-	slices.Sort(got.Live)
-	if !slices.Equal(got.Live, want) {
-		t.Errorf("the live keys are %v, want %v", got.Live, want)
+}
+
+// TestLibraryHasTheBoundsOfItsSchema: the templates refuse what the schema refuses, because
+// no schema sees a map that a chart passes.
+func TestLibraryHasTheBoundsOfItsSchema(t *testing.T) {
+	var schema struct {
+		Properties map[string]struct{ Minimum, Maximum *int }
 	}
-	if !slices.Equal(got.Derived, derived) {
-		t.Errorf("the derived keys are %v, want %v", got.Derived, derived)
+	decode(t, filepath.Join(libraryFolder, "values.schema.json"), &schema)
+	template, want := "", []string{}
+	for key, p := range schema.Properties {
+		if p.Maximum == nil {
+			continue
+		}
+		for _, value := range []int{*p.Minimum - 1, *p.Minimum, *p.Maximum, *p.Maximum + 1} {
+			template += fmt.Sprintf("\n- {{ include \"lifecycle.problems\" (dict %q %d) | quote }}", key, value)
+			refused := ""
+			if value < *p.Minimum || value > *p.Maximum {
+				refused = fmt.Sprintf("%s is %d, want a whole number from %d to %d", key, value, *p.Minimum, *p.Maximum)
+			}
+			want = append(want, refused)
+		}
+	}
+	var got []string
+	if err := yaml.Unmarshal([]byte(rendered(t, template, nil)), &got); err != nil || len(want) != 20 || !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q (%v)", got, want, err)
 	}
 }
 
@@ -200,5 +230,14 @@ func TestLibraryTakesTheRootContextOrAMap(t *testing.T) {
 	// Numbers that are no numbers do not become 0.
 	if got := rendered(t, `{{ include "lifecycle.problems" (dict "drainSeconds" "5s" "config" (dict "shutdown_grace" "1s")) }}`, nil); !strings.Contains(got, "drainSeconds is 5s, want a whole number") || !strings.Contains(got, "shutdown_grace follows from") {
 		t.Errorf("got %s", got)
+	}
+	if got := rendered(t, `{{ include "lifecycle.problems" (dict "drainSecond" 5) }}`, nil); !strings.Contains(got, "drainSecond is no setting") {
+		t.Errorf("got %s", got)
+	}
+	env := rendered(t, `{{ include "lifecycle.configEnv" (dict "config" (dict "linger" false "statusz_off" false "drain_max" "9s")) }}`, nil)
+	for _, want := range []string{`_LINGER, value: "off"`, `_STATUSZ_OFF, value: "false"`, `_DRAIN_MAX, value: "9s"`} {
+		if !strings.Contains(env, want) {
+			t.Errorf("the variables lack %s:\n%s", want, env)
+		}
 	}
 }

@@ -72,6 +72,7 @@ func route(t *testing.T, o object) {
 		Rules      []struct {
 			Matches  []struct{ Path struct{ Type, Value string } }
 			Timeouts struct{ Request string }
+			Filters  []map[string]any
 			Backends []struct {
 				Name string
 				Port int
@@ -86,7 +87,7 @@ func route(t *testing.T, o object) {
 		t.Errorf("HTTPRoute of %s: %v", o.APIVersion, err)
 	}
 	for _, rule := range spec.Rules {
-		if len(rule.Backends) == 0 {
+		if (len(rule.Backends) == 0) != (len(rule.Filters) > 0) { // a redirect has no backend
 			t.Errorf("a rule leads nowhere: %+v", rule)
 		}
 	}

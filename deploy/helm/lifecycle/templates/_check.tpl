@@ -13,10 +13,22 @@ settings break, and nothing when they break none.
 {{- $s := include "lifecycle.settings" . | fromYaml -}}
 {{- $config := $s.config -}}
 {{- $problems := list -}}
-{{- range list "drainSeconds" "shutdownSeconds" "preStopSeconds" "startSeconds" "healthPort" -}}
-{{- $value := get $s . -}}
-{{- if not (or (kindIs "invalid" $value) (regexMatch "^[0-9]+$" (toString $value))) -}}
-{{- $problems = append $problems (printf "%s is %v, want a whole number" . $value) -}}
+{{- $known := include "lifecycle.defaults" . | fromYaml -}}
+{{- range $key, $_ := $s -}}
+{{- if not (or (hasKey $known $key) (eq $key "global")) -}}
+{{- $problems = append $problems (printf "%s is no setting of lifecycle" $key) -}}
+{{- end -}}
+{{- end -}}
+{{- range $key, $bounds := dict "drainSeconds" (list 3 600) "shutdownSeconds" (list 4 3600) "preStopSeconds" (list 0 600) "startSeconds" (list 1 3600) "healthPort" (list 1 65535) -}}
+{{- $value := get $s $key -}}
+{{- if not (or (kindIs "invalid" $value) (and (regexMatch "^[0-9]{1,5}$" (toString $value)) (ge (int $value) (first $bounds)) (le (int $value) (last $bounds)))) -}}
+{{- $problems = append $problems (printf "%s is %v, want a whole number from %d to %d" $key $value (first $bounds) (last $bounds)) -}}
+{{- end -}}
+{{- end -}}
+{{- $keys := concat (include "lifecycle.liveKeys" . | fromYamlArray) (include "lifecycle.startKeys" . | fromYamlArray) (include "lifecycle.derivedKeys" . | fromYamlArray) -}}
+{{- range $key, $_ := $config -}}
+{{- if not (has $key $keys) -}}
+{{- $problems = append $problems (printf "%s is no key of the configuration of lifecycle" $key) -}}
 {{- end -}}
 {{- end -}}
 {{- range include "lifecycle.derivedKeys" . | fromYamlArray -}}

@@ -8,8 +8,11 @@
 {{- define "lifecycle.configEnv" -}}
 {{- include "lifecycle.check" . -}}
 {{- $s := include "lifecycle.settings" . | fromYaml -}}
+{{- $switches := list "exit_on_signal" "statusz_off" -}}
 {{- range $key, $value := $s.config }}
-- {name: {{ $s.envPrefix }}_{{ upper $key }}, value: {{ toString $value | quote }}}
+{{- if not (kindIs "invalid" $value) }}
+- {name: {{ $s.envPrefix }}_{{ upper $key }}, value: {{ ternary "off" (toString $value) (and (kindIs "bool" $value) (not (has $key $switches))) | quote }}}
+{{- end }}
 {{- end -}}
 {{- end -}}
 

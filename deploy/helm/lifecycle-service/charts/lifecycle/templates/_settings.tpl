@@ -38,6 +38,11 @@ kubernetesAPI: {enabled: false, lease: "", deletionCost: false}
  accept_quiet, linger, shutdown_grace, unit_slice, hook_slice, min_slice, reload_timeout, exit_on_signal]
 {{- end -}}
 
+{{/* The other keys of lifecycle.Config that config may have. */}}
+{{- define "lifecycle.startKeys" -}}
+[name, signal_debounce, start_timeout, leader_retry, termination_log, statusz_off, admin_token, admin_token_file, memory_limit_ratio]
+{{- end -}}
+
 {{/* The keys that follow from the settings. They are refused in config. */}}
 {{- define "lifecycle.derivedKeys" -}}
 [drain_interval, shutdown_grace, termination_grace, pre_stop, liveness_grace, startup_grace, health_addr, probe_timeout]
@@ -60,11 +65,14 @@ Readiness is asked every second and seen to be down within half of the window.
 {drain: {{ $drain }}, window: {{ $window }}, shutdown: {{ $shutdown }}, preStop: {{ $preStop }}, grace: {{ add $preStop $window $shutdown 2 3 }}, readinessFailures: {{ max 1 (min 3 (div $drain 2)) }}}
 {{- end -}}
 
-{{/* A duration, as a configuration has it, in nanoseconds. "off" is 0, and -1 is no duration. */}}
+{{/*
+A duration, as a configuration has it, in nanoseconds. "off" is 0, and so is false, which
+YAML 1.1 makes of it. -1 is no duration.
+*/}}
 {{- define "lifecycle.nanoseconds" -}}
 {{- $text := toString . | trimPrefix "+" -}}
 {{- $part := "([0-9]+(\\.[0-9]*)?|\\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)" -}}
-{{- if has $text (list "off" "false" "0") -}}
+{{- if or (has $text (list "off" "0")) (and (kindIs "bool" .) (not .)) -}}
 0
 {{- else if not (regexMatch (printf "^(%s)+$" $part) $text) -}}
 -1
