@@ -109,6 +109,9 @@ func configSchema() ([]byte, error) {
 		return nil, err
 	}
 	delete(schema, "additionalProperties")
+	delete(schema, "patternProperties")
+	schema["title"] = "The section lifecycle of a configuration file"
+	schema["$id"] = "https://raw.githubusercontent.com/pleme-io/lifecycle-go/main/docs/config.schema.json"
 	text, err := json.MarshalIndent(schema, "", "  ")
 	return append(text, '\n'), err
 }
