@@ -133,7 +133,7 @@ cross: ## build and vet the library for macOS and Windows
 .PHONY: vulnerabilities
 vulnerabilities: ## check every published module with govulncheck; NEWEST=1 with the newest dependencies
 	@set -e; dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; git ls-files -z | xargs -0 cp --parents -t "$$dir"; \
-		for m in . fleet grpcdrain kube otel vet worker/docker; do echo "govulncheck $$m"; (cd "$$dir/$$m" && export GOWORK=off && \
+		for m in . config/cobraconfig config/kongconfig config/viperconfig fleet grpcdrain kube otel vet worker/docker; do echo "govulncheck $$m"; (cd "$$dir/$$m" && export GOWORK=off && \
 		if [ -n '$(NEWEST)' ]; then go get -u ./... && go mod tidy; fi && go run golang.org/x/vuln/cmd/govulncheck@v1.1.4 ./...); done
 
 .PHONY: release

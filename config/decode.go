@@ -65,6 +65,12 @@ func (d *decoder) section(v reflect.Value, n *node, raw any, key string) {
 
 // value decodes the value of one key.
 func (d *decoder) value(v reflect.Value, n *node, raw any, key string) {
+	if text, ok := raw.(loose); ok {
+		raw = untyped(text)
+		if typeName(n) == "text" {
+			raw = string(text)
+		}
+	}
 	if !n.isLeaf() {
 		if v.Kind() == reflect.Pointer {
 			inner := reflect.New(v.Type().Elem())
@@ -76,12 +82,6 @@ func (d *decoder) value(v reflect.Value, n *node, raw any, key string) {
 		}
 		d.section(v, n, raw, key)
 		return
-	}
-	if text, ok := raw.(loose); ok {
-		raw = untyped(text)
-		if typeName(n) == "text" {
-			raw = string(text)
-		}
 	}
 	if text, ok := raw.(untyped); ok && n.elem == nil {
 		problem := ""
