@@ -8,12 +8,14 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/knadh/koanf/providers/confmap"
 	"github.com/knadh/koanf/v2"
 
 	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/lifecycletest"
 )
 
 // host is the set of flags of a program that parses it itself.
@@ -174,6 +176,33 @@ func TestForeignKoanf(t *testing.T) {
 	if cfg, err := Load[lifecycle.Config]("", FromKoanf(k), Section("lifecycle"), WithEnvPrefix("X"), WithEnviron([]string{"X_LIFECYCLE_LINGER=3s"})); err != nil || cfg.Linger != 3*time.Second {
 		t.Errorf("with the environment: %+v, %v", cfg, err)
 	}
+}
+
+// A reload of a running App reads the store again and hands the section to the App.
+func TestReloadFromAStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		section := map[string]any{"drain_interval": "7s", "health_addr": "off"}
+		live, err := Open[lifecycle.Config]("", FromMap("store", map[string]any{"lifecycle": section}), Section("lifecycle"), WithLogger(quiet))
+		if err != nil {
+			t.Fatal(err)
+		}
+		app := lifecycletest.New(t, live.Get())
+		live.Attach(app.App)
+		app.Start()
+		section["drain_interval"] = "9s"
+		if err := app.Reload(t.Context()); err != nil {
+			t.Error(err)
+		}
+		section["drain_interval"] = "soon"
+		if err := app.Reload(t.Context()); err == nil || !strings.Contains(err.Error(), "store: lifecycle.drain_interval is ") {
+			t.Errorf("%v", err)
+		}
+		if got := app.Config().DrainInterval; got != 9*time.Second {
+			t.Errorf("the drain is %v, want 9s", got)
+		}
+		app.Stop(nil)
+		app.WantClean()
+	})
 }
 
 // level is a text of a program's own type.

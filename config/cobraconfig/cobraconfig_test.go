@@ -2,6 +2,7 @@ package cobraconfig_test
 
 import (
 	"errors"
+	"flag"
 	"io"
 	"os"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/config"
@@ -86,6 +88,32 @@ func TestFaultsAreThoseOfConfig(t *testing.T) {
 		if arg != "-x" && !errors.As(err, &fault) {
 			t.Errorf("%s: %v is no Fault", arg, err)
 		}
+	}
+}
+
+// A program with pflag alone needs no adapter: pflag takes a set of the standard
+// library, and Load sees which of its flags pflag has set.
+func TestPflagAlone(t *testing.T) {
+	set := flag.NewFlagSet("service", flag.ContinueOnError)
+	if err := config.Define[Config](set, "service.yaml"); err != nil {
+		t.Fatal(err)
+	}
+	flags := pflag.NewFlagSet("service", pflag.ContinueOnError)
+	flags.AddGoFlagSet(set)
+	load := func(args ...string) (Config, error) {
+		if err := flags.Parse(args); err != nil {
+			return Config{}, err
+		}
+		return config.Load[Config]("", config.WithFlagSet(set), config.WithEnviron(nil))
+	}
+	if cfg, err := load(); err != nil || cfg.Poll != time.Second {
+		t.Errorf("%+v, %v", cfg, err)
+	}
+	if cfg, err := load("--debug", "--lifecycle.drain-interval", "7s"); err != nil || !cfg.Debug || cfg.Lifecycle.DrainInterval != 7*time.Second {
+		t.Errorf("%+v, %v", cfg, err)
+	}
+	if _, err := load("--poll=5"); err == nil || !strings.Contains(err.Error(), "config: flag --poll: poll is \"5\": want a duration") {
+		t.Errorf("%v", err)
 	}
 }
 
