@@ -334,3 +334,53 @@ func TestEarlyPrefaceIsClosed(t *testing.T) {
 		t.Error("they are served: docs/contract.md says that they are not")
 	}
 }
+
+// A handler that writes its header through the writer below the App's does not say goodbye
+// with it.
+func TestUnwrappedHeaderSaysNoGoodbye(t *testing.T) {
+	const clients = 50
+	for name, want := range map[string]int{"own": clients, "unwrapped": 0} {
+		t.Run(name, func(t *testing.T) {
+			ln := loopback(t)
+			a, stop := limited(t, lifecycle.Config{DrainWait: lifecycle.WaitAlways, DrainInterval: time.Minute, DrainQuiet: 300 * time.Millisecond}, func(a *lifecycle.App) {
+				a.Serve("http", &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+					if name == "unwrapped" {
+						w = w.(interface{ Unwrap() http.ResponseWriter }).Unwrap() //nolint:errcheck,forcetypeassert // the App's
+					}
+					w.WriteHeader(http.StatusOK)
+				})}, lifecycle.WithListener(ln))
+			})
+			var conns []net.Conn
+			for range clients {
+				nc, err := net.Dial("tcp", ln.Addr().String())
+				if err != nil {
+					t.Fatal(err)
+				}
+				conns = append(conns, nc)
+			}
+			ended := make(chan error, 1)
+			go func() { ended <- stop() }()
+			<-a.Reached(lifecycle.PhaseDraining)
+			said := 0
+			for _, nc := range conns {
+				_, _ = io.WriteString(nc, "GET / HTTP/1.1\r\nHost: test\r\n\r\n")
+				resp, err := http.ReadResponse(bufio.NewReader(nc), nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if resp.Close {
+					said++
+				}
+				_ = resp.Body.Close()
+				_ = nc.Close()
+			}
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+			t.Logf("%d of %d responses say goodbye", said, clients)
+			if said != want {
+				t.Errorf("want %d", want)
+			}
+		})
+	}
+}
