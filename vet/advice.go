@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go"
+	corev1 "k8s.io/api/core/v1"
 )
 
 // A fix must not lead to another error. The functions below try a change of the
@@ -36,12 +37,20 @@ func (c container) refusedBy(cfg lifecycle.Config) bool {
 }
 
 // set returns the advice to change the configuration, together with the graces that the
-// change needs. It is "" when New would refuse the result all the same.
+// change needs. It is "" when the result does not fit into a probe's own grace, or New
+// would refuse it all the same.
 func (c container) set(advice string, change func(*lifecycle.Config)) string {
 	cfg := c.w.cfg
 	change(&cfg)
 	hook, _ := c.preStop()
 	need, grace := sec(seconds(stop(cfg, hook))), c.w.grace()
+	for _, p := range []*corev1.Probe{c.c.LivenessProbe, c.c.StartupProbe} {
+		if p != nil && p.TerminationGracePeriodSeconds != nil {
+			if own := sec(*p.TerminationGracePeriodSeconds); own < need && own >= stop(c.w.cfg, hook) {
+				return ""
+			}
+		}
+	}
 	if need > grace && stop(c.w.cfg, hook) <= grace {
 		grace = need
 		advice += fmt.Sprintf(", terminationGracePeriodSeconds to %d", seconds(need))
