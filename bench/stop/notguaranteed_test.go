@@ -345,7 +345,7 @@ func TestUnwrappedHeaderSaysNoGoodbye(t *testing.T) {
 			a, stop := limited(t, lifecycle.Config{DrainWait: lifecycle.WaitAlways, DrainInterval: time.Minute, DrainQuiet: 300 * time.Millisecond}, func(a *lifecycle.App) {
 				a.Serve("http", &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 					if name == "unwrapped" {
-						w = w.(interface{ Unwrap() http.ResponseWriter }).Unwrap() //nolint:errcheck,forcetypeassert // the App's
+						w = w.(interface{ Unwrap() http.ResponseWriter }).Unwrap() //nolint:forcetypeassert // the App's
 					}
 					w.WriteHeader(http.StatusOK)
 				})}, lifecycle.WithListener(ln))
