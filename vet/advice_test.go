@@ -37,8 +37,6 @@ type ask struct {
 	timeout, period, failures, grace int // grace -1 for none
 }
 
-const planePort = "8081"
-
 func (s sample) String() string {
 	var b strings.Builder
 	line := func(indent int, format string, args ...any) {
