@@ -264,15 +264,16 @@ func (l *loader) sectionOf(tree map[string]any, place func(string) (string, int)
 	return section, nil
 }
 
-// zeroFaults are the faults of numbers with a leading zero. A key for text has its own
-// fault: it wants quotes.
+// zeroFaults are the faults of numbers with a leading zero.
 func (l *loader) zeroFaults(numbers []zeroed) (faults []error) {
 	for _, z := range numbers {
 		if l.section != "" && !strings.HasPrefix(z.path, l.section+".") {
 			continue
 		}
 		fault := &Fault{Source: l.file, Line: z.line, Key: z.path, Value: z.text, Problem: zeroProblem + ", or as 0o… for octal"}
-		if n, ok := l.schema.keys[base(z.path)]; ok && n.hides() {
+		if n, ok := l.schema.keys[base(z.path)]; !ok {
+			fault.Value = "" // a key for anchors may have a secret
+		} else if n.hides() {
 			fault.Value = hidden
 		}
 		faults = append(faults, fault)

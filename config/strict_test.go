@@ -171,7 +171,7 @@ func TestLeadingZeros(t *testing.T) {
 		"modes:\n- 1\n- 0644\n":     ":3: modes[1] is 0644: ",
 		"modes: [1,\n 0644]\n":      ":2: modes[1] is 0644: ",
 		"ports: {a: 1,\n b: 010}\n": ":2: ports.b is 010: ",
-		"x-m: &m 0755\nmode: *m\n":  ":1: x-m is 0755: ",
+		"x-m: &m 0755\nmode: *m\n":  ":1: x-m: ",
 		"ports:\n  a: &m 0755\n":    ":2: ports.a is 0755: ",
 		"mode: 0_7\n":               ":1: mode is 0_7: ",
 	} {
