@@ -116,10 +116,11 @@ e2e-long: ## a thousand pods replaced under load of every protocol (root, Linux,
 	@E2E=long E2E_LONG_TABLE=$(CURDIR)/bench/results/long-proof.txt deploy/e2e/run -run '^TestLong' -timeout 3h
 
 .PHONY: docs
-docs: ## draw the pictures and tables in docs/ from the code
+docs: ## draw the pictures and tables in docs/ from the code, and copy the library chart into the service chart
 	cd tools && go run ./docgen -out ..
 	go test -count=1 -run '^TestContractTestsAreCurrent$$' . -update
 	cd vet && go test -count=1 -run '^TestPageIsCurrent$$' . -update
+	cd deploy && go test -count=1 -run '^(TestSchemasHaveTheKeysOfLifecycle|TestVendoredLibraryIsCurrent)$$' . -update
 	cd bench && go run ./cmd/scaledoc
 	cd fleet && go test -count=1 -run '^TestReference$$' ./cmd/lifecyclectl -update
 	@if command -v chromium >/dev/null || command -v google-chrome >/dev/null; then \

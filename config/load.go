@@ -27,8 +27,9 @@ type options struct {
 	out      io.Writer
 	section  string
 	poll     time.Duration
-	unasked  bool  // do not call Validate methods
-	fault    error // of the options themselves
+	content  []byte // of the file, nil to read it
+	unasked  bool   // do not call Validate methods
+	fault    error  // of the options themselves
 
 	from     *Source // in place of the file, nil for none
 	set      *flag.FlagSet
@@ -82,6 +83,13 @@ func WithOutput(w io.Writer) Option { return func(o *options) { o.out = w } }
 // needs a part of another program's configuration: with Section("lifecycle") T is
 // lifecycle.Config for any service.
 func Section(name string) Option { return func(o *options) { o.section = name } }
+
+// WithContent reads content in place of the file, whose name says only the format. It is
+// for a program that has the configuration of another program in hand, such as a
+// ConfigMap's. [Live.Reload] reads the same content again.
+func WithContent(content []byte) Option {
+	return func(o *options) { o.content = append([]byte{}, content...) }
+}
 
 // Unchecked accepts values that contradict each other: Validate methods are not
 // called. It is for a program that checks the configuration of another program itself,

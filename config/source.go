@@ -217,7 +217,10 @@ func (l *loader) readFile() (*source, *Fault) {
 	if err != nil {
 		return spoiled(&Fault{Problem: err.Error()})
 	}
-	content, err := readFile(l.file)
+	content := l.content
+	if content == nil {
+		content, err = readFile(l.file)
+	}
 	l.look = lookAt(content, err)
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
