@@ -274,7 +274,7 @@ func (l *loader) zeroFaults(numbers []zeroed) (faults []error) {
 			continue
 		}
 		fault := &Fault{Source: l.file, Line: z.line, Key: z.path, Value: z.text, Problem: zeroProblem + ", or as 0o… for octal"}
-		if n, ok := l.schema.keys[base(z.path)]; !ok {
+		if n := l.valueAround(z.path); n == nil {
 			fault.Value = "" // a key for anchors may have a secret
 		} else if n.hides() {
 			fault.Value = hidden
@@ -282,6 +282,20 @@ func (l *loader) zeroFaults(numbers []zeroed) (faults []error) {
 		faults = append(faults, fault)
 	}
 	return faults
+}
+
+// valueAround returns the value that has the key, which may be below a list or a map;
+// nil for a key that T does not have.
+func (l *loader) valueAround(key string) *node {
+	for key = base(key); key != ""; key = key[:max(0, strings.LastIndexByte(key, '.'))] {
+		if n, ok := l.schema.keys[key]; ok {
+			if n.isLeaf() {
+				return n
+			}
+			return nil
+		}
+	}
+	return nil
 }
 
 // serviceLink matches the variables that Kubernetes sets in every pod for each Service
