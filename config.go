@@ -152,7 +152,7 @@ type Config struct {
 	// of the stop: for the functions of [App.OnReport], and for one last scrape. With it
 	// and [WithMetrics] the health server stays until one GET of /metrics is answered, so
 	// that Prometheus sees how the stop went: set it to the scrape interval and 2 s.
-	// Defaults to 0: no scrape is awaited, and OnReport has the time that is left.
+	// Defaults to 0: no scrape is awaited, and OnReport has a second and what is left.
 	ReportSlice time.Duration `koanf:"report_slice" json:"reportSlice" reload:"live"`
 
 	// ProbeTimeout is the longest that a health plane takes to answer. Defaults

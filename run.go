@@ -342,7 +342,7 @@ func (a *App) teardown(base context.Context, group *errgroup.Group, hurried bool
 	end := a.stop.endWindow("")
 	a.refit(end)
 	end = end.Add(a.budget.Grace)
-	reportsBegin := end.Add(-a.budget.ReportSlice)
+	reportsBegin := end.Add(-a.reportSlice())
 	hooksBegin := reportsBegin.Add(-a.budget.HookSlice)
 	unitsBegin := hooksBegin.Add(-a.budget.UnitSlice)
 
@@ -361,7 +361,7 @@ func (a *App) teardown(base context.Context, group *errgroup.Group, hurried bool
 	a.nowDoing("shutdown hooks")
 	hooksErr := a.hooks.runUntil(base, reportsBegin)
 	a.stopIsOver(a.collect(hooksErr))
-	a.tell(base, end)
+	a.tell(base, end.Add(-min(time.Second, a.reportSlice()/4))) // the rest is for the health server to close
 	a.nowDoing("the health server")
 	a.closeHealth(end)
 	a.nowDoing("")

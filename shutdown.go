@@ -196,11 +196,18 @@ func (a *App) stopIsOver(result error) {
 	a.stop.over.result, a.stop.over.status = result, status
 }
 
-// tell runs the functions of OnReport and waits for one last scrape. Its last part, one
-// second at most, is for the health server to close.
+// reportSlice is ReportSlice, or a second for the functions of OnReport.
+func (a *App) reportSlice() time.Duration {
+	if slice := a.budget.ReportSlice; slice > 0 || len(a.parts.tells) == 0 {
+		return slice
+	}
+	return min(time.Second, a.budget.HookSlice/4)
+}
+
+// tell runs the functions of OnReport and waits for one last scrape.
 func (a *App) tell(base context.Context, end time.Time) {
 	a.nowDoing("the reports")
-	ctx, cancel := context.WithDeadline(base, end.Add(-min(time.Second, a.budget.ReportSlice/4)))
+	ctx, cancel := context.WithDeadline(base, end)
 	defer cancel()
 	var all sync.WaitGroup
 	if a.budget.ReportSlice > 0 && a.health.server != nil && a.extra["/metrics"] != nil {

@@ -37,7 +37,7 @@ func lifecycleWords(field string) string {
 	case "MinSlice":
 		return "min_slice is the time that each hook is sure to get, however long the earlier hooks took. Defaults to 1 s, or an equal share of hook_slice when that is shorter. With off a hook may take all the time that is left; the App then skips the hooks after it and reports them."
 	case "ReportSlice":
-		return "report_slice is the part of shutdown_grace that is reserved, after the hooks, to tell of the stop: for the functions of App.OnReport, and for one last scrape. With it and WithMetrics the health server stays until one GET of /metrics is answered, so that Prometheus sees how the stop went: set it to the scrape interval and 2 s. Defaults to 0: no scrape is awaited, and OnReport has the time that is left."
+		return "report_slice is the part of shutdown_grace that is reserved, after the hooks, to tell of the stop: for the functions of App.OnReport, and for one last scrape. With it and WithMetrics the health server stays until one GET of /metrics is answered, so that Prometheus sees how the stop went: set it to the scrape interval and 2 s. Defaults to 0: no scrape is awaited, and OnReport has a second and what is left."
 	case "ProbeTimeout":
 		return "probe_timeout is the longest that a health plane takes to answer. Defaults to 900 ms: the kubelet gives up after 1 s unless told otherwise."
 	case "SignalDebounce":
