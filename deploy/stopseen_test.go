@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math/rand/v2"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -24,6 +26,7 @@ type stops struct {
 	cut, stuck, good, control int
 	scrape, evaluation        string
 	env                       []string // the times of a stop
+	plain                     string   // shutdown_grace of a stop that awaits no scrape
 	again                     int      // how many of each kind tell of their stop when they start again
 	patience                  time.Duration
 }
@@ -32,21 +35,41 @@ type stops struct {
 // them and evaluates the shipped rules. For each stop that cut a request, and for each
 // that abandoned a unit, the alert fires; for a good stop none is even pending.
 //
-// The short run scrapes each second. ALERTS_TEST=long is the run with the times of
+// The short run scrapes every other second. ALERTS_TEST=long is the run with the times of
 // deploy/: a scrape in 15 s, an evaluation in 30 s, a window of 5 s. Rules, with their
 // windows, are the same in both.
 func TestStopsAreSeen(t *testing.T) {
-	run := stops{cut: 2, stuck: 1, good: 2, again: 1, scrape: "1s", evaluation: "1s", patience: patience, env: []string{
-		"SERVICE_LIFECYCLE_DRAIN_INTERVAL=1s", "SERVICE_LIFECYCLE_SHUTDOWN_GRACE=8s", "SERVICE_LIFECYCLE_LINGER=1s", "SERVICE_LIFECYCLE_UNIT_SLICE=500ms",
-		"SERVICE_LIFECYCLE_HOOK_SLICE=500ms", "SERVICE_LIFECYCLE_REPORT_SLICE=4s", "SERVICE_LIFECYCLE_TERMINATION_GRACE=11s",
+	run := stops{cut: 2, stuck: 1, good: 2, again: 1, plain: "2500ms", scrape: "2s", evaluation: "1s", patience: patience, env: []string{
+		"SERVICE_LIFECYCLE_DRAIN_INTERVAL=1s", "SERVICE_LIFECYCLE_SHUTDOWN_GRACE=62s", "SERVICE_LIFECYCLE_LINGER=500ms", "SERVICE_LIFECYCLE_UNIT_SLICE=500ms",
+		"SERVICE_LIFECYCLE_HOOK_SLICE=500ms", "SERVICE_LIFECYCLE_REPORT_SLICE=60s", "SERVICE_LIFECYCLE_TERMINATION_GRACE=65s",
 	}}
 	if os.Getenv("ALERTS_TEST") == "long" {
-		run = stops{cut: 10, stuck: 5, good: 50, control: 10, again: 5, scrape: "15s", evaluation: "30s", patience: 10 * time.Minute, env: []string{
+		run = stops{cut: 10, stuck: 5, good: 50, control: 10, again: 5, plain: "20s", scrape: "15s", evaluation: "30s", patience: 10 * time.Minute, env: []string{
 			"SERVICE_LIFECYCLE_DRAIN_INTERVAL=5s", "SERVICE_LIFECYCLE_SHUTDOWN_GRACE=37s", "SERVICE_LIFECYCLE_REPORT_SLICE=17s", "SERVICE_LIFECYCLE_TERMINATION_GRACE=47s",
 		}}
 	}
 	run.test(t)
 }
+
+// lowPorts returns a function that finds free addresses. Their ports are not those that
+// the kernel gives to clients, of which there are many here.
+func lowPorts(t *testing.T) func() string {
+	port := 12000 + rand.IntN(10000)
+	return func() string {
+		for range 1000 {
+			port++
+			if ln, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
+				defer ln.Close()
+				return ln.Addr().String()
+			}
+		}
+		t.Fatal("no port is free")
+		return ""
+	}
+}
+
+// unknown is the exit status of a process that has not been stopped.
+const unknown = -1
 
 // stopped is one process of the example.
 type stopped struct {
@@ -72,13 +95,14 @@ func (s stops) test(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	ports := lowPorts(t)
 	var all []*stopped
 	add := func(kind string, n int, again bool) {
 		for range n {
-			p := &stopped{kind: kind, again: again, web: freePort(t), health: freePort(t), folder: t.TempDir()}
+			p := &stopped{kind: kind, again: again, web: ports(), health: ports(), folder: t.TempDir(), exit: unknown}
 			p.env = append(p.env, s.env...)
 			if again || kind == "control" {
-				p.env = append(p.env, "SERVICE_LIFECYCLE_REPORT_SLICE=0s")
+				p.env = append(p.env, "SERVICE_LIFECYCLE_REPORT_SLICE=0s", "SERVICE_LIFECYCLE_SHUTDOWN_GRACE="+s.plain)
 			}
 			if again {
 				p.env = append(p.env, "SERVICE_LIFECYCLE_LAST_STOP_FILE="+filepath.Join(p.folder, "last-stop.json"))
@@ -113,6 +137,15 @@ func (s stops) test(t *testing.T) {
 	// each waits until Prometheus has seen the series of each process.
 	each := func(what, expr string) {
 		until(t, s.patience, what, func() bool {
+			for _, p := range all {
+				select {
+				case <-p.proc.ended:
+					if p.exit == unknown {
+						t.Fatalf("a process ended by itself:\n%s", p.proc.out)
+					}
+				default:
+				}
+			}
 			seen := series(t, client, own, expr)
 			return !slices.ContainsFunc(all, func(p *stopped) bool { return p.kind != "control" && !has(seen, p) })
 		})
@@ -240,4 +273,50 @@ func (p *stopped) stop(t *testing.T) {
 	}
 	<-p.proc.ended
 	p.exit = p.proc.cmd.ProcessState.ExitCode()
+}
+
+// TestHistogramsAreNative lets a Prometheus with native histograms scrape a stop. The
+// panels with quantiles show it, without any bucket of a classic histogram.
+func TestHistogramsAreNative(t *testing.T) {
+	prometheus := tool(t, "prometheus")
+	folder := t.TempDir()
+	service := filepath.Join(folder, "service")
+	if out, err := exec.Command("go", "build", "-C", "../examples", "-buildvcs=false", "-o", service, "./service").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	ports := lowPorts(t)
+	own := ports()
+	p := &stopped{kind: "good", web: ports(), health: ports(), folder: folder, env: []string{
+		"SERVICE_LIFECYCLE_DRAIN_INTERVAL=1s", "SERVICE_LIFECYCLE_SHUTDOWN_GRACE=80s", "SERVICE_LIFECYCLE_LINGER=1s", "SERVICE_LIFECYCLE_REPORT_SLICE=60s"}}
+	scrape := filepath.Join(folder, "prometheus.yaml")
+	text := fmt.Sprintf("global: {scrape_interval: 1s}\nscrape_configs:\n  - {job_name: service, static_configs: [{targets: [%q]}]}\n", p.health)
+	if err := os.WriteFile(scrape, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	start(t, nil, prometheus, "--enable-feature=native-histograms", "--config.file="+scrape, "--storage.tsdb.path="+filepath.Join(folder, "tsdb"), "--web.listen-address="+own, "--log.level=warn")
+	client := browser(t)
+	p.start(t, service)
+	eventually(t, "a native histogram", func() bool {
+		return ok(client, "http://"+own+"/-/ready") && len(series(t, client, own, `histogram_count(lifecycle_phase_completed_duration_seconds{phase="starting"}) == 1`)) > 0
+	})
+	p.stop(t)
+	eventually(t, "the stop in it", func() bool {
+		return len(series(t, client, own, `histogram_count(lifecycle_stop_duration_seconds) == 1 and histogram_sum(lifecycle_stop_duration_seconds) > 1`)) > 0
+	})
+	if got := series(t, client, own, "lifecycle_stop_duration_seconds_bucket"); len(got) > 0 {
+		t.Errorf("the histogram is classic: %v", got)
+	}
+	panels := 0
+	for _, q := range dashboardQueries(t) {
+		if strings.Contains(q.expr, "histogram_quantile") {
+			panels++
+			expr := strings.NewReplacer("$job", ".+", "$instance", ".+", "$__range", "5m").Replace(q.expr)
+			if len(series(t, client, own, expr)) == 0 {
+				t.Errorf("%s shows nothing: %s", q.where, expr)
+			}
+		}
+	}
+	if panels == 0 {
+		t.Error("no panel has a quantile")
+	}
 }

@@ -119,7 +119,7 @@ func TestFileThatIsNoRecord(t *testing.T) {
 	}
 }
 
-// Only a GET that began when the scrape was awaited counts.
+// Only a GET that began when the scrape was awaited, and whose client is there, counts.
 func TestScrape(t *testing.T) {
 	var s Scrape
 	var during func()
@@ -136,6 +136,7 @@ func TestScrape(t *testing.T) {
 	ask(http.MethodGet) // began before
 	during = nil
 	ask(http.MethodHead)
+	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(over, http.MethodGet, "/metrics", nil)) // its client has gone
 	if s.Await(over) {
 		t.Error("no scrape has come, and one is reported")
 	}

@@ -16,12 +16,12 @@ type Scrape struct {
 	done   chan struct{}
 }
 
-// Handler returns h, and notes the GET requests that h answers.
+// Handler returns h, and notes the GET requests that h answers while their client is there.
 func (s *Scrape) Handler(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		wanted := s.wanted.Load() // a request that began earlier may have the old numbers
 		h.ServeHTTP(w, r)
-		if wanted && r.Method == http.MethodGet {
+		if wanted && r.Method == http.MethodGet && r.Context().Err() == nil {
 			s.once.Do(func() { close(s.answered()) })
 		}
 	})
