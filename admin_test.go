@@ -31,7 +31,7 @@ func call(ctx context.Context, h http.Handler, method, path string) (code int, b
 	return w.Code, w.Body.String()
 }
 
-// adminRig is a running App with the operators' endpoints. It waits for its drain
+// adminRig returns a running App with the operators' endpoints. It waits for its drain
 // window although it has no listener.
 func adminRig(t *testing.T, cfg lifecycle.Config) *rig {
 	t.Helper()

@@ -11,7 +11,7 @@ import (
 	"github.com/pleme-io/lifecycle-go"
 )
 
-// exampleConfig is for an App without clients.
+// exampleConfig returns the Config of an App without clients.
 func exampleConfig() lifecycle.Config {
 	return lifecycle.Config{HealthAddr: lifecycle.HealthOff, DrainWait: lifecycle.WaitAlways, DrainInterval: 20 * time.Millisecond}
 }

@@ -89,7 +89,6 @@ func TestChoreography(t *testing.T) {
 	})
 }
 
-// What must be true at T0, and remain true through the window.
 func TestPhasesAreAwaitableAndTimed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, lifecycle.Config{DrainInterval: 5 * time.Second, DrainWait: lifecycle.WaitAlways})

@@ -16,8 +16,8 @@ import (
 	"github.com/pleme-io/lifecycle-go"
 )
 
-// storm is clients that connect without a pause and without a look at endpoints, send a
-// request on each connection, and never try again.
+// storm counts what happens to clients that connect without a pause and without a look
+// at endpoints, send a request on each connection, and never try again.
 type storm struct {
 	sent, served, refused, reset atomic.Int64
 	first                        atomic.Pointer[error] // of those that count as reset
@@ -56,8 +56,8 @@ func (s *storm) once(addr string) error {
 }
 
 // With AcceptQuiet off, and with a Linger that ends before the connects do, the listener
-// closes in the middle of a storm of them. A connection that was made is served; what
-// comes after is refused, which every client may try again elsewhere.
+// closes in the middle of a storm of them. A connection that was made is served. A later
+// one is refused, so that its client can connect to another process.
 func TestConnectionsAreRefusedAndNotReset(t *testing.T) {
 	for name, quiet := range map[string]time.Duration{"no quiet": lifecycle.Off, "never quiet": 150 * time.Millisecond} {
 		t.Run(name, func(t *testing.T) {

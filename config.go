@@ -166,9 +166,9 @@ type Config struct {
 
 	// StartTimeout is the longest time from Run to the phase running. An App that is
 	// still starting then stops with an error that names the units that have not
-	// started; the log names them from 15 s on. Defaults to 1 h, so that it ends a start
-	// that hangs and no migration or restore: a startup probe, or TimeoutStartSec in
-	// systemd, knows better how long this start may take. With Off there is no limit.
+	// started; the log names them from 15 s on. Defaults to 1 h, long enough for a
+	// migration or a restore: a startup probe, or TimeoutStartSec in systemd, knows
+	// better how long this start may take. With Off there is no limit.
 	StartTimeout time.Duration `koanf:"start_timeout" json:"startTimeout"`
 
 	// ReloadTimeout is the time that each function of a reload ([App.OnReload]) has.
@@ -302,7 +302,7 @@ func newBudget(c Config) budget.Budget {
 	return b
 }
 
-// minSlice returns the time that each of so many hooks is sure to get. When MinSlice is
+// minSlice returns the time that each of this many hooks is sure to get. When MinSlice is
 // more than that it also returns an error.
 func minSlice(b budget.Budget, hooks int) (time.Duration, error) {
 	share, fits := b.HookShare(hooks)

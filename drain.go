@@ -267,7 +267,7 @@ func (a *App) runDrainers(ctx context.Context) <-chan struct{} {
 	for _, d := range a.parts.drainers {
 		if a.Phase() != PhaseDraining && (a.parts.started == 0 || a.parts.started < d.behind) {
 			_ = fsm.MustNew(KindDrainer, d.name, steps, resultPending, &a.events).To(ResultSkipped, nil) // allowed
-			a.log.Warn("drainer skipped: what was registered before it has not started", "drainer", d.name)
+			a.log.Warn("drainer skipped: a unit registered before it has not started", "drainer", d.name)
 			a.stop.noteDrained(Outcome{Name: d.name, Result: ResultSkipped})
 			continue
 		}

@@ -15,8 +15,8 @@ import (
 	"github.com/pleme-io/lifecycle-go"
 )
 
-// What a server of the App's does in the drain, and what the drain does for it:
-// in a bubble with pipes where time counts, on sockets where they do.
+// Tests of the App's servers during a drain. Tests that measure time run in a synctest
+// bubble with pipes; tests of sockets use real ones.
 
 // serveNothing adds a server that listens and has no clients.
 func serveNothing(r *rig) {
@@ -116,7 +116,7 @@ func TestDrainQuietWaitsForRequests(t *testing.T) {
 	}
 }
 
-// Requests in flight may take what units and hooks do not need, and no more.
+// Requests in flight may take the time that is not reserved for units and hooks.
 func TestRequestsInFlightLeaveTheSlicesOfUnitsAndHooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const s = time.Second
@@ -155,10 +155,10 @@ func (l closingListener) Close() error {
 	return l.TCPListener.Close()
 }
 
-// Readiness on the wire, the listener and an open connection, from T0 to the
-// end: down at T0, or with serving exactly when the listener closes; that is no
-// earlier than AcceptQuiet after the window, and the connection is served
-// after it.
+// The test follows readiness on the wire, the listener and an open connection from T0 to
+// the end. Readiness goes down at T0, or exactly when the listener closes with
+// DrainReadiness serving. The listener closes AcceptQuiet after the window or later, and
+// the connection is still served then.
 func TestReadinessListenerAndLingerOnTheWire(t *testing.T) {
 	for _, mode := range []lifecycle.DrainReadiness{lifecycle.ReadinessDown, lifecycle.ReadinessServing} {
 		t.Run(string(mode), func(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// quiet is the Config of the examples: no health server and no drain window.
+// quiet returns the Config of the examples: no health server and no drain window.
 func quiet() (lifecycle.Config, lifecycle.Option) {
 	return lifecycle.Config{HealthAddr: lifecycle.HealthOff, DrainWait: lifecycle.WaitNever},
 		lifecycle.WithLogger(slog.New(slog.DiscardHandler))

@@ -257,7 +257,7 @@ type touchy struct{ slog.Handler }
 
 func (touchy) Enabled(context.Context, slog.Level) bool { panic("Enabled") }
 
-func TestLogHandlerThatPanicsCostsItsLines(t *testing.T) {
+func TestLogHandlerThatPanicsLosesItsLinesOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, lifecycle.Config{}, lifecycle.WithLogger(slog.New(touchy{slog.DiscardHandler})))
 		r.Go("u", untilCancelled).OnShutdown("db", func(context.Context) error { r.mark("db closed"); return nil })

@@ -14,14 +14,14 @@ import (
 	"github.com/pleme-io/lifecycle-go/lifecycletest"
 )
 
-// withHealth serves the health planes on a port of the loopback, which takes no
-// request in a bubble.
+// withHealth sets an address for the health planes. In a synctest bubble no request
+// reaches it.
 func withHealth(cfg lifecycle.Config) lifecycle.Config {
 	cfg.HealthAddr = "127.0.0.1:0"
 	return cfg
 }
 
-// work is a job that takes so long, unless it is cancelled.
+// work returns a job that takes d, unless it is cancelled.
 func work(d time.Duration) func(context.Context) error {
 	return func(ctx context.Context) error {
 		select {
@@ -146,8 +146,8 @@ func TestJobThatAPreStopHookStops(t *testing.T) {
 	})
 }
 
-// Without a server of the App, a unit that fails or an actor that returns before the
-// window could have passed once has no client that the cluster has sent.
+// An App without a server skips the window when a unit fails, or an actor returns, before
+// it has run for the length of the window: the cluster has not sent it a client yet.
 func TestUnitThatEndsAtOncePaysNoWindow(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -160,7 +160,7 @@ func TestUnitThatEndsAtOncePaysNoWindow(t *testing.T) {
 		{"an actor returns at once", 0, true, lifecycle.Config{DrainInterval: time.Hour}, "a unit ended at once"},
 		{"it fails later", 300 * time.Millisecond, false, lifecycle.Config{DrainInterval: 100 * time.Millisecond}, "full"},
 		{"an actor returns later", 300 * time.Millisecond, true, lifecycle.Config{DrainInterval: 100 * time.Millisecond}, "full"},
-		{"it is to wait always", 0, false, lifecycle.Config{DrainInterval: 100 * time.Millisecond, DrainWait: lifecycle.WaitAlways}, "full"},
+		{"DrainWait is always", 0, false, lifecycle.Config{DrainInterval: 100 * time.Millisecond, DrainWait: lifecycle.WaitAlways}, "full"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			r := newRig(t, withHealth(test.cfg))

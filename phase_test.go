@@ -73,8 +73,7 @@ func TestReachedAndEnteredAtOfPhasesThatAreNotEntered(t *testing.T) {
 }
 
 // TestEventsTellEachLife runs an App with one part of every kind. The events of
-// each life are numbered 1, 2, 3, …, and the App is its parent or a parent of
-// that.
+// each life are numbered 1, 2, 3, …, and each life but the App's names its parent.
 func TestEventsTellEachLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		app := newRig(t, lifecycle.Config{}).App

@@ -87,8 +87,8 @@ func TestReconfigureChangesNothingWhenItDoesNotFit(t *testing.T) {
 	})
 }
 
-// A pod's grace cannot change while the pod lives. What a reload may take over is
-// bounded by the grace that the process was started under.
+// A pod's grace cannot change while the pod lives. So a reload takes over only times that
+// fit into the grace with which the process was started.
 func TestReconfigureStaysWithinTheGraceOfTheStart(t *testing.T) {
 	for name, tt := range map[string]struct {
 		start  lifecycle.Config
@@ -154,7 +154,8 @@ func TestReconfigureStaysWithinTheGraceOfTheStart(t *testing.T) {
 	}
 }
 
-// What belongs to the pod stays as it was at the start, until the pod is replaced.
+// Settings that belong to the pod stay as they were at the start, until the pod is
+// replaced.
 func TestReconfigureKeepsWhatBelongsToThePod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		app := lifecycletest.New(t, lifecycle.Config{TerminationGrace: time.Minute, PreStop: time.Second})
@@ -173,9 +174,9 @@ func TestReconfigureKeepsWhatBelongsToThePod(t *testing.T) {
 	})
 }
 
-// The token is not in what the App shows of its configuration, and one that is
-// given again is no change.
-func TestReconfigureKnowsTheTokenAgain(t *testing.T) {
+// The App does not show the token of its configuration. A Reconfigure with the same token
+// changes nothing.
+func TestReconfigureRecognisesTheToken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		app := lifecycletest.New(t, lifecycle.Config{AdminToken: "open-sesame-12345"})
 		app.Start()

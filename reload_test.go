@@ -17,7 +17,8 @@ import (
 	"time"
 )
 
-// testApp is an App with signals that the test gives, which exits by telling.
+// testApp returns an App that takes its signals from the test. When it would exit, it
+// tells the test instead.
 func testApp(t *testing.T, cfg Config, signals <-chan os.Signal) *App {
 	t.Helper()
 	cfg.Name = "svc"

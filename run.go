@@ -316,7 +316,7 @@ func (a *App) fail(err error) {
 	}
 }
 
-// beginStop is T0. It runs once, and without a lock.
+// beginStop begins the stop, at T0. It runs once, and without a lock.
 func (a *App) beginStop() {
 	b := a.budget // App.EndBy changes it as soon as the stop is known
 	a.armWatchdog()

@@ -156,7 +156,7 @@ func hangingHook() int {
 	return runApp(context.Background(), a)
 }
 
-// fullPipe is a full pipe without a reader: a write to
+// fullPipe returns a full pipe without a reader: a write to
 // it blocks for ever.
 func fullPipe() *os.File {
 	var fds [2]int

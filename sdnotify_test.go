@@ -285,7 +285,7 @@ func TestNotifySocketThatIsNotThereChangesNothing(t *testing.T) {
 }
 
 func TestNotifyManagerThatDoesNotRead(t *testing.T) {
-	t.Run("for a while loses nothing", func(t *testing.T) {
+	t.Run("for a while: no message is lost", func(t *testing.T) {
 		m, conn := newDeafManager(t, false)
 		m.fill()
 		t.Setenv("WATCHDOG_USEC", "20000") // a sign of life each 10 ms: they must not pile up
@@ -310,7 +310,7 @@ func TestNotifyManagerThatDoesNotRead(t *testing.T) {
 			t.Errorf("the log says %d times that the manager does not read", n)
 		}
 	})
-	t.Run("at all holds up no stop", func(t *testing.T) {
+	t.Run("ever: the stop takes no longer", func(t *testing.T) {
 		m, _ := newDeafManager(t, false)
 		m.fill()
 		t.Setenv("WATCHDOG_USEC", "20000")

@@ -18,7 +18,7 @@ import (
 	"github.com/pleme-io/lifecycle-go"
 )
 
-// small are budgets for tests on real sockets: short, in the proportions of the
+// small returns budgets for tests on real sockets: short, in the proportions of the
 // defaults.
 func small() lifecycle.Config {
 	return lifecycle.Config{

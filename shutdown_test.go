@@ -99,8 +99,8 @@ func TestShutdownContextIsDetachedWithDeadline(t *testing.T) {
 	})
 }
 
-// hooks runs hooks that take the given times, the first of them first, and
-// returns what each had and what came out.
+// hooks runs hooks that take the given times, in this order. It returns the time that
+// each hook had, how long all took, and the error.
 func hooks(t *testing.T, grace time.Duration, obedient bool, opts []lifecycle.ShutdownOption, takes ...time.Duration) (had []string, took time.Duration, err error) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -129,7 +129,7 @@ func hooks(t *testing.T, grace time.Duration, obedient bool, opts []lifecycle.Sh
 		}
 		err = s.Run(t.Context(), grace)
 		took = time.Since(began)
-		time.Sleep(time.Hour) // those that were left behind come back
+		time.Sleep(time.Hour) // until the abandoned hooks return
 	})
 	return had, took, err
 }

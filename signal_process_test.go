@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// window is a Config with a drain window that no test waits out, in which every
+// window returns a Config with a drain window that no test waits out, in which every
 // signal counts.
 func window() Config {
 	return Config{DrainInterval: time.Hour, DrainWait: WaitAlways, SignalDebounce: Off, MinSlice: Off}
@@ -185,8 +185,8 @@ func TestThirdSignalExitsWhileStderrBlocks(t *testing.T) {
 func TestThirdSignalExitsWhileTheAppIsLocked(t *testing.T) {
 	p := launch(t, "hanging hook", window(), env(modeEnv, "lock"))
 	p.await("locked")
-	// It cannot even begin to stop, so there is no phase to wait for. Signals
-	// of one kind that wait are one to the kernel.
+	// The App cannot even begin to stop, so there is no phase to wait for. The test
+	// sends signals again and again, since the kernel merges pending ones of one kind.
 	sent, quit := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(sent)

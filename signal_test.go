@@ -114,9 +114,9 @@ func TestGivenSignals(t *testing.T) {
 		"one":                       {[]os.Signal{os.Interrupt}, false, true},
 		"one, and closed":           {[]os.Signal{syscall.SIGTERM}, true, true},
 		"any other":                 {[]os.Signal{syscall.SIGQUIT}, false, true},
-		"nil is no signal":          {[]os.Signal{nil, nil}, false, false},
-		"a hangup is no request":    {[]os.Signal{syscall.SIGHUP}, false, false},
-		"behind what is no request": {[]os.Signal{nil, syscall.SIGHUP, os.Interrupt}, true, true},
+		"nil is not a signal":       {[]os.Signal{nil, nil}, false, false},
+		"a hangup asks for nothing": {[]os.Signal{syscall.SIGHUP}, false, false},
+		"behind both of these":      {[]os.Signal{nil, syscall.SIGHUP, os.Interrupt}, true, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

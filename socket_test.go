@@ -38,8 +38,9 @@ func init() {
 	}
 }
 
-// activate gives the process listening sockets as systemd does. A process cannot know
-// its child's id before it starts it: the shell puts its own into LISTEN_PID.
+// activate gives the process listening sockets as systemd does. The id of a child is not
+// known before it starts, so a shell sets LISTEN_PID to its own id and then becomes the
+// program.
 func activate(t *testing.T, names ...string) (change func(*exec.Cmd), addrs []string) {
 	t.Helper()
 	var files []*os.File
@@ -53,7 +54,7 @@ func activate(t *testing.T, names ...string) (change func(*exec.Cmd), addrs []st
 			t.Fatal(err)
 		}
 		addrs = append(addrs, ln.Addr().String())
-		_ = ln.Close() // file is a copy, which stays open, as systemd's stays
+		_ = ln.Close() // file is a copy that stays open, as systemd's copy does
 		t.Cleanup(func() { _ = file.Close() })
 		files = append(files, file)
 	}
@@ -65,7 +66,7 @@ func activate(t *testing.T, names ...string) (change func(*exec.Cmd), addrs []st
 	}, addrs
 }
 
-// notified is a NOTIFY_SOCKET. It returns the messages.
+// notified listens on a NOTIFY_SOCKET and returns the messages that arrive there.
 func notified(t *testing.T) (change func(*exec.Cmd), messages <-chan string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "notify")
@@ -144,7 +145,8 @@ func TestSocketActivation(t *testing.T) {
 	}
 	p.signal(syscall.SIGTERM)
 	p.wantExit(0)
-	// The service manager's own copy still listens: the next process gets what comes now.
+	// The service manager's copy still listens. The next process gets the connections
+	// that arrive now.
 	conn, err := net.Dial("tcp", addrs[1])
 	if err != nil {
 		t.Errorf("after the stop: %v", err)
@@ -219,7 +221,8 @@ func TestSignalUndoesReExec(t *testing.T) {
 	}
 }
 
-// What cannot work is an error of the start that says what is there.
+// A socket that the service manager did not give fails the start, with an error that says
+// what it gave.
 func TestSocketActivationErrors(t *testing.T) {
 	one, _ := activate(t, "web")
 	two, _ := activate(t, "http", "http")
@@ -258,7 +261,7 @@ func TestSocketActivationErrors(t *testing.T) {
 	}
 }
 
-// The tool of systemd itself gives the sockets.
+// The sockets come from systemd's own tool, systemd-socket-activate.
 func TestSystemdSocketActivate(t *testing.T) {
 	tool, err := exec.LookPath("systemd-socket-activate")
 	if err != nil {

@@ -132,7 +132,7 @@ func TestStopWhileStartingRunsTheDrainersOfWhatHasStarted(t *testing.T) {
 				}
 				slices.Sort(r.trail)
 				r.wantTrail(test.trail...)
-				if skipped := strings.Contains(test.want, "skipped"); skipped != strings.Contains(r.log.String(), `msg="drainer skipped: what was registered before it has not started" drainer=third`) {
+				if skipped := strings.Contains(test.want, "skipped"); skipped != strings.Contains(r.log.String(), `msg="drainer skipped: a unit registered before it has not started" drainer=third`) {
 					t.Errorf("skipped: %v, the log:\n%s", skipped, r.log)
 				}
 				if !r.EnteredAt(lifecycle.PhaseRunning).IsZero() || !r.EnteredAt(lifecycle.PhaseDraining).IsZero() {

@@ -80,7 +80,7 @@ func unitOptions(opts []UnitOption) (w []worker.FuncOption, err error) {
 	return w, nil
 }
 
-// nilOption is the error for the option at index i of a call. Every function refuses a
+// nilOption returns the error for the option at index i of a call. Every function refuses a
 // nil option, because the caller meant to give one.
 func nilOption(i int) error { return fmt.Errorf("option %d is nil", i+1) }
 

@@ -14,7 +14,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
-// terminationFile is what the kubelet mounts into a container.
+// terminationFile returns the path of a file that exists, as in a container, and has an
+// old text.
 func terminationFile(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "termination-log")

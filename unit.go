@@ -154,7 +154,7 @@ func (u *unit) lastErr(s worker.State) error {
 		if s.Error != "" {
 			return errors.New(s.Error)
 		}
-		return errors.New("it says that it failed, and not why")
+		return errors.New("it failed and gave no reason")
 	}
 	return out
 }

@@ -18,7 +18,7 @@ func TestEndWindow(t *testing.T) {
 	const s = time.Second
 	for _, test := range []struct {
 		name string
-		at   time.Duration // of the call, from T0
+		at   time.Duration // of the call, from T0; -1: no call, -2: just before T0
 		end  time.Duration // asked for, from T0
 		busy time.Duration // a request is in flight until then
 		held time.Duration // a drainer runs until then
@@ -124,7 +124,8 @@ func TestEndWindowLeavesOpenConnectionsTheirTime(t *testing.T) {
 	})
 }
 
-// Told when it will be killed, the App ends before that, and every step has its part.
+// EndBy tells the App when it will be killed. The App ends before that, and every step
+// gets its share of the time.
 func TestEndBy(t *testing.T) {
 	const s = time.Second
 	for _, test := range []struct {

@@ -42,7 +42,7 @@ func TestConventions(t *testing.T) {
 			{Module: "github.com/aretw0/lifecycle", TestOnly: true},
 			{Module: "go.uber.org/fx", TestOnly: true},
 			{Module: "golang.org/x/sync"},
-			{Module: "golang.org/x/net", TestOnly: true}, // another HTTP/2
+			{Module: "golang.org/x/net", TestOnly: true}, // its HTTP/2 server is a peer of net/http's
 			{Module: "github.com/hashicorp/go-plugin", TestOnly: true},
 			{Module: "github.com/hashicorp/go-hclog", TestOnly: true}, // silences go-plugin
 			{Module: "google.golang.org/grpc", TestOnly: true},

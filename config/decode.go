@@ -148,9 +148,9 @@ func scalar(v reflect.Value, raw any, n *node) (want string) {
 		}
 		if err := u.UnmarshalText([]byte(s)); err != nil {
 			if n.secret { // the type's error may quote the value
-				return "another " + v.Type().String()
+				return "a valid " + v.Type().String()
 			}
-			return "another " + v.Type().String() + " (" + err.Error() + ")"
+			return "a valid " + v.Type().String() + " (" + err.Error() + ")"
 		}
 		return ""
 	}

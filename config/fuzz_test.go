@@ -41,7 +41,7 @@ func FuzzConfig(f *testing.F) {
 		}
 		var fault *Fault
 		if !errors.As(err, &fault) {
-			t.Errorf("%v is no Fault", err)
+			t.Errorf("%v is not a Fault", err)
 		}
 		if again == nil || again.Error() != err.Error() {
 			t.Errorf("the faults differ from one time to the next:\n%v\n%v", err, again)
@@ -50,7 +50,7 @@ func FuzzConfig(f *testing.F) {
 			t.Errorf("%v does not name the file", err)
 		}
 		if !utf8.ValidString(err.Error()) {
-			t.Errorf("%q is no text", err.Error())
+			t.Errorf("%q is not one line of text", err.Error())
 		}
 	})
 }
@@ -68,7 +68,7 @@ func FuzzText(f *testing.F) {
 			_, err := loadWith("", []string{"SERVICE_" + name + "=" + s}, nil)
 			var fault *Fault
 			if err != nil && !errors.As(err, &fault) {
-				t.Errorf("%s=%q: %v is no Fault", name, s, err)
+				t.Errorf("%s=%q: %v is not a Fault", name, s, err)
 			}
 		}
 	})

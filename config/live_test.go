@@ -282,7 +282,7 @@ func TestBadChangeIsRejectedWholeAndOnce(t *testing.T) {
 				live, _ := openLive(t, path)
 				live.Check(func(_, next service) error {
 					if next.Workers == 13 {
-						return errors.New("thirteen is no number of workers")
+						return errors.New("thirteen workers are refused")
 					}
 					return nil
 				})

@@ -148,7 +148,7 @@ func TestFaultsNameKeyPlaceValueAndWhatWouldBeRight(t *testing.T) {
 		`cache is 5: it is a section: want keys below it`:                                                                                            {content: yaml("cache: 5\n")},
 		`addr is a section with keys of its own: want text`:                                                                                          {content: yaml("addr: {port: 1}\n")},
 		`poll: it has no value: give it one, or leave it out for its default`:                                                                        {content: yaml("poll:\n")},
-		`since is "now": want another time.Time`:                                                                                                     {content: yaml("since: now\n")},
+		`since is "now": want a valid time.Time`:                                                                                                     {content: yaml("since: now\n")},
 		`token is [secret]: want text`:                                                                                                               {content: yaml("token: 12345678\n")},
 		`environment SERVICE_POLL: poll is "5": want a duration with its unit`:                                                                       {env: []string{"SERVICE_POLL=5"}},
 		`.yaml:1: plol: there is no such key: did you mean poll?`:                                                                                    {content: yaml("plol: 5s\n")},
@@ -178,7 +178,7 @@ func TestFaultsNameKeyPlaceValueAndWhatWouldBeRight(t *testing.T) {
 		}
 		var fault *Fault
 		if !errors.As(err, &fault) {
-			t.Errorf("%v is no Fault", err)
+			t.Errorf("%v is not a Fault", err)
 		}
 	}
 }

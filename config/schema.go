@@ -46,7 +46,7 @@ func (n *node) hides() bool {
 	return n.secret || n.elem != nil && n.elem.hides() || slices.ContainsFunc(n.children, (*node).hides)
 }
 
-// field is the key of a field of n's struct, or nil.
+// field returns the node of the named field of n's struct, or nil.
 func (n *node) field(name string) *node {
 	f, ok := structOf(n.typ).FieldByName(name)
 	if !ok {
@@ -60,7 +60,7 @@ func (n *node) field(name string) *node {
 	return nil
 }
 
-// lifecycle is the section that is a lifecycle.Config, or nil.
+// lifecycle returns the section that is a lifecycle.Config, or nil.
 func (s *schema) lifecycle() *node {
 	if s.root.typ == typeLifecycle {
 		return s.root

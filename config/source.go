@@ -85,10 +85,10 @@ func (l *loader) checkNames() error {
 	return errors.Join(errs...)
 }
 
-// envOf is the environment variable of a key.
+// envOf returns the environment variable of a key.
 func (l *loader) envOf(n *node) string { return l.prefix + envName(n.key) }
 
-// flagOf is the flag of a key.
+// flagOf returns the flag of a key.
 func flagOf(n *node) string { return strings.ReplaceAll(n.key, "_", "-") }
 
 // read decodes all sources into v, a struct that has the defaults. After an error v is

@@ -43,7 +43,7 @@ func lifecycleWords(field string) string {
 	case "SignalDebounce":
 		return "signal_debounce is the time within which signals count as one request, because process managers and wrappers send some signals twice. It begins with the signal that counts, so that repeated signals count once in that time. Defaults to 250 ms."
 	case "StartTimeout":
-		return "start_timeout is the longest time from Run to the phase running. An App that is still starting then stops with an error that names the units that have not started; the log names them from 15 s on. Defaults to 1 h, so that it ends a start that hangs and no migration or restore: a startup probe, or TimeoutStartSec in systemd, knows better how long this start may take. With off there is no limit."
+		return "start_timeout is the longest time from Run to the phase running. An App that is still starting then stops with an error that names the units that have not started; the log names them from 15 s on. Defaults to 1 h, long enough for a migration or a restore: a startup probe, or TimeoutStartSec in systemd, knows better how long this start may take. With off there is no limit."
 	case "ReloadTimeout":
 		return "reload_timeout is the time that each function of a reload (App.OnReload) has. Then its context ends, and the App abandons a function that ignores that. Defaults to 90 s, which systemd gives a reload. With off there is no limit."
 	case "LeaderRetry":

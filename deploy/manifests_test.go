@@ -26,7 +26,7 @@ type object struct {
 	Rules      []yaml.Node // of a Role
 }
 
-// variables are the variables of the service's container in the manifest.
+// variables returns the variables of the service's container in the manifest.
 func variables(t *testing.T, manifest string) (env []string) {
 	t.Helper()
 	for _, o := range objects(t, manifest) {
@@ -235,8 +235,7 @@ func TestEveryContradictionIsFound(t *testing.T) {
 	}
 }
 
-// variable is NAME=VALUE as the variable of a normal manifest, and any other text as
-// it is.
+// variable returns the YAML of the variable NAME=VALUE, and any other text as it is.
 func variable(text string) string {
 	name, value, ok := strings.Cut(text, "=")
 	if !ok {

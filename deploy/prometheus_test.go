@@ -61,7 +61,7 @@ func freePort(t *testing.T) string {
 	return ln.Addr().String()
 }
 
-// browser is a client whose connections end with the test.
+// browser returns a client whose connections end with the test.
 func browser(t *testing.T) *http.Client {
 	t.Helper()
 	transport := &http.Transport{}

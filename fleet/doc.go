@@ -1,3 +1,3 @@
-// Package fleet is the home of what many processes share and of what their
-// operators use; its packages do the work.
+// Package fleet has no code. The packages below it are for fleets of processes: what the
+// processes share, and what their operators use.
 package fleet

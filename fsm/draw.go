@@ -55,7 +55,7 @@ func (t Table[S]) Mermaid(d Drawing[S]) string {
 	return b.String()
 }
 
-// DOT returns the table in Graphviz' language. Added edges are dashed, terminal
+// DOT returns the table in Graphviz's language. Added edges are dashed, terminal
 // states have a double border, the current one is filled.
 func (t Table[S]) DOT(d Drawing[S]) string {
 	var b strings.Builder
@@ -161,7 +161,7 @@ func MermaidLabel(s string) string {
 	return b.String()
 }
 
-// DOTText returns text as a quoted string of Graphviz' language: backslash and
+// DOTText returns text as a quoted string of Graphviz's language: backslash and
 // quote are escaped, control characters become spaces.
 func DOTText(s string) string {
 	s = strings.Map(func(r rune) rune {

@@ -76,7 +76,7 @@ func TestSignalHasOneFirstAmongMany(t *testing.T) {
 func TestWakeHoldsOneToken(t *testing.T) {
 	wake := fsm.NewWake()
 	for range 3 {
-		wake.Notify() // would block for ever if it could block
+		wake.Notify() // never blocks, although nothing reads yet
 	}
 	<-wake
 	select {

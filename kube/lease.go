@@ -24,7 +24,7 @@ type LeaseConfig struct {
 	Identity string
 
 	// Duration is how long the lease lasts without being renewed, in whole seconds.
-	// After a holder that died, another process takes over when it has passed. Defaults
+	// When the holder has died, another process takes over after this time. Defaults
 	// to 15 s, as in client-go.
 	Duration time.Duration
 }
@@ -194,7 +194,7 @@ func (l *Lease) observe(o leaseObject) {
 	}
 }
 
-// check returns an error for an object that is not of a leader election.
+// check returns an error for an object that does not come from a leader election.
 func (l *Lease) check(o leaseObject) error {
 	switch holder := value(o.Spec.HolderIdentity); {
 	case len(o.Metadata) == 0:
@@ -202,7 +202,7 @@ func (l *Lease) check(o leaseObject) error {
 	case value(o.Spec.Strategy) != "":
 		return fmt.Errorf("kube: %s has the strategy %q: the API server selects its leader, and this process must not; use another name", l.object, *o.Spec.Strategy)
 	case holder != "" && (value(o.Spec.LeaseDurationSeconds) < 1 || o.Spec.RenewTime == nil):
-		return fmt.Errorf("kube: %s is held by %q without a leaseDurationSeconds and a renewTime: it is not of a leader election; use another name, or delete it", l.object, holder)
+		return fmt.Errorf("kube: %s is held by %q without a leaseDurationSeconds and a renewTime: it does not come from a leader election; use another name, or delete it", l.object, holder)
 	}
 	return nil
 }
@@ -234,7 +234,7 @@ func (l *Lease) put(ctx context.Context, spec leaseSpec) error {
 	if l.metadata == nil {
 		all := l.object
 		all.name = ""
-		o.Metadata, _ = json.Marshal(map[string]string{"name": l.object.name, "namespace": l.object.namespace}) // strings
+		o.Metadata, _ = json.Marshal(map[string]string{"name": l.object.name, "namespace": l.object.namespace}) // a map of strings always encodes
 		err = l.client.do(ctx, http.MethodPost, "create", all, nil, o, &stored)
 	} else {
 		err = l.client.do(ctx, http.MethodPut, "update", l.object, nil, o, &stored)

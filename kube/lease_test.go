@@ -136,7 +136,7 @@ func TestLeaseOfALivingHolder(t *testing.T) {
 	})
 }
 
-// What the API server did before its answer was lost is found out.
+// After a lost answer the Lease finds out what the API server did.
 func TestLeaseAnswersAreLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -235,9 +235,9 @@ func TestLeaseErrors(t *testing.T) {
 			refuse(w, 401, "Unauthorized", "Unauthorized")
 			return true
 		}, []string{"401", "does not accept the service account's token"}},
-		"no duration":       {stored(map[string]any{"leaseDurationSeconds": nil}), nil, []string{"demo/sync is held by \"rival\" without", "not of a leader election"}},
-		"no renewal":        {stored(map[string]any{"renewTime": nil}), nil, []string{"not of a leader election"}},
-		"negative duration": {stored(map[string]any{"leaseDurationSeconds": -1}), nil, []string{"not of a leader election"}},
+		"no duration":       {stored(map[string]any{"leaseDurationSeconds": nil}), nil, []string{"demo/sync is held by \"rival\" without", "does not come from a leader election"}},
+		"no renewal":        {stored(map[string]any{"renewTime": nil}), nil, []string{"does not come from a leader election"}},
+		"negative duration": {stored(map[string]any{"leaseDurationSeconds": -1}), nil, []string{"does not come from a leader election"}},
 		"coordinated":       {stored(map[string]any{"strategy": "OldestEmulationVersion"}), nil, []string{"strategy", "the API server selects"}},
 		"wrong type":        {stored(map[string]any{"leaseDurationSeconds": "long"}), nil, []string{"demo/sync: the answer is not what the API describes"}},
 		"a proxy's page":    {nil, raw(502, "<html>bad gateway</html>"), []string{"502", "<html>bad gateway"}},

@@ -70,7 +70,8 @@ type self struct {
 	read   atomic.Pointer[pod] // as it was at the start; nil before, and when it could not be read
 }
 
-// probe is unknown before the pod was read, and down while its manifest does not fit.
+// probe returns ErrUnknown before the pod was read, and an error while its manifest does
+// not fit.
 func (s *self) probe(context.Context) error {
 	p := s.read.Load()
 	if p == nil {

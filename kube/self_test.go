@@ -18,7 +18,7 @@ import (
 
 const podPath = "/api/v1/namespaces/demo/pods/web-1"
 
-// manifest is a pod that fits the defaults. change may set fields of its spec and of
+// manifest returns a pod that fits the defaults. change may set fields of its spec and of
 // its container.
 func manifest(change func(spec, container map[string]any)) map[string]any {
 	c := map[string]any{"name": "web", "readinessProbe": map[string]any{"periodSeconds": 1, "failureThreshold": 2}, "livenessProbe": map[string]any{}}

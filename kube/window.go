@@ -98,9 +98,9 @@ func (s slice) service() string {
 	return s.Metadata.Name
 }
 
-// inService reports whether new clients may be sent to the endpoint. No word about a
-// condition is good news (the API's rule). Of a Service with publishNotReadyAddresses
-// an endpoint is always ready, and the other two conditions tell.
+// inService reports whether new clients may be sent to the endpoint. A missing condition
+// counts as a good one (the API's rule). With publishNotReadyAddresses an endpoint is
+// always ready, so the other two conditions decide.
 func (e endpoint) inService() bool {
 	yes := func(c *bool) bool { return c == nil || *c }
 	return yes(e.Conditions.Ready) && yes(e.Conditions.Serving) && !value(e.Conditions.Terminating)

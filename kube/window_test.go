@@ -16,7 +16,7 @@ import (
 
 const slicesPath = "/apis/discovery.k8s.io/v1/namespaces/demo/endpointslices/"
 
-// ep is an endpoint: the pod's name, then words for its conditions.
+// ep returns an endpoint: the pod's name, then words for its conditions.
 func ep(pod string, words ...string) map[string]any {
 	has := func(word string) bool { return slices.Contains(words, word) }
 	return map[string]any{
@@ -139,9 +139,10 @@ func TestWindow(t *testing.T) {
 		}, nil, 5 * s, "full", `verbs: [\"watch\"]`, 0},
 		"it hangs":            {func(f *fakeAPI) { gone(f); f.failWith(hang) }, nil, 5 * s, "full", "no answer in 5s", 0},
 		"it hangs from T0 on": {func(f *fakeAPI) { two(f); time.AfterFunc(30*s, func() { f.failWith(hang) }) }, nil, 5 * s, "full", "no answer", 0},
-		"it fails for a moment": {two, steps{0: func(f *fakeAPI) {
+		"it fails for a moment": {func(f *fakeAPI) {
+			two(f)
 			f.failWith(func(w http.ResponseWriter, _ *http.Request) bool { refuse(w, 500, "", "etcd is gone"); return true })
-		}, 1500 * time.Millisecond: func(f *fakeAPI) { f.failWith(nil); gone(f) }}, 3500 * time.Millisecond, early, "etcd is gone", s},
+		}, steps{1500 * time.Millisecond: func(f *fakeAPI) { f.failWith(nil); gone(f) }}, 3500 * time.Millisecond, early, "etcd is gone", s},
 		"it sends no EndpointSlices": {func(f *fakeAPI) {
 			f.failWith(func(w http.ResponseWriter, _ *http.Request) bool { _, _ = w.Write([]byte(`{"items": 7}`)); return true })
 		}, nil, 5 * s, "full", "the answer is not what the API describes", 0},

@@ -98,7 +98,7 @@ func (h *Held) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	h.next.ServeHTTP(w, req)
 }
 
-// Arrived is closed when the first request is being held.
+// Arrived returns a channel that is closed when the handler holds the first request.
 func (h *Held) Arrived() <-chan struct{} { return h.arrived.Signaled() }
 
 // Release releases the held requests. After that the handler holds none. A second call

@@ -71,7 +71,7 @@ func want(t *testing.T, got map[string]float64, wanted map[string]float64) {
 	}
 }
 
-// busyApp is an App with one part of every kind.
+// busyApp returns an App with one part of every kind.
 func busyApp(t *testing.T, opts ...lifecycle.Option) (*lifecycletest.App, *lifecycletest.Listener, *lifecycletest.Held) {
 	ln, slow := lifecycletest.NewListener(), lifecycletest.Hold(nil)
 	app := lifecycletest.New(t, lifecycle.Config{TerminationGrace: time.Minute, PreStop: 3 * time.Second, HookSlice: 2 * time.Second}, opts...)
@@ -267,7 +267,6 @@ func TestRegistries(t *testing.T) {
 	}
 }
 
-// A counter does not fall when a counted child is removed.
 // The App keeps the outcomes of the last reloads, and counts all.
 func TestReloadsAreCountedForALongLife(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -293,6 +292,7 @@ func TestReloadsAreCountedForALongLife(t *testing.T) {
 	})
 }
 
+// A counter does not fall when a counted child is removed.
 func TestRestartsAreKeptWhenAChildIsRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reg := prometheus.NewRegistry()

@@ -100,7 +100,7 @@ func (s spans) status(name string, code codes.Code, description string) {
 	}
 }
 
-// traced is an App whose spans are exported at once.
+// traced returns an App whose spans are exported at once.
 func traced(t *testing.T, cfg lifecycle.Config) (*lifecycletest.App, *tracetest.InMemoryExporter) {
 	exporter := tracetest.NewInMemoryExporter()
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter))
@@ -197,7 +197,7 @@ func TestSpansOfAWholeLife(t *testing.T) {
 			}
 			// A span that mixes up two lives has an event twice, or lacks its own.
 			if want := []string{"Starting", "Running"}; len(seen) < 3 || !slices.Equal(slices.DeleteFunc(seen[:len(seen)-1], func(s string) bool { return s == "Stopping" }), want) {
-				t.Errorf("a life went by %q", seen)
+				t.Errorf("a life went through %q", seen)
 			}
 		}
 	})

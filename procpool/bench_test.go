@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// BenchmarkDo is a round trip to a worker in Go, which answers at once.
+// BenchmarkDo measures a round trip to a worker in Go, which answers at once.
 func BenchmarkDo(b *testing.B) {
 	for _, size := range []int{100, 4 << 10} {
 		b.Run(fmt.Sprint("size=", size), func(b *testing.B) {

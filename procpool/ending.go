@@ -241,7 +241,7 @@ func (p *Pool) sendLater(w *proc, a *attempt) {
 	}()
 }
 
-// tendEvery is how often the pool checks its workers.
+// tendEvery returns how often the pool checks its workers.
 func (p *Pool) tendEvery() time.Duration {
 	every := p.cfg.Recycle.Every
 	if p.cfg.HealthInterval != Off {

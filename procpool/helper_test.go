@@ -101,7 +101,8 @@ func startPool(t testing.TB, command func() *exec.Cmd, change func(*procpool.Con
 	return p
 }
 
-// socketDir is short: a unix socket's path may be.
+// socketDir returns a folder whose path is short, since the path of a unix socket has to
+// be short.
 func socketDir(t testing.TB) string {
 	dir, err := os.MkdirTemp("", "pp")
 	if err != nil {

@@ -205,7 +205,7 @@ func TestRecycling(t *testing.T) {
 	}
 }
 
-func TestRecyclingIsNeverMoreThanSoManyAtOnce(t *testing.T) {
+func TestRecyclingKeepsToAtOnce(t *testing.T) {
 	p := start(t, "serve", func(c *procpool.Config) {
 		c.MinWorkers, c.MaxWorkers, c.MaxQueue = 4, 4, 100
 		c.Recycle = procpool.Recycle{MaxQueries: 2, AtOnce: 1, Every: time.Millisecond}

@@ -83,7 +83,7 @@ func (q *Query) ID() string { return q.id }
 // State returns the query's state.
 func (q *Query) State() QueryState { return q.machine.State() }
 
-// Done is closed once the query is in a terminal state.
+// Done returns a channel that is closed once the query is in a terminal state.
 func (q *Query) Done() <-chan struct{} {
 	q.mu.Lock()
 	defer q.mu.Unlock()

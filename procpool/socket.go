@@ -189,6 +189,8 @@ func (d *door) hear(conn *net.UnixConn, pid int) {
 			break
 		}
 	}
+	// A connection that ends without a message does not count: the worker may connect
+	// again. A message other than ready does, and then a.err is not nil.
 	first := !d.closed && mine && (err == nil || a.err != nil)
 	if first {
 		d.closeLocked()

@@ -9,7 +9,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/vet"
 )
 
-// withEnv is the clean manifest whose container has these variables, as NAME=VALUE.
+// withEnv returns the clean manifest whose container has these variables, as NAME=VALUE.
 func withEnv(vars ...string) string {
 	var b strings.Builder
 	b.WriteString("          image: example/web:1\n          env:\n")

@@ -17,9 +17,9 @@ import (
 // MaxSize is the largest size of a file, in bytes.
 const MaxSize = 16 << 20
 
-// File is one manifest or one Dockerfile. A file is a Dockerfile when its name has
-// the part "Dockerfile" or "Containerfile" between dots, as "Dockerfile.web" and
-// "web.Dockerfile" have.
+// File is one manifest or one Dockerfile. A file is a Dockerfile when one of the
+// dot-separated parts of its name is "Dockerfile" or "Containerfile", in any case:
+// "Dockerfile.web" and "web.Dockerfile" are.
 type File struct {
 	// Name is the name of the file in findings: a path, or "-" for standard input.
 	Name string

@@ -140,7 +140,7 @@ spec:
           securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}
 `
 
-// bomb is a "billion laughs" in YAML.
+// bomb returns a "billion laughs" in YAML.
 func bomb() string {
 	var b strings.Builder
 	b.WriteString("a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]\n")

@@ -110,7 +110,7 @@ func (w *Actor) Stop(ctx context.Context) error {
 	abandoned := w.executing.Abandon()
 	switch killed := w.Kill(abandoned); {
 	case killed && err == nil:
-		return abandoned // itself, so that it is known for the error that the actor ended with
+		return abandoned // the very error that the actor ended with, so that callers can compare
 	case killed:
 		return errors.Join(abandoned, err)
 	}

@@ -87,7 +87,7 @@ func (b *BaseWorker) Adopt(child interface{ PublishTo(*fsm.Dispatcher) }) {
 // Name returns the worker's name.
 func (b *BaseWorker) Name() string { return b.name }
 
-// Done is closed once the worker is in a terminal status.
+// Done returns a channel that is closed once the worker is in a terminal status.
 func (b *BaseWorker) Done() <-chan struct{} { return b.machine.Done() }
 
 // Status returns the worker's status.

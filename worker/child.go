@@ -99,8 +99,8 @@ func (s *Supervisor) unhold(c *child) {
 	}
 }
 
-// instanceEnded handles the end of an instance. It is called again when the
-// instance is gone.
+// instanceEnded handles the end of an instance. It is called again for an abandoned
+// instance, when none of its code runs any more.
 func (s *Supervisor) instanceEnded(c *child, w *instance) {
 	if w.base != nil && !w.base.gone.HasSignaled() {
 		s.markAbandoned(w, c.spec.Name)

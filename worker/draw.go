@@ -31,7 +31,7 @@ func (s State) Mermaid() string {
 	return b.String()
 }
 
-// DOT returns the tree in Graphviz' language, drawn as by [State.Mermaid].
+// DOT returns the tree in Graphviz's language, drawn as by [State.Mermaid].
 func (s State) DOT() string {
 	var b strings.Builder
 	b.WriteString("digraph {\n\tnode [shape=box style=\"rounded,filled\"]\n")
@@ -96,7 +96,7 @@ func (s State) lines() []string {
 
 type look struct{ class, fill, line string }
 
-// These colours differ also for readers who do not see red or green.
+// Readers who cannot tell red from green can tell these colours apart.
 var (
 	waiting = look{"waiting", "#fef3c7", "#b45309"}
 	running = look{"running", "#dbeafe", "#1d4ed8"}

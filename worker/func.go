@@ -54,7 +54,7 @@ func (f *Func) apply(opts []FuncOption) {
 	}
 }
 
-// nilOption is the error for the option at index i.
+// nilOption returns the error for the option at index i.
 func nilOption(i int) error { return fmt.Errorf("option %d is nil", i+1) }
 
 // MarkStarted makes the worker whose function was given ctx Running: its start

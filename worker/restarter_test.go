@@ -12,7 +12,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// steady is a backoff without jitter.
+// steady returns a backoff without jitter.
 func steady() worker.Backoff {
 	return worker.Backoff{Min: time.Second, Max: 10 * time.Second, Jitter: worker.NoJitter, MaxRestarts: worker.NoLimit}
 }

@@ -32,7 +32,7 @@ func inUse() (heap, stacks uint64) {
 
 func idle(ctx context.Context) error { <-ctx.Done(); return nil }
 
-// crowd is a running supervisor with n idle children.
+// crowd returns a running supervisor with n idle children.
 func crowd(t testing.TB, n int) *worker.Supervisor {
 	cfg := worker.SupervisorConfig{Children: make([]worker.Spec, n)}
 	for i := range n {

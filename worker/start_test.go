@@ -57,7 +57,7 @@ func TestAWorkerThatEndsBySetStatus(t *testing.T) {
 	})
 }
 
-// A worker that cannot be started has Failed, and its Start says why.
+// The status of a worker that cannot be started is Failed, and its Start says why.
 func TestAWorkerThatCannotStartIsFailed(t *testing.T) {
 	idle := func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
 	for want, w := range map[string]worker.Worker{
@@ -85,8 +85,8 @@ func TestAWorkerThatCannotStartIsFailed(t *testing.T) {
 	}
 }
 
-// The caller may wrap the New of a plain function with one that blocks.
-func TestNewInPlaceOfAPlainFunctionsMayBlock(t *testing.T) {
+// FuncSpec's New never blocks. The caller may wrap it with one that does.
+func TestWrappedNewMayBlock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		spec := worker.FuncSpec("wrapped", idle)

@@ -12,7 +12,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// pausing is a function that can be suspended and counts its steps.
+// pausing returns a function that can be suspended and counts its steps.
 func pausing(n *atomic.Int64) func(context.Context) error {
 	return func(ctx context.Context) error {
 		tick := time.NewTicker(time.Second)

@@ -66,7 +66,7 @@ type State struct {
 	Reason    string    `json:"reason,omitempty"`   // why the worker is pending
 	Due       time.Time `json:"due,omitzero"`       // when a pending worker may start
 	PID       int       `json:"pid,omitempty"`      // of a process
-	Exit      *Exit     `json:"exit,omitempty"`     // how it ended; for a supervisor's child or a restarted function that has not, how the instance or run before did
+	Exit      *Exit     `json:"exit,omitempty"`     // how it ended; while a supervisor's child or a restarted function runs, how its previous instance or run ended
 	Restarts  int       `json:"restarts,omitempty"` // how often it was started again
 	StartedAt time.Time `json:"startedAt,omitzero"` // when this instance reached Running
 	UpdatedAt time.Time `json:"updatedAt,omitzero"` // when its status or health last changed

@@ -161,7 +161,7 @@ func rate(b *testing.B) {
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "msgs/s")
 }
 
-// BenchmarkNoop is the cost of a message. For hosted handlers it includes the load of
+// BenchmarkNoop measures the cost of a message. For hosted handlers it includes the load of
 // the code, once.
 func BenchmarkNoop(b *testing.B) {
 	for _, p := range peers {
@@ -182,9 +182,9 @@ func BenchmarkNoop(b *testing.B) {
 	}
 }
 
-// BenchmarkGroup is the cost of handling one message at a time among
-// hosts: by the consumer, as a group has it, and by a key that is created and
-// deleted for each message, as a lock in a store would have it.
+// BenchmarkGroup measures what it costs to handle one message at a time among hosts: with
+// the consumer of a group, and with a lock, which is a key that is created and deleted for
+// each message.
 func BenchmarkGroup(b *testing.B) {
 	one := jetstream.ConsumerConfig{MaxAckPending: 1}
 	b.Run("peer=raw", func(b *testing.B) {
@@ -207,7 +207,7 @@ func BenchmarkGroup(b *testing.B) {
 	})
 }
 
-// BenchmarkRecovery is the time from the start of a host until all its workers
+// BenchmarkRecovery measures the time from the start of a host until all its workers
 // run again.
 func BenchmarkRecovery(b *testing.B) {
 	n := 1000

@@ -41,7 +41,7 @@ func forEach(b *testing.B, measure func(b *testing.B, h http.Handler)) {
 	}
 }
 
-// BenchmarkPlane is the handler alone.
+// BenchmarkPlane measures the handler alone.
 func BenchmarkPlane(b *testing.B) {
 	forEach(b, func(b *testing.B, h http.Handler) {
 		w, req := newWriter(), newRequest(b)
@@ -65,7 +65,7 @@ func BenchmarkPlane(b *testing.B) {
 	})
 }
 
-// BenchmarkPlaneTCP is a probe over one keep-alive connection on the loopback,
+// BenchmarkPlaneTCP measures a probe over one keep-alive connection on the loopback,
 // by a client that costs as little as one can and reads the whole answer.
 func BenchmarkPlaneTCP(b *testing.B) {
 	forEach(b, func(b *testing.B, h http.Handler) {

@@ -58,15 +58,15 @@ func BenchmarkSlowCheck(b *testing.B) {
 	}
 }
 
-type crowded struct {
+type outcome struct {
 	took       []time.Duration
 	runs       int64
 	busiest    int64 // runs of the check at the same time
 	goroutines int64 // at most, beside the probers
 }
 
-// crowd lets all probers go at once and waits for all of them.
-func crowd(b *testing.B, p plane, slow time.Duration) crowded {
+// crowd sends all probers at once and waits for all of them.
+func crowd(b *testing.B, p plane, slow time.Duration) outcome {
 	var running, busiest, runs atomic.Int64
 	h := mounted(p.make(b, 1, func(ctx context.Context) error {
 		runs.Add(1)
@@ -85,7 +85,7 @@ func crowd(b *testing.B, p plane, slow time.Duration) crowded {
 		}
 	}))
 
-	var res crowded
+	var res outcome
 	res.took = make([]time.Duration, probers)
 	start := make(chan struct{})
 	var wg sync.WaitGroup

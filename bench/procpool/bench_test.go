@@ -24,9 +24,8 @@ func up(b *testing.B, k kind, n int) pool {
 	return p
 }
 
-// times counts how often something took how long, in steps of step, without
-// any work for the garbage collector. The last one counts everything
-// longer.
+// times is a histogram of durations, in steps of step, that makes no work for the
+// garbage collector. The last element counts everything longer.
 type times [400_000]uint32
 
 const step = 100 * time.Nanosecond
@@ -37,7 +36,7 @@ func (t *times) reset() { *t = times{} }
 
 func (t *times) add(d time.Duration) { t[min(int(d/step), len(t)-1)]++ }
 
-// median is the median. Unlike the mean it depends little on
+// median returns the median. Unlike the mean it depends little on
 // other load of the machine.
 func (t *times) median() time.Duration {
 	all, sum := 0, 0
@@ -140,9 +139,8 @@ func BenchmarkCallers(b *testing.B) {
 	}
 }
 
-// BenchmarkSpawn starts a worker until it is ready, and stops it.
-// The floor is the same binary, until it has written to its standard
-// output.
+// BenchmarkSpawn starts a worker, waits until it is ready, and stops it. The floor
+// waits until the same binary has written to its standard output.
 func BenchmarkSpawn(b *testing.B) {
 	all := append([]kind{{"fork+exec", func(int) (pool, error) {
 		cmd := self("started")

@@ -161,7 +161,7 @@ func ourPool(n int) (pool, error) {
 	}, nil
 }
 
-// pluginPool is one plugin process and its connection for each worker.
+// pluginPool returns one plugin process and its connection for each worker.
 func pluginPool(n int) (pool, error) {
 	type member struct {
 		client *plugin.Client
@@ -259,12 +259,12 @@ func roadRunnerPool(n int) (pool, error) {
 	}, nil
 }
 
-// value is a JSON string of that many bytes.
+// value returns a JSON string of that many bytes.
 func value(size int, begin string) json.RawMessage {
 	return append(append([]byte(`"`+begin), bytes.Repeat([]byte("x"), size-2-len(begin))...), '"')
 }
 
-// question is the request to a peer: its payload, or the line for the floor.
+// question returns the request to a peer: its payload, or the line for the floor.
 func question(k kind, v json.RawMessage) json.RawMessage {
 	if k.peer == "floor" {
 		return line(v)

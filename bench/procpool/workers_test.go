@@ -25,8 +25,8 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// Every worker is this test binary, started again. They all do the same: echo
-// the payload, or stream it streamed times when it begins with "stream.
+// Every worker is this test binary, started again. They all do the same: they return the
+// payload, and before that send it streamed times when it begins with "stream".
 const workerEnv = "BENCH_PROCPOOL_WORKER"
 
 const streamed = 1000
@@ -74,7 +74,7 @@ func echo(_ context.Context, q *child.Query) (any, error) {
 	return q.Payload, nil
 }
 
-// serveFloor is the minimum of any pool over a unix socket: it reads a line
+// serveFloor does the least that any pool over a unix socket must do: it reads a line
 // and writes one, with the same bytes as ours, and does not parse it.
 func serveFloor(path string) {
 	conn, err := net.Dial("unix", path)
@@ -200,7 +200,7 @@ func serveRoadRunner() {
 	}
 }
 
-// line is our line on the wire, for the floor.
+// line returns our line on the wire, for the floor.
 func line(payload json.RawMessage) []byte {
 	var b bytes.Buffer
 	_ = wire.NewWriter(&b, 0).Query("q1", payload)

@@ -34,7 +34,7 @@ var programs = []struct{ peer, folder, tags string }{
 // BenchmarkRest reports for each program the bytes of the stripped binary, the time
 // from exec until its log says that it runs, and of a process that has answered one
 // request on each of its addresses and then has nothing to do: the resident memory, all
-// of it and the part that is no page of a file, the context switches of all threads in
+// of it and the part that belongs to no file, the context switches of all threads in
 // a second, and the goroutines that are not the runtime's.
 func BenchmarkRest(b *testing.B) {
 	for _, p := range programs {

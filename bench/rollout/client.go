@@ -7,7 +7,7 @@ import "time"
 // does not stop.
 type client struct {
 	random stream
-	due    time.Duration // of the request after expires
+	due    time.Duration // when it sends its next request
 	ends   time.Duration // when it closes its connection, or never
 	told   time.Duration // when its own GOAWAY was sent, or never
 	pod    int32
@@ -30,8 +30,8 @@ const (
 // resend is how often the library looks for HTTP/2 connections that came late.
 const resend = 100 * time.Millisecond
 
-// populate adds the clients of a crowd that the pod has at its T0, and begins with
-// those that will open connections to it.
+// populate adds the clients of a crowd that are connected to the pod at its T0, and
+// schedules the first of those that connect to it later.
 func (m *sim) populate(i int32, crowd uint8) {
 	c := &m.Crowds[crowd]
 	for n := range c.Conns {
@@ -52,7 +52,7 @@ func (m *sim) populate(i int32, crowd uint8) {
 	}
 }
 
-// sendAhead is a request that was on its way at T0, and arrives in d.
+// sendAhead adds a request that was on its way at T0, and arrives in d.
 func (m *sim) sendAhead(id int32, d time.Duration) {
 	cl := &m.clients[id]
 	m.tallies[cl.crowd].Sent++
@@ -74,9 +74,9 @@ func (m *sim) opened(id int32) {
 	}
 }
 
-// nextArrival draws the next connection of the crowd that comes to the pod: one whose
-// source does not know yet that the pod stops. Other pods get the others, which are not
-// simulated.
+// nextArrival draws the next connection that the crowd opens to the pod, from a source
+// that does not know yet that the pod stops. Connections from other sources go to other
+// pods and are not simulated.
 func (m *sim) nextArrival(i int32, crowd uint8) {
 	c, p := &m.Crowds[crowd], &m.pods[i]
 	random := &m.arrivals[int(i)*len(m.Crowds)+int(crowd)]
@@ -120,7 +120,7 @@ func (m *sim) pick(cl *client) (i int32, stops bool) {
 			return int32(n), true
 		}
 	}
-	return 0, false // next to all pods have gone: a new one
+	return 0, false // nearly all pods are stopping: it takes a new one
 }
 
 func (m *sim) dial(id, pod int32) {
@@ -129,13 +129,13 @@ func (m *sim) dial(id, pod int32) {
 	m.laterFor(m.Trip, connects, pod, id)
 }
 
-// connect is the arrival of a connection at the pod.
+// connect handles the arrival of a connection at the pod.
 func (m *sim) connect(id int32) {
 	cl := &m.clients[id]
 	p := &m.pods[cl.pod]
 	if p.deaf != never {
 		m.tallies[cl.crowd].Lost.Refused++
-		m.without(id)
+		m.disconnected(id)
 		return
 	}
 	p.accepted = m.now
@@ -151,9 +151,9 @@ func (m *sim) connect(id int32) {
 	}
 }
 
-// without is a client whose connection has failed: it opens another for its next
-// request.
-func (m *sim) without(id int32) {
+// disconnected handles the failure of a client's connection. The client opens another
+// for its next request.
+func (m *sim) disconnected(id int32) {
 	cl := &m.clients[id]
 	cl.state = none
 	if cl.single {
@@ -163,7 +163,8 @@ func (m *sim) without(id int32) {
 	m.laterFor(m.Crowds[cl.crowd].Gap.draw(&cl.random), sends, cl.pod, id)
 }
 
-// idle waits with the client for its next request, in d.
+// idle schedules the client's next request, in d, or the end of its connection when that
+// comes first.
 func (m *sim) idle(id int32, d time.Duration) {
 	cl := &m.clients[id]
 	cl.due = m.now + d
@@ -174,7 +175,7 @@ func (m *sim) idle(id int32, d time.Duration) {
 	m.laterFor(d, sends, cl.pod, id)
 }
 
-// expire is the end of a connection that its client closes.
+// expire lets a client close its connection.
 func (m *sim) expire(id int32) {
 	cl := &m.clients[id]
 	if p := &m.pods[cl.pod]; p.closed == never {
@@ -185,7 +186,7 @@ func (m *sim) expire(id int32) {
 	m.laterFor(cl.due-m.now, sends, cl.pod, id)
 }
 
-// send is the moment at which a client has a request.
+// send lets a client send a request, on its open connection or on a new one.
 func (m *sim) send(id int32) {
 	cl := &m.clients[id]
 	if cl.state == left {
@@ -199,7 +200,7 @@ func (m *sim) send(id int32) {
 			cl.state = none // the GOAWAY has arrived
 		}
 	case cl.state == open && p.closed != never && !c.Careless && m.now >= p.closed+m.Trip:
-		cl.state = none // the close has arrived, and the client looks
+		cl.state = none // the close has arrived, and a careful client notices it
 	}
 	if cl.state == open {
 		m.laterFor(m.Trip, reaches, cl.pod, id)
@@ -217,7 +218,7 @@ func (m *sim) send(id int32) {
 	m.dial(id, pod)
 }
 
-// toldAt returns when the client's connection was sent its GOAWAY, or never.
+// toldAt returns when the pod sent GOAWAY on the client's connection, or never.
 func (m *sim) toldAt(cl *client) time.Duration {
 	p := &m.pods[cl.pod]
 	if !cl.late {
@@ -241,7 +242,8 @@ func (m *sim) tell(e event) {
 	m.leaveWhenIdle(e.pod)
 }
 
-// reach is the arrival of a request on a connection that was open when it was sent.
+// reach handles the arrival of a request on a connection that was open when the client
+// sent it.
 func (m *sim) reach(e event) {
 	cl, p := &m.clients[e.client], &m.pods[e.pod]
 	c, t := &m.Crowds[cl.crowd], &m.tallies[cl.crowd]
@@ -263,14 +265,14 @@ func (m *sim) reach(e event) {
 		}
 	} else if p.closed != never {
 		t.Lost.Reset++
-		m.without(e.client)
+		m.disconnected(e.client)
 		return
 	}
 	p.inFlight++
 	m.laterFor(cl.random.exp(c.Service), answers, e.pod, e.client)
 }
 
-// answer is the end of a request's handler.
+// answer handles the end of a request's handler.
 func (m *sim) answer(e event) {
 	cl, p := &m.clients[e.client], &m.pods[e.pod]
 	c, t := &m.Crowds[cl.crowd], &m.tallies[cl.crowd]

@@ -23,7 +23,8 @@ type pod struct {
 	inFlight  int           // requests
 }
 
-// stop is T0 of the pod: what it does from now on, and the clients that it has.
+// stop begins the pod's stop, at its T0. It schedules the steps of the stop and adds the
+// pod's clients.
 func (m *sim) stop(i int32) {
 	p := &m.pods[i]
 	*p = pod{stopping: true, t0: m.now, told: never, over: never, deaf: never, closed: never, cut: never}
@@ -102,7 +103,7 @@ func (m *sim) leaveWhenIdle(i int32) {
 	}
 }
 
-// shutdown is http.Server.Shutdown: the listener and idle connections close, and
+// shutdown does what http.Server.Shutdown does: the listener and idle connections close, and
 // requests that arrive from now on are dropped.
 func (m *sim) shutdown(i int32) {
 	p := &m.pods[i]

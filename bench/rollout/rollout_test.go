@@ -16,19 +16,19 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const second = time.Second
 
-// defaults is a drain with the defaults of lifecycle.Config.
+// defaults returns a drain with the defaults of lifecycle.Config.
 func defaults() Stop {
 	return Stop{Drain: true, Window: 5 * second, GoAwayAfter: second, AcceptQuiet: second, Linger: 5 * second, InFlight: 10 * second}
 }
 
 func instant() Spread { return Spread{Slice: Always(0), Node: Always(0)} }
 
-// exponential is a Spread of that mean.
+// exponential returns a Spread of that mean.
 func exponential(mean time.Duration) Spread {
 	return Spread{Slice: Always(0), Node: Through(0, time.Duration(float64(mean)*math.Log(100)))}
 }
 
-// base is a rollout that stops its pods in four waves.
+// base returns a rollout that stops its pods in four waves.
 func base(seed uint64, pods int) Scenario {
 	return Scenario{
 		Seed: seed, Nodes: 20, Pods: pods, Trip: 500 * time.Microsecond, Stop: defaults(), Spread: exponential(second),
@@ -252,8 +252,8 @@ func TestClosedForms(t *testing.T) {
 	})
 }
 
-// HTTP/2 loses what is on its way when the GOAWAY is sent in one step, and nothing in
-// two.
+// With a GOAWAY in one step, clients of HTTP/2 lose the requests that are on their way.
+// With two steps they lose none.
 func TestTwoStepsLoseNoStream(t *testing.T) {
 	s := base(7, 2000)
 	s.Trip, s.Spread = 10*time.Millisecond, instant()
@@ -327,8 +327,9 @@ func TestDelays(t *testing.T) {
 	}
 }
 
-// The drawn pauses have the mean that the crowd's rate is computed from, and the rest of
-// one that is under way has the mean of its square over twice its mean.
+// The drawn pauses have the mean from which the crowd's rate is computed. The rest of a
+// pause that is under way has the mean that renewal theory gives: the mean square of
+// pauses over twice their mean.
 func TestGaps(t *testing.T) {
 	for _, g := range []Gap{{Max: 4 * second}, {Min: second, Max: 3 * second}, {Mean: 2 * second, Max: 100 * second}, {Mean: 2 * second, Max: 3 * second}} {
 		const n = 200_000

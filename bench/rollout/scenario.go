@@ -116,7 +116,7 @@ type Lost struct {
 	Cut     int // still running when the in-flight slice was over
 }
 
-// All is the sum.
+// All returns the sum.
 func (l Lost) All() int { return l.Refused + l.Reset + l.GoAway + l.Cut }
 
 // Tally is what happened to the requests of one Crowd.

@@ -15,17 +15,17 @@ type Delay struct {
 	Linear bool
 }
 
-// Always is a Delay of exactly d.
+// Always returns a Delay of exactly d.
 func Always(d time.Duration) Delay {
 	return Delay{At: []float64{0, 1}, Times: []time.Duration{d, d}, Linear: true}
 }
 
-// Uniform is a Delay of anything from low to high.
+// Uniform returns a Delay that is uniformly distributed from low to high.
 func Uniform(low, high time.Duration) Delay {
 	return Delay{At: []float64{0, 1}, Times: []time.Duration{low, high}, Linear: true}
 }
 
-// Through is an exponential Delay above low, of which 99 % are at most p99.
+// Through returns an exponential Delay above low, of which 99 % are at most p99.
 func Through(low, p99 time.Duration) Delay {
 	return Delay{At: []float64{0, 0.99}, Times: []time.Duration{low, p99}}
 }

@@ -80,7 +80,7 @@ func tracked(tb testing.TB, ln net.Listener, srv *http.Server) func() {
 	}
 }
 
-// BenchmarkRequest is a request over a connection without cost: its peer
+// BenchmarkRequest measures a request over a connection without cost: its peer
 // has sent all requests already and discards responses. The rest is
 // net/http, the handler and its wrapper, so that a difference of some
 // nanoseconds can be seen.
@@ -108,7 +108,7 @@ func BenchmarkRequest(b *testing.B) {
 	}
 }
 
-// BenchmarkRequestTCP is a request over one keep-alive connection on the
+// BenchmarkRequestTCP measures a request over one keep-alive connection on the
 // loopback.
 func BenchmarkRequestTCP(b *testing.B) {
 	for _, s := range servers {
@@ -127,7 +127,7 @@ func BenchmarkRequestTCP(b *testing.B) {
 	}
 }
 
-// BenchmarkTracking is the handler without net/http:
+// BenchmarkTracking measures the handler without net/http:
 // the user's own, and the App's around that, with a request that came over a
 // connection of the App's.
 func BenchmarkTracking(b *testing.B) {
@@ -219,7 +219,7 @@ func (c *script) SetDeadline(time.Time) error      { return nil }
 func (c *script) SetReadDeadline(time.Time) error  { return nil }
 func (c *script) SetWriteDeadline(time.Time) error { return nil }
 
-// listener hands out what it is offered.
+// listener hands out the connections that it is offered.
 type listener struct {
 	offer  chan net.Conn
 	once   sync.Once

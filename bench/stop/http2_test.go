@@ -39,7 +39,7 @@ const (
 	siegeWindow  = 600 * time.Millisecond
 )
 
-// siegeStops is how often each server is replaced; HTTP2_STOPS sets it.
+// siegeStops returns how often each server is replaced; HTTP2_STOPS sets it.
 func siegeStops(t *testing.T) int {
 	text := os.Getenv("HTTP2_STOPS")
 	if text == "" {
@@ -112,7 +112,7 @@ func http2App(tb testing.TB, srv *http.Server, ln net.Listener) func() error {
 	}
 }
 
-// http2Shutdown is http.Server.Shutdown after the window.
+// http2Shutdown returns http.Server.Shutdown after the window.
 func http2Shutdown(_ testing.TB, srv *http.Server, ln net.Listener) func() error {
 	served := make(chan error, 1)
 	go func() {
@@ -152,9 +152,9 @@ func TestHTTP2LosesNothing(t *testing.T) {
 	})
 }
 
-// The GOAWAY of IdleTimeout loses nothing either, of clients whose pauses are as long.
-// That of golang.org/x/net/http2 does, with one step: ours comes a second earlier here,
-// which a starved client may need to read it.
+// The GOAWAY that IdleTimeout sends loses no request either, even when clients pause for
+// as long as the timeout. golang.org/x/net/http2 sends it in one step and loses requests.
+// Our first step comes a second earlier, so that a starved client has time to read it.
 func TestHTTP2IdleTimeoutLosesNothing(t *testing.T) {
 	for _, kind := range http2Servers {
 		t.Run(kind.name, func(t *testing.T) {
@@ -312,7 +312,7 @@ func post(client *http.Client, url string) error {
 	return err
 }
 
-// lateConn sends what is written to it a while later, as a network does.
+// lateConn sends data some time after it is written, as a network does.
 type lateConn struct {
 	net.Conn
 	sent chan letter

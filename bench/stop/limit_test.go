@@ -16,10 +16,10 @@ import (
 	"golang.org/x/net/netutil"
 )
 
-// Four clients of a listener with two places, all on connections that they keep: the two
-// that wait in the kernel are served, and then the listener closes.
-// TestClientsBehindALimitAreServed of the root has more cases, with a copy of this
-// listener.
+// Four clients connect through a listener that accepts two connections at a time, and
+// keep their connections open. The two clients that wait in the kernel are served before
+// the listener closes. TestClientsBehindALimitAreServed in the root package has more
+// cases, with a copy of netutil.LimitListener.
 func TestLimitListenerLosesNone(t *testing.T) {
 	tcp, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

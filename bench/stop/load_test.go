@@ -134,9 +134,9 @@ type client struct {
 	c  *rawhttp.Conn
 }
 
-// request sends one request. A connection that the server has closed while it
-// was idle is replaced first, as any pool of connections does; what was sent
-// over a connection that fails is lost.
+// request sends one request. Like any pool of connections, it first replaces a connection
+// that the server has closed while it was idle. A request on a connection that fails is
+// lost.
 func (c *client) request(s *service) error {
 	if c.nc != nil && c.gone() {
 		c.close()
@@ -156,8 +156,8 @@ func (c *client) request(s *service) error {
 	return err
 }
 
-// gone reports whether the server has closed the connection: nothing but that
-// can be read from one that is idle.
+// gone reports whether the server has closed the connection. From an idle connection only
+// its end can be read.
 func (c *client) gone() bool {
 	_ = c.nc.SetReadDeadline(time.Now().Add(200 * time.Microsecond))
 	var p [1]byte

@@ -25,8 +25,8 @@ type server struct {
 	serve func(tb testing.TB, ln net.Listener, h http.Handler, t timing) (stop func() error)
 }
 
-// servers are what is compared, each stopped as its documentation shows. None
-// has a deadline that it could reach.
+// servers are the compared servers. Each is stopped as its documentation shows,
+// without a deadline or with one that it does not reach.
 var servers = []server{
 	{"net-http.Shutdown", shutdown(func(h http.Handler) *http.Server { return &http.Server{Handler: h} }, false)},
 	{"net-http.Sleep-Shutdown", shutdown(func(h http.Handler) *http.Server { return &http.Server{Handler: h} }, true)},
@@ -35,8 +35,8 @@ var servers = []server{
 	{"lifecycle-go", app},
 }
 
-// shutdown is http.Server.Shutdown at once or, as a preStop hook that sleeps
-// makes it, after the window.
+// shutdown calls http.Server.Shutdown at once or, like a preStop hook that sleeps, after
+// the window.
 func shutdown(build func(http.Handler) *http.Server, sleep bool) func(testing.TB, net.Listener, http.Handler, timing) func() error {
 	return func(_ testing.TB, ln net.Listener, h http.Handler, t timing) func() error {
 		srv := build(h)
@@ -58,8 +58,8 @@ func shutdown(build func(http.Handler) *http.Server, sleep bool) func(testing.TB
 // controllerRuntimeServer is what a manager serves webhooks, metrics and
 // probes with (pkg/internal/httpserver, New); manager.Server and the webhook
 // server call Shutdown on it as soon as their context is cancelled. It is
-// copied because it is internal, and its importers take client-go with them,
-// which is minutes of compiling for these lines.
+// copied because it is internal, and importing a package that uses it would compile
+// client-go, which takes minutes.
 func controllerRuntimeServer(h http.Handler) *http.Server {
 	return &http.Server{
 		BaseContext:       func(net.Listener) context.Context { return context.Background() },

@@ -47,12 +47,11 @@ type group struct {
 	run  func(w *work) error
 }
 
-// groups are what is compared. Each is used as its documentation shows, silent,
-// without a server, and without the process's signals, which none of the peers
-// touches here. "signals" is the App with them: to take a signal from the
-// runtime and give it back is a matter of threads, and costs more than the
-// rest. "worker" is the units without an App, as suture has supervisors
-// without one.
+// groups are the compared groups. Each is used as its documentation shows, silent,
+// without a server, and without the process's signals, which none of the peers touches
+// here. "signals" is the App with them: taking a signal from the runtime and giving it
+// back switches threads, and costs more than the rest. "worker" runs the units without
+// an App, as suture runs its supervisors.
 var groups = []group{
 	{"errgroup", errGroup},
 	{"lifecycle-go", func(w *work) error { return app(w, goes, quiet) }},

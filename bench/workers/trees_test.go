@@ -23,8 +23,8 @@ type tree interface {
 	stop() error
 }
 
-// kind is one of those who are compared. Each is used as its documentation
-// shows, silent, one for one, with no wait before a restart and no limit.
+// kind is one of the compared supervisors. Each is used as its documentation shows,
+// silent, one for one, with no wait before a restart and no limit.
 type kind struct {
 	peer string
 	// grow starts n children that run fn. They run once fn has been called for
@@ -41,7 +41,8 @@ var kinds = []kind{
 	{peer: "aretw0-lifecycle", grow: aretw0s, most: aretw0Most},
 }
 
-// names are made before anything is measured: services have constants.
+// names are made before anything is measured, because the names of a service's workers
+// are constants.
 var names = func() []string {
 	names := make([]string, 100_000)
 	for i := range names {

@@ -49,7 +49,7 @@ func TestTreesDoTheWork(t *testing.T) {
 	}
 }
 
-// memory is what the process holds in use for the heap and for stacks.
+// memory returns the memory that the heap and the stacks of this process use.
 func memory() (bytes int64) {
 	runtime.GC()
 	runtime.GC()
@@ -58,7 +58,7 @@ func memory() (bytes int64) {
 	return int64(m.HeapAlloc + m.StackInuse)
 }
 
-// sizes are how many idle workers there are.
+// sizes returns the numbers of idle workers to measure.
 func sizes() []int {
 	if testing.Short() {
 		return []int{1000}

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction(brokertest.ServerLeak))
 }
 
-// mission is a record of a usual size.
+// mission is a record of typical size.
 type mission struct {
 	ID    string `json:"id"    lifecycle:"id"`
 	State string `json:"phase" lifecycle:"phase"`
@@ -53,9 +53,8 @@ var table = map[string][]string{"flying": {"capturing", "done"}, "capturing": {"
 
 // peer is one way to keep missions. Every writer has its own.
 type peer struct {
-	name       string
-	open       func(b *testing.B, js jetstream.JetStream, url string) peerOps
-	contention bool // it copes with others at the same key
+	name string
+	open func(b *testing.B, js jetstream.JetStream, url string) peerOps
 }
 
 type peerOps struct {
@@ -64,7 +63,7 @@ type peerOps struct {
 	transition func(ctx context.Context, id, to string) error // by the one writer of id
 }
 
-var peers = []peer{{"raw", raw, false}, {"lifecycle-go", ours, true}, {"semstreams", theirs, true}}
+var peers = []peer{{"raw", raw}, {"lifecycle-go", ours}, {"semstreams", theirs}}
 
 // raw is the floor: the same record in the same bucket, and each writer knows
 // the revision of its key.
@@ -154,7 +153,7 @@ func serve(b *testing.B, sync broker.Sync) (jetstream.JetStream, string) {
 	return brokertest.Connect(b, broker.Config{URL: srv.ClientURL()}).JetStream(), srv.ClientURL()
 }
 
-// spread runs b.N operations in so many goroutines.
+// spread divides b.N operations among the writers, a goroutine each.
 func spread(b *testing.B, writers int, op func(writer, i int) error) {
 	var wg sync.WaitGroup
 	var next atomic.Int64
@@ -275,8 +274,8 @@ func BenchmarkHotKey(b *testing.B) {
 	}
 }
 
-// BenchmarkList asks for a hundred of many, by the view's indexes, and what the
-// view costs: memory for each entity, and time until it is there.
+// BenchmarkList lists a hundred of many entities, by the indexes of the view. It also
+// reports what the view costs: memory for each entity, and the time until it is ready.
 func BenchmarkList(b *testing.B) {
 	sizes := []int{10_000, 100_000, 1_000_000}
 	if testing.Short() {
@@ -314,7 +313,7 @@ func BenchmarkList(b *testing.B) {
 				})
 			}
 			if size > 10_000 {
-				return // it reads every record for each list, a request each
+				return // for each list, semstreams sends a request for every record
 			}
 			b.Run("by=phase/peer=semstreams", func(b *testing.B) {
 				client, err := natsclient.NewClient(url, natsclient.WithLogger(slog.New(slog.DiscardHandler)))
@@ -350,8 +349,8 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// fill writes many records: one of a hundred is capturing, and every org has
-// one of a hundred.
+// fill writes size records. One in a hundred is capturing, and each of 97 orgs has about
+// one in a hundred.
 func fill(b *testing.B, js jetstream.JetStream, size int) {
 	for i := range size {
 		m := mission{ID: fmt.Sprintf("m%07d", i), State: "flying", Org: fmt.Sprintf("org-%d", i%97), Area: area}
@@ -370,8 +369,8 @@ func fill(b *testing.B, js jetstream.JetStream, size int) {
 	}
 }
 
-// BenchmarkWatchLag measures the time between the beginning of a write and its
-// arrival at a watcher in another process, as far as the server can tell.
+// BenchmarkWatchLag measures the time from the beginning of a write until a watcher sees
+// it. The watcher has a connection of its own, as another process has.
 func BenchmarkWatchLag(b *testing.B) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

@@ -58,7 +58,7 @@ func (c *cluster) kubectl(ctx context.Context, args ...string) (string, error) {
 	return command(ctx, nil, "kubectl", append([]string{"--namespace", c.namespace}, args...)...)
 }
 
-// must is kubectl that fails the test on an error.
+// must runs kubectl. It fails the test on an error.
 func (c *cluster) must(t *testing.T, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -107,13 +107,12 @@ func command(ctx context.Context, stdin io.Reader, name string, args ...string) 
 	return stdout.String(), nil
 }
 
-// slow makes the cluster as slow as large ones: for a while after
-// each call of the returned function kube-proxy is paused, and continues
-// to send connections to a stopping pod. On one node that would otherwise take
-// less than a second.
+// slow makes the cluster as slow as a large one. Each call of the returned function
+// pauses kube-proxy for 1.5 s, so that it still sends connections to a stopping pod. A
+// cluster with one node would otherwise need less than a second to stop doing so.
 func (c *cluster) slow(t *testing.T) (now func()) { return c.slower(t, "1.5") }
 
-// slower is slow with a pause of so many seconds.
+// slower does what slow does, with a pause of long seconds.
 func (c *cluster) slower(t *testing.T, long string) (now func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	asked := make(chan struct{}, 1)

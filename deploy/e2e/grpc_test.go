@@ -14,7 +14,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 )
 
-// calling is a typical gRPC client: one channel for its life, no retry
+// calling returns a typical gRPC client: one channel for its life, no retry
 // policy, calls that fail at once when there is no connection. With anew it
 // makes a channel for each call.
 func calling(anew bool, idle func() time.Duration) client {

@@ -33,7 +33,7 @@ func (c *rawConn) post(path string) answer {
 	return c.exchange("POST "+path+" HTTP/1.1\r\nHost: e2e\r\nContent-Length: 7\r\n\r\n", "nothing")
 }
 
-// get is post for servers that know nothing else.
+// get sends a GET, for servers that answer nothing else.
 func (c *rawConn) get(path string) answer {
 	return c.exchange("GET "+path+" HTTP/1.1\r\nHost: e2e\r\n\r\n", "")
 }
@@ -73,7 +73,7 @@ func (c *rawConn) exchange(head, body string) (a answer) {
 	return a
 }
 
-// http1 is a client that keeps its connection as long as the server allows
+// http1 returns a client that keeps its connection as long as the server allows
 // it, and is idle between two requests.
 func http1(path string, want int, idle func() time.Duration) client {
 	return func(ctx context.Context, addr string, l *ledger) {
@@ -107,7 +107,7 @@ func http1(path string, want int, idle func() time.Duration) client {
 	}
 }
 
-// fresh is a client that opens a connection for every request. It does not ask the
+// fresh returns a client that opens a connection for every request. It does not ask the
 // server to close it: when an answer does, that is the server's decision.
 func fresh(path string, want int, idle func() time.Duration) client {
 	return hesitant{}.client(path, want, idle)

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// http2 is a client of HTTP/2 without TLS that can repeat a request when
+// http2 returns a client of HTTP/2 without TLS that can repeat a request when
 // the server says by GOAWAY that it did not handle it: net/http's, with
 // a body that can be read twice. Its requests overlap.
 func http2(path string, want int, idle func() time.Duration) client {

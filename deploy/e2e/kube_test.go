@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// asking is examples/service with kube.Window and kube.Self.
+// asking returns examples/service with kube.Window and kube.Self.
 func (c *cluster) asking(name string, replicas int) deployment {
 	d := c.serviceOf(name, replicas)
 	d.env["SERVICE_KUBE"] = "true"

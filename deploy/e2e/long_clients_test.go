@@ -23,7 +23,7 @@ import (
 // request that the server may have seen.
 type once struct{ io.Reader }
 
-// postOnce is a client of HTTP/2, with TLS or without, that cannot repeat a request.
+// postOnce returns a client of HTTP/2, with TLS or without, that cannot repeat a request.
 // It keeps its connection until the server says goodbye.
 func postOnce(secure bool, path string, want int, idle func() time.Duration) client {
 	return func(ctx context.Context, addr string, l *ledger) {
@@ -89,7 +89,7 @@ func postBody(transport *http.Transport, url string) (a answer, unsent bool) {
 	return a, false
 }
 
-// finite is a client of event streams that end by themselves, on a connection each.
+// finite returns a client of event streams that end by themselves, on a connection each.
 // A stream is lost when it ends without the event that says why.
 func finite(length func() time.Duration) client {
 	return func(ctx context.Context, addr string, l *ledger) {
@@ -97,7 +97,7 @@ func finite(length func() time.Duration) client {
 			a := answer{sent: time.Now(), conn: "a stream", fresh: true}
 			asked := length()
 			a.goodbye, a.err = readFinite(fmt.Sprintf("http://%s/events?for=%v", addr, asked))
-			a.sent = a.sent.Add(min(asked, time.Since(a.sent))) // its length is no delay
+			a.sent = a.sent.Add(min(asked, time.Since(a.sent))) // the length that was asked for is not a delay
 			if a.err == nil {
 				a.status = http.StatusOK
 			}
@@ -150,7 +150,7 @@ type talk struct {
 	cut   func()                           // ends recv
 }
 
-// chatting is a client that keeps a talk until it is asked to go. Each message and
+// chatting returns a client that keeps a talk until it is asked to go. Each message and
 // each talk is a request: a talk is lost when it ends without a goodbye.
 func chatting(open func(ctx context.Context, addr string) (*talk, error), idle func() time.Duration) client {
 	return func(ctx context.Context, addr string, l *ledger) {
@@ -159,7 +159,7 @@ func chatting(open func(ctx context.Context, addr string) (*talk, error), idle f
 			var n int
 			n, a.goodbye, a.err = oneTalk(ctx, addr, open, idle, l)
 			messages += n + 1
-			a.sent = time.Now() // its length is no delay
+			a.sent = time.Now() // the length of the talk is not a delay
 			if a.err == nil {
 				a.status = http.StatusOK
 			}

@@ -63,7 +63,7 @@ func longPlan(t *testing.T) plan {
 // The long proof runs in rounds, because a load is bounded.
 const longRound = 5 * time.Minute
 
-// everyProtocol are the clients of one deployment, each with its port of the Service.
+// everyProtocol returns the clients of one deployment, each with its port of the Service.
 // Half of each kind is busy, and half is idle for up to 4 s.
 func everyProtocol() map[string][]crowd {
 	busy, idle := between(0, 200*time.Millisecond), between(0, 4*time.Second)
@@ -360,7 +360,7 @@ func (s sums) String() string {
 	return b.String()
 }
 
-// table is what was reached, in Markdown.
+// table returns what was reached, in Markdown.
 func (s sums) table(c *cluster, t *testing.T, p plan, took time.Duration, pods, rolls int) string {
 	t.Helper()
 	var version struct {

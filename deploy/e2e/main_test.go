@@ -10,8 +10,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience bounds the waits of a test. It measures nothing:
-// a machine may be busy.
+// patience bounds the waits of a test. It is long because a machine may be busy; no
+// test measures with it.
 const patience = 3 * time.Minute
 
 // short reports whether to run only one rollout per protocol and the control.

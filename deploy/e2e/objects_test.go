@@ -110,7 +110,7 @@ func (d deployment) object() object {
 	}
 }
 
-// service is a nodePort for the pods with these labels.
+// service returns a nodePort for the pods with these labels.
 func service(name string, selector object) object {
 	return object{
 		"apiVersion": "v1", "kind": "Service", "metadata": object{"name": name},

@@ -9,8 +9,8 @@ import (
 // can do.
 var getsOnly = crowd{"HTTP/1.0 fresh GET", 3, hesitant{get: true}.client("/", 200, between(20*time.Millisecond, 150*time.Millisecond))}
 
-// pythonServer is Python's own threading file server behind "lifecyclectl run"
-// as PID 1, in an image with nothing but that: Python is the node's.
+// pythonServer returns Python's own threading file server behind "lifecyclectl run"
+// as PID 1, in an image that has only lifecyclectl; Python comes from the node.
 func (c *cluster) pythonServer(name string, flags ...string) deployment {
 	args := append([]string{"run", "-ready=http://127.0.0.1:8080/"}, flags...)
 	return deployment{
@@ -20,9 +20,9 @@ func (c *cluster) pythonServer(name string, flags ...string) deployment {
 	}
 }
 
-// TestProgramThatKnowsNothingOfThis is "lifecyclectl run": a program in another
-// language, which dies at SIGTERM on the spot, is rolled and loses nothing.
-func TestProgramThatKnowsNothingOfThis(t *testing.T) {
+// TestProgramWithoutTheLibrary rolls a program in another language, which dies at
+// SIGTERM on the spot. Behind "lifecyclectl run" it loses no request.
+func TestProgramWithoutTheLibrary(t *testing.T) {
 	c := onCluster(t)
 	d := c.deploy(t, c.pythonServer("python"))
 	d.pods.onStop = c.slow(t)
@@ -36,7 +36,7 @@ func TestProgramThatKnowsNothingOfThis(t *testing.T) {
 	d.endedWell(t)
 }
 
-// TestControlProgramWithoutADrain shows that the clients would see it.
+// TestControlProgramWithoutADrain shows that the clients notice when there is no drain.
 func TestControlProgramWithoutADrain(t *testing.T) {
 	full(t)
 	c := onCluster(t)

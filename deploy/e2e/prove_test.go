@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// proof is the used part of the report of "lifecyclectl prove".
+// proof has the part of the report of "lifecyclectl prove" that the tests use.
 type proof struct {
 	Sent, Lost int
 	Kinds      []struct {
@@ -103,7 +103,7 @@ func (p proof) String() string {
 		fmt.Fprintf(&b, "%-18s sent %6d  answered %6d  lost %4d %s\n", k.Kind, k.Sent, k.Answered, k.Lost, k.Skipped)
 	}
 	for _, l := range p.Losses {
-		if l.AfterEnd > 2 { // the others are what a stop explains
+		if l.AfterEnd > 2 { // a stop explains the others
 			fmt.Fprintf(&b, "%+v\n", l)
 		}
 	}
@@ -127,7 +127,7 @@ func (p proof) find(t *testing.T, rule, path string) finding {
 
 const mainContainer = "spec.template.spec.containers[0]"
 
-// TestProveTheExample is what a user of the library gets: nothing is lost, and no
+// TestProveTheExample shows what a user of the library gets: nothing is lost, and no
 // finding is made up.
 func TestProveTheExample(t *testing.T) {
 	c := onCluster(t)
@@ -229,7 +229,7 @@ func (d *deployed) change(t *testing.T, to deployment) {
 	pause(t.Context(), 5*time.Second) // kube-proxy may be paused for the last of them
 }
 
-// TestProveRefuses is bad input on a real cluster: each error names the object and
+// TestProveRefuses tries bad input on a real cluster: each error names the object and
 // what it lacks, and nothing is touched.
 func TestProveRefuses(t *testing.T) {
 	full(t)

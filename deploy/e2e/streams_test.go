@@ -16,13 +16,13 @@ import (
 // errCut is the error of a stream that ended without a goodbye.
 var errCut = errors.New("the stream ended without a goodbye")
 
-// events is a client of server-sent events that reconnects when it is asked
+// events returns a client of server-sent events that reconnects when it is asked
 // to, after the delay of one second that the service sets.
 func events(path string) client {
 	return streaming(func(ctx context.Context, addr string) (bool, error) { return readEvents(ctx, "http://"+addr+path) })
 }
 
-// socket is the same over a websocket. Its goodbye is a close frame of status
+// socket returns such a client of a websocket. Its goodbye is a close frame of status
 // 1001, "going away".
 func socket(path string) client {
 	return streaming(func(ctx context.Context, addr string) (bool, error) { return readSocket(ctx, "ws://"+addr+path) })

@@ -45,7 +45,7 @@ func startProcess(t *testing.T) *process {
 	return p
 }
 
-// client is one that finds a process each time that it connects.
+// client returns a client that asks pick for a process each time that it connects.
 func client(t *testing.T, pick func() net.Addr) *http.Client {
 	t.Helper()
 	transport := &http3.Transport{

@@ -70,7 +70,7 @@ func service(t *testing.T) (url, health string) {
 	}
 }
 
-// picture is a PPM that gets brighter or darker from left to right.
+// picture returns a PPM that gets brighter or darker from left to right.
 func picture(brighter bool) string {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "P6\n90 80\n255\n")

@@ -73,7 +73,7 @@ func run() error {
 	return app.Run(context.Background())
 }
 
-// options are those that ask Kubernetes, when they are wanted.
+// options returns the options of the App that ask Kubernetes, or none.
 func options(ask bool) ([]lifecycle.Option, error) {
 	if !ask {
 		return nil, nil

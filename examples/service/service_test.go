@@ -350,9 +350,9 @@ type loadResult struct {
 	err error
 }
 
-// keepPosting posts work, one request after the other, until it has seen
-// readiness go down and posted on for a while, as a cluster's endpoints take
-// theirs to change. It stops at the first request that fails.
+// keepPosting posts work, one request after the other. It goes on for a while after it
+// has seen readiness go down, as clients do until a cluster's endpoints have changed. It
+// stops at the first request that fails.
 func keepPosting(ctx context.Context, c, prober *http.Client, url, health string) <-chan loadResult {
 	done := make(chan loadResult, 1)
 	go func() {

@@ -37,7 +37,7 @@ func findEngine(ctx context.Context, image string, out io.Writer) *containers {
 	return nil
 }
 
-// spec is the branch of the tree with the container. Its name is fixed, so that
+// spec returns the branch of the tree with the container. Its name is fixed, so that
 // one left behind by a crash is replaced.
 func (c *containers) spec() worker.Spec {
 	engine := docker.New(c.cli, docker.WithOwner("tree"), docker.WithReplace(), docker.WithShape(func(o *client.ContainerCreateOptions) {

@@ -145,7 +145,7 @@ func (c Config) Validate() error {
 	check(c.Replicas == 1 || c.Replicas == 3 || c.Replicas == 5, "replicas: %d must be 1, 3 or 5", c.Replicas)
 	check(c.LeaseTTL >= time.Second, "lease_ttl: %v must be 1s or more", c.LeaseTTL)
 	check(c.AcquireTimeout > 0, "acquire_timeout: %v must be positive", c.AcquireTimeout)
-	check(c.RetryBase > 0 && c.RetryMax >= c.RetryBase, "retry_base, retry_max: %v and %v must be positive, and the second not the smaller one", c.RetryBase, c.RetryMax)
+	check(c.RetryBase > 0 && c.RetryMax >= c.RetryBase, "retry_base, retry_max: %v and %v must be positive, and retry_max at least retry_base", c.RetryBase, c.RetryMax)
 	check(c.MaxRetries >= NoRetry, "max_retries: %d must be 0 or more, or -1 for none", c.MaxRetries)
 	check(c.MaxUnanswered > 0, "max_unanswered: %d must be positive", c.MaxUnanswered)
 	check(c.AckWait >= time.Second, "ack_wait: %v must be 1s or more", c.AckWait)

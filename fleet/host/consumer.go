@@ -44,7 +44,7 @@ func (h *Host) consumer(ctx context.Context, records []*Record) (jetstream.Consu
 	return c, nil
 }
 
-// pending is how many messages of a slot may be unacknowledged.
+// pending returns how many messages of a slot may be unacknowledged.
 func (h *Host) pending(slot string) int {
 	if strings.HasPrefix(slot, "g-") {
 		return 1

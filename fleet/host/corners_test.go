@@ -187,7 +187,7 @@ func TestRecoverAgain(t *testing.T) {
 func TestComesBackWhileItLeaves(t *testing.T) {
 	r := newRig(t)
 	entered, release := make(chan struct{}, 10), make(chan struct{})
-	h := r.start2(r.native("w", func(_ context.Context, m *engine.Message, _ engine.State) ([]engine.Output, error) {
+	h := r.startWith(r.native("w", func(_ context.Context, m *engine.Message, _ engine.State) ([]engine.Output, error) {
 		entered <- struct{}{}
 		<-release
 		return text(string(m.Data)), nil

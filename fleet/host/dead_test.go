@@ -49,7 +49,7 @@ func TestLetterBeforeTheEnd(t *testing.T) {
 	refusing := &noLetters{JetStream: r.js}
 	refusing.left.Store(3)
 	r.js = refusing
-	h := r.start2(r.native("w", func(context.Context, *engine.Message, engine.State) ([]engine.Output, error) {
+	h := r.startWith(r.native("w", func(context.Context, *engine.Message, engine.State) ([]engine.Output, error) {
 		return nil, engine.Reject("never")
 	}))
 	r.publish("work.w", "x")
@@ -87,7 +87,7 @@ func TestLetterThatIsTooLarge(t *testing.T) {
 				return nil, nil
 			})
 			w.Topic, member.Topic, member.Group = "queue.w", "queue.member", "g"
-			h := r.start2(w, member)
+			h := r.startWith(w, member)
 			stored := func() uint64 {
 				s, err := r.js.Stream(t.Context(), "HOST_DEAD")
 				must(t, err)

@@ -90,7 +90,6 @@ func TestRetriesAndDeadLetters(t *testing.T) {
 	}
 	r.eventually("it is handled", func() bool { return slices.Contains(r.outputs("out.w"), "rejectedv") })
 	r.letters(h, "w", 0)
-	r.publish("work.w") // nothing
 	r.eventually("the other worker has seen what was redriven", func() bool {
 		c, err := r.js.Consumer(t.Context(), "WORK", "w-other")
 		must(t, err)
@@ -211,7 +210,7 @@ func TestUpdateBetweenMessages(t *testing.T) {
 	r := newRig(t)
 	entered, release := make(chan struct{}), make(chan struct{})
 	r.native("new", func(context.Context, *engine.Message, engine.State) ([]engine.Output, error) { return text("new"), nil })
-	h := r.start2(r.native("w", func(context.Context, *engine.Message, engine.State) ([]engine.Output, error) {
+	h := r.startWith(r.native("w", func(context.Context, *engine.Message, engine.State) ([]engine.Output, error) {
 		close(entered)
 		<-release
 		return text("old"), nil
@@ -244,7 +243,7 @@ func TestLongHandler(t *testing.T) {
 		r := newRig(t)
 		r.tune = func(c *host.Config) { c.AckWait = wait }
 		var calls atomic.Int64
-		h := r.start2(r.native("w", func(ctx context.Context, m *engine.Message, s engine.State) ([]engine.Output, error) {
+		h := r.startWith(r.native("w", func(ctx context.Context, m *engine.Message, s engine.State) ([]engine.Output, error) {
 			calls.Add(1)
 			select {
 			case <-time.After(2 * wait):
@@ -275,7 +274,7 @@ func TestLongHandler(t *testing.T) {
 func TestDeleteWhileHandling(t *testing.T) {
 	r := newRig(t)
 	entered, release := make(chan struct{}), make(chan struct{})
-	h := r.start2(r.native("w", func(ctx context.Context, m *engine.Message, s engine.State) ([]engine.Output, error) {
+	h := r.startWith(r.native("w", func(ctx context.Context, m *engine.Message, s engine.State) ([]engine.Output, error) {
 		close(entered)
 		<-release
 		return text("done"), s.Put(ctx, "k", []byte("v"))
@@ -312,7 +311,7 @@ func TestUnansweredDeliveries(t *testing.T) {
 	}
 	entered, release := make(chan int, 10), make(chan struct{})
 	var deaths atomic.Int64
-	h := r.start2(r.native("w", func(_ context.Context, m *engine.Message, _ engine.State) ([]engine.Output, error) {
+	h := r.startWith(r.native("w", func(_ context.Context, m *engine.Message, _ engine.State) ([]engine.Output, error) {
 		entered <- m.Attempt
 		if deaths.Add(-1) >= 0 {
 			<-release
@@ -348,13 +347,13 @@ func TestUnansweredDeliveries(t *testing.T) {
 	}
 }
 
-// TestWaitingIsNoAttempt checks that a message that only waits in hosts and is given
+// TestWaitingIsNotAnAttempt checks that a message that only waits in hosts and is given
 // back loses no attempt and becomes no dead letter, however often that happens.
-func TestWaitingIsNoAttempt(t *testing.T) {
+func TestWaitingIsNotAnAttempt(t *testing.T) {
 	r := newRig(t)
 	r.tune = func(c *host.Config) { c.MaxUnanswered = 1 }
 	var attempts sync.Map
-	h := r.start2(r.native("w", func(_ context.Context, m *engine.Message, _ engine.State) ([]engine.Output, error) {
+	h := r.startWith(r.native("w", func(_ context.Context, m *engine.Message, _ engine.State) ([]engine.Output, error) {
 		attempts.Store(string(m.Data), m.Attempt)
 		return text(string(m.Data)), nil
 	}))

@@ -120,7 +120,7 @@ func TestStateTakesEffectOnce(t *testing.T) {
 		}
 		return text(strconv.Itoa(n + 1)), nil
 	}
-	h := r.start2(r.native("w", fn))
+	h := r.startWith(r.native("w", fn))
 	for range 20 {
 		r.publish("work.w", "x")
 	}
@@ -150,8 +150,8 @@ func TestStateTakesEffectOnce(t *testing.T) {
 	}
 }
 
-// start2 starts a host and creates workers on it.
-func (r *rig) start2(reqs ...host.CreateRequest) *host.Host {
+// startWith starts a host and creates workers on it.
+func (r *rig) startWith(reqs ...host.CreateRequest) *host.Host {
 	r.t.Helper()
 	h := r.start("a")
 	for _, req := range reqs {
@@ -183,7 +183,7 @@ func TestStaleHolder(t *testing.T) {
 		}
 		return nil, s.Put(ctx, "by", []byte(strconv.FormatInt(n, 10)))
 	}
-	h := r.start2(r.native("w", fn))
+	h := r.startWith(r.native("w", fn))
 	r.publish("work.w", "x")
 	<-entered
 	// Another host claims the fence, as a host that takes over does.

@@ -83,9 +83,9 @@ var (
 // Host runs its share of the hosted workers. It is a [worker.Worker]: Start recovers
 // the workers of this host, and Stop finishes their messages and gives the workers
 // up. Neither changes anything that is stored. A Host has a Drain, and a Check for a
-// readiness probe. All methods may be called concurrently. The verbs work on every
-// worker, on any host, from New until Stop. A host that is never started needs a
-// Stop too.
+// readiness probe. All methods may be called concurrently. The verbs, such as
+// Create and Rollback, work on every worker, on any host, from New until Stop. A host
+// that is never started needs a Stop too.
 type Host struct {
 	worker.BaseWorker
 
@@ -103,7 +103,7 @@ type Host struct {
 
 	serving  context.Context    // of serve
 	cancel   context.CancelFunc // ends it
-	recover  chan struct{}      // of size 1; wakes the session
+	wake     chan struct{}      // of size 1; makes serve assign the slots again
 	ready    atomic.Bool        // ensure has succeeded
 	ensuring sync.Mutex
 
@@ -142,7 +142,7 @@ func New(js jetstream.JetStream, cfg Config) (*Host, error) {
 	}
 	policy := cfg.Fetch
 	policy.MaxSize = cmp.Or(policy.MaxSize, cfg.MaxCode)
-	h := &Host{cfg: cfg, js: js, nc: js.Conn(), log: cfg.Logger, fetcher: cfg.Fetcher, recover: make(chan struct{}, 1),
+	h := &Host{cfg: cfg, js: js, nc: js.Conn(), log: cfg.Logger, fetcher: cfg.Fetcher, wake: make(chan struct{}, 1),
 		known: make(map[string]*Record), broken: make(map[string]error), slots: make(map[string]*slot), tallies: make(map[tally]*Counts), recovery: recoveryRuns}
 	if cfg.RecoveryOff {
 		h.recovery = recoveryOff
@@ -263,7 +263,7 @@ func (h *Host) close() {
 	}
 }
 
-// Drain ends every worker on this host, while the verbs go on to work. The other
+// Drain ends every worker on this host, while the verbs keep working. The other
 // hosts take the workers over once this one has stopped. Drain returns when this host
 // handles no message any more, or ctx's error when ctx ends first.
 func (h *Host) Drain(ctx context.Context) error {
@@ -302,10 +302,10 @@ func (h *Host) changed() {
 	h.listeners = nil
 }
 
-// poke makes the session assign the slots again.
+// poke makes serve assign the slots again.
 func (h *Host) poke() {
 	select {
-	case h.recover <- struct{}{}:
+	case h.wake <- struct{}{}:
 	default:
 	}
 }
@@ -422,7 +422,7 @@ func (h *Host) Local() []string {
 	return ids
 }
 
-// limits returns a worker's limits under those of the host.
+// limits returns a worker's own limits, lowered to those of the host.
 func (h *Host) limits(r *Record) engine.Limits {
 	own, l := r.Limits, h.cfg.Limits
 	lower(&l.Time, own.Time)

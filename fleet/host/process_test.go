@@ -24,7 +24,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/starlark"
 )
 
-// chaosConfig is the configuration of the test's hosts, in every process.
+// chaosConfig returns the configuration of the test's hosts, in every process.
 func chaosConfig(id string, replicas int) (host.Config, error) {
 	engines, err := engine.NewRegistry(starlark.New())
 	return host.Config{HostID: id, Engines: engines, Replicas: replicas, LeaseTTL: 2 * time.Second, AckWait: 3 * time.Second,

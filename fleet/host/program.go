@@ -96,7 +96,7 @@ func (s *slot) quarantined(rec *Record, asks uint64) error {
 	return nil
 }
 
-// hasLoaded notes the outcome of a load. It puts the code into quarantine when the
+// hasLoaded records the outcome of a load. It puts the code into quarantine when the
 // engine panicked or did not return.
 func (s *slot) hasLoaded(rec *Record, asks uint64, err error) {
 	if err != nil {

@@ -161,7 +161,7 @@ func create(t *testing.T, h *host.Host, req host.CreateRequest) string {
 	return id
 }
 
-// prefix is code that puts a text before each message.
+// prefix returns code that puts a text before each message.
 func prefix(text string) []byte {
 	return []byte("def handle(message): return " + fmt.Sprintf("%q", text) + " + message.text")
 }

@@ -88,7 +88,7 @@ func (h *Host) session(ctx, work context.Context) error {
 			if err != nil {
 				h.log.Warn("hosts: no sign of life", "host", h.cfg.HostID, "err", err)
 			}
-		case <-h.recover:
+		case <-h.wake:
 		case entry, ok := <-hosts.Updates():
 			if !ok {
 				return errors.New("the watch of the hosts has ended")

@@ -298,7 +298,7 @@ func (h *Host) Rollback(ctx context.Context, id, digest string, opts ...Option) 
 			continue
 		}
 		if found != nil && found.Digest != v.Digest {
-			return fmt.Errorf("roll back worker %s: %w: %s begins more than one digest", id, ErrInvalid, digest)
+			return fmt.Errorf("roll back worker %s: %w: more than one digest begins with %s", id, ErrInvalid, digest)
 		}
 		found = v
 	}

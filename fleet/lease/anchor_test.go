@@ -20,7 +20,7 @@ func (s *slow) Get(context.Context, string) (jetstream.KeyValueEntry, error) {
 
 func (s *slow) Create(context.Context, string, []byte, ...jetstream.KVCreateOpt) (uint64, error) {
 	s.asked = time.Now()
-	for time.Since(s.asked) < time.Millisecond { // the clock has to move, no more
+	for time.Since(s.asked) < time.Millisecond { // until the clock has moved
 	}
 	return 1, nil
 }

@@ -158,7 +158,8 @@ func (s *Server) recognise(r *http.Request) (Principal, error) {
 	return Principal{}, Errorf(code, reason, "", "%s", text)
 }
 
-// refuse is the function refuse, with a page for browsers.
+// refuse refuses a request: with a page when a browser asks for one, and otherwise with
+// the function refuse.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	if strings.HasPrefix(r.URL.Path, "/ui/") && strings.Contains(r.Header.Get("Accept"), "text/html") {
 		err = wire(r.Context(), s.log, "", err)
@@ -238,8 +239,8 @@ func (b *timedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// trusted remembers credentials that were valid recently. Guesses from the same
-// address, such as that of a proxy, do not lock them out. They are still checked.
+// trusted remembers credentials that were valid recently. When another caller guesses
+// from the same address, such as a proxy's, these are still let through to be checked.
 type trusted struct {
 	mu   sync.Mutex // guards the fields below
 	keys map[[sha256.Size]byte]time.Time

@@ -46,7 +46,7 @@ var surveys = workflow.Transitions{
 	"landing": {"completed", "failed"}, "completed": {}, "failed": {}, "aborted": {},
 }
 
-// real is a server over real parts: NATS, a Manager, and a process that announces
+// real returns a server over real parts: NATS, a Manager, and a process that announces
 // itself.
 func real(t testing.TB) (base string, mgr *workflow.Manager, js jetstream.JetStream) {
 	t.Helper()

@@ -57,7 +57,7 @@ func (n named) Authenticate(r *http.Request) (operator.Principal, error) {
 	return operator.Principal{Name: string(n), Role: operator.RoleOperator, Method: "test"}, nil
 }
 
-// pages are the paths of every page of the scene.
+// pages returns the paths of every page of the scene.
 func (s *scene) pages() map[string]string {
 	p := func(what string) string { return url.PathEscape(s.text(what)) }
 	q := func(kv ...string) string {
@@ -196,12 +196,12 @@ func (p sceneProcesses) Watch(ctx context.Context, to operator.Sink[*operatorv1.
 	return ctx.Err()
 }
 
-// evil is a text that tries to become markup in any place.
+// evil returns a text that tries to become markup in any place.
 func evil(what string) string {
 	return what + `"'></title></text></script></textarea><img src=x onerror="window.pwned=1"><script>window.pwned=1</script><svg onload=window.pwned=1>{{.}}${1}&lt;`
 }
 
-// long is a name of 200 characters without a place to break.
+// long returns a name of 200 characters without a place to break.
 func long(what string) string { return what + strings.Repeat("x", 200-len(what)) }
 
 // commanded are two processes that remember their commands; p-2 is

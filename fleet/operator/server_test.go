@@ -17,7 +17,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1/operatorv1connect"
 )
 
-// h2c is a client that speaks HTTP/2 without TLS, as gRPC does.
+// h2c returns a client that speaks HTTP/2 without TLS, as gRPC does.
 func h2c(t testing.TB) *http.Client {
 	p := new(http.Protocols)
 	p.SetUnencryptedHTTP2(true)

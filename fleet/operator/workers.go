@@ -19,20 +19,19 @@ type workerService struct{ s *Server }
 // maxCode is the largest code in a request. Larger code has to be fetched.
 const maxCode = 8 << 20
 
-// work sets area to the area for hosted workers.
-func (w workerService) work(area *Workers) error {
+// area returns the area for hosted workers.
+func (w workerService) area() (Workers, error) {
 	if w.s.cfg.Workers == nil {
-		return notServed("hosted workers")
+		return nil, notServed("hosted workers")
 	}
-	*area = w.s.cfg.Workers
-	return nil
+	return w.s.cfg.Workers, nil
 }
 
 // onWorker calls a method about one worker.
 func onWorker[A proto.Message](ctx context.Context, w workerService, method string, id, detail string, v violations, work func(ctx context.Context, area Workers, who string) (A, error)) (A, error) {
 	return call(ctx, w.s, "WorkerService."+method, intent{target: "worker/" + id, detail: detail}, v, func(ctx context.Context, who Principal) (answer A, err error) {
-		var area Workers
-		if err := w.work(&area); err != nil {
+		area, err := w.area()
+		if err != nil {
 			return answer, err
 		}
 		return work(ctx, area, who.Name)
@@ -192,7 +191,7 @@ func (w workerService) Redrive(ctx context.Context, req *operatorv1.RedriveReque
 	v.text("worker_id", req.GetWorkerId(), true, maxName)
 	switch n := len(req.GetIds()); {
 	case n == 0 && !req.GetAll():
-		v.add("ids", "is missing: name dead letters, or say all")
+		v.add("ids", "is missing: name dead letters, or set all")
 	case n > 0 && req.GetAll():
 		v.add("all", "is set and ids are given: want one of the two")
 	case n > 1000:

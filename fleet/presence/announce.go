@@ -247,5 +247,5 @@ func (a *announcer) obey(c command) (refused string) {
 	return ""
 }
 
-// commandSubject is the subject on which a process takes commands.
+// commandSubject returns the subject on which a process takes commands.
 func commandSubject(c Config, id string) string { return c.Prefix + ".command." + id }

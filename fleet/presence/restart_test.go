@@ -34,6 +34,6 @@ func TestServerRestarts(t *testing.T) {
 	srv.Restart()
 	await(t, f, id, "the process after the restart", func(p presence.Process) bool { return p.Ready })
 	before := 0
-	l.is(func() bool { before = l.seen[id]; return true })()
+	l.is(func() bool { before = l.seen[id]; return true })() // is holds the lock of seen
 	brokertest.Await(t, "the process in the watch again", l.is(func() bool { return l.seen[id] > before+1 }))
 }

@@ -16,9 +16,9 @@ import (
 // When a deadline comes due while no process runs Deadlines, the next process
 // that runs it takes the edge. When a lease changes hands, two processes may run
 // Deadlines for a moment. They still move an entity once, because a move fails
-// when the entity has left the phase, or left and entered it again. Times count
-// from when the server stored the entity into the phase, and are compared with
-// this process's clock.
+// when the entity has left the phase, or left and entered it again. A deadline
+// counts from the time at which the server stored the change to the phase, and
+// is compared with this process's clock.
 func (m *Manager) Deadlines(ctx context.Context) error {
 	retry := make(map[string]time.Time) // when failed ones may be tried again, by workflow and id
 	for {

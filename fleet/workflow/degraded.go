@@ -11,9 +11,9 @@ import (
 
 // Degraded returns the records of a workflow that the Manager cannot work with, by
 // key: they do not decode, are of a newer version, or are in a phase that the table
-// does not have. Lists have the last kind too, as active entities. Each record says
-// what is wrong with it. A record that belongs to no workflow by name or by its key's
-// form counts as the first workflow's.
+// does not have. Lists contain records of the last kind too, as active entities. Each
+// record says what is wrong with it. When neither a record's name nor the form of its key
+// tells its workflow, it counts as the first workflow's.
 func (m *Manager) Degraded(ctx context.Context, workflow string) ([]Record, error) {
 	r, err := m.registration(workflow)
 	if err != nil {
@@ -39,8 +39,8 @@ func (m *Manager) Degraded(ctx context.Context, workflow string) ([]Record, erro
 
 // Migrate writes every record of a workflow whose version is older than this
 // process's. It returns how many it wrote. It skips a record that another writer
-// changes meanwhile, which migrates it too. A record that fails to migrate stays as it
-// is; Migrate returns the errors of all together.
+// changes meanwhile, because that write migrates it too. A record that fails to migrate
+// stays as it is; Migrate joins the errors of all such records.
 func (m *Manager) Migrate(ctx context.Context, workflow string) (int, error) {
 	r, err := m.registration(workflow)
 	if err != nil {

@@ -16,7 +16,8 @@ const (
 	pullTime = 30 * time.Second
 	// heartbeat is how often the server sends a heartbeat meanwhile.
 	heartbeat = 2 * time.Second
-	// lingerTime is the pause before messages that most likely have no news.
+	// lingerTime is the pause before a request for messages that are probably this
+	// process's own writes.
 	lingerTime = 2 * time.Millisecond
 )
 
@@ -37,9 +38,10 @@ type puller struct {
 	news    int    // how many of them were not this process's own writes
 }
 
-// pull begins to read a consumer that has pending messages. With hurry it lets
-// messages gather when none of the last ones was news: receiving each by itself costs
-// a good part of its write.
+// pull begins to read a consumer that has pending messages. With a hurry channel it
+// pauses before a request when the last messages were all this process's own writes.
+// Messages gather meanwhile: to receive them one by one would make each write clearly
+// dearer.
 func (b *bucket) pull(consumer string, pending uint64, hurry chan struct{}) (*puller, error) {
 	sub, err := b.nc.SubscribeSync(b.nc.NewInbox())
 	if err != nil {

@@ -73,7 +73,7 @@ func newRig(t testing.TB, opts ...workflow.RegisterOption) *rig {
 	return rigOn(t, brokertest.Server(t, broker.Config{Buckets: buckets()}), opts...)
 }
 
-// rigOn is another Manager on a broker. To the server it is another process.
+// rigOn returns another Manager on a broker. To the server it is another process.
 func rigOn(t testing.TB, b *broker.Broker, opts ...workflow.RegisterOption) *rig {
 	t.Helper()
 	m := workflow.NewManager(b.JetStream(), brokertest.Quiet())

@@ -156,7 +156,7 @@ func (w *watcher) entry(e *entry) {
 
 // mine reports whether a revision belongs to this watch's workflow, and whether the
 // bucket has other workflows. A deletion by another program does not name the
-// workflow: it is this one's when the key was.
+// workflow. It belongs to this one when this watch has sent the entity of that key.
 func (w *watcher) mine(e *entry) (mine, shared bool) {
 	v := w.r.bucket.view
 	v.mu.RLock()

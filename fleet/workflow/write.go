@@ -80,7 +80,7 @@ func (m *Manager) load(r *registration) loader {
 
 func isNotFound(err error) bool { return errors.Is(err, ErrEntityNotFound) }
 
-// mutate is change for an entity that exists and is not deleted. finish runs after
+// mutate does what change does, for an entity that exists and is not deleted. finish runs after
 // mutate has checked that id and phase were not changed.
 func (m *Manager) mutate(ctx context.Context, r *registration, entityID string, w writing, fn func(Participant, *entry) (change, error), finish ...func(Participant) error) error {
 	return m.change(ctx, r, entityID, w, func(cur *entry) (decision, error) {
@@ -141,35 +141,9 @@ func (m *Manager) change(ctx context.Context, r *registration, entityID string, 
 	defer leave()
 	op := m.nextOp()
 	for n := 0; ; n++ {
-		cur, stale, err := load(ctx, b, key, n > 0 || w.dry)
+		cur, d, err := m.decideOn(ctx, b, key, w, decide, load, n > 0 || w.dry)
 		if err != nil {
 			return err
-		}
-		d, err := m.decide(cur, key, w, decide)
-		if err != nil && stale {
-			fresh, _, again := load(ctx, b, key, true)
-			if again != nil {
-				return again
-			}
-			if revisionOf(fresh) == revisionOf(cur) {
-				return err
-			}
-			cur = fresh
-			d, err = m.decide(cur, key, w, decide)
-		}
-		if err != nil {
-			return err
-		}
-		if cur != nil && cur.guessed && d.next != nil && !d.change.moved {
-			// The record stores since when the phase lasts, by the server's clock.
-			fresh, _, err := load(ctx, b, key, true)
-			if err != nil {
-				return err
-			}
-			cur = fresh
-			if d, err = m.decide(cur, key, w, decide); err != nil {
-				return err
-			}
 		}
 		if d.next != nil {
 			if err := call.Do("participant", func() error { return askAll(d.next) }); err != nil {
@@ -210,6 +184,40 @@ func (m *Manager) change(ctx context.Context, r *registration, entityID string, 
 			return fmt.Errorf("%w: %d attempts: %w", ErrUpdateRetriesExhausted, n+1, err)
 		}
 	}
+}
+
+// decideOn loads the record and decides. It loads a fresh record and decides again when
+// a stale one led to a refusal, and when the decision keeps the phase of a guessed one.
+func (m *Manager) decideOn(ctx context.Context, b *bucket, key string, w writing, decide func(*entry) (decision, error), load loader, fresh bool) (*entry, decision, error) {
+	cur, stale, err := load(ctx, b, key, fresh)
+	if err != nil {
+		return nil, decision{}, err
+	}
+	d, err := m.decide(cur, key, w, decide)
+	if err != nil && stale {
+		again, _, failed := load(ctx, b, key, true)
+		if failed != nil {
+			return nil, decision{}, failed
+		}
+		if revisionOf(again) == revisionOf(cur) {
+			return nil, decision{}, err
+		}
+		cur = again
+		d, err = m.decide(cur, key, w, decide)
+	}
+	if err != nil {
+		return nil, decision{}, err
+	}
+	if cur != nil && cur.guessed && d.next != nil && !d.change.moved {
+		// The record stores when its phase began, by the server's clock.
+		if cur, _, err = load(ctx, b, key, true); err != nil {
+			return nil, decision{}, err
+		}
+		if d, err = m.decide(cur, key, w, decide); err != nil {
+			return nil, decision{}, err
+		}
+	}
+	return cur, d, nil
 }
 
 // nextOp returns a unique id of an operation.

@@ -35,10 +35,10 @@ func (b Budget) Within(d time.Duration) Budget {
 	return b
 }
 
-// After returns the times of the steps after a window that took as long as this, and
-// whether they differ. They are shortened to left when they need more. What an early end
-// has left over is for requests in flight and open connections, which are served as long
-// as after a whole window.
+// After returns the times of the steps after the window, which took window, and reports
+// whether they differ from b's. When they need more than left, they are shortened to it.
+// When the window ended early, requests in flight and open connections get the rest of
+// it, so that they are served until the same time as after a whole window.
 func (b Budget) After(window time.Duration, early bool, left time.Duration) (Budget, bool) {
 	switch need := b.Grace + b.Margin; {
 	case left < need:

@@ -44,7 +44,7 @@ func Do(name string, fn func() error) (err error) {
 // Go calls fn in a goroutine of its own and returns at once. When fn has ended,
 // the same goroutine calls ended with the result: nil, the frozen error of fn, a
 // [*PanicError], or an error that is [ErrGoexit]. ended is our own code: Go does
-// not catch a panic in it. Errors have the name.
+// not catch a panic in it. All errors carry the name.
 //
 // Use Go for a function that is never abandoned, because it is our own or because
 // nothing waits for its end. It costs less than [Start], which looks up the id of
@@ -81,16 +81,16 @@ type Call struct {
 	done  chan struct{} // made when Done is first called; closed when ended
 }
 
-// Start calls fn in a goroutine of its own and returns at once. All errors have
-// the name.
+// Start calls fn in a goroutine of its own and returns at once. All errors carry the
+// name.
 func Start(name string, fn func() error) *Call {
 	c := new(Call)
 	c.Start(name, fn, nil)
 	return c
 }
 
-// Within calls fn in a goroutine of its own and waits for it until ctx ends, and
-// for the moment longer. It returns fn's error, frozen, or an [*AbandonedError].
+// Within calls fn in a goroutine of its own and waits for it until ctx ends, and then
+// for at most moment. It returns fn's error, frozen, or an [*AbandonedError].
 // fn gets ctx from its closure, not from Within.
 func Within(ctx context.Context, name string, moment time.Duration, fn func() error) error {
 	return Start(name, fn).Wait(ctx.Done(), moment)
@@ -145,8 +145,8 @@ func (c *Call) Ended() (bool, error) {
 	return c.ended, c.err
 }
 
-// Wait waits for the end of the call until over is closed, and for the moment
-// longer, and returns the call's result. When the call has not ended by then,
+// Wait waits for the end of the call until over is closed, and then for at most moment.
+// It returns the call's result. When the call has not ended by then,
 // Wait abandons it: it returns an [*AbandonedError] with the stack of the
 // goroutine. The goroutine goes on until the function returns by itself; after
 // that, Ended returns the result.

@@ -31,9 +31,9 @@ func TestMain(m *testing.M) {
 }
 
 const (
-	v2mount   = "30 25 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw\n"
-	v1mount   = "40 35 0:30 / /sys/fs/cgroup/memory rw,nosuid - cgroup cgroup rw,memory\n"
-	noisemnts = "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n31 25 0:27 / /sys/fs/cgroup/cpu rw shared:5 - cgroup cgroup rw,cpu,cpuacct\n\nbroken\n"
+	v2mount     = "30 25 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw\n"
+	v1mount     = "40 35 0:30 / /sys/fs/cgroup/memory rw,nosuid - cgroup cgroup rw,memory\n"
+	noiseMounts = "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n31 25 0:27 / /sys/fs/cgroup/cpu rw shared:5 - cgroup cgroup rw,cpu,cpuacct\n\nbroken\n"
 )
 
 func TestMemoryLimit(t *testing.T) {
@@ -46,7 +46,7 @@ func TestMemoryLimit(t *testing.T) {
 	}{
 		"nothing": {files: files{}},
 		"v2 container": {files{
-			"proc/self/cgroup": "0::/\n", "proc/self/mountinfo": noisemnts + v2mount,
+			"proc/self/cgroup": "0::/\n", "proc/self/mountinfo": noiseMounts + v2mount,
 			"sys/fs/cgroup/memory.max": "536870912\n",
 		}, 512 << 20, "/sys/fs/cgroup/memory.max", ""},
 		"v2 max": {files: files{
@@ -156,7 +156,7 @@ func TestMemoryLimitOfARealGroup(t *testing.T) {
 func FuzzMemoryLimit(f *testing.F) {
 	f.Add("0::/a\n", v2mount, "max")
 	f.Add("4:memory:/a\n", v1mount, "12")
-	f.Add("4:memory:/..\n0::\n::", noisemnts, "-1")
+	f.Add("4:memory:/..\n0::\n::", noiseMounts, "-1")
 	f.Fuzz(func(t *testing.T, groups, mounts, limit string) {
 		fsys := anywhere{fstest.MapFS{
 			"proc/self/cgroup":    {Data: []byte(groups)},

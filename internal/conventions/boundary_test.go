@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "write boundary.txt for the places that there are; give reasons for those that say TODO")
+var update = flag.Bool("update", false, "write the places found into boundary.txt; then write a reason in place of each TODO")
 
 // Only internal/call, and the places for which boundary.txt has a reason, start
 // goroutines and look into errors.

@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// sound is a module that keeps every convention. Each test breaks one.
+// sound returns a module that keeps every convention. Each test breaks one.
 func sound() (map[string]string, Module) {
 	files := map[string]string{
 		"go.mod":             "module example.com/house\n\ngo 1.26\n\nrequire (\n\texample.com/sync v0.0.0\n\texample.com/helper v0.0.0\n)\n\nreplace example.com/sync => ./_sync\n\nreplace example.com/helper => ./_helper\n",
@@ -58,7 +58,7 @@ func TestEveryBrokenConventionIsNamed(t *testing.T) {
 		{"nothing is wrong", func(map[string]string, *Module) {}, nil},
 		{"an import of another room", func(f map[string]string, m *Module) {
 			f["internal/a/a.go"] = "// Package a is below internal.\npackage a\n\nimport _ \"example.com/sync/errgroup\"\n"
-		}, []string{`internal/a/a.go imports example.com/sync/errgroup: "internal/..." may import only the standard library and nothing`,
+		}, []string{`internal/a/a.go imports example.com/sync/errgroup: beyond the standard library, "internal/..." may import nothing`,
 			"the build of example.com/house/internal/a has example.com/sync in it"}},
 		{"the same on another platform only", func(f map[string]string, m *Module) {
 			f["internal/a/a_plan9.go"] = "package a\n\nimport _ \"example.com/helper\"\n"

@@ -31,7 +31,7 @@ func (t table) imports(packages []pkg) []string {
 				if t.standard(imported) || imported == p.path || t.covers(room.Imports, imported) {
 					continue
 				}
-				faults = append(faults, fmt.Sprintf("%s imports %s: %q may import only the standard library and %s", f.name, imported, room.Path, list(room.Imports)))
+				faults = append(faults, fmt.Sprintf("%s imports %s: beyond the standard library, %q may import %s", f.name, imported, room.Path, list(room.Imports)))
 			}
 		}
 	}

@@ -12,8 +12,9 @@ import (
 	"time"
 )
 
-// What a request over HTTP/2 costs the whole process, client and server, with this
-// package and without: the processor's time, which a busy machine does not stretch.
+// BenchmarkHTTP2 measures what a request over HTTP/2 costs the whole process, client and
+// server, with this package and without it. It measures processor time, which does not
+// depend on how busy the machine is.
 func BenchmarkHTTP2(b *testing.B) {
 	for _, proto := range []string{"http", "https"} {
 		rig := siege{proto: proto, prepare: func(srv *http.Server) {
@@ -66,7 +67,7 @@ func posts(b *testing.B, transport *http.Transport, url string) {
 	b.ReportMetric(float64(processorTime()-began)/float64(b.N), "cpu-ns/op")
 }
 
-// processorTime is what this process has used.
+// processorTime returns the processor time that this process has used.
 func processorTime() time.Duration {
 	var u syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)

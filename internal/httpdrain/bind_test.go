@@ -44,8 +44,8 @@ func TestBindErrors(t *testing.T) {
 	}
 }
 
-// A Bind that takes its time, as with a slow name server, delays no other call:
-// not T0, not a look, not the end, after which the listener is closed.
+// A Bind that takes long, as with a slow name server, delays no other call: neither
+// BeginDrain nor Stats nor the end of the server, which closes the listener.
 func TestBindDoesNotBlock(t *testing.T) {
 	for name, end := range map[string]func(s *Server) error{
 		"served":   nil,

@@ -31,7 +31,7 @@ func newTracker() *tracker {
 	return &tracker{created: time.Now(), conns: make(map[*conn]struct{})}
 }
 
-// since is a moment as nanoseconds after created: half the price of time.Now.
+// since returns the nanoseconds since created. It costs half as much as time.Now.
 func (t *tracker) since() int64 { return int64(time.Since(t.created)) }
 
 // at turns a moment noted with since back into a time, the zero time for 0.

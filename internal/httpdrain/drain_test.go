@@ -19,8 +19,8 @@ import (
 
 const post = "POST / HTTP/1.1\r\nHost: test\r\nContent-Length: 4\r\n\r\nbody"
 
-// gated is a listener whose connections, once the gate is shut, keep what they
-// have read from the server until it opens: a request that is on its way.
+// gated is a listener with a gate. When the gate is shut, the next read holds back its
+// data until the gate opens, as if the request were still on its way.
 type gated struct {
 	net.Listener
 	held chan struct{} // a read is being held
@@ -84,8 +84,8 @@ func TestShutdownAloneLosesARequest(t *testing.T) {
 	}
 }
 
-// The same request here comes when the window is over and the listener is
-// closed: it is answered and told to go, and nothing is cut.
+// Here the same request comes when the window is over and the listener is closed.
+// Its response says close, and nothing is cut.
 func TestLateRequestOnAnOpenConnection(t *testing.T) {
 	ln := newGated(t)
 	s := start(t, &http.Server{Handler: http.HandlerFunc(hello)}, Config{Linger: patience}, WithListener(ln))
@@ -113,10 +113,10 @@ func TestLateRequestOnAnOpenConnection(t *testing.T) {
 	}
 }
 
-// A rolling update a tenth of its usual size: clients that never retry, with
-// idle gaps of up to 0.4 s on kept connections or a new connection for every
-// request, move to the new server half through a window of 0.3 s when they
-// have to connect. Nothing is lost on either.
+// A rolling update with a window of 0.3 s, a tenth of the usual times. Some clients
+// keep their connections and pause for up to 0.4 s; others connect for every request.
+// From the middle of the window on, those that connect reach the new server. No
+// client retries, and none loses a request.
 func TestRollingUpdateLosesNothing(t *testing.T) {
 	const (
 		window    = 300 * time.Millisecond
@@ -226,8 +226,8 @@ func TestRollingUpdateLosesNothing(t *testing.T) {
 	t.Logf("%d requests, %d lost, %d connections before, %d after", sent.Load(), lost.Load(), before.Stats().Accepted, after.Stats().Accepted)
 }
 
-// Connections that the kernel had accepted when the listener is to be closed
-// are served, not reset: here the accept loop has been busy elsewhere.
+// When the listener closes, the connections that the kernel has already accepted are
+// served, not reset. They wait because the accept loop is busy.
 func TestBacklogIsServedBeforeTheListenerCloses(t *testing.T) {
 	const waiting = 8
 	enter, leave := make(chan struct{}), make(chan struct{})
@@ -273,8 +273,8 @@ func TestBacklogIsServedBeforeTheListenerCloses(t *testing.T) {
 	}
 }
 
-// Requests that outlast the in-flight slice are cut and counted, their
-// contexts are cancelled, and so are their connections.
+// Requests that outlast the in-flight slice are cut and counted. Their contexts are
+// cancelled, and their connections are closed.
 func TestShutdownCutsAndCounts(t *testing.T) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -309,8 +309,8 @@ func TestShutdownCutsAndCounts(t *testing.T) {
 	}
 }
 
-// A connection that never sent anything does not hold Shutdown up, for which
-// net/http alone would take five seconds; a request in flight does.
+// Shutdown waits for a request in flight. It does not wait for a connection that never
+// sent anything; net/http alone would wait five seconds for that.
 func TestShutdownWaitsForRequestsOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ln := newPipeListener()

@@ -25,12 +25,12 @@ const (
 )
 
 // frames follows one direction of an HTTP/2 connection, frame by frame, and knows
-// where another frame may be put in between. It reads foreign bytes: of bytes that
-// are not HTTP/2 it only knows that nothing may be put between them.
+// where another frame may be inserted. The bytes are foreign: once they are not HTTP/2,
+// nothing may be inserted any more.
 //
 // It is not safe for concurrent use.
 type frames struct {
-	before string // what has still to pass before the first frame
+	before string // bytes that must still pass before the first frame
 	answer bool   // an HTTP/1.1 response header passes first, which ends with an empty line
 	end    int    // bytes of that line's end that have passed
 
@@ -44,9 +44,9 @@ type frames struct {
 	lost  bool   // this is not HTTP/2
 }
 
-// advance follows p to the end of a frame, or to the end of p. It returns how many
-// bytes that is, at least one of a p that is not empty, and whether a frame has
-// ended there: the frame that kind, flags and stream then describe.
+// advance follows p to the end of a frame, or to the end of p. It returns the number of
+// bytes followed, which is at least one unless p is empty, and whether a frame has ended
+// there. kind, flag and stream then describe that frame.
 func (f *frames) advance(p []byte) (n int, whole bool) {
 	n = f.passStart(p)
 	if f.lost {
@@ -92,7 +92,7 @@ func (f frames) untilHeaders(p []byte) (n int, found bool) {
 	return n, false
 }
 
-// passStart follows what comes before the first frame.
+// passStart follows the bytes before the first frame.
 func (f *frames) passStart(p []byte) (n int) {
 	for ; f.answer && n < len(p); n++ {
 		switch p[n] {
@@ -115,8 +115,8 @@ func (f *frames) passStart(p []byte) (n int) {
 	return n
 }
 
-// plausible reports whether a frame may come here, and notes header blocks. What
-// else is wrong with a frame is for the HTTP/2 implementation to find.
+// plausible reports whether a frame may come here, and records header blocks. The HTTP/2
+// implementation finds all other faults of a frame.
 func (f *frames) plausible() bool {
 	kind, id := f.kind(), f.stream()
 	if !f.begun {
@@ -140,6 +140,6 @@ func (f *frames) kind() byte         { return f.head[3] }
 func (f *frames) flag(bit byte) bool { return f.head[4]&bit != 0 }
 func (f *frames) stream() uint32     { return binary.BigEndian.Uint32(f.head[5:]) &^ (1 << 31) }
 
-// open reports whether a frame may be put in here: behind the first frame, between
+// open reports whether a frame may be inserted here: behind the first frame, between
 // two frames, and not into a header block.
 func (f *frames) open() bool { return f.begun && f.have == 0 && f.block == 0 && !f.lost }

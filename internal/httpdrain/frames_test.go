@@ -22,8 +22,8 @@ func frame(kind, flags byte, stream uint32, payload string) string {
 	return string(b) + payload
 }
 
-// gaps lists the places in a direction's bytes where a frame may be put in. It looks
-// at the whole at once, as frames cannot.
+// gaps lists the places in a direction's bytes where a frame may be inserted. Unlike
+// frames, it has all bytes at once.
 func gaps(b []byte) (at []int) {
 	const settings = "\x04"
 	block := uint32(0)
@@ -258,7 +258,7 @@ func TestNoGoodbyeAfterGoAway(t *testing.T) {
 	}
 }
 
-// What carries something else than HTTP/2 passes unchanged and is told nothing.
+// A connection that does not carry HTTP/2 passes unchanged and gets no goodbye.
 func TestForeignBytesPass(t *testing.T) {
 	const text = "HTTP/1.1 505 HTTP Version Not Supported\r\n\r\n"
 	s := &script{in: []byte("GET / HTTP/1.1\r\n\r\n")}

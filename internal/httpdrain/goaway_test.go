@@ -180,8 +180,9 @@ func inTime(t *testing.T, cfg Config, prepare func(*http.Server), test func(t *t
 
 func asIs(*http.Server) {}
 
-// A client learns of the stop by a GOAWAY that drops nothing. What it sends before it
-// has read that is served, and the last GOAWAY names it.
+// A client learns of the stop by a GOAWAY that drops nothing. The server still serves the
+// requests that the client sends before it has read that, and the last GOAWAY names the
+// last of them.
 func TestGoAwayServesWhatIsOnItsWay(t *testing.T) {
 	inTime(t, Config{}, asIs, func(t *testing.T, s *Server, connect func() *h2client) {
 		c := connect()
@@ -381,7 +382,8 @@ func TestShutdownDoesNotWaitForSilentClients(t *testing.T) {
 	})
 }
 
-// What the user sees of a connection is one value, and the one that net/http has.
+// All calls of ConnState for one connection get the same value, the one that net/http
+// uses.
 func TestConnStateSeesOneConnection(t *testing.T) {
 	var mu sync.Mutex
 	states := map[net.Conn]string{}

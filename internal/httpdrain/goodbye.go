@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// BeginDrain is T0. From now on the server puts Connection: close into HTTP/1.x
+// BeginDrain begins the drain, at T0. From now on the server puts Connection: close into HTTP/1.x
 // responses to requests that arrive. After GoAwayAfter it tells all other clients
 // and handlers. The window ends with EndWindow, not by itself: window says when
 // the caller expects that, so that the server can spread its messages to hijacked

@@ -155,8 +155,8 @@ func (g *GRPC) Serve(context.Context) error {
 	return fmt.Errorf("serve gRPC %q on %s: %w", g.name, ln.Addr(), err)
 }
 
-// BeginDrain is T0: it has health say NOT_SERVING, in a goroutine of its own, and
-// does not wait for that. When health panics or does not return, the error of
+// BeginDrain begins the drain, at T0: it makes health say NOT_SERVING, in a goroutine of
+// its own, and does not wait for that. When health panics or does not return, the error of
 // Shutdown says so. A second call does nothing.
 func (g *GRPC) BeginDrain(time.Time, time.Duration) {
 	g.mu.Lock()

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// fakeGRPC behaves as a grpc.Server does in what GRPC relies on. An RPC is one
-// byte that is echoed once it may be.
+// fakeGRPC has the behaviour of grpc.Server on which GRPC relies. An RPC is one byte, which
+// the server echoes after release.
 type fakeGRPC struct {
 	mu      sync.Mutex
 	ln      net.Listener
@@ -121,8 +121,9 @@ func startGRPC(t *testing.T, f *fakeGRPC, cfg Config) (*GRPC, *pipeListener) {
 	return g, ln
 }
 
-// NOT_SERVING at T0, RPCs and new connections served through the window and
-// until quiet, GracefulStop only then, and RPCs in progress end.
+// Health says NOT_SERVING at T0. RPCs and new connections are served through the window
+// and until nothing new arrives. Only then comes GracefulStop, which lets RPCs in progress
+// end.
 func TestGRPCDrain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeGRPC()

@@ -17,9 +17,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
-// What the health server grants a client. A kubelet opens a connection for
-// every probe, sends a request of some hundred bytes and closes it; a scraper
-// keeps one open.
+// The limits of a client of the health server. A kubelet opens a connection for every
+// probe, sends a request of some hundred bytes and closes it; a scraper keeps one open.
 const (
 	healthReadTimeout  = 5 * time.Second  // for a whole request, from its first byte
 	healthWriteTimeout = 10 * time.Second // for a response, from the end of the request's header

@@ -44,7 +44,7 @@ func startServer(t *testing.T, h http.Handler, extra map[string]http.Handler) *H
 	return s
 }
 
-// fetch sends one request on a connection of its own, as a kubelet does.
+// fetchHealth sends one request on a connection of its own, as a kubelet does.
 func fetchHealth(t *testing.T, s *HealthServer, path string) (status int, body string, err error) {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
@@ -300,7 +300,7 @@ func TestConnTableClosesTheOldestThatWaits(t *testing.T) {
 	}
 	accept() // all are being answered: closes 0
 	if isOpen(0) || !isOpen(1) || !isOpen(6) || len(table.open) != 4 {
-		t.Error("with every connection being answered, not the oldest one was closed")
+		t.Error("every connection was being answered, and another one than the oldest was closed")
 	}
 	if _, err := conns[0].Write([]byte("x")); !errors.Is(err, io.ErrClosedPipe) {
 		t.Errorf("writing to a closed connection: %v", err)

@@ -26,9 +26,9 @@ func (l namedListener) Accept() (net.Conn, error) {
 	return &namedConn{nc}, nil
 }
 
-// ConnContext and ConnState get the connection that the user's listener has accepted,
-// or the TLS connection around it, and each time the same: users look at its type and
-// use it as a key. A hijacked connection is one of ours around it.
+// ConnContext and ConnState get the connection that the user's listener has accepted, or
+// the TLS connection around it. All calls get the same value: users look at its type and
+// use it as a key. Hijack returns a connection of this package, which wraps it.
 func TestHooksSeeTheAcceptedConnection(t *testing.T) {
 	listen := func(network, address string) net.Listener {
 		ln, err := net.Listen(network, address)
@@ -75,7 +75,7 @@ func TestHooksSeeTheAcceptedConnection(t *testing.T) {
 					}
 					defer nc.Close()
 					if _, is := nc.(*net.TCPConn); is {
-						t.Error("the end of a hijacked connection would not be seen")
+						t.Error("Hijack returned the accepted connection: the server would not see its end")
 					}
 					_, _ = io.WriteString(nc, "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhello")
 				}),
@@ -132,7 +132,7 @@ func TestHooksSeeTheAcceptedConnection(t *testing.T) {
 	}
 }
 
-// The type of the accepted connection is below TLS too.
+// Below a TLS connection, NetConn leads to the connection that the listener has accepted.
 func TestNetConnBelowTLS(t *testing.T) {
 	found := make(chan error, 1)
 	s := start(t, &http.Server{TLSConfig: serverTLS(), Handler: http.HandlerFunc(hello),

@@ -100,7 +100,7 @@ func asUnencrypted(next nextProto) serveHTTP2 {
 	}
 }
 
-// unencryptedConn is what net/http's unencryptedNetConnInTLSConn is.
+// unencryptedConn is a copy of net/http's unencryptedNetConnInTLSConn.
 type unencryptedConn struct{ net.Conn }
 
 func (c unencryptedConn) UnencryptedNetConn() net.Conn { return c.Conn }

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// wire is a network in memory whose way takes latency in each direction.
+// wire is a network in memory. Data takes latency to arrive, in each direction.
 type wire struct {
 	latency time.Duration
 	conns   chan net.Conn
@@ -53,7 +53,7 @@ func (w *wire) dial() (net.Conn, error) {
 	}
 }
 
-// slowConn delivers what was written to it a while later.
+// slowConn delivers the data of each Write after latency.
 type slowConn struct {
 	net.Conn
 	latency time.Duration
@@ -124,7 +124,7 @@ type losses struct {
 	errs               sync.Map     // texts of errors
 }
 
-// onceBody is read once: net/http sets no GetBody for it.
+// onceBody can be read only once, since net/http sets no GetBody for it.
 type onceBody struct {
 	io.Reader
 	read atomic.Bool
@@ -164,7 +164,7 @@ func (s siege) server(t testing.TB) (*http.Server, *http.Transport) {
 	return srv, transport
 }
 
-// serve starts a server, to which new connections go, and returns what stops it.
+// serve starts a server, which gets new connections from now on. stop stops it.
 func (s siege) serve(t testing.TB, l *losses) (stop func()) {
 	t.Helper()
 	srv, _ := s.server(t)

@@ -72,10 +72,10 @@ func fetch(t *testing.T, client *http.Client, url string) string {
 	return string(body)
 }
 
-// An idle connection gets GOAWAY at GoAwayAfter, not at T0, while the server
-// goes on serving; a connection that comes later gets it with its response, and
-// one that never carries a request when the window ends: told before, a client
-// would take it for a refusal.
+// An idle connection gets GOAWAY at GoAwayAfter, not at T0, while the server goes on
+// serving. A connection that comes later gets it with its response. A connection that
+// never carries a request gets it when the window ends, because its client would take
+// an earlier one for a refusal.
 func TestHTTP2GoAway(t *testing.T) {
 	var mu sync.Mutex
 	used := map[string]bool{} // the connections that carried a request
@@ -241,8 +241,8 @@ func TestHTTP2StreamsAreCancelledAlone(t *testing.T) {
 	})
 }
 
-// A connection that comes after the window and asks for nothing is told too,
-// and holds up neither linger nor Shutdown.
+// A connection that comes after the window and sends no request gets GOAWAY too, and
+// delays neither LingerOpen nor Shutdown.
 func TestHTTP2LateIdleConnection(t *testing.T) {
 	const prefaceAndSettings = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + "\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 	for _, linger := range []time.Duration{0, time.Hour} {
@@ -278,8 +278,8 @@ func TestHTTP2LateIdleConnection(t *testing.T) {
 	}
 }
 
-// What an HTTP/2 handler may do with its writer works after T0 too, and an
-// informational header does not say goodbye.
+// After T0 an HTTP/2 handler can use its writer as before. An informational header does
+// not say goodbye.
 func TestHTTP2WriterAfterDrain(t *testing.T) {
 	handle := func(w http.ResponseWriter, r *http.Request) {
 		if _, ok := w.(http.Pusher); !ok {
@@ -343,7 +343,7 @@ func TestHTTP2FormFilesAreRemoved(t *testing.T) {
 	})
 }
 
-// A TLSNextProto of the user's own is left alone, HTTP/2 switched off too.
+// A TLSNextProto that the user has set is left alone, even one that switches HTTP/2 off.
 func TestUsersNextProtoIsKept(t *testing.T) {
 	srv := &http.Server{Handler: http.HandlerFunc(hello), TLSConfig: serverTLS(), TLSNextProto: map[string]func(*http.Server, *tls.Conn, http.Handler){}}
 	s := start(t, srv, Config{})
@@ -379,8 +379,8 @@ func TestGoAwayWithoutOurContext(t *testing.T) {
 	})
 }
 
-// HTTP/2 that is the user's own, by a TLSNextProto that no known package has made, says
-// goodbye with a response, in one step.
+// When the user has an HTTP/2 implementation of another package in TLSNextProto, the
+// server says goodbye with a response, in one step.
 func TestUsersOwnHTTP2SaysGoodbyeWithAResponse(t *testing.T) {
 	inTime(t, Config{}, func(srv *http.Server) {
 		if srv.TLSConfig == nil {

@@ -50,9 +50,8 @@ func newRelay(t testing.TB) *relay {
 	return r
 }
 
-// pass copies and counts frames of the kind that end a stream on their side: of a
-// request without a body that is its header, and the echo of one that has a body
-// ends with DATA.
+// pass copies bytes and counts frames of this kind, one for each stream: the HEADERS of a
+// request, or the DATA that ends a response.
 func (r *relay) pass(to, from net.Conn, f frames, kind byte, count *atomic.Int64) {
 	r.wg.Go(func() {
 		defer to.(*net.TCPConn).CloseWrite()
@@ -73,10 +72,10 @@ func (r *relay) pass(to, from net.Conn, f frames, kind byte, count *atomic.Int64
 	})
 }
 
-// underTool replaces servers under a program until it ends, again and again until
-// there were enough stops. The program sends POSTs to an address that echoes them, and
-// fails when it has got no response. Without TLS each request that it has sent must be
-// answered, also when the program does not wait for that.
+// underTool runs a program again and again, and replaces the servers behind its address
+// meanwhile, until there were enough stops. The program sends POSTs, which the servers
+// echo, and fails when one gets no response. Without TLS the test also counts: each
+// request must be answered, even when the program does not wait for the response.
 func underTool(t *testing.T, proto string, stops int, name string, args func(url string) []string) {
 	path, err := exec.LookPath(name)
 	if err != nil {
@@ -139,7 +138,7 @@ func underTool(t *testing.T, proto string, stops int, name string, args func(url
 	}
 }
 
-// Programs that are not Go's lose nothing either. h2load gives up the rest of its
+// Clients that are not written in Go lose nothing either. h2load gives up the rest of its
 // requests after a GOAWAY; curl and the client of Node go on with a new connection. (curl
 // 7.88 cannot use a connection without TLS twice.)
 func TestHTTP2OtherClientsLoseNothing(t *testing.T) {

@@ -10,11 +10,11 @@ import (
 )
 
 const (
-	// goAwayWait is how long a goodbye waits for a response to go with.
+	// goAwayWait is how long a goodbye waits for a response that it can go ahead of.
 	goAwayWait = time.Second
 	// ackWait is how long a client then has to acknowledge the first GOAWAY, as in
 	// gRPC. Clients do so at once, unless they are starved, or look at a connection
-	// only when they use it. What is shorter loses requests of starved ones.
+	// only when they use it. With a shorter wait, starved clients lose requests.
 	ackWait = 5 * time.Second
 )
 
@@ -45,15 +45,15 @@ const (
 //
 // First the client gets GOAWAY with the highest stream id, which drops no stream,
 // and a PING. A client that acknowledges the PING has read the GOAWAY, and opens no
-// stream afterwards: what it had sent before is read before the acknowledgement.
+// stream afterwards. The streams that it opened before arrive before the acknowledgement.
 // Then, or when the client takes longer than ackWait, the implementation reads a
 // GOAWAY as if the client had sent it. Every implementation answers that with its
 // own GOAWAY, which names the last stream that it has taken, serves the streams that
 // it has, and closes (net/http and golang.org/x/net/http2, processGoAway).
 //
-// Frames are put in only behind the first frame of their direction, between two
-// frames, and not into a header block. A goodbye never waits for that: the read or
-// write that reaches such a place does the rest.
+// Frames are inserted only behind the first frame of their direction, between two
+// frames, and not into a header block. A goodbye never waits for such a place: the read
+// or write that reaches one goes on with the goodbye.
 type http2Conn struct {
 	below   net.Conn      // the accepted connection, or TLS on it
 	conn    *conn         // the one in the tracker
@@ -68,7 +68,7 @@ type http2Conn struct {
 	wmu  sync.Mutex // guards the writing side: everything below
 	out  frames
 	gone bool  // the implementation has sent GOAWAY
-	werr error // why the first GOAWAY was not written whole: the connection is of no use any more
+	werr error // why the first GOAWAY was not written whole; the connection cannot be used any more
 
 	rmu    sync.Mutex // guards the reading side: everything below
 	in     frames
@@ -96,9 +96,9 @@ func newHTTP2Conn(c *conn, below net.Conn) *http2Conn {
 //
 // A connection that was in use just now gets the first GOAWAY before its next
 // response, if that comes within goAwayWait. The client that waits for the response
-// is then not about to send. Go's client fails a request with a body that it has just
-// given to the connection when a GOAWAY comes, although it has sent nothing of it
-// (golang/go#62450), and takes a GOAWAY before the first request for a refusal
+// is then not about to send. For when a GOAWAY arrives, Go's client fails a request with
+// a body that it has just assigned to the connection, although it has not sent a byte of
+// it (golang/go#62450). It also takes a GOAWAY before the first request for a refusal
 // (net/http, errClientConnNotEstablished).
 func (h *http2Conn) sayGoodbye() {
 	if h.conn.tracker.since()-h.latest.Load() >= int64(goAwayWait) {
@@ -159,7 +159,7 @@ func (h *http2Conn) writeFirst() error {
 	return nil
 }
 
-// Write writes p, and the first GOAWAY when it is asked for and may be put in.
+// Write writes p, and the first GOAWAY when it is asked for and may be inserted.
 func (h *http2Conn) Write(p []byte) (int, error) {
 	n, err := h.write(p)
 	h.kick() // asked for while this call wrote
@@ -200,7 +200,7 @@ func (h *http2Conn) write(p []byte) (done int, err error) {
 	}
 }
 
-// wrote follows what was written.
+// wrote follows the frames in p, which was written.
 func (h *http2Conn) wrote(p []byte) {
 	for len(p) > 0 {
 		n, whole := h.out.advance(p)
@@ -246,7 +246,7 @@ func (h *http2Conn) Read(p []byte) (int, error) {
 		}
 		n, err := h.below.Read(p)
 		if n <= 0 && err != nil && h.unwake() {
-			continue // it was woken; what is wrong otherwise comes again
+			continue // acknowledged ended this read; an error of the connection comes again
 		}
 		if k := h.read(p[:max(n, 0)]); k < n {
 			h.ahead = append([]byte(nil), p[k:n]...)
@@ -256,7 +256,8 @@ func (h *http2Conn) Read(p []byte) (int, error) {
 	}
 }
 
-// read follows what was read, up to where the implementation is to be told.
+// read follows the frames in p, which was read. It stops at the place where the GOAWAY for
+// the implementation belongs.
 func (h *http2Conn) read(p []byte) (n int) {
 	for n < len(p) {
 		k, whole := h.in.advance(p[n:])
@@ -288,8 +289,8 @@ func (h *http2Conn) read(p []byte) (n int) {
 	return n
 }
 
-// acknowledged ends the wait for the client. A read that is in progress has it
-// found out now.
+// acknowledged ends the wait for the client. It also ends a read that is in progress, so
+// that the implementation gets its GOAWAY at once.
 func (h *http2Conn) acknowledged() {
 	if !h.step.CompareAndSwap(waiting, ending) {
 		return
@@ -305,7 +306,8 @@ func (h *http2Conn) acknowledged() {
 	}
 }
 
-// unwake gives a read that was woken its deadline back, and reports whether one was.
+// unwake restores the deadline of reads when acknowledged has changed it. It reports
+// whether that was so.
 func (h *http2Conn) unwake() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -342,7 +344,7 @@ func (h *http2Conn) SetDeadline(t time.Time) error {
 	return h.below.SetWriteDeadline(t)
 }
 
-// finish notes that the goodbye is said.
+// finish records that the goodbye is said.
 func (h *http2Conn) finish() {
 	h.step.Store(said)
 	h.mu.Lock()

@@ -24,8 +24,8 @@ const foreignIdle = 5 * time.Second
 func (s *Server) wrapForeign() {
 	next := s.srv.TLSNextProto
 	h2, plain := next[nextHTTP2], next[nextUnencryptedHTTP2]
-	// Its IdleTimeout, which it has read by now, is one of its own, with a GOAWAY of
-	// one step. Ours comes earlier.
+	// The implementation has read the IdleTimeout by now, and sends the GOAWAY of its
+	// own in one step. Ours comes earlier.
 	s.idle = cmp.Or(s.srv.IdleTimeout, s.srv.ReadTimeout)
 	s.idle -= min(s.idle/2, foreignIdle)
 	switch {

@@ -85,7 +85,7 @@ func (c *conn) passThrough() *http2Conn {
 const noPreface = -1
 
 // lookForPreface follows the first bytes of a connection. HTTP/2 without TLS begins with a
-// preface that is nothing else (RFC 9113, section 3.4).
+// preface that no other protocol sends (RFC 9113, section 3.4).
 func (c *conn) lookForPreface(p []byte) {
 	seen := c.preface.Load()
 	if seen == noPreface || c.server == nil {
@@ -113,8 +113,9 @@ func (c *conn) lookForPreface(p []byte) {
 	c.speaks(h)
 }
 
-// upgraded notes that a handler that was asked for HTTP/2 (RFC 7540, section 3.2) is
-// about to hijack the connection. If it answers otherwise, that is no HTTP/2.
+// upgraded records that a handler that was asked for HTTP/2 (RFC 7540, section 3.2) is
+// about to hijack the connection. Unless it answers that it switches to HTTP/2, the
+// connection does not count as one.
 func (c *conn) upgraded() {
 	h := newHTTP2Conn(c, c.Conn)
 	h.clear = true

@@ -39,7 +39,7 @@ type listener struct {
 	tracker *tracker
 	anyConn bool // TLS connections are handed out too
 	own     bool // no other process has the socket
-	shared  bool // the service manager listens too: what waits is for the next process
+	shared  bool // the service manager listens too: connections that wait are for the next process
 	blind   bool // the kernel queues connections for it, and it has no deadlines: a look there would wait
 
 	closeOnce sync.Once
@@ -126,7 +126,7 @@ func (l *listener) isRetiring() bool {
 	return l.retiring
 }
 
-// deadliner is what a listener of package net has and one around it often hides.
+// deadliner has a method of package net's listeners that listeners around them often hide.
 type deadliner interface{ SetDeadline(time.Time) error }
 
 // setDeadline reports whether the listener below has deadlines.
@@ -147,9 +147,10 @@ func (l *listener) retire(ctx context.Context) error {
 	return l.closeBelow()
 }
 
-// awaitAcceptor waits until the accept loop has closed the listener, has done nothing
-// for acceptorStall, or ctx is done. While the kernel goes on to make connections there
-// is no end to them: then it waits for acceptorStall.
+// awaitAcceptor waits until the accept loop has closed the listener or has accepted
+// nothing for acceptorStall, or until ctx is done. When the kernel does not refuse new
+// connections, the accept loop may never end, and awaitAcceptor waits only once for
+// acceptorStall.
 func (l *listener) awaitAcceptor(ctx context.Context) {
 	stall := time.NewTicker(acceptorStall)
 	defer stall.Stop()
@@ -172,7 +173,8 @@ func (l *listener) awaitAcceptor(ctx context.Context) {
 	}
 }
 
-// beginRetiring tells the accept loop. It reports false when that cannot be told.
+// beginRetiring tells the accept loop to retire. It returns false when there is no way to
+// tell it.
 func (l *listener) beginRetiring() (told bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

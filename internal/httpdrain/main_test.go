@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience bounds what must happen but has no time of its own to happen in.
+// patience is how long a test waits for something that must happen sooner or later.
 const patience = 30 * time.Second
 
 // start binds and serves srv on a free port of the loopback and ends it with
@@ -175,7 +175,7 @@ func dialAddr(t testing.TB, addr string) net.Conn {
 	return nc
 }
 
-// soon is a context that is done when patience is.
+// soon returns a context that ends after patience.
 func soon(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)

@@ -46,8 +46,8 @@ func (s *Server) windowEndLocked() time.Time {
 }
 
 // LingerOpen returns when no connection is open but hijacked ones, when Linger
-// is over, counted from the window's end, or when ctx is done. For a listener that
-// CloseWhenQuiet has left open it goes on until that is closed.
+// is over, counted from the window's end, or when ctx is done. A listener that
+// CloseWhenQuiet has left open it closes first.
 func (s *Server) LingerOpen(ctx context.Context) {
 	s.mu.Lock()
 	ln, end := s.ln, s.windowEndLocked()
@@ -71,9 +71,9 @@ func (s *Server) LingerOpen(ctx context.Context) {
 // makeRoom lets in the connections that wait behind a limit, such as that of
 // netutil.LimitListener, and closes the listener when none is left. It closes idle
 // connections, which Shutdown would do next, and waits for the other ones: each makes
-// room for one more. Requests that need longer, and clients that never cease to
-// connect, keep it until half of the time is over that ctx has left. The accept loop
-// has the time of two looks to take the next connection.
+// room for one more. It gives up after half of the time that ctx has left: requests
+// may need longer, and clients may never cease to connect. The listener is empty when
+// three looks in a row have found no connection.
 func (s *Server) makeRoom(ctx context.Context, ln *listener) {
 	if end, ok := ctx.Deadline(); ok {
 		var cancel context.CancelFunc

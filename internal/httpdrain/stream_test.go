@@ -181,8 +181,8 @@ func TestTimeline(t *testing.T) {
 	})
 }
 
-// What arrives after GoAwayAfter sees the channel closed; GoAwayAfter is
-// clipped to half of the window.
+// A request that arrives after GoAwayAfter finds the channel closed. GoAwayAfter is at
+// most half of the window.
 func TestDrainingForLateArrivals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ln := newPipeListener()
@@ -299,9 +299,9 @@ func TestRequestAfterACutStream(t *testing.T) {
 	})
 }
 
-// What becomes a stream after the window is cancelled at once, since nothing else
-// would end it before the cut; one of several acceptable types is an ordinary request.
-// A connection whose stream was cancelled serves the next one in the same way.
+// A request that becomes a stream after the window is cancelled at once, since nothing
+// else would end it before the cut. A request that accepts other types too is not a
+// stream. A connection whose stream was cancelled serves the next one in the same way.
 func TestStreamsAfterTheWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ln := newPipeListener()

@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// What the user set on the server is called as before, with the values of
-// both contexts; the base's end is a request's end.
+// The hooks that the user set on the server are called as before, with the values of both
+// contexts. When the base context ends, the contexts of requests end.
 func TestUsersHooksAreCalled(t *testing.T) {
 	type name string
 	var mu sync.Mutex

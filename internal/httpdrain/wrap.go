@@ -18,8 +18,8 @@ func (s *Server) wrap() {
 		s.next = http.DefaultServeMux
 	}
 	s.srv.Handler = handler{s}
-	// net/http answers OPTIONS * above the handler; it would be one response
-	// that neither counts nor says goodbye.
+	// net/http answers OPTIONS * above the handler. That response would not be
+	// counted and would not say goodbye.
 	s.optionsStar = !s.srv.DisableGeneralOptionsHandler
 	s.srv.DisableGeneralOptionsHandler = true
 

@@ -22,7 +22,7 @@ type shape struct {
 	handler http.HandlerFunc
 	status  string // of the final response
 	keep    bool   // the final response says nothing about closing
-	body    string // the text behind the final header, when it matters
+	body    string // the text after the final header, when it matters
 }
 
 func hello(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }
@@ -181,8 +181,8 @@ func shapes() []shape {
 }
 
 // Every response to a request that arrives after T0 closes its connection and
-// says so in exactly one header, informational ones and 101 apart; and apart
-// from that line it is what net/http sends without us.
+// says so in exactly one header, except informational responses and 101. Its
+// status and its body are those of the handler.
 func TestResponsesSayClose(t *testing.T) {
 	for _, tt := range shapes() {
 		t.Run(tt.name, func(t *testing.T) {
@@ -204,7 +204,7 @@ func TestResponsesSayClose(t *testing.T) {
 				informational, final = informational+final[:i], final[i:]
 			}
 			if connectionLine.MatchString(informational) {
-				t.Errorf("informational response says it:\n%s", informational)
+				t.Errorf("an informational response has a Connection header:\n%s", informational)
 			}
 			head, body, _ := strings.Cut(final, "\r\n\r\n")
 			head += "\r\n"
@@ -273,8 +273,8 @@ func TestPipelinedRequestsAfterDrain(t *testing.T) {
 	}
 }
 
-// A pipelined request that was behind one from before T0 is answered, and says
-// it.
+// A pipelined request that was behind one from before T0 is answered, and its
+// response says close.
 func TestPipelinedRequestsAcrossDrain(t *testing.T) {
 	entered, release := make(chan struct{}), make(chan struct{})
 	s := start(t, &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -318,9 +318,9 @@ func TestPanicsKeepCounts(t *testing.T) {
 	}
 }
 
-// A writer that is not net/http's own has no connection to close and is handed
-// through.
-func TestForeignWriterIsHandedThrough(t *testing.T) {
+// A writer that is not net/http's own has no connection to close: the handler gets
+// it unchanged.
+func TestForeignWriterIsPassedOn(t *testing.T) {
 	srv := &http.Server{Handler: http.HandlerFunc(hello)}
 	s := start(t, srv, Config{})
 	s.BeginDrain(time.Now(), 0)

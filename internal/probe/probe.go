@@ -30,11 +30,11 @@ type Result struct {
 	Ended time.Duration
 }
 
-// Now is the monotonic clock of results. It costs half as much as time.Now. [At]
+// Now reads the monotonic clock of results. It costs half as much as time.Now. [At]
 // converts its value to a time of day.
 func Now() time.Duration { return time.Since(epoch) }
 
-// At is the time of day of a reading of [Now].
+// At returns the time of day of a reading of [Now].
 func At(now time.Duration) time.Time { return epoch.Add(now) }
 
 // TimeoutError is the result of a run that took its whole timeout or longer,

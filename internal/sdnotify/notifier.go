@@ -104,7 +104,7 @@ func (n *Notifier) Reloading() {
 
 // Stopping says that the stop has begun and how long it may take, and from then
 // on extends the service manager's timeout every five seconds. Only the first
-// call counts. When the process will run its program once more, the service manager
+// call counts. When the process is about to run its program again, the service manager
 // hears of a reload, because it ends a process that says STOPPING=1.
 func (n *Notifier) Stopping(total time.Duration, again bool) {
 	if n == nil {

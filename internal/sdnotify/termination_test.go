@@ -52,7 +52,7 @@ func TestTerminationLogWithoutAFileComposesNothing(t *testing.T) {
 	for _, path := range []string{"off", "", filepath.Join(t.TempDir(), "none"), t.TempDir()} {
 		var l TerminationLog
 		l.Find(path, "svc")
-		l.Write(func() string { t.Errorf("%q: composed for no file", path); return "" })
+		l.Write(func() string { t.Errorf("%q: there is no file, and a text was composed", path); return "" })
 		l.Final("killed")
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/worker"
 )
 
-// tree is the App and its units as one tree, no deeper than [maxTree] and with no
+// tree returns the App and its units as one tree, no deeper than [maxTree] and with no
 // more workers than [maxWorkers].
 func (v View) tree() worker.State {
 	status := worker.Status(v.Phase) // not a worker's status, but only shown

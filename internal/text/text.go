@@ -32,7 +32,7 @@ func Head(s string, n int) string {
 }
 
 // Clip returns s as valid UTF-8 of at most n bytes. It cuts a longer text between
-// two characters and ends it with "…", which counts. n is at least 3.
+// two characters and ends it with "…", whose 3 bytes count too. n is at least 3.
 func Clip(s string, n int) string {
 	// The text may be much longer than n, so cut it before repairing it. The
 	// repair turns one byte into three at most, so cut the result again.

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"slices"
 	"unicode/utf8"
 )
 
@@ -98,7 +97,7 @@ func (p property) check(value any) string {
 		got = "object"
 	}
 	switch {
-	case p.Const != nil && !slices.Contains([]any{p.Const}, value):
+	case p.Const != nil && p.Const != value:
 		return fmt.Sprintf("is %v, want %v", value, p.Const)
 	case p.Type != "" && p.Type != got:
 		return fmt.Sprintf("is of type %s, want %s", got, p.Type)

@@ -79,7 +79,7 @@ A stop takes at most ` + "`pre_stop + drain_interval + shutdown_grace` + " + lif
 	return []byte(strings.TrimSuffix(b.String(), "\n")), nil
 }
 
-// configSchema is the JSON Schema of a file with the section. It allows the
+// configSchema returns the JSON Schema of a file with the section. It allows the
 // service's own keys beside it.
 func configSchema() ([]byte, error) {
 	docs, err := fieldDocs()
@@ -113,7 +113,7 @@ func configSchema() ([]byte, error) {
 	return append(text, '\n'), err
 }
 
-// configWords is the Go source of the texts that -h shows for the keys of
+// configWords returns the Go source of the texts that -h shows for the keys of
 // lifecycle. They are the texts of the page, without Markdown.
 func configWords() ([]byte, error) {
 	docs, err := fieldDocs()

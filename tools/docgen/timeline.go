@@ -20,7 +20,7 @@ type timeline struct {
 	Margin      time.Duration // from the end of Grace to the watchdog
 }
 
-// defaults is the timeline of an App with the default Config.
+// defaults returns the timeline of an App with the default Config.
 func defaults() timeline {
 	c := lifecycle.Config{}.WithDefaults()
 	return timeline{
@@ -35,16 +35,16 @@ func defaults() timeline {
 	}
 }
 
-// serveEnd is when in-flight requests and lingering connections are cut.
+// serveEnd returns when in-flight requests and lingering connections are cut.
 func (t timeline) serveEnd() time.Duration { return t.Drain + t.Grace - t.UnitSlice - t.HookSlice }
 
-// unitEnd is when units that have not returned are abandoned.
+// unitEnd returns when units that have not returned are abandoned.
 func (t timeline) unitEnd() time.Duration { return t.Drain + t.Grace - t.HookSlice }
 
-// graceEnd is when everything has ended.
+// graceEnd returns when everything has ended.
 func (t timeline) graceEnd() time.Duration { return t.Drain + t.Grace }
 
-// watchdog is when the watchdog ends the process.
+// watchdog returns when the watchdog ends the process.
 func (t timeline) watchdog() time.Duration { return t.Drain + t.Grace + t.Margin }
 
 func (t timeline) validate() error {

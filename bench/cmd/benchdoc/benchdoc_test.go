@@ -52,7 +52,7 @@ func TestMeasurementsThatAreMissingAreNamed(t *testing.T) {
 	}
 }
 
-// What the long proof has printed is a section, once there is such a file.
+// The page has a section with the output of the long proof once the file of it exists.
 func TestTheLongProofIsASection(t *testing.T) {
 	all, err := os.ReadFile(committed + ".txt")
 	if err != nil {

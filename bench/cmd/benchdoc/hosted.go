@@ -2,12 +2,13 @@ package main
 
 import "fmt"
 
-// hostBench stands for all of package host.
+// hostBench is in the results when package host was measured.
 const hostBench = "Noop/peer=raw"
 
 const messageRate = "msgs/s"
 
-// ofRaw judges a rate by how much of a base it is.
+// ofRaw divides the rate of id by the rate of base. The target holds when the ratio is at
+// least least.
 func ofRaw(r *results, id, base string, least float64) (string, verdict) {
 	ratio := r.get(id, messageRate).Center / r.get(base, messageRate).Center
 	if ratio >= least {

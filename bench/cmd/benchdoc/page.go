@@ -32,7 +32,7 @@ func plane(bench, mode, size, peer string) string {
 
 func spawn(group, peer string) string { return fmt.Sprintf("Spawn/%s/peer=%s", group, peer) }
 
-// treeBench stands for all of package workers.
+// treeBench is in the results when package workers was measured.
 const treeBench = "Restart/peer=" + us
 
 const wallclock = "sec/op"
@@ -220,7 +220,7 @@ func trees(r *results, p func(string, ...any)) {
 	}
 }
 
-// measured is a cell of a benchmark that some peers do not finish.
+// measured returns the cell of a benchmark, or a dash when this peer did not finish it.
 func measured(r *results, id string, cell func(id string) string) string {
 	if !r.has(id) {
 		return "–"

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/perf/benchmath"
 )
 
-// poolBench stands for all of package procpool.
+// poolBench is in the results when package procpool was measured.
 const poolBench = "RoundTrip/size=100B/peer=" + us
 
 const callers = "Callers/callers=8/workers=4/"
@@ -19,8 +19,8 @@ var (
 
 func trip(size, peer string) string { return fmt.Sprintf("RoundTrip/size=%s/peer=%s", size, peer) }
 
-// half is the median time of the repetitions. It is on the clock,
-// since another process does half of the work.
+// half is the unit of the median time of the repetitions. It is wall-clock time, since
+// another process does half of the work.
 const half = "p50-sec"
 
 var poolTargets = []target{
@@ -44,7 +44,7 @@ var poolTargets = []target{
 	},
 	{
 		of:     poolBench,
-		text:   "Eight callers of four workers wait less than in both, half of them and the last of a hundred",
+		text:   "Eight callers of four workers wait less than in both, in the median and at the 99th percentile",
 		judge:  func(r *results) (string, verdict) { return aheadOfPools(r, []string{callers}, half, "p99-sec") },
 		reason: "Eight callers of four workers do not clearly wait less than in both peers: there are more processes than processors, so the scheduler decides.",
 	},
@@ -116,7 +116,7 @@ func pools(r *results, p func(string, ...any)) {
 		}
 		p("%s |", row)
 	}
-	p("\n| eight callers, four workers | half wait less than | of a hundred, 99 |\n| --- | --- | --- |")
+	p("\n| eight callers, four workers | median | 99th percentile |\n| --- | --- | --- |")
 	for _, peer := range poolPeers {
 		id := callers + "peer=" + peer
 		p("| %s | %s | %s |", peer, duration(r.get(id, half).Center), duration(r.get(id, "p99-sec").Center))

@@ -2,7 +2,7 @@ package main
 
 import "fmt"
 
-// restBench stands for all of package rest.
+// restBench is in the results when package rest was measured.
 const restBench = "Rest/peer=" + us
 
 // The same service with net/http, and one that may serve TLS, as ours may.
@@ -17,7 +17,7 @@ var restTargets = []target{
 		text: "A service that has nothing to do takes at most 1 MB more memory than with net/http alone",
 		judge: func(r *results) (string, verdict) {
 			more := beyond(r, plainRest, "rss-B")
-			return fmt.Sprintf("%s MB, of which %s MB is no page of a file", digits(more), digits(beyond(r, plainRest, "anon-B"))), atMost(more, 1)
+			return fmt.Sprintf("%s MB, of which %s MB belong to no file", digits(more), digits(beyond(r, plainRest, "anon-B"))), atMost(more, 1)
 		},
 		reason: "A service that has nothing to do takes over 1 MB more resident memory. Most of that is pages of the larger program, which the kernel maps around each page that is used. They are never written, all processes of the program share them, and the kernel may drop them.",
 	},

@@ -124,8 +124,8 @@ func search(longest time.Duration, tried map[time.Duration]rollout.Result, budge
 	return record{high, r}, err
 }
 
-// searchMargin is search for a window that follows the EndpointSlices, which take up to
-// 5 s to say so: Window is the margin.
+// searchMargin searches the margin of a window that follows the EndpointSlices, which
+// take up to 5 s to drop the pod. The record has the margin as its Window.
 func searchMargin(key string) (record, error) {
 	sp := spreadOf(key)
 	sp.Slice = slowSlices

@@ -21,7 +21,7 @@ type comparison struct {
 	what      string
 	measured  float64 // the mean of one run
 	spread    string  // of the measured runs
-	tolerance float64 // the part by which the simulation may differ; negative: it differs, and the page says why
+	tolerance float64 // the fraction by which the simulation may differ; negative: it differs, and the page says why
 	simulated func(r record, runs float64) float64
 }
 
@@ -29,9 +29,9 @@ func lostOf(crowd int) func(record, float64) float64 {
 	return func(r record, runs float64) float64 { return float64(r.Crowds[crowd].Lost.All()) / runs }
 }
 
-// replacement is bench/stop: one server is replaced by another, which takes new
-// connections 0.7 s later. Two hundred clients keep their connections and pause for up
-// to 1.6 s; eight open one for each request and pause for 10 ms.
+// replacement returns the scenario of bench/stop. One server is replaced by another,
+// which takes new connections 0.7 s later. Two hundred clients keep their connections and
+// pause for up to 1.6 s; eight open one for each request and pause for 10 ms.
 func replacement(stop rollout.Stop) rollout.Scenario {
 	const handler = 5 * ms
 	return rollout.Scenario{
@@ -45,10 +45,11 @@ func replacement(stop rollout.Stop) rollout.Scenario {
 	}
 }
 
-// siege is the test of internal/httpdrain whose network in memory takes 10 ms each way:
-// eight HTTP/2 connections with eight callers each, which think for up to 20 ms.
+// siege returns the scenario of TestHTTP2LosesNothing of internal/httpdrain, whose
+// network in memory takes 10 ms each way. Eight HTTP/2 connections have eight callers
+// each, which think for up to 20 ms.
 func siege(twoSteps bool) rollout.Scenario {
-	const callers, cycle = 8, 10*ms + 2*10*ms + 2500*time.Microsecond // a thought, the way, the work
+	const callers, cycle = 8, 10*ms + 2*10*ms + 2500*time.Microsecond // thinking, both ways, the work
 	stop := rollout.Stop{
 		Drain: true, Window: 400 * ms, GoAwayAfter: 100 * ms, AcceptQuiet: 100 * ms, Linger: 10 * second,
 		InFlight: minute, TwoSteps: twoSteps,
@@ -62,8 +63,9 @@ func siege(twoSteps bool) rollout.Scenario {
 	}
 }
 
-// onCluster is deploy/e2e's rolling restart of three pods, with kube-proxy paused for
-// 1.5 s when a pod stops, under the clients of TestControlPlainServer.
+// onCluster returns the scenario of deploy/e2e: a rolling restart of three pods, with
+// kube-proxy paused for 1.5 s when a pod stops, under the clients of
+// TestControlPlainServer.
 func onCluster(stop rollout.Stop) rollout.Scenario {
 	const clients, replicas = 24, 3
 	return rollout.Scenario{

@@ -260,7 +260,7 @@ func (c comparison) verdict(got float64) string {
 	return "**differs**, " + off
 }
 
-// lost is a cell of a table: the lost requests of a million.
+// lost returns a cell of a table: the lost requests of a million.
 func lost(t rollout.Tally) string {
 	switch per := t.PerMillion(); {
 	case t.Lost.All() == 0:

@@ -67,7 +67,7 @@ func TestTheResultsAreNotStale(t *testing.T) {
 	}
 }
 
-// The simulation gives what was measured, where it is not known to differ.
+// The simulation agrees with the measurements, except where a difference is known.
 func TestTheSimulationAgreesWithMeasurements(t *testing.T) {
 	all, err := readResults(committed + ".json")
 	if err != nil {

@@ -24,7 +24,7 @@ const trip = 500 * time.Microsecond
 // pod may be missing. The control plane creates and deletes a hundred pods in a second.
 var strategy = rollout.Strategy{Surge: pods / 4, Startup: 10 * second, Jitter: 10 * second, Rate: 100}
 
-// drain is the stop of this library with its defaults.
+// drain returns the stop of this library with its defaults.
 func drain() rollout.Stop {
 	c := lifecycle.Config{}.WithDefaults()
 	return rollout.Stop{
@@ -33,7 +33,7 @@ func drain() rollout.Stop {
 	}
 }
 
-// draining is drain with another window and linger. The in-flight slice grows with
+// draining returns drain with another window and linger. The in-flight slice grows with
 // Linger, as an operator has to let it.
 func draining(window, linger time.Duration) rollout.Stop {
 	s := drain()
@@ -43,12 +43,13 @@ func draining(window, linger time.Duration) rollout.Stop {
 	return s
 }
 
-// shutdown is http.Server.Shutdown after a preStop hook has slept.
+// shutdown returns the stop that calls http.Server.Shutdown after a preStop hook has
+// slept.
 func shutdown(sleep time.Duration) rollout.Stop {
 	return rollout.Stop{Sleep: sleep, InFlight: 30 * second}
 }
 
-// scenario is a rollout of the whole size.
+// scenario returns a rollout of the whole size.
 func scenario(s rollout.Spread, stop rollout.Stop, crowds ...rollout.Crowd) rollout.Scenario {
 	return rollout.Scenario{
 		Seed: seed, Nodes: nodes, Pods: pods, Trip: trip,
@@ -56,11 +57,10 @@ func scenario(s rollout.Spread, stop rollout.Stop, crowds ...rollout.Crowd) roll
 	}
 }
 
-// spread is a Spread with its name. Each pod gets this many new connections in a second
-// while it runs.
+// spread is a Spread with its name.
 type spread struct {
 	key, name string
-	fresh     float64
+	fresh     float64 // new connections a second that each pod gets while it runs
 	rollout.Spread
 }
 
@@ -68,8 +68,8 @@ func through(p99 time.Duration) rollout.Spread {
 	return rollout.Spread{Slice: rollout.Always(0), Node: rollout.Through(0, p99)}
 }
 
-// polled is a load balancer of eight parts, each of which takes a pod out after this
-// many failed health checks, and acts on that within from to until.
+// polled returns the Spread of a load balancer of eight parts. Each part takes a pod out
+// after this many failed health checks, and needs the delay act to do so.
 func polled(interval time.Duration, checks int, act rollout.Delay) rollout.Spread {
 	return rollout.Spread{
 		Slice:   act,
@@ -83,7 +83,7 @@ var published = map[string]time.Duration{"aws-5000": 10500 * ms, "gce-5000": 225
 
 var aws5000 = through(published["aws-5000"])
 
-// spreads are the ways in which the news of a stop travels, the fastest first.
+// spreads returns the ways in which the news of a stop travels, the fastest first.
 func spreads() []spread {
 	late := aws5000
 	late.Late, late.LateBy = 0.001, 5*minute
@@ -117,7 +117,7 @@ func fresh(rate float64) rollout.Crowd {
 	return rollout.Crowd{Name: "a new connection for each request", Fresh: rate, Service: 20 * ms}
 }
 
-// idlers are clients that keep their connections, by how long they are idle.
+// idlers returns clients that keep their connections, by how long they are idle.
 func idlers() []rollout.Crowd {
 	return []rollout.Crowd{
 		{Name: "careless, idle 0 to 4 s", Conns: 4, Gap: rollout.Gap{Max: 4 * second}, Service: 20 * ms, Careless: true},
@@ -127,7 +127,7 @@ func idlers() []rollout.Crowd {
 	}
 }
 
-// everyone is the load of the comparison of ways to stop.
+// everyone returns the load of the comparison of ways to stop.
 func everyone() []rollout.Crowd {
 	return []rollout.Crowd{
 		fresh(1),

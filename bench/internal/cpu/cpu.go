@@ -1,6 +1,6 @@
-// Package cpu measures the processor time of a benchmark, of all threads
-// of its process together. On a busy machine that
-// says more than wall-clock time, which includes other processes.
+// Package cpu measures the processor time that a benchmark uses, in all threads of its
+// process. On a busy machine that says more than wall-clock time, which includes the
+// time of other processes.
 package cpu
 
 import (
@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Measure begins to measure. The returned function reports, as cpu-ns/op, the time
-// used until then. Platforms without that information report nothing.
+// Measure starts measuring. The returned function reports the time used since then, as
+// cpu-ns/op. It reports nothing on platforms that do not tell the time used.
 func Measure(b *testing.B) (report func()) {
 	began, ok := used()
 	return func() {

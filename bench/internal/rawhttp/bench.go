@@ -7,8 +7,8 @@ import (
 	"github.com/pleme-io/lifecycle-go/bench/internal/cpu"
 )
 
-// Bench measures b.N requests, one after the other over one connection to
-// addr, in time on the clock and on the processors.
+// Bench measures the wall-clock and the CPU time of b.N requests, one after the
+// other over one connection to addr.
 func Bench(b *testing.B, addr net.Addr, request []byte) {
 	b.Helper()
 	nc, err := net.Dial(addr.Network(), addr.String())

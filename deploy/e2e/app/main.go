@@ -31,7 +31,7 @@ func run() error {
 	var (
 		server   = flag.String("server", "lifecycle", "lifecycle, or plain: an http.Server that calls Shutdown at SIGTERM")
 		starting = flag.Duration("start-after", 0, "not ready for this long")
-		never    = flag.String("never", "", "what never happens: start (a unit does not get there), return (nor does it mind its context)")
+		never    = flag.String("never", "", "start: a unit never starts; return: nor does it return when its context ends")
 		calls    = flag.String("grpc", "", "serve gRPC's health service and a chat on this address too")
 		secure   = flag.String("tls", "", "serve the same by TLS on this address too")
 		cfg      lifecycle.Config
@@ -89,7 +89,7 @@ func newGRPC(opts ...grpc.ServerOption) (*grpc.Server, *health.Server) {
 	return srv, planes
 }
 
-// slowly is a unit that starts slowly, or never.
+// slowly returns a unit that starts slowly, or never.
 func slowly(after time.Duration, never string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if never == "return" {
@@ -109,7 +109,7 @@ func slowly(after time.Duration, never string) func(context.Context) error {
 	}
 }
 
-// plain is like most services: a goroutine waits for the signal and calls
+// plain runs a server as most services do: a goroutine waits for the signal and calls
 // Shutdown.
 func plain(secure, calls string) error {
 	health := http.NewServeMux()

@@ -23,7 +23,7 @@ func Quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
 
 // Embedded returns a broker with a server in this process, on a temporary folder. Both
 // end with the test. Empty fields of cfg get values for speed: the operating system
-// flushes writes, not the server one by one.
+// chooses when to flush writes; the server does not flush each one.
 func Embedded(tb testing.TB, cfg broker.Config) *broker.Broker {
 	tb.Helper()
 	if cfg.StoreDir == "" {
@@ -35,7 +35,7 @@ func Embedded(tb testing.TB, cfg broker.Config) *broker.Broker {
 	return Connect(tb, cfg)
 }
 
-// Connect is [broker.Connect], closed when the test ends.
+// Connect calls [broker.Connect], and closes the broker when the test ends.
 func Connect(tb testing.TB, cfg broker.Config) *broker.Broker {
 	tb.Helper()
 	if cfg.Logger == nil {

@@ -30,8 +30,8 @@ type Cluster struct {
 }
 
 // StartCluster starts n servers that know each other and waits until JetStream has a
-// leader. The servers end with the test in any case. The operating system flushes
-// writes, not the servers one by one: a kill loses none of them.
+// leader. The servers end with the test in any case. They leave it to the operating
+// system to flush writes. A kill loses none, since the system still has them.
 func StartCluster(tb testing.TB, n int) *Cluster {
 	tb.Helper()
 	c := &Cluster{tb: tb, dir: tb.TempDir(), http: http.Client{Timeout: time.Second}, servers: make([]*process, n)}
@@ -72,7 +72,7 @@ func (c *Cluster) URL() string {
 // Dir returns the directory in which each server has a folder for its data.
 func (c *Cluster) Dir() string { return c.dir }
 
-// Stop shuts server i down in order. It does nothing when the server is down.
+// Stop lets server i shut down by itself. It does nothing when the server is down.
 func (c *Cluster) Stop(i int) { c.end(i, (*process).stop) }
 
 // Kill ends server i at once, as kill -9 does. It does nothing when the server is down.

@@ -27,9 +27,9 @@ func (c *consent) ask(cmd *cobra.Command, what string) error {
 		return nil
 	}
 	if !terminal(cmd.InOrStdin()) || !terminal(cmd.ErrOrStderr()) {
-		return fmt.Errorf("%s This is not a terminal, so it cannot ask: confirm with --yes", what)
+		return fmt.Errorf("%s There is no terminal on which to ask: confirm with --yes", what)
 	}
-	fmt.Fprintf(cmd.ErrOrStderr(), "%s Go on? [y/N] ", printable(what))
+	fmt.Fprintf(cmd.ErrOrStderr(), "%s Continue? [y/N] ", printable(what))
 	in, err := cancelreader.NewReader(cmd.InOrStdin())
 	if err != nil {
 		return fmt.Errorf("read the answer: %w", err)

@@ -27,17 +27,17 @@ type change interface {
 	GetKind() operatorv1.WatchResponse_Kind
 }
 
-// watcher keeps a watch going when the server restarts. A new
-// stream begins with all current items again; a
-// [memory] finds the new ones.
+// watcher keeps a watch going when the server restarts. A new stream begins with all
+// current items again; a [memory] finds the new ones.
 type watcher struct {
 	lost func(error) // the stream broke, and follow tries another; nil error: it ended
 	back func()      // another stream works
 }
 
-// follow calls each for every message of a watch, and begin before those of each
-// stream, until ctx ends (nil), each fails, or the server refuses. A server that
-// does not answer the first time is an error: its address may be wrong.
+// follow calls begin before each stream of a watch, and each for every message of the
+// stream. It returns nil when ctx ends, and an error when each fails or the server
+// refuses. A server that does not answer the first time is also an error: its address may
+// be wrong.
 func follow[M any, P interface {
 	*M
 	change

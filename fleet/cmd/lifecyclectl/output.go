@@ -204,7 +204,7 @@ func printable(text string) string {
 	return b.String()
 }
 
-// printableLines is printable for each line.
+// printableLines applies printable to each line.
 func printableLines(text string) string {
 	lines := strings.Split(text, "\n")
 	for i, l := range lines {

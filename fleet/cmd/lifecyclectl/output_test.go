@@ -155,7 +155,7 @@ func TestAges(t *testing.T) {
 		}
 	}
 	if age(nil, now) != "" || moment(nil) != "" || moment(&timestamppb.Timestamp{}) != "" {
-		t.Error("no time is a time")
+		t.Error("a missing time is shown as a time")
 	}
 }
 

@@ -102,7 +102,7 @@ Exit status: 0 when no request was lost, 1 when one was or the proof failed.`,
 	return cmd
 }
 
-// publishedImage is the image that was published with this version; "" for a build
+// publishedImage returns the image that was published with this version; "" for a build
 // that was not released.
 func publishedImage(version string) string {
 	number, released := strings.CutPrefix(version, "v")
@@ -160,7 +160,7 @@ func writeJUnit(name string, report *prove.Report) error {
 	return nil
 }
 
-// proveLoadCommand is what the Job of a proof runs. People do not call it.
+// proveLoadCommand returns what the Job of a proof runs. People do not call it.
 func proveLoadCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    prove.Command + " PLAN",

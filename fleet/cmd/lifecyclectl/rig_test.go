@@ -225,7 +225,7 @@ func (c *certificates) pem(name string) (cert, key []byte, err error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: text}), nil
 }
 
-// server is the configuration of a server that trusts this authority's clients.
+// server returns the configuration of a server that trusts this authority's clients.
 func (c *certificates) server() (*tls.Config, error) {
 	cert, key, err := c.pem("server")
 	if err != nil {

@@ -110,7 +110,7 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 	return fmt.Errorf("there is no command %q; see %s --help", args[0], cmd.CommandPath())
 }
 
-// group is a command that only has subcommands.
+// group returns a command that only has subcommands.
 func group(cmd *cobra.Command, subcommands ...*cobra.Command) *cobra.Command {
 	cmd.Args = unknownCommand
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }

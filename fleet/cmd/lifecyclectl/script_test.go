@@ -28,7 +28,7 @@ func TestScripts(t *testing.T) {
 		Setup: func(env *testscript.Env) error {
 			tb, ok := env.T().(testing.TB)
 			if !ok {
-				return errors.New("a script's T is no testing.TB")
+				return errors.New("a script's T is not a testing.TB")
 			}
 			env.Values["stage"] = &stage{tb: tb}
 			return nil

@@ -115,7 +115,7 @@ func (t *table) write(b *bytes.Buffer, rows [][]cell) {
 	}
 }
 
-// stateColour is the colour of a state's name: green is well, red needs
+// stateColour returns the colour of a state's name: green is well, red needs
 // attention.
 func stateColour(state string) colour {
 	switch strings.ToLower(state) {
@@ -139,7 +139,7 @@ func moment(t *timestamppb.Timestamp) string {
 	return t.AsTime().UTC().Format(time.RFC3339)
 }
 
-// age is how long ago a time was, in the largest unit that fits twice.
+// age returns how long ago a time was, in the largest unit that fits twice.
 func age(t *timestamppb.Timestamp, now time.Time) string {
 	if t == nil || t.AsTime().Unix() <= 0 {
 		return ""

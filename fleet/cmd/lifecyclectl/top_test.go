@@ -228,7 +228,7 @@ func TestProgressOnATerminal(t *testing.T) {
 	}
 }
 
-// TestInterruptedQuestion: Ctrl-C at a question is no.
+// TestInterruptedQuestion: Ctrl-C at a question means no.
 func TestInterruptedQuestion(t *testing.T) {
 	s := newSite(t)
 	url, err := s.serve(s.config())
@@ -239,8 +239,8 @@ func TestInterruptedQuestion(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := open(t, 24, 100, url, "transition", "drone-survey", "m-1", "aborted")
-	w.shows("Go on? [y/N]")
-	w.press("\x03") // the terminal makes SIGINT of it
+	w.shows("Continue? [y/N]")
+	w.press("\x03") // the terminal turns it into SIGINT
 	status, _ := w.ends()
 	e, err := s.mgr.Get(context.Background(), "drone-survey", "m-1")
 	if status != exitInterrupted || err != nil || e.Phase() != "planning" {

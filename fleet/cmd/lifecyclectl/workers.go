@@ -31,7 +31,7 @@ func workersCommand() *cobra.Command {
 	return cmd
 }
 
-// workerVerb is a command that changes one worker and shows it.
+// workerVerb returns a command that changes one worker and shows it.
 func workerVerb(r *remote, use, short string, do func(a *api, cmd *cobra.Command, id string) (*operatorv1.Worker, error)) *cobra.Command {
 	var o output
 	cmd := &cobra.Command{

@@ -36,7 +36,7 @@ func asks(r *remote, o *output, about func(args []string) subject, do func(a *ap
 	}
 }
 
-// ofWorkflow is the subject of a command about TYPE and ID.
+// ofWorkflow returns the subject of a command about TYPE and ID.
 func ofWorkflow(args []string) subject {
 	s := subject{kind: "workflow"}
 	if len(args) > 0 {

@@ -18,7 +18,7 @@ var survey = []State{
 	{Name: "landing", Next: []string{"completed", "failed"}}, {Name: "completed", Next: nil}, {Name: "failed", Next: nil}, {Name: "aborted", Next: nil},
 }
 
-// ring is a table of n states in a circle; each also leads to itself.
+// ring returns a table of n states in a circle; each also leads to itself.
 func ring(n int) (states []State) {
 	for i := range n {
 		states = append(states, State{Name: fmt.Sprint("s", i), Next: []string{fmt.Sprint("s", (i+1)%n), fmt.Sprint("s", i)}})
@@ -26,7 +26,7 @@ func ring(n int) (states []State) {
 	return states
 }
 
-// dense is a table in which every state may follow every other.
+// dense returns a table in which every state may follow every other.
 func dense(n int) (states []State) {
 	for i := range n {
 		s := State{Name: fmt.Sprint("s", i)}

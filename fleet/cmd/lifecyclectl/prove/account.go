@@ -19,8 +19,8 @@ type account struct {
 	tick    load.Tick
 	ticked  time.Time // by the load's clock
 	heard   time.Time // by this one
-	// behind is how much this clock is ahead of the load's, plus the shortest way of a
-	// record.
+	// behind is how far the load's clock is behind this one, plus the shortest time that
+	// a record took to arrive.
 	behind time.Duration
 	lost   []load.Loss
 	fault  error // of the latest kubectl logs
@@ -113,7 +113,7 @@ func (a *account) quiet() time.Duration {
 	return time.Since(a.heard)
 }
 
-// silent is the error of a load that has not reported for longer than patience.
+// silent returns the error of a load that has not reported for longer than patience.
 func (a *account) silent() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -143,8 +143,8 @@ func (a *account) counts() map[string]load.Count {
 // lostRequest is a loss by the clock of this machine.
 type lostRequest struct{ load.Loss }
 
-// at is when the request met its fate: for a connection that was never made, when it
-// was tried.
+// at returns when the request was lost. When no connection was made for it, that is when
+// it was sent.
 func (l lostRequest) at() time.Time {
 	if l.How == load.Unreachable || l.How == load.Late {
 		return l.Sent

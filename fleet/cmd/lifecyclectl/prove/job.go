@@ -15,13 +15,13 @@ type object = map[string]any
 // jobStart bounds the time until the Job's container runs.
 const jobStart = 2 * time.Minute
 
-// jobName is a new one for each proof.
+// jobName returns a new name for the Job of one proof.
 func jobName() string { return "lifecyclectl-prove-" + strings.ToLower(rand.Text()[:6]) }
 
-// jobLabel is the label of the Job's pod with the Job's name.
+// jobLabel is the key of the label with which the Job's pod names its Job.
 const jobLabel = "lifecycle.pleme.io/prove-load"
 
-// jobObject is the load as a Job. It runs in a namespace with the restricted Pod
+// jobObject returns the Job that makes the load. It runs in a namespace with the restricted Pod
 // Security Standard, and ends by itself when this process cannot end it.
 func jobObject(name, image string, secrets []object, plan load.Plan, limit time.Duration) (object, error) {
 	text, err := json.Marshal(plan)
@@ -106,7 +106,7 @@ func startFault(pod podObject, image string, waited time.Duration) error {
 		switch wait.Reason {
 		case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable":
 			return refuse(Failed, "image %s cannot be pulled (%s): %s", image, wait.Reason, wait.Message).
-				hint("give an image of lifecyclectl that the cluster can pull with --image")
+				hint("use --image to name an image of lifecyclectl that the cluster can pull")
 		case "CreateContainerConfigError", "CreateContainerError", "RunContainerError":
 			return refuse(Failed, "image %s cannot run (%s): %s", image, wait.Reason, wait.Message).
 				hint("it has to be an image whose entry point is this version of lifecyclectl; give it with --image")
@@ -134,7 +134,8 @@ func (p *proof) jobEvents(ctx context.Context) string {
 	return said
 }
 
-// causeOr returns the reason why ctx ended, when it has one of ours, or err.
+// causeOr returns the cause with which ctx ended when that is an *Error of this package,
+// and err otherwise.
 func causeOr(ctx context.Context, err error) error {
 	if cause, ok := context.Cause(ctx).(*Error); ok { //nolint:errorlint // it is ours, and not wrapped
 		return cause

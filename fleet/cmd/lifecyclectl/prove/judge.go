@@ -10,10 +10,10 @@ import (
 
 // The times by which a loss is attributed.
 const (
-	seenLate = 500 * time.Millisecond // a change in the cluster is seen here so much later
-	linger   = 15 * time.Second       // a pod that has gone may still be sent requests for so long
-	young    = 5 * time.Second        // a pod that has just become ready
-	inFlight = 100 * time.Millisecond // a request that is lost later was being worked on
+	seenLate = 500 * time.Millisecond // how late a change in the cluster may be seen here
+	linger   = 15 * time.Second       // how long requests may still be sent to a pod that has gone
+	young    = 5 * time.Second        // how long after it became ready a pod counts as new
+	inFlight = 100 * time.Millisecond // the program was working on a request that was lost after this time
 	margin   = 2                      // seconds beyond the latest loss
 )
 
@@ -153,7 +153,7 @@ func (p *proof) finding(cause string, g *group) Finding {
 		return Finding{
 			Rule: "grace-too-short", Path: "spec.template.spec.terminationGracePeriodSeconds", Value: fmt.Sprint(grace), Want: fmt.Sprint(2 * grace),
 			Reason: fmt.Sprintf("the kubelet killed the container %d s after the deletion, while it worked on %s", grace, lost),
-			Fix:    fmt.Sprintf("set terminationGracePeriodSeconds to more than a stop takes, as %d, or make the program end sooner", 2*grace),
+			Fix:    fmt.Sprintf("set terminationGracePeriodSeconds to more than a stop takes, such as %d, or make the program end sooner", 2*grace),
 		}
 	case cutShort:
 		return Finding{
@@ -210,7 +210,7 @@ func (p *proof) noEndpoint(lost string) Finding {
 		f.Fix = "set spec.strategy.type to RollingUpdate, with maxUnavailable: 0"
 	default:
 		f.Path, f.Value, f.Want = "spec.strategy.rollingUpdate.maxUnavailable", fmt.Sprint(s.RollingUpdate.MaxUnavailable), "0"
-		f.Fix = "set spec.strategy.rollingUpdate.maxUnavailable to 0, and look at why the readinessProbe of running pods fails"
+		f.Fix = "set spec.strategy.rollingUpdate.maxUnavailable to 0, and find out why the readinessProbe of running pods fails"
 	}
 	return f
 }

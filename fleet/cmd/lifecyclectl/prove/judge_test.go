@@ -16,17 +16,19 @@ var t0 = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 func after(s float64) time.Time { return t0.Add(time.Duration(s * float64(time.Second))) }
 
-// lost makes a loss that was noticed so many seconds after the deletion of web-1.
+// lost makes a loss that was noticed at seconds after the deletion of web-1.
 func lost(kind string, how load.How, kept bool, waited, at float64) lostRequest {
 	return lostRequest{load.Loss{Kind: kind, How: how, Kept: kept, Sent: after(at - waited), Lost: after(at), Why: "why"}}
 }
 
-// stopped is a pod that was deleted at T0 and whose container ended so much later.
+// stopped returns a pod that was deleted at T0 and whose container ended this many
+// seconds later.
 func stopped(ended float64, code int) Pod {
 	return Pod{Name: "web-1", Ready: after(-60), Deleted: t0, Unready: after(0.1), Removed: after(ended), Ended: after(ended), ExitCode: &code}
 }
 
-// of returns a proof of a Deployment whose container has these fields besides.
+// of returns a proof of a Deployment with these additional fields in its spec and in its
+// container.
 func of(t *testing.T, spec, container string) *proof {
 	t.Helper()
 	d := new(deployment)

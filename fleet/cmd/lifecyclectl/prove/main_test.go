@@ -13,9 +13,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fake is a kubectl that answers from a folder: get-deployments.apps, get-services …
-// hold what "get" prints, reviews what the user may do, error what it fails with, and
-// the file hang makes it hang. The file calls lists what it was asked.
+// fake is a kubectl that answers from the files of a folder. The files
+// get-deployments.apps, get-services … have the output of "get", and the file reviews has
+// the user's permissions. With a file error every call fails with its text, and with a
+// file hang every call hangs. The file calls lists the calls.
 type fake struct {
 	t      *testing.T
 	folder string
@@ -71,7 +72,7 @@ func (f *fake) set(name, text string) {
 	}
 }
 
-// change replaces words of what an answer has.
+// change replaces a part of an answer.
 func (f *fake) change(name, old, new string) {
 	f.t.Helper()
 	text, err := os.ReadFile(filepath.Join(f.folder, name))

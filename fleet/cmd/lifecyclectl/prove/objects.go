@@ -148,8 +148,8 @@ func (s selector) String() string {
 
 func (d *deployment) String() string { return "deployment/" + d.Metadata.Name }
 
-// replicas returns the number that the Deployment should have. That of an earlier
-// proof which was killed before it put it back counts.
+// replicas returns the number of replicas that the Deployment should have. An earlier
+// proof that was killed has left that number in an annotation.
 func (d *deployment) replicas() int {
 	if n, err := strconv.Atoi(d.Metadata.Annotations[Replicas]); err == nil && n > 0 {
 		return n
@@ -157,7 +157,7 @@ func (d *deployment) replicas() int {
 	return d.now()
 }
 
-// now returns the number that it is told to have.
+// now returns the number of replicas in its spec.
 func (d *deployment) now() int {
 	if d.Spec.Replicas == nil {
 		return 1

@@ -30,8 +30,8 @@ type Options struct {
 	Port string
 	// Image is an image whose entry point is this version of lifecyclectl.
 	Image string
-	// Get, Post and Stream are the paths that the load asks for. Without Post there
-	// is no HTTP/2, and without Stream no stream.
+	// Get, Post and Stream are the paths that the load asks for. An empty Post leaves out
+	// the clients of HTTP/2, and an empty Stream those of streams.
 	Get, Post, Stream string
 	// Clients is the number of clients of each kind. Defaults to 8.
 	Clients int
@@ -41,7 +41,7 @@ type Options struct {
 	// Ask asks the user whether to go on with a Deployment that does not have the
 	// label. An error ends the proof.
 	Ask func(what string) error
-	// Step tells what begins or has happened. Now tells the state of what runs, often.
+	// Step reports what begins or has happened. Now reports, often, what is under way.
 	Step, Now func(text string)
 
 	callIn time.Duration // for tests: the maximum time of a call; defaults to callIn
@@ -50,7 +50,7 @@ type Options struct {
 // The times of a proof.
 const (
 	baseline  = 4 * time.Second  // of load before anything is touched
-	between   = 2 * time.Second  // two steps
+	between   = 2 * time.Second  // one step and the next
 	afterward = 6 * time.Second  // of load after the last step
 	patience  = 60 * time.Second // with an API server that does not answer meanwhile
 )
@@ -68,7 +68,7 @@ type proof struct {
 	pods   *timeline
 	load   *account
 	steps  []Step
-	scaled bool // the number of replicas is not its own
+	scaled bool // the proof has changed the number of replicas
 }
 
 // Run proves the Deployment and returns the report. It leaves nothing behind: it
@@ -86,11 +86,11 @@ func Run(ctx context.Context, o Options) (report *Report, err error) {
 		name = ""
 	}
 	if name == "" {
-		return nil, refuse(Usage, "%q is no deployment/NAME: prove can roll, scale and heal only Deployments", o.Target)
+		return nil, refuse(Usage, "%q is not deployment/NAME: prove can roll, scale and heal only Deployments", o.Target)
 	}
 	if o.Image == "" {
-		return nil, refuse(Usage, "which image? the load runs in the cluster, from an image whose entry point is this version of lifecyclectl").
-			hint("build one from this program, push it where the cluster pulls, and give it with --image")
+		return nil, refuse(Usage, "no image is given: the load runs in the cluster, from an image whose entry point is this version of lifecyclectl").
+			hint("build one from this program, push it where the cluster pulls, and name it with --image")
 	}
 	p := &proof{opts: o, k: &kubectl{namespace: o.Namespace, limit: cmp.Or(o.callIn, callIn)}, job: jobName()}
 	if o.Context != "" {
@@ -240,7 +240,7 @@ func (p *proof) run(ctx context.Context) (*Report, error) {
 	})
 	watches.Go(func() { p.load.follow(watching, p.k, pod) })
 	if p.d.now() != p.d.replicas() {
-		p.opts.Step(fmt.Sprintf("%s has %d replicas: an earlier proof was killed and left that; it gets its %d again", p.d, p.d.now(), p.d.replicas()))
+		p.opts.Step(fmt.Sprintf("%s has %d replicas: an earlier proof was killed and left it so; it gets its %d back", p.d, p.d.now(), p.d.replicas()))
 		if err := p.putBack(ctx); err != nil {
 			return nil, err
 		}
@@ -299,8 +299,8 @@ func (p *proof) before(ctx context.Context) error {
 	return nil
 }
 
-// clean puts back what the proof has changed, and tells what it could not. It has its
-// own time: ctx may have ended.
+// clean puts back what the proof has changed, and reports what it could not put back.
+// It has a deadline of its own: ctx may have ended.
 func (p *proof) clean(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanIn)
 	defer cancel()

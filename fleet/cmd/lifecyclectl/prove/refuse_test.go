@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// asked runs a proof of deployment/web with the fake, whose user agrees.
+// asked runs a proof of deployment/web against the fake. The user says yes.
 func asked(ctx context.Context, change func(*Options)) (steps []string, err error) {
 	o := Options{
 		Target: "deployment/web", Namespace: "shop", Image: "ctl:1", Get: "/",
@@ -21,7 +21,8 @@ func asked(ctx context.Context, change func(*Options)) (steps []string, err erro
 	return steps, err
 }
 
-// A proof that cannot be names the object and what it lacks, and touches nothing.
+// A proof that cannot be made says which object lacks what, and changes nothing in the
+// cluster.
 func TestRefusals(t *testing.T) {
 	const deployments, services = "get-deployments.apps", "get-services"
 	for name, tt := range map[string]struct {
@@ -30,9 +31,9 @@ func TestRefusals(t *testing.T) {
 		reason Reason
 		says   []string
 	}{
-		"a stateful set": {nil, func(o *Options) { o.Target = "statefulset/db" }, Usage, []string{`"statefulset/db" is no deployment/NAME`}},
-		"no name":        {nil, func(o *Options) { o.Target = "deployment/" }, Usage, []string{"no deployment/NAME"}},
-		"no image":       {nil, func(o *Options) { o.Image = "" }, Usage, []string{"which image?", "--image"}},
+		"a stateful set": {nil, func(o *Options) { o.Target = "statefulset/db" }, Usage, []string{`"statefulset/db" is not deployment/NAME`}},
+		"no name":        {nil, func(o *Options) { o.Target = "deployment/" }, Usage, []string{"not deployment/NAME"}},
+		"no image":       {nil, func(o *Options) { o.Image = "" }, Usage, []string{"no image is given", "--image"}},
 		"no JSON":        {func(f *fake) { f.set(deployments, "<html>") }, nil, Failed, []string{"kubectl get deployments.apps web", "invalid character"}},
 		"no service":     {func(f *fake) { f.set(services, `{"items": []}`) }, nil, Usage, []string{"no Service", "deployment/web", "app=web"}},
 		"two services": {func(f *fake) {
@@ -111,7 +112,7 @@ func TestNoKubectl(t *testing.T) {
 	}
 }
 
-// Once the Job may exist, it is deleted, however the proof ends.
+// From the moment at which the Job may exist, every end of the proof deletes it.
 func TestTheJobIsDeleted(t *testing.T) {
 	waiting := func(reason string) string {
 		return `{"items": [{"metadata": {"name": "load-1"}, "status": {"containerStatuses": [{"state": {"waiting": {"reason": "` + reason + `", "message": "back-off"}}}]}}]}`
@@ -157,8 +158,8 @@ func TestTheJobIsDeleted(t *testing.T) {
 	})
 }
 
-// What cannot be put back is told, with the command that does it.
-func TestWhatIsLeftIsTold(t *testing.T) {
+// A proof that cannot delete its Job says so, with the command that does.
+func TestJobThatCannotBeDeletedIsNamed(t *testing.T) {
 	f := newFake(t)
 	var said []string
 	_, err := asked(t.Context(), func(o *Options) {

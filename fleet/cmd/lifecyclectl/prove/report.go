@@ -26,7 +26,8 @@ type Report struct {
 	Steps      []Step    `json:"steps"`
 	Findings   []Finding `json:"findings"`
 	Pods       []Pod     `json:"pods"`
-	// Losses are the lost requests, in their order; of very many, the first.
+	// Losses are the lost requests in the order of their loss. When there are very many,
+	// it has only the first.
 	Losses []Loss `json:"losses"`
 }
 
@@ -39,9 +40,9 @@ type Kind struct {
 	Skipped  string `json:"skipped,omitempty"` // why it was not asked
 }
 
-// Loss is one lost request, and when that was in the life of the pod on which it
-// probably was lost. Times are in seconds, negative before the event, and absent when
-// the event was not seen.
+// Loss is one lost request, with its time relative to events in the life of the pod that
+// probably lost it. Times are in seconds, negative before the event, and absent when the
+// event was not seen.
 type Loss struct {
 	Kind          string   `json:"kind"`
 	How           string   `json:"how"`
@@ -56,7 +57,7 @@ type Loss struct {
 	AfterRemoved  *float64 `json:"afterRemoved,omitempty"`
 	AfterEnd      *float64 `json:"afterEnd,omitempty"`
 	Cause         string   `json:"cause"`
-	// At is when the request met its fate, by the clock of this machine.
+	// At is when the request was lost, by the clock of this machine.
 	At time.Time `json:"at"`
 }
 
@@ -71,7 +72,7 @@ func since(event, at time.Time) *float64 {
 	return &s
 }
 
-// report accounts for everything. Nothing runs any more.
+// report makes the Report, once nothing runs any more.
 func (p *proof) report() *Report {
 	r := &Report{
 		Deployment: p.d.Metadata.Name, Namespace: p.k.namespace, Service: p.svc.Metadata.Name, Port: p.port.Port, TLS: p.port.tls(),
@@ -140,7 +141,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	if r.Lost == 0 {
 		fmt.Fprintf(&b, "\nno request was lost\n")
 	} else {
-		fmt.Fprintf(&b, "\nlost: %d of %s, each at the time after the deletion of its pod (T0)\n", r.Lost, number(r.Sent, "request"))
+		fmt.Fprintf(&b, "\nlost: %d of %s; times count from the deletion of the pod (T0)\n", r.Lost, number(r.Sent, "request"))
 		r.writeLosses(&b)
 	}
 	for _, f := range r.Findings {
@@ -203,7 +204,7 @@ func (r *Report) writeLosses(b *bytes.Buffer) {
 	}
 }
 
-// describePod writes when the pod's stop had which effect.
+// describePod says when each step of the pod's stop happened.
 func (r *Report) describePod(name string) string {
 	if name == "" {
 		return "while no pod stopped"

@@ -65,7 +65,7 @@ type Pod struct {
 }
 
 // timeline follows the pods of a Deployment and the endpoints of a Service. It is
-// only for the account: what the proof waits for is asked anew each time.
+// for the report alone: the proof asks the API server anew for what it waits for.
 type timeline struct {
 	container string // the serving one
 

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// As PID 1 it reaps the orphans of its program.
+// As PID 1, lifecyclectl run reaps the orphans of its program.
 func TestOrphansAreReapedByPID1(t *testing.T) {
 	r, w := io.Pipe()
 	defer w.Close()
@@ -22,14 +22,13 @@ func TestOrphansAreReapedByPID1(t *testing.T) {
 		}
 	}, []string{"-lifecycle.health-addr=off"}, "orphan")
 	c.await("orphaned")
-	// This process has adopted the grandchild: it sleeps, ends, and must be reaped.
+	// lifecyclectl has adopted the grandchild, which sleeps, ends, and must be reaped.
 	eventually(t, "the program as the only child", func() bool { return len(children(t, c.cmd.Process.Pid)) == 1 })
 	w.Close()
 	c.wantExit(0)
 }
 
-// ownProc mounts the /proc of the process's own namespace, as a
-// container does.
+// ownProc mounts the /proc of the process's own namespace, as in a container.
 func ownProc() error {
 	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil { // not the host's
 		return err

@@ -237,7 +237,7 @@ func (c *command) address() string {
 	return addr
 }
 
-// freeAddr is an address on which no process listens.
+// freeAddr returns an address on which no process listens.
 func freeAddr(t *testing.T) string {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

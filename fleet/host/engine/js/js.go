@@ -276,7 +276,7 @@ func (p *program) predeclare() error {
 	)
 }
 
-// message is m as code sees it.
+// message returns m as code sees it.
 func (p *program) message(vm *goja.Runtime, m *engine.Message) goja.Value {
 	o := vm.NewObject()
 	set := func(name string, v any) { _ = o.Set(name, v) } // a new object takes every property

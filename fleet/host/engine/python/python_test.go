@@ -2,9 +2,11 @@ package python
 
 import (
 	"encoding/json"
+	"errors"
 	"os/exec"
 	"testing"
 
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/enginetest"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine/internal/value"
 	"go.uber.org/goleak"
@@ -80,6 +82,28 @@ func TestConformance(t *testing.T) {
 			"exits":      {Code: "import os; os._exit(3)", Fault: "3"},
 		},
 	})
+}
+
+// A result that is too large and takes more than half of the memory breaks the
+// limit of the output: it is measured before it is copied.
+func TestLargeResultIsNotCopied(t *testing.T) {
+	for name, result := range map[string]string{"text": `"x" * (48 << 20)`, "bytes": `bytes(48 << 20)`, "in a list": `["x" * (48 << 20)]`} {
+		t.Run(name, func(t *testing.T) {
+			p, err := newEngine(t).Load(t.Context(), []byte("def handle(message): return "+result), engine.Config{Worker: "w", Limits: enginetest.Limits})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				if err := p.Close(); err != nil {
+					t.Error(err)
+				}
+			}()
+			_, err = p.Handle(t.Context(), &engine.Message{ID: "1", Topic: "in.x"}, enginetest.NewState())
+			if broken := new(engine.LimitError); !errors.As(err, &broken) || broken.What != "output" {
+				t.Errorf("the error is %v, want the output limit", err)
+			}
+		})
+	}
 }
 
 // FuzzPlain checks that no answer of a runner makes plain panic.

@@ -120,9 +120,11 @@ def load():
 
 
 def plain(value, level=0):
-    """A result as JSON can carry it."""
+    """A result as JSON can carry it. One that is too large is not copied first."""
     if level > 8:
         raise ValueError("the handler's result nests more than 8 levels")
+    if isinstance(value, (str, bytes, bytearray)) and len(value) > 2 * limit_output:
+        raise Limit("output")
     if value is None or isinstance(value, (str, bool, float)):
         return value
     if isinstance(value, (bytes, bytearray)):

@@ -1,6 +1,7 @@
 package wasm
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,7 +28,7 @@ var guest = sync.OnceValues(func() ([]byte, error) {
 	cmd.Dir = filepath.Join("testdata", "modes")
 	cmd.Env = append(os.Environ(), "GOOS=wasip1", "GOARCH=wasm", "GOWORK=off", "GOFLAGS=-p=2")
 	if text, err := cmd.CombinedOutput(); err != nil {
-		return nil, &exec.Error{Name: string(text), Err: err}
+		return nil, fmt.Errorf("go build: %w\n%s", err, text)
 	}
 	return os.ReadFile(out)
 })
@@ -40,12 +41,15 @@ func module(body string) string {
 	}
 	code := "\x00" + body + "\x0b"
 	return "\x00asm\x01\x00\x00\x00" +
-		section(1, "\x01\x60\x00\x00") + // a type without parameters and results
+		section(1, "\x01\x60\x00\x00") + // a type without parameters or results
 		section(3, "\x01\x00") + // one function of that type
 		section(5, "\x01\x00\x01") + // a memory of one page
 		section(7, "\x02\x06_start\x00\x00\x06memory\x02\x00") +
 		section(10, "\x01"+string(rune(len(code)))+code)
 }
+
+// shared keeps what it compiled: the race detector makes compiling slow.
+var shared = New()
 
 func TestConformance(t *testing.T) {
 	code, err := guest()
@@ -53,7 +57,7 @@ func TestConformance(t *testing.T) {
 		t.Fatal(err)
 	}
 	enginetest.Run(t, enginetest.Suite{
-		Engine: New(),
+		Engine: shared,
 		Code:   code,
 		Bad: map[string]enginetest.BadCode{
 			"text":      {Code: "(module)", Fault: "compile"},
@@ -70,7 +74,7 @@ func TestSandbox(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := New().Load(t.Context(), code, engine.Config{Worker: "w"})
+	p, err := shared.Load(t.Context(), code, engine.Config{Worker: "w"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,8 +31,23 @@ func FuzzBreakable(f *testing.F) {
 	})
 }
 
-// An address can choose only among the sentences, and the numbers in
-// them.
+func TestPreview(t *testing.T) {
+	for data, want := range map[string]string{
+		"":                     "",
+		"hello":                "hello",
+		"aaaé":                 "aaaé", // é is two bytes, across the fourth
+		"cut \xe8\xaa":         "cut ",
+		"\xff\xfe":             "ff fe",
+		"not text \xff\x00abc": "6e 6f 74 20 74 65 78 74 20 ff 00 61 62 63",
+	} {
+		if got := preview([]byte(data)); got != want {
+			t.Errorf("%q became %q, want %q", data, got, want)
+		}
+	}
+}
+
+// The address of a page chooses one of the fixed sentences and the numbers in it, and adds
+// no text of its own.
 func TestOutcomeSaysOnlyItsOwnSentences(t *testing.T) {
 	for query, want := range map[string]string{
 		"":                                "",
@@ -58,12 +73,12 @@ func TestOutcomeSaysOnlyItsOwnSentences(t *testing.T) {
 func TestEveryActionHasAnOutcome(t *testing.T) {
 	for name := range steps {
 		if done[name] == "" {
-			t.Errorf("%s has none", name)
+			t.Errorf("the action %s has no sentence", name)
 		}
 	}
 	for name := range done {
 		if _, ok := steps[name]; !ok {
-			t.Errorf("%s is not an action", name)
+			t.Errorf("there is a sentence for %s, which is not an action", name)
 		}
 	}
 }

@@ -85,12 +85,17 @@ func digest(d string) string {
 	return d[:min(12, len(d))]
 }
 
-// preview returns the beginning of a message when it is text.
+// preview returns the beginning of a message: of text as it is, and of other bytes in
+// hexadecimal. Data that was cut may end within a character.
 func preview(data []byte) string {
-	if !utf8.Valid(data[:len(data)-len(data)%utf8.UTFMax]) {
+	whole := data
+	for n := 0; n < utf8.UTFMax && !utf8.Valid(whole); n++ {
+		whole = whole[:len(whole)-1]
+	}
+	if !utf8.Valid(whole) || len(whole) == 0 {
 		return fmt.Sprintf("% x", data[:min(24, len(data))])
 	}
-	return texts.Column(strings.ToValidUTF8(string(data), ""), 240)
+	return texts.Column(string(whole), 240)
 }
 
 // count formats a number with spaces between thousands.

@@ -62,7 +62,7 @@ var steps = map[string]step{
 	"recover":  {askRecover, doRecover},
 }
 
-// onProcess is an action on one process, with the question q.
+// onProcess returns an action on one process, with the question q.
 func onProcess(q question, do func(ctx context.Context, d *Dashboard, id, reason string) error) step {
 	return step{
 		ask: func(ctx context.Context, d *Dashboard, f url.Values) (*question, error) {
@@ -80,7 +80,7 @@ func onProcess(q question, do func(ctx context.Context, d *Dashboard, id, reason
 	}
 }
 
-// onWorker is an action on one hosted worker, with the question q.
+// onWorker returns an action on one hosted worker, with the question q.
 func onWorker(q question, do func(ctx context.Context, d *Dashboard, id string) error) step {
 	return step{
 		ask: func(ctx context.Context, d *Dashboard, f url.Values) (*question, error) {

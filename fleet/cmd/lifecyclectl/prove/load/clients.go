@@ -178,7 +178,7 @@ func (t *target) fresh(ctx context.Context, l *call) {
 	}
 }
 
-// newHTTP2 is net/http's client of HTTP/2: over TLS, or with prior knowledge.
+// newHTTP2 returns net/http's client of HTTP/2: over TLS, or with prior knowledge.
 func (t *target) newHTTP2() *http.Transport {
 	protocols := new(http.Protocols)
 	if t.TLS {

@@ -1,4 +1,4 @@
-// Package load sends requests to one address as clients do that never send a request
+// Package load sends requests to one address, like clients that never send a request
 // twice, and writes what became of them as JSON lines. "lifecyclectl prove" runs it
 // as a Job beside the service, so that no request leaves the cluster.
 package load
@@ -22,14 +22,14 @@ const (
 	Stream = "stream of events" // lost when it is cut, and not when the server ends it
 )
 
-// Kinds are all of them, in the order of reports.
+// Kinds lists all kinds, in the order of reports.
 var Kinds = []string{Kept, Fresh, HTTP2, Stream}
 
 // The limits of a run.
 const (
 	answerIn = 15 * time.Second // a request that takes longer is lost
 	tryIn    = 5 * time.Second  // the same for the first request of a kind
-	maxTold  = 5000             // losses that are told one by one; all are counted
+	maxTold  = 5000             // losses that have a record each; all are counted
 )
 
 // Plan says what to send. The zero value of a path sends nothing of that kind,
@@ -73,7 +73,7 @@ type Count struct {
 	Lost     int `json:"lost"`
 }
 
-// Loss is one request without an answer. An answer of status 500 or more is none.
+// Loss is one lost request: it has no answer, or one with a status of 500 or more.
 type Loss struct {
 	Kind string        `json:"kind"`
 	How  How           `json:"how"`
@@ -118,7 +118,7 @@ func Run(ctx context.Context, p Plan, w io.Writer) error {
 	hello := r.hello(ctx)
 	r.write(Record{Hello: &hello})
 	if hello.Error != "" {
-		<-ctx.Done() // the reader of the log decides
+		<-ctx.Done() // the reader of the records decides when to end this
 		return r.err
 	}
 	var clients sync.WaitGroup
@@ -286,7 +286,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// gap is the idle time of a client that keeps its connection: often short, and
+// gap returns the idle time of a client that keeps its connection: often short, and
 // sometimes as long as people take.
 func gap() time.Duration {
 	if rand.N(2) == 0 {

@@ -64,7 +64,7 @@ func runLoad(t *testing.T, p Plan, done func([]Record) bool) []Record {
 	return j.records
 }
 
-// answeredEach is done when each of the kinds has been answered.
+// answeredEach returns a condition that holds when a request of each kind was answered.
 func answeredEach(kinds ...string) func([]Record) bool {
 	return func(records []Record) bool {
 		tick := records[len(records)-1].Tick

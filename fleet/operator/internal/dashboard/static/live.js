@@ -1,6 +1,6 @@
-// Keeps a page fresh: when the server reports a change, the script fetches the page
-// again and changes what differs in place. Without this script
-// everything works, and a reload shows changes.
+// Keeps a page up to date: when the server reports a change, the script fetches the page
+// again and changes the parts that differ, in place. Everything works without this
+// script; then changes show after a reload.
 "use strict";
 (() => {
   const content = document.getElementById("content");
@@ -106,7 +106,7 @@
         link.href = answer.url;
         link.textContent = "Sign in";
         over = true;
-        say("off", "You are signed out. What you see is not kept fresh.", link);
+        say("off", "You are signed out. This page is no longer updated.", link);
         return false;
       }
       if (answer.status === 404) { say("off", "This no longer exists. What you see is its last state."); return true; }
@@ -124,7 +124,7 @@
     }
   };
 
-  // Fetch a page that is slow to make less often.
+  // The longer the server takes to make a page, the less often fetch it.
   let wanted = false, busy = false;
   const changed = async () => {
     wanted = true;
@@ -167,7 +167,7 @@
   };
   const attempt = async () => { if (await refresh()) { if (!document.hidden) open(); } else again(); };
 
-  // A hidden page holds no connection: a browser has six for a server.
+  // A hidden page holds no connection: a browser opens at most six to one server.
   document.addEventListener("visibilitychange", () => { if (document.hidden) close(); else if (!over) { failures = 0; attempt(); } });
   addEventListener("pagehide", close);
   addEventListener("pageshow", (e) => { if (e.persisted) attempt(); });
