@@ -149,7 +149,7 @@ func TestDashboardShowsALife(t *testing.T) {
 	}
 	write("service.yaml", text)
 	scrape := write("prometheus.yaml", fmt.Sprintf("global: {scrape_interval: 200ms}\nscrape_configs:\n  - {job_name: service, static_configs: [{targets: [%q]}]}\n", health))
-	svc := start(t, []string{"SERVICE_LIFECYCLE_SHUTDOWN_GRACE=20s", "SERVICE_LIFECYCLE_REPORT_SLICE=4s", "SERVICE_LIFECYCLE_TERMINATION_GRACE=30s"}, service, "-config="+file, "-db="+filepath.Join(folder, "db"), "-allow-faults")
+	svc := start(t, []string{"SERVICE_LIFECYCLE_SHUTDOWN_GRACE=20s", "SERVICE_LIFECYCLE_REPORT_SLICE=4s", "SERVICE_LIFECYCLE_LAST_STOP_FILE=" + filepath.Join(folder, "last-stop.json"), "SERVICE_LIFECYCLE_TERMINATION_GRACE=30s"}, service, "-config="+file, "-db="+filepath.Join(folder, "db"), "-allow-faults")
 	start(t, nil, prometheus, "--config.file="+scrape, "--storage.tsdb.path="+filepath.Join(folder, "tsdb"), "--web.listen-address="+own, "--log.level=warn")
 	client := browser(t)
 	eventually(t, "the service to be ready", func() bool { return ok(client, "http://"+health+"/readyz") })

@@ -39,6 +39,9 @@ type stops struct {
 // deploy/: a scrape in 15 s, an evaluation in 30 s, a window of 5 s. Rules, with their
 // windows, are the same in both.
 func TestStopsAreSeen(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it waits for scrapes; TestAlerts tests the rules")
+	}
 	run := stops{cut: 2, stuck: 1, good: 2, again: 1, plain: "2500ms", scrape: "2s", evaluation: "1s", patience: patience, env: []string{
 		"SERVICE_LIFECYCLE_DRAIN_INTERVAL=1s", "SERVICE_LIFECYCLE_SHUTDOWN_GRACE=62s", "SERVICE_LIFECYCLE_LINGER=500ms", "SERVICE_LIFECYCLE_UNIT_SLICE=500ms",
 		"SERVICE_LIFECYCLE_HOOK_SLICE=500ms", "SERVICE_LIFECYCLE_REPORT_SLICE=60s", "SERVICE_LIFECYCLE_TERMINATION_GRACE=65s",
@@ -103,9 +106,6 @@ func (s stops) test(t *testing.T) {
 			p.env = append(p.env, s.env...)
 			if again || kind == "control" {
 				p.env = append(p.env, "SERVICE_LIFECYCLE_REPORT_SLICE=0s", "SERVICE_LIFECYCLE_SHUTDOWN_GRACE="+s.plain)
-			}
-			if again {
-				p.env = append(p.env, "SERVICE_LIFECYCLE_LAST_STOP_FILE="+filepath.Join(p.folder, "last-stop.json"))
 			}
 			all = append(all, p)
 		}
@@ -231,7 +231,7 @@ func judge(t *testing.T, all []*stopped, alerts func(string) []map[string]string
 
 func (p *stopped) start(t *testing.T, service string) {
 	t.Helper()
-	p.proc = start(t, append(p.env, "SERVICE_ADDR="+p.web, "SERVICE_LIFECYCLE_HEALTH_ADDR="+p.health, "GOMAXPROCS=1"), service,
+	p.proc = start(t, append(p.env, "SERVICE_LIFECYCLE_LAST_STOP_FILE="+filepath.Join(p.folder, "last-stop.json"), "SERVICE_ADDR="+p.web, "SERVICE_LIFECYCLE_HEALTH_ADDR="+p.health, "GOMAXPROCS=1"), service,
 		"-config=kustomize/base/config.yaml", "-db="+filepath.Join(p.folder, "db"), "-allow-faults")
 }
 
@@ -278,6 +278,9 @@ func (p *stopped) stop(t *testing.T) {
 // TestHistogramsAreNative lets a Prometheus with native histograms scrape a stop. The
 // panels with quantiles show it, without any bucket of a classic histogram.
 func TestHistogramsAreNative(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it waits for scrapes")
+	}
 	prometheus := tool(t, "prometheus")
 	folder := t.TempDir()
 	service := filepath.Join(folder, "service")
