@@ -76,13 +76,13 @@ const unknown = -1
 
 // stopped is one process of the example.
 type stopped struct {
-	kind         string // "cut", "stuck", "good" or "control": a cut that is not told
-	again        bool   // it tells of its stop when it starts again, and not in a last scrape
-	web, health  string
-	folder, file string
-	env          []string
-	proc         *process
-	exit         int
+	kind        string // "cut", "stuck", "good" or "control": a cut that is not told
+	again       bool   // it tells of its stop when it starts again, and not in a last scrape
+	web, health string
+	folder      string
+	env         []string
+	proc        *process
+	exit        int
 }
 
 // test runs all processes at once: they mostly wait.
