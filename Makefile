@@ -110,7 +110,8 @@ e2e-long: ## a thousand pods replaced under load of every protocol (root, Linux,
 .PHONY: docs
 docs: ## draw the pictures and tables in docs/ from the code
 	cd tools && go run ./docgen -out ..
-	go test -count=1 -run '^TestContractTestsAreCurrent$$' . -update
+	go test -count=1 -run '^(TestContractTestsAreCurrent|TestPagesShowTheCode|TestLinesBeforeAndAfterAreCounted)$$' . -update
+	cd examples/adopt && go test -count=1 -run '^TestWholeProgramsAreCounted$$' . -update
 	cd vet && go test -count=1 -run '^TestPageIsCurrent$$' . -update
 	cd bench && go run ./cmd/scaledoc
 	cd fleet && go test -count=1 -run '^TestReference$$' ./cmd/lifecyclectl -update
