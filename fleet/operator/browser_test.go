@@ -211,7 +211,11 @@ func TestPagesInABrowser(t *testing.T) {
 	base, _, ids := stage(t)
 	ctx := browser(t)
 	id := url.PathEscape("acme.drones.north.survey.mission.003")
-	both := looks(t, ctx, base, "light-1280", "light-360", "dark-1280", "dark-360")
+	ways := []string{"light-1280", "dark-360", "light-360", "dark-1280"}
+	if testing.Short() {
+		ways = ways[:2]
+	}
+	both := looks(t, ctx, base, ways...)
 	for name, path := range map[string]string{
 		"fleet": "/ui/", "process": "/ui/processes/" + ids[0], "workflows": "/ui/workflows", "workflow": "/ui/workflows/drone-survey",
 		"entity": "/ui/workflows/drone-survey/" + id, "workers": "/ui/workers", "worker": "/ui/workers/enrich-orders", "audit": "/ui/audit",
@@ -219,7 +223,7 @@ func TestPagesInABrowser(t *testing.T) {
 	} {
 		both(name, path)
 	}
-	some := looks(t, ctx, base, "light-1280", "dark-360")
+	some := looks(t, ctx, base, ways[:2]...)
 	for name, path := range map[string]string{
 		"drain": "/ui/act/drain?id=" + ids[0], "suspend": "/ui/act/suspend?id=" + ids[0], "patch": "/ui/act/patch?type=drone-survey&field=comment&id=acme.evil.1", "stop": "/ui/act/stop?id=enrich-orders",
 		"refused": "/ui/act/transition?type=drone-survey&phase=completed&id=acme.drones.north.survey.mission.001", "redrive": "/ui/act/redrive?id=enrich-orders&all=1", "unchosen": "/ui/act/redrive?id=enrich-orders&chosen=1",
@@ -284,6 +288,9 @@ func (noProcesses) Watch(ctx context.Context, to operator.Sink[*operatorv1.Proce
 // Names of 200 characters without a place to break, and a tree that is deeper
 // than the page is wide, do not make a page wider than the screen.
 func TestLongNamesFit(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: every page with long names")
+	}
 	s := newScene(long)
 	base, _ := serve(t, s.config())
 	some := looks(t, browser(t), base, "light-1280", "dark-360")

@@ -87,6 +87,9 @@ func TestAThousandWatchersOfTenThousandEntities(t *testing.T) {
 
 // A watch whose client stops reading delays no other and uses no memory.
 func TestWatcherThatStopsReading(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: 50 000 changes of 1 kB")
+	}
 	m := newMemory(0)
 	base, _ := serve(t, operator.Config{Workflows: m})
 	conn, err := net.Dial("tcp", strings.TrimPrefix(base, "http://"))

@@ -200,6 +200,9 @@ var faults = []struct {
 // write happened once, in the order of revisions, on the state that it was decided
 // on, or not at all.
 func TestOneEntityIsLinearizable(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: three servers that are killed and started")
+	}
 	rounds := 2
 	if n, err := strconv.Atoi(os.Getenv("CHAOS_RESTARTS")); err == nil {
 		rounds = n

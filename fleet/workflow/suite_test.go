@@ -23,6 +23,9 @@ var core = map[string]struct {
 // TestSuiteOnASeparateServer runs all of these tests on a server in a process of
 // its own.
 func TestSuiteOnASeparateServer(t *testing.T) {
+	if testing.Short() {
+		t.Skip("long: the suite again, on a server in its own process")
+	}
 	if brokertest.KindOfRun(t) == brokertest.InProcess {
 		t.Parallel()
 		brokertest.Again(t, brokertest.Separate, ".", elsewhere, 30)

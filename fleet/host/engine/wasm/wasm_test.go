@@ -48,13 +48,16 @@ func module(body string) string {
 		section(10, "\x01"+string(rune(len(code)))+code)
 }
 
+// shared keeps what it compiled: the race detector makes compiling slow.
+var shared = New()
+
 func TestConformance(t *testing.T) {
 	code, err := guest()
 	if err != nil {
 		t.Fatal(err)
 	}
 	enginetest.Run(t, enginetest.Suite{
-		Engine: New(),
+		Engine: shared,
 		Code:   code,
 		Bad: map[string]enginetest.BadCode{
 			"text":      {Code: "(module)", Fault: "compile"},
@@ -71,7 +74,7 @@ func TestSandbox(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := New().Load(t.Context(), code, engine.Config{Worker: "w"})
+	p, err := shared.Load(t.Context(), code, engine.Config{Worker: "w"})
 	if err != nil {
 		t.Fatal(err)
 	}
