@@ -67,7 +67,7 @@ type settings struct {
 func someSettings(n int) []settings {
 	r := rand.New(rand.NewPCG(1, 2))
 	durations := []any{"off", "0s", "0", 0, "250ms", "1s", "1.5s", "2s", "2500ms", "4s", "5s", "6.25s", "10s", "20s", "60s", "1m30s", "1h", "8761h", "10000000us", "-1s", "5", 5, "soon", false, true, "false"}
-	keys := []string{"drain_quiet", "drain_max", "drain_min", "go_away_after", "accept_quiet", "linger", "unit_slice", "hook_slice", "min_slice", "signal_debounce", "start_timeout", "reload_timeout", "leader_retry"}
+	keys := []string{"drain_quiet", "drain_max", "drain_min", "go_away_after", "accept_quiet", "linger", "unit_slice", "hook_slice", "min_slice", "report_slice", "signal_debounce", "start_timeout", "reload_timeout", "leader_retry"}
 	all := make([]settings, n)
 	for i := range all {
 		s := settings{DrainSeconds: 3 + r.IntN(20), PreStopSeconds: max(0, r.IntN(8)-4), Config: map[string]any{}}
@@ -99,6 +99,7 @@ func TestLibraryRefusesWhatNewRefuses(t *testing.T) {
 		settings{DrainSeconds: 5, Config: map[string]any{"drain_max": "90s"}},
 		settings{DrainSeconds: 5, Config: map[string]any{"drain_max": "5.5s"}},
 		settings{DrainSeconds: 5, Config: map[string]any{"drain_max": "4s"}},
+		settings{DrainSeconds: 5, Config: map[string]any{"report_slice": "17s", "linger": "1s"}},
 		settings{DrainSeconds: 5, Config: map[string]any{"linger": false}},
 		settings{DrainSeconds: 5, Config: map[string]any{"linger": "false"}},
 		settings{DrainSeconds: 5, Config: map[string]any{"lingr": "1s"}},

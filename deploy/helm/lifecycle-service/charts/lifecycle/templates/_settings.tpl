@@ -35,12 +35,12 @@ kubernetesAPI: {enabled: false, lease: "", deletionCost: false}
 {{/* The keys of lifecycle.Config that a running process takes over from its file. */}}
 {{- define "lifecycle.liveKeys" -}}
 [drain_interval, drain_quiet, drain_max, drain_min, drain_readiness, drain_wait, go_away_after,
- accept_quiet, linger, shutdown_grace, unit_slice, hook_slice, min_slice, reload_timeout, exit_on_signal]
+ accept_quiet, linger, shutdown_grace, unit_slice, hook_slice, min_slice, report_slice, reload_timeout, exit_on_signal]
 {{- end -}}
 
 {{/* The other keys of lifecycle.Config that config may have. */}}
 {{- define "lifecycle.startKeys" -}}
-[name, signal_debounce, start_timeout, leader_retry, termination_log, statusz_off, admin_token, admin_token_file, memory_limit_ratio]
+[name, signal_debounce, start_timeout, leader_retry, termination_log, last_stop_file, statusz_off, admin_token, admin_token_file, memory_limit_ratio]
 {{- end -}}
 
 {{/* The keys that follow from the settings. They are refused in config. */}}
