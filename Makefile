@@ -47,10 +47,10 @@ race: cc ## the same, twenty times each test: flaky is broken
 	go test -race -timeout 60m -count 20 $(TESTFLAGS) $(PACKAGES)
 
 .PHONY: test-newest
-test-newest: ## test the root module with the newest version of each dependency; its go.mod names the oldest (network)
+test-newest: ## test the root module and the guests of config with the newest version of each dependency; their go.mod names the oldest (network)
 	@set -e; dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; git ls-files -z | xargs -0 cp --parents -t "$$dir"; \
-		cd "$$dir" && export GOWORK=off && go get -u -t ./... && go mod tidy && go list -m -f '{{if not .Indirect}}{{.}}{{end}}' all; \
-		go test -timeout 10m $(TESTFLAGS) ./...
+		export GOWORK=off; for m in . config/cobraconfig config/kongconfig config/viperconfig; do (cd "$$dir/$$m" && \
+		go get -u -t ./... && go mod tidy && go list -m -f '{{if not .Indirect}}{{.}}{{end}}' all && go test -timeout 10m $(TESTFLAGS) ./...); done
 
 .PHONY: lint
 lint: bin/golangci-lint ## format check, vet and golangci-lint in every module
@@ -120,10 +120,11 @@ e2e-long: ## a thousand pods replaced under load of every protocol (root, Linux,
 	@E2E=long E2E_LONG_TABLE=$(CURDIR)/bench/results/long-proof.txt deploy/e2e/run -run '^TestLong' -timeout 3h
 
 .PHONY: docs
-docs: ## draw the pictures and tables in docs/ from the code
+docs: ## draw the pictures and tables in docs/ from the code, and copy the library chart into the service chart
 	cd tools && go run ./docgen -out ..
 	go test -count=1 -run '^TestContractTestsAreCurrent$$' . -update
 	cd vet && go test -count=1 -run '^TestPageIsCurrent$$' . -update
+	cd deploy && go test -count=1 -run '^(TestSchemasHaveTheKeysOfLifecycle|TestVendoredLibraryIsCurrent)$$' . -update
 	cd bench && go run ./cmd/scaledoc
 	cd fleet && go test -count=1 -run '^TestReference$$' ./cmd/lifecyclectl -update
 	@if command -v chromium >/dev/null || command -v google-chrome >/dev/null; then \
@@ -151,7 +152,7 @@ cross: ## build and vet the library for macOS and Windows
 .PHONY: vulnerabilities
 vulnerabilities: ## check every published module with govulncheck; NEWEST=1 with the newest dependencies
 	@set -e; dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; git ls-files -z | xargs -0 cp --parents -t "$$dir"; \
-		for m in . fleet grpcdrain kube otel vet worker/docker; do echo "govulncheck $$m"; (cd "$$dir/$$m" && export GOWORK=off && \
+		for m in . config/cobraconfig config/kongconfig config/viperconfig fleet grpcdrain kube otel vet worker/docker; do echo "govulncheck $$m"; (cd "$$dir/$$m" && export GOWORK=off && \
 		if [ -n '$(NEWEST)' ]; then go get -u ./... && go mod tidy; fi && go run golang.org/x/vuln/cmd/govulncheck@v1.1.4 ./...); done
 
 .PHONY: release

@@ -213,7 +213,7 @@ func TestEveryReasonRunsTheSameTeardown(t *testing.T) {
 	}
 }
 
-func TestDrainIsTheSleepWhenNothingElseIsThere(t *testing.T) {
+func TestDrainWithoutDrainersTakesTheInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, lifecycle.Config{DrainInterval: 7 * time.Second, DrainWait: lifecycle.WaitAlways})
 		r.Go("unit", untilCancelled)

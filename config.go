@@ -6,9 +6,11 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"reflect"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/budget"
+	"github.com/pleme-io/lifecycle-go/internal/configjson"
 	"github.com/pleme-io/lifecycle-go/internal/drainwindow"
 	"github.com/pleme-io/lifecycle-go/internal/sdsocket"
 	"github.com/pleme-io/lifecycle-go/internal/statusz"
@@ -58,7 +60,7 @@ const (
 // Config holds what an operator may tune. The zero value is a sound
 // configuration: every field has a default. It is a plain value; [New] copies
 // it. [App.Reconfigure] changes the fields with the tag reload:"live" in a running
-// App.
+// App. Its JSON is that of a configuration file, without the admin token.
 //
 // PreStop, DrainInterval and ShutdownGrace determine how long a stop may take:
 //
@@ -73,53 +75,53 @@ const (
 type Config struct {
 	// Name of the service, in the log and the report. Defaults to the name of
 	// the program.
-	Name string `koanf:"name" json:"name"`
+	Name string `koanf:"name" mapstructure:"name"`
 
 	// HealthAddr is the address of the health server, a server of its own for the
 	// health planes. Defaults to ":8081"; with "off" ([HealthOff]) there is none, and
 	// fd://NAME is a socket of systemd, as in [App.Serve].
-	HealthAddr string `koanf:"health_addr" json:"healthAddr"`
+	HealthAddr string `koanf:"health_addr" mapstructure:"health_addr"`
 
 	// DrainInterval is the length of the drain window. In the window readiness is
 	// down and the process still serves every request, so that the cluster can take
 	// it out of every load balancer. Set it to the period of the readiness probe
 	// times its failure threshold, plus the time in which endpoints spread. Drainers
 	// run in the window. Defaults to 5 s; with Off there is no window.
-	DrainInterval time.Duration `koanf:"drain_interval" json:"drainInterval" reload:"live"`
+	DrainInterval time.Duration `koanf:"drain_interval" mapstructure:"drain_interval" reload:"live"`
 
 	// DrainQuiet ends the window early, but not before DrainMin: when no request is
 	// in flight, none has arrived for this long, and every drainer has returned. The
 	// App cannot see the RPCs of a gRPC server and takes one for quiet only when it
 	// has no open connection; clients that keep their connections open make the
 	// window last to its end. Defaults to 0: the window never ends early.
-	DrainQuiet time.Duration `koanf:"drain_quiet" json:"drainQuiet" reload:"live"`
+	DrainQuiet time.Duration `koanf:"drain_quiet" mapstructure:"drain_quiet" reload:"live"`
 
 	// DrainMax is the longest time for which [App.EndWindow] may keep the window open,
 	// while the cluster is slow to notice the stop. The budget of a stop counts it in
 	// place of DrainInterval. Defaults to 0: DrainInterval.
-	DrainMax time.Duration `koanf:"drain_max" json:"drainMax" reload:"live"`
+	DrainMax time.Duration `koanf:"drain_max" mapstructure:"drain_max" reload:"live"`
 
 	// DrainMin is the shortest time after which DrainQuiet or [App.EndWindow] may end the window.
 	// Defaults to 1 s, or to DrainInterval when that is shorter.
-	DrainMin time.Duration `koanf:"drain_min" json:"drainMin" reload:"live"`
+	DrainMin time.Duration `koanf:"drain_min" mapstructure:"drain_min" reload:"live"`
 
 	// DrainReadiness is what /readyz answers in the window. Defaults to "down".
-	DrainReadiness DrainReadiness `koanf:"drain_readiness" json:"drainReadiness" reload:"live"`
+	DrainReadiness DrainReadiness `koanf:"drain_readiness" mapstructure:"drain_readiness" reload:"live"`
 
 	// DrainWait says whether the window may be skipped. Defaults to "auto".
-	DrainWait DrainWait `koanf:"drain_wait" json:"drainWait" reload:"live"`
+	DrainWait DrainWait `koanf:"drain_wait" mapstructure:"drain_wait" reload:"live"`
 
 	// GoAwayAfter is the time after T0 at which the App tells HTTP/2 connections,
 	// websockets and streams to reconnect elsewhere. If it told them earlier, the
 	// load balancer could still send their clients back to this process. It is
 	// limited to half of the window. Defaults to 1 s.
-	GoAwayAfter time.Duration `koanf:"go_away_after" json:"goAwayAfter" reload:"live"`
+	GoAwayAfter time.Duration `koanf:"go_away_after" mapstructure:"go_away_after" reload:"live"`
 
 	// AcceptQuiet is the time without a new connection after which the listeners
 	// close, once the window is over. They close at the latest when half of Linger
 	// has passed; a client that still connects then may be refused or reset.
 	// Defaults to 1 s, or to half of Linger when that is shorter.
-	AcceptQuiet time.Duration `koanf:"accept_quiet" json:"acceptQuiet" reload:"live"`
+	AcceptQuiet time.Duration `koanf:"accept_quiet" mapstructure:"accept_quiet" reload:"live"`
 
 	// Linger is the time after the window in which the App still serves open
 	// connections, so that a client that was idle during the whole window does not
@@ -127,26 +129,26 @@ type Config struct {
 	// may use up to half of it. When endpoints spread more slowly than DrainInterval
 	// allows for, clients that connect after that may be refused or reset.
 	// Defaults to 5 s, or a quarter of ShutdownGrace when that is shorter.
-	Linger time.Duration `koanf:"linger" json:"linger" reload:"live"`
+	Linger time.Duration `koanf:"linger" mapstructure:"linger" reload:"live"`
 
 	// ShutdownGrace is the time for everything after the window together: requests
 	// in flight, units and hooks. Keep it below the pod's
 	// terminationGracePeriodSeconds. Defaults to 20 s.
-	ShutdownGrace time.Duration `koanf:"shutdown_grace" json:"shutdownGrace" reload:"live"`
+	ShutdownGrace time.Duration `koanf:"shutdown_grace" mapstructure:"shutdown_grace" reload:"live"`
 
 	// UnitSlice is the part of ShutdownGrace that is reserved for units to return.
 	// Defaults to 5 s, or a quarter of ShutdownGrace when that is shorter.
-	UnitSlice time.Duration `koanf:"unit_slice" json:"unitSlice" reload:"live"`
+	UnitSlice time.Duration `koanf:"unit_slice" mapstructure:"unit_slice" reload:"live"`
 
 	// HookSlice is the part of ShutdownGrace that is reserved for shutdown hooks.
 	// Defaults to 5 s, or a quarter of ShutdownGrace when that is shorter.
-	HookSlice time.Duration `koanf:"hook_slice" json:"hookSlice" reload:"live"`
+	HookSlice time.Duration `koanf:"hook_slice" mapstructure:"hook_slice" reload:"live"`
 
 	// MinSlice is the time that each hook is sure to get, however long the earlier
 	// hooks took. Defaults to 1 s, or an equal share of HookSlice when that is
 	// shorter. With Off a hook may take all the time that is left; the App then
 	// skips the hooks after it and reports them.
-	MinSlice time.Duration `koanf:"min_slice" json:"minSlice" reload:"live"`
+	MinSlice time.Duration `koanf:"min_slice" mapstructure:"min_slice" reload:"live"`
 
 	// ReportSlice is the part of ShutdownGrace that is reserved, after the hooks, to tell
 	// of the stop: for the functions of [App.OnReport], and for one last scrape. With it
@@ -157,56 +159,56 @@ type Config struct {
 
 	// ProbeTimeout is the longest that a health plane takes to answer. Defaults
 	// to 900 ms: the kubelet gives up after 1 s unless told otherwise.
-	ProbeTimeout time.Duration `koanf:"probe_timeout" json:"probeTimeout"`
+	ProbeTimeout time.Duration `koanf:"probe_timeout" mapstructure:"probe_timeout"`
 
 	// SignalDebounce is the time within which signals count as one request, because
 	// process managers and wrappers send some signals twice. It begins with the signal
 	// that counts, so that repeated signals count once in that time. Defaults to 250 ms.
-	SignalDebounce time.Duration `koanf:"signal_debounce" json:"signalDebounce"`
+	SignalDebounce time.Duration `koanf:"signal_debounce" mapstructure:"signal_debounce"`
 
 	// StartTimeout is the longest time from Run to the phase running. An App that is
 	// still starting then stops with an error that names the units that have not
 	// started; the log names them from 15 s on. Defaults to 1 h, long enough for a
 	// migration or a restore: a startup probe, or TimeoutStartSec in systemd, knows
 	// better how long this start may take. With Off there is no limit.
-	StartTimeout time.Duration `koanf:"start_timeout" json:"startTimeout"`
+	StartTimeout time.Duration `koanf:"start_timeout" mapstructure:"start_timeout"`
 
 	// ReloadTimeout is the time that each function of a reload ([App.OnReload]) has.
 	// Then its context ends, and the App abandons a function that ignores that. Defaults
 	// to 90 s, which systemd gives a reload. With Off there is no limit.
-	ReloadTimeout time.Duration `koanf:"reload_timeout" json:"reloadTimeout" reload:"live"`
+	ReloadTimeout time.Duration `koanf:"reload_timeout" mapstructure:"reload_timeout" reload:"live"`
 
 	// LeaderRetry is the time between two requests for the lease of a
 	// leader-elected unit ([App.Lead]) while this process does not lead. A jitter
 	// adds up to a fifth. Defaults to 2 s.
-	LeaderRetry time.Duration `koanf:"leader_retry" json:"leaderRetry"`
+	LeaderRetry time.Duration `koanf:"leader_retry" mapstructure:"leader_retry"`
 
 	// ExitOnSignal makes Run return the signal that stopped it as an error, so that
 	// [ExitCode] gives 128+n. It is for work that runs to completion: Kubernetes
 	// counts a Job whose pod exits 0 on SIGTERM as complete. A program with
 	// [App.Job] does not need it.
-	ExitOnSignal bool `koanf:"exit_on_signal" json:"exitOnSignal" reload:"live"`
+	ExitOnSignal bool `koanf:"exit_on_signal" mapstructure:"exit_on_signal" reload:"live"`
 
 	// TerminationGrace is the terminationGracePeriodSeconds in the pod's manifest.
 	// When it is declared, New checks that the times above fit into it. It has to be
 	// declared here, because the downward API does not offer it. It belongs to the pod
 	// and never changes in a running process. Defaults to 0: not declared.
-	TerminationGrace time.Duration `koanf:"termination_grace" json:"terminationGrace"`
+	TerminationGrace time.Duration `koanf:"termination_grace" mapstructure:"termination_grace"`
 
 	// LivenessGrace and StartupGrace are the terminationGracePeriodSeconds of the
 	// liveness probe and the startup probe. When such a probe fails, its grace
 	// replaces the pod's. Default to 0: not declared.
-	LivenessGrace time.Duration `koanf:"liveness_grace" json:"livenessGrace"`
-	StartupGrace  time.Duration `koanf:"startup_grace" json:"startupGrace"`
+	LivenessGrace time.Duration `koanf:"liveness_grace" mapstructure:"liveness_grace"`
+	StartupGrace  time.Duration `koanf:"startup_grace" mapstructure:"startup_grace"`
 
 	// PreStop is the time that the pod's preStop hook takes. Kubernetes counts it as
 	// part of the grace. Defaults to 0: there is no hook.
-	PreStop time.Duration `koanf:"pre_stop" json:"preStop"`
+	PreStop time.Duration `koanf:"pre_stop" mapstructure:"pre_stop"`
 
 	// TerminationLog is the file from which Kubernetes reads a container's
 	// termination message. The App writes it when it exists and never creates it.
 	// Defaults to "/dev/termination-log"; with "off" the App writes none.
-	TerminationLog string `koanf:"termination_log" json:"terminationLog"`
+	TerminationLog string `koanf:"termination_log" mapstructure:"termination_log"`
 
 	// LastStopFile keeps the report of this life for the next start: [Report.Previous].
 	// The App replaces it at each phase, so that it tells of a kill too. It belongs on a
@@ -217,19 +219,19 @@ type Config struct {
 	// StatuszOff removes /statusz from the health address. The page shows the names
 	// of units, servers and probes and the texts of their errors to every client
 	// that reaches that address. Defaults to false: the health server serves it.
-	StatuszOff bool `koanf:"statusz_off" json:"statuszOff"`
+	StatuszOff bool `koanf:"statusz_off" mapstructure:"statusz_off"`
 
 	// AdminToken turns on the operators' endpoints on the health address: the
 	// preStop hook, and Suspend and Resume of readiness; see [App.Handler]. A client
 	// that sends it as a bearer token may stop the process. It has 16 to 1024
 	// visible ASCII characters. Defaults to none: the endpoints do not exist.
-	AdminToken Secret `koanf:"admin_token" json:"-"`
+	AdminToken Secret `koanf:"admin_token" mapstructure:"admin_token"`
 
 	// AdminTokenFile is a file that contains the admin token, in place of
 	// AdminToken. White space around the token does not count. The file has to exist
 	// when New runs. The App reads it again for every request, because a mounted
 	// Secret changes. Defaults to none.
-	AdminTokenFile string `koanf:"admin_token_file" json:"adminTokenFile"`
+	AdminTokenFile string `koanf:"admin_token_file" mapstructure:"admin_token_file"`
 
 	// MemoryLimitRatio sets the soft memory limit of the Go runtime to this part of
 	// the control group's memory limit. It is more than 0 and at most 1; 0.9 leaves
@@ -237,7 +239,7 @@ type Config struct {
 	// and so does a limit that the program has already set. When a pod is resized in
 	// place, the limit follows after a garbage collection, at most every 10 s. It stays
 	// when Run returns. Defaults to 0: the App sets no limit.
-	MemoryLimitRatio float64 `koanf:"memory_limit_ratio" json:"memoryLimitRatio"`
+	MemoryLimitRatio float64 `koanf:"memory_limit_ratio" mapstructure:"memory_limit_ratio"`
 }
 
 // Margin is the time between the end of ShutdownGrace and the watchdog. A declared
@@ -285,6 +287,17 @@ func (c Config) WithDefaults() Config {
 	def(&c.ReloadTimeout, 90*time.Second)
 	def(&c.LeaderRetry, 2*time.Second)
 	return c
+}
+
+// MarshalJSON writes what a configuration file has: the keys with a value, durations
+// with their unit. It leaves out AdminToken. A struct that embeds a Config gets this
+// method too, and with it only the keys of the Config: give the field a name.
+func (c Config) MarshalJSON() ([]byte, error) { return configjson.Marshal(reflect.ValueOf(c), Off) }
+
+// UnmarshalJSON reads what MarshalJSON writes. It refuses an unknown key, a key that
+// occurs twice, and a duration without its unit; 0 is [Off], as in a file.
+func (c *Config) UnmarshalJSON(text []byte) error {
+	return configjson.Unmarshal(text, reflect.ValueOf(c).Elem(), Off)
 }
 
 // newBudget returns the budget of a Config that has its defaults. It takes every

@@ -118,7 +118,7 @@ func (a *App) drain(ctx context.Context) (hurried bool) {
 
 	how := a.noWait()
 	if how != "" {
-		a.log.Info("the drain window is not waited for", "because", how)
+		a.log.Info("not waiting for the drain window", "because", how)
 	} else {
 		a.log.Info("draining: still serving everything", "window", a.budget.Window.Full)
 	}

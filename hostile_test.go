@@ -28,7 +28,7 @@ func (e *typed) Error() string { return e.text }
 
 func nilTyped() error { var e *typed; return e }
 
-func TestErrorThatCannotBeReadIsAPanicOfItsOwner(t *testing.T) {
+func TestErrorWhoseTextPanicsIsReportedAsAPanic(t *testing.T) {
 	for name, shape := range map[string]func(*rig){
 		"unit": func(r *rig) { r.Go("culprit", func(context.Context) error { return nilTyped() }) },
 		"drainer": func(r *rig) {

@@ -36,7 +36,7 @@ func testApp(t *testing.T, cfg Config, signals <-chan os.Signal) *App {
 	return a
 }
 
-func TestHangupsThatComeWhileOneReloadsAreOneMore(t *testing.T) {
+func TestHangupsDuringAReloadCauseOneMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		signals := make(chan os.Signal)
 		a := testApp(t, Config{DrainInterval: Off}, signals)
@@ -261,7 +261,8 @@ func TestReloadsMayBeRegisteredAtTheSameTime(t *testing.T) {
 
 var discard = slog.New(slog.DiscardHandler)
 
-// Many calls at once: a call that finds both the turn and the drain takes either.
+// It makes many calls, because a call that finds both its turn and the drain could choose
+// either.
 func TestNoReloadIsTakenOnInTheWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		signals := make(chan os.Signal, 64)
@@ -291,8 +292,8 @@ func TestNoReloadIsTakenOnInTheWindow(t *testing.T) {
 	})
 }
 
-// A function that hangs costs the reloads behind it its timeout, and runs no second
-// time while it hangs.
+// A function that hangs delays the reloads behind it by its timeout, and does not run
+// again while it hangs.
 func TestReloadThatHangsIsBounded(t *testing.T) {
 	for _, test := range []struct {
 		name    string

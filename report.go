@@ -32,7 +32,7 @@ type Report struct {
 	Hooks       []Outcome   `json:"hooks,omitempty"`       // in the order in which they ran
 	Reloads     []Outcome   `json:"reloads,omitempty"`     // the last 32, oldest first
 	CutRequests int         `json:"cutRequests,omitempty"` // requests that were in flight when their time ran out
-	TurnedAway  uint64      `json:"turnedAway,omitempty"`  // connections refused, at most, when clients still came as a listener closed (Linux)
+	TurnedAway  uint64      `json:"turnedAway,omitempty"`  // connections that were refused while a listener closed: this many at most (Linux)
 	Refused     []string    `json:"refused,omitempty"`     // registrations that came too late
 	Left        []string    `json:"left,omitempty"`        // abandoned at the end: a check that hung, a health client that still read
 

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/call"
@@ -96,9 +98,11 @@ func (a *App) Run(parent context.Context) (err error) {
 	if !a.parts.seal() {
 		return ErrAlreadyRun
 	}
+	again := false
 	defer func() { // after everything else
-		if err == nil && a.stop.why().again {
+		if again {
 			err = a.parts.sockets.Exec(a.notifier.Load().Environ()...)
+			signal.Reset(syscall.SIGHUP)
 		}
 	}()
 	if parent == nil {
@@ -113,7 +117,8 @@ func (a *App) Run(parent context.Context) (err error) {
 	unwatch := a.watchSignals()
 	defer func() {
 		a.queue.Close(time.Second)
-		unwatch()
+		again = err == nil && a.stop.why().again
+		unwatch(again)
 	}()
 	defer a.disarmWatchdog()
 	if a.stop.arm() {
@@ -176,11 +181,9 @@ func (a *App) refusals() error {
 // found before any work begins; the units. It reports false when a step failed or a
 // stop was requested meanwhile.
 func (a *App) start(group *errgroup.Group) bool {
-	if a.isStopping() {
-		a.enter(PhaseStarting, nil)
+	if a.enter(PhaseStarting, nil); a.isStopping() {
 		return false
 	}
-	a.enter(PhaseStarting, nil)
 	defer a.watchStart()()
 	cgroup.LimitMemory(a.unitsCtx, a.log, os.DirFS("/"), a.cfg.MemoryLimitRatio)
 	a.health.owner.SetGate(StateUnknown, "starting")

@@ -66,23 +66,25 @@ func (s *signals) guardPipe() {
 }
 
 // watchSignals installs the signal handlers and returns the function that removes
-// them. Run calls it first, so that no later signal is lost.
+// them. Run calls it first, so that no later signal is lost. With again the function
+// leaves a SIGHUP that reloads ignored, for the program that runs next.
 //
 // The first signal is a request to stop like any other; it does not shorten a drain
 // that another request began. A second signal ends the drain window, if it is still
 // open. The next one ends the process. A signal within SignalDebounce of the last one
 // that counted does not count.
-func (a *App) watchSignals() (stop func()) {
+func (a *App) watchSignals() (stop func(again bool)) {
 	// Notify drops signals that do not fit. The watcher never blocks, so 16 places
 	// are enough, and in a larger burst every further signal would mean the same.
 	// Reloads have a channel of their own, so that many of them cannot fill the place
 	// of a request to stop.
 	stops, reloads := make(chan os.Signal, 16), make(chan os.Signal, 1)
+	hangup := !a.signals.replaced && len(a.parts.reloads) > 0 && !sig.HangupIgnored()
 	if !a.signals.replaced {
 		signal.Notify(stops, stopSignals...)
-		if len(a.parts.reloads) > 0 && !signal.Ignored(syscall.SIGHUP) {
-			signal.Notify(reloads, syscall.SIGHUP)
-		}
+	}
+	if hangup {
+		signal.Notify(reloads, syscall.SIGHUP)
 	}
 	unwatch := sig.Watcher{
 		Stops: stops, Reloads: reloads, Given: a.signals.given, Debounce: a.cfg.SignalDebounce,
@@ -101,7 +103,10 @@ func (a *App) watchSignals() (stop func()) {
 			a.force(s)
 		},
 	}.Start()
-	return func() {
+	return func(again bool) {
+		if again && hangup {
+			sig.KeepHangup()
+		}
 		signal.Stop(stops)
 		signal.Stop(reloads)
 		signal.Stop(a.signals.pipe)

@@ -176,10 +176,9 @@ func TestThirdSignalExitsWhileTheLogBlocks(t *testing.T) {
 }
 
 func TestThirdSignalExitsWhileStderrBlocks(t *testing.T) {
-	r, w := fullPipeOf(t)
+	w := fullPipeOf(t)
 	p := launch(t, "hanging hook", window(), func(cmd *exec.Cmd) { cmd.Stderr = w }) // its log goes there too
 	forced(t, p)
-	_ = r
 }
 
 func TestThirdSignalExitsWhileTheAppIsLocked(t *testing.T) {
@@ -331,12 +330,13 @@ func (p *pipe) readUntil(t *testing.T, text string) {
 	}
 }
 
-// fullPipeOf returns a pipe that is full and has no reader.
-func fullPipeOf(t *testing.T) (r, w *os.File) {
+// fullPipeOf returns the end to write to of a pipe that is full and that the test does
+// not read.
+func fullPipeOf(t *testing.T) *os.File {
 	t.Helper()
 	p := newPipe(t)
 	if err := fill(int(p.w.Fd())); err != nil {
 		t.Fatal(err)
 	}
-	return p.r, p.w
+	return p.w
 }

@@ -28,7 +28,7 @@ func init() {
 		mux := http.NewServeMux()
 		mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintf(w, "%d %s", os.Getpid(), self) })
 		mux.HandleFunc("/child", func(w http.ResponseWriter, _ *http.Request) { // what a child sees
-			out, err := exec.Command("sh", "-c", "env; ls -l /proc/self/fd").CombinedOutput()
+			out, err := exec.Command("sh", "-c", "env; ls -l /proc/self/fd; grep SigIgn /proc/self/status").CombinedOutput()
 			fmt.Fprintf(w, "%s\n%v", out, err)
 		})
 		app := scenarioApp()
@@ -308,4 +308,32 @@ func TestSystemdSocketActivate(t *testing.T) {
 	}
 	p.signal(syscall.SIGTERM)
 	p.wantExit(0)
+}
+
+// A SIGHUP that comes while one program ends and the next has not begun to catch signals
+// does not end the process, and no child sees that.
+func TestReExecSurvivesHangups(t *testing.T) {
+	sockets, addrs := activate(t, "http")
+	p := launch(t, "activated", Config{DrainInterval: 20 * time.Millisecond, Linger: 20 * time.Millisecond, AcceptQuiet: time.Millisecond}, sockets)
+	p.await("running")
+	ignored := func() string {
+		_, after, _ := strings.Cut(mustPage(t, addrs[0], "/child"), "SigIgn:")
+		mask, _, _ := strings.Cut(after, "\n")
+		return mask
+	}
+	before := ignored()
+	for deadline := time.Now().Add(patience); strings.Count(p.out.String(), "msg=running") < 5; {
+		if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil || time.Now().After(deadline) {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if after := ignored(); after != before {
+		t.Errorf("a child ignores the signals %s, and before the exec %s", after, before)
+	}
+	p.signal(syscall.SIGTERM)
+	p.wantExit(0)
+	if n := strings.Count(p.out.String(), "msg=running"); n < 5 {
+		t.Errorf("the program ran %d times", n)
+	}
 }

@@ -72,7 +72,7 @@ func TestGoUnits(t *testing.T) {
 			}
 		})
 	})
-	t.Run("its own cancel given back is clean, in every form", func(t *testing.T) {
+	t.Run("a unit that returns its own cancel is clean, in every form", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRig(t, lifecycle.Config{})
 			r.Go("err", untilCancelled).
@@ -139,7 +139,7 @@ func TestActors(t *testing.T) {
 			})
 		}
 	})
-	t.Run("what a closed thing returns is clean", func(t *testing.T) {
+	t.Run("an error that says closed is clean after the interrupt", func(t *testing.T) {
 		for _, closed := range []error{http.ErrServerClosed, net.ErrClosed, fmt.Errorf("accept: %w", net.ErrClosed)} {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRig(t, lifecycle.Config{})
@@ -152,14 +152,14 @@ func TestActors(t *testing.T) {
 			})
 		}
 	})
-	t.Run("but not before it was interrupted", func(t *testing.T) {
+	t.Run("an error that says closed is a failure before the interrupt", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRig(t, lifecycle.Config{})
 			r.Actor("a", func() error { return http.ErrServerClosed }, func(error) {})
 			wantErr(t, r.Run(t.Context()), http.ErrServerClosed)
 		})
 	})
-	t.Run("the cause given back is told once", func(t *testing.T) {
+	t.Run("a cause that the actor returns is reported once", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRig(t, lifecycle.Config{})
 			causes := make(chan error, 1)
@@ -262,7 +262,7 @@ func TestSupervisedUnits(t *testing.T) {
 			err := r.Run(t.Context())
 			wantErr(t, err, errBoom, "unit fails in it")
 			if strings.Contains(err.Error(), "before") {
-				t.Errorf("a failure that was about to be retried is told as an error: %v", err)
+				t.Errorf("a failure that was about to be retried is reported as an error: %v", err)
 			}
 			r.wantTrail("0s runs", "2.5s fails")
 		})
@@ -391,8 +391,8 @@ func TestAddedWorkers(t *testing.T) {
 	})
 }
 
-// A name stands once in a line of the log and in the report, however the part
-// failed, and an error that says a lot does not fill the log.
+// A name appears once in a line of the log and in the report, however the part
+// failed. An error with a long text does not fill the log.
 func TestNamesAndLongErrorsInLogAndReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, lifecycle.Config{})

@@ -19,6 +19,15 @@ import (
 // file, text and numbers are distinct.
 type untyped string
 
+// loose is a text from a store that does not say whether a file had it, where text and
+// numbers are distinct, or the environment. It counts as either.
+type loose string
+
+const (
+	spaceProblem = "white space before or after it: remove that, or give the value in the file"
+	zeroProblem  = "a number with a leading zero is octal in some places and decimal in others: write it without the zero"
+)
+
 // decoder puts a tree of values into a struct and reports every value that does not
 // fit. It goes on after a fault.
 type decoder struct {
@@ -36,6 +45,9 @@ func (d *decoder) section(v reflect.Value, n *node, raw any, key string) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(tree)) {
 		i := slices.IndexFunc(n.children, func(c *node) bool { return c.name == name })
+		if i < 0 && n.key == "" && strings.HasPrefix(name, "x-") {
+			continue // for YAML anchors
+		}
 		if i < 0 {
 			d.fault(join(key, name), "", d.unknown(n, name))
 			continue
@@ -53,6 +65,12 @@ func (d *decoder) section(v reflect.Value, n *node, raw any, key string) {
 
 // value decodes the value of one key.
 func (d *decoder) value(v reflect.Value, n *node, raw any, key string) {
+	if text, ok := raw.(loose); ok {
+		raw = untyped(text)
+		if typeName(n) == "text" {
+			raw = string(text)
+		}
+	}
 	if !n.isLeaf() {
 		if v.Kind() == reflect.Pointer {
 			inner := reflect.New(v.Type().Elem())
@@ -64,6 +82,19 @@ func (d *decoder) value(v reflect.Value, n *node, raw any, key string) {
 		}
 		d.section(v, n, raw, key)
 		return
+	}
+	if text, ok := raw.(untyped); ok && n.elem == nil {
+		problem := ""
+		switch {
+		case strings.TrimSpace(string(text)) != string(text):
+			problem = spaceProblem
+		case typeName(n) == "whole number" && leadingZero.MatchString(string(text)):
+			problem = zeroProblem
+		}
+		if problem != "" {
+			d.fault(key, shown(raw, n.secret), problem)
+			return
+		}
 	}
 	if n.elem != nil {
 		d.collection(v, n, raw, key)
@@ -97,7 +128,15 @@ func (d *decoder) collection(v reflect.Value, n *node, raw any, key string) {
 	}
 	tree, ok := asTree(raw)
 	if isText {
-		tree, ok = splitMap(string(given))
+		var twice string
+		tree, twice, ok = splitMap(string(given))
+		if twice != "" {
+			if n.hides() {
+				twice = "of an item" // the text may be that of a secret
+			}
+			d.fault(key, shown(raw, n.hides()), "the key "+twice+" occurs twice")
+			return
+		}
 	}
 	if !ok {
 		want := "want keys and values of your choice below it"
@@ -185,6 +224,13 @@ func duration(v reflect.Value, raw any, s string, isString, off bool) (want stri
 	want = "a duration with its unit, such as 5s or 1m30s"
 	if off {
 		want = "a duration with its unit, such as 5s or 1m30s, or off"
+	}
+	if d, ok := raw.(time.Duration); ok { // of a program, so 0 is the default
+		if off && d < 0 && d != lifecycle.Off {
+			return "0s or more, or off"
+		}
+		v.SetInt(int64(d))
+		return ""
 	}
 	if off && (s == "off" || raw == false) { // YAML 1.1 reads off as false, and some tools still write it that way
 		v.SetInt(int64(lifecycle.Off))
@@ -329,17 +375,21 @@ func splitList(s string) []any {
 	return list
 }
 
-func splitMap(s string) (map[string]any, bool) {
-	tree := map[string]any{}
+func splitMap(s string) (tree map[string]any, twice string, ok bool) {
+	tree = map[string]any{}
 	if strings.TrimSpace(s) == "" {
-		return tree, true
+		return tree, "", true
 	}
 	for item := range strings.SplitSeq(s, ",") {
 		name, value, ok := strings.Cut(item, "=")
 		if !ok {
-			return nil, false
+			return nil, "", false
 		}
-		tree[strings.TrimSpace(name)] = untyped(strings.TrimSpace(value))
+		name = strings.TrimSpace(name)
+		if _, again := tree[name]; again {
+			return nil, strconv.Quote(name), true
+		}
+		tree[name] = untyped(strings.TrimSpace(value))
 	}
-	return tree, true
+	return tree, "", true
 }

@@ -38,6 +38,9 @@
 // in flags a list is written a,b,c and a map k=v,l=w; only files have lists of
 // structs. Lists and maps replace the value of an earlier source.
 //
+// A value in the environment or in a flag has no white space before or after it; the
+// items of a list and a map may. A number there has no leading zero.
+//
 // A variable with the prefix that is not a key is a fault when it looks like a
 // misspelt key, or is below LIFECYCLE. The variables that Kubernetes sets for a
 // Service of that name (SERVICE_PORT=tcp://… and so on) are ignored. For any other the
@@ -49,14 +52,25 @@
 // line, the key, the value and what would be right. Faults are: an unknown key, with
 // the key that was probably meant; a key that occurs twice; text in place of a number
 // or a number in place of text; a duration without a unit; a number that its field
-// cannot hold; a key without a value; a file that is empty, not text, larger than
-// [MaxFileSize], or truncated. Then Load calls the Validate methods of the sections
-// and of T. When lifecycle.Config refuses a budget, the fault names its keys and the
-// source of each value.
+// cannot hold; a number with a leading zero, which is octal for some parsers and decimal
+// for others; a key without a value; a file that is empty, not text, larger than
+// [MaxFileSize], or truncated; a section with more than [MaxKeys] keys. At the top of a
+// file, Load ignores keys that begin with x-: they are for YAML anchors.
+//
+// Then Load calls the Validate methods of the sections and of T. When lifecycle.Config
+// refuses a budget, the fault names its keys and the source of each value.
 //
 // In lifecycle.Config the zero of a duration means its default, so zero and off are
 // different values in Go. Here 0 or "off" for a duration below lifecycle means
 // [lifecycle.Off], and a missing key means its default.
+//
+// # A program that has a library already
+//
+// [Define] adds the flags to a set that the program parses itself, for commands and
+// flags of its own. [WithFlags] takes the flags of another library. [From], [FromMap] and
+// [FromKoanf] take settings that the program has read, in place of all sources above. The
+// modules cobraconfig, viperconfig and kongconfig below this folder do so for those
+// libraries. All are as strict, and docs/config-guest.md has an example of each.
 //
 // # Secrets
 //

@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -22,17 +24,21 @@ import (
 // same limit.
 const MaxFileSize = 1 << 20
 
+// MaxKeys is the maximum number of keys in one section of a file. The parsers of YAML
+// and TOML compare each key with every other one of its section.
+const MaxKeys = 10_000
+
 // format is a file format.
 type format struct {
 	name   string
 	parser koanf.Parser
-	lines  func([]byte) map[string]int // the lines of the keys that it finds
+	scan   func([]byte) scanned
 }
 
 var (
-	formatYAML = format{"YAML", yamlparser.Parser(), yamlLines}
-	formatJSON = format{"JSON", &strictJSON{}, jsonLines}
-	formatTOML = format{"TOML", tomlparser.Parser(), tomlLines}
+	formatYAML = format{"YAML", yamlparser.Parser(), scanYAML}
+	formatJSON = format{"JSON", &strictJSON{}, scanJSON}
+	formatTOML = format{"TOML", tomlparser.Parser(), scanTOML}
 )
 
 // formatOf returns the format for the extension of the name.
@@ -53,8 +59,8 @@ func formatOf(name string) (format, error) {
 
 // document is a file that was read.
 type document struct {
-	tree  map[string]any
-	lines map[string]int
+	tree map[string]any
+	scanned
 }
 
 // readFile reads a whole regular file. It never blocks: it refuses a pipe, for
@@ -96,11 +102,39 @@ func (f format) parse(content []byte) (document, *Fault) {
 			return document{}, &Fault{Line: line, Problem: "a second document begins here: a configuration has one"}
 		}
 	}
+	found := f.scan(content)
+	if found.most > MaxKeys {
+		return document{}, &Fault{Problem: fmt.Sprintf("a section has more than %d keys, the limit", MaxKeys)}
+	}
 	tree, err := f.parser.Unmarshal(content)
 	if err != nil {
 		return document{}, f.syntaxFault(content, err)
 	}
-	return document{tree: tree, lines: f.lines(content)}, nil
+	found.zeroed = slices.DeleteFunc(found.zeroed, func(z zeroed) bool { return !isNumber(tree, z.path) })
+	return document{tree, found}, nil
+}
+
+// isNumber reports whether a tree has a number at that path. Keys may have dots.
+func isNumber(tree any, path string) bool {
+	if path == "" {
+		_, ok := number(tree)
+		return ok
+	}
+	if list, ok := tree.([]any); ok {
+		index, rest, _ := strings.Cut(strings.TrimPrefix(path, "["), "]")
+		i, err := strconv.Atoi(index)
+		return err == nil && i >= 0 && i < len(list) && isNumber(list[i], strings.TrimPrefix(rest, "."))
+	}
+	section, ok := asTree(tree)
+	if !ok {
+		return false
+	}
+	for i := len(path); i > 0; i = strings.LastIndexAny(path[:i], ".[") {
+		if below, ok := section[path[:i]]; ok {
+			return isNumber(below, strings.TrimPrefix(path[i:], "."))
+		}
+	}
+	return false
 }
 
 // checkText refuses a file that is not text, and an empty file: a file looks like that
@@ -206,8 +240,8 @@ func (p *strictJSON) Unmarshal(content []byte) (map[string]any, error) {
 		return nil, err
 	}
 	var twice error
-	walkJSON(content, func(path string, offset int64, again bool) {
-		if again && twice == nil {
+	walkJSON(content, func(path string, offset int64, count int) {
+		if count == 0 && twice == nil {
 			twice = &jsonError{offset, fmt.Sprintf("the key %q occurs twice", path)}
 		}
 	})

@@ -14,8 +14,9 @@ import (
 // faults that name the file. A valid file loads the same twice.
 func FuzzConfig(f *testing.F) {
 	for _, content := range []string{
-		"addr: x\nlifecycle:\n  drain_interval: 5s\n", "a: &a [*a]\n", "? {a: b}\n: c\n", "1: 2\n", "labels: {1: 2}\n", "<<: {addr: x}\n", "upstreams: [{name: a}, 5, null]\n", "---\n---\n", "tags: []\n",
+		"addr: x\nlifecycle:\n  drain_interval: 5s\n", "a: &a [*a]\n", "? {a: b}\n: c\n", "1: 2\n", "labels: {1: 02}\n", "<<: {addr: x}\n", "upstreams: [{name: a}, 5, null]\n", "---\n---\n", "tags: []\n",
 		"since: 2026-01-02\n", "!!binary x: y\n", "lifecycle: null\n", "workers: 1e2\n", "workers: 0x10\n", "cache: {size: 99999999999999999999}\n", "\"addr\" : 'x'\n", "addr: |\n  x\n---\n",
+		"- - ? a\n  : {b: [c, 'd'': 0755], \"e\\\"\": *f}\n", "x-a: &a !!map\n  b: 010\ncache: {size: 07,\n ttl: [}\n", "{addr, \"poll\":1s, ? x : y}", "\"a\\", "--- 0755\n",
 	} {
 		f.Add(byte(0), content)
 	}

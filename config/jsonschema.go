@@ -3,6 +3,8 @@ package config
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"net/url"
 	"reflect"
 
 	"github.com/pleme-io/lifecycle-go"
@@ -19,10 +21,40 @@ const (
 	anyDurationPattern = `^[+-]?(0|(([0-9]+(\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$`
 )
 
+// limits refuse what lifecycle.Config.Validate refuses of the value of one field.
+var limits = map[string]map[string]any{
+	"MemoryLimitRatio": {"minimum": 0, "maximum": 1},
+	"AdminToken": {
+		"pattern": `^[!-~]*$`,
+		"anyOf":   []any{map[string]any{"const": ""}, map[string]any{"minLength": 16, "maxLength": 1024}},
+	},
+	"HealthAddr":    {"pattern": `^(|off|fd://.*|(\[[^\[\]]*\]|[^:\[\]]*):[^:\[\]]*)$`},
+	"ShutdownGrace": positive,
+	"ProbeTimeout":  positive,
+	"LeaderRetry":   positive,
+}
+
+// positive is a duration that cannot be off.
+var positive = map[string]any{
+	"anyOf": []any{map[string]any{"type": "string", "pattern": durationPattern, "not": map[string]any{"pattern": `^\+?[0.nuµμmsh]*$`}}},
+}
+
+// oneToken refuses both ways to give the admin token together.
+var oneToken = map[string]any{
+	"type":     "object",
+	"required": []string{"admin_token", "admin_token_file"},
+	"properties": map[string]any{
+		"admin_token":      map[string]any{"minLength": 1},
+		"admin_token_file": map[string]any{"minLength": 1},
+	},
+}
+
 // Schema returns a JSON Schema (draft 2020-12) of the files that [Load] accepts for T.
 // An editor completes keys and marks mistakes with it. describe returns the text for a
 // key; when it is nil or returns "", the text is the field's tag usage:"…". The schema
-// does not cover the checks of Validate methods.
+// refuses the values of single keys that lifecycle.Config refuses, except for durations
+// of more than a year. It does not cover sums of several keys, and the checks of other
+// Validate methods. Its $id and its title are made of the name of T.
 //
 // The error is a mistake in T.
 func Schema[T any](describe func(key string) string) ([]byte, error) {
@@ -36,6 +68,11 @@ func Schema[T any](describe func(key string) string) ([]byte, error) {
 	}
 	root := s.root.jsonSchema(reflect.ValueOf(&value).Elem(), describe)
 	root["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+	root["title"], root["$id"] = "configuration", "urn:go:configuration"
+	if t := s.root.typ; t.Name() != "" {
+		root["title"], root["$id"] = t.String(), "urn:go:"+url.PathEscape(t.PkgPath()+"."+t.Name())
+	}
+	root["patternProperties"] = map[string]any{"^x-": true} // for YAML anchors
 	text, err := json.MarshalIndent(root, "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("config: write the JSON Schema: %w", err)
@@ -65,12 +102,18 @@ func (n *node) jsonSchema(v reflect.Value, describe func(string) string) map[str
 			out["type"] = []string{"object", "null"} // null when every key is commented out
 		}
 		out["properties"], out["additionalProperties"] = properties, false
+		if t == typeLifecycle {
+			out["not"] = oneToken
+		}
 	case n.elem != nil && t.Kind() == reflect.Map:
 		out["type"], out["additionalProperties"] = "object", n.elem.jsonSchema(reflect.Value{}, describe)
 	case n.elem != nil:
 		out["type"], out["items"] = "array", n.elem.jsonSchema(reflect.Value{}, describe)
 	default:
 		n.scalarSchema(t, out)
+		if n.lifecycle {
+			maps.Copy(out, limits[n.fieldName])
+		}
 	}
 	text := describe(n.key)
 	if text == "" {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"reflect"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -29,6 +30,8 @@ type Key struct {
 	Doc string
 	// Field is the name of the struct's field.
 	Field string
+	// Words are the only values of a key of several words; nil for other types.
+	Words []string
 	// Secret says that its value is never shown.
 	Secret bool
 	// Live says that a running App takes over a change. It is false for the service's
@@ -39,8 +42,7 @@ type Key struct {
 // Keys lists the keys of T, in the order of its fields. path and the options are
 // those of [Load]; Keys reads no source.
 func Keys[T any](path string, opts ...Option) ([]Key, error) {
-	o := newOptions(path, opts)
-	o.args = nil
+	o := newOptions(path, append(slices.Clip(opts), WithArgs(nil)))
 	value := defaults[T]()
 	l, err := newLoader(reflect.ValueOf(&value).Elem(), o)
 	if err != nil {
@@ -61,7 +63,7 @@ func (l *loader) keys() []Key {
 	}
 	keys := make([]Key, 0, len(l.schema.leaves))
 	for _, n := range l.schema.leaves {
-		k := Key{Name: n.key, Env: l.envOf(n), Flag: "-" + flagOf(n), Type: typeName(n), Doc: n.usage, Secret: n.secret, Live: n.live, Field: n.fieldName}
+		k := Key{Name: n.key, Env: l.envOf(n), Flag: "-" + flagOf(n), Type: typeName(n), Doc: n.usage, Secret: n.secret, Live: n.live, Field: n.fieldName, Words: choices[structOf(n.typ)]}
 		if field, ok := lookup(v, l.schema.root, n); ok && !field.IsZero() {
 			k.Default = render(field, n)
 		}

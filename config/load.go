@@ -2,6 +2,7 @@ package config
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"log/slog"
@@ -26,8 +27,15 @@ type options struct {
 	out      io.Writer
 	section  string
 	poll     time.Duration
-	unasked  bool  // do not call Validate methods
-	fault    error // of the options themselves
+	content  []byte // of the file, nil to read it
+	unasked  bool   // do not call Validate methods
+	fault    error  // of the options themselves
+
+	from     *Source // in place of the file, nil for none
+	set      *flag.FlagSet
+	texts    map[string]string // of flags that the program has parsed, by key
+	hasFlags bool              // there is set, texts or args
+	hasEnv   bool              // there is environ
 }
 
 // Optional lets the file be missing, unless the flag -config or its variable names it.
@@ -44,11 +52,17 @@ func WithEnvPrefix(prefix string) Option {
 
 // WithEnviron reads environment variables from a list of NAME=VALUE in place of
 // os.Environ(); nil reads none.
-func WithEnviron(environ []string) Option { return func(o *options) { o.environ = environ } }
+func WithEnviron(environ []string) Option {
+	return func(o *options) { o.environ, o.hasEnv = environ, true }
+}
 
 // WithArgs reads flags from args in place of os.Args[1:]; nil reads none. A test
-// needs it, because its os.Args are those of go test.
-func WithArgs(args []string) Option { return func(o *options) { o.args = args } }
+// needs it, because its os.Args are those of go test. A program with commands of its
+// own gives the arguments after the command, or has its flags parsed elsewhere: see
+// [Define].
+func WithArgs(args []string) Option {
+	return func(o *options) { o.args, o.set, o.texts, o.hasFlags = args, nil, nil, true }
+}
 
 // WithLogger sets the logger. By default each message goes to the slog.Default() of
 // that moment, since the configuration may set its format.
@@ -70,6 +84,13 @@ func WithOutput(w io.Writer) Option { return func(o *options) { o.out = w } }
 // lifecycle.Config for any service.
 func Section(name string) Option { return func(o *options) { o.section = name } }
 
+// WithContent reads content in place of the file, whose name says only the format. It is
+// for a program that has the configuration of another program in hand, such as a
+// ConfigMap's. [Live.Reload] reads the same content again.
+func WithContent(content []byte) Option {
+	return func(o *options) { o.content = append([]byte{}, content...) }
+}
+
 // Unchecked accepts values that contradict each other: Validate methods are not
 // called. It is for a program that checks the configuration of another program itself,
 // and needs the values and, from [Live.Settings], their places. A value that its key
@@ -82,14 +103,10 @@ func newOptions(path string, opts []Option) options {
 		name = filepath.Base(os.Args[0])
 	}
 	o := options{
-		path:    path,
-		prefix:  envName(strings.TrimSuffix(name, filepath.Ext(name))) + "_",
-		environ: os.Environ(),
-		out:     os.Stderr,
-		poll:    DefaultPoll,
-	}
-	if len(os.Args) > 1 {
-		o.args = os.Args[1:]
+		path:   path,
+		prefix: envName(strings.TrimSuffix(name, filepath.Ext(name))) + "_",
+		out:    os.Stderr,
+		poll:   DefaultPoll,
 	}
 	for i, opt := range opts {
 		if opt == nil {
@@ -97,6 +114,15 @@ func newOptions(path string, opts []Option) options {
 			continue
 		}
 		opt(&o)
+	}
+	if o.from == nil && !o.hasEnv {
+		o.environ = os.Environ()
+	}
+	if o.from == nil && !o.hasFlags && len(os.Args) > 1 {
+		o.args = os.Args[1:]
+	}
+	if o.from != nil && path != "" {
+		o.fault = errors.Join(o.fault, fmt.Errorf("config: %s replaces the file %s: load from one of them", o.from.Name, path))
 	}
 	return o
 }

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"reflect"
 	"regexp"
-	"slices"
 	"strings"
 
 	"github.com/knadh/koanf/providers/confmap"
@@ -24,6 +23,7 @@ type loader struct {
 	schema    *schema
 	defaults  reflect.Value  // the defaults of T; never changed
 	flags     map[string]any // the values of flags, by key; they are parsed once
+	dashes    string         // before the names of flags, in messages
 	flagFault error          // the fault of the flags, nil for none
 	file      string         // the file that is read, "" for none
 	asked     string         // the flag or variable that named the file, "" for the program
@@ -35,12 +35,11 @@ type loader struct {
 // Setting says where the value of one key came from.
 type Setting struct {
 	// Key is the whole key, such as "lifecycle.drain_interval".
-	// Key is the whole key, such as "lifecycle.drain_interval".
 	Key string
 	// Value is the value that counts, as text; "[secret]" for a secret.
 	Value string
-	// Source is where it was given: "service.yaml:3", "environment NAME" or "flag
-	// -name".
+	// Source is where it was given: "service.yaml:3", "environment NAME", "flag -name",
+	// or the name of a [Source].
 	Source string
 	// Lost lists the values of earlier sources, first to last, as "SOURCE: VALUE".
 	Lost []string
@@ -48,8 +47,9 @@ type Setting struct {
 
 // source is one place that values come from.
 type source struct {
-	tree map[string]any
-	name func(key string) (name string, line int)
+	tree   map[string]any
+	name   func(key string) (name string, line int)
+	faults []error
 }
 
 // newLoader makes a loader for the type of the defaults.
@@ -61,7 +61,7 @@ func newLoader(defaults reflect.Value, o options) (*loader, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &loader{options: o, schema: s, defaults: defaults, file: o.path}
+	l := &loader{options: o, schema: s, defaults: defaults, file: o.path, dashes: "-"}
 	if err := l.checkNames(); err != nil {
 		return nil, err
 	}
@@ -97,9 +97,14 @@ func (l *loader) read(v reflect.Value) error {
 	var faults []error
 	var sources []source
 	l.file, l.asked = l.whichFile()
-	if src, fault := l.readFile(); fault != nil {
+	read := l.readFile
+	if l.from != nil {
+		read = l.readFrom
+	}
+	if src, fault := read(); fault != nil {
 		faults = append(faults, fault)
 	} else if src != nil {
+		faults = append(faults, src.faults...)
 		sources = append(sources, *src)
 	}
 	src, envFaults := l.readEnv()
@@ -190,7 +195,7 @@ func (l *loader) valueOf(v reflect.Value, n *node) string {
 // whichFile returns the file to read, and the flag or variable that named it.
 func (l *loader) whichFile() (name, asked string) {
 	if given, ok := l.flags["config"].(untyped); ok {
-		return string(given), "flag -config"
+		return string(given), "flag " + l.dashes + "config"
 	}
 	for _, kv := range l.environ {
 		if name, ok := strings.CutPrefix(kv, l.prefix+"CONFIG="); ok {
@@ -212,7 +217,10 @@ func (l *loader) readFile() (*source, *Fault) {
 	if err != nil {
 		return spoiled(&Fault{Problem: err.Error()})
 	}
-	content, err := readFile(l.file)
+	content := l.content
+	if content == nil {
+		content, err = readFile(l.file)
+	}
 	l.look = lookAt(content, err)
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
@@ -237,15 +245,42 @@ func (l *loader) readFile() (*source, *Fault) {
 	if fault != nil {
 		return spoiled(fault)
 	}
-	tree := doc.tree
-	if l.section != "" {
-		var ok bool
-		below := tree[l.section]
-		if tree, ok = asTree(below); !ok && below != nil {
-			return spoiled(&Fault{Line: doc.lines[l.section], Key: l.section, Value: shown(below, l.schema.root.hides()), Problem: "it is a section: want keys below it"})
-		}
+	name := func(key string) (string, int) { return l.file, doc.lineOf(key) }
+	tree, fault := l.sectionOf(doc.tree, name)
+	if fault != nil {
+		return nil, fault
 	}
-	return &source{tree: tree, name: func(key string) (string, int) { return l.file, doc.lines[key] }}, nil
+	return &source{tree: tree, name: name, faults: l.zeroFaults(doc.zeroed)}, nil
+}
+
+// sectionOf returns the part of a tree that has the values of T.
+func (l *loader) sectionOf(tree map[string]any, place func(string) (string, int)) (map[string]any, *Fault) {
+	if l.section == "" {
+		return tree, nil
+	}
+	below := tree[l.section]
+	section, ok := asTree(below)
+	if !ok && below != nil {
+		name, line := place(l.section)
+		return nil, &Fault{Source: name, Line: line, Key: l.section, Value: shown(below, l.schema.root.hides()), Problem: "it is a section: want keys below it"}
+	}
+	return section, nil
+}
+
+// zeroFaults are the faults of numbers with a leading zero. A key for text has its own
+// fault: it wants quotes.
+func (l *loader) zeroFaults(numbers []zeroed) (faults []error) {
+	for _, z := range numbers {
+		if l.section != "" && !strings.HasPrefix(z.path, l.section+".") {
+			continue
+		}
+		fault := &Fault{Source: l.file, Line: z.line, Key: z.path, Value: z.text, Problem: zeroProblem + ", or as 0o… for octal"}
+		if n, ok := l.schema.keys[base(z.path)]; ok && n.hides() {
+			fault.Value = hidden
+		}
+		faults = append(faults, fault)
+	}
+	return faults
 }
 
 // serviceLink matches the variables that Kubernetes sets in every pod for each Service
@@ -316,7 +351,7 @@ func (l *loader) readFlags() source {
 	}
 	return source{tree: l.nest(flat), name: func(key string) (string, int) {
 		if n, ok := l.schema.keys[base(key)]; ok {
-			return "flag -" + flagOf(n), 0
+			return "flag " + l.dashes + flagOf(n), 0
 		}
 		return "flags", 0
 	}}
@@ -361,9 +396,13 @@ func (f *flagValue) String() string     { return "" }
 func (f *flagValue) Set(s string) error { f.into[f.key] = untyped(s); return nil }
 func (f *flagValue) IsBoolFlag() bool   { return f.bool }
 
-// parseFlags parses the arguments. Once is enough: they do not change.
+// parseFlags parses the arguments, unless the program has. Once is enough: they do not
+// change.
 func (l *loader) parseFlags() error {
 	l.flags = map[string]any{}
+	if l.set != nil || l.texts != nil {
+		return l.takeFlags()
+	}
 	set := flag.NewFlagSet("config", flag.ContinueOnError)
 	set.SetOutput(io.Discard)
 	names := []string{"config"}
@@ -382,22 +421,9 @@ func (l *loader) parseFlags() error {
 		if !unknown {
 			return &Fault{Source: "flags", Problem: err.Error() + "; -h lists them"}
 		}
-		problem := "there is no such flag; -h lists them"
-		if meant := nearestFlag(name, names); meant != "" {
-			problem = "there is no such flag: did you mean -" + meant + "?"
-		}
-		return &Fault{Source: "flag -" + name, Problem: problem}
+		return UnknownFlag("-"+name, names)
 	case set.NArg() > 0:
 		return &Fault{Source: "arguments", Problem: fmt.Sprintf("%q is unexpected: all arguments are flags, -h lists them", set.Arg(0))}
 	}
 	return nil
-}
-
-// nearestFlag finds a flag by its whole name or by its last part.
-func nearestFlag(name string, names []string) string {
-	name = strings.ReplaceAll(name, "_", "-")
-	if i := slices.IndexFunc(names, func(s string) bool { return s == name || strings.HasSuffix(s, "."+name) }); i >= 0 {
-		return names[i]
-	}
-	return suggest.Nearest(name, names)
 }

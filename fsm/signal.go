@@ -2,7 +2,7 @@ package fsm
 
 import "sync"
 
-// closed is the channel for every caller that asks after the event.
+// closed is the channel of a signal that happened before any call of Signaled.
 var closed = func() chan struct{} {
 	ch := make(chan struct{})
 	close(ch)

@@ -3,7 +3,8 @@
 // An App knows a gRPC server by its methods alone and sees none of its calls. With the
 // interceptors of this package [lifecycle.Draining] works in handlers. An endless stream
 // that listens to it ends in time; one that does not holds the stop until its connection
-// is cut, and Run returns an error.
+// is cut, and Run returns an error. The Watch of grpc's own health service, which clients
+// with health checks have open all the time, ends too.
 //
 //	srv := grpc.NewServer(grpcdrain.Options(app, "grpc")...)
 //	app.GRPC("grpc", srv, ln, health)
@@ -18,6 +19,8 @@ import (
 
 	"github.com/pleme-io/lifecycle-go"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // Options returns the two interceptors of this package as options for grpc.NewServer.
@@ -39,11 +42,38 @@ func Unary(app *lifecycle.App, server string) grpc.UnaryServerInterceptor {
 }
 
 // Stream returns an interceptor after which [lifecycle.Draining] works with the context
-// of a stream.
+// of a stream. The Watch of grpc's own health service has no end and does not listen: the
+// interceptor ends it, with the code Unavailable.
 func Stream(app *lifecycle.App, server string) grpc.StreamServerInterceptor {
-	return func(srv any, s grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
-		return handle(srv, &stream{s, app.CallContext(s.Context(), server)})
+	return func(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+		ctx := app.CallContext(s.Context(), server)
+		if info.FullMethod == healthWatch {
+			return endWatch(ctx, func(ctx context.Context) error { return handle(srv, &stream{s, ctx}) })
+		}
+		return handle(srv, &stream{s, ctx})
 	}
+}
+
+const healthWatch = "/grpc.health.v1.Health/Watch"
+
+// endWatch cancels the context of watch when the App drains.
+func endWatch(ctx context.Context, watch func(context.Context) error) error {
+	own, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := make(chan struct{})
+	defer close(ended)
+	go func() {
+		select {
+		case <-lifecycle.Draining(ctx):
+			cancel()
+		case <-ended:
+		}
+	}()
+	err := watch(own)
+	if own.Err() != nil && ctx.Err() == nil {
+		return status.Error(codes.Unavailable, "the server is draining")
+	}
+	return err
 }
 
 // stream is a grpc.ServerStream with a context of its own.

@@ -256,3 +256,27 @@ func TestStreamsMoveToTheNextProcess(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A client that watches grpc's own health service, as client-side health checks do, has
+// a stream without an end. It hears NOT_SERVING, and then does not hold the stop.
+func TestHealthWatchEndsWithTheStop(t *testing.T) {
+	p := startProcess(t, true, nil, nil)
+	conn := connect(t, func() string { return p.addr })
+	w, err := healthpb.NewHealthClient(conn).Watch(t.Context(), &healthpb.HealthCheckRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if answer, err := w.Recv(); err != nil || answer.GetStatus() != healthpb.HealthCheckResponse_SERVING {
+		t.Fatalf("before the stop: %v, %v", answer, err)
+	}
+	p.Stop(nil)
+	if answer, err := w.Recv(); err != nil || answer.GetStatus() != healthpb.HealthCheckResponse_NOT_SERVING {
+		t.Errorf("at T0: %v, %v", answer, err)
+	}
+	if answer, err := w.Recv(); status.Code(err) != codes.Unavailable {
+		t.Errorf("at the end: %v, %v, want Unavailable: the client asks again", answer, err)
+	}
+	if err := <-p.ended; err != nil || p.Report().CutRequests != 0 {
+		t.Errorf("Run returned %v, %d cut", err, p.Report().CutRequests)
+	}
+}

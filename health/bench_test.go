@@ -49,7 +49,7 @@ func TestCachedPlaneDoesNotAllocate(t *testing.T) {
 			return r
 		}},
 		"empty":    {"/livez", func() *Registry { return NewRegistry() }},
-		"draining": {"/readyz", func() *Registry { r := readiness(t, 5, WithCache(time.Hour)); owns(r).SetDraining(true); return r }},
+		"draining": {"/readyz", func() *Registry { r := readiness(t, 5, WithCache(time.Hour)); ownerOf(r).SetDraining(true); return r }},
 		"latched": {"/startupz", func() *Registry {
 			r := NewRegistry()
 			must(t, r.RegisterStartup("boot", ProbeFunc(passing)))

@@ -30,8 +30,8 @@ func TestTransitionsComeOnceAndInOrder(t *testing.T) {
 		}
 		wg.Wait()
 	}
-	owns(r).SetDraining(true)
-	owns(r).SetDraining(true)
+	ownerOf(r).SetDraining(true)
+	ownerOf(r).SetDraining(true)
 	want := []string{
 		"probe readiness/db 1 unknown>up <nil>",
 		"probe readiness/db 2 up>down connection refused",

@@ -17,7 +17,7 @@ func TestAnswersAreSortedAndNotStored(t *testing.T) {
 	for _, name := range []string{"m", "z", "a", "lz", "la"} {
 		must(t, r.RegisterReadiness(name, ProbeFunc(passing)))
 	}
-	owns(r).SetGate(Up, "")
+	ownerOf(r).SetGate(Up, "")
 	expect(t, r, "/readyz", 200, `{"status":"ok","checks":{"a":"ok","la":"ok","lifecycle":"ok","lz":"ok","m":"ok","z":"ok"}}`)
 	w := httptest.NewRecorder()
 	r.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/readyz", nil))
@@ -96,7 +96,7 @@ readyz check passed`)
 func TestExcludeDoesNotHideTheLifecycle(t *testing.T) {
 	r := NewRegistry()
 	must(t, r.RegisterReadiness("db", ProbeFunc(passing)))
-	owns(r).SetDraining(true)
+	ownerOf(r).SetDraining(true)
 	expect(t, r, "/readyz?exclude=lifecycle&exclude=db", 503, `{"status":"fail","checks":{"lifecycle":"draining"}}`)
 	expect(t, r, "/readyz/lifecycle", 503, `{"status":"fail","checks":{"lifecycle":"draining"}}`)
 	expect(t, r, "/readyz?verbose", 503, "[+]db ok\n[-]lifecycle failed: draining\nreadyz check failed")

@@ -69,5 +69,5 @@ func expect(t testing.TB, r *Registry, path string, status int, body string) {
 	}
 }
 
-// owns returns the owner of a registry.
-func owns(r *Registry) *Owner { return &Owner{r} }
+// ownerOf returns the owner of a registry.
+func ownerOf(r *Registry) *Owner { return &Owner{r} }

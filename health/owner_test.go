@@ -10,14 +10,14 @@ func TestGateHoldsReadinessAndStartup(t *testing.T) {
 	r := NewRegistry()
 	must(t, r.RegisterReadiness("db", ProbeFunc(passing), WithCache(time.Hour)))
 	expect(t, r, "/readyz", 200, "")
-	owns(r).SetGate(Unknown, "starting")
+	ownerOf(r).SetGate(Unknown, "starting")
 	expect(t, r, "/readyz", 503, `{"status":"fail","checks":{"db":"ok","lifecycle":"starting"}}`)
 	expect(t, r, "/startupz", 503, `{"status":"fail","checks":{"lifecycle":"starting"}}`)
 	expect(t, r, "/livez", 200, `{"status":"ok","checks":{}}`)
-	owns(r).SetGate(Up, "")
+	ownerOf(r).SetGate(Up, "")
 	expect(t, r, "/readyz", 200, `{"status":"ok","checks":{"db":"ok","lifecycle":"ok"}}`)
 	expect(t, r, "/startupz", 200, `{"status":"ok","checks":{"lifecycle":"ok"}}`)
-	owns(r).SetGate(Down, "listener closed")
+	ownerOf(r).SetGate(Down, "listener closed")
 	expect(t, r, "/readyz", 503, `{"status":"fail","checks":{"db":"ok","lifecycle":"listener closed"}}`)
 	expect(t, r, "/startupz", 200, "") // latched
 }
@@ -27,9 +27,9 @@ func TestStartupLatches(t *testing.T) {
 	f.set(errDown)
 	must(t, r.RegisterStartup("migrations", f))
 	must(t, r.RegisterStartup("warm", ProbeFunc(passing)))
-	owns(r).SetGate(Unknown, "starting")
+	ownerOf(r).SetGate(Unknown, "starting")
 	expect(t, r, "/startupz", 503, "")
-	owns(r).SetGate(Up, "")
+	ownerOf(r).SetGate(Up, "")
 	expect(t, r, "/startupz", 503, `{"status":"fail","checks":{"lifecycle":"ok","migrations":"connection refused","warm":"ok"}}`)
 	// A probe that excludes the failing check does not latch the startup plane.
 	expect(t, r, "/startupz?exclude=migrations", 200, "")
@@ -38,7 +38,7 @@ func TestStartupLatches(t *testing.T) {
 	expect(t, r, "/startupz", 200, `{"status":"ok","checks":{"lifecycle":"ok","migrations":"ok","warm":"ok"}}`)
 	runs := f.runs.Load()
 	f.set(errDown)
-	owns(r).SetGate(Down, "draining")
+	ownerOf(r).SetGate(Down, "draining")
 	must(t, r.RegisterStartup("late", f))
 	for range 3 {
 		expect(t, r, "/startupz", 200, `{"status":"ok","checks":{"late":"not checked yet","lifecycle":"ok","migrations":"ok","warm":"ok"}}`)
@@ -57,7 +57,7 @@ func TestLivenessPassesOnceDraining(t *testing.T) {
 		r := NewRegistry()
 		must(t, r.RegisterLiveness("wedged", hang))
 		expect(t, r, "/livez", 503, "")
-		owns(r).SetDraining(true)
+		ownerOf(r).SetDraining(true)
 		began := time.Now()
 		expect(t, r, "/livez", 200, `{"status":"ok","checks":{"lifecycle":"draining","wedged":"still running for 800ms"}}`)
 		expect(t, r, "/livez?verbose", 200, "[+]lifecycle ok: draining\n[-]wedged failed: still running for 800ms\nlivez check passed")
@@ -75,9 +75,9 @@ func TestReadinessFlipIsImmediate(t *testing.T) {
 	for range 3 {
 		expect(t, r, "/readyz", 200, "")
 	}
-	owns(r).SetDraining(false) // DrainReadiness: serving
+	ownerOf(r).SetDraining(false) // DrainReadiness: serving
 	expect(t, r, "/readyz", 200, `{"status":"ok","checks":{"db":"ok"}}`)
-	owns(r).SetDraining(true)
+	ownerOf(r).SetDraining(true)
 	expect(t, r, "/readyz", 503, `{"status":"fail","checks":{"db":"ok","lifecycle":"draining"}}`)
 	if n := f.runs.Load(); n != 1 {
 		t.Errorf("%d runs, want 1: the change of readiness must not run the checks", n)
@@ -87,12 +87,12 @@ func TestReadinessFlipIsImmediate(t *testing.T) {
 func TestSuspendAndResume(t *testing.T) {
 	r := NewRegistry()
 	expect(t, r, "/readyz", 200, "")
-	owns(r).Suspend("by operator")
+	ownerOf(r).Suspend("by operator")
 	expect(t, r, "/readyz", 503, `{"status":"fail","checks":{"lifecycle":"suspended: by operator"}}`)
 	expect(t, r, "/livez", 200, `{"status":"ok","checks":{}}`)
-	owns(r).Resume()
+	ownerOf(r).Resume()
 	expect(t, r, "/readyz", 200, `{"status":"ok","checks":{}}`)
-	owns(r).Suspend("")
+	ownerOf(r).Suspend("")
 	expect(t, r, "/readyz", 503, `{"status":"fail","checks":{"lifecycle":"suspended"}}`)
 }
 
@@ -122,7 +122,7 @@ func TestReadyAndFirstReady(t *testing.T) {
 	must(t, r.RegisterReadiness("db", f))
 	must(t, r.RegisterLiveness("self", ProbeFunc(passing)))
 	f.set(errDown)
-	owns(r).SetGate(Unknown, "starting")
+	ownerOf(r).SetGate(Unknown, "starting")
 	closed := func() bool {
 		select {
 		case <-r.FirstReady():
@@ -134,7 +134,7 @@ func TestReadyAndFirstReady(t *testing.T) {
 	if r.Ready(t.Context()) || closed() {
 		t.Error("ready while starting and down")
 	}
-	owns(r).SetGate(Up, "")
+	ownerOf(r).SetGate(Up, "")
 	if r.Ready(t.Context()) || closed() {
 		t.Error("ready while a check is down")
 	}

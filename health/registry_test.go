@@ -192,7 +192,7 @@ func TestSnapshot(t *testing.T) {
 		must(t, r.RegisterStartup("boot", f))
 		must(t, r.RegisterReadiness("slow", ProbeFunc(func(context.Context) error { time.Sleep(100 * time.Millisecond); return errDown }), WithNonCritical()))
 		must(t, r.RegisterLiveness("self", ProbeFunc(passing)))
-		owns(r).SetGate(Unknown, "starting")
+		ownerOf(r).SetGate(Unknown, "starting")
 		time.Sleep(time.Second)
 		expect(t, r, "/readyz", 503, "")
 		got := r.Snapshot()

@@ -35,8 +35,8 @@ type Config struct {
 	Host string
 
 	// Dir has the files token, ca.crt and namespace of the pod's service account. The
-	// client reads the token again for every request, because the kubelet replaces it.
-	// Defaults to where Kubernetes mounts them,
+	// client reads the token again for every request and ca.crt for every connection,
+	// because the kubelet replaces them. Defaults to where Kubernetes mounts them,
 	// /var/run/secrets/kubernetes.io/serviceaccount.
 	Dir string
 
@@ -115,50 +115,73 @@ func New(cfg Config) (*Client, error) {
 		cfg.Dir = mountedDir
 	}
 	c := &Client{cfg: cfg}
-	transport := c.transport()
-	if strings.HasPrefix(cfg.Host, "https://") {
-		roots := x509.NewCertPool()
-		if cfg.CA != nil && !roots.AppendCertsFromPEM(cfg.CA) {
-			return nil, errors.New("kube: CA has no certificate in PEM form")
+	if cfg.CA != nil {
+		if _, err := c.roots(); err != nil {
+			return nil, err
 		}
-		transport.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
 	}
-	c.none = c.readAccount(transport.TLSClientConfig)
+	c.none = c.readAccount(strings.HasPrefix(cfg.Host, "https://"))
 	// No redirects: the token goes to the API server and nowhere else.
-	c.http = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	c.http = &http.Client{Transport: c.transport(), CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	return c, nil
 }
 
+// unmounted is why a file of the service account may be missing.
+const unmounted = " (is automountServiceAccountToken false?)"
+
 // readAccount reads what the Config does not give from the files of the service account.
-func (c *Client) readAccount(secure *tls.Config) error {
-	const hint = " (is automountServiceAccountToken false?)"
+func (c *Client) readAccount(secure bool) error {
 	if c.cfg.Namespace == "" {
 		name, err := os.ReadFile(filepath.Join(c.cfg.Dir, "namespace"))
 		if err != nil {
-			return fmt.Errorf("kube: the pod's namespace: %w"+hint, err)
+			return fmt.Errorf("kube: the pod's namespace: %w"+unmounted, err)
 		}
 		c.cfg.Namespace = strings.TrimSpace(string(name))
 	}
-	if secure != nil && c.cfg.CA == nil {
-		file := filepath.Join(c.cfg.Dir, "ca.crt")
-		pem, err := os.ReadFile(file)
-		if err != nil {
-			return fmt.Errorf("kube: the API server's certificate: %w"+hint, err)
-		}
-		if !secure.RootCAs.AppendCertsFromPEM(pem) {
-			return fmt.Errorf("kube: the API server's certificate: %s has none in PEM form", file)
+	if secure {
+		if _, err := c.roots(); err != nil {
+			return err
 		}
 	}
 	_, err := c.token()
 	return err
 }
 
+// roots returns the authorities of the API server, which the kubelet may have replaced.
+func (c *Client) roots() (*x509.CertPool, error) {
+	pem, from := c.cfg.CA, "CA"
+	if pem == nil {
+		from = filepath.Join(c.cfg.Dir, "ca.crt")
+		var err error
+		if pem, err = os.ReadFile(from); err != nil {
+			return nil, fmt.Errorf("kube: the API server's authority: %w"+unmounted, err)
+		}
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("kube: the API server's authority: %s has no certificate in PEM form", from)
+	}
+	return roots, nil
+}
+
 // transport speaks HTTP/1.1: a request that times out takes its connection with it.
 // On HTTP/2 the next request would wait on the same dead connection.
 func (c *Client) transport() *http.Transport {
+	// A dial goes on when its request has ended, and has a limit of its own, which is
+	// longer so that the request says why it failed.
+	dialer := &net.Dialer{Timeout: 2 * c.cfg.Timeout}
 	t := &http.Transport{
 		Protocols:       new(http.Protocols), // each request has its own timeout
 		IdleConnTimeout: 30 * time.Second, MaxIdleConnsPerHost: 2, MaxResponseHeaderBytes: maxError,
+		DialContext: dialer.DialContext,
+		DialTLSContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			roots, err := c.roots()
+			if err != nil {
+				return nil, err
+			}
+			secure := tls.Dialer{NetDialer: dialer, Config: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}}
+			return secure.DialContext(ctx, network, addr) // the limit is for the handshake too
+		},
 	}
 	t.Protocols.SetHTTP1(true)
 	return t
@@ -191,7 +214,11 @@ func (c *Client) token() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("kube: the service account's token: %w", err)
 	}
-	return strings.TrimSpace(string(text)), nil
+	token := strings.TrimSpace(string(text))
+	if token == "" {
+		return "", fmt.Errorf("kube: the service account's token: %s is empty", f.Name())
+	}
+	return token, nil
 }
 
 // object is what a request is about. Its path is that of the Kubernetes API.
@@ -229,7 +256,7 @@ func (o object) String() string {
 type Error struct {
 	Verb    string // of the Role's rule: get, list, watch, create, update, patch
 	Object  string // "leases.coordination.k8s.io demo/sync"
-	Status  int    // of HTTP
+	Status  int    // of HTTP; 0 when a watch has reported an error without one
 	Reason  string // the API's: "Conflict", "Expired" …
 	Message string // the API's
 	rule    string
@@ -238,6 +265,9 @@ type Error struct {
 // Error names the verb, the object, the status and the missing rule.
 func (e *Error) Error() string {
 	s := fmt.Sprintf("kube: %s %s: %d %s", e.Verb, e.Object, e.Status, http.StatusText(e.Status))
+	if e.Status == 0 {
+		s = fmt.Sprintf("kube: %s %s: the API server reports an error without a code", e.Verb, e.Object)
+	}
 	if e.Message != "" {
 		s += ": " + e.Message
 	}
@@ -347,14 +377,21 @@ func newError(verb string, o object, status int, reason, message string) *Error 
 }
 
 // because returns the reason of a failed request: the cause of a context that has
-// ended, or err without the URL, which the caller names in words.
+// ended, or err without the URL, which the caller names in words, and without the port
+// of this side, which differs for each connection: a log has the same reason once.
 func because(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
 	var u *url.Error
 	if errors.As(err, &u) {
-		return u.Err
+		err = u.Err
+	}
+	var op *net.OpError
+	if errors.As(err, &op) && op.Source != nil {
+		same := *op
+		same.Source = nil
+		return &same
 	}
 	return err
 }

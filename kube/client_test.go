@@ -3,7 +3,9 @@ package kube
 import (
 	"encoding/pem"
 	"errors"
+	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -11,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -70,6 +73,83 @@ func TestClientInAPod(t *testing.T) {
 	}
 }
 
+// An authority that the kubelet has replaced is used from the next connection on.
+func TestClientFollowsTheAuthority(t *testing.T) {
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte(`{"metadata":{},"spec":{"holderIdentity":"rival"}}`))
+	}))
+	srv.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	srv.StartTLS()
+	defer srv.Close()
+	dir := serviceAccount(t, "secret", []byte(otherCA))
+	c, err := New(Config{Host: srv.URL, Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	l := newLease(t, c)
+	if _, err := l.Holder(t.Context()); err == nil {
+		t.Error("the first authority is not the server's, and there is no error")
+	}
+	file := filepath.Join(dir, "ca.crt")
+	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if who, err := l.Holder(t.Context()); who != "rival" || err != nil {
+		t.Errorf("with the server's authority: held by %q, %v", who, err)
+	}
+	c.Close()
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.Holder(t.Context()); err == nil || !strings.Contains(err.Error(), "ca.crt has no certificate in PEM form") {
+		t.Errorf("without an authority: %v", err)
+	}
+}
+
+// Each failure of a kind has the same text, so that a log has it once: the port of
+// this side is not in it.
+func TestClientErrorsAreStable(t *testing.T) {
+	for name, fault := range map[string]func(w http.ResponseWriter){
+		"reset": func(http.ResponseWriter) {},
+		"reset in the answer": func(w http.ResponseWriter) {
+			w.Header().Set("Content-Length", "100")
+			_, _ = w.Write([]byte("{"))
+			_ = http.NewResponseController(w).Flush()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				fault(w)
+				nc, _, err := http.NewResponseController(w).Hijack()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				_ = nc.(*net.TCPConn).SetLinger(0) // a reset, and no FIN
+				_ = nc.Close()
+			}))
+			defer srv.Close()
+			c, err := New(Config{Host: srv.URL, Dir: serviceAccount(t, "secret", nil)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			l, said := newLease(t, c), ""
+			for i := range 3 {
+				_, err := l.Holder(t.Context())
+				if err == nil || !errors.Is(err, syscall.ECONNRESET) {
+					t.Fatalf("%v, want a reset", err)
+				}
+				if i > 0 && err.Error() != said {
+					t.Errorf("the text changes from %q to %q", said, err)
+				}
+				said = err.Error()
+			}
+		})
+	}
+}
+
 // A server whose certificate another authority has signed gets no token.
 func TestClientTrustsOneAuthority(t *testing.T) {
 	asked := false
@@ -114,9 +194,10 @@ func TestClientWithoutAnAccount(t *testing.T) {
 		says   string
 	}{
 		"no token":       {func(dir string) error { return os.Remove(filepath.Join(dir, "token")) }, "the service account's token: open "},
+		"an empty token": {func(dir string) error { return os.WriteFile(filepath.Join(dir, "token"), []byte("\n"), 0o600) }, "token is empty"},
 		"no namespace":   {func(dir string) error { return os.Remove(filepath.Join(dir, "namespace")) }, "automountServiceAccountToken"},
-		"no certificate": {func(dir string) error { return os.Remove(filepath.Join(dir, "ca.crt")) }, "the API server's certificate: open "},
-		"an empty one":   {func(dir string) error { return os.WriteFile(filepath.Join(dir, "ca.crt"), nil, 0o600) }, "ca.crt has none in PEM form"},
+		"no certificate": {func(dir string) error { return os.Remove(filepath.Join(dir, "ca.crt")) }, "the API server's authority: open "},
+		"an empty one":   {func(dir string) error { return os.WriteFile(filepath.Join(dir, "ca.crt"), nil, 0o600) }, "ca.crt has no certificate in PEM form"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := serviceAccount(t, "secret", []byte(otherCA))
@@ -138,7 +219,7 @@ func TestClientWithoutAnAccount(t *testing.T) {
 	}
 }
 
-// otherCA is a certificate of no use here.
+// otherCA is a valid certificate that has signed no other here.
 const otherCA = `-----BEGIN CERTIFICATE-----
 MIIBhTCCASugAwIBAgIQIRi6zePL6mKjOipn+dNuaTAKBggqhkjOPQQDAjASMRAw
 DgYDVQQKEwdBY21lIENvMB4XDTE3MTAyMDE5NDMwNloXDTE4MTAyMDE5NDMwNlow
@@ -151,3 +232,42 @@ Wf86aX6PepsntZv2GYlA5UpabfT2EZICICpJ5h/iI+i341gBmLiAFQOyTDT+/wQc
 6MF9+Yw1Yy0t
 -----END CERTIFICATE-----
 `
+
+// A server that accepts connections and does no more costs one connection at a time.
+func TestClientLeavesNoDials(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var accepted []net.Conn
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			nc, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			accepted = append(accepted, nc)
+		}
+	}()
+	c, err := New(Config{Host: "https://" + ln.Addr().String(), Dir: serviceAccount(t, "secret", []byte(otherCA)), Timeout: 50 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newLease(t, c)
+	for range 5 {
+		if _, err := l.Holder(t.Context()); err == nil || !strings.Contains(err.Error(), "no answer in 50ms") {
+			t.Errorf("%v", err)
+		}
+	}
+	_ = ln.Close()
+	<-ended
+	for i, nc := range accepted {
+		_ = nc.SetReadDeadline(time.Now().Add(time.Minute))
+		if _, err := io.Copy(io.Discard, nc); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("connection %d of %d is still open", i+1, len(accepted))
+		}
+		_ = nc.Close()
+	}
+}

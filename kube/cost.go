@@ -30,11 +30,11 @@ type CostConfig struct {
 // DeletionCost writes the pod's load into its annotation
 // controller.kubernetes.io/pod-deletion-cost, so that a Deployment that is scaled down
 // deletes the least busy pods first. It writes at most once a minute, and only when the
-// load has changed by more than a quarter and by more than ten. It ends as the App
-// drains.
+// load has changed by more than a quarter and by more than ten. It ends when the
+// App drains.
 //
 // The pod's service account needs patch for pods. That permission cannot be limited to
-// the own pod or to annotations: give it only where that is acceptable.
+// one pod or to annotations: give it only where that is acceptable.
 func (c *Client) DeletionCost(cfg CostConfig) lifecycle.Option {
 	return lifecycle.WithSetup(func(a *lifecycle.App) error {
 		if cfg.Load == nil {
@@ -107,7 +107,7 @@ func differs(last, now int) bool {
 	return by > 10 && by > max(now, last)/4
 }
 
-// annotate sets an annotation of the own pod.
+// annotate sets an annotation of this process's pod.
 func (c *Client) annotate(ctx context.Context, key, text string) error {
 	patch := map[string]any{"metadata": map[string]any{"annotations": map[string]string{key: text}}}
 	return c.do(ctx, http.MethodPatch, "patch", c.podObject(), nil, patch, nil)

@@ -317,6 +317,16 @@ func (f *fakeAPI) watch(w http.ResponseWriter, r *http.Request) {
 	seconds, _ := strconv.Atoi(r.URL.Query().Get("timeoutSeconds"))
 	over := time.NewTimer(time.Duration(seconds) * time.Second)
 	defer over.Stop()
+	if r.URL.Query().Get("resourceVersion") == "" { // what there is, and the changes from now on
+		f.mu.Lock()
+		from = f.version
+		for path, o := range f.objects {
+			if f.selects(r, path) {
+				_ = out.Encode(fakeEvent{Type: "ADDED", Object: clone(o)})
+			}
+		}
+		f.mu.Unlock()
+	}
 	for {
 		f.mu.Lock()
 		changed, expired := f.changed, from < f.oldest

@@ -9,7 +9,6 @@ import (
 // pod is the used part of a Pod (core/v1).
 type pod struct {
 	Metadata struct {
-		ResourceVersion            string            `json:"resourceVersion"`
 		Annotations                map[string]string `json:"annotations"`
 		DeletionTimestamp          string            `json:"deletionTimestamp"`
 		DeletionGracePeriodSeconds *int64            `json:"deletionGracePeriodSeconds"`

@@ -107,35 +107,50 @@ func (s *self) run(ctx context.Context) error {
 
 // fit tells the App when the process will be killed, as often as that changes.
 func (s *self) fit(ctx context.Context, t0 time.Time) {
-	p, err := s.client.pod(ctx)
-	if err != nil {
-		if ctx.Err() == nil {
-			s.why(err)
-		}
-		return
-	}
-	last, deleted := p.deletedWithin()
-	if deleted {
-		// The hook has run before T0, in the same grace.
-		c, _ := p.main(s.Container)
-		hook, known := preStop(c)
-		if !known {
-			hook = max(s.app.Config().PreStop, 0)
-		}
-		s.endBy(t0, max(last-hook, 2*time.Second))
-	}
 	query := url.Values{"fieldSelector": {"metadata.name=" + s.client.cfg.Pod}}
 	all := s.client.podObject()
 	all.name = ""
-	err = follow(ctx, s.client, all, query, p.Metadata.ResourceVersion, func(_ string, p pod) {
-		// Deleted only now, or again with a shorter grace, which counts from now.
-		if grace, now := p.deletedWithin(); now && (!deleted || grace < last) {
-			last, deleted = grace, true
+	read, deleted, last := false, false, time.Duration(0)
+	seen := func(p pod) {
+		grace, now := p.deletedWithin()
+		switch {
+		case !now || deleted && grace >= last:
+		case !read:
+			// The hook has run before T0, in the same grace.
+			c, _ := p.main(s.Container)
+			hook, known := preStop(c)
+			if !known {
+				hook = max(s.app.Config().PreStop, 0)
+			}
+			s.endBy(t0, max(grace-hook, 2*time.Second))
+		default: // deleted only now, or again with a shorter grace, which counts from now
 			s.endBy(time.Now(), grace)
 		}
-	}, func(error) {})
-	if err != nil && ctx.Err() == nil && status(err) != http.StatusGone {
-		s.why(err)
+		if now && (!deleted || grace < last) {
+			deleted, last = true, grace
+		}
+		read = true
+	}
+	for pause := 100 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		p, err := s.client.pod(ctx)
+		if err == nil {
+			seen(p)
+			// From now on, because the version of a pod that has not changed for a while
+			// is too old for a watch.
+			err = follow(ctx, s.client, all, query, "", func(_ string, p pod) { seen(p) }, func(error) {})
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil && status(err) != http.StatusGone { // which says to read again
+			s.why(err)
+			if s.client.lasting(err) {
+				return
+			}
+		}
+		if !sleep(ctx, pause) {
+			return
+		}
 	}
 }
 

@@ -160,16 +160,26 @@ func TestSelfFitsTheStop(t *testing.T) {
 		cfg    lifecycle.Config
 		grace  int                   // of the deletion before T0; -1 without one
 		later  map[time.Duration]int // after T0
+		fault  func(f *fakeAPI)      // at T0
 		window time.Duration
 		within time.Duration // the stop, of which every part hangs
 	}{
-		"the manifest's":     {nil, lifecycle.Config{}, 30, nil, 5 * s, 25 * s},
-		"not deleted":        {nil, lifecycle.Config{}, -1, nil, 5 * s, 25 * s},
-		"less":               {nil, lifecycle.Config{}, 9, nil, 5 * s / 3, 25 * s / 3},
-		"one second":         {nil, lifecycle.Config{}, 1, nil, 370 * time.Millisecond, 1852 * time.Millisecond},
-		"less, after a hook": {sleeps, lifecycle.Config{PreStop: 3 * s}, 12, nil, 5 * s / 3, 25 * s / 3},
-		"less after T0":      {nil, lifecycle.Config{}, 30, map[time.Duration]int{s: 8}, 5 * s / 3, 25 * s / 3},
-		"deleted after T0":   {nil, lifecycle.Config{}, -1, map[time.Duration]int{s: 8}, 5 * s / 3, 25 * s / 3},
+		"the manifest's":     {nil, lifecycle.Config{}, 30, nil, nil, 5 * s, 25 * s},
+		"not deleted":        {nil, lifecycle.Config{}, -1, nil, nil, 5 * s, 25 * s},
+		"less":               {nil, lifecycle.Config{}, 9, nil, nil, 5 * s / 3, 25 * s / 3},
+		"one second":         {nil, lifecycle.Config{}, 1, nil, nil, 370 * time.Millisecond, 1852 * time.Millisecond},
+		"less, after a hook": {sleeps, lifecycle.Config{PreStop: 3 * s}, 12, nil, nil, 5 * s / 3, 25 * s / 3},
+		"less after T0":      {nil, lifecycle.Config{}, 30, map[time.Duration]int{s: 8}, nil, 5 * s / 3, 25 * s / 3},
+		"deleted after T0":   {nil, lifecycle.Config{}, -1, map[time.Duration]int{s: 8}, nil, 5 * s / 3, 25 * s / 3},
+		// The version of a pod that has not changed for a while is too old for a watch.
+		"deleted after T0, an old pod": {nil, lifecycle.Config{}, -1, map[time.Duration]int{s: 8}, (*fakeAPI).forget, 5 * s / 3, 25 * s / 3},
+		"less, and a server in trouble": {nil, lifecycle.Config{}, 9, nil, func(f *fakeAPI) {
+			f.failWith(func(w http.ResponseWriter, _ *http.Request) bool {
+				refuse(w, 500, "InternalError", "etcd is gone")
+				return true
+			})
+			time.AfterFunc(500*time.Millisecond, func() { f.failWith(nil) })
+		}, 5 * s / 3, 25 * s / 3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -185,6 +195,9 @@ func TestSelfFitsTheStop(t *testing.T) {
 				time.Sleep(time.Minute)
 				if tt.grace >= 0 {
 					f.deleted(tt.grace)
+				}
+				if tt.fault != nil {
+					tt.fault(f)
 				}
 				t0 := time.Now()
 				for after, grace := range tt.later {

@@ -156,6 +156,16 @@ func TestWindow(t *testing.T) {
 				return true
 			})
 		}, nil, 5 * s, "full", "watch endpointslices.discovery.k8s.io demo", 0},
+		"its watch fails without a code": {func(f *fakeAPI) {
+			two(f)
+			f.failWith(func(w http.ResponseWriter, r *http.Request) bool {
+				if r.URL.Query().Get("watch") == "" {
+					return false
+				}
+				_, _ = w.Write([]byte(`{"type": "ERROR", "object": 7}`))
+				return true
+			})
+		}, nil, 5 * s, "full", "watch endpointslices.discovery.k8s.io demo: the API server reports an error without a code", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -18,9 +18,11 @@ import (
 // Checker checks manifests against a configuration. It is a plain value; Check
 // may be called concurrently.
 type Checker struct {
-	// Config is the service's configuration. A zero field has its default. Variables
-	// of the service's container whose names end in LIFECYCLE_ and a key, such as
-	// SERVICE_LIFECYCLE_DRAIN_INTERVAL, take precedence over it, as in config.Load.
+	// Config is the configuration in the service's file. A zero field has its default.
+	// A file that the manifest mounts and names takes its place; without Config and
+	// ConfigFile, also the only mounted file with a section lifecycle does. Variables of
+	// the service's container whose names end in LIFECYCLE_ and a key, such as
+	// SERVICE_LIFECYCLE_DRAIN_INTERVAL, and then flags take precedence, as in config.Load.
 	Config lifecycle.Config
 
 	// ConfigFile is the name of the configuration file. ConfigLines maps the full
@@ -31,8 +33,9 @@ type Checker struct {
 	ConfigLines map[string]int
 
 	// Container is the name of the service's container in its pods. Defaults to the
-	// first container that has a probe on the port of Config.HealthAddr or declares
-	// that port, and else to the first container.
+	// first container with a variable or a flag of lifecycle, or else the first one that
+	// has a probe on the port of Config.HealthAddr or declares that port, and else to the
+	// first container.
 	Container string
 
 	// Only names the workloads to check, as "Deployment/web" or
@@ -79,6 +82,7 @@ func (c Checker) Check(files ...File) Report {
 		r.report.sort()
 		return r.report
 	}
+	r.refer()
 	r.scale()
 	for _, w := range r.workloads {
 		if r.wanted(w.object) {
@@ -122,9 +126,13 @@ type run struct {
 	health     int              // the port of the health planes; 0 when there is none
 	healthHost string
 	workloads  []*workload
+	configMaps []configMap
+	secrets    []secret
 	budgets    []budget
 	services   []service
 	scalers    []scaler
+	rollouts   []rollout
+	customs    []object // of kinds that vet does not know, whose operators may make pods
 	report     Report
 }
 
@@ -148,13 +156,23 @@ func (r *run) add(rule string, f Finding) {
 }
 
 // at adds a finding about a field of an object.
-func (r *run) at(o object, p path, rule, reason, fix string) {
+func (r *run) at(o object, p fieldPath, rule, reason, fix string) {
 	line, column := o.place(p)
 	f := Finding{File: o.file, Source: o.source, Line: line, Column: column, Field: p.String(), Reason: reason, Fix: fix}
 	if o.kind != "" {
 		f.Object = o.String()
 	}
 	r.add(rule, f)
+}
+
+// put adds a finding about a value, which may stand in a text within an object.
+func (r *run) put(at place, rule, reason, fix string) {
+	before := len(r.report.Findings)
+	r.at(at.object, at.field, rule, reason, fix)
+	if len(r.report.Findings) > before && at.line > 0 && at.literal(at.field) {
+		r.report.Findings[before].Line += at.line
+		r.report.Findings[before].Column = 1
+	}
 }
 
 // inPod adds a finding about a field of a workload's pods.
@@ -169,18 +187,27 @@ func (r *run) wanted(o object) bool {
 }
 
 func (r *run) workload(w *workload) {
-	served := !w.isJob()
+	served := !w.once
 	if len(w.pod.Containers) == 0 {
 		r.inPod(w, "wrong-type", "the pods have no container", "add the service's container", "containers")
 		return
 	}
-	main := r.main(w)
+	main := w.main
 	c := container{r, w, &w.pod.Containers[main], w.podPath.with("containers", main)}
+	if !w.compared {
+		if served {
+			c.fault("not-compared", "nothing in these files says that lifecycle runs it, so vet does not compare it with a configuration",
+				"name it with --only, or give the service's configuration with --config, when lifecycle runs it")
+		}
+		r.restricted(w)
+		r.rollout(w)
+		return
+	}
 	c.grace()
 	c.signals()
 	if served {
 		c.probes()
-	} else {
+	} else if w.isJob() {
 		r.job(w)
 	}
 	r.sidecars(w, main)
@@ -198,6 +225,9 @@ func (r *run) main(w *workload) int {
 			return i
 		}
 	}
+	if i := of(setsLifecycle); i >= 0 {
+		return i
+	}
 	if i := of(func(c corev1.Container) bool {
 		for _, p := range []*corev1.Probe{c.ReadinessProbe, c.LivenessProbe, c.StartupProbe} {
 			if p != nil && p.HTTPGet != nil {
@@ -213,12 +243,24 @@ func (r *run) main(w *workload) int {
 	return 0
 }
 
+// setsLifecycle reports whether a container has a variable or a flag of lifecycle.
+func setsLifecycle(c corev1.Container) bool {
+	return slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool {
+		_, last, ok := strings.Cut("_"+e.Name, "_LIFECYCLE_")
+		_, known := keys["LIFECYCLE_"+last]
+		return ok && known
+	}) || slices.ContainsFunc(slices.Concat(c.Command, c.Args), func(arg string) bool {
+		name, _, _ := flagOf(arg)
+		return strings.HasPrefix(name, "lifecycle.")
+	})
+}
+
 // container is the service's container in its pods.
 type container struct {
 	*run
 	w    *workload
 	c    *corev1.Container
-	path path
+	path fieldPath
 }
 
 func (c container) fault(rule, reason, fix string, field ...any) {

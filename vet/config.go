@@ -16,19 +16,24 @@ import (
 // for which New refuses it. It reports whether the manifests can be compared with the
 // run's own: a sum of invalid numbers means nothing.
 func (r *run) config() bool {
-	alone := true // no workload has variables
 	for _, w := range r.workloads {
-		if !r.wanted(w.object) {
-			continue
+		if r.wanted(w.object) {
+			r.settings(w)
 		}
-		r.environment(w)
-		alone = alone && len(w.given) == 0 && !w.senseless
+	}
+	r.compare()
+	alone := true // no workload has settings of its own
+	for _, w := range r.workloads {
+		if w.compared {
+			r.tell(w)
+			alone = alone && len(w.given) == 0 && w.file == nil && !w.senseless
+		}
 	}
 	if alone {
 		return r.faults(r.Config, nil)
 	}
 	for _, w := range r.workloads {
-		if r.wanted(w.object) && !r.faults(w.cfg, w) {
+		if w.compared && !w.senseless && !r.faults(w.cfg, w) {
 			w.senseless = true
 		}
 	}
@@ -43,6 +48,9 @@ func (r *run) faults(cfg lifecycle.Config, w *workload) (compare bool) {
 		if len(fault.Fields) < 2 {
 			compare = false
 		}
+		if w != nil && slices.ContainsFunc(fault.Fields, func(field string) bool { return w.unknown[field] }) {
+			continue
+		}
 		keys := make([]string, len(fault.Fields))
 		reason := fault.Problem
 		for i, field := range fault.Fields {
@@ -51,8 +59,12 @@ func (r *run) faults(cfg lifecycle.Config, w *workload) (compare bool) {
 		}
 		fix := configFix(cfg.WithDefaults(), fault, keys)
 		if w != nil {
-			if i := slices.IndexFunc(keys, func(key string) bool { return w.given[key] != nil }); i >= 0 {
-				r.at(w.object, w.given[keys[i]], "config-refused", reason, fix)
+			if i := slices.IndexFunc(keys, func(key string) bool { return w.given[key].document != nil }); i >= 0 {
+				r.put(w.given[keys[i]], "config-refused", reason, fix)
+				continue
+			}
+			if w.file != nil {
+				r.put(*w.file, "config-refused", reason, fix)
 				continue
 			}
 		}

@@ -9,21 +9,26 @@ import (
 // TestConventions checks the imports of the vet module against their table.
 func TestConventions(t *testing.T) {
 	const (
-		yaml = "go.yaml.in/yaml/v3"
-		nats = "github.com/nats-io/nats.go"
+		yaml  = "go.yaml.in/yaml/v3"
+		cobra = "github.com/spf13/cobra"
 	)
+	// A check in CI builds in seconds.
+	never := []string{"k8s.io/client-go", "github.com/nats-io/nats.go", "github.com/nats-io/nats-server/v2"}
 	conventions.Check(t, conventions.Module{
 		Rooms: []conventions.Room{
 			{
 				Path:    ".",
-				Imports: []string{".", "./internal/call", "./internal/suggest", "k8s.io/api", "k8s.io/apimachinery", "sigs.k8s.io/json", yaml},
+				Imports: []string{".", "./config", "./internal/call", "./internal/suggest", "k8s.io/api", "k8s.io/apimachinery", "sigs.k8s.io/json", yaml},
 				Brings:  []string{"..."},
-				Never:   []string{"k8s.io/client-go", nats, "github.com/nats-io/nats-server/v2"},
+				Never:   never,
 			},
+			{Path: "command", Imports: []string{".", "./config", "./vet", cobra}, Brings: []string{"..."}, Never: never},
+			{Path: "cmd/lifecycle-vet", Imports: []string{"./vet/command", cobra}, Brings: []string{"..."}, Never: never},
 		},
 		Requires: []conventions.Require{
 			{Module: "github.com/pleme-io/lifecycle-go"},
 			{Module: yaml},
+			{Module: cobra},
 			{Module: "k8s.io/api"},
 			{Module: "k8s.io/apimachinery"},
 			{Module: "sigs.k8s.io/json"},

@@ -19,7 +19,9 @@
 // has a stable rule, a file and line, the reason, and the fix with the number to
 // change; [Rules] lists the rules. vet does not contact a cluster.
 //
-// vet reads the settings that the manifest gives to the service's container as
-// variables. It does not see flags, variables whose value comes from another object,
-// nor PodDisruptionBudgets and Services in files that it was not given.
+// vet reads the settings with which the service starts, wherever the files have them,
+// and in the order of config.Load: the file, mounted from a ConfigMap or a Secret; the
+// variables, also those of envFrom and of other objects' keys; the flags of command and
+// args. It compares a workload with a configuration when the manifest or the caller says
+// that lifecycle runs it. A value that it cannot know is a note.
 package vet

@@ -37,8 +37,15 @@ func TestVariablesOfTheContainerAreSettings(t *testing.T) {
 		"they mend the file":            {cfg: lifecycle.Config{DrainInterval: 15 * time.Second}, vars: []string{"WEB_LIFECYCLE_DRAIN_INTERVAL=5s", "WEB_LIFECYCLE_TERMINATION_GRACE=30s"}},
 		"they make the file's sums fit": {cfg: lifecycle.Config{Linger: 8 * time.Second, UnitSlice: 8 * time.Second, HookSlice: 8 * time.Second, TerminationGrace: 30 * time.Second}, vars: []string{"SERVICE_LIFECYCLE_SHUTDOWN_GRACE=24s", "SERVICE_LIFECYCLE_DRAIN_INTERVAL=4s"}},
 		"without a prefix":              {cfg: grace, vars: []string{"LIFECYCLE_HEALTH_ADDR=:8081", "LIFECYCLE_DRAIN_QUIET=off"}},
-		"others": {cfg: grace, vars: []string{"SERVICE_ADDR=:8080", "SERVICE_LIFECYCLE_ADMIN_TOKEN=0123456789abcdef", "SERVICE_LIFECYCLE_MODE=fast",
-			"SERVICE_LIFECYCLE_DRAIN_INTERVAL={fieldRef: {fieldPath: metadata.name}}", "SERVICE_LIFECYCLE_SHUTDOWN_GRACE=$(GRACE)"}},
+		"others":                        {cfg: grace, vars: []string{"SERVICE_ADDR=:8080", "SERVICE_LIFECYCLE_ADMIN_TOKEN=0123456789abcdef", "SERVICE_LIFECYCLE_MODE=fast"}},
+		"known when the pod runs": {cfg: grace, vars: []string{"SERVICE_LIFECYCLE_DRAIN_INTERVAL={fieldRef: {fieldPath: metadata.name}}"}, want: map[string]string{
+			"config-undecided": "sets lifecycle.drain_interval, and its value is not known: metadata.name is known when the pod runs"}},
+		"in another object": {cfg: grace, vars: []string{"SERVICE_LIFECYCLE_SHUTDOWN_GRACE={configMapKeyRef: {name: times, key: grace}}"}, want: map[string]string{
+			"config-undecided": "sets lifecycle.shutdown_grace, and its value is not known: ConfigMap/times is not in these files"}},
+		"of an unknown one": {cfg: grace, vars: []string{"GRACE={fieldRef: {fieldPath: metadata.name}}", "SERVICE_LIFECYCLE_SHUTDOWN_GRACE=$(GRACE)"}, want: map[string]string{
+			"config-undecided": "GRACE is not known: metadata.name is known when the pod runs"}},
+		"of none": {cfg: grace, vars: []string{"SERVICE_LIFECYCLE_SHUTDOWN_GRACE=$(GRACE)"}, want: map[string]string{
+			"config-refused": `SERVICE_LIFECYCLE_SHUTDOWN_GRACE is "$(GRACE)", want a duration`}},
 		"they outlast the grace": {cfg: grace, vars: []string{"SERVICE_LIFECYCLE_DRAIN_INTERVAL=15s"}, want: map[string]string{
 			"grace-too-short": "drain_interval 15s + shutdown_grace 20s", "config-refused": "= 37s"}},
 		"they declare another grace": {cfg: grace, vars: []string{"SERVICE_LIFECYCLE_TERMINATION_GRACE=40s"}, want: map[string]string{"grace-declared": "says that it is 40s"}},

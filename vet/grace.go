@@ -17,6 +17,11 @@ const defaultGrace = 30
 
 // grace compares the time that a stop may take with the grace.
 func (c container) grace() {
+	for _, field := range []string{"PreStop", "DrainInterval", "DrainMax", "ShutdownGrace", "TerminationGrace"} {
+		if c.w.unknown[field] {
+			return // a note says so
+		}
+	}
 	pre, known := c.preStop()
 	need := pre + window(c.cfg) + c.cfg.ShutdownGrace + lifecycle.Margin
 	sum := fmt.Sprintf("preStop %v + %s %v + shutdown_grace %v + margin %v = %v",
@@ -77,7 +82,7 @@ func (c container) grace() {
 }
 
 // declared compares a grace with the one that the configuration declares.
-func (c container) declared(what, key string, declared, given time.Duration, field path) {
+func (c container) declared(what, key string, declared, given time.Duration, field fieldPath) {
 	if declared > 0 && declared != given {
 		c.at(c.w.object, field, "grace-declared", fmt.Sprintf("%s is %v, and lifecycle.%s says that it is %v", what, given, key, declared),
 			fmt.Sprintf("set lifecycle.%s to %v, or %s to %d", key, given, what, seconds(declared)))

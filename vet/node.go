@@ -156,13 +156,13 @@ func (p *placed) Unwrap() error { return p.err }
 
 func at(n *yaml.Node, err error) *placed { return &placed{n.Line, n.Column, err} }
 
-// path is the way from an object's root to a field: names and indices.
-type path []any
+// fieldPath is the way from an object's root to a field: names and indices.
+type fieldPath []any
 
-func (p path) with(more ...any) path { return append(p[:len(p):len(p)], more...) }
+func (p fieldPath) with(more ...any) fieldPath { return append(p[:len(p):len(p)], more...) }
 
 // String returns the path in the form spec.containers[0].name.
-func (p path) String() string {
+func (p fieldPath) String() string {
 	var b strings.Builder
 	for _, step := range p {
 		switch s := step.(type) {
@@ -180,8 +180,8 @@ func (p path) String() string {
 
 // parsePath reads a path in the form of String, which the strict decoder of
 // Kubernetes also writes.
-func parsePath(s string) path {
-	var p path
+func parsePath(s string) fieldPath {
+	var p fieldPath
 	for _, part := range strings.Split(s, ".") {
 		name, rest, _ := strings.Cut(part, "[")
 		if name != "" {
@@ -201,7 +201,7 @@ func parsePath(s string) path {
 }
 
 // find returns the place of the field, or of its deepest parent that exists.
-func find(n *yaml.Node, p path) (line, column int) {
+func find(n *yaml.Node, p fieldPath) (line, column int) {
 	line, column = n.Line, n.Column
 	for _, step := range p {
 		for n.Kind == yaml.AliasNode {

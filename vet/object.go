@@ -12,6 +12,7 @@ import (
 	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/internal/suggest"
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -27,7 +28,7 @@ import (
 var scheme = func() *runtime.Scheme {
 	s := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		appsv1.AddToScheme, autoscalingv2.AddToScheme, batchv1.AddToScheme, corev1.AddToScheme, networkingv1.AddToScheme, policyv1.AddToScheme,
+		appsv1.AddToScheme, autoscalingv1.AddToScheme, autoscalingv2.AddToScheme, batchv1.AddToScheme, corev1.AddToScheme, networkingv1.AddToScheme, policyv1.AddToScheme,
 	} {
 		if err := add(s); err != nil {
 			panic(err) // two of the packages above define one type differently
@@ -52,15 +53,48 @@ func (o object) String() string {
 // workload is an object with pods.
 type workload struct {
 	object
-	pod      *corev1.PodSpec
-	podPath  path
-	labels   map[string]string // of its pods
-	replicas int               // 1 when the object does not set it, 0 for a kind without replicas
-	typed    any
+	pod         *corev1.PodSpec
+	podPath     fieldPath
+	labels      map[string]string // of its pods
+	annotations map[string]string // of its pods
+	replicas    int               // the least; 1 when the object does not set it, 0 when there is no sure number
+	most        int               // the greatest number of replicas
+	scaler      *scaler           // what sets the replicas, nil for the object itself
+	rollout     *workload         // the Rollout of Argo that makes its pods, nil for the object itself
+	once        bool              // its pods run to completion: a Job, a hook, a test
+	typed       any
 
-	cfg       lifecycle.Config // of its service: the run's, and its variables
-	given     map[string]path  // the keys of its variables, and where they are
+	main      int              // the index of its service's container
+	cfg       lifecycle.Config // with which its service starts
+	given     map[string]place // the keys that the manifest sets, and where
+	file      *place           // the text of the configuration's file, nil when the manifest does not have it
+	noFile    bool             // its service reads no file
+	unknown   map[string]bool  // the fields whose values the manifest sets and vet cannot know
+	absent    []missingObject  // what its service may read and the files do not have
 	senseless bool             // cfg has a value that means nothing
+	compared  bool             // lifecycle runs it, as far as vet can tell
+	delayed   []delayed        // findings about its settings, for when it is compared
+}
+
+// delayed is a finding that waits until it is known whether lifecycle runs the workload.
+type delayed struct {
+	place             place
+	rule, reason, fix string
+}
+
+// pending adds a finding about the settings of the workload's service.
+func (w *workload) pending(at place, rule, reason, fix string) {
+	w.delayed = append(w.delayed, delayed{at, rule, reason, fix})
+}
+
+// self returns the object itself, of any kind that embeds it.
+func (o object) self() object { return o }
+
+// isHook reports whether the object is a hook or a test of Helm or Argo CD.
+func isHook(o object) bool {
+	meta, _ := o.value["metadata"].(map[string]any)
+	annotations, _ := meta["annotations"].(map[string]any)
+	return annotations["helm.sh/hook"] != nil || annotations["argocd.argoproj.io/hook"] != nil
 }
 
 // budget, service and scaler are objects that refer to workloads.
@@ -76,7 +110,26 @@ type service struct {
 
 type scaler struct {
 	object
-	*autoscalingv2.HorizontalPodAutoscaler
+	targetKind, targetName string
+	least, most            int
+	field                  string // the field of spec that has the least
+}
+
+// keepScaler keeps a HorizontalPodAutoscaler of any version. Its minReplicas is 1 by
+// default.
+func (r *run) keepScaler(o object, kind, name string, least *int32, most int32) {
+	s := scaler{o, kind, name, 1, int(most), "minReplicas"}
+	if least != nil {
+		s.least = int(*least)
+	}
+	r.scalers = append(r.scalers, s)
+}
+
+// runsOnce reports whether the pods run to completion and serve nothing: those of a Job,
+// of a hook or test of Helm or Argo CD, and pods that the kubelet does not restart.
+func runsOnce(o object, pod corev1.PodSpec) bool {
+	return isHook(o) || o.kind == "Job" || o.kind == "CronJob" ||
+		pod.RestartPolicy == corev1.RestartPolicyNever || pod.RestartPolicy == corev1.RestartPolicyOnFailure
 }
 
 // retired are versions that manifests still use and no API server serves, each with
@@ -99,17 +152,18 @@ func (r *run) decode(d *document) {
 		return
 	}
 	if now, ok := retired[version]; ok {
-		r.at(o, path{"apiVersion"}, "retired-version", fmt.Sprintf("no maintained Kubernetes serves %s of %s", o.kind, version), "set apiVersion to "+now)
+		r.at(o, fieldPath{"apiVersion"}, "retired-version", fmt.Sprintf("no maintained Kubernetes serves %s of %s", o.kind, version), "set apiVersion to "+now)
 		version = now
 	}
 	gv, err := schema.ParseGroupVersion(version)
 	if err != nil {
-		r.at(o, path{"apiVersion"}, "wrong-type", fmt.Sprintf("apiVersion is %q", version), "want group/version, as apps/v1")
+		r.at(o, fieldPath{"apiVersion"}, "wrong-type", fmt.Sprintf("apiVersion is %q", version), "want group/version, as apps/v1")
 		return
 	}
 	typed, err := scheme.New(gv.WithKind(o.kind))
 	if err != nil {
-		return // no rule checks this kind
+		r.custom(o, gv)
+		return
 	}
 	if p, ok := braces(d.value, nil); ok && o.kind != "ConfigMap" && o.kind != "Secret" {
 		line, _ := d.place(p)
@@ -142,7 +196,8 @@ func (r *run) keep(o object, typed any) {
 		if replicas != nil {
 			n = int(*replicas)
 		}
-		r.workloads = append(r.workloads, &workload{object: o, pod: &pod.Spec, podPath: append(at, "spec"), labels: pod.Labels, replicas: n, typed: typed})
+		r.workloads = append(r.workloads, &workload{object: o, pod: &pod.Spec, podPath: append(at, "spec"), labels: pod.Labels, annotations: pod.Annotations,
+			replicas: n, most: n, once: runsOnce(o, pod.Spec), typed: typed})
 	}
 	none := new(int32)
 	switch t := typed.(type) {
@@ -159,13 +214,19 @@ func (r *run) keep(o object, typed any) {
 	case *batchv1.CronJob:
 		add(&t.Spec.JobTemplate.Spec.Template, none, "spec", "jobTemplate", "spec", "template")
 	case *corev1.Pod:
-		add(&corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: t.Labels}, Spec: t.Spec}, none)
+		add(&corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: t.Labels, Annotations: t.Annotations}, Spec: t.Spec}, none)
+	case *corev1.ConfigMap:
+		r.configMaps = append(r.configMaps, configMap{o, t})
+	case *corev1.Secret:
+		r.secrets = append(r.secrets, secret{o, t})
 	case *policyv1.PodDisruptionBudget:
 		r.budgets = append(r.budgets, budget{o, t})
 	case *corev1.Service:
 		r.services = append(r.services, service{o, t})
 	case *autoscalingv2.HorizontalPodAutoscaler:
-		r.scalers = append(r.scalers, scaler{o, t})
+		r.keepScaler(o, t.Spec.ScaleTargetRef.Kind, t.Spec.ScaleTargetRef.Name, t.Spec.MinReplicas, t.Spec.MaxReplicas)
+	case *autoscalingv1.HorizontalPodAutoscaler:
+		r.keepScaler(o, t.Spec.ScaleTargetRef.Kind, t.Spec.ScaleTargetRef.Name, t.Spec.MinReplicas, t.Spec.MaxReplicas)
 	}
 }
 
@@ -187,7 +248,7 @@ func missing(pairs ...string) string {
 
 // braces finds a value that begins with a template's braces. Quoted braces are
 // valid YAML, so the parser does not find them.
-func braces(v any, p path) (path, bool) {
+func braces(v any, p fieldPath) (fieldPath, bool) {
 	switch v := v.(type) {
 	case string:
 		return p, strings.HasPrefix(strings.TrimSpace(v), "{{")
@@ -211,7 +272,7 @@ func braces(v any, p path) (path, bool) {
 }
 
 // wrongField returns the field that a decoding error names.
-func wrongField(err error) path {
+func wrongField(err error) fieldPath {
 	var typeErr *json.UnmarshalTypeError
 	if errors.As(err, &typeErr) {
 		return parsePath(typeErr.Field)
@@ -227,7 +288,7 @@ func wrongField(err error) path {
 }
 
 // meant names the field for which p is probably a misspelling.
-func meant(t reflect.Type, p path) string {
+func meant(t reflect.Type, p fieldPath) string {
 	const none = "remove it, or move it to the object that has it"
 	if len(p) == 0 {
 		return none

@@ -52,7 +52,7 @@ func (r *run) job(w *workload) {
 func (r *run) sidecars(w *workload, main int) {
 	stop := window(r.cfg) + r.cfg.ShutdownGrace
 	for i := range w.pod.Containers {
-		if i == main || w.isJob() {
+		if i == main || w.once {
 			continue
 		}
 		side := container{r, w, &w.pod.Containers[i], w.podPath.with("containers", i)}

@@ -45,9 +45,21 @@ type document struct {
 }
 
 // place returns the place of a field of the document in the file.
-func (d *document) place(p path) (line, column int) {
+func (d *document) place(p fieldPath) (line, column int) {
 	line, column = find(d.root, p)
 	return d.line + line, column
+}
+
+// literal reports whether the field is a text of whole lines, which begins in the line
+// below its key.
+func (d *document) literal(p fieldPath) bool {
+	n := d.root
+	for _, step := range p {
+		if name, ok := step.(string); ok && n != nil {
+			n = child(n, name)
+		}
+	}
+	return n != nil && n.Kind == yaml.ScalarNode && n.Style&yaml.LiteralStyle != 0
 }
 
 // read splits a file into documents and decodes them. A fault is a finding.

@@ -19,6 +19,9 @@ var rules = []Rule{
 	// The configuration.
 	{"config-refused", Error, "The configuration contradicts itself", "New and config.Load refuse it: the service ends as it starts, and a rollout stops at its first pod."},
 
+	{"config-undecided", Info, "A setting that vet cannot know", "Its value stands in an object or a file that vet was not given, or is known only when the pod runs. vet says so, and does not guess."},
+	{"not-compared", Info, "Nothing says that lifecycle runs this workload", "vet compares a workload with a configuration when the manifest shows that lifecycle runs it, or when the caller says so. Of another program it checks only what holds for every program."},
+
 	// The time that a stop may take.
 	{"grace-too-short", Error, "The pod's grace ends before the stop does", "preStop, drain_interval, shutdown_grace and a margin of 2 s have to fit into terminationGracePeriodSeconds; when it is over, the kubelet sends SIGKILL, even with requests in flight."},
 	{"probe-grace-too-short", Error, "A probe's own grace ends before the stop does", "A terminationGracePeriodSeconds of a liveness or startup probe replaces the pod's when that probe fails. On a readiness probe the API server refuses it."},
@@ -38,7 +41,7 @@ var rules = []Rule{
 	{"startup-not-startupz", Warning, "The startup probe does not ask whether the start is over", "With /livez in its place, liveness begins before the start is done. With /readyz, a dependency that is down kills the pod."},
 	{"liveness-alias", Info, "Liveness asks /healthz", "Here /healthz is an alias of /livez. In many other services it is readiness, so /livez is the clearer name."},
 	{"probe-timeout", Error, "A probe gives up before the plane has to answer", "A plane takes up to probe_timeout to say what is wrong. A kubelet that gives up earlier counts a failure and does not learn the reason."},
-	{"drain-unnoticed", Error, "The drain window is over before the kubelet sees that readiness is down", "When nothing deletes the pod, readiness is the only signal. The kubelet sees it after periodSeconds × failureThreshold, and endpoints take about a second more to spread."},
+	{"drain-unnoticed", Warning, "The drain window is over before the kubelet sees that readiness is down", "A pod that is deleted leaves its Services at once, whatever its probe says: an ordinary rollout loses nothing. When nothing deletes the pod (a failed unit, a stop from within), readiness is the only signal. The kubelet sees it after periodSeconds × failureThreshold, and endpoints take about a second more to spread."},
 	{"liveness-kills-drain", Warning, "A liveness probe that is not /livez can fail before the drain is over", "/livez passes until the end of a stop. Another check fails when the listeners close, and the kubelet then kills the process during its drain."},
 	{"no-readiness", Warning, "There is no readiness probe", "The pod gets requests before it can answer them, and still gets them when it no longer can."},
 	{"no-liveness", Info, "There is no liveness probe", "A wedged process stays wedged until an operator notices."},
@@ -55,6 +58,8 @@ var rules = []Rule{
 	{"no-pdb", Warning, "Several replicas and no PodDisruptionBudget", "When two nodes are drained at once, all replicas may be evicted."},
 	{"pdb-blocks", Error, "A PodDisruptionBudget allows no eviction", "kubectl drain waits forever, and the operator who upgrades the node finally deletes the pod or the node."},
 	{"pdb-selects-nothing", Warning, "A PodDisruptionBudget selects no pods", "It protects no pod, and no error says so."},
+	{"pods-undecided", Info, "Pods that an operator makes, or another file has", "No template in these files has the labels. The operator of a custom resource makes its pods, with labels that vet cannot know."},
+	{"selector-mismatch", Error, "A workload does not select its own pods", "The API server refuses a selector that does not match the labels of the template."},
 	{"pdb-invalid", Error, "A PodDisruptionBudget has both minAvailable and maxUnavailable", "The API server refuses it."},
 	{"rollout-loses-capacity", Warning, "A rollout removes pods before others are ready", "With maxUnavailable above 0, fewer pods serve the same load during a rollout. Near the peak that is an outage."},
 	{"recreate", Warning, "A rollout stops every pod before it starts one", "Between the last old pod and the first new one, no pod serves requests. A drain cannot help."},

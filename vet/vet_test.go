@@ -50,6 +50,9 @@ const probe60 = "            failureThreshold: 60\n"
 
 var mutations = []mutation{
 	{rule: "config-refused", cfg: func(c *lifecycle.Config) { c.HookSlice = 16 * time.Second }, words: []string{"lifecycle.linger + lifecycle.unit_slice + lifecycle.hook_slice is 5s + 5s + 16s = 26s", "20s", "change lifecycle.linger, lifecycle.unit_slice, lifecycle.hook_slice or lifecycle.shutdown_grace"}},
+	{rule: "config-undecided", old: "          image: example/web:1\n", new: "          image: example/web:1\n          envFrom: [{configMapRef: {name: times}}]\n", at: "configMapRef", words: []string{"ConfigMap/times", "not in these files"}},
+	{rule: "not-compared", old: clean, new: "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers: [{name: redis, image: redis}]\n", cfg: func(c *lifecycle.Config) { *c = lifecycle.Config{} },
+		at: "containers:", words: []string{"--only", "--config"}, besides: []string{"not-restricted"}},
 	{rule: "grace-too-short", old: "PeriodSeconds: 30", new: "PeriodSeconds: 26", at: "terminationGracePeriodSeconds: 26", besides: []string{"grace-declared"},
 		words: []string{"drain_interval 5s + shutdown_grace 20s + margin 2s = 27s", "gives 26s", "terminationGracePeriodSeconds to 27", "shutdown_grace to 19s"}},
 	{rule: "grace-too-short", cfg: func(c *lifecycle.Config) { c.DrainInterval = 15 * time.Second }, at: "terminationGracePeriodSeconds: 30", besides: []string{"config-refused"}, words: []string{"= 37s", "to 37 or more", "shutdown_grace to 13s"}},
@@ -98,6 +101,9 @@ var mutations = []mutation{
 	{rule: "pdb-blocks", old: "  maxUnavailable: 1\n", new: "  maxUnavailable: 0\n", at: "maxUnavailable: 0", words: []string{"maxUnavailable: 1"}},
 	{rule: "pdb-blocks", old: "  maxUnavailable: 1\n", new: "  minAvailable: 3\n", at: "minAvailable: 3", words: []string{"3 of the 3"}},
 	{rule: "pdb-blocks", old: "  maxUnavailable: 1\n", new: "  minAvailable: 67%\n", at: "minAvailable: 67%", words: []string{"3 of the 3"}},
+	{rule: "selector-mismatch", old: "  selector: {matchLabels: {app: web}}\n  strategy", new: "  selector: {matchLabels: {app: wep}}\n  strategy", at: "selector", words: []string{"does not select", "spec.template.metadata.labels"}},
+	{rule: "selector-mismatch", old: "  selector: {matchLabels: {app: web}}\n  strategy", new: "  strategy", at: "spec:", words: []string{"no spec.selector"}},
+	{rule: "pods-undecided", old: "  selector: {app: web}\n", new: "  selector: {app: wep}\n", at: "selector", words: []string{"labels"}},
 	{rule: "pdb-invalid", old: "  maxUnavailable: 1\n", new: "  maxUnavailable: 1\n  minAvailable: 1\n", at: "maxUnavailable: 1", words: []string{"both"}},
 	{rule: "pdb-selects-nothing", old: "  maxUnavailable: 1\n  selector: {matchLabels: {app: web}}", new: "  maxUnavailable: 1\n  selector: {matchLabels: {app: wep}}", at: "selector", words: []string{"labels"}, besides: []string{"no-pdb"}},
 	{rule: "rollout-loses-capacity", old: "maxUnavailable: 0}", new: "maxUnavailable: 34%}", at: "maxUnavailable: 34%", words: []string{"of 3 replicas", "removes 1 before", "maxUnavailable: 0"}},
@@ -322,7 +328,7 @@ func TestShapesOfInput(t *testing.T) {
 		"anchors":  {"m.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nx-grace: &g {terminationGracePeriodSeconds: 20}\nspec:\n  <<: *g\n  containers: [{name: main}]\n", 5, "Pod/p"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := vet.Checker{}.Check(vet.File{Name: in.file, Data: []byte(in.text)})
+			r := vet.Checker{Config: cleanConfig()}.Check(vet.File{Name: in.file, Data: []byte(in.text)})
 			i := slices.IndexFunc(r.Findings, func(f vet.Finding) bool { return f.Rule == "grace-too-short" })
 			if i < 0 {
 				t.Fatalf("not found: %+v", r.Findings)

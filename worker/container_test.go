@@ -198,7 +198,7 @@ func TestContainerThatCannotBeRemoved(t *testing.T) {
 	}
 }
 
-func TestContainerIsAskedAsItsImageSays(t *testing.T) {
+func TestContainerGetsTheSignalOfItsImage(t *testing.T) {
 	for _, test := range []struct {
 		image, spec, want string
 		code              int

@@ -19,9 +19,9 @@ type Func struct {
 	refused error       // Start returns it
 
 	pause  pause
-	goid   atomic.Uint64
+	number uint64 // of the function's call
 	cancel context.CancelCauseFunc
-	begun  sync.Mutex // orders Start against Stop
+	begun  sync.Mutex // orders Start against Stop, and guards number and cancel
 }
 
 // FuncOption shapes a [Func].
@@ -91,7 +91,7 @@ func (f *Func) Start(ctx context.Context) error {
 	if !f.marked {
 		f.MarkRunning()
 	}
-	call.Go(f.Name(), func() error { f.goid.Store(call.GoroutineID()); return f.fn(given) }, func(err error) {
+	f.number = call.Go(f.Name(), func() error { return f.fn(given) }, func(err error) {
 		if err == nil && f.marked && !f.met.Load() && own.Err() == nil {
 			err = ErrStartCondition
 		}
@@ -121,7 +121,7 @@ func unnamed(ctx context.Context) context.Context {
 // an [*AbandonedError] with the stack of the function's goroutine.
 func (f *Func) Stop(ctx context.Context) error {
 	f.begun.Lock()
-	live, cancel := f.RequestStop(ErrStopRequested), f.cancel
+	live, cancel, number := f.RequestStop(ErrStopRequested), f.cancel, f.number
 	f.begun.Unlock()
 	if cancel != nil {
 		cancel(stopCause(ctx))
@@ -139,13 +139,9 @@ func (f *Func) Stop(ctx context.Context) error {
 		return f.killedErr()
 	default:
 	}
-	err := call.Abandoned(f.Name(), f.goid.Load())
+	err := call.Abandoned(f.Name(), number)
 	if f.Kill(err) {
 		return err
 	}
 	return f.killedErr()
 }
-
-// Abandoned returns the error for name, whose goroutine has the id goid and
-// does not return.
-func Abandoned(name string, goid uint64) *AbandonedError { return call.Abandoned(name, goid) }

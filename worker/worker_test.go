@@ -69,8 +69,8 @@ func TestFuncPassesThroughTheStates(t *testing.T) {
 		{"someone else's cancel", func(context.Context) error { return context.Canceled }, start, "Starting Running Failed", context.Canceled},
 		{"panic", func(context.Context) error { panic(errBoom) }, start, "Starting Running Failed", errBoom},
 		{"goexit", func(context.Context) error { runtime.Goexit(); return nil }, start, "Starting Running Failed", worker.ErrGoexit},
-		{"stopped, own cancel given back", wait, stop, "Starting Running Stopping Stopped", worker.ErrInterrupted},
-		{"stopped, cause given back", func(ctx context.Context) error { <-ctx.Done(); return context.Cause(ctx) }, stop, "Starting Running Stopping Stopped", worker.ErrInterrupted},
+		{"stopped, returns its own cancel", wait, stop, "Starting Running Stopping Stopped", worker.ErrInterrupted},
+		{"stopped, returns the cause", func(ctx context.Context) error { <-ctx.Done(); return context.Cause(ctx) }, stop, "Starting Running Stopping Stopped", worker.ErrInterrupted},
 		{"stopped, nil", func(ctx context.Context) error { <-ctx.Done(); return nil }, stop, "Starting Running Stopping Stopped", nil},
 		{"stopped, then failed", func(ctx context.Context) error { <-ctx.Done(); return errBoom }, stop, "Starting Running Stopping Failed", errBoom},
 		{"stopped, too late", func(ctx context.Context) error { <-ctx.Done(); return context.DeadlineExceeded }, stop, "Starting Running Stopping Failed", context.DeadlineExceeded},
@@ -272,7 +272,7 @@ func TestCauseSaysWhy(t *testing.T) {
 	<-w.Done()
 }
 
-func TestTimeToStartIsNoHealthyUptime(t *testing.T) {
+func TestTimeToStartIsNotUptime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := steady()
 		b.ResetAfter = 10 * time.Second

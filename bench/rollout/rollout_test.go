@@ -83,7 +83,8 @@ func run(t *testing.T, s Scenario) Result {
 	return r
 }
 
-// In any scenario every request has exactly one end, and every pod is replaced. Run itself compares what was sent with what was answered and lost.
+// In any scenario every request has exactly one end, and every pod is replaced. Run
+// itself compares what was sent with what was answered and lost.
 func TestEveryRequestHasOneEnd(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	var all Lost
@@ -122,8 +123,8 @@ func TestSameSeedSameResult(t *testing.T) {
 	}
 }
 
-// With the same arrivals a longer window never loses more: exactly, where a request's
-// end does not depend on the one before it.
+// With the same arrivals a longer window never loses more. This holds exactly when a
+// request's end does not depend on the one before it.
 func TestLongerWindowNeverLosesMore(t *testing.T) {
 	for name, s := range map[string]Scenario{
 		"new connections": {Crowds: []Crowd{{Name: "fresh", Fresh: 4, Service: 50 * time.Millisecond}}, Spread: exponential(4 * second)},

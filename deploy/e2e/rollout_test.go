@@ -20,7 +20,8 @@ var (
 	sockets   = crowd{"websocket", 1, socket("/socket")}
 )
 
-// settings are examples/service's own: nothing is tuned for the test.
+// serviceOf returns a Deployment of examples/service with its own settings: nothing is
+// tuned for the test.
 func (c *cluster) serviceOf(name string, replicas int) deployment {
 	return deployment{
 		name: name, image: c.service, replicas: replicas,
@@ -28,7 +29,7 @@ func (c *cluster) serviceOf(name string, replicas int) deployment {
 	}
 }
 
-// TestRollingRestarts is R13 to R15, R21 and R22 as a user has them: a
+// TestRollingRestarts shows R13 to R15, R21 and R22 as a user meets them: a
 // Deployment is rolled again and again under load, and no request fails.
 func TestRollingRestarts(t *testing.T) {
 	c := onCluster(t)

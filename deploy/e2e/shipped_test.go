@@ -72,13 +72,32 @@ var byKustomize = shipped{"lifecycle-service", func(t *testing.T, c *cluster) {
 // byHelm installs the chart.
 var byHelm = shipped{"web-lifecycle-service", func(t *testing.T, c *cluster) {
 	name, tag := image(c.service)
+	helm(t, "upgrade", "--install", "web", "../helm/lifecycle-service", "--namespace", c.namespace,
+		"--set", "image.repository="+name, "--set-string", "image.tag="+tag, "--set", "service.type=NodePort")
+}}
+
+// helm runs it with caches and settings of its own.
+func helm(t *testing.T, args ...string) (out string) {
+	t.Helper()
 	home := t.TempDir()
 	t.Setenv("HELM_CACHE_HOME", home)
 	t.Setenv("HELM_CONFIG_HOME", home)
 	t.Setenv("HELM_DATA_HOME", home)
-	run(t, "", bin(t, "helm"), "upgrade", "--install", "web", "../helm/lifecycle-service", "--namespace", c.namespace,
-		"--set", "image.repository="+name, "--set-string", "image.tag="+tag, "--set", "service.type=NodePort")
-}}
+	return run(t, "", bin(t, "helm"), args...)
+}
+
+// TestEveryOptionIsAccepted: the API server accepts all that the service chart can render,
+// in a dry run. It does not know the kinds of the Prometheus Operator and the Gateway API.
+func TestEveryOptionIsAccepted(t *testing.T) {
+	c := onCluster(t)
+	full(t)
+	manifest := helm(t, "template", "web", "../helm/lifecycle-service", "--namespace", c.namespace, "--values", "../testdata/everything.yaml",
+		"--set", "serviceMonitor.enabled=false", "--set", "httpRoute.enabled=false")
+	accepted := run(t, manifest, "kubectl", "--namespace", c.namespace, "apply", "--dry-run=server", "--filename", "-")
+	if n := strings.Count(accepted, "(server dry run)"); n != strings.Count(manifest, "\nkind: ") || n == 0 {
+		t.Errorf("it accepts %d objects of\n%s\nand says\n%s", n, manifest, accepted)
+	}
+}
 
 func image(ref string) (name, tag string) {
 	i := strings.LastIndexByte(ref, ':')

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -124,7 +123,7 @@ func ask(c *http.Client, post bool) error {
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
 	if err != nil || resp.StatusCode != http.StatusOK || string(text) != "hello over HTTP/3.0\n" {
-		return fmt.Errorf("status %d, %q, %w", resp.StatusCode, text, errors.Join(err))
+		return fmt.Errorf("status %d, %q, error %v", resp.StatusCode, text, err)
 	}
 	return nil
 }

@@ -168,8 +168,8 @@ func TestNoRequestFailsWhileWorkersAreKilled(t *testing.T) {
 	t.Logf("%d requests were answered while %d workers were killed", asked.Load(), len(killed))
 }
 
-// TestAStreamArrivesAsItIsMade reads the first lines while the work goes on.
-func TestAStreamArrivesAsItIsMade(t *testing.T) {
+// TestStreamHasALineForEachImage also expects the last line, with the result.
+func TestStreamHasALineForEachImage(t *testing.T) {
 	url, _ := service(t)
 	res, err := http.Post(url+"/images", "application/json", strings.NewReader(images(100)))
 	if err != nil {

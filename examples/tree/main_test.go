@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// log is what the program prints, and ends it when enough has happened.
+// log collects what the program prints, and ends the program when enough has happened.
 type log struct {
 	mu     sync.Mutex
 	text   bytes.Buffer

@@ -145,7 +145,7 @@ func (c Config) Validate() error {
 		fault("cert_file and key_file belong together: want both or neither")
 	}
 	if c.TLS != nil && (c.CAFile != "" || c.CertFile != "") {
-		fault("tls is set and so is ca_file or cert_file: want one way to say it")
+		fault("tls is set and so is ca_file or cert_file: want either tls or the files")
 	}
 	if err := errors.Join(faults...); err != nil {
 		return fmt.Errorf("broker configuration: %w", err)

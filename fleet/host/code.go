@@ -12,7 +12,7 @@ import (
 )
 
 // codes stores code under host.code.ID.UID.DIGEST.CHUNK, in a stream with one
-// message a subject. Workers do not share code, even when it is the same, so that
+// message for each subject. Workers do not share code, even when it is the same, so that
 // the removal of a worker's code needs no reference count.
 type codes struct {
 	chunks

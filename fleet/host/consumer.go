@@ -135,9 +135,9 @@ func (h *Host) group(ctx context.Context, rec *Record) ([]*Record, error) {
 }
 
 // filter sets the topics of the consumer of rec's slot, and creates the consumer
-// if it is missing. When beside is true, filter keeps the topics that the
+// if it is missing. When keep is true, filter keeps the topics that the
 // consumer takes already.
-func (h *Host) filter(ctx context.Context, rec *Record, topics []string, beside bool) error {
+func (h *Host) filter(ctx context.Context, rec *Record, topics []string, keep bool) error {
 	slot, stream := rec.slot(), rec.Stream
 	cfg := jetstream.ConsumerConfig{
 		Durable:        slot,
@@ -159,7 +159,7 @@ func (h *Host) filter(ctx context.Context, rec *Record, topics []string, beside 
 			_, err = h.js.CreateConsumer(ctx, stream, cfg)
 		}
 		if errors.Is(err, jetstream.ErrConsumerExists) {
-			return h.filter(ctx, rec, topics, beside) // another host was faster
+			return h.filter(ctx, rec, topics, keep) // another host was faster
 		}
 	case err == nil:
 		now := c.CachedInfo().Config
@@ -167,7 +167,7 @@ func (h *Host) filter(ctx context.Context, rec *Record, topics []string, beside 
 		if now.FilterSubject != "" {
 			taken = []string{now.FilterSubject}
 		}
-		if beside {
+		if keep {
 			topics = distinct(slices.Concat(taken, topics))
 		}
 		if slices.Equal(taken, topics) {

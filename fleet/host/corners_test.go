@@ -137,7 +137,7 @@ func TestStopWhileStarting(t *testing.T) {
 	for i := range 50 {
 		h := r.host(fmt.Sprint("h", i))
 		var wg sync.WaitGroup
-		wg.Go(func() { _ = h.Start(context.Background()) }) // too late is an error
+		wg.Go(func() { _ = h.Start(context.Background()) }) // an error when Stop came first
 		wg.Go(func() { r.stop(h) })
 		wg.Wait()
 		r.stop(h)

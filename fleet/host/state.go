@@ -16,7 +16,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 )
 
-// states stores the state of all workers in one stream with one message a subject:
+// states stores the state of all workers in one stream with one message for each subject:
 //
 //	host.state.SLOT.fence       the sequence of this message is the newest fencing token
 //	host.state.SLOT.done.KEY    the state of message KEY was written; expires

@@ -129,7 +129,7 @@ func TestLeaseOfADeadHolderRunsOut(t *testing.T) {
 	}
 }
 
-func TestTermAfterThePauseIsAnother(t *testing.T) {
+func TestTermAfterAPauseHasANewToken(t *testing.T) {
 	_, ls := leases(t, 1)
 	acquire(t, ls[0])
 	first, _ := ls[0].Token()
@@ -141,7 +141,7 @@ func TestTermAfterThePauseIsAnother(t *testing.T) {
 }
 
 func TestLostAnswerIsFoundByTheNextAttempt(t *testing.T) {
-	b, ls := leases(t, 2)
+	_, ls := leases(t, 2)
 	acquire(t, ls[0])
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -151,7 +151,6 @@ func TestLostAnswerIsFoundByTheNextAttempt(t *testing.T) {
 	if got := acquire(t, ls[0]); got != ttl {
 		t.Errorf("granted %v after an answer was lost", got)
 	}
-	_ = b
 }
 
 func TestNewRefuses(t *testing.T) {

@@ -104,7 +104,7 @@ func TestAnswersAreThoseOfTheDocument(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	base, mgr, _ := real(t)
+	base, mgr, _ := realServer(t)
 	if err := mgr.Create(t.Context(), &survey{ID: "a", State: "planning", Org: "acme"}); err != nil {
 		t.Fatal(err)
 	}

@@ -46,9 +46,9 @@ var surveys = workflow.Transitions{
 	"landing": {"completed", "failed"}, "completed": {}, "failed": {}, "aborted": {},
 }
 
-// real returns a server over real parts: NATS, a Manager, and a process that announces
+// realServer returns a server over real parts: NATS, a Manager, and a process that announces
 // itself.
-func real(t testing.TB) (base string, mgr *workflow.Manager, js jetstream.JetStream) {
+func realServer(t testing.TB) (base string, mgr *workflow.Manager, js jetstream.JetStream) {
 	t.Helper()
 	js = brokertest.Embedded(t, broker.Config{Buckets: []jetstream.KeyValueConfig{workflow.Bucket("MISSIONS")}, Streams: []jetstream.StreamConfig{{Name: "AUDIT", Subjects: []string{"audit"}}}}).JetStream()
 	mgr = workflow.NewManager(js, brokertest.Quiet())
@@ -69,7 +69,7 @@ func real(t testing.TB) (base string, mgr *workflow.Manager, js jetstream.JetStr
 // The first request to a server may filter by read-only fields, like any
 // later one.
 func TestFirstRequestFilters(t *testing.T) {
-	base, mgr, _ := real(t)
+	base, mgr, _ := realServer(t)
 	for _, s := range []*survey{{ID: "a", State: "planning", Crew: 2, Drones: 9}, {ID: "b", State: "planning", Crew: 3}} {
 		if err := mgr.Create(t.Context(), s); err != nil {
 			t.Fatal(err)
@@ -91,7 +91,7 @@ func TestFirstRequestFilters(t *testing.T) {
 }
 
 func TestWorkflowsOnNATS(t *testing.T) {
-	base, mgr, js := real(t)
+	base, mgr, js := realServer(t)
 	ctx := t.Context()
 	for _, s := range []*survey{{ID: "org.a.1", State: "planning", Org: "acme"}, {ID: "org.a.2", State: "planning", Org: "globex", Parent: "org.a.1", Priority: 7}} {
 		if err := mgr.Create(ctx, s); err != nil {
@@ -202,7 +202,7 @@ func TestWorkflowsOnNATS(t *testing.T) {
 }
 
 func TestProcessesOnNATS(t *testing.T) {
-	base, _, js := real(t)
+	base, _, js := realServer(t)
 	app, err := lifecycle.New(lifecycle.Config{Name: "missions", HealthAddr: lifecycle.HealthOff, DrainInterval: lifecycle.Off}, lifecycle.WithLogger(quiet))
 	if err != nil {
 		t.Fatal(err)

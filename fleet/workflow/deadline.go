@@ -110,7 +110,7 @@ func (m *Manager) expire(ctx context.Context, r *registration, en entity) error 
 	}
 	note := fmt.Sprintf("deadline: %v in %s", d.After, d.From)
 	err := m.transition(ctx, r, en.id, TransitionSourceFramework, note, nil, writing{}, func(from string, cur *entry) (string, error) {
-		// mutate calls it again for a confirmed record, without an entry.
+		// transition calls it a second time, without the entry, to set the phase.
 		if from != d.From || cur != nil && time.Now().Before(cur.since().Add(d.After)) {
 			return "", errLeft
 		}

@@ -100,7 +100,7 @@ func FuzzEntityID(f *testing.F) {
 	})
 }
 
-// TestOwnWriteThatWasDeletedMeanwhile adds an own write to the view after the
+// TestOwnWriteThatWasDeletedMeanwhile adds a write of this process to the view after the
 // server has sent both the write and its deletion by another process. The entity
 // stays deleted.
 func TestOwnWriteThatWasDeletedMeanwhile(t *testing.T) {
@@ -129,7 +129,7 @@ func TestOwnWriteThatWasDeletedMeanwhile(t *testing.T) {
 	// The sequence went back and the view has not noticed yet: it shows the write.
 	v.wrote(r, put, p, func() bool { return true })
 	if v.entities["x"] == nil {
-		t.Error("an own write is not seen")
+		t.Error("its own write is not seen")
 	}
 }
 

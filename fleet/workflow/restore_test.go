@@ -70,7 +70,7 @@ func TestBucketRestoredFromABackup(t *testing.T) {
 	list, err := r.missions.List(ctx, workflow.ListOptions{Phase: "aborted"})
 	must(t, err)
 	if len(list) != 1 {
-		t.Error("an own write is not seen in the restored bucket")
+		t.Error("its own write is not seen in the restored bucket")
 	}
 }
 

@@ -26,8 +26,8 @@ type writing struct {
 // the write does not try again. Revision 0 is that of a key that was never written.
 func IfMatch(revision uint64) WriteOption { return func(w *writing) { w.match = &revision } }
 
-// DryRun decides like the write, against the server, and writes nothing. result, if
-// not nil, gets the participant as it would be stored.
+// DryRun makes a write check everything, on the server's record, and store nothing.
+// result, if not nil, gets the participant as it would be stored.
 func DryRun(result *Participant) WriteOption {
 	return func(w *writing) { w.dry, w.result = true, result }
 }

@@ -59,7 +59,7 @@ func TestRecordsArriveInOrder(t *testing.T) {
 	}
 }
 
-func TestStuckHandlerCostsRecordsAndNoTime(t *testing.T) {
+func TestStuckHandlerLosesRecordsAndDelaysNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		open := make(chan struct{})

@@ -22,11 +22,11 @@ func (e *AbandonedError) Error() string {
 	return fmt.Sprintf("%s: did not return in time and was abandoned in %s", e.Name, e.Where)
 }
 
-// Abandoned returns the error for name, whose goroutine goid does not return. It
-// takes a dump, which stops the process for a moment. Calls that are abandoned at
-// the same moment share one dump (see [Stack]).
-func Abandoned(name string, goid uint64) *AbandonedError {
-	stack := Stack(goid)
+// Abandoned returns the error for name, whose call has this number and does not
+// return. It takes a dump, which stops the process for a moment. Calls that are
+// abandoned at the same moment share one dump (see [Stack]).
+func Abandoned(name string, number uint64) *AbandonedError {
+	stack := Stack(number)
 	return &AbandonedError{Name: name, Where: topOf(stack), Stack: stack}
 }
 

@@ -46,13 +46,24 @@ func Do(name string, fn func() error) (err error) {
 // [*PanicError], or an error that is [ErrGoexit]. ended is our own code: Go does
 // not catch a panic in it. All errors carry the name.
 //
-// Use Go for a function that is never abandoned, because it is our own or because
-// nothing waits for its end. It costs less than [Start], which looks up the id of
-// the goroutine.
-func Go(name string, fn func() error, ended func(error)) { go run(name, fn, ended) }
+// The result is the number of the call, with which [Abandoned] finds its stack. No two
+// calls of a process have the same number.
+func Go(name string, fn func() error, ended func(error)) uint64 {
+	number := numbers.Add(1)
+	go run(number, name, fn, ended)
+	return number
+}
 
-// run calls fn and then ended, even when fn panics or exits its goroutine.
-func run(name string, fn func() error, ended func(error)) {
+// numbers counts the goroutines that this package starts.
+var numbers atomic.Uint64
+
+// run calls fn and then ended, even when fn panics or exits its goroutine. Stack
+// traces show the arguments of run, and [Stack] finds the number there. That is why
+// run is not inlined, and why it returns the number: it keeps the argument until fn
+// has returned.
+//
+//go:noinline
+func run(number uint64, name string, fn func() error, ended func(error)) uint64 {
 	// Goexit runs the deferred calls and nothing after them, so only a deferred
 	// call sees every end of fn.
 	var err error
@@ -66,14 +77,15 @@ func run(name string, fn func() error, ended func(error)) {
 	defer catch(name, &err) // deferred directly, because Goexit would not return to a caller
 	err = Freeze(name, fn())
 	returned = true
+	return number
 }
 
 // A Call is one call of a foreign function, in a goroutine of its own. The zero
 // value is a call that has not been made; make it with [Call.Start]. The methods
 // may be called concurrently. A Call must not be copied.
 type Call struct {
-	name string
-	goid atomic.Uint64 // of the goroutine, 0 before it runs
+	name   string
+	number uint64 // of the goroutine
 
 	mu    sync.Mutex    // guards ended, err and done
 	ended bool          // the function has ended and its callback has returned
@@ -102,13 +114,8 @@ func Within(ctx context.Context, name string, moment time.Duration, fn func() er
 //
 // Start must be called once, before every other method.
 func (c *Call) Start(name string, fn func() error, ended func(error)) {
-	c.name = name
-	go c.run(fn, ended)
-}
-
-func (c *Call) run(fn func() error, ended func(error)) {
-	c.goid.Store(GoroutineID()) // here, because it costs less where the stack is short
-	run(c.name, fn, func(err error) {
+	c.name, c.number = name, numbers.Add(1)
+	go run(c.number, c.name, fn, func(err error) {
 		if ended != nil {
 			ended(err)
 		}
@@ -174,4 +181,4 @@ func (c *Call) Wait(over <-chan struct{}, moment time.Duration) error {
 
 // Abandon returns the error that names the call, with its present stack. The call
 // itself goes on, because Go cannot end a goroutine.
-func (c *Call) Abandon() *AbandonedError { return Abandoned(c.name, c.goid.Load()) }
+func (c *Call) Abandon() *AbandonedError { return Abandoned(c.name, c.number) }

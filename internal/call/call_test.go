@@ -172,9 +172,9 @@ func BenchmarkDo(b *testing.B) {
 	}
 }
 
-func BenchmarkGoroutineID(b *testing.B) {
+func BenchmarkStart(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
-		call.GoroutineID()
+		<-call.Start("unit", func() error { return nil }).Done()
 	}
 }

@@ -4,33 +4,13 @@ import (
 	"bytes"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 )
 
 // MaxDump is the largest dump of all goroutines, in bytes.
 const MaxDump = 8 << 20
-
-// GoroutineID returns the id of the calling goroutine, as stack traces print it,
-// or 0. Use it only to find a stack in a dump.
-func GoroutineID() uint64 {
-	var buf [64]byte
-	return idOf(buf[:runtime.Stack(buf[:], false)])
-}
-
-// idOf reads the id in "goroutine 123 [running]:".
-func idOf(stack []byte) uint64 {
-	rest, ok := bytes.CutPrefix(stack, []byte("goroutine "))
-	if !ok {
-		return 0
-	}
-	digits, _, _ := bytes.Cut(rest, []byte(" "))
-	id, err := strconv.ParseUint(string(digits), 10, 64)
-	if err != nil {
-		return 0
-	}
-	return id
-}
 
 // Dump returns the stacks of all goroutines, cut at [MaxDump]. It stops the whole
 // process meanwhile: about 100 ms for 100 000 goroutines, and a second for a
@@ -53,14 +33,14 @@ var (
 	recent struct {
 		mu     sync.Mutex
 		covers uint64            // the number of calls that came before the dump was taken
-		stacks map[uint64]string // by goroutine; nil when no call needs the dump any more
+		stacks map[uint64]string // by the number of the call; nil when no call needs the dump any more
 	}
 )
 
-// Stack returns the stack of one goroutine, or "" when there is no such
-// goroutine. A dump stops the whole process while it is taken, so all callers
-// that come before it is taken share it.
-func Stack(goid uint64) string {
+// Stack returns the stack of the goroutine that makes the call with this number, or
+// "" when there is none. A dump stops the whole process while it is taken, so all
+// callers that come before it is taken share it.
+func Stack(number uint64) string {
 	arrival := arrivals.Add(1)
 	recent.mu.Lock()
 	defer recent.mu.Unlock()
@@ -68,20 +48,30 @@ func Stack(goid uint64) string {
 		recent.covers = arrivals.Load()
 		recent.stacks = stacks(Dump())
 	}
-	stack := recent.stacks[goid]
+	stack := recent.stacks[number]
 	if departures.Add(1) == arrivals.Load() {
 		recent.stacks = nil
 	}
 	return stack
 }
 
-// stacks cuts a dump into the stacks of its goroutines.
+// frame is how the line of run's frame begins in a stack trace. Its first argument is
+// the number of the call.
+const frame = "\ngithub.com/pleme-io/lifecycle-go/internal/call.run(0x"
+
+// stacks cuts a dump into the stacks of the goroutines that [Go] and [Call.Start]
+// started, by the numbers of their calls. A goroutine's id would do as well, but to
+// learn its own costs a goroutine more than all else that is done for a call.
 func stacks(dump []byte) map[uint64]string {
 	out := make(map[uint64]string)
 	for len(dump) > 0 {
 		block, rest, _ := bytes.Cut(dump, []byte("\n\n"))
-		if id := idOf(block); id != 0 {
-			out[id] = string(block)
+		if i := bytes.LastIndex(block, []byte(frame)); i >= 0 {
+			digits := block[i+len(frame):]
+			n := bytes.IndexFunc(digits, func(r rune) bool { return !strings.ContainsRune("0123456789abcdef", r) })
+			if number, err := strconv.ParseUint(string(digits[:max(n, 0)]), 16, 64); err == nil {
+				out[number] = string(block)
+			}
 		}
 		dump = rest
 	}

@@ -21,8 +21,8 @@ const readEvery = 10 * time.Second
 // root is the root of the file system. A ratio of 0 does nothing.
 //
 // The limit changes when a pod is resized in place. Until ctx ends, LimitMemory reads it
-// again after a garbage collection, at most every 10 seconds, and so costs a process
-// nothing that does not allocate.
+// again after a garbage collection, at most every 10 seconds. So a process that does
+// not allocate pays nothing.
 //
 // A limit that is in force already stays, whether GOMEMLIMIT or the program set
 // it. LimitMemory logs what it did and why.
@@ -97,7 +97,7 @@ func (f *follower) read() (limit int64) {
 		soft = max(int64(float64(limit)*f.ratio), 1)
 	}
 	switch now := debug.SetMemoryLimit(-1); {
-	case soft == f.set, err != nil && limit == 0: // a limit that cannot be read has not gone
+	case soft == f.set, err != nil && limit == 0: // no change; a limit that cannot be read may still hold
 	case now != f.set:
 		f.log.Info("memory limit left as it is: the program has set one", "bytes", now)
 		f.set = soft // said once for each change of the control group's

@@ -168,7 +168,8 @@ type conn struct {
 	closeErr  error
 }
 
-// farewell tells one connection that is hijacked, or about to be.
+// farewell tells the handler of one connection that is hijacked, or about to be, that
+// the connection should end.
 type farewell struct {
 	told      bool
 	scheduled bool          // it has a place of its own in the spread

@@ -306,9 +306,9 @@ func TestGoAwayWithoutAReader(t *testing.T) {
 	}
 }
 
-// A connection that comes late is told with its first response. After the window one
-// without a request is told as well, in time for the stop, and not before it could
-// send one.
+// A connection that comes during the drain is told with its first response. After the
+// window, one that has sent no request is told too: late enough for it to send one, and
+// in time for the stop.
 func TestGoAwayOfLateConnections(t *testing.T) {
 	inTime(t, Config{}, asIs, func(t *testing.T, s *Server, connect func() *h2client) {
 		s.BeginDrain(time.Now(), 0)
@@ -364,7 +364,7 @@ func TestShutdownWaitsForTheGoodbye(t *testing.T) {
 	})
 }
 
-// Shutdown does not wait as long as otherwise for a client that does not acknowledge.
+// Shutdown waits only briefly for a client that does not acknowledge.
 func TestShutdownDoesNotWaitForSilentClients(t *testing.T) {
 	inTime(t, Config{}, asIs, func(t *testing.T, s *Server, connect func() *h2client) {
 		c := connect()

@@ -16,7 +16,8 @@ import (
 )
 
 // The variables of the protocol. LISTEN_PIDFDID, of systemd 259, says the same as
-// LISTEN_PID for systems that use a process id again; it is passed on and not read.
+// LISTEN_PID, and is right even when a process id is reused. This package passes it on
+// and does not read it.
 const (
 	pidVar   = "LISTEN_PID"
 	countVar = "LISTEN_FDS"

@@ -121,7 +121,7 @@ func TestLongLinesAreSkipped(t *testing.T) {
 	}
 	var e wire.Envelope
 	if err := wire.Decode(tooLong.Head, &e); err == nil || e.Type != wire.Message || e.RequestID != "q1" {
-		t.Errorf("of its head is known: %+v, %v", e, err)
+		t.Errorf("its head decodes to %+v, %v", e, err)
 	}
 	if line, err := r.Next(); err != nil || string(line) != `{"type":"shutdown_ack"}` {
 		t.Errorf("the line after it: %s, %v", line, err)

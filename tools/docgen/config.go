@@ -51,7 +51,7 @@ This page is made from lifecycle.Config by "make docs". The keys belong to the s
 | environment | ` + "`SERVICE_LIFECYCLE_DRAIN_INTERVAL=10s`" + ` |
 | flag | ` + "`-lifecycle.drain-interval=10s`" + ` |
 
-` + "`SERVICE`" + ` is the file's name in the program, here service.yaml, or the prefix given to ` + "`config.WithEnvPrefix`" + `. A duration has a unit (` + "`5s`, `1m30s`, `250ms`" + `). 0 and ` + "`off`" + ` switch a duration off. Leaving the key out is different: the default then holds. [config.schema.json](config.schema.json) gives an editor the same information; put ` + "`# yaml-language-server: $schema=…`" + ` at the top of the file.
+` + "`SERVICE`" + ` is the file's name in the program, here service.yaml, or the prefix given to ` + "`config.WithEnvPrefix`" + `. A duration has a unit (` + "`5s`, `1m30s`, `250ms`" + `). 0 and ` + "`off`" + ` switch a duration off. Leaving the key out is different: the default then holds. [config.schema.json](config.schema.json) gives an editor the same information; put ` + "`# yaml-language-server: $schema=…`" + ` at the top of the file. A program with cobra, viper, kong or koanf keeps it: [I already use X](config-guest.md).
 
 A stop takes at most ` + "`pre_stop + drain_interval + shutdown_grace` + " + lifecycle.Margin.String() + `, and that must fit into ` + "`termination_grace`" + `, the pod's terminationGracePeriodSeconds. ` + "`linger + unit_slice + hook_slice`" + ` must fit into ` + "`shutdown_grace`" + `.
 
@@ -109,6 +109,9 @@ func configSchema() ([]byte, error) {
 		return nil, err
 	}
 	delete(schema, "additionalProperties")
+	delete(schema, "patternProperties")
+	schema["title"] = "The section lifecycle of a configuration file"
+	schema["$id"] = "https://raw.githubusercontent.com/pleme-io/lifecycle-go/main/docs/config.schema.json"
 	text, err := json.MarshalIndent(schema, "", "  ")
 	return append(text, '\n'), err
 }

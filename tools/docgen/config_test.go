@@ -43,8 +43,53 @@ func TestEveryFieldIsOnThePageWithItsWords(t *testing.T) {
 	}
 }
 
-// A real validator with the schema and Load accept the same files,
-// except for budgets, which a schema cannot add up.
+func long(n int) string { return strings.Repeat("a", n) }
+
+// The schema of a service's own type has a name, and lets keys for YAML anchors through
+// at its top only.
+func TestSchemaOfAService(t *testing.T) {
+	text, err := config.Schema[section](nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parsed, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := jsonschema.NewCompiler()
+	if err := c.AddResource("section.json", parsed); err != nil {
+		t.Fatal(err)
+	}
+	schema, err := c.Compile("section.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasSuffix(schema.ID, ".section") || schema.Title != "main.section" {
+		t.Errorf("$id is %q, title is %q", schema.ID, schema.Title)
+	}
+	for content, want := range map[string]bool{`{"x-any": 1}`: true, `{"y-any": 1}`: false, `{"lifecycle": {"x-any": 1}}`: false} {
+		var value any
+		if err := json.Unmarshal([]byte(content), &value); err != nil {
+			t.Fatal(err)
+		}
+		if err := schema.Validate(value); (err == nil) != want {
+			t.Errorf("%s: %v", content, err)
+		}
+	}
+	var committed struct {
+		ID    string `json:"$id"`
+		Title string `json:"title"`
+	}
+	if text, err = configSchema(); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, &committed); err != nil || !strings.HasSuffix(committed.ID, "/docs/config.schema.json") || committed.Title == "" {
+		t.Errorf("%+v, %v", committed, err)
+	}
+}
+
+// A real validator with the schema and Load accept the same files, except for sums of
+// several keys and durations of more than a year.
 func TestSchemaAgreesWithLoad(t *testing.T) {
 	text, err := configSchema()
 	if err != nil {
@@ -84,6 +129,36 @@ func TestSchemaAgreesWithLoad(t *testing.T) {
 		`{"lifecycle": {"name": 5}}`:                 false,
 		`{"lifecycle": {"admin_token": ["x"]}}`:      false,
 		`{"lifecycle": []}`:                          false,
+
+		`{"lifecycle": {"memory_limit_ratio": 2}}`:                                     false,
+		`{"lifecycle": {"memory_limit_ratio": -0.1}}`:                                  false,
+		`{"lifecycle": {"memory_limit_ratio": 0}}`:                                     true,
+		`{"lifecycle": {"memory_limit_ratio": 1}}`:                                     true,
+		`{"lifecycle": {"admin_token": "short"}}`:                                      false,
+		`{"lifecycle": {"admin_token": "0123456789abcdef"}}`:                           true,
+		`{"lifecycle": {"admin_token": "0123456789 abcdef"}}`:                          false,
+		`{"lifecycle": {"admin_token": "0123456789abcdéf"}}`:                           false,
+		`{"lifecycle": {"admin_token": ""}}`:                                           true,
+		`{"lifecycle": {"admin_token": "` + long(1024) + `"}}`:                         true,
+		`{"lifecycle": {"admin_token": "` + long(1025) + `"}}`:                         false,
+		`{"lifecycle": {"admin_token": "0123456789abcdef", "admin_token_file": "/f"}}`: false,
+		`{"lifecycle": {"admin_token": "0123456789abcdef", "admin_token_file": ""}}`:   true,
+		`{"lifecycle": {"shutdown_grace": "off"}}`:                                     false,
+		`{"lifecycle": {"shutdown_grace": 0}}`:                                         false,
+		`{"lifecycle": {"shutdown_grace": "0s"}}`:                                      false,
+		`{"lifecycle": {"shutdown_grace": "+0.0h0m"}}`:                                 false,
+		`{"lifecycle": {"shutdown_grace": "0h20s"}}`:                                   true,
+		`{"lifecycle": {"probe_timeout": "off"}}`:                                      false,
+		`{"lifecycle": {"leader_retry": false}}`:                                       false,
+		`{"lifecycle": {"linger": "0s"}}`:                                              true,
+		`{"lifecycle": {"health_addr": "8081"}}`:                                       false,
+		`{"lifecycle": {"health_addr": "a:b:c"}}`:                                      false,
+		`{"lifecycle": {"health_addr": ":8081"}}`:                                      true,
+		`{"lifecycle": {"health_addr": "[::1]:8081"}}`:                                 true,
+		`{"lifecycle": {"health_addr": "fd://health"}}`:                                true,
+		`{"lifecycle": {"health_addr": "off"}}`:                                        true,
+		`{"x-times": {"linger": 5}}`:                                                   true,
+		`{"lifecycle": {"x-linger": "5s"}}`:                                            false,
 	} {
 		var value any
 		if err := json.Unmarshal([]byte(content), &value); err != nil {

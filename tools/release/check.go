@@ -164,11 +164,12 @@ func (m machine) output(ctx context.Context, dir, name string, args ...string) (
 
 // installs installs every command of the published modules as their pages say.
 func (m machine) installs(ctx context.Context, modules []*mod, version string) error {
+	commands := map[string]string{"fleet": "/cmd/lifecyclectl@", "vet": "/cmd/lifecycle-vet@"}
 	for _, own := range modules {
-		if own.dir != "fleet" {
+		if commands[own.dir] == "" {
 			continue
 		}
-		command := own.path + "/cmd/lifecyclectl@" + version
+		command := own.path + commands[own.dir] + version
 		fmt.Println("go install " + command)
 		if _, err := m.output(ctx, m.dir, "go", "install", command); err != nil {
 			return err
@@ -184,6 +185,13 @@ func (m machine) installs(ctx context.Context, modules []*mod, version string) e
 	}
 	if !strings.Contains(said, "lifecyclectl "+version) {
 		return fmt.Errorf("lifecyclectl version prints %q, want %s", said, version)
+	}
+	program = filepath.Join(filepath.Dir(program), strings.Replace(filepath.Base(program), "lifecyclectl", "lifecycle-vet", 1))
+	if said, err = m.output(ctx, m.dir, program, "--version"); err != nil {
+		return err
+	}
+	if !strings.Contains(said, version) {
+		return fmt.Errorf("lifecycle-vet --version prints %q, want %s", said, version)
 	}
 	return nil
 }

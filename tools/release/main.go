@@ -58,7 +58,7 @@ func run(ctx context.Context, args []string) error {
 	return nil
 }
 
-// release is one release of all published modules, in one commit.
+// release is one release of all published modules.
 type release struct {
 	dir, version string
 	tags         []string // that make has made
@@ -175,7 +175,7 @@ func (r *release) undo(ctx context.Context, before string) error {
 	return err
 }
 
-// commit commits these files, when they have changes.
+// commit commits these files, even when none of them has changed.
 func (r *release) commit(ctx context.Context, files []string, message string) error {
 	args := []string{"add", "--"}
 	for _, file := range files {

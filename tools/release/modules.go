@@ -20,7 +20,7 @@ import (
 // published has the folders of the modules that others may import. private has those
 // that only this repository uses. A module that is in neither is an error.
 var (
-	published = []string{".", "fleet", "grpcdrain", "kube", "otel", "vet", "worker/docker"}
+	published = []string{".", "config/cobraconfig", "config/kongconfig", "config/viperconfig", "fleet", "grpcdrain", "kube", "otel", "vet", "worker/docker"}
 	private   = []string{"bench", "deploy", "deploy/e2e", "examples", "examples/http3", "tools"}
 )
 

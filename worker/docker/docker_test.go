@@ -230,7 +230,7 @@ func TestTheCallersShape(t *testing.T) {
 	}
 }
 
-func TestTheImageSaysHowItIsStopped(t *testing.T) {
+func TestContainerGetsTheSignalOfItsImage(t *testing.T) {
 	r := onShared(t)
 	r.image(t, "quits:1", "STOPSIGNAL SIGQUIT")
 	tests := map[string]struct{ spec, number string }{

@@ -80,7 +80,7 @@ var targets = append([]target{
 	{
 		text:   "Starting and stopping units is ahead of suture",
 		judge:  func(r *results) (string, verdict) { return aheadOfSpawners(r, "suture", us) },
-		reason: "Units of an App are behind suture's services. With few units, the App itself is the cost: a health registry, a queue in front of its log, a watchdog, and goroutines that wait for signals and reloads. A supervisor has none of these, and an App pays for them once. With many units, the unit is the cost: a thousand units need a thousand goroutines in suture and two thousand here, since the work group waits for each. Suture keeps no states, no events, no cause of a cancellation and no goroutine id. A service pays this once in its life.",
+		reason: "Units of an App are behind suture's services. With few units, the App itself is the cost: a health registry, a queue in front of its log, a watchdog, and goroutines that wait for signals and reloads. A supervisor has none of these, and an App pays for them once. With many units, the unit is the cost: a thousand units need a thousand goroutines in suture and two thousand here, since the work group waits for each. Suture keeps no states, no events and no cause of a cancellation. A service pays this once in its life.",
 	},
 	{
 		text: "Tracking costs a request under 100 ns and no allocation",

@@ -56,7 +56,7 @@ func aheadOfSeed(r *results) (measured string, v verdict) {
 
 // workflows writes the costs of writing and reading entities.
 func workflows(r *results, p func(string, ...any)) {
-	p("| | writers | raw | lifecycle-go | semstreams |\n| --- | --- | --- | --- | --- |")
+	p("\n| | writers | raw | lifecycle-go | semstreams |\n| --- | --- | --- | --- | --- |")
 	for _, op := range []string{"Create", "Get", "Transition"} {
 		for _, n := range writers {
 			row := fmt.Sprintf("| %s | %s |", op, n)
@@ -70,7 +70,7 @@ func workflows(r *results, p func(string, ...any)) {
 
 // lists writes the cost of a list of a hundred.
 func lists(r *results, p func(string, ...any)) {
-	p("| entities | all | by phase | by a field | what is active |\n| --- | --- | --- | --- | --- |")
+	p("\n| entities | all | by phase | by a field | what is active |\n| --- | --- | --- | --- | --- |")
 	for _, size := range []string{"10000", "100000", "1000000"} {
 		row := fmt.Sprintf("| %s |", size)
 		for _, by := range listings {

@@ -123,7 +123,7 @@ func TestFieldsOfAPatch(t *testing.T) {
 		}
 	}
 	for args, want := range map[string]string{
-		"":        "which fields? give FIELD=VALUE, or --file",
+		"":        "no field is given: want FIELD=VALUE, or --file",
 		"a":       `"a" is not a change: want FIELD=VALUE`,
 		"=1":      `"=1" is not a change`,
 		"a=1 a=2": "the field a is given twice",

@@ -164,7 +164,7 @@ func TestTopInATerminal(t *testing.T) {
 	if _, err := s.serve(s.config()); err != nil {
 		t.Fatal(err)
 	}
-	w.until("the server's again", func(s string) bool {
+	w.until("connected again", func(s string) bool {
 		return !strings.Contains(s, "lost") && strings.Contains(s, "planning 1  flying 2")
 	})
 

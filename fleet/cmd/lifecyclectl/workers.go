@@ -124,7 +124,7 @@ func (c *codeFlags) register(cmd *cobra.Command) {
 func (c *codeFlags) code(cmd *cobra.Command) (*operatorv1.Code, error) {
 	switch {
 	case c.file == "" && c.url == "":
-		return nil, errors.New("which code? give --code FILE or --url URL")
+		return nil, errors.New("no code is given: want --code FILE or --url URL")
 	case c.file != "" && c.url != "":
 		return nil, errors.New("--code and --url exclude each other")
 	case c.url != "":

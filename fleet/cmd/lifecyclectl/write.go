@@ -152,7 +152,7 @@ func patchFields(args []string, file string, stdin io.Reader) (*structpb.Struct,
 		fields.Fields[name] = v
 	}
 	if len(fields.GetFields()) == 0 {
-		return nil, errors.New("which fields? give FIELD=VALUE, or --file")
+		return nil, errors.New("no field is given: want FIELD=VALUE, or --file")
 	}
 	return fields, nil
 }

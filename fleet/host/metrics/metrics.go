@@ -24,7 +24,7 @@ type Collector struct {
 }
 
 var (
-	messages = prometheus.NewDesc("lifecycle_hosted_messages_total", "What came of the messages of a hosted worker on this host, by version of its code.",
+	messages = prometheus.NewDesc("lifecycle_hosted_messages_total", "Results of the messages of a hosted worker on this host, by version of its code.",
 		[]string{"worker", "generation", "result"}, nil)
 	workers = prometheus.NewDesc("lifecycle_hosted_workers", "Hosted workers that are loaded on this host.", nil, nil)
 )

@@ -56,7 +56,7 @@ func TestCountsPerVersion(t *testing.T) {
 		}
 	}
 	want := `
-# HELP lifecycle_hosted_messages_total What came of the messages of a hosted worker on this host, by version of its code.
+# HELP lifecycle_hosted_messages_total Results of the messages of a hosted worker on this host, by version of its code.
 # TYPE lifecycle_hosted_messages_total counter
 lifecycle_hosted_messages_total{generation="1",result="dead",worker="w"} 1
 lifecycle_hosted_messages_total{generation="1",result="failed",worker="w"} 1

@@ -1,9 +1,16 @@
 {{- define "app.name" -}}
-{{- if contains .Chart.Name .Release.Name }}{{ .Release.Name | trunc 52 | trimSuffix "-" }}{{ else }}{{ printf "%s-%s" .Release.Name .Chart.Name | trunc 52 | trimSuffix "-" }}{{ end }}
+{{- .Values.nameOverride | default .Chart.Name | trunc 52 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "app.fullname" -}}
+{{- $name := include "app.name" . -}}
+{{- if .Values.fullnameOverride }}{{ .Values.fullnameOverride | trunc 52 | trimSuffix "-" -}}
+{{- else if contains $name .Release.Name }}{{ .Release.Name | trunc 52 | trimSuffix "-" -}}
+{{- else }}{{ printf "%s-%s" .Release.Name $name | trunc 52 | trimSuffix "-" }}{{ end }}
 {{- end }}
 
 {{- define "app.selector" -}}
-app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/name: {{ include "app.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
@@ -11,27 +18,105 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{ include "app.selector" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
+{{- with .Values.labels }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
-{{/* The numbers of a stop, in seconds. All of them follow from drainSeconds. */}}
-{{- define "stop.shutdown" -}}
-{{ .Values.shutdownSeconds | default (mul 4 .Values.drainSeconds) }}
+{{- define "app.serviceAccount" -}}
+{{- .Values.serviceAccount.name | default (ternary (include "app.fullname" .) "default" .Values.serviceAccount.create) }}
 {{- end }}
 
-{{/* The window, shutdown_grace, the library's margin of 2 s, and 3 s for the kubelet. */}}
-{{- define "stop.grace" -}}
-{{ add .Values.drainSeconds (include "stop.shutdown" .) 2 3 }}
+{{- define "app.image" -}}
+{{- with .Values.image }}{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}{{ end }}
 {{- end }}
 
-{{/* Readiness is asked every second and seen to be down within half of the window. */}}
-{{- define "stop.readinessFailures" -}}
-{{ max 1 (min 3 (div .Values.drainSeconds 2)) }}
+{{/* The fewest pods that there are. */}}
+{{- define "app.replicas" -}}
+{{- with .Values.autoscaling -}}
+{{- if and .enabled (lt (int .maxReplicas) (int .minReplicas)) -}}
+{{- fail (printf "autoscaling.maxReplicas is %v, below minReplicas, which is %v" .maxReplicas .minReplicas) -}}
+{{- end -}}
+{{- ternary .minReplicas $.Values.replicas .enabled -}}
+{{- end -}}
 {{- end }}
 
 {{/* A single pod that goes not ready leaves no pod to serve. With local traffic,
      kube-proxy falls back to pods that stop and are still ready (KEP-1669). */}}
-{{- define "stop.readiness" -}}
-{{- $given := dig "lifecycle" "drain_readiness" "" .Values.config -}}
-{{- if $given }}{{ $given }}{{ else if or (le (int .Values.replicas) 1) (eq .Values.service.externalTrafficPolicy "Local") }}serving{{ else }}down{{ end }}
+{{- define "app.readiness" -}}
+{{- if or (le (int (include "app.replicas" .)) 1) (eq .Values.service.externalTrafficPolicy "Local") }}serving{{ else }}down{{ end }}
+{{- end }}
+
+{{/* What config.Load begins the service's variables with. */}}
+{{- define "app.prefix" -}}
+{{- regexReplaceAll "[^A-Za-z0-9]" (trimSuffix (ext .Values.configFile) .Values.configFile) "_" | upper }}
+{{- end }}
+
+{{/* The service's configuration file. */}}
+{{- define "app.config" -}}
+{{- $config := .Values.config | default dict | deepCopy -}}
+{{- $lifecycle := $config.lifecycle | default dict -}}
+{{- $own := dict "name" (include "app.fullname" .) "drain_readiness" (include "app.readiness" .) "last_stop_file" "/tmp/last-stop.json" -}}
+{{- /* One last scrape sees how a stop went. */ -}}
+{{- if and .Values.serviceMonitor.enabled (not .Values.shutdownSeconds) -}}
+{{- $_ := set $own "report_slice" (printf "%ds" (add 2 (div (include "lifecycle.nanoseconds" .Values.serviceMonitor.interval) 1000000000))) -}}
+{{- end -}}
+{{- $_ := set $config "lifecycle" (mergeOverwrite $own $lifecycle) -}}
+{{- with .Values.addrKey -}}
+{{- $port := int $.Values.ports.http -}}
+{{- $given := get $config . -}}
+{{- if not $given -}}
+{{- $_ := set $config . (printf ":%d" $port) -}}
+{{- else if not (hasSuffix (printf ":%d" $port) (toString $given)) -}}
+{{- fail (printf "\nconfig.%s is %q, and ports.http is %d: set ports.http to the port on which the service listens, and remove config.%s" . (toString $given) $port .) -}}
+{{- else if regexMatch "^(127\\.|localhost:|\\[::1\\])" (toString $given) -}}
+{{- fail (printf "\nconfig.%s is %q, an address that only the pod itself reaches" . (toString $given)) -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $config }}
+{{- end }}
+
+{{/* The settings of the library chart. It has the arithmetic of the stop. */}}
+{{- define "app.lifecycle" -}}
+{{- $file := include "app.config" . | fromYaml -}}
+{{- dict
+  "drainSeconds" .Values.drainSeconds
+  "shutdownSeconds" .Values.shutdownSeconds
+  "startSeconds" .Values.startSeconds
+  "healthPort" .Values.ports.health
+  "envPrefix" (printf "%s_LIFECYCLE" (include "app.prefix" .))
+  "config" (omit $file.lifecycle "name")
+  "file" $file
+  "liveKeys" .Values.liveKeys
+  "scrape" .Values.scrape
+  "kubernetesAPI" .Values.kubernetesAPI | toYaml }}
+{{- end }}
+
+{{/* The variables of the user. Those of lifecycle would win over what the chart has checked. */}}
+{{- define "app.env" -}}
+{{- $prefix := include "app.prefix" . -}}
+{{- range .Values.env -}}
+{{- if and (hasPrefix (printf "%s_LIFECYCLE_" $prefix) .name) (not (and .valueFrom (hasSuffix "_ADMIN_TOKEN" .name))) -}}
+{{- fail (printf "\nenv has %s, which the chart cannot check: set drainSeconds, shutdownSeconds, ports.health or a key of config.lifecycle" .name) -}}
+{{- end -}}
+{{- if and $.Values.addrKey (eq .name (printf "%s_%s" $prefix (regexReplaceAll "[^A-Za-z0-9]" $.Values.addrKey "_" | upper))) -}}
+{{- fail (printf "\nenv has %s: set ports.http" .name) -}}
+{{- end -}}
+{{- end -}}
+{{- with .Values.env }}{{ toYaml . }}{{ end }}
+{{- end }}
+
+{{/* The arguments of the service. A flag wins over the variables and the file. */}}
+{{- define "app.args" -}}
+{{- range .Values.args -}}
+{{- if regexMatch "^--?lifecycle[.]" . -}}
+{{- fail (printf "\nargs has %s, which the chart cannot check: set drainSeconds, shutdownSeconds, ports.health or a key of config.lifecycle" .) -}}
+{{- else if regexMatch "^--?config(=|$)" . -}}
+{{- fail (printf "\nargs has %s: set configFile and config" .) -}}
+{{- else if and $.Values.addrKey (regexMatch (printf "^--?%s(=|$)" (regexReplaceAll "[^A-Za-z0-9]" $.Values.addrKey "-")) .) -}}
+{{- fail (printf "\nargs has %s: set ports.http" .) -}}
+{{- end -}}
+{{- end -}}
+{{- prepend (.Values.args | default list) (printf "-config=/etc/service/%s" .Values.configFile) | toYaml }}
 {{- end }}

@@ -62,7 +62,7 @@ func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		fmt.Fprintf(stderr, "lifecyclectl run: %v\n\nlifecyclectl run -h lists the flags\n", err)
 		return exitUsage
 	case len(command) == 0:
-		fmt.Fprintf(stderr, "lifecyclectl run: which program? Give it after two dashes\n\n%s", Usage)
+		fmt.Fprintf(stderr, "lifecyclectl run: no program is given: want it after two dashes\n\n%s", Usage)
 		return exitUsage
 	}
 	path, err := exec.LookPath(command[0])

@@ -294,7 +294,7 @@ func TestExitStatus(t *testing.T) {
 		{"no such file", []string{"--", "/no/such/file"}, 127, "no such file"},
 		{"not executable", []string{"--", file}, 126, "permission denied"},
 		{"no format", []string{off, "--", script}, 126, "exec format error"},
-		{"no program", []string{off}, 2, "which program?"},
+		{"no program", []string{off}, 2, "no program is given"},
 		{"an unknown flag", []string{"-redy=x", "--", "true"}, 2, "did you mean -ready?"},
 		{"a bad check", []string{"-ready=8080", "--", "true"}, 2, `ready: "8080" is not a check: want http://`},
 		{"a bad policy", []string{"-restart=sometimes", "--", "true"}, 2, `"sometimes" is not always, on-failure or never`},

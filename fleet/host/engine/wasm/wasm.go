@@ -20,8 +20,8 @@
 //
 // # The richer contract
 //
-// A module may import these functions from the module "lifecycle". After each
-// pointer stands the length of the data in bytes. All parameters and results are
+// A module may import these functions from the module "lifecycle". Each
+// pointer is followed by the length of its data in bytes. All parameters and results are
 // i32:
 //
 //	header(name, name_len, buf, buf_len)       the length of the header's first value, or -1
@@ -121,7 +121,7 @@ func (p *program) load(ctx context.Context, code []byte) error {
 		return errors.New("it exports no _start without parameters: build it as a WASI command")
 	}
 	if p.module.ExportedMemories()["memory"] == nil {
-		return errors.New("it exports no memory of that name")
+		return errors.New(`it exports no memory with the name "memory"`)
 	}
 	for _, f := range p.module.ImportedFunctions() {
 		from, name, _ := f.Import()

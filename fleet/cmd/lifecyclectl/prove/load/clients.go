@@ -157,8 +157,8 @@ func (t *target) kept(ctx context.Context, l *call) {
 
 // freshEvery is the mean time between two new connections of all clients together.
 // Linux goes through its local ports in about 3,000 connections to one address. A port
-// that comes again within 2 minutes may meet the node's memory of a connection to a
-// pod that is gone, and the request would be lost for that and not for the stop.
+// that is used again within 2 minutes may match what the node remembers of a connection
+// to a pod that is gone; the request would be lost for that reason, and not for the stop.
 const freshEvery = 42 * time.Millisecond
 
 // fresh opens a connection for every request.

@@ -1,0 +1,132 @@
+package config
+
+import (
+	"encoding"
+	"errors"
+	"fmt"
+	"reflect"
+	"time"
+
+	"github.com/knadh/koanf/v2"
+)
+
+// Source is a store of settings that the program fills itself, with another library.
+type Source struct {
+	// Name stands for the store in messages, such as "viper".
+	Name string
+	// Read returns the settings. A section is a map. Read is called for each load, and
+	// may be called again by [Live.Reload]. It gets the keys of T, for a store that has
+	// to be asked for each one. Load changes nothing in the result.
+	Read func(keys []string) (map[string]any, error)
+	// Text says that the store keeps variables of the environment as texts beside the
+	// values of files. A text then counts as a number, a duration or a list too.
+	Text bool
+}
+
+// From loads from a store in place of the file. Without [WithEnviron], [WithArgs],
+// [WithFlagSet] and [WithFlags], Load then reads neither the environment nor flags,
+// because the store has them. Pass "" as the path to Load.
+//
+// The store's values are as strict as those of a file. A [time.Duration] is one
+// exception: it comes from a program, so its 0 is the default and not off.
+func From(src Source) Option {
+	return func(o *options) {
+		if src.Name == "" || src.Read == nil {
+			o.fault = errors.Join(o.fault, errors.New("config: a Source needs Name and Read"))
+			return
+		}
+		o.from = &src
+	}
+}
+
+// FromMap is [From] for settings that the program has as a map. With [Section] it
+// loads the section lifecycle of any map. name stands for the map in messages.
+func FromMap(name string, settings map[string]any) Option {
+	return From(Source{Name: name, Read: func([]string) (map[string]any, error) { return settings, nil }})
+}
+
+// FromKoanf is [From] for a koanf that the program fills itself.
+func FromKoanf(k *koanf.Koanf) Option {
+	return From(Source{Name: "koanf", Read: func([]string) (map[string]any, error) {
+		if k == nil {
+			return nil, errors.New("there is no koanf")
+		}
+		return k.Raw(), nil
+	}})
+}
+
+// readFrom reads the store.
+func (l *loader) readFrom() (*source, *Fault) {
+	name := func(string) (string, int) { return l.from.Name, 0 }
+	if l.file != "" {
+		return nil, &Fault{Source: l.asked, Problem: "the configuration is read from " + l.from.Name + ", and not from a file"}
+	}
+	keys := make([]string, len(l.schema.leaves))
+	for i, n := range l.schema.leaves {
+		keys[i] = n.key
+	}
+	settings, err := l.from.Read(keys)
+	if err != nil {
+		return nil, &Fault{Source: l.from.Name, Problem: "it cannot be read: " + err.Error(), Err: err}
+	}
+	tree, _ := plainValue(reflect.ValueOf(settings), l.from.Text, 0).(map[string]any)
+	tree, fault := l.sectionOf(tree, name)
+	if fault != nil {
+		return nil, fault
+	}
+	return &source{tree: tree, name: name}, nil
+}
+
+// maxNested is how deep maps and lists of a store may be nested. A map that contains
+// itself is deeper.
+const maxNested = 100
+
+// plainValue copies a value of a store into the types that a file's values have.
+func plainValue(v reflect.Value, text bool, depth int) any {
+	if !v.IsValid() || depth > maxNested {
+		return nil
+	}
+	switch value := v.Interface().(type) {
+	case time.Time, time.Duration:
+		return value
+	case encoding.TextMarshaler:
+		if v.Kind() == reflect.String || v.Kind() == reflect.Pointer && v.IsNil() {
+			break // such as lifecycle.Secret, which does not show its text
+		}
+		if s, err := value.MarshalText(); err == nil {
+			return string(s)
+		}
+	}
+	switch v.Kind() {
+	case reflect.Interface, reflect.Pointer:
+		return plainValue(v.Elem(), text, depth+1)
+	case reflect.String:
+		if text {
+			return loose(v.String())
+		}
+		return v.String()
+	case reflect.Bool:
+		return v.Bool()
+	case reflect.Float32, reflect.Float64:
+		return v.Float()
+	case reflect.Map:
+		tree := make(map[string]any, v.Len())
+		for key, item := range v.Seq2() {
+			tree[fmt.Sprint(key)] = plainValue(item, text, depth+1)
+		}
+		return tree
+	case reflect.Slice, reflect.Array:
+		list := make([]any, v.Len())
+		for i := range list {
+			list[i] = plainValue(v.Index(i), text, depth+1)
+		}
+		return list
+	}
+	if v.CanInt() {
+		return v.Int()
+	}
+	if v.CanUint() {
+		return v.Uint()
+	}
+	return v.Interface()
+}

@@ -1,0 +1,174 @@
+package config
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/pleme-io/lifecycle-go/internal/suggest"
+)
+
+// Define adds a flag for each key of T to a set of flags that the program parses
+// itself. Load takes their values from [WithFlagSet]. path and the options are those of
+// [Load]; the text of each flag names its variable and its default.
+//
+// Define also adds -config, which names the file, unless the set has a flag of that
+// name. Any other name that the set already has is an error, and Define then adds
+// nothing.
+func Define[T any](set *flag.FlagSet, path string, opts ...Option) error {
+	keys, err := Keys[T](path, opts...)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, k := range keys {
+		if name := strings.TrimPrefix(k.Flag, "-"); set.Lookup(name) != nil {
+			errs = append(errs, fmt.Errorf("config: the program has a flag -%s already: rename the key %s or that flag", name, k.Name))
+		}
+	}
+	if len(errs) > 0 {
+		return errors.Join(errs...)
+	}
+	if set.Lookup("config") == nil {
+		set.Var(&definedFlag{key: "config"}, "config", "read the `file` in place of the program's, none when it is empty")
+	}
+	for _, k := range keys {
+		set.Var(&definedFlag{key: k.Name, bool: k.Type == "true or false"}, strings.TrimPrefix(k.Flag, "-"), k.Usage())
+	}
+	return nil
+}
+
+// Usage is Doc with the type, the default and the variable, for the text of a flag. The
+// type is in back quotes, as [flag.UnquoteUsage] wants it.
+func (k Key) Usage() string {
+	about := []string{"`" + k.Type + "`"}
+	if k.Type == "true or false" {
+		about = nil // such a flag needs no value
+	}
+	if k.Default != "" {
+		about = append(about, "default "+k.Default)
+	}
+	return strings.TrimSpace(strings.ReplaceAll(k.Doc, "`", "'") + " (" + strings.Join(append(about, k.Env), ", ") + ")")
+}
+
+// definedFlag is the value of a flag that Define has added.
+type definedFlag struct {
+	key, text   string
+	given, bool bool
+}
+
+func (f *definedFlag) String() string     { return f.text }
+func (f *definedFlag) Set(s string) error { f.text, f.given = s, true; return nil }
+func (f *definedFlag) IsBoolFlag() bool   { return f.bool }
+
+// WithFlagSet takes the flags that [Define] has added to set, in place of os.Args. The
+// program parses set before it calls Load. Other flags and arguments are the program's.
+func WithFlagSet(set *flag.FlagSet) Option {
+	return func(o *options) {
+		if set == nil {
+			o.fault = errors.Join(o.fault, errors.New("config: WithFlagSet has no set of flags"))
+		}
+		o.args, o.set, o.texts, o.hasFlags = nil, set, nil, true
+	}
+}
+
+// WithFlags takes the texts of flags, by key, in place of os.Args. It is for a program
+// whose flags another library parses; [Keys] lists what to define there. The key
+// "config" names the file. Messages name a flag as --lifecycle.drain-interval.
+func WithFlags(texts map[string]string) Option {
+	return func(o *options) {
+		if texts == nil {
+			texts = map[string]string{}
+		}
+		o.args, o.set, o.texts, o.hasFlags = nil, nil, texts, true
+	}
+}
+
+// takeFlags takes the flags that the program has parsed.
+func (l *loader) takeFlags() error {
+	if l.set == nil {
+		l.dashes = "--"
+		for key, text := range l.texts {
+			l.flags[key] = untyped(text)
+		}
+		return l.checkKeys()
+	}
+	parsed, defined := map[string]bool{}, false
+	l.set.Visit(func(f *flag.Flag) { parsed[f.Name] = true })
+	l.set.VisitAll(func(f *flag.Flag) {
+		given, ok := f.Value.(*definedFlag)
+		defined = defined || ok
+		if ok && given.given {
+			l.flags[given.key] = untyped(given.text)
+			if !parsed[f.Name] {
+				l.dashes = "--" // a library such as pflag has parsed it
+			}
+		}
+	})
+	switch {
+	case !defined:
+		return &Fault{Source: "flags", Problem: "this set has no flag of the configuration: call Define before Load"}
+	case !l.set.Parsed() && len(l.flags) == 0:
+		return &Fault{Source: "flags", Problem: "this set is not parsed yet: parse it before Load"}
+	}
+	return l.checkKeys()
+}
+
+// checkKeys refuses flags whose keys T does not have. A T that is a section of a
+// configuration leaves the flags of the others alone.
+func (l *loader) checkKeys() error {
+	if l.section != "" {
+		return nil
+	}
+	var names, errs = []string{"config"}, []error(nil)
+	for _, n := range l.schema.leaves {
+		names = append(names, n.key)
+	}
+	for key := range l.flags {
+		if !slices.Contains(names, key) {
+			errs = append(errs, &Fault{Source: "flags", Key: key, Problem: "there is no such key in " + l.defaults.Type().String()})
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// FlagError explains an error of set.Parse: for a flag that the set does not have it
+// returns [UnknownFlag]. It returns every other error, and nil, as it is.
+func FlagError(set *flag.FlagSet, err error) error {
+	if err == nil {
+		return nil
+	}
+	name, ok := strings.CutPrefix(err.Error(), "flag provided but not defined: ")
+	if !ok {
+		return err
+	}
+	var names []string
+	set.VisitAll(func(f *flag.Flag) { names = append(names, f.Name) })
+	fault := UnknownFlag(name, names)
+	fault.Err = err
+	return fault
+}
+
+// UnknownFlag is the fault of a flag that is not known, and names the one that was
+// probably meant. flag is as it was given, with its dashes; names are those of all
+// flags, without dashes.
+func UnknownFlag(flag string, names []string) *Fault {
+	name := strings.TrimLeft(flag, "-")
+	dashes := strings.TrimSuffix(flag, name)
+	problem := "there is no such flag; -h lists them"
+	if meant := nearestFlag(name, names); meant != "" {
+		problem = "there is no such flag: did you mean " + dashes + meant + "?"
+	}
+	return &Fault{Source: "flag " + dashes + name, Problem: problem}
+}
+
+// nearestFlag finds a flag by its whole name or by its last part.
+func nearestFlag(name string, names []string) string {
+	name = strings.ReplaceAll(name, "_", "-")
+	if i := slices.IndexFunc(names, func(s string) bool { return s == name || strings.HasSuffix(s, "."+name) }); i >= 0 {
+		return names[i]
+	}
+	return suggest.Nearest(name, names)
+}

@@ -1,0 +1,115 @@
+// Package viperconfig loads a configuration from viper, as strictly as from a file:
+//
+//	v := viper.New() // filled by the program: files, environment, flags, a remote store
+//	cfg, err := config.Load[Config]("", viperconfig.From(v))
+//
+// A program that decodes with viper's own Unmarshal keeps that, and has the section
+// lifecycle checked:
+//
+//	err := v.Unmarshal(&cfg, viperconfig.Strict())
+//
+// Viper itself drops a key without a value, and writes all keys in small letters. It
+// does not say whether a value is from a file or from the environment, so a text counts
+// as a number, a duration or a list too. Use viper's default delimiter, the dot.
+package viperconfig
+
+import (
+	"errors"
+	"reflect"
+	"strings"
+
+	"github.com/go-viper/mapstructure/v2"
+	"github.com/spf13/viper"
+
+	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/config"
+)
+
+// From is the option of config.Load for a viper that the program fills itself. Load
+// reads it each time, also in a reload; it calls no method that changes it. The values
+// are those of v.Get: v decides which source wins. A variable counts for every key of
+// the configuration when v has AutomaticEnv, and not only for the keys that v knows.
+//
+// All keys of v have to be keys of the configuration, unless the option config.Section
+// is given. Bind only flags that are: a flag that was not given does not count.
+func From(v *viper.Viper) config.Option {
+	return config.From(config.Source{Name: "viper", Text: true, Read: func(keys []string) (map[string]any, error) {
+		if v == nil {
+			return nil, errors.New("there is no viper")
+		}
+		settings := v.AllSettings()
+		for _, key := range v.AllKeys() {
+			if !v.IsSet(key) {
+				drop(settings, strings.Split(key, ".")) // the default of a flag
+			}
+		}
+		for _, key := range keys {
+			if !v.IsSet(key) {
+				continue
+			}
+			if value := v.Get(key); value != nil && reflect.ValueOf(value).Kind() != reflect.Map {
+				put(settings, strings.Split(key, "."), value)
+			}
+		}
+		return settings, nil
+	}})
+}
+
+// drop removes a key, and the sections that are then empty.
+func drop(tree map[string]any, path []string) {
+	if len(path) > 1 {
+		below, ok := tree[path[0]].(map[string]any)
+		if !ok {
+			return
+		}
+		if drop(below, path[1:]); len(below) > 0 {
+			return
+		}
+	}
+	delete(tree, path[0])
+}
+
+// put sets a key.
+func put(tree map[string]any, path []string, value any) {
+	for ; len(path) > 1; path = path[1:] {
+		below, ok := tree[path[0]].(map[string]any)
+		if !ok {
+			below = map[string]any{}
+			tree[path[0]] = below
+		}
+		tree = below
+	}
+	tree[path[0]] = value
+}
+
+// Strict is an option of viper's Unmarshal and UnmarshalKey. Each lifecycle.Config in
+// the result is then decoded and checked as config.Load does it: an unknown key, a
+// duration without its unit and a budget that does not add up are errors, and 0 and off
+// turn a duration off. All else is decoded as before. An empty text counts as no value,
+// because viper has one for a flag that was not given.
+func Strict() viper.DecoderConfigOption {
+	return func(c *mapstructure.DecoderConfig) {
+		hooks := []mapstructure.DecodeHookFunc{mapstructure.DecodeHookFuncType(decodeStrictly)}
+		if c.DecodeHook != nil {
+			hooks = append(hooks, c.DecodeHook)
+		}
+		c.DecodeHook = mapstructure.ComposeDecodeHookFunc(hooks...)
+	}
+}
+
+func decodeStrictly(_, to reflect.Type, data any) (any, error) {
+	section, ok := data.(map[string]any)
+	if to != reflect.TypeFor[lifecycle.Config]() || !ok {
+		return data, nil
+	}
+	read := func([]string) (map[string]any, error) {
+		given := map[string]any{}
+		for key, value := range section {
+			if value != "" {
+				given[key] = value
+			}
+		}
+		return given, nil
+	}
+	return config.Load[lifecycle.Config]("", config.From(config.Source{Name: "viper", Text: true, Read: read}))
+}

@@ -1,0 +1,99 @@
+{{/* lifecycle.check fails when lifecycle.New would refuse the settings. */}}
+{{- define "lifecycle.check" -}}
+{{- with include "lifecycle.problems" . -}}
+{{- fail (printf "\n%s\n" .) -}}
+{{- end -}}
+{{- end -}}
+
+{{/*
+lifecycle.problems returns a line for each rule of lifecycle.Config.Validate that the
+settings break, and nothing when they break none.
+*/}}
+{{- define "lifecycle.problems" -}}
+{{- $s := include "lifecycle.settings" . | fromYaml -}}
+{{- $config := $s.config -}}
+{{- $problems := list -}}
+{{- $known := include "lifecycle.defaults" . | fromYaml -}}
+{{- range $key, $_ := $s -}}
+{{- if not (or (hasKey $known $key) (eq $key "global")) -}}
+{{- $problems = append $problems (printf "%s is no setting of lifecycle" $key) -}}
+{{- end -}}
+{{- end -}}
+{{- range $key, $bounds := dict "drainSeconds" (list 3 600) "shutdownSeconds" (list 4 3600) "preStopSeconds" (list 0 600) "startSeconds" (list 1 3600) "healthPort" (list 1 65535) -}}
+{{- $value := get $s $key -}}
+{{- if not (or (kindIs "invalid" $value) (and (regexMatch "^[0-9]{1,5}$" (toString $value)) (ge (int $value) (first $bounds)) (le (int $value) (last $bounds)))) -}}
+{{- $problems = append $problems (printf "%s is %v, want a whole number from %d to %d" $key $value (first $bounds) (last $bounds)) -}}
+{{- end -}}
+{{- end -}}
+{{- $keys := concat (include "lifecycle.liveKeys" . | fromYamlArray) (include "lifecycle.startKeys" . | fromYamlArray) (include "lifecycle.derivedKeys" . | fromYamlArray) -}}
+{{- range $key, $_ := $config -}}
+{{- if not (has $key $keys) -}}
+{{- $problems = append $problems (printf "%s is no key of the configuration of lifecycle" $key) -}}
+{{- end -}}
+{{- end -}}
+{{- range include "lifecycle.derivedKeys" . | fromYamlArray -}}
+{{- if hasKey $config . -}}
+{{- $problems = append $problems (printf "%s follows from drainSeconds, shutdownSeconds, preStopSeconds and the health port: remove it from the configuration" .) -}}
+{{- end -}}
+{{- end -}}
+{{- $longest := 31536000000000000 -}}
+{{- range list "drain_quiet" "drain_max" "drain_min" "go_away_after" "accept_quiet" "linger" "unit_slice" "hook_slice" "report_slice" "min_slice" "signal_debounce" "start_timeout" "reload_timeout" "leader_retry" -}}
+{{- if not (kindIs "invalid" (index $config .)) -}}
+{{- $given := index $config . -}}
+{{- $ns := include "lifecycle.nanoseconds" $given | int64 -}}
+{{- if lt $ns 0 -}}
+{{- $problems = append $problems (printf "%s is %v, want a duration with its unit, such as 5s or 1m30s, or off" . $given) -}}
+{{- else if gt $ns $longest -}}
+{{- $problems = append $problems (printf "%s is %v, want at most 8760h" . $given) -}}
+{{- else if and (eq . "leader_retry") (eq $ns 0) -}}
+{{- $problems = append $problems "leader_retry is off, and has to be more than 0" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if not $problems -}}
+{{- $problems = include "lifecycle.sums" . | fromYamlArray -}}
+{{- end -}}
+{{- join "\n" $problems -}}
+{{- end -}}
+
+{{/* lifecycle.sums returns a list of the sums that do not fit, as JSON. */}}
+{{- define "lifecycle.sums" -}}
+{{- $s := include "lifecycle.settings" . | fromYaml -}}
+{{- $config := $s.config -}}
+{{- $n := include "lifecycle.numbers" . | fromYaml -}}
+{{- $drain := mul (int64 $n.drain) 1000000000 -}}
+{{- $shutdown := mul (int64 $n.shutdown) 1000000000 -}}
+{{- $quarter := min 5000000000 (div $shutdown 4) -}}
+{{- $t := dict "linger" $quarter "unit_slice" $quarter "hook_slice" $quarter "report_slice" 0 "drain_min" (min 1000000000 $drain) "drain_max" 0 "min_slice" 0 -}}
+{{- range $key, $given := $config -}}
+{{- if and (hasKey (dict "linger" 1 "unit_slice" 1 "hook_slice" 1 "report_slice" 1 "drain_min" 1 "drain_max" 1 "min_slice" 1 "accept_quiet" 1) $key) (not (kindIs "invalid" $given)) -}}
+{{- $_ := set $t $key (include "lifecycle.nanoseconds" $given | int64) -}}
+{{- end -}}
+{{- end -}}
+{{- $half := div $t.linger 2 -}}
+{{- $problems := list -}}
+{{- $sum := add $t.linger $t.unit_slice $t.hook_slice $t.report_slice -}}
+{{- $plus := ternary " + report_slice" "" (gt $t.report_slice 0) -}}
+{{- $report := ternary (printf " + %s" (include "lifecycle.seconds" $t.report_slice)) "" (gt $t.report_slice 0) -}}
+{{- if gt $sum $shutdown -}}
+{{- $problems = append $problems (printf "linger + unit_slice + hook_slice%s is %s + %s + %s%s = %s, and has to fit into shutdown_grace, which is %s: lower them, or raise shutdownSeconds" $plus (include "lifecycle.seconds" $t.linger) (include "lifecycle.seconds" $t.unit_slice) (include "lifecycle.seconds" $t.hook_slice) $report (include "lifecycle.seconds" $sum) (include "lifecycle.seconds" $shutdown)) -}}
+{{- end -}}
+{{- if gt $t.drain_min $drain -}}
+{{- $problems = append $problems (printf "drain_min is %s, longer than the window: drainSeconds is %v" (include "lifecycle.seconds" $t.drain_min) $n.drain) -}}
+{{- end -}}
+{{- if and (gt $t.drain_max 0) (lt $t.drain_max $drain) -}}
+{{- $problems = append $problems (printf "drain_max is %s, shorter than the window: drainSeconds is %v" (include "lifecycle.seconds" $t.drain_max) $n.drain) -}}
+{{- end -}}
+{{- if and (hasKey $t "accept_quiet") (gt ($t.accept_quiet | default 0 | int64) $half) -}}
+{{- $problems = append $problems (printf "accept_quiet is %s, longer than half of linger, which is %s" (include "lifecycle.seconds" $t.accept_quiet) (include "lifecycle.seconds" $t.linger)) -}}
+{{- end -}}
+{{- if gt $t.min_slice $t.hook_slice -}}
+{{- $problems = append $problems (printf "min_slice is %s, longer than hook_slice, which is %s and which all hooks share" (include "lifecycle.seconds" $t.min_slice) (include "lifecycle.seconds" $t.hook_slice)) -}}
+{{- end -}}
+{{- toJson $problems -}}
+{{- end -}}
+
+{{/* Nanoseconds as a number of seconds with its unit. */}}
+{{- define "lifecycle.seconds" -}}
+{{- printf "%vs" (divf . 1000000000) -}}
+{{- end -}}
