@@ -122,7 +122,8 @@ e2e-long: ## a thousand pods replaced under load of every protocol (root, Linux,
 .PHONY: docs
 docs: ## draw the pictures and tables in docs/ from the code, and copy the library chart into the service chart
 	cd tools && go run ./docgen -out ..
-	go test -count=1 -run '^TestContractTestsAreCurrent$$' . -update
+	go test -count=1 -run '^(TestContractTestsAreCurrent|TestPagesShowTheCode|TestLinesBeforeAndAfterAreCounted)$$' . -update
+	cd examples/adopt && go test -count=1 -run '^TestWholeProgramsAreCounted$$' . -update
 	cd vet && go test -count=1 -run '^TestPageIsCurrent$$' . -update
 	cd deploy && go test -count=1 -run '^(TestSchemasHaveTheKeysOfLifecycle|TestVendoredLibraryIsCurrent)$$' . -update
 	cd bench && go run ./cmd/scaledoc

@@ -1,0 +1,173 @@
+package lifecycle_test
+
+import (
+	"bytes"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	gotoken "go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// showsCode is a place in a page that shows declarations of a file, by their names. The
+// code block behind it is theirs: TestPagesShowTheCode.
+var showsCode = regexp.MustCompile("(?s)(<!-- code: (\\S+) ([\\w. ]+) -->\n```go\n)(.*?)(```\n)")
+
+// The code that a page shows is the code that compiles. -update writes the pages.
+func TestPagesShowTheCode(t *testing.T) {
+	shown := 0
+	for _, name := range docPages(t) {
+		page := readPage(t, name)
+		if n := strings.Count(page, "<!-- code:"); n != len(showsCode.FindAllString(page, -1)) {
+			t.Errorf("%s: %d places show code, and one of them has not the form %s", name, n, showsCode)
+		}
+		want := showsCode.ReplaceAllStringFunc(page, func(place string) string {
+			shown++
+			m := showsCode.FindStringSubmatch(place)
+			code, err := declarations(m[2], strings.Fields(m[3]))
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+				return place
+			}
+			return m[1] + code + m[5]
+		})
+		if page == want {
+			continue
+		}
+		if *update {
+			if err := os.WriteFile(name, []byte(want), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		t.Errorf("%s does not show the code as it is: run \"make docs\" and commit what it writes", name)
+	}
+	if shown < 12 {
+		t.Errorf("only %d places show code: does the pattern still match?", shown)
+	}
+}
+
+// declarations returns the named declarations of a file as they stand there, with an
+// empty line between them. A method is TYPE.METHOD.
+func declarations(file string, names []string) (string, error) {
+	text, err := os.ReadFile(filepath.FromSlash(file))
+	if err != nil {
+		return "", err
+	}
+	fset := gotoken.NewFileSet()
+	parsed, err := parser.ParseFile(fset, file, text, parser.SkipObjectResolution)
+	if err != nil {
+		return "", err
+	}
+	found := map[string]string{}
+	for _, d := range parsed.Decls {
+		found[nameOf(d)] = string(text[fset.Position(d.Pos()).Offset:fset.Position(d.End()).Offset])
+	}
+	var parts []string
+	for _, name := range names {
+		if found[name] == "" {
+			return "", fmt.Errorf("%s declares no %s", file, name)
+		}
+		parts = append(parts, found[name]+"\n")
+	}
+	return strings.Join(parts, "\n"), nil
+}
+
+// nameOf returns the name of a function, TYPE.METHOD for a method, and the first name of
+// any other declaration.
+func nameOf(d ast.Decl) string {
+	switch d := d.(type) {
+	case *ast.FuncDecl:
+		if d.Recv == nil {
+			return d.Name.Name
+		}
+		of := d.Recv.List[0].Type
+		if star, ok := of.(*ast.StarExpr); ok {
+			of = star.X
+		}
+		if id, ok := of.(*ast.Ident); ok {
+			return id.Name + "." + d.Name.Name
+		}
+	case *ast.GenDecl:
+		if spec, ok := d.Specs[0].(*ast.TypeSpec); ok {
+			return spec.Name.Name
+		}
+	}
+	return ""
+}
+
+// docPages returns the README, the pages beside it and the pages below docs.
+func docPages(t *testing.T) (pages []string) {
+	t.Helper()
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages = append(pages, found...)
+	}
+	slices.Sort(pages)
+	return pages
+}
+
+// linesOfPrograms is the table that says how long each program is, before and after.
+var linesOfPrograms = regexp.MustCompile(`(?s)(<!-- lines -->\n)(.*?)(<!-- /lines -->)`)
+
+// The table of docs/migration.md has the lines of the programs as they are: code lines of
+// main.go without the import block, empty lines and comments. -update writes it.
+func TestLinesBeforeAndAfterAreCounted(t *testing.T) {
+	const name = "docs/migration.md"
+	var table bytes.Buffer
+	table.WriteString("| program | before | after |\n| --- | --- | --- |\n")
+	for _, p := range []struct{ title, page, before, after string }{
+		{"oklog/run", "migrate/oklog-run.md", "oklogrun/before", "oklogrun/after"},
+		{"errgroup", "migrate/errgroup.md", "errgroup/before", "errgroup/after"},
+		{"signal.NotifyContext", "migrate/notify-context.md", "signalcontext/before", "signalcontext/after"},
+		{"fx", "migrate/fx.md", "fx/before", "fx/after"},
+		{"suture", "migrate/suture.md", "suture/before", "suture/after"},
+		{"controller-runtime", "migrate/controller-runtime.md", "controllerruntime/before", "controllerruntime/after"},
+	} {
+		fmt.Fprintf(&table, "| [%s](%s) | %d | %d |\n", p.title, p.page,
+			codeLines(t, "examples/adopt/migrate/"+p.before+"/main.go"), codeLines(t, "examples/adopt/migrate/"+p.after+"/main.go"))
+	}
+	page := readPage(t, name)
+	want := linesOfPrograms.ReplaceAllString(page, "${1}"+table.String()+"${3}")
+	switch {
+	case !linesOfPrograms.MatchString(page):
+		t.Errorf("%s has no table of lines", name)
+	case page == want:
+	case *update:
+		if err := os.WriteFile(name, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	default:
+		t.Errorf("%s has another table than this: run \"make docs\"\n%s", name, table.String())
+	}
+}
+
+// codeLines counts the lines of a file that have code, behind its imports.
+func codeLines(t *testing.T, file string) (n int) {
+	t.Helper()
+	fset := gotoken.NewFileSet()
+	parsed, err := parser.ParseFile(fset, file, nil, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(readPage(t, file), "\n")
+	for _, d := range parsed.Decls {
+		if g, ok := d.(*ast.GenDecl); ok && g.Tok == gotoken.IMPORT {
+			continue
+		}
+		for _, line := range lines[fset.Position(d.Pos()).Line-1 : fset.Position(d.End()).Line] {
+			if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "//") {
+				n++
+			}
+		}
+	}
+	return n
+}

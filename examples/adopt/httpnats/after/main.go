@@ -1,0 +1,50 @@
+// Command after is the HTTP service with Postgres by pgx and NATS as units, probes and hooks
+// of an App.
+package main
+
+import (
+	"context"
+	"flag"
+	"log/slog"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/nats-io/nats.go"
+	"github.com/pleme-io/lifecycle-go"
+)
+
+func main() {
+	addr, health := flag.String("addr", ":8080", "serve HTTP on this address"), flag.String("health", ":8081", "address of the health server")
+	flag.Parse()
+	err := run(*addr, *health)
+	if err != nil {
+		slog.Error("the service ended", "error", err)
+	}
+	os.Exit(lifecycle.ExitCode(err))
+}
+
+func run(addr, health string) error {
+	app, err := lifecycle.New(lifecycle.Config{HealthAddr: health, TerminationGrace: 30 * time.Second})
+	if err != nil {
+		return err
+	}
+	db, err := pgxpool.New(context.Background(), os.Getenv("DATABASE_URL"))
+	if err != nil {
+		return err
+	}
+	queue, err := nats.Connect(os.Getenv("NATS_URL"), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1))
+	if err != nil {
+		db.Close()
+		return err
+	}
+	s := &service{db: db, queue: queue}
+	app.Serve("http", &http.Server{Addr: addr, Handler: s.routes(), ReadHeaderTimeout: 5 * time.Second}).
+		Supervise("consumer", s.consume, lifecycle.DefaultBackoff()).
+		Probe("db", lifecycle.ProbeFunc(db.Ping), lifecycle.WithCache(time.Second)).
+		Probe("nats", lifecycle.ProbeFunc(s.connected)).
+		OnShutdown("db", func(context.Context) error { db.Close(); return nil }).
+		OnShutdown("nats", func(context.Context) error { return queue.Drain() })
+	return app.Run(context.Background())
+}
