@@ -20,6 +20,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/asynclog"
 	"github.com/pleme-io/lifecycle-go/internal/budget"
 	"github.com/pleme-io/lifecycle-go/internal/call"
+	"github.com/pleme-io/lifecycle-go/internal/laststop"
 	"github.com/pleme-io/lifecycle-go/internal/sdnotify"
 	"github.com/pleme-io/lifecycle-go/internal/sdsocket"
 	"github.com/pleme-io/lifecycle-go/internal/sig"
@@ -56,7 +57,7 @@ type App struct {
 	signals signals
 	stop    stop
 	reloads reloads
-	words   sdnotify.TerminationLog // the last words
+	last    lastWords
 	death   death
 
 	// Run sets these in its goroutine, before it starts anything that reads them.
@@ -79,6 +80,7 @@ type parts struct {
 	units    []*unit
 	servers  []*server
 	drainers []drainer
+	tells    []hook // of OnReport
 	reloads  []*reloader
 	sockets  sdsocket.Sockets // those of the service manager
 	started  int              // units that have started, in order; Run's goroutine alone uses it
@@ -104,7 +106,7 @@ func WithMetrics(h http.Handler) Option {
 			a.parts.refused = append(a.parts.refused, errors.New("WithMetrics: the handler is nil"))
 			return
 		}
-		a.extra["/metrics"] = h
+		a.extra["/metrics"] = a.last.scrape.Handler(h)
 	}
 }
 
@@ -168,6 +170,11 @@ func New(cfg Config, opts ...Option) (*App, error) {
 	a.log, a.queue = asynclog.New(a.log)
 	a.parts.log = a.log
 	a.mount()
+	if a.last.previous, err = laststop.Open[Report](&a.last.file, cfg.LastStopFile); err != nil {
+		a.log.Warn("the last stop is not known", "error", err)
+	} else if p := a.last.previous; p != nil && p.Phase != PhaseStopped {
+		a.log.Warn("the last stop did not go well", "phase", p.Phase, "exit_status", p.ExitStatus, "reason", p.Reason, "error", p.Error)
+	}
 	a.hooks = NewShutdown(a.log)
 	a.hooks.now = a.nowDoing
 	a.hooks.events = &a.events
@@ -417,4 +424,9 @@ func (a *App) enter(p Phase, cause error) {
 	a.death.waitingFor.Store(doing)
 	a.terminationLog()
 	a.tellServiceManager(p)
+	if a.last.file.Keeps() {
+		if err := a.last.file.Write(a.Report()); err != nil {
+			a.log.Warn("the next start will not know of this life", "error", err)
+		}
+	}
 }

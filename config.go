@@ -150,6 +150,13 @@ type Config struct {
 	// skips the hooks after it and reports them.
 	MinSlice time.Duration `koanf:"min_slice" mapstructure:"min_slice" reload:"live"`
 
+	// ReportSlice is the part of ShutdownGrace that is reserved, after the hooks, to tell
+	// of the stop: for the functions of [App.OnReport], and for one last scrape. With it
+	// and [WithMetrics] the health server stays until one GET of /metrics is answered, so
+	// that Prometheus sees how the stop went: set it to the scrape interval and 2 s.
+	// Defaults to 0: no scrape is awaited, and OnReport has a second and what is left.
+	ReportSlice time.Duration `koanf:"report_slice" json:"reportSlice" reload:"live"`
+
 	// ProbeTimeout is the longest that a health plane takes to answer. Defaults
 	// to 900 ms: the kubelet gives up after 1 s unless told otherwise.
 	ProbeTimeout time.Duration `koanf:"probe_timeout" mapstructure:"probe_timeout"`
@@ -202,6 +209,12 @@ type Config struct {
 	// termination message. The App writes it when it exists and never creates it.
 	// Defaults to "/dev/termination-log"; with "off" the App writes none.
 	TerminationLog string `koanf:"termination_log" mapstructure:"termination_log"`
+
+	// LastStopFile keeps the report of this life for the next start: [Report.Previous].
+	// The App replaces it at each phase, so that it tells of a kill too. It belongs on a
+	// volume that outlives the process, such as an emptyDir, and to one process at a
+	// time. Its folder has to exist. Defaults to none.
+	LastStopFile string `koanf:"last_stop_file" json:"lastStopFile"`
 
 	// StatuszOff removes /statusz from the health address. The page shows the names
 	// of units, servers and probes and the texts of their errors to every client
@@ -293,7 +306,7 @@ func newBudget(c Config) budget.Budget {
 	b := budget.Budget{
 		Window:      drainwindow.Times{Full: max(c.DrainInterval, 0), Min: max(c.DrainMin, 0), Max: max(c.DrainInterval, c.DrainMax, 0), Quiet: max(c.DrainQuiet, 0)},
 		GoAwayAfter: max(c.GoAwayAfter, 0), AcceptQuiet: max(c.AcceptQuiet, 0), Linger: max(c.Linger, 0),
-		Grace: max(c.ShutdownGrace, 0), UnitSlice: max(c.UnitSlice, 0), HookSlice: max(c.HookSlice, 0),
+		Grace: max(c.ShutdownGrace, 0), UnitSlice: max(c.UnitSlice, 0), HookSlice: max(c.HookSlice, 0), ReportSlice: max(c.ReportSlice, 0),
 		MinSlice: max(c.MinSlice, 0), ShareSlice: c.MinSlice == 0, Margin: Margin,
 	}
 	// A server may use up half of the units' slice, and one second at most.
@@ -350,7 +363,7 @@ func (c Config) Validate() error {
 		{"DrainInterval", c.DrainInterval, false}, {"DrainQuiet", c.DrainQuiet, false}, {"DrainMin", c.DrainMin, false}, {"DrainMax", c.DrainMax, false},
 		{"GoAwayAfter", c.GoAwayAfter, false}, {"AcceptQuiet", c.AcceptQuiet, false}, {"Linger", c.Linger, false},
 		{"ShutdownGrace", c.ShutdownGrace, true}, {"UnitSlice", c.UnitSlice, false}, {"HookSlice", c.HookSlice, false},
-		{"MinSlice", c.MinSlice, false}, {"ProbeTimeout", c.ProbeTimeout, true}, {"SignalDebounce", c.SignalDebounce, false},
+		{"ReportSlice", c.ReportSlice, false}, {"MinSlice", c.MinSlice, false}, {"ProbeTimeout", c.ProbeTimeout, true}, {"SignalDebounce", c.SignalDebounce, false},
 		{"StartTimeout", c.StartTimeout, false}, {"ReloadTimeout", c.ReloadTimeout, false}, {"LeaderRetry", c.LeaderRetry, true},
 		{"TerminationGrace", c.TerminationGrace, false}, {"LivenessGrace", c.LivenessGrace, false},
 		{"StartupGrace", c.StartupGrace, false}, {"PreStop", c.PreStop, false},
@@ -394,40 +407,11 @@ func (c Config) Validate() error {
 		return errors.Join(errs...) // a sum of wrong values says nothing
 	}
 
-	b := newBudget(c)
-	if b.Window.Min > b.Window.Full {
-		bad([]string{"DrainMin", "DrainInterval"}, "DrainMin (%v) is longer than the window, DrainInterval (%v)", b.Window.Min, b.Window.Full)
-	}
-	if c.DrainMax > 0 && c.DrainMax < b.Window.Full {
-		bad([]string{"DrainMax", "DrainInterval"}, "DrainMax (%v) is shorter than the window, DrainInterval (%v)", c.DrainMax, b.Window.Full)
-	}
-	if sum := b.Linger + b.UnitSlice + b.HookSlice; sum > c.ShutdownGrace {
-		bad([]string{"Linger", "UnitSlice", "HookSlice", "ShutdownGrace"}, "Linger + UnitSlice + HookSlice is %v + %v + %v = %v, and has to fit into ShutdownGrace, which is %v",
-			b.Linger, b.UnitSlice, b.HookSlice, sum, c.ShutdownGrace)
-	}
-	if b.AcceptQuiet > b.Linger/2 {
-		bad([]string{"AcceptQuiet", "Linger"}, "AcceptQuiet (%v) is longer than half of Linger (%v), after which the listeners close in any case", b.AcceptQuiet, b.Linger/2)
-	}
-	if b.MinSlice > b.HookSlice {
-		bad([]string{"MinSlice", "HookSlice"}, "MinSlice (%v) is longer than HookSlice (%v), which all hooks share", b.MinSlice, b.HookSlice)
-	}
-	preStop := max(c.PreStop, 0)
-	for _, g := range []struct {
-		field, where string
-		grace        time.Duration
-	}{
-		{"TerminationGrace", "the pod's terminationGracePeriodSeconds", c.TerminationGrace},
-		{"LivenessGrace", "the liveness probe's terminationGracePeriodSeconds", c.LivenessGrace},
-		{"StartupGrace", "the startup probe's terminationGracePeriodSeconds", c.StartupGrace},
-	} {
-		if need := preStop + b.Total; g.grace > 0 && need > g.grace {
-			window := "DrainInterval"
-			if b.Window.Max > b.Window.Full {
-				window = "DrainMax"
-			}
-			bad([]string{g.field, "PreStop", window, "ShutdownGrace"}, "PreStop + "+window+" + ShutdownGrace + margin is %v + %v + %v + %v = %v, and %s (%s) gives %v: the kubelet would kill the process %v before it is done; raise that to %v or more, or lower these",
-				preStop, b.Window.Max, c.ShutdownGrace, Margin, need, g.where, g.field, g.grace, need-g.grace, need)
-		}
+	for _, f := range newBudget(c).Faults(c.DrainMax, c.PreStop,
+		budget.Limit{Field: "TerminationGrace", Where: "the pod's terminationGracePeriodSeconds", Grace: c.TerminationGrace},
+		budget.Limit{Field: "LivenessGrace", Where: "the liveness probe's terminationGracePeriodSeconds", Grace: c.LivenessGrace},
+		budget.Limit{Field: "StartupGrace", Where: "the startup probe's terminationGracePeriodSeconds", Grace: c.StartupGrace}) {
+		bad(f.Fields, "%s", f.Problem)
 	}
 	return errors.Join(errs...)
 }

@@ -6,23 +6,30 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/call"
+	"github.com/pleme-io/lifecycle-go/internal/httpdrain"
 )
 
-// ExitStuck is the exit status of a process with an abandoned part: the watchdog
-// exits with it, and [ExitCode] returns it for an error whose first part is an
-// [*AbandonedError]. It is EX_SOFTWARE of sysexits.h.
-const ExitStuck = 70
+// The exit statuses of stops that went wrong in the App's own way.
+const (
+	// ExitStuck is the exit status of a process with an abandoned part: the watchdog
+	// exits with it, and [ExitCode] returns it for an error whose first part is an
+	// [*AbandonedError]. It is EX_SOFTWARE of sysexits.h.
+	ExitStuck = 70
+
+	// ExitCut is what [ExitCode] returns when the first part of the error is that of a
+	// server that cut requests. It is EX_TEMPFAIL of sysexits.h.
+	ExitCut = httpdrain.ExitCut
+)
 
 // ExitCode returns the exit status for the result of [App.Run]. It is 0 for nil.
 // Otherwise the primary cause decides, which is the first of joined errors. The
 // status is the result of the cause's ExitCode method when that is from 1 to 255
 // ([*SignalError] returns 128+n, an *exec.ExitError its child's status), [ExitStuck]
-// for an [*AbandonedError], and else 1. ExitCode also looks at the errors that the
+// for an [*AbandonedError], [ExitCut] for requests that were cut, and else 1. ExitCode also looks at the errors that the
 // cause wraps, and err itself may be wrapped.
 func ExitCode(err error) int {
 	if err == nil {
@@ -69,27 +76,18 @@ func (a *App) die(why string, code int) {
 	if on := a.blocking(); on != "" {
 		why += "; giving up on " + on
 	}
-	// Each step runs in a goroutine of its own, because the lock of the phase, the
-	// file or the pipe may be the cause of the block.
+	// Each step has a goroutine of its own, because the lock of the phase, the file or the
+	// pipe may be the cause of the block.
 	go func() { _ = a.phases.To(PhaseKilled, errors.New(why)) }() // refused when the App has ended meanwhile
-	var written sync.WaitGroup
-	written.Go(func() { a.words.Final(string(PhaseKilled) + ": " + why) })
-	written.Go(func() {
+	call.Last(dieWithin, func() {
+		a.last.words.Final(string(PhaseKilled) + ": " + why)
+	}, func() {
+		_ = a.last.file.Final(map[string]any{"phase": PhaseKilled, "error": why, "done": time.Now(), "exitStatus": code})
+	}, func() {
 		// The dump comes last, because a million goroutines take a while.
 		_, _ = fmt.Fprintf(a.death.stderr, "lifecycle: %s: %s; exit status %d\n\n", a.cfg.Name, why, code)
 		_, _ = a.death.stderr.Write(append(call.Dump(), '\n'))
 	})
-	all := make(chan struct{})
-	go func() {
-		written.Wait()
-		close(all)
-	}()
-	late := time.NewTimer(dieWithin)
-	defer late.Stop()
-	select {
-	case <-all:
-	case <-late.C:
-	}
 	a.death.exit(code)
 }
 

@@ -11,6 +11,8 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/health"
 	"github.com/pleme-io/lifecycle-go/internal/call"
+	"github.com/pleme-io/lifecycle-go/internal/laststop"
+	"github.com/pleme-io/lifecycle-go/internal/sdnotify"
 	"github.com/pleme-io/lifecycle-go/internal/statusz"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 	"github.com/pleme-io/lifecycle-go/worker"
@@ -37,6 +39,12 @@ type Report struct {
 	// ReloadCounts counts all reloads, by name and result; Reloads has only the last
 	// ones.
 	ReloadCounts map[string]map[Result]uint64 `json:"reloadCounts,omitempty"`
+
+	Requested  time.Time     `json:"requested,omitzero"`   // T0 of the stop
+	Done       time.Time     `json:"done,omitzero"`        // when the last hook had returned, or the process was killed
+	Budget     time.Duration `json:"budget"`               // the longest that a stop may take
+	ExitStatus int           `json:"exitStatus,omitempty"` // [ExitCode] of Error, once Done
+	Previous   *Report       `json:"previous,omitempty"`   // the life before this one, in brief, from Config.LastStopFile
 }
 
 // PhaseTime is one phase of a life and its duration. The duration of the last phase
@@ -115,7 +123,16 @@ func (a *App) Report() Report {
 	a.stop.describe(&r)
 	a.parts.describe(&r)
 	a.reloads.describe(&r)
+	r.Budget, r.Previous = a.times().Total, a.last.previous
 	return r
+}
+
+// lastWords is what stays of an App after its end.
+type lastWords struct {
+	words    sdnotify.TerminationLog
+	file     laststop.File
+	scrape   laststop.Scrape
+	previous *Report
 }
 
 // describe adds the reason, the window, the drainers and the result of the stop.
@@ -125,10 +142,11 @@ func (s *stop) describe(r *Report) {
 	if s.request != nil {
 		r.Reason = s.request.reason
 	}
-	if s.result != nil {
-		r.Error = s.result.Error()
+	if s.over.result != nil {
+		r.Error = s.over.result.Error()
 	}
 	r.Window, r.CutRequests, r.TurnedAway = s.window, s.cut, s.refused
+	r.Requested, r.Done, r.ExitStatus = s.t0, s.over.at, s.over.status
 	r.Drainers = slices.Clone(s.drained)
 	r.Left = slices.Clone(s.abandoned)
 }
@@ -221,7 +239,7 @@ func joined(outcomes []Outcome) string {
 // terminationLog writes the App's phase and faults to the termination log, so that
 // Kubernetes shows a cause even for a process that is killed. The App rewrites it at
 // each phase, at each step of the teardown, and soon after a unit ends.
-func (a *App) terminationLog() { a.words.Write(a.lifeInBrief) }
+func (a *App) terminationLog() { a.last.words.Write(a.lifeInBrief) }
 
 // lifeInBrief returns one line: the phase, the reason of the stop, the times of the
 // stop, and the parts for which the App waits or the error with which it ended.
@@ -254,7 +272,7 @@ func (s *stop) outcome() (reason string, result error) {
 	if s.request != nil {
 		reason = s.request.reason
 	}
-	return reason, s.result
+	return reason, s.over.result
 }
 
 // stopTimes returns the durations of the phases of the stop, in parentheses. When the

@@ -109,7 +109,7 @@ func (a *App) Run(parent context.Context) (err error) {
 		parent = context.Background()
 		a.parts.refused = append(a.parts.refused, errors.New("Run: the parent context is nil, want context.Background() when there is none"))
 	}
-	a.words.Find(a.cfg.TerminationLog, a.cfg.Name)
+	a.last.words.Find(a.cfg.TerminationLog, a.cfg.Name)
 	a.queue.Start()
 	// The signal handlers are in place before Run calls any user code, so that no
 	// signal is lost. They stay until the log is written: if the log's reader has
@@ -347,7 +347,8 @@ func (a *App) teardown(base context.Context, group *errgroup.Group, hurried bool
 	end := a.stop.endWindow("")
 	a.refit(end)
 	end = end.Add(a.budget.Grace)
-	hooksBegin := end.Add(-a.budget.HookSlice)
+	reportsBegin := end.Add(-a.reportSlice())
+	hooksBegin := reportsBegin.Add(-a.budget.HookSlice)
 	unitsBegin := hooksBegin.Add(-a.budget.UnitSlice)
 
 	if hurried && a.Phase() == PhaseStarting {
@@ -363,7 +364,9 @@ func (a *App) teardown(base context.Context, group *errgroup.Group, hurried bool
 	_ = group.Wait() // each unit keeps its own error
 
 	a.nowDoing("shutdown hooks")
-	hooksErr := a.hooks.runUntil(base, end)
+	hooksErr := a.hooks.runUntil(base, reportsBegin)
+	a.stopIsOver(a.collect(hooksErr))
+	a.tell(base, end.Add(-min(time.Second, a.reportSlice()/4))) // the rest is for the health server to close
 	a.nowDoing("the health server")
 	a.closeHealth(end)
 	a.nowDoing("")
@@ -408,9 +411,7 @@ func (a *App) collect(hooksErr error) error {
 
 // finish enters the last phase with the result of Run.
 func (a *App) finish(err error) error {
-	a.stop.mu.Lock()
-	a.stop.result = err
-	a.stop.mu.Unlock()
+	a.stopIsOver(err)
 	p := PhaseStopped
 	if err != nil {
 		p = PhaseFailed

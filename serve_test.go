@@ -172,7 +172,11 @@ func TestRequestThatNeverEndsIsCutAndCounted(t *testing.T) {
 		}
 		return nil
 	})
-	wantErr(t, r.Run(t.Context()), context.DeadlineExceeded, `server "http"`, "1 requests cut")
+	err := r.Run(t.Context())
+	wantErr(t, err, context.DeadlineExceeded, `server "http"`, "1 requests cut")
+	if code := lifecycle.ExitCode(err); code != lifecycle.ExitCut {
+		t.Errorf("the exit status is %d, want %d", code, lifecycle.ExitCut)
+	}
 	if got := r.Report().CutRequests; got != 1 {
 		t.Errorf("the report says %d", got)
 	}

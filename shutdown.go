@@ -34,9 +34,16 @@ type stop struct {
 	drained   []Outcome // drainers that have returned, were abandoned or were skipped
 	cut       int       // requests in flight when their time was over
 	refused   uint64    // connections that the kernel refused, at most
-	abandoned []string  // checks and health clients that the App abandoned at the end
-	result    error     // of Run
-	untold    bool      // the first part of result is not in the log at error level yet
+	abandoned []string  // checks, health clients and reports that the App abandoned at the end
+	over      ending
+	untold    bool // the first part of result is not in the log at error level yet
+}
+
+// ending is the result of a stop.
+type ending struct {
+	at     time.Time // when the last hook had returned
+	result error     // of Run
+	status int       // ExitCode of result
 }
 
 // stopRequest says why the App should stop.
@@ -162,6 +169,58 @@ func (s *stop) skipWindow() bool { return !s.windowOver.HasSignaled() && s.skip.
 func (a *App) OnShutdown(name string, fn func(context.Context) error) *App {
 	a.parts.add("shutdown hook", name, fn == nil, func() { a.hooks.Add(name, fn) })
 	return a
+}
+
+// OnReport adds a function that tells of the stop when it is over: all of them run at
+// once, after the last shutdown hook, while the health server still answers. fn gets the
+// report, which is complete but for the last phase, and a context that ends with
+// ShutdownGrace; Config.ReportSlice reserves time for it. The log says when one fails or
+// is abandoned; that does not make the stop fail. When a registration was refused, or
+// the process is killed, none runs.
+func (a *App) OnReport(name string, fn func(context.Context, Report) error) *App {
+	a.parts.add("report", name, fn == nil, func() {
+		a.parts.tells = append(a.parts.tells, hook{name, func(ctx context.Context) error { return fn(ctx, a.Report()) }})
+	})
+	return a
+}
+
+// stopIsOver records the result of the stop after the last hook, and again at the end,
+// when the health server may have failed too.
+func (a *App) stopIsOver(result error) {
+	status := call.Status(result, ExitStuck)
+	a.stop.mu.Lock()
+	defer a.stop.mu.Unlock()
+	if a.stop.over.at.IsZero() {
+		a.stop.over.at = time.Now()
+	}
+	a.stop.over.result, a.stop.over.status = result, status
+}
+
+// reportSlice is ReportSlice, or a second for the functions of OnReport.
+func (a *App) reportSlice() time.Duration {
+	if slice := a.budget.ReportSlice; slice > 0 || len(a.parts.tells) == 0 {
+		return slice
+	}
+	return min(time.Second, a.budget.HookSlice/4)
+}
+
+// tell runs the functions of OnReport and waits for one last scrape.
+func (a *App) tell(base context.Context, end time.Time) {
+	a.nowDoing("the reports")
+	ctx, cancel := context.WithDeadline(base, end)
+	defer cancel()
+	var all sync.WaitGroup
+	if a.budget.ReportSlice > 0 && a.health.server != nil && a.extra["/metrics"] != nil {
+		all.Go(func() { a.log.Info("the last scrape was awaited", "came", a.last.scrape.Await(ctx)) })
+	}
+	for _, t := range a.parts.tells {
+		all.Go(func() {
+			if out := timed(t.name, ctx.Done(), settle, func() error { return t.fn(ctx) }); out.err != nil {
+				a.log.Error("the report was not told", "to", t.name, "took", out.Took, "error", call.Unnamed(t.name, out.err))
+			}
+		})
+	}
+	all.Wait()
 }
 
 // ErrHookSkipped is the error for a shutdown hook that Shutdown did not call because

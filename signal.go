@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"sync"
 	"syscall"
 	"time"
 
@@ -75,7 +74,7 @@ func (s *signals) guardPipe() {
 // open. The next one ends the process. A signal within SignalDebounce of the last one
 // that counted does not count.
 func (a *App) watchSignals() (stop func(again bool)) {
-	// Notify drops signals that do not fit. The loop below never blocks, so 16 places
+	// Notify drops signals that do not fit. The watcher never blocks, so 16 places
 	// are enough, and in a larger burst every further signal would mean the same.
 	// Reloads have a channel of their own, so that many of them cannot fill the place
 	// of a request to stop.
@@ -87,55 +86,23 @@ func (a *App) watchSignals() (stop func(again bool)) {
 	if hangup {
 		signal.Notify(reloads, syscall.SIGHUP)
 	}
-	quit := make(chan struct{})
-	var ended sync.WaitGroup
-	ended.Go(func() {
-		given := a.signals.given
-		debounce := a.cfg.SignalDebounce
-		var last time.Time // of the signals that counted
-		for {
-			var sig os.Signal
-			select {
-			case <-quit:
+	unwatch := sig.Watcher{
+		Stops: stops, Reloads: reloads, Given: a.signals.given, Debounce: a.cfg.SignalDebounce,
+		Reload: func() {
+			if len(a.reloads.turn) > 0 && !a.isStopping() {
+				a.log.Info("SIGHUP: a reload is running, and one more follows it")
+			}
+			a.reloads.asked.Notify() // several requests before the reload begins count as one
+		},
+		First: a.stopOn,
+		Further: func(s os.Signal) {
+			if a.stop.skipWindow() {
+				a.log.Warn("a further signal: the rest of the drain window is skipped", "signal", s.String())
 				return
-			case sig = <-stops:
-			case sig = <-reloads:
-			case s, ok := <-given:
-				if !ok {
-					given = nil // no more will come
-				}
-				sig = s
 			}
-			if sig == nil {
-				continue
-			}
-			if sig == syscall.SIGHUP {
-				if len(a.reloads.turn) > 0 && !a.isStopping() {
-					a.log.Info("SIGHUP: a reload is running, and one more follows it")
-				}
-				a.reloads.asked.Notify() // several requests before the reload begins count as one
-				continue
-			}
-			now := time.Now()
-			// The pause counts from the last signal that counted: a user who presses
-			// Ctrl-C faster than the pause still gets through.
-			if debounce > 0 && !last.IsZero() && now.Sub(last) <= debounce {
-				continue
-			}
-			first := last.IsZero()
-			last = now
-			switch {
-			case first:
-				// In a goroutine of its own: if the beginning of the stop blocks, the loop
-				// still sees the signals that end the process.
-				ended.Go(func() { a.stopOn(sig) })
-			case a.stop.skipWindow():
-				a.log.Warn("a further signal: the rest of the drain window is skipped", "signal", sig.String())
-			default:
-				a.force(sig)
-			}
-		}
-	})
+			a.force(s)
+		},
+	}.Start()
 	return func(again bool) {
 		if again && hangup {
 			sig.KeepHangup()
@@ -143,8 +110,7 @@ func (a *App) watchSignals() (stop func(again bool)) {
 		signal.Stop(stops)
 		signal.Stop(reloads)
 		signal.Stop(a.signals.pipe)
-		close(quit)
-		ended.Wait()
+		unwatch()
 	}
 }
 

@@ -86,7 +86,7 @@ func TestFaultsOfFlagsInTheProgramsOwnSet(t *testing.T) {
 			t.Errorf("%s: %v, want %s", arg, err, want)
 		}
 	}
-	if err := FlagError(host(t), fs.ErrNotExist); err != fs.ErrNotExist {
+	if err := FlagError(host(t), fs.ErrNotExist); !errors.Is(err, fs.ErrNotExist) || err.Error() != fs.ErrNotExist.Error() {
 		t.Errorf("another error became %v", err)
 	}
 }

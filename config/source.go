@@ -267,20 +267,35 @@ func (l *loader) sectionOf(tree map[string]any, place func(string) (string, int)
 	return section, nil
 }
 
-// zeroFaults are the faults of numbers with a leading zero. A key for text has its own
-// fault: it wants quotes.
+// zeroFaults are the faults of numbers with a leading zero.
 func (l *loader) zeroFaults(numbers []zeroed) (faults []error) {
 	for _, z := range numbers {
 		if l.section != "" && !strings.HasPrefix(z.path, l.section+".") {
 			continue
 		}
 		fault := &Fault{Source: l.file, Line: z.line, Key: z.path, Value: z.text, Problem: zeroProblem + ", or as 0o… for octal"}
-		if n, ok := l.schema.keys[base(z.path)]; ok && n.hides() {
+		if n := l.valueAround(z.path); n == nil {
+			fault.Value = "" // a key for anchors may have a secret
+		} else if n.hides() {
 			fault.Value = hidden
 		}
 		faults = append(faults, fault)
 	}
 	return faults
+}
+
+// valueAround returns the value that has the key, which may be below a list or a map;
+// nil for a key that T does not have.
+func (l *loader) valueAround(key string) *node {
+	for key = base(key); key != ""; key = key[:max(0, strings.LastIndexByte(key, '.'))] {
+		if n, ok := l.schema.keys[key]; ok {
+			if n.isLeaf() {
+				return n
+			}
+			return nil
+		}
+	}
+	return nil
 }
 
 // serviceLink matches the variables that Kubernetes sets in every pod for each Service

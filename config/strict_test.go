@@ -171,7 +171,7 @@ func TestLeadingZeros(t *testing.T) {
 		"modes:\n- 1\n- 0644\n":     ":3: modes[1] is 0644: ",
 		"modes: [1,\n 0644]\n":      ":2: modes[1] is 0644: ",
 		"ports: {a: 1,\n b: 010}\n": ":2: ports.b is 010: ",
-		"x-m: &m 0755\nmode: *m\n":  ":1: x-m is 0755: ",
+		"x-m: &m 0755\nmode: *m\n":  ":1: x-m: ",
 		"ports:\n  a: &m 0755\n":    ":2: ports.a is 0755: ",
 		"mode: 0_7\n":               ":1: mode is 0_7: ",
 	} {
@@ -233,7 +233,11 @@ func TestSectionWithTooManyKeys(t *testing.T) {
 		"inline":  {"a.toml", "labels = {", "k%d = 'v', ", "k = 'v'}\n"},
 		"tables":  {"a.toml", "", "[t%d]\n", ""},
 	} {
-		_, err := load(f.file, many(f.begin, f.each, f.end, 60_000))
+		n := MaxKeys + 1
+		if name == "block" {
+			n = 60_000 // took 20 s
+		}
+		_, err := load(f.file, many(f.begin, f.each, f.end, n))
 		if err == nil || !strings.Contains(err.Error(), "a section has more than 10000 keys, the limit") {
 			said := fmt.Sprint(err)
 			t.Errorf("%s: error is %.200s", name, said)
@@ -244,12 +248,12 @@ func TestSectionWithTooManyKeys(t *testing.T) {
 		"JSON": {"a.json", "{\"labels\":{", "\"k%d\":\"v\",\n", "\"k\":\"v\"}}"},
 		"TOML": {"a.toml", "[labels]\n", "k%d = 'v=w'\n", ""},
 	} {
-		if got, err := load(f.file, many(f.begin, f.each, f.end, 4_000)); err != nil || len(got.Labels) < 4_000 {
+		if got, err := load(f.file, many(f.begin, f.each, f.end, 1_000)); err != nil || len(got.Labels) < 1_000 {
 			t.Errorf("%s: %d labels, %.200s", name, len(got.Labels), fmt.Sprint(err))
 		}
 	}
 	// Many sections of a few keys each are no fault.
-	if _, err := load("a.yaml", many("x-a:\n", "- a: %d\n  b: {c: 1, d: 2}\n", "", 20_000)); err != nil {
+	if _, err := load("a.yaml", many("x-a:\n", "- a: %d\n  b: {c: 1, d: 2}\n", "", 4_000)); err != nil {
 		t.Errorf("many small sections: %.200s", err)
 	}
 }

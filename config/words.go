@@ -36,6 +36,8 @@ func lifecycleWords(field string) string {
 		return "hook_slice is the part of shutdown_grace that is reserved for shutdown hooks. Defaults to 5 s, or a quarter of shutdown_grace when that is shorter."
 	case "MinSlice":
 		return "min_slice is the time that each hook is sure to get, however long the earlier hooks took. Defaults to 1 s, or an equal share of hook_slice when that is shorter. With off a hook may take all the time that is left; the App then skips the hooks after it and reports them."
+	case "ReportSlice":
+		return "report_slice is the part of shutdown_grace that is reserved, after the hooks, to tell of the stop: for the functions of App.OnReport, and for one last scrape. With it and WithMetrics the health server stays until one GET of /metrics is answered, so that Prometheus sees how the stop went: set it to the scrape interval and 2 s. Defaults to 0: no scrape is awaited, and OnReport has a second and what is left."
 	case "ProbeTimeout":
 		return "probe_timeout is the longest that a health plane takes to answer. Defaults to 900 ms: the kubelet gives up after 1 s unless told otherwise."
 	case "SignalDebounce":
@@ -58,6 +60,8 @@ func lifecycleWords(field string) string {
 		return "pre_stop is the time that the pod's preStop hook takes. Kubernetes counts it as part of the grace. Defaults to 0: there is no hook."
 	case "TerminationLog":
 		return "termination_log is the file from which Kubernetes reads a container's termination message. The App writes it when it exists and never creates it. Defaults to \"/dev/termination-log\"; with \"off\" the App writes none."
+	case "LastStopFile":
+		return "last_stop_file keeps the report of this life for the next start: Report.Previous. The App replaces it at each phase, so that it tells of a kill too. It belongs on a volume that outlives the process, such as an emptyDir, and to one process at a time. Its folder has to exist. Defaults to none."
 	case "StatuszOff":
 		return "statusz_off removes /statusz from the health address. The page shows the names of units, servers and probes and the texts of their errors to every client that reaches that address. Defaults to false: the health server serves it."
 	case "AdminToken":

@@ -63,8 +63,14 @@ func must(t *testing.T, name string, args ...string) string {
 // eventually polls until the answer is yes.
 func eventually(t *testing.T, what string, ask func() bool) {
 	t.Helper()
+	until(t, patience, what, ask)
+}
+
+// until polls until the answer is yes, at most so long.
+func until(t *testing.T, patience time.Duration, what string, ask func() bool) {
+	t.Helper()
 	deadline := time.Now().Add(patience)
-	tick := time.NewTicker(50 * time.Millisecond)
+	tick := time.NewTicker(max(50*time.Millisecond, patience/1000))
 	defer tick.Stop()
 	for !ask() {
 		if time.Now().After(deadline) {

@@ -284,6 +284,9 @@ func TestChartHasATest(t *testing.T) {
 		return must(t, tool(t, "helm"), slices.DeleteFunc(chartArgs(set), func(arg string) bool { return arg == "--skip-tests" })...)
 	}
 	manifest := render()
+	for _, f := range findings(t, manifest) {
+		t.Errorf("vet takes the test for a part of the service: %s: %s", f.Rule, f.Reason)
+	}
 	got := fields(t, manifest, "Pod", "metadata/annotations/helm.sh|hook", "metadata/labels/app.kubernetes.io|name", "spec/containers/0/command/4", "spec/securityContext/runAsNonRoot", "spec/containers/0/securityContext/capabilities/drop/0")
 	if want := []string{"test", "lifecycle-service-test", "web-lifecycle-service", "true", "ALL"}; !slices.Equal(got, want) {
 		t.Errorf("the test is %v, want %v", got, want)

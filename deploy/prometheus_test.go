@@ -81,7 +81,12 @@ func ok(client *http.Client, url string) bool {
 // series returns the label sets of a query's results in the last minutes.
 func series(t *testing.T, client *http.Client, prometheus, expr string) []map[string]string {
 	t.Helper()
-	now := time.Now()
+	return seriesSince(t, client, prometheus, expr, time.Now().Add(-5*time.Minute))
+}
+
+// seriesSince returns the label sets of a query's results since then.
+func seriesSince(t *testing.T, client *http.Client, prometheus, expr string, since time.Time) []map[string]string {
+	t.Helper()
 	var answer struct {
 		Status, Error string
 		Data          struct {
@@ -92,7 +97,7 @@ func series(t *testing.T, client *http.Client, prometheus, expr string) []map[st
 		}
 	}
 	get(t, client, fmt.Sprintf("http://%s/api/v1/query_range?step=1&start=%d&end=%d&query=%s",
-		prometheus, now.Add(-5*time.Minute).Unix(), now.Unix()+1, url.QueryEscape(expr)), &answer)
+		prometheus, since.Unix(), time.Now().Unix()+1, url.QueryEscape(expr)), &answer)
 	if answer.Status != "success" {
 		t.Errorf("%s: %s", expr, answer.Error)
 	}
@@ -119,7 +124,7 @@ func get(t *testing.T, client *http.Client, url string, v any) {
 
 // TestDashboardShowsALife lets a real Prometheus scrape the example, configured
 // like the base, from its start through a reload and a unit that delays the
-// stop, to its end. Then every query of the dashboard must return series.
+// stop, to its end. Then every query of the dashboard must have values from the stop.
 func TestDashboardShowsALife(t *testing.T) {
 	prometheus := tool(t, "prometheus")
 	folder := t.TempDir()
@@ -144,7 +149,7 @@ func TestDashboardShowsALife(t *testing.T) {
 	}
 	write("service.yaml", text)
 	scrape := write("prometheus.yaml", fmt.Sprintf("global: {scrape_interval: 200ms}\nscrape_configs:\n  - {job_name: service, static_configs: [{targets: [%q]}]}\n", health))
-	svc := start(t, []string{"SERVICE_LIFECYCLE_SHUTDOWN_GRACE=20s", "SERVICE_LIFECYCLE_TERMINATION_GRACE=30s"}, service, "-config="+file, "-db="+filepath.Join(folder, "db"), "-allow-faults")
+	svc := start(t, []string{"SERVICE_LIFECYCLE_SHUTDOWN_GRACE=20s", "SERVICE_LIFECYCLE_REPORT_SLICE=4s", "SERVICE_LIFECYCLE_LAST_STOP_FILE=" + filepath.Join(folder, "last-stop.json"), "SERVICE_LIFECYCLE_TERMINATION_GRACE=30s"}, service, "-config="+file, "-db="+filepath.Join(folder, "db"), "-allow-faults")
 	start(t, nil, prometheus, "--config.file="+scrape, "--storage.tsdb.path="+filepath.Join(folder, "tsdb"), "--web.listen-address="+own, "--log.level=warn")
 	client := browser(t)
 	eventually(t, "the service to be ready", func() bool { return ok(client, "http://"+health+"/readyz") })
@@ -162,6 +167,7 @@ func TestDashboardShowsALife(t *testing.T) {
 		t.Fatalf("%v, %+v", err, resp)
 	}
 	resp.Body.Close()
+	stopped := time.Now()
 	if err := svc.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -171,8 +177,8 @@ func TestDashboardShowsALife(t *testing.T) {
 
 	for _, q := range dashboardQueries(t) {
 		t.Run(q.where, func(t *testing.T) {
-			expr := strings.NewReplacer("$job", "service", "$instance", strings.ReplaceAll(regexp.QuoteMeta(health), `\`, `\\`), "$__rate_interval", "10s").Replace(q.expr)
-			got := series(t, client, own, expr)
+			expr := strings.NewReplacer("$job", "service", "$instance", strings.ReplaceAll(regexp.QuoteMeta(health), `\`, `\\`), "$__rate_interval", "10s", "$__range", "5m").Replace(q.expr)
+			got := seriesSince(t, client, own, expr, stopped)
 			if len(got) == 0 {
 				t.Fatalf("no series for %s", expr)
 			}
@@ -273,7 +279,7 @@ func TestDashboardIsSound(t *testing.T) {
 			fmt.Fprintln(&used, target.Expr)
 		}
 	}
-	have := []string{"__rate_interval"} // Grafana's own
+	have := []string{"__rate_interval", "__range"} // Grafana's own
 	for _, v := range d.Templating.List {
 		have = append(have, v.Name)
 		if !strings.Contains(used.String(), "$"+v.Name) && !strings.Contains(used.String(), "${"+v.Name) {
@@ -338,6 +344,7 @@ func TestAlertsAreTestedAndAboutMetricsThatExist(t *testing.T) {
 	}
 	for where, expr := range exprs {
 		for _, name := range metric.FindAllString(expr, -1) {
+			name = strings.TrimSuffix(name, "_bucket") // of a histogram
 			if !strings.Contains(reference, "| `"+name+"` |") {
 				t.Errorf("%s is about %s, which docs/metrics.md does not have", where, name)
 			}

@@ -56,7 +56,7 @@ func TestConventions(t *testing.T) {
 			{Path: "cmd/lifecyclectl/prove/load"},
 			{Path: "cmd/lifecyclectl/prove", Imports: []string{"./fleet/cmd/lifecyclectl/prove/load"}},
 			{Path: "cmd/lifecyclectl", Imports: []string{
-				".", "./config", "./fsm", "./worker", "./internal/suggest", "./vet", "./fleet/cmd/lifecyclectl/run", "./fleet/cmd/lifecyclectl/prove/...",
+				".", "./config", "./fsm", "./worker", "./internal/suggest", "./vet/command", "./fleet/cmd/lifecyclectl/run", "./fleet/cmd/lifecyclectl/prove/...",
 				"./fleet/operator/client", "./fleet/operator/operatorv1", "./fleet/internal/diagram", cli, "github.com/spf13/pflag", connect, proto, yaml,
 				"charm.land/bubbletea/v2", "github.com/charmbracelet/x/ansi", "github.com/muesli/cancelreader", "golang.org/x/term", "golang.org/x/sys",
 			}, Brings: []string{"..."}, Never: []string{"k8s.io/client-go", server, nats}},

@@ -136,7 +136,7 @@ func (l *Lease) Acquire(ctx context.Context) (granted time.Duration, err error) 
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	began := time.Now()
-	// Twice, because the object can change between look and write.
+	// Twice, because the object can change, or be deleted, between look and write.
 	for range 2 {
 		held, err := l.look(ctx)
 		if err != nil {
@@ -153,7 +153,7 @@ func (l *Lease) Acquire(ctx context.Context) (granted time.Duration, err error) 
 			return l.duration, nil
 		}
 		l.metadata = nil // the API server may have carried it out: look next time
-		if status(err) != http.StatusConflict {
+		if s := status(err); s != http.StatusConflict && s != http.StatusNotFound {
 			return 0, err
 		}
 	}

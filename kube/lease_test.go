@@ -387,3 +387,56 @@ func TestLeaseHasOneLeader(t *testing.T) {
 		}
 	})
 }
+
+// When an operator deletes the object, two processes can lead until the first one renews:
+// a third of Duration. docs/contract.md says so.
+func TestLeaseDeletedByAnOperator(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		var mu sync.Mutex
+		var both time.Time // since when two lead
+		leading, times, longest := 0, 0, time.Duration(0)
+		lead := func(ctx context.Context) error {
+			mu.Lock()
+			if leading++; leading > 1 {
+				times, both = times+1, time.Now()
+			}
+			mu.Unlock()
+			<-ctx.Done()
+			mu.Lock()
+			defer mu.Unlock()
+			if leading > 1 {
+				longest = max(longest, time.Since(both))
+			}
+			leading--
+			return nil
+		}
+		var all sync.WaitGroup
+		end, deletions := time.Now().Add(15*time.Minute), 0
+		for range 4 {
+			c, _ := f.client(t)
+			all.Go(func() {
+				for time.Now().Before(end) {
+					l := newLease(t, c) // it has never seen the holder
+					app := lifecycletest.New(t, lifecycle.Config{DrainInterval: lifecycle.Off})
+					app.Lead("sync", l, lead)
+					app.Start()
+					time.Sleep(rand.N(5 * time.Minute))
+					app.Stop(nil)
+					_ = app.Wait() // WantClean says what is wrong
+					c.Close()      // a campaign without success leaves its idle connection
+					app.WantClean()
+				}
+			})
+		}
+		for ; time.Now().Before(end); deletions++ {
+			time.Sleep(rand.N(30 * time.Second))
+			f.remove(leasePath)
+		}
+		all.Wait()
+		t.Logf("%d deletions in 15 minutes: two led %d times, for %v at most", deletions, times, longest)
+		if longest > 5*time.Second {
+			t.Errorf("two led for %v, want a third of 15 s at most", longest)
+		}
+	})
+}

@@ -2,6 +2,8 @@ package metrics
 
 import (
 	"context"
+	"runtime"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -25,11 +27,14 @@ const maxKinds = 256
 type collector struct {
 	app    *lifecycle.App
 	events *fsm.Subscription
+	began  time.Time
+	build  []string // the labels of lifecycle_build_info
 
 	mu       sync.Mutex // guards the fields below; one scrape at a time holds it
 	counted  map[transition]float64
 	lost     float64
 	restarts map[string]*restarts
+	took     *durations
 }
 
 type transition struct{ kind, state string }
@@ -38,7 +43,10 @@ type transition struct{ kind, state string }
 type restarts struct{ last, total int }
 
 func newCollector(a *lifecycle.App) *collector {
-	return &collector{app: a, events: a.Events().Subscribe(maxUnread), counted: map[transition]float64{}, restarts: map[string]*restarts{}}
+	return &collector{
+		app: a, events: a.Events().Subscribe(maxUnread), began: time.Now(), build: build(debug.ReadBuildInfo()),
+		counted: map[transition]float64{}, restarts: map[string]*restarts{}, took: newDurations(),
+	}
 }
 
 // Describe implements prometheus.Collector.
@@ -46,6 +54,28 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, m := range all {
 		ch <- m.desc
 	}
+	c.took.stop.Describe(ch)
+	c.took.phases.Describe(ch)
+}
+
+// build returns the labels of lifecycle_build_info.
+func build(info *debug.BuildInfo, ok bool) []string {
+	if !ok {
+		return []string{"", "", "", runtime.Version(), ""}
+	}
+	revision, library := "", ""
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" {
+			revision = s.Value
+		}
+	}
+	const module = "github.com/pleme-io/lifecycle-go"
+	for _, m := range append(info.Deps, &info.Main) {
+		if m.Path == module {
+			library = m.Version
+		}
+	}
+	return []string{info.Main.Path, info.Main.Version, revision, info.GoVersion, library}
 }
 
 // Collect implements prometheus.Collector.
@@ -57,6 +87,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	c.readEvents()
 
 	s.add(appInfo, 1, status.Report.Name)
+	s.add(buildInfo, 1, slices.Clone(c.build)...)
 	s.phases(status.Report)
 	for t, n := range c.counted {
 		s.add(transitions, n, t.kind, t.state)
@@ -69,6 +100,10 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	s.probes(status.Probes)
 	s.servers(status.Servers)
 	s.outcomes(status.Report)
+	s.lastStop(status.Report, c.began)
+	c.took.observe(status.Report)
+	c.took.stop.Collect(ch)
+	c.took.phases.Collect(ch)
 }
 
 // readEvents counts the changes of state since the previous scrape.
@@ -139,12 +174,8 @@ func (s scrape) phases(r lifecycle.Report) {
 		s.add(phase, truth(p == r.Phase), string(p))
 	}
 	for i, p := range r.Phases {
-		took := p.Duration
-		if i == len(r.Phases)-1 {
-			took = s.at.Sub(p.Entered)
-		}
-		s.add(phaseEntered, float64(p.Entered.UnixNano())/1e9, string(p.Phase))
-		s.add(phaseTook, max(took, 0).Seconds(), string(p.Phase))
+		s.add(phaseEntered, seconds(p.Entered), string(p.Phase))
+		s.add(phaseTook, phaseTime(r, i, s.at).Seconds(), string(p.Phase))
 	}
 }
 
@@ -189,19 +220,14 @@ func (s scrape) outcomes(r lifecycle.Report) {
 		s.add(hookResult, 1, o.Name, string(o.Result))
 		s.add(hookTook, o.Took.Seconds(), o.Name)
 	}
-	left := uint64(0)
+	gone := left(r)
 	for name, counts := range r.ReloadCounts {
 		for result, n := range counts {
 			s.add(reloads, float64(n), name, string(result))
 		}
-		left += counts[lifecycle.ResultAbandoned]
+		gone += counts[lifecycle.ResultAbandoned]
 	}
-	for _, o := range slices.Concat(r.Units, r.Drainers, r.Hooks) {
-		if o.Result == lifecycle.ResultAbandoned {
-			left++
-		}
-	}
-	s.add(abandoned, float64(left))
+	s.add(abandoned, float64(gone))
 }
 
 func truth(b bool) float64 {

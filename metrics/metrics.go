@@ -9,8 +9,8 @@
 // Label values are names from the program's text (units, probes, hooks) and words
 // of the tables of states. So the number of series depends only on the parts of the
 // program. The children of a supervisor come and go, so a metric counts them by
-// status and not by name. There are no exemplars, and the duration of a pool's queries is
-// the only histogram.
+// status and not by name. There are no exemplars. The durations of a stop, of phases and of
+// a pool's queries are histograms.
 //
 // A pool of worker processes is one of the App's units. [Pool] has its metrics:
 //

@@ -17,10 +17,11 @@ type Metric struct {
 // Reference lists every metric: first those of the app, then those of its units,
 // probes, servers, stop and pools ([Pool]). The caller owns the slice.
 func Reference() []Metric {
-	list := make([]Metric, 0, len(all)+len(ofPools))
+	list := make([]Metric, 0, len(all)+2+len(ofPools))
 	for _, m := range all {
 		list = append(list, m.Metric)
 	}
+	list = append(list, stopTook, phasesTook)
 	list = append(list, ofPools...)
 	for i := range list {
 		list[i].Labels = slices.Clone(list[i].Labels)
@@ -53,6 +54,7 @@ func define(name, typ string, kind prometheus.ValueType, help string, labels []s
 
 var (
 	appInfo      = gauge("lifecycle_app_info", "Always 1; the label is the name of the service.", "app")
+	buildInfo    = gauge("lifecycle_build_info", "Always 1; the labels are the path and version of the program's main module, the revision that it was built from, the version of Go, and that of lifecycle-go. A label is empty when the program does not know it.", "path", "version", "revision", "goversion", "lifecycle")
 	phase        = gauge("lifecycle_phase", "1 for the phase that the app is in, 0 for the others.", "phase")
 	phaseEntered = gauge("lifecycle_phase_entered_timestamp_seconds", "When the app entered the phase, in Unix time. Absent for a phase that it has not entered.", "phase")
 	phaseTook    = gauge("lifecycle_phase_duration_seconds", "Time that the app spent in the phase, so far when it is still in it: draining is the drain, stopping the shutdown. Absent for a phase that it has not entered.", "phase")
@@ -82,5 +84,19 @@ var (
 	hookResult    = gauge("lifecycle_hook_result", "1 for the result with which the shutdown hook has ended. Absent before.", "hook", "result")
 	hookTook      = gauge("lifecycle_hook_duration_seconds", "Duration of the shutdown hook. Absent before it has ended.", "hook")
 	reloads       = counter("lifecycle_reloads_total", "Reloads that have ended, by result.", "reload", "result")
+	lastEnding    = gauge("lifecycle_last_stop_ending", "1 for how the last stop ended, 0 for the other ways. The last stop is this process's own once it is over, and until then that of the process before it, from last_stop_file. All lifecycle_last_stop_ metrics are absent when neither is known. By the primary cause: clean, failed, cut (requests were cut), abandoned (a part did not return); killed (by the watchdog or a further signal), interrupted (the process ended during its stop, as by SIGKILL), crashed (it ended without a stop).", "ending")
+	lastEnd       = gauge("lifecycle_last_stop_timestamp_seconds", "When the last stop was over, in Unix time. After interrupted and crashed, when the process entered its last phase.")
+	lastTold      = gauge("lifecycle_last_stop_told_timestamp_seconds", "Since when this process has told of the last stop, in Unix time: since the stop was over or, when it was that of the process before, since this process began.")
+	lastTook      = gauge("lifecycle_last_stop_duration_seconds", "Duration of the last stop, from the request to the return of the last shutdown hook. Absent after interrupted and crashed.")
+	lastBudget    = gauge("lifecycle_last_stop_budget_seconds", "The longest that the last stop might have taken, without preStop.")
+	lastCut       = gauge("lifecycle_last_stop_requests_cut", "Requests that the last stop cut.")
+	lastAbandoned = gauge("lifecycle_last_stop_abandoned", "Units, drainers and hooks that the last stop abandoned.")
+	lastExit      = gauge("lifecycle_last_stop_exit_status", "Exit status of the last stop, as lifecycle.ExitCode gives it: 0 clean, 70 abandoned or the watchdog, 75 cut, 128+n by signal n, or 1. Absent after interrupted and crashed.")
 	abandoned     = gauge("lifecycle_abandoned_goroutines", "Units, drainers, hooks and reloads that did not return in time and were abandoned, each with its goroutine.")
+)
+
+// The histograms.
+var (
+	stopTook   = Metric{"lifecycle_stop_duration_seconds", "histogram", nil, "Duration of the stop of this process, from the request to the return of the last shutdown hook: one observation, once it is over, which a scrape sees with report_slice. Also a native histogram."}
+	phasesTook = Metric{"lifecycle_phase_completed_duration_seconds", "histogram", []string{"phase"}, "Durations of the phases that have ended: starting, running, draining, stopping. Also a native histogram."}
 )

@@ -24,6 +24,14 @@ const (
 	attrState   = attribute.Key("lifecycle.state")   // the last state
 	attrReason  = attribute.Key("lifecycle.reason")  // why it stops
 	attrLost    = attribute.Key("lifecycle.lost")    // events
+
+	// Of the stop, and with last_stop in their names of the life before, on the start.
+	attrBudget     = attribute.Key("lifecycle.budget")       // in seconds
+	attrCut        = attribute.Key("lifecycle.requests_cut") // in the stop
+	attrAbandoned  = attribute.Key("lifecycle.abandoned")    // units, drainers and hooks
+	attrLastState  = attribute.Key("lifecycle.last_stop.state")
+	attrLastReason = attribute.Key("lifecycle.last_stop.reason")
+	attrLastExit   = attribute.Key("lifecycle.last_stop.exit_status")
 )
 
 // maxText bounds an attribute, in bytes.
@@ -45,6 +53,7 @@ type life struct {
 	start, stop, drain, shutdown *open
 	parts                        map[run]*open // units, drainers, hooks and reloads that run
 	stopFailed                   bool
+	previous                     *lifecycle.Report
 	at                           time.Time // of the last event
 }
 
@@ -113,6 +122,9 @@ func (l *life) phase(e fsm.Event) {
 	case lifecycle.PhaseStarting:
 		l.start = l.begin("lifecycle.start", nil, e.At)
 		l.origin = l.start.SpanContext()
+		if p := l.previous; p != nil {
+			l.start.SetAttributes(attrLastState.String(string(p.Phase)), attrLastReason.String(text.Clip(p.Reason, maxText)), attrLastExit.Int(p.ExitStatus))
+		}
 	case lifecycle.PhaseRunning:
 		finish(&l.start, e.At, nil)
 	case lifecycle.PhaseDraining:
@@ -229,8 +241,12 @@ func (l *life) step(e fsm.Event, name string, parent *open) {
 	finish(&s, e.At, err)
 }
 
-// end ends all open spans, those of the parts before those of the whole.
-func (l *life) end() {
+// end ends all open spans, those of the parts before those of the whole. r describes the
+// App as it is now.
+func (l *life) end(r lifecycle.Report) {
+	if l.stop != nil {
+		l.stop.SetAttributes(attrBudget.Float64(r.Budget.Seconds()), attrCut.Int(r.CutRequests), attrAbandoned.Int(abandoned(r)))
+	}
 	now := time.Now()
 	if now.Before(l.at) {
 		now = l.at

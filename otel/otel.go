@@ -1,5 +1,5 @@
-// Package otel shows the life of a [lifecycle.App] as OpenTelemetry spans. It
-// reads the App's events; the spans have their times.
+// Package otel shows the life of a [lifecycle.App] as OpenTelemetry spans, and its stop
+// as metrics. It reads the App's events; the spans have their times.
 //
 //	traces := lifecycleotel.New(provider)
 //	app, err := lifecycle.New(cfg, traces.Option())
@@ -28,14 +28,16 @@
 // because they are hours apart. All others are linked to the start. The changes
 // of status of a unit are span events. A span of a unit or step that failed,
 // panicked, was abandoned or killed has the status Error and says why, in 256
-// bytes at most. A requested stop is not an error.
+// bytes at most. A requested stop is not an error. The span of the stop has its budget,
+// the requests that were cut and the number of abandoned parts; the span of the start says
+// how the life before it ended, when Config.LastStopFile has kept that.
 //
 // A span that is open cannot be exported. So when [Traces.Close] begins, it ends
 // the spans of the stop, of the shutdown and of its own hook, and exports all
 // spans. When Close is the last hook to run, the collector has them before Run
 // returns. Three things are not exported: hooks that were registered before Close
 // and so run after it, the time that Close takes, and the final phase, which is
-// in the report.
+// in the report. [Metrics] exports what is known when the last hook has returned.
 //
 // When the collector cannot be reached, the hook fails and Run's error says so.
 // Close takes no longer than its part of the grace. A collector that runs as a
@@ -68,6 +70,7 @@ type Traces struct {
 	mu   sync.Mutex // guards everything below
 	stop func()     // ends the reading; nil before it began and after it ended
 	used bool
+	app  *lifecycle.App
 	life life // only for the reader, while there is one
 }
 
@@ -95,8 +98,9 @@ func (t *Traces) Option() lifecycle.Option {
 		case t.used:
 			return errors.New("otel: these Traces belong to another App: make new ones for each App")
 		}
-		t.used = true
+		t.used, t.app = true, a
 		t.life = newLife(t.tracer)
+		t.life.previous = a.Report().Previous
 		t.stop = a.Events().Listen(maxUnread, func(e fsm.Event) { t.life.read(e) })
 		return nil
 	})
@@ -116,7 +120,7 @@ func (t *Traces) Close(ctx context.Context) error {
 		return nil
 	}
 	stop()
-	t.life.end()
+	t.life.end(t.app.Report())
 	if p, ok := t.provider.(interface{ ForceFlush(context.Context) error }); ok {
 		return p.ForceFlush(ctx)
 	}

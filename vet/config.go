@@ -57,7 +57,7 @@ func (r *run) faults(cfg lifecycle.Config, w *workload) (compare bool) {
 			keys[i] = keyOf(field)
 			reason = regexp.MustCompile(`\b`+field+`\b`).ReplaceAllLiteralString(reason, keys[i])
 		}
-		fix := configFix(cfg.WithDefaults(), fault, keys)
+		fix := configFix(cfg.WithDefaults(), fault, keys, r.longestHook(w))
 		if w != nil {
 			if i := slices.IndexFunc(keys, func(key string) bool { return w.given[key].document != nil }); i >= 0 {
 				r.put(w.given[keys[i]], "config-refused", reason, fix)
@@ -87,14 +87,25 @@ func (r *run) faults(cfg lifecycle.Config, w *workload) (compare bool) {
 	return compare
 }
 
+// longestHook returns the time of the preStop hook of w, or of the longest of all.
+func (r *run) longestHook(w *workload) (hook time.Duration) {
+	for _, other := range r.workloads {
+		if other.compared && (w == nil || w == other) && len(other.pod.Containers) > 0 {
+			takes, _ := container{r, other, &other.pod.Containers[other.main], nil}.preStop()
+			hook = max(hook, takes)
+		}
+	}
+	return hook
+}
+
 // configFix says which number to change, and for a grace also the new number.
-func configFix(cfg lifecycle.Config, fault *lifecycle.ConfigError, keys []string) string {
+func configFix(cfg lifecycle.Config, fault *lifecycle.ConfigError, keys []string, hook time.Duration) string {
 	if len(keys) == 1 {
 		return "set " + keys[0] + " to a valid value, or remove it for its default"
 	}
 	graces := map[string]time.Duration{"TerminationGrace": cfg.TerminationGrace, "LivenessGrace": cfg.LivenessGrace, "StartupGrace": cfg.StartupGrace}
 	if len(keys) > 1 && graces[fault.Fields[0]] > 0 {
-		need := on(cfg.PreStop) + window(cfg) + cfg.ShutdownGrace + lifecycle.Margin
+		need := sec(seconds(stop(cfg, hook)))
 		lower := keys[1:]
 		if on(cfg.PreStop) == 0 {
 			lower = slices.DeleteFunc(slices.Clone(lower), func(key string) bool { return key == keyOf("PreStop") })

@@ -26,25 +26,22 @@ func (c container) grace() {
 	need := pre + window(c.cfg) + c.cfg.ShutdownGrace + lifecycle.Margin
 	sum := fmt.Sprintf("preStop %v + %s %v + shutdown_grace %v + margin %v = %v",
 		pre, windowKey(c.cfg), window(c.cfg), c.cfg.ShutdownGrace, lifecycle.Margin, need)
-	lower := func(by time.Duration) string {
-		if by < c.cfg.ShutdownGrace {
-			return fmt.Sprintf("lower lifecycle.shutdown_grace to %v", c.cfg.ShutdownGrace-by)
-		}
-		return fmt.Sprintf("lower lifecycle.%s and lifecycle.shutdown_grace by %v together", windowKey(c.cfg), by)
-	}
-
 	given, saying := int64(defaultGrace), "which is the default,"
 	if g := c.w.pod.TerminationGracePeriodSeconds; g != nil {
 		given, saying = *g, "as it stands,"
 	}
 	field := c.w.podPath.with("terminationGracePeriodSeconds")
 	if short := need - sec(given); short > 0 {
+		raise := fmt.Sprintf("set terminationGracePeriodSeconds to %d or more", seconds(need))
+		if declared := on(c.cfg.TerminationGrace); declared > 0 && declared != sec(seconds(need)) {
+			raise += fmt.Sprintf(", and lifecycle.termination_grace to %v", sec(seconds(need)))
+		}
 		c.at(c.w.object, field, "grace-too-short",
 			fmt.Sprintf("a stop may take %s, and terminationGracePeriodSeconds, %s gives %v: the kubelet kills the container %v before it is done", sum, saying, sec(given), short),
-			fmt.Sprintf("set terminationGracePeriodSeconds to %d or more, or %s", seconds(need), lower(short)))
+			or(raise, c.lower(short)))
 	}
-	c.declared("terminationGracePeriodSeconds", "termination_grace", on(c.cfg.TerminationGrace), sec(given), field)
-	if on(c.cfg.TerminationGrace) == 0 {
+	c.declared("terminationGracePeriodSeconds", "termination_grace", on(c.cfg.TerminationGrace), sec(given), need, field)
+	if on(c.cfg.TerminationGrace) == 0 && sec(given) >= need {
 		c.at(c.w.object, field, "grace-undeclared", "lifecycle.termination_grace is not set, so that New cannot check a stop that may take "+need.String(),
 			fmt.Sprintf("set lifecycle.termination_grace to %v", sec(given)))
 	}
@@ -61,7 +58,7 @@ func (c container) grace() {
 		if p.probe == nil || p.probe.TerminationGracePeriodSeconds == nil {
 			if p.declared > 0 {
 				c.fault("grace-declared", fmt.Sprintf("lifecycle.%s is %v, and the %s has no terminationGracePeriodSeconds of its own", p.key, p.declared, p.name),
-					fmt.Sprintf("remove lifecycle.%s, or set terminationGracePeriodSeconds of the %s to %d", p.key, p.name, seconds(p.declared)), p.name)
+					c.undeclare(p.name, p.key, p.probe, p.declared, need), p.name)
 			}
 			continue
 		}
@@ -73,20 +70,43 @@ func (c container) grace() {
 			continue
 		}
 		if short := need - given; short > 0 {
+			fix := fmt.Sprintf("set terminationGracePeriodSeconds of the %s to %d or more", p.name, seconds(need))
+			remove := ""
+			if declared := on(p.declared); declared == 0 && need <= c.w.grace() {
+				remove = "remove it"
+			} else if declared > 0 && declared != sec(seconds(need)) {
+				fix += fmt.Sprintf(", and lifecycle.%s to %v", p.key, sec(seconds(need)))
+			}
 			c.fault("probe-grace-too-short", fmt.Sprintf("a stop may take %s, and when the %s fails its own terminationGracePeriodSeconds replaces the pod's and gives %v", sum, p.name, given),
-				fmt.Sprintf("set terminationGracePeriodSeconds of the %s to %d or more, or remove it, or %s", p.name, seconds(need), lower(short)), p.name, "terminationGracePeriodSeconds")
+				or(fix, remove, c.lower(short)), p.name, "terminationGracePeriodSeconds")
 		}
-		c.declared("terminationGracePeriodSeconds of the "+p.name, p.key, on(p.declared), given, field)
+		c.declared("terminationGracePeriodSeconds of the "+p.name, p.key, on(p.declared), given, need, field)
 	}
 	c.hook(pre, known)
 }
 
-// declared compares a grace with the one that the configuration declares.
-func (c container) declared(what, key string, declared, given time.Duration, field fieldPath) {
-	if declared > 0 && declared != given {
-		c.at(c.w.object, field, "grace-declared", fmt.Sprintf("%s is %v, and lifecycle.%s says that it is %v", what, given, key, declared),
-			fmt.Sprintf("set lifecycle.%s to %v, or %s to %d", key, given, what, seconds(declared)))
+// undeclare is the advice for a grace that the configuration declares and no probe has.
+func (c container) undeclare(name, key string, probe *corev1.Probe, declared, need time.Duration) string {
+	fix := "remove lifecycle." + key
+	if probe != nil && declared >= need && declared%time.Second == 0 {
+		fix += fmt.Sprintf(", or set terminationGracePeriodSeconds of the %s to %d", name, seconds(declared))
 	}
+	return fix
+}
+
+// declared compares a grace with the one that the configuration declares.
+func (c container) declared(what, key string, declared, given, need time.Duration, field fieldPath) {
+	if declared <= 0 || declared == given {
+		return
+	}
+	fix := fmt.Sprintf("set lifecycle.%s to %v", key, given)
+	if given < need { // both are to change
+		need = max(sec(seconds(need)), declared)
+		fix = fmt.Sprintf("set %s to %d, and lifecycle.%s to %v", what, seconds(need), key, need)
+	} else if declared >= need && declared%time.Second == 0 {
+		fix = or(fix, fmt.Sprintf("%s to %d", what, seconds(declared)))
+	}
+	c.at(c.w.object, field, "grace-declared", fmt.Sprintf("%s is %v, and lifecycle.%s says that it is %v", what, given, key, declared), fix)
 }
 
 // endpointPreStop is the path that the library serves for a preStop hook.
@@ -129,6 +149,17 @@ func (c container) preStop() (d time.Duration, known bool) {
 	return configured, false
 }
 
+// withoutHook is the advice to remove the preStop hook.
+func (c container) withoutHook() string {
+	if c.cfg.PreStop > 0 {
+		return "remove the hook, and lifecycle.pre_stop with it"
+	}
+	if wait := on(c.cfg.DrainInterval); wait > 0 {
+		return fmt.Sprintf("remove the hook: drain_interval, %v, already waits", wait)
+	}
+	return "remove the hook"
+}
+
 // hook checks the preStop hook.
 func (c container) hook(takes time.Duration, known bool) {
 	if c.c.Lifecycle == nil || c.c.Lifecycle.PreStop == nil {
@@ -145,11 +176,11 @@ func (c container) hook(takes time.Duration, known bool) {
 			"set lifecycle.pre_stop to the longest that it takes", "lifecycle", "preStop")
 	case known && takes > on(c.cfg.PreStop):
 		c.fault("prestop-undeclared", fmt.Sprintf("the preStop hook takes %v of the grace, and lifecycle.pre_stop is %v", takes, on(c.cfg.PreStop)),
-			fmt.Sprintf("set lifecycle.pre_stop to %v, or remove the hook: drain_interval, %v, already waits", takes, on(c.cfg.DrainInterval)), "lifecycle", "preStop")
+			or(c.set(fmt.Sprintf("set lifecycle.pre_stop to %v", takes), func(cfg *lifecycle.Config) { cfg.PreStop = takes }), c.withoutHook()), "lifecycle", "preStop")
 	}
 	if known && takes > 0 && on(c.cfg.DrainInterval) > 0 {
 		c.fault("prestop-sleep", fmt.Sprintf("every stop waits twice: %v in the preStop hook, and drain_interval, %v, after it", takes, on(c.cfg.DrainInterval)),
-			"remove the hook, or set lifecycle.drain_interval to what is still missing", "lifecycle", "preStop")
+			c.withoutHook(), "lifecycle", "preStop")
 	}
 	if h.Exec != nil && !c.HasShell {
 		if program := usesShell(h.Exec.Command); program != "" {

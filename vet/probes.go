@@ -30,46 +30,103 @@ var plane = map[string]string{"livenessProbe": "/livez", "readinessProbe": "/rea
 
 func (c container) probes() {
 	live, ready, start := c.c.LivenessProbe, c.c.ReadinessProbe, c.c.StartupProbe
-	if c.cfg.HealthAddr == lifecycle.HealthOff {
-		for name, p := range map[string]*corev1.Probe{"livenessProbe": live, "readinessProbe": ready, "startupProbe": start} {
-			if p != nil && p.HTTPGet != nil && isPlane(p.HTTPGet.Path) {
-				c.fault("health-unreachable", "lifecycle.health_addr is off: nothing answers the probe", `set lifecycle.health_addr to ":8081"`, name)
-			}
-		}
+	if c.cfg.HealthAddr == lifecycle.HealthOff && !c.off(live, ready, start) {
 		return
 	}
 	if ready == nil {
-		c.fault("no-readiness", "the container has no readinessProbe", fmt.Sprintf("add one: httpGet /readyz on port %d, periodSeconds 1, failureThreshold 1", c.health))
+		c.fault("no-readiness", "the container has no readinessProbe", fmt.Sprintf("add one: httpGet /readyz on port %d, periodSeconds 1, failureThreshold 1%s", c.health, c.reach(nil)))
 	}
 	if live == nil {
-		c.fault("no-liveness", "the container has no livenessProbe", fmt.Sprintf("add one: httpGet /livez on port %d", c.health))
+		c.fault("no-liveness", "the container has no livenessProbe", fmt.Sprintf("add one: httpGet /livez on port %d%s", c.health, c.reach(nil)))
 	}
 	if live != nil && start == nil {
 		c.fault("no-startup", fmt.Sprintf("there is no startupProbe: a start that takes longer than initialDelaySeconds %d + periodSeconds %d × failureThreshold %d = %v is killed by the livenessProbe",
 			live.InitialDelaySeconds, seconds(period(live)), failures(live), sec(int64(live.InitialDelaySeconds))+noticed(live)),
-			fmt.Sprintf("add one: httpGet /startupz on port %d, periodSeconds 1, failureThreshold as many seconds as a start may take", c.health), "livenessProbe")
+			fmt.Sprintf("add one: httpGet /startupz on port %d, periodSeconds 1, failureThreshold as many seconds as a start may take%s", c.health, c.reach(nil)), "livenessProbe")
 	}
 	ours := c.probe("livenessProbe", live)
 	c.probe("readinessProbe", ready)
 	c.probe("startupProbe", start)
 
 	drain := on(c.cfg.DrainInterval)
-	if ready != nil && c.cfg.DrainReadiness == lifecycle.ReadinessDown && noticed(ready)+spread > drain {
+	if ready != nil && c.cfg.DrainReadiness == lifecycle.ReadinessDown && !c.w.unknown["DrainReadiness"] && !c.w.unknown["DrainInterval"] && noticed(ready)+spread > drain {
 		fits := max(1, seconds(drain-spread)/int64(failures(ready)))
-		fix := fmt.Sprintf("set lifecycle.drain_interval to %v or more", noticed(ready)+spread)
+		fix := ""
 		if sec(fits)*time.Duration(failures(ready))+spread <= drain {
-			fix = fmt.Sprintf("set readinessProbe.periodSeconds to %d, or %s", fits, fix)
+			fix = fmt.Sprintf("set readinessProbe.periodSeconds to %d", fits)
 		} else if drain >= 2*time.Second {
-			fix = fmt.Sprintf("set readinessProbe.periodSeconds to 1 and failureThreshold to %d, or %s", seconds(drain)-1, fix)
+			fix = fmt.Sprintf("set readinessProbe.periodSeconds to 1 and failureThreshold to %d", seconds(drain)-1)
+		}
+		longer := c.set(fmt.Sprintf("set lifecycle.drain_interval to %v", noticed(ready)+spread), func(cfg *lifecycle.Config) { cfg.DrainInterval = noticed(ready) + spread })
+		if fix = or(fix, longer); fix == "" {
+			fix = fmt.Sprintf("make the window longer than %v, and every grace with it", noticed(ready))
 		}
 		c.fault("drain-unnoticed", fmt.Sprintf("readiness is seen to be down after periodSeconds %d × failureThreshold %d = %v, endpoints take %v more, and drain_interval is %v",
 			seconds(period(ready)), failures(ready), noticed(ready), spread, drain), fix, "readinessProbe")
 	}
-	if stop := drain + c.cfg.ShutdownGrace; live != nil && !ours && noticed(live) < stop {
+	if stop := drain + c.cfg.ShutdownGrace; live != nil && !ours && noticed(live) < stop && !c.w.unknown["DrainInterval"] && !c.w.unknown["ShutdownGrace"] {
 		c.fault("liveness-kills-drain", fmt.Sprintf("the livenessProbe fails after periodSeconds %d × failureThreshold %d = %v, and a stop may take drain_interval %v + shutdown_grace %v = %v; it does not ask /livez, which passes until the end",
 			seconds(period(live)), failures(live), noticed(live), drain, c.cfg.ShutdownGrace, stop),
-			fmt.Sprintf("ask /livez on port %d, or set failureThreshold to %d", c.health, (seconds(stop)+seconds(period(live))-1)/seconds(period(live))), "livenessProbe")
+			fmt.Sprintf("ask /livez on port %d%s, or set failureThreshold to %d", c.health, c.reach(live), (seconds(stop)+seconds(period(live))-1)/seconds(period(live))), "livenessProbe")
 	}
+}
+
+// reach returns what else has to change for a probe to reach the planes. p is nil for a
+// probe with the defaults of Kubernetes.
+func (c container) reach(p *corev1.Probe) (also string) {
+	if p == nil {
+		p = &corev1.Probe{}
+	}
+	if p.HTTPGet != nil && p.HTTPGet.Scheme == corev1.URISchemeHTTPS {
+		also += ", scheme to HTTP"
+	}
+	if timeout(p) < c.cfg.ProbeTimeout {
+		also += fmt.Sprintf(", timeoutSeconds to %d", seconds(c.cfg.ProbeTimeout))
+	}
+	if c.w.cfg.HealthAddr == lifecycle.HealthOff || c.loopback() && (p.HTTPGet == nil || p.HTTPGet.Host == "") {
+		also += fmt.Sprintf(`, lifecycle.health_addr to ":%d"`, c.health)
+	}
+	return also
+}
+
+// turnOn is the rest of an advice that makes a probe ask a plane, when the health server is
+// off: no other finding says so about a probe that asks something else.
+func (c container) turnOn(asks string) string {
+	if c.w.cfg.HealthAddr == lifecycle.HealthOff && !isPlane(asks) {
+		return fmt.Sprintf(", lifecycle.health_addr to %q", c.cfg.HealthAddr)
+	}
+	return ""
+}
+
+// loopback reports whether only the pod itself reaches the planes.
+func (c container) loopback() bool {
+	host := net.ParseIP(c.healthHost)
+	return host.IsLoopback() || c.healthHost == "localhost"
+}
+
+// off checks probes of a service whose health server is off. When one asks a plane, the
+// other checks go on as if the fix were made, so that all that is wrong comes at once.
+func (c container) off(live, ready, start *corev1.Probe) bool {
+	address := ""
+	for i, p := range []*corev1.Probe{live, ready, start} {
+		if p == nil || p.HTTPGet == nil || !isPlane(p.HTTPGet.Path) {
+			continue
+		}
+		if address == "" {
+			address = ":8081"
+			if port, known := resolve(p.HTTPGet.Port, c.c); known {
+				address = fmt.Sprintf(":%d", port)
+			}
+		}
+		c.fault("health-unreachable", "lifecycle.health_addr is off: nothing answers the probe", fmt.Sprintf("set lifecycle.health_addr to %q", address),
+			[]string{"livenessProbe", "readinessProbe", "startupProbe"}[i])
+	}
+	if address != "" {
+		cfg := c.cfg
+		cfg.HealthAddr = address
+		c.use(cfg)
+	}
+	return address != ""
 }
 
 // probe checks one probe and reports whether it asks the right plane.
@@ -78,7 +135,7 @@ func (c container) probe(name string, p *corev1.Probe) (ours bool) {
 		return false
 	}
 	want := plane[name]
-	right := fmt.Sprintf("set path to %s and port to %d", want, c.health)
+	right := fmt.Sprintf("set path to %s and port to %d%s", want, c.health, c.reach(p))
 	if p.HTTPGet == nil {
 		if name == "readinessProbe" && p.TCPSocket != nil {
 			c.fault("readiness-not-readyz", "a tcpSocket probe passes as long as the listener is open, and it stays open during the whole drain window", "use httpGet: "+right, name, "tcpSocket")
@@ -95,40 +152,43 @@ func (c container) probe(name string, p *corev1.Probe) (ours bool) {
 	case c.health == 0:
 		return false // the port is chosen when the process starts
 	case !known:
+		add := ""
+		if asks == want && c.reach(p) == "" {
+			add = fmt.Sprintf("add {name: %s, containerPort: %d} to the container's ports", get.Port.StrVal, c.health)
+		}
 		c.fault("probe-port", fmt.Sprintf("port %q is not a port of the container %s", get.Port.StrVal, c.c.Name),
-			fmt.Sprintf("add {name: %s, containerPort: %d} to the container's ports", get.Port.StrVal, c.health), name, "httpGet", "port")
-		return false
+			or(right, add), name, "httpGet", "port")
 	case port != c.health:
 		c.elsewhere(name, asks, port, right)
 		return false
 	}
-	if host := net.ParseIP(c.healthHost); get.Host == "" && (host.IsLoopback() || c.healthHost == "localhost") {
+	if get.Host == "" && c.loopback() {
 		c.fault("health-unreachable", fmt.Sprintf("the service serves the planes on %s only, and the kubelet asks the pod's address", c.cfg.HealthAddr),
 			fmt.Sprintf(`set lifecycle.health_addr to ":%d"`, c.health), name, "httpGet")
 	}
 	if get.Scheme == corev1.URISchemeHTTPS {
 		c.fault("probe-scheme", "the probe asks by HTTPS, and the service serves the planes without TLS", "set scheme to HTTP", name, "httpGet", "scheme")
 	}
-	if timeout(p) < c.cfg.ProbeTimeout {
+	if timeout(p) < c.cfg.ProbeTimeout && !c.w.unknown["ProbeTimeout"] {
 		c.fault("probe-timeout", fmt.Sprintf("the kubelet gives up after timeoutSeconds %d, and a plane may take lifecycle.probe_timeout, %v, to answer", seconds(timeout(p)), c.cfg.ProbeTimeout),
-			fmt.Sprintf("set timeoutSeconds to %d, or lifecycle.probe_timeout below %v", seconds(c.cfg.ProbeTimeout), timeout(p)), name, "timeoutSeconds")
+			fmt.Sprintf("set timeoutSeconds to %d, or lifecycle.probe_timeout to %v", seconds(c.cfg.ProbeTimeout), timeout(p)-100*time.Millisecond), name, "timeoutSeconds")
 	}
 	first, _, _ := strings.Cut(strings.TrimPrefix(asks, "/"), "/")
 	switch base := "/" + first; {
 	case base == want:
 		return true
 	case !isPlane(base):
-		c.fault("probe-path", fmt.Sprintf("there is no %s on port %d: it answers 404, and the probe never passes", asks, port), "set path to "+want, name, "httpGet", "path")
+		c.fault("probe-path", fmt.Sprintf("there is no %s on port %d: it answers 404, and the probe never passes", asks, port), "set path to "+want+c.turnOn(asks), name, "httpGet", "path")
 	case name == "livenessProbe" && base == "/healthz":
 		c.fault("liveness-alias", "liveness asks /healthz, which is /livez by another name", "set path to /livez", name, "httpGet", "path")
 		return true
 	case name == "livenessProbe":
 		c.fault("liveness-depends", fmt.Sprintf("liveness asks %s: a dependency that is down restarts every pod, and a drain, which takes readiness down, is killed after %v", asks, noticed(p)),
-			"set path to /livez", name, "httpGet", "path")
+			"set path to /livez"+c.turnOn(asks), name, "httpGet", "path")
 	case name == "readinessProbe":
-		c.fault("readiness-not-readyz", fmt.Sprintf("readiness asks %s, which stays up while the process drains", asks), "set path to /readyz", name, "httpGet", "path")
+		c.fault("readiness-not-readyz", fmt.Sprintf("readiness asks %s, which stays up while the process drains", asks), "set path to /readyz"+c.turnOn(asks), name, "httpGet", "path")
 	default:
-		c.fault("startup-not-startupz", fmt.Sprintf("the startup probe asks %s", asks), "set path to /startupz", name, "httpGet", "path")
+		c.fault("startup-not-startupz", fmt.Sprintf("the startup probe asks %s", asks), "set path to /startupz"+c.turnOn(asks), name, "httpGet", "path")
 	}
 	return false
 }
@@ -137,7 +197,7 @@ func (c container) probe(name string, p *corev1.Probe) (ours bool) {
 func (c container) elsewhere(name, asks string, port int, right string) {
 	if isPlane(asks) || name == "readinessProbe" {
 		c.fault("probe-port", fmt.Sprintf("the %s asks port %d, and the planes are on %d (lifecycle.health_addr %q)", name, port, c.health, c.cfg.HealthAddr),
-			right+fmt.Sprintf(`, or lifecycle.health_addr to ":%d"`, port), name, "httpGet", "port")
+			right, name, "httpGet", "port")
 	}
 }
 

@@ -110,7 +110,7 @@ func TestConfigurationIsChecked(t *testing.T) {
 		"max_store is -1":               {StoreDir: dir, MaxStore: -1},
 		"want one of them":              {URL: "nats://x", CredentialsFile: file, NKeyFile: file},
 		"want both or neither":          {URL: "nats://x", CertFile: file},
-		"want either tls or the files":             {URL: "nats://x", TLS: &tls.Config{MinVersion: tls.VersionTLS13}, CAFile: file},
+		"want either tls or the files":  {URL: "nats://x", TLS: &tls.Config{MinVersion: tls.VersionTLS13}, CAFile: file},
 		"no certificate in PEM":         {URL: "nats://x", CAFile: file},
 		"read nkey_file":                {URL: "nats://x", NKeyFile: file},
 		"no such file":                  {URL: "nats://x", CredentialsFile: filepath.Join(dir, "none")},

@@ -14,6 +14,7 @@ type Budget struct {
 	Window                                drainwindow.Times
 	GoAwayAfter, AcceptQuiet, Linger      time.Duration // of a server's goodbye
 	Grace, UnitSlice, HookSlice, MinSlice time.Duration // of everything after the window
+	ReportSlice                           time.Duration // of Grace, after the hooks
 	ShareSlice                            bool          // MinSlice was not given: hooks share HookSlice
 	Patience                              time.Duration // to wait for a server that does not return when its time is over
 	Margin                                time.Duration // from the end of Grace to the watchdog
@@ -26,7 +27,7 @@ func (b Budget) Within(d time.Duration) Budget {
 	if part := max(d.Seconds(), 0) / b.Total.Seconds(); part < 1 {
 		for _, t := range []*time.Duration{
 			&b.Window.Min, &b.Window.Full, &b.Window.Max, &b.Window.Quiet, &b.GoAwayAfter, &b.AcceptQuiet, &b.Linger,
-			&b.Grace, &b.UnitSlice, &b.HookSlice, &b.MinSlice, &b.Patience, &b.Margin, &b.Total,
+			&b.Grace, &b.UnitSlice, &b.HookSlice, &b.MinSlice, &b.ReportSlice, &b.Patience, &b.Margin, &b.Total,
 		} {
 			*t = time.Duration(float64(*t) * part)
 		}

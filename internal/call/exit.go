@@ -2,6 +2,19 @@ package call
 
 import "reflect"
 
+// Status returns [ExitStatus] of the result of a program, and 1 for an error that asks
+// for none or whose methods panic or do not return.
+func Status(err error, stuck int) int {
+	if err == nil {
+		return 0
+	}
+	status, failed := Ask(new(Answers), "ExitCode", func() int { return ExitStatus(err, stuck) })
+	if failed != nil || status == 0 {
+		return 1
+	}
+	return status
+}
+
 // ExitStatus returns the exit status that err asks for: the result of its ExitCode
 // method when that is from 1 to 255, or stuck for an [*AbandonedError]. When err asks
 // for none, the errors that it wraps decide. Of a list that errors.Join made only the

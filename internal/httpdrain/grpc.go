@@ -231,7 +231,7 @@ func (g *GRPC) Shutdown(ctx context.Context) (cut int, err error) {
 		if ended, _ := graceful.Ended(); !ended {
 			cut, _ = g.tracker.count()
 			if cut > 0 {
-				err = fmt.Errorf("shut down gRPC server %q: %d connections cut: %w", g.name, cut, context.Cause(ctx))
+				err = &cutError{fmt.Errorf("shut down gRPC server %q: %d connections cut: %w", g.name, cut, context.Cause(ctx))}
 			}
 		}
 	}

@@ -7,6 +7,18 @@ import (
 	"time"
 )
 
+// ExitCut is the exit status that the error of a Shutdown asks for when it has cut
+// requests: EX_TEMPFAIL of sysexits.h, because their clients may try again.
+const ExitCut = 75
+
+// cutError is the error of a Shutdown that has cut requests.
+type cutError struct{ error }
+
+func (e *cutError) Unwrap() error { return errors.Unwrap(e.error) }
+
+// ExitCode returns [ExitCut].
+func (*cutError) ExitCode() int { return ExitCut }
+
 // CloseWhenQuiet waits until nothing was accepted for AcceptQuiet, counted
 // from the window's end (now, without EndWindow) or from the last connection,
 // then closes the listener. It waits at most until half of Linger after the
@@ -123,7 +135,7 @@ func (s *Server) Shutdown(ctx context.Context) (cut int, err error) {
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		err = nil
 		if cut = int(s.inFlight.Load()) + s.countedBelow(); cut > 0 {
-			err = fmt.Errorf("shut down server %q: %d requests cut: %w", s.name, cut, context.Cause(ctx))
+			err = &cutError{fmt.Errorf("shut down server %q: %d requests cut: %w", s.name, cut, context.Cause(ctx))}
 		}
 	} else if err != nil {
 		err = fmt.Errorf("shut down server %q: %w", s.name, err)

@@ -99,7 +99,7 @@ func (s *Sockets) lookLocked() {
 func parse(lookup func(string) (string, bool), pid int) (names []string, err error) {
 	count, ok := lookup(countVar)
 	if !ok {
-		return nil, fmt.Errorf("there is none: %s is not set", countVar)
+		return nil, fmt.Errorf("there is none: %s is not set, or an App that ran before in this process has taken all", countVar)
 	}
 	if owner, _ := lookup(pidVar); owner != strconv.Itoa(pid) {
 		return nil, fmt.Errorf("%s is %q, and this process is %d: a program in between has to start it by exec", pidVar, owner, pid)

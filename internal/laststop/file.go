@@ -1,0 +1,214 @@
+// Package laststop keeps what a process says of its stop until it is read: in a file for
+// the next start, and at /metrics for one last scrape.
+package laststop
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/call"
+	"github.com/pleme-io/lifecycle-go/internal/text"
+)
+
+// version is the version of the file's format. A reader refuses any other.
+const version = 1
+
+// maxFile bounds the file that Open reads, in bytes.
+const maxFile = 1 << 20
+
+// patience bounds each operation on the file, because a volume may hang.
+const patience = time.Second
+
+// record is the content of the file.
+type record[T any] struct {
+	Version int `json:"version"`
+	Life    T   `json:"life"`
+}
+
+// File holds the record of one life at a time. The zero value keeps nothing. Its methods
+// may be called concurrently.
+type File struct {
+	path  string
+	stuck atomic.Bool // an operation did not return in time
+
+	mu    sync.Mutex // held while the file is written; guards the fields below
+	last  any        // the life of the last record, as brief returns it
+	final bool       // no further Write counts
+}
+
+// Open returns the record at path, and makes f write there. It returns nil without an
+// error when there is no file yet. The empty path keeps nothing. Call Open once, before
+// Write.
+func Open[T any](f *File, path string) (*T, error) {
+	f.path = path
+	if path == "" {
+		return nil, nil
+	}
+	var content []byte
+	err := f.within(func() (err error) {
+		content, err = read(path)
+		return err
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var raw record[json.RawMessage]
+	if err == nil {
+		err = json.Unmarshal(content, &raw)
+	}
+	if err == nil && raw.Version != version {
+		err = fmt.Errorf("it has the version %d, want %d", raw.Version, version)
+	}
+	life := new(T)
+	if err == nil {
+		err = json.Unmarshal(raw.Life, life)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the last stop from %s: %w", path, err)
+	}
+	return life, nil
+}
+
+// read returns the content of a regular file that is not too long.
+func read(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe without a writer would block
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, errors.Join(err, errors.New("it is not a regular file"))
+	}
+	content, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err == nil && len(content) > maxFile {
+		err = fmt.Errorf("it is longer than %d bytes", maxFile)
+	}
+	return content, err
+}
+
+// Keeps reports whether there is a file to write.
+func (f *File) Keeps() bool { return f.path != "" && !f.stuck.Load() }
+
+// Write replaces the record with life in brief, as a whole or not at all. Write waits at
+// most a second; when the volume takes longer, later calls do nothing.
+func (f *File) Write(life any) error {
+	return f.write(func() (any, bool, error) {
+		content, err := json.Marshal(life)
+		var value any
+		if err == nil {
+			err = json.Unmarshal(content, &value)
+		}
+		return brief(value), !f.final, err
+	})
+}
+
+// Final changes keys of the last record, for a process that ends now. Later calls of
+// Write and Final do nothing.
+func (f *File) Final(changes map[string]any) error {
+	return f.write(func() (any, bool, error) {
+		first := !f.final
+		f.final = true
+		life, _ := f.last.(map[string]any)
+		if life == nil {
+			life = map[string]any{}
+		}
+		maps.Copy(life, changes)
+		return life, first, nil
+	})
+}
+
+// write writes what compose returns, unless it reports false. The lock is held.
+func (f *File) write(compose func() (life any, wanted bool, err error)) error {
+	if !f.Keeps() {
+		return nil
+	}
+	err := f.within(func() error {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		life, wanted, err := compose()
+		if err != nil || !wanted {
+			return err
+		}
+		content, err := json.Marshal(record[any]{version, life})
+		if err != nil {
+			return err
+		}
+		f.last = life
+		return replace(f.path, append(content, '\n'))
+	})
+	if err != nil {
+		return fmt.Errorf("keep the record of this life in %s: %w", f.path, err)
+	}
+	return nil
+}
+
+// The limits of a record.
+const (
+	maxText = 1 << 10 // bytes of a text
+	maxList = 32      // elements of a list
+)
+
+// left are the keys that a record does not have: what only a reader of the whole report
+// wants, and the record of the life before.
+var left = []string{"stack", "reloads", "reloadCounts", "previous"}
+
+// brief returns a JSON value with short texts and lists. Of the parts that have a result
+// it has those that went wrong.
+func brief(value any) any {
+	switch v := value.(type) {
+	case string:
+		return text.Clip(v, maxText)
+	case []any:
+		v = slices.DeleteFunc(v, func(part any) bool {
+			m, _ := part.(map[string]any)
+			return m["result"] == "ok" || m["result"] == "running"
+		})
+		v = v[:min(len(v), maxList)]
+		for i := range v {
+			v[i] = brief(v[i])
+		}
+		return v
+	case map[string]any:
+		for key := range v {
+			if v[key] = brief(v[key]); slices.Contains(left, key) {
+				delete(v, key)
+			}
+		}
+	}
+	return value
+}
+
+// replace writes a new file beside the old one and renames it. It does not sync: the
+// record outlives the process, and a node that loses power may lose it.
+func replace(path string, content []byte) error {
+	beside := path + ".new"
+	err := os.WriteFile(beside, content, 0o640)
+	if err == nil {
+		err = os.Rename(beside, path)
+	}
+	return err
+}
+
+// within calls fn, and stops waiting for it when the volume hangs.
+func (f *File) within(fn func() error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	err := call.Within(ctx, "the volume", 0, fn)
+	var abandoned *call.AbandonedError
+	if errors.As(err, &abandoned) {
+		f.stuck.Store(true)
+		return fmt.Errorf("the volume did not answer in %v", patience)
+	}
+	return err
+}

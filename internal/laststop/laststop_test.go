@@ -1,0 +1,148 @@
+package laststop
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+type life struct {
+	Name     string            `json:"name"`
+	Parts    []part            `json:"parts"`
+	Left     []string          `json:"left"`
+	Took     time.Duration     `json:"took"`
+	Previous *life             `json:"previous,omitempty"`
+	Counts   map[string]uint64 `json:"reloadCounts,omitempty"`
+}
+
+type part struct {
+	Name   string `json:"name"`
+	Result string `json:"result"`
+	Stack  string `json:"stack,omitempty"`
+}
+
+// The record is short: texts and lists are cut, and of the parts those that went well are
+// not in it.
+func TestRecordIsBrief(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "stop.json")
+	var f File
+	if first, err := Open[life](&f, path); first != nil || err != nil {
+		t.Fatalf("before the first life there is %+v, %v", first, err)
+	}
+	whole := life{
+		Name: strings.Repeat("ä", 10_000), Took: 400 * 24 * time.Hour, Previous: &life{Name: "before"}, Counts: map[string]uint64{"x": 1},
+		Parts: []part{{"a", "ok", ""}, {"b", "abandoned", strings.Repeat("x", 100_000)}, {"c", "running", ""}, {"d", "failed", ""}},
+	}
+	for range 1000 {
+		whole.Left = append(whole.Left, "check")
+	}
+	if err := f.Write(whole); err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(path)
+	if err != nil || info.Size() > 4<<10 {
+		t.Errorf("the file has %d bytes, %v", info.Size(), err)
+	}
+	got, err := Open[life](new(File), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got.Name) > maxText || len(got.Left) != maxList || got.Took != whole.Took || got.Previous != nil || got.Counts != nil {
+		t.Errorf("the record is %+v", got)
+	}
+	if want := []part{{"b", "abandoned", ""}, {"d", "failed", ""}}; !slices.Equal(got.Parts, want) {
+		t.Errorf("the parts are %+v, want %+v", got.Parts, want)
+	}
+	var raw map[string]json.RawMessage
+	text, _ := os.ReadFile(path)
+	if err := json.Unmarshal(text, &raw); err != nil || string(raw["version"]) != "1" {
+		t.Errorf("%v, version %s", err, raw["version"])
+	}
+	names, _ := filepath.Glob(filepath.Join(filepath.Dir(path), "*"))
+	if len(names) != 1 {
+		t.Errorf("beside the record there are %q", names)
+	}
+}
+
+// The last words of a process that is killed change the last record, and then stay.
+func TestFinalRecordStays(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "stop.json")
+	var f File
+	_, _ = Open[life](&f, path)
+	if err := f.Write(life{Name: "running", Took: 7}); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"killed", "killed again"} {
+		if err := f.Final(map[string]any{"name": name}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := f.Write(life{Name: "stopped"}); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := Open[life](new(File), path); err != nil || got.Name != "killed" || got.Took != 7 {
+		t.Errorf("the record is %+v, %v", got, err)
+	}
+}
+
+func TestFileThatIsNoRecord(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "stop.json")
+	for text, want := range map[string]string{
+		"":                                    "unexpected end",
+		"{":                                   "unexpected end",
+		`{"version":1}`:                       "unexpected end",
+		`{"version":1,"life":[]}`:             "cannot unmarshal",
+		`{"version":2,"life":{}}`:             "version 2, want 1",
+		strings.Repeat(" ", maxFile) + "null": "longer than",
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := Open[life](new(File), path); got != nil || err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.20q: %+v, %v; want an error with %q", text, got, err, want)
+		}
+	}
+	var none File
+	if got, err := Open[life](&none, ""); got != nil || err != nil || none.Keeps() || none.Write(life{}) != nil || none.Final(nil) != nil {
+		t.Errorf("without a path: %+v, %v", got, err)
+	}
+}
+
+// Only a GET that began when the scrape was awaited, and whose client is there, counts.
+func TestScrape(t *testing.T) {
+	var s Scrape
+	var during func()
+	h := s.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		if during != nil {
+			during()
+		}
+	}))
+	ask := func(method string) { h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(method, "/metrics", nil)) }
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	ask(http.MethodGet)
+	during = func() { s.Await(over) }
+	ask(http.MethodGet) // began before
+	during = nil
+	ask(http.MethodHead)
+	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(over, http.MethodGet, "/metrics", nil)) // its client has gone
+	if s.Await(over) {
+		t.Error("no scrape has come, and one is reported")
+	}
+	ask(http.MethodGet)
+	ask(http.MethodGet)
+	if !s.Await(t.Context()) {
+		t.Error("a scrape has come")
+	}
+}

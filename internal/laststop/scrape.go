@@ -1,0 +1,45 @@
+package laststop
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"sync/atomic"
+)
+
+// Scrape awaits one scrape. The zero value is ready. Its methods may be called
+// concurrently.
+type Scrape struct {
+	wanted atomic.Bool
+	once   sync.Once
+	made   sync.Once
+	done   chan struct{}
+}
+
+// Handler returns h, and notes the GET requests that h answers while their client is there.
+func (s *Scrape) Handler(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		wanted := s.wanted.Load() // a request that began earlier may have the old numbers
+		h.ServeHTTP(w, r)
+		if wanted && r.Method == http.MethodGet && r.Context().Err() == nil {
+			s.once.Do(func() { close(s.answered()) })
+		}
+	})
+}
+
+// Await waits until a request that began after the call is answered, or ctx ends. It
+// reports whether one was.
+func (s *Scrape) Await(ctx context.Context) bool {
+	s.wanted.Store(true)
+	select {
+	case <-s.answered():
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (s *Scrape) answered() chan struct{} {
+	s.made.Do(func() { s.done = make(chan struct{}) })
+	return s.done
+}

@@ -1,0 +1,69 @@
+package sig
+
+import (
+	"os"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Watcher tells what the signals of a process mean. Its functions must not block, but for
+// First.
+type Watcher struct {
+	Stops, Reloads <-chan os.Signal // signals of the process
+	Given          <-chan os.Signal // signals that the program gives instead; may be nil or closed
+	Debounce       time.Duration    // a signal within it after the last one that counted does not count
+
+	Reload  func()          // for each SIGHUP
+	First   func(os.Signal) // for the first signal that counts, on a goroutine of its own
+	Further func(os.Signal) // for each later one
+}
+
+// Start reads the signals until stop is called. stop waits for First and Further.
+func (w Watcher) Start() (stop func()) {
+	quit := make(chan struct{})
+	var ended sync.WaitGroup
+	ended.Go(func() {
+		var last time.Time // of the signals that counted
+		for {
+			var s os.Signal
+			select {
+			case <-quit:
+				return
+			case s = <-w.Stops:
+			case s = <-w.Reloads:
+			case given, ok := <-w.Given:
+				if !ok {
+					w.Given = nil // no more will come
+				}
+				s = given
+			}
+			if s == nil {
+				continue
+			}
+			if s == syscall.SIGHUP {
+				w.Reload()
+				continue
+			}
+			now := time.Now()
+			// The pause counts from the last signal that counted: a user who presses
+			// Ctrl-C faster than the pause still gets through.
+			if w.Debounce > 0 && !last.IsZero() && now.Sub(last) <= w.Debounce {
+				continue
+			}
+			first := last.IsZero()
+			last = now
+			if first {
+				// If the beginning of the stop blocks, the loop still sees the signals
+				// that end the process.
+				ended.Go(func() { w.First(s) })
+				continue
+			}
+			w.Further(s)
+		}
+	})
+	return func() {
+		close(quit)
+		ended.Wait()
+	}
+}
