@@ -98,7 +98,7 @@ func TestPagesQuoteWhatIsPrinted(t *testing.T) {
 	for _, page := range factPages {
 		for _, m := range quoted.FindAllStringSubmatch(readPage(t, page), -1) {
 			for part := range strings.SplitSeq(m[2], "…") {
-				if part = strings.Trim(part, " "); part == "" {
+				if part = strings.Trim(part, " :;(),"); part == "" {
 					continue
 				}
 				found++
@@ -179,4 +179,75 @@ func TestPagesNameWhatExists(t *testing.T) {
 	if found < 40 {
 		t.Errorf("only %d names were found: do the patterns still match?", found)
 	}
+}
+
+// Names of Go that a page has in code spans, such as `lifecycle.ExitCode` and
+// `app.OnDrain`, are exported by their package.
+func TestPagesNameWhatGoExports(t *testing.T) {
+	span := regexp.MustCompile("`[^`\n]+`")
+	name := regexp.MustCompile(`\b(lifecycle|lifecycletest|health|config|worker|kube|grpcdrain|metrics|app|App|supervisor)\.([A-Z]\w*)`)
+	folders := map[string]string{"lifecycle": ".", "app": ".", "App": ".", "supervisor": "worker"}
+	exports := map[string]map[string]bool{}
+	found := 0
+	for _, page := range docPages(t) {
+		if !slices.Contains(factPages, page) && page != "docs/migration.md" && page != "docs/comparison.md" && !strings.HasPrefix(page, "docs/migrate/") {
+			continue
+		}
+		for _, code := range span.FindAllString(readPage(t, page), -1) {
+			for _, m := range name.FindAllStringSubmatch(code, -1) {
+				found++
+				folder := folders[m[1]]
+				if folder == "" {
+					folder = m[1]
+				}
+				if exports[folder] == nil {
+					exports[folder] = exported(t, folder)
+				}
+				if !exports[folder][m[2]] {
+					t.Errorf("%s names %s.%s, which does not exist", page, m[1], m[2])
+				}
+			}
+		}
+	}
+	if found < 40 {
+		t.Errorf("only %d names were found: do the patterns still match?", found)
+	}
+}
+
+// exported returns the exported names of a package: functions, methods, types, variables,
+// constants.
+func exported(t *testing.T, folder string) map[string]bool {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(folder, "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]bool{}
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		parsed, err := parser.ParseFile(gotoken.NewFileSet(), file, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range parsed.Decls {
+			switch d := d.(type) {
+			case *ast.FuncDecl:
+				names[d.Name.Name] = true
+			case *ast.GenDecl:
+				for _, spec := range d.Specs {
+					switch spec := spec.(type) {
+					case *ast.TypeSpec:
+						names[spec.Name.Name] = true
+					case *ast.ValueSpec:
+						for _, id := range spec.Names {
+							names[id.Name] = true
+						}
+					}
+				}
+			}
+		}
+	}
+	return names
 }
