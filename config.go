@@ -150,12 +150,11 @@ type Config struct {
 	// skips the hooks after it and reports them.
 	MinSlice time.Duration `koanf:"min_slice" mapstructure:"min_slice" reload:"live"`
 
-	// ReportSlice is the part of ShutdownGrace that is reserved, after the hooks, to tell
-	// of the stop: for the functions of [App.OnReport], and for one last scrape. With it
-	// and [WithMetrics] the health server stays until one GET of /metrics is answered, so
-	// that Prometheus sees how the stop went: set it to the scrape interval and 2 s.
+	// ReportSlice is reserved at the end of ShutdownGrace for the functions of
+	// [App.OnReport] and for one last scrape: with [WithMetrics] the health server stays
+	// until one GET of /metrics is answered. Set it to the scrape interval and 2 s.
 	// Defaults to 0: no scrape is awaited, and OnReport has a second and what is left.
-	ReportSlice time.Duration `koanf:"report_slice" json:"reportSlice" reload:"live"`
+	ReportSlice time.Duration `koanf:"report_slice" mapstructure:"report_slice" reload:"live"`
 
 	// ProbeTimeout is the longest that a health plane takes to answer. Defaults
 	// to 900 ms: the kubelet gives up after 1 s unless told otherwise.
@@ -210,11 +209,10 @@ type Config struct {
 	// Defaults to "/dev/termination-log"; with "off" the App writes none.
 	TerminationLog string `koanf:"termination_log" mapstructure:"termination_log"`
 
-	// LastStopFile keeps the report of this life for the next start: [Report.Previous].
-	// The App replaces it at each phase, so that it tells of a kill too. It belongs on a
-	// volume that outlives the process, such as an emptyDir, and to one process at a
-	// time. Its folder has to exist. Defaults to none.
-	LastStopFile string `koanf:"last_stop_file" json:"lastStopFile"`
+	// LastStopFile keeps the report of this life for the next start ([Report.Previous]).
+	// The App replaces it at each phase, so that it tells of a kill too. Its folder must
+	// exist, outlive the process and belong to it alone: an emptyDir. Defaults to none.
+	LastStopFile string `koanf:"last_stop_file" mapstructure:"last_stop_file"`
 
 	// StatuszOff removes /statusz from the health address. The page shows the names
 	// of units, servers and probes and the texts of their errors to every client
@@ -296,8 +294,8 @@ func (c Config) MarshalJSON() ([]byte, error) { return configjson.Marshal(reflec
 
 // UnmarshalJSON reads what MarshalJSON writes. It refuses an unknown key, a key that
 // occurs twice, and a duration without its unit; 0 is [Off], as in a file.
-func (c *Config) UnmarshalJSON(text []byte) error {
-	return configjson.Unmarshal(text, reflect.ValueOf(c).Elem(), Off)
+func (c *Config) UnmarshalJSON(b []byte) error {
+	return configjson.Unmarshal(b, reflect.ValueOf(c).Elem(), Off)
 }
 
 // newBudget returns the budget of a Config that has its defaults. It takes every

@@ -184,8 +184,7 @@ func (a *App) OnReport(name string, fn func(context.Context, Report) error) *App
 	return a
 }
 
-// stopIsOver records the result of the stop after the last hook, and again at the end,
-// when the health server may have failed too.
+// stopIsOver records the result after the last hook, and again after the health server.
 func (a *App) stopIsOver(result error) {
 	status := call.Status(result, ExitStuck)
 	a.stop.mu.Lock()
@@ -196,7 +195,6 @@ func (a *App) stopIsOver(result error) {
 	a.stop.over.result, a.stop.over.status = result, status
 }
 
-// reportSlice is ReportSlice, or a second for the functions of OnReport.
 func (a *App) reportSlice() time.Duration {
 	if slice := a.budget.ReportSlice; slice > 0 || len(a.parts.tells) == 0 {
 		return slice

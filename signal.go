@@ -74,10 +74,9 @@ func (s *signals) guardPipe() {
 // open. The next one ends the process. A signal within SignalDebounce of the last one
 // that counted does not count.
 func (a *App) watchSignals() (stop func(again bool)) {
-	// Notify drops signals that do not fit. The watcher never blocks, so 16 places
-	// are enough, and in a larger burst every further signal would mean the same.
-	// Reloads have a channel of their own, so that many of them cannot fill the place
-	// of a request to stop.
+	// Notify drops signals that do not fit. The watcher never blocks, so 16 places are
+	// enough; in a larger burst every further signal would mean the same. Reloads have a
+	// channel of their own, so that they cannot fill the place of a request to stop.
 	stops, reloads := make(chan os.Signal, 16), make(chan os.Signal, 1)
 	hangup := !a.signals.replaced && len(a.parts.reloads) > 0 && !sig.HangupIgnored()
 	if !a.signals.replaced {
@@ -114,7 +113,6 @@ func (a *App) watchSignals() (stop func(again bool)) {
 	}
 }
 
-// stopOn acts on the first signal.
 func (a *App) stopOn(sig os.Signal) {
 	err := &SignalError{sig}
 	if !a.requestStop(stopRequest{reason: err.Error(), cause: err, signal: err}) {
