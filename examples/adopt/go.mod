@@ -11,6 +11,7 @@ require (
 	github.com/pleme-io/lifecycle-go/grpcdrain v0.0.0
 	github.com/thejerf/suture/v4 v4.0.6
 	go.uber.org/fx v1.24.0
+	go.uber.org/goleak v1.3.0
 	golang.org/x/sync v0.24.0
 	google.golang.org/grpc v1.85.0
 	google.golang.org/grpc/examples v0.0.0-20260825154716-030ee8becb20
