@@ -170,9 +170,8 @@ func New(cfg Config, opts ...Option) (*App, error) {
 	a.log, a.queue = asynclog.New(a.log)
 	a.parts.log = a.log
 	a.mount()
-	if a.last.previous, err = laststop.Open[Report](&a.last.file, cfg.LastStopFile); err != nil {
-		a.log.Warn("the last stop is not known", "error", err)
-	} else if p := a.last.previous; p != nil && p.Phase != PhaseStopped {
+	a.last.previous = laststop.Open[Report](&a.last.file, cfg.LastStopFile, a.log)
+	if p := a.last.previous; p != nil && p.Phase != PhaseStopped {
 		a.log.Warn("the last stop did not go well", "phase", p.Phase, "exit_status", p.ExitStatus, "reason", p.Reason, "error", p.Error)
 	}
 	a.hooks = NewShutdown(a.log)
@@ -425,8 +424,6 @@ func (a *App) enter(p Phase, cause error) {
 	a.terminationLog()
 	a.tellServiceManager(p)
 	if a.last.file.Keeps() {
-		if err := a.last.file.Write(a.Report()); err != nil {
-			a.log.Warn("the next start will not know of this life", "error", err)
-		}
+		a.last.file.Write(a.Report())
 	}
 }

@@ -13,16 +13,10 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/httpdrain"
 )
 
-// The exit statuses of stops that went wrong in the App's own way.
+// The exit statuses of sysexits.h that stops have. The watchdog exits with ExitStuck.
 const (
-	// ExitStuck is the exit status of a process with an abandoned part: the watchdog
-	// exits with it, and [ExitCode] returns it for an error whose first part is an
-	// [*AbandonedError]. It is EX_SOFTWARE of sysexits.h.
-	ExitStuck = 70
-
-	// ExitCut is what [ExitCode] returns when the first part of the error is that of a
-	// server that cut requests. It is EX_TEMPFAIL of sysexits.h.
-	ExitCut = httpdrain.ExitCut
+	ExitStuck = 70                // EX_SOFTWARE: a part was abandoned
+	ExitCut   = httpdrain.ExitCut // 75, EX_TEMPFAIL: requests were cut
 )
 
 // ExitCode returns the exit status for the result of [App.Run]. It is 0 for nil.
@@ -82,7 +76,7 @@ func (a *App) die(why string, code int) {
 	call.Last(dieWithin, func() {
 		a.last.words.Final(string(PhaseKilled) + ": " + why)
 	}, func() {
-		_ = a.last.file.Final(map[string]any{"phase": PhaseKilled, "error": why, "done": time.Now(), "exitStatus": code})
+		a.last.file.Final(map[string]any{"phase": PhaseKilled, "error": why, "done": time.Now(), "exitStatus": code})
 	}, func() {
 		// The dump comes last, because a million goroutines take a while.
 		_, _ = fmt.Fprintf(a.death.stderr, "lifecycle: %s: %s; exit status %d\n\n", a.cfg.Name, why, code)

@@ -3,6 +3,8 @@
 package lifecycle
 
 import (
+	"log/slog"
+	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
@@ -34,11 +36,7 @@ func TestKilledProcessLeavesItsRecord(t *testing.T) {
 			p := launch(t, c.scenario, cfg, env(modeEnv, c.mode))
 			p.await(c.await)
 			read := func() *Report {
-				r, err := laststop.Open[Report](new(laststop.File), cfg.LastStopFile)
-				if err != nil {
-					t.Fatal(err)
-				}
-				return r
+				return laststop.Open[Report](new(laststop.File), cfg.LastStopFile, slog.New(slog.NewTextHandler(os.Stderr, nil)))
 			}
 			for i, sig := range c.signals {
 				want := PhaseRunning // the record to wait for

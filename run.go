@@ -181,11 +181,9 @@ func (a *App) refusals() error {
 // found before any work begins; the units. It reports false when a step failed or a
 // stop was requested meanwhile.
 func (a *App) start(group *errgroup.Group) bool {
-	if a.isStopping() {
-		a.enter(PhaseStarting, nil)
+	if a.enter(PhaseStarting, nil); a.isStopping() {
 		return false
 	}
-	a.enter(PhaseStarting, nil)
 	defer a.watchStart()()
 	cgroup.LimitMemory(a.unitsCtx, a.log, os.DirFS("/"), a.cfg.MemoryLimitRatio)
 	a.health.owner.SetGate(StateUnknown, "starting")

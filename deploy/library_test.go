@@ -67,7 +67,7 @@ type settings struct {
 func someSettings(n int) []settings {
 	r := rand.New(rand.NewPCG(1, 2))
 	durations := []any{"off", "0s", "0", 0, "250ms", "1s", "1.5s", "2s", "2500ms", "4s", "5s", "6.25s", "10s", "20s", "60s", "1m30s", "1h", "8761h", "10000000us", "-1s", "5", 5, "soon", false, true, "false"}
-	keys := []string{"drain_quiet", "drain_max", "drain_min", "go_away_after", "accept_quiet", "linger", "unit_slice", "hook_slice", "min_slice", "signal_debounce", "start_timeout", "reload_timeout", "leader_retry"}
+	keys := []string{"drain_quiet", "drain_max", "drain_min", "go_away_after", "accept_quiet", "linger", "unit_slice", "hook_slice", "report_slice", "min_slice", "signal_debounce", "start_timeout", "reload_timeout", "leader_retry"}
 	all := make([]settings, n)
 	for i := range all {
 		s := settings{DrainSeconds: 3 + r.IntN(20), PreStopSeconds: max(0, r.IntN(8)-4), Config: map[string]any{}}
@@ -104,6 +104,11 @@ func TestLibraryRefusesWhatNewRefuses(t *testing.T) {
 		settings{DrainSeconds: 5, Config: map[string]any{"lingr": "1s"}},
 		settings{DrainSeconds: 5, Config: map[string]any{"drain_readiness": "serving", "exit_on_signal": true, "memory_limit_ratio": 0.9}},
 	)
+	short := 20
+	cases = append(cases,
+		settings{DrainSeconds: 5, Config: map[string]any{"report_slice": "16.5s"}},
+		settings{DrainSeconds: 5, ShutdownSeconds: &short, Config: map[string]any{"report_slice": "17s"}},
+	)
 	out := rendered(t, `
 {{- range .Values.cases }}
 - {problems: {{ include "lifecycle.problems" . | toJson }}, numbers: {{ include "lifecycle.numbers" . }}}
@@ -132,12 +137,18 @@ func TestLibraryRefusesWhatNewRefuses(t *testing.T) {
 		if (err == nil) != (got[i].Problems == "") {
 			t.Errorf("%+v: the templates say %q, and config.Load %v", c, got[i].Problems, err)
 		}
-		if n.Drain != c.DrainSeconds || n.Grace != n.PreStop+n.Window+n.Shutdown+5 || c.ShutdownSeconds == nil && n.Shutdown != 4*n.Drain {
+		if n.Drain != c.DrainSeconds || n.Grace != n.PreStop+n.Window+n.Shutdown+5 || c.ShutdownSeconds == nil && (n.Shutdown < 4*n.Drain || c.Config["report_slice"] == nil && n.Shutdown != 4*n.Drain) {
 			t.Errorf("%+v: the numbers are %+v", c, n)
 		}
 	}
 	if fine < len(cases)/5 || fine > len(cases)*4/5 {
 		t.Errorf("%d of %d are fine: that proves little", fine, len(cases))
+	}
+	if slice := got[len(got)-2]; slice.Problems != "" || slice.Numbers.Shutdown != 37 || slice.Numbers.Grace != 47 {
+		t.Errorf("a report slice of 16.5 s: %+v, want a shutdown of 37 s", slice)
+	}
+	if words := got[len(got)-1].Problems; !strings.Contains(words, "linger + unit_slice + hook_slice + report_slice is 5s + 5s + 5s + 17s = 32s, and has to fit") {
+		t.Errorf("a report slice of 17 s in 20 s: %q", words)
 	}
 	if words := got[200].Problems; !strings.Contains(words, "linger + unit_slice + hook_slice is 60s + 5s + 5s = 70s, and has to fit into shutdown_grace, which is 20s") {
 		t.Errorf("linger of 60 s: %q", words)

@@ -74,6 +74,25 @@ func lowPorts(t *testing.T) func() string {
 // unknown is the exit status of a process that has not been stopped.
 const unknown = -1
 
+// TestChartAwaitsOneScrape: with a ServiceMonitor the chart gives a stop the times of the
+// long run of TestStopsAreSeen.
+func TestChartAwaitsOneScrape(t *testing.T) {
+	for interval, want := range map[string][]string{
+		"15s": {"report_slice: 17s", "SHUTDOWN_GRACE, value: 37s", "terminationGracePeriodSeconds: 47"},
+		"1m":  {"report_slice: 62s", "SHUTDOWN_GRACE, value: 82s", "terminationGracePeriodSeconds: 92"},
+	} {
+		manifest := chart(t, "serviceMonitor.enabled=true", "serviceMonitor.interval="+interval)
+		for _, words := range append(want, "last_stop_file: /tmp/last-stop.json") {
+			if !strings.Contains(manifest, words) {
+				t.Errorf("every %s: the chart has no %q", interval, words)
+			}
+		}
+	}
+	if strings.Contains(chart(t), "report_slice") {
+		t.Error("without a ServiceMonitor a stop waits for a scrape")
+	}
+}
+
 // stopped is one process of the example.
 type stopped struct {
 	kind        string // "cut", "stuck", "good" or "control": a cut that is not told

@@ -212,7 +212,7 @@ func TestStopIsPushed(t *testing.T) {
 	app.Stop(errBoom)
 	_ = app.Wait()
 	got := <-pushed
-	for _, line := range []string{"PUT /metrics/job/orders/instance/a", `lifecycle_app_info{app="orders"} 1`, `lifecycle_last_stop_ending{ending="failed"} 1`, "lifecycle_last_stop_exit_status 1", "lifecycle_last_stop_duration_seconds 0."} {
+	for _, line := range []string{"PUT /metrics/job/orders/instance/a", `lifecycle_app_info{app="orders"} 1`, `lifecycle_last_stop_ending{ending="failed"} 1`, "lifecycle_last_stop_exit_status 1", "\nlifecycle_last_stop_duration_seconds "} {
 		if !strings.Contains(got, line) {
 			t.Errorf("the gateway did not get %q:\n%s", line, got)
 		}

@@ -12,6 +12,12 @@ import (
 func FuzzManifest(f *testing.F) {
 	f.Add("m.yaml", clean)
 	f.Add("m.yaml", jobManifest)
+	for _, in := range inputs {
+		f.Add("m.yaml", in.String())
+	}
+	for _, more := range []string{hpaV1, keda, argoRef, operator} {
+		f.Add("m.yaml", clean+more)
+	}
 	f.Add("m.yaml", bomb())
 	f.Add("Dockerfile", "FROM a\nSTOPSIGNAL SIGKILL\nCMD /app\n")
 	for _, seed := range []string{

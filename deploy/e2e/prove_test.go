@@ -213,10 +213,24 @@ func TestProveAWindowThatIsTooShort(t *testing.T) {
 	if f.Value != "1s" || err != nil || want < 4*time.Second || want > 12*time.Second {
 		t.Fatalf("kube-proxy is 4 s late, the window is 1 s, and it finds %q and asks for %q (%v)", f.Value, f.Want, err)
 	}
-	d.args[1] = "-drain-interval=" + f.Want
-	up.change(t, d)
-	if p := up.prove(t, "--post", ""); p.Lost != 0 {
-		t.Errorf("with %s there are %d lost: %v", f.Want, p.Lost, p.Findings)
+	// On a busy machine kube-proxy may be later than 4 s the next time: then the second
+	// answer names a longer window, and that is enough.
+	for round := 1; ; round++ {
+		d.args[1] = "-drain-interval=" + f.Want
+		up.change(t, d)
+		p := up.prove(t, "--post", "")
+		if p.Lost == 0 {
+			return
+		}
+		if round == 3 {
+			t.Fatalf("with %s there are %d lost: %v", f.Want, p.Lost, p.Findings)
+		}
+		t.Logf("with %s there are %d lost", f.Want, p.Lost)
+		before := want
+		f = p.find(t, "drain-window-too-short", mainContainer+".args[1]")
+		if want, err = time.ParseDuration(f.Want); err != nil || want <= before {
+			t.Fatalf("a window of %v is too short, and it asks for %q (%v)", before, f.Want, err)
+		}
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"maps"
 	"os"
 	"slices"
@@ -40,6 +41,7 @@ type record[T any] struct {
 // may be called concurrently.
 type File struct {
 	path  string
+	log   *slog.Logger
 	stuck atomic.Bool // an operation did not return in time
 
 	mu    sync.Mutex // held while the file is written; guards the fields below
@@ -47,17 +49,27 @@ type File struct {
 	final bool       // no further Write counts
 }
 
-// Open returns the record at path, and makes f write there. It returns nil without an
-// error when there is no file yet. The empty path keeps nothing. Call Open once, before
-// Write.
-func Open[T any](f *File, path string) (*T, error) {
-	f.path = path
+// Open returns the record at path, or nil, and makes f write there. The log says why a
+// record is not read or not written; that there is none yet is no fault. The empty path
+// keeps nothing. Call Open once, before Write.
+func Open[T any](f *File, path string, log *slog.Logger) *T {
+	f.path, f.log = path, log
 	if path == "" {
-		return nil, nil
+		return nil
 	}
+	life, err := load[T](f)
+	if err != nil {
+		log.Warn("the last stop is not known", "file", path, "error", err)
+		return nil
+	}
+	return life
+}
+
+// load returns nil without an error when there is no file.
+func load[T any](f *File) (*T, error) {
 	var content []byte
 	err := f.within(func() (err error) {
-		content, err = read(path)
+		content, err = read(f.path)
 		return err
 	})
 	if errors.Is(err, fs.ErrNotExist) {
@@ -75,7 +87,7 @@ func Open[T any](f *File, path string) (*T, error) {
 		err = json.Unmarshal(raw.Life, life)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the last stop from %s: %w", path, err)
+		return nil, err
 	}
 	return life, nil
 }
@@ -102,8 +114,8 @@ func (f *File) Keeps() bool { return f.path != "" && !f.stuck.Load() }
 
 // Write replaces the record with life in brief, as a whole or not at all. Write waits at
 // most a second; when the volume takes longer, later calls do nothing.
-func (f *File) Write(life any) error {
-	return f.write(func() (any, bool, error) {
+func (f *File) Write(life any) {
+	f.write(func() (any, bool, error) {
 		content, err := json.Marshal(life)
 		var value any
 		if err == nil {
@@ -115,8 +127,8 @@ func (f *File) Write(life any) error {
 
 // Final changes keys of the last record, for a process that ends now. Later calls of
 // Write and Final do nothing.
-func (f *File) Final(changes map[string]any) error {
-	return f.write(func() (any, bool, error) {
+func (f *File) Final(changes map[string]any) {
+	f.write(func() (any, bool, error) {
 		first := !f.final
 		f.final = true
 		life, _ := f.last.(map[string]any)
@@ -129,9 +141,9 @@ func (f *File) Final(changes map[string]any) error {
 }
 
 // write writes what compose returns, unless it reports false. The lock is held.
-func (f *File) write(compose func() (life any, wanted bool, err error)) error {
+func (f *File) write(compose func() (life any, wanted bool, err error)) {
 	if !f.Keeps() {
-		return nil
+		return
 	}
 	err := f.within(func() error {
 		f.mu.Lock()
@@ -148,9 +160,8 @@ func (f *File) write(compose func() (life any, wanted bool, err error)) error {
 		return replace(f.path, append(content, '\n'))
 	})
 	if err != nil {
-		return fmt.Errorf("keep the record of this life in %s: %w", f.path, err)
+		f.log.Warn("the next start will not know of this life", "file", f.path, "error", err)
 	}
-	return nil
 }
 
 // The limits of a record.

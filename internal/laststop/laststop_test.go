@@ -3,6 +3,7 @@ package laststop
 import (
 	"context"
 	"encoding/json"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -32,13 +33,20 @@ type part struct {
 	Stack  string `json:"stack,omitempty"`
 }
 
+// open opens a file with a log that said returns.
+func open(f *File, path string) (got *life, said func() string) {
+	var log strings.Builder
+	got = Open[life](f, path, slog.New(slog.NewTextHandler(&log, nil)))
+	return got, log.String
+}
+
 // The record is short: texts and lists are cut, and of the parts those that went well are
 // not in it.
 func TestRecordIsBrief(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "stop.json")
 	var f File
-	if first, err := Open[life](&f, path); first != nil || err != nil {
-		t.Fatalf("before the first life there is %+v, %v", first, err)
+	if first, said := open(&f, path); first != nil || said() != "" {
+		t.Fatalf("before the first life there is %+v, %s", first, said())
 	}
 	whole := life{
 		Name: strings.Repeat("ä", 10_000), Took: 400 * 24 * time.Hour, Previous: &life{Name: "before"}, Counts: map[string]uint64{"x": 1},
@@ -47,17 +55,12 @@ func TestRecordIsBrief(t *testing.T) {
 	for range 1000 {
 		whole.Left = append(whole.Left, "check")
 	}
-	if err := f.Write(whole); err != nil {
-		t.Fatal(err)
-	}
+	f.Write(whole)
 	info, err := os.Stat(path)
 	if err != nil || info.Size() > 4<<10 {
 		t.Errorf("the file has %d bytes, %v", info.Size(), err)
 	}
-	got, err := Open[life](new(File), path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	got, _ := open(new(File), path)
 	if len(got.Name) > maxText || len(got.Left) != maxList || got.Took != whole.Took || got.Previous != nil || got.Counts != nil {
 		t.Errorf("the record is %+v", got)
 	}
@@ -79,20 +82,14 @@ func TestRecordIsBrief(t *testing.T) {
 func TestFinalRecordStays(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "stop.json")
 	var f File
-	_, _ = Open[life](&f, path)
-	if err := f.Write(life{Name: "running", Took: 7}); err != nil {
-		t.Fatal(err)
-	}
+	_, said := open(&f, path)
+	f.Write(life{Name: "running", Took: 7})
 	for _, name := range []string{"killed", "killed again"} {
-		if err := f.Final(map[string]any{"name": name}); err != nil {
-			t.Fatal(err)
-		}
+		f.Final(map[string]any{"name": name})
 	}
-	if err := f.Write(life{Name: "stopped"}); err != nil {
-		t.Fatal(err)
-	}
-	if got, err := Open[life](new(File), path); err != nil || got.Name != "killed" || got.Took != 7 {
-		t.Errorf("the record is %+v, %v", got, err)
+	f.Write(life{Name: "stopped"})
+	if got, _ := open(new(File), path); got.Name != "killed" || got.Took != 7 || said() != "" {
+		t.Errorf("the record is %+v, %s", got, said())
 	}
 }
 
@@ -109,13 +106,16 @@ func TestFileThatIsNoRecord(t *testing.T) {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := Open[life](new(File), path); got != nil || err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%.20q: %+v, %v; want an error with %q", text, got, err, want)
+		if got, said := open(new(File), path); got != nil || !strings.Contains(said(), want) {
+			t.Errorf("%.20q: %+v, %s; want an error with %q", text, got, said(), want)
 		}
 	}
 	var none File
-	if got, err := Open[life](&none, ""); got != nil || err != nil || none.Keeps() || none.Write(life{}) != nil || none.Final(nil) != nil {
-		t.Errorf("without a path: %+v, %v", got, err)
+	got, said := open(&none, "")
+	none.Write(life{})
+	none.Final(nil)
+	if got != nil || none.Keeps() || said() != "" {
+		t.Errorf("without a path: %+v, %s", got, said())
 	}
 }
 

@@ -57,7 +57,12 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- define "app.config" -}}
 {{- $config := .Values.config | default dict | deepCopy -}}
 {{- $lifecycle := $config.lifecycle | default dict -}}
-{{- $_ := set $config "lifecycle" (mergeOverwrite (dict "name" (include "app.fullname" .) "drain_readiness" (include "app.readiness" .)) $lifecycle) -}}
+{{- $own := dict "name" (include "app.fullname" .) "drain_readiness" (include "app.readiness" .) "last_stop_file" "/tmp/last-stop.json" -}}
+{{- /* One last scrape sees how a stop went. */ -}}
+{{- if and .Values.serviceMonitor.enabled (not .Values.shutdownSeconds) -}}
+{{- $_ := set $own "report_slice" (printf "%ds" (add 2 (div (include "lifecycle.nanoseconds" .Values.serviceMonitor.interval) 1000000000))) -}}
+{{- end -}}
+{{- $_ := set $config "lifecycle" (mergeOverwrite $own $lifecycle) -}}
 {{- with .Values.addrKey -}}
 {{- $port := int $.Values.ports.http -}}
 {{- $given := get $config . -}}

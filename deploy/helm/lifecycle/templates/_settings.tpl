@@ -35,12 +35,12 @@ kubernetesAPI: {enabled: false, lease: "", deletionCost: false}
 {{/* The keys of lifecycle.Config that a running process takes over from its file. */}}
 {{- define "lifecycle.liveKeys" -}}
 [drain_interval, drain_quiet, drain_max, drain_min, drain_readiness, drain_wait, go_away_after,
- accept_quiet, linger, shutdown_grace, unit_slice, hook_slice, min_slice, reload_timeout, exit_on_signal]
+ accept_quiet, linger, shutdown_grace, unit_slice, hook_slice, report_slice, min_slice, reload_timeout, exit_on_signal]
 {{- end -}}
 
 {{/* The other keys of lifecycle.Config that config may have. */}}
 {{- define "lifecycle.startKeys" -}}
-[name, signal_debounce, start_timeout, leader_retry, termination_log, statusz_off, admin_token, admin_token_file, memory_limit_ratio]
+[name, signal_debounce, start_timeout, leader_retry, termination_log, last_stop_file, statusz_off, admin_token, admin_token_file, memory_limit_ratio]
 {{- end -}}
 
 {{/* The keys that follow from the settings. They are refused in config. */}}
@@ -51,14 +51,16 @@ kubernetesAPI: {enabled: false, lease: "", deletionCost: false}
 {{/*
 The numbers of a stop, in seconds: this is the only place that adds them up. The kubelet
 gives a pod preStop + window + shutdown + 2 + 3 s. The library needs the 2 s as its margin,
-and 3 s are to spare. drain_max, when it is set, may make the window longer.
+and 3 s are to spare. drain_max, when it is set, may make the window longer, and
+report_slice is part of shutdown.
 
 Readiness is asked every second and seen to be down within half of the window.
 */}}
 {{- define "lifecycle.numbers" -}}
 {{- $s := include "lifecycle.settings" . | fromYaml -}}
 {{- $drain := int $s.drainSeconds -}}
-{{- $shutdown := int ($s.shutdownSeconds | default (mul 4 $drain)) -}}
+{{- $report := include "lifecycle.nanoseconds" (dig "report_slice" "off" $s.config) | int64 -}}
+{{- $shutdown := int ($s.shutdownSeconds | default (add (mul 4 $drain) (div (add (max 0 $report) 999999999) 1000000000))) -}}
 {{- $preStop := int $s.preStopSeconds -}}
 {{- $max := include "lifecycle.nanoseconds" (dig "drain_max" "off" $s.config) | int64 -}}
 {{- $window := max $drain (div (add $max 999999999) 1000000000) -}}

@@ -37,7 +37,7 @@ settings break, and nothing when they break none.
 {{- end -}}
 {{- end -}}
 {{- $longest := 31536000000000000 -}}
-{{- range list "drain_quiet" "drain_max" "drain_min" "go_away_after" "accept_quiet" "linger" "unit_slice" "hook_slice" "min_slice" "signal_debounce" "start_timeout" "reload_timeout" "leader_retry" -}}
+{{- range list "drain_quiet" "drain_max" "drain_min" "go_away_after" "accept_quiet" "linger" "unit_slice" "hook_slice" "report_slice" "min_slice" "signal_debounce" "start_timeout" "reload_timeout" "leader_retry" -}}
 {{- if not (kindIs "invalid" (index $config .)) -}}
 {{- $given := index $config . -}}
 {{- $ns := include "lifecycle.nanoseconds" $given | int64 -}}
@@ -64,17 +64,19 @@ settings break, and nothing when they break none.
 {{- $drain := mul (int64 $n.drain) 1000000000 -}}
 {{- $shutdown := mul (int64 $n.shutdown) 1000000000 -}}
 {{- $quarter := min 5000000000 (div $shutdown 4) -}}
-{{- $t := dict "linger" $quarter "unit_slice" $quarter "hook_slice" $quarter "drain_min" (min 1000000000 $drain) "drain_max" 0 "min_slice" 0 -}}
+{{- $t := dict "linger" $quarter "unit_slice" $quarter "hook_slice" $quarter "report_slice" 0 "drain_min" (min 1000000000 $drain) "drain_max" 0 "min_slice" 0 -}}
 {{- range $key, $given := $config -}}
-{{- if and (hasKey (dict "linger" 1 "unit_slice" 1 "hook_slice" 1 "drain_min" 1 "drain_max" 1 "min_slice" 1 "accept_quiet" 1) $key) (not (kindIs "invalid" $given)) -}}
+{{- if and (hasKey (dict "linger" 1 "unit_slice" 1 "hook_slice" 1 "report_slice" 1 "drain_min" 1 "drain_max" 1 "min_slice" 1 "accept_quiet" 1) $key) (not (kindIs "invalid" $given)) -}}
 {{- $_ := set $t $key (include "lifecycle.nanoseconds" $given | int64) -}}
 {{- end -}}
 {{- end -}}
 {{- $half := div $t.linger 2 -}}
 {{- $problems := list -}}
-{{- $sum := add $t.linger $t.unit_slice $t.hook_slice -}}
+{{- $sum := add $t.linger $t.unit_slice $t.hook_slice $t.report_slice -}}
+{{- $plus := ternary " + report_slice" "" (gt $t.report_slice 0) -}}
+{{- $report := ternary (printf " + %s" (include "lifecycle.seconds" $t.report_slice)) "" (gt $t.report_slice 0) -}}
 {{- if gt $sum $shutdown -}}
-{{- $problems = append $problems (printf "linger + unit_slice + hook_slice is %s + %s + %s = %s, and has to fit into shutdown_grace, which is %s: lower them, or raise shutdownSeconds" (include "lifecycle.seconds" $t.linger) (include "lifecycle.seconds" $t.unit_slice) (include "lifecycle.seconds" $t.hook_slice) (include "lifecycle.seconds" $sum) (include "lifecycle.seconds" $shutdown)) -}}
+{{- $problems = append $problems (printf "linger + unit_slice + hook_slice%s is %s + %s + %s%s = %s, and has to fit into shutdown_grace, which is %s: lower them, or raise shutdownSeconds" $plus (include "lifecycle.seconds" $t.linger) (include "lifecycle.seconds" $t.unit_slice) (include "lifecycle.seconds" $t.hook_slice) $report (include "lifecycle.seconds" $sum) (include "lifecycle.seconds" $shutdown)) -}}
 {{- end -}}
 {{- if gt $t.drain_min $drain -}}
 {{- $problems = append $problems (printf "drain_min is %s, longer than the window: drainSeconds is %v" (include "lifecycle.seconds" $t.drain_min) $n.drain) -}}
