@@ -108,7 +108,7 @@ const ownPath = "github.com/pleme-io/lifecycle-go"
 func goCommand(t *testing.T, c command) {
 	t.Helper()
 	for _, arg := range c.words[2:] {
-		folder := ""
+		var folder string
 		switch {
 		case strings.HasPrefix(arg, "./"):
 			folder = strings.TrimSuffix(arg, "/...")

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"strconv"
 	"sync/atomic"
@@ -36,7 +37,7 @@ func (s *server) ClientStreamingEcho(stream echo.Echo_ClientStreamingEchoServer)
 	}()
 	select {
 	case err := <-ended:
-		if err != io.EOF {
+		if !errors.Is(err, io.EOF) {
 			return err
 		}
 	case <-lifecycle.Draining(stream.Context()):
