@@ -7,6 +7,9 @@ SHELL := /bin/bash
 # Every folder with a go.mod is a module. go.work joins them.
 MODULES  := $(shell find . -name go.mod -not -path '*/testdata/*' -not -path '*/node_modules/*' -exec dirname {} \; | LC_ALL=C sort)
 PACKAGES := $(addsuffix /...,$(MODULES))
+# Programs of other libraries: they only have to compile, and with the race detector
+# that takes minutes.
+ADOPT    := ./examples/adopt
 
 FUZZTIME  ?= 20s# for each fuzz target; 50x counts executions
 BENCH     ?= .
@@ -27,7 +30,8 @@ run: ## run the example service; Ctrl-C shows how it stops
 
 .PHONY: test
 test: cc ## test every module: races on, leaked goroutines are failures; "make test-long" has the rest
-	go test -race -short -timeout 10m $(TESTFLAGS) $(PACKAGES)
+	go test -race -short -timeout 10m $(TESTFLAGS) $(filter-out $(ADOPT)/...,$(PACKAGES))
+	go test -short -timeout 10m $(TESTFLAGS) $(ADOPT)/...
 
 # Of a chaos test one minute; "make chaos" is its full length.
 .PHONY: test-long
@@ -39,7 +43,7 @@ test-long: cc ## the long tests: three servers, the browser on every page, load,
 
 .PHONY: test-next
 test-next: ## test each module alone on the other supported Go release (GO_NEXT), without the race detector
-	@set -e; for m in $(MODULES); do echo "test $$m with $(GO_NEXT)"; \
+	@set -e; for m in $(filter-out $(ADOPT),$(MODULES)); do echo "test $$m with $(GO_NEXT)"; \
 		(cd $$m && GOWORK=off GOTOOLCHAIN=$(GO_NEXT) go test -short -timeout 10m $(TESTFLAGS) ./...); done
 
 .PHONY: race
