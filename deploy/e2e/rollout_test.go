@@ -72,11 +72,20 @@ func TestDeleteAndScale(t *testing.T) {
 	load := d.load(t, keepAlive, newConns, replays, sse, sockets)
 	defer load.stop()
 	pause(t.Context(), 3*time.Second)
-	d.must(t, "delete", "pod", d.pods.running()[0].name, "--wait=false")
+	first := d.pods.running()
+	d.must(t, "delete", "pod", first[0].name, "--wait=false")
 	d.rolledOut(t)
 	d.settled(t)
 	d.scale(t, 1)
 	d.scale(t, 3)
+	// None of the pods stays to which the clients connected first: each client is sent away.
+	for _, p := range d.pods.running() {
+		if slices.ContainsFunc(first, func(q *pod) bool { return q.name == p.name }) {
+			d.must(t, "delete", "pod", p.name, "--wait=false")
+			d.rolledOut(t)
+			d.settled(t)
+		}
+	}
 	pause(t.Context(), 2*time.Second)
 	ledgers := load.stop()
 	mustLoseNothing(t, d.pods.stops(), ledgers...)
