@@ -45,6 +45,6 @@ func run(addr, health string) error {
 		Probe("db", lifecycle.ProbeFunc(db.Ping), lifecycle.WithCache(time.Second)).
 		Probe("nats", lifecycle.ProbeFunc(s.connected)).
 		OnShutdown("db", func(context.Context) error { db.Close(); return nil }).
-		OnShutdown("nats", func(context.Context) error { return queue.Drain() })
+		OnShutdown("nats", func(ctx context.Context) error { defer queue.Close(); return queue.FlushWithContext(ctx) })
 	return app.Run(context.Background())
 }

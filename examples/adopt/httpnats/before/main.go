@@ -93,7 +93,7 @@ func run(addr, health string) error {
 	case <-ctx.Done():
 		cause = errors.Join(cause, errors.New("the consumer did not end"))
 	}
-	if err := queue.Drain(); err != nil {
+	if err := queue.FlushWithContext(ctx); err != nil {
 		cause = errors.Join(cause, err)
 	}
 	return errors.Join(cause, probes.Shutdown(ctx))
