@@ -89,11 +89,11 @@ type Config struct {
 	// run in the window. Defaults to 5 s; with Off there is no window.
 	DrainInterval time.Duration `koanf:"drain_interval" mapstructure:"drain_interval" reload:"live"`
 
-	// DrainQuiet ends the window early, but not before DrainMin: when no request is
-	// in flight, none has arrived for this long, and every drainer has returned. The
-	// App cannot see the RPCs of a gRPC server and takes one for quiet only when it
-	// has no open connection; clients that keep their connections open make the
-	// window last to its end. Defaults to 0: the window never ends early.
+	// DrainQuiet ends the window early, once DrainMin has passed, no request is in
+	// flight, none has arrived for this long, and every drainer has returned. The App
+	// cannot see RPCs: a gRPC server counts as quiet only when it has no open
+	// connection, and clients that keep theirs open make the window last to its end.
+	// Defaults to 0: the window never ends early.
 	DrainQuiet time.Duration `koanf:"drain_quiet" mapstructure:"drain_quiet" reload:"live"`
 
 	// DrainMax is the longest time for which [App.EndWindow] may keep the window open,
@@ -111,10 +111,10 @@ type Config struct {
 	// DrainWait says whether the window may be skipped. Defaults to "auto".
 	DrainWait DrainWait `koanf:"drain_wait" mapstructure:"drain_wait" reload:"live"`
 
-	// GoAwayAfter is the time after T0 at which the App tells HTTP/2 connections,
-	// websockets and streams to reconnect elsewhere. If it told them earlier, the
-	// load balancer could still send their clients back to this process. It is
-	// limited to half of the window. Defaults to 1 s.
+	// GoAwayAfter is the time from the beginning of the stop (T0) until the App tells
+	// HTTP/2 connections, websockets and streams to reconnect elsewhere. If it told them
+	// earlier, the load balancer could still send their clients back to this process.
+	// It is limited to half of the window. Defaults to 1 s.
 	GoAwayAfter time.Duration `koanf:"go_away_after" mapstructure:"go_away_after" reload:"live"`
 
 	// AcceptQuiet is the time without a new connection after which the listeners
@@ -126,8 +126,8 @@ type Config struct {
 	// Linger is the time after the window in which the App still serves open
 	// connections, so that a client that was idle during the whole window does not
 	// lose its next request. It ends early when no connection is open. AcceptQuiet
-	// may use up to half of it. When endpoints spread more slowly than DrainInterval
-	// allows for, clients that connect after that may be refused or reset.
+	// may use up to half of it. A client that connects after the listeners have
+	// closed, because its load balancer has not noticed the stop, is refused or reset.
 	// Defaults to 5 s, or a quarter of ShutdownGrace when that is shorter.
 	Linger time.Duration `koanf:"linger" mapstructure:"linger" reload:"live"`
 
@@ -152,8 +152,8 @@ type Config struct {
 
 	// ReportSlice is reserved at the end of ShutdownGrace for the functions of
 	// [App.OnReport] and for one last scrape: with [WithMetrics] the health server stays
-	// until one GET of /metrics is answered. Set it to the scrape interval and 2 s.
-	// Defaults to 0: no scrape is awaited, and OnReport has a second and what is left.
+	// until one GET of /metrics is answered. Set it to the scrape interval plus 2 s.
+	// Defaults to 0: no scrape is awaited, and up to 1 s is reserved for OnReport.
 	ReportSlice time.Duration `koanf:"report_slice" mapstructure:"report_slice" reload:"live"`
 
 	// ProbeTimeout is the longest that a health plane takes to answer. Defaults
@@ -161,8 +161,8 @@ type Config struct {
 	ProbeTimeout time.Duration `koanf:"probe_timeout" mapstructure:"probe_timeout"`
 
 	// SignalDebounce is the time within which signals count as one request, because
-	// process managers and wrappers send some signals twice. It begins with the signal
-	// that counts, so that repeated signals count once in that time. Defaults to 250 ms.
+	// process managers and wrappers send some signals twice. It runs from the last signal
+	// that counted; ignored signals do not prolong it. Defaults to 250 ms.
 	SignalDebounce time.Duration `koanf:"signal_debounce" mapstructure:"signal_debounce"`
 
 	// StartTimeout is the longest time from Run to the phase running. An App that is

@@ -13,19 +13,39 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/laststop"
 )
 
+// signalAfter is a signal that the test sends when the record has reached a phase, or at
+// once without one.
+type signalAfter struct {
+	phase  Phase
+	signal syscall.Signal
+}
+
 // A process that is killed has written what the next start reads: that it ran, that it
 // stopped, or that it ended itself by force.
 func TestKilledProcessLeavesItsRecord(t *testing.T) {
 	for name, c := range map[string]struct {
 		scenario, mode, await string
-		signals               []syscall.Signal
+		signals               []signalAfter
 		status                int // 0 when a signal ends the process
 		phase                 Phase
 		requested, done       bool
 	}{
-		"SIGKILL while it runs":   {"service", "", "unit begins", []syscall.Signal{syscall.SIGKILL}, 0, PhaseRunning, false, false},
-		"SIGKILL while it drains": {"service", "", "unit begins", []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL}, 0, PhaseDraining, true, false},
-		"the watchdog":            {"stuck", "predicate", "ready to be stuck", []syscall.Signal{syscall.SIGTERM}, ExitStuck, PhaseKilled, false, true},
+		"SIGKILL while it runs": {
+			scenario: "service", await: "unit begins",
+			signals: []signalAfter{{PhaseRunning, syscall.SIGKILL}},
+			phase:   PhaseRunning,
+		},
+		"SIGKILL while it drains": {
+			scenario: "service", await: "unit begins",
+			signals: []signalAfter{{PhaseRunning, syscall.SIGTERM}, {PhaseDraining, syscall.SIGKILL}},
+			phase:   PhaseDraining, requested: true,
+		},
+		// The App is stuck and cannot record the request.
+		"the watchdog": {
+			scenario: "stuck", mode: "predicate", await: "ready to be stuck",
+			signals: []signalAfter{{"", syscall.SIGTERM}},
+			status:  ExitStuck, phase: PhaseKilled, done: true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -38,19 +58,15 @@ func TestKilledProcessLeavesItsRecord(t *testing.T) {
 			read := func() *Report {
 				return laststop.Open[Report](new(laststop.File), cfg.LastStopFile, slog.New(slog.NewTextHandler(os.Stderr, nil)))
 			}
-			for i, sig := range c.signals {
-				want := PhaseRunning // the record to wait for
-				if i > 0 {
-					want = PhaseDraining
-				}
-				for end := time.Now().Add(patience); c.mode == ""; time.Sleep(5 * time.Millisecond) {
-					if r := read(); r != nil && r.Phase == want {
-						break
-					} else if time.Now().After(end) {
-						t.Fatalf("the record is %+v, want phase %s", r, want)
+			for _, s := range c.signals {
+				end := time.Now().Add(patience)
+				for r := read(); s.phase != "" && (r == nil || r.Phase != s.phase); r = read() {
+					if time.Now().After(end) {
+						t.Fatalf("the record is %+v, want phase %s", r, s.phase)
 					}
+					time.Sleep(5 * time.Millisecond)
 				}
-				p.signal(sig)
+				p.signal(s.signal)
 			}
 			if c.status != 0 {
 				p.wantExit(c.status)

@@ -60,14 +60,16 @@ func TestFailureWhileStartingRollsBack(t *testing.T) {
 		if r.Phase() != lifecycle.PhaseFailed {
 			t.Errorf("it is %s", r.Phase())
 		}
+		// "unit dead" and the worker's own "start dead".
 		if n := strings.Count(err.Error(), "dead"); n > 2 {
 			t.Errorf("the error names the failure more than once: %v", err)
 		}
 	})
 }
 
-// The drainers of what has started run before it is taken down. The App does not wait
-// for the window, and says which drainers it skips.
+// The drainers of what has started run before it is taken down. A drainer is skipped when
+// a unit registered before it was not started; a start condition that is still open does
+// not count. The App does not wait for the window, and says which drainers it skips.
 func TestStopWhileStartingRunsTheDrainersOfWhatHasStarted(t *testing.T) {
 	refuses := func() worker.Worker {
 		w := worker.NewFunc("refuses", untilCancelled)
@@ -145,10 +147,10 @@ func TestStopWhileStartingRunsTheDrainersOfWhatHasStarted(t *testing.T) {
 
 func TestDrainersAreSkippedWhenNothingHasStarted(t *testing.T) {
 	for name, shape := range map[string]func(r *rig){
-		"stopped before Run":      func(r *rig) { r.Stop(nil) },
-		"a registration is wrong": func(r *rig) { r.Go("unit", untilCancelled) },
-		"the address is in use": func(r *rig) {
-			r.Serve("http", &http.Server{Addr: "256.0.0.1:1"})
+		"stopped before Run": func(r *rig) { r.Stop(nil) },
+		"a name is taken":    func(r *rig) { r.Go("unit", untilCancelled) },
+		"the address cannot be bound": func(r *rig) {
+			r.Serve("http", &http.Server{Addr: "127.0.0.1:65536"})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -272,7 +274,7 @@ func TestStartThatTakesTooLongNamesTheUnits(t *testing.T) {
 					if err != nil {
 						t.Error(err)
 					}
-					r.took(lifecycle.PhaseRunning)
+					r.took(lifecycle.PhaseRunning) // fails when it never ran
 					return
 				}
 				wantErr(t, err, context.DeadlineExceeded, test.says)

@@ -13,7 +13,7 @@ func lifecycleWords(field string) string {
 	case "DrainInterval":
 		return "drain_interval is the length of the drain window. In the window readiness is down and the process still serves every request, so that the cluster can take it out of every load balancer. Set it to the period of the readiness probe times its failure threshold, plus the time in which endpoints spread. Drainers run in the window. Defaults to 5 s; with off there is no window."
 	case "DrainQuiet":
-		return "drain_quiet ends the window early, but not before drain_min: when no request is in flight, none has arrived for this long, and every drainer has returned. The App cannot see the RPCs of a gRPC server and takes one for quiet only when it has no open connection; clients that keep their connections open make the window last to its end. Defaults to 0: the window never ends early."
+		return "drain_quiet ends the window early, once drain_min has passed, no request is in flight, none has arrived for this long, and every drainer has returned. The App cannot see RPCs: a gRPC server counts as quiet only when it has no open connection, and clients that keep theirs open make the window last to its end. Defaults to 0: the window never ends early."
 	case "DrainMax":
 		return "drain_max is the longest time for which App.EndWindow may keep the window open, while the cluster is slow to notice the stop. The budget of a stop counts it in place of drain_interval. Defaults to 0: drain_interval."
 	case "DrainMin":
@@ -23,11 +23,11 @@ func lifecycleWords(field string) string {
 	case "DrainWait":
 		return "drain_wait says whether the window may be skipped. Defaults to \"auto\"."
 	case "GoAwayAfter":
-		return "go_away_after is the time after T0 at which the App tells HTTP/2 connections, websockets and streams to reconnect elsewhere. If it told them earlier, the load balancer could still send their clients back to this process. It is limited to half of the window. Defaults to 1 s."
+		return "go_away_after is the time from the beginning of the stop (T0) until the App tells HTTP/2 connections, websockets and streams to reconnect elsewhere. If it told them earlier, the load balancer could still send their clients back to this process. It is limited to half of the window. Defaults to 1 s."
 	case "AcceptQuiet":
 		return "accept_quiet is the time without a new connection after which the listeners close, once the window is over. They close at the latest when half of linger has passed; a client that still connects then may be refused or reset. Defaults to 1 s, or to half of linger when that is shorter."
 	case "Linger":
-		return "linger is the time after the window in which the App still serves open connections, so that a client that was idle during the whole window does not lose its next request. It ends early when no connection is open. accept_quiet may use up to half of it. When endpoints spread more slowly than drain_interval allows for, clients that connect after that may be refused or reset. Defaults to 5 s, or a quarter of shutdown_grace when that is shorter."
+		return "linger is the time after the window in which the App still serves open connections, so that a client that was idle during the whole window does not lose its next request. It ends early when no connection is open. accept_quiet may use up to half of it. A client that connects after the listeners have closed, because its load balancer has not noticed the stop, is refused or reset. Defaults to 5 s, or a quarter of shutdown_grace when that is shorter."
 	case "ShutdownGrace":
 		return "shutdown_grace is the time for everything after the window together: requests in flight, units and hooks. Keep it below the pod's terminationGracePeriodSeconds. Defaults to 20 s."
 	case "UnitSlice":
@@ -37,11 +37,11 @@ func lifecycleWords(field string) string {
 	case "MinSlice":
 		return "min_slice is the time that each hook is sure to get, however long the earlier hooks took. Defaults to 1 s, or an equal share of hook_slice when that is shorter. With off a hook may take all the time that is left; the App then skips the hooks after it and reports them."
 	case "ReportSlice":
-		return "report_slice is the part of shutdown_grace that is reserved, after the hooks, to tell of the stop: for the functions of App.OnReport, and for one last scrape. With it and WithMetrics the health server stays until one GET of /metrics is answered, so that Prometheus sees how the stop went: set it to the scrape interval and 2 s. Defaults to 0: no scrape is awaited, and OnReport has a second and what is left."
+		return "report_slice is reserved at the end of shutdown_grace for the functions of App.OnReport and for one last scrape: with WithMetrics the health server stays until one GET of /metrics is answered. Set it to the scrape interval plus 2 s. Defaults to 0: no scrape is awaited, and up to 1 s is reserved for OnReport."
 	case "ProbeTimeout":
 		return "probe_timeout is the longest that a health plane takes to answer. Defaults to 900 ms: the kubelet gives up after 1 s unless told otherwise."
 	case "SignalDebounce":
-		return "signal_debounce is the time within which signals count as one request, because process managers and wrappers send some signals twice. It begins with the signal that counts, so that repeated signals count once in that time. Defaults to 250 ms."
+		return "signal_debounce is the time within which signals count as one request, because process managers and wrappers send some signals twice. It runs from the last signal that counted; ignored signals do not prolong it. Defaults to 250 ms."
 	case "StartTimeout":
 		return "start_timeout is the longest time from Run to the phase running. An App that is still starting then stops with an error that names the units that have not started; the log names them from 15 s on. Defaults to 1 h, long enough for a migration or a restore: a startup probe, or TimeoutStartSec in systemd, knows better how long this start may take. With off there is no limit."
 	case "ReloadTimeout":
@@ -61,7 +61,7 @@ func lifecycleWords(field string) string {
 	case "TerminationLog":
 		return "termination_log is the file from which Kubernetes reads a container's termination message. The App writes it when it exists and never creates it. Defaults to \"/dev/termination-log\"; with \"off\" the App writes none."
 	case "LastStopFile":
-		return "last_stop_file keeps the report of this life for the next start: Report.Previous. The App replaces it at each phase, so that it tells of a kill too. It belongs on a volume that outlives the process, such as an emptyDir, and to one process at a time. Its folder has to exist. Defaults to none."
+		return "last_stop_file keeps the report of this life for the next start (Report.Previous). The App replaces it at each phase, so that it tells of a kill too. Its folder must exist, outlive the process and belong to it alone: an emptyDir. Defaults to none."
 	case "StatuszOff":
 		return "statusz_off removes /statusz from the health address. The page shows the names of units, servers and probes and the texts of their errors to every client that reaches that address. Defaults to false: the health server serves it."
 	case "AdminToken":

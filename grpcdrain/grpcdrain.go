@@ -1,17 +1,18 @@
 // Package grpcdrain tells the handlers of a gRPC server that their App drains.
 //
-// An App knows a gRPC server by its methods alone and sees none of its calls. With the
-// interceptors of this package [lifecycle.Draining] works in handlers. An endless stream
-// that listens to it ends in time; one that does not holds the stop until its connection
-// is cut, and Run returns an error. The Watch of grpc's own health service, which clients
-// with health checks have open all the time, ends too.
+// An App sees a gRPC server only through its Go methods, such as GracefulStop, and sees
+// none of its calls. With the interceptors of this package [lifecycle.Draining] works in
+// handlers. An endless stream that listens to it ends in time; one that does not holds
+// the stop until its connection is cut, and Run returns an error. The Watch of grpc's own
+// health service, which clients with health checks have open all the time, ends too.
 //
 //	srv := grpc.NewServer(grpcdrain.Options(app, "grpc")...)
 //	app.GRPC("grpc", srv, ln, health)
 //
-// The channel closes after the window, a moment after the server has told its clients by
-// GOAWAY to open no further calls here: a client that calls again at once then finds
-// another process. A consumer that is to stop at T0 watches [lifecycle.App.Draining].
+// In a handler the channel of Draining closes after the window, a moment after the server
+// has told its clients by GOAWAY to open no further calls here: a client that calls again
+// at once then finds another process. To stop work at the beginning of the drain (T0),
+// watch [lifecycle.App.Draining].
 package grpcdrain
 
 import (

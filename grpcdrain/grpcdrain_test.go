@@ -63,7 +63,7 @@ type process struct {
 	ended chan error
 }
 
-func startProcess(t *testing.T, with bool, streamed func(grpc.ServerStream) error, polled func(context.Context) error) *process {
+func startProcess(t *testing.T, interceptors bool, streamed func(grpc.ServerStream) error, polled func(context.Context) error) *process {
 	t.Helper()
 	app, err := lifecycle.New(lifecycle.Config{
 		HealthAddr: lifecycle.HealthOff, TerminationLog: "off",
@@ -78,7 +78,7 @@ func startProcess(t *testing.T, with bool, streamed func(grpc.ServerStream) erro
 		t.Fatal(err)
 	}
 	var opts []grpc.ServerOption
-	if with {
+	if interceptors {
 		opts = grpcdrain.Options(app, "grpc")
 	}
 	srv, checks := grpc.NewServer(opts...), health.NewServer()
@@ -158,7 +158,7 @@ func TestStreamsThatListenEndTheStop(t *testing.T) {
 		}
 	}, func(ctx context.Context) error {
 		close(polling)
-		<-lifecycle.Stream(ctx)
+		<-lifecycle.Stream(ctx) // a long poll does not end by itself either
 		return nil
 	})
 	conn := connect(t, func() string { return p.addr })

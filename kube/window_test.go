@@ -112,7 +112,7 @@ func TestWindow(t *testing.T) {
 		"two Services, one has no other endpoint": {
 			func(f *fakeAPI) { gone(f); f.endpoints("api", "api-a", ep("web-1")) }, nil, 5 * s, "full", "no other endpoint is ready", 0,
 		},
-		// As for a Service that scrapes metrics: its endpoints are always "ready".
+		// As for a Service through which metrics are scraped: its endpoints are always "ready".
 		"publishNotReadyAddresses": {
 			func(f *fakeAPI) {
 				gone(f)
@@ -137,7 +137,8 @@ func TestWindow(t *testing.T) {
 				return r.URL.Query().Get("watch") != "" && forbid("")(w, r)
 			})
 		}, nil, 5 * s, "full", `verbs: [\"watch\"]`, 0},
-		"it hangs":            {func(f *fakeAPI) { gone(f); f.failWith(hang) }, nil, 5 * s, "full", "no answer in 5s", 0},
+		"it hangs": {func(f *fakeAPI) { gone(f); f.failWith(hang) }, nil, 5 * s, "full", "no answer in 5s", 0},
+		// It answers the request at the start; the next one is at T0.
 		"it hangs from T0 on": {func(f *fakeAPI) { two(f); time.AfterFunc(30*s, func() { f.failWith(hang) }) }, nil, 5 * s, "full", "no answer", 0},
 		"it fails for a moment": {func(f *fakeAPI) {
 			two(f)
@@ -175,7 +176,8 @@ func TestWindow(t *testing.T) {
 	}
 }
 
-// One log line says why the window has its own length, and at rest nothing is asked.
+// When the window cannot follow the endpoints, one log line says why. The App asks only at
+// the start and at T0.
 func TestWindowIsQuiet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, log := stopWithWindow(t, windowTest{before: func(f *fakeAPI) { f.failWith(forbid("")) }, want: 5 * s, how: "full"})

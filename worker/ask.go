@@ -37,7 +37,8 @@ type ending struct {
 	exit   *Exit // nil when only the status and the error are known
 }
 
-// newInstance asks w once for its Done, in a goroutine that may be abandoned.
+// newInstance calls a foreign worker's Done once. That may never return, so a start that
+// may hang calls newInstance in a goroutine that may be abandoned.
 func newInstance(w Worker) (*instance, error) {
 	i := &instance{Worker: w}
 	if b, ok := w.(interface{ self() *BaseWorker }); ok {
@@ -48,9 +49,10 @@ func newInstance(w Worker) (*instance, error) {
 		return i, nil // do not call Done, which would make a channel
 	}
 	i.foreign = &strange{}
-	i.done = w.Done()
 	if i.base != nil {
 		i.done = i.base.Done() // Finish closes it; the supervisor does not use the worker's own Done
+	} else {
+		i.done = w.Done()
 	}
 	if i.done == nil {
 		return nil, fmt.Errorf("the Done of %s returned nil, want a channel that is closed when it has ended", w.Name())
@@ -122,8 +124,8 @@ func (i *instance) state(name string) State {
 	return s
 }
 
-// ending returns how the worker ended. For a foreign worker, settle has asked
-// before.
+// ending returns how the worker ended. For a foreign worker it returns what settle has
+// found; call settle outside the loop first, so that ending does not wait.
 func (i *instance) ending(name string) ending {
 	if i.foreign != nil {
 		i.settle(name)

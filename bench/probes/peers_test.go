@@ -107,8 +107,8 @@ func ours(opts ...health.Option) func(testing.TB, int, checkFunc) http.Handler {
 
 func alexliesenfeld(periodic bool, cache alex.CheckerOption, add func(alex.Check) alex.CheckerOption) func(testing.TB, int, checkFunc) http.Handler {
 	return func(tb testing.TB, n int, check checkFunc) http.Handler {
-		// Start probes once in a goroutine that cannot be awaited. Checks that
-		// are not periodic need no start: the probe that warms up runs them.
+		// c.Start runs every check once, in a goroutine that no caller can wait for.
+		// Checks that are not periodic do without it: the first request runs them.
 		opts := []alex.CheckerOption{cache, alex.WithDisabledAutostart()}
 		for _, name := range named(n) {
 			opts = append(opts, add(alex.Check{Name: name, Check: check}))
@@ -238,8 +238,7 @@ func TestPeersDoTheWork(t *testing.T) {
 			if p.mode == "constant" {
 				return
 			}
-			failed := make(chan struct{}, 1000)
-			h = mounted(p.make(t, 3, func(context.Context) error { failed <- struct{}{}; return io.ErrUnexpectedEOF }))
+			h = mounted(p.make(t, 3, func(context.Context) error { return io.ErrUnexpectedEOF }))
 			w := newWriter()
 			h.ServeHTTP(w, newRequest(t))
 			if w.status < 500 {

@@ -1,4 +1,3 @@
-// Package workflow measures what durable lifecycles cost beside the key-value
-// writes that they are made of, and beside another implementation of the same
-// interface.
+// Package workflow compares the cost of durable lifecycles with that of the key-value
+// writes that they are made of, and with another implementation of the same interface.
 package workflow

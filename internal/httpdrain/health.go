@@ -48,9 +48,9 @@ type HealthServer struct {
 	closed   bool
 }
 
-// NewHealthServer returns a server for h on a TCP address, or on the one of sockets that
-// an address fd://NAME names. "" is any free port on all interfaces. A panic in h is
-// logged to log, and answered with 500. A nil log is slog.Default().
+// NewHealthServer returns a server for h. The address is a TCP address, or fd://NAME for
+// the socket of that name in sockets. "" is any free port on all interfaces. A panic in h
+// is logged to log, and answered with 500. A nil log is slog.Default().
 func NewHealthServer(address string, h http.Handler, log *slog.Logger, sockets *sdsocket.Sockets) *HealthServer {
 	if log == nil {
 		log = slog.Default()

@@ -33,6 +33,7 @@ func stuck() (fn func(context.Context) error, release func()) {
 	return func(context.Context) error { <-ch; return nil }, func() { close(ch) }
 }
 
+// run runs the checks and reports whether all of them have ended.
 func run(c ...*probe.Check) bool { return probe.Run(background, background, time.Second, c) == nil }
 
 // working counts the goroutines that execute checks. It waits a while for the
@@ -47,7 +48,7 @@ func working(want int) (n int) {
 	return n
 }
 
-func TestRunReportsEachResultOnce(t *testing.T) {
+func TestRunReportsAPassOnceAndEachFailure(t *testing.T) {
 	boom := errors.New("boom")
 	var fail atomic.Bool
 	var got []error
@@ -66,8 +67,8 @@ func TestRunReportsEachResultOnce(t *testing.T) {
 			t.Fatal("a check that returns at once has not ended")
 		}
 	}
-	// The check does not report the second of two passes in a row, because report
-	// has returned true.
+	// A pass after a reported pass is not reported again. Each failure is, because report
+	// has returned false for it.
 	want := []error{nil, boom, boom, nil}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("reported %v, want %v", got, want)
@@ -206,8 +207,8 @@ func TestOverdueRunIsNotWaitedFor(t *testing.T) {
 		if took := time.Since(began); took != 200*time.Millisecond {
 			t.Errorf("three callers in a row waited %v, want the timeout of 200ms once", took)
 		}
-		if _, running, ok := c.Status(); !ok || running != 200*time.Millisecond {
-			t.Errorf("running %v for %v, want true for 200ms", ok, running)
+		if _, took, running := c.Status(); !running || took != 200*time.Millisecond {
+			t.Errorf("running %v for %v, want true for 200ms", running, took)
 		}
 		release()
 		synctest.Wait()
@@ -231,7 +232,7 @@ func TestContextHasTheTimeout(t *testing.T) {
 			if ctx.Value(key{}) != "value" || ctx.Err() != nil {
 				t.Errorf("value %v, error %v; want the base's value and none", ctx.Value(key{}), ctx.Err())
 			}
-			child, cancel := context.WithCancel(ctx) // must not start a goroutine to watch ctx
+			child, cancel := context.WithCancel(ctx)
 			defer cancel()
 			<-child.Done()
 			if child.Value(key{}) != "value" {

@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
+	"fmt"
 	"math/big"
 	"net"
 	"sync"
@@ -25,7 +26,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/fleet/workflow"
 )
 
-// survey is a mission like an application's.
+// survey is an example of an application's workflow: the mission of a drone.
 type survey struct {
 	ID       string `json:"id" lifecycle:"id"`
 	State    string `json:"phase" lifecycle:"phase"`
@@ -63,7 +64,7 @@ type site struct {
 	apps []func()
 }
 
-// newSite starts all of it except the server. close must follow.
+// newSite starts all of it except the server. It ends with the test.
 func newSite(tb testing.TB) *site {
 	tb.Helper()
 	s := &site{}
@@ -141,7 +142,7 @@ func (s *site) halt() {
 	}
 }
 
-// process runs an App that announces itself and returns its id once it is ready.
+// process runs an App that announces itself as id, and returns when it is ready.
 func (s *site) process(name, id string, add func(*lifecycle.App)) error {
 	app, err := lifecycle.New(lifecycle.Config{Name: name, HealthAddr: lifecycle.HealthOff, DrainInterval: lifecycle.Off}, lifecycle.WithLogger(brokertest.Quiet()))
 	if err != nil {
@@ -162,7 +163,7 @@ func (s *site) process(name, id string, add func(*lifecycle.App)) error {
 			return nil
 		}
 		if time.Now().After(end) {
-			return err
+			return fmt.Errorf("after a minute process %s is not ready: %v, %w", id, p, err)
 		}
 	}
 }
@@ -178,7 +179,7 @@ func (s *site) close() {
 	}
 }
 
-// certificates has the certificates of a server and of two clients, all of one authority.
+// certificates is an authority that issues certificates for a server and its clients.
 type certificates struct {
 	key  *ecdsa.PrivateKey
 	cert *x509.Certificate

@@ -69,7 +69,8 @@ func (e *Engine) Load(ctx context.Context, code []byte, cfg engine.Config) (engi
 		return err
 	})
 	if err != nil {
-		if errors.Is(err, engine.ErrLimit) && ctx.Err() != nil {
+		// run names the time limit of one message. Here the limit was Load's.
+		if errors.Is(err, engine.ErrLimit) && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			err = &engine.LimitError{What: "load time", Limit: cfg.Limits.Load.String()}
 		}
 		return nil, engine.BadCode(err)
@@ -361,5 +362,5 @@ func export(v starlark.Value, level int) (any, error) {
 		}
 		return m, nil
 	}
-	return value.Named(v.Type()), nil
+	return value.Named(v.Type()), nil // any other type: value.Outputs refuses it by this name
 }

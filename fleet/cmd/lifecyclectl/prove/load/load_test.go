@@ -85,7 +85,8 @@ func serve(t *testing.T, tls bool, handler http.HandlerFunc) (addr string) {
 	protocols.SetHTTP2(true)
 	protocols.SetUnencryptedHTTP2(true)
 	srv.Config.Protocols = protocols
-	if srv.EnableHTTP2 = true; tls {
+	srv.EnableHTTP2 = true
+	if tls {
 		srv.StartTLS()
 	} else {
 		srv.Start()
@@ -94,13 +95,11 @@ func serve(t *testing.T, tls bool, handler http.HandlerFunc) (addr string) {
 	return srv.Listener.Addr().String()
 }
 
-func events(w http.ResponseWriter, r *http.Request, end bool) {
+// events answers with one event.
+func events(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	fmt.Fprint(w, "data: .\n\n")
 	_ = http.NewResponseController(w).Flush()
-	if !end {
-		<-r.Context().Done()
-	}
 }
 
 func TestEveryKindIsAnswered(t *testing.T) {
@@ -113,7 +112,7 @@ func TestEveryKindIsAnswered(t *testing.T) {
 				case "POST /post":
 					post.Store(fmt.Sprintf("%s %s", r.Proto, body))
 				case "GET /events":
-					events(w, r, true)
+					events(w)
 				case "GET /get":
 					if r.ProtoMajor != 1 {
 						t.Errorf("GET by %s", r.Proto)
@@ -202,7 +201,7 @@ func TestLossesAreSeen(t *testing.T) {
 		}, Cut},
 		"status":        {Kept, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }, Status},
 		"a reset":       {HTTP2, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, Closed},
-		"a cut stream":  {Stream, func(w http.ResponseWriter, r *http.Request) { events(w, r, true); panic(http.ErrAbortHandler) }, Cut},
+		"a cut stream":  {Stream, func(w http.ResponseWriter, r *http.Request) { events(w); panic(http.ErrAbortHandler) }, Cut},
 		"stream status": {Stream, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) }, Status},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -210,7 +209,7 @@ func TestLossesAreSeen(t *testing.T) {
 			path := "/" + strings.ReplaceAll(name, " ", "-")
 			addr := serve(t, false, func(w http.ResponseWriter, r *http.Request) {
 				if r.URL.Path != path || greeted.Add(1) == 1 {
-					events(w, r, true)
+					events(w)
 					return
 				}
 				served.Add(1)
