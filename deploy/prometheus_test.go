@@ -148,8 +148,8 @@ func TestDashboardShowsALife(t *testing.T) {
 		return name
 	}
 	write("service.yaml", text)
-	scrape := write("prometheus.yaml", fmt.Sprintf("global: {scrape_interval: 200ms}\nscrape_configs:\n  - {job_name: service, static_configs: [{targets: [%q]}]}\n", health))
-	svc := start(t, []string{"SERVICE_LIFECYCLE_SHUTDOWN_GRACE=20s", "SERVICE_LIFECYCLE_REPORT_SLICE=4s", "SERVICE_LIFECYCLE_LAST_STOP_FILE=" + filepath.Join(folder, "last-stop.json"), "SERVICE_LIFECYCLE_TERMINATION_GRACE=30s"}, service, "-config="+file, "-db="+filepath.Join(folder, "db"), "-allow-faults")
+	scrape := write("prometheus.yaml", fmt.Sprintf("global: {scrape_interval: 1s}\nscrape_configs:\n  - {job_name: service, static_configs: [{targets: [%q]}]}\n", health))
+	svc := start(t, []string{"SERVICE_LIFECYCLE_SHUTDOWN_GRACE=20s", "SERVICE_LIFECYCLE_REPORT_SLICE=5s", "SERVICE_LIFECYCLE_LAST_STOP_FILE=" + filepath.Join(folder, "last-stop.json"), "SERVICE_LIFECYCLE_TERMINATION_GRACE=35s"}, service, "-config="+file, "-db="+filepath.Join(folder, "db"), "-allow-faults")
 	start(t, nil, prometheus, "--config.file="+scrape, "--storage.tsdb.path="+filepath.Join(folder, "tsdb"), "--web.listen-address="+own, "--log.level=warn")
 	client := browser(t)
 	eventually(t, "the service to be ready", func() bool { return ok(client, "http://"+health+"/readyz") })
@@ -174,6 +174,7 @@ func TestDashboardShowsALife(t *testing.T) {
 	eventually(t, "the drain to be seen", seen(`lifecycle_phase{phase="draining"} == 1`))
 	eventually(t, "the stop to be seen", seen(`lifecycle_phase{phase="stopping"} == 1`))
 	<-svc.ended
+	eventually(t, "the last scrape to be stored", seen(`lifecycle_last_stop_exit_status`))
 
 	for _, q := range dashboardQueries(t) {
 		t.Run(q.where, func(t *testing.T) {

@@ -25,7 +25,8 @@ func TestTheStoryIsTold(t *testing.T) {
 		"of them in 'three'", "'no more shouting'", "as if nothing had been", "dead letter 1: 'catch 22' after 2 attempts", "2 dead letters redriven",
 		"'fahrenheit 451'", "generation 3: ", "rollback, by ann", "count generation 2: 0 handled, 4 failures, 2 dead letters",
 	} {
-		if want = strings.ReplaceAll(want, "'", `"`); !strings.Contains(out.String(), want) {
+		// Python and JavaScript quote in their own ways.
+		if !strings.Contains(strings.ReplaceAll(out.String(), "'", `"`), strings.ReplaceAll(want, "'", `"`)) {
 			t.Errorf("there is no %q in\n%s", want, out.String())
 		}
 	}
