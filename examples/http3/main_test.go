@@ -122,8 +122,11 @@ func ask(c *http.Client, post bool) error {
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode != http.StatusOK || string(text) != "hello over HTTP/3.0\n" {
-		return fmt.Errorf("status %d, %q, error %v", resp.StatusCode, text, err)
+	if err != nil {
+		return err
+	}
+	if resp.StatusCode != http.StatusOK || string(text) != "hello over HTTP/3.0\n" {
+		return fmt.Errorf("status %d, %q", resp.StatusCode, text)
 	}
 	return nil
 }
