@@ -72,7 +72,7 @@ Exit status: 0 when there is no finding of --fail-on or worse, 1 when there is,
 				return fmt.Errorf("--fail-on: %w", err)
 			}
 			if len(args) == 0 {
-				return errors.New("which manifest? give files, or - for standard input")
+				return errors.New("no manifest is given: want files, or - for standard input")
 			}
 			if configFile != "" {
 				if err := loadConfig(configFile, &checker); err != nil {
