@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/pleme-io/lifecycle-go"
 )
@@ -144,10 +143,9 @@ func TestOrdinaryRequestsAreNoStreams(t *testing.T) {
 			r := newRig(t, small())
 			work := func(w http.ResponseWriter, req *http.Request) {
 				r.Stop(nil)
-				select {
-				case <-time.After(900 * time.Millisecond): // longer than the window
+				if r.awaitWindowEnd(req.Context()); req.Context().Err() == nil {
 					_, _ = io.WriteString(w, "finished")
-				case <-req.Context().Done():
+				} else {
 					http.Error(w, context.Cause(req.Context()).Error(), http.StatusInternalServerError)
 				}
 			}
