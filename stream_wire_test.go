@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/pleme-io/lifecycle-go"
 )
@@ -140,7 +141,9 @@ func TestOrdinaryRequestsAreNoStreams(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, small())
+			cfg := small()
+			cfg.Linger = 300 * time.Millisecond // the client keeps its connection
+			r := newRig(t, cfg)
 			work := func(w http.ResponseWriter, req *http.Request) {
 				r.Stop(nil)
 				if r.awaitWindowEnd(req.Context()); req.Context().Err() == nil {
