@@ -46,7 +46,7 @@ func (s *storm) blow(ctx context.Context, addr string, n int) {
 }
 
 func (s *storm) once(addr string) error {
-	conn, err := net.DialTimeout("tcp", addr, 20*time.Second)
+	conn, err := net.DialTimeout("tcp", addr, time.Minute)
 	if err != nil {
 		return err
 	}
@@ -73,11 +73,17 @@ func TestConnectionsAreRefusedAndNotReset(t *testing.T) {
 			r.Go("clients", func(context.Context) error {
 				<-r.Reached(lifecycle.PhaseRunning)
 				s.blow(ctx, r.Addr("http").String(), 16)
+				for s.served.Load() < 100 && s.reset.Load() == 0 {
+					time.Sleep(time.Millisecond)
+				}
 				r.Stop(nil)
 				return nil
 			})
 			if err := r.Run(t.Context()); err != nil {
 				t.Error(err)
+			}
+			for late := time.Now().Add(time.Minute); s.refused.Load() == 0 && time.Now().Before(late); {
+				time.Sleep(time.Millisecond)
 			}
 			cancel()
 			s.wg.Wait()

@@ -133,7 +133,7 @@ func ExampleApp_Serve() {
 
 func ExampleStream() {
 	cfg, log := quiet()
-	cfg.DrainWait, cfg.DrainInterval = lifecycle.WaitAlways, 200*time.Millisecond
+	cfg.DrainWait, cfg.DrainInterval, cfg.GoAwayAfter, cfg.Linger = lifecycle.WaitAlways, 2*time.Second, 50*time.Millisecond, 200*time.Millisecond
 	app, _ := lifecycle.New(cfg, log)
 	// A handler whose answer has no end says goodbye before it is cut.
 	events := func(w http.ResponseWriter, r *http.Request) {

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -106,16 +107,31 @@ func listenTCP(t *testing.T) net.Listener {
 // the name of that part. When says is empty, Run must return nil.
 func rogueRun(t *testing.T, register func(*rig), stuck bool, says ...string) {
 	t.Helper()
+	slice := time.Second // what hangs takes all of it
+	if !stuck {
+		slice = time.Minute
+	}
 	r := newRig(t, lifecycle.Config{
 		DrainInterval: 10 * time.Millisecond, DrainWait: lifecycle.WaitAlways,
 		// The hook gets most of the time, because it may be late on a busy machine.
-		ShutdownGrace: 6 * time.Second, Linger: 500 * time.Millisecond, UnitSlice: time.Second, HookSlice: 4 * time.Second,
+		ShutdownGrace: slice + time.Minute + time.Second, Linger: 500 * time.Millisecond, UnitSlice: slice, HookSlice: time.Minute,
 	})
 	register(r)
 	inTime := false
 	r.OnShutdown("db", func(ctx context.Context) error { inTime = ctx.Err() == nil; return nil })
-	r.after(100*time.Millisecond, func() { r.Stop(nil) })
+	over := make(chan struct{})
+	var stop sync.WaitGroup
+	stop.Go(func() {
+		select {
+		case <-r.Reached(lifecycle.PhaseRunning):
+			time.Sleep(100 * time.Millisecond) // so that most calls are under way
+			r.Stop(nil)
+		case <-over: // it did not start
+		}
+	})
 	err := r.Run(t.Context())
+	close(over)
+	stop.Wait()
 	if says == nil {
 		if err != nil || !inTime {
 			t.Errorf("%v; the hook after it ran in time: %v", err, inTime)
@@ -182,9 +198,12 @@ func TestHijackedConnectionWhoseCloseHangsOrPanics(t *testing.T) {
 			t.Parallel()
 			ln := rogueConns{listenTCP(t), c.close}
 			rogueRun(t, func(r *rig) {
+				hijacked := make(chan struct{})
 				r.Serve("http", &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 					_, _, _ = http.NewResponseController(w).Hijack()
+					close(hijacked)
 				})}, lifecycle.WithListener(ln))
+				r.Go("client", func(ctx context.Context) error { <-hijacked; lifecycle.MarkStarted(ctx); <-ctx.Done(); return nil }, lifecycle.WithStartCondition()) // the App is not running before that
 				client, err := net.Dial("tcp", ln.Listener.Addr().String())
 				if err != nil {
 					t.Fatal(err)

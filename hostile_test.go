@@ -138,7 +138,7 @@ func TestStubbornHooksLeaveTimeForTheOneBehindThem(t *testing.T) {
 
 func TestThousandsOfStuckUnitsKeepToTheBudget(t *testing.T) {
 	release := make(chan struct{})
-	r := newRig(t, lifecycle.Config{DrainWait: lifecycle.WaitNever, ShutdownGrace: 20 * time.Second, UnitSlice: time.Second, Linger: lifecycle.Off, AcceptQuiet: lifecycle.Off, HookSlice: 18 * time.Second})
+	r := newRig(t, lifecycle.Config{DrainWait: lifecycle.WaitNever, ShutdownGrace: 2 * time.Minute, UnitSlice: time.Second, Linger: lifecycle.Off, AcceptQuiet: lifecycle.Off, HookSlice: 118 * time.Second})
 	var wg sync.WaitGroup
 	for i := range 3000 {
 		wg.Add(1)

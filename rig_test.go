@@ -98,6 +98,14 @@ func (r *rig) wantTrail(want ...string) {
 	}
 }
 
+// awaitWindowEnd returns when the App has ended the drain window in all its servers, or
+// when ctx is done. The log line comes after the App has cancelled the streams.
+func (r *rig) awaitWindowEnd(ctx context.Context) {
+	for ctx.Err() == nil && !strings.Contains(r.log.String(), "the drain window is over") {
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
 // took returns how long the App was in a phase.
 func (r *rig) took(p lifecycle.Phase) time.Duration {
 	for _, pt := range r.Report().Phases {

@@ -104,7 +104,7 @@ func (m *manager) messages() []string {
 // await waits until nth messages start with begin, and returns the last of them.
 func (m *manager) await(begin string, nth int) string {
 	m.t.Helper()
-	late := time.After(30 * time.Second)
+	late := time.After(time.Minute)
 	for {
 		n := 0
 		for _, s := range m.messages() {
@@ -314,8 +314,8 @@ func TestNotifyManagerThatDoesNotRead(t *testing.T) {
 		m, _ := newDeafManager(t, false)
 		m.fill()
 		t.Setenv("WATCHDOG_USEC", "20000")
-		// The watchdog of the App, 9 s from T0, would end the process.
-		r := newRig(t, lifecycle.Config{DrainWait: lifecycle.WaitNever, ShutdownGrace: 2 * time.Second})
+		// The watchdog of the App, 27 s from T0, would end the process.
+		r := newRig(t, lifecycle.Config{DrainWait: lifecycle.WaitNever})
 		r.Go("work", untilCancelled)
 		r.OnReload("settings", func(context.Context) error { return nil })
 		r.after(500*time.Millisecond, func() {

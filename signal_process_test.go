@@ -39,7 +39,7 @@ func TestSignalDuringStartRollsBackWhatHadStarted(t *testing.T) {
 		{"probe", 0, true},
 	} {
 		t.Run(c.mode, func(t *testing.T) {
-			p := launch(t, "rollback", Config{DrainInterval: time.Hour, ShutdownGrace: 2 * time.Second}, env(modeEnv, c.mode))
+			p := launch(t, "rollback", Config{DrainInterval: time.Hour, ShutdownGrace: time.Minute, UnitSlice: time.Second, HookSlice: 58 * time.Second, Linger: Off}, env(modeEnv, c.mode))
 			p.await("unit begins")
 			p.await("slow begins")
 			if c.reached {
@@ -159,11 +159,12 @@ func TestAnImpatientHandForces(t *testing.T) {
 	go func() { defer close(ended); p.wait() }()
 	hand := time.NewTicker(200 * time.Millisecond)
 	defer hand.Stop()
-	for range 40 {
+	for pressing := true; pressing; {
 		_ = p.cmd.Process.Signal(os.Interrupt)
 		select {
 		case <-hand.C:
-		case <-ended: // the rest changes nothing
+		case <-ended:
+			pressing = false
 		}
 	}
 	p.wantExit(128 + int(syscall.SIGINT))

@@ -141,13 +141,14 @@ func TestOrdinaryRequestsAreNoStreams(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, small())
+			cfg := small()
+			cfg.Linger = 300 * time.Millisecond // the client keeps its connection
+			r := newRig(t, cfg)
 			work := func(w http.ResponseWriter, req *http.Request) {
 				r.Stop(nil)
-				select {
-				case <-time.After(900 * time.Millisecond): // longer than the window
+				if r.awaitWindowEnd(req.Context()); req.Context().Err() == nil {
 					_, _ = io.WriteString(w, "finished")
-				case <-req.Context().Done():
+				} else {
 					http.Error(w, context.Cause(req.Context()).Error(), http.StatusInternalServerError)
 				}
 			}

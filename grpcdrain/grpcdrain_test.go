@@ -65,10 +65,14 @@ type process struct {
 
 func startProcess(t *testing.T, interceptors bool, streamed func(grpc.ServerStream) error, polled func(context.Context) error) *process {
 	t.Helper()
+	grace := time.Minute
+	if !with {
+		grace = 6 * time.Second // the stop takes all of it
+	}
 	app, err := lifecycle.New(lifecycle.Config{
 		HealthAddr: lifecycle.HealthOff, TerminationLog: "off",
 		DrainInterval: 300 * time.Millisecond, AcceptQuiet: 100 * time.Millisecond, Linger: 600 * time.Millisecond,
-		ShutdownGrace: 6 * time.Second,
+		ShutdownGrace: grace,
 	}, lifecycle.WithLogger(slog.New(slog.DiscardHandler)), lifecycle.WithSignals(nil))
 	if err != nil {
 		t.Fatal(err)

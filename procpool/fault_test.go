@@ -222,7 +222,7 @@ func TestHealthChecks(t *testing.T) {
 	})
 	t.Run("one that is stopped is replaced", func(t *testing.T) {
 		p := start(t, "serve", func(c *procpool.Config) {
-			c.HealthInterval, c.HealthTimeout = 50*time.Millisecond, 200*time.Millisecond
+			c.HealthInterval, c.HealthTimeout = 50*time.Millisecond, 3*time.Second
 		})
 		pid, _ := strconv.Atoi(do(t, p, ask{Op: "pid"}.raw()))
 		eventually(t, "it is healthy", func() bool {

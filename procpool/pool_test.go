@@ -326,7 +326,7 @@ func TestWorkerThatDoesNotConfirmIsEnded(t *testing.T) {
 }
 
 func TestDeadlines(t *testing.T) {
-	p := start(t, "serve", func(c *procpool.Config) { c.MaxQueue, c.QueryTimeout = 5, 100*time.Millisecond })
+	p := start(t, "serve", func(c *procpool.Config) { c.MaxQueue, c.QueryTimeout = 5, time.Second })
 	do(t, p, ask{}.raw(), procpool.Timeout(patience)) // it is warm
 	first := submit(t, p, ask{Op: "sleep", Seconds: 3600}.raw())
 	second := submit(t, p, ask{}.raw(), procpool.Timeout(20*time.Millisecond))

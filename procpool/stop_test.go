@@ -53,7 +53,7 @@ func TestWorkerThatIgnoresShutdownIsKilled(t *testing.T) {
 
 func TestDrainAndStop(t *testing.T) {
 	p := start(t, "serve", func(c *procpool.Config) { c.MaxQueue = 5; c.DrainTimeout = 100 * time.Millisecond })
-	running := submit(t, p, ask{Op: "sleep", Seconds: 0.2}.raw())
+	running := submit(t, p, ask{Op: "sleep", Seconds: 2}.raw())
 	waiting := submit(t, p, ask{}.raw())
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
 	defer cancel()

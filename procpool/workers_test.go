@@ -218,7 +218,7 @@ func raw(mode string) {
 		id := e.RequestID
 		if mode == "health-after-query" {
 			_ = conn.SetReadDeadline(time.Time{})
-			time.Sleep(600 * time.Millisecond)
+			time.Sleep(2500 * time.Millisecond) // longer than HealthTimeout
 			_ = conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 		}
 		if mode == "stop-when-asked" && !first {

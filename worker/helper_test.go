@@ -149,7 +149,7 @@ func (l *lines) String() string {
 // await returns the rest after prefix of the first line that begins with it.
 func (l *lines) await(t testing.TB, prefix string) string {
 	t.Helper()
-	end := time.NewTimer(30 * time.Second)
+	end := time.NewTimer(time.Minute)
 	defer end.Stop()
 	for {
 		scan := bufio.NewScanner(strings.NewReader(l.String()))

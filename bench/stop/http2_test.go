@@ -232,7 +232,7 @@ func (s siege) lay(t *testing.T) (sent, lost int64, why string) {
 			transport.Protocols.SetHTTP2(true)
 			scheme = "https"
 		}
-		client := &http.Client{Transport: transport, Timeout: 30 * time.Second}
+		client := &http.Client{Transport: transport, Timeout: time.Minute}
 		for range workers {
 			wg.Go(func() {
 				defer transport.CloseIdleConnections()

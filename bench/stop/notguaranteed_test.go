@@ -131,7 +131,7 @@ func TestPipelinedRequestsAreLost(t *testing.T) {
 	const conns, behind = 50, 9
 	entered, release := make(chan struct{}, conns), make(chan struct{})
 	ln := loopback(t)
-	_, stop := limited(t, lifecycle.Config{DrainInterval: 300 * time.Millisecond, Linger: time.Second}, func(a *lifecycle.App) {
+	app, stop := limited(t, lifecycle.Config{DrainInterval: 300 * time.Millisecond, Linger: time.Second}, func(a *lifecycle.App) {
 		a.Serve("http", &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/first" {
 				entered <- struct{}{}
@@ -170,7 +170,11 @@ func TestPipelinedRequestsAreLost(t *testing.T) {
 		})
 		<-entered
 	}
-	time.AfterFunc(100*time.Millisecond, func() { close(release) })
+	go func() {
+		<-app.Draining()
+		time.Sleep(100 * time.Millisecond) // until the server knows too
+		close(release)
+	}()
 	if err := stop(); err != nil {
 		t.Error(err)
 	}

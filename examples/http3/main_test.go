@@ -54,7 +54,7 @@ func client(t *testing.T, pick func() net.Addr) *http.Client {
 		},
 	}
 	t.Cleanup(func() { transport.Close() })
-	return &http.Client{Transport: transport, Timeout: 30 * time.Second}
+	return &http.Client{Transport: transport, Timeout: time.Minute}
 }
 
 // Clients with requests in flight all the time move from a process that stops to the

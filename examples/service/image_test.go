@@ -24,6 +24,9 @@ import (
 // one with a shell and a "go" that returns the binary, which was built here by
 // the Dockerfile's own command from the Dockerfile's own context.
 func TestImage(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: the test builds an image; the other tests run the same program without one")
+	}
 	if _, err := exec.LookPath("docker"); err != nil {
 		dockertest.Must(t, fmt.Errorf("%w: there is no docker in PATH", dockertest.ErrUnavailable))
 	}

@@ -44,7 +44,7 @@ func (l *log) Write(b []byte) (int, error) {
 }
 
 func TestTheTreeHeals(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	healed := regexp.MustCompile(`(?s)the reader fails.*reader +Running -> Failed.*cache +Running -> Stopping.*reader +Starting -> Running.*killing the program.*program +Running -> Failed.*program +Starting -> Running`)
 	// It may have been killed once more when the end began.
@@ -63,6 +63,9 @@ func TestTheTreeHeals(t *testing.T) {
 }
 
 func TestTheTreeHealsAContainer(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: worker/docker has the tests of containers")
+	}
 	engine := dockertest.Need(t)
 	program := filepath.Join(t.TempDir(), "tree")
 	build := exec.Command("go", "build", "-o", program, ".")
@@ -74,7 +77,7 @@ func TestTheTreeHealsAContainer(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("DOCKER_HOST", engine.Host())
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	healed := regexp.MustCompile(`(?s)killing the container: <nil>.*container +Running -> Failed.*container +Starting -> Running`)
 	// It may have been killed once more when the end began.

@@ -52,7 +52,11 @@ func newRig(t *testing.T) *rig {
 		}
 		must(t, b.JetStream().DeleteStream(t.Context(), name))
 	}
-	return rigOn(t, b, 3)
+	r := rigOn(t, b, 3)
+	js, err := jetstream.New(b.Conn(), jetstream.WithDefaultTimeout(bound)) // three servers are slow on a busy machine
+	must(t, err)
+	r.js = js
+	return r
 }
 
 func rigOn(t *testing.T, b *broker.Broker, replicas int) *rig {

@@ -202,7 +202,7 @@ func TestConnectionClosedInTheMiddleOfAWrite(t *testing.T) {
 		if !errors.Is(err, workflow.ErrOutcomeUnknown) {
 			t.Errorf("the server carried out the write, and the error says: %v", err)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(patience):
 		t.Fatal("the write waits for a connection that will never come back")
 	}
 	if err := there.missions.Transition(ctx, "m1", "landing", "operator", ""); err == nil || errors.Is(err, workflow.ErrOutcomeUnknown) {

@@ -116,9 +116,7 @@ func TestHTTP2GoAway(t *testing.T) {
 		// A pool may have made a connection that it did not need.
 		s.EndWindow()
 		s.LingerOpen(soon(t))
-		if n := s.Stats().Conns; n != 0 {
-			t.Errorf("%d connections are open after the window", n)
-		}
+		eventually(t, "no connection is open after the window", func() bool { return s.Stats().Conns == 0 })
 		if cut, err := s.Shutdown(soon(t)); cut != 0 || err != nil {
 			t.Errorf("cut %d, %v", cut, err)
 		}

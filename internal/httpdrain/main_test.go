@@ -24,7 +24,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience is how long a test waits for something that must happen sooner or later.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // start binds and serves srv on a free port of the loopback and ends it with
 // the test.

@@ -55,8 +55,12 @@ func TestContainerEnds(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			out := &output{}
+			grace := soon
+			if test.want == worker.StatusKilled {
+				grace = time.Second // it uses all of it
+			}
 			w := worker.NewContainer("c", r.of(test.opts...), worker.ContainerSpec{Image: "inmate:1", Command: test.args},
-				worker.WithContainerGrace(time.Second), worker.WithContainerOutput(out, out))
+				worker.WithContainerGrace(grace), worker.WithContainerOutput(out, out))
 			start(t, w)
 			if test.do != nil {
 				out.says(t, "ready")

@@ -15,7 +15,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/moby/moby/client"
 
@@ -99,7 +98,7 @@ func TestPullIsAChoice(t *testing.T) {
 	address, asked := registry(t)
 	spec := worker.ContainerSpec{Image: address + "/team/inmate:1", Command: []string{"exit", "0"}}
 	run := func(opts ...docker.Option) *worker.Container {
-		w := worker.NewContainer("c", r.of(opts...), spec, worker.WithCreateTimeout(time.Minute))
+		w := worker.NewContainer("c", r.of(opts...), spec, worker.WithCreateTimeout(soon))
 		start(t, w)
 		ended(t, w)
 		gone(t, w)

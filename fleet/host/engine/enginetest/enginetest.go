@@ -57,7 +57,8 @@ var Modes = map[string]string{
 // gets more time than any machine needs.
 var Limits = engine.Limits{Time: time.Minute, Memory: 64 << 20, Output: 1 << 20}
 
-// shortTime is the time limit for code that does not end by itself.
+// shortTime is the time limit for code that does not end by itself. It is longer on a
+// machine on which the program needs more than a tenth of it to start again.
 const shortTime = 3 * time.Second
 
 // Run runs the suite.
@@ -83,7 +84,7 @@ func Run(t *testing.T, s Suite) {
 	r.misbehaves(t)
 	r.close(t)
 	short := Limits
-	short.Time = shortTime
+	short.Time = max(shortTime, 10*r.restart)
 	r.load(t, short)
 	r.endless(t)
 	r.close(t)
@@ -95,6 +96,7 @@ type runner struct {
 	program engine.Program
 	limits  engine.Limits // of the program
 	printed []string
+	restart time.Duration // the longest that the program took to answer after a failure
 }
 
 func (r *runner) load(t *testing.T, limits engine.Limits) {
@@ -163,6 +165,7 @@ func (r *runner) fails(t *testing.T, mode string, check func(error) bool) {
 		if len(outputs) > 0 && !errors.Is(err, engine.ErrLimit) && mode != "badtopic" {
 			t.Errorf("it has %d outputs beside an error", len(outputs))
 		}
+		failed := time.Now()
 		got, err := r.handle(t, "echo", "still there")
 		for n := 0; n < 20 && limit("time")(err); n++ { // the program starts again, which may take longer than the short limit
 			got, err = r.handle(t, "echo", "still there")
@@ -170,6 +173,7 @@ func (r *runner) fails(t *testing.T, mode string, check func(error) bool) {
 		if err != nil || len(got) != 1 || string(got[0].Data) != "still there" {
 			t.Errorf("the program does not work afterwards: %v, %v", got, err)
 		}
+		r.restart = max(r.restart, time.Since(failed))
 	})
 }
 
