@@ -29,7 +29,7 @@ type deletions struct {
 var wholeDeletions = []deletions{
 	{"cut", 10, "told", "/work?note=e2e&sleep=1m", "LifecycleRequestsCut", 75},
 	{"stuck", 5, "told", "/fail?how=stuck-unit", "LifecycleAbandoned", 70},
-	{"good", 50, "told", "/work?note=e2e&sleep=8s", "", 0},
+	{"good", 50, "told", "/work?note=e2e&sleep=12s", "", 0},
 	{"control", 5, "untold", "/work?note=e2e&sleep=1m", "LifecycleRequestsCut", 75},
 }
 
@@ -216,6 +216,7 @@ func (c *cluster) deletePods(t *testing.T, wave []*deleted, watched *pods) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	var asked, good sync.WaitGroup
 	defer asked.Wait()
+	defer good.Wait()
 	defer cancel()
 	args := []string{"delete", "pods", "--wait=false"}
 	for _, p := range wave {
@@ -245,7 +246,7 @@ func (c *cluster) deletePods(t *testing.T, wave []*deleted, watched *pods) {
 	for _, p := range wave {
 		p.exit = watched.ended(t, p.uid).ExitCode
 	}
-	good.Wait()
+	good.Wait() // not cancelled
 }
 
 func post(ctx context.Context, client *http.Client, url string) error {
