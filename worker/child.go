@@ -27,6 +27,7 @@ type child struct {
 	group    *group
 	want     bool // the group has to start it
 	tried    bool
+	ran      bool // a start has succeeded
 	stopping int // calls of Stop that have not returned
 	began    time.Time
 	decided  bool   // the loop has acted on the end of w

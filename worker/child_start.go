@@ -182,6 +182,7 @@ func (s *Supervisor) startEnded(c *child, op *startOp, err error) {
 	c.op = nil
 	s.mu.Unlock()
 	if err == nil {
+		c.ran = true
 		s.try(c)
 		s.watchHealth(c)
 		if !c.lives() {

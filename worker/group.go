@@ -186,6 +186,8 @@ func (s *Supervisor) startNext(g *group) bool {
 	for ; g.cursor < len(g.members); g.cursor++ {
 		c := g.members[g.cursor]
 		switch {
+		case c.group != g && g == s.first && s.comes(c):
+			return false
 		case c.group != g:
 		case c.op != nil:
 			return false
@@ -202,6 +204,13 @@ func (s *Supervisor) startNext(g *group) bool {
 		}
 	}
 	return true
+}
+
+// comes reports whether c, whose first start has failed, is started again. A child
+// with an abandoned start that has not returned holds up no other: its StartTimeout
+// is over.
+func (s *Supervisor) comes(c *child) bool {
+	return !c.ran && (c.want || c.op != nil) && !s.holding && s.abandonedOf[c.spec.Name] == 0
 }
 
 func (s *Supervisor) holdBecause(c *child, reason string) {
@@ -266,7 +275,7 @@ func (s *Supervisor) fail(c *child, err error) {
 	}
 	var left []*group
 	for _, m := range g.members {
-		if m != c && m.spec.Restart == Never {
+		if m != c && m.spec.Restart == Never && m.tried {
 			m.want = false // stop it with the others, but do not start it again
 		} else {
 			m.want = true

@@ -72,8 +72,11 @@ func (c SupervisorConfig) Validate() error {
 
 // Supervisor is a worker that keeps other workers, its children, alive. A child
 // may be a supervisor too, so supervisors form trees. Children start in order:
-// each starts once the one before it is Running. They stop in reverse order: each
-// stops once the one after it has stopped.
+// each starts once the one before it is Running. When a child does not start, those
+// after it wait until it runs or is given up: its policy does not restart it, it is
+// removed, or its start was abandoned. A child that [Supervisor.Add] adds waits for
+// no other. Children stop in reverse order: each stops once the one after it has
+// stopped.
 //
 // When a child ends, its policy says whether it is restarted, and the strategy
 // says which others are restarted with it. They are Pending until the backoff is
@@ -111,6 +114,7 @@ type Supervisor struct {
 
 	// Only the loop uses the fields below.
 	log           restartLog
+	first         *group         // the children of the config, until each was started or given up
 	untried       int            // children that were never started
 	calls         int            // goroutines that call a child
 	abandoned     map[any]string // abandoned instances and starts that still run, with the child's name
@@ -203,6 +207,7 @@ func (s *Supervisor) begin() {
 		c.join(first)
 		c.want = true
 	}
+	s.first = first
 	s.advance(first)
 }
 
