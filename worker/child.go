@@ -28,7 +28,8 @@ type child struct {
 	want     bool // the group has to start it
 	tried    bool
 	ran      bool // a start has succeeded
-	stopping int // calls of Stop that have not returned
+	done     bool // it has ended and is not started again; it is in s.history
+	stopping int  // calls of Stop that have not returned
 	began    time.Time
 	decided  bool   // the loop has acted on the end of w
 	session  string // "" before the first start
@@ -122,7 +123,9 @@ func (s *Supervisor) decide(c *child) {
 	}
 	c.decided = true
 	end := s.recordExit(c)
-	s.consider(c, end.status, end.err)
+	if !s.consider(c, end.status, end.err) {
+		s.retire(c)
+	}
 }
 
 // recordExit stores how c's instance ended.
@@ -216,6 +219,7 @@ func (s *Supervisor) stopEnded(c *child, w *instance, err error) {
 		c.decided = true
 		s.recordExit(c)
 	}
+	s.retire(c)
 	s.advance(c.group)
 }
 

@@ -84,6 +84,10 @@ func (c SupervisorConfig) Validate() error {
 // supervisor stops its children in reverse order and fails. Its own supervisor
 // then decides what to do.
 //
+// A child that has ended and is not started again stays in the State. When more
+// than 1,000 children are done, the supervisor forgets the oldest 500 of them. Add
+// may use their names again at any time.
+//
 // A child never has two running instances: while an abandoned instance still
 // runs, the next one stays Pending.
 //
@@ -114,6 +118,7 @@ type Supervisor struct {
 
 	// Only the loop uses the fields below.
 	log           restartLog
+	history       []*child       // children that are done, the oldest first
 	first         *group         // the children of the config, until each was started or given up
 	untried       int            // children that were never started
 	calls         int            // goroutines that call a child
@@ -252,9 +257,10 @@ func (s *Supervisor) Stop(ctx context.Context) error {
 }
 
 // Add adds a child, the last in order, and returns once the supervisor has
-// accepted it. After Start, the supervisor also starts the child. The error is
-// [ErrNameTaken] while another child has the name, even if Remove is stopping
-// that child. It is [ErrSupervisorEnded] when the supervisor starts no more
+// accepted it. After Start, the supervisor also starts the child. The child takes
+// the place of one of the same name that is done: it has ended, and is not started
+// again. The error is [ErrNameTaken] while any other child has the name, even if
+// Remove is stopping that child. It is [ErrSupervisorEnded] when the supervisor starts no more
 // children.
 func (s *Supervisor) Add(spec Spec) error {
 	if err := spec.Validate(); err != nil {
@@ -283,11 +289,14 @@ func (s *Supervisor) add(m addChild) {
 	case s.ending || s.holding:
 		m.reply <- ErrSupervisorEnded
 		return
-	case s.byName[m.spec.Name] != nil:
+	case s.byName[m.spec.Name] != nil && !s.byName[m.spec.Name].done:
 		m.reply <- ErrNameTaken
 		return
 	}
 	s.mu.Lock()
+	if old := s.byName[m.spec.Name]; old != nil {
+		s.drop(old)
+	}
 	c := s.append(m.spec)
 	s.mu.Unlock()
 	s.untried++
