@@ -227,7 +227,11 @@ func (s *Supervisor) consider(c *child, end Status, err error) bool {
 	case s.ending || len(c.removed) > 0:
 		return false
 	case errors.Is(err, ErrTerminate):
-		s.failWith(fmt.Errorf("child %s: %w", c.spec.Name, err))
+		failure := fmt.Errorf("child %s: %w", c.spec.Name, err)
+		if s.cfg.ContainTerminate {
+			failure = fmt.Errorf("%s: %w", failure.Error(), ErrDoNotRestart) // the text alone: errors.Is must not find ErrTerminate
+		}
+		s.failWith(failure)
 		return false
 	case c.group != nil && c.group.phase == groupStopping: // the group stops it anyway, and restarts it with the others
 		c.want = c.want && again

@@ -44,6 +44,11 @@ type SupervisorConfig struct {
 	// Window are the restart intensity. They count the restarts of all children
 	// together; a restart of several children at once counts as one.
 	Backoff Backoff
+	// ContainTerminate keeps a child's [ErrTerminate] in this supervisor. The
+	// supervisor stops its children and fails as it does without the field, but its
+	// error is [ErrDoNotRestart] in place of ErrTerminate. A supervisor above goes on
+	// and does not restart it; an App stops, as after any failed unit.
+	ContainTerminate bool
 	// Children are the first children, in the order of their start. Add more with
 	// [Supervisor.Add].
 	Children []Spec
