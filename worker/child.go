@@ -27,7 +27,9 @@ type child struct {
 	group    *group
 	want     bool // the group has to start it
 	tried    bool
-	stopping int // calls of Stop that have not returned
+	ran      bool // a start has succeeded
+	done     bool // it has ended and is not started again; it is in s.history
+	stopping int  // calls of Stop that have not returned
 	began    time.Time
 	decided  bool   // the loop has acted on the end of w
 	session  string // "" before the first start
@@ -121,7 +123,9 @@ func (s *Supervisor) decide(c *child) {
 	}
 	c.decided = true
 	end := s.recordExit(c)
-	s.consider(c, end.status, end.err)
+	if !s.consider(c, end.status, end.err) {
+		s.retire(c)
+	}
 }
 
 // recordExit stores how c's instance ended.
@@ -215,6 +219,7 @@ func (s *Supervisor) stopEnded(c *child, w *instance, err error) {
 		c.decided = true
 		s.recordExit(c)
 	}
+	s.retire(c)
 	s.advance(c.group)
 }
 

@@ -37,7 +37,7 @@ func (s *Supervisor) start(c *child) {
 	}
 	handover := Handover{Session: c.session, Restarts: c.restarts, Previous: c.exit}
 	s.mu.Unlock()
-	c.want, c.began, c.decided = false, time.Now(), false
+	c.want, c.began, c.decided, c.done = false, time.Now(), false, false
 	s.calls++
 	if c.spec.immediate() {
 		s.box.post(startEnded{c: c, op: op, err: s.bring(c, op, handover)})
@@ -182,6 +182,7 @@ func (s *Supervisor) startEnded(c *child, op *startOp, err error) {
 	c.op = nil
 	s.mu.Unlock()
 	if err == nil {
+		c.ran = true
 		s.try(c)
 		s.watchHealth(c)
 		if !c.lives() {
@@ -224,6 +225,8 @@ func (s *Supervisor) failedStart(c *child, err error) {
 	c.exit = &Exit{Status: StatusFailed, Error: err.Error(), Code: -1, At: time.Now()}
 	s.mu.Unlock()
 	c.decided = true
-	s.consider(c, StatusFailed, err)
+	if !s.consider(c, StatusFailed, err) {
+		s.retire(c)
+	}
 	s.advance(c.group)
 }

@@ -37,7 +37,7 @@ func TestFailedFactoryIsAFailedStart(t *testing.T) {
 				sub := s.Watch(64)
 				_ = s.Start(t.Context())
 				synctest.Wait()
-				if got := s.State(); statuses(got) != "a=Pending b=Running" || got.Status != worker.StatusRunning || got.Children[0].Exit == nil || got.Children[0].Exit.Error == "" {
+				if got := s.State(); statuses(got) != "a=Pending b=Created" || got.Status != worker.StatusStarting || got.Children[0].Exit == nil || got.Children[0].Exit.Error == "" {
 					t.Errorf("it is %s, %s, %+v", got.Status, statuses(got), got.Children[0])
 				}
 				time.Sleep(2 * time.Second)

@@ -186,6 +186,8 @@ func (s *Supervisor) startNext(g *group) bool {
 	for ; g.cursor < len(g.members); g.cursor++ {
 		c := g.members[g.cursor]
 		switch {
+		case c.group != g && g == s.first && s.comes(c):
+			return false
 		case c.group != g:
 		case c.op != nil:
 			return false
@@ -204,6 +206,13 @@ func (s *Supervisor) startNext(g *group) bool {
 	return true
 }
 
+// comes reports whether c, whose first start has failed, is started again. A child
+// with an abandoned start that has not returned holds up no other: its StartTimeout
+// is over.
+func (s *Supervisor) comes(c *child) bool {
+	return !c.ran && (c.want || c.op != nil) && !s.holding && s.abandonedOf[c.spec.Name] == 0
+}
+
 func (s *Supervisor) holdBecause(c *child, reason string) {
 	if _, held := c.current(); held == nil || held.Status() != StatusPending || held.State().Reason != reason {
 		s.hold(c, reason, time.Time{})
@@ -218,7 +227,11 @@ func (s *Supervisor) consider(c *child, end Status, err error) bool {
 	case s.ending || len(c.removed) > 0:
 		return false
 	case errors.Is(err, ErrTerminate):
-		s.failWith(fmt.Errorf("child %s: %w", c.spec.Name, err))
+		failure := fmt.Errorf("child %s: %w", c.spec.Name, err)
+		if s.cfg.ContainTerminate {
+			failure = fmt.Errorf("%s: %w", failure.Error(), ErrDoNotRestart) // the text alone: errors.Is must not find ErrTerminate
+		}
+		s.failWith(failure)
 		return false
 	case c.group != nil && c.group.phase == groupStopping: // the group stops it anyway, and restarts it with the others
 		c.want = c.want && again
@@ -266,7 +279,7 @@ func (s *Supervisor) fail(c *child, err error) {
 	}
 	var left []*group
 	for _, m := range g.members {
-		if m != c && m.spec.Restart == Never {
+		if m != c && m.spec.Restart == Never && m.tried {
 			m.want = false // stop it with the others, but do not start it again
 		} else {
 			m.want = true

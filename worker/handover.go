@@ -20,6 +20,7 @@ type Exit struct {
 	Code   int       `json:"code"`             // exit code of a process or container; -1 when there is none, because a signal ended it or it is a func that failed
 	Signal string    `json:"signal,omitempty"` // the signal that ended it: SIGSEGV
 	OOM    bool      `json:"oom,omitempty"`    // the kernel killed it because memory ran out, as far as the worker can tell
+	Cut    bool      `json:"cut,omitempty"`    // the worker stopped reading the program's output before its end: another process kept it open, or its Writer did not take it
 	At     time.Time `json:"at,omitzero"`      // when it ended
 }
 

@@ -58,7 +58,9 @@ type Process struct {
 	cancel    context.CancelCauseFunc
 	exited    fsm.Signal // the program has ended; other processes of its group may still run
 	force     fsm.Signal // the grace ends early
+	known     fsm.Signal // the exit is recorded
 	held      fsm.Signal // HoldRestarts was called
+	pipes     *pipes     // set before the program runs
 	reapOnce  sync.Once
 	reapErr   error
 	wasKilled bool // a signal ended the program, as far as is known before it is reaped; set before exited is signaled
@@ -97,8 +99,14 @@ func WithEnv(vars ...string) ProcessOption {
 // Start refuses a command made by [exec.CommandContext]: to end the program, stop
 // the worker.
 //
-// A WaitDelay of 0 becomes 2 seconds: that is how long the worker still reads
-// output when a process outside of the group keeps it open. An Env of nil means
+// The worker copies to and from a Stdin, Stdout and Stderr that is not a file.
+// When the program has ended, the worker copies no more input. It does not wait
+// for a Read of Stdin that is under way, and drops what that Read returns. It
+// reads the rest of the output for WaitDelay, and then stops, because a process
+// outside of the group may keep the output open; [Exit] says that it was Cut. A
+// WaitDelay of 0 becomes 2 seconds.
+//
+// An Env of nil means
 // this process's environment, without the variables that systemd means for this
 // process alone (NOTIFY_SOCKET, WATCHDOG_PID, WATCHDOG_USEC). A nil option is an
 // error of Start.
@@ -151,8 +159,7 @@ func (p *Process) Start(ctx context.Context) error {
 	}
 	err = p.validate()
 	if err == nil {
-		p.shape(ctx)
-		err = startCommand(p.cmd)
+		err = p.launch(ctx)
 		if _, missing := os.Stat(p.cmd.Dir); errors.Is(err, fs.ErrNotExist) && p.cmd.Dir != "" && missing != nil {
 			err = missing // the kernel does not say which of the two is missing
 		}
@@ -172,6 +179,20 @@ func (p *Process) Start(ctx context.Context) error {
 		p.Finish(err)
 		cancel(nil)
 	})
+	return nil
+}
+
+// launch starts the program.
+func (p *Process) launch(ctx context.Context) (err error) {
+	p.shape(ctx)
+	if p.pipes, err = newPipes(p.cmd); err != nil {
+		return err
+	}
+	if err := startCommand(p.cmd); err != nil {
+		p.pipes.close()
+		return err
+	}
+	p.pipes.start(p.Name())
 	return nil
 }
 
@@ -229,26 +250,10 @@ func (p *Process) live(own context.Context) error {
 	}
 	p.kill() // the group is empty or dying, and its number is still ours
 	outOfMemory := p.wasKilled && oom()
-	return p.judge(own, p.reapOrAbandon(), outOfMemory)
-}
-
-// reapOrAbandon reaps the program. When a Writer of the caller does not take the
-// output, package exec waits for it without a limit. Then the worker is
-// abandoned, and gone once the Writer has returned.
-func (p *Process) reapOrAbandon() error {
-	reaping := call.Start(p.Name(), p.reap)
-	patience := time.NewTimer(p.cmd.WaitDelay + time.Second)
-	defer patience.Stop()
-	select {
-	case <-reaping.Done():
-	case <-patience.C:
-		p.abandon(p.outputBlocked())
-	}
-	return reaping.Wait(nil, 0)
-}
-
-func (p *Process) outputBlocked() error {
-	return &AbandonedError{Name: p.Name(), Where: "writing its output, which its Stdout or Stderr does not take"}
+	waited := p.reap()
+	killed, err := p.judge(own, waited, outOfMemory)
+	p.known.Signal()
+	return p.endStreams(waited, err, killed)
 }
 
 // ask asks the group to stop. A stopped process gets no signal but SIGKILL
@@ -277,7 +282,7 @@ func (p *Process) kill() {
 	_ = p.signalLocked(syscall.SIGKILL)
 }
 
-// reap waits for the program, once, and closes its pipes.
+// reap waits for the program, once.
 func (p *Process) reap() error {
 	p.reapOnce.Do(func() {
 		if holdsZombie {
@@ -295,14 +300,14 @@ func (p *Process) reap() error {
 	return p.reapErr
 }
 
-// judge returns the error that the end of the program means.
-func (p *Process) judge(own context.Context, err error, oom bool) error {
+// judge records the exit of the program. It returns the error that it means, and
+// whether the worker had to kill the program.
+func (p *Process) judge(own context.Context, err error, oom bool) (killed bool, _ error) {
 	exit := exitOf(p.cmd)
 	p.sig.Lock()
 	asked, forced := p.asked && own.Err() != nil, p.forced && own.Err() != nil
 	p.sig.Unlock()
 	byOther := exit.signal == syscall.SIGTERM || exit.signal == syscall.SIGINT
-	killed := false
 	switch {
 	case err == nil:
 	case forced && exit.signal == syscall.SIGKILL && p.StopRequested():
@@ -312,8 +317,6 @@ func (p *Process) judge(own context.Context, err error, oom bool) error {
 		err = fmt.Errorf("%w: %w", ErrInterrupted, err)
 	case byOther && p.stopsSoon(own):
 		err = fmt.Errorf("%w: %w", ErrInterrupted, err)
-	case errors.Is(err, exec.ErrWaitDelay) && own.Err() != nil:
-		err = nil // the program ended when asked; a process outside of its group holds its output
 	case exit.signal == syscall.SIGKILL && oom:
 		exit.OOM = true
 		err = fmt.Errorf("out of memory: %w", err)
@@ -324,10 +327,7 @@ func (p *Process) judge(own context.Context, err error, oom bool) error {
 	p.exitMu.Lock()
 	p.exit = &exit.Exit
 	p.exitMu.Unlock()
-	if killed {
-		p.Kill(err)
-	}
-	return err
+	return killed, err
 }
 
 // stopsSoon reports whether a stop is in progress or begins within a moment.
@@ -383,7 +383,11 @@ func (p *Process) Stop(ctx context.Context) error {
 	var err error = &AbandonedError{Name: p.Name(), Where: fmt.Sprintf("process %d, which SIGKILL has not ended yet", p.PID())}
 	select {
 	case <-p.exited.Signaled():
-		err = p.outputBlocked()
+		<-p.known.Signaled() // no process of the group is waited for any more
+		if blocked := p.pipes.blocked(p.Name()); blocked != nil {
+			err = blocked
+			p.recordEnd(err, true)
+		}
 	default:
 	}
 	if p.Kill(err) {

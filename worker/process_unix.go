@@ -41,6 +41,10 @@ func (p *Process) signalLocked(s syscall.Signal) error {
 	return err
 }
 
+// unread reports whether a write to a pipe failed because nothing reads it any
+// more.
+func unread(err error) bool { return err == syscall.EPIPE || err == os.ErrClosed } //nolint:errorlint // package os returns them so
+
 func signalOf(state *os.ProcessState) syscall.Signal {
 	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
 		return status.Signal()

@@ -22,6 +22,12 @@ func (p *Process) signalLocked(s syscall.Signal) error {
 	return p.cmd.Process.Kill()
 }
 
+// unread reports whether a write to a pipe failed because nothing reads it any
+// more: ERROR_BROKEN_PIPE, or ERROR_NO_DATA, which package syscall lacks.
+func unread(err error) bool {
+	return err == syscall.ERROR_BROKEN_PIPE || err == syscall.Errno(232) || err == os.ErrClosed //nolint:errorlint // package os returns them so
+}
+
 func signalOf(*os.ProcessState) syscall.Signal { return 0 }
 
 func signalName(s syscall.Signal) string { return s.String() }

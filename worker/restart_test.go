@@ -277,3 +277,38 @@ func TestChildrenThatFailAtOnceAreRestartedOnce(t *testing.T) {
 		_ = s.Stop(context.Background())
 	})
 }
+
+func TestTerminateIsContained(t *testing.T) {
+	for _, contain := range []bool{false, true} {
+		for _, policy := range []worker.Restart{worker.Always, worker.OnFailure, worker.Never} {
+			t.Run(fmt.Sprint(policy, " ", contain), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					var d diary
+					end := make(chan error)
+					branch := worker.Spec{Name: "branch", Restart: policy, New: func(name string) (worker.Worker, error) {
+						return worker.NewSupervisor(name, worker.SupervisorConfig{
+							ContainTerminate: contain,
+							Children:         []worker.Spec{d.child("b", nil), d.child("c", end)},
+						}), nil
+					}}
+					root := supervise(t, worker.SupervisorConfig{Backoff: everySecond, Children: []worker.Spec{d.child("a", nil), branch}})
+					synctest.Wait()
+					end <- fmt.Errorf("data is corrupt: %w", worker.ErrTerminate)
+					time.Sleep(time.Minute)
+					synctest.Wait()
+					want, status := "+a +b +c !c -b -a", worker.StatusFailed
+					if contain {
+						want, status = "+a +b +c !c -b", worker.StatusRunning
+					}
+					if got := d.take(); got != want || root.Status() != status || errors.Is(root.Err(), worker.ErrTerminate) == contain {
+						t.Errorf("%q, it is %s, %v", got, root.Status(), root.Err())
+					}
+					if got := root.State().Children[1]; got.Status != worker.StatusFailed || !strings.Contains(got.Error, "data is corrupt") {
+						t.Errorf("the branch is %+v", got)
+					}
+					stop(t, root)
+				})
+			})
+		}
+	}
+}

@@ -21,7 +21,8 @@ var (
 
 	// ErrTerminate ends a restarted function for good, and the supervisor or App
 	// that runs it: return it, or an error that wraps it, when going on would do
-	// harm. To end this function alone use [ErrDoNotRestart].
+	// harm. To end this function alone use [ErrDoNotRestart]. A supervisor with
+	// ContainTerminate ends alone.
 	ErrTerminate = errors.New("terminate")
 
 	// ErrRestartBudget ends a function that failed more often than its

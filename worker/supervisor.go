@@ -44,6 +44,11 @@ type SupervisorConfig struct {
 	// Window are the restart intensity. They count the restarts of all children
 	// together; a restart of several children at once counts as one.
 	Backoff Backoff
+	// ContainTerminate keeps a child's [ErrTerminate] in this supervisor. The
+	// supervisor stops its children and fails as it does without the field, but its
+	// error is [ErrDoNotRestart] in place of ErrTerminate. A supervisor above goes on
+	// and does not restart it; an App stops, as after any failed unit.
+	ContainTerminate bool
 	// Children are the first children, in the order of their start. Add more with
 	// [Supervisor.Add].
 	Children []Spec
@@ -72,14 +77,21 @@ func (c SupervisorConfig) Validate() error {
 
 // Supervisor is a worker that keeps other workers, its children, alive. A child
 // may be a supervisor too, so supervisors form trees. Children start in order:
-// each starts once the one before it is Running. They stop in reverse order: each
-// stops once the one after it has stopped.
+// each starts once the one before it is Running. When a child does not start, those
+// after it wait until it runs or is given up: its policy does not restart it, it is
+// removed, or its start was abandoned. A child that [Supervisor.Add] adds waits for
+// no other. Children stop in reverse order: each stops once the one after it has
+// stopped.
 //
 // When a child ends, its policy says whether it is restarted, and the strategy
 // says which others are restarted with it. They are Pending until the backoff is
 // over. When restarts are more frequent than the restart intensity allows, the
 // supervisor stops its children in reverse order and fails. Its own supervisor
 // then decides what to do.
+//
+// A child that has ended and is not started again stays in the State. When more
+// than 1,000 children are done, the supervisor forgets the oldest 500 of them. Add
+// may use their names again at any time.
 //
 // A child never has two running instances: while an abandoned instance still
 // runs, the next one stays Pending.
@@ -111,6 +123,8 @@ type Supervisor struct {
 
 	// Only the loop uses the fields below.
 	log           restartLog
+	history       []*child       // children that are done, the oldest first
+	first         *group         // the children of the config, until each was started or given up
 	untried       int            // children that were never started
 	calls         int            // goroutines that call a child
 	abandoned     map[any]string // abandoned instances and starts that still run, with the child's name
@@ -203,6 +217,7 @@ func (s *Supervisor) begin() {
 		c.join(first)
 		c.want = true
 	}
+	s.first = first
 	s.advance(first)
 }
 
@@ -247,9 +262,10 @@ func (s *Supervisor) Stop(ctx context.Context) error {
 }
 
 // Add adds a child, the last in order, and returns once the supervisor has
-// accepted it. After Start, the supervisor also starts the child. The error is
-// [ErrNameTaken] while another child has the name, even if Remove is stopping
-// that child. It is [ErrSupervisorEnded] when the supervisor starts no more
+// accepted it. After Start, the supervisor also starts the child. The child takes
+// the place of one of the same name that is done: it has ended, and is not started
+// again. The error is [ErrNameTaken] while any other child has the name, even if
+// Remove is stopping that child. It is [ErrSupervisorEnded] when the supervisor starts no more
 // children.
 func (s *Supervisor) Add(spec Spec) error {
 	if err := spec.Validate(); err != nil {
@@ -278,11 +294,14 @@ func (s *Supervisor) add(m addChild) {
 	case s.ending || s.holding:
 		m.reply <- ErrSupervisorEnded
 		return
-	case s.byName[m.spec.Name] != nil:
+	case s.byName[m.spec.Name] != nil && !s.byName[m.spec.Name].done:
 		m.reply <- ErrNameTaken
 		return
 	}
 	s.mu.Lock()
+	if old := s.byName[m.spec.Name]; old != nil {
+		s.drop(old)
+	}
 	c := s.append(m.spec)
 	s.mu.Unlock()
 	s.untried++

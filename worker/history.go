@@ -1,0 +1,40 @@
+package worker
+
+import "slices"
+
+// A supervisor keeps at most maxDone children that are done. When there are more,
+// it forgets the oldest but for minDone: one walk through all children then pays
+// for many.
+const (
+	maxDone = 1000
+	minDone = 500
+)
+
+// retire records that c has ended and is not started again, if that is so.
+func (s *Supervisor) retire(c *child) {
+	if s.ending || c.done || c.want || c.op != nil || c.stopping > 0 || len(c.removed) > 0 || c.lives() {
+		return
+	}
+	c.done = true
+	s.history = append(s.history, c)
+	if len(s.history) <= maxDone {
+		return
+	}
+	old := s.history[:len(s.history)-minDone]
+	forgotten := make(map[*child]bool, len(old))
+	for _, c := range old {
+		if c.done { // otherwise it was started again with others
+			forgotten[c] = true
+			s.unwatchHealth(c)
+		}
+	}
+	s.mu.Lock()
+	s.children = slices.DeleteFunc(s.children, func(c *child) bool { return forgotten[c] })
+	for c := range forgotten {
+		if s.byName[c.spec.Name] == c { // otherwise the name was used again
+			delete(s.byName, c.spec.Name)
+		}
+	}
+	s.mu.Unlock()
+	s.history = append([]*child(nil), s.history[len(old):]...)
+}
