@@ -50,7 +50,7 @@ func TestExitStatuses(t *testing.T) {
 		"clean":       {nil, []string{clean}, exitOK, "1 workload looked at: 0 errors", ""},
 		"findings":    {strings.NewReader(short), []string{"-"}, exitFindings, "-:15:7: error: grace-too-short", ""},
 		"no file":     {nil, []string{"none.yaml"}, exitUsage, "", "none.yaml"},
-		"no manifest": {nil, nil, exitUsage, "", "which manifest?"},
+		"no manifest": {nil, nil, exitUsage, "", "no manifest is given"},
 		"no flag":     {nil, []string{"--bad"}, exitUsage, "", "--bad"},
 		"broken pipe": {broken{}, []string{"-"}, exitUsage, "", "read -: the pipe broke"},
 		"rules":       {nil, []string{"--rules"}, exitOK, "grace-too-short", ""},
