@@ -66,7 +66,7 @@ type process struct {
 func startProcess(t *testing.T, interceptors bool, streamed func(grpc.ServerStream) error, polled func(context.Context) error) *process {
 	t.Helper()
 	grace := time.Minute
-	if !with {
+	if !interceptors {
 		grace = 6 * time.Second // the stop takes all of it
 	}
 	app, err := lifecycle.New(lifecycle.Config{
