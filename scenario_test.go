@@ -351,8 +351,37 @@ func childFails() int {
 
 // signalContext works under a SignalContext.
 func signalContext() int {
+	switch mode() {
+	case "ignores one":
+		signal.Ignore(os.Interrupt)
+	case "ignores all", "names what it ignores":
+		signal.Ignore(stopSignals...)
+	case "its parent ignores one":
+		if !signal.Ignored(os.Interrupt) { // the program that this process runs next inherits it
+			signal.Ignore(os.Interrupt)
+			panic(syscall.Exec(os.Args[0], os.Args, os.Environ()))
+		}
+	}
 	ctx, stop := SignalContext(context.Background())
 	switch mode() {
+	case "ignores one":
+		_ = syscall.Kill(os.Getpid(), syscall.SIGINT) // has no effect
+	case "ignores all": // no signal is left, which does not mean each of them
+		others := make(chan os.Signal, 1)
+		signal.Notify(others, syscall.SIGUSR1)
+		_ = syscall.Kill(os.Getpid(), syscall.SIGUSR1)
+		<-others
+		say("left alone: %v", ctx.Err())
+		stop()
+		return 0
+	case "names what it ignores":
+		named, end := SignalContext(context.Background(), os.Interrupt)
+		_ = syscall.Kill(os.Getpid(), syscall.SIGINT)
+		<-named.Done()
+		say("cause: %v", context.Cause(named))
+		end()
+		stop()
+		return 0
 	case "stop": // stop is called twice, and then signals have their default effect
 		stop()
 		stop()

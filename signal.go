@@ -34,8 +34,9 @@ func (e *SignalError) ExitCode() int {
 var stopSignals = []os.Signal{os.Interrupt, syscall.SIGTERM}
 
 // SignalContext returns a copy of parent that is cancelled when the process gets one
-// of the signals. Without signals it takes SIGINT and SIGTERM. The context.Cause is
-// then a [*SignalError].
+// of the signals. The context.Cause is then a [*SignalError]. Without signals it takes
+// SIGINT and SIGTERM, but for one that the program has ignored with [signal.Ignore]
+// before: that one stays ignored.
 //
 // stop cancels the context and restores the signals' default effect; call it when
 // the work is done. SignalContext also restores it 250 ms after the first signal, so
@@ -43,7 +44,7 @@ var stopSignals = []os.Signal{os.Interrupt, syscall.SIGTERM}
 // because process managers and wrappers send some signals twice.
 func SignalContext(parent context.Context, signals ...os.Signal) (ctx context.Context, stop context.CancelFunc) {
 	if len(signals) == 0 {
-		signals = stopSignals
+		signals = sig.NotIgnored(stopSignals)
 	}
 	return sig.Context(parent, 250*time.Millisecond, func(s os.Signal) error { return &SignalError{s} }, signals)
 }

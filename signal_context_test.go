@@ -48,6 +48,35 @@ func TestSignalContextTakesTheNamedSignalsOnly(t *testing.T) {
 	<-ctx.Done()
 }
 
+func TestSignalContextLeavesWhatTheProgramIgnores(t *testing.T) {
+	t.Run("one", func(t *testing.T) {
+		p := launch(t, "signal context", Config{}, env(modeEnv, "ignores one"))
+		p.await("ready")
+		p.signal(syscall.SIGTERM)
+		p.await("cause: received signal: terminated")
+		p.signal(syscall.SIGKILL)
+		p.wantKilledBy(syscall.SIGKILL)
+	})
+	t.Run("all", func(t *testing.T) {
+		p := launch(t, "signal context", Config{}, env(modeEnv, "ignores all"))
+		p.wantExit(0)
+		p.says("left alone: <nil>")
+	})
+	t.Run("but for one that it names", func(t *testing.T) {
+		p := launch(t, "signal context", Config{}, env(modeEnv, "names what it ignores"))
+		p.wantExit(0)
+		p.says("cause: received signal: interrupt")
+	})
+	t.Run("but for one that only its parent ignored", func(t *testing.T) { // as a shell does
+		p := launch(t, "signal context", Config{}, env(modeEnv, "its parent ignores one"))
+		p.await("ready")
+		p.signal(syscall.SIGINT)
+		p.await("cause: received signal: interrupt")
+		p.signal(syscall.SIGKILL)
+		p.wantKilledBy(syscall.SIGKILL)
+	})
+}
+
 func TestSignalContextEndsWithItsParentAndByStop(t *testing.T) {
 	boom := errors.New("boom")
 	parent, cancel := context.WithCancelCause(t.Context())

@@ -12,13 +12,16 @@ import (
 // Context returns a copy of parent that the first of the signals cancels, with what cause
 // returns for it. stop cancels the context, restores the default effect of the signals and
 // waits for that. The default effect is also back when the time again has passed since the
-// first signal; repeats within that time count as one.
+// first signal; repeats within that time count as one. Without signals, only the parent
+// and stop cancel it.
 func Context(parent context.Context, again time.Duration, cause func(os.Signal) error, signals []os.Signal) (ctx context.Context, stop context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(parent)
 	// Room for one of each kind is enough: Notify drops signals that do not fit, and
 	// only the first one counts.
 	ch := make(chan os.Signal, len(signals))
-	signal.Notify(ch, signals...)
+	if len(signals) > 0 { // for none, Notify takes each signal that there is
+		signal.Notify(ch, signals...)
+	}
 	quit := make(chan struct{})
 	ended := make(chan struct{})
 	go func() {
