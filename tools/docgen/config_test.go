@@ -52,18 +52,7 @@ func TestSchemaOfAService(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	parsed, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := jsonschema.NewCompiler()
-	if err := c.AddResource("section.json", parsed); err != nil {
-		t.Fatal(err)
-	}
-	schema, err := c.Compile("section.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	schema := compiled(t, text)
 	if !strings.HasSuffix(schema.ID, ".section") || schema.Title != "main.section" {
 		t.Errorf("$id is %q, title is %q", schema.ID, schema.Title)
 	}
@@ -88,6 +77,25 @@ func TestSchemaOfAService(t *testing.T) {
 	}
 }
 
+// compiled returns the schema for a real validator, which checks it against draft 2020-12.
+func compiled(t *testing.T, text []byte) *jsonschema.Schema {
+	t.Helper()
+	parsed, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := jsonschema.NewCompiler()
+	c.DefaultDraft(jsonschema.Draft2020)
+	if err := c.AddResource("schema.json", parsed); err != nil {
+		t.Fatal(err)
+	}
+	schema, err := c.Compile("schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return schema
+}
+
 // A real validator with the schema and Load accept the same files, except for sums of
 // several keys and durations of more than a year.
 func TestSchemaAgreesWithLoad(t *testing.T) {
@@ -95,19 +103,7 @@ func TestSchemaAgreesWithLoad(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	parsed, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := jsonschema.NewCompiler()
-	c.DefaultDraft(jsonschema.Draft2020)
-	if err := c.AddResource("config.schema.json", parsed); err != nil {
-		t.Fatal(err)
-	}
-	schema, err := c.Compile("config.schema.json") // checks it against draft 2020-12 itself
-	if err != nil {
-		t.Fatal(err)
-	}
+	schema := compiled(t, text)
 	if err := schema.Validate(map[string]any{"addr": ":80"}); err != nil {
 		t.Errorf("the schema does not allow a service's own keys: %v", err)
 	}
