@@ -51,7 +51,7 @@ race: cc ## the same, twenty times each test: flaky is broken
 	go test -race -timeout 60m -count 20 $(TESTFLAGS) $(PACKAGES)
 
 .PHONY: test-newest
-test-newest: ## test the root module and the guests of config with the newest version of each dependency; their go.mod names the oldest (network)
+test-newest: ## test the root module and the guests of config with the newest version of each dependency; their go.mod names old ones (network)
 	@set -e; dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; git ls-files -z | xargs -0 cp --parents -t "$$dir"; \
 		export GOWORK=off; for m in . config/cobraconfig config/kongconfig config/viperconfig; do (cd "$$dir/$$m" && \
 		go get -u -t ./... && go mod tidy && go list -m -f '{{if not .Indirect}}{{.}}{{end}}' all && go test -timeout 10m $(TESTFLAGS) ./...); done
