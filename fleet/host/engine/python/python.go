@@ -139,7 +139,9 @@ func (p *program) start(python string, code []byte) error {
 		Command: func() *exec.Cmd {
 			cmd := exec.Command(python, "-u", filepath.Join(p.dir, "runner.py"), filepath.Join(p.dir, "hosted.py"),
 				strconv.FormatInt(l.Memory, 10), strconv.FormatInt(l.Output, 10), strconv.Itoa(l.Outputs))
-			cmd.Env = append(os.Environ(), "LIFECYCLE_STATE="+filepath.Join(p.dir, "state"), "PYTHONDONTWRITEBYTECODE=1")
+			cmd.Env = append(os.Environ(), "LIFECYCLE_STATE="+filepath.Join(p.dir, "state"), "PYTHONDONTWRITEBYTECODE=1",
+				// glibc reserves 64 MiB or more for each thread that allocates, and the limit counts them (mallopt(3)).
+				"MALLOC_ARENA_MAX=1")
 			return cmd
 		},
 		MaxWorkers: 1, MaxQueue: 1, QueryTimeout: 24 * time.Hour,

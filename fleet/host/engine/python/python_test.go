@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"os/exec"
+	"runtime"
+	"strconv"
 	"testing"
 
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
@@ -103,6 +105,42 @@ func TestLargeResultIsNotCopied(t *testing.T) {
 				t.Errorf("the error is %v, want the output limit", err)
 			}
 		})
+	}
+}
+
+// The C library reserves 64 MiB or more of addresses for each thread that
+// allocates, and RLIMIT_AS counts them: the code would lose its memory to the
+// reader's thread.
+func TestThreadsReserveNoMemory(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("it reads /proc/self/maps")
+	}
+	limits := enginetest.Limits
+	limits.Memory = 1 << 30
+	p, err := newEngine(t).Load(t.Context(), []byte(`
+def handle(message):
+    largest = 0
+    for line in open("/proc/self/maps"):
+        bounds, access = line.split()[:2]
+        low, high = (int(n, 16) for n in bounds.split("-"))
+        if access == "---p":
+            largest = max(largest, high - low)
+    return {"topic": "out.x", "data": str(largest)}
+`), engine.Config{Worker: "w", Limits: limits})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	outputs, err := p.Handle(t.Context(), &engine.Message{ID: "1", Topic: "in.x"}, enginetest.NewState())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if largest, err := strconv.Atoi(string(outputs[0].Data)); err != nil || largest > 32<<20 {
+		t.Errorf("%d bytes of addresses are reserved in one piece, want fewer than 32 MiB (%v)", largest, err)
 	}
 }
 
