@@ -33,6 +33,7 @@ type BaseWorker struct {
 	unwatch       func() bool     // ends the watch on ctx
 	health        Health
 	pending       *pending // nil unless the worker is pending
+	pausing       *pausing // made by the first Suspend or Resume
 	startedAt     time.Time
 	healthAt      time.Time
 }
@@ -194,6 +195,17 @@ func (b *BaseWorker) rehold(reason string, due time.Time) bool {
 	}
 	b.pending = &pending{reason, due}
 	return true
+}
+
+// ending returns a channel that is closed when the work's context ends, which it does
+// at the latest when the worker ends. It is nil before Begin.
+func (b *BaseWorker) ending() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ctx == nil {
+		return nil
+	}
+	return b.ctx.Done()
 }
 
 // Begin moves a created or pending worker to Starting. ctx is the context of its

@@ -19,8 +19,10 @@ type startOp struct {
 
 	// Guarded by s.mu.
 	late   bool               // the start must not start anything any more
-	cut    bool               // the start must not wait for Running
-	cancel context.CancelFunc // ends the wait for Running; nil while there is none
+	cut    bool               // the start must not wait for Running or for a Resume
+	cancel context.CancelFunc // ends such a wait; nil while there is none
+	gated  bool               // the start waits until the supervisor is resumed
+	passed bool               // the instance is in its place, and may run
 }
 
 // start begins a start of c. startEnded handles its end.
@@ -66,7 +68,16 @@ func (s *Supervisor) bring(c *child, op *startOp, handover Handover) error {
 	if err != nil {
 		return fmt.Errorf("make %s: %w", c.spec.Name, err)
 	}
-	if !s.adopt(c, op, i) {
+	gate, ok := s.adopt(c, op, i)
+	for ; gate != nil; gate, ok = s.adopt(c, op, i) { // the supervisor was suspended meanwhile
+		wait, cancel := s.waiting(op)
+		select {
+		case <-gate:
+		case <-wait.Done():
+		}
+		cancel()
+	}
+	if !ok {
 		ctx, cancel := context.WithTimeout(context.Background(), defaultStopTimeout)
 		defer cancel()
 		return errors.Join(errAbandonedStart, w.Stop(ctx)) // it was never started
@@ -80,19 +91,25 @@ func (s *Supervisor) bring(c *child, op *startOp, handover Handover) error {
 	if !ok || i.status() != StatusStarting {
 		return nil
 	}
-	wait, cancel := context.WithCancel(context.Background())
+	wait, cancel := s.waiting(op)
 	defer cancel()
-	s.mu.Lock()
-	op.cancel = cancel
-	cut := op.cut
-	s.mu.Unlock()
-	if !cut {
-		_, _ = a.Await(wait, func(st Status) bool { return st != StatusStarting })
-	}
+	_, _ = a.Await(wait, func(st Status) bool { return st != StatusStarting })
 	return nil
 }
 
-// cutWait ends a start's wait for Running, even if the wait has not begun yet.
+// waiting returns the context of a wait in a start. cutWait ends it.
+func (s *Supervisor) waiting(op *startOp) (context.Context, context.CancelFunc) {
+	wait, cancel := context.WithCancel(context.Background())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	op.cancel = cancel
+	if op.cut {
+		cancel()
+	}
+	return wait, cancel
+}
+
+// cutWait ends a start's wait, even if the wait has not begun yet.
 func (s *Supervisor) cutWait(op *startOp) {
 	s.mu.Lock()
 	op.cut = true
@@ -104,13 +121,34 @@ func (s *Supervisor) cutWait(op *startOp) {
 }
 
 // adopt puts an instance in its place before its Start is called. It returns
-// false when the start must not start anything any more.
-func (s *Supervisor) adopt(c *child, op *startOp, i *instance) bool {
+// false when the start must not start anything any more. While the supervisor is
+// suspended, it makes the child pending and returns the gate: the start has to call
+// adopt again once the gate is open.
+func (s *Supervisor) adopt(c *child, op *startOp, i *instance) (gate <-chan struct{}, ok bool) {
 	s.mu.Lock()
-	if op.late {
-		s.mu.Unlock()
-		return false
+	if op.gated && !op.late && s.gate == nil {
+		op.timer.Reset(c.spec.StartTimeout)
 	}
+	op.gated = false
+	switch {
+	case op.late:
+		s.mu.Unlock()
+		return nil, false
+	case s.gate != nil:
+		defer s.mu.Unlock()
+		op.gated = true
+		op.timer.Stop()
+		if c.held == nil {
+			c.held = &BaseWorker{}
+			c.held.Init("child", c.spec.Name)
+			s.Adopt(c.held)
+			_ = c.held.Hold(errSuspended.Error(), time.Time{}) // never fails for a new worker
+		} else {
+			c.held.rehold(errSuspended.Error(), time.Time{})
+		}
+		return s.gate, false
+	}
+	op.passed = true
 	if c.held != nil && i.base != nil {
 		i.base.takeOver(c.held)
 	}
@@ -124,7 +162,7 @@ func (s *Supervisor) adopt(c *child, op *startOp, i *instance) bool {
 			l.LogTo(s.log.log)
 		}
 		i.base.hookEnd(notice)
-		return true
+		return nil, true
 	}
 	if p, ok := i.Worker.(interface{ PublishTo(*fsm.Dispatcher) }); ok {
 		i.tell("PublishTo", func() { s.Adopt(p) })
@@ -136,7 +174,7 @@ func (s *Supervisor) adopt(c *child, op *startOp, i *instance) bool {
 				notice()
 			}()
 		})
-		return true
+		return nil, true
 	}
 	go func() { // until the foreign worker ends, or the supervisor
 		select {
@@ -146,12 +184,15 @@ func (s *Supervisor) adopt(c *child, op *startOp, i *instance) bool {
 		case <-s.Gone():
 		}
 	}()
-	return true
+	return nil, true
 }
 
 // startOverdue abandons a start that does not return in time.
 func (s *Supervisor) startOverdue(c *child, op *startOp) {
-	if c.op != op {
+	s.mu.Lock()
+	gated := op.gated
+	s.mu.Unlock()
+	if c.op != op || gated {
 		return
 	}
 	err := fmt.Errorf("start %s: %w", c.spec.Name, errAbandonedStart)

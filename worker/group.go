@@ -196,7 +196,7 @@ func (s *Supervisor) startNext(g *group) bool {
 			s.holdBecause(c, "the instance before was abandoned and has not returned")
 			return false
 		case s.suspended:
-			s.holdBecause(c, "the supervisor is suspended")
+			s.holdBecause(c, errSuspended.Error())
 			return false
 		default:
 			s.start(c)

@@ -107,6 +107,9 @@ func (s *Supervisor) loop() error {
 		for i, m := range batch {
 			batch[i] = nil // do not keep the message in memory until the next batch
 			s.handle(m)
+			if s.suspended {
+				s.moved.Notify()
+			}
 			if g := s.first; g != nil {
 				s.advance(g) // a child that has left the group may hold it up no more
 				if g.phase == groupOver {

@@ -33,6 +33,7 @@ var (
 	ErrSupervisorEnded = errors.New("supervisor is ending")
 
 	errAbandonedStart = errors.New("did not start in time")
+	errSuspended      = errors.New("the supervisor is suspended")
 )
 
 // SupervisorConfig shapes a [Supervisor]. The zero value of a field is its
@@ -113,11 +114,12 @@ type Supervisor struct {
 	begun   sync.Mutex // orders Start against Stop and Add; guards running
 	running bool
 
-	suspending chan struct{} // holds a token while a Suspend or Resume runs
+	moved fsm.Wake // the loop has handled a message while the supervisor is suspended
 
-	// mu guards children, byName and the marked fields of child. The loop alone
+	// mu guards children, byName, gate and the marked fields of child. The loop alone
 	// writes them once it runs.
 	mu       sync.Mutex
+	gate     chan struct{} // not nil while the supervisor is suspended; Resume closes it
 	children []*child
 	byName   map[string]*child
 
@@ -144,7 +146,7 @@ type Supervisor struct {
 // error when cfg is not valid.
 func NewSupervisor(name string, cfg SupervisorConfig) *Supervisor {
 	s := &Supervisor{cfg: cfg, byName: make(map[string]*child, len(cfg.Children))}
-	s.box.wake, s.suspending = fsm.NewWake(), make(chan struct{}, 1)
+	s.box.wake, s.moved = fsm.NewWake(), fsm.NewWake()
 	s.Init("supervisor", name)
 	for _, spec := range cfg.Children {
 		s.append(spec)
