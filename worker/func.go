@@ -19,9 +19,23 @@ type Func struct {
 	refused error       // Start returns it
 
 	pause  pause
+	given  given  // the context of the function
 	number uint64 // of the function's call
 	cancel context.CancelCauseFunc
 	begun  sync.Mutex // orders Start against Stop, and guards number and cancel
+}
+
+// given is the context of a function: it says to which Func it belongs.
+type given struct {
+	context.Context
+	f *Func
+}
+
+func (g *given) Value(key any) any {
+	if _, ok := key.(funcKey); ok {
+		return g.f
+	}
+	return g.Context.Value(key)
 }
 
 // FuncOption shapes a [Func].
@@ -39,6 +53,7 @@ func WithStartCondition() FuncOption { return func(f *Func) { f.marked = true } 
 // context's error. A nil option is an error of Start.
 func NewFunc(name string, fn func(context.Context) error, opts ...FuncOption) *Func {
 	f := &Func{fn: fn}
+	f.patient = true
 	f.Init("func", name)
 	f.apply(opts)
 	return f
@@ -69,6 +84,12 @@ func MarkStarted(ctx context.Context) {
 // Start runs the function in a goroutine of its own and returns. Cancelling ctx
 // asks the worker to stop. Without a function the worker is Failed, and Start says
 // so.
+//
+// When ctx ends, the function's own context ends at the same time. The change to
+// Stopping and its event come at once when events of the worker have a reader at its
+// Start, or a caller of [BaseWorker.Watch] or [BaseWorker.Await]. Otherwise they come
+// when a caller asks for the status, or at the latest when the function returns: a
+// worker without a reader has no goroutine that could notice the end earlier.
 func (f *Func) Start(ctx context.Context) error {
 	f.begun.Lock()
 	defer f.begun.Unlock()
@@ -87,18 +108,25 @@ func (f *Func) Start(ctx context.Context) error {
 		cancel(nil)
 		return err
 	}
-	given := context.WithValue(own, funcKey{}, f)
+	f.given = given{own, f}
 	if !f.marked {
 		f.MarkRunning()
 	}
-	f.number = call.Go(f.Name(), func() error { return f.fn(given) }, func(err error) {
-		if err == nil && f.marked && !f.met.Load() && own.Err() == nil {
-			err = ErrStartCondition
-		}
-		f.Finish(err)
-		cancel(nil)
-	})
+	f.number = call.GoJob(f.Name(), (*funcJob)(f))
 	return nil
+}
+
+// funcJob is the call of the function.
+type funcJob Func
+
+func (j *funcJob) Run() error { return j.fn(&j.given) }
+
+func (j *funcJob) Ended(err error) {
+	if err == nil && j.marked && !j.met.Load() && j.given.Err() == nil {
+		err = ErrStartCondition
+	}
+	j.Finish(err)
+	j.cancel(nil)
 }
 
 // mark records that the start condition is met.

@@ -96,7 +96,7 @@ func (b *BaseWorker) suspend(ctx context.Context, kind pauser) error {
 			if s == StatusSuspended {
 				return nil
 			}
-			return fmt.Errorf("suspend %s: %w", b.name, cannotPause(s))
+			return fmt.Errorf("suspend %s: %w", b.Name(), cannotPause(s))
 		}
 	}
 	t := e.now
@@ -111,7 +111,7 @@ func (b *BaseWorker) suspend(ctx context.Context, kind pauser) error {
 		t = e.next
 	}
 	if err := e.wait(ctx, t); err != nil {
-		return fmt.Errorf("suspend %s: %w", b.name, err)
+		return fmt.Errorf("suspend %s: %w", b.Name(), err)
 	}
 	return nil
 }
@@ -132,7 +132,7 @@ func (b *BaseWorker) resume(ctx context.Context, kind pauser) error {
 		}
 		if !t.suspend && !t.over {
 			if err := e.wait(ctx, t); err != nil {
-				return fmt.Errorf("resume %s: %w", b.name, err)
+				return fmt.Errorf("resume %s: %w", b.Name(), err)
 			}
 			return nil
 		}
@@ -142,7 +142,7 @@ func (b *BaseWorker) resume(ctx context.Context, kind pauser) error {
 		select { // then look again
 		case <-t.done:
 		case <-ctx.Done():
-			return fmt.Errorf("resume %s: %w", b.name, ctx.Err())
+			return fmt.Errorf("resume %s: %w", b.Name(), ctx.Err())
 		}
 	}
 }
@@ -156,7 +156,7 @@ func newTurn(ctx context.Context, suspend bool) *turn {
 // begin takes the first turn, in a goroutine that goes on as long as there are turns.
 func (e *pausing) begin(b *BaseWorker, kind pauser, t *turn) {
 	e.now = t
-	call.Go(b.name, func() error {
+	call.Go(b.Name(), func() error {
 		for t := t; t != nil; {
 			t = e.end(t, e.take(b, kind, t))
 		}
@@ -252,7 +252,7 @@ func (e *pausing) take(b *BaseWorker, kind pauser, t *turn) error {
 	case s == StatusSuspended && !e.isUnsure():
 		return nil
 	}
-	err := call.Do(b.name, func() error { return kind.quiesce(t.ctx) })
+	err := call.Do(b.Name(), func() error { return kind.quiesce(t.ctx) })
 	e.mu.Lock()
 	if err == nil && t.why == nil && b.Status() != StatusSuspended && b.SetStatus(StatusSuspended) != nil {
 		err = cannotPause(b.Status()) // a Stop came in between: to stop, the worker has to run
@@ -275,7 +275,7 @@ func (e *pausing) take(b *BaseWorker, kind pauser, t *turn) error {
 // proceed makes the worker go on. It does not change the status of a worker that was
 // not suspended, unless change says so.
 func (e *pausing) proceed(ctx context.Context, b *BaseWorker, kind pauser, change bool) error {
-	err := call.Do(b.name, func() error {
+	err := call.Do(b.Name(), func() error {
 		return kind.proceed(ctx, func() error {
 			if s := b.Status(); s == StatusRunning || s != StatusSuspended && !change {
 				return nil
