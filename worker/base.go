@@ -27,6 +27,7 @@ type BaseWorker struct {
 	stopRequested bool
 	killed        bool
 	ended         bool
+	claimed       bool   // a supervisor has it
 	hook          func() // called when the worker has ended, and when it is gone
 	err           error
 	ctx           context.Context // the work's own context; nil before Begin

@@ -58,8 +58,8 @@ func newChaos(t *testing.T, seed uint64) *chaos {
 	c := &chaos{t: t, rand: rand.New(rand.NewPCG(seed, 0)), release: make(chan struct{}), orders: make(map[string]chan string)}
 	strategies := []worker.Strategy{worker.OneForOne, worker.OneForAll, worker.RestForOne}
 	cfg := worker.SupervisorConfig{
-		Strategy: strategies[c.rand.IntN(3)],
-		Backoff:  worker.Backoff{Min: time.Millisecond, Max: time.Second, MaxRestarts: []int{3, 100, worker.NoLimit}[c.rand.IntN(3)], Window: time.Second},
+		Strategy: strategies[c.rand.IntN(3)], AutoShutdown: worker.AnySignificant,
+		Backoff: worker.Backoff{Min: time.Millisecond, Max: time.Second, MaxRestarts: []int{3, 100, worker.NoLimit}[c.rand.IntN(3)], Window: time.Second},
 	}
 	for i := range c.rand.IntN(5) {
 		cfg.Children = append(cfg.Children, c.spec(fmt.Sprint("c", i)))
@@ -75,11 +75,15 @@ func newChaos(t *testing.T, seed uint64) *chaos {
 // spec returns a child. The seed decides how it is made, and orders decide how it
 // ends.
 func (c *chaos) spec(name string) worker.Spec {
-	policies := []worker.Restart{worker.Always, worker.OnFailure, worker.Never}
+	policies := []worker.Restart{worker.Always, worker.OnFailure, worker.Never, worker.Temporary}
 	spec := worker.Spec{
-		Name: name, Restart: policies[c.rand.IntN(3)],
+		Name: name, Restart: policies[c.rand.IntN(4)],
 		StartTimeout: 100 * time.Millisecond, StopTimeout: 50 * time.Millisecond, ProbePeriod: 20 * time.Millisecond,
 	}
+	if c.rand.IntN(8) == 0 {
+		spec.StopTimeout = worker.BrutalKill
+	}
+	spec.Significant = spec.Restart != worker.Always && c.rand.IntN(100) == 0
 	kind := c.rand.IntN(12)
 	if kind == 0 {
 		inner := c.cfgOf(name)
@@ -90,7 +94,7 @@ func (c *chaos) spec(name string) worker.Spec {
 	c.mu.Lock()
 	c.orders[name] = order
 	c.mu.Unlock()
-	if c.rand.IntN(4) == 0 {
+	if spec.Restart != worker.Temporary && c.rand.IntN(4) == 0 {
 		spec.RestartUnhealthy = 2
 		spec.Probe = func(context.Context) worker.ProbeResult { return worker.ProbeResult{Err: errBoom} }
 	}
@@ -126,6 +130,7 @@ func (c *chaos) spec(name string) worker.Spec {
 		plain := worker.FuncSpec(name, fn)
 		plain.Restart, plain.StartTimeout, plain.StopTimeout = spec.Restart, spec.StartTimeout, spec.StopTimeout
 		plain.ProbePeriod, plain.Probe, plain.RestartUnhealthy = spec.ProbePeriod, spec.Probe, spec.RestartUnhealthy
+		plain.Significant = spec.Significant
 		return plain
 	}
 	calls := 0
@@ -153,7 +158,7 @@ func (c *chaos) cfgOf(name string) worker.SupervisorConfig {
 
 func (c *chaos) leaf(name string) worker.Spec {
 	for {
-		if spec := c.spec(name); spec.RestartUnhealthy == 0 {
+		if spec := c.spec(name); spec.RestartUnhealthy == 0 && !spec.Significant {
 			return spec
 		}
 	}
@@ -176,7 +181,14 @@ func (c *chaos) step() {
 		background(func(context.Context) { _ = c.tree.Add(spec) })
 	case n < 22:
 		background(func(ctx context.Context) { _ = c.tree.Remove(ctx, name) })
-	case n < 60:
+	case n < 26:
+		background(func(ctx context.Context) { _ = c.tree.StopChild(ctx, name) })
+	case n < 32:
+		background(func(ctx context.Context) { _ = c.tree.RestartChild(ctx, name) })
+	case n < 35:
+		spec := c.spec(name)
+		background(func(context.Context) { _ = c.tree.Replace(spec) })
+	case n < 64:
 		what := []string{"fail", "fail", "fail", "panic", "finish", "slow", "hang"}[c.rand.IntN(7)]
 		c.mu.Lock()
 		order := c.orders[name]
@@ -187,12 +199,15 @@ func (c *chaos) step() {
 			default:
 			}
 		}
-	case n < 64:
+	case n < 67:
 		background(func(ctx context.Context) { _ = c.tree.Suspend(ctx) })
 	case n < 72:
 		background(func(ctx context.Context) { _ = c.tree.Resume(ctx) })
 	case n < 76:
 		background(func(ctx context.Context) { _ = c.tree.Inspect(ctx).Mermaid() })
+		_, _ = c.tree.Child(name)
+		_, _ = c.tree.ChildSpec(name)
+		_ = c.tree.Counts()
 	case n < 85:
 		synctest.Wait()
 	default:

@@ -28,7 +28,7 @@ func (s *Supervisor) start(c *child) {
 	again := c.tried
 	op := &startOp{}
 	if c.session == "" {
-		c.session = s.sessionOf(c.spec.Name)
+		c.session = s.sessionOf(c.name)
 	}
 	s.mu.Lock()
 	c.op = op
@@ -39,32 +39,37 @@ func (s *Supervisor) start(c *child) {
 	s.mu.Unlock()
 	c.want, c.began, c.decided, c.done = false, time.Now(), false, false
 	s.calls++
-	if c.spec.immediate() {
-		s.box.post(startEnded{c: c, op: op, err: s.bring(c, op, handover)})
+	c.answer(awaitsStop, nil)
+	spec := c.spec
+	if spec.immediate() {
+		s.box.post(startEnded{c: c, op: op, err: s.bring(c, spec, op, handover)})
 		return
 	}
-	op.timer = time.AfterFunc(c.spec.StartTimeout, func() { s.box.post(startOverdue{c: c, op: op}) })
+	op.timer = time.AfterFunc(spec.StartTimeout, func() { s.box.post(startOverdue{c: c, op: op}) })
 	op.call = new(call.Call)
-	op.call.Start(c.spec.Name, func() error { return s.bring(c, op, handover) }, func(err error) {
+	op.call.Start(c.name, func() error { return s.bring(c, spec, op, handover) }, func(err error) {
 		op.timer.Stop()
 		s.box.post(startEnded{c: c, op: op, err: err})
 	})
 }
 
 // bring makes an instance, starts it, and waits until it is no longer Starting.
-func (s *Supervisor) bring(c *child, op *startOp, handover Handover) error {
-	w, err := c.spec.New(c.spec.Name)
+func (s *Supervisor) bring(c *child, spec *Spec, op *startOp, handover Handover) error {
+	w, err := spec.New(c.name)
 	switch {
 	case err != nil:
-		return fmt.Errorf("make %s: %w", c.spec.Name, err)
+		return fmt.Errorf("make %s: %w", c.name, err)
 	case w == nil:
-		return fmt.Errorf("make %s: New returned nil, want a worker", c.spec.Name)
-	case w.Name() != c.spec.Name:
-		return fmt.Errorf("make %s: New returned a worker named %q, want the name it was given", c.spec.Name, w.Name())
+		return fmt.Errorf("make %s: New returned nil, want a worker", c.name)
+	case w.Name() != c.name:
+		return fmt.Errorf("make %s: New returned a worker named %q, want the name it was given", c.name, w.Name())
 	}
 	i, err := newInstance(w)
+	if err == nil && i.base != nil {
+		err = i.base.claim()
+	}
 	if err != nil {
-		return fmt.Errorf("make %s: %w", c.spec.Name, err)
+		return fmt.Errorf("make %s: %w", c.name, err)
 	}
 	if !s.adopt(c, op, i) {
 		ctx, cancel := context.WithTimeout(context.Background(), defaultStopTimeout)
@@ -89,6 +94,21 @@ func (s *Supervisor) bring(c *child, op *startOp, handover Handover) error {
 	if !cut {
 		_, _ = a.Await(wait, func(st Status) bool { return st != StatusStarting })
 	}
+	return nil
+}
+
+// claim makes the caller the only supervisor of a worker that has not begun. The error
+// says who has the worker.
+func (b *BaseWorker) claim() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch s := b.machine.State(); {
+	case b.claimed:
+		return fmt.Errorf("a supervisor already has the worker that New returned, want a new one from each call: %w", ErrNotStartable)
+	case s != StatusCreated && s != StatusPending:
+		return fmt.Errorf("the worker that New returned is %s, want a new one from each call: %w", s, ErrNotStartable)
+	}
+	b.claimed = true
 	return nil
 }
 
@@ -132,7 +152,7 @@ func (s *Supervisor) adopt(c *child, op *startOp, i *instance) bool {
 	if i.base != nil {
 		i.base.hookEnd(func() {
 			go func() { // settle may call the worker, whose lock is held now
-				i.settle(c.spec.Name)
+				i.settle(c.name)
 				notice()
 			}()
 		})
@@ -141,7 +161,7 @@ func (s *Supervisor) adopt(c *child, op *startOp, i *instance) bool {
 	go func() { // until the foreign worker ends, or the supervisor
 		select {
 		case <-i.done:
-			i.settle(c.spec.Name)
+			i.settle(c.name)
 			notice()
 		case <-s.Gone():
 		}
@@ -154,16 +174,17 @@ func (s *Supervisor) startOverdue(c *child, op *startOp) {
 	if c.op != op {
 		return
 	}
-	err := fmt.Errorf("start %s: %w", c.spec.Name, errAbandonedStart)
+	err := fmt.Errorf("start %s: %w", c.name, errAbandonedStart)
 	s.cutWait(op)
 	if c.lives() { // the instance is Starting, and can be stopped
+		c.answerStart(err)
 		if !s.consider(c, StatusFailed, err) {
 			w, _ := c.current()
 			s.stop(c, w, s.deadline)
 		}
 		return
 	}
-	s.markAbandoned(op, c.spec.Name)
+	s.markAbandoned(op, c.name)
 	s.mu.Lock()
 	op.late = true
 	c.op = nil
@@ -183,6 +204,7 @@ func (s *Supervisor) startEnded(c *child, op *startOp, err error) {
 	s.mu.Unlock()
 	if err == nil {
 		c.ran = true
+		c.answerStart(nil)
 		s.try(c)
 		s.watchHealth(c)
 		if !c.lives() {
@@ -215,7 +237,7 @@ func (s *Supervisor) failedStart(c *child, err error) {
 	if c.w == nil || c.held != nil { // the factory failed: w, if any, is the previous instance
 		if c.held == nil {
 			c.held = &BaseWorker{}
-			c.held.Init("child", c.spec.Name)
+			c.held.Init("child", c.name)
 			s.Adopt(c.held)
 		}
 		if c.held.SetStatus(StatusStarting) == nil {
@@ -225,6 +247,7 @@ func (s *Supervisor) failedStart(c *child, err error) {
 	c.exit = &Exit{Status: StatusFailed, Error: err.Error(), Code: -1, At: time.Now()}
 	s.mu.Unlock()
 	c.decided = true
+	c.answerStart(err)
 	if !s.consider(c, StatusFailed, err) {
 		s.retire(c)
 	}

@@ -22,6 +22,8 @@ type group struct {
 	err     error // the error of the first member that failed
 	timer   *time.Timer
 	removes bool // its only child is removed once it has stopped
+	parks   bool // its only child is not started again
+	again   bool // its only child is started again, whatever its policy is
 	final   bool // the supervisor ends once all have stopped
 	one     [1]*child
 }
@@ -85,6 +87,9 @@ func (s *Supervisor) advance(g *group) {
 			return
 		case g.removes:
 			s.removed(g.members[0])
+			return
+		case g.parks:
+			s.parked(g.members[0])
 			return
 		}
 		g.phase, g.cursor = groupWaiting, 0
@@ -157,8 +162,8 @@ func (s *Supervisor) cutShort(c *child, by time.Time) {
 		return
 	}
 	c.op.ending = true
-	limit := c.spec.StopTimeout
-	if limit == 0 {
+	limit, bounded := c.spec.stopLimit(nil)
+	if !bounded {
 		limit = defaultStopTimeout
 	}
 	if !by.IsZero() {
@@ -192,7 +197,7 @@ func (s *Supervisor) startNext(g *group) bool {
 		case c.op != nil:
 			return false
 		case !c.want || s.holding:
-		case s.abandonedOf[c.spec.Name] > 0:
+		case s.abandonedOf[c.name] > 0:
 			s.holdBecause(c, "the instance before was abandoned and has not returned")
 			return false
 		case s.suspended:
@@ -210,7 +215,7 @@ func (s *Supervisor) startNext(g *group) bool {
 // with an abandoned start that has not returned holds up no other: its StartTimeout
 // is over.
 func (s *Supervisor) comes(c *child) bool {
-	return !c.ran && (c.want || c.op != nil) && !s.holding && s.abandonedOf[c.spec.Name] == 0
+	return !c.ran && (c.want || c.op != nil) && !s.holding && s.abandonedOf[c.name] == 0
 }
 
 func (s *Supervisor) holdBecause(c *child, reason string) {
@@ -222,22 +227,25 @@ func (s *Supervisor) holdBecause(c *child, reason string) {
 // consider restarts a child that has ended, or whose start has failed, if its
 // policy says so. It reports whether it restarts the child.
 func (s *Supervisor) consider(c *child, end Status, err error) bool {
-	again := !s.holding && c.spec.Restart.after(end, err)
+	last := !c.spec.Restart.after(end, err)
+	again := !s.holding && !last
 	switch {
-	case s.ending || len(c.removed) > 0:
+	case s.ending || c.leaves():
 		return false
 	case errors.Is(err, ErrTerminate):
-		failure := fmt.Errorf("child %s: %w", c.spec.Name, err)
+		failure := fmt.Errorf("child %s: %w", c.name, err)
 		if s.cfg.ContainTerminate {
 			failure = fmt.Errorf("%s: %w", failure.Error(), ErrDoNotRestart) // the text alone: errors.Is must not find ErrTerminate
 		}
 		s.failWith(failure)
 		return false
 	case c.group != nil && c.group.phase == groupStopping: // the group stops it anyway, and restarts it with the others
-		c.want = c.want && again
+		c.want = c.want && (again || c.group.again)
 		return c.want
 	case again:
 		s.fail(c, err)
+	case last && c.spec.Significant:
+		s.autoShutdown(c)
 	}
 	return again
 }
@@ -249,7 +257,7 @@ func (s *Supervisor) fail(c *child, err error) {
 		if err == nil {
 			err = errEnded
 		}
-		s.failWith(fmt.Errorf("%w (%d restarts in %v): child %s: %w", ErrRestartIntensity, s.intensity.limit, s.intensity.window, c.spec.Name, err))
+		s.failWith(fmt.Errorf("%w (%d restarts in %v): child %s: %w", ErrRestartIntensity, s.intensity.limit, s.intensity.window, c.name, err))
 		return
 	}
 	if c.delays == nil {
@@ -269,7 +277,7 @@ func (s *Supervisor) fail(c *child, err error) {
 		fallthrough
 	case OneForAll:
 		for _, m := range s.children[from:] {
-			if m == c || len(m.removed) == 0 && (m.lives() || m.op != nil || m.want || m.unheard()) {
+			if m == c || !m.leaves() && (m.lives() || m.op != nil || m.want || m.unheard()) {
 				g.members = append(g.members, m)
 			}
 		}
@@ -279,8 +287,9 @@ func (s *Supervisor) fail(c *child, err error) {
 	}
 	var left []*group
 	for _, m := range g.members {
-		if m != c && m.spec.Restart == Never && m.tried {
+		if m != c && m.spec.Restart.once() && m.tried {
 			m.want = false // stop it with the others, but do not start it again
+			m.answer(awaitsStart, errGivenUp)
 		} else {
 			m.want = true
 		}
@@ -311,7 +320,7 @@ func (s *Supervisor) logRestart(c *child, err error, wait time.Duration) {
 	s.mu.Lock()
 	restarts := c.restarts + 1
 	s.mu.Unlock()
-	s.log.say(msg, call.Unnamed(c.spec.Name, err), restarts, wait, "supervisor", s.Name(), "child", c.spec.Name)
+	s.log.say(msg, call.Unnamed(c.name, err), restarts, wait, "supervisor", s.Name(), "child", c.name)
 }
 
 // removed takes a child out of the supervisor and answers the callers of Remove.
@@ -328,9 +337,7 @@ func (s *Supervisor) removed(c *child) {
 	s.mu.Lock()
 	s.drop(c)
 	s.mu.Unlock()
-	for _, reply := range c.removed {
-		reply <- nil
-	}
+	c.answerAll(ErrNoChild)
 }
 
 // failWith ends the supervisor with err.
@@ -391,9 +398,7 @@ func (s *Supervisor) finish() {
 	s.endProbes()
 	for _, c := range s.children {
 		s.unwatchHealth(c)
-		for _, reply := range c.removed {
-			reply <- nil
-		}
+		c.answerAll(ErrSupervisorEnded)
 	}
 	s.conclude()
 }
@@ -406,7 +411,7 @@ func (s *Supervisor) conclude() {
 		if c.w == nil || c.held != nil || !c.w.ended() {
 			continue
 		}
-		if end := c.w.ending(c.spec.Name); end.status == StatusKilled {
+		if end := c.w.ending(c.name); end.status == StatusKilled && c.spec.StopTimeout != BrutalKill {
 			killed = append(killed, end.err)
 		}
 	}

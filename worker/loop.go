@@ -31,6 +31,21 @@ type (
 		name  string
 		reply chan<- error
 	}
+	stopChild struct {
+		told
+		name  string
+		reply chan<- error
+	}
+	restartChild struct {
+		told
+		name  string
+		reply chan<- error
+	}
+	replaceChild struct {
+		told
+		spec  Spec
+		reply chan<- error
+	}
 	holdRestarts struct{ told } // start no more children
 	holdStarts   struct {       // while the supervisor is suspended
 		told
@@ -128,6 +143,12 @@ func (s *Supervisor) handle(m message) {
 		s.add(m)
 	case removeChild:
 		s.remove(m)
+	case stopChild:
+		s.stopChild(m)
+	case restartChild:
+		s.restartChild(m)
+	case replaceChild:
+		s.replaceChild(m)
 	case holdRestarts:
 		s.holdRestarts()
 	case holdStarts:

@@ -23,9 +23,10 @@ var (
 	ErrRestartIntensity = errors.New("restart intensity exceeded")
 
 	// ErrNameTaken is returned by [Supervisor.Add] for the name of another child.
-	ErrNameTaken = errors.New("there is a child of that name")
+	ErrNameTaken = errors.New("there is a child of that name; want another name, or Replace or Remove that child")
 
-	// ErrNoChild is returned by [Supervisor.Remove] for a name that no child has.
+	// ErrNoChild is returned by [Supervisor.Remove] and other methods for a name that
+	// no child has.
 	ErrNoChild = errors.New("there is no child of that name")
 
 	// ErrSupervisorEnded is returned by the methods of a supervisor that has
@@ -49,6 +50,9 @@ type SupervisorConfig struct {
 	// error is [ErrDoNotRestart] in place of ErrTerminate. A supervisor above goes on
 	// and does not restart it; an App stops, as after any failed unit.
 	ContainTerminate bool
+	// AutoShutdown says whether the end of significant children ends the supervisor.
+	// Defaults to ShutdownNever.
+	AutoShutdown AutoShutdown
 	// Children are the first children, in the order of their start. Add more with
 	// [Supervisor.Add].
 	Children []Spec
@@ -63,10 +67,10 @@ func (c SupervisorConfig) Validate() error {
 	default:
 		errs = append(errs, fmt.Errorf("strategy is %q, want %q, %q or %q", c.Strategy, OneForOne, OneForAll, RestForOne))
 	}
-	errs = append(errs, c.Backoff.Validate())
+	errs = append(errs, c.Backoff.Validate(), c.AutoShutdown.validate())
 	seen := make(map[string]bool, len(c.Children))
 	for _, spec := range c.Children {
-		errs = append(errs, spec.Validate())
+		errs = append(errs, spec.Validate(), c.AutoShutdown.accepts(spec))
 		if seen[spec.Name] {
 			errs = append(errs, fmt.Errorf("child %q: %w", spec.Name, ErrNameTaken))
 		}
@@ -155,7 +159,7 @@ func NewSupervisor(name string, cfg SupervisorConfig) *Supervisor {
 // append adds a child. The caller holds mu, except the constructor.
 func (s *Supervisor) append(spec Spec) *child {
 	spec.withDefaults()
-	c := &child{s: s, spec: &spec}
+	c := &child{s: s, name: spec.Name, spec: &spec}
 	s.children = append(s.children, c)
 	s.byName[spec.Name] = c
 	return c
@@ -248,7 +252,7 @@ func (s *Supervisor) Stop(ctx context.Context) error {
 	var errs []error
 	for _, c := range s.snapshot() {
 		if c.lives() {
-			errs = append(errs, &AbandonedError{Name: c.spec.Name})
+			errs = append(errs, &AbandonedError{Name: c.name})
 		}
 	}
 	err := fmt.Errorf("%s: did not stop in time", s.Name())
@@ -268,7 +272,7 @@ func (s *Supervisor) Stop(ctx context.Context) error {
 // Remove is stopping that child. It is [ErrSupervisorEnded] when the supervisor starts no more
 // children.
 func (s *Supervisor) Add(spec Spec) error {
-	if err := spec.Validate(); err != nil {
+	if err := errors.Join(spec.Validate(), s.cfg.AutoShutdown.accepts(spec)); err != nil {
 		return fmt.Errorf("add to %s: %w", s.Name(), err)
 	}
 	s.begun.Lock()
@@ -342,21 +346,17 @@ func (s *Supervisor) remove(m removeChild) {
 		m.reply <- ErrNoChild
 		return
 	}
-	c.removed = append(c.removed, m.reply)
-	if s.ending || len(c.removed) > 1 {
+	already := c.waits(awaitsRemoval)
+	c.callers = append(c.callers, caller{awaitsRemoval, m.reply})
+	if s.ending || already {
 		return // the stop in progress answers
 	}
-	s.unhold(c)
-	c.want = false
-	g := &group{members: []*child{c}, phase: groupStopping, removes: true}
-	old := c.join(g)
-	s.advance(g)
-	s.advance(old)
+	s.withdraw(c, &group{phase: groupStopping, removes: true})
 }
 
 // drop removes a child from the order. The caller holds mu.
 func (s *Supervisor) drop(c *child) {
-	delete(s.byName, c.spec.Name)
+	delete(s.byName, c.name)
 	if i := slices.Index(s.children, c); i >= 0 {
 		s.children = slices.Delete(s.children, i, i+1)
 	}
@@ -396,6 +396,9 @@ func (s *Supervisor) holdRestarts() {
 	for _, c := range s.children {
 		s.unhold(c)
 		c.want = false
+		if c.op == nil {
+			c.answer(awaitsStart, ErrSupervisorEnded)
+		}
 		if !c.lives() {
 			continue
 		}

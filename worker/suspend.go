@@ -277,9 +277,9 @@ func (s *Supervisor) Suspend(ctx context.Context) error {
 			}
 			child, ok := w.Worker.(Suspender)
 			if !ok {
-				return notSuspendable(c.spec.Name, w.status())
+				return notSuspendable(c.name, w.status())
 			}
-			if err := within(ctx, c.spec.Name, child.Suspend); err != nil {
+			if err := within(ctx, c.name, child.Suspend); err != nil {
 				if c.lives() {
 					return err
 				}
@@ -334,7 +334,7 @@ func (s *Supervisor) resumeAll(ctx context.Context, children []*child) error {
 			continue
 		}
 		if child, ok := w.Worker.(Suspender); ok {
-			errs = append(errs, within(ctx, c.spec.Name, child.Resume))
+			errs = append(errs, within(ctx, c.name, child.Resume))
 		}
 	}
 	return errors.Join(errs...)
