@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -46,6 +47,8 @@ type chaos struct {
 	rand    *rand.Rand
 	diary   diary
 	tree    *worker.Supervisor
+	crowd   *worker.Dynamic[string] // the arguments are names of the diary
+	events  fsm.Dispatcher
 	sub     *fsm.Subscription
 	release chan struct{} // closed to release the functions that hang
 	calls   sync.WaitGroup
@@ -65,10 +68,12 @@ func newChaos(t *testing.T, seed uint64) *chaos {
 		cfg.Children = append(cfg.Children, c.spec(fmt.Sprint("c", i)))
 	}
 	c.tree = worker.NewSupervisor("tree", cfg)
-	c.sub = c.tree.Watch(1 << 16)
+	c.sub = c.events.Subscribe(1 << 16)
+	c.tree.PublishTo(&c.events)
 	if err := c.tree.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	c.newCrowd()
 	return c
 }
 
@@ -175,7 +180,9 @@ func (c *chaos) step() {
 			do(ctx)
 		})
 	}
-	switch n := c.rand.IntN(100); {
+	switch n := c.rand.IntN(120); {
+	case n >= 100:
+		c.stepCrowd(background)
 	case n < 15:
 		spec := c.spec(name)
 		background(func(context.Context) { _ = c.tree.Add(spec) })
@@ -229,11 +236,16 @@ func (c *chaos) end() {
 	if !c.tree.Status().Terminal() {
 		t.Errorf("after Stop it is %s, %v", c.tree.Status(), err)
 	}
+	_ = c.crowd.Stop(ctx)
+	if !c.crowd.Status().Terminal() {
+		t.Errorf("after Stop the crowd is %s", c.crowd.Status())
+	}
 	close(c.release)
 	<-c.tree.Gone()
+	<-c.crowd.Gone()
 	c.calls.Wait()
 	synctest.Wait()
-	for _, child := range c.tree.State().Children {
+	for _, child := range slices.Concat(c.tree.State().Children, c.crowd.State().Children) {
 		if !child.Status.Terminal() && child.Status != worker.StatusCreated {
 			t.Errorf("%s is %s in the end", child.Name, child.Status)
 		}

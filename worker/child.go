@@ -12,7 +12,8 @@ import (
 type child struct {
 	s    *Supervisor
 	name string
-	spec *Spec // the loop alone uses it, and holds s.mu when it replaces it
+	make func(name string) (Worker, error) // in place of the spec's New, in a Dynamic
+	spec *Spec                             // the loop alone uses it, and holds s.mu when it replaces it
 
 	// Guarded by s.mu.
 	w        *instance   // the present or the last instance; nil before the first
@@ -25,6 +26,7 @@ type child struct {
 	abandoned bool
 
 	// Only the loop uses the fields below.
+	at       int // its index, in a Dynamic
 	group    *group
 	want     bool // the group has to start it
 	tried    bool

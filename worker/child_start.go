@@ -40,22 +40,36 @@ func (s *Supervisor) start(c *child) {
 	c.want, c.began, c.decided, c.done = false, time.Now(), false, false
 	s.calls++
 	c.answer(awaitsStop, nil)
-	spec := c.spec
-	if spec.immediate() {
-		s.box.post(startEnded{c: c, op: op, err: s.bring(c, spec, op, handover)})
+	factory, plain := c.factory()
+	if plain {
+		s.box.post(startEnded{c: c, op: op, err: s.bring(c, factory, op, handover)})
 		return
 	}
-	op.timer = time.AfterFunc(spec.StartTimeout, func() { s.box.post(startOverdue{c: c, op: op}) })
+	op.timer = time.AfterFunc(c.spec.StartTimeout, func() { s.box.post(startOverdue{c: c, op: op}) })
 	op.call = new(call.Call)
-	op.call.Start(c.name, func() error { return s.bring(c, spec, op, handover) }, func(err error) {
+	op.call.Start(c.name, func() error { return s.bring(c, factory, op, handover) }, func(err error) {
 		op.timer.Stop()
 		s.box.post(startEnded{c: c, op: op, err: err})
 	})
 }
 
+// factory returns the function that makes c's next instance. It reports whether the
+// function, and the Start of its worker, return at once.
+func (c *child) factory() (factory func(name string) (Worker, error), plain bool) {
+	k := c.s.kin
+	if k == nil {
+		return c.spec.New, c.spec.immediate()
+	}
+	factory = c.make
+	if c.spec.Restart.once() {
+		c.make = nil // do not keep the argument
+	}
+	return factory, k.plain
+}
+
 // bring makes an instance, starts it, and waits until it is no longer Starting.
-func (s *Supervisor) bring(c *child, spec *Spec, op *startOp, handover Handover) error {
-	w, err := spec.New(c.name)
+func (s *Supervisor) bring(c *child, factory func(name string) (Worker, error), op *startOp, handover Handover) error {
+	w, err := factory(c.name)
 	switch {
 	case err != nil:
 		return fmt.Errorf("make %s: %w", c.name, err)

@@ -25,6 +25,7 @@ type group struct {
 	parks   bool // its only child is not started again
 	again   bool // its only child is started again, whatever its policy is
 	final   bool // the supervisor ends once all have stopped
+	asked   bool // all members were asked to stop at once
 	one     [1]*child
 }
 
@@ -127,8 +128,13 @@ func (s *Supervisor) backoffOver(g *group) {
 	}
 }
 
-// stopNext stops the last member that runs. It returns true once no member runs.
+// stopNext stops the last member that runs, and all that run in a Dynamic. It returns
+// true once no member runs.
 func (s *Supervisor) stopNext(g *group) bool {
+	if s.kin != nil && g.final && !g.asked {
+		g.asked = true
+		s.stopEach(s.share(0))
+	}
 	for ; g.cursor >= 0; g.cursor-- {
 		c := g.members[g.cursor]
 		switch {
@@ -375,9 +381,13 @@ func (s *Supervisor) stopAll(cause error, by time.Time) {
 
 // stopNow stops all remaining children at once.
 func (s *Supervisor) stopNow(by time.Time) {
-	if s.ended {
-		return
+	if !s.ended {
+		s.stopEach(by)
 	}
+}
+
+// stopEach stops all children at once.
+func (s *Supervisor) stopEach(by time.Time) {
 	for _, c := range s.children {
 		switch {
 		case c.lives():

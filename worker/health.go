@@ -152,7 +152,7 @@ func (s *Supervisor) Inspect(ctx context.Context) State {
 		if w == nil || !c.lives() {
 			continue
 		}
-		if tree, ok := w.Worker.(*Supervisor); ok {
+		if tree := treeOf(w.Worker); tree != nil {
 			_ = tree.Inspect(ctx)
 		}
 	}

@@ -10,6 +10,9 @@ const (
 	minDone = 500
 )
 
+// forgets reports whether the end of c is the end of its place and its spec.
+func (s *Supervisor) forgets(c *child) bool { return s.kin != nil || c.spec.Restart == Temporary }
+
 // retire records that c has ended and is not started again, if that is so.
 func (s *Supervisor) retire(c *child) {
 	if s.ending || c.done || c.want || c.op != nil || c.stopping > 0 || c.leaves() || c.lives() {
@@ -17,7 +20,7 @@ func (s *Supervisor) retire(c *child) {
 	}
 	c.done = true
 	c.answer(awaitsStart, errGivenUp)
-	if c.spec.Restart == Temporary {
+	if s.forgets(c) {
 		s.unwatchHealth(c)
 		s.mu.Lock()
 		s.drop(c)

@@ -26,6 +26,12 @@ type (
 		spec  Spec
 		reply chan<- error
 	}
+	addKin struct { // to a Dynamic
+		told
+		make  func(name string) (Worker, error)
+		name  *string // set before the reply
+		reply chan<- error
+	}
 	removeChild struct {
 		told
 		name  string
@@ -141,6 +147,8 @@ func (s *Supervisor) handle(m message) {
 		s.begin()
 	case addChild:
 		s.add(m)
+	case addKin:
+		s.addKin(m)
 	case removeChild:
 		s.remove(m)
 	case stopChild:

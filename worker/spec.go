@@ -192,8 +192,8 @@ func (r Restart) once() bool { return r == Never || r == Temporary }
 // stopLimit returns how long a Stop of the child may take. It returns false when the
 // spec does not bound it.
 func (s *Spec) stopLimit(w Worker) (limit time.Duration, bounded bool) {
-	switch _, tree := w.(*Supervisor); {
-	case s.StopTimeout == NoLimit, s.StopTimeout == 0 && tree:
+	switch {
+	case s.StopTimeout == NoLimit, s.StopTimeout == 0 && w != nil && treeOf(w) != nil:
 		return 0, false
 	case s.StopTimeout == 0:
 		return defaultStopTimeout, true

@@ -106,6 +106,7 @@ func (c SupervisorConfig) Validate() error {
 type Supervisor struct {
 	BaseWorker
 	cfg       SupervisorConfig
+	kin       *kin            // of a Dynamic; nil for any other
 	base      context.Context // the context of children: it has the values of the supervisor's
 	probeCtx  context.Context // ends with the supervisor
 	endProbes context.CancelFunc
@@ -147,22 +148,33 @@ type Supervisor struct {
 // NewSupervisor returns a worker that runs the children of cfg. Start returns an
 // error when cfg is not valid.
 func NewSupervisor(name string, cfg SupervisorConfig) *Supervisor {
-	s := &Supervisor{cfg: cfg, byName: make(map[string]*child, len(cfg.Children))}
-	s.box.wake, s.suspending = fsm.NewWake(), make(chan struct{}, 1)
-	s.Init("supervisor", name)
+	s := &Supervisor{}
+	s.setUp("supervisor", name, cfg)
 	for _, spec := range cfg.Children {
 		s.append(spec)
 	}
 	return s
 }
 
+func (s *Supervisor) setUp(kind, name string, cfg SupervisorConfig) {
+	s.cfg, s.byName = cfg, make(map[string]*child, len(cfg.Children))
+	s.box.wake, s.suspending = fsm.NewWake(), make(chan struct{}, 1)
+	s.Init(kind, name)
+}
+
 // append adds a child. The caller holds mu, except the constructor.
 func (s *Supervisor) append(spec Spec) *child {
 	spec.withDefaults()
 	c := &child{s: s, name: spec.Name, spec: &spec}
-	s.children = append(s.children, c)
-	s.byName[spec.Name] = c
+	s.place(c)
 	return c
+}
+
+// place puts c last in the order. The caller holds mu, except the constructor.
+func (s *Supervisor) place(c *child) {
+	c.at = len(s.children)
+	s.children = append(s.children, c)
+	s.byName[c.name] = c
 }
 
 // Start starts the children in the background and returns. The supervisor is
@@ -177,7 +189,11 @@ func (s *Supervisor) Start(ctx context.Context) error {
 		cancel(nil)
 		return err
 	}
-	if err := s.cfg.Validate(); err != nil {
+	err := s.cfg.Validate()
+	if s.kin != nil {
+		err = errors.Join(err, s.kin.refused)
+	}
+	if err != nil {
 		err = fmt.Errorf("start %s: %w", s.Name(), err)
 		s.Finish(err)
 		cancel(nil)
@@ -272,7 +288,7 @@ func (s *Supervisor) Stop(ctx context.Context) error {
 // Remove is stopping that child. It is [ErrSupervisorEnded] when the supervisor starts no more
 // children.
 func (s *Supervisor) Add(spec Spec) error {
-	if err := errors.Join(spec.Validate(), s.cfg.AutoShutdown.accepts(spec)); err != nil {
+	if err := s.accepts(spec); err != nil {
 		return fmt.Errorf("add to %s: %w", s.Name(), err)
 	}
 	s.begun.Lock()
@@ -308,11 +324,18 @@ func (s *Supervisor) add(m addChild) {
 	}
 	c := s.append(m.spec)
 	s.mu.Unlock()
+	m.reply <- nil
+	s.enter(c)
+}
+
+// enter starts a child that was added.
+func (s *Supervisor) enter(c *child) {
 	s.untried++
 	c.want = true
-	g := &group{members: []*child{c}, phase: groupStarting}
+	g := &group{phase: groupStarting}
+	g.members = g.one[:]
+	g.one[0] = c
 	c.join(g)
-	m.reply <- nil
 	s.advance(g)
 }
 
@@ -357,6 +380,14 @@ func (s *Supervisor) remove(m removeChild) {
 // drop removes a child from the order. The caller holds mu.
 func (s *Supervisor) drop(c *child) {
 	delete(s.byName, c.name)
+	if s.kin != nil { // its children have no order
+		last := len(s.children) - 1
+		s.children[c.at] = s.children[last]
+		s.children[c.at].at = c.at
+		s.children[last] = nil
+		s.children = s.children[:last]
+		return
+	}
 	if i := slices.Index(s.children, c); i >= 0 {
 		s.children = slices.Delete(s.children, i, i+1)
 	}
@@ -385,28 +416,6 @@ func (s *Supervisor) ask(ctx context.Context, what string, request func(reply ch
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	return nil
-}
-
-// HoldRestarts lets running children finish, and starts no more. An App calls it
-// when it begins to drain.
-func (s *Supervisor) HoldRestarts() { s.box.post(holdRestarts{}) }
-
-func (s *Supervisor) holdRestarts() {
-	s.holding = true
-	for _, c := range s.children {
-		s.unhold(c)
-		c.want = false
-		if c.op == nil {
-			c.answer(awaitsStart, ErrSupervisorEnded)
-		}
-		if !c.lives() {
-			continue
-		}
-		w, _ := c.current()
-		if h, ok := w.Worker.(interface{ HoldRestarts() }); ok {
-			w.tell("HoldRestarts", h.HoldRestarts)
-		}
-	}
 }
 
 // snapshot returns the children in order.

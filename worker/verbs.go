@@ -43,7 +43,7 @@ func (s *Supervisor) RestartChild(ctx context.Context, name string) error {
 // Replace returns [ErrNoChild], and [ErrSupervisorEnded] once the supervisor ends.
 func (s *Supervisor) Replace(spec Spec) error {
 	what := "replace child " + spec.Name + " of " + s.Name()
-	if err := errors.Join(spec.Validate(), s.cfg.AutoShutdown.accepts(spec)); err != nil {
+	if err := s.accepts(spec); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	s.begun.Lock()
@@ -105,7 +105,7 @@ func (s *Supervisor) Counts() Counts {
 		if w == nil {
 			continue
 		}
-		if _, tree := w.Worker.(*Supervisor); tree {
+		if treeOf(w.Worker) != nil {
 			n.Supervisors++
 		}
 		if c.lives() {
@@ -114,6 +114,14 @@ func (s *Supervisor) Counts() Counts {
 	}
 	n.Workers = n.Specs - n.Supervisors
 	return n
+}
+
+// accepts returns an error for a spec that no child may have.
+func (s *Supervisor) accepts(spec Spec) error {
+	if s.kin != nil {
+		return errTemplate
+	}
+	return errors.Join(spec.Validate(), s.cfg.AutoShutdown.accepts(spec))
 }
 
 // askStarted is ask for a supervisor that must have been started.
@@ -196,7 +204,7 @@ func (s *Supervisor) stopChild(m stopChild) {
 	case c == nil:
 		m.reply <- ErrNoChild
 		return
-	case c.spec.Restart == Temporary:
+	case s.forgets(c):
 		s.remove(removeChild{name: m.name, reply: m.reply})
 		return
 	}
@@ -226,6 +234,9 @@ func (s *Supervisor) restartChild(m restartChild) {
 		return
 	case s.ending || s.holding:
 		m.reply <- ErrSupervisorEnded
+		return
+	case s.kin != nil && c.tried && c.make == nil:
+		m.reply <- fmt.Errorf("it is %s, and its argument was not kept", c.spec.Restart)
 		return
 	}
 	c.callers = append(c.callers, caller{awaitsStart, m.reply})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -164,9 +165,10 @@ func TestRestartChild(t *testing.T) {
 func TestRestartChildTellsOfAFailedStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d diary
-		good, fails := d.child("a", nil), false
+		var fails atomic.Bool
+		good := d.child("a", nil)
 		spec := worker.Spec{Name: "a", New: func(name string) (worker.Worker, error) {
-			if fails {
+			if fails.Load() {
 				return nil, errBoom
 			}
 			return good.New(name)
@@ -175,11 +177,11 @@ func TestRestartChildTellsOfAFailedStart(t *testing.T) {
 		if err := s.RestartChild(t.Context(), "a"); err != nil { // its first start
 			t.Fatal(err)
 		}
-		fails = true
+		fails.Store(true)
 		if err := s.RestartChild(t.Context(), "a"); !errors.Is(err, errBoom) {
 			t.Errorf("RestartChild: %v", err)
 		}
-		fails = false
+		fails.Store(false)
 		time.Sleep(time.Second) // its policy tries again
 		synctest.Wait()
 		if got := statuses(s.State()); got != "a=Running" || d.take() != "+a -a +a" {
