@@ -176,12 +176,17 @@ func (b *BaseWorker) setLocked(to Status, cause error) error {
 // Hold makes a created worker pending. reason says why it waits, and due when it
 // may start.
 func (b *BaseWorker) Hold(reason string, due time.Time) error {
+	return b.hold(errors.New(reason), due)
+}
+
+// hold is Hold with the cause of the event.
+func (b *BaseWorker) hold(cause error, due time.Time) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err := b.setLocked(StatusPending, errors.New(reason)); err != nil {
+	if err := b.setLocked(StatusPending, cause); err != nil {
 		return err
 	}
-	b.pending = &pending{reason, due}
+	b.pending = &pending{cause.Error(), due}
 	return nil
 }
 

@@ -85,14 +85,14 @@ func (c *child) state() State {
 
 // hold makes the child pending. The next instance continues the life that begins
 // here.
-func (s *Supervisor) hold(c *child, reason string, due time.Time) {
-	if _, held := c.current(); held != nil && held.rehold(reason, due) {
+func (s *Supervisor) hold(c *child, reason error, due time.Time) {
+	if _, held := c.current(); held != nil && held.rehold(reason.Error(), due) {
 		return
 	}
 	held := &BaseWorker{}
 	held.Init("child", c.name)
 	s.Adopt(held)
-	_ = held.Hold(reason, due)
+	_ = held.hold(reason, due)
 	s.mu.Lock()
 	c.held = held
 	s.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fsm"
@@ -152,6 +153,14 @@ func (s *Supervisor) adopt(c *child, op *startOp, i *instance) bool {
 	s.mu.Unlock()
 	var ended message = instanceEnded{c: c, i: i}
 	notice := func() { s.box.post(ended) }
+	if s.cfg.PassThroughPanics {
+		switch w := i.Worker.(type) {
+		case *Func:
+			w.panics = true
+		case *Restarter:
+			w.opts = append(slices.Clip(w.opts), PassThroughPanics())
+		}
+	}
 	if i.foreign == nil {
 		s.Adopt(i.base)
 		if l, ok := i.Worker.(interface{ LogTo(*slog.Logger) }); ok && s.log.log != nil {

@@ -26,6 +26,8 @@ type DynamicConfig struct {
 	MaxChildren int
 	// ContainTerminate is that of [SupervisorConfig].
 	ContainTerminate bool
+	// PassThroughPanics is that of [SupervisorConfig].
+	PassThroughPanics bool
 }
 
 // Dynamic is a [Supervisor] whose children are all of one kind: connections, jobs,
@@ -68,7 +70,7 @@ func NewDynamicOf[A any](name string, cfg DynamicConfig, newWorker func(name str
 }
 
 func (d *Dynamic[A]) init(name string, cfg DynamicConfig, plain bool) {
-	d.setUp("dynamic", name, SupervisorConfig{Backoff: cfg.Backoff, ContainTerminate: cfg.ContainTerminate})
+	d.setUp("dynamic", name, SupervisorConfig{Backoff: cfg.Backoff, ContainTerminate: cfg.ContainTerminate, PassThroughPanics: cfg.PassThroughPanics})
 	k := &kin{self: d, template: cfg.Template, max: cfg.MaxChildren, plain: plain}
 	if k.template.Name == "" {
 		k.template.Name = name

@@ -17,6 +17,7 @@ type Func struct {
 	marked  bool        // the worker stays Starting until the function calls MarkStarted
 	met     atomic.Bool // the function has called MarkStarted
 	refused error       // Start returns it
+	panics  bool        // a panic of the function ends the process
 
 	pause  pause
 	number uint64 // of the function's call
@@ -32,6 +33,12 @@ type FuncOption func(*Func)
 // a failure, [ErrStartCondition]. Without it a worker is Running as soon as its
 // function was called.
 func WithStartCondition() FuncOption { return func(f *Func) { f.marked = true } }
+
+// PassThroughPanics lets a panic of the function end the process, with the trace of its
+// goroutine, as a panic in any goroutine of a Go program does. Without it the worker is
+// Failed with a [*PanicError]. Use it where a debugger or a core dump should see the panic,
+// or where a process whose code has panicked must not go on.
+func PassThroughPanics() FuncOption { return func(f *Func) { f.panics = true } }
 
 // NewFunc returns a worker that runs fn. The context that fn gets is cancelled
 // when the worker is stopped, or when the context given to Start is cancelled;
@@ -91,7 +98,11 @@ func (f *Func) Start(ctx context.Context) error {
 	if !f.marked {
 		f.MarkRunning()
 	}
-	f.number = call.Go(f.Name(), func() error { return f.fn(given) }, func(err error) {
+	start := call.Go
+	if f.panics {
+		start = call.GoUncaught
+	}
+	f.number = start(f.Name(), func() error { return f.fn(given) }, func(err error) {
 		if err == nil && f.marked && !f.met.Load() && own.Err() == nil {
 			err = ErrStartCondition
 		}

@@ -19,7 +19,10 @@ type group struct {
 	phase   groupPhase
 	cursor  int
 	due     time.Time
-	err     error // the error of the first member that failed
+	failed  string        // the child whose failure made the group
+	err     error         // of that child
+	wait    time.Duration // until due, from that failure on
+	row     int           // failures of that child in a row
 	timer   *time.Timer
 	removes bool // its only child is removed once it has stopped
 	parks   bool // its only child is not started again
@@ -56,11 +59,8 @@ func (c *child) join(g *group) (old *group) {
 }
 
 // reason says why the members wait.
-func (g *group) reason() string {
-	if g.err == nil {
-		return "backoff after it had ended"
-	}
-	return fmt.Sprintf("backoff after: %v", g.err)
+func (g *group) reason() error {
+	return &BackoffError{Name: g.failed, Wait: g.wait, Due: g.due, Failures: g.row, Err: g.err}
 }
 
 func (g *group) over() {
@@ -226,7 +226,7 @@ func (s *Supervisor) comes(c *child) bool {
 
 func (s *Supervisor) holdBecause(c *child, reason string) {
 	if _, held := c.current(); held == nil || held.Status() != StatusPending || held.State().Reason != reason {
-		s.hold(c, reason, time.Time{})
+		s.hold(c, errors.New(reason), time.Time{})
 	}
 }
 
@@ -276,7 +276,7 @@ func (s *Supervisor) fail(c *child, err error) {
 	}
 	wait, _ := c.delays.failed(now, now.Sub(c.began))
 	s.logRestart(c, err, wait)
-	g := &group{phase: groupStopping, due: now.Add(wait), err: err}
+	g := &group{phase: groupStopping, due: now.Add(wait), failed: c.name, err: err, wait: wait, row: c.delays.failures}
 	switch from := 0; s.cfg.Strategy {
 	case RestForOne:
 		from = slices.Index(s.children, c)

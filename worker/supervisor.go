@@ -50,6 +50,10 @@ type SupervisorConfig struct {
 	// error is [ErrDoNotRestart] in place of ErrTerminate. A supervisor above goes on
 	// and does not restart it; an App stops, as after any failed unit.
 	ContainTerminate bool
+	// PassThroughPanics lets a panic in the function of a child, a [Func] or a
+	// [Restarter], end the process, as the option of that name does. It holds for the
+	// children of this supervisor, not for those of a supervisor below it.
+	PassThroughPanics bool
 	// AutoShutdown says whether the end of significant children ends the supervisor.
 	// Defaults to ShutdownNever.
 	AutoShutdown AutoShutdown

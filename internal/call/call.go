@@ -54,6 +54,14 @@ func Go(name string, fn func() error, ended func(error)) uint64 {
 	return number
 }
 
+// GoUncaught is Go without a net: a panic of fn ends the process, as on any goroutine of
+// the program. ended is not called then.
+func GoUncaught(name string, fn func() error, ended func(error)) uint64 {
+	number := numbers.Add(1)
+	go runUncaught(number, name, fn, ended)
+	return number
+}
+
 // numbers counts the goroutines that this package starts.
 var numbers atomic.Uint64
 
@@ -75,6 +83,26 @@ func run(number uint64, name string, fn func() error, ended func(error)) uint64 
 		ended(err)
 	}()
 	defer catch(name, &err) // deferred directly, because Goexit would not return to a caller
+	err = Freeze(name, fn())
+	returned = true
+	return number
+}
+
+// runUncaught is run without catch. [Stack] finds its number too.
+//
+//go:noinline
+func runUncaught(number uint64, name string, fn func() error, ended func(error)) uint64 {
+	var err error
+	returned := false
+	defer func() {
+		if !returned {
+			if v := recover(); v != nil {
+				panic(v) // the trace has the frames of fn, which were not unwound yet
+			}
+			err = fmt.Errorf("%s: %w", name, ErrGoexit)
+		}
+		ended(err)
+	}()
 	err = Freeze(name, fn())
 	returned = true
 	return number

@@ -178,3 +178,21 @@ func BenchmarkStart(b *testing.B) {
 		<-call.Start("unit", func() error { return nil }).Done()
 	}
 }
+
+// The stack of a call whose panic is not caught is found too.
+func TestUncaughtCalls(t *testing.T) {
+	results := make(chan error, 1)
+	release := make(chan struct{})
+	number := call.GoUncaught("a", func() error { <-release; return io.EOF }, func(err error) { results <- err })
+	for !strings.Contains(call.Stack(number), "TestUncaughtCalls") { // until the goroutine runs
+		runtime.Gosched()
+	}
+	close(release)
+	if err := <-results; err != io.EOF { //nolint:errorlint // itself
+		t.Errorf("it ended with %v", err)
+	}
+	call.GoUncaught("a", func() error { runtime.Goexit(); return nil }, func(err error) { results <- err })
+	if err := <-results; !errors.Is(err, call.ErrGoexit) {
+		t.Errorf("it ended with %v", err)
+	}
+}
