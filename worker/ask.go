@@ -48,6 +48,9 @@ func newInstance(w Worker) (*instance, error) {
 	case *Func, *Process, *Container, *Restarter, *Supervisor:
 		return i, nil // do not call Done, which would make a channel
 	}
+	if treeOf(w) != nil {
+		return i, nil
+	}
 	i.foreign = &strange{}
 	if i.base != nil {
 		i.done = i.base.Done() // Finish closes it; the supervisor does not use the worker's own Done

@@ -31,6 +31,7 @@ type BaseWorker struct {
 	stopRequested bool
 	killed        bool
 	ended         bool
+	claimed       bool   // a supervisor has it
 	hook          func() // called when the worker has ended, and when it is gone
 	err           error
 	ctx           context.Context // the work's own context; nil before Begin
@@ -195,12 +196,17 @@ func (b *BaseWorker) setLocked(to Status, cause error) error {
 // Hold makes a created worker pending. reason says why it waits, and due when it
 // may start.
 func (b *BaseWorker) Hold(reason string, due time.Time) error {
+	return b.hold(errors.New(reason), due)
+}
+
+// hold is Hold with the cause of the event.
+func (b *BaseWorker) hold(cause error, due time.Time) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err := b.setLocked(StatusPending, errors.New(reason)); err != nil {
+	if err := b.setLocked(StatusPending, cause); err != nil {
 		return err
 	}
-	b.pending = &pending{reason, due}
+	b.pending = &pending{cause.Error(), due}
 	return nil
 }
 

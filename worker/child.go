@@ -11,7 +11,9 @@ import (
 // child is one place in a supervisor's order, and the instance that is in it.
 type child struct {
 	s    *Supervisor
-	spec *Spec
+	name string
+	make func(name string) (Worker, error) // in place of the spec's New, in a Dynamic
+	spec *Spec                             // the loop alone uses it, and holds s.mu when it replaces it
 
 	// Guarded by s.mu.
 	w        *instance   // the present or the last instance; nil before the first
@@ -24,6 +26,7 @@ type child struct {
 	abandoned bool
 
 	// Only the loop uses the fields below.
+	at       int // its index, in a Dynamic
 	group    *group
 	want     bool // the group has to start it
 	tried    bool
@@ -34,7 +37,8 @@ type child struct {
 	decided  bool   // the loop has acted on the end of w
 	session  string // "" before the first start
 	delays   *delays
-	removed  []chan<- error // the callers of Remove; each channel has room for one answer
+	parked   bool // StopChild has stopped it, or is about to
+	callers  []caller
 }
 
 // current returns the instance, and the worker that is pending in its place. A
@@ -68,9 +72,9 @@ func (c *child) state() State {
 			return c.state()
 		}
 	case w != nil:
-		state = w.state(c.spec.Name)
+		state = w.state(c.name)
 	default:
-		state = State{Name: c.spec.Name, Status: StatusCreated}
+		state = State{Name: c.name, Status: StatusCreated}
 	}
 	state.Restarts += restarts
 	if state.Exit == nil {
@@ -81,14 +85,14 @@ func (c *child) state() State {
 
 // hold makes the child pending. The next instance continues the life that begins
 // here.
-func (s *Supervisor) hold(c *child, reason string, due time.Time) {
-	if _, held := c.current(); held != nil && held.rehold(reason, due) {
+func (s *Supervisor) hold(c *child, reason error, due time.Time) {
+	if _, held := c.current(); held != nil && held.rehold(reason.Error(), due) {
 		return
 	}
 	held := &BaseWorker{}
-	held.Init("child", c.spec.Name)
+	held.Init("child", c.name)
 	s.Adopt(held)
-	_ = held.Hold(reason, due)
+	_ = held.hold(reason, due)
 	s.mu.Lock()
 	c.held = held
 	s.mu.Unlock()
@@ -105,7 +109,7 @@ func (s *Supervisor) unhold(c *child) {
 // instance, when none of its code runs any more.
 func (s *Supervisor) instanceEnded(c *child, w *instance) {
 	if w.base != nil && !w.base.gone.HasSignaled() {
-		s.markAbandoned(w, c.spec.Name)
+		s.markAbandoned(w, c.name)
 	} else {
 		s.markReturned(w)
 	}
@@ -130,7 +134,7 @@ func (s *Supervisor) decide(c *child) {
 
 // recordExit stores how c's instance ended.
 func (s *Supervisor) recordExit(c *child) ending {
-	end := c.w.ending(c.spec.Name)
+	end := c.w.ending(c.name)
 	exit := end.exit
 	if exit == nil {
 		exit = &Exit{Status: end.status, At: time.Now()}
@@ -151,11 +155,7 @@ func (s *Supervisor) stop(c *child, w *instance, by time.Time) {
 	s.calls++
 	c.stopping++
 	end := by
-	limit := c.spec.StopTimeout
-	if _, tree := w.Worker.(*Supervisor); limit == 0 && !tree {
-		limit = defaultStopTimeout
-	}
-	if limit != 0 {
+	if limit, bounded := c.spec.stopLimit(w.Worker); bounded {
 		if own := time.Now().Add(limit); end.IsZero() || own.Before(end) {
 			end = own
 		}
@@ -166,12 +166,12 @@ func (s *Supervisor) stop(c *child, w *instance, by time.Time) {
 		ctx, cancel = context.WithDeadline(ctx, end)
 		guard = time.AfterFunc(time.Until(end)+time.Second, func() { s.box.post(stopOverdue{c: c, i: w}) })
 	}
-	call.Go(c.spec.Name, func() error { return w.Stop(ctx) }, func(err error) {
+	call.Go(c.name, func() error { return w.Stop(ctx) }, func(err error) {
 		cancel()
 		if guard != nil {
 			guard.Stop()
 		}
-		w.settle(c.spec.Name)
+		w.settle(c.name)
 		s.box.post(stopEnded{c: c, i: w, err: err})
 	})
 }
@@ -182,13 +182,13 @@ func (s *Supervisor) stopOverdue(c *child, w *instance) {
 	if now, _ := c.current(); now != w || c.stopping == 0 || c.abandoned {
 		return
 	}
-	s.abandonChild(c, w, &AbandonedError{Name: c.spec.Name, Where: "its Stop, which did not keep to its context"})
+	s.abandonChild(c, w, &AbandonedError{Name: c.name, Where: "its Stop, which did not keep to its context"})
 	s.advance(c.group)
 }
 
 // abandonChild abandons c's instance, which still runs.
 func (s *Supervisor) abandonChild(c *child, w *instance, err error) {
-	s.markAbandoned(w, c.spec.Name)
+	s.markAbandoned(w, c.name)
 	c.decided = true // ignore its end from now on
 	if s.ending {
 		s.abandonedErrs = append(s.abandonedErrs, err)
@@ -207,7 +207,7 @@ func (s *Supervisor) stopEnded(c *child, w *instance, err error) {
 		return
 	}
 	if !w.ended() && !c.abandoned {
-		s.abandonChild(c, w, errors.Join(&AbandonedError{Name: c.spec.Name, Where: "its Stop, which returned before it had ended"}, err))
+		s.abandonChild(c, w, errors.Join(&AbandonedError{Name: c.name, Where: "its Stop, which returned before it had ended"}, err))
 	}
 	if c.abandoned && w.ended() {
 		s.markReturned(w)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fsm"
@@ -30,7 +31,7 @@ func (s *Supervisor) start(c *child) {
 	again := c.tried
 	op := &startOp{}
 	if c.session == "" {
-		c.session = s.sessionOf(c.spec.Name)
+		c.session = s.sessionOf(c.name)
 	}
 	s.mu.Lock()
 	c.op = op
@@ -41,32 +42,51 @@ func (s *Supervisor) start(c *child) {
 	s.mu.Unlock()
 	c.want, c.began, c.decided, c.done = false, time.Now(), false, false
 	s.calls++
-	if c.spec.immediate() {
-		s.box.post(startEnded{c: c, op: op, err: s.bring(c, op, handover)})
+	c.answer(awaitsStop, nil)
+	factory, plain := c.factory()
+	if plain {
+		s.box.post(startEnded{c: c, op: op, err: s.bring(c, factory, op, handover)})
 		return
 	}
 	op.timer = time.AfterFunc(c.spec.StartTimeout, func() { s.box.post(startOverdue{c: c, op: op}) })
 	op.call = new(call.Call)
-	op.call.Start(c.spec.Name, func() error { return s.bring(c, op, handover) }, func(err error) {
+	op.call.Start(c.name, func() error { return s.bring(c, factory, op, handover) }, func(err error) {
 		op.timer.Stop()
 		s.box.post(startEnded{c: c, op: op, err: err})
 	})
 }
 
+// factory returns the function that makes c's next instance. It reports whether the
+// function, and the Start of its worker, return at once.
+func (c *child) factory() (factory func(name string) (Worker, error), plain bool) {
+	k := c.s.kin
+	if k == nil {
+		return c.spec.New, c.spec.immediate()
+	}
+	factory = c.make
+	if c.spec.Restart.once() {
+		c.make = nil // do not keep the argument
+	}
+	return factory, k.plain
+}
+
 // bring makes an instance, starts it, and waits until it is no longer Starting.
-func (s *Supervisor) bring(c *child, op *startOp, handover Handover) error {
-	w, err := c.spec.New(c.spec.Name)
+func (s *Supervisor) bring(c *child, factory func(name string) (Worker, error), op *startOp, handover Handover) error {
+	w, err := factory(c.name)
 	switch {
 	case err != nil:
-		return fmt.Errorf("make %s: %w", c.spec.Name, err)
+		return fmt.Errorf("make %s: %w", c.name, err)
 	case w == nil:
-		return fmt.Errorf("make %s: New returned nil, want a worker", c.spec.Name)
-	case w.Name() != c.spec.Name:
-		return fmt.Errorf("make %s: New returned a worker named %q, want the name it was given", c.spec.Name, w.Name())
+		return fmt.Errorf("make %s: New returned nil, want a worker", c.name)
+	case w.Name() != c.name:
+		return fmt.Errorf("make %s: New returned a worker named %q, want the name it was given", c.name, w.Name())
 	}
 	i, err := newInstance(w)
+	if err == nil && i.base != nil {
+		err = i.base.claim()
+	}
 	if err != nil {
-		return fmt.Errorf("make %s: %w", c.spec.Name, err)
+		return fmt.Errorf("make %s: %w", c.name, err)
 	}
 	gate, ok := s.adopt(c, op, i)
 	for ; gate != nil; gate, ok = s.adopt(c, op, i) { // the supervisor was suspended meanwhile
@@ -94,6 +114,21 @@ func (s *Supervisor) bring(c *child, op *startOp, handover Handover) error {
 	wait, cancel := s.waiting(op)
 	defer cancel()
 	_, _ = a.Await(wait, func(st Status) bool { return st != StatusStarting })
+	return nil
+}
+
+// claim makes the caller the only supervisor of a worker that has not begun. The error
+// says who has the worker.
+func (b *BaseWorker) claim() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch s := b.machine.State(); {
+	case b.claimed:
+		return fmt.Errorf("a supervisor already has the worker that New returned, want a new one from each call: %w", ErrNotStartable)
+	case s != StatusCreated && s != StatusPending:
+		return fmt.Errorf("the worker that New returned is %s, want a new one from each call: %w", s, ErrNotStartable)
+	}
+	b.claimed = true
 	return nil
 }
 
@@ -140,7 +175,7 @@ func (s *Supervisor) adopt(c *child, op *startOp, i *instance) (gate <-chan stru
 		op.timer.Stop()
 		if c.held == nil {
 			c.held = &BaseWorker{}
-			c.held.Init("child", c.spec.Name)
+			c.held.Init("child", c.name)
 			s.Adopt(c.held)
 			_ = c.held.Hold(errSuspended.Error(), time.Time{}) // never fails for a new worker
 		} else {
@@ -156,6 +191,14 @@ func (s *Supervisor) adopt(c *child, op *startOp, i *instance) (gate <-chan stru
 	s.mu.Unlock()
 	var ended message = instanceEnded{c: c, i: i}
 	notice := func() { s.box.post(ended) }
+	if s.cfg.PassThroughPanics {
+		switch w := i.Worker.(type) {
+		case *Func:
+			w.panics = true
+		case *Restarter:
+			w.opts = append(slices.Clip(w.opts), PassThroughPanics())
+		}
+	}
 	if i.foreign == nil {
 		s.Adopt(i.base)
 		if l, ok := i.Worker.(interface{ LogTo(*slog.Logger) }); ok && s.log.log != nil {
@@ -170,7 +213,7 @@ func (s *Supervisor) adopt(c *child, op *startOp, i *instance) (gate <-chan stru
 	if i.base != nil {
 		i.base.hookEnd(func() {
 			go func() { // settle may call the worker, whose lock is held now
-				i.settle(c.spec.Name)
+				i.settle(c.name)
 				notice()
 			}()
 		})
@@ -179,7 +222,7 @@ func (s *Supervisor) adopt(c *child, op *startOp, i *instance) (gate <-chan stru
 	go func() { // until the foreign worker ends, or the supervisor
 		select {
 		case <-i.done:
-			i.settle(c.spec.Name)
+			i.settle(c.name)
 			notice()
 		case <-s.Gone():
 		}
@@ -195,16 +238,17 @@ func (s *Supervisor) startOverdue(c *child, op *startOp) {
 	if c.op != op || gated {
 		return
 	}
-	err := fmt.Errorf("start %s: %w", c.spec.Name, errAbandonedStart)
+	err := fmt.Errorf("start %s: %w", c.name, errAbandonedStart)
 	s.cutWait(op)
 	if c.lives() { // the instance is Starting, and can be stopped
+		c.answerStart(err)
 		if !s.consider(c, StatusFailed, err) {
 			w, _ := c.current()
 			s.stop(c, w, s.deadline)
 		}
 		return
 	}
-	s.markAbandoned(op, c.spec.Name)
+	s.markAbandoned(op, c.name)
 	s.mu.Lock()
 	op.late = true
 	c.op = nil
@@ -224,6 +268,7 @@ func (s *Supervisor) startEnded(c *child, op *startOp, err error) {
 	s.mu.Unlock()
 	if err == nil {
 		c.ran = true
+		c.answerStart(nil)
 		s.try(c)
 		s.watchHealth(c)
 		if !c.lives() {
@@ -256,7 +301,7 @@ func (s *Supervisor) failedStart(c *child, err error) {
 	if c.w == nil || c.held != nil { // the factory failed: w, if any, is the previous instance
 		if c.held == nil {
 			c.held = &BaseWorker{}
-			c.held.Init("child", c.spec.Name)
+			c.held.Init("child", c.name)
 			s.Adopt(c.held)
 		}
 		if c.held.SetStatus(StatusStarting) == nil {
@@ -266,6 +311,7 @@ func (s *Supervisor) failedStart(c *child, err error) {
 	c.exit = &Exit{Status: StatusFailed, Error: err.Error(), Code: -1, At: time.Now()}
 	s.mu.Unlock()
 	c.decided = true
+	c.answerStart(err)
 	if !s.consider(c, StatusFailed, err) {
 		s.retire(c)
 	}

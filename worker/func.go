@@ -17,6 +17,7 @@ type Func struct {
 	marked  bool        // the worker stays Starting until the function calls MarkStarted
 	met     atomic.Bool // the function has called MarkStarted
 	refused error       // Start returns it
+	panics  bool        // a panic of the function ends the process
 
 	pause  pause
 	given  given  // the context of the function
@@ -46,6 +47,12 @@ type FuncOption func(*Func)
 // a failure, [ErrStartCondition]. Without it a worker is Running as soon as its
 // function was called.
 func WithStartCondition() FuncOption { return func(f *Func) { f.marked = true } }
+
+// PassThroughPanics lets a panic of the function end the process, with the trace of its
+// goroutine, as a panic in any goroutine of a Go program does. Without it the worker is
+// Failed with a [*PanicError]. Use it where a debugger or a core dump should see the panic,
+// or where a process whose code has panicked must not go on.
+func PassThroughPanics() FuncOption { return func(f *Func) { f.panics = true } }
 
 // NewFunc returns a worker that runs fn. The context that fn gets is cancelled
 // when the worker is stopped, or when the context given to Start is cancelled;
@@ -112,7 +119,11 @@ func (f *Func) Start(ctx context.Context) error {
 	if !f.marked {
 		f.MarkRunning()
 	}
-	f.number = call.GoJob(f.Name(), (*funcJob)(f))
+	start := call.GoJob
+	if f.panics {
+		start = call.GoJobUncaught
+	}
+	f.number = start(f.Name(), (*funcJob)(f))
 	return nil
 }
 

@@ -26,9 +26,30 @@ type (
 		spec  Spec
 		reply chan<- error
 	}
+	addKin struct { // to a Dynamic
+		told
+		make  func(name string) (Worker, error)
+		name  *string // set before the reply
+		reply chan<- error
+	}
 	removeChild struct {
 		told
 		name  string
+		reply chan<- error
+	}
+	stopChild struct {
+		told
+		name  string
+		reply chan<- error
+	}
+	restartChild struct {
+		told
+		name  string
+		reply chan<- error
+	}
+	replaceChild struct {
+		told
+		spec  Spec
 		reply chan<- error
 	}
 	holdRestarts struct{ told } // start no more children
@@ -129,8 +150,16 @@ func (s *Supervisor) handle(m message) {
 		s.begin()
 	case addChild:
 		s.add(m)
+	case addKin:
+		s.addKin(m)
 	case removeChild:
 		s.remove(m)
+	case stopChild:
+		s.stopChild(m)
+	case restartChild:
+		s.restartChild(m)
+	case replaceChild:
+		s.replaceChild(m)
 	case holdRestarts:
 		s.holdRestarts()
 	case holdStarts:

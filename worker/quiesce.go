@@ -114,7 +114,7 @@ func (s *Supervisor) pauseChild(ctx context.Context, c *child, paused map[*insta
 			case <-s.Done():
 				return acted, cannotPause(s.Status())
 			case <-ctx.Done():
-				return acted, fmt.Errorf("child %s is still starting or stopping", c.spec.Name)
+				return acted, fmt.Errorf("child %s is still starting or stopping", c.name)
 			}
 			continue
 		case !lives || status == StatusSuspended || paused[w]:
@@ -122,14 +122,14 @@ func (s *Supervisor) pauseChild(ctx context.Context, c *child, paused map[*insta
 		}
 		child, ok := w.Worker.(Suspender)
 		if !ok {
-			return acted, fmt.Errorf("child %s: %w: it has no Suspend", c.spec.Name, ErrNotSuspendable)
+			return acted, fmt.Errorf("child %s: %w: it has no Suspend", c.name, ErrNotSuspendable)
 		}
-		err := within(ctx, c.spec.Name, child.Suspend)
+		err := within(ctx, c.name, child.Suspend)
 		switch {
 		case err == nil:
 			paused[w] = true
 		case ctx.Err() != nil:
-			return acted, fmt.Errorf("child %s did not pause", c.spec.Name)
+			return acted, fmt.Errorf("child %s did not pause", c.name)
 		case c.lives() && w.status() != StatusStopping:
 			return acted, err
 		}
@@ -157,7 +157,7 @@ func (s *Supervisor) resumeAll(ctx context.Context, children []*child) error {
 			continue
 		}
 		if child, ok := w.Worker.(Suspender); ok {
-			errs = append(errs, within(ctx, c.spec.Name, child.Resume))
+			errs = append(errs, within(ctx, c.name, child.Resume))
 		}
 	}
 	return errors.Join(errs...)

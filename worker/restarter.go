@@ -165,7 +165,7 @@ func (r *Restarter) loop(ctx context.Context, child *Func) error {
 			return err
 		}
 		next, runs := r.instance() // a stop from now on ends a pending run, and is clean in spite of the failure
-		_ = next.Hold(fmt.Sprintf("backoff after: %v", err), time.Now().Add(wait))
+		_ = next.hold(&BackoffError{Name: r.Name(), Wait: wait, Due: time.Now().Add(wait), Failures: delays.failures, Err: err}, time.Now().Add(wait))
 		if r.log.due() {
 			r.log.say("unit failed, and is restarted", call.Unnamed(r.Name(), err), runs-1, wait, "unit", r.Name())
 		}

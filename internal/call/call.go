@@ -67,6 +67,14 @@ func GoJob(name string, job Job) uint64 {
 	return number
 }
 
+// GoJobUncaught is GoJob without a net: a panic of Run ends the process, as on any
+// goroutine of the program. Ended is not called then.
+func GoJobUncaught(name string, job Job) uint64 {
+	number := numbers.Add(1)
+	go runUncaught(number, name, job)
+	return number
+}
+
 type functions struct {
 	fn    func() error
 	ended func(error)
@@ -96,6 +104,26 @@ func run(number uint64, name string, job Job) uint64 {
 		job.Ended(err)
 	}()
 	defer catch(name, &err) // deferred directly, because Goexit would not return to a caller
+	err = Freeze(name, job.Run())
+	returned = true
+	return number
+}
+
+// runUncaught is run without catch. [Stack] finds its number too.
+//
+//go:noinline
+func runUncaught(number uint64, name string, job Job) uint64 {
+	var err error
+	returned := false
+	defer func() {
+		if !returned {
+			if v := recover(); v != nil {
+				panic(v) // the trace has the frames of fn, which were not unwound yet
+			}
+			err = fmt.Errorf("%s: %w", name, ErrGoexit)
+		}
+		job.Ended(err)
+	}()
 	err = Freeze(name, job.Run())
 	returned = true
 	return number
