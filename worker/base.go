@@ -32,7 +32,7 @@ type BaseWorker struct {
 	killed        bool
 	ended         bool
 	claimed       bool   // a supervisor has it
-	hook          func() // called when the worker has ended, and when it is gone
+	hook          endHook // told when the worker has ended, and when it is gone
 	err           error
 	ctx           context.Context // the work's own context; nil before Begin
 	unwatch       func() bool     // ends the watch on ctx
@@ -122,19 +122,22 @@ func (b *BaseWorker) Gone() <-chan struct{} { return b.gone.Signaled() }
 // method.
 func (b *BaseWorker) self() *BaseWorker { return b }
 
-// hookEnd makes the worker call fn when it has ended, and once more when it is
-// gone if that happens later. It calls fn under its lock: fn must return at once
+// endHook hears of the end of a worker.
+type endHook interface{ workerEnded() }
+
+// hookEnd makes the worker tell hook when it has ended, and once more when it is
+// gone if that happens later. It does so under its lock: hook must return at once
 // and must not call the worker. Call hookEnd before the worker starts.
-func (b *BaseWorker) hookEnd(fn func()) {
+func (b *BaseWorker) hookEnd(hook endHook) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.hook = fn
+	b.hook = hook
 }
 
 // goneLocked records, once, that none of the worker's code runs any more.
 func (b *BaseWorker) goneLocked() {
 	if b.gone.Signal() && b.hook != nil {
-		b.hook()
+		b.hook.workerEnded()
 	}
 }
 
@@ -338,7 +341,7 @@ func (b *BaseWorker) Kill(err error) bool {
 	b.killed = true
 	b.finishLocked(err)
 	if b.hook != nil {
-		b.hook()
+		b.hook.workerEnded()
 	}
 	return true
 }
@@ -385,7 +388,7 @@ func (b *BaseWorker) abandon(err error) {
 	}
 	b.finishLocked(err)
 	if b.hook != nil {
-		b.hook()
+		b.hook.workerEnded()
 	}
 }
 

@@ -26,34 +26,64 @@ type startOp struct {
 	passed bool               // the instance is in its place, and may run
 }
 
-// start begins a start of c. startEnded handles its end.
-func (s *Supervisor) start(c *child) {
-	again := c.tried
-	op := &startOp{}
-	if c.session == "" {
-		c.session = s.sessionOf(c.name)
-	}
+// start begins a start of c. It reports whether the start is over: c runs. Otherwise
+// startEnded handles its end.
+func (s *Supervisor) start(c *child) (over bool) {
+	previous := c.lastExit()
 	s.mu.Lock()
-	c.op = op
-	if again {
+	if c.tried {
 		c.restarts++
 	}
-	handover := Handover{Session: c.session, Restarts: c.restarts, Previous: c.exit}
+	given := startContext{Context: s.base, c: c, restarts: c.restarts, previous: previous}
+	c.exit = previous
 	s.mu.Unlock()
 	c.want, c.began, c.decided, c.done = false, time.Now(), false, false
-	s.calls++
 	c.answer(awaitsStop, nil)
 	factory, plain := c.factory()
 	if plain {
-		s.box.post(startEnded{c: c, op: op, err: s.bring(c, factory, op, handover)})
-		return
+		i, err := s.makeInstance(c, factory)
+		if err == nil {
+			i.context = given
+			s.mu.Lock()
+			s.adoptLocked(c, i)
+			s.mu.Unlock()
+			s.connect(c, i)
+			err = i.Worker.Start(&i.context)
+		}
+		if err == nil {
+			s.started(c)
+			return true
+		}
+		op := &startOp{}
+		s.underway(c, op)
+		s.box.post(startEnded{c: c, op: op, err: err})
+		return false
 	}
+	op := &startOp{}
 	op.timer = time.AfterFunc(c.spec.StartTimeout, func() { s.box.post(startOverdue{c: c, op: op}) })
 	op.call = new(call.Call)
-	op.call.Start(c.name, func() error { return s.bring(c, factory, op, handover) }, func(err error) {
+	s.underway(c, op)
+	op.call.Start(c.name, func() error { return s.bring(c, factory, op, given) }, func(err error) {
 		op.timer.Stop()
 		s.box.post(startEnded{c: c, op: op, err: err})
 	})
+	return false
+}
+
+// underway records that a start is under way.
+func (s *Supervisor) underway(c *child, op *startOp) {
+	s.calls++
+	s.mu.Lock()
+	c.op = op
+	s.mu.Unlock()
+}
+
+// started records that a start has succeeded.
+func (s *Supervisor) started(c *child) {
+	c.ran = true
+	c.answerStart(nil)
+	s.try(c)
+	s.watchHealth(c)
 }
 
 // factory returns the function that makes c's next instance. It reports whether the
@@ -70,24 +100,35 @@ func (c *child) factory() (factory func(name string) (Worker, error), plain bool
 	return factory, k.plain
 }
 
-// bring makes an instance, starts it, and waits until it is no longer Starting.
-func (s *Supervisor) bring(c *child, factory func(name string) (Worker, error), op *startOp, handover Handover) error {
+// makeInstance calls the factory and checks the worker that it returns.
+func (s *Supervisor) makeInstance(c *child, factory func(name string) (Worker, error)) (*instance, error) {
 	w, err := factory(c.name)
 	switch {
 	case err != nil:
-		return fmt.Errorf("make %s: %w", c.name, err)
+		return nil, fmt.Errorf("make %s: %w", c.name, err)
 	case w == nil:
-		return fmt.Errorf("make %s: New returned nil, want a worker", c.name)
+		return nil, fmt.Errorf("make %s: New returned nil, want a worker", c.name)
 	case w.Name() != c.name:
-		return fmt.Errorf("make %s: New returned a worker named %q, want the name it was given", c.name, w.Name())
+		return nil, fmt.Errorf("make %s: New returned a worker named %q, want the name it was given", c.name, w.Name())
 	}
-	i, err := newInstance(w)
+	i, err := newInstance(c, w)
 	if err == nil && i.base != nil {
 		err = i.base.claim()
 	}
 	if err != nil {
-		return fmt.Errorf("make %s: %w", c.name, err)
+		return nil, fmt.Errorf("make %s: %w", c.name, err)
 	}
+	return i, nil
+}
+
+// bring makes an instance, starts it, and waits until it is no longer Starting.
+func (s *Supervisor) bring(c *child, factory func(name string) (Worker, error), op *startOp, given startContext) error {
+	i, err := s.makeInstance(c, factory)
+	if err != nil {
+		return err
+	}
+	w := i.Worker
+	i.context = given
 	gate, ok := s.adopt(c, op, i)
 	for ; gate != nil; gate, ok = s.adopt(c, op, i) { // the supervisor was suspended meanwhile
 		wait, cancel := s.waiting(op)
@@ -98,11 +139,9 @@ func (s *Supervisor) bring(c *child, factory func(name string) (Worker, error), 
 		cancel()
 	}
 	if !ok {
-		ctx, cancel := context.WithTimeout(context.Background(), defaultStopTimeout)
-		defer cancel()
-		return errors.Join(errAbandonedStart, w.Stop(ctx)) // it was never started
+		return errors.Join(errAbandonedStart, stopUnstarted(w))
 	}
-	if err := w.Start(WithHandover(s.base, handover)); err != nil {
+	if err := w.Start(&i.context); err != nil {
 		return err
 	}
 	a, ok := w.(interface {
@@ -115,6 +154,13 @@ func (s *Supervisor) bring(c *child, factory func(name string) (Worker, error), 
 	defer cancel()
 	_, _ = a.Await(wait, func(st Status) bool { return st != StatusStarting })
 	return nil
+}
+
+// stopUnstarted stops a worker that was never started.
+func stopUnstarted(w Worker) error {
+	ctx, cancel := context.WithTimeout(context.Background(), defaultStopTimeout)
+	defer cancel()
+	return w.Stop(ctx)
 }
 
 // claim makes the caller the only supervisor of a worker that has not begun. The error
@@ -184,13 +230,24 @@ func (s *Supervisor) adopt(c *child, op *startOp, i *instance) (gate <-chan stru
 		return s.gate, false
 	}
 	op.passed = true
+	s.adoptLocked(c, i)
+	s.mu.Unlock()
+	s.connect(c, i)
+	return nil, true
+}
+
+// adoptLocked puts an instance in its place. It goes on with the life that was pending
+// there.
+func (s *Supervisor) adoptLocked(c *child, i *instance) {
 	if c.held != nil && i.base != nil {
 		i.base.takeOver(c.held)
 	}
 	c.w, c.held, c.abandoned = i, nil, false
-	s.mu.Unlock()
-	var ended message = instanceEnded{c: c, i: i}
-	notice := func() { s.box.post(ended) }
+}
+
+// connect makes the loop hear of the end of an instance, and the supervisor's readers of
+// its events.
+func (s *Supervisor) connect(c *child, i *instance) {
 	if s.cfg.PassThroughPanics {
 		switch w := i.Worker.(type) {
 		case *Func:
@@ -201,33 +258,29 @@ func (s *Supervisor) adopt(c *child, op *startOp, i *instance) (gate <-chan stru
 	}
 	if i.foreign == nil {
 		s.Adopt(i.base)
-		if l, ok := i.Worker.(interface{ LogTo(*slog.Logger) }); ok && s.log.log != nil {
-			l.LogTo(s.log.log)
+		if s.log.log != nil {
+			if l, ok := i.Worker.(interface{ LogTo(*slog.Logger) }); ok {
+				l.LogTo(s.log.log)
+			}
 		}
-		i.base.hookEnd(notice)
-		return nil, true
+		i.base.hookEnd(i)
+		return
 	}
 	if p, ok := i.Worker.(interface{ PublishTo(*fsm.Dispatcher) }); ok {
 		i.tell("PublishTo", func() { s.Adopt(p) })
 	}
 	if i.base != nil {
-		i.base.hookEnd(func() {
-			go func() { // settle may call the worker, whose lock is held now
-				i.settle(c.name)
-				notice()
-			}()
-		})
-		return nil, true
+		i.base.hookEnd(i)
+		return
 	}
 	go func() { // until the foreign worker ends, or the supervisor
 		select {
 		case <-i.done:
 			i.settle(c.name)
-			notice()
+			s.box.post((*instanceEnded)(i))
 		case <-s.Gone():
 		}
 	}()
-	return nil, true
 }
 
 // startOverdue abandons a start that does not return in time.
@@ -267,10 +320,7 @@ func (s *Supervisor) startEnded(c *child, op *startOp, err error) {
 	c.op = nil
 	s.mu.Unlock()
 	if err == nil {
-		c.ran = true
-		c.answerStart(nil)
-		s.try(c)
-		s.watchHealth(c)
+		s.started(c)
 		if !c.lives() {
 			s.decide(c)
 		}

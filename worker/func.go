@@ -159,12 +159,7 @@ func unnamed(ctx context.Context) context.Context {
 // ends first the function is abandoned: the worker is Killed, and the error is
 // an [*AbandonedError] with the stack of the function's goroutine.
 func (f *Func) Stop(ctx context.Context) error {
-	f.begun.Lock()
-	live, cancel, number := f.RequestStop(ErrStopRequested), f.cancel, f.number
-	f.begun.Unlock()
-	if cancel != nil {
-		cancel(stopCause(ctx))
-	}
+	live, number := f.ask(stopCause(ctx))
 	if !live {
 		return f.killedErr()
 	}
@@ -183,4 +178,16 @@ func (f *Func) Stop(ctx context.Context) error {
 		return err
 	}
 	return f.killedErr()
+}
+
+// ask asks the function to return. It reports whether the worker still has to end, and
+// the number of the function's call.
+func (f *Func) ask(cause error) (live bool, number uint64) {
+	f.begun.Lock()
+	live, cancel, number := f.RequestStop(ErrStopRequested), f.cancel, f.number
+	f.begun.Unlock()
+	if cancel != nil {
+		cancel(cause)
+	}
+	return live, number
 }

@@ -148,6 +148,9 @@ type Supervisor struct {
 	cause         error
 	deadline      time.Time // of the stop, zero for none
 	hurryAt       *time.Timer
+	inTime        []*child    // functions that were asked to stop by a time; some may have returned
+	overdue       *time.Timer // for them; nil before the first
+	overdueAt     time.Time   // when it fires; zero when it does not
 	abandonedErrs []error // about children that were abandoned while the supervisor stops
 }
 
