@@ -173,7 +173,11 @@ func (m *Machine[S]) Name() string { return m.name }
 // To changes the state. For a change that the table does not allow it returns a
 // [*TransitionError] and changes nothing. cause is the reason in the event; it
 // may be nil.
-func (m *Machine[S]) To(to S, cause error) error {
+func (m *Machine[S]) To(to S, cause error) error { return m.ToAt(time.Now(), to, cause) }
+
+// ToAt is [Machine.To] for a caller that has read the clock: at is when the state
+// changes.
+func (m *Machine[S]) ToAt(at time.Time, to S, cause error) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	from := m.at
@@ -181,7 +185,7 @@ func (m *Machine[S]) To(to S, cause error) error {
 	if next == nil {
 		return m.refused(from, to)
 	}
-	m.at, m.since = next, time.Now()
+	m.at, m.since = next, at
 	if m.rare != nil {
 		m.rare.timeline.enter(to, m.since)
 	}

@@ -184,14 +184,18 @@ func (b *BaseWorker) SetStatus(to Status) error {
 }
 
 func (b *BaseWorker) setLocked(to Status, cause error) error {
-	if err := b.machine.To(to, cause); err != nil {
+	return b.setAtLocked(time.Now(), to, cause)
+}
+
+func (b *BaseWorker) setAtLocked(at time.Time, to Status, cause error) error {
+	if err := b.machine.ToAt(at, to, cause); err != nil {
 		return err
 	}
 	if to != StatusPending {
 		b.pending = nil
 	}
 	if to == StatusRunning && b.startedAt.IsZero() {
-		b.startedAt = time.Now()
+		b.startedAt = at
 	}
 	return nil
 }
@@ -240,15 +244,17 @@ func (b *BaseWorker) ending() <-chan struct{} {
 // work: once ctx is cancelled, the worker counts as asked to stop. For a worker
 // in any other status Begin returns an error that wraps [ErrNotStartable].
 func (b *BaseWorker) Begin(ctx context.Context) error {
-	return b.begin(ctx, ctx)
+	return b.begin(ctx, ctx, false)
 }
 
 // begin is Begin for a worker that cancels ctx itself when it is stopped. It
-// watches only parent, from which ctx was derived.
-func (b *BaseWorker) begin(ctx, parent context.Context) error {
+// watches only parent, from which ctx was derived. A worker that runs at once is also
+// Running then.
+func (b *BaseWorker) begin(ctx, parent context.Context, runs bool) error {
+	now := time.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err := b.setLocked(StatusStarting, nil); err != nil {
+	if err := b.setAtLocked(now, StatusStarting, nil); err != nil {
 		return fmt.Errorf("start %s: %w: it is %s", b.Name(), ErrNotStartable, b.machine.State())
 	}
 	b.ctx = ctx
@@ -258,6 +264,9 @@ func (b *BaseWorker) begin(ctx, parent context.Context) error {
 		b.unseen.Store(true)
 	default:
 		b.unwatch = context.AfterFunc(parent, func() { b.RequestStop(b.causeOf(parent)) })
+	}
+	if runs {
+		_ = b.setAtLocked(now, StatusRunning, nil) // every starting worker has this edge
 	}
 	return nil
 }

@@ -37,7 +37,7 @@ func (s *Supervisor) start(c *child) (over bool) {
 	given := startContext{Context: s.base, c: c, restarts: c.restarts, previous: previous}
 	c.exit = previous
 	s.mu.Unlock()
-	c.want, c.began, c.decided, c.done = false, time.Now(), false, false
+	c.want, c.decided, c.done = false, false, false
 	c.answer(awaitsStop, nil)
 	factory, plain := c.factory()
 	if plain {
@@ -49,6 +49,7 @@ func (s *Supervisor) start(c *child) (over bool) {
 			s.mu.Unlock()
 			s.connect(c, i)
 			err = i.Worker.Start(&i.context)
+			_, c.began = i.base.machine.Since()
 		}
 		if err == nil {
 			s.started(c)
@@ -59,6 +60,7 @@ func (s *Supervisor) start(c *child) (over bool) {
 		s.box.post(startEnded{c: c, op: op, err: err})
 		return false
 	}
+	c.began = time.Now()
 	op := &startOp{}
 	op.timer = time.AfterFunc(c.spec.StartTimeout, func() { s.box.post(startOverdue{c: c, op: op}) })
 	op.call = new(call.Call)

@@ -101,14 +101,14 @@ func (f *Func) Start(ctx context.Context) error {
 	f.begun.Lock()
 	defer f.begun.Unlock()
 	own, cancel := context.WithCancelCause(ctx)
-	if err := f.begin(own, ctx); err != nil {
+	if f.fn == nil {
+		f.refused = errors.New("there is no function")
+	}
+	if err := f.begin(own, ctx, !f.marked && f.refused == nil); err != nil {
 		cancel(nil)
 		return err
 	}
 	f.cancel = cancel
-	if f.fn == nil {
-		f.refused = errors.New("there is no function")
-	}
 	if f.refused != nil {
 		err := fmt.Errorf("start %s: %w", f.Name(), f.refused)
 		f.Finish(err)
@@ -116,9 +116,6 @@ func (f *Func) Start(ctx context.Context) error {
 		return err
 	}
 	f.given = given{own, f}
-	if !f.marked {
-		f.MarkRunning()
-	}
 	start := call.GoJob
 	if f.panics {
 		start = call.GoJobUncaught

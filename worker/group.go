@@ -286,6 +286,10 @@ func (s *Supervisor) fail(c *child, err error) {
 	}
 	wait, _ := c.delays.failed(now, now.Sub(c.began))
 	s.logRestart(c, err, wait)
+	if wait < time.Microsecond && s.alone(c) {
+		s.start(c)
+		return
+	}
 	g := &group{phase: groupStopping, due: now.Add(wait), failed: c.name, err: err, wait: wait, row: c.delays.failures}
 	switch from := 0; s.cfg.Strategy {
 	case RestForOne:
@@ -317,6 +321,13 @@ func (s *Supervisor) fail(c *child, err error) {
 	for _, old := range left {
 		s.advance(old)
 	}
+}
+
+// alone reports whether c, which has ended, can be started at once and without others.
+func (s *Supervisor) alone(c *child) bool {
+	together := s.cfg.Strategy == OneForAll || s.cfg.Strategy == RestForOne
+	return !together && c.group == nil && c.op == nil && c.stopping == 0 && !c.asked && !c.lives() &&
+		!s.suspended && !s.holding && s.abandonedOf[c.name] == 0
 }
 
 // LogTo makes the supervisor, and every supervisor and restarted function below it, log
