@@ -49,12 +49,12 @@ func (x *startContext) handover() Handover {
 // workerEnded tells the loop that the instance has ended, or is gone.
 func (i *instance) workerEnded() {
 	if i.foreign == nil {
-		i.c.s.box.post((*instanceEnded)(i))
+		i.c.s.box.Post((*instanceEnded)(i))
 		return
 	}
 	go func() { // settle may call the worker, whose lock is held now
 		i.settle(i.c.name)
-		i.c.s.box.post((*instanceEnded)(i))
+		i.c.s.box.Post((*instanceEnded)(i))
 	}()
 }
 

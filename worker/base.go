@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fsm"
-	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 // BaseWorker is the part that all workers have in common: the status, whether the
@@ -31,7 +30,7 @@ type BaseWorker struct {
 	stopRequested bool
 	killed        bool
 	ended         bool
-	claimed       bool   // a supervisor has it
+	claimed       bool    // a supervisor has it
 	hook          endHook // told when the worker has ended, and when it is gone
 	err           error
 	ctx           context.Context // the work's own context; nil before Begin
@@ -104,14 +103,6 @@ func (b *BaseWorker) Status() Status {
 	return b.machine.State()
 }
 
-// Await waits for a status for which until returns true, and returns it. It calls
-// until with the present status and every later one. When ctx ends first, it
-// returns ctx's error. until must return at once and must not call the worker.
-func (b *BaseWorker) Await(ctx context.Context, until func(Status) bool) (Status, error) {
-	b.observe()
-	return b.machine.Wait(ctx, until)
-}
-
 // Gone returns a channel that is closed once none of the worker's code runs any
 // more. Usually that is when [BaseWorker.Done] closes. A worker that was
 // abandoned is done, but not gone before it has returned by itself. Until then no
@@ -121,43 +112,6 @@ func (b *BaseWorker) Gone() <-chan struct{} { return b.gone.Signaled() }
 // self returns b. A supervisor finds the base of a worker that embeds it by this
 // method.
 func (b *BaseWorker) self() *BaseWorker { return b }
-
-// endHook hears of the end of a worker.
-type endHook interface{ workerEnded() }
-
-// hookEnd makes the worker tell hook when it has ended, and once more when it is
-// gone if that happens later. It does so under its lock: hook must return at once
-// and must not call the worker. Call hookEnd before the worker starts.
-func (b *BaseWorker) hookEnd(hook endHook) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.hook = hook
-}
-
-// goneLocked records, once, that none of the worker's code runs any more.
-func (b *BaseWorker) goneLocked() {
-	if b.gone.Signal() && b.hook != nil {
-		b.hook.workerEnded()
-	}
-}
-
-// Watch returns a reader of the changes of this worker and its children from now
-// on. The reader keeps at most buffer unread events; a gap event takes the place
-// of lost ones. Close the reader when you no longer use it.
-func (b *BaseWorker) Watch(buffer int) *fsm.Subscription {
-	sub := b.events.Subscribe(buffer)
-	b.observe()
-	return sub
-}
-
-// PublishTo also sends the changes of this worker and its children to events, as
-// [fsm.Dispatcher.Forward] does. A later call replaces an earlier one.
-func (b *BaseWorker) PublishTo(events *fsm.Dispatcher) {
-	b.events.Forward(events)
-	if b.events.HasReader() {
-		b.observe()
-	}
-}
 
 // SetStatus changes the status. For a change that the table does not have, and
 // for a word that is not a status, it returns an [*fsm.TransitionError] and
@@ -271,37 +225,6 @@ func (b *BaseWorker) begin(ctx, parent context.Context, runs bool) error {
 	return nil
 }
 
-// look records a stop that the end of the context asks for.
-func (b *BaseWorker) look() {
-	b.mu.Lock()
-	ctx := b.ctx
-	b.mu.Unlock()
-	if ctx.Err() != nil {
-		b.RequestStop(b.causeOf(ctx))
-	}
-}
-
-// observe makes a worker that has not watched its context do so from now on, for a
-// caller that waits for changes.
-func (b *BaseWorker) observe() {
-	if b.unseen.CompareAndSwap(true, false) {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		if !b.ended && !b.stopRequested {
-			b.unwatch = context.AfterFunc(b.ctx, b.look)
-		}
-	}
-}
-
-// causeOf returns the cause of a context that has ended.
-func (b *BaseWorker) causeOf(ctx context.Context) error {
-	cause := context.Cause(ctx)
-	if cause == context.Canceled { //nolint:errorlint // the usual one, itself
-		return cause
-	}
-	return call.Take("the cause of "+b.Name()+"'s context", cause)
-}
-
 // MarkRunning moves a starting worker to Running. It does nothing when the worker
 // is being stopped or has ended.
 func (b *BaseWorker) MarkRunning() {
@@ -334,104 +257,6 @@ func (b *BaseWorker) RequestStop(cause error) (live bool) {
 		_ = b.setLocked(StatusStopping, cause) // every status that is possible here has this edge
 	}
 	return true
-}
-
-// Kill records that the worker did not stop when asked, and was ended by force or
-// abandoned, with err. It returns false and changes nothing when the worker has
-// ended by itself meanwhile. Call [BaseWorker.Finish] once none of the worker's
-// code runs any more.
-func (b *BaseWorker) Kill(err error) bool {
-	err = call.Freeze(b.Name(), err)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.ended {
-		return false
-	}
-	b.killed = true
-	b.finishLocked(err)
-	if b.hook != nil {
-		b.hook.workerEnded()
-	}
-	return true
-}
-
-// Finish ends the worker with the result of its work. [FinalStatus] decides the
-// final status. When err says only that the worker's own context was cancelled
-// (context.Canceled, or the context's cause), Finish wraps it in
-// [ErrInterrupted]. context.Canceled of another context, and a deadline that
-// passed, are failures.
-//
-// Finish also means that none of the worker's code runs any more. For an
-// abandoned worker, which has ended already, that is its only effect. A second
-// call changes nothing.
-func (b *BaseWorker) Finish(err error) {
-	err = call.Freeze(b.Name(), err) // in the goroutine of the caller, who made the error
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.gone.HasSignaled() {
-		return
-	}
-	defer b.goneLocked()
-	if b.ended {
-		return
-	}
-	if b.ctx != nil && b.ctx.Err() != nil {
-		if !b.stopRequested { // the watch on ctx may be late
-			b.stopRequested = true
-			_ = b.setLocked(StatusStopping, b.causeOf(b.ctx))
-		}
-		if err != nil && !errors.Is(err, ErrInterrupted) && means(b.ctx, err) {
-			err = fmt.Errorf("%w: %w", ErrInterrupted, err)
-		}
-	}
-	b.finishLocked(err)
-}
-
-// abandon ends the worker with err while some of its code still runs. Call Finish
-// once that code has returned.
-func (b *BaseWorker) abandon(err error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.ended {
-		return
-	}
-	b.finishLocked(err)
-	if b.hook != nil {
-		b.hook.workerEnded()
-	}
-}
-
-// means reports whether err, or every error that it joins, says only that ctx was
-// cancelled. A failure that is joined with such an error is still a failure.
-func means(ctx context.Context, err error) bool {
-	cause := context.Cause(ctx)
-	if call.Same(cause, context.DeadlineExceeded) {
-		cause = context.Canceled // a deadline that passed is a failure
-	}
-	return call.Only(err, func(e error) bool { return call.Same(e, context.Canceled) || call.Same(e, cause) })
-}
-
-// finishLocked changes to the final status. Where the table has no direct edge,
-// the worker passes through the status between: Running for a function that has
-// returned, Stopping for one that was killed.
-func (b *BaseWorker) finishLocked(err error) {
-	final := FinalStatus(b.killed, b.stopRequested, err)
-	b.ended, b.err = true, err
-	if b.unwatch != nil {
-		b.unwatch()
-	}
-	if b.setLocked(final, err) == nil {
-		return
-	}
-	if s := b.machine.State(); s == StatusCreated || s == StatusPending {
-		_ = b.setLocked(StatusStarting, nil)
-	}
-	via := StatusRunning
-	if b.killed || b.stopRequested {
-		via = StatusStopping
-	}
-	_ = b.setLocked(via, nil)
-	_ = b.setLocked(final, err)
 }
 
 // DeriveFinalStatus returns the worker's final status. For a worker that has not

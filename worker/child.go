@@ -200,7 +200,7 @@ func (s *Supervisor) stop(c *child, w *instance, by time.Time) {
 	var guard *time.Timer
 	if !end.IsZero() {
 		ctx, cancel = context.WithDeadline(ctx, end)
-		guard = time.AfterFunc(time.Until(end)+time.Second, func() { s.box.post(stopOverdue{c: c, i: w}) })
+		guard = time.AfterFunc(time.Until(end)+time.Second, func() { s.box.Post(stopOverdue{c: c, i: w}) })
 	}
 	call.Go(c.name, func() error { return w.Stop(ctx) }, func(err error) {
 		cancel()
@@ -208,7 +208,7 @@ func (s *Supervisor) stop(c *child, w *instance, by time.Time) {
 			guard.Stop()
 		}
 		w.settle(c.name)
-		s.box.post(stopEnded{c: c, i: w, err: err})
+		s.box.Post(stopEnded{c: c, i: w, err: err})
 	})
 }
 
@@ -285,7 +285,7 @@ func (s *Supervisor) askFunc(c *child, f *Func, by time.Time) {
 func (s *Supervisor) lookAt(at time.Time) {
 	switch {
 	case s.overdueAt.IsZero() && s.overdue == nil:
-		s.overdue = time.AfterFunc(time.Until(at), func() { s.box.post(askedOverdue{}) })
+		s.overdue = time.AfterFunc(time.Until(at), func() { s.box.Post(askedOverdue{}) })
 	case s.overdueAt.IsZero() || at.Before(s.overdueAt):
 		s.overdue.Reset(time.Until(at))
 	default:

@@ -57,17 +57,17 @@ func (s *Supervisor) start(c *child) (over bool) {
 		}
 		op := &startOp{}
 		s.underway(c, op)
-		s.box.post(startEnded{c: c, op: op, err: err})
+		s.box.Post(startEnded{c: c, op: op, err: err})
 		return false
 	}
 	c.began = time.Now()
 	op := &startOp{}
-	op.timer = time.AfterFunc(c.spec.StartTimeout, func() { s.box.post(startOverdue{c: c, op: op}) })
+	op.timer = time.AfterFunc(c.spec.StartTimeout, func() { s.box.Post(startOverdue{c: c, op: op}) })
 	op.call = new(call.Call)
 	s.underway(c, op)
 	op.call.Start(c.name, func() error { return s.bring(c, factory, op, given) }, func(err error) {
 		op.timer.Stop()
-		s.box.post(startEnded{c: c, op: op, err: err})
+		s.box.Post(startEnded{c: c, op: op, err: err})
 	})
 	return false
 }
@@ -279,7 +279,7 @@ func (s *Supervisor) connect(c *child, i *instance) {
 		select {
 		case <-i.done:
 			i.settle(c.name)
-			s.box.post((*instanceEnded)(i))
+			s.box.Post((*instanceEnded)(i))
 		case <-s.Gone():
 		}
 	}()

@@ -2,7 +2,7 @@ package worker
 
 // HoldRestarts lets running children finish, and starts no more. An App calls it
 // when it begins to drain.
-func (s *Supervisor) HoldRestarts() { s.box.post(holdRestarts{}) }
+func (s *Supervisor) HoldRestarts() { s.box.Post(holdRestarts{}) }
 
 func (s *Supervisor) holdRestarts() {
 	s.holding = true

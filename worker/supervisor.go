@@ -13,6 +13,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/internal/call"
+	"github.com/pleme-io/lifecycle-go/internal/inbox"
 	"github.com/pleme-io/lifecycle-go/internal/probe"
 )
 
@@ -117,7 +118,7 @@ type Supervisor struct {
 	endProbes context.CancelFunc
 	session   string
 	intensity intensity
-	box       mailbox
+	box       inbox.Inbox[message]
 	probes    probe.Group
 
 	begun   sync.Mutex // orders Start against Stop and Add; guards running
@@ -151,7 +152,7 @@ type Supervisor struct {
 	inTime        []*child    // functions that were asked to stop by a time; some may have returned
 	overdue       *time.Timer // for them; nil before the first
 	overdueAt     time.Time   // when it fires; zero when it does not
-	abandonedErrs []error // about children that were abandoned while the supervisor stops
+	abandonedErrs []error     // about children that were abandoned while the supervisor stops
 }
 
 // NewSupervisor returns a worker that runs the children of cfg. Start returns an
@@ -167,7 +168,7 @@ func NewSupervisor(name string, cfg SupervisorConfig) *Supervisor {
 
 func (s *Supervisor) setUp(kind, name string, cfg SupervisorConfig) {
 	s.cfg, s.byName = cfg, make(map[string]*child, len(cfg.Children))
-	s.box.wake, s.moved = fsm.NewWake(), fsm.NewWake()
+	s.box, s.moved = inbox.New[message](), fsm.NewWake()
 	s.Init(kind, name)
 }
 
@@ -223,9 +224,9 @@ func (s *Supervisor) Start(ctx context.Context) error {
 	s.abandoned, s.abandonedOf = make(map[any]string), make(map[string]int)
 	s.untried = len(s.children)
 	unwatch := context.AfterFunc(ctx, func() {
-		s.box.post(stopAll{cause: call.Take("the cause of "+s.Name()+"'s context", context.Cause(ctx))})
+		s.box.Post(stopAll{cause: call.Take("the cause of "+s.Name()+"'s context", context.Cause(ctx))})
 	})
-	s.box.post(begin{})
+	s.box.Post(begin{})
 	call.Go(s.Name(), s.loop, func(err error) {
 		unwatch()
 		cancel(nil)
@@ -262,13 +263,13 @@ func (s *Supervisor) Stop(ctx context.Context) error {
 		return s.killedErr()
 	}
 	deadline, _ := ctx.Deadline()
-	s.box.post(stopAll{cause: stopCause(ctx), by: deadline})
+	s.box.Post(stopAll{cause: stopCause(ctx), by: deadline})
 	select {
 	case <-s.Done():
 		return s.killedErr()
 	case <-ctx.Done():
 	}
-	s.box.post(stopNow{by: time.Now()})
+	s.box.Post(stopNow{by: time.Now()})
 	select {
 	case <-s.Done(): // both were true
 		return s.killedErr()
@@ -406,7 +407,7 @@ func (s *Supervisor) drop(c *child) {
 // or the supervisor is gone.
 func (s *Supervisor) ask(ctx context.Context, what string, request func(reply chan<- error) message) error {
 	reply := make(chan error, 1)
-	if !s.box.post(request(reply)) {
+	if !s.box.Post(request(reply)) {
 		return fmt.Errorf("%s: %w", what, ErrSupervisorEnded)
 	}
 	var err error

@@ -1,0 +1,68 @@
+package worker
+
+import (
+	"context"
+
+	"github.com/pleme-io/lifecycle-go/fsm"
+	"github.com/pleme-io/lifecycle-go/internal/call"
+)
+
+// This file has the readers of a worker's changes, and the watch on its context that they
+// need.
+
+// Await waits for a status for which until returns true, and returns it. It calls
+// until with the present status and every later one. When ctx ends first, it
+// returns ctx's error. until must return at once and must not call the worker.
+func (b *BaseWorker) Await(ctx context.Context, until func(Status) bool) (Status, error) {
+	b.observe()
+	return b.machine.Wait(ctx, until)
+}
+
+// Watch returns a reader of the changes of this worker and its children from now
+// on. The reader keeps at most buffer unread events; a gap event takes the place
+// of lost ones. Close the reader when you no longer use it.
+func (b *BaseWorker) Watch(buffer int) *fsm.Subscription {
+	sub := b.events.Subscribe(buffer)
+	b.observe()
+	return sub
+}
+
+// PublishTo also sends the changes of this worker and its children to events, as
+// [fsm.Dispatcher.Forward] does. A later call replaces an earlier one.
+func (b *BaseWorker) PublishTo(events *fsm.Dispatcher) {
+	b.events.Forward(events)
+	if b.events.HasReader() {
+		b.observe()
+	}
+}
+
+// look records a stop that the end of the context asks for.
+func (b *BaseWorker) look() {
+	b.mu.Lock()
+	ctx := b.ctx
+	b.mu.Unlock()
+	if ctx.Err() != nil {
+		b.RequestStop(b.causeOf(ctx))
+	}
+}
+
+// observe makes a worker that has not watched its context do so from now on, for a
+// caller that waits for changes.
+func (b *BaseWorker) observe() {
+	if b.unseen.CompareAndSwap(true, false) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if !b.ended && !b.stopRequested {
+			b.unwatch = context.AfterFunc(b.ctx, b.look)
+		}
+	}
+}
+
+// causeOf returns the cause of a context that has ended.
+func (b *BaseWorker) causeOf(ctx context.Context) error {
+	cause := context.Cause(ctx)
+	if cause == context.Canceled { //nolint:errorlint // the usual one, itself
+		return cause
+	}
+	return call.Take("the cause of "+b.Name()+"'s context", cause)
+}
