@@ -70,6 +70,17 @@ func (p *Pool) placeLocked(q *Query) (*proc, *attempt, error) {
 	if p.draining || !p.running.Load() {
 		return nil, nil, reject(ErrDraining, 0)
 	}
+	if err := p.poisonedLocked(q); err != nil {
+		return nil, nil, err
+	}
+	if q.alone {
+		if p.alone.Len() > p.cfg.MaxQueue {
+			return nil, nil, reject(ErrBusy, p.retryAfterLocked())
+		}
+		p.enqueueLocked(p.alone, q)
+		p.ensureLocked()
+		return nil, nil, nil
+	}
 	if w := p.pickLocked(q); w != nil {
 		return w, p.assignLocked(w, q), nil
 	}
@@ -99,8 +110,12 @@ func (p *Pool) placeLocked(q *Query) (*proc, *attempt, error) {
 // comingLocked returns how many workers will become free that are not busy now:
 // those that start, and those that can be started or evicted.
 func (p *Pool) comingLocked(q *Query) int {
-	n := p.cfg.MaxWorkers - len(p.workers)
+	n := p.cfg.MaxWorkers
 	for _, w := range p.workers {
+		if w.alone {
+			continue
+		}
+		n--
 		switch w.machine.State() {
 		case WorkerStarting, WorkerShuttingDown:
 			n++
@@ -127,7 +142,7 @@ func (p *Pool) brokenLocked() bool {
 	}
 	return !slices.ContainsFunc(p.workers, func(w *proc) bool {
 		s := w.machine.State()
-		return !w.leaving && (s == WorkerStarting || s == WorkerReady || s == WorkerBusy)
+		return !w.alone && !w.leaving && (s == WorkerStarting || s == WorkerReady || s == WorkerBusy)
 	})
 }
 

@@ -85,15 +85,20 @@ type Config struct {
 
 	// Recycle says when workers are replaced by fresh ones.
 	Recycle Recycle
-	// Backoff is the wait after consecutive failures: a worker that does not start,
-	// or that ends before it has answered a query. The pool never stops trying, so
-	// MaxRestarts and Window do not apply. After BreakAfter failures the breaker is
-	// open for the wait. Defaults to the worker package's.
+	// Poison bounds what queries can do that kill their workers.
+	Poison Poison
+	// Backoff is the wait after consecutive failed starts, and after consecutive
+	// deaths of workers that were ready and had no query. Meanwhile queries wait. A
+	// worker that dies while it has a query is replaced at once. The pool never stops
+	// trying, so MaxRestarts and Window do not apply. Defaults to the worker
+	// package's.
 	Backoff worker.Backoff
-	// BreakAfter is how many consecutive failures open the breaker. While it is
-	// open the pool starts no worker and rejects queries that need one. When the
-	// backoff is over the pool tries one worker. With fewer failures, queries wait
-	// for the backoff. Defaults to 5; Off never opens the breaker.
+	// BreakAfter is how many consecutive failed starts open the breaker: workers
+	// that have ended before they were ready. While it is open the pool starts no
+	// worker and rejects queries that need one. When the backoff is over the pool
+	// tries one worker. After a failed start a worker gets no query before it has
+	// answered a health check; when HealthInterval is Off, ready is enough.
+	// Defaults to 5; Off never opens the breaker.
 	BreakAfter int
 
 	// MaxFrame bounds a message, in bytes including its newline. Defaults to 16 MiB.
@@ -156,6 +161,7 @@ func (c Config) WithDefaults() Config {
 	or(&c.Recycle.Jitter, 0.1)
 	or(&c.Recycle.AtOnce, 1)
 	or(&c.Recycle.Every, time.Second)
+	c.Poison = c.Poison.withDefaults()
 	c.Backoff = c.Backoff.WithDefaults()
 	if c.Logger == nil {
 		c.Logger = slog.Default()
@@ -213,7 +219,7 @@ func (c Config) Validate() error {
 	bad(r.MaxRSS > 0 && !knowsMemory, "Recycle.MaxRSS is %d, and on this system a process's memory is not known: want 0", r.MaxRSS)
 	bad(r.Jitter != Off && !(r.Jitter >= 0 && r.Jitter < 1), "Recycle.Jitter is %v, want 0 to less than 1, or Off", r.Jitter)
 	bad(r.AtOnce < 1, "Recycle.AtOnce is %d, want 1 or more", r.AtOnce)
-	errs = append(errs, c.Backoff.Validate())
+	errs = append(errs, c.Poison.validate(), c.Backoff.Validate())
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("procpool %s: %w", c.Name, err)
 	}

@@ -36,7 +36,7 @@ func (p *Pool) evictLocked(strategy Eviction, busy bool) *proc {
 	w := choose(strategy, p.ready)
 	if w == nil && busy {
 		w = choose(strategy, slices.DeleteFunc(slices.Clone(p.workers), func(w *proc) bool {
-			return w.leaving || w.machine.State() != WorkerBusy
+			return w.alone || w.leaving || w.machine.State() != WorkerBusy
 		}))
 	}
 	if w == nil {

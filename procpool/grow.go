@@ -10,38 +10,58 @@ func (p *Pool) ensureLocked() {
 	if p.ending {
 		return
 	}
+	p.ensureAloneLocked()
 	for {
 		starting, leaving := 0, 0
+		all := p.sizeLocked()
 		for _, w := range p.workers {
 			switch {
+			case w.alone:
 			case w.leaving:
 				leaving++
 			case w.machine.State() == WorkerStarting:
 				starting++
 			}
 		}
-		serving := len(p.workers) - leaving
+		serving := all - leaving
 		wanted := p.queue.Len() > starting
 		if !wanted && (serving >= p.cfg.MinWorkers || p.draining) {
 			return
 		}
-		if len(p.workers) >= p.cfg.MaxWorkers {
+		if all >= p.cfg.MaxWorkers {
 			if wanted && p.cfg.KeyPerWorker && p.queue.Len() > starting+leaving && p.makeRoomLocked() {
 				continue
 			}
 			return
 		}
-		if p.failures > 0 {
-			if wait := time.Until(p.notUntil); wait > 0 {
-				p.againLocked(wait)
-				return
-			}
-			if starting > 0 {
-				return // after a failure, try one worker at a time
-			}
+		if p.backsOffLocked() || p.failures > 0 && starting > 0 {
+			return // after a failed start, try one worker at a time
 		}
-		p.spawnLocked()
+		p.spawnLocked(false)
 	}
+}
+
+// sizeLocked returns the number of workers that count towards MaxWorkers.
+func (p *Pool) sizeLocked() (n int) {
+	for _, w := range p.workers {
+		if !w.alone {
+			n++
+		}
+	}
+	return n
+}
+
+// backsOffLocked reports whether the pool starts no worker now. It tries again by
+// itself.
+func (p *Pool) backsOffLocked() bool {
+	if p.failures == 0 && p.deaths == 0 {
+		return false
+	}
+	wait := time.Until(p.notUntil)
+	if wait > 0 {
+		p.againLocked(wait)
+	}
+	return wait > 0
 }
 
 // againLocked calls ensureLocked when the backoff is over.
@@ -59,7 +79,7 @@ func (p *Pool) againLocked(wait time.Duration) {
 // resizedLocked updates the state of the capacity.
 func (p *Pool) resizedLocked() {
 	want := PoolActive
-	switch n := len(p.workers); {
+	switch n := p.sizeLocked(); {
 	case n == 0:
 		want = PoolIdle
 	case n >= p.cfg.MaxWorkers:

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -41,6 +42,7 @@ type Pool struct {
 	open    atomic.Int64 // queries that have not ended
 	counts  counters
 	running atomic.Bool // takes queries
+	recalls atomic.Bool // memory has fingerprints
 
 	mu       sync.Mutex // guards the fields below
 	capacity *fsm.Machine[PoolState]
@@ -51,9 +53,12 @@ type Pool struct {
 	workers  []*proc // all that are not dead, oldest first
 	ready    []*proc // the most recently used one last
 	queue    *list.List
-	waiting  int // queries in all queues
+	alone    *list.List // queries for extra workers; see Poison
+	waiting  int        // queries in all queues
 	keys     map[string]*proc
-	failures int // consecutive failures to start and crashes without an answer
+	memory   *memory
+	failures int // consecutive failed starts
+	deaths   int // consecutive deaths of workers that had no query
 	notUntil time.Time
 	again    *time.Timer
 	lastFail error
@@ -68,7 +73,7 @@ func New(cfg Config) (*Pool, error) {
 	}
 	cfg = cfg.WithDefaults()
 	p := &Pool{
-		cfg: cfg, log: cfg.Logger, dir: cfg.SocketDir, queue: list.New(), keys: make(map[string]*proc),
+		cfg: cfg, log: cfg.Logger, dir: cfg.SocketDir, queue: list.New(), alone: list.New(), keys: make(map[string]*proc), memory: newMemory(cfg.Poison),
 	}
 	if p.dir == "" {
 		p.dir = filepath.Join(os.TempDir(), "procpool-"+strconv.Itoa(os.Getuid()))
@@ -215,6 +220,7 @@ func (p *Pool) openLocked() []*Query {
 		}
 	}
 	from(p.queue)
+	from(p.alone)
 	for _, w := range p.workers {
 		from(&w.waiting)
 		if w.cur != nil {
@@ -309,13 +315,14 @@ func (p *Pool) whoLives() string {
 	return "there are" + names
 }
 
-// Probe reports the pool unhealthy while it has no ready worker and waits after a
-// failed start.
+// Probe reports the pool unhealthy while it has no ready or busy worker and waits
+// after failed starts, or after deaths of workers that had no query. Queries that
+// kill their workers do not make it unhealthy.
 func (p *Pool) Probe(context.Context) worker.ProbeResult {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.failures > 0 && len(p.ready) == 0 && time.Now().Before(p.notUntil) {
-		return worker.ProbeResult{Err: fmt.Errorf("%d failures in a row, the last: %w", p.failures, p.lastFail)}
+	if failures := p.failures + p.deaths; failures > 0 && time.Now().Before(p.notUntil) && !slices.ContainsFunc(p.workers, (*proc).serves) {
+		return worker.ProbeResult{Err: fmt.Errorf("%d failures in a row, the last: %w", failures, p.lastFail)}
 	}
 	return worker.ProbeResult{Health: worker.HealthHealthy}
 }

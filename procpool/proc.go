@@ -63,6 +63,9 @@ type proc struct {
 	lastActivity time.Time
 	queries      int
 	ignored      int   // messages ignored since its last query
+	alone        bool  // it is an extra worker for one query; see Poison
+	trial        bool  // it is ready and gets no query before it has answered a health check
+	proven       bool  // it has answered a query or a health check
 	retire       error // it ends with this cause once it is not busy
 	recycling    bool
 	leaving      bool // it is ending; its state may not say so yet
@@ -79,8 +82,12 @@ func (w *proc) usable() bool {
 	return !w.leaving && w.retire == nil && (s == WorkerReady || s == WorkerBusy)
 }
 
+// serves reports whether the worker has or may get queries of all callers. The
+// caller holds the pool's lock.
+func (w *proc) serves() bool { return !w.alone && !w.trial && w.usable() }
+
 // spawnLocked adds a worker, which starts in the background.
-func (p *Pool) spawnLocked() {
+func (p *Pool) spawnLocked(alone bool) {
 	p.spawned++
 	p.counts.spawned.Add(1)
 	name := p.cfg.Name + "/" + strconv.Itoa(p.spawned)
@@ -90,6 +97,7 @@ func (p *Pool) spawnLocked() {
 		machine: fsm.MustNew(KindWorker, name, workerTable, WorkerStarting, &p.events),
 		link:    fsm.MustNew(KindConnection, name, connTable, ConnDisconnected, &p.events),
 		stderr:  &tail{size: p.cfg.StderrTail},
+		alone:   alone,
 	}
 	_ = w.link.To(ConnConnecting, nil)
 	w.process = worker.NewProcess(name, nil) // a placeholder until the command is made
@@ -226,12 +234,28 @@ func (w *proc) connected(a arrival) {
 	w.readyAt = time.Now()
 	w.lastActivity = w.readyAt
 	p.counts.ready.Add(1)
-	p.sendLater(w, p.offerLocked(w))
 	w.ensureReadingLocked()
+	if w.trial = p.failures > 0 && p.cfg.HealthInterval != Off; w.trial {
+		p.askHealthLocked(w, w.readyAt)
+		return
+	}
+	p.sendLater(w, p.passLocked(w))
+}
+
+// passLocked lets a ready worker have queries. It returns the first, nil for none.
+func (p *Pool) passLocked(w *proc) (next *attempt) {
+	w.trial = false
+	p.failures = 0
+	if w.alone {
+		next = p.nextAloneLocked(w)
+	} else {
+		next = p.offerLocked(w)
+	}
 	if n := p.countLocked(WorkerReady) + p.countLocked(WorkerBusy); n >= p.cfg.MinWorkers {
 		p.MarkRunning()
 	}
 	p.ensureLocked()
+	return next
 }
 
 // send writes an attempt's query. A failed write ends the worker.

@@ -25,8 +25,11 @@ type Query struct {
 	keyed      bool
 	idempotent bool
 	evictBusy  bool
+	caller     string
+	marked     bool // print is the caller's
 	begun      time.Time
 	until      time.Time
+	invalid    error // of an option
 
 	machine  *fsm.Machine[QueryState]
 	messages chan json.RawMessage // nil for Do, which drops them
@@ -44,6 +47,9 @@ type Query struct {
 	in       *list.List    // the queue
 	on       *attempt      // the attempt that a worker has
 	attempts int
+	deaths   int    // of workers that had it
+	alone    bool   // it runs in an extra worker; see Poison
+	print    string // its fingerprint, "" while it is not needed
 	first    attempt
 	streamed bool
 	last     string // the worker that has it or had it last
@@ -60,8 +66,10 @@ func Key(key string) Option {
 	return func(q *Query) { q.key, q.keyed = key, true }
 }
 
-// Idempotent says that the query may run twice. When its worker crashes before it
-// has streamed anything, the pool gives it to another worker, up to twice.
+// Idempotent says that the query may run twice. When its worker dies before it has
+// streamed anything, the pool gives it once to an extra worker; see [Poison]. When
+// the pool itself had to end the worker, it gives the query to another one, up to
+// twice.
 func Idempotent() Option { return func(q *Query) { q.idempotent = true } }
 
 // Timeout bounds the query, in place of Config.QueryTimeout.
@@ -73,6 +81,30 @@ func Timeout(d time.Duration) Option {
 // evict. The query of that worker ends with an error that is [ErrEvicted]. It has
 // an effect only with Config.KeyPerWorker.
 func EvictBusy() Option { return func(q *Query) { q.evictBusy = true } }
+
+// Caller says on whose behalf the query is made, for example a tenant. Poison.Deaths
+// is a budget of each caller. The name has at most 256 bytes.
+func Caller(name string) Option {
+	return func(q *Query) { q.caller = q.short("caller", name) }
+}
+
+// Fingerprint says which queries are alike, for example all that concern one document.
+// When workers die of some, the pool refuses all of them; see [Poison]. It has at
+// most 256 bytes. Without it a fingerprint is a hash of the payload.
+func Fingerprint(print string) Option {
+	return func(q *Query) { q.print, q.marked = q.short("fingerprint", print), true }
+}
+
+// maxName bounds names that callers choose.
+const maxName = 256
+
+func (q *Query) short(option, name string) string {
+	if len(name) > maxName || name == "" {
+		q.invalid = &OptionError{option, fmt.Errorf("it has %d bytes, want 1 to %d", len(name), maxName)}
+		return ""
+	}
+	return name
+}
 
 // maxAttempts bounds how often an idempotent query is given to a worker.
 const maxAttempts = 3
@@ -280,7 +312,8 @@ func (p *Pool) Do(ctx context.Context, payload json.RawMessage, opts ...Option) 
 // the query's too.
 //
 // Submit returns an error and no query when the payload is not JSON
-// (wire.ErrNotJSON) or too long (a *wire.TooLongError), or when ctx is done. It
+// (wire.ErrNotJSON) or too long (a *wire.TooLongError), when an option is not valid
+// (an [*OptionError]), or when ctx is done. It
 // returns a rejected query without an error, in its terminal state.
 func (p *Pool) Submit(ctx context.Context, payload json.RawMessage, opts ...Option) (*Query, error) {
 	q, err := p.newQuery(ctx, payload, opts)
@@ -309,6 +342,12 @@ func (p *Pool) newQuery(ctx context.Context, payload json.RawMessage, opts []Opt
 			return nil, fmt.Errorf("%s: submit: option %d is nil", p.cfg.Name, i+1)
 		}
 		opt(q)
+	}
+	if q.invalid != nil {
+		return nil, fmt.Errorf("%s: submit: %w", p.cfg.Name, q.invalid)
+	}
+	if !q.marked && p.recalls.Load() {
+		q.print = printOf(payload)
 	}
 	if d, ok := ctx.Deadline(); ok && d.Before(q.until) {
 		q.until = d

@@ -53,7 +53,7 @@ func (p *Pool) assignLocked(w *proc, q *Query) *attempt {
 	if !w.used {
 		w.used, w.keyed, w.key = true, q.keyed, q.key
 	}
-	if q.keyed && p.keys[q.key] != w {
+	if q.keyed && !w.alone && p.keys[q.key] != w {
 		p.keys[q.key] = w
 		w.keys = append(w.keys, q.key)
 	}
@@ -156,12 +156,17 @@ func (p *Pool) release(w *proc, a *attempt, answered bool) (next *attempt) {
 	w.lastActivity = now
 	if answered {
 		w.queries++
-		p.failures = 0
+		w.proven, p.deaths = true, 0
 		took := now.Sub(a.begun)
 		p.mean += (took - p.mean) / 8
 	}
 	if w.machine.State() != WorkerBusy || w.leaving {
 		return nil // it is shutting down
+	}
+	if w.alone {
+		p.clearLocked(a.q)
+		w.stopLocked(true, errAlone)
+		return nil
 	}
 	if w.retire != nil {
 		w.stopLocked(true, w.retire)
