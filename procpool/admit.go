@@ -85,7 +85,7 @@ func (p *Pool) placeLocked(q *Query) (*proc, *attempt, error) {
 		return w, p.assignLocked(w, q), nil
 	}
 	bound := p.keys[q.key]
-	if !q.keyed || bound == nil || !bound.usable() {
+	if !q.keyed || q.preferred || bound == nil || !bound.usable() {
 		bound = nil
 	}
 	if bound == nil && p.brokenLocked() {

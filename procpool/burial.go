@@ -52,6 +52,7 @@ func (w *proc) reap(why error) {
 		case w.readyAt.IsZero() || w.trial:
 			p.failures++
 			p.backOffLocked(p.failures, why)
+			p.rematchLocked() // new keys may have waited for it
 		case a == nil:
 			if w.proven {
 				p.deaths = 0 // it was no worker that ends as soon as it is ready

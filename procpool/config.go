@@ -54,6 +54,10 @@ type Config struct {
 	// for its whole life. A worker of another key is evicted to make room for a new
 	// key. Without it a worker may serve many keys.
 	KeyPerWorker bool
+	// StarveAfter is how long a query may wait with KeyPerWorker while no worker may
+	// serve its key. Then the next worker that becomes free, and that has lived so
+	// long, ends to make room for it. Defaults to 1 s; Off disables it.
+	StarveAfter time.Duration
 
 	// StartTimeout bounds the time from spawn to ready. Defaults to 30 s.
 	StartTimeout time.Duration
@@ -145,6 +149,7 @@ func (c Config) WithDefaults() Config {
 	or(&c.Name, "procpool")
 	or(&c.MaxWorkers, max(1, c.MinWorkers))
 	or(&c.Eviction, LRU)
+	or(&c.StarveAfter, time.Second)
 	or(&c.StartTimeout, 30*time.Second)
 	or(&c.QueryTimeout, time.Minute)
 	or(&c.CancelGrace, 5*time.Second)
@@ -207,6 +212,7 @@ func (c Config) Validate() error {
 		bad(d.value < 0, "%s is %v, want more than 0", d.name, d.value)
 	}
 	bad(c.HealthInterval < 0 && c.HealthInterval != Off, "HealthInterval is %v, want more than 0, or Off", c.HealthInterval)
+	bad(c.StarveAfter < 0 && c.StarveAfter != Off, "StarveAfter is %v, want more than 0, or Off", c.StarveAfter)
 	bad(c.BreakAfter < Off, "BreakAfter is %d, want 1 or more, or Off", c.BreakAfter)
 	bad(c.MaxFrame < 256, "MaxFrame is %d bytes, want 256 or more", c.MaxFrame)
 	bad(c.StreamBuffer < 1, "StreamBuffer is %d, want 1 or more", c.StreamBuffer)

@@ -198,7 +198,10 @@ func TestIdleDeathsRejectNothing(t *testing.T) {
 
 // TestIdleDeathsAreSpacedOut has workers that end themselves once they are ready.
 func TestIdleDeathsAreSpacedOut(t *testing.T) {
-	p := start(t, "ready-twice", func(c *procpool.Config) { c.MinWorkers, c.BreakAfter, c.Backoff.Min = 1, 1, time.Hour; c.Backoff.Max = time.Hour })
+	p := start(t, "ready-twice", func(c *procpool.Config) {
+		c.MinWorkers, c.BreakAfter, c.Backoff.Min = 1, 1, time.Hour
+		c.Backoff.Max = time.Hour
+	})
 	eventually(t, "it is gone", func() bool { return p.Stats().Crashed == 1 })
 	if s := p.Stats(); s.Spawned != 1 || time.Until(s.NotUntil) < time.Minute {
 		t.Errorf("%+v", s)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -27,7 +28,8 @@ type Pool struct {
 	cfg    Config
 	log    *slog.Logger
 	dir    string
-	prefix string // of the names of sockets
+	seed   maphash.Seed // ranks workers for preferred keys
+	prefix string       // of the names of sockets
 
 	tree   fsm.Dispatcher // status changes of the pool and of its processes
 	events fsm.Dispatcher // all other events
@@ -73,7 +75,7 @@ func New(cfg Config) (*Pool, error) {
 	}
 	cfg = cfg.WithDefaults()
 	p := &Pool{
-		cfg: cfg, log: cfg.Logger, dir: cfg.SocketDir, queue: list.New(), alone: list.New(), keys: make(map[string]*proc), memory: newMemory(cfg.Poison),
+		cfg: cfg, log: cfg.Logger, seed: maphash.MakeSeed(), dir: cfg.SocketDir, queue: list.New(), alone: list.New(), keys: make(map[string]*proc), memory: newMemory(cfg.Poison),
 	}
 	if p.dir == "" {
 		p.dir = filepath.Join(os.TempDir(), "procpool-"+strconv.Itoa(os.Getuid()))

@@ -23,6 +23,7 @@ type Query struct {
 	payload    json.RawMessage
 	key        string
 	keyed      bool
+	preferred  bool // the key may go to any worker
 	idempotent bool
 	evictBusy  bool
 	caller     string
@@ -59,11 +60,20 @@ type Query struct {
 type Option func(*Query)
 
 // Key sends all queries of one key, such as a session or a workspace, to the same
-// worker, one after the other. A query waits for a busy worker of its key even
-// when others are free. The pool remembers a key until its worker ends: with an
-// unbounded number of keys, set Recycle.MaxAge.
+// worker, one after the other: the key requires its worker. A query waits for a busy
+// worker of its key even when others are free. A new key gets the worker with the
+// fewest keys, and while the pool has room, a worker of its own. The pool remembers a
+// key until its worker ends: with an unbounded number of keys, set Recycle.MaxAge.
 func Key(key string) Option {
-	return func(q *Query) { q.key, q.keyed = key, true }
+	return func(q *Query) { q.key, q.keyed, q.preferred = key, true, false }
+}
+
+// Prefer sends queries of one key to the same worker while that is free, for example
+// because it has cached something, and to another one otherwise. The pool remembers
+// nothing of such keys, so their number does not matter. With Config.KeyPerWorker it
+// is the same as [Key].
+func Prefer(key string) Option {
+	return func(q *Query) { q.key, q.keyed, q.preferred = key, true, !q.pool.cfg.KeyPerWorker }
 }
 
 // Idempotent says that the query may run twice. When its worker dies before it has

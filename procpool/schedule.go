@@ -8,30 +8,6 @@ import (
 	"time"
 )
 
-// fits reports whether the worker may serve the query.
-func (p *Pool) fits(w *proc, q *Query) bool {
-	return !p.cfg.KeyPerWorker || !w.used || (w.keyed == q.keyed && w.key == q.key)
-}
-
-// pickLocked returns a ready worker for the query: the most recently used one,
-// whose memory is warm. The others may then idle until they are recycled.
-func (p *Pool) pickLocked(q *Query) *proc {
-	if q.keyed {
-		if w := p.keys[q.key]; w != nil && w.usable() {
-			if slices.Contains(p.ready, w) {
-				return w
-			}
-			return nil
-		}
-	}
-	for _, w := range slices.Backward(p.ready) {
-		if p.fits(w, q) {
-			return w
-		}
-	}
-	return nil
-}
-
 // assignLocked makes a ready worker busy with the query. The caller sends it after
 // releasing the lock.
 func (p *Pool) assignLocked(w *proc, q *Query) *attempt {
@@ -53,7 +29,7 @@ func (p *Pool) assignLocked(w *proc, q *Query) *attempt {
 	if !w.used {
 		w.used, w.keyed, w.key = true, q.keyed, q.key
 	}
-	if q.keyed && !w.alone && p.keys[q.key] != w {
+	if q.keyed && !q.preferred && !w.alone && p.keys[q.key] != w {
 		p.keys[q.key] = w
 		w.keys = append(w.keys, q.key)
 	}
@@ -96,10 +72,7 @@ func (p *Pool) nextLocked(w *proc) *attempt {
 		if !ok || next != nil && next.seq < q.seq {
 			break
 		}
-		if bound := p.keys[q.key]; q.keyed && bound != nil && bound != w && bound.usable() {
-			continue // another worker got its key while it waited
-		}
-		if p.fits(w, q) {
+		if p.mayTakeLocked(w, q) {
 			next = q
 			break
 		}
@@ -175,6 +148,11 @@ func (p *Pool) release(w *proc, a *attempt, answered bool) (next *attempt) {
 	_ = w.machine.To(WorkerReady, nil)
 	if w.limits.queries > 0 && w.queries >= w.limits.queries && p.mayRecycleLocked() {
 		w.recycleLocked(fmt.Errorf("%w: it has served %d queries", ErrRecycled, w.queries))
+		return nil
+	}
+	if why := p.starvedLocked(w, now); why != nil {
+		p.counts.evicted.Add(1)
+		w.stopLocked(true, why)
 		return nil
 	}
 	next = p.offerLocked(w)
