@@ -156,8 +156,11 @@ func (p *Pool) release(w *proc, a *attempt, answered bool) (next *attempt) {
 		return nil
 	}
 	next = p.offerLocked(w)
-	if next != nil {
+	switch {
+	case next != nil:
 		w.ensureReadingLocked()
+	case p.queue.Len() > 0 && p.cfg.KeyPerWorker:
+		p.ensureLocked() // it may serve none of them: make room
 	}
 	return next
 }
