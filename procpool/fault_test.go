@@ -31,6 +31,9 @@ func TestBrokenProtocolCostsOneRequestAndTheWorker(t *testing.T) {
 		want string
 	}{
 		{"garbage", wire.ErrNotJSON, "content"},
+		{"nul", wire.ErrNotJSON, "control character"},
+		{"escape", wire.ErrNotJSON, "wrong escape"},
+		{"not-utf-8", wire.ErrNotJSON, "not UTF-8"},
 		{"partial", io.ErrUnexpectedEOF, "in the middle of a line"},
 		{"other-request", procpool.ErrProtocol, `"q999", which it was not given`},
 		{"ack-unasked", procpool.ErrProtocol, "shutdown_ack and was not told"},

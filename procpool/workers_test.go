@@ -239,6 +239,12 @@ func raw(mode string) {
 		switch mode {
 		case "garbage":
 			say(`{"type":"message","requestId":%q,"content":}`, id)
+		case "nul":
+			say("{\"type\":\"complete\",\"requestId\":%q,\"result\":\"a\x00b\"}", id)
+		case "escape":
+			say(`{"type":"complete","requestId":%q,"result":"\q"}`, id)
+		case "not-utf-8":
+			say("{\"type\":\"complete\",\"requestId\":%q,\"result\":\"\xc3\"}", id)
 		case "partial":
 			fmt.Fprintf(conn, `{"type":"complete","requestId":%q,"res`, id)
 			conn.Close()
