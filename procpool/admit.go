@@ -20,6 +20,7 @@ type attempt struct {
 	// Guarded by the worker's wmu.
 	sent    bool
 	dropped bool // it ended before it was sent
+	told    bool // the worker was told to cancel it
 }
 
 // admit gives a new query to a worker, queues it, or rejects it. When it returns

@@ -68,7 +68,8 @@ type Config struct {
 	// cancelled query; then the pool stops the worker. Defaults to 5 s.
 	CancelGrace time.Duration
 	// ShutdownGrace is how long a worker may take to end after the shutdown
-	// message; then it gets SIGTERM. Defaults to 5 s.
+	// message; then it gets SIGTERM. A worker that still has a query, because it was
+	// evicted or the pool stops, is told to cancel it first. Defaults to 5 s.
 	ShutdownGrace time.Duration
 	// KillGrace is how long a worker may take to end after SIGTERM; then it gets
 	// SIGKILL. Defaults to 2 s.

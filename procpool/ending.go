@@ -10,14 +10,19 @@ import (
 // its connection. Waiting keeps its own exit code.
 const selfEnd = 500 * time.Millisecond
 
-// askToEnd sends the shutdown message and waits for the worker to end.
+// askToEnd sends the shutdown message and waits for the worker to end. A worker that
+// has a query is told to cancel it and not to wait for its end.
 func (w *proc) askToEnd() {
 	w.p.mu.Lock()
 	w.ensureReadingLocked()
+	a := w.cur
 	w.p.mu.Unlock()
+	if a != nil {
+		w.sendCancel(a)
+	}
 	w.wmu.Lock()
 	w.armWrite(time.Now())
-	err := w.writer.Shutdown(true)
+	err := w.writer.Shutdown(a == nil)
 	w.wmu.Unlock()
 	if err != nil {
 		return

@@ -13,7 +13,8 @@ func (p *Pool) makeRoomLocked() bool {
 
 // Evict ends a worker. The strategy, "" for the pool's, chooses among the ready
 // ones. When there is none and busy is true, it chooses among all; the query of a
-// busy worker ends with an error that is [ErrEvicted]. The pool starts another
+// busy worker ends with an error that is [ErrEvicted], and the worker is told to
+// cancel it and to shut down. The pool starts another
 // worker when it needs one. Evict returns the worker's name, or [ErrNoWorker].
 func (p *Pool) Evict(strategy Eviction, busy bool) (name string, err error) {
 	switch strategy {
@@ -52,7 +53,7 @@ func (p *Pool) evictLocked(strategy Eviction, busy bool) *proc {
 			q.finish(QueryError, nil, fmt.Errorf("%s: %s: %w", q.id, w.name, ErrEvicted))
 		})
 	}
-	w.stopLocked(w.cur == nil, ErrEvicted)
+	w.stopLocked(true, ErrEvicted)
 	return w
 }
 

@@ -288,10 +288,11 @@ func (w *proc) sendCancel(a *attempt) {
 		w.writeUntil = time.Time{}
 	}
 	defer w.wmu.Unlock()
-	if !a.sent {
-		a.dropped = true // send sees it
+	if !a.sent || a.told {
+		a.dropped = !a.sent // send sees it
 		return
 	}
+	a.told = true
 	w.armWrite(time.Now())
 	_ = w.writer.Cancel(a.id) // when this fails, the worker does not confirm and is ended
 }

@@ -167,6 +167,15 @@ func raw(mode string) {
 	case "ready-twice":
 		say(`{"type":"ready"}`)
 	}
+	if mode == "told" {
+		asked := make(chan os.Signal, 1)
+		signal.Notify(asked, syscall.SIGTERM)
+		go func() {
+			<-asked
+			hear("SIGTERM")
+			os.Exit(1)
+		}()
+	}
 	say(`{"type":"ready"}`)
 	lines := bufio.NewReader(conn)
 	first := true
@@ -188,7 +197,7 @@ func raw(mode string) {
 			panic(err) // every message of a pool fits its schema
 		}
 		if mode == "told" { // records the messages that it gets
-			heard(e.Type)
+			heard(&e)
 		}
 		if e.Type == wire.Shutdown && mode == "ignores-shutdown" {
 			signal.Ignore(syscall.SIGTERM)
@@ -383,12 +392,20 @@ func namespace(dir string) {
 	}
 }
 
-// heard appends the type to the file that $HEARD names.
-func heard(t wire.Type) {
+// heard appends the type of a message to the file that $HEARD names.
+func heard(e *wire.Envelope) {
+	line := string(e.Type)
+	if e.Type == wire.Shutdown && !e.Graceful {
+		line += " at once"
+	}
+	hear(line)
+}
+
+func hear(line string) {
 	f, err := os.OpenFile(os.Getenv("HEARD"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
 		panic(err)
 	}
 	defer f.Close()
-	fmt.Fprintln(f, t)
+	fmt.Fprintln(f, line)
 }
