@@ -132,7 +132,7 @@ func (p *Pool) comingLocked(q *Query) int {
 			n++
 		}
 	}
-	return n
+	return max(n, 0) // below 0 while there are successors
 }
 
 // brokenLocked reports whether the breaker is open and no worker lives that could

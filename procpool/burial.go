@@ -50,6 +50,9 @@ func (w *proc) reap(why error) {
 		p.counts.crashed.Add(1)
 		switch {
 		case w.readyAt.IsZero() || w.trial:
+			if p.reloading.failedLocked(p, w, why) {
+				break
+			}
 			p.failures++
 			p.backOffLocked(p.failures, why)
 			p.rematchLocked() // new keys may have waited for it
@@ -60,6 +63,12 @@ func (w *proc) reap(why error) {
 			p.deaths++
 			p.backOffLocked(p.deaths, why)
 		}
+	}
+	if old := w.replaces; old != nil {
+		old.successor, w.replaces = nil, nil
+	}
+	if r := p.reloading; r != nil && errors.Is(w.due, ErrReloaded) && w.generation < r.generation {
+		r.result.Workers++
 	}
 	var ended []endedBy
 	if a != nil {

@@ -43,6 +43,11 @@ type Config struct {
 	MinWorkers int
 	// MaxWorkers bounds the number of workers. Defaults to 1.
 	MaxWorkers int
+	// Surge is by how many the workers may exceed MaxWorkers while successors become
+	// ready: of workers that reach a limit of Recycle, and during [Pool.Reload].
+	// Defaults to 1. With Off a worker that reaches a limit ends before its successor
+	// starts.
+	Surge int
 	// MaxQueue bounds the queries that wait for a worker, first come, first
 	// served. Queries for which a worker is starting do not count. With the default
 	// of 0 no query waits: the pool rejects a query at once when every worker is
@@ -126,20 +131,22 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// Recycle limits the life of a worker. A worker that reaches a limit finishes its
-// query and shuts down; the pool starts another when it needs one. A field that
-// is zero means no limit.
+// Recycle limits the life of a worker. A worker that reaches a limit goes on serving
+// until its successor is ready, so it may exceed the limit a little. Then it finishes
+// its query and shuts down. A worker that was idle for MaxIdle, or that has served no
+// query, ends without a successor unless MinWorkers needs one; so does every worker
+// when Config.Surge is Off. A field that is zero means no limit.
 type Recycle struct {
 	MaxQueries int           // queries served
 	MaxAge     time.Duration // time since it became ready
-	MaxIdle    time.Duration // time without a query; the pool does not replace workers beyond MinWorkers
+	MaxIdle    time.Duration // time without a query
 	MaxRSS     int64         // bytes of private memory (Linux)
 	// Jitter lowers each limit of each worker by up to this fraction, so that
 	// workers that started together are not recycled together. Defaults to 0.1;
 	// Off disables it.
 	Jitter float64
-	// AtOnce is how many workers may be shutting down at a time because of these
-	// limits. Defaults to 1.
+	// AtOnce is how many workers may be replaced at a time because of these limits.
+	// Defaults to 1.
 	AtOnce int
 	// Every is how often the pool checks age, idleness and memory. Defaults to 1 s.
 	Every time.Duration
@@ -149,6 +156,7 @@ type Recycle struct {
 func (c Config) WithDefaults() Config {
 	or(&c.Name, "procpool")
 	or(&c.MaxWorkers, max(1, c.MinWorkers))
+	or(&c.Surge, 1)
 	or(&c.Eviction, LRU)
 	or(&c.StarveAfter, time.Second)
 	or(&c.StartTimeout, 30*time.Second)
@@ -194,6 +202,7 @@ func (c Config) Validate() error {
 	bad(c.Command == nil, "Command is nil, want a function that makes the command of a worker")
 	bad(c.MaxWorkers < 1, "MaxWorkers is %d, want 1 or more", c.MaxWorkers)
 	bad(c.MinWorkers < 0 || c.MinWorkers > c.MaxWorkers, "MinWorkers is %d, want 0 to MaxWorkers, which is %d", c.MinWorkers, c.MaxWorkers)
+	bad(c.Surge < Off, "Surge is %d, want 1 or more, or Off", c.Surge)
 	bad(c.MaxQueue < 0, "MaxQueue is %d, want 0 or more", c.MaxQueue)
 	bad(c.Eviction != LRU && c.Eviction != Oldest && c.Eviction != LeastUsed, "Eviction is %q, want %q, %q or %q", c.Eviction, LRU, Oldest, LeastUsed)
 	for _, d := range []struct {

@@ -40,6 +40,13 @@ var (
 	// Config.Recycle; its text has the limit.
 	ErrRecycled = errors.New("recycled")
 
+	// ErrReloaded is the cause in the event of a worker that [Pool.Reload] has
+	// replaced.
+	ErrReloaded = errors.New("reloaded")
+
+	// ErrReloading is returned by [Pool.Reload] while another reload runs.
+	ErrReloading = errors.New("a reload is in progress")
+
 	// ErrEvicted is the cause in the event of a worker that was evicted. The error
 	// of the query that it was busy with wraps it.
 	ErrEvicted = errors.New("evicted")

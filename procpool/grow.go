@@ -10,7 +10,9 @@ func (p *Pool) ensureLocked() {
 	if p.ending {
 		return
 	}
+	p.stepReloadLocked()
 	p.ensureAloneLocked()
+	p.ensureSuccessorsLocked()
 	for {
 		starting, leaving := 0, 0
 		all := p.sizeLocked()
@@ -37,7 +39,7 @@ func (p *Pool) ensureLocked() {
 		if p.backsOffLocked() || p.failures > 0 && starting > 0 {
 			return // after a failed start, try one worker at a time
 		}
-		p.spawnLocked(false)
+		p.spawnLocked(spawn{})
 	}
 }
 

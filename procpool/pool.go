@@ -8,6 +8,7 @@ import (
 	"hash/maphash"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -46,25 +47,28 @@ type Pool struct {
 	running atomic.Bool // takes queries
 	recalls atomic.Bool // memory has fingerprints
 
-	mu       sync.Mutex // guards the fields below
-	capacity *fsm.Machine[PoolState]
-	draining bool
-	ending   bool // the pool starts no more workers
-	lastID   uint64
-	spawned  int
-	workers  []*proc // all that are not dead, oldest first
-	ready    []*proc // the most recently used one last
-	queue    *list.List
-	alone    *list.List // queries for extra workers; see Poison
-	waiting  int        // queries in all queues
-	keys     map[string]*proc
-	memory   *memory
-	failures int // consecutive failed starts
-	deaths   int // consecutive deaths of workers that had no query
-	notUntil time.Time
-	again    *time.Timer
-	lastFail error
-	mean     time.Duration // a worker's time per query, moving average
+	mu         sync.Mutex // guards the fields below
+	capacity   *fsm.Machine[PoolState]
+	draining   bool
+	ending     bool // the pool starts no more workers
+	command    func() *exec.Cmd
+	reloading  *reload // nil for none
+	generation int     // of the workers that the pool starts
+	lastID     uint64
+	spawned    int
+	workers    []*proc // all that are not dead, oldest first
+	ready      []*proc // the most recently used one last
+	queue      *list.List
+	alone      *list.List // queries for extra workers; see Poison
+	waiting    int        // queries in all queues
+	keys       map[string]*proc
+	memory     *memory
+	failures   int // consecutive failed starts
+	deaths     int // consecutive deaths of workers that had no query
+	notUntil   time.Time
+	again      *time.Timer
+	lastFail   error
+	mean       time.Duration // a worker's time per query, moving average
 }
 
 // New returns a pool that has not been started. The error names each invalid
@@ -80,6 +84,7 @@ func New(cfg Config) (*Pool, error) {
 	if p.dir == "" {
 		p.dir = filepath.Join(os.TempDir(), "procpool-"+strconv.Itoa(os.Getuid()))
 	}
+	p.command = cfg.Command
 	p.Init("procpool", cfg.Name)
 	p.BaseWorker.PublishTo(&p.tree)
 	p.capacity = fsm.MustNew(KindPool, cfg.Name, poolTable, PoolIdle, &p.events)
@@ -199,6 +204,9 @@ func (p *Pool) live(own context.Context) {
 		p.again.Stop()
 	}
 	open := p.openLocked()
+	if r := p.reloading; r != nil {
+		p.endReloadLocked(r, ErrDraining)
+	}
 	p.mu.Unlock()
 	for _, q := range open {
 		p.abandon(q, QueryError, fmt.Errorf("%s: it was not done when the pool had to stop: %w", q.id, ErrDraining))

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"slices"
 	"strconv"
 	"sync"
@@ -62,10 +63,15 @@ type proc struct {
 	readyAt      time.Time
 	lastActivity time.Time
 	queries      int
-	ignored      int   // messages ignored since its last query
-	alone        bool  // it is an extra worker for one query; see Poison
-	trial        bool  // it is ready and gets no query before it has answered a health check
-	proven       bool  // it has answered a query or a health check
+	ignored      int  // messages ignored since its last query
+	alone        bool // it is an extra worker for one query; see Poison
+	trial        bool // it is ready and gets no query before it has answered a health check
+	proven       bool // it has answered a query or a health check
+	generation   int  // see Pool.Reload
+	command      func() *exec.Cmd
+	replaces     *proc // ends once this one is ready
+	successor    *proc // starts, and is ready before this one ends
+	due          error // it ends with this cause once its successor is ready
 	retire       error // it ends with this cause once it is not busy
 	recycling    bool
 	leaving      bool // it is ending; its state may not say so yet
@@ -86,8 +92,19 @@ func (w *proc) usable() bool {
 // caller holds the pool's lock.
 func (w *proc) serves() bool { return !w.alone && !w.trial && w.usable() }
 
+// spawn describes a worker to start.
+type spawn struct {
+	alone      bool
+	replaces   *proc            // nil for none
+	command    func() *exec.Cmd // nil for the pool's
+	generation int              // of the command
+}
+
 // spawnLocked adds a worker, which starts in the background.
-func (p *Pool) spawnLocked(alone bool) {
+func (p *Pool) spawnLocked(s spawn) *proc {
+	if s.command == nil {
+		s.command, s.generation = p.command, p.generation
+	}
 	p.spawned++
 	p.counts.spawned.Add(1)
 	name := p.cfg.Name + "/" + strconv.Itoa(p.spawned)
@@ -97,7 +114,7 @@ func (p *Pool) spawnLocked(alone bool) {
 		machine: fsm.MustNew(KindWorker, name, workerTable, WorkerStarting, &p.events),
 		link:    fsm.MustNew(KindConnection, name, connTable, ConnDisconnected, &p.events),
 		stderr:  &tail{size: p.cfg.StderrTail},
-		alone:   alone,
+		alone:   s.alone, replaces: s.replaces, command: s.command, generation: s.generation,
 	}
 	_ = w.link.To(ConnConnecting, nil)
 	w.process = worker.NewProcess(name, nil) // a placeholder until the command is made
@@ -108,6 +125,7 @@ func (p *Pool) spawnLocked(alone bool) {
 		w.reap(err)
 		p.alive.Done()
 	})
+	return w
 }
 
 // live runs the worker from spawn to the end of its process. It returns why the
@@ -119,7 +137,7 @@ func (w *proc) live() error {
 		return fmt.Errorf("%s: start: %w", w.name, err)
 	}
 	defer d.close()
-	process, err := w.command(d.path)
+	process, err := w.makeProcess(d.path)
 	if err != nil {
 		return fmt.Errorf("%s: start: %w", w.name, err)
 	}
@@ -167,12 +185,12 @@ func (w *proc) live() error {
 	return w.verdict(err)
 }
 
-// command makes the process.
-func (w *proc) command(socket string) (process *worker.Process, err error) {
+// makeProcess makes the process.
+func (w *proc) makeProcess(socket string) (process *worker.Process, err error) {
 	err = call.Do(w.name, func() error {
 		w.p.making.Lock()
 		defer w.p.making.Unlock()
-		cmd := w.p.cfg.Command()
+		cmd := w.command()
 		if cmd == nil {
 			return errors.New("the command is nil: Config.Command must return a worker's command")
 		}
@@ -235,7 +253,8 @@ func (w *proc) connected(a arrival) {
 	w.lastActivity = w.readyAt
 	p.counts.ready.Add(1)
 	w.ensureReadingLocked()
-	if w.trial = p.failures > 0 && p.cfg.HealthInterval != Off; w.trial {
+	isNew := p.reloading != nil && w.generation == p.reloading.generation
+	if w.trial = (p.failures > 0 || isNew) && p.cfg.HealthInterval != Off; w.trial {
 		p.askHealthLocked(w, w.readyAt)
 		return
 	}
@@ -246,6 +265,11 @@ func (w *proc) connected(a arrival) {
 func (p *Pool) passLocked(w *proc) (next *attempt) {
 	w.trial = false
 	p.failures = 0
+	p.reloading.provedLocked(p, w)
+	if old := w.replaces; old != nil {
+		w.replaces = nil
+		defer func() { old.succeededLocked() }()
+	}
 	if w.alone {
 		next = p.nextAloneLocked(w)
 	} else {
@@ -381,6 +405,9 @@ func (w *proc) unbindLocked() {
 		if p.keys[key] == w {
 			delete(p.keys, key)
 		}
+	}
+	if r := p.reloading; r != nil && errors.Is(w.due, ErrReloaded) {
+		r.result.Keys = append(r.result.Keys, w.keys...)
 	}
 	w.keys = nil
 	if w.waiting.Len() == 0 {

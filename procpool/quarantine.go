@@ -61,7 +61,7 @@ func (p *Pool) ensureAloneLocked() {
 	if p.alone.Len() == 0 || len(p.workers) > p.sizeLocked() || p.backsOffLocked() {
 		return
 	}
-	p.spawnLocked(true)
+	p.spawnLocked(spawn{alone: true})
 }
 
 // diedWithLocked decides about the query of a worker that has ended. It returns the

@@ -146,9 +146,11 @@ func (p *Pool) release(w *proc, a *attempt, answered bool) (next *attempt) {
 		return nil
 	}
 	_ = w.machine.To(WorkerReady, nil)
-	if w.limits.queries > 0 && w.queries >= w.limits.queries && p.mayRecycleLocked() {
-		w.recycleLocked(fmt.Errorf("%w: it has served %d queries", ErrRecycled, w.queries))
-		return nil
+	if w.limits.queries > 0 && w.queries >= w.limits.queries && !w.recycling && p.mayRecycleLocked() {
+		w.recycleLocked(fmt.Errorf("%w: it has served %d queries", ErrRecycled, w.queries), false)
+		if w.leaving {
+			return nil
+		}
 	}
 	if why := p.starvedLocked(w, now); why != nil {
 		p.counts.evicted.Add(1)

@@ -31,8 +31,8 @@ func (p *Pool) tend() {
 		}
 		w.ensureReadingLocked()
 		p.checkLocked(w, now)
-		if why := w.worn(now); why != nil && !w.recycling && p.mayRecycleLocked() {
-			w.recycleLocked(why)
+		if why, idle := w.worn(now); why != nil && !w.recycling && !w.alone && p.mayRecycleLocked() {
+			w.recycleLocked(why, idle)
 		}
 	}
 	p.ensureLocked()

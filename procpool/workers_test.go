@@ -69,6 +69,8 @@ func serve(ctx context.Context, q *child.Query) (any, error) {
 	case "kill":
 		_ = syscall.Kill(os.Getpid(), syscall.Signal(a.N))
 		time.Sleep(time.Hour)
+	case "env":
+		return os.Getenv(a.Text), nil
 	case "pid":
 		return os.Getpid(), nil
 	case "deaf-pid":
@@ -106,6 +108,15 @@ func helper(mode string) {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
+		return
+	case "gated": // waits for a file
+		for {
+			if _, err := os.Stat(arg); err == nil {
+				break
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+		helper("serve")
 		return
 	case "stay":
 		signal.Ignore(syscall.SIGTERM)
