@@ -82,8 +82,10 @@ func (p *Pool) placeLocked(q *Query) (*proc, *attempt, error) {
 		p.ensureLocked()
 		return nil, nil, nil
 	}
-	if w := p.pickLocked(q); w != nil {
-		return w, p.assignLocked(w, q), nil
+	for w := p.pickLocked(q); w != nil; w = p.pickLocked(q) {
+		if q.begun.Sub(w.lastActivity) < lookAfter || !w.endIfStoppedLocked() {
+			return w, p.assignLocked(w, q), nil
+		}
 	}
 	bound := p.keys[q.key]
 	if !q.keyed || q.preferred || bound == nil || !bound.usable() {

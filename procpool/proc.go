@@ -80,7 +80,8 @@ type proc struct {
 	broke        error     // what it did wrong, when it ends because of that
 	asked        time.Time // when the unanswered health check was sent, else zero
 	checkedAt    time.Time
-	after        []func() // detach calls them without the lock
+	stoppedAt    time.Time // when the pool has seen its process stopped, else zero
+	after        []func()  // detach calls them without the lock
 }
 
 func (w *proc) usable() bool {

@@ -50,6 +50,7 @@ type Query struct {
 	attempts int
 	deaths   int    // of workers that had it
 	alone    bool   // it runs in an extra worker; see Poison
+	claims   bool   // a busy worker was evicted for it
 	print    string // its fingerprint, "" while it is not needed
 	first    attempt
 	streamed bool

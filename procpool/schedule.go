@@ -67,6 +67,12 @@ func (p *Pool) nextLocked(w *proc) *attempt {
 	if e := w.waiting.Front(); e != nil {
 		next, _ = e.Value.(*Query)
 	}
+	for e := p.queue.Front(); e != nil && !w.used && p.cfg.KeyPerWorker; e = e.Next() {
+		if q, ok := e.Value.(*Query); ok && q.claims && p.mayTakeLocked(w, q) {
+			p.dequeueLocked(q)
+			return p.assignLocked(w, q)
+		}
+	}
 	for e := p.queue.Front(); e != nil; e = e.Next() {
 		q, ok := e.Value.(*Query)
 		if !ok || next != nil && next.seq < q.seq {

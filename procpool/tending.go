@@ -30,6 +30,9 @@ func (p *Pool) tend() {
 			continue
 		}
 		w.ensureReadingLocked()
+		if w.stoppedLocked(now) {
+			continue
+		}
 		p.checkLocked(w, now)
 		if why, idle := w.worn(now); why != nil && !w.recycling && !w.alone && p.mayRecycleLocked() {
 			w.recycleLocked(why, idle)
@@ -74,4 +77,34 @@ func (p *Pool) askHealthLocked(w *proc, now time.Time) {
 			w.fail(fmt.Errorf("send a health check: %w", err))
 		}
 	}()
+}
+
+// lookAfter is how long a worker was idle before the pool looks at the state of its
+// process when it has a query for it. Looking costs as much as a small query.
+const lookAfter = time.Second
+
+var errStopped = errors.New("its process is stopped (SIGSTOP)")
+
+// endIfStoppedLocked ends a worker whose process is stopped.
+func (w *proc) endIfStoppedLocked() bool {
+	if !isStopped(w.memoryPID()) {
+		return false
+	}
+	w.broke = errStopped
+	w.stopLocked(false, errStopped)
+	return true
+}
+
+// stoppedLocked ends a worker whose process was stopped the last two times that the
+// pool has looked.
+func (w *proc) stoppedLocked(now time.Time) bool {
+	switch {
+	case !isStopped(w.memoryPID()):
+		w.stoppedAt = time.Time{}
+	case w.stoppedAt.IsZero():
+		w.stoppedAt = now
+	default:
+		return w.endIfStoppedLocked()
+	}
+	return false
 }
