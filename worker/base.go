@@ -19,27 +19,54 @@ import (
 type BaseWorker struct {
 	kind    string
 	machine fsm.Machine[Status]
-	events  fsm.Dispatcher
-
-	gone fsm.Signal // none of its code runs any more
 
 	patient bool        // the worker may notice late that its context has ended; set before Start
 	unseen  atomic.Bool // nothing watches the context
+	gone    atomic.Bool // none of its code runs any more
 
 	mu            sync.Mutex // guards everything below, and is held around every change of status
 	stopRequested bool
 	killed        bool
 	ended         bool
-	claimed       bool    // a supervisor has it
-	hook          endHook // told when the worker has ended, and when it is gone
+	claimed       bool            // a supervisor has it
+	events        *fsm.Dispatcher // its own; nil before it has readers or parts of its own
+	hook          endHook         // told when the worker has ended, and when it is gone
 	err           error
 	ctx           context.Context // the work's own context; nil before Begin
-	unwatch       func() bool     // ends the watch on ctx
-	health        Health
-	pending       *pending // nil unless the worker is pending
-	pausing       *pausing // made by the first Suspend or Resume
 	startedAt     time.Time
-	healthAt      time.Time
+	rare          *rare // nil for most workers
+}
+
+// rare is what few workers need at a time. BaseWorker.mu guards it; pausing and pause
+// have locks of their own.
+type rare struct {
+	unwatch  func() bool // ends the watch on the context
+	health   Health
+	healthAt time.Time
+	pending  *pending      // nil unless the worker is pending
+	pausing  *pausing      // made by the first Suspend or Resume
+	pause    *pause        // of a function; made when it is asked to pause
+	gone     chan struct{} // made by Gone
+	refused  error         // of the options; Start returns it
+}
+
+// rareLocked returns b.rare, to be changed.
+func (b *BaseWorker) rareLocked() *rare {
+	if b.rare == nil {
+		b.rare = &rare{}
+	}
+	return b.rare
+}
+
+// none is the rare of a worker without one.
+var none rare
+
+// seldomLocked returns b.rare, to be read.
+func (b *BaseWorker) seldomLocked() *rare {
+	if b.rare == nil {
+		return &none
+	}
+	return b.rare
 }
 
 // pending says why a pending worker waits.
@@ -51,8 +78,7 @@ type pending struct {
 // Init sets the worker's kind ("func", "process", …) and name.
 func (b *BaseWorker) Init(kind, name string) {
 	b.kind = kind
-	life.Begin(&b.machine, name, StatusCreated, &b.events)
-	b.events.SetOwner(b.machine.ID())
+	life.Begin(&b.machine, name, StatusCreated, nil)
 }
 
 // initRun makes b run n of whole, which runs the same work again and again: its
@@ -67,15 +93,19 @@ func (b *BaseWorker) initRun(kind string, whole *BaseWorker, n int) {
 // since.
 func (b *BaseWorker) takeOver(held *BaseWorker) {
 	held.mu.Lock()
-	why := held.pending
+	why := held.seldomLocked().pending
 	held.mu.Unlock()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.machine.State() != StatusCreated || !b.machine.Continue(&held.machine) {
 		return
 	}
-	b.pending = why
-	b.events.SetOwner(b.machine.ID())
+	if why != nil {
+		b.rareLocked().pending = why
+	}
+	if b.events != nil {
+		b.events.SetOwner(b.machine.ID())
+	}
 }
 
 // ID returns the ID of the worker's life, which its events carry. It may change
@@ -86,7 +116,10 @@ func (b *BaseWorker) ID() uint64 { return b.machine.ID() }
 // Adopt makes child a part of b: child publishes its events where b does, with
 // b's life as their Parent. Call it before child starts.
 func (b *BaseWorker) Adopt(child interface{ PublishTo(*fsm.Dispatcher) }) {
-	child.PublishTo(&b.events)
+	b.mu.Lock()
+	events := b.eventsLocked()
+	b.mu.Unlock()
+	child.PublishTo(events)
 }
 
 // Name returns the worker's name.
@@ -107,7 +140,18 @@ func (b *BaseWorker) Status() Status {
 // more. Usually that is when [BaseWorker.Done] closes. A worker that was
 // abandoned is done, but not gone before it has returned by itself. Until then no
 // other worker may take its place.
-func (b *BaseWorker) Gone() <-chan struct{} { return b.gone.Signaled() }
+func (b *BaseWorker) Gone() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	r := b.rareLocked()
+	if r.gone == nil {
+		r.gone = make(chan struct{})
+		if b.gone.Load() {
+			close(r.gone)
+		}
+	}
+	return r.gone
+}
 
 // self returns b. A supervisor finds the base of a worker that embeds it by this
 // method.
@@ -127,9 +171,7 @@ func (b *BaseWorker) SetStatus(to Status) error {
 	switch {
 	case to.Terminal():
 		b.ended, b.killed = true, to == StatusKilled
-		if b.unwatch != nil {
-			b.unwatch()
-		}
+		b.unwatchLocked()
 		b.goneLocked()
 	case to == StatusStopping:
 		b.stopRequested = true
@@ -145,8 +187,8 @@ func (b *BaseWorker) setAtLocked(at time.Time, to Status, cause error) error {
 	if err := b.machine.ToAt(at, to, cause); err != nil {
 		return err
 	}
-	if to != StatusPending {
-		b.pending = nil
+	if to != StatusPending && b.rare != nil {
+		b.rare.pending = nil
 	}
 	if to == StatusRunning && b.startedAt.IsZero() {
 		b.startedAt = at
@@ -167,7 +209,7 @@ func (b *BaseWorker) hold(cause error, due time.Time) error {
 	if err := b.setLocked(StatusPending, cause); err != nil {
 		return err
 	}
-	b.pending = &pending{cause.Error(), due}
+	b.rareLocked().pending = &pending{cause.Error(), due}
 	return nil
 }
 
@@ -179,7 +221,7 @@ func (b *BaseWorker) rehold(reason string, due time.Time) bool {
 	if b.machine.State() != StatusPending {
 		return false
 	}
-	b.pending = &pending{reason, due}
+	b.rareLocked().pending = &pending{reason, due}
 	return true
 }
 
@@ -214,10 +256,10 @@ func (b *BaseWorker) begin(ctx, parent context.Context, runs bool) error {
 	b.ctx = ctx
 	switch {
 	case parent.Done() == nil:
-	case b.patient && !b.events.HasReader():
+	case b.patient && !b.machine.Events().HasReader():
 		b.unseen.Store(true)
 	default:
-		b.unwatch = context.AfterFunc(parent, func() { b.RequestStop(b.causeOf(parent)) })
+		b.rareLocked().unwatch = context.AfterFunc(parent, func() { b.RequestStop(b.causeOf(parent)) })
 	}
 	if runs {
 		_ = b.setAtLocked(now, StatusRunning, nil) // every starting worker has this edge
@@ -251,9 +293,7 @@ func (b *BaseWorker) RequestStop(cause error) (live bool) {
 		return false
 	case s != StatusStopping:
 		b.stopRequested = true
-		if b.unwatch != nil {
-			b.unwatch() // the watch has nothing left to do: end its goroutine
-		}
+		b.unwatchLocked()                      // the watch has nothing left to do: end its goroutine
 		_ = b.setLocked(StatusStopping, cause) // every status that is possible here has this edge
 	}
 	return true
@@ -318,18 +358,20 @@ func (b *BaseWorker) UpdatedAt() time.Time {
 }
 
 func (b *BaseWorker) updatedLocked() time.Time {
-	if _, at := b.machine.Since(); at.After(b.healthAt) {
-		return at
+	_, at := b.machine.Since()
+	if healthAt := b.seldomLocked().healthAt; healthAt.After(at) {
+		return healthAt
 	}
-	return b.healthAt
+	return at
 }
 
 // SetHealth sets the worker's health.
 func (b *BaseWorker) SetHealth(h Health) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if h != b.health {
-		b.health, b.healthAt = h, time.Now()
+	if h != b.seldomLocked().health {
+		r := b.rareLocked()
+		r.health, r.healthAt = h, time.Now()
 	}
 }
 
@@ -341,10 +383,10 @@ func (b *BaseWorker) State() State {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := State{
-		Name: b.Name(), Kind: b.kind, Status: b.machine.State(), Health: b.health,
+		Name: b.Name(), Kind: b.kind, Status: b.machine.State(), Health: b.seldomLocked().health,
 		StartedAt: b.startedAt, UpdatedAt: b.updatedLocked(),
 	}
-	if p := b.pending; p != nil {
+	if p := b.seldomLocked().pending; p != nil {
 		s.Reason, s.Due = p.reason, p.due
 	}
 	if b.err != nil {

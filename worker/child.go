@@ -110,7 +110,7 @@ func (s *Supervisor) unhold(c *child) {
 // instanceEnded handles the end of an instance. It is called again for an abandoned
 // instance, when none of its code runs any more.
 func (s *Supervisor) instanceEnded(c *child, w *instance) {
-	if w.base != nil && !w.base.gone.HasSignaled() {
+	if w.base != nil && !w.base.gone.Load() {
 		s.markAbandoned(w, c.name)
 	} else {
 		s.markReturned(w)

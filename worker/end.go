@@ -57,7 +57,13 @@ func (h *endFunc) workerEnded() {
 
 // goneLocked records, once, that none of the worker's code runs any more.
 func (b *BaseWorker) goneLocked() {
-	if b.gone.Signal() && b.hook != nil {
+	if b.gone.Swap(true) {
+		return
+	}
+	if gone := b.seldomLocked().gone; gone != nil {
+		close(gone)
+	}
+	if b.hook != nil {
 		b.hook.workerEnded()
 	}
 }
@@ -94,7 +100,7 @@ func (b *BaseWorker) Finish(err error) {
 	err = call.Freeze(b.Name(), err) // in the goroutine of the caller, who made the error
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.gone.HasSignaled() {
+	if b.gone.Load() {
 		return
 	}
 	defer b.goneLocked()
@@ -143,9 +149,7 @@ func means(ctx context.Context, err error) bool {
 func (b *BaseWorker) finishLocked(err error) {
 	final := FinalStatus(b.killed, b.stopRequested, err)
 	b.ended, b.err = true, err
-	if b.unwatch != nil {
-		b.unwatch()
-	}
+	b.unwatchLocked()
 	if b.setLocked(final, err) == nil {
 		return
 	}

@@ -22,16 +22,36 @@ func (b *BaseWorker) Await(ctx context.Context, until func(Status) bool) (Status
 // on. The reader keeps at most buffer unread events; a gap event takes the place
 // of lost ones. Close the reader when you no longer use it.
 func (b *BaseWorker) Watch(buffer int) *fsm.Subscription {
-	sub := b.events.Subscribe(buffer)
+	b.mu.Lock()
+	sub := b.eventsLocked().Subscribe(buffer)
+	b.mu.Unlock()
 	b.observe()
 	return sub
+}
+
+// eventsLocked returns the worker's own dispatcher. It owns the events of the worker's
+// parts, and forwards all to where the worker's own changes went before.
+func (b *BaseWorker) eventsLocked() *fsm.Dispatcher {
+	if b.events == nil {
+		b.events = &fsm.Dispatcher{}
+		b.events.SetOwner(b.machine.ID())
+		b.events.Forward(b.machine.Events())
+		b.machine.PublishTo(b.events)
+	}
+	return b.events
 }
 
 // PublishTo also sends the changes of this worker and its children to events, as
 // [fsm.Dispatcher.Forward] does. A later call replaces an earlier one.
 func (b *BaseWorker) PublishTo(events *fsm.Dispatcher) {
-	b.events.Forward(events)
-	if b.events.HasReader() {
+	b.mu.Lock()
+	if b.events != nil {
+		b.events.Forward(events)
+	} else {
+		b.machine.PublishTo(events)
+	}
+	b.mu.Unlock()
+	if b.machine.Events().HasReader() {
 		b.observe()
 	}
 }
@@ -53,8 +73,15 @@ func (b *BaseWorker) observe() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		if !b.ended && !b.stopRequested {
-			b.unwatch = context.AfterFunc(b.ctx, b.look)
+			b.rareLocked().unwatch = context.AfterFunc(b.ctx, b.look)
 		}
+	}
+}
+
+// unwatchLocked ends the watch on the context.
+func (b *BaseWorker) unwatchLocked() {
+	if unwatch := b.seldomLocked().unwatch; unwatch != nil {
+		unwatch()
 	}
 }
 
