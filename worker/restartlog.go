@@ -42,7 +42,7 @@ func (s *Supervisor) logRestart(c *child, err error, wait time.Duration) {
 		msg, err = "child ended, and is restarted", errEnded
 	}
 	s.mu.Lock()
-	restarts := c.restarts + 1
+	restarts := int(c.restarts) + 1
 	s.mu.Unlock()
 	s.log.say(msg, call.Unnamed(c.name, err), restarts, wait, "supervisor", s.Name(), "child", c.name)
 }

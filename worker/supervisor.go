@@ -3,8 +3,6 @@ package worker
 import (
 	"context"
 	"crypto/rand"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -113,6 +111,7 @@ type Supervisor struct {
 	BaseWorker
 	cfg       SupervisorConfig
 	kin       *kin            // of a Dynamic; nil for any other
+	shared    *Spec           // of the last child that got a spec
 	base      context.Context // the context of children: it has the values of the supervisor's
 	probeCtx  context.Context // ends with the supervisor
 	endProbes context.CancelFunc
@@ -149,7 +148,7 @@ type Supervisor struct {
 	cause         error
 	deadline      time.Time // of the stop, zero for none
 	hurryAt       *time.Timer
-	inTime        []*child    // functions that were asked to stop by a time; some may have returned
+	inTime        []askedFunc // some may have returned
 	overdue       *time.Timer // for them; nil before the first
 	overdueAt     time.Time   // when it fires; zero when it does not
 	abandonedErrs []error     // about children that were abandoned while the supervisor stops
@@ -175,14 +174,14 @@ func (s *Supervisor) setUp(kind, name string, cfg SupervisorConfig) {
 // append adds a child. The caller holds mu, except the constructor.
 func (s *Supervisor) append(spec Spec) *child {
 	spec.withDefaults()
-	c := &child{s: s, name: spec.Name, spec: &spec}
+	c := &child{s: s, name: spec.Name, make: spec.New, spec: s.intern(spec)}
 	s.place(c)
 	return c
 }
 
 // place puts c last in the order. The caller holds mu, except the constructor.
 func (s *Supervisor) place(c *child) {
-	c.at = len(s.children)
+	c.at = int32(len(s.children))
 	s.children = append(s.children, c)
 	s.byName[c.name] = c
 }
@@ -446,10 +445,4 @@ func (s *Supervisor) State() State {
 		state.Children[i] = c.state()
 	}
 	return state
-}
-
-// sessionOf returns the session id of the child of that name.
-func (s *Supervisor) sessionOf(name string) string {
-	sum := sha256.Sum256([]byte(s.session + "\x00" + name))
-	return hex.EncodeToString(sum[:16])
 }
