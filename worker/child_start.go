@@ -41,24 +41,14 @@ func (s *Supervisor) start(c *child) (over bool) {
 	c.answer(awaitsStop, nil)
 	factory, plain := c.factory()
 	if plain {
-		i, err := s.makeInstance(c, factory)
-		if err == nil {
-			i.restarts, i.previous = restarts, previous
-			s.mu.Lock()
-			s.adoptLocked(c, i)
-			s.mu.Unlock()
-			s.connect(c, i)
-			err = i.Worker.Start((*startContext)(i))
-			_, c.began = i.base.machine.Since()
+		if err := s.startPlain(c, factory, restarts, previous); err != nil {
+			op := &startOp{}
+			s.underway(c, op)
+			s.box.Post(startEnded{c: c, op: op, err: err})
+			return false
 		}
-		if err == nil {
-			s.started(c)
-			return true
-		}
-		op := &startOp{}
-		s.underway(c, op)
-		s.box.Post(startEnded{c: c, op: op, err: err})
-		return false
+		s.started(c)
+		return true
 	}
 	c.began = time.Now()
 	op := &startOp{}
@@ -70,6 +60,26 @@ func (s *Supervisor) start(c *child) (over bool) {
 		s.box.Post(startEnded{c: c, op: op, err: err})
 	})
 	return false
+}
+
+// startPlain starts a function whose factory makes a new [Func] and nothing else. Nothing
+// else knows the Func before its Start, so it needs no locks and no checks.
+func (s *Supervisor) startPlain(c *child, factory func(name string) (Worker, error), restarts int, previous *Exit) error {
+	w, _ := factory(c.name) // never fails
+	f, ok := w.(*Func)
+	if !ok {
+		return fmt.Errorf("make %s: New returned a %T, want a *Func", c.name, w) // cannot happen
+	}
+	i := &instance{Worker: f, base: &f.BaseWorker, c: c, restarts: restarts, previous: previous}
+	f.claimed, f.hook = true, i
+	f.panics = f.panics || s.cfg.PassThroughPanics
+	f.machine.PublishTo(s.parts)
+	s.mu.Lock()
+	s.adoptLocked(c, i)
+	s.mu.Unlock()
+	err := f.Start((*startContext)(i))
+	_, c.began = f.machine.Since()
+	return err
 }
 
 // underway records that a start is under way.

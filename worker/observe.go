@@ -22,16 +22,16 @@ func (b *BaseWorker) Await(ctx context.Context, until func(Status) bool) (Status
 // on. The reader keeps at most buffer unread events; a gap event takes the place
 // of lost ones. Close the reader when you no longer use it.
 func (b *BaseWorker) Watch(buffer int) *fsm.Subscription {
-	b.mu.Lock()
-	sub := b.eventsLocked().Subscribe(buffer)
-	b.mu.Unlock()
+	sub := b.dispatcher().Subscribe(buffer)
 	b.observe()
 	return sub
 }
 
-// eventsLocked returns the worker's own dispatcher. It owns the events of the worker's
+// dispatcher returns the worker's own dispatcher. It owns the events of the worker's
 // parts, and forwards all to where the worker's own changes went before.
-func (b *BaseWorker) eventsLocked() *fsm.Dispatcher {
+func (b *BaseWorker) dispatcher() *fsm.Dispatcher {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	if b.events == nil {
 		b.events = &fsm.Dispatcher{}
 		b.events.SetOwner(b.machine.ID())
