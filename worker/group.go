@@ -128,7 +128,7 @@ func (s *Supervisor) backoffOver(g *group) {
 // stopNext stops the last member that runs, and all that run in a Dynamic. It returns
 // true once no member runs.
 func (s *Supervisor) stopNext(g *group) bool {
-	if s.kin != nil && g.final && !g.asked {
+	if (s.kin != nil || s.cfg.StopTogether) && g.final && !g.asked {
 		g.asked = true
 		s.stopEach(s.share(0))
 	}

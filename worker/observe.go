@@ -59,9 +59,12 @@ func (b *BaseWorker) PublishTo(events *fsm.Dispatcher) {
 // look records a stop that the end of the context asks for.
 func (b *BaseWorker) look() {
 	b.mu.Lock()
-	ctx := b.ctx
+	ctx, due := b.ctx, !b.stopRequested && !b.ended
+	if !due {
+		b.unseen.Store(false) // there is nothing left to see
+	}
 	b.mu.Unlock()
-	if ctx.Err() != nil {
+	if due && ctx.Err() != nil {
 		b.RequestStop(b.causeOf(ctx))
 	}
 }

@@ -110,3 +110,31 @@ func TestChildThatIsGivenUpHoldsUpNothing(t *testing.T) {
 		})
 	}
 }
+
+// With StopTogether the stop of a supervisor takes as long as its slowest child, and not
+// as long as all of them.
+func TestStopTogether(t *testing.T) {
+	for _, together := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			slow := func(ctx context.Context) error {
+				<-ctx.Done()
+				time.Sleep(time.Second)
+				return nil
+			}
+			var all []worker.Spec
+			for _, name := range []string{"a", "b", "c"} {
+				all = append(all, worker.FuncSpec(name, slow))
+			}
+			s := supervise(t, worker.SupervisorConfig{StopTogether: together, Children: all})
+			synctest.Wait()
+			began, want := time.Now(), 3*time.Second
+			if together {
+				want = time.Second
+			}
+			stop(t, s)
+			if took := time.Since(began); took != want || statuses(s.State()) != "a=Stopped b=Stopped c=Stopped" {
+				t.Errorf("together: %v: it took %v, %s", together, took, statuses(s.State()))
+			}
+		})
+	}
+}

@@ -57,6 +57,9 @@ type SupervisorConfig struct {
 	// AutoShutdown says whether the end of significant children ends the supervisor.
 	// Defaults to ShutdownNever.
 	AutoShutdown AutoShutdown
+	// StopTogether stops all children at the same time when the supervisor ends, for
+	// children that do not need each other. Otherwise they stop in reverse order.
+	StopTogether bool
 	// Children are the first children, in the order of their start. Add more with
 	// [Supervisor.Add].
 	Children []Spec
