@@ -22,7 +22,8 @@ type DynamicConfig struct {
 	// restarts of all children together.
 	Backoff Backoff
 	// MaxChildren is the most children that there may be at one time, those that wait
-	// for a restart or stop included. 0 sets no limit.
+	// for a restart or stop included, and those that were abandoned not. 0 sets no
+	// limit.
 	MaxChildren int
 	// ContainTerminate is that of [SupervisorConfig].
 	ContainTerminate bool
@@ -41,6 +42,9 @@ type DynamicConfig struct {
 // its argument is not kept once it has started. Replace, and the Add of the embedded
 // Supervisor, return an error. A Dynamic may be the child of a Supervisor, and its
 // children may be Supervisors.
+//
+// While an App drains, Add goes on, because the requests that still arrive may need a
+// child. No child is restarted then.
 type Dynamic[A any] struct {
 	Supervisor
 	make func(name string, arg A) (Worker, error)
@@ -129,7 +133,7 @@ var errTemplate = errors.New("the children of a Dynamic share its Template")
 func (s *Supervisor) addKin(m addKin) {
 	k := s.kin
 	switch {
-	case s.ending || s.holding:
+	case s.ending:
 		m.reply <- ErrSupervisorEnded
 		return
 	case k.max > 0 && len(s.children) >= k.max:

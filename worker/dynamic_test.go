@@ -245,12 +245,38 @@ func TestDynamicInATree(t *testing.T) {
 		if c, _ := inner.Child(later); c.Status != worker.StatusRunning {
 			t.Errorf("after Resume it is %s", c.Status)
 		}
-		s.HoldRestarts()
-		synctest.Wait()
-		if _, err := inner.Add("z"); !errors.Is(err, worker.ErrSupervisorEnded) {
-			t.Errorf("Add while it drains: %v", err)
-		}
 		stop(t, s)
+	})
+}
+
+// While an App drains, requests arrive that may need a child. Children start then as
+// before, and none is started again.
+func TestDynamicAddsWhileItDrains(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := dynamic(t, worker.DynamicConfig{Template: worker.Spec{Restart: worker.Always}, Backoff: everySecond}, func(_ context.Context, end chan error) error {
+			return <-end
+		})
+		first, second, third := make(chan error), make(chan error), make(chan error)
+		waits, runs := add(t, d, first), add(t, d, second)
+		first <- errBoom
+		synctest.Wait()
+		d.HoldRestarts()
+		later := add(t, d, third)
+		third <- errBoom // it has begun
+		time.Sleep(time.Minute)
+		for name, want := range map[string]worker.Status{waits: worker.StatusStopped, runs: worker.StatusRunning} {
+			if c, _ := d.Child(name); c.Status != want {
+				t.Errorf("%s is %s, want %s", name, c.Status, want)
+			}
+		}
+		if c, ok := d.Child(later); ok {
+			t.Errorf("one that failed while it drains is not forgotten: %+v", c)
+		}
+		if err := d.RestartChild(t.Context(), runs); !errors.Is(err, worker.ErrSupervisorEnded) {
+			t.Errorf("RestartChild: %v", err)
+		}
+		second <- nil
+		stop(t, d)
 	})
 }
 

@@ -202,7 +202,7 @@ func (s *Supervisor) startNext(g *group) bool {
 		case c.group != g:
 		case c.op != nil:
 			return false
-		case !c.want || s.holding:
+		case !c.want || s.holding && !s.admits(c):
 		case s.abandonedOf[c.name] > 0:
 			s.holdBecause(c, "the instance before was abandoned and has not returned")
 			return false
@@ -216,6 +216,9 @@ func (s *Supervisor) startNext(g *group) bool {
 	}
 	return true
 }
+
+// admits reports whether c starts while an App drains: a new child of a Dynamic does.
+func (s *Supervisor) admits(c *child) bool { return s.kin != nil && !c.tried }
 
 // comes reports whether c, whose first start has failed, is started again. A child
 // with an abandoned start that has not returned holds up no other: its StartTimeout

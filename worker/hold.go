@@ -1,12 +1,15 @@
 package worker
 
 // HoldRestarts lets running children finish, and starts no more. An App calls it
-// when it begins to drain.
+// when it begins to drain. A [Dynamic] still starts children that [Dynamic.Add] adds.
 func (s *Supervisor) HoldRestarts() { s.box.post(holdRestarts{}) }
 
 func (s *Supervisor) holdRestarts() {
 	s.holding = true
 	for _, c := range s.children {
+		if s.admits(c) {
+			continue
+		}
 		s.unhold(c)
 		c.want = false
 		if c.op == nil {

@@ -174,9 +174,7 @@ func TestRestartChildTellsOfAFailedStart(t *testing.T) {
 			return good.New(name)
 		}}
 		s := supervise(t, worker.SupervisorConfig{Backoff: everySecond, Children: []worker.Spec{spec}})
-		if err := s.RestartChild(t.Context(), "a"); err != nil { // its first start
-			t.Fatal(err)
-		}
+		synctest.Wait()
 		fails.Store(true)
 		if err := s.RestartChild(t.Context(), "a"); !errors.Is(err, errBoom) {
 			t.Errorf("RestartChild: %v", err)
@@ -361,6 +359,7 @@ func TestCountsAndChild(t *testing.T) {
 		end <- errBoom // b waits for its restart
 		_ = s.StopChild(t.Context(), "c")
 		_ = s.StopChild(t.Context(), "tree")
+		synctest.Wait()
 		if got := s.Counts(); got != (worker.Counts{Specs: 4, Active: 1, Supervisors: 1, Workers: 3}) {
 			t.Errorf("%+v", got)
 		}
