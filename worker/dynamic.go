@@ -75,29 +75,45 @@ func NewDynamicOf[A any](name string, cfg DynamicConfig, newWorker func(name str
 
 func (d *Dynamic[A]) init(name string, cfg DynamicConfig, plain bool) {
 	d.setUp("dynamic", name, SupervisorConfig{Backoff: cfg.Backoff, ContainTerminate: cfg.ContainTerminate, PassThroughPanics: cfg.PassThroughPanics})
-	k := &kin{self: d, template: cfg.Template, max: cfg.MaxChildren, plain: plain}
-	if k.template.Name == "" {
-		k.template.Name = name
+	if cfg.Template.Name == "" {
+		cfg.Template.Name = name
 	}
-	if k.template.Restart == "" {
-		k.template.Restart = Temporary
+	d.kin = &kin{self: d, template: cfg.template(), max: cfg.MaxChildren, plain: plain, refused: cfg.Validate()}
+	if d.make == nil {
+		d.kin.refused = errors.Join(errors.New("the function is nil"), d.kin.refused)
 	}
-	switch {
-	case d.make == nil:
-		k.refused = errors.New("the function is nil")
-	case k.template.New != nil:
-		k.refused = errors.New("the Template has a New, want none: the function of the Dynamic takes its place")
-	case k.template.Significant:
-		k.refused = errors.New("the Template is Significant, but a Dynamic has no AutoShutdown")
-	case k.max < 0:
-		k.refused = fmt.Errorf("MaxChildren is %d, want 0 or more", k.max)
-	default:
-		spec := k.template
-		spec.New = func(string) (Worker, error) { return nil, nil } // only for Validate
-		k.refused = spec.Validate()
+	d.kin.template.withDefaults()
+}
+
+// Validate returns an error that names each field that is wrong and says what is
+// accepted.
+func (c DynamicConfig) Validate() error {
+	errs := []error{c.Backoff.Validate()}
+	spec := c.template()
+	if spec.New != nil {
+		errs = append(errs, errors.New("the Template has a New, want none: the function of the Dynamic takes its place"))
 	}
-	k.template.withDefaults()
-	d.kin = k
+	if spec.Significant {
+		errs = append(errs, errors.New("the Template is Significant, but a Dynamic has no AutoShutdown"))
+		spec.Significant = false // one error is enough
+	}
+	if c.MaxChildren < 0 {
+		errs = append(errs, fmt.Errorf("MaxChildren is %d, want 0 or more", c.MaxChildren))
+	}
+	if spec.Name == "" {
+		spec.Name = "template" // the Dynamic has a name
+	}
+	spec.New = func(string) (Worker, error) { return nil, nil } // it is never called
+	return errors.Join(append(errs, spec.Validate())...)
+}
+
+// template returns the Template with the policy that is the default here.
+func (c DynamicConfig) template() Spec {
+	spec := c.Template
+	if spec.Restart == "" {
+		spec.Restart = Temporary
+	}
+	return spec
 }
 
 // Add starts a child with an argument. It returns the child's name once the Dynamic has

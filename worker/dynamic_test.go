@@ -297,11 +297,17 @@ func TestDynamicConfigIsValidated(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
+			if err := test.cfg.Validate(); test.run != nil && (err == nil || !strings.Contains(strings.ReplaceAll(err.Error(), "template", "jobs"), test.says)) {
+				t.Errorf("Validate: %v", err)
+			}
 			d := worker.NewDynamic("jobs", test.cfg, test.run)
 			if err := d.Start(t.Context()); err == nil || !strings.Contains(err.Error(), test.says) || d.Status() != worker.StatusFailed {
 				t.Errorf("Start: %v, it is %s", err, d.Status())
 			}
 		})
+	}
+	if err := (worker.DynamicConfig{}).Validate(); err != nil {
+		t.Errorf("Validate of the zero value: %v", err)
 	}
 	d := worker.NewDynamic("jobs", worker.DynamicConfig{}, run)
 	if _, err := d.Add(1); err == nil || !strings.Contains(err.Error(), "it is Created") {
