@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -52,13 +53,17 @@ type chaos struct {
 	sub     *fsm.Subscription
 	release chan struct{} // closed to release the functions that hang
 	calls   sync.WaitGroup
+	direct  bool         // children are suspended and resumed by others than the tree too
+	asking  atomic.Int32 // calls of the tree's Suspend and Resume that have not returned
 
 	mu     sync.Mutex // guards everything below
 	orders map[string]chan string
+	made   map[string]worker.Suspender // the last instance of each name
 }
 
 func newChaos(t *testing.T, seed uint64) *chaos {
-	c := &chaos{t: t, rand: rand.New(rand.NewPCG(seed, 0)), release: make(chan struct{}), orders: make(map[string]chan string)}
+	c := &chaos{t: t, rand: rand.New(rand.NewPCG(seed, 0)), release: make(chan struct{}), orders: make(map[string]chan string), made: make(map[string]worker.Suspender)}
+	c.direct = c.rand.IntN(2) == 0
 	strategies := []worker.Strategy{worker.OneForOne, worker.OneForAll, worker.RestForOne}
 	cfg := worker.SupervisorConfig{
 		Strategy: strategies[c.rand.IntN(3)], AutoShutdown: worker.AnySignificant,
@@ -89,10 +94,17 @@ func (c *chaos) spec(name string) worker.Spec {
 		spec.StopTimeout = worker.BrutalKill
 	}
 	spec.Significant = spec.Restart != worker.Always && c.rand.IntN(100) == 0
-	kind := c.rand.IntN(12)
-	if kind == 0 {
+	kind := c.rand.IntN(16)
+	switch kind {
+	case 0:
 		inner := c.cfgOf(name)
-		spec.New = func(name string) (worker.Worker, error) { return worker.NewSupervisor(name, inner), nil }
+		spec.New = func(name string) (worker.Worker, error) { return c.keep(worker.NewSupervisor(name, inner)), nil }
+		return spec
+	case 12:
+		slow := time.Duration(c.rand.IntN(60)) * time.Millisecond
+		spec.New = func(name string) (worker.Worker, error) {
+			return c.keep(worker.NewContainer(name, &slowEngine{engine: newEngine(), pause: slow}, worker.ContainerSpec{Image: "img"})), nil
+		}
 		return spec
 	}
 	order := make(chan string, 1)
@@ -131,7 +143,7 @@ func (c *chaos) spec(name string) worker.Spec {
 			}
 		}
 	}
-	if kind > 7 { // a supervisor starts it in another way than a worker that may block
+	if kind > 7 && kind < 12 { // a supervisor starts it in another way than a worker that may block
 		plain := worker.FuncSpec(name, fn)
 		plain.Restart, plain.StartTimeout, plain.StopTimeout = spec.Restart, spec.StartTimeout, spec.StopTimeout
 		plain.ProbePeriod, plain.Probe, plain.RestartUnhealthy = spec.ProbePeriod, spec.Probe, spec.RestartUnhealthy
@@ -149,9 +161,23 @@ func (c *chaos) spec(name string) worker.Spec {
 		case kind == 3 && calls == 1:
 			<-c.release
 		}
-		return worker.NewFunc(name, fn), nil
+		if kind > 12 {
+			return c.keep(worker.NewRestarter(name, fn, worker.Backoff{Min: time.Millisecond, MaxRestarts: 5})), nil
+		}
+		return c.keep(worker.NewFunc(name, fn)), nil
 	}
 	return spec
+}
+
+// keep keeps a worker for operations on it alone.
+func (c *chaos) keep(w interface {
+	worker.Worker
+	worker.Suspender
+}) worker.Worker {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.made[w.Name()] = w
+	return w
 }
 
 func (c *chaos) cfgOf(name string) worker.SupervisorConfig {
@@ -207,9 +233,20 @@ func (c *chaos) step() {
 			}
 		}
 	case n < 67:
-		background(func(ctx context.Context) { _ = c.tree.Suspend(ctx) })
-	case n < 72:
-		background(func(ctx context.Context) { _ = c.tree.Resume(ctx) })
+		c.asking.Add(1)
+		background(func(ctx context.Context) { _ = c.tree.Suspend(ctx); c.asking.Add(-1) })
+	case n < 70:
+		c.asking.Add(1)
+		background(func(ctx context.Context) { _ = c.tree.Resume(ctx); c.asking.Add(-1) })
+	case n < 73 && c.direct:
+		c.mu.Lock()
+		w := c.made[name]
+		c.mu.Unlock()
+		if suspend := c.rand.IntN(2) == 0; w != nil && suspend {
+			background(func(ctx context.Context) { _ = w.Suspend(ctx) })
+		} else if w != nil {
+			background(func(ctx context.Context) { _ = w.Resume(ctx) })
+		}
 	case n < 76:
 		background(func(ctx context.Context) { _ = c.tree.Inspect(ctx).Mermaid() })
 		_, _ = c.tree.Child(name)
@@ -217,10 +254,25 @@ func (c *chaos) step() {
 		_ = c.tree.Counts()
 	case n < 85:
 		synctest.Wait()
+		if state := c.tree.State(); state.Status == worker.StatusSuspended && !c.direct && c.asking.Load() == 0 {
+			c.quiescent(state)
+		}
 	default:
 		time.Sleep(time.Duration(c.rand.IntN(50)) * time.Millisecond)
 	}
 	_ = c.tree.State()
+}
+
+// quiescent checks that no child of a suspended tree runs.
+func (c *chaos) quiescent(s worker.State) {
+	for _, child := range s.Children {
+		if child.Status == worker.StatusRunning || child.Status == worker.StatusStarting {
+			c.t.Errorf("%s is %s under %s, which is %s", child.Name, child.Status, s.Name, s.Status)
+		}
+		if child.Status == worker.StatusSuspended && child.Kind == "supervisor" {
+			c.quiescent(child)
+		}
+	}
 }
 
 // end stops the tree and checks what is left of it.

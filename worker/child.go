@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/call"
@@ -30,12 +31,13 @@ type child struct {
 	group    *group
 	want     bool // the group has to start it
 	tried    bool
-	ran      bool // a start has succeeded
-	done     bool // it has ended and is not started again; it is in s.history
-	stopping int  // calls of Stop that have not returned
+	ran      bool      // a start has succeeded
+	done     bool      // it has ended and is not started again; it is in s.history
+	stopping int       // calls of Stop that have not returned
+	asked    bool      // its function was asked to stop and has not returned
+	stopBy   time.Time // for that function; zero for no limit
 	began    time.Time
-	decided  bool   // the loop has acted on the end of w
-	session  string // "" before the first start
+	decided  bool // the loop has acted on the end of w
 	delays   *delays
 	parked   bool // StopChild has stopped it, or is about to
 	callers  []caller
@@ -63,7 +65,7 @@ func (c *child) unheard() bool { return c.w != nil && !c.decided && c.w.ended() 
 
 func (c *child) state() State {
 	c.s.mu.Lock()
-	w, held, restarts, exit := c.w, c.held, c.restarts, c.exit
+	w, held, restarts := c.w, c.held, c.restarts
 	c.s.mu.Unlock()
 	var state State
 	switch {
@@ -78,7 +80,7 @@ func (c *child) state() State {
 	}
 	state.Restarts += restarts
 	if state.Exit == nil {
-		state.Exit = exit
+		state.Exit = c.lastExit()
 	}
 	return state
 }
@@ -116,6 +118,11 @@ func (s *Supervisor) instanceEnded(c *child, w *instance) {
 	if now, _ := c.current(); now != w || c.op != nil || c.stopping > 0 {
 		return // startEnded or stopEnded acts on it
 	}
+	if c.asked {
+		c.asked = false
+		s.stopped(c)
+		return
+	}
 	s.decide(c)
 	s.advance(c.group)
 }
@@ -136,11 +143,11 @@ func (s *Supervisor) decide(c *child) {
 func (s *Supervisor) recordExit(c *child) ending {
 	end := c.w.ending(c.name)
 	exit := end.exit
+	if _, ok := c.w.Worker.(*Func); ok {
+		exit = untold
+	}
 	if exit == nil {
-		exit = &Exit{Status: end.status, At: time.Now()}
-		if end.err != nil {
-			exit.Error, exit.Code = end.err.Error(), -1
-		}
+		exit = exitOfWorker(end.status, end.err, time.Now())
 	}
 	s.mu.Lock()
 	c.exit = exit
@@ -148,18 +155,47 @@ func (s *Supervisor) recordExit(c *child) ending {
 	return end
 }
 
+// untold stands for the Exit of a function in c.w, which lastExit makes when a caller
+// wants it.
+var untold = &Exit{}
+
+// lastExit returns how the last instance that ended did so, nil for none.
+func (c *child) lastExit() *Exit {
+	c.s.mu.Lock()
+	exit, w := c.exit, c.w
+	c.s.mu.Unlock()
+	if exit != untold {
+		return exit
+	}
+	status, at := w.base.machine.Since()
+	return exitOfWorker(status, w.base.Err(), at)
+}
+
+func exitOfWorker(status Status, err error, at time.Time) *Exit {
+	exit := &Exit{Status: status, At: at}
+	if err != nil {
+		exit.Error, exit.Code = err.Error(), -1
+	}
+	return exit
+}
+
 // stop calls w's Stop in the background. stopEnded handles its end. Stop may take
 // the child's StopTimeout, or until the given time if that is earlier and not
 // zero.
 func (s *Supervisor) stop(c *child, w *instance, by time.Time) {
-	s.calls++
-	c.stopping++
 	end := by
 	if limit, bounded := c.spec.stopLimit(w.Worker); bounded {
 		if own := time.Now().Add(limit); end.IsZero() || own.Before(end) {
 			end = own
 		}
 	}
+	if f, ok := w.Worker.(*Func); ok && (end.IsZero() || time.Until(end) > 0) {
+		s.askFunc(c, f, end)
+		return
+	}
+	s.calls++
+	c.stopping++
+	c.asked = false
 	ctx, cancel := withStopCause(context.Background(), s.cause), context.CancelFunc(func() {})
 	var guard *time.Timer
 	if !end.IsZero() {
@@ -212,15 +248,77 @@ func (s *Supervisor) stopEnded(c *child, w *instance, err error) {
 	if c.abandoned && w.ended() {
 		s.markReturned(w)
 	}
-	if c.stopping > 0 {
-		return
+	if c.stopping == 0 {
+		s.stopped(c)
 	}
-	if w.ended() && !c.decided {
+}
+
+// stopped handles the end of a stop of c's instance.
+func (s *Supervisor) stopped(c *child) {
+	if c.w.ended() && !c.decided {
 		c.decided = true
 		s.recordExit(c)
 	}
 	s.retire(c)
 	s.advance(c.group)
+}
+
+// askFunc asks a function to stop, by the given time if that is not zero. Its end is a
+// message of its own, so that needs neither a goroutine nor a timer for each function.
+func (s *Supervisor) askFunc(c *child, f *Func, by time.Time) {
+	if c.asked && !c.stopBy.IsZero() && (by.IsZero() || c.stopBy.Before(by)) {
+		by = c.stopBy
+	}
+	c.asked, c.stopBy = true, by
+	if !by.IsZero() {
+		s.inTime = append(s.inTime, c)
+		s.lookAt(by)
+	}
+	cause := s.cause
+	if cause == nil {
+		cause = ErrStopRequested
+	}
+	f.ask(cause)
+}
+
+// lookAt makes the loop look for overdue functions at the given time, or earlier.
+func (s *Supervisor) lookAt(at time.Time) {
+	switch {
+	case s.overdueAt.IsZero() && s.overdue == nil:
+		s.overdue = time.AfterFunc(time.Until(at), func() { s.box.post(askedOverdue{}) })
+	case s.overdueAt.IsZero() || at.Before(s.overdueAt):
+		s.overdue.Reset(time.Until(at))
+	default:
+		s.inTime = s.compact(s.inTime)
+		return
+	}
+	s.overdueAt = at
+}
+
+// compact drops the functions that have returned, when there may be many.
+func (s *Supervisor) compact(all []*child) []*child {
+	if len(all) < cap(all) {
+		return all
+	}
+	return slices.DeleteFunc(all, func(c *child) bool { return !c.asked })
+}
+
+// askedOverdue abandons the functions that have not returned in time.
+func (s *Supervisor) askedOverdue() {
+	all := s.inTime
+	s.inTime, s.overdueAt = nil, time.Time{}
+	now := time.Now()
+	for _, c := range all {
+		switch {
+		case !c.asked:
+		case now.Before(c.stopBy):
+			s.inTime = append(s.inTime, c)
+			s.lookAt(c.stopBy)
+		default:
+			w, _ := c.current()
+			s.stop(c, w, now)
+		}
+	}
 }
 
 // markAbandoned records that an abandoned instance or start of the child of this

@@ -140,12 +140,12 @@ func (s *Supervisor) stopNext(g *group) bool {
 		switch {
 		case c.group != g:
 		case c.lives():
-			if c.stopping == 0 {
+			if c.stopping == 0 && !c.asked {
 				w, _ := c.current()
 				s.stop(c, w, s.share(g.cursor))
 			}
 			return false
-		case c.stopping > 0 && !c.abandoned:
+		case c.stopping > 0 && !c.abandoned || c.asked:
 			return false
 		case c.op != nil: // the factory runs, or a Start that does not return
 			s.cutShort(c, s.share(g.cursor))
@@ -194,6 +194,7 @@ func (s *Supervisor) share(others int) time.Time {
 // startNext starts the next member that the group has to start. It returns true
 // once all are started.
 func (s *Supervisor) startNext(g *group) bool {
+	started := 0
 	for ; g.cursor < len(g.members); g.cursor++ {
 		c := g.members[g.cursor]
 		switch {
@@ -207,18 +208,24 @@ func (s *Supervisor) startNext(g *group) bool {
 			s.holdBecause(c, "the instance before was abandoned and has not returned")
 			return false
 		case s.suspended:
-			s.holdBecause(c, "the supervisor is suspended")
+			s.holdBecause(c, errSuspended.Error())
+			return false
+		case started == maxStarts:
+			s.box.post(goOn{g: g})
 			return false
 		default:
-			s.start(c)
-			return false
+			if !s.start(c) {
+				return false
+			}
+			started++
 		}
 	}
 	return true
 }
 
-// admits reports whether c starts while an App drains: a new child of a Dynamic does.
-func (s *Supervisor) admits(c *child) bool { return s.kin != nil && !c.tried }
+// maxStarts is how many children that start at once the loop starts before it looks
+// at other messages.
+const maxStarts = 256
 
 // comes reports whether c, whose first start has failed, is started again. A child
 // with an abandoned start that has not returned holds up no other: its StartTimeout
@@ -406,6 +413,9 @@ func (s *Supervisor) stopEach(by time.Time) {
 func (s *Supervisor) finish() {
 	if s.hurryAt != nil {
 		s.hurryAt.Stop()
+	}
+	if s.overdue != nil {
+		s.overdue.Stop()
 	}
 	s.ended = true
 	s.endProbes()

@@ -57,6 +57,10 @@ func helperLinux(mode, arg string) bool {
 			panic(err)
 		}
 		fmt.Println("left", child.Process.Pid)
+	case "nopidfd":
+		beWithoutPidfd()
+	case "ends":
+		endInSeveralWays()
 	case "nap":
 		time.Sleep(100 * time.Millisecond)
 	default:
@@ -86,18 +90,26 @@ func beInit() {
 		panic(err)
 	}
 	stolen := 0
+	var workers []*worker.Process
+	for code := range 20 {
+		p := worker.NewProcess("child", helperCommand(fmt.Sprint("exit:", code), nil))
+		if err := p.Start(context.Background()); err != nil {
+			panic(err)
+		}
+		workers = append(workers, p)
+	}
 	for range 30 {
 		if err := helperCommand("orphan", nil).Run(); err != nil {
 			fmt.Println(err)
 			stolen++
 		}
 	}
-	p := worker.NewProcess("child", helperCommand("exit:3", nil))
-	_ = p.Start(context.Background())
-	<-p.Done()
-	if got := p.State(); got.Exit.Code != 3 {
-		fmt.Println("worker", got.Error)
-		stolen++
+	for code, p := range workers {
+		<-p.Done()
+		if got := p.State(); got.Exit.Code != code {
+			fmt.Println("worker", got.Error)
+			stolen++
+		}
 	}
 	for children() > 1 { // the reaper must not reap the late child
 		time.Sleep(10 * time.Millisecond)

@@ -15,7 +15,7 @@ func (s *Supervisor) forgets(c *child) bool { return s.kin != nil || c.spec.Rest
 
 // retire records that c has ended and is not started again, if that is so.
 func (s *Supervisor) retire(c *child) {
-	if s.ending || c.done || c.want || c.op != nil || c.stopping > 0 || c.leaves() || c.lives() {
+	if s.ending || c.done || c.want || c.op != nil || c.stopping > 0 || c.asked || c.leaves() || c.lives() {
 		return
 	}
 	c.done = true

@@ -24,3 +24,6 @@ func (s *Supervisor) holdRestarts() {
 		}
 	}
 }
+
+// admits reports whether c starts while an App drains: a new child of a Dynamic does.
+func (s *Supervisor) admits(c *child) bool { return s.kin != nil && !c.tried }

@@ -50,8 +50,6 @@ type Restarter struct {
 	cancel context.CancelCauseFunc
 	hold   fsm.Signal // HoldRestarts was called
 
-	suspending sync.Mutex // held by Suspend and Resume
-
 	log restartLog // the loop alone uses it
 
 	nowMu    sync.Mutex // guards everything below

@@ -34,6 +34,7 @@ var (
 	ErrSupervisorEnded = errors.New("supervisor is ending")
 
 	errAbandonedStart = errors.New("did not start in time")
+	errSuspended      = errors.New("the supervisor is suspended")
 )
 
 // SupervisorConfig shapes a [Supervisor]. The zero value of a field is its
@@ -122,11 +123,12 @@ type Supervisor struct {
 	begun   sync.Mutex // orders Start against Stop and Add; guards running
 	running bool
 
-	suspending chan struct{} // holds a token while a Suspend or Resume runs
+	moved fsm.Wake // the loop has handled a message while the supervisor is suspended
 
-	// mu guards children, byName and the marked fields of child. The loop alone
+	// mu guards children, byName, gate and the marked fields of child. The loop alone
 	// writes them once it runs.
 	mu       sync.Mutex
+	gate     chan struct{} // not nil while the supervisor is suspended; Resume closes it
 	children []*child
 	byName   map[string]*child
 
@@ -146,6 +148,9 @@ type Supervisor struct {
 	cause         error
 	deadline      time.Time // of the stop, zero for none
 	hurryAt       *time.Timer
+	inTime        []*child    // functions that were asked to stop by a time; some may have returned
+	overdue       *time.Timer // for them; nil before the first
+	overdueAt     time.Time   // when it fires; zero when it does not
 	abandonedErrs []error // about children that were abandoned while the supervisor stops
 }
 
@@ -162,7 +167,7 @@ func NewSupervisor(name string, cfg SupervisorConfig) *Supervisor {
 
 func (s *Supervisor) setUp(kind, name string, cfg SupervisorConfig) {
 	s.cfg, s.byName = cfg, make(map[string]*child, len(cfg.Children))
-	s.box.wake, s.suspending = fsm.NewWake(), make(chan struct{}, 1)
+	s.box.wake, s.moved = fsm.NewWake(), fsm.NewWake()
 	s.Init(kind, name)
 }
 

@@ -356,10 +356,10 @@ func TestCountsAndChild(t *testing.T) {
 		if got := s.Counts(); got != (worker.Counts{Specs: 4, Active: 4, Supervisors: 1, Workers: 3}) {
 			t.Errorf("%+v", got)
 		}
-		end <- errBoom // b waits for its restart
+		end <- errBoom
+		synctest.Wait() // b waits for its restart
 		_ = s.StopChild(t.Context(), "c")
 		_ = s.StopChild(t.Context(), "tree")
-		synctest.Wait()
 		if got := s.Counts(); got != (worker.Counts{Specs: 4, Active: 1, Supervisors: 1, Workers: 3}) {
 			t.Errorf("%+v", got)
 		}
