@@ -122,15 +122,23 @@ func (c DynamicConfig) template() Spec {
 // [ErrSupervisorEnded] when the Dynamic starts no more children. Before Start it is an
 // error that says so.
 func (d *Dynamic[A]) Add(arg A) (name string, err error) {
-	m := addKin{make: func(name string) (Worker, error) { return d.make(name, arg) }, name: &name}
-	err = d.askStarted(context.Background(), "add to "+d.Name(), func(reply chan<- error) message {
-		m.reply = reply
-		return m
-	})
-	if err != nil {
-		return "", err
+	return d.addOne(func(name string) (Worker, error) { return d.make(name, arg) })
+}
+
+// addOne is the part of Add that does not depend on the argument.
+func (s *Supervisor) addOne(newWorker func(name string) (Worker, error)) (name string, err error) {
+	m := &addKin{make: newWorker, reply: make(chan error, 1)}
+	switch err = s.mustRun(); {
+	case err != nil:
+	case s.box.post(m):
+		err = s.await(context.Background(), m.reply)
+	default:
+		err = ErrSupervisorEnded
 	}
-	return name, nil
+	if err != nil {
+		return "", fmt.Errorf("add to %s: %w", s.Name(), err)
+	}
+	return m.name, nil
 }
 
 // kin is what the children of a [Dynamic] have in common.
@@ -146,7 +154,7 @@ type kin struct {
 // errTemplate is the error of the methods that give one child a Spec of its own.
 var errTemplate = errors.New("the children of a Dynamic share its Template")
 
-func (s *Supervisor) addKin(m addKin) {
+func (s *Supervisor) addKin(m *addKin) {
 	k := s.kin
 	switch {
 	case s.ending:
@@ -157,13 +165,19 @@ func (s *Supervisor) addKin(m addKin) {
 		return
 	}
 	k.made++
-	c := &child{s: s, name: k.template.Name + "-" + strconv.FormatUint(k.made, 10), spec: &k.template, make: m.make}
-	*m.name = c.name
+	var room [64]byte
+	m.name = string(strconv.AppendUint(append(append(room[:0], k.template.Name...), '-'), k.made, 10))
+	c := &child{s: s, name: m.name, spec: &k.template, make: m.make}
 	s.mu.Lock()
 	s.place(c)
 	s.mu.Unlock()
 	m.reply <- nil
-	s.enter(c)
+	if s.suspended {
+		s.enter(c)
+		return
+	}
+	s.untried++
+	s.start(c) // it waits for no other, so it needs no group
 }
 
 // treeOf returns the supervisor that w is, or nil for another worker.
