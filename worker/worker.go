@@ -72,6 +72,8 @@ type State struct {
 	UpdatedAt time.Time `json:"updatedAt,omitzero"` // when its status or health last changed
 	Error     string    `json:"error,omitempty"`    // the error that the worker ended with
 	Children  []State   `json:"children,omitempty"`
+
+	Containment *Containment `json:"containment,omitempty"` // of a process that has limits or a cgroup
 }
 
 // KindWorker is the Kind of the events of workers.
