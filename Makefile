@@ -17,6 +17,7 @@ BENCHTIME ?= 1s
 BENCHPKGS ?= $(PACKAGES)
 COUNT     ?= 6
 TESTFLAGS ?=
+TESTP     ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))# packages at once: most wait more than they compute
 GO_NEXT   ?= go1.27.0# the newest supported release; go.mod names the oldest
 
 .PHONY: help
@@ -30,8 +31,8 @@ run: ## run the example service; Ctrl-C shows how it stops
 
 .PHONY: test
 test: cc ## test every module: races on, leaked goroutines are failures; "make test-long" has the rest
-	go test -race -short -timeout 10m $(TESTFLAGS) $(filter-out $(ADOPT)/...,$(PACKAGES))
-	go test -short -timeout 10m $(TESTFLAGS) $(ADOPT)/...
+	go test -race -short -p $(TESTP) -timeout 10m $(TESTFLAGS) $(filter-out $(ADOPT)/...,$(PACKAGES))
+	go test -short -p $(TESTP) -timeout 10m $(TESTFLAGS) $(ADOPT)/...
 
 # Of a chaos test one minute; "make chaos" is its full length.
 .PHONY: test-long

@@ -43,6 +43,11 @@ type Config struct {
 	MinWorkers int
 	// MaxWorkers bounds the number of workers. Defaults to 1.
 	MaxWorkers int
+	// Surge is by how many the workers may exceed MaxWorkers while successors become
+	// ready: of workers that reach a limit of Recycle, and during [Pool.Reload].
+	// Defaults to 1. With Off a worker that reaches a limit ends before its successor
+	// starts.
+	Surge int
 	// MaxQueue bounds the queries that wait for a worker, first come, first
 	// served. Queries for which a worker is starting do not count. With the default
 	// of 0 no query waits: the pool rejects a query at once when every worker is
@@ -54,6 +59,10 @@ type Config struct {
 	// for its whole life. A worker of another key is evicted to make room for a new
 	// key. Without it a worker may serve many keys.
 	KeyPerWorker bool
+	// StarveAfter is how long a query may wait with KeyPerWorker while no worker may
+	// serve its key. Then the next worker that becomes free, and that has lived so
+	// long, ends to make room for it. Defaults to 1 s; Off disables it.
+	StarveAfter time.Duration
 
 	// StartTimeout bounds the time from spawn to ready. Defaults to 30 s.
 	StartTimeout time.Duration
@@ -64,7 +73,8 @@ type Config struct {
 	// cancelled query; then the pool stops the worker. Defaults to 5 s.
 	CancelGrace time.Duration
 	// ShutdownGrace is how long a worker may take to end after the shutdown
-	// message; then it gets SIGTERM. Defaults to 5 s.
+	// message; then it gets SIGTERM. A worker that still has a query, because it was
+	// evicted or the pool stops, is told to cancel it first. Defaults to 5 s.
 	ShutdownGrace time.Duration
 	// KillGrace is how long a worker may take to end after SIGTERM; then it gets
 	// SIGKILL. Defaults to 2 s.
@@ -85,15 +95,20 @@ type Config struct {
 
 	// Recycle says when workers are replaced by fresh ones.
 	Recycle Recycle
-	// Backoff is the wait after consecutive failures: a worker that does not start,
-	// or that ends before it has answered a query. The pool never stops trying, so
-	// MaxRestarts and Window do not apply. After BreakAfter failures the breaker is
-	// open for the wait. Defaults to the worker package's.
+	// Poison bounds what queries can do that kill their workers.
+	Poison Poison
+	// Backoff is the wait after consecutive failed starts, and after consecutive
+	// deaths of workers that were ready and had no query. Meanwhile queries wait. A
+	// worker that dies while it has a query is replaced at once. The pool never stops
+	// trying, so MaxRestarts and Window do not apply. Defaults to the worker
+	// package's.
 	Backoff worker.Backoff
-	// BreakAfter is how many consecutive failures open the breaker. While it is
-	// open the pool starts no worker and rejects queries that need one. When the
-	// backoff is over the pool tries one worker. With fewer failures, queries wait
-	// for the backoff. Defaults to 5; Off never opens the breaker.
+	// BreakAfter is how many consecutive failed starts open the breaker: workers
+	// that have ended before they were ready. While it is open the pool starts no
+	// worker and rejects queries that need one. When the backoff is over the pool
+	// tries one worker. After a failed start a worker gets no query before it has
+	// answered a health check; when HealthInterval is Off, ready is enough.
+	// Defaults to 5; Off never opens the breaker.
 	BreakAfter int
 
 	// MaxFrame bounds a message, in bytes including its newline. Defaults to 16 MiB.
@@ -116,20 +131,22 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// Recycle limits the life of a worker. A worker that reaches a limit finishes its
-// query and shuts down; the pool starts another when it needs one. A field that
-// is zero means no limit.
+// Recycle limits the life of a worker. A worker that reaches a limit goes on serving
+// until its successor is ready, so it may exceed the limit a little. Then it finishes
+// its query and shuts down. A worker that was idle for MaxIdle, or that has served no
+// query, ends without a successor unless MinWorkers needs one; so does every worker
+// when Config.Surge is Off. A field that is zero means no limit.
 type Recycle struct {
 	MaxQueries int           // queries served
 	MaxAge     time.Duration // time since it became ready
-	MaxIdle    time.Duration // time without a query; the pool does not replace workers beyond MinWorkers
+	MaxIdle    time.Duration // time without a query
 	MaxRSS     int64         // bytes of private memory (Linux)
 	// Jitter lowers each limit of each worker by up to this fraction, so that
 	// workers that started together are not recycled together. Defaults to 0.1;
 	// Off disables it.
 	Jitter float64
-	// AtOnce is how many workers may be shutting down at a time because of these
-	// limits. Defaults to 1.
+	// AtOnce is how many workers may be replaced at a time because of these limits.
+	// Defaults to 1.
 	AtOnce int
 	// Every is how often the pool checks age, idleness and memory. Defaults to 1 s.
 	Every time.Duration
@@ -139,7 +156,9 @@ type Recycle struct {
 func (c Config) WithDefaults() Config {
 	or(&c.Name, "procpool")
 	or(&c.MaxWorkers, max(1, c.MinWorkers))
+	or(&c.Surge, 1)
 	or(&c.Eviction, LRU)
+	or(&c.StarveAfter, time.Second)
 	or(&c.StartTimeout, 30*time.Second)
 	or(&c.QueryTimeout, time.Minute)
 	or(&c.CancelGrace, 5*time.Second)
@@ -156,6 +175,7 @@ func (c Config) WithDefaults() Config {
 	or(&c.Recycle.Jitter, 0.1)
 	or(&c.Recycle.AtOnce, 1)
 	or(&c.Recycle.Every, time.Second)
+	c.Poison = c.Poison.withDefaults()
 	c.Backoff = c.Backoff.WithDefaults()
 	if c.Logger == nil {
 		c.Logger = slog.Default()
@@ -182,6 +202,7 @@ func (c Config) Validate() error {
 	bad(c.Command == nil, "Command is nil, want a function that makes the command of a worker")
 	bad(c.MaxWorkers < 1, "MaxWorkers is %d, want 1 or more", c.MaxWorkers)
 	bad(c.MinWorkers < 0 || c.MinWorkers > c.MaxWorkers, "MinWorkers is %d, want 0 to MaxWorkers, which is %d", c.MinWorkers, c.MaxWorkers)
+	bad(c.Surge < Off, "Surge is %d, want 1 or more, or Off", c.Surge)
 	bad(c.MaxQueue < 0, "MaxQueue is %d, want 0 or more", c.MaxQueue)
 	bad(c.Eviction != LRU && c.Eviction != Oldest && c.Eviction != LeastUsed, "Eviction is %q, want %q, %q or %q", c.Eviction, LRU, Oldest, LeastUsed)
 	for _, d := range []struct {
@@ -201,6 +222,7 @@ func (c Config) Validate() error {
 		bad(d.value < 0, "%s is %v, want more than 0", d.name, d.value)
 	}
 	bad(c.HealthInterval < 0 && c.HealthInterval != Off, "HealthInterval is %v, want more than 0, or Off", c.HealthInterval)
+	bad(c.StarveAfter < 0 && c.StarveAfter != Off, "StarveAfter is %v, want more than 0, or Off", c.StarveAfter)
 	bad(c.BreakAfter < Off, "BreakAfter is %d, want 1 or more, or Off", c.BreakAfter)
 	bad(c.MaxFrame < 256, "MaxFrame is %d bytes, want 256 or more", c.MaxFrame)
 	bad(c.StreamBuffer < 1, "StreamBuffer is %d, want 1 or more", c.StreamBuffer)
@@ -213,7 +235,7 @@ func (c Config) Validate() error {
 	bad(r.MaxRSS > 0 && !knowsMemory, "Recycle.MaxRSS is %d, and on this system a process's memory is not known: want 0", r.MaxRSS)
 	bad(r.Jitter != Off && !(r.Jitter >= 0 && r.Jitter < 1), "Recycle.Jitter is %v, want 0 to less than 1, or Off", r.Jitter)
 	bad(r.AtOnce < 1, "Recycle.AtOnce is %d, want 1 or more", r.AtOnce)
-	errs = append(errs, c.Backoff.Validate())
+	errs = append(errs, c.Poison.validate(), c.Backoff.Validate())
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("procpool %s: %w", c.Name, err)
 	}

@@ -15,8 +15,15 @@ var (
 
 	// ErrUnavailable is wrapped by the [*RejectedError] of a query that came while
 	// there were no workers and the pool had stopped starting them for a while,
-	// after too many failures.
-	ErrUnavailable = errors.New("workers do not start or do not stay, and the breaker is open")
+	// after too many failed starts.
+	ErrUnavailable = errors.New("workers do not start, and the breaker is open")
+
+	// ErrPoison is wrapped by every [*PoisonError].
+	ErrPoison = errors.New("workers died of this query")
+
+	// ErrDeaths is wrapped by the [*RejectedError] of a query whose caller has
+	// spent its Poison.Deaths.
+	ErrDeaths = errors.New("too many workers died of this caller's queries")
 
 	// ErrDraining is wrapped by the [*RejectedError] of a query that came after
 	// the pool was told to drain or to stop, or before it was started.
@@ -33,6 +40,13 @@ var (
 	// Config.Recycle; its text has the limit.
 	ErrRecycled = errors.New("recycled")
 
+	// ErrReloaded is the cause in the event of a worker that [Pool.Reload] has
+	// replaced.
+	ErrReloaded = errors.New("reloaded")
+
+	// ErrReloading is returned by [Pool.Reload] while another reload runs.
+	ErrReloading = errors.New("a reload is in progress")
+
 	// ErrEvicted is the cause in the event of a worker that was evicted. The error
 	// of the query that it was busy with wraps it.
 	ErrEvicted = errors.New("evicted")
@@ -45,7 +59,7 @@ var (
 type RejectedError struct {
 	Pool       string
 	RetryAfter time.Duration // an estimate; 0 when there is none
-	Err        error         // wraps ErrBusy, ErrUnavailable or ErrDraining
+	Err        error         // wraps ErrBusy, ErrUnavailable, ErrDraining, ErrPoison or ErrDeaths
 }
 
 // Error returns the reason, with the time to wait.
@@ -79,6 +93,35 @@ func (e *DeadlineError) Error() string {
 
 // Unwrap returns [context.DeadlineExceeded].
 func (*DeadlineError) Unwrap() error { return context.DeadlineExceeded }
+
+// PoisonError says that workers died of a query, the last one alone with it. See
+// [Poison]. It wraps [ErrPoison].
+type PoisonError struct {
+	Query       string
+	Fingerprint string // what [Pool.Release] takes
+	Deaths      int    // of workers, of queries with this fingerprint
+	Err         error  // the last death: a [*CrashError] or a [*ProtocolError]; only their text when the pool did not give the query to a worker
+}
+
+// Error says how often workers died, and of what the last one did.
+func (e *PoisonError) Error() string {
+	return fmt.Sprintf("%s: %v: %d with fingerprint %s, the last alone with it: %v", e.Query, ErrPoison, e.Deaths, e.Fingerprint, e.Err)
+}
+
+// Unwrap returns [ErrPoison] and the last death.
+func (e *PoisonError) Unwrap() []error { return []error{ErrPoison, e.Err} }
+
+// OptionError says that an option of a query is not valid.
+type OptionError struct {
+	Option string
+	Err    error
+}
+
+// Error names the option.
+func (e *OptionError) Error() string { return "option " + e.Option + ": " + e.Err.Error() }
+
+// Unwrap returns what is wrong.
+func (e *OptionError) Unwrap() error { return e.Err }
 
 // WorkerError is an error that a worker has answered a query with. The worker
 // itself is well.

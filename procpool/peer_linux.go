@@ -1,6 +1,7 @@
 package procpool
 
 import (
+	"bytes"
 	"fmt"
 	"net"
 	"os"
@@ -58,4 +59,15 @@ func parseStatm(text string) (int64, bool) {
 		return 0, false
 	}
 	return (resident - shared) * int64(os.Getpagesize()), true
+}
+
+// isStopped reports whether a process is stopped by a signal (proc(5), stat). A
+// process that a debugger has stopped is not.
+func isStopped(pid int) bool {
+	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return false
+	}
+	at := bytes.LastIndexByte(text, ')') // the name before it may contain anything
+	return at >= 0 && at+2 < len(text) && text[at+2] == 'T'
 }

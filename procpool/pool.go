@@ -5,9 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -26,7 +29,8 @@ type Pool struct {
 	cfg    Config
 	log    *slog.Logger
 	dir    string
-	prefix string // of the names of sockets
+	seed   maphash.Seed // ranks workers for preferred keys
+	prefix string       // of the names of sockets
 
 	tree   fsm.Dispatcher // status changes of the pool and of its processes
 	events fsm.Dispatcher // all other events
@@ -41,23 +45,30 @@ type Pool struct {
 	open    atomic.Int64 // queries that have not ended
 	counts  counters
 	running atomic.Bool // takes queries
+	recalls atomic.Bool // memory has fingerprints
 
-	mu       sync.Mutex // guards the fields below
-	capacity *fsm.Machine[PoolState]
-	draining bool
-	ending   bool // the pool starts no more workers
-	lastID   uint64
-	spawned  int
-	workers  []*proc // all that are not dead, oldest first
-	ready    []*proc // the most recently used one last
-	queue    *list.List
-	waiting  int // queries in all queues
-	keys     map[string]*proc
-	failures int // consecutive failures to start and crashes without an answer
-	notUntil time.Time
-	again    *time.Timer
-	lastFail error
-	mean     time.Duration // a worker's time per query, moving average
+	mu         sync.Mutex // guards the fields below
+	capacity   *fsm.Machine[PoolState]
+	draining   bool
+	ending     bool // the pool starts no more workers
+	command    func() *exec.Cmd
+	reloading  *reload // nil for none
+	generation int     // of the workers that the pool starts
+	lastID     uint64
+	spawned    int
+	workers    []*proc // all that are not dead, oldest first
+	ready      []*proc // the most recently used one last
+	queue      *list.List
+	alone      *list.List // queries for extra workers; see Poison
+	waiting    int        // queries in all queues
+	keys       map[string]*proc
+	memory     *memory
+	failures   int // consecutive failed starts
+	deaths     int // consecutive deaths of workers that had no query
+	notUntil   time.Time
+	again      *time.Timer
+	lastFail   error
+	mean       time.Duration // a worker's time per query, moving average
 }
 
 // New returns a pool that has not been started. The error names each invalid
@@ -68,11 +79,12 @@ func New(cfg Config) (*Pool, error) {
 	}
 	cfg = cfg.WithDefaults()
 	p := &Pool{
-		cfg: cfg, log: cfg.Logger, dir: cfg.SocketDir, queue: list.New(), keys: make(map[string]*proc),
+		cfg: cfg, log: cfg.Logger, seed: maphash.MakeSeed(), dir: cfg.SocketDir, queue: list.New(), alone: list.New(), keys: make(map[string]*proc), memory: newMemory(cfg.Poison),
 	}
 	if p.dir == "" {
 		p.dir = filepath.Join(os.TempDir(), "procpool-"+strconv.Itoa(os.Getuid()))
 	}
+	p.command = cfg.Command
 	p.Init("procpool", cfg.Name)
 	p.BaseWorker.PublishTo(&p.tree)
 	p.capacity = fsm.MustNew(KindPool, cfg.Name, poolTable, PoolIdle, &p.events)
@@ -192,6 +204,9 @@ func (p *Pool) live(own context.Context) {
 		p.again.Stop()
 	}
 	open := p.openLocked()
+	if r := p.reloading; r != nil {
+		p.endReloadLocked(r, ErrDraining)
+	}
 	p.mu.Unlock()
 	for _, q := range open {
 		p.abandon(q, QueryError, fmt.Errorf("%s: it was not done when the pool had to stop: %w", q.id, ErrDraining))
@@ -215,6 +230,7 @@ func (p *Pool) openLocked() []*Query {
 		}
 	}
 	from(p.queue)
+	from(p.alone)
 	for _, w := range p.workers {
 		from(&w.waiting)
 		if w.cur != nil {
@@ -309,13 +325,14 @@ func (p *Pool) whoLives() string {
 	return "there are" + names
 }
 
-// Probe reports the pool unhealthy while it has no ready worker and waits after a
-// failed start.
+// Probe reports the pool unhealthy while it has no ready or busy worker and waits
+// after failed starts, or after deaths of workers that had no query. Queries that
+// kill their workers do not make it unhealthy.
 func (p *Pool) Probe(context.Context) worker.ProbeResult {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.failures > 0 && len(p.ready) == 0 && time.Now().Before(p.notUntil) {
-		return worker.ProbeResult{Err: fmt.Errorf("%d failures in a row, the last: %w", p.failures, p.lastFail)}
+	if failures := p.failures + p.deaths; failures > 0 && time.Now().Before(p.notUntil) && !slices.ContainsFunc(p.workers, (*proc).serves) {
+		return worker.ProbeResult{Err: fmt.Errorf("%d failures in a row, the last: %w", failures, p.lastFail)}
 	}
 	return worker.ProbeResult{Health: worker.HealthHealthy}
 }

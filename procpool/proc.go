@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"slices"
 	"strconv"
 	"sync"
@@ -62,7 +63,15 @@ type proc struct {
 	readyAt      time.Time
 	lastActivity time.Time
 	queries      int
-	ignored      int   // messages ignored since its last query
+	ignored      int  // messages ignored since its last query
+	alone        bool // it is an extra worker for one query; see Poison
+	trial        bool // it is ready and gets no query before it has answered a health check
+	proven       bool // it has answered a query or a health check
+	generation   int  // see Pool.Reload
+	command      func() *exec.Cmd
+	replaces     *proc // ends once this one is ready
+	successor    *proc // starts, and is ready before this one ends
+	due          error // it ends with this cause once its successor is ready
 	retire       error // it ends with this cause once it is not busy
 	recycling    bool
 	leaving      bool // it is ending; its state may not say so yet
@@ -71,7 +80,8 @@ type proc struct {
 	broke        error     // what it did wrong, when it ends because of that
 	asked        time.Time // when the unanswered health check was sent, else zero
 	checkedAt    time.Time
-	after        []func() // detach calls them without the lock
+	stoppedAt    time.Time // when the pool has seen its process stopped, else zero
+	after        []func()  // detach calls them without the lock
 }
 
 func (w *proc) usable() bool {
@@ -79,8 +89,23 @@ func (w *proc) usable() bool {
 	return !w.leaving && w.retire == nil && (s == WorkerReady || s == WorkerBusy)
 }
 
+// serves reports whether the worker has or may get queries of all callers. The
+// caller holds the pool's lock.
+func (w *proc) serves() bool { return !w.alone && !w.trial && w.usable() }
+
+// spawn describes a worker to start.
+type spawn struct {
+	alone      bool
+	replaces   *proc            // nil for none
+	command    func() *exec.Cmd // nil for the pool's
+	generation int              // of the command
+}
+
 // spawnLocked adds a worker, which starts in the background.
-func (p *Pool) spawnLocked() {
+func (p *Pool) spawnLocked(s spawn) *proc {
+	if s.command == nil {
+		s.command, s.generation = p.command, p.generation
+	}
 	p.spawned++
 	p.counts.spawned.Add(1)
 	name := p.cfg.Name + "/" + strconv.Itoa(p.spawned)
@@ -90,6 +115,7 @@ func (p *Pool) spawnLocked() {
 		machine: fsm.MustNew(KindWorker, name, workerTable, WorkerStarting, &p.events),
 		link:    fsm.MustNew(KindConnection, name, connTable, ConnDisconnected, &p.events),
 		stderr:  &tail{size: p.cfg.StderrTail},
+		alone:   s.alone, replaces: s.replaces, command: s.command, generation: s.generation,
 	}
 	_ = w.link.To(ConnConnecting, nil)
 	w.process = worker.NewProcess(name, nil) // a placeholder until the command is made
@@ -100,6 +126,7 @@ func (p *Pool) spawnLocked() {
 		w.reap(err)
 		p.alive.Done()
 	})
+	return w
 }
 
 // live runs the worker from spawn to the end of its process. It returns why the
@@ -111,7 +138,7 @@ func (w *proc) live() error {
 		return fmt.Errorf("%s: start: %w", w.name, err)
 	}
 	defer d.close()
-	process, err := w.command(d.path)
+	process, err := w.makeProcess(d.path)
 	if err != nil {
 		return fmt.Errorf("%s: start: %w", w.name, err)
 	}
@@ -159,12 +186,12 @@ func (w *proc) live() error {
 	return w.verdict(err)
 }
 
-// command makes the process.
-func (w *proc) command(socket string) (process *worker.Process, err error) {
+// makeProcess makes the process.
+func (w *proc) makeProcess(socket string) (process *worker.Process, err error) {
 	err = call.Do(w.name, func() error {
 		w.p.making.Lock()
 		defer w.p.making.Unlock()
-		cmd := w.p.cfg.Command()
+		cmd := w.command()
 		if cmd == nil {
 			return errors.New("the command is nil: Config.Command must return a worker's command")
 		}
@@ -226,12 +253,34 @@ func (w *proc) connected(a arrival) {
 	w.readyAt = time.Now()
 	w.lastActivity = w.readyAt
 	p.counts.ready.Add(1)
-	p.sendLater(w, p.offerLocked(w))
 	w.ensureReadingLocked()
+	isNew := p.reloading != nil && w.generation == p.reloading.generation
+	if w.trial = (p.failures > 0 || isNew) && p.cfg.HealthInterval != Off; w.trial {
+		p.askHealthLocked(w, w.readyAt)
+		return
+	}
+	p.sendLater(w, p.passLocked(w))
+}
+
+// passLocked lets a ready worker have queries. It returns the first, nil for none.
+func (p *Pool) passLocked(w *proc) (next *attempt) {
+	w.trial = false
+	p.failures = 0
+	p.reloading.provedLocked(p, w)
+	if old := w.replaces; old != nil {
+		w.replaces = nil
+		defer func() { old.succeededLocked() }()
+	}
+	if w.alone {
+		next = p.nextAloneLocked(w)
+	} else {
+		next = p.offerLocked(w)
+	}
 	if n := p.countLocked(WorkerReady) + p.countLocked(WorkerBusy); n >= p.cfg.MinWorkers {
 		p.MarkRunning()
 	}
 	p.ensureLocked()
+	return next
 }
 
 // send writes an attempt's query. A failed write ends the worker.
@@ -264,10 +313,11 @@ func (w *proc) sendCancel(a *attempt) {
 		w.writeUntil = time.Time{}
 	}
 	defer w.wmu.Unlock()
-	if !a.sent {
-		a.dropped = true // send sees it
+	if !a.sent || a.told {
+		a.dropped = !a.sent // send sees it
 		return
 	}
+	a.told = true
 	w.armWrite(time.Now())
 	_ = w.writer.Cancel(a.id) // when this fails, the worker does not confirm and is ended
 }
@@ -356,6 +406,9 @@ func (w *proc) unbindLocked() {
 		if p.keys[key] == w {
 			delete(p.keys, key)
 		}
+	}
+	if r := p.reloading; r != nil && errors.Is(w.due, ErrReloaded) {
+		r.result.Keys = append(r.result.Keys, w.keys...)
 	}
 	w.keys = nil
 	if w.waiting.Len() == 0 {

@@ -23,10 +23,14 @@ type Query struct {
 	payload    json.RawMessage
 	key        string
 	keyed      bool
+	preferred  bool // the key may go to any worker
 	idempotent bool
 	evictBusy  bool
+	caller     string
+	marked     bool // print is the caller's
 	begun      time.Time
 	until      time.Time
+	invalid    error // of an option
 
 	machine  *fsm.Machine[QueryState]
 	messages chan json.RawMessage // nil for Do, which drops them
@@ -44,6 +48,10 @@ type Query struct {
 	in       *list.List    // the queue
 	on       *attempt      // the attempt that a worker has
 	attempts int
+	deaths   int    // of workers that had it
+	alone    bool   // it runs in an extra worker; see Poison
+	claims   bool   // a busy worker was evicted for it
+	print    string // its fingerprint, "" while it is not needed
 	first    attempt
 	streamed bool
 	last     string // the worker that has it or had it last
@@ -53,15 +61,26 @@ type Query struct {
 type Option func(*Query)
 
 // Key sends all queries of one key, such as a session or a workspace, to the same
-// worker, one after the other. A query waits for a busy worker of its key even
-// when others are free. The pool remembers a key until its worker ends: with an
-// unbounded number of keys, set Recycle.MaxAge.
+// worker, one after the other: the key requires its worker. A query waits for a busy
+// worker of its key even when others are free. A new key gets the worker with the
+// fewest keys, and while the pool has room, a worker of its own. The pool remembers a
+// key until its worker ends: with an unbounded number of keys, set Recycle.MaxAge.
 func Key(key string) Option {
-	return func(q *Query) { q.key, q.keyed = key, true }
+	return func(q *Query) { q.key, q.keyed, q.preferred = key, true, false }
 }
 
-// Idempotent says that the query may run twice. When its worker crashes before it
-// has streamed anything, the pool gives it to another worker, up to twice.
+// Prefer sends queries of one key to the same worker while that is free, for example
+// because it has cached something, and to another one otherwise. The pool remembers
+// nothing of such keys, so their number does not matter. With Config.KeyPerWorker it
+// is the same as [Key].
+func Prefer(key string) Option {
+	return func(q *Query) { q.key, q.keyed, q.preferred = key, true, !q.pool.cfg.KeyPerWorker }
+}
+
+// Idempotent says that the query may run twice. When its worker dies before it has
+// streamed anything, the pool gives it once to an extra worker; see [Poison]. When
+// the pool itself had to end the worker, it gives the query to another one, up to
+// twice.
 func Idempotent() Option { return func(q *Query) { q.idempotent = true } }
 
 // Timeout bounds the query, in place of Config.QueryTimeout.
@@ -73,6 +92,30 @@ func Timeout(d time.Duration) Option {
 // evict. The query of that worker ends with an error that is [ErrEvicted]. It has
 // an effect only with Config.KeyPerWorker.
 func EvictBusy() Option { return func(q *Query) { q.evictBusy = true } }
+
+// Caller says on whose behalf the query is made, for example a tenant. Poison.Deaths
+// is a budget of each caller. The name has at most 256 bytes.
+func Caller(name string) Option {
+	return func(q *Query) { q.caller = q.short("caller", name) }
+}
+
+// Fingerprint says which queries are alike, for example all that concern one document.
+// When workers die of some, the pool refuses all of them; see [Poison]. It has at
+// most 256 bytes. Without it a fingerprint is a hash of the payload.
+func Fingerprint(print string) Option {
+	return func(q *Query) { q.print, q.marked = q.short("fingerprint", print), true }
+}
+
+// maxName bounds names that callers choose.
+const maxName = 256
+
+func (q *Query) short(option, name string) string {
+	if len(name) > maxName || name == "" {
+		q.invalid = &OptionError{option, fmt.Errorf("it has %d bytes, want 1 to %d", len(name), maxName)}
+		return ""
+	}
+	return name
+}
 
 // maxAttempts bounds how often an idempotent query is given to a worker.
 const maxAttempts = 3
@@ -280,7 +323,8 @@ func (p *Pool) Do(ctx context.Context, payload json.RawMessage, opts ...Option) 
 // the query's too.
 //
 // Submit returns an error and no query when the payload is not JSON
-// (wire.ErrNotJSON) or too long (a *wire.TooLongError), or when ctx is done. It
+// (wire.ErrNotJSON) or too long (a *wire.TooLongError), when an option is not valid
+// (an [*OptionError]), or when ctx is done. It
 // returns a rejected query without an error, in its terminal state.
 func (p *Pool) Submit(ctx context.Context, payload json.RawMessage, opts ...Option) (*Query, error) {
 	q, err := p.newQuery(ctx, payload, opts)
@@ -309,6 +353,12 @@ func (p *Pool) newQuery(ctx context.Context, payload json.RawMessage, opts []Opt
 			return nil, fmt.Errorf("%s: submit: option %d is nil", p.cfg.Name, i+1)
 		}
 		opt(q)
+	}
+	if q.invalid != nil {
+		return nil, fmt.Errorf("%s: submit: %w", p.cfg.Name, q.invalid)
+	}
+	if !q.marked && p.recalls.Load() {
+		q.print = printOf(payload)
 	}
 	if d, ok := ctx.Deadline(); ok && d.Before(q.until) {
 		q.until = d

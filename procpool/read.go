@@ -159,15 +159,7 @@ func (w *proc) take(e *wire.Envelope) error {
 	case wire.Message, wire.Session, wire.Complete, wire.Error:
 		return w.takeAnswer(e)
 	case wire.HealthOK:
-		w.p.mu.Lock()
-		asked := !w.asked.IsZero()
-		w.asked = time.Time{}
-		w.p.mu.Unlock()
-		w.process.SetHealth(worker.HealthHealthy)
-		if asked {
-			return nil
-		}
-		return w.ignore(nil)
+		return w.takeHealth()
 	case wire.ShutdownAck:
 		if !w.isGentle() {
 			return errors.New("it said shutdown_ack and was not told to shut down")
@@ -179,6 +171,28 @@ func (w *proc) take(e *wire.Envelope) error {
 	default:
 		return w.ignore(&w.p.counts.unknown)
 	}
+}
+
+// takeHealth acts on the answer to a health check.
+func (w *proc) takeHealth() error {
+	p := w.p
+	p.mu.Lock()
+	asked := !w.asked.IsZero()
+	w.asked = time.Time{}
+	var next *attempt
+	if asked {
+		w.proven, p.deaths = true, 0
+		if w.trial && w.usable() {
+			next = p.passLocked(w)
+		}
+	}
+	p.mu.Unlock()
+	w.process.SetHealth(worker.HealthHealthy)
+	w.sendNext(next)
+	if asked {
+		return nil
+	}
+	return w.ignore(nil)
 }
 
 // ignore counts a message that the pool has no use for.

@@ -1,8 +1,10 @@
 package procpool
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 )
 
@@ -32,24 +34,24 @@ func (r Recycle) draw() limits {
 	return l
 }
 
-// worn returns which limit the worker has reached, nil when none. The caller holds
-// the pool's lock.
-func (w *proc) worn(now time.Time) error {
+// worn returns which limit the worker has reached, nil when none, and whether the
+// worker is idle because of that. The caller holds the pool's lock.
+func (w *proc) worn(now time.Time) (why error, idle bool) { //nolint:revive // the error is the result
 	l := w.limits
 	switch {
 	case l.queries > 0 && w.queries >= l.queries:
-		return fmt.Errorf("%w: it has served %d queries", ErrRecycled, w.queries)
+		return fmt.Errorf("%w: it has served %d queries", ErrRecycled, w.queries), false
 	case l.age > 0 && now.Sub(w.readyAt) >= l.age:
-		return fmt.Errorf("%w: it is %v old", ErrRecycled, now.Sub(w.readyAt).Round(time.Millisecond))
+		return fmt.Errorf("%w: it is %v old", ErrRecycled, now.Sub(w.readyAt).Round(time.Millisecond)), false
 	case l.idle > 0 && w.cur == nil && now.Sub(w.lastActivity) >= l.idle:
-		return fmt.Errorf("%w: it was idle for %v", ErrRecycled, now.Sub(w.lastActivity).Round(time.Millisecond))
+		return fmt.Errorf("%w: it was idle for %v", ErrRecycled, now.Sub(w.lastActivity).Round(time.Millisecond)), true
 	}
 	if l.rss > 0 {
 		if got, ok := memoryOf(w.memoryPID()); ok && got >= l.rss {
-			return fmt.Errorf("%w: it has %d bytes of memory", ErrRecycled, got)
+			return fmt.Errorf("%w: it has %d bytes of memory", ErrRecycled, got), false
 		}
 	}
-	return nil
+	return nil, false
 }
 
 func (w *proc) memoryPID() int {
@@ -78,13 +80,49 @@ func (p *Pool) mayRecycleLocked() bool {
 	return n < p.cfg.Recycle.AtOnce
 }
 
-// recycleLocked ends the worker, once it is not busy.
-func (w *proc) recycleLocked(why error) {
+// recycleLocked ends the worker, once it is not busy: after its successor is ready
+// when it needs one.
+func (w *proc) recycleLocked(why error, idle bool) {
+	p := w.p
 	w.recycling = true
-	w.p.counts.recycled.Add(1)
+	p.counts.recycled.Add(1)
+	needed := p.sizeLocked() <= p.cfg.MinWorkers || w.queries > 0 && !idle
+	if needed && p.cfg.Surge != Off && !p.draining {
+		w.due = why
+		p.ensureLocked()
+		return
+	}
+	w.retireLocked(why)
+}
+
+// retireLocked ends the worker once it is not busy.
+func (w *proc) retireLocked(why error) {
 	if w.cur != nil {
 		w.retire = why
 		return
 	}
 	w.stopLocked(true, why)
+}
+
+// ensureSuccessorsLocked starts the successors of workers that are due.
+func (p *Pool) ensureSuccessorsLocked() {
+	for _, w := range slices.Clone(p.workers) {
+		if w.due == nil || w.successor != nil || !w.usable() || errors.Is(w.due, ErrReloaded) {
+			continue
+		}
+		if p.draining || p.sizeLocked() >= p.cfg.MaxWorkers+p.cfg.Surge || p.backsOffLocked() {
+			return
+		}
+		w.successor = p.spawnLocked(spawn{replaces: w})
+	}
+}
+
+// succeededLocked ends a worker whose successor is ready.
+func (w *proc) succeededLocked() {
+	w.successor = nil
+	if w.due != nil && w.usable() {
+		w.retireLocked(w.due)
+	} else if w.machine.State() == WorkerStarting {
+		w.stopLocked(true, w.due)
+	}
 }

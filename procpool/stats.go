@@ -40,8 +40,8 @@ type Stats struct {
 	// Queries that wait for a worker, and all that have not ended.
 	Waiting int `json:"waiting"`
 	Open    int `json:"open"`
-	// Consecutive failures to start and crashes without an answer, and the time of
-	// the next attempt.
+	// Consecutive failed starts, and the time of the next attempt, which is also set
+	// after deaths of workers that had no query.
 	Failures int       `json:"failures"`
 	NotUntil time.Time `json:"notUntil,omitzero"`
 
@@ -52,6 +52,9 @@ type Stats struct {
 	Cancelled uint64 `json:"cancelled"`
 	Rejected  uint64 `json:"rejected"`
 	Retried   uint64 `json:"retried"` // idempotent ones given to another worker
+
+	// Fingerprints that the pool refuses; see Poison.
+	Poisoned int `json:"poisoned"`
 
 	// Time from Submit to the end, without rejected queries.
 	Durations Durations `json:"durations"`
@@ -96,8 +99,13 @@ func (p *Pool) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s.State, s.Waiting, s.Failures = p.capacity.State(), p.waiting, p.failures
-	if p.failures > 0 {
+	if p.failures > 0 || p.deaths > 0 {
 		s.NotUntil = p.notUntil
+	}
+	for _, known := range p.memory.prints {
+		if known.Refused {
+			s.Poisoned++
+		}
 	}
 	s.Starting, s.Ready = p.countLocked(WorkerStarting), p.countLocked(WorkerReady)
 	s.Busy, s.ShuttingDown = p.countLocked(WorkerBusy), p.countLocked(WorkerShuttingDown)
@@ -160,6 +168,9 @@ func (p *Pool) State() worker.State {
 		child.Reason = string(state)
 		if w.cur != nil {
 			child.Reason += " with " + w.cur.id
+		}
+		if w.alone {
+			child.Reason += ", in quarantine,"
 		}
 		child.Reason += " for " + time.Since(since).Round(time.Millisecond).String()
 		s.Children = append(s.Children, child)

@@ -69,6 +69,8 @@ func serve(ctx context.Context, q *child.Query) (any, error) {
 	case "kill":
 		_ = syscall.Kill(os.Getpid(), syscall.Signal(a.N))
 		time.Sleep(time.Hour)
+	case "env":
+		return os.Getenv(a.Text), nil
 	case "pid":
 		return os.Getpid(), nil
 	case "deaf-pid":
@@ -106,6 +108,15 @@ func helper(mode string) {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
+		return
+	case "gated": // waits for a file
+		for {
+			if _, err := os.Stat(arg); err == nil {
+				break
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+		helper("serve")
 		return
 	case "stay":
 		signal.Ignore(syscall.SIGTERM)
@@ -167,6 +178,15 @@ func raw(mode string) {
 	case "ready-twice":
 		say(`{"type":"ready"}`)
 	}
+	if mode == "told" {
+		asked := make(chan os.Signal, 1)
+		signal.Notify(asked, syscall.SIGTERM)
+		go func() {
+			<-asked
+			hear("SIGTERM")
+			os.Exit(1)
+		}()
+	}
 	say(`{"type":"ready"}`)
 	lines := bufio.NewReader(conn)
 	first := true
@@ -188,7 +208,7 @@ func raw(mode string) {
 			panic(err) // every message of a pool fits its schema
 		}
 		if mode == "told" { // records the messages that it gets
-			heard(e.Type)
+			heard(&e)
 		}
 		if e.Type == wire.Shutdown && mode == "ignores-shutdown" {
 			signal.Ignore(syscall.SIGTERM)
@@ -239,6 +259,12 @@ func raw(mode string) {
 		switch mode {
 		case "garbage":
 			say(`{"type":"message","requestId":%q,"content":}`, id)
+		case "nul":
+			say("{\"type\":\"complete\",\"requestId\":%q,\"result\":\"a\x00b\"}", id)
+		case "escape":
+			say(`{"type":"complete","requestId":%q,"result":"\q"}`, id)
+		case "not-utf-8":
+			say("{\"type\":\"complete\",\"requestId\":%q,\"result\":\"\xc3\"}", id)
 		case "partial":
 			fmt.Fprintf(conn, `{"type":"complete","requestId":%q,"res`, id)
 			conn.Close()
@@ -377,12 +403,20 @@ func namespace(dir string) {
 	}
 }
 
-// heard appends the type to the file that $HEARD names.
-func heard(t wire.Type) {
+// heard appends the type of a message to the file that $HEARD names.
+func heard(e *wire.Envelope) {
+	line := string(e.Type)
+	if e.Type == wire.Shutdown && !e.Graceful {
+		line += " at once"
+	}
+	hear(line)
+}
+
+func hear(line string) {
 	f, err := os.OpenFile(os.Getenv("HEARD"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
 		panic(err)
 	}
 	defer f.Close()
-	fmt.Fprintln(f, t)
+	fmt.Fprintln(f, line)
 }

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"context"
 	"fmt"
 	"sync/atomic"
 
@@ -19,6 +20,42 @@ type instance struct {
 	base    *BaseWorker     // the embedded base, nil for none
 	done    <-chan struct{} // closed when the worker has ended; nil for a kind of this package, whose base tells that
 	foreign *strange        // nil for a kind of this package, whose methods always return
+
+	c       *child       // whose place it takes
+	context startContext // given to its Start
+}
+
+// startContext is the context that a child's Start gets: its supervisor's values, and
+// its [Handover]. It never ends.
+type startContext struct {
+	context.Context
+	c        *child
+	restarts int
+	previous *Exit
+}
+
+func (x *startContext) Value(key any) any {
+	if _, ok := key.(handoverKey); ok {
+		return x
+	}
+	return x.Context.Value(key)
+}
+
+// handover returns what the instance is told.
+func (x *startContext) handover() Handover {
+	return Handover{Session: x.c.s.sessionOf(x.c.name), Restarts: x.restarts, Previous: x.previous}
+}
+
+// workerEnded tells the loop that the instance has ended, or is gone.
+func (i *instance) workerEnded() {
+	if i.foreign == nil {
+		i.c.s.box.post((*instanceEnded)(i))
+		return
+	}
+	go func() { // settle may call the worker, whose lock is held now
+		i.settle(i.c.name)
+		i.c.s.box.post((*instanceEnded)(i))
+	}()
 }
 
 // strange is what a supervisor knows about a foreign worker.
@@ -39,14 +76,17 @@ type ending struct {
 
 // newInstance calls a foreign worker's Done once. That may never return, so a start that
 // may hang calls newInstance in a goroutine that may be abandoned.
-func newInstance(w Worker) (*instance, error) {
-	i := &instance{Worker: w}
+func newInstance(c *child, w Worker) (*instance, error) {
+	i := &instance{Worker: w, c: c}
 	if b, ok := w.(interface{ self() *BaseWorker }); ok {
 		i.base = b.self()
 	}
 	switch w.(type) {
 	case *Func, *Process, *Container, *Restarter, *Supervisor:
 		return i, nil // do not call Done, which would make a channel
+	}
+	if treeOf(w) != nil {
+		return i, nil
 	}
 	i.foreign = &strange{}
 	if i.base != nil {

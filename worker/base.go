@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fsm"
@@ -17,22 +18,27 @@ import (
 // Start, change the status with [BaseWorker.SetStatus], and pass the result of
 // the work to [BaseWorker.Finish]. All methods may be called concurrently.
 type BaseWorker struct {
-	name, kind string
-	machine    *fsm.Machine[Status]
-	events     fsm.Dispatcher
+	kind    string
+	machine fsm.Machine[Status]
+	events  fsm.Dispatcher
 
 	gone fsm.Signal // none of its code runs any more
+
+	patient bool        // the worker may notice late that its context has ended; set before Start
+	unseen  atomic.Bool // nothing watches the context
 
 	mu            sync.Mutex // guards everything below, and is held around every change of status
 	stopRequested bool
 	killed        bool
 	ended         bool
-	hook          func() // called when the worker has ended, and when it is gone
+	claimed       bool   // a supervisor has it
+	hook          endHook // told when the worker has ended, and when it is gone
 	err           error
 	ctx           context.Context // the work's own context; nil before Begin
 	unwatch       func() bool     // ends the watch on ctx
 	health        Health
 	pending       *pending // nil unless the worker is pending
+	pausing       *pausing // made by the first Suspend or Resume
 	startedAt     time.Time
 	healthAt      time.Time
 }
@@ -45,16 +51,16 @@ type pending struct {
 
 // Init sets the worker's kind ("func", "process", …) and name.
 func (b *BaseWorker) Init(kind, name string) {
-	b.kind, b.name = kind, name
-	b.machine = fsm.MustNew(KindWorker, name, transitions, StatusCreated, &b.events)
+	b.kind = kind
+	life.Begin(&b.machine, name, StatusCreated, &b.events)
 	b.events.SetOwner(b.machine.ID())
 }
 
 // initRun makes b run n of whole, which runs the same work again and again: its
 // changes are events of whole's life, with n as their Attempt.
 func (b *BaseWorker) initRun(kind string, whole *BaseWorker, n int) {
-	b.kind, b.name = kind, whole.name
-	b.machine = whole.machine.Attempt(n, StatusCreated)
+	b.kind = kind
+	whole.machine.BeginAttempt(&b.machine, n, StatusCreated)
 }
 
 // takeOver makes b continue the life of held, which was Pending in its place. b
@@ -66,7 +72,7 @@ func (b *BaseWorker) takeOver(held *BaseWorker) {
 	held.mu.Unlock()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.machine.State() != StatusCreated || !b.machine.Continue(held.machine) {
+	if b.machine.State() != StatusCreated || !b.machine.Continue(&held.machine) {
 		return
 	}
 	b.pending = why
@@ -85,18 +91,24 @@ func (b *BaseWorker) Adopt(child interface{ PublishTo(*fsm.Dispatcher) }) {
 }
 
 // Name returns the worker's name.
-func (b *BaseWorker) Name() string { return b.name }
+func (b *BaseWorker) Name() string { return b.machine.Name() }
 
 // Done returns a channel that is closed once the worker is in a terminal status.
 func (b *BaseWorker) Done() <-chan struct{} { return b.machine.Done() }
 
 // Status returns the worker's status.
-func (b *BaseWorker) Status() Status { return b.machine.State() }
+func (b *BaseWorker) Status() Status {
+	if b.unseen.Load() {
+		b.look()
+	}
+	return b.machine.State()
+}
 
 // Await waits for a status for which until returns true, and returns it. It calls
 // until with the present status and every later one. When ctx ends first, it
 // returns ctx's error. until must return at once and must not call the worker.
 func (b *BaseWorker) Await(ctx context.Context, until func(Status) bool) (Status, error) {
+	b.observe()
 	return b.machine.Wait(ctx, until)
 }
 
@@ -110,30 +122,42 @@ func (b *BaseWorker) Gone() <-chan struct{} { return b.gone.Signaled() }
 // method.
 func (b *BaseWorker) self() *BaseWorker { return b }
 
-// hookEnd makes the worker call fn when it has ended, and once more when it is
-// gone if that happens later. It calls fn under its lock: fn must return at once
+// endHook hears of the end of a worker.
+type endHook interface{ workerEnded() }
+
+// hookEnd makes the worker tell hook when it has ended, and once more when it is
+// gone if that happens later. It does so under its lock: hook must return at once
 // and must not call the worker. Call hookEnd before the worker starts.
-func (b *BaseWorker) hookEnd(fn func()) {
+func (b *BaseWorker) hookEnd(hook endHook) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.hook = fn
+	b.hook = hook
 }
 
 // goneLocked records, once, that none of the worker's code runs any more.
 func (b *BaseWorker) goneLocked() {
 	if b.gone.Signal() && b.hook != nil {
-		b.hook()
+		b.hook.workerEnded()
 	}
 }
 
 // Watch returns a reader of the changes of this worker and its children from now
 // on. The reader keeps at most buffer unread events; a gap event takes the place
 // of lost ones. Close the reader when you no longer use it.
-func (b *BaseWorker) Watch(buffer int) *fsm.Subscription { return b.events.Subscribe(buffer) }
+func (b *BaseWorker) Watch(buffer int) *fsm.Subscription {
+	sub := b.events.Subscribe(buffer)
+	b.observe()
+	return sub
+}
 
 // PublishTo also sends the changes of this worker and its children to events, as
 // [fsm.Dispatcher.Forward] does. A later call replaces an earlier one.
-func (b *BaseWorker) PublishTo(events *fsm.Dispatcher) { b.events.Forward(events) }
+func (b *BaseWorker) PublishTo(events *fsm.Dispatcher) {
+	b.events.Forward(events)
+	if b.events.HasReader() {
+		b.observe()
+	}
+}
 
 // SetStatus changes the status. For a change that the table does not have, and
 // for a word that is not a status, it returns an [*fsm.TransitionError] and
@@ -175,12 +199,17 @@ func (b *BaseWorker) setLocked(to Status, cause error) error {
 // Hold makes a created worker pending. reason says why it waits, and due when it
 // may start.
 func (b *BaseWorker) Hold(reason string, due time.Time) error {
+	return b.hold(errors.New(reason), due)
+}
+
+// hold is Hold with the cause of the event.
+func (b *BaseWorker) hold(cause error, due time.Time) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err := b.setLocked(StatusPending, errors.New(reason)); err != nil {
+	if err := b.setLocked(StatusPending, cause); err != nil {
 		return err
 	}
-	b.pending = &pending{reason, due}
+	b.pending = &pending{cause.Error(), due}
 	return nil
 }
 
@@ -196,6 +225,17 @@ func (b *BaseWorker) rehold(reason string, due time.Time) bool {
 	return true
 }
 
+// ending returns a channel that is closed when the work's context ends, which it does
+// at the latest when the worker ends. It is nil before Begin.
+func (b *BaseWorker) ending() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ctx == nil {
+		return nil
+	}
+	return b.ctx.Done()
+}
+
 // Begin moves a created or pending worker to Starting. ctx is the context of its
 // work: once ctx is cancelled, the worker counts as asked to stop. For a worker
 // in any other status Begin returns an error that wraps [ErrNotStartable].
@@ -209,13 +249,48 @@ func (b *BaseWorker) begin(ctx, parent context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := b.setLocked(StatusStarting, nil); err != nil {
-		return fmt.Errorf("start %s: %w: it is %s", b.name, ErrNotStartable, b.machine.State())
+		return fmt.Errorf("start %s: %w: it is %s", b.Name(), ErrNotStartable, b.machine.State())
 	}
 	b.ctx = ctx
-	if parent.Done() != nil {
-		b.unwatch = context.AfterFunc(parent, func() { b.RequestStop(call.Take("the cause of "+b.name+"'s context", context.Cause(parent))) })
+	switch {
+	case parent.Done() == nil:
+	case b.patient && !b.events.HasReader():
+		b.unseen.Store(true)
+	default:
+		b.unwatch = context.AfterFunc(parent, func() { b.RequestStop(b.causeOf(parent)) })
 	}
 	return nil
+}
+
+// look records a stop that the end of the context asks for.
+func (b *BaseWorker) look() {
+	b.mu.Lock()
+	ctx := b.ctx
+	b.mu.Unlock()
+	if ctx.Err() != nil {
+		b.RequestStop(b.causeOf(ctx))
+	}
+}
+
+// observe makes a worker that has not watched its context do so from now on, for a
+// caller that waits for changes.
+func (b *BaseWorker) observe() {
+	if b.unseen.CompareAndSwap(true, false) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if !b.ended && !b.stopRequested {
+			b.unwatch = context.AfterFunc(b.ctx, b.look)
+		}
+	}
+}
+
+// causeOf returns the cause of a context that has ended.
+func (b *BaseWorker) causeOf(ctx context.Context) error {
+	cause := context.Cause(ctx)
+	if cause == context.Canceled { //nolint:errorlint // the usual one, itself
+		return cause
+	}
+	return call.Take("the cause of "+b.Name()+"'s context", cause)
 }
 
 // MarkRunning moves a starting worker to Running. It does nothing when the worker
@@ -260,7 +335,7 @@ func (b *BaseWorker) RequestStop(cause error) (live bool) {
 // ended by itself meanwhile. Call [BaseWorker.Finish] once none of the worker's
 // code runs any more.
 func (b *BaseWorker) Kill(err error) bool {
-	err = call.Freeze(b.name, err)
+	err = call.Freeze(b.Name(), err)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.ended {
@@ -269,7 +344,7 @@ func (b *BaseWorker) Kill(err error) bool {
 	b.killed = true
 	b.finishLocked(err)
 	if b.hook != nil {
-		b.hook()
+		b.hook.workerEnded()
 	}
 	return true
 }
@@ -284,7 +359,7 @@ func (b *BaseWorker) Kill(err error) bool {
 // abandoned worker, which has ended already, that is its only effect. A second
 // call changes nothing.
 func (b *BaseWorker) Finish(err error) {
-	err = call.Freeze(b.name, err) // in the goroutine of the caller, who made the error
+	err = call.Freeze(b.Name(), err) // in the goroutine of the caller, who made the error
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.gone.HasSignaled() {
@@ -297,7 +372,7 @@ func (b *BaseWorker) Finish(err error) {
 	if b.ctx != nil && b.ctx.Err() != nil {
 		if !b.stopRequested { // the watch on ctx may be late
 			b.stopRequested = true
-			_ = b.setLocked(StatusStopping, call.Take("the cause of "+b.name+"'s context", context.Cause(b.ctx)))
+			_ = b.setLocked(StatusStopping, b.causeOf(b.ctx))
 		}
 		if err != nil && !errors.Is(err, ErrInterrupted) && means(b.ctx, err) {
 			err = fmt.Errorf("%w: %w", ErrInterrupted, err)
@@ -316,7 +391,7 @@ func (b *BaseWorker) abandon(err error) {
 	}
 	b.finishLocked(err)
 	if b.hook != nil {
-		b.hook()
+		b.hook.workerEnded()
 	}
 }
 
@@ -367,6 +442,9 @@ func (b *BaseWorker) DeriveFinalStatus() Status {
 // StopRequested reports whether the worker was asked to stop, by Stop or by the
 // end of the context given to Start.
 func (b *BaseWorker) StopRequested() bool {
+	if b.unseen.Load() {
+		b.look()
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.stopRequested
@@ -426,10 +504,13 @@ func (b *BaseWorker) SetHealth(h Health) {
 
 // State describes the worker, without children.
 func (b *BaseWorker) State() State {
+	if b.unseen.Load() {
+		b.look()
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := State{
-		Name: b.name, Kind: b.kind, Status: b.machine.State(), Health: b.health,
+		Name: b.Name(), Kind: b.kind, Status: b.machine.State(), Health: b.health,
 		StartedAt: b.startedAt, UpdatedAt: b.updatedLocked(),
 	}
 	if p := b.pending; p != nil {

@@ -59,11 +59,13 @@ func WithHandover(ctx context.Context, h Handover) context.Context {
 // HandoverFrom returns the [Handover] that a supervisor has passed to the
 // function that got ctx.
 func HandoverFrom(ctx context.Context) (Handover, bool) {
-	h, ok := ctx.Value(handoverKey{}).(*Handover)
-	if !ok || h == nil {
-		return Handover{}, false
+	switch h := ctx.Value(handoverKey{}).(type) {
+	case *startContext:
+		return h.handover(), true
+	case *Handover:
+		return *h, true
 	}
-	return *h, true
+	return Handover{}, false
 }
 
 // Environ returns h as variables, in the form of [os.Environ].

@@ -17,6 +17,8 @@ type told struct{}
 
 func (told) isMessage() {}
 
+func (*instanceEnded) isMessage() {}
+
 // The requests of callers. A reply has room for one answer, so that the loop
 // never waits.
 type (
@@ -26,9 +28,30 @@ type (
 		spec  Spec
 		reply chan<- error
 	}
+	addKin struct { // to a Dynamic
+		told
+		make  func(name string) (Worker, error)
+		name  *string // set before the reply
+		reply chan<- error
+	}
 	removeChild struct {
 		told
 		name  string
+		reply chan<- error
+	}
+	stopChild struct {
+		told
+		name  string
+		reply chan<- error
+	}
+	restartChild struct {
+		told
+		name  string
+		reply chan<- error
+	}
+	replaceChild struct {
+		told
+		spec  Spec
 		reply chan<- error
 	}
 	holdRestarts struct{ told } // start no more children
@@ -60,16 +83,16 @@ type (
 		op  *startOp
 		err error
 	}
+	goOn struct { // more members of the group can start
+		told
+		g *group
+	}
 	startOverdue struct { // the child's StartTimeout is over
 		told
 		c  *child
 		op *startOp
 	}
-	instanceEnded struct { // or the instance is gone
-		told
-		c *child
-		i *instance
-	}
+	instanceEnded instance // or the instance is gone
 	stopEnded struct { // a call of Stop has returned
 		told
 		c   *child
@@ -81,7 +104,8 @@ type (
 		c *child
 		i *instance
 	}
-	backoffOver struct {
+	askedOverdue struct{ told } // a function that was asked to stop has not returned in time
+	backoffOver  struct {
 		told
 		g *group
 	}
@@ -107,6 +131,9 @@ func (s *Supervisor) loop() error {
 		for i, m := range batch {
 			batch[i] = nil // do not keep the message in memory until the next batch
 			s.handle(m)
+			if s.suspended {
+				s.moved.Notify()
+			}
 			if g := s.first; g != nil {
 				s.advance(g) // a child that has left the group may hold it up no more
 				if g.phase == groupOver {
@@ -126,8 +153,16 @@ func (s *Supervisor) handle(m message) {
 		s.begin()
 	case addChild:
 		s.add(m)
+	case addKin:
+		s.addKin(m)
 	case removeChild:
 		s.remove(m)
+	case stopChild:
+		s.stopChild(m)
+	case restartChild:
+		s.restartChild(m)
+	case replaceChild:
+		s.replaceChild(m)
 	case holdRestarts:
 		s.holdRestarts()
 	case holdStarts:
@@ -142,8 +177,12 @@ func (s *Supervisor) handle(m message) {
 		s.startEnded(m.c, m.op, m.err)
 	case startOverdue:
 		s.startOverdue(m.c, m.op)
-	case instanceEnded:
-		s.instanceEnded(m.c, m.i)
+	case *instanceEnded:
+		s.instanceEnded(m.c, (*instance)(m))
+	case goOn:
+		s.advance(m.g)
+	case askedOverdue:
+		s.askedOverdue()
 	case stopEnded:
 		s.stopEnded(m.c, m.i, m.err)
 	case stopOverdue:

@@ -26,7 +26,7 @@ func (p *Process) judge(own context.Context, err error, oom bool) (killed bool, 
 	case err == nil:
 	case forced && exit.signal == syscall.SIGKILL && p.StopRequested():
 		killed = true
-		err = fmt.Errorf("%s: did not stop when asked and was killed: %w", p.Name(), err)
+		err = &KilledError{Name: p.Name(), Err: err}
 	case asked && (exit.signal == p.stopBy || exit.Code == 128+int(p.stopBy)):
 		err = fmt.Errorf("%w: %w", ErrInterrupted, err)
 	case byOther && p.stopsSoon(own):

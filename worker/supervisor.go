@@ -23,9 +23,10 @@ var (
 	ErrRestartIntensity = errors.New("restart intensity exceeded")
 
 	// ErrNameTaken is returned by [Supervisor.Add] for the name of another child.
-	ErrNameTaken = errors.New("there is a child of that name")
+	ErrNameTaken = errors.New("there is a child of that name; want another name, or Replace or Remove that child")
 
-	// ErrNoChild is returned by [Supervisor.Remove] for a name that no child has.
+	// ErrNoChild is returned by [Supervisor.Remove] and other methods for a name that
+	// no child has.
 	ErrNoChild = errors.New("there is no child of that name")
 
 	// ErrSupervisorEnded is returned by the methods of a supervisor that has
@@ -33,6 +34,7 @@ var (
 	ErrSupervisorEnded = errors.New("supervisor is ending")
 
 	errAbandonedStart = errors.New("did not start in time")
+	errSuspended      = errors.New("the supervisor is suspended")
 )
 
 // SupervisorConfig shapes a [Supervisor]. The zero value of a field is its
@@ -49,6 +51,13 @@ type SupervisorConfig struct {
 	// error is [ErrDoNotRestart] in place of ErrTerminate. A supervisor above goes on
 	// and does not restart it; an App stops, as after any failed unit.
 	ContainTerminate bool
+	// PassThroughPanics lets a panic in the function of a child, a [Func] or a
+	// [Restarter], end the process, as the option of that name does. It holds for the
+	// children of this supervisor, not for those of a supervisor below it.
+	PassThroughPanics bool
+	// AutoShutdown says whether the end of significant children ends the supervisor.
+	// Defaults to ShutdownNever.
+	AutoShutdown AutoShutdown
 	// Children are the first children, in the order of their start. Add more with
 	// [Supervisor.Add].
 	Children []Spec
@@ -63,10 +72,10 @@ func (c SupervisorConfig) Validate() error {
 	default:
 		errs = append(errs, fmt.Errorf("strategy is %q, want %q, %q or %q", c.Strategy, OneForOne, OneForAll, RestForOne))
 	}
-	errs = append(errs, c.Backoff.Validate())
+	errs = append(errs, c.Backoff.Validate(), c.AutoShutdown.validate())
 	seen := make(map[string]bool, len(c.Children))
 	for _, spec := range c.Children {
-		errs = append(errs, spec.Validate())
+		errs = append(errs, spec.Validate(), c.AutoShutdown.accepts(spec))
 		if seen[spec.Name] {
 			errs = append(errs, fmt.Errorf("child %q: %w", spec.Name, ErrNameTaken))
 		}
@@ -102,6 +111,7 @@ func (c SupervisorConfig) Validate() error {
 type Supervisor struct {
 	BaseWorker
 	cfg       SupervisorConfig
+	kin       *kin            // of a Dynamic; nil for any other
 	base      context.Context // the context of children: it has the values of the supervisor's
 	probeCtx  context.Context // ends with the supervisor
 	endProbes context.CancelFunc
@@ -113,11 +123,12 @@ type Supervisor struct {
 	begun   sync.Mutex // orders Start against Stop and Add; guards running
 	running bool
 
-	suspending chan struct{} // holds a token while a Suspend or Resume runs
+	moved fsm.Wake // the loop has handled a message while the supervisor is suspended
 
-	// mu guards children, byName and the marked fields of child. The loop alone
+	// mu guards children, byName, gate and the marked fields of child. The loop alone
 	// writes them once it runs.
 	mu       sync.Mutex
+	gate     chan struct{} // not nil while the supervisor is suspended; Resume closes it
 	children []*child
 	byName   map[string]*child
 
@@ -137,28 +148,42 @@ type Supervisor struct {
 	cause         error
 	deadline      time.Time // of the stop, zero for none
 	hurryAt       *time.Timer
+	inTime        []*child    // functions that were asked to stop by a time; some may have returned
+	overdue       *time.Timer // for them; nil before the first
+	overdueAt     time.Time   // when it fires; zero when it does not
 	abandonedErrs []error // about children that were abandoned while the supervisor stops
 }
 
 // NewSupervisor returns a worker that runs the children of cfg. Start returns an
 // error when cfg is not valid.
 func NewSupervisor(name string, cfg SupervisorConfig) *Supervisor {
-	s := &Supervisor{cfg: cfg, byName: make(map[string]*child, len(cfg.Children))}
-	s.box.wake, s.suspending = fsm.NewWake(), make(chan struct{}, 1)
-	s.Init("supervisor", name)
+	s := &Supervisor{}
+	s.setUp("supervisor", name, cfg)
 	for _, spec := range cfg.Children {
 		s.append(spec)
 	}
 	return s
 }
 
+func (s *Supervisor) setUp(kind, name string, cfg SupervisorConfig) {
+	s.cfg, s.byName = cfg, make(map[string]*child, len(cfg.Children))
+	s.box.wake, s.moved = fsm.NewWake(), fsm.NewWake()
+	s.Init(kind, name)
+}
+
 // append adds a child. The caller holds mu, except the constructor.
 func (s *Supervisor) append(spec Spec) *child {
 	spec.withDefaults()
-	c := &child{s: s, spec: &spec}
-	s.children = append(s.children, c)
-	s.byName[spec.Name] = c
+	c := &child{s: s, name: spec.Name, spec: &spec}
+	s.place(c)
 	return c
+}
+
+// place puts c last in the order. The caller holds mu, except the constructor.
+func (s *Supervisor) place(c *child) {
+	c.at = len(s.children)
+	s.children = append(s.children, c)
+	s.byName[c.name] = c
 }
 
 // Start starts the children in the background and returns. The supervisor is
@@ -173,7 +198,11 @@ func (s *Supervisor) Start(ctx context.Context) error {
 		cancel(nil)
 		return err
 	}
-	if err := s.cfg.Validate(); err != nil {
+	err := s.cfg.Validate()
+	if s.kin != nil {
+		err = errors.Join(err, s.kin.refused)
+	}
+	if err != nil {
 		err = fmt.Errorf("start %s: %w", s.Name(), err)
 		s.Finish(err)
 		cancel(nil)
@@ -248,7 +277,7 @@ func (s *Supervisor) Stop(ctx context.Context) error {
 	var errs []error
 	for _, c := range s.snapshot() {
 		if c.lives() {
-			errs = append(errs, &AbandonedError{Name: c.spec.Name})
+			errs = append(errs, &AbandonedError{Name: c.name})
 		}
 	}
 	err := fmt.Errorf("%s: did not stop in time", s.Name())
@@ -268,7 +297,7 @@ func (s *Supervisor) Stop(ctx context.Context) error {
 // Remove is stopping that child. It is [ErrSupervisorEnded] when the supervisor starts no more
 // children.
 func (s *Supervisor) Add(spec Spec) error {
-	if err := spec.Validate(); err != nil {
+	if err := s.accepts(spec); err != nil {
 		return fmt.Errorf("add to %s: %w", s.Name(), err)
 	}
 	s.begun.Lock()
@@ -304,11 +333,18 @@ func (s *Supervisor) add(m addChild) {
 	}
 	c := s.append(m.spec)
 	s.mu.Unlock()
+	m.reply <- nil
+	s.enter(c)
+}
+
+// enter starts a child that was added.
+func (s *Supervisor) enter(c *child) {
 	s.untried++
 	c.want = true
-	g := &group{members: []*child{c}, phase: groupStarting}
+	g := &group{phase: groupStarting}
+	g.members = g.one[:]
+	g.one[0] = c
 	c.join(g)
-	m.reply <- nil
 	s.advance(g)
 }
 
@@ -342,21 +378,25 @@ func (s *Supervisor) remove(m removeChild) {
 		m.reply <- ErrNoChild
 		return
 	}
-	c.removed = append(c.removed, m.reply)
-	if s.ending || len(c.removed) > 1 {
+	already := c.waits(awaitsRemoval)
+	c.callers = append(c.callers, caller{awaitsRemoval, m.reply})
+	if s.ending || already {
 		return // the stop in progress answers
 	}
-	s.unhold(c)
-	c.want = false
-	g := &group{members: []*child{c}, phase: groupStopping, removes: true}
-	old := c.join(g)
-	s.advance(g)
-	s.advance(old)
+	s.withdraw(c, &group{phase: groupStopping, removes: true})
 }
 
 // drop removes a child from the order. The caller holds mu.
 func (s *Supervisor) drop(c *child) {
-	delete(s.byName, c.spec.Name)
+	delete(s.byName, c.name)
+	if s.kin != nil { // its children have no order
+		last := len(s.children) - 1
+		s.children[c.at] = s.children[last]
+		s.children[c.at].at = c.at
+		s.children[last] = nil
+		s.children = s.children[:last]
+		return
+	}
 	if i := slices.Index(s.children, c); i >= 0 {
 		s.children = slices.Delete(s.children, i, i+1)
 	}
@@ -385,25 +425,6 @@ func (s *Supervisor) ask(ctx context.Context, what string, request func(reply ch
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	return nil
-}
-
-// HoldRestarts lets running children finish, and starts no more. An App calls it
-// when it begins to drain.
-func (s *Supervisor) HoldRestarts() { s.box.post(holdRestarts{}) }
-
-func (s *Supervisor) holdRestarts() {
-	s.holding = true
-	for _, c := range s.children {
-		s.unhold(c)
-		c.want = false
-		if !c.lives() {
-			continue
-		}
-		w, _ := c.current()
-		if h, ok := w.Worker.(interface{ HoldRestarts() }); ok {
-			w.tell("HoldRestarts", h.HoldRestarts)
-		}
-	}
 }
 
 // snapshot returns the children in order.

@@ -3,7 +3,6 @@ package wire
 import (
 	"bytes"
 	"encoding/binary"
-	"encoding/json"
 	"fmt"
 	"unicode/utf8"
 )
@@ -12,12 +11,12 @@ import (
 const maxDepth = 10_000
 
 // scanner walks over JSON and finds where values end. Outside of strings it accepts
-// exactly JSON. Inside of strings it looks only for quotes and backslashes: the
-// worker that parses the payload checks the rest. So a payload cannot end before its
-// end.
+// exactly JSON. Inside of strings it looks only for quotes and backslashes, unless it
+// is strict. So a payload cannot end before its end.
 type scanner struct {
-	b []byte
-	i int
+	b      []byte
+	i      int
+	strict bool // strings have valid escapes and no control characters
 }
 
 func (s *scanner) fail(what string) error {
@@ -69,8 +68,12 @@ func (s *scanner) string() ([]byte, error) {
 			slashes++
 		}
 		if slashes%2 == 0 {
+			inner := s.b[from:end]
+			if s.strict && !escaped(inner) {
+				return nil, s.fail("a string has a wrong escape or a control character in it")
+			}
 			s.i = end + 1
-			return s.b[from:end], nil
+			return inner, nil
 		}
 		at = end + 1
 	}
@@ -182,7 +185,8 @@ func (s *scanner) digits() bool {
 }
 
 // CheckValue reports why b is not one JSON value in UTF-8. A pool checks a payload
-// with it before a worker gets it. It costs a fraction of parsing. The error wraps
+// with it before a worker gets it, and [Decode] the payload, content or result of a
+// line. It costs a fraction of parsing. The error wraps
 // [ErrNotJSON].
 func CheckValue(b []byte) error {
 	s := scanner{b: b}
@@ -192,20 +196,53 @@ func CheckValue(b []byte) error {
 	if s.space(); s.i != len(b) {
 		return s.fail("there is more after the value")
 	}
-	if plain(b) {
-		return nil
-	}
+	return checkStrings(b)
+}
+
+// checkStrings checks what the scanner does not look at in a value that it has
+// accepted. Most JSON is plain, which costs one fast pass.
+func checkStrings(b []byte) error {
 	switch {
+	case plain(b):
+		return nil
 	case !utf8.Valid(b):
 		return fmt.Errorf("%w: it is not UTF-8: %s", ErrNotJSON, Excerpt(b))
-	case bytes.IndexByte(b, '\\') >= 0, hasControl(b):
-		// Check escapes, and control characters, which are valid between tokens and
-		// not in strings. Such values are rare, so the slow parser does it.
-		if !json.Valid(b) {
-			return fmt.Errorf("%w: a string has a wrong escape or a control character in it: %s", ErrNotJSON, Excerpt(b))
+	case bytes.IndexByte(b, '\\') < 0 && !hasControl(b):
+		return nil
+	}
+	// Control characters are valid between tokens and not in strings.
+	s := scanner{b: b, strict: true}
+	return s.value(0)
+}
+
+// escaped reports whether the inside of a string has valid escapes only, and no
+// control characters.
+func escaped(b []byte) bool {
+	if hasControl(b) {
+		return false
+	}
+	for {
+		at := bytes.IndexByte(b, '\\')
+		if at < 0 {
+			return true
+		}
+		b = b[at+1:] // never empty: the quote after an odd backslash does not end a string
+		switch b[0] {
+		case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+			b = b[1:]
+		case 'u':
+			if len(b) < 5 || !hex(b[1]) || !hex(b[2]) || !hex(b[3]) || !hex(b[4]) {
+				return false
+			}
+			b = b[5:]
+		default:
+			return false
 		}
 	}
-	return nil
+}
+
+func hex(c byte) bool {
+	return c >= '0' && c <= '9' || c >= 'a' && c <= 'f' || c >= 'A' && c <= 'F'
 }
 
 // plain reports whether b is ASCII without control characters and backslashes. Most

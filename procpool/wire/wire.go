@@ -84,7 +84,8 @@ var (
 )
 
 // Decode reads the line, with or without its newline, into e. Fields of type
-// RawMessage are slices of line, not copies. Decode skips unknown fields. When a
+// RawMessage are slices of line, not copies, and the one that the message's type has
+// is JSON in UTF-8. Decode skips unknown fields. When a
 // field occurs twice the last one counts, as in most parsers.
 //
 // Decode overwrites e. It reuses the string of the previous RequestID when the line
@@ -289,6 +290,8 @@ func (e *Envelope) check() error {
 			missing = "content"
 		case e.Type == Complete && e.Result == nil:
 			missing = "result"
+		default:
+			return checkStrings(e.value())
 		}
 	case Error:
 		if e.RequestID == "" {
@@ -302,6 +305,19 @@ func (e *Envelope) check() error {
 		return fmt.Errorf("%w: a message without type", ErrField)
 	}
 	return fmt.Errorf("%w: a %s without %s", ErrField, e.Type, missing)
+}
+
+// value returns the value that messages of the type carry, nil when they carry none.
+func (e *Envelope) value() json.RawMessage {
+	switch e.Type { //nolint:exhaustive // the others carry no value
+	case Query:
+		return e.Payload
+	case Message:
+		return e.Content
+	case Complete:
+		return e.Result
+	}
+	return nil
 }
 
 // Excerpt quotes the beginning of received bytes, at most 128, for an error or a

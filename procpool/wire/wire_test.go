@@ -109,6 +109,30 @@ func TestWrongLinesAreRefusedByName(t *testing.T) {
 	}
 }
 
+// TestValuesAreCheckedInBothDirections puts what is not JSON into strings of a line.
+func TestValuesAreCheckedInBothDirections(t *testing.T) {
+	for _, value := range []string{
+		"\"a\x00b\"", "\"\x1f\"", `"\q"`, `"\u12g4"`, `"\u123"`, `"\ "`, "\"\xff\"", "\"\xc3\"", "\"\xed\xa0\x80\"", "\"\t\"", `["a",{"b\x":1}]`, "{\"\x01\":1}",
+		`["` + strings.Repeat("é", 100) + `\q"]`,
+	} {
+		if wire.CheckValue([]byte(value)) == nil {
+			t.Errorf("CheckValue accepts %q", value)
+		}
+		for _, line := range []string{`{"type":"complete","requestId":"a","result":%s}`, `{"type":"message","requestId":"a","content":%s}`, `{"type":"query","requestId":"a","payload":%s}`} {
+			var e wire.Envelope
+			if err := wire.Decode(fmt.Appendf(nil, line, value), &e); !errors.Is(err, wire.ErrNotJSON) || len(err.Error()) > 1000 {
+				t.Errorf("%.30s with %q: %v", line, value, err)
+			}
+		}
+	}
+	for _, value := range []string{"[1,\t2\r]", `"\"\\\/\b\f\n\r\t\u00e9\ud800"`, `"é"`, "\"\x7f\"", `{"\u0041\\":"\\\\"}`, ` [ "\n" ] `} {
+		var e wire.Envelope
+		if err := wire.Decode([]byte(`{"type":"complete","requestId":"a","result":`+value+`}`), &e); err != nil || wire.CheckValue([]byte(value)) != nil || !json.Valid([]byte(value)) {
+			t.Errorf("%q: %v", value, err)
+		}
+	}
+}
+
 func TestLongLinesAreSkipped(t *testing.T) {
 	long := `{"type":"message","requestId":"q1","content":"` + strings.Repeat("x", 5000) + `"}`
 	r := wire.NewReader(strings.NewReader(`{"type":"ready"}`+"\n"+long+"\n"+`{"type":"shutdown_ack"}`+"\n"), 1000)
@@ -245,6 +269,12 @@ func FuzzFrame(f *testing.F) {
 			if valid == nil && err != nil {
 				t.Errorf("%q fits its schema, and Decode says %v", line, err)
 			}
+			if err == nil {
+				value := map[wire.Type]json.RawMessage{wire.Query: e.Payload, wire.Message: e.Content, wire.Complete: e.Result}[e.Type]
+				if value != nil && wire.CheckValue(value) != nil {
+					t.Errorf("%q: Decode accepts %q", line, value)
+				}
+			}
 			if err != nil || !json.Valid(line) {
 				continue
 			}
@@ -265,6 +295,19 @@ func FuzzFrame(f *testing.F) {
 			}
 		}
 	})
+}
+
+func BenchmarkCheckText(b *testing.B) {
+	text, err := json.Marshal(map[string]any{"text": strings.Repeat("A line of text.\nÉtude \"one\".\n", 3000), "list": make([]int, 1000)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.SetBytes(int64(len(text)))
+	for b.Loop() {
+		if err := wire.CheckValue(text); err != nil {
+			b.Fatal(err)
+		}
+	}
 }
 
 func BenchmarkDecode(b *testing.B) {

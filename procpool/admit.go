@@ -1,0 +1,155 @@
+package procpool
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/fsm"
+)
+
+// attempt is one query with one worker, from the assignment until the worker has
+// confirmed its end.
+type attempt struct {
+	q     *Query
+	id    string // on the wire
+	begun time.Time
+
+	// Guarded by the worker's wmu.
+	sent    bool
+	dropped bool // it ended before it was sent
+	told    bool // the worker was told to cancel it
+}
+
+// admit gives a new query to a worker, queues it, or rejects it. When it returns
+// direct, the caller must read the answer itself.
+func (p *Pool) admit(ctx context.Context, q *Query) (w *proc, direct *attempt) {
+	p.open.Add(1)
+	p.counts.submitted.Add(1)
+	p.mu.Lock()
+	p.lastID++
+	q.seq = p.lastID
+	var id [21]byte
+	q.id = string(strconv.AppendUint(append(id[:0], 'q'), q.seq, 10))
+	q.machine = fsm.MustNew(KindQuery, q.id, queryTable, QueryPending, &p.events)
+	w, a, reject := p.placeLocked(q)
+	if a != nil {
+		if q.messages == nil && !w.reading {
+			w.reading, w.direct, direct = true, a, a
+			w.armReadLocked(q)
+		}
+		w.ensureReadingLocked()
+	}
+	p.mu.Unlock()
+	if reject != nil {
+		q.finish(QueryRejected, nil, reject)
+		return nil, nil
+	}
+	// Arm the timer before anything is written: a worker that does not read may
+	// block the write.
+	if direct == nil || len(q.payload) > smallWrite {
+		q.arm()
+	}
+	q.watch(ctx)
+	if a != nil {
+		w.send(a)
+	}
+	return w, direct
+}
+
+// smallWrite is how many bytes the socket of a ready worker takes without
+// blocking. (The kernel's buffers are larger.)
+const smallWrite = 16 << 10
+
+// placeLocked assigns a new query to a worker, queues it, or says why not.
+func (p *Pool) placeLocked(q *Query) (*proc, *attempt, error) {
+	reject := func(err error, after time.Duration) error {
+		return &RejectedError{Pool: p.cfg.Name, RetryAfter: after, Err: err}
+	}
+	if p.draining || !p.running.Load() {
+		return nil, nil, reject(ErrDraining, 0)
+	}
+	if err := p.poisonedLocked(q); err != nil {
+		return nil, nil, err
+	}
+	if q.alone {
+		if p.alone.Len() > p.cfg.MaxQueue {
+			return nil, nil, reject(ErrBusy, p.retryAfterLocked())
+		}
+		p.enqueueLocked(p.alone, q)
+		p.ensureLocked()
+		return nil, nil, nil
+	}
+	for w := p.pickLocked(q); w != nil; w = p.pickLocked(q) {
+		if q.begun.Sub(w.lastActivity) < lookAfter || !w.endIfStoppedLocked() {
+			return w, p.assignLocked(w, q), nil
+		}
+	}
+	bound := p.keys[q.key]
+	if !q.keyed || q.preferred || bound == nil || !bound.usable() {
+		bound = nil
+	}
+	if bound == nil && p.brokenLocked() {
+		return nil, nil, reject(fmt.Errorf("%w: %w", ErrUnavailable, p.lastFail), time.Until(p.notUntil))
+	}
+	room := p.cfg.MaxQueue
+	if bound == nil {
+		room += p.comingLocked(q)
+	}
+	if p.waiting >= room {
+		return nil, nil, reject(ErrBusy, p.retryAfterLocked())
+	}
+	if bound != nil {
+		p.enqueueLocked(&bound.waiting, q)
+		return nil, nil, nil
+	}
+	p.enqueueLocked(p.queue, q)
+	p.ensureLocked()
+	return nil, nil, nil
+}
+
+// comingLocked returns how many workers will become free that are not busy now:
+// those that start, and those that can be started or evicted.
+func (p *Pool) comingLocked(q *Query) int {
+	n := p.cfg.MaxWorkers
+	for _, w := range p.workers {
+		if w.alone {
+			continue
+		}
+		n--
+		switch w.machine.State() {
+		case WorkerStarting, WorkerShuttingDown:
+			n++
+		case WorkerReady:
+			if !w.leaving { // it is in p.workers and not picked: it serves another key
+				n++
+			}
+		case WorkerBusy:
+			if q.evictBusy && p.cfg.KeyPerWorker || w.leaving {
+				n++
+			}
+		case WorkerDead:
+			n++
+		}
+	}
+	return max(n, 0) // below 0 while there are successors
+}
+
+// brokenLocked reports whether the breaker is open and no worker lives that could
+// take a query.
+func (p *Pool) brokenLocked() bool {
+	if p.cfg.BreakAfter == Off || p.failures < p.cfg.BreakAfter || !time.Now().Before(p.notUntil) {
+		return false
+	}
+	return !slices.ContainsFunc(p.workers, func(w *proc) bool {
+		s := w.machine.State()
+		return !w.alone && !w.leaving && (s == WorkerStarting || s == WorkerReady || s == WorkerBusy)
+	})
+}
+
+// retryAfterLocked estimates when a worker will be free: after the whole queue.
+func (p *Pool) retryAfterLocked() time.Duration {
+	return max(p.mean*time.Duration(p.waiting+1)/time.Duration(max(len(p.workers), 1)), time.Millisecond)
+}

@@ -1,0 +1,87 @@
+package procpool
+
+import (
+	"fmt"
+	"slices"
+)
+
+// makeRoomLocked evicts a ready worker for the oldest waiting query, or a busy one for
+// the oldest that may evict it. That query then gets the first worker that starts, so
+// one busy worker ends for it and no more.
+func (p *Pool) makeRoomLocked() bool {
+	if p.evictLocked(p.cfg.Eviction, false) != nil {
+		return true
+	}
+	for e := p.queue.Front(); e != nil; e = e.Next() {
+		if q, _ := e.Value.(*Query); q != nil && q.evictBusy && !q.claims {
+			q.claims = p.evictLocked(p.cfg.Eviction, true) != nil
+			return q.claims
+		}
+	}
+	return false
+}
+
+// Evict ends a worker. The strategy, "" for the pool's, chooses among the ready
+// ones. When there is none and busy is true, it chooses among all; the query of a
+// busy worker ends with an error that is [ErrEvicted], and the worker is told to
+// cancel it and to shut down. The pool starts another
+// worker when it needs one. Evict returns the worker's name, or [ErrNoWorker].
+func (p *Pool) Evict(strategy Eviction, busy bool) (name string, err error) {
+	switch strategy {
+	case "":
+		strategy = p.cfg.Eviction
+	case LRU, Oldest, LeastUsed:
+	default:
+		return "", fmt.Errorf("evict from %s: the strategy is %q, want %q, %q or %q", p.cfg.Name, strategy, LRU, Oldest, LeastUsed)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w := p.evictLocked(strategy, busy)
+	if w == nil {
+		return "", fmt.Errorf("evict from %s: %w", p.cfg.Name, ErrNoWorker)
+	}
+	return w.name, nil
+}
+
+func (p *Pool) evictLocked(strategy Eviction, busy bool) *proc {
+	w := choose(strategy, p.ready)
+	if w == nil && busy {
+		w = choose(strategy, slices.DeleteFunc(slices.Clone(p.workers), func(w *proc) bool {
+			return w.alone || w.leaving || w.machine.State() != WorkerBusy
+		}))
+	}
+	if w == nil {
+		return nil
+	}
+	p.counts.evicted.Add(1)
+	if p.capacity.State() == PoolAtCapacity {
+		_ = p.capacity.To(PoolAtCapacity, ErrEvicted)
+	}
+	if w.cur != nil {
+		q := w.cur.q
+		w.after = append(w.after, func() {
+			q.finish(QueryError, nil, fmt.Errorf("%s: %s: %w", q.id, w.name, ErrEvicted))
+		})
+	}
+	w.stopLocked(true, ErrEvicted)
+	return w
+}
+
+// choose returns the worker that the strategy evicts, nil for none.
+func choose(strategy Eviction, among []*proc) *proc {
+	if len(among) == 0 {
+		return nil
+	}
+	return slices.MinFunc(among, func(a, b *proc) int {
+		switch strategy {
+		case Oldest:
+			return a.n - b.n
+		case LeastUsed:
+			if a.queries != b.queries {
+				return a.queries - b.queries
+			}
+		case LRU:
+		}
+		return a.lastActivity.Compare(b.lastActivity)
+	})
+}

@@ -1,0 +1,130 @@
+//go:build unix
+
+package procpool_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/procpool"
+	"github.com/pleme-io/lifecycle-go/worker"
+)
+
+// TestEvictedWorkerIsToldToAbort records what a busy worker gets.
+func TestEvictedWorkerIsToldToAbort(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "heard")
+	t.Setenv("HEARD", file)
+	p := start(t, "told", func(c *procpool.Config) { c.MinWorkers, c.ShutdownGrace = 1, patience })
+	eventually(t, "it is ready", func() bool { return p.Stats().Ready == 1 })
+	q := submit(t, p, ask{}.raw())
+	eventually(t, "it has the query", func() bool {
+		text, _ := os.ReadFile(file)
+		return strings.Contains(string(text), "query")
+	})
+	if _, err := p.Evict("", true); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := q.Result(); !errors.Is(err, procpool.ErrEvicted) {
+		t.Error(err)
+	}
+	eventually(t, "it has ended", func() bool { s := p.Stats(); return s.Spawned == 2 && s.ShuttingDown == 0 })
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Fields(strings.ReplaceAll(string(text), " ", "_")); !slices.Equal(got, []string{"query", "cancel", "shutdown_at_once"}) {
+		t.Errorf("it got %q, want the query, a cancel and a shutdown", got)
+	}
+}
+
+// TestShippedWorkersEndWhenTheyAreEvicted evicts busy workers of each language: they end
+// with code 0, without a signal.
+func TestShippedWorkersEndWhenTheyAreEvicted(t *testing.T) {
+	for name, command := range languages(t) {
+		t.Run(name, func(t *testing.T) {
+			p := startPool(t, command, func(c *procpool.Config) { c.ShutdownGrace = patience })
+			ends := make(chan error, 10)
+			watch := p.Watch(100)
+			defer watch.Close()
+			go func() {
+				for e, err := watch.Next(t.Context()); err == nil; e, err = watch.Next(t.Context()) {
+					if e.Name != "p" && e.Kind == worker.KindWorker && worker.Status(e.To).Terminal() {
+						ends <- e.Cause
+					}
+				}
+			}()
+			q := submit(t, p, ask{Op: "sleep", Seconds: 3600}.raw())
+			eventually(t, "it is busy", func() bool { return p.Stats().Busy == 1 })
+			if _, err := p.Evict("", true); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := q.Result(); !errors.Is(err, procpool.ErrEvicted) {
+				t.Error(err)
+			}
+			select {
+			case err := <-ends:
+				if err != nil {
+					t.Errorf("it ended with %v", err)
+				}
+			case <-time.After(patience):
+				t.Error("it has not ended")
+			}
+		})
+	}
+}
+
+// TestEvictBusyIsSeenBehindOthers has a query that may evict a busy worker, behind one that
+// may not.
+func TestEvictBusyIsSeenBehindOthers(t *testing.T) {
+	p := start(t, "serve", func(c *procpool.Config) { c.KeyPerWorker, c.MaxQueue, c.StarveAfter = true, 10, procpool.Off })
+	a := submit(t, p, ask{Op: "sleep", Seconds: 3600}.raw(), procpool.Key("a"))
+	eventually(t, "it is busy", func() bool { return a.State() == procpool.QueryProcessing })
+	b := submit(t, p, ask{Op: "sleep", Seconds: 0.1}.raw(), procpool.Key("b"))
+	c := submit(t, p, ask{}.raw(), procpool.Key("c"), procpool.EvictBusy(), procpool.Timeout(10*time.Second))
+	if _, err := c.Result(); err != nil {
+		t.Error(err)
+	}
+	if _, err := a.Result(); !errors.Is(err, procpool.ErrEvicted) {
+		t.Errorf("a: %v", err)
+	}
+	if got, err := b.Result(); err != nil || string(got) != `"slept"` { // it may not evict, and is not evicted for c
+		t.Errorf("b: %s, %v", got, err)
+	}
+}
+
+// TestStoppedWorkerCostsNoTimeout stops the idle worker with SIGSTOP.
+func TestStoppedWorkerCostsNoTimeout(t *testing.T) {
+	if !isLinux() {
+		t.Skip("the state of a process is known on Linux only")
+	}
+	for name, idle := range map[string]time.Duration{"just used": 0, "idle": 1100 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			p := start(t, "serve", func(c *procpool.Config) { c.MaxQueue, c.HealthInterval, c.KillGrace = 1, procpool.Off, time.Hour })
+			pid, err := strconv.Atoi(do(t, p, ask{Op: "pid"}.raw()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(idle) // the pool looks at workers that have been idle for a second
+			if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "it is stopped", func() bool {
+				text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+				return err == nil && strings.Contains(string(text), ") T ")
+			})
+			if got := do(t, p, ask{Op: "pid"}.raw(), procpool.Idempotent(), procpool.Timeout(20*time.Second)); got == strconv.Itoa(pid) {
+				t.Error("the stopped process answers")
+			}
+			if s := p.Stats(); s.Poisoned != 0 || len(p.Poisoned()) != 0 || name == "idle" && s.Retried != 0 {
+				t.Errorf("%+v", s)
+			}
+		})
+	}
+}

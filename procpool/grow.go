@@ -1,0 +1,95 @@
+package procpool
+
+import (
+	"time"
+)
+
+// ensureLocked starts the workers that MinWorkers and the waiting queries need. At
+// capacity it evicts one for a query that no worker may serve.
+func (p *Pool) ensureLocked() {
+	if p.ending {
+		return
+	}
+	p.stepReloadLocked()
+	p.ensureAloneLocked()
+	p.ensureSuccessorsLocked()
+	for {
+		starting, leaving := 0, 0
+		all := p.sizeLocked()
+		for _, w := range p.workers {
+			switch {
+			case w.alone:
+			case w.leaving:
+				leaving++
+			case w.machine.State() == WorkerStarting:
+				starting++
+			}
+		}
+		serving := all - leaving
+		wanted := p.queue.Len() > starting
+		if !wanted && (serving >= p.cfg.MinWorkers || p.draining) {
+			return
+		}
+		if all >= p.cfg.MaxWorkers {
+			if wanted && p.cfg.KeyPerWorker && p.queue.Len() > starting+leaving && p.makeRoomLocked() {
+				continue
+			}
+			return
+		}
+		if p.backsOffLocked() || p.failures > 0 && starting > 0 {
+			return // after a failed start, try one worker at a time
+		}
+		p.spawnLocked(spawn{})
+	}
+}
+
+// sizeLocked returns the number of workers that count towards MaxWorkers.
+func (p *Pool) sizeLocked() (n int) {
+	for _, w := range p.workers {
+		if !w.alone {
+			n++
+		}
+	}
+	return n
+}
+
+// backsOffLocked reports whether the pool starts no worker now. It tries again by
+// itself.
+func (p *Pool) backsOffLocked() bool {
+	if p.failures == 0 && p.deaths == 0 {
+		return false
+	}
+	wait := time.Until(p.notUntil)
+	if wait > 0 {
+		p.againLocked(wait)
+	}
+	return wait > 0
+}
+
+// againLocked calls ensureLocked when the backoff is over.
+func (p *Pool) againLocked(wait time.Duration) {
+	if p.again != nil {
+		p.again.Stop()
+	}
+	p.again = time.AfterFunc(wait, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.ensureLocked()
+	})
+}
+
+// resizedLocked updates the state of the capacity.
+func (p *Pool) resizedLocked() {
+	want := PoolActive
+	switch n := p.sizeLocked(); {
+	case n == 0:
+		want = PoolIdle
+	case n >= p.cfg.MaxWorkers:
+		want = PoolAtCapacity
+	}
+	for now := p.capacity.State(); now != want; now = p.capacity.State() {
+		if p.capacity.To(want, nil) != nil {
+			_ = p.capacity.To(PoolActive, nil) // a pool of one passes through active
+		}
+	}
+}

@@ -1,0 +1,110 @@
+package procpool
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/procpool/wire"
+)
+
+// tendEvery returns how often the pool checks its workers.
+func (p *Pool) tendEvery() time.Duration {
+	every := p.cfg.Recycle.Every
+	if p.cfg.HealthInterval != Off {
+		every = min(every, p.cfg.HealthInterval/2, p.cfg.HealthTimeout/2)
+	}
+	return max(every, time.Millisecond)
+}
+
+// tend checks each worker's health, age and memory.
+func (p *Pool) tend() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	p.memory.sweep(now)
+	p.recalls.Store(len(p.memory.prints) > 0)
+	for _, w := range slices.Clone(p.workers) {
+		if w.leaving || w.readyAt.IsZero() {
+			continue
+		}
+		w.ensureReadingLocked()
+		if w.stoppedLocked(now) {
+			continue
+		}
+		p.checkLocked(w, now)
+		if why, idle := w.worn(now); why != nil && !w.recycling && !w.alone && p.mayRecycleLocked() {
+			w.recycleLocked(why, idle)
+		}
+	}
+	p.ensureLocked()
+}
+
+// checkLocked sends a health check to a ready worker, and ends one that has not
+// answered the last in time.
+func (p *Pool) checkLocked(w *proc, now time.Time) {
+	if p.cfg.HealthInterval == Off {
+		return
+	}
+	switch {
+	case !w.asked.IsZero():
+		// It may have had a query since, and many workers do not answer while they
+		// work. Then the time begins when it is ready again.
+		waits := now.Sub(w.asked)
+		if w.lastActivity.After(w.asked) {
+			waits = now.Sub(w.lastActivity)
+		}
+		if w.machine.State() == WorkerReady && waits > p.cfg.HealthTimeout {
+			w.broke = fmt.Errorf("it has not answered a health check within %v", p.cfg.HealthTimeout)
+			w.stopLocked(false, w.broke)
+		}
+	case w.machine.State() == WorkerReady && now.Sub(w.checked()) >= p.cfg.HealthInterval:
+		p.askHealthLocked(w, now)
+	}
+}
+
+// askHealthLocked sends a health check in the background.
+func (p *Pool) askHealthLocked(w *proc, now time.Time) {
+	w.asked, w.checkedAt = now, now
+	p.alive.Add(1)
+	go func() {
+		defer p.alive.Done()
+		w.wmu.Lock()
+		defer w.wmu.Unlock()
+		w.armWrite(time.Now())
+		if err := w.writer.HealthCheck(); err != nil && !errors.Is(err, wire.ErrPoisoned) {
+			w.fail(fmt.Errorf("send a health check: %w", err))
+		}
+	}()
+}
+
+// lookAfter is how long a worker was idle before the pool looks at the state of its
+// process when it has a query for it. Looking costs as much as a small query.
+const lookAfter = time.Second
+
+var errStopped = errors.New("its process is stopped (SIGSTOP)")
+
+// endIfStoppedLocked ends a worker whose process is stopped.
+func (w *proc) endIfStoppedLocked() bool {
+	if !isStopped(w.memoryPID()) {
+		return false
+	}
+	w.broke = errStopped
+	w.stopLocked(false, errStopped)
+	return true
+}
+
+// stoppedLocked ends a worker whose process was stopped the last two times that the
+// pool has looked.
+func (w *proc) stoppedLocked(now time.Time) bool {
+	switch {
+	case !isStopped(w.memoryPID()):
+		w.stoppedAt = time.Time{}
+	case w.stoppedAt.IsZero():
+		w.stoppedAt = now
+	default:
+		return w.endIfStoppedLocked()
+	}
+	return false
+}
