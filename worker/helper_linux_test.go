@@ -51,6 +51,8 @@ func helperLinux(mode, arg string) bool {
 		time.Sleep(time.Hour)
 	case "init": // is PID 1 of its own namespace
 		beInit()
+	case "subreaper":
+		beSubreaper()
 	case "orphan": // leaves a child behind, which ends after its parent
 		child := helperCommand("nap", nil)
 		if err := child.Start(); err != nil {
@@ -146,7 +148,7 @@ func beInit() {
 			stolen++
 		}
 	}
-	for children() > 1 { // the reaper must not reap the late child
+	for childrenOf(1) > 1 { // the reaper must not reap the late child
 		time.Sleep(10 * time.Millisecond)
 	}
 	var exit *exec.ExitError
@@ -155,16 +157,16 @@ func beInit() {
 		stolen++
 	}
 	_ = reaper.Stop(context.Background())
-	fmt.Println("stolen", stolen, "children", children())
+	fmt.Println("stolen", stolen, "children", childrenOf(1))
 }
 
-// children counts the children of PID 1, including zombies.
-func children() (n int) {
+// childrenOf counts the children of a process, including zombies.
+func childrenOf(parent int) (n int) {
 	dirs, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, file := range dirs {
 		text, _ := os.ReadFile(file)
 		_, rest, _ := bytes.Cut(text, []byte(") "))
-		if fields := bytes.Fields(rest); len(fields) > 1 && string(fields[1]) == "1" {
+		if fields := bytes.Fields(rest); len(fields) > 1 && string(fields[1]) == strconv.Itoa(parent) {
 			n++
 		}
 	}
