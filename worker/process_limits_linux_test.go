@@ -20,8 +20,16 @@ import (
 // delegated makes a cgroup for the test in each of the hierarchies ("v2" or the
 // name of a controller of v1), or skips the test. On a machine with nothing but v2,
 // a controller is that of v2.
-func delegated(t testing.TB, hierarchies ...string) (parents []string) {
+func delegated(t testing.TB, hierarchies ...string) []string {
 	t.Helper()
+	parents, err := delegate(t, hierarchies...)
+	if err != nil {
+		t.Skipf("this machine allows no cgroup: %v", err)
+	}
+	return parents
+}
+
+func delegate(t testing.TB, hierarchies ...string) (parents []string, err error) {
 	name := fmt.Sprintf("worker-test-%d-%x", os.Getpid(), rand.Uint32())
 	for _, hierarchy := range hierarchies {
 		root := "/sys/fs/cgroup/" + hierarchy
@@ -35,7 +43,7 @@ func delegated(t testing.TB, hierarchies ...string) (parents []string) {
 			continue
 		}
 		if err := os.Mkdir(parent, 0o755); err != nil {
-			t.Skipf("this machine allows no cgroup: %v", err)
+			return nil, err
 		}
 		t.Cleanup(func() {
 			if err := os.Remove(parent); err != nil {
@@ -44,7 +52,7 @@ func delegated(t testing.TB, hierarchies ...string) (parents []string) {
 		})
 		parents = append(parents, parent)
 	}
-	return parents
+	return parents, nil
 }
 
 var mixtures = map[string][]string{

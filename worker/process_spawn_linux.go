@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"runtime"
@@ -81,7 +82,7 @@ func startHeld(cmd *exec.Cmd, hold func() error) error {
 // starts to find out has no name, so it never runs.
 var canTrace = sync.OnceValue(func() bool {
 	_, err := syscall.ForkExec("", nil, &syscall.ProcAttr{Sys: &syscall.SysProcAttr{Ptrace: true}})
-	return err == syscall.ENOENT
+	return errors.Is(err, syscall.ENOENT)
 })
 
 // gainsPrivileges reports whether the program gets the rights of its file's owner
