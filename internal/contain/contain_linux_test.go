@@ -152,8 +152,18 @@ func TestParentWithProcesses(t *testing.T) {
 	if err := put(parent, "cgroup.procs", fmt.Sprint(cmd.Process.Pid)); err != nil {
 		t.Fatal(err)
 	}
-	if err := enableControllers(parent, has[:1]); !errors.Is(err, syscall.EBUSY) || !strings.Contains(err.Error(), "want a cgroup without processes") {
-		t.Errorf("enable: %v", err)
+	for _, controller := range has {
+		if err := enableControllers(parent, []string{controller}); !errors.Is(err, syscall.EBUSY) || !strings.Contains(err.Error(), "want a cgroup without processes") {
+			t.Errorf("enable %s: %v", controller, err)
+		}
+		if put(parent, "cgroup.subtree_control", "+"+controller) == nil { // it is a controller that can be enabled
+			if _, _, err := New([]string{parent}, "below", Limits{}); !errors.Is(err, syscall.EBUSY) {
+				t.Errorf("below %s: %v", controller, err)
+			}
+			if err := put(parent, "cgroup.subtree_control", "-"+controller); err != nil {
+				t.Error(err)
+			}
+		}
 	}
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()

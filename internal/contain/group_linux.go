@@ -99,6 +99,9 @@ func create(parents []string, worker string) (*Group, error) {
 				}
 				d := dir{path: path, v2: exists(path, "cgroup.controllers")}
 				g.dirs = append(g.dirs, d)
+				if d.v2 && strings.TrimSpace(string(d.read("cgroup.type"))) == "domain invalid" {
+					return notEmpty(parent)
+				}
 				if g.dirs[len(g.dirs)-1].held, err = lock(path); err != nil {
 					return err
 				}

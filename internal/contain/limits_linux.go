@@ -72,11 +72,14 @@ func enableControllers(parent string, want []string) error {
 		if !slices.Contains(has, controller) || slices.Contains(on, controller) {
 			continue
 		}
+		if own, _ := words(parent, "cgroup.procs"); len(own) > 0 && !isRoot(parent) {
+			return notEmpty(parent)
+		}
 		err := put(parent, "cgroup.subtree_control", "+"+controller)
 		switch {
 		case err == nil:
 		case errors.Is(err, syscall.EBUSY):
-			return fmt.Errorf("cgroup %s: it has processes of its own, so the kernel allows no limit of %s below it: want a cgroup without processes; systemd's DelegateSubgroup= keeps a service's own apart: %w", parent, controller, err)
+			return notEmpty(parent)
 		case errors.Is(err, fs.ErrPermission):
 			return fmt.Errorf("cgroup %s: the controller %s is not delegated to this process: want write access to cgroup.subtree_control: %w", parent, controller, err)
 		default:
@@ -84,6 +87,16 @@ func enableControllers(parent string, want []string) error {
 		}
 	}
 	return nil
+}
+
+// isRoot reports whether a cgroup of v2 is the root of the hierarchy, which may
+// have processes and controllers.
+func isRoot(path string) bool { return !exists(path, "cgroup.type") }
+
+// notEmpty explains that a parent has processes. The kernel allows no controllers
+// below it then, or (for cpu and pids) no cgroup below it that can have processes.
+func notEmpty(parent string) error {
+	return fmt.Errorf("cgroup %s: it has processes of its own, so the kernel allows no limits below it: want a cgroup without processes, as systemd's DelegateSubgroup= makes by keeping a service's own processes apart: %w", parent, syscall.EBUSY)
 }
 
 // limit writes the limits to the group's files.
