@@ -37,6 +37,9 @@ type Config struct {
 	// worker's standard error for the error of a crash, and copies it to the
 	// command's Stderr when that is set.
 	Command func() *exec.Cmd
+	// Process shapes the process of each worker: worker.WithLimits and
+	// worker.WithCgroup bound what it may use. The pool sets the grace by itself.
+	Process []worker.ProcessOption
 
 	// MinWorkers is how many workers the pool starts at once and keeps. Defaults
 	// to 0: the pool starts workers on demand.

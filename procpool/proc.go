@@ -197,8 +197,8 @@ func (w *proc) makeProcess(socket string) (process *worker.Process, err error) {
 		}
 		w.stderr.next = cmd.Stderr
 		cmd.Stderr = w.stderr
-		process = worker.NewProcess(w.name, cmd, worker.WithGrace(w.p.cfg.KillGrace), worker.WithEnv(
-			wire.EnvSocket+"="+socket, wire.EnvName+"="+w.name, wire.EnvMaxFrame+"="+strconv.Itoa(w.p.cfg.MaxFrame)))
+		process = worker.NewProcess(w.name, cmd, append(slices.Clip(w.p.cfg.Process), worker.WithGrace(w.p.cfg.KillGrace), worker.WithEnv(
+			wire.EnvSocket+"="+socket, wire.EnvName+"="+w.name, wire.EnvMaxFrame+"="+strconv.Itoa(w.p.cfg.MaxFrame)))...)
 		return nil
 	})
 	return process, err
