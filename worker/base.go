@@ -266,11 +266,14 @@ func (b *BaseWorker) begin(ctx, parent context.Context, runs bool) error {
 
 // MarkRunning moves a starting worker to Running. It does nothing when the worker
 // is being stopped or has ended.
-func (b *BaseWorker) MarkRunning() {
+func (b *BaseWorker) MarkRunning() { b.markRunning(nil) }
+
+// markRunning is MarkRunning with a cause, which the event carries.
+func (b *BaseWorker) markRunning(cause error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.machine.State() == StatusStarting {
-		_ = b.setLocked(StatusRunning, nil)
+		_ = b.setLocked(StatusRunning, cause)
 	}
 }
 

@@ -200,7 +200,7 @@ func (s *Supervisor) startNext(g *group) bool {
 		case c.group != g:
 		case c.op != nil:
 			return false
-		case !c.want || s.holding:
+		case !c.want || s.holding && !s.admits(c):
 		case s.abandonedOf[c.name] > 0:
 			s.holdBecause(c, "the instance before was abandoned and has not returned")
 			return false

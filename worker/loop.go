@@ -26,8 +26,8 @@ type (
 	addKin struct { // to a Dynamic
 		told
 		make  func(name string) (Worker, error)
-		name  *string // set before the reply
-		reply chan<- error
+		name  string // set before the reply
+		reply chan error
 	}
 	removeChild struct {
 		told
@@ -147,7 +147,7 @@ func (s *Supervisor) handle(m message) {
 		s.begin()
 	case addChild:
 		s.add(m)
-	case addKin:
+	case *addKin:
 		s.addKin(m)
 	case removeChild:
 		s.remove(m)

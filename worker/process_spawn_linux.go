@@ -1,10 +1,13 @@
 package worker
 
 import (
+	"errors"
+	"os"
 	"os/exec"
 	"runtime"
 	"sync"
 	"syscall"
+	"time"
 )
 
 func dieWithParent(attr *syscall.SysProcAttr) {
@@ -24,9 +27,11 @@ var starter struct {
 	ended chan struct{}
 }
 
-// startCommand starts cmd. When it returns nil, processEnded must be called
-// once the process was reaped.
-func startCommand(cmd *exec.Cmd) error {
+// startCommand starts cmd and then calls hold, unless it is nil. The program runs
+// its first instruction only when hold has returned, where the system allows that.
+// Otherwise it runs already. When cmd.Process is set, the program has started, whatever the error,
+// and processEnded must be called once it was reaped.
+func startCommand(cmd *exec.Cmd, hold func() error) error {
 	starter.mu.Lock()
 	if starter.users == 0 {
 		jobs, ended := make(chan func()), make(chan struct{})
@@ -44,12 +49,63 @@ func startCommand(cmd *exec.Cmd) error {
 	jobs := starter.jobs
 	starter.mu.Unlock()
 	result := make(chan error, 1)
-	jobs <- func() { result <- cmd.Start() }
+	jobs <- func() { result <- startHeld(cmd, hold) }
 	err := <-result
-	if err != nil {
+	if cmd.Process == nil {
 		processEnded()
 	}
 	return err
+}
+
+// startHeld traces the program, as a debugger does, so that the kernel stops it
+// before its first instruction. The calling thread is the tracer.
+func startHeld(cmd *exec.Cmd, hold func() error) error {
+	if hold == nil {
+		return cmd.Start()
+	}
+	trace := !cmd.SysProcAttr.Ptrace && canTrace() && !gainsPrivileges(cmd.Path)
+	if trace {
+		cmd.SysProcAttr.Ptrace = true
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	if trace {
+		awaitStopped(cmd.Process.Pid)
+		defer func() { _ = syscall.PtraceDetach(cmd.Process.Pid) }() // fails for a program that was killed meanwhile
+	}
+	return hold()
+}
+
+// canTrace reports whether this process may trace its children. A debugger that traces
+// this process, the Yama security module, and filters of system calls forbid it. The program that it
+// starts to find out has no name, so it never runs.
+var canTrace = sync.OnceValue(func() bool {
+	_, err := syscall.ForkExec("", nil, &syscall.ProcAttr{Sys: &syscall.SysProcAttr{Ptrace: true}})
+	return errors.Is(err, syscall.ENOENT)
+})
+
+// gainsPrivileges reports whether the program gets the rights of its file's owner
+// or of the file. The kernel gives them to no program that is traced.
+func gainsPrivileges(path string) bool {
+	info, err := os.Stat(path)
+	if err != nil || info.Mode()&(os.ModeSetuid|os.ModeSetgid) != 0 {
+		return true
+	}
+	_, err = syscall.Getxattr(path, "security.capability", nil)
+	return err == nil
+}
+
+// awaitStopped returns when the kernel has stopped the program, or the program has
+// ended. It does not wait for long, in case other code has taken the message that
+// the program has stopped.
+func awaitStopped(pid int) {
+	var info siginfo
+	for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(20 * time.Microsecond) {
+		if waitid(idPID, pid, &info, hasEnded|syscall.WSTOPPED|syscall.WNOHANG) != 0 || info.signo != 0 {
+			return
+		}
+	}
 }
 
 func processEnded() {

@@ -413,19 +413,7 @@ func (s *Supervisor) ask(ctx context.Context, what string, request func(reply ch
 	if !s.box.Post(request(reply)) {
 		return fmt.Errorf("%s: %w", what, ErrSupervisorEnded)
 	}
-	var err error
-	select {
-	case err = <-reply:
-	case <-ctx.Done():
-		err = ctx.Err()
-	case <-s.Gone():
-		select {
-		case err = <-reply:
-		default:
-			err = ErrSupervisorEnded
-		}
-	}
-	if err != nil {
+	if err := s.await(ctx, reply); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	return nil
