@@ -37,7 +37,7 @@ func (s *Supervisor) start(c *child) (over bool) {
 	restarts := int(c.restarts)
 	c.exit = previous
 	s.mu.Unlock()
-	c.want, c.decided, c.done = false, false, false
+	c.want, c.decided, c.done, c.asked = false, false, false, false
 	c.answer(awaitsStop, nil)
 	factory, plain := c.factory()
 	if plain {
@@ -47,7 +47,7 @@ func (s *Supervisor) start(c *child) (over bool) {
 			s.box.Post(startEnded{c: c, op: op, err: err})
 			return false
 		}
-		s.started(c)
+		s.started(c, true)
 		return true
 	}
 	c.began = time.Now()
@@ -91,11 +91,13 @@ func (s *Supervisor) underway(c *child, op *startOp) {
 }
 
 // started records that a start has succeeded.
-func (s *Supervisor) started(c *child) {
+func (s *Supervisor) started(c *child, plain bool) {
 	c.ran = true
 	c.answerStart(nil)
 	s.try(c)
-	s.watchHealth(c)
+	if c.spec.Probe != nil || c.probing != nil || !plain { // a plain function has no Probe of its own
+		s.watchHealth(c)
+	}
 }
 
 // factory returns the function that makes c's next instance. It reports whether the
@@ -331,8 +333,18 @@ func (s *Supervisor) startEnded(c *child, op *startOp, err error) {
 	s.mu.Lock()
 	c.op = nil
 	s.mu.Unlock()
-	if err == nil {
-		s.started(c)
+	stopped := c.asked && !c.lives() // the message of its end came while the start was under way, or is to come
+	if stopped {
+		c.asked = false
+	}
+	switch {
+	case err != nil:
+	case stopped:
+		s.started(c, false)
+		s.stopped(c)
+		return
+	default:
+		s.started(c, false)
 		if !c.lives() {
 			s.decide(c)
 		}

@@ -323,8 +323,8 @@ func (s *Supervisor) fail(c *child, err error) {
 // alone reports whether c, which has ended, can be started at once and without others.
 func (s *Supervisor) alone(c *child) bool {
 	together := s.cfg.Strategy == OneForAll || s.cfg.Strategy == RestForOne
-	return !together && c.group == nil && c.op == nil && c.stopping == 0 && !c.asked && !c.lives() &&
-		!s.suspended && !s.holding && s.abandonedOf[c.name] == 0
+	return !together && c.group == nil && c.op == nil && c.stopping == 0 && !c.asked && c.decided &&
+		!s.suspended && !s.holding && len(s.abandoned) == 0
 }
 
 // removed takes a child out of the supervisor and answers the callers of Remove.

@@ -138,3 +138,26 @@ func TestStopTogether(t *testing.T) {
 		})
 	}
 }
+
+// A function that ends while its start is under way, because the failure of another child
+// stops it, is restarted with that child, whichever of the two the supervisor hears of
+// first.
+func TestStopOfAStartingFunctionIsHeard(t *testing.T) {
+	for range 100 {
+		synctest.Test(t, func(t *testing.T) {
+			end := make(chan error)
+			var d diary
+			slow := worker.Spec{Name: "b", New: func(name string) (worker.Worker, error) {
+				return worker.NewFunc(name, func(ctx context.Context) error { <-ctx.Done(); return nil }, worker.WithStartCondition()), nil
+			}}
+			s := supervise(t, worker.SupervisorConfig{Strategy: worker.OneForAll, Backoff: everySecond, Children: []worker.Spec{d.child("a", end), slow}})
+			synctest.Wait()
+			end <- errBoom
+			synctest.Wait()
+			if got := statuses(s.State()); got != "a=Pending b=Pending" {
+				t.Errorf("it is %s", got)
+			}
+			stop(t, s)
+		})
+	}
+}
