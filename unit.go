@@ -218,7 +218,9 @@ func (a *App) launch(u *unit, group *errgroup.Group) error {
 		if err := u.Start(a.unitsCtx); err != nil { // ours, and returns at once
 			return u.finish(err)
 		}
-		u.Worker.(interface{ OnEnd(func()) }).OnEnd(func() { a.parts.ended.Post(u) })
+		if w, ok := u.Worker.(interface{ OnEnd(func()) }); ok {
+			w.OnEnd(func() { a.parts.ended.Post(u) })
+		}
 		return nil
 	}
 	a.nowDoing("start of unit " + u.name)

@@ -219,16 +219,26 @@ func (r *Restarter) goOnLocked() {
 	r.pending = nil
 	r.timer.Stop()
 	r.unwatch()
-	if over || next.Start(r.own) != nil {
+	if !over {
+		r.countRestart(1) // before the Start, because the run may end at once
+		over = next.Start(r.own) != nil
+		if over {
+			r.countRestart(-1)
+		}
+	}
+	if over {
 		next.RequestStop(ErrStopRequested)
 		r.RequestStop(ErrStopRequested)
 		r.end(nil)
 		return
 	}
-	r.nowMu.Lock()
-	r.restarts++
-	r.nowMu.Unlock()
 	r.follow(next)
+}
+
+func (r *Restarter) countRestart(n int) {
+	r.nowMu.Lock()
+	defer r.nowMu.Unlock()
+	r.restarts += n
 }
 
 func (r *Restarter) isGated() bool {
