@@ -38,8 +38,8 @@ func TestSubreaperWithoutPidfd(t *testing.T) {
 	}
 }
 
-// beSubreaper inherits orphans while plain commands run beside them, some of which it waits
-// for long after they have ended.
+// beSubreaper inherits orphans while plain commands run beside them. It waits for
+// some of these long after they have ended.
 func beSubreaper() {
 	reaper := worker.NewSubreaper("reaper")
 	_ = reaper.Start(context.Background())
