@@ -40,7 +40,8 @@ func NewModel[S ~string](kind string, table Table[S]) *Model[S] {
 // panics when the model does not have the state, because that is a mistake in the
 // program.
 func (m *Model[S]) Begin(machine *Machine[S], name string, initial S, events *Dispatcher) {
-	machine.model, machine.name, machine.events = m, name, events
+	machine.model, machine.name = m, name
+	machine.events.Store(events)
 	machine.id, machine.since = lives.Add(1), time.Now()
 	if machine.at = m.node(initial); machine.at == nil {
 		panic("fsm: a life of the kind " + m.kind + " cannot begin in " + string(initial))

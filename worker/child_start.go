@@ -34,21 +34,22 @@ func (s *Supervisor) start(c *child) (over bool) {
 	if c.tried {
 		c.restarts++
 	}
-	given := startContext{Context: s.base, c: c, restarts: c.restarts, previous: previous}
+	restarts := int(c.restarts)
 	c.exit = previous
 	s.mu.Unlock()
-	c.want, c.began, c.decided, c.done = false, time.Now(), false, false
+	c.want, c.decided, c.done = false, false, false
 	c.answer(awaitsStop, nil)
 	factory, plain := c.factory()
 	if plain {
 		i, err := s.makeInstance(c, factory)
 		if err == nil {
-			i.context = given
+			i.restarts, i.previous = restarts, previous
 			s.mu.Lock()
 			s.adoptLocked(c, i)
 			s.mu.Unlock()
 			s.connect(c, i)
-			err = i.Worker.Start(&i.context)
+			err = i.Worker.Start((*startContext)(i))
+			_, c.began = i.base.machine.Since()
 		}
 		if err == nil {
 			s.started(c)
@@ -56,16 +57,17 @@ func (s *Supervisor) start(c *child) (over bool) {
 		}
 		op := &startOp{}
 		s.underway(c, op)
-		s.box.post(startEnded{c: c, op: op, err: err})
+		s.box.Post(startEnded{c: c, op: op, err: err})
 		return false
 	}
+	c.began = time.Now()
 	op := &startOp{}
-	op.timer = time.AfterFunc(c.spec.StartTimeout, func() { s.box.post(startOverdue{c: c, op: op}) })
+	op.timer = time.AfterFunc(c.spec.StartTimeout, func() { s.box.Post(startOverdue{c: c, op: op}) })
 	op.call = new(call.Call)
 	s.underway(c, op)
-	op.call.Start(c.name, func() error { return s.bring(c, factory, op, given) }, func(err error) {
+	op.call.Start(c.name, func() error { return s.bring(c, factory, op, restarts, previous) }, func(err error) {
 		op.timer.Stop()
-		s.box.post(startEnded{c: c, op: op, err: err})
+		s.box.Post(startEnded{c: c, op: op, err: err})
 	})
 	return false
 }
@@ -91,7 +93,7 @@ func (s *Supervisor) started(c *child) {
 func (c *child) factory() (factory func(name string) (Worker, error), plain bool) {
 	k := c.s.kin
 	if k == nil {
-		return c.spec.New, c.spec.immediate()
+		return c.make, c.spec.immediate(c.make)
 	}
 	factory = c.make
 	if c.spec.Restart.once() {
@@ -122,13 +124,13 @@ func (s *Supervisor) makeInstance(c *child, factory func(name string) (Worker, e
 }
 
 // bring makes an instance, starts it, and waits until it is no longer Starting.
-func (s *Supervisor) bring(c *child, factory func(name string) (Worker, error), op *startOp, given startContext) error {
+func (s *Supervisor) bring(c *child, factory func(name string) (Worker, error), op *startOp, restarts int, previous *Exit) error {
 	i, err := s.makeInstance(c, factory)
 	if err != nil {
 		return err
 	}
 	w := i.Worker
-	i.context = given
+	i.restarts, i.previous = restarts, previous
 	gate, ok := s.adopt(c, op, i)
 	for ; gate != nil; gate, ok = s.adopt(c, op, i) { // the supervisor was suspended meanwhile
 		wait, cancel := s.waiting(op)
@@ -141,7 +143,7 @@ func (s *Supervisor) bring(c *child, factory func(name string) (Worker, error), 
 	if !ok {
 		return errors.Join(errAbandonedStart, stopUnstarted(w))
 	}
-	if err := w.Start(&i.context); err != nil {
+	if err := w.Start((*startContext)(i)); err != nil {
 		return err
 	}
 	a, ok := w.(interface {
@@ -275,9 +277,9 @@ func (s *Supervisor) connect(c *child, i *instance) {
 	}
 	go func() { // until the foreign worker ends, or the supervisor
 		select {
-		case <-i.done:
+		case <-i.foreign.done:
 			i.settle(c.name)
-			s.box.post((*instanceEnded)(i))
+			s.box.Post((*instanceEnded)(i))
 		case <-s.Gone():
 		}
 	}()

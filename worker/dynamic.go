@@ -22,7 +22,8 @@ type DynamicConfig struct {
 	// restarts of all children together.
 	Backoff Backoff
 	// MaxChildren is the most children that there may be at one time, those that wait
-	// for a restart or stop included. 0 sets no limit.
+	// for a restart or stop included, and those that were abandoned not. 0 sets no
+	// limit.
 	MaxChildren int
 	// ContainTerminate is that of [SupervisorConfig].
 	ContainTerminate bool
@@ -41,6 +42,9 @@ type DynamicConfig struct {
 // its argument is not kept once it has started. Replace, and the Add of the embedded
 // Supervisor, return an error. A Dynamic may be the child of a Supervisor, and its
 // children may be Supervisors.
+//
+// While an App drains, Add goes on, because the requests that still arrive may need a
+// child. No child is restarted then.
 type Dynamic[A any] struct {
 	Supervisor
 	make func(name string, arg A) (Worker, error)
@@ -71,29 +75,45 @@ func NewDynamicOf[A any](name string, cfg DynamicConfig, newWorker func(name str
 
 func (d *Dynamic[A]) init(name string, cfg DynamicConfig, plain bool) {
 	d.setUp("dynamic", name, SupervisorConfig{Backoff: cfg.Backoff, ContainTerminate: cfg.ContainTerminate, PassThroughPanics: cfg.PassThroughPanics})
-	k := &kin{self: d, template: cfg.Template, max: cfg.MaxChildren, plain: plain}
-	if k.template.Name == "" {
-		k.template.Name = name
+	if cfg.Template.Name == "" {
+		cfg.Template.Name = name
 	}
-	if k.template.Restart == "" {
-		k.template.Restart = Temporary
+	d.kin = &kin{self: d, template: cfg.template(), max: cfg.MaxChildren, plain: plain, refused: cfg.Validate()}
+	if d.make == nil {
+		d.kin.refused = errors.Join(errors.New("the function is nil"), d.kin.refused)
 	}
-	switch {
-	case d.make == nil:
-		k.refused = errors.New("the function is nil")
-	case k.template.New != nil:
-		k.refused = errors.New("the Template has a New, want none: the function of the Dynamic takes its place")
-	case k.template.Significant:
-		k.refused = errors.New("the Template is Significant, but a Dynamic has no AutoShutdown")
-	case k.max < 0:
-		k.refused = fmt.Errorf("MaxChildren is %d, want 0 or more", k.max)
-	default:
-		spec := k.template
-		spec.New = func(string) (Worker, error) { return nil, nil } // only for Validate
-		k.refused = spec.Validate()
+	d.kin.template.withDefaults()
+}
+
+// Validate returns an error that names each field that is wrong and says what is
+// accepted.
+func (c DynamicConfig) Validate() error {
+	errs := []error{c.Backoff.Validate()}
+	spec := c.template()
+	if spec.New != nil {
+		errs = append(errs, errors.New("the Template has a New, want none: the function of the Dynamic takes its place"))
 	}
-	k.template.withDefaults()
-	d.kin = k
+	if spec.Significant {
+		errs = append(errs, errors.New("the Template is Significant, but a Dynamic has no AutoShutdown"))
+		spec.Significant = false // one error is enough
+	}
+	if c.MaxChildren < 0 {
+		errs = append(errs, fmt.Errorf("MaxChildren is %d, want 0 or more", c.MaxChildren))
+	}
+	if spec.Name == "" {
+		spec.Name = "template" // the Dynamic has a name
+	}
+	spec.New = func(string) (Worker, error) { return nil, nil } // it is never called
+	return errors.Join(append(errs, spec.Validate())...)
+}
+
+// template returns the Template with the policy that is the default here.
+func (c DynamicConfig) template() Spec {
+	spec := c.Template
+	if spec.Restart == "" {
+		spec.Restart = Temporary
+	}
+	return spec
 }
 
 // Add starts a child with an argument. It returns the child's name once the Dynamic has
@@ -102,15 +122,23 @@ func (d *Dynamic[A]) init(name string, cfg DynamicConfig, plain bool) {
 // [ErrSupervisorEnded] when the Dynamic starts no more children. Before Start it is an
 // error that says so.
 func (d *Dynamic[A]) Add(arg A) (name string, err error) {
-	m := addKin{make: func(name string) (Worker, error) { return d.make(name, arg) }, name: &name}
-	err = d.askStarted(context.Background(), "add to "+d.Name(), func(reply chan<- error) message {
-		m.reply = reply
-		return m
-	})
-	if err != nil {
-		return "", err
+	return d.addOne(func(name string) (Worker, error) { return d.make(name, arg) })
+}
+
+// addOne is the part of Add that does not depend on the argument.
+func (s *Supervisor) addOne(newWorker func(name string) (Worker, error)) (name string, err error) {
+	m := &addKin{make: newWorker, reply: make(chan error, 1)}
+	switch err = s.mustRun(); {
+	case err != nil:
+	case s.box.Post(m):
+		err = s.await(context.Background(), m.reply)
+	default:
+		err = ErrSupervisorEnded
 	}
-	return name, nil
+	if err != nil {
+		return "", fmt.Errorf("add to %s: %w", s.Name(), err)
+	}
+	return m.name, nil
 }
 
 // kin is what the children of a [Dynamic] have in common.
@@ -126,10 +154,10 @@ type kin struct {
 // errTemplate is the error of the methods that give one child a Spec of its own.
 var errTemplate = errors.New("the children of a Dynamic share its Template")
 
-func (s *Supervisor) addKin(m addKin) {
+func (s *Supervisor) addKin(m *addKin) {
 	k := s.kin
 	switch {
-	case s.ending || s.holding:
+	case s.ending:
 		m.reply <- ErrSupervisorEnded
 		return
 	case k.max > 0 && len(s.children) >= k.max:
@@ -137,13 +165,19 @@ func (s *Supervisor) addKin(m addKin) {
 		return
 	}
 	k.made++
-	c := &child{s: s, name: k.template.Name + "-" + strconv.FormatUint(k.made, 10), spec: &k.template, make: m.make}
-	*m.name = c.name
+	var room [64]byte
+	m.name = string(strconv.AppendUint(append(append(room[:0], k.template.Name...), '-'), k.made, 10))
+	c := &child{s: s, name: m.name, spec: &k.template, make: m.make}
 	s.mu.Lock()
 	s.place(c)
 	s.mu.Unlock()
 	m.reply <- nil
-	s.enter(c)
+	if s.suspended {
+		s.enter(c)
+		return
+	}
+	s.untried++
+	s.start(c) // it waits for no other, so it needs no group
 }
 
 // treeOf returns the supervisor that w is, or nil for another worker.

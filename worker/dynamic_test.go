@@ -245,12 +245,38 @@ func TestDynamicInATree(t *testing.T) {
 		if c, _ := inner.Child(later); c.Status != worker.StatusRunning {
 			t.Errorf("after Resume it is %s", c.Status)
 		}
-		s.HoldRestarts()
-		synctest.Wait()
-		if _, err := inner.Add("z"); !errors.Is(err, worker.ErrSupervisorEnded) {
-			t.Errorf("Add while it drains: %v", err)
-		}
 		stop(t, s)
+	})
+}
+
+// While an App drains, requests arrive that may need a child. Children start then as
+// before, and none is started again.
+func TestDynamicAddsWhileItDrains(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := dynamic(t, worker.DynamicConfig{Template: worker.Spec{Restart: worker.Always}, Backoff: everySecond}, func(_ context.Context, end chan error) error {
+			return <-end
+		})
+		first, second, third := make(chan error), make(chan error), make(chan error)
+		waits, runs := add(t, d, first), add(t, d, second)
+		first <- errBoom
+		synctest.Wait()
+		d.HoldRestarts()
+		later := add(t, d, third)
+		third <- errBoom // it has begun
+		time.Sleep(time.Minute)
+		for name, want := range map[string]worker.Status{waits: worker.StatusStopped, runs: worker.StatusRunning} {
+			if c, _ := d.Child(name); c.Status != want {
+				t.Errorf("%s is %s, want %s", name, c.Status, want)
+			}
+		}
+		if c, ok := d.Child(later); ok {
+			t.Errorf("one that failed while it drains is not forgotten: %+v", c)
+		}
+		if err := d.RestartChild(t.Context(), runs); !errors.Is(err, worker.ErrSupervisorEnded) {
+			t.Errorf("RestartChild: %v", err)
+		}
+		second <- nil
+		stop(t, d)
 	})
 }
 
@@ -271,11 +297,17 @@ func TestDynamicConfigIsValidated(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
+			if err := test.cfg.Validate(); test.run != nil && (err == nil || !strings.Contains(strings.ReplaceAll(err.Error(), "template", "jobs"), test.says)) {
+				t.Errorf("Validate: %v", err)
+			}
 			d := worker.NewDynamic("jobs", test.cfg, test.run)
 			if err := d.Start(t.Context()); err == nil || !strings.Contains(err.Error(), test.says) || d.Status() != worker.StatusFailed {
 				t.Errorf("Start: %v, it is %s", err, d.Status())
 			}
 		})
+	}
+	if err := (worker.DynamicConfig{}).Validate(); err != nil {
+		t.Errorf("Validate of the zero value: %v", err)
 	}
 	d := worker.NewDynamic("jobs", worker.DynamicConfig{}, run)
 	if _, err := d.Add(1); err == nil || !strings.Contains(err.Error(), "it is Created") {

@@ -1,12 +1,15 @@
 package worker
 
 // HoldRestarts lets running children finish, and starts no more. An App calls it
-// when it begins to drain.
-func (s *Supervisor) HoldRestarts() { s.box.post(holdRestarts{}) }
+// when it begins to drain. A [Dynamic] still starts children that [Dynamic.Add] adds.
+func (s *Supervisor) HoldRestarts() { s.box.Post(holdRestarts{}) }
 
 func (s *Supervisor) holdRestarts() {
 	s.holding = true
 	for _, c := range s.children {
+		if s.admits(c) {
+			continue
+		}
 		s.unhold(c)
 		c.want = false
 		if c.op == nil {
@@ -21,3 +24,6 @@ func (s *Supervisor) holdRestarts() {
 		}
 	}
 }
+
+// admits reports whether c starts while an App drains: a new child of a Dynamic does.
+func (s *Supervisor) admits(c *child) bool { return s.kin != nil && !c.tried }

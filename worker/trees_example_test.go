@@ -49,8 +49,9 @@ func ExampleSupervisor_StopChild() {
 		fmt.Println(mailer.Status, s.Counts().Active, err)
 	}
 	_ = s.Start(ctx)
-	show(s.RestartChild(ctx, "mailer")) // here it waits for the first start
-	show(s.StopChild(ctx, "mailer"))    // the spec and the place stay
+	_, err := s.Await(ctx, func(s worker.Status) bool { return s == worker.StatusRunning }) // it has started each child
+	show(err)
+	show(s.StopChild(ctx, "mailer")) // the spec and the place stay
 
 	spec, _ := s.ChildSpec("mailer")
 	spec.StopTimeout = time.Minute

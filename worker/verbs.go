@@ -73,7 +73,11 @@ func (s *Supervisor) ChildSpec(name string) (Spec, bool) {
 	if c == nil {
 		return Spec{}, false
 	}
-	return *c.spec, true
+	spec := *c.spec
+	if s.kin == nil {
+		spec.Name, spec.New = c.name, c.make
+	}
+	return spec, true
 }
 
 // Child describes one child as [Supervisor.State] does, without the cost of describing
@@ -126,13 +130,37 @@ func (s *Supervisor) accepts(spec Spec) error {
 
 // askStarted is ask for a supervisor that must have been started.
 func (s *Supervisor) askStarted(ctx context.Context, what string, request func(reply chan<- error) message) error {
-	s.begun.Lock()
-	running := s.running
-	s.begun.Unlock()
-	if !running {
-		return fmt.Errorf("%s: the supervisor does not run: it is %s", what, s.Status())
+	if err := s.mustRun(); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
 	}
 	return s.ask(ctx, what, request)
+}
+
+// mustRun returns an error for a supervisor that was not started.
+func (s *Supervisor) mustRun() error {
+	s.begun.Lock()
+	defer s.begun.Unlock()
+	if !s.running {
+		return fmt.Errorf("the supervisor does not run: it is %s", s.Status())
+	}
+	return nil
+}
+
+// await waits for the answer of the loop, until ctx ends or the supervisor is gone.
+func (s *Supervisor) await(ctx context.Context, reply <-chan error) error {
+	select {
+	case err := <-reply:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-s.Gone():
+	}
+	select {
+	case err := <-reply:
+		return err
+	default:
+		return ErrSupervisorEnded
+	}
 }
 
 // caller is a caller who waits for a child. The channel has room for one answer.
@@ -273,6 +301,6 @@ func (s *Supervisor) replaceChild(m replaceChild) {
 func (s *Supervisor) setSpec(c *child, spec Spec) {
 	spec.withDefaults()
 	s.mu.Lock()
-	c.spec = &spec
+	c.make, c.spec = spec.New, s.intern(spec)
 	s.mu.Unlock()
 }
