@@ -39,7 +39,7 @@ test: cc ## test every module: races on, leaked goroutines are failures; "make t
 test-long: cc ## the long tests: three servers, the browser on every page, load, languages, and a minute of chaos each
 	tools/long.sh -race $(TESTFLAGS)
 	CHAOS_STEPS=50000 go test -race -run '^TestRandomOperations$$' -count 1 -timeout 30m ./worker
-	CHAOS_SECONDS=60 go test -race -run '^TestChaos$$' -count 1 -timeout 30m ./procpool
+	CHAOS_SECONDS=60 POISON_SECONDS=60 go test -race -run '^(TestChaos|TestPoisonousCallerBesideAHealthyOne)$$' -count 1 -timeout 30m ./procpool
 	CHAOS_KILLS=50 go test -run '^TestKillLosesNothingThatWasAcknowledged$$' -count 1 -timeout 30m ./fleet/workflow
 
 .PHONY: test-next
@@ -77,7 +77,7 @@ fuzz-seeds: ## run the seeds and past findings of each fuzz target
 chaos: cc ## a million random operations on trees, a hundred thousand on processes and their cgroups, faults on a pool for minutes, a thousand kills of a workflow's process, workflows and hosted workers on clusters; CHAOS_SEED=N for others
 	CHAOS_STEPS=1000000 go test -run '^TestRandomOperations$$' -count 1 -timeout 30m ./worker
 	CHAOS_PROCESSES=100000 go test -run '^TestRandomProcesses$$' -count 1 -timeout 30m ./worker
-	CHAOS_SECONDS=180 go test -race -run '^TestChaos$$' -count 1 -timeout 30m -v ./procpool
+	CHAOS_SECONDS=600 POISON_SECONDS=600 go test -race -run '^(TestChaos|TestPoisonousCallerBesideAHealthyOne)$$' -count 1 -timeout 45m -v ./procpool
 	CHAOS_KILLS=1000 CHAOS_RESTARTS=20 go test -run '^(TestKillLosesNothingThatWasAcknowledged|TestOneEntityIsLinearizable)$$' -count 1 -timeout 60m ./fleet/workflow
 	NATS_TEST_SERVER=cluster go test -race -count 1 -timeout 30m ./fleet/workflow ./fleet/lease
 	go test -run '^TestTenThousandEntitiesOnScreen$$' -count 1 -v ./fleet/operator

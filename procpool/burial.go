@@ -26,6 +26,9 @@ func (e endedBy) end() {
 // asked it to end.
 func (w *proc) reap(why error) {
 	p := w.p
+	for _, o := range w.outputs {
+		o.close()
+	}
 	print := w.printOfQuery(why)
 	p.mu.Lock()
 	w.leaving = true

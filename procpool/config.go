@@ -35,7 +35,8 @@ type Config struct {
 	// return soon: the pool does not bound the call. The worker finds the socket to
 	// connect to in its environment (wire.EnvSocket). The pool keeps the end of the
 	// worker's standard error for the error of a crash, and copies it to the
-	// command's Stderr when that is set.
+	// command's Stderr when that is set. What a worker writes is logged otherwise; see
+	// OutputLines. The pool adds a file to the command's ExtraFiles.
 	Command func() *exec.Cmd
 	// Process shapes the process of each worker: worker.WithLimits and
 	// worker.WithCgroup bound what it may use. The pool sets the grace by itself.
@@ -70,7 +71,8 @@ type Config struct {
 	// StartTimeout bounds the time from spawn to ready. Defaults to 30 s.
 	StartTimeout time.Duration
 	// QueryTimeout bounds a query, including its time in the queue, unless its
-	// context ends earlier. Defaults to 1 minute.
+	// context ends earlier. A worker that can show its stacks gets up to 250 ms more
+	// to do so; they stand in the [DeadlineError]. Defaults to 1 minute.
 	QueryTimeout time.Duration
 	// CancelGrace is how long a worker may take to confirm that it stopped a
 	// cancelled query; then the pool stops the worker. Defaults to 5 s.
@@ -119,6 +121,11 @@ type Config struct {
 	// StreamBuffer is how many unread messages the pool keeps for a query; when
 	// they are that many, the worker has to wait. Defaults to 16.
 	StreamBuffer int
+	// OutputLines is how many lines a second of each worker's standard output, and of
+	// its standard error, the pool logs, with the worker's name. It cuts lines longer
+	// than 4 KiB and counts the lines that it leaves out. A stream for which Command
+	// sets a writer is not logged. Defaults to 100; Off logs none.
+	OutputLines int
 	// StderrTail is how many bytes of a worker's standard error the pool keeps.
 	// Defaults to 8 KiB.
 	StderrTail int
@@ -174,6 +181,7 @@ func (c Config) WithDefaults() Config {
 	or(&c.BreakAfter, 5)
 	or(&c.MaxFrame, wire.DefaultMaxFrame)
 	or(&c.StreamBuffer, 16)
+	or(&c.OutputLines, 100)
 	or(&c.StderrTail, 8<<10)
 	or(&c.Recycle.Jitter, 0.1)
 	or(&c.Recycle.AtOnce, 1)
@@ -229,6 +237,7 @@ func (c Config) Validate() error {
 	bad(c.BreakAfter < Off, "BreakAfter is %d, want 1 or more, or Off", c.BreakAfter)
 	bad(c.MaxFrame < 256, "MaxFrame is %d bytes, want 256 or more", c.MaxFrame)
 	bad(c.StreamBuffer < 1, "StreamBuffer is %d, want 1 or more", c.StreamBuffer)
+	bad(c.OutputLines < Off, "OutputLines is %d, want 1 or more, or Off", c.OutputLines)
 	bad(c.StderrTail < 0, "StderrTail is %d bytes, want 0 or more", c.StderrTail)
 	r := c.Recycle
 	bad(r.MaxQueries < 0, "Recycle.MaxQueries is %d, want 0 or more", r.MaxQueries)

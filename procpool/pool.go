@@ -26,11 +26,12 @@ import (
 // to Start. All methods may be called concurrently.
 type Pool struct {
 	worker.BaseWorker
-	cfg    Config
-	log    *slog.Logger
-	dir    string
-	seed   maphash.Seed // ranks workers for preferred keys
-	prefix string       // of the names of sockets
+	cfg      Config
+	log      *slog.Logger
+	dir      string
+	seed     maphash.Seed // ranks workers for preferred keys
+	prefix   string       // of the names of sockets
+	lifeline *lifeline
 
 	tree   fsm.Dispatcher // status changes of the pool and of its processes
 	events fsm.Dispatcher // all other events
@@ -158,6 +159,9 @@ func (p *Pool) prepare() error {
 		return err
 	}
 	d.close()
+	if p.lifeline, err = newLifeline(); err != nil {
+		return fmt.Errorf("make a pipe for workers: %w", err)
+	}
 	return nil
 }
 
@@ -217,6 +221,7 @@ func (p *Pool) live(own context.Context) {
 	}
 	p.mu.Unlock()
 	p.alive.Wait()
+	p.lifeline.close()
 }
 
 // openLocked returns the queries that have not ended.

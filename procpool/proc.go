@@ -34,8 +34,10 @@ type proc struct {
 	gone    fsm.Signal // the pool no longer waits for its messages
 
 	// Set once, before the worker is ready.
-	conn *net.UnixConn
-	pid  int // of the process that connected, which a wrapper may have started
+	outputs []*output
+	conn    *net.UnixConn
+	pid     int // of the process that connected, which a wrapper may have started
+	offer   wire.Offer
 
 	wmu        sync.Mutex // held while writing; guards the fields below
 	writer     *wire.Writer
@@ -80,6 +82,7 @@ type proc struct {
 	broke        error     // what it did wrong, when it ends because of that
 	asked        time.Time // when the unanswered health check was sent, else zero
 	checkedAt    time.Time
+	dumping      []*Query  // expired, and wait for its stacks
 	stoppedAt    time.Time // when the pool has seen its process stopped, else zero
 	after        []func()  // detach calls them without the lock
 }
@@ -195,13 +198,31 @@ func (w *proc) makeProcess(socket string) (process *worker.Process, err error) {
 		if cmd == nil {
 			return errors.New("the command is nil: Config.Command must return a worker's command")
 		}
-		w.stderr.next = cmd.Stderr
-		cmd.Stderr = w.stderr
+		w.wire(cmd)
 		process = worker.NewProcess(w.name, cmd, append(slices.Clip(w.p.cfg.Process), worker.WithGrace(w.p.cfg.KillGrace), worker.WithEnv(
-			wire.EnvSocket+"="+socket, wire.EnvName+"="+w.name, wire.EnvMaxFrame+"="+strconv.Itoa(w.p.cfg.MaxFrame)))...)
+			w.p.lifeline.give(cmd), wire.EnvVersion+"="+strconv.Itoa(wire.Version), wire.EnvSocket+"="+socket, wire.EnvName+"="+w.name, wire.EnvMaxFrame+"="+strconv.Itoa(w.p.cfg.MaxFrame)))...)
 		return nil
 	})
 	return process, err
+}
+
+// wire connects the worker's output.
+func (w *proc) wire(cmd *exec.Cmd) {
+	logged := func(stream string) *output {
+		o := &output{log: w.p.log.With("worker", w.name, "stream", stream), limit: w.p.cfg.OutputLines}
+		w.outputs = append(w.outputs, o)
+		return o
+	}
+	w.stderr.next = cmd.Stderr
+	if w.p.cfg.OutputLines != Off {
+		if cmd.Stderr == nil {
+			w.stderr.next = logged("stderr")
+		}
+		if cmd.Stdout == nil {
+			cmd.Stdout = logged("stdout")
+		}
+	}
+	cmd.Stderr = w.stderr
 }
 
 // belongs returns an error for a process outside of the worker's process group.
@@ -244,7 +265,7 @@ func (w *proc) connected(a arrival) {
 	p := w.p
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	w.conn, w.pid, w.reader = a.conn, a.pid, a.reader
+	w.conn, w.pid, w.reader, w.offer = a.conn, a.pid, a.reader, a.offer
 	w.writer = wire.NewWriter(a.conn, p.cfg.MaxFrame)
 	_ = w.link.To(ConnConnected, nil)
 	if w.machine.To(WorkerReady, nil) != nil {

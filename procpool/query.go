@@ -40,6 +40,7 @@ type Query struct {
 	result  json.RawMessage
 	err     error
 	session string
+	late    *DeadlineError // its deadline has passed; it may wait for the worker's stacks
 	timer   *time.Timer
 	unwatch func() bool
 
@@ -219,6 +220,9 @@ func (q *Query) Cancel(cause error) bool {
 // already in one. The caller must not hold the pool's lock.
 func (q *Query) finish(to QueryState, result json.RawMessage, err error) bool {
 	q.mu.Lock()
+	if to == QueryComplete && q.late != nil {
+		to, result, err = QueryError, nil, q.late
+	}
 	if q.machine.To(to, err) != nil {
 		q.mu.Unlock()
 		return false
@@ -265,10 +269,6 @@ func (q *Query) watch(ctx context.Context) {
 		}
 		q.Cancel(context.Cause(ctx))
 	})
-}
-
-func (q *Query) expire() {
-	q.pool.abandon(q, QueryError, &DeadlineError{Query: q.id, Worker: q.Worker(), Elapsed: time.Since(q.begun)})
 }
 
 // push hands a message to the caller, and waits while the caller's buffer is full.

@@ -160,6 +160,8 @@ func (w *proc) take(e *wire.Envelope) error {
 		return w.takeAnswer(e)
 	case wire.HealthOK:
 		return w.takeHealth()
+	case wire.Stacks:
+		return w.takeStacks(e.Stacks)
 	case wire.ShutdownAck:
 		if !w.isGentle() {
 			return errors.New("it said shutdown_ack and was not told to shut down")

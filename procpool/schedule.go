@@ -99,14 +99,7 @@ func (p *Pool) abandon(q *Query, to QueryState, err error) bool {
 	p.mu.Lock()
 	p.dequeueLocked(q)
 	a := q.on
-	var w *proc
-	if a != nil {
-		for _, other := range p.workers {
-			if other.cur == a {
-				w = other
-			}
-		}
-	}
+	w := p.workerOfLocked(a)
 	if w != nil {
 		w.awaitConfirmLocked(a)
 		w.kickLocked(a)

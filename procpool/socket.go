@@ -90,6 +90,7 @@ type arrival struct {
 	conn   *net.UnixConn
 	pid    int
 	reader *wire.Reader
+	offer  wire.Offer
 	err    error // its first message was not ready; the other fields are zero
 }
 
@@ -173,7 +174,9 @@ func (d *door) hear(conn *net.UnixConn, pid int) {
 	line, err := a.reader.Next()
 	if err == nil {
 		var e wire.Envelope
-		if err = wire.Decode(line, &e); err == nil && e.Type != wire.Ready {
+		err = wire.Decode(line, &e)
+		a.offer = e.Offer
+		if err == nil && e.Type != wire.Ready {
 			err = fmt.Errorf("its first message is %s, want ready", wire.Excerpt(line))
 		}
 		if err != nil {

@@ -175,6 +175,7 @@ func TestRestartChildTellsOfAFailedStart(t *testing.T) {
 		}}
 		s := supervise(t, worker.SupervisorConfig{Backoff: everySecond, Children: []worker.Spec{spec}})
 		synctest.Wait()
+		d.take() // its first start
 		fails.Store(true)
 		if err := s.RestartChild(t.Context(), "a"); !errors.Is(err, errBoom) {
 			t.Errorf("RestartChild: %v", err)

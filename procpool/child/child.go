@@ -148,6 +148,7 @@ func Serve(ctx context.Context, handler Handler) error {
 		}
 		limit = n
 	}
+	dieWithParent()
 	dialed, err := new(net.Dialer).DialUnix(ctx, "unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		return fmt.Errorf("connect to the pool: %w", err)
@@ -160,7 +161,7 @@ func Serve(ctx context.Context, handler Handler) error {
 		handler: handler, conn: conn, began: time.Now(), writer: wire.NewWriter(conn, limit), reader: wire.NewReader(conn, limit), ctx: ctx,
 		ended: make(chan error, 1), begun: make(chan struct{}, 1),
 	}
-	if err := s.write((*wire.Writer).Ready); err != nil {
+	if err := s.write(announce); err != nil {
 		return fmt.Errorf("%w: say ready: %w", ErrPoolGone, err)
 	}
 	over := make(chan struct{})
@@ -271,6 +272,8 @@ func (s *server) serve() (err error, last bool) { //nolint:revive // the error i
 			}
 		case wire.HealthCheck:
 			_ = s.write(func(w *wire.Writer) error { return w.HealthOK(time.Since(s.began).Seconds(), s.queries) })
+		case wire.Dump:
+			s.showStacks()
 		case wire.Shutdown:
 			return s.shutdown(e.Graceful), true
 		default: // from a newer pool

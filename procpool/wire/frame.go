@@ -173,6 +173,29 @@ func (w *Writer) HealthCheck() error { return w.send(HealthCheck, "", nil) }
 // Ready says that the worker takes queries.
 func (w *Writer) Ready() error { return w.send(Ready, "", nil) }
 
+// Announce says that the worker takes queries, and what it is able to do.
+func (w *Writer) Announce(o Offer) error {
+	return w.send(Ready, "", func(b []byte) []byte {
+		b = strconv.AppendInt(append(b, `,"version":`...), int64(o.Version), 10)
+		b = append(b, `,"capabilities":[`...)
+		for i, name := range o.Capabilities {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = appendString(b, name)
+		}
+		return strconv.AppendInt(append(b, `],"concurrency":`...), int64(o.Concurrency), 10)
+	})
+}
+
+// Dump asks a worker for its stacks.
+func (w *Writer) Dump() error { return w.send(Dump, "", nil) }
+
+// Stacks answers a dump.
+func (w *Writer) Stacks(stacks string) error {
+	return w.send(Stacks, "", func(b []byte) []byte { return appendString(append(b, `,"stacks":`...), stacks) })
+}
+
 // Session sends the worker's own id of a query's work.
 func (w *Writer) Session(requestID, sessionID string) error {
 	return w.send(Session, requestID, func(b []byte) []byte { return appendString(append(b, `,"sessionId":`...), sessionID) })

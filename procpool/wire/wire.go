@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"unicode/utf8"
 )
@@ -25,24 +26,50 @@ const (
 	Cancel      Type = "cancel"       // stop that query: requestId
 	Shutdown    Type = "shutdown"     // end; graceful: after the running query
 	HealthCheck Type = "health_check" // answer with health_ok
+	Dump        Type = "dump"         // version 2: answer with stacks
 )
 
 // Messages from a worker to the pool.
 const (
-	Ready       Type = "ready"        // the first message, once
+	Ready       Type = "ready"        // the first message, once; version 2: version, capabilities, concurrency
 	Session     Type = "session"      // the worker's own id of the work: requestId, sessionId
 	Message     Type = "message"      // a part of the answer: requestId, content
 	Complete    Type = "complete"     // the end of the answer: requestId, result
 	Error       Type = "error"        // the query failed: requestId, error
 	ShutdownAck Type = "shutdown_ack" // the last message
 	HealthOK    Type = "health_ok"    // uptime in seconds, queriesProcessed
+	Stacks      Type = "stacks"       // version 2: what each thread does, as text
 )
+
+// Version is the newest version of the contract that this package speaks. A worker
+// that says nothing of a version in its ready speaks version 1.
+const Version = 2
+
+// What a worker of version 2 can say in its ready that it is able to do.
+const (
+	CanStacks = "stacks" // it answers dump, even during a query
+)
+
+// Capabilities returns all that a worker may announce.
+func Capabilities() []string { return []string{CanStacks} }
+
+// MaxConcurrency bounds the queries that a worker may offer to have at a time.
+const MaxConcurrency = 1000
+
+// Offer is what a worker says in its ready.
+type Offer struct {
+	Version      int      // 1 when it said none
+	Capabilities []string // see Capabilities
+	Concurrency  int      // how many queries it takes at a time; 1 when it said none
+}
 
 // The environment variables of a worker.
 const (
 	EnvSocket   = "LIFECYCLE_WORKER_SOCKET"    // the path of the unix socket to connect to
 	EnvName     = "LIFECYCLE_WORKER_NAME"      // its name in the pool, for its log
 	EnvMaxFrame = "LIFECYCLE_WORKER_MAX_FRAME" // the longest line, in bytes including its newline
+	EnvVersion  = "LIFECYCLE_WORKER_WIRE"      // the newest version of the contract that the pool speaks; not set for 1
+	EnvLifeline = "LIFECYCLE_WORKER_LIFELINE"  // the descriptor of a pipe that ends when the pool's process does
 )
 
 // DefaultMaxFrame is the default limit of a line: 16 MiB, including the newline.
@@ -61,6 +88,8 @@ type Envelope struct {
 	Graceful         bool
 	Uptime           float64 // in seconds
 	QueriesProcessed int64
+	Offer            Offer  // of a ready; its zero fields were not said
+	Stacks           string // of a stacks
 
 	lastID string  // the RequestID of the previous message
 	faults []fault // usually nil
@@ -187,6 +216,14 @@ func (e *Envelope) set(name, raw []byte) {
 		if json.Unmarshal(raw, &e.QueriesProcessed) != nil || raw[0] == 'n' {
 			err = fmt.Errorf("%w: queriesProcessed is %s, want a whole number", ErrField, Excerpt(raw))
 		}
+	case "stacks":
+		e.Stacks, err = text("stacks", raw)
+	case "version":
+		e.Offer.Version, err = whole("version", raw, 1, Version)
+	case "concurrency":
+		e.Offer.Concurrency, err = whole("concurrency", raw, 1, MaxConcurrency)
+	case "capabilities":
+		e.Offer.Capabilities, err = capabilities(raw)
 	default:
 		return
 	}
@@ -194,6 +231,29 @@ func (e *Envelope) set(name, raw []byte) {
 	if err != nil {
 		e.faults = append(e.faults, fault{string(name), err})
 	}
+}
+
+// whole returns a whole number from least to most.
+func whole(field string, raw []byte, least, most int) (int, error) {
+	var n float64
+	if json.Unmarshal(raw, &n) != nil || raw[0] == 'n' || n < float64(least) || n > float64(most) || n != math.Trunc(n) {
+		return 0, fmt.Errorf("%w: %s is %s, want a whole number from %d to %d", ErrField, field, Excerpt(raw), least, most)
+	}
+	return int(n), nil
+}
+
+// capabilities returns the names of what a worker is able to do.
+func capabilities(raw []byte) ([]string, error) {
+	var names []string
+	if err := json.Unmarshal(raw, &names); err != nil || raw[0] == 'n' {
+		return nil, fmt.Errorf("%w: capabilities is %s, want a list of names", ErrField, Excerpt(raw))
+	}
+	for _, name := range names {
+		if !slices.Contains(Capabilities(), name) {
+			return nil, fmt.Errorf("%w: the capability %s is not known, want some of %q", ErrField, Excerpt([]byte(name)), Capabilities())
+		}
+	}
+	return names, nil
 }
 
 // text returns the string of the string literal raw.
@@ -240,6 +300,10 @@ func known(raw []byte) Type {
 		return ShutdownAck
 	case HealthOK:
 		return HealthOK
+	case Dump:
+		return Dump
+	case Stacks:
+		return Stacks
 	}
 	return ""
 }
@@ -262,6 +326,10 @@ func (t Type) has(field string) bool {
 		return t == Error
 	case "graceful":
 		return t == Shutdown
+	case "stacks":
+		return t == Stacks
+	case "version", "capabilities", "concurrency":
+		return t == Ready
 	}
 	return t == HealthOK
 }
@@ -296,6 +364,10 @@ func (e *Envelope) check() error {
 	case Error:
 		if e.RequestID == "" {
 			missing = "requestId"
+		}
+	case Stacks:
+		if e.Stacks == "" {
+			missing = "stacks"
 		}
 	}
 	if missing == "" {

@@ -25,7 +25,8 @@ func every(t testing.TB, limit int) []byte {
 	for _, err := range []error{
 		w.Query("q1", json.RawMessage(`{"a":[1,2.5e-3,"x\"}",true,null]}`)), w.Cancel("q1"), w.Shutdown(true), w.Shutdown(false), w.HealthCheck(),
 		w.Ready(), w.Session("q1", "é\n\"s\""), w.Message("q1", json.RawMessage("[1,\n2]")), w.Complete("q1", nil), w.Error("q1", "bad \x00\xff"),
-		w.ShutdownAck(), w.HealthOK(1.5, 7),
+		w.ShutdownAck(), w.HealthOK(1.5, 7), w.Dump(), w.Stacks("goroutine 1\n\tmain.go"),
+		w.Announce(wire.Offer{Version: 2, Capabilities: []string{wire.CanStacks}, Concurrency: 7}), w.Announce(wire.Offer{Version: 2, Concurrency: 1}),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -48,6 +49,10 @@ func TestEveryMessageIsReadAsItWasWritten(t *testing.T) {
 		{Type: wire.Error, RequestID: "q1", Error: "bad \x00�"},
 		{Type: wire.ShutdownAck},
 		{Type: wire.HealthOK, Uptime: 1.5, QueriesProcessed: 7},
+		{Type: wire.Dump},
+		{Type: wire.Stacks, Stacks: "goroutine 1\n\tmain.go"},
+		{Type: wire.Ready, Offer: wire.Offer{Version: 2, Capabilities: []string{wire.CanStacks}, Concurrency: 7}},
+		{Type: wire.Ready, Offer: wire.Offer{Version: 2, Capabilities: []string{}, Concurrency: 1}},
 	}
 	for name, stream := range map[string]io.Reader{
 		"at once": bytes.NewReader(every(t, 0)), "byte by byte": iotest.OneByteReader(bytes.NewReader(every(t, 0))),
@@ -95,6 +100,10 @@ func TestWrongLinesAreRefusedByName(t *testing.T) {
 		`{"type":"complete","requestId":"a","result":"x}`: "does not end", `{"type":"complete","requestId":"a","result":[1 2]}`: "want , or ]",
 		`{"type":"complete","requestId":"a","result":{1:2}}`: "want a string", `{"type":"shutdown","graceful":1}`: "true or false",
 		`{"type":"health_ok","uptime":"1"}`: "number of seconds", `{"type":"health_ok","queriesProcessed":1.5}`: "whole number",
+		`{"type":"ready","version":3}`: "version is \"3\", want a whole number from 1 to 2", `{"type":"ready","version":0}`: "from 1 to 2", `{"type":"ready","version":"2"}`: "version",
+		`{"type":"ready","concurrency":0}`: "concurrency is \"0\"", `{"type":"ready","concurrency":1000000}`: "from 1 to 1000", `{"type":"ready","concurrency":1.5}`: "concurrency",
+		`{"type":"ready","capabilities":["telepathy"]}`: "capability \"telepathy\" is not known", `{"type":"ready","capabilities":"stacks"}`: "list of names", `{"type":"ready","capabilities":[1]}`: "list of names",
+		`{"type":"ready","capabilities":["` + strings.Repeat("x", 1<<20) + `"]}`: "is not known", `{"type":"stacks"}`: "without stacks",
 		`{"type":"error","requestId":"\q"}`: "requestId", strings.Repeat("[", 20000): "want an object",
 		`{"a":` + strings.Repeat("[", 20000): "nested too deep",
 	} {

@@ -19,9 +19,11 @@
 
 import { createConnection } from "node:net";
 import process from "node:process";
+import { Worker as Thread } from "node:worker_threads";
 
 const ENV_SOCKET = "LIFECYCLE_WORKER_SOCKET";
 const ENV_MAX_FRAME = "LIFECYCLE_WORKER_MAX_FRAME";
+const ENV_LIFELINE = "LIFECYCLE_WORKER_LIFELINE";
 
 /** One question. */
 export class Query {
@@ -238,6 +240,23 @@ class Worker {
   }
 }
 
+// The pool's process holds the other end of this pipe. When it ends, so does this
+// process, even while a handler computes and no event of the main thread is handled.
+const LIFELINE = `
+const { Socket } = require("node:net");
+const { workerData } = require("node:worker_threads");
+const end = () => process.kill(process.pid, "SIGKILL");
+new Socket({ fd: workerData, readable: true, writable: false }).on("close", end).on("error", end).resume();
+`;
+
+function holdLifeline() {
+  const fd = Number(process.env[ENV_LIFELINE]);
+  if (!fd) return;
+  const thread = new Thread(LIFELINE, { eval: true, workerData: fd, stdin: false });
+  thread.on("error", (err) => console.error("lifecycle-worker: no lifeline:", err.message));
+  thread.unref();
+}
+
 /** Answers queries until the pool sends shutdown, then exits with code 0. Exits
  * with code 1 when the pool is gone. Throws when there is no pool. */
 export function serve(handler) {
@@ -245,5 +264,8 @@ export function serve(handler) {
   if (!path) throw new Error(`this process was not started by a pool: ${ENV_SOCKET} is not set`);
   const connection = createConnection(path);
   const worker = new Worker(connection, handler, Number(process.env[ENV_MAX_FRAME] ?? 16 << 20));
-  connection.on("connect", () => worker.write({ type: "ready" }));
+  connection.on("connect", () => {
+    worker.write({ type: "ready" });
+    holdLifeline();
+  });
 }

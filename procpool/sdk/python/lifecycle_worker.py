@@ -26,15 +26,19 @@ import json
 import os
 import queue
 import re
+import signal
 import socket
+import struct
 import sys
 import threading
 import time
+import traceback
 
 __all__ = ["serve", "Query", "Cancelled", "NoPool"]
 
 ENV_SOCKET = "LIFECYCLE_WORKER_SOCKET"
 ENV_MAX_FRAME = "LIFECYCLE_WORKER_MAX_FRAME"
+ENV_WIRE = "LIFECYCLE_WORKER_WIRE"
 
 
 # The beginning of a query, to find the id of one whose payload is not readable.
@@ -171,6 +175,8 @@ class _Worker:
             with self._state:
                 done = self._queries
             self.write({"type": "health_ok", "uptime": round(time.monotonic() - self._began, 3), "queriesProcessed": done})
+        elif kind == "dump":
+            self._show_stacks()
         elif kind == "shutdown":
             if not message.get("graceful"):
                 with self._state:
@@ -178,6 +184,26 @@ class _Worker:
                         self._running._cancelled.set()
             self.todo.put("shutdown")
         # Ignore other types: they are from a newer pool.
+
+    def ready(self):
+        """Say ready, and to a pool that reads it what this worker is able to do."""
+        message = {"type": "ready"}
+        if int(os.environ.get(ENV_WIRE, 1)) >= 2:
+            message.update(version=2, capabilities=["stacks"], concurrency=1)
+        self.write(message)
+
+    def _show_stacks(self):
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        text = "".join(
+            "thread %s:\n%s" % (names.get(ident, ident), "".join(traceback.format_stack(frame)))
+            for ident, frame in sys._current_frames().items()
+            if ident != threading.get_ident()
+        )[: 64 << 10]
+        while text:
+            try:
+                return self.write({"type": "stacks", "stacks": text})
+            except TooLong:
+                text = text[: len(text) // 2]
 
     def work(self, handler):
         while True:
@@ -220,6 +246,24 @@ def describe(err):
         return type(err).__name__
 
 
+def die_with_parent(connection):
+    """Have the kernel kill this process when its parent dies (prctl(2)). The pool
+    asks for that when it has started this process itself. This is for a worker behind
+    a shell: it ends when its connection does, but not while a handler computes in C
+    code that does not release the interpreter."""
+    if not sys.platform.startswith("linux"):
+        return
+    pool = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+    if pool == os.getppid():
+        return
+    try:
+        import ctypes  # takes a tenth of the interpreter's start
+
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+    except (ImportError, OSError, AttributeError) as err:
+        print("lifecycle_worker: no parent-death signal:", describe(err), file=sys.stderr)
+
+
 def serve(handler):
     """Answer queries until the pool sends shutdown, then exit with code 0. Exit
     with code 1 when the pool is gone. Raise NoPool when there is no pool."""
@@ -229,7 +273,8 @@ def serve(handler):
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(path)
     worker = _Worker(connection, int(os.environ.get(ENV_MAX_FRAME, 16 << 20)))
-    worker.write({"type": "ready"})
+    worker.ready()
+    die_with_parent(connection)
     threading.Thread(target=worker.read, daemon=True).start()
     try:
         code = worker.work(handler)
