@@ -108,6 +108,16 @@ bench-rest: ## measure the cost at rest alone, and put it into docs/benchmarks.m
 	cp bench/results/rest.txt docs/benchmarks.txt
 	cd bench && go run ./cmd/benchdoc
 
+WORKERBENCHES := -e '^BenchmarkSpawn/units=' -e '^Benchmark\(Idle\|Restart\|Growth\|Stop10k\|Dynamic\|Process\)/'
+.PHONY: bench-workers
+bench-workers: ## measure units and workers alone, and put them into docs/benchmarks.md
+	@mkdir -p bench/results
+	@{ grep -v $(WORKERBENCHES) -e '^workers: ' docs/benchmarks.txt; \
+		echo "workers: $$(uname -sr) with $$(go env GOVERSION) on $$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1)"; \
+		COUNT='$(COUNT)' BENCHTIME='$(BENCHTIME)' tools/bench.sh ./bench/units ./bench/workers | grep $(WORKERBENCHES); } > bench/results/workers.txt
+	cp bench/results/workers.txt docs/benchmarks.txt
+	cd bench && go run ./cmd/benchdoc
+
 .PHONY: bench-once
 bench-once: ## one short pass of each benchmark: they still run
 	go test -run '^$$' -bench . -benchtime 1x -short -timeout 10m $(PACKAGES)

@@ -68,8 +68,8 @@ func (p *Pool) ensureAloneLocked() {
 // queries that end because of it.
 func (p *Pool) diedWithLocked(w *proc, q *Query, why error) []endedBy {
 	q.on = nil
-	repeat := q.idempotent && !q.streamed && !p.ending && !queryTable.IsTerminal(q.State())
-	if why == nil || w.broke != nil || queryTable.IsTerminal(q.State()) { // the pool has ended it
+	repeat := q.idempotent && !q.streamed && !p.ending && !queryModel.IsTerminal(q.State())
+	if why == nil || w.broke != nil || queryModel.IsTerminal(q.State()) { // the pool has ended it
 		if why == nil || !repeat || q.attempts >= maxAttempts {
 			return []endedBy{{q, w.queryError(q, why)}}
 		}
@@ -116,7 +116,7 @@ func (p *Pool) diedWithLocked(w *proc, q *Query, why error) []endedBy {
 // clearLocked forgets the deaths of a query that an extra worker has survived. Queries
 // like it need no extra worker any more.
 func (p *Pool) clearLocked(q *Query) {
-	if queryTable.IsTerminal(q.State()) {
+	if queryModel.IsTerminal(q.State()) {
 		return // the worker has confirmed a cancel; that proves nothing
 	}
 	p.memory.clear(q.print)
