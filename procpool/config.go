@@ -65,6 +65,10 @@ type Config struct {
 	// long, ends to make room for it. Defaults to 1 s; Off disables it.
 	StarveAfter time.Duration
 
+	// Calls answers calls that workers of version 2 make while they have a query.
+	// Without it a call gets an error.
+	Calls CallHandler
+
 	// StartTimeout bounds the time from spawn to ready. Defaults to 30 s.
 	StartTimeout time.Duration
 	// QueryTimeout bounds a query, including its time in the queue, unless its

@@ -83,6 +83,7 @@ type proc struct {
 	asked        time.Time // when the unanswered health check was sent, else zero
 	checkedAt    time.Time
 	dumping      []*Query  // expired, and wait for its stacks
+	calls        int       // that wait for an answer
 	stoppedAt    time.Time // when the pool has seen its process stopped, else zero
 	after        []func()  // detach calls them without the lock
 }
@@ -315,7 +316,14 @@ func (w *proc) send(a *attempt) {
 		}
 		a.sent = true
 		w.armWrite(a.begun)
-		err := w.writer.Query(a.id, a.q.payload)
+		var err error
+		if w.offer.Version < 2 {
+			err = w.writer.Query(a.id, a.q.payload)
+		} else {
+			about := a.q.about
+			about.TimeoutMs = max(a.q.until.Sub(a.begun).Milliseconds(), 1)
+			err = w.writer.QueryAbout(a.id, a.q.payload, about)
+		}
 		w.wmu.Unlock()
 		if err != nil {
 			w.fail(fmt.Errorf("send a query: %w", err))
