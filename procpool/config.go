@@ -137,6 +137,11 @@ type Config struct {
 	// in place when they end, and make it again when it is missing. Defaults to
 	// procpool-UID in the folder for temporary files.
 	SocketDir string
+	// Inherit gives a worker its connection as a descriptor that it inherits
+	// (wire.EnvFD), in place of a socket to connect to. SocketDir is not used then. It
+	// is for workers that cannot enter that folder, for example because Command lets
+	// them run as another user. A worker of version 1 may not know of it.
+	Inherit bool
 	// Logger logs workers that fail and connections from unexpected processes.
 	// Defaults to slog.Default.
 	Logger *slog.Logger

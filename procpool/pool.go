@@ -150,8 +150,10 @@ func (p *Pool) prepare() error {
 	if !supported {
 		return fmt.Errorf("worker processes need process groups, which this system does not have: %w", errors.ErrUnsupported)
 	}
-	if err := openDir(p.dir); err != nil {
-		return err
+	if !p.cfg.Inherit {
+		if err := openDir(p.dir); err != nil {
+			return err
+		}
 	}
 	p.prefix = filepath.Join(p.dir, fmt.Sprintf("%s-%d-%x-", fileName(p.cfg.Name), os.Getpid(), time.Now().UnixNano()&0xffffff))
 	d, err := p.door(0)

@@ -142,7 +142,7 @@ func (w *proc) live() error {
 		return fmt.Errorf("%s: start: %w", w.name, err)
 	}
 	defer d.close()
-	process, err := w.makeProcess(d.path)
+	process, err := w.makeProcess(d)
 	if err != nil {
 		return fmt.Errorf("%s: start: %w", w.name, err)
 	}
@@ -191,7 +191,7 @@ func (w *proc) live() error {
 }
 
 // makeProcess makes the process.
-func (w *proc) makeProcess(socket string) (process *worker.Process, err error) {
+func (w *proc) makeProcess(d *door) (process *worker.Process, err error) {
 	err = call.Do(w.name, func() error {
 		w.p.making.Lock()
 		defer w.p.making.Unlock()
@@ -200,8 +200,9 @@ func (w *proc) makeProcess(socket string) (process *worker.Process, err error) {
 			return errors.New("the command is nil: Config.Command must return a worker's command")
 		}
 		w.wire(cmd)
-		process = worker.NewProcess(w.name, cmd, worker.WithGrace(w.p.cfg.KillGrace), worker.WithEnv(
-			w.p.lifeline.give(cmd), wire.EnvVersion+"="+strconv.Itoa(wire.Version), wire.EnvSocket+"="+socket, wire.EnvName+"="+w.name, wire.EnvMaxFrame+"="+strconv.Itoa(w.p.cfg.MaxFrame)))
+		env := append(d.env(cmd), w.p.lifeline.give(cmd), wire.EnvVersion+"="+strconv.Itoa(wire.Version),
+			wire.EnvName+"="+w.name, wire.EnvMaxFrame+"="+strconv.Itoa(w.p.cfg.MaxFrame))
+		process = worker.NewProcess(w.name, cmd, worker.WithGrace(w.p.cfg.KillGrace), worker.WithEnv(env...))
 		return nil
 	})
 	return process, err

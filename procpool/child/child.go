@@ -16,7 +16,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"strconv"
 	"sync"
@@ -29,7 +28,7 @@ import (
 
 var (
 	// ErrNoPool is returned by [Serve] in a process that was not started by a pool.
-	ErrNoPool = errors.New("this process was not started by a pool: " + wire.EnvSocket + " is not set")
+	ErrNoPool = errors.New("this process was not started by a pool: neither " + wire.EnvSocket + " nor " + wire.EnvFD + " is set")
 
 	// ErrPoolGone is returned by [Serve] when the connection ended without a
 	// shutdown message, usually because the pool's process died. It is also the
@@ -140,10 +139,6 @@ type running struct {
 // Serve refuses a query that comes while another one runs. A pool of this module
 // never sends one.
 func Serve(ctx context.Context, handler Handler) error {
-	path := os.Getenv(wire.EnvSocket)
-	if path == "" {
-		return ErrNoPool
-	}
 	limit := 0
 	if text := os.Getenv(wire.EnvMaxFrame); text != "" {
 		n, err := strconv.Atoi(text)
@@ -152,12 +147,11 @@ func Serve(ctx context.Context, handler Handler) error {
 		}
 		limit = n
 	}
-	dieWithParent()
-	dialed, err := new(net.Dialer).DialUnix(ctx, "unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
+	conn, err := connect(ctx)
 	if err != nil {
-		return fmt.Errorf("connect to the pool: %w", err)
+		return err
 	}
-	conn := dedicate(dialed)
+	dieWithParent()
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()

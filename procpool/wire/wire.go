@@ -45,6 +45,7 @@ const (
 // The environment variables of a worker.
 const (
 	EnvSocket   = "LIFECYCLE_WORKER_SOCKET"    // the path of the unix socket to connect to
+	EnvFD       = "LIFECYCLE_WORKER_FD"        // the descriptor of the connection, when it is inherited and there is no socket to connect to
 	EnvName     = "LIFECYCLE_WORKER_NAME"      // its name in the pool, for its log
 	EnvMaxFrame = "LIFECYCLE_WORKER_MAX_FRAME" // the longest line, in bytes including its newline
 	EnvVersion  = "LIFECYCLE_WORKER_WIRE"      // the newest version of the contract that the pool speaks; not set for 1

@@ -17,11 +17,12 @@
 //
 // Needs Node 16 or later and nothing else. docs/procpool-wire.md has the protocol.
 
-import { createConnection } from "node:net";
+import { createConnection, Socket } from "node:net";
 import process from "node:process";
 import { Worker as Thread } from "node:worker_threads";
 
 const ENV_SOCKET = "LIFECYCLE_WORKER_SOCKET";
+const ENV_FD = "LIFECYCLE_WORKER_FD";
 const ENV_MAX_FRAME = "LIFECYCLE_WORKER_MAX_FRAME";
 const ENV_WIRE = "LIFECYCLE_WORKER_WIRE";
 const ENV_LIFELINE = "LIFECYCLE_WORKER_LIFELINE";
@@ -300,12 +301,18 @@ function holdLifeline() {
 /** Answers queries until the pool sends shutdown, then exits with code 0. Exits
  * with code 1 when the pool is gone. Throws when there is no pool. */
 export function serve(handler) {
+  const start = (connection) => {
+    const worker = new Worker(connection, handler, Number(process.env[ENV_MAX_FRAME] ?? 16 << 20));
+    const ready = () => {
+      worker.ready();
+      holdLifeline();
+    };
+    if (connection.connecting) connection.on("connect", ready);
+    else ready();
+  };
+  const fd = Number(process.env[ENV_FD]);
+  if (fd) return start(new Socket({ fd, readable: true, writable: true })); // the pool has made the connection
   const path = process.env[ENV_SOCKET];
-  if (!path) throw new Error(`this process was not started by a pool: ${ENV_SOCKET} is not set`);
-  const connection = createConnection(path);
-  const worker = new Worker(connection, handler, Number(process.env[ENV_MAX_FRAME] ?? 16 << 20));
-  connection.on("connect", () => {
-    worker.ready();
-    holdLifeline();
-  });
+  if (!path) throw new Error(`this process was not started by a pool: neither ${ENV_SOCKET} nor ${ENV_FD} is set`);
+  start(createConnection(path));
 }

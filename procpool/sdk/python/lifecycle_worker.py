@@ -37,6 +37,7 @@ import traceback
 __all__ = ["serve", "Query", "Cancelled", "CallError", "NoPool"]
 
 ENV_SOCKET = "LIFECYCLE_WORKER_SOCKET"
+ENV_FD = "LIFECYCLE_WORKER_FD"
 ENV_MAX_FRAME = "LIFECYCLE_WORKER_MAX_FRAME"
 ENV_WIRE = "LIFECYCLE_WORKER_WIRE"
 
@@ -311,14 +312,24 @@ def die_with_parent(connection):
         print("lifecycle_worker: no parent-death signal:", describe(err), file=sys.stderr)
 
 
+def connect():
+    """Connect to the pool, or take the connection that the pool has made."""
+    fd = os.environ.get(ENV_FD)
+    if fd:
+        os.set_inheritable(int(fd), False)
+        return socket.socket(fileno=int(fd))
+    path = os.environ.get(ENV_SOCKET)
+    if not path:
+        raise NoPool("this process was not started by a pool: neither %s nor %s is set" % (ENV_SOCKET, ENV_FD))
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.connect(path)
+    return connection
+
+
 def serve(handler):
     """Answer queries until the pool sends shutdown, then exit with code 0. Exit
     with code 1 when the pool is gone. Raise NoPool when there is no pool."""
-    path = os.environ.get(ENV_SOCKET)
-    if not path:
-        raise NoPool("this process was not started by a pool: %s is not set" % ENV_SOCKET)
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.connect(path)
+    connection = connect()
     worker = _Worker(connection, int(os.environ.get(ENV_MAX_FRAME, 16 << 20)))
     worker.ready()
     die_with_parent(connection)
