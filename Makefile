@@ -17,6 +17,7 @@ BENCHTIME ?= 1s
 BENCHPKGS ?= $(PACKAGES)
 COUNT     ?= 6
 TESTFLAGS ?=
+TESTP     ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))# packages at once: most wait more than they compute
 GO_NEXT   ?= go1.27.0# the newest supported release; go.mod names the oldest
 
 .PHONY: help
@@ -30,8 +31,8 @@ run: ## run the example service; Ctrl-C shows how it stops
 
 .PHONY: test
 test: cc ## test every module: races on, leaked goroutines are failures; "make test-long" has the rest
-	go test -race -short -timeout 10m $(TESTFLAGS) $(filter-out $(ADOPT)/...,$(PACKAGES))
-	go test -short -timeout 10m $(TESTFLAGS) $(ADOPT)/...
+	go test -race -short -p $(TESTP) -timeout 10m $(TESTFLAGS) $(filter-out $(ADOPT)/...,$(PACKAGES))
+	go test -short -p $(TESTP) -timeout 10m $(TESTFLAGS) $(ADOPT)/...
 
 # Of a chaos test one minute; "make chaos" is its full length.
 .PHONY: test-long
@@ -73,8 +74,9 @@ fuzz-seeds: ## run the seeds and past findings of each fuzz target
 	@tools/fuzz.sh
 
 .PHONY: chaos
-chaos: cc ## a million random operations on trees, faults on a pool for minutes, a thousand kills of a workflow's process, workflows and hosted workers on clusters; CHAOS_SEED=N for others
+chaos: cc ## a million random operations on trees, a hundred thousand on processes and their cgroups, faults on a pool for minutes, a thousand kills of a workflow's process, workflows and hosted workers on clusters; CHAOS_SEED=N for others
 	CHAOS_STEPS=1000000 go test -run '^TestRandomOperations$$' -count 1 -timeout 30m ./worker
+	CHAOS_PROCESSES=100000 go test -run '^TestRandomProcesses$$' -count 1 -timeout 30m ./worker
 	CHAOS_SECONDS=600 POISON_SECONDS=600 go test -race -run '^(TestChaos|TestPoisonousCallerBesideAHealthyOne)$$' -count 1 -timeout 45m -v ./procpool
 	CHAOS_KILLS=1000 CHAOS_RESTARTS=20 go test -run '^(TestKillLosesNothingThatWasAcknowledged|TestOneEntityIsLinearizable)$$' -count 1 -timeout 60m ./fleet/workflow
 	NATS_TEST_SERVER=cluster go test -race -count 1 -timeout 30m ./fleet/workflow ./fleet/lease

@@ -85,7 +85,7 @@ func TestFiguresAreMeasured(t *testing.T) {
 }
 
 // factPages are the pages whose quoted texts, names and numbers of rules are checked.
-var factPages = []string{"docs/faq.md", "docs/troubleshooting.md", "docs/for-authors.md", "docs/for-platform.md", "docs/for-operators.md"}
+var factPages = []string{"docs/workers.md", "docs/faq.md", "docs/troubleshooting.md", "docs/for-authors.md", "docs/for-platform.md", "docs/for-operators.md"}
 
 // quoted is a text that a process prints, in a page: a list item "- log `…`", "- error
 // `…`", "- last words `…`" or "- answer `…`". An ellipsis stands for a value.

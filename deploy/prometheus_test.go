@@ -126,6 +126,9 @@ func get(t *testing.T, client *http.Client, url string, v any) {
 // like the base, from its start through a reload and a unit that delays the
 // stop, to its end. Then every query of the dashboard must have values from the stop.
 func TestDashboardShowsALife(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a whole life under a real Prometheus: make test-long runs it")
+	}
 	prometheus := tool(t, "prometheus")
 	folder := t.TempDir()
 	service := filepath.Join(folder, "service")

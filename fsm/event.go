@@ -54,6 +54,17 @@ type Dispatcher struct {
 	mu sync.Mutex // held while subs is replaced
 }
 
+// HasReader reports whether an event that is published now reaches a reader. d may be
+// nil.
+func (d *Dispatcher) HasReader() bool {
+	for n := d; n != nil; n = n.next.Load() {
+		if n.subs.Load() != nil {
+			return true
+		}
+	}
+	return false
+}
+
 // publish fills in e.Parent and appends e to every reader's ring. Machines call it
 // under their own lock, which keeps the events in order; it never waits for a
 // reader.

@@ -10,22 +10,29 @@ import (
 )
 
 // Machine is one life. It is in exactly one state of its [Table], and only
-// [Machine.To] changes the state. All methods may be called concurrently.
+// [Machine.To] changes the state. All methods may be called concurrently. The zero
+// value is not ready: [New] and [Model.Begin] make a machine. A Machine must not be
+// copied.
 type Machine[S ~string] struct {
-	kind, name string
-	table      Table[S]
-	events     *Dispatcher
-	timeline   timeline[S] // nil without WithTimeline
-	whole      *Machine[S] // the life that this is one attempt of; nil for a life's own machine
-	attempt    int         // 0 for a life's own machine
+	model  *Model[S]
+	name   string
+	events atomic.Pointer[Dispatcher]
+	rare   *rare[S] // nil for most machines
 
 	mu      sync.Mutex // guards everything below
 	id      uint64
-	state   S
+	at      *node[S] // the present state; nil when another machine continues this life
 	since   time.Time
 	seq     uint64
 	done    chan struct{} // made by the first Done
 	waiters *waiter[S]    // a list
+}
+
+// rare has what few machines need. It never changes.
+type rare[S ~string] struct {
+	timeline timeline[S] // nil without WithTimeline
+	whole    *Machine[S] // the life that this is one attempt of; nil for a life's own machine
+	attempt  int         // 0 for a life's own machine
 }
 
 // timeline has a machine's data for each state of its table. The map is made with
@@ -91,13 +98,15 @@ func New[S ~string](kind, name string, table Table[S], initial S, events *Dispat
 		}
 		opt(&o)
 	}
-	m := &Machine[S]{kind: kind, name: name, table: table, events: events, id: lives.Add(1), state: initial, since: time.Now()}
+	m := &Machine[S]{}
+	NewModel(kind, table).Begin(m, name, initial, events)
 	if o.timeline {
-		m.timeline = make(timeline[S], len(table))
+		timeline := make(timeline[S], len(table))
 		for s := range table {
-			m.timeline[s] = &entry{}
+			timeline[s] = &entry{}
 		}
-		m.timeline.enter(initial, m.since)
+		timeline.enter(initial, m.since)
+		m.rare = &rare[S]{timeline: timeline}
 	}
 	return m, nil
 }
@@ -117,7 +126,17 @@ func MustNew[S ~string](kind, name string, table Table[S], initial S, events *Di
 // table, and begins in initial. Its events are events of this life: they have its
 // ID, their Seq continues the life's, and their Attempt is n.
 func (m *Machine[S]) Attempt(n int, initial S) *Machine[S] {
-	return &Machine[S]{kind: m.kind, name: m.name, table: m.table, events: m.events, whole: m, attempt: n, state: initial, since: time.Now()}
+	run := &Machine[S]{}
+	m.BeginAttempt(run, n, initial)
+	return run
+}
+
+// BeginAttempt makes run, which must be zero, the machine that [Machine.Attempt]
+// returns.
+func (m *Machine[S]) BeginAttempt(run *Machine[S], n int, initial S) {
+	run.model, run.name = m.model, m.name
+	run.rare = &rare[S]{whole: m, attempt: n}
+	run.at, run.since = m.model.node(initial), time.Now()
 }
 
 // Continue makes m continue the life of before: m takes over its ID, state and
@@ -127,92 +146,129 @@ func (m *Machine[S]) Attempt(n int, initial S) *Machine[S] {
 func (m *Machine[S]) Continue(before *Machine[S]) bool {
 	before.mu.Lock()
 	defer before.mu.Unlock()
-	if before.table.IsTerminal(before.state) {
+	if before.at.terminal() {
 		return false
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.id, m.state, m.since, m.seq = before.id, before.state, before.since, before.seq
-	before.state = "" // not a state of the table, so it allows no change
+	m.id, m.at, m.since, m.seq = before.id, before.at, before.since, before.seq
+	before.at = nil
 	return true
 }
 
 // ID returns the ID of the life, which is also in its events. It is unique in
 // this process.
 func (m *Machine[S]) ID() uint64 {
-	if m.whole != nil {
-		return m.whole.ID()
+	if m.rare != nil && m.rare.whole != nil {
+		return m.rare.whole.ID()
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.id
 }
 
+// Name returns the name of the life.
+func (m *Machine[S]) Name() string { return m.name }
+
+// PublishTo makes the machine's events go to the dispatcher from now on, and to no other.
+// nil ends the publishing. For a run of a life it does nothing: its events are the life's.
+func (m *Machine[S]) PublishTo(events *Dispatcher) { m.events.Store(events) }
+
+// Events returns the dispatcher to which the machine's events go, or nil.
+func (m *Machine[S]) Events() *Dispatcher { return m.events.Load() }
+
 // To changes the state. For a change that the table does not allow it returns a
 // [*TransitionError] and changes nothing. cause is the reason in the event; it
 // may be nil.
-func (m *Machine[S]) To(to S, cause error) error {
+func (m *Machine[S]) To(to S, cause error) error { return m.ToAt(time.Now(), to, cause) }
+
+// ToAt is [Machine.To] for a caller that has read the clock: at is when the state
+// changes.
+func (m *Machine[S]) ToAt(at time.Time, to S, cause error) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	from := m.state
-	if !m.table.IsValidTransition(from, to) {
+	from := m.at
+	next := from.to(to)
+	if next == nil {
 		return m.refused(from, to)
 	}
-	m.state, m.since = to, time.Now()
-	m.timeline.enter(to, m.since)
-	m.publishLocked(Event{Attempt: m.attempt, From: string(from), To: string(to), At: m.since, Cause: cause})
-	for at := &m.waiters; *at != nil; {
-		if w := *at; w.ask(to) {
-			w.got <- to
-			*at = w.next
-		} else {
-			at = &w.next
-		}
+	m.at, m.since = next, at
+	if m.rare != nil {
+		m.rare.timeline.enter(to, m.since)
 	}
-	if m.done != nil && m.table.IsTerminal(to) {
+	m.publishLocked(from, cause)
+	if m.waiters != nil {
+		m.tellLocked(to)
+	}
+	if m.done != nil && next.terminal() {
 		close(m.done)
 	}
 	return nil
 }
 
-// publishLocked completes e and gives it to the dispatcher. The lock keeps the
-// events in the order of the changes. An attempt publishes through its whole, which
-// numbers them.
-func (m *Machine[S]) publishLocked(e Event) {
-	if m.whole != nil {
-		m.whole.mu.Lock()
-		defer m.whole.mu.Unlock()
-		m.whole.publishLocked(e)
-		return
-	}
-	m.seq++
-	if m.events != nil {
-		e.ID, e.Kind, e.Name, e.Seq = m.id, m.kind, m.name, m.seq
-		m.events.publish(e)
+// tellLocked ends the waits for which the state s is the last.
+func (m *Machine[S]) tellLocked(s S) {
+	for at := &m.waiters; *at != nil; {
+		if w := *at; w.ask(s) {
+			w.got <- s
+			*at = w.next
+		} else {
+			at = &w.next
+		}
 	}
 }
 
-func (m *Machine[S]) refused(from, to S) error {
-	allowed := make([]string, 0, len(m.table[from]))
-	for _, s := range m.table[from] {
-		allowed = append(allowed, string(s))
+// publishLocked numbers the change from a state, and gives it to the readers. The
+// lock keeps the events in the order of the changes. An attempt's changes are
+// numbered by its whole.
+func (m *Machine[S]) publishLocked(from *node[S], cause error) {
+	life, attempt := m, 0
+	if m.rare != nil && m.rare.whole != nil {
+		life, attempt = m.rare.whole, m.rare.attempt
+		life.mu.Lock()
+		defer life.mu.Unlock()
 	}
-	slices.Sort(allowed)
-	return &TransitionError{Kind: m.kind, Name: m.name, From: string(from), To: string(to), Allowed: allowed}
+	life.seq++
+	if events := life.events.Load(); events.HasReader() {
+		m.sendLocked(events, life, attempt, from, cause)
+	}
+}
+
+// sendLocked is a function of its own because an [Event] is large: a change without a
+// reader needs little stack.
+//
+//go:noinline
+func (m *Machine[S]) sendLocked(events *Dispatcher, life *Machine[S], attempt int, from *node[S], cause error) {
+	events.publish(Event{
+		ID: life.id, Kind: m.model.kind, Name: m.name, Seq: life.seq, Attempt: attempt,
+		From: string(from.state), To: string(m.at.state), At: m.since, Cause: cause,
+	})
+}
+
+//go:noinline
+func (m *Machine[S]) refused(from *node[S], to S) error {
+	err := &TransitionError{Kind: m.model.kind, Name: m.name, From: string(from.name()), To: string(to)}
+	if from != nil {
+		for _, s := range from.next {
+			err.Allowed = append(err.Allowed, string(s.state))
+		}
+		slices.Sort(err.Allowed)
+	}
+	return err
 }
 
 // State returns the present state.
 func (m *Machine[S]) State() S {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.state
+	return m.at.name()
 }
 
 // Since returns the present state and when the machine entered it.
 func (m *Machine[S]) Since() (S, time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.state, m.since
+	return m.at.name(), m.since
 }
 
 // EnteredAt returns when the machine first entered s, and the zero time when it
@@ -222,7 +278,7 @@ func (m *Machine[S]) Since() (S, time.Time) {
 // [WithTimeline].
 func (m *Machine[S]) EnteredAt(s S) time.Time {
 	m.needTimeline()
-	if e := m.timeline[s]; e != nil && e.reached.HasSignaled() {
+	if e := m.rare.timeline[s]; e != nil && e.reached.HasSignaled() {
 		return e.at
 	}
 	return time.Time{}
@@ -233,15 +289,15 @@ func (m *Machine[S]) EnteredAt(s S) time.Time {
 // nil. It panics for a machine made without [WithTimeline].
 func (m *Machine[S]) Reached(s S) <-chan struct{} {
 	m.needTimeline()
-	if e := m.timeline[s]; e != nil {
+	if e := m.rare.timeline[s]; e != nil {
 		return e.reached.Signaled()
 	}
 	return nil
 }
 
 func (m *Machine[S]) needTimeline() {
-	if m.timeline == nil {
-		panic(fmt.Sprintf("fsm: the machine of %s %q was made without WithTimeline", m.kind, m.name))
+	if m.rare == nil || m.rare.timeline == nil {
+		panic(fmt.Sprintf("fsm: the machine of %s %q was made without WithTimeline", m.model.kind, m.name))
 	}
 }
 
@@ -251,7 +307,7 @@ func (m *Machine[S]) Done() <-chan struct{} {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.done == nil {
-		if m.table.IsTerminal(m.state) {
+		if m.at.terminal() {
 			m.done = closed
 		} else {
 			m.done = make(chan struct{})
@@ -297,12 +353,12 @@ func (w *waiter[S]) result(s S) (S, error) {
 func (m *Machine[S]) beginWait(until func(S) bool) (S, *waiter[S]) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if until(m.state) {
-		return m.state, nil
+	if s := m.at.name(); until(s) {
+		return s, nil
 	}
 	w := &waiter[S]{until: until, got: make(chan S, 1), next: m.waiters}
 	m.waiters = w
-	return m.state, w
+	return m.at.name(), w
 }
 
 // endWait removes a waiter. It returns the present state. When the waiter's state
@@ -321,5 +377,5 @@ func (m *Machine[S]) endWait(w *waiter[S]) (s S, over bool) {
 			break
 		}
 	}
-	return m.state, false
+	return m.at.name(), false
 }

@@ -38,6 +38,9 @@ type Config struct {
 	// command's Stderr when that is set. What a worker writes is logged otherwise; see
 	// OutputLines. The pool adds a file to the command's ExtraFiles.
 	Command func() *exec.Cmd
+	// Process shapes the process of each worker: worker.WithLimits and
+	// worker.WithCgroup bound what it may use. The pool sets the grace by itself.
+	Process []worker.ProcessOption
 
 	// MinWorkers is how many workers the pool starts at once and keeps. Defaults
 	// to 0: the pool starts workers on demand.

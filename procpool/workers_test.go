@@ -77,6 +77,10 @@ func serve(ctx context.Context, q *child.Query) (any, error) {
 		return os.Getenv(a.Text), nil
 	case "pid":
 		return os.Getpid(), nil
+	case "files":
+		var limit syscall.Rlimit
+		err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit)
+		return limit.Cur, err
 	case "deaf-pid":
 		_ = q.Send(os.Getpid())
 		time.Sleep(time.Hour)

@@ -3,6 +3,7 @@ package worker
 import (
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/internal/call"
@@ -16,13 +17,49 @@ import (
 // workers themselves need not be comparable.
 type instance struct {
 	Worker
-	base    *BaseWorker     // the embedded base, nil for none
-	done    <-chan struct{} // closed when the worker has ended; nil for a kind of this package, whose base tells that
-	foreign *strange        // nil for a kind of this package, whose methods always return
+	base    *BaseWorker // the embedded base, nil for none
+	foreign *strange    // nil for a kind of this package, whose methods always return
+
+	c        *child // whose place it takes
+	restarts int    // how many instances were there before it
+	previous *Exit  // of the one before it
+}
+
+// startContext is the context that a child's Start gets: its supervisor's values, and
+// its [Handover]. It never ends.
+type startContext instance
+
+func (x *startContext) Deadline() (time.Time, bool) { return time.Time{}, false }
+func (x *startContext) Done() <-chan struct{}       { return nil }
+func (x *startContext) Err() error                  { return nil }
+
+func (x *startContext) Value(key any) any {
+	if _, ok := key.(handoverKey); ok {
+		return x
+	}
+	return x.c.s.base.Value(key)
+}
+
+// handover returns what the instance is told.
+func (x *startContext) handover() Handover {
+	return Handover{Session: x.c.s.sessionOf(x.c.name), Restarts: x.restarts, Previous: x.previous}
+}
+
+// workerEnded tells the loop that the instance has ended, or is gone.
+func (i *instance) workerEnded() {
+	if i.foreign == nil {
+		i.c.s.box.Post((*instanceEnded)(i))
+		return
+	}
+	go func() { // settle may call the worker, whose lock is held now
+		i.settle(i.c.name)
+		i.c.s.box.Post((*instanceEnded)(i))
+	}()
 }
 
 // strange is what a supervisor knows about a foreign worker.
 type strange struct {
+	done    <-chan struct{} // closed when the worker has ended
 	answers call.Answers
 
 	settling atomic.Bool // settle was called
@@ -39,8 +76,8 @@ type ending struct {
 
 // newInstance calls a foreign worker's Done once. That may never return, so a start that
 // may hang calls newInstance in a goroutine that may be abandoned.
-func newInstance(w Worker) (*instance, error) {
-	i := &instance{Worker: w}
+func newInstance(c *child, w Worker) (*instance, error) {
+	i := &instance{Worker: w, c: c}
 	if b, ok := w.(interface{ self() *BaseWorker }); ok {
 		i.base = b.self()
 	}
@@ -48,24 +85,27 @@ func newInstance(w Worker) (*instance, error) {
 	case *Func, *Process, *Container, *Restarter, *Supervisor:
 		return i, nil // do not call Done, which would make a channel
 	}
+	if treeOf(w) != nil {
+		return i, nil
+	}
 	i.foreign = &strange{}
 	if i.base != nil {
-		i.done = i.base.Done() // Finish closes it; the supervisor does not use the worker's own Done
+		i.foreign.done = i.base.Done() // Finish closes it; the supervisor does not use the worker's own Done
 	} else {
-		i.done = w.Done()
+		i.foreign.done = w.Done()
 	}
-	if i.done == nil {
+	if i.foreign.done == nil {
 		return nil, fmt.Errorf("the Done of %s returned nil, want a channel that is closed when it has ended", w.Name())
 	}
 	return i, nil
 }
 
 func (i *instance) ended() bool {
-	if i.done == nil {
+	if i.foreign == nil {
 		return i.base.Status().Terminal()
 	}
 	select {
-	case <-i.done:
+	case <-i.foreign.done:
 		return true
 	default:
 		return false

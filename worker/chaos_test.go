@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -46,51 +48,70 @@ type chaos struct {
 	rand    *rand.Rand
 	diary   diary
 	tree    *worker.Supervisor
+	crowd   *worker.Dynamic[string] // the arguments are names of the diary
+	events  fsm.Dispatcher
 	sub     *fsm.Subscription
 	release chan struct{} // closed to release the functions that hang
 	calls   sync.WaitGroup
+	direct  bool         // children are suspended and resumed by others than the tree too
+	asking  atomic.Int32 // calls of the tree's Suspend and Resume that have not returned
 
 	mu     sync.Mutex // guards everything below
 	orders map[string]chan string
+	made   map[string]worker.Suspender // the last instance of each name
 }
 
 func newChaos(t *testing.T, seed uint64) *chaos {
-	c := &chaos{t: t, rand: rand.New(rand.NewPCG(seed, 0)), release: make(chan struct{}), orders: make(map[string]chan string)}
+	c := &chaos{t: t, rand: rand.New(rand.NewPCG(seed, 0)), release: make(chan struct{}), orders: make(map[string]chan string), made: make(map[string]worker.Suspender)}
+	c.direct = c.rand.IntN(2) == 0
 	strategies := []worker.Strategy{worker.OneForOne, worker.OneForAll, worker.RestForOne}
 	cfg := worker.SupervisorConfig{
-		Strategy: strategies[c.rand.IntN(3)],
-		Backoff:  worker.Backoff{Min: time.Millisecond, Max: time.Second, MaxRestarts: []int{3, 100, worker.NoLimit}[c.rand.IntN(3)], Window: time.Second},
+		Strategy: strategies[c.rand.IntN(3)], AutoShutdown: worker.AnySignificant,
+		Backoff: worker.Backoff{Min: time.Millisecond, Max: time.Second, MaxRestarts: []int{3, 100, worker.NoLimit}[c.rand.IntN(3)], Window: time.Second},
 	}
 	for i := range c.rand.IntN(5) {
 		cfg.Children = append(cfg.Children, c.spec(fmt.Sprint("c", i)))
 	}
 	c.tree = worker.NewSupervisor("tree", cfg)
-	c.sub = c.tree.Watch(1 << 16)
+	c.sub = c.events.Subscribe(1 << 16)
+	c.tree.PublishTo(&c.events)
 	if err := c.tree.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	c.newCrowd()
 	return c
 }
 
 // spec returns a child. The seed decides how it is made, and orders decide how it
 // ends.
 func (c *chaos) spec(name string) worker.Spec {
-	policies := []worker.Restart{worker.Always, worker.OnFailure, worker.Never}
+	policies := []worker.Restart{worker.Always, worker.OnFailure, worker.Never, worker.Temporary}
 	spec := worker.Spec{
-		Name: name, Restart: policies[c.rand.IntN(3)],
+		Name: name, Restart: policies[c.rand.IntN(4)],
 		StartTimeout: 100 * time.Millisecond, StopTimeout: 50 * time.Millisecond, ProbePeriod: 20 * time.Millisecond,
 	}
-	kind := c.rand.IntN(12)
-	if kind == 0 {
+	if c.rand.IntN(8) == 0 {
+		spec.StopTimeout = worker.BrutalKill
+	}
+	spec.Significant = spec.Restart != worker.Always && c.rand.IntN(100) == 0
+	kind := c.rand.IntN(16)
+	switch kind {
+	case 0:
 		inner := c.cfgOf(name)
-		spec.New = func(name string) (worker.Worker, error) { return worker.NewSupervisor(name, inner), nil }
+		spec.New = func(name string) (worker.Worker, error) { return c.keep(worker.NewSupervisor(name, inner)), nil }
+		return spec
+	case 12:
+		slow := time.Duration(c.rand.IntN(60)) * time.Millisecond
+		spec.New = func(name string) (worker.Worker, error) {
+			return c.keep(worker.NewContainer(name, &slowEngine{engine: newEngine(), pause: slow}, worker.ContainerSpec{Image: "img"})), nil
+		}
 		return spec
 	}
 	order := make(chan string, 1)
 	c.mu.Lock()
 	c.orders[name] = order
 	c.mu.Unlock()
-	if c.rand.IntN(4) == 0 {
+	if spec.Restart != worker.Temporary && c.rand.IntN(4) == 0 {
 		spec.RestartUnhealthy = 2
 		spec.Probe = func(context.Context) worker.ProbeResult { return worker.ProbeResult{Err: errBoom} }
 	}
@@ -122,10 +143,11 @@ func (c *chaos) spec(name string) worker.Spec {
 			}
 		}
 	}
-	if kind > 7 { // a supervisor starts it in another way than a worker that may block
+	if kind > 7 && kind < 12 { // a supervisor starts it in another way than a worker that may block
 		plain := worker.FuncSpec(name, fn)
 		plain.Restart, plain.StartTimeout, plain.StopTimeout = spec.Restart, spec.StartTimeout, spec.StopTimeout
 		plain.ProbePeriod, plain.Probe, plain.RestartUnhealthy = spec.ProbePeriod, spec.Probe, spec.RestartUnhealthy
+		plain.Significant = spec.Significant
 		return plain
 	}
 	calls := 0
@@ -139,9 +161,23 @@ func (c *chaos) spec(name string) worker.Spec {
 		case kind == 3 && calls == 1:
 			<-c.release
 		}
-		return worker.NewFunc(name, fn), nil
+		if kind > 12 {
+			return c.keep(worker.NewRestarter(name, fn, worker.Backoff{Min: time.Millisecond, MaxRestarts: 5})), nil
+		}
+		return c.keep(worker.NewFunc(name, fn)), nil
 	}
 	return spec
+}
+
+// keep keeps a worker for operations on it alone.
+func (c *chaos) keep(w interface {
+	worker.Worker
+	worker.Suspender
+}) worker.Worker {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.made[w.Name()] = w
+	return w
 }
 
 func (c *chaos) cfgOf(name string) worker.SupervisorConfig {
@@ -153,7 +189,7 @@ func (c *chaos) cfgOf(name string) worker.SupervisorConfig {
 
 func (c *chaos) leaf(name string) worker.Spec {
 	for {
-		if spec := c.spec(name); spec.RestartUnhealthy == 0 {
+		if spec := c.spec(name); spec.RestartUnhealthy == 0 && !spec.Significant {
 			return spec
 		}
 	}
@@ -170,13 +206,22 @@ func (c *chaos) step() {
 			do(ctx)
 		})
 	}
-	switch n := c.rand.IntN(100); {
+	switch n := c.rand.IntN(120); {
+	case n >= 100:
+		c.stepCrowd(background)
 	case n < 15:
 		spec := c.spec(name)
 		background(func(context.Context) { _ = c.tree.Add(spec) })
 	case n < 22:
 		background(func(ctx context.Context) { _ = c.tree.Remove(ctx, name) })
-	case n < 60:
+	case n < 26:
+		background(func(ctx context.Context) { _ = c.tree.StopChild(ctx, name) })
+	case n < 32:
+		background(func(ctx context.Context) { _ = c.tree.RestartChild(ctx, name) })
+	case n < 35:
+		spec := c.spec(name)
+		background(func(context.Context) { _ = c.tree.Replace(spec) })
+	case n < 64:
 		what := []string{"fail", "fail", "fail", "panic", "finish", "slow", "hang"}[c.rand.IntN(7)]
 		c.mu.Lock()
 		order := c.orders[name]
@@ -187,18 +232,47 @@ func (c *chaos) step() {
 			default:
 			}
 		}
-	case n < 64:
-		background(func(ctx context.Context) { _ = c.tree.Suspend(ctx) })
-	case n < 72:
-		background(func(ctx context.Context) { _ = c.tree.Resume(ctx) })
+	case n < 67:
+		c.asking.Add(1)
+		background(func(ctx context.Context) { _ = c.tree.Suspend(ctx); c.asking.Add(-1) })
+	case n < 70:
+		c.asking.Add(1)
+		background(func(ctx context.Context) { _ = c.tree.Resume(ctx); c.asking.Add(-1) })
+	case n < 73 && c.direct:
+		c.mu.Lock()
+		w := c.made[name]
+		c.mu.Unlock()
+		if suspend := c.rand.IntN(2) == 0; w != nil && suspend {
+			background(func(ctx context.Context) { _ = w.Suspend(ctx) })
+		} else if w != nil {
+			background(func(ctx context.Context) { _ = w.Resume(ctx) })
+		}
 	case n < 76:
 		background(func(ctx context.Context) { _ = c.tree.Inspect(ctx).Mermaid() })
+		_, _ = c.tree.Child(name)
+		_, _ = c.tree.ChildSpec(name)
+		_ = c.tree.Counts()
 	case n < 85:
 		synctest.Wait()
+		if state := c.tree.State(); state.Status == worker.StatusSuspended && !c.direct && c.asking.Load() == 0 {
+			c.quiescent(state)
+		}
 	default:
 		time.Sleep(time.Duration(c.rand.IntN(50)) * time.Millisecond)
 	}
 	_ = c.tree.State()
+}
+
+// quiescent checks that no child of a suspended tree runs.
+func (c *chaos) quiescent(s worker.State) {
+	for _, child := range s.Children {
+		if child.Status == worker.StatusRunning || child.Status == worker.StatusStarting {
+			c.t.Errorf("%s is %s under %s, which is %s", child.Name, child.Status, s.Name, s.Status)
+		}
+		if child.Status == worker.StatusSuspended && child.Kind == "supervisor" {
+			c.quiescent(child)
+		}
+	}
 }
 
 // end stops the tree and checks what is left of it.
@@ -214,11 +288,16 @@ func (c *chaos) end() {
 	if !c.tree.Status().Terminal() {
 		t.Errorf("after Stop it is %s, %v", c.tree.Status(), err)
 	}
+	_ = c.crowd.Stop(ctx)
+	if !c.crowd.Status().Terminal() {
+		t.Errorf("after Stop the crowd is %s", c.crowd.Status())
+	}
 	close(c.release)
 	<-c.tree.Gone()
+	<-c.crowd.Gone()
 	c.calls.Wait()
 	synctest.Wait()
-	for _, child := range c.tree.State().Children {
+	for _, child := range slices.Concat(c.tree.State().Children, c.crowd.State().Children) {
 		if !child.Status.Terminal() && child.Status != worker.StatusCreated {
 			t.Errorf("%s is %s in the end", child.Name, child.Status)
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fsm"
@@ -19,59 +20,130 @@ type startOp struct {
 
 	// Guarded by s.mu.
 	late   bool               // the start must not start anything any more
-	cut    bool               // the start must not wait for Running
-	cancel context.CancelFunc // ends the wait for Running; nil while there is none
+	cut    bool               // the start must not wait for Running or for a Resume
+	cancel context.CancelFunc // ends such a wait; nil while there is none
+	gated  bool               // the start waits until the supervisor is resumed
+	passed bool               // the instance is in its place, and may run
 }
 
-// start begins a start of c. startEnded handles its end.
-func (s *Supervisor) start(c *child) {
-	again := c.tried
-	op := &startOp{}
-	if c.session == "" {
-		c.session = s.sessionOf(c.spec.Name)
-	}
+// start begins a start of c. It reports whether the start is over: c runs. Otherwise
+// startEnded handles its end.
+func (s *Supervisor) start(c *child) (over bool) {
+	previous := c.lastExit()
 	s.mu.Lock()
-	c.op = op
-	if again {
+	if c.tried {
 		c.restarts++
 	}
-	handover := Handover{Session: c.session, Restarts: c.restarts, Previous: c.exit}
+	restarts := int(c.restarts)
+	c.exit = previous
 	s.mu.Unlock()
-	c.want, c.began, c.decided, c.done = false, time.Now(), false, false
-	s.calls++
-	if c.spec.immediate() {
-		s.box.post(startEnded{c: c, op: op, err: s.bring(c, op, handover)})
-		return
+	c.want, c.decided, c.done = false, false, false
+	c.answer(awaitsStop, nil)
+	factory, plain := c.factory()
+	if plain {
+		i, err := s.makeInstance(c, factory)
+		if err == nil {
+			i.restarts, i.previous = restarts, previous
+			s.mu.Lock()
+			s.adoptLocked(c, i)
+			s.mu.Unlock()
+			s.connect(c, i)
+			err = i.Worker.Start((*startContext)(i))
+			_, c.began = i.base.machine.Since()
+		}
+		if err == nil {
+			s.started(c)
+			return true
+		}
+		op := &startOp{}
+		s.underway(c, op)
+		s.box.Post(startEnded{c: c, op: op, err: err})
+		return false
 	}
-	op.timer = time.AfterFunc(c.spec.StartTimeout, func() { s.box.post(startOverdue{c: c, op: op}) })
+	c.began = time.Now()
+	op := &startOp{}
+	op.timer = time.AfterFunc(c.spec.StartTimeout, func() { s.box.Post(startOverdue{c: c, op: op}) })
 	op.call = new(call.Call)
-	op.call.Start(c.spec.Name, func() error { return s.bring(c, op, handover) }, func(err error) {
+	s.underway(c, op)
+	op.call.Start(c.name, func() error { return s.bring(c, factory, op, restarts, previous) }, func(err error) {
 		op.timer.Stop()
-		s.box.post(startEnded{c: c, op: op, err: err})
+		s.box.Post(startEnded{c: c, op: op, err: err})
 	})
+	return false
+}
+
+// underway records that a start is under way.
+func (s *Supervisor) underway(c *child, op *startOp) {
+	s.calls++
+	s.mu.Lock()
+	c.op = op
+	s.mu.Unlock()
+}
+
+// started records that a start has succeeded.
+func (s *Supervisor) started(c *child) {
+	c.ran = true
+	c.answerStart(nil)
+	s.try(c)
+	s.watchHealth(c)
+}
+
+// factory returns the function that makes c's next instance. It reports whether the
+// function, and the Start of its worker, return at once.
+func (c *child) factory() (factory func(name string) (Worker, error), plain bool) {
+	k := c.s.kin
+	if k == nil {
+		return c.make, c.spec.immediate(c.make)
+	}
+	factory = c.make
+	if c.spec.Restart.once() {
+		c.make = nil // do not keep the argument
+	}
+	return factory, k.plain
+}
+
+// makeInstance calls the factory and checks the worker that it returns.
+func (s *Supervisor) makeInstance(c *child, factory func(name string) (Worker, error)) (*instance, error) {
+	w, err := factory(c.name)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("make %s: %w", c.name, err)
+	case w == nil:
+		return nil, fmt.Errorf("make %s: New returned nil, want a worker", c.name)
+	case w.Name() != c.name:
+		return nil, fmt.Errorf("make %s: New returned a worker named %q, want the name it was given", c.name, w.Name())
+	}
+	i, err := newInstance(c, w)
+	if err == nil && i.base != nil {
+		err = i.base.claim()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("make %s: %w", c.name, err)
+	}
+	return i, nil
 }
 
 // bring makes an instance, starts it, and waits until it is no longer Starting.
-func (s *Supervisor) bring(c *child, op *startOp, handover Handover) error {
-	w, err := c.spec.New(c.spec.Name)
-	switch {
-	case err != nil:
-		return fmt.Errorf("make %s: %w", c.spec.Name, err)
-	case w == nil:
-		return fmt.Errorf("make %s: New returned nil, want a worker", c.spec.Name)
-	case w.Name() != c.spec.Name:
-		return fmt.Errorf("make %s: New returned a worker named %q, want the name it was given", c.spec.Name, w.Name())
-	}
-	i, err := newInstance(w)
+func (s *Supervisor) bring(c *child, factory func(name string) (Worker, error), op *startOp, restarts int, previous *Exit) error {
+	i, err := s.makeInstance(c, factory)
 	if err != nil {
-		return fmt.Errorf("make %s: %w", c.spec.Name, err)
+		return err
 	}
-	if !s.adopt(c, op, i) {
-		ctx, cancel := context.WithTimeout(context.Background(), defaultStopTimeout)
-		defer cancel()
-		return errors.Join(errAbandonedStart, w.Stop(ctx)) // it was never started
+	w := i.Worker
+	i.restarts, i.previous = restarts, previous
+	gate, ok := s.adopt(c, op, i)
+	for ; gate != nil; gate, ok = s.adopt(c, op, i) { // the supervisor was suspended meanwhile
+		wait, cancel := s.waiting(op)
+		select {
+		case <-gate:
+		case <-wait.Done():
+		}
+		cancel()
 	}
-	if err := w.Start(WithHandover(s.base, handover)); err != nil {
+	if !ok {
+		return errors.Join(errAbandonedStart, stopUnstarted(w))
+	}
+	if err := w.Start((*startContext)(i)); err != nil {
 		return err
 	}
 	a, ok := w.(interface {
@@ -80,19 +152,47 @@ func (s *Supervisor) bring(c *child, op *startOp, handover Handover) error {
 	if !ok || i.status() != StatusStarting {
 		return nil
 	}
-	wait, cancel := context.WithCancel(context.Background())
+	wait, cancel := s.waiting(op)
 	defer cancel()
-	s.mu.Lock()
-	op.cancel = cancel
-	cut := op.cut
-	s.mu.Unlock()
-	if !cut {
-		_, _ = a.Await(wait, func(st Status) bool { return st != StatusStarting })
-	}
+	_, _ = a.Await(wait, func(st Status) bool { return st != StatusStarting })
 	return nil
 }
 
-// cutWait ends a start's wait for Running, even if the wait has not begun yet.
+// stopUnstarted stops a worker that was never started.
+func stopUnstarted(w Worker) error {
+	ctx, cancel := context.WithTimeout(context.Background(), defaultStopTimeout)
+	defer cancel()
+	return w.Stop(ctx)
+}
+
+// claim makes the caller the only supervisor of a worker that has not begun. The error
+// says who has the worker.
+func (b *BaseWorker) claim() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch s := b.machine.State(); {
+	case b.claimed:
+		return fmt.Errorf("a supervisor already has the worker that New returned, want a new one from each call: %w", ErrNotStartable)
+	case s != StatusCreated && s != StatusPending:
+		return fmt.Errorf("the worker that New returned is %s, want a new one from each call: %w", s, ErrNotStartable)
+	}
+	b.claimed = true
+	return nil
+}
+
+// waiting returns the context of a wait in a start. cutWait ends it.
+func (s *Supervisor) waiting(op *startOp) (context.Context, context.CancelFunc) {
+	wait, cancel := context.WithCancel(context.Background())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	op.cancel = cancel
+	if op.cut {
+		cancel()
+	}
+	return wait, cancel
+}
+
+// cutWait ends a start's wait, even if the wait has not begun yet.
 func (s *Supervisor) cutWait(op *startOp) {
 	s.mu.Lock()
 	op.cut = true
@@ -104,66 +204,106 @@ func (s *Supervisor) cutWait(op *startOp) {
 }
 
 // adopt puts an instance in its place before its Start is called. It returns
-// false when the start must not start anything any more.
-func (s *Supervisor) adopt(c *child, op *startOp, i *instance) bool {
+// false when the start must not start anything any more. While the supervisor is
+// suspended, it makes the child pending and returns the gate: the start has to call
+// adopt again once the gate is open.
+func (s *Supervisor) adopt(c *child, op *startOp, i *instance) (gate <-chan struct{}, ok bool) {
 	s.mu.Lock()
-	if op.late {
-		s.mu.Unlock()
-		return false
+	if op.gated && !op.late && s.gate == nil {
+		op.timer.Reset(c.spec.StartTimeout)
 	}
+	op.gated = false
+	switch {
+	case op.late:
+		s.mu.Unlock()
+		return nil, false
+	case s.gate != nil:
+		defer s.mu.Unlock()
+		op.gated = true
+		op.timer.Stop()
+		if c.held == nil {
+			c.held = &BaseWorker{}
+			c.held.Init("child", c.name)
+			s.Adopt(c.held)
+			_ = c.held.Hold(errSuspended.Error(), time.Time{}) // never fails for a new worker
+		} else {
+			c.held.rehold(errSuspended.Error(), time.Time{})
+		}
+		return s.gate, false
+	}
+	op.passed = true
+	s.adoptLocked(c, i)
+	s.mu.Unlock()
+	s.connect(c, i)
+	return nil, true
+}
+
+// adoptLocked puts an instance in its place. It goes on with the life that was pending
+// there.
+func (s *Supervisor) adoptLocked(c *child, i *instance) {
 	if c.held != nil && i.base != nil {
 		i.base.takeOver(c.held)
 	}
 	c.w, c.held, c.abandoned = i, nil, false
-	s.mu.Unlock()
-	var ended message = instanceEnded{c: c, i: i}
-	notice := func() { s.box.post(ended) }
+}
+
+// connect makes the loop hear of the end of an instance, and the supervisor's readers of
+// its events.
+func (s *Supervisor) connect(c *child, i *instance) {
+	if s.cfg.PassThroughPanics {
+		switch w := i.Worker.(type) {
+		case *Func:
+			w.panics = true
+		case *Restarter:
+			w.opts = append(slices.Clip(w.opts), PassThroughPanics())
+		}
+	}
 	if i.foreign == nil {
 		s.Adopt(i.base)
-		if l, ok := i.Worker.(interface{ LogTo(*slog.Logger) }); ok && s.log.log != nil {
-			l.LogTo(s.log.log)
+		if s.log.log != nil {
+			if l, ok := i.Worker.(interface{ LogTo(*slog.Logger) }); ok {
+				l.LogTo(s.log.log)
+			}
 		}
-		i.base.hookEnd(notice)
-		return true
+		i.base.hookEnd(i)
+		return
 	}
 	if p, ok := i.Worker.(interface{ PublishTo(*fsm.Dispatcher) }); ok {
 		i.tell("PublishTo", func() { s.Adopt(p) })
 	}
 	if i.base != nil {
-		i.base.hookEnd(func() {
-			go func() { // settle may call the worker, whose lock is held now
-				i.settle(c.spec.Name)
-				notice()
-			}()
-		})
-		return true
+		i.base.hookEnd(i)
+		return
 	}
 	go func() { // until the foreign worker ends, or the supervisor
 		select {
-		case <-i.done:
-			i.settle(c.spec.Name)
-			notice()
+		case <-i.foreign.done:
+			i.settle(c.name)
+			s.box.Post((*instanceEnded)(i))
 		case <-s.Gone():
 		}
 	}()
-	return true
 }
 
 // startOverdue abandons a start that does not return in time.
 func (s *Supervisor) startOverdue(c *child, op *startOp) {
-	if c.op != op {
+	s.mu.Lock()
+	gated := op.gated
+	s.mu.Unlock()
+	if c.op != op || gated {
 		return
 	}
-	err := fmt.Errorf("start %s: %w", c.spec.Name, errAbandonedStart)
+	err := fmt.Errorf("start %s: %w", c.name, errAbandonedStart)
 	s.cutWait(op)
 	if c.lives() { // the instance is Starting, and can be stopped
+		c.answerStart(err)
 		if !s.consider(c, StatusFailed, err) {
 			w, _ := c.current()
 			s.stop(c, w, s.deadline)
 		}
 		return
 	}
-	s.markAbandoned(op, c.spec.Name)
+	s.markAbandoned(op, c.name)
 	s.mu.Lock()
 	op.late = true
 	c.op = nil
@@ -182,9 +322,7 @@ func (s *Supervisor) startEnded(c *child, op *startOp, err error) {
 	c.op = nil
 	s.mu.Unlock()
 	if err == nil {
-		c.ran = true
-		s.try(c)
-		s.watchHealth(c)
+		s.started(c)
 		if !c.lives() {
 			s.decide(c)
 		}
@@ -215,7 +353,7 @@ func (s *Supervisor) failedStart(c *child, err error) {
 	if c.w == nil || c.held != nil { // the factory failed: w, if any, is the previous instance
 		if c.held == nil {
 			c.held = &BaseWorker{}
-			c.held.Init("child", c.spec.Name)
+			c.held.Init("child", c.name)
 			s.Adopt(c.held)
 		}
 		if c.held.SetStatus(StatusStarting) == nil {
@@ -225,6 +363,7 @@ func (s *Supervisor) failedStart(c *child, err error) {
 	c.exit = &Exit{Status: StatusFailed, Error: err.Error(), Code: -1, At: time.Now()}
 	s.mu.Unlock()
 	c.decided = true
+	c.answerStart(err)
 	if !s.consider(c, StatusFailed, err) {
 		s.retire(c)
 	}

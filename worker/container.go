@@ -200,34 +200,6 @@ func (c *Container) ID() string {
 	return c.id
 }
 
-// Suspend freezes the container. When the engine does not confirm that, Suspend
-// asks it to resume the container.
-func (c *Container) Suspend(ctx context.Context) error {
-	switch s := c.Status(); {
-	case s == StatusSuspended:
-		return nil
-	case s != StatusRunning:
-		return notSuspendable(c.Name(), s)
-	}
-	err := do(ctx, c.engine.Pause, c.ID())
-	if err == nil {
-		if err = c.SetStatus(StatusSuspended); err == nil {
-			return nil
-		} // a stop came in between; to stop, the container has to run
-	}
-	return errors.Join(fmt.Errorf("suspend %s: %w", c.Name(), err), do(context.WithoutCancel(ctx), c.engine.Unpause, c.ID()))
-}
-
-// Resume lets the container run again.
-func (c *Container) Resume(ctx context.Context) error {
-	if c.Status() == StatusSuspended {
-		if err := do(ctx, c.engine.Unpause, c.ID()); err != nil {
-			return fmt.Errorf("resume %s: %w", c.Name(), err)
-		}
-	}
-	return c.resume()
-}
-
 // State describes the worker. Once the container has ended, it includes the exit.
 func (c *Container) State() State {
 	s := c.BaseWorker.State()

@@ -169,7 +169,7 @@ func (v *containerLife) judge(end containerEnd) error {
 		err = fmt.Errorf("container %s: out of memory: exit code %d", v.id, code)
 	case v.forced && code == 128+9:
 		v.killed = true
-		err = fmt.Errorf("container %s: did not stop when asked and was killed", v.id)
+		err = &KilledError{Name: "container " + v.id}
 	case v.asked && number != 0 && code == 128+number:
 		err = fmt.Errorf("%w: container %s: exit code %d", ErrInterrupted, v.id, code)
 	default:

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
@@ -13,15 +14,28 @@ import (
 // Func is a worker that runs a function.
 type Func struct {
 	BaseWorker
-	fn      func(context.Context) error
-	marked  bool        // the worker stays Starting until the function calls MarkStarted
-	met     atomic.Bool // the function has called MarkStarted
-	refused error       // Start returns it
+	fn     func(context.Context) error
+	marked bool        // the worker stays Starting until the function calls MarkStarted
+	panics bool        // a panic of the function ends the process
+	met    atomic.Bool // the function has called MarkStarted
 
-	pause  pause
-	number uint64 // of the function's call
+	begun  sync.Mutex // orders Start against Stop, and guards everything below
+	number uint64     // of the function's call
 	cancel context.CancelCauseFunc
-	begun  sync.Mutex // orders Start against Stop, and guards number and cancel
+}
+
+// funcContext is the context of the function of a Func: it says to which Func it belongs.
+type funcContext Func
+
+func (f *funcContext) Deadline() (time.Time, bool) { return f.ctx.Deadline() }
+func (f *funcContext) Done() <-chan struct{}       { return f.ctx.Done() }
+func (f *funcContext) Err() error                  { return f.ctx.Err() }
+
+func (f *funcContext) Value(key any) any {
+	if _, ok := key.(funcKey); ok {
+		return (*Func)(f)
+	}
+	return f.ctx.Value(key)
 }
 
 // FuncOption shapes a [Func].
@@ -33,12 +47,19 @@ type FuncOption func(*Func)
 // function was called.
 func WithStartCondition() FuncOption { return func(f *Func) { f.marked = true } }
 
+// PassThroughPanics lets a panic of the function end the process, with the trace of its
+// goroutine, as a panic in any goroutine of a Go program does. Without it the worker is
+// Failed with a [*PanicError]. Use it where a debugger or a core dump should see the panic,
+// or where a process whose code has panicked must not go on.
+func PassThroughPanics() FuncOption { return func(f *Func) { f.panics = true } }
+
 // NewFunc returns a worker that runs fn. The context that fn gets is cancelled
 // when the worker is stopped, or when the context given to Start is cancelled;
 // its context.Cause says why. fn should then return soon, with nil or with the
 // context's error. A nil option is an error of Start.
 func NewFunc(name string, fn func(context.Context) error, opts ...FuncOption) *Func {
 	f := &Func{fn: fn}
+	f.patient = true
 	f.Init("func", name)
 	f.apply(opts)
 	return f
@@ -47,7 +68,7 @@ func NewFunc(name string, fn func(context.Context) error, opts ...FuncOption) *F
 func (f *Func) apply(opts []FuncOption) {
 	for i, opt := range opts {
 		if opt == nil {
-			f.refused = nilOption(i)
+			f.rareLocked().refused = nilOption(i)
 			continue
 		}
 		opt(f)
@@ -69,36 +90,52 @@ func MarkStarted(ctx context.Context) {
 // Start runs the function in a goroutine of its own and returns. Cancelling ctx
 // asks the worker to stop. Without a function the worker is Failed, and Start says
 // so.
+//
+// When ctx ends, the function's own context ends at the same time. The change to
+// Stopping and its event come at once when events of the worker have a reader at its
+// Start, or a caller of [BaseWorker.Watch] or [BaseWorker.Await]. Otherwise they come
+// when a caller asks for the status, or at the latest when the function returns: a
+// worker without a reader has no goroutine that could notice the end earlier.
 func (f *Func) Start(ctx context.Context) error {
 	f.begun.Lock()
 	defer f.begun.Unlock()
 	own, cancel := context.WithCancelCause(ctx)
-	if err := f.begin(own, ctx); err != nil {
+	f.mu.Lock()
+	refused := f.seldomLocked().refused
+	f.mu.Unlock()
+	if f.fn == nil {
+		refused = errors.New("there is no function")
+	}
+	if err := f.begin(own, ctx, !f.marked && refused == nil); err != nil {
 		cancel(nil)
 		return err
 	}
 	f.cancel = cancel
-	if f.fn == nil {
-		f.refused = errors.New("there is no function")
-	}
-	if f.refused != nil {
-		err := fmt.Errorf("start %s: %w", f.Name(), f.refused)
+	if refused != nil {
+		err := fmt.Errorf("start %s: %w", f.Name(), refused)
 		f.Finish(err)
 		cancel(nil)
 		return err
 	}
-	given := context.WithValue(own, funcKey{}, f)
-	if !f.marked {
-		f.MarkRunning()
+	start := call.GoJob
+	if f.panics {
+		start = call.GoJobUncaught
 	}
-	f.number = call.Go(f.Name(), func() error { return f.fn(given) }, func(err error) {
-		if err == nil && f.marked && !f.met.Load() && own.Err() == nil {
-			err = ErrStartCondition
-		}
-		f.Finish(err)
-		cancel(nil)
-	})
+	f.number = start(f.Name(), (*funcJob)(f))
 	return nil
+}
+
+// funcJob is the call of the function.
+type funcJob Func
+
+func (j *funcJob) Run() error { return j.fn((*funcContext)(j)) }
+
+func (j *funcJob) Ended(err error) {
+	if err == nil && j.marked && !j.met.Load() && j.ctx.Err() == nil {
+		err = ErrStartCondition
+	}
+	j.Finish(err)
+	j.cancel(nil)
 }
 
 // mark records that the start condition is met.
@@ -120,12 +157,7 @@ func unnamed(ctx context.Context) context.Context {
 // ends first the function is abandoned: the worker is Killed, and the error is
 // an [*AbandonedError] with the stack of the function's goroutine.
 func (f *Func) Stop(ctx context.Context) error {
-	f.begun.Lock()
-	live, cancel, number := f.RequestStop(ErrStopRequested), f.cancel, f.number
-	f.begun.Unlock()
-	if cancel != nil {
-		cancel(stopCause(ctx))
-	}
+	live, number := f.ask(stopCause(ctx))
 	if !live {
 		return f.killedErr()
 	}
@@ -144,4 +176,16 @@ func (f *Func) Stop(ctx context.Context) error {
 		return err
 	}
 	return f.killedErr()
+}
+
+// ask asks the function to return. It reports whether the worker still has to end, and
+// the number of the function's call.
+func (f *Func) ask(cause error) (live bool, number uint64) {
+	f.begun.Lock()
+	live, cancel, number := f.RequestStop(ErrStopRequested), f.cancel, f.number
+	f.begun.Unlock()
+	if cancel != nil {
+		cancel(cause)
+	}
+	return live, number
 }

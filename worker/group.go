@@ -3,11 +3,8 @@ package worker
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"time"
-
-	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 // group is a number of children that are stopped, held and started together: a
@@ -19,10 +16,16 @@ type group struct {
 	phase   groupPhase
 	cursor  int
 	due     time.Time
-	err     error // the error of the first member that failed
+	failed  string        // the child whose failure made the group
+	err     error         // of that child
+	wait    time.Duration // until due, from that failure on
+	row     int           // failures of that child in a row
 	timer   *time.Timer
 	removes bool // its only child is removed once it has stopped
+	parks   bool // its only child is not started again
+	again   bool // its only child is started again, whatever its policy is
 	final   bool // the supervisor ends once all have stopped
+	asked   bool // all members were asked to stop at once
 	one     [1]*child
 }
 
@@ -53,11 +56,8 @@ func (c *child) join(g *group) (old *group) {
 }
 
 // reason says why the members wait.
-func (g *group) reason() string {
-	if g.err == nil {
-		return "backoff after it had ended"
-	}
-	return fmt.Sprintf("backoff after: %v", g.err)
+func (g *group) reason() error {
+	return &BackoffError{Name: g.failed, Wait: g.wait, Due: g.due, Failures: g.row, Err: g.err}
 }
 
 func (g *group) over() {
@@ -86,6 +86,9 @@ func (s *Supervisor) advance(g *group) {
 		case g.removes:
 			s.removed(g.members[0])
 			return
+		case g.parks:
+			s.parked(g.members[0])
+			return
 		}
 		g.phase, g.cursor = groupWaiting, 0
 		wait := time.Until(g.due)
@@ -97,7 +100,7 @@ func (s *Supervisor) advance(g *group) {
 			}
 		}
 		if wait > 0 {
-			g.timer = time.AfterFunc(wait, func() { s.box.post(backoffOver{g: g}) })
+			g.timer = time.AfterFunc(wait, func() { s.box.Post(backoffOver{g: g}) })
 			return
 		}
 		g.phase = groupStarting
@@ -122,19 +125,24 @@ func (s *Supervisor) backoffOver(g *group) {
 	}
 }
 
-// stopNext stops the last member that runs. It returns true once no member runs.
+// stopNext stops the last member that runs, and all that run in a Dynamic. It returns
+// true once no member runs.
 func (s *Supervisor) stopNext(g *group) bool {
+	if s.kin != nil && g.final && !g.asked {
+		g.asked = true
+		s.stopEach(s.share(0))
+	}
 	for ; g.cursor >= 0; g.cursor-- {
 		c := g.members[g.cursor]
 		switch {
 		case c.group != g:
 		case c.lives():
-			if c.stopping == 0 {
+			if c.stopping == 0 && !c.asked {
 				w, _ := c.current()
 				s.stop(c, w, s.share(g.cursor))
 			}
 			return false
-		case c.stopping > 0 && !c.abandoned:
+		case c.stopping > 0 && !c.abandoned || c.asked:
 			return false
 		case c.op != nil: // the factory runs, or a Start that does not return
 			s.cutShort(c, s.share(g.cursor))
@@ -157,8 +165,8 @@ func (s *Supervisor) cutShort(c *child, by time.Time) {
 		return
 	}
 	c.op.ending = true
-	limit := c.spec.StopTimeout
-	if limit == 0 {
+	limit, bounded := c.spec.stopLimit(nil)
+	if !bounded {
 		limit = defaultStopTimeout
 	}
 	if !by.IsZero() {
@@ -183,6 +191,7 @@ func (s *Supervisor) share(others int) time.Time {
 // startNext starts the next member that the group has to start. It returns true
 // once all are started.
 func (s *Supervisor) startNext(g *group) bool {
+	started := 0
 	for ; g.cursor < len(g.members); g.cursor++ {
 		c := g.members[g.cursor]
 		switch {
@@ -191,53 +200,65 @@ func (s *Supervisor) startNext(g *group) bool {
 		case c.group != g:
 		case c.op != nil:
 			return false
-		case !c.want || s.holding:
-		case s.abandonedOf[c.spec.Name] > 0:
+		case !c.want || s.holding && !s.admits(c):
+		case s.abandonedOf[c.name] > 0:
 			s.holdBecause(c, "the instance before was abandoned and has not returned")
 			return false
 		case s.suspended:
-			s.holdBecause(c, "the supervisor is suspended")
+			s.holdBecause(c, errSuspended.Error())
+			return false
+		case started == maxStarts:
+			s.box.Post(goOn{g: g})
 			return false
 		default:
-			s.start(c)
-			return false
+			if !s.start(c) {
+				return false
+			}
+			started++
 		}
 	}
 	return true
 }
 
+// maxStarts is how many children that start at once the loop starts before it looks
+// at other messages.
+const maxStarts = 256
+
 // comes reports whether c, whose first start has failed, is started again. A child
 // with an abandoned start that has not returned holds up no other: its StartTimeout
 // is over.
 func (s *Supervisor) comes(c *child) bool {
-	return !c.ran && (c.want || c.op != nil) && !s.holding && s.abandonedOf[c.spec.Name] == 0
+	return !c.ran && (c.want || c.op != nil) && !s.holding && s.abandonedOf[c.name] == 0
 }
 
 func (s *Supervisor) holdBecause(c *child, reason string) {
 	if _, held := c.current(); held == nil || held.Status() != StatusPending || held.State().Reason != reason {
-		s.hold(c, reason, time.Time{})
+		s.hold(c, errors.New(reason), time.Time{})
 	}
 }
 
 // consider restarts a child that has ended, or whose start has failed, if its
 // policy says so. It reports whether it restarts the child.
 func (s *Supervisor) consider(c *child, end Status, err error) bool {
-	again := !s.holding && c.spec.Restart.after(end, err)
+	last := !c.spec.Restart.after(end, err)
+	again := !s.holding && !last
 	switch {
-	case s.ending || len(c.removed) > 0:
+	case s.ending || c.leaves():
 		return false
 	case errors.Is(err, ErrTerminate):
-		failure := fmt.Errorf("child %s: %w", c.spec.Name, err)
+		failure := fmt.Errorf("child %s: %w", c.name, err)
 		if s.cfg.ContainTerminate {
 			failure = fmt.Errorf("%s: %w", failure.Error(), ErrDoNotRestart) // the text alone: errors.Is must not find ErrTerminate
 		}
 		s.failWith(failure)
 		return false
 	case c.group != nil && c.group.phase == groupStopping: // the group stops it anyway, and restarts it with the others
-		c.want = c.want && again
+		c.want = c.want && (again || c.group.again)
 		return c.want
 	case again:
 		s.fail(c, err)
+	case last && c.spec.Significant:
+		s.autoShutdown(c)
 	}
 	return again
 }
@@ -249,7 +270,7 @@ func (s *Supervisor) fail(c *child, err error) {
 		if err == nil {
 			err = errEnded
 		}
-		s.failWith(fmt.Errorf("%w (%d restarts in %v): child %s: %w", ErrRestartIntensity, s.intensity.limit, s.intensity.window, c.spec.Name, err))
+		s.failWith(fmt.Errorf("%w (%d restarts in %v): child %s: %w", ErrRestartIntensity, s.intensity.limit, s.intensity.window, c.name, err))
 		return
 	}
 	if c.delays == nil {
@@ -262,14 +283,18 @@ func (s *Supervisor) fail(c *child, err error) {
 	}
 	wait, _ := c.delays.failed(now, now.Sub(c.began))
 	s.logRestart(c, err, wait)
-	g := &group{phase: groupStopping, due: now.Add(wait), err: err}
+	if wait < time.Microsecond && s.alone(c) {
+		s.start(c)
+		return
+	}
+	g := &group{phase: groupStopping, due: now.Add(wait), failed: c.name, err: err, wait: wait, row: c.delays.failures}
 	switch from := 0; s.cfg.Strategy {
 	case RestForOne:
 		from = slices.Index(s.children, c)
 		fallthrough
 	case OneForAll:
 		for _, m := range s.children[from:] {
-			if m == c || len(m.removed) == 0 && (m.lives() || m.op != nil || m.want || m.unheard()) {
+			if m == c || !m.leaves() && (m.lives() || m.op != nil || m.want || m.unheard()) {
 				g.members = append(g.members, m)
 			}
 		}
@@ -279,8 +304,9 @@ func (s *Supervisor) fail(c *child, err error) {
 	}
 	var left []*group
 	for _, m := range g.members {
-		if m != c && m.spec.Restart == Never && m.tried {
+		if m != c && m.spec.Restart.once() && m.tried {
 			m.want = false // stop it with the others, but do not start it again
+			m.answer(awaitsStart, errGivenUp)
 		} else {
 			m.want = true
 		}
@@ -294,24 +320,11 @@ func (s *Supervisor) fail(c *child, err error) {
 	}
 }
 
-// LogTo makes the supervisor, and every supervisor and restarted function below it, log
-// each failure that is answered with a restart: the error, the number of the restart, and
-// the wait before it. Each of them writes at most one line a second, so the numbers may
-// jump. Call LogTo before Start.
-func (s *Supervisor) LogTo(log *slog.Logger) { s.log.log = log }
-
-func (s *Supervisor) logRestart(c *child, err error, wait time.Duration) {
-	if !s.log.due() {
-		return
-	}
-	msg := "child failed, and is restarted"
-	if err == nil {
-		msg, err = "child ended, and is restarted", errEnded
-	}
-	s.mu.Lock()
-	restarts := c.restarts + 1
-	s.mu.Unlock()
-	s.log.say(msg, call.Unnamed(c.spec.Name, err), restarts, wait, "supervisor", s.Name(), "child", c.spec.Name)
+// alone reports whether c, which has ended, can be started at once and without others.
+func (s *Supervisor) alone(c *child) bool {
+	together := s.cfg.Strategy == OneForAll || s.cfg.Strategy == RestForOne
+	return !together && c.group == nil && c.op == nil && c.stopping == 0 && !c.asked && !c.lives() &&
+		!s.suspended && !s.holding && s.abandonedOf[c.name] == 0
 }
 
 // removed takes a child out of the supervisor and answers the callers of Remove.
@@ -328,9 +341,7 @@ func (s *Supervisor) removed(c *child) {
 	s.mu.Lock()
 	s.drop(c)
 	s.mu.Unlock()
-	for _, reply := range c.removed {
-		reply <- nil
-	}
+	c.answerAll(ErrNoChild)
 }
 
 // failWith ends the supervisor with err.
@@ -350,7 +361,7 @@ func (s *Supervisor) stopAll(cause error, by time.Time) {
 			s.hurryAt.Stop()
 		}
 		left := time.Until(by)
-		s.hurryAt = time.AfterFunc(left-left/10, func() { s.box.post(stopNow{by: by}) })
+		s.hurryAt = time.AfterFunc(left-left/10, func() { s.box.Post(stopNow{by: by}) })
 	}
 	if s.ending {
 		return
@@ -368,9 +379,13 @@ func (s *Supervisor) stopAll(cause error, by time.Time) {
 
 // stopNow stops all remaining children at once.
 func (s *Supervisor) stopNow(by time.Time) {
-	if s.ended {
-		return
+	if !s.ended {
+		s.stopEach(by)
 	}
+}
+
+// stopEach stops all children at once.
+func (s *Supervisor) stopEach(by time.Time) {
 	for _, c := range s.children {
 		switch {
 		case c.lives():
@@ -387,13 +402,14 @@ func (s *Supervisor) finish() {
 	if s.hurryAt != nil {
 		s.hurryAt.Stop()
 	}
+	if s.overdue != nil {
+		s.overdue.Stop()
+	}
 	s.ended = true
 	s.endProbes()
 	for _, c := range s.children {
 		s.unwatchHealth(c)
-		for _, reply := range c.removed {
-			reply <- nil
-		}
+		c.answerAll(ErrSupervisorEnded)
 	}
 	s.conclude()
 }
@@ -406,7 +422,7 @@ func (s *Supervisor) conclude() {
 		if c.w == nil || c.held != nil || !c.w.ended() {
 			continue
 		}
-		if end := c.w.ending(c.spec.Name); end.status == StatusKilled {
+		if end := c.w.ending(c.name); end.status == StatusKilled && c.spec.StopTimeout != BrutalKill {
 			killed = append(killed, end.err)
 		}
 	}

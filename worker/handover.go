@@ -2,6 +2,8 @@ package worker
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -59,11 +61,19 @@ func WithHandover(ctx context.Context, h Handover) context.Context {
 // HandoverFrom returns the [Handover] that a supervisor has passed to the
 // function that got ctx.
 func HandoverFrom(ctx context.Context) (Handover, bool) {
-	h, ok := ctx.Value(handoverKey{}).(*Handover)
-	if !ok || h == nil {
-		return Handover{}, false
+	switch h := ctx.Value(handoverKey{}).(type) {
+	case *startContext:
+		return h.handover(), true
+	case *Handover:
+		return *h, true
 	}
-	return *h, true
+	return Handover{}, false
+}
+
+// sessionOf returns the session id of the child of that name.
+func (s *Supervisor) sessionOf(name string) string {
+	sum := sha256.Sum256([]byte(s.session + "\x00" + name))
+	return hex.EncodeToString(sum[:16])
 }
 
 // Environ returns h as variables, in the form of [os.Environ].

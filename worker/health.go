@@ -33,6 +33,7 @@ type probing struct {
 	before *probe.Check // of the previous instance
 	found  atomic.Pointer[ProbeResult]
 	timer  *time.Timer
+	period time.Duration
 	failed int // in a row
 }
 
@@ -52,7 +53,7 @@ func (s *Supervisor) watchHealth(c *child) {
 		p.before = c.probing.check
 	}
 	s.unwatchHealth(c)
-	p.check = s.probes.New(c.spec.Name, c.spec.ProbeTimeout, func(ctx context.Context) error {
+	p.check = s.probes.New(c.name, c.spec.ProbeTimeout, func(ctx context.Context) error {
 		found := look(ctx)
 		p.found.Store(&found)
 		if found.Health == HealthUnhealthy && found.Err == nil {
@@ -60,14 +61,14 @@ func (s *Supervisor) watchHealth(c *child) {
 		}
 		return found.Err
 	}, func(result probe.Result) bool {
-		s.box.post(probeEnded{c: c, p: p, err: result.Err})
+		s.box.Post(probeEnded{c: c, p: p, err: result.Err})
 		return false
 	})
 	s.mu.Lock()
 	c.probing = p
 	s.mu.Unlock()
-	if c.spec.ProbePeriod != NoLimit {
-		p.timer = time.AfterFunc(c.spec.ProbePeriod, func() { s.box.post(probeDue{c: c, p: p}) })
+	if p.period = c.spec.ProbePeriod; p.period != NoLimit {
+		p.timer = time.AfterFunc(p.period, func() { s.box.Post(probeDue{c: c, p: p}) })
 	}
 }
 
@@ -90,7 +91,7 @@ func (s *Supervisor) probeDue(c *child, p *probing) {
 	if c.probing != p || !c.lives() {
 		return
 	}
-	p.timer.Reset(c.spec.ProbePeriod)
+	p.timer.Reset(p.period)
 	if p.before != nil {
 		if _, _, running := p.before.Status(); running {
 			return // the previous instance's probe still runs: a child has one probe at a time
@@ -151,7 +152,7 @@ func (s *Supervisor) Inspect(ctx context.Context) State {
 		if w == nil || !c.lives() {
 			continue
 		}
-		if tree, ok := w.Worker.(*Supervisor); ok {
+		if tree := treeOf(w.Worker); tree != nil {
 			_ = tree.Inspect(ctx)
 		}
 	}

@@ -104,6 +104,9 @@ func helper(mode string) {
 			fmt.Printf("second: previous exit %d, restarts %d\n", h.Previous.Code, h.Restarts)
 		}
 		time.Sleep(time.Hour)
+	case "panics": // in a child of the kind in arg, and outlives that when it is caught
+		panicsIn(arg)
+		fmt.Println("goes on")
 	case "tick":
 		for i := range 1 << 20 {
 			fmt.Println("tick", i)

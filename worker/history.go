@@ -10,12 +10,23 @@ const (
 	minDone = 500
 )
 
+// forgets reports whether the end of c is the end of its place and its spec.
+func (s *Supervisor) forgets(c *child) bool { return s.kin != nil || c.spec.Restart == Temporary }
+
 // retire records that c has ended and is not started again, if that is so.
 func (s *Supervisor) retire(c *child) {
-	if s.ending || c.done || c.want || c.op != nil || c.stopping > 0 || len(c.removed) > 0 || c.lives() {
+	if s.ending || c.done || c.want || c.op != nil || c.stopping > 0 || c.asked || c.leaves() || c.lives() {
 		return
 	}
 	c.done = true
+	c.answer(awaitsStart, errGivenUp)
+	if s.forgets(c) {
+		s.unwatchHealth(c)
+		s.mu.Lock()
+		s.drop(c)
+		s.mu.Unlock()
+		return
+	}
 	s.history = append(s.history, c)
 	if len(s.history) <= maxDone {
 		return
@@ -31,8 +42,8 @@ func (s *Supervisor) retire(c *child) {
 	s.mu.Lock()
 	s.children = slices.DeleteFunc(s.children, func(c *child) bool { return forgotten[c] })
 	for c := range forgotten {
-		if s.byName[c.spec.Name] == c { // otherwise the name was used again
-			delete(s.byName, c.spec.Name)
+		if s.byName[c.name] == c { // otherwise the name was used again
+			delete(s.byName, c.name)
 		}
 	}
 	s.mu.Unlock()

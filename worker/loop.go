@@ -1,11 +1,6 @@
 package worker
 
-import (
-	"sync"
-	"time"
-
-	"github.com/pleme-io/lifecycle-go/fsm"
-)
+import "time"
 
 // message is a message to the loop of a [Supervisor]: an event, or the request of
 // a caller. Other goroutines only post messages. The loop alone changes the
@@ -17,6 +12,8 @@ type told struct{}
 
 func (told) isMessage() {}
 
+func (*instanceEnded) isMessage() {}
+
 // The requests of callers. A reply has room for one answer, so that the loop
 // never waits.
 type (
@@ -26,9 +23,30 @@ type (
 		spec  Spec
 		reply chan<- error
 	}
+	addKin struct { // to a Dynamic
+		told
+		make  func(name string) (Worker, error)
+		name  string // set before the reply
+		reply chan error
+	}
 	removeChild struct {
 		told
 		name  string
+		reply chan<- error
+	}
+	stopChild struct {
+		told
+		name  string
+		reply chan<- error
+	}
+	restartChild struct {
+		told
+		name  string
+		reply chan<- error
+	}
+	replaceChild struct {
+		told
+		spec  Spec
 		reply chan<- error
 	}
 	holdRestarts struct{ told } // start no more children
@@ -60,17 +78,17 @@ type (
 		op  *startOp
 		err error
 	}
+	goOn struct { // more members of the group can start
+		told
+		g *group
+	}
 	startOverdue struct { // the child's StartTimeout is over
 		told
 		c  *child
 		op *startOp
 	}
-	instanceEnded struct { // or the instance is gone
-		told
-		c *child
-		i *instance
-	}
-	stopEnded struct { // a call of Stop has returned
+	instanceEnded instance // or the instance is gone
+	stopEnded     struct { // a call of Stop has returned
 		told
 		c   *child
 		i   *instance
@@ -81,7 +99,8 @@ type (
 		c *child
 		i *instance
 	}
-	backoffOver struct {
+	askedOverdue struct{ told } // a function that was asked to stop has not returned in time
+	backoffOver  struct {
 		told
 		g *group
 	}
@@ -103,10 +122,12 @@ type (
 func (s *Supervisor) loop() error {
 	var batch []message
 	for !s.ended || s.calls > 0 || len(s.abandoned) > 0 {
-		batch = s.box.take(batch)
-		for i, m := range batch {
-			batch[i] = nil // do not keep the message in memory until the next batch
+		batch, _ = s.box.Take(batch)
+		for _, m := range batch {
 			s.handle(m)
+			if s.suspended {
+				s.moved.Notify()
+			}
 			if g := s.first; g != nil {
 				s.advance(g) // a child that has left the group may hold it up no more
 				if g.phase == groupOver {
@@ -115,7 +136,7 @@ func (s *Supervisor) loop() error {
 			}
 		}
 	}
-	s.box.close()
+	s.box.Close()
 	s.Finish(s.failure)
 	return nil
 }
@@ -126,8 +147,16 @@ func (s *Supervisor) handle(m message) {
 		s.begin()
 	case addChild:
 		s.add(m)
+	case *addKin:
+		s.addKin(m)
 	case removeChild:
 		s.remove(m)
+	case stopChild:
+		s.stopChild(m)
+	case restartChild:
+		s.restartChild(m)
+	case replaceChild:
+		s.replaceChild(m)
 	case holdRestarts:
 		s.holdRestarts()
 	case holdStarts:
@@ -142,8 +171,12 @@ func (s *Supervisor) handle(m message) {
 		s.startEnded(m.c, m.op, m.err)
 	case startOverdue:
 		s.startOverdue(m.c, m.op)
-	case instanceEnded:
-		s.instanceEnded(m.c, m.i)
+	case *instanceEnded:
+		s.instanceEnded(m.c, (*instance)(m))
+	case goOn:
+		s.advance(m.g)
+	case askedOverdue:
+		s.askedOverdue()
 	case stopEnded:
 		s.stopEnded(m.c, m.i, m.err)
 	case stopOverdue:
@@ -155,50 +188,4 @@ func (s *Supervisor) handle(m message) {
 	case probeEnded:
 		s.probeEnded(m.c, m.p, m.err)
 	}
-}
-
-// mailbox holds the messages that the loop has not handled yet. It has no limit,
-// so a sender never waits.
-type mailbox struct {
-	wake fsm.Wake // there may be messages
-
-	mu     sync.Mutex // guards everything below
-	queue  []message
-	closed bool
-}
-
-// post returns false and drops m once the loop has ended.
-func (b *mailbox) post(m message) bool {
-	b.mu.Lock()
-	if b.closed {
-		b.mu.Unlock()
-		return false
-	}
-	b.queue = append(b.queue, m)
-	b.mu.Unlock()
-	b.wake.Notify()
-	return true
-}
-
-// take waits for messages and returns all of them. It reuses the memory of done,
-// the previous batch.
-func (b *mailbox) take(done []message) []message {
-	if cap(done) > maxKept {
-		done = nil // it was an exceptionally large batch
-	}
-	<-b.wake
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	queue := b.queue
-	b.queue = done[:0]
-	return queue
-}
-
-// maxKept is how many places of a batch are kept for the next.
-const maxKept = 64
-
-func (b *mailbox) close() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.closed, b.queue = true, nil
 }

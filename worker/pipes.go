@@ -241,13 +241,3 @@ func (p *Process) endStreams(waited, err error, killed bool) error {
 	}
 	return err
 }
-
-// recordEnd adds to the exit what is known once the output has ended.
-func (p *Process) recordEnd(err error, cut bool) {
-	p.exitMu.Lock()
-	defer p.exitMu.Unlock()
-	p.exit.Cut = cut
-	if err != nil {
-		p.exit.Error = err.Error()
-	}
-}

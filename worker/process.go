@@ -20,11 +20,6 @@ import (
 const (
 	defaultGrace     = 10 * time.Second
 	defaultWaitDelay = 2 * time.Second
-	// signalledTogether is how long judge waits for a stop of the worker after the
-	// program has ended by a SIGTERM or SIGINT that we did not send. systemd and a
-	// terminal signal all processes at once, and the child may end before this
-	// process has begun its own stop.
-	signalledTogether = 250 * time.Millisecond
 )
 
 // Process is a worker that runs a program in a process group of its own.
@@ -33,8 +28,8 @@ const (
 // first, and SIGKILL once the grace is over. When the program has ended by
 // itself, the worker ends the other processes of the group in the same way before
 // it is done, so that no grandchild runs beside the next instance. It cannot
-// reach a grandchild that has left the group (setsid). It signals no process
-// after it was reaped.
+// reach a grandchild that has left the group (setsid), unless the program has a
+// cgroup ([WithCgroup]). It signals no process after it was reaped.
 //
 // The worker is Stopped when the program dies of the signal that the worker sent,
 // or exits with 128 plus its number, as shells and the JVM do. It is Killed when
@@ -53,6 +48,7 @@ type Process struct {
 	stopBy  syscall.Signal
 	env     []string
 	refused error // of the options
+	box     box
 
 	begun     sync.Mutex // orders the begin of Start against Stop
 	cancel    context.CancelCauseFunc
@@ -138,7 +134,7 @@ func (p *Process) validate() error {
 	case p.stopBy <= 0:
 		return fmt.Errorf("stop signal is %d, want a signal", p.stopBy)
 	}
-	return nil
+	return p.box.validate()
 }
 
 // Start runs the program. It returns nil once the kernel has started the program.
@@ -170,10 +166,7 @@ func (p *Process) Start(ctx context.Context) error {
 		cancel(nil)
 		return err
 	}
-	p.sig.Lock()
-	p.pid = p.cmd.Process.Pid
-	p.sig.Unlock()
-	p.MarkRunning()
+	p.markRunning(p.box.lacks())
 	call.Go(p.Name(), func() error { return p.live(own) }, func(err error) {
 		processEnded()
 		p.Finish(err)
@@ -185,12 +178,26 @@ func (p *Process) Start(ctx context.Context) error {
 // launch starts the program.
 func (p *Process) launch(ctx context.Context) (err error) {
 	p.shape(ctx)
-	if p.pipes, err = newPipes(p.cmd); err != nil {
+	if err := p.box.open(p.Name(), p.cmd.SysProcAttr); err != nil {
 		return err
 	}
-	if err := startCommand(p.cmd); err != nil {
+	if p.pipes, err = newPipes(p.cmd); err != nil {
+		return errors.Join(err, p.box.remove())
+	}
+	err = startCommand(p.cmd, p.box.holder(p.cmd))
+	if p.cmd.Process == nil {
 		p.pipes.close()
-		return err
+		return p.box.startFailed(err, p.cmd)
+	}
+	p.sig.Lock()
+	p.pid = p.cmd.Process.Pid
+	p.sig.Unlock()
+	if err != nil { // a limit is refused
+		p.pipes.close()
+		p.kill()
+		_ = p.reap() // it says only that the program was killed
+		processEnded()
+		return errors.Join(err, p.box.close())
 	}
 	p.pipes.start(p.Name())
 	return nil
@@ -215,189 +222,6 @@ func (p *Process) shape(ctx context.Context) {
 	ownGroup(p.cmd)
 }
 
-// live waits for the end of the program and of its group, and stops them when ctx
-// ends.
-func (p *Process) live(own context.Context) error {
-	go func() {
-		p.awaitExit()
-		p.exited.Signal()
-	}()
-	oom := watchOOM(p.cmd)
-	select {
-	case <-p.exited.Signaled():
-	case <-own.Done():
-	}
-	grace := time.NewTimer(p.grace)
-	defer grace.Stop()
-	ended := make(chan struct{}) // all of the group
-	go func() {
-		defer close(ended)
-		<-p.exited.Signaled()
-		p.awaitGroup(p.force.Signaled())
-	}()
-	select {
-	case <-ended:
-	default:
-		p.ask()
-		select {
-		case <-ended:
-		case <-grace.C:
-		case <-p.force.Signaled():
-		}
-		p.kill()
-		p.forceNow() // no process of the group needs a grace any more
-		<-ended
-	}
-	p.kill() // the group is empty or dying, and its number is still ours
-	outOfMemory := p.wasKilled && oom()
-	waited := p.reap()
-	killed, err := p.judge(own, waited, outOfMemory)
-	p.known.Signal()
-	return p.endStreams(waited, err, killed)
-}
-
-// ask asks the group to stop. A stopped process gets no signal but SIGKILL
-// before it is continued.
-func (p *Process) ask() {
-	p.sig.Lock()
-	defer p.sig.Unlock()
-	if !p.reaped && !p.forced {
-		p.asked = true
-		_ = p.signalLocked(p.stopBy) // without permission to signal the group, the worker can only wait for its end
-		_ = p.signalLocked(sigCont)
-	}
-}
-
-func (p *Process) kill() {
-	p.sig.Lock()
-	defer p.sig.Unlock()
-	if p.pid == 0 || p.reaped {
-		return
-	}
-	select {
-	case <-p.exited.Signaled(): // only the rest of the group was killed
-	default:
-		p.forced = true
-	}
-	_ = p.signalLocked(syscall.SIGKILL)
-}
-
-// reap waits for the program, once.
-func (p *Process) reap() error {
-	p.reapOnce.Do(func() {
-		if holdsZombie {
-			// The program is a zombie now: do not signal it any more, because it
-			// is about to be reaped.
-			p.sig.Lock()
-			p.reaped = true
-			p.sig.Unlock()
-		}
-		p.reapErr = p.cmd.Wait()
-		p.sig.Lock()
-		p.reaped = true
-		p.sig.Unlock()
-	})
-	return p.reapErr
-}
-
-// judge records the exit of the program. It returns the error that it means, and
-// whether the worker had to kill the program.
-func (p *Process) judge(own context.Context, err error, oom bool) (killed bool, _ error) {
-	exit := exitOf(p.cmd)
-	p.sig.Lock()
-	asked, forced := p.asked && own.Err() != nil, p.forced && own.Err() != nil
-	p.sig.Unlock()
-	byOther := exit.signal == syscall.SIGTERM || exit.signal == syscall.SIGINT
-	switch {
-	case err == nil:
-	case forced && exit.signal == syscall.SIGKILL && p.StopRequested():
-		killed = true
-		err = fmt.Errorf("%s: did not stop when asked and was killed: %w", p.Name(), err)
-	case asked && (exit.signal == p.stopBy || exit.Code == 128+int(p.stopBy)):
-		err = fmt.Errorf("%w: %w", ErrInterrupted, err)
-	case byOther && p.stopsSoon(own):
-		err = fmt.Errorf("%w: %w", ErrInterrupted, err)
-	case exit.signal == syscall.SIGKILL && oom:
-		exit.OOM = true
-		err = fmt.Errorf("out of memory: %w", err)
-	}
-	if err != nil {
-		exit.Error = err.Error()
-	}
-	p.exitMu.Lock()
-	p.exit = &exit.Exit
-	p.exitMu.Unlock()
-	return killed, err
-}
-
-// stopsSoon reports whether a stop is in progress or begins within a moment.
-func (p *Process) stopsSoon(own context.Context) bool {
-	timer := time.NewTimer(signalledTogether)
-	defer timer.Stop()
-	select {
-	case <-own.Done():
-	case <-p.held.Signaled():
-	case <-timer.C:
-		return false
-	}
-	return true
-}
-
-// HoldRestarts tells the worker that a stop is in progress: from now on an end by
-// SIGTERM or SIGINT is not a failure. An App calls it when it begins to drain.
-func (p *Process) HoldRestarts() { p.held.Signal() }
-
-// Stop asks the program to end, and waits until the program and its group have
-// ended. It kills them when the grace is over or ctx is about to end. When ctx
-// ends before the kernel has ended a killed program, the worker is Killed at once
-// and the error is an [*AbandonedError]. [BaseWorker.Gone] closes when the
-// program has ended.
-func (p *Process) Stop(ctx context.Context) error {
-	p.begun.Lock()
-	live, cancel := p.RequestStop(ErrStopRequested), p.cancel
-	p.begun.Unlock()
-	if cancel != nil {
-		cancel(stopCause(ctx))
-	}
-	if !live {
-		return p.killedErr()
-	}
-	if deadline, ok := ctx.Deadline(); ok {
-		// The kernel needs a moment to end killed processes.
-		left := time.Until(deadline)
-		last := time.AfterFunc(left-min(left/10, 500*time.Millisecond), p.forceNow)
-		defer last.Stop()
-	}
-	select {
-	case <-p.Done():
-		return p.killedErr()
-	case <-ctx.Done():
-	}
-	p.kill()
-	p.forceNow()
-	select {
-	case <-p.Done(): // both were ready
-		return p.killedErr()
-	default:
-	}
-	var err error = &AbandonedError{Name: p.Name(), Where: fmt.Sprintf("process %d, which SIGKILL has not ended yet", p.PID())}
-	select {
-	case <-p.exited.Signaled():
-		<-p.known.Signaled() // no process of the group is waited for any more
-		if blocked := p.pipes.blocked(p.Name()); blocked != nil {
-			err = blocked
-			p.recordEnd(err, true)
-		}
-	default:
-	}
-	if p.Kill(err) {
-		return err
-	}
-	return p.killedErr()
-}
-
-func (p *Process) forceNow() { p.force.Signal() }
-
 // PID returns the program's process id, 0 before it was started.
 func (p *Process) PID() int {
 	p.sig.Lock()
@@ -405,25 +229,11 @@ func (p *Process) PID() int {
 	return p.pid
 }
 
-// Signal sends a signal to the whole group. Before the start and after the end
-// it returns [os.ErrProcessDone].
-func (p *Process) Signal(s syscall.Signal) error {
-	p.sig.Lock()
-	defer p.sig.Unlock()
-	if p.pid == 0 || p.reaped {
-		return fmt.Errorf("signal %s: %w", p.Name(), os.ErrProcessDone)
-	}
-	if err := p.signalLocked(s); err != nil {
-		return fmt.Errorf("signal %s: %w", p.Name(), err)
-	}
-	return nil
-}
-
-// State describes the worker, with its process id and, once it has ended, its
-// exit.
+// State describes the worker, with its process id, what bounds it and, once it has
+// ended, its exit.
 func (p *Process) State() State {
 	s := p.BaseWorker.State()
-	s.PID = p.PID()
+	s.PID, s.Containment = p.PID(), p.box.state()
 	p.exitMu.Lock()
 	defer p.exitMu.Unlock()
 	if p.exit != nil {
@@ -432,23 +242,4 @@ func (p *Process) State() State {
 		s.Exit = &exit
 	}
 	return s
-}
-
-// processExit is an Exit with the signal as a number.
-type processExit struct {
-	Exit
-	signal syscall.Signal // 0 for none
-}
-
-func exitOf(cmd *exec.Cmd) processExit {
-	e := processExit{Exit: Exit{Code: -1, At: time.Now()}}
-	state := cmd.ProcessState
-	if state == nil {
-		return e
-	}
-	e.PID, e.Code = state.Pid(), state.ExitCode()
-	if e.signal = signalOf(state); e.signal != 0 {
-		e.Signal = signalName(e.signal)
-	}
-	return e
 }

@@ -50,8 +50,6 @@ type Restarter struct {
 	cancel context.CancelCauseFunc
 	hold   fsm.Signal // HoldRestarts was called
 
-	suspending sync.Mutex // held by Suspend and Resume
-
 	log restartLog // the loop alone uses it
 
 	nowMu    sync.Mutex // guards everything below
@@ -167,7 +165,7 @@ func (r *Restarter) loop(ctx context.Context, child *Func) error {
 			return err
 		}
 		next, runs := r.instance() // a stop from now on ends a pending run, and is clean in spite of the failure
-		_ = next.Hold(fmt.Sprintf("backoff after: %v", err), time.Now().Add(wait))
+		_ = next.hold(&BackoffError{Name: r.Name(), Wait: wait, Due: time.Now().Add(wait), Failures: delays.failures, Err: err}, time.Now().Add(wait))
 		if r.log.due() {
 			r.log.say("unit failed, and is restarted", call.Unnamed(r.Name(), err), runs-1, wait, "unit", r.Name())
 		}

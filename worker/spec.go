@@ -23,14 +23,20 @@ const (
 // Restart says after which ends a supervisor restarts a child.
 type Restart string
 
-// The policies; Erlang's names for them are permanent, transient and temporary.
-// With each of them a child that ends with [ErrDoNotRestart] is done, and one that
-// ends with [ErrTerminate] ends its supervisor.
+// The policies. Always, OnFailure and Temporary are Erlang's permanent, transient and
+// temporary. With each of them a child that ends with [ErrDoNotRestart] is done, and
+// one that ends with [ErrTerminate] ends its supervisor.
 const (
 	Always    Restart = "always"     // after every end; the default
 	OnFailure Restart = "on-failure" // after Failed and Killed, not after Finished and Stopped
-	Never     Restart = "never"      // not together with others either
+	Never     Restart = "never"      // not together with others either; the State shows how the child ended
+	Temporary Restart = "temporary"  // like Never, and the supervisor forgets the child when it ends
 )
+
+// BrutalKill is a StopTimeout of [Spec]: the supervisor does not wait for the end of
+// the child. A process is killed, and a function is abandoned as its context is
+// cancelled. A child that is Killed in this way does not make its supervisor Killed.
+const BrutalKill time.Duration = -2
 
 // Spec describes one child of a [Supervisor]. The zero value of a field is its
 // default.
@@ -53,7 +59,8 @@ type Spec struct {
 	StartTimeout time.Duration
 	// StopTimeout bounds the child's Stop. Defaults to 15 seconds, and for a
 	// Supervisor to the time that its children may take. The child gets less when
-	// less time remains for the stop of the whole tree.
+	// less time remains for the stop of the whole tree. [NoLimit] sets no other
+	// bound than that one, and [BrutalKill] leaves the child no time.
 	StopTimeout time.Duration
 	// Probe returns the health of the running child. Nil means the child's own
 	// Probe, if it is a [Prober].
@@ -67,6 +74,10 @@ type Spec struct {
 	// failure of the child. The supervisor then restarts it under its policy and
 	// backoff. 0 means never.
 	RestartUnhealthy int
+	// Significant lets the end of the child end its supervisor, as the supervisor's
+	// AutoShutdown says. It needs a Restart that lets the child end: OnFailure,
+	// Never or Temporary.
+	Significant bool
 
 	made uintptr // the address of the New that FuncSpec made; see immediate
 }
@@ -80,24 +91,43 @@ const (
 
 // FuncSpec describes a child that runs a function.
 func FuncSpec(name string, fn func(context.Context) error, opts ...FuncOption) Spec {
-	spec := Spec{Name: name, New: func(name string) (Worker, error) {
-		if fn == nil {
-			return nil, errors.New("there is no function")
-		}
-		return NewFunc(name, fn, opts...), nil
-	}}
-	if len(opts) == 0 {
-		spec.made = reflect.ValueOf(spec.New).Pointer()
+	if fn == nil || len(opts) > 0 {
+		return Spec{Name: name, New: func(name string) (Worker, error) {
+			if fn == nil {
+				return nil, errors.New("there is no function")
+			}
+			return NewFunc(name, fn, opts...), nil
+		}}
 	}
+	spec := Spec{Name: name, New: func(name string) (Worker, error) { return NewFunc(name, fn), nil }}
+	spec.made = reflect.ValueOf(spec.New).Pointer()
 	return spec
 }
 
-// immediate reports whether New, and the Start of its worker, return at once with
+// intern returns spec without its Name and New. Children with the same spec share it. The
+// caller holds mu, except the constructor.
+func (s *Supervisor) intern(spec Spec) *Spec {
+	spec.Name, spec.New = "", nil
+	if s.shared == nil || !s.shared.same(spec) {
+		s.shared = &spec
+	}
+	return s.shared
+}
+
+// same reports whether two specs differ in their Name and New at most.
+func (s *Spec) same(t Spec) bool {
+	return s.Restart == t.Restart && s.Backoff == t.Backoff && s.Significant == t.Significant &&
+		s.StartTimeout == t.StartTimeout && s.StopTimeout == t.StopTimeout &&
+		s.Probe == nil && t.Probe == nil && s.ProbePeriod == t.ProbePeriod && s.ProbeTimeout == t.ProbeTimeout &&
+		s.RestartUnhealthy == t.RestartUnhealthy && s.made == t.made
+}
+
+// immediate reports whether factory, its New, and the Start of its worker, return at once with
 // a Running worker. Then they need no goroutine that the supervisor can abandon.
 // That holds for a plain function, unless the caller has replaced the New of
 // [FuncSpec].
-func (s *Spec) immediate() bool {
-	return s.made != 0 && s.made == reflect.ValueOf(s.New).Pointer()
+func (s *Spec) immediate(factory func(string) (Worker, error)) bool {
+	return s.made != 0 && s.made == reflect.ValueOf(factory).Pointer()
 }
 
 // CommandSpec describes a child that runs a program. The supervisor calls command
@@ -122,9 +152,18 @@ func (s Spec) Validate() error {
 		fault("New is nil, want a function that makes an instance")
 	}
 	switch s.Restart {
-	case "", Always, OnFailure, Never:
+	case "", Always, OnFailure, Never, Temporary:
 	default:
-		fault("Restart is %q, want %q, %q or %q", s.Restart, Always, OnFailure, Never)
+		fault("Restart is %q, want %q, %q, %q or %q", s.Restart, Always, OnFailure, Never, Temporary)
+	}
+	if s.Significant && (s.Restart == "" || s.Restart == Always) {
+		fault("it is Significant, but is restarted after every end; want a Restart of %q, %q or %q", OnFailure, Never, Temporary)
+	}
+	if s.Restart == Temporary && s.RestartUnhealthy > 0 {
+		fault("RestartUnhealthy is %d, but a Temporary child is never restarted; want 0, or a Restart of %q", s.RestartUnhealthy, OnFailure)
+	}
+	if s.Restart == Temporary && s.Backoff != (Backoff{}) {
+		fault("it has a Backoff, but a Temporary child is never restarted; want none, or a Restart of %q", OnFailure)
 	}
 	if s.Backoff.MaxRestarts != 0 || s.Backoff.Window != 0 {
 		fault("Backoff has MaxRestarts or Window, which belong to the supervisor's")
@@ -135,10 +174,13 @@ func (s Spec) Validate() error {
 	for _, d := range []struct {
 		field string
 		value time.Duration
-	}{{"StartTimeout", s.StartTimeout}, {"StopTimeout", s.StopTimeout}, {"ProbeTimeout", s.ProbeTimeout}} {
+	}{{"StartTimeout", s.StartTimeout}, {"ProbeTimeout", s.ProbeTimeout}} {
 		if d.value < 0 {
 			fault("%s is %v, want more than 0", d.field, d.value)
 		}
+	}
+	if s.StopTimeout < 0 && s.StopTimeout != NoLimit && s.StopTimeout != BrutalKill {
+		fault("StopTimeout is %v, want more than 0, NoLimit or BrutalKill", s.StopTimeout)
 	}
 	if s.ProbePeriod < 0 && s.ProbePeriod != NoLimit {
 		fault("ProbePeriod is %v, want more than 0, or NoLimit", s.ProbePeriod)
@@ -163,10 +205,25 @@ func (s *Spec) withDefaults() {
 	def(&s.ProbeTimeout, defaultProbeTimeout)
 }
 
+// once reports whether the policy never restarts a child.
+func (r Restart) once() bool { return r == Never || r == Temporary }
+
+// stopLimit returns how long a Stop of the child may take. It returns false when the
+// spec does not bound it.
+func (s *Spec) stopLimit(w Worker) (limit time.Duration, bounded bool) {
+	switch {
+	case s.StopTimeout == NoLimit, s.StopTimeout == 0 && w != nil && treeOf(w) != nil:
+		return 0, false
+	case s.StopTimeout == 0:
+		return defaultStopTimeout, true
+	}
+	return max(s.StopTimeout, 0), true // BrutalKill is 0
+}
+
 // after reports whether the policy restarts a child after this end.
 func (r Restart) after(end Status, err error) bool {
 	switch {
-	case r == Never || errors.Is(err, ErrDoNotRestart):
+	case r.once() || errors.Is(err, ErrDoNotRestart):
 		return false
 	case r == OnFailure:
 		return end == StatusFailed || end == StatusKilled

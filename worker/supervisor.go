@@ -3,8 +3,6 @@ package worker
 import (
 	"context"
 	"crypto/rand"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -13,6 +11,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/internal/call"
+	"github.com/pleme-io/lifecycle-go/internal/inbox"
 	"github.com/pleme-io/lifecycle-go/internal/probe"
 )
 
@@ -23,9 +22,10 @@ var (
 	ErrRestartIntensity = errors.New("restart intensity exceeded")
 
 	// ErrNameTaken is returned by [Supervisor.Add] for the name of another child.
-	ErrNameTaken = errors.New("there is a child of that name")
+	ErrNameTaken = errors.New("there is a child of that name; want another name, or Replace or Remove that child")
 
-	// ErrNoChild is returned by [Supervisor.Remove] for a name that no child has.
+	// ErrNoChild is returned by [Supervisor.Remove] and other methods for a name that
+	// no child has.
 	ErrNoChild = errors.New("there is no child of that name")
 
 	// ErrSupervisorEnded is returned by the methods of a supervisor that has
@@ -33,6 +33,7 @@ var (
 	ErrSupervisorEnded = errors.New("supervisor is ending")
 
 	errAbandonedStart = errors.New("did not start in time")
+	errSuspended      = errors.New("the supervisor is suspended")
 )
 
 // SupervisorConfig shapes a [Supervisor]. The zero value of a field is its
@@ -49,6 +50,13 @@ type SupervisorConfig struct {
 	// error is [ErrDoNotRestart] in place of ErrTerminate. A supervisor above goes on
 	// and does not restart it; an App stops, as after any failed unit.
 	ContainTerminate bool
+	// PassThroughPanics lets a panic in the function of a child, a [Func] or a
+	// [Restarter], end the process, as the option of that name does. It holds for the
+	// children of this supervisor, not for those of a supervisor below it.
+	PassThroughPanics bool
+	// AutoShutdown says whether the end of significant children ends the supervisor.
+	// Defaults to ShutdownNever.
+	AutoShutdown AutoShutdown
 	// Children are the first children, in the order of their start. Add more with
 	// [Supervisor.Add].
 	Children []Spec
@@ -63,10 +71,10 @@ func (c SupervisorConfig) Validate() error {
 	default:
 		errs = append(errs, fmt.Errorf("strategy is %q, want %q, %q or %q", c.Strategy, OneForOne, OneForAll, RestForOne))
 	}
-	errs = append(errs, c.Backoff.Validate())
+	errs = append(errs, c.Backoff.Validate(), c.AutoShutdown.validate())
 	seen := make(map[string]bool, len(c.Children))
 	for _, spec := range c.Children {
-		errs = append(errs, spec.Validate())
+		errs = append(errs, spec.Validate(), c.AutoShutdown.accepts(spec))
 		if seen[spec.Name] {
 			errs = append(errs, fmt.Errorf("child %q: %w", spec.Name, ErrNameTaken))
 		}
@@ -102,22 +110,25 @@ func (c SupervisorConfig) Validate() error {
 type Supervisor struct {
 	BaseWorker
 	cfg       SupervisorConfig
+	kin       *kin            // of a Dynamic; nil for any other
+	shared    *Spec           // of the last child that got a spec
 	base      context.Context // the context of children: it has the values of the supervisor's
 	probeCtx  context.Context // ends with the supervisor
 	endProbes context.CancelFunc
 	session   string
 	intensity intensity
-	box       mailbox
+	box       inbox.Inbox[message]
 	probes    probe.Group
 
 	begun   sync.Mutex // orders Start against Stop and Add; guards running
 	running bool
 
-	suspending chan struct{} // holds a token while a Suspend or Resume runs
+	moved fsm.Wake // the loop has handled a message while the supervisor is suspended
 
-	// mu guards children, byName and the marked fields of child. The loop alone
+	// mu guards children, byName, gate and the marked fields of child. The loop alone
 	// writes them once it runs.
 	mu       sync.Mutex
+	gate     chan struct{} // not nil while the supervisor is suspended; Resume closes it
 	children []*child
 	byName   map[string]*child
 
@@ -137,28 +148,42 @@ type Supervisor struct {
 	cause         error
 	deadline      time.Time // of the stop, zero for none
 	hurryAt       *time.Timer
-	abandonedErrs []error // about children that were abandoned while the supervisor stops
+	inTime        []askedFunc // some may have returned
+	overdue       *time.Timer // for them; nil before the first
+	overdueAt     time.Time   // when it fires; zero when it does not
+	abandonedErrs []error     // about children that were abandoned while the supervisor stops
 }
 
 // NewSupervisor returns a worker that runs the children of cfg. Start returns an
 // error when cfg is not valid.
 func NewSupervisor(name string, cfg SupervisorConfig) *Supervisor {
-	s := &Supervisor{cfg: cfg, byName: make(map[string]*child, len(cfg.Children))}
-	s.box.wake, s.suspending = fsm.NewWake(), make(chan struct{}, 1)
-	s.Init("supervisor", name)
+	s := &Supervisor{}
+	s.setUp("supervisor", name, cfg)
 	for _, spec := range cfg.Children {
 		s.append(spec)
 	}
 	return s
 }
 
+func (s *Supervisor) setUp(kind, name string, cfg SupervisorConfig) {
+	s.cfg, s.byName = cfg, make(map[string]*child, len(cfg.Children))
+	s.box, s.moved = inbox.New[message](), fsm.NewWake()
+	s.Init(kind, name)
+}
+
 // append adds a child. The caller holds mu, except the constructor.
 func (s *Supervisor) append(spec Spec) *child {
 	spec.withDefaults()
-	c := &child{s: s, spec: &spec}
-	s.children = append(s.children, c)
-	s.byName[spec.Name] = c
+	c := &child{s: s, name: spec.Name, make: spec.New, spec: s.intern(spec)}
+	s.place(c)
 	return c
+}
+
+// place puts c last in the order. The caller holds mu, except the constructor.
+func (s *Supervisor) place(c *child) {
+	c.at = int32(len(s.children))
+	s.children = append(s.children, c)
+	s.byName[c.name] = c
 }
 
 // Start starts the children in the background and returns. The supervisor is
@@ -173,7 +198,11 @@ func (s *Supervisor) Start(ctx context.Context) error {
 		cancel(nil)
 		return err
 	}
-	if err := s.cfg.Validate(); err != nil {
+	err := s.cfg.Validate()
+	if s.kin != nil {
+		err = errors.Join(err, s.kin.refused)
+	}
+	if err != nil {
 		err = fmt.Errorf("start %s: %w", s.Name(), err)
 		s.Finish(err)
 		cancel(nil)
@@ -194,9 +223,9 @@ func (s *Supervisor) Start(ctx context.Context) error {
 	s.abandoned, s.abandonedOf = make(map[any]string), make(map[string]int)
 	s.untried = len(s.children)
 	unwatch := context.AfterFunc(ctx, func() {
-		s.box.post(stopAll{cause: call.Take("the cause of "+s.Name()+"'s context", context.Cause(ctx))})
+		s.box.Post(stopAll{cause: call.Take("the cause of "+s.Name()+"'s context", context.Cause(ctx))})
 	})
-	s.box.post(begin{})
+	s.box.Post(begin{})
 	call.Go(s.Name(), s.loop, func(err error) {
 		unwatch()
 		cancel(nil)
@@ -233,13 +262,13 @@ func (s *Supervisor) Stop(ctx context.Context) error {
 		return s.killedErr()
 	}
 	deadline, _ := ctx.Deadline()
-	s.box.post(stopAll{cause: stopCause(ctx), by: deadline})
+	s.box.Post(stopAll{cause: stopCause(ctx), by: deadline})
 	select {
 	case <-s.Done():
 		return s.killedErr()
 	case <-ctx.Done():
 	}
-	s.box.post(stopNow{by: time.Now()})
+	s.box.Post(stopNow{by: time.Now()})
 	select {
 	case <-s.Done(): // both were true
 		return s.killedErr()
@@ -248,7 +277,7 @@ func (s *Supervisor) Stop(ctx context.Context) error {
 	var errs []error
 	for _, c := range s.snapshot() {
 		if c.lives() {
-			errs = append(errs, &AbandonedError{Name: c.spec.Name})
+			errs = append(errs, &AbandonedError{Name: c.name})
 		}
 	}
 	err := fmt.Errorf("%s: did not stop in time", s.Name())
@@ -268,7 +297,7 @@ func (s *Supervisor) Stop(ctx context.Context) error {
 // Remove is stopping that child. It is [ErrSupervisorEnded] when the supervisor starts no more
 // children.
 func (s *Supervisor) Add(spec Spec) error {
-	if err := spec.Validate(); err != nil {
+	if err := s.accepts(spec); err != nil {
 		return fmt.Errorf("add to %s: %w", s.Name(), err)
 	}
 	s.begun.Lock()
@@ -304,11 +333,18 @@ func (s *Supervisor) add(m addChild) {
 	}
 	c := s.append(m.spec)
 	s.mu.Unlock()
+	m.reply <- nil
+	s.enter(c)
+}
+
+// enter starts a child that was added.
+func (s *Supervisor) enter(c *child) {
 	s.untried++
 	c.want = true
-	g := &group{members: []*child{c}, phase: groupStarting}
+	g := &group{phase: groupStarting}
+	g.members = g.one[:]
+	g.one[0] = c
 	c.join(g)
-	m.reply <- nil
 	s.advance(g)
 }
 
@@ -342,21 +378,25 @@ func (s *Supervisor) remove(m removeChild) {
 		m.reply <- ErrNoChild
 		return
 	}
-	c.removed = append(c.removed, m.reply)
-	if s.ending || len(c.removed) > 1 {
+	already := c.waits(awaitsRemoval)
+	c.callers = append(c.callers, caller{awaitsRemoval, m.reply})
+	if s.ending || already {
 		return // the stop in progress answers
 	}
-	s.unhold(c)
-	c.want = false
-	g := &group{members: []*child{c}, phase: groupStopping, removes: true}
-	old := c.join(g)
-	s.advance(g)
-	s.advance(old)
+	s.withdraw(c, &group{phase: groupStopping, removes: true})
 }
 
 // drop removes a child from the order. The caller holds mu.
 func (s *Supervisor) drop(c *child) {
-	delete(s.byName, c.spec.Name)
+	delete(s.byName, c.name)
+	if s.kin != nil { // its children have no order
+		last := len(s.children) - 1
+		s.children[c.at] = s.children[last]
+		s.children[c.at].at = c.at
+		s.children[last] = nil
+		s.children = s.children[:last]
+		return
+	}
 	if i := slices.Index(s.children, c); i >= 0 {
 		s.children = slices.Delete(s.children, i, i+1)
 	}
@@ -366,44 +406,13 @@ func (s *Supervisor) drop(c *child) {
 // or the supervisor is gone.
 func (s *Supervisor) ask(ctx context.Context, what string, request func(reply chan<- error) message) error {
 	reply := make(chan error, 1)
-	if !s.box.post(request(reply)) {
+	if !s.box.Post(request(reply)) {
 		return fmt.Errorf("%s: %w", what, ErrSupervisorEnded)
 	}
-	var err error
-	select {
-	case err = <-reply:
-	case <-ctx.Done():
-		err = ctx.Err()
-	case <-s.Gone():
-		select {
-		case err = <-reply:
-		default:
-			err = ErrSupervisorEnded
-		}
-	}
-	if err != nil {
+	if err := s.await(ctx, reply); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	return nil
-}
-
-// HoldRestarts lets running children finish, and starts no more. An App calls it
-// when it begins to drain.
-func (s *Supervisor) HoldRestarts() { s.box.post(holdRestarts{}) }
-
-func (s *Supervisor) holdRestarts() {
-	s.holding = true
-	for _, c := range s.children {
-		s.unhold(c)
-		c.want = false
-		if !c.lives() {
-			continue
-		}
-		w, _ := c.current()
-		if h, ok := w.Worker.(interface{ HoldRestarts() }); ok {
-			w.tell("HoldRestarts", h.HoldRestarts)
-		}
-	}
 }
 
 // snapshot returns the children in order.
@@ -424,10 +433,4 @@ func (s *Supervisor) State() State {
 		state.Children[i] = c.state()
 	}
 	return state
-}
-
-// sessionOf returns the session id of the child of that name.
-func (s *Supervisor) sessionOf(name string) string {
-	sum := sha256.Sum256([]byte(s.session + "\x00" + name))
-	return hex.EncodeToString(sum[:16])
 }

@@ -239,9 +239,15 @@ func TestSupervisorConfigIsValidated(t *testing.T) {
 		"policy":       {with(func(s *worker.Spec) { s.Restart = "sometimes" }), `want "always"`},
 		"backoff":      {worker.SupervisorConfig{Backoff: worker.Backoff{Min: -1}}, "Min is -1ns"},
 		"child budget": {with(func(s *worker.Spec) { s.Backoff.MaxRestarts = 3 }), "belong to the supervisor's"},
-		"timeout":      {with(func(s *worker.Spec) { s.StopTimeout = -1 }), "StopTimeout"},
+		"timeout":      {with(func(s *worker.Spec) { s.StopTimeout = -5 }), "StopTimeout is -5ns, want more than 0, NoLimit or BrutalKill"},
 		"period":       {with(func(s *worker.Spec) { s.ProbePeriod = -5 }), "ProbePeriod"},
 		"unhealthy":    {with(func(s *worker.Spec) { s.RestartUnhealthy = -5 }), "RestartUnhealthy"},
+
+		"temporary and unhealthy":   {with(func(s *worker.Spec) { s.Restart, s.RestartUnhealthy = worker.Temporary, 3 }), `child "a": RestartUnhealthy is 3, but a Temporary child is never restarted`},
+		"temporary and backoff":     {with(func(s *worker.Spec) { s.Restart, s.Backoff.Min = worker.Temporary, 1 }), `child "a": it has a Backoff, but a Temporary child is never restarted`},
+		"auto shutdown":             {worker.SupervisorConfig{AutoShutdown: "sometimes"}, `AutoShutdown is "sometimes", want "never"`},
+		"significant without use":   {with(func(s *worker.Spec) { s.Restart, s.Significant = worker.OnFailure, true }), `child "a": it is Significant, but its supervisor's AutoShutdown is "never"; want`},
+		"significant and permanent": {with(func(s *worker.Spec) { s.Significant = true }), `child "a": it is Significant, but is restarted after every end; want a Restart of "on-failure"`},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -14,10 +13,17 @@ import (
 // Suspender is a worker that can pause and keep its resources: [Func] and
 // [Restarter] if their function calls [Pause], [Process] on Unix systems,
 // [Container], and [Supervisor] if all its running children can pause.
+//
+// Any number of callers may call both methods at once. The worker has one intent,
+// which the last call decides: a Resume ends the Suspends that wait, with an error,
+// and a Suspend that comes during a Resume follows it. Suspends that wait at the same
+// time have one result. When the context of one of them ends, it alone gives up; the
+// worker goes on once all of them have given up.
 type Suspender interface {
 	// Suspend returns nil once the worker has paused and is Suspended. When ctx
-	// ends first, or the worker cannot pause, the worker goes on and the error
-	// says why. For a suspended worker it returns nil.
+	// ends first, or the worker cannot pause, the error says why. The worker then
+	// goes on, unless another caller of Suspend waits. For a suspended worker it
+	// returns nil.
 	Suspend(ctx context.Context) error
 	// Resume makes a suspended worker Running again. For a running worker it does
 	// nothing. For a worker that has ended, or is being stopped, it returns an
@@ -29,338 +35,278 @@ type Suspender interface {
 // that cannot pause.
 var ErrNotSuspendable = errors.New("worker cannot be suspended")
 
-func notSuspendable(name string, s Status) error {
-	return fmt.Errorf("suspend %s: %w: it is %s", name, ErrNotSuspendable, s)
+var errResumed = errors.New("it was resumed meanwhile")
+
+// pauser is how one kind of worker pauses. The engine never calls both methods of a
+// worker at once.
+type pauser interface {
+	// quiesce returns nil once the worker has paused. It also returns when the worker
+	// ends. ctx ends when no caller waits any more. After an error the engine calls
+	// proceed, so quiesce need not undo anything.
+	quiesce(ctx context.Context) error
+	// proceed makes the worker go on, whether it has paused or not. It calls running
+	// at the moment at which the worker counts as Running again, and returns its
+	// error too.
+	proceed(ctx context.Context, running func() error) error
 }
 
-// pause synchronizes a function that calls [Pause] with a caller of Suspend.
-type pause struct {
-	mu        sync.Mutex // guards everything below
-	asked     bool
-	requested chan struct{} // closed while a Suspend waits; made by the first PauseRequested
-	resumed   chan struct{} // closed when the function may go on
+// undoTimeout bounds the undoing of a suspend for which no caller waits.
+const undoTimeout = 30 * time.Second
+
+// pausing is the engine of the suspends and resumes of one worker. Callers post a
+// turn, and wait for its end as long as their own contexts allow. One goroutine, which
+// lives as long as there are turns, takes one after the other. It looks again after
+// it has acted: when the turn is no longer wanted, it undoes what it did.
+type pausing struct {
+	mu     sync.Mutex // guards everything below, and the fields of turns
+	now    *turn      // which the goroutine takes; nil when there is no goroutine
+	next   *turn      // the suspend that follows
+	unsure bool       // a proceed has failed: the worker may not do what its status says
 }
 
-type funcKey struct{}
-
-// Pause is a point at which the function of a [Func] can be suspended. ctx must
-// be derived from the function's context. Pause returns at once unless a Suspend
-// waits. Then the worker becomes Suspended, and Pause returns nil after
-// [Func.Resume], or ctx's error when ctx is cancelled first. Pause blocks only
-// the goroutine that calls it, so the function must not work in other goroutines
-// meanwhile.
-func Pause(ctx context.Context) error {
-	f, ok := ctx.Value(funcKey{}).(*Func)
-	if !ok || f == nil {
-		return ctx.Err()
-	}
-	f.pause.mu.Lock()
-	if !f.pause.asked || f.SetStatus(StatusSuspended) != nil {
-		f.pause.mu.Unlock()
-		return ctx.Err()
-	}
-	resumed := f.pause.resumed
-	f.pause.mu.Unlock()
-	select {
-	case <-resumed:
-		return ctx.Err()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+// turn is one change of the intent, for which any number of callers wait.
+type turn struct {
+	suspend bool
+	ctx     context.Context
+	cancel  context.CancelFunc
+	callers int           // that wait
+	over    bool          // no caller can join or end it any more
+	why     error         // why it is not wanted any more: no caller waits, or a Resume has replaced it
+	done    chan struct{} // closed when the turn is over and done with
+	err     error         // set before done is closed
 }
 
-// PauseRequested returns a channel that is closed while a Suspend waits for the
-// function of ctx to call [Pause]. Use it in a function that waits for other
-// events too, and call it again before each wait. For a context that does not
-// come from a [Func] it returns nil.
-func PauseRequested(ctx context.Context) <-chan struct{} {
-	f, ok := ctx.Value(funcKey{}).(*Func)
-	if !ok || f == nil {
-		return nil
+// engine returns the engine of b's suspends and resumes.
+func (b *BaseWorker) engine() *pausing {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	r := b.rareLocked()
+	if r.pausing == nil {
+		r.pausing = &pausing{}
 	}
-	f.pause.mu.Lock()
-	defer f.pause.mu.Unlock()
-	return f.pause.requestedLocked()
+	return r.pausing
 }
 
-func (p *pause) requestedLocked() chan struct{} {
-	if p.requested == nil {
-		p.requested = make(chan struct{})
-	}
-	return p.requested
-}
-
-// withdrawLocked ends a request to pause, even one that the function has answered.
-func (p *pause) withdrawLocked() {
-	if p.asked {
-		p.asked, p.requested = false, nil
-		close(p.resumed)
-	}
-}
-
-// Suspend asks the function to pause and waits until it has called [Pause].
-func (f *Func) Suspend(ctx context.Context) error {
-	f.pause.mu.Lock()
-	switch s := f.Status(); {
-	case s == StatusSuspended:
-		f.pause.mu.Unlock()
-		return nil
-	case s != StatusRunning:
-		f.pause.mu.Unlock()
-		return notSuspendable(f.Name(), s)
-	}
-	if !f.pause.asked {
-		f.pause.asked, f.pause.resumed = true, make(chan struct{})
-		close(f.pause.requestedLocked())
-	}
-	f.pause.mu.Unlock()
-	s, err := f.Await(ctx, func(s Status) bool { return s != StatusRunning })
-	if err == nil && s == StatusSuspended {
-		return nil
-	}
-	f.pause.mu.Lock()
-	defer f.pause.mu.Unlock()
-	if err == nil {
-		f.pause.withdrawLocked()
-		return notSuspendable(f.Name(), s)
-	}
-	if f.Status() == StatusSuspended { // the function paused as ctx ended
-		return nil
-	}
-	f.pause.withdrawLocked()
-	return fmt.Errorf("suspend %s: it did not pause: %w", f.Name(), err)
-}
-
-// Resume lets the function return from [Pause].
-func (f *Func) Resume(context.Context) error {
-	f.pause.mu.Lock()
-	defer f.pause.mu.Unlock()
-	if err := f.resume(); err != nil {
-		return err
-	}
-	f.pause.withdrawLocked()
-	return nil
-}
-
-// resume moves a suspended worker to Running.
-func (b *BaseWorker) resume() error {
-	if b.Status() == StatusRunning {
-		return nil
-	}
-	if err := b.SetStatus(StatusRunning); err != nil {
-		return fmt.Errorf("resume %s: %w", b.Name(), err)
-	}
-	return nil
-}
-
-// Suspend asks the current run to pause, and waits until it has paused. When the
-// run fails first, the next run does not start before [Restarter.Resume].
-func (r *Restarter) Suspend(ctx context.Context) error {
-	r.suspending.Lock()
-	defer r.suspending.Unlock()
-	switch s := r.Status(); {
-	case s == StatusSuspended:
-		return nil
-	case s != StatusRunning:
-		return notSuspendable(r.Name(), s)
-	}
-	r.begun.Lock() // from now on no run begins
-	r.nowMu.Lock()
-	r.gate = make(chan struct{})
-	child := r.child
-	r.nowMu.Unlock()
-	r.begun.Unlock()
-	_, err := child.Await(ctx, func(s Status) bool { return s != StatusStarting })
-	if err == nil && child.Status() == StatusRunning {
-		if err = child.Suspend(ctx); err != nil && child.Status().Terminal() {
-			err = nil // there is no run
+// suspend is the Suspend of every kind.
+func (b *BaseWorker) suspend(ctx context.Context, kind pauser) error {
+	e := b.engine()
+	e.mu.Lock()
+	if e.now == nil && !e.unsure {
+		if s := b.Status(); s != StatusRunning {
+			e.mu.Unlock()
+			if s == StatusSuspended {
+				return nil
+			}
+			return fmt.Errorf("suspend %s: %w", b.Name(), cannotPause(s))
 		}
 	}
-	if err == nil {
-		if err = r.SetStatus(StatusSuspended); err == nil {
+	t := e.now
+	switch {
+	case t == nil:
+		t = newTurn(ctx, true)
+		e.begin(b, kind, t)
+	case !t.suspend || t.over:
+		if e.next == nil {
+			e.next = newTurn(ctx, true)
+		}
+		t = e.next
+	}
+	if err := e.wait(ctx, t); err != nil {
+		return fmt.Errorf("suspend %s: %w", b.Name(), err)
+	}
+	return nil
+}
+
+// resume is the Resume of every kind.
+func (b *BaseWorker) resume(ctx context.Context, kind pauser) error {
+	e := b.engine()
+	for {
+		e.mu.Lock()
+		t := e.now
+		if t == nil && !e.unsure && b.Status() == StatusRunning {
+			e.mu.Unlock()
 			return nil
 		}
-	}
-	return errors.Join(fmt.Errorf("suspend %s: %w", r.Name(), err), r.open())
-}
-
-// Resume lets the current run go on, and lets a waiting one start.
-func (r *Restarter) Resume(context.Context) error {
-	r.suspending.Lock()
-	defer r.suspending.Unlock()
-	if err := r.resume(); err != nil {
-		return err
-	}
-	return r.open()
-}
-
-// open removes the gate and resumes a suspended run.
-func (r *Restarter) open() error {
-	r.nowMu.Lock()
-	gate, child := r.gate, r.child
-	r.gate = nil
-	r.nowMu.Unlock()
-	if gate != nil {
-		close(gate)
-	}
-	if child != nil && child.Status() == StatusSuspended {
-		return child.Resume(context.Background())
-	}
-	return nil
-}
-
-// Suspend stops the program's whole group with SIGSTOP, and returns once the
-// kernel has stopped the program. The program's connections stay open and get no
-// answers. On Windows Suspend returns an error.
-func (p *Process) Suspend(ctx context.Context) error {
-	switch s := p.Status(); {
-	case s == StatusSuspended:
-		return nil
-	case s != StatusRunning || sigStop == 0:
-		return notSuspendable(p.Name(), s)
-	}
-	if err := p.Signal(sigStop); err != nil {
-		return err
-	}
-	for pause := time.Millisecond; !p.isStopped(); pause = min(2*pause, 50*time.Millisecond) {
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-p.exited.Signaled():
-			timer.Stop()
-			return notSuspendable(p.Name(), StatusFailed)
+		if t == nil {
+			t = newTurn(ctx, false)
+			e.begin(b, kind, t)
+		}
+		if !t.suspend && !t.over {
+			if err := e.wait(ctx, t); err != nil {
+				return fmt.Errorf("resume %s: %w", b.Name(), err)
+			}
+			return nil
+		}
+		e.replaced(t)
+		e.replaced(e.next)
+		e.mu.Unlock()
+		select { // then look again
+		case <-t.done:
 		case <-ctx.Done():
-			timer.Stop()
-			return errors.Join(fmt.Errorf("suspend %s: %w", p.Name(), ctx.Err()), p.Signal(sigCont))
+			return fmt.Errorf("resume %s: %w", b.Name(), ctx.Err())
 		}
 	}
-	if err := p.SetStatus(StatusSuspended); err != nil { // a Stop came in between; to stop, the program has to run
-		return errors.Join(fmt.Errorf("suspend %s: %w", p.Name(), err), p.Signal(sigCont))
-	}
-	return nil
 }
 
-// Resume continues the program's group.
-func (p *Process) Resume(context.Context) error {
-	if err := p.resume(); err != nil {
-		return err
-	}
-	return p.Signal(sigCont)
+func newTurn(ctx context.Context, suspend bool) *turn {
+	t := &turn{suspend: suspend, done: make(chan struct{})}
+	t.ctx, t.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	return t
 }
 
-// Suspend suspends the children in reverse order. Pending children stay pending,
-// and no child starts before [Supervisor.Resume]. When a child cannot be
-// suspended, or ctx ends, Suspend resumes the suspended ones in order.
-func (s *Supervisor) Suspend(ctx context.Context) error {
-	if err := s.alone(ctx, "suspend"); err != nil {
-		return err
-	}
-	defer func() { <-s.suspending }()
-	switch status := s.Status(); {
-	case status == StatusSuspended:
-		return nil
-	case status != StatusRunning:
-		return notSuspendable(s.Name(), status)
-	}
-	if err := s.setHold(ctx, true); err != nil {
-		return err
-	}
-	var paused []*child
-	err := func() error {
-		for _, c := range slices.Backward(s.snapshot()) {
-			if !c.lives() {
-				continue
-			}
-			w, _ := c.current()
-			if w.status() == StatusSuspended {
-				continue // another caller has suspended it
-			}
-			child, ok := w.Worker.(Suspender)
-			if !ok {
-				return notSuspendable(c.spec.Name, w.status())
-			}
-			if err := within(ctx, c.spec.Name, child.Suspend); err != nil {
-				if c.lives() {
-					return err
-				}
-				continue // the child has ended: there is nothing to suspend
-			}
-			paused = append(paused, c)
+// begin takes the first turn, in a goroutine that goes on as long as there are turns.
+func (e *pausing) begin(b *BaseWorker, kind pauser, t *turn) {
+	e.now = t
+	call.Go(b.Name(), func() error {
+		for t := t; t != nil; {
+			t = e.end(t, e.take(b, kind, t))
 		}
-		return s.SetStatus(StatusSuspended)
-	}()
-	if err == nil {
 		return nil
-	}
-	err = fmt.Errorf("suspend %s: %w", s.Name(), err)
-	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), defaultStopTimeout)
-	defer cancel()
-	slices.Reverse(paused)
-	return errors.Join(err, s.resumeAll(after, paused), s.setHold(after, false))
+	}, func(err error) {
+		for t := t; err != nil && t != nil; { // a foreign method has exited the goroutine
+			e.mu.Lock()
+			t, e.unsure = e.now, true
+			e.mu.Unlock()
+			if t != nil {
+				t = e.end(t, err)
+			}
+		}
+	})
 }
 
-// Resume resumes the children in order, and lets pending ones start. It goes on
-// when a child cannot be resumed; the error names that child.
-func (s *Supervisor) Resume(ctx context.Context) error {
-	if err := s.alone(ctx, "resume"); err != nil {
-		return err
-	}
-	defer func() { <-s.suspending }()
-	if s.Status() == StatusRunning {
-		return nil
-	}
-	if status := s.Status(); status != StatusSuspended {
-		return s.resume()
-	}
-	err := s.resumeAll(ctx, s.snapshot())
-	return errors.Join(err, s.resume(), s.setHold(ctx, false))
+// end ends a turn, and returns the one that follows.
+func (e *pausing) end(t *turn, err error) (next *turn) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	t.cancel()
+	t.over, t.err = true, err
+	close(t.done)
+	e.now, e.next = e.next, nil
+	return e.now
 }
 
-// alone waits until no other caller suspends or resumes.
-func (s *Supervisor) alone(ctx context.Context, what string) error {
+// replaced ends the suspend that a Resume replaces. The caller holds e.mu.
+func (e *pausing) replaced(t *turn) {
+	if t == nil || t.over {
+		return
+	}
+	t.over, t.why = true, errResumed
+	t.cancel()
+	if t == e.next {
+		e.next, t.err = nil, errResumed
+		close(t.done)
+	}
+}
+
+// wait adds a caller to t and waits for its end. The caller holds e.mu; wait releases
+// it. The last caller that gives up ends the turn, and stays a moment, so that the
+// worker usually goes on when wait returns.
+func (e *pausing) wait(ctx context.Context, t *turn) error {
+	t.callers++
+	e.mu.Unlock()
 	select {
-	case s.suspending <- struct{}{}:
-		return nil
+	case <-t.done:
+		return t.err
 	case <-ctx.Done():
-		return fmt.Errorf("%s %s: %w", what, s.Name(), ctx.Err())
+	}
+	e.mu.Lock()
+	t.callers--
+	select {
+	case <-t.done: // both were ready
+		e.mu.Unlock()
+		return t.err
+	default:
+	}
+	switch {
+	case t.callers > 0:
+		e.mu.Unlock()
+		return ctx.Err()
+	case t == e.next:
+		e.next, t.err = nil, ctx.Err()
+		close(t.done)
+		t.cancel()
+	case !t.over:
+		t.over, t.why = true, ctx.Err()
+		t.cancel()
+	}
+	e.mu.Unlock()
+	late := time.NewTimer(call.Settle)
+	defer late.Stop()
+	select {
+	case <-t.done:
+		return t.err
+	case <-late.C:
+		return ctx.Err()
 	}
 }
 
-func (s *Supervisor) resumeAll(ctx context.Context, children []*child) error {
-	var errs []error
-	for _, c := range children {
-		w, _ := c.current()
-		if !c.lives() || w.status() != StatusSuspended {
-			continue
-		}
-		if child, ok := w.Worker.(Suspender); ok {
-			errs = append(errs, within(ctx, c.spec.Name, child.Resume))
-		}
+// take does what a turn wants.
+func (e *pausing) take(b *BaseWorker, kind pauser, t *turn) error {
+	s := b.Status()
+	switch {
+	case s != StatusRunning && s != StatusSuspended && t.suspend:
+		return cannotPause(s)
+	case s != StatusRunning && s != StatusSuspended:
+		return b.SetStatus(StatusRunning) // the error that says what is possible
+	case !t.suspend:
+		return t.result(e, e.proceed(t.ctx, b, kind, true))
+	case s == StatusSuspended && !e.isUnsure():
+		return nil
 	}
-	return errors.Join(errs...)
+	err := call.Do(b.Name(), func() error { return kind.quiesce(t.ctx) })
+	e.mu.Lock()
+	if err == nil && t.why == nil && b.Status() != StatusSuspended && b.SetStatus(StatusSuspended) != nil {
+		err = cannotPause(b.Status()) // a Stop came in between: to stop, the worker has to run
+	}
+	if err == nil && t.why == nil {
+		t.over, e.unsure = true, false
+		e.mu.Unlock()
+		return nil
+	}
+	e.mu.Unlock()
+	undo, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), undoTimeout)
+	defer cancel()
+	failed := e.proceed(undo, b, kind, false)
+	if b.Status() != StatusRunning {
+		failed = nil // it has ended meanwhile
+	}
+	return errors.Join(t.result(e, err), failed)
 }
 
-// setHold makes the loop stop starting children, or start those that wait.
-func (s *Supervisor) setHold(ctx context.Context, hold bool) error {
-	return s.ask(ctx, "suspend "+s.Name(), func(reply chan<- error) message { return holdStarts{hold: hold, reply: reply} })
-}
-
-func (s *Supervisor) holdStarts(m holdStarts) {
-	s.suspended = m.hold
-	m.reply <- nil
-	if !m.hold {
-		for _, c := range s.children {
-			s.advance(c.group)
-		}
-	}
-}
-
-// within calls a child's method. It waits until ctx ends and a moment longer,
-// because a child that gets the same context usually returns then.
-func within(ctx context.Context, name string, fn func(context.Context) error) error {
-	err := call.Within(ctx, name, call.Settle, func() error { return fn(ctx) })
-	if abandoned, ok := err.(*AbandonedError); ok && abandoned.Name == name { //nolint:errorlint // of this call, not an error that the call returned
-		return fmt.Errorf("%w: %w", err, ctx.Err())
-	}
+// proceed makes the worker go on. It does not change the status of a worker that was
+// not suspended, unless change says so.
+func (e *pausing) proceed(ctx context.Context, b *BaseWorker, kind pauser, change bool) error {
+	err := call.Do(b.Name(), func() error {
+		return kind.proceed(ctx, func() error {
+			if s := b.Status(); s == StatusRunning || s != StatusSuspended && !change {
+				return nil
+			}
+			return b.SetStatus(StatusRunning)
+		})
+	})
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.unsure = err != nil
 	return err
 }
+
+func (e *pausing) isUnsure() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.unsure
+}
+
+// result returns the error of a turn that was taken with err.
+func (t *turn) result(e *pausing, err error) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case t.why == nil || err == nil && !t.suspend:
+		return err
+	case err == nil, errors.Is(t.why, errResumed), errors.Is(err, t.ctx.Err()):
+		return t.why
+	}
+	return fmt.Errorf("%w: %w", t.why, err)
+}
+
+func cannotPause(s Status) error { return fmt.Errorf("%w: it is %s", ErrNotSuspendable, s) }

@@ -3,7 +3,11 @@
 package worker_test
 
 import (
+	"context"
 	"errors"
+	"os/exec"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -58,4 +62,40 @@ func TestSuspendedProcessThatIsKilledFails(t *testing.T) {
 	if p.Status() != worker.StatusFailed {
 		t.Errorf("it is %s", p.Status())
 	}
+}
+
+// Ten callers suspend one process at once: all succeed, and the program is stopped in
+// the end.
+func TestConcurrentSuspendsStopTheProcess(t *testing.T) {
+	out := newLines()
+	p := start(t, helperCommand("tick", out))
+	out.await(t, "tick 1")
+	for range 5 {
+		ctxs := make([]context.Context, 10)
+		for i := range ctxs {
+			ctxs[i] = within(t)
+		}
+		if err := errors.Join(suspends(p, ctxs...)...); err != nil {
+			t.Error(err)
+		}
+		if !processStopped(t, p.PID()) || p.Status() != worker.StatusSuspended {
+			t.Errorf("it is %s, and the program stopped: %v", p.Status(), processStopped(t, p.PID()))
+		}
+		if err := p.Resume(within(t)); err != nil || p.Status() != worker.StatusRunning {
+			t.Errorf("Resume: %v, it is %s", err, p.Status())
+		}
+	}
+	if err := p.Stop(within(t)); err != nil {
+		t.Error(err)
+	}
+}
+
+// processStopped reports whether a process is stopped by a signal, as ps sees it.
+func processStopped(t *testing.T, pid int) bool {
+	t.Helper()
+	state, err := exec.Command("ps", "-o", "state=", "-p", strconv.Itoa(pid)).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.HasPrefix(strings.TrimSpace(string(state)), "T")
 }

@@ -133,6 +133,9 @@ func http2Shutdown(_ testing.TB, srv *http.Server, ln net.Listener) func() error
 // Clients that cannot replay their requests lose none with any implementation of HTTP/2,
 // and lose some with http.Server.Shutdown: else this test shows nothing.
 func TestHTTP2LosesNothing(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a siege of seven servers: make test-long runs it")
+	}
 	stops := siegeStops(t)
 	for _, kind := range http2Servers {
 		t.Run(kind.name, func(t *testing.T) {

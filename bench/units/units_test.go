@@ -50,14 +50,17 @@ type group struct {
 // groups are the compared groups. Each is used as its documentation shows, silent,
 // without a server, and without the process's signals, which none of the peers touches
 // here. "signals" is the App with them: taking a signal from the runtime and giving it
-// back switches threads, and costs more than the rest. "worker" runs the units without
-// an App, as suture runs its supervisors.
+// back switches threads, and costs more than the rest. Three run the units without an
+// App: "worker" restarts each, "Func" runs each once, and "Supervisor" is one supervisor
+// of all, as suture runs its services.
 var groups = []group{
 	{"errgroup", errGroup},
 	{"lifecycle-go", func(w *work) error { return app(w, goes, quiet) }},
 	{"lifecycle-go.Supervise", func(w *work) error { return app(w, supervised, quiet) }},
 	{"lifecycle-go.signals", func(w *work) error { return app(w, goes) }},
 	{"lifecycle-go.worker", workers},
+	{"lifecycle-go.Func", funcs},
+	{"lifecycle-go.Supervisor", supervisor},
 	{"oklog.run", oklogRun},
 	{"suture", sutures},
 	{"fx", fxApp},
@@ -190,6 +193,47 @@ func workers(w *work) error {
 		}
 	}
 	return nil
+}
+
+// funcs starts and stops functions that are not restarted, by hand.
+func funcs(w *work) error {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	all := make([]*worker.Func, w.n)
+	for i := range all {
+		all[i] = worker.NewFunc(names[i], func(ctx context.Context) error {
+			w.run(ctx)
+			return nil
+		})
+		if err := all[i].Start(ctx); err != nil {
+			return err
+		}
+	}
+	<-w.all
+	cancel()
+	for _, f := range all {
+		<-f.Done()
+		if err := f.Err(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func supervisor(w *work) error {
+	specs := make([]worker.Spec, w.n)
+	for i := range specs {
+		specs[i] = worker.FuncSpec(names[i], func(ctx context.Context) error {
+			w.run(ctx)
+			return nil
+		})
+	}
+	s := worker.NewSupervisor("bench", worker.SupervisorConfig{Children: specs})
+	if err := s.Start(context.Background()); err != nil {
+		return err
+	}
+	<-w.all
+	return s.Stop(context.Background())
 }
 
 var (

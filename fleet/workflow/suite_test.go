@@ -36,6 +36,9 @@ func TestSuiteOnASeparateServer(t *testing.T) {
 // each in its own process. "make chaos" runs all tests there. Clusters spend most of
 // the time electing leaders, so the tests run in parallel.
 func TestCoreOnACluster(t *testing.T) {
+	if testing.Short() {
+		t.Skip("three servers: make test-long runs it")
+	}
 	if brokertest.KindOfRun(t) != brokertest.InProcess {
 		return
 	}

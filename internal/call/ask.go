@@ -88,7 +88,7 @@ func (a *Answers) collect(method string, c *Call) (ended bool, err error) {
 // goroutine of its own, for at most [AnswerIn]; when that is not enough, it
 // returns an error that wraps [ErrNoAnswer].
 func Take(name string, err error) error {
-	if err == nil || known(err) {
+	if err == nil || plain(err) || known(err) {
 		return err
 	}
 	out, failed := Ask(new(Answers), name, func() error { return err })

@@ -49,33 +49,82 @@ func Do(name string, fn func() error) (err error) {
 // The result is the number of the call, with which [Abandoned] finds its stack. No two
 // calls of a process have the same number.
 func Go(name string, fn func() error, ended func(error)) uint64 {
+	return GoJob(name, &functions{fn, ended})
+}
+
+// Job is what [GoJob] runs.
+type Job interface {
+	// Run is the foreign function.
+	Run() error
+	// Ended is called with the result, and is our own code.
+	Ended(err error)
+}
+
+// GoJob is [Go] for the two methods of a value, which need no memory of their own.
+func GoJob(name string, job Job) uint64 {
 	number := numbers.Add(1)
-	go run(number, name, fn, ended)
+	go run(number, name, job)
 	return number
 }
+
+// GoJobUncaught is GoJob without a net: a panic of Run ends the process, as on any
+// goroutine of the program. Ended is not called then.
+func GoJobUncaught(name string, job Job) uint64 {
+	number := numbers.Add(1)
+	go runUncaught(number, name, job)
+	return number
+}
+
+type functions struct {
+	fn    func() error
+	ended func(error)
+}
+
+func (f *functions) Run() error      { return f.fn() }
+func (f *functions) Ended(err error) { f.ended(err) }
 
 // numbers counts the goroutines that this package starts.
 var numbers atomic.Uint64
 
-// run calls fn and then ended, even when fn panics or exits its goroutine. Stack
-// traces show the arguments of run, and [Stack] finds the number there. That is why
-// run is not inlined, and why it returns the number: it keeps the argument until fn
-// has returned.
+// run calls the job's Run and then Ended, even when Run panics or exits its goroutine.
+// Stack traces show the arguments of run, and [Stack] finds the number there. That is
+// why run is not inlined, and why it returns the number: it keeps the argument until
+// Run has returned.
 //
 //go:noinline
-func run(number uint64, name string, fn func() error, ended func(error)) uint64 {
+func run(number uint64, name string, job Job) uint64 {
 	// Goexit runs the deferred calls and nothing after them, so only a deferred
-	// call sees every end of fn.
+	// call sees every end of Run.
 	var err error
 	returned := false
 	defer func() {
 		if !returned && err == nil {
 			err = fmt.Errorf("%s: %w", name, ErrGoexit)
 		}
-		ended(err)
+		job.Ended(err)
 	}()
 	defer catch(name, &err) // deferred directly, because Goexit would not return to a caller
-	err = Freeze(name, fn())
+	err = Freeze(name, job.Run())
+	returned = true
+	return number
+}
+
+// runUncaught is run without catch. [Stack] finds its number too.
+//
+//go:noinline
+func runUncaught(number uint64, name string, job Job) uint64 {
+	var err error
+	returned := false
+	defer func() {
+		if !returned {
+			if v := recover(); v != nil {
+				panic(v) // the trace has the frames of fn, which were not unwound yet
+			}
+			err = fmt.Errorf("%s: %w", name, ErrGoexit)
+		}
+		job.Ended(err)
+	}()
+	err = Freeze(name, job.Run())
 	returned = true
 	return number
 }
@@ -115,12 +164,12 @@ func Within(ctx context.Context, name string, moment time.Duration, fn func() er
 // Start must be called once, before every other method.
 func (c *Call) Start(name string, fn func() error, ended func(error)) {
 	c.name, c.number = name, numbers.Add(1)
-	go run(c.number, c.name, fn, func(err error) {
+	go run(c.number, c.name, &functions{fn, func(err error) {
 		if ended != nil {
 			ended(err)
 		}
 		c.end(err)
-	})
+	}})
 }
 
 func (c *Call) end(err error) {

@@ -55,9 +55,12 @@ func Stack(number uint64) string {
 	return stack
 }
 
-// frame is how the line of run's frame begins in a stack trace. Its first argument is
-// the number of the call.
-const frame = "\ngithub.com/pleme-io/lifecycle-go/internal/call.run(0x"
+// frames are how the lines of the frames of run and runUncaught begin in a stack trace.
+// Their first argument is the number of the call.
+var frames = [][]byte{
+	[]byte("\ngithub.com/pleme-io/lifecycle-go/internal/call.run(0x"),
+	[]byte("\ngithub.com/pleme-io/lifecycle-go/internal/call.runUncaught(0x"),
+}
 
 // stacks cuts a dump into the stacks of the goroutines that [Go] and [Call.Start]
 // started, by the numbers of their calls. A goroutine's id would do as well, but to
@@ -66,7 +69,11 @@ func stacks(dump []byte) map[uint64]string {
 	out := make(map[uint64]string)
 	for len(dump) > 0 {
 		block, rest, _ := bytes.Cut(dump, []byte("\n\n"))
-		if i := bytes.LastIndex(block, []byte(frame)); i >= 0 {
+		for _, frame := range frames {
+			i := bytes.LastIndex(block, frame)
+			if i < 0 {
+				continue
+			}
 			digits := block[i+len(frame):]
 			n := bytes.IndexFunc(digits, func(r rune) bool { return !strings.ContainsRune("0123456789abcdef", r) })
 			if number, err := strconv.ParseUint(string(digits[:max(n, 0)]), 16, 64); err == nil {

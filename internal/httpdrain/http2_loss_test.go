@@ -270,12 +270,16 @@ func (l *losses) check(t testing.TB) {
 // Clients that cannot replay a request lose none, however many are on their way
 // when the server says goodbye.
 func TestHTTP2LosesNothing(t *testing.T) {
+	stops := 5
+	if testing.Short() {
+		stops = 2
+	}
 	for _, proto := range []string{"https", "http"} {
 		t.Run(proto, func(t *testing.T) {
 			certificate()
 			synctest.Test(t, func(t *testing.T) {
 				siege{
-					proto: proto, stops: 5, conns: 8, workers: 8, window: 400 * time.Millisecond,
+					proto: proto, stops: stops, conns: 8, workers: 8, window: 400 * time.Millisecond,
 					cfg: Config{GoAwayAfter: 100 * time.Millisecond, AcceptQuiet: 100 * time.Millisecond, Linger: 10 * time.Second},
 					open: func() (net.Listener, func() (net.Conn, error)) {
 						w := newWire(10 * time.Millisecond)
