@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"time"
-
-	"github.com/pleme-io/lifecycle-go/fsm"
 )
 
 // attempt is one query with one worker, from the assignment until the worker has
@@ -33,7 +31,7 @@ func (p *Pool) admit(ctx context.Context, q *Query) (w *proc, direct *attempt) {
 	q.seq = p.lastID
 	var id [21]byte
 	q.id = string(strconv.AppendUint(append(id[:0], 'q'), q.seq, 10))
-	q.machine = fsm.MustNew(KindQuery, q.id, queryTable, QueryPending, &p.events)
+	queryModel.Begin(&q.machine, q.id, QueryPending, &p.events)
 	w, a, reject := p.placeLocked(q)
 	if a != nil {
 		if q.messages == nil && !w.reading {

@@ -98,7 +98,7 @@ func (w *proc) printOfQuery(why error) string {
 	w.p.mu.Lock()
 	a := w.cur
 	w.p.mu.Unlock()
-	if why == nil || a == nil || a.q.marked || queryTable.IsTerminal(a.q.State()) {
+	if why == nil || a == nil || a.q.marked || queryModel.IsTerminal(a.q.State()) {
 		return ""
 	}
 	return printOf(a.q.payload)

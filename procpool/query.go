@@ -35,7 +35,7 @@ type Query struct {
 	until      time.Time
 	invalid    error // of an option
 
-	machine  *fsm.Machine[QueryState]
+	machine  fsm.Machine[QueryState]
 	messages chan json.RawMessage // nil for Do, which drops them
 
 	mu       sync.Mutex    // guards the fields below; result and err are final once it has ended
@@ -183,7 +183,7 @@ func (q *Query) Done() <-chan struct{} {
 	return q.done
 }
 
-func (q *Query) endedLocked() bool { return queryTable.IsTerminal(q.machine.State()) }
+func (q *Query) endedLocked() bool { return queryModel.IsTerminal(q.machine.State()) }
 
 // Session returns the worker's own id of the work, "" when it has not sent one.
 func (q *Query) Session() string {
@@ -321,7 +321,7 @@ func (q *Query) watch(ctx context.Context) {
 // It returns false when the query has ended or gone is closed.
 func (q *Query) push(content json.RawMessage, gone <-chan struct{}) bool {
 	switch state := q.State(); {
-	case queryTable.IsTerminal(state):
+	case queryModel.IsTerminal(state):
 		return false
 	case state == QueryProcessing:
 		_ = q.machine.To(QueryStreaming, nil) // it may have ended meanwhile

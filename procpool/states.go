@@ -90,6 +90,9 @@ var (
 	}
 )
 
+// queryModel makes the machines of queries.
+var queryModel = fsm.NewModel(KindQuery, queryTable)
+
 // WorkerTransitions returns the transition table of a worker process. The caller
 // owns the copy, as with the three below.
 func WorkerTransitions() fsm.Table[WorkerState] { return clone(workerTable) }

@@ -39,6 +39,18 @@ type Offer struct {
 
 // whole returns a whole number from least to most.
 func whole(field string, raw []byte, least, most int) (int, error) {
+	if few := 0; len(raw) <= 9 { // the usual spelling
+		for _, c := range raw {
+			if c < '0' || c > '9' {
+				few = -1
+				break
+			}
+			few = 10*few + int(c-'0')
+		}
+		if few >= least && few <= most {
+			return few, nil
+		}
+	}
 	var n float64
 	if json.Unmarshal(raw, &n) != nil || raw[0] == 'n' || n < float64(least) || n > float64(most) || n != math.Trunc(n) {
 		return 0, fmt.Errorf("%w: %s is %s, want a whole number from %d to %d", ErrField, field, Excerpt(raw), least, most)

@@ -97,8 +97,8 @@ var (
 )
 
 // Decode reads the line, with or without its newline, into e. Fields of type
-// RawMessage are slices of line, not copies, and the one that the message's type has
-// is JSON in UTF-8. Decode skips unknown fields. When a
+// RawMessage are slices of line, not copies. In a worker's message the one that its
+// type has is JSON in UTF-8. What a pool sends it has checked with [CheckValue]. Decode skips unknown fields. When a
 // field occurs twice the last one counts, as in most parsers.
 //
 // Decode overwrites e. It reuses the string of the previous RequestID when the line
@@ -364,7 +364,6 @@ func (e *Envelope) check() error {
 		case e.CallID == "":
 			missing = "callId"
 		case e.Type == Reply:
-			return checkStrings(e.value())
 		case e.RequestID == "":
 			missing = "requestId"
 		case e.Method == "":
@@ -384,14 +383,13 @@ func (e *Envelope) check() error {
 	return fmt.Errorf("%w: a %s without %s", ErrField, e.Type, missing)
 }
 
-// value returns the value that messages of the type carry, nil when they carry none.
+// value returns the value that a worker's message of the type carries, nil when it
+// carries none.
 func (e *Envelope) value() json.RawMessage {
 	switch e.Type { //nolint:exhaustive // the others carry no value
-	case Query:
-		return e.Payload
 	case Message:
 		return e.Content
-	case Complete, Reply:
+	case Complete:
 		return e.Result
 	case Call:
 		return e.Params

@@ -138,7 +138,7 @@ func TestValuesAreCheckedInBothDirections(t *testing.T) {
 		if wire.CheckValue([]byte(value)) == nil {
 			t.Errorf("CheckValue accepts %q", value)
 		}
-		for _, line := range []string{`{"type":"complete","requestId":"a","result":%s}`, `{"type":"message","requestId":"a","content":%s}`, `{"type":"query","requestId":"a","payload":%s}`} {
+		for _, line := range []string{`{"type":"complete","requestId":"a","result":%s}`, `{"type":"message","requestId":"a","content":%s}`, `{"type":"call","requestId":"a","callId":"b","method":"c","params":%s}`} {
 			var e wire.Envelope
 			if err := wire.Decode(fmt.Appendf(nil, line, value), &e); !errors.Is(err, wire.ErrNotJSON) || len(err.Error()) > 1000 {
 				t.Errorf("%.30s with %q: %v", line, value, err)
@@ -290,7 +290,7 @@ func FuzzFrame(f *testing.F) {
 				t.Errorf("%q fits its schema, and Decode says %v", line, err)
 			}
 			if err == nil {
-				value := map[wire.Type]json.RawMessage{wire.Query: e.Payload, wire.Message: e.Content, wire.Complete: e.Result, wire.Reply: e.Result, wire.Call: e.Params}[e.Type]
+				value := map[wire.Type]json.RawMessage{wire.Message: e.Content, wire.Complete: e.Result, wire.Call: e.Params}[e.Type]
 				if value != nil && wire.CheckValue(value) != nil {
 					t.Errorf("%q: Decode accepts %q", line, value)
 				}
