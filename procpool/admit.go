@@ -14,6 +14,7 @@ type attempt struct {
 	q     *Query
 	id    string // on the wire
 	begun time.Time
+	slow  bool // it was logged as slow; guarded by pool.mu
 
 	// Guarded by the worker's wmu.
 	sent    bool

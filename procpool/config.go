@@ -68,6 +68,10 @@ type Config struct {
 	// long, ends to make room for it. Defaults to 1 s; Off disables it.
 	StarveAfter time.Duration
 
+	// SlowAfter is how long a worker may have a query before the pool logs it, while it
+	// runs, with the worker's stacks when it can show them. Defaults to 0: no query is
+	// slow.
+	SlowAfter time.Duration
 	// Calls answers calls that workers of version 2 make while they have a query.
 	// Without it a call gets an error.
 	Calls CallHandler
@@ -160,6 +164,7 @@ type Recycle struct {
 	MaxAge     time.Duration // time since it became ready
 	MaxIdle    time.Duration // time without a query
 	MaxRSS     int64         // bytes of private memory (Linux)
+	MaxGroup   int64         // the same, of all processes in the worker's group together
 	// Jitter lowers each limit of each worker by up to this fraction, so that
 	// workers that started together are not recycled together. Defaults to 0.1;
 	// Off disables it.
@@ -237,6 +242,7 @@ func (c Config) Validate() error {
 		{"WriteTimeout", c.WriteTimeout},
 		{"DrainTimeout", c.DrainTimeout},
 		{"HealthTimeout", c.HealthTimeout},
+		{"SlowAfter", c.SlowAfter},
 		{"Recycle.Every", c.Recycle.Every},
 	} {
 		bad(d.value < 0, "%s is %v, want more than 0", d.name, d.value)
@@ -253,6 +259,8 @@ func (c Config) Validate() error {
 	bad(r.MaxAge < 0, "Recycle.MaxAge is %v, want 0 or more", r.MaxAge)
 	bad(r.MaxIdle < 0, "Recycle.MaxIdle is %v, want 0 or more", r.MaxIdle)
 	bad(r.MaxRSS < 0, "Recycle.MaxRSS is %d bytes, want 0 or more", r.MaxRSS)
+	bad(r.MaxGroup < 0, "Recycle.MaxGroup is %d bytes, want 0 or more", r.MaxGroup)
+	bad(r.MaxGroup > 0 && !knowsMemory, "Recycle.MaxGroup is %d, and on this system a process's memory is not known: want 0", r.MaxGroup)
 	bad(r.MaxRSS > 0 && !knowsMemory, "Recycle.MaxRSS is %d, and on this system a process's memory is not known: want 0", r.MaxRSS)
 	bad(r.Jitter != Off && !(r.Jitter >= 0 && r.Jitter < 1), "Recycle.Jitter is %v, want 0 to less than 1, or Off", r.Jitter)
 	bad(r.AtOnce < 1, "Recycle.AtOnce is %d, want 1 or more", r.AtOnce)

@@ -132,10 +132,10 @@ func (p *Pool) Start(ctx context.Context) error {
 		return err
 	}
 	p.running.Store(true)
+	p.mu.Lock()
 	if p.cfg.MinWorkers == 0 {
 		p.MarkRunning()
 	}
-	p.mu.Lock()
 	p.ensureLocked()
 	p.mu.Unlock()
 	call.Go(p.Name(), func() error { p.live(own); return nil }, func(err error) {

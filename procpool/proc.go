@@ -81,7 +81,7 @@ type proc struct {
 	broke        error     // what it did wrong, when it ends because of that
 	asked        time.Time // when the unanswered health check was sent, else zero
 	checkedAt    time.Time
-	dumping      []*Query  // expired, and wait for its stacks
+	dumping      []*dumped // wait for its stacks
 	calls        int       // that wait for an answer
 	stoppedAt    time.Time // when the pool has seen its process stopped, else zero
 	after        []func()  // detach calls them without the lock
@@ -322,7 +322,7 @@ func (w *proc) awaitConfirmLocked(a *attempt) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if w.cur == a {
-			w.stopLocked(false, fmt.Errorf("it has not confirmed the end of %s within %v", a.id, p.cfg.CancelGrace))
+			w.stopLocked(false, fmt.Errorf("%w of %s within %v", errUnconfirmed, a.id, p.cfg.CancelGrace))
 		}
 	})
 }

@@ -28,6 +28,7 @@ type Query struct {
 	idempotent bool
 	evictBusy  bool
 	caller     string
+	measured   bool
 	calls      CallHandler
 	about      wire.About
 	marked     bool // print is the caller's
@@ -54,6 +55,7 @@ type Query struct {
 	in       *list.List    // the queue
 	on       *attempt      // the attempt that a worker has
 	attempts int
+	cost     Cost
 	deaths   int    // of workers that had it
 	alone    bool   // it runs in an extra worker; see Poison
 	claims   bool   // a busy worker was evicted for it

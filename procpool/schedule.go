@@ -129,6 +129,7 @@ func (p *Pool) release(w *proc, a *attempt, answered bool) (next *attempt) {
 	if answered {
 		w.queries++
 		w.proven, p.deaths = true, 0
+		w.spentLocked(a, now)
 		took := now.Sub(a.begun)
 		p.mean += (took - p.mean) / 8
 	}
