@@ -41,7 +41,16 @@ func (p *Pool) admit(ctx context.Context, q *Query) (w *proc, direct *attempt) {
 		}
 		w.ensureReadingLocked()
 	}
+	displaced := q.displaces
+	var busy error
+	if displaced != nil {
+		busy = &RejectedError{Pool: p.cfg.Name, RetryAfter: p.retryAfterLocked(), Err: ErrBusy}
+	}
+	q.displaces = nil
 	p.mu.Unlock()
+	if displaced != nil {
+		displaced.finish(QueryRejected, nil, busy)
+	}
 	if reject != nil {
 		q.finish(QueryRejected, nil, reject)
 		return nil, nil
@@ -98,7 +107,9 @@ func (p *Pool) placeLocked(q *Query) (*proc, *attempt, error) {
 		room += p.comingLocked(q)
 	}
 	if p.waiting >= room {
-		return nil, nil, reject(ErrBusy, p.retryAfterLocked())
+		if q.displaces = p.displaceLocked(q); q.displaces == nil {
+			return nil, nil, reject(ErrBusy, p.retryAfterLocked())
+		}
 	}
 	if bound != nil {
 		p.enqueueLocked(&bound.waiting, q)

@@ -53,10 +53,15 @@ type Config struct {
 	// starts.
 	Surge int
 	// MaxQueue bounds the queries that wait for a worker, first come, first
-	// served. Queries for which a worker is starting do not count. With the default
+	// served unless FairShares or [Priority] says otherwise. Queries for which a worker is starting do not count. With the default
 	// of 0 no query waits: the pool rejects a query at once when every worker is
 	// busy and it cannot start another.
 	MaxQueue int
+	// FairShares has the callers that wait take turns, in place of first come, first
+	// served: a [Caller] with many queries does not delay one with few. When the queue
+	// is full, a query of a caller with few takes the place of the last one of the
+	// caller with the most, which is rejected.
+	FairShares bool
 	// Eviction chooses the worker that makes room. Defaults to LRU.
 	Eviction Eviction
 	// KeyPerWorker dedicates each worker to one key, or to queries without a key,

@@ -60,8 +60,10 @@ type Pool struct {
 	workers    []*proc // all that are not dead, oldest first
 	ready      []*proc // the most recently used one last
 	queue      *list.List
-	alone      *list.List // queries for extra workers; see Poison
-	waiting    int        // queries in all queues
+	alone      *list.List        // queries for extra workers; see Poison
+	shares     map[string]*share // of callers that wait; used with Config.FairShares
+	turn       uint64            // of the last query that was served
+	waiting    int               // queries in all queues
 	keys       map[string]*proc
 	memory     *memory
 	failures   int // consecutive failed starts
@@ -80,7 +82,7 @@ func New(cfg Config) (*Pool, error) {
 	}
 	cfg = cfg.WithDefaults()
 	p := &Pool{
-		cfg: cfg, log: cfg.Logger, seed: maphash.MakeSeed(), dir: cfg.SocketDir, queue: list.New(), alone: list.New(), keys: make(map[string]*proc), memory: newMemory(cfg.Poison),
+		cfg: cfg, log: cfg.Logger, seed: maphash.MakeSeed(), dir: cfg.SocketDir, queue: list.New(), alone: list.New(), keys: make(map[string]*proc), shares: make(map[string]*share), memory: newMemory(cfg.Poison),
 	}
 	if p.dir == "" {
 		p.dir = filepath.Join(os.TempDir(), "procpool-"+strconv.Itoa(os.Getuid()))

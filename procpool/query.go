@@ -28,6 +28,7 @@ type Query struct {
 	idempotent bool
 	evictBusy  bool
 	caller     string
+	priority   int
 	measured   bool
 	calls      CallHandler
 	about      wire.About
@@ -51,18 +52,20 @@ type Query struct {
 	unwatch  func() bool
 
 	// Guarded by pool.mu.
-	at       *list.Element // its place in a queue
-	in       *list.List    // the queue
-	on       *attempt      // the attempt that a worker has
-	attempts int
-	cost     Cost
-	deaths   int    // of workers that had it
-	alone    bool   // it runs in an extra worker; see Poison
-	claims   bool   // a busy worker was evicted for it
-	print    string // its fingerprint, "" while it is not needed
-	first    attempt
-	streamed bool
-	last     string // the worker that has it or had it last
+	at        *list.Element // its place in a queue
+	in        *list.List    // the queue
+	on        *attempt      // the attempt that a worker has
+	attempts  int
+	cost      Cost
+	deaths    int    // of workers that had it
+	alone     bool   // it runs in an extra worker; see Poison
+	claims    bool   // a busy worker was evicted for it
+	turn      uint64 // of its caller; see Config.FairShares
+	displaces *Query // lost its place in the queue to it
+	print     string // its fingerprint, "" while it is not needed
+	first     attempt
+	streamed  bool
+	last      string // the worker that has it or had it last
 }
 
 // Option shapes one query.
