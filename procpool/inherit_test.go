@@ -69,7 +69,7 @@ func TestWorkerOfAnotherUser(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if info, err := os.Stat("/proc/" + strconv.Itoa(pid)); err != nil || info.Sys().(*syscall.Stat_t).Uid != nobody { //nolint:errcheck,forcetypeassert // a unix system has it
+	if info, err := os.Stat("/proc/" + strconv.Itoa(pid)); err != nil || info.Sys().(*syscall.Stat_t).Uid != nobody { //nolint:forcetypeassert // a unix system has it
 		t.Errorf("the worker's user: %v, %v", info, err)
 	}
 }

@@ -104,7 +104,7 @@ func TestSlowQueriesAreLogged(t *testing.T) {
 	do(t, p, ask{}.raw())
 	q := submit(t, p, ask{Op: "sleep", Seconds: 3600}.raw(), procpool.Caller("c"))
 	eventually(t, "it is in the log while it runs", func() bool { return len(told(q)) == 1 })
-	if r := told(q)[0]; r["caller"] != "c" || !strings.Contains(r["msg"].(string), "still runs") { //nolint:errcheck,forcetypeassert // it has a text
+	if r := told(q)[0]; r["caller"] != "c" || !strings.Contains(r["msg"].(string), "still runs") { //nolint:forcetypeassert // it has a text
 		t.Errorf("the record is %v", r)
 	} else if stacks, _ := r["stacks"].(string); stacks != "" && !strings.Contains(stacks, "procpool_test.serve") {
 		t.Errorf("the stacks are %s", stacks)
