@@ -33,6 +33,7 @@ func (w *proc) reap(why error) {
 	p.mu.Lock()
 	w.leaving = true
 	a := w.cur
+	p.counts.ended(w.causeLocked(why))
 	w.cur = nil
 	if w.confirm != nil {
 		w.confirm.Stop()

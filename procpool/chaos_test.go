@@ -60,7 +60,7 @@ func TestChaos(t *testing.T) {
 	t.Logf("KeyPerWorker: %v", keyPerWorker)
 	p, err := procpool.New(procpool.Config{
 		Name: "chaos", SocketDir: dir, Logger: quiet, MinWorkers: 2, MaxWorkers: 4, Surge: 2, MaxQueue: 20, MaxFrame: 1 << 20,
-		Command: command, KeyPerWorker: keyPerWorker, StarveAfter: 50 * time.Millisecond,
+		Command: command, KeyPerWorker: keyPerWorker, FairShares: dice.n(2) == 0, StarveAfter: 50 * time.Millisecond,
 		Poison:       procpool.Poison{Remember: 20, For: time.Second, Window: 5 * time.Second},
 		StartTimeout: 2 * time.Second, CancelGrace: 100 * time.Millisecond, ShutdownGrace: 200 * time.Millisecond, KillGrace: 100 * time.Millisecond,
 		WriteTimeout: time.Second, HealthInterval: 100 * time.Millisecond, HealthTimeout: 200 * time.Millisecond, DrainTimeout: time.Second,
@@ -197,6 +197,9 @@ func chaoticQuery(t *testing.T, p *procpool.Pool, dice *dice) {
 	}
 	if dice.n(2) == 0 {
 		opts = append(opts, procpool.Caller(strconv.Itoa(dice.n(5))))
+	}
+	if dice.n(3) == 0 {
+		opts = append(opts, procpool.Priority(dice.n(3)))
 	}
 	if dice.n(10) == 0 {
 		opts = append(opts, procpool.Fingerprint(strconv.Itoa(dice.n(5))), procpool.EvictBusy())

@@ -53,10 +53,15 @@ type Config struct {
 	// starts.
 	Surge int
 	// MaxQueue bounds the queries that wait for a worker, first come, first
-	// served. Queries for which a worker is starting do not count. With the default
+	// served unless FairShares or [Priority] says otherwise. Queries for which a worker is starting do not count. With the default
 	// of 0 no query waits: the pool rejects a query at once when every worker is
 	// busy and it cannot start another.
 	MaxQueue int
+	// FairShares has the callers that wait take turns, in place of first come, first
+	// served: a [Caller] with many queries does not delay one with few. When the queue
+	// is full, a query of a caller with few takes the place of the last one of the
+	// caller with the most, which is rejected.
+	FairShares bool
 	// Eviction chooses the worker that makes room. Defaults to LRU.
 	Eviction Eviction
 	// KeyPerWorker dedicates each worker to one key, or to queries without a key,
@@ -67,6 +72,14 @@ type Config struct {
 	// serve its key. Then the next worker that becomes free, and that has lived so
 	// long, ends to make room for it. Defaults to 1 s; Off disables it.
 	StarveAfter time.Duration
+
+	// SlowAfter is how long a worker may have a query before the pool logs it, while it
+	// runs, with the worker's stacks when it can show them. Defaults to 0: no query is
+	// slow.
+	SlowAfter time.Duration
+	// Calls answers calls that workers of version 2 make while they have a query.
+	// Without it a call gets an error.
+	Calls CallHandler
 
 	// StartTimeout bounds the time from spawn to ready. Defaults to 30 s.
 	StartTimeout time.Duration
@@ -136,6 +149,11 @@ type Config struct {
 	// in place when they end, and make it again when it is missing. Defaults to
 	// procpool-UID in the folder for temporary files.
 	SocketDir string
+	// Inherit gives a worker its connection as a descriptor that it inherits
+	// (wire.EnvFD), in place of a socket to connect to. SocketDir is not used then. It
+	// is for workers that cannot enter that folder, for example because Command lets
+	// them run as another user. A worker of version 1 may not know of it.
+	Inherit bool
 	// Logger logs workers that fail and connections from unexpected processes.
 	// Defaults to slog.Default.
 	Logger *slog.Logger
@@ -151,6 +169,7 @@ type Recycle struct {
 	MaxAge     time.Duration // time since it became ready
 	MaxIdle    time.Duration // time without a query
 	MaxRSS     int64         // bytes of private memory (Linux)
+	MaxGroup   int64         // the same, of all processes in the worker's group together
 	// Jitter lowers each limit of each worker by up to this fraction, so that
 	// workers that started together are not recycled together. Defaults to 0.1;
 	// Off disables it.
@@ -228,6 +247,7 @@ func (c Config) Validate() error {
 		{"WriteTimeout", c.WriteTimeout},
 		{"DrainTimeout", c.DrainTimeout},
 		{"HealthTimeout", c.HealthTimeout},
+		{"SlowAfter", c.SlowAfter},
 		{"Recycle.Every", c.Recycle.Every},
 	} {
 		bad(d.value < 0, "%s is %v, want more than 0", d.name, d.value)
@@ -244,6 +264,8 @@ func (c Config) Validate() error {
 	bad(r.MaxAge < 0, "Recycle.MaxAge is %v, want 0 or more", r.MaxAge)
 	bad(r.MaxIdle < 0, "Recycle.MaxIdle is %v, want 0 or more", r.MaxIdle)
 	bad(r.MaxRSS < 0, "Recycle.MaxRSS is %d bytes, want 0 or more", r.MaxRSS)
+	bad(r.MaxGroup < 0, "Recycle.MaxGroup is %d bytes, want 0 or more", r.MaxGroup)
+	bad(r.MaxGroup > 0 && !knowsMemory, "Recycle.MaxGroup is %d, and on this system a process's memory is not known: want 0", r.MaxGroup)
 	bad(r.MaxRSS > 0 && !knowsMemory, "Recycle.MaxRSS is %d, and on this system a process's memory is not known: want 0", r.MaxRSS)
 	bad(r.Jitter != Off && !(r.Jitter >= 0 && r.Jitter < 1), "Recycle.Jitter is %v, want 0 to less than 1, or Off", r.Jitter)
 	bad(r.AtOnce < 1, "Recycle.AtOnce is %d, want 1 or more", r.AtOnce)

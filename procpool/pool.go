@@ -60,8 +60,10 @@ type Pool struct {
 	workers    []*proc // all that are not dead, oldest first
 	ready      []*proc // the most recently used one last
 	queue      *list.List
-	alone      *list.List // queries for extra workers; see Poison
-	waiting    int        // queries in all queues
+	alone      *list.List        // queries for extra workers; see Poison
+	shares     map[string]*share // of callers that wait; used with Config.FairShares
+	turn       uint64            // of the last query that was served
+	waiting    int               // queries in all queues
 	keys       map[string]*proc
 	memory     *memory
 	failures   int // consecutive failed starts
@@ -80,7 +82,7 @@ func New(cfg Config) (*Pool, error) {
 	}
 	cfg = cfg.WithDefaults()
 	p := &Pool{
-		cfg: cfg, log: cfg.Logger, seed: maphash.MakeSeed(), dir: cfg.SocketDir, queue: list.New(), alone: list.New(), keys: make(map[string]*proc), memory: newMemory(cfg.Poison),
+		cfg: cfg, log: cfg.Logger, seed: maphash.MakeSeed(), dir: cfg.SocketDir, queue: list.New(), alone: list.New(), keys: make(map[string]*proc), shares: make(map[string]*share), memory: newMemory(cfg.Poison),
 	}
 	if p.dir == "" {
 		p.dir = filepath.Join(os.TempDir(), "procpool-"+strconv.Itoa(os.Getuid()))
@@ -132,10 +134,10 @@ func (p *Pool) Start(ctx context.Context) error {
 		return err
 	}
 	p.running.Store(true)
+	p.mu.Lock()
 	if p.cfg.MinWorkers == 0 {
 		p.MarkRunning()
 	}
-	p.mu.Lock()
 	p.ensureLocked()
 	p.mu.Unlock()
 	call.Go(p.Name(), func() error { p.live(own); return nil }, func(err error) {
@@ -150,8 +152,10 @@ func (p *Pool) prepare() error {
 	if !supported {
 		return fmt.Errorf("worker processes need process groups, which this system does not have: %w", errors.ErrUnsupported)
 	}
-	if err := openDir(p.dir); err != nil {
-		return err
+	if !p.cfg.Inherit {
+		if err := openDir(p.dir); err != nil {
+			return err
+		}
 	}
 	p.prefix = filepath.Join(p.dir, fmt.Sprintf("%s-%d-%x-", fileName(p.cfg.Name), os.Getpid(), time.Now().UnixNano()&0xffffff))
 	d, err := p.door(0)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"os/exec"
 	"slices"
 	"strconv"
@@ -82,7 +81,8 @@ type proc struct {
 	broke        error     // what it did wrong, when it ends because of that
 	asked        time.Time // when the unanswered health check was sent, else zero
 	checkedAt    time.Time
-	dumping      []*Query  // expired, and wait for its stacks
+	dumping      []*dumped // wait for its stacks
+	calls        int       // that wait for an answer
 	stoppedAt    time.Time // when the pool has seen its process stopped, else zero
 	after        []func()  // detach calls them without the lock
 }
@@ -141,7 +141,7 @@ func (w *proc) live() error {
 		return fmt.Errorf("%s: start: %w", w.name, err)
 	}
 	defer d.close()
-	process, err := w.makeProcess(d.path)
+	process, err := w.makeProcess(d)
 	if err != nil {
 		return fmt.Errorf("%s: start: %w", w.name, err)
 	}
@@ -187,56 +187,6 @@ func (w *proc) live() error {
 	w.readers.Wait()
 	_ = w.link.To(ConnDisconnected, nil)
 	return w.verdict(err)
-}
-
-// makeProcess makes the process.
-func (w *proc) makeProcess(socket string) (process *worker.Process, err error) {
-	err = call.Do(w.name, func() error {
-		w.p.making.Lock()
-		defer w.p.making.Unlock()
-		cmd := w.command()
-		if cmd == nil {
-			return errors.New("the command is nil: Config.Command must return a worker's command")
-		}
-		w.wire(cmd)
-		process = worker.NewProcess(w.name, cmd, append(slices.Clip(w.p.cfg.Process), worker.WithGrace(w.p.cfg.KillGrace), worker.WithEnv(
-			w.p.lifeline.give(cmd), wire.EnvVersion+"="+strconv.Itoa(wire.Version), wire.EnvSocket+"="+socket, wire.EnvName+"="+w.name, wire.EnvMaxFrame+"="+strconv.Itoa(w.p.cfg.MaxFrame)))...)
-		return nil
-	})
-	return process, err
-}
-
-// wire connects the worker's output.
-func (w *proc) wire(cmd *exec.Cmd) {
-	logged := func(stream string) *output {
-		o := &output{log: w.p.log.With("worker", w.name, "stream", stream), limit: w.p.cfg.OutputLines}
-		w.outputs = append(w.outputs, o)
-		return o
-	}
-	w.stderr.next = cmd.Stderr
-	if w.p.cfg.OutputLines != Off {
-		if cmd.Stderr == nil {
-			w.stderr.next = logged("stderr")
-		}
-		if cmd.Stdout == nil {
-			cmd.Stdout = logged("stdout")
-		}
-	}
-	cmd.Stderr = w.stderr
-}
-
-// belongs returns an error for a process outside of the worker's process group.
-func (w *proc) belongs(pid, uid int) error {
-	if pid == 0 {
-		return nil // this system does not report the peer
-	}
-	if uid != os.Getuid() && uid != 0 && os.Getuid() != 0 {
-		return fmt.Errorf("process %d of user %d has connected in the place of %s", pid, uid, w.name)
-	}
-	if group := groupOf(pid); group != w.process.PID() {
-		return fmt.Errorf("process %d has connected in the place of %s and is not in its process group (%d, and its own is %d): a worker must not leave it, by setsid or as a daemon", pid, w.name, w.process.PID(), group)
-	}
-	return nil
 }
 
 // arrive waits for the ready message. It returns neither an error nor a connection
@@ -315,7 +265,14 @@ func (w *proc) send(a *attempt) {
 		}
 		a.sent = true
 		w.armWrite(a.begun)
-		err := w.writer.Query(a.id, a.q.payload)
+		var err error
+		if w.offer.Version < 2 {
+			err = w.writer.Query(a.id, a.q.payload)
+		} else {
+			about := a.q.about
+			about.TimeoutMs = max(a.q.until.Sub(a.begun).Milliseconds(), 1)
+			err = w.writer.QueryAbout(a.id, a.q.payload, about)
+		}
 		w.wmu.Unlock()
 		if err != nil {
 			w.fail(fmt.Errorf("send a query: %w", err))
@@ -365,7 +322,7 @@ func (w *proc) awaitConfirmLocked(a *attempt) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if w.cur == a {
-			w.stopLocked(false, fmt.Errorf("it has not confirmed the end of %s within %v", a.id, p.cfg.CancelGrace))
+			w.stopLocked(false, fmt.Errorf("%w of %s within %v", errUnconfirmed, a.id, p.cfg.CancelGrace))
 		}
 	})
 }

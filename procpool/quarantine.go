@@ -14,14 +14,13 @@ var errAlone = errors.New("it was started for one query")
 // poisonedLocked returns why the pool does not take a query, and marks one that has to
 // run alone.
 func (p *Pool) poisonedLocked(q *Query) error {
-	now := time.Now()
-	if wait := p.memory.spent(q.caller, now); wait > 0 {
+	if wait := p.memory.spent(q.caller, q.begun); wait > 0 {
 		return p.overdrawn(q, wait)
 	}
-	if q.print == "" {
+	if q.print == "" || len(p.memory.prints) == 0 {
 		return nil
 	}
-	known := p.memory.about(q.print, now)
+	known := p.memory.about(q.print, q.begun)
 	if known != nil && known.Refused {
 		return p.refused(q, known)
 	}

@@ -73,7 +73,8 @@ func removeStale(path string) {
 // closed.
 type door struct {
 	path     string
-	listener *net.UnixListener
+	listener *net.UnixListener // nil when the connection is inherited
+	theirs   *os.File          // the worker's end of an inherited connection, else nil
 	limit    int
 	belongs  func(pid, uid int) error // nil for a process of the worker's group
 	stranger func(error)
@@ -102,6 +103,9 @@ const maxInside = 16
 // missing: cleaners of temporary files remove empty, old folders, and this one is
 // empty between two spawns.
 func (p *Pool) door(n int) (*door, error) {
+	if p.cfg.Inherit {
+		return newPair(p.cfg.MaxFrame)
+	}
 	path := fmt.Sprintf("%s%06d.sock", p.prefix, n)
 	d, err := newDoor(path, p.cfg.MaxFrame)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -127,6 +131,11 @@ func newDoor(path string, limit int) (*door, error) {
 // open accepts connections from now on. The process must have been started.
 func (d *door) open(belongs func(pid, uid int) error, stranger func(error)) {
 	d.belongs, d.stranger = belongs, stranger
+	if d.theirs != nil {
+		d.started()
+		d.inherited()
+		return
+	}
 	d.ended.Go(d.accept)
 }
 
@@ -210,7 +219,10 @@ func (d *door) closeLocked() {
 		return
 	}
 	d.closed = true
-	d.listener.Close() // this also removes the file
+	d.started()
+	if d.listener != nil {
+		d.listener.Close() // this also removes the file
+	}
 	for _, conn := range d.inside {
 		conn.Close()
 	}

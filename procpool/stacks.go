@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/procpool/wire"
@@ -37,7 +38,7 @@ func (q *Query) endLate(stacks string) {
 	q.mu.Lock()
 	late := *q.late
 	q.mu.Unlock()
-	late.Stacks = stacks[:min(len(stacks), maxStacks)]
+	late.Stacks = stacks
 	q.pool.abandon(q, QueryError, &late)
 }
 
@@ -47,16 +48,31 @@ func (p *Pool) askStacks(q *Query) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	w := p.workerOfLocked(q.on)
-	if w == nil || w.leaving || !slices.Contains(w.offer.Capabilities, wire.CanStacks) {
+	return w != nil && w.askStacksLocked(q.endLate)
+}
+
+// dumped is who waits for a worker's stacks.
+type dumped struct {
+	once sync.Once
+	got  func(stacks string)
+}
+
+func (d *dumped) take(stacks string) { d.once.Do(func() { d.got(stacks) }) }
+
+// askStacksLocked asks the worker for its stacks and calls got once with them, or with
+// "" when they do not come in time. It returns false when the worker cannot be asked.
+func (w *proc) askStacksLocked(got func(stacks string)) bool {
+	if w.leaving || !slices.Contains(w.offer.Capabilities, wire.CanStacks) {
 		return false
 	}
 	w.ensureReadingLocked()
-	w.dumping = append(w.dumping, q)
+	p, d := w.p, &dumped{got: got}
+	w.dumping = append(w.dumping, d)
 	time.AfterFunc(stacksWait, func() {
 		p.mu.Lock()
-		w.dumping = slices.DeleteFunc(w.dumping, func(other *Query) bool { return other == q })
+		w.dumping = slices.DeleteFunc(w.dumping, func(other *dumped) bool { return other == d })
 		p.mu.Unlock()
-		q.endLate("")
+		d.take("")
 	})
 	if len(w.dumping) > 1 {
 		return true // it has been asked
@@ -65,7 +81,7 @@ func (p *Pool) askStacks(q *Query) bool {
 	go func() {
 		defer p.alive.Done()
 		if !w.wmu.TryLock() {
-			return // another goroutine writes and may take long; the query does not wait for it
+			return // another goroutine writes and may take long; nothing waits for it
 		}
 		defer w.wmu.Unlock()
 		w.armWrite(time.Now())
@@ -76,16 +92,16 @@ func (p *Pool) askStacks(q *Query) bool {
 	return true
 }
 
-// takeStacks ends the queries that wait for the worker's stacks.
+// takeStacks hands out the worker's stacks.
 func (w *proc) takeStacks(stacks string) error {
 	w.p.mu.Lock()
-	late := w.dumping
+	all := w.dumping
 	w.dumping = nil
 	w.p.mu.Unlock()
-	for _, q := range late {
-		q.endLate(stacks)
+	for _, d := range all {
+		d.take(stacks[:min(len(stacks), maxStacks)])
 	}
-	if late == nil {
+	if all == nil {
 		return w.ignore(nil)
 	}
 	return nil

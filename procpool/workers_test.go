@@ -273,6 +273,26 @@ func raw(mode string) {
 		switch mode {
 		case "garbage":
 			say(`{"type":"message","requestId":%q,"content":}`, id)
+		case "plain":
+			if bytes.Contains(line, []byte("metadata")) || bytes.Contains(line, []byte("timeoutMs")) {
+				panic("it is of version 1")
+			}
+			say(`{"type":"complete","requestId":%q,"result":"version 1"}`, id)
+		case "call-other":
+			say(`{"type":"call","requestId":"q999","callId":"1","method":"m","params":1}`)
+		case "call-flood":
+			for i := range 100 {
+				say(`{"type":"call","requestId":%q,"callId":"%d","method":"m","params":1}`, id, i)
+			}
+			refused := 0
+			for range 68 {
+				reply, err := lines.ReadBytes('\n')
+				if err != nil || !bytes.Contains(reply, []byte("32 calls wait")) {
+					panic(string(reply))
+				}
+				refused++
+			}
+			say(`{"type":"complete","requestId":%q,"result":%d}`, id, refused)
 		case "nul":
 			say("{\"type\":\"complete\",\"requestId\":%q,\"result\":\"a\x00b\"}", id)
 		case "escape":

@@ -9,8 +9,9 @@ import (
 )
 
 // announce says ready, and to a pool that reads it what this worker is able to do.
-func announce(w *wire.Writer) error {
-	if version, err := strconv.Atoi(os.Getenv(wire.EnvVersion)); err != nil || version < wire.Version {
+func (s *server) announce(w *wire.Writer) error {
+	version, err := strconv.Atoi(os.Getenv(wire.EnvVersion))
+	if s.speaks2 = err == nil && version >= wire.Version; !s.speaks2 {
 		return w.Ready()
 	}
 	return w.Announce(wire.Offer{Version: wire.Version, Capabilities: []string{wire.CanStacks}, Concurrency: 1})

@@ -21,7 +21,7 @@ func Schema(t Type) (text []byte, ok bool) {
 
 // Types returns all types, the pool's first.
 func Types() []Type {
-	return []Type{Query, Cancel, Shutdown, HealthCheck, Dump, Ready, Session, Message, Complete, Error, ShutdownAck, HealthOK, Stacks}
+	return []Type{Query, Cancel, Shutdown, HealthCheck, Dump, Reply, Ready, Session, Message, Complete, Error, ShutdownAck, HealthOK, Stacks, Call}
 }
 
 // Validate checks a line against the schema of its type. It is slower and stricter
@@ -74,6 +74,7 @@ type property struct {
 	Maximum   *float64  `json:"maximum"`
 	Enum      []string  `json:"enum"`
 	Items     *property `json:"items"`
+	Values    *property `json:"additionalProperties"`
 }
 
 // check returns what is wrong with a value, "" when nothing is.
@@ -113,6 +114,14 @@ func (p property) check(value any) string {
 		}
 	case map[string]any:
 		got = "object"
+		for name, item := range v {
+			if p.Values == nil {
+				break
+			}
+			if fault := p.Values.check(item); fault != "" {
+				return fmt.Sprintf("[%.80q] %s", name, fault)
+			}
+		}
 	}
 	switch {
 	case p.Const != nil && p.Const != value:

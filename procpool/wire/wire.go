@@ -12,7 +12,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"unicode/utf8"
 )
@@ -22,11 +21,12 @@ type Type string
 
 // Messages from the pool to a worker.
 const (
-	Query       Type = "query"        // do this: requestId, payload
+	Query       Type = "query"        // do this: requestId, payload; version 2: timeoutMs, traceparent, tracestate, metadata
 	Cancel      Type = "cancel"       // stop that query: requestId
 	Shutdown    Type = "shutdown"     // end; graceful: after the running query
 	HealthCheck Type = "health_check" // answer with health_ok
 	Dump        Type = "dump"         // version 2: answer with stacks
+	Reply       Type = "reply"        // version 2: the answer to a call: callId, and result or error
 )
 
 // Messages from a worker to the pool.
@@ -39,33 +39,13 @@ const (
 	ShutdownAck Type = "shutdown_ack" // the last message
 	HealthOK    Type = "health_ok"    // uptime in seconds, queriesProcessed
 	Stacks      Type = "stacks"       // version 2: what each thread does, as text
+	Call        Type = "call"         // version 2: a question to the pool's process: requestId, callId, method, params
 )
-
-// Version is the newest version of the contract that this package speaks. A worker
-// that says nothing of a version in its ready speaks version 1.
-const Version = 2
-
-// What a worker of version 2 can say in its ready that it is able to do.
-const (
-	CanStacks = "stacks" // it answers dump, even during a query
-)
-
-// Capabilities returns all that a worker may announce.
-func Capabilities() []string { return []string{CanStacks} }
-
-// MaxConcurrency bounds the queries that a worker may offer to have at a time.
-const MaxConcurrency = 1000
-
-// Offer is what a worker says in its ready.
-type Offer struct {
-	Version      int      // 1 when it said none
-	Capabilities []string // see Capabilities
-	Concurrency  int      // how many queries it takes at a time; 1 when it said none
-}
 
 // The environment variables of a worker.
 const (
 	EnvSocket   = "LIFECYCLE_WORKER_SOCKET"    // the path of the unix socket to connect to
+	EnvFD       = "LIFECYCLE_WORKER_FD"        // the descriptor of the connection, when it is inherited and there is no socket to connect to
 	EnvName     = "LIFECYCLE_WORKER_NAME"      // its name in the pool, for its log
 	EnvMaxFrame = "LIFECYCLE_WORKER_MAX_FRAME" // the longest line, in bytes including its newline
 	EnvVersion  = "LIFECYCLE_WORKER_WIRE"      // the newest version of the contract that the pool speaks; not set for 1
@@ -88,8 +68,12 @@ type Envelope struct {
 	Graceful         bool
 	Uptime           float64 // in seconds
 	QueriesProcessed int64
-	Offer            Offer  // of a ready; its zero fields were not said
-	Stacks           string // of a stacks
+	Offer            Offer // of a ready; its zero fields were not said
+	About            About // of a query
+	CallID           string
+	Method           string
+	Params           json.RawMessage // of a call
+	Stacks           string          // of a stacks
 
 	lastID string  // the RequestID of the previous message
 	faults []fault // usually nil
@@ -113,8 +97,8 @@ var (
 )
 
 // Decode reads the line, with or without its newline, into e. Fields of type
-// RawMessage are slices of line, not copies, and the one that the message's type has
-// is JSON in UTF-8. Decode skips unknown fields. When a
+// RawMessage are slices of line, not copies. In a worker's message the one that its
+// type has is JSON in UTF-8. What a pool sends it has checked with [CheckValue]. Decode skips unknown fields. When a
 // field occurs twice the last one counts, as in most parsers.
 //
 // Decode overwrites e. It reuses the string of the previous RequestID when the line
@@ -218,6 +202,25 @@ func (e *Envelope) set(name, raw []byte) {
 		}
 	case "stacks":
 		e.Stacks, err = text("stacks", raw)
+	case "callId":
+		e.CallID, err = text("callId", raw)
+	case "method":
+		e.Method, err = text("method", raw)
+	case "params":
+		e.Params = raw
+	case "traceparent":
+		e.About.Traceparent, err = text("traceparent", raw)
+	case "tracestate":
+		e.About.Tracestate, err = text("tracestate", raw)
+	case "timeoutMs":
+		var ms int
+		ms, err = whole("timeoutMs", raw, 0, 1<<53)
+		e.About.TimeoutMs = int64(ms)
+	case "metadata":
+		e.About.Metadata = nil
+		if json.Unmarshal(raw, &e.About.Metadata) != nil || raw[0] == 'n' {
+			err = fmt.Errorf("%w: metadata is %s, want an object of texts", ErrField, Excerpt(raw))
+		}
 	case "version":
 		e.Offer.Version, err = whole("version", raw, 1, Version)
 	case "concurrency":
@@ -231,29 +234,6 @@ func (e *Envelope) set(name, raw []byte) {
 	if err != nil {
 		e.faults = append(e.faults, fault{string(name), err})
 	}
-}
-
-// whole returns a whole number from least to most.
-func whole(field string, raw []byte, least, most int) (int, error) {
-	var n float64
-	if json.Unmarshal(raw, &n) != nil || raw[0] == 'n' || n < float64(least) || n > float64(most) || n != math.Trunc(n) {
-		return 0, fmt.Errorf("%w: %s is %s, want a whole number from %d to %d", ErrField, field, Excerpt(raw), least, most)
-	}
-	return int(n), nil
-}
-
-// capabilities returns the names of what a worker is able to do.
-func capabilities(raw []byte) ([]string, error) {
-	var names []string
-	if err := json.Unmarshal(raw, &names); err != nil || raw[0] == 'n' {
-		return nil, fmt.Errorf("%w: capabilities is %s, want a list of names", ErrField, Excerpt(raw))
-	}
-	for _, name := range names {
-		if !slices.Contains(Capabilities(), name) {
-			return nil, fmt.Errorf("%w: the capability %s is not known, want some of %q", ErrField, Excerpt([]byte(name)), Capabilities())
-		}
-	}
-	return names, nil
 }
 
 // text returns the string of the string literal raw.
@@ -300,6 +280,10 @@ func known(raw []byte) Type {
 		return ShutdownAck
 	case HealthOK:
 		return HealthOK
+	case Call:
+		return Call
+	case Reply:
+		return Reply
 	case Dump:
 		return Dump
 	case Stacks:
@@ -319,11 +303,17 @@ func (t Type) has(field string) bool {
 	case "type":
 		return true
 	case "requestId":
-		return t == Query || t == Cancel || t == Session || t == Message || t == Complete || t == Error
+		return t == Query || t == Cancel || t == Session || t == Message || t == Complete || t == Error || t == Call
+	case "callId":
+		return t == Call || t == Reply
+	case "method":
+		return t == Call
+	case "traceparent", "tracestate", "timeoutMs", "metadata":
+		return t == Query
 	case "sessionId":
 		return t == Session
 	case "error":
-		return t == Error
+		return t == Error || t == Reply
 	case "graceful":
 		return t == Shutdown
 	case "stacks":
@@ -369,6 +359,20 @@ func (e *Envelope) check() error {
 		if e.Stacks == "" {
 			missing = "stacks"
 		}
+	case Call, Reply:
+		switch {
+		case e.CallID == "":
+			missing = "callId"
+		case e.Type == Reply:
+		case e.RequestID == "":
+			missing = "requestId"
+		case e.Method == "":
+			missing = "method"
+		case e.Params == nil:
+			missing = "params"
+		default:
+			return checkStrings(e.value())
+		}
 	}
 	if missing == "" {
 		return nil
@@ -379,15 +383,16 @@ func (e *Envelope) check() error {
 	return fmt.Errorf("%w: a %s without %s", ErrField, e.Type, missing)
 }
 
-// value returns the value that messages of the type carry, nil when they carry none.
+// value returns the value that a worker's message of the type carries, nil when it
+// carries none.
 func (e *Envelope) value() json.RawMessage {
 	switch e.Type { //nolint:exhaustive // the others carry no value
-	case Query:
-		return e.Payload
 	case Message:
 		return e.Content
 	case Complete:
 		return e.Result
+	case Call:
+		return e.Params
 	}
 	return nil
 }
