@@ -39,7 +39,7 @@ test: cc ## test every module: races on, leaked goroutines are failures; "make t
 test-long: cc ## the long tests: three servers, the browser on every page, load, languages, and a minute of chaos each
 	tools/long.sh -race $(TESTFLAGS)
 	CHAOS_STEPS=50000 go test -race -run '^TestRandomOperations$$' -count 1 -timeout 30m ./worker
-	CHAOS_SECONDS=60 go test -race -run '^TestChaos$$' -count 1 -timeout 30m ./procpool
+	CHAOS_SECONDS=60 POISON_SECONDS=60 go test -race -run '^(TestChaos|TestPoisonousCallerBesideAHealthyOne)$$' -count 1 -timeout 30m ./procpool
 	CHAOS_KILLS=50 go test -run '^TestKillLosesNothingThatWasAcknowledged$$' -count 1 -timeout 30m ./fleet/workflow
 
 .PHONY: test-next
@@ -74,9 +74,10 @@ fuzz-seeds: ## run the seeds and past findings of each fuzz target
 	@tools/fuzz.sh
 
 .PHONY: chaos
-chaos: cc ## a million random operations on trees, faults on a pool for minutes, a thousand kills of a workflow's process, workflows and hosted workers on clusters; CHAOS_SEED=N for others
+chaos: cc ## a million random operations on trees, a hundred thousand on processes and their cgroups, faults on a pool for minutes, a thousand kills of a workflow's process, workflows and hosted workers on clusters; CHAOS_SEED=N for others
 	CHAOS_STEPS=1000000 go test -run '^TestRandomOperations$$' -count 1 -timeout 30m ./worker
-	CHAOS_SECONDS=180 go test -race -run '^TestChaos$$' -count 1 -timeout 30m -v ./procpool
+	CHAOS_PROCESSES=100000 go test -run '^TestRandomProcesses$$' -count 1 -timeout 30m ./worker
+	CHAOS_SECONDS=600 POISON_SECONDS=600 go test -race -run '^(TestChaos|TestPoisonousCallerBesideAHealthyOne)$$' -count 1 -timeout 45m -v ./procpool
 	CHAOS_KILLS=1000 CHAOS_RESTARTS=20 go test -run '^(TestKillLosesNothingThatWasAcknowledged|TestOneEntityIsLinearizable)$$' -count 1 -timeout 60m ./fleet/workflow
 	NATS_TEST_SERVER=cluster go test -race -count 1 -timeout 30m ./fleet/workflow ./fleet/lease
 	go test -run '^TestTenThousandEntitiesOnScreen$$' -count 1 -v ./fleet/operator
@@ -105,6 +106,16 @@ bench-rest: ## measure the cost at rest alone, and put it into docs/benchmarks.m
 	@{ grep -v -e '^BenchmarkRest/' -e '^rest: ' docs/benchmarks.txt; \
 		echo "rest: $$(uname -sr) with $$(go env GOVERSION)"; COUNT='$(COUNT)' tools/bench.sh ./bench/rest | grep '^BenchmarkRest/'; } > bench/results/rest.txt
 	cp bench/results/rest.txt docs/benchmarks.txt
+	cd bench && go run ./cmd/benchdoc
+
+WORKERBENCHES := -e '^BenchmarkSpawn/units=' -e '^Benchmark\(Idle\|Restart\|Growth\|Stop10k\|Dynamic\|Process\)/'
+.PHONY: bench-workers
+bench-workers: ## measure units and workers alone, and put them into docs/benchmarks.md
+	@mkdir -p bench/results
+	@{ grep -v $(WORKERBENCHES) -e '^workers: ' docs/benchmarks.txt; \
+		echo "workers: $$(uname -sr) with $$(go env GOVERSION) on $$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1)"; \
+		COUNT='$(COUNT)' BENCHTIME='$(BENCHTIME)' tools/bench.sh ./bench/units ./bench/workers | grep $(WORKERBENCHES); } > bench/results/workers.txt
+	cp bench/results/workers.txt docs/benchmarks.txt
 	cd bench && go run ./cmd/benchdoc
 
 .PHONY: bench-once

@@ -20,6 +20,7 @@ import (
 	"github.com/pleme-io/lifecycle-go/internal/asynclog"
 	"github.com/pleme-io/lifecycle-go/internal/budget"
 	"github.com/pleme-io/lifecycle-go/internal/call"
+	"github.com/pleme-io/lifecycle-go/internal/inbox"
 	"github.com/pleme-io/lifecycle-go/internal/laststop"
 	"github.com/pleme-io/lifecycle-go/internal/sdnotify"
 	"github.com/pleme-io/lifecycle-go/internal/sdsocket"
@@ -82,8 +83,9 @@ type parts struct {
 	drainers []drainer
 	tells    []hook // of OnReport
 	reloads  []*reloader
-	sockets  sdsocket.Sockets // those of the service manager
-	started  int              // units that have started, in order; Run's goroutine alone uses it
+	sockets  sdsocket.Sockets   // those of the service manager
+	started  int                // units that have started, in order; Run's goroutine alone uses it
+	ended    inbox.Inbox[*unit] // functions that have ended, for watch
 }
 
 // Option configures an [App] in [New].

@@ -13,6 +13,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/cgroup"
+	"github.com/pleme-io/lifecycle-go/internal/inbox"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 	"github.com/pleme-io/lifecycle-go/internal/watch"
 	"github.com/pleme-io/lifecycle-go/worker"
@@ -157,6 +158,8 @@ func (a *App) Run(parent context.Context) (err error) {
 	defer context.AfterFunc(parent, parentEnded)()
 
 	var group errgroup.Group
+	a.parts.ended = inbox.New[*unit]()
+	group.Go(func() error { a.parts.ended.Each(a.watch); return nil })
 	hurried := true
 	if a.start(&group) {
 		hurried = a.run(base)
@@ -232,7 +235,7 @@ func (a *App) watchStart() (end func()) {
 func (a *App) notStarted() string {
 	var names []string
 	for _, u := range a.parts.units {
-		if u.launched.Load() && !begun(u.shown().Status) {
+		if u.launched.Load() && !u.shown().Status.Begun() {
 			names = append(names, "unit "+u.name)
 		}
 	}
@@ -359,6 +362,7 @@ func (a *App) teardown(base context.Context, group *errgroup.Group, hurried bool
 	}
 	a.health.owner.SetDraining(true) // also with DrainReadiness serving, and without a server
 	a.stopUnits(base, hooksBegin)
+	a.parts.ended.Close()
 	_ = group.Wait() // each unit keeps its own error
 
 	a.nowDoing("shutdown hooks")

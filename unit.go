@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -63,13 +64,20 @@ func askUnit[T any](u *unit, method string, fn func() T) (T, error) {
 	return call.Ask(&u.answers, u.name+": "+method, fn)
 }
 
-// state returns the worker's State for decisions, and waits for it. A unit whose
-// State does not return keeps the App starting until the watchdog ends that. The
-// error says that State panicked or exited its goroutine.
+// state returns the worker's State for decisions, and waits for it; that of a function
+// has only its status. A unit whose State does not return keeps the App starting until
+// the watchdog ends that. The error says that State panicked or exited its goroutine.
 func (u *unit) state() (s worker.State, err error) {
+	if f, ok := u.Worker.(interface{ Status() worker.Status }); ok && u.isFunction() {
+		return worker.State{Status: f.Status()}, nil
+	}
 	if u.ours() {
 		return u.State(), nil
 	}
+	return u.askedState()
+}
+
+func (u *unit) askedState() (s worker.State, err error) {
 	err = call.Start(u.name+": State", func() error { s = u.State(); return nil }).Wait(nil, 0)
 	if err != nil {
 		return worker.State{Name: u.name, Status: worker.StatusFailed, Error: err.Error()}, err
@@ -90,15 +98,8 @@ func (u *unit) shown() worker.State {
 	return s
 }
 
-// closedChan replaces the Done channel of a worker whose Done has panicked.
-var closedChan = func() chan struct{} {
-	ch := make(chan struct{})
-	close(ch)
-	return ch
-}()
-
-// awaitDone returns the worker's Done channel. When Done panics, it returns a closed
-// channel and the error. When Done does not return, awaitDone waits until the unit is
+// awaitDone returns the worker's Done channel, or the error when Done panics. When Done
+// does not return, awaitDone waits until the unit is
 // abandoned and returns nil.
 func (u *unit) awaitDone() (<-chan struct{}, error) {
 	if u.ours() {
@@ -108,7 +109,7 @@ func (u *unit) awaitDone() (<-chan struct{}, error) {
 	select {
 	case <-u.asking.Done():
 		if _, err := u.asking.Ended(); err != nil {
-			return closedChan, err
+			return nil, err
 		}
 		return u.done, nil
 	case <-u.over.Signaled():
@@ -209,7 +210,6 @@ func (u *unit) outcome() Outcome {
 // launch starts one unit. When Start hangs, launch returns as soon as a stop is
 // requested, and the teardown stops the unit like all others.
 func (a *App) launch(u *unit, group *errgroup.Group) error {
-	a.nowDoing("start of unit " + u.name)
 	u.mu.Lock()
 	u.began = time.Now()
 	u.mu.Unlock()
@@ -218,30 +218,29 @@ func (a *App) launch(u *unit, group *errgroup.Group) error {
 		if err := u.Start(a.unitsCtx); err != nil { // ours, and returns at once
 			return u.finish(err)
 		}
-	} else {
-		u.starting.Start(u.name, func() error { return u.Start(a.unitsCtx) }, func(err error) {
-			if err != nil {
-				_ = u.finish(err) // in Start's goroutine, because Start may return during a stop or later
-			}
-		})
-		select {
-		case <-u.starting.Done():
-			if _, err := u.starting.Ended(); err != nil {
-				return u.failure()
-			}
-		case <-a.stop.requested.Signaled():
+		if w, ok := u.Worker.(interface{ OnEnd(func()) }); ok {
+			w.OnEnd(func() { a.parts.ended.Post(u) })
 		}
+		return nil
+	}
+	a.nowDoing("start of unit " + u.name)
+	u.starting.Start(u.name, func() error { return u.Start(a.unitsCtx) }, func(err error) {
+		if err != nil {
+			_ = u.finish(err) // in Start's goroutine, because Start may return during a stop or later
+		}
+	})
+	select {
+	case <-u.starting.Done():
+		if _, err := u.starting.Ended(); err != nil {
+			return u.failure()
+		}
+	case <-a.stop.requested.Signaled():
 	}
 	group.Go(func() error {
 		a.watch(u)
 		return nil
 	})
 	return nil
-}
-
-// begun reports whether a worker with the status s has started.
-func begun(s worker.Status) bool {
-	return s != worker.StatusCreated && s != worker.StatusPending && s != worker.StatusStarting
 }
 
 // awaitStarted waits until the unit has met its start condition, has ended, or a stop
@@ -254,6 +253,11 @@ func (a *App) awaitStarted(u *unit) {
 		}
 		return s.Status
 	}
+	if u.isFunction() {
+		if s := status(); s.Begun() && !s.Terminal() {
+			return
+		}
+	}
 	waiting := "unit " + u.name + " to start"
 	a.nowDoing(waiting)
 	defer func() {
@@ -263,7 +267,7 @@ func (a *App) awaitStarted(u *unit) {
 			<-a.stop.requested.Signaled() // watch is about to request it
 		}
 	}()
-	if begun(status()) {
+	if status().Begun() {
 		return
 	}
 	a.health.owner.SetGate(StateUnknown, "starting: waiting for "+waiting)
@@ -273,7 +277,7 @@ func (a *App) awaitStarted(u *unit) {
 		Await(context.Context, func(worker.Status) bool) (worker.Status, error)
 	}); ok {
 		a.awaitBegun(ctx, u, func() error {
-			_, err := w.Await(ctx, begun)
+			_, err := w.Await(ctx, worker.Status.Begun)
 			return err
 		})
 		return
@@ -281,7 +285,7 @@ func (a *App) awaitStarted(u *unit) {
 	// The App has to poll a worker without Await.
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	for !begun(status()) {
+	for !status().Begun() {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -312,10 +316,12 @@ func (a *App) awaitBegun(ctx context.Context, u *unit, await func() error) {
 // watch waits for the end of a unit and acts on it.
 func (a *App) watch(u *unit) {
 	done, err := u.awaitDone()
-	select {
-	case <-done:
-	case <-u.over.Signaled(): // the unit was abandoned
-		return
+	if err == nil {
+		select {
+		case <-done:
+		case <-u.over.Signaled(): // the unit was abandoned
+			return
+		}
 	}
 	if !u.isFunction() {
 		late := time.NewTimer(settle) // a Start that fails during a stop is about to return
@@ -330,7 +336,7 @@ func (a *App) watch(u *unit) {
 	failed := err != nil || status == worker.StatusFailed || status == worker.StatusKilled
 	if !failed {
 		_ = u.finish(nil)
-		a.log.Info("unit ended", "unit", u.name, "status", string(status))
+		a.log.LogAttrs(a.unitsCtx, slog.LevelInfo, "unit ended", slog.String("unit", u.name), slog.String("status", string(status)))
 		if a.endsWith(u) {
 			how := map[string]string{kindActor: " returned", kindJob: " is done"}
 			a.requestStop(stopRequest{reason: u.kind + " " + u.name + how[u.kind], unit: true})
@@ -373,12 +379,10 @@ func (a *App) stopUnits(base context.Context, end time.Time) {
 	ctx, cancel := context.WithDeadline(base, end)
 	defer cancel()
 	var wg sync.WaitGroup
+	stop := func(u *unit) { wg.Go(func() { a.stopUnit(ctx, u); a.terminationLog() }) } // the log names the units that still run
 	for _, u := range a.parts.units {
 		if u.launched.Load() && !u.isFunction() {
-			wg.Go(func() {
-				a.stopUnit(ctx, u)
-				a.terminationLog() // names the units that still run
-			})
+			stop(u)
 		}
 	}
 	// The end of the context stops functions. The App calls Stop only for functions
@@ -386,18 +390,18 @@ func (a *App) stopUnits(base context.Context, end time.Time) {
 	// end, the termination log is rewritten, so that it names the stuck one.
 	look := time.NewTicker(settle)
 	defer look.Stop()
+	a.terminationLog()
 	for _, u := range a.parts.units {
 		if !u.launched.Load() || !u.isFunction() || u.over.HasSignaled() {
 			continue
 		}
-		a.terminationLog() // names the units that still run
 		for waiting := true; waiting; {
 			select {
 			case <-u.over.Signaled():
 				waiting = false
 			case <-ctx.Done():
 				waiting = false
-				wg.Go(func() { a.stopUnit(ctx, u) })
+				stop(u)
 			case <-look.C:
 				a.terminationLog()
 			}

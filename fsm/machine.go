@@ -16,7 +16,7 @@ import (
 type Machine[S ~string] struct {
 	model  *Model[S]
 	name   string
-	events *Dispatcher
+	events atomic.Pointer[Dispatcher]
 	rare   *rare[S] // nil for most machines
 
 	mu      sync.Mutex // guards everything below
@@ -134,7 +134,7 @@ func (m *Machine[S]) Attempt(n int, initial S) *Machine[S] {
 // BeginAttempt makes run, which must be zero, the machine that [Machine.Attempt]
 // returns.
 func (m *Machine[S]) BeginAttempt(run *Machine[S], n int, initial S) {
-	run.model, run.name, run.events = m.model, m.name, m.events
+	run.model, run.name = m.model, m.name
 	run.rare = &rare[S]{whole: m, attempt: n}
 	run.at, run.since = m.model.node(initial), time.Now()
 }
@@ -170,10 +170,27 @@ func (m *Machine[S]) ID() uint64 {
 // Name returns the name of the life.
 func (m *Machine[S]) Name() string { return m.name }
 
+// PublishTo makes the machine's events go to the dispatcher from now on, and to no other.
+// nil ends the publishing. For a run of a life it does nothing: its events are the life's.
+func (m *Machine[S]) PublishTo(events *Dispatcher) { m.events.Store(events) }
+
+// Events returns the dispatcher to which the machine's events go, or nil. The events of a
+// run go where those of its life go.
+func (m *Machine[S]) Events() *Dispatcher {
+	if m.rare != nil && m.rare.whole != nil {
+		return m.rare.whole.Events()
+	}
+	return m.events.Load()
+}
+
 // To changes the state. For a change that the table does not allow it returns a
 // [*TransitionError] and changes nothing. cause is the reason in the event; it
 // may be nil.
-func (m *Machine[S]) To(to S, cause error) error {
+func (m *Machine[S]) To(to S, cause error) error { return m.ToAt(time.Now(), to, cause) }
+
+// ToAt is [Machine.To] for a caller that has read the clock: at is when the state
+// changes.
+func (m *Machine[S]) ToAt(at time.Time, to S, cause error) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	from := m.at
@@ -181,7 +198,7 @@ func (m *Machine[S]) To(to S, cause error) error {
 	if next == nil {
 		return m.refused(from, to)
 	}
-	m.at, m.since = next, time.Now()
+	m.at, m.since = next, at
 	if m.rare != nil {
 		m.rare.timeline.enter(to, m.since)
 	}
@@ -218,8 +235,8 @@ func (m *Machine[S]) publishLocked(from *node[S], cause error) {
 		defer life.mu.Unlock()
 	}
 	life.seq++
-	if life.events.HasReader() {
-		m.sendLocked(life, attempt, from, cause)
+	if events := life.events.Load(); events.HasReader() {
+		m.sendLocked(events, life, attempt, from, cause)
 	}
 }
 
@@ -227,8 +244,8 @@ func (m *Machine[S]) publishLocked(from *node[S], cause error) {
 // reader needs little stack.
 //
 //go:noinline
-func (m *Machine[S]) sendLocked(life *Machine[S], attempt int, from *node[S], cause error) {
-	life.events.publish(Event{
+func (m *Machine[S]) sendLocked(events *Dispatcher, life *Machine[S], attempt int, from *node[S], cause error) {
+	events.publish(Event{
 		ID: life.id, Kind: m.model.kind, Name: m.name, Seq: life.seq, Attempt: attempt,
 		From: string(from.state), To: string(m.at.state), At: m.since, Cause: cause,
 	})

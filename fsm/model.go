@@ -40,11 +40,19 @@ func NewModel[S ~string](kind string, table Table[S]) *Model[S] {
 // panics when the model does not have the state, because that is a mistake in the
 // program.
 func (m *Model[S]) Begin(machine *Machine[S], name string, initial S, events *Dispatcher) {
-	machine.model, machine.name, machine.events = m, name, events
+	machine.model, machine.name = m, name
+	machine.events.Store(events)
 	machine.id, machine.since = lives.Add(1), time.Now()
 	if machine.at = m.node(initial); machine.at == nil {
 		panic("fsm: a life of the kind " + m.kind + " cannot begin in " + string(initial))
 	}
+}
+
+// New returns a machine that [Model.Begin] has made.
+func (m *Model[S]) New(name string, initial S, events *Dispatcher) *Machine[S] {
+	machine := &Machine[S]{}
+	m.Begin(machine, name, initial, events)
+	return machine
 }
 
 // IsTerminal reports whether no state may follow s, as [Table.IsTerminal] does.

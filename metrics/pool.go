@@ -30,10 +30,13 @@ var ofPools = []Metric{
 	{"lifecycle_pool_workers", "gauge", []string{"pool", "state"}, "Worker processes that are in the state: starting, ready, busy, shutting_down."},
 	{"lifecycle_pool_workers_spawned_total", "counter", []string{"pool"}, "Worker processes started, including those that replaced another."},
 	{"lifecycle_pool_workers_lost_total", "counter", []string{"pool", "reason"}, "Worker processes that have ended, by reason: crashed (also never ready, or broke the protocol), recycled, evicted."},
-	{"lifecycle_pool_failures", "gauge", []string{"pool"}, "Consecutive failures: starts that failed and workers that crashed without an answer. 0 when the last started worker has answered a query."},
+	{"lifecycle_pool_failures", "gauge", []string{"pool"}, "Consecutive failed starts of workers. 0 when the last started worker is ready."},
+	{"lifecycle_pool_worker_ends_total", "counter", []string{"pool", "cause"}, "Worker processes that have ended, by cause: start, idle, query, memory, protocol, health, stopped, write, unconfirmed, recycled, evicted, reloaded, alone, resized, shutdown."},
+	{"lifecycle_pool_poisoned", "gauge", []string{"pool"}, "Fingerprints of queries that the pool refuses because workers died of them."},
 	{"lifecycle_pool_queries", "gauge", []string{"pool", "state"}, "Queries that have not ended: waiting (for a worker) and in_flight (in a worker)."},
 	{"lifecycle_pool_queries_total", "counter", []string{"pool", "outcome"}, "Queries that have ended, by outcome: complete, error, cancelled, rejected."},
 	{"lifecycle_pool_query_retries_total", "counter", []string{"pool"}, "Idempotent queries that the pool gave to another worker because the first one crashed."},
+	{"lifecycle_pool_slow_queries_total", "counter", []string{"pool"}, "Queries that a worker had for longer than SlowAfter."},
 	{"lifecycle_pool_query_duration_seconds", "histogram", []string{"pool"}, "Duration of queries until their end, including the wait for a worker. Rejected queries are not counted."},
 	{"lifecycle_pool_messages_dropped_total", "counter", []string{"pool", "reason"}, "Dropped messages of workers: late (for a query that had ended), unknown (of an unknown type)."},
 	{"lifecycle_pool_strangers_total", "counter", []string{"pool"}, "Connections to a worker's socket by a process that is not the worker."},
@@ -79,6 +82,11 @@ func (c *poolCollector) Collect(ch chan<- prometheus.Metric) {
 	counter("lifecycle_pool_queries_total", s.Cancelled, string(procpool.QueryCancelled))
 	counter("lifecycle_pool_queries_total", s.Rejected, string(procpool.QueryRejected))
 	counter("lifecycle_pool_query_retries_total", s.Retried)
+	counter("lifecycle_pool_slow_queries_total", s.Slow)
+	gauge("lifecycle_pool_poisoned", s.Poisoned)
+	for cause, n := range s.Ended {
+		counter("lifecycle_pool_worker_ends_total", n, string(cause))
+	}
 	counter("lifecycle_pool_messages_dropped_total", s.Late, "late")
 	counter("lifecycle_pool_messages_dropped_total", s.Unknown, "unknown")
 	counter("lifecycle_pool_strangers_total", s.Strangers)

@@ -161,6 +161,7 @@ func TestPoolIsShown(t *testing.T) {
 	}
 	_, _ = ask(`"die"`)
 	shows(`lifecycle_pool_workers_lost_total{pool="work",reason="crashed"} 1`, `lifecycle_pool_workers_lost_total{pool="work",reason="evicted"} 1`,
+		`lifecycle_pool_worker_ends_total{cause="query",pool="work"} 1`, `lifecycle_pool_worker_ends_total{cause="evicted",pool="work"} 1`, `lifecycle_pool_poisoned{pool="work"} 0`,
 		`lifecycle_pool_workers_spawned_total{pool="work"} 4`, `lifecycle_pool_workers{pool="work",state="ready"} 2`,
 		`lifecycle_pool_queries_total{outcome="error",pool="work"} 2`,
 		`lifecycle_pool_query_duration_seconds_count{pool="work"} 6`, `lifecycle_pool_query_duration_seconds_bucket{pool="work",le="300"} 6`)

@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"time"
-
-	"github.com/pleme-io/lifecycle-go/fsm"
 )
 
 // attempt is one query with one worker, from the assignment until the worker has
@@ -16,6 +14,7 @@ type attempt struct {
 	q     *Query
 	id    string // on the wire
 	begun time.Time
+	slow  bool // it was logged as slow; guarded by pool.mu
 
 	// Guarded by the worker's wmu.
 	sent    bool
@@ -33,7 +32,7 @@ func (p *Pool) admit(ctx context.Context, q *Query) (w *proc, direct *attempt) {
 	q.seq = p.lastID
 	var id [21]byte
 	q.id = string(strconv.AppendUint(append(id[:0], 'q'), q.seq, 10))
-	q.machine = fsm.MustNew(KindQuery, q.id, queryTable, QueryPending, &p.events)
+	queryModel.Begin(&q.machine, q.id, QueryPending, &p.events)
 	w, a, reject := p.placeLocked(q)
 	if a != nil {
 		if q.messages == nil && !w.reading {
@@ -42,7 +41,16 @@ func (p *Pool) admit(ctx context.Context, q *Query) (w *proc, direct *attempt) {
 		}
 		w.ensureReadingLocked()
 	}
+	displaced := q.displaces
+	var busy error
+	if displaced != nil {
+		busy = &RejectedError{Pool: p.cfg.Name, RetryAfter: p.retryAfterLocked(), Err: ErrBusy}
+	}
+	q.displaces = nil
 	p.mu.Unlock()
+	if displaced != nil {
+		displaced.finish(QueryRejected, nil, busy)
+	}
 	if reject != nil {
 		q.finish(QueryRejected, nil, reject)
 		return nil, nil
@@ -99,7 +107,9 @@ func (p *Pool) placeLocked(q *Query) (*proc, *attempt, error) {
 		room += p.comingLocked(q)
 	}
 	if p.waiting >= room {
-		return nil, nil, reject(ErrBusy, p.retryAfterLocked())
+		if q.displaces = p.displaceLocked(q); q.displaces == nil {
+			return nil, nil, reject(ErrBusy, p.retryAfterLocked())
+		}
 	}
 	if bound != nil {
 		p.enqueueLocked(&bound.waiting, q)

@@ -26,10 +26,14 @@ func (e endedBy) end() {
 // asked it to end.
 func (w *proc) reap(why error) {
 	p := w.p
+	for _, o := range w.outputs {
+		o.close()
+	}
 	print := w.printOfQuery(why)
 	p.mu.Lock()
 	w.leaving = true
 	a := w.cur
+	p.counts.ended(w.causeLocked(why))
 	w.cur = nil
 	if w.confirm != nil {
 		w.confirm.Stop()
@@ -95,7 +99,7 @@ func (w *proc) printOfQuery(why error) string {
 	w.p.mu.Lock()
 	a := w.cur
 	w.p.mu.Unlock()
-	if why == nil || a == nil || a.q.marked || queryTable.IsTerminal(a.q.State()) {
+	if why == nil || a == nil || a.q.marked || queryModel.IsTerminal(a.q.State()) {
 		return ""
 	}
 	return printOf(a.q.payload)

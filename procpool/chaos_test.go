@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -22,19 +23,12 @@ import (
 )
 
 // TestChaos mixes good workers in three languages, workers that break the contract,
-// callers that cancel or have short deadlines, and a goroutine that kills and stops
-// processes, all at random. Every query ends in exactly one
+// callers that cancel or have short deadlines, queries of death, keys, reloads, and a
+// goroutine that kills and stops processes, all at random. Every query ends in exactly one
 // terminal state, and no process, socket or goroutine remains. It takes two
 // seconds; CHAOS_SECONDS=180 CHAOS_SEED=7 runs longer, with another seed.
 func TestChaos(t *testing.T) {
-	length := 2 * time.Second
-	if text := os.Getenv("CHAOS_SECONDS"); text != "" {
-		n, err := strconv.Atoi(text)
-		if err != nil {
-			t.Fatalf("CHAOS_SECONDS is %q, want a number", text)
-		}
-		length = time.Duration(n) * time.Second
-	}
+	length := seconds(t, "CHAOS_SECONDS", 2*time.Second)
 	seed := uint64(1)
 	if text := os.Getenv("CHAOS_SEED"); text != "" {
 		n, err := strconv.ParseUint(text, 10, 64)
@@ -53,17 +47,21 @@ func TestChaos(t *testing.T) {
 	bad := []string{"garbage", "partial", "disconnect", "other-request", "unknown-types", "flood", "flood-unknown", "100MB", "cancel-late", "ready-twice",
 		"garbage-first", "exit:chaos", "stall", "ignores-shutdown", "never-ready", "probe-first", "daemon"}
 	dir := socketDir(t)
+	command := func() *exec.Cmd {
+		switch dice.n(10) {
+		case 0, 1, 2:
+			return good[dice.n(len(good))]()
+		case 3, 4:
+			return self(bad[dice.n(len(bad))])
+		}
+		return self("serve")
+	}
+	keyPerWorker := dice.n(2) == 0
+	t.Logf("KeyPerWorker: %v", keyPerWorker)
 	p, err := procpool.New(procpool.Config{
-		Name: "chaos", SocketDir: dir, Logger: quiet, MinWorkers: 2, MaxWorkers: 4, MaxQueue: 20, MaxFrame: 1 << 20,
-		Command: func() *exec.Cmd {
-			switch dice.n(10) {
-			case 0, 1, 2:
-				return good[dice.n(len(good))]()
-			case 3, 4:
-				return self(bad[dice.n(len(bad))])
-			}
-			return self("serve")
-		},
+		Name: "chaos", SocketDir: dir, Logger: quiet, MinWorkers: 2, MaxWorkers: 4, Surge: 2, MaxQueue: 20, MaxFrame: 1 << 20,
+		Command: command, KeyPerWorker: keyPerWorker, FairShares: dice.n(2) == 0, StarveAfter: 50 * time.Millisecond,
+		Poison:       procpool.Poison{Remember: 20, For: time.Second, Window: 5 * time.Second},
 		StartTimeout: 2 * time.Second, CancelGrace: 100 * time.Millisecond, ShutdownGrace: 200 * time.Millisecond, KillGrace: 100 * time.Millisecond,
 		WriteTimeout: time.Second, HealthInterval: 100 * time.Millisecond, HealthTimeout: 200 * time.Millisecond, DrainTimeout: time.Second,
 		Backoff: worker.Backoff{Min: time.Millisecond, Max: 20 * time.Millisecond}, BreakAfter: 10,
@@ -96,6 +94,7 @@ func TestChaos(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	var all sync.WaitGroup
+	var reloads atomic.Int64
 	all.Go(func() {
 		defer cancel()
 		over, late := time.After(length), time.After(length+patience)
@@ -119,6 +118,20 @@ func TestChaos(t *testing.T) {
 			}
 		})
 	}
+	all.Go(func() { // reloads
+		for ctx.Err() == nil {
+			time.Sleep(time.Duration(dice.n(300)) * time.Millisecond)
+			within, done := context.WithTimeout(ctx, time.Duration(dice.n(1000)+1)*time.Millisecond)
+			fresh := command
+			if dice.n(2) == 0 {
+				fresh = nil
+			}
+			if _, err := p.Reload(within, fresh); err == nil {
+				reloads.Add(1)
+			}
+			done()
+		}
+	})
 	all.Go(func() { // kills and stops processes
 		for ctx.Err() == nil {
 			time.Sleep(time.Duration(dice.n(20)) * time.Millisecond) // adds randomness; the test does not depend on it
@@ -169,7 +182,7 @@ func TestChaos(t *testing.T) {
 	if left, _ := os.ReadDir(dir); len(left) > 0 {
 		t.Errorf("sockets are left: %v", left)
 	}
-	t.Logf("%+v", s)
+	t.Logf("%d reloads, %+v", reloads.Load(), s)
 	if s.Complete == 0 || s.Crashed == 0 {
 		t.Error("too little happened in this test")
 	}
@@ -177,10 +190,19 @@ func TestChaos(t *testing.T) {
 
 // chaoticQuery makes one query and checks how it ends.
 func chaoticQuery(t *testing.T, p *procpool.Pool, dice *dice) {
-	asks := []ask{{}, {}, {Op: "count", N: dice.n(200), Size: dice.n(2000)}, {Op: "sleep", Seconds: 0.01}, {Op: "deaf", Seconds: 0.2}, {Op: "fail", Text: "x"}, {Op: "exit", N: 3}, {Op: "big", Size: 2 << 20}, {Op: "fork"}}
+	asks := []ask{{}, {}, {Op: "count", N: dice.n(200), Size: dice.n(2000)}, {Op: "sleep", Seconds: 0.01}, {Op: "deaf", Seconds: 0.2}, {Op: "fail", Text: "x"}, {Op: "exit", N: 3}, {Op: "exit", N: 3, Text: strconv.Itoa(dice.n(1_000_000))}, {Op: "big", Size: 2 << 20}, {Op: "fork"}}
 	var opts []procpool.Option
 	if dice.n(3) == 0 {
-		opts = append(opts, procpool.Key(strconv.Itoa(dice.n(5))))
+		opts = append(opts, []func(string) procpool.Option{procpool.Key, procpool.Prefer}[dice.n(2)](strconv.Itoa(dice.n(5))))
+	}
+	if dice.n(2) == 0 {
+		opts = append(opts, procpool.Caller(strconv.Itoa(dice.n(5))))
+	}
+	if dice.n(3) == 0 {
+		opts = append(opts, procpool.Priority(dice.n(3)))
+	}
+	if dice.n(10) == 0 {
+		opts = append(opts, procpool.Fingerprint(strconv.Itoa(dice.n(5))), procpool.EvictBusy())
 	}
 	if dice.n(2) == 0 {
 		opts = append(opts, procpool.Idempotent())

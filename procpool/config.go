@@ -35,8 +35,12 @@ type Config struct {
 	// return soon: the pool does not bound the call. The worker finds the socket to
 	// connect to in its environment (wire.EnvSocket). The pool keeps the end of the
 	// worker's standard error for the error of a crash, and copies it to the
-	// command's Stderr when that is set.
+	// command's Stderr when that is set. What a worker writes is logged otherwise; see
+	// OutputLines. The pool adds a file to the command's ExtraFiles.
 	Command func() *exec.Cmd
+	// Process shapes the process of each worker: worker.WithLimits and
+	// worker.WithCgroup bound what it may use. The pool sets the grace by itself.
+	Process []worker.ProcessOption
 
 	// MinWorkers is how many workers the pool starts at once and keeps. Defaults
 	// to 0: the pool starts workers on demand.
@@ -49,10 +53,15 @@ type Config struct {
 	// starts.
 	Surge int
 	// MaxQueue bounds the queries that wait for a worker, first come, first
-	// served. Queries for which a worker is starting do not count. With the default
+	// served unless FairShares or [Priority] says otherwise. Queries for which a worker is starting do not count. With the default
 	// of 0 no query waits: the pool rejects a query at once when every worker is
 	// busy and it cannot start another.
 	MaxQueue int
+	// FairShares has the callers that wait take turns, in place of first come, first
+	// served: a [Caller] with many queries does not delay one with few. When the queue
+	// is full, a query of a caller with few takes the place of the last one of the
+	// caller with the most, which is rejected.
+	FairShares bool
 	// Eviction chooses the worker that makes room. Defaults to LRU.
 	Eviction Eviction
 	// KeyPerWorker dedicates each worker to one key, or to queries without a key,
@@ -64,10 +73,19 @@ type Config struct {
 	// long, ends to make room for it. Defaults to 1 s; Off disables it.
 	StarveAfter time.Duration
 
+	// SlowAfter is how long a worker may have a query before the pool logs it, while it
+	// runs, with the worker's stacks when it can show them. Defaults to 0: no query is
+	// slow.
+	SlowAfter time.Duration
+	// Calls answers calls that workers of version 2 make while they have a query.
+	// Without it a call gets an error.
+	Calls CallHandler
+
 	// StartTimeout bounds the time from spawn to ready. Defaults to 30 s.
 	StartTimeout time.Duration
 	// QueryTimeout bounds a query, including its time in the queue, unless its
-	// context ends earlier. Defaults to 1 minute.
+	// context ends earlier. A worker that can show its stacks gets up to 250 ms more
+	// to do so; they stand in the [DeadlineError]. Defaults to 1 minute.
 	QueryTimeout time.Duration
 	// CancelGrace is how long a worker may take to confirm that it stopped a
 	// cancelled query; then the pool stops the worker. Defaults to 5 s.
@@ -116,6 +134,11 @@ type Config struct {
 	// StreamBuffer is how many unread messages the pool keeps for a query; when
 	// they are that many, the worker has to wait. Defaults to 16.
 	StreamBuffer int
+	// OutputLines is how many lines a second of each worker's standard output, and of
+	// its standard error, the pool logs, with the worker's name. It cuts lines longer
+	// than 4 KiB and counts the lines that it leaves out. A stream for which Command
+	// sets a writer is not logged. Defaults to 100; Off logs none.
+	OutputLines int
 	// StderrTail is how many bytes of a worker's standard error the pool keeps.
 	// Defaults to 8 KiB.
 	StderrTail int
@@ -126,6 +149,11 @@ type Config struct {
 	// in place when they end, and make it again when it is missing. Defaults to
 	// procpool-UID in the folder for temporary files.
 	SocketDir string
+	// Inherit gives a worker its connection as a descriptor that it inherits
+	// (wire.EnvFD), in place of a socket to connect to. SocketDir is not used then. It
+	// is for workers that cannot enter that folder, for example because Command lets
+	// them run as another user. A worker of version 1 may not know of it.
+	Inherit bool
 	// Logger logs workers that fail and connections from unexpected processes.
 	// Defaults to slog.Default.
 	Logger *slog.Logger
@@ -141,6 +169,7 @@ type Recycle struct {
 	MaxAge     time.Duration // time since it became ready
 	MaxIdle    time.Duration // time without a query
 	MaxRSS     int64         // bytes of private memory (Linux)
+	MaxGroup   int64         // the same, of all processes in the worker's group together
 	// Jitter lowers each limit of each worker by up to this fraction, so that
 	// workers that started together are not recycled together. Defaults to 0.1;
 	// Off disables it.
@@ -171,6 +200,7 @@ func (c Config) WithDefaults() Config {
 	or(&c.BreakAfter, 5)
 	or(&c.MaxFrame, wire.DefaultMaxFrame)
 	or(&c.StreamBuffer, 16)
+	or(&c.OutputLines, 100)
 	or(&c.StderrTail, 8<<10)
 	or(&c.Recycle.Jitter, 0.1)
 	or(&c.Recycle.AtOnce, 1)
@@ -217,6 +247,7 @@ func (c Config) Validate() error {
 		{"WriteTimeout", c.WriteTimeout},
 		{"DrainTimeout", c.DrainTimeout},
 		{"HealthTimeout", c.HealthTimeout},
+		{"SlowAfter", c.SlowAfter},
 		{"Recycle.Every", c.Recycle.Every},
 	} {
 		bad(d.value < 0, "%s is %v, want more than 0", d.name, d.value)
@@ -226,12 +257,15 @@ func (c Config) Validate() error {
 	bad(c.BreakAfter < Off, "BreakAfter is %d, want 1 or more, or Off", c.BreakAfter)
 	bad(c.MaxFrame < 256, "MaxFrame is %d bytes, want 256 or more", c.MaxFrame)
 	bad(c.StreamBuffer < 1, "StreamBuffer is %d, want 1 or more", c.StreamBuffer)
+	bad(c.OutputLines < Off, "OutputLines is %d, want 1 or more, or Off", c.OutputLines)
 	bad(c.StderrTail < 0, "StderrTail is %d bytes, want 0 or more", c.StderrTail)
 	r := c.Recycle
 	bad(r.MaxQueries < 0, "Recycle.MaxQueries is %d, want 0 or more", r.MaxQueries)
 	bad(r.MaxAge < 0, "Recycle.MaxAge is %v, want 0 or more", r.MaxAge)
 	bad(r.MaxIdle < 0, "Recycle.MaxIdle is %v, want 0 or more", r.MaxIdle)
 	bad(r.MaxRSS < 0, "Recycle.MaxRSS is %d bytes, want 0 or more", r.MaxRSS)
+	bad(r.MaxGroup < 0, "Recycle.MaxGroup is %d bytes, want 0 or more", r.MaxGroup)
+	bad(r.MaxGroup > 0 && !knowsMemory, "Recycle.MaxGroup is %d, and on this system a process's memory is not known: want 0", r.MaxGroup)
 	bad(r.MaxRSS > 0 && !knowsMemory, "Recycle.MaxRSS is %d, and on this system a process's memory is not known: want 0", r.MaxRSS)
 	bad(r.Jitter != Off && !(r.Jitter >= 0 && r.Jitter < 1), "Recycle.Jitter is %v, want 0 to less than 1, or Off", r.Jitter)
 	bad(r.AtOnce < 1, "Recycle.AtOnce is %d, want 1 or more", r.AtOnce)

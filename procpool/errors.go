@@ -80,15 +80,20 @@ type DeadlineError struct {
 	Query   string
 	Worker  string        // the worker that had it; "" when it still waited for one
 	Elapsed time.Duration // since it was submitted
+	Stacks  string        // what the worker did then, when it can say so (wire.CanStacks); at most 64 KiB
 }
 
-// Error says where the query was.
+// Error says where the query was, with the worker's stacks.
 func (e *DeadlineError) Error() string {
 	where := "while it waited for a worker"
 	if e.Worker != "" {
 		where = "while " + e.Worker + " had it"
 	}
-	return fmt.Sprintf("%s: deadline passed after %v %s", e.Query, e.Elapsed.Round(time.Millisecond), where)
+	s := fmt.Sprintf("%s: deadline passed after %v %s", e.Query, e.Elapsed.Round(time.Millisecond), where)
+	if e.Stacks != "" {
+		s += "; its stacks:\n" + e.Stacks
+	}
+	return s
 }
 
 // Unwrap returns [context.DeadlineExceeded].

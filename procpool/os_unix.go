@@ -26,3 +26,16 @@ func groupOf(pid int) int {
 	}
 	return group
 }
+
+// socketPair returns the two ends of a connection. The worker's is in blocking mode.
+func socketPair() (ours, theirs *os.File, err error) {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	syscall.CloseOnExec(fds[0])
+	syscall.CloseOnExec(fds[1])
+	return os.NewFile(uintptr(fds[0]), "pool"), os.NewFile(uintptr(fds[1]), "worker"), nil
+}

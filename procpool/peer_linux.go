@@ -71,3 +71,27 @@ func isStopped(pid int) bool {
 	at := bytes.LastIndexByte(text, ')') // the name before it may contain anything
 	return at >= 0 && at+2 < len(text) && text[at+2] == 'T'
 }
+
+// memoryOfGroups returns the private memory of each process group, by its number
+// (proc(5), stat and statm).
+func memoryOfGroups() map[int]int64 {
+	files, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil
+	}
+	groups := make(map[int]int64)
+	for _, file := range files {
+		pid, err := strconv.Atoi(file.Name())
+		if err != nil {
+			continue
+		}
+		group, err := syscall.Getpgid(pid)
+		if err != nil {
+			continue
+		}
+		if n, ok := memoryOf(pid); ok {
+			groups[group] += n
+		}
+	}
+	return groups
+}

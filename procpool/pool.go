@@ -26,11 +26,12 @@ import (
 // to Start. All methods may be called concurrently.
 type Pool struct {
 	worker.BaseWorker
-	cfg    Config
-	log    *slog.Logger
-	dir    string
-	seed   maphash.Seed // ranks workers for preferred keys
-	prefix string       // of the names of sockets
+	cfg      Config
+	log      *slog.Logger
+	dir      string
+	seed     maphash.Seed // ranks workers for preferred keys
+	prefix   string       // of the names of sockets
+	lifeline *lifeline
 
 	tree   fsm.Dispatcher // status changes of the pool and of its processes
 	events fsm.Dispatcher // all other events
@@ -59,8 +60,10 @@ type Pool struct {
 	workers    []*proc // all that are not dead, oldest first
 	ready      []*proc // the most recently used one last
 	queue      *list.List
-	alone      *list.List // queries for extra workers; see Poison
-	waiting    int        // queries in all queues
+	alone      *list.List        // queries for extra workers; see Poison
+	shares     map[string]*share // of callers that wait; used with Config.FairShares
+	turn       uint64            // of the last query that was served
+	waiting    int               // queries in all queues
 	keys       map[string]*proc
 	memory     *memory
 	failures   int // consecutive failed starts
@@ -79,7 +82,7 @@ func New(cfg Config) (*Pool, error) {
 	}
 	cfg = cfg.WithDefaults()
 	p := &Pool{
-		cfg: cfg, log: cfg.Logger, seed: maphash.MakeSeed(), dir: cfg.SocketDir, queue: list.New(), alone: list.New(), keys: make(map[string]*proc), memory: newMemory(cfg.Poison),
+		cfg: cfg, log: cfg.Logger, seed: maphash.MakeSeed(), dir: cfg.SocketDir, queue: list.New(), alone: list.New(), keys: make(map[string]*proc), shares: make(map[string]*share), memory: newMemory(cfg.Poison),
 	}
 	if p.dir == "" {
 		p.dir = filepath.Join(os.TempDir(), "procpool-"+strconv.Itoa(os.Getuid()))
@@ -131,10 +134,10 @@ func (p *Pool) Start(ctx context.Context) error {
 		return err
 	}
 	p.running.Store(true)
+	p.mu.Lock()
 	if p.cfg.MinWorkers == 0 {
 		p.MarkRunning()
 	}
-	p.mu.Lock()
 	p.ensureLocked()
 	p.mu.Unlock()
 	call.Go(p.Name(), func() error { p.live(own); return nil }, func(err error) {
@@ -149,8 +152,10 @@ func (p *Pool) prepare() error {
 	if !supported {
 		return fmt.Errorf("worker processes need process groups, which this system does not have: %w", errors.ErrUnsupported)
 	}
-	if err := openDir(p.dir); err != nil {
-		return err
+	if !p.cfg.Inherit {
+		if err := openDir(p.dir); err != nil {
+			return err
+		}
 	}
 	p.prefix = filepath.Join(p.dir, fmt.Sprintf("%s-%d-%x-", fileName(p.cfg.Name), os.Getpid(), time.Now().UnixNano()&0xffffff))
 	d, err := p.door(0)
@@ -158,6 +163,9 @@ func (p *Pool) prepare() error {
 		return err
 	}
 	d.close()
+	if p.lifeline, err = newLifeline(); err != nil {
+		return fmt.Errorf("make a pipe for workers: %w", err)
+	}
 	return nil
 }
 
@@ -217,6 +225,7 @@ func (p *Pool) live(own context.Context) {
 	}
 	p.mu.Unlock()
 	p.alive.Wait()
+	p.lifeline.close()
 }
 
 // openLocked returns the queries that have not ended.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"os/exec"
 	"slices"
 	"strconv"
@@ -34,8 +33,10 @@ type proc struct {
 	gone    fsm.Signal // the pool no longer waits for its messages
 
 	// Set once, before the worker is ready.
-	conn *net.UnixConn
-	pid  int // of the process that connected, which a wrapper may have started
+	outputs []*output
+	conn    *net.UnixConn
+	pid     int // of the process that connected, which a wrapper may have started
+	offer   wire.Offer
 
 	wmu        sync.Mutex // held while writing; guards the fields below
 	writer     *wire.Writer
@@ -80,6 +81,8 @@ type proc struct {
 	broke        error     // what it did wrong, when it ends because of that
 	asked        time.Time // when the unanswered health check was sent, else zero
 	checkedAt    time.Time
+	dumping      []*dumped // wait for its stacks
+	calls        int       // that wait for an answer
 	stoppedAt    time.Time // when the pool has seen its process stopped, else zero
 	after        []func()  // detach calls them without the lock
 }
@@ -112,8 +115,8 @@ func (p *Pool) spawnLocked(s spawn) *proc {
 	now := time.Now()
 	w := &proc{
 		p: p, n: p.spawned, name: name, created: now, lastActivity: now, limits: p.cfg.Recycle.draw(), readEnd: make(chan error, 1),
-		machine: fsm.MustNew(KindWorker, name, workerTable, WorkerStarting, &p.events),
-		link:    fsm.MustNew(KindConnection, name, connTable, ConnDisconnected, &p.events),
+		machine: workerModel.New(name, WorkerStarting, &p.events),
+		link:    connModel.New(name, ConnDisconnected, &p.events),
 		stderr:  &tail{size: p.cfg.StderrTail},
 		alone:   s.alone, replaces: s.replaces, command: s.command, generation: s.generation,
 	}
@@ -138,7 +141,7 @@ func (w *proc) live() error {
 		return fmt.Errorf("%s: start: %w", w.name, err)
 	}
 	defer d.close()
-	process, err := w.makeProcess(d.path)
+	process, err := w.makeProcess(d)
 	if err != nil {
 		return fmt.Errorf("%s: start: %w", w.name, err)
 	}
@@ -186,38 +189,6 @@ func (w *proc) live() error {
 	return w.verdict(err)
 }
 
-// makeProcess makes the process.
-func (w *proc) makeProcess(socket string) (process *worker.Process, err error) {
-	err = call.Do(w.name, func() error {
-		w.p.making.Lock()
-		defer w.p.making.Unlock()
-		cmd := w.command()
-		if cmd == nil {
-			return errors.New("the command is nil: Config.Command must return a worker's command")
-		}
-		w.stderr.next = cmd.Stderr
-		cmd.Stderr = w.stderr
-		process = worker.NewProcess(w.name, cmd, worker.WithGrace(w.p.cfg.KillGrace), worker.WithEnv(
-			wire.EnvSocket+"="+socket, wire.EnvName+"="+w.name, wire.EnvMaxFrame+"="+strconv.Itoa(w.p.cfg.MaxFrame)))
-		return nil
-	})
-	return process, err
-}
-
-// belongs returns an error for a process outside of the worker's process group.
-func (w *proc) belongs(pid, uid int) error {
-	if pid == 0 {
-		return nil // this system does not report the peer
-	}
-	if uid != os.Getuid() && uid != 0 && os.Getuid() != 0 {
-		return fmt.Errorf("process %d of user %d has connected in the place of %s", pid, uid, w.name)
-	}
-	if group := groupOf(pid); group != w.process.PID() {
-		return fmt.Errorf("process %d has connected in the place of %s and is not in its process group (%d, and its own is %d): a worker must not leave it, by setsid or as a daemon", pid, w.name, w.process.PID(), group)
-	}
-	return nil
-}
-
 // arrive waits for the ready message. It returns neither an error nor a connection
 // when the worker was told to end.
 func (w *proc) arrive(d *door) (arrival, error) {
@@ -244,7 +215,7 @@ func (w *proc) connected(a arrival) {
 	p := w.p
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	w.conn, w.pid, w.reader = a.conn, a.pid, a.reader
+	w.conn, w.pid, w.reader, w.offer = a.conn, a.pid, a.reader, a.offer
 	w.writer = wire.NewWriter(a.conn, p.cfg.MaxFrame)
 	_ = w.link.To(ConnConnected, nil)
 	if w.machine.To(WorkerReady, nil) != nil {
@@ -294,7 +265,14 @@ func (w *proc) send(a *attempt) {
 		}
 		a.sent = true
 		w.armWrite(a.begun)
-		err := w.writer.Query(a.id, a.q.payload)
+		var err error
+		if w.offer.Version < 2 {
+			err = w.writer.Query(a.id, a.q.payload)
+		} else {
+			about := a.q.about
+			about.TimeoutMs = max(a.q.until.Sub(a.begun).Milliseconds(), 1)
+			err = w.writer.QueryAbout(a.id, a.q.payload, about)
+		}
 		w.wmu.Unlock()
 		if err != nil {
 			w.fail(fmt.Errorf("send a query: %w", err))
@@ -344,7 +322,7 @@ func (w *proc) awaitConfirmLocked(a *attempt) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if w.cur == a {
-			w.stopLocked(false, fmt.Errorf("it has not confirmed the end of %s within %v", a.id, p.cfg.CancelGrace))
+			w.stopLocked(false, fmt.Errorf("%w of %s within %v", errUnconfirmed, a.id, p.cfg.CancelGrace))
 		}
 	})
 }

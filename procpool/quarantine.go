@@ -14,14 +14,13 @@ var errAlone = errors.New("it was started for one query")
 // poisonedLocked returns why the pool does not take a query, and marks one that has to
 // run alone.
 func (p *Pool) poisonedLocked(q *Query) error {
-	now := time.Now()
-	if wait := p.memory.spent(q.caller, now); wait > 0 {
+	if wait := p.memory.spent(q.caller, q.begun); wait > 0 {
 		return p.overdrawn(q, wait)
 	}
-	if q.print == "" {
+	if q.print == "" || len(p.memory.prints) == 0 {
 		return nil
 	}
-	known := p.memory.about(q.print, now)
+	known := p.memory.about(q.print, q.begun)
 	if known != nil && known.Refused {
 		return p.refused(q, known)
 	}
@@ -68,8 +67,8 @@ func (p *Pool) ensureAloneLocked() {
 // queries that end because of it.
 func (p *Pool) diedWithLocked(w *proc, q *Query, why error) []endedBy {
 	q.on = nil
-	repeat := q.idempotent && !q.streamed && !p.ending && !queryTable.IsTerminal(q.State())
-	if why == nil || w.broke != nil || queryTable.IsTerminal(q.State()) { // the pool has ended it
+	repeat := q.idempotent && !q.streamed && !p.ending && !queryModel.IsTerminal(q.State())
+	if why == nil || w.broke != nil || queryModel.IsTerminal(q.State()) { // the pool has ended it
 		if why == nil || !repeat || q.attempts >= maxAttempts {
 			return []endedBy{{q, w.queryError(q, why)}}
 		}
@@ -116,7 +115,7 @@ func (p *Pool) diedWithLocked(w *proc, q *Query, why error) []endedBy {
 // clearLocked forgets the deaths of a query that an extra worker has survived. Queries
 // like it need no extra worker any more.
 func (p *Pool) clearLocked(q *Query) {
-	if queryTable.IsTerminal(q.State()) {
+	if queryModel.IsTerminal(q.State()) {
 		return // the worker has confirmed a cancel; that proves nothing
 	}
 	p.memory.clear(q.print)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"sync"
 	"time"
 
@@ -27,34 +28,44 @@ type Query struct {
 	idempotent bool
 	evictBusy  bool
 	caller     string
+	priority   int
+	measured   bool
+	calls      CallHandler
+	about      wire.About
 	marked     bool // print is the caller's
 	begun      time.Time
 	until      time.Time
 	invalid    error // of an option
 
-	machine  *fsm.Machine[QueryState]
+	machine  fsm.Machine[QueryState]
 	messages chan json.RawMessage // nil for Do, which drops them
 
-	mu      sync.Mutex    // guards the fields below; result and err are final once it has ended
-	done    chan struct{} // made on the first call of Done
-	result  json.RawMessage
-	err     error
-	session string
-	timer   *time.Timer
-	unwatch func() bool
+	mu       sync.Mutex    // guards the fields below; result and err are final once it has ended
+	done     chan struct{} // made on the first call of Done
+	result   json.RawMessage
+	err      error
+	session  string
+	callCtx  context.Context // of calls, nil before the first
+	endCalls context.CancelFunc
+	late     *DeadlineError // its deadline has passed; it may wait for the worker's stacks
+	timer    *time.Timer
+	unwatch  func() bool
 
 	// Guarded by pool.mu.
-	at       *list.Element // its place in a queue
-	in       *list.List    // the queue
-	on       *attempt      // the attempt that a worker has
-	attempts int
-	deaths   int    // of workers that had it
-	alone    bool   // it runs in an extra worker; see Poison
-	claims   bool   // a busy worker was evicted for it
-	print    string // its fingerprint, "" while it is not needed
-	first    attempt
-	streamed bool
-	last     string // the worker that has it or had it last
+	at        *list.Element // its place in a queue
+	in        *list.List    // the queue
+	on        *attempt      // the attempt that a worker has
+	attempts  int
+	cost      Cost
+	deaths    int    // of workers that had it
+	alone     bool   // it runs in an extra worker; see Poison
+	claims    bool   // a busy worker was evicted for it
+	turn      uint64 // of its caller; see Config.FairShares
+	displaces *Query // lost its place in the queue to it
+	print     string // its fingerprint, "" while it is not needed
+	first     attempt
+	streamed  bool
+	last      string // the worker that has it or had it last
 }
 
 // Option shapes one query.
@@ -106,6 +117,44 @@ func Fingerprint(print string) Option {
 	return func(q *Query) { q.print, q.marked = q.short("fingerprint", print), true }
 }
 
+// Metadata gives a worker of version 2 texts about the query, for example who made it.
+// They have at most 16 KiB.
+func Metadata(data map[string]string) Option {
+	return func(q *Query) {
+		q.about.Metadata = maps.Clone(data)
+		if n := q.sizeOfAbout(); n > maxAbout {
+			q.invalid = &OptionError{"metadata", fmt.Errorf("it has %d bytes as JSON, want at most %d", n, maxAbout)}
+		}
+	}
+}
+
+// Trace gives a worker of version 2 the trace that the query is a part of: the headers
+// of W3C Trace Context. They have at most 256 and 512 bytes.
+func Trace(traceparent, tracestate string) Option {
+	return func(q *Query) {
+		if len(traceparent) > maxName || len(tracestate) > 2*maxName {
+			q.invalid = &OptionError{"trace", fmt.Errorf("it has %d and %d bytes, want at most %d and %d", len(traceparent), len(tracestate), maxName, 2*maxName)}
+			return
+		}
+		q.about.Traceparent, q.about.Tracestate = traceparent, tracestate
+	}
+}
+
+// maxAbout bounds what a query carries beside its payload.
+const maxAbout = 16 << 10
+
+// sizeOfAbout returns how many bytes of the query's line are about it, at most.
+func (q *Query) sizeOfAbout() int {
+	if len(q.about.Metadata) == 0 && q.about.Traceparent == "" && q.about.Tracestate == "" {
+		return 0
+	}
+	text, err := json.Marshal([]any{q.about.Traceparent, q.about.Tracestate, q.about.Metadata})
+	if err != nil {
+		return maxAbout + 1 // cannot happen: texts can be marshalled
+	}
+	return len(text) + 50 // the names of the fields
+}
+
 // maxName bounds names that callers choose.
 const maxName = 256
 
@@ -139,7 +188,7 @@ func (q *Query) Done() <-chan struct{} {
 	return q.done
 }
 
-func (q *Query) endedLocked() bool { return queryTable.IsTerminal(q.machine.State()) }
+func (q *Query) endedLocked() bool { return queryModel.IsTerminal(q.machine.State()) }
 
 // Session returns the worker's own id of the work, "" when it has not sent one.
 func (q *Query) Session() string {
@@ -219,6 +268,9 @@ func (q *Query) Cancel(cause error) bool {
 // already in one. The caller must not hold the pool's lock.
 func (q *Query) finish(to QueryState, result json.RawMessage, err error) bool {
 	q.mu.Lock()
+	if to == QueryComplete && q.late != nil {
+		to, result, err = QueryError, nil, q.late
+	}
 	if q.machine.To(to, err) != nil {
 		q.mu.Unlock()
 		return false
@@ -227,13 +279,16 @@ func (q *Query) finish(to QueryState, result json.RawMessage, err error) bool {
 	if q.timer != nil {
 		q.timer.Stop()
 	}
-	unwatch := q.unwatch
+	unwatch, endCalls := q.unwatch, q.endCalls
 	if q.done != nil {
 		close(q.done)
 	}
 	q.mu.Unlock()
 	if unwatch != nil {
 		unwatch()
+	}
+	if endCalls != nil {
+		endCalls()
 	}
 	q.pool.counted(q, to)
 	return true
@@ -267,15 +322,11 @@ func (q *Query) watch(ctx context.Context) {
 	})
 }
 
-func (q *Query) expire() {
-	q.pool.abandon(q, QueryError, &DeadlineError{Query: q.id, Worker: q.Worker(), Elapsed: time.Since(q.begun)})
-}
-
 // push hands a message to the caller, and waits while the caller's buffer is full.
 // It returns false when the query has ended or gone is closed.
 func (q *Query) push(content json.RawMessage, gone <-chan struct{}) bool {
 	switch state := q.State(); {
-	case queryTable.IsTerminal(state):
+	case queryModel.IsTerminal(state):
 		return false
 	case state == QueryProcessing:
 		_ = q.machine.To(QueryStreaming, nil) // it may have ended meanwhile
@@ -343,10 +394,7 @@ func (p *Pool) newQuery(ctx context.Context, payload json.RawMessage, opts []Opt
 	if err := wire.CheckValue(payload); err != nil {
 		return nil, fmt.Errorf("%s: payload: %w", p.cfg.Name, err)
 	}
-	if most := p.cfg.MaxFrame - overhead; len(payload) > most {
-		return nil, fmt.Errorf("%s: the payload has %d bytes: %w", p.cfg.Name, len(payload), &wire.TooLongError{Limit: p.cfg.MaxFrame})
-	}
-	q := &Query{pool: p, payload: payload, begun: time.Now()}
+	q := &Query{pool: p, payload: payload, calls: p.cfg.Calls, begun: time.Now()}
 	q.until = q.begun.Add(p.cfg.QueryTimeout)
 	for i, opt := range opts {
 		if opt == nil {
@@ -356,6 +404,9 @@ func (p *Pool) newQuery(ctx context.Context, payload json.RawMessage, opts []Opt
 	}
 	if q.invalid != nil {
 		return nil, fmt.Errorf("%s: submit: %w", p.cfg.Name, q.invalid)
+	}
+	if most := p.cfg.MaxFrame - overhead - q.sizeOfAbout(); len(payload) > most {
+		return nil, fmt.Errorf("%s: the payload has %d bytes: %w", p.cfg.Name, len(payload), &wire.TooLongError{Limit: p.cfg.MaxFrame})
 	}
 	if !q.marked && p.recalls.Load() {
 		q.print = printOf(payload)
@@ -367,4 +418,4 @@ func (p *Pool) newQuery(ctx context.Context, payload json.RawMessage, opts []Opt
 }
 
 // overhead is the maximum length of a query's line without its payload.
-const overhead = 100
+const overhead = 150

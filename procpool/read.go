@@ -123,7 +123,7 @@ func (w *proc) step() error {
 		if err = wire.Decode(line, e); err == nil {
 			err = w.take(e)
 		}
-		e.Payload, e.Content, e.Result = nil, nil, nil // they would keep a large buffer alive
+		e.Payload, e.Content, e.Result, e.Params = nil, nil, nil, nil // they would keep a large buffer alive
 		if err == nil {
 			return nil
 		}
@@ -160,6 +160,10 @@ func (w *proc) take(e *wire.Envelope) error {
 		return w.takeAnswer(e)
 	case wire.HealthOK:
 		return w.takeHealth()
+	case wire.Call:
+		return w.takeCall(e)
+	case wire.Stacks:
+		return w.takeStacks(e.Stacks)
 	case wire.ShutdownAck:
 		if !w.isGentle() {
 			return errors.New("it said shutdown_ack and was not told to shut down")

@@ -28,7 +28,7 @@ func TestLimitsHaveJitter(t *testing.T) {
 		t.Errorf("100 workers have %d different limits", len(seen))
 	}
 	r.Jitter = Off
-	if l := r.draw(); l != (limits{1000, time.Hour, time.Minute, 1 << 30}) {
+	if l := r.draw(); l != (limits{queries: 1000, age: time.Hour, idle: time.Minute, rss: 1 << 30}) {
 		t.Errorf("without jitter: %+v", l)
 	}
 	if l := (Recycle{MaxQueries: 1, Jitter: 0.9}).draw(); l != (limits{queries: 1}) {

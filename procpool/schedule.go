@@ -13,6 +13,7 @@ import (
 func (p *Pool) assignLocked(w *proc, q *Query) *attempt {
 	p.ready = slices.DeleteFunc(p.ready, func(other *proc) bool { return other == w })
 	q.attempts++
+	p.turn = max(p.turn, q.turn)
 	a := &q.first
 	if q.attempts > 1 {
 		a = new(attempt) // the previous worker may still read the first
@@ -43,8 +44,9 @@ func (p *Pool) assignLocked(w *proc, q *Query) *attempt {
 func (p *Pool) enqueueLocked(l *list.List, q *Query) {
 	p.waiting++
 	q.in = l
+	p.joinLocked(q)
 	for e := l.Back(); e != nil; e = e.Prev() { // a retried query is older than others
-		if other, ok := e.Value.(*Query); ok && other.seq < q.seq {
+		if other, ok := e.Value.(*Query); ok && other.before(q) {
 			q.at = l.InsertAfter(q, e)
 			return
 		}
@@ -57,10 +59,11 @@ func (p *Pool) dequeueLocked(q *Query) {
 		q.in.Remove(q.at)
 		q.at, q.in = nil, nil
 		p.waiting--
+		p.leaveLocked(q)
 	}
 }
 
-// nextLocked assigns the oldest query that fits to a ready worker, nil when none
+// nextLocked assigns the first query that fits to a ready worker, nil when none
 // does.
 func (p *Pool) nextLocked(w *proc) *attempt {
 	var next *Query
@@ -75,7 +78,7 @@ func (p *Pool) nextLocked(w *proc) *attempt {
 	}
 	for e := p.queue.Front(); e != nil; e = e.Next() {
 		q, ok := e.Value.(*Query)
-		if !ok || next != nil && next.seq < q.seq {
+		if !ok || next != nil && next.before(q) {
 			break
 		}
 		if p.mayTakeLocked(w, q) {
@@ -99,14 +102,7 @@ func (p *Pool) abandon(q *Query, to QueryState, err error) bool {
 	p.mu.Lock()
 	p.dequeueLocked(q)
 	a := q.on
-	var w *proc
-	if a != nil {
-		for _, other := range p.workers {
-			if other.cur == a {
-				w = other
-			}
-		}
-	}
+	w := p.workerOfLocked(a)
 	if w != nil {
 		w.awaitConfirmLocked(a)
 		w.kickLocked(a)
@@ -136,6 +132,7 @@ func (p *Pool) release(w *proc, a *attempt, answered bool) (next *attempt) {
 	if answered {
 		w.queries++
 		w.proven, p.deaths = true, 0
+		w.spentLocked(a, now)
 		took := now.Sub(a.begun)
 		p.mean += (took - p.mean) / 8
 	}

@@ -8,9 +8,10 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/pleme-io/lifecycle-go/procpool"
 )
@@ -117,20 +118,30 @@ func sameJSON(a, b string) bool {
 
 // TestParentKilledBehindAWrapper is about workers that the kernel does not end
 // with their parent, because a shell started them. They must end because their
-// connection ends.
+// connection ends, and because the shell does when they are too busy to see that.
 func TestParentKilledBehindAWrapper(t *testing.T) {
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, program := range []string{exe, "python3 testdata/odd.py", "node testdata/odd.mjs"} {
-		name, _, _ := strings.Cut(filepath.Base(program), " ")
+	for name, c := range map[string]struct{ program, mode, op string }{
+		"go":                        {exe, "serve", "deaf-pid"},
+		"python":                    {"python3 testdata/odd.py", "", "deaf-pid"},
+		"node":                      {"node testdata/odd.mjs", "", "deaf-pid"},
+		"go does not return":        {exe, "stays", "deaf-pid"},
+		"python computes":           {"python3 testdata/odd.py", "", "spin-pid"},
+		"node computes":             {"node testdata/odd.mjs", "", "spin-pid"},
+		"node computes, behind two": {`sh -c "node testdata/odd.mjs & wait"`, "", "spin-pid"},
+	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := exec.LookPath(strings.Fields(program)[0]); err != nil {
+			if _, err := exec.LookPath(strings.Fields(c.program)[0]); err != nil {
 				t.Skip(err)
 			}
+			if !isLinux() && strings.Contains(name, " ") {
+				t.Skip("the parent-death signal is Linux's")
+			}
 			cmd := self("wrapped:" + socketDir(t))
-			cmd.Env = append(cmd.Env, "WRAPPED="+program, "PYTHONPATH=sdk/python")
+			cmd.Env = append(cmd.Env, "WRAPPED="+c.program, "WRAPPED_MODE="+c.mode, "WRAPPED_OP="+c.op, "PYTHONPATH=sdk/python")
 			out, err := cmd.StdoutPipe()
 			if err != nil {
 				t.Fatal(err)
@@ -147,12 +158,16 @@ func TestParentKilledBehindAWrapper(t *testing.T) {
 				}
 				pids = append(pids, pid)
 			}
+			if c.op == "spin-pid" {
+				time.Sleep(200 * time.Millisecond) // it begins to compute soon after it said its pid
+			}
 			_ = cmd.Process.Kill()
 			_ = cmd.Wait()
 			if len(pids) != 2 || pids[0] == pids[1] {
 				t.Fatalf("the workers are %v", pids)
 			}
 			for _, pid := range pids {
+				defer func() { _ = syscall.Kill(pid, syscall.SIGKILL) }()
 				eventually(t, fmt.Sprintf("%d is gone", pid), func() bool { return !alive(pid) })
 			}
 		})

@@ -73,7 +73,8 @@ func removeStale(path string) {
 // closed.
 type door struct {
 	path     string
-	listener *net.UnixListener
+	listener *net.UnixListener // nil when the connection is inherited
+	theirs   *os.File          // the worker's end of an inherited connection, else nil
 	limit    int
 	belongs  func(pid, uid int) error // nil for a process of the worker's group
 	stranger func(error)
@@ -90,6 +91,7 @@ type arrival struct {
 	conn   *net.UnixConn
 	pid    int
 	reader *wire.Reader
+	offer  wire.Offer
 	err    error // its first message was not ready; the other fields are zero
 }
 
@@ -101,6 +103,9 @@ const maxInside = 16
 // missing: cleaners of temporary files remove empty, old folders, and this one is
 // empty between two spawns.
 func (p *Pool) door(n int) (*door, error) {
+	if p.cfg.Inherit {
+		return newPair(p.cfg.MaxFrame)
+	}
 	path := fmt.Sprintf("%s%06d.sock", p.prefix, n)
 	d, err := newDoor(path, p.cfg.MaxFrame)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -126,6 +131,11 @@ func newDoor(path string, limit int) (*door, error) {
 // open accepts connections from now on. The process must have been started.
 func (d *door) open(belongs func(pid, uid int) error, stranger func(error)) {
 	d.belongs, d.stranger = belongs, stranger
+	if d.theirs != nil {
+		d.started()
+		d.inherited()
+		return
+	}
 	d.ended.Go(d.accept)
 }
 
@@ -173,7 +183,9 @@ func (d *door) hear(conn *net.UnixConn, pid int) {
 	line, err := a.reader.Next()
 	if err == nil {
 		var e wire.Envelope
-		if err = wire.Decode(line, &e); err == nil && e.Type != wire.Ready {
+		err = wire.Decode(line, &e)
+		a.offer = e.Offer
+		if err == nil && e.Type != wire.Ready {
 			err = fmt.Errorf("its first message is %s, want ready", wire.Excerpt(line))
 		}
 		if err != nil {
@@ -207,7 +219,10 @@ func (d *door) closeLocked() {
 		return
 	}
 	d.closed = true
-	d.listener.Close() // this also removes the file
+	d.started()
+	if d.listener != nil {
+		d.listener.Close() // this also removes the file
+	}
 	for _, conn := range d.inside {
 		conn.Close()
 	}

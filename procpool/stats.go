@@ -13,8 +13,9 @@ type counter = atomic.Uint64
 type counters struct {
 	submitted, complete, failed, cancelled, rejected counter
 	spawned, ready, crashed, recycled, evicted       counter
-	retried, late, unknown, strangers                counter
+	slow, retried, late, unknown, strangers          counter
 
+	deaths [15]counter          // of workers, in the order of Causes
 	took   [len(bounds)]counter // queries in each bucket: longer than the bound before, at most its own
 	longer counter              // longer than the last bound
 	spent  atomic.Int64         // total of all queries, in nanoseconds
@@ -52,6 +53,7 @@ type Stats struct {
 	Cancelled uint64 `json:"cancelled"`
 	Rejected  uint64 `json:"rejected"`
 	Retried   uint64 `json:"retried"` // idempotent ones given to another worker
+	Slow      uint64 `json:"slow"`    // those that took longer than SlowAfter
 
 	// Fingerprints that the pool refuses; see Poison.
 	Poisoned int `json:"poisoned"`
@@ -64,6 +66,8 @@ type Stats struct {
 	Crashed  uint64 `json:"crashed"`
 	Recycled uint64 `json:"recycled"`
 	Evicted  uint64 `json:"evicted"`
+	// Ends of workers by cause. Crashed counts those that the pool did not ask for.
+	Ended map[Cause]uint64 `json:"ended"`
 
 	// Messages and connections that the pool ignored.
 	Late      uint64 `json:"late"`      // for a query that had ended
@@ -85,10 +89,13 @@ func (p *Pool) Stats() Stats {
 	c := &p.counts
 	s := Stats{
 		Open: int(p.open.Load()), Submitted: c.submitted.Load(), Complete: c.complete.Load(), Failed: c.failed.Load(),
-		Cancelled: c.cancelled.Load(), Rejected: c.rejected.Load(), Retried: c.retried.Load(), Spawned: c.spawned.Load(),
+		Cancelled: c.cancelled.Load(), Rejected: c.rejected.Load(), Retried: c.retried.Load(), Slow: c.slow.Load(), Spawned: c.spawned.Load(),
 		Crashed: c.crashed.Load(), Recycled: c.recycled.Load(), Evicted: c.evicted.Load(), Late: c.late.Load(),
 		Unknown: c.unknown.Load(), Strangers: c.strangers.Load(),
-		Durations: Durations{Sum: time.Duration(c.spent.Load()), Bounds: slices.Clone(bounds[:]), Within: make([]uint64, len(bounds))},
+		Ended: make(map[Cause]uint64, len(c.deaths)), Durations: Durations{Sum: time.Duration(c.spent.Load()), Bounds: slices.Clone(bounds[:]), Within: make([]uint64, len(bounds))},
+	}
+	for i, cause := range Causes() {
+		s.Ended[cause] = c.deaths[i].Load()
 	}
 	d := &s.Durations
 	for i := range bounds {
@@ -120,6 +127,9 @@ func (p *Pool) countLocked(s WorkerState) (n int) {
 	}
 	return n
 }
+
+// ended counts the end of a worker.
+func (c *counters) ended(cause Cause) { c.deaths[slices.Index(Causes(), cause)].Add(1) }
 
 // measured counts the duration of a query.
 func (c *counters) measured(took time.Duration) {

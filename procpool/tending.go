@@ -15,11 +15,18 @@ func (p *Pool) tendEvery() time.Duration {
 	if p.cfg.HealthInterval != Off {
 		every = min(every, p.cfg.HealthInterval/2, p.cfg.HealthTimeout/2)
 	}
+	if p.cfg.SlowAfter > 0 {
+		every = min(every, p.cfg.SlowAfter/2)
+	}
 	return max(every, time.Millisecond)
 }
 
 // tend checks each worker's health, age and memory.
 func (p *Pool) tend() {
+	var groups map[int]int64
+	if p.cfg.Recycle.MaxGroup > 0 {
+		groups = memoryOfGroups()
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
@@ -33,8 +40,11 @@ func (p *Pool) tend() {
 		if w.stoppedLocked(now) {
 			continue
 		}
+		if p.slow(w.cur, now) {
+			w.tellSlowLocked(w.cur, now, "and still runs")
+		}
 		p.checkLocked(w, now)
-		if why, idle := w.worn(now); why != nil && !w.recycling && !w.alone && p.mayRecycleLocked() {
+		if why, idle := w.worn(now, groups); why != nil && !w.recycling && !w.alone && p.mayRecycleLocked() {
 			w.recycleLocked(why, idle)
 		}
 	}
@@ -56,7 +66,7 @@ func (p *Pool) checkLocked(w *proc, now time.Time) {
 			waits = now.Sub(w.lastActivity)
 		}
 		if w.machine.State() == WorkerReady && waits > p.cfg.HealthTimeout {
-			w.broke = fmt.Errorf("it has not answered a health check within %v", p.cfg.HealthTimeout)
+			w.broke = fmt.Errorf("%w within %v", errHealth, p.cfg.HealthTimeout)
 			w.stopLocked(false, w.broke)
 		}
 	case w.machine.State() == WorkerReady && now.Sub(w.checked()) >= p.cfg.HealthInterval:

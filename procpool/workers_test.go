@@ -5,6 +5,7 @@ package procpool_test
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -69,10 +70,17 @@ func serve(ctx context.Context, q *child.Query) (any, error) {
 	case "kill":
 		_ = syscall.Kill(os.Getpid(), syscall.Signal(a.N))
 		time.Sleep(time.Hour)
+	case "print":
+		fmt.Fprint(os.Stdout, a.Text)
+		fmt.Fprint(os.Stderr, a.Text)
 	case "env":
 		return os.Getenv(a.Text), nil
 	case "pid":
 		return os.Getpid(), nil
+	case "files":
+		var limit syscall.Rlimit
+		err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit)
+		return limit.Cur, err
 	case "deaf-pid":
 		_ = q.Send(os.Getpid())
 		time.Sleep(time.Hour)
@@ -120,6 +128,9 @@ func helper(mode string) {
 		return
 	case "stay":
 		signal.Ignore(syscall.SIGTERM)
+		time.Sleep(time.Hour)
+	case "stays": // does not end when the pool has gone
+		_ = child.Serve(context.Background(), serve)
 		time.Sleep(time.Hour)
 	case "never-ready":
 		time.Sleep(time.Hour)
@@ -187,7 +198,7 @@ func raw(mode string) {
 			os.Exit(1)
 		}()
 	}
-	say(`{"type":"ready"}`)
+	say("%s", raw2(mode))
 	lines := bufio.NewReader(conn)
 	first := true
 	owed := 0
@@ -232,6 +243,9 @@ func raw(mode string) {
 		if e.Type == wire.HealthCheck && mode != "no-health" {
 			say(`{"type":"health_ok","uptime":1,"queriesProcessed":0}`)
 		}
+		if e.Type == wire.Dump && mode == "stacks-complete" {
+			say(`{"type":"complete","requestId":"q1","result":"too late"}`)
+		}
 		if e.Type != wire.Query {
 			continue
 		}
@@ -259,6 +273,26 @@ func raw(mode string) {
 		switch mode {
 		case "garbage":
 			say(`{"type":"message","requestId":%q,"content":}`, id)
+		case "plain":
+			if bytes.Contains(line, []byte("metadata")) || bytes.Contains(line, []byte("timeoutMs")) {
+				panic("it is of version 1")
+			}
+			say(`{"type":"complete","requestId":%q,"result":"version 1"}`, id)
+		case "call-other":
+			say(`{"type":"call","requestId":"q999","callId":"1","method":"m","params":1}`)
+		case "call-flood":
+			for i := range 100 {
+				say(`{"type":"call","requestId":%q,"callId":"%d","method":"m","params":1}`, id, i)
+			}
+			refused := 0
+			for range 68 {
+				reply, err := lines.ReadBytes('\n')
+				if err != nil || !bytes.Contains(reply, []byte("32 calls wait")) {
+					panic(string(reply))
+				}
+				refused++
+			}
+			say(`{"type":"complete","requestId":%q,"result":%d}`, id, refused)
 		case "nul":
 			say("{\"type\":\"complete\",\"requestId\":%q,\"result\":\"a\x00b\"}", id)
 		case "escape":
@@ -306,7 +340,7 @@ func raw(mode string) {
 			if kind == "message" {
 				say(`{"type":"complete","requestId":%q,"result":1}`, id)
 			}
-		case "cancel-late", "told": // waits for the cancel
+		case "cancel-late", "told", "stacks-never", "stacks-complete": // waits for the cancel
 		default:
 			say(`{"type":"complete","requestId":%q,"result":"well"}`, id)
 		}
@@ -354,7 +388,7 @@ func parent(dir string) {
 func wrapped(dir string) {
 	command := func() *exec.Cmd {
 		cmd := exec.Command("sh", "-c", os.Getenv("WRAPPED")+" & wait")
-		cmd.Env = append(os.Environ(), helperEnv+"=serve")
+		cmd.Env = append(os.Environ(), helperEnv+"="+cmp.Or(os.Getenv("WRAPPED_MODE"), "serve"))
 		return cmd
 	}
 	p, err := procpool.New(procpool.Config{Name: "p", Command: command, MinWorkers: 2, MaxWorkers: 2, SocketDir: dir, Logger: quiet})
@@ -367,7 +401,7 @@ func wrapped(dir string) {
 	for p.Stats().Ready < 2 {
 		time.Sleep(10 * time.Millisecond)
 	}
-	q, err := p.Submit(context.Background(), ask{Op: "deaf-pid"}.raw())
+	q, err := p.Submit(context.Background(), ask{Op: cmp.Or(os.Getenv("WRAPPED_OP"), "deaf-pid")}.raw())
 	if err != nil {
 		panic(err)
 	}

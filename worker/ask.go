@@ -1,9 +1,9 @@
 package worker
 
 import (
-	"context"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/internal/call"
@@ -17,28 +17,27 @@ import (
 // workers themselves need not be comparable.
 type instance struct {
 	Worker
-	base    *BaseWorker     // the embedded base, nil for none
-	done    <-chan struct{} // closed when the worker has ended; nil for a kind of this package, whose base tells that
-	foreign *strange        // nil for a kind of this package, whose methods always return
+	base    *BaseWorker // the embedded base, nil for none
+	foreign *strange    // nil for a kind of this package, whose methods always return
 
-	c       *child       // whose place it takes
-	context startContext // given to its Start
+	c        *child // whose place it takes
+	restarts int    // how many instances were there before it
+	previous *Exit  // of the one before it
 }
 
 // startContext is the context that a child's Start gets: its supervisor's values, and
 // its [Handover]. It never ends.
-type startContext struct {
-	context.Context
-	c        *child
-	restarts int
-	previous *Exit
-}
+type startContext instance
+
+func (x *startContext) Deadline() (time.Time, bool) { return time.Time{}, false }
+func (x *startContext) Done() <-chan struct{}       { return nil }
+func (x *startContext) Err() error                  { return nil }
 
 func (x *startContext) Value(key any) any {
 	if _, ok := key.(handoverKey); ok {
 		return x
 	}
-	return x.Context.Value(key)
+	return x.c.s.base.Value(key)
 }
 
 // handover returns what the instance is told.
@@ -49,17 +48,18 @@ func (x *startContext) handover() Handover {
 // workerEnded tells the loop that the instance has ended, or is gone.
 func (i *instance) workerEnded() {
 	if i.foreign == nil {
-		i.c.s.box.post((*instanceEnded)(i))
+		i.c.s.box.Post((*instanceEnded)(i))
 		return
 	}
 	go func() { // settle may call the worker, whose lock is held now
 		i.settle(i.c.name)
-		i.c.s.box.post((*instanceEnded)(i))
+		i.c.s.box.Post((*instanceEnded)(i))
 	}()
 }
 
 // strange is what a supervisor knows about a foreign worker.
 type strange struct {
+	done    <-chan struct{} // closed when the worker has ended
 	answers call.Answers
 
 	settling atomic.Bool // settle was called
@@ -90,22 +90,22 @@ func newInstance(c *child, w Worker) (*instance, error) {
 	}
 	i.foreign = &strange{}
 	if i.base != nil {
-		i.done = i.base.Done() // Finish closes it; the supervisor does not use the worker's own Done
+		i.foreign.done = i.base.Done() // Finish closes it; the supervisor does not use the worker's own Done
 	} else {
-		i.done = w.Done()
+		i.foreign.done = w.Done()
 	}
-	if i.done == nil {
+	if i.foreign.done == nil {
 		return nil, fmt.Errorf("the Done of %s returned nil, want a channel that is closed when it has ended", w.Name())
 	}
 	return i, nil
 }
 
 func (i *instance) ended() bool {
-	if i.done == nil {
+	if i.foreign == nil {
 		return i.base.Status().Terminal()
 	}
 	select {
-	case <-i.done:
+	case <-i.foreign.done:
 		return true
 	default:
 		return false

@@ -13,33 +13,32 @@ import (
 type child struct {
 	s    *Supervisor
 	name string
-	make func(name string) (Worker, error) // in place of the spec's New, in a Dynamic
-	spec *Spec                             // the loop alone uses it, and holds s.mu when it replaces it
+	make func(name string) (Worker, error) // the spec's New, or in a Dynamic what takes its place
+	spec *Spec                             // without Name and New, and shared; the loop alone uses it, and holds s.mu when it replaces it
 
 	// Guarded by s.mu.
 	w        *instance   // the present or the last instance; nil before the first
 	held     *BaseWorker // in place of an instance: a pending worker, or a failed start
-	restarts int
-	exit     *Exit // of the last instance that ended
+	exit     *Exit       // of the last instance that ended
 	op       *startOp
 	probing  *probing
+	restarts int32
 	// abandoned says that w did not stop in time.
 	abandoned bool
 
 	// Only the loop uses the fields below.
-	at       int // its index, in a Dynamic
-	group    *group
 	want     bool // the group has to start it
 	tried    bool
-	ran      bool      // a start has succeeded
-	done     bool      // it has ended and is not started again; it is in s.history
-	stopping int       // calls of Stop that have not returned
-	asked    bool      // its function was asked to stop and has not returned
-	stopBy   time.Time // for that function; zero for no limit
+	ran      bool  // a start has succeeded
+	at       int32 // its index, in a Dynamic
+	stopping int32 // calls of Stop that have not returned
+	done     bool  // it has ended and is not started again; it is in s.history
+	asked    bool  // its function was asked to stop and has not returned
+	decided  bool  // the loop has acted on the end of w
+	parked   bool  // StopChild has stopped it, or is about to
+	group    *group
 	began    time.Time
-	decided  bool // the loop has acted on the end of w
 	delays   *delays
-	parked   bool // StopChild has stopped it, or is about to
 	callers  []caller
 }
 
@@ -78,7 +77,7 @@ func (c *child) state() State {
 	default:
 		state = State{Name: c.name, Status: StatusCreated}
 	}
-	state.Restarts += restarts
+	state.Restarts += int(restarts)
 	if state.Exit == nil {
 		state.Exit = c.lastExit()
 	}
@@ -110,7 +109,7 @@ func (s *Supervisor) unhold(c *child) {
 // instanceEnded handles the end of an instance. It is called again for an abandoned
 // instance, when none of its code runs any more.
 func (s *Supervisor) instanceEnded(c *child, w *instance) {
-	if w.base != nil && !w.base.gone.HasSignaled() {
+	if w.base != nil && !w.base.gone.Load() {
 		s.markAbandoned(w, c.name)
 	} else {
 		s.markReturned(w)
@@ -190,7 +189,7 @@ func (s *Supervisor) stop(c *child, w *instance, by time.Time) {
 		}
 	}
 	if f, ok := w.Worker.(*Func); ok && (end.IsZero() || time.Until(end) > 0) {
-		s.askFunc(c, f, end)
+		s.askFunc(c, w, f, end)
 		return
 	}
 	s.calls++
@@ -200,7 +199,7 @@ func (s *Supervisor) stop(c *child, w *instance, by time.Time) {
 	var guard *time.Timer
 	if !end.IsZero() {
 		ctx, cancel = context.WithDeadline(ctx, end)
-		guard = time.AfterFunc(time.Until(end)+time.Second, func() { s.box.post(stopOverdue{c: c, i: w}) })
+		guard = time.AfterFunc(time.Until(end)+time.Second, func() { s.box.Post(stopOverdue{c: c, i: w}) })
 	}
 	call.Go(c.name, func() error { return w.Stop(ctx) }, func(err error) {
 		cancel()
@@ -208,7 +207,7 @@ func (s *Supervisor) stop(c *child, w *instance, by time.Time) {
 			guard.Stop()
 		}
 		w.settle(c.name)
-		s.box.post(stopEnded{c: c, i: w, err: err})
+		s.box.Post(stopEnded{c: c, i: w, err: err})
 	})
 }
 
@@ -265,13 +264,10 @@ func (s *Supervisor) stopped(c *child) {
 
 // askFunc asks a function to stop, by the given time if that is not zero. Its end is a
 // message of its own, so that needs neither a goroutine nor a timer for each function.
-func (s *Supervisor) askFunc(c *child, f *Func, by time.Time) {
-	if c.asked && !c.stopBy.IsZero() && (by.IsZero() || c.stopBy.Before(by)) {
-		by = c.stopBy
-	}
-	c.asked, c.stopBy = true, by
+func (s *Supervisor) askFunc(c *child, w *instance, f *Func, by time.Time) {
+	c.asked = true
 	if !by.IsZero() {
-		s.inTime = append(s.inTime, c)
+		s.inTime = append(s.inTime, askedFunc{w, by})
 		s.lookAt(by)
 	}
 	cause := s.cause
@@ -281,26 +277,32 @@ func (s *Supervisor) askFunc(c *child, f *Func, by time.Time) {
 	f.ask(cause)
 }
 
+// askedFunc is a function that was asked to stop by a time.
+type askedFunc struct {
+	w  *instance
+	by time.Time
+}
+
+// waits reports whether the function has not returned, as far as the loop knows.
+func (a askedFunc) waits() bool {
+	w, _ := a.w.c.current()
+	return w == a.w && a.w.c.asked
+}
+
 // lookAt makes the loop look for overdue functions at the given time, or earlier.
 func (s *Supervisor) lookAt(at time.Time) {
 	switch {
-	case s.overdueAt.IsZero() && s.overdue == nil:
-		s.overdue = time.AfterFunc(time.Until(at), func() { s.box.post(askedOverdue{}) })
+	case s.overdue == nil:
+		s.overdue = time.AfterFunc(time.Until(at), func() { s.box.Post(askedOverdue{}) })
 	case s.overdueAt.IsZero() || at.Before(s.overdueAt):
 		s.overdue.Reset(time.Until(at))
 	default:
-		s.inTime = s.compact(s.inTime)
+		if len(s.inTime) == cap(s.inTime) { // make room, before append makes more
+			s.inTime = slices.DeleteFunc(s.inTime, func(a askedFunc) bool { return !a.waits() })
+		}
 		return
 	}
 	s.overdueAt = at
-}
-
-// compact drops the functions that have returned, when there may be many.
-func (s *Supervisor) compact(all []*child) []*child {
-	if len(all) < cap(all) {
-		return all
-	}
-	return slices.DeleteFunc(all, func(c *child) bool { return !c.asked })
 }
 
 // askedOverdue abandons the functions that have not returned in time.
@@ -308,15 +310,14 @@ func (s *Supervisor) askedOverdue() {
 	all := s.inTime
 	s.inTime, s.overdueAt = nil, time.Time{}
 	now := time.Now()
-	for _, c := range all {
+	for _, a := range all {
 		switch {
-		case !c.asked:
-		case now.Before(c.stopBy):
-			s.inTime = append(s.inTime, c)
-			s.lookAt(c.stopBy)
+		case !a.waits():
+		case now.Before(a.by):
+			s.inTime = append(s.inTime, a)
+			s.lookAt(a.by)
 		default:
-			w, _ := c.current()
-			s.stop(c, w, now)
+			s.stop(a.w.c, a.w, now)
 		}
 	}
 }
@@ -333,6 +334,9 @@ func (s *Supervisor) markAbandoned(what any, name string) {
 // markReturned records that an abandoned instance or start has returned. When the
 // last one of its name has returned, the next instance may start.
 func (s *Supervisor) markReturned(what any) {
+	if len(s.abandoned) == 0 {
+		return
+	}
 	name, known := s.abandoned[what]
 	if !known {
 		return

@@ -34,40 +34,52 @@ func (s *Supervisor) start(c *child) (over bool) {
 	if c.tried {
 		c.restarts++
 	}
-	given := startContext{Context: s.base, c: c, restarts: c.restarts, previous: previous}
+	restarts := int(c.restarts)
 	c.exit = previous
 	s.mu.Unlock()
-	c.want, c.began, c.decided, c.done = false, time.Now(), false, false
+	c.want, c.decided, c.done, c.asked = false, false, false, false
 	c.answer(awaitsStop, nil)
 	factory, plain := c.factory()
 	if plain {
-		i, err := s.makeInstance(c, factory)
-		if err == nil {
-			i.context = given
-			s.mu.Lock()
-			s.adoptLocked(c, i)
-			s.mu.Unlock()
-			s.connect(c, i)
-			err = i.Worker.Start(&i.context)
+		if err := s.startPlain(c, factory, restarts, previous); err != nil {
+			op := &startOp{}
+			s.underway(c, op)
+			s.box.Post(startEnded{c: c, op: op, err: err})
+			return false
 		}
-		if err == nil {
-			s.started(c)
-			return true
-		}
-		op := &startOp{}
-		s.underway(c, op)
-		s.box.post(startEnded{c: c, op: op, err: err})
-		return false
+		s.started(c, true)
+		return true
 	}
+	c.began = time.Now()
 	op := &startOp{}
-	op.timer = time.AfterFunc(c.spec.StartTimeout, func() { s.box.post(startOverdue{c: c, op: op}) })
+	op.timer = time.AfterFunc(c.spec.StartTimeout, func() { s.box.Post(startOverdue{c: c, op: op}) })
 	op.call = new(call.Call)
 	s.underway(c, op)
-	op.call.Start(c.name, func() error { return s.bring(c, factory, op, given) }, func(err error) {
+	op.call.Start(c.name, func() error { return s.bring(c, factory, op, restarts, previous) }, func(err error) {
 		op.timer.Stop()
-		s.box.post(startEnded{c: c, op: op, err: err})
+		s.box.Post(startEnded{c: c, op: op, err: err})
 	})
 	return false
+}
+
+// startPlain starts a function whose factory makes a new [Func] and nothing else. Nothing
+// else knows the Func before its Start, so it needs no locks and no checks.
+func (s *Supervisor) startPlain(c *child, factory func(name string) (Worker, error), restarts int, previous *Exit) error {
+	w, _ := factory(c.name) // never fails
+	f, ok := w.(*Func)
+	if !ok {
+		return fmt.Errorf("make %s: New returned a %T, want a *Func", c.name, w) // cannot happen
+	}
+	i := &instance{Worker: f, base: &f.BaseWorker, c: c, restarts: restarts, previous: previous}
+	f.claimed, f.hook = true, i
+	f.panics = f.panics || s.cfg.PassThroughPanics
+	f.machine.PublishTo(s.parts)
+	s.mu.Lock()
+	s.adoptLocked(c, i)
+	s.mu.Unlock()
+	err := f.Start((*startContext)(i))
+	_, c.began = f.machine.Since()
+	return err
 }
 
 // underway records that a start is under way.
@@ -79,11 +91,13 @@ func (s *Supervisor) underway(c *child, op *startOp) {
 }
 
 // started records that a start has succeeded.
-func (s *Supervisor) started(c *child) {
+func (s *Supervisor) started(c *child, plain bool) {
 	c.ran = true
 	c.answerStart(nil)
 	s.try(c)
-	s.watchHealth(c)
+	if c.spec.Probe != nil || c.probing != nil || !plain { // a plain function has no Probe of its own
+		s.watchHealth(c)
+	}
 }
 
 // factory returns the function that makes c's next instance. It reports whether the
@@ -91,7 +105,7 @@ func (s *Supervisor) started(c *child) {
 func (c *child) factory() (factory func(name string) (Worker, error), plain bool) {
 	k := c.s.kin
 	if k == nil {
-		return c.spec.New, c.spec.immediate()
+		return c.make, c.spec.immediate(c.make)
 	}
 	factory = c.make
 	if c.spec.Restart.once() {
@@ -122,13 +136,13 @@ func (s *Supervisor) makeInstance(c *child, factory func(name string) (Worker, e
 }
 
 // bring makes an instance, starts it, and waits until it is no longer Starting.
-func (s *Supervisor) bring(c *child, factory func(name string) (Worker, error), op *startOp, given startContext) error {
+func (s *Supervisor) bring(c *child, factory func(name string) (Worker, error), op *startOp, restarts int, previous *Exit) error {
 	i, err := s.makeInstance(c, factory)
 	if err != nil {
 		return err
 	}
 	w := i.Worker
-	i.context = given
+	i.restarts, i.previous = restarts, previous
 	gate, ok := s.adopt(c, op, i)
 	for ; gate != nil; gate, ok = s.adopt(c, op, i) { // the supervisor was suspended meanwhile
 		wait, cancel := s.waiting(op)
@@ -141,7 +155,7 @@ func (s *Supervisor) bring(c *child, factory func(name string) (Worker, error), 
 	if !ok {
 		return errors.Join(errAbandonedStart, stopUnstarted(w))
 	}
-	if err := w.Start(&i.context); err != nil {
+	if err := w.Start((*startContext)(i)); err != nil {
 		return err
 	}
 	a, ok := w.(interface {
@@ -275,9 +289,9 @@ func (s *Supervisor) connect(c *child, i *instance) {
 	}
 	go func() { // until the foreign worker ends, or the supervisor
 		select {
-		case <-i.done:
+		case <-i.foreign.done:
 			i.settle(c.name)
-			s.box.post((*instanceEnded)(i))
+			s.box.Post((*instanceEnded)(i))
 		case <-s.Gone():
 		}
 	}()
@@ -319,8 +333,18 @@ func (s *Supervisor) startEnded(c *child, op *startOp, err error) {
 	s.mu.Lock()
 	c.op = nil
 	s.mu.Unlock()
-	if err == nil {
-		s.started(c)
+	stopped := c.asked && !c.lives() // the message of its end came while the start was under way, or is to come
+	if stopped {
+		c.asked = false
+	}
+	switch {
+	case err != nil:
+	case stopped:
+		s.started(c, false)
+		s.stopped(c)
+		return
+	default:
+		s.started(c, false)
 		if !c.lives() {
 			s.decide(c)
 		}

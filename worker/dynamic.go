@@ -130,7 +130,7 @@ func (s *Supervisor) addOne(newWorker func(name string) (Worker, error)) (name s
 	m := &addKin{make: newWorker, reply: make(chan error, 1)}
 	switch err = s.mustRun(); {
 	case err != nil:
-	case s.box.post(m):
+	case s.box.Post(m):
 		err = s.await(context.Background(), m.reply)
 	default:
 		err = ErrSupervisorEnded

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
@@ -13,30 +14,29 @@ import (
 // Func is a worker that runs a function.
 type Func struct {
 	BaseWorker
-	fn      func(context.Context) error
-	marked  bool        // the worker stays Starting until the function calls MarkStarted
-	met     atomic.Bool // the function has called MarkStarted
-	refused error       // Start returns it
-	panics  bool        // a panic of the function ends the process
+	fn     func(context.Context) error
+	marked bool        // the worker stays Starting until the function calls MarkStarted
+	panics bool        // a panic of the function ends the process
+	met    atomic.Bool // the function has called MarkStarted
+	whole  *Restarter  // of which this is one run; nil for most
 
-	pause  pause
-	given  given  // the context of the function
-	number uint64 // of the function's call
+	begun  sync.Mutex // orders Start against Stop, and guards everything below
+	number uint64     // of the function's call
 	cancel context.CancelCauseFunc
-	begun  sync.Mutex // orders Start against Stop, and guards number and cancel
 }
 
-// given is the context of a function: it says to which Func it belongs.
-type given struct {
-	context.Context
-	f *Func
-}
+// funcContext is the context of the function of a Func: it says to which Func it belongs.
+type funcContext Func
 
-func (g *given) Value(key any) any {
+func (f *funcContext) Deadline() (time.Time, bool) { return f.ctx.Deadline() }
+func (f *funcContext) Done() <-chan struct{}       { return f.ctx.Done() }
+func (f *funcContext) Err() error                  { return f.ctx.Err() }
+
+func (f *funcContext) Value(key any) any {
 	if _, ok := key.(funcKey); ok {
-		return g.f
+		return (*Func)(f)
 	}
-	return g.Context.Value(key)
+	return f.ctx.Value(key)
 }
 
 // FuncOption shapes a [Func].
@@ -69,7 +69,7 @@ func NewFunc(name string, fn func(context.Context) error, opts ...FuncOption) *F
 func (f *Func) apply(opts []FuncOption) {
 	for i, opt := range opts {
 		if opt == nil {
-			f.refused = nilOption(i)
+			f.rareLocked().refused = nilOption(i)
 			continue
 		}
 		opt(f)
@@ -101,23 +101,22 @@ func (f *Func) Start(ctx context.Context) error {
 	f.begun.Lock()
 	defer f.begun.Unlock()
 	own, cancel := context.WithCancelCause(ctx)
-	if err := f.begin(own, ctx); err != nil {
+	f.mu.Lock()
+	refused := f.seldomLocked().refused
+	f.mu.Unlock()
+	if f.fn == nil {
+		refused = errors.New("there is no function")
+	}
+	if err := f.begin(own, ctx, !f.marked && refused == nil); err != nil {
 		cancel(nil)
 		return err
 	}
 	f.cancel = cancel
-	if f.fn == nil {
-		f.refused = errors.New("there is no function")
-	}
-	if f.refused != nil {
-		err := fmt.Errorf("start %s: %w", f.Name(), f.refused)
+	if refused != nil {
+		err := fmt.Errorf("start %s: %w", f.Name(), refused)
 		f.Finish(err)
 		cancel(nil)
 		return err
-	}
-	f.given = given{own, f}
-	if !f.marked {
-		f.MarkRunning()
 	}
 	start := call.GoJob
 	if f.panics {
@@ -130,20 +129,26 @@ func (f *Func) Start(ctx context.Context) error {
 // funcJob is the call of the function.
 type funcJob Func
 
-func (j *funcJob) Run() error { return j.fn(&j.given) }
+func (j *funcJob) Run() error { return j.fn((*funcContext)(j)) }
 
 func (j *funcJob) Ended(err error) {
-	if err == nil && j.marked && !j.met.Load() && j.given.Err() == nil {
+	if err == nil && j.marked && !j.met.Load() && j.ctx.Err() == nil {
 		err = ErrStartCondition
 	}
 	j.Finish(err)
 	j.cancel(nil)
+	if j.whole != nil {
+		j.whole.runEnded((*Func)(j))
+	}
 }
 
 // mark records that the start condition is met.
 func (f *Func) mark() {
 	f.met.Store(true)
 	f.MarkRunning()
+	if f.whole != nil {
+		f.whole.follow(f)
+	}
 }
 
 // unnamed returns ctx without the Func that it belongs to. Workers that the

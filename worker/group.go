@@ -3,11 +3,8 @@ package worker
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"time"
-
-	"github.com/pleme-io/lifecycle-go/internal/call"
 )
 
 // group is a number of children that are stopped, held and started together: a
@@ -103,7 +100,7 @@ func (s *Supervisor) advance(g *group) {
 			}
 		}
 		if wait > 0 {
-			g.timer = time.AfterFunc(wait, func() { s.box.post(backoffOver{g: g}) })
+			g.timer = time.AfterFunc(wait, func() { s.box.Post(backoffOver{g: g}) })
 			return
 		}
 		g.phase = groupStarting
@@ -131,7 +128,7 @@ func (s *Supervisor) backoffOver(g *group) {
 // stopNext stops the last member that runs, and all that run in a Dynamic. It returns
 // true once no member runs.
 func (s *Supervisor) stopNext(g *group) bool {
-	if s.kin != nil && g.final && !g.asked {
+	if (s.kin != nil || s.cfg.StopTogether) && g.final && !g.asked {
 		g.asked = true
 		s.stopEach(s.share(0))
 	}
@@ -211,7 +208,7 @@ func (s *Supervisor) startNext(g *group) bool {
 			s.holdBecause(c, errSuspended.Error())
 			return false
 		case started == maxStarts:
-			s.box.post(goOn{g: g})
+			s.box.Post(goOn{g: g})
 			return false
 		default:
 			if !s.start(c) {
@@ -286,6 +283,10 @@ func (s *Supervisor) fail(c *child, err error) {
 	}
 	wait, _ := c.delays.failed(now, now.Sub(c.began))
 	s.logRestart(c, err, wait)
+	if wait < time.Microsecond && s.alone(c) {
+		s.start(c)
+		return
+	}
 	g := &group{phase: groupStopping, due: now.Add(wait), failed: c.name, err: err, wait: wait, row: c.delays.failures}
 	switch from := 0; s.cfg.Strategy {
 	case RestForOne:
@@ -319,24 +320,11 @@ func (s *Supervisor) fail(c *child, err error) {
 	}
 }
 
-// LogTo makes the supervisor, and every supervisor and restarted function below it, log
-// each failure that is answered with a restart: the error, the number of the restart, and
-// the wait before it. Each of them writes at most one line a second, so the numbers may
-// jump. Call LogTo before Start.
-func (s *Supervisor) LogTo(log *slog.Logger) { s.log.log = log }
-
-func (s *Supervisor) logRestart(c *child, err error, wait time.Duration) {
-	if !s.log.due() {
-		return
-	}
-	msg := "child failed, and is restarted"
-	if err == nil {
-		msg, err = "child ended, and is restarted", errEnded
-	}
-	s.mu.Lock()
-	restarts := c.restarts + 1
-	s.mu.Unlock()
-	s.log.say(msg, call.Unnamed(c.name, err), restarts, wait, "supervisor", s.Name(), "child", c.name)
+// alone reports whether c, which has ended, can be started at once and without others.
+func (s *Supervisor) alone(c *child) bool {
+	together := s.cfg.Strategy == OneForAll || s.cfg.Strategy == RestForOne
+	return !together && c.group == nil && c.op == nil && c.stopping == 0 && !c.asked && c.decided &&
+		!s.suspended && !s.holding && len(s.abandoned) == 0
 }
 
 // removed takes a child out of the supervisor and answers the callers of Remove.
@@ -373,7 +361,7 @@ func (s *Supervisor) stopAll(cause error, by time.Time) {
 			s.hurryAt.Stop()
 		}
 		left := time.Until(by)
-		s.hurryAt = time.AfterFunc(left-left/10, func() { s.box.post(stopNow{by: by}) })
+		s.hurryAt = time.AfterFunc(left-left/10, func() { s.box.Post(stopNow{by: by}) })
 	}
 	if s.ending {
 		return

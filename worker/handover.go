@@ -2,6 +2,8 @@ package worker
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -66,6 +68,12 @@ func HandoverFrom(ctx context.Context) (Handover, bool) {
 		return *h, true
 	}
 	return Handover{}, false
+}
+
+// sessionOf returns the session id of the child of that name.
+func (s *Supervisor) sessionOf(name string) string {
+	sum := sha256.Sum256([]byte(s.session + "\x00" + name))
+	return hex.EncodeToString(sum[:16])
 }
 
 // Environ returns h as variables, in the form of [os.Environ].

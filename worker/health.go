@@ -61,14 +61,14 @@ func (s *Supervisor) watchHealth(c *child) {
 		}
 		return found.Err
 	}, func(result probe.Result) bool {
-		s.box.post(probeEnded{c: c, p: p, err: result.Err})
+		s.box.Post(probeEnded{c: c, p: p, err: result.Err})
 		return false
 	})
 	s.mu.Lock()
 	c.probing = p
 	s.mu.Unlock()
 	if p.period = c.spec.ProbePeriod; p.period != NoLimit {
-		p.timer = time.AfterFunc(p.period, func() { s.box.post(probeDue{c: c, p: p}) })
+		p.timer = time.AfterFunc(p.period, func() { s.box.Post(probeDue{c: c, p: p}) })
 	}
 }
 

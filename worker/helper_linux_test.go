@@ -51,14 +51,51 @@ func helperLinux(mode, arg string) bool {
 		time.Sleep(time.Hour)
 	case "init": // is PID 1 of its own namespace
 		beInit()
+	case "subreaper":
+		beSubreaper()
 	case "orphan": // leaves a child behind, which ends after its parent
 		child := helperCommand("nap", nil)
 		if err := child.Start(); err != nil {
 			panic(err)
 		}
 		fmt.Println("left", child.Process.Pid)
-	case "nopidfd":
-		beWithoutPidfd()
+	case "escape": // has a child in a session of its own, and stays
+		child := helperCommand(arg, nil)
+		child.Stdout = os.Stdout
+		child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		if err := child.Start(); err != nil {
+			panic(err)
+		}
+		fmt.Println("child", child.Process.Pid)
+		time.Sleep(time.Hour)
+	case "leave": // has a worker with such a child in the cgroup arg, and is killed
+		cmd := helperCommand("escape:ignore", nil)
+		cmd.Stdout = os.Stdout
+		p := worker.NewProcess("left", cmd, worker.WithCgroup(arg))
+		if err := p.Start(context.Background()); err != nil {
+			panic(err)
+		}
+		time.Sleep(time.Hour)
+	case "next": // starts the first worker of another process there
+		p := worker.NewProcess("next", helperCommand("exit:0", nil), worker.WithCgroup(arg))
+		if err := p.Start(context.Background()); err != nil {
+			panic(err)
+		}
+		<-p.Done()
+		fmt.Println("next", p.Status())
+	case "contained":
+		beContained(arg)
+	case "nobody":
+		beNobody(arg)
+	case "limits": // says its limits once it is told to
+		_, _ = os.Stdin.Read(make([]byte, 1))
+		var files, data syscall.Rlimit
+		_ = syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files)
+		_ = syscall.Getrlimit(syscall.RLIMIT_DATA, &data)
+		score, _ := os.ReadFile("/proc/self/oom_score_adj")
+		fmt.Printf("files %d %d data %d %d oom %s", files.Cur, files.Max, data.Cur, data.Max, score)
+	case "without":
+		beWithout(arg)
 	case "ends":
 		endInSeveralWays()
 	case "nap":
@@ -111,7 +148,7 @@ func beInit() {
 			stolen++
 		}
 	}
-	for children() > 1 { // the reaper must not reap the late child
+	for childrenOf(1) > 1 { // the reaper must not reap the late child
 		time.Sleep(10 * time.Millisecond)
 	}
 	var exit *exec.ExitError
@@ -120,16 +157,16 @@ func beInit() {
 		stolen++
 	}
 	_ = reaper.Stop(context.Background())
-	fmt.Println("stolen", stolen, "children", children())
+	fmt.Println("stolen", stolen, "children", childrenOf(1))
 }
 
-// children counts the children of PID 1, including zombies.
-func children() (n int) {
+// childrenOf counts the children of a process, including zombies.
+func childrenOf(parent int) (n int) {
 	dirs, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, file := range dirs {
 		text, _ := os.ReadFile(file)
 		_, rest, _ := bytes.Cut(text, []byte(") "))
-		if fields := bytes.Fields(rest); len(fields) > 1 && string(fields[1]) == "1" {
+		if fields := bytes.Fields(rest); len(fields) > 1 && string(fields[1]) == strconv.Itoa(parent) {
 			n++
 		}
 	}

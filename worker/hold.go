@@ -2,7 +2,7 @@ package worker
 
 // HoldRestarts lets running children finish, and starts no more. An App calls it
 // when it begins to drain. A [Dynamic] still starts children that [Dynamic.Add] adds.
-func (s *Supervisor) HoldRestarts() { s.box.post(holdRestarts{}) }
+func (s *Supervisor) HoldRestarts() { s.box.Post(holdRestarts{}) }
 
 func (s *Supervisor) holdRestarts() {
 	s.holding = true

@@ -1,11 +1,6 @@
 package worker
 
-import (
-	"sync"
-	"time"
-
-	"github.com/pleme-io/lifecycle-go/fsm"
-)
+import "time"
 
 // message is a message to the loop of a [Supervisor]: an event, or the request of
 // a caller. Other goroutines only post messages. The loop alone changes the
@@ -93,7 +88,7 @@ type (
 		op *startOp
 	}
 	instanceEnded instance // or the instance is gone
-	stopEnded struct { // a call of Stop has returned
+	stopEnded     struct { // a call of Stop has returned
 		told
 		c   *child
 		i   *instance
@@ -127,9 +122,8 @@ type (
 func (s *Supervisor) loop() error {
 	var batch []message
 	for !s.ended || s.calls > 0 || len(s.abandoned) > 0 {
-		batch = s.box.take(batch)
-		for i, m := range batch {
-			batch[i] = nil // do not keep the message in memory until the next batch
+		batch, _ = s.box.Take(batch)
+		for _, m := range batch {
 			s.handle(m)
 			if s.suspended {
 				s.moved.Notify()
@@ -142,7 +136,7 @@ func (s *Supervisor) loop() error {
 			}
 		}
 	}
-	s.box.close()
+	s.box.Close()
 	s.Finish(s.failure)
 	return nil
 }
@@ -194,50 +188,4 @@ func (s *Supervisor) handle(m message) {
 	case probeEnded:
 		s.probeEnded(m.c, m.p, m.err)
 	}
-}
-
-// mailbox holds the messages that the loop has not handled yet. It has no limit,
-// so a sender never waits.
-type mailbox struct {
-	wake fsm.Wake // there may be messages
-
-	mu     sync.Mutex // guards everything below
-	queue  []message
-	closed bool
-}
-
-// post returns false and drops m once the loop has ended.
-func (b *mailbox) post(m message) bool {
-	b.mu.Lock()
-	if b.closed {
-		b.mu.Unlock()
-		return false
-	}
-	b.queue = append(b.queue, m)
-	b.mu.Unlock()
-	b.wake.Notify()
-	return true
-}
-
-// take waits for messages and returns all of them. It reuses the memory of done,
-// the previous batch.
-func (b *mailbox) take(done []message) []message {
-	if cap(done) > maxKept {
-		done = nil // it was an exceptionally large batch
-	}
-	<-b.wake
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	queue := b.queue
-	b.queue = done[:0]
-	return queue
-}
-
-// maxKept is how many places of a batch are kept for the next.
-const maxKept = 64
-
-func (b *mailbox) close() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.closed, b.queue = true, nil
 }

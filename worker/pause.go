@@ -28,7 +28,12 @@ func Pause(ctx context.Context) error {
 	if !ok || f == nil {
 		return ctx.Err()
 	}
-	p := &f.pause
+	f.mu.Lock()
+	p := f.seldomLocked().pause
+	f.mu.Unlock()
+	if p == nil {
+		return ctx.Err()
+	}
 	p.mu.Lock()
 	if !p.asked {
 		p.mu.Unlock()
@@ -56,9 +61,21 @@ func PauseRequested(ctx context.Context) <-chan struct{} {
 	if !ok || f == nil {
 		return nil
 	}
-	f.pause.mu.Lock()
-	defer f.pause.mu.Unlock()
-	return f.pause.requestedLocked()
+	p := f.pauses()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.requestedLocked()
+}
+
+// pauses returns the function's pause, made when it is first needed.
+func (f *Func) pauses() *pause {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r := f.rareLocked()
+	if r.pause == nil {
+		r.pause = &pause{}
+	}
+	return r.pause
 }
 
 func (p *pause) requestedLocked() chan struct{} {
@@ -96,7 +113,7 @@ func (f *Func) Suspend(ctx context.Context) error { return f.suspend(ctx, f) }
 func (f *Func) Resume(ctx context.Context) error { return f.resume(ctx, f) }
 
 func (f *Func) quiesce(ctx context.Context) error {
-	paused := f.pause.ask()
+	paused := f.pauses().ask()
 	select {
 	case <-paused:
 		return nil
@@ -108,7 +125,7 @@ func (f *Func) quiesce(ctx context.Context) error {
 }
 
 func (f *Func) proceed(_ context.Context, running func() error) error {
-	defer f.pause.withdraw()
+	defer f.pauses().withdraw()
 	return running()
 }
 
@@ -122,9 +139,7 @@ func (r *Restarter) Resume(ctx context.Context) error { return r.resume(ctx, r) 
 func (r *Restarter) quiesce(ctx context.Context) error {
 	r.begun.Lock() // from now on no run begins
 	r.nowMu.Lock()
-	if r.gate == nil {
-		r.gate = make(chan struct{})
-	}
+	r.gated = true
 	child := r.child
 	r.nowMu.Unlock()
 	r.begun.Unlock()
@@ -147,12 +162,10 @@ func (r *Restarter) quiesce(ctx context.Context) error {
 func (r *Restarter) proceed(ctx context.Context, running func() error) error {
 	err := running()
 	r.nowMu.Lock()
-	gate, child := r.gate, r.child
-	r.gate = nil
+	r.gated = false
+	child := r.child
 	r.nowMu.Unlock()
-	if gate != nil {
-		close(gate)
-	}
+	r.goOn(false)
 	if child.Status() == StatusSuspended {
 		err = errors.Join(err, child.Resume(ctx))
 	}

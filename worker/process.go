@@ -28,8 +28,8 @@ const (
 // first, and SIGKILL once the grace is over. When the program has ended by
 // itself, the worker ends the other processes of the group in the same way before
 // it is done, so that no grandchild runs beside the next instance. It cannot
-// reach a grandchild that has left the group (setsid). It signals no process
-// after it was reaped.
+// reach a grandchild that has left the group (setsid), unless the program has a
+// cgroup ([WithCgroup]). It signals no process after it was reaped.
 //
 // The worker is Stopped when the program dies of the signal that the worker sent,
 // or exits with 128 plus its number, as shells and the JVM do. It is Killed when
@@ -48,6 +48,7 @@ type Process struct {
 	stopBy  syscall.Signal
 	env     []string
 	refused error // of the options
+	box     box
 
 	begun     sync.Mutex // orders the begin of Start against Stop
 	cancel    context.CancelCauseFunc
@@ -133,7 +134,7 @@ func (p *Process) validate() error {
 	case p.stopBy <= 0:
 		return fmt.Errorf("stop signal is %d, want a signal", p.stopBy)
 	}
-	return nil
+	return p.box.validate()
 }
 
 // Start runs the program. It returns nil once the kernel has started the program.
@@ -165,10 +166,7 @@ func (p *Process) Start(ctx context.Context) error {
 		cancel(nil)
 		return err
 	}
-	p.sig.Lock()
-	p.pid = p.cmd.Process.Pid
-	p.sig.Unlock()
-	p.MarkRunning()
+	p.markRunning(p.box.lacks())
 	call.Go(p.Name(), func() error { return p.live(own) }, func(err error) {
 		processEnded()
 		p.Finish(err)
@@ -180,12 +178,26 @@ func (p *Process) Start(ctx context.Context) error {
 // launch starts the program.
 func (p *Process) launch(ctx context.Context) (err error) {
 	p.shape(ctx)
-	if p.pipes, err = newPipes(p.cmd); err != nil {
+	if err := p.box.open(p.Name(), p.cmd.SysProcAttr); err != nil {
 		return err
 	}
-	if err := startCommand(p.cmd); err != nil {
+	if p.pipes, err = newPipes(p.cmd); err != nil {
+		return errors.Join(err, p.box.remove())
+	}
+	err = startCommand(p.cmd, p.box.holder(p.cmd))
+	if p.cmd.Process == nil {
 		p.pipes.close()
-		return err
+		return p.box.startFailed(err, p.cmd)
+	}
+	p.sig.Lock()
+	p.pid = p.cmd.Process.Pid
+	p.sig.Unlock()
+	if err != nil { // a limit is refused
+		p.pipes.close()
+		p.kill()
+		_ = p.reap() // it says only that the program was killed
+		processEnded()
+		return errors.Join(err, p.box.close())
 	}
 	p.pipes.start(p.Name())
 	return nil
@@ -217,11 +229,11 @@ func (p *Process) PID() int {
 	return p.pid
 }
 
-// State describes the worker, with its process id and, once it has ended, its
-// exit.
+// State describes the worker, with its process id, what bounds it and, once it has
+// ended, its exit.
 func (p *Process) State() State {
 	s := p.BaseWorker.State()
-	s.PID = p.PID()
+	s.PID, s.Containment = p.PID(), p.box.state()
 	p.exitMu.Lock()
 	defer p.exitMu.Unlock()
 	if p.exit != nil {

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// awaitGroup returns when the zombie is alone in its group, or force closes. It
+// awaitGroup returns when the zombie is alone in its group and its cgroup, or force closes. It
 // polls, because the kernel does not report that a group has become empty.
 func (p *Process) awaitGroup(force <-chan struct{}) {
-	for pause := 5 * time.Millisecond; groupLives(p.cmd.Process.Pid); pause = min(2*pause, 100*time.Millisecond) {
+	for pause := 5 * time.Millisecond; groupLives(p.cmd.Process.Pid) || p.box.lives(); pause = min(2*pause, 100*time.Millisecond) {
 		timer := time.NewTimer(pause)
 		select {
 		case <-timer.C:

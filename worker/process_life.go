@@ -12,7 +12,10 @@ func (p *Process) live(own context.Context) error {
 		p.awaitExit()
 		p.exited.Signal()
 	}()
-	oom := watchOOM(p.cmd)
+	oom := p.box.oom()
+	if oom == nil {
+		oom = watchOOM(p.cmd)
+	}
 	select {
 	case <-p.exited.Signaled():
 	case <-own.Done():
@@ -43,7 +46,9 @@ func (p *Process) live(own context.Context) error {
 	waited := p.reap()
 	killed, err := p.judge(own, waited, outOfMemory)
 	p.known.Signal()
-	return p.endStreams(waited, err, killed)
+	err = p.endStreams(waited, err, killed)
+	p.endBox()
+	return err
 }
 
 // reap waits for the program, once.

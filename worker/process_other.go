@@ -9,7 +9,12 @@ import "os/exec"
 // only after it has used all other numbers.
 const holdsZombie = false
 
-func startCommand(cmd *exec.Cmd) error { return cmd.Start() }
+func startCommand(cmd *exec.Cmd, hold func() error) error {
+	if err := cmd.Start(); err != nil || hold == nil {
+		return err
+	}
+	return hold()
+}
 
 func processEnded() {}
 

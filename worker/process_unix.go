@@ -29,12 +29,16 @@ func ownGroup(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &attr
 }
 
-// signalLocked signals the group. For an empty group it returns nil.
+// signalLocked signals the group and the cgroup. For an empty group it returns nil.
 func (p *Process) signalLocked(s syscall.Signal) error {
 	if !holdsZombie && errors.Is(p.cmd.Process.Signal(syscall.Signal(0)), os.ErrProcessDone) {
 		return nil
 	}
 	err := syscall.Kill(-p.pid, s)
+	p.box.signal(s, func(pid int) bool {
+		group, err := syscall.Getpgid(pid)
+		return err != nil || group == p.pid // it has the signal
+	})
 	if errors.Is(err, syscall.ESRCH) {
 		return nil
 	}

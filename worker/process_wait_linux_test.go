@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -46,47 +47,62 @@ func threads(t *testing.T) int {
 	return len(tasks)
 }
 
+// The numbers are the same on every architecture.
+const (
+	sysPidfdOpen = 434
+	sysClone3    = 435
+)
+
 // On a system without pidfds, each wait takes a thread, and finds out the same.
 func TestProcessEndsWithoutPidfd(t *testing.T) {
 	for mode, want := range map[string]string{
-		"nopidfd": "pidfd false\n",
-		"ends":    "pidfd true\n",
+		fmt.Sprintf("without:%d:ends", sysPidfdOpen): "pidfd false\n",
+		"ends": "pidfd true\n",
 	} {
 		t.Run(mode, func(t *testing.T) {
 			out := newLines()
 			p := start(t, helperCommand(mode, out))
 			<-p.Done()
 			want += "Failed 3 \"\"\nFailed -1 \"SIGKILL\"\nFinished 0 \"\"\nStopped -1 \"SIGTERM\"\n"
-			if strings.HasPrefix(out.String(), "no filter") {
-				t.Skip("this machine allows no filter of system calls")
-			}
-			if got := out.String(); got != want {
+			if got := filtered(t, out); got != want {
 				t.Errorf("it said %q, want %q; %v", got, want, p.Err())
 			}
 		})
 	}
 }
 
-// beWithoutPidfd runs the helper "ends" under a filter that refuses pidfd_open,
-// as the filter of an old container engine does.
-func beWithoutPidfd() {
-	const (
-		setNoNewPrivs, setSeccomp, filterMode = 38, 22, 2 // of prctl(2)
-		pidfdOpen                             = 434       // the same number on every architecture
-	)
-	type instruction struct { // struct sock_filter
+// filtered returns what a helper under a filter has said.
+func filtered(t *testing.T, out *lines) string {
+	t.Helper()
+	if strings.HasPrefix(out.String(), "no filter") {
+		t.Skip("this machine allows no filter of system calls")
+	}
+	return out.String()
+}
+
+// beWithout becomes another helper, under a filter that refuses system calls, as
+// the filter of a container engine does. arg is "NUMBER,NUMBER:HELPER".
+func beWithout(arg string) {
+	const setNoNewPrivs, setSeccomp, filterMode = 38, 22, 2 // of prctl(2)
+	type instruction struct {                               // struct sock_filter
 		code   uint16
 		yes    uint8
 		no     uint8
 		number uint32
 	}
-	program := []instruction{
-		{code: 0x20}, // load the number of the system call
-		{code: 0x15, yes: 0, no: 1, number: pidfdOpen}, // is it this one?
-		{code: 0x06, number: 0x50000 | uint32(syscall.ENOSYS)},
-		{code: 0x06, number: 0x7fff0000}, // allowed
+	numbers, mode, _ := strings.Cut(arg, ":")
+	program := []instruction{{code: 0x20}} // load the number of the system call
+	for number := range strings.SplitSeq(numbers, ",") {
+		n, err := strconv.ParseUint(number, 10, 32)
+		if err != nil {
+			panic(err)
+		}
+		program = append(program,
+			instruction{code: 0x15, yes: 0, no: 1, number: uint32(n)}, // is it this one?
+			instruction{code: 0x06, number: 0x50000 | uint32(syscall.ENOSYS)})
 	}
-	filter := struct { // struct sock_fprog
+	program = append(program, instruction{code: 0x06, number: 0x7fff0000}) // allowed
+	filter := struct {                                                     // struct sock_fprog
 		length uint16
 		first  *instruction
 	}{uint16(len(program)), &program[0]}
@@ -97,7 +113,7 @@ func beWithoutPidfd() {
 			return
 		}
 	}
-	next := helperCommand("ends", nil)
+	next := helperCommand(mode, nil)
 	panic(syscall.Exec(next.Path, next.Args, next.Environ()))
 }
 

@@ -26,3 +26,23 @@ func (l *restartLog) say(msg string, err error, restarts int, wait time.Duration
 		return nil
 	})
 }
+
+// LogTo makes the supervisor, and every supervisor and restarted function below it, log
+// each failure that is answered with a restart: the error, the number of the restart, and
+// the wait before it. Each of them writes at most one line a second, so the numbers may
+// jump. Call LogTo before Start.
+func (s *Supervisor) LogTo(log *slog.Logger) { s.log.log = log }
+
+func (s *Supervisor) logRestart(c *child, err error, wait time.Duration) {
+	if !s.log.due() {
+		return
+	}
+	msg := "child failed, and is restarted"
+	if err == nil {
+		msg, err = "child ended, and is restarted", errEnded
+	}
+	s.mu.Lock()
+	restarts := int(c.restarts) + 1
+	s.mu.Unlock()
+	s.log.say(msg, call.Unnamed(c.name, err), restarts, wait, "supervisor", s.Name(), "child", c.name)
+}

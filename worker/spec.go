@@ -91,24 +91,43 @@ const (
 
 // FuncSpec describes a child that runs a function.
 func FuncSpec(name string, fn func(context.Context) error, opts ...FuncOption) Spec {
-	spec := Spec{Name: name, New: func(name string) (Worker, error) {
-		if fn == nil {
-			return nil, errors.New("there is no function")
-		}
-		return NewFunc(name, fn, opts...), nil
-	}}
-	if len(opts) == 0 {
-		spec.made = reflect.ValueOf(spec.New).Pointer()
+	if fn == nil || len(opts) > 0 {
+		return Spec{Name: name, New: func(name string) (Worker, error) {
+			if fn == nil {
+				return nil, errors.New("there is no function")
+			}
+			return NewFunc(name, fn, opts...), nil
+		}}
 	}
+	spec := Spec{Name: name, New: func(name string) (Worker, error) { return NewFunc(name, fn), nil }}
+	spec.made = reflect.ValueOf(spec.New).Pointer()
 	return spec
 }
 
-// immediate reports whether New, and the Start of its worker, return at once with
+// intern returns spec without its Name and New. Children with the same spec share it. The
+// caller holds mu, except the constructor.
+func (s *Supervisor) intern(spec Spec) *Spec {
+	spec.Name, spec.New = "", nil
+	if s.shared == nil || !s.shared.same(spec) {
+		s.shared = &spec
+	}
+	return s.shared
+}
+
+// same reports whether two specs differ in their Name and New at most.
+func (s *Spec) same(t Spec) bool {
+	return s.Restart == t.Restart && s.Backoff == t.Backoff && s.Significant == t.Significant &&
+		s.StartTimeout == t.StartTimeout && s.StopTimeout == t.StopTimeout &&
+		s.Probe == nil && t.Probe == nil && s.ProbePeriod == t.ProbePeriod && s.ProbeTimeout == t.ProbeTimeout &&
+		s.RestartUnhealthy == t.RestartUnhealthy && s.made == t.made
+}
+
+// immediate reports whether factory, its New, and the Start of its worker, return at once with
 // a Running worker. Then they need no goroutine that the supervisor can abandon.
 // That holds for a plain function, unless the caller has replaced the New of
 // [FuncSpec].
-func (s *Spec) immediate() bool {
-	return s.made != 0 && s.made == reflect.ValueOf(s.New).Pointer()
+func (s *Spec) immediate(factory func(string) (Worker, error)) bool {
+	return s.made != 0 && s.made == reflect.ValueOf(factory).Pointer()
 }
 
 // CommandSpec describes a child that runs a program. The supervisor calls command

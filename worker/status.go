@@ -67,6 +67,12 @@ var life = fsm.NewModel(KindWorker, transitions)
 // Terminal reports whether a worker in s has ended.
 func (s Status) Terminal() bool { return life.IsTerminal(s) }
 
+// Begun reports whether a worker in s has started: its initialisation is over, or it has
+// ended.
+func (s Status) Begun() bool {
+	return s != StatusCreated && s != StatusPending && s != StatusStarting
+}
+
 // FinalStatus decides how a life ended. It is a pure function of three facts:
 // whether the worker was killed, whether it was asked to stop, and the error it
 // ended with. The first of these that is true decides, with one exception: an

@@ -3,8 +3,6 @@ package worker
 import (
 	"context"
 	"crypto/rand"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -13,6 +11,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fsm"
 	"github.com/pleme-io/lifecycle-go/internal/call"
+	"github.com/pleme-io/lifecycle-go/internal/inbox"
 	"github.com/pleme-io/lifecycle-go/internal/probe"
 )
 
@@ -58,6 +57,9 @@ type SupervisorConfig struct {
 	// AutoShutdown says whether the end of significant children ends the supervisor.
 	// Defaults to ShutdownNever.
 	AutoShutdown AutoShutdown
+	// StopTogether stops all children at the same time when the supervisor ends, for
+	// children that do not need each other. Otherwise they stop in reverse order.
+	StopTogether bool
 	// Children are the first children, in the order of their start. Add more with
 	// [Supervisor.Add].
 	Children []Spec
@@ -112,12 +114,14 @@ type Supervisor struct {
 	BaseWorker
 	cfg       SupervisorConfig
 	kin       *kin            // of a Dynamic; nil for any other
+	parts     *fsm.Dispatcher // for the events of children
+	shared    *Spec           // of the last child that got a spec
 	base      context.Context // the context of children: it has the values of the supervisor's
 	probeCtx  context.Context // ends with the supervisor
 	endProbes context.CancelFunc
 	session   string
 	intensity intensity
-	box       mailbox
+	box       inbox.Inbox[message]
 	probes    probe.Group
 
 	begun   sync.Mutex // orders Start against Stop and Add; guards running
@@ -148,10 +152,10 @@ type Supervisor struct {
 	cause         error
 	deadline      time.Time // of the stop, zero for none
 	hurryAt       *time.Timer
-	inTime        []*child    // functions that were asked to stop by a time; some may have returned
+	inTime        []askedFunc // some may have returned
 	overdue       *time.Timer // for them; nil before the first
 	overdueAt     time.Time   // when it fires; zero when it does not
-	abandonedErrs []error // about children that were abandoned while the supervisor stops
+	abandonedErrs []error     // about children that were abandoned while the supervisor stops
 }
 
 // NewSupervisor returns a worker that runs the children of cfg. Start returns an
@@ -167,21 +171,21 @@ func NewSupervisor(name string, cfg SupervisorConfig) *Supervisor {
 
 func (s *Supervisor) setUp(kind, name string, cfg SupervisorConfig) {
 	s.cfg, s.byName = cfg, make(map[string]*child, len(cfg.Children))
-	s.box.wake, s.moved = fsm.NewWake(), fsm.NewWake()
+	s.box, s.moved = inbox.New[message](), fsm.NewWake()
 	s.Init(kind, name)
 }
 
 // append adds a child. The caller holds mu, except the constructor.
 func (s *Supervisor) append(spec Spec) *child {
 	spec.withDefaults()
-	c := &child{s: s, name: spec.Name, spec: &spec}
+	c := &child{s: s, name: spec.Name, make: spec.New, spec: s.intern(spec)}
 	s.place(c)
 	return c
 }
 
 // place puts c last in the order. The caller holds mu, except the constructor.
 func (s *Supervisor) place(c *child) {
-	c.at = len(s.children)
+	c.at = int32(len(s.children))
 	s.children = append(s.children, c)
 	s.byName[c.name] = c
 }
@@ -208,7 +212,7 @@ func (s *Supervisor) Start(ctx context.Context) error {
 		cancel(nil)
 		return err
 	}
-	s.running = true
+	s.running, s.parts = true, s.dispatcher()
 	s.cfg.Children = nil // each child has its own Spec
 	s.base = context.WithoutCancel(unnamed(ctx))
 	if h, ok := HandoverFrom(ctx); ok {
@@ -223,9 +227,9 @@ func (s *Supervisor) Start(ctx context.Context) error {
 	s.abandoned, s.abandonedOf = make(map[any]string), make(map[string]int)
 	s.untried = len(s.children)
 	unwatch := context.AfterFunc(ctx, func() {
-		s.box.post(stopAll{cause: call.Take("the cause of "+s.Name()+"'s context", context.Cause(ctx))})
+		s.box.Post(stopAll{cause: call.Take("the cause of "+s.Name()+"'s context", context.Cause(ctx))})
 	})
-	s.box.post(begin{})
+	s.box.Post(begin{})
 	call.Go(s.Name(), s.loop, func(err error) {
 		unwatch()
 		cancel(nil)
@@ -262,13 +266,13 @@ func (s *Supervisor) Stop(ctx context.Context) error {
 		return s.killedErr()
 	}
 	deadline, _ := ctx.Deadline()
-	s.box.post(stopAll{cause: stopCause(ctx), by: deadline})
+	s.box.Post(stopAll{cause: stopCause(ctx), by: deadline})
 	select {
 	case <-s.Done():
 		return s.killedErr()
 	case <-ctx.Done():
 	}
-	s.box.post(stopNow{by: time.Now()})
+	s.box.Post(stopNow{by: time.Now()})
 	select {
 	case <-s.Done(): // both were true
 		return s.killedErr()
@@ -406,7 +410,7 @@ func (s *Supervisor) drop(c *child) {
 // or the supervisor is gone.
 func (s *Supervisor) ask(ctx context.Context, what string, request func(reply chan<- error) message) error {
 	reply := make(chan error, 1)
-	if !s.box.post(request(reply)) {
+	if !s.box.Post(request(reply)) {
 		return fmt.Errorf("%s: %w", what, ErrSupervisorEnded)
 	}
 	if err := s.await(ctx, reply); err != nil {
@@ -433,10 +437,4 @@ func (s *Supervisor) State() State {
 		state.Children[i] = c.state()
 	}
 	return state
-}
-
-// sessionOf returns the session id of the child of that name.
-func (s *Supervisor) sessionOf(name string) string {
-	sum := sha256.Sum256([]byte(s.session + "\x00" + name))
-	return hex.EncodeToString(sum[:16])
 }

@@ -80,10 +80,11 @@ type turn struct {
 func (b *BaseWorker) engine() *pausing {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.pausing == nil {
-		b.pausing = &pausing{}
+	r := b.rareLocked()
+	if r.pausing == nil {
+		r.pausing = &pausing{}
 	}
-	return b.pausing
+	return r.pausing
 }
 
 // suspend is the Suspend of every kind.

@@ -73,7 +73,11 @@ func (s *Supervisor) ChildSpec(name string) (Spec, bool) {
 	if c == nil {
 		return Spec{}, false
 	}
-	return *c.spec, true
+	spec := *c.spec
+	if s.kin == nil {
+		spec.Name, spec.New = c.name, c.make
+	}
+	return spec, true
 }
 
 // Child describes one child as [Supervisor.State] does, without the cost of describing
@@ -297,6 +301,6 @@ func (s *Supervisor) replaceChild(m replaceChild) {
 func (s *Supervisor) setSpec(c *child, spec Spec) {
 	spec.withDefaults()
 	s.mu.Lock()
-	c.spec = &spec
+	c.make, c.spec = spec.New, s.intern(spec)
 	s.mu.Unlock()
 }

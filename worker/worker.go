@@ -4,8 +4,9 @@
 //
 // [Func] runs a function, [Process] a program, [Container] a container.
 // [Restarter] runs one function again and again. [Supervisor] keeps any number of
-// workers alive, which may be supervisors too. [NewReaper] is for PID 1. Four
-// rules hold for every kind:
+// workers alive, which may be supervisors too. [NewReaper] is for PID 1,
+// [NewSubreaper] for another process that is to inherit orphans. Four rules hold
+// for every kind:
 //
 //   - [FinalStatus] decides once how a worker ended, from three facts: whether it
 //     was killed, whether it was asked to stop, and its error.
@@ -72,6 +73,8 @@ type State struct {
 	UpdatedAt time.Time `json:"updatedAt,omitzero"` // when its status or health last changed
 	Error     string    `json:"error,omitempty"`    // the error that the worker ended with
 	Children  []State   `json:"children,omitempty"`
+
+	Containment *Containment `json:"containment,omitempty"` // of a process that has limits or a cgroup
 }
 
 // KindWorker is the Kind of the events of workers.

@@ -9,11 +9,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/go-plugin"
 	"github.com/pleme-io/lifecycle-go/procpool/child"
@@ -61,10 +63,20 @@ func self(mode string) *exec.Cmd {
 	return cmd
 }
 
+// Payloads of BenchmarkPoison.
+var work, die = json.RawMessage(`"work"`), []byte(`"die`)
+
+var discard = slog.New(slog.DiscardHandler)
+
 func wantsStream(payload []byte) bool { return bytes.HasPrefix(payload, []byte(`"stream`)) }
 
 func echo(_ context.Context, q *child.Query) (any, error) {
-	if wantsStream(q.Payload) {
+	switch {
+	case bytes.Equal(q.Payload, work):
+		time.Sleep(time.Millisecond)
+	case bytes.HasPrefix(q.Payload, die):
+		os.Exit(1)
+	case wantsStream(q.Payload):
 		for range streamed {
 			if err := q.Send(q.Payload); err != nil {
 				return nil, err

@@ -16,7 +16,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"strconv"
 	"sync"
@@ -29,7 +28,7 @@ import (
 
 var (
 	// ErrNoPool is returned by [Serve] in a process that was not started by a pool.
-	ErrNoPool = errors.New("this process was not started by a pool: " + wire.EnvSocket + " is not set")
+	ErrNoPool = errors.New("this process was not started by a pool: neither " + wire.EnvSocket + " nor " + wire.EnvFD + " is set")
 
 	// ErrPoolGone is returned by [Serve] when the connection ended without a
 	// shutdown message, usually because the pool's process died. It is also the
@@ -51,6 +50,7 @@ type Handler func(ctx context.Context, q *Query) (result any, err error)
 type Query struct {
 	ID      string
 	Payload json.RawMessage // the handler may keep it
+	About   About
 
 	w   *server
 	run *running
@@ -107,10 +107,12 @@ type server struct {
 	writer  *wire.Writer
 	queries int64
 
-	ended  chan error              // capacity 1: why reading has ended
-	begun  chan struct{}           // capacity 1: wakes watch
-	asleep atomic.Bool             // watch sleeps
-	inline atomic.Pointer[running] // the query that runs in the goroutine that reads
+	ended   chan error    // capacity 1: why reading has ended
+	begun   chan struct{} // capacity 1: wakes watch
+	asleep  atomic.Bool   // watch sleeps
+	calls   calls
+	speaks2 bool                    // the pool speaks version 2
+	inline  atomic.Pointer[running] // the query that runs in the goroutine that reads
 
 	// Only for the goroutine that reads.
 	ctx     context.Context
@@ -121,6 +123,7 @@ type server struct {
 // running is the query that runs.
 type running struct {
 	id       string
+	ctx      context.Context
 	cancel   context.CancelCauseFunc
 	taken    atomic.Bool   // another goroutine reads now, or none needs to
 	answered bool          // guarded by server.mu
@@ -136,10 +139,6 @@ type running struct {
 // Serve refuses a query that comes while another one runs. A pool of this module
 // never sends one.
 func Serve(ctx context.Context, handler Handler) error {
-	path := os.Getenv(wire.EnvSocket)
-	if path == "" {
-		return ErrNoPool
-	}
 	limit := 0
 	if text := os.Getenv(wire.EnvMaxFrame); text != "" {
 		n, err := strconv.Atoi(text)
@@ -148,11 +147,11 @@ func Serve(ctx context.Context, handler Handler) error {
 		}
 		limit = n
 	}
-	dialed, err := new(net.Dialer).DialUnix(ctx, "unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
+	conn, err := connect(ctx)
 	if err != nil {
-		return fmt.Errorf("connect to the pool: %w", err)
+		return err
 	}
-	conn := dedicate(dialed)
+	dieWithParent()
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
@@ -160,7 +159,7 @@ func Serve(ctx context.Context, handler Handler) error {
 		handler: handler, conn: conn, began: time.Now(), writer: wire.NewWriter(conn, limit), reader: wire.NewReader(conn, limit), ctx: ctx,
 		ended: make(chan error, 1), begun: make(chan struct{}, 1),
 	}
-	if err := s.write((*wire.Writer).Ready); err != nil {
+	if err := s.write(s.announce); err != nil {
 		return fmt.Errorf("%w: say ready: %w", ErrPoolGone, err)
 	}
 	over := make(chan struct{})
@@ -219,11 +218,18 @@ func (s *server) watch(over <-chan struct{}) {
 			if still++; now != last {
 				still = 0
 			}
-			if now != nil && now == last && now.taken.CompareAndSwap(false, true) {
-				go s.read()
+			if now != nil && now == last {
+				s.handOver(now)
 			}
 			last = now
 		}
+	}
+}
+
+// handOver starts another goroutine that reads, unless there is one.
+func (s *server) handOver(run *running) {
+	if run.taken.CompareAndSwap(false, true) {
+		go s.read()
 	}
 }
 
@@ -271,6 +277,10 @@ func (s *server) serve() (err error, last bool) { //nolint:revive // the error i
 			}
 		case wire.HealthCheck:
 			_ = s.write(func(w *wire.Writer) error { return w.HealthOK(time.Since(s.began).Seconds(), s.queries) })
+		case wire.Dump:
+			s.showStacks()
+		case wire.Reply:
+			s.calls.take(&e)
 		case wire.Shutdown:
 			return s.shutdown(e.Graceful), true
 		default: // from a newer pool
@@ -349,9 +359,9 @@ func (s *server) start(e *wire.Envelope) (goOn bool) {
 		}
 	}
 	ctx, cancel := context.WithCancelCause(s.ctx)
-	run := &running{id: id, cancel: cancel, done: make(chan struct{})}
+	run := &running{id: id, ctx: ctx, cancel: cancel, done: make(chan struct{})}
 	s.running = run
-	q := &Query{ID: id, Payload: append(json.RawMessage(nil), e.Payload...), w: s, run: run}
+	q := &Query{ID: id, Payload: append(json.RawMessage(nil), e.Payload...), About: aboutOf(&e.About), w: s, run: run}
 	s.inline.Store(run)
 	if s.asleep.Load() && s.asleep.CompareAndSwap(true, false) {
 		s.begun <- struct{}{} // does not block: watch was asleep, so the channel is empty
@@ -372,8 +382,8 @@ func (s *server) do(ctx context.Context, q *Query, run *running) {
 	defer func() {
 		s.answer(q.ID, raw, err, run)
 		run.cancel(nil)
-		if !returned && run.taken.CompareAndSwap(false, true) {
-			go s.read()
+		if !returned {
+			s.handOver(run)
 		}
 	}()
 	failed := call.Do("query", func() error {

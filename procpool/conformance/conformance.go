@@ -6,6 +6,7 @@
 package conformance
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -33,6 +34,9 @@ type Config struct {
 	// Slow is a payload that keeps the worker busy until it is cancelled. Without
 	// it Run skips the checks that need it.
 	Slow json.RawMessage
+	// Stream is a payload for which the worker sends at least 8 MB of messages,
+	// unless it is cancelled. Without it Run skips the check that needs it.
+	Stream json.RawMessage
 	// Timeout is how long the worker may take for each step. Defaults to 10 s.
 	Timeout time.Duration
 }
@@ -48,29 +52,50 @@ type Result struct {
 
 // check is one of the contract's rules.
 type check struct {
-	name string
-	slow bool
-	run  func(*rig) error
+	name  string
+	needs need
+	run   func(*rig) error
+	limit int  // of a line; 0 for the default
+	old   bool // the pool speaks version 1
 }
 
+// need is what a check needs beside Query.
+type need string
+
+const (
+	nothing need = ""
+	slow    need = "it needs a payload that keeps the worker busy"
+	stream  need = "it needs a payload that the worker streams a lot for"
+	dumps   need = "the worker does not announce stacks"
+)
+
+const small = 4 << 10 // the limit of a line in a check
+
 var checks = []check{
-	{"it connects and says ready first, and once", false, readyOnce},
-	{"a query is answered with its requestId, by one complete or error", false, answers},
-	{"many queries are answered, one after the other", false, many},
-	{"messages may come in pieces, and several at once", false, pieces},
-	{"fields come in any order, with space, escapes and unknown fields", false, spelling},
-	{"unknown types are ignored", false, unknown},
-	{"a cancel for a query that it does not have is ignored", false, cancelUnknown},
-	{"a payload of a megabyte is taken", false, large},
-	{"health_check is answered by health_ok", false, health},
-	{"shutdown is answered by shutdown_ack, and the process exits with code 0", false, shutdown},
-	{"the process exits when the pool's connection ends", false, eof},
-	{"a health_check is answered while a query runs", true, healthWhileBusy},
-	{"a cancelled query is confirmed by complete or error, and the next one answered", true, cancel},
-	{"a second query while one runs is refused with an error", true, busy},
-	{"a shutdown that is graceful waits for the query that runs", true, gracefulWhileBusy},
-	{"a shutdown that is not graceful does not wait", true, shutdownWhileBusy},
-	{"the process exits when the pool's connection ends while a query runs", true, eofWhileBusy},
+	{name: "it connects and says ready first, and once", run: readyOnce},
+	{name: "to a pool of version 1 it says ready as well", run: readyOld, old: true},
+	{name: "a query is answered with its requestId, by one complete or error", run: answers},
+	{name: "many queries are answered, one after the other", run: many},
+	{name: "messages may come in pieces, and several at once", run: pieces},
+	{name: "fields come in any order, with space, escapes and unknown fields", run: spelling},
+	{name: "unknown types are ignored", run: unknown},
+	{name: "a cancel for a query that it does not have is ignored", run: cancelUnknown},
+	{name: "a payload of a megabyte is taken", run: large},
+	{name: "text in any language and with any escape is taken, and its answer is UTF-8", run: texts},
+	{name: "a query that is nested 10,000 deep is answered, and the next one too", run: nested},
+	{name: "it sends no line over the limit, and answers with an error instead", run: ownLimit, limit: small},
+	{name: "health_check is answered by health_ok", run: health},
+	{name: "dump is answered by stacks", needs: dumps, run: dump},
+	{name: "shutdown is answered by shutdown_ack, and the process exits with code 0", run: shutdown},
+	{name: "the process exits when it gets SIGTERM", run: terminate},
+	{name: "the process exits when the pool's connection ends", run: eof},
+	{name: "it reads while its writes block", needs: stream, run: readsWhileItWrites},
+	{name: "a health_check is answered while a query runs", needs: slow, run: healthWhileBusy},
+	{name: "a cancelled query is confirmed by complete or error, and the next one answered", needs: slow, run: cancel},
+	{name: "a second query while one runs is refused with an error", needs: slow, run: busy},
+	{name: "a shutdown that is graceful waits for the query that runs", needs: slow, run: gracefulWhileBusy},
+	{name: "a shutdown that is not graceful does not wait", needs: slow, run: shutdownWhileBusy},
+	{name: "the process exits when the pool's connection ends while a query runs", needs: slow, run: eofWhileBusy},
 }
 
 // Run makes all checks and returns their results. It returns an error when it could
@@ -83,7 +108,7 @@ func Run(ctx context.Context, cfg Config) ([]Result, error) {
 	if cfg.Query == nil {
 		cfg.Query = json.RawMessage("{}")
 	}
-	for name, payload := range map[string]json.RawMessage{"Query": cfg.Query, "Slow": cfg.Slow} {
+	for name, payload := range map[string]json.RawMessage{"Query": cfg.Query, "Slow": cfg.Slow, "Stream": cfg.Stream} {
 		if err := wire.CheckValue(payload); err != nil && (name == "Query" || payload != nil) {
 			return nil, fmt.Errorf("conformance: %s: %w", name, err)
 		}
@@ -102,12 +127,15 @@ func Run(ctx context.Context, cfg Config) ([]Result, error) {
 			return results, context.Cause(ctx)
 		}
 		result := Result{Check: c.name}
-		if c.slow && cfg.Slow == nil {
-			result.Skipped = "it needs a payload that keeps the worker busy"
+		if c.needs == slow && cfg.Slow == nil || c.needs == stream && cfg.Stream == nil {
+			result.Skipped = string(c.needs)
 		} else {
 			began := time.Now()
 			result.Stderr, result.Err = one(ctx, cfg, filepath.Join(dir, fmt.Sprintf("%d.sock", i)), c)
 			result.Took = time.Since(began)
+		}
+		if errors.Is(result.Err, errSkipped) {
+			result.Skipped, result.Err = string(c.needs), nil
 		}
 		results = append(results, result)
 	}
@@ -131,13 +159,17 @@ func one(ctx context.Context, cfg Config, socket string, c check) (stderr string
 		return "", errors.New("the command is nil: Config.Command must return a worker's command")
 	}
 	cmd.Stderr = file
+	limit, version := cmp.Or(c.limit, wire.DefaultMaxFrame), wire.Version
+	if c.old {
+		version = 1
+	}
 	p := worker.NewProcess("worker", cmd, worker.WithGrace(time.Second), worker.WithEnv(
-		wire.EnvSocket+"="+socket, wire.EnvName+"=conformance/1", fmt.Sprintf("%s=%d", wire.EnvMaxFrame, wire.DefaultMaxFrame)))
+		wire.EnvSocket+"="+socket, wire.EnvName+"=conformance/1", fmt.Sprintf("%s=%d", wire.EnvMaxFrame, limit), fmt.Sprintf("%s=%d", wire.EnvVersion, version)))
 	if err := p.Start(ctx); err != nil {
 		return "", err
 	}
 	defer func() { _ = p.Stop(context.Background()) }()
-	r := &rig{cfg: cfg, process: p}
+	r := &rig{cfg: cfg, process: p, limit: limit}
 	if err = r.accept(l); err == nil {
 		defer r.conn.Close()
 		err = c.run(r)
@@ -157,6 +189,8 @@ type rig struct {
 	reader  *wire.Reader
 	writer  *wire.Writer
 	id      int
+	limit   int // of a line
+	offer   wire.Offer
 }
 
 func (r *rig) accept(l *net.UnixListener) error {
@@ -179,7 +213,7 @@ func (r *rig) accept(l *net.UnixListener) error {
 	if err != nil {
 		return fmt.Errorf("it has not connected within %v; it has to connect to the unix socket whose path is in %s", r.cfg.Timeout, wire.EnvSocket)
 	}
-	r.reader, r.writer = wire.NewReader(r.conn, 0), wire.NewWriter(r.conn, 0)
+	r.reader, r.writer = wire.NewReader(r.conn, r.limit), wire.NewWriter(r.conn, r.limit)
 	e, err := r.next()
 	if err != nil {
 		return fmt.Errorf(`wait for {"type":"ready"}: %w`, err)
@@ -187,6 +221,7 @@ func (r *rig) accept(l *net.UnixListener) error {
 	if e.Type != wire.Ready {
 		return fmt.Errorf(`its first message is %q, want {"type":"ready"}`, e.Type)
 	}
+	r.offer = e.Offer
 	return nil
 }
 
@@ -221,11 +256,13 @@ func (r *rig) next() (wire.Envelope, error) {
 	}
 	err = wire.Decode(line, &e)
 	switch e.Type { //nolint:exhaustive // the others are right
-	case wire.Query, wire.Cancel, wire.Shutdown, wire.HealthCheck:
+	case wire.Query, wire.Cancel, wire.Shutdown, wire.HealthCheck, wire.Dump:
 		err = fmt.Errorf("it sent %q, which only the pool does", e.Type)
 	}
 	return e, err
 }
+
+var errSkipped = errors.New("it does not announce that")
 
 var errClosed = errors.New("it closed its connection")
 

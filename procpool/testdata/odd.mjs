@@ -16,6 +16,10 @@ serve((query) => {
     case "deaf-pid":
       query.send(process.pid);
       return new Promise((resolve) => setTimeout(resolve, 3600_000));
+    case "spin-pid": // no event is handled
+      return query.send(process.pid).then(() => new Promise((resolve) => setTimeout(resolve, 50))).then(() => {
+        for (;;);
+      });
     case "pid":
       return process.pid;
     case "nan":

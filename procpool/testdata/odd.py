@@ -29,6 +29,10 @@ def handle(query):
     if op == "deaf-pid":
         query.send(os.getpid())
         time.sleep(3600)
+    if op == "spin-pid":  # no other thread of Python runs
+        query.send(os.getpid())
+        time.sleep(0.05)
+        sum(range(10**13))
     if op == "pid":
         return os.getpid()
     if op == "nan":

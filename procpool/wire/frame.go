@@ -2,6 +2,7 @@ package wire
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -157,6 +158,48 @@ func (w *Writer) Query(requestID string, payload json.RawMessage) error {
 	return w.carry(Query, requestID, "payload", payload)
 }
 
+// QueryAbout sends a query to a worker of version 2.
+func (w *Writer) QueryAbout(requestID string, payload json.RawMessage, about About) error {
+	b := w.begin(Query, requestID)
+	if about.TimeoutMs > 0 {
+		b = strconv.AppendInt(append(b, `,"timeoutMs":`...), about.TimeoutMs, 10)
+	}
+	if about.Traceparent != "" {
+		b = appendString(append(b, `,"traceparent":`...), about.Traceparent)
+	}
+	if about.Tracestate != "" {
+		b = appendString(append(b, `,"tracestate":`...), about.Tracestate)
+	}
+	if len(about.Metadata) > 0 {
+		data, err := json.Marshal(about.Metadata)
+		if err != nil {
+			return err // cannot happen: texts can be marshalled
+		}
+		b = append(append(b, `,"metadata":`...), data...)
+	}
+	return w.carryAfter(b, "payload", payload)
+}
+
+// Reply answers a call with its result, which must be one JSON value.
+func (w *Writer) Reply(callID string, result json.RawMessage) error {
+	return w.carryAfter(appendString(append(w.begin(Reply, ""), `,"callId":`...), callID), "result", result)
+}
+
+// ReplyError answers a call with an error; an empty text becomes "error".
+func (w *Writer) ReplyError(callID, text string) error {
+	return w.send(Reply, "", func(b []byte) []byte {
+		b = appendString(append(b, `,"callId":`...), callID)
+		return appendString(append(b, `,"error":`...), cmp.Or(text, "error"))
+	})
+}
+
+// Call asks the pool's process something on behalf of a query. The params must be one
+// JSON value.
+func (w *Writer) Call(requestID, callID, method string, params json.RawMessage) error {
+	b := appendString(append(w.begin(Call, requestID), `,"callId":`...), callID)
+	return w.carryAfter(appendString(append(b, `,"method":`...), method), "params", params)
+}
+
 // Cancel asks a worker to stop a query.
 func (w *Writer) Cancel(requestID string) error { return w.send(Cancel, requestID, nil) }
 
@@ -172,6 +215,29 @@ func (w *Writer) HealthCheck() error { return w.send(HealthCheck, "", nil) }
 
 // Ready says that the worker takes queries.
 func (w *Writer) Ready() error { return w.send(Ready, "", nil) }
+
+// Announce says that the worker takes queries, and what it is able to do.
+func (w *Writer) Announce(o Offer) error {
+	return w.send(Ready, "", func(b []byte) []byte {
+		b = strconv.AppendInt(append(b, `,"version":`...), int64(o.Version), 10)
+		b = append(b, `,"capabilities":[`...)
+		for i, name := range o.Capabilities {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = appendString(b, name)
+		}
+		return strconv.AppendInt(append(b, `],"concurrency":`...), int64(o.Concurrency), 10)
+	})
+}
+
+// Dump asks a worker for its stacks.
+func (w *Writer) Dump() error { return w.send(Dump, "", nil) }
+
+// Stacks answers a dump.
+func (w *Writer) Stacks(stacks string) error {
+	return w.send(Stacks, "", func(b []byte) []byte { return appendString(append(b, `,"stacks":`...), stacks) })
+}
 
 // Session sends the worker's own id of a query's work.
 func (w *Writer) Session(requestID, sessionID string) error {
@@ -224,10 +290,15 @@ func (w *Writer) send(t Type, requestID string, more func([]byte) []byte) error 
 
 // carry sends a message with a value that the caller supplied.
 func (w *Writer) carry(t Type, requestID, field string, value json.RawMessage) error {
+	return w.carryAfter(w.begin(t, requestID), field, value)
+}
+
+// carryAfter ends a line that was begun with a value.
+func (w *Writer) carryAfter(b []byte, field string, value json.RawMessage) error {
 	if len(value) == 0 {
 		value = json.RawMessage("null")
 	}
-	b := append(append(append(w.begin(t, requestID), `,"`...), field...), `":`...)
+	b = append(append(append(b, `,"`...), field...), `":`...)
 	if len(b)+len(value)+2 > w.limit {
 		w.buf = b
 		return &TooLongError{Limit: w.limit, Head: bytes.Clone(b)}

@@ -185,8 +185,7 @@ func (s *scanner) digits() bool {
 }
 
 // CheckValue reports why b is not one JSON value in UTF-8. A pool checks a payload
-// with it before a worker gets it, and [Decode] the payload, content or result of a
-// line. It costs a fraction of parsing. The error wraps
+// with it before a worker gets it, and [Decode] what a worker sends. It costs a fraction of parsing. The error wraps
 // [ErrNotJSON].
 func CheckValue(b []byte) error {
 	s := scanner{b: b}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"unicode/utf8"
 )
 
@@ -20,7 +21,7 @@ func Schema(t Type) (text []byte, ok bool) {
 
 // Types returns all types, the pool's first.
 func Types() []Type {
-	return []Type{Query, Cancel, Shutdown, HealthCheck, Ready, Session, Message, Complete, Error, ShutdownAck, HealthOK}
+	return []Type{Query, Cancel, Shutdown, HealthCheck, Dump, Reply, Ready, Session, Message, Complete, Error, ShutdownAck, HealthOK, Stacks, Call}
 }
 
 // Validate checks a line against the schema of its type. It is slower and stricter
@@ -66,10 +67,14 @@ type schema struct {
 }
 
 type property struct {
-	Type      string   `json:"type"`
-	Const     any      `json:"const"`
-	MinLength int      `json:"minLength"`
-	Minimum   *float64 `json:"minimum"`
+	Type      string    `json:"type"`
+	Const     any       `json:"const"`
+	MinLength int       `json:"minLength"`
+	Minimum   *float64  `json:"minimum"`
+	Maximum   *float64  `json:"maximum"`
+	Enum      []string  `json:"enum"`
+	Items     *property `json:"items"`
+	Values    *property `json:"additionalProperties"`
 }
 
 // check returns what is wrong with a value, "" when nothing is.
@@ -81,6 +86,9 @@ func (p property) check(value any) string {
 		if utf8.RuneCountInString(v) < p.MinLength && p.Type == got {
 			return "is empty"
 		}
+		if p.Enum != nil && !slices.Contains(p.Enum, v) {
+			return fmt.Sprintf("is %.80q, want one of %q", v, p.Enum)
+		}
 	case bool:
 		got = "boolean"
 	case float64:
@@ -91,10 +99,29 @@ func (p property) check(value any) string {
 		if p.Minimum != nil && v < *p.Minimum {
 			return fmt.Sprintf("is %v, want %v or more", v, *p.Minimum)
 		}
+		if p.Maximum != nil && v > *p.Maximum {
+			return fmt.Sprintf("is %v, want %v or less", v, *p.Maximum)
+		}
 	case []any:
 		got = "array"
+		for i, item := range v {
+			if p.Items == nil {
+				break
+			}
+			if fault := p.Items.check(item); fault != "" {
+				return fmt.Sprintf("[%d] %s", i, fault)
+			}
+		}
 	case map[string]any:
 		got = "object"
+		for name, item := range v {
+			if p.Values == nil {
+				break
+			}
+			if fault := p.Values.check(item); fault != "" {
+				return fmt.Sprintf("[%.80q] %s", name, fault)
+			}
+		}
 	}
 	switch {
 	case p.Const != nil && p.Const != value:

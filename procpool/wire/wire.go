@@ -21,28 +21,35 @@ type Type string
 
 // Messages from the pool to a worker.
 const (
-	Query       Type = "query"        // do this: requestId, payload
+	Query       Type = "query"        // do this: requestId, payload; version 2: timeoutMs, traceparent, tracestate, metadata
 	Cancel      Type = "cancel"       // stop that query: requestId
 	Shutdown    Type = "shutdown"     // end; graceful: after the running query
 	HealthCheck Type = "health_check" // answer with health_ok
+	Dump        Type = "dump"         // version 2: answer with stacks
+	Reply       Type = "reply"        // version 2: the answer to a call: callId, and result or error
 )
 
 // Messages from a worker to the pool.
 const (
-	Ready       Type = "ready"        // the first message, once
+	Ready       Type = "ready"        // the first message, once; version 2: version, capabilities, concurrency
 	Session     Type = "session"      // the worker's own id of the work: requestId, sessionId
 	Message     Type = "message"      // a part of the answer: requestId, content
 	Complete    Type = "complete"     // the end of the answer: requestId, result
 	Error       Type = "error"        // the query failed: requestId, error
 	ShutdownAck Type = "shutdown_ack" // the last message
 	HealthOK    Type = "health_ok"    // uptime in seconds, queriesProcessed
+	Stacks      Type = "stacks"       // version 2: what each thread does, as text
+	Call        Type = "call"         // version 2: a question to the pool's process: requestId, callId, method, params
 )
 
 // The environment variables of a worker.
 const (
 	EnvSocket   = "LIFECYCLE_WORKER_SOCKET"    // the path of the unix socket to connect to
+	EnvFD       = "LIFECYCLE_WORKER_FD"        // the descriptor of the connection, when it is inherited and there is no socket to connect to
 	EnvName     = "LIFECYCLE_WORKER_NAME"      // its name in the pool, for its log
 	EnvMaxFrame = "LIFECYCLE_WORKER_MAX_FRAME" // the longest line, in bytes including its newline
+	EnvVersion  = "LIFECYCLE_WORKER_WIRE"      // the newest version of the contract that the pool speaks; not set for 1
+	EnvLifeline = "LIFECYCLE_WORKER_LIFELINE"  // the descriptor of a pipe that ends when the pool's process does
 )
 
 // DefaultMaxFrame is the default limit of a line: 16 MiB, including the newline.
@@ -61,6 +68,12 @@ type Envelope struct {
 	Graceful         bool
 	Uptime           float64 // in seconds
 	QueriesProcessed int64
+	Offer            Offer // of a ready; its zero fields were not said
+	About            About // of a query
+	CallID           string
+	Method           string
+	Params           json.RawMessage // of a call
+	Stacks           string          // of a stacks
 
 	lastID string  // the RequestID of the previous message
 	faults []fault // usually nil
@@ -84,8 +97,8 @@ var (
 )
 
 // Decode reads the line, with or without its newline, into e. Fields of type
-// RawMessage are slices of line, not copies, and the one that the message's type has
-// is JSON in UTF-8. Decode skips unknown fields. When a
+// RawMessage are slices of line, not copies. In a worker's message the one that its
+// type has is JSON in UTF-8. What a pool sends it has checked with [CheckValue]. Decode skips unknown fields. When a
 // field occurs twice the last one counts, as in most parsers.
 //
 // Decode overwrites e. It reuses the string of the previous RequestID when the line
@@ -187,6 +200,33 @@ func (e *Envelope) set(name, raw []byte) {
 		if json.Unmarshal(raw, &e.QueriesProcessed) != nil || raw[0] == 'n' {
 			err = fmt.Errorf("%w: queriesProcessed is %s, want a whole number", ErrField, Excerpt(raw))
 		}
+	case "stacks":
+		e.Stacks, err = text("stacks", raw)
+	case "callId":
+		e.CallID, err = text("callId", raw)
+	case "method":
+		e.Method, err = text("method", raw)
+	case "params":
+		e.Params = raw
+	case "traceparent":
+		e.About.Traceparent, err = text("traceparent", raw)
+	case "tracestate":
+		e.About.Tracestate, err = text("tracestate", raw)
+	case "timeoutMs":
+		var ms int
+		ms, err = whole("timeoutMs", raw, 0, 1<<53)
+		e.About.TimeoutMs = int64(ms)
+	case "metadata":
+		e.About.Metadata = nil
+		if json.Unmarshal(raw, &e.About.Metadata) != nil || raw[0] == 'n' {
+			err = fmt.Errorf("%w: metadata is %s, want an object of texts", ErrField, Excerpt(raw))
+		}
+	case "version":
+		e.Offer.Version, err = whole("version", raw, 1, Version)
+	case "concurrency":
+		e.Offer.Concurrency, err = whole("concurrency", raw, 1, MaxConcurrency)
+	case "capabilities":
+		e.Offer.Capabilities, err = capabilities(raw)
 	default:
 		return
 	}
@@ -240,6 +280,14 @@ func known(raw []byte) Type {
 		return ShutdownAck
 	case HealthOK:
 		return HealthOK
+	case Call:
+		return Call
+	case Reply:
+		return Reply
+	case Dump:
+		return Dump
+	case Stacks:
+		return Stacks
 	}
 	return ""
 }
@@ -255,13 +303,23 @@ func (t Type) has(field string) bool {
 	case "type":
 		return true
 	case "requestId":
-		return t == Query || t == Cancel || t == Session || t == Message || t == Complete || t == Error
+		return t == Query || t == Cancel || t == Session || t == Message || t == Complete || t == Error || t == Call
+	case "callId":
+		return t == Call || t == Reply
+	case "method":
+		return t == Call
+	case "traceparent", "tracestate", "timeoutMs", "metadata":
+		return t == Query
 	case "sessionId":
 		return t == Session
 	case "error":
-		return t == Error
+		return t == Error || t == Reply
 	case "graceful":
 		return t == Shutdown
+	case "stacks":
+		return t == Stacks
+	case "version", "capabilities", "concurrency":
+		return t == Ready
 	}
 	return t == HealthOK
 }
@@ -297,6 +355,24 @@ func (e *Envelope) check() error {
 		if e.RequestID == "" {
 			missing = "requestId"
 		}
+	case Stacks:
+		if e.Stacks == "" {
+			missing = "stacks"
+		}
+	case Call, Reply:
+		switch {
+		case e.CallID == "":
+			missing = "callId"
+		case e.Type == Reply:
+		case e.RequestID == "":
+			missing = "requestId"
+		case e.Method == "":
+			missing = "method"
+		case e.Params == nil:
+			missing = "params"
+		default:
+			return checkStrings(e.value())
+		}
 	}
 	if missing == "" {
 		return nil
@@ -307,15 +383,16 @@ func (e *Envelope) check() error {
 	return fmt.Errorf("%w: a %s without %s", ErrField, e.Type, missing)
 }
 
-// value returns the value that messages of the type carry, nil when they carry none.
+// value returns the value that a worker's message of the type carries, nil when it
+// carries none.
 func (e *Envelope) value() json.RawMessage {
 	switch e.Type { //nolint:exhaustive // the others carry no value
-	case Query:
-		return e.Payload
 	case Message:
 		return e.Content
 	case Complete:
 		return e.Result
+	case Call:
+		return e.Params
 	}
 	return nil
 }

@@ -25,7 +25,10 @@ func every(t testing.TB, limit int) []byte {
 	for _, err := range []error{
 		w.Query("q1", json.RawMessage(`{"a":[1,2.5e-3,"x\"}",true,null]}`)), w.Cancel("q1"), w.Shutdown(true), w.Shutdown(false), w.HealthCheck(),
 		w.Ready(), w.Session("q1", "é\n\"s\""), w.Message("q1", json.RawMessage("[1,\n2]")), w.Complete("q1", nil), w.Error("q1", "bad \x00\xff"),
-		w.ShutdownAck(), w.HealthOK(1.5, 7),
+		w.ShutdownAck(), w.HealthOK(1.5, 7), w.Dump(), w.Stacks("goroutine 1\n\tmain.go"),
+		w.QueryAbout("q1", json.RawMessage("1"), wire.About{TimeoutMs: 1500, Traceparent: "00-x", Tracestate: "a=b", Metadata: map[string]string{"tenant": "é\""}}),
+		w.QueryAbout("q1", nil, wire.About{}), w.Call("q1", "c1", "state.get", json.RawMessage(`["k"]`)), w.Reply("c1", nil), w.ReplyError("c1", "no\nsuch"), w.ReplyError("c1", ""),
+		w.Announce(wire.Offer{Version: 2, Capabilities: []string{wire.CanStacks}, Concurrency: 7}), w.Announce(wire.Offer{Version: 2, Concurrency: 1}),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -48,6 +51,16 @@ func TestEveryMessageIsReadAsItWasWritten(t *testing.T) {
 		{Type: wire.Error, RequestID: "q1", Error: "bad \x00�"},
 		{Type: wire.ShutdownAck},
 		{Type: wire.HealthOK, Uptime: 1.5, QueriesProcessed: 7},
+		{Type: wire.Dump},
+		{Type: wire.Stacks, Stacks: "goroutine 1\n\tmain.go"},
+		{Type: wire.Query, RequestID: "q1", Payload: json.RawMessage("1"), About: wire.About{TimeoutMs: 1500, Traceparent: "00-x", Tracestate: "a=b", Metadata: map[string]string{"tenant": "é\""}}},
+		{Type: wire.Query, RequestID: "q1", Payload: json.RawMessage("null")},
+		{Type: wire.Call, RequestID: "q1", CallID: "c1", Method: "state.get", Params: json.RawMessage(`["k"]`)},
+		{Type: wire.Reply, CallID: "c1", Result: json.RawMessage("null")},
+		{Type: wire.Reply, CallID: "c1", Error: "no\nsuch"},
+		{Type: wire.Reply, CallID: "c1", Error: "error"},
+		{Type: wire.Ready, Offer: wire.Offer{Version: 2, Capabilities: []string{wire.CanStacks}, Concurrency: 7}},
+		{Type: wire.Ready, Offer: wire.Offer{Version: 2, Capabilities: []string{}, Concurrency: 1}},
 	}
 	for name, stream := range map[string]io.Reader{
 		"at once": bytes.NewReader(every(t, 0)), "byte by byte": iotest.OneByteReader(bytes.NewReader(every(t, 0))),
@@ -95,7 +108,14 @@ func TestWrongLinesAreRefusedByName(t *testing.T) {
 		`{"type":"complete","requestId":"a","result":"x}`: "does not end", `{"type":"complete","requestId":"a","result":[1 2]}`: "want , or ]",
 		`{"type":"complete","requestId":"a","result":{1:2}}`: "want a string", `{"type":"shutdown","graceful":1}`: "true or false",
 		`{"type":"health_ok","uptime":"1"}`: "number of seconds", `{"type":"health_ok","queriesProcessed":1.5}`: "whole number",
-		`{"type":"error","requestId":"\q"}`: "requestId", strings.Repeat("[", 20000): "want an object",
+		`{"type":"ready","version":3}`: "version is \"3\", want a whole number from 1 to 2", `{"type":"ready","version":0}`: "from 1 to 2", `{"type":"ready","version":"2"}`: "version",
+		`{"type":"ready","concurrency":0}`: "concurrency is \"0\"", `{"type":"ready","concurrency":1000000}`: "from 1 to 1000", `{"type":"ready","concurrency":1.5}`: "concurrency",
+		`{"type":"ready","capabilities":["telepathy"]}`: "capability \"telepathy\" is not known", `{"type":"ready","capabilities":"stacks"}`: "list of names", `{"type":"ready","capabilities":[1]}`: "list of names",
+		`{"type":"ready","capabilities":["` + strings.Repeat("x", 1<<20) + `"]}`: "is not known", `{"type":"stacks"}`: "without stacks",
+		`{"type":"call","callId":"1","method":"m","params":1}`: "without requestId", `{"type":"call","requestId":"a","callId":"1","method":"m"}`: "without params",
+		`{"type":"call","requestId":"a","callId":"1","params":1}`: "without method", `{"type":"reply"}`: "without callId", `{"type":"query","requestId":"a","payload":1,"metadata":{"a":1}}`: "object of texts",
+		`{"type":"query","requestId":"a","payload":1,"timeoutMs":-1}`: "timeoutMs",
+		`{"type":"error","requestId":"\q"}`:                           "requestId", strings.Repeat("[", 20000): "want an object",
 		`{"a":` + strings.Repeat("[", 20000): "nested too deep",
 	} {
 		var e wire.Envelope
@@ -118,7 +138,7 @@ func TestValuesAreCheckedInBothDirections(t *testing.T) {
 		if wire.CheckValue([]byte(value)) == nil {
 			t.Errorf("CheckValue accepts %q", value)
 		}
-		for _, line := range []string{`{"type":"complete","requestId":"a","result":%s}`, `{"type":"message","requestId":"a","content":%s}`, `{"type":"query","requestId":"a","payload":%s}`} {
+		for _, line := range []string{`{"type":"complete","requestId":"a","result":%s}`, `{"type":"message","requestId":"a","content":%s}`, `{"type":"call","requestId":"a","callId":"b","method":"c","params":%s}`} {
 			var e wire.Envelope
 			if err := wire.Decode(fmt.Appendf(nil, line, value), &e); !errors.Is(err, wire.ErrNotJSON) || len(err.Error()) > 1000 {
 				t.Errorf("%.30s with %q: %v", line, value, err)
@@ -270,7 +290,7 @@ func FuzzFrame(f *testing.F) {
 				t.Errorf("%q fits its schema, and Decode says %v", line, err)
 			}
 			if err == nil {
-				value := map[wire.Type]json.RawMessage{wire.Query: e.Payload, wire.Message: e.Content, wire.Complete: e.Result}[e.Type]
+				value := map[wire.Type]json.RawMessage{wire.Message: e.Content, wire.Complete: e.Result, wire.Call: e.Params}[e.Type]
 				if value != nil && wire.CheckValue(value) != nil {
 					t.Errorf("%q: Decode accepts %q", line, value)
 				}

@@ -11,6 +11,8 @@ const poolBench = "RoundTrip/size=100B/peer=" + us
 
 const callers = "Callers/callers=8/workers=4/"
 
+const poisoned = "Poison/workers=4/beside="
+
 var (
 	poolPeers  = []string{"floor", us, "go-plugin", "roadrunner"}
 	tripSizes  = []string{"100B", "4KB", "1MB"}
@@ -120,6 +122,12 @@ func pools(r *results, p func(string, ...any)) {
 	for _, peer := range poolPeers {
 		id := callers + "peer=" + peer
 		p("| %s | %s | %s |", peer, duration(r.get(id, half).Center), duration(r.get(id, "p99-sec").Center))
+	}
+	if r.has(poisoned + "nothing") {
+		p("\n| two callers keep half of four workers busy | median | 99th percentile |\n| --- | --- | --- |")
+		for _, row := range [][2]string{{"nothing", "alone"}, {"poison", "beside twenty queries of death a second"}} {
+			p("| %s | %s | %s |", row[1], duration(r.get(poisoned+row[0], half).Center), duration(r.get(poisoned+row[0], "p99-sec").Center))
+		}
 	}
 	p("\n| cold start | until it can be asked |\n| --- | --- |")
 	for _, peer := range spawnPeers {

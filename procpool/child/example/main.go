@@ -66,6 +66,11 @@ func do(ctx context.Context, q *child.Query) (any, error) {
 	case "exit":
 		fmt.Fprintln(os.Stderr, "about to exit")
 		os.Exit(ask.N)
+	case "call": // ask the pool's process
+		return q.Call(ctx, ask.Text, ask.Value)
+	case "about":
+		a := q.About
+		return map[string]any{"metadata": a.Metadata, "traceparent": a.Traceparent, "tracestate": a.Tracestate, "deadline": !a.Deadline.IsZero()}, nil
 	case "pid":
 		return os.Getpid(), nil
 	}

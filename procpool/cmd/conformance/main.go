@@ -37,6 +37,7 @@ func run(ctx context.Context, args []string, out io.Writer) (code int, err error
 	flags := flag.NewFlagSet("conformance", flag.ContinueOnError)
 	query := flags.String("query", "{}", "a payload, JSON, that the worker answers soon, with a result or an error")
 	slow := flags.String("slow", "", "a payload that keeps the worker busy until it is cancelled; without it six checks are skipped")
+	stream := flags.String("stream", "", "a payload for which the worker sends at least 8 MB of messages; without it one check is skipped")
 	timeout := flags.Duration("timeout", 10*time.Second, "how long the worker may take for each step")
 	flags.Usage = func() {
 		fmt.Fprintln(flags.Output(), "usage: conformance [flags] -- COMMAND [ARGUMENT...]")
@@ -58,6 +59,9 @@ func run(ctx context.Context, args []string, out io.Writer) (code int, err error
 	}
 	if *slow != "" {
 		cfg.Slow = json.RawMessage(*slow)
+	}
+	if *stream != "" {
+		cfg.Stream = json.RawMessage(*stream)
 	}
 	results, err := conformance.Run(ctx, cfg)
 	wrong, skipped := 0, 0

@@ -21,6 +21,12 @@ serve(async (query) => {
     case "exit":
       console.error("about to exit");
       return process.exit(ask.n);
+    case "call": // ask the pool's process
+      return query.call(ask.text, ask.value);
+    case "about": {
+      const { metadata, traceparent, tracestate, deadline } = query;
+      return { metadata, traceparent, tracestate, deadline: deadline !== undefined };
+    }
     case "pid":
       return process.pid;
     default:

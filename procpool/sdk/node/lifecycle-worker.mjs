@@ -17,11 +17,15 @@
 //
 // Needs Node 16 or later and nothing else. docs/procpool-wire.md has the protocol.
 
-import { createConnection } from "node:net";
+import { createConnection, Socket } from "node:net";
 import process from "node:process";
+import { Worker as Thread } from "node:worker_threads";
 
 const ENV_SOCKET = "LIFECYCLE_WORKER_SOCKET";
+const ENV_FD = "LIFECYCLE_WORKER_FD";
 const ENV_MAX_FRAME = "LIFECYCLE_WORKER_MAX_FRAME";
+const ENV_WIRE = "LIFECYCLE_WORKER_WIRE";
+const ENV_LIFELINE = "LIFECYCLE_WORKER_LIFELINE";
 
 /** One question. */
 export class Query {
@@ -29,10 +33,15 @@ export class Query {
   #abort = new AbortController();
   #answered = false;
 
-  constructor(worker, id, payload) {
+  constructor(worker, id, message) {
     this.#worker = worker;
     this.id = id;
-    this.payload = payload;
+    this.payload = message.payload;
+    this.metadata = message.metadata ?? {}; // texts of the caller
+    this.traceparent = message.traceparent ?? ""; // of W3C Trace Context
+    this.tracestate = message.tracestate ?? "";
+    // The performance.now() at which the pool cancels it, undefined when it has not said.
+    this.deadline = message.timeoutMs === undefined ? undefined : performance.now() + message.timeoutMs;
   }
 
   /** Fires when the pool cancels the query. */
@@ -58,6 +67,14 @@ export class Query {
   /** Tells the pool the worker's own id of the work. */
   session(sessionId) {
     return this.#write({ type: "session", requestId: this.id, sessionId: String(sessionId) });
+  }
+
+  /** Asks the pool's process something. The promise resolves to its answer, and rejects
+   * when it answers with an error, also because the query has ended. */
+  call(method, params) {
+    return this.#worker.call(method, (callId) =>
+      this.#write({ type: "call", requestId: this.id, callId, method: String(method), params: json(params) }),
+    );
   }
 
   /** Sends a part of the answer. The promise waits while the caller has enough to
@@ -101,6 +118,9 @@ class Worker {
   #queries = 0;
   #began = performance.now();
   #chunks = [];
+  #calls = new Map(); // id to what settles the promise
+  #lastCall = 0;
+  #speaks2 = Number(process.env[ENV_WIRE] ?? 1) >= 2;
 
   constructor(connection, handler, maxFrame) {
     this.#connection = connection;
@@ -130,6 +150,25 @@ class Worker {
       this.#connection.on("drain", done);
       this.#connection.on("close", done);
     });
+  }
+
+  /** Says ready, and to a pool that reads it what this worker is able to do. */
+  ready() {
+    this.write(this.#speaks2 ? { type: "ready", version: 2, capabilities: [], concurrency: 1 } : { type: "ready" });
+  }
+
+  async call(method, send) {
+    if (!this.#speaks2) throw new Error("the pool takes no calls: it speaks version 1");
+    const id = String(++this.#lastCall);
+    const reply = new Promise((resolve) => this.#calls.set(id, resolve));
+    try {
+      await send(id);
+      const { result, error } = await reply;
+      if (error !== undefined) throw new Error(`${method}: ${error}`);
+      return result;
+    } finally {
+      this.#calls.delete(id);
+    }
   }
 
   /** Answers with an error, cut to what fits. */
@@ -178,11 +217,14 @@ class Worker {
         } else if (this.#running) {
           this.#fail(requestId, `busy with ${this.#running.id}`);
         } else {
-          this.#work(new Query(this, requestId, message.payload));
+          this.#work(new Query(this, requestId, message));
         }
         return;
       case "cancel":
         if (this.#running?.id === requestId) this.#running.abort(new Error("cancelled"));
+        return;
+      case "reply":
+        this.#calls.get(message.callId)?.(message);
         return;
       case "health_check":
         this.write({
@@ -234,16 +276,43 @@ class Worker {
   #gone() {
     if (this.#left) process.exit(0);
     this.#running?.abort(new Error("the pool is gone"));
+    for (const settle of this.#calls.values()) settle({ error: "the pool is gone" });
     setTimeout(() => process.exit(1), this.#running ? 2000 : 0);
   }
+}
+
+// The pool's process holds the other end of this pipe. When it ends, so does this
+// process, even while a handler computes and no event of the main thread is handled.
+const LIFELINE = `
+const { Socket } = require("node:net");
+const { workerData } = require("node:worker_threads");
+const end = () => process.kill(process.pid, "SIGKILL");
+new Socket({ fd: workerData, readable: true, writable: false }).on("close", end).on("error", end).resume();
+`;
+
+function holdLifeline() {
+  const fd = Number(process.env[ENV_LIFELINE]);
+  if (!fd) return;
+  const thread = new Thread(LIFELINE, { eval: true, workerData: fd, stdin: false });
+  thread.on("error", (err) => console.error("lifecycle-worker: no lifeline:", err.message));
+  thread.unref();
 }
 
 /** Answers queries until the pool sends shutdown, then exits with code 0. Exits
  * with code 1 when the pool is gone. Throws when there is no pool. */
 export function serve(handler) {
+  const start = (connection) => {
+    const worker = new Worker(connection, handler, Number(process.env[ENV_MAX_FRAME] ?? 16 << 20));
+    const ready = () => {
+      worker.ready();
+      holdLifeline();
+    };
+    if (connection.connecting) connection.on("connect", ready);
+    else ready();
+  };
+  const fd = Number(process.env[ENV_FD]);
+  if (fd) return start(new Socket({ fd, readable: true, writable: true })); // the pool has made the connection
   const path = process.env[ENV_SOCKET];
-  if (!path) throw new Error(`this process was not started by a pool: ${ENV_SOCKET} is not set`);
-  const connection = createConnection(path);
-  const worker = new Worker(connection, handler, Number(process.env[ENV_MAX_FRAME] ?? 16 << 20));
-  connection.on("connect", () => worker.write({ type: "ready" }));
+  if (!path) throw new Error(`this process was not started by a pool: neither ${ENV_SOCKET} nor ${ENV_FD} is set`);
+  start(createConnection(path));
 }

@@ -25,6 +25,10 @@ def handle(query):
     if op == "exit":
         print("about to exit", file=sys.stderr, flush=True)
         os._exit(ask["n"])
+    if op == "call":  # ask the pool's process
+        return query.call(ask["text"], ask["value"])
+    if op == "about":
+        return {"metadata": query.metadata, "traceparent": query.traceparent, "tracestate": query.tracestate, "deadline": query.deadline is not None}
     if op == "pid":
         return os.getpid()
     return query.payload

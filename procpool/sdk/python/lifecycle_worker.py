@@ -26,19 +26,24 @@ import json
 import os
 import queue
 import re
+import signal
 import socket
+import struct
 import sys
 import threading
 import time
+import traceback
 
-__all__ = ["serve", "Query", "Cancelled", "NoPool"]
+__all__ = ["serve", "Query", "Cancelled", "CallError", "NoPool"]
 
 ENV_SOCKET = "LIFECYCLE_WORKER_SOCKET"
+ENV_FD = "LIFECYCLE_WORKER_FD"
 ENV_MAX_FRAME = "LIFECYCLE_WORKER_MAX_FRAME"
+ENV_WIRE = "LIFECYCLE_WORKER_WIRE"
 
 
 # The beginning of a query, to find the id of one whose payload is not readable.
-QUERY = re.compile(rb'\{"type":"query","requestId":("(?:[^"\\]|\\.)+"),"payload":')
+QUERY = re.compile(rb'\{"type":"query","requestId":("(?:[^"\\]|\\.)+"),')
 
 
 class Cancelled(Exception):
@@ -53,16 +58,26 @@ class TooLong(Exception):
     """The message is longer than the pool accepts. It was not sent."""
 
 
+class CallError(Exception):
+    """The pool's process answered a call with an error."""
+
+
 class Query:
     """One query. Its methods may be called from any thread. Sending raises once
     the handler has returned."""
 
-    def __init__(self, worker, request_id, payload):
+    def __init__(self, worker, request_id, message):
         self._worker = worker
         self._cancelled = threading.Event()
         self._answered = False  # guarded by the worker's _writing
         self.id = request_id
-        self.payload = payload
+        self.payload = message["payload"]
+        self.metadata = message.get("metadata", {})  # texts of the caller
+        self.traceparent = message.get("traceparent", "")  # of W3C Trace Context
+        self.tracestate = message.get("tracestate", "")
+        # The time.monotonic() at which the pool cancels it, None when it has not said.
+        timeout = message.get("timeoutMs")
+        self.deadline = None if timeout is None else time.monotonic() + timeout / 1000
 
     @property
     def cancelled(self):
@@ -76,6 +91,11 @@ class Query:
     def session(self, session_id):
         """Tell the pool the worker's own id of the work."""
         self._worker.write({"type": "session", "requestId": self.id, "sessionId": str(session_id)}, self)
+
+    def call(self, method, params=None):
+        """Ask the pool's process something and return its answer. Raise CallError
+        when it answers with an error, also because the query has ended."""
+        return self._worker.call(self, method, params)
 
     def send(self, content):
         """Send a part of the answer. Waits while the caller has enough to read."""
@@ -91,6 +111,9 @@ class _Worker:
         self._running = None
         self._began = time.monotonic()
         self._queries = 0
+        self._calls = {}  # id to the queue that waits for the reply; None once the pool is gone
+        self._last_call = 0
+        self.speaks2 = int(os.environ.get(ENV_WIRE, 1)) >= 2
         self.todo = queue.SimpleQueue()
 
     def write(self, message, query=None):
@@ -111,6 +134,27 @@ class _Worker:
                 if not text:
                     raise
                 text = text[: len(text) // 2]
+
+    def call(self, query, method, params):
+        if not self.speaks2:
+            raise CallError("the pool takes no calls: it speaks version 1")
+        answer = queue.SimpleQueue()
+        with self._state:
+            if self._calls is None:
+                raise CallError("the pool is gone")
+            self._last_call += 1
+            call_id = str(self._last_call)
+            self._calls[call_id] = answer
+        try:
+            self.write({"type": "call", "requestId": query.id, "callId": call_id, "method": str(method), "params": params}, query)
+            reply = answer.get()
+        finally:
+            with self._state:
+                if self._calls is not None:
+                    self._calls.pop(call_id, None)
+        if "error" in reply:
+            raise CallError("%s: %s" % (method, reply["error"]))
+        return reply.get("result")
 
     def read(self):
         """The reader's thread: handles every message, but runs no handler."""
@@ -141,6 +185,9 @@ class _Worker:
         with self._state:
             if self._running is not None:
                 self._running._cancelled.set()
+            waiting, self._calls = self._calls, None
+        for answer in waiting.values():
+            answer.put({"error": "the pool is gone"})
         self.todo.put(None)
         # End the process even when the handler ignores the cancellation: no other
         # process would.
@@ -159,7 +206,7 @@ class _Worker:
             with self._state:
                 busy = self._running
                 if busy is None:
-                    self._running = Query(self, request_id, message["payload"])
+                    self._running = Query(self, request_id, message)
                     self.todo.put(self._running)
             if busy is not None:
                 self.fail(request_id, "busy with " + busy.id)
@@ -171,6 +218,13 @@ class _Worker:
             with self._state:
                 done = self._queries
             self.write({"type": "health_ok", "uptime": round(time.monotonic() - self._began, 3), "queriesProcessed": done})
+        elif kind == "reply":
+            with self._state:
+                answer = self._calls.get(message.get("callId"))
+            if answer is not None:
+                answer.put(message)
+        elif kind == "dump":
+            self._show_stacks()
         elif kind == "shutdown":
             if not message.get("graceful"):
                 with self._state:
@@ -178,6 +232,26 @@ class _Worker:
                         self._running._cancelled.set()
             self.todo.put("shutdown")
         # Ignore other types: they are from a newer pool.
+
+    def ready(self):
+        """Say ready, and to a pool that reads it what this worker is able to do."""
+        message = {"type": "ready"}
+        if self.speaks2:
+            message.update(version=2, capabilities=["stacks"], concurrency=1)
+        self.write(message)
+
+    def _show_stacks(self):
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        text = "".join(
+            "thread %s:\n%s" % (names.get(ident, ident), "".join(traceback.format_stack(frame)))
+            for ident, frame in sys._current_frames().items()
+            if ident != threading.get_ident()
+        )[: 64 << 10]
+        while text:
+            try:
+                return self.write({"type": "stacks", "stacks": text})
+            except TooLong:
+                text = text[: len(text) // 2]
 
     def work(self, handler):
         while True:
@@ -220,16 +294,45 @@ def describe(err):
         return type(err).__name__
 
 
+def die_with_parent(connection):
+    """Have the kernel kill this process when its parent dies (prctl(2)). The pool
+    asks for that when it has started this process itself. This is for a worker behind
+    a shell: it ends when its connection does, but not while a handler computes in C
+    code that does not release the interpreter."""
+    if not sys.platform.startswith("linux"):
+        return
+    pool = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+    if pool == os.getppid():
+        return
+    try:
+        import ctypes  # takes a tenth of the interpreter's start
+
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+    except (ImportError, OSError, AttributeError) as err:
+        print("lifecycle_worker: no parent-death signal:", describe(err), file=sys.stderr)
+
+
+def connect():
+    """Connect to the pool, or take the connection that the pool has made."""
+    fd = os.environ.get(ENV_FD)
+    if fd:
+        os.set_inheritable(int(fd), False)
+        return socket.socket(fileno=int(fd))
+    path = os.environ.get(ENV_SOCKET)
+    if not path:
+        raise NoPool("this process was not started by a pool: neither %s nor %s is set" % (ENV_SOCKET, ENV_FD))
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.connect(path)
+    return connection
+
+
 def serve(handler):
     """Answer queries until the pool sends shutdown, then exit with code 0. Exit
     with code 1 when the pool is gone. Raise NoPool when there is no pool."""
-    path = os.environ.get(ENV_SOCKET)
-    if not path:
-        raise NoPool("this process was not started by a pool: %s is not set" % ENV_SOCKET)
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.connect(path)
+    connection = connect()
     worker = _Worker(connection, int(os.environ.get(ENV_MAX_FRAME, 16 << 20)))
-    worker.write({"type": "ready"})
+    worker.ready()
+    die_with_parent(connection)
     threading.Thread(target=worker.read, daemon=True).start()
     try:
         code = worker.work(handler)

@@ -1,0 +1,138 @@
+package procpool
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/call"
+	"github.com/pleme-io/lifecycle-go/procpool/wire"
+)
+
+// Call is what a worker asks of the pool's process while it has a query, for example
+// for state or for a page of the network.
+type Call struct {
+	Query  string // the query's id
+	Worker string
+	Method string // at most 256 bytes
+	Params json.RawMessage
+}
+
+// CallHandler answers a worker's calls. Its result is one JSON value, nil for null; an
+// error becomes the worker's as text. It may be called concurrently, also for one
+// query. ctx ends when the query does. The pool does not wait for a handler that goes
+// on after that.
+type CallHandler func(ctx context.Context, c Call) (json.RawMessage, error)
+
+// Calls answers the calls of this query's worker, in place of Config.Calls.
+func Calls(handler CallHandler) Option {
+	return func(q *Query) { q.calls = handler }
+}
+
+// maxCalls bounds the calls of one worker that wait for an answer.
+const maxCalls = 32
+
+// takeCall has a call answered in a goroutine of its own.
+func (w *proc) takeCall(e *wire.Envelope) error {
+	p := w.p
+	c := Call{Worker: w.name, Method: e.Method, Params: bytes.Clone(e.Params)}
+	id := e.CallID
+	p.mu.Lock()
+	a := w.cur
+	if a == nil || a.id != e.RequestID {
+		known := slices.Contains(w.recent[:], e.RequestID)
+		p.mu.Unlock()
+		if !known {
+			return fmt.Errorf("it made a call for the request %q, which it was not given", e.RequestID)
+		}
+		w.refuseCall(id, "the query has ended")
+		return w.ignore(&p.counts.late)
+	}
+	busy := w.calls >= maxCalls
+	if !busy {
+		w.calls++
+	}
+	p.mu.Unlock()
+	if busy {
+		w.refuseCall(id, fmt.Sprintf("%d calls wait for an answer already", maxCalls))
+		return w.ignore(nil)
+	}
+	q := a.q
+	c.Query = q.id
+	ctx, ok := q.callContext()
+	var result json.RawMessage
+	call.Go(w.name, func() (err error) {
+		switch {
+		case !ok:
+			return errors.New("the query has ended")
+		case q.calls == nil:
+			return errors.New("the pool answers no calls")
+		case len(c.Method) > maxName:
+			return fmt.Errorf("the method has %d bytes, want at most %d", len(c.Method), maxName)
+		}
+		if result, err = q.calls(ctx, c); err == nil && result != nil {
+			err = wire.CheckValue(result)
+		}
+		return err
+	}, func(err error) {
+		p.mu.Lock()
+		w.calls--
+		p.mu.Unlock()
+		w.reply(id, result, err)
+	})
+	return nil
+}
+
+// refuseCall answers a call without a handler, in the background: the goroutine that
+// reads must not wait for a worker that does not.
+func (w *proc) refuseCall(id, why string) {
+	call.Go(w.name, func() error { return errors.New(why) }, func(err error) { w.reply(id, nil, err) })
+}
+
+// reply answers a call.
+func (w *proc) reply(id string, result json.RawMessage, failed error) {
+	w.wmu.Lock()
+	defer w.wmu.Unlock()
+	w.armWrite(time.Now())
+	var err error
+	if failed == nil {
+		err = w.writer.Reply(id, result)
+		var long *wire.TooLongError
+		if errors.As(err, &long) {
+			failed = fmt.Errorf("the result: %w", err)
+		}
+	}
+	if failed != nil {
+		for text := failed.Error(); ; text = text[:len(text)/2] { // halve it until it fits
+			var long *wire.TooLongError
+			if err = w.writer.ReplyError(id, text); text == "" || !errors.As(err, &long) {
+				break
+			}
+		}
+	}
+	select {
+	case <-w.gone.Signaled():
+	default:
+		if err != nil && !errors.Is(err, wire.ErrPoisoned) {
+			w.fail(fmt.Errorf("answer a call: %w", err))
+		}
+	}
+}
+
+// callContext returns the context of the query's calls, and false when the query has
+// ended.
+func (q *Query) callContext() (context.Context, bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.endedLocked() {
+		return nil, false
+	}
+	if q.callCtx == nil {
+		q.callCtx, q.endCalls = context.WithDeadlineCause(context.Background(), q.until, context.DeadlineExceeded)
+	}
+	return q.callCtx, true
+}

@@ -1,0 +1,31 @@
+package child
+
+import (
+	"os"
+	"runtime"
+	"strconv"
+
+	"github.com/pleme-io/lifecycle-go/procpool/wire"
+)
+
+// announce says ready, and to a pool that reads it what this worker is able to do.
+func (s *server) announce(w *wire.Writer) error {
+	version, err := strconv.Atoi(os.Getenv(wire.EnvVersion))
+	if s.speaks2 = err == nil && version >= wire.Version; !s.speaks2 {
+		return w.Ready()
+	}
+	return w.Announce(wire.Offer{Version: wire.Version, Capabilities: []string{wire.CanStacks}, Concurrency: 1})
+}
+
+// maxStacks bounds the text of the stacks, in bytes.
+const maxStacks = 64 << 10
+
+// showStacks answers a dump with the stacks of all goroutines, cut to what fits.
+func (s *server) showStacks() {
+	b := make([]byte, maxStacks)
+	for text := string(b[:runtime.Stack(b, true)]); text != ""; text = text[:len(text)/2] {
+		if err := s.write(func(w *wire.Writer) error { return w.Stacks(text) }); !tooLong(err) {
+			return
+		}
+	}
+}

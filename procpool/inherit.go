@@ -1,0 +1,63 @@
+package procpool
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os/exec"
+	"slices"
+	"strconv"
+
+	"github.com/pleme-io/lifecycle-go/procpool/wire"
+)
+
+// newPair makes a door that needs no socket in the file system: the worker inherits
+// one end of a connection. No other process can connect.
+func newPair(limit int) (*door, error) {
+	ours, theirs, err := socketPair()
+	if err != nil {
+		return nil, fmt.Errorf("make a connection for the worker: %w", err)
+	}
+	defer ours.Close() // FileConn makes a copy
+	conn, err := net.FileConn(ours)
+	if err != nil {
+		theirs.Close()
+		return nil, fmt.Errorf("make a connection for the worker: %w", err)
+	}
+	own, ok := conn.(*net.UnixConn)
+	if !ok {
+		theirs.Close()
+		conn.Close()
+		return nil, errors.New("make a connection for the worker: it is no unix socket")
+	}
+	return &door{theirs: theirs, inside: []*net.UnixConn{own}, limit: limit, opened: make(chan arrival, 1)}, nil
+}
+
+// env returns the environment variables that tell a worker how to reach the pool. The
+// other one is empty: this process may be a worker itself. It adds an inherited
+// connection to the files of the command.
+func (d *door) env(cmd *exec.Cmd) []string {
+	if d.theirs == nil {
+		return []string{wire.EnvSocket + "=" + d.path, wire.EnvFD + "="}
+	}
+	cmd.ExtraFiles = append(slices.Clip(cmd.ExtraFiles), d.theirs)
+	return []string{wire.EnvSocket + "=", wire.EnvFD + "=" + strconv.Itoa(2+len(cmd.ExtraFiles))}
+}
+
+// started closes the worker's end of an inherited connection: only the worker has it
+// from now on.
+func (d *door) started() {
+	if d.theirs != nil {
+		_ = d.theirs.Close()
+	}
+}
+
+// inherited reads the inherited connection.
+func (d *door) inherited() {
+	d.mu.Lock()
+	conns := slices.Clone(d.inside)
+	d.mu.Unlock()
+	for _, conn := range conns {
+		d.ended.Go(func() { d.hear(conn, 0) })
+	}
+}

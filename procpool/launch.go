@@ -1,0 +1,65 @@
+package procpool
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+
+	"github.com/pleme-io/lifecycle-go/internal/call"
+	"github.com/pleme-io/lifecycle-go/procpool/wire"
+	"github.com/pleme-io/lifecycle-go/worker"
+)
+
+// makeProcess makes the process.
+func (w *proc) makeProcess(d *door) (process *worker.Process, err error) {
+	err = call.Do(w.name, func() error {
+		w.p.making.Lock()
+		defer w.p.making.Unlock()
+		cmd := w.command()
+		if cmd == nil {
+			return errors.New("the command is nil: Config.Command must return a worker's command")
+		}
+		w.wire(cmd)
+		env := append(d.env(cmd), w.p.lifeline.give(cmd), wire.EnvVersion+"="+strconv.Itoa(wire.Version),
+			wire.EnvName+"="+w.name, wire.EnvMaxFrame+"="+strconv.Itoa(w.p.cfg.MaxFrame))
+		process = worker.NewProcess(w.name, cmd, append(slices.Clip(w.p.cfg.Process), worker.WithGrace(w.p.cfg.KillGrace), worker.WithEnv(env...))...)
+		return nil
+	})
+	return process, err
+}
+
+// wire connects the worker's output.
+func (w *proc) wire(cmd *exec.Cmd) {
+	logged := func(stream string) *output {
+		o := &output{log: w.p.log.With("worker", w.name, "stream", stream), limit: w.p.cfg.OutputLines}
+		w.outputs = append(w.outputs, o)
+		return o
+	}
+	w.stderr.next = cmd.Stderr
+	if w.p.cfg.OutputLines != Off {
+		if cmd.Stderr == nil {
+			w.stderr.next = logged("stderr")
+		}
+		if cmd.Stdout == nil {
+			cmd.Stdout = logged("stdout")
+		}
+	}
+	cmd.Stderr = w.stderr
+}
+
+// belongs returns an error for a process outside of the worker's process group.
+func (w *proc) belongs(pid, uid int) error {
+	if pid == 0 {
+		return nil // this system does not report the peer
+	}
+	if uid != os.Getuid() && uid != 0 && os.Getuid() != 0 {
+		return fmt.Errorf("process %d of user %d has connected in the place of %s", pid, uid, w.name)
+	}
+	if group := groupOf(pid); group != w.process.PID() {
+		return fmt.Errorf("process %d has connected in the place of %s and is not in its process group (%d, and its own is %d): a worker must not leave it, by setsid or as a daemon", pid, w.name, w.process.PID(), group)
+	}
+	return nil
+}

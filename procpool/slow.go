@@ -1,0 +1,68 @@
+package procpool
+
+import (
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/internal/call"
+)
+
+// Cost is what a query has taken.
+type Cost struct {
+	Waited time.Duration // until a worker had it the last time
+	Worked time.Duration // of the last worker, until it answered
+	Memory int64         // of that worker after the answer: bytes of private memory; 0 when it was not measured or is not known
+}
+
+// Cost returns what the query has taken so far; it is final once the query has ended
+// with an answer. A query that no worker has answered has worked for nothing.
+func (q *Query) Cost() Cost {
+	q.pool.mu.Lock()
+	defer q.pool.mu.Unlock()
+	return q.cost
+}
+
+// Measured also measures the worker's memory after the query (Linux); see [Query.Cost].
+// It takes as long as a small query.
+func Measured() Option { return func(q *Query) { q.measured = true } }
+
+// spentLocked takes note of what an attempt has taken that the worker has answered.
+func (w *proc) spentLocked(a *attempt, now time.Time) {
+	q := a.q
+	q.cost = Cost{Waited: a.begun.Sub(q.begun), Worked: now.Sub(a.begun)}
+	if q.measured {
+		q.cost.Memory, _ = memoryOf(w.memoryPID())
+	}
+	if w.p.slow(a, now) {
+		w.tellSlowLocked(a, now, "and has ended")
+	}
+}
+
+// slow reports whether an attempt takes too long and that was not told.
+func (p *Pool) slow(a *attempt, now time.Time) bool {
+	return p.cfg.SlowAfter > 0 && a != nil && !a.slow && now.Sub(a.begun) >= p.cfg.SlowAfter
+}
+
+// tellSlowLocked logs a query that takes long, with the worker's stacks when it runs
+// and the worker can show them.
+func (w *proc) tellSlowLocked(a *attempt, now time.Time, state string) {
+	a.slow = true
+	p, q := w.p, a.q
+	p.counts.slow.Add(1)
+	elapsed := now.Sub(a.begun)
+	tell := func(stacks string) {
+		call.Go(w.name, func() error {
+			log := p.log.With("query", q.id, "worker", w.name, "elapsed", elapsed)
+			if q.caller != "" {
+				log = log.With("caller", q.caller)
+			}
+			if stacks != "" {
+				log = log.With("stacks", stacks)
+			}
+			log.Warn("procpool: a query is slow " + state)
+			return nil
+		}, func(error) {})
+	}
+	if w.cur != a || !w.askStacksLocked(tell) {
+		tell("")
+	}
+}

@@ -1,0 +1,121 @@
+package procpool
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/procpool/wire"
+)
+
+const (
+	stacksWait = 250 * time.Millisecond // how long a worker may take to show its stacks
+	maxStacks  = 64 << 10               // how many bytes of them are kept
+)
+
+// expire ends a query whose deadline has passed. A worker that is able to is first
+// asked what it does; the query ends when it has answered, or after stacksWait.
+func (q *Query) expire() {
+	late := &DeadlineError{Query: q.id, Worker: q.Worker(), Elapsed: time.Since(q.begun)}
+	q.mu.Lock()
+	again := q.late != nil
+	if !again {
+		q.late = late
+	}
+	q.mu.Unlock()
+	if again {
+		return // the worker has been asked
+	}
+	if !q.pool.askStacks(q) {
+		q.endLate("")
+	}
+}
+
+// endLate ends a query that has expired.
+func (q *Query) endLate(stacks string) {
+	q.mu.Lock()
+	late := *q.late
+	q.mu.Unlock()
+	late.Stacks = stacks
+	q.pool.abandon(q, QueryError, &late)
+}
+
+// askStacks asks the query's worker for its stacks. It returns false when there is
+// nothing to wait for.
+func (p *Pool) askStacks(q *Query) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	w := p.workerOfLocked(q.on)
+	return w != nil && w.askStacksLocked(q.endLate)
+}
+
+// dumped is who waits for a worker's stacks.
+type dumped struct {
+	once sync.Once
+	got  func(stacks string)
+}
+
+func (d *dumped) take(stacks string) { d.once.Do(func() { d.got(stacks) }) }
+
+// askStacksLocked asks the worker for its stacks and calls got once with them, or with
+// "" when they do not come in time. It returns false when the worker cannot be asked.
+func (w *proc) askStacksLocked(got func(stacks string)) bool {
+	if w.leaving || !slices.Contains(w.offer.Capabilities, wire.CanStacks) {
+		return false
+	}
+	w.ensureReadingLocked()
+	p, d := w.p, &dumped{got: got}
+	w.dumping = append(w.dumping, d)
+	time.AfterFunc(stacksWait, func() {
+		p.mu.Lock()
+		w.dumping = slices.DeleteFunc(w.dumping, func(other *dumped) bool { return other == d })
+		p.mu.Unlock()
+		d.take("")
+	})
+	if len(w.dumping) > 1 {
+		return true // it has been asked
+	}
+	p.alive.Add(1)
+	go func() {
+		defer p.alive.Done()
+		if !w.wmu.TryLock() {
+			return // another goroutine writes and may take long; nothing waits for it
+		}
+		defer w.wmu.Unlock()
+		w.armWrite(time.Now())
+		if err := w.writer.Dump(); err != nil && !errors.Is(err, wire.ErrPoisoned) {
+			w.fail(fmt.Errorf("ask for the stacks: %w", err))
+		}
+	}()
+	return true
+}
+
+// takeStacks hands out the worker's stacks.
+func (w *proc) takeStacks(stacks string) error {
+	w.p.mu.Lock()
+	all := w.dumping
+	w.dumping = nil
+	w.p.mu.Unlock()
+	for _, d := range all {
+		d.take(stacks[:min(len(stacks), maxStacks)])
+	}
+	if all == nil {
+		return w.ignore(nil)
+	}
+	return nil
+}
+
+// workerOfLocked returns the worker that has the attempt, nil for none.
+func (p *Pool) workerOfLocked(a *attempt) *proc {
+	if a == nil {
+		return nil
+	}
+	for _, w := range p.workers {
+		if w.cur == a {
+			return w
+		}
+	}
+	return nil
+}

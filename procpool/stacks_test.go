@@ -1,0 +1,126 @@
+//go:build unix
+
+package procpool_test
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pleme-io/lifecycle-go/procpool"
+	"github.com/pleme-io/lifecycle-go/procpool/wire"
+)
+
+func TestTimeoutHasTheStacksOfTheWorker(t *testing.T) {
+	want := map[string]string{"go": "main.do", "python": "example.py", "node": ""}
+	for name, command := range languages(t) {
+		t.Run(name, func(t *testing.T) {
+			p := startPool(t, command, func(c *procpool.Config) { c.CancelGrace = 20 * time.Second })
+			do(t, p, ask{}.raw()) // it has started
+			for i, get := range []func() error{
+				func() error {
+					_, err := p.Do(within(t), ask{Op: "sleep", Seconds: 3600}.raw(), procpool.Timeout(200*time.Millisecond))
+					return err
+				},
+				func() error {
+					_, err := submit(t, p, ask{Op: "sleep", Seconds: 3600}.raw(), procpool.Timeout(200*time.Millisecond)).Result()
+					return err
+				},
+			} {
+				var late *procpool.DeadlineError
+				// On a busy machine the worker may take longer than the pool waits.
+				eventually(t, "a timeout has the stacks", func() bool {
+					err := get()
+					if errors.Is(err, procpool.ErrBusy) {
+						return false // it has not confirmed the cancel
+					}
+					if !errors.As(err, &late) || late.Elapsed < 200*time.Millisecond {
+						t.Fatalf("%d: %v", i, err)
+					}
+					return strings.Contains(late.Stacks, want[name]) && strings.Contains(late.Error(), want[name])
+				})
+			}
+			if s := p.Stats(); s.Spawned != 1 {
+				t.Errorf("%+v", s)
+			}
+		})
+	}
+}
+
+// TestStacksThatDoNotComeAreNotWaitedForLong has workers that announce stacks and send
+// something else, or nothing.
+func TestStacksThatDoNotComeAreNotWaitedFor(t *testing.T) {
+	for _, mode := range []string{"stacks-never", "stacks-complete"} {
+		t.Run(mode, func(t *testing.T) {
+			p := start(t, mode, func(c *procpool.Config) { c.CancelGrace = 20 * time.Millisecond })
+			q := submit(t, p, ask{}.raw(), procpool.Timeout(300*time.Millisecond))
+			var late *procpool.DeadlineError
+			if got, err := q.Result(); !errors.As(err, &late) || late.Stacks != "" || got != nil || q.State() != procpool.QueryError {
+				t.Errorf("%s, %s, %v", q.State(), got, err)
+			}
+		})
+	}
+}
+
+// TestReadyThatPromisesTooMuch has workers whose ready cannot be true. Each is an error of
+// the start; the worker that serves already does not notice.
+func TestReadyThatPromisesTooMuch(t *testing.T) {
+	for ready, want := range map[string]string{
+		`{"type":"ready","version":3,"concurrency":1}`:                                        "version is",
+		`{"type":"ready","version":-1}`:                                                       "version is",
+		`{"type":"ready","version":2,"capabilities":["telepathy"]}`:                           "telepathy",
+		`{"type":"ready","version":2,"concurrency":0}`:                                        "concurrency is",
+		`{"type":"ready","version":2,"concurrency":1000000}`:                                  "concurrency is",
+		`{"type":"ready","version":2,"capabilities":["` + strings.Repeat("x", 50_000) + `"]}`: "is not known",
+	} {
+		t.Run(want, func(t *testing.T) {
+			n := 0
+			p := startPool(t, func() *exec.Cmd {
+				if n++; n == 1 {
+					return self("serve")
+				}
+				cmd := self("says")
+				cmd.Env = append(cmd.Env, "SAYS="+ready)
+				return cmd
+			}, func(c *procpool.Config) {
+				c.MaxWorkers, c.MaxQueue, c.Backoff.Min, c.Backoff.Max = 2, 5, time.Hour, time.Hour
+			})
+			first := submit(t, p, ask{Op: "sleep", Seconds: 1}.raw())
+			second := submit(t, p, ask{}.raw())
+			eventually(t, "the second worker has failed", func() bool { return p.Stats().Failures == 1 })
+			for _, q := range []*procpool.Query{first, second} {
+				if _, err := q.Result(); err != nil {
+					t.Error(err)
+				}
+			}
+			if err := lastFail(t, p); !errors.Is(err, procpool.ErrProtocol) && !errors.Is(err, wire.ErrField) || !strings.Contains(err.Error(), want) || len(err.Error()) > 1000 {
+				t.Errorf("the start failed with %.1000v", err)
+			}
+		})
+	}
+}
+
+// lastFail returns the error of the last failed start.
+func lastFail(t *testing.T, p *procpool.Pool) error {
+	t.Helper()
+	if _, err := p.Evict("", true); err != nil { // without a worker, Probe says why
+		t.Fatal(err)
+	}
+	var err error
+	eventually(t, "the pool has no worker", func() bool { err = p.Probe(within(t)).Err; return err != nil })
+	return err
+}
+
+// raw version 2, for workers_test.go.
+func raw2(mode string) (ready string) {
+	switch {
+	case mode == "says":
+		return os.Getenv("SAYS")
+	case strings.HasPrefix(mode, "stacks-"):
+		return `{"type":"ready","version":2,"capabilities":["stacks"],"concurrency":1}`
+	}
+	return `{"type":"ready"}`
+}
