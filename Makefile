@@ -9,7 +9,7 @@ MODULES  := $(shell find . -name go.mod -not -path '*/testdata/*' -not -path '*/
 PACKAGES := $(addsuffix /...,$(MODULES))
 # Programs of other libraries: they only have to compile, and with the race detector
 # that takes minutes.
-ADOPT    := ./examples/adopt
+ADOPT    := ./examples/adopt ./examples/adopt/real
 
 FUZZTIME  ?= 20s# for each fuzz target; 50x counts executions
 BENCH     ?= .
@@ -31,8 +31,8 @@ run: ## run the example service; Ctrl-C shows how it stops
 
 .PHONY: test
 test: cc ## test every module: races on, leaked goroutines are failures; "make test-long" has the rest
-	go test -race -short -p $(TESTP) -timeout 10m $(TESTFLAGS) $(filter-out $(ADOPT)/...,$(PACKAGES))
-	go test -short -p $(TESTP) -timeout 10m $(TESTFLAGS) $(ADOPT)/...
+	go test -race -short -p $(TESTP) -timeout 10m $(TESTFLAGS) $(filter-out $(addsuffix /...,$(ADOPT)),$(PACKAGES))
+	go test -short -p $(TESTP) -timeout 10m $(TESTFLAGS) $(addsuffix /...,$(ADOPT))
 
 # Of a chaos test one minute; "make chaos" is its full length.
 .PHONY: test-long
@@ -140,6 +140,7 @@ docs: ## draw the pictures and tables in docs/ from the code, and copy the libra
 	cd tools && go run ./docgen -out ..
 	go test -count=1 -run '^(TestContractTestsAreCurrent|TestPagesShowTheCode|TestLinesBeforeAndAfterAreCounted)$$' . -update
 	cd examples/adopt && go test -count=1 -run '^TestWholeProgramsAreCounted$$' . -update
+	cd examples/adopt/real && go test -count=1 -run '^TestProjectsAreCounted$$' . -update
 	cd vet && go test -count=1 -run '^TestPageIsCurrent$$' . -update
 	cd deploy && go test -count=1 -run '^(TestSchemasHaveTheKeysOfLifecycle|TestVendoredLibraryIsCurrent)$$' . -update
 	cd bench && go run ./cmd/scaledoc
