@@ -200,7 +200,7 @@ func (c *processChaos) marked() (pids []int) {
 		if err != nil || !strings.Contains(string(text)+"\x00", c.mark+"\x00") {
 			continue
 		}
-		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file))); err == nil && !zombie(pid) {
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file))); err == nil && runs(pid) {
 			pids = append(pids, pid)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"syscall"
@@ -42,6 +43,15 @@ func helperLinux(mode, arg string) bool {
 		}
 		time.Sleep(time.Minute)
 		fmt.Println(len(kept))
+	case "hoard": // takes long to end, because the kernel frees its memory first
+		signal.Ignore(syscall.SIGTERM)
+		b := make([]byte, 256<<20)
+		for i := 0; i < len(b); i += 4096 {
+			b[i] = 1
+		}
+		fmt.Println("ready")
+		time.Sleep(time.Hour)
+		fmt.Println(len(b))
 	case "supervise": // starts a worker of its own, and is killed
 		p := worker.NewProcess("sleep", helperCommand("sleep", nil))
 		if err := p.Start(context.Background()); err != nil {

@@ -114,8 +114,8 @@ func WithCgroup(parents ...string) ProcessOption {
 }
 
 const (
-	usageIsFresh = time.Second // for so long a reading of the usage is used again
-	killTakes    = time.Second // after that, what was killed and has not ended is given up
+	usageIsFresh = time.Second     // for so long a reading of the usage is used again
+	killTakes    = 5 * time.Second // after that, what was killed and has not ended is given up
 )
 
 // box is what bounds a process. The zero value bounds nothing.

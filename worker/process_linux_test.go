@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"runtime"
 	"strings"
@@ -21,6 +22,12 @@ func zombie(pid int) bool {
 	return err == nil && strings.Contains(string(text), ") Z ")
 }
 
+// runs reports whether the kernel has not ended a process yet.
+func runs(pid int) bool {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err == nil && !strings.Contains(string(text), ") Z ") && !strings.Contains(string(text), ") X ")
+}
+
 func TestGrandchildGetsTheGraceToo(t *testing.T) {
 	out := newLines()
 	p := start(t, helperCommand("parent:late", out), worker.WithGrace(time.Minute))
@@ -30,6 +37,29 @@ func TestGrandchildGetsTheGraceToo(t *testing.T) {
 	}
 	if !strings.Contains(out.String(), "flushed") {
 		t.Errorf("the grandchild got no grace: %q", out.String())
+	}
+}
+
+// A process that was killed holds its files until the kernel has ended it.
+func TestGoneOnceTheGroupHasEnded(t *testing.T) {
+	r, w, err := os.Pipe() // of ours: for one of its own the worker waits in any case
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd, out := helperCommand("parent:hoard", nil), newLines()
+	cmd.Stdout = w
+	var copying sync.WaitGroup
+	copying.Go(func() { _, _ = io.Copy(out, r) })
+	defer r.Close()
+	defer copying.Wait()
+	p := start(t, cmd, worker.WithGrace(time.Millisecond))
+	_ = w.Close()
+	pid := out.awaitPID(t, "child ")
+	out.await(t, "ready")
+	_ = p.Stop(within(t))
+	<-p.Gone()
+	if runs(pid) {
+		t.Error("a process of the group has not ended")
 	}
 }
 
