@@ -41,7 +41,7 @@ func TestShippedWorkersConform(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	for name, args := range map[string][]string{
-		"go": {example}, "python": {"python3", "../sdk/python/example.py"}, "node": {"node", "../sdk/node/example.mjs"},
+		"go": {example}, "go with several": {example, "3"}, "python": {"python3", "../sdk/python/example.py"}, "node": {"node", "../sdk/node/example.mjs"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if testing.Short() && name != "go" {
