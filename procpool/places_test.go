@@ -3,8 +3,10 @@
 package procpool_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"os/exec"
 	"strings"
 	"sync"
 	"testing"
@@ -183,5 +185,36 @@ func TestNeighbourOfADeafQueryIsRepeated(t *testing.T) {
 	}
 	if len(p.Poisoned()) != 0 {
 		t.Errorf("%+v", p.Poisoned())
+	}
+}
+
+// TestWorkersInOtherLanguagesTakeSeveral has the examples take three queries at a time.
+func TestWorkersInOtherLanguagesTakeSeveral(t *testing.T) {
+	for name, command := range languages(t) {
+		t.Run(name, func(t *testing.T) {
+			p := startPool(t, func() *exec.Cmd {
+				cmd := command()
+				cmd.Args = append(cmd.Args, "3")
+				return cmd
+			}, func(c *procpool.Config) { c.MaxQueue, c.CancelGrace = 20, patience })
+			do(t, p, ask{}.raw())
+			all := sleeps(t, p, 2)
+			for i := range 20 {
+				if got := do(t, p, json.RawMessage(fmt.Sprint(i))); got != fmt.Sprint(i) {
+					t.Errorf("%d is %s", i, got)
+				}
+			}
+			last := submit(t, p, ask{Op: "sleep", Seconds: 0.2}.raw())
+			if got, err := last.Result(); err != nil || string(got) != `"slept"` {
+				t.Errorf("%s, %v", got, err)
+			}
+			all[0].Cancel(nil)
+			all[1].Cancel(nil)
+			eventually(t, "all have ended", func() bool { return p.Stats().Open == 0 })
+			do(t, p, ask{}.raw())
+			if s := p.Stats(); s.Spawned != 1 || s.Crashed != 0 {
+				t.Errorf("%+v", s)
+			}
+		})
 	}
 }
