@@ -9,7 +9,7 @@ MODULES  := $(shell find . -name go.mod -not -path '*/testdata/*' -not -path '*/
 PACKAGES := $(addsuffix /...,$(MODULES))
 # Programs of other libraries: they only have to compile, and with the race detector
 # that takes minutes.
-ADOPT    := ./examples/adopt
+ADOPT    := ./examples/adopt ./examples/adopt/real
 
 FUZZTIME  ?= 20s# for each fuzz target; 50x counts executions
 BENCH     ?= .
@@ -31,8 +31,8 @@ run: ## run the example service; Ctrl-C shows how it stops
 
 .PHONY: test
 test: cc ## test every module: races on, leaked goroutines are failures; "make test-long" has the rest
-	go test -race -short -p $(TESTP) -timeout 10m $(TESTFLAGS) $(filter-out $(ADOPT)/...,$(PACKAGES))
-	go test -short -p $(TESTP) -timeout 10m $(TESTFLAGS) $(ADOPT)/...
+	go test -race -short -p $(TESTP) -timeout 10m $(TESTFLAGS) $(filter-out $(addsuffix /...,$(ADOPT)),$(PACKAGES))
+	go test -short -p $(TESTP) -timeout 10m $(TESTFLAGS) $(addsuffix /...,$(ADOPT))
 
 # Of a chaos test one minute; "make chaos" is its full length.
 .PHONY: test-long
@@ -108,6 +108,16 @@ bench-rest: ## measure the cost at rest alone, and put it into docs/benchmarks.m
 	cp bench/results/rest.txt docs/benchmarks.txt
 	cd bench && go run ./cmd/benchdoc
 
+WORKERBENCHES := -e '^BenchmarkSpawn/units=' -e '^Benchmark\(Idle\|Restart\|Growth\|Stop10k\|Dynamic\|Process\)/'
+.PHONY: bench-workers
+bench-workers: ## measure units and workers alone, and put them into docs/benchmarks.md
+	@mkdir -p bench/results
+	@{ grep -v $(WORKERBENCHES) -e '^workers: ' docs/benchmarks.txt; \
+		echo "workers: $$(uname -sr) with $$(go env GOVERSION) on $$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1)"; \
+		COUNT='$(COUNT)' BENCHTIME='$(BENCHTIME)' tools/bench.sh ./bench/units ./bench/workers | grep $(WORKERBENCHES); } > bench/results/workers.txt
+	cp bench/results/workers.txt docs/benchmarks.txt
+	cd bench && go run ./cmd/benchdoc
+
 .PHONY: bench-once
 bench-once: ## one short pass of each benchmark: they still run
 	go test -run '^$$' -bench . -benchtime 1x -short -timeout 10m $(PACKAGES)
@@ -130,6 +140,7 @@ docs: ## draw the pictures and tables in docs/ from the code, and copy the libra
 	cd tools && go run ./docgen -out ..
 	go test -count=1 -run '^(TestContractTestsAreCurrent|TestPagesShowTheCode|TestLinesBeforeAndAfterAreCounted)$$' . -update
 	cd examples/adopt && go test -count=1 -run '^TestWholeProgramsAreCounted$$' . -update
+	cd examples/adopt/real && go test -count=1 -run '^TestProjectsAreCounted$$' . -update
 	cd vet && go test -count=1 -run '^TestPageIsCurrent$$' . -update
 	cd deploy && go test -count=1 -run '^(TestSchemasHaveTheKeysOfLifecycle|TestVendoredLibraryIsCurrent)$$' . -update
 	cd bench && go run ./cmd/scaledoc

@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -73,6 +74,10 @@ func (u *unit) state() (s worker.State, err error) {
 	if u.ours() {
 		return u.State(), nil
 	}
+	return u.askedState()
+}
+
+func (u *unit) askedState() (s worker.State, err error) {
 	err = call.Start(u.name+": State", func() error { s = u.State(); return nil }).Wait(nil, 0)
 	if err != nil {
 		return worker.State{Name: u.name, Status: worker.StatusFailed, Error: err.Error()}, err
@@ -213,7 +218,9 @@ func (a *App) launch(u *unit, group *errgroup.Group) error {
 		if err := u.Start(a.unitsCtx); err != nil { // ours, and returns at once
 			return u.finish(err)
 		}
-		u.Worker.(interface{ OnEnd(func()) }).OnEnd(func() { a.parts.ended.Post(u) })
+		if w, ok := u.Worker.(interface{ OnEnd(func()) }); ok {
+			w.OnEnd(func() { a.parts.ended.Post(u) })
+		}
 		return nil
 	}
 	a.nowDoing("start of unit " + u.name)
@@ -329,7 +336,7 @@ func (a *App) watch(u *unit) {
 	failed := err != nil || status == worker.StatusFailed || status == worker.StatusKilled
 	if !failed {
 		_ = u.finish(nil)
-		a.log.Info("unit ended", "unit", u.name, "status", string(status))
+		a.log.LogAttrs(a.unitsCtx, slog.LevelInfo, "unit ended", slog.String("unit", u.name), slog.String("status", string(status)))
 		if a.endsWith(u) {
 			how := map[string]string{kindActor: " returned", kindJob: " is done"}
 			a.requestStop(stopRequest{reason: u.kind + " " + u.name + how[u.kind], unit: true})
@@ -372,12 +379,10 @@ func (a *App) stopUnits(base context.Context, end time.Time) {
 	ctx, cancel := context.WithDeadline(base, end)
 	defer cancel()
 	var wg sync.WaitGroup
+	stop := func(u *unit) { wg.Go(func() { a.stopUnit(ctx, u); a.terminationLog() }) } // the log names the units that still run
 	for _, u := range a.parts.units {
 		if u.launched.Load() && !u.isFunction() {
-			wg.Go(func() {
-				a.stopUnit(ctx, u)
-				a.terminationLog() // names the units that still run
-			})
+			stop(u)
 		}
 	}
 	// The end of the context stops functions. The App calls Stop only for functions
@@ -396,7 +401,7 @@ func (a *App) stopUnits(base context.Context, end time.Time) {
 				waiting = false
 			case <-ctx.Done():
 				waiting = false
-				wg.Go(func() { a.stopUnit(ctx, u) })
+				stop(u)
 			case <-look.C:
 				a.terminationLog()
 			}

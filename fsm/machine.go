@@ -174,8 +174,14 @@ func (m *Machine[S]) Name() string { return m.name }
 // nil ends the publishing. For a run of a life it does nothing: its events are the life's.
 func (m *Machine[S]) PublishTo(events *Dispatcher) { m.events.Store(events) }
 
-// Events returns the dispatcher to which the machine's events go, or nil.
-func (m *Machine[S]) Events() *Dispatcher { return m.events.Load() }
+// Events returns the dispatcher to which the machine's events go, or nil. The events of a
+// run go where those of its life go.
+func (m *Machine[S]) Events() *Dispatcher {
+	if m.rare != nil && m.rare.whole != nil {
+		return m.rare.whole.Events()
+	}
+	return m.events.Load()
+}
 
 // To changes the state. For a change that the table does not allow it returns a
 // [*TransitionError] and changes nothing. cause is the reason in the event; it

@@ -48,6 +48,13 @@ func (m *Model[S]) Begin(machine *Machine[S], name string, initial S, events *Di
 	}
 }
 
+// New returns a machine that [Model.Begin] has made.
+func (m *Model[S]) New(name string, initial S, events *Dispatcher) *Machine[S] {
+	machine := &Machine[S]{}
+	m.Begin(machine, name, initial, events)
+	return machine
+}
+
 // IsTerminal reports whether no state may follow s, as [Table.IsTerminal] does.
 func (m *Model[S]) IsTerminal(s S) bool { return m.node(s).terminal() }
 

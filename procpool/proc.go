@@ -115,8 +115,8 @@ func (p *Pool) spawnLocked(s spawn) *proc {
 	now := time.Now()
 	w := &proc{
 		p: p, n: p.spawned, name: name, created: now, lastActivity: now, limits: p.cfg.Recycle.draw(), readEnd: make(chan error, 1),
-		machine: fsm.MustNew(KindWorker, name, workerTable, WorkerStarting, &p.events),
-		link:    fsm.MustNew(KindConnection, name, connTable, ConnDisconnected, &p.events),
+		machine: workerModel.New(name, WorkerStarting, &p.events),
+		link:    connModel.New(name, ConnDisconnected, &p.events),
 		stderr:  &tail{size: p.cfg.StderrTail},
 		alone:   s.alone, replaces: s.replaces, command: s.command, generation: s.generation,
 	}

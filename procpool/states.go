@@ -90,8 +90,12 @@ var (
 	}
 )
 
-// queryModel makes the machines of queries.
-var queryModel = fsm.NewModel(KindQuery, queryTable)
+// The models of the lives of which a pool has many.
+var (
+	workerModel = fsm.NewModel(KindWorker, workerTable)
+	queryModel  = fsm.NewModel(KindQuery, queryTable)
+	connModel   = fsm.NewModel(KindConnection, connTable)
+)
 
 // WorkerTransitions returns the transition table of a worker process. The caller
 // owns the copy, as with the three below.

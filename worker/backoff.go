@@ -103,8 +103,15 @@ func (b Backoff) Validate() error {
 // one, and Max at most. Each call draws a new random jitter.
 func (b Backoff) After(failures int) time.Duration {
 	b = b.WithDefaults()
-	// Computed as floats: the product may not fit a Duration.
-	wait := min(float64(b.Min)*math.Pow(b.Factor, float64(max(failures, 1)-1)), float64(b.Max))
+	return b.after(failures)
+}
+
+// after is After of a Backoff with its defaults.
+func (b *Backoff) after(failures int) time.Duration {
+	wait := float64(b.Min)
+	if failures > 1 && b.Min < b.Max { // computed as floats: the product may not fit a Duration
+		wait = min(wait*math.Pow(b.Factor, float64(failures-1)), float64(b.Max))
+	}
 	if b.Jitter != NoJitter {
 		// Add jitter below Max too, when the wait has reached Max.
 		low, high := wait*(1-b.Jitter), min(wait*(1+b.Jitter), float64(b.Max))
@@ -152,7 +159,7 @@ func (d *delays) failed(now time.Time, uptime time.Duration) (wait time.Duration
 		d.failures = 0
 	}
 	d.failures++
-	return d.After(d.failures), true
+	return d.after(d.failures), true
 }
 
 // intensity counts restarts in a sliding window.

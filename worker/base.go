@@ -116,10 +116,7 @@ func (b *BaseWorker) ID() uint64 { return b.machine.ID() }
 // Adopt makes child a part of b: child publishes its events where b does, with
 // b's life as their Parent. Call it before child starts.
 func (b *BaseWorker) Adopt(child interface{ PublishTo(*fsm.Dispatcher) }) {
-	b.mu.Lock()
-	events := b.eventsLocked()
-	b.mu.Unlock()
-	child.PublishTo(events)
+	child.PublishTo(b.dispatcher())
 }
 
 // Name returns the worker's name.

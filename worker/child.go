@@ -334,6 +334,9 @@ func (s *Supervisor) markAbandoned(what any, name string) {
 // markReturned records that an abandoned instance or start has returned. When the
 // last one of its name has returned, the next instance may start.
 func (s *Supervisor) markReturned(what any) {
+	if len(s.abandoned) == 0 {
+		return
+	}
 	name, known := s.abandoned[what]
 	if !known {
 		return

@@ -37,28 +37,18 @@ func (s *Supervisor) start(c *child) (over bool) {
 	restarts := int(c.restarts)
 	c.exit = previous
 	s.mu.Unlock()
-	c.want, c.decided, c.done = false, false, false
+	c.want, c.decided, c.done, c.asked = false, false, false, false
 	c.answer(awaitsStop, nil)
 	factory, plain := c.factory()
 	if plain {
-		i, err := s.makeInstance(c, factory)
-		if err == nil {
-			i.restarts, i.previous = restarts, previous
-			s.mu.Lock()
-			s.adoptLocked(c, i)
-			s.mu.Unlock()
-			s.connect(c, i)
-			err = i.Worker.Start((*startContext)(i))
-			_, c.began = i.base.machine.Since()
+		if err := s.startPlain(c, factory, restarts, previous); err != nil {
+			op := &startOp{}
+			s.underway(c, op)
+			s.box.Post(startEnded{c: c, op: op, err: err})
+			return false
 		}
-		if err == nil {
-			s.started(c)
-			return true
-		}
-		op := &startOp{}
-		s.underway(c, op)
-		s.box.Post(startEnded{c: c, op: op, err: err})
-		return false
+		s.started(c, true)
+		return true
 	}
 	c.began = time.Now()
 	op := &startOp{}
@@ -72,6 +62,26 @@ func (s *Supervisor) start(c *child) (over bool) {
 	return false
 }
 
+// startPlain starts a function whose factory makes a new [Func] and nothing else. Nothing
+// else knows the Func before its Start, so it needs no locks and no checks.
+func (s *Supervisor) startPlain(c *child, factory func(name string) (Worker, error), restarts int, previous *Exit) error {
+	w, _ := factory(c.name) // never fails
+	f, ok := w.(*Func)
+	if !ok {
+		return fmt.Errorf("make %s: New returned a %T, want a *Func", c.name, w) // cannot happen
+	}
+	i := &instance{Worker: f, base: &f.BaseWorker, c: c, restarts: restarts, previous: previous}
+	f.claimed, f.hook = true, i
+	f.panics = f.panics || s.cfg.PassThroughPanics
+	f.machine.PublishTo(s.parts)
+	s.mu.Lock()
+	s.adoptLocked(c, i)
+	s.mu.Unlock()
+	err := f.Start((*startContext)(i))
+	_, c.began = f.machine.Since()
+	return err
+}
+
 // underway records that a start is under way.
 func (s *Supervisor) underway(c *child, op *startOp) {
 	s.calls++
@@ -81,11 +91,13 @@ func (s *Supervisor) underway(c *child, op *startOp) {
 }
 
 // started records that a start has succeeded.
-func (s *Supervisor) started(c *child) {
+func (s *Supervisor) started(c *child, plain bool) {
 	c.ran = true
 	c.answerStart(nil)
 	s.try(c)
-	s.watchHealth(c)
+	if c.spec.Probe != nil || c.probing != nil || !plain { // a plain function has no Probe of its own
+		s.watchHealth(c)
+	}
 }
 
 // factory returns the function that makes c's next instance. It reports whether the
@@ -321,8 +333,18 @@ func (s *Supervisor) startEnded(c *child, op *startOp, err error) {
 	s.mu.Lock()
 	c.op = nil
 	s.mu.Unlock()
-	if err == nil {
-		s.started(c)
+	stopped := c.asked && !c.lives() // the message of its end came while the start was under way, or is to come
+	if stopped {
+		c.asked = false
+	}
+	switch {
+	case err != nil:
+	case stopped:
+		s.started(c, false)
+		s.stopped(c)
+		return
+	default:
+		s.started(c, false)
 		if !c.lives() {
 			s.decide(c)
 		}

@@ -18,6 +18,7 @@ type Func struct {
 	marked bool        // the worker stays Starting until the function calls MarkStarted
 	panics bool        // a panic of the function ends the process
 	met    atomic.Bool // the function has called MarkStarted
+	whole  *Restarter  // of which this is one run; nil for most
 
 	begun  sync.Mutex // orders Start against Stop, and guards everything below
 	number uint64     // of the function's call
@@ -30,6 +31,9 @@ type funcContext Func
 func (f *funcContext) Deadline() (time.Time, bool) { return f.ctx.Deadline() }
 func (f *funcContext) Done() <-chan struct{}       { return f.ctx.Done() }
 func (f *funcContext) Err() error                  { return f.ctx.Err() }
+
+// String is for the texts of contexts; without it fmt would read the fields.
+func (f *funcContext) String() string { return "worker.Func(" + f.Name() + ")" }
 
 func (f *funcContext) Value(key any) any {
 	if _, ok := key.(funcKey); ok {
@@ -136,12 +140,18 @@ func (j *funcJob) Ended(err error) {
 	}
 	j.Finish(err)
 	j.cancel(nil)
+	if j.whole != nil {
+		j.whole.runEnded((*Func)(j))
+	}
 }
 
 // mark records that the start condition is met.
 func (f *Func) mark() {
 	f.met.Store(true)
 	f.MarkRunning()
+	if f.whole != nil {
+		f.whole.follow(f)
+	}
 }
 
 // unnamed returns ctx without the Func that it belongs to. Workers that the

@@ -128,7 +128,7 @@ func (s *Supervisor) backoffOver(g *group) {
 // stopNext stops the last member that runs, and all that run in a Dynamic. It returns
 // true once no member runs.
 func (s *Supervisor) stopNext(g *group) bool {
-	if s.kin != nil && g.final && !g.asked {
+	if (s.kin != nil || s.cfg.StopTogether) && g.final && !g.asked {
 		g.asked = true
 		s.stopEach(s.share(0))
 	}
@@ -323,8 +323,8 @@ func (s *Supervisor) fail(c *child, err error) {
 // alone reports whether c, which has ended, can be started at once and without others.
 func (s *Supervisor) alone(c *child) bool {
 	together := s.cfg.Strategy == OneForAll || s.cfg.Strategy == RestForOne
-	return !together && c.group == nil && c.op == nil && c.stopping == 0 && !c.asked && !c.lives() &&
-		!s.suspended && !s.holding && s.abandonedOf[c.name] == 0
+	return !together && c.group == nil && c.op == nil && c.stopping == 0 && !c.asked && c.decided &&
+		!s.suspended && !s.holding && len(s.abandoned) == 0
 }
 
 // removed takes a child out of the supervisor and answers the callers of Remove.

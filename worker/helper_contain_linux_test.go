@@ -15,8 +15,9 @@ import (
 const nobody = 65534
 
 // beNobody gives up the rights of root, and says how processes start then. arg is
-// "FROM,DELEGATED,ROOTS": the cgroup to begin in, "" for the present one, one that
-// belongs to the user, and one that does not.
+// "FROM,DELEGATED,ROOTS,SETUID,MINE": the cgroup to begin in, "" for the present one, one that
+// belongs to the user, one that does not, a program that gets the rights of root,
+// and a cgroup that belongs to the user, of v1 if there is one.
 func beNobody(arg string) {
 	paths := strings.Split(arg, ",")
 	if from := paths[0]; from != "" {
@@ -47,6 +48,14 @@ func beNobody(arg string) {
 		fmt.Println(test.what, p.Start(context.Background()))
 		<-p.Gone()
 	}
+	plain, err := exec.Command(paths[3], "-u").Output()
+	fmt.Printf("setuid %q %v\n", plain, err)
+	bounded, cmd := newLines(), exec.Command(paths[3], "-u")
+	cmd.Stdout = bounded
+	p := worker.NewProcess("child", cmd, worker.WithCgroup(paths[4]))
+	_ = p.Start(context.Background())
+	<-p.Gone()
+	fmt.Printf("bounded %q %v\n", bounded.String(), p.Err())
 }
 
 // beContained starts a process with a limit in a cgroup, and says whether it is

@@ -22,16 +22,16 @@ func (b *BaseWorker) Await(ctx context.Context, until func(Status) bool) (Status
 // on. The reader keeps at most buffer unread events; a gap event takes the place
 // of lost ones. Close the reader when you no longer use it.
 func (b *BaseWorker) Watch(buffer int) *fsm.Subscription {
-	b.mu.Lock()
-	sub := b.eventsLocked().Subscribe(buffer)
-	b.mu.Unlock()
+	sub := b.dispatcher().Subscribe(buffer)
 	b.observe()
 	return sub
 }
 
-// eventsLocked returns the worker's own dispatcher. It owns the events of the worker's
+// dispatcher returns the worker's own dispatcher. It owns the events of the worker's
 // parts, and forwards all to where the worker's own changes went before.
-func (b *BaseWorker) eventsLocked() *fsm.Dispatcher {
+func (b *BaseWorker) dispatcher() *fsm.Dispatcher {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	if b.events == nil {
 		b.events = &fsm.Dispatcher{}
 		b.events.SetOwner(b.machine.ID())
@@ -59,9 +59,12 @@ func (b *BaseWorker) PublishTo(events *fsm.Dispatcher) {
 // look records a stop that the end of the context asks for.
 func (b *BaseWorker) look() {
 	b.mu.Lock()
-	ctx := b.ctx
+	ctx, due := b.ctx, !b.stopRequested && !b.ended
+	if !due {
+		b.unseen.Store(false) // there is nothing left to see
+	}
 	b.mu.Unlock()
-	if ctx.Err() != nil {
+	if due && ctx.Err() != nil {
 		b.RequestStop(b.causeOf(ctx))
 	}
 }

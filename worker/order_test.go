@@ -110,3 +110,54 @@ func TestChildThatIsGivenUpHoldsUpNothing(t *testing.T) {
 		})
 	}
 }
+
+// With StopTogether the stop of a supervisor takes as long as its slowest child, and not
+// as long as all of them.
+func TestStopTogether(t *testing.T) {
+	for _, together := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			slow := func(ctx context.Context) error {
+				<-ctx.Done()
+				time.Sleep(time.Second)
+				return nil
+			}
+			var all []worker.Spec
+			for _, name := range []string{"a", "b", "c"} {
+				all = append(all, worker.FuncSpec(name, slow))
+			}
+			s := supervise(t, worker.SupervisorConfig{StopTogether: together, Children: all})
+			synctest.Wait()
+			began, want := time.Now(), 3*time.Second
+			if together {
+				want = time.Second
+			}
+			stop(t, s)
+			if took := time.Since(began); took != want || statuses(s.State()) != "a=Stopped b=Stopped c=Stopped" {
+				t.Errorf("together: %v: it took %v, %s", together, took, statuses(s.State()))
+			}
+		})
+	}
+}
+
+// A function that ends while its start is under way, because the failure of another child
+// stops it, is restarted with that child, whichever of the two the supervisor hears of
+// first.
+func TestStopOfAStartingFunctionIsHeard(t *testing.T) {
+	for range 100 {
+		synctest.Test(t, func(t *testing.T) {
+			end := make(chan error)
+			var d diary
+			slow := worker.Spec{Name: "b", New: func(name string) (worker.Worker, error) {
+				return worker.NewFunc(name, func(ctx context.Context) error { <-ctx.Done(); return nil }, worker.WithStartCondition()), nil
+			}}
+			s := supervise(t, worker.SupervisorConfig{Strategy: worker.OneForAll, Backoff: everySecond, Children: []worker.Spec{d.child("a", end), slow}})
+			synctest.Wait()
+			end <- errBoom
+			synctest.Wait()
+			if got := statuses(s.State()); got != "a=Pending b=Pending" {
+				t.Errorf("it is %s", got)
+			}
+			stop(t, s)
+		})
+	}
+}

@@ -139,9 +139,7 @@ func (r *Restarter) Resume(ctx context.Context) error { return r.resume(ctx, r) 
 func (r *Restarter) quiesce(ctx context.Context) error {
 	r.begun.Lock() // from now on no run begins
 	r.nowMu.Lock()
-	if r.gate == nil {
-		r.gate = make(chan struct{})
-	}
+	r.gated = true
 	child := r.child
 	r.nowMu.Unlock()
 	r.begun.Unlock()
@@ -164,12 +162,10 @@ func (r *Restarter) quiesce(ctx context.Context) error {
 func (r *Restarter) proceed(ctx context.Context, running func() error) error {
 	err := running()
 	r.nowMu.Lock()
-	gate, child := r.gate, r.child
-	r.gate = nil
+	r.gated = false
+	child := r.child
 	r.nowMu.Unlock()
-	if gate != nil {
-		close(gate)
-	}
+	r.goOn(false)
 	if child.Status() == StatusSuspended {
 		err = errors.Join(err, child.Resume(ctx))
 	}

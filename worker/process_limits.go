@@ -91,20 +91,21 @@ func WithLimits(l Limits) ProcessOption { return func(p *Process) { p.box.limits
 // below each of the parents. The worker signals, kills and waits for all processes
 // of the cgroup, in addition to those of the program's group. So a grandchild ends
 // with the program even when it has a session of its own. The [Containment] of the
-// State says what the processes use. When all have ended, the worker removes the directory.
+// State says what the processes use. When all have ended, the worker removes the
+// directories.
 //
-// A parent must be delegated to this process: it may make directories in it, as with
-// Delegate=yes of a systemd service, and the kernel may let it move its children there.
-// Name one directory of cgroup v2, or for v1 one in each hierarchy that a limit
-// needs (memory, pids, cpu) and one of the freezer, which makes sure that no process
+// A parent must be delegated to this process: this process may make directories in
+// it, and may move its children there, as with Delegate=yes of a systemd service.
+// Name one directory of cgroup v2. Of v1, name one in each hierarchy that a limit
+// needs (memory, pids, cpu), and one of the freezer, which makes sure that no process
 // escapes while the worker kills them. On a hybrid machine, name both. The program
-// starts in its cgroup of v2 and is moved to those of v1, as [WithLimits] says of its limits: where
-// that is a moment after the start, a process that the program has started before is outside.
-// The worker never moves this process, and changes nothing outside of the parents.
+// starts in its cgroup of v2. The worker moves it to those of v1 before its first
+// instruction or a moment after the start, as [WithLimits] says of limits: a process
+// that the program has started before is outside. The worker never moves this
+// process, and changes nothing outside of the parents.
 //
-// The worker kills what has been left below a parent by a process that was killed
-// before it could end its workers, when the first worker of this process starts
-// there.
+// When the first worker of this process starts below a parent, it ends what another
+// process has left there that was killed before it could end its own workers.
 //
 // Start returns an error for a parent that is not delegated, and on other systems
 // than Linux.
@@ -114,7 +115,7 @@ func WithCgroup(parents ...string) ProcessOption {
 
 const (
 	usageIsFresh = time.Second // for so long a reading of the usage is used again
-	killTakes    = time.Second // after that, a cgroup that was killed and still has processes is given up
+	killTakes    = time.Second // after that, what was killed and has not ended is given up
 )
 
 // box is what bounds a process. The zero value bounds nothing.
@@ -251,7 +252,8 @@ func (b *box) startFailed(err error, cmd *exec.Cmd) error {
 	return errors.Join(err, b.remove())
 }
 
-// signal sends a signal to the processes of the cgroup that leave does not report, or kills all of them.
+// signal sends a signal to the processes of the cgroup that leave does not report.
+// SIGKILL goes to all of them.
 func (b *box) signal(s syscall.Signal, leave func(pid int) bool) {
 	switch {
 	case b.group == nil || s == 0:

@@ -149,7 +149,8 @@ func TestCgroupsThatAreLeftOver(t *testing.T) {
 	}
 }
 
-// Where the kernel does not let it do better, the worker moves the program when it has started.
+// Where the kernel forbids clone3 and ptrace, the worker moves the program after the
+// start.
 func TestCgroupWithoutClone3AndPtrace(t *testing.T) {
 	for name, hierarchies := range mixtures {
 		t.Run(name, func(t *testing.T) {
@@ -247,36 +248,51 @@ func TestCgroupsThatAreRefused(t *testing.T) {
 	}
 }
 
-// A user without rights can use what was delegated to him, and is told what was not.
+// A user without rights can use what was delegated to it, and is told what was not.
 func TestRightsThatAreLacking(t *testing.T) {
 	v2, pids := delegated(t, "v2")[0], delegated(t, "pids")[0]
+	mine := v2
+	if _, err := os.Stat(pids + "/cgroup.controllers"); err != nil {
+		mine = delegated(t, "pids")[0]
+	}
 	inside := filepath.Join(v2, "inside")
 	if err := os.Mkdir(inside, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	defer os.Remove(inside)
-	for _, path := range []string{v2, v2 + "/cgroup.procs", v2 + "/cgroup.subtree_control"} {
+	for _, path := range []string{mine, v2, v2 + "/cgroup.procs", v2 + "/cgroup.subtree_control"} {
 		if err := os.Chown(path, nobody, nobody); err != nil {
 			t.Fatal(err)
 		}
+	}
+	setuid := filepath.Join(t.TempDir(), "id")
+	id, err := exec.LookPath("id")
+	if err != nil {
+		t.Skip(err)
+	}
+	if err := errors.Join(exec.Command("cp", id, setuid).Run(), os.Chmod(setuid, 0o755|os.ModeSetuid), os.Chmod(filepath.Dir(filepath.Dir(setuid)), 0o755)); err != nil {
+		t.Fatal(err)
 	}
 	for from, want := range map[string]string{
 		"":     "this process may not bring another there",
 		inside: "<nil>",
 	} {
 		out := newLines()
-		p := start(t, helperCommand(strings.Join([]string{"nobody:" + from, v2, pids}, ","), out))
+		p := start(t, helperCommand(strings.Join([]string{"nobody:" + from, v2, pids, setuid, mine}, ","), out))
 		<-p.Done()
 		for what, want := range map[string]string{
 			"delegated":   want,
 			"root's":      "it is not delegated to this process: want a directory that belongs to its user",
 			"oomScoreAdj": "the kernel refuses -500 as oom_score_adj: want a higher value than this process's own, or the capability CAP_SYS_RESOURCE",
-			"files":       "the kernel refuses 1073741824 as the limit of open files: want at most this process's own hard limit, or the capability CAP_SYS_RESOURCE",
+			"files":       "the kernel refuses 1073741824 as the limit of open files: want at most this process's own hard limit",
 			"memory":      "limits do not hold: memory: the process has no cgroup",
 		} {
 			if got := out.await(t, what+" "); !strings.Contains(got, want) {
 				t.Errorf("from %q, %s: %s, want %s", from, what, got, want)
 			}
+		}
+		if plain, bounded := out.await(t, "setuid "), out.await(t, "bounded "); from == inside && plain != bounded {
+			t.Errorf("from %q, the cgroup changes the rights of a program: %s, want %s", from, bounded, plain)
 		}
 	}
 }

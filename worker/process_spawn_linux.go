@@ -16,6 +16,9 @@ func dieWithParent(attr *syscall.SysProcAttr) {
 	}
 }
 
+// tracePause is the pause between two looks at a program that is about to stop.
+const tracePause = 20 * time.Microsecond
+
 // starter is the thread that starts processes. The kernel sends the parent-death
 // signal when the *thread* that forked dies (prctl(2)), and the runtime may end
 // any thread. So starter keeps one thread for as long as there are processes. It
@@ -29,8 +32,8 @@ var starter struct {
 
 // startCommand starts cmd and then calls hold, unless it is nil. The program runs
 // its first instruction only when hold has returned, where the system allows that.
-// Otherwise it runs already. When cmd.Process is set, the program has started, whatever the error,
-// and processEnded must be called once it was reaped.
+// Otherwise it runs already. When cmd.Process is set, the program has started, even
+// if there is an error, and processEnded must be called once it was reaped.
 func startCommand(cmd *exec.Cmd, hold func() error) error {
 	starter.mu.Lock()
 	if starter.users == 0 {
@@ -72,14 +75,14 @@ func startHeld(cmd *exec.Cmd, hold func() error) error {
 	}
 	if trace {
 		awaitStopped(cmd.Process.Pid)
-		defer func() { _ = syscall.PtraceDetach(cmd.Process.Pid) }() // fails for a program that was killed meanwhile
+		defer letGo(cmd.Process.Pid)
 	}
 	return hold()
 }
 
-// canTrace reports whether this process may trace its children. A debugger that traces
-// this process, the Yama security module, and filters of system calls forbid it. The program that it
-// starts to find out has no name, so it never runs.
+// canTrace reports whether this process may trace its children. A debugger that
+// traces this process, the Yama security module, and filters of system calls forbid
+// it. The program that it starts to find out has no name, so it never runs.
 var canTrace = sync.OnceValue(func() bool {
 	_, err := syscall.ForkExec("", nil, &syscall.ProcAttr{Sys: &syscall.SysProcAttr{Ptrace: true}})
 	return errors.Is(err, syscall.ENOENT)
@@ -96,15 +99,27 @@ func gainsPrivileges(path string) bool {
 	return err == nil
 }
 
-// awaitStopped returns when the kernel has stopped the program, or the program has
-// ended. It does not wait for long, in case other code has taken the message that
-// the program has stopped.
+// awaitStopped returns when the kernel has stopped the traced program, or the
+// program has ended. It asks /proc, because waitid(2) tells only one caller.
 func awaitStopped(pid int) {
-	var info siginfo
-	for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(20 * time.Microsecond) {
-		if waitid(idPID, pid, &info, hasEnded|syscall.WSTOPPED|syscall.WNOHANG) != 0 || info.signo != 0 {
+	for {
+		s, ok := readStat(pid)
+		if !ok || s.state == 't' || s.state == 'Z' || s.state == 'X' {
 			return
 		}
+		time.Sleep(tracePause)
+	}
+}
+
+// letGo ends the tracing of the program, which goes on. The kernel allows that once
+// it has stopped the program.
+func letGo(pid int) {
+	for syscall.PtraceDetach(pid) != nil {
+		var info siginfo
+		if waitid(idPID, pid, &info, hasEnded|syscall.WNOHANG) != 0 || info.signo != 0 {
+			return // it has ended
+		}
+		time.Sleep(tracePause)
 	}
 }
 

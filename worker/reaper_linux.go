@@ -38,11 +38,11 @@ func NewReaper(name string) *Func { return NewFunc(name, reap) }
 // descendant of this process whose parent dies becomes a child of this process,
 // not of PID 1. That is for a process under a PID 1 that reaps nothing.
 //
-// It concerns the whole process, so there can be one at a time: the second fails,
-// and so does the first on a kernel before 5.4 and on other systems than Linux, with an error that is
-// [errors.ErrUnsupported]. When the worker ends, this process inherits no more.
-// Orphans that it has inherited until then and that run on become zombies
-// when they end, until this process ends.
+// It concerns the whole process, so there can be one at a time: a second fails. On
+// a kernel before 5.4 and on other systems than Linux the worker fails with an error
+// that is [errors.ErrUnsupported]. When the worker ends, this process inherits no
+// more processes. One that it has inherited and that ends later stays a zombie until
+// this process ends.
 func NewSubreaper(name string) *Func {
 	return NewFunc(name, func(ctx context.Context) error {
 		if !hasPidfd() {

@@ -38,8 +38,8 @@ func TestSubreaperWithoutPidfd(t *testing.T) {
 	}
 }
 
-// beSubreaper inherits orphans while plain commands run beside them, some of which it waits
-// for long after they have ended.
+// beSubreaper inherits orphans while plain commands run beside them. It waits for
+// some of these long after they have ended.
 func beSubreaper() {
 	reaper := worker.NewSubreaper("reaper")
 	_ = reaper.Start(context.Background())
@@ -83,11 +83,17 @@ func beSubreaper() {
 			}
 		})
 		all.Go(func() {
-			left, err := exec.Command("sh", "-c", "sleep 1 >/dev/null & echo $!").Output()
+			left, err := exec.Command("sh", "-c", "sleep 3600 >/dev/null 2>&1 & echo $!").Output()
 			if err != nil {
 				stolen.Add(1)
 			}
-			stat, err := os.ReadFile("/proc/" + string(bytes.TrimSpace(left)) + "/stat")
+			pid, _ := strconv.Atoi(string(bytes.TrimSpace(left)))
+			if pid == 0 {
+				lost.Add(1)
+				return
+			}
+			stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+			_ = syscall.Kill(pid, syscall.SIGKILL) // the reaper reaps it, too
 			_, rest, _ := strings.Cut(string(stat), ") ")
 			if fields := strings.Fields(rest); len(fields) < 2 || fields[1] != strconv.Itoa(os.Getpid()) {
 				fmt.Println(string(stat), err)

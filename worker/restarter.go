@@ -40,24 +40,34 @@ var _ = call.Sentinels(ErrDoNotRestart, ErrTerminate)
 // Running and a terminal status. The changes of a run are events of the
 // Restarter's life, with the number of the run as their Attempt. The Restarter's
 // own changes have the Attempt 0.
+//
+// A Restarter has no goroutine of its own: the goroutine of a run makes the next one, and
+// a timer starts it.
 type Restarter struct {
 	BaseWorker
 	fn      func(context.Context) error
 	opts    []FuncOption
 	backoff Backoff
+	hold    fsm.Signal // HoldRestarts was called
 
-	begun  sync.Mutex // orders Start against Stop
-	cancel context.CancelCauseFunc
-	hold   fsm.Signal // HoldRestarts was called
+	begun   sync.Mutex // orders Start, Stop, and the beginning of runs; guards everything up to logging
+	own     context.Context
+	cancel  context.CancelCauseFunc
+	delays  *delays
+	pending *Func // waits for its backoff, or for a Resume
+	due     bool  // the backoff of pending is over
+	timer   *time.Timer
+	unwatch func() bool // ends the watch on own for pending
 
-	log restartLog // the loop alone uses it
+	logging sync.Mutex // guards log
+	log     restartLog
 
 	nowMu    sync.Mutex // guards everything below
 	child    *Func
 	last     *Exit // how the run before the current one ended
 	runs     int   // made so far, the pending one too
 	restarts int
-	gate     chan struct{} // not nil while suspended; Resume closes it
+	gated    bool // no run begins while suspended
 }
 
 // NewRestarter returns a worker that runs fn until it returns nil or
@@ -65,6 +75,7 @@ type Restarter struct {
 // wait that backoff says. [ErrTerminate] and a spent budget make the worker fail.
 func NewRestarter(name string, fn func(context.Context) error, backoff Backoff, opts ...FuncOption) *Restarter {
 	r := &Restarter{fn: fn, opts: opts, backoff: backoff}
+	r.patient = true
 	r.Init("restarter", name)
 	return r
 }
@@ -76,11 +87,11 @@ func (r *Restarter) Start(ctx context.Context) error {
 	r.begun.Lock()
 	defer r.begun.Unlock()
 	own, cancel := context.WithCancelCause(ctx)
-	if err := r.Begin(own); err != nil {
+	if err := r.begin(own, ctx, false); err != nil {
 		cancel(nil)
 		return err
 	}
-	r.cancel = cancel
+	r.own, r.cancel, r.delays = own, cancel, r.backoff.delays()
 	err := r.backoff.Validate()
 	if i := slices.IndexFunc(r.opts, func(o FuncOption) bool { return o == nil }); err == nil && i >= 0 {
 		err = nilOption(i)
@@ -95,26 +106,30 @@ func (r *Restarter) Start(ctx context.Context) error {
 		first.RequestStop(ErrStopRequested) // it never starts
 	}
 	if err != nil {
-		r.Finish(err)
-		cancel(nil)
+		r.end(err)
 		return err
 	}
-	call.Go(r.Name(), func() error { return r.loop(own, first) }, func(err error) {
-		// The worker ends with the result of its last run.
-		child := r.current()
-		if child.Killed() {
-			r.Kill(err)
-			<-child.Gone() // it was abandoned, and may return later
-		}
-		r.Finish(err)
-		cancel(nil)
-	})
+	r.follow(first)
 	return nil
+}
+
+// end ends the worker.
+func (r *Restarter) end(err error) {
+	r.Finish(err)
+	r.cancel(nil)
+}
+
+// follow makes the worker Running when its run has reached that.
+func (r *Restarter) follow(run *Func) {
+	if !run.StartedAt().IsZero() {
+		r.MarkRunning()
+	}
 }
 
 // instance makes run n. The one before it has ended.
 func (r *Restarter) instance() (child *Func, n int) {
-	child = &Func{fn: r.fn}
+	child = &Func{fn: r.fn, whole: r}
+	child.patient = true
 	r.nowMu.Lock()
 	defer r.nowMu.Unlock()
 	r.runs++
@@ -132,100 +147,112 @@ func (r *Restarter) instance() (child *Func, n int) {
 // so the numbers may jump. Call LogTo before Start.
 func (r *Restarter) LogTo(log *slog.Logger) { r.log.log = log }
 
-func (r *Restarter) loop(ctx context.Context, child *Func) error {
-	delays := r.backoff.delays()
-	for {
-		_, _ = child.Await(ctx, func(s Status) bool { return s == StatusRunning || s.Terminal() })
-		if !child.StartedAt().IsZero() {
-			r.MarkRunning()
-		}
-		<-child.Done()
-		err := child.Err()
-		if ctx.Err() != nil || err == nil {
-			return err
-		}
-		switch {
-		case errors.Is(err, ErrTerminate):
-			return err
-		case errors.Is(err, ErrDoNotRestart):
-			if call.Only(err, func(e error) bool { return call.Same(e, ErrDoNotRestart) }) {
-				return nil
-			}
-			return err // something has failed as well
-		}
-		var uptime time.Duration // without the time that the start took
-		if at := child.StartedAt(); !at.IsZero() {
-			uptime = time.Since(at)
-		}
-		wait, ok := delays.failed(time.Now(), uptime)
-		if !ok {
-			return fmt.Errorf("%w (%d restarts in %v): %w", ErrRestartBudget, delays.MaxRestarts, delays.Window, err)
-		}
-		if r.hold.HasSignaled() {
-			return err
-		}
-		next, runs := r.instance() // a stop from now on ends a pending run, and is clean in spite of the failure
-		_ = next.hold(&BackoffError{Name: r.Name(), Wait: wait, Due: time.Now().Add(wait), Failures: delays.failures, Err: err}, time.Now().Add(wait))
+// runEnded acts on the end of a run, on the goroutine of the run.
+func (r *Restarter) runEnded(run *Func) {
+	r.follow(run)
+	wait, err := r.verdict(run)
+	if wait < 0 {
+		r.end(err)
+		return
+	}
+	next, runs := r.instance() // a stop from now on ends a pending run, and is clean in spite of the failure
+	due := time.Now().Add(wait)
+	_ = next.hold(&BackoffError{Name: r.Name(), Wait: wait, Due: due, Failures: r.delays.failures, Err: err}, due)
+	r.begun.Lock()
+	r.pending, r.due = next, false
+	r.timer = time.AfterFunc(wait, func() { r.goOn(true) })
+	r.unwatch = context.AfterFunc(r.own, func() { r.goOn(false) })
+	r.goOnLocked()
+	r.begun.Unlock()
+	if r.logging.TryLock() { // else a handler blocks
+		defer r.logging.Unlock()
 		if r.log.due() {
 			r.log.say("unit failed, and is restarted", call.Unnamed(r.Name(), err), runs-1, wait, "unit", r.Name())
 		}
-		timer := time.NewTimer(wait)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-		case <-r.hold.Signaled():
-		}
-		timer.Stop()
-		started := false
-		for gate := r.gated(); ctx.Err() == nil && !r.hold.HasSignaled(); gate = r.gated() {
-			if gate == nil {
-				if started, gate = r.again(ctx, next); started || gate == nil {
-					break
-				}
-			}
-			select {
-			case <-gate:
-			case <-ctx.Done():
-			case <-r.hold.Signaled():
-			}
-		}
-		if !started {
-			next.RequestStop(ErrStopRequested)
-			r.RequestStop(ErrStopRequested)
-			return nil
-		}
-		child = next
 	}
 }
 
-// again starts the next run, unless the worker has to end. Stop cancels under the
-// same lock, so the run that it sees is the last one. Suspend sets its gate under
-// the same lock; when there is a gate, again returns it.
-func (r *Restarter) again(ctx context.Context, next *Func) (started bool, gate <-chan struct{}) {
+// verdict returns how long the worker waits after a run before the next one, or less than
+// 0 and the worker's own result when the run was the last.
+func (r *Restarter) verdict(run *Func) (wait time.Duration, err error) {
+	err = run.Err()
+	switch {
+	case r.own.Err() != nil || err == nil, errors.Is(err, ErrTerminate):
+		return -1, err
+	case errors.Is(err, ErrDoNotRestart):
+		if call.Only(err, func(e error) bool { return call.Same(e, ErrDoNotRestart) }) {
+			return -1, nil
+		}
+		return -1, err // something has failed as well
+	}
+	var uptime time.Duration // without the time that the start took
+	if at := run.StartedAt(); !at.IsZero() {
+		uptime = time.Since(at)
+	}
+	wait, ok := r.delays.failed(time.Now(), uptime)
+	switch {
+	case !ok:
+		return -1, fmt.Errorf("%w (%d restarts in %v): %w", ErrRestartBudget, r.delays.MaxRestarts, r.delays.Window, err)
+	case r.hold.HasSignaled():
+		return -1, err
+	}
+	return wait, err
+}
+
+// goOn starts the pending run when it may start, or ends it when the worker has to end.
+// due says that its backoff is over.
+func (r *Restarter) goOn(due bool) {
 	r.begun.Lock()
 	defer r.begun.Unlock()
-	if gate = r.gated(); gate != nil {
-		return false, gate
-	}
-	if ctx.Err() != nil || r.hold.HasSignaled() || next.Start(ctx) != nil {
-		return false, nil
-	}
-	r.nowMu.Lock()
-	r.restarts++
-	r.nowMu.Unlock()
-	return true, nil
+	r.due = r.due || due
+	r.goOnLocked()
 }
 
-// gated returns the channel that a start has to wait for, or nil.
-func (r *Restarter) gated() <-chan struct{} {
+// goOnLocked is goOn. Stop cancels under the same lock, so the run that it sees is the
+// last one; Suspend closes its gate under the same lock.
+func (r *Restarter) goOnLocked() {
+	next := r.pending
+	over := next != nil && (r.own.Err() != nil || r.hold.HasSignaled())
+	if next == nil || !over && (!r.due || r.isGated()) {
+		return
+	}
+	r.pending = nil
+	r.timer.Stop()
+	r.unwatch()
+	if !over {
+		r.countRestart(1) // before the Start, because the run may end at once
+		over = next.Start(r.own) != nil
+		if over {
+			r.countRestart(-1)
+		}
+	}
+	if over {
+		next.RequestStop(ErrStopRequested)
+		r.RequestStop(ErrStopRequested)
+		r.end(nil)
+		return
+	}
+	r.follow(next)
+}
+
+func (r *Restarter) countRestart(n int) {
 	r.nowMu.Lock()
 	defer r.nowMu.Unlock()
-	return r.gate
+	r.restarts += n
+}
+
+func (r *Restarter) isGated() bool {
+	r.nowMu.Lock()
+	defer r.nowMu.Unlock()
+	return r.gated
 }
 
 // HoldRestarts makes the current run the last one; it does not stop it. A run that
 // waits for its backoff never starts. An App calls it when it begins to drain.
-func (r *Restarter) HoldRestarts() { r.hold.Signal() }
+func (r *Restarter) HoldRestarts() {
+	r.hold.Signal()
+	r.goOn(false)
+}
 
 // Stop cancels the current run, or the wait for the next one, and waits for its
 // end. When ctx ends first, Stop abandons the function, as [Func.Stop] does.
@@ -236,12 +263,16 @@ func (r *Restarter) Stop(ctx context.Context) error {
 		r.cancel(ErrStopRequested)
 	}
 	child := r.current()
+	r.goOnLocked()
 	r.begun.Unlock()
 	if child == nil || !live {
 		return r.killedErr()
 	}
-	// This is the last run (see again): when it has ended, the loop ends at once.
+	// This is the last run (see goOnLocked): when it has ended, the worker ends at once.
 	err := child.Stop(ctx)
+	if child.Killed() {
+		r.Kill(child.Err())
+	}
 	<-r.Done()
 	return err
 }

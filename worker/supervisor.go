@@ -57,6 +57,9 @@ type SupervisorConfig struct {
 	// AutoShutdown says whether the end of significant children ends the supervisor.
 	// Defaults to ShutdownNever.
 	AutoShutdown AutoShutdown
+	// StopTogether stops all children at the same time when the supervisor ends, for
+	// children that do not need each other. Otherwise they stop in reverse order.
+	StopTogether bool
 	// Children are the first children, in the order of their start. Add more with
 	// [Supervisor.Add].
 	Children []Spec
@@ -111,6 +114,7 @@ type Supervisor struct {
 	BaseWorker
 	cfg       SupervisorConfig
 	kin       *kin            // of a Dynamic; nil for any other
+	parts     *fsm.Dispatcher // for the events of children
 	shared    *Spec           // of the last child that got a spec
 	base      context.Context // the context of children: it has the values of the supervisor's
 	probeCtx  context.Context // ends with the supervisor
@@ -208,7 +212,7 @@ func (s *Supervisor) Start(ctx context.Context) error {
 		cancel(nil)
 		return err
 	}
-	s.running = true
+	s.running, s.parts = true, s.dispatcher()
 	s.cfg.Children = nil // each child has its own Spec
 	s.base = context.WithoutCancel(unnamed(ctx))
 	if h, ok := HandoverFrom(ctx); ok {

@@ -2,6 +2,7 @@ package worker_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -59,7 +60,7 @@ func TestEndOfTheContextIsSeen(t *testing.T) {
 					defer sub.Close()
 					cancel(errBoom)
 					synctest.Wait()
-					if e, err := sub.Next(t.Context()); err != nil || e.To != string(worker.StatusStopping) || e.Cause != errBoom {
+					if e, err := sub.Next(t.Context()); err != nil || e.To != string(worker.StatusStopping) || !errors.Is(e.Cause, errBoom) {
 						t.Errorf("got %+v, %v", e, err)
 					}
 				} else {

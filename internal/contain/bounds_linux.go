@@ -29,7 +29,7 @@ func rlimit(pid, resource int, what string, n uint64) error {
 	case 0, syscall.ESRCH: // it has ended
 		return nil
 	case syscall.EPERM:
-		return fmt.Errorf("the kernel refuses %d as the limit of %s: want at most this process's own hard limit, or the capability CAP_SYS_RESOURCE: %w", n, what, errno)
+		return fmt.Errorf("the kernel refuses %d as the limit of %s: want at most this process's own hard limit, and a program that does not run as another user, or the capability CAP_SYS_RESOURCE: %w", n, what, errno)
 	}
 	return fmt.Errorf("the kernel refuses %d as the limit of %s: %w", n, what, errno)
 }

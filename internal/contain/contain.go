@@ -8,8 +8,8 @@
 // enough for cgroup v2. In v1 each controller has a hierarchy of its own, and the
 // caller names a directory in each hierarchy to use. The two may be mixed, as they
 // are on a hybrid machine. The named directories must have been delegated to this
-// process: it may make directories in them. Package contain changes nothing
-// outside of them and moves no process but the one that it is given.
+// process: it may make directories in them. Package contain changes nothing outside
+// of them and moves no process but the one that it is given.
 //
 // On other systems than Linux, [New] returns an error that is
 // [errors.ErrUnsupported].

@@ -22,7 +22,7 @@ var (
 		"cached":   {"alexliesenfeld"},
 		"periodic": {"alexliesenfeld", "go-sundheit"},
 	}
-	spawners = []string{"errgroup", us, us + ".Supervise", us + ".signals", us + ".worker", "oklog.run", "suture", "fx"}
+	spawners = []string{"errgroup", us, us + ".Supervise", us + ".signals", us + ".worker", us + ".Func", us + ".Supervisor", "oklog.run", "suture", "fx"}
 	stoppers = []string{"net-http.Shutdown", "net-http.Sleep-Shutdown", "fx", "controller-runtime", us}
 )
 
@@ -40,6 +40,7 @@ const wallclock = "sec/op"
 var (
 	treePeers = []string{us, "suture", "aretw0-lifecycle"}
 	idles     = []string{"Idle/workers=1000/", "Idle/workers=10000/", "Idle/workers=100000/"}
+	crowds    = []string{"Dynamic/workers=1000/", "Dynamic/workers=10000/", "Dynamic/workers=100000/"}
 )
 
 // page renders everything.
@@ -108,7 +109,7 @@ var sections = []section{
 		"Fifty probers ask a plane at once. Its one check takes 500 ms. A kubelet waits 1 s; \"answered\" is the number of probers that got their answer within that. \"goroutines\" does not count the probers' own, each of which waits in its handler.",
 		slow, ""},
 	{"Units: start, run, stop, await",
-		"The benchmark makes a group, starts its units, waits until all run, stops them, and waits until all have returned. It has no log and no servers. Peers handle no signals here, and neither does \"lifecycle-go\". \".signals\" is the App with its default signals, \".Supervise\" restarts units as suture does, and \".worker\" uses the workers of Supervise without an App.",
+		"The benchmark makes a group, starts its units, waits until all run, stops them, and waits until all have returned. It has no log and no servers. Peers handle no signals here, and neither does \"lifecycle-go\". \".signals\" is the App with its default signals, \".Supervise\" restarts units that fail. The other three have no App: \".worker\" uses the workers of Supervise, \".Func\" runs each function once, and \".Supervisor\" is one supervisor of all, as suture runs its services. No reader watches the events.",
 		spawns, ""},
 	{"What tracking costs a request",
 		"This compares App.Serve with a plain http.Server. \"handler\" calls the handler without net/http: an empty one, and ours around an empty one. Only this row can resolve nanoseconds. \"script\" is a connection in memory that holds all requests at once, so it measures net/http and the code around the handler. \"TCP\" is one keep-alive connection on the loopback.",
@@ -180,8 +181,19 @@ func spawns(r *results, p func(string, ...any)) {
 		}
 		p("%s |", row)
 	}
-	p("\nA thousand units take %s× the processor time of an errgroup. In return every unit has a life of its own. It passes through four states of a table, and each is timed, kept and published as an event. It has its own context, which says why it was cancelled. A panic or a Goexit in it is an error with its name. Its goroutine is known, so the report has the stack of one that never returns. And the App waits for its end and acts on it. An errgroup has a goroutine and an error.",
-		digits(r.get(spawn("units=1000", us), processor).Center/r.get(spawn("units=1000", "errgroup"), processor).Center))
+	ratio := func(of, to string) string {
+		return digits(r.get(spawn("units=1000", of), processor).Center / r.get(spawn("units=1000", to), processor).Center)
+	}
+	p("\nA thousand units of an App take %s× the processor time of an errgroup. In return every unit has a life of its own. It passes through four states of a table, and each is timed and kept; with a reader it is published as an event. It has its own context, which says why it was cancelled. A panic or a Goexit in it is an error with its name. The report has the stack of a unit that never returns. And the App waits for its end and acts on it. An errgroup has a goroutine and an error.\n", ratio(us, "errgroup"))
+	p("With Supervise a thousand units take %s× the time of suture. Each run is an attempt with a status, a context and a number of its own, beside the status of the whole, so a unit makes seven changes where one of Go makes four.", ratio(us+".Supervise", "suture"))
+	measuredAlone(r, p)
+}
+
+// measuredAlone says when units and workers were measured, if that was not with the rest.
+func measuredAlone(r *results, p func(string, ...any)) {
+	if at := r.config["workers"]; at != "" {
+		p("\nThis section was measured on %s, with \"make bench-workers\".", at)
+	}
 }
 
 func requests(r *results, p func(string, ...any)) {
@@ -218,6 +230,21 @@ func trees(r *results, p func(string, ...any)) {
 		row += " | " + measured(r, "Stop10k/peer="+peer, func(id string) string { return duration(r.get(id, "stop-ms").Center / 1e3) })
 		p("%s |", row)
 	}
+	if !r.has(crowds[0] + "peer=" + us) {
+		return
+	}
+	p("\nChildren of one kind that come one by one: each is added, a quarter of all starts fail at once and are repeated, and in the end all stop. \"%s\" is a Dynamic, and \"%s-supervisor\" a Supervisor with a Spec for each child, which stops them in reverse order. The times are for one child, the stop on the clock.\n", us, us)
+	p("| | 1000 children | stop | 10 000 children | stop | 100 000 children | stop |\n| --- | --- | --- | --- | --- | --- | --- |")
+	for _, peer := range []string{us, us + "-supervisor", "suture"} {
+		row := "| " + peer
+		for i, id := range crowds {
+			n := float64([]int{1000, 10_000, 100_000}[i])
+			row += " | " + measured(r, id+"peer="+peer, func(id string) string { return duration(r.get(id, processor).Center / n) })
+			row += " | " + measured(r, id+"peer="+peer, func(id string) string { return duration(r.get(id, "stop-ms").Center / 1e3 / n) })
+		}
+		p("%s |", row)
+	}
+	measuredAlone(r, p)
 }
 
 // measured returns the cell of a benchmark, or a dash when this peer did not finish it.

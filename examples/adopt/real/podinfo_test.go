@@ -1,0 +1,70 @@
+//go:build unix
+
+package real
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+)
+
+// podinfo answers a request that began before SIGTERM and outlives the window, and every
+// request of the window, also those that need Redis. It exits with 0.
+func TestPodinfoStops(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it links and runs the program: make test-long runs it")
+	}
+	health, port := freeAddr(t), freePort(t)
+	store := miniredis.RunT(t)
+	p := start(t, "./podinfo", health, nil, "--host=127.0.0.1", "--port="+port, "--health-addr="+health, "--cache-server=tcp://"+store.Addr())
+	url := "http://127.0.0.1:" + port
+	if status, goodbye, err := p.ask(t, http.MethodPost, url+"/cache/key", "a value"); err != nil || status != http.StatusAccepted || goodbye {
+		t.Fatalf("before the stop: status %d, goodbye %v, %v", status, goodbye, err)
+	}
+	slow := make(chan error, 1)
+	go func() {
+		client := &http.Client{Transport: new(http.Transport)}
+		defer client.CloseIdleConnections()
+		res, err := client.Get(url + "/delay/8") // the window is 5 s
+		if err == nil {
+			err = res.Body.Close()
+		}
+		if err == nil && res.StatusCode != http.StatusOK {
+			err = errors.New(res.Status)
+		}
+		slow <- err
+	}()
+	for end := time.Now().Add(patience); !inFlight(t, p); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the server counts no request")
+		}
+	}
+	p.stop(t)
+	goodbyes := 0
+	for range during {
+		status, goodbye, err := p.ask(t, http.MethodGet, url+"/cache/key", "")
+		if err != nil || status != http.StatusOK {
+			t.Errorf("in the window: status %d, %v", status, err)
+		}
+		if goodbye {
+			goodbyes++
+		}
+	}
+	if goodbyes == 0 {
+		t.Error("no answer said goodbye")
+	}
+	if err := <-slow; err != nil {
+		t.Errorf("the request that began before the stop: %v", err)
+	}
+	p.exit(t)
+}
+
+// inFlight says that the server counts a request in flight.
+func inFlight(t *testing.T, p *program) bool {
+	t.Helper()
+	return strings.Contains(p.text(t, "/statusz?format=json"), `"inFlight": 1`)
+}

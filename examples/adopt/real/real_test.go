@@ -1,0 +1,161 @@
+//go:build unix
+
+package real
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience bounds the waits of a test. It measures nothing: a machine may be busy.
+const patience = 2 * time.Minute
+
+// during is the number of requests that a test makes after the program said goodbye.
+const during = 20
+
+// program is a running program.
+type program struct {
+	cmd    *exec.Cmd
+	health string // URL
+	client *http.Client
+}
+
+// start builds the program of a folder, runs it and waits until it is ready.
+func start(t *testing.T, folder, health string, env []string, args ...string) *program {
+	t.Helper()
+	binary := filepath.Join(t.TempDir(), "program")
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, folder).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	p := &program{cmd: exec.Command(binary, args...), health: "http://" + health, client: &http.Client{Timeout: patience, Transport: new(http.Transport)}}
+	p.cmd.Env = append(os.Environ(), env...)
+	var output bytes.Buffer
+	p.cmd.Stdout, p.cmd.Stderr = &output, &output
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = p.cmd.Process.Kill()
+		_ = p.cmd.Wait()
+		p.client.CloseIdleConnections()
+		if t.Failed() {
+			t.Logf("it wrote:\n%s", output.String())
+		}
+	})
+	for end := time.Now().Add(patience); p.ready(t) != http.StatusOK; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("it is not ready")
+		}
+	}
+	return p
+}
+
+// ready returns the status of /readyz, 0 when there is no answer.
+func (p *program) ready(t *testing.T) int {
+	t.Helper()
+	status, _, err := p.ask(t, http.MethodGet, p.health+"/readyz", "")
+	if err != nil {
+		return 0
+	}
+	return status
+}
+
+// ask makes a request on a new connection. goodbye says that the server closes it.
+func (p *program) ask(t *testing.T, method, url, body string) (status int, goodbye bool, err error) {
+	t.Helper()
+	p.client.CloseIdleConnections()
+	req, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	res, err := p.client.Do(req)
+	if err != nil {
+		return 0, false, err
+	}
+	defer res.Body.Close()
+	_, err = io.Copy(io.Discard, res.Body)
+	return res.StatusCode, res.Close, err
+}
+
+// stop sends SIGTERM, and returns when the program says that it is not ready.
+func (p *program) stop(t *testing.T) {
+	t.Helper()
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	for { // the signal is on its way
+		switch status := p.ready(t); status {
+		case http.StatusServiceUnavailable:
+			return
+		case http.StatusOK:
+			time.Sleep(10 * time.Millisecond)
+		default:
+			t.Fatalf("/readyz answers %d", status)
+		}
+	}
+}
+
+// exit waits for the end, which must be clean.
+func (p *program) exit(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { _ = p.cmd.Process.Kill() })()
+	if err := p.cmd.Wait(); err != nil {
+		t.Errorf("it ends with %v, want the status 0", err)
+	}
+}
+
+// freeAddr returns an address that was free a moment ago.
+func freeAddr(t *testing.T) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	return ln.Addr().String()
+}
+
+func freePort(t *testing.T) string {
+	t.Helper()
+	_, port, err := net.SplitHostPort(freeAddr(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
+}
+
+// text returns what the health server answers at a path.
+func (p *program) text(t *testing.T, path string) string {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, p.health+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := p.client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(body)
+}
