@@ -11,10 +11,11 @@ import (
 // attempt is one query with one worker, from the assignment until the worker has
 // confirmed its end.
 type attempt struct {
-	q     *Query
-	id    string // on the wire
-	begun time.Time
-	slow  bool // it was logged as slow; guarded by pool.mu
+	q       *Query
+	id      string // on the wire
+	begun   time.Time
+	slow    bool        // it was logged as slow; guarded by pool.mu, as the next
+	confirm *time.Timer // ends the worker unless it confirms the end of the attempt
 
 	// Guarded by the worker's wmu.
 	sent    bool
@@ -35,7 +36,7 @@ func (p *Pool) admit(ctx context.Context, q *Query) (w *proc, direct *attempt) {
 	queryModel.Begin(&q.machine, q.id, QueryPending, &p.events)
 	w, a, reject := p.placeLocked(q)
 	if a != nil {
-		if q.messages == nil && !w.reading {
+		if q.messages == nil && !w.reading && w.places == 1 {
 			w.reading, w.direct, direct = true, a, a
 			w.armReadLocked(q)
 		}

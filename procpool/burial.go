@@ -29,15 +29,13 @@ func (w *proc) reap(why error) {
 	for _, o := range w.outputs {
 		o.close()
 	}
-	print := w.printOfQuery(why)
+	prints := w.printsOfQueries(why)
 	p.mu.Lock()
 	w.leaving = true
-	a := w.cur
 	p.counts.ended(w.causeLocked(why))
-	w.cur = nil
-	if w.confirm != nil {
-		w.confirm.Stop()
-		w.confirm = nil
+	having := slices.Clone(w.having)
+	for _, a := range having {
+		w.drop(a)
 	}
 	p.ready = slices.DeleteFunc(p.ready, func(other *proc) bool { return other == w })
 	p.workers = slices.DeleteFunc(p.workers, func(other *proc) bool { return other == w })
@@ -60,7 +58,7 @@ func (w *proc) reap(why error) {
 			p.failures++
 			p.backOffLocked(p.failures, why)
 			p.rematchLocked() // new keys may have waited for it
-		case a == nil:
+		case len(having) == 0:
 			if w.proven {
 				p.deaths = 0 // it was no worker that ends as soon as it is ready
 			}
@@ -75,11 +73,11 @@ func (w *proc) reap(why error) {
 		r.result.Workers++
 	}
 	var ended []endedBy
-	if a != nil {
+	for _, a := range having {
 		if a.q.print == "" {
-			a.q.print = print
+			a.q.print = prints[a]
 		}
-		ended = p.diedWithLocked(w, a.q, why)
+		ended = append(ended, p.diedWithLocked(w, a.q, why, len(having))...)
 	}
 	p.resizedLocked()
 	p.ensureLocked()
@@ -93,16 +91,19 @@ func (w *proc) reap(why error) {
 	}
 }
 
-// printOfQuery returns the fingerprint of the query that the worker has, "" when it is
-// not needed or known already. It takes time for a large payload.
-func (w *proc) printOfQuery(why error) string {
+// printsOfQueries returns the fingerprints of the queries that the worker has, without
+// those that are not needed or known already. It takes time for a large payload.
+func (w *proc) printsOfQueries(why error) map[*attempt]string {
 	w.p.mu.Lock()
-	a := w.cur
+	having := slices.Clone(w.having)
 	w.p.mu.Unlock()
-	if why == nil || a == nil || a.q.marked || queryModel.IsTerminal(a.q.State()) {
-		return ""
+	prints := make(map[*attempt]string, len(having))
+	for _, a := range having {
+		if why != nil && !a.q.marked && !queryModel.IsTerminal(a.q.State()) {
+			prints[a] = printOf(a.q.payload)
+		}
 	}
-	return printOf(a.q.payload)
+	return prints
 }
 
 // queryError returns the error of a query whose worker has ended.
@@ -146,10 +147,7 @@ func (p *Pool) unservableLocked() []endedBy {
 // rematchLocked gives queries that are back in the queue to ready workers.
 func (p *Pool) rematchLocked() {
 	for _, w := range slices.Clone(p.ready) {
-		if a := p.nextLocked(w); a != nil {
-			p.sendLater(w, a)
-			w.ensureReadingLocked()
-		}
+		p.fillLocked(w)
 	}
 	p.ensureLocked()
 }

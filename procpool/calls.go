@@ -42,9 +42,9 @@ func (w *proc) takeCall(e *wire.Envelope) error {
 	c := Call{Worker: w.name, Method: e.Method, Params: bytes.Clone(e.Params)}
 	id := e.CallID
 	p.mu.Lock()
-	a := w.cur
-	if a == nil || a.id != e.RequestID {
-		known := slices.Contains(w.recent[:], e.RequestID)
+	a := w.find(e.RequestID)
+	if a == nil {
+		known := slices.Contains(w.recent, e.RequestID)
 		p.mu.Unlock()
 		if !known {
 			return fmt.Errorf("it made a call for the request %q, which it was not given", e.RequestID)

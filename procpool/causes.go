@@ -53,7 +53,7 @@ func (w *proc) causeLocked(why error) Cause {
 		{CauseStopped, errors.Is(w.broke, errStopped)},
 		{CauseWrite, w.broke != nil},
 		{CauseMemory, oom},
-		{CauseQuery, why != nil && w.cur != nil},
+		{CauseQuery, why != nil && !w.idle()},
 		{CauseIdle, why != nil},
 		{CauseUnconfirmed, errors.Is(w.cause, errUnconfirmed)},
 		{CauseReloaded, errors.Is(w.cause, ErrReloaded)},

@@ -53,6 +53,8 @@ func TestChaos(t *testing.T) {
 			return good[dice.n(len(good))]()
 		case 3, 4:
 			return self(bad[dice.n(len(bad))])
+		case 5, 6:
+			return self("many:3")
 		}
 		return self("serve")
 	}

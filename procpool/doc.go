@@ -11,7 +11,8 @@
 //	…
 //	result, err := pool.Do(ctx, json.RawMessage(`{"image":"a.png"}`))
 //
-// A worker has one query at a time. [Pool.Do] waits for the answer. [Pool.Submit]
+// A worker has one query at a time unless it offers more places. [Pool.Do] waits for
+// the answer. [Pool.Submit]
 // also yields the messages that a worker streams while it works. Package
 // procpool/child is the worker's side for Go; procpool/sdk has one file each for
 // Python and Node. procpool/cmd/conformance checks a worker in any language.

@@ -3,6 +3,7 @@ package procpool
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 )
 
@@ -11,18 +12,18 @@ import (
 const selfEnd = 500 * time.Millisecond
 
 // askToEnd sends the shutdown message and waits for the worker to end. A worker that
-// has a query is told to cancel it and not to wait for its end.
+// has queries is told to cancel them and not to wait for their end.
 func (w *proc) askToEnd() {
 	w.p.mu.Lock()
 	w.ensureReadingLocked()
-	a := w.cur
+	having := slices.Clone(w.having)
 	w.p.mu.Unlock()
-	if a != nil {
+	for _, a := range having {
 		w.sendCancel(a)
 	}
 	w.wmu.Lock()
 	w.armWrite(time.Now())
-	err := w.writer.Shutdown(a == nil)
+	err := w.writer.Shutdown(len(having) == 0)
 	w.wmu.Unlock()
 	if err != nil {
 		return

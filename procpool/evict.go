@@ -22,7 +22,7 @@ func (p *Pool) makeRoomLocked() bool {
 }
 
 // Evict ends a worker. The strategy, "" for the pool's, chooses among the ready
-// ones. When there is none and busy is true, it chooses among all; the query of a
+// ones without a query. When there is none and busy is true, it chooses among all; the query of a
 // busy worker ends with an error that is [ErrEvicted], and the worker is told to
 // cancel it and to shut down. The pool starts another
 // worker when it needs one. Evict returns the worker's name, or [ErrNoWorker].
@@ -44,11 +44,9 @@ func (p *Pool) Evict(strategy Eviction, busy bool) (name string, err error) {
 }
 
 func (p *Pool) evictLocked(strategy Eviction, busy bool) *proc {
-	w := choose(strategy, p.ready)
+	w := choose(strategy, slices.DeleteFunc(slices.Clone(p.ready), func(w *proc) bool { return !w.idle() }))
 	if w == nil && busy {
-		w = choose(strategy, slices.DeleteFunc(slices.Clone(p.workers), func(w *proc) bool {
-			return w.alone || w.leaving || w.machine.State() != WorkerBusy
-		}))
+		w = choose(strategy, slices.DeleteFunc(slices.Clone(p.workers), func(w *proc) bool { return w.alone || w.leaving || w.idle() }))
 	}
 	if w == nil {
 		return nil
@@ -57,8 +55,8 @@ func (p *Pool) evictLocked(strategy Eviction, busy bool) *proc {
 	if p.capacity.State() == PoolAtCapacity {
 		_ = p.capacity.To(PoolAtCapacity, ErrEvicted)
 	}
-	if w.cur != nil {
-		q := w.cur.q
+	for _, a := range w.having {
+		q := a.q
 		w.after = append(w.after, func() {
 			q.finish(QueryError, nil, fmt.Errorf("%s: %s: %w", q.id, w.name, ErrEvicted))
 		})

@@ -26,7 +26,7 @@ func (p *Pool) ensureLocked() {
 			}
 		}
 		serving := all - leaving
-		wanted := p.queue.Len() > starting
+		wanted := p.queue.Len() > starting*max(p.places, 1)
 		if !wanted && (serving >= p.cfg.MinWorkers || p.draining) {
 			return
 		}

@@ -14,8 +14,9 @@ func (p *Pool) fits(w *proc, q *Query) bool {
 
 // pickLocked returns a ready worker for the query, nil when it has to wait.
 //
-//   - Without a key it is the most recently used one, whose memory is warm. The
-//     others may then idle until they are recycled.
+//   - Without a key it is the most recently used one without a query, whose memory is
+//     warm; the others may then idle until they are recycled. When each has queries,
+//     it is the one that has the fewest.
 //   - A key that has a worker goes to that one.
 //   - A new key goes to the worker with the fewest keys. It waits for a worker that
 //     starts rather than share one.
@@ -28,7 +29,7 @@ func (p *Pool) pickLocked(q *Query) *proc {
 	}
 	if q.keyed {
 		if w := p.keys[q.key]; w != nil && w.usable() {
-			if slices.Contains(p.ready, w) {
+			if slices.Contains(p.ready, w) && !w.runs(q) {
 				return w
 			}
 			return nil
@@ -36,8 +37,8 @@ func (p *Pool) pickLocked(q *Query) *proc {
 	}
 	var best *proc
 	for _, w := range slices.Backward(p.ready) {
-		if p.fits(w, q) && (best == nil || len(w.keys) < len(best.keys)) {
-			if best = w; !q.keyed {
+		if p.fits(w, q) && (best == nil || w.less(best, q)) {
+			if best = w; !q.keyed && w.idle() {
 				break
 			}
 		}
@@ -46,6 +47,15 @@ func (p *Pool) pickLocked(q *Query) *proc {
 		return nil
 	}
 	return best
+}
+
+// less reports whether the worker has fewer keys than other, or as many and fewer
+// queries. Keys count only for a query that has one.
+func (w *proc) less(other *proc, q *Query) bool {
+	if q.keyed && len(w.keys) != len(other.keys) {
+		return len(w.keys) < len(other.keys)
+	}
+	return len(w.having) < len(other.having)
 }
 
 // freshLocked reports whether a worker without keys will come: it starts already, or
@@ -84,7 +94,7 @@ func (p *Pool) mayTakeLocked(w *proc, q *Query) bool {
 		return true
 	}
 	if bound := p.keys[q.key]; bound != nil && bound.usable() {
-		return bound == w // it got the key while the query waited
+		return bound == w && !w.runs(q) // it got the key while the query waited
 	}
 	return len(w.keys) == 0 || !slices.ContainsFunc(p.workers, (*proc).starting)
 }

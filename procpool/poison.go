@@ -139,7 +139,7 @@ func (m *memory) clear(print string) {
 }
 
 // charge takes deaths from a caller's budget, and gives them back when n is negative.
-func (m *memory) charge(caller string, n int, now time.Time) {
+func (m *memory) charge(caller string, n float64, now time.Time) {
 	if caller == "" || m.cfg.Deaths == Off || n == 0 {
 		return
 	}
@@ -160,7 +160,7 @@ func (m *memory) charge(caller string, n int, now time.Time) {
 		b = &budget{left: float64(m.cfg.Deaths), at: now}
 		m.callers[caller] = b
 	}
-	b.left = min(max(b.left-float64(n), -float64(m.cfg.Deaths)), float64(m.cfg.Deaths))
+	b.left = min(max(b.left-n, -float64(m.cfg.Deaths)), float64(m.cfg.Deaths))
 }
 
 // refilled returns a caller's budget now, nil when it is full.

@@ -63,6 +63,7 @@ type Pool struct {
 	alone      *list.List        // queries for extra workers; see Poison
 	shares     map[string]*share // of callers that wait; used with Config.FairShares
 	turn       uint64            // of the last query that was served
+	places     int               // of the worker that takes the most queries at a time
 	waiting    int               // queries in all queues
 	keys       map[string]*proc
 	memory     *memory
@@ -242,8 +243,8 @@ func (p *Pool) openLocked() []*Query {
 	from(p.alone)
 	for _, w := range p.workers {
 		from(&w.waiting)
-		if w.cur != nil {
-			open = append(open, w.cur.q)
+		for _, a := range w.having {
+			open = append(open, a.q)
 		}
 	}
 	return open

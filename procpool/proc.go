@@ -48,13 +48,13 @@ type proc struct {
 	readers sync.WaitGroup
 
 	// Guarded by p.mu.
-	cur          *attempt
-	confirm      *time.Timer // ends the worker unless it confirms the end of cur
-	reading      bool        // a goroutine reads, or reading has ended for good
-	direct       *attempt    // the attempt whose caller reads
-	readUntil    time.Time   // the read deadline that is set by a caller, else zero
-	closed       bool        // the connection is closed
-	recent       [32]string  // the ids of its last requests
+	having       []*attempt // the queries that it has, oldest first
+	places       int        // how many it takes
+	reading      bool       // a goroutine reads, or reading has ended for good
+	direct       *attempt   // the attempt whose caller reads
+	readUntil    time.Time  // the read deadline that is set by a caller, else zero
+	closed       bool       // the connection is closed
+	recent       []string   // the ids of its last requests
 	given        int
 	waiting      list.List // queries whose key is bound to it
 	used, keyed  bool
@@ -221,6 +221,9 @@ func (w *proc) connected(a arrival) {
 	if w.machine.To(WorkerReady, nil) != nil {
 		return
 	}
+	w.places = max(a.offer.Concurrency, 1)
+	w.recent = make([]string, max(32, 2*w.places))
+	p.places = max(p.places, w.places)
 	w.readyAt = time.Now()
 	w.lastActivity = w.readyAt
 	p.counts.ready.Add(1)
@@ -245,7 +248,9 @@ func (p *Pool) passLocked(w *proc) (next *attempt) {
 	if w.alone {
 		next = p.nextAloneLocked(w)
 	} else {
-		next = p.offerLocked(w)
+		if next = p.offerLocked(w); next != nil {
+			p.fillLocked(w)
+		}
 	}
 	if n := p.countLocked(WorkerReady) + p.countLocked(WorkerBusy); n >= p.cfg.MinWorkers {
 		p.MarkRunning()
@@ -314,14 +319,14 @@ const pokeAfter = 100 * time.Millisecond
 
 // awaitConfirmLocked ends the worker when it does not confirm within CancelGrace.
 func (w *proc) awaitConfirmLocked(a *attempt) {
-	if w.confirm != nil {
+	if a.confirm != nil {
 		return
 	}
-	w.confirm = time.AfterFunc(w.p.cfg.CancelGrace, func() {
+	a.confirm = time.AfterFunc(w.p.cfg.CancelGrace, func() {
 		p := w.p
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		if w.cur == a {
+		if w.has(a) {
 			w.stopLocked(false, fmt.Errorf("%w of %s within %v", errUnconfirmed, a.id, p.cfg.CancelGrace))
 		}
 	})

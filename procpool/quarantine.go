@@ -63,13 +63,15 @@ func (p *Pool) ensureAloneLocked() {
 	p.spawnLocked(spawn{alone: true})
 }
 
-// diedWithLocked decides about the query of a worker that has ended. It returns the
+// diedWithLocked decides about a query of a worker that has ended. of is how
+// many the worker had: of several it is not known which was the cause, so those that
+// may be repeated are tried alone before anything is held against them. It returns the
 // queries that end because of it.
-func (p *Pool) diedWithLocked(w *proc, q *Query, why error) []endedBy {
+func (p *Pool) diedWithLocked(w *proc, q *Query, why error, of int) []endedBy {
 	q.on = nil
 	repeat := q.idempotent && !q.streamed && !p.ending && !queryModel.IsTerminal(q.State())
 	if why == nil || w.broke != nil || queryModel.IsTerminal(q.State()) { // the pool has ended it
-		if why == nil || !repeat || q.attempts >= maxAttempts {
+		if !repeat || q.attempts >= maxAttempts {
 			return []endedBy{{q, w.queryError(q, why)}}
 		}
 		p.counts.retried.Add(1)
@@ -77,11 +79,17 @@ func (p *Pool) diedWithLocked(w *proc, q *Query, why error) []endedBy {
 		p.rematchLocked()
 		return nil
 	}
+	if of > 1 && repeat {
+		p.counts.retried.Add(1)
+		q.alone = true
+		p.enqueueLocked(p.alone, q)
+		return nil
+	}
 	now := time.Now()
 	q.deaths++
 	known := p.memory.died(q.print, q.caller, w.alone, why, now)
 	p.recalls.Store(true)
-	p.memory.charge(q.caller, 1, now)
+	p.memory.charge(q.caller, 1/float64(of), now)
 	var out []endedBy
 	switch {
 	case known.Refused:
@@ -100,7 +108,7 @@ func (p *Pool) diedWithLocked(w *proc, q *Query, why error) []endedBy {
 		case known.Refused && other.like(q):
 			p.dequeueLocked(other)
 			out = append(out, endedBy{other, p.refused(other, known)})
-		case wait > 0 && other.caller == q.caller && other.deaths == 0:
+		case wait > 0 && other.caller == q.caller && other.attempts == 0:
 			p.dequeueLocked(other)
 			out = append(out, endedBy{other, p.overdrawn(other, wait)})
 		case !other.alone && other.like(q):
@@ -119,7 +127,7 @@ func (p *Pool) clearLocked(q *Query) {
 		return // the worker has confirmed a cancel; that proves nothing
 	}
 	p.memory.clear(q.print)
-	p.memory.charge(q.caller, -q.deaths, time.Now())
+	p.memory.charge(q.caller, -float64(q.deaths), time.Now())
 	q.deaths = 0
 	for _, other := range p.waitingLocked() {
 		if other.alone && other.deaths == 0 && other.like(q) {

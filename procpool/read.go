@@ -58,7 +58,7 @@ func (w *proc) read() {
 			return
 		}
 		w.p.mu.Lock()
-		if w.cur == nil && w.machine.State() == WorkerReady {
+		if w.idle() && w.machine.State() == WorkerReady {
 			w.reading = false
 			w.p.mu.Unlock()
 			return
@@ -92,12 +92,12 @@ func (w *proc) readFor(a *attempt) {
 			w.readEnd <- err
 			a.q.arm() // another goroutine reads for it now
 			return
-		case w.cur == a && !late:
+		case w.has(a) && !late:
 			p.mu.Unlock()
 			continue
 		}
 		w.direct, w.reading = nil, false
-		if w.cur != nil || w.machine.State() != WorkerReady {
+		if !w.idle() || w.machine.State() != WorkerReady {
 			w.ensureReadingLocked()
 		}
 		p.mu.Unlock()
@@ -215,9 +215,9 @@ func (w *proc) ignore(count *counter) error {
 func (w *proc) takeAnswer(e *wire.Envelope) error {
 	p := w.p
 	p.mu.Lock()
-	a := w.cur
-	if a == nil || a.id != e.RequestID {
-		known := slices.Contains(w.recent[:], e.RequestID)
+	a := w.find(e.RequestID)
+	if a == nil {
+		known := slices.Contains(w.recent, e.RequestID)
 		p.mu.Unlock()
 		if !known {
 			return fmt.Errorf("it sent %q for the request %q, which it was not given", e.Type, e.RequestID)
@@ -275,9 +275,12 @@ func (w *proc) sendNext(next *attempt) {
 func (w *proc) tooLong(e *wire.Envelope, long *wire.TooLongError) error {
 	p := w.p
 	p.mu.Lock()
-	a := w.cur
+	a := w.find(e.RequestID)
+	if a == nil && e.RequestID == "" && len(w.having) == 1 {
+		a = w.having[0]
+	}
 	p.mu.Unlock()
-	if a == nil || e.RequestID != "" && e.RequestID != a.id {
+	if a == nil {
 		return long
 	}
 	err := &ProtocolError{Query: a.q.id, Worker: w.name, Err: long}

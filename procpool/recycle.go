@@ -45,7 +45,7 @@ func (w *proc) worn(now time.Time, groups map[int]int64) (why error, idle bool) 
 		return fmt.Errorf("%w: it has served %d queries", ErrRecycled, w.queries), false
 	case l.age > 0 && now.Sub(w.readyAt) >= l.age:
 		return fmt.Errorf("%w: it is %v old", ErrRecycled, now.Sub(w.readyAt).Round(time.Millisecond)), false
-	case l.idle > 0 && w.cur == nil && now.Sub(w.lastActivity) >= l.idle:
+	case l.idle > 0 && w.idle() && now.Sub(w.lastActivity) >= l.idle:
 		return fmt.Errorf("%w: it was idle for %v", ErrRecycled, now.Sub(w.lastActivity).Round(time.Millisecond)), true
 	}
 	if l.rss > 0 {
@@ -102,8 +102,9 @@ func (w *proc) recycleLocked(why error, idle bool) {
 
 // retireLocked ends the worker once it is not busy.
 func (w *proc) retireLocked(why error) {
-	if w.cur != nil {
+	if !w.idle() {
 		w.retire = why
+		w.p.ready = slices.DeleteFunc(w.p.ready, func(other *proc) bool { return other == w })
 		return
 	}
 	w.stopLocked(true, why)

@@ -33,7 +33,7 @@ func (p *Pool) Resize(least, most int) error {
 		}
 	}
 	for ; excess > 0; excess-- {
-		w := choose(p.cfg.Eviction, p.ready)
+		w := choose(p.cfg.Eviction, slices.DeleteFunc(slices.Clone(p.ready), func(w *proc) bool { return !w.idle() }))
 		if w == nil {
 			w = choose(p.cfg.Eviction, slices.DeleteFunc(slices.Clone(p.workers), func(w *proc) bool { return w.alone || leaving(w) }))
 		}

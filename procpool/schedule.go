@@ -22,7 +22,8 @@ func (p *Pool) assignLocked(w *proc, q *Query) *attempt {
 	if q.attempts > 1 {
 		a.id += "." + strconv.Itoa(q.attempts)
 	}
-	w.cur, q.on, q.last = a, a, w.name
+	w.having = append(w.having, a)
+	q.on, q.last = a, w.name
 	w.recent[w.given%len(w.recent)] = a.id
 	w.given++
 	w.ignored = 0
@@ -34,7 +35,11 @@ func (p *Pool) assignLocked(w *proc, q *Query) *attempt {
 		p.keys[q.key] = w
 		w.keys = append(w.keys, q.key)
 	}
-	_ = w.machine.To(WorkerBusy, nil)
+	if w.full() {
+		_ = w.machine.To(WorkerBusy, nil)
+	} else {
+		p.ready = append(p.ready, w)
+	}
 	if q.attempts == 1 {
 		_ = q.machine.To(QueryProcessing, nil) // it may have ended meanwhile; send finds out
 	}
@@ -67,8 +72,10 @@ func (p *Pool) dequeueLocked(q *Query) {
 // does.
 func (p *Pool) nextLocked(w *proc) *attempt {
 	var next *Query
-	if e := w.waiting.Front(); e != nil {
-		next, _ = e.Value.(*Query)
+	for e := w.waiting.Front(); e != nil && next == nil; e = e.Next() {
+		if q, ok := e.Value.(*Query); ok && !w.runs(q) {
+			next = q
+		}
 	}
 	for e := p.queue.Front(); e != nil && !w.used && p.cfg.KeyPerWorker; e = e.Next() {
 		if q, ok := e.Value.(*Query); ok && q.claims && p.mayTakeLocked(w, q) {
@@ -119,15 +126,12 @@ func (p *Pool) abandon(q *Query, to QueryState, err error) bool {
 func (p *Pool) release(w *proc, a *attempt, answered bool) (next *attempt) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if w.cur != a {
+	if !w.has(a) {
 		return nil
 	}
-	if w.confirm != nil {
-		w.confirm.Stop()
-		w.confirm = nil
-	}
 	now := time.Now()
-	w.cur, a.q.on = nil, nil
+	w.drop(a)
+	a.q.on = nil
 	w.lastActivity = now
 	if answered {
 		w.queries++
@@ -136,7 +140,8 @@ func (p *Pool) release(w *proc, a *attempt, answered bool) (next *attempt) {
 		took := now.Sub(a.begun)
 		p.mean += (took - p.mean) / 8
 	}
-	if w.machine.State() != WorkerBusy || w.leaving {
+	state := w.machine.State()
+	if state != WorkerBusy && state != WorkerReady || w.leaving {
 		return nil // it is shutting down
 	}
 	if w.alone {
@@ -145,19 +150,23 @@ func (p *Pool) release(w *proc, a *attempt, answered bool) (next *attempt) {
 		return nil
 	}
 	if w.retire != nil {
-		w.stopLocked(true, w.retire)
+		if w.idle() {
+			w.stopLocked(true, w.retire)
+		}
 		return nil
 	}
-	_ = w.machine.To(WorkerReady, nil)
+	if state == WorkerBusy {
+		_ = w.machine.To(WorkerReady, nil)
+	}
 	if w.limits.queries > 0 && w.queries >= w.limits.queries && !w.recycling && p.mayRecycleLocked() {
 		w.recycleLocked(fmt.Errorf("%w: it has served %d queries", ErrRecycled, w.queries), false)
-		if w.leaving {
+		if w.leaving || w.retire != nil {
 			return nil
 		}
 	}
 	if why := p.starvedLocked(w, now); why != nil {
 		p.counts.evicted.Add(1)
-		w.stopLocked(true, why)
+		w.retireLocked(why)
 		return nil
 	}
 	next = p.offerLocked(w)
@@ -172,6 +181,8 @@ func (p *Pool) release(w *proc, a *attempt, answered bool) (next *attempt) {
 
 // offerLocked gives a ready worker a waiting query, or keeps it ready.
 func (p *Pool) offerLocked(w *proc) *attempt {
-	p.ready = append(p.ready, w)
+	if !slices.Contains(p.ready, w) {
+		p.ready = append(p.ready, w)
+	}
 	return p.nextLocked(w)
 }

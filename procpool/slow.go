@@ -62,7 +62,7 @@ func (w *proc) tellSlowLocked(a *attempt, now time.Time, state string) {
 			return nil
 		}, func(error) {})
 	}
-	if w.cur != a || !w.askStacksLocked(tell) {
+	if !w.has(a) || !w.askStacksLocked(tell) {
 		tell("")
 	}
 }

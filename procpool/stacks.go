@@ -113,7 +113,7 @@ func (p *Pool) workerOfLocked(a *attempt) *proc {
 		return nil
 	}
 	for _, w := range p.workers {
-		if w.cur == a {
+		if w.has(a) {
 			return w
 		}
 	}

@@ -12,8 +12,8 @@ type WorkerState string
 // The states of a worker process.
 const (
 	WorkerStarting     WorkerState = "starting"      // spawned, has not sent ready
-	WorkerReady        WorkerState = "ready"         // waits for a query
-	WorkerBusy         WorkerState = "busy"          // has a query, or has not confirmed the end of one
+	WorkerReady        WorkerState = "ready"         // waits for a query: it has a free place
+	WorkerBusy         WorkerState = "busy"          // has as many queries as it takes, or has not confirmed their end
 	WorkerShuttingDown WorkerState = "shutting_down" // was told to end
 	WorkerDead         WorkerState = "dead"          // the process and its group have ended
 )

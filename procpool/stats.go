@@ -1,6 +1,7 @@
 package procpool
 
 import (
+	"fmt"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -176,8 +177,12 @@ func (p *Pool) State() worker.State {
 		child := w.process.State()
 		state, since := w.machine.Since()
 		child.Reason = string(state)
-		if w.cur != nil {
-			child.Reason += " with " + w.cur.id
+		for i, a := range w.having {
+			if i == 3 && len(w.having) > 4 {
+				child.Reason += fmt.Sprintf(" and %d others", len(w.having)-i)
+				break
+			}
+			child.Reason += [2]string{" with ", ", "}[min(i, 1)] + a.id
 		}
 		if w.alone {
 			child.Reason += ", in quarantine,"

@@ -40,8 +40,10 @@ func (p *Pool) tend() {
 		if w.stoppedLocked(now) {
 			continue
 		}
-		if p.slow(w.cur, now) {
-			w.tellSlowLocked(w.cur, now, "and still runs")
+		for _, a := range w.having {
+			if p.slow(a, now) {
+				w.tellSlowLocked(a, now, "and still runs")
+			}
 		}
 		p.checkLocked(w, now)
 		if why, idle := w.worn(now, groups); why != nil && !w.recycling && !w.alone && p.mayRecycleLocked() {
@@ -65,11 +67,11 @@ func (p *Pool) checkLocked(w *proc, now time.Time) {
 		if w.lastActivity.After(w.asked) {
 			waits = now.Sub(w.lastActivity)
 		}
-		if w.machine.State() == WorkerReady && waits > p.cfg.HealthTimeout {
+		if w.idle() && w.machine.State() == WorkerReady && waits > p.cfg.HealthTimeout {
 			w.broke = fmt.Errorf("%w within %v", errHealth, p.cfg.HealthTimeout)
 			w.stopLocked(false, w.broke)
 		}
-	case w.machine.State() == WorkerReady && now.Sub(w.checked()) >= p.cfg.HealthInterval:
+	case w.idle() && w.machine.State() == WorkerReady && now.Sub(w.checked()) >= p.cfg.HealthInterval:
 		p.askHealthLocked(w, now)
 	}
 }

@@ -42,7 +42,7 @@ var (
 // Handler answers a query. json.Marshal encodes its result; a json.RawMessage is
 // sent as it is. The worker answers with an error when the handler returns one or
 // panics, and goes on. ctx is cancelled when the query is. One query runs at a
-// time.
+// time, unless [Concurrency] says otherwise.
 type Handler func(ctx context.Context, q *Query) (result any, err error)
 
 // Query is one query for a handler. Its methods may be called concurrently until
@@ -111,6 +111,8 @@ type server struct {
 	begun   chan struct{} // capacity 1: wakes watch
 	asleep  atomic.Bool   // watch sleeps
 	calls   calls
+	places  int                     // how many queries it takes at a time
+	many    many                    // those that run, when it takes several
 	speaks2 bool                    // the pool speaks version 2
 	inline  atomic.Pointer[running] // the query that runs in the goroutine that reads
 
@@ -138,7 +140,7 @@ type running struct {
 //
 // Serve refuses a query that comes while another one runs. A pool of this module
 // never sends one.
-func Serve(ctx context.Context, handler Handler) error {
+func Serve(ctx context.Context, handler Handler, opts ...Option) error {
 	limit := 0
 	if text := os.Getenv(wire.EnvMaxFrame); text != "" {
 		n, err := strconv.Atoi(text)
@@ -157,7 +159,16 @@ func Serve(ctx context.Context, handler Handler) error {
 	defer stop()
 	s := &server{
 		handler: handler, conn: conn, began: time.Now(), writer: wire.NewWriter(conn, limit), reader: wire.NewReader(conn, limit), ctx: ctx,
-		ended: make(chan error, 1), begun: make(chan struct{}, 1),
+		ended: make(chan error, 1), begun: make(chan struct{}, 1), places: 1,
+	}
+	for i, opt := range opts {
+		if opt == nil {
+			return fmt.Errorf("serve: option %d is nil", i+1)
+		}
+		opt(s)
+	}
+	if s.places < 1 || s.places > wire.MaxConcurrency {
+		return fmt.Errorf("serve: Concurrency is %d, want 1 to %d", s.places, wire.MaxConcurrency)
 	}
 	if err := s.write(s.announce); err != nil {
 		return fmt.Errorf("%w: say ready: %w", ErrPoolGone, err)
@@ -268,13 +279,13 @@ func (s *server) serve() (err error, last bool) { //nolint:revive // the error i
 		}
 		switch e.Type {
 		case wire.Query:
-			if !s.start(&e) {
+			if s.places > 1 {
+				s.startOne(&e)
+			} else if !s.start(&e) {
 				return nil, false
 			}
 		case wire.Cancel:
-			if s.running != nil && s.running.id == e.RequestID {
-				s.running.cancel(ErrCancelled)
-			}
+			s.cancel(e.RequestID, ErrCancelled)
 		case wire.HealthCheck:
 			_ = s.write(func(w *wire.Writer) error { return w.HealthOK(time.Since(s.began).Seconds(), s.queries) })
 		case wire.Dump:
@@ -298,13 +309,19 @@ func (s *server) shutdown(graceful bool) error {
 			for {
 				line, err := s.reader.Next()
 				if err != nil {
-					if s.running != nil {
-						s.running.cancel(ErrPoolGone)
+					for _, run := range s.all() {
+						run.cancel(ErrPoolGone)
 					}
 					return
 				}
-				if wire.Decode(line, &e) == nil && e.Type == wire.Cancel && s.running != nil && s.running.id == e.RequestID {
-					s.running.cancel(ErrCancelled)
+				if wire.Decode(line, &e) != nil {
+					continue
+				}
+				switch e.Type { //nolint:exhaustive // only these matter to a query that runs
+				case wire.Cancel:
+					s.cancel(e.RequestID, ErrCancelled)
+				case wire.Reply:
+					s.calls.take(&e)
 				}
 			}
 		}()
@@ -312,9 +329,9 @@ func (s *server) shutdown(graceful bool) error {
 			s.conn.Close()
 			<-gone
 		}()
-		if s.running != nil {
+		for _, run := range s.all() {
 			select {
-			case <-s.running.done:
+			case <-run.done:
 			case <-gone:
 				s.end(ErrPoolGone, lastWords)
 				return ErrPoolGone
@@ -327,17 +344,20 @@ func (s *server) shutdown(graceful bool) error {
 	return nil
 }
 
-// end cancels the running query and waits up to patience for its handler.
+// end cancels the running queries and waits up to patience for their handlers.
 func (s *server) end(cause error, patience time.Duration) {
-	if s.running == nil {
-		return
+	all := s.all()
+	for _, run := range all {
+		run.cancel(cause)
 	}
-	s.running.cancel(cause)
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
-	select {
-	case <-s.running.done:
-	case <-timer.C:
+	for _, run := range all {
+		select {
+		case <-run.done:
+		case <-timer.C:
+			return
+		}
 	}
 }
 
@@ -403,6 +423,7 @@ func (s *server) do(ctx context.Context, q *Query, run *running) {
 // written.
 func (s *server) answer(id string, raw json.RawMessage, err error, run *running) {
 	defer close(run.done)
+	s.left(run)
 	_ = s.write(func(w *wire.Writer) error {
 		s.queries++
 		run.answered = true

@@ -195,28 +195,38 @@ func cancel(r *rig) error {
 	return r.turn(r.cfg.Query)
 }
 
+// busy fills all places of the worker.
 func busy(r *rig) error {
-	first, err := r.occupy()
-	if err != nil {
-		return err
+	running := map[string]bool{}
+	for range max(r.offer.Concurrency, 1) {
+		id, err := r.occupy()
+		if err != nil {
+			return err
+		}
+		running[id] = true
 	}
-	second, err := r.ask(r.cfg.Query)
+	more, err := r.ask(r.cfg.Query)
 	if err != nil {
 		return err
 	}
 	for refused := false; !refused; {
 		e, err := r.next()
 		if err != nil {
-			return fmt.Errorf("wait for the error of %q: %w", second, err)
+			return fmt.Errorf("wait for the error of %q: %w", more, err)
 		}
-		if refused = e.RequestID == second && e.Type == wire.Error; !refused && (e.RequestID != first || e.Type == wire.Complete || e.Type == wire.Error) {
-			return fmt.Errorf("it sent %s %q, want error %q", e.Type, e.RequestID, second)
+		if refused = e.RequestID == more && e.Type == wire.Error; !refused && (!running[e.RequestID] || e.Type == wire.Complete || e.Type == wire.Error) {
+			return fmt.Errorf("it sent %s %q, want error %q", e.Type, e.RequestID, more)
 		}
 	}
-	if err := r.write(func() error { return r.writer.Cancel(first) }); err != nil {
-		return err
+	for id := range running {
+		if err := r.write(func() error { return r.writer.Cancel(id) }); err != nil {
+			return err
+		}
+		if err := r.answer(id); err != nil {
+			return err
+		}
 	}
-	return r.answer(first)
+	return nil
 }
 
 func gracefulWhileBusy(r *rig) error {

@@ -92,7 +92,7 @@ var checks = []check{
 	{name: "it reads while its writes block", needs: stream, run: readsWhileItWrites},
 	{name: "a health_check is answered while a query runs", needs: slow, run: healthWhileBusy},
 	{name: "a cancelled query is confirmed by complete or error, and the next one answered", needs: slow, run: cancel},
-	{name: "a second query while one runs is refused with an error", needs: slow, run: busy},
+	{name: "a query beyond its concurrency, one when it says none, is refused with an error", needs: slow, run: busy},
 	{name: "a shutdown that is graceful waits for the query that runs", needs: slow, run: gracefulWhileBusy},
 	{name: "a shutdown that is not graceful does not wait", needs: slow, run: shutdownWhileBusy},
 	{name: "the process exits when the pool's connection ends while a query runs", needs: slow, run: eofWhileBusy},

@@ -11,15 +11,28 @@ import (
 	"fmt"
 	"log"
 	"os"
+	"strconv"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/procpool/child"
 )
 
 func main() {
-	if err := child.Serve(context.Background(), do); err != nil {
+	if err := child.Serve(context.Background(), do, child.Concurrency(places())); err != nil {
 		log.Fatal(err)
 	}
+}
+
+// places is how many queries this worker takes at a time: its first argument, or one.
+func places() int {
+	if len(os.Args) < 2 {
+		return 1
+	}
+	n, err := strconv.Atoi(os.Args[1])
+	if err != nil {
+		log.Fatal(err)
+	}
+	return n
 }
 
 // question is what all three example workers understand. They echo anything else.

@@ -32,4 +32,4 @@ serve(async (query) => {
     default:
       return query.payload;
   }
-});
+}, { concurrency: Number(process.argv[2] ?? 1) });

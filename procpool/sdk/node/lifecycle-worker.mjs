@@ -7,7 +7,8 @@
 //     return { done: true };
 //   });
 //
-// The handler gets one query at a time. What it returns, or its promise resolves
+// The handler gets one query at a time, unless serve is told of a concurrency:
+// serve(handler, { concurrency: 10 }). What it returns, or its promise resolves
 // to, is the result. What it sends before that are messages. What it throws is sent
 // as the query's error, and the worker goes on. JSON.stringify encodes all of it:
 // NaN becomes null, a BigInt is an error. JSON.parse decodes the payload, so its
@@ -112,7 +113,8 @@ class Worker {
   #connection;
   #handler;
   #maxFrame;
-  #running = null;
+  #running = new Map(); // id to query
+  #concurrency;
   #ending = false;
   #left = false;
   #queries = 0;
@@ -122,7 +124,8 @@ class Worker {
   #lastCall = 0;
   #speaks2 = Number(process.env[ENV_WIRE] ?? 1) >= 2;
 
-  constructor(connection, handler, maxFrame) {
+  constructor(connection, handler, maxFrame, concurrency) {
+    this.#concurrency = concurrency;
     this.#connection = connection;
     this.#handler = handler;
     this.#maxFrame = maxFrame;
@@ -154,7 +157,7 @@ class Worker {
 
   /** Says ready, and to a pool that reads it what this worker is able to do. */
   ready() {
-    this.write(this.#speaks2 ? { type: "ready", version: 2, capabilities: [], concurrency: 1 } : { type: "ready" });
+    this.write(this.#speaks2 ? { type: "ready", version: 2, capabilities: [], concurrency: this.#concurrency } : { type: "ready" });
   }
 
   async call(method, send) {
@@ -214,14 +217,14 @@ class Worker {
         if (typeof requestId !== "string" || requestId === "") return;
         if (!("payload" in message)) {
           this.#fail(requestId, "a query without payload");
-        } else if (this.#running) {
-          this.#fail(requestId, `busy with ${this.#running.id}`);
+        } else if (this.#running.size >= this.#concurrency || this.#running.has(requestId)) {
+          this.#fail(requestId, `busy with ${this.#running.size} of ${this.#concurrency} queries`);
         } else {
           this.#work(new Query(this, requestId, message));
         }
         return;
       case "cancel":
-        if (this.#running?.id === requestId) this.#running.abort(new Error("cancelled"));
+        this.#running.get(requestId)?.abort(new Error("cancelled"));
         return;
       case "reply":
         this.#calls.get(message.callId)?.(message);
@@ -235,15 +238,15 @@ class Worker {
         return;
       case "shutdown":
         this.#ending = true;
-        if (!this.#running) this.#leave();
-        else if (!message.graceful) this.#running.abort(new Error("shutdown"));
+        if (this.#running.size === 0) this.#leave();
+        else if (!message.graceful) for (const query of this.#running.values()) query.abort(new Error("shutdown"));
         return;
       default: // from a newer pool
     }
   }
 
   async #work(query) {
-    this.#running = query;
+    this.#running.set(query.id, query);
     let result, failed;
     try {
       result = await this.#handler(query);
@@ -251,10 +254,10 @@ class Worker {
       failed = describe(err);
     }
     query.answered();
-    this.#running = null;
+    this.#running.delete(query.id);
     this.#queries++;
     await this.#answer(query.id, result, failed);
-    if (this.#ending) this.#leave();
+    if (this.#ending && this.#running.size === 0) this.#leave();
   }
 
   #answer(requestId, result, failed) {
@@ -275,9 +278,9 @@ class Worker {
   // The pool is dead, or has abandoned this worker: a running handler has no reader.
   #gone() {
     if (this.#left) process.exit(0);
-    this.#running?.abort(new Error("the pool is gone"));
+    for (const query of this.#running.values()) query.abort(new Error("the pool is gone"));
     for (const settle of this.#calls.values()) settle({ error: "the pool is gone" });
-    setTimeout(() => process.exit(1), this.#running ? 2000 : 0);
+    setTimeout(() => process.exit(1), this.#running.size > 0 ? 2000 : 0);
   }
 }
 
@@ -300,9 +303,9 @@ function holdLifeline() {
 
 /** Answers queries until the pool sends shutdown, then exits with code 0. Exits
  * with code 1 when the pool is gone. Throws when there is no pool. */
-export function serve(handler) {
+export function serve(handler, { concurrency = 1 } = {}) {
   const start = (connection) => {
-    const worker = new Worker(connection, handler, Number(process.env[ENV_MAX_FRAME] ?? 16 << 20));
+    const worker = new Worker(connection, handler, Number(process.env[ENV_MAX_FRAME] ?? 16 << 20), concurrency);
     const ready = () => {
       worker.ready();
       holdLifeline();

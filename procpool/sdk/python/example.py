@@ -34,4 +34,4 @@ def handle(query):
     return query.payload
 
 
-lifecycle_worker.serve(handle)
+lifecycle_worker.serve(handle, int(sys.argv[1]) if len(sys.argv) > 1 else 1)

@@ -11,7 +11,8 @@
 
     lifecycle_worker.serve(handle)
 
-The handler gets one query at a time, in the main thread. What it returns is the
+The handler gets one query at a time, in the main thread, unless serve is told of a
+concurrency. What it returns is the
 result. What it sends before that are messages. An exception is sent as the
 query's error, and the worker goes on; only SystemExit and KeyboardInterrupt end
 it. json.dumps encodes all of it; NaN and the infinities are errors, because JSON
@@ -103,12 +104,13 @@ class Query:
 
 
 class _Worker:
-    def __init__(self, connection, max_frame):
+    def __init__(self, connection, max_frame, concurrency):
         self._connection = connection
         self._max_frame = max_frame
+        self._concurrency = concurrency
         self._writing = threading.Lock()
         self._state = threading.Lock()  # guards the fields below
-        self._running = None
+        self._running = {}  # id to query
         self._began = time.monotonic()
         self._queries = 0
         self._calls = {}  # id to the queue that waits for the reply; None once the pool is gone
@@ -183,8 +185,8 @@ class _Worker:
 
     def _gone(self):
         with self._state:
-            if self._running is not None:
-                self._running._cancelled.set()
+            for query in self._running.values():
+                query._cancelled.set()
             waiting, self._calls = self._calls, None
         for answer in waiting.values():
             answer.put({"error": "the pool is gone"})
@@ -204,16 +206,16 @@ class _Worker:
                     self.fail(request_id, "a query without payload")
                 return
             with self._state:
-                busy = self._running
-                if busy is None:
-                    self._running = Query(self, request_id, message)
-                    self.todo.put(self._running)
-            if busy is not None:
-                self.fail(request_id, "busy with " + busy.id)
+                busy = len(self._running) >= self._concurrency or request_id in self._running
+                if not busy:
+                    query = self._running[request_id] = Query(self, request_id, message)
+                    self.todo.put(query)
+            if busy:
+                self.fail(request_id, "busy with %d of %d queries" % (len(self._running), self._concurrency))
         elif kind == "cancel":
             with self._state:
-                if self._running is not None and self._running.id == request_id:
-                    self._running._cancelled.set()
+                if request_id in self._running:
+                    self._running[request_id]._cancelled.set()
         elif kind == "health_check":
             with self._state:
                 done = self._queries
@@ -228,8 +230,8 @@ class _Worker:
         elif kind == "shutdown":
             if not message.get("graceful"):
                 with self._state:
-                    if self._running is not None:
-                        self._running._cancelled.set()
+                    for query in self._running.values():
+                        query._cancelled.set()
             self.todo.put("shutdown")
         # Ignore other types: they are from a newer pool.
 
@@ -237,7 +239,7 @@ class _Worker:
         """Say ready, and to a pool that reads it what this worker is able to do."""
         message = {"type": "ready"}
         if self.speaks2:
-            message.update(version=2, capabilities=["stacks"], concurrency=1)
+            message.update(version=2, capabilities=["stacks"], concurrency=self._concurrency)
         self.write(message)
 
     def _show_stacks(self):
@@ -254,36 +256,55 @@ class _Worker:
                 text = text[: len(text) // 2]
 
     def work(self, handler):
+        threads = set()
         while True:
             query = self.todo.get()
             if query is None:
                 return 1
             if query == "shutdown":
+                for thread in threads:
+                    thread.join()
                 self.write({"type": "shutdown_ack"})
                 return 0
-            result = failed = None
-            try:
-                result = handler(query)
-            except Cancelled:
-                failed = "cancelled"
-            except (SystemExit, KeyboardInterrupt):
-                raise
-            except BaseException as err:  # any error of the handler
-                failed = describe(err)
-            with self._writing:
-                query._answered = True
-            with self._state:  # before the pool can send the next one
-                self._running = None
-                self._queries += 1
-            if failed is not None:
-                self.fail(query.id, failed)
+            if self._concurrency == 1:
+                self._handle(handler, query)
                 continue
-            try:
-                self.write({"type": "complete", "requestId": query.id, "result": result})
-            except OSError:
-                raise  # the connection failed
-            except Exception as err:  # the result is not JSON or is too long
-                self.fail(query.id, "the result: " + describe(err))
+            threads = {thread for thread in threads if thread.is_alive()}
+            thread = threading.Thread(target=self._handle_in_thread, args=(handler, query), daemon=True)
+            threads.add(thread)
+            thread.start()
+
+    def _handle_in_thread(self, handler, query):
+        try:
+            self._handle(handler, query)
+        except BaseException as err:  # the connection failed, or the handler ends the process
+            print("lifecycle_worker:", describe(err), file=sys.stderr, flush=True)
+            os._exit(1)
+
+    def _handle(self, handler, query):
+        result = failed = None
+        try:
+            result = handler(query)
+        except Cancelled:
+            failed = "cancelled"
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as err:  # any error of the handler
+            failed = describe(err)
+        with self._writing:
+            query._answered = True
+        with self._state:  # before the pool can send the next one
+            del self._running[query.id]
+            self._queries += 1
+        if failed is not None:
+            self.fail(query.id, failed)
+            return
+        try:
+            self.write({"type": "complete", "requestId": query.id, "result": result})
+        except OSError:
+            raise  # the connection failed
+        except Exception as err:  # the result is not JSON or is too long
+            self.fail(query.id, "the result: " + describe(err))
 
 
 def describe(err):
@@ -326,11 +347,14 @@ def connect():
     return connection
 
 
-def serve(handler):
+def serve(handler, concurrency=1):
     """Answer queries until the pool sends shutdown, then exit with code 0. Exit
-    with code 1 when the pool is gone. Raise NoPool when there is no pool."""
+    with code 1 when the pool is gone. Raise NoPool when there is no pool.
+
+    With a concurrency of more than 1 the worker takes so many queries at a time,
+    up to 1000, each in a thread of its own."""
     connection = connect()
-    worker = _Worker(connection, int(os.environ.get(ENV_MAX_FRAME, 16 << 20)))
+    worker = _Worker(connection, int(os.environ.get(ENV_MAX_FRAME, 16 << 20)), concurrency)
     worker.ready()
     die_with_parent(connection)
     threading.Thread(target=worker.read, daemon=True).start()
