@@ -33,6 +33,9 @@ func (x *startContext) Deadline() (time.Time, bool) { return time.Time{}, false 
 func (x *startContext) Done() <-chan struct{}       { return nil }
 func (x *startContext) Err() error                  { return nil }
 
+// String is for the texts of contexts; without it fmt would read the fields.
+func (x *startContext) String() string { return "worker.Supervisor(" + x.c.s.Name() + ")" }
+
 func (x *startContext) Value(key any) any {
 	if _, ok := key.(handoverKey); ok {
 		return x

@@ -184,7 +184,10 @@ func (c *processChaos) end() {
 		t.Errorf("two instances at once: %q", twice)
 	}
 	for _, pid := range c.marked() {
-		t.Errorf("process %d is left", pid)
+		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		group, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+		stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		t.Errorf("process %d is left: %q\n%s%s", pid, line, stat, group)
 		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}
 }

@@ -32,6 +32,9 @@ func (f *funcContext) Deadline() (time.Time, bool) { return f.ctx.Deadline() }
 func (f *funcContext) Done() <-chan struct{}       { return f.ctx.Done() }
 func (f *funcContext) Err() error                  { return f.ctx.Err() }
 
+// String is for the texts of contexts; without it fmt would read the fields.
+func (f *funcContext) String() string { return "worker.Func(" + f.Name() + ")" }
+
 func (f *funcContext) Value(key any) any {
 	if _, ok := key.(funcKey); ok {
 		return (*Func)(f)

@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// awaitGroup returns when the zombie is alone in its group and its cgroup, or force closes. It
-// polls, because the kernel does not report that a group has become empty.
+// awaitGroup returns when the zombie is alone in its group and its cgroup, or force
+// closes. It polls, because the kernel does not report that a group has become
+// empty.
 func (p *Process) awaitGroup(force <-chan struct{}) {
 	for pause := 5 * time.Millisecond; groupLives(p.cmd.Process.Pid) || p.box.lives(); pause = min(2*pause, 100*time.Millisecond) {
 		timer := time.NewTimer(pause)
@@ -16,6 +17,15 @@ func (p *Process) awaitGroup(force <-chan struct{}) {
 			timer.Stop()
 			return
 		}
+	}
+}
+
+// awaitDeath returns when the kernel has ended the group, which was killed. Until
+// then its processes hold their files. After killTakes it waits no longer.
+func (p *Process) awaitDeath() {
+	end := time.Now().Add(killTakes)
+	for pause := time.Millisecond; groupLives(p.cmd.Process.Pid) && time.Now().Before(end); pause = min(2*pause, 100*time.Millisecond) {
+		time.Sleep(pause)
 	}
 }
 

@@ -47,6 +47,7 @@ func (p *Process) live(own context.Context) error {
 	killed, err := p.judge(own, waited, outOfMemory)
 	p.known.Signal()
 	err = p.endStreams(waited, err, killed)
+	p.awaitDeath()
 	p.endBox()
 	return err
 }

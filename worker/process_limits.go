@@ -115,7 +115,7 @@ func WithCgroup(parents ...string) ProcessOption {
 
 const (
 	usageIsFresh = time.Second // for so long a reading of the usage is used again
-	killTakes    = time.Second // after that, a cgroup that was killed and still has processes is given up
+	killTakes    = time.Second // after that, what was killed and has not ended is given up
 )
 
 // box is what bounds a process. The zero value bounds nothing.

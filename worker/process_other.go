@@ -20,9 +20,11 @@ func processEnded() {}
 
 func (p *Process) awaitExit() { _ = p.reap() }
 
-// awaitGroup does not wait, because the system does not tell which processes are
-// in a group.
+// awaitGroup and awaitDeath do not wait, because the system does not tell which
+// processes are in a group.
 func (p *Process) awaitGroup(<-chan struct{}) {}
+
+func (p *Process) awaitDeath() {}
 
 func watchOOM(*exec.Cmd) func() bool { return func() bool { return false } }
 

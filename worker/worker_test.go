@@ -3,6 +3,7 @@ package worker_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"runtime"
 	"strings"
@@ -293,4 +294,18 @@ func TestTimeToStartIsNotUptime(t *testing.T) {
 			}
 		}
 	})
+}
+
+// The text of a function's context names the worker, and is read without a race.
+func TestContextHasAName(t *testing.T) {
+	s := supervise(t, worker.SupervisorConfig{Children: []worker.Spec{worker.FuncSpec("child", func(ctx context.Context) error {
+		for range 100 {
+			if text := fmt.Sprint(ctx); !strings.Contains(text, "child") {
+				t.Errorf("it is %q", text)
+			}
+		}
+		<-ctx.Done()
+		return nil
+	})}})
+	stop(t, s)
 }

@@ -128,13 +128,13 @@ var targets = append([]target{
 		of:     treeBench,
 		text:   "A restart takes at most the time of the fastest peer",
 		judge:  func(r *results) (string, verdict) { return aheadOfTrees(r, []string{"Restart/"}, processor) },
-		reason: "A restart takes a little more than in suture, whose restarted service is the same value. Here it is a new worker, with a life, a context and a cause of its own, and it is told how the one before ended. Three designs were tried. A goroutine with a timeout for each start, as a factory that may block needs it, took 3.3× of suture's time. Starting a plain function in the loop took 1.5×. Without a group, a queue message and locks for a worker that nothing else knows yet it takes what the table says. This rate does not occur in practice: the default backoff begins with a wait that is thousands of times as long.",
+		reason: "A restart is level with suture, where the restarted service is the same value, and is not ahead of it. Here it is a new worker, with a life, a context and a cause of its own, and it is told how the one before ended. Three designs were tried. A goroutine with a timeout for each start, as a factory that may block needs it, took 3.3× of suture's time. Starting a plain function in the loop took 1.5×. The third does without a group, a message and locks for a worker that nothing else knows yet, and is the one measured here. This rate does not occur in practice: the default backoff begins with a wait that is thousands of times as long.",
 	},
 	{
 		of:     treeBench,
 		text:   "Ten thousand workers stop faster than in both peers",
 		judge:  func(r *results) (string, verdict) { return aheadOfTrees(r, []string{"Stop10k/"}, "stop-ms") },
-		reason: "Ten thousand workers stop more slowly than in suture, which cancels all at once. Here they stop in reverse order, each after the one behind it has stopped, because a worker may need the ones before it. With StopTogether they stop at once.",
+		reason: "This run cannot say that ten thousand workers stop faster than in suture, which cancels all at once. Here they stop in reverse order, each after the one behind it has stopped, because a worker may need the ones before it. With StopTogether they stop at once.",
 	},
 	{
 		of:   treeBench,
