@@ -45,7 +45,7 @@ func TestPodinfoStops(t *testing.T) {
 	}
 	p.stop(t)
 	goodbyes := 0
-	for range during {
+	for end := time.Now().Add(during); time.Now().Before(end); {
 		status, goodbye, err := p.ask(t, http.MethodGet, url+"/cache/key", "")
 		if err != nil || status != http.StatusOK {
 			t.Errorf("in the window: status %d, %v", status, err)

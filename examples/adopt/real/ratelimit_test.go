@@ -73,7 +73,7 @@ func TestRatelimitStops(t *testing.T) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	for range during {
+	for end := time.Now().Add(during); time.Now().Before(end); {
 		call("in the window")
 	}
 	_ = conn.Close()

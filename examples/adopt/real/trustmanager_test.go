@@ -48,7 +48,7 @@ func TestTrustManagerStops(t *testing.T) {
 	}
 	call("before the stop")
 	p.stop(t)
-	for range during {
+	for end := time.Now().Add(during); time.Now().Before(end); {
 		call("in the window")
 	}
 	p.exit(t)

@@ -33,7 +33,7 @@ const (
 )
 
 // Usage is the usage text of the command.
-const Usage = `usage: lifecyclectl run [FLAGS] -- PROGRAM [ARG…]
+const Usage = `usage: lifecyclectl run [FLAGS] -- PROGRAM [ARG...]
 
 Runs PROGRAM with /livez, /readyz and /startupz on the health address.
 At SIGTERM readiness goes down first, and the program goes on serving for the
