@@ -21,7 +21,7 @@ func blocked(t *testing.T, change func(*procpool.Config)) (p *procpool.Pool, rel
 		}
 	})
 	do(t, p, ask{}.raw())
-	block := submit(t, p, ask{Op: "sleep", Seconds: 3600}.raw(), procpool.Caller("nobody"))
+	block := submit(t, p, ask{Op: "sleep", Seconds: 3600}.raw(), procpool.Caller("blocker"))
 	events := p.Events().Subscribe(1000)
 	t.Cleanup(events.Close)
 	return p, func() { block.Cancel(nil) }, func(t *testing.T) (ids []string) {

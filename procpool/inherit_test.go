@@ -58,18 +58,18 @@ func TestWorkerOfAnotherUser(t *testing.T) {
 	if out, err := exec.Command("go", "build", "-o", example, "./child/example").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	const nobody = 65534
+	const otherUser = 65534
 	p := startPool(t, func() *exec.Cmd {
 		cmd := exec.Command(example)
 		cmd.Dir = dir
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: otherUser, Gid: otherUser}}
 		return cmd
 	}, func(c *procpool.Config) { c.Inherit = true })
 	pid, err := strconv.Atoi(do(t, p, ask{Op: "pid"}.raw()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if info, err := os.Stat("/proc/" + strconv.Itoa(pid)); err != nil || info.Sys().(*syscall.Stat_t).Uid != nobody { //nolint:forcetypeassert // a unix system has it
+	if info, err := os.Stat("/proc/" + strconv.Itoa(pid)); err != nil || info.Sys().(*syscall.Stat_t).Uid != otherUser { //nolint:forcetypeassert // a unix system has it
 		t.Errorf("the worker's user: %v, %v", info, err)
 	}
 }
