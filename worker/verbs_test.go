@@ -418,3 +418,24 @@ func TestVerbsAfterTheEnd(t *testing.T) {
 		<-s.Gone()
 	})
 }
+
+// StopChild returns when the child has stopped, also when another caller has it started
+// again and that start has to wait.
+func TestStopChildBesideRestartChild(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		spec := worker.FuncSpec("a", func(ctx context.Context) error { <-ctx.Done(); time.Sleep(time.Second); return nil })
+		s := supervise(t, worker.SupervisorConfig{Children: []worker.Spec{spec}})
+		synctest.Wait()
+		stopped := ask(func() error { return s.StopChild(context.Background(), "a") })
+		restarted := ask(func() error { return s.RestartChild(context.Background(), "a") })
+		s.HoldRestarts()
+		time.Sleep(time.Minute)
+		if err := answers(t, "StopChild", stopped); err != nil {
+			t.Error(err)
+		}
+		if err := answers(t, "RestartChild", restarted); !errors.Is(err, worker.ErrSupervisorEnded) {
+			t.Error(err)
+		}
+		stop(t, s)
+	})
+}
