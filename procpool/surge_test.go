@@ -3,6 +3,7 @@
 package procpool_test
 
 import (
+	"context"
 	"errors"
 	"os"
 	"os/exec"
@@ -274,5 +275,37 @@ func TestReloadsAreOneAtATimeAndEndWithThePool(t *testing.T) {
 	}
 	if _, err := p.Reload(within(t), nil); !errors.Is(err, procpool.ErrDraining) {
 		t.Errorf("a reload of a pool that has ended: %v", err)
+	}
+}
+
+// A worker of a reload that was given up may end badly during the next one, which goes on.
+func TestReloadIsNotBlamedForTheOneBefore(t *testing.T) {
+	p := startPool(t, version("1"), func(c *procpool.Config) { c.Surge = 2 })
+	do(t, p, ask{}.raw())
+	asked, release := make(chan struct{}), make(chan struct{})
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	reload := func(ctx context.Context, command func() *exec.Cmd) {
+		_, err := p.Reload(ctx, command)
+		ended <- err
+	}
+	go reload(ctx, func() *exec.Cmd {
+		close(asked)
+		<-release
+		return exec.Command("/no/such/program")
+	})
+	<-asked
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("the first: %v", err)
+	}
+	go reload(within(t), version("2"))
+	eventually(t, "the second has started a worker", func() bool { return p.Stats().Spawned == 3 })
+	close(release)
+	if err := <-ended; err != nil {
+		t.Errorf("the second: %v", err)
+	}
+	if code := do(t, p, ask{Op: "env", Text: "CODE"}.raw()); code != `"2"` {
+		t.Errorf("the version is %s", code)
 	}
 }
