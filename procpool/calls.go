@@ -97,6 +97,7 @@ func (w *proc) refuseCall(id, why string) {
 func (w *proc) reply(id string, result json.RawMessage, failed error) {
 	w.wmu.Lock()
 	defer w.wmu.Unlock()
+	w.behind = true
 	w.armWrite(time.Now())
 	var err error
 	if failed == nil {

@@ -41,6 +41,7 @@ type proc struct {
 	wmu        sync.Mutex // held while writing; guards the fields below
 	writer     *wire.Writer
 	writeUntil time.Time // the write deadline that is set
+	behind     bool      // it was sent much and may not have read that: even a small write may block
 
 	reader  *wire.Reader  // used by the goroutine that reads; see read.go
 	heard   wire.Envelope // the message it has read
@@ -262,7 +263,14 @@ func (p *Pool) passLocked(w *proc) (next *attempt) {
 // send writes an attempt's query. A failed write ends the worker.
 func (w *proc) send(a *attempt) {
 	for a != nil {
-		w.wmu.Lock()
+		if !w.wmu.TryLock() { // another goroutine writes, and the worker may not read
+			a.q.arm()
+			w.wmu.Lock()
+		}
+		if w.behind {
+			a.q.arm()
+		}
+		w.behind = w.behind || len(a.q.payload) > smallWrite
 		if a.dropped {
 			w.wmu.Unlock()
 			a = w.p.release(w, a, false)

@@ -165,6 +165,7 @@ func (p *Pool) goBackLocked(r *reload, why error) {
 	}
 	if !r.proved || r.before == nil {
 		p.keepLocked(r.generation)
+		p.generation = r.generation // so the next reload does not take its workers for its own
 		p.endReloadLocked(r, why)
 		return
 	}

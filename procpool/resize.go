@@ -28,7 +28,7 @@ func (p *Pool) Resize(least, most int) error {
 	excess := p.sizeLocked() - most
 	leaving := func(w *proc) bool { return !w.alone && (w.leaving || w.retire != nil) }
 	for _, w := range p.workers {
-		if leaving(w) {
+		if leaving(w) || w.replaces != nil && !leaving(w.replaces) { // a successor ends the other one once it is ready
 			excess--
 		}
 	}

@@ -3,6 +3,7 @@
 package procpool_test
 
 import (
+	"context"
 	"errors"
 	"os"
 	"os/exec"
@@ -274,5 +275,65 @@ func TestReloadsAreOneAtATimeAndEndWithThePool(t *testing.T) {
 	}
 	if _, err := p.Reload(within(t), nil); !errors.Is(err, procpool.ErrDraining) {
 		t.Errorf("a reload of a pool that has ended: %v", err)
+	}
+}
+
+// A worker of a reload that was given up may end badly during the next one, which goes on.
+func TestReloadIsNotBlamedForTheOneBefore(t *testing.T) {
+	p := startPool(t, version("1"), func(c *procpool.Config) { c.Surge = 2 })
+	do(t, p, ask{}.raw())
+	asked, release := make(chan struct{}), make(chan struct{})
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	reload := func(ctx context.Context, command func() *exec.Cmd) {
+		_, err := p.Reload(ctx, command)
+		ended <- err
+	}
+	go reload(ctx, func() *exec.Cmd {
+		close(asked)
+		<-release
+		return exec.Command("/no/such/program")
+	})
+	<-asked
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("the first: %v", err)
+	}
+	go reload(within(t), version("2"))
+	eventually(t, "the second has started a worker", func() bool { return p.Stats().Spawned == 3 })
+	close(release)
+	if err := <-ended; err != nil {
+		t.Errorf("the second: %v", err)
+	}
+	if code := do(t, p, ask{Op: "env", Text: "CODE"}.raw()); code != `"2"` {
+		t.Errorf("the version is %s", code)
+	}
+}
+
+// A Resize to the same size is no reason to end a worker whose successor still starts.
+func TestResizeLeavesAWorkerUntilItsSuccessorIsReady(t *testing.T) {
+	gate := filepath.Join(t.TempDir(), "gate")
+	p := startPool(t, gated(gate), nil)
+	do(t, p, ask{}.raw())
+	ended := make(chan error, 1)
+	go func() {
+		_, err := p.Reload(within(t), nil)
+		ended <- err
+	}()
+	eventually(t, "the successor starts", func() bool { return p.Stats().Spawned == 2 })
+	if err := p.Resize(0, 1); err != nil {
+		t.Fatal(err)
+	}
+	if n := p.Stats().Ended[procpool.CauseResized]; n > 0 || p.Stats().Ready != 1 {
+		t.Errorf("it has no worker: %+v", p.Stats())
+	}
+	if err := os.WriteFile(gate, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if s := p.Stats(); s.Ended[procpool.CauseResized] != 0 || s.Ended[procpool.CauseReloaded] != 1 {
+		t.Errorf("%+v", s)
 	}
 }

@@ -91,6 +91,11 @@ func (s *Supervisor) advance(g *group) {
 			return
 		}
 		g.phase, g.cursor = groupWaiting, 0
+		for _, c := range g.members {
+			if c.group == g {
+				c.answer(awaitsStop, nil) // the start may have to wait, or not come
+			}
+		}
 		wait := time.Until(g.due)
 		if wait > 0 || len(g.members) > 1 { // do not show a single child as pending when it need not wait
 			for _, c := range g.members {

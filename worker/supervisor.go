@@ -378,7 +378,11 @@ func (s *Supervisor) Remove(ctx context.Context, name string) error {
 
 func (s *Supervisor) remove(m removeChild) {
 	c := s.byName[m.name]
-	if c == nil {
+	switch {
+	case s.ended:
+		m.reply <- ErrSupervisorEnded
+		return
+	case c == nil:
 		m.reply <- ErrNoChild
 		return
 	}

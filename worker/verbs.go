@@ -229,6 +229,9 @@ func (s *Supervisor) withdraw(c *child, g *group) {
 func (s *Supervisor) stopChild(m stopChild) {
 	c := s.byName[m.name]
 	switch {
+	case s.ended:
+		m.reply <- ErrSupervisorEnded
+		return
 	case c == nil:
 		m.reply <- ErrNoChild
 		return

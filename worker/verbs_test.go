@@ -229,6 +229,7 @@ func TestVerbsThatCross(t *testing.T) {
 				t.Errorf("%s after the end: %v", verb, err)
 			}
 		}
+		<-s.Gone() // a factory sleeps
 	})
 }
 
@@ -368,6 +369,72 @@ func TestCountsAndChild(t *testing.T) {
 			if got, ok := s.Child(want.Name); !ok || got.Name != want.Name || got.Status != want.Status || len(got.Children) != len(want.Children) {
 				t.Errorf("%s is %+v, want %+v", want.Name, got, want)
 			}
+		}
+		stop(t, s)
+	})
+}
+
+// answers returns what a verb has returned, and fails the test when it has not.
+func answers(t *testing.T, what string, reply <-chan error) error {
+	t.Helper()
+	synctest.Wait()
+	select {
+	case err := <-reply:
+		return err
+	default:
+		t.Errorf("%s does not return", what)
+		return nil
+	}
+}
+
+func ask(verb func() error) <-chan error {
+	reply := make(chan error, 1)
+	go func() { reply <- verb() }()
+	synctest.Wait()
+	return reply
+}
+
+// The verbs of a supervisor that has ended do not wait for a function that was abandoned.
+func TestVerbsAfterTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		free := make(chan struct{})
+		spec := worker.FuncSpec("a", func(context.Context) error { <-free; return nil })
+		spec.StopTimeout = time.Second
+		s := supervise(t, worker.SupervisorConfig{Children: []worker.Spec{spec}})
+		_ = s.Stop(t.Context())
+		<-s.Done()
+		for what, verb := range map[string]func() error{
+			"StopChild":    func() error { return s.StopChild(context.Background(), "a") },
+			"Remove":       func() error { return s.Remove(context.Background(), "a") },
+			"RestartChild": func() error { return s.RestartChild(context.Background(), "a") },
+			"Replace":      func() error { return s.Replace(spec) },
+			"Add":          func() error { return s.Add(spec) },
+		} {
+			if err := answers(t, what, ask(verb)); !errors.Is(err, worker.ErrSupervisorEnded) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		close(free)
+		<-s.Gone()
+	})
+}
+
+// StopChild returns when the child has stopped, also when another caller has it started
+// again and that start has to wait.
+func TestStopChildBesideRestartChild(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		spec := worker.FuncSpec("a", func(ctx context.Context) error { <-ctx.Done(); time.Sleep(time.Second); return nil })
+		s := supervise(t, worker.SupervisorConfig{Children: []worker.Spec{spec}})
+		synctest.Wait()
+		stopped := ask(func() error { return s.StopChild(context.Background(), "a") })
+		restarted := ask(func() error { return s.RestartChild(context.Background(), "a") })
+		s.HoldRestarts()
+		time.Sleep(time.Minute)
+		if err := answers(t, "StopChild", stopped); err != nil {
+			t.Error(err)
+		}
+		if err := answers(t, "RestartChild", restarted); !errors.Is(err, worker.ErrSupervisorEnded) {
+			t.Error(err)
 		}
 		stop(t, s)
 	})

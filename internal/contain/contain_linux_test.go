@@ -293,3 +293,47 @@ func TestNames(t *testing.T) {
 		}
 	}
 }
+
+// A program that may write to its cgroup of v1 can freeze itself there. That does not
+// keep it from being killed, also in a cgroup that it has made below.
+func TestFrozenProgramIsKilled(t *testing.T) {
+	for name, hierarchies := range map[string][]string{"freezer": {"freezer"}, "hybrid": {"v2", "freezer"}} {
+		t.Run(name, func(t *testing.T) {
+			var parents []string
+			for _, h := range hierarchies {
+				parents = append(parents, root(t, h))
+			}
+			g, _, err := New(parents, "frozen", Limits{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			freezer := g.dirs[len(g.dirs)-1].path
+			inner := filepath.Join(freezer, "inner")
+			if err := os.Mkdir(inner, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				_, _ = put(freezer, "freezer.state", "THAWED"), put(inner, "freezer.state", "THAWED") // a failed test leaves nothing
+				g.End(time.Minute)
+				if err := g.Remove(); err != nil {
+					t.Error(err)
+				}
+			})
+			cmd := exec.Command("sleep", "3600")
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			if err := g.Join(cmd.Process.Pid, &syscall.SysProcAttr{}); err != nil {
+				t.Fatal(err)
+			}
+			if err := errors.Join(put(inner, "cgroup.procs", fmt.Sprint(cmd.Process.Pid)), put(inner, "freezer.state", "FROZEN"), put(freezer, "freezer.state", "FROZEN")); err != nil {
+				t.Fatal(err)
+			}
+			if left := g.End(5 * time.Second); len(left) > 0 {
+				t.Errorf("%v are left", left)
+			}
+			_, _ = put(freezer, "freezer.state", "THAWED"), put(inner, "freezer.state", "THAWED")
+			_ = cmd.Wait()
+		})
+	}
+}

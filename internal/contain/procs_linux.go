@@ -141,6 +141,20 @@ func (g *Group) Kill() {
 	if d := g.dirs[0]; !d.v2 || put(d.path, "cgroup.kill", "1") != nil { // Linux 5.14
 		d.killEach()
 	}
+	for _, d := range g.dirs {
+		d.thaw()
+	}
+}
+
+// thaw lets the signals take effect in processes that have frozen themselves in a
+// freezer of v1, in this directory or below. In v2 the kernel kills frozen ones.
+func (d dir) thaw() {
+	if d.v2 || !exists(d.path, "freezer.state") {
+		return
+	}
+	for _, path := range d.tree() {
+		_ = put(path, "freezer.state", "THAWED") // it may be gone meanwhile
+	}
 }
 
 // killEach kills the processes one by one. It freezes them, where it can, so that
