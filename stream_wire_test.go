@@ -165,7 +165,13 @@ func TestOrdinaryRequestsAreNoStreams(t *testing.T) {
 				})
 				proxy := httputil.NewSingleHostReverseProxy(up)
 				proxy.FlushInterval = -1
-				srv = &http.Server{Addr: "127.0.0.1:0", Handler: proxy}
+				srv = &http.Server{Addr: "127.0.0.1:0", Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+					// Else net/http closes the body with the first flush, before the proxy has seen its end.
+					if err := http.NewResponseController(w).EnableFullDuplex(); err != nil {
+						t.Error(err)
+					}
+					proxy.ServeHTTP(w, req)
+				})}
 			}
 			r.Serve("http", srv)
 			got := make(chan string, 1)
