@@ -30,7 +30,9 @@ func processErr(err error) error {
 		return answer(connect.CodeNotFound, ReasonNotFound, "id")
 	case errors.Is(err, presence.ErrUnreachable):
 		return answer(connect.CodeUnavailable, ReasonUnreachable, "")
-	case errors.Is(err, presence.ErrRefused):
+	case errors.Is(err, presence.ErrAmbiguous):
+		return answer(connect.CodeInvalidArgument, ReasonInvalid, "id")
+	case errors.Is(err, presence.ErrRefused), errors.Is(err, presence.ErrUnsigned):
 		return answer(connect.CodeFailedPrecondition, ReasonRefused, "")
 	}
 	return err
@@ -82,7 +84,7 @@ func processOf(p presence.Process) *operatorv1.Process {
 		Id: p.ID, Service: p.Service, Host: p.Host, Pid: int32(p.PID), Version: p.Version,
 		Phase: string(r.Phase), Ready: p.Ready, Suspended: p.Suspended, Truncated: p.Truncated,
 		Units:  unitsOf(p.Status.Units),
-		Reason: strings.Join(slices.DeleteFunc([]string{r.Reason, p.Status.Waiting}, func(s string) bool { return s == "" }), "; "),
+		Reason: strings.Join(slices.DeleteFunc([]string{p.Suspect, r.Reason, p.Status.Waiting}, func(s string) bool { return s == "" }), "; "),
 	}
 	if !p.StartedAt.IsZero() {
 		out.StartedAt = timestamppb.New(p.StartedAt)

@@ -15,9 +15,13 @@
 // Announcements are entries of a key-value bucket that expire: a process that is
 // killed disappears after [Config.TTL], and one that ends removes its entry at
 // once. Commands are requests to the process itself (NATS request-reply), so the
-// operator learns whether the process got them. Every client that may publish on
-// the subject "PREFIX.command.>" can send commands: restrict it with the
-// permissions of the NATS account.
+// operator learns whether the process got them.
+//
+// The bus is not trusted. Each process signs its announcements and its answers with a
+// key that it makes at its start, and a Fleet shows an entry that does not fit as
+// suspect ([Process.Suspect]). Each Fleet signs its commands ([Config.KeyFile]), and a
+// process obeys the operators that it knows ([Config.OperatorsFile]). docs/bus.md in the
+// repository says what this withstands, and which permissions NATS needs.
 //
 // presence keeps no state of the process: it asks the App.
 package presence
@@ -53,9 +57,21 @@ type Config struct {
 	// Defaults to TTL/3, which is also the maximum.
 	Every time.Duration
 
-	// ID of this process, unique in the fleet. Defaults to the host's name, a
-	// dash and a random part. In Kubernetes the host's name is the pod's.
+	// ID of this process, unique among the processes of its service. Defaults to the
+	// host's name, a dash and a random part. In Kubernetes the host's name is the pod's.
 	ID string
+
+	// OperatorsFile has the public keys of the operators that this process obeys, as PEM:
+	// those of more than one while a key is replaced. The process reads it for each
+	// command. Without it the process obeys any key while its connection to NATS ends in
+	// this process or on this machine, and otherwise it refuses every command.
+	OperatorsFile string
+
+	// KeyFile has the private key with which a [Fleet] signs its commands: Ed25519,
+	// PKCS #8 in PEM, as "openssl genpkey -algorithm ed25519" writes it. [Open] reads it.
+	// Without it each Fleet makes a key of its own, which only processes without an
+	// OperatorsFile obey.
+	KeyFile string
 
 	// Version of the program, for operators to see.
 	Version string
@@ -129,7 +145,9 @@ var errTTL = errors.New("use the same TTL in all of the fleet")
 
 // bucket opens the fleet's bucket, and creates it when it is missing.
 func bucket(ctx context.Context, js jetstream.JetStream, c Config) (jetstream.KeyValue, error) {
-	spec, err := BucketConfig(c)
+	ofFleet := c
+	ofFleet.ID = "" // an announcer's has its service
+	spec, err := BucketConfig(ofFleet)
 	if err != nil {
 		return nil, err
 	}
@@ -155,6 +173,8 @@ func bucket(ctx context.Context, js jetstream.JetStream, c Config) (jetstream.Ke
 
 // Process is the last announcement of one process.
 type Process struct {
+	// ID is the service and the process's own id, with a dot between them. In a fleet
+	// where some processes run a version without signatures, theirs has no dot.
 	ID        string    `json:"id"`
 	Service   string    `json:"service"`
 	Host      string    `json:"host"`
@@ -169,8 +189,21 @@ type Process struct {
 	Status lifecycle.Status `json:"status"`
 	// Truncated says that units were left out.
 	Truncated bool `json:"truncated,omitempty"`
+	// Commands are the last commands that the process obeyed, newest first, at most 10.
+	Commands []Command `json:"commands,omitempty"`
+	// Refusals counts the commands that the process refused, and Refused is the last one.
+	Refusals int64    `json:"refusals,omitempty"`
+	Refused  *Command `json:"refused,omitempty"`
+	// Number counts the announcements of this process, from 1, and AnnouncedAt is the
+	// time of this one by the process's clock.
+	Number      uint64    `json:"number,omitempty"`
+	AnnouncedAt time.Time `json:"announcedAt"`
 	// SeenAt is when the server stored the announcement.
 	SeenAt time.Time `json:"-"`
+	// Suspect says why the entry, or a recent one of the same id, was not written by the
+	// process, "" when all is well. The other fields are then those that the process
+	// itself has announced last, and empty when it is not known.
+	Suspect string `json:"-"`
 }
 
 // prune cuts a tree of units at a depth.
