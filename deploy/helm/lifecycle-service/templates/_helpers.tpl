@@ -120,3 +120,28 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version | replace "+" "_" }}
 {{- end -}}
 {{- prepend (.Values.args | default list) (printf "-config=/etc/service/%s" .Values.configFile) | toYaml }}
 {{- end }}
+
+{{/* The name of the service on the bus: that of its App, as presence makes one token of it. */}}
+{{- define "app.token" -}}
+{{- regexReplaceAll "[^A-Za-z0-9_-]" (include "app.config" . | fromYaml).lifecycle.name "-" | trunc 100 }}
+{{- end }}
+
+{{/* What the service needs to know of the fleet's NATS. */}}
+{{- define "app.busEnv" -}}
+{{- $prefix := include "app.prefix" . -}}
+- {name: {{ $prefix }}_NATS_URL, value: {{ .Values.bus.url | quote }}}
+- {name: {{ $prefix }}_NATS_NKEY_FILE, value: /etc/bus/user/user.nk}
+- {name: {{ $prefix }}_NATS_INBOX_PREFIX, value: {{ printf "_INBOX_%s" (include "app.token" .) | quote }}}
+- {name: {{ $prefix }}_OPERATORS_FILE, value: /etc/bus/operators/operators.pem}
+{{- end }}
+
+{{/* The ports of the servers in bus.url. */}}
+{{- define "app.busPorts" -}}
+{{- $ports := list -}}
+{{- range splitList "," .Values.bus.url -}}
+{{- $ports = append $ports (regexFind ":[0-9]+$" . | trimPrefix ":" | default "4222" | int) -}}
+{{- end -}}
+{{- range $ports | uniq }}
+- {port: {{ . }}, protocol: TCP}
+{{- end }}
+{{- end }}
