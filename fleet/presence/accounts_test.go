@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -26,6 +27,8 @@ import (
 // bus is a real server with the shipped configuration.
 type bus struct {
 	t     *testing.T
+	conf  string
+	srv   *server.Server
 	url   string
 	seeds map[string]string // by service: the files of the nkey seeds
 }
@@ -34,7 +37,7 @@ type bus struct {
 // its streams in a temporary folder.
 func startBus(t *testing.T, conf string) *bus {
 	t.Helper()
-	b := &bus{t: t, seeds: map[string]string{}}
+	b := &bus{t: t, conf: conf, seeds: map[string]string{}}
 	for _, name := range []string{"operator", "orders", "billing"} {
 		user, err := nkeys.CreateUser()
 		if err != nil {
@@ -54,22 +57,35 @@ func startBus(t *testing.T, conf string) *bus {
 		}
 		t.Setenv(strings.ToUpper(name)+"_NKEY", public)
 	}
-	opts, err := server.ProcessConfigFile(conf)
-	if err != nil {
-		t.Fatal(err)
-	}
-	opts.Host, opts.Port, opts.StoreDir, opts.NoSigs, opts.NoLog = "127.0.0.1", server.RANDOM_PORT, t.TempDir(), true, true
-	srv, err := server.NewServer(opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	srv.Start()
-	t.Cleanup(func() { srv.Shutdown(); srv.WaitForShutdown() })
-	if !srv.ReadyForConnections(time.Minute) {
-		t.Fatal("the server is not ready")
-	}
-	b.url = srv.ClientURL()
+	b.run(server.RANDOM_PORT)
+	t.Cleanup(func() { b.stop() })
 	return b
+}
+
+// run starts the server. What it had in memory is lost.
+func (b *bus) run(port int) {
+	b.t.Helper()
+	opts, err := server.ProcessConfigFile(b.conf)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	opts.Host, opts.Port, opts.StoreDir, opts.NoSigs, opts.NoLog = "127.0.0.1", port, b.t.TempDir(), true, true
+	if b.srv, err = server.NewServer(opts); err != nil {
+		b.t.Fatal(err)
+	}
+	b.srv.Start()
+	if !b.srv.ReadyForConnections(time.Minute) {
+		b.t.Fatal("the server is not ready")
+	}
+	b.url = b.srv.ClientURL()
+}
+
+// stop stops the server and returns its port.
+func (b *bus) stop() (port int) {
+	port = b.srv.Addr().(*net.TCPAddr).Port
+	b.srv.Shutdown()
+	b.srv.WaitForShutdown()
+	return port
 }
 
 // connect connects as the user of a service does.
@@ -124,7 +140,7 @@ func service(t *testing.T, js jetstream.JetStream, name, id, operators string) (
 // commands. The processes are on a server whose users have no more permissions than the
 // files give them.
 func TestShippedAccounts(t *testing.T) {
-	b := startBus(t, filepath.Join("..", "..", "deploy", "nats", "nats.conf"))
+	b := startBus(t, shipped)
 	private, operators := keyPair(t)
 	f, err := presence.Open(t.Context(), b.connect("operator"), presence.Config{KeyFile: private})
 	if err != nil {
@@ -207,6 +223,38 @@ func TestShippedAccounts(t *testing.T) {
 		}
 	})
 }
+
+// A process that starts before the operators' server waits for it, because a service may
+// not create the bucket. When the server restarts and has lost the bucket, the watch of the
+// operators' server creates it again.
+func TestOperatorCreatesTheBucket(t *testing.T) {
+	b := startBus(t, shipped)
+	private, operators := keyPair(t)
+	_, id := service(t, b.connect("orders"), "orders", "a", operators)
+	f, err := presence.Open(t.Context(), b.connect("operator"), presence.Config{KeyFile: private})
+	if err != nil {
+		t.Fatal(err)
+	}
+	await(t, f, id, "the process", func(p presence.Process) bool { return p.Ready })
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil { // as a feed does
+			_ = f.Watch(ctx, func(presence.Change) {})
+			time.Sleep(50 * time.Millisecond)
+		}
+	}()
+	defer func() { cancel(); <-done }()
+	b.run(b.stop())
+	before := time.Now()
+	await(t, f, id, "the process after the restart", func(p presence.Process) bool { return p.SeenAt.After(before) && p.Suspect == "" })
+	if _, err := f.Resume(t.Context(), id, "ada"); err != nil {
+		t.Error(err)
+	}
+}
+
+var shipped = filepath.Join("..", "..", "deploy", "nats", "nats.conf")
 
 // permissions checks what the server lets each user publish and subscribe to.
 func (b *bus) permissions(t *testing.T) {

@@ -118,7 +118,11 @@ type Change = stream.Item[Process]
 // ctx's error when ctx ends, or an error when the watch of the bucket breaks.
 func (f *Fleet) Watch(ctx context.Context, tell func(Change)) error {
 	to := stream.Sink[Process](tell)
-	watch, err := f.kv.WatchAll(ctx)
+	kv, err := bucket(ctx, f.js, f.cfg) // a server that restarted has lost it, and services may not create it
+	if err != nil {
+		return err
+	}
+	watch, err := kv.WatchAll(ctx)
 	if err != nil {
 		return fmt.Errorf("presence: watch: %w", err)
 	}

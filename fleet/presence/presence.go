@@ -154,8 +154,11 @@ func bucket(ctx context.Context, js jetstream.JetStream, c Config) (jetstream.Ke
 	kv, err := js.KeyValue(ctx, c.Bucket)
 	if errors.Is(err, jetstream.ErrBucketNotFound) {
 		kv, err = js.CreateKeyValue(ctx, spec)
-		if errors.Is(err, jetstream.ErrBucketExists) { // another process was faster
+		switch {
+		case errors.Is(err, jetstream.ErrBucketExists): // another process was faster
 			kv, err = js.KeyValue(ctx, c.Bucket)
+		case errors.Is(err, context.DeadlineExceeded): // the server does not answer what the user may not ask
+			err = fmt.Errorf("it does not exist yet, and this NATS user may not create it: the operators' server does (%w)", err)
 		}
 	}
 	if err != nil {
