@@ -45,7 +45,7 @@ func (f *Fleet) ask(ctx context.Context, id string, c command) (string, error) {
 	}
 	subject := commandSubject(f.cfg, p.ID)
 	now := time.Now().UTC()
-	c.Who = cmp.Or(c.Who, "the operator with the key "+fingerprint(f.key.Public().(ed25519.PublicKey)))
+	c.Who = cmp.Or(c.Who, "the operator with the key "+fingerprint(publicOf(f.key)))
 	c.Life, c.Nonce, c.Issued, c.Expires = fingerprint(public), rand.Text(), now, now.Add(min(f.cfg.CommandTimeout, maxValid))
 	body, err := json.Marshal(c)
 	if err != nil {

@@ -25,8 +25,6 @@ func newKey(tb testing.TB) ed25519.PrivateKey {
 	return key
 }
 
-func public(key ed25519.PrivateKey) ed25519.PublicKey { return key.Public().(ed25519.PublicKey) }
-
 const subject = "lifecycle.fleet.command.orders.a"
 
 // newGate returns a gate that trusts one key.
@@ -94,7 +92,7 @@ func TestGate(t *testing.T) {
 			if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
 				t.Errorf("%v, want %q", err, tt.want)
 			}
-			if (signer == fingerprint(public(tt.key))) != tt.signer || !tt.signer && signer != "" {
+			if (signer == fingerprint(publicOf(tt.key))) != tt.signer || !tt.signer && signer != "" {
 				t.Errorf("the signer is %q", signer)
 			}
 		})

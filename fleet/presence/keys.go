@@ -29,9 +29,8 @@ var (
 
 // seal signs body for one purpose.
 func seal(key ed25519.PrivateKey, purpose string, body []byte) []byte {
-	public := key.Public().(ed25519.PublicKey)
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "%s %s %s\n", sealMark, base64.RawURLEncoding.EncodeToString(public), base64.RawURLEncoding.EncodeToString(ed25519.Sign(key, signed(purpose, body))))
+	fmt.Fprintf(&b, "%s %s %s\n", sealMark, base64.RawURLEncoding.EncodeToString(publicOf(key)), base64.RawURLEncoding.EncodeToString(ed25519.Sign(key, signed(purpose, body))))
 	b.Write(body)
 	return b.Bytes()
 }
@@ -64,6 +63,11 @@ func unseal(purpose string, message []byte) (key ed25519.PublicKey, body []byte,
 
 func signed(purpose string, body []byte) []byte {
 	return append([]byte("lifecycle-go presence\n"+purpose+"\n"), body...)
+}
+
+// publicOf returns the public half of a key, which a PrivateKey ends with.
+func publicOf(key ed25519.PrivateKey) ed25519.PublicKey {
+	return ed25519.PublicKey(key[ed25519.SeedSize:])
 }
 
 // fingerprint names a public key in logs, errors and commands: the first 128 bits of its
