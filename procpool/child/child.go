@@ -45,56 +45,6 @@ var (
 // time, unless [Concurrency] says otherwise.
 type Handler func(ctx context.Context, q *Query) (result any, err error)
 
-// Query is one query for a handler. Its methods may be called concurrently until
-// the handler has returned.
-type Query struct {
-	ID      string
-	Payload json.RawMessage // the handler may keep it
-	Bytes   []byte          // that the caller sent beside the payload, nil for none; the handler may keep them
-	About   About
-
-	w   *server
-	run *running
-}
-
-// errAnswered is returned to a goroutine that uses a query after its handler has
-// returned.
-var errAnswered = errors.New("the query has been answered")
-
-// write sends one message, unless the query has been answered.
-func (q *Query) write(send func(*wire.Writer) error) error {
-	return q.w.write(func(w *wire.Writer) error {
-		if q.run.answered {
-			return errAnswered
-		}
-		return send(w)
-	})
-}
-
-// Session tells the pool the worker's own id of the work. It returns an error once
-// the query is answered.
-func (q *Query) Session(id string) error {
-	return q.write(func(w *wire.Writer) error { return w.Session(q.ID, id) })
-}
-
-// Send sends a part of the answer, encoded as a result is. It waits while the
-// pool's caller has enough to read. The pool drops what is sent after the query was
-// cancelled. Send returns an error once the query is answered.
-func (q *Query) Send(content any) error {
-	raw, data, err := q.w.encode(content)
-	if err != nil {
-		return fmt.Errorf("send: %w", err)
-	}
-	return q.write(func(w *wire.Writer) error { return w.MessageBytes(q.ID, raw, data) })
-}
-
-func marshal(v any) (json.RawMessage, error) {
-	if raw, ok := v.(json.RawMessage); ok {
-		return raw, wire.CheckValue(raw)
-	}
-	return json.Marshal(v)
-}
-
 // lastWords is how long a handler may take to return after the pool has gone.
 const lastWords = 2 * time.Second
 
@@ -106,6 +56,7 @@ type server struct {
 
 	mu      sync.Mutex // held while writing; guards the fields below
 	writer  *wire.Writer
+	out     *gatherer
 	queries int64
 
 	ended   chan error    // capacity 1: why reading has ended
@@ -130,6 +81,7 @@ type running struct {
 	cancel   context.CancelCauseFunc
 	taken    atomic.Bool   // another goroutine reads now, or none needs to
 	answered bool          // guarded by server.mu
+	streams  bool          // it has sent a message; guarded by server.mu
 	done     chan struct{} // closed when the handler has returned and the answer is sent
 }
 
@@ -159,9 +111,11 @@ func Serve(ctx context.Context, handler Handler, opts ...Option) error {
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
 	s := &server{
-		handler: handler, conn: conn, began: time.Now(), writer: wire.NewWriter(conn, limit), reader: wire.NewReader(conn, limit), ctx: ctx,
+		handler: handler, conn: conn, began: time.Now(), reader: wire.NewReader(conn, limit), ctx: ctx,
 		ended: make(chan error, 1), begun: make(chan struct{}, 1), places: 1,
 	}
+	s.out = newGatherer(conn, &s.mu)
+	s.writer = wire.NewWriter(s.out, limit)
 	for i, opt := range opts {
 		if opt == nil {
 			return fmt.Errorf("serve: option %d is nil", i+1)
@@ -338,7 +292,11 @@ func (s *server) shutdown(graceful bool) error {
 	} else {
 		s.end(ErrCancelled, lastWords)
 	}
-	_ = s.write((*wire.Writer).ShutdownAck)
+	_ = s.write(func(w *wire.Writer) error {
+		err := w.ShutdownAck()
+		s.out.flush()
+		return err
+	})
 	return nil
 }
 
@@ -424,6 +382,7 @@ func (s *server) answer(id string, raw json.RawMessage, data []byte, err error, 
 	defer close(run.done)
 	s.left(run)
 	_ = s.write(func(w *wire.Writer) error {
+		s.out.room(len(raw) + len(data))
 		s.queries++
 		run.answered = true
 		if err == nil {
