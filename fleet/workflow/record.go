@@ -200,6 +200,12 @@ func (r *registration) message(key string, p Participant, expected uint64, c cha
 			msg.Header.Set(headerVersion, strconv.Itoa(r.version))
 		}
 	}
+	if c.timers != "" {
+		msg.Header.Set(headerTimers, c.timers)
+	}
+	if c.fired != "" {
+		msg.Header.Set(headerFired, url.PathEscape(c.fired))
+	}
 	if !c.moved && p != nil {
 		msg.Header.Set(headerSince, strconv.FormatInt(c.since.UnixNano(), 10))
 		return msg, nil
@@ -225,4 +231,6 @@ type change struct {
 	source TransitionSource
 	note   string
 	since  time.Time // when the phase was entered, for a write that keeps it
+	fired  string    // the timer that fires with this write
+	timers string    // the header of the entity's timers after it
 }
