@@ -68,6 +68,8 @@ type Record struct {
 	Since time.Time
 	// Due is when its deadline moves it, zero for no deadline.
 	Due time.Time
+	// Timers are its timers, those that have fired too.
+	Timers []Timer
 	// Degraded says what is wrong with it, a [*DegradedError]; usually nil.
 	Degraded error
 }
@@ -230,7 +232,7 @@ func (en *entity) record(r *registration) Record {
 
 // record describes an entry.
 func (r *registration) record(e *entry) Record {
-	rec := Record{Workflow: r.workflow, Key: e.key, Revision: e.revision, UpdatedAt: e.at, Since: e.since()}
+	rec := Record{Workflow: r.workflow, Key: e.key, Revision: e.revision, UpdatedAt: e.at, Since: e.since(), Timers: readTimers(e.header.Get(headerTimers))}
 	p, err := r.decode(e)
 	if err != nil {
 		rec.Degraded = err

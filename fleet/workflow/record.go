@@ -25,6 +25,7 @@ const (
 	headerNote     = "Lifecycle-Note"    // escaped like a URL path, because a header is one line
 	headerSince    = "Lifecycle-Since"   // unix nanoseconds; when the phase was entered, in writes that keep the phase
 	headerVersion  = "Lifecycle-Version" // of the record
+	headerOn       = "Lifecycle-On"      // the revision before: the server takes headerExpected out of a journal's messages
 
 	headerExpected  = jetstream.ExpectedLastSubjSeqHeader
 	headerOperation = "KV-Operation"
@@ -58,7 +59,11 @@ func (e *entry) since() time.Time {
 // predecessor returns the revision that the write was decided on. Records written by
 // other programs do not have it.
 func (e *entry) predecessor() (uint64, bool) {
-	n, err := strconv.ParseUint(e.header.Get(headerExpected), 10, 64)
+	on := e.header.Get(headerOn)
+	if on == "" {
+		on = e.header.Get(headerExpected) // of a program before there were journals
+	}
+	n, err := strconv.ParseUint(on, 10, 64)
 	return n, err == nil
 }
 
@@ -176,10 +181,12 @@ func (r *registration) unknownPhase(e *entry, phase string) error {
 
 // message makes the message that writes a record, or deletes it when p is nil.
 func (r *registration) message(key string, p Participant, expected uint64, c change) (*nats.Msg, error) {
+	on := strconv.FormatUint(expected, 10)
 	msg := &nats.Msg{Subject: r.bucket.subject(key), Header: nats.Header{
 		headerOp:       {c.op},
 		headerWorkflow: {r.workflow},
-		headerExpected: {strconv.FormatUint(expected, 10)},
+		headerExpected: {on},
+		headerOn:       {on},
 	}}
 	if p == nil {
 		msg.Header.Set(headerOperation, "DEL")
@@ -192,6 +199,12 @@ func (r *registration) message(key string, p Participant, expected uint64, c cha
 		if r.version > 0 {
 			msg.Header.Set(headerVersion, strconv.Itoa(r.version))
 		}
+	}
+	if c.timers != "" {
+		msg.Header.Set(headerTimers, c.timers)
+	}
+	if c.fired != "" {
+		msg.Header.Set(headerFired, url.PathEscape(c.fired))
 	}
 	if !c.moved && p != nil {
 		msg.Header.Set(headerSince, strconv.FormatInt(c.since.UnixNano(), 10))
@@ -218,4 +231,6 @@ type change struct {
 	source TransitionSource
 	note   string
 	since  time.Time // when the phase was entered, for a write that keeps it
+	fired  string    // the timer that fires with this write
+	timers string    // the header of the entity's timers after it
 }

@@ -28,10 +28,13 @@ type view struct {
 	seq      uint64             // the last message that the follower saw
 	ready    bool               // the initial content has been read
 	progress alarm              // rings at every change
+
+	agenda *agenda // what comes due
 }
 
 func newView(m *Manager, b *bucket) *view {
 	v := &view{m: m, b: b, stop: func() {}, indexes: make(map[string]*index), entities: make(map[string]*entity), gone: make(map[string]uint64), asked: make(map[string]uint64)}
+	v.agenda = newAgenda(m.alarm.ring)
 	v.follow = b.follower(m.log, v.take)
 	v.follow.hurry = make(chan struct{}, 1)
 	return v
@@ -66,6 +69,7 @@ func (v *view) clearLocked() {
 	}
 	clear(v.entities)
 	clear(v.gone)
+	v.agenda.clear()
 	v.seq, v.ready = 0, false
 }
 
@@ -133,15 +137,10 @@ func (v *view) entry(e *entry) {
 
 // retimeLocked corrects the times of a record that this process wrote.
 func (v *view) retimeLocked(now *entity, e *entry) {
-	x := now.index
-	if now.due != 0 {
-		x.due.Delete(now)
-	}
 	now.own, now.at, now.since = false, e.at.UnixNano(), e.since().UnixNano()
-	if d, ok := x.r.deadline(now.phaseName()); ok && now.due != 0 {
-		now.due = now.since + int64(d.After)
-		x.due.ReplaceOrInsert(now)
-		v.m.alarm.ring()
+	if now.due != 0 {
+		now.due = now.index.r.dueAt(now.phaseName(), now.since, now.timers)
+		v.agenda.set(now.index.r, now.key, now.id, now.due)
 	}
 }
 
@@ -245,6 +244,9 @@ func (en *entity) entry() *entry {
 	e := &entry{key: en.key, revision: en.revision, guessed: en.own, at: time.Unix(0, en.at), data: en.data, header: map[string][]string{headerSince: {strconv.FormatInt(en.since, 10)}}}
 	if en.version != "" {
 		e.header.Set(headerVersion, en.version)
+	}
+	if en.timers != "" {
+		e.header.Set(headerTimers, en.timers)
 	}
 	return e
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
@@ -18,6 +17,7 @@ type writing struct {
 	dry      bool
 	revision *uint64
 	result   *Participant
+	timers   []timerEdit
 	refused  error // of the options themselves
 }
 
@@ -131,6 +131,9 @@ func (m *Manager) change(ctx context.Context, r *registration, entityID string, 
 		return context.Cause(ctx)
 	}
 	b := r.bucket
+	if len(w.timers) > 0 {
+		_ = m.clock.look(ctx, b) // the write itself waits for a server that is away
+	}
 	leave, err := b.queue.enter(ctx, key)
 	if err != nil {
 		if errors.Is(ctx.Err(), context.Canceled) {
@@ -154,6 +157,9 @@ func (m *Manager) change(ctx context.Context, r *registration, entityID string, 
 			*w.result = d.next
 		}
 		d.change.op = op
+		if d.change.timers, err = r.timersAfter(cur, d, w.timers, m.clock.now()); err != nil {
+			return err
+		}
 		msg, err := r.message(key, d.next, revisionOf(cur), d.change)
 		if err != nil || w.dry {
 			return err
@@ -166,7 +172,7 @@ func (m *Manager) change(ctx context.Context, r *registration, entityID string, 
 			if d.next == nil {
 				b.view.deletedOwn(key, revision, op)
 			} else {
-				b.view.wrote(r, &entry{key: key, revision: revision, at: time.Now(), header: msg.Header, data: msg.Data}, d.next, func() bool {
+				b.view.wrote(r, &entry{key: key, revision: revision, at: m.clock.now(), header: msg.Header, data: msg.Data}, d.next, func() bool {
 					last, err := b.last(ctx, key)
 					return err == nil && last.revision == revision
 				})
