@@ -153,7 +153,7 @@ func (s *Supervisor) bring(c *child, factory func(name string) (Worker, error), 
 		cancel()
 	}
 	if !ok {
-		return errors.Join(errAbandonedStart, stopUnstarted(w))
+		return errors.Join(errGivenUp, stopUnstarted(w))
 	}
 	if err := w.Start((*startContext)(i)); err != nil {
 		return err
@@ -387,6 +387,7 @@ func (s *Supervisor) failedStart(c *child, err error) {
 	c.decided = true
 	c.answerStart(err)
 	if !s.consider(c, StatusFailed, err) {
+		c.answer(awaitsStart, err) // no other start will
 		s.retire(c)
 	}
 	s.advance(c.group)
