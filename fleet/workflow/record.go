@@ -200,6 +200,9 @@ func (r *registration) message(key string, p Participant, expected uint64, c cha
 			msg.Header.Set(headerVersion, strconv.Itoa(r.version))
 		}
 	}
+	if c.keys != "" {
+		msg.Header.Set(headerKeys, c.keys)
+	}
 	if c.timers != "" {
 		msg.Header.Set(headerTimers, c.timers)
 	}
@@ -233,4 +236,5 @@ type change struct {
 	since  time.Time // when the phase was entered, for a write that keeps it
 	fired  string    // the timer that fires with this write
 	timers string    // the header of the entity's timers after it
+	keys   string    // the header of its idempotency keys
 }

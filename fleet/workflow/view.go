@@ -245,6 +245,9 @@ func (en *entity) entry() *entry {
 	if en.version != "" {
 		e.header.Set(headerVersion, en.version)
 	}
+	if en.keys != "" {
+		e.header.Set(headerKeys, en.keys)
+	}
 	if en.timers != "" {
 		e.header.Set(headerTimers, en.timers)
 	}
