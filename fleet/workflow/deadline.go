@@ -138,16 +138,10 @@ func (f *firing) work(ctx context.Context, due <-chan *appointment) {
 func (m *Manager) fire(ctx context.Context, ap *appointment) error {
 	ctx, cancel := context.WithTimeout(ctx, fireTime)
 	defer cancel()
-	r, to := ap.r, ""
-	err := m.mutate(ctx, r, ap.id, writing{}, func(p Participant, cur *entry) (c change, err error) {
-		c, to, err = r.comesDue(p.Phase(), cur, m.clock.now())
-		return c, err
-	}, func(p Participant) error {
-		if to != "" {
-			r.fields.phase.of(p).SetString(to)
-		}
-		return nil
-	})
+	r := ap.r
+	err := m.mutate(ctx, r, ap.id, writing{}, func(phase string, cur *entry) (change, error) {
+		return r.comesDue(phase, cur, m.clock.now())
+	}, nil)
 	if errors.Is(err, errNotDue) || errors.Is(err, ErrEntityNotFound) {
 		return nil
 	}
@@ -157,29 +151,25 @@ func (m *Manager) fire(ctx context.Context, ap *appointment) error {
 // errNotDue says that nothing of the entity is due any more, or yet.
 var errNotDue = errors.New("nothing of it is due")
 
-// comesDue returns the change that is due for an entity, and the phase that it moves
-// the entity to, "" for none.
-func (r *registration) comesDue(phase string, cur *entry, now time.Time) (c change, to string, err error) {
+// comesDue returns the change that is due for an entity.
+func (r *registration) comesDue(phase string, cur *entry, now time.Time) (change, error) {
 	if cur.guessed {
-		return change{}, "", errNotDue // read it again, for the server's times
+		return change{}, errNotDue // read it again, for the server's times
 	}
 	d, timed := r.deadline(phase)
 	end := time.Unix(0, plus(cur.since().UnixNano(), d.After))
 	timed = timed && !now.Before(end)
-	t, ok := first(readTimers(cur.header.Get(headerTimers)))
+	t, ok := first(readTimers(cur.timers()))
 	ok = ok && !now.Before(t.At)
 	switch {
 	case timed && (!ok || !t.At.Before(end)):
-		if err := r.allowed("", phase, d.To, cur); err != nil {
-			return change{}, "", err
-		}
-		return change{moved: true, from: phase, source: TransitionSourceFramework, note: fmt.Sprintf("deadline: %v in %s", d.After, d.From)}, d.To, nil
+		return change{moved: true, from: phase, to: d.To, source: TransitionSourceFramework, note: fmt.Sprintf("deadline: %v in %s", d.After, d.From)}, nil
 	case ok && t.To != "" && r.table.IsValidTransition(phase, t.To):
-		return change{moved: true, from: phase, source: TransitionSourceFramework, note: "timer: " + t.Name, fired: t.Name}, t.To, nil
+		return change{moved: true, from: phase, to: t.To, source: TransitionSourceFramework, note: "timer: " + t.Name, fired: t.Name}, nil
 	case ok:
-		return change{fired: t.Name}, "", nil
+		return change{fired: t.Name}, nil
 	}
-	return change{}, "", errNotDue
+	return change{}, errNotDue
 }
 
 // alarm wakes the goroutines that wait for it.

@@ -82,7 +82,11 @@ func (e *entry) keys() []string {
 	if e == nil {
 		return nil
 	}
-	if header := e.header.Get(headerKeys); header != "" {
+	header := e.header.Get(headerKeys)
+	if e.known != nil {
+		header = e.known.keys
+	}
+	if header != "" {
 		return strings.Split(header, ",")
 	}
 	return nil

@@ -99,10 +99,14 @@ func (en *entity) phaseName() string {
 
 // putLocked puts an entity into the view, in place of its previous revision.
 func (v *view) putLocked(r *registration, en *entity) {
+	x := v.indexes[r.workflow]
 	if before := v.entities[en.key]; before != nil {
+		if before.index == x && before.decoded && en.decoded && before.id == en.id {
+			v.swapLocked(before, en)
+			return
+		}
 		v.dropLocked(before)
 	}
-	x := v.indexes[r.workflow]
 	v.entities[en.key] = en
 	en.index = x
 	if en.degraded != nil {
@@ -122,6 +126,58 @@ func (v *view) putLocked(r *registration, en *entity) {
 	}
 	for i, f := range en.fields {
 		en.fields[i] = post(x.fields[i], f.value, en)
+	}
+}
+
+// swapLocked gives an entity of the view the content of its new revision. It touches
+// only the trees whose order or content changes.
+func (v *view) swapLocked(now, en *entity) {
+	x := now.index
+	if en.degraded != nil {
+		x.degraded[now.key] = now
+	} else if now.degraded != nil {
+		delete(x.degraded, now.key)
+	}
+	if now.phase.name == en.phase.name {
+		en.phase = now.phase
+	} else {
+		ungroup(x.phases, now.phase, now)
+		en.phase = group(x.phases, en.phase.name, now)
+		switch was, is := x.r.active(now.phase.name), x.r.active(en.phase.name); {
+		case was && !is:
+			x.active.Delete(now)
+		case is && !was:
+			x.active.ReplaceOrInsert(now)
+		}
+	}
+	switch {
+	case now.parent != nil && en.parent != nil && now.parent.name == en.parent.name:
+		en.parent = now.parent
+	default:
+		if now.parent != nil {
+			ungroup(x.parents, now.parent, now)
+		}
+		if en.parent != nil {
+			en.parent = group(x.parents, en.parent.name, now)
+		}
+	}
+	for i, f := range now.fields {
+		if en.fields[i].value == f.value {
+			en.fields[i] = f
+			continue
+		}
+		unpost(x.fields[i], f, now)
+		en.fields[i] = post(x.fields[i], en.fields[i].value, now)
+	}
+	en.index, en.id, en.key = now.index, now.id, now.key
+	*now = *en
+	v.agenda.set(x.r, now.key, now.id, now.due)
+}
+
+// unpost removes an entity from those that share a field's value.
+func unpost(postings map[any]*posting, p *posting, en *entity) {
+	if p.tree.Delete(en); p.tree.Len() == 0 {
+		delete(postings, p.value)
 	}
 }
 
@@ -169,8 +225,6 @@ func (v *view) dropLocked(en *entity) {
 		ungroup(x.parents, en.parent, en)
 	}
 	for i, f := range en.fields {
-		if f.tree.Delete(en); f.tree.Len() == 0 {
-			delete(x.fields[i], f.value)
-		}
+		unpost(x.fields[i], f, en)
 	}
 }

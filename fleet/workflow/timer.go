@@ -92,15 +92,15 @@ func readTimers(header string) []Timer {
 func (r *registration) timersAfter(cur *entry, d decision, edits []timerEdit, now time.Time) (string, error) {
 	var timers []Timer
 	if cur != nil && !cur.deleted() {
-		timers = readTimers(cur.header.Get(headerTimers))
+		timers = readTimers(cur.timers())
 	}
-	if len(timers) == 0 && len(edits) == 0 || d.next == nil {
+	if len(timers) == 0 && len(edits) == 0 || d.data == nil {
 		return "", nil
 	}
 	if d.change.fired != "" {
 		fire(timers, d.change.fired, now)
 	}
-	phase := d.next.Phase()
+	phase := d.phase
 	if d.change.moved {
 		timers = slices.DeleteFunc(timers, func(t Timer) bool { return !t.Keep })
 	}
