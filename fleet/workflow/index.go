@@ -12,7 +12,8 @@ type entity struct {
 	revision uint64
 	at       int64 // unix nanoseconds
 	since    int64
-	due      int64  // when its deadline is, 0 for none
+	due      int64  // when its deadline or first timer is, 0 for none
+	timers   string // as in the header
 	version  string // of the record
 	data     []byte
 	own      bool  // times are by this process's clock: the follower has not seen the write yet
@@ -41,8 +42,7 @@ type index struct {
 	r        *registration
 	all      *btree.BTreeG[*entity]
 	active   *btree.BTreeG[*entity]
-	due      *btree.BTreeG[*entity] // ordered by due
-	degraded map[string]*entity     // by key
+	degraded map[string]*entity // by key
 	phases   map[string]*named
 	parents  map[string]*named
 	fields   []map[any]*posting
@@ -50,14 +50,12 @@ type index struct {
 
 func byID(a, b *entity) bool { return a.id < b.id }
 
-func byDue(a, b *entity) bool { return a.due < b.due || a.due == b.due && a.key < b.key }
-
 // degree keeps the trees flat and their nodes well filled.
 const degree = 32
 
 func newIndex(r *registration) *index {
 	x := &index{
-		r: r, all: btree.NewG(degree, byID), active: btree.NewG(degree, byID), due: btree.NewG(degree, byDue),
+		r: r, all: btree.NewG(degree, byID), active: btree.NewG(degree, byID),
 		degraded: make(map[string]*entity), phases: make(map[string]*named), parents: make(map[string]*named),
 		fields: make([]map[any]*posting, len(r.fields.indexed)),
 	}
@@ -86,16 +84,9 @@ func (v *view) make(r *registration, e *entry, p Participant, err error) *entity
 	for i, f := range r.fields.indexed {
 		en.fields[i] = &posting{value: f.of(p).Interface()}
 	}
-	en.due = r.due(p.Phase(), en.since)
+	en.timers = e.timers()
+	en.due = r.dueAt(p.Phase(), en.since, en.timers)
 	return en
-}
-
-// due returns when the deadline of a phase is that was entered at a time, 0 for none.
-func (r *registration) due(phase string, since int64) int64 {
-	if d, ok := r.deadline(phase); ok {
-		return since + int64(d.After)
-	}
-	return 0
 }
 
 func (en *entity) phaseName() string {
@@ -127,10 +118,7 @@ func (v *view) putLocked(r *registration, en *entity) {
 	if r.active(en.phaseName()) {
 		x.active.ReplaceOrInsert(en)
 	}
-	if en.due != 0 {
-		x.due.ReplaceOrInsert(en)
-		v.m.alarm.ring()
-	}
+	v.agenda.set(r, en.key, en.id, en.due)
 	en.phase = group(x.phases, en.phase.name, en)
 	if en.parent != nil {
 		en.parent = group(x.parents, en.parent.name, en)
@@ -180,16 +168,9 @@ func (v *view) swapLocked(now, en *entity) {
 		unpost(x.fields[i], f, now)
 		en.fields[i] = post(x.fields[i], en.fields[i].value, now)
 	}
-	if now.due != en.due && now.due != 0 {
-		x.due.Delete(now)
-	}
-	rise := now.due != en.due && en.due != 0
 	en.index, en.id, en.key = now.index, now.id, now.key
 	*now = *en
-	if rise {
-		x.due.ReplaceOrInsert(now)
-		v.m.alarm.ring()
-	}
+	v.agenda.set(x.r, now.key, now.id, now.due)
 }
 
 // unpost removes an entity from those that share a field's value.
@@ -237,9 +218,7 @@ func (v *view) dropLocked(en *entity) {
 	}
 	x.all.Delete(en)
 	x.active.Delete(en)
-	if en.due != 0 {
-		x.due.Delete(en)
-	}
+	v.agenda.set(nil, en.key, "", 0)
 	ungroup(x.phases, en.phase, en)
 	if en.parent != nil {
 		ungroup(x.parents, en.parent, en)

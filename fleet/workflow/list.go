@@ -71,6 +71,8 @@ type Record struct {
 	Since time.Time
 	// Due is when its deadline moves it, zero for no deadline.
 	Due time.Time
+	// Timers are its timers, those that have fired too.
+	Timers []Timer
 	// Degraded says what is wrong with it, a [*DegradedError]; usually nil.
 	Degraded error
 }
@@ -163,7 +165,7 @@ func (r *registration) record(e *entry) Record {
 
 // describe describes an entry, with the result of decoding it.
 func (r *registration) describe(e *entry, p Participant, err error) Record {
-	rec := Record{Workflow: r.workflow, Key: e.key, Revision: e.revision, UpdatedAt: e.at, Since: e.since()}
+	rec := Record{Workflow: r.workflow, Key: e.key, Revision: e.revision, UpdatedAt: e.at, Since: e.since(), Timers: readTimers(e.timers())}
 	if err != nil {
 		rec.Degraded = err
 		return rec

@@ -29,7 +29,8 @@ const DefaultPatience = 30 * time.Second
 type Manager struct {
 	js      jetstream.JetStream
 	log     *slog.Logger
-	alarm   alarm           // rings when a deadline is new or has changed
+	alarm   alarm           // rings when something comes due earlier than before
+	clock   clock           // the server's
 	alive   context.Context // ends with Close
 	end     context.CancelFunc
 	watches sync.WaitGroup // added to under mu, while not closed
@@ -49,6 +50,7 @@ func NewManager(js jetstream.JetStream, logger *slog.Logger) *Manager {
 		logger = slog.Default()
 	}
 	m := &Manager{js: js, log: logger, ops: nuid.Next() + ".", registered: make(map[string]*registration), buckets: make(map[string]*bucket)}
+	m.clock.local = time.Now
 	m.alive, m.end = context.WithCancel(context.Background())
 	return m
 }
@@ -136,6 +138,13 @@ func (m *Manager) all() []*registration {
 	}
 	slices.SortFunc(regs, func(a, b *registration) int { return strings.Compare(a.workflow, b.workflow) })
 	return regs
+}
+
+// allBuckets returns every bucket of the registered workflows.
+func (m *Manager) allBuckets() []*bucket {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return slices.Collect(maps.Values(m.buckets))
 }
 
 // Create stores a new entity, in any phase of its table. It returns

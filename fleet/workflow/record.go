@@ -26,6 +26,7 @@ const (
 	headerNote     = "Lifecycle-Note"    // escaped like a URL path, because a header is one line
 	headerSince    = "Lifecycle-Since"   // unix nanoseconds; when the phase was entered, in writes that keep the phase
 	headerVersion  = "Lifecycle-Version" // of the record
+	headerOn       = "Lifecycle-On"      // the revision before: the server takes headerExpected out of a journal's messages
 
 	headerExpected  = jetstream.ExpectedLastSubjSeqHeader
 	headerOperation = "KV-Operation"
@@ -45,7 +46,8 @@ type entry struct {
 // known is what the view knows of an entry that it has decoded.
 type known struct {
 	phase, version string
-	since          int64 // unix nanoseconds
+	timers         string // as in headerTimers
+	since          int64  // unix nanoseconds
 }
 
 // version returns the version of the record.
@@ -54,6 +56,14 @@ func (e *entry) version() string {
 		return e.known.version
 	}
 	return e.header.Get(headerVersion)
+}
+
+// timers returns the entity's timers as they are stored.
+func (e *entry) timers() string {
+	if e.known != nil {
+		return e.known.timers
+	}
+	return e.header.Get(headerTimers)
 }
 
 // deleted reports whether the entry is a deletion: by this package, by the nats
@@ -77,7 +87,11 @@ func (e *entry) since() time.Time {
 // predecessor returns the revision that the write was decided on. Records written by
 // other programs do not have it.
 func (e *entry) predecessor() (uint64, bool) {
-	n, err := strconv.ParseUint(e.header.Get(headerExpected), 10, 64)
+	on := e.header.Get(headerOn)
+	if on == "" {
+		on = e.header.Get(headerExpected) // of a program before there were journals
+	}
+	n, err := strconv.ParseUint(on, 10, 64)
 	return n, err == nil
 }
 
@@ -247,16 +261,23 @@ func (r *registration) unknownPhase(e *entry, phase string) error {
 
 // message makes the message that writes a record, or deletes it.
 func (r *registration) message(key string, d decision, expected uint64) *nats.Msg {
-	c := d.change
+	c, on := d.change, strconv.FormatUint(expected, 10)
 	msg := &nats.Msg{Subject: r.bucket.subject(key), Data: d.data, Header: nats.Header{
 		headerOp:       {c.op},
 		headerWorkflow: {r.workflow},
-		headerExpected: {strconv.FormatUint(expected, 10)},
+		headerExpected: {on},
+		headerOn:       {on},
 	}}
 	if d.data == nil {
 		msg.Header[headerOperation] = []string{"DEL"}
 	} else if version := d.version; version != "" && version != "0" {
 		msg.Header[headerVersion] = []string{version}
+	}
+	if c.timers != "" {
+		msg.Header[headerTimers] = []string{c.timers}
+	}
+	if c.fired != "" {
+		msg.Header[headerFired] = []string{url.PathEscape(c.fired)}
 	}
 	if !c.moved && d.data != nil {
 		msg.Header[headerSince] = []string{strconv.FormatInt(c.since.UnixNano(), 10)}
@@ -284,4 +305,6 @@ type change struct {
 	source TransitionSource
 	note   string
 	since  time.Time // when the phase was entered, for a write that keeps it
+	fired  string    // the timer that fires with this write
+	timers string    // the header of the entity's timers after it
 }

@@ -62,6 +62,7 @@ type registration struct {
 	deadlines []Deadline
 	version   int
 	migrate   func(int, []byte) ([]byte, error)
+	journaled bool // the bucket has a journal
 
 	sample Participant // for calls of KVKey
 	fields *fields

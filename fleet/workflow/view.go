@@ -32,11 +32,14 @@ type view struct {
 	seq      uint64             // the last message that the follower saw
 	ready    bool               // the initial content has been read
 	progress alarm              // rings at every change
+
+	agenda *agenda // what comes due
 }
 
 func newView(m *Manager, b *bucket) *view {
 	v := &view{m: m, b: b, end: func() {}, done: make(chan struct{}), indexes: make(map[string]*index), entities: make(map[string]*entity), gone: make(map[string]uint64), asked: make(map[string]uint64), unseen: make(map[string]uint64)}
 	close(v.done)
+	v.agenda = newAgenda(m.alarm.ring)
 	v.follow = b.follower(m.log, v.take)
 	v.follow.hurry = make(chan struct{}, 1)
 	v.follow.caught, v.follow.settle = v.progress.ring, v.settle
@@ -73,6 +76,7 @@ func (v *view) clearLocked() {
 	clear(v.entities)
 	clear(v.gone)
 	clear(v.unseen)
+	v.agenda.clear()
 	v.seq, v.ready = 0, false
 }
 
@@ -151,15 +155,10 @@ func (v *view) entry(e *entry) {
 
 // retimeLocked corrects the times of a record that this process wrote.
 func (v *view) retimeLocked(now *entity, e *entry) {
-	x := now.index
-	if now.due != 0 {
-		x.due.Delete(now)
-	}
 	now.own, now.at, now.since = false, e.at.UnixNano(), e.since().UnixNano()
-	if d, ok := x.r.deadline(now.phaseName()); ok && now.due != 0 {
-		now.due = now.since + int64(d.After)
-		x.due.ReplaceOrInsert(now)
-		v.m.alarm.ring()
+	if now.due != 0 {
+		now.due = now.index.r.dueAt(now.phaseName(), now.since, now.timers)
+		v.agenda.set(now.index.r, now.key, now.id, now.due)
 	}
 }
 
@@ -255,7 +254,8 @@ func (v *view) rephased(e *entry, phase string, before uint64) bool {
 	}
 	en := *now
 	en.revision, en.at, en.since, en.data, en.own = e.revision, e.at.UnixNano(), e.at.UnixNano(), e.data, true
-	en.phase, en.due = &named{name: phase}, now.index.r.due(phase, en.since)
+	en.phase, en.timers = &named{name: phase}, e.timers()
+	en.due = now.index.r.dueAt(phase, en.since, en.timers)
 	v.swapLocked(now, &en)
 	v.unseen[e.key] = e.revision
 	v.progress.ring()
@@ -295,7 +295,7 @@ func (v *view) record(r *registration, key string) (*entry, bool) {
 func (en *entity) entry() *entry {
 	return &entry{
 		key: en.key, revision: en.revision, guessed: en.own, at: time.Unix(0, en.at), data: en.data,
-		known: &known{phase: en.phaseName(), version: en.version, since: en.since},
+		known: &known{phase: en.phaseName(), version: en.version, timers: en.timers, since: en.since},
 	}
 }
 

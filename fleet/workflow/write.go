@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"time"
 
 	"github.com/pleme-io/lifecycle-go/internal/call"
 )
@@ -18,6 +17,7 @@ type writing struct {
 	dry      bool
 	revision *uint64
 	result   *Participant
+	timers   []timerEdit
 	refused  error // of the options themselves
 }
 
@@ -169,6 +169,9 @@ func (m *Manager) change(ctx context.Context, r *registration, entityID string, 
 		return context.Cause(ctx)
 	}
 	b := r.bucket
+	if len(w.timers) > 0 {
+		_ = m.clock.look(ctx, b) // the write itself waits for a server that is away
+	}
 	leave, err := b.queue.enter(ctx, key)
 	if err != nil {
 		if errors.Is(ctx.Err(), context.Canceled) {
@@ -191,17 +194,17 @@ func (m *Manager) change(ctx context.Context, r *registration, entityID string, 
 		if w.result != nil {
 			*w.result = d.next
 		}
-		if w.dry {
-			return nil
-		}
 		d.change.op = op
+		if d.change.timers, err = r.timersAfter(cur, d, w.timers, m.clock.now()); err != nil || w.dry {
+			return err
+		}
 		msg := r.message(key, d, revisionOf(cur))
 		revision, err := b.write(ctx, key, msg, revisionOf(cur))
 		if err == nil {
 			if w.revision != nil {
 				*w.revision = revision
 			}
-			b.show(ctx, r, &entry{key: key, revision: revision, at: time.Now(), header: msg.Header, data: msg.Data}, d, revisionOf(cur))
+			b.show(ctx, r, &entry{key: key, revision: revision, at: m.clock.now(), header: msg.Header, data: msg.Data}, d, revisionOf(cur))
 			return nil
 		}
 		if !errors.Is(err, errConflict) {
