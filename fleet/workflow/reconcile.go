@@ -77,6 +77,9 @@ func (f *follower) lose(key string) {
 // reached compares what the follower has passed on with the bucket at l. It has passed
 // on all that was in the bucket then. The caller has the turn.
 func (f *follower) reached(l look) {
+	if !f.told { // the last of the initial content was removed before it came
+		f.sync()
+	}
 	if l.first > f.oldest {
 		f.oldest = l.last + 1
 		for key, revision := range f.keys {
@@ -133,20 +136,19 @@ func (f *follower) inspect(ctx context.Context, stream jetstream.Stream, consume
 		return false
 	}
 	f.asking = false
-	waits := false
 	if err == nil && f.pending == nil {
 		l.first, l.last, l.keys = info.State.FirstSeq, info.State.LastSeq, int(info.State.NumSubjects)
 		if f.seq.Load() >= l.last {
 			f.reached(l)
 		} else {
-			f.pending, waits = &l, true
+			f.pending = &l
 		}
 	}
-	suspect := f.suspect
+	suspect, pending := f.suspect, f.pending
 	f.leave()
-	if waits {
+	if pending != nil {
 		f.rush()
-		f.waitFor(ctx, consumer, &l)
+		f.waitFor(ctx, consumer, pending)
 	}
 	if suspect {
 		return f.reconcile(ctx)
@@ -200,7 +202,7 @@ func (f *follower) reconcile(ctx context.Context) bool {
 			f.fresh = true
 			return true
 		}
-		missing = f.confirm(ctx, missing)
+		missing, _ = f.confirm(ctx, missing)
 		if !f.enter(ctx) {
 			return false
 		}
@@ -212,7 +214,7 @@ func (f *follower) reconcile(ctx context.Context) bool {
 		}
 	}
 	if steady {
-		f.others = others
+		f.others = max(others, 0) // the server counts and lists at two moments
 		if len(f.keys) == len(names) && f.seq.Load() >= l.last {
 			f.current(l)
 		}
@@ -220,14 +222,18 @@ func (f *follower) reconcile(ctx context.Context) bool {
 	return false
 }
 
-// confirm returns the keys of which the server has no message.
-func (f *follower) confirm(ctx context.Context, keys []string) (gone []string) {
-	for _, key := range keys {
-		if _, err := f.b.last(ctx, key); isNotFound(err) {
+// confirm returns the keys of which the server has no message. It asks about the first
+// n keys: all of them, unless the server does not answer.
+func (f *follower) confirm(ctx context.Context, keys []string) (gone []string, n int) {
+	for n, key := range keys {
+		_, err := f.b.last(ctx, key)
+		if isNotFound(err) {
 			gone = append(gone, key)
+		} else if err != nil {
+			return gone, n
 		}
 	}
-	return gone
+	return gone, len(keys)
 }
 
 // names reads the bucket's keys, in pages. steady reports whether nothing changed

@@ -206,7 +206,7 @@ func (v *view) wrote(r *registration, e *entry, p Participant, still func() bool
 			v.mu.Lock()
 			deleted := v.asked[e.key]
 			delete(v.asked, e.key)
-			if !is || deleted > e.revision {
+			if !is || deleted >= e.revision {
 				return
 			}
 		}
@@ -215,9 +215,7 @@ func (v *view) wrote(r *registration, e *entry, p Participant, still func() bool
 		return
 	}
 	v.putLocked(r, en)
-	if v.seq < e.revision {
-		v.unseen[e.key] = e.revision
-	}
+	v.unseen[e.key] = e.revision
 	v.progress.ring()
 }
 
@@ -232,14 +230,19 @@ func (v *view) settle(ctx context.Context, whole uint64) {
 		}
 	}
 	v.mu.RUnlock()
-	for _, key := range v.follow.confirm(ctx, keys) {
-		v.mu.Lock()
+	gone, n := v.follow.confirm(ctx, keys)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	defer v.progress.ring()
+	for _, key := range gone {
 		if now := v.entities[key]; now != nil && now.revision <= whole {
 			v.dropLocked(now)
 		}
-		delete(v.unseen, key)
-		v.mu.Unlock()
-		v.progress.ring()
+	}
+	for _, key := range keys[:n] {
+		if v.unseen[key] <= whole {
+			delete(v.unseen, key)
+		}
 	}
 }
 
