@@ -5,14 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
-	"github.com/pleme-io/lifecycle-go/fleet/internal/lanes"
 	"github.com/pleme-io/lifecycle-go/internal/call"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
@@ -422,49 +420,4 @@ func (s *slot) giveBack(ctx context.Context, members []*member) error {
 		return fmt.Errorf("group %s: messages that were held: %w", s.name, err)
 	}
 	return nil
-}
-
-// start claims the slot and returns a runner that handles the messages of the slot's
-// consumer, from the first one that was not answered.
-func (s *slot) start(ctx context.Context, members []*member) (*runner, error) {
-	records := make([]*Record, 0, len(members))
-	for _, m := range members {
-		records = append(records, m.record)
-	}
-	consumer, err := s.host.consumer(ctx, records)
-	if err != nil {
-		return nil, err
-	}
-	stream, err := s.host.js.Stream(ctx, records[0].Stream)
-	if err != nil {
-		return nil, fmt.Errorf("stream %s: %w", records[0].Stream, err)
-	}
-	// A stream that is made again under its old name has other messages.
-	source := records[0].Stream + "@" + strconv.FormatInt(stream.CachedInfo().Created.UnixNano(), 36)
-	r := &runner{slot: s, host: s.host, consumer: consumer, sem: make(chan struct{}, 1), queue: lanes.New[*delivery](s.host.cfg.Prefetch),
-		inHand: make(map[uint64]*delivery), fed: make(chan struct{}), ended: make(chan struct{}), abandoned: make(chan struct{}),
-		reached: consumer.CachedInfo().Delivered.Stream}
-	r.members.Store(&members)
-	r.ctx, r.cancel = context.WithCancelCause(context.Background())
-	r.taking, r.enough = context.WithCancel(r.ctx)
-	if r.part, err = s.host.claim(ctx, s.name, source, func(error) { r.halt() }); err != nil {
-		r.cancel(nil)
-		return nil, err
-	}
-	if err := r.reset(ctx); err != nil {
-		r.cancel(nil)
-		r.part.stop(ctx)
-		return nil, err
-	}
-	s.part.Store(r.part)
-	s.host.running.Add(3)
-	call.Go("watch of slot "+s.name, func() error { r.watch(); return nil }, func(error) { s.host.running.Done() })
-	call.Go("deliveries of slot "+s.name, r.feed, func(err error) {
-		r.fault = err
-		close(r.fed)
-		r.halt()
-		s.host.running.Done()
-	})
-	r.life.Start("slot "+s.name, r.handleAll, r.end)
-	return r, nil
 }
