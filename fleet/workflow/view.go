@@ -4,7 +4,8 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"strconv"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -20,7 +21,8 @@ type view struct {
 	follow *follower
 	stop   func() // ends the follower and waits until it has returned
 
-	mu       sync.RWMutex // guards the fields below
+	mu       sync.RWMutex    // guards the fields below
+	regs     []*registration // sorted by name; its elements do not change
 	indexes  map[string]*index
 	entities map[string]*entity // by key
 	gone     map[string]uint64  // revisions of this process's deletions that the follower has not seen yet
@@ -28,10 +30,13 @@ type view struct {
 	seq      uint64             // the last message that the follower saw
 	ready    bool               // the initial content has been read
 	progress alarm              // rings at every change
+
+	agenda *agenda // what comes due
 }
 
 func newView(m *Manager, b *bucket) *view {
 	v := &view{m: m, b: b, stop: func() {}, indexes: make(map[string]*index), entities: make(map[string]*entity), gone: make(map[string]uint64), asked: make(map[string]uint64)}
+	v.agenda = newAgenda(m.alarm.ring)
 	v.follow = b.follower(m.log, v.take)
 	v.follow.hurry = make(chan struct{}, 1)
 	return v
@@ -44,6 +49,8 @@ func (v *view) add(r *registration) {
 	v.stop()
 	v.mu.Lock()
 	v.indexes[r.workflow] = newIndex(r)
+	v.regs = append(slices.Clone(v.regs), r)
+	slices.SortFunc(v.regs, func(a, b *registration) int { return strings.Compare(a.workflow, b.workflow) })
 	v.clearLocked()
 	v.mu.Unlock()
 	v.follow.created = time.Time{}
@@ -66,6 +73,7 @@ func (v *view) clearLocked() {
 	}
 	clear(v.entities)
 	clear(v.gone)
+	v.agenda.clear()
 	v.seq, v.ready = 0, false
 }
 
@@ -88,21 +96,29 @@ func (v *view) take(it stream.Item[*entry]) {
 }
 
 func (v *view) entry(e *entry) {
-	v.mu.RLock()
-	known := v.entities[e.key]
-	gone := v.gone[e.key]
-	var r *registration
-	if known == nil || known.revision < e.revision {
-		r = v.ownerLocked(e)
+	v.mu.Lock()
+	known, gone, regs := v.entities[e.key], v.gone[e.key], v.regs
+	if known != nil && known.revision == e.revision { // this process's own write, usually
+		defer v.mu.Unlock()
+		defer v.progress.ring()
+		v.seq = e.revision
+		if known.own {
+			v.retimeLocked(known, e)
+		}
+		return
 	}
-	v.mu.RUnlock()
+	newer := gone < e.revision && (known == nil || known.revision < e.revision)
+	v.mu.Unlock()
 
 	// Decode outside of the lock. Only the follower's goroutine does it.
+	var r *registration
 	var made *entity
-	if r != nil && !e.deleted() && gone < e.revision {
-		p, err := r.decode(e)
-		made = v.make(r, e, p, err)
-		made.data = bytes.Clone(e.data) // the message's buffer also has its headers
+	if newer && !e.deleted() {
+		if r = owner(regs, e); r != nil {
+			p, err := r.decode(e)
+			made = v.make(r, e, p, err)
+			made.data = bytes.Clone(e.data) // the message's buffer also has its headers
+		}
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -133,47 +149,33 @@ func (v *view) entry(e *entry) {
 
 // retimeLocked corrects the times of a record that this process wrote.
 func (v *view) retimeLocked(now *entity, e *entry) {
-	x := now.index
-	if now.due != 0 {
-		x.due.Delete(now)
-	}
 	now.own, now.at, now.since = false, e.at.UnixNano(), e.since().UnixNano()
-	if d, ok := x.r.deadline(now.phaseName()); ok && now.due != 0 {
-		now.due = now.since + int64(d.After)
-		x.due.ReplaceOrInsert(now)
-		v.m.alarm.ring()
+	if now.due != 0 {
+		now.due = now.index.r.dueAt(now.phaseName(), now.since, now.timers)
+		v.agenda.set(now.index.r, now.key, now.id, now.due)
 	}
 }
 
-// ownerLocked returns the workflow that a record belongs to, nil for none. A record
-// without a workflow, written by another program, belongs to the only workflow of the
-// bucket, or to the one whose keys have this form.
-func (v *view) ownerLocked(e *entry) *registration {
-	if name := e.header.Get(headerWorkflow); name != "" {
-		if x := v.indexes[name]; x != nil {
-			return x.r
+// owner returns the workflow that a record belongs to, of those that share the bucket,
+// nil for none. A record without a workflow, written by another program, belongs to the
+// only workflow of the bucket, or to the one whose keys have this form. regs is sorted
+// by name.
+func owner(regs []*registration, e *entry) *registration {
+	name := e.header.Get(headerWorkflow)
+	for _, r := range regs {
+		if name == "" && len(regs) == 1 || r.workflow == name {
+			return r
 		}
+	}
+	if name != "" || len(regs) == 0 {
 		return nil
 	}
-	var first *registration
-	for _, x := range v.indexes {
-		if len(v.indexes) == 1 {
-			return x.r
-		}
-		if p, err := x.r.decode(e); err == nil && p.EntityID() != "" {
-			if first == nil || x.r.workflow < first.workflow {
-				first = x.r
-			}
+	for _, r := range regs {
+		if p, err := r.decode(e); err == nil && p.EntityID() != "" {
+			return r
 		}
 	}
-	if first == nil {
-		for _, x := range v.indexes { // one workflow has to report it
-			if first == nil || x.r.workflow < first.workflow {
-				first = x.r
-			}
-		}
-	}
-	return first
+	return regs[0] // one workflow has to report it
 }
 
 // wrote adds this process's own write to the view, so that every read that begins
@@ -182,7 +184,6 @@ func (v *view) ownerLocked(e *entry) *registration {
 func (v *view) wrote(r *registration, e *entry, p Participant, still func() bool) {
 	en := v.make(r, e, p, nil)
 	en.own = true
-	v.follow.wrote(e.revision, e.header.Get(headerOp))
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.seq >= e.revision {
@@ -211,9 +212,26 @@ func (v *view) wrote(r *registration, e *entry, p Participant, still func() bool
 	v.progress.ring()
 }
 
+// rephased does what wrote does for a change of phase alone, when the view has the
+// record that was changed. Otherwise it returns false.
+func (v *view) rephased(e *entry, phase string, before uint64) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	now := v.entities[e.key]
+	if now == nil || now.revision != before || now.degraded != nil {
+		return false
+	}
+	en := *now
+	en.revision, en.at, en.since, en.data, en.own = e.revision, e.at.UnixNano(), e.at.UnixNano(), e.data, true
+	en.phase, en.timers = &named{name: phase}, e.timers()
+	en.due = now.index.r.dueAt(phase, en.since, en.timers)
+	v.swapLocked(now, &en)
+	v.progress.ring()
+	return true
+}
+
 // deletedOwn removes an entity that this process has deleted from the view.
-func (v *view) deletedOwn(key string, revision uint64, op string) {
-	v.follow.wrote(revision, op)
+func (v *view) deletedOwn(key string, revision uint64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.seq < revision {
@@ -240,13 +258,12 @@ func (v *view) record(r *registration, key string) (*entry, bool) {
 	return en.entry(), true
 }
 
-// entry returns the entity's revision as the server would.
+// entry returns the entity's revision, with what the view knows of it.
 func (en *entity) entry() *entry {
-	e := &entry{key: en.key, revision: en.revision, guessed: en.own, at: time.Unix(0, en.at), data: en.data, header: map[string][]string{headerSince: {strconv.FormatInt(en.since, 10)}}}
-	if en.version != "" {
-		e.header.Set(headerVersion, en.version)
+	return &entry{
+		key: en.key, revision: en.revision, guessed: en.own, at: time.Unix(0, en.at), data: en.data,
+		known: &known{phase: en.phaseName(), version: en.version, timers: en.timers, since: en.since},
 	}
-	return e
 }
 
 // wait waits until the view has read the bucket. After the Manager's Close it returns
