@@ -84,7 +84,7 @@ type task = lanes.Task[*delivery]
 func (r *runner) one(t *task) {
 	d := t.Value
 	ctx := r.ctx
-	if err := r.prepare(ctx, d); err != nil {
+	if err := r.body(ctx, d); err != nil {
 		r.host.log.Warn("hosted worker: message", "slot", r.slot.name, "message", d.id, "err", err)
 		r.queue.Retry(t, r.host.cfg.RetryBase)
 		return
@@ -147,8 +147,8 @@ func (r *runner) one(t *task) {
 	r.done(t, d, e, func() { m.counts.Succeeded.Add(1) })
 }
 
-// prepare gets the body of a message that was redriven without it.
-func (r *runner) prepare(ctx context.Context, d *delivery) error {
+// body gets the body of a message that was redriven without it.
+func (r *runner) body(ctx context.Context, d *delivery) error {
 	if d.body == "" || d.tries.Begun > 0 || d.state != nil {
 		return nil
 	}
