@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -24,7 +25,7 @@ type chain struct {
 	subject string
 	fence   uint64 // names the writer
 	last    uint64 // sequence of the newest message on the subject
-	n       int    // links that this writer has added
+	n       int    // calls of append
 }
 
 // headerLink names a link: the writer and a number.
@@ -40,15 +41,17 @@ func (c *chain) newest(ctx context.Context) (*jetstream.RawStreamMsg, error) {
 // the one of them that expects the last of the chain; the last of msgs is on the
 // subject. append returns once the outcome is known: while the server does not answer,
 // it asks again until ctx ends. The error wraps [ErrStale] when another writer has added
-// a link.
+// a link. After any other error the server may still have the link; the next call takes
+// that into account.
 func (c *chain) append(ctx context.Context, link *nats.Msg, msgs ...*nats.Msg) error {
-	name := strconv.FormatUint(c.fence, 10) + "-" + strconv.Itoa(c.n)
+	name := c.writer() + strconv.Itoa(c.n)
+	c.n++ // also when this fails: no two links have one name
 	for _, m := range msgs {
 		m.Header.Set(headerLink, name)
 	}
-	link.Header.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(c.last, 10))
 	wait := worker.Backoff{Min: 5 * time.Millisecond, Max: time.Second}
 	for attempts := 1; ; attempts++ {
+		link.Header.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(c.last, 10))
 		seq, err := c.states.batch(ctx, msgs)
 		if err != nil {
 			if seq, err = c.outcome(ctx, name, err); errors.Is(err, ErrStale) {
@@ -56,7 +59,7 @@ func (c *chain) append(ctx context.Context, link *nats.Msg, msgs ...*nats.Msg) e
 			}
 		}
 		if err == nil {
-			c.last, c.n = seq, c.n+1
+			c.last = seq
 			return nil
 		}
 		if sleep := wait.Sleep(ctx, attempts); sleep != nil {
@@ -78,9 +81,15 @@ func (c *chain) outcome(ctx context.Context, name string, why error) (uint64, er
 		return 0, why // not added, or not yet: the next attempt expects the same
 	case m != nil && m.Header.Get(headerLink) == name:
 		return m.Sequence, nil
+	case m != nil && strings.HasPrefix(m.Header.Get(headerLink), c.writer()):
+		c.last = m.Sequence // of an earlier call, which did not learn that it was added
+		return 0, why
 	}
 	return 0, fmt.Errorf("fencing token %d: %w", c.fence, ErrStale)
 }
+
+// writer is what the names of this writer's links begin with.
+func (c *chain) writer() string { return strconv.FormatUint(c.fence, 10) + "-" }
 
 // last returns the last message of a subject, or nil.
 func last(ctx context.Context, stream jetstream.Stream, subject string) (*jetstream.RawStreamMsg, error) {

@@ -107,6 +107,18 @@ func (r *runner) one(t *task) {
 		r.done(t, d, &effects{}, nil)
 		return
 	}
+	ctx, d.cancel = context.WithCancelCause(ctx)
+	defer d.cancel(nil)
+	d.beat.Store(time.Now().UnixNano())
+	r.message.Store(d)
+	defer r.message.Store(nil)
+	leave, err := r.prepare(ctx, d)
+	if err != nil {
+		r.giveBack(d, r.host.cfg.RetryBase) // its code was not called
+		r.queue.Done(t)
+		return
+	}
+	defer leave()
 	if d.suspect {
 		done, marked, err := r.before(ctx, d, was)
 		switch {
@@ -149,7 +161,7 @@ func (r *runner) one(t *task) {
 
 // body gets the body of a message that was redriven without it.
 func (r *runner) body(ctx context.Context, d *delivery) error {
-	if d.body == "" || d.tries.Begun > 0 || d.state != nil {
+	if d.body == "" || d.read {
 		return nil
 	}
 	header, data, err := r.host.letters.read(ctx, d.body)
@@ -164,7 +176,7 @@ func (r *runner) body(ctx context.Context, d *delivery) error {
 		return nil
 	}
 	if err == nil {
-		d.header, d.data = header, data
+		d.header, d.data, d.read = header, data, true
 	}
 	return err
 }
@@ -227,19 +239,15 @@ func (r *runner) pick(subject string) *member {
 // call runs the handler and returns its effects.
 func (r *runner) call(ctx context.Context, key string, d *delivery, attempt int) (*effects, error) {
 	rec := d.member.record
-	ctx, d.cancel = context.WithCancelCause(ctx)
-	defer d.cancel(nil)
 	d.state = &handle{cells: r.part.cells, record: rec}
 	now := time.Now().UnixNano()
-	d.beat.Store(now)
-	r.message.Store(d)
 	r.limit.Store(int64(d.member.limits.Time))
 	r.began.Store(now)
 	outputs, err := d.member.handle(ctx, &engine.Message{
 		Worker: rec.ID, ID: d.id, Topic: d.topic, Attempt: attempt, Fence: r.part.fence, Header: d.header, Data: d.data,
 	}, d.state)
 	r.began.Store(0)
-	r.message.Store(nil)
+	r.wasKilled(d, err)
 	if cause := context.Cause(ctx); cause != nil && (errors.Is(cause, ErrDetached) || !errors.Is(err, engine.ErrLimit)) {
 		err = cause // the reason for the end says more than the handler's error
 	}
@@ -321,6 +329,10 @@ func (r *runner) fail(t *task, d *delivery, attempt int, err error) {
 	if t != nil && noted != nil {
 		r.queue.Done(t)
 	} else if t != nil {
+		r.mu.Lock()
+		t.Value = d.again()
+		r.inHand[d.seq] = t.Value
+		r.mu.Unlock()
 		r.queue.Retry(t, delay)
 	}
 }

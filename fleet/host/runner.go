@@ -64,6 +64,7 @@ type delivery struct {
 	header  nats.Header
 	data    []byte
 	body    string // the HeaderBody, when header and data were not in the message itself
+	read    bool   // header and data are those of the body
 	member  *member
 	suspect bool         // an earlier host may have called a handler for it
 	tries   tries        // counts this delivery too
@@ -74,6 +75,14 @@ type delivery struct {
 }
 
 type answerer struct{ jetstream.Msg }
+
+// again returns the message for its next attempt. The watch may still look at the
+// last one.
+func (d *delivery) again() *delivery {
+	next := &delivery{meta: d.meta, seq: d.seq, id: d.id, topic: d.topic, header: d.header, data: d.data, body: d.body, read: d.read}
+	next.msg.Store(d.msg.Load())
+	return next
+}
 
 // start claims the slot and returns a runner that handles the messages of the slot's
 // consumer, from the first one that was not answered.
@@ -312,7 +321,7 @@ func (r *runner) reset(ctx context.Context) error {
 		r.part.raise(done.ResetSeq - 1)
 		r.order = arrivals{known: true, resets: true, stream: done.ResetSeq - 1}
 		return nil
-	case ctx.Err() != nil, errors.Is(err, nats.ErrNoResponders), errors.Is(err, jetstream.ErrConsumerInvalidReset):
+	case errors.Is(err, nats.ErrNoResponders), errors.Is(err, jetstream.ErrConsumerInvalidReset):
 		// A server before 2.14 does not know the request. It delivers again what is
 		// not answered after AckWait.
 		r.part.raise(info.AckFloor.Stream)
@@ -372,7 +381,7 @@ const patience = 2 * time.Second
 func (r *runner) look(now time.Time) {
 	began := r.began.Load()
 	d := r.message.Load()
-	if began == 0 || d == nil {
+	if d == nil {
 		return
 	}
 	cfg := &r.host.cfg
@@ -388,6 +397,9 @@ func (r *runner) look(now time.Time) {
 		return
 	case since > cfg.AckWait/4:
 		r.heartbeat(d)
+	}
+	if began == 0 {
+		return // it waits for its turn, or for its program
 	}
 	ran := time.Duration(now.UnixNano() - began)
 	limit := time.Duration(r.limit.Load())
