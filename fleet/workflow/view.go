@@ -284,8 +284,8 @@ func (v *view) rephased(e *entry, phase string, before uint64) bool {
 	}
 	en := *now
 	en.revision, en.at, en.since, en.data, en.own = e.revision, e.at.UnixNano(), e.at.UnixNano(), e.data, true
-	en.phase, en.timers = &named{name: phase}, e.timers()
-	en.due = now.index.r.dueAt(phase, en.since, en.timers)
+	en.timers, en.keys = e.header.Get(headerTimers), e.header.Get(headerKeys)
+	en.phase, en.due = &named{name: phase}, now.index.r.dueAt(phase, en.since, en.timers)
 	v.swapLocked(now, &en)
 	v.unseen[e.key] = e.revision
 	v.progress.ring()
@@ -336,7 +336,7 @@ func (v *view) has(r *registration, key string) (*entry, bool) {
 func (en *entity) entry() *entry {
 	return &entry{
 		key: en.key, revision: en.revision, guessed: en.own, at: time.Unix(0, en.at), data: en.data,
-		known: &known{phase: en.phaseName(), version: en.version, timers: en.timers, since: en.since},
+		known: &known{phase: en.phaseName(), version: en.version, since: en.since, timers: en.timers, keys: en.keys},
 	}
 }
 
