@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/fleet/internal/canary"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
 )
 
@@ -184,6 +185,9 @@ func (v *view) retimeLocked(now *entity, e *entry) {
 // only workflow of the bucket, or to the one whose keys have this form. regs is sorted
 // by name.
 func owner(regs []*registration, e *entry) *registration {
+	if e.key == canary.Key {
+		return nil
+	}
 	name := e.header.Get(headerWorkflow)
 	for _, r := range regs {
 		if name == "" && len(regs) == 1 || r.workflow == name {
