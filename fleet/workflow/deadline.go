@@ -138,8 +138,9 @@ func (f *firing) work(ctx context.Context, due <-chan *appointment) {
 func (m *Manager) fire(ctx context.Context, ap *appointment) error {
 	ctx, cancel := context.WithTimeout(ctx, fireTime)
 	defer cancel()
-	err := m.mutate(ctx, ap.r, ap.id, writing{}, func(phase string, cur *entry) (change, error) {
-		return ap.r.comesDue(phase, cur, m.clock.now())
+	r := ap.r
+	err := m.mutate(ctx, r, ap.id, writing{}, func(phase string, cur *entry) (change, error) {
+		return r.comesDue(phase, cur, m.clock.now())
 	}, nil)
 	if errors.Is(err, errNotDue) || errors.Is(err, ErrEntityNotFound) {
 		return nil
@@ -162,9 +163,6 @@ func (r *registration) comesDue(phase string, cur *entry, now time.Time) (change
 	ok = ok && !now.Before(t.At)
 	switch {
 	case timed && (!ok || !t.At.Before(end)):
-		if !r.table.IsValidTransition(phase, d.To) {
-			return change{}, r.refusal("", phase, d.To, cur)
-		}
 		return change{moved: true, from: phase, to: d.To, source: TransitionSourceFramework, note: fmt.Sprintf("deadline: %v in %s", d.After, d.From)}, nil
 	case ok && t.To != "" && r.table.IsValidTransition(phase, t.To):
 		return change{moved: true, from: phase, to: t.To, source: TransitionSourceFramework, note: "timer: " + t.Name, fired: t.Name}, nil

@@ -14,6 +14,7 @@ type entity struct {
 	since    int64
 	due      int64  // when its deadline or first timer is, 0 for none
 	timers   string // as in the header
+	keys     string // as in the header
 	version  string // of the record
 	data     []byte
 	own      bool  // times are by this process's clock: the follower has not seen the write yet
@@ -84,7 +85,7 @@ func (v *view) make(r *registration, e *entry, p Participant, err error) *entity
 	for i, f := range r.fields.indexed {
 		en.fields[i] = &posting{value: f.of(p).Interface()}
 	}
-	en.timers = e.timers()
+	en.timers, en.keys = e.header.Get(headerTimers), e.header.Get(headerKeys)
 	en.due = r.dueAt(p.Phase(), en.since, en.timers)
 	return en
 }

@@ -46,16 +46,8 @@ type entry struct {
 // known is what the view knows of an entry that it has decoded.
 type known struct {
 	phase, version string
-	timers         string // as in headerTimers
 	since          int64  // unix nanoseconds
-}
-
-// version returns the version of the record.
-func (e *entry) version() string {
-	if e.known != nil {
-		return e.known.version
-	}
-	return e.header.Get(headerVersion)
+	timers, keys   string // as in the headers
 }
 
 // timers returns the entity's timers as they are stored.
@@ -64,6 +56,14 @@ func (e *entry) timers() string {
 		return e.known.timers
 	}
 	return e.header.Get(headerTimers)
+}
+
+// version returns the version of the record.
+func (e *entry) version() string {
+	if e.known != nil {
+		return e.known.version
+	}
+	return e.header.Get(headerVersion)
 }
 
 // deleted reports whether the entry is a deletion: by this package, by the nats
@@ -261,7 +261,8 @@ func (r *registration) unknownPhase(e *entry, phase string) error {
 
 // message makes the message that writes a record, or deletes it.
 func (r *registration) message(key string, d decision, expected uint64) *nats.Msg {
-	c, on := d.change, strconv.FormatUint(expected, 10)
+	c := d.change
+	on := strconv.FormatUint(expected, 10)
 	msg := &nats.Msg{Subject: r.bucket.subject(key), Data: d.data, Header: nats.Header{
 		headerOp:       {c.op},
 		headerWorkflow: {r.workflow},
@@ -272,6 +273,9 @@ func (r *registration) message(key string, d decision, expected uint64) *nats.Ms
 		msg.Header[headerOperation] = []string{"DEL"}
 	} else if version := d.version; version != "" && version != "0" {
 		msg.Header[headerVersion] = []string{version}
+	}
+	if c.keys != "" {
+		msg.Header[headerKeys] = []string{c.keys}
 	}
 	if c.timers != "" {
 		msg.Header[headerTimers] = []string{c.timers}
@@ -307,4 +311,5 @@ type change struct {
 	since  time.Time // when the phase was entered, for a write that keeps it
 	fired  string    // the timer that fires with this write
 	timers string    // the header of the entity's timers after it
+	keys   string    // the header of its idempotency keys
 }

@@ -63,6 +63,7 @@ type registration struct {
 	version   int
 	migrate   func(int, []byte) ([]byte, error)
 	journaled bool // the bucket has a journal
+	hooks     []Hook
 
 	sample Participant // for calls of KVKey
 	fields *fields
@@ -135,7 +136,7 @@ func (r *registration) validate() error {
 		if r.fields, err = readFields(r.sample); err != nil {
 			return err
 		}
-		return errors.Join(r.checkSample(), r.checkOptions())
+		return errors.Join(r.checkSample(), r.checkOptions(), r.checkHooks())
 	})
 }
 

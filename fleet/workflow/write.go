@@ -18,7 +18,9 @@ type writing struct {
 	revision *uint64
 	result   *Participant
 	timers   []timerEdit
-	refused  error // of the options themselves
+	key      string // the hash of its idempotency key, "" for none
+	searched bool   // the key is not in the history
+	refused  error  // of the options themselves
 }
 
 // IfMatch lets the write happen only when the record has this revision, which
@@ -183,8 +185,11 @@ func (m *Manager) change(ctx context.Context, r *registration, entityID string, 
 	op := m.nextOp()
 	for n := 0; ; n++ {
 		cur, d, err := m.decideOn(ctx, b, key, w, decide, load, n > 0 || w.dry)
+		if err == nil {
+			err = w.older(ctx, r, key, cur)
+		}
 		if err != nil {
-			return err
+			return w.keyed(err)
 		}
 		if d.next != nil {
 			if err := call.Do("participant", func() error { return askAll(d.next) }); err != nil {
@@ -194,10 +199,10 @@ func (m *Manager) change(ctx context.Context, r *registration, entityID string, 
 		if w.result != nil {
 			*w.result = d.next
 		}
-		d.change.op = op
 		if d.change.timers, err = r.timersAfter(cur, d, w.timers, m.clock.now()); err != nil || w.dry {
 			return err
 		}
+		d.change.op, d.change.keys = op, keysAfter(cur, w.key)
 		msg := r.message(key, d, revisionOf(cur))
 		revision, err := b.write(ctx, key, msg, revisionOf(cur))
 		if err == nil {
@@ -282,6 +287,9 @@ func (m *Manager) nextOp() string { return m.ops + strconv.FormatUint(m.lastOp.A
 
 // decide checks the record against what the caller expects, and decides.
 func (m *Manager) decide(cur *entry, key string, w writing, decide func(*entry) (decision, error)) (decision, error) {
+	if err := w.already(cur); err != nil {
+		return decision{}, err
+	}
 	if w.match != nil && revisionOf(cur) != *w.match {
 		return decision{}, &RevisionError{Key: key, Want: *w.match, Is: revisionOf(cur)}
 	}
