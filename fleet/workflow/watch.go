@@ -160,11 +160,12 @@ func (w *watcher) entry(e *entry) {
 func (w *watcher) mine(e *entry) (mine, shared bool) {
 	v := w.r.bucket.view
 	v.mu.RLock()
-	defer v.mu.RUnlock()
-	shared = len(v.indexes) > 1
+	regs := v.regs
+	v.mu.RUnlock()
+	shared = len(regs) > 1
 	if shared && e.deleted() && e.header.Get(headerWorkflow) == "" {
 		_, told := w.ids[e.key]
 		return told, shared
 	}
-	return v.ownerLocked(e) == w.r, shared
+	return owner(regs, e) == w.r, shared
 }
