@@ -87,7 +87,7 @@ chaos: cc ## a million random operations on trees, a hundred thousand on process
 	HOST_TEST_SERVERS=3 go test -race -count 1 -timeout 60m ./fleet/host
 
 .PHONY: bench
-bench: bin/benchstat ## run the benchmarks COUNT (6) times over, peers in turn, and print tables
+bench: bin/benchstat bench/procpool/testdata/node_modules ## run the benchmarks COUNT (6) times over, peers in turn, and print tables
 	@mkdir -p bench/results
 	@COUNT='$(COUNT)' BENCH='$(BENCH)' BENCHTIME='$(BENCHTIME)' tools/bench.sh $(BENCHPKGS) | tee bench/results/latest.txt
 	@bin/benchstat -filter '/peer:/./' -col /peer bench/results/latest.txt
@@ -119,6 +119,21 @@ bench-workers: ## measure units and workers alone, and put them into docs/benchm
 		echo "workers: $$(uname -sr) with $$(go env GOVERSION) on $$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1)"; \
 		COUNT='$(COUNT)' BENCHTIME='$(BENCHTIME)' tools/bench.sh ./bench/units ./bench/workers | grep $(WORKERBENCHES); } > bench/results/workers.txt
 	cp bench/results/workers.txt docs/benchmarks.txt
+	cd bench && go run ./cmd/benchdoc
+
+# BenchmarkLanguages compares with workerpool.
+bench/procpool/testdata/node_modules: bench/procpool/testdata/package-lock.json
+	@if command -v npm >/dev/null; then cd $(@D) && npm ci --silent --no-audit --no-fund && touch node_modules; \
+	else echo "make: there is no npm: BenchmarkLanguages leaves out workerpool"; fi
+
+POOLBENCHES := -e '^Benchmark\(RoundTrip\|Stream\|Callers\|Languages\|Poison\)/' -e '^BenchmarkSpawn/peer='
+.PHONY: bench-pools
+bench-pools: bench/procpool/testdata/node_modules ## measure pools of worker processes alone, and put them into docs/benchmarks.md
+	@mkdir -p bench/results
+	@{ grep -v $(POOLBENCHES) -e '^pools: ' docs/benchmarks.txt; \
+		echo "pools: $$(uname -sr) with $$(go env GOVERSION), $$(python3 --version), Node $$(node --version)"; \
+		COUNT='$(COUNT)' BENCHTIME='$(BENCHTIME)' tools/bench.sh ./bench/procpool | grep $(POOLBENCHES); } > bench/results/pools.txt
+	cp bench/results/pools.txt docs/benchmarks.txt
 	cd bench && go run ./cmd/benchdoc
 
 .PHONY: bench-once

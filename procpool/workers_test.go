@@ -106,8 +106,9 @@ func serve(ctx context.Context, q *child.Query) (any, error) {
 		return len(kept), nil
 	case "big":
 		return strings.Repeat("x", a.Size), nil
-	case "fork": // leaves a child in the group, which ignores SIGTERM
+	case "fork", "escape": // leaves a child in the group, or in a session of its own, which ignores SIGTERM
 		cmd := self("stay")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: a.Op == "escape"}
 		if err := cmd.Start(); err != nil {
 			return nil, err
 		}

@@ -188,20 +188,19 @@ type part struct {
 // document does not hide the documents after it. Such a line ends a document
 // everywhere, even in a block of text.
 func split(text string) []part {
-	parts := []part{{}}
-	number := 0
+	var parts []part
+	begin, at, number, first := 0, 0, 0, 0
 	for line := range strings.Lines(text) {
-		number++
 		bare := strings.TrimRight(line, " \t\r\n")
-		last := &parts[len(parts)-1]
 		if bare == "---" || strings.HasPrefix(line, "--- ") || strings.HasPrefix(line, "---\t") {
 			// The line itself stays: an object may begin after the dashes.
-			parts = append(parts, part{line: number - 1})
-			last = &parts[len(parts)-1]
+			parts = append(parts, part{text[begin:at], first})
+			begin, first = at, number
 		}
-		last.text += line
+		at += len(line)
+		number++
 	}
-	return parts
+	return append(parts, part{text[begin:], first})
 }
 
 var lineOf = regexp.MustCompile(`line (\d+): `)

@@ -24,6 +24,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	host.EngineMain(starlark.New(), js.New(), wasm.New())
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction(brokertest.ServerLeak))
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pleme-io/lifecycle-go/fleet/broker/identity"
 	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
+	"github.com/pleme-io/lifecycle-go/fleet/host/engine/isolate"
 	"github.com/pleme-io/lifecycle-go/fleet/host/fetch"
 )
 
@@ -84,7 +85,19 @@ type Config struct {
 	// Fetch is the policy for code by URL.
 	Fetch fetch.Policy `koanf:"fetch"`
 
-	// Engines run the code. Required.
+	// MaxHandlers bounds how many messages of all workers are handled at once in
+	// child processes. Workers whose messages take long get at most half of these
+	// places. Defaults to four times GOMAXPROCS, at least 8.
+	MaxHandlers int `koanf:"max_handlers"`
+	// MaxKills is how many different messages may end the process of a version's
+	// code, by a limit of time or memory or by a crash, until the host puts the
+	// version into quarantine. Defaults to 10.
+	MaxKills int `koanf:"max_kills"`
+	// Isolation says how the child processes run that handle messages.
+	Isolation isolate.Config `koanf:"isolation"`
+
+	// Engines run the code: in child processes, unless they are engines of
+	// [engine.Trusted] or functions of the process. Required.
 	Engines *engine.Registry `koanf:"-"`
 	// Logger defaults to slog.Default.
 	Logger *slog.Logger `koanf:"-"`
@@ -116,6 +129,8 @@ func (c Config) WithDefaults() Config {
 	def(&c.MaxCode, 32<<20)
 	def(&c.DrainTimeout, 30*time.Second)
 	def(&c.DoneTTL, 24*time.Hour)
+	def(&c.MaxHandlers, defaultHandlers())
+	def(&c.MaxKills, 10)
 	c.Limits = c.Limits.WithDefaults()
 	if c.Logger == nil {
 		c.Logger = slog.Default()
@@ -153,6 +168,8 @@ func (c Config) Validate() error {
 	check(c.MaxMessage > 0 && c.MaxCode > 0, "max_message, max_code: %d and %d must be positive", c.MaxMessage, c.MaxCode)
 	check(c.DrainTimeout > 0, "drain_timeout: %v must be positive", c.DrainTimeout)
 	check(c.DoneTTL >= time.Second, "done_ttl: %v must be 1s or more", c.DoneTTL)
+	check(c.MaxHandlers > 0, "max_handlers: %d must be positive", c.MaxHandlers)
+	check(c.MaxKills > 0, "max_kills: %d must be positive", c.MaxKills)
 	if err := c.Limits.Validate(); err != nil {
 		errs = append(errs, err)
 	}

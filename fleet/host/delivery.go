@@ -46,6 +46,17 @@ func (r *runner) one(m jetstream.Msg) {
 		r.answer(r.host.hold(ctx, r.slot.name, d), m.Ack, d)
 		return
 	}
+	ctx, d.cancel = context.WithCancelCause(ctx)
+	defer d.cancel(nil)
+	d.beat.Store(time.Now().UnixNano())
+	r.message.Store(d)
+	defer r.message.Store(nil)
+	leave, err := r.prepare(ctx, d)
+	if err != nil {
+		_ = m.NakWithDelay(r.host.cfg.RetryBase) // its code was not called
+		return
+	}
+	defer leave()
 	d.tries = tries{Begun: 1}
 	if meta.NumDelivered > 1 {
 		done, was, err := r.before(ctx, d)
@@ -119,12 +130,8 @@ func (r *runner) pick(subject string) *member {
 // call runs the handler, publishes its outputs and writes its state.
 func (r *runner) call(ctx context.Context, d *delivery, attempt int) error {
 	rec := d.member.record
-	ctx, d.cancel = context.WithCancelCause(ctx)
-	defer d.cancel(nil)
 	d.state = &handle{states: r.host.states, record: rec, slot: r.slot.name, fence: r.fence}
 	now := time.Now().UnixNano()
-	d.beat.Store(now)
-	r.message.Store(d)
 	r.limit.Store(int64(d.member.limits.Time))
 	r.began.Store(now)
 	outputs, err := d.member.handle(ctx, &engine.Message{
@@ -140,7 +147,7 @@ func (r *runner) call(ctx context.Context, d *delivery, attempt int) error {
 		}
 	}
 	r.began.Store(0)
-	r.message.Store(nil)
+	r.wasKilled(d, err)
 	return err
 }
 

@@ -5,6 +5,8 @@
 // back when its host does. Any number of hosts on one NATS share the workers; each
 // [Host] runs its own share.
 //
+//	host.EngineMain(starlark.New(), js.New(), wasm.New()) // first in main
+//	…
 //	engines, err := engine.NewRegistry(starlark.New(), js.New(), wasm.New())
 //	if err != nil {
 //		return err
@@ -101,6 +103,8 @@ type Host struct {
 	members *members
 	code    *codes
 
+	children children
+
 	serving  context.Context    // of serve
 	cancel   context.CancelFunc // ends it
 	wake     chan struct{}      // of size 1; makes serve assign the slots again
@@ -153,6 +157,9 @@ func New(js jetstream.JetStream, cfg Config) (*Host, error) {
 			return nil, fmt.Errorf("host config: %w", err)
 		}
 		h.fetcher = client
+	}
+	if err := h.isolateEngines(); err != nil {
+		return nil, err
 	}
 	h.serving, h.cancel = context.WithCancel(context.Background()) // made here, because Stop may run while Start does
 	h.Init("host", cfg.HostID)
@@ -222,6 +229,7 @@ func (h *Host) Start(ctx context.Context) error {
 		return err
 	}
 	stop := context.AfterFunc(ctx, h.cancel)
+	h.probeFloor(h.serving)
 	go func() {
 		defer stop()
 		defer h.cancel()
@@ -260,6 +268,11 @@ func (h *Host) close() {
 	defer h.ensuring.Unlock()
 	if h.records != nil {
 		_ = h.records.manager.Close()
+	}
+	if h.children.Children != nil {
+		if err := h.children.Close(); err != nil {
+			h.log.Warn("hosted workers: remove the folders of their children", "err", err)
+		}
 	}
 }
 

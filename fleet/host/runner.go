@@ -238,7 +238,7 @@ const patience = 2 * time.Second
 func (r *runner) look(now time.Time) {
 	began := r.began.Load()
 	d := r.message.Load()
-	if began == 0 || d == nil {
+	if d == nil {
 		return
 	}
 	cfg := &r.host.cfg
@@ -254,6 +254,9 @@ func (r *runner) look(now time.Time) {
 		return
 	case since > cfg.AckWait/4:
 		r.heartbeat(d)
+	}
+	if began == 0 {
+		return // it waits for its turn, or for its program
 	}
 	ran := time.Duration(now.UnixNano() - began)
 	limit := time.Duration(r.limit.Load())

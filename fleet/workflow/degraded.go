@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Degraded returns the records of a workflow that the Manager cannot work with, by
@@ -46,7 +47,7 @@ func (m *Manager) Migrate(ctx context.Context, workflow string) (int, error) {
 		return 0, fmt.Errorf("migrate: %w", err)
 	}
 	v := r.bucket.view
-	if err := v.catchUp(ctx); err != nil {
+	if err := v.catchUp(ctx, time.Now()); err != nil {
 		return 0, fmt.Errorf("migrate %s: %w", workflow, err)
 	}
 	var ids []string

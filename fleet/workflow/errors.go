@@ -90,6 +90,9 @@ var (
 	// ancestor.
 	ErrAncestorCycle = errors.New("lifecycle: ancestors form a cycle")
 
+	// ErrStale is returned by Ready for a view that is not up to date any more.
+	ErrStale = errors.New("lifecycle: view is stale")
+
 	// ErrClosed is returned after Close.
 	ErrClosed = errors.New("lifecycle: manager is closed")
 )

@@ -39,9 +39,15 @@ type ListOptions struct {
 	// zero value means any.
 	UpdatedAfter time.Time
 
-	// Fresh waits until the view has the revision that is the bucket's last one at the
-	// time of the call. Without it a list has at least this process's own writes.
+	// Fresh waits until the view has everything that the bucket had at the time of the
+	// call, and nothing that was removed before it. Without it a list has at least this
+	// process's own writes.
 	Fresh bool
+
+	// MaxStale waits, like Fresh, until the view is at most that much older than the
+	// call. 0 means any age: a list is answered while the server is away. The view of a
+	// bucket that can be read is at most a few seconds old.
+	MaxStale time.Duration
 }
 
 // Record is an entity with its metadata.
@@ -79,6 +85,9 @@ type Page struct {
 	// Total is the number of entities of the workflow in the selected phase, or in
 	// any. The other conditions do not change it.
 	Total int
+	// AsOf is a time, by this process's clock, at which the bucket was as this page has
+	// it, apart from later writes. It is zero shortly after the start.
+	AsOf time.Time
 }
 
 // List returns the selected entities of a workflow, ordered by id. When the view has
@@ -112,15 +121,20 @@ func (m *Manager) Query(ctx context.Context, workflow string, opts ListOptions) 
 		return Page{}, fmt.Errorf("list %s: %w", workflow, err)
 	}
 	v := r.bucket.view
-	if opts.Fresh {
-		err = v.catchUp(ctx)
-	} else {
+	switch {
+	case opts.Fresh:
+		err = v.catchUp(ctx, time.Now())
+	case opts.MaxStale > 0:
+		err = v.catchUp(ctx, time.Now().Add(-opts.MaxStale))
+	default:
 		err = v.wait(ctx, nil)
 	}
 	if err != nil {
 		return Page{}, fmt.Errorf("list %s: %w", workflow, err)
 	}
+	asOf := v.asOf()
 	page, err := v.query(ctx, q)
+	page.AsOf = asOf
 	if err != nil {
 		return Page{}, fmt.Errorf("list %s: %w", workflow, err)
 	}

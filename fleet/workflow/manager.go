@@ -55,30 +55,61 @@ func NewManager(js jetstream.JetStream, logger *slog.Logger) *Manager {
 	return m
 }
 
-// Close ends the views and watches and returns when they have ended. The caller
-// closes the connection. A second call does nothing. Other calls return ErrClosed
-// afterwards.
+// Close is [Manager.CloseContext] with 10 s.
 func (m *Manager) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTime)
+	defer cancel()
+	return m.CloseContext(ctx)
+}
+
+// closeTime bounds Close.
+const closeTime = 10 * time.Second
+
+// CloseContext ends the views and watches and returns when they have ended. When ctx
+// ends first, it returns an error that names the bucket of a view that has not: a
+// participant's method does not return. The caller closes the connection. A later call
+// waits for what is left. Other calls return ErrClosed afterwards.
+func (m *Manager) CloseContext(ctx context.Context) error {
 	m.mu.Lock()
 	m.closed = true
-	buckets := m.buckets
-	m.buckets = nil
+	buckets := slices.Collect(maps.Values(m.buckets))
 	m.mu.Unlock()
 	m.end()
 	for _, b := range buckets {
-		b.view.stop()
+		b.view.end()
 	}
-	m.watches.Wait()
-	return nil
+	for _, b := range buckets {
+		select {
+		case <-b.view.done:
+		case <-ctx.Done():
+			return fmt.Errorf("close: the view of bucket %s has not ended: %w", b.name, context.Cause(ctx))
+		}
+	}
+	ended := make(chan struct{})
+	go func() {
+		m.watches.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("close: a watch has not ended: %w", context.Cause(ctx))
+	}
 }
 
-// Ready waits until the views have read their buckets. With
+// Ready waits until the views have read their buckets. It returns ErrStale for a view
+// that has not been up to date for 10 s, because the server or the bucket is away. With
 // app.Probe("missions", lifecycle.ProbeFunc(mgr.Ready)) a process becomes ready when
-// its queries are answered at once.
+// its queries are answered at once, and stays ready while the answers are true.
 func (m *Manager) Ready(ctx context.Context) error {
 	for _, r := range m.all() {
-		if err := r.bucket.view.wait(ctx, nil); err != nil {
+		v := r.bucket.view
+		if err := v.wait(ctx, nil); err != nil {
 			return fmt.Errorf("workflow %q: %w", r.workflow, err)
+		}
+		if at := v.asOf(); !at.IsZero() && time.Since(at) > staleTime {
+			return fmt.Errorf("workflow %q: %w", r.workflow, v.late(ErrStale))
 		}
 	}
 	return nil

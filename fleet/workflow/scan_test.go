@@ -42,7 +42,7 @@ func (s *Slow) KVKey(id string) string { return "slow." + id }
 func (s *Slow) ParentEntityID() string { return "" }
 
 // slowRig is a Manager with n entities that a test can hold in decoding.
-func slowRig(t *testing.T, n int) *workflow.Manager {
+func slowRig(t *testing.T, n int) (*workflow.Manager, *broker.Broker) {
 	t.Helper()
 	b := brokertest.Server(t, broker.Config{Buckets: buckets()})
 	m := workflow.NewManager(b.JetStream(), brokertest.Quiet())
@@ -54,13 +54,13 @@ func slowRig(t *testing.T, n int) *workflow.Manager {
 	must(t, m.Ready(testContext(t)))
 	_, err := m.List(testContext(t), "slow", workflow.ListOptions{Fresh: true})
 	must(t, err)
-	return m
+	return m, b
 }
 
 // TestScanHoldsUpNoWriter holds a List in the middle of its decoding and writes
 // beside it.
 func TestScanHoldsUpNoWriter(t *testing.T) {
-	m := slowRig(t, 3)
+	m, _ := slowRig(t, 3)
 	held, release := make(chan struct{}, 1), make(chan struct{})
 	hook := func() {
 		select {
@@ -96,7 +96,7 @@ func TestScanHoldsUpNoWriter(t *testing.T) {
 
 // TestScanEndsWithItsContext ends the context of a List after its first decoding.
 func TestScanEndsWithItsContext(t *testing.T) {
-	m := slowRig(t, 300)
+	m, _ := slowRig(t, 300)
 	ctx, cancel := context.WithCancel(testContext(t))
 	var decoded atomic.Int32
 	hook := func() {
@@ -116,7 +116,7 @@ func TestScanEndsWithItsContext(t *testing.T) {
 // TestLongScansAreComplete lists more entities than one step visits, with pages and
 // offsets.
 func TestLongScansAreComplete(t *testing.T) {
-	m := slowRig(t, 300)
+	m, _ := slowRig(t, 300)
 	all, err := m.List(testContext(t), "slow", workflow.ListOptions{Match: map[string]any{"probe": Probe("x")}})
 	must(t, err)
 	if len(all) != 300 || all[299].EntityID() != "s299" {

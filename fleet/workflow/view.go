@@ -19,13 +19,15 @@ type view struct {
 	m      *Manager
 	b      *bucket
 	follow *follower
-	stop   func() // ends the follower and waits until it has returned
+	end    func()        // ends the follower
+	done   chan struct{} // closed when it has returned
 
 	mu       sync.RWMutex    // guards the fields below
 	regs     []*registration // sorted by name; its elements do not change
 	indexes  map[string]*index
 	entities map[string]*entity // by key
 	gone     map[string]uint64  // revisions of this process's deletions that the follower has not seen yet
+	unseen   map[string]uint64  // revisions of this process's writes that the follower has not seen yet
 	asked    map[string]uint64  // keys that the server is being asked about, with deletions that the follower saw meanwhile
 	seq      uint64             // the last message that the follower saw
 	ready    bool               // the initial content has been read
@@ -35,10 +37,12 @@ type view struct {
 }
 
 func newView(m *Manager, b *bucket) *view {
-	v := &view{m: m, b: b, stop: func() {}, indexes: make(map[string]*index), entities: make(map[string]*entity), gone: make(map[string]uint64), asked: make(map[string]uint64)}
+	v := &view{m: m, b: b, end: func() {}, done: make(chan struct{}), indexes: make(map[string]*index), entities: make(map[string]*entity), gone: make(map[string]uint64), asked: make(map[string]uint64), unseen: make(map[string]uint64)}
+	close(v.done)
 	v.agenda = newAgenda(m.alarm.ring)
 	v.follow = b.follower(m.log, v.take)
 	v.follow.hurry = make(chan struct{}, 1)
+	v.follow.caught, v.follow.settle = v.progress.ring, v.settle
 	return v
 }
 
@@ -46,7 +50,8 @@ func newView(m *Manager, b *bucket) *view {
 // another workflow, because it skipped this one's records then. It is not called
 // concurrently.
 func (v *view) add(r *registration) {
-	v.stop()
+	v.end()
+	<-v.done
 	v.mu.Lock()
 	v.indexes[r.workflow] = newIndex(r)
 	v.regs = append(slices.Clone(v.regs), r)
@@ -57,10 +62,7 @@ func (v *view) add(r *registration) {
 	v.follow.forget(0)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
-	v.stop = func() {
-		cancel()
-		<-done
-	}
+	v.end, v.done = cancel, done
 	go func() {
 		defer close(done)
 		v.follow.run(ctx)
@@ -73,6 +75,7 @@ func (v *view) clearLocked() {
 	}
 	clear(v.entities)
 	clear(v.gone)
+	clear(v.unseen)
 	v.agenda.clear()
 	v.seq, v.ready = 0, false
 }
@@ -89,7 +92,7 @@ func (v *view) take(it stream.Item[*entry]) {
 	switch it.Kind {
 	case stream.Gap:
 		v.clearLocked()
-		v.m.log.Warn("the bucket was recreated or restored: reading all of it again", "bucket", v.b.name)
+		v.m.log.Warn("the bucket is gone, was recreated or restored: reading all of it again", "bucket", v.b.name)
 	case stream.Synced:
 		v.ready = true
 	}
@@ -98,7 +101,10 @@ func (v *view) take(it stream.Item[*entry]) {
 func (v *view) entry(e *entry) {
 	v.mu.Lock()
 	known, gone, regs := v.entities[e.key], v.gone[e.key], v.regs
-	if known != nil && known.revision == e.revision { // this process's own write, usually
+	if at, own := v.unseen[e.key]; own && at <= e.revision {
+		delete(v.unseen, e.key)
+	}
+	if known != nil && known.revision == e.revision && !e.deleted() { // this process's own write, usually
 		defer v.mu.Unlock()
 		defer v.progress.ring()
 		v.seq = e.revision
@@ -136,7 +142,7 @@ func (v *view) entry(e *entry) {
 	now := v.entities[e.key]
 	switch {
 	case now != nil && now.revision > e.revision:
-	case now != nil && now.revision == e.revision:
+	case now != nil && now.revision == e.revision && made == nil && !e.deleted():
 		if now.own {
 			v.retimeLocked(now, e)
 		}
@@ -200,7 +206,7 @@ func (v *view) wrote(r *registration, e *entry, p Participant, still func() bool
 			v.mu.Lock()
 			deleted := v.asked[e.key]
 			delete(v.asked, e.key)
-			if !is || deleted > e.revision {
+			if !is || deleted >= e.revision {
 				return
 			}
 		}
@@ -209,7 +215,35 @@ func (v *view) wrote(r *registration, e *entry, p Participant, still func() bool
 		return
 	}
 	v.putLocked(r, en)
+	v.unseen[e.key] = e.revision
 	v.progress.ring()
+}
+
+// settle drops this process's own writes that were removed from the bucket before the
+// follower read them. It has everything up to revision whole.
+func (v *view) settle(ctx context.Context, whole uint64) {
+	var keys []string
+	v.mu.RLock()
+	for key, revision := range v.unseen {
+		if revision <= whole && len(keys) < maxChecks {
+			keys = append(keys, key)
+		}
+	}
+	v.mu.RUnlock()
+	gone, n := v.follow.confirm(ctx, keys)
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	defer v.progress.ring()
+	for _, key := range gone {
+		if now := v.entities[key]; now != nil && now.revision <= whole {
+			v.dropLocked(now)
+		}
+	}
+	for _, key := range keys[:n] {
+		if v.unseen[key] <= whole {
+			delete(v.unseen, key)
+		}
+	}
 }
 
 // rephased does what wrote does for a change of phase alone, when the view has the
@@ -226,6 +260,7 @@ func (v *view) rephased(e *entry, phase string, before uint64) bool {
 	en.timers, en.keys = e.header.Get(headerTimers), e.header.Get(headerKeys)
 	en.phase, en.due = &named{name: phase}, now.index.r.dueAt(phase, en.since, en.timers)
 	v.swapLocked(now, &en)
+	v.unseen[e.key] = e.revision
 	v.progress.ring()
 	return true
 }
@@ -237,6 +272,7 @@ func (v *view) deletedOwn(key string, revision uint64) {
 	if v.seq < revision {
 		v.gone[key] = revision
 	}
+	delete(v.unseen, key)
 	if now := v.entities[key]; now != nil && now.revision < revision {
 		v.dropLocked(now)
 	}
@@ -284,32 +320,40 @@ func (v *view) wait(ctx context.Context, until func() bool) error {
 		case <-progress:
 		case <-v.m.alive.Done():
 		case <-ctx.Done():
-			return fmt.Errorf("the view of bucket %s is not up to date: %w", v.b.name, context.Cause(ctx))
+			return v.late(context.Cause(ctx))
 		}
 	}
 }
 
-// catchUp waits until the view has the revision that is the bucket's last one at the
-// time of the call.
-func (v *view) catchUp(ctx context.Context) error {
-	for {
-		// Ask for the last kept message: the follower never sees removed ones.
-		last, err := v.b.read(ctx, `{"last_by_subj":`+quote("$KV."+v.b.name+".>")+`}`)
-		if err == nil {
-			v.follow.rush()
-			return v.wait(ctx, func() bool { return v.seq >= last.revision })
-		}
-		if isNotFound(err) {
-			return v.wait(ctx, nil)
-		}
-		if v.m.alive.Err() != nil {
-			return ErrClosed
-		}
-		if ctx.Err() != nil {
-			return err
-		}
-		if collision.Sleep(ctx, 6) != nil {
-			return err
-		}
+// late says that the view is not up to date, and why.
+func (v *view) late(err error) error {
+	why := ""
+	if trouble := v.follow.trouble(); trouble != "" {
+		why = ": " + trouble
 	}
+	if at := v.asOf(); !at.IsZero() {
+		return fmt.Errorf("the view of bucket %s is as of %v ago: %w%s", v.b.name, time.Since(at).Round(time.Millisecond), err, why)
+	}
+	return fmt.Errorf("the view of bucket %s has not read it: %w%s", v.b.name, err, why)
+}
+
+// asOf returns a time, by this process's clock, at which the bucket was as the view
+// has it, apart from later writes. It is zero for a view that has not read the bucket.
+func (v *view) asOf() time.Time {
+	if ns := v.follow.asOf.Load(); ns != 0 {
+		return time.Unix(0, ns)
+	}
+	return time.Time{}
+}
+
+// catchUp waits until the view has everything that the bucket had at a time, and
+// nothing else but later writes.
+func (v *view) catchUp(ctx context.Context, at time.Time) error {
+	return v.wait(ctx, func() bool {
+		if v.asOf().Before(at) {
+			v.follow.look()
+			return false
+		}
+		return true
+	})
 }

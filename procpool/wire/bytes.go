@@ -51,7 +51,7 @@ func (r *Reader) Bytes(n int) ([]byte, error) {
 		if r.have += got; got > 0 {
 			continue
 		}
-		if err == io.EOF { //nolint:errorlint // a Reader returns io.EOF unwrapped
+		if err == io.EOF {
 			err = &PartialError{Length: len(r.data) - 1, Missing: len(r.data) - r.have}
 		}
 		if err != nil {
