@@ -192,12 +192,15 @@ type CodeVersion struct {
 	Who   string                 `protobuf:"bytes,3,opt,name=who,proto3" json:"who,omitempty"`
 	At    *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=at,proto3" json:"at,omitempty"`
 	Bytes int64                  `protobuf:"varint,5,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	// The results of its messages.
+	// The results of its messages. They are valid only when counted is true; the dead
+	// letters are those that exist now when counted is false.
 	Succeeded    int64 `protobuf:"varint,6,opt,name=succeeded,proto3" json:"succeeded,omitempty"`
 	Failed       int64 `protobuf:"varint,7,opt,name=failed,proto3" json:"failed,omitempty"`
 	DeadLettered int64 `protobuf:"varint,8,opt,name=dead_lettered,json=deadLettered,proto3" json:"dead_lettered,omitempty"`
 	// Whether it is the one that runs.
-	Current       bool `protobuf:"varint,9,opt,name=current,proto3" json:"current,omitempty"`
+	Current bool `protobuf:"varint,9,opt,name=current,proto3" json:"current,omitempty"`
+	// Whether this server knows the results: it hosts the worker itself.
+	Counted       bool `protobuf:"varint,10,opt,name=counted,proto3" json:"counted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -291,6 +294,13 @@ func (x *CodeVersion) GetDeadLettered() int64 {
 func (x *CodeVersion) GetCurrent() bool {
 	if x != nil {
 		return x.Current
+	}
+	return false
+}
+
+func (x *CodeVersion) GetCounted() bool {
+	if x != nil {
+		return x.Counted
 	}
 	return false
 }
@@ -1485,7 +1495,7 @@ const file_lifecycle_operator_v1_worker_proto_rawDesc = "" +
 	"updated_at\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\x12>\n" +
 	"\bversions\x18\f \x03(\v2\".lifecycle.operator.v1.CodeVersionR\bversions\x12!\n" +
 	"\fdead_letters\x18\r \x01(\x03R\vdeadLetters\x12\x18\n" +
-	"\abacklog\x18\x0e \x01(\x03R\abacklog\"\x86\x02\n" +
+	"\abacklog\x18\x0e \x01(\x03R\abacklog\"\xa0\x02\n" +
 	"\vCodeVersion\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x16\n" +
 	"\x06source\x18\x02 \x01(\tR\x06source\x12\x10\n" +
@@ -1495,7 +1505,9 @@ const file_lifecycle_operator_v1_worker_proto_rawDesc = "" +
 	"\tsucceeded\x18\x06 \x01(\x03R\tsucceeded\x12\x16\n" +
 	"\x06failed\x18\a \x01(\x03R\x06failed\x12#\n" +
 	"\rdead_lettered\x18\b \x01(\x03R\fdeadLettered\x12\x18\n" +
-	"\acurrent\x18\t \x01(\bR\acurrent\"X\n" +
+	"\acurrent\x18\t \x01(\bR\acurrent\x12\x18\n" +
+	"\acounted\x18\n" +
+	" \x01(\bR\acounted\"X\n" +
 	"\x04Code\x12\x1a\n" +
 	"\acontent\x18\x01 \x01(\fH\x00R\acontent\x12\x12\n" +
 	"\x03url\x18\x02 \x01(\tH\x00R\x03url\x12\x16\n" +
