@@ -168,12 +168,14 @@ module LifecycleWorker
     def write_value(type, query, field, value)
       bytes = nil
       if value.is_a?(Data)
-        bytes = value.bytes unless value.bytes.nil? || value.bytes.empty?
+        bytes = value.bytes
+        raise ArgumentError, "the bytes are no String" unless bytes.nil? || bytes.is_a?(String)
+
+        bytes = nil if bytes == ""
         value = value.value
       end
       message = { type: type, requestId: query.id }
       if bytes
-        raise ArgumentError, "the bytes are no String" unless bytes.is_a?(String)
         raise ArgumentError, "the pool takes no bytes: it speaks version 1" unless @speaks2
 
         message[:bytes] = bytes.bytesize
@@ -370,7 +372,23 @@ module LifecycleWorker
     UNIXSocket.new(path)
   end
 
-  # Ends this process when the pool's does, also while a block computes.
+  # Has the kernel kill this process when its parent dies (prctl(2)). The pool asks for
+  # that when it has started this process itself. This is for a worker behind a shell.
+  def self.die_with_parent(connection)
+    return unless RUBY_PLATFORM.include?("linux")
+
+    pool = connection.getsockopt(Socket::SOL_SOCKET, Socket::SO_PEERCRED).data.unpack1("i")
+    return if pool == Process.ppid
+
+    require "fiddle"
+    long = Fiddle::TYPE_LONG
+    prctl = Fiddle::Function.new(Fiddle::Handle::DEFAULT["prctl"], [Fiddle::TYPE_INT, long, long, long, long], Fiddle::TYPE_INT)
+    prctl.call(1, Signal.list["KILL"], 0, 0, 0) # PR_SET_PDEATHSIG
+  rescue LoadError, StandardError => e
+    warn "lifecycle_worker: no parent-death signal: #{describe(e)}"
+  end
+
+  # Ends this process when the pool's does, also while a block computes in Ruby.
   def self.hold_lifeline
     fd = ENV["LIFECYCLE_WORKER_LIFELINE"]
     return if fd.nil? || fd.empty?
@@ -395,6 +413,7 @@ module LifecycleWorker
     connection.binmode
     worker = Worker.new(connection, ENV.fetch("LIFECYCLE_WORKER_MAX_FRAME", (16 << 20).to_s).to_i, concurrency, handler)
     worker.ready
+    die_with_parent(connection)
     hold_lifeline
     Thread.new { worker.read }
     begin
