@@ -103,6 +103,9 @@ func WithEnv(vars ...string) ProcessOption {
 // outside of the group may keep the output open; [Exit] says that it was Cut. A
 // WaitDelay of 0 becomes 2 seconds.
 //
+// A pipe of StdinPipe, StdoutPipe or StderrPipe stays open when the program has
+// ended, so that the caller can read the rest of the output. Close it then.
+//
 // An Env of nil means
 // this process's environment, without the variables that systemd means for this
 // process alone (NOTIFY_SOCKET, WATCHDOG_PID, WATCHDOG_USEC). A nil option is an

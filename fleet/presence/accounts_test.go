@@ -241,7 +241,7 @@ func TestOperatorCreatesTheBucket(t *testing.T) {
 	go func() {
 		defer close(done)
 		for ctx.Err() == nil { // as a feed does
-			_ = f.Watch(ctx, func(presence.Change) {})
+			_ = f.Attend(ctx, func(presence.Change) {})
 			time.Sleep(50 * time.Millisecond)
 		}
 	}()
@@ -252,6 +252,10 @@ func TestOperatorCreatesTheBucket(t *testing.T) {
 	if _, err := f.Resume(t.Context(), id, "ada"); err != nil {
 		t.Error(err)
 	}
+	brokertest.Await(t, "the command in the journal", func() bool {
+		list, _, err := f.Events(t.Context(), presence.EventQuery{Process: id, Kinds: []string{"command"}, Limit: 10})
+		return err == nil && len(list) == 1 && list[0].Who == "ada" && list[0].Name == "resume" && list[0].To == "done"
+	})
 }
 
 var shipped = filepath.Join("..", "..", "deploy", "nats", "nats.conf")
@@ -263,7 +267,7 @@ func (b *bus) permissions(t *testing.T) {
 			publish: []string{"$KV.FLEET.orders.a"},
 			not: []string{
 				"$KV.FLEET.billing.a", "$KV.FLEET.a", "$KV.FLEET.operator.x", "$KV.FLEET", "lifecycle.fleet.command.orders.a", "lifecycle.fleet.command.billing.a",
-				"_INBOX_operator.x", "_INBOX_billing.x", "_INBOX.x", "lifecycle.fleet.event.billing.a",
+				"_INBOX_operator.x", "_INBOX_billing.x", "_INBOX.x", "lifecycle.fleet.event.billing.a", "lifecycle.audit.FLEET_AUDIT", "$JS.API.STREAM.CREATE.FLEET_JOURNAL",
 				"$JS.API.STREAM.CREATE.KV_FLEET", "$JS.API.STREAM.UPDATE.KV_FLEET", "$JS.API.STREAM.DELETE.KV_FLEET", "$JS.API.STREAM.PURGE.KV_FLEET",
 				"$JS.API.STREAM.MSG.DELETE.KV_FLEET", "$JS.API.CONSUMER.CREATE.KV_FLEET.x", "$JS.API.STREAM.CREATE.MINE", "$JS.API.DIRECT.GET.KV_FLEET.$KV.FLEET.billing.a", "$SYS.REQ.SERVER.PING",
 			},
@@ -271,8 +275,8 @@ func (b *bus) permissions(t *testing.T) {
 			notSubscribe: []string{"lifecycle.fleet.command.>", "lifecycle.fleet.command.billing.a", "$KV.FLEET.>", "_INBOX.>", "_INBOX_operator.>", ">", "lifecycle.>"},
 		},
 		"operator": {
-			publish:      []string{"lifecycle.fleet.command.billing.none"},
-			not:          []string{"$KV.FLEET.orders.a", "$KV.FLEET.a", "$JS.API.STREAM.DELETE.KV_FLEET", "$JS.API.STREAM.PURGE.KV_FLEET", "_INBOX_orders.x"},
+			publish:      []string{"lifecycle.fleet.command.billing.none", "lifecycle.fleet.event.billing.x", "lifecycle.audit.FLEET_AUDIT"},
+			not:          []string{"$KV.FLEET.orders.a", "$KV.FLEET.a", "$JS.API.STREAM.DELETE.KV_FLEET", "$JS.API.STREAM.PURGE.KV_FLEET", "$JS.API.STREAM.PURGE.FLEET_AUDIT", "$JS.API.STREAM.MSG.DELETE.FLEET_JOURNAL", "_INBOX_orders.x"},
 			subscribe:    []string{"_INBOX_operator.x"},
 			notSubscribe: []string{"lifecycle.fleet.command.>", "_INBOX_orders.>", ">"},
 		},

@@ -1,6 +1,7 @@
 package presence
 
 import (
+	"cmp"
 	"crypto/ed25519"
 	"encoding/json"
 	"errors"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
 
@@ -169,8 +171,8 @@ func (a *announcer) answer(m *nats.Msg) {
 	a.wake()
 }
 
-// audit notes a command in the log and in the announcement. Refused commands may come
-// in any number: at most one a second reaches the log, with the number of the others.
+// audit notes a command in the log, the journal and the announcement. Refused commands
+// may come in any number: at most one a second reaches the log and the journal.
 func (a *announcer) audit(c command, signer, refused string) {
 	now := time.Now()
 	clip := func(s string) string { return text.Clip(s, maxReason) }
@@ -183,7 +185,9 @@ func (a *announcer) audit(c command, signer, refused string) {
 		a.refused = &e
 	}
 	a.mu.Unlock()
+	event := a.event(Event{Kind: "command", Name: e.Do, Who: e.Who, Cause: e.Reason, To: cmp.Or(e.Refused, "done")})
 	if refused == "" {
+		a.journal.add(event)
 		a.cfg.Log.Info("presence: command", "do", e.Do, "who", e.Who, "key", signer, "reason", e.Reason)
 		return
 	}
@@ -192,6 +196,7 @@ func (a *announcer) audit(c command, signer, refused string) {
 		return
 	}
 	a.cfg.Log.Warn("presence: command refused", "do", e.Do, "who", e.Who, "key", signer, "reason", e.Reason, "error", e.Refused, "not_logged", a.unlogged)
+	a.journal.add(event)
 	a.warned, a.unlogged = now, 0
 }
 
@@ -201,4 +206,25 @@ func commandSubject(c Config, id string) string { return c.Prefix + ".command." 
 // because is the reason of a command with the operator's name.
 func because(c command) string {
 	return strings.TrimPrefix(c.Reason+" (asked by "+c.Who+")", " ")
+}
+
+// obey carries out a command. When it refuses, it returns the reason.
+func (a *announcer) obey(c command) (refused string) {
+	if p := a.app.Phase(); p != lifecycle.PhaseRunning && p != lifecycle.PhaseStarting && p != lifecycle.PhaseCreated {
+		return fmt.Sprintf("the process is %s already", p)
+	}
+	switch c.Do {
+	case "drain":
+		a.app.StopBecause("drain: " + because(c))
+	case "suspend":
+		if c.Reason == "" {
+			return "a suspension needs a reason"
+		}
+		a.app.Suspend(because(c))
+	case "resume":
+		a.app.Resume()
+	default:
+		return fmt.Sprintf("there is no command %q: want drain, suspend or resume", c.Do)
+	}
+	return ""
 }

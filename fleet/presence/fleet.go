@@ -7,11 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
-
-	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
 )
 
 // Errors of a Fleet.
@@ -24,6 +21,8 @@ var (
 	// ErrRefused is wrapped by the error of a command that a process refused. The
 	// error's text has the process's reason.
 	ErrRefused = errors.New("presence: the process refused")
+	// ErrNoJournal is returned by [Fleet.Events] when Config.Journal is JournalOff.
+	ErrNoJournal = errors.New("presence: this fleet keeps no journal")
 	// ErrAmbiguous is returned for an id without a service that processes of several
 	// services have. The error's text has their whole ids.
 	ErrAmbiguous = errors.New("presence: several services have a process of this id")
@@ -106,55 +105,4 @@ func (f *Fleet) Get(ctx context.Context, id string) (Process, error) {
 	}
 	p, _ := f.read(e)
 	return p, nil
-}
-
-// Change is an item of a Watch. An announcement is a Put and the end of a process a
-// Deleted; the key is the process's id.
-type Change = stream.Item[Process]
-
-// Watch calls tell with a Put for each existing process, then with one Synced, and
-// then for every announcement and every end of a process. It reports the end of a
-// killed process within TTL + TTL/3. It calls tell one call at a time. Watch returns
-// ctx's error when ctx ends, or an error when the watch of the bucket breaks.
-func (f *Fleet) Watch(ctx context.Context, tell func(Change)) error {
-	to := stream.Sink[Process](tell)
-	kv, err := bucket(ctx, f.js, f.cfg) // a server that restarted has lost it, and services may not create it
-	if err != nil {
-		return err
-	}
-	watch, err := kv.WatchAll(ctx)
-	if err != nil {
-		return fmt.Errorf("presence: watch: %w", err)
-	}
-	defer func() { _ = watch.Stop() }()
-	living := NewLiving(f.cfg.TTL + f.cfg.TTL/6)
-	look := time.NewTicker(f.cfg.TTL / 12)
-	defer look.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-look.C:
-			for _, id := range living.Expire() {
-				to.Delete(id)
-			}
-		case e, ok := <-watch.Updates():
-			switch {
-			case !ok:
-				return errors.New("presence: the watch ended")
-			case e == nil:
-				to.Sync()
-			case e.Operation() != jetstream.KeyValuePut:
-				if f.removed(e) && living.Left(e.Key()) {
-					to.Delete(e.Key())
-				}
-			default:
-				p, alive := f.read(e)
-				if alive {
-					living.Heard(e.Key())
-				}
-				to.Put(e.Key(), p)
-			}
-		}
-	}
 }
