@@ -80,7 +80,7 @@ func (p *partition) write(progress bool) error {
 		p.flying = false
 		for i, o := range e.Outputs {
 			o.number, o.since = e.Known.Next+uint64(i), e.at
-			o.id = p.outputID(p.fence, o.number)
+			o.id = p.log.outputID(p.fence, o.number)
 		}
 		p.known.Next = e.Known.Next + uint64(len(e.Outputs))
 		outputs := e.Outputs

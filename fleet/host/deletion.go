@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -102,6 +103,23 @@ func (h *Host) forget(rec *Record) {
 	}
 }
 
+// dropLog removes the log of a slot that has no worker any more. Outputs that were
+// committed and not published become letters.
+func (h *Host) dropLog(ctx context.Context, slot string) error {
+	l := &slotLog{chain{states: h.states, stream: h.logs, subject: h.logSubject(slot)}}
+	entries, err := l.read(ctx, math.MaxUint64)
+	if err != nil {
+		return err
+	}
+	outputs, _ := l.unsent(entries)
+	for _, o := range outputs {
+		if err := h.outputLetter(ctx, o, errors.New("its worker was deleted before it was published")); err != nil {
+			return err
+		}
+	}
+	return h.logs.Purge(ctx, jetstream.WithPurgeSubject(l.subject))
+}
+
 // erase removes the consumer, the state, the code and the record of a worker that no
 // host runs any more. others are the other workers of its slot. The caller may repeat
 // a call that failed halfway.
@@ -119,7 +137,7 @@ func (h *Host) erase(ctx context.Context, rec *Record, others []*Record) error {
 		return fmt.Errorf("worker %s: remove its consumer: %w", rec.ID, err)
 	}
 	if len(others) == 0 {
-		err = h.logs.Purge(ctx, jetstream.WithPurgeSubject(h.logSubject(rec.slot())))
+		err = h.dropLog(ctx, rec.slot())
 	} else {
 		h.forget(rec)
 	}

@@ -119,6 +119,7 @@ type Host struct {
 	began     time.Time // when recovery began
 	fault     error     // why recovery failed as a whole
 	tallies   map[tally]*Counts
+	lettered  map[string]int  // letters that this host has stored, by worker
 	listeners []chan struct{} // closed at the next change
 
 	running  sync.WaitGroup // runners and their watches
@@ -147,7 +148,7 @@ func New(js jetstream.JetStream, cfg Config) (*Host, error) {
 	policy := cfg.Fetch
 	policy.MaxSize = cmp.Or(policy.MaxSize, cfg.MaxCode)
 	h := &Host{cfg: cfg, js: js, nc: js.Conn(), log: cfg.Logger, fetcher: cfg.Fetcher, wake: make(chan struct{}, 1),
-		known: make(map[string]*Record), broken: make(map[string]error), slots: make(map[string]*slot), tallies: make(map[tally]*Counts), recovery: recoveryRuns}
+		known: make(map[string]*Record), broken: make(map[string]error), slots: make(map[string]*slot), tallies: make(map[tally]*Counts), lettered: make(map[string]int), recovery: recoveryRuns}
 	if cfg.RecoveryOff {
 		h.recovery = recoveryOff
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"strconv"
 	"sync"
 	"time"
 
@@ -94,14 +93,10 @@ func (h *Host) claim(ctx context.Context, slot, source string, failed func(error
 // replay restores what the log says. Values and outputs of its commits may have been
 // written and published already.
 func (p *partition) replay(ctx context.Context, source string) error {
-	sent := lanes.Progress{}
-	var outputs []*output
+	outputs, k := p.log.unsent(p.entries)
+	p.known = k
 	lives := make(map[string]bool) // whether a worker whose values the log has still exists
 	for _, e := range p.entries {
-		if e.Known != nil {
-			p.known = *e.Known
-			sent = e.Known.Sent
-		}
 		var values []write
 		for _, w := range e.Values {
 			life := w.Worker + " " + w.UID
@@ -118,23 +113,14 @@ func (p *partition) replay(ctx context.Context, source string) error {
 		}
 		p.cells.restore(values, e.last)
 		e.Values = nil
-		for i, o := range e.Outputs {
-			o.number, o.since, o.doubt = p.known.Next+uint64(i), e.at, true
-			o.id = p.outputID(e.Fence, o.number)
-			outputs = append(outputs, o)
-		}
-		p.known.Next += uint64(len(e.Outputs))
 		e.Outputs, e.outputs = nil, len(e.Outputs)
 	}
-	p.known.Sent = sent
 	if p.known.Source != source {
 		p.known.Source, p.known.Done, p.known.Tries, p.known.Doomed = source, lanes.Progress{}, nil, nil
 	}
 	p.known.Tries, p.known.Doomed = cloned(p.known.Tries), cloned(p.known.Doomed)
 	for _, o := range outputs {
-		if !sent.Has(o.number + 1) {
-			p.relay.add(o)
-		}
+		p.relay.add(o)
 	}
 	p.unsaved = len(p.entries) > 1
 	return nil
@@ -145,12 +131,6 @@ func cloned[V any](m map[uint64]V) map[uint64]V {
 		return make(map[uint64]V)
 	}
 	return maps.Clone(m)
-}
-
-// outputID names an output by the attempt that was committed: the fencing token and the
-// number in the log. No other attempt has the same.
-func (p *partition) outputID(fence, number uint64) string {
-	return p.log.subject + ":" + strconv.FormatUint(fence, 10) + ":" + strconv.FormatUint(number, 10)
 }
 
 // skip notes that no message with a sequence between after and before will come.

@@ -332,6 +332,11 @@ func (h *Host) newVersion(ctx context.Context, rec *Record, v Version, o options
 	if err != nil {
 		return fmt.Errorf("load code: %w", err)
 	}
+	if changed.Dropped > rec.Dropped {
+		if err := h.code.prune(ctx, changed); err != nil {
+			h.log.Warn("hosted worker: remove code that is too old for a rollback", "worker", rec.ID, "err", err)
+		}
+	}
 	return h.settle(ctx, changed)
 }
 
