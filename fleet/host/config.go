@@ -19,8 +19,8 @@ import (
 // replaces to a field here.
 type Config struct {
 	// Name is the prefix of the streams and buckets that the hosts of one fleet
-	// share: the streams NAME_STATE, NAME_CODE and NAME_DEAD, and the buckets
-	// NAME_WORKERS and NAME_MEMBERS. It consists of capital letters, digits and
+	// share: the streams NAME_LOG, NAME_STATE, NAME_CODE and NAME_DEAD, and the
+	// buckets NAME_WORKERS and NAME_MEMBERS. It consists of capital letters, digits and
 	// "_". Defaults to "HOST".
 	Name string `koanf:"name"`
 	// HostID identifies this host in the fleet. Defaults to the machine's name and
@@ -66,8 +66,8 @@ type Config struct {
 	// handler may take longer: the host sends heartbeats while the handler runs.
 	// Defaults to 30 s, at least 1 s.
 	AckWait time.Duration `koanf:"ack_wait"`
-	// Prefetch bounds how many messages of a worker wait in the host. The host
-	// takes fewer when handlers are slow. Defaults to 128.
+	// Prefetch bounds how many messages of a worker wait in the host, those included
+	// that wait for their next attempt. Defaults to 128.
 	Prefetch int `koanf:"prefetch"`
 	// MaxMessage is the largest message that a handler gets, in bytes; a larger one
 	// becomes a dead letter. Defaults to 1 MiB.

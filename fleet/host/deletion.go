@@ -13,7 +13,8 @@ import (
 
 // Delete waits until a worker has finished the message that it handles, and then
 // removes its consumer, its state, its code and its record. Messages that wait for
-// the worker go unhandled. Its dead letters stay. The worker's host carries out the
+// the worker go unhandled. Outputs that could not be published yet become dead
+// letters. Its dead letters stay. The worker's host carries out the
 // deletion. When no host runs, Delete carries it out itself, and also when the
 // worker's host has not done so after DrainTimeout and two LeaseTTLs. Delete returns
 // when the worker is gone. When ctx ends first it returns an error, and the hosts
