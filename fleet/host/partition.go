@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pleme-io/lifecycle-go/fleet/internal/lanes"
@@ -32,6 +33,8 @@ type partition struct {
 	quit   chan struct{} // closed to end commits once everything is written
 	ended  chan struct{} // closed when commits has returned
 	failed func(error)   // called once, when a commit was refused
+
+	confirmed atomic.Pointer[time.Time] // when the newest write of the log that succeeded began
 
 	mu      sync.Mutex // guards everything below
 	known   known
@@ -66,7 +69,9 @@ func (h *Host) claim(ctx context.Context, slot, source string, failed func(error
 	}
 	p := &partition{host: h, slot: slot, fence: fence, failed: failed, wake: make(chan struct{}, 1), quit: make(chan struct{}), ended: make(chan struct{}),
 		log: &slotLog{chain{states: h.states, stream: h.logs, subject: h.logSubject(slot), fence: fence}}}
+	began := time.Now()
 	p.entries, err = p.log.open(ctx, h.cfg.HostID)
+	p.confirmed.Store(&began)
 	if err != nil {
 		return nil, fmt.Errorf("slot %s: %w", slot, err)
 	}
@@ -75,7 +80,7 @@ func (h *Host) claim(ctx context.Context, slot, source string, failed func(error
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.cells = newCells(h.states, slot, fence)
-	p.relay = newRelay(h, p.sent)
+	p.relay = newRelay(h, p.sent, p.holds)
 	if err := p.replay(ctx, source); err != nil {
 		p.relay.stop()
 		return nil, fmt.Errorf("slot %s: %w", slot, err)
@@ -131,6 +136,20 @@ func cloned[V any](m map[uint64]V) map[uint64]V {
 		return make(map[uint64]V)
 	}
 	return maps.Clone(m)
+}
+
+// holds returns nil when this host had the slot less than holdFor ago, by its own clock.
+// If it does not know, it asks the log.
+func (p *partition) holds(ctx context.Context) error {
+	if time.Since(*p.confirmed.Load()) > holdFor/2 {
+		if err := p.commit(ctx, &effects{}); err != nil {
+			return err
+		}
+	}
+	if since := time.Since(*p.confirmed.Load()); since > holdFor {
+		return fmt.Errorf("the log of the slot answers slowly: %v", since)
+	}
+	return nil
 }
 
 // skip notes that no message with a sequence between after and before will come.

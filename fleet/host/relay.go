@@ -27,7 +27,9 @@ import (
 type relay struct {
 	host  *Host
 	queue *lanes.Queue[*output]
-	sent  func(*output) // called once an output was published or is a letter
+	sent  func(*output)               // called once an output was published or is a letter
+	holds func(context.Context) error // returns nil when this host had the slot less than holdFor ago
+	after time.Time                   // before that an earlier holder may still publish
 
 	begin  sync.Once // starts the workers with the first output
 	ctx    context.Context
@@ -43,12 +45,17 @@ type relay struct {
 
 // Bounds of a relay.
 const (
+	// A holder publishes only for so long after it last knew that it has the slot. A
+	// new holder waits for twice as long before it looks for what an earlier one has
+	// published, and publishes the rest.
+	holdFor = 2 * time.Second
+
 	relayWorkers = 4
 	maxWaiting   = 4096 // outputs that wait; handlers wait while there are more
 )
 
-func newRelay(h *Host, sent func(*output)) *relay {
-	r := &relay{host: h, sent: sent, queue: lanes.New[*output](0), ended: make(chan struct{}), moved: make(chan struct{}, 1), there: make(map[string]map[string]bool)}
+func newRelay(h *Host, sent func(*output), holds func(context.Context) error) *relay {
+	r := &relay{host: h, sent: sent, holds: holds, after: time.Now().Add(2 * holdFor), queue: lanes.New[*output](0), ended: make(chan struct{}), moved: make(chan struct{}, 1), there: make(map[string]map[string]bool)}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	return r
 }
@@ -109,6 +116,13 @@ func (r *relay) stop() {
 // publish publishes an output. The error says whether another attempt may succeed.
 func (r *relay) publish(ctx context.Context, t *lanes.Task[*output]) error {
 	o := t.Value
+	if o.doubt {
+		select {
+		case <-time.After(time.Until(r.after)):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 	ctx, cancel := context.WithTimeout(ctx, commitWithin)
 	defer cancel()
 	if o.doubt {
@@ -125,7 +139,12 @@ func (r *relay) publish(ctx context.Context, t *lanes.Task[*output]) error {
 	for name, values := range o.Header {
 		m.Header[name] = values
 	}
-	_, err := r.host.js.PublishMsg(ctx, m, jetstream.WithMsgID(o.id))
+	if err := r.holds(ctx); err != nil {
+		return lanes.Uncounted(err)
+	}
+	// The client must not wait and publish again by itself: another host may have the
+	// slot by then.
+	_, err := r.host.js.PublishMsg(ctx, m, jetstream.WithMsgID(o.id), jetstream.WithRetryAttempts(0))
 	if err == nil {
 		return nil
 	}
