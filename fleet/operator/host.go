@@ -128,6 +128,7 @@ func (a hosts) versions(rec *host.Record) []*operatorv1.CodeVersion {
 		x.Current = i == len(rec.History)-1
 		for _, row := range a.h.Tallies() {
 			if row.Worker == rec.ID && row.Generation == v.Generation {
+				x.Counted = true
 				x.Succeeded, x.Failed, x.DeadLettered, x.Discarded = int64(row.Succeeded), int64(row.Failed), int64(row.DeadLetters), int64(row.Discarded)
 			}
 		}
@@ -183,7 +184,33 @@ func (a hosts) Get(ctx context.Context, id string) (*operatorv1.Worker, error) {
 	if err != nil {
 		return nil, workerErr(err)
 	}
-	return a.workerOf(rec, waiting[rec.ID]), nil
+	w := a.workerOf(rec, waiting[rec.ID])
+	return w, a.letters(ctx, rec.ID, w.GetVersions())
+}
+
+// maxCounted is how many dead letters are read to count those of each version.
+const maxCounted = 1000
+
+// letters counts the dead letters of versions whose results only the host that runs the
+// worker knows.
+func (a hosts) letters(ctx context.Context, id string, versions []*operatorv1.CodeVersion) error {
+	if !slices.ContainsFunc(versions, func(v *operatorv1.CodeVersion) bool { return !v.GetCounted() }) {
+		return nil
+	}
+	found, err := a.h.DeadLetters(ctx, id, 0, maxCounted)
+	if err != nil {
+		return workerErr(err)
+	}
+	byDigest := map[string]int64{}
+	for _, d := range found {
+		byDigest["sha256:"+d.Digest]++
+	}
+	for _, v := range versions {
+		if !v.GetCounted() {
+			v.DeadLettered = byDigest[v.GetDigest()]
+		}
+	}
+	return nil
 }
 
 // after returns the worker when err, the result of a write, is nil.
@@ -231,7 +258,7 @@ func (a hosts) History(ctx context.Context, id string) ([]*operatorv1.CodeVersio
 	}
 	list := a.versions(rec)
 	slices.Reverse(list)
-	return list, nil
+	return list, a.letters(ctx, id, list)
 }
 
 func (a hosts) Recover(ctx context.Context, _ string) (*operatorv1.RecoverWorkersResponse, error) {

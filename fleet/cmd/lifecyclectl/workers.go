@@ -298,8 +298,11 @@ func workerHistoryCommand(r *remote) *cobra.Command {
 					if v.GetCurrent() {
 						now = "*"
 					}
-					t.row(now, moment(v.GetAt()), v.GetDigest(), v.GetSource(), v.GetWho(), fmt.Sprint(v.GetBytes()),
-						fmt.Sprint(v.GetSucceeded()), fmt.Sprint(v.GetFailed()), fmt.Sprint(v.GetDeadLettered()))
+					succeeded, failed := "-", "-" // only the host that runs it knows
+					if v.GetCounted() {
+						succeeded, failed = fmt.Sprint(v.GetSucceeded()), fmt.Sprint(v.GetFailed())
+					}
+					t.row(now, moment(v.GetAt()), v.GetDigest(), v.GetSource(), v.GetWho(), fmt.Sprint(v.GetBytes()), succeeded, failed, fmt.Sprint(v.GetDeadLettered()))
 				}
 			})
 		}),

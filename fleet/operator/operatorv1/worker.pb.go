@@ -295,14 +295,17 @@ type CodeVersion struct {
 	Who   string                 `protobuf:"bytes,3,opt,name=who,proto3" json:"who,omitempty"`
 	At    *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=at,proto3" json:"at,omitempty"`
 	Bytes int64                  `protobuf:"varint,5,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	// The results of its messages.
+	// The results of its messages. They are valid only when counted is true; the dead
+	// letters are those that exist now when counted is false.
 	Succeeded    int64 `protobuf:"varint,6,opt,name=succeeded,proto3" json:"succeeded,omitempty"`
 	Failed       int64 `protobuf:"varint,7,opt,name=failed,proto3" json:"failed,omitempty"`
 	DeadLettered int64 `protobuf:"varint,8,opt,name=dead_lettered,json=deadLettered,proto3" json:"dead_lettered,omitempty"`
 	// Whether it is the one that runs.
 	Current bool `protobuf:"varint,9,opt,name=current,proto3" json:"current,omitempty"`
 	// Outputs that had no topic.
-	Discarded     int64 `protobuf:"varint,10,opt,name=discarded,proto3" json:"discarded,omitempty"`
+	Discarded int64 `protobuf:"varint,10,opt,name=discarded,proto3" json:"discarded,omitempty"`
+	// Whether this server knows the results: it hosts the worker itself.
+	Counted       bool `protobuf:"varint,11,opt,name=counted,proto3" json:"counted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -405,6 +408,13 @@ func (x *CodeVersion) GetDiscarded() int64 {
 		return x.Discarded
 	}
 	return 0
+}
+
+func (x *CodeVersion) GetCounted() bool {
+	if x != nil {
+		return x.Counted
+	}
+	return false
 }
 
 // Code is a program: its content, or a URL to fetch it from.
@@ -1633,7 +1643,7 @@ const file_lifecycle_operator_v1_worker_proto_rawDesc = "" +
 	"\x04load\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04load\x12\x16\n" +
 	"\x06memory\x18\x03 \x01(\x03R\x06memory\x12\x16\n" +
 	"\x06output\x18\x04 \x01(\x03R\x06output\x12\x18\n" +
-	"\aoutputs\x18\x05 \x01(\x05R\aoutputs\"\xa4\x02\n" +
+	"\aoutputs\x18\x05 \x01(\x05R\aoutputs\"\xbe\x02\n" +
 	"\vCodeVersion\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x16\n" +
 	"\x06source\x18\x02 \x01(\tR\x06source\x12\x10\n" +
@@ -1645,7 +1655,8 @@ const file_lifecycle_operator_v1_worker_proto_rawDesc = "" +
 	"\rdead_lettered\x18\b \x01(\x03R\fdeadLettered\x12\x18\n" +
 	"\acurrent\x18\t \x01(\bR\acurrent\x12\x1c\n" +
 	"\tdiscarded\x18\n" +
-	" \x01(\x03R\tdiscarded\"X\n" +
+	" \x01(\x03R\tdiscarded\x12\x18\n" +
+	"\acounted\x18\v \x01(\bR\acounted\"X\n" +
 	"\x04Code\x12\x1a\n" +
 	"\acontent\x18\x01 \x01(\fH\x00R\acontent\x12\x12\n" +
 	"\x03url\x18\x02 \x01(\tH\x00R\x03url\x12\x16\n" +
