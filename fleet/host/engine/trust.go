@@ -14,6 +14,16 @@ type Preparer interface {
 	Prepare(ctx context.Context) error
 }
 
+// Forerunner is a [Program] that may handle messages before the host asks for them, as
+// a processor runs instructions ahead. Ahead says which messages the host will ask for
+// after the next one, in this order, unless something comes between. What they have
+// caused is seen by nobody before Handle returns it. State that they want is waited for:
+// a message has its state when Handle is called. The host need not ask for them, and may
+// ask for others. Ahead belongs to the next call of Handle.
+type Forerunner interface {
+	Ahead(messages []*Message)
+}
+
 // LateLoader is an [Engine] that can make a program without loading its code. The
 // first [Preparer.Prepare] loads the code.
 type LateLoader interface {
