@@ -1,6 +1,7 @@
 package host
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -189,4 +190,22 @@ func (c Config) Validate() error {
 // attempts returns how often the host tries a message.
 func (c Config) attempts() int {
 	return max(c.MaxRetries, 0) + 1
+}
+
+// limits returns a worker's own limits, lowered to those of the host.
+func (h *Host) limits(r *Record) engine.Limits {
+	own, l := r.Limits, h.cfg.Limits
+	lower(&l.Time, own.Time)
+	lower(&l.Load, own.Load)
+	lower(&l.Memory, own.Memory)
+	lower(&l.Output, own.Output)
+	lower(&l.Outputs, own.Outputs)
+	return l
+}
+
+func lower[T cmp.Ordered](field *T, v T) {
+	var zero T
+	if v != zero && v < *field {
+		*field = v
+	}
 }

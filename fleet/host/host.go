@@ -53,7 +53,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	lifecycle "github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/fleet/broker"
-	"github.com/pleme-io/lifecycle-go/fleet/host/engine"
 	"github.com/pleme-io/lifecycle-go/fleet/host/fetch"
 	"github.com/pleme-io/lifecycle-go/worker"
 )
@@ -225,9 +224,6 @@ func (h *Host) ensure(ctx context.Context) error {
 	h.ready.Store(true)
 	return nil
 }
-
-// logSubject returns the subject of a slot's log.
-func (h *Host) logSubject(slot string) string { return strings.ToLower(h.cfg.Name) + ".log." + slot }
 
 // Start runs this host's share of the workers in the background. The host is Running
 // at once; [Host.Check] says whether recovery is over. Cancelling ctx stops the host
@@ -441,22 +437,4 @@ func (h *Host) Local() []string {
 	}
 	slices.Sort(ids)
 	return ids
-}
-
-// limits returns a worker's own limits, lowered to those of the host.
-func (h *Host) limits(r *Record) engine.Limits {
-	own, l := r.Limits, h.cfg.Limits
-	lower(&l.Time, own.Time)
-	lower(&l.Load, own.Load)
-	lower(&l.Memory, own.Memory)
-	lower(&l.Output, own.Output)
-	lower(&l.Outputs, own.Outputs)
-	return l
-}
-
-func lower[T cmp.Ordered](field *T, v T) {
-	var zero T
-	if v != zero && v < *field {
-		*field = v
-	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -22,6 +23,9 @@ import (
 //
 // An entry that does not fit one message is an atomic batch of several.
 type slotLog struct{ chain }
+
+// logSubject returns the subject of a slot's log.
+func (h *Host) logSubject(slot string) string { return strings.ToLower(h.cfg.Name) + ".log." + slot }
 
 // headerParts is on each message of an entry: how many messages the entry has.
 const headerParts = "Lifecycle-Parts"
