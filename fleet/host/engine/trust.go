@@ -15,13 +15,13 @@ type Preparer interface {
 }
 
 // Forerunner is a [Program] that may handle messages before the host asks for them, as
-// a processor runs instructions ahead. Ahead says which messages the host will ask for
-// after the next one, in this order, unless something comes between. What they have
-// caused is seen by nobody before Handle returns it. State that they want is waited for:
-// a message has its state when Handle is called. The host need not ask for them, and may
-// ask for others. Ahead belongs to the next call of Handle.
+// a processor runs instructions ahead. The next call of Handle calls next, unless the
+// program is ahead already. next returns the messages that the host will ask for after
+// that one, in this order, unless something comes between. A message that needs state
+// waits for it: the host gives the state when it calls Handle for that message. The host
+// may ask for other messages instead; then what the program has done ahead is dropped.
 type Forerunner interface {
-	Ahead(messages []*Message)
+	Ahead(next func() []*Message)
 }
 
 // LateLoader is an [Engine] that can make a program without loading its code. The

@@ -63,7 +63,7 @@ func TestAhead(t *testing.T) {
 				for _, id := range ids[1:] {
 					next = append(next, message(id))
 				}
-				p.(engine.Forerunner).Ahead(next)
+				p.(engine.Forerunner).Ahead(func() []*engine.Message { return next })
 				for _, id := range ids {
 					err := handle(id)
 					switch _, killed := errors.AsType[*engine.KilledError](err); {
@@ -78,8 +78,10 @@ func TestAhead(t *testing.T) {
 			run("4", "fails", "5", "6")
 			run("7", "dies", "8")
 			run("dies", "9")
-			p.(engine.Forerunner).Ahead([]*engine.Message{message("never asked for"), message("neither")})
-			run("10")
+			p.(engine.Forerunner).Ahead(func() []*engine.Message { return []*engine.Message{message("never asked for"), message("neither")} })
+			if err := handle("10"); err != nil {
+				t.Error(err)
+			}
 			run("11", "12")
 		})
 	}

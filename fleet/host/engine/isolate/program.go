@@ -60,10 +60,10 @@ type program struct {
 
 	mu     sync.Mutex // held during a call; guards everything below
 	closed bool
-	child  *process          // nil when there is none
-	flight *flight           // of a child that goes ahead; nil for none
-	ahead  []*engine.Message // for the next Handle
-	idle   *time.Timer       // ends the child
+	child  *process                 // nil when there is none
+	flight *flight                  // of a child that goes ahead; nil for none
+	ahead  func() []*engine.Message // of the next Handle
+	idle   *time.Timer              // ends the child
 }
 
 var errClosed = errors.New("the program is closed")
@@ -79,11 +79,11 @@ func (p *program) Prepare(ctx context.Context) error {
 	return p.boot(ctx)
 }
 
-// Ahead keeps the messages for the next Handle.
-func (p *program) Ahead(messages []*engine.Message) {
+// Ahead keeps the function for the next Handle.
+func (p *program) Ahead(next func() []*engine.Message) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.ahead = messages
+	p.ahead = next
 }
 
 // Handle has the child handle the message. It loads the code first when the child has
@@ -92,9 +92,12 @@ func (p *program) Handle(ctx context.Context, m *engine.Message, s engine.State)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	defer p.rest()
-	messages := append([]*engine.Message{m}, p.ahead...)
-	p.ahead = nil
 	a, err := p.continued(ctx, m, s)
+	messages := []*engine.Message{m}
+	if a == nil && err == nil && p.ahead != nil {
+		messages = append(messages, p.ahead()...)
+	}
+	p.ahead = nil
 	for tries := 0; err == nil && (a == nil || a.Empty) && tries < 2; tries++ {
 		switch {
 		case p.child == nil:
