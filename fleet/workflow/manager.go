@@ -366,21 +366,25 @@ func (m *Manager) Delete(ctx context.Context, workflow, entityID string, opts ..
 	if err != nil {
 		return fmt.Errorf("delete: %w", err)
 	}
-	err = m.change(ctx, r, entityID, options(opts), func(cur *entry) (decision, error) {
+	if err := m.remove(ctx, r, entityID, options(opts), change{}); err != nil {
+		return fmt.Errorf("delete %s %q: %w", workflow, entityID, err)
+	}
+	return nil
+}
+
+// remove deletes an entity. c has the note, and whether to purge its earlier writes.
+func (m *Manager) remove(ctx context.Context, r *registration, entityID string, w writing, c change) error {
+	return m.change(ctx, r, entityID, w, func(cur *entry) (decision, error) {
 		if cur == nil || cur.deleted() {
 			return decision{}, ErrEntityNotFound
 		}
 		if err := r.foreign(cur); err != nil {
 			return decision{}, err
 		}
-		from := ""
+		c.from, c.source = "", TransitionSourceFramework
 		if p, err := r.decode(cur); err == nil {
-			from = p.Phase()
+			c.from = p.Phase()
 		}
-		return decision{change: change{from: from, source: TransitionSourceFramework}}, nil
+		return decision{change: c}, nil
 	}, m.load(r))
-	if err != nil {
-		return fmt.Errorf("delete %s %q: %w", workflow, entityID, err)
-	}
-	return nil
 }
