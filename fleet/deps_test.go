@@ -21,13 +21,14 @@ func TestConventions(t *testing.T) {
 	conventions.Check(t, conventions.Module{
 		Rooms: []conventions.Room{
 			{Path: "."},
+			{Path: "internal/canary", Imports: []string{nats}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "internal/...", Imports: []string{"./internal/text", "./worker"}},
 			// Of the broker's folder, these build no server.
 			{Path: "broker/natserr", Imports: []string{nats}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "broker/identity"},
-			{Path: "broker/...", Imports: []string{nats, server, "./worker", "./fleet/broker/..."}, Brings: []string{"..."}},
+			{Path: "broker/...", Imports: []string{nats, server, "./worker", "./fleet/broker/...", "./fleet/internal/canary"}, Brings: []string{"..."}},
 			{Path: "lease", Imports: []string{nats, "./fleet/broker/...", "github.com/nats-io/nuid"}, Brings: []string{"..."}, Never: []string{server}},
-			{Path: "workflow", Imports: []string{nats, "github.com/nats-io/nuid", "github.com/google/btree", "./fsm", "./worker", "./internal/...", "./fleet/broker/natserr", "./fleet/internal/lanes", "./fleet/internal/splice", "./fleet/internal/stream"}, Brings: []string{"..."}, Never: []string{server}},
+			{Path: "workflow", Imports: []string{nats, "github.com/nats-io/nuid", "github.com/google/btree", "./fsm", "./worker", "./internal/...", "./fleet/broker/natserr", "./fleet/internal/canary", "./fleet/internal/lanes", "./fleet/internal/splice", "./fleet/internal/stream"}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "host", Imports: []string{
 				".", "./worker", "./fsm", "./internal/call", "./internal/text", "./fleet/broker/...", "./fleet/presence", "./fleet/workflow", "./fleet/internal/lanes",
 				"./fleet/host/engine", "./fleet/host/engine/isolate", "./fleet/host/fetch", nats,
