@@ -36,6 +36,7 @@ func TestConventions(t *testing.T) {
 				".", "./worker", "./fsm", "./internal/call", "./internal/text", "./fleet/broker/...", "./fleet/presence", "./fleet/workflow", "./fleet/internal/lanes",
 				"./fleet/host/engine", "./fleet/host/engine/isolate", "./fleet/host/fetch", nats,
 			}, Brings: []string{"..."}},
+			{Path: "workflow/metrics", Imports: []string{"./fleet/workflow", "github.com/prometheus/client_golang"}, Brings: []string{"..."}},
 			{Path: "host/metrics", Imports: []string{"./fleet/host", "github.com/prometheus/client_golang"}, Brings: []string{"..."}},
 			// A program with one engine does not build the others.
 			{Path: "host/fetch"},

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -69,7 +68,7 @@ type follower struct {
 
 	mu   sync.Mutex // guards the fields below
 	last mark       // the last message it has passed on
-	own  []mark     // this process's writes that it has not seen yet, in the order of their acknowledgement
+	own  []mark     // this process's writes in the order of their acknowledgement; it has not seen the first and the last yet
 }
 
 // mark is a message that identifies a bucket: another bucket has a different
@@ -283,7 +282,12 @@ func (f *follower) note(m mark) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.last = m
-	f.own = slices.DeleteFunc(f.own, func(own mark) bool { return own.seq <= m.seq })
+	for len(f.own) > 0 && f.own[0].seq <= m.seq {
+		f.own = f.own[1:]
+	}
+	for len(f.own) > 0 && f.own[len(f.own)-1].seq <= m.seq {
+		f.own = f.own[:len(f.own)-1]
+	}
 	f.seq.Store(m.seq)
 }
 

@@ -147,19 +147,6 @@ func (b *bucket) write(ctx context.Context, key string, msg *nats.Msg, expected 
 	}
 }
 
-// publish sends a message once.
-func (b *bucket) publish(ctx context.Context, msg *nats.Msg) (uint64, error) {
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
-	defer cancel()
-	// The caller retries, not PublishMsg: it would take an answer to the first
-	// message for one to the second.
-	ack, err := b.js.PublishMsg(ctx, msg, jetstream.WithRetryAttempts(0))
-	if err != nil {
-		return 0, err
-	}
-	return ack.Sequence, nil
-}
-
 // isRefusal reports whether the server did not and will not take the message, or
 // the client did not send it. A server that is electing a leader answers 503.
 func isRefusal(err error) bool {
