@@ -39,9 +39,9 @@ Runs PROGRAM with /livez, /readyz and /startupz on the health address.
 At SIGTERM readiness goes down first, and the program goes on serving for the
 drain interval. Then it is asked to stop, and killed after its grace. As
 PID 1 it reaps orphans. The exit status is the program's own when its last run
-ends by itself, 128+n when signal n ended it, and 0 after a clean stop; 127
-when there is no such program, 126 when it cannot be executed, 2 for wrong use,
-70 when something was abandoned.
+ends by itself or fails as it stops, 128+n when signal n ended it, and 0 after
+a clean stop; 127 when there is no such program, 126 when it cannot be
+executed, 2 for wrong use, 70 when something was abandoned.
 
   lifecyclectl run -ready http://127.0.0.1:8080/ -- python3 -m http.server 8080
 
@@ -135,6 +135,9 @@ func (p *program) run(ctx context.Context, log *slog.Logger) int {
 	}
 	p.checks(app)
 	err = app.Run(ctx)
+	if proc := p.current.Load(); p.status == 0 && proc != nil && proc.StopRequested() && proc.Status() == worker.StatusFailed {
+		p.status = statusOf(proc) // it failed as it stopped
+	}
 	if p.status != 0 {
 		return p.status
 	}

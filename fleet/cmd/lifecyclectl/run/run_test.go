@@ -289,6 +289,8 @@ func TestExitStatus(t *testing.T) {
 		{"good", []string{off, "--", "/bin/sh", "-c", "exit 0"}, 0, ""},
 		{"its own", []string{off, "--", "/bin/sh", "-c", "exit 7"}, 7, "exit status 7"},
 		{"a signal", []string{off, "--", "/bin/sh", "-c", "kill -9 $$"}, 137, "signal: killed"},
+		{"a stop that fails", []string{off, "-lifecycle.drain-interval=off", "--", "/bin/sh", "-c", "trap 'exit 7' TERM; kill -TERM $PPID; sleep 60 & wait"}, 7, ""},
+		{"a stop", []string{off, "-lifecycle.drain-interval=off", "--", "/bin/sh", "-c", "kill -TERM $PPID; sleep 60"}, 0, ""},
 		{"without dashes", []string{off, "/bin/sh", "-c", "exit 3"}, 3, ""},
 		{"no such program", []string{"--", "no-such-program"}, 127, `"no-such-program": executable file not found`},
 		{"no such file", []string{"--", "/no/such/file"}, 127, "no such file"},
