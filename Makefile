@@ -10,6 +10,9 @@ PACKAGES := $(addsuffix /...,$(MODULES))
 # Programs of other libraries: they only have to compile, and with the race detector
 # that takes minutes.
 ADOPT    := ./examples/adopt ./examples/adopt/real
+# The race detector makes these packages several times slower, and they start few
+# goroutines: "make test" runs them without it, "make test-long" with it.
+PLAIN    := /fleet/host/engine/(js|python|starlark|wasm)$$|/lifecycle-go/(bench|deploy|vet)(/|$$)
 
 FUZZTIME  ?= 20s# for each fuzz target; 50x counts executions
 BENCH     ?= .
@@ -34,13 +37,14 @@ test test-long race chaos: export GOFLAGS += -ldflags=-w
 
 .PHONY: test
 test: cc ## test every module: races on, leaked goroutines are failures; "make test-long" has the rest
-	go test -race -short -p $(TESTP) -timeout 10m $(TESTFLAGS) $(filter-out $(addsuffix /...,$(ADOPT)),$(PACKAGES))
-	go test -short -p $(TESTP) -timeout 10m $(TESTFLAGS) ./examples/adopt/... ./examples/adopt/real
+	pkgs=$$(go list $(filter-out $(addsuffix /...,$(ADOPT)),$(PACKAGES))) && go test -race -short -p $(TESTP) -timeout 10m $(TESTFLAGS) $$(echo "$$pkgs" | grep -Ev '$(PLAIN)')
+	pkgs=$$(go list $(PACKAGES)) && go test -short -p $(TESTP) -timeout 10m $(TESTFLAGS) $$(echo "$$pkgs" | grep -E '$(PLAIN)|/examples/adopt')
 
 # Of a chaos test one minute; "make chaos" is its full length.
 .PHONY: test-long
 test-long: cc ## the long tests: three servers, the browser on every page, load, languages, and a minute of chaos each
 	tools/long.sh -race $(TESTFLAGS)
+	pkgs=$$(go list $(PACKAGES)) && go test -race -short -p $(TESTP) -timeout 20m $(TESTFLAGS) $$(echo "$$pkgs" | grep -E '$(PLAIN)')
 	CHAOS_STEPS=50000 go test -race -run '^TestRandomOperations$$' -count 1 -timeout 30m ./worker
 	CHAOS_SECONDS=60 POISON_SECONDS=60 go test -race -run '^(TestChaos|TestPoisonousCallerBesideAHealthyOne)$$' -count 1 -timeout 30m ./procpool
 	CHAOS_KILLS=50 go test -run '^TestKillLosesNothingThatWasAcknowledged$$' -count 1 -timeout 30m ./fleet/workflow

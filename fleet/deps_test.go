@@ -21,13 +21,16 @@ func TestConventions(t *testing.T) {
 	conventions.Check(t, conventions.Module{
 		Rooms: []conventions.Room{
 			{Path: "."},
+			{Path: "internal/canary", Imports: []string{nats}, Brings: []string{"..."}, Never: []string{server}},
+			{Path: "internal/eventlog", Imports: []string{nats}, Brings: []string{"..."}, Never: []string{server}},
+			{Path: "internal/diagnosis", Imports: []string{".", "./health", "./worker", "./fleet/operator/operatorv1", proto}, Brings: []string{"..."}, Never: []string{nats, server}},
 			{Path: "internal/...", Imports: []string{"./internal/text", "./worker"}},
 			// Of the broker's folder, these build no server.
 			{Path: "broker/natserr", Imports: []string{nats}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "broker/identity"},
-			{Path: "broker/...", Imports: []string{nats, server, "./worker", "./fleet/broker/..."}, Brings: []string{"..."}},
+			{Path: "broker/...", Imports: []string{nats, server, "./worker", "./fleet/broker/...", "./fleet/internal/canary"}, Brings: []string{"..."}},
 			{Path: "lease", Imports: []string{nats, "./fleet/broker/...", "github.com/nats-io/nuid"}, Brings: []string{"..."}, Never: []string{server}},
-			{Path: "workflow", Imports: []string{nats, "github.com/nats-io/nuid", "github.com/google/btree", "./fsm", "./worker", "./internal/...", "./fleet/broker/natserr", "./fleet/internal/lanes", "./fleet/internal/splice", "./fleet/internal/stream"}, Brings: []string{"..."}, Never: []string{server}},
+			{Path: "workflow", Imports: []string{nats, "github.com/nats-io/nuid", "github.com/google/btree", "./fsm", "./worker", "./internal/...", "./fleet/broker/natserr", "./fleet/internal/canary", "./fleet/internal/lanes", "./fleet/internal/splice", "./fleet/internal/stream"}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "host", Imports: []string{
 				".", "./worker", "./fsm", "./internal/call", "./internal/text", "./fleet/broker/...", "./fleet/presence", "./fleet/workflow", "./fleet/internal/lanes",
 				"./fleet/host/engine", "./fleet/host/engine/isolate", "./fleet/host/fetch", nats,
@@ -44,14 +47,14 @@ func TestConventions(t *testing.T) {
 			{Path: "host/engine/js", Imports: []string{"./fleet/host/engine/...", "./internal/call", "github.com/dop251/goja"}, Brings: []string{"..."}},
 			{Path: "host/engine/isolate", Imports: []string{"./fleet/host/engine/...", "./procpool/...", "./worker", "golang.org/x/sys"}, Brings: []string{"..."}},
 			{Path: "host/engine/python", Imports: []string{"./fleet/host/engine/...", "./procpool/..."}, Brings: []string{"golang.org/x/sys"}},
-			{Path: "presence", Imports: []string{nats, ".", "./fsm", "./worker", "./fleet/broker/identity", "./fleet/internal/stream"}, Brings: []string{"..."}, Never: []string{server}},
+			{Path: "presence", Imports: []string{nats, ".", "./fsm", "./worker", "./internal/cgroup", "./internal/text", "./fleet/broker/identity", "./fleet/internal/eventlog", "./fleet/internal/stream", "golang.org/x/time"}, Brings: []string{"..."}, Never: []string{server}},
 			{Path: "operator/operatorv1/...", Imports: []string{connect, proto, api, "./fleet/operator/operatorv1"}, Brings: []string{"..."}, Never: []string{nats, server}},
 			{Path: "operator/client", Imports: []string{connect, rpc, "./fleet/operator/operatorv1/operatorv1connect"}, Brings: []string{"..."}, Never: []string{nats, server}},
 			{Path: "operator/internal/dashboard", Imports: []string{connect, proto, "./internal/text", "./fleet/internal/diagram", "./fleet/operator/internal/httpcode", "./fleet/operator/operatorv1/..."}, Brings: []string{"..."}, Never: []string{nats, server}},
 			{Path: "operator/internal/httpcode", Imports: []string{connect}, Brings: []string{"..."}, Never: []string{nats, server}},
 			{Path: "operator/internal/...", Imports: []string{"./worker", "./fleet/internal/stream"}, Never: []string{nats, server}},
 			{Path: "operator", Imports: []string{
-				".", "./worker", "./internal/text", "./internal/token", "./fleet/workflow", "./fleet/host", "./fleet/host/engine", "./fleet/presence", "./fleet/internal/stream", "./fleet/operator/...", nats, connect, proto, rpc,
+				".", "./worker", "./internal/call", "./internal/text", "./internal/token", "./fleet/workflow", "./fleet/host", "./fleet/host/engine", "./fleet/broker/natserr", "./fleet/presence", "./fleet/internal/diagnosis", "./fleet/internal/eventlog", "./fleet/internal/stream", "./fleet/operator/...", nats, connect, proto, rpc,
 				"connectrpc.com/vanguard", "connectrpc.com/grpchealth", "connectrpc.com/grpcreflect", "golang.org/x/time",
 			}, Brings: []string{"..."}},
 			{Path: "cmd/engine", Imports: []string{"./fleet/host/engine/..."}, Brings: []string{"..."}, Never: []string{nats, server}},
@@ -60,7 +63,7 @@ func TestConventions(t *testing.T) {
 			{Path: "cmd/lifecyclectl/prove", Imports: []string{"./fleet/cmd/lifecyclectl/prove/load"}},
 			{Path: "cmd/lifecyclectl", Imports: []string{
 				".", "./config", "./fsm", "./worker", "./internal/suggest", "./vet/command", "./fleet/cmd/lifecyclectl/run", "./fleet/cmd/lifecyclectl/prove/...",
-				"./fleet/operator/client", "./fleet/operator/operatorv1", "./fleet/internal/diagram", cli, "github.com/spf13/pflag", connect, proto, yaml,
+				"./fleet/operator/client", "./fleet/operator/operatorv1", "./fleet/internal/diagnosis", "./fleet/internal/diagram", cli, "github.com/spf13/pflag", connect, proto, yaml,
 				"charm.land/bubbletea/v2", "github.com/charmbracelet/x/ansi", "github.com/muesli/cancelreader", "golang.org/x/term", "golang.org/x/sys",
 			}, Brings: []string{"..."}, Never: []string{"k8s.io/client-go", server, nats}},
 		},

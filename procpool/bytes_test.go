@@ -185,6 +185,43 @@ func TestBytesThatStopComing(t *testing.T) {
 	eventually(t, "the worker is ended", func() bool { return p.Stats().Ended[procpool.CauseUnconfirmed] == 1 })
 }
 
+func TestAnswersAreReadIntoMemoryOfTheCaller(t *testing.T) {
+	p := start(t, "serve", nil)
+	data, buf := bytes.Repeat([]byte("0123456789"), 100_000), make([]byte, 1_000_001)
+	eventually(t, "an answer is in the memory", func() bool { // once no goroutine of the pool reads
+		_, answer, err := p.DoBytes(within(t), nil, data, procpool.Into(buf))
+		if err != nil || !bytes.Equal(answer, data) {
+			t.Fatalf("%d bytes, %v", len(answer), err)
+		}
+		return &answer[0] == &buf[0]
+	})
+	if _, answer, err := p.DoBytes(within(t), nil, data, procpool.Into(buf[:10:10])); err != nil || !bytes.Equal(answer, data) {
+		t.Errorf("with too little memory: %d bytes, %v", len(answer), err)
+	}
+	if _, answer, err := p.DoBytes(within(t), nil, nil, procpool.Into(buf)); err != nil || answer != nil {
+		t.Errorf("without bytes: %d bytes, %v", len(answer), err)
+	}
+}
+
+// TestMemoryOfTheCallerIsItsAgainAtTheEnd has the deadline pass while the bytes come. The
+// rest comes later.
+func TestMemoryOfTheCallerIsItsAgainAtTheEnd(t *testing.T) {
+	t.Setenv("SAYS", `{"type":"ready","version":2,"capabilities":["bytes"]}`)
+	t.Setenv("LIES", `{"type":"complete","requestId":"ID","result":1,"bytes":10}`+"\n123")
+	t.Setenv("LIES_REST", "4567890\n")
+	p := start(t, "lies", func(c *procpool.Config) { c.CancelGrace = patience })
+	buf := []byte("xxxxxxxxxxxxx")
+	var late *procpool.DeadlineError
+	if _, _, err := p.DoBytes(within(t), nil, nil, procpool.Into(buf), procpool.Timeout(200*time.Millisecond)); !errors.As(err, &late) {
+		t.Fatal(err)
+	}
+	copy(buf, "yyyyyyyyyyyyy")
+	eventually(t, "the worker has confirmed", func() bool { s := p.Stats(); return s.Ready == 1 && s.Late == 1 })
+	if string(buf) != "yyyyyyyyyyyyy" {
+		t.Errorf("the pool wrote to it: %q", buf)
+	}
+}
+
 // TestBytesAreAPartOfTheFingerprint has two queries with the same payload.
 func TestBytesAreAPartOfTheFingerprint(t *testing.T) {
 	p := start(t, "serve", func(c *procpool.Config) { c.MaxQueue, c.Surge = 10, 1 })

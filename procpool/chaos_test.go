@@ -64,7 +64,7 @@ func TestChaos(t *testing.T) {
 	}
 	keyPerWorker := dice.n(2) == 0
 	t.Logf("KeyPerWorker: %v", keyPerWorker)
-	process, cgroup := contained(t, worker.Limits{Memory: 256 << 20, PIDs: 200, Files: 500})
+	process, cgroup := contained(t, worker.Limits{Memory: 160 << 20, PIDs: 200, Files: 500})
 	t.Logf("a cgroup for each worker: %v", cgroup)
 	p, err := procpool.New(procpool.Config{
 		Process: process, Name: "chaos", SocketDir: dir, Logger: quiet, MinWorkers: 2, MaxWorkers: 4, Surge: 2, MaxQueue: 20, MaxFrame: 1 << 20,
@@ -221,10 +221,14 @@ func chaoticQuery(t *testing.T, p *procpool.Pool, dice *dice, cgroup bool) {
 	if dice.n(4) == 0 {
 		opts = append(opts, procpool.Bytes(make([]byte, dice.n(100_000))))
 	}
+	chosen := asks[dice.n(len(asks))]
 	opts = append(opts, procpool.Timeout(time.Duration(dice.n(300)+1)*time.Millisecond))
+	if chosen.Op == "leak" { // it takes a while
+		opts = append(opts, procpool.Timeout(10*time.Second))
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	q, err := p.Submit(ctx, asks[dice.n(len(asks))].raw(), opts...)
+	q, err := p.Submit(ctx, chosen.raw(), opts...)
 	if err != nil {
 		t.Errorf("submit: %v", err)
 		return

@@ -47,6 +47,7 @@ type proc struct {
 	heard   wire.Envelope // the message it has read
 	data    []byte        // the bytes beside it
 	halfway bool          // the line is read, the bytes after it are not
+	into    *attempt      // the attempt whose caller reads, and has memory for the bytes of the answer
 	readEnd chan error    // capacity 1: why reading has ended
 	readers sync.WaitGroup
 

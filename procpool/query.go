@@ -23,6 +23,7 @@ type Query struct {
 	seq        uint64
 	payload    json.RawMessage
 	data       []byte // beside the payload
+	into       []byte // memory for the bytes of the answer
 	key        string
 	keyed      bool
 	preferred  bool // the key may go to any worker

@@ -80,6 +80,9 @@ func (w *proc) readFor(a *attempt) {
 	if !w.halfway {
 		w.heard.RequestID = a.id // most likely the answer has it; then Decode copies nothing
 	}
+	if a.q.into != nil {
+		w.into = a
+	}
 	for {
 		err := w.step()
 		late := errors.Is(err, os.ErrDeadlineExceeded)
@@ -87,6 +90,9 @@ func (w *proc) readFor(a *attempt) {
 			a.q.expire()
 		}
 		p.mu.Lock()
+		if !w.has(a) || err != nil {
+			w.keepBytes() // before another goroutine reads
+		}
 		switch {
 		case err != nil && !late:
 			w.direct = nil

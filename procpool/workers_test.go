@@ -246,6 +246,10 @@ func raw(mode string) {
 			say(`{"type":"shutdown_ack"}`)
 			return
 		}
+		if e.Type == wire.Cancel && mode == "lies" { // the rest of what it has announced
+			_, _ = conn.Write([]byte(os.Getenv("LIES_REST")))
+			continue
+		}
 		if e.Type == wire.Cancel && (mode == "cancel-late" || mode == "told") {
 			say(`{"type":"message","requestId":%q,"content":"late"}`, e.RequestID)
 			say(`{"type":"complete","requestId":%q,"result":"late"}`, e.RequestID)

@@ -159,16 +159,26 @@ func ourPoolOf(n int, cmd *exec.Cmd) (pool, error) {
 
 func ourBytesPool(n int) (pool, error) { return ourBytesPoolOf(n, self("lifecycle-go")) }
 
-// ourBytesPoolOf sends the payload as bytes.
+// ourBytesPoolOf sends the payload as bytes. Like the floor, the caller reads the answers
+// into the same memory each time, and so does the worker; see child.ReuseBytes.
 func ourBytesPoolOf(n int, cmd *exec.Cmd) (pool, error) {
 	p, err := startOurs(n, cmd)
 	if err != nil {
 		return pool{}, err
 	}
 	ctx := context.Background()
+	free := make(chan []byte, n)
+	for range n {
+		free <- nil
+	}
 	return pool{
 		echo: func(q json.RawMessage) (json.RawMessage, error) {
-			_, answer, err := p.DoBytes(ctx, nil, q)
+			buf := <-free
+			if len(buf) <= len(q) {
+				buf = make([]byte, len(q)+1)
+			}
+			_, answer, err := p.DoBytes(ctx, nil, q, ours.Into(buf))
+			free <- buf
 			return answer, err
 		},
 		stream: func(payload json.RawMessage) (n, size int, err error) {

@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 		fmt.Println("started")
 		_, _ = io.Copy(io.Discard, os.Stdin)
 	case "lifecycle-go":
-		if err := child.Serve(context.Background(), echo); err != nil {
+		if err := child.Serve(context.Background(), echo, child.ReuseBytes()); err != nil {
 			panic(err)
 		}
 	case "go-plugin":

@@ -185,14 +185,6 @@ func (r *runner) prepare(ctx context.Context, d *delivery) (leave func(), err er
 	}, nil
 }
 
-// halt makes the runner end after its message. Messages that wait are given back.
-func (r *runner) halt() {
-	r.halting.Store(true)
-	if it := r.iterator.Load(); it != nil {
-		it.Drain()
-	}
-}
-
 // wasKilled counts a message that has ended the process of its worker's code. The
 // worker is put into quarantine when there were too many.
 func (r *runner) wasKilled(d *delivery, err error) {

@@ -102,6 +102,7 @@ type Host struct {
 	letters *letters
 	members *members
 	code    *codes
+	logs    jetstream.Stream // of the slots
 
 	children children
 
@@ -184,6 +185,7 @@ func (h *Host) ensure(ctx context.Context) error {
 	streams := []jetstream.StreamConfig{
 		{Name: name + "_STATE", Subjects: []string{low + ".state.>"}, MaxMsgsPerSubject: 1, Discard: jetstream.DiscardOld,
 			AllowAtomicPublish: true, AllowMsgTTL: true, Replicas: h.cfg.Replicas, Description: "what hosted workers remember, and their fences"},
+		{Name: name + "_LOG", Subjects: []string{low + ".log.>"}, AllowAtomicPublish: true, Replicas: h.cfg.Replicas, Description: "what messages of hosted workers have caused"},
 		{Name: name + "_CODE", Subjects: []string{low + ".code.>"}, MaxMsgsPerSubject: 1, Discard: jetstream.DiscardOld, Replicas: h.cfg.Replicas, Description: "code of hosted workers"},
 		{Name: name + "_DEAD", Subjects: []string{low + ".dead.>", low + ".held.>", low + ".body.>"}, Replicas: h.cfg.Replicas, Description: "messages that hosted workers gave up"},
 	}
@@ -210,16 +212,22 @@ func (h *Host) ensure(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("host: %w", err)
 	}
+	if h.logs, err = h.js.Stream(ctx, name+"_LOG"); err != nil {
+		return fmt.Errorf("host: %w", err)
+	}
 	if h.records, err = newRecords(h.js, workers, h.log); err != nil {
 		return fmt.Errorf("host: %w", err)
 	}
-	h.states = &states{nc: h.nc, js: h.js, stream: state, prefix: low + ".state.", ttl: h.cfg.DoneTTL}
+	h.states = &states{nc: h.nc, js: h.js, stream: state, prefix: low + ".state."}
 	h.code = &codes{chunks: chunks{h.js, code}, prefix: low + ".code."}
 	h.letters = &letters{chunks: chunks{h.js, dead}, dead: low + ".dead.", held: low + ".held.", body: low + ".body."}
 	h.members = newMembers(hosts, h.cfg.HostID, h.cfg.LeaseTTL)
 	h.ready.Store(true)
 	return nil
 }
+
+// logSubject returns the subject of a slot's log.
+func (h *Host) logSubject(slot string) string { return strings.ToLower(h.cfg.Name) + ".log." + slot }
 
 // Start runs this host's share of the workers in the background. The host is Running
 // at once; [Host.Check] says whether recovery is over. Cancelling ctx stops the host

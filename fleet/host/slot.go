@@ -34,7 +34,8 @@ type slot struct {
 	status  map[string]bool   // ids of members whose program is loaded
 	broken  map[string]broken // by worker: found by the runner
 
-	turn atomic.Uint64 // counts messages
+	turn atomic.Uint64             // counts messages
+	part atomic.Pointer[partition] // of the newest runner
 
 	// Only the owning goroutine uses the fields below.
 	loaded      []*member
@@ -433,29 +434,4 @@ func (s *slot) giveBack(ctx context.Context, members []*member) error {
 		return fmt.Errorf("group %s: messages that were held: %w", s.name, err)
 	}
 	return nil
-}
-
-// start claims the slot's fence and returns a runner that handles the messages of
-// the slot's consumer.
-func (s *slot) start(ctx context.Context, members []*member) (*runner, error) {
-	records := make([]*Record, 0, len(members))
-	for _, m := range members {
-		records = append(records, m.record)
-	}
-	consumer, err := s.host.consumer(ctx, records)
-	if err != nil {
-		return nil, err
-	}
-	fence, err := s.host.states.claim(ctx, s.name, s.host.cfg.HostID)
-	if err != nil {
-		return nil, err
-	}
-	r := &runner{slot: s, host: s.host, consumer: consumer, fence: fence, sem: make(chan struct{}, 1),
-		ended: make(chan struct{}), abandoned: make(chan struct{}), prefetch: s.host.cfg.Prefetch}
-	r.members.Store(&members)
-	r.ctx, r.cancel = context.WithCancelCause(context.Background())
-	s.host.running.Add(2)
-	call.Go("watch of slot "+s.name, func() error { r.watch(); return nil }, func(error) { s.host.running.Done() })
-	r.life.Start("slot "+s.name, r.consume, r.end)
-	return r, nil
 }

@@ -386,6 +386,6 @@ func (h *Host) settle(ctx context.Context, rec *Record) error {
 // a member is loaded.
 func (h *Host) hold(ctx context.Context, slot string, d *delivery) error {
 	return h.letters.put(ctx, h.letters.held+slot, slot+":"+messageKey(d), &DeadLetter{
-		Reason: "no worker for it is running", Topic: d.msg.Subject(), Message: d.id, Header: d.header, Data: d.data,
+		Reason: "no worker for it is running", Topic: d.topic, Message: d.id, Header: d.header, Data: d.data,
 	})
 }

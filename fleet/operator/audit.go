@@ -2,8 +2,11 @@ package operator
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
-	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -12,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/pleme-io/lifecycle-go/fleet/internal/eventlog"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
@@ -32,18 +36,135 @@ func AuditStream(js jetstream.JetStream, subject string) AuditSink {
 	}
 }
 
-// audit remembers the latest writes and passes each to the sinks.
-type audit struct {
-	log   *slog.Logger
-	sinks []AuditSink
-
-	mu   sync.Mutex               // guards the fields below
-	ring []*operatorv1.AuditEntry // once it is full, the oldest is at next
-	next int
+// AuditLog keeps the attempts to write, and lists them. [OpenAuditLog] returns one that
+// outlives the server and that all replicas share.
+type AuditLog interface {
+	// Append stores an entry.
+	Append(ctx context.Context, entry *operatorv1.AuditEntry) error
+	// List returns the entries that match, newest first, and the value of After for the
+	// next page, "" when there is none. A page may be shorter than Limit and yet have a
+	// next one.
+	List(ctx context.Context, q AuditQuery) (entries []*operatorv1.AuditEntry, next string, err error)
 }
 
-// auditSize is how many writes a server remembers.
-const auditSize = 1000
+// AuditQuery selects entries. An empty field selects all.
+type AuditQuery struct {
+	Who, Action, Target string // each a part of the text, in any case
+	Refused             bool   // only those with an outcome other than ok
+	Since, Until        time.Time
+	After               string // the end of the previous page
+	Limit               int    // at least 1
+}
+
+// matches reports whether the query selects an entry.
+func (q AuditQuery) matches(e *operatorv1.AuditEntry) bool {
+	has := func(text, part string) bool {
+		return part == "" || strings.Contains(strings.ToLower(text), strings.ToLower(part))
+	}
+	at := e.GetAt().AsTime()
+	return has(e.GetWho(), q.Who) && has(e.GetAction(), q.Action) && has(e.GetTarget(), q.Target) && (!q.Refused || e.GetOutcome() != "ok") &&
+		(q.Since.IsZero() || !at.Before(q.Since)) && (q.Until.IsZero() || at.Before(q.Until))
+}
+
+// AuditLogConfig configures an [AuditLog] in a stream.
+type AuditLogConfig struct {
+	// Stream is the name of the stream. Defaults to "FLEET_AUDIT". It takes the subject
+	// "lifecycle.audit.STREAM".
+	Stream string
+	// MaxAge is how long an entry is kept. Defaults to 90 days. MaxBytes is how large
+	// the stream may become; defaults to 1 GiB. Then the oldest entries go. Both take
+	// effect when the stream is created.
+	MaxAge   time.Duration
+	MaxBytes int64
+}
+
+// OpenAuditLog returns an AuditLog in a JetStream stream, which it creates when it is
+// missing.
+func OpenAuditLog(ctx context.Context, js jetstream.JetStream, c AuditLogConfig) (AuditLog, error) {
+	if c.Stream == "" {
+		c.Stream = "FLEET_AUDIT"
+	}
+	if c.MaxAge == 0 {
+		c.MaxAge = 90 * 24 * time.Hour
+	}
+	if c.MaxBytes == 0 {
+		c.MaxBytes = 1 << 30
+	}
+	if c.MaxAge < time.Minute || c.MaxBytes < 0 {
+		return nil, fmt.Errorf("operator: audit log: MaxAge is %v and MaxBytes %d: want a minute or more, and more than 0", c.MaxAge, c.MaxBytes)
+	}
+	subject := "lifecycle.audit." + c.Stream
+	log, err := eventlog.Open(ctx, js, eventlog.Config{
+		Stream: c.Stream, Subjects: []string{subject}, Description: "attempts to write through the operators' API",
+		MaxAge: c.MaxAge, MaxBytes: c.MaxBytes, MaxRecord: 64 << 10,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("operator: audit log: %w", err)
+	}
+	return &auditStream{log, subject}, nil
+}
+
+type auditStream struct {
+	log     *eventlog.Log
+	subject string
+}
+
+func (a *auditStream) Append(ctx context.Context, e *operatorv1.AuditEntry) error {
+	text, err := protojson.Marshal(e)
+	if err != nil {
+		return err
+	}
+	return a.log.Append(ctx, a.subject, "", text)
+}
+
+func (a *auditStream) List(ctx context.Context, q AuditQuery) (list []*operatorv1.AuditEntry, next string, err error) {
+	before, err := sequence(q.After)
+	if err != nil {
+		return nil, "", err
+	}
+	read := func(r eventlog.Record) *operatorv1.AuditEntry {
+		e := new(operatorv1.AuditEntry)
+		if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(r.Data, e); err != nil {
+			e = &operatorv1.AuditEntry{At: timestamppb.New(r.At), Detail: "this entry cannot be read: " + clip(err.Error(), maxName)}
+		}
+		return e
+	}
+	records, end, err := a.log.Back(ctx, []string{a.subject}, before, q.Limit, func(r eventlog.Record) bool { return q.matches(read(r)) })
+	if err != nil {
+		return nil, "", err
+	}
+	for _, r := range records {
+		list = append(list, read(r))
+	}
+	return list, after(end), nil
+}
+
+// sequence reads the end of a page; "" is none.
+func sequence(text string) (uint64, error) {
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		return 0, errors.New("the page is not one of this log")
+	}
+	return n, nil
+}
+
+func after(seq uint64) string {
+	if seq == 0 {
+		return ""
+	}
+	return strconv.FormatUint(seq, 10)
+}
+
+// audit logs every attempt to write, and passes it to the AuditLog and the sinks.
+type audit struct {
+	log   *slog.Logger
+	store AuditLog
+	sinks []AuditSink
+	lost  sparse
+}
 
 // sinkTimeout is how long a sink may take.
 const sinkTimeout = 5 * time.Second
@@ -60,33 +181,55 @@ func (a *audit) record(ctx context.Context, e *operatorv1.AuditEntry) {
 	}
 	a.log.Log(ctx, level, "operator: audit", "who", e.GetWho(), "role", e.GetRole(), "method", e.GetMethod(), "remote", e.GetRemote(),
 		"action", e.GetAction(), "target", e.GetTarget(), "detail", e.GetDetail(), "dry_run", e.GetDryRun(), "outcome", e.GetOutcome())
-	a.mu.Lock()
-	if len(a.ring) < auditSize {
-		a.ring = append(a.ring, e)
-	} else {
-		a.ring[a.next] = e
-		a.next = (a.next + 1) % auditSize
-	}
-	a.mu.Unlock()
-	for _, sink := range a.sinks {
+	for _, sink := range append([]AuditSink{a.store.Append}, a.sinks...) {
 		if err := sink(ctx, e); err != nil {
-			a.log.ErrorContext(ctx, "operator: an audit sink has failed", "who", e.GetWho(), "action", e.GetAction(), "target", e.GetTarget(), "error", err)
+			a.lost.warn(a.log, "operator: an audit sink has failed; the entry is in this log", err, "who", e.GetWho(), "action", e.GetAction(), "target", e.GetTarget())
 		}
 	}
 }
 
-// latest returns at most n entries, the newest first.
-func (a *audit) latest(n int) []*operatorv1.AuditEntry {
+// auditSize is how many entries an auditMemory keeps.
+const auditSize = 1000
+
+// auditMemory is the AuditLog of a server that has no other: the latest 1000 entries.
+type auditMemory struct {
+	mu   sync.Mutex // guards the fields below
+	ring []*operatorv1.AuditEntry
+	last uint64 // the sequence of the newest entry, which is at (last-1) % auditSize
+}
+
+func (a *auditMemory) Append(_ context.Context, e *operatorv1.AuditEntry) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	list := make([]*operatorv1.AuditEntry, 0, len(a.ring))
-	list = append(append(list, a.ring[a.next:]...), a.ring[:a.next]...)
-	slices.Reverse(list)
-	if len(list) > n {
-		list = list[:n]
+	if len(a.ring) < auditSize {
+		a.ring = append(a.ring, e)
+	} else {
+		a.ring[a.last%auditSize] = e
 	}
-	for i, e := range list {
-		list[i] = proto.CloneOf(e)
+	a.last++
+	return nil
+}
+
+func (a *auditMemory) List(_ context.Context, q AuditQuery) (list []*operatorv1.AuditEntry, next string, err error) {
+	before, err := sequence(q.After)
+	if err != nil {
+		return nil, "", err
 	}
-	return list
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	seq := a.last
+	if before != 0 {
+		seq = min(seq, before-1)
+	}
+	for oldest := a.last - uint64(len(a.ring)); seq > oldest; seq-- {
+		e := a.ring[(seq-1)%auditSize]
+		if !q.matches(e) {
+			continue
+		}
+		if len(list) == q.Limit {
+			return list, after(seq + 1), nil
+		}
+		list = append(list, proto.CloneOf(e))
+	}
+	return list, "", nil
 }

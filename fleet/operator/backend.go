@@ -110,3 +110,21 @@ type Processes interface {
 	Suspend(ctx context.Context, id, reason, who string) (phase string, err error)
 	Resume(ctx context.Context, id, who string) (phase string, err error)
 }
+
+// Journal is an area of processes that keeps a journal. The Processes of
+// [FromPresence] have one.
+type Journal interface {
+	// Events returns the events that match, newest first, and the value of Before for
+	// the next page, 0 when there is none.
+	Events(ctx context.Context, q EventQuery) (events []*operatorv1.Event, next uint64, err error)
+}
+
+// EventQuery selects events of the journal. An empty field selects all.
+type EventQuery struct {
+	Service, Process string
+	Kinds            []string
+	Contains         string
+	Since, Until     time.Time
+	Before           uint64 // the end of the previous page
+	Limit            int    // at least 1
+}

@@ -7,15 +7,21 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"time"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/descriptorpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 	"github.com/pleme-io/lifecycle-go/internal/text"
 )
+
+// HeaderAsOf is the header of every answer that says from when its content is, as a
+// time of RFC 3339. It is older than the answer while a dependency is away.
+const HeaderAsOf = "Lifecycle-As-Of"
 
 // needs is the role that each method needs, by "Service.Method". A viewer may
 // call the methods that the contract declares free of side effects.
@@ -57,8 +63,11 @@ func call[A proto.Message](ctx context.Context, s *Server, action string, what i
 			cancel()
 		}
 	}
-	err = wire(ctx, s.log, action, err)
-	if needs[action] == RoleOperator {
+	err = wire(ctx, s.log, action, s.deps.explain(err))
+	if info, ok := connect.CallInfoForHandlerContext(ctx); ok {
+		info.ResponseHeader().Set(HeaderAsOf, s.deps.asOf().UTC().Format(time.RFC3339Nano))
+	}
+	if needs[action] == RoleOperator && !(what.dryRun && previews(ctx)) {
 		if made, ok := any(answer).(interface{ GetId() string }); ok && err == nil && strings.HasSuffix(what.target, "/") {
 			what.target += made.GetId() // the server chose the id
 		}
@@ -66,6 +75,16 @@ func call[A proto.Message](ctx context.Context, s *Server, action string, what i
 	}
 	return answer, err
 }
+
+type previewKey struct{}
+
+// preview marks the calls of a page that only shows what an action would do: a dry run
+// among them is not an attempt to write.
+func preview(ctx context.Context) context.Context {
+	return context.WithValue(ctx, previewKey{}, true)
+}
+
+func previews(ctx context.Context) bool { return ctx.Value(previewKey{}) != nil }
 
 // authorize returns the caller when its role suffices for the action.
 func (s *Server) authorize(ctx context.Context, action string) (Principal, error) {
@@ -142,6 +161,17 @@ func (v *violations) size(field string, n int32) int {
 		return 50
 	}
 	return int(n)
+}
+
+// time checks a moment and returns it; nil is the zero time.
+func (v *violations) time(field string, at *timestamppb.Timestamp) time.Time {
+	switch {
+	case at == nil:
+		return time.Time{}
+	case at.CheckValid() != nil:
+		v.add(field, "is not a time: %v", at.CheckValid())
+	}
+	return at.AsTime()
 }
 
 // revision reads an entity tag: a revision, quoted as in HTTP or bare. When the field

@@ -21,6 +21,7 @@ const Domain = "lifecycle-go"
 const (
 	ReasonInvalid           = "INVALID_REQUEST"     // fields are missing, too long or malformed
 	ReasonMalformed         = "MALFORMED_REQUEST"   // the body or the query does not follow the contract
+	ReasonBodyTooLarge      = "BODY_TOO_LARGE"      // the body is too large, decompressed
 	ReasonUnauthenticated   = "UNAUTHENTICATED"     // no credentials, or unknown ones
 	ReasonExpired           = "CREDENTIALS_EXPIRED" // the credentials have expired
 	ReasonForbidden         = "ROLE_NOT_SUFFICIENT" // a viewer tried to act

@@ -46,6 +46,12 @@ func (s *Server) guard(next http.Handler) http.Handler {
 			s.refuse(w, r, Errorf(connect.CodePermissionDenied, ReasonOrigin, "", "the request comes from another site's page: open the dashboard itself"))
 			return
 		}
+		// Another site's page may link here. It may not load anything from here, such as
+		// an image: the browser sends this server's credentials with that too.
+		if r.Header.Get("Sec-Fetch-Site") == "cross-site" && r.Header.Get("Sec-Fetch-Mode") != "navigate" {
+			s.refuse(w, r, Errorf(connect.CodePermissionDenied, ReasonOrigin, "", "another site's page loads this: open the dashboard itself"))
+			return
+		}
 		r = r.WithContext(context.WithValue(r.Context(), remoteKey{}, r.RemoteAddr))
 		if s.open(r) {
 			next.ServeHTTP(w, r)
@@ -64,7 +70,14 @@ func (s *Server) guard(next http.Handler) http.Handler {
 			s.refuse(w, r, Errorf(connect.CodeResourceExhausted, ReasonRateLimited, "", "too many requests of %s: at most %v a second", who.Name, s.cfg.Rate))
 			return
 		}
-		next.ServeHTTP(w, r.WithContext(WithPrincipal(r.Context(), who)))
+		r = r.WithContext(WithPrincipal(r.Context(), who))
+		free, err := s.whole(r, who)
+		if err != nil {
+			s.refuse(w, r, err)
+			return
+		}
+		defer free()
+		next.ServeHTTP(w, r)
 	})
 }
 
@@ -163,7 +176,7 @@ func (s *Server) recognise(r *http.Request) (Principal, error) {
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	if strings.HasPrefix(r.URL.Path, "/ui/") && strings.Contains(r.Header.Get("Accept"), "text/html") {
 		err = wire(r.Context(), s.log, "", err)
-		s.ui.Refuse(w, r, httpcode.Of(connect.CodeOf(err)), message(err))
+		s.ui.Refuse(w, r, httpStatus(err), message(err))
 		return
 	}
 	refuse(w, r, err)
@@ -182,6 +195,14 @@ func refuse(w http.ResponseWriter, r *http.Request, err error) {
 		}
 	}
 	writeStatus(w, err)
+}
+
+// httpStatus returns the HTTP status of an error that wire has made.
+func httpStatus(err error) int {
+	if errorReason(err) == ReasonBodyTooLarge {
+		return http.StatusRequestEntityTooLarge
+	}
+	return httpcode.Of(connect.CodeOf(err))
 }
 
 // isRPC reports whether a path belongs to an RPC, not to REST.

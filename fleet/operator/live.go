@@ -3,6 +3,7 @@ package operator
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -36,9 +37,10 @@ func (s *Server) newLive() live {
 			list, err := s.cfg.Workflows.Definitions(ctx)
 			return byKey(list, (*operatorv1.Definition).GetType), err
 		}),
-		audit: poll(s, "the audit", func(context.Context) (map[string]*operatorv1.AuditEntry, error) {
+		audit: poll(s, "the audit", func(ctx context.Context) (map[string]*operatorv1.AuditEntry, error) {
 			// Every entry changes the newest one.
-			return byKey(s.audit.latest(1), func(*operatorv1.AuditEntry) string { return "newest" }), nil
+			list, _, err := s.cfg.AuditLog.List(ctx, AuditQuery{Limit: 1})
+			return byKey(list, func(*operatorv1.AuditEntry) string { return "newest" }), err
 		}),
 	}
 }
@@ -92,9 +94,7 @@ func poll[T proto.Message](s *Server, what string, list func(context.Context) (m
 			}
 		}
 	}
-	return feed.New(source, feedRetry, feedLinger, func(err error) {
-		s.log.Warn("operator: polling an area failed; starting again", "area", what, "error", err)
-	})
+	return feed.New(source, feedRetry, feedLinger, s.restarts(what))
 }
 
 // look lists once, like a call: with a timeout, and a panic becomes an error.
@@ -111,6 +111,13 @@ func (s *Server) changed(ctx context.Context, topic, name string, tell func(news
 	who, err := s.authorize(ctx, "AccessService.WhoAmI")
 	if err != nil {
 		return err
+	}
+	away := strings.Join(s.away(), " ")
+	plain := tell
+	tell = func(news bool) error { // an outage changes every page
+		now := strings.Join(s.away(), " ")
+		news, away = news || now != away, now
+		return plain(news)
 	}
 	switch {
 	case topic == "workflow" && s.cfg.Workflows != nil:

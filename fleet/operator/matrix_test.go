@@ -43,7 +43,7 @@ func methods() (list []protoreflect.MethodDescriptor) {
 // not the contract's idempotency level, which the server uses.
 func reads(m protoreflect.MethodDescriptor) bool {
 	name := string(m.Name())
-	return strings.HasPrefix(name, "Get") || strings.HasPrefix(name, "List") || strings.HasPrefix(name, "Watch") || name == "WhoAmI"
+	return strings.HasPrefix(name, "Get") || strings.HasPrefix(name, "List") || strings.HasPrefix(name, "Watch") || name == "WhoAmI" || name == "Diagnose"
 }
 
 // a protocol calls any method with a request that was made at run time.

@@ -3,20 +3,21 @@ package operator
 import (
 	"context"
 	"errors"
-	"slices"
 	"strings"
+	"time"
 
 	"connectrpc.com/connect"
-	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/pleme-io/lifecycle-go/fleet/internal/diagnosis"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 	"github.com/pleme-io/lifecycle-go/fleet/presence"
-	"github.com/pleme-io/lifecycle-go/worker"
 )
 
 // FromPresence makes a Server's Processes from the processes that announce themselves.
+// The server watches them as long as it is open, and writes into the fleet's journal
+// which ones disappeared without a word.
 func FromPresence(f *presence.Fleet) Processes { return fleet{f} }
 
 type fleet struct{ f *presence.Fleet }
@@ -32,6 +33,8 @@ func processErr(err error) error {
 		return answer(connect.CodeUnavailable, ReasonUnreachable, "")
 	case errors.Is(err, presence.ErrRefused):
 		return answer(connect.CodeFailedPrecondition, ReasonRefused, "")
+	case errors.Is(err, presence.ErrNoJournal):
+		return answer(connect.CodeUnimplemented, ReasonNotServed, "")
 	}
 	return err
 }
@@ -56,8 +59,28 @@ func (a fleet) Get(ctx context.Context, id string) (*operatorv1.Process, error) 
 	return processOf(p), nil
 }
 
+// Watch attends the fleet: only one watch runs at a time.
 func (a fleet) Watch(ctx context.Context, to Sink[*operatorv1.Process]) error {
-	return a.f.Watch(ctx, stream.Convert(to, processOf))
+	return a.f.Attend(ctx, stream.Convert(to, processOf))
+}
+
+// indexed says that Watch reports every process, so that the server may list the
+// processes from its own index.
+func (a fleet) indexed() {}
+
+func (a fleet) Events(ctx context.Context, q EventQuery) ([]*operatorv1.Event, uint64, error) {
+	list, next, err := a.f.Events(ctx, presence.EventQuery(q))
+	if err != nil {
+		return nil, 0, processErr(err)
+	}
+	out := make([]*operatorv1.Event, len(list))
+	for i, e := range list {
+		out[i] = &operatorv1.Event{
+			Seq: e.Seq, At: timestamppb.New(e.At), Service: e.Service, Process: e.Process, Kind: e.Kind, Name: e.Name, From: e.From, To: e.To,
+			Cause: e.Cause, Who: e.Who, Version: e.Version, Host: e.Host, ExitStatus: int32(e.ExitStatus), Count: e.Count,
+		}
+	}
+	return out, next, nil
 }
 
 func (a fleet) Drain(ctx context.Context, id, reason, who string) (string, error) {
@@ -77,40 +100,21 @@ func (a fleet) Resume(ctx context.Context, id, who string) (string, error) {
 
 // processOf turns an announcement into the contract's message.
 func processOf(p presence.Process) *operatorv1.Process {
-	r := p.Status.Report
 	out := &operatorv1.Process{
-		Id: p.ID, Service: p.Service, Host: p.Host, Pid: int32(p.PID), Version: p.Version,
-		Phase: string(r.Phase), Ready: p.Ready, Suspended: p.Suspended, Truncated: p.Truncated,
-		Units:  unitsOf(p.Status.Units),
-		Reason: strings.Join(slices.DeleteFunc([]string{r.Reason, p.Status.Waiting}, func(s string) bool { return s == "" }), "; "),
+		Id: p.ID, Service: p.Service, Host: p.Host, Pid: int32(p.PID), Version: p.Version, Ready: p.Ready, Suspended: p.Suspended, Truncated: p.Truncated,
+		MemoryBytes: p.Memory.Used, MemoryLimitBytes: p.Memory.Limit, StartedAt: moment(p.StartedAt), SeenAt: moment(p.SeenAt), SaidAt: moment(p.Status.At),
 	}
-	if !p.StartedAt.IsZero() {
-		out.StartedAt = timestamppb.New(p.StartedAt)
+	for _, r := range p.Restarts {
+		out.Restarts = append(out.Restarts, &operatorv1.Restart{Unit: r.Unit, At: timestamppb.New(r.At), Cause: r.Cause})
 	}
-	if !p.SeenAt.IsZero() {
-		out.SeenAt = timestamppb.New(p.SeenAt)
-	}
-	for _, c := range p.Status.Probes {
-		out.Probes = append(out.Probes, &operatorv1.Probe{Plane: c.Plane, Name: c.Name, State: string(c.State), Error: c.Error, Critical: c.Critical, Since: timestamppb.New(c.Since)})
-	}
-	for _, s := range p.Status.Servers {
-		out.Servers = append(out.Servers, &operatorv1.Server{Name: s.Name, Addr: s.Addr, InFlight: s.InFlight, Connections: int64(s.Conns)})
-	}
-	for _, ph := range r.Phases {
-		out.Phases = append(out.Phases, &operatorv1.PhaseTime{Phase: string(ph.Phase), Entered: timestamppb.New(ph.Entered), Duration: durationpb.New(ph.Duration)})
-	}
+	diagnosis.FromStatus(out, p.Status)
+	out.Findings = diagnosis.Sort(diagnosis.Process(out, time.Now()))
 	return out
 }
 
-func unitsOf(list []worker.State) []*operatorv1.Unit {
-	var out []*operatorv1.Unit
-	for _, u := range list {
-		reason := strings.Join(slices.DeleteFunc([]string{u.Reason, u.Error}, func(s string) bool { return s == "" }), "; ")
-		x := &operatorv1.Unit{Name: u.Name, Kind: u.Kind, Status: string(u.Status), Health: string(u.Health), Reason: reason, Restarts: int32(u.Restarts), Children: unitsOf(u.Children)}
-		if !u.UpdatedAt.IsZero() {
-			x.Since = timestamppb.New(u.UpdatedAt)
-		}
-		out = append(out, x)
+func moment(t time.Time) *timestamppb.Timestamp {
+	if t.IsZero() {
+		return nil
 	}
-	return out
+	return timestamppb.New(t)
 }

@@ -3,11 +3,15 @@ package operator
 import (
 	"cmp"
 	"context"
+	"fmt"
+	"math"
 	"slices"
+	"strings"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/pleme-io/lifecycle-go/fleet/internal/diagnosis"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
 
@@ -26,18 +30,141 @@ func onProcess[A proto.Message](ctx context.Context, p processService, method, i
 func (p processService) ListProcesses(ctx context.Context, req *operatorv1.ListProcessesRequest) (*operatorv1.ListProcessesResponse, error) {
 	var v violations
 	v.text("service", req.GetService(), false, maxName)
+	v.text("phase", req.GetPhase(), false, maxName)
+	v.text("contains", req.GetContains(), false, maxName)
+	order, ok := processOrders[cmp.Or(req.GetSort(), "service")]
+	if !ok {
+		v.add("sort", "is %q, want service, problems or started", clip(req.GetSort(), 64))
+	}
+	size := v.size("page_size", req.GetPageSize())
+	id := proto.CloneOf(req)
+	id.PageSize, id.PageToken = 0, ""
+	list := listID(id)
+	after := v.page(req.GetPageToken(), list)
 	return onProcess(ctx, p, "ListProcesses", "", "", v, func(ctx context.Context, area Processes, _ string) (*operatorv1.ListProcessesResponse, error) {
-		all, err := area.List(ctx)
+		all, err := p.s.listed(ctx)
 		if err != nil {
 			return nil, err
 		}
-		all = slices.DeleteFunc(slices.Clone(all), func(x *operatorv1.Process) bool {
-			return req.GetService() != "" && x.GetService() != req.GetService()
-		})
+		all = slices.DeleteFunc(all, func(x *operatorv1.Process) bool { return !matches(req, x) })
 		slices.SortFunc(all, func(a, b *operatorv1.Process) int {
-			return cmp.Or(cmp.Compare(a.GetService(), b.GetService()), cmp.Compare(a.GetId(), b.GetId()))
+			return cmp.Compare(order(a), order(b))
 		})
-		return &operatorv1.ListProcessesResponse{Processes: all}, nil
+		answer := &operatorv1.ListProcessesResponse{Totals: totals(all)}
+		answer.Processes, answer.NextPageToken = pageOf(all, order, after, size, list)
+		return answer, nil
+	})
+}
+
+// processOrders are the orders of a list: each is a key that no two processes share, by
+// which a page also continues.
+var processOrders = map[string]func(*operatorv1.Process) string{
+	"service": func(x *operatorv1.Process) string { return x.GetService() + "\x00" + x.GetId() },
+	"problems": func(x *operatorv1.Process) string {
+		rank := "2"
+		for _, f := range x.GetFindings() {
+			rank = min(rank, map[bool]string{true: "0", false: "1"}[f.GetSeverity() == diagnosis.Error])
+		}
+		return rank + x.GetService() + "\x00" + x.GetId()
+	},
+	"started": func(x *operatorv1.Process) string {
+		return fmt.Sprintf("%020d\x00%s", math.MaxInt64-x.GetStartedAt().AsTime().UnixNano(), x.GetId())
+	},
+}
+
+func matches(req *operatorv1.ListProcessesRequest, x *operatorv1.Process) bool {
+	if s := req.GetService(); s != "" && x.GetService() != s {
+		return false
+	}
+	if ph := req.GetPhase(); ph != "" && x.GetPhase() != ph || req.GetProblems() && len(x.GetFindings()) == 0 {
+		return false
+	}
+	text := strings.ToLower(strings.Join([]string{x.GetId(), x.GetService(), x.GetHost(), x.GetVersion()}, "\n"))
+	return strings.Contains(text, strings.ToLower(req.GetContains()))
+}
+
+func totals(list []*operatorv1.Process) *operatorv1.ProcessTotals {
+	t := &operatorv1.ProcessTotals{All: int64(len(list)), Phases: map[string]int64{}, Services: map[string]int64{}, Versions: map[string]int64{}}
+	for _, x := range list {
+		t.Phases[clip(x.GetPhase(), maxName)]++
+		t.Services[clip(x.GetService(), maxName)]++
+		t.Versions[clip(x.GetVersion(), maxName)]++
+		if x.GetReady() {
+			t.Ready++
+		}
+		if len(x.GetFindings()) > 0 {
+			t.Problems++
+		}
+	}
+	return t
+}
+
+func (p processService) ListEvents(ctx context.Context, req *operatorv1.ListEventsRequest) (*operatorv1.ListEventsResponse, error) {
+	var v violations
+	v.text("service", req.GetService(), false, maxName)
+	v.text("process", req.GetProcess(), false, maxName)
+	v.text("contains", req.GetContains(), false, maxName)
+	if len(req.GetKinds()) > maxFields {
+		v.add("kinds", "has %d kinds, at most %d are allowed", len(req.GetKinds()), maxFields)
+	}
+	for i, kind := range req.GetKinds()[:min(len(req.GetKinds()), maxFields)] {
+		v.text(fmt.Sprintf("kinds[%d]", i), kind, true, maxName)
+	}
+	q := EventQuery{
+		Service: req.GetService(), Process: req.GetProcess(), Kinds: req.GetKinds(), Contains: req.GetContains(),
+		Since: v.time("since", req.GetSince()), Until: v.time("until", req.GetUntil()), Limit: v.size("page_size", req.GetPageSize()),
+	}
+	id := proto.CloneOf(req)
+	id.PageSize, id.PageToken = 0, ""
+	list := listID(id)
+	var err error
+	if q.Before, err = sequence(v.page(req.GetPageToken(), list)); err != nil {
+		v.add("page_token", "is not a next_page_token of this server")
+	}
+	return onProcess(ctx, p, "ListEvents", "", "", v, func(ctx context.Context, area Processes, _ string) (*operatorv1.ListEventsResponse, error) {
+		journal, ok := area.(Journal)
+		if !ok {
+			return nil, notServed("a journal")
+		}
+		events, next, err := journal.Events(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		answer := &operatorv1.ListEventsResponse{Events: events}
+		if next != 0 {
+			answer.NextPageToken = pageToken{after(next), list}.String()
+		}
+		return answer, nil
+	})
+}
+
+func (p processService) Diagnose(ctx context.Context, req *operatorv1.DiagnoseRequest) (*operatorv1.DiagnoseResponse, error) {
+	var v violations
+	v.text("service", req.GetService(), false, maxName)
+	v.text("process", req.GetProcess(), false, maxName)
+	return call(ctx, p.s, "ProcessService.Diagnose", intent{}, v, func(ctx context.Context, _ Principal) (*operatorv1.DiagnoseResponse, error) {
+		answer, err := p.s.diagnosis(ctx)
+		if err != nil || req.GetService() == "" && req.GetProcess() == "" {
+			return answer, err
+		}
+		services := map[string]string{}
+		if p.s.cfg.Processes != nil {
+			all, err := p.s.listed(ctx)
+			if err != nil {
+				return nil, err
+			}
+			for _, x := range all {
+				services["process/"+x.GetId()] = x.GetService()
+			}
+		}
+		answer = proto.CloneOf(answer)
+		answer.Findings = slices.DeleteFunc(answer.Findings, func(f *operatorv1.Finding) bool {
+			if id := req.GetProcess(); id != "" {
+				return f.GetSubject() != "process/"+id
+			}
+			return f.GetSubject() != "service/"+req.GetService() && services[f.GetSubject()] != req.GetService()
+		})
+		return answer, nil
 	})
 }
 
@@ -99,7 +226,7 @@ func (p processService) watch(ctx context.Context, req *operatorv1.WatchProcesse
 			return send(&operatorv1.WatchProcessesResponse{Kind: kind, Process: x})
 		})
 	}()
-	return wire(ctx, p.s.log, action, err)
+	return wire(ctx, p.s.log, action, p.s.deps.explain(err))
 }
 
 // accessService implements the contract's AccessService.
@@ -114,7 +241,26 @@ func (a accessService) WhoAmI(ctx context.Context, _ *operatorv1.WhoAmIRequest) 
 func (a accessService) ListAudit(ctx context.Context, req *operatorv1.ListAuditRequest) (*operatorv1.ListAuditResponse, error) {
 	var v violations
 	size := v.size("page_size", req.GetPageSize())
-	return call(ctx, a.s, "AccessService.ListAudit", intent{}, v, func(context.Context, Principal) (*operatorv1.ListAuditResponse, error) {
-		return &operatorv1.ListAuditResponse{Entries: a.s.audit.latest(size)}, nil
+	v.text("who", req.GetWho(), false, maxName)
+	v.text("action", req.GetAction(), false, maxName)
+	v.text("target", req.GetTarget(), false, maxName)
+	q := AuditQuery{
+		Who: req.GetWho(), Action: req.GetAction(), Target: req.GetTarget(), Refused: req.GetRefused(),
+		Since: v.time("since", req.GetSince()), Until: v.time("until", req.GetUntil()), Limit: size,
+	}
+	id := proto.CloneOf(req)
+	id.PageSize, id.PageToken = 0, ""
+	list := listID(id)
+	q.After = v.page(req.GetPageToken(), list)
+	return call(ctx, a.s, "AccessService.ListAudit", intent{}, v, func(ctx context.Context, _ Principal) (*operatorv1.ListAuditResponse, error) {
+		entries, next, err := a.s.cfg.AuditLog.List(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		answer := &operatorv1.ListAuditResponse{Entries: entries}
+		if next != "" {
+			answer.NextPageToken = pageToken{next, list}.String()
+		}
+		return answer, nil
 	})
 }

@@ -72,9 +72,10 @@ func (s *Server) transcoder(rest http.Handler) (http.Handler, error) {
 
 	reflector := grpcreflect.NewStaticReflector(names...)
 	mux := http.NewServeMux()
-	mux.Handle(grpchealth.NewHandler(s.health(names), opts...))
-	mux.Handle(grpcreflect.NewHandlerV1(reflector, opts...))
-	mux.Handle(grpcreflect.NewHandlerV1Alpha(reflector, opts...))
+	small := []connect.HandlerOption{connect.WithReadMaxBytes(viewerBody), connect.WithCodec(strict{})}
+	mux.Handle(grpchealth.NewHandler(s.health(names), small...))
+	mux.Handle(grpcreflect.NewHandlerV1(reflector, small...))
+	mux.Handle(grpcreflect.NewHandlerV1Alpha(reflector, small...))
 	mux.HandleFunc("GET /openapi.json", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = w.Write(OpenAPI)
@@ -142,7 +143,7 @@ func writeStatus(w http.ResponseWriter, err error) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
-	w.WriteHeader(httpcode.Of(connect.CodeOf(err)))
+	w.WriteHeader(httpStatus(err))
 	_, _ = w.Write(append(text, '\n'))
 }
 

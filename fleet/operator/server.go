@@ -30,6 +30,10 @@ type Config struct {
 	Workers   Workers
 	Processes Processes
 
+	// Dependencies are the services behind the areas: NATS. The server checks them, and
+	// says in its answers which one is away, and since when.
+	Dependencies []Dependency
+
 	// Auth identifies callers. Without it the server serves only the loopback.
 	Auth Authenticator
 
@@ -46,15 +50,25 @@ type Config struct {
 	// empty it accepts any, except on connections of the loopback.
 	Hosts []string
 
-	// Audit sinks get every attempt to write. The server also logs it, and remembers
-	// the latest 1000.
+	// AuditLog keeps every attempt to write, for the audit's list. By default the
+	// server remembers the latest 1000; [OpenAuditLog] keeps them in a stream.
+	AuditLog AuditLog
+
+	// Audit sinks get every attempt to write too. The server also logs it.
 	Audit []AuditSink
+
+	// SessionKey encrypts the sessions of the dashboard, at least 32 bytes. Replicas
+	// with the same key know each other's sessions. Defaults to a random one.
+	SessionKey []byte
 
 	// Timeout bounds one call that is not a watch. Defaults to 15 s.
 	Timeout time.Duration
 
-	// MaxBody is the largest request, in bytes. Defaults to 9 MiB, which is enough
-	// for the largest code of a worker; at most 1 GiB.
+	// MaxBody is the largest request, in bytes after decompression. Defaults to 9 MiB,
+	// which is enough for the largest code of a worker; at most 1 GiB. A request
+	// without code may have 2 MiB, and one of a viewer 64 KiB. All requests that are
+	// read or handled at one time may have four times MaxBody together, and those of
+	// one caller half of that.
 	MaxBody int64
 
 	// Rate is how many requests per second one caller may send, with a burst of five
@@ -90,12 +104,16 @@ type Server struct {
 	failures *limiters // by address, for requests with bad credentials
 	trusted  *trusted  // credentials that failures do not limit
 	streams  *streamLimit
+	bodies   *bodies
+	deps     *dependencies
 	sessions *sessions
 	handler  http.Handler
 	ui       *dashboard.Dashboard
 
 	processes *feed.Feed[*operatorv1.Process]
 	live      live
+	index     *index
+	diagnosed diagnosed
 
 	mu       sync.Mutex // guards the fields below
 	entities map[string]*feed.Feed[*operatorv1.Entity]
@@ -165,29 +183,34 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Auth != nil && cfg.TLS == nil && !loopbackName(hostname(cfg.Addr)) {
 		cfg.Log.Warn("operator: credentials cross the network unencrypted unless a proxy in front terminates TLS", "addr", cfg.Addr)
 	}
+	if cfg.AuditLog == nil {
+		cfg.AuditLog = new(auditMemory)
+	}
+	sealed, err := newSessions(cfg.SessionKey)
+	if err != nil {
+		return nil, err
+	}
 	s := &Server{
 		cfg: cfg, log: cfg.Log,
-		audit:    &audit{log: cfg.Log, sinks: cfg.Audit},
+		audit:    &audit{log: cfg.Log, store: cfg.AuditLog, sinks: cfg.Audit},
 		rates:    &limiters{rate: rate.Limit(cfg.Rate), burst: max(1, int(5*cfg.Rate)), names: map[string]*rate.Limiter{}},
 		failures: &limiters{rate: 1, burst: 20, names: map[string]*rate.Limiter{}},
 		trusted:  &trusted{keys: map[[sha256.Size]byte]time.Time{}},
 		streams:  &streamLimit{most: cfg.MaxStreams, mostEach: cfg.MaxStreamsEach, each: map[string]int{}},
-		sessions: &sessions{list: map[string]session{}},
-		entities: map[string]*feed.Feed[*operatorv1.Entity]{},
+		bodies:   &bodies{most: max(4*cfg.MaxBody, 1<<20), each: map[string]int64{}},
+		sessions: sealed,
+		entities: map[string]*feed.Feed[*operatorv1.Entity]{}, diagnosed: diagnosed{sem: make(chan struct{}, 1)},
 	}
 	if cfg.Processes != nil {
 		s.processes = feed.New(func(ctx context.Context, to Sink[*operatorv1.Process]) error {
 			return cfg.Processes.Watch(ctx, to)
-		}, feedRetry, feedLinger, func(err error) {
-			s.log.Warn("operator: the watch of processes has ended; starting it again", "error", err)
-		})
+		}, feedRetry, feedLinger, s.restarts("the processes"))
 	}
 	s.live = s.newLive()
-	var err error
 	s.ui, err = dashboard.New(dashboard.Config{
 		Name: cfg.Name, Workflows: workflowService{s}, Workers: workerService{s}, Processes: processService{s}, Access: accessService{s},
 		HasWorkflows: cfg.Workflows != nil, HasWorkers: cfg.Workers != nil, HasProcesses: cfg.Processes != nil,
-		Sessions: cfg.Auth != nil, Changed: s.changed,
+		Sessions: cfg.Auth != nil, Changed: s.changed, Away: s.away, Preview: preview,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("operator: dashboard: %w", err)
@@ -197,6 +220,8 @@ func New(cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("operator: %w", err)
 	}
 	s.handler = s.guard(inner)
+	s.deps = newDependencies(cfg.Dependencies, cfg.Log)
+	s.index = newIndex(s)
 	return s, nil
 }
 
@@ -227,6 +252,8 @@ func (s *Server) HTTPServer() *http.Server {
 // Close ends every watch and waits for their sources. Use it as a shutdown hook. A
 // second call does nothing.
 func (s *Server) Close(context.Context) error {
+	s.deps.close()
+	s.index.close()
 	s.mu.Lock()
 	s.closed = true
 	feeds := make([]*feed.Feed[*operatorv1.Entity], 0, len(s.entities))

@@ -1,83 +1,16 @@
 package operator
 
 import (
-	"crypto/rand"
 	"errors"
 	"net/http"
 	"net/url"
 	"strings"
-	"sync"
-	"time"
 
 	"connectrpc.com/connect"
 
 	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/dashboard"
 	"github.com/pleme-io/lifecycle-go/fleet/operator/internal/httpcode"
 )
-
-// A browser sends no bearer token by itself, so the dashboard has a login form and a
-// session cookie. The token stays in the server's memory and is checked with every
-// request, so revoking it ends the session too.
-const (
-	cookieName  = "lifecycle-session"
-	sessionAge  = 12 * time.Hour
-	maxSessions = 4096
-)
-
-type session struct {
-	token string
-	until time.Time
-}
-
-type sessions struct {
-	mu   sync.Mutex // guards the fields below
-	list map[string]session
-}
-
-func (l *sessions) begin(token string) (id string) {
-	id = rand.Text()
-	now := time.Now()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.list) >= maxSessions {
-		for old, s := range l.list {
-			if now.After(s.until) {
-				delete(l.list, old)
-			}
-		}
-		for old := range l.list { // that caller has to log in again
-			if len(l.list) < maxSessions {
-				break
-			}
-			delete(l.list, old)
-		}
-	}
-	l.list[id] = session{token, now.Add(sessionAge)}
-	return id
-}
-
-func (l *sessions) token(r *http.Request) (string, bool) {
-	c, err := r.Cookie(cookieName)
-	if err != nil {
-		return "", false
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	s, ok := l.list[c.Value]
-	if ok && time.Now().After(s.until) {
-		delete(l.list, c.Value)
-		ok = false
-	}
-	return s.token, ok
-}
-
-func (l *sessions) end(r *http.Request) {
-	if c, err := r.Cookie(cookieName); err == nil {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		delete(l.list, c.Value)
-	}
-}
 
 // withSession adds the token of the cookie's session to a request that has none. Only
 // the dashboard's requests get one.
@@ -122,7 +55,7 @@ func (s *Server) pages(ui *dashboard.Dashboard) http.Handler {
 	mux.HandleFunc("POST /ui/login", func(w http.ResponseWriter, r *http.Request) { s.login(w, r, ui) })
 	mux.HandleFunc("POST /ui/logout", func(w http.ResponseWriter, r *http.Request) {
 		s.sessions.end(r)
-		http.SetCookie(w, &http.Cookie{Name: cookieName, Path: "/ui/", MaxAge: -1, HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: r.TLS != nil})
+		http.SetCookie(w, cookie(r, ""))
 		http.Redirect(w, r, "/ui/login", http.StatusSeeOther)
 	})
 	return mux
@@ -150,10 +83,12 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request, ui *dashboard.Das
 		ui.Login(w, next, message(err), httpcode.Of(connect.CodeOf(err)))
 		return
 	}
-	http.SetCookie(w, &http.Cookie{
-		Name: cookieName, Value: s.sessions.begin(token), Path: "/ui/", MaxAge: int(sessionAge / time.Second),
-		HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: r.TLS != nil,
-	})
+	value, err := s.sessions.begin(token)
+	if err != nil {
+		ui.Login(w, next, "the session cannot be made", http.StatusInternalServerError)
+		return
+	}
+	http.SetCookie(w, cookie(r, value))
 	http.Redirect(w, r, next, http.StatusSeeOther)
 }
 

@@ -36,15 +36,21 @@ func (s *Server) entityFeed(typ string) *feed.Feed[*operatorv1.Entity] {
 	if f == nil {
 		f = feed.New(func(ctx context.Context, to Sink[*operatorv1.Entity]) error {
 			return s.cfg.Workflows.Watch(ctx, typ, to)
-		}, feedRetry, feedLinger, func(err error) {
-			s.log.Warn("operator: a watch of workflows has ended; starting it again", "type", typ, "error", err)
-		})
+		}, feedRetry, feedLinger, s.restarts("the workflow "+typ))
 		if s.closed {
 			f.Close()
 		}
 		s.entities[typ] = f
 	}
 	return f
+}
+
+// restarts returns the function that a feed calls when its source has ended.
+func (s *Server) restarts(what string) func(error) {
+	var log sparse
+	return func(err error) {
+		log.warn(s.log, "operator: a watch has ended; starting it again", err, "watch", what, "fleet", s.cfg.Name, "addr", s.cfg.Addr)
+	}
 }
 
 // kinds maps the kinds of a feed's items to those of the contract. A feed sends

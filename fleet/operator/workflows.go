@@ -293,5 +293,5 @@ func (w workflowService) watch(ctx context.Context, req *operatorv1.WatchRequest
 			return send(&operatorv1.WatchResponse{Kind: kind, Entity: e})
 		})
 	}()
-	return wire(ctx, w.s.log, action, err)
+	return wire(ctx, w.s.log, action, w.s.deps.explain(err))
 }

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -16,16 +18,22 @@ import (
 	"github.com/pleme-io/lifecycle-go"
 	"github.com/pleme-io/lifecycle-go/fleet/broker/identity"
 	"github.com/pleme-io/lifecycle-go/fsm"
+	"github.com/pleme-io/lifecycle-go/internal/text"
+	"github.com/pleme-io/lifecycle-go/worker"
 )
 
 // Announce adds a unit to app, named "presence", that announces the process while
 // it runs: at once, after every change of a phase, a unit or a probe (at most
 // five times a second), and every Config.Every. It answers the operators'
-// commands. While NATS is away the unit logs it and the app goes on. An invalid
-// Config, or a bucket with another TTL, stops the app.
+// commands, and writes what happens into the fleet's journal. While NATS is away the
+// unit logs it and the app goes on. An invalid Config, or a bucket with another TTL,
+// stops the app.
 //
-// The unit ends after the drain, as all units do, so operators see the process
-// drain. Then it removes the process from the fleet.
+// The process announces itself until its end: Announce also adds a shutdown hook,
+// named "presence", that writes the end into the journal and removes the process from
+// the fleet. Hooks run last in, first out. So call Announce at once after the hook that
+// closes the connection to NATS, and before all other hooks: then operators see each of
+// them run.
 //
 // It returns the id under which the process is seen.
 func Announce(app *lifecycle.App, js jetstream.JetStream, cfg Config) (id string) {
@@ -33,7 +41,11 @@ func Announce(app *lifecycle.App, js jetstream.JetStream, cfg Config) (id string
 	if cfg.ID == "" {
 		cfg.ID = identity.New()
 	}
-	a := &announcer{app: app, js: js, cfg: cfg, host: identity.Host(), started: time.Now(), kick: make(chan struct{}, 1)}
+	a := &announcer{
+		app: app, js: js, cfg: cfg, host: identity.Host(), started: time.Now(), kick: make(chan struct{}, 1), journal: newWriter(js, cfg),
+		end: make(chan struct{}), ended: make(chan struct{}),
+	}
+	app.OnShutdown("presence", a.leave)
 	app.Go("presence", func(ctx context.Context) error {
 		if err != nil {
 			return err
@@ -50,6 +62,19 @@ type announcer struct {
 	host    string
 	started time.Time
 	kick    chan struct{} // of size 1; filled when something has changed
+	journal *writer
+
+	begun atomic.Bool   // the goroutine of announce was started
+	end   chan struct{} // closed by the hook: announce ends
+	ended chan struct{} // closed when announce has ended
+
+	phases sync.Map // the phases that are in the journal
+
+	// Only announce uses the fields below, and the hook after it.
+	kv       jetstream.KeyValue
+	before   map[string]int // the restarts of each unit at the last announcement
+	restarts []Restart
+	was      string // the reason of the suspension at the last announcement
 }
 
 // pace is the least time between two announcements.
@@ -58,6 +83,8 @@ const pace = 200 * time.Millisecond
 // retry is the time until the unit looks for the bucket again.
 const retry = 2 * time.Second
 
+// run answers commands until ctx ends. The announcements that it begins go on until the
+// hook ends them.
 func (a *announcer) run(ctx context.Context) error {
 	commands, err := a.js.Conn().Subscribe(commandSubject(a.cfg, a.cfg.ID), a.answer)
 	if err != nil {
@@ -77,32 +104,75 @@ func (a *announcer) run(ctx context.Context) error {
 			}
 		}
 	}()
-	stop := a.app.Events().Listen(64, func(fsm.Event) { a.wake() })
-	defer stop()
+	wrong := make(chan error, 1)
+	a.begun.Store(true)
+	go func() { // ends with the hook
+		defer close(a.ended)
+		if err := a.announce(context.WithoutCancel(ctx)); err != nil {
+			wrong <- err
+		}
+	}()
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-wrong:
+		return err
+	}
+}
 
-	var kv jetstream.KeyValue
+// announce announces the process until the hook runs. It returns an error when the
+// Config turns out to be wrong.
+func (a *announcer) announce(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	over := make(chan struct{})
+	go func() { // ends with announce
+		defer close(over)
+		select {
+		case <-a.end:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	defer func() { cancel(); <-over }()
+	writing := make(chan struct{})
+	go func() { // ends with announce
+		defer close(writing)
+		a.journal.run(ctx, a.event(Event{}))
+	}()
+	defer func() { cancel(); <-writing }()
+	report := a.app.Report()
+	a.journal.add(a.event(Event{Kind: "joined", To: a.cfg.Version, Cause: previous(report)}))
+	stop := a.app.Events().Listen(1024, a.note)
+	defer stop()
+	for _, ph := range a.app.Report().Phases { // it entered these before
+		if a.entered(ph.Phase) {
+			a.journal.add(a.event(Event{Kind: "phase", To: string(ph.Phase), Waited: time.Since(ph.Entered)}))
+		}
+	}
+
 	failed, opened := false, false
 	for {
 		var err error
-		if kv == nil || failed { // the bucket is in memory: a server that restarts loses it
+		if a.kv == nil || failed { // the bucket is in memory: a server that restarts loses it
 			var found jetstream.KeyValue
 			if found, err = bucket(ctx, a.js, a.cfg); err == nil {
-				kv = found
+				a.kv = found
 			} else if errors.Is(err, errTTL) && !opened {
 				return err // at the start the Config is wrong; a later mismatch must not stop the app
 			}
 		}
 		if err == nil {
 			opened = true
-			err = a.put(ctx, kv)
+			err = a.put(ctx, a.kv)
 		}
 		switch {
 		case ctx.Err() != nil:
-			return a.leave(ctx, kv)
+			return nil
 		case err != nil && !failed:
-			a.cfg.Log.Warn("presence: cannot announce this process, trying again", "error", err)
+			a.cfg.Log.Warn("presence: cannot announce this process, trying again", "process", a.cfg.ID, "error", err)
 		case err == nil && failed:
-			a.cfg.Log.Info("presence: announced again")
+			a.cfg.Log.Info("presence: announced again", "process", a.cfg.ID)
 		}
 		failed = err != nil
 		wait := a.cfg.Every
@@ -110,9 +180,60 @@ func (a *announcer) run(ctx context.Context) error {
 			wait = min(retry, wait)
 		}
 		if !a.sleep(ctx, wait) {
-			return a.leave(ctx, kv)
+			return nil
 		}
 	}
+}
+
+// event completes an event of this process.
+func (a *announcer) event(e Event) Event {
+	e.Service, e.Process, e.Version, e.Host = a.app.Config().Name, a.cfg.ID, a.cfg.Version, a.host
+	return e
+}
+
+// note writes a change of a phase, a unit, a probe, a hook or a reload into the journal.
+func (a *announcer) note(e fsm.Event) {
+	a.wake()
+	kind := e.Kind
+	switch kind {
+	case lifecycle.KindApp:
+		if kind = "phase"; !a.entered(lifecycle.Phase(e.To)) {
+			return
+		}
+		e.Name = ""
+	case worker.KindWorker:
+		kind = "unit"
+		if e.Name == "presence" {
+			return
+		}
+	case fsm.KindGap:
+		a.journal.add(a.event(Event{Kind: "dropped", Count: int64(e.Seq), Cause: "the App changed faster than it could be written down"}))
+		return
+	case "probe", lifecycle.KindDrainer, lifecycle.KindHook, lifecycle.KindReload:
+	default:
+		return
+	}
+	cause := ""
+	if e.Cause != nil {
+		cause = e.Cause.Error()
+	}
+	a.journal.add(a.event(Event{Kind: kind, Name: e.Name, From: e.From, To: e.To, Cause: cause}))
+}
+
+// entered reports whether the journal does not have this phase yet. An App enters each
+// phase once.
+func (a *announcer) entered(p lifecycle.Phase) bool {
+	_, had := a.phases.LoadOrStore(p, true)
+	return !had
+}
+
+// previous describes the life before this one, "" when it is not known.
+func previous(r lifecycle.Report) string {
+	last := r.Previous
+	if last == nil {
+		return ""
+	}
+	return fmt.Sprintf("the previous life ended %s, with exit status %d: %s", last.Phase, last.ExitStatus, cmp.Or(last.Error, last.Reason, "no reason is known"))
 }
 
 // sleep waits for a change, for at least pace and at most d. It returns false
@@ -147,43 +268,105 @@ func (a *announcer) wake() {
 func (a *announcer) put(ctx context.Context, kv jetstream.KeyValue) error {
 	p := Process{
 		ID: a.cfg.ID, Host: a.host, PID: os.Getpid(), Version: a.cfg.Version, StartedAt: a.started,
-		Ready: a.app.Ready() == nil, Status: a.app.Status(),
+		Ready: a.app.Ready() == nil, Status: a.app.Status(), Memory: memory(),
 	}
 	p.Service = p.Status.Report.Name
 	if by := p.Status.Suspended; !by.Since.IsZero() {
 		p.Suspended = cmp.Or(by.Reason, "no reason given")
 	}
-	text, err := json.Marshal(p)
-	for depth := 8; err == nil && len(text) > maxAnnouncement-1024 && depth >= 0; depth -= 2 {
+	a.compare(p)
+	p.Restarts = a.restarts
+	data, err := json.Marshal(p)
+	for depth := 8; err == nil && len(data) > maxAnnouncement-1024 && depth >= 0; depth -= 2 {
 		p.Truncated = true
 		p.Status.Units, _ = prune(p.Status.Units, depth)
 		if depth == 0 {
 			p.Status.Units, p.Status.Report.Units = nil, nil
 		}
-		text, err = json.Marshal(p)
+		data, err = json.Marshal(p)
 	}
 	if err != nil {
 		return fmt.Errorf("encode the announcement: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.cfg.Every)
 	defer cancel()
-	_, err = kv.Put(ctx, a.cfg.ID, text)
+	_, err = kv.Put(ctx, a.cfg.ID, data)
 	return err
 }
 
-// leave removes the process from the fleet. It takes at most a second, and works
-// although ctx has ended.
-func (a *announcer) leave(ctx context.Context, kv jetstream.KeyValue) error {
-	if kv == nil {
+// maxRestarts is how many restarts an announcement has.
+const maxRestarts = 20
+
+// compare writes into the journal what has changed since the last announcement and is
+// not an event of the App: restarts and suspensions.
+func (a *announcer) compare(p Process) {
+	now := map[string]int{}
+	var visit func(units []worker.State, above string)
+	visit = func(units []worker.State, above string) {
+		for _, u := range units {
+			path := above + u.Name
+			now[path] = u.Restarts
+			visit(u.Children, path+"/")
+			n := u.Restarts - a.before[path]
+			if n <= 0 {
+				continue
+			}
+			cause := u.Reason
+			if u.Exit != nil && u.Exit.Error != "" {
+				cause = u.Exit.Error
+			}
+			cause = text.Clip(cause, maxReason)
+			a.journal.add(a.event(Event{Kind: "restart", Name: path, Cause: cause, Count: int64(n)}))
+			for range min(n, maxRestarts) {
+				a.restarts = append([]Restart{{Unit: path, At: time.Now(), Cause: cause}}, a.restarts[:min(len(a.restarts), maxRestarts-1)]...)
+			}
+		}
+	}
+	visit(p.Status.Units, "")
+	a.before = now
+	if p.Suspended != a.was {
+		kind := "suspended"
+		if p.Suspended == "" {
+			kind = "resumed"
+		}
+		a.journal.add(a.event(Event{Kind: kind, Cause: p.Suspended}))
+		a.was = p.Suspended
+	}
+}
+
+// leave is the shutdown hook: it ends the announcements, writes the end into the
+// journal, and removes the process from the fleet.
+func (a *announcer) leave(ctx context.Context) error {
+	close(a.end)
+	if !a.begun.Load() {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	<-a.ended
+	ctx, cancel := context.WithTimeout(ctx, leaveTime)
 	defer cancel()
-	if err := kv.Purge(ctx, a.cfg.ID); err != nil {
-		a.cfg.Log.Warn("presence: operators see this process until its entry expires", "ttl", a.cfg.TTL, "error", err)
+	report := a.app.Report()
+	e := a.event(Event{Kind: "exit", From: string(report.Phase)})
+	e.To, e.Cause = describeEnd(report)
+	if e.To != EndClean {
+		e.ExitStatus = cmp.Or(report.ExitStatus, 1)
+	}
+	a.journal.add(e)
+	if a.cfg.Journal != JournalOff {
+		if err := a.journal.flush(ctx, a.event(Event{})); err != nil {
+			a.cfg.Log.Warn("presence: the journal does not have the end of this process", "process", a.cfg.ID, "error", err)
+		}
+	}
+	if a.kv == nil {
+		return nil
+	}
+	if err := a.kv.Purge(ctx, a.cfg.ID); err != nil {
+		a.cfg.Log.Warn("presence: operators see this process until its entry expires", "process", a.cfg.ID, "ttl", a.cfg.TTL, "error", err)
 	}
 	return nil
 }
+
+// leaveTime is the longest that the hook takes.
+const leaveTime = 2 * time.Second
 
 // command is an operator's request to a process. The process replies with an answer.
 type command struct {
@@ -211,9 +394,9 @@ func (a *announcer) answer(m *nats.Msg) {
 		out.Error = a.obey(c)
 	}
 	out.Phase = string(a.app.Phase())
-	text, err := json.Marshal(out)
+	reply, err := json.Marshal(out)
 	if err == nil {
-		err = m.Respond(text)
+		err = m.Respond(reply)
 	}
 	if err != nil {
 		a.cfg.Log.Warn("presence: a command was not answered", "do", c.Do, "error", err)
@@ -224,6 +407,9 @@ func (a *announcer) answer(m *nats.Msg) {
 // obey carries out a command. When it refuses, it returns the reason.
 func (a *announcer) obey(c command) (refused string) {
 	a.cfg.Log.Info("presence: command", "do", c.Do, "who", c.Who, "reason", c.Reason)
+	defer func() {
+		a.journal.add(a.event(Event{Kind: "command", Name: c.Do, Who: c.Who, Cause: c.Reason, To: cmp.Or(refused, "done")}))
+	}()
 	because := c.Reason
 	if c.Who != "" {
 		because = strings.TrimPrefix(c.Reason+" (asked by "+c.Who+")", " ")

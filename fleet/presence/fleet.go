@@ -7,12 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-
-	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
 )
 
 // Errors of a Fleet.
@@ -25,6 +22,8 @@ var (
 	// ErrRefused is wrapped by the error of a command that a process refused. The
 	// error's text has the process's reason.
 	ErrRefused = errors.New("presence: the process refused")
+	// ErrNoJournal is returned by [Fleet.Events] when Config.Journal is JournalOff.
+	ErrNoJournal = errors.New("presence: this fleet keeps no journal")
 )
 
 // Fleet is an operator's view of all processes. It keeps nothing open, so there is
@@ -98,50 +97,6 @@ func (f *Fleet) Get(ctx context.Context, id string) (Process, error) {
 		return Process{}, fmt.Errorf("presence: get %s: %w", id, err)
 	}
 	return decode(e), nil
-}
-
-// Change is an item of a Watch. An announcement is a Put and the end of a process a
-// Deleted; the key is the process's id.
-type Change = stream.Item[Process]
-
-// Watch calls tell with a Put for each existing process, then with one Synced, and
-// then for every announcement and every end of a process. It reports the end of a
-// killed process within TTL + TTL/3. It calls tell one call at a time. Watch returns
-// ctx's error when ctx ends, or an error when the watch of the bucket breaks.
-func (f *Fleet) Watch(ctx context.Context, tell func(Change)) error {
-	to := stream.Sink[Process](tell)
-	watch, err := f.kv.WatchAll(ctx)
-	if err != nil {
-		return fmt.Errorf("presence: watch: %w", err)
-	}
-	defer func() { _ = watch.Stop() }()
-	living := NewLiving(f.cfg.TTL + f.cfg.TTL/6)
-	look := time.NewTicker(f.cfg.TTL / 12)
-	defer look.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-look.C:
-			for _, id := range living.Expire() {
-				to.Delete(id)
-			}
-		case e, ok := <-watch.Updates():
-			switch {
-			case !ok:
-				return errors.New("presence: the watch ended")
-			case e == nil:
-				to.Sync()
-			case e.Operation() != jetstream.KeyValuePut:
-				if living.Left(e.Key()) {
-					to.Delete(e.Key())
-				}
-			default:
-				living.Heard(e.Key())
-				to.Put(e.Key(), decode(e))
-			}
-		}
-	}
 }
 
 // Drain asks a process to stop as a signal would, and returns the process's phase once

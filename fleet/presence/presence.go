@@ -14,7 +14,8 @@
 //
 // Announcements are entries of a key-value bucket that expire: a process that is
 // killed disappears after [Config.TTL], and one that ends removes its entry at
-// once. Commands are requests to the process itself (NATS request-reply), so the
+// once, after its shutdown hooks. The journal, a stream, keeps every phase, restart,
+// change of a probe, reload, command and end for days. Commands are requests to the process itself (NATS request-reply), so the
 // operator learns whether the process got them. Every client that may publish on
 // the subject "PREFIX.command.>" can send commands: restrict it with the
 // permissions of the NATS account.
@@ -60,6 +61,16 @@ type Config struct {
 	// Version of the program, for operators to see.
 	Version string
 
+	// Journal is the name of the JetStream stream that keeps the events of the fleet.
+	// Defaults to "FLEET_JOURNAL". JournalOff keeps none.
+	Journal string
+
+	// JournalAge is how long an event is kept. Defaults to 7 days. JournalBytes is how
+	// large the stream may become; defaults to 1 GiB. Then the oldest events go. Both
+	// take effect when the stream is created.
+	JournalAge   time.Duration
+	JournalBytes int64
+
 	// CommandTimeout is how long a [Fleet] waits for a process to answer.
 	// Defaults to 5 s.
 	CommandTimeout time.Duration
@@ -68,7 +79,19 @@ type Config struct {
 	Log *slog.Logger
 }
 
+// JournalOff is the Journal of a fleet that keeps none.
+const JournalOff = "off"
+
 func (c Config) withDefaults() (Config, error) {
+	if c.Journal == "" {
+		c.Journal = "FLEET_JOURNAL"
+	}
+	if c.JournalAge == 0 {
+		c.JournalAge = 7 * 24 * time.Hour
+	}
+	if c.JournalBytes == 0 {
+		c.JournalBytes = 1 << 30
+	}
 	if c.Bucket == "" {
 		c.Bucket = "FLEET"
 	}
@@ -96,6 +119,10 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("presence: CommandTimeout is %v: want more than 0", c.CommandTimeout)
 	case !validBucket.MatchString(c.Bucket):
 		return c, fmt.Errorf("presence: Bucket is %q: want letters, digits, - and _", c.Bucket)
+	case !validBucket.MatchString(c.Journal):
+		return c, fmt.Errorf("presence: Journal is %q: want letters, digits, - and _", c.Journal)
+	case c.JournalAge < time.Minute || c.JournalBytes < 1<<20:
+		return c, fmt.Errorf("presence: JournalAge is %v and JournalBytes %d: want a minute and 1 MiB or more", c.JournalAge, c.JournalBytes)
 	case !validSubject.MatchString(c.Prefix):
 		return c, fmt.Errorf("presence: Prefix is %q: want words of letters, digits, - and _ with dots between them", c.Prefix)
 	case c.ID != "" && !validID.MatchString(c.ID):
@@ -169,8 +196,26 @@ type Process struct {
 	Status lifecycle.Status `json:"status"`
 	// Truncated says that units were left out.
 	Truncated bool `json:"truncated,omitempty"`
+	// Memory is that of the process's container, as the kubelet counts it; zero when it
+	// is not known.
+	Memory Memory `json:"memory,omitzero"`
+	// Restarts are the latest restarts of units, newest first, at most 20.
+	Restarts []Restart `json:"restarts,omitempty"`
 	// SeenAt is when the server stored the announcement.
 	SeenAt time.Time `json:"-"`
+}
+
+// Memory is a number of bytes and its limit; a limit of 0 is none.
+type Memory struct {
+	Used  int64 `json:"used"`
+	Limit int64 `json:"limit"`
+}
+
+// Restart is one restart of a unit.
+type Restart struct {
+	Unit  string    `json:"unit"` // with the names above it: "pool/w1"
+	At    time.Time `json:"at"`
+	Cause string    `json:"cause,omitempty"`
 }
 
 // prune cuts a tree of units at a depth.

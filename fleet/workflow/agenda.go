@@ -88,7 +88,7 @@ func (a *agenda) take(now int64, n int) (due []*appointment, next int64) {
 		s := &a.shards[i]
 		s.mu.Lock()
 		for len(s.queue) > 0 && s.queue[0].at <= now && len(due) < n {
-			due = append(due, heap.Pop(&s.queue).(*appointment))
+			due = append(due, s.queue.first())
 		}
 		if len(s.queue) > 0 && (next == 0 || s.queue[0].at < next) {
 			next = s.queue[0].at
@@ -125,12 +125,19 @@ func (q queueOfDue) Swap(i, j int) {
 	q[i].index, q[j].index = i, j
 }
 
+// first takes the first out.
+func (q *queueOfDue) first() *appointment {
+	return heap.Pop(q).(*appointment) //nolint:errcheck,forcetypeassert // only appointments are pushed
+}
+
+// Push is for package heap.
 func (q *queueOfDue) Push(x any) {
-	ap := x.(*appointment) //nolint:forcetypeassert // only appointments are pushed
+	ap := x.(*appointment) //nolint:errcheck,forcetypeassert // only appointments are pushed
 	ap.index = len(*q)
 	*q = append(*q, ap)
 }
 
+// Pop is for package heap.
 func (q *queueOfDue) Pop() any {
 	last := len(*q) - 1
 	ap := (*q)[last]

@@ -56,7 +56,7 @@ func (m *Manager) Deadlines(ctx context.Context) error {
 		}
 		timer.Stop()
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // the caller ended ctx
+			return nil
 		}
 	}
 }

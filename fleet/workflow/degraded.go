@@ -19,8 +19,11 @@ func (m *Manager) Degraded(ctx context.Context, workflow string) ([]Record, erro
 	if err != nil {
 		return nil, fmt.Errorf("degraded: %w", err)
 	}
-	v := r.bucket.view
-	if err := v.wait(ctx, nil); err != nil {
+	v, err := r.view("")
+	if err == nil {
+		err = v.wait(ctx, nil)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("degraded %s: %w", workflow, err)
 	}
 	var found []entity
@@ -46,8 +49,11 @@ func (m *Manager) Migrate(ctx context.Context, workflow string) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("migrate: %w", err)
 	}
-	v := r.bucket.view
-	if err := v.catchUp(ctx, time.Now()); err != nil {
+	v, err := r.view("")
+	if err == nil {
+		err = v.catchUp(ctx, time.Now())
+	}
+	if err != nil {
 		return 0, fmt.Errorf("migrate %s: %w", workflow, err)
 	}
 	var ids []string

@@ -90,6 +90,10 @@ var (
 	// ancestor.
 	ErrAncestorCycle = errors.New("lifecycle: ancestors form a cycle")
 
+	// ErrNoView is returned for a query that needs what this process does not view: see
+	// [WithoutView] and [WithViewOf].
+	ErrNoView = errors.New("lifecycle: not in this process's view")
+
 	// ErrStale is returned by Ready for a view that is not up to date any more.
 	ErrStale = errors.New("lifecycle: view is stale")
 

@@ -43,7 +43,7 @@ func (m *Manager) Hooks(ctx context.Context) error {
 	if ctx.Err() == nil {
 		return fmt.Errorf("hooks: %w", ErrClosed)
 	}
-	return nil //nolint:nilerr // the caller ended ctx
+	return nil
 }
 
 // hookPause is the pause before a hook is run again after it could not be.

@@ -120,7 +120,10 @@ func (m *Manager) Query(ctx context.Context, workflow string, opts ListOptions) 
 	if err != nil {
 		return Page{}, fmt.Errorf("list %s: %w", workflow, err)
 	}
-	v := r.bucket.view
+	v, err := r.view(opts.Phase)
+	if err != nil {
+		return Page{}, fmt.Errorf("list %s: %w", workflow, err)
+	}
 	switch {
 	case opts.Fresh:
 		err = v.catchUp(ctx, time.Now())
@@ -213,8 +216,11 @@ func (m *Manager) Find(ctx context.Context, workflow, entityID string) (Record, 
 func (m *Manager) Children(ctx context.Context, parentEntityID string) ([]Participant, error) {
 	children := []Participant{}
 	for _, r := range m.all() {
-		v := r.bucket.view
-		if err := v.wait(ctx, nil); err != nil {
+		v, err := r.view("")
+		if err == nil {
+			err = v.wait(ctx, nil)
+		}
+		if err != nil {
 			return nil, fmt.Errorf("children of %q: %w", parentEntityID, err)
 		}
 		var found []entity
@@ -244,17 +250,10 @@ func (m *Manager) LookupByEntityID(ctx context.Context, entityID string) (Partic
 		if err != nil {
 			continue // not a valid id in this workflow
 		}
-		v := r.bucket.view
-		if err := v.wait(ctx, nil); err != nil {
+		e, err := r.bucket.lookup(ctx, r, key)
+		if err != nil {
 			return nil, fmt.Errorf("look up %q: %w", entityID, err)
 		}
-		v.mu.RLock()
-		en := v.entities[key]
-		var e *entry
-		if en != nil && en.index.r == r {
-			e = en.entry()
-		}
-		v.mu.RUnlock()
 		if e == nil {
 			continue
 		}
@@ -268,6 +267,28 @@ func (m *Manager) LookupByEntityID(ctx context.Context, entityID string) (Partic
 		return nil, fmt.Errorf("look up %q: %w", entityID, ErrClosed)
 	}
 	return nil, fmt.Errorf("look up %q: %w", entityID, ErrEntityNotFound)
+}
+
+// lookup returns the entry of an entity from the view, or from the server when the view
+// may lack it. It returns nil for none.
+func (b *bucket) lookup(ctx context.Context, r *registration, key string) (*entry, error) {
+	if !r.blind {
+		v := b.view
+		if err := v.wait(ctx, nil); err != nil {
+			return nil, err
+		}
+		if e, ok := v.has(r, key); ok {
+			return e, nil
+		}
+	}
+	if !r.partial() {
+		return nil, nil
+	}
+	e, err := b.last(ctx, key)
+	if isNotFound(err) || err == nil && (e.deleted() || r.foreign(e) != nil) {
+		return nil, nil
+	}
+	return e, err
 }
 
 // Ancestors returns the parents of an entity, across workflows: the immediate parent

@@ -17,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
 
+	"github.com/pleme-io/lifecycle-go/fleet/internal/canary"
 	"github.com/pleme-io/lifecycle-go/fsm"
 )
 
@@ -99,17 +100,35 @@ func (m *Manager) CloseContext(ctx context.Context) error {
 }
 
 // Ready waits until the views have read their buckets. It returns ErrStale for a view
-// that has not been up to date for 10 s, because the server or the bucket is away. With
+// that has not been up to date for 10 s, because the server or the bucket is away.
+//
+// In a process that has begun a write, Ready also finds out whether the buckets take
+// writes: a server whose disk was full may answer reads and no writes. When nothing was
+// stored in a bucket for 10 s, Ready stores a marker under a reserved key, which no
+// query and no watch shows.
+//
+// With
 // app.Probe("missions", lifecycle.ProbeFunc(mgr.Ready)) a process becomes ready when
 // its queries are answered at once, and stays ready while the answers are true.
 func (m *Manager) Ready(ctx context.Context) error {
 	for _, r := range m.all() {
 		v := r.bucket.view
+		if r.blind {
+			continue
+		}
 		if err := v.wait(ctx, nil); err != nil {
 			return fmt.Errorf("workflow %q: %w", r.workflow, err)
 		}
 		if at := v.asOf(); !at.IsZero() && time.Since(at) > staleTime {
 			return fmt.Errorf("workflow %q: %w", r.workflow, v.late(ErrStale))
+		}
+	}
+	if m.lastOp.Load() == 0 {
+		return nil
+	}
+	for _, b := range m.allBuckets() {
+		if err := canary.Check(ctx, m.js, b.name, staleTime); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -347,21 +366,25 @@ func (m *Manager) Delete(ctx context.Context, workflow, entityID string, opts ..
 	if err != nil {
 		return fmt.Errorf("delete: %w", err)
 	}
-	err = m.change(ctx, r, entityID, options(opts), func(cur *entry) (decision, error) {
+	if err := m.remove(ctx, r, entityID, options(opts), change{}); err != nil {
+		return fmt.Errorf("delete %s %q: %w", workflow, entityID, err)
+	}
+	return nil
+}
+
+// remove deletes an entity. c has the note, and whether to purge its earlier writes.
+func (m *Manager) remove(ctx context.Context, r *registration, entityID string, w writing, c change) error {
+	return m.change(ctx, r, entityID, w, func(cur *entry) (decision, error) {
 		if cur == nil || cur.deleted() {
 			return decision{}, ErrEntityNotFound
 		}
 		if err := r.foreign(cur); err != nil {
 			return decision{}, err
 		}
-		from := ""
+		c.from, c.source = "", TransitionSourceFramework
 		if p, err := r.decode(cur); err == nil {
-			from = p.Phase()
+			c.from = p.Phase()
 		}
-		return decision{change: change{from: from, source: TransitionSourceFramework}}, nil
+		return decision{change: c}, nil
 	}, m.load(r))
-	if err != nil {
-		return fmt.Errorf("delete %s %q: %w", workflow, entityID, err)
-	}
-	return nil
 }

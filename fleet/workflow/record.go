@@ -271,6 +271,9 @@ func (r *registration) message(key string, d decision, expected uint64) *nats.Ms
 	}}
 	if d.data == nil {
 		msg.Header[headerOperation] = []string{"DEL"}
+		if c.purge {
+			msg.Header[headerOperation], msg.Header[jetstream.MsgRollup] = []string{"PURGE"}, []string{jetstream.MsgRollupSubject}
+		}
 	} else if version := d.version; version != "" && version != "0" {
 		msg.Header[headerVersion] = []string{version}
 	}
@@ -309,6 +312,7 @@ type change struct {
 	source TransitionSource
 	note   string
 	since  time.Time // when the phase was entered, for a write that keeps it
+	purge  bool      // this deletion removes the earlier writes from the bucket
 	fired  string    // the timer that fires with this write
 	timers string    // the header of the entity's timers after it
 	keys   string    // the header of its idempotency keys

@@ -70,6 +70,9 @@ type registration struct {
 	shape  *splice.Shape
 	plain  bool              // a change of phase alone needs no decoding
 	quoted map[string][]byte // the table's phases in JSON
+	blind  bool              // this process does not view it
+	only   map[string]bool   // the phases that the view has; nil for all
+	prefix string            // of the keys that the view has
 	bucket *bucket
 	name   string // the bucket's
 }
@@ -113,8 +116,10 @@ func (m *Manager) Register(workflow string, factory func() Participant, transiti
 		r.bucket = newBucket(m, r.name)
 		m.buckets[r.name] = r.bucket
 	}
+	if err := r.bucket.view.add(r); err != nil {
+		return fmt.Errorf("register workflow %q: %w", workflow, err)
+	}
 	m.registered[workflow] = r
-	r.bucket.view.add(r)
 	return nil
 }
 
@@ -220,7 +225,7 @@ func (r *registration) checkOptions() error {
 	if r.version > 0 && r.migrate == nil {
 		faults = append(faults, fmt.Errorf("%w: version %d has no function that migrates older records", ErrInvalidParticipant, r.version))
 	}
-	return errors.Join(faults...)
+	return errors.Join(append(faults, r.checkScope())...)
 }
 
 var (
@@ -249,10 +254,15 @@ func (r *registration) key(entityID string) (string, error) {
 	if len(key) > maxKey {
 		return "", fmt.Errorf("%w: its key has %d bytes, want %d at most", ErrInvalidEntityID, len(key), maxKey)
 	}
-	if !keyName.MatchString(key) || strings.HasPrefix(key, ".") || strings.HasSuffix(key, ".") || strings.Contains(key, "..") {
+	if !validKey(key) {
 		return "", fmt.Errorf("%w: %q has the key %q, want letters, digits and - / _ = with single dots between", ErrInvalidEntityID, entityID, key)
 	}
 	return key, nil
+}
+
+// validKey reports whether a bucket takes a key.
+func validKey(key string) bool {
+	return keyName.MatchString(key) && !strings.HasPrefix(key, ".") && !strings.HasSuffix(key, ".") && !strings.Contains(key, "..")
 }
 
 // deadline returns the deadline of a phase.

@@ -29,6 +29,10 @@ func (m *Manager) Views() []ViewStatus {
 	for _, b := range m.buckets {
 		v := b.view
 		v.mu.RLock()
+		if len(v.indexes) == 0 { // no workflow of the bucket is viewed
+			v.mu.RUnlock()
+			continue
+		}
 		views = append(views, ViewStatus{Bucket: b.name, Ready: v.ready, Entities: len(v.entities), AsOf: v.asOf(), Trouble: v.follow.trouble()})
 		v.mu.RUnlock()
 	}

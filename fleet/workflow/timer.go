@@ -178,7 +178,7 @@ func fire(timers []Timer, name string, now time.Time) {
 			continue
 		}
 		if missed := now.Sub(t.At); missed >= 0 { // Sub saturates
-			t.At = t.At.Add(missed / t.Every * t.Every)
+			t.At = t.At.Add(missed - missed%t.Every)
 		}
 		t.At = t.At.Add(t.Every)
 		if t.At.Year() > 9999 {

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/fleet/internal/canary"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
 )
 
@@ -49,15 +50,28 @@ func newView(m *Manager, b *bucket) *view {
 // add follows the bucket for one more workflow. It reads again what it has read for
 // another workflow, because it skipped this one's records then. It is not called
 // concurrently.
-func (v *view) add(r *registration) {
+func (v *view) add(r *registration) error {
+	for _, other := range v.regs {
+		if !other.blind && !r.blind && other.prefix != r.prefix {
+			return fmt.Errorf("%w: the view of bucket %s has the prefix %q for %q and %q here, want the same", ErrInvalidParticipant, v.b.name, other.prefix, other.workflow, r.prefix)
+		}
+	}
+	regs := append(slices.Clone(v.regs), r)
+	slices.SortFunc(regs, func(a, b *registration) int { return strings.Compare(a.workflow, b.workflow) })
+	if r.blind {
+		v.mu.Lock()
+		v.regs = regs
+		v.mu.Unlock()
+		return nil
+	}
 	v.end()
 	<-v.done
 	v.mu.Lock()
+	v.regs = regs
 	v.indexes[r.workflow] = newIndex(r)
-	v.regs = append(slices.Clone(v.regs), r)
-	slices.SortFunc(v.regs, func(a, b *registration) int { return strings.Compare(a.workflow, b.workflow) })
 	v.clearLocked()
 	v.mu.Unlock()
+	v.follow.filter = "$KV." + v.b.name + "." + r.prefix + ">"
 	v.follow.created = time.Time{}
 	v.follow.forget(0)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -67,6 +81,7 @@ func (v *view) add(r *registration) {
 		defer close(done)
 		v.follow.run(ctx)
 	}()
+	return nil
 }
 
 func (v *view) clearLocked() {
@@ -120,10 +135,13 @@ func (v *view) entry(e *entry) {
 	var r *registration
 	var made *entity
 	if newer && !e.deleted() {
-		if r = owner(regs, e); r != nil {
+		if r = owner(regs, e); r != nil && !r.blind {
 			p, err := r.decode(e)
-			made = v.make(r, e, p, err)
-			made.data = bytes.Clone(e.data) // the message's buffer also has its headers
+			if made = v.make(r, e, p, err); made.decoded && !r.shows(made.phase.name) {
+				made = nil
+			} else {
+				made.data = bytes.Clone(e.data) // the message's buffer also has its headers
+			}
 		}
 	}
 	v.mu.Lock()
@@ -148,7 +166,7 @@ func (v *view) entry(e *entry) {
 		}
 	case made != nil:
 		v.putLocked(r, made)
-	case now != nil: // deleted, or now another workflow's
+	case now != nil: // deleted, or now another workflow's, or in a phase that the view does not have
 		v.dropLocked(now)
 	}
 }
@@ -167,6 +185,9 @@ func (v *view) retimeLocked(now *entity, e *entry) {
 // only workflow of the bucket, or to the one whose keys have this form. regs is sorted
 // by name.
 func owner(regs []*registration, e *entry) *registration {
+	if e.key == canary.Key {
+		return nil
+	}
 	name := e.header.Get(headerWorkflow)
 	for _, r := range regs {
 		if name == "" && len(regs) == 1 || r.workflow == name {
@@ -211,10 +232,15 @@ func (v *view) wrote(r *registration, e *entry, p Participant, still func() bool
 			}
 		}
 	}
-	if now := v.entities[e.key]; now != nil && now.revision >= e.revision {
+	now := v.entities[e.key]
+	switch {
+	case now != nil && now.revision >= e.revision:
 		return
+	case r.shows(p.Phase()) && strings.HasPrefix(e.key, r.prefix):
+		v.putLocked(r, en)
+	case now != nil:
+		v.dropLocked(now)
 	}
-	v.putLocked(r, en)
 	v.unseen[e.key] = e.revision
 	v.progress.ring()
 }
@@ -255,6 +281,11 @@ func (v *view) rephased(e *entry, phase string, before uint64) bool {
 	if now == nil || now.revision != before || now.degraded != nil {
 		return false
 	}
+	if !now.index.r.shows(phase) {
+		v.dropLocked(now)
+		v.progress.ring()
+		return true
+	}
 	en := *now
 	en.revision, en.at, en.since, en.data, en.own = e.revision, e.at.UnixNano(), e.at.UnixNano(), e.data, true
 	en.timers, en.keys = e.header.Get(headerTimers), e.header.Get(headerKeys)
@@ -289,6 +320,17 @@ func (v *view) record(r *registration, key string) (*entry, bool) {
 	}
 	en := v.entities[key]
 	if en == nil || en.degraded != nil || en.index.r != r {
+		return nil, false
+	}
+	return en.entry(), true
+}
+
+// has returns the view's entry of an entity, degraded or not.
+func (v *view) has(r *registration, key string) (*entry, bool) {
+	v.mu.RLock()
+	defer v.mu.RUnlock()
+	en := v.entities[key]
+	if en == nil || en.index.r != r {
 		return nil, false
 	}
 	return en.entry(), true

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/pleme-io/lifecycle-go/fleet/internal/canary"
 	"github.com/pleme-io/lifecycle-go/fleet/internal/stream"
 )
 
@@ -163,6 +164,9 @@ func (w *watcher) mine(e *entry) (mine, shared bool) {
 	regs := v.regs
 	v.mu.RUnlock()
 	shared = len(regs) > 1
+	if e.key == canary.Key {
+		return false, shared
+	}
 	if shared && e.deleted() && e.header.Get(headerWorkflow) == "" {
 		_, told := w.ids[e.key]
 		return told, shared

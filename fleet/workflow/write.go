@@ -66,7 +66,11 @@ type loader func(ctx context.Context, b *bucket, key string, fresh bool) (e *ent
 func (m *Manager) load(r *registration) loader {
 	return func(ctx context.Context, b *bucket, key string, fresh bool) (*entry, bool, error) {
 		if !fresh {
-			if e, ok := b.view.record(r, key); ok {
+			read := b.view.record
+			if r.blind {
+				read = b.recent.record
+			}
+			if e, ok := read(r, key); ok {
 				return e, true, nil
 			}
 		}
@@ -227,6 +231,10 @@ func (m *Manager) change(ctx context.Context, r *registration, entityID string, 
 
 // show adds a write of this process to the view. It was decided on revision before.
 func (b *bucket) show(ctx context.Context, r *registration, e *entry, d decision, before uint64) {
+	if r.blind {
+		b.recent.wrote(r, e, d)
+		return
+	}
 	b.view.follow.wrote(e.revision, d.change.op)
 	if d.data == nil {
 		b.view.deletedOwn(e.key, e.revision)

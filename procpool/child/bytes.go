@@ -45,12 +45,36 @@ func (s *server) next(e *wire.Envelope) ([]byte, error) {
 	if e.Length == 0 {
 		return nil, bad
 	}
-	data, err := s.reader.Bytes(e.Length)
-	if err != nil {
-		return nil, err
+	reuses := s.reuses && s.running.over()
+	if !reuses {
+		data, err := s.reader.Bytes(e.Length, nil)
+		return data, errors.Join(err, bad)
 	}
-	return data, bad
+	if cap(s.memory) <= e.Length {
+		s.memory = make([]byte, e.Length+1)
+	}
+	data, err := s.reader.Bytes(e.Length, s.memory)
+	return data, errors.Join(err, bad)
 }
+
+// over reports whether the handler of the query has returned and its answer is sent. It
+// is true of no query.
+func (r *running) over() bool {
+	if r == nil {
+		return true
+	}
+	select {
+	case <-r.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// ReuseBytes reads the bytes of each query into the same memory: [Query.Bytes] are valid
+// until the handler has returned. It saves the collection of garbage when queries have
+// megabytes of them. With a [Concurrency] of more than 1 it has no effect.
+func ReuseBytes() Option { return func(s *server) { s.reuses = true } }
 
 // newQuery is the query of a message.
 func (s *server) newQuery(e *wire.Envelope, data []byte, run *running) *Query {

@@ -72,6 +72,8 @@ type server struct {
 	ctx     context.Context
 	reader  *wire.Reader
 	running *running
+	reuses  bool   // the bytes of queries are read into memory
+	memory  []byte // of the bytes of the last query
 }
 
 // running is the query that runs.
@@ -125,6 +127,7 @@ func Serve(ctx context.Context, handler Handler, opts ...Option) error {
 	if s.places < 1 || s.places > wire.MaxConcurrency {
 		return fmt.Errorf("serve: Concurrency is %d, want 1 to %d", s.places, wire.MaxConcurrency)
 	}
+	s.reuses = s.reuses && s.places == 1
 	if err := s.write(s.announce); err != nil {
 		return fmt.Errorf("%w: say ready: %w", ErrPoolGone, err)
 	}

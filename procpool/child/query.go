@@ -13,7 +13,7 @@ import (
 type Query struct {
 	ID      string
 	Payload json.RawMessage // the handler may keep it
-	Bytes   []byte          // that the caller sent beside the payload, nil for none; the handler may keep them
+	Bytes   []byte          // that the caller sent beside the payload, nil for none; the handler may keep them, unless ReuseBytes says otherwise
 	About   About
 
 	w   *server

@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// TestShippedWorkersConform checks the workers' sides in Go, Python and Node
+// TestShippedWorkersConform checks the workers' sides in Go, Python, Node and Ruby
 // against the contract.
 func TestShippedWorkersConform(t *testing.T) {
 	example := filepath.Join(t.TempDir(), "example")
@@ -41,7 +41,7 @@ func TestShippedWorkersConform(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	for name, args := range map[string][]string{
-		"go": {example}, "go with several": {example, "3"}, "python with several": {"python3", "../sdk/python/example.py", "3"}, "node with several": {"node", "../sdk/node/example.mjs", "3"}, "python": {"python3", "../sdk/python/example.py"}, "node": {"node", "../sdk/node/example.mjs"},
+		"go": {example}, "go with several": {example, "3"}, "python with several": {"python3", "../sdk/python/example.py", "3"}, "node with several": {"node", "../sdk/node/example.mjs", "3"}, "ruby": {"ruby", "../sdk/ruby/example.rb"}, "ruby with several": {"ruby", "../sdk/ruby/example.rb", "3"}, "python": {"python3", "../sdk/python/example.py"}, "node": {"node", "../sdk/node/example.mjs"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if testing.Short() && name != "go" {

@@ -110,7 +110,7 @@ func (r *rig) bytesOf(e *wire.Envelope) error {
 	if !slices.Contains(r.offer.Capabilities, wire.CanBytes) {
 		return fmt.Errorf("its %s has %d bytes after it, and its ready does not announce the capability %q", e.Type, e.Length, wire.CanBytes)
 	}
-	_, err := r.reader.Bytes(e.Length)
+	_, err := r.reader.Bytes(e.Length, nil)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return fmt.Errorf("its %s says that %d bytes follow, with a newline after them, and they have not come within %v", e.Type, e.Length, r.cfg.Timeout)
 	}

@@ -30,11 +30,13 @@ func (e *LengthError) Error() string {
 var errNoLine = errors.New("no line was read that the bytes could follow")
 
 // Bytes reads the n bytes that follow the line that Next has returned last, n being the
-// line's Length and more than 0. The line stays valid, and the caller may keep the
-// bytes. When reading fails because of a deadline, call Bytes again to go on. It returns
+// line's Length and more than 0. It reads into buf when that has a capacity of n+1 or
+// more, and otherwise into new memory. The line stays valid. When reading fails because
+// of a deadline, call Bytes again to go on, and Keep first when buf gets another use. It
+// returns
 // a [*TooLongError] when line and bytes are longer than the limit, a [*LengthError] when
 // no newline follows them, and a [*PartialError] when the stream ends before.
-func (r *Reader) Bytes(n int) ([]byte, error) {
+func (r *Reader) Bytes(n int, buf []byte) ([]byte, error) {
 	if r.data == nil {
 		if r.lastLine == 0 || n < 1 {
 			return nil, errNoLine
@@ -42,7 +44,11 @@ func (r *Reader) Bytes(n int) ([]byte, error) {
 		if n > r.limit-r.lastLine-1 {
 			return nil, &TooLongError{Limit: r.limit, Length: n}
 		}
-		r.data = make([]byte, n+1)
+		if cap(buf) > n {
+			r.data = buf[:n+1]
+		} else {
+			r.data = make([]byte, n+1)
+		}
 		r.have = copy(r.data, r.buf[r.from:r.to])
 		r.from += r.have
 	}
@@ -64,6 +70,13 @@ func (r *Reader) Bytes(n int) ([]byte, error) {
 		return nil, &LengthError{Length: len(data), Next: last}
 	}
 	return data, nil
+}
+
+// Keep moves what Bytes has read of unfinished bytes out of the buffer that it was given.
+func (r *Reader) Keep() {
+	if r.data != nil {
+		r.data = append(make([]byte, 0, len(r.data)), r.data...)
+	}
 }
 
 // QueryBytes sends a query to a worker that announced [CanBytes], with bytes beside the

@@ -30,7 +30,7 @@ func read(r *wire.Reader) (m message, err error) {
 	if err := wire.Decode(line, &m.Envelope); err != nil || m.Length == 0 {
 		return m, err
 	}
-	m.data, err = r.Bytes(m.Length)
+	m.data, err = r.Bytes(m.Length, nil)
 	return m, err
 }
 
@@ -90,11 +90,46 @@ func TestBytesAreReadOnAfterADeadline(t *testing.T) {
 	if err := wire.Decode(again(r.Next), &e); err != nil {
 		t.Fatal(err)
 	}
-	if got := again(func() ([]byte, error) { return r.Bytes(e.Length) }); string(got) != "1\n345" || string(e.Result) != `"x"` {
+	if got := again(func() ([]byte, error) { return r.Bytes(e.Length, nil) }); string(got) != "1\n345" || string(e.Result) != `"x"` {
 		t.Errorf("%q, %q", got, e.Result)
 	}
 	if line := again(r.Next); string(line) != `{"type":"shutdown_ack"}` {
 		t.Errorf("after it comes %q", line)
+	}
+}
+
+// TestBytesAreReadIntoABuffer also takes the buffer away in the middle.
+func TestBytesAreReadIntoABuffer(t *testing.T) {
+	const line = `{"type":"x","bytes":3}` + "\n"
+	buf := make([]byte, 4)
+	r := wire.NewReader(io.MultiReader(strings.NewReader(line+"abc\n"+line+"def\n"+line), iotest.OneByteReader(strings.NewReader("gh")), &inTurn{[]io.Reader{iotest.ErrReader(os.ErrDeadlineExceeded), strings.NewReader("i\n")}}), 0)
+	next := func(buf []byte) []byte {
+		t.Helper()
+		if _, err := r.Next(); err != nil {
+			t.Fatal(err)
+		}
+		got, err := r.Bytes(3, buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	if got := next(buf); string(got) != "abc" || &got[0] != &buf[0] {
+		t.Errorf("%q is not in the buffer", got)
+	}
+	if got := next(buf[:0:3]); string(got) != "def" || string(buf[:3]) != "abc" {
+		t.Errorf("%q, and a buffer that is too small has %q", got, buf)
+	}
+	if _, err := r.Next(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Bytes(3, buf); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatal(err)
+	}
+	r.Keep()
+	copy(buf, "xxxx")
+	if got, err := r.Bytes(3, buf); string(got) != "ghi" || err != nil || string(buf) != "xxxx" {
+		t.Errorf("%q, %v, and the buffer has %q", got, err, buf)
 	}
 }
 
@@ -137,7 +172,7 @@ func TestWrongLengthsAreRefused(t *testing.T) {
 			t.Errorf("%q: %v, want %T", in, err, want)
 		}
 	}
-	if _, err := wire.NewReader(strings.NewReader("123\n"), 0).Bytes(3); err == nil {
+	if _, err := wire.NewReader(strings.NewReader("123\n"), 0).Bytes(3, nil); err == nil {
 		t.Error("bytes were read without a line before them")
 	}
 	r := wire.NewReader(strings.NewReader(line(0)+"\n"+line(1)+"x\n"), 0)

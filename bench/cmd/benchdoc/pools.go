@@ -152,6 +152,6 @@ func pools(r *results, p func(string, ...any)) {
 	}
 	languages(r, p)
 	if at := r.config["pools"]; at != "" {
-		p("\nThis section was measured alone, on %s.", strings.TrimSpace(at))
+		p("\nThis section was measured on %s, with \"make bench-pools\".", strings.TrimSpace(at))
 	}
 }

@@ -9,11 +9,13 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
 // Codes of the server for which package jetstream has no name.
 const (
+	ClusterNotAvailable   jetstream.ErrorCode = 10008 // JSClusterNotAvailErr
 	InsufficientResources jetstream.ErrorCode = 10023 // JSInsufficientResourcesErr
 	MemoryExceeded        jetstream.ErrorCode = 10028 // JSMemoryResourcesExceededErr
 	StorageExceeded       jetstream.ErrorCode = 10047 // JSStorageResourcesExceededErr
@@ -43,4 +45,18 @@ func Is(err error, codes ...jetstream.ErrorCode) bool {
 // stream also returns this error while another write is in progress.
 func Conflict(err error) bool {
 	return Is(err, jetstream.JSErrCodeStreamWrongLastSequence, jetstream.JSErrCodeStreamWrongLastSequenceConstant)
+}
+
+// Away reports whether err says that no server answered, so that the call may succeed
+// later: the connection is broken, no JetStream is there, or its cluster has no leader.
+func Away(err error) bool {
+	for _, away := range []error{
+		nats.ErrConnectionClosed, nats.ErrConnectionReconnecting, nats.ErrDisconnected, nats.ErrReconnectBufExceeded, nats.ErrNoServers,
+		nats.ErrNoResponders, nats.ErrTimeout, nats.ErrStaleConnection, nats.ErrConnectionDraining, jetstream.ErrNoStreamResponse,
+	} {
+		if errors.Is(err, away) {
+			return true
+		}
+	}
+	return Is(err, ClusterNotAvailable, InsufficientResources)
 }

@@ -5,9 +5,11 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
 )
@@ -45,24 +47,37 @@ also acts.`,
 
 func auditCommand() *cobra.Command {
 	var (
-		r   remote
-		o   output
-		req operatorv1.ListAuditRequest
+		r     remote
+		o     output
+		req   operatorv1.ListAuditRequest
+		limit int
+		since time.Duration
 	)
 	cmd := &cobra.Command{
 		Use:   "audit",
 		Short: "List who did what, or tried to, newest first",
-		Long: `List who did what, or tried to, newest first. The server remembers
-the latest 1000.`,
+		Long: `List who did what, or tried to, newest first. A server without an audit log
+remembers the latest 1000.`,
+		Example: `  lifecyclectl audit --who ada --since 24h
+  lifecyclectl audit --limit 0 -o json > audit.json`,
 		Args: words(),
 		RunE: asks(&r, &o, noSubject, func(a *api, cmd *cobra.Command, _ []string) error {
-			list, err := a.Access.ListAudit(cmd.Context(), &req)
-			if err != nil {
-				return err
+			if since > 0 {
+				req.Since = timestamppb.New(time.Now().Add(-since))
 			}
-			return o.write(cmd.OutOrStdout(), list, func(t *table) {
+			all := &operatorv1.ListAuditResponse{}
+			for more := true; more; more = req.GetPageToken() != "" && (limit == 0 || len(all.GetEntries()) < limit) {
+				req.PageSize = pageSize(limit, len(all.GetEntries()))
+				list, err := a.Access.ListAudit(cmd.Context(), &req)
+				if err != nil {
+					return err
+				}
+				all.Entries = append(all.Entries, list.GetEntries()...)
+				req.PageToken = list.GetNextPageToken()
+			}
+			return o.write(cmd.OutOrStdout(), all, func(t *table) {
 				t.head("AT", "WHO", "ACTION", "TARGET", "DETAIL", "OUTCOME")
-				for _, e := range list.GetEntries() {
+				for _, e := range all.GetEntries() {
 					outcome := cell{e.GetOutcome(), bad}
 					if e.GetOutcome() == "ok" {
 						outcome.colour = good
@@ -76,10 +91,24 @@ the latest 1000.`,
 			})
 		}),
 	}
-	cmd.Flags().Int32Var(&req.PageSize, "limit", 50, "at most this `many`, 1 to 1000")
+	cmd.Flags().IntVar(&limit, "limit", 50, "at most this `many`; 0 is all")
+	cmd.Flags().StringVar(&req.Who, "who", "", "only those whose caller contains this `text`")
+	cmd.Flags().StringVar(&req.Action, "action", "", "only those whose action contains this `text`")
+	cmd.Flags().StringVar(&req.Target, "target", "", "only those whose target contains this `text`")
+	cmd.Flags().BoolVar(&req.Refused, "refused", false, "only those that did not succeed")
+	cmd.Flags().DurationVar(&since, "since", 0, "only those of the last `time`, such as 24h")
 	o.register(cmd)
 	r.register(cmd)
 	return cmd
+}
+
+// pageSize returns the size of the next page of a list that has so many, with a limit
+// of 0 for none.
+func pageSize(limit, have int) int32 {
+	if limit == 0 {
+		return 1000
+	}
+	return int32(min(limit-have, 1000))
 }
 
 func versionCommand() *cobra.Command {

@@ -90,7 +90,7 @@ func completePhases(r *remote) cobra.CompletionFunc {
 
 func completeProcesses(r *remote) cobra.CompletionFunc {
 	return first(r, func(ctx context.Context, a *api) []string {
-		list, err := a.Processes.ListProcesses(ctx, &operatorv1.ListProcessesRequest{})
+		list, err := a.Processes.ListProcesses(ctx, &operatorv1.ListProcessesRequest{PageSize: 1000})
 		if err != nil {
 			return nil
 		}

@@ -30,6 +30,7 @@ func processListCommand(r *remote) *cobra.Command {
 		o      output
 		req    operatorv1.ListProcessesRequest
 		follow bool
+		limit  int
 	)
 	cmd := &cobra.Command{
 		Use:   "list",
@@ -39,20 +40,31 @@ func processListCommand(r *remote) *cobra.Command {
 			if follow {
 				return watchProcesses(a, cmd, &o, req.GetService(), "")
 			}
-			list, err := a.Processes.ListProcesses(cmd.Context(), &req)
-			if err != nil {
-				return err
+			list := &operatorv1.ListProcessesResponse{}
+			for more := true; more; more = req.GetPageToken() != "" && (limit == 0 || len(list.GetProcesses()) < limit) {
+				req.PageSize = pageSize(limit, len(list.GetProcesses()))
+				page, err := a.Processes.ListProcesses(cmd.Context(), &req)
+				if err != nil {
+					return err
+				}
+				list.Processes, list.Totals = append(list.GetProcesses(), page.GetProcesses()...), page.GetTotals()
+				req.PageToken = page.GetNextPageToken()
 			}
 			return o.write(cmd.OutOrStdout(), list, func(t *table) {
 				now := time.Now()
 				t.head("ID", "SERVICE", "PHASE", "READY", "UNITS", "AGE", "VERSION", "REASON")
 				for _, p := range list.GetProcesses() {
-					t.row(p.GetId(), p.GetService(), state(p.GetPhase()), readyCell(p), units(p.GetUnits()), age(p.GetStartedAt(), now), p.GetVersion(), p.GetReason())
+					t.row(p.GetId(), p.GetService(), state(p.GetPhase()), readyCell(p), units(p), age(p.GetStartedAt(), now), p.GetVersion(), problem(p))
 				}
 			})
 		}),
 	}
 	cmd.Flags().StringVar(&req.Service, "service", "", "only those of this `service`")
+	cmd.Flags().StringVar(&req.Phase, "phase", "", "only those in this `phase`")
+	cmd.Flags().StringVar(&req.Contains, "contains", "", "only those whose id, service, host or version contains this `text`")
+	cmd.Flags().BoolVar(&req.Problems, "problems", false, "only those with which something is wrong")
+	cmd.Flags().StringVar(&req.Sort, "sort", "service", "`order`: service, problems or started")
+	cmd.Flags().IntVar(&limit, "limit", 0, "at most this `many`; 0 is all")
 	cmd.Flags().BoolVarP(&follow, "watch", "w", false, "then show every change")
 	o.register(cmd)
 	return cmd
@@ -68,30 +80,40 @@ func readyCell(p *operatorv1.Process) cell {
 	return cell{"not ready", bad}
 }
 
-// units says how many units there are, how many of them run, and which have
-// failed.
-func units(list []*operatorv1.Unit) string {
-	var all, running int
+// units says how many units run, of how many that have not finished on purpose, and
+// which have failed or were restarted.
+func units(p *operatorv1.Process) string {
+	c := p.GetCounts()
+	text := fmt.Sprintf("%d/%d", c.GetRunning(), c.GetAll()-c.GetFinished())
+	if n := c.GetFinished(); n > 0 {
+		text += fmt.Sprintf(" (%d finished)", n)
+	}
 	var failed []string
-	var count func([]*operatorv1.Unit)
-	count = func(list []*operatorv1.Unit) {
+	var visit func([]*operatorv1.Unit)
+	visit = func(list []*operatorv1.Unit) {
 		for _, u := range list {
-			all++
-			switch strings.ToLower(u.GetStatus()) {
-			case "running":
-				running++
-			case "failed":
+			if strings.EqualFold(u.GetStatus(), "failed") {
 				failed = append(failed, u.GetName())
 			}
-			count(u.GetChildren())
+			visit(u.GetChildren())
 		}
 	}
-	count(list)
-	text := fmt.Sprintf("%d/%d", running, all)
+	visit(p.GetUnits())
 	if len(failed) > 0 {
 		text += " failed: " + strings.Join(failed, ", ")
 	}
+	if n := c.GetRestarts(); n > 0 {
+		text += fmt.Sprintf(", %d restarts", n)
+	}
 	return text
+}
+
+// problem says what is wrong with a process, or why it is as it is.
+func problem(p *operatorv1.Process) cell {
+	if list := p.GetFindings(); len(list) > 0 {
+		return cell{list[0].GetRule() + ": " + list[0].GetCause(), bad}
+	}
+	return cell{text: p.GetReason()}
 }
 
 func watchProcesses(a *api, cmd *cobra.Command, o *output, service, id string) error {
@@ -102,7 +124,7 @@ func watchProcesses(a *api, cmd *cobra.Command, o *output, service, id string) e
 		if kind == operatorv1.WatchResponse_KIND_DELETED {
 			return out.add(m, at, p.GetId(), "", cell{"(gone)", faint}, "", "")
 		}
-		return out.add(m, at, p.GetId(), p.GetService(), state(p.GetPhase()), readyCell(p), units(p.GetUnits()))
+		return out.add(m, at, p.GetId(), p.GetService(), state(p.GetPhase()), readyCell(p), units(p))
 	}
 	seen := newMemory(sameProcess)
 	ctx, stop := whileRead(cmd.Context(), cmd.OutOrStdout())

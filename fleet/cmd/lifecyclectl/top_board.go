@@ -53,7 +53,7 @@ func (f *flow) drop(id string) {
 
 // load fills the board once, without a watch.
 func (b *board) load(ctx context.Context, a *api) error {
-	list, err := a.Processes.ListProcesses(ctx, &operatorv1.ListProcessesRequest{})
+	list, err := a.Processes.ListProcesses(ctx, &operatorv1.ListProcessesRequest{PageSize: 1000})
 	if err != nil && !notServed(err) {
 		return err
 	}
@@ -262,7 +262,7 @@ func (b *board) processTable(now time.Time, colours bool) *table {
 		if why == "" {
 			why = p.GetReason()
 		}
-		t.row(p.GetService(), p.GetId(), state(p.GetPhase()), readyCell(p), units(p.GetUnits()), fmt.Sprint(inFlight), age(p.GetStartedAt(), now), why)
+		t.row(p.GetService(), p.GetId(), state(p.GetPhase()), readyCell(p), units(p), fmt.Sprint(inFlight), age(p.GetStartedAt(), now), why)
 	}
 	return t
 }

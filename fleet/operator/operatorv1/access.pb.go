@@ -136,7 +136,18 @@ func (x *WhoAmIResponse) GetMethod() string {
 type ListAuditRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// At most this many; 0 is 50, the most is 1000.
-	PageSize      int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_page_token of the previous page, with the same filters.
+	PageToken string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Only entries whose caller, action or target contains this text.
+	Who    string `protobuf:"bytes,3,opt,name=who,proto3" json:"who,omitempty"`
+	Action string `protobuf:"bytes,4,opt,name=action,proto3" json:"action,omitempty"`
+	Target string `protobuf:"bytes,5,opt,name=target,proto3" json:"target,omitempty"`
+	// Only attempts that did not succeed.
+	Refused bool `protobuf:"varint,6,opt,name=refused,proto3" json:"refused,omitempty"`
+	// Only entries from this moment on, and before this one.
+	Since         *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=since,proto3" json:"since,omitempty"`
+	Until         *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=until,proto3" json:"until,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -178,9 +189,60 @@ func (x *ListAuditRequest) GetPageSize() int32 {
 	return 0
 }
 
+func (x *ListAuditRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ListAuditRequest) GetWho() string {
+	if x != nil {
+		return x.Who
+	}
+	return ""
+}
+
+func (x *ListAuditRequest) GetAction() string {
+	if x != nil {
+		return x.Action
+	}
+	return ""
+}
+
+func (x *ListAuditRequest) GetTarget() string {
+	if x != nil {
+		return x.Target
+	}
+	return ""
+}
+
+func (x *ListAuditRequest) GetRefused() bool {
+	if x != nil {
+		return x.Refused
+	}
+	return false
+}
+
+func (x *ListAuditRequest) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *ListAuditRequest) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
 type ListAuditResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Entries       []*AuditEntry          `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Entries []*AuditEntry          `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
+	// Empty on the last page.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -220,6 +282,13 @@ func (x *ListAuditResponse) GetEntries() []*AuditEntry {
 		return x.Entries
 	}
 	return nil
+}
+
+func (x *ListAuditResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
 }
 
 // AuditEntry is one attempt to write, successful or refused.
@@ -352,11 +421,20 @@ const file_lifecycle_operator_v1_access_proto_rawDesc = "" +
 	"\x0eWhoAmIResponse\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04role\x18\x02 \x01(\tR\x04role\x12\x16\n" +
-	"\x06method\x18\x03 \x01(\tR\x06method\"/\n" +
+	"\x06method\x18\x03 \x01(\tR\x06method\"\x8e\x02\n" +
 	"\x10ListAuditRequest\x12\x1b\n" +
-	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\"P\n" +
+	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\x12\x10\n" +
+	"\x03who\x18\x03 \x01(\tR\x03who\x12\x16\n" +
+	"\x06action\x18\x04 \x01(\tR\x06action\x12\x16\n" +
+	"\x06target\x18\x05 \x01(\tR\x06target\x12\x18\n" +
+	"\arefused\x18\x06 \x01(\bR\arefused\x120\n" +
+	"\x05since\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
+	"\x05until\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"x\n" +
 	"\x11ListAuditResponse\x12;\n" +
-	"\aentries\x18\x01 \x03(\v2!.lifecycle.operator.v1.AuditEntryR\aentries\"\x89\x02\n" +
+	"\aentries\x18\x01 \x03(\v2!.lifecycle.operator.v1.AuditEntryR\aentries\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x89\x02\n" +
 	"\n" +
 	"AuditEntry\x12*\n" +
 	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x10\n" +
@@ -396,17 +474,19 @@ var file_lifecycle_operator_v1_access_proto_goTypes = []any{
 	(*timestamppb.Timestamp)(nil), // 5: google.protobuf.Timestamp
 }
 var file_lifecycle_operator_v1_access_proto_depIdxs = []int32{
-	4, // 0: lifecycle.operator.v1.ListAuditResponse.entries:type_name -> lifecycle.operator.v1.AuditEntry
-	5, // 1: lifecycle.operator.v1.AuditEntry.at:type_name -> google.protobuf.Timestamp
-	0, // 2: lifecycle.operator.v1.AccessService.WhoAmI:input_type -> lifecycle.operator.v1.WhoAmIRequest
-	2, // 3: lifecycle.operator.v1.AccessService.ListAudit:input_type -> lifecycle.operator.v1.ListAuditRequest
-	1, // 4: lifecycle.operator.v1.AccessService.WhoAmI:output_type -> lifecycle.operator.v1.WhoAmIResponse
-	3, // 5: lifecycle.operator.v1.AccessService.ListAudit:output_type -> lifecycle.operator.v1.ListAuditResponse
-	4, // [4:6] is the sub-list for method output_type
-	2, // [2:4] is the sub-list for method input_type
-	2, // [2:2] is the sub-list for extension type_name
-	2, // [2:2] is the sub-list for extension extendee
-	0, // [0:2] is the sub-list for field type_name
+	5, // 0: lifecycle.operator.v1.ListAuditRequest.since:type_name -> google.protobuf.Timestamp
+	5, // 1: lifecycle.operator.v1.ListAuditRequest.until:type_name -> google.protobuf.Timestamp
+	4, // 2: lifecycle.operator.v1.ListAuditResponse.entries:type_name -> lifecycle.operator.v1.AuditEntry
+	5, // 3: lifecycle.operator.v1.AuditEntry.at:type_name -> google.protobuf.Timestamp
+	0, // 4: lifecycle.operator.v1.AccessService.WhoAmI:input_type -> lifecycle.operator.v1.WhoAmIRequest
+	2, // 5: lifecycle.operator.v1.AccessService.ListAudit:input_type -> lifecycle.operator.v1.ListAuditRequest
+	1, // 6: lifecycle.operator.v1.AccessService.WhoAmI:output_type -> lifecycle.operator.v1.WhoAmIResponse
+	3, // 7: lifecycle.operator.v1.AccessService.ListAudit:output_type -> lifecycle.operator.v1.ListAuditResponse
+	6, // [6:8] is the sub-list for method output_type
+	4, // [4:6] is the sub-list for method input_type
+	4, // [4:4] is the sub-list for extension type_name
+	4, // [4:4] is the sub-list for extension extendee
+	0, // [0:4] is the sub-list for field type_name
 }
 
 func init() { file_lifecycle_operator_v1_access_proto_init() }

@@ -48,7 +48,24 @@ type Process struct {
 	Servers   []*Server              `protobuf:"bytes,14,rep,name=servers,proto3" json:"servers,omitempty"`
 	Phases    []*PhaseTime           `protobuf:"bytes,15,rep,name=phases,proto3" json:"phases,omitempty"`
 	// The announcement was too large for all of its units.
-	Truncated     bool `protobuf:"varint,16,opt,name=truncated,proto3" json:"truncated,omitempty"`
+	Truncated bool `protobuf:"varint,16,opt,name=truncated,proto3" json:"truncated,omitempty"`
+	// How many units there are, by how they are.
+	Counts *UnitCounts `protobuf:"bytes,17,opt,name=counts,proto3" json:"counts,omitempty"`
+	// What is wrong with it, the worst first.
+	Findings []*Finding `protobuf:"bytes,18,rep,name=findings,proto3" json:"findings,omitempty"`
+	// The memory of its container and the limit; 0 when they are not known.
+	MemoryBytes      int64 `protobuf:"varint,19,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
+	MemoryLimitBytes int64 `protobuf:"varint,20,opt,name=memory_limit_bytes,json=memoryLimitBytes,proto3" json:"memory_limit_bytes,omitempty"`
+	// Its latest restarts of units, newest first, at most 20.
+	Restarts []*Restart `protobuf:"bytes,21,rep,name=restarts,proto3" json:"restarts,omitempty"`
+	// Drainers, hooks and reloads that have run or run now.
+	Steps []*Step `protobuf:"bytes,22,rep,name=steps,proto3" json:"steps,omitempty"`
+	// The longest that a stop may take.
+	Budget *durationpb.Duration `protobuf:"bytes,23,opt,name=budget,proto3" json:"budget,omitempty"`
+	// The parts for which a start or a stop waits.
+	Waiting string `protobuf:"bytes,24,opt,name=waiting,proto3" json:"waiting,omitempty"`
+	// When the process made the announcement, by its own clock.
+	SaidAt        *timestamppb.Timestamp `protobuf:"bytes,25,opt,name=said_at,json=saidAt,proto3" json:"said_at,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -195,6 +212,563 @@ func (x *Process) GetTruncated() bool {
 	return false
 }
 
+func (x *Process) GetCounts() *UnitCounts {
+	if x != nil {
+		return x.Counts
+	}
+	return nil
+}
+
+func (x *Process) GetFindings() []*Finding {
+	if x != nil {
+		return x.Findings
+	}
+	return nil
+}
+
+func (x *Process) GetMemoryBytes() int64 {
+	if x != nil {
+		return x.MemoryBytes
+	}
+	return 0
+}
+
+func (x *Process) GetMemoryLimitBytes() int64 {
+	if x != nil {
+		return x.MemoryLimitBytes
+	}
+	return 0
+}
+
+func (x *Process) GetRestarts() []*Restart {
+	if x != nil {
+		return x.Restarts
+	}
+	return nil
+}
+
+func (x *Process) GetSteps() []*Step {
+	if x != nil {
+		return x.Steps
+	}
+	return nil
+}
+
+func (x *Process) GetBudget() *durationpb.Duration {
+	if x != nil {
+		return x.Budget
+	}
+	return nil
+}
+
+func (x *Process) GetWaiting() string {
+	if x != nil {
+		return x.Waiting
+	}
+	return ""
+}
+
+func (x *Process) GetSaidAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SaidAt
+	}
+	return nil
+}
+
+// UnitCounts counts the units of a process and their children. A unit that finished on
+// purpose is neither running nor failed.
+type UnitCounts struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	All      int32                  `protobuf:"varint,1,opt,name=all,proto3" json:"all,omitempty"`
+	Running  int32                  `protobuf:"varint,2,opt,name=running,proto3" json:"running,omitempty"`
+	Finished int32                  `protobuf:"varint,3,opt,name=finished,proto3" json:"finished,omitempty"`
+	Failed   int32                  `protobuf:"varint,4,opt,name=failed,proto3" json:"failed,omitempty"`
+	// Those that wait to be started again, and all others.
+	Pending int32 `protobuf:"varint,5,opt,name=pending,proto3" json:"pending,omitempty"`
+	// How often units were started again, in total.
+	Restarts      int32 `protobuf:"varint,6,opt,name=restarts,proto3" json:"restarts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnitCounts) Reset() {
+	*x = UnitCounts{}
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnitCounts) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnitCounts) ProtoMessage() {}
+
+func (x *UnitCounts) ProtoReflect() protoreflect.Message {
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnitCounts.ProtoReflect.Descriptor instead.
+func (*UnitCounts) Descriptor() ([]byte, []int) {
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *UnitCounts) GetAll() int32 {
+	if x != nil {
+		return x.All
+	}
+	return 0
+}
+
+func (x *UnitCounts) GetRunning() int32 {
+	if x != nil {
+		return x.Running
+	}
+	return 0
+}
+
+func (x *UnitCounts) GetFinished() int32 {
+	if x != nil {
+		return x.Finished
+	}
+	return 0
+}
+
+func (x *UnitCounts) GetFailed() int32 {
+	if x != nil {
+		return x.Failed
+	}
+	return 0
+}
+
+func (x *UnitCounts) GetPending() int32 {
+	if x != nil {
+		return x.Pending
+	}
+	return 0
+}
+
+func (x *UnitCounts) GetRestarts() int32 {
+	if x != nil {
+		return x.Restarts
+	}
+	return 0
+}
+
+// Restart is one restart of a unit.
+type Restart struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Unit          string                 `protobuf:"bytes,1,opt,name=unit,proto3" json:"unit,omitempty"`
+	At            *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"`
+	Cause         string                 `protobuf:"bytes,3,opt,name=cause,proto3" json:"cause,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Restart) Reset() {
+	*x = Restart{}
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Restart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Restart) ProtoMessage() {}
+
+func (x *Restart) ProtoReflect() protoreflect.Message {
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Restart.ProtoReflect.Descriptor instead.
+func (*Restart) Descriptor() ([]byte, []int) {
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Restart) GetUnit() string {
+	if x != nil {
+		return x.Unit
+	}
+	return ""
+}
+
+func (x *Restart) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *Restart) GetCause() string {
+	if x != nil {
+		return x.Cause
+	}
+	return ""
+}
+
+// Step is a part of a stop or a reload.
+type Step struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "drainer", "hook", "reload".
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// "ok", "failed", "panicked", "abandoned", "skipped", "running".
+	Result        string               `protobuf:"bytes,3,opt,name=result,proto3" json:"result,omitempty"`
+	Took          *durationpb.Duration `protobuf:"bytes,4,opt,name=took,proto3" json:"took,omitempty"`
+	Error         string               `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Step) Reset() {
+	*x = Step{}
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Step) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Step) ProtoMessage() {}
+
+func (x *Step) ProtoReflect() protoreflect.Message {
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Step.ProtoReflect.Descriptor instead.
+func (*Step) Descriptor() ([]byte, []int) {
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Step) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Step) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Step) GetResult() string {
+	if x != nil {
+		return x.Result
+	}
+	return ""
+}
+
+func (x *Step) GetTook() *durationpb.Duration {
+	if x != nil {
+		return x.Took
+	}
+	return nil
+}
+
+func (x *Step) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+// Finding is something that is wrong.
+type Finding struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The name of the rule.
+	Rule string `protobuf:"bytes,1,opt,name=rule,proto3" json:"rule,omitempty"`
+	// "error" or "warning".
+	Severity string `protobuf:"bytes,2,opt,name=severity,proto3" json:"severity,omitempty"`
+	// What it is about: "process/ID", "service/NAME", "worker/ID", "workflow/TYPE",
+	// "dependency/NAME".
+	Subject string `protobuf:"bytes,3,opt,name=subject,proto3" json:"subject,omitempty"`
+	// What is wrong and why, in one sentence.
+	Cause string                 `protobuf:"bytes,4,opt,name=cause,proto3" json:"cause,omitempty"`
+	Since *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=since,proto3" json:"since,omitempty"`
+	// How many objects, messages or restarts it is about.
+	Count int64 `protobuf:"varint,6,opt,name=count,proto3" json:"count,omitempty"`
+	// What to change; empty when the rule knows no number.
+	Change string `protobuf:"bytes,7,opt,name=change,proto3" json:"change,omitempty"`
+	// The next command, to copy.
+	Next          string `protobuf:"bytes,8,opt,name=next,proto3" json:"next,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Finding) Reset() {
+	*x = Finding{}
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Finding) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Finding) ProtoMessage() {}
+
+func (x *Finding) ProtoReflect() protoreflect.Message {
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Finding.ProtoReflect.Descriptor instead.
+func (*Finding) Descriptor() ([]byte, []int) {
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Finding) GetRule() string {
+	if x != nil {
+		return x.Rule
+	}
+	return ""
+}
+
+func (x *Finding) GetSeverity() string {
+	if x != nil {
+		return x.Severity
+	}
+	return ""
+}
+
+func (x *Finding) GetSubject() string {
+	if x != nil {
+		return x.Subject
+	}
+	return ""
+}
+
+func (x *Finding) GetCause() string {
+	if x != nil {
+		return x.Cause
+	}
+	return ""
+}
+
+func (x *Finding) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *Finding) GetCount() int64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *Finding) GetChange() string {
+	if x != nil {
+		return x.Change
+	}
+	return ""
+}
+
+func (x *Finding) GetNext() string {
+	if x != nil {
+		return x.Next
+	}
+	return ""
+}
+
+// Event is one entry of the journal of the fleet.
+type Event struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Seq     uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
+	At      *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"`
+	Service string                 `protobuf:"bytes,3,opt,name=service,proto3" json:"service,omitempty"`
+	// The id of the process.
+	Process string `protobuf:"bytes,4,opt,name=process,proto3" json:"process,omitempty"`
+	// "phase", "unit", "restart", "probe", "reload", "suspended", "resumed", "joined",
+	// "exit", "lost", "returned", "command", "dropped".
+	Kind string `protobuf:"bytes,5,opt,name=kind,proto3" json:"kind,omitempty"`
+	// The unit, the probe, the reload.
+	Name string `protobuf:"bytes,6,opt,name=name,proto3" json:"name,omitempty"`
+	From string `protobuf:"bytes,7,opt,name=from,proto3" json:"from,omitempty"`
+	To   string `protobuf:"bytes,8,opt,name=to,proto3" json:"to,omitempty"`
+	// Why, in the words of the process.
+	Cause string `protobuf:"bytes,9,opt,name=cause,proto3" json:"cause,omitempty"`
+	// Who asked for it.
+	Who     string `protobuf:"bytes,10,opt,name=who,proto3" json:"who,omitempty"`
+	Version string `protobuf:"bytes,11,opt,name=version,proto3" json:"version,omitempty"`
+	Host    string `protobuf:"bytes,12,opt,name=host,proto3" json:"host,omitempty"`
+	// Of an exit.
+	ExitStatus int32 `protobuf:"varint,13,opt,name=exit_status,json=exitStatus,proto3" json:"exit_status,omitempty"`
+	// How many events a "dropped" stands for.
+	Count         int64 `protobuf:"varint,14,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Event) Reset() {
+	*x = Event{}
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Event) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Event) ProtoMessage() {}
+
+func (x *Event) ProtoReflect() protoreflect.Message {
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Event.ProtoReflect.Descriptor instead.
+func (*Event) Descriptor() ([]byte, []int) {
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *Event) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *Event) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *Event) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *Event) GetProcess() string {
+	if x != nil {
+		return x.Process
+	}
+	return ""
+}
+
+func (x *Event) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Event) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Event) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *Event) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+func (x *Event) GetCause() string {
+	if x != nil {
+		return x.Cause
+	}
+	return ""
+}
+
+func (x *Event) GetWho() string {
+	if x != nil {
+		return x.Who
+	}
+	return ""
+}
+
+func (x *Event) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *Event) GetHost() string {
+	if x != nil {
+		return x.Host
+	}
+	return ""
+}
+
+func (x *Event) GetExitStatus() int32 {
+	if x != nil {
+		return x.ExitStatus
+	}
+	return 0
+}
+
+func (x *Event) GetCount() int64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
 // Unit is one worker of a process, with its children.
 type Unit struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
@@ -213,7 +787,7 @@ type Unit struct {
 
 func (x *Unit) Reset() {
 	*x = Unit{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[1]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -225,7 +799,7 @@ func (x *Unit) String() string {
 func (*Unit) ProtoMessage() {}
 
 func (x *Unit) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[1]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -238,7 +812,7 @@ func (x *Unit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Unit.ProtoReflect.Descriptor instead.
 func (*Unit) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{1}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Unit) GetName() string {
@@ -311,7 +885,7 @@ type Probe struct {
 
 func (x *Probe) Reset() {
 	*x = Probe{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[2]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -323,7 +897,7 @@ func (x *Probe) String() string {
 func (*Probe) ProtoMessage() {}
 
 func (x *Probe) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[2]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -336,7 +910,7 @@ func (x *Probe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Probe.ProtoReflect.Descriptor instead.
 func (*Probe) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{2}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Probe) GetPlane() string {
@@ -393,7 +967,7 @@ type Server struct {
 
 func (x *Server) Reset() {
 	*x = Server{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[3]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -405,7 +979,7 @@ func (x *Server) String() string {
 func (*Server) ProtoMessage() {}
 
 func (x *Server) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[3]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -418,7 +992,7 @@ func (x *Server) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Server.ProtoReflect.Descriptor instead.
 func (*Server) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{3}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Server) GetName() string {
@@ -460,7 +1034,7 @@ type PhaseTime struct {
 
 func (x *PhaseTime) Reset() {
 	*x = PhaseTime{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[4]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -472,7 +1046,7 @@ func (x *PhaseTime) String() string {
 func (*PhaseTime) ProtoMessage() {}
 
 func (x *PhaseTime) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[4]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -485,7 +1059,7 @@ func (x *PhaseTime) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PhaseTime.ProtoReflect.Descriptor instead.
 func (*PhaseTime) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{4}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *PhaseTime) GetPhase() string {
@@ -512,14 +1086,27 @@ func (x *PhaseTime) GetDuration() *durationpb.Duration {
 type ListProcessesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Only this service's.
-	Service       string `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
+	Service string `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
+	// At most this many; 0 is 50, the most is 1000.
+	PageSize int32 `protobuf:"varint,2,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_page_token of the previous page, with the same filters.
+	PageToken string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	// Only those in this phase.
+	Phase string `protobuf:"bytes,4,opt,name=phase,proto3" json:"phase,omitempty"`
+	// Only those whose id, service, host or version contains this text.
+	Contains string `protobuf:"bytes,5,opt,name=contains,proto3" json:"contains,omitempty"`
+	// Only those with a finding.
+	Problems bool `protobuf:"varint,6,opt,name=problems,proto3" json:"problems,omitempty"`
+	// "service", which is the default, "problems" (the worst first) or "started" (the
+	// newest first).
+	Sort          string `protobuf:"bytes,7,opt,name=sort,proto3" json:"sort,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListProcessesRequest) Reset() {
 	*x = ListProcessesRequest{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[5]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -531,7 +1118,7 @@ func (x *ListProcessesRequest) String() string {
 func (*ListProcessesRequest) ProtoMessage() {}
 
 func (x *ListProcessesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[5]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -544,7 +1131,7 @@ func (x *ListProcessesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProcessesRequest.ProtoReflect.Descriptor instead.
 func (*ListProcessesRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{5}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListProcessesRequest) GetService() string {
@@ -554,16 +1141,62 @@ func (x *ListProcessesRequest) GetService() string {
 	return ""
 }
 
+func (x *ListProcessesRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListProcessesRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+func (x *ListProcessesRequest) GetPhase() string {
+	if x != nil {
+		return x.Phase
+	}
+	return ""
+}
+
+func (x *ListProcessesRequest) GetContains() string {
+	if x != nil {
+		return x.Contains
+	}
+	return ""
+}
+
+func (x *ListProcessesRequest) GetProblems() bool {
+	if x != nil {
+		return x.Problems
+	}
+	return false
+}
+
+func (x *ListProcessesRequest) GetSort() string {
+	if x != nil {
+		return x.Sort
+	}
+	return ""
+}
+
 type ListProcessesResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Processes     []*Process             `protobuf:"bytes,1,rep,name=processes,proto3" json:"processes,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Processes []*Process             `protobuf:"bytes,1,rep,name=processes,proto3" json:"processes,omitempty"`
+	// Empty on the last page.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// All processes that match, on all pages.
+	Totals        *ProcessTotals `protobuf:"bytes,3,opt,name=totals,proto3" json:"totals,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ListProcessesResponse) Reset() {
 	*x = ListProcessesResponse{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[6]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -575,7 +1208,7 @@ func (x *ListProcessesResponse) String() string {
 func (*ListProcessesResponse) ProtoMessage() {}
 
 func (x *ListProcessesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[6]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -588,12 +1221,387 @@ func (x *ListProcessesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProcessesResponse.ProtoReflect.Descriptor instead.
 func (*ListProcessesResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{6}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListProcessesResponse) GetProcesses() []*Process {
 	if x != nil {
 		return x.Processes
+	}
+	return nil
+}
+
+func (x *ListProcessesResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+func (x *ListProcessesResponse) GetTotals() *ProcessTotals {
+	if x != nil {
+		return x.Totals
+	}
+	return nil
+}
+
+// ProcessTotals counts processes.
+type ProcessTotals struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	All           int64                  `protobuf:"varint,1,opt,name=all,proto3" json:"all,omitempty"`
+	Ready         int64                  `protobuf:"varint,2,opt,name=ready,proto3" json:"ready,omitempty"`
+	Problems      int64                  `protobuf:"varint,3,opt,name=problems,proto3" json:"problems,omitempty"`
+	Phases        map[string]int64       `protobuf:"bytes,4,rep,name=phases,proto3" json:"phases,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	Services      map[string]int64       `protobuf:"bytes,5,rep,name=services,proto3" json:"services,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	Versions      map[string]int64       `protobuf:"bytes,6,rep,name=versions,proto3" json:"versions,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProcessTotals) Reset() {
+	*x = ProcessTotals{}
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProcessTotals) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProcessTotals) ProtoMessage() {}
+
+func (x *ProcessTotals) ProtoReflect() protoreflect.Message {
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProcessTotals.ProtoReflect.Descriptor instead.
+func (*ProcessTotals) Descriptor() ([]byte, []int) {
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ProcessTotals) GetAll() int64 {
+	if x != nil {
+		return x.All
+	}
+	return 0
+}
+
+func (x *ProcessTotals) GetReady() int64 {
+	if x != nil {
+		return x.Ready
+	}
+	return 0
+}
+
+func (x *ProcessTotals) GetProblems() int64 {
+	if x != nil {
+		return x.Problems
+	}
+	return 0
+}
+
+func (x *ProcessTotals) GetPhases() map[string]int64 {
+	if x != nil {
+		return x.Phases
+	}
+	return nil
+}
+
+func (x *ProcessTotals) GetServices() map[string]int64 {
+	if x != nil {
+		return x.Services
+	}
+	return nil
+}
+
+func (x *ProcessTotals) GetVersions() map[string]int64 {
+	if x != nil {
+		return x.Versions
+	}
+	return nil
+}
+
+type ListEventsRequest struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Service string                 `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
+	// The id of a process, also of one that has ended.
+	Process string `protobuf:"bytes,2,opt,name=process,proto3" json:"process,omitempty"`
+	// Only these kinds.
+	Kinds []string `protobuf:"bytes,3,rep,name=kinds,proto3" json:"kinds,omitempty"`
+	// Only those with this text.
+	Contains string `protobuf:"bytes,4,opt,name=contains,proto3" json:"contains,omitempty"`
+	// Only those from this moment on, and before this one.
+	Since *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=since,proto3" json:"since,omitempty"`
+	Until *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=until,proto3" json:"until,omitempty"`
+	// At most this many; 0 is 50, the most is 1000.
+	PageSize int32 `protobuf:"varint,7,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_page_token of the previous page, with the same filters.
+	PageToken     string `protobuf:"bytes,8,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListEventsRequest) Reset() {
+	*x = ListEventsRequest{}
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListEventsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListEventsRequest) ProtoMessage() {}
+
+func (x *ListEventsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListEventsRequest.ProtoReflect.Descriptor instead.
+func (*ListEventsRequest) Descriptor() ([]byte, []int) {
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ListEventsRequest) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *ListEventsRequest) GetProcess() string {
+	if x != nil {
+		return x.Process
+	}
+	return ""
+}
+
+func (x *ListEventsRequest) GetKinds() []string {
+	if x != nil {
+		return x.Kinds
+	}
+	return nil
+}
+
+func (x *ListEventsRequest) GetContains() string {
+	if x != nil {
+		return x.Contains
+	}
+	return ""
+}
+
+func (x *ListEventsRequest) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *ListEventsRequest) GetUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Until
+	}
+	return nil
+}
+
+func (x *ListEventsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListEventsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+type ListEventsResponse struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Events []*Event               `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
+	// Empty on the last page.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListEventsResponse) Reset() {
+	*x = ListEventsResponse{}
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListEventsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListEventsResponse) ProtoMessage() {}
+
+func (x *ListEventsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListEventsResponse.ProtoReflect.Descriptor instead.
+func (*ListEventsResponse) Descriptor() ([]byte, []int) {
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ListEventsResponse) GetEvents() []*Event {
+	if x != nil {
+		return x.Events
+	}
+	return nil
+}
+
+func (x *ListEventsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+type DiagnoseRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only this service's processes, or only this process.
+	Service       string `protobuf:"bytes,1,opt,name=service,proto3" json:"service,omitempty"`
+	Process       string `protobuf:"bytes,2,opt,name=process,proto3" json:"process,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DiagnoseRequest) Reset() {
+	*x = DiagnoseRequest{}
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiagnoseRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiagnoseRequest) ProtoMessage() {}
+
+func (x *DiagnoseRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiagnoseRequest.ProtoReflect.Descriptor instead.
+func (*DiagnoseRequest) Descriptor() ([]byte, []int) {
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *DiagnoseRequest) GetService() string {
+	if x != nil {
+		return x.Service
+	}
+	return ""
+}
+
+func (x *DiagnoseRequest) GetProcess() string {
+	if x != nil {
+		return x.Process
+	}
+	return ""
+}
+
+type DiagnoseResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The worst first.
+	Findings []*Finding `protobuf:"bytes,1,rep,name=findings,proto3" json:"findings,omitempty"`
+	// What was looked at: "10 processes", "3 workflows".
+	LookedAt []string `protobuf:"bytes,2,rep,name=looked_at,json=lookedAt,proto3" json:"looked_at,omitempty"`
+	// What could not be looked at, and why. Without findings, nothing is known to be
+	// wrong only when this is empty.
+	NotLookedAt   []string `protobuf:"bytes,3,rep,name=not_looked_at,json=notLookedAt,proto3" json:"not_looked_at,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DiagnoseResponse) Reset() {
+	*x = DiagnoseResponse{}
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DiagnoseResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DiagnoseResponse) ProtoMessage() {}
+
+func (x *DiagnoseResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DiagnoseResponse.ProtoReflect.Descriptor instead.
+func (*DiagnoseResponse) Descriptor() ([]byte, []int) {
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *DiagnoseResponse) GetFindings() []*Finding {
+	if x != nil {
+		return x.Findings
+	}
+	return nil
+}
+
+func (x *DiagnoseResponse) GetLookedAt() []string {
+	if x != nil {
+		return x.LookedAt
+	}
+	return nil
+}
+
+func (x *DiagnoseResponse) GetNotLookedAt() []string {
+	if x != nil {
+		return x.NotLookedAt
 	}
 	return nil
 }
@@ -607,7 +1615,7 @@ type GetProcessRequest struct {
 
 func (x *GetProcessRequest) Reset() {
 	*x = GetProcessRequest{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[7]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -619,7 +1627,7 @@ func (x *GetProcessRequest) String() string {
 func (*GetProcessRequest) ProtoMessage() {}
 
 func (x *GetProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[7]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -632,7 +1640,7 @@ func (x *GetProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetProcessRequest.ProtoReflect.Descriptor instead.
 func (*GetProcessRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{7}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GetProcessRequest) GetId() string {
@@ -652,7 +1660,7 @@ type WatchProcessesRequest struct {
 
 func (x *WatchProcessesRequest) Reset() {
 	*x = WatchProcessesRequest{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[8]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -664,7 +1672,7 @@ func (x *WatchProcessesRequest) String() string {
 func (*WatchProcessesRequest) ProtoMessage() {}
 
 func (x *WatchProcessesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[8]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -677,7 +1685,7 @@ func (x *WatchProcessesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchProcessesRequest.ProtoReflect.Descriptor instead.
 func (*WatchProcessesRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{8}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *WatchProcessesRequest) GetId() string {
@@ -697,7 +1705,7 @@ type WatchProcessesResponse struct {
 
 func (x *WatchProcessesResponse) Reset() {
 	*x = WatchProcessesResponse{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[9]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -709,7 +1717,7 @@ func (x *WatchProcessesResponse) String() string {
 func (*WatchProcessesResponse) ProtoMessage() {}
 
 func (x *WatchProcessesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[9]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -722,7 +1730,7 @@ func (x *WatchProcessesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchProcessesResponse.ProtoReflect.Descriptor instead.
 func (*WatchProcessesResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{9}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *WatchProcessesResponse) GetKind() WatchResponse_Kind {
@@ -749,7 +1757,7 @@ type DrainProcessRequest struct {
 
 func (x *DrainProcessRequest) Reset() {
 	*x = DrainProcessRequest{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[10]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -761,7 +1769,7 @@ func (x *DrainProcessRequest) String() string {
 func (*DrainProcessRequest) ProtoMessage() {}
 
 func (x *DrainProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[10]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -774,7 +1782,7 @@ func (x *DrainProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainProcessRequest.ProtoReflect.Descriptor instead.
 func (*DrainProcessRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{10}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DrainProcessRequest) GetId() string {
@@ -802,7 +1810,7 @@ type SuspendProcessRequest struct {
 
 func (x *SuspendProcessRequest) Reset() {
 	*x = SuspendProcessRequest{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[11]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -814,7 +1822,7 @@ func (x *SuspendProcessRequest) String() string {
 func (*SuspendProcessRequest) ProtoMessage() {}
 
 func (x *SuspendProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[11]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -827,7 +1835,7 @@ func (x *SuspendProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SuspendProcessRequest.ProtoReflect.Descriptor instead.
 func (*SuspendProcessRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{11}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *SuspendProcessRequest) GetId() string {
@@ -853,7 +1861,7 @@ type ResumeProcessRequest struct {
 
 func (x *ResumeProcessRequest) Reset() {
 	*x = ResumeProcessRequest{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[12]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -865,7 +1873,7 @@ func (x *ResumeProcessRequest) String() string {
 func (*ResumeProcessRequest) ProtoMessage() {}
 
 func (x *ResumeProcessRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[12]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -878,7 +1886,7 @@ func (x *ResumeProcessRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeProcessRequest.ProtoReflect.Descriptor instead.
 func (*ResumeProcessRequest) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{12}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ResumeProcessRequest) GetId() string {
@@ -898,7 +1906,7 @@ type CommandResponse struct {
 
 func (x *CommandResponse) Reset() {
 	*x = CommandResponse{}
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[13]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -910,7 +1918,7 @@ func (x *CommandResponse) String() string {
 func (*CommandResponse) ProtoMessage() {}
 
 func (x *CommandResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[13]
+	mi := &file_lifecycle_operator_v1_process_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -923,7 +1931,7 @@ func (x *CommandResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandResponse.ProtoReflect.Descriptor instead.
 func (*CommandResponse) Descriptor() ([]byte, []int) {
-	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{13}
+	return file_lifecycle_operator_v1_process_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *CommandResponse) GetPhase() string {
@@ -937,7 +1945,7 @@ var File_lifecycle_operator_v1_process_proto protoreflect.FileDescriptor
 
 const file_lifecycle_operator_v1_process_proto_rawDesc = "" +
 	"\n" +
-	"#lifecycle/operator/v1/process.proto\x12\x15lifecycle.operator.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a$lifecycle/operator/v1/workflow.proto\"\xbf\x04\n" +
+	"#lifecycle/operator/v1/process.proto\x12\x15lifecycle.operator.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a$lifecycle/operator/v1/workflow.proto\"\xf8\a\n" +
 	"\aProcess\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aservice\x18\x02 \x01(\tR\aservice\x12\x12\n" +
@@ -956,7 +1964,60 @@ const file_lifecycle_operator_v1_process_proto_rawDesc = "" +
 	"\x06probes\x18\r \x03(\v2\x1c.lifecycle.operator.v1.ProbeR\x06probes\x127\n" +
 	"\aservers\x18\x0e \x03(\v2\x1d.lifecycle.operator.v1.ServerR\aservers\x128\n" +
 	"\x06phases\x18\x0f \x03(\v2 .lifecycle.operator.v1.PhaseTimeR\x06phases\x12\x1c\n" +
-	"\ttruncated\x18\x10 \x01(\bR\ttruncated\"\xfd\x01\n" +
+	"\ttruncated\x18\x10 \x01(\bR\ttruncated\x129\n" +
+	"\x06counts\x18\x11 \x01(\v2!.lifecycle.operator.v1.UnitCountsR\x06counts\x12:\n" +
+	"\bfindings\x18\x12 \x03(\v2\x1e.lifecycle.operator.v1.FindingR\bfindings\x12!\n" +
+	"\fmemory_bytes\x18\x13 \x01(\x03R\vmemoryBytes\x12,\n" +
+	"\x12memory_limit_bytes\x18\x14 \x01(\x03R\x10memoryLimitBytes\x12:\n" +
+	"\brestarts\x18\x15 \x03(\v2\x1e.lifecycle.operator.v1.RestartR\brestarts\x121\n" +
+	"\x05steps\x18\x16 \x03(\v2\x1b.lifecycle.operator.v1.StepR\x05steps\x121\n" +
+	"\x06budget\x18\x17 \x01(\v2\x19.google.protobuf.DurationR\x06budget\x12\x18\n" +
+	"\awaiting\x18\x18 \x01(\tR\awaiting\x123\n" +
+	"\asaid_at\x18\x19 \x01(\v2\x1a.google.protobuf.TimestampR\x06saidAt\"\xa2\x01\n" +
+	"\n" +
+	"UnitCounts\x12\x10\n" +
+	"\x03all\x18\x01 \x01(\x05R\x03all\x12\x18\n" +
+	"\arunning\x18\x02 \x01(\x05R\arunning\x12\x1a\n" +
+	"\bfinished\x18\x03 \x01(\x05R\bfinished\x12\x16\n" +
+	"\x06failed\x18\x04 \x01(\x05R\x06failed\x12\x18\n" +
+	"\apending\x18\x05 \x01(\x05R\apending\x12\x1a\n" +
+	"\brestarts\x18\x06 \x01(\x05R\brestarts\"_\n" +
+	"\aRestart\x12\x12\n" +
+	"\x04unit\x18\x01 \x01(\tR\x04unit\x12*\n" +
+	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x14\n" +
+	"\x05cause\x18\x03 \x01(\tR\x05cause\"\x8b\x01\n" +
+	"\x04Step\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x16\n" +
+	"\x06result\x18\x03 \x01(\tR\x06result\x12-\n" +
+	"\x04took\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x04took\x12\x14\n" +
+	"\x05error\x18\x05 \x01(\tR\x05error\"\xdd\x01\n" +
+	"\aFinding\x12\x12\n" +
+	"\x04rule\x18\x01 \x01(\tR\x04rule\x12\x1a\n" +
+	"\bseverity\x18\x02 \x01(\tR\bseverity\x12\x18\n" +
+	"\asubject\x18\x03 \x01(\tR\asubject\x12\x14\n" +
+	"\x05cause\x18\x04 \x01(\tR\x05cause\x120\n" +
+	"\x05since\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x14\n" +
+	"\x05count\x18\x06 \x01(\x03R\x05count\x12\x16\n" +
+	"\x06change\x18\a \x01(\tR\x06change\x12\x12\n" +
+	"\x04next\x18\b \x01(\tR\x04next\"\xd2\x02\n" +
+	"\x05Event\x12\x10\n" +
+	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12*\n" +
+	"\x02at\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x18\n" +
+	"\aservice\x18\x03 \x01(\tR\aservice\x12\x18\n" +
+	"\aprocess\x18\x04 \x01(\tR\aprocess\x12\x12\n" +
+	"\x04kind\x18\x05 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04name\x18\x06 \x01(\tR\x04name\x12\x12\n" +
+	"\x04from\x18\a \x01(\tR\x04from\x12\x0e\n" +
+	"\x02to\x18\b \x01(\tR\x02to\x12\x14\n" +
+	"\x05cause\x18\t \x01(\tR\x05cause\x12\x10\n" +
+	"\x03who\x18\n" +
+	" \x01(\tR\x03who\x12\x18\n" +
+	"\aversion\x18\v \x01(\tR\aversion\x12\x12\n" +
+	"\x04host\x18\f \x01(\tR\x04host\x12\x1f\n" +
+	"\vexit_status\x18\r \x01(\x05R\n" +
+	"exitStatus\x12\x14\n" +
+	"\x05count\x18\x0e \x01(\x03R\x05count\"\xfd\x01\n" +
 	"\x04Unit\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x16\n" +
@@ -981,11 +2042,56 @@ const file_lifecycle_operator_v1_process_proto_rawDesc = "" +
 	"\tPhaseTime\x12\x14\n" +
 	"\x05phase\x18\x01 \x01(\tR\x05phase\x124\n" +
 	"\aentered\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\aentered\x125\n" +
-	"\bduration\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\bduration\"0\n" +
+	"\bduration\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\bduration\"\xce\x01\n" +
 	"\x14ListProcessesRequest\x12\x18\n" +
-	"\aservice\x18\x01 \x01(\tR\aservice\"U\n" +
+	"\aservice\x18\x01 \x01(\tR\aservice\x12\x1b\n" +
+	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x03 \x01(\tR\tpageToken\x12\x14\n" +
+	"\x05phase\x18\x04 \x01(\tR\x05phase\x12\x1a\n" +
+	"\bcontains\x18\x05 \x01(\tR\bcontains\x12\x1a\n" +
+	"\bproblems\x18\x06 \x01(\bR\bproblems\x12\x12\n" +
+	"\x04sort\x18\a \x01(\tR\x04sort\"\xbb\x01\n" +
 	"\x15ListProcessesResponse\x12<\n" +
-	"\tprocesses\x18\x01 \x03(\v2\x1e.lifecycle.operator.v1.ProcessR\tprocesses\"#\n" +
+	"\tprocesses\x18\x01 \x03(\v2\x1e.lifecycle.operator.v1.ProcessR\tprocesses\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12<\n" +
+	"\x06totals\x18\x03 \x01(\v2$.lifecycle.operator.v1.ProcessTotalsR\x06totals\"\xf2\x03\n" +
+	"\rProcessTotals\x12\x10\n" +
+	"\x03all\x18\x01 \x01(\x03R\x03all\x12\x14\n" +
+	"\x05ready\x18\x02 \x01(\x03R\x05ready\x12\x1a\n" +
+	"\bproblems\x18\x03 \x01(\x03R\bproblems\x12H\n" +
+	"\x06phases\x18\x04 \x03(\v20.lifecycle.operator.v1.ProcessTotals.PhasesEntryR\x06phases\x12N\n" +
+	"\bservices\x18\x05 \x03(\v22.lifecycle.operator.v1.ProcessTotals.ServicesEntryR\bservices\x12N\n" +
+	"\bversions\x18\x06 \x03(\v22.lifecycle.operator.v1.ProcessTotals.VersionsEntryR\bversions\x1a9\n" +
+	"\vPhasesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\x1a;\n" +
+	"\rServicesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\x1a;\n" +
+	"\rVersionsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\x99\x02\n" +
+	"\x11ListEventsRequest\x12\x18\n" +
+	"\aservice\x18\x01 \x01(\tR\aservice\x12\x18\n" +
+	"\aprocess\x18\x02 \x01(\tR\aprocess\x12\x14\n" +
+	"\x05kinds\x18\x03 \x03(\tR\x05kinds\x12\x1a\n" +
+	"\bcontains\x18\x04 \x01(\tR\bcontains\x120\n" +
+	"\x05since\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x120\n" +
+	"\x05until\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x05until\x12\x1b\n" +
+	"\tpage_size\x18\a \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\b \x01(\tR\tpageToken\"r\n" +
+	"\x12ListEventsResponse\x124\n" +
+	"\x06events\x18\x01 \x03(\v2\x1c.lifecycle.operator.v1.EventR\x06events\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"E\n" +
+	"\x0fDiagnoseRequest\x12\x18\n" +
+	"\aservice\x18\x01 \x01(\tR\aservice\x12\x18\n" +
+	"\aprocess\x18\x02 \x01(\tR\aprocess\"\x8f\x01\n" +
+	"\x10DiagnoseResponse\x12:\n" +
+	"\bfindings\x18\x01 \x03(\v2\x1e.lifecycle.operator.v1.FindingR\bfindings\x12\x1b\n" +
+	"\tlooked_at\x18\x02 \x03(\tR\blookedAt\x12\"\n" +
+	"\rnot_looked_at\x18\x03 \x03(\tR\vnotLookedAt\"#\n" +
 	"\x11GetProcessRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"'\n" +
 	"\x15WatchProcessesRequest\x12\x0e\n" +
@@ -1002,13 +2108,17 @@ const file_lifecycle_operator_v1_process_proto_rawDesc = "" +
 	"\x14ResumeProcessRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"'\n" +
 	"\x0fCommandResponse\x12\x14\n" +
-	"\x05phase\x18\x01 \x01(\tR\x05phase2\x9c\x06\n" +
+	"\x05phase\x18\x01 \x01(\tR\x05phase2\x87\b\n" +
 	"\x0eProcessService\x12\x81\x01\n" +
 	"\rListProcesses\x12+.lifecycle.operator.v1.ListProcessesRequest\x1a,.lifecycle.operator.v1.ListProcessesResponse\"\x15\x82\xd3\xe4\x93\x02\f\x12\n" +
 	"/processes\x90\x02\x01\x12r\n" +
 	"\n" +
 	"GetProcess\x12(.lifecycle.operator.v1.GetProcessRequest\x1a\x1e.lifecycle.operator.v1.Process\"\x1a\x82\xd3\xe4\x93\x02\x11\x12\x0f/processes/{id}\x90\x02\x01\x12t\n" +
-	"\x0eWatchProcesses\x12,.lifecycle.operator.v1.WatchProcessesRequest\x1a-.lifecycle.operator.v1.WatchProcessesResponse\"\x03\x90\x02\x010\x01\x12\x84\x01\n" +
+	"\x0eWatchProcesses\x12,.lifecycle.operator.v1.WatchProcessesRequest\x1a-.lifecycle.operator.v1.WatchProcessesResponse\"\x03\x90\x02\x010\x01\x12u\n" +
+	"\n" +
+	"ListEvents\x12(.lifecycle.operator.v1.ListEventsRequest\x1a).lifecycle.operator.v1.ListEventsResponse\"\x12\x82\xd3\xe4\x93\x02\t\x12\a/events\x90\x02\x01\x12r\n" +
+	"\bDiagnose\x12&.lifecycle.operator.v1.DiagnoseRequest\x1a'.lifecycle.operator.v1.DiagnoseResponse\"\x15\x82\xd3\xe4\x93\x02\f\x12\n" +
+	"/diagnosis\x90\x02\x01\x12\x84\x01\n" +
 	"\fDrainProcess\x12*.lifecycle.operator.v1.DrainProcessRequest\x1a&.lifecycle.operator.v1.CommandResponse\" \x82\xd3\xe4\x93\x02\x1a:\x01*\"\x15/processes/{id}/drain\x12\x8a\x01\n" +
 	"\x0eSuspendProcess\x12,.lifecycle.operator.v1.SuspendProcessRequest\x1a&.lifecycle.operator.v1.CommandResponse\"\"\x82\xd3\xe4\x93\x02\x1c:\x01*\"\x17/processes/{id}/suspend\x12\x87\x01\n" +
 	"\rResumeProcess\x12+.lifecycle.operator.v1.ResumeProcessRequest\x1a&.lifecycle.operator.v1.CommandResponse\"!\x82\xd3\xe4\x93\x02\x1b:\x01*\"\x16/processes/{id}/resumeBGZEgithub.com/pleme-io/lifecycle-go/fleet/operator/operatorv1;operatorv1b\x06proto3"
@@ -1025,58 +2135,93 @@ func file_lifecycle_operator_v1_process_proto_rawDescGZIP() []byte {
 	return file_lifecycle_operator_v1_process_proto_rawDescData
 }
 
-var file_lifecycle_operator_v1_process_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_lifecycle_operator_v1_process_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_lifecycle_operator_v1_process_proto_goTypes = []any{
 	(*Process)(nil),                // 0: lifecycle.operator.v1.Process
-	(*Unit)(nil),                   // 1: lifecycle.operator.v1.Unit
-	(*Probe)(nil),                  // 2: lifecycle.operator.v1.Probe
-	(*Server)(nil),                 // 3: lifecycle.operator.v1.Server
-	(*PhaseTime)(nil),              // 4: lifecycle.operator.v1.PhaseTime
-	(*ListProcessesRequest)(nil),   // 5: lifecycle.operator.v1.ListProcessesRequest
-	(*ListProcessesResponse)(nil),  // 6: lifecycle.operator.v1.ListProcessesResponse
-	(*GetProcessRequest)(nil),      // 7: lifecycle.operator.v1.GetProcessRequest
-	(*WatchProcessesRequest)(nil),  // 8: lifecycle.operator.v1.WatchProcessesRequest
-	(*WatchProcessesResponse)(nil), // 9: lifecycle.operator.v1.WatchProcessesResponse
-	(*DrainProcessRequest)(nil),    // 10: lifecycle.operator.v1.DrainProcessRequest
-	(*SuspendProcessRequest)(nil),  // 11: lifecycle.operator.v1.SuspendProcessRequest
-	(*ResumeProcessRequest)(nil),   // 12: lifecycle.operator.v1.ResumeProcessRequest
-	(*CommandResponse)(nil),        // 13: lifecycle.operator.v1.CommandResponse
-	(*timestamppb.Timestamp)(nil),  // 14: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),    // 15: google.protobuf.Duration
-	(WatchResponse_Kind)(0),        // 16: lifecycle.operator.v1.WatchResponse.Kind
+	(*UnitCounts)(nil),             // 1: lifecycle.operator.v1.UnitCounts
+	(*Restart)(nil),                // 2: lifecycle.operator.v1.Restart
+	(*Step)(nil),                   // 3: lifecycle.operator.v1.Step
+	(*Finding)(nil),                // 4: lifecycle.operator.v1.Finding
+	(*Event)(nil),                  // 5: lifecycle.operator.v1.Event
+	(*Unit)(nil),                   // 6: lifecycle.operator.v1.Unit
+	(*Probe)(nil),                  // 7: lifecycle.operator.v1.Probe
+	(*Server)(nil),                 // 8: lifecycle.operator.v1.Server
+	(*PhaseTime)(nil),              // 9: lifecycle.operator.v1.PhaseTime
+	(*ListProcessesRequest)(nil),   // 10: lifecycle.operator.v1.ListProcessesRequest
+	(*ListProcessesResponse)(nil),  // 11: lifecycle.operator.v1.ListProcessesResponse
+	(*ProcessTotals)(nil),          // 12: lifecycle.operator.v1.ProcessTotals
+	(*ListEventsRequest)(nil),      // 13: lifecycle.operator.v1.ListEventsRequest
+	(*ListEventsResponse)(nil),     // 14: lifecycle.operator.v1.ListEventsResponse
+	(*DiagnoseRequest)(nil),        // 15: lifecycle.operator.v1.DiagnoseRequest
+	(*DiagnoseResponse)(nil),       // 16: lifecycle.operator.v1.DiagnoseResponse
+	(*GetProcessRequest)(nil),      // 17: lifecycle.operator.v1.GetProcessRequest
+	(*WatchProcessesRequest)(nil),  // 18: lifecycle.operator.v1.WatchProcessesRequest
+	(*WatchProcessesResponse)(nil), // 19: lifecycle.operator.v1.WatchProcessesResponse
+	(*DrainProcessRequest)(nil),    // 20: lifecycle.operator.v1.DrainProcessRequest
+	(*SuspendProcessRequest)(nil),  // 21: lifecycle.operator.v1.SuspendProcessRequest
+	(*ResumeProcessRequest)(nil),   // 22: lifecycle.operator.v1.ResumeProcessRequest
+	(*CommandResponse)(nil),        // 23: lifecycle.operator.v1.CommandResponse
+	nil,                            // 24: lifecycle.operator.v1.ProcessTotals.PhasesEntry
+	nil,                            // 25: lifecycle.operator.v1.ProcessTotals.ServicesEntry
+	nil,                            // 26: lifecycle.operator.v1.ProcessTotals.VersionsEntry
+	(*timestamppb.Timestamp)(nil),  // 27: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),    // 28: google.protobuf.Duration
+	(WatchResponse_Kind)(0),        // 29: lifecycle.operator.v1.WatchResponse.Kind
 }
 var file_lifecycle_operator_v1_process_proto_depIdxs = []int32{
-	14, // 0: lifecycle.operator.v1.Process.started_at:type_name -> google.protobuf.Timestamp
-	14, // 1: lifecycle.operator.v1.Process.seen_at:type_name -> google.protobuf.Timestamp
-	1,  // 2: lifecycle.operator.v1.Process.units:type_name -> lifecycle.operator.v1.Unit
-	2,  // 3: lifecycle.operator.v1.Process.probes:type_name -> lifecycle.operator.v1.Probe
-	3,  // 4: lifecycle.operator.v1.Process.servers:type_name -> lifecycle.operator.v1.Server
-	4,  // 5: lifecycle.operator.v1.Process.phases:type_name -> lifecycle.operator.v1.PhaseTime
-	14, // 6: lifecycle.operator.v1.Unit.since:type_name -> google.protobuf.Timestamp
-	1,  // 7: lifecycle.operator.v1.Unit.children:type_name -> lifecycle.operator.v1.Unit
-	14, // 8: lifecycle.operator.v1.Probe.since:type_name -> google.protobuf.Timestamp
-	14, // 9: lifecycle.operator.v1.PhaseTime.entered:type_name -> google.protobuf.Timestamp
-	15, // 10: lifecycle.operator.v1.PhaseTime.duration:type_name -> google.protobuf.Duration
-	0,  // 11: lifecycle.operator.v1.ListProcessesResponse.processes:type_name -> lifecycle.operator.v1.Process
-	16, // 12: lifecycle.operator.v1.WatchProcessesResponse.kind:type_name -> lifecycle.operator.v1.WatchResponse.Kind
-	0,  // 13: lifecycle.operator.v1.WatchProcessesResponse.process:type_name -> lifecycle.operator.v1.Process
-	5,  // 14: lifecycle.operator.v1.ProcessService.ListProcesses:input_type -> lifecycle.operator.v1.ListProcessesRequest
-	7,  // 15: lifecycle.operator.v1.ProcessService.GetProcess:input_type -> lifecycle.operator.v1.GetProcessRequest
-	8,  // 16: lifecycle.operator.v1.ProcessService.WatchProcesses:input_type -> lifecycle.operator.v1.WatchProcessesRequest
-	10, // 17: lifecycle.operator.v1.ProcessService.DrainProcess:input_type -> lifecycle.operator.v1.DrainProcessRequest
-	11, // 18: lifecycle.operator.v1.ProcessService.SuspendProcess:input_type -> lifecycle.operator.v1.SuspendProcessRequest
-	12, // 19: lifecycle.operator.v1.ProcessService.ResumeProcess:input_type -> lifecycle.operator.v1.ResumeProcessRequest
-	6,  // 20: lifecycle.operator.v1.ProcessService.ListProcesses:output_type -> lifecycle.operator.v1.ListProcessesResponse
-	0,  // 21: lifecycle.operator.v1.ProcessService.GetProcess:output_type -> lifecycle.operator.v1.Process
-	9,  // 22: lifecycle.operator.v1.ProcessService.WatchProcesses:output_type -> lifecycle.operator.v1.WatchProcessesResponse
-	13, // 23: lifecycle.operator.v1.ProcessService.DrainProcess:output_type -> lifecycle.operator.v1.CommandResponse
-	13, // 24: lifecycle.operator.v1.ProcessService.SuspendProcess:output_type -> lifecycle.operator.v1.CommandResponse
-	13, // 25: lifecycle.operator.v1.ProcessService.ResumeProcess:output_type -> lifecycle.operator.v1.CommandResponse
-	20, // [20:26] is the sub-list for method output_type
-	14, // [14:20] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	27, // 0: lifecycle.operator.v1.Process.started_at:type_name -> google.protobuf.Timestamp
+	27, // 1: lifecycle.operator.v1.Process.seen_at:type_name -> google.protobuf.Timestamp
+	6,  // 2: lifecycle.operator.v1.Process.units:type_name -> lifecycle.operator.v1.Unit
+	7,  // 3: lifecycle.operator.v1.Process.probes:type_name -> lifecycle.operator.v1.Probe
+	8,  // 4: lifecycle.operator.v1.Process.servers:type_name -> lifecycle.operator.v1.Server
+	9,  // 5: lifecycle.operator.v1.Process.phases:type_name -> lifecycle.operator.v1.PhaseTime
+	1,  // 6: lifecycle.operator.v1.Process.counts:type_name -> lifecycle.operator.v1.UnitCounts
+	4,  // 7: lifecycle.operator.v1.Process.findings:type_name -> lifecycle.operator.v1.Finding
+	2,  // 8: lifecycle.operator.v1.Process.restarts:type_name -> lifecycle.operator.v1.Restart
+	3,  // 9: lifecycle.operator.v1.Process.steps:type_name -> lifecycle.operator.v1.Step
+	28, // 10: lifecycle.operator.v1.Process.budget:type_name -> google.protobuf.Duration
+	27, // 11: lifecycle.operator.v1.Process.said_at:type_name -> google.protobuf.Timestamp
+	27, // 12: lifecycle.operator.v1.Restart.at:type_name -> google.protobuf.Timestamp
+	28, // 13: lifecycle.operator.v1.Step.took:type_name -> google.protobuf.Duration
+	27, // 14: lifecycle.operator.v1.Finding.since:type_name -> google.protobuf.Timestamp
+	27, // 15: lifecycle.operator.v1.Event.at:type_name -> google.protobuf.Timestamp
+	27, // 16: lifecycle.operator.v1.Unit.since:type_name -> google.protobuf.Timestamp
+	6,  // 17: lifecycle.operator.v1.Unit.children:type_name -> lifecycle.operator.v1.Unit
+	27, // 18: lifecycle.operator.v1.Probe.since:type_name -> google.protobuf.Timestamp
+	27, // 19: lifecycle.operator.v1.PhaseTime.entered:type_name -> google.protobuf.Timestamp
+	28, // 20: lifecycle.operator.v1.PhaseTime.duration:type_name -> google.protobuf.Duration
+	0,  // 21: lifecycle.operator.v1.ListProcessesResponse.processes:type_name -> lifecycle.operator.v1.Process
+	12, // 22: lifecycle.operator.v1.ListProcessesResponse.totals:type_name -> lifecycle.operator.v1.ProcessTotals
+	24, // 23: lifecycle.operator.v1.ProcessTotals.phases:type_name -> lifecycle.operator.v1.ProcessTotals.PhasesEntry
+	25, // 24: lifecycle.operator.v1.ProcessTotals.services:type_name -> lifecycle.operator.v1.ProcessTotals.ServicesEntry
+	26, // 25: lifecycle.operator.v1.ProcessTotals.versions:type_name -> lifecycle.operator.v1.ProcessTotals.VersionsEntry
+	27, // 26: lifecycle.operator.v1.ListEventsRequest.since:type_name -> google.protobuf.Timestamp
+	27, // 27: lifecycle.operator.v1.ListEventsRequest.until:type_name -> google.protobuf.Timestamp
+	5,  // 28: lifecycle.operator.v1.ListEventsResponse.events:type_name -> lifecycle.operator.v1.Event
+	4,  // 29: lifecycle.operator.v1.DiagnoseResponse.findings:type_name -> lifecycle.operator.v1.Finding
+	29, // 30: lifecycle.operator.v1.WatchProcessesResponse.kind:type_name -> lifecycle.operator.v1.WatchResponse.Kind
+	0,  // 31: lifecycle.operator.v1.WatchProcessesResponse.process:type_name -> lifecycle.operator.v1.Process
+	10, // 32: lifecycle.operator.v1.ProcessService.ListProcesses:input_type -> lifecycle.operator.v1.ListProcessesRequest
+	17, // 33: lifecycle.operator.v1.ProcessService.GetProcess:input_type -> lifecycle.operator.v1.GetProcessRequest
+	18, // 34: lifecycle.operator.v1.ProcessService.WatchProcesses:input_type -> lifecycle.operator.v1.WatchProcessesRequest
+	13, // 35: lifecycle.operator.v1.ProcessService.ListEvents:input_type -> lifecycle.operator.v1.ListEventsRequest
+	15, // 36: lifecycle.operator.v1.ProcessService.Diagnose:input_type -> lifecycle.operator.v1.DiagnoseRequest
+	20, // 37: lifecycle.operator.v1.ProcessService.DrainProcess:input_type -> lifecycle.operator.v1.DrainProcessRequest
+	21, // 38: lifecycle.operator.v1.ProcessService.SuspendProcess:input_type -> lifecycle.operator.v1.SuspendProcessRequest
+	22, // 39: lifecycle.operator.v1.ProcessService.ResumeProcess:input_type -> lifecycle.operator.v1.ResumeProcessRequest
+	11, // 40: lifecycle.operator.v1.ProcessService.ListProcesses:output_type -> lifecycle.operator.v1.ListProcessesResponse
+	0,  // 41: lifecycle.operator.v1.ProcessService.GetProcess:output_type -> lifecycle.operator.v1.Process
+	19, // 42: lifecycle.operator.v1.ProcessService.WatchProcesses:output_type -> lifecycle.operator.v1.WatchProcessesResponse
+	14, // 43: lifecycle.operator.v1.ProcessService.ListEvents:output_type -> lifecycle.operator.v1.ListEventsResponse
+	16, // 44: lifecycle.operator.v1.ProcessService.Diagnose:output_type -> lifecycle.operator.v1.DiagnoseResponse
+	23, // 45: lifecycle.operator.v1.ProcessService.DrainProcess:output_type -> lifecycle.operator.v1.CommandResponse
+	23, // 46: lifecycle.operator.v1.ProcessService.SuspendProcess:output_type -> lifecycle.operator.v1.CommandResponse
+	23, // 47: lifecycle.operator.v1.ProcessService.ResumeProcess:output_type -> lifecycle.operator.v1.CommandResponse
+	40, // [40:48] is the sub-list for method output_type
+	32, // [32:40] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_lifecycle_operator_v1_process_proto_init() }
@@ -1091,7 +2236,7 @@ func file_lifecycle_operator_v1_process_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lifecycle_operator_v1_process_proto_rawDesc), len(file_lifecycle_operator_v1_process_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -35,7 +35,7 @@ func places() int {
 	return n
 }
 
-// question is what all three example workers understand. They echo anything else.
+// question is what all example workers understand. They echo anything else.
 type question struct {
 	Op      string          `json:"op"`
 	N       int             `json:"n"`

@@ -38,10 +38,11 @@ const Usage = `usage: lifecyclectl run [FLAGS] -- PROGRAM [ARG...]
 Runs PROGRAM with /livez, /readyz and /startupz on the health address.
 At SIGTERM readiness goes down first, and the program goes on serving for the
 drain interval. Then it is asked to stop, and killed after its grace. As
-PID 1 it reaps orphans. The exit status is the program's own when its last run
-ends by itself or fails as it stops, 128+n when signal n ended it, and 0 after
-a clean stop; 127 when there is no such program, 126 when it cannot be
-executed, 2 for wrong use, 70 when something was abandoned.
+PID 1 it reaps orphans. The exit status is that of the program's last run, also
+after a stop: its own, or 128+n when signal n ended it (143 for a program that
+does not handle SIGTERM, 137 for one that was killed after its grace). It is 127
+when there is no such program, 126 when it cannot be executed, 2 for wrong use,
+70 when something was abandoned.
 
   lifecyclectl run -ready http://127.0.0.1:8080/ -- python3 -m http.server 8080
 
@@ -103,7 +104,7 @@ type program struct {
 	stdout, stderr io.Writer
 
 	started chan *worker.Process // the newest instance, for watch
-	current atomic.Pointer[worker.Process]
+	current atomic.Pointer[instance]
 	status  int // exit status of the last instance
 }
 
@@ -118,7 +119,7 @@ func (p *program) run(ctx context.Context, log *slog.Logger) int {
 		Backoff: p.cfg.Backoff,
 		Children: []worker.Spec{{
 			Name:        "program",
-			New:         p.instance,
+			New:         p.next,
 			Restart:     p.cfg.Restart,
 			StopTimeout: p.cfg.Lifecycle.WithDefaults().ShutdownGrace,
 		}},
@@ -135,20 +136,46 @@ func (p *program) run(ctx context.Context, log *slog.Logger) int {
 	}
 	p.checks(app)
 	err = app.Run(ctx)
-	if proc := p.current.Load(); p.status == 0 && proc != nil && proc.StopRequested() && proc.Status() == worker.StatusFailed {
-		p.status = statusOf(proc) // it failed as it stopped
-	}
 	if p.status != 0 {
 		return p.status
 	}
 	if err != nil {
 		fmt.Fprintf(p.stderr, "lifecyclectl run: %v\n", err)
 	}
+	// A program that was asked to stop is Stopped for its supervisor, with any exit
+	// status. A parent that waits, such as the kubelet, needs the status itself.
+	if status := p.lastStatus(); status != 0 {
+		return status
+	}
 	return lifecycle.ExitCode(err)
 }
 
-// instance makes the next instance.
-func (p *program) instance(name string) (worker.Worker, error) {
+// lastStatus returns the exit status of the last instance that began, or 0 when it
+// has not ended.
+func (p *program) lastStatus() int {
+	last := p.current.Load()
+	if last == nil {
+		return 0
+	}
+	select {
+	case <-last.proc.Done():
+	default:
+		return 0 // abandoned
+	}
+	if last.cmd.ProcessState == nil {
+		return 0
+	}
+	return shellStatus(last.cmd.ProcessState)
+}
+
+// instance is one run of the program.
+type instance struct {
+	proc *worker.Process
+	cmd  *exec.Cmd
+}
+
+// next makes the next instance.
+func (p *program) next(name string) (worker.Worker, error) {
 	cmd := exec.Command(p.path, p.argv[1:]...) //nolint:gosec // the operator configured the program
 	cmd.Args[0] = p.argv[0]
 	cmd.Stdout, cmd.Stderr = p.stdout, p.stderr
@@ -166,7 +193,7 @@ func (p *program) instance(name string) (worker.Worker, error) {
 	default:
 	}
 	p.started <- proc
-	p.current.Store(proc)
+	p.current.Store(&instance{proc, cmd})
 	return proc, nil
 }
 
@@ -217,10 +244,16 @@ func statusOf(proc *worker.Process) int {
 		}
 		return 1
 	}
-	if ws, ok := exit.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+	return shellStatus(exit.ProcessState)
+}
+
+// shellStatus returns the exit status that a shell would show for a process that has
+// ended.
+func shellStatus(end *os.ProcessState) int {
+	if ws, ok := end.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
 		return 128 + int(ws.Signal())
 	}
-	return exit.ExitCode()
+	return end.ExitCode()
 }
 
 // running returns an error unless the program runs.
@@ -258,8 +291,8 @@ func (p *program) checks(app *lifecycle.App) {
 
 // forward passes one signal on to the program and its group.
 func (p *program) forward(sig syscall.Signal) error {
-	if proc := p.current.Load(); proc != nil {
-		return proc.Signal(sig)
+	if last := p.current.Load(); last != nil {
+		return last.proc.Signal(sig)
 	}
 	return os.ErrProcessDone
 }

@@ -78,7 +78,6 @@ type step struct {
 
 // asked returns the action and the form of a request.
 func asked(r *http.Request) (string, step, url.Values, error) {
-	// asked returns the action and the form of a request.
 	name := r.PathValue("action")
 	s, ok := steps[name]
 	if !ok {
@@ -102,7 +101,7 @@ func (d *Dashboard) ask(r *http.Request, v *view) error {
 }
 
 func (d *Dashboard) question(ctx context.Context, v *view, name string, s step, form url.Values) error {
-	q, err := s.ask(ctx, d, form)
+	q, err := s.ask(d.cfg.Preview(ctx), d, form)
 	if err != nil {
 		return err
 	}

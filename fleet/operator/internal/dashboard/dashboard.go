@@ -44,6 +44,11 @@ type Config struct {
 	// Changed calls tell(true) once when it is ready and then on every change under a
 	// topic, and tell(false) now and then in between, until ctx ends.
 	Changed func(ctx context.Context, topic, name string, tell func(news bool) error) error
+
+	// Away describes the dependencies that are away, a sentence each.
+	Away func() []string
+	// Preview marks the context of a page that only asks: dry runs are not audited.
+	Preview func(ctx context.Context) context.Context
 }
 
 // Dashboard serves /ui/.
@@ -96,6 +101,7 @@ func New(cfg Config) (*Dashboard, error) {
 	d.page("GET /ui/workflows/{type}/{id}", d.entity)
 	d.page("GET /ui/workers", d.workers)
 	d.page("GET /ui/workers/{id}", d.worker)
+	d.page("GET /ui/events", d.events)
 	d.page("GET /ui/audit", d.audit)
 	d.page("GET /ui/act/{action}", d.ask)
 	d.page("POST /ui/act/{action}", d.act)
@@ -119,9 +125,10 @@ type view struct {
 	Operator bool
 	Sessions bool
 	Has      struct{ Workflows, Workers, Processes bool }
-	Topic    string // the page is updated when this topic changes; "" for a static page
-	Done     string // what an action has just done
-	Problem  string // why an action was refused or the page cannot be shown
+	Topic    string   // the page is updated when this topic changes; "" for a static page
+	Away     []string // the dependencies that are away
+	Done     string   // what an action has just done
+	Problem  string   // why an action was refused or the page cannot be shown
 	Now      time.Time
 	Data     any
 
@@ -185,6 +192,7 @@ func (d *Dashboard) Refuse(w http.ResponseWriter, r *http.Request, code int, pro
 
 func (d *Dashboard) view() *view {
 	v := &view{Fleet: d.cfg.Name, Sessions: d.cfg.Sessions, Now: time.Now(), code: http.StatusOK}
+	v.Away = d.cfg.Away()
 	v.Has.Workflows, v.Has.Workers, v.Has.Processes = d.cfg.HasWorkflows, d.cfg.HasWorkers, d.cfg.HasProcesses
 	return v
 }

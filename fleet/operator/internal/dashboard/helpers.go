@@ -3,6 +3,7 @@ package dashboard
 import (
 	"fmt"
 	"html/template"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -18,7 +19,7 @@ import (
 var helpers = template.FuncMap{
 	"ago": ago, "when": when, "iso": iso, "took": took, "tone": tone, "short": texts.Column, "digest": digest, "preview": preview, "count": count,
 	"processPath": processPath, "workflowPath": workflowPath, "entityPath": entityPath, "workerPath": workerPath,
-	"units": units, "lower": strings.ToLower, "join": strings.Join, "breakable": breakable, "plural": plural, "exact": exact, "verb": verb,
+	"lower": strings.ToLower, "join": strings.Join, "breakable": breakable, "plural": plural, "exact": exact, "verb": verb, "subjectPath": subjectPath, "subjectName": subjectName, "unitCounts": unitCounts, "eventsOf": eventsOf,
 }
 
 // tone returns the colour class of a state. Pages always show the state's name
@@ -107,22 +108,33 @@ func count(n any) string {
 	return text
 }
 
-// units counts a tree's units: all, running, failed.
-func units(list []*operatorv1.Unit) (c struct{ All, Good, Bad int }) {
-	for _, u := range list {
-		c.All++
-		switch tone(u.GetStatus()) {
-		case "good":
-			c.Good++
-		case "bad":
-			c.Bad++
-		}
-		below := units(u.GetChildren())
-		c.All += below.All
-		c.Good += below.Good
-		c.Bad += below.Bad
+// unitCounts describes the units of a process, as the command line does.
+func unitCounts(c *operatorv1.UnitCounts) string {
+	text := fmt.Sprintf("%d/%d", c.GetRunning(), c.GetAll()-c.GetFinished())
+	if n := c.GetFinished(); n > 0 {
+		text += fmt.Sprintf(", %d finished", n)
 	}
-	return c
+	return text
+}
+
+// subjectPath links to the page of what a finding is about, "" for none.
+func subjectPath(subject string) string {
+	switch kind, name, _ := strings.Cut(subject, "/"); kind {
+	case "process":
+		return processPath(name)
+	case "service":
+		return "/ui/?" + url.Values{"service": {name}}.Encode()
+	case "worker":
+		return workerPath(name)
+	case "workflow":
+		return workflowPath(name)
+	}
+	return ""
+}
+
+func subjectName(subject string) string {
+	_, name, _ := strings.Cut(subject, "/")
+	return name
 }
 
 // breakable lets a long name wrap between its parts. Copying it still gives the exact
@@ -161,3 +173,11 @@ func verb(action string) string {
 	}
 	return action
 }
+
+// listing is a list of events and the time of the page.
+type listing struct {
+	Events []*operatorv1.Event
+	Now    time.Time
+}
+
+func eventsOf(list []*operatorv1.Event, now time.Time) listing { return listing{list, now} }

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"sort"
 	"strconv"
 	"strings"
 
@@ -38,68 +37,63 @@ func (d *Dashboard) home(r *http.Request, v *view) error {
 		}
 		return nil
 	}
-	v.Page, v.Section, v.Title, v.Topic = "fleet", "processes", "Processes", livePath("processes", "")
+	v.Page, v.Section, v.Title, v.Topic = "fleet", "processes", "Fleet", livePath("processes", "")
 	q := r.URL.Query()
-	service := q.Get("service")
-	all, err := d.cfg.Processes.ListProcesses(r.Context(), &operatorv1.ListProcessesRequest{})
+	req := &operatorv1.ListProcessesRequest{
+		Service: q.Get("service"), Phase: q.Get("phase"), Contains: strings.TrimSpace(q.Get("contains")), Problems: q.Get("problems") != "", Sort: cmp.Or(q.Get("sort"), "problems"),
+		PageSize: maxProcesses, PageToken: q.Get("page"),
+	}
+	list, err := d.cfg.Processes.ListProcesses(r.Context(), req)
+	if err != nil && connect.CodeOf(err) == connect.CodeInvalidArgument { // show an invalid filter beside the filters
+		v.Problem, v.code = text(err), httpcode.Of(connect.CodeOf(err))
+		list, err = &operatorv1.ListProcessesResponse{Totals: &operatorv1.ProcessTotals{}}, nil
+	}
 	if err != nil {
 		return err
 	}
-	phases, services := map[string]int64{}, map[string]int64{}
-	ready := int64(0)
-	var found []*operatorv1.Process
-	for _, p := range all.GetProcesses() {
-		services[p.GetService()]++
-		if service != "" && p.GetService() != service {
-			continue
+	found, err := d.cfg.Processes.Diagnose(r.Context(), &operatorv1.DiagnoseRequest{})
+	if err != nil {
+		return err
+	}
+	services := list.GetTotals().GetServices()
+	if req.GetService() != "" { // the links to the other services
+		all, err := d.cfg.Processes.ListProcesses(r.Context(), &operatorv1.ListProcessesRequest{PageSize: 1})
+		if err != nil {
+			return err
 		}
-		found = append(found, p)
-		phases[p.GetPhase()]++
-		if p.GetReady() {
-			ready++
-		}
+		services = all.GetTotals().GetServices()
 	}
-	// The list is sorted by service and id. A page begins after a process, which may
-	// have gone.
-	after := place{q.Get("after_service"), q.Get("after")}
-	shown := found
-	if after != (place{}) {
-		shown = shown[sort.Search(len(shown), func(i int) bool { return after.before(placeOf(shown[i])) }):]
+	next, first := "", "/ui/"
+	q.Del("page")
+	if len(q) > 0 {
+		first += "?" + q.Encode()
 	}
-	next := ""
-	if len(shown) > maxProcesses {
-		shown = shown[:maxProcesses]
-		last := placeOf(shown[maxProcesses-1])
-		next = "/ui/?" + url.Values{"service": {service}, "after_service": {last.service}, "after": {last.id}}.Encode()
-	}
-	first := "/ui/"
-	if service != "" {
-		first += "?" + url.Values{"service": {service}}.Encode()
+	if t := list.GetNextPageToken(); t != "" {
+		q.Set("page", t)
+		next = "/ui/?" + q.Encode()
 	}
 	v.Data = struct {
-		Service     string
-		Services    []tally
-		Phases      []tally
-		Ready       int64
-		All, Found  int
-		Processes   []*operatorv1.Process
-		First, Next string
-		Paged       bool
-	}{service, tallies(services), tallies(phases), ready, len(all.GetProcesses()), len(found), shown, first, next, after != (place{})}
+		Query         *operatorv1.ListProcessesRequest
+		Services      []tally
+		Phases        []tally
+		Totals        *operatorv1.ProcessTotals
+		Processes     []*operatorv1.Process
+		First, Next   string
+		Paged, Any    bool
+		Found         *operatorv1.DiagnoseResponse
+		Shown         []*operatorv1.Finding
+		More, Wrong   int
+		NothingLooked bool
+	}{req, tallies(services), tallies(list.GetTotals().GetPhases()), list.GetTotals(), list.GetProcesses(), first, next, req.GetPageToken() != "", len(services) > 0,
+		found, found.GetFindings()[:min(len(found.GetFindings()), maxFindings)], max(0, len(found.GetFindings())-maxFindings), len(found.GetFindings()), len(found.GetLookedAt()) == 0}
 	return nil
 }
 
-// maxProcesses is how many processes a page shows.
-const maxProcesses = 100
-
-// place is a process's place in the list.
-type place struct{ service, id string }
-
-func placeOf(p *operatorv1.Process) place { return place{p.GetService(), p.GetId()} }
-
-func (a place) before(b place) bool {
-	return a.service < b.service || a.service == b.service && a.id < b.id
-}
+// Limits of the front page.
+const (
+	maxProcesses = 100
+	maxFindings  = 50
+)
 
 func tallies(m map[string]int64) []tally {
 	total := int64(0)
@@ -126,7 +120,14 @@ func (d *Dashboard) process(r *http.Request, v *view) error {
 		return err
 	}
 	v.Page, v.Section, v.Title, v.Topic = "process", "processes", p.GetId(), livePath("processes", p.GetId())
-	v.Data = p
+	past, err := d.cfg.Processes.ListEvents(r.Context(), &operatorv1.ListEventsRequest{Process: p.GetId(), PageSize: 30})
+	if err != nil && connect.CodeOf(err) != connect.CodeUnimplemented {
+		return err
+	}
+	v.Data = struct {
+		*operatorv1.Process
+		Past []*operatorv1.Event
+	}{p, past.GetEvents()}
 	return nil
 }
 
@@ -322,13 +323,58 @@ func pageLink(token string) string {
 	return "?" + url.Values{"page": {token}}.Encode()
 }
 
-func (d *Dashboard) audit(r *http.Request, v *view) error {
-	v.Page, v.Section, v.Title, v.Topic = "audit", "audit", "Audit", livePath("audit", "")
-	list, err := d.cfg.Access.ListAudit(r.Context(), &operatorv1.ListAuditRequest{PageSize: 200})
+// events shows the journal. A process that has ended has its page here.
+func (d *Dashboard) events(r *http.Request, v *view) error {
+	v.Page, v.Section, v.Title, v.Topic = "events", "events", "Events", livePath("processes", "")
+	q := r.URL.Query()
+	req := &operatorv1.ListEventsRequest{Service: q.Get("service"), Process: q.Get("process"), Contains: strings.TrimSpace(q.Get("contains")), PageSize: 100, PageToken: q.Get("page")}
+	if kind := q.Get("kind"); kind != "" {
+		req.Kinds = []string{kind}
+	}
+	list, err := d.cfg.Processes.ListEvents(r.Context(), req)
 	if err != nil {
 		return err
 	}
-	v.Data = list.GetEntries()
+	v.Data = struct {
+		Query  *operatorv1.ListEventsRequest
+		Kind   string
+		Kinds  []string
+		Events []*operatorv1.Event
+		First  string
+		Next   string
+		Paged  bool
+	}{req, q.Get("kind"), kinds, list.GetEvents(), "/ui/events", nextPage(q, list.GetNextPageToken()), req.GetPageToken() != ""}
+	return nil
+}
+
+// kinds are the kinds of events.
+var kinds = []string{"joined", "phase", "unit", "restart", "probe", "drainer", "hook", "reload", "suspended", "resumed", "command", "exit", "lost", "returned", "dropped", "forged"}
+
+// nextPage links to the page of the same list that begins at token, "" for none.
+func nextPage(q url.Values, token string) string {
+	if token == "" {
+		return ""
+	}
+	q.Set("page", token)
+	return "?" + q.Encode()
+}
+
+func (d *Dashboard) audit(r *http.Request, v *view) error {
+	v.Page, v.Section, v.Title, v.Topic = "audit", "audit", "Audit", livePath("audit", "")
+	q := r.URL.Query()
+	req := &operatorv1.ListAuditRequest{Who: q.Get("who"), Action: q.Get("action"), Target: q.Get("target"), Refused: q.Get("refused") != "", PageSize: 100, PageToken: q.Get("page")}
+	list, err := d.cfg.Access.ListAudit(r.Context(), req)
+	if err != nil {
+		return err
+	}
+	v.Data = struct {
+		Query    *operatorv1.ListAuditRequest
+		Entries  []*operatorv1.AuditEntry
+		Filtered bool
+		First    string
+		Next     string
+		Paged    bool
+	}{req, list.GetEntries(), len(q) > 0, "/ui/audit", nextPage(q, list.GetNextPageToken()), req.GetPageToken() != ""}
 	return nil
 }
 

@@ -55,8 +55,8 @@ const (
 type AccessServiceClient interface {
 	// WhoAmI returns the caller as the server knows it.
 	WhoAmI(context.Context, *operatorv1.WhoAmIRequest) (*operatorv1.WhoAmIResponse, error)
-	// ListAudit returns the latest writes that this process remembers, newest
-	// first.
+	// ListAudit returns writes and attempts to write, newest first, in pages. A page
+	// may be shorter than page_size, or empty, and yet have a next one.
 	ListAudit(context.Context, *operatorv1.ListAuditRequest) (*operatorv1.ListAuditResponse, error)
 }
 
@@ -116,8 +116,8 @@ func (c *accessServiceClient) ListAudit(ctx context.Context, req *operatorv1.Lis
 type AccessServiceHandler interface {
 	// WhoAmI returns the caller as the server knows it.
 	WhoAmI(context.Context, *operatorv1.WhoAmIRequest) (*operatorv1.WhoAmIResponse, error)
-	// ListAudit returns the latest writes that this process remembers, newest
-	// first.
+	// ListAudit returns writes and attempts to write, newest first, in pages. A page
+	// may be shorter than page_size, or empty, and yet have a next one.
 	ListAudit(context.Context, *operatorv1.ListAuditRequest) (*operatorv1.ListAuditResponse, error)
 }
 

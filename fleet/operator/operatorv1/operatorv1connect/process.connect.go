@@ -44,6 +44,11 @@ const (
 	// ProcessServiceWatchProcessesProcedure is the fully-qualified name of the ProcessService's
 	// WatchProcesses RPC.
 	ProcessServiceWatchProcessesProcedure = "/lifecycle.operator.v1.ProcessService/WatchProcesses"
+	// ProcessServiceListEventsProcedure is the fully-qualified name of the ProcessService's ListEvents
+	// RPC.
+	ProcessServiceListEventsProcedure = "/lifecycle.operator.v1.ProcessService/ListEvents"
+	// ProcessServiceDiagnoseProcedure is the fully-qualified name of the ProcessService's Diagnose RPC.
+	ProcessServiceDiagnoseProcedure = "/lifecycle.operator.v1.ProcessService/Diagnose"
 	// ProcessServiceDrainProcessProcedure is the fully-qualified name of the ProcessService's
 	// DrainProcess RPC.
 	ProcessServiceDrainProcessProcedure = "/lifecycle.operator.v1.ProcessService/DrainProcess"
@@ -57,13 +62,18 @@ const (
 
 // ProcessServiceClient is a client for the lifecycle.operator.v1.ProcessService service.
 type ProcessServiceClient interface {
-	// ListProcesses returns every process that announces itself, sorted by
-	// service and id.
+	// ListProcesses returns the processes that announce themselves, in pages.
 	ListProcesses(context.Context, *operatorv1.ListProcessesRequest) (*operatorv1.ListProcessesResponse, error)
 	GetProcess(context.Context, *operatorv1.GetProcessRequest) (*operatorv1.Process, error)
 	// WatchProcesses is like WorkflowService.Watch, for processes. Over REST:
 	// GET /watch/processes.
 	WatchProcesses(context.Context, *operatorv1.WatchProcessesRequest) (*connect.ServerStreamForClient[operatorv1.WatchProcessesResponse], error)
+	// ListEvents returns the journal of the fleet, newest first, in pages: each phase,
+	// restart, change of a probe, reload, command and end of a process. A page may be
+	// shorter than page_size, or empty, and yet have a next one.
+	ListEvents(context.Context, *operatorv1.ListEventsRequest) (*operatorv1.ListEventsResponse, error)
+	// Diagnose says what is wrong in the fleet, the worst first, and what was looked at.
+	Diagnose(context.Context, *operatorv1.DiagnoseRequest) (*operatorv1.DiagnoseResponse, error)
 	// DrainProcess stops a process as a signal does: its readiness goes down, it
 	// finishes what is in flight, and it ends. Its supervisor may start another.
 	DrainProcess(context.Context, *operatorv1.DrainProcessRequest) (*operatorv1.CommandResponse, error)
@@ -105,6 +115,20 @@ func NewProcessServiceClient(httpClient connect.HTTPClient, baseURL string, opts
 			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 			connect.WithClientOptions(opts...),
 		),
+		listEvents: connect.NewClient[operatorv1.ListEventsRequest, operatorv1.ListEventsResponse](
+			httpClient,
+			baseURL+ProcessServiceListEventsProcedure,
+			connect.WithSchema(processServiceMethods.ByName("ListEvents")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
+		diagnose: connect.NewClient[operatorv1.DiagnoseRequest, operatorv1.DiagnoseResponse](
+			httpClient,
+			baseURL+ProcessServiceDiagnoseProcedure,
+			connect.WithSchema(processServiceMethods.ByName("Diagnose")),
+			connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+			connect.WithClientOptions(opts...),
+		),
 		drainProcess: connect.NewClient[operatorv1.DrainProcessRequest, operatorv1.CommandResponse](
 			httpClient,
 			baseURL+ProcessServiceDrainProcessProcedure,
@@ -131,6 +155,8 @@ type processServiceClient struct {
 	listProcesses  *connect.Client[operatorv1.ListProcessesRequest, operatorv1.ListProcessesResponse]
 	getProcess     *connect.Client[operatorv1.GetProcessRequest, operatorv1.Process]
 	watchProcesses *connect.Client[operatorv1.WatchProcessesRequest, operatorv1.WatchProcessesResponse]
+	listEvents     *connect.Client[operatorv1.ListEventsRequest, operatorv1.ListEventsResponse]
+	diagnose       *connect.Client[operatorv1.DiagnoseRequest, operatorv1.DiagnoseResponse]
 	drainProcess   *connect.Client[operatorv1.DrainProcessRequest, operatorv1.CommandResponse]
 	suspendProcess *connect.Client[operatorv1.SuspendProcessRequest, operatorv1.CommandResponse]
 	resumeProcess  *connect.Client[operatorv1.ResumeProcessRequest, operatorv1.CommandResponse]
@@ -157,6 +183,24 @@ func (c *processServiceClient) GetProcess(ctx context.Context, req *operatorv1.G
 // WatchProcesses calls lifecycle.operator.v1.ProcessService.WatchProcesses.
 func (c *processServiceClient) WatchProcesses(ctx context.Context, req *operatorv1.WatchProcessesRequest) (*connect.ServerStreamForClient[operatorv1.WatchProcessesResponse], error) {
 	return c.watchProcesses.CallServerStream(ctx, connect.NewRequest(req))
+}
+
+// ListEvents calls lifecycle.operator.v1.ProcessService.ListEvents.
+func (c *processServiceClient) ListEvents(ctx context.Context, req *operatorv1.ListEventsRequest) (*operatorv1.ListEventsResponse, error) {
+	response, err := c.listEvents.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// Diagnose calls lifecycle.operator.v1.ProcessService.Diagnose.
+func (c *processServiceClient) Diagnose(ctx context.Context, req *operatorv1.DiagnoseRequest) (*operatorv1.DiagnoseResponse, error) {
+	response, err := c.diagnose.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
 }
 
 // DrainProcess calls lifecycle.operator.v1.ProcessService.DrainProcess.
@@ -188,13 +232,18 @@ func (c *processServiceClient) ResumeProcess(ctx context.Context, req *operatorv
 
 // ProcessServiceHandler is an implementation of the lifecycle.operator.v1.ProcessService service.
 type ProcessServiceHandler interface {
-	// ListProcesses returns every process that announces itself, sorted by
-	// service and id.
+	// ListProcesses returns the processes that announce themselves, in pages.
 	ListProcesses(context.Context, *operatorv1.ListProcessesRequest) (*operatorv1.ListProcessesResponse, error)
 	GetProcess(context.Context, *operatorv1.GetProcessRequest) (*operatorv1.Process, error)
 	// WatchProcesses is like WorkflowService.Watch, for processes. Over REST:
 	// GET /watch/processes.
 	WatchProcesses(context.Context, *operatorv1.WatchProcessesRequest, *connect.ServerStream[operatorv1.WatchProcessesResponse]) error
+	// ListEvents returns the journal of the fleet, newest first, in pages: each phase,
+	// restart, change of a probe, reload, command and end of a process. A page may be
+	// shorter than page_size, or empty, and yet have a next one.
+	ListEvents(context.Context, *operatorv1.ListEventsRequest) (*operatorv1.ListEventsResponse, error)
+	// Diagnose says what is wrong in the fleet, the worst first, and what was looked at.
+	Diagnose(context.Context, *operatorv1.DiagnoseRequest) (*operatorv1.DiagnoseResponse, error)
 	// DrainProcess stops a process as a signal does: its readiness goes down, it
 	// finishes what is in flight, and it ends. Its supervisor may start another.
 	DrainProcess(context.Context, *operatorv1.DrainProcessRequest) (*operatorv1.CommandResponse, error)
@@ -232,6 +281,20 @@ func NewProcessServiceHandler(svc ProcessServiceHandler, opts ...connect.Handler
 		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
 		connect.WithHandlerOptions(opts...),
 	)
+	processServiceListEventsHandler := connect.NewUnaryHandlerSimple(
+		ProcessServiceListEventsProcedure,
+		svc.ListEvents,
+		connect.WithSchema(processServiceMethods.ByName("ListEvents")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
+	processServiceDiagnoseHandler := connect.NewUnaryHandlerSimple(
+		ProcessServiceDiagnoseProcedure,
+		svc.Diagnose,
+		connect.WithSchema(processServiceMethods.ByName("Diagnose")),
+		connect.WithIdempotency(connect.IdempotencyNoSideEffects),
+		connect.WithHandlerOptions(opts...),
+	)
 	processServiceDrainProcessHandler := connect.NewUnaryHandlerSimple(
 		ProcessServiceDrainProcessProcedure,
 		svc.DrainProcess,
@@ -258,6 +321,10 @@ func NewProcessServiceHandler(svc ProcessServiceHandler, opts ...connect.Handler
 			processServiceGetProcessHandler.ServeHTTP(w, r)
 		case ProcessServiceWatchProcessesProcedure:
 			processServiceWatchProcessesHandler.ServeHTTP(w, r)
+		case ProcessServiceListEventsProcedure:
+			processServiceListEventsHandler.ServeHTTP(w, r)
+		case ProcessServiceDiagnoseProcedure:
+			processServiceDiagnoseHandler.ServeHTTP(w, r)
 		case ProcessServiceDrainProcessProcedure:
 			processServiceDrainProcessHandler.ServeHTTP(w, r)
 		case ProcessServiceSuspendProcessProcedure:
@@ -283,6 +350,14 @@ func (UnimplementedProcessServiceHandler) GetProcess(context.Context, *operatorv
 
 func (UnimplementedProcessServiceHandler) WatchProcesses(context.Context, *operatorv1.WatchProcessesRequest, *connect.ServerStream[operatorv1.WatchProcessesResponse]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("lifecycle.operator.v1.ProcessService.WatchProcesses is not implemented"))
+}
+
+func (UnimplementedProcessServiceHandler) ListEvents(context.Context, *operatorv1.ListEventsRequest) (*operatorv1.ListEventsResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lifecycle.operator.v1.ProcessService.ListEvents is not implemented"))
+}
+
+func (UnimplementedProcessServiceHandler) Diagnose(context.Context, *operatorv1.DiagnoseRequest) (*operatorv1.DiagnoseResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("lifecycle.operator.v1.ProcessService.Diagnose is not implemented"))
 }
 
 func (UnimplementedProcessServiceHandler) DrainProcess(context.Context, *operatorv1.DrainProcessRequest) (*operatorv1.CommandResponse, error) {

@@ -1,0 +1,347 @@
+package diagnosis
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+	"github.com/pleme-io/lifecycle-go/worker"
+)
+
+// Severities of findings.
+const (
+	Error   = "error"
+	Warning = "warning"
+)
+
+// Times and numbers at which a rule begins to speak.
+const (
+	loopRestarts  = 3                // restarts of one unit within loopTime are a crash loop
+	loopTime      = 5 * time.Minute  //
+	loopEnds      = 3                // failed ends of one service's processes within endsTime are one too
+	endsTime      = 10 * time.Minute //
+	startTime     = 2 * time.Minute  // a start that waits longer is blocked
+	stopMargin    = 2 * time.Second  // a stop may exceed its budget by the watchdog's margin
+	suspendedTime = 15 * time.Minute // a suspension that lasts longer is forgotten
+	skewTime      = 15 * time.Minute // a rollout may take this long
+	clockTime     = 30 * time.Second // a clock may differ by this much
+	memoryShare   = 90               // percent of the limit
+	endShown      = time.Hour        // how long a bad end is shown
+	hotWrites     = 60               // writes of one entity within a minute
+	backlogTime   = 5 * time.Minute  // a worker that should run and does not, with messages waiting
+)
+
+// Rule is one thing that may be wrong.
+type Rule struct {
+	Name  string
+	Means string // in one sentence, for explain and the pages
+}
+
+// Rules lists all rules.
+var Rules = []Rule{
+	{"dependency-away", "A service behind the operator, such as NATS, does not answer; what is shown may be old."},
+	{"crash-loop", "A unit, or the processes of a service, fail and start again and again."},
+	{"unit-failed", "A unit has failed and is not started again."},
+	{"worker-ignores-stop", "A worker did not end when it was asked to, and was ended by force."},
+	{"start-blocked", "A start waits for longer than two minutes."},
+	{"probe-slow", "A probe does not answer within its timeout."},
+	{"probe-down", "A probe that decides on readiness fails."},
+	{"stop-hung", "A stop takes longer than its budget, or a hook did not return within its time."},
+	{"grace-too-short", "A stop had too little time: requests were cut, hooks were skipped, or the process was killed in the middle."},
+	{"out-of-memory", "The kernel killed a process or a worker because memory ran out, or probably did."},
+	{"process-lost", "A process disappeared without a word."},
+	{"process-failed", "A process ended with an error."},
+	{"memory-high", "The memory of a process is near its limit."},
+	{"suspended-long", "Readiness has been suspended for longer than 15 minutes."},
+	{"reload-refused", "The last reload failed; the old configuration is still in use."},
+	{"version-skew", "The processes of a service have different versions, and no rollout is in progress."},
+	{"clock-skew", "The clock of a host differs from that of the broker."},
+	{"journal-dropped", "Events are missing in the journal: a process had too many."},
+	{"dead-letters", "A hosted worker failed to handle messages."},
+	{"worker-failed", "A hosted worker does not do what it should."},
+	{"entity-degraded", "Stored records cannot be read."},
+	{"entity-stuck", "Entities have not left a phase for longer than allowed."},
+	{"entity-hot", "An entity is written again and again."},
+	{"announcement-unreadable", "The announcement of a process cannot be read."},
+}
+
+// Fleet is what the rules look at. A part that is not known stays empty.
+type Fleet struct {
+	Now       time.Time
+	Processes []*operatorv1.Process
+	Ends      []*operatorv1.Event // "exit" and "lost" of the last hour, and "dropped", oldest first
+	Killed    []*operatorv1.Event // units that were ended by force in the last hour
+	Workers   []*operatorv1.Worker
+	Letters   map[string]string // by worker: the reason of its oldest dead letter
+	Workflows []*operatorv1.Definition
+	Stuck     []Stuck
+	Hot       []Hot
+	Away      []Away
+}
+
+// Away is a dependency that does not answer.
+type Away struct {
+	Name  string
+	Since time.Time
+	Err   string
+}
+
+// Stuck is a phase with entities that have been in it for too long.
+type Stuck struct {
+	Type, Phase, ID string // of the oldest one
+	Since           time.Time
+	Count           int
+	Limit           time.Duration
+}
+
+// Hot is an entity that is written often.
+type Hot struct {
+	Type, ID string
+	Since    time.Time
+	Writes   int // within a minute
+}
+
+// Diagnose applies all rules. The worst findings come first, and of equal ones the
+// oldest.
+func Diagnose(f Fleet) []*operatorv1.Finding {
+	var list []*operatorv1.Finding
+	add := func(found ...*operatorv1.Finding) { list = append(list, found...) }
+	for _, a := range f.Away {
+		add(found("dependency-away", Error, "dependency/"+a.Name, a.Since, 1, "%s does not answer: %s", a.Name, a.Err).
+			do("", "lifecyclectl doctor"))
+	}
+	for _, p := range f.Processes {
+		add(Process(p, f.Now)...)
+	}
+	add(ends(f)...)
+	add(killed(f.Killed)...)
+	add(skew(f)...)
+	add(hosted(f)...)
+	add(entities(f)...)
+	return Sort(unwrap(list))
+}
+
+func unwrap(list []*operatorv1.Finding) []*operatorv1.Finding {
+	return slices.DeleteFunc(list, func(f *operatorv1.Finding) bool { return f == nil })
+}
+
+// Sort puts the worst findings first, and of equal ones the oldest.
+func Sort(list []*operatorv1.Finding) []*operatorv1.Finding {
+	slices.SortStableFunc(list, func(a, b *operatorv1.Finding) int {
+		return cmp.Or(cmp.Compare(a.GetSeverity(), b.GetSeverity()), a.GetSince().AsTime().Compare(b.GetSince().AsTime()), cmp.Compare(a.GetSubject(), b.GetSubject()))
+	})
+	return list
+}
+
+// finding is a Finding under construction.
+type finding struct{ *operatorv1.Finding }
+
+func found(rule, severity, subject string, since time.Time, count int, format string, args ...any) finding {
+	return finding{&operatorv1.Finding{Rule: rule, Severity: severity, Subject: subject, Cause: fmt.Sprintf(format, args...), Since: stamp(since), Count: int64(count)}}
+}
+
+// do completes the finding with what to change and the next command.
+func (f finding) do(change, next string) *operatorv1.Finding {
+	f.Change, f.Next = change, next
+	return f.Finding
+}
+
+// Process applies the rules about one process that announces itself, or whose /statusz
+// was read.
+func Process(p *operatorv1.Process, now time.Time) (list []*operatorv1.Finding) {
+	subject, describe := "process/"+p.GetId(), "lifecyclectl describe "+p.GetId()
+	add := func(f *operatorv1.Finding) { list = append(list, f) }
+	if p.GetPhase() == "" {
+		add(found("announcement-unreadable", Warning, subject, p.GetSeenAt().AsTime(), 1, "%s", cmp.Or(p.GetReason(), "the announcement has no phase")).
+			do("", "lifecyclectl processes get "+p.GetId()+" -o json"))
+		return list
+	}
+	looping := map[string]bool{}
+	for unit, r := range restarts(p, now) {
+		looping[unit] = true
+		add(found("crash-loop", Error, subject, r.since, r.count, "unit %s was started again %d times within %v; its last run ended with: %s", unit, r.count, loopTime, cmp.Or(r.cause, "no error")).
+			do("", describe))
+	}
+	each(p.GetUnits(), "", func(u *operatorv1.Unit, path string) {
+		if worker.Status(u.GetStatus()) == worker.StatusFailed && !looping[path] && !looping[u.GetName()] {
+			add(found("unit-failed", Error, subject, u.GetSince().AsTime(), 1, "unit %s has failed%s", path, because(u.GetReason())).do("", describe))
+		}
+		if strings.Contains(u.GetReason(), "out of memory") {
+			add(found("out-of-memory", Error, subject, u.GetSince().AsTime(), 1, "worker %s: %s", path, u.GetReason()).do("the memory limit of the worker", describe))
+		}
+	})
+	list = append(list, starting(p, now)...)
+	list = append(list, stopping(p, now)...)
+	list = append(list, probes(p)...)
+	if s := p.GetSuspended(); s != "" {
+		if since := suspendedSince(p); now.Sub(since) > suspendedTime {
+			add(found("suspended-long", Warning, subject, since, 1, "readiness is suspended: %s", s).do("", "lifecyclectl processes resume "+p.GetId()))
+		}
+	}
+	if limit := p.GetMemoryLimitBytes(); limit > 0 && p.GetMemoryBytes()*100 >= limit*memoryShare {
+		add(found("memory-high", Warning, subject, p.GetSeenAt().AsTime(), 1, "it uses %s of its limit of %s", size(p.GetMemoryBytes()), size(limit)).
+			do(fmt.Sprintf("resources.limits.memory (now %s)", size(limit)), describe))
+	}
+	for _, s := range lastReloads(p) {
+		if s.GetResult() == "failed" || s.GetResult() == "panicked" {
+			add(found("reload-refused", Warning, subject, time.Time{}, 1, "reload %s was refused%s; the old configuration is still in use", s.GetName(), because(s.GetError())).do("", describe))
+		}
+	}
+	return list
+}
+
+// lastReloads returns the last reload of each name.
+func lastReloads(p *operatorv1.Process) []*operatorv1.Step {
+	last := map[string]*operatorv1.Step{}
+	var names []string
+	for _, s := range p.GetSteps() {
+		if s.GetKind() == "reload" {
+			if last[s.GetName()] == nil {
+				names = append(names, s.GetName())
+			}
+			last[s.GetName()] = s
+		}
+	}
+	var list []*operatorv1.Step
+	for _, name := range names {
+		list = append(list, last[name])
+	}
+	return list
+}
+
+// suspendedSince returns when the App's own check went down.
+func suspendedSince(p *operatorv1.Process) time.Time {
+	for _, c := range p.GetProbes() {
+		if c.GetName() == "lifecycle" && c.GetState() != "up" && c.GetSince() != nil {
+			return c.GetSince().AsTime()
+		}
+	}
+	return p.GetSeenAt().AsTime()
+}
+
+type loop struct {
+	count int
+	since time.Time
+	cause string
+}
+
+// restarts returns the units that crash again and again.
+func restarts(p *operatorv1.Process, now time.Time) map[string]*loop {
+	all := map[string]*loop{}
+	for _, r := range p.GetRestarts() { // newest first
+		at := r.GetAt().AsTime()
+		if now.Sub(at) > loopTime {
+			continue
+		}
+		l := all[r.GetUnit()]
+		if l == nil {
+			l = &loop{cause: r.GetCause()}
+			all[r.GetUnit()] = l
+		}
+		l.count++
+		l.since = at
+	}
+	for unit, l := range all {
+		if l.count < loopRestarts {
+			delete(all, unit)
+		}
+	}
+	return all
+}
+
+// entered returns when the process entered its phase.
+func entered(p *operatorv1.Process, phase string) time.Time {
+	for _, ph := range p.GetPhases() {
+		if ph.GetPhase() == phase {
+			return ph.GetEntered().AsTime()
+		}
+	}
+	return time.Time{}
+}
+
+func starting(p *operatorv1.Process, now time.Time) (list []*operatorv1.Finding) {
+	at := entered(p, "starting")
+	if p.GetPhase() != "starting" || at.IsZero() || now.Sub(at) <= startTime {
+		return nil
+	}
+	return append(list, found("start-blocked", Error, "process/"+p.GetId(), at, 1, "it has been starting for %v and waits for %s", now.Sub(at).Round(time.Second), cmp.Or(p.GetWaiting(), waitsFor(p), "an unknown part")).
+		do("", "lifecyclectl describe "+p.GetId()))
+}
+
+// waitsFor names the units that have not started.
+func waitsFor(p *operatorv1.Process) string {
+	var names []string
+	each(p.GetUnits(), "", func(u *operatorv1.Unit, path string) {
+		if s := worker.Status(u.GetStatus()); s == worker.StatusStarting || s == worker.StatusPending || s == worker.StatusCreated {
+			names = append(names, "unit "+path)
+		}
+	})
+	return strings.Join(names, ", ")
+}
+
+func stopping(p *operatorv1.Process, now time.Time) (list []*operatorv1.Finding) {
+	at := entered(p, "draining")
+	if at.IsZero() {
+		at = entered(p, "stopping")
+	}
+	budget := p.GetBudget().AsDuration()
+	switch p.GetPhase() {
+	case "draining", "stopping":
+	default:
+		return nil
+	}
+	if at.IsZero() || budget <= 0 || now.Sub(at) <= budget+stopMargin {
+		return nil
+	}
+	return append(list, found("stop-hung", Error, "process/"+p.GetId(), at, 1, "it has been stopping for %v, longer than its budget of %v, and waits for %s", now.Sub(at).Round(time.Second), budget, cmp.Or(p.GetWaiting(), "an unknown part")).
+		do("", "lifecyclectl describe "+p.GetId()))
+}
+
+func probes(p *operatorv1.Process) (list []*operatorv1.Finding) {
+	if p.GetPhase() != "running" {
+		return nil
+	}
+	for _, c := range p.GetProbes() {
+		if !failing(c) || c.GetState() == "unknown" && c.GetError() == "" {
+			continue
+		}
+		rule, change := "probe-down", ""
+		if text := c.GetError(); strings.Contains(text, "still running for") || strings.Contains(text, "deadline exceeded") || strings.Contains(text, "timed out") || strings.Contains(text, "did not return") {
+			rule, change = "probe-slow", "lifecycle.probe_timeout, or the timeout of the check "+c.GetName()
+		}
+		list = append(list, found(rule, Error, "process/"+p.GetId(), c.GetSince().AsTime(), 1, "probe %s is %s%s: /%s fails", c.GetName(), c.GetState(), because(c.GetError()), plane(c.GetPlane())).
+			do(change, "lifecyclectl describe "+p.GetId()))
+	}
+	return list
+}
+
+// plane returns the path of a plane.
+func plane(name string) string {
+	switch name {
+	case "liveness":
+		return "livez"
+	case "startup":
+		return "startupz"
+	}
+	return "readyz"
+}
+
+func size(bytes int64) string {
+	if bytes >= 1<<30 {
+		return fmt.Sprintf("%.1f GiB", float64(bytes)/(1<<30))
+	}
+	return fmt.Sprintf("%d MiB", bytes>>20)
+}
+
+// newest returns the later of two moments.
+func newest(a, b *timestamppb.Timestamp) *timestamppb.Timestamp {
+	if a == nil || b != nil && b.AsTime().After(a.AsTime()) {
+		return b
+	}
+	return a
+}

@@ -1,0 +1,223 @@
+package diagnosis_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/fleet/internal/diagnosis"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+	"github.com/pleme-io/lifecycle-go/health"
+	"github.com/pleme-io/lifecycle-go/worker"
+)
+
+var now = time.Date(2030, 1, 2, 12, 0, 0, 0, time.UTC)
+
+func before(d time.Duration) *timestamppb.Timestamp { return timestamppb.New(now.Add(-d)) }
+
+// process returns a process that is well, after changes.
+func process(change ...func(*operatorv1.Process)) *operatorv1.Process {
+	p := &operatorv1.Process{
+		Id: "web-1", Service: "web", Version: "1", Phase: "running", Ready: true, StartedAt: before(time.Hour), SeenAt: before(time.Second), SaidAt: before(time.Second),
+		Budget: durationpb.New(30 * time.Second),
+		Units:  []*operatorv1.Unit{{Name: "http", Status: "Running"}, {Name: "poller", Status: "Running"}},
+		Phases: []*operatorv1.PhaseTime{{Phase: "starting", Entered: before(time.Hour)}, {Phase: "running", Entered: before(time.Hour)}},
+		Probes: []*operatorv1.Probe{{Plane: "readiness", Name: "db", State: "up", Critical: true}, {Plane: "readiness", Name: "lifecycle", State: "up", Critical: true}},
+	}
+	for _, c := range change {
+		c(p)
+	}
+	return p
+}
+
+func in(phase string, since time.Duration, waiting string) func(*operatorv1.Process) {
+	return func(p *operatorv1.Process) {
+		p.Phase, p.Waiting = phase, waiting
+		p.Phases = append(p.Phases, &operatorv1.PhaseTime{Phase: phase, Entered: before(since)})
+		if phase == "starting" {
+			p.Phases = p.Phases[2:]
+		}
+	}
+}
+
+func restarted(unit string, ago ...time.Duration) func(*operatorv1.Process) {
+	return func(p *operatorv1.Process) {
+		for _, d := range ago {
+			p.Restarts = append(p.Restarts, &operatorv1.Restart{Unit: unit, At: before(d), Cause: "connection refused"})
+		}
+	}
+}
+
+func probe(state, text string, critical bool) func(*operatorv1.Process) {
+	return func(p *operatorv1.Process) {
+		p.Probes = append(p.Probes, &operatorv1.Probe{Plane: "readiness", Name: "queue", State: state, Error: text, Critical: critical, Since: before(time.Minute)})
+	}
+}
+
+func unit(name, status, reason string) func(*operatorv1.Process) {
+	return func(p *operatorv1.Process) {
+		p.Units = append(p.Units, &operatorv1.Unit{Name: "pool", Status: "Running", Children: []*operatorv1.Unit{{Name: name, Status: status, Reason: reason, Since: before(time.Minute)}}})
+	}
+}
+
+func fleet(list ...*operatorv1.Process) diagnosis.Fleet {
+	return diagnosis.Fleet{Now: now, Processes: list}
+}
+
+func ended(kind, class string, ago time.Duration, cause string) diagnosis.Fleet {
+	return diagnosis.Fleet{Now: now, Ends: []*operatorv1.Event{{Kind: kind, To: class, At: before(ago), Service: "web", Process: "web-1", Cause: cause}}}
+}
+
+func hosted(w *operatorv1.Worker) diagnosis.Fleet {
+	return diagnosis.Fleet{Now: now, Workers: []*operatorv1.Worker{w}, Letters: map[string]string{w.GetId(): "json: unexpected end"}}
+}
+
+// Each fault is found by its rule, with its cause and what to do. The cause was written
+// down before the rule.
+func TestFaults(t *testing.T) {
+	tests := map[string]struct {
+		fleet              diagnosis.Fleet
+		rule, cause, doing string
+	}{
+		// The eleven.
+		"a poison message":           {hosted(&operatorv1.Worker{Id: "thumbs", State: "running", Desired: "running", DeadLetters: 18}), "dead-letters", "18 messages could not be handled; the oldest: json: unexpected end", "lifecyclectl dead-letters thumbs"},
+		"a start that blocks":        {fleet(process(in("starting", 5*time.Minute, "unit cache"))), "start-blocked", "starting for 5m0s and waits for unit cache", "describe web-1"},
+		"a config typo":              {fleet(process(restarted("missions-1", time.Second, 2*time.Second, 4*time.Second))), "crash-loop", "unit missions-1 was started again 3 times within 5m0s; its last run ended with: connection refused", "describe web-1"},
+		"a slow probe":               {fleet(process(probe("down", "still running for 12s", true))), "probe-slow", "probe queue is down: still running for 12s: /readyz fails", "lifecycle.probe_timeout"},
+		"a hung hook":                {fleet(process(in("stopping", 40*time.Second, "hook flush"))), "stop-hung", "stopping for 40s, longer than its budget of 30s, and waits for hook flush", "describe web-1"},
+		"a grace too short":          {ended("exit", "cut", time.Minute, "SIGTERM; 3 requests were cut"), "grace-too-short", "3 requests were cut", "lifecycle.shutdown_grace"},
+		"a crash loop":               {fleet(process(restarted("poller", time.Second, time.Minute, 2*time.Minute, 3*time.Minute))), "crash-loop", "started again 4 times", "describe web-1"},
+		"a worker that ignores TERM": {diagnosis.Fleet{Now: now, Killed: []*operatorv1.Event{{Kind: "unit", Name: "py", To: "Killed", Process: "web-1", At: before(time.Minute)}}}, "worker-ignores-stop", "unit py did not end when it was asked to", "grace of the worker"},
+		"a stuck entity":             {diagnosis.Fleet{Now: now, Stuck: []diagnosis.Stuck{{Type: "order", Phase: "paying", ID: "o-1", Count: 2, Since: now.Add(-30 * time.Hour), Limit: 24 * time.Hour}}}, "entity-stuck", "2 entities have been paying for longer than 24h0m0s; the oldest is o-1", "history order o-1"},
+		"a hot entity":               {diagnosis.Fleet{Now: now, Hot: []diagnosis.Hot{{Type: "order", ID: "o-1", Writes: 300}}}, "entity-hot", "entity o-1 was written 300 times within a minute", "history order o-1"},
+		"NATS is down":               {diagnosis.Fleet{Now: now, Away: []diagnosis.Away{{Name: "NATS", Err: "connection refused", Since: now.Add(-time.Minute)}}}, "dependency-away", "NATS does not answer: connection refused", "doctor"},
+		"an OOM kill":                {ended("lost", "oom", time.Minute, "not heard since 11:59; its memory was at 99 of 100 MiB"), "out-of-memory", "99 of 100 MiB", "resources.limits.memory"},
+		"an OOM kill of a worker":    {fleet(process(unit("py", "Pending", "out of memory: signal: killed"))), "out-of-memory", "worker pool/py: out of memory", "memory limit of the worker"},
+		// Ten more.
+		"a hook that was abandoned": {ended("exit", "hung", time.Minute, "hook flush abandoned in 5s"), "stop-hung", "hook flush abandoned", "lifecycle.shutdown_grace"},
+		"a kill in the middle":      {ended("lost", "forced", time.Minute, "it was killed about 5s after its stop began, and its budget is 30s"), "grace-too-short", "its budget is 30s", "terminationGracePeriodSeconds"},
+		"a panic":                   {ended("lost", "lost", time.Minute, "not heard since 11:59; it was running"), "process-lost", "it was running", "describe web-1"},
+		"an end with an error":      {ended("exit", "failed", time.Minute, "unit http failed: bind"), "process-failed", "unit http failed: bind", "describe web-1"},
+		"a unit that failed":        {fleet(process(unit("w", "Failed", "no such table"))), "unit-failed", "unit pool/w has failed: no such table", "describe web-1"},
+		"a probe that fails":        {fleet(process(probe("down", "connection refused", true))), "probe-down", "probe queue is down: connection refused: /readyz fails", "describe web-1"},
+		"a forgotten suspension": {fleet(process(func(p *operatorv1.Process) {
+			p.Suspended = "new disk (asked by ada)"
+			p.Probes[1].State, p.Probes[1].Since = "down", before(time.Hour)
+		})), "suspended-long", "new disk (asked by ada)", "processes resume web-1"},
+		"a reload that was refused": {fleet(process(func(p *operatorv1.Process) {
+			p.Steps = []*operatorv1.Step{{Kind: "reload", Name: "config", Result: "ok"}, {Kind: "reload", Name: "config", Result: "failed", Error: "yaml: line 3"}}
+		})), "reload-refused", "reload config was refused: yaml: line 3", "describe web-1"},
+		"memory near the limit":       {fleet(process(func(p *operatorv1.Process) { p.MemoryBytes, p.MemoryLimitBytes = 95<<20, 100<<20 })), "memory-high", "95 MiB of its limit of 100 MiB", "resources.limits.memory (now 100 MiB)"},
+		"two versions for an hour":    {fleet(process(), process(func(p *operatorv1.Process) { p.Id, p.Version = "web-2", "2" })), "version-skew", "1 with 1, 1 with 2", "processes list --service web"},
+		"a clock an hour ahead":       {fleet(process(func(p *operatorv1.Process) { p.Host, p.SaidAt = "node-3", before(-time.Hour) })), "clock-skew", "the clock of node-3 differs from the broker's by 1h0m1s", "time service"},
+		"an event storm":              {ended("dropped", "", time.Minute, ""), "journal-dropped", "events of this process are not in the journal", "events --process web-1"},
+		"a hosted worker that failed": {hosted(&operatorv1.Worker{Id: "thumbs", State: "failed", Desired: "running", Error: "no memory"}), "worker-failed", "it has failed: no memory", "workers get thumbs"},
+		"records that cannot be read": {diagnosis.Fleet{Now: now, Workflows: []*operatorv1.Definition{{Type: "order", Degraded: 2}}}, "entity-degraded", "2 stored records cannot be read", "list order"},
+		"a service that crashes": {diagnosis.Fleet{Now: now, Ends: []*operatorv1.Event{
+			{Kind: "exit", To: "failed", At: before(3 * time.Minute), Service: "web", Process: "a"}, {Kind: "lost", To: "lost", At: before(2 * time.Minute), Service: "web", Process: "b"}, {Kind: "exit", To: "failed", At: before(time.Minute), Service: "web", Process: "c", Cause: "config: unknown key adress"},
+		}}, "crash-loop", "3 processes of web ended badly within 10m0s; the last one: config: unknown key adress", "events --service web --kind exit,lost"},
+		"an announcement of a newer version": {fleet(&operatorv1.Process{Id: "web-1", Reason: "its announcement cannot be read: bad JSON"}), "announcement-unreadable", "cannot be read", "processes get web-1"},
+	}
+	said := map[string]bool{}
+	for name, test := range tests {
+		list := diagnosis.Diagnose(test.fleet)
+		i := slices.IndexFunc(list, func(f *operatorv1.Finding) bool { return f.GetRule() == test.rule })
+		if i < 0 {
+			t.Errorf("%s: no %s in %v", name, test.rule, list)
+			continue
+		}
+		f := list[i]
+		said[f.GetRule()] = true
+		if !strings.Contains(f.GetCause(), test.cause) || !strings.Contains(f.GetChange()+" "+f.GetNext(), test.doing) || f.GetCount() == 0 && name != "an event storm" || f.GetSubject() == "" {
+			t.Errorf("%s: %v\nwant the cause %q and the advice %q", name, f, test.cause, test.doing)
+		}
+	}
+	for _, rule := range diagnosis.Rules {
+		if !said[rule.Name] {
+			t.Errorf("no fault is found by the rule %s", rule.Name)
+		}
+	}
+}
+
+// What looks like a fault and is none raises nothing.
+func TestLookalikes(t *testing.T) {
+	tests := map[string]diagnosis.Fleet{
+		"all is well":                         fleet(process()),
+		"a unit that finished on purpose":     fleet(process(unit("migrate", "Finished", ""))),
+		"a unit that was stopped":             fleet(process(unit("old", "Stopped", ""))),
+		"a slow start within its time":        fleet(process(in("starting", 90*time.Second, "unit cache"))),
+		"a start that has just begun":         fleet(process(in("starting", 0, ""))),
+		"a long drain":                        fleet(process(in("draining", 29*time.Second, "drainer streams"))),
+		"a stop within the watchdog's margin": fleet(process(in("stopping", 31*time.Second, "hook flush"))),
+		"one restart":                         fleet(process(restarted("poller", time.Second))),
+		"two restarts":                        fleet(process(restarted("poller", time.Second, time.Minute))),
+		"restarts of an hour ago":             fleet(process(restarted("poller", time.Hour, 61*time.Minute, 62*time.Minute, 63*time.Minute))),
+		"restarts of three different units":   fleet(process(restarted("a", time.Second), restarted("b", time.Second), restarted("c", time.Second))),
+		"a unit in its backoff":               fleet(process(unit("w", "Pending", "backoff after: boom"))),
+		"a probe that is not critical":        fleet(process(probe("down", "connection refused", false))),
+		"a probe before its first run":        fleet(process(probe("unknown", "", true))),
+		"a probe that fails in a drain":       fleet(process(in("draining", time.Second, ""), probe("down", "connection refused", true))),
+		"a suspension for a deployment": fleet(process(func(p *operatorv1.Process) {
+			p.Suspended = "deploy"
+			p.Probes[1].State, p.Probes[1].Since = "down", before(time.Minute)
+		})),
+		"a reload that was refused and then worked": fleet(process(func(p *operatorv1.Process) {
+			p.Steps = []*operatorv1.Step{{Kind: "reload", Name: "config", Result: "failed"}, {Kind: "reload", Name: "config", Result: "ok"}}
+		})),
+		"a rolling restart":                          fleet(process(), process(func(p *operatorv1.Process) { p.Id, p.Version, p.StartedAt = "web-2", "2", before(time.Minute) })),
+		"two services with two versions":             fleet(process(), process(func(p *operatorv1.Process) { p.Id, p.Service, p.Version = "api-1", "api", "2" })),
+		"memory at two thirds":                       fleet(process(func(p *operatorv1.Process) { p.MemoryBytes, p.MemoryLimitBytes = 66<<20, 100<<20 })),
+		"a clock that is a little wrong":             fleet(process(func(p *operatorv1.Process) { p.SaidAt = before(10 * time.Second) })),
+		"processes that ended as they were asked to": {Now: now, Ends: []*operatorv1.Event{{Kind: "exit", To: "clean", At: before(time.Minute), Service: "web", Process: "a"}, {Kind: "exit", To: "clean", At: before(time.Minute), Service: "web", Process: "b"}, {Kind: "exit", To: "clean", At: before(time.Minute), Service: "web", Process: "c"}}},
+		"a bad end of yesterday":                     ended("exit", "failed", 25*time.Hour, "boom"),
+		"a hosted worker that is stopped":            hosted(&operatorv1.Worker{Id: "w", State: "stopped", Desired: "stopped", Backlog: 9000}),
+		"a hosted worker that is being deployed":     hosted(&operatorv1.Worker{Id: "w", State: "deploying", Desired: "running", UpdatedAt: before(time.Second)}),
+		"a workflow with all records readable":       {Now: now, Workflows: []*operatorv1.Definition{{Type: "order", Total: 100}}},
+	}
+	if len(tests) < 21 {
+		t.Errorf("only %d lookalikes", len(tests))
+	}
+	for name, f := range tests {
+		if list := diagnosis.Diagnose(f); len(list) > 0 {
+			t.Errorf("%s raises %v", name, list)
+		}
+	}
+}
+
+// The worst findings come first.
+func TestOrder(t *testing.T) {
+	f := fleet(process(probe("down", "refused", true)), process(func(p *operatorv1.Process) { p.Id, p.MemoryBytes, p.MemoryLimitBytes = "web-2", 99, 100 }))
+	f.Away = []diagnosis.Away{{Name: "NATS", Since: now.Add(-time.Hour)}}
+	var rules []string
+	for _, x := range diagnosis.Diagnose(f) {
+		rules = append(rules, x.GetRule())
+	}
+	if got := fmt.Sprint(rules); got != "[dependency-away probe-down memory-high]" {
+		t.Errorf("the order is %s", got)
+	}
+}
+
+// The counts and the reason that every view shows.
+func TestView(t *testing.T) {
+	p := new(operatorv1.Process)
+	diagnosis.FromStatus(p, lifecycle.Status{
+		Report: lifecycle.Report{Phase: lifecycle.PhaseRunning},
+		Units: []worker.State{
+			{Name: "http", Status: worker.StatusRunning}, {Name: "migrate", Status: worker.StatusFinished},
+			{Name: "pool", Status: worker.StatusRunning, Children: []worker.State{{Name: "w", Status: worker.StatusFailed, Restarts: 2}}},
+		},
+		Probes: []health.Status{{Plane: "readiness", Name: "db", State: health.Down, Critical: true, Error: "connection refused"}},
+	})
+	if c := p.GetCounts(); c.GetAll() != 4 || c.GetRunning() != 2 || c.GetFinished() != 1 || c.GetFailed() != 1 || c.GetRestarts() != 2 {
+		t.Errorf("the counts are %v", c)
+	}
+	if p.GetReason() != "probe db is down: connection refused" {
+		t.Errorf("the reason is %q", p.GetReason())
+	}
+}

@@ -1,0 +1,124 @@
+// Package diagnosis describes processes for people, and says what is wrong with a
+// fleet. The API, the dashboard, the metrics and the command line all use it, so they
+// never disagree.
+package diagnosis
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/fleet/operator/operatorv1"
+	"github.com/pleme-io/lifecycle-go/worker"
+)
+
+// FromStatus fills in what an App's Status says of the process: its phase, units,
+// probes, servers, steps and the reason for which it is as it is.
+func FromStatus(p *operatorv1.Process, s lifecycle.Status) {
+	r := s.Report
+	p.Phase, p.Waiting = string(r.Phase), s.Waiting
+	p.Units = unitsOf(s.Units)
+	p.Counts = Count(p.Units)
+	if r.Budget > 0 {
+		p.Budget = durationpb.New(r.Budget)
+	}
+	for _, c := range s.Probes {
+		p.Probes = append(p.Probes, &operatorv1.Probe{Plane: c.Plane, Name: c.Name, State: string(c.State), Error: c.Error, Critical: c.Critical, Since: stamp(c.Since)})
+	}
+	for _, srv := range s.Servers {
+		p.Servers = append(p.Servers, &operatorv1.Server{Name: srv.Name, Addr: srv.Addr, InFlight: srv.InFlight, Connections: int64(srv.Conns)})
+	}
+	for _, ph := range r.Phases {
+		p.Phases = append(p.Phases, &operatorv1.PhaseTime{Phase: string(ph.Phase), Entered: timestamppb.New(ph.Entered), Duration: durationpb.New(ph.Duration)})
+	}
+	for _, list := range []struct {
+		kind     string
+		outcomes []lifecycle.Outcome
+	}{{"drainer", r.Drainers}, {"hook", r.Hooks}, {"reload", r.Reloads}} {
+		for _, o := range list.outcomes {
+			p.Steps = append(p.Steps, &operatorv1.Step{Kind: list.kind, Name: o.Name, Result: string(o.Result), Took: durationpb.New(o.Took), Error: o.Error})
+		}
+	}
+	p.Reason = reason(p, r, s)
+}
+
+// reason says why a process stops, what it waits for, or why it is not ready.
+func reason(p *operatorv1.Process, r lifecycle.Report, s lifecycle.Status) string {
+	parts := []string{r.Reason, s.Waiting}
+	if r.Phase == lifecycle.PhaseRunning || r.Phase == lifecycle.PhaseStarting {
+		for _, c := range p.GetProbes() {
+			if failing(c) {
+				parts = append(parts, "probe "+c.GetName()+" is "+c.GetState()+because(c.GetError()))
+			}
+		}
+	}
+	if r.Error != "" && !strings.Contains(r.Error, r.Reason) {
+		parts = append(parts, r.Error)
+	}
+	return strings.Join(slices.DeleteFunc(parts, func(s string) bool { return s == "" }), "; ")
+}
+
+// failing reports whether a probe takes the process out of service, other than by the
+// App's own check, which only repeats the phase.
+func failing(c *operatorv1.Probe) bool {
+	return c.GetCritical() && c.GetState() != "up" && c.GetName() != "lifecycle"
+}
+
+func because(text string) string {
+	if text == "" {
+		return ""
+	}
+	return ": " + text
+}
+
+func stamp(t time.Time) *timestamppb.Timestamp {
+	if t.IsZero() {
+		return nil
+	}
+	return timestamppb.New(t)
+}
+
+func unitsOf(list []worker.State) []*operatorv1.Unit {
+	var out []*operatorv1.Unit
+	for _, u := range list {
+		reason := strings.Join(slices.DeleteFunc([]string{u.Reason, u.Error}, func(s string) bool { return s == "" }), "; ")
+		if e := u.Exit; reason == "" && e != nil && u.Restarts > 0 && (e.Error != "" || e.OOM) {
+			reason = "the last run ended with: " + e.Error
+		}
+		out = append(out, &operatorv1.Unit{Name: u.Name, Kind: u.Kind, Status: string(u.Status), Health: string(u.Health), Reason: reason, Restarts: int32(u.Restarts), Since: stamp(u.UpdatedAt), Children: unitsOf(u.Children)})
+	}
+	return out
+}
+
+// Count counts units and their children by how they are.
+func Count(list []*operatorv1.Unit) *operatorv1.UnitCounts {
+	c := new(operatorv1.UnitCounts)
+	each(list, "", func(u *operatorv1.Unit, _ string) {
+		c.All++
+		c.Restarts += u.GetRestarts()
+		switch worker.Status(u.GetStatus()) {
+		case worker.StatusRunning:
+			c.Running++
+		case worker.StatusFinished, worker.StatusStopped:
+			c.Finished++
+		case worker.StatusFailed, worker.StatusKilled:
+			c.Failed++
+		default:
+			c.Pending++
+		}
+	})
+	return c
+}
+
+// each calls fn for every unit, with its path: "pool/w1".
+func each(list []*operatorv1.Unit, above string, fn func(u *operatorv1.Unit, path string)) {
+	for _, u := range list {
+		path := above + u.GetName()
+		fn(u, path)
+		each(u.GetChildren(), path+"/", fn)
+	}
+}

@@ -1,0 +1,192 @@
+// Package eventlog keeps records in a JetStream stream for a time, and reads them
+// backwards, in pages. The journal of the fleet and the audit are such logs.
+package eventlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Config describes the stream.
+type Config struct {
+	Stream      string
+	Subjects    []string
+	Description string
+	MaxAge      time.Duration // how long a record is kept
+	MaxBytes    int64         // how large the stream may become; then the oldest records go
+	MaxRecord   int32         // the largest record, in bytes
+}
+
+// Log is an open log. Its methods may be called concurrently.
+type Log struct {
+	js   jetstream.JetStream
+	name string
+}
+
+// Open opens a log and creates its stream when it is missing. It does not change a
+// stream that exists.
+func Open(ctx context.Context, js jetstream.JetStream, c Config) (*Log, error) {
+	_, err := js.Stream(ctx, c.Stream)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		_, err = js.CreateStream(ctx, jetstream.StreamConfig{
+			Name: c.Stream, Subjects: c.Subjects, Description: c.Description, MaxAge: c.MaxAge, MaxBytes: c.MaxBytes, MaxMsgSize: c.MaxRecord,
+			Discard: jetstream.DiscardOld, Duplicates: min(2*time.Minute, c.MaxAge), Storage: jetstream.FileStorage,
+		})
+		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another process was faster
+			err = nil
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("stream %s: %w", c.Stream, err)
+	}
+	return &Log{js, c.Stream}, nil
+}
+
+// Append stores a record and waits until the stream has it. A second record with the
+// same id within two minutes is not stored; "" is no id.
+func (l *Log) Append(ctx context.Context, subject, id string, data []byte) error {
+	m := &nats.Msg{Subject: subject, Data: data}
+	if id != "" {
+		m.Header = nats.Header{jetstream.MsgIDHeader: {id}}
+	}
+	_, err := l.js.PublishMsg(ctx, m, jetstream.WithExpectStream(l.name))
+	return err
+}
+
+// Record is one record of a log.
+type Record struct {
+	Seq     uint64
+	Subject string
+	At      time.Time // when the server stored it
+	Data    []byte
+}
+
+// Limits of one call of Back.
+const (
+	firstWindow = 256
+	maxScan     = 20_000 // records; then the page is returned as it is
+	inactive    = 30 * time.Second
+)
+
+// Back returns at most limit records whose subjects match one of the subjects and for
+// which keep returns true, newest first, all with a sequence below before; 0 is no
+// bound. It also returns the value of before for the next page, or 0 when there are no
+// older records. A page may be shorter than limit, or empty, and yet not be the last.
+func (l *Log) Back(ctx context.Context, subjects []string, before uint64, limit int, keep func(Record) bool) (page []Record, next uint64, err error) {
+	stream, err := l.js.Stream(ctx, l.name)
+	if err != nil {
+		return nil, 0, fmt.Errorf("stream %s: %w", l.name, err)
+	}
+	state := stream.CachedInfo().State
+	last := state.LastSeq
+	if before != 0 && before <= last {
+		last = before - 1
+	}
+	if state.Msgs == 0 {
+		return nil, 0, nil
+	}
+	scanned := 0
+	for window := uint64(firstWindow); last >= state.FirstSeq && last > 0; window *= 4 {
+		from := state.FirstSeq
+		if last >= window && last-window+1 > from {
+			from = last - window + 1
+		}
+		found, err := l.between(ctx, stream, subjects, from, last)
+		if err != nil {
+			return nil, 0, fmt.Errorf("stream %s: %w", l.name, err)
+		}
+		for _, r := range slices.Backward(found) {
+			if scanned++; keep == nil || keep(r) {
+				page = append(page, r)
+			}
+			if len(page) == limit || scanned == maxScan {
+				if r.Seq > state.FirstSeq {
+					next = r.Seq
+				}
+				return page, next, nil
+			}
+		}
+		last = from - 1
+	}
+	return page, 0, nil
+}
+
+// between returns the records with sequences from first to last, oldest first.
+func (l *Log) between(ctx context.Context, stream jetstream.Stream, subjects []string, first, last uint64) (list []Record, err error) {
+	c, err := stream.CreateConsumer(ctx, jetstream.ConsumerConfig{
+		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: first, AckPolicy: jetstream.AckNonePolicy, FilterSubjects: subjects,
+		InactiveThreshold: inactive, MemoryStorage: true, Replicas: 1,
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = stream.DeleteConsumer(context.WithoutCancel(ctx), c.CachedInfo().Name) }() // otherwise the server deletes it when it is inactive
+	for pending := c.CachedInfo().NumPending; pending > 0; {
+		batch, err := c.FetchNoWait(int(min(pending, 1000)))
+		if err != nil {
+			return nil, err
+		}
+		got := false
+		for m := range batch.Messages() {
+			meta, err := m.Metadata()
+			if err != nil {
+				return nil, err
+			}
+			got = true
+			pending = meta.NumPending
+			if meta.Sequence.Stream > last {
+				pending = 0
+				continue
+			}
+			list = append(list, Record{meta.Sequence.Stream, m.Subject(), meta.Timestamp, m.Data()})
+		}
+		if err := batch.Error(); err != nil {
+			return nil, err
+		}
+		if !got || ctx.Err() != nil {
+			return list, ctx.Err()
+		}
+	}
+	return list, nil
+}
+
+// After returns at most limit records with a sequence above after, oldest first.
+func (l *Log) After(ctx context.Context, subjects []string, after uint64, limit int) ([]Record, error) {
+	stream, err := l.js.Stream(ctx, l.name)
+	if err != nil {
+		return nil, fmt.Errorf("stream %s: %w", l.name, err)
+	}
+	state := stream.CachedInfo().State
+	if state.LastSeq <= after {
+		return nil, nil
+	}
+	list, err := l.between(ctx, stream, subjects, max(after+1, state.FirstSeq), min(state.LastSeq, after+uint64(limit)))
+	if err != nil {
+		return nil, fmt.Errorf("stream %s: %w", l.name, err)
+	}
+	return list[:min(len(list), limit)], nil
+}
+
+// State says how much the log has.
+type State struct {
+	Records     uint64
+	Bytes       uint64
+	Oldest      time.Time
+	First, Last uint64
+}
+
+// State returns the state of the stream.
+func (l *Log) State(ctx context.Context) (State, error) {
+	stream, err := l.js.Stream(ctx, l.name)
+	if err != nil {
+		return State{}, fmt.Errorf("stream %s: %w", l.name, err)
+	}
+	s := stream.CachedInfo().State
+	return State{s.Msgs, s.Bytes, s.FirstTime, s.FirstSeq, s.LastSeq}, nil
+}

@@ -1,0 +1,181 @@
+package operator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/pleme-io/lifecycle-go/fleet/broker/natserr"
+	foreign "github.com/pleme-io/lifecycle-go/internal/call"
+)
+
+// Dependency is a service behind the server, such as NATS. While it is away the server
+// answers from what it knows, or with ReasonUnavailable, the name, and since when.
+type Dependency struct {
+	// Name of the service, for people: "NATS".
+	Name string
+	// Check returns nil when the service answers. The server calls it about once a
+	// second, one call at a time, with a limit of 2 s: broker.Broker.Check.
+	Check func(ctx context.Context) error
+}
+
+// Times of the checks of dependencies.
+const (
+	lookEvery = time.Second
+	lookTime  = 2 * time.Second
+)
+
+// outage is a dependency that does not answer.
+type outage struct {
+	name  string
+	since time.Time
+	err   error
+}
+
+// dependencies knows which dependencies are away, and since when.
+type dependencies struct {
+	list []Dependency
+	log  *slog.Logger
+
+	mu   sync.Mutex // guards away
+	away map[string]outage
+
+	stop context.CancelFunc
+	done chan struct{}
+}
+
+func newDependencies(list []Dependency, log *slog.Logger) *dependencies {
+	ctx, cancel := context.WithCancel(context.Background())
+	d := &dependencies{list: list, log: log, away: map[string]outage{}, stop: cancel, done: make(chan struct{})}
+	go d.run(ctx)
+	return d
+}
+
+func (d *dependencies) close() {
+	d.stop()
+	<-d.done
+}
+
+func (d *dependencies) run(ctx context.Context) {
+	defer close(d.done)
+	if len(d.list) == 0 {
+		return
+	}
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
+	for {
+		for _, dep := range d.list {
+			within, cancel := context.WithTimeout(ctx, lookTime)
+			begun := time.Now()
+			err := foreign.Within(within, dep.Name, lookTime, func() error { return dep.Check(within) })
+			cancel()
+			if ctx.Err() != nil {
+				return
+			}
+			d.note(dep.Name, begun, err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-look.C:
+		}
+	}
+}
+
+// note records the result of a check. It logs the begin and the end of an outage.
+func (d *dependencies) note(name string, at time.Time, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	was, down := d.away[name]
+	switch {
+	case err != nil && !down:
+		d.away[name] = outage{name, at, err}
+		d.log.Warn("operator: a dependency is away; answers are old or say so", "dependency", name, "error", err)
+	case err == nil && down:
+		delete(d.away, name)
+		d.log.Info("operator: the dependency is back", "dependency", name, "was_away", time.Since(was.since).Round(time.Second))
+	}
+}
+
+// outages returns the dependencies that are away, in the order of the configuration.
+func (d *dependencies) outages() (list []outage) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, dep := range d.list {
+		if o, ok := d.away[dep.Name]; ok {
+			list = append(list, o)
+		}
+	}
+	return list
+}
+
+// asOf returns the time from which the server's knowledge is: now, or the begin of
+// the oldest outage.
+func (d *dependencies) asOf() time.Time {
+	at := time.Now()
+	for _, o := range d.outages() {
+		if o.since.Before(at) {
+			at = o.since
+		}
+	}
+	return at
+}
+
+// away describes the dependencies that are away, a sentence each, for pages.
+func (s *Server) away() (list []string) {
+	for _, o := range s.deps.outages() {
+		list = append(list, fmt.Sprintf("%s has been away since %s UTC: what this page shows is from then.", o.name, o.since.UTC().Format("15:04:05")))
+	}
+	return list
+}
+
+// explain turns the error of an area into one that names the dependency that is away.
+// It passes on all other errors.
+func (d *dependencies) explain(err error) error {
+	var ours *Error
+	var ready *connect.Error
+	if err == nil || errors.As(err, &ours) && ours.Reason != ReasonUnavailable || errors.As(err, &ready) || errors.Is(err, context.Canceled) {
+		return err
+	}
+	if down := d.outages(); len(down) > 0 && (natserr.Away(err) || ours != nil || errors.Is(err, context.DeadlineExceeded)) {
+		o := down[0]
+		return &Error{
+			Code: connect.CodeUnavailable, Reason: ReasonUnavailable, Err: err,
+			Message: fmt.Sprintf("%s is away since %s (%v): %v", o.name, o.since.UTC().Format(time.RFC3339), time.Since(o.since).Round(time.Second), o.err),
+		}
+	}
+	if natserr.Away(err) {
+		return &Error{Code: connect.CodeUnavailable, Reason: ReasonUnavailable, Err: err, Message: fmt.Sprintf("NATS does not answer: %v", err)}
+	}
+	return err
+}
+
+// sparse logs a failure that repeats: the first time, when its text changes, and then
+// once a minute with the number of times.
+type sparse struct {
+	mu    sync.Mutex // guards the fields below
+	last  string
+	at    time.Time
+	times int
+}
+
+// repeatEvery is how often a failure that repeats is logged.
+const repeatEvery = time.Minute
+
+func (p *sparse) warn(log *slog.Logger, what string, err error, args ...any) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.times++
+	if text := fmt.Sprint(err); text == p.last && time.Since(p.at) < repeatEvery {
+		return
+	} else {
+		p.last = text
+	}
+	log.Warn(what, append(args, "error", err, "times", p.times)...)
+	p.at, p.times = time.Now(), 0
+}

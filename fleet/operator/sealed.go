@@ -1,0 +1,130 @@
+package operator
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+)
+
+// sessions are the logins of browsers. A browser sends no bearer token by itself, so the
+// dashboard has a login form and a session cookie. A session is the caller's token, encrypted, in a
+// cookie: every replica with the same key reads it, and no server stores it. The token
+// is checked with every request, so revoking it ends the session too.
+type sessions struct {
+	seal cipher.AEAD
+
+	mu    sync.Mutex           // guards ended
+	ended map[string]time.Time // sessions that logged out here, until they expire anyway
+}
+
+const (
+	cookieName = "lifecycle-session"
+	sessionAge = 12 * time.Hour
+	maxEnded   = 4096 // sessions that logged out and are remembered
+)
+
+type session struct {
+	ID    string    `json:"id"`
+	Token string    `json:"token"`
+	Until time.Time `json:"until"`
+}
+
+// newSessions returns sessions under a key; an empty key is a random one.
+func newSessions(key []byte) (*sessions, error) {
+	switch {
+	case len(key) == 0:
+		key = make([]byte, 32)
+		rand.Read(key)
+	case len(key) < 32:
+		return nil, fmt.Errorf("operator: SessionKey has %d bytes: want 32 random ones or more", len(key))
+	}
+	sum := sha256.Sum256(append([]byte("lifecycle-go session "), key...))
+	block, err := aes.NewCipher(sum[:])
+	if err != nil {
+		return nil, fmt.Errorf("operator: SessionKey: %w", err)
+	}
+	seal, err := cipher.NewGCMWithRandomNonce(block)
+	if err != nil {
+		return nil, fmt.Errorf("operator: SessionKey: %w", err)
+	}
+	return &sessions{seal: seal, ended: map[string]time.Time{}}, nil
+}
+
+// begin returns the cookie's value for a token.
+func (l *sessions) begin(token string) (string, error) {
+	text, err := json.Marshal(session{rand.Text(), token, time.Now().Add(sessionAge)})
+	if err != nil {
+		return "", err
+	}
+	return base64.RawURLEncoding.EncodeToString(l.seal.Seal(nil, nil, text, nil)), nil
+}
+
+// open reads the session of a request's cookie.
+func (l *sessions) open(r *http.Request) (s session, ok bool) {
+	c, err := r.Cookie(cookieName)
+	if err != nil {
+		return s, false
+	}
+	text, err := base64.RawURLEncoding.DecodeString(c.Value)
+	if err == nil {
+		text, err = l.seal.Open(nil, nil, text, nil)
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &s)
+	}
+	if err != nil || time.Now().After(s.Until) {
+		return session{}, false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, over := l.ended[s.ID]
+	return s, !over
+}
+
+func (l *sessions) token(r *http.Request) (string, bool) {
+	s, ok := l.open(r)
+	return s.Token, ok
+}
+
+// end forgets a session on this server. Another replica accepts its cookie until it
+// expires, but the browser has deleted it.
+func (l *sessions) end(r *http.Request) {
+	s, ok := l.open(r)
+	if !ok {
+		return
+	}
+	now := time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for id, until := range l.ended {
+		if now.After(until) || len(l.ended) >= maxEnded {
+			delete(l.ended, id)
+		}
+	}
+	l.ended[s.ID] = s.Until
+}
+
+// overTLS reports whether the browser reached this server through TLS, also when a
+// proxy in front terminates it. The answer only decides whether a cookie is Secure, so
+// a caller that lies harms itself.
+func overTLS(r *http.Request) bool {
+	return r.TLS != nil || strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https") ||
+		strings.Contains(strings.ToLower(r.Header.Get("Forwarded")), "proto=https") || strings.HasPrefix(r.Header.Get("Origin"), "https://")
+}
+
+// cookie returns the session's cookie with this value; "" deletes it.
+func cookie(r *http.Request, value string) *http.Cookie {
+	c := &http.Cookie{Name: cookieName, Value: value, Path: "/ui/", MaxAge: int(sessionAge / time.Second), HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: overTLS(r)}
+	if value == "" {
+		c.MaxAge = -1
+	}
+	return c
+}

@@ -1,0 +1,301 @@
+package presence
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/time/rate"
+
+	"github.com/pleme-io/lifecycle-go/fleet/internal/eventlog"
+	"github.com/pleme-io/lifecycle-go/internal/text"
+)
+
+// Event is one entry of the journal of the fleet.
+type Event struct {
+	Seq     uint64    `json:"-"` // its place in the journal
+	At      time.Time `json:"-"` // when it happened, by the broker's clock
+	Service string    `json:"service"`
+	Process string    `json:"process"` // the id
+	// Kind is "joined", "phase", "unit", "restart", "probe", "hook", "drainer", "reload",
+	// "suspended", "resumed", "command", "exit", "lost", "returned" or "dropped".
+	Kind       string `json:"kind"`
+	Name       string `json:"name,omitempty"` // of the unit, the probe, the hook
+	From       string `json:"from,omitempty"`
+	To         string `json:"to,omitempty"`
+	Cause      string `json:"cause,omitempty"`
+	Who        string `json:"who,omitempty"`
+	Version    string `json:"version,omitempty"`
+	Host       string `json:"host,omitempty"`
+	ExitStatus int    `json:"exitStatus,omitempty"`
+	Count      int64  `json:"count,omitempty"` // of events that were dropped, or of restarts
+
+	// Waited is how long the event waited in its process. The broker's time minus this is
+	// when it happened, also when the process's clock is wrong.
+	Waited time.Duration `json:"waited,omitempty"`
+}
+
+// The classes of an end: the To of an event "exit" or "lost".
+const (
+	EndClean  = "clean"  // it ended as it was asked to, or finished
+	EndFailed = "failed" // a unit or a hook failed
+	EndHung   = "hung"   // a part did not return in its time and was abandoned
+	EndCut    = "cut"    // requests were cut or hooks skipped: the time was too short
+	EndLost   = "lost"   // it disappeared without a word
+	EndOOM    = "oom"    // the same, with its memory at the limit
+	EndForced = "forced" // the same, in the middle of a stop
+)
+
+// Limits of the journal.
+const (
+	maxEvent     = 16 << 10 // bytes of one event
+	maxEventText = 2 << 10  // bytes of one of its texts
+	eventRate    = 50       // events a second of one process, on average
+	eventBurst   = 500      // and at once
+	maxWaiting   = 1000     // events that wait for the broker
+)
+
+// openJournal opens the journal, and creates its stream when it is missing.
+func openJournal(ctx context.Context, js jetstream.JetStream, c Config) (*eventlog.Log, error) {
+	log, err := eventlog.Open(ctx, js, eventlog.Config{
+		Stream: c.Journal, Subjects: []string{c.Prefix + ".event.>"}, Description: "the journal of the fleet",
+		MaxAge: c.JournalAge, MaxBytes: c.JournalBytes, MaxRecord: maxEvent,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("presence: journal: %w", err)
+	}
+	return log, nil
+}
+
+// eventSubject returns the subject of a process's events.
+func eventSubject(c Config, service, id string) string {
+	return c.Prefix + ".event." + token(service) + "." + token(id)
+}
+
+// token makes any text one token of a subject.
+func token(text string) string {
+	var b strings.Builder
+	for _, r := range text[:min(len(text), 100)] {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_' {
+			b.WriteRune(r)
+		} else {
+			b.WriteByte('_')
+		}
+	}
+	if b.Len() == 0 {
+		return "_"
+	}
+	return b.String()
+}
+
+// encode returns the event as it is stored.
+func (e Event) encode() ([]byte, error) {
+	for _, field := range []*string{&e.Name, &e.From, &e.To, &e.Cause, &e.Who, &e.Version, &e.Host} {
+		*field = text.Clip(*field, maxEventText)
+	}
+	return json.Marshal(e)
+}
+
+// readEvent reads a record. A record that cannot be read is an event that says so.
+func readEvent(r eventlog.Record) Event {
+	var e Event
+	if err := json.Unmarshal(r.Data, &e); err != nil {
+		e = Event{Kind: "unreadable", Cause: err.Error()}
+	}
+	// The subject is what the publisher's permissions allow. A record that claims to be of
+	// another process is forged.
+	parts := strings.Split(r.Subject, ".")
+	if n := len(parts); n < 2 || parts[n-1] != token(e.Process) || parts[n-2] != token(e.Service) {
+		e = Event{Kind: "forged", Service: parts[max(0, len(parts)-2)], Process: parts[len(parts)-1], Cause: "the record says that it is of " + text.Clip(e.Service+"/"+e.Process, 200)}
+	}
+	e.Seq, e.At = r.Seq, r.At.Add(-max(0, e.Waited))
+	return e
+}
+
+// writer passes a process's events to the journal. Adding an event never waits. When
+// there are too many, it drops the new ones, counts them, and says so in the journal.
+type writer struct {
+	cfg   Config
+	js    jetstream.JetStream
+	log   *slog.Logger
+	limit *rate.Limiter
+	wake  chan struct{} // of size 1
+
+	mu      sync.Mutex // guards the fields below
+	waiting []pending
+	dropped int64
+}
+
+type pending struct {
+	event Event
+	since time.Time
+}
+
+func newWriter(js jetstream.JetStream, cfg Config) *writer {
+	return &writer{cfg: cfg, js: js, log: cfg.Log, limit: rate.NewLimiter(eventRate, eventBurst), wake: make(chan struct{}, 1)}
+}
+
+func (w *writer) add(e Event) {
+	if w.cfg.Journal == JournalOff {
+		return
+	}
+	now := time.Now()
+	w.mu.Lock()
+	if vital := e.Kind == "exit" || e.Kind == "joined"; !vital && (len(w.waiting) >= maxWaiting || !w.limit.AllowN(now, 1)) {
+		w.dropped++
+	} else {
+		w.waiting = append(w.waiting, pending{e, now})
+	}
+	w.mu.Unlock()
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take takes the events that wait, and one for those that were dropped.
+func (w *writer) take(like Event) []pending {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	list := w.waiting
+	w.waiting = nil
+	if w.dropped > 0 {
+		like.Kind, like.Count, like.Cause = "dropped", w.dropped, "more events than the journal takes from one process"
+		list = append(list, pending{like, time.Now()})
+		w.dropped = 0
+	}
+	return list
+}
+
+// back puts events back in front, after they could not be stored.
+func (w *writer) back(list []pending) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.waiting = append(list, w.waiting...)
+	if over := len(w.waiting) - 2*maxWaiting; over > 0 {
+		w.dropped += int64(over)
+		w.waiting = slices.Delete(w.waiting, 0, over)
+	}
+}
+
+// flush stores the events that wait, in order. After an error the rest waits on.
+func (w *writer) flush(ctx context.Context, like Event) error {
+	list := w.take(like)
+	if len(list) == 0 {
+		return nil
+	}
+	journal, err := openJournal(ctx, w.js, w.cfg)
+	for len(list) > 0 && err == nil {
+		e := list[0].event
+		e.Waited += time.Since(list[0].since)
+		var data []byte
+		if data, err = e.encode(); err != nil {
+			break
+		}
+		if err = journal.Append(ctx, eventSubject(w.cfg, e.Service, e.Process), "", data); err == nil {
+			list = list[1:]
+		}
+	}
+	w.back(list)
+	return err
+}
+
+// run stores events until ctx ends.
+func (w *writer) run(ctx context.Context, like Event) {
+	failed := false
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.wake:
+		}
+		within, cancel := context.WithTimeout(ctx, 5*time.Second)
+		err := w.flush(within, like)
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil && !failed:
+			w.log.Warn("presence: events cannot be stored in the journal; they wait", "journal", w.cfg.Journal, "error", err)
+		case err == nil && failed:
+			w.log.Info("presence: events are stored in the journal again", "journal", w.cfg.Journal)
+		}
+		failed = err != nil
+		wait := pace
+		if failed {
+			wait = retry
+		}
+		pause := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			pause.Stop()
+			return
+		case <-pause.C:
+		}
+		if failed {
+			select {
+			case w.wake <- struct{}{}:
+			default:
+			}
+		}
+	}
+}
+
+// EventQuery selects events of the journal. An empty field selects all.
+type EventQuery struct {
+	Service, Process string
+	Kinds            []string
+	Contains         string
+	Since, Until     time.Time
+	Before           uint64 // the end of the previous page
+	Limit            int    // at least 1
+}
+
+func (q EventQuery) matches(e Event) bool {
+	if q.Service != "" && e.Service != q.Service || q.Process != "" && e.Process != q.Process || len(q.Kinds) > 0 && !slices.Contains(q.Kinds, e.Kind) ||
+		!q.Since.IsZero() && e.At.Before(q.Since) || !q.Until.IsZero() && !e.At.Before(q.Until) {
+		return false
+	}
+	return q.Contains == "" || strings.Contains(strings.ToLower(strings.Join([]string{e.Service, e.Process, e.Kind, e.Name, e.From, e.To, e.Cause, e.Who, e.Version, e.Host}, "\n")), strings.ToLower(q.Contains))
+}
+
+// Events returns the events that match, newest first, and the value of Before for the
+// next page, 0 when there is none. A page may be shorter than Limit and yet have a next
+// one. It returns an error when the journal is off or away.
+func (f *Fleet) Events(ctx context.Context, q EventQuery) (list []Event, next uint64, err error) {
+	if f.cfg.Journal == JournalOff {
+		return nil, 0, ErrNoJournal
+	}
+	journal, err := openJournal(ctx, f.js, f.cfg)
+	if err != nil {
+		return nil, 0, err
+	}
+	service, id := "*", "*"
+	if q.Service != "" {
+		service = token(q.Service)
+	}
+	if q.Process != "" {
+		id = token(q.Process)
+	}
+	old := false // the rest is older than Since
+	records, next, err := journal.Back(ctx, []string{f.cfg.Prefix + ".event." + service + "." + id}, q.Before, q.Limit, func(r eventlog.Record) bool {
+		old = old || !q.Since.IsZero() && r.At.Before(q.Since)
+		return q.matches(readEvent(r))
+	})
+	if err != nil {
+		return nil, 0, fmt.Errorf("presence: journal: %w", err)
+	}
+	for _, r := range records {
+		list = append(list, readEvent(r))
+	}
+	if old {
+		next = 0
+	}
+	return list, next, nil
+}

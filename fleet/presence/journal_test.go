@@ -1,0 +1,262 @@
+package presence_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/pleme-io/lifecycle-go"
+	"github.com/pleme-io/lifecycle-go/fleet/broker"
+	"github.com/pleme-io/lifecycle-go/fleet/broker/brokertest"
+	"github.com/pleme-io/lifecycle-go/fleet/presence"
+	"github.com/pleme-io/lifecycle-go/worker"
+)
+
+// events returns the events of a process, oldest first, as "kind name from>to".
+func events(t *testing.T, f *presence.Fleet, q presence.EventQuery) (list []presence.Event) {
+	t.Helper()
+	q.Limit = 1000
+	list, _, err := f.Events(t.Context(), q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Reverse(list)
+	return list
+}
+
+func has(list []presence.Event, kind, name, to, cause string) bool {
+	return slices.ContainsFunc(list, func(e presence.Event) bool {
+		return e.Kind == kind && e.Name == name && (to == "" || e.To == to) && strings.Contains(e.Cause, cause)
+	})
+}
+
+func show(list []presence.Event) string {
+	var b strings.Builder
+	for _, e := range list {
+		fmt.Fprintf(&b, "%s %s %s>%s %q\n", e.Kind, e.Name, e.From, e.To, e.Cause)
+	}
+	return b.String()
+}
+
+// The journal has what happened in a process, also after its end: phases, restarts,
+// probes, suspensions, commands, and the end.
+func TestJournalKeepsALife(t *testing.T) {
+	js := nats(t)
+	crash := make(chan struct{})
+	_, id, stop := start(t, js, presence.Config{Version: "1.2.3"}, func(app *lifecycle.App) {
+		app.Supervise("poller", func(ctx context.Context) error {
+			select {
+			case <-crash:
+				return errors.New("connection refused")
+			case <-ctx.Done():
+				return nil
+			}
+		}, worker.Backoff{Min: time.Millisecond, Max: time.Millisecond})
+	})
+	f := open(t, js, presence.Config{})
+	await(t, f, id, "readiness", func(p presence.Process) bool { return p.Ready })
+	for i := range 3 {
+		crash <- struct{}{}
+		p := await(t, f, id, "the restart", func(p presence.Process) bool { return len(p.Restarts) > i })
+		if r := p.Restarts[0]; r.Unit != "poller" || r.Cause != "connection refused" {
+			t.Errorf("the restart is %+v", r)
+		}
+	}
+	if _, err := f.Suspend(t.Context(), id, "new disk", "ada"); err != nil {
+		t.Fatal(err)
+	}
+	await(t, f, id, "the suspension", func(p presence.Process) bool { return p.Suspended != "" })
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	list := events(t, f, presence.EventQuery{Process: id})
+	for _, want := range [][4]string{
+		{"joined", "", "1.2.3", ""}, {"phase", "", "running", ""}, {"restart", "poller", "", "connection refused"},
+		{"command", "suspend", "done", "new disk"}, {"suspended", "", "", "new disk (asked by ada)"}, {"phase", "", "draining", ""},
+		{"phase", "", "stopping", ""}, {"exit", "", presence.EndClean, ""},
+	} {
+		if !has(list, want[0], want[1], want[2], want[3]) {
+			t.Errorf("the journal has no %q in\n%s", want, show(list))
+		}
+	}
+	if last := list[len(list)-1]; last.Kind != "exit" || last.Host == "" || last.Version != "1.2.3" || time.Since(last.At) > time.Hour || last.Seq == 0 {
+		t.Errorf("the last event is %+v", last)
+	}
+	if n := len(events(t, f, presence.EventQuery{Kinds: []string{"command"}, Contains: "NEW disk"})); n != 1 {
+		t.Errorf("%d events for the filter", n)
+	}
+	page, next, err := f.Events(t.Context(), presence.EventQuery{Process: id, Limit: 2})
+	if err != nil || len(page) != 2 || next == 0 || page[0].Kind != "exit" {
+		t.Fatalf("the first page: %d, next %d, %v", len(page), next, err)
+	}
+	page2, _, err := f.Events(t.Context(), presence.EventQuery{Process: id, Limit: 2, Before: next})
+	if err != nil || len(page2) != 2 || page2[0].Seq >= page[1].Seq {
+		t.Errorf("the second page: %+v, %v", page2, err)
+	}
+}
+
+// A process is in the fleet until its last hook: an operator sees a hook that hangs, and
+// the journal has the end that follows.
+func TestProcessIsSeenUntilItsEnd(t *testing.T) {
+	js := nats(t)
+	hanging, let := make(chan struct{}), make(chan struct{})
+	app, id, stop := start(t, js, presence.Config{}, func(app *lifecycle.App) {
+		app.OnShutdown("flush", func(context.Context) error { close(hanging); <-let; return errors.New("disk full") })
+	})
+	f := open(t, js, presence.Config{})
+	await(t, f, id, "readiness", func(p presence.Process) bool { return p.Ready })
+	app.Stop(nil)
+	<-hanging
+	await(t, f, id, "the hook that it waits for", func(p presence.Process) bool {
+		return p.Status.Report.Phase == lifecycle.PhaseStopping && strings.Contains(p.Status.Waiting, "flush")
+	})
+	close(let)
+	_ = stop()
+	if _, err := f.Get(t.Context(), id); !errors.Is(err, presence.ErrNotFound) {
+		t.Errorf("after its end: %v", err)
+	}
+	if list := events(t, f, presence.EventQuery{Process: id}); !has(list, "exit", "", presence.EndFailed, "hook flush failed") {
+		t.Errorf("the journal has no such end:\n%s", show(list))
+	}
+}
+
+// attend runs Attend until the test ends.
+func attend(t *testing.T, f *presence.Fleet, l *log) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = f.Attend(ctx, l.tell) }()
+	t.Cleanup(func() { cancel(); <-done })
+	brokertest.Await(t, "the sync", l.is(func() bool { return l.synced }))
+}
+
+// A process that disappears gets one tombstone, with its last words, however many
+// attend. One that returns has it withdrawn.
+func TestTombstone(t *testing.T) {
+	js := nats(t)
+	cfg := presence.Config{TTL: time.Second}
+	f := open(t, js, cfg)
+	for range 2 {
+		attend(t, f, &log{seen: map[string]int{}, gone: map[string]int{}})
+	}
+	kv, err := js.KeyValue(t.Context(), "FLEET")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for id, last := range map[string]string{
+		"plain":  `{"service":"s","status":{"report":{"phase":"running"}}}`,
+		"full":   `{"service":"s","status":{"report":{"phase":"running"}},"memory":{"used":99614720,"limit":104857600}}`,
+		"halted": `{"service":"s","status":{"waiting":"hook flush","report":{"phase":"stopping","budget":30000000000,"requested":"2026-01-02T03:04:05Z"}}}`,
+	} {
+		if _, err := kv.Put(t.Context(), id, []byte(last)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lost := func() []presence.Event { return events(t, f, presence.EventQuery{Kinds: []string{"lost"}}) }
+	brokertest.Await(t, "three tombstones", func() bool { return len(lost()) >= 3 })
+	if _, err := kv.Put(t.Context(), "plain", []byte(`{"service":"s","status":{"report":{"phase":"running"}}}`)); err != nil {
+		t.Fatal(err)
+	}
+	brokertest.Await(t, "the return", func() bool {
+		return has(events(t, f, presence.EventQuery{Process: "plain"}), "returned", "", "", "not dead")
+	})
+	list := lost()
+	for id, want := range map[string][2]string{"plain": {presence.EndLost, "it was running"}, "full": {presence.EndOOM, "95 of 100 MiB"}, "halted": {presence.EndForced, "waited for hook flush"}} {
+		n := 0
+		for _, e := range list {
+			if e.Process == id {
+				n++
+				if e.To != want[0] || !strings.Contains(e.Cause, want[1]) {
+					t.Errorf("%s: %s %q, want %q", id, e.To, e.Cause, want)
+				}
+			}
+		}
+		if n != 1 {
+			t.Errorf("%s has %d tombstones", id, n)
+		}
+	}
+}
+
+// While NATS is away no process ends. The only server restarts and loses the bucket:
+// after that no process that lives has a tombstone, and none has left the list.
+func TestOutageBuriesNoProcess(t *testing.T) {
+	srv := brokertest.StartLone(t)
+	js := connect(t, srv.URL())
+	cfg := presence.Config{TTL: time.Second, Journal: "J2"}
+	f := open(t, js, cfg)
+	_, id, _ := start(t, js, cfg, nil)
+	await(t, f, id, "readiness", func(p presence.Process) bool { return p.Ready })
+	l := &log{seen: map[string]int{}, gone: map[string]int{}}
+	attend(t, f, l)
+	brokertest.Await(t, "the process", l.is(func() bool { return l.seen[id] > 0 }))
+	srv.Restart()
+	before := 0
+	l.is(func() bool { before = l.seen[id]; return true })()
+	brokertest.Await(t, "the process after the restart", l.is(func() bool { return l.seen[id] > before+3 }))
+	if l.is(func() bool { return l.gone[id] > 0 })() {
+		t.Error("the process left the list")
+	}
+	if list := events(t, f, presence.EventQuery{Kinds: []string{"lost"}}); len(list) > 0 {
+		t.Errorf("the journal has a tombstone:\n%s", show(list))
+	}
+}
+
+// A record whose text claims another process than its subject is shown as forged, and
+// one that cannot be read as such.
+func TestForgedRecords(t *testing.T) {
+	js := nats(t)
+	_, id, _ := start(t, js, presence.Config{}, nil)
+	f := open(t, js, presence.Config{})
+	await(t, f, id, "readiness", func(p presence.Process) bool { return p.Ready })
+	brokertest.Await(t, "the journal", func() bool { _, err := js.Stream(t.Context(), "FLEET_JOURNAL"); return err == nil })
+	for subject, data := range map[string]string{
+		"lifecycle.fleet.event.missions.evil":  `{"service":"missions","process":"` + id + `","kind":"exit","to":"failed"}`,
+		"lifecycle.fleet.event.missions.evil2": `not json`,
+	} {
+		if _, err := js.Publish(t.Context(), subject, []byte(data)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if has(events(t, f, presence.EventQuery{Process: id}), "exit", "", "", "") {
+		t.Error("the forged end counts as the process's own")
+	}
+	if list := events(t, f, presence.EventQuery{Contains: "evil"}); !has(list, "forged", "", "", id) {
+		t.Errorf("no forged record in\n%s", show(list))
+	}
+}
+
+// A process with too many events loses some, and the journal says how many. The
+// journal's loss delays nothing.
+func TestEventStormIsBounded(t *testing.T) {
+	js := nats(t)
+	app, id, stop := start(t, js, presence.Config{}, nil)
+	f := open(t, js, presence.Config{})
+	await(t, f, id, "readiness", func(p presence.Process) bool { return p.Ready })
+	for range 5000 {
+		app.Suspend("storm")
+		app.Resume()
+	}
+	brokertest.Await(t, "the count of the dropped", func() bool {
+		return has(events(t, f, presence.EventQuery{Process: id, Kinds: []string{"dropped"}}), "dropped", "", "", "")
+	})
+	if err := js.DeleteStream(t.Context(), "FLEET_JOURNAL"); err != nil {
+		t.Fatal(err)
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	if list := events(t, f, presence.EventQuery{Process: id}); !has(list, "exit", "", presence.EndClean, "") {
+		t.Errorf("a journal that was deleted does not have the end:\n%s", show(list))
+	}
+}
+
+func connect(t *testing.T, url string) jetstream.JetStream {
+	t.Helper()
+	return brokertest.Connect(t, broker.Config{URL: url}).JetStream()
+}
