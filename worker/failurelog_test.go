@@ -54,6 +54,31 @@ func TestFailuresWithoutARestartAreLogged(t *testing.T) {
 	}
 }
 
+// The line about a panic has its stack, whether a restart answers it or not.
+func TestStackOfAPanicIsLogged(t *testing.T) {
+	explode := func(context.Context) error { panic("boom") }
+	never := worker.FuncSpec("never", explode)
+	never.Restart = worker.Never
+	run := worker.Spec{Name: "run", New: func(name string) (worker.Worker, error) {
+		return worker.NewRestarter(name, explode, worker.Backoff{}), nil
+	}}
+	for _, spec := range []worker.Spec{never, worker.FuncSpec("always", explode), run} {
+		synctest.Test(t, func(t *testing.T) {
+			var log strings.Builder
+			s := worker.NewSupervisor("tree", worker.SupervisorConfig{Children: []worker.Spec{spec}})
+			s.LogTo(slog.New(slog.NewTextHandler(&log, nil)))
+			if err := s.Start(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			stop(t, s)
+			if got := strings.TrimSpace(log.String()); !strings.Contains(got, "stack=") || !strings.Contains(got, "failurelog_test.go:") || strings.Count(got, "\n") > 0 {
+				t.Errorf("%s: the log has\n%s", spec.Name, got)
+			}
+		})
+	}
+}
+
 // Many failures are one line a second, which counts the others.
 func TestManyFailuresAreFewLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -23,7 +23,7 @@ func (l *restartLog) due() bool { return l.log != nil && time.Since(l.last) >= t
 func (l *restartLog) say(msg string, err error, restarts int, wait time.Duration, who ...any) {
 	l.last = time.Now()
 	_ = call.Do("log handler", func() error {
-		l.log.Warn(msg, append(who, "error", err, "restarts", restarts, "wait", wait.Round(time.Millisecond))...)
+		l.log.Warn(msg, call.Logged(err, append(who, "error", err, "restarts", restarts, "wait", wait.Round(time.Millisecond))...)...)
 		return nil
 	})
 }
@@ -70,7 +70,7 @@ func (s *Supervisor) logFailure(c *child, msg string, end Status, err error) {
 		return
 	}
 	s.failures.last = time.Now()
-	s.sayFailure(msg, "supervisor", s.Name(), "child", c.name, "error", call.Unnamed(c.name, err))
+	s.sayFailure(msg, call.Logged(err, "supervisor", s.Name(), "child", c.name, "error", call.Unnamed(c.name, err))...)
 }
 
 // logOthers logs, as the supervisor ends, how many failures had no line.
